@@ -1,17 +1,20 @@
-"""KNN-SSD: a layer set per domain; a prompt's domain is that of its nearest anchor (Song et al., 2025).
+"""KNN-SSD: one layer set per domain; a prompt drafts with the set of its nearest anchor's domain (Song et al., 2025).
 
-Before the run every domain gets anchors, by K-means over the features of its prompts, and a layer set, by Self-SD's
-search (`methods.layer_search`). The feature of a prompt comes from its prefill: the hidden states after the final norm,
-pooled over the prompt. The domain is that of the nearest anchor by cosine, the first among equals. This domain's set
-drafts up to 12 tokens, and ends after one less likely than 0.8 (§4; mbsong/KNN-SSD).
+The feature of a prompt comes from its prefill: the hidden states after the final norm, pooled over the prompt.
 
-Paper and code differ in anchors and in the prompts of the search. `knn_ssd` follows the code, from which the released
-sets and vectors come, `knn_ssd_paper` the paper. The paper's "last hidden vector" of a prompt can be read as the last
-layer's states, pooled as in the code (`knn_ssd_paper`), or as those of the last token (`knn_ssd_last_token`).
-Decided here:
+1. Before the run, K-means over the features of a domain's calibration prompts gives the domain's anchors.
+2. Before the run, Self-SD's search (`methods.layer_search`) gives every domain a layer set.
+3. For each prompt, the anchor with the highest cosine similarity to its feature determines the domain.
+4. The domain's set drafts at most 12 tokens; a draft ends after a token less likely than 0.8 (§4; mbsong/KNN-SSD).
 
-* a search maximises a speedup computed from measured times; `knn_ssd_wallclock` measures every set, as both do;
-* a domain without a set is an error; the code takes every other layer there;
+Paper and released code differ in the anchors and in the prompts of the search. `knn_ssd` follows the code, which
+produced the released sets and vectors; `knn_ssd_paper` follows the paper. The paper's "last hidden vector" of a prompt
+has two readings: the last layer's states, pooled as in the code (`knn_ssd_paper`), or the last token's state
+(`knn_ssd_last_token`). Decided here:
+
+* the search maximises a speedup computed from measured times; `knn_ssd_wallclock` maximises the measured speed of every
+  set, as paper and code do;
+* a domain without a set is an error; in the code it drafts with every second layer;
 * sampling works as in every method here; the code ignores its sampling options.
 """
 
@@ -37,69 +40,71 @@ from ssd_bench.contract.shape import ModelDims
 from ssd_bench.errors import ConfigError
 from ssd_bench.settings import Count, settings
 
-KMEANS_SEED, KMEANS_RUNS = 42, 10  # those of knn_utils.py:51-58
+KMEANS_SEED, KMEANS_RUNS = 42, 10  # values of knn_utils.py:51-58
 
 
 @dataclass(frozen=True)
 class Anchors:
-    """Anchors, the vectors with which prompts are compared.
+    """Anchors of all domains: vectors with which the features of prompts are compared.
 
     Attributes:
         vectors: [n, d] float32.
-        domains: domain of each anchor.
+        domains: domain of each vector.
     """
 
     vectors: Tensor
     domains: Sequence[str]
 
-    def nearest(self, feature: Tensor) -> str:
-        """Return the domain of the anchor of highest cosine to a feature [d], the first among equals."""
+    def nearest_domain(self, feature: Tensor) -> str:
+        """Return the domain of the anchor with the highest cosine similarity to a feature [d]; the first of a tie."""
         return self.domains[int(F.cosine_similarity(self.vectors, feature[None], dim=-1).argmax())]
 
 
 @settings("method")
 class KNNSSD(StoppedDraft):
-    """Drafting with the layer set of the domain whose anchors are nearest to the prompt's states."""
+    """Method that drafts with the layer set of the domain to which the prompt's nearest anchor belongs."""
 
     searched = True
 
     search: SearchSettings
-    """Settings of each domain's search, or in `reuse` the name of a set for every domain."""
+    """Settings of every domain's search; `reuse` (domain: name of a set) takes stored or published sets instead."""
     name: Name = "knn_ssd"
     calibration: Calibration = 16
-    """m, prompts of each domain for anchors and search."""
+    """m, number of calibration prompts per domain, for anchors and search."""
     anchors: Literal["centroids_per_task", "nearest_samples", "global_kmeans"] = "centroids_per_task"
-    """Anchors: the centroids of K-means within each domain; the prompts nearest to these centroids; or, with clusters
-    from K-means over all prompts as domains (`cluster-0`, ...), the prompts nearest to each cluster's centroid."""
+    """Choice of anchors. `centroids_per_task`: the centroids of K-means within each domain. `nearest_samples`: the
+    prompts nearest to these centroids. `global_kmeans`: K-means over all prompts; its clusters (`cluster-0`, ...)
+    replace the domains, and the prompts nearest to a cluster's centroid are its anchors."""
     anchors_per_domain: Count = 10
-    """k; a domain with fewer prompts gets as many anchors as it has."""
+    """k, number of anchors per domain; a domain with fewer prompts gets one anchor per prompt."""
     groups: Count | None = None
-    """n, clusters of `global_kmeans`; null: as many as the prompts have domains."""
+    """n, number of clusters of `global_kmeans`; null: the number of domains."""
     pooling: Literal["mean", "last_token"] = "mean"
-    """Feature of a prompt from the last layer's states: their mean over the positions, or the last token's."""
+    """Feature of a prompt: the mean of the last layer's states over all positions, or the last token's state."""
     search_prompts: Count = 8
-    """Largest number of a domain's prompts that its search uses."""
+    """Largest number of prompts on which a domain's search scores its sets."""
     search_on: Literal["first", "representative"] = "first"
-    """Prompts of a search: the first ones, or representative ones (nearest to the centroids of as many clusters)."""
+    """Prompts of a search: the domain's first, or those nearest to the centroids of `search_prompts` clusters."""
     draft_len: DraftLen = 12
     stop_below: StopBelow = 0.8
     reuse_prefix: ReusePrefix = False
 
     def __post_init__(self) -> None:
         if self.groups is not None and self.anchors != "global_kmeans":
-            raise ConfigError("method.groups", self.groups, "null without method.anchors=global_kmeans")
+            raise ConfigError("method.groups", self.groups, "null, or method.anchors=global_kmeans")
         if isinstance(self.search.reuse, str):
             expected = "null, or a name for every domain: {gsm8k: NAME, ...}"
             raise ConfigError("method.search.reuse", self.search.reuse, expected)
         self._stop = DraftStop(self.draft_len, self.stop_below, window=self._window)
 
     def check(self, dims: ModelDims) -> None:
-        """Ask for the states before the final norm; draft with the full model until `prepare`.
+        """Tap the states before the final norm; draft with the full model until `prepare`.
 
         Raises:
             ConfigError: a published set that is unknown or for another model.
         """
         self.search.check(dims.n_layers)
+        # boundary 2L: the stream that enters the final norm
         self.taps = Taps(prefill=(2 * dims.n_layers,), prompt_end=1 if self.pooling == "last_token" else None)
         self._layer_set = LayerSet.full(dims.n_layers)
         self._sets: dict[str, LayerSet] = {}
@@ -113,74 +118,87 @@ class KNNSSD(StoppedDraft):
         self._probe = probe
         states = (probe.prompt_states(sample.prompt, self.taps.prefill)[0] for sample in samples)
         features = torch.stack([self._feature(state) for state in states])
-        domains, grouping = [sample.domain for sample in samples], None
-        if self.anchors == "global_kmeans":
-            grouping = Clusters.fit(features, self.groups or len(set(domains)))
-            domains = [f"cluster-{label}" for label in grouping.labels]
-        members = {domain: [i for i, d in enumerate(domains) if d == domain] for domain in dict.fromkeys(domains)}
-        self._check_names(members)
-        vectors, owners = [], []
-        for domain, rows in members.items():
-            anchors = self._anchors(features, rows, grouping)
+        domains, clusters = [sample.domain for sample in samples], None
+        if self.anchors == "global_kmeans":  # Eq. 2: clusters of all prompts take the place of the domains
+            clusters = Clusters.fit(features, self.groups or len(set(domains)))
+            domains = [f"cluster-{label}" for label in clusters.labels]
+        rows_by_domain = {name: [i for i, d in enumerate(domains) if d == name] for name in dict.fromkeys(domains)}
+        self._check_reuse(rows_by_domain)  # before the first search, which is long
+        vectors, anchor_domains = [], []
+        for domain, rows in rows_by_domain.items():
+            anchors = self._make_anchors(features, rows, clusters)
             vectors.append(anchors)
-            owners += [domain] * len(anchors)
-            self._sets[domain] = self._set(domain, [samples[i] for i in rows], features[rows], probe)
-        self._anchor = Anchors(torch.cat(vectors), owners)
-        self._shown = {
+            anchor_domains += [domain] * len(anchors)
+            self._sets[domain] = self._find_set(domain, [samples[i] for i in rows], features[rows], probe)
+        self._all_anchors = Anchors(torch.cat(vectors), anchor_domains)
+        self._figure_arrays = {
             "vectors": features.float().cpu().numpy(),
             "labels": np.array([sample.domain for sample in samples]),
             "anchors": torch.cat(vectors).float().cpu().numpy(),
-            "anchor_labels": np.array(owners),
+            "anchor_labels": np.array(anchor_domains),
         }
 
     def arrays(self) -> dict[str, dict[str, NDArray[Any]]]:
-        """Return the features [n, d] of the calibration prompts, the anchors, and their domains (Figures 5, 6)."""
-        return {"vectors": self._shown}
+        """Return the calibration prompts' features [n, d], the anchors, and the domains of both (Figures 5, 6)."""
+        return {"vectors": self._figure_arrays}
 
     def start(self, prefill: Prefill) -> None:
-        """Route the prompt to a domain; nothing else is kept between prompts."""
-        assert prefill.hidden is not None, "the taps ask for it"
-        self._layer_set = self._sets[self._anchor.nearest(self._feature(prefill.hidden[0]))]
+        """Choose the layer set for a new prompt; no state carries over from the last one (γ is fixed)."""
+        assert prefill.hidden is not None, "check() sets the taps"
+        self._layer_set = self._sets[self._all_anchors.nearest_domain(self._feature(prefill.hidden[0]))]
 
     def _feature(self, states: Tensor) -> Tensor:
         """Return the feature [d] float32 of a prompt's states [P, d] before the final norm."""
         if self.pooling == "last_token":
-            states = states[-1:]
+            states = states[-1:]  # the mean over one position is its state
         return self._probe.final_norm(states).mean(0)
 
-    def _check_names(self, domains: Mapping[str, Any]) -> None:
-        """Refuse a reuse that leaves a domain without a set."""
+    def _check_reuse(self, domains: Mapping[str, Any]) -> None:
+        """Refuse a mapping `search.reuse` that has no set for one of the domains."""
         if isinstance(self.search.reuse, Mapping):
             missing = [domain for domain in domains if domain not in self.search.reuse]
             if missing:
-                expected = f"a set for every domain of the run; there is none for {', '.join(missing)}"
+                expected = f"a set for every domain of the run; missing: {', '.join(missing)}"
                 raise ConfigError("method.search.reuse", dict(self.search.reuse), expected)
 
-    def _anchors(self, features: Tensor, rows: list[int], grouping: Clusters | None) -> Tensor:
-        """Return the anchors [k, d] of the domain with these rows of features [n, d]."""
-        members = features[rows]
-        if grouping is not None:
-            centre = grouping.centres[grouping.labels[rows[0]]]
-            return members[_order(members, centre)[: self.anchors_per_domain]]
-        clusters = Clusters.fit(members, self.anchors_per_domain)
-        return members[clusters.representatives(members)] if self.anchors == "nearest_samples" else clusters.centres
+    def _make_anchors(self, features: Tensor, rows: list[int], global_clusters: Clusters | None) -> Tensor:
+        """Return the anchors [k, d] of a domain.
 
-    def _set(self, domain: str, samples: Sequence[Sample], features: Tensor, probe: Probe) -> LayerSet:
-        """Search or look up the set of a domain, by its samples and their features [n, d]."""
+        Args:
+            features: [n, d] of all prompts.
+            rows: indices of the domain's prompts.
+            global_clusters: the clusters that replace the domains; None: the prompts keep the domains of their tasks.
+        """
+        domain_features = features[rows]
+        if global_clusters is not None:
+            centre = global_clusters.centres[global_clusters.labels[rows[0]]]  # all rows are of one cluster
+            return domain_features[_order_by_distance(domain_features, centre)[: self.anchors_per_domain]]
+        clusters = Clusters.fit(domain_features, self.anchors_per_domain)
+        if self.anchors == "nearest_samples":
+            return domain_features[clusters.representatives(domain_features)]
+        return clusters.centres
+
+    def _find_set(self, domain: str, samples: Sequence[Sample], features: Tensor, probe: Probe) -> LayerSet:
+        """Look up the set of a domain in `search.reuse`, or search it on some of the domain's samples.
+
+        Args:
+            samples: calibration prompts of the domain.
+            features: [n, d], their features.
+        """
         if isinstance(self.search.reuse, Mapping):
             return named_set(self.search.reuse[domain], probe)
-        chosen = list(range(min(self.search_prompts, len(samples))))
+        indices = list(range(min(self.search_prompts, len(samples))))
         if self.search_on == "representative":
-            chosen = Clusters.fit(features, self.search_prompts).representatives(features)
-        return search(self.search, probe, [samples[i] for i in chosen], domain, self._window).best.layer_set
+            indices = Clusters.fit(features, self.search_prompts).representatives(features)
+        return search(self.search, probe, [samples[i] for i in indices], domain, self._window).best.layer_set
 
 
 @dataclass(frozen=True)
 class Clusters:
-    """Clusters of features, by K-means.
+    """Result of K-means over features.
 
     Attributes:
-        centres: [k, d], with device and dtype of the features.
+        centres: [k, d] centroids, with device and dtype of the features.
         labels: cluster of each feature.
     """
 
@@ -189,28 +207,31 @@ class Clusters:
 
     @classmethod
     def fit(cls, features: Tensor, k: int) -> Clusters:
-        """Return min(k, n) clusters of features [n, d], with the seed of the released code."""
+        """Cluster features [n, d] into min(k, n) clusters, with the seed of the released code."""
         from sklearn.cluster import KMeans
         from sklearn.exceptions import ConvergenceWarning
 
-        means = KMeans(min(k, len(features)), random_state=KMEANS_SEED, n_init=KMEANS_RUNS)
+        kmeans = KMeans(min(k, len(features)), random_state=KMEANS_SEED, n_init=KMEANS_RUNS)
         with warnings.catch_warnings():
-            warnings.simplefilter(
-                "ignore", ConvergenceWarning
-            )  # equal prompts give fewer clusters, and some anchors twice
-            means.fit(features.cpu().numpy().astype(np.float64))
-        return cls(torch.from_numpy(means.cluster_centers_).to(features), means.labels_.tolist())
+            # scikit-learn warns if features are equal: it then finds fewer clusters, and some centres are equal
+            warnings.simplefilter("ignore", ConvergenceWarning)
+            kmeans.fit(features.cpu().numpy().astype(np.float64))
+        return cls(torch.from_numpy(kmeans.cluster_centers_).to(features), kmeans.labels_.tolist())
 
     def representatives(self, features: Tensor) -> list[int]:
-        """Return the member nearest to the centre of each non-empty cluster, as indices of features [n, d]."""
+        """Return the index of the feature nearest to the centre, for each non-empty cluster.
+
+        Args:
+            features: [n, d], the features that were clustered.
+        """
         indices = []
         for label, centre in enumerate(self.centres):
             rows = [i for i, cluster in enumerate(self.labels) if cluster == label]
             if rows:
-                indices.append(rows[_order(features[rows], centre)[0]])
+                indices.append(rows[_order_by_distance(features[rows], centre)[0]])
         return indices
 
 
-def _order(features: Tensor, centre: Tensor) -> list[int]:
-    """Return the indices of features [n, d] by Euclidean distance from a centre [d], stable among equals."""
+def _order_by_distance(features: Tensor, centre: Tensor) -> list[int]:
+    """Return the indices of features [n, d], nearest to a centre [d] first (Euclidean); ties keep their order."""
     return torch.linalg.vector_norm(features - centre, dim=-1).sort(stable=True).indices.tolist()

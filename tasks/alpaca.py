@@ -2,12 +2,12 @@ r"""Alpaca: instructions with answers by a language model (Taori et al. 2023, ta
 
 Two prompt formats, as the released code of the papers builds them:
 
-- `knn_ssd`: KNN-SSD, `evaluation_llama/utils.py` at mbsong/KNN-SSD cfa8532: `Instruction: …`, the input on the next
-  line, which is empty for an item without input, and `Answer:`. A demonstration has no line for the input.
-- `conflayers`: ConfLayers, `evaluation/eval.py` at WA225/ConfLayers 8f04171: `### Instruction: …`, `### Input: …`,
-  `### Response: ` in one line, zero-shot; without an input there are two spaces between the last two.
+- `knn_ssd` (mbsong/KNN-SSD @ cfa8532, `evaluation_llama/utils.py`): a line `Instruction: …`, a line with the input
+  (empty if the item has none), and `Answer:`. Demonstrations have no line for the input.
+- `conflayers` (WA225/ConfLayers @ 8f04171, `evaluation/eval.py`): `### Instruction: …`, `### Input: …` and
+  `### Response: ` on one line, zero-shot. Without an input, only two spaces follow `### Input:`.
 
-Where we differ: the papers' code would cut the end of an instruction that exceeds the context; here it is refused.
+Difference: the papers' code truncates an instruction that exceeds the context; here such a prompt is refused.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ from tasks.shots import in_one_line
 
 
 class Alpaca(VariantTask):
-    """An instruction, with its input if it has one. A chat model gets it as one user turn without demonstrations.
+    """Task with one instruction per prompt. For a chat model the prompt is one user message, without demonstrations.
 
     Args:
         variant: one of `variants`; None: `knn_ssd`.
-        shots: demonstrations in a `plain` prompt; `conflayers` has none.
-        max_new_tokens: most tokens of an answer, of each variant's paper or one number for all.
-        hub: `datasets.load_dataset` arguments of each variant's items.
-        fewshot_hub: the same for the rows of the demonstrations.
+        shots: number of demonstrations in a `plain` prompt; 0 for `conflayers`.
+        max_new_tokens: most tokens of an answer; one number, or a mapping from variant to number.
+        hub: mapping from variant to the arguments of `datasets.load_dataset` for the items.
+        fewshot_hub: arguments of `datasets.load_dataset` for the demonstrations.
         system: system message ahead of every prompt, for chat templates; None: none.
     """
 
@@ -51,21 +51,23 @@ class Alpaca(VariantTask):
         fewshot_hub: Mapping[str, Any],
         system: str | None = None,
     ) -> None:
-        chosen = checked_variant(variant, self.variants)
+        variant_name = checked_variant(variant, self.variants)
         # 28 rows of the data set have no output (tatsu-lab/stanford_alpaca issue 265); the papers' code keeps them.
         optional = ("input", "output")
-        rows: Mapping[str, Any] = of_variant("hub", hub, chosen)
-        items = DataSpec("alpaca", ("instruction",), rows, optional=optional, place=f"task.hub.{chosen}")
-        super().__init__(chosen, shots, max_new_tokens, items, fewshot_hub)
+        load_arguments: Mapping[str, Any] = of_variant("hub", hub, variant_name)
+        place = f"task.hub.{variant_name}"
+        items = DataSpec("alpaca", ("instruction",), load_arguments, optional=optional, place=place)
+        super().__init__(variant_name, shots, max_new_tokens, items, fewshot_hub)
         self.system = check_value("task.system", System, system)
 
     def _demonstration(self, row: Row) -> str:
+        """Return the text of a demonstration in the format of `knn_ssd`, the only variant that has any."""
         return f"Instruction: {row['instruction']}\nAnswer: {in_one_line(row['output'])}\n"
 
     def _prompt(self, row: Row) -> Prompt:
-        instruction, context = row["instruction"], row["input"]
+        instruction, input_text = row["instruction"], row["input"]
         if self.variant == "knn_ssd":
-            text = f"Instruction: {instruction}\n{context}\nAnswer:"
+            text = f"Instruction: {instruction}\n{input_text}\nAnswer:"
         else:
-            text = f"### Instruction: {instruction} ### Input: {context} ### Response: "
+            text = f"### Instruction: {instruction} ### Input: {input_text} ### Response: "
         return self._make_prompt(row, text, reference=row["output"])

@@ -1,10 +1,10 @@
-"""Prompts of one's own: a JSONL file with a `prompt` per line, a text or the user's turns of a conversation.
+"""Your own prompts: a JSONL file with one `prompt` per line, a text or a list of the user's messages in a conversation.
 
     {"prompt": "Explain how a lease works."}
     {"prompt": ["Name three rivers.", "Which is the longest?"], "category": "geography", "reference": "…"}
 
-The text is put to the model as it is. Three fields may be missing: `id` (then the number of the line), `category` (the
-domain in tables) and `reference` (with which `task.score_by` compares the first answer). Items keep the file's order.
+The task adds nothing to the text. Three fields may be missing: `id` (default: the line number), `category` (the domain
+in tables) and `reference` (the expected first answer, for `task.score_by`). Items keep the file's order.
 """
 
 from __future__ import annotations
@@ -33,18 +33,18 @@ SCORERS: dict[str, type[Scorer]] = {"none": Unscored, "rouge": Rouge, "number": 
 
 @settings("task")
 class Jsonl(RowTask):
-    """The prompts of a file."""
+    """Task with the prompts of a JSONL file."""
 
     name = "jsonl"
     version = 2
     in_order = True
     conversations = True
-    reference_hint = "; task.score_by=none scores no answer"
+    reference_hint = "; task.score_by=none turns scoring off"
 
     path: PromptFile | None
-    """The file; null: DIR/jsonl.jsonl (data=local data.root=DIR), or the data set of `hub` (data=hub)."""
+    """File of the prompts; null: DIR/jsonl.jsonl (data=local data.root=DIR), or the data set in `hub` (data=hub)."""
     score_by: Literal["none", "rouge", "number", "math"]
-    """Scorer that compares an answer with its reference."""
+    """Scorer that compares an answer with its reference: none, ROUGE-L, the final number, or equal expressions."""
     max_new_tokens: MaxNewTokens
     hub: Hub
     system: System = None
@@ -53,9 +53,10 @@ class Jsonl(RowTask):
         file = local_path("task.path", self.path) if self.path is not None else None
         if file is not None and not file.is_file():
             raise ConfigError("task.path", self.path, "an existing file")
+        # with a file the task has a source of its own, whatever `data` is: it reads STEM.jsonl in the file's folder
         self.source: DataSource | None = None if file is None else LocalSource(file.parent)
         self.scorer: Scorer = SCORERS[self.score_by]()
-        items = DataSpec(
+        prompt_file = DataSpec(
             self.name if file is None else file.stem,
             ("prompt",),
             self.hub,
@@ -64,9 +65,10 @@ class Jsonl(RowTask):
             singles=("prompt",),
             numbered=True,
         )
-        super().__init__(items, self.max_new_tokens)
+        super().__init__(prompt_file, self.max_new_tokens)
 
     def _prompt(self, row: Row) -> Prompt:
-        first, *following = row["prompt"]
-        prompt = self._make_prompt(row, first, reference=row["reference"], domain=row["category"] or None)
-        return replace(prompt, turns=tuple(map(Turn, following)))
+        first_message, *later_messages = row["prompt"]
+        domain = row["category"] or None  # None: the domain is the task's name
+        prompt = self._make_prompt(row, first_message, reference=row["reference"], domain=domain)
+        return replace(prompt, turns=tuple(map(Turn, later_messages)))

@@ -501,15 +501,15 @@ def test_of_runs_that_begin_at_once_one_reads_a_large_file(
     folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("SSD_BENCH_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setattr(module, "CACHED_BYTES", 0)
-    read, reading = module._read, []
+    monkeypatch.setattr(module, "MIN_CACHED_BYTES", 0)
+    read, reading = module._read_weights, []
 
     def slowly(file: Path) -> Content:
         reading.append(file)
         time.sleep(0.3)
         return read(file)
 
-    monkeypatch.setattr(module, "_read", slowly)
+    monkeypatch.setattr(module, "_read_weights", slowly)
     with ThreadPoolExecutor(8) as together:
         found = list(together.map(lambda _: contents(opened(folder).shards.values()), range(8)))
     assert all(one == found[0] for one in found) and len(reading) == 1
@@ -519,12 +519,12 @@ def test_what_is_in_a_large_file_is_known_until_it_changes(
     folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("SSD_BENCH_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setattr(module, "CACHED_BYTES", 0)
+    monkeypatch.setattr(module, "MIN_CACHED_BYTES", 0)
     shards = opened(folder).shards.values()
     first = contents(shards)
     assert [one.sha256 for one in first.values()] == [hashlib.sha256((folder / WEIGHTS).read_bytes()).hexdigest()]
     with monkeypatch.context() as patch:
-        patch.setattr(module, "_read", lambda _: pytest.fail("it was read again"))
+        patch.setattr(module, "_read_weights", lambda _: pytest.fail("it was read again"))
         assert contents(shards) == first
     for kept in (tmp_path / "cache").rglob("*.json"):  # damaged: read again
         kept.write_text("{", encoding="utf-8")

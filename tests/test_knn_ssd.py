@@ -120,14 +120,14 @@ def test_anchors_of_tasks(kind: str, count: int, k: int, decoders: Load, reused:
     prepared(decoders(), method, items)
     expected = features(decoders(), items)
     each = min(count, k)
-    assert method._anchor.vectors.shape == (2 * each, decoders().arch.width)
-    assert method._anchor.domains == ["low"] * each + ["high"] * each
+    assert method._all_anchors.vectors.shape == (2 * each, decoders().arch.width)
+    assert method._all_anchors.domains == ["low"] * each + ["high"] * each
     if kind == "nearest_samples" or count <= k:
-        distances = torch.cdist(method._anchor.vectors, expected)
+        distances = torch.cdist(method._all_anchors.vectors, expected)
         assert bool((distances.amin(1) < 1e-5).all()) and len(set(distances.argmin(1).tolist())) == 2 * each
     for domain, rows in (("low", slice(0, count)), ("high", slice(count, None))):
         clusters = Clusters.fit(expected[rows], k)
-        own = method._anchor.vectors[[d == domain for d in method._anchor.domains]]
+        own = method._all_anchors.vectors[[d == domain for d in method._all_anchors.domains]]
         means = [expected[rows][[label == i for label in clusters.labels]].mean(0) for i in range(each)]
         torch.testing.assert_close(clusters.centres, torch.stack(means), atol=1e-5, rtol=1e-4)
         if kind == "centroids_per_task":
@@ -143,7 +143,7 @@ def test_anchors_of_global_clusters(decoders: Load, reused: SearchSettings) -> N
     for label, centre in enumerate(clusters.centres):
         own = expected[[i == label for i in clusters.labels]]
         nearest = own[(own - centre).norm(dim=-1).argsort()[:3]]
-        anchors = method._anchor.vectors[[d == f"cluster-{label}" for d in method._anchor.domains]]
+        anchors = method._all_anchors.vectors[[d == f"cluster-{label}" for d in method._all_anchors.domains]]
         torch.testing.assert_close(anchors, nearest, atol=1e-5, rtol=1e-4)
 
 
@@ -153,7 +153,7 @@ def test_number_of_global_clusters(decoders: Load, monkeypatch: pytest.MonkeyPat
     names = {f"cluster-{i}": "x" for i in range(3)}
     method = KNNSSD(replace(SEARCH, reuse=names), anchors="global_kmeans", groups=3)
     prepared(decoders(), method, samples(6)[:6])
-    assert set(method._anchor.domains) == set(names)
+    assert set(method._all_anchors.domains) == set(names)
 
 
 @pytest.mark.parametrize("pooling", ["mean", "last_token"])
@@ -170,7 +170,7 @@ def test_feature_of_the_prefill_is_that_of_a_forward(
     for item in items:
         engine.generate(method, item.prompt)
     torch.testing.assert_close(torch.stack(seen), features(decoders(family), items, pooling), atol=1e-6, rtol=1e-5)
-    assert bool((torch.cdist(torch.stack(seen), method._anchor.vectors).amin(1) < 1e-4).all())
+    assert bool((torch.cdist(torch.stack(seen), method._all_anchors.vectors).amin(1) < 1e-4).all())
 
 
 @pytest.mark.parametrize("family", ["llama", "qwen2", "qwen3"])
@@ -178,10 +178,10 @@ def test_leave_one_out_routing(family: str, decoders: Load, reused: SearchSettin
     """An anchor's nearest other anchor is of its own domain, always."""
     method = KNNSSD(reused, anchors_per_domain=5)
     prepared(decoders(family), method, samples(12))
-    vectors, domains = method._anchor.vectors, method._anchor.domains
+    vectors, domains = method._all_anchors.vectors, method._all_anchors.domains
     for i, domain in enumerate(domains):
         others = Anchors(torch.cat([vectors[:i], vectors[i + 1 :]]), [*domains[:i], *domains[i + 1 :]])
-        assert others.nearest(vectors[i]) == domain
+        assert others.nearest_domain(vectors[i]) == domain
 
 
 def test_prompts_are_routed_and_nothing_is_kept(decoders: Load, reused: SearchSettings) -> None:
@@ -201,16 +201,16 @@ def test_ties_go_to_the_lowest_anchor() -> None:
     for first in (0, 5, 38):
         vectors = torch.cat([-rows[:first], rows[first:][:1].repeat(40 - first, 1)])
         anchors = Anchors(vectors, [str(i) for i in range(40)])
-        assert anchors.nearest(rows[first] * 2) == str(first)
+        assert anchors.nearest_domain(rows[first] * 2) == str(first)
 
 
 def test_nearest_is_by_cosine() -> None:
     anchors = Anchors(torch.tensor([[1.0, 0.0], [5.0, 5.0]]), ["near", "same direction"])
-    assert anchors.nearest(torch.tensor([1.0, 0.9])) == "same direction"
+    assert anchors.nearest_domain(torch.tensor([1.0, 0.9])) == "same direction"
     generator = torch.Generator().manual_seed(1)
     vectors, feature = torch.randn(30, 8, generator=generator), torch.randn(8, generator=generator)
     by_hand = max(range(30), key=lambda i: float(F.normalize(vectors[i], dim=0) @ F.normalize(feature, dim=0)))
-    assert Anchors(vectors, [str(i) for i in range(30)]).nearest(feature) == str(by_hand)
+    assert Anchors(vectors, [str(i) for i in range(30)]).nearest_domain(feature) == str(by_hand)
 
 
 @pytest.mark.parametrize("search_on", ["first", "representative"])
@@ -241,7 +241,7 @@ def test_every_domain_is_searched_on_its_own_prompts(
 def test_domain_without_a_set_is_refused(decoders: Load, reused: SearchSettings) -> None:
     """No set stands in for a missing one."""
     partial = replace(reused, reuse={"low": "low"})
-    with pytest.raises(ConfigError, match="there is none for high"):
+    with pytest.raises(ConfigError, match="missing: high"):
         prepared(decoders(), KNNSSD(partial), samples(2))
 
 

@@ -135,7 +135,7 @@ def test_weights_behind_links_are_those_of_a_plain_folder(
 ) -> None:
     """A blob of the hub's cache has no suffix; the name of the link says how to read it."""
     monkeypatch.setenv("SSD_BENCH_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setattr(module, "CACHED_BYTES", 0)
+    monkeypatch.setattr(module, "MIN_CACHED_BYTES", 0)
     kind(folder)
     plain = {file.name: content for file, content in contents(Checkpoint(folder).shards.values()).items()}
     path = LINKS[links](folder)
@@ -165,8 +165,8 @@ def test_the_folder_above_a_snapshot_names_it(place: str, folder: Path) -> None:
 
 
 def test_a_file_of_several_names_is_read_once(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    read, reads = module._read, []
-    monkeypatch.setattr(module, "_read", lambda file: [reads.append(file), read(file)][1])
+    read, reads = module._read_weights, []
+    monkeypatch.setattr(module, "_read_weights", lambda file: [reads.append(file), read(file)][1])
     names = [folder / WEIGHTS, folder / "hard.safetensors", folder / "soft.safetensors"]
     names[1].hardlink_to(names[0])
     names[2].symlink_to(names[0].name)
@@ -177,11 +177,11 @@ def test_a_file_of_several_names_is_read_once(folder: Path, monkeypatch: pytest.
 def test_a_blob_of_two_snapshots_is_read_once(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A new commit that leaves the weights alone shares them with the old one."""
     monkeypatch.setenv("SSD_BENCH_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setattr(module, "CACHED_BYTES", 0)
+    monkeypatch.setattr(module, "MIN_CACHED_BYTES", 0)
     first = cached(folder, relative)
     second = Path(shutil.copytree(first, first.with_name("b" * 40), symlinks=True))
     (before,) = contents([first / WEIGHTS]).values()
-    monkeypatch.setattr(module, "_read", lambda _: pytest.fail("it was read again"))
+    monkeypatch.setattr(module, "_read_weights", lambda _: pytest.fail("it was read again"))
     assert list(contents([second / WEIGHTS]).values()) == [before]
 
 

@@ -1,4 +1,7 @@
-"""Objects made from the configs in `conf/`: the parts of a run, also for programs without Hydra's command line."""
+"""Construction of the parts of a run (method, task, data source, model) from the configs in `conf/`.
+
+Programs can use it without Hydra's command line.
+"""
 
 from __future__ import annotations
 
@@ -28,13 +31,17 @@ KINDS = {"method": Method, "task": Task, "calibrate": Task, "data": DataSource, 
 """Config group -> the class or protocol that its `_target_` must fit."""
 
 SECTIONS = {"calibrate": "task"}
-"""Config group -> name of the section in its objects' messages, if it differs."""
+"""Config group -> prefix of options in its objects' error messages, if it is not the group's name.
+
+A calibration task is a task, so its messages say `task.shots` where the config has `calibrate.shots`.
+"""
 
 TARGET = "_target_"
 AR = "methods.ar.AR"
-"""Only class whose name may be ar: tables take that name for plain decoding."""
+"""The only class that may have the name "ar", because in tables "ar" is plain decoding."""
 HYDRA_KEYS = (TARGET, "_convert_")
-"""Keys that Hydra itself reads; `_args_`, `_partial_` and `_recursive_` are refused, as they change what is made."""
+"""Keys that Hydra itself reads. It also reads `_args_`, `_partial_` and `_recursive_`; these are refused, because with
+them it makes something else than the object whose settings are checked here."""
 
 
 def task_names() -> list[str]:
@@ -47,19 +54,19 @@ def task_named(name: str, variant: str | None = None) -> Task:
     """Make a task with its default settings, or with those of a variant.
 
     Raises:
-        ConfigError: an unknown task or variant, or settings that cannot work.
+        ConfigError: the task, its variant or a setting is invalid.
     """
     return build(_compose_task(name, variant), "task")
 
 
 def task_settings(name: str, variant: str | None = None) -> dict[str, Any]:
-    """Return the config of a task as plain values; arguments and errors as of `task_named`."""
+    """Return the config of a task as plain values; for arguments and errors see `task_named`."""
     return OmegaConf.to_container(_compose_task(name, variant).task, resolve=True)  # type: ignore[return-value]
 
 
 @dataclass(frozen=True)
 class TaskChoice:
-    """Name of a task in `conf/task`, and of a variant."""
+    """A task's name in `conf/task` and the name of one of its variants; None: its default variant."""
 
     name: str
     variant: str | None = None
@@ -77,20 +84,20 @@ class TaskChoice:
         """Make the task.
 
         Raises:
-            ConfigError: an unknown task or variant, or settings that cannot work.
+            ConfigError: the task, its variant or a setting is invalid.
         """
         return task_named(self.name, self.variant)
 
     def settings(self) -> dict[str, Any]:
-        """Return the task's config as plain values; errors as of `task`."""
+        """Return the task's config as plain values; for errors see `task`."""
         return task_settings(self.name, self.variant)
 
 
 def build(cfg: DictConfig, group: str) -> Any:
-    """Make the object of a config group; refuse a `_target_` that is no class of the group's kind.
+    """Make the object that the config of a group describes.
 
     Raises:
-        ConfigError: raised by the object, or says why it cannot be made.
+        ConfigError: `_target_` is not a class of the group's kind, a setting is invalid, or the constructor fails.
     """
     settings = cfg.get(group)
     if not isinstance(settings, DictConfig):
@@ -100,84 +107,90 @@ def build(cfg: DictConfig, group: str) -> Any:
         part = instantiate(cfg[group])
     except InstantiationException as error:
         cause: BaseException | None = error
-        while cause is not None and not isinstance(cause, ConfigError):  # Hydra wraps it once per level of nesting
+        # Hydra wraps the constructor's error once per level of nesting
+        while cause is not None and not isinstance(cause, ConfigError):
             cause = cause.__cause__
         if cause is not None:
-            raise cause.within(SECTIONS.get(group, group), _place(error, group)) from None
+            raise cause.within(SECTIONS.get(group, group), _failed_path(error, group)) from None
         reason = " ".join(str(error.__cause__ or error).split())[:300]
         raise ConfigError(group, settings.get(TARGET), reason=reason) from error
-    _check_part(group, settings.get(TARGET), part)
+    _check_object(group, settings.get(TARGET), part)
     return part
 
 
-def _place(error: InstantiationException, group: str) -> str:
-    """Return the config path of the part that could not be made: the group, or a part within it."""
-    places = re.findall(r"^full_key: (\S+)$", str(error), re.MULTILINE)
-    return max((place for place in places if place.startswith(f"{group}.parts.")), key=len, default=group)
+def _failed_path(error: InstantiationException, group: str) -> str:
+    """Return the config path of the object that could not be made: of the group, or of a task within a stream."""
+    # Hydra adds a line `full_key: PATH` per level of nesting; the longest path is that of the innermost object
+    paths = re.findall(r"^full_key: (\S+)$", str(error), re.MULTILINE)
+    return max((path for path in paths if path.startswith(f"{group}.parts.")), key=len, default=group)
 
 
-def _check_part(group: str, target: Any, part: Any) -> None:
+def _check_object(group: str, target: Any, part: Any) -> None:
     """Refuse an object that lacks an attribute of its kind, and a method that tables would take for AR."""
     kind = KINDS[group]
-    if kind is not ModelSource:
+    if kind is not ModelSource:  # the other kinds are protocols: a class that fits may still not set their attributes
         types = get_type_hints(kind)
         attributes = [*types, *(name for name, member in vars(kind).items() if isinstance(member, property))]
-        if lacking := [name for name in attributes if not hasattr(part, name)]:
-            expected = f"{group}.{TARGET} to name the class of a {kind.__name__}; its objects lack {', '.join(lacking)}"
+        if missing := [name for name in attributes if not hasattr(part, name)]:
+            expected = f"{group}.{TARGET} to name the class of a {kind.__name__}; its objects lack {', '.join(missing)}"
             raise ConfigError(group, target, expected)
-        for name, kind_of_attribute in types.items():
-            check_value(f"{group}.{name}", kind_of_attribute, getattr(part, name))
+        for name, attribute_type in types.items():
+            check_value(f"{group}.{name}", attribute_type, getattr(part, name))
     if group == "method" and part.name == "ar" and f"{type(part).__module__}.{type(part).__qualname__}" != AR:
         raise ConfigError("method.name", "ar", f"another name: ar is the name of plain decoding ({AR}) in tables")
 
 
-def _check_target(place: str, config: Any, kind: type | None = None) -> None:
-    """Refuse a `_target_` that is no class of this kind, and settings that the class does not take.
+def _check_target(path: str, config: Any, kind: type | None = None) -> None:
+    """Refuse a `_target_` that is not a class of the right kind, and settings that the class does not take.
 
     Args:
-        kind: None for an object within a part: a task, or a class of settings.
+        path: path of the table in the config, for messages.
+        config: the table, with `_target_` and settings.
+        kind: class or protocol to fit; None for a nested object, which is a task or a dataclass of settings.
     """
     target = config.get(TARGET)
     kind_text = "a task or of settings" if kind is None else f"a {kind.__name__}"
-    expected = f"{place}.{TARGET} to name the class of {kind_text}"
+    expected = f"{path}.{TARGET} to name the class of {kind_text}"
     module, _, name = target.rpartition(".") if isinstance(target, str) else ("", "", "")
     if not module:
-        raise ConfigError(place, target, f"{expected}, as module.Class")
+        raise ConfigError(path, target, f"{expected}, as module.Class")
     try:
         cls = getattr(importlib.import_module(module), name)
     except Exception as error:  # importing a module may raise anything
         package = module.partition(".")[0]
         absent = isinstance(error, ModuleNotFoundError) and error.name == package
-        location = f": put the folder that holds {package} on PYTHONPATH" if absent else ""
-        raise ConfigError(place, target, f"{expected} ({error}{location})") from error
-    if not (_is_class_of(cls, Task) or is_dataclass(cls) if kind is None else _is_class_of(cls, kind)):
+        advice = f": put the folder that holds {package} on PYTHONPATH" if absent else ""
+        raise ConfigError(path, target, f"{expected} ({error}{advice})") from error
+    valid = _fits_kind(cls, kind) if kind is not None else _fits_kind(cls, Task) or is_dataclass(cls)
+    if not valid:
         if kind is not None and kind is not ModelSource and isinstance(cls, type):
             expected += f"; {name} lacks {', '.join(_missing_functions(cls, kind))}"
-        raise ConfigError(place, target, expected)
-    settings = arguments(place, cls, {name: value for name, value in config.items() if name not in HYDRA_KEYS})
-    if cls.__module__.startswith("ssd_bench."):  # its annotations describe YAML values; other classes may convert them
+        raise ConfigError(path, target, expected)
+    settings = arguments(path, cls, {name: value for name, value in config.items() if name not in HYDRA_KEYS})
+    # other classes are not checked here: their constructors may convert YAML values before types have to fit
+    if cls.__module__.startswith("ssd_bench."):
         for name, parameter in inspect.signature(cls, eval_str=True).parameters.items():
             if name in settings:
-                check_value(f"{place}.{name}", parameter.annotation, settings[name])
-    for location, table in _nested_targets(place, settings):
-        _check_target(location, table)
+                check_value(f"{path}.{name}", parameter.annotation, settings[name])
+    for nested_path, table in _nested_targets(path, settings):
+        _check_target(nested_path, table)
 
 
-def _nested_targets(place: str, value: Any) -> Iterator[tuple[str, Any]]:
-    """Yield the outermost tables with a `_target_` in a value, of which Hydra would make objects."""
-    parts = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
-    for name, part in parts:
-        if isinstance(part, dict) and TARGET in part:
-            yield f"{place}.{name}", part
+def _nested_targets(path: str, value: Any) -> Iterator[tuple[str, Any]]:
+    """Yield path and table of every object in a value (a table with `_target_`), but not of objects within these."""
+    entries = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    for name, entry in entries:
+        if isinstance(entry, dict) and TARGET in entry:
+            yield f"{path}.{name}", entry
         else:
-            yield from _nested_targets(f"{place}.{name}", part)
+            yield from _nested_targets(f"{path}.{name}", entry)
 
 
-def _is_class_of(cls: Any, kind: type) -> bool:
-    """Return whether an object is a class of this kind: it has the functions of a protocol, or is a `ModelSource`."""
-    if not isinstance(cls, type) or kind is ModelSource:
-        return isinstance(cls, type) and issubclass(cls, kind)
-    return not _missing_functions(cls, kind)
+def _fits_kind(cls: Any, kind: type) -> bool:
+    """Return whether `cls` is a class with the functions of the protocol `kind`, or a subclass of `ModelSource`."""
+    if not isinstance(cls, type):
+        return False
+    return issubclass(cls, kind) if kind is ModelSource else not _missing_functions(cls, kind)
 
 
 def _missing_functions(cls: type, kind: type) -> list[str]:
@@ -187,14 +200,14 @@ def _missing_functions(cls: type, kind: type) -> list[str]:
 
 
 def _compose_task(name: str, variant: str | None) -> DictConfig:
-    """Compose the config with a task.
+    """Compose the default config with another task.
 
     Raises:
         ConfigError: an unknown task or variant.
     """
     if name not in task_names():
         raise ConfigError("task", name, f"one of {', '.join(task_names())}")
-    GlobalHydra.instance().clear()
+    GlobalHydra.instance().clear()  # Hydra refuses to be initialised twice in a process
     try:
         with initialize_config_dir(version_base="1.3", config_dir=str(CONF)):
             cfg = compose("config", overrides=[f"task={name}"])

@@ -1,4 +1,4 @@
-"""The sizes of a decoder that decide its speed and memory."""
+"""Sizes of a decoder: for predictions of its speed and memory, and for checks of settings."""
 
 from __future__ import annotations
 
@@ -7,9 +7,12 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Shape:
-    """Sizes of a decoder of the llama, qwen2 or qwen3 family; biases and norms are not counted.
+    """Sizes of a decoder of the llama, qwen2 or qwen3 family, and its numbers of weights without biases and norms.
 
     Attributes:
+        width: d, width of the residual stream.
+        intermediate: width between the projections of an MLP.
+        tied: whether the LM head and the embedding are one matrix.
         context: longest sequence in tokens; None: unknown.
     """
 
@@ -25,34 +28,35 @@ class Shape:
 
     @property
     def attn_params(self) -> int:
-        """Weights of one attention sublayer: query, key, value and output projections."""
+        """Number of weights of one attention sublayer: query, key, value and output projections."""
+        # query and output projections have n_heads heads, key and value projections n_kv_heads
         return self.width * self.head_dim * 2 * (self.n_heads + self.n_kv_heads)
 
     @property
     def mlp_params(self) -> int:
-        """Weights of one MLP sublayer: gate, up and down projections."""
+        """Number of weights of one MLP sublayer: gate, up and down projections."""
         return 3 * self.width * self.intermediate
 
     @property
     def cache_row(self) -> int:
-        """Elements of one position's keys and values in one block."""
+        """Number of cache elements per position and block: the keys and the values of all KV heads."""
         return 2 * self.n_kv_heads * self.head_dim
 
     @property
     def head_params(self) -> int:
-        """Weights of the LM head."""
+        """Number of weights of the LM head."""
         return self.vocab_size * self.width
 
     @property
     def n_params(self) -> int:
-        """Number of weights with the embedding; a tied LM head is the embedding and counts once."""
+        """Number of weights of all blocks, the embedding and the LM head; a tied matrix counts once."""
         embeddings = (1 if self.tied else 2) * self.head_params
         return self.n_layers * (self.attn_params + self.mlp_params) + embeddings
 
 
 @dataclass(frozen=True)
 class ModelDims:
-    """Sizes of a model against which settings are checked.
+    """Sizes of a model that checks of settings need, such as the `check` of a method.
 
     Attributes:
         name: the model's name in `conf/model`.

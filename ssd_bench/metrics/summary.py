@@ -1,4 +1,4 @@
-"""Summary of a run as one flat dictionary, with warnings; check that two runs may be compared."""
+"""Summary of a run as one flat dictionary, with warnings; check that two runs are comparable."""
 
 from __future__ import annotations
 
@@ -33,6 +33,7 @@ from ssd_bench.records.reader import Run
 from ssd_bench.records.schema import PAIR, device_name, hardware
 
 OVER_HF = ("hf", "method")
+"""Arms of a speedup over Hugging Face's `generate`: divisor, dividend."""
 
 FEW_PROMPTS = 20
 """Smallest number of prompts without the warning that intervals are uncertain."""
@@ -44,10 +45,11 @@ class Digest:
 
     Attributes:
         summary, domains: results of `summarise` and `summarise_domains`, without warnings and run-to-run variation.
-        facts: further facts for warnings.
+        facts: result of `_facts`, for warnings.
         timing: facts for run-to-run variation.
-        conditions: digest of `conditions`; equal where two runs may be compared.
-        ar_emitted, ar_steps: tokens emitted by AR's steps, and number of these steps.
+        conditions: hash of `conditions`; equal for two comparable runs.
+        ar_emitted: tokens that AR's steps emitted.
+        ar_steps: number of AR's steps.
     """
 
     summary: Mapping[str, Any]
@@ -62,16 +64,16 @@ class Digest:
     def of(cls, run: Run) -> Digest:
         """Compute the digest of a run."""
         summary, ar = _numbers(run), d.arm_rows(run.steps, "ar")
-        speed, rate = summary["speedup"], summary["method_tokens_per_s"]
-        timing = RunTiming(machine(run), trace(run), decode_seconds(run), speed, rate, bool(contamination(summary)))
+        speedup, rate = summary["speedup"], summary["method_tokens_per_s"]
+        timing = RunTiming(machine(run), trace(run), decode_seconds(run), speedup, rate, bool(contamination(summary)))
         conditions_sha = hashlib.sha256(repr(conditions(run)).encode()).hexdigest()
         digest = cls(summary, _facts(run), _domains(run), timing, conditions_sha, int(ar["emitted"].sum()), len(ar))
-        return cls.read(digest.text)  # the same types as a digest from the cache
+        return cls.read(digest.text)  # through JSON, so that a new digest has the same types as a cached one
 
     @property
     def text(self) -> str:
         """The digest as JSON."""
-        return json.dumps(asdict(self), default=lambda value: value.item())
+        return json.dumps(asdict(self), default=lambda value: value.item())  # item: NumPy scalars are not JSON
 
     @classmethod
     def read(cls, text: str) -> Digest:
@@ -84,7 +86,11 @@ class Digest:
         return cls(**content | {"timing": RunTiming(**content["timing"])})
 
     def summarise(self, path: Path, variation: RunVariation | None = None) -> dict[str, Any]:
-        """Return `summarise` of the run, which is in the folder `path`."""
+        """Return what the function `summarise` returns for the run, without reading its tables.
+
+        Args:
+            path: folder of the run; it may have been moved since the digest was computed.
+        """
         level = self._level(variation)
         summary = {**self.summary, "run_dir": str(path)}
         if level is not None:
@@ -92,11 +98,12 @@ class Digest:
         return _add_warnings(summary, self.facts)
 
     def summarise_domains(self, variation: RunVariation | None = None) -> list[dict[str, Any]]:
-        """Return `summarise_domains` of the run."""
+        """Return what the function `summarise_domains` returns for the run, without reading its tables."""
         level = self._level(variation)
         return self.domains if level is None else [widen_speed_intervals(row, level) for row in self.domains]
 
     def _level(self, variation: RunVariation | None) -> VariationLevel | None:
+        """Return the variation for runs of this length; None if it was not measured on this model and machine."""
         return variation.at(self.timing.seconds) if variation is not None and variation.holds_for(self.timing) else None
 
 
@@ -108,7 +115,8 @@ def summarise(run: Run, variation: RunVariation | None = None) -> dict[str, Any]
     run, and warnings that follow from the numbers.
 
     Args:
-        variation: widens the interval of every speed if it holds for the run's model and machine.
+        variation: run-to-run variation, by which the interval of every speed is widened if it was measured on the
+            run's model and machine. None: no interval is widened.
     """
     summary = _numbers(run)
     if variation is not None and variation.holds_for(run):
@@ -118,6 +126,7 @@ def summarise(run: Run, variation: RunVariation | None = None) -> dict[str, Any]
 
 
 def _numbers(run: Run) -> dict[str, Any]:
+    """Return the summary without warnings, before intervals are widened by run-to-run variation."""
     summary = _identity(run) | _acceptance(run) | _speed(run) | _cost(run) | _quality(run)
     return summary | {"searched_share": searched_share(run), **steadiness(run), "noise": None}
 
@@ -131,6 +140,7 @@ def _interval_columns(name: str, number: Measured) -> dict[str, Any]:
 
 
 def _identity(run: Run) -> dict[str, Any]:
+    """Return the columns that say what was run, and on how many prompts, repeats and pairs of answers."""
     header = run.header
     model, task = header.get("model") or {}, header.get("task") or {}
     return {
@@ -146,45 +156,46 @@ def _identity(run: Run) -> dict[str, Any]:
         "seed": header.get("seed"),
         "n_prompts": int(run.prompts["prompt_index"].nunique()),
         "n_repeats": int(run.prompts["repeat"].nunique()),
-        "n_pairs": len(d.paired_rows(run.prompts[d.TIMES])) // 2,
+        "n_pairs": len(d.paired_rows(run.prompts[d.TIMES])) // 2,  # a pair has a row of AR and one of the method
     }
 
 
 def _acceptance(run: Run) -> dict[str, Any]:
     prompts, steps = d.arm_rows(run.prompts, "method"), d.arm_rows(run.steps, "method")
-    m, acceptance, skip = d.mean_acceptance_length(steps), d.alpha(steps), d.skip_ratio(run)
-    estimate, events = d.estimated_tpt(steps)
-    calls = d.tokens_per_call(prompts, steps)
-    attn, mlp = d.skipped_sublayers(run)
+    m, m_call, acceptance = d.mean_acceptance_length(steps), d.tokens_per_call(prompts, steps), d.alpha(steps)
+    tpt_estimate, n_search_events = d.estimated_tpt(steps)
+    skipped_attn, skipped_mlp = d.skipped_sublayers(run)
+    # E(speedup) counts all drafted tokens, so its r includes tokens that no layers drafted; skip_ratio leaves them out
     skip_of_all = d.skip_ratio_of_all(run)
     return {
         **_interval_columns("M", m),
-        "M_call": calls,
+        "M_call": m_call,
         **_interval_columns("alpha", acceptance),
         "alpha_macro": d.alpha_macro(steps),
         "alpha_conditional": d.alpha_conditional(steps),
         "mean_draft_len": d.mean_draft_len(steps),
-        "skip_ratio": skip,
-        "skipped_attn": attn,
-        "skipped_mlp": mlp,
+        "skip_ratio": d.skip_ratio(run),
+        "skipped_attn": skipped_attn,
+        "skipped_mlp": skipped_mlp,
         "expected_speedup": d.expected_speedup(m.value, acceptance.value, skip_of_all),
-        "expected_speedup_call": d.expected_speedup(calls, acceptance.value, skip_of_all),
+        "expected_speedup_call": d.expected_speedup(m_call, acceptance.value, skip_of_all),
         "tpt_predicted": d.predicted_tpt(run),
         "tpt_predicted_ar": d.predicted_tpt(run, "ar"),
-        "tpt_estimated": estimate,
-        "tpt_estimated_n": events,
+        "tpt_estimated": tpt_estimate,
+        "tpt_estimated_n": n_search_events,
     }
 
 
 def _speed(run: Run) -> dict[str, Any]:
+    """Return tokens per second of every arm, and the speedups between arms."""
     prompts = run.prompts[d.TIMES]
-    matched, without_loops = d.speedup_matched(prompts), speedup_without_loops(run.prompts)
+    equal_length, without_loops = d.speedup_matched(prompts), speedup_without_loops(run.prompts)
     numbers = {
         **_rates(prompts, "ar"),
         **_rates(prompts, "method"),
         **_speedups(prompts, "speedup", PAIR),
-        **_interval_columns("speedup_matched", matched),
-        "speedup_matched_n": matched.n,
+        **_interval_columns("speedup_matched", equal_length),
+        "speedup_matched_n": equal_length.n,
         **_interval_columns("speedup_without_loops", without_loops),
         "speedup_without_loops_n": without_loops.n,
     }
@@ -192,6 +203,7 @@ def _speed(run: Run) -> dict[str, Any]:
 
 
 def _rates(prompts: pd.DataFrame, arm: str) -> dict[str, Any]:
+    """Return the tokens per second of an arm, decoding alone and end to end, and the mean time of a prefill."""
     rows = d.arm_rows(prompts, arm)
     return {
         **_interval_columns(f"{arm}_tokens_per_s", d.tokens_per_s(rows)),
@@ -201,7 +213,12 @@ def _rates(prompts: pd.DataFrame, arm: str) -> dict[str, Any]:
 
 
 def _speedups(prompts: pd.DataFrame, name: str, arms: tuple[str, str]) -> dict[str, Any]:
-    """Return the speedup of one arm over another by every statistic of the papers (`counts` in paper.yaml)."""
+    """Return the speedup of one arm over another by every statistic that a paper uses (`counts` in its paper.yaml).
+
+    Args:
+        name: name of the speedup, with which all columns begin.
+        arms: divisor, dividend.
+    """
     return {
         **_interval_columns(name, d.speedup(prompts, arms=arms)),
         **_interval_columns(f"{name}_e2e", d.speedup(prompts, end_to_end=True, arms=arms)),
@@ -220,36 +237,39 @@ def _third_arm(run: Run, prompts: pd.DataFrame) -> dict[str, Any]:
         **_speedups(prompts, "speedup_hf", OVER_HF),
         **_interval_columns("ar_over_hf", d.speedup(prompts, arms=("hf", "ar"))),
         **_interval_columns("ar_over_hf_e2e", d.speedup(prompts, end_to_end=True, arms=("hf", "ar"))),
+        # sampled outputs of two implementations differ even if both are right
         "hf_output_exact": q.same_token_share(run.prompts, ("ar", "hf")) if greedy else None,
         "hf_weight_bytes": (run.header.get("hf") or {}).get("weight_bytes"),
     }
 
 
 def _cost(run: Run) -> dict[str, Any]:
+    """Return where the method spends its time and memory, and when an offline search has paid for itself."""
     method = d.arm_rows(run.prompts, "method")
     shares = d.decode_time_shares(method)
     rates = [d.tokens_per_s(d.arm_rows(run.prompts[d.TIMES], arm)).value for arm in ("ar", "method")]
-    prepare = run.header.get("prepare_ms")
+    prepare_ms = run.header.get("prepare_ms")
     return {
         "overhead": shares["policy"],
         **{f"{name}_share": share for name, share in shares.items()},
-        "prepare_ms": prepare,
-        "break_even_tokens": d.break_even_tokens(prepare, *rates),
+        "prepare_ms": prepare_ms,
+        "break_even_tokens": d.break_even_tokens(prepare_ms, *rates),
         "peak_bytes": int(method["peak_bytes"].max()) if len(method) else None,
     }
 
 
 def _quality(run: Run) -> dict[str, Any]:
+    """Return losslessness, reasons for the ends of outputs, number of truncated prompts, scores and repetition."""
     prompts = run.prompts
     method, ar = d.arm_rows(prompts, "method"), d.arm_rows(prompts, "ar")
-    audit = q.lossless_counts(prompts)
-    reasons = {f"finish_{why}": int((method["finish_reason"] == why).sum()) for why in ("eos", "length", "context")}
-    clipped = prompts[prompts["clipped_tokens"] > 0]["prompt_index"].nunique()
+    lossless = q.lossless_counts(prompts)
+    ends = {f"finish_{end}": int((method["finish_reason"] == end).sum()) for end in ("eos", "length", "context")}
+    n_truncated = prompts[prompts["clipped_tokens"] > 0]["prompt_index"].nunique()
     return {
-        **{f"lossless_{key}": audit[key] for key in ("identical", "tie", "bug", "unchecked")},
-        "first_divergence": audit["first"],
-        **reasons,
-        "clipped": int(clipped),
+        **{f"lossless_{key}": lossless[key] for key in ("identical", "tie", "bug", "unchecked")},
+        "first_divergence": lossless["first"],
+        **ends,
+        "clipped": int(n_truncated),
         "ar_score": q.mean_score(ar),
         "method_score": q.mean_score(method),
         **q.score_counts(method),
@@ -260,7 +280,7 @@ def _quality(run: Run) -> dict[str, Any]:
 
 
 def _repetition(prompts: pd.DataFrame) -> dict[str, Any]:
-    """Return `ARM_repetition` of every arm."""
+    """Return the share of repeated n-grams in the outputs of every arm, under `ARM_repetition`."""
     arms = dict.fromkeys(prompts["arm"])
     return {
         name: value
@@ -270,17 +290,17 @@ def _repetition(prompts: pd.DataFrame) -> dict[str, Any]:
 
 
 def _task_scores(run: Run) -> dict[str, Any]:
-    """Return every score of the whole run as `ARM_NAME`, and pass@k for each k with enough repeats."""
-    stored = run.header.get("scores") or {}
-    columns = {f"{arm}_{name}": value for arm, arm_scores in stored.items() for name, value in arm_scores.items()}
+    """Return the task's scores over all answers of an arm as `ARM_NAME`, and pass@k for each k with enough repeats."""
+    by_arm = run.header.get("scores") or {}
+    columns = {f"{arm}_{name}": value for arm, arm_scores in by_arm.items() for name, value in arm_scores.items()}
     if (run.header.get("task") or {}).get("metric") == "pass@1":
-        pass_rates = {f"{arm}_pass@{k}": q.pass_at(d.arm_rows(run.prompts, arm), k) for arm in stored for k in (1, 10)}
+        pass_rates = {f"{arm}_pass@{k}": q.pass_at(d.arm_rows(run.prompts, arm), k) for arm in by_arm for k in (1, 10)}
         columns |= {name: value for name, value in pass_rates.items() if value is not None}
     return {"scores": sorted({name.partition("_")[2] for name in columns}), **columns}
 
 
 def summarise_domains(run: Run, variation: RunVariation | None = None) -> list[dict[str, Any]]:
-    """Return the main numbers of each domain, in the order of the stream; empty for a run of one domain.
+    """Return the main numbers of each domain, in the order in which domains appear; empty for a run of one domain.
 
     Args:
         variation: as in `summarise`.
@@ -292,6 +312,7 @@ def summarise_domains(run: Run, variation: RunVariation | None = None) -> list[d
 
 
 def _domains(run: Run) -> list[dict[str, Any]]:
+    """Return the rows of `summarise_domains`, before intervals are widened by run-to-run variation."""
     domains = list(dict.fromkeys(run.prompts.sort_values(["repeat", "prompt_index"])["domain"]))
     if len(domains) < 2:
         return []
@@ -325,7 +346,7 @@ def _domains(run: Run) -> list[dict[str, Any]]:
 
 
 def _domain_speedups(prompts: pd.DataFrame, name: str, arms: tuple[str, str]) -> dict[str, Any]:
-    """Return the statistics of `_speedups` that papers report by domain."""
+    """Return those of the speedups in `_speedups` that papers report by domain."""
     return {
         **_interval_columns(f"{name}_rates_e2e", d.speedup_rates(prompts, end_to_end=True, arms=arms)),
         **_interval_columns(f"{name}_wall", d.speedup_wall(prompts, arms=arms)),
@@ -336,15 +357,17 @@ def _facts(run: Run) -> dict[str, Any]:
     """Return the facts that warnings need in addition to the summary.
 
     Returns:
-        told: the caveat of the method and the warnings of the run. units: number of answers per arm. uneven: number of
-        pairs of outputs that differ in length. outputs: number of outputs of the method. adds_up: whether the tokens
-        of the steps are those of the outputs.
+        told: warnings that the record contains: the method's caveat and the warnings of the run.
+        units: number of answers per arm.
+        uneven: number of pairs of outputs that differ in length.
+        outputs: number of outputs of the method.
+        adds_up: whether the tokens that the steps emitted add up to the length of every output.
     """
     caveats = [caveat] if (caveat := run.header.get("caveat")) else []
     lengths = d.paired_rows(run.prompts[d.TIMES]).groupby(d.UNIT)["new_tokens"].nunique()
     emitted = run.steps.groupby([*d.UNIT, "arm"])["emitted"].sum()
-    stepwise = run.prompts[run.prompts["arm"].isin(PAIR)]
-    expected = stepwise.set_index([*d.UNIT, "arm"])["new_tokens"] - 1
+    engine_rows = run.prompts[run.prompts["arm"].isin(PAIR)]  # Hugging Face's arm has no steps
+    expected = engine_rows.set_index([*d.UNIT, "arm"])["new_tokens"] - 1  # the prefill emits the first token
     return {
         "told": [*caveats, *(run.header.get("warnings") or [])],
         "units": len(run.prompts[d.UNIT].drop_duplicates()),
@@ -355,6 +378,11 @@ def _facts(run: Run) -> dict[str, Any]:
 
 
 def _warnings(s: Mapping[str, Any], facts: Mapping[str, Any]) -> list[str]:
+    """Return the warnings that follow from the numbers of a summary `s`, as sentences.
+
+    M is an upper bound of the speedup: a step emits M tokens in the mean and takes at least as long as a step of AR,
+    which emits one. The lower end of the interval is compared, so that variation over prompts causes no warning.
+    """
     warnings = []
     if warning := contamination_warning(s):
         warnings.append(warning)
@@ -399,7 +427,7 @@ def _warnings(s: Mapping[str, Any], facts: Mapping[str, Any]) -> list[str]:
 
 
 def conditions(run: Run) -> dict[str, Any]:
-    """Return the conditions that two comparable runs share: task, prompts, model, hardware and choice of tokens."""
+    """Return the properties that comparable runs share: task, prompts, model, hardware and decoding settings."""
     header = run.header
     task, model, decode = (dict(header.get(key) or {}) for key in ("task", "model", "decode"))
     hashes = run.prompts.drop_duplicates("prompt_index").sort_values("prompt_index")["prompt_sha256"]
@@ -416,7 +444,7 @@ def check_comparable(a: Run, b: Run) -> None:
     """Refuse to compare two runs that differ in anything but the method.
 
     Raises:
-        ConfigError: task, prompts, model, hardware or the choice of tokens differ; every difference is listed.
+        ConfigError: task, prompts, model, hardware or decoding settings differ; every difference is listed.
     """
     first, second = conditions(a), conditions(b)
     differences = []

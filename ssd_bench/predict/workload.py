@@ -1,4 +1,4 @@
-"""Work of a record's steps, independent of any machine: passes, nodes, contexts, sublayers."""
+"""Work of every recorded step, without times: forward passes, verified nodes, context lengths, sublayers that run."""
 
 from __future__ import annotations
 
@@ -15,21 +15,25 @@ from ssd_bench.records.reader import Run
 from ssd_bench.records.schema import ANSWER
 
 COLUMNS = ("draft_ms", "verify_ms", "policy_ms")
+"""Columns of `steps` with the recorded times."""
 
 
 @dataclass(frozen=True)
 class Workload:
-    """Work of the steps of both arms; arrays have one value per step.
+    """Work of the steps of AR and the method; each array has one value per step.
 
     Attributes:
-        n_layers: L of the model that is timed.
+        n_layers: L, number of blocks of the timed model; the recorded model may have another number.
         steps: prompt_index, repeat, arm, step, emitted, and draft_ms, verify_ms, policy_ms as recorded.
-        recorded_ar: whether AR's steps are recorded; false: one step per token of the method's output.
-        context, nodes, drafted: committed positions, verified nodes, forward passes of drafting.
-        n_attn, n_mlp: sublayers that run for a drafted token.
-        read: positions that an attention of a drafted token reads, mean over the tokens of the draft.
-        exact_attn, exact_mlp: leading sublayers that drafting does not skip; 0 if saved states cannot be used.
-        tree: whether the nodes are a tree, not a chain.
+        recorded_ar: whether the record has AR's steps; if not, AR gets one step per decoded token of the method.
+        context: committed positions before the step.
+        nodes: verified nodes, the root included.
+        drafted: forward passes of drafting, one per drafted token; 0 if no layers drafted.
+        n_attn, n_mlp: attentions and MLPs that run for a drafted token.
+        read: positions that an attention reads for a drafted token, mean over the draft's tokens.
+        exact_attn, exact_mlp: attentions and MLPs before the first skipped sublayer, where the draft's states equal the
+            full model's, so that verification can reuse them; 0 if it cannot.
+        tree: whether the nodes form a tree, not a chain.
     """
 
     n_layers: int
@@ -46,31 +50,39 @@ class Workload:
     tree: Array
 
     def of_arm(self, arm: str) -> Array:
-        """Return a mask of the steps of this arm."""
+        """Return a boolean mask, true for the steps of this arm."""
         return np.asarray(self.steps["arm"] == arm)
 
 
 def workload(run: Run, n_layers: int | None = None) -> Workload:
-    """Return the work of a record's steps, for the recorded or another number of blocks.
+    """Compute the work of every step of a record.
+
+    Args:
+        n_layers: blocks of the timed model; `map_layer_set` maps the layer sets to it. None: the recorded number.
 
     Raises:
-        ConfigError: no step of the method emitted a token.
+        ConfigError: the record has no steps, because no output has a token after the prefill's.
     """
     steps, recorded_ar = _paired_steps(run)
     if not len(steps):
         raise ConfigError("run", str(run.path), "outputs of two tokens or more")
     recorded_layers = int(run.header["model"]["n_layers"])
     layers = n_layers or recorded_layers
-    counts = dict(zip(run.layer_sets["layer_set_id"].tolist(), _sublayer_counts(run.layer_sets, layers)))
-    ids = steps["layer_set_id"].to_numpy(dtype=float, na_value=-1).astype(int)
-    n_attn, n_mlp, first = np.array([counts.get(i, (0, 0, 0)) for i in ids], dtype=float).T
-    context, nodes, length = (steps[c].to_numpy(dtype=float) for c in ("context_len", "tree_nodes", "draft_len"))
-    drafted, tree = np.where(ids >= 0, length, 0.0), nodes != length + 1
-    sizes = dict(zip(run.layer_sets["layer_set_id"].tolist(), run.window_sizes().tolist()))
-    window = np.array([sizes.get(i, np.inf) for i in ids])
-    # the engine's conditions for saved states: no siblings, no window, sublayers to reuse, and sublayers left to verify
-    reusable = (drafted > 0) & ~tree & np.isinf(window) & (first > 0) & (first < 2 * layers)
-    exact_attn, exact_mlp = (np.where(reusable, np.floor(count), 0.0) for count in ((first + 1) / 2, first / 2))
+    counts_by_set = dict(zip(run.layer_sets["layer_set_id"].tolist(), _sublayer_counts(run.layer_sets, layers)))
+    # -1: no layers drafted, as in AR's steps and in those that copy text; no sublayer runs for their draft
+    set_ids = steps["layer_set_id"].to_numpy(dtype=float, na_value=-1).astype(int)
+    n_attn, n_mlp, first_skipped = np.array([counts_by_set.get(i, (0, 0, 0)) for i in set_ids], dtype=float).T
+    context, nodes, draft_len = (steps[c].to_numpy(dtype=float) for c in ("context_len", "tree_nodes", "draft_len"))
+    drafted = np.where(set_ids >= 0, draft_len, 0.0)
+    tree = nodes != draft_len + 1  # a chain has the root and one node per drafted token
+    window_by_set = dict(zip(run.layer_sets["layer_set_id"].tolist(), run.window_sizes().tolist()))
+    window = np.array([window_by_set.get(i, np.inf) for i in set_ids])
+    # as the engine: reuse needs a draft without siblings and window, with a sublayer to reuse (first_skipped > 0) and
+    # a sublayer left to verify (first_skipped < 2L)
+    reusable = (drafted > 0) & ~tree & np.isinf(window) & (first_skipped > 0) & (first_skipped < 2 * layers)
+    # attentions and MLPs alternate, so the first n sublayers are ceil(n / 2) attentions and floor(n / 2) MLPs
+    halves = (first_skipped + 1) / 2, first_skipped / 2
+    exact_attn, exact_mlp = (np.where(reusable, np.floor(half), 0.0) for half in halves)
     return Workload(
         layers,
         steps,
@@ -88,22 +100,26 @@ def workload(run: Run, n_layers: int | None = None) -> Workload:
 
 
 def positions_read(context: Array, drafted: Array, window: Array) -> Array:
-    """Return the positions that an attention reads, mean over the tokens of a draft.
+    """Return how many positions an attention reads per drafted token, as the mean over each draft.
 
     Token j = 0, 1, ... of a draft at context n reads min(n + j, w) positions.
 
     Args:
-        context: n.
-        drafted: tokens of each draft.
-        window: w, infinite where all positions are read.
+        context: n, committed positions before each step.
+        drafted: number of drafted tokens.
+        window: w, most positions that the window lets an attention read; infinite without a window.
+
+    Returns:
+        One mean per step; for a step without a draft, the positions that a single token would read.
     """
-    last = np.maximum(drafted - 1, 0)
-    full = context + last / 2  # positions grow by one a token: their mean is that of the middle token
-    growing = np.clip(window - context, 0, drafted)  # tokens before the window is full
-    truncated = growing * context + growing * (growing - 1) / 2
-    with np.errstate(invalid="ignore"):  # 0 * inf where no token is truncated; that value is not used
-        truncated = (truncated + (drafted - growing) * window) / np.maximum(drafted, 1)
-    return np.where(context + last <= window, full, np.where(drafted > 0, truncated, np.minimum(context, window)))
+    last = np.maximum(drafted - 1, 0)  # j of the last token
+    mean_below_window = context + last / 2  # mean of n, n + 1, ..., n + last
+    growing = np.clip(window - context, 0, drafted)  # number of tokens that read fewer than w positions
+    sum_growing = growing * context + growing * (growing - 1) / 2  # sum of n + j over j = 0 .. growing - 1
+    with np.errstate(invalid="ignore"):  # without a window 0 * inf is NaN; the last line does not use it
+        mean_in_window = (sum_growing + (drafted - growing) * window) / np.maximum(drafted, 1)
+    mean_at_window = np.where(drafted > 0, mean_in_window, np.minimum(context, window))
+    return np.where(context + last <= window, mean_below_window, mean_at_window)
 
 
 def map_layer_set(layer_set: LayerSet, n_layers: int) -> LayerSet:
@@ -111,30 +127,37 @@ def map_layer_set(layer_set: LayerSet, n_layers: int) -> LayerSet:
 
     Block j of L' blocks skips the same sublayers as block floor((j + 1/2) L / L') of the L recorded blocks.
     """
-    source = [int((j + 0.5) * layer_set.n_layers / n_layers) for j in range(n_layers)]
-    attn, mlp = set(layer_set.skip_attn), set(layer_set.skip_mlp)
-    blocks = range(n_layers)
-    return LayerSet.skipping(
-        n_layers, [j for j in blocks if source[j] in attn], [j for j in blocks if source[j] in mlp]
-    )
+    # j + 0.5 is the centre of block j
+    recorded_block = [int((j + 0.5) * layer_set.n_layers / n_layers) for j in range(n_layers)]
+    skip_attn, skip_mlp = set(layer_set.skip_attn), set(layer_set.skip_mlp)
+    attn = [j for j in range(n_layers) if recorded_block[j] in skip_attn]
+    mlp = [j for j in range(n_layers) if recorded_block[j] in skip_mlp]
+    return LayerSet.skipping(n_layers, attn, mlp)
 
 
 def _sublayer_counts(table: pd.DataFrame, n_layers: int) -> list[tuple[int, int, int]]:
-    """Return attentions and MLPs that run, and the first skipped sublayer, of every row of `layer_sets`."""
+    """Count the sublayers that run in each row of `layer_sets`, mapped to `n_layers` blocks.
+
+    Returns:
+        Per row: number of attentions, number of MLPs, and index of the first skipped sublayer in [0, 2L].
+    """
     columns = (table[name].tolist() for name in ("n_layers", "skip_attn", "skip_mlp"))
-    sets = [map_layer_set(LayerSet.skipping(layers, attn, mlp), n_layers) for layers, attn, mlp in zip(*columns)]
+    sets = [map_layer_set(LayerSet.skipping(blocks, attn, mlp), n_layers) for blocks, attn, mlp in zip(*columns)]
     return [(layer_set.n_attn, layer_set.n_mlp, layer_set.first_skipped) for layer_set in sets]
 
 
 def _paired_steps(run: Run) -> tuple[pd.DataFrame, bool]:
-    """Return the paired steps of both arms; without a recorded AR arm, one AR step per token of the method."""
+    """Return the steps of the answers that both arms decoded, and whether the record has AR's steps.
+
+    Without them, AR's steps are made from the method's: a step that emitted m tokens becomes m AR steps without times.
+    """
     pairs = metrics.paired_rows(run.prompts)[list(ANSWER)]
     if len(pairs):
         return run.steps.merge(pairs, on=list(ANSWER)), True
     method = metrics.arm_rows(run.steps, "method")
-    plain = method.loc[method.index.repeat(method["emitted"])].copy()
-    plain["context_len"] += plain.groupby(level=0).cumcount().astype("int32")
-    plain["arm"], plain["layer_set_id"] = "ar", pd.array([pd.NA] * len(plain), dtype="Int32")
-    plain[["draft_len", "accepted_len"]], plain[["tree_nodes", "emitted"]] = 0, 1
-    plain[list(COLUMNS)] = 0.0
-    return pd.concat([plain, method], ignore_index=True), False
+    ar = method.loc[method.index.repeat(method["emitted"])].copy()
+    ar["context_len"] += ar.groupby(level=0).cumcount().astype("int32")  # AR commits one position per step
+    ar["arm"], ar["layer_set_id"] = "ar", pd.array([pd.NA] * len(ar), dtype="Int32")
+    ar[["draft_len", "accepted_len"]], ar[["tree_nodes", "emitted"]] = 0, 1
+    ar[list(COLUMNS)] = 0.0
+    return pd.concat([ar, method], ignore_index=True), False

@@ -1,9 +1,10 @@
-"""Contents of weights files: a hash of each file, and the number in it that is farthest from 0."""
+"""Contents of weights files: the hash of each file, and its largest weight by absolute value."""
 
 from __future__ import annotations
 
 import hashlib
 import json
+import math
 import sys
 from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
@@ -21,8 +22,8 @@ from ssd_bench.records.files import write_atomic
 if TYPE_CHECKING:
     import torch
 
-CACHED_BYTES = 2**26  # results of smaller files are not cached: reading them takes no time
-REPORTED_BYTES = 2**30  # reading a file of this size takes long enough for a message
+MIN_CACHED_BYTES = 2**26  # smaller files are read again each time, which takes less than a second
+MIN_REPORTED_BYTES = 2**30  # reading a file of this size takes long enough for a message
 
 
 @dataclass(frozen=True)
@@ -31,8 +32,8 @@ class Content:
 
     Attributes:
         sha256: hash of the file, hex.
-        farthest: the number farthest from 0; NaN or infinite if the file has such a number.
-        tensor: name of the tensor with this number.
+        farthest: largest absolute value of a weight; NaN if a weight is NaN, else infinity if a weight is infinite.
+        tensor: name of the tensor with this weight.
     """
 
     sha256: str
@@ -43,85 +44,93 @@ class Content:
 def contents(files: Iterable[Path]) -> dict[Path, Content]:
     """Return the content of each weights file.
 
-    A large file is read once, and again when its size or time changes: results are kept in the cache folder. If that
-    cannot be written, files are read each time. Several names of one file (links, as in the hub's cache) are read once.
+    Results for large files are kept in the cache folder. Such a file is read again if its size or modification time has
+    changed, or if the cache folder cannot be written. A file with several names (links, as in the hub's cache) is read
+    once.
     """
-    by_file: dict[tuple[int, int], Content] = {}
-    result = {}
+    by_inode: dict[tuple[int, int], Content] = {}
+    by_name = {}
     for file in sorted(set(files)):
         stat = file.stat()
-        identity = stat.st_dev, stat.st_ino
-        if identity not in by_file:
-            by_file[identity] = _content(file)
-        result[file] = by_file[identity]
-    return result
+        inode = stat.st_dev, stat.st_ino  # equal for all names of a file
+        if inode not in by_inode:
+            by_inode[inode] = _cached_content(file)
+        by_name[file] = by_inode[inode]
+    return by_name
 
 
 def check_finite(contents_by_file: dict[Path, Content], dtype: torch.dtype) -> None:
     """Refuse weights that are not finite in the dtype of the run.
 
     Raises:
-        ConfigError: a number is not finite; names the file and the tensor.
+        ConfigError: a weight is not finite; names the file and the tensor.
     """
     import torch
 
     for file, content in contents_by_file.items():
+        # if the largest absolute value stays finite in the dtype, every weight of the file does
         if not torch.tensor(content.farthest, dtype=torch.float64).to(dtype).isfinite():
-            expected = f"weights that are finite in {str(dtype).removeprefix('torch.')}: {content.tensor} is not"
-            raise ConfigError("model", str(file), expected)
+            dtype_name = str(dtype).removeprefix("torch.")
+            expected = f"weights that are finite in {dtype_name}"
+            largest = f"the largest magnitude in {content.tensor} is {content.farthest:g}"
+            raise ConfigError("model", str(file), f"{expected}; {largest}")
 
 
-def _content(file: Path) -> Content:
+def _cached_content(file: Path) -> Content:
     """Return the content of a file, from the cache folder if possible.
 
-    The file is read by its name in the model's folder, because the suffix says how to read it; in the hub's cache this
-    name is a link to a blob without a suffix. The cache key is of the file behind the link.
+    In the hub's cache a name in the model's folder is a link to a blob without a suffix. The file is read by its name,
+    because the suffix says how to read it. The cache key has the path of the blob, which several snapshots may share.
     """
-    real, stat = file.resolve(), file.stat()
-    if stat.st_size < CACHED_BYTES:
-        return _read(file)
-    key = hashlib.sha256(f"{real}|{stat.st_size}|{stat.st_mtime_ns}".encode()).hexdigest()[:24]
-    cached_file = cache_dir() / "contents" / f"{key}.json"
-    content = _cached(cached_file)
+    blob, stat = file.resolve(), file.stat()
+    if stat.st_size < MIN_CACHED_BYTES:
+        return _read_weights(file)
+    key = hashlib.sha256(f"{blob}|{stat.st_size}|{stat.st_mtime_ns}".encode()).hexdigest()[:24]
+    cache_file = cache_dir() / "contents" / f"{key}.json"
+    content = _read_cache(cache_file)
     if content is None:
-        # works without a cache that cannot be written; of processes that start at once only one reads the file
-        with suppress(OSError), hold_lease(cached_file.parent, f"{key}.lease"):
-            content = _cached(cached_file) or _read(file)
-            write_atomic(cached_file, json.dumps(asdict(content)).encode())
-    return content or _read(file)
+        # lease: of processes that start together, one reads the file and the others wait for its result
+        # OSError: the cache folder cannot be written; the last line then reads the file
+        with suppress(OSError), hold_lease(cache_file.parent, f"{key}.lease"):
+            content = _read_cache(cache_file) or _read_weights(file)
+            write_atomic(cache_file, json.dumps(asdict(content)).encode())
+    return content or _read_weights(file)
 
 
-def _cached(path: Path) -> Content | None:
+def _read_cache(cache_file: Path) -> Content | None:
+    """Return a stored content; None if its file is missing or damaged."""
     try:
-        return Content(**json.loads(path.read_bytes()))
-    except (OSError, ValueError, TypeError):  # missing or damaged
+        return Content(**json.loads(cache_file.read_bytes()))
+    except (OSError, ValueError, TypeError):
         return None
 
 
-def _read(file: Path) -> Content:
-    if (size := file.stat().st_size) >= REPORTED_BYTES:
-        print(f"reading {file.name} ({size / 1e9:.1f} GB) once, to hash and check its values", file=sys.stderr)
+def _read_weights(file: Path) -> Content:
+    """Hash a file and search its tensors, in two threads at the same time because both read the whole file."""
+    if (size := file.stat().st_size) >= MIN_REPORTED_BYTES:
+        print(f"reading {file.name} ({size / 1e9:.1f} GB) once, to hash and check its weights", file=sys.stderr)
     with ThreadPoolExecutor(1) as pool:
-        hashed = pool.submit(_hash, file)
-        farthest, tensor = _farthest(file)
-        return Content(hashed.result(), farthest, tensor)
+        sha256 = pool.submit(_file_hash, file)
+        farthest, tensor = _largest_weight(file)
+        return Content(sha256.result(), farthest, tensor)
 
 
-def _hash(file: Path) -> str:
+def _file_hash(file: Path) -> str:
     with file.open("rb") as opened_file:
         return hashlib.file_digest(opened_file, "sha256").hexdigest()
 
 
-def _farthest(file: Path) -> tuple[float, str]:
-    best = (0.0, "")
+def _largest_weight(file: Path) -> tuple[float, str]:
+    """Return the largest absolute value of a file's weights, as `Content.farthest`, and the name of its tensor."""
+    largest = (0.0, "")
     with open_weights(file) as weights:
         for name in weights.headers:
             if name.endswith(NOT_WEIGHTS):
                 continue
-            low, high = weights.get(name).aminmax()  # each NaN if any number is
-            number = max(-float(low), float(high))
-            if not number <= best[0]:
-                best = (number, name)
-            if number != number:
+            low, high = weights.get(name).aminmax()  # both are NaN if a weight is
+            magnitude = max(-float(low), float(high))
+            if not magnitude <= largest[0]:  # unlike `>`, also true for NaN
+                largest = (magnitude, name)
+            if math.isnan(magnitude):
                 break
-    return best
+    return largest

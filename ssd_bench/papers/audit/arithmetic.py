@@ -1,4 +1,4 @@
-"""Comparison of a printed number with what other printed numbers imply, when all of them are rounded."""
+"""Comparison of a printed number with the value that other printed numbers imply, with allowance for rounding."""
 
 from __future__ import annotations
 
@@ -15,19 +15,21 @@ from ssd_bench.papers.printed.reported import Number, numbers, settings
 CONSISTENT, ROUNDING = "consistent", "rounding"
 CONTRADICTION, IMPOSSIBLE, UNCLEAR = "contradiction", "impossible", "unclear"
 FINDINGS = (CONTRADICTION, IMPOSSIBLE, UNCLEAR)
-EPSILON = 1e-9  # slack for the rounding of binary fractions: 1.35 - 1.3 > 0.05
+EPSILON = 1e-9  # tolerance for binary floating point, in which 1.35 - 1.3 > 0.05
 CARD_GB = 48  # memory of an NVIDIA RTX A6000, by its data sheet
 
 
 @dataclass(frozen=True)
 class Check:
-    """One comparison.
+    """Comparison of a number that a paper states with the value that its other numbers imply.
 
     Attributes:
         id: id of the stated number, "#" and the name of the check.
-        what: finding in words.
-        stated, implied: the two values; None if the paper prints nothing to compare.
-        source: formula or section that gives `implied`.
+        paper, exhibit: paper, and table, figure or section, of the stated number.
+        check: name of the check, such as "mean".
+        what: the comparison as a sentence.
+        stated, implied: the two values; None where a paper prints nothing to compare.
+        source: formula, table or section from which `implied` follows.
         verdict: "consistent" (equal in the printed digits), "rounding" (equal for some values that round to the
             printed ones), "contradiction" (two printed numbers that cannot both be right), "impossible" (beyond a limit
             of the paper's own formula) or "unclear" (the paper leaves open what it compares).
@@ -50,7 +52,12 @@ class Check:
 
 
 def find_numbers(paper: str, exhibit: str | None = None, **wanted: object) -> list[Number]:
-    """Return the reported numbers with all wanted values; a name that is not a column is a key of the setting."""
+    """Return the numbers of a paper that have all `wanted` values.
+
+    Args:
+        exhibit: table, figure or section; None: all.
+        wanted: value by name; a name that is not a field of `Number` is a key of its `settings`.
+    """
     columns = Number.__dataclass_fields__
     return [
         number
@@ -61,14 +68,15 @@ def find_numbers(paper: str, exhibit: str | None = None, **wanted: object) -> li
 
 @cache
 def _numbers_of(paper: str, exhibit: str | None) -> tuple[Number, ...]:
+    """Return the numbers of a table, figure or section; those of the whole paper if `exhibit` is None."""
     return tuple(n for n in numbers() if n.paper == paper and exhibit in (None, n.exhibit))
 
 
 def find_number(paper: str, exhibit: str, **wanted: object) -> Number:
-    """Return the only number that `find_numbers` finds.
+    """Return the number that has all `wanted` values; arguments as in `find_numbers`.
 
     Raises:
-        LookupError: no number or several numbers match.
+        LookupError: no number has them, or several have.
     """
     matches = find_numbers(paper, exhibit, **wanted)
     if len(matches) != 1:
@@ -77,7 +85,8 @@ def find_number(paper: str, exhibit: str, **wanted: object) -> Number:
 
 
 def describe(number: Number) -> str:
-    """Return the number in words: exhibit, model, method, task, the settings that distinguish it, metric."""
+    """Return the identity of a number in words: table, figure or section, model, method, task, settings, metric."""
+    # decoding, temperature and skip ratio are left out: no two rows of a table or figure differ in these alone
     settings_shown = [
         f"{k}={v}" for k, v in number.settings.items() if k not in ("decoding", "temperature", "skip_ratio")
     ]
@@ -98,12 +107,12 @@ def format_value(value: float) -> str:
 
 
 def implied_range(formula: Callable[..., float], *inputs: Number) -> tuple[float, float]:
-    """Return the lowest and the highest result of a formula over all values that round to the printed inputs.
+    """Return the lowest and highest result of a formula over all values that round to the printed inputs.
 
-    The formula is monotone in each input, so both results are at corners of the box of inputs.
+    The formula must be monotone in each input: its extremes are then at the ends of the inputs' intervals.
     """
-    bounds = [(max(n.value - n.half, 0.0), _upper_bound(n)) for n in inputs]
-    results = [formula(*point) for point in product(*bounds)]
+    intervals = [(max(n.value - n.half, 0.0), _upper_bound(n)) for n in inputs]  # no input is negative
+    results = [formula(*ends) for ends in product(*intervals)]
     return min(results), max(results)
 
 
@@ -113,7 +122,12 @@ def _upper_bound(number: Number) -> float:
 
 
 def rounding_verdict(number: Number, implied: float, low: float | None = None, high: float | None = None) -> str:
-    """Return consistent, rounding or contradiction for a number whose implied value lies in [low, high]."""
+    """Return the verdict on a printed number: consistent, rounding or contradiction.
+
+    Args:
+        implied: value that follows from the printed digits.
+        low, high: range of `implied` over all values that round to these digits; None: `implied` itself.
+    """
     low, high = implied if low is None else low, implied if high is None else high
     if abs(implied - number.value) <= number.half + EPSILON:
         return CONSISTENT
@@ -122,7 +136,12 @@ def rounding_verdict(number: Number, implied: float, low: float | None = None, h
 
 
 def new_check(number: Number, check_name: str, what: str, implied: float | None, source: str, verdict: str) -> Check:
-    """Return the comparison of `number` with `implied`, with a given verdict."""
+    """Make the `Check` of a number that the caller has compared with `implied`.
+
+    Args:
+        what: end of the sentence "NUMBER is printed as VALUE; ...".
+        source, verdict: as in `Check`.
+    """
     text = f"{describe(number)} is printed as {number.printed}; {what}"
     labels = (f"{number.id}#{check_name}", number.paper, number.exhibit, check_name)
     return Check(*labels, text, number.value, implied, source, verdict)
@@ -131,7 +150,13 @@ def new_check(number: Number, check_name: str, what: str, implied: float | None,
 def check_formula(
     number: Number, check_name: str, words: str, source: str, formula: Callable[..., float], *inputs: Number
 ) -> Check:
-    """Compare `number` with `formula` of other printed numbers; `words` describes the formula."""
+    """Compare `number` with a formula of other printed numbers.
+
+    Args:
+        words: noun phrase for the result of the formula, such as "E(speedup) at r 0.45".
+        source: the formula as text.
+        inputs: arguments of the formula.
+    """
     implied = formula(*(n.value for n in inputs))
     text = f"{words} is {format_value(implied)}"
     return new_check(
@@ -140,18 +165,23 @@ def check_formula(
 
 
 def check_average(number: Number, parts: Sequence[Number], part_name: str) -> Check:
-    """Compare `number` with the arithmetic mean of its parts, whose rounding error is at most their mean half unit."""
+    """Compare `number` with the arithmetic mean of its parts.
+
+    Args:
+        part_name: plural noun for the parts, such as "tasks".
+    """
     implied = sum(n.value for n in parts) / len(parts)
-    half = sum(n.half for n in parts) / len(parts)
+    half = sum(n.half for n in parts) / len(parts)  # largest error of the mean: all parts rounded in one direction
     text = f"the mean of its {len(parts)} {part_name} is {format_value(implied)}"
     result = rounding_verdict(number, implied, implied - half, implied + half)
     return new_check(number, "mean", text, implied, "arithmetic mean", result)
 
 
 def check_repeat(number: Number, repeat: Number, check_name: str) -> Check:
-    """Compare `number` with the same number printed elsewhere, each to its printed digits."""
+    """Compare `number` with another place that prints the same quantity, perhaps with other digits."""
     implied = repeat.value
     result = rounding_verdict(number, implied, implied - repeat.half, implied + repeat.half)
+    # with equally many digits, two roundings of one value are equal
     if number.half == repeat.half and number.value != repeat.value:
         result = CONTRADICTION
     source = repeat.exhibit if repeat.paper == number.paper else f"{repeat.paper} {repeat.exhibit}"
@@ -159,7 +189,13 @@ def check_repeat(number: Number, repeat: Number, check_name: str) -> Check:
 
 
 def check_lower_bound(number: Number, cells: Sequence[Number], source: str, if_below: str = CONTRADICTION) -> Check:
-    """Compare a lower bound ("over 90 %") with the cells that it refers to; verdict `if_below` if a cell is lower."""
+    """Compare a lower bound ("over 90 %") with the smallest of the numbers that it is stated for.
+
+    Args:
+        cells: numbers that the bound is stated for.
+        source: their table or section.
+        if_below: verdict if one of them is below the bound by more than its rounding.
+    """
     least = min(cells, key=lambda n: n.value)
     below = [n for n in cells if n.value + n.half < number.value - EPSILON]
     listed = ", ".join(f"{n.printed} ({n.model} {n.task}, {n.exhibit})" for n in sorted(below, key=lambda n: n.value))
@@ -169,13 +205,20 @@ def check_lower_bound(number: Number, cells: Sequence[Number], source: str, if_b
 
 
 def check_upper_bound(number: Number, value: float, text: str, source: str) -> Check:
-    """Compare an upper bound with the largest implied value."""
+    """Compare an upper bound with `value`, the largest that its source implies.
+
+    Args:
+        text: end of the sentence in `Check.what`.
+    """
     result = CONSISTENT if value <= number.value + number.half + EPSILON else CONTRADICTION
     return new_check(number, "upper bound", text, value, source, result)
 
 
 def check_range_end(number: Number, cells: Sequence[Number], source: str) -> Check:
-    """Compare an end of a range ("from 3.43 to 7.80", bound low or high) with the smallest or largest cell."""
+    """Compare one end of a range ("from 3.43 to 7.80") with the extreme of the numbers that it summarises.
+
+    The field `bound` of the number says which end: "low" is compared with the smallest, "high" with the largest.
+    """
     choose, word = (min, "smallest") if number.bound == "low" else (max, "largest")
     cell = choose(cells, key=lambda n: n.value)
     text = f"the {word} value in {source} is {cell.printed} ({cell.model}, {cell.task})"
@@ -186,17 +229,17 @@ def check_range_end(number: Number, cells: Sequence[Number], source: str) -> Che
 def expected_speedup_at(skip: float) -> Callable[[float, float], float]:
     """Return E(speedup) as a function of M and alpha at a given skip ratio (SWIFT Eq. 6, KNN-SSD Eq. 9)."""
 
-    # M α / ((M - 1)(1 - r) + α)
+    # E = M α / ((M - 1)(1 - r) + α)
     def formula(m: float, acceptance: float) -> float:
         speedup = expected_speedup(m, acceptance, skip)
-        assert speedup is not None
+        assert speedup is not None  # undefined only where the denominator is 0
         return speedup
 
     return formula
 
 
 def check_expected_speedup(number: Number, m: Number, acceptance: Number, skip: float, source: str) -> Check:
-    """Compare a measured speedup with E(speedup), which is an upper limit because it ignores overhead."""
+    """Check that a measured speedup does not exceed E(speedup), an upper limit because it contains no overhead."""
     formula = expected_speedup_at(skip)
     implied, (_, high) = formula(m.value, acceptance.value), implied_range(formula, m, acceptance)
     result = IMPOSSIBLE if number.value - number.half > high + EPSILON else CONSISTENT
@@ -208,28 +251,29 @@ def check_expected_speedup(number: Number, m: Number, acceptance: Number, skip: 
 
 
 def setting_without(number: Number, without: str = "") -> Mapping[str, str]:
-    """Return the setting of a number without one key."""
+    """Return the settings of a number except for the key `without`; "": all settings."""
     return {key: value for key, value in number.settings.items() if key != without}
 
 
 def check_repeats() -> Iterator[Check]:
-    """Compare numbers in the text with the table that they repeat by their note; and GPU memory with the data sheet."""
+    """Check numbers that repeat a table, by their note, against that table, and GPU memory against the data sheet."""
     for number in numbers():
-        table = re.match(r"repeats (Table \d+)|likely typo in the paper: (Table \d+) prints", number.note)
-        if table:
-            yield check_repeat(number, number_in_table(number, table[1] or table[2]), "repeats")
+        repeated = re.match(r"repeats (Table \d+)|likely typo in the paper: (Table \d+) prints", number.note)
+        if repeated:
+            yield check_repeat(number, number_in_table(number, repeated[1] or repeated[2]), "repeats")
     for paper in paper_versions():
         yield from _check_memory(paper)
 
 
 def number_in_table(number: Number, table: str) -> Number:
-    """Return the number of a table with the same model, method, task and metric."""
+    """Return the number in `table` that has the model, method, task, metric and optimizer of `number`."""
+    # the optimizer, because SWIFT's Table 12 has SWIFT once per optimizer
     labels = {"model": number.model, "method": number.method, "task": number.task, "metric": number.metric}
     return find_number(number.paper, table, **labels, optimizer=number.settings.get("optimizer"))
 
 
 def _check_memory(paper: str) -> Iterator[Check]:
-    """Compare the memory of an RTX A6000 in the hardware row of each exhibit with the data sheet."""
+    """Compare the printed memory of an RTX A6000 (setting "hardware" of each table or figure) with the data sheet."""
     for row in settings(paper).itertuples():
         printed = re.search(r"RTX A6000 \((\d+)GB", str(row.value))
         if row.key == "hardware" and printed:

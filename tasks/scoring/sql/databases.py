@@ -124,7 +124,7 @@ class _RowGenerator:
         held: list[list[Value | None]] = []
         for column in table.columns:
             values: list[Value | None] = list(self._values(name, column, ()))
-            if self.wanted.nulls and column.optional:
+            if self.wanted.nulls and column.nullable:
                 values = [None if self.random.random() < NULL_SHARE else value for value in values]
             held.append(values)
         rows: Rows = list(zip(*held, strict=True))

@@ -1,4 +1,4 @@
-"""Tables, keys and types of a database, as SQLite reads its CREATE TABLE statements."""
+"""Tables, columns and keys of a database, read from its CREATE TABLE statements by SQLite itself."""
 
 from __future__ import annotations
 
@@ -12,9 +12,10 @@ from tasks.scoring.sql.engine import quote
 from tasks.scoring.sql.text import statements
 
 _CREATE = re.compile(r"create\s+table\b", re.IGNORECASE)
-# SQLite creates these tables itself, but some schemas list them too
-_OWN = re.compile(r"create\s+table\s+(?:if\s+not\s+exists\s+)?[\"'`\[]?sqlite_", re.IGNORECASE)
-# a column at the beginning of a line, whose name may need quotes (`index`, `ratings_(millions)`)
+# SQLite creates its tables sqlite_... itself and refuses these statements, but some schemas list them
+_CREATE_INTERNAL = re.compile(r"create\s+table\s+(?:if\s+not\s+exists\s+)?[\"'`\[]?sqlite_", re.IGNORECASE)
+# an unquoted column name at the beginning of a line: it may need quotes (`index`, `ratings_(millions)`). A line that
+# begins with a keyword of a table constraint defines no column
 _UNQUOTED = re.compile(r"^(\s+)(?!(?:primary|foreign|unique|constraint|check)\b)([^\s\"'`\[()]\S*)(?=\s)", re.I | re.M)
 
 
@@ -24,14 +25,14 @@ class Column:
 
     Attributes:
         name, type: declared name and type, in lower case.
-        affinity: INTEGER, TEXT, BLOB, REAL or NUMERIC.
-        optional: whether it may be NULL.
+        affinity: SQLite's type affinity: INTEGER, TEXT, BLOB, REAL or NUMERIC.
+        nullable: whether it may be NULL.
     """
 
     name: str
     type: str
     affinity: str
-    optional: bool
+    nullable: bool
 
 
 @dataclass(frozen=True)
@@ -41,8 +42,8 @@ class Table:
     Attributes:
         name: name as declared.
         columns: columns in their order.
-        key: names of the columns of the primary key.
-        parents: name of a column -> table and column that it refers to, all in lower case.
+        key: names of the primary key's columns, in lower case.
+        parents: foreign keys: name of a column -> (table, column) that it refers to, all in lower case.
     """
 
     name: str
@@ -52,26 +53,28 @@ class Table:
 
 
 def read_schema(text: str) -> dict[str, Table]:
-    """Return the tables by name in lower case; empty if SQLite cannot read a CREATE TABLE statement.
+    """Return lower-case table name -> table; empty if SQLite cannot read one of the CREATE TABLE statements.
 
-    Other statements, such as views and indices, are left out. Names of columns that begin a line may lack the quotes
-    that they need: the schemas of Spider and Spider 2.0 are generated from lists of names.
+    Statements that create views or indices are left out. A column name at the beginning of a line may lack quotes that
+    it needs, because the schemas of Spider and Spider 2.0 are generated from lists of names.
     """
     with closing(sqlite3.connect(":memory:", isolation_level=None)) as database:
-        database.setlimit(sqlite3.SQLITE_LIMIT_ATTACHED, 0)
+        database.setlimit(sqlite3.SQLITE_LIMIT_ATTACHED, 0)  # the schema is foreign text: it must open no file
         try:
             for statement in statements(text):
-                if _CREATE.match(statement) and not _OWN.match(statement):
+                if _CREATE.match(statement) and not _CREATE_INTERNAL.match(statement):
                     _create(database, statement)
             names = [name for (name,) in database.execute("SELECT name FROM sqlite_master WHERE type = 'table'")]
-            tables = {name.lower(): _table(database, name) for name in names if not name.startswith("sqlite_")}
-        except (sqlite3.Error, sqlite3.Warning, ValueError):
+            tables = {name.lower(): _read_table(database, name) for name in names if not name.startswith("sqlite_")}
+        except (sqlite3.Error, sqlite3.Warning, ValueError):  # ValueError: lone surrogates
             return {}
-    return {name: _with_parents(table, tables) for name, table in tables.items()}
+    # only now, because a table may refer to one that is created later
+    return {name: _resolve_parents(table, tables) for name, table in tables.items()}
 
 
 def affinity(declared: str) -> str:
-    """Return the affinity of a declared type, by the rules of https://www.sqlite.org/datatype3.html."""
+    """Return the affinity of a declared type, by the rules of https://www.sqlite.org/datatype3.html (section 3.1)."""
+    # affinity -> substrings of the type; the first rule that matches applies, so `charint` is INTEGER
     rules = {"INTEGER": ("int",), "TEXT": ("char", "clob", "text"), "BLOB": ("blob",), "REAL": ("real", "floa", "doub")}
     if not declared:
         return "BLOB"
@@ -79,30 +82,38 @@ def affinity(declared: str) -> str:
 
 
 def _create(database: sqlite3.Connection, statement: str) -> None:
-    """Create a table; quote its columns if SQLite cannot read the statement otherwise."""
+    """Create a table; if SQLite cannot read the statement, try again with quotes around unquoted column names."""
     try:
         database.execute(statement)
     except sqlite3.Error:
         database.execute(_UNQUOTED.sub(lambda match: match[1] + quote(match[2]), statement))
 
 
-def _table(database: sqlite3.Connection, name: str) -> Table:
+def _read_table(database: sqlite3.Connection, name: str) -> Table:
+    """Read a table from the database; a reference without a column has the column "" in `parents`."""
     columns, key, parents = [], [], {}
-    for _, column, kind, required, _, place in database.execute(f"PRAGMA table_info({quote(name)})"):
-        columns.append(Column(column.lower(), kind.lower(), affinity(kind), not required and not place))
-        if place:
+    # rows: index, name, type, NOT NULL, default value, position in the primary key (0: not in the key)
+    for _, column, declared, not_null, _, key_position in database.execute(f"PRAGMA table_info({quote(name)})"):
+        nullable = not not_null and not key_position
+        columns.append(Column(column.lower(), declared.lower(), affinity(declared), nullable))
+        if key_position:
             key.append(column.lower())
-    for _, _, parent, child, target, *_ in database.execute(f"PRAGMA foreign_key_list({quote(name)})"):
-        parents[child.lower()] = (parent.lower(), (target or "").lower())
+    # rows: id, sequence number, parent table, column of this table, column of the parent table or None, actions
+    for _, _, parent, column, parent_column, *_ in database.execute(f"PRAGMA foreign_key_list({quote(name)})"):
+        parents[column.lower()] = (parent.lower(), (parent_column or "").lower())
     return Table(name, tuple(columns), tuple(key), parents)
 
 
-def _with_parents(table: Table, tables: Mapping[str, Table]) -> Table:
-    """Return the table without references that lead to no column; a reference to a table means its key."""
+def _resolve_parents(table: Table, tables: Mapping[str, Table]) -> Table:
+    """Return the table with references to existing columns only.
+
+    A reference without a column means the parent's primary key, of which the first column is taken. References to a
+    missing table or column are dropped.
+    """
     parents = {}
-    for child, (name, target) in table.parents.items():
-        if name in tables:
-            column = target or next(iter(tables[name].key), "")
-            if column in {candidate.name for candidate in tables[name].columns}:
-                parents[child] = (name, column)
+    for column, (parent, parent_column) in table.parents.items():
+        if parent in tables:
+            target = parent_column or next(iter(tables[parent].key), "")
+            if target in {candidate.name for candidate in tables[parent].columns}:
+                parents[column] = (parent, target)
     return Table(table.name, table.columns, table.key, parents)
