@@ -330,7 +330,7 @@ class Adaptive:
         all_counts = np.concatenate([counts, optimistic_counts(counts, self.optimism)])
         values = throughput(all_counts, draft_ms, verify_ms)
         rates, hopes = values[: len(counts)], values[len(counts) :].max((1, 2))
-        usable = [arm.window is None or 2 * arm.window.positions(length) <= length for arm in self._arms]
+        usable = [arm.window is None or 2 * arm.window.count_read(length) <= length for arm in self._arms]
         hopes = np.where(usable, hopes, 0.0)
         tried = [arm.tried for arm in self._arms]
         best, in_use = np.where(np.logical_and(tried, usable), rates.max((1, 2)), 0.0), 1 / costs.ar_ms
@@ -370,7 +370,7 @@ class Adaptive:
             return
         for window in self._windows:
             old = next((a for a in self._arms if a.derived and a.window == window), None)
-            if 2 * window.positions(length) > length or (old is not None and old.layer_set == arm.layer_set):
+            if 2 * window.count_read(length) > length or (old is not None and old.layer_set == arm.layer_set):
                 continue
             counts = self._prior.counts.copy()
             combined = Arm(arm.layer_set, counts, born=arm.born, window=window, derived=True)

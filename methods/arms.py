@@ -209,7 +209,7 @@ class Costs:
         """Return the time of one drafted token; with a window, attentions cost as over the positions that they read."""
         attn = self._attn_ms[0]
         if window is not None:
-            attn = self.latency.pass_ms(1, window.positions(self.context))[0]
+            attn = self.latency.pass_ms(1, window.count_read(self.context))[0]
         return float(layer_set.n_attn * attn + layer_set.n_mlp * self._mlp_ms[0] + self._draft_rest_ms)
 
     def verify_ms(self, layer_set: LayerSet, window: Window | None = None) -> Array:
@@ -227,7 +227,7 @@ class Costs:
         """Return the time of `evaluate_arm` over r tokens."""
         attn, mlp, rest_ms = self._rows_ms
         if window is not None:
-            attn = self.latency.pass_ms(self._rows, window.positions(self.context))[0]
+            attn = self.latency.pass_ms(self._rows, window.count_read(self.context))[0]
         reused = 0 if window is not None else layer_set.first_skipped
         n_attn, n_mlp = layer_set.n_attn - (reused + 1) // 2, layer_set.n_mlp - reused // 2
         return n_attn * attn + n_mlp * mlp + rest_ms

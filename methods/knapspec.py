@@ -152,7 +152,7 @@ class KnapSpec(WindowedDraft):
             length: committed positions, those tokens included.
         """
         window = self._window
-        read = length if window is None else window.positions(length)
+        read = length if window is None else window.count_read(length)
         w_attn, w_mlp = weights(probe.latency, read, self.weight_cap)
         knapsack = Knapsack(
             states.float(),

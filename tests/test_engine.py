@@ -20,7 +20,7 @@ from ssd_bench.core.layer_set import LayerSet
 from ssd_bench.core.lossless import LOGIT_TOLERANCE, Verdict, classify, tolerance
 from ssd_bench.core.method import Context, LayerDraft, Method, Taps
 from ssd_bench.core.probe import ModelProbe
-from ssd_bench.core.sampling import COLDEST, Decoding, verify_greedy, verify_sampled, warp
+from ssd_bench.core.sampling import LOWEST_TEMPERATURE, Decoding, verify_greedy, verify_sampled, warp
 from ssd_bench.core.tree import TokenTree, comb
 from ssd_bench.errors import ConfigError
 from ssd_bench.model.backends.cpu import native_problem
@@ -261,9 +261,9 @@ def test_warp_by_hand() -> None:
     [
         ({"top_p": 1e-300}, 1),
         ({"top_k": 1}, 1),
-        ({"temperature": COLDEST, "top_p": 1e-300}, 1),
+        ({"temperature": LOWEST_TEMPERATURE, "top_p": 1e-300}, 1),
         ({"temperature": 1e300, "top_k": 1}, 1),
-        ({"temperature": COLDEST}, None),
+        ({"temperature": LOWEST_TEMPERATURE}, None),
         ({"temperature": 1e300, "top_k": 10**30}, 4),
         ({"top_p": 1 - 1e-16, "top_k": 2}, None),
     ],
