@@ -1,25 +1,27 @@
 """Adaptive: KnapSpec's search with every cost measured, a shrunk acceptance rate, and AR among the candidates.
 
-The project's own method. The released codes lose on small models for five reasons. Their cost models leave out head,
-embedding and the growth of verification with its nodes. Their acceptance rate is the largest of dozens, each from a few
-tokens. The draft length that they find is not used. They always draft. Every prompt starts from nothing. Here:
+The project's own method. On small models the released codes are slower than AR, for five reasons. Their cost models
+leave out head, embedding and the growth of verification with its nodes. They use the largest of dozens of acceptance
+rates, each measured on a few tokens, which is too high. They do not use the draft length that they compute. They draft
+in every step. They forget everything after each prompt. This method works as a multi-armed bandit, whose arms are layer
+sets (not the arms of a record, `ar` and `method`):
 
-* In every step the continuation of the newest tokens, copied from earlier prompts and outputs, is a candidate (prompt
-  lookup). It needs no pass of the model, and its acceptance is known from the text alone (`methods/match_model.py`). It
-  is verified only if its expected tokens are worth the added nodes, at the throughput of the alternative.
-* The other arms are layer sets: early exits, uniform sets and results of searches; in long contexts also a window of
-  the cache, alone and with the layer set in use. Each has a posterior of its acceptance by draft confidence
-  (`methods/arms.py`), which every verified draft updates and which lasts from prompt to prompt.
-* Every few steps a plan chooses the arm, draft length γ and stop threshold of most expected tokens per millisecond. AR
-  is one candidate: an arm must beat it by a margin.
-* An arm never drafts only to be explored. It is evaluated instead: one teacher-forced pass of its sublayers over the
-  last r output tokens, whose full-model states and predictions exist already. It gives r outcomes for the time of one
-  or two AR steps.
-* KnapSpec's knapsack proposes new arms. The tokens that selected an arm count little for it, and it drafts only after
-  an evaluation on other tokens.
-* A ledger (`methods/ledger.py`) counts, in AR steps, the gains of drafting and the costs of evaluations and searches,
-  and bounds the losses. A search waits until it is affordable; after each search without a useful arm the next one must
-  be affordable twice over.
+* Copies. In every step the continuation of the newest tokens, copied from earlier prompts and outputs, is a candidate
+  (prompt lookup). It needs no pass of the model, and its acceptance rate is known from the text alone
+  (`methods/match_model.py`). It is verified only if it promises more tokens per millisecond than the step without it.
+* Arms. The layer sets are early exits, uniform sets and results of searches; in long contexts also a window of the
+  cache, alone and with the layer set in use. Each arm has a posterior of its acceptance by draft confidence
+  (`methods/arms.py`). Every verified draft updates it, and it lasts from prompt to prompt.
+* Plans. Every few steps a plan chooses the arm, draft length γ and stop threshold with the most expected tokens per
+  millisecond. If no arm beats AR by a margin, it chooses AR.
+* Evaluations. An arm never drafts only to be explored. Instead one teacher-forced pass runs its sublayers over the last
+  r output tokens, whose full-model states and predictions exist already. This gives r outcomes for the time of one or
+  two AR steps.
+* Searches. KnapSpec's knapsack proposes new arms. The tokens that selected an arm have little weight in its posterior,
+  and it drafts only after an evaluation on other tokens.
+* Losses. A ledger (`methods/ledger.py`) counts, in AR steps, the gains of drafting and the costs of evaluations and
+  searches, and bounds the losses. A search waits until it is affordable. After each search without a useful arm, twice
+  as much is needed for the next one.
 
 All times come from the latency profile; the method reads no clock.
 """
@@ -38,17 +40,17 @@ from torch import Tensor
 
 from methods.arms import (
     Arm,
+    ArmChoice,
     Array,
     Costs,
     Prior,
-    Pull,
     evaluate_arm,
     optimistic_counts,
     throughput,
     throughput_by_matches,
 )
 from methods.fixed_layers import pattern_set
-from methods.knapsack import AcceptanceRates, Knapsack, weights
+from methods.knapsack import AcceptanceRates, Knapsack, integer_weights
 from methods.ledger import Ledger
 from methods.match_model import MatchModel
 from methods.settings import DraftLen, Name, ReusePrefix, is_window
@@ -62,11 +64,13 @@ from ssd_bench.cost.latency import Latency
 from ssd_bench.errors import ConfigError
 from ssd_bench.settings import Cosine, Count, Fits, Range, Share, Whole, settings
 
-# costs in AR steps, as on the miniature (less on larger models): keeping one state of one token, collecting the states
-TAPPED, COLLECTED = 0.005, 0.7
+# costs in AR steps, measured on the miniature (lower on larger models)
+STATE_COST = 0.005  # keeping one state of one token
+COLLECT_COST = 0.7  # collecting the kept states for an evaluation or search
 LONGEST_WAIT = 256  # steps after which AR checks again whether exploration is affordable
-PACE, PACE_STEPS = 0.97, 16  # decay of the pace per step; steps of plain decoding that it starts with
-NEAR = 0.1  # costs are computed at contexts that grow by this share
+PACE_DECAY = 0.97  # weight that the pace, the mean throughput of the last steps, keeps in a step
+PACE_STEPS = 16  # weight of the pace at the start of a prompt, in AR steps
+GRID_STEP = 0.1  # costs are computed at contexts 1.1^i, rounded
 
 
 def are_windows(pairs: Sequence[Sequence[int]]) -> bool:
@@ -122,7 +126,7 @@ class Adaptive:
     weight_cap: Count | None = 1
     """Largest integer weight of a sublayer in the search; null for no cap."""
     hoped: Annotated[float, Range(above=0, below=1, what="a rate")] = 0.95
-    """Acceptance rate at which a set that skips the whole budget would have to pay for a search to run."""
+    """A search runs only if a set that skips the whole budget would pay at this acceptance rate."""
     shortlist: Count = 2
     """Largest number of arms that a search adds."""
     pool: int = 14
@@ -138,7 +142,8 @@ class Adaptive:
     optimism: NotNegative = 1.0
     """Posterior standard deviations added to an arm's acceptance to decide whether its evaluation may pay."""
     margin: NotNegative = 0.05
-    """Share by which drafting must beat AR, and an arm's optimistic throughput that of the choice in use."""
+    """Share by which drafting must beat AR, and by which an arm's optimistic throughput must exceed the present one for
+    an evaluation."""
     stake: Annotated[float, Range(0, what="a number of AR steps")] = 6
     """Allowed loss of drafting and exploration, in AR steps."""
     regret: Inner = 0.01
@@ -146,7 +151,7 @@ class Adaptive:
     profit: Annotated[float, Range(0, below=1, what="a share")] = 0.03
     """Share of the gain of layer sets and windows that may be spent on exploration."""
     overhead: Annotated[float, Range(above=0)] = 1.5
-    """Ratio of measured to predicted time of an evaluation or search, whose cosines and copies are not profiled."""
+    """Factor on the predicted time of an evaluation or search, for cosines and copies, which the profile leaves out."""
     reuse_prefix: ReusePrefix = True
 
     def __post_init__(self) -> None:
@@ -180,142 +185,145 @@ class Adaptive:
         self._costs: dict[int, Costs] = {}
         self._tables: dict[int, tuple[Array, Array]] = {}
         self._ledger = Ledger(self.stake, self.regret, self.profit)
-        self._choice: Pull | None = None
-        self._drafted: Pull | None = None
-        self._copied = False
-        self._copies = MatchModel(self.lookup_memory, self.prior, self.memory)
+        self._choice: ArmChoice | None = None  # the last plan's choice; None: AR
+        self._step_choice: ArmChoice | None = None  # the choice that drafts in this step; None: a copy or AR
+        self._copied = False  # whether this step verifies a copy
+        self._match_model = MatchModel(self.lookup_memory, self.prior, self.memory)
         self._copy_ms: list[float] = []  # milliseconds to verify 0, 1, .. copied tokens, at the last plan's context
-        self._in_use = self._ar_ms = 0.0  # tokens per millisecond without copies; milliseconds of an AR step
+        self._base_rate = self._ar_ms = 0.0  # tokens per millisecond without copies; milliseconds of an AR step
         self._pace_tokens = self._pace_ms = 0.0  # decayed sums over the last steps, copies included
-        self._goal, self._left = "", 0
+        self._goal = ""  # exploration for which states are kept: "evaluate", "search", or "" for none
+        self._steps_left = 0  # steps until the next plan
         self._outcomes: list[tuple[Arm, int, int, int, bool]] = []
 
     def prepare(self, probe: Probe, samples: Sequence[Sample]) -> None:
         """Take the latency profile."""
-        self._use(probe.latency)
+        self._set_latency(probe.latency)
 
     def start(self, prefill: Prefill) -> None:
-        """Begin a prompt: arms, ledger and a wait for the allowance last, the states for an evaluation do not."""
-        self._settle()
+        """Begin a prompt: keep the arms, the ledger and a wait of the last prompt, but not its states."""
+        self._apply_outcomes()
         for arm in self._arms:
             arm.forget(self._prior, self.forget)
         self._drop_states()
         if self.lookup_len:
-            self._copies.start(prefill.prompt, self.forget)
+            self._match_model.start(prefill.prompt, self.forget)
         length = len(prefill.prompt)
-        if self._waiting():
+        if self._is_waiting():
             self._price_copies(self._costs_at(length))
         else:
-            self._choice, self._goal, self._left = None, "", 0
+            self._choice, self._goal, self._steps_left = None, "", 0
             if self._latency is not None:
                 self._plan(length)
-        self._pace_ms, self._pace_tokens = PACE_STEPS * self._ar_ms, PACE_STEPS * self._ar_ms * self._in_use
+        # the pace starts at the throughput without copies
+        self._pace_ms, self._pace_tokens = PACE_STEPS * self._ar_ms, PACE_STEPS * self._ar_ms * self._base_rate
 
     def propose(self, context: Context) -> LayerDraft | TokenTree:
-        """Propose a copy of earlier text if it is worth more than the last plan's draft; else that draft or AR."""
-        self._copied, self._drafted = False, None
+        """Propose a copy of earlier text if it promises more than the last plan's draft; else that draft or AR."""
+        self._copied, self._step_choice = False, None
         if self.lookup_len:
-            self._copies.extend(context.output[self._copies.output_len :])
+            self._match_model.extend(context.output[self._match_model.output_len :])
             longest = min(self.lookup_len, context.max_draft)
-            if longest and self._pace_ms and not self._ledger.ruined():
-                # a copy ends where its next token brings less than the pace of the last steps
-                pace = max(self._in_use, self._pace_tokens / self._pace_ms)
-                tokens, expected = self._copies.draft(longest, self._copy_ms, pace)
-                if tokens and expected > (1 + self.margin) * self._in_use * self._copy_ms[len(tokens)]:
+            if longest and self._pace_ms and not self._ledger.is_exhausted():
+                # one more copied token must be worth its verification time, at the pace of the last steps ...
+                pace = max(self._base_rate, self._pace_tokens / self._pace_ms)
+                tokens, expected = self._match_model.draft(longest, self._copy_ms, pace)
+                # ... and the whole copy must beat the step without it
+                if tokens and expected > (1 + self.margin) * self._base_rate * self._copy_ms[len(tokens)]:
                     self._copied = True
                     return TokenTree.chain([context.output[-1], *tokens])
-        self._drafted = self._choice if context.max_draft else None
-        if self._drafted is None:
+        self._step_choice = self._choice if context.max_draft else None
+        if self._step_choice is None:
             return TokenTree((context.output[-1],), (-1,))
-        self._cap = min(self._drafted.draft.max_len, context.max_draft)
-        return self._drafted.draft
+        self._cap = min(self._step_choice.draft.max_len, context.max_draft)
+        return self._step_choice.draft
 
     def observe(self, verification: Verification, probe: Probe) -> Estimate | None:
-        """Count the step; evaluate arms or search if enough states are there; plan anew when it is time.
+        """Update ledger, posterior and pace; explore once enough states are kept; plan again when a plan is due.
 
         Returns:
-            After an evaluation or search, the estimate of the choice that followed; AR is the full model at γ = 0.
+            After an evaluation or search, the estimate for the choice of the plan that follows; AR: γ = 0.
         """
         self._ledger.tokens += len(verification.emitted)
-        ms = self._ar_ms
-        if self._drafted is not None:
-            ms = self._learn(self._drafted, verification)
+        step_ms = self._ar_ms
+        if self._step_choice is not None:
+            step_ms = self._learn(self._step_choice, verification)
         elif self._copied:
-            ms = self._copy_ms[verification.tree.draft_len]
-            self._ledger.gain += len(verification.emitted) - ms / self._ar_ms
-        self._pace_tokens = PACE * self._pace_tokens + len(verification.emitted)
-        self._pace_ms = PACE * self._pace_ms + ms
-        if verification.last and self.lookup_len:
-            self._copies.extend(verification.emitted)
+            step_ms = self._copy_ms[verification.tree.draft_len]
+            self._ledger.gain += len(verification.emitted) - step_ms / self._ar_ms  # AR takes one step per token
+        self._pace_tokens = PACE_DECAY * self._pace_tokens + len(verification.emitted)
+        self._pace_ms = PACE_DECAY * self._pace_ms + step_ms
+        if verification.last and self.lookup_len:  # no `propose` follows that would add these tokens
+            self._match_model.extend(verification.emitted)
         if verification.hidden is not None:
-            self._seen.append(verification)
-            self._kept += len(verification.path)
-        self._left -= 1
-        explored = bool(self._goal) and self._kept >= self.rows
-        if explored:
+            self._verifications.append(verification)
+            self._n_states += len(verification.path)
+        self._steps_left -= 1
+        explores = bool(self._goal) and self._n_states >= self.rows
+        if explores:
             self._explore(verification.length, probe)
-        if explored or self._left <= 0:
-            self._use(probe.latency)
+        if explores or self._steps_left <= 0:
+            self._set_latency(probe.latency)
             self._plan(verification.length)
-        return self._estimate(verification.length) if explored else None
+        return self._estimate(verification.length) if explores else None
 
     def state(self) -> bytes:
         """Return arms, ledger and the text for copies, as JSON."""
-        self._settle()
+        self._apply_outcomes()
         windows = [None if arm.window is None else (arm.window.sinks, arm.window.recent) for arm in self._arms]
         arms = [
-            (sorted(arm.layer_set.skipped), arm.counts.tolist(), arm.tried, arm.born, window, arm.derived)
+            (sorted(arm.layer_set.skipped), arm.counts.tolist(), arm.evaluated, arm.search_number, window, arm.derived)
             for arm, window in zip(self._arms, windows)
         ]
-        left = self._left if self._waiting() else 0
-        kept = {"arms": arms, "ledger": asdict(self._ledger), "left": left, "copies": self._copies.state()}
-        return json.dumps(kept).encode()
+        left = self._steps_left if self._is_waiting() else 0
+        saved = {"arms": arms, "ledger": asdict(self._ledger), "left": left, "copies": self._match_model.state()}
+        return json.dumps(saved).encode()
 
     def restore(self, state: bytes) -> None:
         """Continue with the arms, ledger and text of `state`."""
-        kept = json.loads(state)
+        saved = json.loads(state)
         self._arms = [
             Arm(
                 LayerSet(self._n_layers, frozenset(skipped)),
                 np.array(counts),
-                tried,
-                born,
+                evaluated,
+                search_number,
                 window and Window(*window),
-                d,
+                derived,
             )
-            for skipped, counts, tried, born, window, d in kept["arms"]
+            for skipped, counts, evaluated, search_number, window, derived in saved["arms"]
         ]
         self._tables.clear()
-        self._ledger = Ledger(**kept["ledger"])
-        self._left = kept["left"]
-        self._copies.restore(kept["copies"])
+        self._ledger = Ledger(**saved["ledger"])
+        self._steps_left = saved["left"]
+        self._match_model.restore(saved["copies"])
 
-    def _waiting(self) -> bool:
-        """Return whether AR runs until the allowance has grown; nothing else could change that, so no plan is due."""
-        return self._choice is None and not self._goal and self._left > 0
+    def _is_waiting(self) -> bool:
+        """Return whether AR runs until an exploration is affordable; a plan before that would choose AR again."""
+        return self._choice is None and not self._goal and self._steps_left > 0
 
-    def _use(self, latency: Latency) -> None:
+    def _set_latency(self, latency: Latency) -> None:
         """Take a profile; discard the costs that were computed from another one."""
         if latency is not self._latency:
             self._latency, self._costs, self._tables = latency, {}, {}
 
-    def _learn(self, choice: Pull, verification: Verification) -> float:
+    def _learn(self, choice: ArmChoice, verification: Verification) -> float:
         """Note the outcome of a draft and update the ledger; stop drafting once the allowed loss is used up.
 
         Returns:
             The milliseconds of the step by the profile.
         """
         drafted, accepted = verification.tree.draft_len, len(verification.path) - 1
-        spent = drafted * choice.draft_ms + choice.verify_ms[drafted]
-        gain = len(verification.emitted) - spent / choice.ar_ms
+        step_ms = drafted * choice.draft_ms + choice.verify_ms[drafted]
+        gain = len(verification.emitted) - step_ms / choice.ar_ms  # AR takes one step per token
         self._ledger.gain += gain
         self._ledger.layer_gain += gain
         self._outcomes.append((choice.arm, drafted, accepted, choice.threshold, drafted >= self._cap))
-        if self._ledger.ruined():
+        if self._ledger.is_exhausted():
             self._choice = None
-        return spent
+        return step_ms
 
-    def _settle(self) -> None:
+    def _apply_outcomes(self) -> None:
         """Update the arms by the noted outcomes; not in every step, since steps of a small model are short."""
         for arm, drafted, accepted, threshold, capped in self._outcomes:
             arm.learn(drafted, accepted, threshold, capped)
@@ -324,119 +332,125 @@ class Adaptive:
 
     def _plan(self, length: int) -> None:
         """Choose the draft at this context length, and what to explore next."""
-        self._settle()
+        self._apply_outcomes()
         costs = self._costs_at(length)
-        draft_ms, verify_ms = self._tables_of(costs)
+        # 1) throughputs of all arms, thresholds and lengths: expected, and with optimistic acceptance rates
+        draft_ms, verify_ms = self._times_of_arms(costs)
         counts = np.array([arm.counts for arm in self._arms])
         all_counts = np.concatenate([counts, optimistic_counts(counts, self.optimism)])
         values = throughput(all_counts, draft_ms, verify_ms)
-        rates, hopes = values[: len(counts)], values[len(counts) :].max((1, 2))
-        usable = [arm.window is None or 2 * arm.window.positions(length) <= length for arm in self._arms]
-        hopes = np.where(usable, hopes, 0.0)
-        tried = [arm.tried for arm in self._arms]
-        best, in_use = np.where(np.logical_and(tried, usable), rates.max((1, 2)), 0.0), 1 / costs.ar_ms
+        rates, optimistic = values[: len(counts)], values[len(counts) :].max((1, 2))
+        usable = [arm.window is None or 2 * arm.window.count_read(length) <= length for arm in self._arms]
+        optimistic = np.where(usable, optimistic, 0.0)
+        evaluated = [arm.evaluated for arm in self._arms]
+        best, base_rate = np.where(np.logical_and(evaluated, usable), rates.max((1, 2)), 0.0), 1 / costs.ar_ms
+        # 2) draft with an evaluated arm, if the best one beats AR by the margin; else AR
         self._choice = None
-        if best.max() > in_use * (1 + self.margin) and not self._ledger.ruined():
-            # of arms within the margin of the best, the most promising one: drafting with it tells them apart
-            equal = (best > in_use * (1 + self.margin)) & (best >= best.max() / (1 + self.margin))
-            index = int(np.where(equal, hopes, 0.0).argmax())
-            threshold, shorter = divmod(int(rates[index].argmax()), self.draft_len)
+        if best.max() > base_rate * (1 + self.margin) and not self._ledger.is_exhausted():
+            # of the arms within the margin of the best take the most optimistic one: its drafts show how good it is
+            close = (best > base_rate * (1 + self.margin)) & (best >= best.max() / (1 + self.margin))
+            index = int(np.where(close, optimistic, 0.0).argmax())
+            threshold, length_index = divmod(int(rates[index].argmax()), self.draft_len)
             stop_below = float(self._prior.thresholds[threshold - 1]) if threshold else 0.0
             arm = self._arms[index]
-            draft = LayerDraft(arm.layer_set, shorter + 1, stop_below, searched=True, window=arm.window)
-            in_use = float(best.max())
+            draft = LayerDraft(arm.layer_set, length_index + 1, stop_below, searched=True, window=arm.window)
+            base_rate = float(best.max())
             times = float(draft_ms[index]), verify_ms[index].tolist(), costs.ar_ms
-            self._choice = Pull(arm, threshold, draft, *times, in_use)
-            if self._choice.arm.born and self._choice.arm.born == self._ledger.searches:
+            self._choice = ArmChoice(arm, threshold, draft, *times, base_rate)
+            if arm.search_number and arm.search_number == self._ledger.searches:  # the last search paid
                 self._ledger.failures = 0
         self._price_copies(costs)
+        # 3) keep the pool small: drop the arms of searches and combinations with the least optimistic throughput
         used_arm = None if self._choice is None else self._choice.arm
-        ranked = [(hopes[i], self._arms[i]) for i in np.argsort(-hopes, kind="stable") if self._arms[i] is not used_arm]
-        worth = in_use * (1 + self.margin)
+        order = [i for i in np.argsort(-optimistic, kind="stable") if self._arms[i] is not used_arm]
+        ranked = [(optimistic[i], self._arms[i]) for i in order]
         surplus = len(self._arms) - self.pool
         if surplus > 0:
-            dropped = {id(arm) for arm in [arm for _, arm in ranked if arm.born or arm.derived][-surplus:]}
+            dropped = {id(arm) for arm in [arm for _, arm in ranked if arm.search_number or arm.derived][-surplus:]}
             self._arms = [arm for arm in self._arms if id(arm) not in dropped]
             self._tables.clear()
-        self._derive(length)
-        self._aim(costs, [arm for hope, arm in ranked if hope > worth and arm in self._arms], worth)
+        self._combine_with_windows(length)
+        # 4) explore arms that would come into use if their optimistic rate were true
+        needed_rate = base_rate * (1 + self.margin)
+        promising = [arm for rate, arm in ranked if rate > needed_rate and arm in self._arms]
+        self._plan_exploration(costs, promising, needed_rate)
 
-    def _derive(self, length: int) -> None:
-        """Combine the layer set in use, for the next plan, with each window that the context is long enough for.
+    def _combine_with_windows(self, length: int) -> None:
+        """Combine the layer set in use with each window for which the context is long enough, for the next plan.
 
-        Each window keeps one combination; that of a layer set that is no longer in use is replaced.
+        A window has at most one combination: when another layer set comes into use, its combination is replaced.
         """
         arm = None if self._choice is None else self._choice.arm
         if arm is None or arm.window is not None:
             return
         for window in self._windows:
             old = next((a for a in self._arms if a.derived and a.window == window), None)
-            if 2 * window.positions(length) > length or (old is not None and old.layer_set == arm.layer_set):
+            if 2 * window.count_read(length) > length or (old is not None and old.layer_set == arm.layer_set):
                 continue
             counts = self._prior.counts.copy()
-            combined = Arm(arm.layer_set, counts, born=arm.born, window=window, derived=True)
+            combined = Arm(arm.layer_set, counts, search_number=arm.search_number, window=window, derived=True)
             self._arms = [a for a in self._arms if a is not old] + [combined]
             self._tables.clear()
 
     def _price_copies(self, costs: Costs) -> None:
         """Set the costs of verifying a copy near this context, and the throughput that it must beat."""
         self._copy_ms, self._ar_ms = costs.copy_ms, costs.ar_ms
-        self._in_use = 1 / costs.ar_ms if self._choice is None else self._choice.rate
+        self._base_rate = 1 / costs.ar_ms if self._choice is None else self._choice.rate
 
-    def _aim(self, costs: Costs, hopeful: Sequence[Arm], worth: float) -> None:
-        """Choose what to explore if it is affordable, promising arms or else a search, and when to plan again.
+    def _plan_exploration(self, costs: Costs, promising: Sequence[Arm], needed_rate: float) -> None:
+        """Choose an affordable exploration: promising arms, else a search, else none; and when to plan again.
 
         Args:
-            hopeful: arms that an evaluation may bring into use, the best first.
-            worth: tokens per millisecond that the exploration must promise.
+            promising: arms that an evaluation may bring into use, the best first.
+            needed_rate: tokens per millisecond that the result of a search must be able to reach.
         """
-        credit, prices = self._ledger.credit() - COLLECTED, [self._evaluation_price(arm, costs) for arm in hopeful]
-        self._queue = [arm for arm, price in zip(hopeful, prices) if price <= credit]
-        self._goal, needed, wanted = "", float("inf"), set[int]()
-        if hopeful:
+        credit, prices = self._ledger.credit() - COLLECT_COST, [self._evaluation_price(arm, costs) for arm in promising]
+        self._queue = [arm for arm, price in zip(promising, prices) if price <= credit]
+        self._goal, needed, boundaries = "", float("inf"), set[int]()
+        if promising:
             self._goal, needed = "evaluate" if self._queue else "", min(prices)
-            wanted = {arm.first_changed for arm in self._queue}
-        elif costs.best_rate(self.budget, self.hoped) > worth:
+            boundaries = {arm.first_changed for arm in self._queue}
+        elif costs.best_rate(self.budget, self.hoped) > needed_rate:
             needed = self._search_price(costs) * 2**self._ledger.failures
             if needed <= credit:
-                self._goal, wanted = "search", set(range(2 * self._n_layers + 1))
-        self._left, before = self.interval, self.taps
-        self.taps = Taps(verify=tuple(sorted(wanted)))
-        if self.taps != before:
+                self._goal, boundaries = "search", set(range(2 * self._n_layers + 1))
+        self._steps_left, old_taps = self.interval, self.taps
+        self.taps = Taps(verify=tuple(sorted(boundaries)))
+        if self.taps != old_taps:
             self._drop_states()
-        if not self._goal and self._choice is None:  # nothing changes before the allowance has grown by what is missing
+        if not self._goal and self._choice is None:
+            # AR until the missing credit has grown, by regret / 2 per token (`Ledger.credit`)
             wait = (needed - credit) / (self.regret / 2)
-            self._left = int(min(max(wait, self.interval), LONGEST_WAIT))
+            self._steps_left = int(min(max(wait, self.interval), LONGEST_WAIT))
 
     def _evaluation_price(self, arm: Arm, costs: Costs) -> float:
-        """Return the AR steps that an evaluation costs, keeping its states included."""
-        return TAPPED * self.rows + self.overhead * costs.evaluation_ms(arm.layer_set, arm.window) / costs.ar_ms
+        """Return the cost of an evaluation in AR steps, keeping its states included."""
+        return STATE_COST * self.rows + self.overhead * costs.evaluation_ms(arm.layer_set, arm.window) / costs.ar_ms
 
     def _search_price(self, costs: Costs) -> float:
-        """Return the AR steps that a search costs, keeping its states and evaluating its arms included."""
-        pair = weights(costs.latency, costs.context, self.weight_cap)
-        search = self.overhead * costs.search_ms(self.budget, pair) / costs.ar_ms
+        """Return the cost of a search in AR steps, keeping its states and evaluating its arms included."""
+        weights = integer_weights(costs.latency, costs.context, self.weight_cap)
+        search = self.overhead * costs.search_ms(self.budget, weights) / costs.ar_ms
         largest = Arm(LayerSet(self._n_layers, frozenset([0])), self._prior.counts)  # the most that a set can run
         evaluations = self.shortlist * self._evaluation_price(largest, costs)
-        return TAPPED * self.rows * (2 * self._n_layers + 1) + search + evaluations
+        return STATE_COST * self.rows * (2 * self._n_layers + 1) + search + evaluations
 
     def _costs_at(self, length: int) -> Costs:
-        """Return the costs near a context length; they depend on the length alone, so a resumed run has the same."""
+        """Return the costs at the grid context nearest to a length; a resumed run computes the same costs."""
         assert self._latency is not None
-        near = round(math.log(max(length, 1)) / math.log1p(NEAR))
-        if near not in self._costs:
-            context = round((1 + NEAR) ** near)
+        grid_index = round(math.log(max(length, 1)) / math.log1p(GRID_STEP))
+        if grid_index not in self._costs:
+            context = round((1 + GRID_STEP) ** grid_index)
             longest, reuse = self.draft_len, self.reuse_prefix
-            self._costs[near] = Costs(
+            self._costs[grid_index] = Costs(
                 self._latency, self._n_layers, context, longest, reuse, self.rows, self.lookup_len
             )
-        return self._costs[near]
+        return self._costs[grid_index]
 
-    def _tables_of(self, costs: Costs) -> tuple[Array, Array]:
-        """Return milliseconds of a drafted token and of verifying 0, 1, .. of them, for the arms listed twice.
+    def _times_of_arms(self, costs: Costs) -> tuple[Array, Array]:
+        """Return milliseconds of one drafted token [2 arms] and of verifying 0, 1, .. of them [2 arms, draft_len + 1].
 
-        Returns:
-            [2 arms] and [2 arms, draft_len + 1]: `_plan` evaluates posterior means and optimistic counts together.
+        All arms are listed twice: `_plan` computes expected and optimistic throughputs together.
         """
         if costs.context not in self._tables:
             draft_ms = [costs.draft_ms(arm.layer_set, arm.window) for arm in self._arms]
@@ -445,47 +459,47 @@ class Adaptive:
         return self._tables[costs.context]
 
     def _drop_states(self) -> None:
-        self._seen: list[Verification] = []
-        self._kept = 0
+        self._verifications: list[Verification] = []
+        self._n_states = 0
 
     def _explore(self, length: int, probe: Probe) -> None:
         """Evaluate arms or search, on the last r tokens, and charge the cost to the ledger."""
-        self._settle()
+        self._apply_outcomes()
         states, target = self._last_states()
-        tapped, costs = self.taps.verify, self._costs_at(length)
+        boundaries, costs = self.taps.verify, self._costs_at(length)
         self._drop_states()
-        self._ledger.explored += COLLECTED
+        self._ledger.explored += COLLECT_COST
         if self._goal == "search":
-            self._ledger.explored += TAPPED * self.rows * len(tapped)
+            self._ledger.explored += STATE_COST * self.rows * len(boundaries)
             self._search(states, length, probe)
             return
         for arm in self._queue:
             if (price := self._evaluation_price(arm, costs)) <= self._ledger.credit():
                 self._ledger.explored += price
-                before = states[tapped.index(arm.first_changed)]
-                arm.counts += evaluate_arm(probe, self._prior, arm, before, target, length)
+                arm_states = states[boundaries.index(arm.first_changed)]
+                arm.counts += evaluate_arm(probe, self._prior, arm, arm_states, target, length)
                 arm.limit(self.memory)
-                arm.tried = True
+                arm.evaluated = True
 
     def _last_states(self) -> tuple[Tensor, Tensor]:
         """Return states [taps, r, d] and the full model's predictions [r] of the last r committed tokens."""
-        states, targets = [], []
-        for seen in self._seen:
-            assert seen.hidden is not None
-            rows = torch.tensor(seen.path, device=seen.hidden.device)
-            states.append(seen.hidden.index_select(1, rows))
-            targets.append(seen.logits.index_select(0, rows.to(seen.logits.device)))
-        return torch.cat(states, dim=1)[:, -self.rows :], torch.cat(targets).argmax(-1)[-self.rows :]
+        states, logits = [], []
+        for verification in self._verifications:
+            assert verification.hidden is not None
+            rows = torch.tensor(verification.path, device=verification.hidden.device)
+            states.append(verification.hidden.index_select(1, rows))
+            logits.append(verification.logits.index_select(0, rows.to(verification.logits.device)))
+        return torch.cat(states, dim=1)[:, -self.rows :], torch.cat(logits).argmax(-1)[-self.rows :]
 
     def _search(self, states: Tensor, length: int, probe: Probe) -> None:
         """Run KnapSpec's knapsack; the candidates of highest throughput, with shrunk rates, become arms."""
         costs, rows, prior = self._costs_at(length), states.shape[1], self._prior
-        pair = weights(probe.latency, length, self.weight_cap)
-        self._ledger.explored += self.overhead * costs.search_ms(self.budget, pair) / costs.ar_ms
+        weights = integer_weights(probe.latency, length, self.weight_cap)
+        self._ledger.explored += self.overhead * costs.search_ms(self.budget, weights) / costs.ar_ms
         self._ledger.searches += 1
-        self._ledger.failures += 1
+        self._ledger.failures += 1  # until an arm of this search comes into use (`_plan`)
         knapsack = Knapsack(
-            states.float(), length - rows, pair, self.budget, self.min_similarity, True, False, states.dtype
+            states.float(), length - rows, weights, self.budget, self.min_similarity, True, False, states.dtype
         )
         old_sets = {arm.layer_set for arm in self._arms if arm.window is None} | {LayerSet.full(self._n_layers)}
         candidates = [candidate for candidate in knapsack.run(probe) if candidate.layer_set not in old_sets]
@@ -498,11 +512,13 @@ class Adaptive:
         for i in acceptance.leaders(lambda i, rate: float(values[i][round(rate * rows)]), self.shortlist):
             predicted, confidence = probe.predict_confident(candidates[i].hidden)
             tally = prior.tally(predicted == acceptance.target, confidence)
-            arm = Arm(candidates[i].layer_set, prior.counts + self.selected * tally, False, self._ledger.searches)
-            self._arms.append(arm)
+            # weight below 1: the arm was selected because it matched these tokens, so they favour it
+            counts = prior.counts + self.selected * tally
+            self._arms.append(Arm(candidates[i].layer_set, counts, False, self._ledger.searches))
         self._tables.clear()
 
     def _estimate(self, length: int) -> Estimate:
+        """Return the expected throughput of the present choice; AR is the full model at γ = 0."""
         if self._choice is not None:
             choice = self._choice
             return Estimate(choice.arm.acceptance, choice.draft.max_len, 1000 * choice.rate)

@@ -1,9 +1,9 @@
 """Expected throughput of drafting with a layer set: the posterior of its acceptance, and the costs of a step's parts.
 
-An arm is a layer set, with or without a window of the cache, and a Dirichlet posterior over the outcomes of a drafted
-token. An outcome is a pair: accepted or rejected, and the confidence bin of the draft's probability. The posterior and
-the times of passes over 1, 2, .. nodes give the expected tokens per millisecond of every draft length and stop
-threshold.
+An arm (of `methods.adaptive`, a multi-armed bandit) is a layer set, with or without a window of the cache, and a
+Dirichlet posterior over the outcomes of a drafted token. An outcome is a pair: accepted or rejected, and the bin of the
+token's confidence, its probability under the draft. The posterior and the times of passes over 1, 2, .. nodes give the
+expected tokens per millisecond of every draft length and stop threshold.
 """
 
 from __future__ import annotations
@@ -25,24 +25,24 @@ Array = NDArray[np.float64]
 
 
 class Prior:
-    """The prior of an arm: a calibrated draft, whose tokens are accepted with the probability that it gives them.
+    """The prior of an arm: a calibrated draft, in which a token's acceptance rate equals its confidence.
 
     Args:
         thresholds: ascending probabilities in (0, 1), the borders of the confidence bins.
         strength: weight of the prior in tokens, spread evenly over the bins.
 
     Attributes:
-        counts: [2, bins] parameters of the Dirichlet, rejected and accepted.
+        counts: [2, bins] parameters of the Dirichlet: row 0 rejected, row 1 accepted.
     """
 
     def __init__(self, thresholds: Sequence[float], strength: float):
         self.thresholds = np.array(thresholds)
         borders = np.array([0.0, *thresholds, 1.0])
-        accepted = (borders[:-1] + borders[1:]) / 2  # the middle of a bin is its acceptance rate
+        accepted = (borders[:-1] + borders[1:]) / 2  # calibrated: the acceptance rate of a bin is its middle
         self.counts = strength / len(accepted) * np.stack([1 - accepted, accepted])
 
     def tally(self, match: Tensor, confidence: Tensor) -> Array:
-        """Count tokens by outcome: [2, bins], rejected and accepted (match, [r] bool), by confidence [r]."""
+        """Count r tokens by outcome, as [2, bins], from whether each one matches ([r] bool) and its confidence [r]."""
         counts = np.zeros_like(self.counts)
         bins = np.digitize(confidence.double().cpu().numpy(), self.thresholds)
         np.add.at(counts, (match.cpu().numpy().astype(int), bins), 1)
@@ -56,41 +56,41 @@ class Arm:
     Attributes:
         layer_set: the sublayers that draft.
         counts: [2, bins] parameters of the Dirichlet: rejected and accepted tokens by confidence bin, prior included.
-        tried: whether it was evaluated on tokens other than those that selected it, which favour it.
-        born: number of the search that found it; 0 for an initial arm.
-        window: the positions that its attentions read; None: all.
-        derived: whether it combines another arm's layer set with a window.
+        evaluated: whether the arm was evaluated on other tokens than those that selected it, which favour it.
+        search_number: number of the search that found the layer set; 0 for an initial arm.
+        window: the positions that the draft's attentions read; None: all.
+        derived: whether the arm combines another arm's layer set with a window.
     """
 
     layer_set: LayerSet
     counts: Array
-    tried: bool = False
-    born: int = 0
+    evaluated: bool = False
+    search_number: int = 0
     window: Window | None = None
     derived: bool = False
 
     @property
     def first_changed(self) -> int:
-        """Last boundary whose stream is the full model's: 0 with a window, else the first skipped sublayer."""
+        """Last boundary where the draft's stream is the full model's: the first skipped sublayer, 0 with a window."""
         return self.layer_set.first_skipped if self.window is None else 0
 
     @property
     def acceptance(self) -> float:
-        """Posterior mean of the probability that a drafted token is accepted if those before it were."""
+        """Posterior mean of the probability that a drafted token is accepted if the tokens before it were."""
         return float(self.counts[1].sum() / self.counts.sum())
 
     def learn(self, drafted: int, accepted: int, threshold: int, capped: bool) -> None:
         """Add a verified draft to the counts: its tokens up to the first rejected one.
 
-        The confidence of a token is not known, only its side of the threshold. It counts in the bins of that side, in
-        proportion to their counts. (A draft that ended at a rejected EOS counts as one that ended by confidence.)
+        Only the side of the threshold is known of a token's confidence. So the token is spread over the bins on that
+        side, in proportion to their counts. (A draft that ended at a rejected EOS counts as one ended by confidence.)
 
         Args:
             drafted, accepted: k >= 1 and m.
             threshold: index of the stop threshold, 0 for none: tokens in bins below it end a draft.
-            capped: the draft reached its cap, so that its last token may be on either side.
+            capped: whether the draft reached its cap: then its last token may be on either side.
         """
-        counts = self.counts.tolist()  # a step of a small model is short: a few floats are faster without numpy
+        counts = self.counts.tolist()  # a step of a small model is short: for a few floats, lists are faster than NumPy
 
         def add(outcome: int, tokens: int, first: int, end: int) -> None:
             """Add tokens to the bins [first, end) of an outcome, in proportion to their counts."""
@@ -99,13 +99,14 @@ class Arm:
             row[first:end] = [factor * value for value in row[first:end]]
 
         n_bins = len(counts[0])
-        # drafting went on after every token but the last, so those are in the bins from the threshold on
+        # 1) accepted tokens except the draft's last one: drafting went on after them, so they reached the threshold
         add(1, min(accepted, drafted - 1), threshold, n_bins)
-        if accepted < drafted - 1:  # the first rejected token is not the last one; those after it are not tested
+        # 2) the first rejected token (later ones are not tested), or the draft's last token
+        if accepted < drafted - 1:  # rejected before the last one: drafting went on after it, too
             add(0, 1, threshold, n_bins)
-        elif threshold and not capped:  # the last token ended the draft by its confidence
+        elif threshold and not capped:  # the last token ended the draft by its confidence: below the threshold
             add(int(accepted == drafted), 1, 0, threshold)
-        else:
+        else:  # the last token may be in any bin
             add(int(accepted == drafted), 1, 0, n_bins)
         self.counts = np.array(counts)
 
@@ -114,18 +115,18 @@ class Arm:
         self.counts *= min(1.0, memory / float(self.counts.sum()))
 
     def forget(self, prior: Prior, share: float) -> None:
-        """Move a share of the way back to the prior."""
+        """Move the counts a share of the way back to the prior."""
         self.counts += share * (prior.counts - self.counts)
 
 
 @dataclass(frozen=True)
-class Pull:
-    """The choice of a plan, which drafts until the next plan.
+class ArmChoice:
+    """A plan's choice: an arm, with a draft length and a stop threshold, that drafts until the next plan.
 
     Attributes:
         arm: the chosen arm.
-        threshold: index of its stop threshold; 0: none.
-        draft: its proposal.
+        threshold: index of the stop threshold; 0: none.
+        draft: the proposal to the engine.
         draft_ms, verify_ms, ar_ms: milliseconds of a drafted token, of verifying 0, 1, .. of them, and of an AR step.
         rate: expected tokens per millisecond.
     """
@@ -140,7 +141,7 @@ class Pull:
 
 
 def optimistic_counts(counts: Array, deviations: float) -> Array:
-    """Return counts [arms, 2, bins] with the acceptance raised by posterior standard deviations, at most to 1."""
+    """Return counts [arms, 2, bins] with the acceptance rate raised by posterior standard deviations, at most to 1."""
     total, accepted = counts.sum((1, 2)), counts[:, 1].sum(1)
     mean = accepted / total
     # the acceptance rate has a Beta posterior: variance mean (1 - mean) / (total + 1)
@@ -152,13 +153,13 @@ def optimistic_counts(counts: Array, deviations: float) -> Array:
 def throughput(counts: Array, draft_ms: Array, verify_ms: Array) -> Array:
     """Return the expected tokens per millisecond of a step, [arms, thresholds, lengths]: index t, γ - 1.
 
-    Tokens are independent. Drafting goes on after a token with probability s (its bin is not below the threshold), and
-    ends after γ tokens at the latest. With a the probability of acceptance and b that of acceptance and going on,
+    Tokens are assumed independent. A draft ends after γ tokens, or earlier after a token in a bin below the threshold.
+    For one token let s be the probability that drafting goes on after it, a that it is accepted, and b that both hold.
+    With v_j the time to verify j drafted tokens,
 
-        E[tokens] = 1 + a (1 + b + ... + b^(γ-1)),  E[ms] = v_0 + sum_(j = 1..γ) s^(j-1) (t_draft + v_j - v_(j-1)),
+        E[tokens] = 1 + a (1 + b + ... + b^(γ-1)),  E[ms] = v_0 + sum_(j = 1..γ) s^(j-1) (t_draft + v_j - v_(j-1)).
 
-    where v_j is the verification of j drafted tokens. Without a threshold and without growth of v, s = 1 and b = a give
-    KnapSpec's Eq. 4.
+    Without a threshold, s = 1 and b = a. If also v does not grow with j, this is KnapSpec's Eq. 4.
 
     Args:
         counts: [arms, 2, bins].
@@ -169,8 +170,8 @@ def throughput(counts: Array, draft_ms: Array, verify_ms: Array) -> Array:
     above = mass[:, :, ::-1].cumsum(2)[:, :, ::-1]  # [arms, 2, t]: outcomes in bin t or a higher one
     exponents = np.arange(verify_ms.shape[1] - 1)
     reached = above.sum(1)[..., None] ** exponents  # s^(j-1), the probability that token j is drafted
-    accepted = above[:, 1, :, None] ** exponents  # b^(j-1); a itself is b of the lowest threshold
-    growth = draft_ms[:, None] + np.diff(verify_ms, axis=1)
+    accepted = above[:, 1, :, None] ** exponents  # b^(j-1); a is b without a threshold: above[:, 1, 0]
+    growth = draft_ms[:, None] + np.diff(verify_ms, axis=1)  # t_draft + v_j - v_(j-1)
     tokens = 1 + above[:, 1, :1, None] * accepted.cumsum(2)
     return tokens / (verify_ms[:, :1, None] + (reached * growth[:, None, :]).cumsum(2))
 
@@ -182,14 +183,14 @@ class Costs:
         latency: the profile; its measured passes include head, embedding and the growth with the nodes.
         n_layers: L.
         context: n.
-        longest: most drafted tokens.
-        reuse: verification reuses the draft's states before the first skipped sublayer.
-        rows: r, tokens on which arms are evaluated and searches run.
-        copied: most tokens of a copied draft.
+        longest: largest number of drafted tokens.
+        reuse: whether verification reuses the draft's states before the first skipped sublayer.
+        rows: r, number of tokens on which arms are evaluated and searches run.
+        copied: largest number of tokens of a copied draft.
 
     Attributes:
-        ar_ms: one step of AR.
-        copy_ms: verification of 0, 1, .. copied tokens.
+        ar_ms: time of one AR step.
+        copy_ms: times of verifying 0, 1, .. copied tokens.
     """
 
     def __init__(
@@ -206,10 +207,10 @@ class Costs:
         self._start_ms = np.where(np.arange(longest + 1) > 0, latency.draft_start_ms, 0.0)
 
     def draft_ms(self, layer_set: LayerSet, window: Window | None = None) -> float:
-        """Return the time of one drafted token; with a window, attentions cost as over the positions that they read."""
+        """Return the time of one drafted token; with a window, attentions take the time of a context of its size."""
         attn = self._attn_ms[0]
         if window is not None:
-            attn = self.latency.pass_ms(1, window.positions(self.context))[0]
+            attn = self.latency.pass_ms(1, window.count_read(self.context))[0]
         return float(layer_set.n_attn * attn + layer_set.n_mlp * self._mlp_ms[0] + self._draft_rest_ms)
 
     def verify_ms(self, layer_set: LayerSet, window: Window | None = None) -> Array:
@@ -217,32 +218,32 @@ class Costs:
 
         With reuse, the sublayers before the first skipped one run on the last node only.
         """
-        shared = layer_set.first_skipped if self._reuse and window is None else 0
-        attn, mlp = (shared + 1) // 2, shared // 2
-        once = attn * self._attn_ms[0] + mlp * self._mlp_ms[0]
+        reused = layer_set.first_skipped if self._reuse and window is None else 0
+        attn, mlp = (reused + 1) // 2, reused // 2  # even sublayers are attentions, so they come first
+        one_node_ms = attn * self._attn_ms[0] + mlp * self._mlp_ms[0]
         other_ms = self._rest_ms + self._start_ms
-        return once + (self.n_layers - attn) * self._attn_ms + (self.n_layers - mlp) * self._mlp_ms + other_ms
+        return one_node_ms + (self.n_layers - attn) * self._attn_ms + (self.n_layers - mlp) * self._mlp_ms + other_ms
 
     def evaluation_ms(self, layer_set: LayerSet, window: Window | None = None) -> float:
-        """Return the time of `evaluate_arm` over r tokens."""
+        """Return the time of `evaluate_arm` over r tokens: the arm's sublayers from the first changed one on."""
         attn, mlp, rest_ms = self._rows_ms
         if window is not None:
-            attn = self.latency.pass_ms(self._rows, window.positions(self.context))[0]
-        reused = 0 if window is not None else layer_set.first_skipped
-        n_attn, n_mlp = layer_set.n_attn - (reused + 1) // 2, layer_set.n_mlp - reused // 2
+            attn = self.latency.pass_ms(self._rows, window.count_read(self.context))[0]
+        first_changed = 0 if window is not None else layer_set.first_skipped
+        n_attn, n_mlp = layer_set.n_attn - (first_changed + 1) // 2, layer_set.n_mlp - first_changed // 2
         return n_attn * attn + n_mlp * mlp + rest_ms
 
     def search_ms(self, budget: float, weights: tuple[int, int]) -> float:
-        """Return the time of a knapsack over r tokens: sublayers over as many branches as can survive, and LM heads."""
-        n_sub, reached, total = 2 * self.n_layers, 1, 0.0
+        """Return the longest time of a knapsack over r tokens: sublayers over all its branches, and LM heads."""
+        n_sub, columns, total_ms = 2 * self.n_layers, 1, 0.0
         width = n_columns(budget, weights, n_sub)
-        for b in range(n_sub):  # before sublayer b at most `reached` skipped weights have a branch
-            total += self.latency.pass_ms(self._rows * min(reached, width), self.context)[b % 2]
-            reached += weights[b % 2]
-        return total + 3 * self._rows_ms[2]  # LM heads: full model, first bounds, settling
+        for b in range(n_sub):  # before sublayer b at most `columns` skipped weights have a branch
+            total_ms += self.latency.pass_ms(self._rows * min(columns, width), self.context)[b % 2]
+            columns += weights[b % 2]
+        return total_ms + 3 * self._rows_ms[2]  # LM heads of `AcceptanceRates`: full model, first bounds, settled rates
 
     def best_rate(self, budget: float, acceptance: float) -> float:
-        """Return the best tokens per millisecond of a set that skips the whole budget, at an acceptance below 1."""
+        """Return the most tokens per millisecond, over γ, of a set that skips the whole budget; `acceptance` < 1."""
         sublayers_ms = self.ar_ms - self._rest_ms[0]
         draft_ms = (1 - budget) * sublayers_ms + self._draft_rest_ms
         lengths = np.arange(len(self._rest_ms))
@@ -252,15 +253,15 @@ class Costs:
 
 
 def evaluate_arm(probe: Probe, prior: Prior, arm: Arm, states: Tensor, target: Tensor, length: int) -> Array:
-    """Count what an arm would have drafted for the last r committed tokens: one teacher-forced pass, no decoding.
+    """Count the predictions of an arm's draft at the last r committed tokens: one teacher-forced pass, no decoding.
 
     Args:
-        states: [r, d] states of the full model at the arm's first changed boundary.
-        target: [r] predictions of the full model.
+        states: [r, d] states of the full model at the boundary `arm.first_changed`.
+        target: [r] predictions of the full model, with which the draft's must agree.
         length: committed positions, the r tokens included.
 
     Returns:
-        Counts [2, bins] of rejected and accepted tokens.
+        Counts [2, bins] of predictions that would have been rejected and accepted.
     """
     sublayers = [i for i in arm.layer_set.kept if i >= arm.first_changed]
     hidden = probe.run_sublayers(sublayers, states, length - len(states), arm.window)
@@ -269,10 +270,10 @@ def evaluate_arm(probe: Probe, prior: Prior, arm: Arm, states: Tensor, target: T
 
 
 def throughput_by_matches(prior: Prior, weight: float, costs: Costs, layer_set: LayerSet, rows: int) -> Array:
-    """Return the expected tokens per millisecond [r + 1] of a set that matched 0, 1, .. r of r tokens.
+    """Return the expected tokens per millisecond [r + 1] of a set, if it matches 0, 1, .. r of r tokens.
 
     Args:
-        weight: weight of each of these tokens against the prior.
+        weight: weight of each of the r tokens in the posterior.
         rows: r.
     """
     matches = np.arange(rows + 1.0)

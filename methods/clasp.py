@@ -79,7 +79,7 @@ class CLaSp(WindowedDraft):
         self.taps = Taps()
 
     def check(self, dims: ModelDims) -> None:
-        """Set what depends on the model: M, and the full set to start from.
+        """Set M, the full set to start from, and the taps of searches for this model.
 
         Raises:
             ConfigError: M blocks cannot be skipped, since at least one block and the protected ones must run.
@@ -95,11 +95,12 @@ class CLaSp(WindowedDraft):
             among = " with method.protect_first_last" if self.protect_first_last else ""
             expected = f"at most {most} skipped blocks (this makes it {count}) of this model's {n_layers}{among}"
             raise ConfigError(f"method.{field}", value, expected)
-        self._count, self._full = count, LayerSet.full(n_layers)
-        boundaries = tuple(range(0, 2 * n_layers + 1, 2))
-        self._quiet = Taps(prefill=boundaries, prompt_end=1) if self.search_on == "prefill" else Taps()
-        self._listening = replace(self._quiet, verify=boundaries)
-        self.taps = self._quiet
+        self._n_skipped, self._full = count, LayerSet.full(n_layers)
+        boundaries = tuple(range(0, 2 * n_layers + 1, 2))  # between blocks
+        # states cost time: verifications keep them only before a search
+        self._idle_taps = Taps(prefill=boundaries, prompt_end=1) if self.search_on == "prefill" else Taps()
+        self._search_taps = replace(self._idle_taps, verify=boundaries)
+        self.taps = self._idle_taps
 
     def prepare(self, probe: Probe, samples: Sequence[Sample]) -> None:
         """Keep the probe for the search on the prompt."""
@@ -113,88 +114,93 @@ class CLaSp(WindowedDraft):
 
     def propose(self, context: Context) -> LayerDraft:
         """Draft with the last chosen set; ask for the states between blocks if a search follows."""
-        self.taps = self._listening if self._is_event(context.step) else self._quiet
+        self.taps = self._search_taps if self._is_search_step(context.step) else self._idle_taps
         searched = self._layer_set is not self._full
         draft = self._layer_set, self.draft_len, self.stop_below
         return LayerDraft(*draft, searched=searched, window=self._window)
 
     def observe(self, verification: Verification, probe: Probe) -> Estimate | None:
-        """Search when it is time, unless the output has ended: every prompt starts anew.
+        """Search every T steps; not after the last step, since the next prompt does not use the set.
 
         Returns:
-            None: a search yields only a cosine at one token, which is no acceptance rate.
+            None: a search gives only a cosine at one token, which is no acceptance rate.
         """
-        if self._is_event(verification.step) and not verification.last:
+        if self._is_search_step(verification.step) and not verification.last:
             assert verification.hidden is not None, "propose asks for states before a search"
             self._choose(verification.hidden[:, verification.path[-1]], verification.length, probe)
         return None
 
     def _choose(self, states: Tensor, length: int, probe: Probe) -> None:
         """Search on the last of `length` committed tokens, with its states [L+1, d]."""
-        self._layer_set = choose(states, self._count, length - 1, probe, self.protect_first_last).layer_set
+        self._layer_set = choose(states, self._n_skipped, length - 1, probe, self.protect_first_last).layer_set
 
-    def _is_event(self, step: int) -> bool:
+    def _is_search_step(self, step: int) -> bool:
+        """Return whether a search follows a step: steps T, 2T, ... after a search on the prompt, else 1, T + 1, ..."""
         return (step if self.search_on == "prefill" else step - 1) % self.interval == 0
 
 
 @dataclass(frozen=True)
-class Optimum:
+class BlockChoice:
     """The result of a search: a set that skips M blocks, and g[L, M], the token's stream [d] after it."""
 
     layer_set: LayerSet
     hidden: Tensor
 
 
-def choose(states: Tensor, count: int, prefix_len: int, probe: Probe, protect: bool = False) -> Optimum:
+def choose(states: Tensor, count: int, prefix_len: int, probe: Probe, protect: bool = False) -> BlockChoice:
     """Choose the `count` blocks to skip, by the recurrence of Eq. 2, all candidates of a row at once (§3.6).
 
-    g[i, j] is the stream after the first i blocks of the candidate that skips j of them. It is the one with the higher
-    cosine to x_i of two streams: block i executed on g[i-1, j], and g[i-1, j-1] unchanged (block i skipped). A tie
-    skips. g[i, 0] = x_i is known. Cells from which (L, M) is out of reach are left out, which changes no choice.
+    Row i, column j of its table: g[i, j] is the token's stream after the first i blocks, in the best candidate that
+    skips j of them. x_i is the full model's stream there, and f_i is block i. Then
+
+        g[i, j] = argmax_s cos(s, x_i) over s = f_i(g[i-1, j]) (execute) and s = g[i-1, j-1] (skip).
+
+    A tie skips. g[i, 0] = x_i is known without a pass. Cells from which (L, M) cannot be reached are left out, which
+    changes no choice.
 
     Args:
         states: [L+1, d], x_0 .. x_L: the full model's stream of one token between its blocks.
         count: M, at most L-1, with `protect` L-2.
-        prefix_len: position of that token; every candidate sees the committed rows before it, and itself.
+        prefix_len: position of the token; every candidate sees the committed rows before it, and itself.
         protect: never skip the first and the last block.
     """
     n_layers = len(states) - 1
-    free = [not protect or 0 < b < n_layers - 1 for b in range(n_layers)]
-    hidden = states[:1].repeat(count + 1, 1)  # row i of g, [M + 1, d]; columns without a candidate hold any value
-    skips, toward = np.zeros((n_layers, count + 1), dtype=bool), directions(states)
-    for b in range(n_layers):
-        low = max(1, count - sum(free[b + 1 :]))  # below it, too few blocks are left to skip
-        high = min(count, sum(free[:b]))  # above it, no candidate enters
+    skippable = [not protect or 0 < b < n_layers - 1 for b in range(n_layers)]
+    row = states[:1].repeat(count + 1, 1)  # row i-1 of g, [M + 1, d]; columns without a candidate hold any value
+    skips = np.zeros((n_layers, count + 1), dtype=bool)  # whether cell (i, j) skips block i, for the backtracking
+    full_directions = directions(states)
+    for b in range(n_layers):  # b counts from 0: block i = b + 1
+        # 1) columns low .. high can execute the block
+        low = max(1, count - sum(skippable[b + 1 :]))  # below `low`, too few blocks are left to skip M
+        high = min(count, sum(skippable[:b]))  # above `high`, row i-1 has no candidate: too few blocks came before
         n_executed = max(0, high + 1 - low)
-        pool = [
-            states[b + 1 : b + 2],
-            hidden,
-        ]  # streams for the next row: x_i, then executed ones, then row i-1 as it is
+        # 2) streams for row i: x_i, then the executed ones, then row i-1 unchanged
+        parts = [states[b + 1 : b + 2], row]
         if n_executed:
-            executed = hidden[low : high + 1, None]
+            executed = row[low : high + 1, None]
             for i in (2 * b, 2 * b + 1):
                 executed = probe.apply_sublayer(i, executed, prefix_len)
-            pool.insert(1, executed[:, 0])
-        streams = torch.cat(pool)
-        source = np.zeros(count + 1, dtype=np.int64)  # by column j, the index of g[i, j] in `streams`; 0 is x_i
+            parts.insert(1, executed[:, 0])
+        streams = torch.cat(parts)
+        source = np.zeros(count + 1, dtype=np.int64)  # column j -> index of g[i, j] in `streams`; 0 is x_i
         source[low : high + 1] = np.arange(1, n_executed + 1)
-        if free[b]:
-            cosines = mean_cosine(streams[:, None], toward[b + 1 : b + 2]).cpu().numpy()
-            columns = np.arange(low, min(count, high + 1) + 1)
-            # Eq. 2: g[i, j] = argmax cos(., x_i) over f_i(g[i-1, j]) (execute) and g[i-1, j-1] (skip)
-            skipped = n_executed + columns  # index of g[i-1, j-1]
+        # 3) Eq. 2: skip where g[i-1, j-1] is at least as close to x_i as the executed stream
+        if skippable[b]:
+            cosines = mean_cosine(streams[:, None], full_directions[b + 1 : b + 2]).cpu().numpy()
+            columns = np.arange(low, min(count, high + 1) + 1)  # column high + 1 can only skip
+            skipped = n_executed + columns  # index of g[i-1, j-1] in `streams`: 1 + n_executed + (j - 1)
             execute_cosines = np.where(columns <= high, cosines[source[columns]], -np.inf)
-            skips[b, columns] = cosines[skipped] >= execute_cosines
+            skips[b, columns] = cosines[skipped] >= execute_cosines  # a tie skips
             source[columns] = np.where(skips[b, columns], skipped, source[columns])
-        hidden = streams.index_select(0, torch.from_numpy(source).to(states.device))
-    return Optimum(_backtrack(skips, count), hidden[count])
+        row = streams.index_select(0, torch.from_numpy(source).to(states.device))
+    return BlockChoice(_backtrack(skips, count), row[count])
 
 
 def _backtrack(skips: NDArray[np.bool_], j: int) -> LayerSet:
-    """Return the set of the last row's cell j, from the bits [L, M + 1] of all cells."""
+    """Return the layer set of the last row's column j, from the bits [L, M + 1] of all cells."""
     blocks = []
     for b in reversed(range(len(skips))):
-        if skips[b, j]:  # block b was skipped: the branch comes from column j - 1
+        if skips[b, j]:  # the block was skipped: its candidate came from column j - 1, else from column j
             blocks.append(b)
             j -= 1
     return LayerSet.skipping(len(skips), attn=blocks, mlp=blocks)

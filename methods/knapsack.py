@@ -24,9 +24,10 @@ Columns = NDArray[np.int64]
 class AcceptanceRates:
     """Acceptance rates (Eq. 9) of branches, with as few passes of the LM head as their comparison needs.
 
-    A branch mismatches at a token if any other vocabulary entry has a larger logit there than the target. The logits of
-    a few entries, the tokens predicted so far, can show a mismatch, but not a match. They bound every rate from above.
-    Only a branch whose bound is still the best needs the whole vocabulary, and only at its tokens without a mismatch.
+    A branch mismatches at a token if any vocabulary entry has a larger logit than the full model's prediction, the
+    target. The logits of a few entries, the tokens predicted so far, can show a mismatch, but not a match. They give an
+    upper bound of every rate. Only a branch whose bound is among the best needs the whole vocabulary, and only at its
+    tokens without a known mismatch: then it is settled, and its bound is its rate.
 
     Args:
         full: [r, d] the full model's last states.
@@ -43,33 +44,35 @@ class AcceptanceRates:
         target_logits = logits.diagonal(dim1=1, dim2=2)  # [B, r]
         # products of other shapes round differently: near-ties are left to the pass over the whole vocabulary
         self._limit = target_logits + 8 * torch.finfo(branches.dtype).eps * target_logits.abs()
-        self._alive = torch.ones_like(target_logits, dtype=torch.bool)  # tokens without a known mismatch
-        self._refute(logits)
+        self._possible = torch.ones_like(target_logits, dtype=torch.bool)  # [B, r] tokens without a known mismatch
+        self._mark_mismatches(logits)
 
-    def _refute(self, logits: Tensor) -> None:
-        """Mark the tokens [B, r] where one of these logits [B, r, k] is larger than the target's as mismatches."""
-        self._alive &= logits.amax(-1) <= self._limit
+    def _mark_mismatches(self, logits: Tensor) -> None:
+        """Mark the tokens at which any of the logits [B, r, k] is larger than the target's."""
+        self._possible &= logits.amax(-1) <= self._limit
 
     def bounds(self) -> list[float]:
         """Return an upper bound of every branch's rate; for a settled branch it is the rate."""
-        return self._alive.float().mean(-1).tolist()
+        return self._possible.float().mean(-1).tolist()
 
     def settle(self, index: int) -> None:
         """Make a branch's bound its rate: the share of its tokens with the full model's prediction (Eq. 9)."""
-        rows = torch.nonzero(self._alive[index]).flatten()
+        rows = torch.nonzero(self._possible[index]).flatten()
         if len(rows):
             predicted = self._probe.predict(self._branches[index, rows.to(self._branches.device)])
-            self._alive[index, rows] = predicted == self.target[rows]
-            self._refute(self._probe.token_logits(self._branches, predicted.unique()))
+            self._possible[index, rows] = predicted == self.target[rows]
+            # the new predictions may show mismatches of the other branches, too
+            self._mark_mismatches(self._probe.token_logits(self._branches, predicted.unique()))
 
     def leaders(self, value: Callable[[int, float], float], count: int) -> list[int]:
-        """Settle and return the `count` branches of highest value(index, rate), best first, lower index among equals.
+        """Return the `count` branches of highest value(index, rate), best first, lower index among equals; settle them.
 
         Args:
             value: score of a branch; it must not fall as the rate rises.
         """
         settled: set[int] = set()
-        while True:  # until the highest bounds belong to settled branches; as value is monotone, no other can beat them
+        # settle the best bounds until all of them are rates: as value does not fall, no other branch can beat them
+        while True:
             values = [value(i, bound) for i, bound in enumerate(self.bounds())]
             top = sorted(range(len(values)), key=values.__getitem__, reverse=True)[:count]
             unsettled = next((i for i in top if i not in settled), None)
@@ -89,8 +92,8 @@ class Branch:
     hidden: Tensor
 
 
-def weights(latency: Latency, context: float, cap: int | None) -> tuple[int, int]:
-    """Return integer weights (w_attn, w_mlp): 1 for the cheaper kind, the rounded ratio for the other (§3.4)."""
+def integer_weights(latency: Latency, context: float, cap: int | None) -> tuple[int, int]:
+    """Return weights (w_attn, w_mlp): 1 for the faster kind, the rounded ratio of their times for the other (§3.4)."""
     attn, mlp = latency.attn_ms(context), latency.t_mlp_ms
     ratio = max(1, round(max(attn, mlp) / min(attn, mlp)))
     heavy = ratio if cap is None else min(ratio, cap)
@@ -98,7 +101,7 @@ def weights(latency: Latency, context: float, cap: int | None) -> tuple[int, int
 
 
 def n_columns(budget: float, weights: tuple[int, int], n_sub: int) -> int:
-    """Return the number of skipped weights 0, 1, ... within a budget, a share of the weight of n_sub = 2L sublayers."""
+    """Return the number of skipped weights 0, 1, ... within a budget, a share of the weight of all n_sub sublayers."""
     return int(budget * sum(weights) * n_sub / 2) + 1
 
 
@@ -106,23 +109,23 @@ def n_columns(budget: float, weights: tuple[int, int], n_sub: int) -> int:
 class Knapsack:
     """The dynamic programme over (sublayer, skipped weight), all weights of a row at once (§3.4, App. C).
 
-    g[b, j] is the stream of r tokens after sublayers 0 .. b-1 in the best branch of skipped weight j. X[b] is the full
-    model's stream entering sublayer b, and w the weight of sublayer b. Then
+    Row b, column j of its table: g[b, j] is the stream of r tokens after sublayers 0 .. b-1, in the best branch that
+    skips weight j. X[b] is the full model's stream that enters sublayer b, f_b is sublayer b, and w its weight. Then
 
-        g[b+1, j] = whichever of f_b(g[b, j]) (execute) and g[b, j - w] (skip) has the higher mean cosine to X[b+1].
+        g[b+1, j] = argmax_s mean cos(s, X[b+1]) over s = f_b(g[b, j]) (execute) and s = g[b, j - w] (skip).
 
-    Ties execute, and a branch with a cosine below `min_similarity` is dropped. g[b, 0] = X[b] needs no computation. A
+    Ties execute. A branch with a cosine below `min_similarity` is dropped. g[b, 0] = X[b] is known without a pass. A
     branch attends to the committed prefix and to its own r tokens. Cosines are computed in float32.
 
     Args:
-        states: [2L+1, r, d] float32, X: the full model's stream entering each sublayer, and the one after the last.
+        states: X, [2L+1, r, d] float32: the full model's stream that enters each sublayer, and the one after the last.
         prefix_len: committed rows before the r tokens.
         weights: (w_attn, w_mlp).
         budget: skipped weight allowed, as a share of the total.
         min_similarity: τ, branches with a smaller mean cosine are dropped.
         strict: drop branches with a mean cosine equal to τ, too.
         protect: never skip a sublayer of the first and the last block.
-        dtype: dtype of the streams that the model runs on.
+        dtype: dtype of the model's streams.
     """
 
     states: Tensor
@@ -139,24 +142,28 @@ class Knapsack:
         n_sub = self.states.shape[0] - 1
         width = n_columns(self.budget, self.weights, n_sub)
         protected = 2 if self.protect else 0
-        # a row: skipped weights j with a branch, ascending, and the branches' streams [len(columns), r, d]
-        columns, toward = np.zeros(1, dtype=np.int64), directions(self.states)
-        hidden = self.states[protected].to(self.dtype)[None]
+        # the present row: columns j with a branch, ascending; their streams [len(columns), r, d]; their cosines.
+        # The first row has column 0 alone, the full model's stream: a protected first block executes
+        columns, hidden = np.zeros(1, dtype=np.int64), self.states[protected].to(self.dtype)[None]
+        cosines = np.ones(1, dtype=np.float32)
+        full_directions = directions(self.states)
         skips = np.zeros((n_sub, width), dtype=bool)  # whether cell (b + 1, j) skips sublayer b, for the backtracking
-        scores = np.ones(1, dtype=np.float32)
         for b in range(protected, n_sub):
             executed = self._execute(probe, b, hidden, columns)
-            weight = self.weights[b % 2] if b < n_sub - protected else width  # `width` exceeds every column: no skip
-            columns, hidden, skips[b], scores = self._row(columns, hidden, executed, toward[b + 1], weight, width)
+            # in the protected last block no skip fits: `width` is beyond every column
+            weight = self.weights[b % 2] if b < n_sub - protected else width
+            columns, hidden, skips[b], cosines = self._next_row(
+                columns, hidden, executed, full_directions[b + 1], weight, width
+            )
             if not len(columns):
                 return []
         return [
-            Branch(self._backtrack(skips, j), j, score, stream)
-            for j, score, stream in zip(columns.tolist(), scores.tolist(), hidden)
+            Branch(self._backtrack(skips, j), j, cosine, stream)
+            for j, cosine, stream in zip(columns.tolist(), cosines.tolist(), hidden)
         ]
 
     def _execute(self, probe: Probe, b: int, hidden: Tensor, columns: Columns) -> Tensor:
-        """Run sublayer b over every branch; column 0 is the full model, whose stream is known (App. C)."""
+        """Run sublayer b over every branch; the stream of column 0, the full model's, needs no pass (App. C)."""
         full_model = self.states[b + 1].to(self.dtype)[None]
         if columns[-1] == 0:
             return full_model
@@ -165,42 +172,52 @@ class Knapsack:
             executed[:1] = full_model
         return executed
 
-    def _row(
+    def _next_row(
         self, columns: Columns, hidden: Tensor, executed: Tensor, direction: Tensor, weight: int, width: int
     ) -> tuple[Columns, Tensor, NDArray[np.bool_], NDArray[np.float32]]:
-        """Return the next row: per skipped weight, the executed or the skipped branch, whichever has the higher cosine.
+        """Return row b + 1: for each column, the branch that executes sublayer b or the one that skips it.
+
+        Args:
+            columns, hidden: row b.
+            executed: [len(columns), r, d] streams of row b after sublayer b.
+            direction: [r, d] direction of X[b+1].
+            weight: w, weight of sublayer b.
+            width: number of columns.
 
         Returns:
-            Skipped weights with a branch, their streams, whether each weight [width] skips, and the branches' cosines.
+            Columns with a branch, the branches' streams, whether each column [width] skips, and the branches' cosines.
         """
-        empty = -np.inf
-        cosines = np.full((2, width), empty, dtype=np.float32)  # by weight: of the branch that executes, that skips
+        no_branch = -np.inf
+        # 1) cosines by column j: row 0 executes, from g[b, j]; row 1 skips, from g[b, j - w]
+        cosines = np.full((2, width), no_branch, dtype=np.float32)
         cosines[0, columns] = mean_cosine(executed, direction).cpu().numpy()
-        sources = columns[columns + weight < width]  # g[b, j - w] within the budget; the first ones, as columns ascend
+        sources = columns[columns + weight < width]  # a skip stays within the budget; as columns ascend, the first ones
         if len(sources):
             cosines[1, sources + weight] = mean_cosine(hidden[: len(sources)], direction).cpu().numpy()
-        too_far = cosines <= self.min_similarity if self.strict else cosines < self.min_similarity
-        cosines[too_far] = empty
+        dissimilar = cosines <= self.min_similarity if self.strict else cosines < self.min_similarity
+        cosines[dissimilar] = no_branch
+        # 2) the better of the two
         skip = cosines[1] > cosines[0]  # ties execute
         best = cosines.max(0)
-        survivors = np.flatnonzero(best > empty)
-        index = np.zeros(width, dtype=np.int64)  # of a weight's branch in this row
+        survivors = np.flatnonzero(best > no_branch)
+        # 3) their streams: first as if all executed, then those that skip
+        index = np.zeros(width, dtype=np.int64)  # column -> index of its branch in row b
         index[columns] = np.arange(len(columns))
         streams = executed.index_select(0, self._on_device(index[survivors]))
         skipping = np.flatnonzero(skip[survivors])
-        if len(skipping):  # these take the stream of weight j - w as it is
-            origins = hidden.index_select(0, self._on_device(index[survivors[skipping] - weight]))
-            streams.index_copy_(0, self._on_device(skipping), origins)
+        if len(skipping):
+            unchanged = hidden.index_select(0, self._on_device(index[survivors[skipping] - weight]))
+            streams.index_copy_(0, self._on_device(skipping), unchanged)
         return survivors, streams, skip, best[survivors]
 
     def _on_device(self, indices: Columns) -> Tensor:
         return torch.from_numpy(indices).to(self.states.device)
 
     def _backtrack(self, skips: NDArray[np.bool_], j: int) -> LayerSet:
-        """Return the set of the last row's branch of skipped weight j."""
+        """Return the layer set of the branch in the last row, column j."""
         skipped = []
         for b in range(len(skips) - 1, -1, -1):
-            if skips[b, j]:  # sublayer b is skipped: the branch comes from weight j - w
+            if skips[b, j]:  # sublayer b was skipped: the branch came from column j - w, else from column j
                 skipped.append(b)
                 j -= self.weights[b % 2]
         return LayerSet(len(skips) // 2, frozenset(skipped))

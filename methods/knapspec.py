@@ -34,7 +34,7 @@ import torch
 from torch import Tensor
 
 from methods.draft_stop import WindowedDraft
-from methods.knapsack import AcceptanceRates, Branch, Knapsack, weights
+from methods.knapsack import AcceptanceRates, Branch, Knapsack, integer_weights
 from methods.settings import DraftLen, DraftLenGrid, Name, ReusePrefix, StopBelow
 from ssd_bench.contract.generation import Estimate
 from ssd_bench.contract.layer_set import LayerSet
@@ -96,9 +96,9 @@ class KnapSpec(WindowedDraft):
         # the first step is not captured, as in the released code; after an event on the prompt the next is T steps on
         self._first_event = self.capture_steps + 1 if self._prompt_end is None else self._steps
         boundaries = tuple(range(2 * dims.n_layers + 1))
-        self._quiet = Taps() if self._prompt_end is None else Taps(prefill=boundaries, prompt_end=self._prompt_end)
-        self._listening = replace(self._quiet, verify=boundaries)
-        self.taps = self._quiet
+        self._idle_taps = Taps() if self._prompt_end is None else Taps(prefill=boundaries, prompt_end=self._prompt_end)
+        self._search_taps = replace(self._idle_taps, verify=boundaries)
+        self.taps = self._idle_taps
 
     def prepare(self, probe: Probe, samples: Sequence[Sample]) -> None:
         """Keep the probe for the search on the prompt; it has the latency profile."""
@@ -115,7 +115,7 @@ class KnapSpec(WindowedDraft):
     def propose(self, context: Context) -> LayerDraft | TokenTree:
         """Draft with the last chosen set; ask for states when a search event is near."""
         near = any(self._is_event(context.step + ahead) for ahead in range(self.capture_steps))
-        self.taps = self._listening if near else self._quiet
+        self.taps = self._search_taps if near else self._idle_taps
         if not (self._searched or self.warmup == "full"):
             return TokenTree((context.output[-1],), (-1,))
         draft = self._layer_set, self.draft_len, self.stop_below
@@ -153,8 +153,8 @@ class KnapSpec(WindowedDraft):
             length: committed positions, those tokens included.
         """
         window = self._window
-        read = length if window is None else window.positions(length)
-        w_attn, w_mlp = weights(probe.latency, read, self.weight_cap)
+        read = length if window is None else window.count_read(length)
+        w_attn, w_mlp = integer_weights(probe.latency, read, self.weight_cap)
         knapsack = Knapsack(
             states.float(),
             length - states.shape[1],

@@ -6,19 +6,19 @@ self-speculative decoding with its set over a few prompts. The result is the bes
 and search.ipynb of dilab-zju/self-speculative-decoding; its optimiser is bayes_opt's, as in `methods.bayesian`. KNN-SSD
 uses the same search per domain.
 
-Decided here:
+Decisions of this project:
 
-* `expected`, the default objective, is the speedup that realised drafts imply with the measured times of attention and
-  MLP. Unlike the paper's wall time (`wallclock`) it is deterministic and independent of other load on the machine. The
-  LM head is not in those times, so that sets that skip nearly everything look a little faster than they are;
-* both objectives decode greedily past EOS, whatever the run does, and reset γ for each prompt, as the released search;
-* the generator is seeded before every proposal with `random_state` and the number of points so far, so that an
-  interrupted search continues as if it had never stopped. Points proposed twice count twice (bayes_opt's version 1
-  ignores them); with `expected` a set is decoded only once;
-* every evaluation is stored at once (`ssd_bench.records.search_store`), under everything that determines its score:
-  model, weights, dtype, machine, task, settings and prompts. The run's seed and the budget are not among them: a
-  smaller budget reads the beginning of a search, a larger one continues it. `expected` keeps the latency profile of its
-  start.
+* The default objective is `expected`: the speedup of the decoded drafts at measured times of attention and MLP. Unlike
+  the paper's wall time (`wallclock`), it is deterministic and independent of other load on the machine. These times
+  leave out the LM head, so sets that skip nearly everything look a little faster than they are.
+* Both objectives decode greedily past EOS, whatever the run does, and reset γ for each prompt, as in the released code.
+* The random generator is seeded before every proposal with `random_state` and the number of points so far. So an
+  interrupted search continues as if it had never stopped. A point proposed twice counts twice (bayes_opt's version 1
+  ignores the second); with `expected` its set is decoded only once.
+* Every evaluation is stored immediately (`ssd_bench.records.search_store`). The key of a search has everything that
+  determines its scores: model, weights, dtype, machine, task, settings and prompts. The run's seed and the budget are
+  not in the key: a smaller budget reads the beginning of a search, a larger one continues it. A continued search keeps
+  the latency profile with which it started.
 """
 
 from __future__ import annotations
@@ -51,9 +51,9 @@ from ssd_bench.records import provenance, search_store
 from ssd_bench.records.search_store import Evaluation, SearchRecord
 from ssd_bench.settings import Range, Whole, settings
 
-KAPPA = 2.576  # of the upper confidence bound: bayes_opt's default (searching.py:84-85 sets none)
-VERSION = "layer_search-3"  # raised when the same settings propose or score sets differently
-LOG_SECONDS = 30  # between lines of progress in a log
+KAPPA = 2.576  # κ of the upper confidence bound: bayes_opt's default (searching.py:84-85 sets none)
+VERSION = "layer_search-3"  # part of the key of a search: raise it when proposals or scores change
+LOG_SECONDS = 30  # seconds between two lines of progress in a log
 
 
 @settings("method.search", frozen=True)
@@ -83,21 +83,21 @@ class SearchSettings:
         return DraftStop(self.draft_len, self.stop_below, self.target_rate, window=window)
 
     def check(self, n_layers: int) -> None:
-        """Refuse published sets that are unknown or for another model, before the weights load.
+        """Check the published sets in `init_sets` and `reuse`, before the weights load.
 
         Raises:
-            ConfigError: such a set, in `init_sets` or `reuse`.
+            ConfigError: a set that is unknown or for another number of blocks.
         """
         for name in self.init_sets:
             _published(name, n_layers, "method.search.init_sets")
         names = self.reuse.values() if isinstance(self.reuse, Mapping) else [self.reuse or ""]
         for name in names:
-            if "/" in name:
+            if "/" in name:  # a published set; names of searches have no slash
                 _published(name, n_layers, "method.search.reuse")
 
     @property
     def scoring(self) -> dict[str, Any]:
-        """Settings on which scores or the order of the points depend."""
+        """Settings on which the points or their scores depend."""
         names = ("objective", "new_tokens", "draft_len", "stop_below", "target_rate", "random_state")
         return {name: getattr(self, name) for name in names} | {"init_sets": list(self.init_sets)}
 
@@ -123,14 +123,14 @@ class Objective:
     ):
         self._settings, self._probe, self._prompts, self._window = settings, probe, prompts, window
         self._latency = latency or probe.latency
-        self._warm = settings.objective == "expected"
+        self._warm = settings.objective == "expected"  # whether a warm-up is done or not needed
 
     def __call__(self, layer_set: LayerSet) -> float:
         """Score a set; higher is better.
 
         Returns:
-            `expected`: tokens over their cost in target passes at the step's context (E(speedup) of SWIFT, with
-            measured times); 1 for drafts without a gain. `wallclock`: tokens per second, prefill included.
+            `expected`: the speedup over AR at the latency profile's times (SWIFT's E(speedup), with measured times); 1:
+            as fast as AR. `wallclock`: tokens per second, prefill included.
         """
         trial = _Trial(layer_set, self._settings.draft_stop(self._window))
         if not self._warm:  # the first decoding of a process is slower and does not count
@@ -145,19 +145,19 @@ class Objective:
             for generation in generations
             for step in generation.steps
         )
-        return expected_speedup(steps, partial(self._price, layer_set))
+        return expected_speedup(steps, partial(self._step_costs, layer_set))
 
-    def _price(self, layer_set: LayerSet, context: int, drafted: int) -> tuple[float, float]:
+    def _step_costs(self, layer_set: LayerSet, context: int, drafted: int) -> tuple[float, float]:
         """Return the times of an AR step and of a draft step in KnapSpec's latency model.
 
-        A verification takes one target pass, whatever its nodes, and only sublayers take time.
+        A verification takes one target pass, whatever its number of nodes, and only sublayers take time.
         """
         target = self._latency.target_ms(layer_set.n_layers, context)
         return target, target + drafted * self._latency.draft_ms(layer_set, context, self._window)
 
 
 class DraftedStep(NamedTuple):
-    """A step for a score: committed positions before it, drafted tokens, emitted tokens."""
+    """The counts of a step from which a score is computed: c before the step, drafted tokens, emitted tokens."""
 
     context_len: int
     draft_len: int
@@ -165,21 +165,21 @@ class DraftedStep(NamedTuple):
 
 
 def expected_speedup(steps: Iterable[DraftedStep], price: Callable[[int, int], tuple[float, float]]) -> float:
-    """Return the speedup that steps imply: the cost of their tokens with AR over the cost of the steps.
+    """Return the speedup over AR: the cost of the steps' tokens with AR, over the cost of the steps.
 
     Args:
-        price: function (context, drafted tokens) -> (cost of an AR step there, cost of a step with such a draft).
+        price: function (context, drafted tokens) -> (cost of an AR step, cost of a step with such a draft).
     """
     ar_cost = draft_cost = 0.0
     for context, drafted, emitted in steps:
-        ar_step, step = price(context, drafted)
-        ar_cost += emitted * ar_step  # AR takes one step per token
-        draft_cost += step
+        ar_step_cost, step_cost = price(context, drafted)
+        ar_cost += emitted * ar_step_cost  # AR takes one step per token
+        draft_cost += step_cost
     return ar_cost / draft_cost
 
 
 class _Trial(StoppedDraft):
-    """Self-SD's decoding with one layer set."""
+    """Self-SD's decoding with one layer set, as a method for `Probe.trial`."""
 
     name = "layer_search"
 
@@ -187,7 +187,7 @@ class _Trial(StoppedDraft):
         self._layer_set, self._stop = layer_set, stop
 
     def check(self, dims: ModelDims) -> None:
-        """Accept the model: the set was made for it."""
+        """Accept the model: the layer set is one of this model."""
 
 
 class Proposer:
@@ -209,7 +209,7 @@ class Proposer:
         self._scores.append(score)
 
     def propose(self) -> tuple[float, ...]:
-        """Propose the next point: a random one without any score, else that of the highest upper confidence bound."""
+        """Propose the next point: a random one at first, then the point of the highest upper confidence bound."""
         random = np.random.RandomState([self._seed, len(self._points)])
         if not self._points:
             return tuple(random.rand(self._dims).tolist())
@@ -219,13 +219,13 @@ class Proposer:
 def layer_set_of(point: Sequence[float]) -> LayerSet:
     """Return the set that skips the sublayers above 0.5 in a point of `Proposer` (searching.py:38-45)."""
     n_layers = len(point) // 2
-    chosen = [i for i, value in enumerate(point) if value > 0.5]
-    attn, mlp = [i for i in chosen if i < n_layers], [i - n_layers for i in chosen if i >= n_layers]
+    skipped = [i for i, value in enumerate(point) if value > 0.5]
+    attn, mlp = [i for i in skipped if i < n_layers], [i - n_layers for i in skipped if i >= n_layers]
     return LayerSet.skipping(n_layers, attn, mlp)
 
 
 def point_of(layer_set: LayerSet) -> tuple[float, ...]:
-    """Return the corner of the unit cube for a set: 1 for a skipped sublayer, in the order of `Proposer`."""
+    """Return the point of a set: 1 for a skipped sublayer, 0 for the others, in the order of `Proposer`."""
     kinds = (layer_set.skip_attn, layer_set.skip_mlp)
     return tuple(float(i in skipped) for skipped in kinds for i in range(layer_set.n_layers))
 
@@ -233,11 +233,11 @@ def point_of(layer_set: LayerSet) -> tuple[float, ...]:
 def search(
     settings: SearchSettings, probe: Probe, samples: Sequence[Sample], domain: str, window: Window | None = None
 ) -> SearchRecord:
-    """Search within the budget of the settings, or reuse a stored search.
+    """Run a search within the budget of the settings; continue or reuse a stored search with the same key.
 
     Args:
         samples: the prompts on which sets are scored.
-        domain: domain of the prompts, for the artifact's name and the table of searches.
+        domain: domain of the prompts, for the name of the search and the table of searches.
         window: positions that drafts read, in the search as in the run; None: all.
 
     Returns:
@@ -251,14 +251,14 @@ def search(
     count = max(1, len(settings.init_sets)) + settings.iterations
     budget = inf if settings.max_seconds is None else settings.max_seconds
     header = _header(settings, probe, prompts, domain, window)
-    with search_store.open_search(probe.origin.folder, f"{probe.origin.model}-{domain}", header) as artifact:
-        n_stored = len(artifact.evaluations)
-        objective = Objective(settings, probe, prompts, Latency(**artifact.header["latency"]), window)
-        if n_stored < count and artifact.seconds < budget:
-            _extend(artifact, settings, objective, n_layers, count, budget)
-    result, new = artifact.cut_to_budget(count, budget), max(0, len(artifact.evaluations) - n_stored)
-    use = {"name": result.name, "evaluations": len(result.evaluations), "new": new, "seconds": result.seconds}
-    probe.origin.searches.append(use)
+    with search_store.open_search(probe.origin.folder, f"{probe.origin.model}-{domain}", header) as record:
+        n_stored = len(record.evaluations)
+        objective = Objective(settings, probe, prompts, Latency(**record.header["latency"]), window)
+        if n_stored < count and record.seconds < budget:
+            _extend(record, settings, objective, n_layers, count, budget)
+    result, new = record.cut_to_budget(count, budget), max(0, len(record.evaluations) - n_stored)
+    entry = {"name": result.name, "evaluations": len(result.evaluations), "new": new, "seconds": result.seconds}
+    probe.origin.searches.append(entry)
     print(
         f"layer search {result.name}: score {result.best.score:.4f} ({settings.objective}) "
         f"after {len(result.evaluations)} evaluations in {result.seconds:.1f} s, {new} of them in this run "
@@ -293,11 +293,11 @@ def _published(name: str, n_layers: int, option: str) -> LayerSet:
 def _header(
     settings: SearchSettings, probe: Probe, prompts: list[list[int]], domain: str, window: Window | None
 ) -> dict[str, Any]:
-    """Return the artifact's header, with the content key of everything on which its scores depend."""
+    """Return the header of a search's record, with the content key of everything on which its scores depend."""
     origin = probe.origin
     latency = {name: value for name, value in asdict(probe.latency).items() if name not in ("points", "passes")}
     run = {name: getattr(origin, name) for name in ("model", "weights", "task", "dtype", "machine")}
-    # a measured profile belongs to the machine, which is in the key, and differs a little every time
+    # a measured profile is not in the key: it differs a little every time, and the machine is in the key
     given_latency = latency if probe.latency.source == "given" else None
     data = hashlib.sha256(json.dumps(prompts).encode()).hexdigest()
     scoring = settings.scoring
@@ -318,24 +318,25 @@ def _header(
 
 
 def _extend(
-    artifact: SearchRecord, settings: SearchSettings, objective: Objective, n_layers: int, count: int, budget: float
+    record: SearchRecord, settings: SearchSettings, objective: Objective, n_layers: int, count: int, budget: float
 ) -> None:
     """Add evaluations up to `count`, or until the budget of seconds is spent."""
     proposer = Proposer(n_layers, settings.random_state)
     scores: dict[LayerSet, float] = {}
-    for evaluation in artifact.evaluations:
+    for evaluation in record.evaluations:  # a continued search: the optimiser learns the stored scores first
         proposer.register(evaluation.point, evaluation.score)
         scores[evaluation.layer_set] = evaluation.score
-    firsts = [point_of(published_set(name, n_layers)) for name in settings.init_sets]
-    progress = _Progress(artifact, count)
-    while (done := len(artifact.evaluations)) < count and artifact.seconds < budget:
+    init_points = [point_of(published_set(name, n_layers)) for name in settings.init_sets]
+    progress = _Progress(record, count)
+    while (done := len(record.evaluations)) < count and record.seconds < budget:
         begin = time.perf_counter()
-        point = firsts[done] if done < len(firsts) else proposer.propose()
+        point = init_points[done] if done < len(init_points) else proposer.propose()
         layer_set = layer_set_of(point)
+        # different points may round to one set: `expected` gives it the same score again, `wallclock` measures anew
         score = scores.get(layer_set) if settings.objective == "expected" else None
         if score is None:
             score = scores[layer_set] = objective(layer_set)
-        artifact.add(Evaluation(point, layer_set, score, time.perf_counter() - begin))
+        record.add(Evaluation(point, layer_set, score, time.perf_counter() - begin))
         proposer.register(point, score)
         progress.update()
     progress.close()
@@ -344,25 +345,25 @@ def _extend(
 class _Progress:
     """Progress of a search: a bar on a terminal, a line every half minute in a log."""
 
-    def __init__(self, artifact: SearchRecord, count: int):
-        self._artifact, self._count, self._shown = artifact, count, time.perf_counter()
+    def __init__(self, record: SearchRecord, count: int):
+        self._record, self._count, self._last_line = record, count, time.perf_counter()
         terminal = sys.stderr.isatty()
-        label = f"layer search {artifact.name}"
-        self._bar = tqdm(total=count, initial=len(artifact.evaluations), desc=label, disable=not terminal)
+        label = f"layer search {record.name}"
+        self._bar = tqdm(total=count, initial=len(record.evaluations), desc=label, disable=not terminal)
 
     def update(self) -> None:
         """Show one more evaluation."""
-        best = f"best score {self._artifact.best.score:.4f}"
+        best = f"best score {self._record.best.score:.4f}"
         self._bar.set_postfix_str(best, refresh=False)
         self._bar.update()
         now = time.perf_counter()
-        if self._bar.disable and now - self._shown > LOG_SECONDS:
-            self._shown = now
-            done = len(self._artifact.evaluations)
-            left = self._artifact.seconds / done * (self._count - done)
-            line = f"[{done}/{self._count}] layer search {self._artifact.name}: {best}, {left:.0f} s left"
+        if self._bar.disable and now - self._last_line > LOG_SECONDS:
+            self._last_line = now
+            done = len(self._record.evaluations)
+            seconds_left = self._record.seconds / done * (self._count - done)
+            line = f"[{done}/{self._count}] layer search {self._record.name}: {best}, {seconds_left:.0f} s left"
             print(line, file=sys.stderr, flush=True)
 
     def close(self) -> None:
-        """Leave the bar as it is."""
+        """Close the bar and leave it on the terminal."""
         self._bar.close()

@@ -1,4 +1,4 @@
-"""Ledger: gains of drafting, costs of exploration, and the losses that are still allowed."""
+"""Ledger: gains of drafting, costs of exploration, and the loss that is still allowed."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from dataclasses import dataclass
 class Ledger:
     """Gains and costs of one stream of prompts, in AR steps.
 
-    Drafting and exploration together may lose `stake` steps plus a share `regret` of the output tokens. Exploration may
-    cost `stake` steps plus half of that share plus a share `profit` of the gain of layer sets and windows. The gain of
-    copied text does not pay for exploration, since it says nothing about layer sets.
+    Drafting and exploration together may lose `stake` steps plus a share `regret` of the output tokens. Exploration
+    alone may cost `stake` steps plus half that share of the output tokens, plus a share `profit` of the gain of layer
+    sets and windows. The gain of copied text does not pay for exploration, since it says nothing about layer sets.
 
     Attributes:
         tokens: output tokens so far.
-        gain: emitted tokens of all draft steps minus their time (AR would have taken one step per token).
+        gain: emitted tokens of all draft steps minus their time; AR would have taken one step per token.
         layer_gain: the part of `gain` from steps with a layer set or window.
         explored: cost of evaluations and searches.
         searches: searches so far.
@@ -32,12 +32,12 @@ class Ledger:
     searches: int = 0
     failures: int = 0
 
-    def ruined(self) -> bool:
+    def is_exhausted(self) -> bool:
         """Return whether the allowed loss is used up."""
         return self.gain - self.explored < -self._allowance()
 
     def credit(self) -> float:
-        """Return the AR steps that exploration may cost now."""
+        """Return the AR steps that exploration may cost now: within its own budget and the allowed loss."""
         budget = self.stake + self.regret / 2 * self.tokens + self.profit * max(0.0, self.layer_gain)
         return min(budget, self._allowance() + self.gain) - self.explored
 

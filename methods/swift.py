@@ -13,11 +13,11 @@ Where the paper and its code (hemingkx/SWIFT @ 88caed7) differ or leave somethin
 * the initial set skips every other block whatever r is, and never gets a score, so the first candidate with any match
   replaces it: `score_initial` makes it the first candidate;
 * the code scores the first γ+1 tokens of an output, the paper does not say which: `window`;
-* the paper can be read as starting anew with every prompt; the code never does, and compares matchness across prompts:
-  `reset`. `on_shift` is in neither: it starts anew when the acceptance rate of a prompt is more than `shift_drop` below
-  its mean over the prompts since the last start;
+* the paper can be read as restarting the search with every prompt; the code never does, and compares matchness across
+  prompts: `reset`. `on_shift` is in neither: it restarts the search when the acceptance rate of a prompt is more than
+  `shift_drop` below its mean over the prompts since the last start;
 * the paper lowered r of a model from 0.5 to 0.4 for α < 0.7 (footnote 3), which the code does not do: `reduce_below`
-  lowers r by 0.1 and starts anew after a prompt with a lower α whose search is over.
+  lowers r by 0.1 and restarts the search, after a prompt whose α is below this value and whose search has ended.
 
 Ablations of Table 8: `stop_below=0` (no early stopping), `k_set=chain` (no dynamic verification), `max_steps=0` (no
 optimisation). As in the code, the search ends after more than S candidates or more than `patience` without progress.
@@ -49,7 +49,7 @@ from ssd_bench.cost.tpt import tpt
 from ssd_bench.errors import ConfigError
 from ssd_bench.settings import Count, Range, Rate, Share, Whole, settings
 
-KAPPA = 2.5  # of the upper confidence bound (inference_swift.py:293-295)
+KAPPA = 2.5  # κ of the upper confidence bound (inference_swift.py:293-295)
 REDUCTION = 0.1  # step by which r is lowered: 0.5 to 0.4 (§C.2)
 
 
@@ -60,11 +60,11 @@ class MatchnessSearch:
     Attributes:
         layer_set: z_best, the set that drafts.
         best: matchness of z_best; 0 before the first score above 0.
-        steps: o, scored candidates.
-        stale: scored candidates since the last better one.
+        steps: o, number of scored candidates.
+        stale: number of candidates scored since the best one.
         active: whether candidates are still scored.
-        alpha_sum, prompts: sum of the acceptance rates of the prompts since the start, and their number.
-        points, scores: candidates as points of the unit cube, and their matchness, for the Gaussian process.
+        alpha_sum, prompts: sum of the acceptance rates of the prompts since the start of the search, and their number.
+        points, scores: scored candidates as points of the unit cube, and their matchness, for the Gaussian process.
     """
 
     layer_set: LayerSet
@@ -128,7 +128,7 @@ class SWIFT(WindowedDraft):
         self._widths = widths(self.k_set, self.mode)
 
     def check(self, dims: ModelDims) -> None:
-        """Set what depends on the model, and start the search.
+        """Set the candidates' sublayers, their number and the initial set for this model, and start the search.
 
         Raises:
             ConfigError: a model without a block between the first and the last.
@@ -139,37 +139,38 @@ class SWIFT(WindowedDraft):
         by_size = 0.45 if dims.n_params < 30e9 else 0.5
         self._ratio = by_size if self.skip_ratio is None else self.skip_ratio
         inner = range(1, n_layers - 1)
-        # the code's order, which decides between equal coordinates of a suggestion
+        # in the order of the released code, which breaks ties between equal coordinates of a suggestion
         self._sublayers = [2 * block for block in inner] + [2 * block + 1 for block in inner]
         uniform = inner[::2]
         self._initial = LayerSet.skipping(n_layers, attn=uniform, mlp=uniform)
-        self._bits = np.random.PCG64(self.seed)
-        self._random = np.random.RandomState(self._bits)
-        self._begin()
-        self._accepted = self._drafted = self._seen = 0
+        self._bit_generator = np.random.PCG64(self.seed)
+        self._random = np.random.RandomState(self._bit_generator)
+        self._start_search()
+        self._accepted = self._drafted = self._n_prompts = 0
 
     def prepare(self, probe: Probe, samples: Sequence[Sample]) -> None:
-        """Import the modules of the first suggestion now, so that the import counts for no prompt."""
+        """Import the modules of the first suggestion now, so that no prompt's time includes the import."""
         if self.bayes_interval and self.max_steps:
             importlib.import_module("sklearn.gaussian_process")
 
     def start(self, prefill: Prefill) -> None:
-        """Decide by the last prompt's acceptance rate whether the search starts anew."""
-        self._seen += 1
-        if frozen := self.search_prompts is not None and self._seen > self.search_prompts:
+        """Begin a prompt; restart the search first if the last prompt's acceptance rate or `reset` asks for it."""
+        self._n_prompts += 1
+        frozen = self.search_prompts is not None and self._n_prompts > self.search_prompts
+        if frozen:
             self._search.active = False
         restart = self.reset == "on_instance" and not frozen
         if self._drafted and not frozen:
-            search, alpha = self._search, self._accepted / self._drafted
+            search, alpha = self._search, self._accepted / self._drafted  # α of the last prompt
             if self.reduce_below is not None and not search.active and alpha < self.reduce_below:
-                restart = self._reduce() or restart
+                restart = self._lower_ratio() or restart
             if self.reset == "on_shift" and search.prompts:
                 restart = restart or alpha < search.alpha_sum / search.prompts - self.shift_drop
             search.alpha_sum += alpha
             search.prompts += 1
         if restart:
-            self._begin()
-        self._committed: list[int] = []
+            self._start_search()
+        self._committed: list[int] = []  # output tokens of this prompt in the cache
         self._accepted = self._drafted = 0
 
     def propose(self, context: Context) -> LayerDraft:
@@ -189,10 +190,10 @@ class SWIFT(WindowedDraft):
         self._committed += [tree.tokens[node] for node in verification.path]
         self._accepted += len(verification.path) - 1
         self._drafted += tree.draft_len
-        scored = len(self._committed) > self.context_window + 1 and (verification.step - 1) % self.opt_interval == 0
-        if not (search.active and scored):
+        due = len(self._committed) > self.context_window + 1 and (verification.step - 1) % self.opt_interval == 0
+        if not (search.active and due):
             return None
-        self._score_one(verification.length, probe)
+        self._score_candidate(verification.length, probe)
         if not search.best:
             return None
         latency, length, window = probe.latency, verification.length, self._window
@@ -203,75 +204,80 @@ class SWIFT(WindowedDraft):
 
     def state(self) -> bytes:
         """Return the search, r, the random generator, and the counts for the next prompt, as an npz file."""
-        kept = asdict(self._search) | {
+        saved = asdict(self._search) | {
             "layer_set": sorted(self._search.layer_set.skipped),
             "ratio": self._ratio,
-            "bits": self._bits.state,
+            "bits": self._bit_generator.state,
             "accepted": self._accepted,
             "drafted": self._drafted,
-            "seen": self._seen,
+            "seen": self._n_prompts,
         }
-        points, scores = (np.array(kept.pop(name)) for name in ("points", "scores"))
+        points, scores = (np.array(saved.pop(name)) for name in ("points", "scores"))
         file = io.BytesIO()
-        np.savez_compressed(file, points=points, scores=scores, rest=np.array(json.dumps(kept)))
+        np.savez_compressed(file, points=points, scores=scores, rest=np.array(json.dumps(saved)))
         return file.getvalue()
 
     def restore(self, state: bytes) -> None:
-        """Continue from what `state` returned."""
+        """Continue from a value of `state`."""
         with np.load(io.BytesIO(state)) as file:
-            points, scores, kept = list(file["points"]), file["scores"].tolist(), json.loads(file["rest"].item())
-        self._ratio, self._bits.state = kept.pop("ratio"), kept.pop("bits")
-        self._accepted, self._drafted, self._seen = (kept.pop(key) for key in ("accepted", "drafted", "seen"))
-        layer_set = LayerSet(self._initial.n_layers, frozenset(kept.pop("layer_set")))
-        self._search = MatchnessSearch(layer_set, points=points, scores=scores, **kept)
+            points, scores, saved = list(file["points"]), file["scores"].tolist(), json.loads(file["rest"].item())
+        self._ratio, self._bit_generator.state = saved.pop("ratio"), saved.pop("bits")
+        self._accepted, self._drafted, self._n_prompts = (saved.pop(key) for key in ("accepted", "drafted", "seen"))
+        layer_set = LayerSet(self._initial.n_layers, frozenset(saved.pop("layer_set")))
+        self._search = MatchnessSearch(layer_set, points=points, scores=scores, **saved)
 
-    def _begin(self) -> None:
+    def _start_search(self) -> None:
         self._search = MatchnessSearch(self._initial, active=self.max_steps > 0)
 
-    def _count(self, ratio: float) -> int:
+    def _n_skipped(self, ratio: float) -> int:
         """Return the number of sublayers that a candidate skips."""
         return int(len(self._sublayers) * ratio)
 
-    def _reduce(self) -> bool:
-        """Lower r if a candidate still skips at least one sublayer; return whether r was lowered."""
+    def _lower_ratio(self) -> bool:
+        """Lower r unless candidates would then skip no sublayer; return whether r was lowered."""
         lower = round(self._ratio - REDUCTION, 6)
-        if self._count(lower) < 1:
+        if self._n_skipped(lower) < 1:
             return False
         self._ratio = lower
         return True
 
-    def _score_one(self, length: int, probe: Probe) -> None:
+    def _score_candidate(self, length: int, probe: Probe) -> None:
         """Score the next candidate on the context window, and make it the best set if it is better.
 
         Args:
             length: committed positions, prompt and output.
         """
         search = self._search
-        at = 0 if self.window == "first" else len(self._committed) - self.context_window - 1
-        tokens = self._committed[at : at + self.context_window + 1]
-        point, layer_set = self._candidate()
-        score = matchness(layer_set, tokens, length - len(self._committed) + at, probe)
+        # 1) score: the share of the window's γ tokens after the first that the candidate predicts
+        first = 0 if self.window == "first" else len(self._committed) - self.context_window - 1
+        tokens = self._committed[first : first + self.context_window + 1]
+        point, layer_set = self._next_candidate()
+        score = matchness(layer_set, tokens, length - len(self._committed) + first, probe)
+        # 2) keep the best set
         search.steps += 1
         if score > search.best:
             search.layer_set, search.best, search.stale = layer_set, score, 0
         else:
             search.stale += 1
-        over = search.best > self.max_score or search.stale > self.patience or search.steps > self.max_steps
-        if over:
+        # 3) end the search, or remember the point for the Gaussian process
+        if search.best > self.max_score or search.stale > self.patience or search.steps > self.max_steps:
             search.active = False
             search.points, search.scores = [], []
         else:
             search.points.append(point)
             search.scores.append(score)
 
-    def _candidate(self) -> tuple[NDArray[np.float64], LayerSet]:
-        """Return the next set to score, and its point: 1 for skipped sublayers, or the suggestion unchanged."""
+    def _next_candidate(self) -> tuple[NDArray[np.float64], LayerSet]:
+        """Return the next set to score, and its point for the Gaussian process.
+
+        The point of a random set is 1 for skipped sublayers and 0 for the others; a suggested point stays as it is.
+        """
         search, n = self._search, len(self._sublayers)
         if self.score_initial and not search.steps:
             skipped = self._initial.skipped
             return np.array([float(i in skipped) for i in self._sublayers]), self._initial
-        count = self._count(self._ratio)
-        if self.bayes_interval and (search.steps + 1) % self.bayes_interval == 0:
+        count = self._n_skipped(self._ratio)
+        if self.bayes_interval and (search.steps + 1) % self.bayes_interval == 0:  # every β-th candidate
             scored = search.points, search.scores
             point = suggest(*scored, self._random, KAPPA) if search.points else self._random.rand(n)
             chosen = np.argsort(-point, kind="stable")[:count]  # the largest coordinates, so that r holds

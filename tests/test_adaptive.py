@@ -207,9 +207,9 @@ def test_the_choice_is_the_grids_best_and_never_below_ar(seed: int) -> None:
     profile = latency(rng.choice([0.0, 1.0, 8.0]), rng.choice([0.0, 0.1, 0.5]))
     for arm in method._arms:
         arm.counts = np.array([[rng.random() for _ in range(5)], [5 * rng.random() for _ in range(5)]])
-        arm.tried = rng.random() < 0.8
+        arm.evaluated = rng.random() < 0.8
     method.start(Prefill([1] * 30, None))
-    method._use(profile)
+    method._set_latency(profile)
     method._plan(30)
     costs = Costs(profile, LAYERS, 30, 5, method.reuse_prefix, 3)
     best = {}
@@ -218,12 +218,15 @@ def test_the_choice_is_the_grids_best_and_never_below_ar(seed: int) -> None:
         rates = throughput(arm.counts[None], *sets)[0]
         cells = {(t, g): rates[t, g - 1] for t in range(5) for g in range(1, 6)}
         best[arm] = max(cells.items(), key=lambda item: item[1])
-    top, bar = max((best[arm][1] for arm in best if arm.tried), default=0.0), (1 + method.margin) / costs.ar_ms
+    top, bar = max((best[arm][1] for arm in best if arm.evaluated), default=0.0), (1 + method.margin) / costs.ar_ms
     choice = method._choice
     assert (choice is None) == (top <= bar)
     if choice is not None:
         threshold = choice.draft.stop_below and [0.3, 0.5, 0.7, 0.85].index(choice.draft.stop_below) + 1
-        assert choice.arm.tried and best[choice.arm] == ((threshold, choice.draft.max_len), pytest.approx(choice.rate))
+        assert choice.arm.evaluated and best[choice.arm] == (
+            (threshold, choice.draft.max_len),
+            pytest.approx(choice.rate),
+        )
         assert choice.rate > bar and choice.rate * (1 + method.margin) >= top
 
 
@@ -300,7 +303,7 @@ def test_a_search_that_brings_something_is_no_failure() -> None:
     play = Play(method, FakeProbe(CHEAP, agrees=True), rate=1.0)
     for _ in range(100):
         play.step()
-    assert method._ledger.searches and any(arm.born and arm.layer_set in play.sets for arm in method._arms)
+    assert method._ledger.searches and any(arm.search_number and arm.layer_set in play.sets for arm in method._arms)
     assert method._ledger.failures < method._ledger.searches
 
 
@@ -310,7 +313,7 @@ def test_a_search_adds_candidates_of_the_knapsack(decoders: Load) -> None:
     probe.latency = latency(0.5)
     method = ready(rows=4, min_similarity=-1.0, shortlist=2, selected=0.5)
     method.start(Prefill([1], None))
-    method._use(probe.latency)
+    method._set_latency(probe.latency)
     given = len(method._arms)
     method._search(states, 15, probe)
     found = method._arms[given:]
@@ -320,7 +323,7 @@ def test_a_search_adds_candidates_of_the_knapsack(decoders: Load) -> None:
     for arm in found:
         matches = probe.predict(candidates[arm.layer_set].hidden) == probe.predict(states[-1])
         added = arm.counts - method._prior.counts
-        assert not arm.tried and arm.born == 1 and added.sum() == pytest.approx(0.5 * 4)
+        assert not arm.evaluated and arm.search_number == 1 and added.sum() == pytest.approx(0.5 * 4)
         assert added[1].sum() == pytest.approx(0.5 * int(matches.sum()))
     method._search(states, 15, probe)
     sets = [arm.layer_set for arm in method._arms if arm.window is None]
@@ -362,9 +365,9 @@ def test_windows_are_for_long_contexts() -> None:
     profile = Latency(1.0, 0.01, 1.0)  # attention over 512 positions takes 6 ms, over 4,096 takes 42
     method = ready(windows=[[4, 508]], exits=[0.5], uniform=[], margin=0.0)
     method.start(Prefill([1] * 30, None))
-    method._use(profile)
+    method._set_latency(profile)
     for arm in method._arms:
-        arm.counts, arm.tried = arm.counts + np.array([[0.0], [50.0]]), True
+        arm.counts, arm.evaluated = arm.counts + np.array([[0.0], [50.0]]), True
     method._plan(1000)
     assert method._choice is not None and method._choice.draft.window is None and len(method._arms) == 2
     method._arms[0].counts = method._prior.counts * [[50], [1]]
@@ -375,7 +378,7 @@ def test_windows_are_for_long_contexts() -> None:
     for _ in range(2):
         method._plan(4096)
         derived = [arm for arm in method._arms if arm.derived]
-        assert [(arm.layer_set, arm.window, arm.tried) for arm in derived] == [
+        assert [(arm.layer_set, arm.window, arm.evaluated) for arm in derived] == [
             (method._arms[0].layer_set, Window(4, 508), False)
         ]
 

@@ -83,7 +83,7 @@ def test_nothing_is_searched_after_the_end(name: str, decoders: Load) -> None:
 def test_what_lasts_goes_on_learning(decoders: Load) -> None:
     """A search whose state outlives the prompt looks at a candidate after its last step, too."""
     method, scored = SWIFT(context_window=4, max_score=1.0), []
-    observe, score = method.observe, method._score_one
+    observe, score = method.observe, method._score_candidate
 
     def noting(verification: Verification, probe: Probe) -> Estimate | None:
         before = len(scored)
@@ -96,7 +96,7 @@ def test_what_lasts_goes_on_learning(decoders: Load) -> None:
         score(length, probe)
 
     last: list[tuple[bool, bool]] = []
-    method.observe, method._score_one = noting, scoring  # type: ignore[method-assign]
+    method.observe, method._score_candidate = noting, scoring  # type: ignore[method-assign]
     decode(decoders(), method, [3, 5, 8, 13], 12)
     assert last[-1] == (True, True)
 

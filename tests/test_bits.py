@@ -11,7 +11,7 @@ from torch import Tensor
 from ssd_bench.contract.tree import TokenTree
 from ssd_bench.model.arithmetic import LEVELS, available_levels
 from ssd_bench.model.backends.cpu import native_problem
-from ssd_bench.model.decoder import NOTHING, Decoder, Pass
+from ssd_bench.model.decoder import NO_ROWS, Decoder, Pass
 from ssd_bench.model.kv_cache import KVCache
 from tests.conftest import LAYERS, VOCAB
 
@@ -106,7 +106,7 @@ def test_a_branch_is_a_chain(prefix: int, decoder: Decoder) -> None:
     for branches, r in ((1, 1), (3, 1), (40, 7), (2, 70)):
         streams = decoder.embed(tokens(branches * r, branches)).view(branches, r, -1)
         for i in decoder.all_sublayers:
-            together = decoder.branches(i, streams, cache, prefix)
+            together = decoder.run_branches(i, streams, cache, prefix)
             for b in {0, branches // 2, branches - 1}:
                 alone, _ = decoder.run(Pass((i,), streams[b].clone(), prefix), cache)
                 assert torch.equal(together[b], alone)
@@ -124,11 +124,11 @@ def test_a_pass_has_the_same_bits_on_any_number_of_threads(decoder: Decoder) -> 
             torch.set_num_threads(threads)
             made[threads] = []
             passes = (
-                (1, None, NOTHING),
-                (9, None, NOTHING),
+                (1, None, NO_ROWS),
+                (9, None, NO_ROWS),
                 (9, None, (4, 200)),
-                (40, tree, NOTHING),
-                (LONG, None, NOTHING),
+                (40, tree, NO_ROWS),
+                (LONG, None, NO_ROWS),
             )
             for n, descent, unread in passes:
                 what = Pass(decoder.all_sublayers, tokens(n), prefix, descent, taps, unread=unread)

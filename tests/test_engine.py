@@ -22,7 +22,7 @@ from ssd_bench.contract.tree import TokenTree, comb
 from ssd_bench.engine.engine import SCRATCH, Engine
 from ssd_bench.engine.lossless import LOGIT_TOLERANCE, Verdict, classify, tolerance
 from ssd_bench.engine.probe import ModelProbe
-from ssd_bench.engine.sampling import COLDEST, Decoding, verify_greedy, verify_sampled, warp
+from ssd_bench.engine.sampling import LOWEST_TEMPERATURE, Decoding, verify_greedy, verify_sampled, warp
 from ssd_bench.errors import ConfigError
 from ssd_bench.model.backends.cpu import native_problem
 from ssd_bench.model.decoder import Decoder
@@ -262,9 +262,9 @@ def test_warp_by_hand() -> None:
     [
         ({"top_p": 1e-300}, 1),
         ({"top_k": 1}, 1),
-        ({"temperature": COLDEST, "top_p": 1e-300}, 1),
+        ({"temperature": LOWEST_TEMPERATURE, "top_p": 1e-300}, 1),
         ({"temperature": 1e300, "top_k": 1}, 1),
-        ({"temperature": COLDEST}, None),
+        ({"temperature": LOWEST_TEMPERATURE}, None),
         ({"temperature": 1e300, "top_k": 10**30}, 4),
         ({"top_p": 1 - 1e-16, "top_k": 2}, None),
     ],

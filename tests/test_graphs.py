@@ -26,7 +26,7 @@ from ssd_bench.model.backend import Backend, select
 from ssd_bench.model.backends import graphs
 from ssd_bench.model.backends.graphs import GraphDecoder
 from ssd_bench.model.checkpoint import Checkpoint
-from ssd_bench.model.decoder import NOTHING, Decoder, Pass
+from ssd_bench.model.decoder import NO_ROWS, Decoder, Pass
 from ssd_bench.model.kv_cache import KVCache
 from tests.conftest import LAYERS, VOCAB
 
@@ -76,7 +76,7 @@ def everything(decoder: Decoder) -> Iterator[Tensor]:
     yield decoder.logits(decoder.run(Pass(every[3:], streams, cache.length), cache)[0])
     branches = torch.randn(5, 3, decoder.arch.width, generator=torch.Generator().manual_seed(2))
     for i in (0, 1):
-        yield decoder.branches(i, branches.to(decoder.weights.dtype), cache, cache.length)
+        yield decoder.run_branches(i, branches.to(decoder.weights.dtype), cache, cache.length)
 
 
 @pytest.mark.parametrize("family", ["llama_bias", "qwen2", "qwen3"])
@@ -119,7 +119,7 @@ def _row_by_row(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("_row_by_row")
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-@pytest.mark.parametrize("unread", [NOTHING, (2, 7)])
+@pytest.mark.parametrize("unread", [NO_ROWS, (2, 7)])
 def test_a_nodes_bits_do_not_depend_on_the_others(
     unread: tuple[int, int], dtype: torch.dtype, interpreted: Callable[..., Decoder]
 ) -> None:

@@ -15,7 +15,7 @@ from omegaconf import OmegaConf
 from torch import Tensor
 
 from methods.ar import AR
-from methods.knapsack import AcceptanceRates, Branch, Knapsack, weights
+from methods.knapsack import AcceptanceRates, Branch, Knapsack, integer_weights
 from methods.knapspec import Choice, KnapSpec
 from methods.similarity import directions, mean_cosine
 from ssd_bench.contract.generation import Generation
@@ -190,10 +190,10 @@ def test_tpt_properties() -> None:
 
 
 def test_integer_weights() -> None:
-    assert weights(Latency(1.0, 0.01, 1.0), 100, None) == (2, 1)
-    assert weights(Latency(3.4, 0.0, 1.0), 100, None) == (1, 3)
-    assert weights(Latency(1.0, 0.0, 9.0), 100, 5) == (5, 1)
-    assert weights(Latency(1.2, 0.0, 1.0), 100, None) == (1, 1)
+    assert integer_weights(Latency(1.0, 0.01, 1.0), 100, None) == (2, 1)
+    assert integer_weights(Latency(3.4, 0.0, 1.0), 100, None) == (1, 3)
+    assert integer_weights(Latency(1.0, 0.0, 9.0), 100, 5) == (5, 1)
+    assert integer_weights(Latency(1.2, 0.0, 1.0), 100, None) == (1, 1)
 
 
 def generate(decoder: Decoder, method: KnapSpec | AR, new: int = 40, eos: frozenset[int] = frozenset()) -> Generation:

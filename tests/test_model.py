@@ -98,12 +98,12 @@ def test_branches_equal_separate_forwards(prefix: int, decoders: Load) -> None:
         decoder.prefill(tokens(prefix), cache)
     streams = torch.randn(5, 4, 32, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
     for i in range(2 * LAYERS):
-        together = decoder.branches(i, streams, cache, prefix)
+        together = decoder.run_branches(i, streams, cache, prefix)
         for b in range(5):
             alone, _ = decoder.run(Pass([i], streams[b].clone(), prefix), cache)
             assert torch.allclose(together[b], alone)
         order = torch.tensor([3, 0, 4])
-        assert torch.allclose(decoder.branches(i, streams[order], cache, prefix), together[order])
+        assert torch.allclose(decoder.run_branches(i, streams[order], cache, prefix), together[order])
 
 
 def test_branches_leave_cache_and_input_alone(decoders: Load) -> None:
@@ -112,7 +112,7 @@ def test_branches_leave_cache_and_input_alone(decoders: Load) -> None:
     decoder.prefill(tokens(10), cache)
     before, stream = [k.clone() for k in cache.keys], torch.randn(2, 3, 32, dtype=torch.float64)
     copy = stream.clone()
-    decoder.branches(2, stream, cache, 8)
+    decoder.run_branches(2, stream, cache, 8)
     assert torch.equal(stream, copy) and all(torch.equal(a, b) for a, b in zip(before, cache.keys))
 
 

@@ -91,7 +91,7 @@ def test_every_searched_set_has_its_size_and_spares_first_and_last_block(
 ) -> None:
     method = for_layers(n_layers, skip_ratio=ratio, bayes_interval=3)
     for _ in range(30):
-        point, layer_set = method._candidate()
+        point, layer_set = method._next_candidate()
         method._search.steps += 1
         method._search.points.append(point)
         method._search.scores.append(0.5)
@@ -121,7 +121,7 @@ def test_every_beta_th_candidate_is_suggested(monkeypatch: pytest.MonkeyPatch) -
     method._committed = [1] * 9
     sets = set()
     for _ in range(12):
-        method._score_one(12, None)  # type: ignore[arg-type]
+        method._score_candidate(12, None)  # type: ignore[arg-type]
         sets.add(method._search.layer_set)
     assert [n for n, _, _ in asked] == [3, 7, 11]
     points = asked[-1][1]
@@ -130,7 +130,7 @@ def test_every_beta_th_candidate_is_suggested(monkeypatch: pytest.MonkeyPatch) -
     assert set(rest.flatten()) == {0.0, 1.0} and (rest.sum(1) == 2).all()
     method._search.steps = 3
     # coordinates: attention of blocks 1 and 2, then their MLPs
-    assert method._candidate()[1] == LayerSet.skipping(LAYERS, attn=[2], mlp=[1])
+    assert method._next_candidate()[1] == LayerSet.skipping(LAYERS, attn=[2], mlp=[1])
 
 
 def test_suggestions_seek_what_scored_well() -> None:
@@ -323,7 +323,7 @@ def test_a_state_stays_small() -> None:
     """A record keeps one per prompt: 1000 points of 156 coordinates take less than 150 kB."""
     method = for_layers(80)
     for step in range(1000):
-        random_one = method._candidate()[0]
+        random_one = method._next_candidate()[0]
         method._search.points.append(np.random.RandomState(step).rand(156) if step % 25 == 24 else random_one)
         method._search.scores.append(0.5)
     assert len(method.state()) < 150_000
@@ -372,7 +372,7 @@ def test_r_falls_where_it_cannot_reach_the_acceptance_rate() -> None:
     method._search.active = False
     assert after(method, 0.7) == [False]
     assert after(method, 0.6) == [True] and method._ratio == 0.4
-    assert len(method._candidate()[1].skipped) == 62
+    assert len(method._next_candidate()[1].skipped) == 62
     for _ in range(9):
         method._search.active = False
         after(method, 0.1)

@@ -26,7 +26,7 @@ from ssd_bench.model.backend import Backend, select
 from ssd_bench.model.backends.cpu import native_problem
 from ssd_bench.model.backends.graphs import GraphDecoder
 from ssd_bench.model.checkpoint import Checkpoint
-from ssd_bench.model.decoder import NOTHING, Decoder, Pass
+from ssd_bench.model.decoder import NO_ROWS, Decoder, Pass
 from ssd_bench.model.kv_cache import KVCache
 from tests.conftest import LAYERS, SIZES, VOCAB, rope, save_model
 from tests.lossless import DIMS, check_greedy, check_sampled, decode
@@ -80,7 +80,7 @@ def test_a_window_is_the_first_and_the_last_positions(sinks: int, recent: int) -
         first, end = window.unread(prefix)
         read = [p for p in positions if not first <= p < end]
         assert read == sorted({*positions[:sinks], *positions[-recent:]})
-        assert window.positions(prefix + 1) == len(read) and 0 <= first <= end <= prefix
+        assert window.count_read(prefix + 1) == len(read) and 0 <= first <= end <= prefix
         assert ((first, end) == (0, 0)) == (len(read) == prefix + 1)
 
 
@@ -96,11 +96,11 @@ def test_every_drafted_token_has_a_window_of_its_own(decoders: Load, monkeypatch
     monkeypatch.setattr(Decoder, "run", noted)
     window = Window(2, 3)
     made = decode(decoders(), Windowed(window, max_len=3), list(range(3, 10)), 9)
-    expected = [(0, 7, NOTHING)]
+    expected = [(0, 7, NO_ROWS)]
     for step in made.steps:
         prefixes = range(step.context_len, step.context_len + step.draft_len)
         expected += [(prefix, 1, window.unread(prefix)) for prefix in prefixes]
-        expected.append((step.context_len, step.tree_nodes, NOTHING))
+        expected.append((step.context_len, step.tree_nodes, NO_ROWS))
     assert passes == expected and passes[1:4] == [(7, 1, (2, 5)), (8, 1, (2, 6)), (9, 1, (2, 7))]
     assert {step.window for step in made.steps} == {window}
 
@@ -178,7 +178,7 @@ def sources(checkpoints: dict[str, Path], tmp_path_factory: pytest.TempPathFacto
     return Sources({"grouped": checkpoints["llama"], "head norms": checkpoints["qwen3"], "multi-head": folder})
 
 
-def run(decoder: Decoder, cache: KVCache, tree: TokenTree, unread: tuple[int, int] = NOTHING) -> Tensor:
+def run(decoder: Decoder, cache: KVCache, tree: TokenTree, unread: tuple[int, int] = NO_ROWS) -> Tensor:
     """Return the logits of a tree after the prompt."""
     what = Pass(decoder.all_sublayers, torch.tensor(tree.tokens), PREFIX, tree, unread=unread)
     return decoder.logits(decoder.run(what, cache)[0])

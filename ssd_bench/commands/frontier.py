@@ -230,7 +230,7 @@ def costs(
     attn, mlp, rest_ms = machine.pass_ms(nodes, np.full_like(nodes, context))
     passes = n_layers * (attn + mlp) + rest_ms
     verify = passes + np.where(nodes > 1, machine.draft_start_ms, 0.0)
-    read = context if window is None else window.positions(context)
+    read = context if window is None else window.count_read(context)
     read_ms = machine.pass_ms(np.ones(1), np.full(1, read))[0][0]
     parts = (float(ms / passes[0]) for ms in (read_ms, mlp[0], machine.draft_rest_ms))
     return (*parts, tuple((verify / passes[0]).tolist()))  # type: ignore[return-value]

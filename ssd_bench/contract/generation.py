@@ -26,22 +26,25 @@ class Estimate:
 
 @dataclass
 class Step:
-    """One step of the trace; its times are in milliseconds and read when the prompt is finished.
+    """One step of the trace; times are in milliseconds, filled in after the prompt's last step.
 
     Attributes:
         index: 1-based; the prefill is step 0.
         context_len: c before the step.
-        layer_set: the sublayers that drafted; None if no sublayers did (the method proposed a tree).
+        layer_set: the sublayers that drafted; None for a tree that the method proposed.
         draft_len: k, candidates on the longest path.
         tree_nodes: nodes verified, root included.
-        accepted_len: m, accepted candidates that stayed in the output; the target's own token excluded.
-        emitted: tokens appended to the output.
-        stop_reason: why drafting ended: confidence, length (γ), eos, budget (no room left), none (not a layer draft).
+        accepted_len: m, accepted candidates in the output, without the bonus token.
+        emitted: number of tokens appended to the output.
+        stop_reason: why drafting ended: confidence, length (γ), eos, budget (end of output or context), or none (the
+            method proposed a tree).
         searched: whether a search chose the layer set, as in `LayerDraft`.
         estimate: the method's estimate after a search event in this step.
         window: the positions that the draft's attentions read; None: all.
-        marks: marks before the step and after proposal, draft, verification with commit, and observation.
-        draft_ms, verify_ms, policy_ms: times of drafting, of verification with commit, and of the method (overhead).
+        marks: the clock at the start and after each part: propose, draft, verify to commit, observe.
+        draft_ms: time of the draft.
+        verify_ms: time from verification to commit.
+        policy_ms: method overhead: `propose` and `observe`, in the first step also `start`.
     """
 
     index: int

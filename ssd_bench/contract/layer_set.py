@@ -1,4 +1,4 @@
-"""Layer sets: the sublayers of a model that run, of 2L (index 2i: attention of block i, 2i+1: its MLP)."""
+"""Layer sets: which of a model's 2L sublayers run (sublayer 2i is the attention of block i, 2i+1 its MLP)."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from ssd_bench.errors import ConfigError
 class LayerSet:
     """The sublayers that run in a forward pass; a skipped one leaves the residual stream unchanged.
 
-    Embedding, final norm and LM head always run. Frozen and hashable, so that a set is its own identity.
+    Embedding, final norm and LM head always run. Frozen and hashable: a set can be the key of a dictionary.
 
     Args:
         n_layers: L, number of blocks.
-        skipped: indices in [0, 2L) of the sublayers that do not run, in any collection.
+        skipped: indices in [0, 2L) of the sublayers that do not run; any collection.
     """
 
     n_layers: int
@@ -87,5 +87,5 @@ class LayerSet:
 
     @property
     def skip_ratio(self) -> float:
-        """r = |skipped| / 2L."""
+        """Skip ratio r = |skipped| / 2L."""
         return len(self.skipped) / (2 * self.n_layers)

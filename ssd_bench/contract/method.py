@@ -1,15 +1,16 @@
-"""The contract of a method: its inputs, its answers and the times that count as its own (types only).
+"""The contract between engine and method: the hooks of a method, their inputs and their answers (types only).
 
 The engine owns cache, clock, sampling, verification and trace. A method proposes candidates for one step and learns
 from their verification:
 
-    check(dims)                 before the weights load: refuse settings that cannot work with this model
-    prepare(probe, samples)     once per run: offline search or profiling; its cost is recorded separately
-    start(prefill)              once per prompt: reset the state of the last prompt, or keep it
-    propose(context)            once per step, timed as method overhead: draft with a layer set, or verify this tree
-    observe(verification, probe)  once per step, timed as method overhead: learn
+    check(dims)                   before the weights load: refuse settings that cannot work with this model
+    prepare(probe, samples)       once per run: offline search or profiling; its cost is recorded separately
+    start(prefill)                once per prompt: reset the state of the last prompt, or keep it
+    propose(context)              once per step: return a layer set to draft with, or a tree to verify
+    observe(verification, probe)  once per step: learn from the outcome
 
-A method is found by the `_target_` of its YAML file; no other file needs to name it.
+The times of `start`, `propose` and `observe` are method overhead. The `_target_` in a method's YAML file names its
+class; no other file needs to name it.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ if TYPE_CHECKING:
 class Taps:
     """The states of the residual stream that the engine keeps for `Prefill.hidden` and `Verification.hidden`.
 
-    Boundary i in [0, 2L] is the stream that enters sublayer i; 2L is the stream that enters the final norm.
+    At boundary i in [0, 2L) the stream enters sublayer i; at boundary 2L it enters the final norm.
 
     Attributes:
         prefill, verify: boundaries, ascending.
@@ -54,15 +55,15 @@ class LayerDraft:
     Attributes:
         layer_set: the sublayers that run while drafting.
         max_len: γ, draft at most this many tokens (the engine also stops at EOS and at the length limits).
-        stop_below: stop after a token whose probability (raw softmax) is below this; the token is kept.
-        widths: pairs (probability, k), highest probability first. At each depth the first pair whose probability is
-            exceeded by that of the drafted token (raw softmax) applies: k candidates are verified there. Then k - 1 of
-            them are siblings without descendants: the next likely tokens (greedy), or tokens drawn without replacement.
-            Where no pair applies, there are no siblings. Drafts with widths are verified without `reuse_prefix`.
+        stop_below: stop after a token whose probability (raw softmax) is below this; the token stays in the draft.
+        widths: pairs (bound, k), highest bound first: number of candidates k at each depth, from the first pair whose
+            bound is below the drafted token's probability (raw softmax), 1 if there is no such pair. The drafted token
+            is one candidate. The k - 1 others are its siblings, without descendants: the next most likely tokens
+            (greedy), or tokens drawn without replacement. Drafts with widths are verified without `reuse_prefix`.
         searched: whether a search chose the set, before or during the run; False for the initial set of a method whose
             search has not found one yet, None for a method without a search.
-        window: the positions that the kept attentions read while drafting; None: all. A draft with a window is
-            verified without `reuse_prefix`, since its states are not the full model's.
+        window: the positions that the draft's attentions read; None: all. A draft with a window is verified without
+            `reuse_prefix`, since its states are not the full model's.
     """
 
     layer_set: LayerSet
@@ -79,9 +80,9 @@ class Context:
 
     Attributes:
         step: 1-based index of this step in the prompt (the prefill is step 0).
-        length: c, number of committed positions in the cache; the root token comes next.
+        length: c, number of committed positions in the cache, thus the position of the root.
         output: all tokens emitted so far; the last one is the root.
-        max_draft: longest draft that the length limits still allow; 0: no draft.
+        max_draft: longest draft within the limits of output and context; 0: no draft.
     """
 
     step: int
@@ -124,11 +125,11 @@ class Verification:
         step: index of the step, as in `Context`.
         tree: the verified tree (node 0 is the root).
         path: accepted nodes from the root on; `len(path) - 1` is m, the accepted length.
-        emitted: tokens that this step appended to the output: m + 1, or fewer where EOS or the length limit cut them.
+        emitted: tokens that this step appended to the output: m + 1, or fewer if it ended at EOS or the length limit.
         length: committed cache positions after the step.
         logits: [n, V] target logits at every node, float32.
         hidden: [len(taps.verify), n, d] tapped states at every node; None without taps.
-        last: whether the output ended with this step, so that no further step of this prompt can use what is learnt.
+        last: whether the output ended with this step: learning pays only if it helps later prompts.
     """
 
     step: int
@@ -143,7 +144,7 @@ class Verification:
 
 @dataclass(frozen=True)
 class Origin:
-    """The run in which a search takes place: everything that its result depends on, except its own settings.
+    """The run in which a search takes place: everything that the search's result depends on, except its settings.
 
     Attributes:
         folder: folder of stored searches.
@@ -153,7 +154,7 @@ class Origin:
         dtype: dtype of the weights.
         machine: device, threads and processor.
         seed: seed of the run.
-        searches: searches that `prepare` made or reused: name, evaluated sets, how many of them are new, their seconds.
+        searches: searches that `prepare` ran or reused: name, number of evaluated sets, number of new ones, seconds.
     """
 
     folder: Path
@@ -209,13 +210,14 @@ class Probe(Protocol):
             hidden: [r, d] streams that enter the first of them at positions prefix_len .. prefix_len + r - 1; not
                 modified.
             prefix_len: committed rows before the r positions; after them a position sees the r positions up to itself.
-            window: the positions that attentions read; the window of the first position serves all r positions.
+            window: the positions that attentions read. The prefix rows that the first position leaves out are left out
+                for all r positions.
 
         Returns:
             [r, d] streams after the last sublayer; the next pass overwrites them.
 
         Raises:
-            ValueError: the prefix is not committed, or the cache has fewer than r free rows (160 at least).
+            ValueError: the prefix is not committed, or the cache has fewer than r free rows (at least 160 are free).
         """
         ...
 
@@ -243,9 +245,9 @@ class Probe(Protocol):
         ...
 
     def trial(self, method: Method, prompt: Sequence[int], new_tokens: int, max_steps: int | None = None) -> Generation:
-        """Decode greedily and past any EOS, whatever the run's decoding mode: offline searches compare sets by it.
+        """Decode greedily and past any EOS, whatever the run's decoding mode; offline searches compare sets this way.
 
-        For `prepare` only, since it uses the cache. Source: Self-SD, searching.py:55-70.
+        For `prepare` only, since it overwrites the cache. Source: Self-SD, searching.py:55-70.
 
         Raises:
             RuntimeError: a prompt is being decoded.
@@ -268,13 +270,14 @@ class Probe(Protocol):
 
 
 class Method(Protocol):
-    """A drafting method; see the module docstring for the order of calls.
+    """A drafting method; the module docstring has the order of calls.
 
     Attributes:
         name: name in tables; the preset's name.
         taps: states to keep; read before every forward pass, so it may change from step to step.
-        reuse_prefix: whether verification starts at the first skipped sublayer, on saved draft states, as in its paper.
-        greedy_only: whether it has no sampling mode; a run with decode.mode=sample then refuses it.
+        reuse_prefix: whether verification starts at the first skipped sublayer, on states saved while drafting;
+            `decode.reuse_prefix` overrides it.
+        greedy_only: whether the method has no sampling mode; a run with decode.mode=sample then refuses it.
     """
 
     name: str
@@ -287,7 +290,7 @@ class Method(Protocol):
         ...
 
     def prepare(self, probe: Probe, samples: Sequence[Sample]) -> None:
-        """Prepare for a run, once before its first prompt; the warm-up decodes with a copy of the prepared method.
+        """Prepare for a run, once before its first prompt; the warm-up then decodes with a copy of this method.
 
         Args:
             probe: the same object as in `observe`; the method may keep it.
@@ -313,8 +316,8 @@ class Calibrated(Protocol):
     """A method that searches or calibrates before the run, on prompts that the run does not evaluate.
 
     Attributes:
-        calibration: number of prompts per domain that `prepare` gets. They are the items of the task that follow the
-            evaluated ones; domains are in the order of the run. A run with fewer items is refused.
+        calibration: number of prompts per domain that `prepare` gets: the task's items that follow the evaluated ones,
+            domains in the order of the run. A run without enough items is refused.
     """
 
     calibration: int

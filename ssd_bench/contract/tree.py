@@ -21,8 +21,8 @@ class TokenTree:
         draft_probs: [m, V], row i is the distribution q that the children of node i were drawn from, without
             replacement and in node order (every node with children needs a row); None if candidates were not drawn at
             random.
-        n_candidates: number of leading nodes, root included, that verification may accept; None: all. The target also
-            runs on the later nodes, but only for the method to read. No candidate has a parent among them.
+        n_candidates: nodes 0 .. n_candidates - 1 may be accepted; None: all nodes may. The target also runs on the
+            others, for the method to read its logits; none of their children may be a candidate.
     """
 
     tokens: tuple[int, ...]
@@ -71,20 +71,21 @@ class TokenTree:
 
     def mask(self) -> Tensor:
         """Return the mask [n, n] bool, on the CPU: entry (i, j) is true if node j is node i or an ancestor of it."""
-        seen = np.eye(len(self), dtype=bool)  # NumPy: PyTorch takes six times as long for rows of this size
+        visible = np.eye(len(self), dtype=bool)  # NumPy: PyTorch takes six times as long for rows of this size
         for node, parent in enumerate(self.parents[1:], start=1):
-            seen[node] |= seen[parent]
-        return torch.from_numpy(seen)
+            visible[node] |= visible[parent]  # the parent's row is complete: parents precede their children
+        return torch.from_numpy(visible)
 
     def trimmed(self, max_depth: int, max_nodes: int) -> TokenTree:
         """Return the tree cut to depth `max_depth`, and then to its first `max_nodes` nodes."""
-        # parents precede their children, so that the parent of a kept node is kept
+        # both cuts keep the parent of every kept node: it is less deep and comes earlier
         keep = [i for i, depth in enumerate(self.depths) if depth <= max_depth][:max_nodes]
         if len(keep) == len(self):
             return self
         new_index = {old: i for i, old in enumerate(keep)} | {-1: -1}
         probs = None
         if self.draft_probs is not None:
+            # the last nodes may be leaves without a row
             probs = self.draft_probs[[i for i in keep if i < len(self.draft_probs)]]
         candidates = None if self.n_candidates is None else sum(i < self.n_candidates for i in keep)
         return TokenTree(
@@ -101,7 +102,7 @@ def comb(levels: Sequence[Sequence[int]], probs: Sequence[Tensor] | None = None)
     """
     tokens: list[int] = []
     parents: list[int] = []
-    firsts = [-1]
+    firsts = [-1]  # node of the first candidate by level; -1: parent of the root
     for level in levels:
         parent = firsts[-1]
         firsts.append(len(tokens))
@@ -109,6 +110,7 @@ def comb(levels: Sequence[Sequence[int]], probs: Sequence[Tensor] | None = None)
         parents += [parent] * len(level)
     if probs is None:
         return TokenTree(tuple(tokens), tuple(parents))
+    # row i belongs to node i; rows of leaves stay 0, no child was drawn from them
     rows = probs[0].new_zeros(firsts[len(probs)] + 1, len(probs[0]))
     for node, row in zip(firsts[1:], probs):
         rows[node] = row

@@ -22,11 +22,11 @@ class Window:
     sinks: int
     recent: int
 
-    def positions(self, length: Length) -> Length:
-        """Return how many of `length` positions are read; a mean length need not be whole."""
+    def count_read(self, length: Length) -> Length:
+        """Return the number of positions that are read among `length`, which may be a mean and thus no integer."""
         return min(length, self.sinks + self.recent)
 
     def unread(self, prefix_len: int) -> tuple[int, int]:
-        """Return the range [first, end) of prefix rows that the next position does not read; (0, 0) if it reads all."""
-        end = prefix_len + 1 - self.recent  # the recent positions include the next one, at prefix_len itself
+        """Return the prefix rows [first, end) that the position `prefix_len` does not read; (0, 0) if it reads all."""
+        end = prefix_len + 1 - self.recent  # the position at prefix_len is one of the recent ones
         return (self.sinks, end) if end > self.sinks else (0, 0)

@@ -76,7 +76,7 @@ class Latency:
 
     def draft_ms(self, layer_set: LayerSet, context: float, window: Window | None = None) -> float:
         """Return t_draft(S), the sublayers of S over one token; with a window, attentions read only its positions."""
-        read = context if window is None else window.positions(context)
+        read = context if window is None else window.count_read(context)
         return layer_set.n_attn * self.attn_ms(read) + layer_set.n_mlp * self.t_mlp_ms
 
     def target_ms(self, n_layers: int, context: float) -> float:

@@ -34,7 +34,7 @@ class Contract:
             ConfigError: they are not `Taps`, or name a boundary that the model does not have.
         """
         taps = method.taps
-        if taps is self._checked_taps:  # called in every step, and most methods rarely change their taps
+        if taps is self._checked_taps:  # the usual case: called in every step, and taps rarely change
             return taps
         if not isinstance(taps, Taps):
             raise _config_error(method, "taps", taps, "an object Taps")
@@ -53,9 +53,10 @@ class Contract:
         """
         if isinstance(proposal, TokenTree):
             tokens = proposal.tokens
-            if type(tokens) is tuple and len(tokens) == 1 and tokens[0] == root:  # AR in every step: no further check
+            if type(tokens) is tuple and len(tokens) == 1 and tokens[0] == root:  # AR's proposal: nothing else to check
                 return proposal
-            if not _are_integers(tokens) or min(tokens) < 0 or max(tokens) >= self._vocab_size:  # never empty
+            # min and max are defined: `TokenTree` refuses an empty tree
+            if not _are_integers(tokens) or min(tokens) < 0 or max(tokens) >= self._vocab_size:
                 expected = f"a tuple of token ids, integers from 0 to {self._vocab_size - 1}"
                 raise _config_error(method, "propose: TokenTree.tokens", tokens, expected)
             if tokens[0] != root:
@@ -89,6 +90,7 @@ class Contract:
 
 
 def _are_integers(values: object) -> bool:
+    """Return whether an object is a sequence of integers, NumPy's included; called in every step, so kept cheap."""
     if type(values) is not tuple and not isinstance(values, Sequence):
         return False
     kinds = {*map(type, values)}

@@ -1,7 +1,7 @@
 """The decode loop: propose, draft, verify, accept, commit, observe; `Engine._step` has these in order.
 
-It knows no method by name. Invariant at the start of a step: the cache holds full-model keys and values of exactly the
-c tokens before the root. The root is the newest output token; its position is c.
+The engine knows no method by name. Invariant at the start of a step: the cache holds full-model keys and values of
+exactly the c tokens before the root. The root is the newest output token. It is at position c and has not run yet.
 """
 
 from __future__ import annotations
@@ -20,21 +20,23 @@ from ssd_bench.contract.window import Window
 from ssd_bench.engine.answers import Contract
 from ssd_bench.engine.sampling import Decoding, draw, verify_greedy, verify_sampled, warp
 from ssd_bench.engine.timing import Clock
-from ssd_bench.model.decoder import NOTHING, Decoder, Pass
+from ssd_bench.model.decoder import NO_ROWS, Decoder, Pass
 from ssd_bench.model.kv_cache import KVCache
 
-SCRATCH = 160  # cache rows beyond the longest sequence: a tree needs a row per node, also where few positions are left
+SCRATCH = 160  # cache rows beyond the longest sequence: a tree needs one row per node, even where the sequence ends
 
 
 @dataclass(frozen=True)
 class _DraftResult:
-    """A tree to verify, and what drafting left for the verification and the trace.
+    """A drafted or proposed tree, with the states for its verification and the fields for the trace.
+
+    The fork is the first skipped sublayer. Before it, drafting computes the full model's states.
 
     Attributes:
         tree: the root and its candidates.
         stop_reason, layer_set, searched, window: as in `Step`.
-        states: [taps + 1, 1, d] for every node but the last: the streams at the taps before the fork (the first skipped
-            sublayer) and the stream that enters the fork; None: verification starts at sublayer 0.
+        states: one tensor [taps + 1, 1, d] per node that drafting ran, thus for all nodes but the last: its streams at
+            the taps before the fork, then the stream that enters the fork. None: verify from sublayer 0.
     """
 
     tree: TokenTree
@@ -70,7 +72,7 @@ class Engine:
         self.context = context or cache.capacity - SCRATCH
         self.clock = Clock(decoder.device)
         self._contract = Contract(decoder.arch.n_layers, decoder.arch.vocab_size)
-        self._asynchronous = decoder.device.type != "cpu"  # the host runs ahead of the device; every read waits for it
+        self._asynchronous = decoder.device.type != "cpu"  # the host queues work; reading a tensor makes it wait
         self.probe = probe
 
     @torch.inference_mode()
@@ -88,7 +90,7 @@ class Engine:
         Args:
             method: the method that proposes candidates.
             prompt: token ids, at least one, at most `context`.
-            seed: seed of this prompt's random generator; for one model and method it and the prompt fix the output.
+            seed: seed of this prompt's random generator; model, method, prompt and seed determine the output.
             on_token: called after every step with the number of tokens so far (progress bars).
             max_new: longest output; None: `decoding.max_new_tokens`.
             max_steps: most steps; None: no limit.
@@ -99,33 +101,36 @@ class Engine:
         max_new = max_new or self.decoding.max_new_tokens
         assert max_new is not None, "the caller resolves decode.max_new_tokens"
         generator = torch.Generator(self.decoder.weights.head.device).manual_seed(seed)
-        begin = self.clock.mark()
+        prefill_start = self.clock.mark()
         tokens = self.decoder.ids(prompt)
         taps = self._contract.check_taps(method)
-        last, tapped = self.decoder.prefill(tokens, self.cache, taps.prefill, taps.prompt_end)
+        last_stream, tapped = self.decoder.prefill(tokens, self.cache, taps.prefill, taps.prompt_end)
         # the prefill yields the first output token, which is the root of step 1
-        output = [self._choose(self.decoder.logits(last), generator)]
-        output_copy = output.copy()  # for the method: a method that changes it does not change the output
-        prefilled = self.clock.mark()
+        output = [self._first_token(self.decoder.logits(last_stream), generator)]
+        output_copy = output.copy()  # the method sees this list: changing it does not change the output
+        prefill_end = self.clock.mark()
         steps: list[Step] = []
-        self.cache.held = True
+        self.cache.held = True  # until the output ends, `reset` is refused: a method cannot drop the prompt's rows
         try:
             method.start(Prefill(prompt, tapped))
-            started = self.clock.mark()
+            start_end = self.clock.mark()
             while not (reason := "steps" if len(steps) == max_steps else self._finish_reason(output, max_new)):
                 steps.append(self._step(method, output, output_copy, max_new, generator, len(steps) + 1))
                 if on_token is not None:
                     on_token(len(output))
         finally:
             self.cache.held = False
-        end = self.clock.mark()
-        self.clock.settle()
+        decode_end = self.clock.mark()
+        self.clock.settle()  # one wait for the device after the last step, none within the loop
         for step in steps:
-            proposed, drafted, verified, observed = (self.clock.ms(*pair) for pair in zip(step.marks, step.marks[1:]))
-            step.policy_ms, step.draft_ms, step.verify_ms = proposed + observed, drafted, verified
+            propose_ms, draft_ms, verify_ms, observe_ms = (
+                self.clock.ms(*pair) for pair in zip(step.marks, step.marks[1:])
+            )
+            step.policy_ms, step.draft_ms, step.verify_ms = propose_ms + observe_ms, draft_ms, verify_ms
         if steps:  # a method's `start` counts as its overhead, too
-            steps[0].policy_ms += self.clock.ms(prefilled, started)
-        return Generation(output, reason, self.clock.ms(begin, prefilled), self.clock.ms(prefilled, end), steps)
+            steps[0].policy_ms += self.clock.ms(prefill_end, start_end)
+        prefill_ms, decode_ms = self.clock.ms(prefill_start, prefill_end), self.clock.ms(prefill_end, decode_end)
+        return Generation(output, reason, prefill_ms, decode_ms, steps)
 
     def _finish_reason(self, output: list[int], max_new: int) -> str:
         """Return the reason why an output is complete, "" if it is not."""
@@ -144,9 +149,9 @@ class Engine:
         generator: torch.Generator,
         index: int,
     ) -> Step:
-        """Run one draft-verify step; appends at least one token to the output."""
+        """Run one draft-verify step; append at least one token to the output."""
         start, clock = self.cache.length, self.clock
-        # - 1: the root takes a position of the context, and the target adds a token of its own to every draft
+        # - 1: a step with k candidates in a row emits up to k + 1 tokens (bonus) and fills k + 1 positions (root)
         max_draft = min(max_new - len(output), self.context - start) - 1
         # 1) propose: the method answers with a layer set to draft with, or with a tree of candidates
         marks = [clock.mark()]
@@ -154,7 +159,7 @@ class Engine:
         marks.append(clock.mark())
         proposal = self._contract.check_proposal(method, proposal, output[-1])
         taps = self._contract.check_taps(method).verify
-        # 2) draft: token by token with the layer set; a proposed tree is only cut to the limits
+        # 2) draft: token by token with the layer set; a proposed tree needs no draft, only a cut to the limits
         if isinstance(proposal, LayerDraft):
             reuse = method.reuse_prefix if self.decoding.reuse_prefix is None else self.decoding.reuse_prefix
             draft = self._draft(proposal, output[-1], max_draft, reuse, taps, generator)
@@ -164,12 +169,14 @@ class Engine:
         # 3) verify: one pass of the full model over all nodes, the root included
         tree = draft.tree
         logits, hidden = self._verify(draft, taps)
-        # 4) accept: a path of the tree from the root on, and one token of the target's own after it (bonus)
+        # 4) accept: a path from the root, then one token that the target chooses itself (bonus)
         path, bonus = self.accept(tree, logits, generator)
         emitted = [tree.tokens[node] for node in path[1:]] + [bonus]
+        # candidates after EOS or beyond the longest output are removed, also if accepted
         first_eos = next((i for i, token in enumerate(emitted) if token in self.eos_ids), len(emitted))
         emitted = emitted[: min(first_eos + 1, max_new - len(output))]
-        # 5) commit: keep the rows of the accepted path; the bonus token has no row yet, it is the next root
+        # 5) commit: keep the rows of the accepted path, also of removed tokens: the output then ends, and no step
+        # reads them. The bonus token has no row yet, it is the next root
         self.cache.commit(path)
         output.extend(emitted)
         output_copy.extend(emitted)
@@ -181,18 +188,18 @@ class Engine:
         estimate = self._contract.check_estimate(method, method.observe(verification, self.probe))
         marks.append(clock.mark())
         return Step(
-            index,
-            start,
-            draft.layer_set,
-            tree.draft_len,
-            len(tree),
-            accepted,
-            count,
-            draft.stop_reason,
-            draft.searched,
-            estimate,
-            draft.window,
-            tuple(marks),
+            index=index,
+            context_len=start,
+            layer_set=draft.layer_set,
+            draft_len=tree.draft_len,
+            tree_nodes=len(tree),
+            accepted_len=accepted,
+            emitted=count,
+            stop_reason=draft.stop_reason,
+            searched=draft.searched,
+            estimate=estimate,
+            window=draft.window,
+            marks=tuple(marks),
         )
 
     def _draft(
@@ -200,29 +207,30 @@ class Engine:
     ) -> _DraftResult:
         """Draft token by token with a layer set.
 
-        A token at position start + depth writes its keys and values to the scratch row of that index, in the kept
-        attentions only; the next token reads them as if they were committed.
+        The token at position p = start + depth writes its keys and values to scratch row p, but only in the attentions
+        that run. The tokens after it read this row as if it were committed.
 
         Args:
             root: newest output token.
             max_draft: longest draft within the limits.
-            reuse: keep the states before the first skipped sublayer for the verification.
-            taps: boundaries whose states the verification must keep.
+            reuse: keep the states before the fork, the first skipped sublayer, for the verification.
+            taps: boundaries whose states the verification must return.
         """
-        decoder, start = self.decoder, self.cache.length
+        decoder, start, window = self.decoder, self.cache.length, draft.window
         fork = draft.layer_set.first_skipped
-        # No reuse where the first sublayer is skipped (no state is exact), where none is skipped (nothing would be left
-        # to verify), with siblings (they were not run and have no states) or with a window (it changes the states).
-        window = draft.window
+        # No reuse if the first sublayer is skipped or a window is set (no state is the full model's), with siblings
+        # (they do not run and have no states), or if no sublayer is skipped (verification would have none left to run).
         reuse = reuse and 0 < fork < 2 * decoder.arch.n_layers and not draft.widths and window is None
-        levels: list[list[int]] = [[root]]
-        states, probs, reason = [], [], "length" if draft.max_len <= max_draft else "budget"
-        # before the fork, verification runs the last node alone, so the tapped states of the other nodes are kept here
-        kept, states_at = draft.layer_set.kept, (*(t for t in taps if t < fork), fork) if reuse else ()
-        token = decoder.ids([root])
+        levels: list[list[int]] = [[root]]  # candidates by depth
+        states, probs = [], []
+        reason = "length" if draft.max_len <= max_draft else "budget"
+        # before the fork, verification runs the last node only: it takes the taps of the other nodes from here
+        draft_taps = (*(t for t in taps if t < fork), fork) if reuse else ()
+        sublayers, token = draft.layer_set.kept, decoder.ids([root])
         for depth in range(min(draft.max_len, max_draft)):
-            unread = NOTHING if window is None else window.unread(start + depth)
-            hidden, tapped = decoder.run(Pass(kept, token, start + depth, taps=states_at, unread=unread), self.cache)
+            unread = NO_ROWS if window is None else window.unread(start + depth)
+            draft_pass = Pass(sublayers, token, start + depth, taps=draft_taps, unread=unread)
+            hidden, tapped = decoder.run(draft_pass, self.cache)
             if tapped is not None:
                 states.append(tapped)
             logits = decoder.logits(hidden)
@@ -233,12 +241,12 @@ class Engine:
             if level[0] in self.eos_ids:
                 reason = "eos"
                 break
-            if confidence < draft.stop_below:
+            if confidence < draft.stop_below:  # the token itself stays in the draft
                 reason = "confidence"
                 break
         tree = comb(levels, probs or None).trimmed(max_draft, self.cache.capacity - start)
-        kept_states = states if reuse and len(levels) > 1 else None
-        return _DraftResult(tree, reason, draft.layer_set, kept_states, draft.searched, window)
+        reused_states = states if reuse and len(levels) > 1 else None  # the root alone: nothing ran, so no states
+        return _DraftResult(tree, reason, draft.layer_set, reused_states, draft.searched, window)
 
     def _candidates(
         self, draft: LayerDraft, logits: Tensor, probs: Tensor | None, generator: torch.Generator
@@ -250,15 +258,15 @@ class Engine:
             probs: [V] warped distribution q to draw from; None: take the most likely tokens.
 
         Returns:
-            The drafted token, [1] on the device; all candidates, that token first; its raw softmax probability (1 where
-            neither threshold nor widths need it).
+            The drafted token, [1] on the device; all candidates, the drafted token first; its raw softmax probability
+            (1 if neither threshold nor widths need it).
         """
         if draft.stop_below <= 0 and not draft.widths:
             token = logits.argmax(-1, keepdim=True) if probs is None else draw(probs, 1, generator)
             return token, token.tolist(), 1.0
-        # the confidence ignores temperature, top-k and top-p; a token below the threshold still ends up in the draft
+        # the confidence is that of the raw softmax, before temperature, top-k and top-p
         raw = logits.softmax(-1)
-        # the width depends on the confidence, which is still on the device: read the largest one, cut on the host
+        # the width depends on the confidence, which is still on the device: fetch the largest width, cut it on the host
         max_width = min(max((k for _, k in draft.widths), default=1), len(logits))
         if probs is None:
             confidence, ids = raw.topk(max_width) if max_width > 1 else raw.max(-1, keepdim=True)
@@ -269,7 +277,7 @@ class Engine:
                 ids = torch.cat([ids, draw(probs.index_fill(0, ids, 0), max_width - 1, generator)])
         level, (probability, *_) = self._fetch(ids, confidence)
         width = next((k for bound, k in draft.widths if probability > bound), 1)
-        # -1 marks a draw where no mass was left
+        # drop ids of -1: `draw` had no probability mass left
         return ids if max_width == 1 else ids[:1], [int(token) for token in level if token >= 0][:width], probability
 
     def _fetch(self, *parts: Tensor) -> list[list[float]]:
@@ -284,28 +292,31 @@ class Engine:
         decoder, tree, start = self.decoder, draft.tree, self.cache.length
         if draft.states is not None and draft.layer_set is not None:
             return self._verify_from_fork(draft.states, tree.tokens[-1], draft.layer_set.first_skipped, taps)
-        # node i writes to scratch row start + i, over the keys and values that drafting left there
+        # node i writes to scratch row start + i and overwrites the draft's keys and values there
         tokens = decoder.ids(tree.tokens)
         hidden, tapped = decoder.run(Pass(decoder.all_sublayers, tokens, start, tree, taps), self.cache)
         return decoder.logits(hidden), tapped
 
     def _verify_from_fork(
-        self, states: list[Tensor], last: int, fork: int, taps: Sequence[int]
+        self, states: list[Tensor], last_token: int, fork: int, taps: Sequence[int]
     ) -> tuple[Tensor, Tensor | None]:
-        """Verify a chain from sublayer `fork` on; before it, drafting ran the full model on all nodes but the last.
+        """Verify a chain from sublayer `fork` on; drafting ran those before it, except for the last node.
+
+        The keys and values that drafting wrote before the fork are the full model's and still in the scratch rows.
 
         Args:
             states: as in `_DraftResult`.
-            last: token of the last node.
-            taps: ascending boundaries; drafting kept those before the fork.
+            last_token: token of the last node.
+            taps: ascending boundaries; `states` has those before the fork.
         """
         decoder, start, sublayers = self.decoder, self.cache.length, self.decoder.all_sublayers
-        token, n_early = decoder.ids([last]), len(states[0]) - 1
+        token, n_early = decoder.ids([last_token]), len(states[0]) - 1  # n_early: number of taps before the fork
         early_taps = (*taps[:n_early], fork)
-        # the last node catches up with the others: sublayers before the fork, in the scratch row after theirs
+        # 1) the last node catches up: sublayers before the fork, in the scratch row after those of the other nodes
         _, last_states = decoder.run(Pass(sublayers[:fork], token, start + len(states), taps=early_taps), self.cache)
         assert last_states is not None
-        early = torch.cat([*states, last_states], dim=1)  # [n_early + 1, n, d]; the last one enters the fork
+        early = torch.cat([*states, last_states], dim=1)  # [n_early + 1, n, d]; the last entry enters the fork
+        # 2) all nodes together: sublayers from the fork on
         hidden, tapped = decoder.run(Pass(sublayers[fork:], early[-1], start, taps=taps[n_early:]), self.cache)
         if n_early:
             tapped = early[:-1] if tapped is None else torch.cat([early[:-1], tapped])
@@ -321,6 +332,7 @@ class Engine:
             return verify_greedy(tree, logits.argmax(-1).tolist())
         return verify_sampled(tree, warp(logits, self.decoding), generator)
 
-    def _choose(self, logits: Tensor, generator: torch.Generator) -> int:
-        """Return the target's token after a single position, from its logits [1, V]."""
+    def _first_token(self, logits: Tensor, generator: torch.Generator) -> int:
+        """Choose the output's first token, from the logits [1, V] at the prompt's last position."""
+        # a tree without candidates: its "bonus" token; the ids of the tree itself play no role
         return self.accept(TokenTree((0,), (-1,)), logits, generator)[1]

@@ -12,14 +12,14 @@ QUIET = 0.1
 
 
 class LoadWatch:
-    """Watch over the share of the machine's cores that other processes and the hypervisor use from now on."""
+    """Meter of the CPU share that other processes and the hypervisor use, from its construction on."""
 
     def __init__(self) -> None:
         self._start = self._read()
 
     @staticmethod
     def _read() -> tuple[float, float, float]:
-        """Return the wall clock, the busy CPU seconds of the machine and those of this process and its children."""
+        """Return wall-clock seconds, busy CPU seconds of the machine, CPU seconds of this process and its children."""
         process, total = psutil.Process(), psutil.cpu_times()
         process_s = 0.0
         for member in (process, *process.children(recursive=True)):
@@ -29,7 +29,7 @@ class LoadWatch:
         return time.perf_counter(), sum(total) - total.idle - getattr(total, "iowait", 0.0), process_s
 
     def other_share(self) -> float:
-        """Return the share so far, in [0, 1]."""
+        """Return the share of all cores that others used since construction, in [0, 1]."""
         wall_s, busy_s, process_s = (now - start for now, start in zip(self._read(), self._start))
-        # CPU seconds that neither idled nor went to this process and its children, over all CPU seconds
+        # busy seconds of others over all CPU seconds of this time
         return min(1.0, max(0.0, (busy_s - process_s) / max(wall_s * (psutil.cpu_count() or 1), 1e-9)))

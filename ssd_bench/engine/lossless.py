@@ -67,11 +67,11 @@ def classify(
 def tolerance(activations: str, inputs: str, cache: str) -> float:
     """Return the largest top-2 logit gap, in logits, at which a different token counts as rounding.
 
-    Measured on SmolLM2-135M over the first 600 tokens of a report, in passes of one token against passes of 10 and of
-    64: the largest change of the gap between the two best tokens is 0.5 with bfloat16 activations, 0.27 with float32
-    activations whose products take bfloat16 inputs, 0.049 with float32 products and a bfloat16 cache (0.038 from 5,000
-    tokens on), 0.011 with a float16 cache, 3e-5 in float32. The tolerances are the next powers of two; float32 and
-    float64 are given a wide margin, for deeper models, which hides almost nothing, as gaps that small are rare.
+    Measured on SmolLM2-135M, over the first 600 tokens of a report. Between a pass of one token and a pass of 10 or 64,
+    the top-2 gap changes at most by 0.5 with bfloat16 activations, 0.27 with float32 activations whose products take
+    bfloat16 inputs, 0.049 with float32 products and a bfloat16 cache (0.038 from 5,000 tokens on), 0.011 with a float16
+    cache, and 3e-5 in float32. The tolerances are the next powers of two. Those of float32 and float64 are wider, for
+    deeper models; gaps that small are rare, so almost no mismatch is hidden.
 
     Args:
         activations, inputs: names of the dtypes in `ssd_bench.model.arithmetic.Arithmetic`.

@@ -1,4 +1,4 @@
-"""Access of methods to the model outside the decode loop (`method.Probe`), on a decoder and its cache."""
+"""`ModelProbe`: the access of methods to the model outside the decode loop (interface: `method.Probe`)."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from ssd_bench.contract.window import Window
 from ssd_bench.engine.engine import Engine
 from ssd_bench.engine.sampling import Decoding
 from ssd_bench.errors import ConfigError
-from ssd_bench.model.decoder import NOTHING, Decoder, Pass
+from ssd_bench.model.decoder import NO_ROWS, Decoder, Pass
 from ssd_bench.model.kv_cache import KVCache
 
 if TYPE_CHECKING:
@@ -22,11 +22,11 @@ if TYPE_CHECKING:
 
 
 class ModelProbe:
-    """An implementation of `method.Probe`, which documents its methods, on a decoder and the engine's cache.
+    """The `method.Probe` of a decoder and the engine's cache; the protocol documents the methods.
 
     Args:
         decoder: the model.
-        cache: the engine's.
+        cache: the engine's cache.
     """
 
     latency: Latency
@@ -41,18 +41,18 @@ class ModelProbe:
 
     def apply_sublayer(self, i: int, hidden: Tensor, prefix_len: int) -> Tensor:
         self._check_prefix(prefix_len)
-        return self._decoder.branches(i, hidden, self._cache, prefix_len)
+        return self._decoder.run_branches(i, hidden, self._cache, prefix_len)
 
     def run_sublayers(
         self, sublayers: Sequence[int], hidden: Tensor, prefix_len: int, window: Window | None = None
     ) -> Tensor:
         self._check_prefix(prefix_len)
-        unread = NOTHING if window is None else window.unread(prefix_len)
+        unread = NO_ROWS if window is None else window.unread(prefix_len)
         free = self._cache.capacity - self._cache.length
         if len(hidden) > free:
             raise ValueError(f"{len(hidden)} streams, and the cache has {free} free rows")
-        # prefix_len may be shorter than the committed prefix: keys and values go to the scratch rows behind it all the
-        # same, so that no committed row is overwritten
+        # row: write behind all committed rows, also if prefix_len is smaller, so that none is overwritten;
+        # clone: a pass overwrites its streams
         search_pass = Pass(sublayers, hidden.clone(), prefix_len, row=self._cache.length, unread=unread)
         return self._decoder.run(search_pass, self._cache)[0]
 
@@ -106,5 +106,5 @@ class ModelProbe:
 
 
 def _contiguous(hidden: Tensor) -> Tensor:
-    """Return streams [..., d] as [n, d] without gaps: reshaping a slice of states may give a view with gaps."""
+    """Return streams [..., d] as contiguous [n, d]; the reshaped slice of a tensor may not be contiguous."""
     return hidden.reshape(-1, hidden.shape[-1]).contiguous()

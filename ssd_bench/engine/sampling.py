@@ -1,7 +1,7 @@
 """The acceptance rules: warped distributions, greedy match, speculative sampling over chains and trees.
 
-This is the only place that accepts tokens, in pure functions of a tree and the target's logits. A chain is a tree whose
-nodes have one child each. In all of them p is the target's probability, q the draft's.
+Tokens are accepted only here, by functions of a tree and the target's logits or probabilities. A chain is a tree whose
+nodes have one child each. Throughout, p is the target's probability of a token and q the draft's.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from ssd_bench.contract.tree import TokenTree
 from ssd_bench.errors import ConfigError
 from ssd_bench.settings import Count, Range, settings
 
-COLDEST = 1e-6
-"""Lowest temperature: logits divided by a lower one may overflow float32, and here they are one-hot already."""
+LOWEST_TEMPERATURE = 1e-6
+"""Lowest temperature allowed: it already gives a one-hot distribution, and a lower one may overflow float32."""
 
 
 @settings("decode", frozen=True)
@@ -25,7 +25,7 @@ class Decoding:
 
     mode: Literal["greedy", "sample"] = "greedy"
     """The most likely token, or one drawn after temperature, top-k and top-p, in that order."""
-    temperature: Annotated[float, Range(COLDEST, note=" (decode.mode=greedy is temperature 0)")] = 1.0
+    temperature: Annotated[float, Range(LOWEST_TEMPERATURE, note=" (decode.mode=greedy is temperature 0)")] = 1.0
     """Divisor of the logits."""
     top_p: Annotated[float, Range(above=0, most=1)] = 1.0
     """Draw among the most likely tokens that together have this probability; 1: off."""
@@ -58,10 +58,11 @@ def warp(logits: Tensor, decoding: Decoding) -> Tensor:
     probs = scores.softmax(-1)
     if decoding.top_p < 1:
         ordered, order = probs.sort(dim=-1, descending=True, stable=True)
-        # keep a token while the tokens ahead of it hold less than top_p
+        # drop a token if the more likely ones together reach top_p
         mass_ahead = ordered.cumsum(-1) - ordered
         dropped = mass_ahead >= decoding.top_p
-        dropped[..., 0] = False  # in float32 a top_p below 1e-45 is 0, as is the mass ahead of the first token
+        dropped[..., 0] = False  # the first token survives even a top_p that float32 rounds to 0, where 0 >= 0 holds
+        # from sorted order back to the order of token ids
         probs = probs.masked_fill(torch.empty_like(dropped).scatter_(-1, order, dropped), 0)
         probs = probs / probs.sum(-1, keepdim=True)
     return probs
@@ -70,12 +71,12 @@ def warp(logits: Tensor, decoding: Decoding) -> Tensor:
 def draw(probs: Tensor, n: int, generator: torch.Generator) -> Tensor:
     """Draw n token ids without replacement from a distribution [V], on its device; -1 where no mass is left.
 
-    The ids are those of `torch.multinomial`, whose checks would make the host wait for the device.
+    Gives the ids of `torch.multinomial`, but without its checks, which would make the host wait for the device.
     """
     # exponential race: with independent E_x ~ Exp(1), the ids of the n largest p(x) / E_x are such a draw
     noise = torch.empty_like(probs).exponential_(1, generator=generator)
-    weights, ids = torch.div(probs, noise, out=noise).topk(n)
-    return torch.where(weights > 0, ids, -1)
+    ratios, ids = torch.div(probs, noise, out=noise).topk(n)
+    return torch.where(ratios > 0, ids, -1)
 
 
 def verify_greedy(tree: TokenTree, predicted: list[int]) -> tuple[list[int], int]:
@@ -93,7 +94,7 @@ def verify_greedy(tree: TokenTree, predicted: list[int]) -> tuple[list[int], int
         token = predicted[path[-1]]
         child = next((c for c in tree.children[path[-1]] if tree.tokens[c] == token), None)
         if child is None:
-            return path, token  # the argmax that no child has: the target's own token
+            return path, token  # no child has the argmax: it is the target's own token (bonus)
         path.append(child)
 
 
@@ -118,24 +119,25 @@ def verify_sampled(tree: TokenTree, probs: Tensor, generator: torch.Generator) -
         node = path[-1]
         p, accepted = probs[node], None
         if not tree.children[node]:
-            return path, int(draw(p, 1, generator))  # every candidate accepted: the target's own token comes from p
+            return path, int(draw(p, 1, generator))  # a leaf: the whole path was accepted, draw the bonus token from p
         q = None if tree.draft_probs is None else tree.draft_probs[node]
         for child in tree.children[node]:
             token = tree.tokens[child]
             q_token = 1.0 if q is None else float(q[token])
             uniform = float(torch.rand((), generator=generator, device=generator.device))
-            # accept with probability min(1, p(x)/q(x)): as uniform < 1, p >= q always accepts
+            # accept with probability min(1, p(x)/q(x)): as uniform < 1, p >= q always accepts;
+            # q(x) = 0: x was not drawn from q, so the rule does not cover it: reject
             if q_token > 0 and uniform * q_token < float(p[token]):
                 accepted = child
                 break
-            p, q = _reject(p, q, token)  # the next sibling is tried against what is left
+            p, q = _reject(p, q, token)  # try the next sibling with the residual p and the remaining q
         if accepted is None:
-            return path, int(draw(p, 1, generator))  # every child rejected: the token comes from the residual p
+            return path, int(draw(p, 1, generator))  # every child was rejected: draw the bonus token from the residual
         path.append(accepted)
 
 
 def _reject(p: Tensor, q: Tensor | None, token: int) -> tuple[Tensor, Tensor | None]:
-    """Return the target and draft distributions p and q after the rejection of `token`."""
+    """Return p and q after the rejection of a token: the residual of p, and q without the token."""
     if q is None:  # q is a point mass on the token: max(p - q, 0) is p without the token
         residual = p.clone()
         residual[token] = 0
@@ -147,5 +149,5 @@ def _reject(p: Tensor, q: Tensor | None, token: int) -> tuple[Tensor, Tensor | N
         total = q.sum()
         q = q / total if total > 0 else q
     mass = residual.sum()
-    # p = q up to rounding leaves nothing: the rejection itself was a rounding artefact, so p stays
+    # no residual: p = q up to rounding, so only rounding caused the rejection, and p stays
     return (residual / mass if mass > 0 else p), q

@@ -14,13 +14,13 @@ Mark = float | torch.cuda.Event
 class Clock:
     """Marks on the device's own time line: CUDA events on a GPU, the monotonic clock on a CPU.
 
-    Marks cost no synchronisation. Read differences after `settle`, which waits for the device once.
+    A mark does not wait for the device. Read differences after `settle`, which waits once.
     """
 
     device: torch.device
 
     def mark(self) -> Mark:
-        """Return a mark of the present on the device's time line."""
+        """Return a mark of the present; on a GPU, of the moment when it reaches this point of its queue."""
         if self.device.type != "cuda":
             return time.perf_counter()
         event = torch.cuda.Event(enable_timing=True)

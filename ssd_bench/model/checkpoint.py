@@ -1,4 +1,4 @@
-"""Sources of a model: this package, a folder, the hub, or a GGUF file in an installed package; there is no fallback."""
+"""Sources of a model: this package, a folder, the hub, or a GGUF file in an installed package; no fallbacks."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from ssd_bench.model.headers import (
     Header,
     check_link,
     check_no_code,
-    headers,
     open_weights,
+    read_headers,
     read_object,
     reason,
     same_numbers,
@@ -36,8 +36,8 @@ if TYPE_CHECKING:
     from torch import Tensor
     from transformers import PretrainedConfig, PreTrainedTokenizerBase
 
-KINDS = ("F64", "F32", "F16", "BF16")
-"""Dtypes of weights that can be read, in safetensors' notation."""
+DTYPES = ("F64", "F32", "F16", "BF16")
+"""Supported dtypes of stored weights, in safetensors' notation."""
 
 FAMILIES = ("llama", "qwen2", "qwen3")
 Family = Annotated[str, Fits(f"one of {', '.join(FAMILIES)}", FAMILIES.__contains__)]
@@ -69,9 +69,10 @@ KEYS: dict[str, Any] = {
 
 EMBEDDING, HEAD = "model.embed_tokens.weight", "lm_head.weight"
 
-ID = re.compile(r"[\w.-]+(/[\w.-]+)?")
+HUB_ID = re.compile(r"[\w.-]+(/[\w.-]+)?")
 
 EMBEDDED = Path(__file__).parents[1] / "miniature" / "weights"
+"""Folder with the checkpoints that this package ships."""
 
 
 @dataclass(frozen=True)
@@ -80,12 +81,12 @@ class ModelSource:
 
     Attributes:
         name: name in tables and run ids.
-        template: settings of the `Template`, or its form alone.
+        template: settings of the `Template`, or only its form.
         embedded: name of a model that this project trained and ships (`ssd_bench/miniature/weights`).
         path: folder of a checkpoint in Hugging Face format.
-        hub: hub id, with `revision` pinning it.
+        hub: hub id; `revision` pins its commit.
         gguf: `package` (import name of an installed package) and `file` within it.
-        shape: fields of `Shape`, from which time and memory are predicted without the weights; None: unknown.
+        shape: fields of `Shape`, to predict time and memory without the weights; None: unknown.
     """
 
     name: str
@@ -99,7 +100,7 @@ class ModelSource:
 
     def __post_init__(self) -> None:
         Template.of(self.template)
-        if self.hub and not ID.fullmatch(self.hub):
+        if self.hub and not HUB_ID.fullmatch(self.hub):
             raise ConfigError("model.hub", self.hub, "the id of a repository of the hub, such as Qwen/Qwen3-8B")
         sources = [k for k in ("embedded", "path", "hub", "gguf") if getattr(self, k)]
         if len(sources) != 1:
@@ -114,7 +115,7 @@ class ModelSource:
 
     @property
     def prompting(self) -> Template:
-        """Template in which prompts are put to the model."""
+        """Template that makes a prompt's text for the model."""
         return Template.of(self.template)
 
     @property
@@ -123,13 +124,13 @@ class ModelSource:
         return self.embedded is not None
 
     def check_shape(self, actual: Shape) -> None:
-        """Refuse a checkpoint whose sizes differ from `shape`, which predictions without its weights use.
+        """Refuse a checkpoint whose sizes differ from `shape`: predictions without the weights would be wrong.
 
         Raises:
             ConfigError: names the sizes that differ.
         """
-        stated = {} if self.shape is None else {"tied": False, **self.shape}  # without `tied` the head is untied
-        differing = [name for name, size in stated.items() if getattr(actual, name, None) != size]
+        declared = {} if self.shape is None else {"tied": False, **self.shape}  # without `tied` the head is untied
+        differing = [name for name, size in declared.items() if getattr(actual, name, None) != size]
         if differing:
             sizes = ", ".join(f"{name} {getattr(actual, name, 'unknown')}" for name in differing)
             raise ConfigError("model.shape", self.shape, f"the sizes of its checkpoint: {sizes}")
@@ -159,8 +160,8 @@ class Checkpoint:
     """A folder in Hugging Face format; code in it is never run.
 
     Attributes:
-        template: `ModelSource.prompting`, with which the tokenizer is tried.
-        snapshot: snapshot of the hub, whose weights are downloaded when they are first needed; None: not from the hub.
+        template: `ModelSource.prompting`, used to test the tokenizer.
+        snapshot: snapshot of the hub; its weights are downloaded when first needed. None: not from the hub.
     """
 
     folder: Path
@@ -177,7 +178,7 @@ class Checkpoint:
         """The model's configuration as transformers reads it, from old and new formats of config.json.
 
         Raises:
-            ConfigError: config.json cannot be read, or is of a model that cannot be read: quantised, or with own code.
+            ConfigError: config.json cannot be read, or the model is quantised or needs custom code.
         """
         from transformers import AutoConfig
 
@@ -236,7 +237,7 @@ class Checkpoint:
             )
         if self.snapshot is not None:
             self.snapshot.fetch_weights()
-        return headers(self.folder)
+        return read_headers(self.folder)
 
     @property
     def head(self) -> str:
@@ -265,21 +266,21 @@ class Checkpoint:
         return {name: header.shard for name, header in self.headers.items()}
 
     def check_all_read(self, shapes: Mapping[str, Mapping[str, int]]) -> None:
-        """Refuse weights that differ from those that the model reads; look at the files' headers alone.
+        """Refuse files whose tensors are not exactly those that the model reads; read only the files' headers.
 
         Args:
-            shapes: for every tensor that the model reads, by name: its sizes by their keys in config.json.
+            shapes: shape of every tensor that the model reads, by name; a shape maps keys of config.json to sizes.
 
         Raises:
             ConfigError: as `headers`; tensors that are missing, of another shape or dtype, or not read by the model.
         """
         unread = sorted(name for name in self.headers if name not in shapes and not name.endswith(NOT_WEIGHTS))
         if unread:
-            expected = f"weights without unused tensors: no sublayer reads {_some(unread)}"
+            expected = f"weights without unused tensors: no sublayer reads {_first_names(unread)}"
             expected += " (biases need attention_bias or mlp_bias; scales and adapters must be merged)"
             raise ConfigError("model", str(self.folder), expected)
         if missing := [name for name in shapes if name not in self.headers]:
-            expected = f"weights with all tensors of config.json: {_some(missing)} is missing"
+            expected = f"weights with all tensors of config.json: {_first_names(missing)} is missing"
             if missing == [HEAD]:
                 expected += "; a model whose head is its embedding has tie_word_embeddings true in config.json"
             raise ConfigError("model", str(self.folder), expected)
@@ -290,47 +291,48 @@ class Checkpoint:
                 expected = "weights with the shapes of config.json: "
                 expected += f"{name} is {list(header.shape)}, not {shape}"
                 raise ConfigError("model", str(header.shard), expected)
-            if header.kind not in KINDS:
-                raise ConfigError("model", str(header.shard), f"weights of {', '.join(KINDS)}: {name} is {header.kind}")
+            if header.dtype not in DTYPES:
+                expected = f"weights of {', '.join(DTYPES)}: {name} is {header.dtype}"
+                raise ConfigError("model", str(header.shard), expected)
 
     def read(self, names: list[str], dtype: torch.dtype) -> dict[str, Tensor]:
         """Return the named tensors, copied out of their files into `dtype`.
 
-        A file is open only during this call, after which its pages leave memory: loading block by block never holds the
-        weights twice.
+        A file is open only during this call, and its pages leave memory afterwards. So loading block by block never
+        holds all weights twice.
         """
         tensors: dict[str, Tensor] = {}
         for shard in sorted({self.shards[name] for name in names}):
             with open_weights(shard) as file:
-                stored = [name for name in names if self.shards[name] == shard]
-                tensors.update({name: file.get(name).to(dtype, copy=True) for name in stored})
+                in_shard = [name for name in names if self.shards[name] == shard]
+                tensors.update({name: file.get(name).to(dtype, copy=True) for name in in_shard})
         return tensors
 
 
 def _check_folder(folder: Path) -> None:
-    """Refuse a folder without a model; if it is a model's folder in the hub's cache, say where its snapshot is.
+    """Refuse a folder without a model; for a model's folder in the hub's cache, the message names its snapshot.
 
     Raises:
-        ConfigError: no config.json, or a dangling link: without its generation_config.json or template a model would
-            still run, but with other ends or prompts.
+        ConfigError: no config.json, or a dangling link: a model without its generation_config.json or template would
+            run, but with other EOS ids or prompts.
     """
     for path in sorted(folder.iterdir()) if folder.is_dir() else []:
         if any(fnmatch(path.name, name) for name in TEXTS):
             check_link(path)
     if not (folder / "config.json").is_file():
         expected = "a folder with config.json and weights in Hugging Face format"
-        if below := sorted([*folder.glob("*/config.json"), *folder.glob("snapshots/*/config.json")]):
-            expected += f", such as {below[0].parent}"
+        if configs := sorted([*folder.glob("*/config.json"), *folder.glob("snapshots/*/config.json")]):
+            expected += f", such as {configs[0].parent}"
         raise ConfigError("model.path", str(folder), expected)
 
 
-def _some(names: Sequence[str]) -> str:
-    """Return the first three names, and how many more there are."""
+def _first_names(names: Sequence[str]) -> str:
+    """Return the first three names and the number of the others, as text."""
     return ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
 
 
 def _check_config(config: Mapping[str, Any], path: Path) -> None:
-    """Refuse a config.json whose code transformers would run, on which it would fail, or which it would change.
+    """Refuse a config.json with custom code, quantised weights, weights files of other names, or unexpected values.
 
     Raises:
         ConfigError: names the key of config.json.

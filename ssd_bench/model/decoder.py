@@ -1,4 +1,4 @@
-"""One decoder for the llama, qwen2 and qwen3 families, written as 2L sublayers, which runs passes over nodes."""
+"""The decoder of the llama, qwen2 and qwen3 families: 2L sublayers, run in passes over nodes."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from ssd_bench.contract.tree import TokenTree
 from ssd_bench.model.arithmetic import Arithmetic, decide
 from ssd_bench.model.kv_cache import BUCKET, KVCache
 from ssd_bench.model.operators import Operators, Visibility
-from ssd_bench.model.rope import tables
+from ssd_bench.model.rope import rotary_tables
 from ssd_bench.model.weights import Block, Weights
 
 FEW_NODES, HEAD_ROWS = 32, 2048  # above FEW_NODES nodes, predictions compute HEAD_ROWS vocabulary entries at a time
-BRANCH_ROWS = 640  # rows of a search per pass: bounds activation memory at any number of branches
+BRANCH_ROWS = 640  # streams of a search that run together: bounds activation memory at any number of branches
 NO_TAP: tuple[float, Tensor | None] = (float("inf"), None)  # beyond the last boundary
-NOTHING = (0, 0)  # `Pass.unread` of a pass that reads its whole prefix
+NO_ROWS = (0, 0)  # `Pass.unread` of a pass that reads its whole prefix
 PREFILL_CHUNK = 512  # prompt positions per pass: bounds activation memory at any prompt length
 
 
@@ -27,16 +27,16 @@ class Pass(NamedTuple):
     """One run of sublayers over n nodes after a visible prefix, fully specified before it starts.
 
     Cache rows [0, prefix_len) hold the keys and values of the prefix, row p those of position p. Node i writes its own
-    to scratch row `row` + i. A scratch row is no position: siblings in a tree share a position, but not a row. Node i
-    is at position prefix_len plus its depth, and attends to the prefix rows outside `unread`, to the scratch rows of
-    its ancestors, and to its own.
+    to scratch row `row` + i. The index of a scratch row is not a position: siblings in a tree share a position, but not
+    a row. Node i is at position prefix_len plus its depth. It attends to the prefix rows outside `unread`, to the
+    scratch rows of its ancestors, and to its own row.
 
     Attributes:
         sublayers: indices in [0, 2L), ascending; skipped sublayers leave the residual stream as it is.
-        nodes: [n] token ids, or [n, d] residual streams that enter the first sublayer, which are overwritten.
+        nodes: [n] token ids, or [n, d] residual streams that enter the first sublayer; the pass overwrites the streams.
         prefix_len: number of visible committed rows.
         tree: parents of the nodes; None: a chain, each node the child of the one before.
-        taps: ascending boundaries in [0, 2L]; the stream that passes each of them is kept.
+        taps: ascending boundaries in [0, 2L] at which the stream is kept.
         row: cache row of node 0; None: the first row after the prefix.
         unread: range [first, end) of prefix rows that no attention reads (outside a window), within [0, prefix_len].
     """
@@ -47,7 +47,7 @@ class Pass(NamedTuple):
     tree: TokenTree | None = None
     taps: Sequence[int] = ()
     row: int | None = None
-    unread: tuple[int, int] = NOTHING
+    unread: tuple[int, int] = NO_ROWS
 
     @property
     def first_row(self) -> int:
@@ -69,17 +69,17 @@ class Decoder:
     """The model: embedding, 2L sublayers (2i attention of block i, 2i+1 its MLP, norm and residual included), head.
 
     A backend is a subclass in `ssd_bench.model.backends`. This class runs a pass sublayer by sublayer with its
-    operators. A subclass may have other operators, or run a whole pass in its own way.
+    operators. A subclass may replace the operators or the whole pass.
 
     Args:
         arithmetic: arithmetic of all passes; the residual stream has the dtype `activations`.
-        weights: weights that the operators of this class have packed.
+        weights: weights, packed by the operators of this class.
 
     Attributes:
-        name: name of the backend, its choice of `hardware.kernels`.
-        rank: order of preference; `auto` takes the highest that can serve.
-        device_types: kinds of devices that it runs on.
-        spreads: whether it runs models whose blocks are on several devices.
+        name: name of the backend, a value of `hardware.kernels`.
+        rank: order of preference; `auto` takes the highest rank that can serve.
+        device_types: types of devices on which the backend runs.
+        spreads: whether the blocks of a model may be on several devices.
     """
 
     name: ClassVar[str]
@@ -93,8 +93,8 @@ class Decoder:
         self.all_sublayers = tuple(range(2 * weights.arch.n_layers))
         self._ops = self.operators(arithmetic)
         self._spread = len(set(weights.devices)) > 1
-        self._tables: tuple[Tensor, Tensor] | None = None
-        self._branch_tables: tuple[tuple[object, ...], Tensor, Tensor] | None = None
+        self._tables: tuple[Tensor, Tensor] | None = None  # rotary cosines and sines [positions, D]
+        self._branch_tables: tuple[tuple[object, ...], Tensor, Tensor] | None = None  # key, and the tables of branches
 
     @classmethod
     def problem(cls, dtype: torch.dtype, isa: str) -> str:
@@ -113,12 +113,13 @@ class Decoder:
     def new_cache(self, capacity: int, bucket: int = BUCKET) -> KVCache:
         """Allocate an empty cache of up to `capacity` rows, and rotary tables of as many positions."""
         self._branch_tables = None
-        self._tables = tuple(t.to(self.device) for t in tables(*self.weights.rope, capacity))  # type: ignore[assignment]
+        tables = rotary_tables(*self.weights.rope, capacity)
+        self._tables = tables[0].to(self.device), tables[1].to(self.device)
         weights, arch = self.weights, self.arch
         return KVCache(weights.devices, arch.n_kv_heads, arch.head_dim, capacity, weights.dtype, bucket)
 
     def run(self, forward: Pass, cache: KVCache) -> tuple[Tensor, Tensor | None]:
-        """Run a pass; the cache grows to the rows that it needs before the first sublayer, and not during the pass.
+        """Run a pass; if the cache must grow, it grows before the first sublayer.
 
         Args:
             cache: rows [0, prefix_len) are read, scratch rows [row, row + n) written.
@@ -130,58 +131,59 @@ class Decoder:
         nodes = forward.nodes
         cache.reserve(forward.first_row + len(nodes))
         hidden = nodes if nodes.is_floating_point() else self.embed(nodes)
-        kept = hidden.new_empty(len(forward.taps), *hidden.shape) if forward.taps else None
-        return self._run_sublayers(forward, hidden, kept, cache), kept
+        tapped = hidden.new_empty(len(forward.taps), *hidden.shape) if forward.taps else None
+        return self._run_sublayers(forward, hidden, tapped, cache), tapped
 
-    def _run_sublayers(self, forward: Pass, hidden: Tensor, kept: Tensor | None, cache: KVCache) -> Tensor:
-        """Run streams [n, d] through the sublayers, in place; copy those at the taps to kept [len(taps), n, d]."""
+    def _run_sublayers(self, forward: Pass, hidden: Tensor, tapped: Tensor | None, cache: KVCache) -> Tensor:
+        """Run streams [n, d] through the sublayers, in place; copy those at the taps to `tapped` [len(taps), n, d]."""
         inputs, devices = self._attention_inputs(forward, hidden.device), self.weights.devices
-        pending = iter(()) if kept is None else zip(forward.taps, kept.unbind())
-        tap, target = next(pending, NO_TAP)
+        slots = iter(()) if tapped is None else zip(forward.taps, tapped.unbind())
+        tap, slot = next(slots, NO_TAP)
         for i in forward.sublayers:
-            while tap <= i:  # skipped sublayers do not change the stream: it passes all boundaries up to i
-                target.copy_(hidden)  # type: ignore[union-attr]
-                tap, target = next(pending, NO_TAP)
+            while tap <= i:  # all boundaries up to i: sublayers skipped since the last one did not change the stream
+                slot.copy_(hidden)  # type: ignore[union-attr]
+                tap, slot = next(slots, NO_TAP)
             if self._spread and hidden.device != devices[i // 2]:
                 hidden, inputs = hidden.to(devices[i // 2]), self._attention_inputs(forward, devices[i // 2])
             if i % 2:
                 self._mlp(self.weights.blocks[i // 2], hidden)
             else:
                 self._attention(i // 2, hidden, inputs, cache)
-        while target is not None:
-            target.copy_(hidden)
-            tap, target = next(pending, NO_TAP)
+        while slot is not None:  # boundaries after the last sublayer that ran
+            slot.copy_(hidden)
+            tap, slot = next(slots, NO_TAP)
         return hidden
 
     def prefill(
-        self, tokens: Tensor, cache: KVCache, taps: Sequence[int] = (), last: int | None = None
+        self, tokens: Tensor, cache: KVCache, taps: Sequence[int] = (), prompt_end: int | None = None
     ) -> tuple[Tensor, Tensor | None]:
         """Run all sublayers over a prompt of P tokens into an emptied cache, chunk by chunk, and commit its rows.
 
         Args:
-            last: number of positions at the end of the prompt that are tapped; None: all P.
+            prompt_end: keep the tapped states of only this many positions at the prompt's end; None: of all P.
 
         Returns:
             The stream [1, d] of the last position before the final norm, and the tapped states
-            [len(taps), min(last, P), d] (None without taps).
+            [len(taps), min(prompt_end, P), d] (None without taps).
         """
         cache.reset()
-        first = max(0, len(tokens) - last) if last else 0
-        kept = []
+        first_tapped = max(0, len(tokens) - prompt_end) if prompt_end else 0
+        states = []
         for chunk in tokens.split(PREFILL_CHUNK):
-            begin = cache.length
-            tapping = taps if begin + len(chunk) > first else ()
-            hidden, tapped = self.run(Pass(self.all_sublayers, chunk, begin, taps=tapping), cache)
+            start = cache.length
+            chunk_taps = taps if start + len(chunk) > first_tapped else ()
+            hidden, tapped = self.run(Pass(self.all_sublayers, chunk, start, taps=chunk_taps), cache)
             cache.commit(range(len(chunk)))
             if tapped is not None:
-                kept.append(tapped[:, max(0, first - begin) :])
-        return hidden[-1:].clone(), torch.cat(kept, dim=1) if kept else None
+                states.append(tapped[:, max(0, first_tapped - start) :])
+        # clone: the next pass overwrites the stream
+        return hidden[-1:].clone(), torch.cat(states, dim=1) if states else None
 
-    def branches(self, i: int, hidden: Tensor, cache: KVCache, prefix_len: int) -> Tensor:
+    def run_branches(self, i: int, hidden: Tensor, cache: KVCache, prefix_len: int) -> Tensor:
         """Run sublayer i over B independent continuations of one prefix; the cache is read, not written.
 
-        Every branch is a chain of r nodes at positions prefix_len, prefix_len + 1, ...; it attends to the first
-        `prefix_len` cache rows and, causally, to keys and values that are computed from its own stream.
+        Every branch is a chain of r nodes at positions prefix_len, prefix_len + 1, ... It attends to the first
+        `prefix_len` cache rows and, causally, to its own nodes, whose keys and values are kept outside the cache.
 
         Args:
             hidden: [B, r, d] residual streams; not modified.
@@ -199,12 +201,12 @@ class Decoder:
         return streams.to(hidden.device)
 
     def ids(self, tokens: Sequence[int]) -> Tensor:
-        """Return token ids [n] on the first device, without waiting for the copy."""
+        """Copy token ids [n] to the first device, without waiting for the copy."""
         return torch.tensor(tokens).to(self.device, non_blocking=True)
 
     def embed(self, tokens: Tensor) -> Tensor:
         """Return the residual streams [n, d] of token ids [n]."""
-        if self._spread:  # the LM head, which chose them, may be elsewhere
+        if self._spread:  # the LM head, which chose the tokens, may be on another device
             tokens = tokens.to(self.device)
         return self._ops.embed(self.weights.embedding, tokens)
 
@@ -238,7 +240,7 @@ class Decoder:
         return ids, mass.reciprocal()  # exp(best - best) / sum(exp(logits - best))
 
     def _top(self, hidden: Tensor, confidence: bool) -> tuple[Tensor, Tensor | None]:
-        """Return the argmax ids and, with `confidence`, `Operators.mass` over all V logits.
+        """Return the argmax ids [n] and, with `confidence`, the sums [n] of exp(logit - best) over all V logits.
 
         For many streams, `HEAD_ROWS` vocabulary entries are computed at a time: logits [n, V] need much memory.
         """
@@ -256,7 +258,7 @@ class Decoder:
                 continue
             old_best, old_ids, old_mass = running
             new_best = torch.maximum(old_best, best)
-            # online softmax: both sums are brought to the new maximum before they are added
+            # online softmax: rescale both sums to the new maximum, then add them
             if mass is not None and old_mass is not None:
                 mass = old_mass * (old_best - new_best).exp() + mass * (best - new_best).exp()
             running = new_best, torch.where(best > old_best, ids + start, old_ids), mass  # ties keep the lower id
@@ -275,28 +277,29 @@ class Decoder:
             mask = tree.mask().to(device)
         if device != self.device:
             cos, sin = cos.to(device), sin.to(device)
-        first, end = forward.unread  # attention drops these rows, so the visibility covers only the rows that it reads
+        first, end = forward.unread  # attention leaves these rows out, so the visibility does not cover them
         visibility = self._ops.visibility(n, start - (end - first), mask, device)
         return _AttentionInputs(start, forward.first_row, cos, sin, visibility, forward.unread)
 
-    def _branch_positions(self, b: int, r: int, prefix_len: int, device: torch.device) -> tuple[Tensor, Tensor]:
+    def _rotary_of_branches(self, b: int, r: int, prefix_len: int, device: torch.device) -> tuple[Tensor, Tensor]:
         """Return rotary tables [B * r, D] of r positions from `prefix_len` on, repeated B times.
 
-        They are kept: a search asks for the same tables in all of its 2L sublayers.
+        The tables are cached, since all sublayers of a search use the same ones.
         """
         assert self._tables is not None, "new_cache comes first"
-        key, kept = (r, prefix_len, device), self._branch_tables
-        if kept is None or kept[0] != key or len(kept[1]) < b * r:
+        key, cached = (r, prefix_len, device), self._branch_tables
+        if cached is None or cached[0] != key or len(cached[1]) < b * r:
             positions = (t.narrow(0, prefix_len, r).to(device) for t in self._tables)
             cos, sin = (t.expand(b, r, -1).reshape(b * r, -1).contiguous() for t in positions)
-            kept = self._branch_tables = key, cos, sin
-        return kept[1].narrow(0, 0, b * r), kept[2].narrow(0, 0, b * r)
+            cached = self._branch_tables = key, cos, sin
+        return cached[1].narrow(0, 0, b * r), cached[2].narrow(0, 0, b * r)
 
     def _attend_branches(self, block: Block, streams: Tensor, keys: Tensor, values: Tensor, prefix_len: int) -> None:
-        """Apply a block's attention to streams [B, r, d], in place; keys and values [Hkv, cap, D] are its cache."""
+        """Apply a block's attention to streams [B, r, d], in place; `keys`, `values` [Hkv, cap, D] are the cache's."""
         b, r, _ = streams.shape
         flat = streams.flatten(0, 1)
-        cos, sin = self._branch_positions(b, r, prefix_len, flat.device)
+        cos, sin = self._rotary_of_branches(b, r, prefix_len, flat.device)
+        # keys and values of the branches' own nodes, instead of scratch rows of the cache
         rows = keys.new_empty(2, self.arch.n_kv_heads, b * r, self.arch.head_dim)
         query = self._project(block, flat, cos, sin, rows[0], rows[1], 0)
         attended = self._ops.attend_branches(query, keys, values, prefix_len, rows[0], rows[1], b)

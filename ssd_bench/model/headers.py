@@ -17,13 +17,13 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 STEMS = {".safetensors": "model", ".bin": "pytorch_model"}
-"""Suffixes of weights files, the preferred one first, with the stem of the files' names."""
+"""Stem of a weights file's name by its suffix, the preferred suffix first."""
 
 NOT_WEIGHTS = ("rotary_emb.inv_freq",)
 """Suffixes of names of tensors in old checkpoints that are derived from the config, not learned."""
 
-UNREAD_SUFFIXES = (".safetensors", ".bin", ".pth", ".pt", ".gguf", ".npz")
-"""Suffixes of weights files that an error message lists if no file has a name that is read."""
+LISTED_SUFFIXES = (".safetensors", ".bin", ".pth", ".pt", ".gguf", ".npz")
+"""Suffixes of the files that the message lists for a folder without a weights file of a known name."""
 
 ROWS = 4096  # rows of two matrices that are compared at a time
 
@@ -34,7 +34,7 @@ class Header:
 
     shard: Path
     shape: tuple[int, ...]
-    kind: str
+    dtype: str
 
 
 @dataclass(frozen=True)
@@ -78,7 +78,7 @@ def check_no_code(content: Mapping[str, Any], path: Path) -> None:
 
 @contextmanager
 def silence_transformers() -> Iterator[None]:
-    """Suppress transformers' warnings while loading: the error that follows a fault repeats them."""
+    """Suppress transformers' warnings while loading; if it fails, its error has the same content."""
     from transformers.utils import logging
 
     before = logging.get_verbosity()
@@ -104,38 +104,40 @@ def open_weights(path: Path) -> Iterator[WeightsFile]:
 
         # files from before PyTorch 1.6 are no zip archives and cannot be memory-mapped
         state = torch.load(path, map_location="cpu", mmap=is_zipfile(path), weights_only=True)
-        yield WeightsFile({name: Header(path, tuple(t.shape), _kind(t.dtype)) for name, t in state.items()}, state.get)
+        yield WeightsFile(
+            {name: Header(path, tuple(t.shape), _dtype_name(t.dtype)) for name, t in state.items()}, state.get
+        )
 
 
-def _kind(dtype: torch.dtype) -> str:
-    """Return a dtype in safetensors' notation; a dtype that cannot be read keeps PyTorch's name."""
+def _dtype_name(dtype: torch.dtype) -> str:
+    """Return a dtype in safetensors' notation; an unsupported dtype keeps PyTorch's name."""
     name = str(dtype).removeprefix("torch.")
     return {"float64": "F64", "float32": "F32", "float16": "F16", "bfloat16": "BF16"}.get(name, name)
 
 
-def candidates() -> Iterator[tuple[str, str]]:
+def weights_file_names() -> Iterator[tuple[str, str]]:
     """Yield the names of weights files and indices, each with the suffix of its files, in the order of preference.
 
     The order is that of transformers (`_get_resolved_checkpoint_files`): safetensors before pickles, and a single file
-    before an index next to it, which an older save may have left. Other names are read only with a `variant`.
+    before an index, which an older save may have left. transformers reads other names only with a `variant`.
     """
     for suffix, stem in STEMS.items():
         yield f"{stem}{suffix}", suffix
         yield f"{stem}{suffix}.index.json", suffix
 
 
-def headers(folder: Path) -> dict[str, Header]:
-    """Return the headers of all tensors of a folder, by name, from the file that transformers would load.
+def read_headers(folder: Path) -> dict[str, Header]:
+    """Return the headers of all tensors of a folder, by name, from the files that transformers would load.
 
     Raises:
         ConfigError: no weights, a file that cannot be read, or an index that differs from its files.
     """
-    for name, suffix in candidates():
+    for name, suffix in weights_file_names():
         path = folder / name
         check_link(path)
         if path.is_file():
-            return _headers_by_index(path, suffix) if name.endswith(".index.json") else _headers_of(path)
-    names = sorted(path.name for path in folder.iterdir() if path.suffix in UNREAD_SUFFIXES) if folder.is_dir() else []
+            return _index_headers(path, suffix) if name.endswith(".index.json") else _file_headers(path)
+    names = sorted(path.name for path in folder.iterdir() if path.suffix in LISTED_SUFFIXES) if folder.is_dir() else []
     expected = "a folder with model.safetensors or pytorch_model.bin (or shards)"
     if names:
         expected += f"; files of these names are not read: {', '.join(names[:3])}"
@@ -143,7 +145,7 @@ def headers(folder: Path) -> dict[str, Header]:
 
 
 def check_link(path: Path) -> None:
-    """Refuse a dangling link, as an interrupted or deleted download leaves in the hub's cache.
+    """Refuse a dangling link; an interrupted or deleted download leaves such links in the hub's cache.
 
     Raises:
         ConfigError: names the link, its target and what to do.
@@ -157,7 +159,7 @@ def check_link(path: Path) -> None:
 
 
 def same_numbers(first: Header, first_name: str, second: Header, second_name: str) -> bool:
-    """Return whether two matrices on disk are equal; read `ROWS` rows at a time, so that memory stays bounded.
+    """Return whether two matrices on disk are equal; compare `ROWS` rows at a time, so that memory stays bounded.
 
     Args:
         first_name: name of the tensor in the file of `first`.
@@ -171,7 +173,8 @@ def same_numbers(first: Header, first_name: str, second: Header, second_name: st
         return all(a.equal(b) if a.dtype == b.dtype else a.double().equal(b.double()) for a, b in pairs)
 
 
-def _headers_of(shard: Path) -> dict[str, Header]:
+def _file_headers(shard: Path) -> dict[str, Header]:
+    """Return the headers of the tensors in one weights file."""
     check_link(shard)
     if not shard.is_file():
         expected = "a weights file that exists: the index of its folder names it; the download is incomplete, or the "
@@ -183,7 +186,8 @@ def _headers_of(shard: Path) -> dict[str, Header]:
         raise ConfigError("model", str(shard), f"a readable weights file ({reason(error)})") from error
 
 
-def _headers_by_index(index: Path, suffix: str) -> dict[str, Header]:
+def _index_headers(index: Path, suffix: str) -> dict[str, Header]:
+    """Return the headers of all tensors in the files of an index; check that index and files name the same tensors."""
     file_of = read_object(index).get("weight_map")
     if not isinstance(file_of, dict) or not file_of or not all(isinstance(name, str) for name in file_of.values()):
         raise ConfigError("model", str(index), "an index whose weight_map has the name of a file for each tensor")
@@ -192,7 +196,7 @@ def _headers_by_index(index: Path, suffix: str) -> dict[str, Header]:
         if path.is_absolute() or ".." in path.parts or path.suffix != suffix:
             expected = f"an index of *{suffix} files in its own folder: it places {tensor} in {name!r}"
             raise ConfigError("model", str(index), expected)
-    by_file = {name: _headers_of(index.parent / name) for name in sorted(set(file_of.values()))}
+    by_file = {name: _file_headers(index.parent / name) for name in sorted(set(file_of.values()))}
     for tensor, name in file_of.items():
         if tensor not in by_file[name]:
             raise ConfigError("model", str(index), f"an index of existing tensors: {tensor} is not in {name}")

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 BUCKET = 4096
-"""Rows by which the buffers grow. Outputs may reach 32k tokens but mostly end sooner: no memory is taken for 32k."""
+"""Rows by which the buffers grow. Outputs may reach 32k tokens but mostly end earlier, so 32k rows are not reserved."""
 
 
 class KVCache:
@@ -16,11 +16,11 @@ class KVCache:
 
     A row holds the key and value of one token, [n_kv_heads, head_dim] each, in every block. Rows [0, length) are
     committed: full-model passes wrote them, and row p belongs to position p. Rows from `length` on are scratch: drafts
-    and trees write them, and the next pass may overwrite them. Accepted scratch rows are moved into place (`commit`);
-    rejected ones are simply left, so that a rollback costs nothing.
+    and verifications write them, and the next pass may overwrite them. `commit` moves the accepted scratch rows into
+    place. Rejected rows stay where they are until they are overwritten, so a rollback costs nothing.
 
-    The buffers grow by buckets when a pass needs more rows, and never shrink. A row of all blocks takes 2 L n_kv_heads
-    head_dim elements. Growing a buffer needs the old and the new one at the same time.
+    The buffers grow by buckets when a pass needs more rows, and never shrink. While a buffer grows, the old and the new
+    one are both in memory. A row of all blocks takes 2 L n_kv_heads head_dim elements.
 
     Args:
         devices: device of every block, length L.
@@ -32,7 +32,7 @@ class KVCache:
     Attributes:
         rows: number of rows that the buffers have now.
         keys, values: per block [n_kv_heads, rows, head_dim], views of the buffers.
-        held: whether a prompt is being decoded, so that its rows must not be dropped.
+        held: whether a prompt is being decoded; `reset` then refuses to drop its rows.
     """
 
     keys: list[Tensor]
@@ -50,8 +50,8 @@ class KVCache:
     ):
         self.capacity, self.length, self.rows = capacity, 0, min(capacity, bucket)
         self._devices, self._bucket = list(devices), bucket
-        # [blocks of the device, keys and values, kv head, row, head_dim]
-        # zeros, not empty: masked scratch rows have weight 0, but 0 * NaN of stale memory would still be NaN
+        # per device: [its blocks, keys and values, kv head, row, head_dim]
+        # zeros, not empty: a masked scratch row has weight 0, but uninitialised memory may hold NaN, and 0 * NaN is NaN
         self._buffers = [
             torch.zeros(self._devices.count(d), 2, n_kv_heads, self.rows, head_dim, dtype=dtype, device=d)
             for d in dict.fromkeys(devices)
@@ -73,7 +73,7 @@ class KVCache:
         if rows > self.capacity:
             raise ValueError(f"{rows} rows exceed the capacity of {self.capacity} rows")
         self.rows, old_rows = min(-(-rows // self._bucket) * self._bucket, self.capacity), self.rows
-        self.keys, self.values = [], []  # views, which would keep the old buffers in memory
+        self.keys, self.values = [], []  # drop the views: they would keep the old buffers in memory
         for i, old in enumerate(self._buffers):
             blocks, pair, heads, _, width = old.shape
             self._buffers[i] = old.new_zeros(blocks, pair, heads, self.rows, width)
@@ -81,8 +81,9 @@ class KVCache:
         self._view()
 
     def _view(self) -> None:
-        offsets = {device: iter(buffer) for device, buffer in zip(dict.fromkeys(self._devices), self._buffers)}
-        pairs = [next(offsets[device]).unbind(0) for device in self._devices]
+        """Set `keys` and `values` to views of the buffers, block by block."""
+        blocks = {device: iter(buffer) for device, buffer in zip(dict.fromkeys(self._devices), self._buffers)}
+        pairs = [next(blocks[device]).unbind(0) for device in self._devices]
         self.keys, self.values = [keys for keys, _ in pairs], [values for _, values in pairs]
 
     def reset(self) -> None:
@@ -111,10 +112,11 @@ class KVCache:
             raise ValueError(
                 f"committing {len(path)} rows at {self.length} exceeds the capacity of {self.capacity} rows"
             )
-        start = next((i for i, node in enumerate(path) if node != i), len(path))
-        if start < len(path):  # a prefix of the path that is in place already needs no move
+        # nodes 0, 1, 2, ... at the beginning of the path are in place: an accepted chain moves nothing
+        first = next((i for i, node in enumerate(path) if node != i), len(path))
+        if first < len(path):
             for buffer in self._buffers:
-                rows = torch.tensor(path[start:], device=buffer.device) + self.length
-                moved = buffer.index_select(3, rows)  # a copy: source and target rows may overlap
-                buffer.narrow(3, self.length + start, len(path) - start).copy_(moved)
+                rows = torch.tensor(path[first:], device=buffer.device) + self.length
+                accepted = buffer.index_select(3, rows)  # a copy: old and new rows may overlap
+                buffer.narrow(3, self.length + first, len(path) - first).copy_(accepted)
         self.length += len(path)

@@ -14,22 +14,22 @@ from ssd_bench.settings import Range, fits
 if TYPE_CHECKING:
     from transformers import PretrainedConfig
 
-# "dynamic" differs from "default" only beyond max_position_embeddings, which no prompt reaches
-NEEDED = {
+# "dynamic" differs from "default" only at positions beyond max_position_embeddings, which no sequence reaches
+PARAMETERS = {
     "default": (),
     "linear": ("factor",),
     "dynamic": ("factor",),
     "llama3": ("factor", "low_freq_factor", "high_freq_factor", "original_max_position_embeddings"),
     "yarn": ("factor", "original_max_position_embeddings"),
 }
-"""Supported types, with the parameters that each needs besides the base."""
+"""Supported values of rope_type, with the parameters that each needs in addition to the base."""
 
 
 def frequencies(config: PretrainedConfig) -> tuple[Tensor, float]:
     """Return the inverse frequencies [D/2] (float32) and the attention scaling of a model's rotary embedding.
 
-    transformers moves the base from `rope_theta` (checkpoints saved before version 5) to `rope_parameters`, the only
-    place that is read here.
+    Only `rope_parameters` is read: transformers moves the base there from `rope_theta`, where checkpoints saved before
+    version 5 have it.
 
     Raises:
         ConfigError: an unsupported type of scaling, or one without its parameters; a config without a base.
@@ -38,20 +38,20 @@ def frequencies(config: PretrainedConfig) -> tuple[Tensor, float]:
 
     parameters = config.rope_parameters or {}
     kind = parameters.get("rope_type", "default")
-    if kind not in [*NEEDED]:
-        raise ConfigError("config.rope_parameters.rope_type", kind, f"one of {', '.join(NEEDED)}")
+    if kind not in [*PARAMETERS]:
+        raise ConfigError("config.rope_parameters.rope_type", kind, f"one of {', '.join(PARAMETERS)}")
     _check(parameters, kind)
     head_dim = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
     if kind in ("default", "dynamic"):
-        # pair j turns by base^(-2j / D) per position, j = 0 .. D/2 - 1
+        # pair j rotates by the angle base^(-2j / D) per position, j = 0 .. D/2 - 1
         exponents = torch.arange(0, head_dim, 2, dtype=torch.int64).float() / head_dim
         return 1.0 / (parameters["rope_theta"] ** exponents), 1.0
     try:
         inverse, scaling = ROPE_INIT_FUNCTIONS[kind](config, torch.device("cpu"))
-        computed = inverse.shape == (head_dim // 2,) and bool(inverse.isfinite().all()) and math.isfinite(scaling)
+        valid = inverse.shape == (head_dim // 2,) and bool(inverse.isfinite().all()) and math.isfinite(scaling)
     except Exception as error:  # arithmetic or type errors, depending on the config
         raise ConfigError("config.rope_parameters", parameters, f"the parameters of {kind} ({error})") from error
-    if not computed:
+    if not valid:
         raise ConfigError(
             "config.rope_parameters", parameters, f"parameters that give {head_dim // 2} finite frequencies"
         )
@@ -59,10 +59,10 @@ def frequencies(config: PretrainedConfig) -> tuple[Tensor, float]:
 
 
 def _check(parameters: dict[str, Any], kind: str) -> None:
-    """Refuse parameters of a rotary embedding that are absent or not above 0."""
+    """Refuse parameters of a rotary embedding that are absent, not above 0, or contradictory."""
     if "rope_theta" not in parameters:
         raise ConfigError("config.rope_parameters", parameters, "a rotary base, in rope_theta")
-    for key in ("rope_theta", *NEEDED[kind]):
+    for key in ("rope_theta", *PARAMETERS[kind]):
         if not fits(Annotated[float, Range(above=0)], parameters.get(key)):
             raise ConfigError(f"config.rope_parameters.{key}", parameters.get(key), f"a number above 0, for {kind}")
     if kind == "default" and parameters.get("factor", 1) != 1:
@@ -71,8 +71,8 @@ def _check(parameters: dict[str, Any], kind: str) -> None:
         raise ConfigError("config.rope_parameters", parameters, "a low_freq_factor below its high_freq_factor")
 
 
-def tables(inverse: Tensor, scaling: float, positions: int) -> tuple[Tensor, Tensor]:
+def rotary_tables(inverse: Tensor, scaling: float, positions: int) -> tuple[Tensor, Tensor]:
     """Return cosines and sines [positions, D] in float32, scaled for attention; both halves of a row are equal."""
     angles = torch.outer(torch.arange(positions, dtype=torch.float32), inverse)
-    angles = torch.cat((angles, angles), dim=-1)  # rotate_half: dimensions j and j + D/2 are one pair
+    angles = torch.cat((angles, angles), dim=-1)  # rotate_half: dimensions j and j + D/2 are one pair, with one angle
     return angles.cos() * scaling, angles.sin() * scaling

@@ -12,7 +12,7 @@ from typing import Any
 
 from ssd_bench.errors import ConfigError
 from ssd_bench.model.fetch import command, failure
-from ssd_bench.model.headers import candidates, read_object
+from ssd_bench.model.headers import read_object, weights_file_names
 
 TEXTS = (
     *("config.json", "generation_config.json", "adapter_config.json"),
@@ -99,7 +99,7 @@ class Snapshot:
 
     def _cached(self, kind: str) -> bool:
         """Return whether the cache has all weights files with a suffix, so that no network is needed."""
-        for name, suffix in candidates():
+        for name, suffix in weights_file_names():
             if suffix == kind and (path := self.folder / name).is_file():
                 files = _indexed(path) if name.endswith(".index.json") else [name]
                 return bool(files) and all((self.folder / file).is_file() for file in files)
@@ -122,7 +122,7 @@ class Snapshot:
         Raises:
             ConfigError: no weights, or an index that names a file that the commit lacks.
         """
-        for name, _ in candidates():
+        for name, _ in weights_file_names():
             if name not in listing:
                 continue
             if not name.endswith(".index.json"):

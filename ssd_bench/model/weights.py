@@ -1,4 +1,4 @@
-"""Weights of the decoder: block by block, in the layout and dtypes in which the backend's operators read them."""
+"""Weights of the decoder: loaded block by block, in the layout and dtypes of the backend's operators."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ if TYPE_CHECKING:
     from transformers import PretrainedConfig
 
 NORM = "model.norm.weight"
-ATTENTION, MLP = (
-    [f"self_attn.{x}_proj" for x in "qkvo"],
-    [f"mlp.{x}_proj" for x in ("gate", "up", "down")],
-)  # tensors of a block
 LAYERS = "model.layers."
-WIDEST = 2**14  # most dimensions of a head; a file with far more is faulty, and its frequencies would fill the memory
+# names of a block's matrices in a checkpoint
+ATTENTION = [f"self_attn.{x}_proj" for x in "qkvo"]
+MLP = [f"mlp.{x}_proj" for x in ("gate", "up", "down")]
+MAX_HEAD_DIM = 2**14  # a config with a larger one is faulty, and its rotary frequencies would fill the memory
 ACTIVATIONS = ("silu", "swish")  # two names of one function
-HEADS, KV_HEADS = "num_attention_heads * head_dim", "num_key_value_heads * head_dim"
+# names, in messages, of sizes that are a product of two keys of config.json
+Q_SIZE, KV_SIZE = "num_attention_heads * head_dim", "num_key_value_heads * head_dim"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,9 +60,9 @@ class Architecture(Shape):
         if not head_dim and config.hidden_size % heads:
             raise ConfigError("config.hidden_size", config.hidden_size, f"a multiple of num_attention_heads {heads}")
         head_dim = head_dim or config.hidden_size // heads
-        if head_dim % 2 or head_dim > WIDEST:
+        if head_dim % 2 or head_dim > MAX_HEAD_DIM:
             raise ConfigError(
-                "config.head_dim", head_dim, f"an even number (positions rotate pairs) of at most {WIDEST}"
+                "config.head_dim", head_dim, f"an even number (positions rotate pairs) of at most {MAX_HEAD_DIM}"
             )
         frequencies(config)
         return cls(
@@ -88,8 +88,8 @@ class Architecture(Shape):
 class Block:
     """Weights of one block; matrices are [out, in].
 
-    Rows of `qkv`: Hq heads of queries, Hkv heads of keys, Hkv heads of values, D rows each. Rows of `gate_up`: those of
-    the gate, then those of the up projection.
+    Rows of `qkv`: Hq heads of queries, Hkv heads of keys, Hkv heads of values, D rows each. Rows of `gate_up`: the gate
+    projection, then the up projection.
     """
 
     attn_norm: Tensor
@@ -129,17 +129,17 @@ class Weights:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of all weights; a tied head on the embedding's device, which has its address, counts once."""
+        """Bytes of all weights; embedding and tied head count once if they share memory."""
         tensors: list[Matrix | Tensor] = [self.embedding, self.norm, self.head]
         tensors += [t for block in self.blocks for t in vars(block).values() if t is not None]
-        return sum(nbytes for _, nbytes in {(t.data_ptr(), t.nbytes) for t in tensors})
+        return sum(nbytes for _, nbytes in {(t.data_ptr(), t.nbytes) for t in tensors})  # a set: shared memory once
 
 
 def declared_architecture(checkpoint: Checkpoint) -> Architecture:
-    """Return the architecture that config.json declares; the weights of a model from the hub are not needed yet.
+    """Return the architecture that config.json declares, without the weights, which may not be downloaded yet.
 
     Raises:
-        ConfigError: an unsupported architecture; quantised weights; ids that end an output and that the model lacks.
+        ConfigError: an unsupported architecture; quantised weights; EOS ids outside the vocabulary.
     """
     _ = checkpoint.eos_ids  # invalid ids are refused here, before the weights are downloaded
     try:
@@ -149,7 +149,7 @@ def declared_architecture(checkpoint: Checkpoint) -> Architecture:
 
 
 def architecture(checkpoint: Checkpoint) -> Architecture:
-    """Return the architecture of a checkpoint whose files hold exactly the tensors that it needs; load no weights.
+    """Check that a checkpoint's files hold exactly the tensors of its config; return its architecture, load no weights.
 
     The head is tied as in transformers: if config.json says so, unless the files hold a head with other numbers.
 
@@ -163,11 +163,11 @@ def architecture(checkpoint: Checkpoint) -> Architecture:
         expected = f"{len(layers)}, as many as the weights in {checkpoint.folder} have (tensors {LAYERS}*)"
         raise ConfigError("config.num_hidden_layers", arch.n_layers, expected)
     embedding_sizes = {"vocab_size": arch.vocab_size, "hidden_size": arch.width}
-    # tied head: one of the two tensors may be absent, as in transformers
-    ends = [name for name in (EMBEDDING, HEAD) if name in checkpoint.headers or not arch.tied] or [EMBEDDING]
-    shapes = {NORM: {"hidden_size": arch.width}} | dict.fromkeys(ends, embedding_sizes)
-    block = _block_shapes(checkpoint.config, arch)
-    shapes |= {f"{_prefix(i)}{name}": sizes for i in range(arch.n_layers) for name, sizes in block.items()}
+    # untied: both tensors are needed; tied: one of them may be absent, as in transformers
+    embeddings = [name for name in (EMBEDDING, HEAD) if name in checkpoint.headers or not arch.tied] or [EMBEDDING]
+    shapes = {NORM: {"hidden_size": arch.width}} | dict.fromkeys(embeddings, embedding_sizes)
+    block_shapes = _block_shapes(checkpoint.config, arch)
+    shapes |= {f"{_prefix(i)}{name}": sizes for i in range(arch.n_layers) for name, sizes in block_shapes.items()}
     checkpoint.check_all_read(shapes)
     return replace(arch, tied=arch.tied and not checkpoint.head_differs)
 
@@ -175,11 +175,11 @@ def architecture(checkpoint: Checkpoint) -> Architecture:
 def load(
     checkpoint: Checkpoint, dtype: torch.dtype, devices: Sequence[torch.device], pack: Callable[[Tensor], Matrix]
 ) -> Weights:
-    """Read a checkpoint block by block, blocks spread evenly over `devices` in order.
+    """Load a checkpoint block by block, blocks spread evenly over `devices` in order.
 
     Args:
-        pack: brings a matrix [out, in] or a vector on its device into the layout of the operators; it is called for
-            each tensor at once, so that never more than a block is in memory twice.
+        pack: converts a matrix [out, in] or a vector, on its device, to the layout of the operators. It is called as
+            soon as the tensor is read, so that at most one block is in memory twice.
 
     Raises:
         ConfigError: unsupported architecture, or weights that are missing or not all read.
@@ -187,8 +187,8 @@ def load(
     arch = architecture(checkpoint)
     placement = [devices[i * len(devices) // arch.n_layers] for i in range(arch.n_layers)]
     # the largest tensors first, while little else is in memory
-    stored = EMBEDDING if EMBEDDING in checkpoint.headers else HEAD
-    embedding = pack(checkpoint.read([stored], dtype)[stored].to(placement[0]))
+    name = EMBEDDING if EMBEDDING in checkpoint.headers else HEAD  # tied: the files may hold the head alone
+    embedding = pack(checkpoint.read([name], dtype)[name].to(placement[0]))
     if arch.tied:
         head = embedding if placement[-1] == placement[0] else embedding.to(placement[-1])
     else:
@@ -203,23 +203,23 @@ def _prefix(index: int) -> str:
 
 
 def _block_shapes(config: PretrainedConfig, arch: Architecture) -> dict[str, dict[str, int]]:
-    """Return the shapes of a block's tensors by name: sizes by their keys in config.json."""
-    width, heads, kv_heads, inner = (
+    """Return the shapes of a block's tensors by name; a shape maps keys of config.json to sizes, for messages."""
+    width, q, kv, inner = (
         {"hidden_size": arch.width},
-        {HEADS: arch.n_heads * arch.head_dim},
-        {KV_HEADS: arch.n_kv_heads * arch.head_dim},
+        {Q_SIZE: arch.n_heads * arch.head_dim},
+        {KV_SIZE: arch.n_kv_heads * arch.head_dim},
         {"intermediate_size": arch.intermediate},
     )
-    out = dict(zip(ATTENTION, (heads, kv_heads, kv_heads, width))) | dict(zip(MLP, (inner, inner, width)))
-    into = dict(zip(ATTENTION, (width, width, width, heads))) | dict(zip(MLP, (width, width, inner)))
-    shapes = {f"{name}.weight": out[name] | into[name] for name in out}
+    outputs = dict(zip(ATTENTION, (q, kv, kv, width))) | dict(zip(MLP, (inner, inner, width)))
+    inputs = dict(zip(ATTENTION, (width, width, width, q))) | dict(zip(MLP, (width, width, inner)))
+    shapes = {f"{name}.weight": outputs[name] | inputs[name] for name in outputs}  # [out, in]
     shapes |= {f"{name}.weight": width for name in ("input_layernorm", "post_attention_layernorm")}
     if arch.family == "qwen3":
         shapes |= {f"self_attn.{x}_norm.weight": {"head_dim": arch.head_dim} for x in "qk"}
-    # biases as in transformers' classes: qwen2 always has them on q, k and v, llama and qwen3 have keys in config.json
+    # biases as in transformers: qwen2 always has them on q, k and v; for llama and qwen3, keys of config.json decide
     biased = [*ATTENTION[:3]] if arch.family == "qwen2" else ATTENTION if config.attention_bias else []
     biased = [*biased, *(MLP if arch.family == "llama" and config.mlp_bias else [])]
-    return shapes | {f"{name}.bias": out[name] for name in biased}
+    return shapes | {f"{name}.bias": outputs[name] for name in biased}
 
 
 def _load_block(
@@ -234,13 +234,13 @@ def _load_block(
     tensors = checkpoint.read([prefix + name for name in _block_shapes(checkpoint.config, arch)], dtype)
 
     def optional(kind: str, *names: str) -> Matrix | None:
-        """Return the named tensors, stacked along their rows, as one packed tensor; None if there are none."""
+        """Return the named tensors, stacked along their rows, as one packed tensor; None if the block lacks them."""
         parts = [tensors[key].to(device) for name in names if (key := f"{prefix}{name}.{kind}") in tensors]
         return pack(parts[0] if len(parts) == 1 else torch.cat(parts)) if parts else None
 
     def weight(*names: str) -> Matrix:
         matrix = optional("weight", *names)
-        assert matrix is not None, "what a block needs was taken"
+        assert matrix is not None, "`architecture` has checked that the files have it"
         return matrix
 
     return Block(

@@ -225,7 +225,7 @@ class Steps:
         return (acceptance.accepted + 1) * self.plain_ms / step
 
     def _parts(self, nodes: float, window: Window | None = None) -> tuple[float, float, float]:
-        read = self.context if window is None else window.positions(self.context)
+        read = self.context if window is None else window.count_read(self.context)
         attn, mlp, remainder = self.machine.pass_ms(np.array([float(nodes)]), np.array([float(read)]))
         return float(attn[0]), float(mlp[0]), float(remainder[0])
 

@@ -85,7 +85,7 @@ class NativeDecoder(Decoder):
     def operators(cls, arithmetic: Arithmetic) -> Operators:
         return _operators(arithmetic)
 
-    def _run_sublayers(self, forward: Pass, hidden: Tensor, kept: Tensor | None, cache: KVCache) -> Tensor:
+    def _run_sublayers(self, forward: Pass, hidden: Tensor, tapped: Tensor | None, cache: KVCache) -> Tensor:
         """Run all sublayers in one call, by one team of threads."""
         inputs = self._attention_inputs(forward, hidden.device)
         self._blocks.run(
@@ -97,7 +97,7 @@ class NativeDecoder(Decoder):
             inputs.sin,
             inputs.visibility,
             forward.taps,
-            kept,
+            tapped,
             cache.keys,
             cache.values,
             inputs.unread,
