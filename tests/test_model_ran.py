@@ -210,7 +210,7 @@ def test_a_result_behind_several_of_the_papers_models_is_in_one_row(out: Path) -
     values = table.set_index("id")["ours"]
     assert len(repeats) and (repeats["ours"].to_numpy() == values[repeats["repeats"]].to_numpy()).all()
     distinct = have["result"].nunique()
-    assert f"{distinct} distinct results" in text and f"{len(repeats)} repeat one of them" in text
+    assert f"{distinct} distinct results" in text and f"{len(repeats)} repeated results" in text
     assert len(have) == distinct + len(repeats)
 
 
