@@ -24,7 +24,7 @@ class ConfigError(ValueError):
 
     @property
     def explanation(self) -> str:
-        """What is wrong and what is expected, without the field and its value."""
+        """The message without the field and its value."""
         return str(self).removeprefix(f"{self.field}={self.value!r} is invalid: ")
 
     def with_note(self, note: str) -> ConfigError:

@@ -145,7 +145,9 @@ def test_a_prompt_as_long_as_the_context_is_refused_before_anything_loads(short_
     text = json.dumps({"id": "long", "problem": "what is 1 + 1 " * 200, "answer": "2"})
     (tmp_path / "aime24.jsonl").write_text(text + "\n", encoding="utf-8")
     options = ("task=aime24", "data=local", f"data.root={tmp_path}", *local_model(short_context))
-    with pytest.raises(ConfigError, match=r"prompt='long' .*at most 899 tokens \(context 900\).*aime24 does not clip"):
+    with pytest.raises(
+        ConfigError, match=r"prompt='long' .*at most 899 tokens \(context 900\).*aime24 does not truncate prompts"
+    ):
         planned(tmp_path, *options)
 
 

@@ -17,6 +17,7 @@ from ssd_bench.bench import bench as module
 from ssd_bench.bench import limits, measures
 from ssd_bench.bench.limits import MachineLimits, Model, Work
 from ssd_bench.cli import dispatch
+from ssd_bench.commands import bench as bench_command
 from ssd_bench.contract.shape import Shape
 from ssd_bench.model.arithmetic import decide
 from ssd_bench.model.backend import select
@@ -185,7 +186,7 @@ def test_record_is_true_or_false(arguments: list[str], capsys: pytest.CaptureFix
 @pytest.mark.parametrize(("arguments", "record"), [([], False), (["record=false"], False), (["record=true"], True)])
 def test_hydra_does_not_see_record(arguments: list[str], record: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "argv", ["ssd_bench"])
-    monkeypatch.setattr(module, "command", lambda work: work.keywords["record"])
+    monkeypatch.setattr(bench_command, "command", lambda work: work.keywords["record"])
     assert dispatch(["bench", "limit=1", *arguments]) is record and sys.argv == ["ssd_bench", "limit=1"]
 
 

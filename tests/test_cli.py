@@ -241,7 +241,7 @@ BAD = [
     (["method.interval=0"], "method.interval"),
     (["task=cnn_dm", "decode.max_new_tokens=4000"], "at most 3845"),
     (["task=gsm8k", "variant=swift"], "knn_ssd, conflayers, knapspec"),
-    (["task=wmt14", "variant=conflayers"], "no prompt format of this task goes by a name"),
+    (["task=wmt14", "variant=conflayers"], "this task has no named prompt formats"),
     (["data=local"], "data.root"),
     (["data=local", "data.root=/nowhere"], "/nowhere"),
     (["hardware.device=tpu"], "hardware.device"),
@@ -346,7 +346,7 @@ def lora(tensors: Tensors, config: dict[str, Any]) -> None:
     ("shape", "named"),
     [
         (fp8, "quantization_config (fp8)"),
-        (fp8_undeclared, "nothing reads model.layers.0.mlp.down_proj.weight_scale_inv"),
+        (fp8_undeclared, "no sublayer reads model.layers.0.mlp.down_proj.weight_scale_inv"),
         (fp8_without_scales, "is F8_E4M3"),
         (gptq, "quantization_config (gptq)"),
         (lora, "q_proj.lora_A.weight"),

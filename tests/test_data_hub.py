@@ -293,9 +293,12 @@ def test_the_fingerprint_is_of_all_configurations_in_order(tmp_path: Path) -> No
         ),
         (
             {"revision": 1e10},
-            r"task\.hub\.revision=10000000000\.0 .*a text, or null; what looks like a number needs quotes",
+            r"task\.hub\.revision=10000000000\.0 .*a text, or null; a text that looks like a number needs quotes",
         ),
-        ({"revision": True}, r"task\.hub\.revision=True .*a text, or null; what looks like a number needs quotes"),
+        (
+            {"revision": True},
+            r"task\.hub\.revision=True .*a text, or null; a text that looks like a number needs quotes",
+        ),
         ({"revision": ["main"]}, r"task\.hub\.revision=\['main'\] .*a text, or null"),
         ({"revision": "0" * 40}, r"task\.hub\.revision='0{40}' .*null: the folder .* has no commits"),
         ({"name": 3.0}, r"task\.hub\.name=3\.0 .*a text, or a list"),
@@ -332,7 +335,8 @@ def test_a_missing_nested_column_names_those_that_exist(tmp_path: Path) -> None:
     hub = LAYOUTS["wmt"].spec(tmp_path).hub
     spec = DataSpec("toy", ("source_fr",), hub, {"translation.fr": "source_fr"})
     with pytest.raises(
-        ConfigError, match=r"column='translation\.fr' .*exist are: translation, translation\.de, translation\.en"
+        ConfigError,
+        match=r"column='translation\.fr' .*one of the columns translation, translation\.de, translation\.en",
     ):
         used(HubSource(), spec)
 

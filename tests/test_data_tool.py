@@ -155,7 +155,7 @@ def test_fetch_goes_on_after_an_error_and_ends_with_it(
     assert code == 2 and "TASK='wrong, short, absent'" in error
     assert "toy: FAILED" in shown and "has 2 rows; task.hub.rows=null accepts" in shown
     assert "toy.fewshot: " in shown and "3 rows (as expected)" in shown
-    assert "it has none" in shown and "2 rows (as expected)" in shown
+    assert "this task has no data on the hub" in shown and "2 rows (as expected)" in shown
 
 
 def test_fetch_all_takes_every_task_and_leaves_out_what_the_hub_does_not_have(
@@ -211,7 +211,7 @@ def test_every_problem_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str
     bad = {"id": 9, "question": "", "answer": 3}
     rows(tmp_path / "gsm8k.jsonl", good(0), bad, "{", good(0), "", good(5))
     code, shown, error = outcome(capsys, "check", tmp_path, "gsm8k")
-    assert code == 2 and "listed above: 5" in error
+    assert code == 2 and "5 problems are listed above" in error
     for place in ("2 question=''", "2 answer=3", "3='{'", "4 id='0'"):
         assert f"PROBLEM {tmp_path}/gsm8k.jsonl:{place}" in shown
     assert "gsm8k.jsonl: 5 rows, 4 problems" in shown

@@ -143,7 +143,7 @@ def test_shorter_drafts_give_a_bound_unless_their_lengths_are_known(
 @pytest.mark.parametrize(
     ("told", "why"),
     [
-        ("{", "no JSON"),
+        ("{", "not valid JSON"),
         ("[1]", "no acceptance"),
         ('{"choices": [], "metrics": null}', "no acceptance"),
         ('{"metrics": {"speculative_decoding": null}}', "no acceptance"),
@@ -155,8 +155,8 @@ def test_shorter_drafts_give_a_bound_unless_their_lengths_are_known(
         (response(per_step_accepted=[1], per_step_drafted=[1]), "do not have the acceptance_histogram"),
         (response(per_step_accepted=[1]), "two lists"),
         (response() | {"ssd_bench": {"steps": 1}}, "ssd_bench is"),
-        ("[" * 100_000, "no JSON"),
-        (f'{{"num_spec_steps": 1{"0" * 5000}}}', "no JSON that can be read"),
+        ("[" * 100_000, "not valid JSON"),
+        (f'{{"num_spec_steps": 1{"0" * 5000}}}', "not valid JSON"),
         (
             response(num_spec_steps=10**12, acceptance_histogram=[10**12, 0, 0, 0]),
             "num_spec_steps is 1000000000000, more",
@@ -220,7 +220,7 @@ def test_arms_without_drafts(tmp_path: Path) -> None:
     assert told["acceptance_histogram"] == [0] and told["mean_acceptance_length"] == 1.0
     assert told["draft_acceptance_rate"] == 0.0 and told["per_step_accepted"] == []
     none = replace(run, steps=run.steps.assign(layer_set_id=pd.array([None] * len(run.steps), dtype="Int32")))
-    with pytest.raises(ValueError, match="no layers drafted"):
+    with pytest.raises(ValueError, match="drafted with layer sets; this one did not"):
         layers.find_set_id(none, None)
 
 

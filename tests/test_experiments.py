@@ -250,7 +250,7 @@ def test_a_dry_run_says_what_it_cannot_count(tmp_path: Path) -> None:
         found = dry.estimate(cfg, "sim_h100")
         assert (found.prompts, found.answers, found.unknown) == (prompts, prompts, True)
         told = dry.describe("1 run", [dry.Planned([], CHOICES, cfg)], lambda _: None)
-        assert "at most" not in told and "not known" in told
+        assert "at most" not in told and "unknown" in told
         assert told.splitlines()[-1].split()[-4:-1] == [str(prompts or "?"), str(found.new_tokens), "?"]
         both = [dry.Planned([], CHOICES, one) for one in (cfg, composed((*options, "task=gsm8k", "limit=3")))]
         told = dry.describe("2 runs", both, lambda _: None)

@@ -247,7 +247,7 @@ def test_domain_without_a_set_is_refused(decoders: Load, reused: SearchSettings)
 
 def test_unknown_set_is_refused(decoders: Load, tmp_path: Path) -> None:
     method = KNNSSD(replace(SEARCH, reuse={"low": "tiny-low-0", "high": "tiny-high-0"}))
-    with pytest.raises(ConfigError, match=r"method\.search\.reuse='tiny-low-0'.*there is none yet"):
+    with pytest.raises(ConfigError, match=r"method\.search\.reuse='tiny-low-0'.*no search"):
         prepared(decoders(), method, samples(2), tmp_path)
 
 

@@ -318,7 +318,7 @@ def test_store_lists_and_finds(tmp_path: Path, capsys: pytest.CaptureFixture) ->
     line = capsys.readouterr().out.splitlines()[-1].split()
     assert line == ["tiny-d-0123456789", "tiny", "t/d", "expected", "2", "1.5000", "2.5", "1+2", "of", "8"]
     assert search_store.find(tmp_path, "tiny-d-0123456789", "f") == artifact
-    assert searches.main(["a", "b"]) == 2 and search_store.main(["--help"]) == 0
+    assert searches.main(["a", "b"]) == 2 and searches.main(["--help"]) == 0
 
 
 def test_trace_best_and_budget_of_an_artifact(tmp_path: Path) -> None:

@@ -133,7 +133,7 @@ def test_parse_setting() -> None:
         (ROW.replace("19.65", "1e3"), r"made_up/results\.csv:3 value='1e3'.*plain decimal"),
         (ROW.replace("tpt,19.65,tokens/time", "alpha,93.8,fraction"), r"made_up/results\.csv:3 value='93.8'.*0 to 1"),
         (ROW.replace("decoding=greedy", "greedy"), r"made_up/results\.csv:3 setting='greedy'.*key=value"),
-        (ROW.replace("decoding=greedy", "colour=red"), r"made_up/results\.csv:3 setting='colour=red'.*known keys"),
+        (ROW.replace("decoding=greedy", "colour=red"), r"made_up/results\.csv:3 setting='colour=red'.*keys of paper"),
         (
             ROW.replace("decoding=greedy", "bound=lower"),
             r":3 setting='bound=lower'.*low, high, max",
@@ -155,13 +155,13 @@ def test_numbers_refuses_another_header(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("was", "now", "message"),
     [
-        ("rank: 1", "rang: 1", "rank and versions at least"),
+        ("rank: 1", "rang: 1", "at least the keys rank and versions"),
         ("prose:", "prosa:", "unexpected keyword argument 'prosa'"),
         ("telling:", "saying:", "unexpected keyword argument 'saying'"),
         ("source: code", "origin: code", "unexpected keyword argument 'origin'"),
         ("baseline: ar", "baseline: vanilla", r"counts\.speedup\.baseline='vanilla' .*ar, hf or nothing"),
         ("counts: {speedup:", "counts: {speed:", r"counts=.*'speed'.*a metric of metrics\.yaml"),
-        ("prose: {knapspec:", "prose: {swift:", r"prose=\['swift'\].*of knapspec"),
+        ("prose: {knapspec:", "prose: {swift:", r"prose=\['swift'\].*versions among knapspec"),
         ("settings:", "skip_ratio: outer\nsettings:", r"skip_ratio='outer'.*all or inner"),
     ],
 )
@@ -232,8 +232,8 @@ def test_a_threshold_can_be_missed_on_either_side(claim: Claim) -> None:
         ("exhibit: table2", "exhibit: table9", "exhibit='knapspec_table9'"),
         ("statistic: speedup", "statistic: speed", "statistic='speed'.*one of speedup"),
         ("effect: ratio", "effect: factor", "effect='factor'"),
-        ("effect: ratio", "effect: value", "over=.*none of a value"),
-        ("at_least: 1.1", "at_least: 1.1, at_most: 2", "at_least=1.1.*where at_most is none"),
+        ("effect: ratio", "effect: value", "over=.*nothing for a value"),
+        ("at_least: 1.1", "at_least: 1.1, at_most: 2", "at_least=1.1.*if at_most is not set"),
         ("at_least: 1.1", "at_least: 1.1, none: 1", "none=1"),
         ("noise: 0.02", "noise: -1", "noise=-1"),
         ("[SWIFT]", "[Medusa]", r"over\.method=\['Medusa'\].*DEL, KnapSpec, SWIFT"),

@@ -175,7 +175,7 @@ def test_a_value_that_does_not_fit_fails_when_it_is_added(tmp_path: Path) -> Non
         for wrong in (unit(0, new_tokens="many"), unit(0, domain=None)):
             with pytest.raises((ValueError, TypeError)):
                 writer.add(0, 0, wrong, None)
-        with pytest.raises(ValueError, match="row of"):
+        with pytest.raises(ValueError, match="a row belongs to"):
             writer.add(1, 0, unit(0), None)
         with pytest.raises(ValueError, match="arms"):
             writer.add(0, 0, [unit(0)[0], unit(0)[0]], None)

@@ -183,7 +183,7 @@ def test_a_run_set_with_a_fault_is_refused_with_file_and_key(
 def test_two_run_sets_cannot_fill_one_exhibit(folders: Path) -> None:
     (grid.FOLDER / "swift" / "twice.yaml").write_text(TINY, encoding="utf-8")
     grid.read_run_sets.cache_clear()
-    with pytest.raises(ConfigError, match=rf"experiment swift/twice exhibits='{NAME}' .*swift/tiny has not"):
+    with pytest.raises(ConfigError, match=rf"experiment swift/twice exhibits='{NAME}' .*swift/tiny does not use"):
         grid.names()
 
 
@@ -364,7 +364,7 @@ def test_help_lists_exhibits_and_run_sets(monkeypatch: pytest.MonkeyPatch, capsy
 
 def test_an_index_of_an_unknown_experiment_is_named(tmp_path: Path) -> None:
     index.write(tmp_path, "swift_table99", "mini", [])
-    with pytest.raises(ConfigError, match=r"swift_table99\.mini\.json.* swift_table99 is none"):
+    with pytest.raises(ConfigError, match=r"swift_table99\.mini\.json.*unknown experiment swift_table99"):
         cells.replications(tmp_path)
 
 

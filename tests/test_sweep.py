@@ -298,7 +298,7 @@ def test_a_launcher_that_cannot_start_jobs_is_one_message(tmp_path: Path, monkey
 def test_what_shows_one_config_is_refused_beside_a_sweep(option: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert dispatch(["-m", "method=ar", "seed=0,1", *option.split()]) == 2
     assert (
-        f"error: option={option.replace('=', ' ').split()[0]!r} is invalid: expected without -m"
+        f"error: option={option.replace('=', ' ').split()[0]!r} is invalid: expected one run, without -m"
         in capsys.readouterr().err
     )
 

@@ -280,8 +280,12 @@ def test_an_unknown_template_is_refused_before_anything_is_read(name: str, tmp_p
     [
         ("aime24", PROBLEM | {"answer": "1000"}, r"aime24 p0 answer='1000' .*integer from 0 to 999"),
         ("aime25", PROBLEM | {"answer": "336^\\circ"}, r"aime25 p0 answer=.*integer from 0 to 999"),
-        ("humaneval", FUNCTION | {"entry_point": "sub"}, r"humaneval h0 entry_point='sub' .*that prompt defines"),
-        ("humaneval", FUNCTION | {"entry_point": "add("}, r"humaneval h0 entry_point='add\(' .*that prompt defines"),
+        ("humaneval", FUNCTION | {"entry_point": "sub"}, r"humaneval h0 entry_point='sub' .*that the prompt defines"),
+        (
+            "humaneval",
+            FUNCTION | {"entry_point": "add("},
+            r"humaneval h0 entry_point='add\(' .*that the prompt defines",
+        ),
         ("humaneval", FUNCTION | {"test": "assert add(1, 2) == 3"}, r"humaneval h0 test=.*the function check"),
     ],
 )

@@ -77,7 +77,7 @@ def test_math_subjects_choose_items(tmp_path: Path) -> None:
         assert sorted(prompt.domain for prompt in prompts) == ["counting_and_probability"] * 3 + ["geometry"] * 3
     assert len(chosen.prompts(source, "chat", 2, 0)) == 2
     only = folder(tmp_path, {"math500": [PROBLEM]})
-    with pytest.raises(ConfigError, match=r"task\.subjects=\['geometry'\] .*of which the data has any problem"):
+    with pytest.raises(ConfigError, match=r"task\.subjects=\['geometry'\] .*that have problems in the data"):
         make("math", subjects=["geometry"]).prompts(only, "chat", None, 0)
 
 

@@ -74,7 +74,10 @@ PLAIN = "model.template.form=plain"
             ["task=gsm8k", "task@calibrate=gsm8k", "calibrate.system=S", PLAIN, "method=oracle"],
             r"calibrate\.system='S' .*plain has none",
         ),
-        (["task=gsm8k", "task.system=7"], r"task\.system=7 .*a text, or null; what looks like a number needs quotes"),
+        (
+            ["task=gsm8k", "task.system=7"],
+            r"task\.system=7 .*a text, or null; a text that looks like a number needs quotes",
+        ),
     ],
 )
 def test_a_message_that_would_not_be_said_is_refused(options: list[str], message: str, tmp_path: Path) -> None:

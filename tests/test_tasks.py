@@ -181,7 +181,7 @@ def test_the_papers_limits() -> None:
 
 
 def test_a_limit_and_a_template_that_cannot_work_are_refused() -> None:
-    with pytest.raises(ConfigError, match=r"limit=0 .*at least 1"):
+    with pytest.raises(ConfigError, match=r"limit=0 .*>= 1"):
         make("govreport").prompts(SAMPLE, "plain", 0, 0)
     for name in ("gsm8k", "govreport"):
         with pytest.raises(ConfigError, match=r"model\.template='raw' .*chat, plain"):

@@ -130,7 +130,7 @@ def test_what_it_cannot_load_is_refused_before_anything_is_decoded(
 def test_it_takes_one_device(small_checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     two = replace(hardware(), devices=(torch.device("cuda", 0), torch.device("cuda", 1)))
     monkeypatch.setattr(Hardware, "of", lambda **_: two)
-    with pytest.raises(ConfigError, match="one device"):
+    with pytest.raises(ConfigError, match="a single device"):
         planned(tmp_path, *local_model(small_checkpoint), "baseline=hf")
 
 

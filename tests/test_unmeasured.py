@@ -62,7 +62,7 @@ def test_without_a_decode_step_nothing_is_zero(record: Record) -> None:
 
 def test_without_a_decode_step_every_table_has_dashes(record: Record, tmp_path: Path) -> None:
     table = run_table(record.summary)
-    assert "tokens/s AR                       –\n" in table and "draft –, verify –, policy –, other –" in table
+    assert "tokens/s AR                       –\n" in table and "draft –, verify –, method overhead –, other –" in table
     assert "paid back –" in table and "never" not in table
     (group,) = group_by_task([record])["toy"]
     empty = ("M", "α", "tokens/s AR", "tokens/s method", "speedup, decode", "overhead", "searched", "TPT predicted")

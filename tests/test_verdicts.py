@@ -118,7 +118,7 @@ def test_the_command_prints_and_writes_them(tmp_path: Path, capsys: pytest.Captu
     assert "holds (toy-model run)" in capsys.readouterr().out
     assert verdicts.read_verdicts(tmp_path)["claim"].tolist() == ["swift/search_beats_uniform"]
     assert claims_command.main([f"runs_dir={tmp_path}", "scale=paper"]) == 2
-    assert "one of mini" in capsys.readouterr().err
+    assert "one of the scales with runs: mini" in capsys.readouterr().err
 
 
 # --- false records ----------------------------------------------------------------------------------------------------

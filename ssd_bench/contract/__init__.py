@@ -1,1 +1,1 @@
-"""What a method and a task see: their contracts, and the types in them. Knows no method, task, paper or device."""
+"""Contracts of methods and tasks, and the types in them. Knows no method, task, paper or device."""

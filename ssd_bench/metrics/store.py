@@ -28,14 +28,14 @@ from ssd_bench.records import consistency, files, reader, schema
 from ssd_bench.records.files import open_regular, write_atomic
 from ssd_bench.records.reader import Run, load_run
 from ssd_bench.records.schema import SCHEMAS
-from tasks.scoring import passk, rouge
+from tasks.scoring import passk, rouge, scorer
 
 FILE = ".summaries.parquet"
 COLUMNS = pa.schema([(name, pa.string()) for name in ("run", "run_id", "stamp", "digest")])
 CODE = (
     *sorted(Path(__file__).parent.glob("*.py")),
     *(Path(str(module.__file__)) for module in (layer_set, load, tpt, window)),
-    *(Path(str(module.__file__)) for module in (consistency, files, reader, schema, passk, rouge)),
+    *(Path(str(module.__file__)) for module in (consistency, files, reader, schema, passk, rouge, scorer)),
 )
 """Code that computes a digest. A change in any of these files invalidates all digests."""
 PACKAGES = ("numpy", "pandas", "pyarrow", "scipy", "rouge-score")

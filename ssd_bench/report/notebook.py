@@ -13,7 +13,7 @@ from matplotlib.figure import Figure
 
 from ssd_bench import tables
 from ssd_bench.errors import ConfigError
-from ssd_bench.papers.audit.audit import audit
+from ssd_bench.papers.audit import audit
 from ssd_bench.papers.claims.claims import claims
 from ssd_bench.papers.claims.judge import NOT_RUN, judge
 from ssd_bench.papers.figures.shared import NotDrawable

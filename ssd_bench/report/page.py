@@ -18,7 +18,7 @@ from markupsafe import Markup
 
 from ssd_bench import tables
 from ssd_bench.metrics.text import ABSENT
-from ssd_bench.papers.audit.audit import audit
+from ssd_bench.papers.audit import audit
 from ssd_bench.papers.figures.style import unbroken
 from ssd_bench.papers.ours import agreement, select
 from ssd_bench.papers.ours.cells import Record, Replication

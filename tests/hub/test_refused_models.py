@@ -77,7 +77,7 @@ REFUSED: Mapping[str, tuple[Change, str, tuple[str, ...]]] = {
         "model.hub",
         ("model.safetensors or pytorch_model.bin", "it has "),
     ),
-    "absent-shard": (without("model-00002-of-00009.safetensors"), "model.hub", ("lacks model-00002-of-00009",)),
+    "absent-shard": (without("model-00002-of-00009.safetensors"), "model.hub", ("model-00002-of-00009",)),
     "junk-index": (lambda files: files.update({"model.safetensors.index.json": "{"}), "model", ("index.json", "JSON")),
 }
 
@@ -99,7 +99,7 @@ OPTIONS: Mapping[tuple[str, ...], tuple[str, str]] = {
     (): ("model.shape", "n_layers 4"),  # conf/model has the sizes of the real one
     (SHAPE, "hardware.kernels=nonsense"): ("hardware.kernels", "one of"),
     (SHAPE, "shard=2/5"): ("shard", "at most 1"),
-    (SHAPE, "model.template.enable_thinking=true"): ("model.template", "no variable"),
+    (SHAPE, "model.template.enable_thinking=true"): ("model.template", "variables of this tokenizer's chat template"),
     (SHAPE, "model.hub=https://huggingface.co/Qwen/Qwen3-8B"): ("model.hub", "such as Qwen/Qwen3-8B"),
     (SHAPE, "model.hub=a/b/c"): ("model.hub", "the id of a repository"),
     (SHAPE, "model.revision=1234567"): ("model.revision", "a text"),
