@@ -47,6 +47,8 @@ class WarningLog:
             (self.folder / f".{self.sweep}.{digest}{SUFFIX}").touch(exist_ok=False)
         except FileExistsError:
             return False
+        except OSError:  # a full disk, say: rather show the kind again than fail a run that is on record
+            pass
         return True
 
 
