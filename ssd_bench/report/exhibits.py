@@ -201,7 +201,7 @@ def describe_results(frame: pd.DataFrame) -> str:
     counted += [count_phrase(range(repeated), "repeated result")] if repeated else []
     counted += [f"{defined} equal to 1 by definition"] if defined else []
     text = (
-        f"Our runs: {models}; results for {len(compared)} of the paper's {count_phrase(frame.index, 'number')} "
+        f"Our runs: {models}; results for {len(compared)} of the paper's {count_phrase(range(len(frame)), 'number')} "
         f"({', '.join(counted)})."
     )
     text += describe_shared_runs(str(frame["paper"].iloc[0]), str(frame["exhibit"].iloc[0]))
