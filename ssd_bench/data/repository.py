@@ -110,7 +110,7 @@ def open_repository(path: str, revision: str | None, option: str) -> Repository:
         cause = failure(error, "dataset", path, revision)
         commits = ", ".join(cached_commits(path))
         commits = f"; the cache has commit {commits}, which {option}=COMMIT reads" if commits else ""
-        raise ConfigError(option, revision, f"{path} could not be loaded ({cause}){commits}") from error
+        raise ConfigError(option, revision, reason=f"{path} could not be loaded ({cause}){commits}") from error
 
 
 def cached_commits(path: str) -> list[str]:

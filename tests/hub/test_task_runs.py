@@ -84,5 +84,5 @@ def test_fetch_tells_the_commit_to_pin(hub: Hub, tmp_path: Path) -> None:
         assert told in done.stdout
     done = typed(hub, tmp_path, "task=mbpp", "data=hub", "limit=1", "task.sandbox=best_effort", HF_HUB_OFFLINE="1")
     assert done.returncode == 0, done.stderr
-    assert f"main is commit {commit}, as cached" in done.stderr
+    assert f"{commit} of main" in done.stderr
     assert f"@{commit} " in record(tmp_path).header["data"]["mbpp"]
