@@ -22,11 +22,6 @@ class ConfigError(ValueError):
         super().__init__(f"{field}={value!r} is invalid: {'; '.join(filter(None, clauses))}")
         self.field, self.value, self.expected, self.reason = field, value, expected, reason
 
-    @property
-    def explanation(self) -> str:
-        """The message without the field and its value."""
-        return str(self).removeprefix(f"{self.field}={self.value!r} is invalid: ")
-
     def with_note(self, note: str) -> ConfigError:
         """Return the error with a note after its last clause, such as ", in config.json"."""
         if self.expected:

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from ssd_bench.cli import dispatch
+from ssd_bench.commands import advise as command
 from ssd_bench.contract.window import Window
 from ssd_bench.cost.machine import Profile
 from ssd_bench.cost.roofline import simulated_machine, simulated_names
@@ -114,10 +115,10 @@ def test_a_window_costs_what_its_positions_do_and_a_lookup_nothing() -> None:
 def test_what_cannot_be_used_is_refused_before_anything_is_read(
     arguments: list[str], field: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(advise, "usable_runs", lambda asked: pytest.fail("records were read"))
+    monkeypatch.setattr(command, "usable_runs", lambda asked: pytest.fail("records were read"))
     with pytest.raises(ConfigError) as error:
         parse_question(arguments)
-    assert error.value.field == field and error.value.explanation
+    assert error.value.field == field and (error.value.expected or error.value.reason)
     assert dispatch(["advise", *arguments]) == 2 and field in capsys.readouterr().err
 
 

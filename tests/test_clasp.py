@@ -330,7 +330,7 @@ def test_more_blocks_than_can_be_skipped_are_refused(options: dict, field: str) 
     """M >= L leaves g[L, M] undefined; the last block that may be skipped is still fine."""
     with pytest.raises(ConfigError) as error:
         CLaSp(**options).check(DIMS)
-    assert error.value.field == f"method.{field}" and f"this model's {LAYERS}" in error.value.explanation
+    assert error.value.field == f"method.{field}" and f"this model's {LAYERS}" in error.value.expected
     assert skipped(CLaSp(skip_blocks=LAYERS - 1), LAYERS) == LAYERS - 1
     assert skipped(CLaSp(skip_blocks=LAYERS - 2, protect_first_last=True), LAYERS) == LAYERS - 2
 

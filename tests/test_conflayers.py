@@ -263,7 +263,7 @@ def test_model_dependent_settings() -> None:
 def test_bad_settings_are_refused(bad: dict) -> None:
     with pytest.raises(ConfigError) as error:
         ConfLayers(**bad)
-    assert error.value.field == f"method.{next(iter(bad))}" and error.value.explanation
+    assert error.value.field == f"method.{next(iter(bad))}" and error.value.expected
 
 
 def test_models_without_two_inner_blocks_are_refused() -> None:

@@ -138,7 +138,7 @@ def test_the_reader_names_the_file_the_prompt_and_what_differs(change: str, dige
     rewritten(run, name, edit(getattr(run, name)), digests)
     with pytest.raises(ConfigError) as caught:
         load_run(run.path)
-    assert said in caught.value.explanation and "force=true in its command" in caught.value.explanation
+    assert said in str(caught.value) and "force=true in its command" in str(caught.value)
     assert caught.value.field == "record" and str(caught.value.value).endswith(".parquet")
 
 

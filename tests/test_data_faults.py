@@ -131,7 +131,7 @@ def test_a_line_without_end_is_refused_before_it_is_read(tmp_path: Path) -> None
     finally:
         tracemalloc.stop()
     assert caught.value.field.endswith("toy.jsonl:2")
-    assert f"{32 * MIB} bytes (32 MiB) a line; {32 * MIB + 1} were read" in caught.value.explanation
+    assert f"{32 * MIB} bytes (32 MiB) a line; {32 * MIB + 1} were read" in caught.value.expected
     assert [line.row.get("id") for line in lines] == ["0", None, "2"]
     assert peak < 100 * MIB
 

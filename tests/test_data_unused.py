@@ -204,4 +204,4 @@ def test_a_repeated_key_is_a_fault(line: str, tmp_path: Path) -> None:
     source = LocalSource(tmp_path)
     assert isinstance(source.rows(DataSpec("toy", ("question",), {}))[1], UnusableRow)
     ((_, (fault,)),) = source.unusable().items()
-    assert fault.field.endswith("toy.jsonl:2") and "an object in which every key is unique" in fault.explanation
+    assert fault.field.endswith("toy.jsonl:2") and "an object in which every key is unique" in fault.expected

@@ -287,7 +287,7 @@ def test_summary_warns_of_what_cannot_be_or_weakens_a_claim(tmp_path: Path) -> N
     assert "exceeds M" in text
     assert "not lossless: outputs that differ from AR's beyond rounding: 1;" in text
     assert "toy-1, token 7" in text
-    assert "n = 2 prompts, fewer than 20" in text
+    assert "few prompts: n = 2, fewer than 20" in text
     assert "some of them overlap" in text
     assert summary["clipped"] == 1
     where = {"prompt_id": "toy-1", "repeat": 0, "index": 7}

@@ -111,7 +111,7 @@ def test_comparable_runs_share_a_table_under_one_ar_row(runs_dir: Path, printed:
     assert (knapspec["lossless"], swift["lossless"]) == ("6/6", "5/6 (1 near-tie)")
     assert (alone["speedup, decode"], alone["tokens/s AR"]) == ("–", "–")
     assert [row["n"] for row in table] == ["6"] * 4
-    assert "- run-a: n = 6 prompts, fewer than 20" in first
+    assert "- run-a: few prompts: n = 6, fewer than 20" in first
     assert [row[1] for row in markdown_rows(second)[1:]] == ["ar", "clasp"]
     assert "n = 3 prompts" in second
 

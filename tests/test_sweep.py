@@ -483,7 +483,7 @@ def test_retry_repeats_what_failed_and_no_other(
     ("text", "kind"),
     [
         ("timings unreliable: other processes used 57 % of the CPU. Rerun.", "timings unreliable"),
-        ("n = 8 prompts, fewer than 20: the intervals are uncertain", "n = N prompts, fewer than N"),
+        ("few prompts: n = 8, fewer than 20; the intervals are uncertain", "few prompts"),
         ("only 3 pairs have AR; the speedup is over these", "only N pairs have AR"),
         ("AR reached 1,234.5 tokens/s in float32. ROUGE-2 is 0.51", "AR reached N tokens/s in float32"),
         ("2 faults in rows of b4.jsonl: 5 answer=''", "N faults in rows of b4.jsonl"),

@@ -101,7 +101,7 @@ def test_an_untied_model_without_a_head_is_refused(tmp_path: Path) -> None:
     """Where transformers would make up a random one."""
     for tie in (False, None):
         folder = with_ends("llama", tmp_path / str(tie), tie, "embedding alone", WEIGHTS)
-        with pytest.raises(ConfigError, match=r"lm_head\.weight is missing; .*tie_word_embeddings true"):
+        with pytest.raises(ConfigError, match=r"missing: lm_head\.weight; .*tie_word_embeddings true"):
             architecture(Checkpoint(folder))
 
 
@@ -110,7 +110,7 @@ def test_a_tied_model_without_both_is_refused(tmp_path: Path) -> None:
     tensors = load_file(folder / WEIGHTS)
     del tensors[EMBEDDING]
     save(tensors, folder / WEIGHTS)
-    with pytest.raises(ConfigError, match=r"model\.embed_tokens\.weight is missing"):
+    with pytest.raises(ConfigError, match=r"missing: model\.embed_tokens\.weight"):
         architecture(Checkpoint(folder))
 
 

@@ -403,7 +403,7 @@ def _warnings(s: Mapping[str, Any], facts: Mapping[str, Any]) -> list[str]:
         warnings.append(f"only {s['n_pairs']} of {facts['units']} outputs have a baseline; the speedup is over these")
     if s["n_pairs"] and s["n_prompts"] < FEW_PROMPTS:
         warnings.append(
-            f"n = {s['n_prompts']} prompts, fewer than {FEW_PROMPTS}: the intervals themselves are uncertain"
+            f"few prompts: n = {s['n_prompts']}, fewer than {FEW_PROMPTS}; the intervals themselves are uncertain"
         )
     if facts["uneven"]:
         warnings.append(

@@ -280,7 +280,7 @@ class Checkpoint:
             expected += " (biases need attention_bias or mlp_bias; scales and adapters must be merged)"
             raise ConfigError("model", str(self.folder), expected)
         if missing := [name for name in shapes if name not in self.headers]:
-            expected = f"weights with all tensors of config.json: {_first_names(missing)} is missing"
+            expected = f"weights with all tensors of config.json; missing: {_first_names(missing)}"
             if missing == [HEAD]:
                 expected += "; a model whose head is its embedding has tie_word_embeddings true in config.json"
             raise ConfigError("model", str(self.folder), expected)

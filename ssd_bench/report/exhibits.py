@@ -193,15 +193,15 @@ def describe_results(frame: pd.DataFrame) -> str:
         return "No run of ours gives these numbers yet."
     scales, models = (", ".join(dict.fromkeys(compared[name])) for name in ("scale", "model_ran"))
     counted = [
-        f"{count_phrase(run_ids(compared), 'run')} at scale {scales}",
-        count_phrase(distinct_results(compared), "distinct result"),
+        f"{count_phrase(len(run_ids(compared)), 'run')} at scale {scales}",
+        count_phrase(len(distinct_results(compared)), "distinct result"),
     ]
     repeated = int((compared["repeats"] != "").sum())
     defined = int((compared["verdict"] == agreement.BY_DEFINITION).sum())
-    counted += [count_phrase(range(repeated), "repeated result")] if repeated else []
+    counted += [count_phrase(repeated, "repeated result")] if repeated else []
     counted += [f"{defined} equal to 1 by definition"] if defined else []
     text = (
-        f"Our runs: {models}; results for {len(compared)} of the paper's {count_phrase(range(len(frame)), 'number')} "
+        f"Our runs: {models}; results for {len(compared)} of the paper's {count_phrase(len(frame), 'number')} "
         f"({', '.join(counted)})."
     )
     text += describe_shared_runs(str(frame["paper"].iloc[0]), str(frame["exhibit"].iloc[0]))
@@ -231,9 +231,9 @@ def distinct_results(frame: pd.DataFrame) -> list[str]:
     return [result for result in dict.fromkeys(frame["result"]) if result]
 
 
-def count_phrase(things: Sequence[object], name: str) -> str:
+def count_phrase(count: int, name: str) -> str:
     """Return a count with its noun: "3 runs"."""
-    return f"{len(things)} {name}{'' if len(things) == 1 else 's'}"
+    return f"{count} {name}{'' if count == 1 else 's'}"
 
 
 def verdict_sentences(frame: pd.DataFrame) -> list[str]:
@@ -242,7 +242,7 @@ def verdict_sentences(frame: pd.DataFrame) -> list[str]:
     for name in (agreement.ALGORITHMIC, agreement.SPEED):
         totals = frame.loc[frame["kind"] == name, "verdict"].value_counts()
         parts = ", ".join(f"{totals[word]} {printed_verdict(word)}" for word in agreement.VERDICTS if word in totals)
-        distinct = count_phrase(distinct_results(frame[frame["kind"] == name]), "distinct result")
+        distinct = count_phrase(len(distinct_results(frame[frame["kind"] == name])), "distinct result")
         lines += [f"{name.capitalize()} numbers: {parts}; {distinct} of ours."] if parts else []
     return [*lines, *order_sentences(frame)]
 
@@ -287,9 +287,7 @@ def scale_notes(paper: str, exhibit: str, replications: Iterable[Replication]) -
 def missing_reasons(frame: pd.DataFrame) -> list[str]:
     """Return the reasons why numbers of the paper have no result of ours, with their counts."""
     totals = frame.loc[frame["ours"].isna() & (frame["reason"] != ""), "reason"].value_counts(sort=False)
-    return [
-        f"No result of ours for {count_phrase(range(count), 'number')}: {reason}" for reason, count in totals.items()
-    ]
+    return [f"No result of ours for {count_phrase(count, 'number')}: {reason}" for reason, count in totals.items()]
 
 
 def run_ids(frame: pd.DataFrame) -> list[str]:

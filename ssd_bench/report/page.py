@@ -322,7 +322,7 @@ def render(
             papers=shown,
             name_of=version_name,
             states=STATES,
-            originals=[room.versions[room.latest] for room in paper_folders() if room.numbers],
+            originals=[folder.versions[folder.latest] for folder in paper_folders() if folder.numbers],
             description=answers.describe_records(replications, len(exhibits.distinct_results(everything))),
             cards=answers.cards(judged),
             rule=verdicts.RULE.replace("*", "").replace("`", ""),
@@ -369,8 +369,8 @@ def completeness(
     runs = {cell.path for replication in replications for cell in replication.recorded_cells()}
     return (
         f"Tables and figures of the papers: {len(listed)} in total, {parts}. "
-        f"Our results: {exhibits.count_phrase(list(runs), 'run')}, "
-        f"{exhibits.count_phrase(exhibits.distinct_results(numbers), 'distinct result')}, "
+        f"Our results: {exhibits.count_phrase(len(runs), 'run')}, "
+        f"{exhibits.count_phrase(len(exhibits.distinct_results(numbers)), 'distinct result')}, "
         f"compared with {len(numbers)} numbers of the papers."
     )
 

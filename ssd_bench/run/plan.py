@@ -250,7 +250,7 @@ def _unused(parts: Parts) -> tuple[str, ...]:
     for source in sources.values():
         for file, faults in source.unusable().items() if isinstance(source, Examined) else ():
             if faults:
-                examples = "; ".join(f"{fault}" for fault in faults[:FAULTS])
+                examples = "; ".join(map(str, faults[:FAULTS]))
                 remainder = f"; and {len(faults) - FAULTS} more" if len(faults) > FAULTS else ""
                 count = f"{len(faults)} fault{'s' if len(faults) > 1 else ''}"
                 lines.append(f"{count} in rows of {file} that this run does not use: {examples}{remainder}")
