@@ -103,7 +103,7 @@ def test_the_figure_has_a_line_for_each_layer_set_in_each_panel(whole: dict[str,
     assert [axes.get_ylabel() for axes in panels] == list(windows.PANELS)
     for axes in panels:
         assert set(axes.get_legend_handles_labels()[1]) >= set(sets)
-        assert [text.get_text() for text in axes.get_xticklabels()] == ["60", "124", "252", "508", "1020", "all"]
+        assert [text.get_text() for text in axes.get_xticklabels()] == ["60", "252", "1020", "all"]
     cells = list(one.recorded_cells(method=sets[0]))
     line = next(line for line in panels[0].lines if line.get_label() == sets[0])
     assert np.asarray(line.get_ydata()).tolist() == pytest.approx([cell.summary["alpha"] for cell in cells])
