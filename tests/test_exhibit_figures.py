@@ -24,7 +24,6 @@ from ssd_bench.cost.plane import Point, Use
 from ssd_bench.papers.conflayers import figures as conflayers
 from ssd_bench.papers.figures import cases as figures_cases
 from ssd_bench.papers.figures import layers as figures_layers
-from ssd_bench.papers.figures import shared as figures_common
 from ssd_bench.papers.figures import streams, style
 from ssd_bench.papers.figures.shared import NotDrawable
 from ssd_bench.papers.knn_ssd import figures as figures_knn_ssd
@@ -298,7 +297,7 @@ def test_marks_differ_without_colour() -> None:
 
 def test_the_comparison_draws_sets_of_its_own_runs_and_the_best(root: Path, tmp_path: Path) -> None:
     one = replace(replication(root, "ssd_bench_comparison"), runs_dir=tmp_path)
-    cell = figures_common.cells(one)[0]
+    cell = one.shown_cells()[0]
     assert "ssd_bench frontier" in figure(one).reason  # type: ignore[union-attr]
     uses = (Use(cell.run.path.name, "method", 1.0), Use("a run of something else", "other", 1.0))
     points = (Point((1,), 0.7, 0.8, uses[:1]), Point((1, 2), 0.5, 0.9, uses[1:]))

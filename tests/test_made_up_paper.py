@@ -54,7 +54,7 @@ from ssd_bench.papers.ours.cells import Replication
 
 def figure1(replication: Replication) -> Figure:
     """A bar a method."""
-    drawn = common.cells(replication)
+    drawn = replication.shown_cells()
     figure, body = common.new_figure(3.4, 2)
     body.subplots().bar([cell["method"] for cell in drawn], [cell.summary["speedup"] for cell in drawn])
     return common.finish(figure, replication, drawn, "Bars.")

@@ -163,7 +163,7 @@ def judge_claim(claim: Claim, replication: Replication) -> Judgement:
         toy=toy,
         cells=cells,
     )
-    if reason := _exclusion(claim, comparisons):
+    if reason := _exclusion(claim, comparisons, replication.exclusions):
         return replace(undecided, reason=reason)
     sampled: list[list[SampledSide]] = []
     for comparison in comparisons:
@@ -296,13 +296,13 @@ def _split(cell: Cell, tasks: set[str]) -> list[tuple[str, str]]:
     return [(task, choices[task]) for task in sorted(tasks) if choices.get(task) in parts]
 
 
-def _exclusion(claim: Claim, comparisons: Sequence[ClaimComparison]) -> str:
+def _exclusion(claim: Claim, comparisons: Sequence[ClaimComparison], exclusions: Mapping[Cell, str]) -> str:
     """Return the reason why the cells decide nothing, whatever their numbers; "" if they can decide."""
     is_timed = STATISTICS[claim.statistic].variation
     cells = {cell.path: cell for comparison in comparisons for cell in comparison.cells}
     for cell in cells.values():
-        if cell.exclusion:
-            return f"excluded: {_cell_name(cell)}: {cell.exclusion}"
+        if exclusions[cell]:
+            return f"excluded: {_cell_name(cell)}: {exclusions[cell]}"
         if cell.summary["n_prompts"] < claim.prompts:
             return f"{_cell_name(cell)} has {cell.summary['n_prompts']} prompts; {claim.prompts} are required"
         if is_timed and (warning := metrics.contamination_warning(cell.summary)):

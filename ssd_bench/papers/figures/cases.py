@@ -19,7 +19,7 @@ from ssd_bench.model.checkpoint import EMBEDDED
 from ssd_bench.papers.figures import layers, streams, style
 from ssd_bench.papers.figures import shared as common
 from ssd_bench.papers.figures.shared import NotDrawable
-from ssd_bench.papers.ours.cells import Cell, Replication
+from ssd_bench.papers.ours.cells import Replication, ShownCell
 from ssd_bench.paths import cache_dir, local_path
 from ssd_bench.records.reader import Run
 
@@ -176,7 +176,7 @@ NOTE = "Coloured and underlined: accepted draft tokens; black: tokens of the ful
 
 def outputs_figure(replication: Replication) -> Figure | NotDrawable:
     """Draw SWIFT's Tables 13 and 14: the same prompt decoded by each method."""
-    drawn = common.cells(replication)
+    drawn = replication.shown_cells()
     tokenizer = tokenizer_of(drawn[0].run)
     if isinstance(tokenizer, NotDrawable):
         return tokenizer
@@ -191,14 +191,14 @@ def outputs_figure(replication: Replication) -> Figure | NotDrawable:
     return common.finish(figure, replication, drawn, note)
 
 
-def _example_prompt(drawn: Sequence[Cell]) -> int:
+def _example_prompt(drawn: Sequence[ShownCell]) -> int:
     """Return the index of the first prompt whose output in the first run has the median length."""
     rows = metrics.arm_rows(drawn[0].run.prompts, "method").drop_duplicates("prompt_index").sort_values("prompt_index")
     middle = rows["new_tokens"].quantile(0.5, interpolation="lower")
     return int(rows.loc[rows["new_tokens"] == middle, "prompt_index"].iloc[0])
 
 
-def _excerpt(cell: Cell, index: int, name: str, tokenizer: Tokenizer, most: int) -> Excerpt:
+def _excerpt(cell: ShownCell, index: int, name: str, tokenizer: Tokenizer, most: int) -> Excerpt:
     rows = streams.stream_rows(cell.run)
     rows = rows[rows["prompt_index"] == index]
     steps = metrics.arm_rows(cell.run.steps, "method")
@@ -213,7 +213,7 @@ def _excerpt(cell: Cell, index: int, name: str, tokenizer: Tokenizer, most: int)
 
 def stream_outputs_figure(replication: Replication) -> Figure | NotDrawable:
     """Draw KNN-SSD's Figure 8: consecutive samples of a stream, each with the layer set that drafts it."""
-    cell = common.cells(replication)[0]
+    cell = replication.shown_cells()[0]
     tokenizer = tokenizer_of(cell.run)
     if isinstance(tokenizer, NotDrawable):
         return tokenizer

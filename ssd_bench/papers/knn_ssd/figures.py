@@ -150,7 +150,7 @@ def released_anchors_figure(folder: Path, model: str) -> Figure:
 
 def figure5(replication: Replication) -> Figure | NotDrawable:
     """Draw Figures 5 and 6: last hidden vectors of the prompts that the anchors are computed from."""
-    cell = next((cell for cell in common.cells(replication) if (cell.path / VECTORS).is_file()), None)
+    cell = next((cell for cell in replication.shown_cells() if (cell.path / VECTORS).is_file()), None)
     if cell is None:
         return NotDrawable("No run stored the vectors of its calibration prompts.")
     figure, caption = scatter_figure(load_vectors(cell.path / VECTORS))
@@ -169,7 +169,7 @@ def figure4(replication: Replication) -> Figure | NotDrawable:
 
 def figure9(replication: Replication) -> Figure | NotDrawable:
     """Draw Figures 9 and 10: the sets of the run's domains next to the released sets of the paper's model."""
-    cell = common.cells(replication)[0]
+    cell = replication.shown_cells()[0]
     domains = common.unique(str(name) for name in streams.stream_rows(cell.run)["domain"])
     paper_model = replication.cells[0]["model"]
     run_panels, released_panels = [], []

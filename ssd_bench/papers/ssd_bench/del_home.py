@@ -68,18 +68,24 @@ def verdict(ratio: Effect | None, trained: Effect | None) -> str:
 
 @dataclass(frozen=True)
 class WeightsPair:
-    """Runs of a task and a method on trained and on stock weights; `labels`: the papers' models that they represent."""
+    """Runs of a task and a method on trained and on stock weights.
+
+    Attributes:
+        labels: the papers' models that the runs represent.
+        exclusion: reason why one of the two is excluded; "" if none is.
+    """
 
     trained: Cell
     stock: Cell
     labels: tuple[str, ...]
+    exclusion: str
 
     @property
     def reason(self) -> str:
         """Reason why the two runs cannot be compared; "" if they can."""
         if self.trained.path == self.stock.path:
             return "at this scale one model represents both"
-        return next((f"excluded: {cell.exclusion}" for cell in (self.trained, self.stock) if cell.exclusion), "")
+        return f"excluded: {self.exclusion}" if self.exclusion else ""
 
     def ratio(self, end_to_end: bool) -> Effect | None:
         """Return the speedup on trained weights over that on stock weights."""
@@ -120,13 +126,11 @@ def weights_pairs(replication: Replication) -> list[WeightsPair]:
     for cell in replication.recorded_cells():
         stock = PAIRS.get(cell["model"])
         for stock_cell in replication.recorded_cells(task=cell["task"], method=cell["method"], model=stock or ""):
-            key, labels = (cell.path, stock_cell.path), (cell["model"], stock_cell["model"])
-            pairs[key] = WeightsPair(cell, stock_cell, (*(pairs[key].labels if key in pairs else ()), *labels))
-    return [
-        pair
-        for pair in pairs.values()
-        if not any(cell.record and cell.record.error for cell in (pair.trained, pair.stock))
-    ]
+            key = (cell.path, stock_cell.path)
+            labels = (*(pairs[key].labels if key in pairs else ()), cell["model"], stock_cell["model"])
+            exclusion = replication.exclusions[cell] or replication.exclusions[stock_cell]
+            pairs[key] = WeightsPair(cell, stock_cell, labels, exclusion)
+    return [pair for pair in pairs.values() if pair.trained.is_readable and pair.stock.is_readable]
 
 
 def table(replication: Replication) -> pd.DataFrame:

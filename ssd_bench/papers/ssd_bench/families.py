@@ -14,8 +14,7 @@ import pandas as pd
 from ssd_bench import metrics
 from ssd_bench.metrics import LOOP_SHARE, NGRAM
 from ssd_bench.metrics.text import ABSENT, DECODE, END_TO_END, format_interval, format_lossless, format_percent
-from ssd_bench.papers.figures import shared as common
-from ssd_bench.papers.ours.cells import Cell, Replication
+from ssd_bench.papers.ours.cells import Replication, ShownCell
 
 FAMILIES = "ssd_bench_families"
 """Name of the experiment."""
@@ -33,9 +32,9 @@ def table(replication: Replication) -> pd.DataFrame:
         Texts: the model that ran; with 95 % intervals both speedups (for an excluded run the reason), M, α, the share
         of repeated 8-grams, and the decode speedup over prompts without loops with their number; outputs equal to AR's.
     """
-    tasks: dict[tuple[str, str], list[Cell]] = {}
-    for cell in common.cells(replication):
-        if cell.record is not None and not cell.record.error:
+    tasks: dict[tuple[str, str], list[ShownCell]] = {}
+    for cell in replication.shown_cells():
+        if cell.is_readable:
             tasks.setdefault((cell["model"], cell["task"]), []).append(cell)
     rows = [row for cells in tasks.values() for row in (*_baselines(cells), *map(_method, cells))]
     return pd.DataFrame(rows, columns=COLUMNS if rows else None).fillna(ABSENT)
@@ -51,7 +50,7 @@ def note() -> str:
     )
 
 
-def _baselines(cells: Sequence[Cell]) -> Iterator[dict[str, str]]:
+def _baselines(cells: Sequence[ShownCell]) -> Iterator[dict[str, str]]:
     """Yield the rows of AR and of Hugging Face, each from the first run of the task that has it."""
     plain = next((cell for cell in cells if cell.summary["n_pairs"]), None)
     if plain is not None:
@@ -75,7 +74,7 @@ def _baselines(cells: Sequence[Cell]) -> Iterator[dict[str, str]]:
         }
 
 
-def _method(cell: Cell) -> dict[str, str]:
+def _method(cell: ShownCell) -> dict[str, str]:
     summary = cell.summary
     excluded = bool(cell.exclusion)
     return _head(cell, cell["method"]) | {
@@ -89,7 +88,7 @@ def _method(cell: Cell) -> dict[str, str]:
     }
 
 
-def _head(cell: Cell, method: str) -> dict[str, str]:
+def _head(cell: ShownCell, method: str) -> dict[str, str]:
     return {"model": cell["model"], "task": cell["task"], "method": method}
 
 
