@@ -19,6 +19,8 @@ from ssd_bench.metrics import intervals
 from ssd_bench.papers.audit import audit
 from ssd_bench.papers.claims import judge
 from ssd_bench.papers.claims.claims import PARTS, STATISTICS, Claim, claims
+from ssd_bench.papers.claims.comparisons import Side
+from ssd_bench.papers.claims.effect import ClaimEffect, SampledComparison, SampledSide
 from ssd_bench.papers.claims.judge import CANNOT_SAY, FAILS, HOLDS, NOT_RUN, VERDICTS, Judgement
 from ssd_bench.papers.claims.statistics import _DEFINITIONS, StatisticSample, take_sample
 from ssd_bench.papers.ours.cells import REPEATED_TIMINGS, Replication, replications
@@ -210,9 +212,9 @@ def samples(values: Sequence[Sequence[float]], name: str = "p") -> StatisticSamp
     return StatisticSample(np.array([f"{name}{i}" for i in range(len(columns))]), columns, intervals.ratio_of_sums)
 
 
-def effect(claim: Claim, places: Sequence[Sequence[StatisticSample]]) -> judge._Effect:
-    side = judge.Side((), (), {}, claim.statistic)
-    return judge._Effect(claim, [[(side, one) for one in place] for place in places])
+def effect(claim: Claim, places: Sequence[Sequence[StatisticSample]]) -> ClaimEffect:
+    side = Side((), {}, claim.statistic)
+    return ClaimEffect(claim, [SampledComparison(*(SampledSide(side, one) for one in place)) for place in places])
 
 
 VALUE = Claim("p/c", "It.", "§1", (), "swift_table8", "alpha", "value", 0.0, at_least=0.5, none=0.0)
@@ -233,7 +235,7 @@ def test_runs_without_a_common_prompt_add_their_variances_and_the_same_prompts_d
     alone, twice = effect(VALUE, [[samples(a)]]), effect(VALUE, [[samples(a)], [samples(a)]])
     assert twice.interval() == pytest.approx(alone.interval()) and twice.n == 12
     apart = effect(VALUE, [[samples(a)], [samples(b, "q")]])
-    assert apart.n == 24 and len(apart._prompts) == 2
+    assert apart.n == 24 and len(apart._strata) == 2
     ratio = replace(VALUE, effect="ratio", over={"method": ["x"]}, none=None)
     same = effect(ratio, [[samples(a), samples(1.5 * a)]])
     assert same.value == pytest.approx(1.0) and same.lacking.endswith("all prompts agree")
