@@ -93,39 +93,6 @@ class Number:
     settings: Mapping[str, str] = field(repr=False)
 
 
-def results(
-    paper: str | None = None,
-    exhibit: str | None = None,
-    *,
-    model: str | None = None,
-    method: str | None = None,
-    task: str | None = None,
-    metric: str | None = None,
-    setting: Mapping[str, str] | None = None,
-    tables_only: bool = False,
-) -> pd.DataFrame:
-    """Return the reported numbers that have all given values, one row each, in the order of the file.
-
-    Args:
-        setting: key: value pairs that a row's setting must contain.
-        tables_only: leave out text, captions and figures.
-
-    Raises:
-        ConfigError: the data does not fit its schema.
-    """
-    labels = {"paper": paper, "exhibit": exhibit, "model": model, "method": method, "task": task, "metric": metric}
-    wanted = {key: value for key, value in labels.items() if value is not None}
-    columns = [name for name in Number.__dataclass_fields__ if name != "settings"]
-    rows = [
-        [getattr(number, name) for name in columns]
-        for number in numbers()
-        if all(getattr(number, key) == value for key, value in wanted.items())
-        and (not setting or setting.items() <= number.settings.items())
-        and (not tables_only or number.exhibit.startswith("Table"))
-    ]
-    return pd.DataFrame(rows, columns=columns).astype({"value": "float64", "half": "float64", "line": "int64"})
-
-
 def settings(paper: str | None = None, exhibit: str | None = None) -> pd.DataFrame:
     """Return the settings of each exhibit: paper, exhibit, key, value, source_section."""
     return _frame("settings", ("paper", "exhibit", "key"), paper, exhibit)
