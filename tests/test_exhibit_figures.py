@@ -29,6 +29,7 @@ from ssd_bench.papers.figures.shared import NotDrawable
 from ssd_bench.papers.knn_ssd import figures as figures_knn_ssd
 from ssd_bench.papers.ours.cells import Cell, Record, Replication
 from ssd_bench.papers.printed.catalogue import paper_folders
+from ssd_bench.papers.printed.reported import released_set
 from ssd_bench.papers.runs import grid
 from ssd_bench.records.schema import PromptRecord
 from ssd_bench.report import figures as saving
@@ -284,8 +285,8 @@ def test_confidences_are_drawn_where_a_run_has_them(root: Path) -> None:
 def test_published_sets_stand_beside_ours(root: Path) -> None:
     found = drawn(figure(replication(root, "knn_ssd_figure9")))
     titles = [axes.get_title("left") for axes in found.axes if axes.axison]
-    known = figures_layers.published_sets()["knn_ssd/llama-2-13b/gsm8k"]
-    assert f"GSM8K: {figures_layers.skip_counts(known)}" in titles
+    known = released_set("knn_ssd", "LLaMA-2-13B", "GSM8K")
+    assert known is not None and f"GSM8K: {figures_layers.skip_counts(known)}" in titles
     assert sum("of 16" in title for title in titles) == 5
 
 

@@ -35,7 +35,8 @@ made-up,Table 1,Large,SWIFT,GSM8K,,speedup,1.5,x,
 
 from collections.abc import Iterator
 
-from ssd_bench.papers.audit.arithmetic import CONTRADICTION, Check, find_number, new_check
+from ssd_bench.papers.audit.arithmetic import CONTRADICTION, Check, new_check
+from ssd_bench.papers.printed.reported import find_number
 
 
 def checks() -> Iterator[Check]:

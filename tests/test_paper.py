@@ -9,9 +9,9 @@ import pandas as pd
 import pytest
 
 from ssd_bench.errors import ConfigError
-from ssd_bench.papers.audit.arithmetic import find_number, find_numbers
 from ssd_bench.papers.claims.claims import STATISTIC, STATISTICS, Claim, claims, read_claims
 from ssd_bench.papers.printed import catalogue, reported
+from ssd_bench.papers.printed.reported import find_number, find_numbers
 from tests.runs import python
 
 HEADER = ",".join(reported.COLUMNS["results"])

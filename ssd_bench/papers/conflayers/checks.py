@@ -14,13 +14,11 @@ from ssd_bench.papers.audit.arithmetic import (
     check_expected_speedup,
     check_lower_bound,
     check_repeat,
-    find_number,
-    find_numbers,
     new_check,
     number_in_table,
     rounding_verdict,
 )
-from ssd_bench.papers.printed.reported import Number, share_skipped
+from ssd_bench.papers.printed.reported import Number, find_number, find_numbers, share_skipped
 
 MODELS = ("LLaMA-2-13B", "LLaMA-2-70B", "LLaMA-3-8B", "LLaMA-3-70B")  # of Table 3
 TASKS = ("CNN/DM", "GSM8K", "WMT14 DE-EN", "Alpaca")

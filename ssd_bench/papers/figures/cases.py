@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import unicodedata
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import groupby
 from pathlib import Path
 from typing import Any
@@ -220,14 +220,9 @@ def stream_outputs_figure(replication: Replication) -> Figure | NotDrawable:
     rows = streams.stream_rows(cell.run).drop_duplicates("domain").head(SAMPLES)
     names = [streams.domain_title(str(domain)) for domain in rows["domain"]]
     outputs = [_excerpt(cell, int(i), name, tokenizer, 4) for i, name in zip(rows["prompt_index"], names)]
-    panels = []
-    for index, name in zip(rows["prompt_index"], names):
-        layer_set = metrics.main_set(_prompt_run(cell.run, int(index)))
-        panels.append(
-            layers.Panel(
-                f"{name}: {'nothing drafted' if layer_set is None else layers.skip_counts(layer_set)}", layer_set
-            )
-        )
+    steps = cell.run.steps
+    prompt_runs = [replace(cell.run, steps=steps[steps["prompt_index"] == index]) for index in rows["prompt_index"]]
+    panels = [layers.Panel.of(name, metrics.main_set(run), "nothing drafted") for name, run in zip(names, prompt_runs)]
     columns = [panels[::2], panels[1::2]] if layers.map_width(panels) < style.PAGE and len(panels) > 1 else [panels]
     text, maps = excerpts_height(outputs) - 0.75, layers.map_height(len(columns[0])) - 0.75
     figure = style.new(style.PAGE, text + maps + 0.75)
@@ -239,9 +234,3 @@ def stream_outputs_figure(replication: Replication) -> Figure | NotDrawable:
         "drafted it."
     )
     return common.finish(figure, replication, [cell], note)
-
-
-def _prompt_run(run: Run, index: int) -> Run:
-    frames = {name: getattr(run, name) for name in ("prompts", "steps")}
-    prompt_frames = {name: frame[frame["prompt_index"] == index] for name, frame in frames.items()}
-    return Run(run.path, run.header, prompt_frames["prompts"], prompt_frames["steps"], run.layer_sets)

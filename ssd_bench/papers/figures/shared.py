@@ -20,7 +20,7 @@ from ssd_bench.papers.figures import style
 from ssd_bench.papers.ours.cells import SPEED_FACTOR, Replication, ShownCell
 from ssd_bench.papers.ours.ran import model_names
 from ssd_bench.papers.printed.catalogue import version_name
-from ssd_bench.papers.printed.reported import Number, numbers
+from ssd_bench.papers.printed.reported import Number, find_numbers
 from ssd_bench.papers.runs.grid import AXES
 
 INTERVALS = "Error bars: 95 % intervals over prompts."
@@ -150,7 +150,7 @@ def _paper_sentence(figure: Figure, replication: Replication, drawn: Sequence[Sh
     labels = [label for axes in figure.axes for label in axes.get_legend_handles_labels()[1]]
     if not any(label.startswith(PAPER) for label in labels):
         return ""
-    reported = _exhibit_numbers(replication)
+    reported = find_numbers(replication.experiment.paper, replication.experiment.exhibit)
     drawn_models = {paper_model(replication, cell["model"]) for cell in drawn}
     models = [number.model for number in reported if number.model in drawn_models] or [
         n.model for n in reported if n.model
@@ -211,13 +211,7 @@ def void_sign(cell: ShownCell) -> str:
 
 def paper_numbers(replication: Replication, metric: str, **labels: str) -> list[Number]:
     """Return the paper's numbers of this table or figure and metric, with these `model`, `task` or `method`."""
-    of_metric = [number for number in _exhibit_numbers(replication) if number.metric == metric]
-    return [number for number in of_metric if all(getattr(number, name) == value for name, value in labels.items())]
-
-
-def _exhibit_numbers(replication: Replication) -> list[Number]:
-    source = (replication.experiment.paper, replication.experiment.exhibit)
-    return [number for number in numbers() if (number.paper, number.exhibit) == source]
+    return find_numbers(replication.experiment.paper, replication.experiment.exhibit, metric=metric, **labels)
 
 
 def paper_model(replication: Replication, model: str) -> str:

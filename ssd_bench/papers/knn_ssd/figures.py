@@ -17,17 +17,11 @@ from ssd_bench.papers.figures import cases, layers, streams, style
 from ssd_bench.papers.figures import shared as common
 from ssd_bench.papers.figures.shared import NotDrawable
 from ssd_bench.papers.ours.cells import Replication
+from ssd_bench.papers.printed.reported import released_set
 
 VECTORS = "vectors.npz"
 """File in a record's folder: `vectors` [n, d] and `labels` [n] of its prompts; with anchors also `anchors` [k, d] and
 `anchor_labels` [k]."""
-PUBLISHED_TASKS = {
-    "cnn_dm": "cnndm",
-    "gsm8k": "gsm8k",
-    "tinystories": "tinystories",
-    "wmt16": "wmt16-de-en",
-    "spider2": "spider2",
-}
 
 Array = NDArray[np.floating[Any]]
 
@@ -174,13 +168,9 @@ def figure9(replication: Replication) -> Figure | NotDrawable:
     paper_model = replication.cells[0]["model"]
     run_panels, released_panels = [], []
     for name in domains:
-        layer_set = metrics.main_set(cell.run, name)
-        text = "nothing drafted" if layer_set is None else layers.skip_counts(layer_set)
-        run_panels.append(layers.Panel(f"{streams.domain_title(name)}: {text}", layer_set, bool(cell.exclusion)))
-        key = f"knn_ssd/{paper_model.lower()}/{PUBLISHED_TASKS.get(name, name)}"
-        released_set = layers.published_sets().get(key)
-        text = "none released" if released_set is None else layers.skip_counts(released_set)
-        released_panels.append(layers.Panel(f"{streams.domain_title(name)}: {text}", released_set))
+        title, layer_set = streams.domain_title(name), metrics.main_set(cell.run, name)
+        run_panels.append(layers.Panel.of(title, layer_set, "nothing drafted", bool(cell.exclusion)))
+        released_panels.append(layers.Panel.of(title, released_set("knn_ssd", paper_model, title), "none released"))
     figure, body = common.new_figure(style.PAGE, layers.map_height(len(domains)) + 0.25)
     run_panels[0] = replace(run_panels[0], title=f"This run, {cell['model']}\n{run_panels[0].title}")
     released_panels[0] = replace(released_panels[0], title=f"Released, {paper_model}\n{released_panels[0].title}")

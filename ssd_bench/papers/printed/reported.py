@@ -19,6 +19,7 @@ from typing import Any, NoReturn
 import pandas as pd
 import yaml
 
+from ssd_bench.contract.layer_set import LayerSet
 from ssd_bench.errors import ConfigError
 from ssd_bench.papers.printed.catalogue import FOLDER, PaperFolder, paper_folders
 
@@ -118,6 +119,39 @@ def numbers() -> tuple[Number, ...]:
     return tuple(number for folder in _folders_with_numbers() for number in read_numbers(folder))
 
 
+def find_numbers(paper: str, exhibit: str | None = None, **wanted: object) -> list[Number]:
+    """Return the numbers of a paper that have all `wanted` values.
+
+    Args:
+        exhibit: table, figure or section; None: all.
+        wanted: value by name; a name that is not a field of `Number` is a key of its `settings`.
+    """
+    columns = Number.__dataclass_fields__
+    return [
+        number
+        for number in _numbers_of(paper, exhibit)
+        if all((getattr(number, k) if k in columns else number.settings.get(k)) == v for k, v in wanted.items())
+    ]
+
+
+@cache
+def _numbers_of(paper: str, exhibit: str | None) -> tuple[Number, ...]:
+    """Return the numbers of a table, figure or section; those of the whole paper if `exhibit` is None."""
+    return tuple(n for n in numbers() if n.paper == paper and exhibit in (None, n.exhibit))
+
+
+def find_number(paper: str, exhibit: str, **wanted: object) -> Number:
+    """Return the number that has all `wanted` values; arguments as in `find_numbers`.
+
+    Raises:
+        LookupError: no number has them, or several have.
+    """
+    matches = find_numbers(paper, exhibit, **wanted)
+    if len(matches) != 1:
+        raise LookupError(f"{len(matches)} numbers have {paper} {exhibit} {wanted}")
+    return matches[0]
+
+
 def _folders_with_numbers() -> list[PaperFolder]:
     return [folder for folder in paper_folders() if folder.numbers]
 
@@ -163,6 +197,12 @@ def share_skipped(paper: str, model: str, task: str, inner: bool = False) -> flo
     entry = layer_sets()[layer_set_name(paper, model, task)]
     blocks = entry["n_layers"] - (2 if inner else 0)
     return float(len(entry["skip_attn"]) + len(entry["skip_mlp"])) / (2 * blocks)
+
+
+def released_set(paper: str, model: str, task: str) -> LayerSet | None:
+    """Return a set that the paper's authors released, as `layer_set_name` names it; None if they released none."""
+    entry = layer_sets().get(layer_set_name(paper, model, task))
+    return None if entry is None else LayerSet.skipping(entry["n_layers"], entry["skip_attn"], entry["skip_mlp"])
 
 
 def layer_set_name(paper: str, model: str, task: str) -> str:

@@ -31,7 +31,7 @@ from ssd_bench.metrics.intervals import Array
 from ssd_bench.metrics.text import ABSENT, DECODE, END_TO_END, format_interval, format_lossless, format_number
 from ssd_bench.papers.ours.cells import Cell, Replication
 from ssd_bench.papers.printed.catalogue import version_name
-from ssd_bench.papers.printed.reported import numbers
+from ssd_bench.papers.printed.reported import find_numbers, numbers
 from ssd_bench.records.reader import Run
 
 DEL_HOME = "ssd_bench_del_home"
@@ -242,8 +242,7 @@ def _papers_text(pair: WeightsPair, cell: Cell) -> str:
 
 def note() -> str:
     """Return sentences on the criterion and the papers' numbers."""
-    cells = [entry for entry in numbers() if (entry.paper, entry.exhibit) == ("knapspec", "Table 2")]
-    values = [entry.value for entry in cells if entry.method == JUDGED and entry.metric == "speedup"]
+    values = [entry.value for entry in find_numbers("knapspec", "Table 2", method=JUDGED, metric="speedup")]
     return (
         "The verdict follows from the ratio of DEL's end-to-end speedup on trained weights to that on stock weights. "
         f"Interval above 1: {EXPLAINS} (if the interval of DEL on trained weights includes 1: {HELPS}); below 1: "

@@ -20,14 +20,12 @@ from ssd_bench.papers.audit.arithmetic import (
     check_repeat,
     check_upper_bound,
     expected_speedup_at,
-    find_number,
-    find_numbers,
     new_check,
     number_in_table,
     rounding_verdict,
     setting_without,
 )
-from ssd_bench.papers.printed.reported import Number, layer_sets, settings, share_skipped
+from ssd_bench.papers.printed.reported import Number, find_number, find_numbers, layer_sets, settings, share_skipped
 
 VERSIONS = ("swift", "swift-v1")
 # content of a table -> its name, in the ICLR version and in the first version

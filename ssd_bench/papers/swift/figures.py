@@ -228,11 +228,12 @@ def figure9(replication: Replication) -> Figure | NotDrawable:
 def figure10(replication: Replication) -> Figure | NotDrawable:
     """Draw the sets that Self-SD found on each task."""
     drawn = replication.shown_cells()
-    panels = []
-    for cell in drawn:
-        layer_set = metrics.main_set(cell.run)
-        text = "no drafts with layers" if layer_set is None else layers.skip_counts(layer_set)
-        panels.append(layers.Panel(f"{cell.setting('skip_set')}: {text}", layer_set, bool(cell.exclusion)))
+    panels = [
+        layers.Panel.of(
+            cell.setting("skip_set"), metrics.main_set(cell.run), "no drafts with layers", bool(cell.exclusion)
+        )
+        for cell in drawn
+    ]
     figure, body = common.new_figure(layers.map_width(panels), layers.map_height(len(panels)))
     layers.draw_maps(body, [panels])
     note = "Layer set that drafts in each run; it was searched on the named task."
