@@ -7,7 +7,6 @@ from collections.abc import Iterator
 from ssd_bench.papers.audit.arithmetic import (
     CONSISTENT,
     CONTRADICTION,
-    EPSILON,
     UNCLEAR,
     Check,
     check_average,
@@ -130,5 +129,5 @@ def check_released_sets() -> Iterator[Check]:
                 f"the released set skips {inner:.3f} of the sublayers between the first and the last block, "
                 f"{share:.3f} of all"
             )
-            fits = CONSISTENT if abs(inner - stated.value) <= stated.half + EPSILON else CONTRADICTION
-            yield new_check(stated, "released set", text, inner, "skip sets of the repository", fits)
+            verdict = rounding_verdict(stated, inner)
+            yield new_check(stated, "released set", text, inner, "skip sets of the repository", verdict)

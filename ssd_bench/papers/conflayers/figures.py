@@ -14,6 +14,7 @@ from ssd_bench.papers.figures import layers, streams, style
 from ssd_bench.papers.figures import shared as common
 from ssd_bench.papers.figures.shared import NotDrawable, PlotValue
 from ssd_bench.papers.ours.cells import Replication, ShownCell
+from ssd_bench.papers.ours.values import inner_skip_ratio
 
 ROUNDS = (0, 3, 4, 7)
 """Search rounds of the sets in Figure 9."""
@@ -136,7 +137,7 @@ def figure7(replication: Replication) -> Figure | NotDrawable:
         x = [float(cell.setting("lambda")) for cell in of_model]
         common.draw_line(upper, x, [common.plot_value(cell, "speedup") for cell in of_model], style.MARKS[0], "speedup")
         common.draw_level(upper)
-        ratios = [common.plot_value(cell, Measured(_inner_ratio(cell))) for cell in of_model]
+        ratios = [common.plot_value(cell, Measured(inner_skip_ratio(cell))) for cell in of_model]
         common.draw_line(lower, x, ratios, style.MARKS[1], "skip ratio")
         paper_model = common.paper_model(replication, model)
         common.draw_paper_numbers(lower, common.paper_numbers(replication, "skip_ratio", model=paper_model))
@@ -152,12 +153,6 @@ def figure7(replication: Replication) -> Figure | NotDrawable:
         "whose range of r is that of its highest speedup, at λ = 0.2."
     )
     return common.finish(figure, replication, drawn, note)
-
-
-def _inner_ratio(cell: ShownCell) -> float | None:
-    """Return the skipped share of the sublayers between the first and the last block; None where it is undefined."""
-    ratio, blocks = cell.summary["skip_ratio"], int(cell.header["model"]["n_layers"])
-    return None if ratio is None or blocks < 3 else float(ratio * blocks / (blocks - 2))
 
 
 def figure8(replication: Replication) -> Figure | NotDrawable:

@@ -11,9 +11,9 @@ from matplotlib.axes import Axes
 from matplotlib.figure import SubFigure
 from matplotlib.patches import Patch, Rectangle
 
-from ssd_bench import metrics
 from ssd_bench.contract.layer_set import LayerSet
 from ssd_bench.papers.figures import style
+from ssd_bench.papers.ours.values import method_steps
 from ssd_bench.records.reader import Run
 
 COLUMN_BLOCKS = 20
@@ -107,8 +107,7 @@ def _draw_map(axes: Axes, panel: Panel, blocks: int) -> None:
 
 def set_sequence(run: Run) -> pd.DataFrame:
     """Return one row for each time a run changed its set: layer_set_id, steps, accepted (mean tokens per step)."""
-    steps = metrics.arm_rows(run.steps, "method").sort_values(["repeat", "prompt_index", "step"])
-    steps = steps.dropna(subset=["layer_set_id"])
+    steps = method_steps(run).dropna(subset=["layer_set_id"])
     rounds = (steps["layer_set_id"] != steps["layer_set_id"].shift()).fillna(True).astype(int).cumsum()
     grouped = steps.groupby(rounds)
     return pd.DataFrame(

@@ -20,6 +20,7 @@ from ssd_bench.papers.figures import shared as common
 from ssd_bench.papers.figures import style
 from ssd_bench.papers.figures.shared import NotDrawable, PlotValue
 from ssd_bench.papers.ours.cells import Replication, ShownCell
+from ssd_bench.papers.ours.values import method_steps
 from ssd_bench.papers.printed.reported import Number
 from ssd_bench.records.reader import Run
 
@@ -150,7 +151,7 @@ def draw_speedup_so_far(
 
 def last_change(cell: ShownCell) -> int | None:
     """Return the position of the last prompt in which the set changed or the search recorded an estimate, if any."""
-    steps = cell.run.steps[cell.run.steps["arm"] == "method"].sort_values(["repeat", "prompt_index", "step"])
+    steps = method_steps(cell.run)
     drafted = steps.dropna(subset=["layer_set_id"])
     changed = drafted[(drafted["layer_set_id"] != drafted["layer_set_id"].shift()).fillna(False).astype(bool)]
     events = pd.concat([changed, steps[steps["est_alpha"].notna()]])[["repeat", "prompt_index"]]

@@ -172,8 +172,7 @@ def _extra_memory_mib(run: Run) -> float:
 def _overhead_times(run: Run) -> pd.DataFrame:
     """Return milliseconds of method overhead (`policy_ms`) and decoded tokens of each prompt."""
     rows = metrics.arm_rows(run.prompts, "method")
-    rows = rows.assign(tokens=(rows["new_tokens"] - 1).clip(lower=0).astype(float))
-    return rows.groupby("prompt_index")[["policy_ms", "tokens"]].sum()
+    return metrics.token_times(rows)[["tokens"]].assign(policy_ms=rows.groupby("prompt_index")["policy_ms"].sum())
 
 
 def _relative_time(times: pd.DataFrame, reference: pd.DataFrame) -> Measured:
@@ -213,7 +212,7 @@ def figure5(replication: Replication) -> Figure | NotDrawable:
 
 def _skip_frequency(run: Run) -> tuple[Any, int]:
     """Return the share of search events whose set skips each of the 2L sublayers, and the number of events."""
-    steps = metrics.arm_rows(run.steps, "method").sort_values(["repeat", "prompt_index", "step"])
+    steps = values.method_steps(run)
     following = steps["layer_set_id"].bfill().shift(-1)
     chosen = following[steps["est_alpha"].notna()].dropna().astype(int)
     masks = np.zeros(2 * int(run.header["model"]["n_layers"]))

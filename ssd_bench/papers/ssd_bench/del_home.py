@@ -30,6 +30,7 @@ from ssd_bench.metrics import Effect, intervals
 from ssd_bench.metrics.intervals import Array
 from ssd_bench.metrics.text import ABSENT, DECODE, END_TO_END, format_interval, format_lossless, format_number
 from ssd_bench.papers.ours.cells import Cell, Replication
+from ssd_bench.papers.ours.values import paired_times
 from ssd_bench.papers.printed.catalogue import version_name
 from ssd_bench.papers.printed.reported import find_numbers, numbers
 from ssd_bench.records.reader import Run
@@ -113,9 +114,7 @@ def _ratio_of_speedups(*columns: Array, axis: int = -1) -> Array:
 
 def _times(run: Run, end_to_end: bool) -> pd.DataFrame:
     """Return tokens and times of the method and of AR by prompt id, which does not depend on the model."""
-    pairs = metrics.paired_rows(run.prompts)
-    method, ar = (metrics.token_times(metrics.arm_rows(pairs, arm), end_to_end) for arm in ("method", "ar"))
-    times = method.join(ar.add_prefix("ar_"))
+    times = paired_times(run, end_to_end)
     ids = run.prompts.drop_duplicates("prompt_index").set_index("prompt_index")["prompt_id"]
     return times.set_index(ids.reindex(times.index).to_numpy())
 
@@ -144,18 +143,13 @@ def table(replication: Replication) -> pd.DataFrame:
     rows: list[dict[str, str]] = []
     by_models: dict[tuple[str, str], list[WeightsPair]] = {}
     for weights_pair in weights_pairs(replication):
-        by_models.setdefault((_model_text(weights_pair.trained), _model_text(weights_pair.stock)), []).append(
-            weights_pair
-        )
+        models = (weights_pair.trained.model_ran.text, weights_pair.stock.model_ran.text)
+        by_models.setdefault(models, []).append(weights_pair)
     for (trained, stock), task_pairs in by_models.items():
         for weights_pair in task_pairs:
             rows += _rows(weights_pair)
         rows += _pooled_row(f"{trained} / {stock}", [pair for pair in task_pairs if pair.trained["method"] == JUDGED])
     return pd.DataFrame(rows).fillna("")
-
-
-def _model_text(cell: Cell) -> str:
-    return cell.model_ran.text
 
 
 def _rows(pair: WeightsPair) -> Iterator[dict[str, str]]:
@@ -164,7 +158,7 @@ def _rows(pair: WeightsPair) -> Iterator[dict[str, str]]:
     for cell, weights in ((pair.trained, "trained for exits"), (pair.stock, "stock")):
         summary = cell.summary
         row = {
-            "model": _model_text(cell),
+            "model": cell.model_ran.text,
             "weights": weights,
             "task": cell["task"],
             "method": cell["method"],

@@ -69,22 +69,29 @@ def _baselines(cells: Sequence[ShownCell]) -> Iterator[dict[str, str]]:
             DECODE: _inverse(summary, "ar_over_hf"),
             END_TO_END: _inverse(summary, "ar_over_hf_e2e"),
             REPEATED: format_interval(summary, "hf_repetition", 3),
-            WITHOUT_LOOPS: f"{_text(without_loops)} (n = {without_loops.n})",
+            WITHOUT_LOOPS: f"{measured_text(without_loops)} (n = {without_loops.n})",
             "equal to AR": format_percent(summary["hf_output_exact"]),
         }
 
 
 def _method(cell: ShownCell) -> dict[str, str]:
     summary = cell.summary
-    excluded = bool(cell.exclusion)
+    without_loops = f"{format_interval(summary, WITHOUT)} (n = {summary[f'{WITHOUT}_n']})"
+    return result_columns(cell) | {
+        REPEATED: format_interval(summary, "method_repetition", 3),
+        WITHOUT_LOOPS: ABSENT if cell.exclusion else without_loops,
+        "equal to AR": format_lossless(summary),
+    }
+
+
+def result_columns(cell: ShownCell) -> dict[str, str]:
+    """Return the columns that this project's tables share: model, task, method, both speedups, M and α."""
+    summary = cell.summary
     return _head(cell, cell["method"]) | {
-        DECODE: f"excluded: {cell.exclusion}" if excluded else format_interval(summary, "speedup"),
-        END_TO_END: ABSENT if excluded else format_interval(summary, "speedup_e2e"),
+        DECODE: f"excluded: {cell.exclusion}" if cell.exclusion else format_interval(summary, "speedup"),
+        END_TO_END: ABSENT if cell.exclusion else format_interval(summary, "speedup_e2e"),
         "M": format_interval(summary, "M"),
         "α": format_interval(summary, "alpha", 3),
-        REPEATED: format_interval(summary, "method_repetition", 3),
-        WITHOUT_LOOPS: ABSENT if excluded else f"{format_interval(summary, WITHOUT)} (n = {summary[f'{WITHOUT}_n']})",
-        "equal to AR": format_lossless(summary),
     }
 
 
@@ -98,5 +105,6 @@ def _inverse(summary: Mapping[str, Any], name: str) -> str:
     return format_interval({new: 1 / summary[old] if summary[old] else None for new, old in ends.items()}, "x")
 
 
-def _text(speedup: metrics.Measured) -> str:
-    return format_interval({"x": speedup.value, "x_lo": speedup.low, "x_hi": speedup.high}, "x")
+def measured_text(number: metrics.Measured, digits: int = 2) -> str:
+    """Return a number with its interval."""
+    return format_interval({"x": number.value, "x_lo": number.low, "x_hi": number.high}, "x", digits)

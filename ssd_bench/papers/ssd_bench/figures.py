@@ -10,11 +10,12 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from ssd_bench.cost.plane import Plane, Point, plane_path, read
-from ssd_bench.metrics.text import ABSENT, DECODE, END_TO_END, format_interval, format_lossless, format_percent
+from ssd_bench.metrics.text import ABSENT, format_lossless, format_percent
 from ssd_bench.papers.figures import shared as common
 from ssd_bench.papers.figures import style
 from ssd_bench.papers.figures.shared import NotDrawable
 from ssd_bench.papers.ours.cells import Replication, ShownCell
+from ssd_bench.papers.ssd_bench.families import result_columns
 from ssd_bench.papers.ssd_bench.windows import windows
 from ssd_bench.paths import display_path
 
@@ -216,14 +217,7 @@ def note() -> str:
 
 def _row(cell: ShownCell, plane: Plane | NotDrawable) -> dict[str, str]:
     summary = cell.summary
-    row = {
-        "model": cell.model_ran.text,
-        "task": cell["task"],
-        "method": cell["method"],
-        DECODE: f"excluded: {cell.exclusion}" if cell.exclusion else format_interval(summary, "speedup"),
-        END_TO_END: ABSENT if cell.exclusion else format_interval(summary, "speedup_e2e"),
-        "M": format_interval(summary, "M"),
-        "α": format_interval(summary, "alpha", 3),
+    row = result_columns(cell) | {
         "skipped, of all sublayers": format_percent(summary["skip_ratio"]),
         "overhead": format_percent(summary["overhead"]),
         "equal to AR": format_lossless(summary),

@@ -15,6 +15,7 @@ from ssd_bench.papers.figures import shared as common
 from ssd_bench.papers.figures import style
 from ssd_bench.papers.figures.shared import NotDrawable, PlotValue
 from ssd_bench.papers.ours.cells import Replication, ShownCell
+from ssd_bench.papers.ssd_bench.families import measured_text
 
 WINDOWS = "ssd_bench_windows"
 """Name of the experiment."""
@@ -53,7 +54,7 @@ def table(replication: Replication) -> pd.DataFrame:
             "recent positions": cell.setting("recent"),
             "α": format_interval(cell.summary, "alpha", 3),
             "α, conditional": format_number(cell.summary["alpha_conditional"], 3),
-            "c": _text(metrics.draft_cost(cell.run)),
+            "c": measured_text(metrics.draft_cost(cell.run), 3),
             "speedup, predicted": format_number(predicted_speedup(cell), 2),
             "excluded": cell.exclusion or ABSENT,
         }
@@ -97,7 +98,3 @@ def _lines(cells: Sequence[ShownCell], panel: int) -> Mapping[str, Mapping[str, 
             shown = common.plot_value(cell, Measured(predicted_speedup(cell)))
         lines.setdefault(cell["method"], {})[cell.setting("recent")] = shown
     return lines
-
-
-def _text(cost: Measured) -> str:
-    return format_interval({"c": cost.value, "c_lo": cost.low, "c_hi": cost.high}, "c", 3)

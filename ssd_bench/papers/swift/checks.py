@@ -375,5 +375,4 @@ def check_released_sets() -> Iterator[Check]:
     row = find_number("swift", "Table 10", method="Self-SD", metric="skip_ratio")
     skipped = share_skipped("self_ssd", row.model, "all")
     text = f"the set of Self-SD's repository skips {skipped:.3f}"
-    fits = CONSISTENT if abs(skipped - row.value) <= row.half + EPSILON else CONTRADICTION
-    yield new_check(row, "released set", text, skipped, "repository", fits)
+    yield new_check(row, "released set", text, skipped, "repository", rounding_verdict(row, skipped))

@@ -12,13 +12,13 @@ from ssd_bench.papers.figures import cases, layers, streams, style
 from ssd_bench.papers.figures import shared as common
 from ssd_bench.papers.figures.shared import NotDrawable, PlotValue
 from ssd_bench.papers.ours.cells import Replication, ShownCell
-from ssd_bench.papers.ours.values import search_origin, search_time
+from ssd_bench.papers.ours.values import method_steps, search_origin, search_time
 from ssd_bench.papers.printed.reported import Number
 from ssd_bench.records.reader import Run
 
 STEPS = (0, 64, 128, 512)
 """Search steps of the sets in Figure 12."""
-SHORT_NAMES = {"layer skipping + top-k drafts": "top-k", "Self-SD": "Self-SD"}
+SHORT_NAMES = {"layer skipping + top-k drafts": "top-k"}
 """Short names of Figure 2a's methods, for the labels next to a panel."""
 
 
@@ -111,7 +111,7 @@ def figure6(replication: Replication) -> Figure | NotDrawable:
 
 def _matchness_points(run: Run) -> tuple[list[float], list[float]]:
     """Return the positions in the stream (in instances) at which the search recorded a matchness, and the values."""
-    steps = metrics.arm_rows(run.steps, "method").sort_values(["repeat", "prompt_index", "step"])
+    steps = method_steps(run)
     keys = ["repeat", "prompt_index"]
     done = steps.groupby(keys)["emitted"].cumsum() / steps.groupby(keys)["emitted"].transform("sum")
     positions = steps.groupby(keys).ngroup() + done
@@ -358,7 +358,7 @@ def figure12(replication: Replication) -> Figure | NotDrawable:
 
 def _sets_after_steps(run: Run) -> pd.Series[int]:
     """Return number of search steps -> id of the set that drafted next."""
-    steps = metrics.arm_rows(run.steps, "method").sort_values(["repeat", "prompt_index", "step"])
+    steps = method_steps(run)
     done = steps["est_alpha"].notna().astype(int).cumsum().shift(fill_value=0)
     drafted = steps["layer_set_id"].notna()
     ids = steps.loc[drafted, "layer_set_id"].astype(int).groupby(done[drafted]).first()
