@@ -154,7 +154,9 @@ class ClaimEffect:
             # exact binomial interval of a share (Clopper and Pearson, 1934)
             exact = stats.binomtest(*counted).proportion_ci(LEVEL)
             return max(float(exact.low) - noise, 0.0), min(float(exact.high) + noise, 1.0)
-        prompts = [(variance, n - 1) for variance, n in self._strata if variance > ROUNDING_VARIANCE]
+        prompts: list[tuple[float, float]] = [
+            (variance, n - 1) for variance, n in self._strata if variance > ROUNDING_VARIANCE
+        ]
         over_prompts, over_runs = (
             metrics.Effect(self.value, tuple(variances), self._logs).interval
             for variances in (prompts, [*prompts, *self._runs])
