@@ -73,7 +73,12 @@ def made(root: Path, job: grid.Job, model: str, variant: int) -> Record:
     path = root / f"{model}-{first}-{len(domains)}-{variant}-{searches}-{job.labels['method']}".replace("/", "_")
     if not path.exists():
         header: dict[str, Any] = {
-            "model": {"name": model, "rehearsal": model == "miniature", "n_params": 10**9 * (1 + len(model))},
+            "model": {
+                "name": model,
+                "rehearsal": model == "miniature",
+                "n_params": 10**9 * (1 + len(model)),
+                "weights": path.name,  # no two runs have the same trace, so none is excluded
+            },
             "config": {"model": {"embedded": "miniature"}, "method": {"search": SEARCH} if searches else {}},
             "base_bytes": 2**30,
             "prepare_ms": 1000.0 * (variant + 1),
