@@ -24,12 +24,12 @@ from ssd_bench.cost.plane import Point, Use
 from ssd_bench.papers.conflayers import figures as conflayers
 from ssd_bench.papers.figures import cases as figures_cases
 from ssd_bench.papers.figures import layers as figures_layers
-from ssd_bench.papers.figures import shared as figures_common
 from ssd_bench.papers.figures import streams, style
 from ssd_bench.papers.figures.shared import NotDrawable
 from ssd_bench.papers.knn_ssd import figures as figures_knn_ssd
 from ssd_bench.papers.ours.cells import Cell, Record, Replication
 from ssd_bench.papers.printed.catalogue import paper_folders
+from ssd_bench.papers.printed.reported import released_set
 from ssd_bench.papers.runs import grid
 from ssd_bench.records.schema import PromptRecord
 from ssd_bench.report import figures as saving
@@ -73,7 +73,12 @@ def made(root: Path, job: grid.Job, model: str, variant: int) -> Record:
     path = root / f"{model}-{first}-{len(domains)}-{variant}-{searches}-{job.labels['method']}".replace("/", "_")
     if not path.exists():
         header: dict[str, Any] = {
-            "model": {"name": model, "rehearsal": model == "miniature", "n_params": 10**9 * (1 + len(model))},
+            "model": {
+                "name": model,
+                "rehearsal": model == "miniature",
+                "n_params": 10**9 * (1 + len(model)),
+                "weights": path.name,  # no two runs have the same trace, so none is excluded
+            },
             "config": {"model": {"embedded": "miniature"}, "method": {"search": SEARCH} if searches else {}},
             "base_bytes": 2**30,
             "prepare_ms": 1000.0 * (variant + 1),
@@ -285,8 +290,8 @@ def test_confidences_are_drawn_where_a_run_has_them(root: Path) -> None:
 def test_published_sets_stand_beside_ours(root: Path) -> None:
     found = drawn(figure(replication(root, "knn_ssd_figure9")))
     titles = [axes.get_title("left") for axes in found.axes if axes.axison]
-    known = figures_layers.published_sets()["knn_ssd/llama-2-13b/gsm8k"]
-    assert f"GSM8K: {figures_layers.skip_counts(known)}" in titles
+    known = released_set("knn_ssd", "LLaMA-2-13B", "GSM8K")
+    assert known is not None and f"GSM8K: {figures_layers.skip_counts(known)}" in titles
     assert sum("of 16" in title for title in titles) == 5
 
 
@@ -298,7 +303,7 @@ def test_marks_differ_without_colour() -> None:
 
 def test_the_comparison_draws_sets_of_its_own_runs_and_the_best(root: Path, tmp_path: Path) -> None:
     one = replace(replication(root, "ssd_bench_comparison"), runs_dir=tmp_path)
-    cell = figures_common.cells(one)[0]
+    cell = one.shown_cells()[0]
     assert "ssd_bench frontier" in figure(one).reason  # type: ignore[union-attr]
     uses = (Use(cell.run.path.name, "method", 1.0), Use("a run of something else", "other", 1.0))
     points = (Point((1,), 0.7, 0.8, uses[:1]), Point((1, 2), 0.5, 0.9, uses[1:]))

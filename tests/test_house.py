@@ -36,7 +36,13 @@ FLOORS = (
     ("records", "cost", "data", "compose"),
     ("methods", "tasks"),
     ("metrics",),
-    ("papers",),
+    ("papers.printed",),
+    ("papers.runs",),
+    ("papers.audit",),
+    ("papers.ours",),
+    ("papers.claims",),
+    ("papers.figures",),
+    ("papers",),  # one folder per paper
     ("run", "miniature"),
     ("predict",),
     ("report",),
@@ -108,6 +114,17 @@ def test_imports_go_down_only() -> None:
         if module != "ssd_bench" and floor(other) > floor(module)
     ]
     assert not up
+
+
+def test_no_paper_imports_another() -> None:
+    papers = {path.parent.name for path in (ROOT / "ssd_bench" / "papers").glob("*/paper.yaml")}
+    start = "ssd_bench.papers."
+    folders = [
+        {name.removeprefix(start).partition(".")[0] for name in (module, imported) if name.startswith(start)}
+        for module, imported_modules in imports().items()
+        for imported in imported_modules
+    ]
+    assert papers and not [pair for pair in folders if len(pair) == 2 and pair <= papers]
 
 
 def test_no_modules_import_each_other_in_a_circle() -> None:

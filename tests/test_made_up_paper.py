@@ -35,7 +35,8 @@ made-up,Table 1,Large,SWIFT,GSM8K,,speedup,1.5,x,
 
 from collections.abc import Iterator
 
-from ssd_bench.papers.audit.arithmetic import CONTRADICTION, Check, find_number, new_check
+from ssd_bench.papers.audit.arithmetic import CONTRADICTION, Check, new_check
+from ssd_bench.papers.printed.reported import find_number
 
 
 def checks() -> Iterator[Check]:
@@ -54,7 +55,7 @@ from ssd_bench.papers.ours.cells import Replication
 
 def figure1(replication: Replication) -> Figure:
     """A bar a method."""
-    drawn = common.cells(replication)
+    drawn = replication.shown_cells()
     figure, body = common.new_figure(3.4, 2)
     body.subplots().bar([cell["method"] for cell in drawn], [cell.summary["speedup"] for cell in drawn])
     return common.finish(figure, replication, drawn, "Bars.")

@@ -5,11 +5,13 @@ from __future__ import annotations
 import dataclasses
 from pathlib import Path
 
+import pandas as pd
 import pytest
 
 from ssd_bench.errors import ConfigError
 from ssd_bench.papers.claims.claims import STATISTIC, STATISTICS, Claim, claims, read_claims
 from ssd_bench.papers.printed import catalogue, reported
+from ssd_bench.papers.printed.reported import find_number, find_numbers
 from tests.runs import python
 
 HEADER = ",".join(reported.COLUMNS["results"])
@@ -33,8 +35,12 @@ def made_up(folder: Path, results: str, paper: str = PAPER) -> catalogue.PaperFo
     return catalogue.read_folder(folder / "paper.yaml")
 
 
-def test_results_holds_every_row_once_under_its_own_id() -> None:
-    frame = reported.results()
+@pytest.fixture(scope="module")
+def frame() -> pd.DataFrame:
+    return pd.DataFrame(map(vars, reported.numbers()))
+
+
+def test_numbers_hold_every_row_once_under_its_own_id(frame: pd.DataFrame) -> None:
     assert len(frame) == 1755
     assert frame["id"].is_unique
     assert frame["id"].str.fullmatch(r"[a-z0-9-]+(/[\w.=@-]+)+").all()
@@ -55,21 +61,22 @@ def test_results_holds_every_row_once_under_its_own_id() -> None:
         ("conflayers", 216, 264),
     ],
 )
-def test_results_of_a_paper(paper: str, tables: int, total: int) -> None:
-    assert len(reported.results(paper)) == total
-    assert len(reported.results(paper, tables_only=True)) == tables
+def test_numbers_of_a_paper(frame: pd.DataFrame, paper: str, tables: int, total: int) -> None:
+    exhibits = frame.loc[frame["paper"] == paper, "exhibit"]
+    assert (len(exhibits), exhibits.str.startswith("Table").sum()) == (total, tables)
 
 
-def test_results_filters_by_columns_and_setting() -> None:
-    found = reported.results("knn-ssd", "Table 1", model="Qwen-2.5-14B", method="KNN-SSD", setting={"mix_ratio": "0.7"})
-    assert found["id"].tolist() == ["knn-ssd/table1/qwen-2.5-14b/knn-ssd/5-task-stream/mix_ratio=0.7/expected_speedup"]
-    assert reported.results("swift", task="no such task").empty
-    assert reported.results("swift", setting={"pass@k": "10"})["setting"].str.startswith("pass@10;").all()
+def test_numbers_are_found_by_labels_and_settings() -> None:
+    wanted = {"model": "Qwen-2.5-14B", "method": "KNN-SSD", "mix_ratio": "0.7"}
+    (number,) = find_numbers("knn-ssd", "Table 1", **wanted)
+    assert number.id == "knn-ssd/table1/qwen-2.5-14b/knn-ssd/5-task-stream/mix_ratio=0.7/expected_speedup"
+    assert find_numbers("swift", task="no such task") == []
+    found = find_numbers("swift", **{"pass@k": "10"})
+    assert found and all(number.setting.startswith("pass@10;") for number in found)
 
 
-def test_ids_stay_as_they_are() -> None:
-    ids = set(reported.results()["id"])
-    assert ids >= {
+def test_ids_stay_as_they_are(frame: pd.DataFrame) -> None:
+    assert set(frame["id"]) >= {
         "knapspec/table2/qwen3-32b/knapspec/aime24/tpt",
         "swift/table3/codellama-13b/swift/humaneval/pass@10/M",
         "swift/table9/llama-2-13b/swift/cnn-dm/gamma=32/step_latency_ms",
@@ -80,8 +87,8 @@ def test_ids_stay_as_they_are() -> None:
 
 
 def test_half_is_half_of_the_last_printed_digit() -> None:
-    (row,) = reported.results("swift", "Table 8", metric="speedup", method="Vanilla").itertuples()
-    assert (row.printed, row.value, row.half) == ("1.000", 1.0, 0.0005)
+    number = find_number("swift", "Table 8", metric="speedup", method="Vanilla")
+    assert (number.printed, number.value, number.half) == ("1.000", 1.0, 0.0005)
 
 
 def test_settings_exhibits_and_features_are_complete() -> None:
@@ -95,8 +102,8 @@ def test_settings_exhibits_and_features_are_complete() -> None:
     }
 
 
-def test_every_exhibit_with_numbers_in_its_text_has_rows() -> None:
-    numbers = set(zip(reported.results()["paper"], reported.results()["exhibit"]))
+def test_every_exhibit_with_numbers_in_its_text_has_rows(frame: pd.DataFrame) -> None:
+    numbers = set(zip(frame["paper"], frame["exhibit"]))
     features = set(zip(reported.features()["paper"], reported.features()["exhibit"]))
     for row in reported.exhibits().itertuples():
         assert ((row.paper, row.exhibit) in numbers | features) == (row.numbers_in_text != "no"), row
@@ -187,7 +194,7 @@ def test_each_paper_has_a_room_of_its_own() -> None:
 
 def test_loading_needs_no_torch() -> None:
     code = (
-        "import sys, ssd_bench.papers.printed.reported as r; r.results(); print({'torch', 'scipy'} & set(sys.modules))"
+        "import sys, ssd_bench.papers.printed.reported as r; r.numbers(); print({'torch', 'scipy'} & set(sys.modules))"
     )
     assert python("-c", code).stdout.strip() == "set()"
 

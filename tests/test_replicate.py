@@ -230,7 +230,7 @@ def test_what_a_claim_reads_has_its_rank(folders: Path, monkeypatch: pytest.Monk
     ]
     size = scale.Scale("s", limit=2, limits={NAME: 4})
     assert [size.prompt_limit(job) for job in jobs] == [4] * len(jobs)
-    assert [size.claim_ranks.get(size.map_job(job)) for job in jobs if job.labels["task"] == "GSM8K"] == [0] * 4
+    assert [claims.claim_ranks(size).get(size.map_job(job)) for job in jobs if job.labels["task"] == "GSM8K"] == [0] * 4
     assert scale.Scale("s", limit=2).prompt_limit(jobs[0]) == 2 and scale.Scale("s").prompt_limit(jobs[0]) is None
 
 

@@ -91,7 +91,9 @@ def exhibited(runs: Path) -> list[object]:
     prepare_records(found)
     made = replications(runs, found)
     cells = [
-        (cell.labels, cell.summary, cell.domains, cell.variation, cell.exclusion) for one in made for cell in one.cells
+        (cell.labels, cell.summary, cell.domains, cell.variation, reason)
+        for one in made
+        for cell, reason in one.exclusions.items()
     ]
     own = [one for one in made if one.experiment.name == "knapspec_figure3"]
     return [cells, exhibits.long_table(own).to_csv(), verdicts.table(judge(made)).to_csv()]

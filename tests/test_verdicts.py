@@ -19,6 +19,8 @@ from ssd_bench.metrics import intervals
 from ssd_bench.papers.audit import audit
 from ssd_bench.papers.claims import judge
 from ssd_bench.papers.claims.claims import PARTS, STATISTICS, Claim, claims
+from ssd_bench.papers.claims.comparisons import Side
+from ssd_bench.papers.claims.effect import ClaimEffect, SampledComparison, SampledSide
 from ssd_bench.papers.claims.judge import CANNOT_SAY, FAILS, HOLDS, NOT_RUN, VERDICTS, Judgement
 from ssd_bench.papers.claims.statistics import _DEFINITIONS, StatisticSample, take_sample
 from ssd_bench.papers.ours.cells import REPEATED_TIMINGS, Replication, replications
@@ -53,8 +55,13 @@ def verdict_of(folder: Path, own: str, uniform: str) -> Judgement:
 
 
 @pytest.fixture(scope="module")
-def found() -> list[Judgement]:
-    return judge.judge(replications(REFERENCE))
+def recorded() -> list[Replication]:
+    return replications(REFERENCE)
+
+
+@pytest.fixture(scope="module")
+def found(recorded: list[Replication]) -> list[Judgement]:
+    return judge.judge(recorded)
 
 
 def test_every_claim_has_a_verdict_with_its_evidence(found: list[Judgement]) -> None:
@@ -73,9 +80,10 @@ def test_every_claim_has_a_verdict_with_its_evidence(found: list[Judgement]) -> 
     assert sum(one.verdict in (HOLDS, FAILS) for one in found) > len(found) / 3
 
 
-def test_no_verdict_rests_on_a_void_cell(found: list[Judgement]) -> None:
+def test_no_verdict_rests_on_a_void_cell(found: list[Judgement], recorded: list[Replication]) -> None:
+    exclusions = {cell: reason for replication in recorded for cell, reason in replication.exclusions.items()}
     for one in found:
-        void = [cell.exclusion for cell in one.cells if cell.exclusion]
+        void = [exclusions[cell] for cell in one.cells if exclusions[cell]]
         assert (one.verdict == CANNOT_SAY and one.reason.startswith("excluded: ")) == bool(void)
     assert any(one.reason.startswith("excluded: ") for one in found)
 
@@ -204,9 +212,9 @@ def samples(values: Sequence[Sequence[float]], name: str = "p") -> StatisticSamp
     return StatisticSample(np.array([f"{name}{i}" for i in range(len(columns))]), columns, intervals.ratio_of_sums)
 
 
-def effect(claim: Claim, places: Sequence[Sequence[StatisticSample]]) -> judge._Effect:
-    side = judge.Side((), (), {}, claim.statistic)
-    return judge._Effect(claim, [[(side, one) for one in place] for place in places])
+def effect(claim: Claim, places: Sequence[Sequence[StatisticSample]]) -> ClaimEffect:
+    side = Side((), {}, claim.statistic)
+    return ClaimEffect(claim, [SampledComparison(*(SampledSide(side, one) for one in place)) for place in places])
 
 
 VALUE = Claim("p/c", "It.", "§1", (), "swift_table8", "alpha", "value", 0.0, at_least=0.5, none=0.0)
@@ -227,7 +235,7 @@ def test_runs_without_a_common_prompt_add_their_variances_and_the_same_prompts_d
     alone, twice = effect(VALUE, [[samples(a)]]), effect(VALUE, [[samples(a)], [samples(a)]])
     assert twice.interval() == pytest.approx(alone.interval()) and twice.n == 12
     apart = effect(VALUE, [[samples(a)], [samples(b, "q")]])
-    assert apart.n == 24 and len(apart._prompts) == 2
+    assert apart.n == 24 and len(apart._strata) == 2
     ratio = replace(VALUE, effect="ratio", over={"method": ["x"]}, none=None)
     same = effect(ratio, [[samples(a), samples(1.5 * a)]])
     assert same.value == pytest.approx(1.0) and same.lacking.endswith("all prompts agree")
@@ -318,7 +326,7 @@ def test_the_first_screen_says_what_to_use_and_what_the_records_are() -> None:
     tasks = list(dict.fromkeys(cell["task"] for cell in compared.recorded_cells()))
     assert [line.partition(":")[0] for line in lines] == tasks
     for line, task in zip(lines, tasks, strict=True):
-        own = [cell for cell in compared.recorded_cells(task=task) if not cell.exclusion]
+        own = [cell for cell in compared.recorded_cells(task=task) if not compared.exclusions[cell]]
         best = max(own, key=lambda cell: cell.summary["speedup_e2e"])
         faster = best.summary["speedup_e2e_lo"] > 1
         assert (best["method"] in line) == faster and ("plain decoding" in line) != faster

@@ -32,7 +32,7 @@ def made(root: Path, name: str, accept: float = 0.0, **changes: Sequence[Any]) -
         own = {key: values[i] for key, values in changes.items()}
         own |= {"model": {"name": job.labels["model"] or "tiny"}}
         write_run(root / f"{name}-{i}", units, **{"config": {"method": {}}} | own)
-        cells.append(Cell(job.labels, job.overrides, Record(root / f"{name}-{i}"), exhibit_cells=cells, position=i))
+        cells.append(Cell(job.labels, job.overrides, Record(root / f"{name}-{i}")))
     return Replication(experiment, "paper", tuple(cells), root)
 
 

@@ -12,7 +12,6 @@ import pandas as pd
 from ssd_bench.metrics.text import ABSENT, END_TO_END, TOY, format_interval
 from ssd_bench.papers.claims.claims import Claim, claims
 from ssd_bench.papers.claims.judge import CANNOT_SAY, FAILS, HOLDS, NOT_RUN
-from ssd_bench.papers.figures.shared import cells
 from ssd_bench.papers.ours.cells import Record, Replication
 from ssd_bench.papers.ours.match import order_scales
 from ssd_bench.papers.ours.ran import model_names
@@ -161,8 +160,7 @@ def comparison(replications: Sequence[Replication], name: str = COMPARISON) -> R
     by_scale = {
         replication.scale: replication
         for replication in replications
-        if replication.experiment.name == name
-        and any(cell.record and not cell.record.error for cell in replication.cells)
+        if replication.experiment.name == name and any(cell.is_readable for cell in replication.cells)
     }
     return by_scale[order_scales(by_scale)[0]] if by_scale else None
 
@@ -184,11 +182,11 @@ def candidates(replication: Replication, records: Sequence[Record] = ()) -> dict
     """
     results: dict[str, list[MethodResult]] = {}
     tasks_of: dict[str, set[str]] = {}
-    for cell in cells(replication):
+    for cell in replication.shown_cells():
         if cell.record is not None and not cell.exclusion and cell.summary["speedup_e2e"] is not None:
             results.setdefault(cell["task"], []).append(MethodResult(cell["method"], cell.summary))
             tasks_of.setdefault(cell.record.digest.conditions, set()).add(cell["task"])
-    compared = {cell.header["method"] for cell in cells(replication)}
+    compared = {cell.header["method"] for cell in replication.shown_cells()}
     added: dict[tuple[str, str], MethodResult] = {}
     for record in records:
         summary = None if record.error else record.summary
@@ -235,11 +233,11 @@ def conditions(replication: Replication, records: Sequence[Record] = ()) -> str:
     Args:
         records: as in `candidates`.
     """
-    cell_with_run = next(cell for cell in cells(replication) if cell.record)
+    cell_with_run = next(cell for cell in replication.shown_cells() if cell.record)
     summary, decode = cell_with_run.summary, cell_with_run.header.get("decode") or {}
     sampled = decode.get("mode", "greedy") != "greedy"
     decoding = f"sampling at temperature {decode['temperature']}" if sampled else "greedy decoding"
-    compared = {cell["method"] for cell in cells(replication)}
+    compared = {cell["method"] for cell in replication.shown_cells()}
     compared |= {result.method for methods in candidates(replication, records).values() for result in methods}
     return (
         f"Measured with {cell_with_run.model_ran.text} ({summary['dtype']}) on {summary['device']}: {decoding}, one "

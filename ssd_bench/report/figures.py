@@ -20,9 +20,9 @@ from matplotlib.ticker import FixedLocator, FuncFormatter
 
 from ssd_bench.errors import ConfigError
 from ssd_bench.papers.figures import style
-from ssd_bench.papers.figures.shared import NotDrawable, cells, missing_runs
+from ssd_bench.papers.figures.shared import NotDrawable, missing_runs
 from ssd_bench.papers.figures.style import ACCOUNTS, AR_COLOUR, METHOD_COLOUR, STYLE
-from ssd_bench.papers.ours.cells import Cell, Replication
+from ssd_bench.papers.ours.cells import Replication, ShownCell
 from ssd_bench.papers.ours.match import order_scales
 from ssd_bench.papers.ours.ran import model_names
 from ssd_bench.papers.printed.catalogue import paper_folders
@@ -153,7 +153,7 @@ def forest_plot(replication: Replication, narrow: bool = False) -> Figure:
         replication: the comparison, with at least one run.
         narrow: draw for one column of a paper, with the panels in one column.
     """
-    drawn = [cell for cell in cells(replication) if cell.summary["speedup"] is not None]
+    drawn = [cell for cell in replication.shown_cells() if cell.summary["speedup"] is not None]
     tasks = list(dict.fromkeys(cell["task"] for cell in drawn))
     methods = _ranked(drawn)
     with matplotlib.rc_context(STYLE):
@@ -172,7 +172,7 @@ def forest_plot(replication: Replication, narrow: bool = False) -> Figure:
     return figure
 
 
-def _ranked(drawn: Sequence[Cell]) -> list[str]:
+def _ranked(drawn: Sequence[ShownCell]) -> list[str]:
     """Return the methods by the geometric mean of their end-to-end speedups, the fastest first; excluded ones last."""
     logs: dict[str, list[float]] = {}
     for cell in drawn:
@@ -180,7 +180,7 @@ def _ranked(drawn: Sequence[Cell]) -> list[str]:
     return sorted(logs, key=lambda method: -float(np.mean(logs[method])))
 
 
-def _draw_forest(axes: Axes, cells_by_method: Mapping[str, Cell], methods: Sequence[str]) -> None:
+def _draw_forest(axes: Axes, cells_by_method: Mapping[str, ShownCell], methods: Sequence[str]) -> None:
     variation = next((cell.variation for cell in cells_by_method.values() if cell.variation is not None), None)
     if variation is not None:
         # 95 % of repeated timings of one trace are within exp(+-1.96 sigma)

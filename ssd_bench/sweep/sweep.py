@@ -35,6 +35,7 @@ from ssd_bench.conf import CHOSEN, choices
 from ssd_bench.console import EXTRAS, FULL, disk_fault, installed_by, report
 from ssd_bench.errors import ConfigError, JobsFailed, one_line
 from ssd_bench.lease import PATIENT, LeaseHeld
+from ssd_bench.papers.claims import claims
 from ssd_bench.papers.ours.cells import load_records
 from ssd_bench.papers.runs import grid, index
 from ssd_bench.papers.runs import scale as scales
@@ -229,13 +230,12 @@ class Sweep:
             jobs_by_run.setdefault(grid.merge_overrides([*scale.map_job(job), *command_line]), []).append(job)
         run_of_job: dict[int, Overrides] = {}
         ranks: dict[Overrides, int] = {}
+        claim_ranks = claims.claim_ranks(scale)
         for overrides, same_jobs in jobs_by_run.items():
             cap = max((n for n in map(scale.prompt_limit, same_jobs) if n is not None), default=None)
             run = grid.merge_overrides([*scale.apply_caps(overrides, self._compose(overrides), cap), *command_line])
             run_of_job |= dict.fromkeys(map(id, same_jobs), run)
-            ranks_of_jobs = [
-                scale.claim_ranks[mapped] for mapped in map(scale.map_job, same_jobs) if mapped in scale.claim_ranks
-            ]
+            ranks_of_jobs = [claim_ranks[mapped] for mapped in map(scale.map_job, same_jobs) if mapped in claim_ranks]
             ranks |= {run: min(ranks_of_jobs)} if ranks_of_jobs else {}
         return ScaledExperiments(
             experiments, scale.name, [(job, run_of_job[id(job)]) for job in jobs], ranks, scale.minutes

@@ -5,12 +5,11 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache
 from itertools import product
 
 from ssd_bench.metrics.definitions import expected_speedup
 from ssd_bench.papers.printed.catalogue import paper_versions
-from ssd_bench.papers.printed.reported import Number, numbers, settings
+from ssd_bench.papers.printed.reported import Number, find_number, numbers, settings
 
 CONSISTENT, ROUNDING = "consistent", "rounding"
 CONTRADICTION, IMPOSSIBLE, UNCLEAR = "contradiction", "impossible", "unclear"
@@ -49,39 +48,6 @@ class Check:
     def difference(self) -> float | None:
         """Implied minus stated value."""
         return None if self.stated is None or self.implied is None else self.implied - self.stated
-
-
-def find_numbers(paper: str, exhibit: str | None = None, **wanted: object) -> list[Number]:
-    """Return the numbers of a paper that have all `wanted` values.
-
-    Args:
-        exhibit: table, figure or section; None: all.
-        wanted: value by name; a name that is not a field of `Number` is a key of its `settings`.
-    """
-    columns = Number.__dataclass_fields__
-    return [
-        number
-        for number in _numbers_of(paper, exhibit)
-        if all((getattr(number, k) if k in columns else number.settings.get(k)) == v for k, v in wanted.items())
-    ]
-
-
-@cache
-def _numbers_of(paper: str, exhibit: str | None) -> tuple[Number, ...]:
-    """Return the numbers of a table, figure or section; those of the whole paper if `exhibit` is None."""
-    return tuple(n for n in numbers() if n.paper == paper and exhibit in (None, n.exhibit))
-
-
-def find_number(paper: str, exhibit: str, **wanted: object) -> Number:
-    """Return the number that has all `wanted` values; arguments as in `find_numbers`.
-
-    Raises:
-        LookupError: no number has them, or several have.
-    """
-    matches = find_numbers(paper, exhibit, **wanted)
-    if len(matches) != 1:
-        raise LookupError(f"{len(matches)} numbers have {paper} {exhibit} {wanted}")
-    return matches[0]
 
 
 def describe(number: Number) -> str:

@@ -33,11 +33,12 @@ from ssd_bench.papers.printed.catalogue import PaperFolder, paper_folders
 from ssd_bench.papers.printed.reported import numbers
 from ssd_bench.papers.runs import grid
 from ssd_bench.papers.runs.grid import Job
+from ssd_bench.papers.runs.scale import Scale
 
 
 @dataclass(frozen=True)
 class ClaimStatistic:
-    """A statistic that claims use; `samples` defines it on the records.
+    """A statistic that claims use; `statistics` defines it on the records.
 
     Attributes:
         meaning: definition in words.
@@ -155,6 +156,15 @@ def claim_jobs(claim: Claim) -> list[Job]:
         for job in grid.load(claim.exhibit).jobs
         if _has_labels(job, claim.cells) and any(_has_labels(job, side) for side in sides)
     ]
+
+
+def claim_ranks(scale: Scale) -> dict[tuple[str, ...], int]:
+    """Return the overrides at a scale of every job that a claim reads -> index of the first claim that reads it."""
+    ranks: dict[tuple[str, ...], int] = {}
+    for rank, claim in enumerate(claims()):
+        for job in claim_jobs(claim):
+            ranks.setdefault(scale.map_job(job), rank)
+    return ranks
 
 
 def _has_labels(job: Job, side: Mapping[str, Sequence[str]]) -> bool:

@@ -108,7 +108,7 @@ def _search(cell: Cell, run: Run, label: str) -> Run | str:
 
     The prompts are all prompts up to that with the first score, or all prompts after that with the last score.
     """
-    steps = metrics.arm_rows(run.steps, "method").sort_values(["repeat", "prompt_index", "step"], ignore_index=True)
+    steps = values.method_steps(run).reset_index(drop=True)
     events = steps.index[steps["est_alpha"].notna()]
     if len(events) < 2:
         scored = f"{len(events)} set{'' if len(events) == 1 else 's'}"
@@ -139,13 +139,8 @@ def _times(end_to_end: bool) -> Callable[[Run], pd.DataFrame | str]:
     """Return the columns of a speedup: the method's tokens and time per prompt, then those of AR."""
 
     def columns(run: Run) -> pd.DataFrame | str:
-        paired = metrics.paired_rows(run.prompts)
-        if paired.empty:
-            return "the run has no baseline"
-        method_times, ar_times = (
-            metrics.token_times(metrics.arm_rows(paired, arm), end_to_end) for arm in ("method", "ar")
-        )
-        return method_times.join(ar_times.add_prefix("ar_"))
+        times = values.paired_times(run, end_to_end)
+        return "the run has no baseline" if times.empty else times
 
     return columns
 

@@ -7,20 +7,17 @@ from collections.abc import Iterator
 from ssd_bench.papers.audit.arithmetic import (
     CONSISTENT,
     CONTRADICTION,
-    EPSILON,
     UNCLEAR,
     Check,
     check_average,
     check_expected_speedup,
     check_lower_bound,
     check_repeat,
-    find_number,
-    find_numbers,
     new_check,
     number_in_table,
     rounding_verdict,
 )
-from ssd_bench.papers.printed.reported import Number, share_skipped
+from ssd_bench.papers.printed.reported import Number, find_number, find_numbers, share_skipped
 
 MODELS = ("LLaMA-2-13B", "LLaMA-2-70B", "LLaMA-3-8B", "LLaMA-3-70B")  # of Table 3
 TASKS = ("CNN/DM", "GSM8K", "WMT14 DE-EN", "Alpaca")
@@ -132,5 +129,5 @@ def check_released_sets() -> Iterator[Check]:
                 f"the released set skips {inner:.3f} of the sublayers between the first and the last block, "
                 f"{share:.3f} of all"
             )
-            fits = CONSISTENT if abs(inner - stated.value) <= stated.half + EPSILON else CONTRADICTION
-            yield new_check(stated, "released set", text, inner, "skip sets of the repository", fits)
+            verdict = rounding_verdict(stated, inner)
+            yield new_check(stated, "released set", text, inner, "skip sets of the repository", verdict)

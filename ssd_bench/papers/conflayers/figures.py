@@ -13,7 +13,8 @@ from ssd_bench.metrics import Measured
 from ssd_bench.papers.figures import layers, streams, style
 from ssd_bench.papers.figures import shared as common
 from ssd_bench.papers.figures.shared import NotDrawable, PlotValue
-from ssd_bench.papers.ours.cells import Cell, Replication
+from ssd_bench.papers.ours.cells import Replication, ShownCell
+from ssd_bench.papers.ours.values import inner_skip_ratio
 
 ROUNDS = (0, 3, 4, 7)
 """Search rounds of the sets in Figure 9."""
@@ -25,7 +26,7 @@ FROZEN_TASK = "CNN/DM"
 
 def figure4(replication: Replication) -> Figure | NotDrawable:
     """Draw speedup and acceptance with the set found on CNN/DM, next to those with a set found on each task."""
-    drawn = common.cells(replication)
+    drawn = replication.shown_cells()
     frozen = [cell for cell in drawn if cell.setting("skip_set") != cell["task"]]
     tasks = common.unique(cell["task"] for cell in drawn if cell not in frozen)
     if not frozen or not tasks:
@@ -61,11 +62,11 @@ def _series_label(method: str, task: str) -> str:
     return f"{method}, set found on {task or 'the same task'}"
 
 
-def _cell_value(cell: Cell | None, name: str) -> PlotValue | None:
+def _cell_value(cell: ShownCell | None, name: str) -> PlotValue | None:
     return None if cell is None else common.plot_value(cell, name)
 
 
-def _task_value(cell: Cell | None, task: str, name: str) -> PlotValue | None:
+def _task_value(cell: ShownCell | None, task: str, name: str) -> PlotValue | None:
     """Return a number of a task's part of a stream; None if the cell or the task is missing."""
     rows = [row for row in ([] if cell is None else cell.domains) if streams.domain_title(row["domain"]) == task]
     return common.plot_value(cell, common.summary_value(rows[0], name)) if cell is not None and rows else None
@@ -107,7 +108,7 @@ def _draw_panels(
     Args:
         draw_reference: draws the paper's numbers into a panel (axes, its name, labels of its curves).
     """
-    drawn = common.cells(replication)
+    drawn = replication.shown_cells()
     names = common.unique(cell[axis] for cell in drawn)
     figure, body = common.new_figure(style.COLUMN if len(names) == 1 else style.PAGE, 2.9)
     panels = body.subplots(1, len(names), squeeze=False, sharey=True)[0]
@@ -127,7 +128,7 @@ def _draw_panels(
 
 def figure7(replication: Replication) -> Figure | NotDrawable:
     """Draw speedup and skip ratio over λ."""
-    drawn = common.cells(replication)
+    drawn = replication.shown_cells()
     models = common.unique(cell["model"] for cell in drawn)
     figure, body = common.new_figure(style.COLUMN if len(models) == 1 else style.PAGE, 3.7)
     panels = body.subplots(2, len(models), squeeze=False, sharex="col", sharey="row")
@@ -136,7 +137,7 @@ def figure7(replication: Replication) -> Figure | NotDrawable:
         x = [float(cell.setting("lambda")) for cell in of_model]
         common.draw_line(upper, x, [common.plot_value(cell, "speedup") for cell in of_model], style.MARKS[0], "speedup")
         common.draw_level(upper)
-        ratios = [common.plot_value(cell, Measured(_inner_ratio(cell))) for cell in of_model]
+        ratios = [common.plot_value(cell, Measured(inner_skip_ratio(cell))) for cell in of_model]
         common.draw_line(lower, x, ratios, style.MARKS[1], "skip ratio")
         paper_model = common.paper_model(replication, model)
         common.draw_paper_numbers(lower, common.paper_numbers(replication, "skip_ratio", model=paper_model))
@@ -154,15 +155,9 @@ def figure7(replication: Replication) -> Figure | NotDrawable:
     return common.finish(figure, replication, drawn, note)
 
 
-def _inner_ratio(cell: Cell) -> float | None:
-    """Return the skipped share of the sublayers between the first and the last block; None where it is undefined."""
-    ratio, blocks = cell.summary["skip_ratio"], int(cell.header["model"]["n_layers"])
-    return None if ratio is None or blocks < 3 else float(ratio * blocks / (blocks - 2))
-
-
 def figure8(replication: Replication) -> Figure | NotDrawable:
     """Draw confidence, gradient, window and threshold of each block, if a run stored them."""
-    drawn = common.cells(replication)
+    drawn = replication.shown_cells()
     cell = next((cell for cell in drawn if (cell.path / SIGNALS).is_file()), None)
     if cell is None:
         return NotDrawable(
@@ -194,7 +189,7 @@ def figure8(replication: Replication) -> Figure | NotDrawable:
 
 def figure9(replication: Replication) -> Figure | NotDrawable:
     """Draw the sets of search rounds 0, 3, 4 and 7, as far as the run went, with the tokens accepted in them."""
-    cell = common.cells(replication)[0]
+    cell = replication.shown_cells()[0]
     rounds = layers.set_sequence(cell.run)
     if rounds.empty:
         return NotDrawable(common.BY_LAYERS)

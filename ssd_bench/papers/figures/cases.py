@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import unicodedata
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import groupby
 from pathlib import Path
 from typing import Any
@@ -19,7 +19,7 @@ from ssd_bench.model.checkpoint import EMBEDDED
 from ssd_bench.papers.figures import layers, streams, style
 from ssd_bench.papers.figures import shared as common
 from ssd_bench.papers.figures.shared import NotDrawable
-from ssd_bench.papers.ours.cells import Cell, Replication
+from ssd_bench.papers.ours.cells import Replication, ShownCell
 from ssd_bench.paths import cache_dir, local_path
 from ssd_bench.records.reader import Run
 
@@ -176,7 +176,7 @@ NOTE = "Coloured and underlined: accepted draft tokens; black: tokens of the ful
 
 def outputs_figure(replication: Replication) -> Figure | NotDrawable:
     """Draw SWIFT's Tables 13 and 14: the same prompt decoded by each method."""
-    drawn = common.cells(replication)
+    drawn = replication.shown_cells()
     tokenizer = tokenizer_of(drawn[0].run)
     if isinstance(tokenizer, NotDrawable):
         return tokenizer
@@ -191,14 +191,14 @@ def outputs_figure(replication: Replication) -> Figure | NotDrawable:
     return common.finish(figure, replication, drawn, note)
 
 
-def _example_prompt(drawn: Sequence[Cell]) -> int:
+def _example_prompt(drawn: Sequence[ShownCell]) -> int:
     """Return the index of the first prompt whose output in the first run has the median length."""
     rows = metrics.arm_rows(drawn[0].run.prompts, "method").drop_duplicates("prompt_index").sort_values("prompt_index")
     middle = rows["new_tokens"].quantile(0.5, interpolation="lower")
     return int(rows.loc[rows["new_tokens"] == middle, "prompt_index"].iloc[0])
 
 
-def _excerpt(cell: Cell, index: int, name: str, tokenizer: Tokenizer, most: int) -> Excerpt:
+def _excerpt(cell: ShownCell, index: int, name: str, tokenizer: Tokenizer, most: int) -> Excerpt:
     rows = streams.stream_rows(cell.run)
     rows = rows[rows["prompt_index"] == index]
     steps = metrics.arm_rows(cell.run.steps, "method")
@@ -213,21 +213,16 @@ def _excerpt(cell: Cell, index: int, name: str, tokenizer: Tokenizer, most: int)
 
 def stream_outputs_figure(replication: Replication) -> Figure | NotDrawable:
     """Draw KNN-SSD's Figure 8: consecutive samples of a stream, each with the layer set that drafts it."""
-    cell = common.cells(replication)[0]
+    cell = replication.shown_cells()[0]
     tokenizer = tokenizer_of(cell.run)
     if isinstance(tokenizer, NotDrawable):
         return tokenizer
     rows = streams.stream_rows(cell.run).drop_duplicates("domain").head(SAMPLES)
     names = [streams.domain_title(str(domain)) for domain in rows["domain"]]
     outputs = [_excerpt(cell, int(i), name, tokenizer, 4) for i, name in zip(rows["prompt_index"], names)]
-    panels = []
-    for index, name in zip(rows["prompt_index"], names):
-        layer_set = metrics.main_set(_prompt_run(cell.run, int(index)))
-        panels.append(
-            layers.Panel(
-                f"{name}: {'nothing drafted' if layer_set is None else layers.skip_counts(layer_set)}", layer_set
-            )
-        )
+    steps = cell.run.steps
+    prompt_runs = [replace(cell.run, steps=steps[steps["prompt_index"] == index]) for index in rows["prompt_index"]]
+    panels = [layers.Panel.of(name, metrics.main_set(run), "nothing drafted") for name, run in zip(names, prompt_runs)]
     columns = [panels[::2], panels[1::2]] if layers.map_width(panels) < style.PAGE and len(panels) > 1 else [panels]
     text, maps = excerpts_height(outputs) - 0.75, layers.map_height(len(columns[0])) - 0.75
     figure = style.new(style.PAGE, text + maps + 0.75)
@@ -239,9 +234,3 @@ def stream_outputs_figure(replication: Replication) -> Figure | NotDrawable:
         "drafted it."
     )
     return common.finish(figure, replication, [cell], note)
-
-
-def _prompt_run(run: Run, index: int) -> Run:
-    frames = {name: getattr(run, name) for name in ("prompts", "steps")}
-    prompt_frames = {name: frame[frame["prompt_index"] == index] for name, frame in frames.items()}
-    return Run(run.path, run.header, prompt_frames["prompts"], prompt_frames["steps"], run.layer_sets)

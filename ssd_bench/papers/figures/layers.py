@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cache
-from pathlib import Path
 from typing import Any
 
 import pandas as pd
@@ -14,14 +11,13 @@ from matplotlib.axes import Axes
 from matplotlib.figure import SubFigure
 from matplotlib.patches import Patch, Rectangle
 
-from ssd_bench import metrics
 from ssd_bench.contract.layer_set import LayerSet
 from ssd_bench.papers.figures import style
+from ssd_bench.papers.ours.values import method_steps
 from ssd_bench.records.reader import Run
 
 COLUMN_BLOCKS = 20
 """Most blocks that fit a column of a paper."""
-PUBLISHED = Path(__file__).parents[3] / "methods" / "published_layer_sets.json"
 
 
 @dataclass(frozen=True)
@@ -38,14 +34,10 @@ class Panel:
     layers: LayerSet | None
     excluded: bool = False
 
-
-@cache
-def published_sets() -> dict[str, LayerSet]:
-    """Return the sets that the papers' authors released: `paper/model/task` -> set."""
-    content = json.loads(PUBLISHED.read_text(encoding="utf-8"))
-    return {
-        name: LayerSet.skipping(row["n_layers"], row["skip_attn"], row["skip_mlp"]) for name, row in content.items()
-    }
+    @classmethod
+    def of(cls, name: str, layers: LayerSet | None, missing: str, excluded: bool = False) -> Panel:
+        """Return the map of a set with its numbers of skipped sublayers in the title, or with `missing`."""
+        return cls(f"{name}: {missing if layers is None else skip_counts(layers)}", layers, excluded)
 
 
 def skip_counts(layers: LayerSet) -> str:
@@ -115,8 +107,7 @@ def _draw_map(axes: Axes, panel: Panel, blocks: int) -> None:
 
 def set_sequence(run: Run) -> pd.DataFrame:
     """Return one row for each time a run changed its set: layer_set_id, steps, accepted (mean tokens per step)."""
-    steps = metrics.arm_rows(run.steps, "method").sort_values(["repeat", "prompt_index", "step"])
-    steps = steps.dropna(subset=["layer_set_id"])
+    steps = method_steps(run).dropna(subset=["layer_set_id"])
     rounds = (steps["layer_set_id"] != steps["layer_set_id"].shift()).fillna(True).astype(int).cumsum()
     grouped = steps.groupby(rounds)
     return pd.DataFrame(

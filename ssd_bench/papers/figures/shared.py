@@ -1,11 +1,10 @@
-"""Shared parts of the papers' figures: cells to draw, exclusions, the papers' numbers, captions, bars and lines."""
+"""Shared parts of the papers' figures: captions, exclusions, the papers' numbers, bars and lines."""
 
 from __future__ import annotations
 
 import textwrap
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
-from pathlib import Path
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -18,10 +17,10 @@ from matplotlib.ticker import MaxNLocator
 from ssd_bench.metrics import Measured
 from ssd_bench.metrics.text import TOY
 from ssd_bench.papers.figures import style
-from ssd_bench.papers.ours.cells import SPEED_FACTOR, Cell, Replication
+from ssd_bench.papers.ours.cells import SPEED_FACTOR, Replication, ShownCell
 from ssd_bench.papers.ours.ran import model_names
 from ssd_bench.papers.printed.catalogue import version_name
-from ssd_bench.papers.printed.reported import Number, numbers
+from ssd_bench.papers.printed.reported import Number, find_numbers
 from ssd_bench.papers.runs.grid import AXES
 
 INTERVALS = "Error bars: 95 % intervals over prompts."
@@ -69,18 +68,6 @@ class PlotValue(Measured):
     exclusion: str = ""
 
 
-def cells(replication: Replication, **labels: str) -> list[Cell]:
-    """Return the cells with these labels that have a record, each record once (at a small scale cells share records).
-
-    Their label `model` becomes the model that ran, with its size.
-    """
-    by_path: dict[Path, Cell] = {}
-    for cell in replication.recorded_cells(**labels):
-        cell = replace(cell, labels={**cell.labels, "model": cell.model_ran.text})
-        by_path.setdefault(cell.path, cell)
-    return list(by_path.values())
-
-
 def missing_runs(replication: Replication) -> NotDrawable:
     """Return the reason why the experiment has no run to draw."""
     errors = sorted({cell.error for cell in replication.cells if cell.error})
@@ -110,7 +97,7 @@ def new_figure(width: float, height: float) -> tuple[Figure, SubFigure]:
     return figure, figure.subfigures(1, 1, squeeze=False)[0, 0]
 
 
-def finish(figure: Figure, replication: Replication, drawn: Sequence[Cell], note: str) -> Figure:
+def finish(figure: Figure, replication: Replication, drawn: Sequence[ShownCell], note: str) -> Figure:
     """Add title (paper, table or figure, model that ran) and caption, and return the figure.
 
     The caption has models, tasks, `note`, prompts per run, missing runs, the paper's numbers, and excluded cells.
@@ -141,7 +128,7 @@ def finish(figure: Figure, replication: Replication, drawn: Sequence[Cell], note
     return figure
 
 
-def _void_sentences(drawn: Sequence[Cell]) -> list[str]:
+def _void_sentences(drawn: Sequence[ShownCell]) -> list[str]:
     """Return a sentence for each reason of exclusion; it names cells by the axes on which the drawn cells differ."""
     axes = [axis for axis in AXES if len(unique(cell[axis] for cell in drawn)) > 1] or ["method"]
     by_reason: dict[str, list[str]] = {}
@@ -158,12 +145,12 @@ def _void_sentences(drawn: Sequence[Cell]) -> list[str]:
     ]
 
 
-def _paper_sentence(figure: Figure, replication: Replication, drawn: Sequence[Cell]) -> str:
+def _paper_sentence(figure: Figure, replication: Replication, drawn: Sequence[ShownCell]) -> str:
     """Return a sentence that explains the grey marks; "" without grey marks."""
     labels = [label for axes in figure.axes for label in axes.get_legend_handles_labels()[1]]
     if not any(label.startswith(PAPER) for label in labels):
         return ""
-    reported = _exhibit_numbers(replication)
+    reported = find_numbers(replication.experiment.paper, replication.experiment.exhibit)
     drawn_models = {paper_model(replication, cell["model"]) for cell in drawn}
     models = [number.model for number in reported if number.model in drawn_models] or [
         n.model for n in reported if n.model
@@ -199,18 +186,17 @@ def summary_value(summary: Mapping[str, Any], name: str) -> Measured:
     return Measured(summary[name], summary.get(f"{name}_lo"), summary.get(f"{name}_hi"))
 
 
-def plot_value(cell: Cell, number: Measured | str) -> PlotValue:
+def plot_value(cell: ShownCell, number: Measured | str) -> PlotValue:
     """Return a number of a cell to draw: a number of its summary, by name, or a computed number."""
     number = summary_value(cell.summary, number) if isinstance(number, str) else number
     return PlotValue(number.value, number.low, number.high, number.n, cell.exclusion)
 
 
-def trace_labels(lines: Mapping[str, Cell]) -> dict[str, str]:
+def trace_labels(lines: Mapping[str, ShownCell]) -> dict[str, str]:
     """Return label -> legend text of the first curve of each trace; other curves of the same trace are not drawn."""
     by_trace: dict[str, list[str]] = {}
     for label, cell in lines.items():
-        assert cell.record is not None, "cells without a record are not drawn"
-        by_trace.setdefault(cell.record.trace, []).append(label)
+        by_trace.setdefault(cell.timing.trace, []).append(label)
     texts = {}
     for first, *duplicates in by_trace.values():
         count = f"{len(duplicates)} other{'s' if len(duplicates) > 1 else ''}"
@@ -218,24 +204,18 @@ def trace_labels(lines: Mapping[str, Cell]) -> dict[str, str]:
     return texts
 
 
-def void_sign(cell: Cell) -> str:
+def void_sign(cell: ShownCell) -> str:
     """Return the sign that follows the name of an excluded cell; "" for other cells."""
     return f" {style.VOID}" if cell.exclusion else ""
 
 
 def paper_numbers(replication: Replication, metric: str, **labels: str) -> list[Number]:
     """Return the paper's numbers of this table or figure and metric, with these `model`, `task` or `method`."""
-    of_metric = [number for number in _exhibit_numbers(replication) if number.metric == metric]
-    return [number for number in of_metric if all(getattr(number, name) == value for name, value in labels.items())]
-
-
-def _exhibit_numbers(replication: Replication) -> list[Number]:
-    source = (replication.experiment.paper, replication.experiment.exhibit)
-    return [number for number in numbers() if (number.paper, number.exhibit) == source]
+    return find_numbers(replication.experiment.paper, replication.experiment.exhibit, metric=metric, **labels)
 
 
 def paper_model(replication: Replication, model: str) -> str:
-    """Return the paper's model to compare with `model`, a label of `cells`: the same, else the first one replaced."""
+    """Return the paper's model to compare with the label `model` of a shown cell: the same, else the first replaced."""
     same_model = [cell for cell in replication.recorded_cells() if cell.model_ran.text == model]
     nearest = sorted(same_model, key=lambda cell: not cell.is_of_papers_model) or replication.cells
     return nearest[0]["model"]

@@ -19,7 +19,8 @@ from ssd_bench.metrics import Measured, VariationLevel, intervals
 from ssd_bench.papers.figures import shared as common
 from ssd_bench.papers.figures import style
 from ssd_bench.papers.figures.shared import NotDrawable, PlotValue
-from ssd_bench.papers.ours.cells import Cell, Replication
+from ssd_bench.papers.ours.cells import Replication, ShownCell
+from ssd_bench.papers.ours.values import method_steps
 from ssd_bench.papers.printed.reported import Number
 from ssd_bench.records.reader import Run
 
@@ -109,7 +110,9 @@ def cumulative_values(rows: pd.DataFrame, quantity: str = "speedup") -> pd.Serie
 # --- prompt by prompt -------------------------------------------------------------------------------------------------
 
 
-def draw_speedup_so_far(axes: Axes, lines: Mapping[str, Cell], stops: Mapping[str, int | None] | None = None) -> None:
+def draw_speedup_so_far(
+    axes: Axes, lines: Mapping[str, ShownCell], stops: Mapping[str, int | None] | None = None
+) -> None:
     """Draw the speedup over all prompts so far, prompt by prompt, a curve for each trace.
 
     Args:
@@ -146,9 +149,9 @@ def draw_speedup_so_far(axes: Axes, lines: Mapping[str, Cell], stops: Mapping[st
     common.use_integer_ticks(axes)
 
 
-def last_change(cell: Cell) -> int | None:
+def last_change(cell: ShownCell) -> int | None:
     """Return the position of the last prompt in which the set changed or the search recorded an estimate, if any."""
-    steps = cell.run.steps[cell.run.steps["arm"] == "method"].sort_values(["repeat", "prompt_index", "step"])
+    steps = method_steps(cell.run)
     drafted = steps.dropna(subset=["layer_set_id"])
     changed = drafted[(drafted["layer_set_id"] != drafted["layer_set_id"].shift()).fillna(False).astype(bool)]
     events = pd.concat([changed, steps[steps["est_alpha"].notna()]])[["repeat", "prompt_index"]]
@@ -168,7 +171,7 @@ def stream_figure(
     Args:
         dashed: method whose value over the whole stream is a dashed line, as in KNN-SSD's figures; None: no line.
     """
-    drawn = common.cells(replication)
+    drawn = replication.shown_cells()
     models = common.unique(cell["model"] for cell in drawn)
     figure, body = common.new_figure(style.PAGE, 1.2 + 1.55 * len(quantities) * len(models))
     panels, cut_off = body.subplots(len(quantities) * len(models), 1, squeeze=False)[:, 0], 0
@@ -200,7 +203,7 @@ def stream_figure(
     return common.finish(figure, replication, drawn, note + (f" Dashed: {dashed} over all prompts." if dashed else ""))
 
 
-def _draw_tasks(axes: Axes, lines: Mapping[str, Cell], quantity: str, reported: Sequence[Number]) -> int:
+def _draw_tasks(axes: Axes, lines: Mapping[str, ShownCell], quantity: str, reported: Sequence[Number]) -> int:
     """Draw a column per task with a strip per curve, and return the number of prompts above the end of the axis."""
     names = common.trace_labels(lines)
     domains = common.unique(str(name) for cell in lines.values() for name in stream_rows(cell.run)["domain"])
@@ -277,8 +280,8 @@ def _task_span(number: Number, domains: Sequence[str]) -> tuple[float, float]:
 
 def transfer_figure(replication: Replication) -> Figure | NotDrawable:
     """Draw the speedup of each task's set on each task; each row is a task that the set was searched on."""
-    drawn = common.cells(replication)
-    rows: dict[str, Cell] = {str(stream_rows(cell.run)["domain"].iloc[0]): cell for cell in drawn}
+    drawn = replication.shown_cells()
+    rows: dict[str, ShownCell] = {str(stream_rows(cell.run)["domain"].iloc[0]): cell for cell in drawn}
     if len(rows) < 2:
         return NotDrawable(
             f"This figure needs runs that search on different tasks; the available runs all search on "
@@ -327,7 +330,7 @@ def transfer_figure(replication: Replication) -> Figure | NotDrawable:
     return common.finish(figure, replication, drawn, note)
 
 
-def _task_value(cell: Cell, name: str) -> PlotValue | None:
+def _task_value(cell: ShownCell, name: str) -> PlotValue | None:
     """Return the speedup of a cell on a task of its stream; None if the stream has no prompts of that task."""
     rows = stream_rows(cell.run)
     part = rows[rows["domain"] == name]

@@ -114,9 +114,4 @@ def describe(figure: Figure, title: str, caption: str) -> None:
     wrapped = wrap(caption, figure)
     figure.suptitle(wrap(title, figure, 8.5), x=0.01, ha="left")
     figure.supxlabel(wrapped, x=0.01, ha="left", fontsize=SMALL)
-    grow(figure, max(0, wrapped.count("\n") - 2), SMALL)
-
-
-def grow(figure: Figure, lines: int, size: float) -> None:
-    """Make the figure higher by some lines of text, at `size` points."""
-    figure.set_figheight(figure.get_figheight() + lines * 1.3 * size / 72)
+    figure.set_figheight(figure.get_figheight() + max(0, wrapped.count("\n") - 2) * 1.3 * SMALL / 72)

@@ -14,12 +14,10 @@ from ssd_bench.papers.audit.arithmetic import (
     UNCLEAR,
     Check,
     check_range_end,
-    find_number,
-    find_numbers,
     new_check,
     rounding_verdict,
 )
-from ssd_bench.papers.printed.reported import Number
+from ssd_bench.papers.printed.reported import Number, find_number, find_numbers
 
 METHODS = ("DEL", "SWIFT", "CLaSp", "KnapSpec")
 EQ4 = "TPT = (1 - a^(g+1)) / (1 - a) / (g t_draft + t_target) (§3.2 Eq. 4)"

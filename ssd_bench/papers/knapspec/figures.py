@@ -17,7 +17,7 @@ from ssd_bench.papers.figures import shared as common
 from ssd_bench.papers.figures import style
 from ssd_bench.papers.figures.shared import NotDrawable
 from ssd_bench.papers.ours import values
-from ssd_bench.papers.ours.cells import Cell, Replication
+from ssd_bench.papers.ours.cells import Replication, ShownCell
 from ssd_bench.papers.printed.reported import Number
 from ssd_bench.records.reader import Run
 
@@ -26,7 +26,7 @@ BINS = 10  # of context lengths
 
 def figure2(replication: Replication) -> Figure | NotDrawable:
     """Draw TPT and α of each prompt against its tokens/s, with Pearson's r over all prompts and methods."""
-    drawn = common.cells(replication)
+    drawn = replication.shown_cells()
     points = {cell["method"]: values.numbers_by_prompt(cell.run) for cell in drawn}
     panels = {
         "tpt_predicted": "TPT of Eq. 4 (tokens/s)",
@@ -82,7 +82,7 @@ def _correlation_text(frame: pd.DataFrame) -> str:
 
 def figure3(replication: Replication) -> Figure | NotDrawable:
     """Draw the share of attentions and of MLPs that drafting skips, over the context length."""
-    drawn = common.cells(replication)
+    drawn = replication.shown_cells()
     figure, body = common.new_figure(style.COLUMN, 2.9)
     axes = body.subplots()
     frames = {cell["method"]: metrics.skipped_shares(cell.run) for cell in drawn}
@@ -120,7 +120,7 @@ def _mean(frame: pd.DataFrame, column: str) -> Measured:
 
 def figure4(replication: Replication) -> Figure | NotDrawable:
     """Draw throughput, memory and time of the search over the pruning threshold τ."""
-    drawn = common.cells(replication)
+    drawn = replication.shown_cells()
     taus = [cell.setting("tau") for cell in drawn]
     reference = next((cell for cell, tau in zip(drawn, taus) if tau.startswith("none")), None)
     if reference is None:
@@ -172,8 +172,7 @@ def _extra_memory_mib(run: Run) -> float:
 def _overhead_times(run: Run) -> pd.DataFrame:
     """Return milliseconds of method overhead (`policy_ms`) and decoded tokens of each prompt."""
     rows = metrics.arm_rows(run.prompts, "method")
-    rows = rows.assign(tokens=(rows["new_tokens"] - 1).clip(lower=0).astype(float))
-    return rows.groupby("prompt_index")[["policy_ms", "tokens"]].sum()
+    return metrics.token_times(rows)[["tokens"]].assign(policy_ms=rows.groupby("prompt_index")["policy_ms"].sum())
 
 
 def _relative_time(times: pd.DataFrame, reference: pd.DataFrame) -> Measured:
@@ -185,7 +184,7 @@ def _relative_time(times: pd.DataFrame, reference: pd.DataFrame) -> Measured:
 
 def figure5(replication: Replication) -> Figure | NotDrawable:
     """Draw how often each sublayer is skipped in the sets that the search chose."""
-    frequencies = [(cell, *_skip_frequency(cell.run)) for cell in common.cells(replication)]
+    frequencies = [(cell, *_skip_frequency(cell.run)) for cell in replication.shown_cells()]
     never = [
         f"{cell['task']} has no panel: no search was followed by drafting with layers."
         for cell, _, n in frequencies
@@ -213,7 +212,7 @@ def figure5(replication: Replication) -> Figure | NotDrawable:
 
 def _skip_frequency(run: Run) -> tuple[Any, int]:
     """Return the share of search events whose set skips each of the 2L sublayers, and the number of events."""
-    steps = metrics.arm_rows(run.steps, "method").sort_values(["repeat", "prompt_index", "step"])
+    steps = values.method_steps(run)
     following = steps["layer_set_id"].bfill().shift(-1)
     chosen = following[steps["est_alpha"].notna()].dropna().astype(int)
     masks = np.zeros(2 * int(run.header["model"]["n_layers"]))
@@ -259,7 +258,7 @@ def _draw_paper_sublayers(axes: Axes, reported: Sequence[Number]) -> None:
 
 def figure6(replication: Replication) -> Figure | NotDrawable:
     """Draw throughput and the search's share of the time, over the interval T."""
-    drawn = sorted(common.cells(replication), key=lambda cell: int(cell.setting("opt_interval")))
+    drawn = sorted(replication.shown_cells(), key=lambda cell: int(cell.setting("opt_interval")))
     figure, body = common.new_figure(style.COLUMN, 3.9)
     upper, lower = body.subplots(2, 1, sharex=True)
     x = [float(cell.setting("opt_interval")) for cell in drawn]
@@ -286,7 +285,7 @@ def figure6(replication: Replication) -> Figure | NotDrawable:
     return common.finish(figure, replication, drawn, f"{common.INTERVALS} Paper's peak: {', '.join(peaks)}.")
 
 
-def _search_shares(drawn: Sequence[Cell]) -> list[Measured]:
+def _search_shares(drawn: Sequence[ShownCell]) -> list[Measured]:
     """Return the method overhead of each cell in percent of the decode time."""
     shares = []
     for cell in drawn:

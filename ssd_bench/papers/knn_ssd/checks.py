@@ -18,14 +18,12 @@ from ssd_bench.papers.audit.arithmetic import (
     check_repeat,
     check_upper_bound,
     expected_speedup_at,
-    find_number,
-    find_numbers,
     format_value,
     implied_range,
     new_check,
     rounding_verdict,
 )
-from ssd_bench.papers.printed.reported import Number, layer_sets, share_skipped, slug
+from ssd_bench.papers.printed.reported import Number, find_number, find_numbers, layer_sets, share_skipped, slug
 
 MODELS = ("LLaMA-2-13B", "LLaMA-2-13B-Chat", "Qwen-2.5-14B", "Qwen-2.5-14B-Instruct")
 METHODS = ("Self-SD(Fix)", "Self-SD(Mix)", "KNN-SSD")

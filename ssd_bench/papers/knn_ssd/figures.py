@@ -17,17 +17,11 @@ from ssd_bench.papers.figures import cases, layers, streams, style
 from ssd_bench.papers.figures import shared as common
 from ssd_bench.papers.figures.shared import NotDrawable
 from ssd_bench.papers.ours.cells import Replication
+from ssd_bench.papers.printed.reported import released_set
 
 VECTORS = "vectors.npz"
 """File in a record's folder: `vectors` [n, d] and `labels` [n] of its prompts; with anchors also `anchors` [k, d] and
 `anchor_labels` [k]."""
-PUBLISHED_TASKS = {
-    "cnn_dm": "cnndm",
-    "gsm8k": "gsm8k",
-    "tinystories": "tinystories",
-    "wmt16": "wmt16-de-en",
-    "spider2": "spider2",
-}
 
 Array = NDArray[np.floating[Any]]
 
@@ -150,7 +144,7 @@ def released_anchors_figure(folder: Path, model: str) -> Figure:
 
 def figure5(replication: Replication) -> Figure | NotDrawable:
     """Draw Figures 5 and 6: last hidden vectors of the prompts that the anchors are computed from."""
-    cell = next((cell for cell in common.cells(replication) if (cell.path / VECTORS).is_file()), None)
+    cell = next((cell for cell in replication.shown_cells() if (cell.path / VECTORS).is_file()), None)
     if cell is None:
         return NotDrawable("No run stored the vectors of its calibration prompts.")
     figure, caption = scatter_figure(load_vectors(cell.path / VECTORS))
@@ -169,18 +163,14 @@ def figure4(replication: Replication) -> Figure | NotDrawable:
 
 def figure9(replication: Replication) -> Figure | NotDrawable:
     """Draw Figures 9 and 10: the sets of the run's domains next to the released sets of the paper's model."""
-    cell = common.cells(replication)[0]
+    cell = replication.shown_cells()[0]
     domains = common.unique(str(name) for name in streams.stream_rows(cell.run)["domain"])
     paper_model = replication.cells[0]["model"]
     run_panels, released_panels = [], []
     for name in domains:
-        layer_set = metrics.main_set(cell.run, name)
-        text = "nothing drafted" if layer_set is None else layers.skip_counts(layer_set)
-        run_panels.append(layers.Panel(f"{streams.domain_title(name)}: {text}", layer_set, bool(cell.exclusion)))
-        key = f"knn_ssd/{paper_model.lower()}/{PUBLISHED_TASKS.get(name, name)}"
-        released_set = layers.published_sets().get(key)
-        text = "none released" if released_set is None else layers.skip_counts(released_set)
-        released_panels.append(layers.Panel(f"{streams.domain_title(name)}: {text}", released_set))
+        title, layer_set = streams.domain_title(name), metrics.main_set(cell.run, name)
+        run_panels.append(layers.Panel.of(title, layer_set, "nothing drafted", bool(cell.exclusion)))
+        released_panels.append(layers.Panel.of(title, released_set("knn_ssd", paper_model, title), "none released"))
     figure, body = common.new_figure(style.PAGE, layers.map_height(len(domains)) + 0.25)
     run_panels[0] = replace(run_panels[0], title=f"This run, {cell['model']}\n{run_panels[0].title}")
     released_panels[0] = replace(released_panels[0], title=f"Released, {paper_model}\n{released_panels[0].title}")

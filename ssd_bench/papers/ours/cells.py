@@ -94,15 +94,12 @@ class Record:
         """Run-to-run variation of this model on this machine; None if the folder has no repeated timings of them."""
         return next((variation for variation in self._variations() if variation.holds_for(self.digest.timing)), None)
 
-    @property
-    def trace(self) -> str:
-        """`metrics.trace` of the run."""
-        return self.digest.timing.trace
 
-
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Cell:
     """One cell of a table or figure: the labels that the paper gives it, and our run for it.
+
+    Each cell equals only itself: two cells of an experiment may have the same run.
 
     Attributes:
         labels: axis (`model`, `task`, `method`, `setting`) -> the paper's own name.
@@ -110,8 +107,6 @@ class Cell:
         record: our run; None without one (`error` says why, if it was tried).
         scale: scale of the run.
         paper_overrides: options of the paper's own run, before its scale.
-        exhibit_cells: all cells of its table or figure, in order.
-        position: index of this cell among them.
     """
 
     labels: Mapping[str, str]
@@ -120,8 +115,6 @@ class Cell:
     error: str | None = None
     scale: str = "paper"
     paper_overrides: tuple[str, ...] = ()
-    exhibit_cells: Sequence[Cell] = field(default=(), repr=False, compare=False)
-    position: int = 0
 
     def __getitem__(self, axis: str) -> str:
         return self.labels[axis]
@@ -134,6 +127,11 @@ class Cell:
     def _existing_record(self) -> Record:
         assert self.record is not None, "the cell has no record: check `record` first"
         return self.record
+
+    @property
+    def is_readable(self) -> bool:
+        """Whether the cell has a record that can be read."""
+        return self.record is not None and not self.record.error
 
     @property
     def path(self) -> Path:
@@ -171,31 +169,6 @@ class Cell:
         """Machine, trace and speeds of the record, from which run-to-run variation is estimated."""
         return self._existing_record.digest.timing
 
-    @cached_property
-    def exclusion(self) -> str:
-        """Reason why the cell is excluded: no search ran, or its trace duplicates an earlier cell's; "" if it is not.
-
-        Only cells of the same model and task are compared: at a small scale one run represents several models.
-        """
-        if self.record is None or self.record.error:
-            return ""
-        if self.summary["searched_share"] == 0:
-            return "no search ran"
-        # `self.labels` may have been replaced for a figure; the experiment's own labels decide
-        labels = self.exhibit_cells[self.position].labels if self.exhibit_cells else self.labels
-        for earlier in self.exhibit_cells[: self.position]:
-            if any(labels[axis] != earlier[axis] for axis in ("model", "task")) or earlier.record is None:
-                continue
-            if earlier.record is self.record or (
-                not earlier.record.error and earlier.record.trace == self.record.trace
-            ):
-                name = ", ".join(filter(None, (earlier["method"], earlier["setting"])))
-                variation = self.record.variation
-                factor = variation.speed_ratio(self.timing, earlier.timing) if variation else None
-                differing = "" if factor is None else f"{SPEED_FACTOR}{factor:.2f}, beyond run-to-run variation"
-                return f"duplicates the trace of {name}{differing}"
-        return ""
-
     @property
     def model_ran(self) -> ModelRan:
         """The model that ran."""
@@ -221,6 +194,17 @@ class Cell:
         """Return whether the run used at least one GPU and the name of each contains one of these parts."""
         used = hardware(self.header)["gpus"] or []
         return bool(used) and all(any(name in str(gpu) for name in gpus) for gpu in used)
+
+
+@dataclass(frozen=True, eq=False)
+class ShownCell(Cell):
+    """Cell as our figures and tables show it: its label `model` is the model that ran, with its size.
+
+    Attributes:
+        exclusion: reason why the cell is excluded; "" if it is not.
+    """
+
+    exclusion: str = ""
 
 
 @dataclass(frozen=True)
@@ -251,8 +235,8 @@ class Replication:
     def notes(self) -> list[str]:
         """Notes on its runs: note of the scale, caveats of methods, settings that share one run."""
         notes = [self._scale_note] if self._scale_note else []
-        readable = [cell for cell in self.cells if cell.record is not None and not cell.record.error]
-        notes += [f"{caveat}." for caveat in dict.fromkeys(cell.header.get("caveat") for cell in readable) if caveat]
+        caveats = dict.fromkeys(cell.header.get("caveat") for cell in self.cells if cell.is_readable)
+        notes += [f"{caveat}." for caveat in caveats if caveat]
         settings_by_run: dict[str, list[str]] = {}
         for cell in self.recorded_cells():
             if cell["setting"]:
@@ -283,6 +267,48 @@ class Replication:
         for cell in self.cells:
             if cell.record is not None and all(cell[axis] == name for axis, name in labels.items()):
                 yield cell
+
+    def shown_cells(self) -> list[ShownCell]:
+        """Return the cells that have a record, each record once (at a small scale cells share records)."""
+        by_path: dict[Path, ShownCell] = {}
+        for cell in self.recorded_cells():
+            labels = {**cell.labels, "model": cell.model_ran.text}
+            shown = ShownCell(**vars(cell) | {"labels": labels}, exclusion=self.exclusions[cell])
+            by_path.setdefault(cell.path, shown)
+        return list(by_path.values())
+
+    @cached_property
+    def exclusions(self) -> dict[Cell, str]:
+        """Cell -> reason why it is excluded: no search ran, or its trace duplicates an earlier cell's; "" otherwise.
+
+        Only cells of the same model and task are compared: at a small scale one run represents several models.
+        """
+        exclusions = dict.fromkeys(self.cells, "")
+        earlier_cells: dict[tuple[str, str], list[Cell]] = {}
+        for cell in self.cells:
+            if cell.is_readable:
+                same_task = earlier_cells.setdefault((cell["model"], cell["task"]), [])
+                exclusions[cell] = _exclusion(cell, same_task)
+                same_task.append(cell)
+        return exclusions
+
+
+def _exclusion(cell: Cell, earlier_cells: Sequence[Cell]) -> str:
+    """Return the reason why a cell is excluded; "" if it is not.
+
+    Args:
+        earlier_cells: cells of the same model and task, all with a readable record.
+    """
+    if cell.summary["searched_share"] == 0:
+        return "no search ran"
+    earlier = next((earlier for earlier in earlier_cells if earlier.timing.trace == cell.timing.trace), None)
+    if earlier is None:
+        return ""
+    name = ", ".join(filter(None, (earlier["method"], earlier["setting"])))
+    variation = cell._existing_record.variation
+    factor = variation.speed_ratio(cell.timing, earlier.timing) if variation else None
+    differing = "" if factor is None else f"{SPEED_FACTOR}{factor:.2f}, beyond run-to-run variation"
+    return f"duplicates the trace of {name}{differing}"
 
 
 def records(runs_dir: Path) -> list[Record]:
@@ -346,8 +372,7 @@ def replications(runs_dir: Path, run_records: Sequence[Record] | None = None) ->
             raise ConfigError("runs_dir", str(path), reason=f"unknown experiment {name}; available: {available}")
         experiment = grid.load(name)
         paper_overrides = {frozenset(job.labels.items()): job.overrides for job in reversed(experiment.jobs)}
-        cells: list[Cell] = []
-        cells += [
+        cells = tuple(
             Cell(
                 line.labels,
                 tuple(line.overrides),
@@ -355,12 +380,10 @@ def replications(runs_dir: Path, run_records: Sequence[Record] | None = None) ->
                 line.error,
                 scale,
                 paper_overrides.get(frozenset(line.labels.items()), ()),
-                cells,
-                position,
             )
-            for position, line in enumerate(entries)
-        ]
-        replication = Replication(experiment, scale, tuple(cells), path.parents[1])
+            for line in entries
+        )
+        replication = Replication(experiment, scale, cells, path.parents[1])
         previous = latest.get((name, scale))
         if previous is None or replication.finished > previous.finished:
             latest[name, scale] = replication

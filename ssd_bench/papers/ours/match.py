@@ -10,6 +10,7 @@ the text is about.
 
 from __future__ import annotations
 
+from collections import ChainMap
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
@@ -78,11 +79,8 @@ class Matcher:
             return Counterpart(number, None, UNDEFINED, f"its record is unreadable: {error}", scale)
 
     def _at_scale(self, number: Number, scale: str) -> Counterpart:
-        cells = [
-            cell
-            for replication in self._replications[number.paper, number.exhibit][scale]
-            for cell in replication.cells
-        ]
+        replications = self._replications[number.paper, number.exhibit][scale]
+        cells = [cell for replication in replications for cell in replication.cells]
         matches = select.matching_items(number, cells)
         if comparison := folder_of(number.paper).compared.get(number.metric):
             axis, reference = comparison
@@ -92,7 +90,7 @@ class Matcher:
         if missing:
             return Counterpart(number, None, NO_RUN, missing, scale)
         parts = [(cell, domain) for cell in matches if cell.record for domain in _domains(number, cell)]
-        if exclusion := _exclusion(number, parts):
+        if exclusion := _exclusion(number, parts, replications):
             return Counterpart(number, None, VOID, exclusion, scale, tuple(cell for cell, _ in parts))
         combined = _combine(number, parts)
         if isinstance(combined, str):
@@ -165,14 +163,15 @@ def _missing_runs(number: Number, cells: Sequence[Cell], n_jobs: int) -> str:
     return f"no run yet for {len(missing)} of {len(cells)} parts" if len(cells) > 1 else NO_RUN
 
 
-def _exclusion(number: Number, parts: Sequence[Part]) -> str:
+def _exclusion(number: Number, parts: Sequence[Part], replications: Sequence[Replication]) -> str:
     """Return the reason why a cell of a number is excluded; "" if no cell is.
 
     Plain decoding, which every run has, is never excluded.
     """
     if number.method in BASELINES:
         return ""
-    return next((f"excluded: {cell.exclusion}" for cell, _ in parts if cell.exclusion), "")
+    exclusions = ChainMap(*(replication.exclusions for replication in replications))
+    return next((f"excluded: {exclusions[cell]}" for cell, _ in parts if exclusions[cell]), "")
 
 
 def _key(cell: Cell) -> tuple[str, str, str]:

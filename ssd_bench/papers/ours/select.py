@@ -13,7 +13,7 @@ from omegaconf import OmegaConf
 from ssd_bench.conf import CONF
 from ssd_bench.papers.ours.values import BASELINES
 from ssd_bench.papers.printed.catalogue import folder_of, paper_folders
-from ssd_bench.papers.printed.reported import Number, numbers
+from ssd_bench.papers.printed.reported import Number, find_numbers
 from ssd_bench.papers.runs import grid
 
 AVERAGES = ("Overall", "Average")
@@ -164,27 +164,18 @@ def repeated_numbers(number: Number) -> tuple[list[Number], str]:
     if number.settings.keys() & set(NARROWING) and not number.metric.startswith("optimization"):
         return [], UNSAID
     for exhibit in (*_tables_in_note(number), *_exhibits_of_passage(number.paper, number.exhibit)):
+        candidates = find_numbers(number.paper, exhibit, metric=number.metric, method=number.method)
         candidates = [
-            candidate for candidate in numbers() if candidate.paper == number.paper and candidate.exhibit == exhibit
+            candidate for candidate in candidates if _same_model(number, candidate) and _same_task(number, candidate)
         ]
-        candidates = [
-            candidate
-            for candidate in candidates
-            if candidate.metric == number.metric and candidate.method == number.method
-        ]
-        candidates = _same_numbers(
-            number,
-            [candidate for candidate in candidates if _same_model(number, candidate) and _same_task(number, candidate)],
-        )
-        if candidates:
-            return candidates, ""
+        if same_numbers := _same_numbers(number, candidates):
+            return same_numbers, ""
     return [], UNSAID
 
 
 def source_exhibits(paper: str, exhibit: str) -> list[str]:
     """Return the tables and figures that the numbers of a passage may be about."""
-    passage_numbers = [number for number in numbers() if (number.paper, number.exhibit) == (paper, exhibit)]
-    tables_in_notes = [table for number in passage_numbers for table in _tables_in_note(number)]
+    tables_in_notes = [table for number in find_numbers(paper, exhibit) for table in _tables_in_note(number)]
     return list(dict.fromkeys([*tables_in_notes, *_exhibits_of_passage(paper, exhibit)]))
 
 

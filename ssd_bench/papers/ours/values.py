@@ -164,12 +164,16 @@ def _skip_ratio(number: Number, cell: Cell) -> Value | str:
     share = cell.summary["skip_ratio"]
     if share is None:
         return NOT_BY_LAYERS
-    n_layers = (cell.header.get("model") or {}).get("n_layers")
     if folder_of(number.paper).skip_ratio != "inner":
         return Value(share)
-    if not n_layers or n_layers <= 2:
-        return "the model has no block between its first and last"
-    return Value(share * n_layers / (n_layers - 2))
+    inner = inner_skip_ratio(cell)
+    return "the model has no block between its first and last" if inner is None else Value(inner)
+
+
+def inner_skip_ratio(cell: Cell) -> float | None:
+    """Return the skipped share of the sublayers between the first and the last block; None where it is undefined."""
+    share, n_layers = cell.summary["skip_ratio"], (cell.header.get("model") or {}).get("n_layers") or 0
+    return None if share is None or n_layers <= 2 else float(share * n_layers / (n_layers - 2))
 
 
 def _accuracy(number: Number, cell: Cell) -> Value | str:
@@ -187,10 +191,22 @@ def _overhead(number: Number, cell: Cell) -> Value | str:
     return "the run decoded no tokens" if share is None else Value(100 * share)
 
 
+def method_steps(run: Run) -> pd.DataFrame:
+    """Return the method's steps in the order in which it made them."""
+    return metrics.arm_rows(run.steps, "method").sort_values(["repeat", "prompt_index", "step"])
+
+
+def paired_times(run: Run, end_to_end: bool) -> pd.DataFrame:
+    """Return tokens and milliseconds of each prompt that both arms decoded, of the method and of AR (`ar_`)."""
+    pairs = metrics.paired_rows(run.prompts)
+    method, ar = (metrics.token_times(metrics.arm_rows(pairs, arm), end_to_end) for arm in ("method", "ar"))
+    return method.join(ar.add_prefix("ar_"))
+
+
 def _search_events(run: Run) -> pd.DataFrame:
     """Return the method's steps after which its online search scored a set, in the order of the prompts."""
-    steps = metrics.arm_rows(run.steps, "method")
-    return steps[steps["est_alpha"].notna()].sort_values(["repeat", "prompt_index", "step"])
+    steps = method_steps(run)
+    return steps[steps["est_alpha"].notna()]
 
 
 def search_time(run: Run) -> float | None:

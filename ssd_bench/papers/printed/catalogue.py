@@ -13,7 +13,6 @@ from typing import Any
 
 import yaml
 
-from ssd_bench import papers
 from ssd_bench.errors import ConfigError
 
 FOLDER = Path(__file__).parents[1]
@@ -99,7 +98,7 @@ class PaperFolder:
         """Import its `checks` or `figures`; None if it lacks the file."""
         if not (self.path / f"{name}.py").is_file():
             return None
-        return importlib.import_module(f"{papers.__name__}.{self.name}.{name}")
+        return importlib.import_module(f"ssd_bench.papers.{self.name}.{name}")
 
     def figures(self) -> dict[str, Callable[..., Any]]:
         """Return the functions that draw its exhibits, by their names (`figure2a`, `table13`)."""

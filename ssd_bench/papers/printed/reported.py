@@ -19,6 +19,7 @@ from typing import Any, NoReturn
 import pandas as pd
 import yaml
 
+from ssd_bench.contract.layer_set import LayerSet
 from ssd_bench.errors import ConfigError
 from ssd_bench.papers.printed.catalogue import FOLDER, PaperFolder, paper_folders
 
@@ -93,39 +94,6 @@ class Number:
     settings: Mapping[str, str] = field(repr=False)
 
 
-def results(
-    paper: str | None = None,
-    exhibit: str | None = None,
-    *,
-    model: str | None = None,
-    method: str | None = None,
-    task: str | None = None,
-    metric: str | None = None,
-    setting: Mapping[str, str] | None = None,
-    tables_only: bool = False,
-) -> pd.DataFrame:
-    """Return the reported numbers that have all given values, one row each, in the order of the file.
-
-    Args:
-        setting: key: value pairs that a row's setting must contain.
-        tables_only: leave out text, captions and figures.
-
-    Raises:
-        ConfigError: the data does not fit its schema.
-    """
-    labels = {"paper": paper, "exhibit": exhibit, "model": model, "method": method, "task": task, "metric": metric}
-    wanted = {key: value for key, value in labels.items() if value is not None}
-    columns = [name for name in Number.__dataclass_fields__ if name != "settings"]
-    rows = [
-        [getattr(number, name) for name in columns]
-        for number in numbers()
-        if all(getattr(number, key) == value for key, value in wanted.items())
-        and (not setting or setting.items() <= number.settings.items())
-        and (not tables_only or number.exhibit.startswith("Table"))
-    ]
-    return pd.DataFrame(rows, columns=columns).astype({"value": "float64", "half": "float64", "line": "int64"})
-
-
 def settings(paper: str | None = None, exhibit: str | None = None) -> pd.DataFrame:
     """Return the settings of each exhibit: paper, exhibit, key, value, source_section."""
     return _frame("settings", ("paper", "exhibit", "key"), paper, exhibit)
@@ -149,6 +117,39 @@ def numbers() -> tuple[Number, ...]:
         ConfigError: a row is invalid; the message names the file, the line and the column.
     """
     return tuple(number for folder in _folders_with_numbers() for number in read_numbers(folder))
+
+
+def find_numbers(paper: str, exhibit: str | None = None, **wanted: object) -> list[Number]:
+    """Return the numbers of a paper that have all `wanted` values.
+
+    Args:
+        exhibit: table, figure or section; None: all.
+        wanted: value by name; a name that is not a field of `Number` is a key of its `settings`.
+    """
+    columns = Number.__dataclass_fields__
+    return [
+        number
+        for number in _numbers_of(paper, exhibit)
+        if all((getattr(number, k) if k in columns else number.settings.get(k)) == v for k, v in wanted.items())
+    ]
+
+
+@cache
+def _numbers_of(paper: str, exhibit: str | None) -> tuple[Number, ...]:
+    """Return the numbers of a table, figure or section; those of the whole paper if `exhibit` is None."""
+    return tuple(n for n in numbers() if n.paper == paper and exhibit in (None, n.exhibit))
+
+
+def find_number(paper: str, exhibit: str, **wanted: object) -> Number:
+    """Return the number that has all `wanted` values; arguments as in `find_numbers`.
+
+    Raises:
+        LookupError: no number has them, or several have.
+    """
+    matches = find_numbers(paper, exhibit, **wanted)
+    if len(matches) != 1:
+        raise LookupError(f"{len(matches)} numbers have {paper} {exhibit} {wanted}")
+    return matches[0]
 
 
 def _folders_with_numbers() -> list[PaperFolder]:
@@ -196,6 +197,12 @@ def share_skipped(paper: str, model: str, task: str, inner: bool = False) -> flo
     entry = layer_sets()[layer_set_name(paper, model, task)]
     blocks = entry["n_layers"] - (2 if inner else 0)
     return float(len(entry["skip_attn"]) + len(entry["skip_mlp"])) / (2 * blocks)
+
+
+def released_set(paper: str, model: str, task: str) -> LayerSet | None:
+    """Return a set that the paper's authors released, as `layer_set_name` names it; None if they released none."""
+    entry = layer_sets().get(layer_set_name(paper, model, task))
+    return None if entry is None else LayerSet.skipping(entry["n_layers"], entry["skip_attn"], entry["skip_mlp"])
 
 
 def layer_set_name(paper: str, model: str, task: str) -> str:

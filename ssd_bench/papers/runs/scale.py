@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cache, cached_property
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +14,6 @@ from omegaconf import DictConfig, OmegaConf
 from ssd_bench.compose.build import build
 from ssd_bench.conf import CONF, choices
 from ssd_bench.errors import ConfigError
-from ssd_bench.papers.claims import claims
 from ssd_bench.papers.runs import grid
 from ssd_bench.papers.runs.grid import Job, choice, key_of, merge_overrides
 
@@ -72,15 +71,6 @@ class Scale:
         overrides = [f"model={model}" if key_of(override) == "model" else override for override in job.overrides]
         # drop options of the replaced model
         return [override for override in overrides if not key_of(override).startswith("model.")]
-
-    @cached_property
-    def claim_ranks(self) -> Mapping[tuple[str, ...], int]:
-        """`map_job` overrides of every job that a claim reads -> index of the first claim that reads it, from 0."""
-        ranks: dict[tuple[str, ...], int] = {}
-        for rank, claim in enumerate(claims.claims()):
-            for job in claims.claim_jobs(claim):
-                ranks.setdefault(self.map_job(job), rank)
-        return ranks
 
     def prompt_limit(self, job: Job) -> int | None:
         """Return the largest number of prompts of a job; None for no cap."""

@@ -30,8 +30,9 @@ from ssd_bench.metrics import Effect, intervals
 from ssd_bench.metrics.intervals import Array
 from ssd_bench.metrics.text import ABSENT, DECODE, END_TO_END, format_interval, format_lossless, format_number
 from ssd_bench.papers.ours.cells import Cell, Replication
+from ssd_bench.papers.ours.values import paired_times
 from ssd_bench.papers.printed.catalogue import version_name
-from ssd_bench.papers.printed.reported import numbers
+from ssd_bench.papers.printed.reported import find_numbers, numbers
 from ssd_bench.records.reader import Run
 
 DEL_HOME = "ssd_bench_del_home"
@@ -68,18 +69,24 @@ def verdict(ratio: Effect | None, trained: Effect | None) -> str:
 
 @dataclass(frozen=True)
 class WeightsPair:
-    """Runs of a task and a method on trained and on stock weights; `labels`: the papers' models that they represent."""
+    """Runs of a task and a method on trained and on stock weights.
+
+    Attributes:
+        labels: the papers' models that the runs represent.
+        exclusion: reason why one of the two is excluded; "" if none is.
+    """
 
     trained: Cell
     stock: Cell
     labels: tuple[str, ...]
+    exclusion: str
 
     @property
     def reason(self) -> str:
         """Reason why the two runs cannot be compared; "" if they can."""
         if self.trained.path == self.stock.path:
             return "at this scale one model represents both"
-        return next((f"excluded: {cell.exclusion}" for cell in (self.trained, self.stock) if cell.exclusion), "")
+        return f"excluded: {self.exclusion}" if self.exclusion else ""
 
     def ratio(self, end_to_end: bool) -> Effect | None:
         """Return the speedup on trained weights over that on stock weights."""
@@ -107,9 +114,7 @@ def _ratio_of_speedups(*columns: Array, axis: int = -1) -> Array:
 
 def _times(run: Run, end_to_end: bool) -> pd.DataFrame:
     """Return tokens and times of the method and of AR by prompt id, which does not depend on the model."""
-    pairs = metrics.paired_rows(run.prompts)
-    method, ar = (metrics.token_times(metrics.arm_rows(pairs, arm), end_to_end) for arm in ("method", "ar"))
-    times = method.join(ar.add_prefix("ar_"))
+    times = paired_times(run, end_to_end)
     ids = run.prompts.drop_duplicates("prompt_index").set_index("prompt_index")["prompt_id"]
     return times.set_index(ids.reindex(times.index).to_numpy())
 
@@ -120,13 +125,11 @@ def weights_pairs(replication: Replication) -> list[WeightsPair]:
     for cell in replication.recorded_cells():
         stock = PAIRS.get(cell["model"])
         for stock_cell in replication.recorded_cells(task=cell["task"], method=cell["method"], model=stock or ""):
-            key, labels = (cell.path, stock_cell.path), (cell["model"], stock_cell["model"])
-            pairs[key] = WeightsPair(cell, stock_cell, (*(pairs[key].labels if key in pairs else ()), *labels))
-    return [
-        pair
-        for pair in pairs.values()
-        if not any(cell.record and cell.record.error for cell in (pair.trained, pair.stock))
-    ]
+            key = (cell.path, stock_cell.path)
+            labels = (*(pairs[key].labels if key in pairs else ()), cell["model"], stock_cell["model"])
+            exclusion = replication.exclusions[cell] or replication.exclusions[stock_cell]
+            pairs[key] = WeightsPair(cell, stock_cell, labels, exclusion)
+    return [pair for pair in pairs.values() if pair.trained.is_readable and pair.stock.is_readable]
 
 
 def table(replication: Replication) -> pd.DataFrame:
@@ -140,18 +143,13 @@ def table(replication: Replication) -> pd.DataFrame:
     rows: list[dict[str, str]] = []
     by_models: dict[tuple[str, str], list[WeightsPair]] = {}
     for weights_pair in weights_pairs(replication):
-        by_models.setdefault((_model_text(weights_pair.trained), _model_text(weights_pair.stock)), []).append(
-            weights_pair
-        )
+        models = (weights_pair.trained.model_ran.text, weights_pair.stock.model_ran.text)
+        by_models.setdefault(models, []).append(weights_pair)
     for (trained, stock), task_pairs in by_models.items():
         for weights_pair in task_pairs:
             rows += _rows(weights_pair)
         rows += _pooled_row(f"{trained} / {stock}", [pair for pair in task_pairs if pair.trained["method"] == JUDGED])
     return pd.DataFrame(rows).fillna("")
-
-
-def _model_text(cell: Cell) -> str:
-    return cell.model_ran.text
 
 
 def _rows(pair: WeightsPair) -> Iterator[dict[str, str]]:
@@ -160,7 +158,7 @@ def _rows(pair: WeightsPair) -> Iterator[dict[str, str]]:
     for cell, weights in ((pair.trained, "trained for exits"), (pair.stock, "stock")):
         summary = cell.summary
         row = {
-            "model": _model_text(cell),
+            "model": cell.model_ran.text,
             "weights": weights,
             "task": cell["task"],
             "method": cell["method"],
@@ -238,8 +236,7 @@ def _papers_text(pair: WeightsPair, cell: Cell) -> str:
 
 def note() -> str:
     """Return sentences on the criterion and the papers' numbers."""
-    cells = [entry for entry in numbers() if (entry.paper, entry.exhibit) == ("knapspec", "Table 2")]
-    values = [entry.value for entry in cells if entry.method == JUDGED and entry.metric == "speedup"]
+    values = [entry.value for entry in find_numbers("knapspec", "Table 2", method=JUDGED, metric="speedup")]
     return (
         "The verdict follows from the ratio of DEL's end-to-end speedup on trained weights to that on stock weights. "
         f"Interval above 1: {EXPLAINS} (if the interval of DEL on trained weights includes 1: {HELPS}); below 1: "

@@ -14,8 +14,7 @@ import pandas as pd
 from ssd_bench import metrics
 from ssd_bench.metrics import LOOP_SHARE, NGRAM
 from ssd_bench.metrics.text import ABSENT, DECODE, END_TO_END, format_interval, format_lossless, format_percent
-from ssd_bench.papers.figures import shared as common
-from ssd_bench.papers.ours.cells import Cell, Replication
+from ssd_bench.papers.ours.cells import Replication, ShownCell
 
 FAMILIES = "ssd_bench_families"
 """Name of the experiment."""
@@ -33,9 +32,9 @@ def table(replication: Replication) -> pd.DataFrame:
         Texts: the model that ran; with 95 % intervals both speedups (for an excluded run the reason), M, α, the share
         of repeated 8-grams, and the decode speedup over prompts without loops with their number; outputs equal to AR's.
     """
-    tasks: dict[tuple[str, str], list[Cell]] = {}
-    for cell in common.cells(replication):
-        if cell.record is not None and not cell.record.error:
+    tasks: dict[tuple[str, str], list[ShownCell]] = {}
+    for cell in replication.shown_cells():
+        if cell.is_readable:
             tasks.setdefault((cell["model"], cell["task"]), []).append(cell)
     rows = [row for cells in tasks.values() for row in (*_baselines(cells), *map(_method, cells))]
     return pd.DataFrame(rows, columns=COLUMNS if rows else None).fillna(ABSENT)
@@ -51,7 +50,7 @@ def note() -> str:
     )
 
 
-def _baselines(cells: Sequence[Cell]) -> Iterator[dict[str, str]]:
+def _baselines(cells: Sequence[ShownCell]) -> Iterator[dict[str, str]]:
     """Yield the rows of AR and of Hugging Face, each from the first run of the task that has it."""
     plain = next((cell for cell in cells if cell.summary["n_pairs"]), None)
     if plain is not None:
@@ -70,26 +69,33 @@ def _baselines(cells: Sequence[Cell]) -> Iterator[dict[str, str]]:
             DECODE: _inverse(summary, "ar_over_hf"),
             END_TO_END: _inverse(summary, "ar_over_hf_e2e"),
             REPEATED: format_interval(summary, "hf_repetition", 3),
-            WITHOUT_LOOPS: f"{_text(without_loops)} (n = {without_loops.n})",
+            WITHOUT_LOOPS: f"{measured_text(without_loops)} (n = {without_loops.n})",
             "equal to AR": format_percent(summary["hf_output_exact"]),
         }
 
 
-def _method(cell: Cell) -> dict[str, str]:
+def _method(cell: ShownCell) -> dict[str, str]:
     summary = cell.summary
-    excluded = bool(cell.exclusion)
-    return _head(cell, cell["method"]) | {
-        DECODE: f"excluded: {cell.exclusion}" if excluded else format_interval(summary, "speedup"),
-        END_TO_END: ABSENT if excluded else format_interval(summary, "speedup_e2e"),
-        "M": format_interval(summary, "M"),
-        "α": format_interval(summary, "alpha", 3),
+    without_loops = f"{format_interval(summary, WITHOUT)} (n = {summary[f'{WITHOUT}_n']})"
+    return result_columns(cell) | {
         REPEATED: format_interval(summary, "method_repetition", 3),
-        WITHOUT_LOOPS: ABSENT if excluded else f"{format_interval(summary, WITHOUT)} (n = {summary[f'{WITHOUT}_n']})",
+        WITHOUT_LOOPS: ABSENT if cell.exclusion else without_loops,
         "equal to AR": format_lossless(summary),
     }
 
 
-def _head(cell: Cell, method: str) -> dict[str, str]:
+def result_columns(cell: ShownCell) -> dict[str, str]:
+    """Return the columns that this project's tables share: model, task, method, both speedups, M and α."""
+    summary = cell.summary
+    return _head(cell, cell["method"]) | {
+        DECODE: f"excluded: {cell.exclusion}" if cell.exclusion else format_interval(summary, "speedup"),
+        END_TO_END: ABSENT if cell.exclusion else format_interval(summary, "speedup_e2e"),
+        "M": format_interval(summary, "M"),
+        "α": format_interval(summary, "alpha", 3),
+    }
+
+
+def _head(cell: ShownCell, method: str) -> dict[str, str]:
     return {"model": cell["model"], "task": cell["task"], "method": method}
 
 
@@ -99,5 +105,6 @@ def _inverse(summary: Mapping[str, Any], name: str) -> str:
     return format_interval({new: 1 / summary[old] if summary[old] else None for new, old in ends.items()}, "x")
 
 
-def _text(speedup: metrics.Measured) -> str:
-    return format_interval({"x": speedup.value, "x_lo": speedup.low, "x_hi": speedup.high}, "x")
+def measured_text(number: metrics.Measured, digits: int = 2) -> str:
+    """Return a number with its interval."""
+    return format_interval({"x": number.value, "x_lo": number.low, "x_hi": number.high}, "x", digits)

@@ -10,11 +10,12 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from ssd_bench.cost.plane import Plane, Point, plane_path, read
-from ssd_bench.metrics.text import ABSENT, DECODE, END_TO_END, format_interval, format_lossless, format_percent
+from ssd_bench.metrics.text import ABSENT, format_lossless, format_percent
 from ssd_bench.papers.figures import shared as common
 from ssd_bench.papers.figures import style
 from ssd_bench.papers.figures.shared import NotDrawable
-from ssd_bench.papers.ours.cells import Cell, Replication
+from ssd_bench.papers.ours.cells import Replication, ShownCell
+from ssd_bench.papers.ssd_bench.families import result_columns
 from ssd_bench.papers.ssd_bench.windows import windows
 from ssd_bench.paths import display_path
 
@@ -40,7 +41,7 @@ Look = tuple[style.Mark, str]
 def planes(replication: Replication) -> dict[str, Plane | NotDrawable]:
     """Return task -> its layer sets by cost and acceptance, or why they are missing."""
     by_task: dict[str, Plane | NotDrawable] = {}
-    for cell in common.cells(replication):
+    for cell in replication.shown_cells():
         model, task = cell.header["model"]["name"], cell.header["task"]["name"]
         path = plane_path(replication.runs_dir, model, task)
         command = (
@@ -53,7 +54,7 @@ def planes(replication: Replication) -> dict[str, Plane | NotDrawable]:
 
 def comparison(replication: Replication) -> Figure | NotDrawable:
     """Draw every set that drafted as a point of draft cost and α, with lines of equal TPT and the best sets found."""
-    drawn = common.cells(replication)
+    drawn = replication.shown_cells()
     drawable = {task: plane for task, plane in planes(replication).items() if isinstance(plane, Plane)}
     if not drawable:
         return next(plane for plane in planes(replication).values() if isinstance(plane, NotDrawable))
@@ -124,7 +125,9 @@ def _draw_contours(axes: Axes, plane: Plane, highest: float, lowest: float) -> N
     axes.plot([], [], color=style.FAINT, linewidth=0.6, label="equal TPT (relative to AR)")
 
 
-def _draw_points(axes: Axes, plane: Plane, drawn: Sequence[Cell], marks: Mapping[str, Look], highest: float) -> None:
+def _draw_points(
+    axes: Axes, plane: Plane, drawn: Sequence[ShownCell], marks: Mapping[str, Look], highest: float
+) -> None:
     """Draw the sets that drafted."""
     runs, costs = {cell.path.name: cell for cell in drawn}, []
     for point in plane.chosen:
@@ -138,14 +141,14 @@ def _draw_points(axes: Axes, plane: Plane, drawn: Sequence[Cell], marks: Mapping
     axes.set_xlim(max(0.0, min(costs, default=0.0) - 0.08), max(costs, default=MAX_COST) + 0.06)
 
 
-def _main_set(plane: Plane, cell: Cell) -> Point | None:
+def _main_set(plane: Plane, cell: ShownCell) -> Point | None:
     """Return the set that drafted most of a run; None if no set of the plane drafted in it."""
     uses = [(use.share, point) for point in plane.chosen for use in point.uses if use.run == cell.path.name]
     return max(uses, key=lambda pair: pair[0])[1] if uses else None
 
 
 def _draw_names(
-    axes: Axes, plane: Plane, drawn: Sequence[Cell], marks: Mapping[str, Look], ends: tuple[float, float]
+    axes: Axes, plane: Plane, drawn: Sequence[ShownCell], marks: Mapping[str, Look], ends: tuple[float, float]
 ) -> None:
     """Write the methods right of a panel, in the order of their main sets' α, with a line from each to that set."""
     highest, lowest = ends
@@ -200,7 +203,7 @@ def table(replication: Replication) -> pd.DataFrame:
         found.
     """
     by_task = planes(replication)
-    return pd.DataFrame([_row(cell, by_task[cell["task"]]) for cell in common.cells(replication)]).fillna(ABSENT)
+    return pd.DataFrame([_row(cell, by_task[cell["task"]]) for cell in replication.shown_cells()]).fillna(ABSENT)
 
 
 def note() -> str:
@@ -212,16 +215,9 @@ def note() -> str:
     )
 
 
-def _row(cell: Cell, plane: Plane | NotDrawable) -> dict[str, str]:
+def _row(cell: ShownCell, plane: Plane | NotDrawable) -> dict[str, str]:
     summary = cell.summary
-    row = {
-        "model": cell.model_ran.text,
-        "task": cell["task"],
-        "method": cell["method"],
-        DECODE: f"excluded: {cell.exclusion}" if cell.exclusion else format_interval(summary, "speedup"),
-        END_TO_END: ABSENT if cell.exclusion else format_interval(summary, "speedup_e2e"),
-        "M": format_interval(summary, "M"),
-        "α": format_interval(summary, "alpha", 3),
+    row = result_columns(cell) | {
         "skipped, of all sublayers": format_percent(summary["skip_ratio"]),
         "overhead": format_percent(summary["overhead"]),
         "equal to AR": format_lossless(summary),

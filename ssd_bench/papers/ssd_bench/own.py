@@ -47,7 +47,7 @@ class OwnTable:
 
 def remarks(replication: Replication) -> list[str]:
     """Return sentences on changes by the scale, the number of runs with unreliable timings, and of missing runs."""
-    runs = {cell.path: cell for cell in replication.recorded_cells() if cell.record and not cell.record.error}
+    runs = {cell.path: cell for cell in replication.cells if cell.is_readable}
     lines, noisy = [*replication.notes], sum(cell.timing.contaminated for cell in runs.values())
     if noisy:
         lines.append(

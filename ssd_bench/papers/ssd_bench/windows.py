@@ -14,7 +14,8 @@ from ssd_bench.metrics.text import ABSENT, format_interval, format_number
 from ssd_bench.papers.figures import shared as common
 from ssd_bench.papers.figures import style
 from ssd_bench.papers.figures.shared import NotDrawable, PlotValue
-from ssd_bench.papers.ours.cells import Cell, Replication
+from ssd_bench.papers.ours.cells import Replication, ShownCell
+from ssd_bench.papers.ssd_bench.families import measured_text
 
 WINDOWS = "ssd_bench_windows"
 """Name of the experiment."""
@@ -53,7 +54,7 @@ def table(replication: Replication) -> pd.DataFrame:
             "recent positions": cell.setting("recent"),
             "α": format_interval(cell.summary, "alpha", 3),
             "α, conditional": format_number(cell.summary["alpha_conditional"], 3),
-            "c": _text(metrics.draft_cost(cell.run)),
+            "c": measured_text(metrics.draft_cost(cell.run), 3),
             "speedup, predicted": format_number(predicted_speedup(cell), 2),
             "excluded": cell.exclusion or ABSENT,
         }
@@ -72,7 +73,7 @@ def note() -> str:
     )
 
 
-def predicted_speedup(cell: Cell) -> float | None:
+def predicted_speedup(cell: ShownCell) -> float | None:
     """Return the highest speedup by Eq. 4 over all draft lengths; None where acceptance or cost is undefined."""
     acceptance, cost = cell.summary["alpha_conditional"], metrics.draft_cost(cell.run).value
     if acceptance is None or cost is None:
@@ -80,12 +81,12 @@ def predicted_speedup(cell: Cell) -> float | None:
     return max(tpt(acceptance, length, cost, 1.0) / 1000 for length in range(1, LONGEST + 1))
 
 
-def _drafted(replication: Replication) -> list[Cell]:
+def _drafted(replication: Replication) -> list[ShownCell]:
     """Return the cells whose record can be read, each record once."""
-    return [cell for cell in common.cells(replication) if cell.record is not None and not cell.record.error]
+    return [cell for cell in replication.shown_cells() if cell.is_readable]
 
 
-def _lines(cells: Sequence[Cell], panel: int) -> Mapping[str, Mapping[str, PlotValue]]:
+def _lines(cells: Sequence[ShownCell], panel: int) -> Mapping[str, Mapping[str, PlotValue]]:
     """Return layer set -> window -> the number of a panel."""
     lines: dict[str, dict[str, PlotValue]] = {}
     for cell in cells:
@@ -97,7 +98,3 @@ def _lines(cells: Sequence[Cell], panel: int) -> Mapping[str, Mapping[str, PlotV
             shown = common.plot_value(cell, Measured(predicted_speedup(cell)))
         lines.setdefault(cell["method"], {})[cell.setting("recent")] = shown
     return lines
-
-
-def _text(cost: Measured) -> str:
-    return format_interval({"c": cost.value, "c_lo": cost.low, "c_hi": cost.high}, "c", 3)

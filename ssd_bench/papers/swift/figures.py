@@ -11,20 +11,20 @@ from ssd_bench import metrics
 from ssd_bench.papers.figures import cases, layers, streams, style
 from ssd_bench.papers.figures import shared as common
 from ssd_bench.papers.figures.shared import NotDrawable, PlotValue
-from ssd_bench.papers.ours.cells import Cell, Replication
-from ssd_bench.papers.ours.values import search_origin, search_time
+from ssd_bench.papers.ours.cells import Replication, ShownCell
+from ssd_bench.papers.ours.values import method_steps, search_origin, search_time
 from ssd_bench.papers.printed.reported import Number
 from ssd_bench.records.reader import Run
 
 STEPS = (0, 64, 128, 512)
 """Search steps of the sets in Figure 12."""
-SHORT_NAMES = {"layer skipping + top-k drafts": "top-k", "Self-SD": "Self-SD"}
+SHORT_NAMES = {"layer skipping + top-k drafts": "top-k"}
 """Short names of Figure 2a's methods, for the labels next to a panel."""
 
 
 def figure2a(replication: Replication) -> Figure | NotDrawable:
     """Draw acceptance and speedup of uniform skipping by task, with ten candidates per position and with one."""
-    drawn = common.cells(replication)
+    drawn = replication.shown_cells()
     tasks, methods = (common.unique(cell[axis] for cell in drawn) for axis in ("task", "method"))
     figure, body = common.new_figure(style.PAGE, 2.6)
     panels = body.subplots(1, 2)
@@ -43,7 +43,7 @@ def figure2a(replication: Replication) -> Figure | NotDrawable:
     return common.finish(figure, replication, drawn, note)
 
 
-def _cell_value(drawn: list[Cell], name: str, **labels: str) -> PlotValue | None:
+def _cell_value(drawn: list[ShownCell], name: str, **labels: str) -> PlotValue | None:
     """Return a number of the cell with these labels; None without such a cell."""
     matches = (cell for cell in drawn if all(cell[axis] == label for axis, label in labels.items()))
     return next((common.plot_value(cell, name) for cell in matches), None)
@@ -51,7 +51,7 @@ def _cell_value(drawn: list[Cell], name: str, **labels: str) -> PlotValue | None
 
 def figure6(replication: Replication) -> Figure | NotDrawable:
     """Draw matchness and speedup during the search, and the shares of the decode time."""
-    cell = common.cells(replication)[0]
+    cell = replication.shown_cells()[0]
     rows = streams.stream_rows(cell.run)
     if rows.empty:
         return NotDrawable("The run has no baseline, so its speedup is unknown.")
@@ -111,7 +111,7 @@ def figure6(replication: Replication) -> Figure | NotDrawable:
 
 def _matchness_points(run: Run) -> tuple[list[float], list[float]]:
     """Return the positions in the stream (in instances) at which the search recorded a matchness, and the values."""
-    steps = metrics.arm_rows(run.steps, "method").sort_values(["repeat", "prompt_index", "step"])
+    steps = method_steps(run)
     keys = ["repeat", "prompt_index"]
     done = steps.groupby(keys)["emitted"].cumsum() / steps.groupby(keys)["emitted"].transform("sum")
     positions = steps.groupby(keys).ngroup() + done
@@ -150,7 +150,7 @@ def figure7(replication: Replication) -> Figure | NotDrawable:
 
 def figure8a(replication: Replication) -> Figure | NotDrawable:
     """Draw the speedup over instances for settings of S and β."""
-    drawn = common.cells(replication)
+    drawn = replication.shown_cells()
     figure, body = common.new_figure(style.COLUMN, 2.9)
     axes = body.subplots()
     streams.draw_speedup_so_far(axes, {common.pretty(cell["setting"]): cell for cell in drawn})
@@ -163,12 +163,12 @@ def figure8a(replication: Replication) -> Figure | NotDrawable:
 
 def figure8b(replication: Replication) -> Figure | NotDrawable:
     """Draw the speedup by skip ratio for each model and, with several models, the best speedup by model size."""
-    drawn = common.cells(replication)
+    drawn = replication.shown_cells()
     models = common.unique(cell["model"] for cell in drawn)
     width = style.COLUMN if len(models) == 1 else style.PAGE
     figure, body = common.new_figure(width, 2.7)
     panels = body.subplots(1, 1 if len(models) == 1 else 2, squeeze=False)[0]
-    best: list[tuple[float, Cell]] = []
+    best: list[tuple[float, ShownCell]] = []
     for i, model in enumerate(models):
         of_model = sorted((cell for cell in drawn if cell["model"] == model), key=lambda cell: float(cell.setting("r")))
         ratios, numbers = (
@@ -192,7 +192,7 @@ def figure8b(replication: Replication) -> Figure | NotDrawable:
     return common.finish(figure, replication, drawn, note)
 
 
-def _draw_scaling(axes: Axes, best: list[tuple[float, Cell]], models: list[str]) -> None:
+def _draw_scaling(axes: Axes, best: list[tuple[float, ShownCell]], models: list[str]) -> None:
     for value, cell in best:
         billions = float(cell.header["model"]["n_params"]) / 1e9
         number, mark = common.summary_value(cell.summary, "speedup"), style.MARKS[models.index(cell["model"])]
@@ -209,7 +209,7 @@ def _draw_scaling(axes: Axes, best: list[tuple[float, Cell]], models: list[str])
 
 def figure9(replication: Replication) -> Figure | NotDrawable:
     """Draw the speedup of other backbones and their tuned variants, by task."""
-    drawn = common.cells(replication)
+    drawn = replication.shown_cells()
     tasks, models = (common.unique(cell[axis] for cell in drawn) for axis in ("task", "model"))
     figure, body = common.new_figure(style.COLUMN if len(models) == 1 else style.PAGE, 2.8)
     axes = body.subplots()
@@ -227,12 +227,13 @@ def figure9(replication: Replication) -> Figure | NotDrawable:
 
 def figure10(replication: Replication) -> Figure | NotDrawable:
     """Draw the sets that Self-SD found on each task."""
-    drawn = common.cells(replication)
-    panels = []
-    for cell in drawn:
-        layer_set = metrics.main_set(cell.run)
-        text = "no drafts with layers" if layer_set is None else layers.skip_counts(layer_set)
-        panels.append(layers.Panel(f"{cell.setting('skip_set')}: {text}", layer_set, bool(cell.exclusion)))
+    drawn = replication.shown_cells()
+    panels = [
+        layers.Panel.of(
+            cell.setting("skip_set"), metrics.main_set(cell.run), "no drafts with layers", bool(cell.exclusion)
+        )
+        for cell in drawn
+    ]
     figure, body = common.new_figure(layers.map_width(panels), layers.map_height(len(panels)))
     layers.draw_maps(body, [panels])
     note = "Layer set that drafts in each run; it was searched on the named task."
@@ -241,7 +242,7 @@ def figure10(replication: Replication) -> Figure | NotDrawable:
 
 def figure11(replication: Replication) -> Figure | NotDrawable:
     """Draw the speedup of Self-SD over the time of its search, compared with SWIFT."""
-    drawn = common.cells(replication)
+    drawn = replication.shown_cells()
     timed = [(seconds, cell) for cell in drawn if (seconds := search_time(cell.run)) is not None]
     if not timed:
         return NotDrawable("No run searched, so there are no search times.")
@@ -267,7 +268,7 @@ def figure11(replication: Replication) -> Figure | NotDrawable:
     return common.finish(figure, replication, drawn, note)
 
 
-def _draw_searches(axes: Axes, points: list[tuple[float, Cell]], method: str) -> None:
+def _draw_searches(axes: Axes, points: list[tuple[float, ShownCell]], method: str) -> None:
     """Draw the points of a method over the time of their search, with their iterations."""
     mark = style.mark(method, 0)
     axes.plot([], [], linestyle="", label=method, **common.point_style(mark))
@@ -328,7 +329,7 @@ def _draw_paper_searches(axes: Axes, replication: Replication) -> None:
 
 def figure12(replication: Replication) -> Figure | NotDrawable:
     """Draw SWIFT's set after 0, 64, 128 and 512 search steps, as far as the run went."""
-    cell = common.cells(replication)[0]
+    cell = replication.shown_cells()[0]
     ids, (_, scores) = _sets_after_steps(cell.run), _matchness_points(cell.run)
     if ids.empty:
         return NotDrawable(common.BY_LAYERS)
@@ -357,7 +358,7 @@ def figure12(replication: Replication) -> Figure | NotDrawable:
 
 def _sets_after_steps(run: Run) -> pd.Series[int]:
     """Return number of search steps -> id of the set that drafted next."""
-    steps = metrics.arm_rows(run.steps, "method").sort_values(["repeat", "prompt_index", "step"])
+    steps = method_steps(run)
     done = steps["est_alpha"].notna().astype(int).cumsum().shift(fill_value=0)
     drafted = steps["layer_set_id"].notna()
     ids = steps.loc[drafted, "layer_set_id"].astype(int).groupby(done[drafted]).first()

@@ -1,0 +1,143 @@
+"""Comparisons of a claim: the cells of its two sides, grouped by the labels that both sides must share."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from ssd_bench.papers.claims.claims import PARTS, STATISTIC, STATISTICS, Claim
+from ssd_bench.papers.ours import select
+from ssd_bench.papers.ours.cells import Cell
+from ssd_bench.papers.runs import grid
+
+
+@dataclass(frozen=True)
+class Side:
+    """Cells that together give one number.
+
+    Attributes:
+        cells: several only for a statistic that pools the runs of all methods.
+        part: part of their runs, as in `statistics.take_sample`.
+        statistic: statistic of the number.
+    """
+
+    cells: tuple[Cell, ...]
+    part: Mapping[str, str]
+    statistic: str
+
+    @property
+    def identity(self) -> tuple[object, ...]:
+        """Key that is equal for sides of the same runs: at a small scale one run represents several models."""
+        return tuple(cell.path for cell in self.cells), tuple(self.part.items()), self.statistic
+
+    @property
+    def name(self) -> str:
+        """Task, method and setting of the side, for a sentence."""
+        return cell_name(self.cells[0])
+
+
+@dataclass(frozen=True)
+class ClaimComparison:
+    """Sides that are equal in all labels except those that the claim's sides name.
+
+    Attributes:
+        subject: the side that the claim is about.
+        references: the sides that it is compared with, of which the best counts; empty for a value.
+    """
+
+    subject: Side
+    references: tuple[Side, ...]
+
+    @property
+    def sides(self) -> tuple[Side, ...]:
+        """Subject and references."""
+        return (self.subject, *self.references)
+
+    @property
+    def cells(self) -> list[Cell]:
+        """Cells of all sides."""
+        return [cell for side in self.sides for cell in side.cells]
+
+
+class _Group(NamedTuple):
+    """Labels of cells that form one side, or one side each.
+
+    Attributes:
+        shared: labels on the axes on which both sides are equal.
+        named: labels on the axes that the sides name.
+        stream_part: part of a stream; "" for the whole run.
+    """
+
+    shared: tuple[str, ...]
+    named: tuple[str, ...]
+    stream_part: str
+
+
+def comparisons(claim: Claim, cells: Sequence[Cell]) -> Iterator[ClaimComparison]:
+    """Yield every comparison of the claim in the exhibit, whether or not it was run."""
+    # an axis that one side names and the other does not is the same on both
+    over = {axis: labels for axis, labels in claim.of.items() if axis in grid.AXES} | dict(claim.over)
+    counted = [cell for cell in cells if _within(cell, claim.cells)]
+    subject_cells = [cell for cell in counted if _within(cell, claim.of)]
+    reference_cells = [cell for cell in counted if _within(cell, over)] if claim.over else []
+    (reference_statistic,) = claim.over.get(STATISTIC, [claim.statistic])
+    subjects = _sides(claim, claim.of, subject_cells, reference_cells, claim.statistic)
+    references = _sides(claim, over, reference_cells, subject_cells, reference_statistic)
+    for shared_labels, sides in subjects.items():
+        if not claim.over or shared_labels in references:
+            yield from (ClaimComparison(side, tuple(references.get(shared_labels, ()))) for side in sides)
+
+
+def _within(cell: Cell, side: Mapping[str, Sequence[str]]) -> bool:
+    """Return whether a cell has a label of the side on each axis that the side names."""
+    return all(cell[axis] in labels for axis, labels in side.items() if axis in grid.AXES)
+
+
+def _sides(
+    claim: Claim,
+    side: Mapping[str, Sequence[str]],
+    cells: Sequence[Cell],
+    opposite_cells: Sequence[Cell],
+    statistic: str,
+) -> dict[tuple[str, ...], list[Side]]:
+    """Return the sides of a claim, keyed by their labels on the axes that both sides of a comparison share.
+
+    Args:
+        side: axis or part -> labels, as in the claim.
+        opposite_cells: cells of the other side; a stream is split into its parts if these are on its parts.
+    """
+    named = [axis for axis in grid.AXES if axis in claim.of or axis in claim.over]
+    pooled = ["method"] if STATISTICS[claim.statistic].pooled else []
+    shared = [axis for axis in grid.AXES if axis not in (*named, *pooled)]
+    groups: dict[_Group, list[Cell]] = {}
+    for cell in cells:
+        for task, stream_part in _split(cell, {opposite["task"] for opposite in opposite_cells}).items():
+            labels = {**cell.labels, "task": task}
+            group = _Group(tuple(labels[axis] for axis in shared), tuple(labels[axis] for axis in named), stream_part)
+            groups.setdefault(group, []).append(cell)
+    part = {axis: labels[0] for axis, labels in side.items() if axis in PARTS}
+    sides: dict[tuple[str, ...], list[Side]] = {}
+    for group, members in groups.items():
+        run_part = part | ({"part": group.stream_part} if group.stream_part else {})
+        cell_groups = [tuple(members)] if STATISTICS[statistic].pooled else [(cell,) for cell in members]
+        sides.setdefault(group.shared, []).extend(Side(side_cells, run_part, statistic) for side_cells in cell_groups)
+    return sides
+
+
+def _split(cell: Cell, tasks: set[str]) -> dict[str, str]:
+    """Return task -> part of the cell's stream, "" for the whole run.
+
+    Args:
+        tasks: tasks of the other side. A stream is split into those that are its parts.
+    """
+    parts = select.stream_parts(grid.choice(cell.overrides, "task"))
+    if not parts or not tasks or cell["task"] in tasks:
+        return {cell["task"]: ""}
+    choices = select.task_choices()
+    return {task: choices[task] for task in sorted(tasks) if choices.get(task) in parts}
+
+
+def cell_name(cell: Cell) -> str:
+    """Return task, method and setting of a cell."""
+    return ", ".join(filter(None, (cell["task"], cell["method"], cell["setting"])))

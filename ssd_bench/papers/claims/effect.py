@@ -1,0 +1,225 @@
+"""Effect of a claim, pooled over its comparisons, with its 95 % interval.
+
+Each end of the interval is the wider of two: that of the interval over prompts, widened by the claim's `noise`; and, if
+the run-to-run variation was measured, that of the interval over prompts and runs. The variance over prompts is a
+jackknife as in `metrics.intervals`, stratified by groups of runs without a common prompt: a prompt is left out of all
+runs at once, so that a prompt shared by two runs is not counted twice.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+from scipy import stats
+
+from ssd_bench import metrics
+from ssd_bench.metrics import VariationLevel
+from ssd_bench.metrics.intervals import LEVEL
+from ssd_bench.papers.claims.claims import STATISTICS, Claim
+from ssd_bench.papers.claims.comparisons import ClaimComparison, Side
+from ssd_bench.papers.claims.statistics import StatisticSample, take_sample
+
+ROUNDING_VARIANCE = 1e-18
+"""Variances up to this come from rounding and count as 0."""
+
+
+@dataclass(frozen=True)
+class SampledSide:
+    """Side with the sample of its statistic."""
+
+    side: Side
+    sample: StatisticSample
+
+
+@dataclass(frozen=True)
+class SampledComparison:
+    """Subject of a comparison and the reference that counts.
+
+    Attributes:
+        reference: the best of the references; None for a value.
+    """
+
+    subject: SampledSide
+    reference: SampledSide | None = None
+
+    @property
+    def sides(self) -> tuple[SampledSide, ...]:
+        """Subject and reference."""
+        return (self.subject,) if self.reference is None else (self.subject, self.reference)
+
+    @property
+    def prompts(self) -> set[str]:
+        """Prompts of either side."""
+        return {str(prompt) for side in self.sides for prompt in side.sample.prompts}
+
+    def effect(self, kind: str, without: str | None = None) -> float:
+        """Return the effect of all prompts, or of all but one; NaN where it is undefined.
+
+        Args:
+            kind: one of `claims.EFFECTS`.
+        """
+        value = self.subject.sample.value(without)
+        if self.reference is None:
+            return value
+        reference = self.reference.sample.value(without)
+        if kind == "difference":
+            return value - reference
+        return value / reference if reference else math.nan
+
+
+class Stratum(NamedTuple):
+    """Comparisons that share prompts, directly or through others.
+
+    Attributes:
+        variance: variance of the pooled effect over their prompts.
+        n: number of their prompts.
+    """
+
+    variance: float
+    n: int
+
+
+def sample_comparison(claim: Claim, comparison: ClaimComparison) -> SampledComparison | str:
+    """Return the samples of the subject and of the best reference, or the reason why a side lacks one."""
+    sampled: list[SampledSide] = []
+    for side in comparison.sides:
+        sample = take_sample(side.cells, side.statistic, side.part)
+        if isinstance(sample, str):
+            return f"{side.name}: {sample}"
+        if not math.isfinite(sample.value()):
+            return f"{side.name}: {side.statistic} is undefined ({STATISTICS[side.statistic].meaning})"
+        prompts = len(set(sample.prompts))
+        if prompts < claim.prompts and not STATISTICS[side.statistic].once_per_run:
+            return f"{side.name}: the compared part has {prompts} prompts; {claim.prompts} are required"
+        sampled.append(SampledSide(side, sample))
+    subject, *references = sampled
+    if not references:
+        return SampledComparison(subject)
+    sign = 1 if STATISTICS[comparison.references[0].statistic].lower_is_better else -1
+    return SampledComparison(subject, min(references, key=lambda reference: sign * reference.sample.value()))
+
+
+class ClaimEffect:
+    """Effect of a claim pooled over its comparisons, and its variances over prompts and runs.
+
+    Variances are on the scale on which the interval is symmetric: of logarithms, or of the values for differences.
+    """
+
+    def __init__(self, claim: Claim, comparisons: Sequence[SampledComparison]) -> None:
+        self._claim, self._comparisons = claim, comparisons
+        self._statistic = STATISTICS[claim.statistic]
+        self._effects = [comparison.effect(claim.effect) for comparison in comparisons]
+        self.value = self._pooled(self._effects)
+        self._logs = claim.effect != "difference" and self.value > 0
+        self._strata, self._runs = self._prompt_strata(), self._run_variances()
+
+    def _pooled(self, effects: Sequence[float]) -> float:
+        """Return the geometric mean of ratios, or the arithmetic mean of differences and values."""
+        if self._claim.effect == "ratio":
+            return float(np.exp(np.mean(np.log(effects)))) if min(effects) > 0 else math.nan
+        return float(np.mean(effects))
+
+    @property
+    def n(self) -> int:
+        """Number of distinct prompts; of comparisons, for a statistic with one number per run."""
+        return len(self._comparisons) if self._statistic.once_per_run else sum(stratum.n for stratum in self._strata)
+
+    @property
+    def variation(self) -> float | None:
+        """Relative standard deviation between runs, where it was measured."""
+        return math.sqrt(sum(variance for variance, _ in self._runs)) if self._runs else None
+
+    @property
+    def lacking(self) -> str:
+        """Reason why the interval is missing; "" if it is not."""
+        if not math.isfinite(self.value):
+            return "the effect is undefined"
+        if self._statistic.once_per_run or self._counts() is not None:
+            return ""
+        if any(stratum.n < 2 or not math.isfinite(stratum.variance) for stratum in self._strata):
+            return "no interval: a part of the effect has only one prompt"
+        if any(stratum.variance > ROUNDING_VARIANCE for stratum in self._strata):
+            return ""
+        return "no interval: all prompts agree"
+
+    def interval(self) -> tuple[float, float]:
+        """Return the 95 % interval that the module describes."""
+        noise = self._claim.noise
+        if (counted := self._counts()) is not None:
+            # exact binomial interval of a share (Clopper and Pearson, 1934)
+            exact = stats.binomtest(*counted).proportion_ci(LEVEL)
+            return max(float(exact.low) - noise, 0.0), min(float(exact.high) + noise, 1.0)
+        prompts: list[tuple[float, float]] = [
+            (variance, n - 1) for variance, n in self._strata if variance > ROUNDING_VARIANCE
+        ]
+        over_prompts, over_runs = (
+            metrics.Effect(self.value, tuple(variances), self._logs).interval
+            for variances in (prompts, [*prompts, *self._runs])
+        )
+        return min(over_prompts[0] - noise, over_runs[0]), max(over_prompts[1] + noise, over_runs[1])
+
+    def _counts(self) -> tuple[int, int] | None:
+        """Return the prompts that count and all prompts, for a share of prompts in one comparison; None otherwise."""
+        if self._claim.statistic != "routing" or len(self._comparisons) > 1:
+            return None
+        successes, total = self._comparisons[0].subject.sample.columns.sum(axis=0)
+        return int(successes), int(total)
+
+    def _prompt_strata(self) -> list[Stratum]:
+        """Return the strata, which are independent: they share no prompt."""
+        if self._statistic.once_per_run:
+            return []
+        strata: list[set[str]] = []
+        for comparison in self._comparisons:
+            prompts = comparison.prompts
+            joined = [stratum for stratum in strata if stratum & prompts]
+            strata = [*(stratum for stratum in strata if stratum not in joined), prompts.union(*joined)]
+        return [Stratum(self._variance(sorted(prompts)), len(prompts)) for prompts in strata]
+
+    def _variance(self, prompts: Sequence[str]) -> float:
+        """Return the jackknife variance of the pooled effect over the prompts of one stratum."""
+        if len(prompts) < 2:
+            return math.nan
+        prompt_sets = [comparison.prompts for comparison in self._comparisons]
+        left_out = []
+        for prompt in prompts:
+            effects = [
+                comparison.effect(self._claim.effect, prompt) if prompt in prompt_set else full_effect
+                for full_effect, comparison, prompt_set in zip(self._effects, self._comparisons, prompt_sets)
+            ]
+            value = self._pooled(effects) if all(map(math.isfinite, effects)) else math.nan
+            left_out.append(math.log(value) if self._logs and value > 0 else math.nan if self._logs else value)
+        # Σ (θ_i - mean θ)² with θ_i the effect without prompt i: n / (n - 1) times the usual jackknife variance, as
+        # in `metrics.intervals`
+        return float(((np.array(left_out) - np.mean(left_out)) ** 2).sum())
+
+    def _run_variances(self) -> list[tuple[float, float]]:
+        """Return variance and degrees of freedom of the effect's logarithm between runs, by level of the variation.
+
+        Empty if run-to-run variation does not apply, or was not measured for one of the runs.
+        """
+        if not self._statistic.variation or not self._logs:
+            return []
+        # weight: derivative of log(effect) by the logarithm of the run's number; ±1 / n for a geometric mean of n
+        # ratios, value / (n mean) for a mean of n values
+        weights: dict[Path, float] = {}
+        levels: dict[Path, VariationLevel] = {}
+        for effect, comparison in zip(self._effects, self._comparisons):
+            share = effect / self.value if self._claim.effect == "value" else 1.0
+            for sampled, sign in zip(comparison.sides, (1.0, -1.0)):
+                for cell in sampled.side.cells:
+                    if cell.variation is None:
+                        return []
+                    levels[cell.path] = cell.variation
+                    weights[cell.path] = weights.get(cell.path, 0.0) + sign * share / len(self._comparisons)
+        # runs vary independently, each with its level's sigma: var = Σ over levels of sigma² Σ weight²
+        squares: dict[VariationLevel, float] = {}
+        for path, weight in weights.items():
+            squares[levels[path]] = squares.get(levels[path], 0.0) + weight**2
+        spreads = {level: getattr(level, self._statistic.variation) for level in squares}
+        return [(spreads[level].sigma ** 2 * square, spreads[level].dof) for level, square in squares.items()]
