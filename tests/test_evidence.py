@@ -17,7 +17,7 @@ from ssd_bench.papers.ours import agreement
 from ssd_bench.papers.ours.cells import REPEATED_TIMINGS, Cell, Record, Replication, replications
 from ssd_bench.records.schema import PromptRecord
 from ssd_bench.report import figures, layout, numbers
-from ssd_bench.report.runs import comparison_text
+from ssd_bench.report.closing import comparison_text
 from tests import synthetic
 from tests.exhibit_runs import MINIATURE, indexed
 from tests.runs import executed
