@@ -245,9 +245,9 @@ def _counts(everything: pd.DataFrame) -> str:
     for paper in (*paper_versions(), ""):
         rows_of_paper = everything[everything["paper"] == paper] if paper else everything
         for kind in (kind for kind in PART if kind in set(rows_of_paper["kind"])):
-            totals = rows_of_paper.loc[rows_of_paper["kind"] == kind, "verdict"].value_counts()
-            key = version_name(paper) if paper else "All", PART[kind]
             rows_of_kind = rows_of_paper[rows_of_paper["kind"] == kind]
+            totals = rows_of_kind["verdict"].value_counts()
+            key = version_name(paper) if paper else "All", PART[kind]
             behind = [str(len(distinct_results(rows_of_kind))), str(len(run_ids(rows_of_kind)))]
             rows[key] = [str(totals.get(word, 0) or "·") for word in columns] + [str(totals.sum()), *behind]
     index = pd.MultiIndex.from_tuples(rows, names=["paper", "kind of number"])

@@ -58,6 +58,11 @@ class RunGroup:
         """Row of AR, if a run has a baseline."""
         return [row for row in self.rows if row["run_dir"] is None]
 
+    @property
+    def has_hf(self) -> bool:
+        """Whether a run has the Hugging Face arm."""
+        return any(row.get("speedup_hf") is not None for row in self.rows)
+
 
 def group_by_task(records: Sequence[Record]) -> dict[str, list[RunGroup]]:
     """Group runs: task name -> groups of comparable runs, in the order of the records."""
@@ -77,15 +82,13 @@ def group_by_task(records: Sequence[Record]) -> dict[str, list[RunGroup]]:
 
 
 def _title(row: dict[str, Any], conditions: str) -> str:
-    return (
-        f"{_model_label(row)}, {row['dtype']}, {row['device']}, n = {row['n_prompts']} prompts "
-        f"(conditions {conditions[:6]})"
-    )
+    return f"{_machine(row)}, n = {row['n_prompts']} prompts (conditions {conditions[:6]})"
 
 
-def _model_label(row: Mapping[str, Any]) -> str:
-    """Return the model of a summary with its size, and whether this project trained it."""
-    return f"{model_with_size(row)} ({TOY})" if row["rehearsal"] else model_with_size(row)
+def _machine(row: Mapping[str, Any]) -> str:
+    """Return the model of a summary with its size and whether this project trained it, the dtype and the device."""
+    toy = f" ({TOY})" if row["rehearsal"] else ""
+    return f"{model_with_size(row)}{toy}, {row['dtype']}, {row['device']}"
 
 
 def model_with_size(row: Mapping[str, Any]) -> str:
@@ -103,10 +106,8 @@ def _ar_row(members: Sequence[Record]) -> list[dict[str, Any]]:
     first = summaries[0]
     predicted = [s["tpt_predicted_ar"] for s in summaries if s["tpt_predicted_ar"] is not None]
     shares = metrics.decode_time_shares(prompts)
-    row = dict.fromkeys(first) | {
-        key: first[key] for key in ("task", "metric", "model", "rehearsal", "dtype", "device")
-    }
-    row |= _over_hf(arms)
+    shared = ("task", "metric", "model", "rehearsal", "dtype", "device")
+    row = dict.fromkeys(first) | {key: first[key] for key in shared} | _over_hf(arms)
     row |= {
         "method": "ar",
         "run_id": str(first["run_id"]) if len(members) == 1 else f"{len(members)} runs",
@@ -161,13 +162,11 @@ def readable_row(row: dict[str, Any], with_hf: bool = False) -> dict[str, str]:
     Args:
         with_hf: add the columns of the Hugging Face arm.
     """
-    ar = row["run_dir"] is None
-    hf = {"tokens/s HF": ABSENT, "speedup over HF, decode": ABSENT} if with_hf else {}
-    if with_hf and row.get("speedup_hf") is not None:
-        hf = {
-            "tokens/s HF": format_interval(row, "hf_tokens_per_s", 1),
-            "speedup over HF, decode": format_interval(row, "speedup_hf"),
-        }
+    ar, has_hf = row["run_dir"] is None, row.get("speedup_hf") is not None
+    hf = {
+        "tokens/s HF": format_interval(row, "hf_tokens_per_s", 1) if has_hf else ABSENT,
+        "speedup over HF, decode": format_interval(row, "speedup_hf") if has_hf else ABSENT,
+    }
     return {
         "model": model_with_size(row),
         "method": str(row["method"]) + (" (A/A check)" if row["method"] == "ar" and not ar else ""),
@@ -178,7 +177,7 @@ def readable_row(row: dict[str, Any], with_hf: bool = False) -> dict[str, str]:
         "tokens/s method": format_interval(row, "method_tokens_per_s", 1),
         DECODE: format_interval(row, "speedup"),
         END_TO_END: format_interval(row, "speedup_e2e"),
-        **hf,
+        **(hf if with_hf else {}),
         "TPT predicted": format_number(row["tpt_predicted"], 1),
         "TPT estimated": format_number(row["tpt_estimated"], 1),
         "overhead": format_percent(row["overhead"]),
@@ -203,15 +202,14 @@ def _skipped_text(row: dict[str, Any]) -> str:
 def document(task: str, groups: Sequence[RunGroup]) -> str:
     """Return the tables of one task, one per group of comparable runs, with a legend and all warnings."""
     metric = groups[0].rows[0]["metric"]
-    has_hf = {id(group): any(row.get("speedup_hf") is not None for row in group.rows) for group in groups}
-    legend = LEGEND.format(metric=metric or "the task has none") + (HF_LEGEND if any(has_hf.values()) else "")
-    parts = [f"# {task}", legend]
+    hf_legend = HF_LEGEND if any(group.has_hf for group in groups) else ""
+    parts = [f"# {task}", LEGEND.format(metric=metric or "the task has none") + hf_legend]
     for group in groups:
         parts.append(f"## {group.title}")
         parts += [f"*{REHEARSAL[0].upper()}{REHEARSAL[1:]}.*"] if group.rows[0]["rehearsal"] else []
         variation = next((row["noise"] for row in group.rows if row["noise"] is not None), None)
         parts += [] if variation is None else [VARIATION_NOTE.format(format_percent(variation))]
-        parts += [_table([readable_row(row, has_hf[id(group)]) for row in group.rows])]
+        parts += [_table([readable_row(row, group.has_hf) for row in group.rows])]
         parts += _scores(group) + _domains(group)
         parts += [f"- {row['run_id']}: {text}" for row in group.rows for text in row["warnings"]]
     return "\n\n".join(parts) + "\n"
@@ -230,25 +228,24 @@ def _scores(group: RunGroup) -> list[str]:
 
 
 def _domains(group: RunGroup) -> list[str]:
-    rows = []
     methods = {row["run_id"]: row["method"] for row in group.rows}
-    for run_id, domains in group.domains.items():
-        for row in domains:
-            rows.append(
-                {
-                    "method": methods[run_id],
-                    "domain": row["domain"],
-                    "n": str(row["n_prompts"]),
-                    "M": format_interval(row, "M"),
-                    "α": format_interval(row, "alpha", 3),
-                    DECODE: format_interval(row, "speedup"),
-                    END_TO_END: format_interval(row, "speedup_e2e"),
-                    "score AR": format_score(row, "ar_score"),
-                    "score method": format_score(row, "method_score"),
-                    "ROUGE-2 to AR": format_number(row["output_rouge2"], 3),
-                    "run": run_id,
-                }
-            )
+    rows = [
+        {
+            "method": methods[run_id],
+            "domain": row["domain"],
+            "n": str(row["n_prompts"]),
+            "M": format_interval(row, "M"),
+            "α": format_interval(row, "alpha", 3),
+            DECODE: format_interval(row, "speedup"),
+            END_TO_END: format_interval(row, "speedup_e2e"),
+            "score AR": format_score(row, "ar_score"),
+            "score method": format_score(row, "method_score"),
+            "ROUGE-2 to AR": format_number(row["output_rouge2"], 3),
+            "run": run_id,
+        }
+        for run_id, domains in group.domains.items()
+        for row in domains
+    ]
     return ["By domain:", _table(rows)] if rows else []
 
 
@@ -262,21 +259,18 @@ def overview(tasks: Mapping[str, Sequence[RunGroup]]) -> str:
     A cell has the number from the table of its task; columns may differ in their prompts. If a method ran more than
     once under the same conditions, the cell names the runs.
     """
-    machines: dict[tuple[str, str, str], dict[str, dict[str, list[dict[str, Any]]]]] = {}
-    for task, groups in tasks.items():
-        for row in (row for group in groups for row in group.runs):
-            machine = _model_label(row), str(row["dtype"]), str(row["device"])
-            of_method = machines.setdefault(machine, {}).setdefault(str(row["method"]), {})
-            of_method.setdefault(task, []).append(row)
+    runs = [(task, row) for task, groups in tasks.items() for group in groups for row in group.runs]
     parts = ["# Speedup over AR", OVERVIEW]
-    for machine, methods in machines.items():
-        parts.append(f"## {', '.join(machine)}")
+    for machine in dict.fromkeys(_machine(row) for _, row in runs):
+        parts.append(f"## {machine}")
+        by_cell: dict[tuple[str, str], list[dict[str, Any]]] = {}
+        for task, row in runs:
+            if _machine(row) == machine:
+                by_cell.setdefault((task, str(row["method"])), []).append(row)
+        methods = dict.fromkeys(method for _, method in by_cell)
         for statistic, heading in (("speedup", DECODE), ("speedup_e2e", END_TO_END)):
-            cells = {
-                task: {name: _speedups(by_task.get(task, []), statistic) for name, by_task in methods.items()}
-                for task in tasks
-            }
-            frame = pd.DataFrame(cells)
+            texts = {key: _speedups(rows, statistic) for key, rows in by_cell.items()}
+            frame = pd.DataFrame({task: {name: texts.get((task, name), ABSENT) for name in methods} for task in tasks})
             frame = frame.loc[:, (frame != ABSENT).any()].rename_axis("method")
             if len(frame.columns):
                 parts += [f"### {heading[0].upper()}{heading[1:]}", tables.markdown(frame)]
@@ -286,7 +280,7 @@ def overview(tasks: Mapping[str, Sequence[RunGroup]]) -> str:
 def _speedups(rows: Sequence[dict[str, Any]], statistic: str) -> str:
     if len(rows) == 1:
         return format_interval(rows[0], statistic)
-    return "; ".join(f"{format_interval(row, statistic)} ({row['run_id']})" for row in rows) or ABSENT
+    return "; ".join(f"{format_interval(row, statistic)} ({row['run_id']})" for row in rows)
 
 
 def unrounded_table(groups: Sequence[RunGroup]) -> pd.DataFrame:
