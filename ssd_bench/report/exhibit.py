@@ -18,14 +18,7 @@ from ssd_bench.papers.printed import reported
 from ssd_bench.papers.printed.catalogue import folder_of, paper_versions, version_name
 from ssd_bench.papers.runs.grid import Experiment
 from ssd_bench.report.figures import FIGURES, DrawnFigure
-from ssd_bench.report.numbers import (
-    NO_NUMBERS,
-    count_phrase,
-    distinct_results,
-    file_stem,
-    run_ids,
-    verdict_sentences,
-)
+from ssd_bench.report.numbers import NO_NUMBERS, count_phrase, distinct_results, file_stem, run_ids, verdict_sentences
 
 LEGEND = (
     "Labels of rows: ours, our result with the model that ran, its size and 95 % intervals over prompts (for speeds "
@@ -170,7 +163,7 @@ class Exhibit:
         """Availability of our results, a key of `STATES`."""
         drawn_names = {drawn.name for drawn in self.figures}
         experiments = [experiment for experiment in self.version_experiments if experiment.name in FIGURES]
-        parts = [experiment.name in drawn_names for experiment in experiments] + self.frame["ours"].notna().tolist()
+        parts = [*(experiment.name in drawn_names for experiment in experiments), *self.frame["ours"].notna()]
         if not parts:
             return SHARED if self.experiments else NO_RESULTS
         return COMPLETE if all(parts) else PARTIAL if any(parts) else MISSING
@@ -186,18 +179,13 @@ class Exhibit:
         scales = {r.scale for r in self.replications if any(cell.record for cell in r.cells)}
         return order_scales(dict.fromkeys(scales | set(filter(None, self.frame["scale"])))) or ["paper"]
 
-    def commands(self, scales: Iterable[str]) -> list[str]:
+    def commands(self, scales: Sequence[str]) -> list[str]:
         """Return the commands that start the runs at these scales."""
-        sources = self.experiments
-        if not sources:
-            by_exhibit = select.experiments()
-            labels = select.source_exhibits(self.paper, self.label)
-            sources = tuple(experiment for label in labels for experiment in by_exhibit.get((self.paper, label), ()))
-        return [
-            f"python -m ssd_bench -m experiment={experiment.name} scale={scale}"
-            for experiment in sources
-            for scale in scales
-        ]
+        names = [experiment.name for experiment in self.experiments]
+        if not names:
+            exhibits = [(self.paper, label) for label in select.source_exhibits(self.paper, self.label)]
+            names = [experiment.name for key in exhibits for experiment in select.experiments().get(key, ())]
+        return [f"python -m ssd_bench -m experiment={name} scale={scale}" for name in names for scale in scales]
 
     @property
     def runs(self) -> list[str]:

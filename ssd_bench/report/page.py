@@ -26,32 +26,16 @@ from ssd_bench.papers.ssd_bench import figures as own_figures
 from ssd_bench.papers.ssd_bench.own import OWN, remarks
 from ssd_bench.predict import predictions
 from ssd_bench.report import answers, verdicts
-from ssd_bench.report.exhibit import (
-    AXES,
-    COMPLETE,
-    MISSING,
-    NO_RESULTS,
-    PARTIAL,
-    SHARED,
-    Exhibit,
-    all_numbers,
-    completeness,
-)
+from ssd_bench.report.exhibit import AXES, STATES, Exhibit, all_numbers, completeness
 from ssd_bench.report.figures import FOREST, NARROW, DrawnFigure
 from ssd_bench.report.layout import EXCLUDED, NONE, SAME_RUN, Cells, Column, Entry, layout, paper_label
 from ssd_bench.report.numbers import distinct_results, file_stem, printed_verdict, run_ids, verdict_sentences
 
 FOLDER = Path(__file__).parent
 FILTERS = {"paper": "Paper", "model": "Model", "task": "Task", "method": "Method"}
-SIGNS = {COMPLETE: "●", PARTIAL: "◐", MISSING: "○", SHARED: "→", NO_RESULTS: "–"}
+SIGNS = dict(zip(STATES, "●◐○→–", strict=True))
 PART = {agreement.ALGORITHMIC: "algorithmic", agreement.SPEED: "speed", "": "not compared"}
-LABELS = {
-    "alpha": "α",
-    "tpt": "TPT",
-    "_pct": "",
-    "rouge2": "ROUGE-2",
-    "_": " ",
-}  # parts of metric names, and their texts
+LABELS = {"alpha": "α", "tpt": "TPT", "_pct": "", "rouge2": "ROUGE-2", "_": " "}  # parts of metric names -> texts
 MARKS = {  # the signs differ in form, not only in colour
     agreement.AGREES: ("✓", "agrees"),
     agreement.DIFFERS: ("✗", "differs"),
