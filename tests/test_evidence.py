@@ -96,7 +96,7 @@ def test_the_same_trace_within_the_floor_is_void_and_no_more(planted: Replicatio
 
 
 def test_void_numbers_are_neither_shown_nor_ranked_nor_counted(planted: Replication) -> None:
-    frame = numbers.long_table(planted)
+    frame = numbers.long_table([planted], "swift", "Table 8")
     void = frame[frame["verdict"] == agreement.VOID]
     assert set(void["setting"]) == {"ablation=w/o early-stopping", "ablation=w/o dynamic ver."}
     assert void["ours"].isna().all() and void["reason"].str.startswith("excluded: ").all()

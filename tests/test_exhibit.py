@@ -18,7 +18,7 @@ from ssd_bench.report.numbers import NO_NUMBERS, long_table
 
 @pytest.fixture(scope="module")
 def table2() -> pd.DataFrame:
-    return long_table([], "Table 2", "swift")
+    return long_table([], "swift", "Table 2")
 
 
 def test_every_table_figure_and_passage_is_built_once(table2: pd.DataFrame) -> None:

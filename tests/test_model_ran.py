@@ -218,7 +218,7 @@ def test_a_result_behind_several_of_the_papers_models_is_in_one_row(out: Path) -
 def two(folder: Path, large: str, small: str) -> pd.DataFrame:
     """SWIFT's Table 2 with one run for its 13B models and one for the 70B."""
     indexed(folder, "swift_table2", "mini", lambda job: large if "70B" in job.labels["model"] else small, False)
-    return numbers.long_table(replications(folder))
+    return numbers.long_table(replications(folder), "swift", "Table 2")
 
 
 def test_a_second_model_has_rows_of_its_own(tmp_path: Path) -> None:
@@ -244,7 +244,7 @@ def test_a_repeated_result_of_another_row_reads_same_run(tmp_path: Path) -> None
     """Copies of a run decide nothing and are excluded; a repeated result is not printed again."""
     make(tmp_path, "a", 0.7, TOY)
     indexed(tmp_path, "knn_ssd_table6", "mini", lambda job: "a", own_traces=False)
-    frame = numbers.long_table(replications(tmp_path), "Table 6", "knn-ssd")
+    frame = numbers.long_table(replications(tmp_path), "knn-ssd", "Table 6")
     text = write.document(Exhibit("knn-ssd", "Table 6", frame))
     assert "excluded" in text and " void " not in text
     frame.loc[frame["verdict"] == agreement.VOID, ["ours", "verdict", "result"]] = [0.5, "other model", "r"]
@@ -275,7 +275,7 @@ def test_sizes_come_from_the_record(tmp_path: Path) -> None:
     found = {}
     for name in ("old", "none", "cut"):
         indexed(tmp_path, "swift_table8", "mini", lambda job, name=name: name)  # type: ignore[misc]
-        frame = numbers.long_table(replications(tmp_path))
+        frame = numbers.long_table(replications(tmp_path), "swift", "Table 8")
         found[name] = set(zip(frame["model_ran"], frame["params"]))
     assert found == {
         "old": {("old, 2.9 M", "2883584")},

@@ -94,7 +94,7 @@ def exhibited(runs: Path) -> list[object]:
         (cell.labels, cell.summary, cell.domains, cell.variation, cell.exclusion) for one in made for cell in one.cells
     ]
     own = [one for one in made if one.experiment.name == "knapspec_figure3"]
-    return [cells, numbers.long_table(own).to_csv(), verdicts.table(judge(made)).to_csv()]
+    return [cells, numbers.long_table(own, "knapspec", "Figure 3").to_csv(), verdicts.table(judge(made)).to_csv()]
 
 
 def test_exhibits_with_a_noise_floor_are_the_same_with_the_store_and_without(

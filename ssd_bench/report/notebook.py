@@ -85,7 +85,7 @@ class Paper:
         available = {number.exhibit for number in reported.numbers() if number.paper == self.name}
         if exhibit not in available:
             raise ConfigError("exhibit", exhibit, f"one of {', '.join(sorted(available))}")
-        frame = long_table(self._replications, exhibit, self.name)
+        frame = long_table(self._replications, self.name, exhibit)
         table = Exhibit(self.name, exhibit, frame, self._replications)
         sentences = [f"**{table.title}.** {table.results}", *table.verdicts, *table.baselines, *table.remarks]
         commands = ", ".join(f"`{command}`" for command in table.commands(table.number_scales))

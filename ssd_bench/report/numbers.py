@@ -8,7 +8,6 @@ from typing import Any
 
 import pandas as pd
 
-from ssd_bench.errors import ConfigError
 from ssd_bench.papers.ours import agreement, ran
 from ssd_bench.papers.ours.cells import TOY_MODEL as TRAINED_HERE
 from ssd_bench.papers.ours.cells import Replication
@@ -55,28 +54,16 @@ TEXTS = ("id", "paper", "exhibit", "model", "task", "method", "setting", "bound"
 NO_NUMBERS = pd.DataFrame(columns=list(COLUMNS))
 
 
-def long_table(
-    replications: Replication | Sequence[Replication], exhibit: str | None = None, paper: str | None = None
-) -> pd.DataFrame:
+def long_table(replications: Sequence[Replication], paper: str, exhibit: str) -> pd.DataFrame:
     """Return every reported number of a table or figure with ours, one per row, in the order of the paper.
 
     Args:
         replications: runs to compare with; runs of other tables and figures count only for numbers of the text.
-        exhibit: name as in the reported numbers; None: the table or figure of the only replication.
-        paper: None: the paper of the replications.
 
     Returns:
         Columns `COLUMNS`.
-
-    Raises:
-        ConfigError: exhibit or paper is ambiguous.
     """
-    experiments = [replications] if isinstance(replications, Replication) else list(replications)
-    exhibits = {replication.experiment.exhibit for replication in experiments} if exhibit is None else {exhibit}
-    papers = {replication.experiment.paper for replication in experiments} if paper is None else {paper}
-    if len(exhibits) != 1 or len(papers) != 1:
-        raise ConfigError("exhibit", (sorted(papers), sorted(exhibits)), "one paper and one table or figure")
-    return _long(Matcher(experiments), papers.pop(), exhibits.pop())
+    return _long(Matcher(replications), paper, exhibit)
 
 
 def long_tables(replications: Sequence[Replication], only: str | None = None) -> dict[tuple[str, str], pd.DataFrame]:
