@@ -81,7 +81,7 @@ def write_replication(
     Raises:
         ConfigError: `out` cannot be written.
     """
-    frames = numbers.long_tables(replications)
+    frames = numbers.long_tables(replications)  # first: the processes that draw share the records that it reads
     try:
         drawn = figures.draw_figures(replications, out / "figures")
         exhibits = build_exhibits(frames, replications, drawn)
