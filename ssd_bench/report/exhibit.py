@@ -142,7 +142,7 @@ class Exhibit:
         return self.frame[~self._is_compared]
 
     @property
-    def _is_compared(self) -> pd.Series:
+    def _is_compared(self) -> pd.Series[bool]:
         has_result = self.frame["ours"].notna() | (self.frame["verdict"] == agreement.VOID)
         return self.frame["model"].isin(self.frame.loc[has_result, "model"])
 
