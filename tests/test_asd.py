@@ -21,7 +21,8 @@ from ssd_bench.errors import ConfigError
 from ssd_bench.metrics import summarise
 from ssd_bench.model.decoder import Decoder
 from ssd_bench.papers.ours.cells import Record
-from ssd_bench.report.runs import document, group_by_task, run_table
+from ssd_bench.report.closing import run_table
+from ssd_bench.report.runs import document, group_by_task
 from tests.conftest import CONTEXT, LAYERS, VOCAB
 from tests.lossless import DIMS, check_greedy, check_sampled, decode
 from tests.runs import config, executed, local_model

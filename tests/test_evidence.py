@@ -16,8 +16,8 @@ from ssd_bench.metrics import evidence
 from ssd_bench.papers.ours import agreement
 from ssd_bench.papers.ours.cells import REPEATED_TIMINGS, Cell, Record, Replication, replications
 from ssd_bench.records.schema import PromptRecord
-from ssd_bench.report import exhibits, figures, layout
-from ssd_bench.report.runs import comparison_text
+from ssd_bench.report import figures, layout, numbers
+from ssd_bench.report.closing import comparison_text
 from tests import synthetic
 from tests.exhibit_runs import MINIATURE, indexed
 from tests.runs import executed
@@ -97,7 +97,7 @@ def test_the_same_trace_within_the_floor_is_void_and_no_more(planted: Replicatio
 
 
 def test_void_numbers_are_neither_shown_nor_ranked_nor_counted(planted: Replication) -> None:
-    frame = exhibits.long_table(planted)
+    frame = numbers.long_table([planted], "swift", "Table 8")
     void = frame[frame["verdict"] == agreement.VOID]
     assert set(void["setting"]) == {"ablation=w/o early-stopping", "ablation=w/o dynamic ver."}
     assert void["ours"].isna().all() and void["reason"].str.startswith("excluded: ").all()
@@ -106,7 +106,7 @@ def test_void_numbers_are_neither_shown_nor_ranked_nor_counted(planted: Replicat
     assert ranked and not ranked & set(void.index)
     shown = layout.wide_table(frame).to_string()
     assert layout.EXCLUDED in shown
-    assert int(exhibits.verdict_counts([frame])[agreement.VOID].iloc[0]) == len(void)
+    assert int(numbers.verdict_counts([frame])[agreement.VOID].iloc[0]) == len(void)
 
 
 def test_a_figure_says_which_cells_are_void(tmp_path: Path) -> None:

@@ -11,7 +11,6 @@ import pandas as pd
 import pytest
 
 from ssd_bench import metrics
-from ssd_bench.errors import ConfigError
 from ssd_bench.papers.ours import agreement
 from ssd_bench.papers.ours.agreement import Counterpart
 from ssd_bench.papers.ours.cells import (
@@ -29,7 +28,8 @@ from ssd_bench.papers.ours.values import OVER_AR, Value, mean_value, search_time
 from ssd_bench.papers.printed import reported
 from ssd_bench.papers.printed.catalogue import folder_of, paper_versions
 from ssd_bench.papers.printed.reported import Number
-from ssd_bench.report import exhibits, layout, write
+from ssd_bench.report import layout, numbers, write
+from ssd_bench.report.exhibit import Exhibit, build_exhibits
 from tests import synthetic
 from tests.exhibit_runs import indexed, make, make_all, make_code, number
 
@@ -43,12 +43,12 @@ def full(tmp_path_factory: pytest.TempPathFactory) -> list[Replication]:
 
 @pytest.fixture(scope="module")
 def filled(full: list[Replication]) -> dict[tuple[str, str], pd.DataFrame]:
-    return exhibits.long_tables(full)
+    return numbers.long_tables(full)
 
 
 @pytest.fixture(scope="module")
 def empty() -> dict[tuple[str, str], pd.DataFrame]:
-    return exhibits.long_tables([])
+    return numbers.long_tables([])
 
 
 # --- every number, once -----------------------------------------------------------------------------------------------
@@ -93,7 +93,7 @@ def test_with_all_runs_only_claims_are_left(filled: dict[tuple[str, str], pd.Dat
     missing = found[found["ours"].isna()]
     assert set(missing["verdict"]) == {"not measurable"}
     assert len(missing) < 100
-    counts = exhibits.verdict_counts(filled.values())
+    counts = numbers.verdict_counts(filled.values())
     assert counts["numbers"].sum() == len(reported.numbers())
     assert counts["other model"].sum() + counts["by definition"].sum() == len(found) - len(missing)
 
@@ -105,8 +105,8 @@ def test_a_rehearsal_never_looks_like_a_replication(filled: dict[tuple[str, str]
     assert set(have["verdict"]) == {"other model", "by definition"}
     for exhibit, frame in filled.items():
         if frame["ours"].notna().any():
-            assert "not a replication of any paper" in write.document(*exhibit, frame)
-            assert "not a replication of any paper" in write.latex(*exhibit, frame)
+            for view in (write.document, write.latex):
+                assert "not a replication of any paper" in view(Exhibit(*exhibit, frame))
 
 
 # --- matching ---------------------------------------------------------------------------------------------------------
@@ -165,11 +165,11 @@ def test_speedups_are_counted_as_each_paper_counts_them(with_hf: bool, tmp_path:
         assert (ours.value.value, ours.value.low) == (made.summary[key], made.summary[f"{key}_lo"])
         divides = folder_of(one.paper).counts["speedup"].baseline == "hf"
         assert ours.reason == (OVER_AR if divides and not with_hf else "")
-        frame = exhibits.long_table(found, one.exhibit, one.paper)
+        shown = Exhibit(one.paper, one.exhibit, numbers.long_table(found, one.paper, one.exhibit))
         said = "relative to Hugging Face generate, as in the paper" if with_hf else OVER_AR
-        for text in (write.document(one.paper, one.exhibit, frame), write.latex(one.paper, one.exhibit, frame)):
+        for text in (write.document(shown), write.latex(shown)):
             assert ("Speedup as the paper defines it: ratio of" in text and said in text) == divides
-        assert not exhibits.missing_reasons(frame)
+        assert not shown.remarks
 
 
 def test_one_baseline_stands_behind_all_that_is_averaged_or_ranked(tmp_path: Path) -> None:
@@ -185,7 +185,7 @@ def test_one_baseline_stands_behind_all_that_is_averaged_or_ranked(tmp_path: Pat
     assert lowest.value is None and "different baselines" in lowest.reason
     methods = {"Parallel": make(tmp_path, "a"), "Lookahead": make(tmp_path, "b", hf=True), "SWIFT": make(tmp_path, "c")}
     indexed(tmp_path, "swift_table2", "mini", lambda job: methods[job.labels["method"]])
-    frame = exhibits.long_table(replications(tmp_path), "Table 2", "swift")
+    frame = numbers.long_table(replications(tmp_path), "swift", "Table 2")
     for order in agreement.rank_orders(frame[frame["metric"] == "speedup"]):
         assert set(frame.loc[list(order.rows), "method"]) == {"Parallel", "SWIFT"}
 
@@ -202,7 +202,7 @@ def test_statistics_of_papers_are_numbers_of_a_summary(tmp_path: Path) -> None:
 def test_pass_at_k_needs_k_outputs(tmp_path: Path) -> None:
     make_code(tmp_path, repeats=3)
     indexed(tmp_path, "swift_table3", "mini", lambda job: "code")
-    frame = exhibits.long_table(replications(tmp_path)[0]).set_index("id")
+    frame = numbers.long_table(replications(tmp_path), "swift", "Table 3").set_index("id")
     name = "swift/table3/codellama-13b/{}/humaneval/pass@{}/accuracy"
     assert frame.loc[name.format("swift", 1), "ours"] == pytest.approx(0.5)
     assert frame.loc[name.format("vanilla", 1), "ours"] == pytest.approx(0.5)
@@ -213,7 +213,7 @@ def test_pass_at_k_needs_k_outputs(tmp_path: Path) -> None:
 def test_streams_are_told_apart_by_their_parts(full: list[Replication]) -> None:
     made = next(r.record for one in full for r in one.cells if r.record and r.path.name == "stream_swift")
     alphas = [row["alpha"] for row in made.domains]
-    rows = exhibits.long_table(full, "Figure 7", "swift").set_index("id")["ours"]
+    rows = numbers.long_table(full, "swift", "Figure 7").set_index("id")["ours"]
     before, under = (f"point={point}-domain-shift" for point in ("before", "under"))
     assert rows[f"swift/figure7/self-sd/5-task-stream/{before}/alpha"] == alphas[0]
     shifted = rows[f"swift/figure7/self-sd/5-task-stream/{under}/aggregate=average/alpha"]
@@ -221,7 +221,7 @@ def test_streams_are_told_apart_by_their_parts(full: list[Replication]) -> None:
     assert rows["swift/figure7/swift/5-task-stream/alpha/low"] == min(alphas)
     first = next(r.record for one in full for r in one.cells if r.record and r.path.name == "stream")
     speedups = {row["domain"]: row["speedup_rates_e2e"] for row in first.domains}
-    figure1 = exhibits.long_table(full, "Figure 1", "knn-ssd").set_index("task")["ours"]
+    figure1 = numbers.long_table(full, "knn-ssd", "Figure 1").set_index("task")["ours"]
     assert figure1["CNN/DM"] == speedups.pop("cnn_dm")
     assert figure1["other tasks"] == max(speedups.values())
 
@@ -252,7 +252,7 @@ def test_averages_over_settings(tmp_path: Path) -> None:
         indexed(tmp_path, name, "mini", lambda job: runs[job.labels["setting"]])
     alphas = {setting: Record(tmp_path / run).summary["alpha"] for setting, run in runs.items()}
     found = replications(tmp_path)
-    rows = pd.concat([exhibits.long_table(found, name, "knn-ssd") for name in ("Table 2", "Table 6")]).set_index("id")[
+    rows = pd.concat([numbers.long_table(found, "knn-ssd", name) for name in ("Table 2", "Table 6")]).set_index("id")[
         "ours"
     ]
     average = pytest.approx(sum(alphas.values()) / 4)
@@ -270,7 +270,7 @@ def test_the_interval_of_a_mean_adds_in_quadrature() -> None:
 
 
 def test_baselines_are_the_runs_other_arm(full: list[Replication]) -> None:
-    frame = exhibits.long_table(full, "Table 2", "swift")
+    frame = numbers.long_table(full, "swift", "Table 2")
     rows = frame[(frame["method"] == "Vanilla") & (frame["metric"] != "tokens_per_s")]
     assert set(rows["verdict"]) == {"by definition"} and set(rows["ours"]) == {1.0}
 
@@ -281,29 +281,29 @@ def test_the_largest_scale_that_has_a_value_counts(tmp_path: Path) -> None:
     indexed(tmp_path, "swift_table8", "mini", lambda job: "mini-run")
     one = "ablation=w/o early-stopping"
     indexed(tmp_path, "swift_table8", "small", lambda job: "small-run" if job.labels["setting"] == one else "!too slow")
-    frame = exhibits.long_table(replications(tmp_path), "Table 8", "swift")
+    frame = numbers.long_table(replications(tmp_path), "swift", "Table 8")
     scales = frame[frame["method"] == "SWIFT"].groupby("setting")["scale"].unique().str.join("")
     assert dict(scales) == {setting: "small" if setting == one else "mini" for setting in scales.index}
     assert (frame["rehearsal"] == (frame["scale"] == "mini")).all()
     assert (
         "scale small" in layout.wide_table(frame).to_string() and "scale mini" in layout.wide_table(frame).to_string()
     )
-    assert "model that this project trained" in exhibits.describe_results(frame)
+    assert "model that this project trained" in Exhibit("swift", "Table 8", frame).results
 
 
 def test_a_run_that_failed_or_cannot_be_read_says_so(tmp_path: Path) -> None:
     make(tmp_path, "plain")
     indexed(tmp_path, "swift_table8", "mini", lambda job: "!no memory")
-    assert "its run failed: no memory" in set(exhibits.long_table(replications(tmp_path))["reason"])
+    assert "its run failed: no memory" in set(numbers.long_table(replications(tmp_path), "swift", "Table 8")["reason"])
     indexed(tmp_path, "swift_table8", "mini", lambda job: "plain", own_traces=False)
     (tmp_path / "plain" / "steps.parquet").write_bytes(b"PAR1")
-    frame = exhibits.long_table(replications(tmp_path))
+    frame = numbers.long_table(replications(tmp_path), "swift", "Table 8")
     assert frame["reason"].str.startswith("its record is unreadable").all()
 
 
 def test_versions_of_a_paper_share_their_runs(full: list[Replication]) -> None:
     rows = {
-        paper: exhibits.long_table(full, exhibit, paper)
+        paper: numbers.long_table(full, paper, exhibit)
         for paper, exhibit in (("swift", "Table 6"), ("swift-v1", "Table 5"))
     }
     assert rows["swift"]["ours"].equals(rows["swift-v1"]["ours"])
@@ -332,18 +332,8 @@ def test_prose_is_about_the_numbers_of_a_table(full: list[Replication]) -> None:
     assert lowest.value.value == min(ours.value.value for ours in map(matcher.counterpart, cells) if ours.value)
 
 
-def test_a_paper_and_an_exhibit_must_be_named(full: list[Replication]) -> None:
-    with pytest.raises(ConfigError, match="one paper and one table or figure"):
-        exhibits.long_table(full)
-    assert (
-        exhibits.long_table(next(one for one in full if one.experiment.name == "swift_table8"))["exhibit"]
-        .eq("Table 8")
-        .all()
-    )
-
-
 def test_correlation_of_points(full: list[Replication]) -> None:
-    rows = exhibits.long_table(full, "Figure 2", "knapspec").set_index("id")["ours"]
+    rows = numbers.long_table(full, "knapspec", "Figure 2").set_index("id")["ours"]
     assert rows.between(-1, 1).all() and len(rows) == 2
 
 
@@ -360,26 +350,27 @@ def test_files_are_the_same_bytes_again(
     full: list[Replication], filled: dict[tuple[str, str], pd.DataFrame], tmp_path: Path
 ) -> None:
     some = {key: frame for key, frame in filled.items() if key[0] == "conflayers"}
-    written = write.write_tables(full, tmp_path / "one", some)
+    written = write.write_tables(build_exhibits(some, full), tmp_path / "one")
     assert len(written) == len({path.name for path in written}) == 3 * len(some)
     fresh = replications(full[0].runs_dir)
-    write.write_tables(fresh, tmp_path / "two", {key: exhibits.long_table(fresh, key[1], key[0]) for key in some})
+    again = {key: numbers.long_table(fresh, *key) for key in some}
+    write.write_tables(build_exhibits(again, fresh), tmp_path / "two")
     for path in written:
         assert path.read_bytes() == (tmp_path / "two" / path.name).read_bytes()
     assert {"conflayers_table1", "conflayers_text_app_c", "conflayers_figure4"} <= {path.stem for path in written}
     back = pd.read_csv(tmp_path / "one" / "conflayers_table1.csv")
-    assert list(back.columns) == list(exhibits.COLUMNS)
+    assert list(back.columns) == list(numbers.COLUMNS)
 
 
 def test_names_of_files_are_those_of_the_experiments(filled: dict[tuple[str, str], pd.DataFrame]) -> None:
-    stems = [exhibits.file_stem(*exhibit) for exhibit in filled]
+    stems = [numbers.file_stem(*exhibit) for exhibit in filled]
     assert len(set(stems)) == len(stems)
     assert {"knapspec_table2", "knn_ssd_table1", "swift_v1_table8", "swift_text_5_2", "swift_abstract"} <= set(stems)
 
 
 def test_markdown_says_what_it_is(full: list[Replication]) -> None:
-    frame = exhibits.long_table(full, "Table 8", "swift")
-    text = write.document("swift", "Table 8", frame)
+    frame = numbers.long_table(full, "swift", "Table 8")
+    text = write.document(Exhibit("swift", "Table 8", frame))
     assert text.startswith("# SWIFT, Table 8: Ablation\n")
     assert "python -m ssd_bench -m experiment=swift_table8 scale=mini" in text
     assert "Our runs: miniature, size not recorded; results for 14 of the paper's 14 numbers" in text
@@ -388,15 +379,15 @@ def test_markdown_says_what_it_is(full: list[Replication]) -> None:
         "Algorithmic numbers: 1 by definition, 8 other model; 8 distinct results of ours." in text
         and "Runs: plain" in text
     )
-    none = write.document("knn-ssd", "text §5.3", exhibits.long_table([], "text §5.3", "knn-ssd"))
+    none = write.document(Exhibit("knn-ssd", "text §5.3", numbers.long_table([], "knn-ssd", "text §5.3")))
     assert "No run of ours gives these numbers yet." in none and "experiment=knn_ssd_table3 scale=paper" in none
-    tpt = layout.wide_table(exhibits.long_table(full, "Table 2", "knapspec"))
+    tpt = layout.wide_table(numbers.long_table(full, "knapspec", "Table 2"))
     assert "AIME24 tpt (the method's own estimate)" in tpt.columns
 
 
 def test_latex_has_a_sign_for_everything(filled: dict[tuple[str, str], pd.DataFrame]) -> None:
     for exhibit, frame in filled.items():
-        text = write.latex(*exhibit, frame)
+        text = write.latex(Exhibit(*exhibit, frame))
         body = text.split("\\midrule\n")[1].split("\\bottomrule")[0].strip().splitlines()
         columns = layout.wide_table(frame).shape[1]
         assert all(line.endswith(r" \\") and line.replace(r"\&", "").count("&") == columns - 1 for line in body)
@@ -487,7 +478,7 @@ def test_the_setup_is_read_from_the_record(
 ) -> None:
     make(tmp_path, "run", accept=0.1, model=model, config=config, provenance=device)
     indexed(tmp_path, "swift_table8", scale, lambda job: "run")
-    frame = exhibits.long_table(replications(tmp_path))
+    frame = numbers.long_table(replications(tmp_path), "swift", "Table 8")
     found = frame[frame["setting"] == "ablation=w/o early-stopping"].set_index("metric")["verdict"]
     assert found["M"] == m
     assert frame[frame["setting"] == "ablation=none"].set_index("metric")["verdict"]["speedup"] == speedup
@@ -497,7 +488,7 @@ def test_order_of_methods(tmp_path: Path) -> None:
     rates = {"DEL": 0.2, "SWIFT": 0.8, "ConfLayers": 0.95}
     runs = {method: make(tmp_path, method, rate, prompts=3) for method, rate in rates.items()}
     indexed(tmp_path, "conflayers_table1", "mini", lambda job: runs[job.labels["method"]])
-    frame = exhibits.long_table(replications(tmp_path))
+    frame = numbers.long_table(replications(tmp_path), "conflayers", "Table 1")
     orders = agreement.rank_orders(frame)
     assert len(orders) == 4 * 5
     order = next(o for o in orders if (o.model, o.task) == ("LLaMA-2-70B", "CNN/DM"))
@@ -513,7 +504,7 @@ def test_order_of_methods(tmp_path: Path) -> None:
 def test_order_of_settings_where_there_is_one_method(tmp_path: Path) -> None:
     make(tmp_path, "run", prompts=3)
     indexed(tmp_path, "swift_table9", "mini", lambda job: "run")
-    orders = agreement.rank_orders(exhibits.long_table(replications(tmp_path), "Table 9", "swift"))
+    orders = agreement.rank_orders(numbers.long_table(replications(tmp_path), "swift", "Table 9"))
     assert {(o.within, len(o.rows)) for o in orders} == {("SWIFT", 4)}
     assert {o.metric for o in orders} == {"M", "alpha", "speedup"}
     assert all(o.concordant == 0 and o.same_best for o in orders)  # one run stands behind all: nothing is ordered

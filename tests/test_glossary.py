@@ -13,7 +13,7 @@ from ssd_bench.metrics import summarise
 from ssd_bench.model.checkpoint import ModelSource
 from ssd_bench.model.template import Template
 from ssd_bench.records.schema import SCHEMAS
-from ssd_bench.report import exhibits, verdicts
+from ssd_bench.report import numbers, verdicts
 from ssd_bench.report.runs import readable_row
 from ssd_bench.run.options import KNOWN
 from tests.synthetic import unit, with_hf, write_run
@@ -39,7 +39,7 @@ def test_it_has_the_columns_of_the_reports_tables(tmp_path: Path) -> None:
 
 
 def test_it_has_the_columns_of_the_papers_tables() -> None:
-    assert [f"`{name}`" for name in exhibits.COLUMNS] == [*rows("Columns of the papers' tables as CSV")]
+    assert [f"`{name}`" for name in numbers.COLUMNS] == [*rows("Columns of the papers' tables as CSV")]
     assert {f"`{name}`" for name in verdicts.COLUMNS} <= set(rows("Columns of `verdicts.csv`"))
 
 

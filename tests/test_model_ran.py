@@ -19,7 +19,8 @@ from ssd_bench.commands import report as report_command
 from ssd_bench.papers.ours import agreement
 from ssd_bench.papers.ours.cells import Replication, replications
 from ssd_bench.papers.printed import reported
-from ssd_bench.report import exhibits, figures, verdicts, write
+from ssd_bench.report import figures, numbers, verdicts, write
+from ssd_bench.report.exhibit import Exhibit
 from ssd_bench.report.notebook import Comparison, Paper
 from tests import synthetic
 from tests.exhibit_runs import indexed
@@ -97,14 +98,14 @@ def check_rows(rows: Iterator[str], ours: set[str]) -> int:
 
 def frames(folder: Path) -> dict[str, pd.DataFrame]:
     return {
-        exhibit: pd.read_csv(folder / "tables" / f"{exhibits.file_stem(paper, exhibit)}.csv", dtype={"printed": "str"})
+        exhibit: pd.read_csv(folder / "tables" / f"{numbers.file_stem(paper, exhibit)}.csv", dtype={"printed": "str"})
         for exhibit, paper in TABLES.items()
     }
 
 
 def test_markdown_and_latex_head_our_rows_with_the_model_that_ran(out: Path) -> None:
     for exhibit, frame in frames(out).items():
-        stem = out / "tables" / exhibits.file_stem(TABLES[exhibit], exhibit)
+        stem = out / "tables" / numbers.file_stem(TABLES[exhibit], exhibit)
         for kind, mark in (("md", "| "), ("tex", " & ")):
             text = stem.with_suffix(f".{kind}").read_text(encoding="utf-8")
             assert check_rows((line for line in text.splitlines() if mark in line), ours_of(frame)) > 0
@@ -115,7 +116,7 @@ def test_markdown_and_latex_head_our_rows_with_the_model_that_ran(out: Path) -> 
 def test_the_page_heads_our_rows_with_the_model_that_ran(out: Path) -> None:
     text = html.unescape((out / "index.html").read_text(encoding="utf-8")).replace("\xa0", " ")
     for exhibit, frame in frames(out).items():
-        name = exhibits.file_stem(TABLES[exhibit], exhibit)
+        name = numbers.file_stem(TABLES[exhibit], exhibit)
         article = re.search(rf'<article id="{name}".*?</article>', text, re.DOTALL)
         assert article is not None
         rows = re.findall(r"<tr.*?</tr>", article[0], re.DOTALL)
@@ -217,14 +218,14 @@ def test_a_result_behind_several_of_the_papers_models_is_in_one_row(out: Path) -
 def two(folder: Path, large: str, small: str) -> pd.DataFrame:
     """SWIFT's Table 2 with one run for its 13B models and one for the 70B."""
     indexed(folder, "swift_table2", "mini", lambda job: large if "70B" in job.labels["model"] else small, False)
-    return exhibits.long_table(replications(folder))
+    return numbers.long_table(replications(folder), "swift", "Table 2")
 
 
 def test_a_second_model_has_rows_of_its_own(tmp_path: Path) -> None:
     make(tmp_path, "a", 0.7, TOY)
     make(tmp_path, "b", 0.5, PLAIN)
     frame = two(tmp_path, "b", "a")
-    text = write.document("swift", "Table 2", frame)
+    text = write.document(Exhibit("swift", "Table 2", frame))
     assert "Our runs: toy, 2.9 M, toy_plain, 134.5 M;" in text
     rows = [line for line in text.splitlines() if re.match(r"\| Vanilla", line)]
     heads = [re.split(r" *\| *", line)[2] for line in rows]
@@ -243,12 +244,12 @@ def test_a_repeated_result_of_another_row_reads_same_run(tmp_path: Path) -> None
     """Copies of a run decide nothing and are excluded; a repeated result is not printed again."""
     make(tmp_path, "a", 0.7, TOY)
     indexed(tmp_path, "knn_ssd_table6", "mini", lambda job: "a", own_traces=False)
-    frame = exhibits.long_table(replications(tmp_path), "Table 6", "knn-ssd")
-    text = write.document("knn-ssd", "Table 6", frame)
+    frame = numbers.long_table(replications(tmp_path), "knn-ssd", "Table 6")
+    text = write.document(Exhibit("knn-ssd", "Table 6", frame))
     assert "excluded" in text and " void " not in text
     frame.loc[frame["verdict"] == agreement.VOID, ["ours", "verdict", "result"]] = [0.5, "other model", "r"]
     frame["repeats"] = np.where(frame["id"] == frame["id"].iloc[0], "", frame["id"].iloc[0])
-    assert "same run" in write.document("knn-ssd", "Table 6", frame)
+    assert "same run" in write.document(Exhibit("knn-ssd", "Table 6", frame))
 
 
 def test_sizes_come_from_the_record(tmp_path: Path) -> None:
@@ -274,7 +275,7 @@ def test_sizes_come_from_the_record(tmp_path: Path) -> None:
     found = {}
     for name in ("old", "none", "cut"):
         indexed(tmp_path, "swift_table8", "mini", lambda job, name=name: name)  # type: ignore[misc]
-        frame = exhibits.long_table(replications(tmp_path))
+        frame = numbers.long_table(replications(tmp_path), "swift", "Table 8")
         found[name] = set(zip(frame["model_ran"], frame["params"]))
     assert found == {
         "old": {("old, 2.9 M", "2883584")},
@@ -300,17 +301,17 @@ def test_older_files_of_verdicts_are_read(tmp_path: Path) -> None:
 
 
 def test_the_committed_records_are_counted_once(reference: list[Replication]) -> None:
-    every = pd.concat(exhibits.long_tables(reference).values())
+    every = pd.concat(numbers.long_tables(reference).values())
     have = every[every["ours"].notna()]
     assert set(have["model_ran"]) == {"miniature, 2.9 M"} and set(have["params"]) == {"2883584"}
     runs = {cell.path.name for one in reference for cell in one.recorded_cells()}
-    behind = set(exhibits.run_ids(have))
+    behind = set(numbers.run_ids(have))
     assert len(runs) == 190 and behind <= runs
     spread = have[have["result"] != ""].groupby("result")["ours"].agg(lambda values: np.ptp(values) / abs(values).max())
     assert (spread.fillna(0) < 1e-9).all()  # equal digest, equal number
-    distinct = exhibits.distinct_results(have)
+    distinct = numbers.distinct_results(have)
     assert len(distinct) < len(have) / 3  # most numbers repeat one: every model is the miniature
-    counted = exhibits.verdict_counts([every])
+    counted = numbers.verdict_counts([every])
     assert counted["numbers"].sum() == len(every) and counted["distinct results"].max() < len(distinct)
 
 

@@ -27,7 +27,8 @@ from ssd_bench.papers.ours.cells import replications
 from ssd_bench.papers.printed import reported
 from ssd_bench.papers.printed.catalogue import paper_versions
 from ssd_bench.predict import predictions
-from ssd_bench.report import exhibits, figures, page, verdicts, write
+from ssd_bench.report import figures, numbers, page, verdicts, write
+from ssd_bench.report.exhibit import build_exhibits
 from ssd_bench.report.figures import figure
 from tests.exhibit_runs import indexed, make, make_all
 from tests.runs import ROOT
@@ -173,7 +174,7 @@ def test_every_exhibit_is_on_the_page_once_and_linked(parsed: Page) -> None:
     ids = [attributes["id"] for _, attributes in parsed.found if "id" in attributes]
     assert len(ids) == len(set(ids))
     listed = reported.exhibits()[["paper", "exhibit"]].itertuples(index=False)
-    wanted = {exhibits.file_stem(*key) for key in (*listed, *select.experiments()) if key[0] in paper_versions()}
+    wanted = {numbers.file_stem(*key) for key in (*listed, *select.experiments()) if key[0] in paper_versions()}
     articles = {a["id"] for a in parsed.all("article")}
     assert wanted <= articles
     links = [a["href"] for a in parsed.all("a")]
@@ -250,7 +251,7 @@ def test_the_audit_is_a_part_of_the_page(text: str, out: Path) -> None:
     assert (out / "audit.md").read_text(encoding="utf-8") == audit.markdown_text(checks)
     for paper in paper_versions():
         told = audit.group_findings(checks)
-        body = article(text, f"audit_{exhibits.file_stem(paper, '')}")
+        body = article(text, f"audit_{numbers.file_stem(paper, '')}")
         assert all(what in body for what in told.loc[told["paper"] == paper, "what"])
 
 
@@ -260,14 +261,15 @@ def test_predictions_are_a_part_of_the_page_and_called_so(text: str, out: Path) 
         frame["predicted"].tolist(), nan_ok=True
     )
     for paper, rows in frame.groupby("paper"):
-        body = article(text, f"predictions_{exhibits.file_stem(str(paper), '')}")
+        body = article(text, f"predictions_{numbers.file_stem(str(paper), '')}")
         assert "PREDICTED" in body and all(f">{value:.2f}<" in body for value in rows["predicted"].dropna())
     assert text.count("These are predictions, not measurements.") == 1 and predictions.INTRO in html.unescape(text)
 
 
 def test_a_page_without_runs_says_so_of_every_exhibit() -> None:
     judged = verdicts.table(judge([]))
-    text = page.render([], exhibits.long_tables([]), {}, predictions.predictions([]), audit.audit(), judged)
+    shown = build_exhibits(numbers.long_tables([]))
+    text = page.render(shown, [], {}, predictions.predictions([]), audit.audit(), judged)
     Page(text)
     assert "No run of ours gives these numbers yet." in text and ">complete<" not in text and "<img" not in text
     assert "No figure yet: experiment=swift_figure6 was not run at any scale." in text
@@ -323,7 +325,8 @@ def test_the_committed_page_is_that_of_the_committed_records() -> None:
     """Every number and verdict word for word; its figures are there, and no others (`make page`)."""
     made = replications(REFERENCE)
     judged = verdicts.merge_verdicts(verdicts.table(judge(made)), verdicts.read_verdicts(REFERENCE))
-    fresh = page.render(made, exhibits.long_tables(made), {}, predictions.predictions(made), audit.audit(), judged)
+    shown = build_exhibits(numbers.long_tables(made), made)
+    fresh = page.render(shown, made, {}, predictions.predictions(made), audit.audit(), judged)
     committed = (COMMITTED / "index.html").read_text(encoding="utf-8")
     for pattern in (r'<span class="n v-.*?</span>', r"<li data-claim.*?</li>", r'<div class="use">.*?</div>'):
         found, wanted = (re.findall(pattern, text, re.DOTALL) for text in (committed, fresh))

@@ -17,7 +17,8 @@ from ssd_bench.errors import LosslessError
 from ssd_bench.metrics.text import format_interval
 from ssd_bench.papers.ours.cells import Record
 from ssd_bench.report import figures
-from ssd_bench.report.runs import comparison_text, document, group_by_task, print_record, run_table, unrounded_table
+from ssd_bench.report.closing import comparison_text, print_record, run_table
+from ssd_bench.report.runs import document, group_by_task, unrounded_table
 from tests.synthetic import unit, with_hf, write_run
 
 COLUMNS = [

@@ -19,7 +19,7 @@ from ssd_bench.metrics.store import FILE, DigestStore, RunCache
 from ssd_bench.papers.claims.judge import judge
 from ssd_bench.papers.ours.cells import REPEATED_TIMINGS, Record, prepare_records, records, replications
 from ssd_bench.records.reader import load_run
-from ssd_bench.report import exhibits, figures, verdicts
+from ssd_bench.report import figures, numbers, verdicts
 from ssd_bench.report.runs import RunGroup, group_by_task
 from tests.exhibit_runs import indexed, make
 from tests.runs import ROOT
@@ -96,7 +96,7 @@ def exhibited(runs: Path) -> list[object]:
         for cell, reason in one.exclusions.items()
     ]
     own = [one for one in made if one.experiment.name == "knapspec_figure3"]
-    return [cells, exhibits.long_table(own).to_csv(), verdicts.table(judge(made)).to_csv()]
+    return [cells, numbers.long_table(own, "knapspec", "Figure 3").to_csv(), verdicts.table(judge(made)).to_csv()]
 
 
 def test_exhibits_with_a_noise_floor_are_the_same_with_the_store_and_without(

@@ -23,7 +23,7 @@ from hydra.core.utils import JobReturn, JobStatus
 from hydra.plugins.launcher import Launcher
 from omegaconf import OmegaConf
 
-import ssd_bench.report.runs
+import ssd_bench.report.closing
 import ssd_bench.run.plan
 import ssd_bench.run.run
 from ssd_bench.bench.bench import bench
@@ -346,7 +346,7 @@ def test_an_interrupted_sweep_can_be_reported_and_goes_on(
 
     monkeypatch.setattr(ssd_bench.run.run, "execute", execute)
     monkeypatch.setattr(ssd_bench.run.plan, "plan", lambda cfg: cfg)
-    monkeypatch.setattr(ssd_bench.report.runs, "print_record", lambda _: None)
+    monkeypatch.setattr(ssd_bench.report.closing, "print_record", lambda _: None)
     monkeypatch.setattr(
         ssd_bench.sweep.sweep, "REFERENCE", tmp_path / "none"
     )  # whose times a made-up plan cannot scale
@@ -418,7 +418,7 @@ def test_jobs_that_differ_in_plain_values_are_composed_once(
 
     monkeypatch.setattr(ssd_bench.run.run, "execute", execute)
     monkeypatch.setattr(ssd_bench.run.plan, "plan", lambda cfg: cfg)
-    monkeypatch.setattr(ssd_bench.report.runs, "print_record", lambda _: None)
+    monkeypatch.setattr(ssd_bench.report.closing, "print_record", lambda _: None)
     monkeypatch.setattr(ssd_bench.sweep.sweep, "load_records", lambda paths: found.extend(paths))
     monkeypatch.setattr(ssd_bench.sweep.sweep, "comparison_text", lambda _: "")
     monkeypatch.setattr(ConfigLoaderImpl, "load_sweep_config", counted)
@@ -464,7 +464,7 @@ def test_retry_repeats_what_failed_and_no_other(
 
     monkeypatch.setattr(ssd_bench.run.run, "execute", execute)
     monkeypatch.setattr(ssd_bench.run.plan, "plan", lambda cfg: cfg)
-    monkeypatch.setattr(ssd_bench.report.runs, "print_record", lambda _: None)
+    monkeypatch.setattr(ssd_bench.report.closing, "print_record", lambda _: None)
     monkeypatch.setattr(ssd_bench.sweep.sweep, "comparison_text", lambda _: "")
     monkeypatch.setattr(sys, "argv", ["ssd_bench"])
     line = ["-m", "seed=0,1,2,3", f"runs_dir={tmp_path}"]

@@ -16,7 +16,8 @@ from ssd_bench.data.local import LocalSource
 from ssd_bench.errors import ConfigError
 from ssd_bench.papers.ours.cells import Record
 from ssd_bench.records.schema import PromptRecord
-from ssd_bench.report.runs import comparison_text, document, group_by_task, readable_row, run_table
+from ssd_bench.report.closing import comparison_text, run_table
+from ssd_bench.report.runs import document, group_by_task, readable_row
 from ssd_bench.run.progress import Progress
 from tasks.jsonl import Jsonl
 from tasks.scoring.choice import MultipleChoice

@@ -25,8 +25,9 @@ from ssd_bench.papers.claims.judge import CANNOT_SAY, FAILS, HOLDS, NOT_RUN, VER
 from ssd_bench.papers.claims.statistics import _DEFINITIONS, StatisticSample, take_sample
 from ssd_bench.papers.ours.cells import REPEATED_TIMINGS, Replication, replications
 from ssd_bench.predict import predictions
-from ssd_bench.report import exhibits, page, verdicts
+from ssd_bench.report import numbers, page, verdicts
 from ssd_bench.report.answers import advice, cards, comparison, describe_records
+from ssd_bench.report.exhibit import build_exhibits
 from tests import synthetic
 from tests.exhibit_runs import MINIATURE, indexed
 from tests.test_evidence import make, searched
@@ -192,9 +193,9 @@ def test_the_pages_verdicts_follow_the_records(tmp_path: Path) -> None:
     said = []
     for own, uniform in (("own", "uniform"), ("slow", "uniform"), ("own", "copy")):
         made = ablation(tmp_path, own, uniform)
-        frames = exhibits.long_tables([made], "swift")
+        shown = build_exhibits(numbers.long_tables([made], "swift"), [made])
         frame = verdicts.table(judge.judge([made]))
-        text = page.render([made], frames, {}, predictions.predictions([]), audit.audit(), frame)
+        text = page.render(shown, [made], {}, predictions.predictions([]), audit.audit(), frame)
         item = re.search(r'<li data-claim="swift/search_beats_uniform".*?</li>', text, re.DOTALL)
         assert item is not None
         said.append(html.unescape(item[0]))

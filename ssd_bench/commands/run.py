@@ -50,7 +50,7 @@ def _run(cfg: DictConfig) -> Path | None:
         print(dry.describe("1 run", [planned], lambda _: None))
         return None
     from ssd_bench.lease import PATIENT
-    from ssd_bench.report.runs import print_record
+    from ssd_bench.report.closing import print_record
     from ssd_bench.run.plan import plan  # torch and transformers only once the config is composed
     from ssd_bench.run.run import execute
 

@@ -21,7 +21,7 @@ from ssd_bench.papers.ssd_bench.families import FAMILIES
 from ssd_bench.papers.ssd_bench.figures import COMPARISON
 from ssd_bench.records.schema import device_name
 from ssd_bench.report import verdicts
-from ssd_bench.report.exhibits import file_stem
+from ssd_bench.report.numbers import file_stem
 
 MARKS = {HOLDS: ("✓", "holds"), FAILS: ("✗", "fails"), CANNOT_SAY: ("?", "unsure"), NOT_RUN: ("–", "none")}
 

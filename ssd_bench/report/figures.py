@@ -97,12 +97,12 @@ def task_figure(task: str, groups: Sequence[RunGroup]) -> Figure:
 
 def _fastest(group: RunGroup) -> RunGroup:
     """Return the group with AR and at most the `ROWS` fastest runs; the title says if runs are missing."""
-    runs = [row for row in group.rows if row["run_dir"] is not None]
+    runs = group.runs
     if len(runs) <= ROWS:
         return group
     drawn = sorted(runs, key=lambda row: -(row["method_tokens_per_s"] or 0.0))[:ROWS]
-    ids = {id(row) for row in drawn}
-    rows = [row for row in group.rows if row["run_dir"] is None or id(row) in ids]
+    ids = {id(row) for row in (*group.baselines, *drawn)}
+    rows = [row for row in group.rows if id(row) in ids]
     return replace(group, title=f"{group.title}; the {ROWS} fastest of {len(runs)} runs", rows=rows)
 
 

@@ -22,7 +22,9 @@ from ssd_bench.papers.ours.match import order_scales
 from ssd_bench.papers.printed import reported
 from ssd_bench.papers.printed.catalogue import paper_versions
 from ssd_bench.papers.ssd_bench import figures as figures_compare
-from ssd_bench.report import answers, exhibits, figures, layout, verdicts
+from ssd_bench.report import answers, figures, layout, verdicts
+from ssd_bench.report.exhibit import LEGEND, Exhibit
+from ssd_bench.report.numbers import file_stem, long_table, long_tables, printed_verdict, verdict_counts
 
 VARIABLE = "SSD_BENCH_RUNS"
 DPI = 120
@@ -83,22 +85,16 @@ class Paper:
         available = {number.exhibit for number in reported.numbers() if number.paper == self.name}
         if exhibit not in available:
             raise ConfigError("exhibit", exhibit, f"one of {', '.join(sorted(available))}")
-        frame = exhibits.long_table(self._replications, exhibit, self.name)
-        commands = [f"`{command}`" for command in exhibits.commands(self.name, exhibit, frame)]
-        sentences = [
-            f"**{exhibits.title(self.name, exhibit)}.** {exhibits.describe_results(frame)}",
-            *exhibits.verdict_sentences(frame),
-        ]
-        sentences += exhibits.speedup_sentences(frame)
-        sentences += exhibits.scale_notes(self.name, exhibit, self._replications) + exhibits.missing_reasons(frame)
-        return Shown(
-            "\n\n".join(filter(None, [*sentences, ", ".join(commands), exhibits.LEGEND])), layout.wide_table(frame)
-        )
+        frame = long_table(self._replications, self.name, exhibit)
+        table = Exhibit(self.name, exhibit, frame, self._replications)
+        sentences = [f"**{table.title}.** {table.results}", *table.verdicts, *table.baselines, *table.remarks]
+        commands = ", ".join(f"`{command}`" for command in table.commands(table.number_scales))
+        return Shown("\n\n".join(filter(None, [*sentences, commands, LEGEND])), layout.wide_table(frame))
 
     def figure(self, exhibit: str) -> Shown:
         """Return a figure or case study ("Figure 6", "Figure 2a", "Table 13") from our runs, or why it is missing."""
-        name = exhibits.file_stem(self.name, exhibit)
-        drawable = [drawn for drawn in figures.FIGURES if drawn.startswith(exhibits.file_stem(self.name, ""))]
+        name = file_stem(self.name, exhibit)
+        drawable = [drawn for drawn in figures.FIGURES if drawn.startswith(file_stem(self.name, ""))]
         if name not in drawable:
             raise ConfigError("exhibit", exhibit, f"a figure that is drawn: {', '.join(drawable)}")
         return _draw(name, self._replications)
@@ -135,9 +131,8 @@ class Paper:
 
     def counts(self) -> Shown:
         """Return how many of the paper's numbers have each verdict."""
-        frames = exhibits.long_tables(self._replications, self.name).values()
-        counted = exhibits.verdict_counts(frames).drop(columns="paper")
-        return Shown("", counted.loc[:, (counted != 0).any()].rename(columns=exhibits.printed_verdict))
+        counted = verdict_counts(long_tables(self._replications, self.name).values()).drop(columns="paper")
+        return Shown("", counted.loc[:, (counted != 0).any()].rename(columns=printed_verdict))
 
     def findings(self) -> Shown:
         """Return contradictions between the paper's numbers."""

@@ -1,18 +1,15 @@
-"""Tables of runs: the table that a run prints at its end, and tables of comparable runs for each task."""
+"""Tables of comparable runs for each task, as Markdown and as CSV."""
 
 from __future__ import annotations
 
-import textwrap
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import pandas as pd
 import pyarrow as pa
 
 from ssd_bench import metrics, tables
-from ssd_bench.errors import LosslessError
 from ssd_bench.metrics.definitions import TIMES
 from ssd_bench.metrics.intervals import divide
 from ssd_bench.metrics.text import (
@@ -30,15 +27,9 @@ from ssd_bench.metrics.text import (
 from ssd_bench.papers.ours.cells import Record
 from ssd_bench.papers.ours.ran import ModelRan
 from ssd_bench.records.files import read_table
-from ssd_bench.records.reader import load_run
 from ssd_bench.records.schema import SCHEMAS
-from ssd_bench.run_warnings import new_warnings
-
-WIDTH = 100
 
 BASELINE_COLUMNS = [*TIMES, "draft_ms", "verify_ms", "policy_ms", "clipped_tokens", "score"]
-NOTABLE_MS = 1000
-"""Milliseconds; a shorter preparation (a cached profile, reading a layer set) gets no line."""
 ACCOUNT_LABELS = {"draft": "draft", "verify": "verify", "policy": "method overhead", "other": "other"}
 """Printed names of the shares of the decode time."""
 
@@ -56,6 +47,21 @@ class RunGroup:
     title: str
     rows: list[dict[str, Any]]
     domains: dict[str, list[dict[str, Any]]]
+
+    @property
+    def runs(self) -> list[dict[str, Any]]:
+        """Summaries of the runs, without the row of AR."""
+        return [row for row in self.rows if row["run_dir"] is not None]
+
+    @property
+    def baselines(self) -> list[dict[str, Any]]:
+        """Row of AR, if a run has a baseline."""
+        return [row for row in self.rows if row["run_dir"] is None]
+
+    @property
+    def has_hf(self) -> bool:
+        """Whether a run has the Hugging Face arm."""
+        return any(row.get("speedup_hf") is not None for row in self.rows)
 
 
 def group_by_task(records: Sequence[Record]) -> dict[str, list[RunGroup]]:
@@ -76,18 +82,17 @@ def group_by_task(records: Sequence[Record]) -> dict[str, list[RunGroup]]:
 
 
 def _title(row: dict[str, Any], conditions: str) -> str:
-    return (
-        f"{_model_label(row)}, {row['dtype']}, {row['device']}, n = {row['n_prompts']} prompts "
-        f"(conditions {conditions[:6]})"
-    )
+    return f"{_machine(row)}, n = {row['n_prompts']} prompts (conditions {conditions[:6]})"
 
 
-def _model_label(row: Mapping[str, Any]) -> str:
-    """Return the model of a summary with its size, and whether this project trained it."""
-    return f"{_model_with_size(row)} ({TOY})" if row["rehearsal"] else _model_with_size(row)
+def _machine(row: Mapping[str, Any]) -> str:
+    """Return the model of a summary with its size and whether this project trained it, the dtype and the device."""
+    toy = f" ({TOY})" if row["rehearsal"] else ""
+    return f"{model_with_size(row)}{toy}, {row['dtype']}, {row['device']}"
 
 
-def _model_with_size(row: Mapping[str, Any]) -> str:
+def model_with_size(row: Mapping[str, Any]) -> str:
+    """Return the model of a summary with its size."""
     return ModelRan(str(row["model"]), row.get("params")).text
 
 
@@ -101,10 +106,8 @@ def _ar_row(members: Sequence[Record]) -> list[dict[str, Any]]:
     first = summaries[0]
     predicted = [s["tpt_predicted_ar"] for s in summaries if s["tpt_predicted_ar"] is not None]
     shares = metrics.decode_time_shares(prompts)
-    row = dict.fromkeys(first) | {
-        key: first[key] for key in ("task", "metric", "model", "rehearsal", "dtype", "device")
-    }
-    row |= _over_hf(arms)
+    shared = ("task", "metric", "model", "rehearsal", "dtype", "device")
+    row = dict.fromkeys(first) | {key: first[key] for key in shared} | _over_hf(arms)
     row |= {
         "method": "ar",
         "run_id": str(first["run_id"]) if len(members) == 1 else f"{len(members)} runs",
@@ -159,15 +162,13 @@ def readable_row(row: dict[str, Any], with_hf: bool = False) -> dict[str, str]:
     Args:
         with_hf: add the columns of the Hugging Face arm.
     """
-    ar = row["run_dir"] is None
-    hf = {"tokens/s HF": ABSENT, "speedup over HF, decode": ABSENT} if with_hf else {}
-    if with_hf and row.get("speedup_hf") is not None:
-        hf = {
-            "tokens/s HF": format_interval(row, "hf_tokens_per_s", 1),
-            "speedup over HF, decode": format_interval(row, "speedup_hf"),
-        }
+    ar, has_hf = row["run_dir"] is None, row.get("speedup_hf") is not None
+    hf = {
+        "tokens/s HF": format_interval(row, "hf_tokens_per_s", 1) if has_hf else ABSENT,
+        "speedup over HF, decode": format_interval(row, "speedup_hf") if has_hf else ABSENT,
+    }
     return {
-        "model": _model_with_size(row),
+        "model": model_with_size(row),
         "method": str(row["method"]) + (" (A/A check)" if row["method"] == "ar" and not ar else ""),
         "n": str(row["n_prompts"]),
         "M": format_interval(row, "M"),
@@ -176,7 +177,7 @@ def readable_row(row: dict[str, Any], with_hf: bool = False) -> dict[str, str]:
         "tokens/s method": format_interval(row, "method_tokens_per_s", 1),
         DECODE: format_interval(row, "speedup"),
         END_TO_END: format_interval(row, "speedup_e2e"),
-        **hf,
+        **(hf if with_hf else {}),
         "TPT predicted": format_number(row["tpt_predicted"], 1),
         "TPT estimated": format_number(row["tpt_estimated"], 1),
         "overhead": format_percent(row["overhead"]),
@@ -201,15 +202,14 @@ def _skipped_text(row: dict[str, Any]) -> str:
 def document(task: str, groups: Sequence[RunGroup]) -> str:
     """Return the tables of one task, one per group of comparable runs, with a legend and all warnings."""
     metric = groups[0].rows[0]["metric"]
-    has_hf = {id(group): any(row.get("speedup_hf") is not None for row in group.rows) for group in groups}
-    legend = LEGEND.format(metric=metric or "the task has none") + (HF_LEGEND if any(has_hf.values()) else "")
-    parts = [f"# {task}", legend]
+    hf_legend = HF_LEGEND if any(group.has_hf for group in groups) else ""
+    parts = [f"# {task}", LEGEND.format(metric=metric or "the task has none") + hf_legend]
     for group in groups:
         parts.append(f"## {group.title}")
         parts += [f"*{REHEARSAL[0].upper()}{REHEARSAL[1:]}.*"] if group.rows[0]["rehearsal"] else []
         variation = next((row["noise"] for row in group.rows if row["noise"] is not None), None)
         parts += [] if variation is None else [VARIATION_NOTE.format(format_percent(variation))]
-        parts += [_table([readable_row(row, has_hf[id(group)]) for row in group.rows])]
+        parts += [_table([readable_row(row, group.has_hf) for row in group.rows])]
         parts += _scores(group) + _domains(group)
         parts += [f"- {row['run_id']}: {text}" for row in group.rows for text in row["warnings"]]
     return "\n\n".join(parts) + "\n"
@@ -218,7 +218,7 @@ def document(task: str, groups: Sequence[RunGroup]) -> str:
 def _scores(group: RunGroup) -> list[str]:
     """Return a table of all scores of AR and the method, if the task has further scores than its main one."""
     rows = []
-    for row in (row for row in group.rows if row["run_dir"] is not None and row["scores"]):
+    for row in (row for row in group.runs if row["scores"]):
         pairs = {name: (row.get(f"ar_{name}"), row.get(f"method_{name}")) for name in row["scores"]}
         shown = {name: f"{format_number(ar, 3)} / {format_number(method, 3)}" for name, (ar, method) in pairs.items()}
         rows.append({"method": row["method"], **shown, "run": row["run_id"]})
@@ -228,25 +228,24 @@ def _scores(group: RunGroup) -> list[str]:
 
 
 def _domains(group: RunGroup) -> list[str]:
-    rows = []
     methods = {row["run_id"]: row["method"] for row in group.rows}
-    for run_id, domains in group.domains.items():
-        for row in domains:
-            rows.append(
-                {
-                    "method": methods[run_id],
-                    "domain": row["domain"],
-                    "n": str(row["n_prompts"]),
-                    "M": format_interval(row, "M"),
-                    "α": format_interval(row, "alpha", 3),
-                    DECODE: format_interval(row, "speedup"),
-                    END_TO_END: format_interval(row, "speedup_e2e"),
-                    "score AR": format_score(row, "ar_score"),
-                    "score method": format_score(row, "method_score"),
-                    "ROUGE-2 to AR": format_number(row["output_rouge2"], 3),
-                    "run": run_id,
-                }
-            )
+    rows = [
+        {
+            "method": methods[run_id],
+            "domain": row["domain"],
+            "n": str(row["n_prompts"]),
+            "M": format_interval(row, "M"),
+            "α": format_interval(row, "alpha", 3),
+            DECODE: format_interval(row, "speedup"),
+            END_TO_END: format_interval(row, "speedup_e2e"),
+            "score AR": format_score(row, "ar_score"),
+            "score method": format_score(row, "method_score"),
+            "ROUGE-2 to AR": format_number(row["output_rouge2"], 3),
+            "run": run_id,
+        }
+        for run_id, domains in group.domains.items()
+        for row in domains
+    ]
     return ["By domain:", _table(rows)] if rows else []
 
 
@@ -260,21 +259,18 @@ def overview(tasks: Mapping[str, Sequence[RunGroup]]) -> str:
     A cell has the number from the table of its task; columns may differ in their prompts. If a method ran more than
     once under the same conditions, the cell names the runs.
     """
-    machines: dict[tuple[str, str, str], dict[str, dict[str, list[dict[str, Any]]]]] = {}
-    for task, groups in tasks.items():
-        for row in (row for group in groups for row in group.rows if row["run_dir"] is not None):
-            machine = _model_label(row), str(row["dtype"]), str(row["device"])
-            of_method = machines.setdefault(machine, {}).setdefault(str(row["method"]), {})
-            of_method.setdefault(task, []).append(row)
+    runs = [(task, row) for task, groups in tasks.items() for group in groups for row in group.runs]
     parts = ["# Speedup over AR", OVERVIEW]
-    for machine, methods in machines.items():
-        parts.append(f"## {', '.join(machine)}")
+    for machine in dict.fromkeys(_machine(row) for _, row in runs):
+        parts.append(f"## {machine}")
+        by_cell: dict[tuple[str, str], list[dict[str, Any]]] = {}
+        for task, row in runs:
+            if _machine(row) == machine:
+                by_cell.setdefault((task, str(row["method"])), []).append(row)
+        methods = dict.fromkeys(method for _, method in by_cell)
         for statistic, heading in (("speedup", DECODE), ("speedup_e2e", END_TO_END)):
-            cells = {
-                task: {name: _speedups(by_task.get(task, []), statistic) for name, by_task in methods.items()}
-                for task in tasks
-            }
-            frame = pd.DataFrame(cells)
+            texts = {key: _speedups(rows, statistic) for key, rows in by_cell.items()}
+            frame = pd.DataFrame({task: {name: texts.get((task, name), ABSENT) for name in methods} for task in tasks})
             frame = frame.loc[:, (frame != ABSENT).any()].rename_axis("method")
             if len(frame.columns):
                 parts += [f"### {heading[0].upper()}{heading[1:]}", tables.markdown(frame)]
@@ -284,7 +280,7 @@ def overview(tasks: Mapping[str, Sequence[RunGroup]]) -> str:
 def _speedups(rows: Sequence[dict[str, Any]], statistic: str) -> str:
     if len(rows) == 1:
         return format_interval(rows[0], statistic)
-    return "; ".join(f"{format_interval(row, statistic)} ({row['run_id']})" for row in rows) or ABSENT
+    return "; ".join(f"{format_interval(row, statistic)} ({row['run_id']})" for row in rows)
 
 
 def unrounded_table(groups: Sequence[RunGroup]) -> pd.DataFrame:
@@ -295,206 +291,11 @@ def unrounded_table(groups: Sequence[RunGroup]) -> pd.DataFrame:
     return pd.DataFrame(rows)
 
 
-# --- the table that a run prints at its end -------------------------------------------------------------------------
-
-
-def print_record(path: Path) -> None:
-    """Print the table of a record; in a sweep, only those of its warnings whose kind no run has shown.
-
-    Raises:
-        LosslessError: an output differs from AR's beyond rounding.
-    """
-    run = load_run(path)
-    summary = metrics.summarise(run) | {"params": ModelRan.of(run.header).params}
-    print(run_table(summary | {"warnings": new_warnings(summary["warnings"])}, metrics.summarise_domains(run)))
-    bugs = run.prompts.loc[run.prompts["lossless"] == "bug", "prompt_id"].tolist()
-    if bugs:
-        raise LosslessError(
-            f"not lossless on {', '.join(map(str, bugs))}: the output differs from AR's beyond rounding"
-        )
-
-
-def run_table(summary: Mapping[str, Any], domains: Sequence[Mapping[str, Any]] = ()) -> str:
-    """Return the results of a run as text of at most 100 columns.
-
-    Args:
-        summary: result of `metrics.summarise`, with `params` of the model.
-        domains: result of `metrics.summarise_domains`.
-    """
-    pairs = summary["n_pairs"] or "no"
-    head = (
-        f"{summary['method']} on {summary['task']}: {_model_with_size(summary)}, {summary['dtype']}, "
-        f"{summary['device']}; n = {summary['n_prompts']} prompts, {pairs} pairs with AR"
-    )
-    rows = [*_result_rows(summary), *_hf_rows(summary), *_time_rows(summary), ("record", summary["run_dir"])]
-    note = [f"({REHEARSAL})"] if summary["rehearsal"] else []
-    lines = [*textwrap.wrap(head, WIDTH), *note, "", _indented_table(pd.DataFrame(rows, columns=["", ""]))]
-    lines += ["", _by_domain(domains)] if domains else []
-    for warning in summary["warnings"]:
-        lines += ["", *textwrap.wrap(f"warning: {warning}", WIDTH, subsequent_indent="  ")]
-    lines += ["", "[low, high]: 95 % interval over prompts"]
-    return "\n".join(lines)
-
-
-def comparison_text(records: Sequence[Record]) -> str:
-    """Return the results of a sweep as text of about 100 columns: one table per task, the largest speedup first.
-
-    Runs that are not comparable (other prompts, tokens, model or machine) are in separate tables. Several runs of one
-    method are labelled with the settings that differ between them.
-    """
-    parts = []
-    settings = {str(record.path): (record.header.get("config") or {}).get("method") or {} for record in records}
-    for task, groups in group_by_task(records).items():
-        for group in groups:
-            ar = [row for row in group.rows if row["run_dir"] is None]
-            method_rows = [row for row in group.rows if row["run_dir"] is not None]
-            method_rows.sort(key=lambda row: -1.0 if row["speedup"] is None else row["speedup"], reverse=True)
-            names = _distinguishing_names(method_rows, settings)
-            rows = [
-                _main_columns(readable_row(row) | {"method": name})
-                for row, name in zip(method_rows, names, strict=True)
-            ]
-            rows += [_main_columns(readable_row(row)) for row in ar]
-            head = f"{task}: {group.title}"
-            unreliable = [name for row, name in zip(method_rows, names, strict=True) if metrics.contamination(row)]
-            note = f"timings unreliable, see the warnings: {'; '.join(unreliable)}" if unreliable else ""
-            warnings = textwrap.wrap(note, WIDTH, subsequent_indent="  ")
-            table = _indented_table(pd.DataFrame(rows), list(rows[0])[1:])
-            parts.append("\n".join([*textwrap.wrap(head, WIDTH), table, *warnings]))
-    return "\n\n".join([*parts, SIDE_BY_SIDE]) if parts else ""
-
-
-def _distinguishing_names(rows: Sequence[dict[str, Any]], settings: Mapping[str, Mapping[str, Any]]) -> list[str]:
-    """Return the method of each row, with the settings that differ between rows of this method.
-
-    Args:
-        settings: folder of a run -> settings of its method.
-    """
-    names = []
-    for row in rows:
-        row_settings, label = settings[str(row["run_dir"])], readable_row(row)["method"]
-        compared = [settings[str(peer["run_dir"])] for peer in rows if peer["method"] == row["method"]]
-        differing = [key for key, value in row_settings.items() if any(peer.get(key) != value for peer in compared)]
-        names.append(", ".join([label, *(f"{key}={row_settings[key]}" for key in differing if key != "name")]))
-    return names
-
-
-def _main_columns(row: Mapping[str, str]) -> dict[str, str]:
-    names = ("method", "M", "α", "tokens/s method", DECODE, END_TO_END, "overhead", "lossless")
-    return {
-        name.removesuffix(" method"): row[name].partition(" [")[0] if name in names[1:4] else row[name]
-        for name in names
-    }
-
-
-def _indented_table(frame: pd.DataFrame, right: Sequence[str] = ()) -> str:
-    return textwrap.indent(tables.terminal(frame, right, ruled=False), "  ")
-
-
-def _by_domain(domains: Sequence[Mapping[str, Any]]) -> str:
-    rows = [
-        (
-            row["domain"],
-            str(row["n_prompts"]),
-            format_number(row["M"]),
-            format_number(row["alpha"], 3),
-            format_interval(row, "speedup"),
-            format_interval(row, "speedup_e2e"),
-            format_score(row, "ar_score"),
-            format_score(row, "method_score"),
-        )
-        for row in domains
-    ]
-    columns = ["", "n", "M", "α", DECODE, END_TO_END, "score AR", "method"]
-    return _indented_table(pd.DataFrame(rows, columns=columns), ["n", "M", "α", "score AR", "method"])
-
-
-def _result_rows(s: Mapping[str, Any]) -> list[tuple[str, str]]:
-    estimated = format_number(s["tpt_estimated"], 1) if s["tpt_estimated_n"] else ABSENT
-    scores = f"{format_number(s['ar_score'], 3)} AR, {format_number(s['method_score'], 3)} method ({_scored_by(s)})"
-    return [
-        ("M, tokens per verification", format_interval(s, "M")),
-        ("α, accepted per drafted", format_interval(s, "alpha", 3)),
-        ("tokens/s AR", format_interval(s, "ar_tokens_per_s", 1)),
-        ("tokens/s method", format_interval(s, "method_tokens_per_s", 1)),
-        (DECODE, format_interval(s, "speedup", 2)),
-        (END_TO_END, format_interval(s, "speedup_e2e", 2)),
-        *(
-            []
-            if s["searched_share"] is None
-            else [("drafts with a searched layer set", format_percent(s["searched_share"]))]
-        ),
-        ("TPT predicted / estimated", f"{format_number(s['tpt_predicted'], 1)} / {estimated} tokens/s"),
-        ("score", ABSENT if s["method_score"] is None else scores),
-        *_score_rows(s),
-        (
-            "output compared with AR's",
-            f"ROUGE-2 {format_number(s['output_rouge2'], 3)}, same tokens {format_percent(s['output_exact'])}",
-        ),
-        ("lossless (outputs equal to AR's)", format_lossless(s)),
-        ("prompts truncated to fit", f"{s['clipped']} of {s['n_prompts']}"),
-    ]
-
-
-def _scored_by(s: Mapping[str, Any]) -> str:
-    """Return the metric, and the number of scored answers if some have no score."""
-    metric, answered = str(s["metric"]), s["n_scored"]
-    return metric if answered == s["n_answers"] else f"{metric}; {answered} of {s['n_answers']} answers have a score"
-
-
-def _hf_rows(s: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """Return the rows of the Hugging Face `generate` (HF) arm, with the ratios that papers report."""
-    if "speedup_hf" not in s:
-        return []
-    weights = s["hf_weight_bytes"]
-    return [
-        ("tokens/s HF generate", format_interval(s, "hf_tokens_per_s", 1)),
-        ("speedup over HF, decode", format_interval(s, "speedup_hf")),
-        ("speedup over HF, end to end", format_interval(s, "speedup_hf_e2e")),
-        ("speedup over HF, mean rates", format_interval(s, "speedup_hf_rates_e2e")),
-        ("speedup over HF, total times", format_interval(s, "speedup_hf_wall")),
-        ("AR over HF, end to end", format_interval(s, "ar_over_hf_e2e")),
-        ("HF's output compared with AR's", f"same tokens {format_percent(s['hf_output_exact'])}"),
-        (
-            "HF's copy of the weights",
-            ABSENT if weights is None else f"{weights / 1e6:,.0f} MB, in a separate process",
-        ),
-    ]
-
-
-def _score_rows(s: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """Return the rows of further scores of the whole run; the main score has a separate row."""
-    names = [name for name in s["scores"] if "/" not in name]
-    return [
-        (
-            f"score, {name}",
-            f"{format_number(s.get(f'ar_{name}'), 3)} AR, {format_number(s.get(f'method_{name}'), 3)} method",
-        )
-        for name in names
-    ]
-
-
-def _time_rows(s: Mapping[str, Any]) -> list[tuple[str, str]]:
-    shares = ", ".join(f"{label} {format_percent(s[f'{account}_share'])}" for account, label in ACCOUNT_LABELS.items())
-    rows = [("decode time", shares), ("method overhead", format_percent(s["overhead"]))]
-    if (s["prepare_ms"] or 0) >= NOTABLE_MS:
-        even = s["break_even_tokens"]
-        paid = "never paid back at this speed" if even is None else f"paid back after {even:,.0f} tokens"
-        if s["ar_tokens_per_s"] is None or s["method_tokens_per_s"] is None:
-            paid = f"paid back {ABSENT}"
-        rows.append(("offline preparation", f"{s['prepare_ms'] / 1000:.1f} s, {paid}"))
-    return rows
-
-
 VARIATION_NOTE = """Intervals of speeds are over prompts and run-to-run variation: in repeated timings of one trace, the
 speedup has a standard deviation of {}."""
 
 OVERVIEW = """Speedups of total times on the same prompts, paired with AR in the same run. Brackets: 95 % intervals over
 prompts. The table of each task has all other numbers."""
-
-SIDE_BY_SIDE = """speedup: over AR on the same prompts in the same run [95 % interval over prompts], decode only and
-end to end (with the prefill); overhead: method overhead, a share of the decode time; lossless:
-outputs equal to AR's."""
 
 LEGEND = """Brackets: 95 % intervals over n prompts. M: mean acceptance length, emitted tokens per verification. α:
 accepted over drafted tokens. tokens/s: decode only, all tokens over all time. speedup, decode: the method's tokens/s

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 import pandas as pd
@@ -17,7 +17,8 @@ from ssd_bench.papers.ours.cells import Record, Replication
 from ssd_bench.papers.ssd_bench.own import OWN
 from ssd_bench.predict import predictions
 from ssd_bench.records.files import write_atomic
-from ssd_bench.report import exhibits, figures, layout, page, runs, verdicts
+from ssd_bench.report import figures, layout, numbers, page, runs, verdicts
+from ssd_bench.report.exhibit import LEGEND, Exhibit, build_exhibits, completeness
 
 PAGE = "index.html"
 CONTENTS = {
@@ -80,13 +81,14 @@ def write_replication(
     Raises:
         ConfigError: `out` cannot be written.
     """
-    frames = exhibits.long_tables(replications)
+    frames = numbers.long_tables(replications)  # first: the processes that draw share the records that it reads
     try:
-        written = write_tables(replications, out / "tables", frames)
-        written += write_own_tables(replications, out / "tables")
         drawn = figures.draw_figures(replications, out / "figures")
+        exhibits = build_exhibits(frames, replications, drawn)
+        written = write_tables(exhibits, out / "tables")
+        written += write_own_tables(replications, out / "tables")
         written += [path for scales in drawn.values() for figure in scales for path in figure.paths]
-        print(page.completeness(replications, frames, drawn))
+        print(completeness(exhibits, replications))
         checks, predicted = audit.audit(), predictions.predictions(replications)
         judged = verdicts.merge_verdicts(verdicts.table(judge(replications)), recorded)
         written += write_texts(
@@ -97,7 +99,7 @@ def write_replication(
                 "predictions.md": predictions.document(predicted),
                 "predictions.csv": tables.csv(predicted),
                 "audit.md": audit.markdown_text(checks),
-                PAGE: page.render(replications, frames, drawn, predicted, checks, judged, folder_records),
+                PAGE: page.render(exhibits, replications, drawn, predicted, checks, judged, folder_records),
             },
         )
     except OSError as error:
@@ -105,26 +107,14 @@ def write_replication(
     return written
 
 
-def write_tables(
-    replications: Sequence[Replication], out: Path, frames: Mapping[tuple[str, str], pd.DataFrame]
-) -> list[Path]:
-    """Write every table, figure and passage with numbers as `out/PAPER_EXHIBIT.{md,tex,csv}`; return the paths.
-
-    Args:
-        frames: result of `exhibits.long_tables`.
-    """
+def write_tables(exhibits: Iterable[Exhibit], out: Path) -> list[Path]:
+    """Write every table, figure and passage with numbers as `out/PAPER_EXHIBIT.{md,tex,csv}`; return the paths."""
     out.mkdir(parents=True, exist_ok=True)
     written = []
-    for key, frame in frames.items():
-        name = exhibits.file_stem(*key)
-        written += write_texts(
-            out,
-            {
-                f"{name}.md": document(*key, frame, exhibits.scale_notes(*key, replications)),
-                f"{name}.tex": latex(*key, frame),
-                f"{name}.csv": tables.csv(frame),
-            },
-        )
+    for exhibit in exhibits:
+        if exhibit.has_numbers:
+            texts = {"md": document(exhibit), "tex": latex(exhibit), "csv": tables.csv(exhibit.frame)}
+            written += write_texts(out, {f"{exhibit.stem}.{kind}": text for kind, text in texts.items()})
     return written
 
 
@@ -140,25 +130,21 @@ def write_own_tables(replications: Sequence[Replication], out: Path) -> list[Pat
     return written
 
 
-def document(paper: str, exhibit: str, frame: pd.DataFrame, remarks: Sequence[str] = ()) -> str:
+def document(exhibit: Exhibit) -> str:
     """Return a table or figure as Markdown: scale, verdicts, commands, numbers, remarks, missing numbers, and runs."""
-    parts = [f"# {exhibits.title(paper, exhibit)}", f"**{exhibits.describe_results(frame)}**"]
-    parts += [*exhibits.verdict_sentences(frame), *exhibits.speedup_sentences(frame)]
-    parts += ["\n".join(f"    {command}" for command in exhibits.commands(paper, exhibit, frame))]
-    parts += [tables.markdown(layout.wide_table(frame)), exhibits.LEGEND]
-    parts += ["\n".join(f"- {line}" for line in [*remarks, *exhibits.missing_reasons(frame)])]
-    run_ids = exhibits.run_ids(frame)
+    parts = [f"# {exhibit.title}", f"**{exhibit.results}**", *exhibit.verdicts, *exhibit.baselines]
+    parts += ["\n".join(f"    {command}" for command in exhibit.commands(exhibit.number_scales))]
+    parts += [tables.markdown(layout.wide_table(exhibit.frame)), LEGEND]
+    parts += ["\n".join(f"- {line}" for line in exhibit.remarks)]
+    run_ids = numbers.run_ids(exhibit.frame)
     parts += [f"Runs: {', '.join(run_ids)}"] if run_ids else []
     return "\n\n".join(filter(None, parts)) + "\n"
 
 
-def latex(paper: str, exhibit: str, frame: pd.DataFrame) -> str:
+def latex(exhibit: Exhibit) -> str:
     """Return the numbers of a table or figure as a LaTeX table."""
-    title = f"{exhibits.title(paper, exhibit)}."
-    caption = " ".join([title, exhibits.describe_results(frame), *exhibits.speedup_sentences(frame), exhibits.LEGEND])
-    return tables.latex(
-        layout.wide_table(frame), caption, f"tab:{exhibits.file_stem(paper, exhibit).replace('_', '-')}"
-    )
+    caption = " ".join([f"{exhibit.title}.", exhibit.results, *exhibit.baselines, LEGEND])
+    return tables.latex(layout.wide_table(exhibit.frame), caption, f"tab:{exhibit.stem.replace('_', '-')}")
 
 
 def write_texts(out: Path, texts: Mapping[str, str]) -> list[Path]:

@@ -44,7 +44,7 @@ from ssd_bench.papers.runs.index import HELD, Outcome
 from ssd_bench.paths import local_path
 from ssd_bench.quoting import plain_value
 from ssd_bench.records.pack import unpacked_folder
-from ssd_bench.report.runs import comparison_text
+from ssd_bench.report.closing import comparison_text
 from ssd_bench.run_warnings import clear_notes, count_warnings, log_warnings
 from ssd_bench.sweep import dry
 from ssd_bench.sweep.forecast import REFERENCE, Forecast

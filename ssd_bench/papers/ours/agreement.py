@@ -182,7 +182,7 @@ def rank_orders(frame: pd.DataFrame) -> list[RankOrder]:
     cells, and pairs of rows with the same run are left out.
 
     Args:
-        frame: long table of `report.exhibits`.
+        frame: long table of `report.numbers`.
     """
     ranked_metrics = [name for name, metric in METRICS.items() if metric.ranked]
     ranked = frame[frame["metric"].isin(ranked_metrics) & frame["ours"].notna() & (frame["bound"] == "")]

@@ -1,4 +1,4 @@
-"""Long tables of a paper's table or figure: one row per number, with ours; and sentences on these tables."""
+"""Numbers of the papers with ours: long tables, one row per number; counts of and sentences on these tables."""
 
 from __future__ import annotations
 
@@ -8,23 +8,13 @@ from typing import Any
 
 import pandas as pd
 
-from ssd_bench.errors import ConfigError
-from ssd_bench.metrics.text import REHEARSAL
-from ssd_bench.papers.ours import agreement, ran, select
+from ssd_bench.papers.ours import agreement, ran
 from ssd_bench.papers.ours.cells import TOY_MODEL as TRAINED_HERE
 from ssd_bench.papers.ours.cells import Replication
 from ssd_bench.papers.ours.match import Matcher
-from ssd_bench.papers.ours.values import OVER_AR
-from ssd_bench.papers.printed.catalogue import folder_of, version_name
-from ssd_bench.papers.printed.reported import Number, exhibits, numbers
+from ssd_bench.papers.printed.reported import Number, numbers
 from ssd_bench.report.layout import EXCLUDED
 
-LEGEND = (
-    "Labels of rows: ours, our result with the model that ran, its size and 95 % intervals over prompts (for speeds "
-    "also over run-to-run variation, where it was measured); paper, the paper's result with the paper's model. "
-    "–: no result of ours. excluded: the run does not count, because no search ran or its trace duplicates another "
-    "run's. same run: the cell repeats the result of another row."
-)
 COLUMNS = {  # of the long table
     "id": "id of the reported number, unique in the whole report",
     "paper": "name in `ssd_bench/papers`",
@@ -61,30 +51,19 @@ COLUMNS = {  # of the long table
 }
 FLOATS = ("value", "ours", "low", "high", "difference", "relative", "decode", "decode_low", "decode_high", "estimate")
 TEXTS = ("id", "paper", "exhibit", "model", "task", "method", "setting", "bound", "metric", "unit", "printed")
+NO_NUMBERS = pd.DataFrame(columns=list(COLUMNS))
 
 
-def long_table(
-    replications: Replication | Sequence[Replication], exhibit: str | None = None, paper: str | None = None
-) -> pd.DataFrame:
+def long_table(replications: Sequence[Replication], paper: str, exhibit: str) -> pd.DataFrame:
     """Return every reported number of a table or figure with ours, one per row, in the order of the paper.
 
     Args:
         replications: runs to compare with; runs of other tables and figures count only for numbers of the text.
-        exhibit: name as in the reported numbers; None: the table or figure of the only replication.
-        paper: None: the paper of the replications.
 
     Returns:
         Columns `COLUMNS`.
-
-    Raises:
-        ConfigError: exhibit or paper is ambiguous.
     """
-    experiments = [replications] if isinstance(replications, Replication) else list(replications)
-    exhibits = {replication.experiment.exhibit for replication in experiments} if exhibit is None else {exhibit}
-    papers = {replication.experiment.paper for replication in experiments} if paper is None else {paper}
-    if len(exhibits) != 1 or len(papers) != 1:
-        raise ConfigError("exhibit", (sorted(papers), sorted(exhibits)), "one paper and one table or figure")
-    return _long(Matcher(experiments), papers.pop(), exhibits.pop())
+    return _long(Matcher(replications), paper, exhibit)
 
 
 def long_tables(replications: Sequence[Replication], only: str | None = None) -> dict[tuple[str, str], pd.DataFrame]:
@@ -152,9 +131,6 @@ def verdict_counts(frames: Iterable[pd.DataFrame]) -> pd.DataFrame:
     return totals.rename_axis(columns=None).reset_index()
 
 
-# --- sentences on a table or figure -----------------------------------------------------------------------------------
-
-
 def printed_verdict(word: str) -> str:
     """Return a verdict as printed: the stored word for an excluded result is `verdict.VOID`."""
     return EXCLUDED if word == agreement.VOID else word
@@ -164,66 +140,6 @@ def file_stem(paper: str, exhibit: str) -> str:
     """Return the stem of file names: `knn_ssd_table1`, also the name of the experiment, or `swift_text_5_2`."""
     numbered = re.sub(r"(Table|Figure) (?=\d)", r"\1", exhibit)
     return re.sub(r"[^a-z0-9]+", "_", f"{paper} {numbered}".lower()).strip("_")
-
-
-def title(paper: str, exhibit: str) -> str:
-    """Return paper, number and title of a table or figure."""
-    titles = exhibits(paper, exhibit)["title"]
-    return f"{version_name(paper)}, {exhibit}" + (f": {titles.iloc[0]}" if len(titles) else "")
-
-
-def commands(paper: str, exhibit: str, frame: pd.DataFrame) -> list[str]:
-    """Return the commands that start the runs of a table, at the scales of its runs, else at the papers' scale."""
-    sources = select.experiments().get((paper, exhibit), ())
-    if not sources:
-        tables = select.source_exhibits(paper, exhibit)
-        sources = tuple(experiment for table in tables for experiment in select.experiments().get((paper, table), ()))
-    scales = [scale for scale in dict.fromkeys(frame["scale"]) if scale] or ["paper"]
-    return [
-        f"python -m ssd_bench -m experiment={experiment.name} scale={scale}"
-        for experiment in sources
-        for scale in scales
-    ]
-
-
-def describe_results(frame: pd.DataFrame) -> str:
-    """Return a sentence on our numbers: models, scale, and whether they replicate the paper's values."""
-    compared = frame[frame["ours"].notna()]
-    if compared.empty:
-        return "No run of ours gives these numbers yet."
-    scales, models = (", ".join(dict.fromkeys(compared[name])) for name in ("scale", "model_ran"))
-    counted = [
-        f"{count_phrase(len(run_ids(compared)), 'run')} at scale {scales}",
-        count_phrase(len(distinct_results(compared)), "distinct result"),
-    ]
-    repeated = int((compared["repeats"] != "").sum())
-    defined = int((compared["verdict"] == agreement.BY_DEFINITION).sum())
-    counted += [count_phrase(repeated, "repeated result")] if repeated else []
-    counted += [f"{defined} equal to 1 by definition"] if defined else []
-    text = (
-        f"Our runs: {models}; results for {len(compared)} of the paper's {count_phrase(len(frame), 'number')} "
-        f"({', '.join(counted)})."
-    )
-    text += describe_shared_runs(str(frame["paper"].iloc[0]), str(frame["exhibit"].iloc[0]))
-    toys = int(compared["rehearsal"].sum())
-    if toys:
-        subject = "This is a" if toys == len(compared) else f"{toys} of these results come from a"
-        return f"{text} {subject} {REHEARSAL}."
-    replicated = (agreement.AGREES, agreement.DIFFERS, agreement.OTHER_HARDWARE, agreement.BY_DEFINITION)
-    if not compared["verdict"].isin(replicated).any():
-        return f"{text} They use another model or fewer prompts than the paper: not a replication of its values."
-    return text
-
-
-def describe_shared_runs(paper: str, exhibit: str) -> str:
-    """Return a sentence on other tables and figures whose runs give these numbers; "" if there are no others."""
-    sources = select.experiments().get((paper, exhibit))
-    if sources is None:
-        names = select.source_exhibits(paper, exhibit)
-        return f" The runs belong to {', '.join(names)}." if names else ""
-    foreign = [experiment for experiment in sources if (experiment.paper, experiment.exhibit) != (paper, exhibit)]
-    names = [f"{version_name(experiment.paper)}, {experiment.exhibit}" for experiment in foreign]
-    return f" The runs belong to {'; '.join(names)}." if names else ""
 
 
 def distinct_results(frame: pd.DataFrame) -> list[str]:
@@ -263,31 +179,6 @@ def order_sentences(frame: pd.DataFrame) -> list[str]:
             best = f"same best {item} in {n_same} of {len(groups_of_kind)} groups"
             lines.append(f"Pairs ranked as in the paper, {subject}: {text}; {best}.")
     return lines
-
-
-def speedup_sentences(frame: pd.DataFrame) -> list[str]:
-    """Return sentences on the baseline of speedups, for a paper that divides by Hugging Face `generate`."""
-    rows = frame[(frame["metric"] == "speedup") & frame["ours"].notna() & (frame["verdict"] != agreement.BY_DEFINITION)]
-    counting = None if rows.empty else folder_of(str(rows["paper"].iloc[0])).counts.get("speedup")
-    if counting is None or counting.baseline != "hf":
-        return []
-    over_ar = int((rows["reason"] != "").sum())
-    parts = [f"{over_ar} of our numbers: {OVER_AR}"] if over_ar else []
-    if over_ar < len(rows):
-        parts += [f"{len(rows) - over_ar} of our numbers: relative to Hugging Face generate, as in the paper"]
-    return [f"Speedup as the paper defines it: {counting.meaning}. {'; '.join(parts)}."]
-
-
-def scale_notes(paper: str, exhibit: str, replications: Iterable[Replication]) -> list[str]:
-    """Return the notes of the runs of a table or figure, e.g. on parts that the scale leaves out."""
-    names = {experiment.name for experiment in select.experiments().get((paper, exhibit), ())}
-    return [note for replication in replications if replication.experiment.name in names for note in replication.notes]
-
-
-def missing_reasons(frame: pd.DataFrame) -> list[str]:
-    """Return the reasons why numbers of the paper have no result of ours, with their counts."""
-    totals = frame.loc[frame["ours"].isna() & (frame["reason"] != ""), "reason"].value_counts(sort=False)
-    return [f"No result of ours for {count_phrase(count, 'number')}: {reason}" for reason, count in totals.items()]
 
 
 def run_ids(frame: pd.DataFrame) -> list[str]:

@@ -1,0 +1,213 @@
+"""Texts at the end of runs: the table of one run, and the comparison of the runs of a sweep."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from ssd_bench import metrics, tables
+from ssd_bench.errors import LosslessError
+from ssd_bench.metrics.text import (
+    ABSENT,
+    DECODE,
+    END_TO_END,
+    REHEARSAL,
+    format_interval,
+    format_lossless,
+    format_number,
+    format_percent,
+    format_score,
+)
+from ssd_bench.papers.ours.cells import Record
+from ssd_bench.papers.ours.ran import ModelRan
+from ssd_bench.records.reader import load_run
+from ssd_bench.report.runs import ACCOUNT_LABELS, group_by_task, model_with_size, readable_row
+from ssd_bench.run_warnings import new_warnings
+
+WIDTH = 100
+NOTABLE_MS = 1000
+"""Milliseconds; a shorter preparation (a cached profile, reading a layer set) gets no line."""
+
+
+def print_record(path: Path) -> None:
+    """Print the table of a record; in a sweep, only those of its warnings whose kind no run has shown.
+
+    Raises:
+        LosslessError: an output differs from AR's beyond rounding.
+    """
+    run = load_run(path)
+    summary = metrics.summarise(run) | {"params": ModelRan.of(run.header).params}
+    print(run_table(summary | {"warnings": new_warnings(summary["warnings"])}, metrics.summarise_domains(run)))
+    bugs = run.prompts.loc[run.prompts["lossless"] == "bug", "prompt_id"].tolist()
+    if bugs:
+        raise LosslessError(
+            f"not lossless on {', '.join(map(str, bugs))}: the output differs from AR's beyond rounding"
+        )
+
+
+def run_table(summary: Mapping[str, Any], domains: Sequence[Mapping[str, Any]] = ()) -> str:
+    """Return the results of a run as text of at most 100 columns.
+
+    Args:
+        summary: result of `metrics.summarise`, with `params` of the model.
+        domains: result of `metrics.summarise_domains`.
+    """
+    pairs = summary["n_pairs"] or "no"
+    head = (
+        f"{summary['method']} on {summary['task']}: {model_with_size(summary)}, {summary['dtype']}, "
+        f"{summary['device']}; n = {summary['n_prompts']} prompts, {pairs} pairs with AR"
+    )
+    rows = [*_result_rows(summary), *_hf_rows(summary), *_time_rows(summary), ("record", summary["run_dir"])]
+    note = [f"({REHEARSAL})"] if summary["rehearsal"] else []
+    lines = [*textwrap.wrap(head, WIDTH), *note, "", _indented_table(pd.DataFrame(rows, columns=["", ""]))]
+    lines += ["", _by_domain(domains)] if domains else []
+    for warning in summary["warnings"]:
+        lines += ["", *textwrap.wrap(f"warning: {warning}", WIDTH, subsequent_indent="  ")]
+    lines += ["", "[low, high]: 95 % interval over prompts"]
+    return "\n".join(lines)
+
+
+def comparison_text(records: Sequence[Record]) -> str:
+    """Return the results of a sweep as text of about 100 columns: one table per task, the largest speedup first.
+
+    Runs that are not comparable (other prompts, tokens, model or machine) are in separate tables. Several runs of one
+    method are labelled with the settings that differ between them.
+    """
+    parts = []
+    settings = {str(record.path): (record.header.get("config") or {}).get("method") or {} for record in records}
+    for task, groups in group_by_task(records).items():
+        for group in groups:
+            runs = sorted(group.runs, key=lambda row: -1.0 if row["speedup"] is None else row["speedup"], reverse=True)
+            names = _distinguishing_names(runs, settings)
+            texts = [readable_row(row) | {"method": name} for row, name in zip(runs, names, strict=True)]
+            rows = [_main_columns(text) for text in (*texts, *map(readable_row, group.baselines))]
+            unreliable = [name for row, name in zip(runs, names, strict=True) if metrics.contamination(row)]
+            note = f"timings unreliable, see the warnings: {'; '.join(unreliable)}" if unreliable else ""
+            warnings = textwrap.wrap(note, WIDTH, subsequent_indent="  ")
+            table = _indented_table(pd.DataFrame(rows), list(rows[0])[1:])
+            parts.append("\n".join([*textwrap.wrap(f"{task}: {group.title}", WIDTH), table, *warnings]))
+    return "\n\n".join([*parts, SIDE_BY_SIDE]) if parts else ""
+
+
+def _distinguishing_names(rows: Sequence[dict[str, Any]], settings: Mapping[str, Mapping[str, Any]]) -> list[str]:
+    """Return the method of each row, with the settings that differ between rows of this method.
+
+    Args:
+        settings: folder of a run -> settings of its method.
+    """
+    names = []
+    for row in rows:
+        row_settings, label = settings[str(row["run_dir"])], readable_row(row)["method"]
+        compared = [settings[str(peer["run_dir"])] for peer in rows if peer["method"] == row["method"]]
+        differing = [key for key, value in row_settings.items() if any(peer.get(key) != value for peer in compared)]
+        names.append(", ".join([label, *(f"{key}={row_settings[key]}" for key in differing if key != "name")]))
+    return names
+
+
+def _main_columns(row: Mapping[str, str]) -> dict[str, str]:
+    names = ("method", "M", "α", "tokens/s method", DECODE, END_TO_END, "overhead", "lossless")
+    return {
+        name.removesuffix(" method"): row[name].partition(" [")[0] if name in names[1:4] else row[name]
+        for name in names
+    }
+
+
+def _indented_table(frame: pd.DataFrame, right: Sequence[str] = ()) -> str:
+    return textwrap.indent(tables.terminal(frame, right, ruled=False), "  ")
+
+
+def _by_domain(domains: Sequence[Mapping[str, Any]]) -> str:
+    rows = [
+        (
+            row["domain"],
+            str(row["n_prompts"]),
+            format_number(row["M"]),
+            format_number(row["alpha"], 3),
+            format_interval(row, "speedup"),
+            format_interval(row, "speedup_e2e"),
+            format_score(row, "ar_score"),
+            format_score(row, "method_score"),
+        )
+        for row in domains
+    ]
+    columns = ["", "n", "M", "α", DECODE, END_TO_END, "score AR", "method"]
+    return _indented_table(pd.DataFrame(rows, columns=columns), ["n", "M", "α", "score AR", "method"])
+
+
+def _result_rows(s: Mapping[str, Any]) -> list[tuple[str, str]]:
+    searched, estimated = s["searched_share"], format_number(s["tpt_estimated"], 1) if s["tpt_estimated_n"] else ABSENT
+    scores = f"{format_number(s['ar_score'], 3)} AR, {format_number(s['method_score'], 3)} method ({_scored_by(s)})"
+    return [
+        ("M, tokens per verification", format_interval(s, "M")),
+        ("α, accepted per drafted", format_interval(s, "alpha", 3)),
+        ("tokens/s AR", format_interval(s, "ar_tokens_per_s", 1)),
+        ("tokens/s method", format_interval(s, "method_tokens_per_s", 1)),
+        (DECODE, format_interval(s, "speedup", 2)),
+        (END_TO_END, format_interval(s, "speedup_e2e", 2)),
+        *([] if searched is None else [("drafts with a searched layer set", format_percent(searched))]),
+        ("TPT predicted / estimated", f"{format_number(s['tpt_predicted'], 1)} / {estimated} tokens/s"),
+        ("score", ABSENT if s["method_score"] is None else scores),
+        *_score_rows(s),
+        (
+            "output compared with AR's",
+            f"ROUGE-2 {format_number(s['output_rouge2'], 3)}, same tokens {format_percent(s['output_exact'])}",
+        ),
+        ("lossless (outputs equal to AR's)", format_lossless(s)),
+        ("prompts truncated to fit", f"{s['clipped']} of {s['n_prompts']}"),
+    ]
+
+
+def _scored_by(s: Mapping[str, Any]) -> str:
+    """Return the metric, and the number of scored answers if some have no score."""
+    metric, answered = str(s["metric"]), s["n_scored"]
+    return metric if answered == s["n_answers"] else f"{metric}; {answered} of {s['n_answers']} answers have a score"
+
+
+def _hf_rows(s: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """Return the rows of the Hugging Face `generate` (HF) arm, with the ratios that papers report."""
+    if "speedup_hf" not in s:
+        return []
+    weights = s["hf_weight_bytes"]
+    return [
+        ("tokens/s HF generate", format_interval(s, "hf_tokens_per_s", 1)),
+        ("speedup over HF, decode", format_interval(s, "speedup_hf")),
+        ("speedup over HF, end to end", format_interval(s, "speedup_hf_e2e")),
+        ("speedup over HF, mean rates", format_interval(s, "speedup_hf_rates_e2e")),
+        ("speedup over HF, total times", format_interval(s, "speedup_hf_wall")),
+        ("AR over HF, end to end", format_interval(s, "ar_over_hf_e2e")),
+        ("HF's output compared with AR's", f"same tokens {format_percent(s['hf_output_exact'])}"),
+        (
+            "HF's copy of the weights",
+            ABSENT if weights is None else f"{weights / 1e6:,.0f} MB, in a separate process",
+        ),
+    ]
+
+
+def _score_rows(s: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """Return the rows of further scores of the whole run; the main score has a separate row."""
+    pairs = {name: (s.get(f"ar_{name}"), s.get(f"method_{name}")) for name in s["scores"] if "/" not in name}
+    return [
+        (f"score, {name}", f"{format_number(ar, 3)} AR, {format_number(method, 3)} method")
+        for name, (ar, method) in pairs.items()
+    ]
+
+
+def _time_rows(s: Mapping[str, Any]) -> list[tuple[str, str]]:
+    shares = ", ".join(f"{label} {format_percent(s[f'{account}_share'])}" for account, label in ACCOUNT_LABELS.items())
+    rows = [("decode time", shares), ("method overhead", format_percent(s["overhead"]))]
+    if (s["prepare_ms"] or 0) >= NOTABLE_MS:
+        even = s["break_even_tokens"]
+        paid = "never paid back at this speed" if even is None else f"paid back after {even:,.0f} tokens"
+        if s["ar_tokens_per_s"] is None or s["method_tokens_per_s"] is None:
+            paid = f"paid back {ABSENT}"
+        rows.append(("offline preparation", f"{s['prepare_ms'] / 1000:.1f} s, {paid}"))
+    return rows
+
+
+SIDE_BY_SIDE = """speedup: over AR on the same prompts in the same run [95 % interval over prompts], decode only and
+end to end (with the prefill); overhead: method overhead, a share of the decode time; lossless:
+outputs equal to AR's."""
