@@ -27,6 +27,7 @@ from ssd_bench.papers.ours.cells import replications
 from ssd_bench.papers.printed import reported
 from ssd_bench.papers.printed.catalogue import paper_versions
 from ssd_bench.predict import predictions
+from ssd_bench.records.pack import unpacked_folder
 from ssd_bench.report import exhibits, figures, page, verdicts, write
 from ssd_bench.report.figures import figure
 from tests.exhibit_runs import indexed, make, make_all
@@ -321,7 +322,7 @@ def test_texts_are_escaped_once(text: str) -> None:
 
 def test_the_committed_page_is_that_of_the_committed_records() -> None:
     """Every number and verdict word for word; its figures are there, and no others (`make page`)."""
-    made = replications(REFERENCE)
+    made = replications(unpacked_folder(REFERENCE))
     judged = verdicts.merge_verdicts(verdicts.table(judge(made)), verdicts.read_verdicts(REFERENCE))
     fresh = page.render(made, exhibits.long_tables(made), {}, predictions.predictions(made), audit.audit(), judged)
     committed = (COMMITTED / "index.html").read_text(encoding="utf-8")

@@ -23,6 +23,7 @@ from ssd_bench.papers.claims.judge import CANNOT_SAY, FAILS, HOLDS, NOT_RUN, VER
 from ssd_bench.papers.claims.statistics import _DEFINITIONS, StatisticSample, take_sample
 from ssd_bench.papers.ours.cells import REPEATED_TIMINGS, Replication, replications
 from ssd_bench.predict import predictions
+from ssd_bench.records.pack import unpacked_folder
 from ssd_bench.report import exhibits, page, verdicts
 from ssd_bench.report.answers import advice, cards, comparison, describe_records
 from tests import synthetic
@@ -32,6 +33,11 @@ from tests.test_evidence import make, searched
 REFERENCE = Path(__file__).parents[1] / "runs" / "reference" / "mini"
 TABLE = "swift_table8"
 """SWIFT's ablation: `search_beats_uniform` compares two of its cells, 1.05 times is asked."""
+
+
+def recorded() -> list[Replication]:
+    """The experiments of the repository's records."""
+    return replications(unpacked_folder(REFERENCE))
 
 
 def named(name: str) -> Claim:
@@ -54,7 +60,7 @@ def verdict_of(folder: Path, own: str, uniform: str) -> Judgement:
 
 @pytest.fixture(scope="module")
 def found() -> list[Judgement]:
-    return judge.judge(replications(REFERENCE))
+    return judge.judge(recorded())
 
 
 def test_every_claim_has_a_verdict_with_its_evidence(found: list[Judgement]) -> None:
@@ -290,7 +296,7 @@ def test_the_measured_floor_stands_in_a_speeds_interval(tmp_path: Path) -> None:
 
 def test_the_interval_of_a_ratio_of_two_methods_covers_on_recorded_prompts() -> None:
     """Of the four methods' 60 prompts in the repository: samples of 20 hold the ratio over all 60."""
-    made = next(one for one in replications(REFERENCE) if one.experiment.name == "ssd_bench_population")
+    made = next(one for one in recorded() if one.experiment.name == "ssd_bench_population")
     by_method = {cell["method"]: take_sample([cell], "speedup", {}) for cell in made.recorded_cells()}
     a, b = (by_method[name] for name in ("adaptive", "KnapSpec"))
     assert isinstance(a, StatisticSample) and isinstance(b, StatisticSample) and set(a.prompts) == set(b.prompts)
@@ -311,7 +317,7 @@ def test_the_interval_of_a_ratio_of_two_methods_covers_on_recorded_prompts() -> 
 
 
 def test_the_first_screen_says_what_to_use_and_what_the_records_are() -> None:
-    made = replications(REFERENCE)
+    made = recorded()
     compared = comparison(made)
     assert compared is not None
     lines = list(advice(compared))
