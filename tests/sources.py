@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from ssd_bench.contract.task import DataSource, DataSpec
-from ssd_bench.data import usable
+from ssd_bench.data.rows import usable
 
 
 def used(source: DataSource, spec: DataSpec) -> list[dict[str, Any]]:

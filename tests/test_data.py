@@ -17,7 +17,8 @@ from hydra.utils import instantiate
 from omegaconf import OmegaConf
 
 from ssd_bench.contract.task import DataSpec
-from ssd_bench.data import HubSource, LocalSource, SampleSource, checked_row
+from ssd_bench.data import HubSource, LocalSource, SampleSource
+from ssd_bench.data.rows import examine_row
 from ssd_bench.errors import ConfigError
 from tests.runs import ROOT, python
 from tests.sources import used
@@ -111,9 +112,9 @@ def test_an_integer_and_its_text_are_the_same_id(tmp_path: Path) -> None:
 
 def test_a_checked_row_has_only_what_was_asked_for() -> None:
     row = {"a": "x", "b": ["y", "z"], "c": None, "d": 1}
-    assert checked_row(row, ("a", "b"), "here", ("c",), ("b",)) == {"a": "x", "b": ["y", "z"], "c": ""}
-    with pytest.raises(ConfigError, match=r"here d=1 .*non-empty string"):
-        checked_row(row, ("d",), "here")
+    assert examine_row(row, ("a", "b"), "here", ("c",), ("b",)) == ({"a": "x", "b": ["y", "z"], "c": ""}, [])
+    checked, (fault,) = examine_row(row, ("d",), "here")
+    assert not checked and re.match(r"here d=1 .*non-empty string", str(fault))
 
 
 def test_a_long_value_is_not_repeated_whole(tmp_path: Path) -> None:

@@ -12,7 +12,8 @@ import numpy
 import pytest
 
 from ssd_bench.contract.task import DataSpec
-from ssd_bench.data import HubSource, LocalSource, UnusableRow
+from ssd_bench.data import HubSource, LocalSource
+from ssd_bench.data.rows import UnusableRow
 from ssd_bench.errors import ConfigError
 from tasks.selection import shuffled
 from tests.runs import executed, local_model, planned

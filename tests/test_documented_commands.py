@@ -64,6 +64,7 @@ NOT_RUN = {
     "python -c *released*": "reads files of others; tests/test_exhibit_figures.py draws such",
     "python -m pytest tests/test_code_answers.py": "it is among these tests",
     "python -m tests.compare_scorers *": "minutes, and data of others; tests/test_code_answers.py compares a part",
+    "python -m tests.interval_coverage": "a minute; tests/test_interval_coverage.py draws a part",
     "python -m ssd_bench method=successors *": "tests/test_methods_readme.py runs it",
     "python -m ssd_bench data fetch *": "needs a network; tests/test_data_tool.py fetches from folders",
     "python -m ssd_bench miniature evaluate": "minutes; tests/test_miniature.py asks some of its questions",
@@ -96,7 +97,7 @@ FILLED = {
 }
 """What a command leaves open, or takes long -> what a user would write; {0} is the folder of `workplace`."""
 NAMES = ("to=FILE", "out=FILE.zip", "out=DIR")  # as good as any other
-SHORTER = {"coverage": "draws=10", "frontier": "beam=1"}
+SHORTER = {"frontier": "beam=1"}
 ROOMS = {"advise": "headers", "claims": "judged", "frontier": "alone"}
 """Command -> where it finds its runs, if not in `runs` of `workplace`."""
 SAYS = {
@@ -104,7 +105,6 @@ SAYS = {
     "advise": "Not known to this estimate:",
     "audit": "comparisons:",
     "claims": "claims:",
-    "coverage": "jackknife t on the logarithm",
     "data": "gsm8k|0 problems",
     "explain": "largest loss:",
     "export": "answers of arm method|to draft with it",

@@ -19,6 +19,7 @@ from ssd_bench.commands import report as report_command
 from ssd_bench.papers.ours import agreement
 from ssd_bench.papers.ours.cells import Replication, replications
 from ssd_bench.papers.printed import reported
+from ssd_bench.records.pack import unpacked_folder
 from ssd_bench.report import figures, numbers, verdicts, write
 from ssd_bench.report.exhibit import Exhibit
 from ssd_bench.report.notebook import Comparison, Paper
@@ -317,4 +318,4 @@ def test_the_committed_records_are_counted_once(reference: list[Replication]) ->
 
 @pytest.fixture(scope="module")
 def reference() -> list[Replication]:
-    return replications(REFERENCE)
+    return replications(unpacked_folder(REFERENCE))

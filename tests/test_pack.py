@@ -6,6 +6,7 @@ import errno
 import json
 import os
 import random
+import re
 import shutil
 import signal
 import time
@@ -18,12 +19,15 @@ from typing import Any
 
 import pytest
 
+import ssd_bench
+from ssd_bench.cli import dispatch
 from ssd_bench.commands.pack import main
 from ssd_bench.errors import ConfigError
 from ssd_bench.records import pack as module
-from ssd_bench.records.pack import STAMP, pack, unpacked_folder
+from ssd_bench.records.pack import STAMP, pack, records_folder, unpacked_folder
 from ssd_bench.records.reader import find_runs
 
+PACKAGE = Path(ssd_bench.__file__).parent
 OTHERS = (
     "replication/x_table1.mini.json",
     ".outcomes/0a1b.json",
@@ -109,6 +113,24 @@ def test_what_was_packed_is_read(asked: str, source: Path, mini: Path) -> None:
     assert folder == mini.parent / asked.removesuffix(".zip")
     assert files(mini) == expected and len(find_runs(folder)) == (1 if asked == "mini/run-1" else 3)
     assert_alone(mini)
+
+
+@pytest.mark.parametrize("asked", ["mini", "mini.zip", "mini/run-1"])
+def test_an_option_names_a_folder_or_its_pack(asked: str, mini: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(mini.parent)
+    assert records_folder("run", asked) == mini.parent / asked.removesuffix(".zip")
+    assert (mini / "run-1/run.json").is_file()
+
+
+def test_a_command_reads_a_pack(mini: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert dispatch(["status", f"runs_dir={mini}"]) == 0
+    assert capsys.readouterr().out.startswith("3 done")
+
+
+def test_no_command_takes_records_as_a_plain_path() -> None:
+    """Readers see folders only: whoever reads an option for records unpacks them."""
+    files = [file for folder in ("commands", "predict", "exchange") for file in (PACKAGE / folder).glob("*.py")]
+    assert not [file.name for file in files if re.search(r'local_path\("(run|runs_dir|path)"', file.read_text("utf-8"))]
 
 
 def test_a_relative_path_stays_relative(mini: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -27,6 +27,7 @@ from ssd_bench.papers.ours.cells import replications
 from ssd_bench.papers.printed import reported
 from ssd_bench.papers.printed.catalogue import paper_versions
 from ssd_bench.predict import predictions
+from ssd_bench.records.pack import unpacked_folder
 from ssd_bench.report import figures, numbers, page, verdicts, write
 from ssd_bench.report.exhibit import build_exhibits
 from ssd_bench.report.figures import figure
@@ -323,7 +324,7 @@ def test_texts_are_escaped_once(text: str) -> None:
 
 def test_the_committed_page_is_that_of_the_committed_records() -> None:
     """Every number and verdict word for word; its figures are there, and no others (`make page`)."""
-    made = replications(REFERENCE)
+    made = replications(unpacked_folder(REFERENCE))
     judged = verdicts.merge_verdicts(verdicts.table(judge(made)), verdicts.read_verdicts(REFERENCE))
     shown = build_exhibits(numbers.long_tables(made), made)
     fresh = page.render(shown, made, {}, predictions.predictions(made), audit.audit(), judged)

@@ -28,7 +28,6 @@ TOOLS = (
     "claims runs_dir=",
     "pack out=x.zip runs_dir=",
     "pack runs_dir=runs out=",
-    "coverage runs_dir=",
     "frontier model=a task=b runs_dir=",
     "advise hardware=sim_h100 model=llama3_8b runs_dir=",
     "advise hardware=sim_h100 model=",

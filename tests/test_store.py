@@ -226,8 +226,8 @@ def test_the_digests_of_other_code_do_not_count(
 
 
 def test_all_code_that_makes_digests_is_counted() -> None:
-    """But for what unpacks records, and how a fault is named."""
-    taken, modules, others = set[str](), imports(), {"ssd_bench.errors", "ssd_bench.records.pack"}
+    """But for how a fault is named."""
+    taken, modules, others = set[str](), imports(), {"ssd_bench.errors"}
     asked = ["ssd_bench.metrics", *(name for name in modules if name.startswith("ssd_bench.metrics."))]
     while asked:
         name = asked.pop()

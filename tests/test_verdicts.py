@@ -25,6 +25,7 @@ from ssd_bench.papers.claims.judge import CANNOT_SAY, FAILS, HOLDS, NOT_RUN, VER
 from ssd_bench.papers.claims.statistics import _DEFINITIONS, StatisticSample, take_sample
 from ssd_bench.papers.ours.cells import REPEATED_TIMINGS, Replication, replications
 from ssd_bench.predict import predictions
+from ssd_bench.records.pack import unpacked_folder
 from ssd_bench.report import numbers, page, verdicts
 from ssd_bench.report.answers import advice, cards, comparison, describe_records
 from ssd_bench.report.exhibit import build_exhibits
@@ -57,7 +58,8 @@ def verdict_of(folder: Path, own: str, uniform: str) -> Judgement:
 
 @pytest.fixture(scope="module")
 def recorded() -> list[Replication]:
-    return replications(REFERENCE)
+    """The experiments of the repository's records."""
+    return replications(unpacked_folder(REFERENCE))
 
 
 @pytest.fixture(scope="module")
@@ -297,9 +299,9 @@ def test_the_measured_floor_stands_in_a_speeds_interval(tmp_path: Path) -> None:
     assert None not in (found.low, without.low) and found.low < without.low and found.high > without.high  # type: ignore[operator]
 
 
-def test_the_interval_of_a_ratio_of_two_methods_covers_on_recorded_prompts() -> None:
+def test_the_interval_of_a_ratio_of_two_methods_covers_on_recorded_prompts(recorded: list[Replication]) -> None:
     """Of the four methods' 60 prompts in the repository: samples of 20 hold the ratio over all 60."""
-    made = next(one for one in replications(REFERENCE) if one.experiment.name == "ssd_bench_population")
+    made = next(one for one in recorded if one.experiment.name == "ssd_bench_population")
     by_method = {cell["method"]: take_sample([cell], "speedup", {}) for cell in made.recorded_cells()}
     a, b = (by_method[name] for name in ("adaptive", "KnapSpec"))
     assert isinstance(a, StatisticSample) and isinstance(b, StatisticSample) and set(a.prompts) == set(b.prompts)
@@ -319,8 +321,8 @@ def test_the_interval_of_a_ratio_of_two_methods_covers_on_recorded_prompts() -> 
 # --- which method -----------------------------------------------------------------------------------------------------
 
 
-def test_the_first_screen_says_what_to_use_and_what_the_records_are() -> None:
-    made = replications(REFERENCE)
+def test_the_first_screen_says_what_to_use_and_what_the_records_are(recorded: list[Replication]) -> None:
+    made = recorded
     compared = comparison(made)
     assert compared is not None
     lines = list(advice(compared))

@@ -26,6 +26,7 @@ from ssd_bench.exchange.answers import AcceptanceCounts, read_answers, record_ac
 from ssd_bench.metrics.intervals import divide
 from ssd_bench.metrics.text import ABSENT, format_number
 from ssd_bench.paths import local_path
+from ssd_bench.records.pack import records_folder
 from ssd_bench.records.reader import load_run
 
 
@@ -59,7 +60,7 @@ def _compare(arguments: Sequence[str]) -> None:
         raise ConfigError("file", "", "a file of answers, one JSON object a line")
     sides = {values["file"]: read_answers(local_path("file", values["file"]))}
     if "run" in values:
-        run = load_run(local_path("run", values["run"]))
+        run = load_run(records_folder("run", values["run"]))
         sides[str(run.header.get("run_id"))] = record_acceptance(run)
     print(acceptance_table(sides))
 

@@ -19,6 +19,7 @@ from ssd_bench.papers.claims.judge import NOT_RUN, judge
 from ssd_bench.papers.ours.cells import prepare_records, replications
 from ssd_bench.paths import local_path
 from ssd_bench.records.files import write_atomic
+from ssd_bench.records.pack import records_folder
 from ssd_bench.report.verdicts import table, terminal_text
 
 OPTIONS = ("runs_dir", "scale", "out")
@@ -31,7 +32,7 @@ def main(arguments: Sequence[str]) -> int:
 
 def _claims(arguments: Sequence[str]) -> None:
     values = options(arguments, OPTIONS)
-    experiments = replications(local_path("runs_dir", values.get("runs_dir", "runs")))
+    experiments = replications(records_folder("runs_dir", values.get("runs_dir", "runs")))
     scales = {replication.scale for replication in experiments}
     if (scale := values.get("scale")) is not None:
         if scale not in scales:

@@ -19,7 +19,7 @@ from ssd_bench.console import run_tool
 from ssd_bench.errors import ConfigError
 from ssd_bench.metrics.intervals import divide
 from ssd_bench.metrics.text import ABSENT, format_number, format_percent
-from ssd_bench.paths import local_path
+from ssd_bench.records.pack import records_folder
 from ssd_bench.records.reader import Run, load_run
 from ssd_bench.records.schema import ANSWER
 
@@ -251,5 +251,5 @@ def main(arguments: Sequence[str]) -> int:
 def _print(arguments: Sequence[str]) -> None:
     if len(arguments) != 1 or not arguments[0].startswith("run=") or arguments[0] == "run=":
         raise ConfigError("option", " ".join(arguments), "exactly run=RUN_DIR, the folder of a run's record")
-    run = load_run(local_path("run", arguments[0].removeprefix("run=")))
+    run = load_run(records_folder("run", arguments[0].removeprefix("run=")))
     print(render(run, explain(run)))

@@ -25,6 +25,7 @@ from ssd_bench.errors import ConfigError
 from ssd_bench.exchange import answers, layers
 from ssd_bench.paths import display_path, local_path
 from ssd_bench.records.files import write_atomic
+from ssd_bench.records.pack import records_folder
 from ssd_bench.records.reader import Run, load_run
 
 SETS = {"layer_set": layers.set_with_origin, "layer_list": layers.released_entry}
@@ -47,7 +48,7 @@ def _export(arguments: Sequence[str]) -> None:
         expected = "a form of layer sets" if unused == "set" else "form=vllm"
         raise ConfigError(unused, values[unused], f"{expected} with this option; form={form} does not use it")
     to = _writable_path(local_path("to", values["to"]), force == "true")
-    run = load_run(local_path("run", values["run"]))
+    run = load_run(records_folder("run", values["run"]))
     text, summary = _vllm(run, values.get("arm", "method")) if form == "vllm" else _set(run, form, values.get("set"))
     try:
         write_atomic(to, text.encode())

@@ -35,8 +35,8 @@ from ssd_bench.data.prompting import encode_turn
 from ssd_bench.engine.engine import Engine
 from ssd_bench.errors import ConfigError
 from ssd_bench.model.decoder import Pass
-from ssd_bench.paths import local_path
 from ssd_bench.records.files import read_header
+from ssd_bench.records.pack import records_folder
 from ssd_bench.records.reader import Run, find_runs, load_run
 from ssd_bench.run.plan import Plan, plan
 from ssd_bench.run.run import load_engine
@@ -294,7 +294,7 @@ def _main(arguments: Sequence[str]) -> None:
         if name not in values:
             raise ConfigError(name, None, f"{name}=NAME, as in the records")
     width = count("beam", values.get("beam", "4"))
-    runs_dir = local_path("runs_dir", values.get("runs_dir", "runs"))
+    runs_dir = records_folder("runs_dir", values.get("runs_dir", "runs"))
     plane = frontier(find_comparable_runs(runs_dir, values["model"], values["task"]), width)
     print(render(plane))
     print(write(runs_dir, plane))

@@ -10,14 +10,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
-from typing import Any
 
 import yaml
 
-from ssd_bench.compose.help import UNTARGETED, Declared, declared_settings
+from ssd_bench.compose.help import UNTARGETED, options_of
 from ssd_bench.conf import CONF
 from ssd_bench.console import options, run_tool
-from ssd_bench.settings import describe_type
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -43,26 +41,15 @@ def all_options() -> Iterator[tuple[str, str, str, str]]:
     for name, default, doc in re.findall(r"^(\w+): (\S+) # (.+)$", top, re.MULTILINE):
         yield f"`{name}`", "a run", f"default: {default}", doc
     for group, target in UNTARGETED.items():
-        for setting in declared_settings(target):
-            yield _row(f"{group}.{setting.name}", "a run", setting)
+        for option in options_of(group, {}, target):
+            yield f"`{option.path}`", "a run", option.allowed, option.doc
     for group in ("method", "task"):
         choices_of_option: dict[tuple[str, str, str], list[str]] = {}
         for path in sorted((CONF / group).glob("*.yaml")):
-            for option, _, may_be, doc in _choice_options(group, yaml.safe_load(path.read_text(encoding="utf-8"))):
-                choices_of_option.setdefault((option, may_be, doc), []).append(f"`{path.stem}`")
-        for (option, may_be, doc), choices in sorted(choices_of_option.items()):
-            yield option, ", ".join(choices), may_be, doc
-
-
-def _choice_options(place: str, values: Any) -> Iterator[tuple[str, str, str, str]]:
-    """Yield the options of a choice with a `_target_`; one without it refines another and has the same options."""
-    for setting in declared_settings(values["_target_"]) if "_target_" in values else ():
-        inner = values.get(setting.name)
-        if isinstance(inner, dict) and "_target_" in inner:
-            yield from _choice_options(f"{place}.{setting.name}", inner)
-        else:
-            yield _row(f"{place}.{setting.name}", "", setting)
-
-
-def _row(option: str, of: str, setting: Declared) -> tuple[str, str, str, str]:
-    return f"`{option}`", of, describe_type(setting.kind), " ".join(setting.doc.split())
+            values = yaml.safe_load(path.read_text(encoding="utf-8"))
+            # a choice without a class refines another and has the same options
+            for option in options_of(group, values) if "_target_" in values else ():
+                key = f"`{option.path}`", option.allowed, option.doc
+                choices_of_option.setdefault(key, []).append(f"`{path.stem}`")
+        for (name, allowed, doc), choices in sorted(choices_of_option.items()):
+            yield name, ", ".join(choices), allowed, doc

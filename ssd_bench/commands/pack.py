@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from ssd_bench.console import options, run_tool
 from ssd_bench.errors import ConfigError
 from ssd_bench.paths import local_path
-from ssd_bench.records.pack import SUFFIX, pack
+from ssd_bench.records.pack import SUFFIX, pack, records_folder
 
 OPTIONS = ("runs_dir", "out")
 
@@ -28,7 +28,7 @@ def _main(arguments: Sequence[str]) -> None:
         if name not in values:
             raise ConfigError(name, None, f"runs_dir=DIR out=FILE{SUFFIX}")
     out = local_path("out", values["out"])
-    runs = pack(local_path("runs_dir", values["runs_dir"]), out)
+    runs = pack(records_folder("runs_dir", values["runs_dir"]), out)
     with zipfile.ZipFile(out) as archive:
         files = len(archive.namelist())
     print(f"{out}: {runs} runs, {files} files, {out.stat().st_size / 1e6:.1f} MB")

@@ -25,9 +25,9 @@ from ssd_bench.console import count, options, run_tool
 from ssd_bench.cost.roofline import simulated_names
 from ssd_bench.errors import ConfigError
 from ssd_bench.metrics.text import REHEARSAL, format_number, format_percent
-from ssd_bench.paths import local_path
 from ssd_bench.predict import validation
 from ssd_bench.predict.replay import predict
+from ssd_bench.records.pack import records_folder
 from ssd_bench.records.reader import find_runs, load_run
 
 OPTIONS, VALIDATE_OPTIONS = ("run", "hardware", "model", "devices"), ("runs_dir",)
@@ -40,14 +40,14 @@ def main(arguments: Sequence[str]) -> int:
 
 def _replay(arguments: Sequence[str]) -> None:
     if arguments[:1] == ["validate"]:
-        _validate(local_path("runs_dir", options(arguments[1:], VALIDATE_OPTIONS).get("runs_dir", "runs")))
+        _validate(records_folder("runs_dir", options(arguments[1:], VALIDATE_OPTIONS).get("runs_dir", "runs")))
         return
     values = options(arguments, OPTIONS)
     for name in ("run", "hardware"):
         if name not in values:
             raise ConfigError(name, None, "run=RUN_DIR and hardware=sim_<gpu>, or `validate`")
     devices = count("devices", values["devices"]) if "devices" in values else None
-    run = load_run(local_path("run", values["run"]))
+    run = load_run(records_folder("run", values["run"]))
     machines = simulated_names() if values["hardware"] == "all" else values["hardware"].split(",")
     model = values.get("model")
     print(predictions_text([predict(run, machine, model, devices) for machine in machines]))

@@ -18,6 +18,7 @@ from collections.abc import Sequence
 from ssd_bench.console import options, run_tool
 from ssd_bench.papers.ours.cells import prepare_records, records, replications
 from ssd_bench.paths import local_path
+from ssd_bench.records.pack import records_folder
 from ssd_bench.report import runs, verdicts
 from ssd_bench.report.write import index, readable_records, write, write_replication, write_texts
 
@@ -31,7 +32,7 @@ def main(arguments: Sequence[str]) -> int:
 
 def _report(arguments: Sequence[str]) -> None:
     values = options(arguments, OPTIONS)
-    runs_dir = local_path("runs_dir", values.get("runs_dir", "runs"))
+    runs_dir = records_folder("runs_dir", values.get("runs_dir", "runs"))
     all_records = records(runs_dir)
     prepare_records(all_records)
     readable = readable_records(all_records, runs_dir)

@@ -11,7 +11,7 @@ from pathlib import Path
 from ssd_bench.console import run_tool
 from ssd_bench.errors import ConfigError
 from ssd_bench.paths import local_path
-from ssd_bench.records import pack
+from ssd_bench.records.pack import unpacked_folder
 from ssd_bench.records.search_store import search_names, searches_table
 
 DEFAULT = Path("runs", "searches")
@@ -25,7 +25,7 @@ def main(arguments: Sequence[str]) -> int:
 def _print(arguments: Sequence[str]) -> None:
     if len(arguments) > 1:
         raise ConfigError("arguments", list(arguments), "one folder of searches")
-    folder = pack.unpacked_folder(local_path("folder", arguments[0]) if arguments else DEFAULT)
+    folder = unpacked_folder(local_path("folder", arguments[0]) if arguments else DEFAULT)
     if not search_names(folder):
         raise ConfigError("folder", str(folder), "a folder with searches (method=self_ssd makes one)")
     print(searches_table(folder))

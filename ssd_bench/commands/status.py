@@ -27,9 +27,8 @@ from ssd_bench.console import options, run_tool
 from ssd_bench.errors import ConfigError
 from ssd_bench.lease import NAME, has_expired, holder
 from ssd_bench.papers.runs import index
-from ssd_bench.paths import local_path
 from ssd_bench.records.files import read_header
-from ssd_bench.records.pack import unpacked_folder
+from ssd_bench.records.pack import records_folder
 from ssd_bench.records.writer import FAILED
 from ssd_bench.sweep.dry import spell
 
@@ -63,7 +62,7 @@ def look(runs_dir: Path) -> list[StatusLine]:
     Raises:
         ConfigError: no such folder.
     """
-    if not unpacked_folder(runs_dir).is_dir():
+    if not runs_dir.is_dir():
         raise ConfigError("runs_dir", str(runs_dir), "a folder of runs")
     runs = [_run(path.parent) for path in sorted(runs_dir.rglob("run.json")) if ".discarded" not in path.parts]
     return [line for line in runs if line is not None] + list(_jobs(runs_dir))
@@ -139,7 +138,7 @@ def render(lines: Sequence[StatusLine]) -> str:
 
 def _work(arguments: Sequence[str]) -> None:
     values = options(arguments, ("runs_dir", "watch"))
-    runs_dir, watch = local_path("runs_dir", values.get("runs_dir", "runs")), values.get("watch", "false")
+    runs_dir, watch = records_folder("runs_dir", values.get("runs_dir", "runs")), values.get("watch", "false")
     if watch not in ("true", "false"):
         raise ConfigError("watch", watch, "true or false")
     while True:

@@ -12,7 +12,7 @@ import importlib
 import importlib.util
 import math
 import textwrap
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -40,25 +40,48 @@ class Declared(NamedTuple):
     doc: str
 
 
-def describe_settings(cfg: DictConfig) -> str:
-    """Return a text with every declared setting: `GROUP.NAME=VALUE`, what is allowed, and its doc."""
-    groups = ("method", "task", *UNTARGETED)
-    chosen = {group: OmegaConf.to_container(cfg[group], resolve=True) for group in groups}
-    return "\n".join(line for group in groups for line in _lines(group, chosen[group], UNTARGETED.get(group, "")))
+class Option(NamedTuple):
+    """A declared setting in the config, as the help and the listing of all options show it.
+
+    Attributes:
+        path: `GROUP.NAME`, with the names of settings between them if it is nested.
+        value: its value; `...` if the config does not have it.
+        allowed: allowed values, in words.
+        doc: its doc in one line.
+    """
+
+    path: str
+    value: Any
+    allowed: str
+    doc: str
 
 
-def _lines(section: str, values: Any, target: str) -> Iterator[str]:
-    """Yield the lines of one section, those of nested settings included."""
+def options_of(section: str, values: Mapping[str, Any], target: str = "") -> Iterator[Option]:
+    """Yield the options of a section of the config, those of nested settings included.
+
+    Args:
+        target: class of the settings if `values` has no `_target_`.
+    """
     for setting in declared_settings(values.get("_target_", target)):
-        if setting.name not in values:
-            continue
-        value, place = values[setting.name], f"{section}.{setting.name}"
+        path, value = f"{section}.{setting.name}", values.get(setting.name, ...)
         if isinstance(value, dict) and "_target_" in value:
-            yield from _lines(place, value, "")
-            continue
-        flow = yaml.safe_dump(value, default_flow_style=True, width=math.inf).removesuffix("...\n").strip()
-        yield f"  {place}={flow if len(flow) < LONGEST else '...'}: {describe_type(setting.kind)}"
-        yield from textwrap.wrap(" ".join(setting.doc.split()), 120, initial_indent=" " * 6, subsequent_indent=" " * 6)
+            yield from options_of(path, value)
+        else:
+            yield Option(path, value, describe_type(setting.kind), " ".join(setting.doc.split()))
+
+
+def describe_settings(cfg: DictConfig) -> str:
+    """Return a text with every option of the config: `GROUP.NAME=VALUE`, what is allowed, and its doc."""
+    lines: list[str] = []
+    for group in ("method", "task", *UNTARGETED):
+        values: Any = OmegaConf.to_container(cfg[group], resolve=True)
+        for option in options_of(group, values, UNTARGETED.get(group, "")):
+            if option.value is not ...:
+                flow = yaml.safe_dump(option.value, default_flow_style=True, width=math.inf)
+                flow = flow.removesuffix("...\n").strip()
+                lines.append(f"  {option.path}={flow if len(flow) < LONGEST else '...'}: {option.allowed}")
+                lines += textwrap.wrap(option.doc, 120, initial_indent=" " * 6, subsequent_indent=" " * 6)
+    return "\n".join(lines)
 
 
 def declared_settings(target: str) -> list[Declared]:

@@ -2,6 +2,5 @@
 
 from ssd_bench.data.hub import HubSource
 from ssd_bench.data.local import LocalSource, SampleSource
-from ssd_bench.data.rows import Row, UnusableRow, checked_row, usable
 
-__all__ = ["HubSource", "LocalSource", "Row", "SampleSource", "UnusableRow", "checked_row", "usable"]
+__all__ = ["HubSource", "LocalSource", "SampleSource"]

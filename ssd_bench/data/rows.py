@@ -43,18 +43,6 @@ def usable(row: T) -> T:
     return row
 
 
-def checked_row(row: Mapping[str, Any], fields: Iterable[str], where: str, *kinds: Iterable[str]) -> Row:
-    """Return the named fields of one row; arguments as for `examine_row`.
-
-    Raises:
-        ConfigError: names the first field that cannot be used.
-    """
-    checked, faults = examine_row(row, fields, where, *kinds)
-    if faults:
-        raise faults[0]
-    return checked
-
-
 def examine_row(
     row: Mapping[str, Any],
     fields: Iterable[str],

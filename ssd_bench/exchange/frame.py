@@ -10,16 +10,15 @@ import pandas as pd
 
 from ssd_bench.errors import ConfigError
 from ssd_bench.papers.ours.cells import Record, load_records, prepare_records, records
-from ssd_bench.paths import local_path
-from ssd_bench.records.pack import unpacked_folder
+from ssd_bench.records.pack import records_folder
 
 CALLER = 3  # stack frames from the warning up to the caller of `load_runs`
 
 
 def runs_frame(path: Path | str) -> pd.DataFrame:
     """Return the runs of a folder as a frame, one row per run; see `ssd_bench.load_runs`."""
-    folder = local_path("path", path)
-    if not unpacked_folder(folder).is_dir():
+    folder = records_folder("path", path)
+    if not folder.is_dir():
         raise ConfigError("path", str(path), "a folder of runs, or the folder of one")
     if (folder / "run.json").is_file():
         run_records = load_records([folder])

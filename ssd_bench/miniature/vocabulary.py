@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection
+from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from ssd_bench.miniature import corpus
@@ -16,7 +16,7 @@ BOS, EOS, USER, ASSISTANT = "<s>", "</s>", "<|user|>", "<|assistant|>"
 DOCUMENTS = 2000  # per domain, to learn the merges from
 SEEN = 1000  # additional occurrences of each pair of digits and each pointer word, so that all of them are merged
 # Domain -> words that answers look up in their prompts. Each is one token: parts of words could be shared.
-POINTERS = {
+POINTERS: Mapping[str, Sequence[str]] = {
     "derivations": derivations.PLACES,
     "audits": audits.POINTERS,
     "tales": tales.POINTERS,

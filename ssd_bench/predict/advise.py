@@ -44,7 +44,7 @@ from ssd_bench.predict.predictions import predictions, skill_text
 from ssd_bench.predict.replay import predict, recorded_shape, step_times
 from ssd_bench.predict.workload import workload
 from ssd_bench.records.files import read_header
-from ssd_bench.records.pack import unpacked_folder
+from ssd_bench.records.pack import records_folder
 from ssd_bench.records.reader import Run, find_runs, load_run
 from ssd_bench.records.schema import device_name
 
@@ -176,7 +176,7 @@ def parse_question(arguments: Sequence[str]) -> Question:
     if values.get("task", tasks[0]) not in tasks:
         raise ConfigError("task", values["task"], f"one of {', '.join(tasks)}")
     context = count("context", values.get("context", str(CONTEXT)))
-    runs_dir = local_path("runs_dir", values.get("runs_dir", "runs"))
+    runs_dir = records_folder("runs_dir", values.get("runs_dir", "runs"))
     model, named = values["model"], known_shape(values["model"]) is not None
     if not named and (path := local_path("model", model)).exists():
         model = str(path / "config.json" if path.is_dir() else path)
@@ -188,7 +188,7 @@ def parse_question(arguments: Sequence[str]) -> Question:
     for name in machines:
         if name != OWN:
             simulated_machine(name, shape, devices)  # refuses too few devices
-    if "runs_dir" in values and not unpacked_folder(runs_dir).is_dir():
+    if "runs_dir" in values and not runs_dir.is_dir():
         raise ConfigError("runs_dir", str(runs_dir), "a folder of records")
     return Question(model, named, shape, tuple(machines), values.get("task", ""), runs_dir, context, devices)
 

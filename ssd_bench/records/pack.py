@@ -1,7 +1,8 @@
 """Pack the complete runs of a folder and their searches into one file, and unpack it.
 
-One file in git replaces hundreds of small ones. `DIR.zip` replaces the folder `DIR` next to it: code that reads runs
-calls `unpacked_folder`, which unpacks the file once, and again when it has changed.
+One file in git replaces hundreds of small ones. `DIR.zip` replaces the folder `DIR` next to it. A command turns its
+option into a folder with `records_folder`, which unpacks the file once, and again when it has changed; code that reads
+runs sees folders only.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from typing import Any, BinaryIO
 
 from ssd_bench.errors import ConfigError
 from ssd_bench.lease import hold_lease
+from ssd_bench.paths import local_path
 from ssd_bench.records.files import read_header, write_atomic
 
 SUFFIX, STAMP = ".zip", ".packed"
@@ -33,7 +35,20 @@ EPOCH = (1980, 1, 1, 0, 0, 0)  # the first date that a zip can store
 DAMAGED = (zipfile.BadZipFile, zlib.error, struct.error, EOFError, RuntimeError, ValueError)  # what zipfile raises
 
 
-def pack(runs_dir: Path, out: Path) -> int:
+def records_folder(field: str, value: object) -> Path:
+    """Return the absolute path of the records that an option names, with all packs there unpacked.
+
+    Args:
+        field: the option, for errors.
+        value: a folder of records, the folder of a run, or the pack of either.
+
+    Raises:
+        ConfigError: as `local_path` and `unpacked_folder`.
+    """
+    return unpacked_folder(local_path(field, value))
+
+
+def pack(folder: Path, out: Path) -> int:
     """Write the complete runs under a folder into one file; the same files give the same bytes.
 
     Returns:
@@ -44,10 +59,9 @@ def pack(runs_dir: Path, out: Path) -> int:
     """
     if out.suffix != SUFFIX:
         raise ConfigError("out", str(out), f"a file whose name ends with {SUFFIX}")
-    folder = unpacked_folder(runs_dir)
     runs, files = _members(folder)
     if not runs:
-        raise ConfigError("runs_dir", str(runs_dir), "a folder with at least one complete run")
+        raise ConfigError("runs_dir", str(folder), "a folder with at least one complete run")
     content = io.BytesIO()
     with zipfile.ZipFile(content, "w") as archive:
         for name in files:

@@ -14,7 +14,6 @@ from ssd_bench.contract.window import Window
 from ssd_bench.errors import ConfigError
 from ssd_bench.records.consistency import check_tables
 from ssd_bench.records.files import check_table, read_header, read_json, read_table
-from ssd_bench.records.pack import unpacked_folder
 from ssd_bench.records.schema import SCHEMAS
 
 RUNS = "runs"
@@ -63,7 +62,6 @@ def load_run(run_dir: Path | str) -> Run:
         ConfigError: no run, not complete, damaged, or of a newer schema; names its path.
     """
     path = Path(run_dir)
-    unpacked_folder(path)
     if not (path / "run.json").is_file():
         raise ConfigError("run", str(path), f"the folder of a run{_suggestion(path)}")
     header = read_header(path)
@@ -79,17 +77,17 @@ def _suggestion(path: Path) -> str:
     if path.exists():
         return ", and it has no run.json" if path.is_dir() else ", and it is a file"
     near = Path(RUNS, os.path.relpath(path))
-    is_run = (unpacked_folder(near) / "run.json").is_file()
+    is_run = (near / "run.json").is_file()
     return f"; there is no such folder{f', but {near}: run={near}' if is_run else ''}"
 
 
 def find_runs(runs_dir: Path | str) -> list[Path]:
-    """Return the folders of the complete runs anywhere under `runs_dir`, also of packed ones, oldest first.
+    """Return the folders of the complete runs anywhere under `runs_dir`, oldest first.
 
     A folder with an unreadable run.json is listed too, so that `load_run` reports it.
     """
     runs = []
-    for file in unpacked_folder(Path(runs_dir)).rglob("run.json"):
+    for file in Path(runs_dir).rglob("run.json"):
         try:
             header = read_json(file)
         except ConfigError:

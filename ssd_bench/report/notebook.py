@@ -22,6 +22,7 @@ from ssd_bench.papers.ours.match import order_scales
 from ssd_bench.papers.printed import reported
 from ssd_bench.papers.printed.catalogue import paper_versions
 from ssd_bench.papers.ssd_bench import figures as figures_compare
+from ssd_bench.records.pack import unpacked_folder
 from ssd_bench.report import answers, figures, layout, verdicts
 from ssd_bench.report.exhibit import LEGEND, Exhibit
 from ssd_bench.report.numbers import file_stem, long_table, long_tables, printed_verdict, verdict_counts
@@ -74,7 +75,7 @@ class Paper:
     def __init__(self, name: str, runs_dir: Path | str | None = None):
         if name not in paper_versions():
             raise ConfigError("paper", name, f"one of {', '.join(paper_versions())}")
-        self.name, self._runs_dir = name, Path(runs_dir or runs_folder())
+        self.name, self._runs_dir = name, unpacked_folder(Path(runs_dir or runs_folder()))
 
     @cached_property
     def _replications(self) -> list[Replication]:
@@ -149,7 +150,7 @@ class Comparison:
     """
 
     def __init__(self, runs_dir: Path | str | None = None):
-        self._replications = replications(Path(runs_dir or runs_folder()))
+        self._replications = replications(unpacked_folder(Path(runs_dir or runs_folder())))
 
     def figure(self) -> Shown:
         """Return a figure of layer sets by draft cost and α, with lines of equal TPT and the best sets found."""

@@ -19,7 +19,6 @@ from ssd_bench.papers.claims.judge import CANNOT_SAY, HOLDS, NOT_RUN, VERDICTS, 
 from ssd_bench.papers.ours import ran
 from ssd_bench.papers.printed.catalogue import version_name
 from ssd_bench.papers.printed.reported import numbers
-from ssd_bench.records.pack import unpacked_folder
 
 FOLDER = "verdicts"
 COLUMNS = {
@@ -80,7 +79,7 @@ def read_verdicts(runs_dir: Path) -> pd.DataFrame:
     """
     claim_ids = {claim.id for claim in claims()}
     frames = []
-    for path in sorted(unpacked_folder(runs_dir).rglob(f"{FOLDER}/*.csv")):
+    for path in sorted(runs_dir.rglob(f"{FOLDER}/*.csv")):
         try:
             frame = pd.read_csv(path, dtype={"params": "str"})
         except ValueError as error:

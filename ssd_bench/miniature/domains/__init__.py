@@ -1,1 +1,1 @@
-"""Generators of the miniature's corpus, one file per domain; all text in them is original."""
+"""Generators of the miniature's corpus, one file per domain; their texts, all original, are in the YAML next to it."""

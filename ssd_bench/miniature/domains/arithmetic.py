@@ -11,27 +11,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ssd_bench.miniature.domains.item import Item
+from ssd_bench.miniature.domains.texts import read_texts
 
 TASK = "gsm8k"
 
 LARGEST = 50
 SMALL = 6  # largest number that is added or taken away
-
-_PEOPLE = tuple(
-    (name, pronoun)
-    for pronoun, names in (
-        ("She", "Lena Priya Nora Zoe Mina Ruth Tess Aisha Wanda Ivy"),
-        ("He", "Omar Felix Hugo Ravi Boris Kurt Nils Pablo Sven Emil"),
-    )
-    for name in names.split()
-)
-_THINGS = (
-    *("marbles", "stickers", "stamps", "pencils", "buttons", "coins", "beads", "crayons", "balloons", "ribbons"),
-    *("cookies", "candles", "puzzles", "whistles", "magnets", "badges", "erasers", "kites", "dominoes", "postcards"),
-)
-_HOLDERS = ("bag", "box", "jar", "drawer", "tin", "basket")
-_PLURALS = {"box": "boxes"}
-_PLACES = ("at the fair", "at school", "at a party", "in the park", "in the attic", "at the market")
 
 
 @dataclass(frozen=True)
@@ -45,71 +30,15 @@ class _Skeleton:
         lines: the sentence of every step, with `{step}` for the calculation.
     """
 
-    steps: tuple[str, ...]
+    steps: Sequence[str]
     question: str
-    lines: tuple[str, ...]
+    lines: Sequence[str]
 
 
-_SKELETONS = (
-    _Skeleton(
-        ("a*b", "-c"),
-        "{name} buys {a} {holders} {place}. There are {b} {things} in each {holder}. {She} gives {c} {things} to "
-        "{friend}. How many {things} does {name} keep?",
-        ("{name} buys {step} {things}.", "{She} keeps {step} {things}."),
-    ),
-    _Skeleton(
-        ("a*b", "+c"),
-        "{name} owns {a} {holders} with {b} {things} in each {holder}. {She} finds {c} more {things} {place}. "
-        "How many {things} does {name} have now?",
-        ("{name} owns {step} {things}.", "{She} now has {step} {things}."),
-    ),
-    _Skeleton(
-        ("a+b", "-c"),
-        "{name} has {a} {things} in a {holder} and gets {b} more from {friend}. Then {name} loses {c} {things} "
-        "{place}. How many {things} does {name} have left?",
-        ("{name} gets up to {step} {things}.", "{She} has {step} {things} left."),
-    ),
-    _Skeleton(
-        ("a/b", "+c"),
-        "{name} shares {a} {things} equally among {b} friends {place}. {friend} is one of them and already had {c} "
-        "{things} at home. How many {things} does {friend} have now?",
-        ("{friend} gets {step} {things}.", "Now {friend} has {step} {things}."),
-    ),
-    _Skeleton(
-        ("a*b", "-c", "+d"),
-        "{name} fills {a} {holders} with {b} {things} each. {She} drops {c} {things} {place} and then gets {d} new "
-        "{things} from {friend}. How many {things} does {name} have in the end?",
-        (
-            "{name} fills in {step} {things}.",
-            "After the drop there are {step} {things}.",
-            "The end is {step} {things}.",
-        ),
-    ),
-    _Skeleton(
-        ("a*b", "+c", "-d"),
-        "{name} sells {a} {things} {place} for {b} dollars each. {She} already had {c} dollars and pays {d} dollars "
-        "to {friend} for a {holder}. How many dollars does {name} have left?",
-        ("{name} earns {step} dollars.", "With the old money it is {step} dollars.", "{She} has {step} dollars left."),
-    ),
-    _Skeleton(
-        ("a*b", "+a"),
-        "{friend} has a {holder} with {a} {things}. {name} looks {place} and finds {b} times as many {things} as "
-        "{friend} has. How many {things} do {friend} and {name} have together?",
-        ("{name} finds {step} {things}.", "Together they have {step} {things}."),
-    ),
-    _Skeleton(
-        ("a-b", "*c"),
-        "{name} takes {a} {things} out of a {holder}. {She} keeps {b} {things} and sells all the others {place} for "
-        "{c} dollars each. How many dollars does {name} earn?",
-        ("{name} sells {step} {things}.", "{She} earns {step} dollars."),
-    ),
-    _Skeleton(
-        ("a+b", "-c", "-d"),
-        "{name} paints {a} {things} on Monday and {b} {things} on Tuesday. {friend} takes {c} of them, and {d} more "
-        "break {place}. How many painted {things} are left?",
-        ("{name} paints {step} {things}.", "Without those of {friend} there are {step} {things}.", "{step} are left."),
-    ),
-)
+TEXTS = read_texts(__file__)
+_PEOPLE = [(name, pronoun) for pronoun, names in TEXTS["people"].items() for name in names]
+_HOLDERS = list(TEXTS["holders"].items())
+_SKELETONS = [_Skeleton(**skeleton) for skeleton in TEXTS["skeletons"]]
 
 
 @dataclass(frozen=True)
@@ -128,15 +57,15 @@ def make(rng: random.Random) -> Item:
     skeleton = rng.choice(_SKELETONS)
     numbers, calculations = _draw(rng, skeleton.steps)
     (name, pronoun), (friend, _) = rng.sample(_PEOPLE, 2)
-    holder = rng.choice(_HOLDERS)
+    holder, holders = rng.choice(_HOLDERS)
     words = {
         "name": name,
         "She": pronoun,
         "friend": friend,
-        "things": rng.choice(_THINGS),
+        "things": rng.choice(TEXTS["things"]),
         "holder": holder,
-        "holders": _PLURALS.get(holder, f"{holder}s"),
-        "place": rng.choice(_PLACES),
+        "holders": holders,
+        "place": rng.choice(TEXTS["places"]),
     }
     solution = [
         line.format(step=f"{step}=<<{step}={step.result}>>{step.result}", **words)

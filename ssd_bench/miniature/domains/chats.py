@@ -9,7 +9,10 @@ from __future__ import annotations
 import random
 
 from ssd_bench.miniature.domains.item import Item
-from ssd_bench.miniature.domains.requests import POOL, listed, notes, queue
+from ssd_bench.miniature.domains.requests import ASKS, POOL, listed, notes, queue
+from ssd_bench.miniature.domains.texts import read_texts
+
+MESSAGES = read_texts(__file__)
 
 # A message and its answer.
 Pair = tuple[str, str]
@@ -33,10 +36,10 @@ def _list(rng: random.Random) -> Item:
         (
             _again(rng, output),
             _onwards(rng, words[position], f"{', '.join(words[position:])}."),
-            (rng.choice(("Now we add {}!", "Next we add {}.")).format(new_word), f"Now we add {new_word}. {output}"),
+            (rng.choice(MESSAGES["addition"]).format(new_word), f"Now we add {new_word}. {output}"),
             (f"What is next after {words[position]}?", f"The next after {words[position]}, {words[position + 1]}."),
             (
-                rng.choice(("Write each of them twice.", "Now everything twice, please.")),
+                rng.choice(MESSAGES["twice"]),
                 f"List: {', '.join(f'{word} {word}' for word in words)}.",
             ),
         )
@@ -62,21 +65,19 @@ def _notes(rng: random.Random) -> Item:
             _again(rng, before),
             _onwards(rng, name, " ".join([f"{name}.", *remaining])),
             (
-                rng.choice(("Now tell about {}!", "Just tell about {}.")).format(name),
+                rng.choice(MESSAGES["person"]).format(name),
                 f"We tell about {name}. {remaining[0]}",
             ),
-            (rng.choice(("Now in the present tense.", "Back to the present tense.")), now),
+            (rng.choice(MESSAGES["present"]), now),
         )
     )
-    ask = rng.choice(("Rewrite all notes in the past tense.", "Put every note into the past tense."))
-    return _item(ask, now, before, follow_up)
+    return _item(rng.choice(ASKS["notes"]), now, before, follow_up)
 
 
 def _again(rng: random.Random, output: str) -> Pair:
-    return rng.choice(("Say that again.", "Please repeat your answer.", "Once more, please.")), output
+    return rng.choice(MESSAGES["again"]), output
 
 
 def _onwards(rng: random.Random, piece: str, remaining: str) -> Pair:
     """Return a message that asks to start from a piece, and its answer."""
-    ask = rng.choice(("Now start from {}!", "Please start from {}!"))
-    return ask.format(piece), f"We start from {remaining}"
+    return rng.choice(MESSAGES["onwards"]).format(piece), f"We start from {remaining}"

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 
 from ssd_bench.miniature.domains.arithmetic import LARGEST, SMALL
 from ssd_bench.miniature.domains.item import Item
+from ssd_bench.miniature.domains.texts import read_texts
 
 TASK = "aime24"
 STEPS = (30, 76)  # drawn uniformly; about 18 tokens per step
@@ -21,17 +22,8 @@ HELD = (10, LARGEST)  # bounds of the number that is carried along
 ADDED = (2, SMALL - 1)  # bounds of summands; all sums also occur in word problems, and are learnt there
 DOUBLED = 0.08  # share of steps that double or halve, if the result is within bounds
 
-PLACES = (
-    *("amber", "anchor", "apple", "arrow", "badge", "basil", "beach", "birch", "bison", "brick", "canal", "cedar"),
-    *("chalk", "clover", "coral", "crane", "delta", "ember", "fable", "fern", "flint", "forge", "glade", "grove"),
-    *("harbor", "hazel", "heron", "inlet", "ivory", "jade", "kettle", "lagoon", "lantern", "lemon", "lotus"),
-    *("maple", "marsh", "meadow", "mint", "nectar", "oasis", "olive", "onyx", "orchid", "otter", "pearl"),
-    *("pebble", "pepper", "pine", "plaza", "quarry", "quartz", "raven", "reef", "ridge", "saddle", "sage"),
-    *("shell", "slate", "spruce", "thistle", "tower", "tulip", "velvet", "violet", "walnut", "willow"),
-    *("acorn", "barley", "bramble", "cobalt", "copper", "cotton", "falcon", "garnet", "ginger", "juniper", "moss"),
-)
-ASKS = ("What do we hold at the end?", "Find the number at the end.", "Determine the last number.")
-COLOURS = ("red", "blue", "green", "white", "black", "gold", "pink", "gray")
+TEXTS = read_texts(__file__)
+PLACES: Sequence[str] = TEXTS["places"]
 
 
 def make(rng: random.Random, scale: float = 1.0) -> Item:
@@ -70,8 +62,7 @@ def _walk(rng: random.Random, n: int) -> Item:
         lines.append(f"From {place} to {next_place} {operation}.")
         solution.append(f"{lines[-1]} Now {held}{operation}={result} at {next_place}.")
         held = result
-    problem = f"A walk begins at {places[0]} with the number {first}.\n{shuffled(rng, lines)}\n{rng.choice(ASKS)}"
-    return _item(problem, solution, held)
+    return _item(rng, [f"A walk begins at {places[0]} with the number {first}."], lines, solution, held)
 
 
 def _table(rng: random.Random, n: int) -> Item:
@@ -79,7 +70,7 @@ def _table(rng: random.Random, n: int) -> Item:
     places, ways = route(rng, n)
     held = first = rng.randint(20, 40)
     all_changes = [(sign, by) for sign in "+-" for by in range(ADDED[0], ADDED[1] + 1)]
-    changes = dict(zip(COLOURS, rng.sample(all_changes, len(all_changes))))
+    changes = dict(zip(TEXTS["colours"], rng.sample(all_changes, len(all_changes))))
     lines, solution = [], []
     for place, next_place in zip(places, ways):
         valid = [name for name, (sign, by) in changes.items() if HELD[0] <= held + int(f"{sign}{by}") <= HELD[1]]
@@ -89,11 +80,9 @@ def _table(rng: random.Random, n: int) -> Item:
         lines.append(f"From {place} to {next_place} {colour}.")
         rule = f"Rule {colour} {sign}{by}."
         solution.append(f"{lines[-1]} {rule} Now {before}{sign}{by}={held} at {next_place}.")
-    rules = "\n".join(f"Rule {name} {sign}{by}." for name, (sign, by) in changes.items())
-    problem = (
-        f"A walk begins at {places[0]} with the number {first}.\n{rules}\n{shuffled(rng, lines)}\n{rng.choice(ASKS)}"
-    )
-    return _item(problem, solution, held)
+    opening = f"A walk begins at {places[0]} with the number {first}."
+    rules = [f"Rule {name} {sign}{by}." for name, (sign, by) in changes.items()]
+    return _item(rng, [opening, *rules], lines, solution, held)
 
 
 def _operation(rng: random.Random, held: int) -> tuple[str, int]:
@@ -114,6 +103,7 @@ def change(rng: random.Random, held: int) -> tuple[str, int]:
     return operation, held + int(operation)
 
 
-def _item(problem: str, solution: Sequence[str], held: int) -> Item:
+def _item(rng: random.Random, opening: Sequence[str], lines: Sequence[str], solution: Sequence[str], held: int) -> Item:
+    problem = "\n".join([*opening, shuffled(rng, lines), rng.choice(TEXTS["asks"])])
     text = "\n".join([*solution, rf"The answer is \boxed{{{held}}}."])
     return Item({"problem": problem, "answer": str(held)}, text)

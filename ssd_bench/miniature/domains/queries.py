@@ -10,26 +10,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from ssd_bench.miniature.domains.item import Item
+from ssd_bench.miniature.domains.texts import read_texts
 
 TASK = "spider2"
 
-# No SQL keyword, and every plural ends in a plain s.
-_TABLES = (
-    *("farm", "hotel", "ship", "museum", "airport", "clinic", "bridge", "tower", "garage", "theater", "vineyard"),
-    *("stadium", "warehouse", "harbor", "tunnel", "studio", "bank", "mine", "windmill", "bakery_shop", "fire_station"),
-)
-_TEXTS = (
-    *("name", "city", "owner", "country", "color", "brand", "street", "manager", "category", "region", "sponsor"),
-    *("material", "home_port", "main_product", "tax_class"),
-)
-_INTS = (
-    *("price", "acres", "capacity", "rating", "weight", "height", "salary", "budget", "age", "visits", "floors"),
-    *("speed", "unit_cost", "staff_count", "open_year", "power_use"),
-)
-_VALUES = (
-    *("Alder", "Bergen", "Cobalt", "Dorado", "Elster", "Fargo", "Gamma", "Holm", "Indigo", "Jasper", "Kelso"),
-    *("Lumen", "Mistral", "Nordic", "Onyx", "Pine", "Quartz", "Rhone", "Sierra", "Tundra", "Umbra", "Vega"),
-)
+TEXTS = read_texts(__file__)
 
 
 @dataclass(frozen=True)
@@ -54,7 +39,7 @@ _Kind = Callable[[random.Random, _Table], tuple[str, str]]
 
 def make(rng: random.Random) -> Item:
     """Make a schema of two or three tables, a question about one of them, and its statement."""
-    tables = [_table(rng, name) for name in rng.sample(_TABLES, rng.choice((2, 3)))]
+    tables = [_table(rng, name) for name in rng.sample(TEXTS["tables"], rng.choice((2, 3)))]
     question, query = rng.choice(_KINDS)(rng, rng.choice(tables))
     instruction = "\n".join([*(table.ddl() for table in tables), question])
     return Item({"instruction": instruction, "query": query}, query)
@@ -74,10 +59,10 @@ def bare(item: Item) -> dict[str, str]:
 
 def _table(rng: random.Random, name: str) -> _Table:
     """Draw a table with an id and two or three further columns, at least one a text and one a number."""
-    texts = [rng.choice(_TEXTS)]
-    ints = [rng.choice(_INTS)]
+    texts = [rng.choice(TEXTS["texts"])]
+    ints = [rng.choice(TEXTS["ints"])]
     if rng.random() < 0.7:
-        extra, pool = (texts, _TEXTS) if rng.random() < 0.5 else (ints, _INTS)
+        extra, pool = (texts, TEXTS["texts"]) if rng.random() < 0.5 else (ints, TEXTS["ints"])
         extra.append(rng.choice([column for column in pool if column not in extra]))
     further = [*texts, *ints]
     rng.shuffle(further)
@@ -91,7 +76,7 @@ def _spoken(name: str) -> str:
 def _condition(rng: random.Random, table: _Table) -> tuple[str, str]:
     """Draw a condition on one column, in English and in SQL."""
     if rng.random() < 0.3:
-        column, value = rng.choice(table.texts), rng.choice(_VALUES)
+        column, value = rng.choice(table.texts), rng.choice(TEXTS["values"])
         return f"whose {_spoken(column)} is '{value}'", f"WHERE {column} = '{value}'"
     column, number = rng.choice(table.ints), rng.randint(2, 99)
     phrase, sign = rng.choice((("is more than", ">"), ("is less than", "<"), ("is exactly", "=")))

@@ -3,22 +3,17 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Sequence
 
 from ssd_bench.miniature.domains.item import Item
 from ssd_bench.miniature.domains.requests import ACTIONS, CATEGORIES, OPPOSITES
+from ssd_bench.miniature.domains.texts import read_texts
 
 TASK = "natural_questions"
 
-_SMALL = (
-    *("zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten", "eleven", "twelve"),
-    *("thirteen", "fourteen", "fifteen", "sixteen", "seventeen", "eighteen", "nineteen"),
-)
-_TENS = ("twenty", "thirty", "forty", "fifty", "sixty", "seventy", "eighty", "ninety")
-_CYCLES = (
-    ("monday", "tuesday", "wednesday", "thursday", "friday", "saturday", "sunday"),
-    ("spring", "summer", "autumn", "winter"),
-)
-_OPENINGS = ("", "can you tell me ", "please tell me ", "do you know ", "i want to know ", "quiz question ")
+TEXTS = read_texts(__file__)
+SMALL: Sequence[str] = TEXTS["small"]
+TENS: Sequence[str] = TEXTS["tens"]
 
 # A question and its accepted answers.
 QuestionAnswers = tuple[str, list[str]]
@@ -27,15 +22,15 @@ QuestionAnswers = tuple[str, list[str]]
 def make(rng: random.Random) -> Item:
     """Make a question of any kind; sums, with most variety, are nearly half of all."""
     question, accepted = rng.choice((_sum, _sum, _sum, _opposite, _kind, _past, _next))(rng)
-    return Item({"question": rng.choice(_OPENINGS) + question, "answer": accepted}, accepted[0])
+    return Item({"question": rng.choice(TEXTS["openings"]) + question, "answer": accepted}, accepted[0])
 
 
 def _word(number: int) -> str:
     """Return a number from 0 to 99 in words."""
-    if number < len(_SMALL):
-        return _SMALL[number]
+    if number < len(SMALL):
+        return SMALL[number]
     tens, units = divmod(number, 10)
-    return _TENS[tens - 2] + (f"-{_SMALL[units]}" if units else "")
+    return TENS[tens - 2] + (f"-{SMALL[units]}" if units else "")
 
 
 def _sum(rng: random.Random) -> QuestionAnswers:
@@ -61,7 +56,7 @@ def _past(rng: random.Random) -> QuestionAnswers:
 
 
 def _next(rng: random.Random) -> QuestionAnswers:
-    names = rng.choice(_CYCLES)
+    names = rng.choice(TEXTS["cycles"])
     place = rng.randrange(len(names))
     word, answer = rng.choice((("after", names[(place + 1) % len(names)]), ("before", names[place - 1])))
     return f"what comes {word} {names[place]}", [answer]

@@ -9,42 +9,23 @@ from __future__ import annotations
 
 import random
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 
 from ssd_bench.miniature.domains.arithmetic import calculation
 from ssd_bench.miniature.domains.item import Item
+from ssd_bench.miniature.domains.texts import read_texts
 
 TASK = "alpaca"
 
 FEWEST, MOST = 6, 14  # words of a list
 SUMS = 8
-CATEGORIES = {
-    "animals": ("tiger", "zebra", "wolf", "camel", "eagle", "shark", "monkey", "lizard", "whale", "panda"),
-    "fruits": ("banana", "cherry", "grape", "lemon", "mango", "orange", "peach", "pear", "plum", "melon"),
-    "tools": ("hammer", "saw", "drill", "wrench", "shovel", "axe", "pliers", "ladder", "brush", "file"),
-    "countries": ("Brazil", "Canada", "Egypt", "France", "India", "Japan", "Kenya", "Norway", "Peru", "Spain"),
-    "instruments": ("piano", "guitar", "violin", "flute", "trumpet", "harp", "cello", "organ", "banjo", "tuba"),
-}
-WORDS = tuple(word for name, words in CATEGORIES.items() if name != "countries" for word in words)
-OPPOSITES = (
-    *(("hot", "cold"), ("fast", "slow"), ("early", "late"), ("rich", "poor"), ("hard", "soft"), ("wet", "dry")),
-    *(("loud", "quiet"), ("strong", "weak"), ("full", "empty"), ("light", "dark"), ("high", "low"), ("open", "closed")),
-)
-NAMES = ("Alice", "Bruno", "Clara", "David", "Emma", "Felix", "Grace", "Hugo", "Irene", "Jonas", "Karen", "Louis")
-TOWNS = ("London", "Paris", "Rome", "Madrid", "Vienna", "Berlin", "Dublin", "Lisbon", "Athens", "Oslo")
-# Third person, base form and past tense.
-ACTIONS = (
-    *(("likes", "like", "liked"), ("finds", "find", "found"), ("loses", "lose", "lost")),
-    *(("needs", "need", "needed"), ("wants", "want", "wanted"), ("brings", "bring", "brought")),
-    *(("sells", "sell", "sold"), ("takes", "take", "took"), ("makes", "make", "made"), ("sees", "see", "saw")),
-)
-OBJECTS = ("toys", "photos", "letters", "clothes", "tickets", "coins", "posters", "flags", "candles", "puzzles")
-MOMENTS = ("at home", "at work", "in the office", "in the evening", "after school", "on weekends", "with friends")
-PRODUCTS = ("phone", "camera", "laptop", "movie", "hotel", "restaurant", "printer", "service", "website", "bus tour")
-GOOD = ("great", "excellent", "wonderful", "amazing", "perfect")
-BAD = ("terrible", "awful", "broken", "boring", "useless")
-STAFF = ("support team", "staff", "price", "quality", "design", "delivery")
-TOPICS = ("the meeting", "the invoice", "the project", "the contract", "the schedule", "the new order", "the interview")
+TEXTS = read_texts(__file__)
+CATEGORIES: Mapping[str, Sequence[str]] = TEXTS["categories"]
+WORDS = [word for name, words in CATEGORIES.items() if name != "countries" for word in words]
+OPPOSITES: Sequence[Sequence[str]] = TEXTS["opposites"]
+ACTIONS: Sequence[Sequence[str]] = TEXTS["actions"]
+NAMES, TOWNS, OBJECTS = TEXTS["names"], TEXTS["towns"], TEXTS["objects"]
+ASKS: Mapping[str, Sequence[str]] = TEXTS["asks"]
 POOL = WORDS + NAMES + TOWNS + OBJECTS
 # Words by which answers find the next word in their prompts.
 POINTERS = (*POOL, *(word for words in (*ACTIONS, *OPPOSITES) for word in words))
@@ -64,32 +45,32 @@ def _past(rng: random.Random) -> Triple:
     subject = " and ".join(rng.sample(NAMES, 2)) if rng.random() < 0.5 else rng.choice(NAMES)
     third, base, past = rng.choice(ACTIONS)
     verb = base if " and " in subject else third
-    details = f"{rng.choice(OBJECTS)} {rng.choice(MOMENTS)} in {rng.choice(TOWNS)}"
-    ask = rng.choice(("Change the sentence to past tense.", "Rewrite in the past tense.", "Use the past tense."))
+    details = f"{rng.choice(OBJECTS)} {rng.choice(TEXTS['moments'])} in {rng.choice(TOWNS)}"
+    ask = rng.choice(ASKS["past"])
     return ask, f"{subject} {verb} {details}.", f"{subject} {past} {details}."
 
 
 def _sentiment(rng: random.Random) -> Triple:
     """Make a good or bad review to classify."""
     good = rng.random() < 0.5
-    product, (first, second) = rng.choice(PRODUCTS), rng.sample(GOOD if good else BAD, 2)
-    part, town, name = rng.choice(STAFF), rng.choice(TOWNS), rng.choice(NAMES)
+    product, (first, second) = rng.choice(TEXTS["products"]), rng.sample(TEXTS["good" if good else "bad"], 2)
+    part, town, name = rng.choice(TEXTS["staff"]), rng.choice(TOWNS), rng.choice(NAMES)
     text = f"The {product} in {town} was {first} and the {part} was {second}, says {name}."
-    ask = rng.choice(("Classify the sentiment.", "Is this review positive or negative?", "Label the review."))
+    ask = rng.choice(ASKS["sentiment"])
     return ask, text, f"The review of the {product} is {'positive' if good else 'negative'}."
 
 
 def listed(rng: random.Random) -> Triple:
     """Make a list to repeat."""
     text = f"List: {', '.join(rng.sample(POOL, rng.randint(FEWEST, MOST)))}."
-    return rng.choice(("Repeat the list.", "Copy the items.", "Write the list once more.")), text, text
+    return rng.choice(ASKS["listed"]), text, text
 
 
 def queue(rng: random.Random) -> Triple:
     """Make a shuffled queue to put in order, in which every name tells the next one."""
     names = [*rng.sample(NAMES, rng.randint(5, 8)), "nobody"]
     pairs = [f"{name} before {following}" for name, following in zip(names, names[1:])]
-    ask = rng.choice(("Put them in order. The queue begins with {}.", "Write down who waits. It begins with {}."))
+    ask = rng.choice(ASKS["queue"])
     input_text = ", ".join(rng.sample(pairs, len(pairs)))
     return ask.format(names[0]), f"{input_text}.", f"It begins with {' before '.join(names)}."
 
@@ -109,7 +90,7 @@ def notes(rng: random.Random) -> tuple[str, str, list[str]]:
 def retold(rng: random.Random) -> Triple:
     """Make notes to put into the past tense."""
     now, before, _ = notes(rng)
-    return rng.choice(("Rewrite all notes in the past tense.", "Put every note into the past tense.")), now, before
+    return rng.choice(ASKS["notes"]), now, before
 
 
 def _sums(rng: random.Random) -> Triple:
@@ -119,7 +100,7 @@ def _sums(rng: random.Random) -> Triple:
         solved_sum = calculation(rng)
         sums.setdefault(re.split(r"\D", solved_sum)[0], solved_sum)
     solved = [f"{letter} {solved_sum}" for letter, solved_sum in zip("abcdefgh", sums.values())]
-    ask = rng.choice(("Work out each sum.", "Solve these.", "Write each sum with its result."))
+    ask = rng.choice(ASKS["sums"])
     return ask, ", ".join(line.partition("=")[0] for line in solved), ", ".join(solved)
 
 
@@ -127,7 +108,7 @@ def _note_of_person(rng: random.Random) -> Triple:
     now, _, names = notes(rng)
     person = rng.choice(names)
     note = next(note for note in now.split(". ") if note.startswith(person)).rstrip(".")
-    ask = rng.choice(("What do we know of {}?", "Say what you know of {}."))
+    ask = rng.choice(ASKS["person"])
     return ask.format(person), now, f"We know of {person}. {note}."
 
 
@@ -136,17 +117,13 @@ def _opposites(rng: random.Random) -> Triple:
     words = ("the opposite of", "the reverse of", "the contrary of")
     questions = ", ".join(f"{word} {pair[0]}" for word, pair in zip(words, pairs))
     answers = ", ".join(f"{word} {pair[0]} is {pair[1]}" for word, pair in zip(words, pairs))
-    return (
-        rng.choice(("Complete the text.", "Say what these are.")),
-        f"We want {questions}.",
-        f"We know that {answers}.",
-    )
+    return rng.choice(ASKS["opposites"]), f"We want {questions}.", f"We know that {answers}."
 
 
 def _email(rng: random.Random) -> Triple:
     sender, receiver = rng.sample(NAMES, 2)
-    topic, town = rng.choice(TOPICS), rng.choice(TOWNS)
-    ask = rng.choice(("Write a polite email to {} about {}.", "Please write an email to {} about {}."))
+    topic, town = rng.choice(TEXTS["topics"]), rng.choice(TOWNS)
+    ask = rng.choice(ASKS["email"])
     close = f"Regards from {sender} in {town}"
     body = "Could you please send me your answer by tomorrow?"
     return ask.format(receiver, topic), f"{close}.", f"An email to {receiver} about {topic}.\n{body}\n{close}"

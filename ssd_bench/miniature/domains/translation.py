@@ -7,9 +7,12 @@ the end of a subordinate clause and split in two, the participle at the end, and
 from __future__ import annotations
 
 import random
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from ssd_bench.miniature.domains.item import Item
+from ssd_bench.miniature.domains.texts import read_texts
 
 TASK = "wmt16"
 
@@ -52,88 +55,26 @@ class Phrase:
     english: str
 
 
-def _pairs(text: str) -> tuple[Phrase, ...]:
-    return tuple(Phrase(*word.split(":")) for word in text.split(", "))
+def _phrases(words: Mapping[str, str]) -> list[Phrase]:
+    return [Phrase(german, english) for german, english in words.items()]
 
 
-def _nouns(gender: str, text: str, pronoun: str = "it") -> tuple[Noun, ...]:
-    return tuple(Noun(pair.german, gender, pair.english, pronoun) for pair in _pairs(text))
+def _nouns(groups: Sequence[Mapping[str, Any]]) -> list[Noun]:
+    return [
+        Noun(german, group["gender"], english, group["pronoun"])
+        for group in groups
+        for german, english in group["nouns"].items()
+    ]
 
 
-PERSONS = (
-    *_nouns("m", "Lehrer:teacher, Arzt:doctor, Bruder:brother, Vater:father, Freund:friend, Bäcker:baker", "he"),
-    *_nouns("m", "Gärtner:gardener, Maler:painter, Onkel:uncle, Koch:cook", "he"),
-    *_nouns("f", "Mutter:mother, Schwester:sister, Tochter:daughter, Frau:woman, Königin:queen, Tante:aunt", "she"),
-    *_nouns("f", "Sängerin:singer, Oma:grandmother", "she"),
-    *_nouns("n", "Mädchen:girl", "she"),
-    *_nouns("n", "Kind:child", "it"),
-)
-THINGS = (
-    *_nouns("m", "Hut:hat, Tisch:table, Stuhl:chair, Schlüssel:key, Koffer:suitcase, Mantel:coat, Teller:plate"),
-    *_nouns("m", "Apfel:apple, Kuchen:cake, Brief:letter, Korb:basket, Schirm:umbrella, Löffel:spoon, Teppich:carpet"),
-    *_nouns("f", "Lampe:lamp, Tasche:bag, Flasche:bottle, Uhr:clock, Tasse:cup, Blume:flower, Jacke:jacket"),
-    *_nouns("f", "Karte:map, Decke:blanket, Schachtel:box, Gabel:fork, Kerze:candle"),
-    *_nouns("n", "Buch:book, Bild:picture, Fahrrad:bicycle, Hemd:shirt, Messer:knife, Brot:loaf, Kleid:dress"),
-    *_nouns("n", "Glas:glass, Spiel:game, Kissen:pillow, Geschenk:gift, Boot:boat"),
-)
-VERBS = (
-    Verb("kaufen", "kauft", "gekauft", "buy", "bought"),
-    Verb("verkaufen", "verkauft", "verkauft", "sell", "sold"),
-    Verb("suchen", "sucht", "gesucht", "seek", "sought"),
-    Verb("finden", "findet", "gefunden", "find", "found"),
-    Verb("sehen", "sieht", "gesehen", "see", "saw"),
-    Verb("malen", "malt", "gemalt", "paint", "painted"),
-    Verb("holen", "holt", "geholt", "get", "got"),
-    Verb("nehmen", "nimmt", "genommen", "take", "took"),
-    Verb("vergessen", "vergisst", "vergessen", "forget", "forgot"),
-    Verb("verlieren", "verliert", "verloren", "lose", "lost"),
-    Verb("halten", "hält", "gehalten", "hold", "held"),
-    Verb("brauchen", "braucht", "gebraucht", "need", "needed"),
-    Verb("zeigen", "zeigt", "gezeigt", "show", "showed"),
-    Verb("bezahlen", "bezahlt", "bezahlt", "pay for", "paid for"),
-    Verb("verstecken", "versteckt", "versteckt", "hide", "hid"),
-    Verb("bekommen", "bekommt", "bekommen", "receive", "received"),
-)
-SEPARABLE = (
-    Verb("abholen", "holt", "abgeholt", "pick up", "picked up", "ab"),
-    Verb("mitbringen", "bringt", "mitgebracht", "bring along", "brought along", "mit"),
-    Verb("einpacken", "packt", "eingepackt", "pack", "packed", "ein"),
-    Verb("wegwerfen", "wirft", "weggeworfen", "throw away", "threw away", "weg"),
-    Verb("anschauen", "schaut", "angeschaut", "look at", "looked at", "an"),
-    Verb("zurückgeben", "gibt", "zurückgegeben", "give back", "gave back", "zurück"),
-    Verb("aufheben", "hebt", "aufgehoben", "lift up", "lifted up", "auf"),
-    Verb("wegstellen", "stellt", "weggestellt", "put away", "put away", "weg"),
-)
-PERSON_ADJECTIVES = _pairs("alt:old, jung:young, nett:nice, klug:clever, freundlich:friendly, fröhlich:cheerful")
-THING_ADJECTIVES = (
-    *_pairs("rot:red, blau:blue, grün:green, gelb:yellow, weiß:white, schwarz:black, neu:new, schwer:heavy"),
-    *_pairs("schön:beautiful, billig:cheap, klein:small, groß:big, rund:round, lang:long"),
-)
-STATES = _pairs("müde:tired, krank:sick, glücklich:happy, hungrig:hungry, traurig:sad, ruhig:calm")
-PRESENT = _pairs("heute:today, jeden Tag:every day, jeden Abend:every evening, am Montag:on Monday, jetzt:now")
-PAST = _pairs("gestern:yesterday, letzte Woche:last week, gestern Abend:yesterday evening, am Sonntag:on Sunday")
-FUTURE = _pairs("morgen:tomorrow, nächste Woche:next week, am Freitag:on Friday, bald:soon, am Abend:in the evening")
-# German place of an action, direction of a movement, and the two in English.
-PLACES = (
-    ("im Garten", "in den Garten", "in the garden", "into the garden"),
-    ("im Park", "in den Park", "in the park", "to the park"),
-    ("im Wald", "in den Wald", "in the forest", "into the forest"),
-    ("im Laden", "in den Laden", "in the shop", "to the shop"),
-    ("im Dorf", "ins Dorf", "in the village", "to the village"),
-    ("im Museum", "ins Museum", "in the museum", "to the museum"),
-    ("auf dem Markt", "auf den Markt", "at the market", "to the market"),
-    ("am Bahnhof", "zum Bahnhof", "at the station", "to the station"),
-    ("am Strand", "an den Strand", "on the beach", "to the beach"),
-    ("in der Stadt", "in die Stadt", "in the city", "to the city"),
-    ("in der Küche", "in die Küche", "in the kitchen", "into the kitchen"),
-    ("in der Schule", "in die Schule", "at school", "to school"),
-    ("auf der Brücke", "auf die Brücke", "on the bridge", "onto the bridge"),
-    ("hinter dem Haus", "hinter das Haus", "behind the house", "behind the house"),
-)
-DEFINITE = {"nom": {"m": "der", "f": "die", "n": "das"}, "dat": {"m": "dem", "f": "der", "n": "dem"}}
-INDEFINITE_ACC = {"m": ("einen", "en"), "f": ("eine", "e"), "n": ("ein", "es")}
-DEFINITE_ACC = {"m": ("den", "en"), "f": ("die", "e"), "n": ("das", "e")}
-PRONOUNS = {"m": "er", "f": "sie", "n": "es"}
+LEXICON = read_texts(__file__)
+PERSONS, THINGS = _nouns(LEXICON["persons"]), _nouns(LEXICON["things"])
+VERBS, SEPARABLE = ([Verb(*forms) for forms in LEXICON[name]] for name in ("verbs", "separable"))
+PERSON_ADJECTIVES, THING_ADJECTIVES = _phrases(LEXICON["person_adjectives"]), _phrases(LEXICON["thing_adjectives"])
+STATES = _phrases(LEXICON["states"])
+PRESENT, PAST, FUTURE = (_phrases(LEXICON[name]) for name in ("present", "past", "future"))
+HELPERS, THOUGHTS, MOTIONS = (list(LEXICON[name].items()) for name in ("helpers", "thoughts", "motions"))
+PLACES: Sequence[Sequence[str]] = LEXICON["places"]
 
 
 def make(rng: random.Random) -> Item:
@@ -145,7 +86,7 @@ def make(rng: random.Random) -> Item:
 
 def _person(rng: random.Random, noun: Noun, case: str = "nom") -> Phrase:
     """Make a person with the definite article; a weak adjective ends in -e (nominative) or -en (dative)."""
-    article = DEFINITE[case][noun.gender]
+    article = LEXICON["definite"][case][noun.gender]
     if rng.random() < 0.4:
         return Phrase(f"{article} {noun.german}", f"the {noun.english}")
     adjective, ending = rng.choice(PERSON_ADJECTIVES), "e" if case == "nom" else "en"
@@ -155,7 +96,7 @@ def _person(rng: random.Random, noun: Noun, case: str = "nom") -> Phrase:
 def _object(rng: random.Random) -> Phrase:
     """Make a thing in the accusative with an adjective, whose ending depends on the article."""
     noun, definite = rng.choice(THINGS), rng.random() < 0.5
-    article, ending = (DEFINITE_ACC if definite else INDEFINITE_ACC)[noun.gender]
+    article, ending = LEXICON["definite_accusative" if definite else "indefinite_accusative"][noun.gender]
     adjective, the = rng.choice(THING_ADJECTIVES), "the" if definite else "a"
     return Phrase(f"{article} {adjective.german}{ending} {noun.german}", f"{the} {adjective.english} {noun.english}")
 
@@ -194,7 +135,7 @@ def _future(rng: random.Random) -> tuple[str, str]:
     """Make a clause with its infinitive at the end, after `werden` or a modal verb."""
     subject, thing, time = _person(rng, rng.choice(PERSONS)), _object(rng), rng.choice(FUTURE)
     verb, (place, _, location, _) = rng.choice(VERBS + SEPARABLE), rng.choice(PLACES)
-    helper, aid = rng.choice((("wird", "will"), ("muss", "must"), ("kann", "can"), ("will", "wants to")))
+    helper, aid = rng.choice(HELPERS)
     german = f"{time.german} {helper} {subject.german} {place} {thing.german} {verb.infinitive}"
     return german, f"{time.english} {subject.english} {aid} {verb.english} {thing.english} {location}"
 
@@ -202,32 +143,26 @@ def _future(rng: random.Random) -> tuple[str, str]:
 def _because_clause(rng: random.Random) -> tuple[str, str]:
     noun, thing, verb = rng.choice(PERSONS), _object(rng), rng.choice(VERBS + SEPARABLE)
     subject, (_, goal, _, to) = _person(rng, noun), rng.choice(PLACES)
-    german = f"{subject.german} geht {goal}, weil {PRONOUNS[noun.gender]} {thing.german} {verb.last}"
+    german = f"{subject.german} geht {goal}, weil {LEXICON['pronouns'][noun.gender]} {thing.german} {verb.last}"
     return german, f"{subject.english} goes {to} because {noun.pronoun} {verb.english_third} {thing.english}"
 
 
-def _that_clause(rng: random.Random) -> tuple[str, str]:
+def _scene(rng: random.Random) -> tuple[Phrase, Phrase, Phrase, Verb]:
+    """Draw two persons, a thing and a verb."""
     first, second = rng.sample(PERSONS, 2)
-    subject, person, thing, verb = (
-        _person(rng, first),
-        _person(rng, second),
-        _object(rng),
-        rng.choice(VERBS + SEPARABLE),
-    )
-    think, thinks = rng.choice((("weiß", "knows"), ("sagt", "says"), ("glaubt", "believes"), ("hofft", "hopes")))
+    return _person(rng, first), _person(rng, second), _object(rng), rng.choice(VERBS + SEPARABLE)
+
+
+def _that_clause(rng: random.Random) -> tuple[str, str]:
+    subject, person, thing, verb = _scene(rng)
+    think, thinks = rng.choice(THOUGHTS)
     place, _, location, _ = rng.choice(PLACES)
     german = f"{subject.german} {think}, dass {person.german} {place} {thing.german} {verb.last}"
     return german, f"{subject.english} {thinks} that {person.english} {verb.english_third} {thing.english} {location}"
 
 
 def _when_clause(rng: random.Random) -> tuple[str, str]:
-    first, second = rng.sample(PERSONS, 2)
-    subject, person, thing, verb = (
-        _person(rng, first),
-        _person(rng, second),
-        _object(rng),
-        rng.choice(VERBS + SEPARABLE),
-    )
+    subject, person, thing, verb = _scene(rng)
     state = rng.choice(STATES)
     german = (
         f"wenn {subject.german} {state.german} ist, {verb.third} {person.german} {thing.german} {verb.prefix}".rstrip()
@@ -240,7 +175,7 @@ def _going(rng: random.Random) -> tuple[str, str]:
     first, second = rng.sample(PERSONS, 2)
     subject, companion, time = _person(rng, first), _person(rng, second, "dat"), rng.choice(PAST)
     _, goal, _, to = rng.choice(PLACES)
-    motion, moved = rng.choice((("gegangen", "went"), ("gelaufen", "walked"), ("gekommen", "came"), ("gerannt", "ran")))
+    motion, moved = rng.choice(MOTIONS)
     german = f"{subject.german} ist {time.german} mit {companion.german} {goal} {motion}"
     return german, f"{subject.english} {moved} {to} with {companion.english} {time.english}"
 

@@ -16,7 +16,6 @@ from ssd_bench.papers.ours.ran import ModelRan, model_names
 from ssd_bench.papers.runs import grid, index
 from ssd_bench.papers.runs.scale import load as load_scale
 from ssd_bench.records.files import read_header
-from ssd_bench.records.pack import unpacked_folder
 from ssd_bench.records.reader import Run, find_runs, load_run
 from ssd_bench.records.schema import hardware
 
@@ -314,7 +313,7 @@ def _exclusion(cell: Cell, earlier_cells: Sequence[Cell]) -> str:
 def records(runs_dir: Path) -> list[Record]:
     """Return every complete run under a folder, not yet loaded, with the folder's run-to-run variation."""
     run_records: list[Record] = []
-    run_cache, store = RunCache(), DigestStore(unpacked_folder(runs_dir))
+    run_cache, store = RunCache(), DigestStore(runs_dir)
 
     @cache
     def variations() -> list[RunVariation]:

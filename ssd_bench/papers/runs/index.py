@@ -17,7 +17,6 @@ from ssd_bench.errors import ConfigError
 from ssd_bench.lease import Lease, LeaseHeld, abandoned_leases, hold_lease
 from ssd_bench.papers.runs.grid import key_of
 from ssd_bench.records.files import write_atomic
-from ssd_bench.records.pack import unpacked_folder
 from ssd_bench.records.provenance import DEFAULT_EXCLUDE
 
 FOLDER, OUTCOMES, REQUESTED, RUNNING = "replication", ".outcomes", ".jobs", ".begun"
@@ -111,7 +110,7 @@ def read(path: Path) -> tuple[str, str, list[IndexEntry]]:
 
 def find(runs_dir: Path) -> list[Path]:
     """Return the paths of all indices under a folder of runs."""
-    return sorted(unpacked_folder(runs_dir).rglob(f"{FOLDER}/*.json"))
+    return sorted(runs_dir.rglob(f"{FOLDER}/*.json"))
 
 
 def note_request(runs_dir: Path, jobs: Sequence[Sequence[str]], sweep: str) -> None:

@@ -1,8 +1,8 @@
-"""Simulate on recorded runs how often the confidence intervals cover.
+"""The tables on intervals in docs/evidence.md: how often they cover, simulated on the reference runs.
 
-`python -m ssd_bench coverage [runs_dir=runs/reference/mini] [draws=1000]`
+    python -m tests.interval_coverage
 
-The runs of the experiment `ssd_bench_population` (four methods, 60 prompts each) are the populations. The command draws
+The runs of the experiment `ssd_bench_population` (four methods, 60 prompts each) are the populations. The script draws
 n of their prompts with replacement, computes an interval, and counts how often the interval contains the number of the
 population. It compares the interval of all tables with the alternatives that were considered. The last table also
 draws the timing, from the runs of `ssd_bench_noise` (one trace, timed repeatedly); there the true value is the speedup
@@ -15,26 +15,25 @@ import math
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from pathlib import Path
 
 import numpy as np
 import pandas as pd
 from scipy import stats
 
 from ssd_bench import metrics, tables
-from ssd_bench.console import count, options, run_tool
-from ssd_bench.errors import ConfigError
 from ssd_bench.metrics import Measured, Spread, widen
 from ssd_bench.metrics.intervals import LEVEL, Array, measure, ratio_of_ratios, ratio_of_sums
 from ssd_bench.papers.ours.cells import REPEATED_TIMINGS, Cell, records, replications
-from ssd_bench.paths import local_path
+from ssd_bench.records.pack import unpacked_folder
 from ssd_bench.records.reader import Run
+from tests.runs import ROOT
 
 POPULATION = "ssd_bench_population"
 SIZES = (4, 8, 20)
 RESAMPLES = 999
 SEED = 0
-DEFAULTS = {"runs_dir": "runs/reference/mini", "draws": "1000"}
+DRAWS = 1000
+RUNS = ROOT / "runs" / "reference" / "mini"
 
 Statistic = Callable[..., Array]
 Maker = Callable[..., Measured]
@@ -137,48 +136,42 @@ def acceptance_of(run: Run) -> list[Array]:
     return [sums[column].to_numpy(dtype=float) for column in sums]
 
 
-def cells_of(runs_dir: Path, experiment: str) -> list[Cell]:
-    """Return the results of an experiment that have a record in a folder.
-
-    Raises:
-        ConfigError: no result has a record.
-    """
-    replications_of_experiment = [
-        replication
-        for replication in replications(runs_dir, records(runs_dir))
+def cells_of(experiment: str) -> list[Cell]:
+    """Return the results of an experiment that have a reference run."""
+    folder = unpacked_folder(RUNS)
+    return [
+        cell
+        for replication in replications(folder, records(folder))
         if replication.experiment.name == experiment
+        for cell in replication.recorded_cells()
     ]
-    cells = [cell for replication in replications_of_experiment for cell in replication.recorded_cells()]
-    if not cells:
-        raise ConfigError("runs_dir", str(runs_dir), f"a folder with runs of -m experiment={experiment} scale=mini")
-    return cells
 
 
-def by_method(cells: Sequence[Cell], draws: int) -> pd.DataFrame:
+def by_method(cells: Sequence[Cell]) -> pd.DataFrame:
     """Return a table of the coverage of every table's interval, by number of prompts, method and metric."""
     rows = []
     for n in SIZES:
         for cell in cells:
-            speedup, width = coverage(measure, ratio_of_ratios, columns_of(cell.run), n, draws)
-            alpha, _ = coverage(measure, ratio_of_sums, acceptance_of(cell.run), n, draws)
+            speedup, width = coverage(measure, ratio_of_ratios, columns_of(cell.run), n, DRAWS)
+            alpha, _ = coverage(measure, ratio_of_sums, acceptance_of(cell.run), n, DRAWS)
             size = int(cell.run.prompts["prompt_index"].nunique())
             rows.append((str(n), cell["method"], str(size), f"{speedup:.3f}", f"{width:.2f}", f"{alpha:.3f}"))
     return pd.DataFrame(rows, columns=["n", "method", "prompts", "speedup", "width", "α"])
 
 
-def by_kind(cells: Sequence[Cell], draws: int) -> pd.DataFrame:
+def by_kind(cells: Sequence[Cell]) -> pd.DataFrame:
     """Return a table of the coverage of a speedup by kind of interval: mean over methods, and minimum."""
     rows = []
     for name, maker in MAKERS.items():
         means = []
         for n in SIZES:
-            shares = [coverage(maker, ratio_of_ratios, columns_of(cell.run), n, draws)[0] for cell in cells]
+            shares = [coverage(maker, ratio_of_ratios, columns_of(cell.run), n, DRAWS)[0] for cell in cells]
             means.append(f"{np.mean(shares):.3f} ({min(shares):.3f})")
         rows.append((name, *means))
     return pd.DataFrame(rows, columns=["interval", *(f"n = {n}" for n in SIZES)])
 
 
-def by_timing(cells: Sequence[Cell], draws: int) -> pd.DataFrame:
+def by_timing(cells: Sequence[Cell]) -> pd.DataFrame:
     """Return a table of run-to-run variation by length of run, and of coverage over timings without and with it."""
     rows = []
     for task in dict.fromkeys(cell["task"] for cell in cells):
@@ -186,31 +179,25 @@ def by_timing(cells: Sequence[Cell], draws: int) -> pd.DataFrame:
         level = metrics.run_to_run_variation(runs)[0].levels[0]
         level_texts = f"{level.seconds:.1f} s", f"{level.speedup.sigma:.1%}", f"{level.rate.sigma:.1%}"
         for n in SIZES:
-            shares = coverage_over_timings([columns_of(run) for run in runs], n, draws)
+            shares = coverage_over_timings([columns_of(run) for run in runs], n, DRAWS)
             rows.append((task, str(len(runs)), *level_texts, str(n), *(f"{share:.3f}" for share in shares)))
     level_heads = ["decode time", "SD of speedup", "SD of tokens/s"]
     return pd.DataFrame(rows, columns=["task", "timings", *level_heads, "n", "prompts", "prompts and runs"])
 
 
-def main(arguments: Sequence[str]) -> int:
-    """Print all tables; return the exit code: 0, or 2 if the runs are missing or an option is invalid."""
-    return run_tool(_main, __doc__, arguments)
-
-
-def _main(arguments: Sequence[str]) -> None:
-    values = DEFAULTS | options(arguments, tuple(DEFAULTS))
-    runs_dir, draws = local_path("runs_dir", values["runs_dir"]), count("draws", values["draws"])
-    cells = cells_of(runs_dir, POPULATION)
-    print(f"Coverage of 95 % intervals, {draws} draws.\n\nIntervals of the tables, by method:\n")
-    print(tables.markdown(by_method(cells, draws)))
+def main() -> None:
+    """Print all tables."""
+    cells = cells_of(POPULATION)
+    print(f"Coverage of 95 % intervals, {DRAWS} draws.\n\nIntervals of the tables, by method:\n")
+    print(tables.markdown(by_method(cells)))
     print("\nSpeedup by kind of interval, mean over methods (lowest method):\n")
-    print(tables.markdown(by_kind(cells, draws)))
-    try:
-        timings = cells_of(runs_dir, REPEATED_TIMINGS)
-    except ConfigError:
-        return
+    print(tables.markdown(by_kind(cells)))
     print(
         "\nRun-to-run variation (SD: relative standard deviation), and coverage of the speedup over all timings by "
         "intervals over prompts, and over prompts and runs:\n"
     )
-    print(tables.markdown(by_timing(timings, draws)))
+    print(tables.markdown(by_timing(cells_of(REPEATED_TIMINGS))))
+
+
+if __name__ == "__main__":
+    main()

@@ -3,23 +3,18 @@
 from __future__ import annotations
 
 from functools import cache
-from pathlib import Path
 
 import numpy as np
 import pytest
 
-from ssd_bench.commands import coverage
-from ssd_bench.errors import ConfigError
 from ssd_bench.metrics.intervals import measure, ratio_of_ratios, ratio_of_sums
 from ssd_bench.papers.ours.cells import REPEATED_TIMINGS, Cell
-
-RECORDS = Path(__file__).parents[1] / "runs" / "reference" / "mini"
-DRAWS = 1000
+from tests import interval_coverage as coverage
 
 
 @cache
 def cells(experiment: str) -> list[Cell]:
-    return coverage.cells_of(RECORDS, experiment)
+    return coverage.cells_of(experiment)
 
 
 @pytest.mark.parametrize("n", [8, 20])
@@ -27,7 +22,7 @@ def cells(experiment: str) -> list[Cell]:
 def test_speedups_of_recorded_prompts_are_covered(method: str, n: int) -> None:
     cell = next(one for one in cells(coverage.POPULATION) if one["method"] == method)
     assert cell.run.prompts["prompt_index"].nunique() == 60
-    share, width = coverage.coverage(measure, ratio_of_ratios, coverage.columns_of(cell.run), n, DRAWS)
+    share, width = coverage.coverage(measure, ratio_of_ratios, coverage.columns_of(cell.run), n, coverage.DRAWS)
     assert share >= 0.93 and 0 < width < 2
 
 
@@ -37,7 +32,7 @@ def test_the_floor_covers_other_moments() -> None:
     for task in tasks:
         moments = [coverage.columns_of(cell.run) for cell in cells(REPEATED_TIMINGS) if cell["task"] == task]
         assert len(moments) == 8
-        without, with_floor = coverage.coverage_over_timings(moments, 20, DRAWS)
+        without, with_floor = coverage.coverage_over_timings(moments, 20, coverage.DRAWS)
         assert with_floor >= max(without, 0.87)  # all but one of eight moments
 
 
@@ -56,8 +51,3 @@ def test_each_kind_of_interval_is_one(name: str) -> None:
     columns = [rng.lognormal(1, 0.2, 12) for _ in range(4)]
     made = coverage.MAKERS[name](ratio_of_ratios, *columns)
     assert made.low is not None and made.high is not None and made.value is not None and made.low < made.high
-
-
-def test_a_folder_without_such_runs_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="experiment=ssd_bench_population scale=mini"):
-        coverage.cells_of(tmp_path, coverage.POPULATION)
