@@ -11,10 +11,8 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 
-import yaml
-
 from ssd_bench.compose.help import UNTARGETED, options_of
-from ssd_bench.conf import CONF
+from ssd_bench.conf import CONF, read_yaml
 from ssd_bench.console import options, run_tool
 
 
@@ -46,7 +44,7 @@ def all_options() -> Iterator[tuple[str, str, str, str]]:
     for group in ("method", "task"):
         choices_of_option: dict[tuple[str, str, str], list[str]] = {}
         for path in sorted((CONF / group).glob("*.yaml")):
-            values = yaml.safe_load(path.read_text(encoding="utf-8"))
+            values = read_yaml(path)
             # a choice without a class refines another and has the same options
             for option in options_of(group, values) if "_target_" in values else ():
                 key = f"`{option.path}`", option.allowed, option.doc

@@ -9,9 +9,10 @@ from __future__ import annotations
 import random
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
+from ssd_bench.conf import read_yaml
 from ssd_bench.miniature.domains.item import Item
-from ssd_bench.miniature.domains.texts import read_texts
 
 TASK = "gsm8k"
 
@@ -35,7 +36,7 @@ class _Skeleton:
     lines: Sequence[str]
 
 
-TEXTS = read_texts(__file__)
+TEXTS = read_yaml(Path(__file__).with_suffix(".yaml"))
 _PEOPLE = [(name, pronoun) for pronoun, names in TEXTS["people"].items() for name in names]
 _HOLDERS = list(TEXTS["holders"].items())
 _SKELETONS = [_Skeleton(**skeleton) for skeleton in TEXTS["skeletons"]]

@@ -9,9 +9,10 @@ from __future__ import annotations
 import random
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
+from ssd_bench.conf import read_yaml
 from ssd_bench.miniature.domains.item import Item
-from ssd_bench.miniature.domains.texts import read_texts
 
 TASK = "cnn_dm"
 BRIEF_TASK = "xsum"
@@ -40,7 +41,7 @@ class Brief:
     summary: str
 
 
-TEXTS = read_texts(__file__)
+TEXTS = read_yaml(Path(__file__).with_suffix(".yaml"))
 EVENTS = [Event(**event) for event in TEXTS["events"]]
 BRIEFS = [Brief(**kind) for kind in TEXTS["briefs"]]
 

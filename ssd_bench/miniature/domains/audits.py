@@ -11,9 +11,10 @@ import random
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
+from ssd_bench.conf import read_yaml
 from ssd_bench.miniature.domains.item import Item
-from ssd_bench.miniature.domains.texts import read_texts
 
 TASK = "govreport"
 FINDINGS_PER_REPORT = (5, 11)  # drawn uniformly; a finding makes about 45 tokens of summary and 95 of report
@@ -37,7 +38,7 @@ class Finding:
     details: Sequence[str]
 
 
-TEXTS = read_texts(__file__)
+TEXTS = read_yaml(Path(__file__).with_suffix(".yaml"))
 AGENCIES = [f"{rank} {field}" for rank in TEXTS["agencies"]["ranks"] for field in TEXTS["agencies"]["fields"]]
 PROGRAMS = [f"{first} {last}" for first in TEXTS["programs"]["beginnings"] for last in TEXTS["programs"]["ends"]]
 REGIONS: Sequence[str] = TEXTS["regions"]

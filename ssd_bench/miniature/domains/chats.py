@@ -7,12 +7,13 @@ the message names, so that a tiny model finds each next piece after the same two
 from __future__ import annotations
 
 import random
+from pathlib import Path
 
+from ssd_bench.conf import read_yaml
 from ssd_bench.miniature.domains.item import Item
 from ssd_bench.miniature.domains.requests import ASKS, POOL, listed, notes, queue
-from ssd_bench.miniature.domains.texts import read_texts
 
-MESSAGES = read_texts(__file__)
+MESSAGES = read_yaml(Path(__file__).with_suffix(".yaml"))
 
 # A message and its answer.
 Pair = tuple[str, str]

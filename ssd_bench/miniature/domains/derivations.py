@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import random
 from collections.abc import Sequence
+from pathlib import Path
 
+from ssd_bench.conf import read_yaml
 from ssd_bench.miniature.domains.arithmetic import LARGEST, SMALL
 from ssd_bench.miniature.domains.item import Item
-from ssd_bench.miniature.domains.texts import read_texts
 
 TASK = "aime24"
 STEPS = (30, 76)  # drawn uniformly; about 18 tokens per step
@@ -22,7 +23,7 @@ HELD = (10, LARGEST)  # bounds of the number that is carried along
 ADDED = (2, SMALL - 1)  # bounds of summands; all sums also occur in word problems, and are learnt there
 DOUBLED = 0.08  # share of steps that double or halve, if the result is within bounds
 
-TEXTS = read_texts(__file__)
+TEXTS = read_yaml(Path(__file__).with_suffix(".yaml"))
 PLACES: Sequence[str] = TEXTS["places"]
 
 

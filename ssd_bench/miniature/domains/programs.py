@@ -10,10 +10,11 @@ from __future__ import annotations
 import random
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
+from ssd_bench.conf import read_yaml
 from ssd_bench.miniature.domains.item import Item
-from ssd_bench.miniature.domains.texts import read_texts
 
 TASK = "humaneval"
 
@@ -26,7 +27,7 @@ ATTEMPTS = 20  # arguments to try per wanted call, before other steps are drawn
 
 TAKES = ("list",) * 5 + ("str", "words")  # parameter kinds of functions
 
-TEXTS = read_texts(__file__)
+TEXTS = read_yaml(Path(__file__).with_suffix(".yaml"))
 STRINGS: Sequence[str] = TEXTS["strings"]
 STEPS = {kind: list(steps.items()) for kind, steps in TEXTS["steps"].items()}
 

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import random
 from collections.abc import Sequence
+from pathlib import Path
 
+from ssd_bench.conf import read_yaml
 from ssd_bench.miniature.domains.item import Item
 from ssd_bench.miniature.domains.requests import ACTIONS, CATEGORIES, OPPOSITES
-from ssd_bench.miniature.domains.texts import read_texts
 
 TASK = "natural_questions"
 
-TEXTS = read_texts(__file__)
+TEXTS = read_yaml(Path(__file__).with_suffix(".yaml"))
 SMALL: Sequence[str] = TEXTS["small"]
 TENS: Sequence[str] = TEXTS["tens"]
 

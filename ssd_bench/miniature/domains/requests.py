@@ -10,16 +10,17 @@ from __future__ import annotations
 import random
 import re
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 
+from ssd_bench.conf import read_yaml
 from ssd_bench.miniature.domains.arithmetic import calculation
 from ssd_bench.miniature.domains.item import Item
-from ssd_bench.miniature.domains.texts import read_texts
 
 TASK = "alpaca"
 
 FEWEST, MOST = 6, 14  # words of a list
 SUMS = 8
-TEXTS = read_texts(__file__)
+TEXTS = read_yaml(Path(__file__).with_suffix(".yaml"))
 CATEGORIES: Mapping[str, Sequence[str]] = TEXTS["categories"]
 WORDS = [word for name, words in CATEGORIES.items() if name != "countries" for word in words]
 OPPOSITES: Sequence[Sequence[str]] = TEXTS["opposites"]

@@ -10,9 +10,10 @@ from __future__ import annotations
 import math
 import random
 from dataclasses import dataclass
+from pathlib import Path
 
+from ssd_bench.conf import read_yaml
 from ssd_bench.miniature.domains.item import Item
-from ssd_bench.miniature.domains.texts import read_texts
 
 TASK = "tinystories"
 EPISODES = (4, 6)  # drawn uniformly at full scale
@@ -31,7 +32,7 @@ class Trouble:
     call: str
 
 
-TEXTS = read_texts(__file__)
+TEXTS = read_yaml(Path(__file__).with_suffix(".yaml"))
 # Name, kind, and the two pronouns of it.
 HEROES = [
     (name, kind, group["he"], group["his"])

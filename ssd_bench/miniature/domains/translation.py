@@ -9,10 +9,11 @@ from __future__ import annotations
 import random
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
+from ssd_bench.conf import read_yaml
 from ssd_bench.miniature.domains.item import Item
-from ssd_bench.miniature.domains.texts import read_texts
 
 TASK = "wmt16"
 
@@ -67,7 +68,7 @@ def _nouns(groups: Sequence[Mapping[str, Any]]) -> list[Noun]:
     ]
 
 
-LEXICON = read_texts(__file__)
+LEXICON = read_yaml(Path(__file__).with_suffix(".yaml"))
 PERSONS, THINGS = _nouns(LEXICON["persons"]), _nouns(LEXICON["things"])
 VERBS, SEPARABLE = ([Verb(*forms) for forms in LEXICON[name]] for name in ("verbs", "separable"))
 PERSON_ADJECTIVES, THING_ADJECTIVES = _phrases(LEXICON["person_adjectives"]), _phrases(LEXICON["thing_adjectives"])

@@ -26,8 +26,7 @@ from fnmatch import fnmatchcase
 from functools import cache
 from typing import Any
 
-import yaml
-
+from ssd_bench.conf import read_yaml
 from ssd_bench.errors import ConfigError
 from ssd_bench.papers.printed.catalogue import PaperFolder, paper_folders
 from ssd_bench.papers.printed.reported import numbers
@@ -144,7 +143,7 @@ def read_claims(folder: PaperFolder) -> list[Claim]:
     path = folder.path / "claims.yaml"
     if not path.is_file():
         return []
-    content = yaml.safe_load(path.read_text(encoding="utf-8"))
+    content = read_yaml(path)
     return [_parse_claim(folder, name, entry) for name, entry in content.items()]
 
 

@@ -11,8 +11,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-import yaml
-
+from ssd_bench.conf import read_yaml
 from ssd_bench.errors import ConfigError
 
 FOLDER = Path(__file__).parents[1]
@@ -128,7 +127,7 @@ def read_folder(path: Path) -> PaperFolder:
         ConfigError: as `paper_folders`.
     """
     location = f"{path.parent.name}/{path.name}"
-    content: Any = yaml.load(path.read_text(encoding="utf-8"), Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))
+    content = read_yaml(path)
     if not isinstance(content, dict) or not {"rank", "versions"} <= set(content):
         raise ConfigError(location, content, "at least the keys rank and versions")
     settings, names = content.pop("settings", {}), content.pop("names", {})

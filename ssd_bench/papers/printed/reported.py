@@ -17,8 +17,8 @@ from importlib.resources import files
 from typing import Any, NoReturn
 
 import pandas as pd
-import yaml
 
+from ssd_bench.conf import read_yaml
 from ssd_bench.contract.layer_set import LayerSet
 from ssd_bench.errors import ConfigError
 from ssd_bench.papers.printed.catalogue import FOLDER, PaperFolder, paper_folders
@@ -60,7 +60,7 @@ class Metric:
 
 def _metrics() -> dict[str, Metric]:
     """Return the metrics of `metrics.yaml` by name."""
-    content = yaml.safe_load((FOLDER / "metrics.yaml").read_text(encoding="utf-8"))
+    content = read_yaml(FOLDER / "metrics.yaml")
     for entry in content.values():
         if "within" in entry:  # "5 %" is a relative tolerance, "0.02" an absolute one
             text = str(entry["within"])

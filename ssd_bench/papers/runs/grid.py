@@ -17,7 +17,7 @@ from typing import Any
 
 import yaml
 
-from ssd_bench.conf import CONF
+from ssd_bench.conf import CONF, read_yaml
 from ssd_bench.errors import ConfigError
 from ssd_bench.papers.printed.catalogue import find_folder
 
@@ -194,10 +194,8 @@ def _run_set(path: Path) -> RunSet:
         ConfigError: as `read_run_sets`.
     """
     paper, name = path.parent.name, f"{path.parent.name}/{path.stem}"
-    # prefer the C parser, which is faster: a report reads all run sets
-    loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
     try:
-        written = yaml.load(path.read_text(encoding="utf-8"), Loader=loader)
+        written = read_yaml(path)
     except yaml.YAMLError as error:
         raise ConfigError(f"experiment {name}", path.name, f"valid YAML ({' '.join(str(error).split())})") from error
     content = _mapping(f"experiment {name}", written, ("overrides", "grids", "exhibits"), ("exhibits",))

@@ -8,11 +8,10 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-import yaml
 from omegaconf import DictConfig, OmegaConf
 
 from ssd_bench.compose.build import build
-from ssd_bench.conf import CONF, choices
+from ssd_bench.conf import CONF, choices, read_yaml
 from ssd_bench.errors import ConfigError
 from ssd_bench.papers.runs import grid
 from ssd_bench.papers.runs.grid import Job, choice, key_of, merge_overrides
@@ -158,7 +157,7 @@ def _is_option(option: str) -> bool:
 
 def _has(file: Path, keys: Sequence[str]) -> bool:
     """Return whether a YAML file holds a nested key, whatever its value."""
-    content: Any = yaml.load(file.read_text(encoding="utf-8"), Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))
+    content = read_yaml(file)
     for key in keys:
         if not isinstance(content, Mapping) or key not in content:
             return False
