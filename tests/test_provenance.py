@@ -65,7 +65,8 @@ def test_the_key_of_a_run_sees_what_its_tables_and_draws_have_of_an_item(tmp_pat
     keys = []
     for row in ('"id": 1', '"id": 2', '"id": 1, "category": "c"', '"id": 1, "reference": "r"'):
         (tmp_path / "mine.jsonl").write_text(f'{{"prompt": ["a", "b"], {row}}}', encoding="utf-8")
-        keys.append(planned(tmp_path, "task=jsonl", f"task.path={tmp_path}/mine.jsonl", "method=ar").content_key)
+        plan = planned(tmp_path, "task=jsonl", f"task.path={tmp_path}/mine.jsonl", "method=ar")
+        keys.append(plan.identity.content_key)
     assert len(set(keys)) == 4
 
 

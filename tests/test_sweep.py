@@ -383,7 +383,7 @@ def test_dry_describes_runs_and_products(
 
 
 def test_dry_is_no_part_of_a_run(tmp_path: Path) -> None:
-    assert planned(tmp_path, "dry=true").content_key == planned(tmp_path).content_key
+    assert planned(tmp_path, "dry=true").identity.content_key == planned(tmp_path).identity.content_key
 
 
 def test_a_bench_cannot_be_described() -> None:

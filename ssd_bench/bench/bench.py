@@ -50,13 +50,13 @@ def bench(cfg: DictConfig, record: bool = False) -> Path:
     cfg.decode.max_new_tokens = measures.NEW_TOKENS
     cfg.method = {"_target_": "methods.knapspec.KnapSpec"}
     planned = plan(cfg)
-    hardware = planned.hardware
-    loaded = load_engine(planned, planned.dims.context)
+    hardware = planned.machine.hardware
+    loaded = load_engine(planned, planned.model.dims.context)
     decoding = Decoding(max_new_tokens=measures.NEW_TOKENS)
     engine = Engine(loaded.decoder, loaded.cache, decoding, frozenset(), loaded.probe)
     command_line = ["python", "-m", "ssd_bench", "bench", *([f"{RECORD}=true"] if record else []), *sys.argv[1:]]
     results = {
-        "model": planned.dims.name,
+        "model": planned.model.dims.name,
         "dtype": hardware.dtype_name,
         "device": hardware.label,
         "machine": _machine(hardware),
@@ -64,7 +64,7 @@ def bench(cfg: DictConfig, record: bool = False) -> Path:
         **engine.decoder.arithmetic.named(),
         "provenance": provenance.collect(command_line, hardware.gpu_names()),
     } | _measure_all(planned, engine)
-    folder = planned.run_dir.parent / "bench"
+    folder = planned.identity.run_dir.parent / "bench"
     target = _write_by_machine(results, folder) if record else _write_by_time(results, folder)
     print(render(results), f"\n{target}", sep="\n")
     return target
@@ -89,7 +89,7 @@ def _measure_all(planned: Plan, engine: Engine) -> dict[str, Any]:
     _say(f"KnapSpec over {measures.POLICY_TOKENS} tokens")
     results |= measures.policy(planned, engine)
     _say("one search compared with a plain forward")
-    results["search"] = measures.searches(planned.dims, engine, machine_limits)
+    results["search"] = measures.searches(planned.model.dims, engine, machine_limits)
     results["outside_forward_share"] = measures.outside_share(planned, engine)
     figures = {"ar": ar, "forward": forwards, "prefill": prefills}
     return {"limits": machine_limits.named(), "figures": figures, **results}

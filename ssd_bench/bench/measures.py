@@ -47,8 +47,9 @@ def against_transformers(planned: Plan, engine: Engine, limits: MachineLimits) -
         The comparison, prefills included; and AR's time of a decoded token with its limit, without prefills.
     """
     # No EOS, as in AR here: no output ends early, and no logit has to be masked to prevent that.
-    hf_model = HuggingFace(planned.checkpoint.folder, planned.hardware, engine.decoding, engine.eos_ids, engine.context)
-    prompts = [encoded.ids for encoded in planned.encoded]
+    folder, hardware = planned.model.checkpoint.folder, planned.machine.hardware
+    hf_model = HuggingFace(folder, hardware, engine.decoding, engine.eos_ids, engine.context)
+    prompts = [encoded.ids for encoded in planned.prompts.encoded]
     outputs: dict[str, list[list[Generation]]] = {"ar": [], "hf": []}
     runs = {
         "ar": lambda: outputs["ar"].append([engine.generate(AR(), prompt) for prompt in prompts]),
@@ -147,7 +148,7 @@ def policy(planned: Plan, engine: Engine) -> dict[str, Any]:
     """Measure KnapSpec at its paper's interval over a long output: its share of method overhead, time of a search."""
     method = planned.method
     long = Engine(engine.decoder, engine.cache, Decoding(max_new_tokens=POLICY_TOKENS), frozenset(), engine.probe)
-    generation = long.generate(method, planned.encoded[0].ids)
+    generation = long.generate(method, planned.prompts.encoded[0].ids)
     policy = [step.policy_ms for step in generation.steps]
     search_ms = [step.policy_ms for step in generation.steps if step.estimate is not None]
     return {
@@ -249,7 +250,7 @@ def outside_share(planned: Plan, engine: Engine) -> float:
         for name in original_calls:
             setattr(decoder, name, timed(name))
         try:
-            generation = engine.generate(method, planned.encoded[0].ids)
+            generation = engine.generate(method, planned.prompts.encoded[0].ids)
         finally:
             for name in original_calls:
                 delattr(decoder, name)

@@ -141,7 +141,7 @@ def frontier(runs: Sequence[Run], width: int) -> Plane:
     outputs = [[int(token) for token in ids] for ids in ar_rows["output_ids"]]
     longest = max(len(prompt) + len(output) for prompt, output in zip(prompts, outputs))
     engine = load_engine(planned, longest)
-    n_layers = planned.dims.n_layers
+    n_layers = planned.model.dims.n_layers
     score = SetScores(engine, prompts, outputs)
     score([LayerSet.full(n_layers)])
     if exhaustive := 2 ** (2 * n_layers) <= EXHAUSTIVE:
@@ -187,13 +187,15 @@ def _ar_rows(run: Run) -> pd.DataFrame:
 def _read_prompts(planned: Plan, ar_rows: pd.DataFrame) -> list[tuple[int, ...]] | None:
     """Return the token ids that AR read for each answer, earlier turns included; None if they have changed."""
     firsts, read_prompts, answers = ar_rows.loc[ar_rows["turn"] == 0, "prompt_sha256"], [], list[str]()
-    if firsts.tolist() != [encoded.sha256 for encoded in planned.encoded]:
+    if firsts.tolist() != [encoded.sha256 for encoded in planned.prompts.encoded]:
         return None
-    tokenizer, template = planned.checkpoint.tokenizer, planned.checkpoint.template
+    checkpoint = planned.model.checkpoint
     for row in ar_rows.to_dict("records"):
-        encoded = planned.encoded[row["prompt_index"]]
+        encoded = planned.prompts.encoded[row["prompt_index"]]
         if row["turn"]:
-            encoded = encode_turn(planned.prompts[row["prompt_index"]], answers, tokenizer, template)
+            encoded = encode_turn(
+                planned.prompts.items[row["prompt_index"]], answers, checkpoint.tokenizer, checkpoint.template
+            )
         if encoded.sha256 != row["prompt_sha256"]:
             return None
         read_prompts.append(encoded.ids)

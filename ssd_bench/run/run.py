@@ -44,7 +44,7 @@ from ssd_bench.run.hugging_face import HFProcess
 from ssd_bench.run.neighbours import Neighbours
 from ssd_bench.run.plan import Plan
 from ssd_bench.run.progress import Progress
-from ssd_bench.run.shards import clear_shards, is_recorded, merge_shards
+from ssd_bench.run.shards import clear_shards, merge_shards
 from ssd_bench.run.tracking import Tracker
 from ssd_bench.run_warnings import new_warnings
 from ssd_bench.stopping import Stopping
@@ -66,25 +66,28 @@ def execute(plan: Plan, wait: bool = True) -> Path | None:
         LeaseHeld: another process runs the plan, and `wait` is false.
         Stopped: the system asked this process to end; the prompt in flight is finished first.
     """
-    unpacked_folder(plan.run_dir)  # unpack the runs packed in this folder before adding to it
-    done = f"already on record, not repeated (force=true repeats it): {plan.run_dir}"
-    if is_recorded(plan):
+    unpacked_folder(plan.identity.run_dir)  # unpack the runs packed in this folder before adding to it
+    done = f"already on record, not repeated (force=true repeats it): {plan.identity.run_dir}"
+    if plan.is_recorded():
         print(done)
         clear_shards(plan)
-        clear_leftovers(plan.run_dir)
-        return plan.run_dir
+        clear_leftovers(plan.identity.run_dir)
+        return plan.identity.run_dir
     for warning in new_warnings(plan.warnings):
         print(f"warning: {warning}", file=sys.stderr)
-    stopping, folder = Stopping(), plan.folder(plan.shard)
+    stopping, folder = Stopping(), plan.identity.folder
     with stopping.listening(), RunWriter(folder, _header(plan), fresh=plan.config["force"], wait=wait) as writer:
-        if is_recorded(plan):  # another process recorded it while this one waited for the lease
+        if plan.is_recorded():  # another process recorded it while this one waited for the lease
             print(done)
-        elif writer.header["status"] != SHARD or {*plan.work_items(plan.shard)} - writer.done:
-            with Neighbours(plan.run_dir.name, plan.hardware) as neighbours, _load_hf_arm(plan) as hf_arm:
+        elif writer.header["status"] != SHARD or {*plan.work_items} - writer.done:
+            with (
+                Neighbours(plan.identity.run_dir.name, plan.machine.hardware) as neighbours,
+                _load_hf_arm(plan) as hf_arm,
+            ):
                 _measure(plan, writer, hf_arm, stopping, neighbours)
-    if plan.shard is None or merge_shards(plan, lambda record: _scores(plan, record)):
-        return plan.run_dir
-    print(f"shard {plan.shard.name} is done; the record is written once all shards are done: {folder.parent}")
+    if plan.identity.shard is None or merge_shards(plan, lambda record: _scores(plan, record)):
+        return plan.identity.run_dir
+    print(f"shard {folder.name} is done; the record is written once all shards are done: {folder.parent}")
     return None
 
 
@@ -92,8 +95,8 @@ def _load_hf_arm(plan: Plan) -> AbstractContextManager[HFProcess | None]:
     """Return the arm that runs Hugging Face `generate` (in a process of its own), None for a run without it."""
     if "hf" not in plan.arms:
         return nullcontext()
-    checkpoint = plan.checkpoint
-    return HFProcess(checkpoint.folder, plan.hardware, plan.decoding, checkpoint.eos_ids, plan.context)
+    checkpoint = plan.model.checkpoint
+    return HFProcess(checkpoint.folder, plan.machine.hardware, plan.decoding, checkpoint.eos_ids, plan.prompts.context)
 
 
 def _measure(
@@ -107,7 +110,7 @@ def _measure(
     engine.probe.latency = latency_of(plan, engine)
     profiled = time.perf_counter()
     engine.probe.origin = plan.origin
-    plan.method.prepare(engine.probe, plan.samples)
+    plan.method.prepare(engine.probe, plan.prompts.samples)
     prepared = time.perf_counter()
     writer.header["latency"] = asdict(engine.probe.latency)
     _warm_up(plan, engine, hf_arm)
@@ -115,8 +118,8 @@ def _measure(
     state = writer.last_state()
     if state is not None and isinstance(plan.method, Stateful):
         plan.method.restore(state)
-    pending, watch = [item for item in plan.work_items(plan.shard) if item not in writer.done], LoadWatch()
-    tracker = Tracker(plan.config["wandb"], plan.run_dir, plan.config)
+    pending, watch = [item for item in plan.work_items if item not in writer.done], LoadWatch()
+    tracker = Tracker(plan.config["wandb"], plan.identity.run_dir, plan.config)
     neighbours.look()
     with Progress(len(pending)) as progress:
         for index, repeat in pending:
@@ -126,13 +129,13 @@ def _measure(
                 state = plan.method.state() if isinstance(plan.method, Stateful) else None
                 writer.add(index, repeat, records, state)
                 tracker.log(records)
-                progress.done(plan.prompts[index].id, records)
+                progress.done(plan.prompts.items[index].id, records)
     if isinstance(plan.method, Illustrated):
         for name, arrays in plan.method.arrays().items():
             save_arrays(writer.path / f"{name}.npz", arrays)
     cache = engine.cache  # at its final size
     memory = {"weight_bytes": engine.decoder.weights.nbytes, "cache_bytes": cache.nbytes, "cache_rows": cache.rows}
-    finish = writer.finish if plan.shard is None else writer.finish_shard
+    finish = writer.finish if plan.identity.shard is None else writer.finish_shard
     finish(
         {
             "latency": writer.header["latency"],
@@ -151,20 +154,20 @@ def _measure(
         }
         | ({} if hf_arm is None else {"hf": hf_arm.about})
     )
-    tracker.finish(dict if plan.shard else lambda: summarise(load_run(plan.run_dir)))
+    tracker.finish(dict if plan.identity.shard else lambda: summarise(load_run(plan.identity.run_dir)))
 
 
 def load_engine(plan: Plan, capacity: int | None = None) -> Engine:
     """Load a plan's weights and allocate its cache, for its longest sequence or for `capacity` positions."""
-    hardware = plan.hardware
+    hardware = plan.machine.hardware
     torch.set_num_threads(hardware.threads)
     with lasting_buffers():
-        decoder = plan.backend.load(plan.checkpoint, hardware.dtype, hardware.devices)
-        cache = decoder.new_cache((capacity or plan.context) + SCRATCH)
+        decoder = plan.machine.backend.load(plan.model.checkpoint, hardware.dtype, hardware.devices)
+        cache = decoder.new_cache((capacity or plan.prompts.context) + SCRATCH)
         # Allocate what the prompts need before the first one is timed; answers longer than a bucket make it grow.
-        longest = max(len(encoded.ids) for encoded in plan.encoded)
+        longest = max(len(encoded.ids) for encoded in plan.prompts.encoded)
         cache.reserve(cache.capacity if capacity else min(longest + BUCKET, cache.capacity))
-    return Engine(decoder, cache, plan.decoding, plan.checkpoint.eos_ids, ModelProbe(decoder, cache))
+    return Engine(decoder, cache, plan.decoding, plan.model.checkpoint.eos_ids, ModelProbe(decoder, cache))
 
 
 def _check_logits(plan: Plan, engine: Engine) -> None:
@@ -173,23 +176,24 @@ def _check_logits(plan: Plan, engine: Engine) -> None:
     Raises:
         ConfigError: the logits after the shortest prompt are not finite.
     """
-    encoded = min(plan.encoded, key=lambda prompt: len(prompt.ids))
-    if not math.isfinite(engine.probe.top2_gap(encoded.ids)):
+    if not math.isfinite(engine.probe.top2_gap(plan.prompts.shortest.ids)):
         expected = "one in which this model's logits are finite: those of a prompt are not"
-        raise ConfigError("hardware.dtype", plan.hardware.dtype_name, expected)
+        raise ConfigError("hardware.dtype", plan.machine.hardware.dtype_name, expected)
 
 
 def _scores(plan: Plan, writer: RunWriter) -> dict[str, dict[str, float]]:
     """Return the task's scores per arm, over every answer on disk, including those from before a resume."""
     answers: dict[str, list[tuple[Prompt, str]]] = {}
     for arm, index, turn, text in (answer for answer in writer.answers() if answer[0] != "hf"):
-        answers.setdefault(arm, []).append((plan.prompts[index].at(turn), _scored_text(plan, index, turn, text)))
+        answers.setdefault(arm, []).append((plan.prompts.items[index].at(turn), _scored_text(plan, index, turn, text)))
     return {arm: plan.task.scores([p for p, _ in pairs], [t for _, t in pairs]) for arm, pairs in answers.items()}
 
 
 def _scored_text(plan: Plan, index: int, turn: int, text: str) -> str:
     """Return the part of an answer that the task scores."""
-    return scored_text(plan.prompts[index], turn, text, plan.checkpoint.tokenizer, plan.checkpoint.template)
+    return scored_text(
+        plan.prompts.items[index], turn, text, plan.model.checkpoint.tokenizer, plan.model.checkpoint.template
+    )
 
 
 def _run_prompt(
@@ -199,14 +203,14 @@ def _run_prompt(
 
     Later turns follow AR's answers in every arm, so that all arms read the same text.
     """
-    prompt, checkpoint = plan.prompts[index], plan.checkpoint
+    prompt, checkpoint = plan.prompts.items[index], plan.model.checkpoint
     records: list[PromptRecord] = []
     answers: list[str] = []
     for turn in range(len(prompt.user_texts)):
-        encoded = plan.encoded[index]
+        encoded = plan.prompts.encoded[index]
         if turn:
             encoded = encode_turn(prompt, answers, checkpoint.tokenizer, checkpoint.template)
-            if len(encoded.ids) >= plan.context:
+            if len(encoded.ids) >= plan.prompts.context:
                 break
         records += _run_turn(plan, engine, hf_arm, TurnInput(index, repeat, turn, encoded), progress)
         answers.append({record.prompt.arm: record.prompt.text for record in records}[plan.answering_arm])
@@ -232,8 +236,8 @@ def _run_turn(
     """
     names, turn_suffix = sorted(plan.arms), f":{inputs.turn}" if inputs.turn else ""
     random.Random(f"{plan.config['seed']}:{inputs.repeat}:{inputs.index}{turn_suffix}").shuffle(names)
-    seed = _prompt_seed(plan.config["seed"], plan.prompts[inputs.index].id + turn_suffix, inputs.repeat)
-    ids, max_new = inputs.encoded.ids, plan.new_tokens[inputs.index]
+    seed = _prompt_seed(plan.config["seed"], plan.prompts.items[inputs.index].id + turn_suffix, inputs.repeat)
+    ids, max_new = inputs.encoded.ids, plan.prompts.new_tokens[inputs.index]
     generations = {}
     for name in names:
         if name == "hf":
@@ -250,7 +254,7 @@ def _run_turn(
             # top-2 logit gap of the full model at an output position: within the tolerance, a difference is a near-tie
             return engine.probe.top2_gap([*ids, *reference[:position]])
 
-        verdict = lossless.classify(generations["method"].output, reference, gap_at, plan.tie_tolerance)
+        verdict = lossless.classify(generations["method"].output, reference, gap_at, plan.machine.tie_tolerance)
     records = [
         _record(plan, inputs, name, names.index(name), generations[name], verdict if name == "method" else None)
         for name in names
@@ -265,9 +269,9 @@ def _record(
     plan: Plan, inputs: TurnInput, arm: str, order: int, generation: Generation, verdict: lossless.Verdict | None
 ) -> PromptRecord:
     """Return one arm's rows of the record: the prompt's, and one per step."""
-    prompt, encoded = plan.prompts[inputs.index].at(inputs.turn), inputs.encoded
+    prompt, encoded = plan.prompts.items[inputs.index].at(inputs.turn), inputs.encoded
     keys: dict[str, Any] = {"prompt_index": inputs.index, "repeat": inputs.repeat, "turn": inputs.turn, "arm": arm}
-    text = plan.checkpoint.text(generation.output)
+    text = plan.model.checkpoint.text(generation.output)
     row = PromptRow(
         **keys,
         prompt_id=prompt.id,
@@ -282,7 +286,7 @@ def _record(
         draft_ms=sum(s.draft_ms for s in generation.steps),
         verify_ms=sum(s.verify_ms for s in generation.steps),
         policy_ms=sum(s.policy_ms for s in generation.steps),
-        peak_bytes=plan.hardware.peak_bytes(),
+        peak_bytes=plan.machine.hardware.peak_bytes(),
         finish_reason=generation.finish_reason,
         output_ids=generation.output,
         text=text,
@@ -319,34 +323,34 @@ def _record(
 def _header(plan: Plan) -> dict[str, Any]:
     """Return the header of the record (run.json) as it is before the first prompt."""
     model = {
-        "name": plan.dims.name,
-        "n_layers": plan.dims.n_layers,
-        "n_params": plan.dims.n_params,
-        "context": plan.dims.context,
-        "dtype": plan.hardware.dtype_name,
-        "device": plan.hardware.label,
-        "threads": plan.hardware.threads,
-        "arithmetic": plan.backend.arithmetic.named(),
+        "name": plan.model.dims.name,
+        "n_layers": plan.model.dims.n_layers,
+        "n_params": plan.model.dims.n_params,
+        "context": plan.model.dims.context,
+        "dtype": plan.machine.hardware.dtype_name,
+        "device": plan.machine.hardware.label,
+        "threads": plan.machine.hardware.threads,
+        "arithmetic": plan.machine.backend.arithmetic.named(),
         "weights": plan.origin.weights,
-        "commit": plan.checkpoint.commit,
-        "lm_head": plan.checkpoint.head,
-        "rehearsal": plan.rehearsal,
+        "commit": plan.model.checkpoint.commit,
+        "lm_head": plan.model.checkpoint.head,
+        "rehearsal": plan.model.rehearsal,
     }
     return {
-        "run_id": plan.run_dir.name,
-        "content_key": plan.content_key,
+        "run_id": plan.identity.run_dir.name,
+        "content_key": plan.identity.content_key,
         "command": COMMAND + shlex.join(sys.argv[1:]),
         "config": plan.config,
         "model": model,
         "method": plan.method.name,
         "caveat": plan.method.caveat if isinstance(plan.method, Qualified) else None,
         "task": {"name": plan.task.name, "metric": plan.task.metric, "version": plan.task.version},
-        "data": plan.fingerprints,
-        "domains": [prompt.domain for prompt in plan.prompts],
+        "data": plan.identity.fingerprints,
+        "domains": [prompt.domain for prompt in plan.prompts.items],
         "decode": asdict(plan.decoding),
-        "tie_tolerance": plan.tie_tolerance,
+        "tie_tolerance": plan.machine.tie_tolerance,
         "seed": plan.config["seed"],
-        "provenance": provenance.collect(COMMAND + shlex.join(sys.argv[1:]), plan.hardware.gpu_names()),
+        "provenance": provenance.collect(COMMAND + shlex.join(sys.argv[1:]), plan.machine.hardware.gpu_names()),
     }
 
 
@@ -356,8 +360,8 @@ def latency_of(plan: Plan, engine: Engine) -> Latency:
     A profile is measured once per model, hardware and context (rounded up to a power of two) and kept in the cache
     folder.
     """
-    if plan.hardware.latency is not None:
-        return plan.hardware.latency
+    if plan.machine.hardware.latency is not None:
+        return plan.machine.hardware.latency
     return profiling.load_or_measure(engine.decoder, engine.cache, _profile_path(plan, engine.cache.rows))
 
 
@@ -366,27 +370,29 @@ def _profile_path(plan: Plan, rows: int) -> Path:
     context_bits = (rows - 1).bit_length()  # short contexts say little about long ones
     parts = (
         plan.origin.weights,
-        plan.hardware.label,
-        plan.hardware.dtype_name,
-        plan.hardware.threads,
-        str(plan.backend.arithmetic),
-        plan.hardware.gpu_names(),
+        plan.machine.hardware.label,
+        plan.machine.hardware.dtype_name,
+        plan.machine.hardware.threads,
+        str(plan.machine.backend.arithmetic),
+        plan.machine.hardware.gpu_names(),
         provenance.cpu_model(),
         torch.__version__,
         context_bits,
         profiling.VERSION,
     )
     key = hashlib.sha256(repr(parts).encode()).hexdigest()[:16]
-    return cache_dir() / "latency" / f"{plan.dims.name}-{key}.json"
+    return cache_dir() / "latency" / f"{plan.model.dims.name}-{key}.json"
 
 
 def _warm_up(plan: Plan, engine: Engine, hf_arm: HFProcess | None) -> None:
     """Generate a few tokens per arm, with every shape in use; a copy of the method, so that it learns nothing here."""
-    short_decoding = Decoding(**plan.config["decode"] | {"max_new_tokens": min(WARMUP_TOKENS, max(plan.new_tokens))})
+    longest = plan.decoding.max_new_tokens
+    assert longest is not None, "the plan resolves decode.max_new_tokens"
+    short_decoding = Decoding(**plan.config["decode"] | {"max_new_tokens": min(WARMUP_TOKENS, longest)})
     warm_up_engine = Engine(engine.decoder, engine.cache, short_decoding, engine.eos_ids, engine.probe)
-    prompt = min((e.ids for e in plan.encoded), key=len)
+    prompt = plan.prompts.shortest.ids
     method = deepcopy(plan.method, {id(engine.probe): engine.probe})  # not copied: the probe is the model
-    for _ in range(plan.hardware.warmup):
+    for _ in range(plan.machine.hardware.warmup):
         for arm in [method, *([AR()] if "ar" in plan.arms else [])]:
             warm_up_engine.generate(arm, prompt)
         if hf_arm is not None:
@@ -396,22 +402,22 @@ def _warm_up(plan: Plan, engine: Engine, hf_arm: HFProcess | None) -> None:
 def _warnings(plan: Plan, engine: Engine, writer: RunWriter) -> list[str]:
     """Return the warnings of a finished run, as the record keeps them."""
     warnings = list(plan.warnings)
-    prompts = [plan.prompts[index] for index, _ in plan.work_items(plan.shard)]
+    prompts = [plan.prompts.items[index] for index, _ in plan.work_items]
     turns = sum(len(prompt.user_texts) for prompt in prompts)
     if turns > len(prompts) and (skipped := turns - sum(arm == plan.answering_arm for arm, *_ in writer.answers())):
         warnings.append(
             f"{skipped} of {turns} turns were left out: with the turns before them they exceed the context of "
-            f"{plan.context} tokens. Use a model with a longer context, or a smaller decode.max_new_tokens."
+            f"{plan.prompts.context} tokens. Use a model with a longer context, or a smaller decode.max_new_tokens."
         )
     if engine.probe.latency.loaded:
         warnings.append(
             f"latency profile unreliable: other processes used more than {100 * QUIET:.0f} % of the machine while it "
             "was measured. Rerun on an idle machine with force=true, which measures it again."
         )
-    if plan.checkpoint.head_differs:
-        warnings.append(f"the LM head is {plan.checkpoint.head}; transformers uses the same one")
-    if plan.backend.warning:
-        warnings.append(plan.backend.warning)
+    if plan.model.checkpoint.head_differs:
+        warnings.append(f"the LM head is {plan.model.checkpoint.head}; transformers uses the same one")
+    if plan.machine.backend.warning:
+        warnings.append(plan.machine.backend.warning)
     return warnings
 
 

@@ -73,7 +73,7 @@ class Forecast:
 
             planned = plan(run.cfg)
             engine = load_engine(planned)
-            local_ms = latency_of(planned, engine).target_ms(planned.dims.n_layers, CONTEXT)
+            local_ms = latency_of(planned, engine).target_ms(planned.model.dims.n_layers, CONTEXT)
             self._ratios[timing.model] = local_ms / timing.step_ms
         return self._ratios.get(timing.model, 1.0)
 
