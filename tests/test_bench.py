@@ -19,6 +19,7 @@ from ssd_bench.bench.limits import MachineLimits, Model, Work
 from ssd_bench.cli import dispatch
 from ssd_bench.commands import bench as bench_command
 from ssd_bench.contract.shape import Shape
+from ssd_bench.cost.latency import Latency
 from ssd_bench.model.arithmetic import decide
 from ssd_bench.model.backend import select
 from ssd_bench.model.backends.cpu import extension, native_problem
@@ -108,7 +109,7 @@ def test_a_search_does_the_work_of_its_sublayers(small_checkpoint: Path) -> None
     decoder = select("cpu", torch.float32, "torch").load(Checkpoint(small_checkpoint), torch.float32, [CPU])
     cache = decoder.new_cache(64)
     decoder.prefill(torch.arange(20), cache)
-    counting, width = measures._CountingProbe(decoder, cache), SIZES["hidden_size"]
+    counting, width = measures._CountingProbe(decoder, cache, Latency(1.0, 0.0, 1.0)), SIZES["hidden_size"]
     with torch.inference_mode():
         counting.apply_sublayer(2, torch.zeros(3, 5, width), 10)
         counting.apply_sublayer(3, torch.zeros(3, 5, width), 10)

@@ -202,7 +202,7 @@ def test_each_answer_is_exported_with_its_own_steps(options: list[str], tmp_path
 def test_a_conversation_has_room_for_all_of_its_answers(
     options: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("ssd_bench.run.run.load_engine", lambda plan: pytest.fail("the engine was loaded"))
+    monkeypatch.setattr("ssd_bench.run.run.load_model", lambda plan: pytest.fail("the engine was loaded"))
     with pytest.raises(ConfigError, match=r"decode\.max_new_tokens=1500.*at most (\d+), so that the 3 turns of 1 fit"):
         executed(tmp_path, *options, "decode.max_new_tokens=1500")
     assert planned(tmp_path, *options, "decode.max_new_tokens=1250").prompts.context <= 4096

@@ -30,7 +30,7 @@ from tests.synthetic import header, unit, write_run
 LINE = (*CPU, "hardware.kernels=torch", "limit=2", "decode.max_new_tokens=4", "method=ar", "runs_dir=runs")
 FILES = ["layer_sets.parquet", "prompts.parquet", "run.json", "steps.parquet"]
 STAGES = {
-    "load": (run, "load_engine"),
+    "load": (run, "load_model"),
     "profile": (run, "latency_of"),
     "search": (run.AR, "prepare"),
     "warm-up": (run, "_warm_up"),
@@ -116,7 +116,7 @@ def test_an_error_is_shown_without_lines_of_hydra(
     def broken(*_: object) -> None:
         raise ValueError("it broke")
 
-    monkeypatch.setattr(run, "load_engine", broken)
+    monkeypatch.setattr(run, "load_model", broken)
     with pytest.raises(ValueError, match="it broke"):
         answer(*LINE)
     assert capsys.readouterr().err == ""

@@ -121,7 +121,7 @@ def test_what_it_cannot_load_is_refused_before_anything_is_decoded(
     (folder / "config.json").write_text(
         json.dumps(config | {"attn_implementation": "flash_attention_2"}), encoding="utf-8"
     )
-    monkeypatch.setattr(running, "load_engine", lambda plan: pytest.fail("the engine was loaded"))
+    monkeypatch.setattr(running, "load_model", lambda plan: pytest.fail("the engine was loaded"))
     with pytest.raises(ConfigError, match="transformers can load"):
         executed(tmp_path / "runs", *local_model(folder), *OPTIONS)
     assert not (tmp_path / "runs").exists()

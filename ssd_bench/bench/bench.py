@@ -18,13 +18,14 @@ from ssd_bench import tables
 from ssd_bench.bench import limits, measures
 from ssd_bench.cost import profiling
 from ssd_bench.engine.engine import Engine
+from ssd_bench.engine.probe import ModelProbe
 from ssd_bench.engine.sampling import Decoding
 from ssd_bench.errors import ConfigError
 from ssd_bench.records import provenance
 from ssd_bench.records.files import write_atomic
 from ssd_bench.run.hardware import Hardware
 from ssd_bench.run.plan import Plan, plan
-from ssd_bench.run.run import load_engine
+from ssd_bench.run.run import load_model
 
 RECORD = "record"
 FIGURES = ["", "ms", "limit, ms", "limit / time", "bound by"]
@@ -51,9 +52,9 @@ def bench(cfg: DictConfig, record: bool = False) -> Path:
     cfg.method = {"_target_": "methods.knapspec.KnapSpec"}
     planned = plan(cfg)
     hardware = planned.machine.hardware
-    loaded = load_engine(planned, planned.model.dims.context)
+    decoder, cache = load_model(planned, planned.model.dims.context)
     decoding = Decoding(max_new_tokens=measures.NEW_TOKENS)
-    engine = Engine(loaded.decoder, loaded.cache, decoding, frozenset(), loaded.probe)
+    engine = Engine(decoder, cache, decoding, frozenset(), ModelProbe(decoder, cache))
     command_line = ["python", "-m", "ssd_bench", "bench", *([f"{RECORD}=true"] if record else []), *sys.argv[1:]]
     results = {
         "model": planned.model.dims.name,
@@ -84,12 +85,12 @@ def _measure_all(planned: Plan, engine: Engine) -> dict[str, Any]:
     _say("prefills")
     prefills = measures.prefills(engine, machine_limits)
     _say("latency profile")
-    engine.probe.latency = profiling.measure(engine.decoder, engine.cache)
-    results["latency"] = asdict(engine.probe.latency)
+    latency = profiling.measure(engine.decoder, engine.cache)
+    results["latency"] = asdict(latency)
     _say(f"KnapSpec over {measures.POLICY_TOKENS} tokens")
-    results |= measures.policy(planned, engine)
+    results |= measures.policy(planned, engine, latency)
     _say("one search compared with a plain forward")
-    results["search"] = measures.searches(planned.model.dims, engine, machine_limits)
+    results["search"] = measures.searches(planned.model.dims, engine, machine_limits, latency)
     results["outside_forward_share"] = measures.outside_share(planned, engine)
     figures = {"ar": ar, "forward": forwards, "prefill": prefills}
     return {"limits": machine_limits.named(), "figures": figures, **results}

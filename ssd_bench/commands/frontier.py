@@ -33,13 +33,14 @@ from ssd_bench.cost.matchness import matchness
 from ssd_bench.cost.plane import DRAFT_LEN, LONGEST, Plane, Point, Use, pareto_front, write
 from ssd_bench.data.prompting import encode_turn
 from ssd_bench.engine.engine import Engine
+from ssd_bench.engine.probe import ModelProbe
 from ssd_bench.errors import ConfigError
 from ssd_bench.model.decoder import Pass
 from ssd_bench.paths import local_path
 from ssd_bench.records.files import read_header
 from ssd_bench.records.reader import Run, find_runs, load_run
 from ssd_bench.run.plan import Plan, plan
-from ssd_bench.run.run import load_engine
+from ssd_bench.run.run import load_model
 
 OPTIONS = ("model", "task", "runs_dir", "beam")
 EXHAUSTIVE = 4096  # up to this number of sets, all are scored; above it, a beam search
@@ -140,7 +141,9 @@ def frontier(runs: Sequence[Run], width: int) -> Plane:
         raise ConfigError("task", header["task"]["name"], f"the prompts of {header['run_id']}; they have changed since")
     outputs = [[int(token) for token in ids] for ids in ar_rows["output_ids"]]
     longest = max(len(prompt) + len(output) for prompt, output in zip(prompts, outputs))
-    engine = load_engine(planned, longest)
+    decoder, cache = load_model(planned, longest)
+    eos_ids, probe = planned.model.checkpoint.eos_ids, ModelProbe(decoder, cache)
+    engine = Engine(decoder, cache, planned.decoding, eos_ids, probe)
     n_layers = planned.model.dims.n_layers
     score = SetScores(engine, prompts, outputs)
     score([LayerSet.full(n_layers)])

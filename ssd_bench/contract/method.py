@@ -172,8 +172,8 @@ class Probe(Protocol):
 
     Attributes:
         n_layers: L.
-        latency: times of the sublayers on this machine; set by the runner before `prepare`.
-        origin: the run; set by the runner before `prepare`.
+        latency: times of the sublayers on this machine.
+        origin: the run.
     """
 
     n_layers: int

@@ -27,14 +27,19 @@ class ModelProbe:
     Args:
         decoder: the model.
         cache: the engine's cache.
+        latency, origin: as in `method.Probe`; None: the probe lacks them, and no method may ask for them.
     """
 
     latency: Latency
     origin: Origin
 
-    def __init__(self, decoder: Decoder, cache: KVCache):
+    def __init__(self, decoder: Decoder, cache: KVCache, latency: Latency | None = None, origin: Origin | None = None):
         self._decoder, self._cache = decoder, cache
         self.n_layers = decoder.arch.n_layers
+        if latency is not None:
+            self.latency = latency
+        if origin is not None:
+            self.origin = origin
 
     def embed(self, tokens: Sequence[int]) -> Tensor:
         return self._decoder.embed(self._decoder.ids(tokens))

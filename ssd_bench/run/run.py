@@ -31,7 +31,8 @@ from ssd_bench.engine.probe import ModelProbe
 from ssd_bench.engine.sampling import Decoding
 from ssd_bench.errors import ConfigError
 from ssd_bench.metrics import summarise
-from ssd_bench.model.kv_cache import BUCKET
+from ssd_bench.model.decoder import Decoder
+from ssd_bench.model.kv_cache import BUCKET, KVCache
 from ssd_bench.paths import cache_dir
 from ssd_bench.records import provenance
 from ssd_bench.records.files import save_arrays
@@ -104,15 +105,16 @@ def _measure(
 ) -> None:
     """Load, profile, prepare and warm up, then decode every pending work item and finish the record."""
     begin, base_bytes = time.perf_counter(), psutil.Process().memory_info().rss
-    engine = load_engine(plan)
-    _check_logits(plan, engine)
+    decoder, cache = load_model(plan)
+    _check_logits(plan, ModelProbe(decoder, cache))
     loaded = time.perf_counter()
-    engine.probe.latency = latency_of(plan, engine)
+    latency = latency_of(plan, decoder, cache)
     profiled = time.perf_counter()
-    engine.probe.origin = plan.origin
-    plan.method.prepare(engine.probe, plan.prompts.samples)
+    probe = ModelProbe(decoder, cache, latency, plan.origin)
+    engine = Engine(decoder, cache, plan.decoding, plan.model.checkpoint.eos_ids, probe)
+    plan.method.prepare(probe, plan.prompts.samples)
     prepared = time.perf_counter()
-    writer.header["latency"] = asdict(engine.probe.latency)
+    writer.header["latency"] = asdict(latency)
     _warm_up(plan, engine, hf_arm)
     warm = time.perf_counter()
     state = writer.last_state()
@@ -133,8 +135,7 @@ def _measure(
     if isinstance(plan.method, Illustrated):
         for name, arrays in plan.method.arrays().items():
             save_arrays(writer.path / f"{name}.npz", arrays)
-    cache = engine.cache  # at its final size
-    memory = {"weight_bytes": engine.decoder.weights.nbytes, "cache_bytes": cache.nbytes, "cache_rows": cache.rows}
+    memory = {"weight_bytes": decoder.weights.nbytes, "cache_bytes": cache.nbytes, "cache_rows": cache.rows}
     finish = writer.finish if plan.identity.shard is None else writer.finish_shard
     finish(
         {
@@ -150,14 +151,14 @@ def _measure(
             "others_share": watch.other_share(),
             "beside": neighbours.seen,
             "wall_s": time.perf_counter() - begin,
-            "warnings": _warnings(plan, engine, writer),
+            "warnings": _warnings(plan, latency, writer),
         }
         | ({} if hf_arm is None else {"hf": hf_arm.about})
     )
     tracker.finish(dict if plan.identity.shard else lambda: summarise(load_run(plan.identity.run_dir)))
 
 
-def load_engine(plan: Plan, capacity: int | None = None) -> Engine:
+def load_model(plan: Plan, capacity: int | None = None) -> tuple[Decoder, KVCache]:
     """Load a plan's weights and allocate its cache, for its longest sequence or for `capacity` positions."""
     hardware = plan.machine.hardware
     torch.set_num_threads(hardware.threads)
@@ -167,16 +168,16 @@ def load_engine(plan: Plan, capacity: int | None = None) -> Engine:
         # Allocate what the prompts need before the first one is timed; answers longer than a bucket make it grow.
         longest = max(len(encoded.ids) for encoded in plan.prompts.encoded)
         cache.reserve(cache.capacity if capacity else min(longest + BUCKET, cache.capacity))
-    return Engine(decoder, cache, plan.decoding, plan.model.checkpoint.eos_ids, ModelProbe(decoder, cache))
+    return decoder, cache
 
 
-def _check_logits(plan: Plan, engine: Engine) -> None:
+def _check_logits(plan: Plan, probe: ModelProbe) -> None:
     """Refuse a model whose logits overflow, which finite weights do not rule out.
 
     Raises:
         ConfigError: the logits after the shortest prompt are not finite.
     """
-    if not math.isfinite(engine.probe.top2_gap(plan.prompts.shortest.ids)):
+    if not math.isfinite(probe.top2_gap(plan.prompts.shortest.ids)):
         expected = "one in which this model's logits are finite: those of a prompt are not"
         raise ConfigError("hardware.dtype", plan.machine.hardware.dtype_name, expected)
 
@@ -354,7 +355,7 @@ def _header(plan: Plan) -> dict[str, Any]:
     }
 
 
-def latency_of(plan: Plan, engine: Engine) -> Latency:
+def latency_of(plan: Plan, decoder: Decoder, cache: KVCache) -> Latency:
     """Return the profile of `hardware.latency`, or one measured on this machine.
 
     A profile is measured once per model, hardware and context (rounded up to a power of two) and kept in the cache
@@ -362,7 +363,7 @@ def latency_of(plan: Plan, engine: Engine) -> Latency:
     """
     if plan.machine.hardware.latency is not None:
         return plan.machine.hardware.latency
-    return profiling.load_or_measure(engine.decoder, engine.cache, _profile_path(plan, engine.cache.rows))
+    return profiling.load_or_measure(decoder, cache, _profile_path(plan, cache.rows))
 
 
 def _profile_path(plan: Plan, rows: int) -> Path:
@@ -399,7 +400,7 @@ def _warm_up(plan: Plan, engine: Engine, hf_arm: HFProcess | None) -> None:
             hf_arm.generate(prompt, max_new=short_decoding.max_new_tokens)
 
 
-def _warnings(plan: Plan, engine: Engine, writer: RunWriter) -> list[str]:
+def _warnings(plan: Plan, latency: Latency, writer: RunWriter) -> list[str]:
     """Return the warnings of a finished run, as the record keeps them."""
     warnings = list(plan.warnings)
     prompts = [plan.prompts.items[index] for index, _ in plan.work_items]
@@ -409,7 +410,7 @@ def _warnings(plan: Plan, engine: Engine, writer: RunWriter) -> list[str]:
             f"{skipped} of {turns} turns were left out: with the turns before them they exceed the context of "
             f"{plan.prompts.context} tokens. Use a model with a longer context, or a smaller decode.max_new_tokens."
         )
-    if engine.probe.latency.loaded:
+    if latency.loaded:
         warnings.append(
             f"latency profile unreliable: other processes used more than {100 * QUIET:.0f} % of the machine while it "
             "was measured. Rerun on an idle machine with force=true, which measures it again."
