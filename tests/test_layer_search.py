@@ -20,7 +20,7 @@ from methods.bayesian import confidence_bound, fit_process, suggest
 from methods.layer_search import Objective, Proposer, SearchSettings, layer_set_of, named_set, point_of, search
 from ssd_bench.commands import searches
 from ssd_bench.contract.layer_set import LayerSet
-from ssd_bench.contract.method import Origin, Probe, Sample
+from ssd_bench.contract.method import Origin, Probe, Sample, SearchUse
 from ssd_bench.cost.latency import Latency
 from ssd_bench.engine.engine import Engine
 from ssd_bench.engine.probe import ModelProbe
@@ -249,6 +249,13 @@ def test_artifact_says_where_it_comes_from(probe: Probe, quick: None) -> None:
     assert {"model", "weights", "task", "domain", "dtype", "machine", "seed", "settings", "latency"} <= set(header)
     assert header["provenance"]["code"]["sha256"] and header["prompts"] == 2
     assert found.seconds == pytest.approx(sum(e.seconds for e in found.evaluations))
+
+
+def test_a_search_is_reported_to_the_run(probe: ModelProbe, quick: None) -> None:
+    """Also one that is reused."""
+    first, again = (search(SMALL, probe, SAMPLES, "a") for _ in range(2))
+    count = len(first.evaluations)
+    assert probe.searches == [SearchUse(x.name, count, new, x.seconds) for x, new in ((first, count), (again, 0))]
 
 
 @pytest.fixture

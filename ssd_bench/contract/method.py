@@ -16,7 +16,7 @@ class; no other file needs to name it.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
@@ -154,7 +154,6 @@ class Origin:
         dtype: dtype of the weights.
         machine: device, threads and processor.
         seed: seed of the run.
-        searches: searches that `prepare` ran or reused: name, number of evaluated sets, number of new ones, seconds.
     """
 
     folder: Path
@@ -164,7 +163,23 @@ class Origin:
     dtype: str
     machine: str
     seed: int
-    searches: list[dict[str, Any]] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class SearchUse:
+    """A search that `prepare` ran or reused, as the record of the run names it.
+
+    Attributes:
+        name: its folder in `Origin.folder`.
+        evaluations: number of evaluated layer sets.
+        new: number of them that were evaluated in this run.
+        seconds: time of all evaluations, also those of earlier runs.
+    """
+
+    name: str
+    evaluations: int
+    new: int
+    seconds: float
 
 
 class Probe(Protocol):
@@ -266,6 +281,10 @@ class Probe(Protocol):
 
         For `prepare` only, as `trial`.
         """
+        ...
+
+    def report_search(self, search: SearchUse) -> None:
+        """Report a search that `prepare` ran or reused, for the record of the run."""
         ...
 
 

@@ -142,7 +142,7 @@ def _measure(
             "latency": writer.header["latency"],
             "model": writer.header["model"] | memory,
             "scores": _scores(plan, writer),
-            "searches": plan.origin.searches,
+            "searches": [asdict(search) for search in probe.searches],
             "load_ms": (loaded - begin) * 1e3,
             "profile_ms": (profiled - loaded) * 1e3,
             "prepare_ms": (prepared - profiled) * 1e3,
