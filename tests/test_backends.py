@@ -21,8 +21,8 @@ from ssd_bench.model.backend import all_backends, select
 from ssd_bench.model.backends.cpu import NativeDecoder, native_problem
 from ssd_bench.model.backends.torch import TorchDecoder
 from ssd_bench.model.decoder import Decoder, Pass
+from ssd_bench.run.loading import profile_path
 from ssd_bench.run.plan import Plan
-from ssd_bench.run.run import _profile_path
 from tests.conftest import LAYERS
 from tests.runs import executed, planned
 
@@ -166,7 +166,7 @@ def nothing_forced(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def identities(plan: Plan) -> tuple[str, str, Path]:
-    return plan.identity.content_key, plan.origin.machine, _profile_path(plan, 512)
+    return plan.identity.content_key, plan.origin.machine, profile_path(plan, 512)
 
 
 @pytest.mark.usefixtures("nothing_forced")

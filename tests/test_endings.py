@@ -16,6 +16,7 @@ import pytest
 import torch
 from hydra.core.global_hydra import GlobalHydra
 
+from methods.ar import AR
 from ssd_bench.cli import dispatch
 from ssd_bench.commands.status import look
 from ssd_bench.errors import Lost
@@ -23,6 +24,7 @@ from ssd_bench.lease import NAME, Lease, Owner
 from ssd_bench.records import writer as module
 from ssd_bench.records.reader import load_run
 from ssd_bench.run import run
+from ssd_bench.run.arms import Arms
 from ssd_bench.stopping import Stopped
 from tests.runs import CPU, environment
 from tests.synthetic import header, unit, write_run
@@ -32,10 +34,10 @@ FILES = ["layer_sets.parquet", "prompts.parquet", "run.json", "steps.parquet"]
 STAGES = {
     "load": (run, "load_model"),
     "profile": (run, "latency_of"),
-    "search": (run.AR, "prepare"),
-    "warm-up": (run, "_warm_up"),
-    "decode": (run, "_run_turn"),
-    "score": (run, "_record"),
+    "search": (AR, "prepare"),
+    "warm-up": (Arms, "warm_up"),
+    "decode": (Arms, "_decode_turn"),
+    "score": (Arms, "_record"),
     "write": (module, "write_atomic"),
     "finish": (module.RunWriter, "finish"),
 }
@@ -162,7 +164,7 @@ def test_what_a_killed_process_left_is_removed_by_the_same_command(
     """With a lease that it also left, and without."""
     with monkeypatch.context() as patched:
         if not finished:
-            patched.setattr(run, "_run_turn", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
+            patched.setattr(Arms, "_decode_turn", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
         assert answer(*LINE)[0] == (0 if finished else 130)
     for lease in (True, False):
         for leave in LEFT.values():
@@ -228,14 +230,14 @@ def test_who_works_on_a_deleted_folder_says_so(tmp_path: Path) -> None:
 def test_a_folder_that_is_deleted_during_the_run_is_one_message(
     sweep: bool, answer: Callable[..., tuple[int, str]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    turn = run._run_turn
+    turn = Arms._decode_turn
 
     def deleting(*arguments: object) -> object:
         shutil.rmtree(record())
         return turn(*arguments)  # type: ignore[arg-type]
 
     with monkeypatch.context() as patched:
-        patched.setattr(run, "_run_turn", deleting)
+        patched.setattr(Arms, "_decode_turn", deleting)
         code, said = answer(*(["-m"] if sweep else []), *LINE)
     assert code == 1 and said.count("was deleted during the run") == 1 and "Traceback" not in said
     assert sweep or said.count("\n") == 1

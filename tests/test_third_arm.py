@@ -19,6 +19,7 @@ from ssd_bench.errors import ConfigError
 from ssd_bench.predict.workload import workload
 from ssd_bench.records.reader import Run
 from ssd_bench.records.writer import RunWriter
+from ssd_bench.run import arms
 from ssd_bench.run import run as running
 from ssd_bench.run.hardware import Hardware
 from ssd_bench.run.hugging_face import HFProcess, HuggingFace
@@ -84,7 +85,7 @@ def test_a_killed_run_goes_on_with_all_three_arms(
     record: Run, small_checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """And has the tokens of another process."""
-    monkeypatch.setattr(running, "HFProcess", Here)
+    monkeypatch.setattr(arms, "HFProcess", Here)
     add = RunWriter.add
 
     def killed(writer: RunWriter, prompt_index: int, *rest: Any) -> None:
@@ -104,7 +105,7 @@ def test_a_killed_run_goes_on_with_all_three_arms(
 def test_sampling_gives_each_arm_the_prompts_own_seed(
     small_checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(running, "HFProcess", Here)
+    monkeypatch.setattr(arms, "HFProcess", Here)
     options = (*local_model(small_checkpoint), *OPTIONS, "decode=sample", "repeats=2", "limit=1")
     found = [metrics.arm_rows(executed(tmp_path / name, *options).prompts, "hf") for name in "ab"]
     outputs = [[tuple(ids) for ids in rows["output_ids"]] for rows in found]

@@ -24,8 +24,8 @@ from ssd_bench.errors import ConfigError
 from ssd_bench.records import provenance
 from ssd_bench.records.files import write_atomic
 from ssd_bench.run.hardware import Hardware
+from ssd_bench.run.loading import load_model
 from ssd_bench.run.plan import Plan, plan
-from ssd_bench.run.run import load_model
 
 RECORD = "record"
 FIGURES = ["", "ms", "limit, ms", "limit / time", "bound by"]

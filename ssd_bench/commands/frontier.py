@@ -39,8 +39,8 @@ from ssd_bench.model.decoder import Pass
 from ssd_bench.paths import local_path
 from ssd_bench.records.files import read_header
 from ssd_bench.records.reader import Run, find_runs, load_run
+from ssd_bench.run.loading import load_model
 from ssd_bench.run.plan import Plan, plan
-from ssd_bench.run.run import load_model
 
 OPTIONS = ("model", "task", "runs_dir", "beam")
 EXHAUSTIVE = 4096  # up to this number of sets, all are scored; above it, a beam search

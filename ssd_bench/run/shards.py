@@ -56,8 +56,8 @@ def merge_shards(plan: Plan, scores: Callable[[RunWriter], Mapping[str, Any]]) -
 
 def clear_shards(plan: Plan) -> None:
     """Remove shards that are in the record, and that a killed process left behind."""
-    folder = _shards_folder(plan) if plan.identity.shard is not None else None
-    if folder is not None and (folder.is_dir() or folder.with_name(f"{folder.name}.lease").exists()):
+    folder = _shards_folder(plan)
+    if folder.is_dir() or folder.with_name(f"{folder.name}.lease").exists():
         with _merge_lock(plan):
             _remove(plan)
 

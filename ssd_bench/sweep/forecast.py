@@ -68,8 +68,8 @@ class Forecast:
         One ratio per model, by its first run with a profile: profiles of other runs were measured at other times.
         """
         if timing.step_ms is not None and timing.model not in self._ratios:
+            from ssd_bench.run.loading import latency_of, load_model
             from ssd_bench.run.plan import plan  # torch, only where a model is timed
-            from ssd_bench.run.run import latency_of, load_model
 
             planned = plan(run.cfg)
             decoder, cache = load_model(planned)
