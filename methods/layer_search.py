@@ -251,7 +251,8 @@ def search(
     count = max(1, len(settings.init_sets)) + settings.iterations
     budget = inf if settings.max_seconds is None else settings.max_seconds
     header = _header(settings, probe, prompts, domain, window)
-    with search_store.open_search(probe.origin.folder, f"{probe.origin.model}-{domain}", header) as record:
+    origin = probe.origin
+    with search_store.open_search(origin.folder, f"{origin.model}-{domain}", header, origin.command) as record:
         n_stored = len(record.evaluations)
         objective = Objective(settings, probe, prompts, Latency(**record.header["latency"]), window)
         if n_stored < count and record.seconds < budget:

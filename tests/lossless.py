@@ -46,7 +46,7 @@ def prepare(engine: Engine, method: Method) -> None:
     method.check(DIMS)
     with TemporaryDirectory() as folder, torch.inference_mode():
         engine.probe.origin = Origin(
-            Path(folder), DIMS.name, "random", "none", str(engine.decoder.weights.dtype), "cpu", 0
+            Path(folder), DIMS.name, "random", "none", str(engine.decoder.weights.dtype), "cpu", 0, ""
         )
         method.prepare(engine.probe, samples)
 

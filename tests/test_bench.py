@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import sys
 from datetime import UTC, datetime
 from pathlib import Path
 from types import SimpleNamespace
@@ -50,7 +49,6 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
     for part, constants in SMALL.items():
         for name, value in constants.items():
             monkeypatch.setattr(part, name, value)
-    monkeypatch.setattr(sys, "argv", ["ssd_bench"])
 
 
 def options(checkpoint: Path, runs_dir: Path) -> list[str]:
@@ -186,9 +184,9 @@ def test_record_is_true_or_false(arguments: list[str], capsys: pytest.CaptureFix
 
 @pytest.mark.parametrize(("arguments", "record"), [([], False), (["record=false"], False), (["record=true"], True)])
 def test_hydra_does_not_see_record(arguments: list[str], record: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sys, "argv", ["ssd_bench"])
-    monkeypatch.setattr(bench_command, "command", lambda work: work.keywords["record"])
-    assert dispatch(["bench", "limit=1", *arguments]) is record and sys.argv == ["ssd_bench", "limit=1"]
+    monkeypatch.setattr(bench_command, "command", lambda work, remaining: (work.keywords, remaining))
+    keywords = {"record": record, "arguments": ["limit=1"]}
+    assert dispatch(["bench", "limit=1", *arguments]) == (keywords, ["limit=1"])
 
 
 def test_results_replace_only_what_was_recorded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 import tempfile
 import tracemalloc
 from collections.abc import Callable
@@ -177,8 +176,7 @@ def test_the_command_line_tells_of_the_data_before_the_model(
     (tmp_path / "gsm8k.jsonl").write_bytes(b'{"id": 0, "question": "q", "answer": "#### 1"}\n' + line + b"\n")
     options = ["task=gsm8k", "data=local", f"data.root={tmp_path}", "model=local", "model.path=/does/not/exist"]
     rest = ["model.template=chat", "hardware=cpu", f"runs_dir={tmp_path / 'runs'}"]
-    monkeypatch.setattr(sys, "argv", ["ssd_bench", *options, *rest])
     GlobalHydra.instance().clear()
-    assert command(plan) == 2
+    assert command(plan, [*options, *rest]) == 2
     message = capsys.readouterr().err
     assert named in message and "/does/not/exist" not in message and message.count("error:") == 1

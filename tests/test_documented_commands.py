@@ -10,7 +10,6 @@ import re
 import shlex
 import shutil
 import subprocess
-import sys
 import zipfile
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -219,7 +218,7 @@ def is_run(words: Sequence[str]) -> bool:
 def answer(words: Sequence[str]) -> int:
     """The exit code of the project's program, in this process."""
     GlobalHydra.instance().clear()
-    with patch.dict(os.environ), patch.object(sys, "argv", ["ssd-bench"]):
+    with patch.dict(os.environ):
         try:
             return dispatch(words)
         except SystemExit as end:  # Hydra's, after its help

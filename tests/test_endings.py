@@ -57,7 +57,6 @@ def answer(
 ) -> Callable[..., tuple[int, str]]:
     """Exit code and errors of a command, in an empty folder."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(sys, "argv", ["ssd-bench"])
 
     def code(*arguments: str) -> tuple[int, str]:
         GlobalHydra.instance().clear()

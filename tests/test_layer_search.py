@@ -56,7 +56,7 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def engine(decoders: Load, folder: Path, **options: object) -> Engine:
     made = engine_for(decoders(), 40, 30, frozenset(range(20)), **options)
-    made.probe.origin = Origin(folder, "tiny", "w", "none", "float64", "cpu", 0)
+    made.probe.origin = Origin(folder, "tiny", "w", "none", "float64", "cpu", 0, "")
     return made
 
 
@@ -316,7 +316,7 @@ def evaluation(score: float, seconds: float = 1.0) -> Evaluation:
 def test_store_lists_and_finds(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
     """`python -m ssd_bench searches` prints a line for each, or says what is missing."""
     assert searches.main([str(tmp_path)]) == 2 and "a folder with searches" in capsys.readouterr().err
-    with search_store.open_search(tmp_path, "tiny-d", HEADER) as artifact:
+    with search_store.open_search(tmp_path, "tiny-d", HEADER, "") as artifact:
         assert searches.main([str(tmp_path)]) == 0  # nothing evaluated yet
         artifact.add(evaluation(1.0, 2.0))
         artifact.add(evaluation(1.5, 0.5))
@@ -338,9 +338,9 @@ def test_trace_best_and_budget_of_an_artifact(tmp_path: Path) -> None:
 
 
 def test_damage_is_named(tmp_path: Path) -> None:
-    with search_store.open_search(tmp_path, "x", HEADER) as artifact:
+    with search_store.open_search(tmp_path, "x", HEADER, "") as artifact:
         artifact.add(evaluation(1.0))
-    other = search_store.open_search(tmp_path, "x", HEADER | {"content_key": "0123456789other"})
+    other = search_store.open_search(tmp_path, "x", HEADER | {"content_key": "0123456789other"}, "")
     with pytest.raises(ConfigError, match="move the other one away"), other:
         pass
     (artifact.path / search_store.EVALUATIONS).write_bytes(b"{}\n")
@@ -352,11 +352,11 @@ def test_second_process_waits_and_finds_the_first_ones_work(tmp_path: Path) -> N
     found: list[int] = []
 
     def other() -> None:
-        with search_store.open_search(tmp_path, "x", HEADER) as artifact:
+        with search_store.open_search(tmp_path, "x", HEADER, "") as artifact:
             found.append(len(artifact.evaluations))
 
     thread = threading.Thread(target=other)
-    with search_store.open_search(tmp_path, "x", HEADER) as artifact:
+    with search_store.open_search(tmp_path, "x", HEADER, "") as artifact:
         thread.start()
         thread.join(0.2)
         assert thread.is_alive()

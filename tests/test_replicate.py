@@ -246,7 +246,6 @@ def test_moments_are_shared_out_evenly(count: int) -> None:
 
 
 def run(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> int:
-    monkeypatch.setattr("sys.argv", ["ssd_bench"])
     GlobalHydra.instance().clear()
     environment = dict(os.environ)
     try:
@@ -345,13 +344,11 @@ def test_what_no_sweep_can_do_is_refused(
 def test_an_experiment_without_a_sweep_says_how(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr("sys.argv", ["ssd_bench"])
     assert dispatch([f"experiment={NAME}"]) == 2
     assert f"python -m ssd_bench -m experiment={NAME}" in capsys.readouterr().err
 
 
 def test_help_lists_exhibits_and_run_sets(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    monkeypatch.setattr("sys.argv", ["ssd_bench"])
     monkeypatch.setenv("HYDRA_FULL_ERROR", "1")
     GlobalHydra.instance().clear()
     with pytest.raises(SystemExit):  # Hydra ends the program

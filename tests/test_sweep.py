@@ -6,7 +6,6 @@ import importlib
 import json
 import pickle
 import subprocess
-import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import ModuleType
@@ -351,7 +350,6 @@ def test_an_interrupted_sweep_can_be_reported_and_goes_on(
         ssd_bench.sweep.sweep, "REFERENCE", tmp_path / "none"
     )  # whose times a made-up plan cannot scale
     options = ("experiment=knn_ssd_figure1", "scale=mini", f"runs_dir={tmp_path}/runs", f"hydra.sweep.dir={tmp_path}")
-    monkeypatch.setattr(sys, "argv", ["ssd_bench"])
     monkeypatch.setenv("HYDRA_FULL_ERROR", "1")  # as the program sets it, and undone after the test
     GlobalHydra.instance().clear()
     assert dispatch(["-m", *options]) == 130
@@ -368,7 +366,6 @@ def test_dry_describes_runs_and_products(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """On a GPU that is not at hand, and nothing is written."""
-    monkeypatch.setattr(sys, "argv", ["ssd_bench"])
     monkeypatch.setenv("HYDRA_FULL_ERROR", "1")
     monkeypatch.chdir(tmp_path)
     for options, head, methods in (([], "1 run\n", ["ar"]), (["-m"], "2 runs\n", ["ar", "swift"])):
@@ -422,7 +419,6 @@ def test_jobs_that_differ_in_plain_values_are_composed_once(
     monkeypatch.setattr(ssd_bench.sweep.sweep, "load_records", lambda paths: found.extend(paths))
     monkeypatch.setattr(ssd_bench.sweep.sweep, "comparison_text", lambda _: "")
     monkeypatch.setattr(ConfigLoaderImpl, "load_sweep_config", counted)
-    monkeypatch.setattr(sys, "argv", ["ssd_bench"])
     options = [option.format(tmp_path) for option in options]
     assert dispatch(["-m", "method=ar", f"runs_dir={tmp_path}/x", *options]) == 0
     assert [path.parent.name for path in found] == folders
@@ -466,7 +462,6 @@ def test_retry_repeats_what_failed_and_no_other(
     monkeypatch.setattr(ssd_bench.run.plan, "plan", lambda cfg: cfg)
     monkeypatch.setattr(ssd_bench.report.runs, "print_record", lambda _: None)
     monkeypatch.setattr(ssd_bench.sweep.sweep, "comparison_text", lambda _: "")
-    monkeypatch.setattr(sys, "argv", ["ssd_bench"])
     line = ["-m", "seed=0,1,2,3", f"runs_dir={tmp_path}"]
     codes = []
     for options in ([], ["retry=failed"], ["retry=failed"], ["retry=all"]):
@@ -508,7 +503,6 @@ def test_a_sweep_shows_each_kind_of_warning_once(
 
     monkeypatch.setattr(ssd_bench.run.run, "execute", execute)
     monkeypatch.setattr(ssd_bench.run.plan, "plan", lambda cfg: cfg)
-    monkeypatch.setattr(sys, "argv", ["ssd_bench"])
     for _ in range(2):  # the second sweep finds the runs on record
         GlobalHydra.instance().clear()
         assert dispatch(["-m", "seed=0,1,2", f"runs_dir={tmp_path}/runs"]) == 0

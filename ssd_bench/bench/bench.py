@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
@@ -32,11 +32,12 @@ FIGURES = ["", "ms", "limit, ms", "limit / time", "bound by"]
 SHOWN = ("1", "8", "32", "64")  # numbers of nodes with rows in the table of limits
 
 
-def bench(cfg: DictConfig, record: bool = False) -> Path:
+def bench(cfg: DictConfig, record: bool = False, arguments: Sequence[str] = ()) -> Path:
     """Run all measurements, print and write them.
 
     Args:
         record: name the file by machine and model instead of by time.
+        arguments: other arguments of the command line, which the file names.
 
     Returns:
         The file.
@@ -55,7 +56,7 @@ def bench(cfg: DictConfig, record: bool = False) -> Path:
     decoder, cache = load_model(planned, planned.model.dims.context)
     decoding = Decoding(max_new_tokens=measures.NEW_TOKENS)
     engine = Engine(decoder, cache, decoding, frozenset(), ModelProbe(decoder, cache))
-    command_line = ["python", "-m", "ssd_bench", "bench", *([f"{RECORD}=true"] if record else []), *sys.argv[1:]]
+    command_line = ["python", "-m", "ssd_bench", "bench", *([f"{RECORD}=true"] if record else []), *arguments]
     results = {
         "model": planned.model.dims.name,
         "dtype": hardware.dtype_name,

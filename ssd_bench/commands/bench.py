@@ -14,7 +14,6 @@ Git ignores both, like everything in runs/ except the reference records.
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Sequence
 from functools import partial
 
@@ -33,6 +32,5 @@ def main(arguments: Sequence[str]) -> int:
     values = [argument.partition("=")[2] for argument in record_options]
     if len(values) > 1 or not {"true", "false"}.issuperset(values):
         return report(ConfigError(RECORD, " ".join(values), "true or false, once"))
-    # Hydra reads its options there, and `record` is none of them.
-    sys.argv = [sys.argv[0], *(argument for argument in arguments if argument not in record_options)]
-    return command(partial(bench, record=values == ["true"]))
+    remaining = [argument for argument in arguments if argument not in record_options]  # those of a run
+    return command(partial(bench, record=values == ["true"], arguments=remaining), remaining)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -31,11 +32,15 @@ def main(arguments: Sequence[str]) -> int:
             register_experiments(arguments)
         except ConfigError as error:
             return report(error)
-    return command(_run)
+    return command(partial(_run, arguments=arguments), arguments)
 
 
-def _run(cfg: DictConfig) -> Path | None:
-    """Run one job, or describe it (`dry=true`); return the record's folder."""
+def _run(cfg: DictConfig, arguments: Sequence[str]) -> Path | None:
+    """Run one job, or describe it (`dry=true`); return the record's folder.
+
+    Args:
+        arguments: arguments of the command line, which the record names.
+    """
     from hydra.core.hydra_config import HydraConfig
     from omegaconf import OmegaConf
 
@@ -54,7 +59,7 @@ def _run(cfg: DictConfig) -> Path | None:
     from ssd_bench.run.plan import plan  # torch and transformers only once the config is composed
     from ssd_bench.run.run import execute
 
-    record = execute(plan(cfg), PATIENT.get())
+    record = execute(plan(cfg, arguments), PATIENT.get())
     if record is not None:
         print_record(record)
     return record

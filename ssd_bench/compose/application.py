@@ -5,15 +5,16 @@ from __future__ import annotations
 import importlib
 import os
 import re
-import sys
 from collections.abc import Callable, Sequence
 
-import hydra
 import yaml
+from hydra import version
+from hydra._internal.utils import _run_hydra, get_args_parser
 from hydra.core.hydra_config import HydraConfig
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.errors import HydraException
-from hydra.types import RunMode
+from hydra.main import _get_rerun_conf
+from hydra.types import RunMode, TaskFunction
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 from yaml.reader import ReaderError
@@ -34,8 +35,8 @@ WITHOUT_JOBS = {"--cfg", "-c", "--info", "-i"}
 """Hydra's options that show the config of one run, so that they cannot be used in a sweep."""
 
 
-def command(work: Callable[[DictConfig], object]) -> int:
-    """Compose the config from the command line and call `work` with it, once per job of a sweep.
+def command(work: Callable[[DictConfig], object], arguments: Sequence[str]) -> int:
+    """Compose the config from the arguments and call `work` with it, once per job of a sweep.
 
     A failing job does not stop the others (`ssd_bench.sweep.sweep`). `work` may return the folder of a record.
 
@@ -58,7 +59,7 @@ def command(work: Callable[[DictConfig], object]) -> int:
 
     print_anything()
     try:
-        _check_choices(sys.argv[1:])
+        _check_choices(arguments)
     except ConfigError as error:
         return report(error)
     OmegaConf.register_new_resolver("settings", _settings, replace=True)  # for the help
@@ -66,7 +67,7 @@ def command(work: Callable[[DictConfig], object]) -> int:
     os.environ["HYDRA_FULL_ERROR"] = "1"
     try:
         with reported_ends() as end:
-            hydra.main(version_base="1.3", config_path=str(CONF), config_name="config")(job)()
+            _call_hydra(job, arguments)
             if errors and not isinstance(errors[0], EXPECTED):
                 raise errors.pop()
     except EXPECTED as error:
@@ -74,6 +75,17 @@ def command(work: Callable[[DictConfig], object]) -> int:
     except yaml.YAMLError as error:
         errors.append(_yaml_fault(error))
     return report(errors[0]) if errors else end.code
+
+
+def _call_hydra(job: TaskFunction, arguments: Sequence[str]) -> None:
+    """Do what `hydra.main` does, with these arguments; it always takes those of the process."""
+    version.setbase("1.3")
+    parser = get_args_parser()
+    options = parser.parse_args(list(arguments))
+    if options.experimental_rerun is not None:
+        job(_get_rerun_conf(options.experimental_rerun, options.overrides))
+    else:
+        _run_hydra(args=options, args_parser=parser, task_function=job, config_path=str(CONF), config_name="config")
 
 
 def _check_choices(arguments: Sequence[str]) -> None:

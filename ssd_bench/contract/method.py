@@ -154,6 +154,7 @@ class Origin:
         dtype: dtype of the weights.
         machine: device, threads and processor.
         seed: seed of the run.
+        command: command line of the run, for the provenance of a search.
     """
 
     folder: Path
@@ -163,6 +164,7 @@ class Origin:
     dtype: str
     machine: str
     seed: int
+    command: str
 
 
 @dataclass(frozen=True)

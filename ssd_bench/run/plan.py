@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import inspect
 import json
+import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -32,6 +33,7 @@ from ssd_bench.records.schema import arms_of
 from ssd_bench.run.hardware import Hardware
 from ssd_bench.run.options import Parts, resolve
 
+COMMAND = "python -m ssd_bench "
 SEARCHES, SHARDS = "searches", ".shards"  # folders in runs_dir: results of offline searches, parts of runs
 FAULTS = 5  # most faults of a file that a warning names
 UNRECORDED = ("runs_dir", "force", "wandb", "dry", "minutes", "retry", "shard", "model.revision", "hardware.exclusive")
@@ -199,8 +201,11 @@ class Plan:
         return not self.config["force"] and is_complete(self.identity.run_dir, self.identity.content_key)
 
 
-def plan(cfg: DictConfig) -> Plan:
+def plan(cfg: DictConfig, arguments: Sequence[str] = ()) -> Plan:
     """Compose and check a run and tokenise its prompts, without loading weights.
+
+    Args:
+        arguments: arguments of the command line, for the provenance of the record.
 
     Raises:
         ConfigError: an option, file or environment that cannot work; names the field, its value and what is allowed.
@@ -233,7 +238,6 @@ def plan(cfg: DictConfig) -> Plan:
     dims = _dims(model, checkpoint, method, stated)
     weights = _weights_id(checkpoint, hardware.dtype)
     determining = config | {"task_version": task.version, "weights": weights, "machine": machine.name}
-    calibrated_on, searches = parts.calibration_task.name, runs_dir / SEARCHES
     code = provenance.code_hash([inspect.getfile(type(part)) for part in (method, task)])
     key = provenance.content_key(determining, code, _data_id(all_prompts, all_encoded), exclude=UNRECORDED)
     run_dir = runs_dir / f"{dims.name}-{method.name}-{task.name}-{key[:10]}"
@@ -247,7 +251,16 @@ def plan(cfg: DictConfig) -> Plan:
         model=PlannedModel(checkpoint, dims, model.rehearsal),
         machine=machine,
         identity=Identity(key, _fingerprints(parts), run_dir, shard),
-        origin=Origin(searches, dims.name, weights, calibrated_on, hardware.dtype_name, machine.name, config["seed"]),
+        origin=Origin(
+            runs_dir / SEARCHES,
+            dims.name,
+            weights,
+            parts.calibration_task.name,
+            hardware.dtype_name,
+            machine.name,
+            config["seed"],
+            COMMAND + shlex.join(arguments),
+        ),
         warnings=_unused(parts),
     )
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -34,8 +33,6 @@ from ssd_bench.run.shards import clear_shards, merge_shards
 from ssd_bench.run.tracking import Tracker
 from ssd_bench.run_warnings import new_warnings
 from ssd_bench.stopping import Stopping
-
-COMMAND = "python -m ssd_bench "
 
 
 def execute(plan: Plan, wait: bool = True) -> Path | None:
@@ -188,7 +185,7 @@ def _header(plan: Plan) -> dict[str, Any]:
     return {
         "run_id": plan.identity.run_dir.name,
         "content_key": plan.identity.content_key,
-        "command": COMMAND + shlex.join(sys.argv[1:]),
+        "command": plan.origin.command,
         "config": plan.config,
         "model": model,
         "method": plan.method.name,
@@ -199,7 +196,7 @@ def _header(plan: Plan) -> dict[str, Any]:
         "decode": asdict(plan.decoding),
         "tie_tolerance": plan.machine.tie_tolerance,
         "seed": plan.config["seed"],
-        "provenance": provenance.collect(COMMAND + shlex.join(sys.argv[1:]), hardware.gpu_names()),
+        "provenance": provenance.collect(plan.origin.command, hardware.gpu_names()),
     }
 
 
