@@ -184,9 +184,9 @@ def test_record_is_true_or_false(arguments: list[str], capsys: pytest.CaptureFix
 
 @pytest.mark.parametrize(("arguments", "record"), [([], False), (["record=false"], False), (["record=true"], True)])
 def test_hydra_does_not_see_record(arguments: list[str], record: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(bench_command, "command", lambda work, remaining: (work.keywords, remaining))
-    keywords = {"record": record, "arguments": ["limit=1"]}
-    assert dispatch(["bench", "limit=1", *arguments]) == (keywords, ["limit=1"])
+    monkeypatch.setattr(bench_command, "bench", lambda *options: options)
+    monkeypatch.setattr(bench_command, "command", lambda work, remaining: (work(None, True, None), remaining))
+    assert dispatch(["bench", "limit=1", *arguments]) == ((None, record, ["limit=1"]), ["limit=1"])
 
 
 def test_results_replace_only_what_was_recorded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -267,7 +267,7 @@ BAD = [
 def failed(capsys: pytest.CaptureFixture[str], line: list[str]) -> str:
     """The message of a command line that must end with exit code 2, run in this process."""
     GlobalHydra.instance().clear()
-    code = command_line(lambda cfg: execute(plan(cfg)), line[2:])
+    code = command_line(lambda cfg, *_: execute(plan(cfg)), line[2:])
     message = capsys.readouterr().err
     assert code == 2 and message.count("error:") == 1 and "Traceback" not in message
     return message

@@ -177,6 +177,6 @@ def test_the_command_line_tells_of_the_data_before_the_model(
     options = ["task=gsm8k", "data=local", f"data.root={tmp_path}", "model=local", "model.path=/does/not/exist"]
     rest = ["model.template=chat", "hardware=cpu", f"runs_dir={tmp_path / 'runs'}"]
     GlobalHydra.instance().clear()
-    assert command(plan, [*options, *rest]) == 2
+    assert command(lambda cfg, *_: plan(cfg), [*options, *rest]) == 2
     message = capsys.readouterr().err
     assert named in message and "/does/not/exist" not in message and message.count("error:") == 1

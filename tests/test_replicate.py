@@ -17,8 +17,9 @@ from ssd_bench.papers.claims import claims
 from ssd_bench.papers.ours import cells
 from ssd_bench.papers.runs import grid, index, scale
 from ssd_bench.records.reader import load_run
+from ssd_bench.sweep.experiments import spread_repeats
 from ssd_bench.sweep.forecast import BETWEEN, Forecast
-from ssd_bench.sweep.sweep import experiment_names, spread_repeats
+from ssd_bench.sweep.overrides import experiment_names
 from tests.runs import GIVEN_LATENCY, composed
 
 NAME = "swift_tiny2"

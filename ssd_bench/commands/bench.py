@@ -15,12 +15,15 @@ Git ignores both, like everything in runs/ except the reference records.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import partial
+from pathlib import Path
+
+from omegaconf import DictConfig
 
 from ssd_bench.bench.bench import RECORD, bench
 from ssd_bench.compose.application import command
 from ssd_bench.console import report
 from ssd_bench.errors import ConfigError
+from ssd_bench.run_warnings import WarningLog
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -33,4 +36,8 @@ def main(arguments: Sequence[str]) -> int:
     if len(values) > 1 or not {"true", "false"}.issuperset(values):
         return report(ConfigError(RECORD, " ".join(values), "true or false, once"))
     remaining = [argument for argument in arguments if argument not in record_options]  # those of a run
-    return command(partial(bench, record=values == ["true"], arguments=remaining), remaining)
+
+    def work(cfg: DictConfig, wait: bool, log: WarningLog | None) -> Path:
+        return bench(cfg, values == ["true"], remaining)
+
+    return command(work, remaining)

@@ -24,6 +24,7 @@ from ssd_bench.console import print_anything, report, reported_ends
 from ssd_bench.errors import ConfigError, JobsFailed, LosslessError, Lost, shortened
 from ssd_bench.paths import LONGEST_NAME
 from ssd_bench.quoting import as_text
+from ssd_bench.run_warnings import WarningLog
 from ssd_bench.settings import arguments as settings_of
 
 EXPECTED = (ConfigError, LosslessError, Lost, JobsFailed, HydraException, OmegaConfBaseException)
@@ -35,10 +36,15 @@ WITHOUT_JOBS = {"--cfg", "-c", "--info", "-i"}
 """Hydra's options that show the config of one run, so that they cannot be used in a sweep."""
 
 
-def command(work: Callable[[DictConfig], object], arguments: Sequence[str]) -> int:
+JobFunction = Callable[[DictConfig, bool, WarningLog | None], object]
+"""Work of a command for one config; it may return the folder of a record. Its other arguments: whether to wait for a
+run that another process works on, and the log of a sweep's warnings (None: a single run, which shows all)."""
+
+
+def command(work: JobFunction, arguments: Sequence[str]) -> int:
     """Compose the config from the arguments and call `work` with it, once per job of a sweep.
 
-    A failing job does not stop the others (`ssd_bench.sweep.sweep`). `work` may return the folder of a record.
+    A failing job does not stop the others (`ssd_bench.sweep.sweep`).
 
     Returns:
         Exit code: 0 done; 1 an output was not lossless, a job of a sweep failed unexpectedly, or a disk is full; 2 an
@@ -47,10 +53,10 @@ def command(work: Callable[[DictConfig], object], arguments: Sequence[str]) -> i
 
     errors: list[Exception] = []
 
-    def job(cfg: DictConfig) -> object:
+    def job(cfg: DictConfig, wait: bool = True, log: WarningLog | None = None) -> object:
         print_anything()  # again, because a launcher's worker has its own streams
         try:
-            return work(cfg)
+            return work(cfg, wait, log)
         except Exception as error:
             if HydraConfig.get().mode is RunMode.MULTIRUN:
                 raise

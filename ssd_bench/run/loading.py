@@ -19,6 +19,7 @@ from ssd_bench.paths import cache_dir
 from ssd_bench.records import provenance
 from ssd_bench.run.hardware import lasting_buffers
 from ssd_bench.run.plan import Plan
+from ssd_bench.run_warnings import WarningLog
 
 
 def load_model(plan: Plan, capacity: int | None = None) -> tuple[Decoder, KVCache]:
@@ -45,15 +46,18 @@ def check_logits(plan: Plan, probe: ModelProbe) -> None:
         raise ConfigError("hardware.dtype", plan.machine.hardware.dtype_name, expected)
 
 
-def latency_of(plan: Plan, decoder: Decoder, cache: KVCache) -> Latency:
+def latency_of(plan: Plan, decoder: Decoder, cache: KVCache, log: WarningLog | None = None) -> Latency:
     """Return the profile of `hardware.latency`, or one measured on this machine.
 
     A profile is measured once per model, hardware and context (rounded up to a power of two) and kept in the cache
     folder.
+
+    Args:
+        log: the log of a sweep's warnings; None: show all.
     """
     if plan.machine.hardware.latency is not None:
         return plan.machine.hardware.latency
-    return profiling.load_or_measure(decoder, cache, profile_path(plan, cache.rows))
+    return profiling.load_or_measure(decoder, cache, profile_path(plan, cache.rows), log)
 
 
 def profile_path(plan: Plan, rows: int) -> Path:

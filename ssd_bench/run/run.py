@@ -31,15 +31,16 @@ from ssd_bench.run.plan import Plan
 from ssd_bench.run.progress import Progress
 from ssd_bench.run.shards import clear_shards, merge_shards
 from ssd_bench.run.tracking import Tracker
-from ssd_bench.run_warnings import new_warnings
+from ssd_bench.run_warnings import WarningLog, new_warnings
 from ssd_bench.stopping import Stopping
 
 
-def execute(plan: Plan, wait: bool = True) -> Path | None:
+def execute(plan: Plan, wait: bool = True, log: WarningLog | None = None) -> Path | None:
     """Run a plan, resume it, or find it already recorded.
 
     Args:
         wait: if another process runs the plan, wait until it is done.
+        log: the log of a sweep's warnings; None: show all.
 
     Returns:
         The record's folder; None while other shards of the run are missing.
@@ -51,27 +52,27 @@ def execute(plan: Plan, wait: bool = True) -> Path | None:
     run_dir = plan.identity.run_dir
     unpacked_folder(run_dir)  # unpack the runs packed in this folder before adding to it
     if plan.identity.shard is not None:
-        return _execute_shard(plan, wait)
+        return _execute_shard(plan, wait, log)
     if _is_on_record(plan):
         clear_leftovers(run_dir)
         return run_dir
-    with _open_record(plan, wait) as (writer, stopping):
+    with _open_record(plan, wait, log) as (writer, stopping):
         if not _is_on_record(plan):  # another process may have recorded it while this one waited for the lease
-            _measure(plan, writer, writer.finish, stopping)
+            _measure(plan, writer, writer.finish, stopping, log)
     return run_dir
 
 
-def _execute_shard(plan: Plan, wait: bool) -> Path | None:
+def _execute_shard(plan: Plan, wait: bool, log: WarningLog | None) -> Path | None:
     """Run one shard of a plan; merge the shards into the record once all of them are done. See `execute`."""
     run_dir = plan.identity.run_dir
     if _is_on_record(plan):
         clear_shards(plan)
         clear_leftovers(run_dir)
         return run_dir
-    with _open_record(plan, wait) as (writer, stopping):
+    with _open_record(plan, wait, log) as (writer, stopping):
         is_done = writer.header["status"] == SHARD and writer.done.issuperset(plan.work_items)
         if not _is_on_record(plan) and not is_done:
-            _measure(plan, writer, writer.finish_shard, stopping)
+            _measure(plan, writer, writer.finish_shard, stopping, log)
     if merge_shards(plan, lambda record: _scores(plan, record)):
         return run_dir
     shard = plan.identity.folder
@@ -87,16 +88,22 @@ def _is_on_record(plan: Plan) -> bool:
 
 
 @contextmanager
-def _open_record(plan: Plan, wait: bool) -> Iterator[tuple[RunWriter, Stopping]]:
+def _open_record(plan: Plan, wait: bool, log: WarningLog | None) -> Iterator[tuple[RunWriter, Stopping]]:
     """Open the folder that this job writes, and turn signals into an orderly end."""
-    for warning in new_warnings(plan.warnings):
+    for warning in new_warnings(plan.warnings, log):
         print(f"warning: {warning}", file=sys.stderr)
     stopping, fresh = Stopping(), plan.config["force"]
     with stopping.listening(), RunWriter(plan.identity.folder, _header(plan), fresh=fresh, wait=wait) as writer:
         yield writer, stopping
 
 
-def _measure(plan: Plan, writer: RunWriter, finish: Callable[[Mapping[str, Any]], None], stopping: Stopping) -> None:
+def _measure(
+    plan: Plan,
+    writer: RunWriter,
+    finish: Callable[[Mapping[str, Any]], None],
+    stopping: Stopping,
+    log: WarningLog | None,
+) -> None:
     """Load, profile, prepare and warm up, then decode every pending work item and finish the record.
 
     Args:
@@ -107,7 +114,7 @@ def _measure(plan: Plan, writer: RunWriter, finish: Callable[[Mapping[str, Any]]
         decoder, cache = load_model(plan)
         check_logits(plan, ModelProbe(decoder, cache))
         loaded = time.perf_counter()
-        latency = latency_of(plan, decoder, cache)
+        latency = latency_of(plan, decoder, cache, log)
         profiled = time.perf_counter()
         probe = ModelProbe(decoder, cache, latency, plan.origin)
         plan.method.prepare(probe, plan.prompts.samples)

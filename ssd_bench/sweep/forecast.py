@@ -74,6 +74,7 @@ class Forecast:
             planned = plan(run.cfg)
             decoder, cache = load_model(planned)
             local_ms = latency_of(planned, decoder, cache).target_ms(planned.model.dims.n_layers, CONTEXT)
+            # not the estimate of `dry`: on the machine of the record, the ratio must be 1
             self._ratios[timing.model] = local_ms / timing.step_ms
         return self._ratios.get(timing.model, 1.0)
 
