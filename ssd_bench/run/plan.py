@@ -117,7 +117,7 @@ class PlannedMachine:
 
     @property
     def name(self) -> str:
-        """Whatever must stay the same when a run is resumed: devices, arithmetic, and on a CPU its model and threads.
+        """Devices, arithmetic, and on a CPU its model and threads; they must stay the same when a run is resumed.
 
         For a run on GPUs, the CPU and its threads are provenance only.
         """
@@ -240,6 +240,7 @@ def plan(cfg: DictConfig, arguments: Sequence[str] = ()) -> Plan:
     determining = config | {"task_version": task.version, "weights": weights, "machine": machine.name}
     code = provenance.code_hash([inspect.getfile(type(part)) for part in (method, task)])
     key = provenance.content_key(determining, code, _data_id(all_prompts, all_encoded), exclude=UNRECORDED)
+    calibrated_on, searches, command = parts.calibration_task.name, runs_dir / SEARCHES, COMMAND + shlex.join(arguments)
     run_dir = runs_dir / f"{dims.name}-{method.name}-{task.name}-{key[:10]}"
     encoded, new_tokens = all_encoded[: len(prompts)], requested_tokens[: len(prompts)]
     return Plan(
@@ -252,14 +253,7 @@ def plan(cfg: DictConfig, arguments: Sequence[str] = ()) -> Plan:
         machine=machine,
         identity=Identity(key, _fingerprints(parts), run_dir, shard),
         origin=Origin(
-            runs_dir / SEARCHES,
-            dims.name,
-            weights,
-            parts.calibration_task.name,
-            hardware.dtype_name,
-            machine.name,
-            config["seed"],
-            COMMAND + shlex.join(arguments),
+            searches, dims.name, weights, calibrated_on, hardware.dtype_name, machine.name, config["seed"], command
         ),
         warnings=_unused(parts),
     )
