@@ -289,7 +289,6 @@ def test_bad_input_is_one_message_and_exit_code_2(
     no_weights: Path,
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     assert named in failed(capsys, command(no_weights, tmp_path / "runs", *options))
 
@@ -301,7 +300,7 @@ def test_bad_input_in_a_process_of_its_own(no_weights: Path, tmp_path: Path) -> 
 
 
 def test_an_unsupported_architecture_is_refused(
-    no_weights: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    no_weights: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     config = json.loads((no_weights / "config.json").read_text(encoding="utf-8")) | {"model_type": "gpt2"}
     (no_weights / "config.json").write_text(json.dumps(config), encoding="utf-8")
@@ -374,22 +373,18 @@ def test_weights_that_would_be_read_in_part_are_refused(
 
 
 def test_an_adapter_beside_a_model_is_refused(
-    no_weights: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    no_weights: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (no_weights / "adapter_config.json").write_text("{}", encoding="utf-8")
     assert "adapter_config.json" in failed(capsys, command(no_weights, tmp_path / "runs"))
 
 
-def test_missing_weights_name_the_command_that_gets_them(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_missing_weights_name_the_command_that_gets_them(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     line = ["", "", "model=smollm2_135m", "model.gguf.package=not_installed_here", f"runs_dir={tmp_path}"]
     assert "make weights" in failed(capsys, line)
 
 
-def test_a_bad_data_line_is_named(
-    no_weights: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_bad_data_line_is_named(no_weights: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "gsm8k.jsonl").write_text(
         '{"id": "a", "question": "q?", "answer": "#### 1"}\n{"id": "b", "question": "q?"}\n', encoding="utf-8"
     )

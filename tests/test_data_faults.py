@@ -171,7 +171,7 @@ def test_the_fingerprint_does_not_hold_the_file(tmp_path: Path) -> None:
     ],
 )
 def test_the_command_line_tells_of_the_data_before_the_model(
-    line: bytes, named: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    line: bytes, named: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "gsm8k.jsonl").write_bytes(b'{"id": 0, "question": "q", "answer": "#### 1"}\n' + line + b"\n")
     options = ["task=gsm8k", "data=local", f"data.root={tmp_path}", "model=local", "model.path=/does/not/exist"]
