@@ -42,7 +42,7 @@ from methods.draft_stop import DraftStop, StoppedDraft
 from methods.fixed_layers import published_set
 from methods.settings import DraftLen, NewTokens, StopBelow, TargetRate
 from ssd_bench.contract.layer_set import LayerSet
-from ssd_bench.contract.method import Probe, Sample
+from ssd_bench.contract.method import Probe, Sample, SearchUse
 from ssd_bench.contract.shape import ModelDims
 from ssd_bench.contract.window import Window
 from ssd_bench.cost.latency import Latency
@@ -251,14 +251,14 @@ def search(
     count = max(1, len(settings.init_sets)) + settings.iterations
     budget = inf if settings.max_seconds is None else settings.max_seconds
     header = _header(settings, probe, prompts, domain, window)
-    with search_store.open_search(probe.origin.folder, f"{probe.origin.model}-{domain}", header) as record:
+    origin = probe.origin
+    with search_store.open_search(origin.folder, f"{origin.model}-{domain}", header, origin.command) as record:
         n_stored = len(record.evaluations)
         objective = Objective(settings, probe, prompts, Latency(**record.header["latency"]), window)
         if n_stored < count and record.seconds < budget:
             _extend(record, settings, objective, n_layers, count, budget)
     result, new = record.cut_to_budget(count, budget), max(0, len(record.evaluations) - n_stored)
-    entry = {"name": result.name, "evaluations": len(result.evaluations), "new": new, "seconds": result.seconds}
-    probe.origin.searches.append(entry)
+    probe.report_search(SearchUse(result.name, len(result.evaluations), new, result.seconds))
     print(
         f"layer search {result.name}: score {result.best.score:.4f} ({settings.objective}) "
         f"after {len(result.evaluations)} evaluations in {result.seconds:.1f} s, {new} of them in this run "

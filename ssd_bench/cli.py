@@ -49,9 +49,7 @@ def dispatch(arguments: Sequence[str]) -> int:
     if first not in COMMANDS:
         print(f"error: unknown command {first}; available: {', '.join(COMMANDS)}, or name=value", file=sys.stderr)
         return 2
-    remaining = list(arguments[1:])
-    sys.argv = [sys.argv[0], *remaining]  # read there by Hydra, and for the command that a record names
-    code: int = importlib.import_module(f"{commands.__name__}.{first}").main(remaining)
+    code: int = importlib.import_module(f"{commands.__name__}.{first}").main(arguments[1:])
     return code
 
 

@@ -17,7 +17,6 @@ import time
 import uuid
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
-from contextvars import ContextVar
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -32,8 +31,6 @@ NAME = ".lease"
 BEAT, SILENT = 10.0, 120.0  # seconds between heartbeats; seconds without one after which a remote owner counts as ended
 POLL = 0.05, 2.0  # seconds between attempts of a waiting process, at first and at most
 NO_LINKS = (errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS)  # errors of a file system without hard links
-PATIENT: ContextVar[bool] = ContextVar("patient", default=True)
-"""True: wait for a run that another process works on. A sweep sets False at first and does its other runs."""
 
 
 class LeaseHeld(ConfigError):

@@ -5,9 +5,7 @@ from __future__ import annotations
 import hashlib
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
-from contextvars import ContextVar
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -52,23 +50,8 @@ class WarningLog:
         return True
 
 
-_LOG: ContextVar[WarningLog | None] = ContextVar("warning log", default=None)
-
-
-@contextmanager
-def log_warnings(folder: Path, sweep: str) -> Iterator[WarningLog]:
-    """Log the warnings of a run of a sweep within the block; arguments as of `WarningLog`."""
-    log = WarningLog(folder, sweep)
-    token = _LOG.set(log)
-    try:
-        yield log
-    finally:
-        _LOG.reset(token)
-
-
-def new_warnings(texts: Iterable[str]) -> list[str]:
-    """Return the warnings to show: all of a single run; in a sweep those whose kind no run has shown."""
-    log = _LOG.get()
+def new_warnings(texts: Iterable[str], log: WarningLog | None) -> list[str]:
+    """Return the warnings to show: all of a single run (None); in a sweep those whose kind no run has shown."""
     return [text for text in texts if log is None or log.is_new(text)]
 
 

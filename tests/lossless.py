@@ -35,9 +35,7 @@ def engine_for(decoder: Decoder, positions: int, new: int, eos: frozenset[int], 
     """An engine with a made-up latency profile."""
     decoding = Decoding(max_new_tokens=new, **options)  # type: ignore[arg-type]
     cache = decoder.new_cache(positions + SCRATCH)
-    engine = Engine(decoder, cache, decoding, eos, ModelProbe(decoder, cache))
-    engine.probe.latency = Latency(0.5, 1e-3, 0.5)
-    return engine
+    return Engine(decoder, cache, decoding, eos, ModelProbe(decoder, cache, Latency(0.5, 1e-3, 0.5)))
 
 
 def prepare(engine: Engine, method: Method) -> None:
@@ -48,7 +46,7 @@ def prepare(engine: Engine, method: Method) -> None:
     method.check(DIMS)
     with TemporaryDirectory() as folder, torch.inference_mode():
         engine.probe.origin = Origin(
-            Path(folder), DIMS.name, "random", "none", str(engine.decoder.weights.dtype), "cpu", 0
+            Path(folder), DIMS.name, "random", "none", str(engine.decoder.weights.dtype), "cpu", 0, ""
         )
         method.prepare(engine.probe, samples)
 

@@ -21,8 +21,8 @@ from ssd_bench.model.backend import all_backends, select
 from ssd_bench.model.backends.cpu import NativeDecoder, native_problem
 from ssd_bench.model.backends.torch import TorchDecoder
 from ssd_bench.model.decoder import Decoder, Pass
+from ssd_bench.run.loading import profile_path
 from ssd_bench.run.plan import Plan
-from ssd_bench.run.run import _profile_path
 from tests.conftest import LAYERS
 from tests.runs import executed, planned
 
@@ -113,7 +113,7 @@ def test_a_backend_is_one_file(counting: Path) -> None:
 
 def test_auto_takes_no_backend_of_lower_rank(counting: Path) -> None:
     assert list(all_backends())[-1] == "counting"
-    assert planned(counting, "method=ar", "limit=1").backend.kind.name != "counting"
+    assert planned(counting, "method=ar", "limit=1").machine.backend.kind.name != "counting"
     with pytest.raises(ConfigError, match="one of auto, counting, torch, native"):
         planned(counting, "method=ar", "limit=1", "hardware.kernels=cuda")
 
@@ -166,7 +166,7 @@ def nothing_forced(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def identities(plan: Plan) -> tuple[str, str, Path]:
-    return plan.content_key, plan.origin.machine, _profile_path(plan, 512)
+    return plan.identity.content_key, plan.origin.machine, profile_path(plan, 512)
 
 
 @pytest.mark.usefixtures("nothing_forced")
@@ -184,11 +184,11 @@ def test_levels_and_kernels_are_told_apart(tmp_path: Path) -> None:
 def test_auto_is_what_it_resolves_to(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     options = ("method=ar", "limit=1")
     best = planned(tmp_path, *options)
-    assert best.backend.arithmetic.isa == LEVELS[-1]
+    assert best.machine.backend.arithmetic.isa == LEVELS[-1]
     monkeypatch.setenv(FORCED, "generic")
     forced = planned(tmp_path, *options)
-    assert forced.backend.arithmetic.isa == "generic"
-    assert (forced.content_key == best.content_key) == (LEVELS[-1] == "generic")
+    assert forced.machine.backend.arithmetic.isa == "generic"
+    assert (forced.identity.content_key == best.identity.content_key) == (LEVELS[-1] == "generic")
 
 
 @pytest.mark.usefixtures("nothing_forced")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gc
 import shlex
-import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -161,7 +160,6 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def refused(folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Callable[[str], str]:
     """The message of options that a run refuses before it loads or writes anything, in this process."""
     monkeypatch.setattr(run, "execute", lambda _: pytest.fail("accepted"))
-    monkeypatch.setattr(sys, "argv", ["ssd-bench"])
 
     def message(options: str) -> str:
         GlobalHydra.instance().clear()

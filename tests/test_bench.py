@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import sys
 from datetime import UTC, datetime
 from pathlib import Path
 from types import SimpleNamespace
@@ -19,6 +18,7 @@ from ssd_bench.bench.limits import MachineLimits, Model, Work
 from ssd_bench.cli import dispatch
 from ssd_bench.commands import bench as bench_command
 from ssd_bench.contract.shape import Shape
+from ssd_bench.cost.latency import Latency
 from ssd_bench.model.arithmetic import decide
 from ssd_bench.model.backend import select
 from ssd_bench.model.backends.cpu import extension, native_problem
@@ -49,7 +49,6 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
     for part, constants in SMALL.items():
         for name, value in constants.items():
             monkeypatch.setattr(part, name, value)
-    monkeypatch.setattr(sys, "argv", ["ssd_bench"])
 
 
 def options(checkpoint: Path, runs_dir: Path) -> list[str]:
@@ -108,7 +107,7 @@ def test_a_search_does_the_work_of_its_sublayers(small_checkpoint: Path) -> None
     decoder = select("cpu", torch.float32, "torch").load(Checkpoint(small_checkpoint), torch.float32, [CPU])
     cache = decoder.new_cache(64)
     decoder.prefill(torch.arange(20), cache)
-    counting, width = measures._CountingProbe(decoder, cache), SIZES["hidden_size"]
+    counting, width = measures._CountingProbe(decoder, cache, Latency(1.0, 0.0, 1.0)), SIZES["hidden_size"]
     with torch.inference_mode():
         counting.apply_sublayer(2, torch.zeros(3, 5, width), 10)
         counting.apply_sublayer(3, torch.zeros(3, 5, width), 10)
@@ -185,9 +184,9 @@ def test_record_is_true_or_false(arguments: list[str], capsys: pytest.CaptureFix
 
 @pytest.mark.parametrize(("arguments", "record"), [([], False), (["record=false"], False), (["record=true"], True)])
 def test_hydra_does_not_see_record(arguments: list[str], record: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sys, "argv", ["ssd_bench"])
-    monkeypatch.setattr(bench_command, "command", lambda work: work.keywords["record"])
-    assert dispatch(["bench", "limit=1", *arguments]) is record and sys.argv == ["ssd_bench", "limit=1"]
+    monkeypatch.setattr(bench_command, "bench", lambda *options: options)
+    monkeypatch.setattr(bench_command, "command", lambda work, remaining: (work(None, True, None), remaining))
+    assert dispatch(["bench", "limit=1", *arguments]) == ((None, record, ["limit=1"]), ["limit=1"])
 
 
 def test_results_replace_only_what_was_recorded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

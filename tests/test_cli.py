@@ -264,11 +264,10 @@ BAD = [
 ]
 
 
-def failed(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, line: list[str]) -> str:
+def failed(capsys: pytest.CaptureFixture[str], line: list[str]) -> str:
     """The message of a command line that must end with exit code 2, run in this process."""
-    monkeypatch.setattr(sys, "argv", ["ssd_bench", *line[2:]])
     GlobalHydra.instance().clear()
-    code = command_line(lambda cfg: execute(plan(cfg)))
+    code = command_line(lambda cfg, *_: execute(plan(cfg)), line[2:])
     message = capsys.readouterr().err
     assert code == 2 and message.count("error:") == 1 and "Traceback" not in message
     return message
@@ -290,9 +289,8 @@ def test_bad_input_is_one_message_and_exit_code_2(
     no_weights: Path,
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    assert named in failed(capsys, monkeypatch, command(no_weights, tmp_path / "runs", *options))
+    assert named in failed(capsys, command(no_weights, tmp_path / "runs", *options))
 
 
 def test_bad_input_in_a_process_of_its_own(no_weights: Path, tmp_path: Path) -> None:
@@ -302,11 +300,11 @@ def test_bad_input_in_a_process_of_its_own(no_weights: Path, tmp_path: Path) -> 
 
 
 def test_an_unsupported_architecture_is_refused(
-    no_weights: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    no_weights: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     config = json.loads((no_weights / "config.json").read_text(encoding="utf-8")) | {"model_type": "gpt2"}
     (no_weights / "config.json").write_text(json.dumps(config), encoding="utf-8")
-    assert "model_type" in failed(capsys, monkeypatch, command(no_weights, tmp_path / "runs"))
+    assert "model_type" in failed(capsys, command(no_weights, tmp_path / "runs"))
 
 
 def fp8(tensors: Tensors, config: dict[str, Any]) -> None:
@@ -370,32 +368,28 @@ def test_weights_that_would_be_read_in_part_are_refused(
     save_file(tensors, folder / "model.safetensors")
     (folder / "config.json").write_text(json.dumps(config), encoding="utf-8")
     monkeypatch.setattr(Checkpoint, "read", lambda *_: pytest.fail("weights were read"))
-    assert named in failed(capsys, monkeypatch, command(folder, tmp_path / "runs"))
+    assert named in failed(capsys, command(folder, tmp_path / "runs"))
     assert not (tmp_path / "runs").exists()
 
 
 def test_an_adapter_beside_a_model_is_refused(
-    no_weights: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    no_weights: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (no_weights / "adapter_config.json").write_text("{}", encoding="utf-8")
-    assert "adapter_config.json" in failed(capsys, monkeypatch, command(no_weights, tmp_path / "runs"))
+    assert "adapter_config.json" in failed(capsys, command(no_weights, tmp_path / "runs"))
 
 
-def test_missing_weights_name_the_command_that_gets_them(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_missing_weights_name_the_command_that_gets_them(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     line = ["", "", "model=smollm2_135m", "model.gguf.package=not_installed_here", f"runs_dir={tmp_path}"]
-    assert "make weights" in failed(capsys, monkeypatch, line)
+    assert "make weights" in failed(capsys, line)
 
 
-def test_a_bad_data_line_is_named(
-    no_weights: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_bad_data_line_is_named(no_weights: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "gsm8k.jsonl").write_text(
         '{"id": "a", "question": "q?", "answer": "#### 1"}\n{"id": "b", "question": "q?"}\n', encoding="utf-8"
     )
     options = ("task=gsm8k", "data=local", f"data.root={tmp_path}")
-    message = failed(capsys, monkeypatch, command(no_weights, tmp_path / "runs", *options))
+    message = failed(capsys, command(no_weights, tmp_path / "runs", *options))
     assert "gsm8k.jsonl:2" in message and "answer" in message
 
 

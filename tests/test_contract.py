@@ -13,7 +13,7 @@ import torch
 from methods.ar import AR
 from ssd_bench.conf import CONF
 from ssd_bench.contract.layer_set import LayerSet
-from ssd_bench.contract.method import Context, LayerDraft, Prefill, Probe, Sample, Taps, Verification
+from ssd_bench.contract.method import Context, LayerDraft, Prefill, Probe, Sample, SearchUse, Taps, Verification
 from ssd_bench.contract.tree import TokenTree
 from ssd_bench.contract.window import Window
 from ssd_bench.engine.engine import Engine
@@ -60,6 +60,7 @@ def calls(probe: Probe, name: str, committed: int) -> Any:
         "trial": (AR(), PROMPT, 3),
         "prompt_states": (PROMPT, (0, 2)),
         "top2_gap": (PROMPT,),
+        "report_search": (SearchUse("search", 3, 1, 0.5),),
     }
     asked = getattr(probe, name)
     return asked(*arguments[name]) if name in arguments else asked

@@ -136,7 +136,7 @@ def test_a_turn_that_does_not_fit_after_its_answers_is_not_asked(
     file = tmp_path / "mine.jsonl"
     file.write_text('{"prompt": ["the report", "shorter", "and again"]}\n{"prompt": "one"}\n', encoding="utf-8")
     line = ("task=jsonl", f"task.path={file}", f"decode.max_new_tokens={new}", *FIXED, "model=miniature")
-    tokenizer = planned(tmp_path, *line).checkpoint.tokenizer
+    tokenizer = planned(tmp_path, *line).model.checkpoint.tokenizer
     byte = next(i for i in range(2048) if tokenizer.decode([i] * 9) == "\ufffd" * 9)
     monkeypatch.setattr(Engine, "accept", lambda *_: ([0], byte))
     run = executed(tmp_path / "runs", *line)
@@ -202,10 +202,10 @@ def test_each_answer_is_exported_with_its_own_steps(options: list[str], tmp_path
 def test_a_conversation_has_room_for_all_of_its_answers(
     options: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("ssd_bench.run.run.load_engine", lambda plan: pytest.fail("the engine was loaded"))
+    monkeypatch.setattr("ssd_bench.run.run.load_model", lambda plan: pytest.fail("the engine was loaded"))
     with pytest.raises(ConfigError, match=r"decode\.max_new_tokens=1500.*at most (\d+), so that the 3 turns of 1 fit"):
         executed(tmp_path, *options, "decode.max_new_tokens=1500")
-    assert planned(tmp_path, *options, "decode.max_new_tokens=1250").context <= 4096
+    assert planned(tmp_path, *options, "decode.max_new_tokens=1250").prompts.context <= 4096
     rows = [{"id": 9, "category": "writing", "turns": ["the ferry"] * 80}]
     (tmp_path / "data" / "spec_bench.jsonl").write_text(json.dumps(rows[0]), encoding="utf-8")
     with pytest.raises(ConfigError, match=r"prompt='9' .*a conversation whose 80 turns and their answers fit"):

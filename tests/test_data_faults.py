@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 import tempfile
 import tracemalloc
 from collections.abc import Callable
@@ -172,13 +171,12 @@ def test_the_fingerprint_does_not_hold_the_file(tmp_path: Path) -> None:
     ],
 )
 def test_the_command_line_tells_of_the_data_before_the_model(
-    line: bytes, named: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    line: bytes, named: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "gsm8k.jsonl").write_bytes(b'{"id": 0, "question": "q", "answer": "#### 1"}\n' + line + b"\n")
     options = ["task=gsm8k", "data=local", f"data.root={tmp_path}", "model=local", "model.path=/does/not/exist"]
     rest = ["model.template=chat", "hardware=cpu", f"runs_dir={tmp_path / 'runs'}"]
-    monkeypatch.setattr(sys, "argv", ["ssd_bench", *options, *rest])
     GlobalHydra.instance().clear()
-    assert command(plan) == 2
+    assert command(lambda cfg, *_: plan(cfg), [*options, *rest]) == 2
     message = capsys.readouterr().err
     assert named in message and "/does/not/exist" not in message and message.count("error:") == 1

@@ -192,7 +192,7 @@ def test_a_calibration_item_that_cannot_be_used_stops_the_run(small_checkpoint: 
     method = ("method=layerskip_swept", "decode.max_new_tokens=2")
     assert at > 2
     plan = planned(tmp_path, *options, *method, f"method.calibration={at - 1}")
-    assert len(plan.samples) == at - 1 and plan.warnings
+    assert len(plan.prompts.samples) == at - 1 and plan.warnings
     with pytest.raises(ConfigError, match=r"gsm8k\.jsonl:5 answer=''"):
         planned(tmp_path, *options, *method, f"method.calibration={at}")
 

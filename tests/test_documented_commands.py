@@ -10,7 +10,6 @@ import re
 import shlex
 import shutil
 import subprocess
-import sys
 import zipfile
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -27,7 +26,7 @@ from omegaconf import DictConfig
 from ssd_bench.cli import COMMANDS, dispatch
 from ssd_bench.papers.runs import grid
 from ssd_bench.records.reader import find_runs, load_run
-from ssd_bench.sweep import sweep
+from ssd_bench.sweep import experiments, overrides, sweep
 from tests import exhibit_runs
 from tests.runs import CPU, ROOT, executed, python
 from tests.test_exchange import SERVER
@@ -219,7 +218,7 @@ def is_run(words: Sequence[str]) -> bool:
 def answer(words: Sequence[str]) -> int:
     """The exit code of the project's program, in this process."""
     GlobalHydra.instance().clear()
-    with patch.dict(os.environ), patch.object(sys, "argv", ["ssd-bench"]):
+    with patch.dict(os.environ):
         try:
             return dispatch(words)
         except SystemExit as end:  # Hydra's, after its help
@@ -232,7 +231,7 @@ def sparing() -> Iterator[None]:
 
     tests/test_experiments.py composes all. Times on record are not asked for: they need a profile of this machine.
     """
-    whole, product, choices, composed = grid.load, sweep.product, sweep._choices, sweep.Sweep._compose
+    whole, product, choices, composed = grid.load, overrides.product, overrides._choices, sweep.Sweep._compose
     asked: list[str] = []
 
     def first(name: str) -> grid.Experiment:
@@ -240,29 +239,25 @@ def sparing() -> Iterator[None]:
         found = whole(name)
         return replace(found, jobs=found.jobs[: int(name == asked[0])])
 
-    def few(overrides: Iterable[sweep.Override]) -> list[sweep.Overrides]:
-        jobs, kept, seen = product(overrides), list[sweep.Overrides](), set[str]()
+    def few(options: Iterable[overrides.Override]) -> list[overrides.Overrides]:
+        jobs, kept, seen = product(options), list[overrides.Overrides](), set[str]()
         while {*(job := max(jobs, key=lambda job: len({*job} - seen)))} - seen:
             kept.append(job)
             seen.update(job)
         return kept
 
-    def two(override: sweep.Override) -> list[str]:
-        return choices(override)[: 2 if isinstance(override.value(), sweep.Glob) else None]
+    def two(override: overrides.Override) -> list[str]:
+        return choices(override)[: 2 if isinstance(override.value(), overrides.Glob) else None]
 
     @cache
-    def once(self: sweep.Sweep, overrides: sweep.Overrides) -> DictConfig:
-        return composed(self, overrides)
+    def once(self: sweep.Sweep, options: overrides.Overrides) -> DictConfig:
+        return composed(self, options)
 
     fewer = SimpleNamespace(**vars(grid) | {"load": first})
-    changes = {
-        "grid": fewer,
-        "product": few,
-        "_choices": two,
-        "Forecast": lambda folders: SimpleNamespace(hours=lambda run: None),
-    }
-    patched = patch.object(sweep.Sweep, "_compose", lambda self, overrides: once(self, tuple(overrides)))
-    with patched, patch.multiple(sweep, **changes):
+    changes = {"product": few, "Forecast": lambda folders: SimpleNamespace(hours=lambda run: None)}
+    patched = patch.object(sweep.Sweep, "_compose", lambda self, options: once(self, tuple(options)))
+    in_others = (patch.object(experiments, "grid", fewer), patch.object(overrides, "_choices", two))
+    with patched, patch.multiple(sweep, **changes), in_others[0], in_others[1]:
         yield
 
 

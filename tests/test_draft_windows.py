@@ -131,7 +131,7 @@ def test_windows_that_cannot_be_are_refused(window: object) -> None:
 def test_a_search_with_a_window_is_a_search_of_its_own(decoders: Load, tmp_path: Path) -> None:
     """Its trials draft with the window and are priced by it; without one, a search is what it was."""
     probe = engine_for(decoders(), 40, 30, frozenset()).probe
-    probe.origin = Origin(tmp_path, "tiny", "w", "none", "float64", "cpu", 0)
+    probe.origin = Origin(tmp_path, "tiny", "w", "none", "float64", "cpu", 0, "")
     settings = SearchSettings(iterations=3, new_tokens=12, draft_len=3, stop_below=0.0, target_rate=None)
     samples = [Sample([5, 6, 7, 8], "a")]
     with torch.inference_mode():

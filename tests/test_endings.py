@@ -16,6 +16,7 @@ import pytest
 import torch
 from hydra.core.global_hydra import GlobalHydra
 
+from methods.ar import AR
 from ssd_bench.cli import dispatch
 from ssd_bench.commands.status import look
 from ssd_bench.errors import Lost
@@ -23,6 +24,7 @@ from ssd_bench.lease import NAME, Lease, Owner
 from ssd_bench.records import writer as module
 from ssd_bench.records.reader import load_run
 from ssd_bench.run import run
+from ssd_bench.run.arms import Arms
 from ssd_bench.stopping import Stopped
 from tests.runs import CPU, environment
 from tests.synthetic import header, unit, write_run
@@ -30,12 +32,12 @@ from tests.synthetic import header, unit, write_run
 LINE = (*CPU, "hardware.kernels=torch", "limit=2", "decode.max_new_tokens=4", "method=ar", "runs_dir=runs")
 FILES = ["layer_sets.parquet", "prompts.parquet", "run.json", "steps.parquet"]
 STAGES = {
-    "load": (run, "load_engine"),
+    "load": (run, "load_model"),
     "profile": (run, "latency_of"),
-    "search": (run.AR, "prepare"),
-    "warm-up": (run, "_warm_up"),
-    "decode": (run, "_run_turn"),
-    "score": (run, "_record"),
+    "search": (AR, "prepare"),
+    "warm-up": (Arms, "warm_up"),
+    "decode": (Arms, "_decode_turn"),
+    "score": (Arms, "_record"),
     "write": (module, "write_atomic"),
     "finish": (module.RunWriter, "finish"),
 }
@@ -55,7 +57,6 @@ def answer(
 ) -> Callable[..., tuple[int, str]]:
     """Exit code and errors of a command, in an empty folder."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(sys, "argv", ["ssd-bench"])
 
     def code(*arguments: str) -> tuple[int, str]:
         GlobalHydra.instance().clear()
@@ -116,7 +117,7 @@ def test_an_error_is_shown_without_lines_of_hydra(
     def broken(*_: object) -> None:
         raise ValueError("it broke")
 
-    monkeypatch.setattr(run, "load_engine", broken)
+    monkeypatch.setattr(run, "load_model", broken)
     with pytest.raises(ValueError, match="it broke"):
         answer(*LINE)
     assert capsys.readouterr().err == ""
@@ -162,7 +163,7 @@ def test_what_a_killed_process_left_is_removed_by_the_same_command(
     """With a lease that it also left, and without."""
     with monkeypatch.context() as patched:
         if not finished:
-            patched.setattr(run, "_run_turn", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
+            patched.setattr(Arms, "_decode_turn", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
         assert answer(*LINE)[0] == (0 if finished else 130)
     for lease in (True, False):
         for leave in LEFT.values():
@@ -228,14 +229,14 @@ def test_who_works_on_a_deleted_folder_says_so(tmp_path: Path) -> None:
 def test_a_folder_that_is_deleted_during_the_run_is_one_message(
     sweep: bool, answer: Callable[..., tuple[int, str]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    turn = run._run_turn
+    turn = Arms._decode_turn
 
     def deleting(*arguments: object) -> object:
         shutil.rmtree(record())
         return turn(*arguments)  # type: ignore[arg-type]
 
     with monkeypatch.context() as patched:
-        patched.setattr(run, "_run_turn", deleting)
+        patched.setattr(Arms, "_decode_turn", deleting)
         code, said = answer(*(["-m"] if sweep else []), *LINE)
     assert code == 1 and said.count("was deleted during the run") == 1 and "Traceback" not in said
     assert sweep or said.count("\n") == 1

@@ -233,7 +233,6 @@ def test_a_full_disk_is_one_message_and_costs_nothing_that_was_done(
             raise OSError(errno.ENOSPC, "No space left on device", str(path))
         write(path, data)
 
-    monkeypatch.setattr(sys, "argv", ["ssd-bench"])
     with monkeypatch.context() as patched:
         patched.setattr(module, "write_atomic", full)
         assert dispatch([*options, f"runs_dir={tmp_path}"]) == 1

@@ -97,9 +97,9 @@ def test_a_run_knows_its_file(small_checkpoint: Path, file: Path, tmp_path: Path
     run = executed(tmp_path / "runs", *options)
     assert run.header["data"] == {"mine": f"sha256:{hashlib.sha256(file.read_bytes()).hexdigest()}"}
     assert len(run.prompts) == 8 and set(run.prompts["domain"]) == {"jsonl", "reports"}
-    before = planned(tmp_path, *options).content_key
+    before = planned(tmp_path, *options).identity.content_key
     file.write_text(file.read_text(encoding="utf-8").replace("ferry", "boat"), encoding="utf-8")
-    assert planned(tmp_path, *options).content_key != before
+    assert planned(tmp_path, *options).identity.content_key != before
     with pytest.raises(ConfigError, match=r"data=.*sample, the default: task=jsonl reads a file of its own"):
         planned(tmp_path, *options, "data=local", f"data.root={tmp_path}")
 

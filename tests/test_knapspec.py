@@ -45,8 +45,7 @@ def history(decoder: Decoder, r: int = 4, before: int = 11, seed: int = 0) -> tu
     taps = tuple(range(2 * LAYERS + 1))
     _, states = decoder.run(Pass(decoder.all_sublayers, ids[before:], before, taps=taps), cache)
     cache.commit(range(r))
-    probe = ModelProbe(decoder, cache)
-    probe.latency = EQUAL
+    probe = ModelProbe(decoder, cache, EQUAL)
     assert states is not None
     return states, probe
 
@@ -198,8 +197,8 @@ def test_integer_weights() -> None:
 
 def generate(decoder: Decoder, method: KnapSpec | AR, new: int = 40, eos: frozenset[int] = frozenset()) -> Generation:
     cache = decoder.new_cache(3 + new + SCRATCH)
-    engine = Engine(decoder, cache, Decoding(max_new_tokens=new), eos, ModelProbe(decoder, cache))
-    engine.probe.latency = Latency(0.5, 1e-3, 0.5)
+    probe = ModelProbe(decoder, cache, Latency(0.5, 1e-3, 0.5))
+    engine = Engine(decoder, cache, Decoding(max_new_tokens=new), eos, probe)
     method.check(DIMS)
     return engine.generate(method, [5, 6, 7])
 
@@ -472,8 +471,7 @@ def test_the_first_search_can_run_on_the_prompt(length: int, decoders: Load) -> 
     cache = decoder.new_cache(length + 1)
     _, states = decoder.prefill(torch.tensor(prompt), cache, range(2 * LAYERS + 1))
     assert states is not None
-    probe = ModelProbe(decoder, cache)
-    probe.latency = engine.probe.latency
+    probe = ModelProbe(decoder, cache, engine.probe.latency)
     expected = method.search(states[:, -8:], length, probe)
     assert expected.layer_set != FULL and steps[0].layer_set == expected.layer_set
     assert steps[0].estimate == expected.estimate

@@ -56,7 +56,7 @@ def reused(monkeypatch: pytest.MonkeyPatch) -> SearchSettings:
 
 def prepared(decoder: Decoder, method: KNNSSD, items: Sequence[Sample], folder: Path = Path()) -> Engine:
     engine = engine_for(decoder, 40, 12, frozenset())
-    engine.probe.origin = Origin(folder, "tiny", "w", "none", "float64", "cpu", 0)
+    engine.probe.origin = Origin(folder, "tiny", "w", "none", "float64", "cpu", 0, "")
     method.check(DIMS)
     with torch.inference_mode():
         method.prepare(engine.probe, items)

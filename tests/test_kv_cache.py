@@ -86,10 +86,10 @@ def test_a_cache_that_grows_while_decoding_changes_no_output(decoders: Callable[
     decoder, found = decoders("llama"), []
     for bucket in (16, 1000):
         cache = decoder.new_cache(120 + SCRATCH, bucket)
-        engine = Engine(decoder, cache, Decoding(max_new_tokens=100), frozenset(), ModelProbe(decoder, cache))
+        probe = ModelProbe(decoder, cache, Latency(0.5, 1e-3, 0.5))
+        engine = Engine(decoder, cache, Decoding(max_new_tokens=100), frozenset(), probe)
         method = KnapSpec(interval=8)
         method.check(decoder.arch.dims("tiny"))
-        engine.probe.latency = Latency(0.5, 1e-3, 0.5)
         found.append((engine.generate(method, list(range(3, 13))), cache.rows))
     (grown, rows), (whole, all_rows) = found
     assert grown.output == whole.output and len(grown.output) == 100

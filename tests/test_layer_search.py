@@ -20,7 +20,7 @@ from methods.bayesian import confidence_bound, fit_process, suggest
 from methods.layer_search import Objective, Proposer, SearchSettings, layer_set_of, named_set, point_of, search
 from ssd_bench.commands import searches
 from ssd_bench.contract.layer_set import LayerSet
-from ssd_bench.contract.method import Origin, Probe, Sample
+from ssd_bench.contract.method import Origin, Probe, Sample, SearchUse
 from ssd_bench.cost.latency import Latency
 from ssd_bench.engine.engine import Engine
 from ssd_bench.engine.probe import ModelProbe
@@ -56,7 +56,7 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def engine(decoders: Load, folder: Path, **options: object) -> Engine:
     made = engine_for(decoders(), 40, 30, frozenset(range(20)), **options)
-    made.probe.origin = Origin(folder, "tiny", "w", "none", "float64", "cpu", 0)
+    made.probe.origin = Origin(folder, "tiny", "w", "none", "float64", "cpu", 0, "")
     return made
 
 
@@ -251,6 +251,13 @@ def test_artifact_says_where_it_comes_from(probe: Probe, quick: None) -> None:
     assert found.seconds == pytest.approx(sum(e.seconds for e in found.evaluations))
 
 
+def test_a_search_is_reported_to_the_run(probe: ModelProbe, quick: None) -> None:
+    """Also one that is reused."""
+    first, again = (search(SMALL, probe, SAMPLES, "a") for _ in range(2))
+    count = len(first.evaluations)
+    assert probe.searches == [SearchUse(x.name, count, new, x.seconds) for x, new in ((first, count), (again, 0))]
+
+
 @pytest.fixture
 def published(monkeypatch: pytest.MonkeyPatch) -> str:
     entry = {"n_layers": LAYERS, "skip_attn": [1], "skip_mlp": [0, 2]}
@@ -309,7 +316,7 @@ def evaluation(score: float, seconds: float = 1.0) -> Evaluation:
 def test_store_lists_and_finds(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
     """`python -m ssd_bench searches` prints a line for each, or says what is missing."""
     assert searches.main([str(tmp_path)]) == 2 and "a folder with searches" in capsys.readouterr().err
-    with search_store.open_search(tmp_path, "tiny-d", HEADER) as artifact:
+    with search_store.open_search(tmp_path, "tiny-d", HEADER, "") as artifact:
         assert searches.main([str(tmp_path)]) == 0  # nothing evaluated yet
         artifact.add(evaluation(1.0, 2.0))
         artifact.add(evaluation(1.5, 0.5))
@@ -331,9 +338,9 @@ def test_trace_best_and_budget_of_an_artifact(tmp_path: Path) -> None:
 
 
 def test_damage_is_named(tmp_path: Path) -> None:
-    with search_store.open_search(tmp_path, "x", HEADER) as artifact:
+    with search_store.open_search(tmp_path, "x", HEADER, "") as artifact:
         artifact.add(evaluation(1.0))
-    other = search_store.open_search(tmp_path, "x", HEADER | {"content_key": "0123456789other"})
+    other = search_store.open_search(tmp_path, "x", HEADER | {"content_key": "0123456789other"}, "")
     with pytest.raises(ConfigError, match="move the other one away"), other:
         pass
     (artifact.path / search_store.EVALUATIONS).write_bytes(b"{}\n")
@@ -345,11 +352,11 @@ def test_second_process_waits_and_finds_the_first_ones_work(tmp_path: Path) -> N
     found: list[int] = []
 
     def other() -> None:
-        with search_store.open_search(tmp_path, "x", HEADER) as artifact:
+        with search_store.open_search(tmp_path, "x", HEADER, "") as artifact:
             found.append(len(artifact.evaluations))
 
     thread = threading.Thread(target=other)
-    with search_store.open_search(tmp_path, "x", HEADER) as artifact:
+    with search_store.open_search(tmp_path, "x", HEADER, "") as artifact:
         thread.start()
         thread.join(0.2)
         assert thread.is_alive()

@@ -28,7 +28,7 @@ SCORING = SearchSettings(iterations=4, new_tokens=6, draft_len=3, stop_below=0.0
 @pytest.fixture
 def probe(decoders: Load, tmp_path: Path) -> Probe:
     made = engine_for(decoders(), 40, 30, frozenset()).probe
-    made.origin = Origin(tmp_path, "tiny", "w", "none", "float64", "cpu", 0)
+    made.origin = Origin(tmp_path, "tiny", "w", "none", "float64", "cpu", 0, "")
     return made
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -52,7 +51,6 @@ def answer(
     (tmp_path / "here").mkdir()
     monkeypatch.chdir(tmp_path / "here")
     monkeypatch.setenv("HOME", str(tmp_path / "here"))
-    monkeypatch.setattr(sys, "argv", ["ssd-bench"])
 
     def code(*arguments: str) -> tuple[int, str]:
         GlobalHydra.instance().clear()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 from collections.abc import Callable
 
 import pytest
@@ -17,6 +18,7 @@ from ssd_bench.model import decoder as decoder_module
 from ssd_bench.model.backends.cpu import native_problem
 from ssd_bench.model.decoder import Decoder
 from tests.conftest import CONTEXT
+from tests.runs import ROOT
 from tests.test_knapspec import history
 
 Load = Callable[..., Decoder]
@@ -119,3 +121,12 @@ def test_sublayers_in_one_pass_are_those_one_after_the_other(family: str, decode
         probe.run_sublayers((0,), states[0], 16)
     with pytest.raises(ValueError, match="free rows"):
         probe.run_sublayers((0,), states[0].repeat(40, 1), 11)
+
+
+@pytest.mark.parametrize("package", ["ssd_bench", "methods"])
+def test_a_probe_is_complete_when_made(package: str) -> None:
+    """Nobody assigns an attribute of a probe from outside."""
+    for file in (ROOT / package).rglob("*.py"):
+        for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store):
+                assert not ast.unparse(node.value).endswith("probe"), f"{file}:{node.lineno}"

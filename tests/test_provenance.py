@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 
 from ssd_bench.records import provenance
 from ssd_bench.records.provenance import code_hash, collect, content_key
-from tests.runs import planned
+from ssd_bench.run.plan import plan
+from tests.runs import CPU, composed, planned
 
 TEXT = st.text("ab1é", max_size=4)
 LEAF = st.none() | st.booleans() | st.integers(-5, 5) | st.floats(-9, 9) | TEXT
@@ -65,7 +66,8 @@ def test_the_key_of_a_run_sees_what_its_tables_and_draws_have_of_an_item(tmp_pat
     keys = []
     for row in ('"id": 1', '"id": 2', '"id": 1, "category": "c"', '"id": 1, "reference": "r"'):
         (tmp_path / "mine.jsonl").write_text(f'{{"prompt": ["a", "b"], {row}}}', encoding="utf-8")
-        keys.append(planned(tmp_path, "task=jsonl", f"task.path={tmp_path}/mine.jsonl", "method=ar").content_key)
+        made = planned(tmp_path, "task=jsonl", f"task.path={tmp_path}/mine.jsonl", "method=ar")
+        keys.append(made.identity.content_key)
     assert len(set(keys)) == 4
 
 
@@ -109,6 +111,14 @@ def test_collect_is_json_and_masks_secrets(monkeypatch: pytest.MonkeyPatch) -> N
     assert found["code"]["sha256"] == code_hash()
     assert found["packages"]["numpy"]
     assert collect("python -m ssd_bench task=toy")["command"] == "python -m ssd_bench task=toy"
+
+
+def test_a_plan_has_the_command_line_that_it_was_given(tmp_path: Path) -> None:
+    """Not the arguments of the process, which may be a scheduler's worker."""
+    cfg = composed(f"runs_dir={tmp_path}", *CPU, "method=ar")
+    assert plan(cfg, ["-m", "seed=0,1", "task.system=a b"]).origin.command == (
+        "python -m ssd_bench -m seed=0,1 'task.system=a b'"
+    )
 
 
 def test_git_state_tells_commit_and_changes(tmp_path: Path) -> None:

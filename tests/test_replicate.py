@@ -17,8 +17,9 @@ from ssd_bench.papers.claims import claims
 from ssd_bench.papers.ours import cells
 from ssd_bench.papers.runs import grid, index, scale
 from ssd_bench.records.reader import load_run
+from ssd_bench.sweep.experiments import spread_repeats
 from ssd_bench.sweep.forecast import BETWEEN, Forecast
-from ssd_bench.sweep.sweep import experiment_names, spread_repeats
+from ssd_bench.sweep.overrides import experiment_names
 from tests.runs import GIVEN_LATENCY, composed
 
 NAME = "swift_tiny2"
@@ -245,8 +246,7 @@ def test_moments_are_shared_out_evenly(count: int) -> None:
         assert at[0] == 0 and at[-1] == len(found) - 1 and max(gaps) - min(gaps) <= 1
 
 
-def run(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> int:
-    monkeypatch.setattr("sys.argv", ["ssd_bench"])
+def run(*arguments: str) -> int:
     GlobalHydra.instance().clear()
     environment = dict(os.environ)
     try:
@@ -257,16 +257,16 @@ def run(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> int:
 
 
 def test_a_sweep_runs_distinct_jobs_once_and_says_which_run_is_which_cells(
-    folders: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    folders: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     runs = folders / "runs"
     options = (f"experiment={NAME}", "scale=mini", f"runs_dir={runs}", f"hydra.sweep.dir={folders}/sweep")
-    assert run(monkeypatch, *options, "dry=true") == 0
+    assert run(*options, "dry=true") == 0
     assert "1 experiments at scale mini: 6 results, 4 distinct runs" in capsys.readouterr().out and not runs.exists()
     # a value that cannot work is one failed cell, not the end
     rewrite("swift/tiny", "method.context_window=16", "method.context_window=0")
     quick = ("hardware.warmup=0", "hardware.threads=1", GIVEN_LATENCY, "++task.shots=0")
-    assert run(monkeypatch, *options, *quick) == 2
+    assert run(*options, *quick) == 2
     (path,) = index.find(runs)
     name, size, found = index.read(path)
     assert (name, size, len(found)) == (NAME, "mini", 6)
@@ -281,14 +281,12 @@ def test_a_sweep_runs_distinct_jobs_once_and_says_which_run_is_which_cells(
     record = load_run(results[0].path)
     assert record.header["config"]["model"]["name"] == "miniature" and "experiment" not in record.header["config"]
     before = {p: p.stat().st_mtime_ns for p in runs.glob("*/run.json")}
-    assert run(monkeypatch, *options, *quick) == 2  # on record: nothing is repeated
+    assert run(*options, *quick) == 2  # on record: nothing is repeated
     assert {p: p.stat().st_mtime_ns for p in runs.glob("*/run.json")} == before
-    what_is_on_record_takes_its_time(monkeypatch, capsys, runs, *options, *quick)
+    what_is_on_record_takes_its_time(capsys, runs, *options, *quick)
 
 
-def what_is_on_record_takes_its_time(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], runs: Path, *options: str
-) -> None:
+def what_is_on_record_takes_its_time(capsys: pytest.CaptureFixture[str], runs: Path, *options: str) -> None:
     rewrite("swift/tiny", "method.context_window=0", "method.context_window=16")
     known = Forecast([runs]).timings
     took = [one.seconds for one in known.values()]
@@ -296,11 +294,11 @@ def what_is_on_record_takes_its_time(
         one.model == "miniature" and one.step_ms == 16 * (0.5 + 0.5 + 0.256) for one in known.values()
     )
     capsys.readouterr()
-    assert run(monkeypatch, *options, "dry=true") == 0
+    assert run(*options, "dry=true") == 0
     assert "as fast as AR, except 3 of 4 runs, which are on record" in capsys.readouterr().out
     (first, *_) = (load_run(path) for path in sorted(runs.glob("miniature-jacobi-cnn_dm-*")))
     enough = (first.header["wall_s"] + BETWEEN) / 60 + 1e-6
-    assert run(monkeypatch, *options, "dry=true", f"minutes={enough}") == 0
+    assert run(*options, "dry=true", f"minutes={enough}") == 0
     said = capsys.readouterr().out
     assert "left out: 3 of 4 runs" in said and "minutes=N sets another limit" in said
     assert said.count("miniature  ") == 1  # the one row of the table
@@ -335,23 +333,18 @@ def test_what_no_sweep_can_do_is_refused(
     arguments: tuple[str, ...],
     message: str,
     folders: Path,
-    monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    assert run(monkeypatch, *arguments, f"hydra.sweep.dir={folders}/sweep") == 2
+    assert run(*arguments, f"hydra.sweep.dir={folders}/sweep") == 2
     assert message in capsys.readouterr().err
 
 
-def test_an_experiment_without_a_sweep_says_how(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setattr("sys.argv", ["ssd_bench"])
+def test_an_experiment_without_a_sweep_says_how(capsys: pytest.CaptureFixture[str]) -> None:
     assert dispatch([f"experiment={NAME}"]) == 2
     assert f"python -m ssd_bench -m experiment={NAME}" in capsys.readouterr().err
 
 
 def test_help_lists_exhibits_and_run_sets(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    monkeypatch.setattr("sys.argv", ["ssd_bench"])
     monkeypatch.setenv("HYDRA_FULL_ERROR", "1")
     GlobalHydra.instance().clear()
     with pytest.raises(SystemExit):  # Hydra ends the program
@@ -384,13 +377,13 @@ def test_every_key_of_the_scales_matches_something(name: str) -> None:
     ],
 )
 def test_a_key_of_a_scale_that_matches_nothing_is_refused(
-    more: str, message: str, folders: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    more: str, message: str, folders: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (scale.FOLDER / "mini.yaml").write_text(MINI.replace("caps:", "items: 2 #") + more, encoding="utf-8")
     with pytest.raises(ConfigError, match=message):
         scale.load_checked("mini")
     arguments = (f"experiment={NAME}", "scale=mini", f"hydra.sweep.dir={folders}/sweep", f"runs_dir={folders}/runs")
-    assert run(monkeypatch, *arguments) == 2 and "scale mini" in capsys.readouterr().err
+    assert run(*arguments) == 2 and "scale mini" in capsys.readouterr().err
     assert not (folders / "runs").exists()
 
 

@@ -65,16 +65,17 @@ def test_shards_in_any_order_make_the_record_of_one_job(method: str, options: li
 
 def test_each_prompt_is_one_shards(options: list[str], tmp_path: Path) -> None:
     plan = planned(tmp_path, *options, *METHODS["given"], "shard=1/3")
-    units = [unit for shard in Shard(1, 3).all_of_run for unit in plan.work_items(shard)]
-    assert sorted(units) == sorted(plan.work_items()) and len(units) == 14
-    assert [i for i, repeat in plan.work_items(Shard(3, 3)) if not repeat] == [2, 5]
+    units = [unit for shard in Shard(1, 3).all_of_run for unit in shard.share(plan.run_items)]
+    assert sorted(units) == sorted(plan.run_items) and len(units) == 14
+    assert plan.work_items == [unit for unit in plan.run_items if unit[0] in (0, 3, 6)]
+    assert [i for i, repeat in Shard(3, 3).share(plan.run_items) if not repeat] == [2, 5]
 
 
 def test_a_shard_goes_on_where_it_was(options: list[str], tmp_path: Path) -> None:
     line = [*options, *METHODS["given"]]
     assert execute(planned(tmp_path, *line, "shard=1/2")) is None
     plan = planned(tmp_path, *line, "shard=1/2")
-    folder = plan.folder(plan.shard)
+    folder = plan.identity.folder
     header = json.loads((folder / "run.json").read_text(encoding="utf-8"))
     (folder / "run.json").write_text(json.dumps(header | {"status": "running"}), encoding="utf-8")
     kept = sorted((folder / "parts").iterdir())
@@ -116,7 +117,7 @@ def test_of_shards_that_end_at_once_one_makes_the_record(
 
     with ThreadPoolExecutor(len(plans)) as jobs:
         assert list(jobs.map(ends, plans)) == [True] * 4
-    assert made == find_runs(tmp_path) == [plans[0].run_dir]
+    assert made == find_runs(tmp_path) == [plans[0].identity.run_dir]
     assert not any((tmp_path / ".shards").iterdir())
     equal(load_run(made[0]), executed(tmp_path / "whole", *options, *METHODS["given"]))
 
@@ -129,12 +130,12 @@ def test_a_shard_whose_run_was_made_while_it_waited_is_not_measured_again(
 
     def after_a_twin(*args: Any, **words: Any) -> RunWriter:
         monkeypatch.undo()
-        assert execute(last) == last.run_dir
+        assert execute(last) == last.identity.run_dir
         monkeypatch.setattr(runner, "_measure", lambda *_: pytest.fail("it is on record"))
         return RunWriter(*args, **words)
 
     monkeypatch.setattr(runner, "RunWriter", after_a_twin)
-    assert execute(last) == last.run_dir
+    assert execute(last) == last.identity.run_dir
     assert not any((tmp_path / ".shards").iterdir())
 
 
@@ -165,7 +166,7 @@ def test_force_takes_no_shard_of_before(
     assert execute(again[0]) is None
     assert load_run(made).header["finished_at"] == first, "the second shard is not made again yet"
     assert execute(planned(tmp_path, *options, *METHODS["given"], "shard=2/2")) == made, "it is on record"
-    assert again[0].folder(again[0].shard).exists(), "it is of a record to come"
+    assert again[0].identity.folder.exists(), "it is of a record to come"
     assert execute(again[1]) == made and load_run(made).header["finished_at"] > first
     assert not any((tmp_path / ".shards").iterdir())
 
@@ -181,7 +182,7 @@ def test_a_damaged_part_of_a_shard_is_measured_again(options: list[str], tmp_pat
     line = [*options, *METHODS["given"]]
     first, last = (planned(tmp_path, *line, f"shard={n}/2") for n in (1, 2))
     assert execute(first) is None
-    part = min((first.folder(first.shard) / "parts").iterdir())
+    part = min((first.identity.folder / "parts").iterdir())
     part.write_bytes(part.read_bytes()[:50])
     assert execute(planned(tmp_path, *line, "shard=1/2")) is None
     made = execute(last)
@@ -193,8 +194,8 @@ def test_a_shard_that_somebody_works_on_is_not_removed(options: list[str], tmp_p
     """Of another division of the same prompts: it finds the record when it is done."""
     line = [*options, *METHODS["given"]]
     other = planned(tmp_path, *line, "shard=1/3")
-    with RunWriter(other.folder(other.shard), runner._header(other)) as writer:
-        assert [execute(planned(tmp_path, *line, f"shard={n}/2")) for n in (1, 2)][-1] == other.run_dir
+    with RunWriter(other.identity.folder, runner._header(other)) as writer:
+        assert [execute(planned(tmp_path, *line, f"shard={n}/2")) for n in (1, 2)][-1] == other.identity.run_dir
         writer.finish_shard({})
     assert merge_shards(other, lambda made: {}) and not any((tmp_path / ".shards").iterdir())
 

@@ -6,10 +6,9 @@ import importlib
 import json
 import pickle
 import subprocess
-import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 from typing import Any, cast
 
 import pandas as pd
@@ -33,7 +32,9 @@ from ssd_bench.papers.runs import index
 from ssd_bench.papers.runs.index import Outcome
 from ssd_bench.records.reader import Run, find_runs, load_run
 from ssd_bench.run_warnings import warning_kind
-from ssd_bench.sweep.sweep import Attempt, JobBatch, product, summary
+from ssd_bench.sweep.batch import Attempt, JobBatch
+from ssd_bench.sweep.overrides import product
+from ssd_bench.sweep.sweep import summary
 from tests.runs import GIVEN_LATENCY, local_model, planned, python
 from tests.synthetic import unit, write_run
 
@@ -192,6 +193,11 @@ def in_a_job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     return OmegaConf.create({"runs_dir": str(tmp_path)})
 
 
+def attempt(work: Callable[..., object], cfg: Any) -> Outcome:
+    """The outcome of the only job of a sweep."""
+    return Attempt(work, 1, "sweep", Path(cfg.runs_dir) / index.OUTCOMES)(cfg)
+
+
 @pytest.mark.parametrize(
     ("error", "code", "message"),
     [
@@ -205,10 +211,10 @@ def in_a_job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
 def test_an_attempt_returns_whatever_was_raised(
     error: BaseException, code: int, message: str, in_a_job: Any, tmp_path: Path
 ) -> None:
-    def work(_: object) -> None:
+    def work(*_: object) -> None:
         raise error
 
-    found = Attempt(work, 1)(in_a_job)
+    found = attempt(work, in_a_job)
     assert found == Outcome(None, message, code) == index.read_outcome(tmp_path, ["a=1"])
     assert pickle.loads(pickle.dumps(found)) == found
 
@@ -216,14 +222,14 @@ def test_an_attempt_returns_whatever_was_raised(
 def test_a_job_that_submitit_has_queued_again_has_not_failed(
     in_a_job: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def work(_: object) -> None:
+    def work(*_: object) -> None:
         raise SystemExit(-1)
 
-    assert Attempt(work, 1)(in_a_job).error == "SystemExit: -1", "of any other program it is a failure"
+    assert attempt(work, in_a_job).error == "SystemExit: -1", "of any other program it is a failure"
     index.note_outcome(tmp_path, ["a=1"], Outcome())
     monkeypatch.setenv("SUBMITIT_EXECUTOR", "slurm")
     with pytest.raises(SystemExit):
-        Attempt(work, 1)(in_a_job)
+        attempt(work, in_a_job)
     assert not index.read_outcome(tmp_path, ["a=1"]).has_ended
 
 
@@ -254,7 +260,8 @@ class Breaking:
 def test_only_whose_process_ended_runs_alone(tmp_path: Path) -> None:
     """A launcher that reports one lost process leaves the others at work, which is no break of theirs."""
     launcher = Breaking(tmp_path, "a=deadly", ["a=long", "a=longer"])
-    batch = JobBatch(cast(Launcher, launcher), "breaking", Attempt(print, 4, "sweep"), tmp_path)
+    first = Attempt(print, 4, "sweep", tmp_path / index.OUTCOMES)
+    batch = JobBatch(lambda _: cast(Launcher, launcher), "breaking", first, tmp_path)
     with index.mark_running(tmp_path, ["a=long"], "sweep"), index.mark_running(tmp_path, ["a=longer"], "sweep"):
         ends = batch.outcomes([("a=deadly",), ("a=short",), ("a=long",), ("a=longer",)])
     assert [end.error for end in ends[1:]] == ["a=short", "a=long", "a=longer"]
@@ -265,6 +272,19 @@ def test_only_whose_process_ended_runs_alone(tmp_path: Path) -> None:
         ["a=long", "a=longer"],
         ["a=deadly"],
     ]
+
+
+def test_jobs_that_others_work_on_are_launched_again_and_wait(tmp_path: Path) -> None:
+    waits: list[bool] = []
+
+    def make_launcher(attempt: Attempt) -> Launcher:
+        waits.append(attempt.wait)
+        end = Outcome("record") if attempt.wait else Outcome(error="held", code=index.HELD)
+        result = JobReturn(_return_value=end, status=JobStatus.COMPLETED)
+        return cast(Launcher, SimpleNamespace(launch=lambda jobs, initial_job_idx: [result for _ in jobs]))
+
+    batch = JobBatch(make_launcher, "holding", Attempt(print, 2, "sweep", tmp_path), tmp_path)
+    assert batch.outcomes([("a=1",), ("a=2",)]) == [Outcome("record")] * 2 and waits == [False, True]
 
 
 @pytest.mark.parametrize(("launcher", "extra"), [("box", "cluster"), ("workers", "cluster")])
@@ -304,11 +324,11 @@ def test_what_shows_one_config_is_refused_beside_a_sweep(option: str, capsys: py
 
 
 def test_only_an_interrupt_ends_a_sweep(in_a_job: Any) -> None:
-    def work(_: object) -> None:
+    def work(*_: object) -> None:
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        Attempt(work, 1)(in_a_job)
+        attempt(work, in_a_job)
 
 
 def test_an_index_is_of_the_records_that_are_there(tmp_path: Path) -> None:
@@ -345,13 +365,12 @@ def test_an_interrupted_sweep_can_be_reported_and_goes_on(
         return folder
 
     monkeypatch.setattr(ssd_bench.run.run, "execute", execute)
-    monkeypatch.setattr(ssd_bench.run.plan, "plan", lambda cfg: cfg)
-    monkeypatch.setattr(ssd_bench.report.closing, "print_record", lambda _: None)
+    monkeypatch.setattr(ssd_bench.run.plan, "plan", lambda cfg, *_: cfg)
+    monkeypatch.setattr(ssd_bench.report.closing, "print_record", lambda *_: None)
     monkeypatch.setattr(
         ssd_bench.sweep.sweep, "REFERENCE", tmp_path / "none"
     )  # whose times a made-up plan cannot scale
     options = ("experiment=knn_ssd_figure1", "scale=mini", f"runs_dir={tmp_path}/runs", f"hydra.sweep.dir={tmp_path}")
-    monkeypatch.setattr(sys, "argv", ["ssd_bench"])
     monkeypatch.setenv("HYDRA_FULL_ERROR", "1")  # as the program sets it, and undone after the test
     GlobalHydra.instance().clear()
     assert dispatch(["-m", *options]) == 130
@@ -368,7 +387,6 @@ def test_dry_describes_runs_and_products(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """On a GPU that is not at hand, and nothing is written."""
-    monkeypatch.setattr(sys, "argv", ["ssd_bench"])
     monkeypatch.setenv("HYDRA_FULL_ERROR", "1")
     monkeypatch.chdir(tmp_path)
     for options, head, methods in (([], "1 run\n", ["ar"]), (["-m"], "2 runs\n", ["ar", "swift"])):
@@ -383,7 +401,7 @@ def test_dry_describes_runs_and_products(
 
 
 def test_dry_is_no_part_of_a_run(tmp_path: Path) -> None:
-    assert planned(tmp_path, "dry=true").content_key == planned(tmp_path).content_key
+    assert planned(tmp_path, "dry=true").identity.content_key == planned(tmp_path).identity.content_key
 
 
 def test_a_bench_cannot_be_described() -> None:
@@ -417,12 +435,11 @@ def test_jobs_that_differ_in_plain_values_are_composed_once(
         return compose(self, *given)
 
     monkeypatch.setattr(ssd_bench.run.run, "execute", execute)
-    monkeypatch.setattr(ssd_bench.run.plan, "plan", lambda cfg: cfg)
-    monkeypatch.setattr(ssd_bench.report.closing, "print_record", lambda _: None)
+    monkeypatch.setattr(ssd_bench.run.plan, "plan", lambda cfg, *_: cfg)
+    monkeypatch.setattr(ssd_bench.report.closing, "print_record", lambda *_: None)
     monkeypatch.setattr(ssd_bench.sweep.sweep, "load_records", lambda paths: found.extend(paths))
     monkeypatch.setattr(ssd_bench.sweep.sweep, "comparison_text", lambda _: "")
     monkeypatch.setattr(ConfigLoaderImpl, "load_sweep_config", counted)
-    monkeypatch.setattr(sys, "argv", ["ssd_bench"])
     options = [option.format(tmp_path) for option in options]
     assert dispatch(["-m", "method=ar", f"runs_dir={tmp_path}/x", *options]) == 0
     assert [path.parent.name for path in found] == folders
@@ -463,10 +480,9 @@ def test_retry_repeats_what_failed_and_no_other(
         return folder
 
     monkeypatch.setattr(ssd_bench.run.run, "execute", execute)
-    monkeypatch.setattr(ssd_bench.run.plan, "plan", lambda cfg: cfg)
-    monkeypatch.setattr(ssd_bench.report.closing, "print_record", lambda _: None)
+    monkeypatch.setattr(ssd_bench.run.plan, "plan", lambda cfg, *_: cfg)
+    monkeypatch.setattr(ssd_bench.report.closing, "print_record", lambda *_: None)
     monkeypatch.setattr(ssd_bench.sweep.sweep, "comparison_text", lambda _: "")
-    monkeypatch.setattr(sys, "argv", ["ssd_bench"])
     line = ["-m", "seed=0,1,2,3", f"runs_dir={tmp_path}"]
     codes = []
     for options in ([], ["retry=failed"], ["retry=failed"], ["retry=all"]):
@@ -507,8 +523,7 @@ def test_a_sweep_shows_each_kind_of_warning_once(
         return folder
 
     monkeypatch.setattr(ssd_bench.run.run, "execute", execute)
-    monkeypatch.setattr(ssd_bench.run.plan, "plan", lambda cfg: cfg)
-    monkeypatch.setattr(sys, "argv", ["ssd_bench"])
+    monkeypatch.setattr(ssd_bench.run.plan, "plan", lambda cfg, *_: cfg)
     for _ in range(2):  # the second sweep finds the runs on record
         GlobalHydra.instance().clear()
         assert dispatch(["-m", "seed=0,1,2", f"runs_dir={tmp_path}/runs"]) == 0

@@ -20,7 +20,8 @@ SAID = "Answer in one word."
 
 def texts(plan: Plan) -> list[str]:
     """Return the prompts as a model reads them."""
-    return [str(plan.checkpoint.tokenizer.decode(encoded.ids)) for encoded in plan.encoded]
+    tokenizer = plan.model.checkpoint.tokenizer
+    return [str(tokenizer.decode(encoded.ids)) for encoded in plan.prompts.encoded]
 
 
 def test_a_tasks_system_message_is_ahead_of_every_prompt(small_checkpoint: Path, tmp_path: Path) -> None:
@@ -28,10 +29,10 @@ def test_a_tasks_system_message_is_ahead_of_every_prompt(small_checkpoint: Path,
     plain, addressed = planned(tmp_path, *line), planned(tmp_path, *line, f"task.system={SAID!r}")
     wanted = [text.replace("<|user|>", f"<|system|>{SAID}\n<|user|>", 1) for text in texts(plain)]
     assert texts(addressed) == wanted
-    assert not {e.sha256 for e in plain.encoded} & {e.sha256 for e in addressed.encoded}
-    assert addressed.content_key != plain.content_key
+    assert not {e.sha256 for e in plain.prompts.encoded} & {e.sha256 for e in addressed.prompts.encoded}
+    assert addressed.identity.content_key != plain.identity.content_key
     by_model = planned(tmp_path, *line, f"model.template={{form: chat, system: {SAID!r}}}")
-    assert [e.ids for e in by_model.encoded] == [e.ids for e in addressed.encoded]
+    assert [e.ids for e in by_model.prompts.encoded] == [e.ids for e in addressed.prompts.encoded]
 
 
 @pytest.mark.parametrize("task", [name for name in TASKS if not name.startswith("stream")])
@@ -45,20 +46,22 @@ def test_every_task_takes_one(task: str, small_checkpoint: Path, tmp_path: Path)
 def test_parts_of_a_stream_have_their_own(small_checkpoint: Path, tmp_path: Path) -> None:
     line = (*local_model(small_checkpoint), "task=stream", "task.items=1", NEW, f"task.parts.gsm8k.system={SAID!r}")
     plan = planned(tmp_path, *line, "method=knn_ssd", "method.calibration=1")
-    said = {prompt.domain: SAID in text for prompt, text in zip(plan.prompts, texts(plan), strict=True)}
+    said = {prompt.domain: SAID in text for prompt, text in zip(plan.prompts.items, texts(plan), strict=True)}
     assert said == {"cnn_dm": False, "gsm8k": True, "wmt16": False, "spider2": False, "tinystories": False}
-    sampled = {sample.domain: str(plan.checkpoint.tokenizer.decode(sample.prompt)) for sample in plan.samples}
+    tokenizer = plan.model.checkpoint.tokenizer
+    sampled = {sample.domain: str(tokenizer.decode(sample.prompt)) for sample in plan.prompts.samples}
     assert {domain for domain, text in sampled.items() if SAID in text} == {"gsm8k"}
 
 
 def test_later_turns_of_a_conversation_have_it_once(small_checkpoint: Path, tmp_path: Path) -> None:
     line = (*local_model(small_checkpoint), "task=mt_bench", "limit=1", NEW, f"task.system={SAID!r}")
     plan = planned(tmp_path, *line)
-    turn = encode_turn(plan.prompts[0], ["one"], plan.checkpoint.tokenizer, plan.checkpoint.template)
-    text = str(plan.checkpoint.tokenizer.decode(turn.ids))
+    checkpoint = plan.model.checkpoint
+    turn = encode_turn(plan.prompts.items[0], ["one"], checkpoint.tokenizer, checkpoint.template)
+    text = str(checkpoint.tokenizer.decode(turn.ids))
     assert text.count(SAID) == 1 and text.count("<|user|>") == 2
     run = executed(tmp_path, *line, "method=jacobi")
-    assert set(run.prompts["prompt_sha256"]) >= {plan.encoded[0].sha256}
+    assert set(run.prompts["prompt_sha256"]) >= {plan.prompts.encoded[0].sha256}
 
 
 PLAIN = "model.template.form=plain"

@@ -123,7 +123,8 @@ def test_a_run_says_how_it_was_asked(small_checkpoint: Path, tmp_path: Path) -> 
     options = ("task=gsm8k", "limit=2", "method=ar", "decode.max_new_tokens=4")
     chat = local_model(folder)
     said = [option for option in chat if not option.startswith("model.template")] + ["model.template.form=chat"]
-    assert planned(tmp_path, *chat, *options).content_key == planned(tmp_path, *said, *options).content_key
+    first, second = (planned(tmp_path, *form, *options) for form in (chat, said))
+    assert first.identity.content_key == second.identity.content_key
     run = executed(tmp_path / "runs", *said, *options, "model.template.enable_thinking=false")
     told = run.header["config"]["model"]["template"]
     assert told == {"form": "chat", "enable_thinking": False, "system": None, "kwargs": {}}

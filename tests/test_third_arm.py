@@ -19,6 +19,7 @@ from ssd_bench.errors import ConfigError
 from ssd_bench.predict.workload import workload
 from ssd_bench.records.reader import Run
 from ssd_bench.records.writer import RunWriter
+from ssd_bench.run import arms
 from ssd_bench.run import run as running
 from ssd_bench.run.hardware import Hardware
 from ssd_bench.run.hugging_face import HFProcess, HuggingFace
@@ -84,7 +85,7 @@ def test_a_killed_run_goes_on_with_all_three_arms(
     record: Run, small_checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """And has the tokens of another process."""
-    monkeypatch.setattr(running, "HFProcess", Here)
+    monkeypatch.setattr(arms, "HFProcess", Here)
     add = RunWriter.add
 
     def killed(writer: RunWriter, prompt_index: int, *rest: Any) -> None:
@@ -104,7 +105,7 @@ def test_a_killed_run_goes_on_with_all_three_arms(
 def test_sampling_gives_each_arm_the_prompts_own_seed(
     small_checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(running, "HFProcess", Here)
+    monkeypatch.setattr(arms, "HFProcess", Here)
     options = (*local_model(small_checkpoint), *OPTIONS, "decode=sample", "repeats=2", "limit=1")
     found = [metrics.arm_rows(executed(tmp_path / name, *options).prompts, "hf") for name in "ab"]
     outputs = [[tuple(ids) for ids in rows["output_ids"]] for rows in found]
@@ -121,7 +122,7 @@ def test_what_it_cannot_load_is_refused_before_anything_is_decoded(
     (folder / "config.json").write_text(
         json.dumps(config | {"attn_implementation": "flash_attention_2"}), encoding="utf-8"
     )
-    monkeypatch.setattr(running, "load_engine", lambda plan: pytest.fail("the engine was loaded"))
+    monkeypatch.setattr(running, "load_model", lambda plan: pytest.fail("the engine was loaded"))
     with pytest.raises(ConfigError, match="transformers can load"):
         executed(tmp_path / "runs", *local_model(folder), *OPTIONS)
     assert not (tmp_path / "runs").exists()

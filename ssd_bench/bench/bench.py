@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
@@ -18,24 +18,26 @@ from ssd_bench import tables
 from ssd_bench.bench import limits, measures
 from ssd_bench.cost import profiling
 from ssd_bench.engine.engine import Engine
+from ssd_bench.engine.probe import ModelProbe
 from ssd_bench.engine.sampling import Decoding
 from ssd_bench.errors import ConfigError
 from ssd_bench.records import provenance
 from ssd_bench.records.files import write_atomic
 from ssd_bench.run.hardware import Hardware
+from ssd_bench.run.loading import load_model
 from ssd_bench.run.plan import Plan, plan
-from ssd_bench.run.run import load_engine
 
 RECORD = "record"
 FIGURES = ["", "ms", "limit, ms", "limit / time", "bound by"]
 SHOWN = ("1", "8", "32", "64")  # numbers of nodes with rows in the table of limits
 
 
-def bench(cfg: DictConfig, record: bool = False) -> Path:
+def bench(cfg: DictConfig, record: bool = False, arguments: Sequence[str] = ()) -> Path:
     """Run all measurements, print and write them.
 
     Args:
         record: name the file by machine and model instead of by time.
+        arguments: other arguments of the command line, which the file names.
 
     Returns:
         The file.
@@ -50,13 +52,13 @@ def bench(cfg: DictConfig, record: bool = False) -> Path:
     cfg.decode.max_new_tokens = measures.NEW_TOKENS
     cfg.method = {"_target_": "methods.knapspec.KnapSpec"}
     planned = plan(cfg)
-    hardware = planned.hardware
-    loaded = load_engine(planned, planned.dims.context)
+    hardware = planned.machine.hardware
+    decoder, cache = load_model(planned, planned.model.dims.context)
     decoding = Decoding(max_new_tokens=measures.NEW_TOKENS)
-    engine = Engine(loaded.decoder, loaded.cache, decoding, frozenset(), loaded.probe)
-    command_line = ["python", "-m", "ssd_bench", "bench", *([f"{RECORD}=true"] if record else []), *sys.argv[1:]]
+    engine = Engine(decoder, cache, decoding, frozenset(), ModelProbe(decoder, cache))
+    command_line = ["python", "-m", "ssd_bench", "bench", *([f"{RECORD}=true"] if record else []), *arguments]
     results = {
-        "model": planned.dims.name,
+        "model": planned.model.dims.name,
         "dtype": hardware.dtype_name,
         "device": hardware.label,
         "machine": _machine(hardware),
@@ -64,7 +66,7 @@ def bench(cfg: DictConfig, record: bool = False) -> Path:
         **engine.decoder.arithmetic.named(),
         "provenance": provenance.collect(command_line, hardware.gpu_names()),
     } | _measure_all(planned, engine)
-    folder = planned.run_dir.parent / "bench"
+    folder = planned.identity.run_dir.parent / "bench"
     target = _write_by_machine(results, folder) if record else _write_by_time(results, folder)
     print(render(results), f"\n{target}", sep="\n")
     return target
@@ -84,12 +86,12 @@ def _measure_all(planned: Plan, engine: Engine) -> dict[str, Any]:
     _say("prefills")
     prefills = measures.prefills(engine, machine_limits)
     _say("latency profile")
-    engine.probe.latency = profiling.measure(engine.decoder, engine.cache)
-    results["latency"] = asdict(engine.probe.latency)
+    latency = profiling.measure(engine.decoder, engine.cache)
+    results["latency"] = asdict(latency)
     _say(f"KnapSpec over {measures.POLICY_TOKENS} tokens")
-    results |= measures.policy(planned, engine)
+    results |= measures.policy(planned, engine, latency)
     _say("one search compared with a plain forward")
-    results["search"] = measures.searches(planned.dims, engine, machine_limits)
+    results["search"] = measures.searches(planned.model.dims, engine, machine_limits, latency)
     results["outside_forward_share"] = measures.outside_share(planned, engine)
     figures = {"ar": ar, "forward": forwards, "prefill": prefills}
     return {"limits": machine_limits.named(), "figures": figures, **results}

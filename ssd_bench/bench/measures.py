@@ -21,6 +21,7 @@ from ssd_bench.bench.limits import MachineLimits, Model, Work, interleaved
 from ssd_bench.contract.generation import Generation
 from ssd_bench.contract.method import Method, Probe
 from ssd_bench.contract.shape import ModelDims
+from ssd_bench.cost.latency import Latency
 from ssd_bench.engine.engine import Engine
 from ssd_bench.engine.probe import ModelProbe
 from ssd_bench.engine.sampling import Decoding
@@ -47,8 +48,9 @@ def against_transformers(planned: Plan, engine: Engine, limits: MachineLimits) -
         The comparison, prefills included; and AR's time of a decoded token with its limit, without prefills.
     """
     # No EOS, as in AR here: no output ends early, and no logit has to be masked to prevent that.
-    hf_model = HuggingFace(planned.checkpoint.folder, planned.hardware, engine.decoding, engine.eos_ids, engine.context)
-    prompts = [encoded.ids for encoded in planned.encoded]
+    folder, hardware = planned.model.checkpoint.folder, planned.machine.hardware
+    hf_model = HuggingFace(folder, hardware, engine.decoding, engine.eos_ids, engine.context)
+    prompts = [encoded.ids for encoded in planned.prompts.encoded]
     outputs: dict[str, list[list[Generation]]] = {"ar": [], "hf": []}
     runs = {
         "ar": lambda: outputs["ar"].append([engine.generate(AR(), prompt) for prompt in prompts]),
@@ -143,11 +145,11 @@ def contexts(engine: Engine) -> dict[str, Any]:
     return {"ar_ms_by_context": per_token, "ar_4k_over_128": ratio}
 
 
-def policy(planned: Plan, engine: Engine) -> dict[str, Any]:
+def policy(planned: Plan, engine: Engine, latency: Latency) -> dict[str, Any]:
     """Measure KnapSpec at its paper's interval over a long output: its share of method overhead, time of a search."""
-    method = planned.method
-    long = Engine(engine.decoder, engine.cache, Decoding(max_new_tokens=POLICY_TOKENS), frozenset(), engine.probe)
-    generation = long.generate(method, planned.encoded[0].ids)
+    method, probe = planned.method, ModelProbe(engine.decoder, engine.cache, latency)
+    long = Engine(engine.decoder, engine.cache, Decoding(max_new_tokens=POLICY_TOKENS), frozenset(), probe)
+    generation = long.generate(method, planned.prompts.encoded[0].ids)
     policy = [step.policy_ms for step in generation.steps]
     search_ms = [step.policy_ms for step in generation.steps if step.estimate is not None]
     return {
@@ -161,8 +163,8 @@ def policy(planned: Plan, engine: Engine) -> dict[str, Any]:
 class _CountingProbe(ModelProbe):
     """A probe that records every applied sublayer: its tokens over all branches, and its work."""
 
-    def __init__(self, decoder: Decoder, cache: KVCache):
-        super().__init__(decoder, cache)
+    def __init__(self, decoder: Decoder, cache: KVCache, latency: Latency):
+        super().__init__(decoder, cache, latency)
         self.passes: list[tuple[int, int]] = []
         self.work: list[Work] = []
         self._model = Model.of(decoder)
@@ -175,7 +177,7 @@ class _CountingProbe(ModelProbe):
 
 
 @torch.inference_mode()
-def searches(dims: ModelDims, engine: Engine, limits: MachineLimits) -> dict[str, dict[str, Any]]:
+def searches(dims: ModelDims, engine: Engine, limits: MachineLimits, latency: Latency) -> dict[str, dict[str, Any]]:
     """Compare a KnapSpec and a CLaSp search after 1k tokens with a plain forward over as many tokens.
 
     Each sublayer of the forward gets as many tokens as in the search, over all branches, so both multiply the same
@@ -194,12 +196,11 @@ def searches(dims: ModelDims, engine: Engine, limits: MachineLimits) -> dict[str
     }
     results = {}
     for name, search in kinds.items():
-        counting = _CountingProbe(decoder, cache)
-        counting.latency = engine.probe.latency
+        counting = _CountingProbe(decoder, cache, latency)
         search(counting)
         tokens = max(1, round(sum(n for _, n in counting.passes) / n_sub))
         runs: dict[str, Callable[[], Any]] = {
-            "search": partial(search, engine.probe),
+            "search": partial(search, ModelProbe(decoder, cache, latency)),
             "plain": partial(_plain, engine, counting.passes, length),
         }
         times = interleaved(runs, decoder.device, ROUNDS)
@@ -249,7 +250,7 @@ def outside_share(planned: Plan, engine: Engine) -> float:
         for name in original_calls:
             setattr(decoder, name, timed(name))
         try:
-            generation = engine.generate(method, planned.encoded[0].ids)
+            generation = engine.generate(method, planned.prompts.encoded[0].ids)
         finally:
             for name in original_calls:
                 delattr(decoder, name)

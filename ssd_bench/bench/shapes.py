@@ -75,8 +75,7 @@ def measure_model(name: str, hardware: Hardware, counts: dict[str, int]) -> dict
     weights = drawn.draw(arch, hardware.dtype, hardware.devices[0], pack)
     decoder = backend.kind(backend.arithmetic, weights)
     cache = decoder.new_cache(arch.context + SCRATCH)
-    probe = ModelProbe(decoder, cache)
-    engine = ImposedEngine(decoder, cache, Decoding(max_new_tokens=tokens), frozenset(), probe)
+    engine = ImposedEngine(decoder, cache, Decoding(max_new_tokens=tokens), frozenset(), ModelProbe(decoder, cache))
     prompt = torch.randint(arch.vocab_size, (context,), generator=torch.Generator().manual_seed(0)).tolist()
     machine_limits = limits.measure(decoder)
     _say(name, "AR, passes, drafts")
@@ -88,9 +87,9 @@ def measure_model(name: str, hardware: Hardware, counts: dict[str, int]) -> dict
     }
     results |= _speeds(engine, machine_limits, prompt)
     _say(name, "latency profile, searches")
-    probe.latency = profiling.measure(decoder, cache)
+    latency = profiling.measure(decoder, cache)
     steps = results["ar"]["ms"]
-    searches = measures.searches(arch.dims(name), engine, machine_limits)
+    searches = measures.searches(arch.dims(name), engine, machine_limits, latency)
     results["search"] = {
         kind: {"tokens": s["tokens"], "ms": s["search_ms"], "ar_steps": s["search_ms"] / steps}
         for kind, s in searches.items()

@@ -14,14 +14,16 @@ Git ignores both, like everything in runs/ except the reference records.
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Sequence
-from functools import partial
+from pathlib import Path
+
+from omegaconf import DictConfig
 
 from ssd_bench.bench.bench import RECORD, bench
 from ssd_bench.compose.application import command
 from ssd_bench.console import report
 from ssd_bench.errors import ConfigError
+from ssd_bench.run_warnings import WarningLog
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -33,6 +35,9 @@ def main(arguments: Sequence[str]) -> int:
     values = [argument.partition("=")[2] for argument in record_options]
     if len(values) > 1 or not {"true", "false"}.issuperset(values):
         return report(ConfigError(RECORD, " ".join(values), "true or false, once"))
-    # Hydra reads its options there, and `record` is none of them.
-    sys.argv = [sys.argv[0], *(argument for argument in arguments if argument not in record_options)]
-    return command(partial(bench, record=values == ["true"]))
+    remaining = [argument for argument in arguments if argument not in record_options]  # those of a run
+
+    def work(cfg: DictConfig, wait: bool, log: WarningLog | None) -> Path:
+        return bench(cfg, values == ["true"], remaining)
+
+    return command(work, remaining)

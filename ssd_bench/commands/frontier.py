@@ -33,13 +33,14 @@ from ssd_bench.cost.matchness import matchness
 from ssd_bench.cost.plane import DRAFT_LEN, LONGEST, Plane, Point, Use, pareto_front, write
 from ssd_bench.data.prompting import encode_turn
 from ssd_bench.engine.engine import Engine
+from ssd_bench.engine.probe import ModelProbe
 from ssd_bench.errors import ConfigError
 from ssd_bench.model.decoder import Pass
 from ssd_bench.records.files import read_header
 from ssd_bench.records.pack import records_folder
 from ssd_bench.records.reader import Run, find_runs, load_run
+from ssd_bench.run.loading import load_model
 from ssd_bench.run.plan import Plan, plan
-from ssd_bench.run.run import load_engine
 
 OPTIONS = ("model", "task", "runs_dir", "beam")
 EXHAUSTIVE = 4096  # up to this number of sets, all are scored; above it, a beam search
@@ -140,8 +141,10 @@ def frontier(runs: Sequence[Run], width: int) -> Plane:
         raise ConfigError("task", header["task"]["name"], f"the prompts of {header['run_id']}; they have changed since")
     outputs = [[int(token) for token in ids] for ids in ar_rows["output_ids"]]
     longest = max(len(prompt) + len(output) for prompt, output in zip(prompts, outputs))
-    engine = load_engine(planned, longest)
-    n_layers = planned.dims.n_layers
+    decoder, cache = load_model(planned, longest)
+    eos_ids, probe = planned.model.checkpoint.eos_ids, ModelProbe(decoder, cache)
+    engine = Engine(decoder, cache, planned.decoding, eos_ids, probe)
+    n_layers = planned.model.dims.n_layers
     score = SetScores(engine, prompts, outputs)
     score([LayerSet.full(n_layers)])
     if exhaustive := 2 ** (2 * n_layers) <= EXHAUSTIVE:
@@ -187,13 +190,15 @@ def _ar_rows(run: Run) -> pd.DataFrame:
 def _read_prompts(planned: Plan, ar_rows: pd.DataFrame) -> list[tuple[int, ...]] | None:
     """Return the token ids that AR read for each answer, earlier turns included; None if they have changed."""
     firsts, read_prompts, answers = ar_rows.loc[ar_rows["turn"] == 0, "prompt_sha256"], [], list[str]()
-    if firsts.tolist() != [encoded.sha256 for encoded in planned.encoded]:
+    if firsts.tolist() != [encoded.sha256 for encoded in planned.prompts.encoded]:
         return None
-    tokenizer, template = planned.checkpoint.tokenizer, planned.checkpoint.template
+    checkpoint = planned.model.checkpoint
     for row in ar_rows.to_dict("records"):
-        encoded = planned.encoded[row["prompt_index"]]
+        encoded = planned.prompts.encoded[row["prompt_index"]]
         if row["turn"]:
-            encoded = encode_turn(planned.prompts[row["prompt_index"]], answers, tokenizer, template)
+            encoded = encode_turn(
+                planned.prompts.items[row["prompt_index"]], answers, checkpoint.tokenizer, checkpoint.template
+            )
         if encoded.sha256 != row["prompt_sha256"]:
             return None
         read_prompts.append(encoded.ids)

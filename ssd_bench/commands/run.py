@@ -7,11 +7,14 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from omegaconf import DictConfig
+
+    from ssd_bench.run_warnings import WarningLog
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -25,17 +28,22 @@ def main(arguments: Sequence[str]) -> int:
         print(f"error: {odd[0]} needs a sweep: python -m ssd_bench -m {' '.join(arguments)}", file=sys.stderr)
         return 2
     if {"-m", "--multirun", "-h", "--help", "-sc", "--shell-completion"} & set(arguments):
-        from ssd_bench.sweep.sweep import register_experiments
+        from ssd_bench.sweep.overrides import register_experiments
 
         try:
             register_experiments(arguments)
         except ConfigError as error:
             return report(error)
-    return command(_run)
+    return command(partial(_run, arguments=arguments), arguments)
 
 
-def _run(cfg: DictConfig) -> Path | None:
-    """Run one job, or describe it (`dry=true`); return the record's folder."""
+def _run(cfg: DictConfig, wait: bool, log: WarningLog | None, arguments: Sequence[str]) -> Path | None:
+    """Run one job, or describe it (`dry=true`); return the record's folder.
+
+    Args:
+        wait, log: as in `run.execute`.
+        arguments: arguments of the command line, which the record names.
+    """
     from hydra.core.hydra_config import HydraConfig
     from omegaconf import OmegaConf
 
@@ -49,12 +57,11 @@ def _run(cfg: DictConfig) -> Path | None:
         planned = dry.Planned(overrides, hydra.runtime.choices, cfg)
         print(dry.describe("1 run", [planned], lambda _: None))
         return None
-    from ssd_bench.lease import PATIENT
     from ssd_bench.report.closing import print_record
     from ssd_bench.run.plan import plan  # torch and transformers only once the config is composed
     from ssd_bench.run.run import execute
 
-    record = execute(plan(cfg), PATIENT.get())
+    record = execute(plan(cfg, arguments), wait, log)
     if record is not None:
-        print_record(record)
+        print_record(record, log)
     return record

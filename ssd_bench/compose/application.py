@@ -5,15 +5,16 @@ from __future__ import annotations
 import importlib
 import os
 import re
-import sys
 from collections.abc import Callable, Sequence
 
-import hydra
 import yaml
+from hydra import version
+from hydra._internal.utils import _run_hydra, get_args_parser
 from hydra.core.hydra_config import HydraConfig
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.errors import HydraException
-from hydra.types import RunMode
+from hydra.main import _get_rerun_conf
+from hydra.types import RunMode, TaskFunction
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 from yaml.reader import ReaderError
@@ -23,6 +24,7 @@ from ssd_bench.console import print_anything, report, reported_ends
 from ssd_bench.errors import ConfigError, JobsFailed, LosslessError, Lost, shortened
 from ssd_bench.paths import LONGEST_NAME
 from ssd_bench.quoting import as_text
+from ssd_bench.run_warnings import WarningLog
 from ssd_bench.settings import arguments as settings_of
 
 EXPECTED = (ConfigError, LosslessError, Lost, JobsFailed, HydraException, OmegaConfBaseException)
@@ -34,10 +36,15 @@ WITHOUT_JOBS = {"--cfg", "-c", "--info", "-i"}
 """Hydra's options that show the config of one run, so that they cannot be used in a sweep."""
 
 
-def command(work: Callable[[DictConfig], object]) -> int:
-    """Compose the config from the command line and call `work` with it, once per job of a sweep.
+JobFunction = Callable[[DictConfig, bool, WarningLog | None], object]
+"""Work of a command for one config; it may return the folder of a record. Its other arguments: whether to wait for a
+run that another process works on, and the log of a sweep's warnings (None: a single run, which shows all)."""
 
-    A failing job does not stop the others (`ssd_bench.sweep.sweep`). `work` may return the folder of a record.
+
+def command(work: JobFunction, arguments: Sequence[str]) -> int:
+    """Compose the config from the arguments and call `work` with it, once per job of a sweep.
+
+    A failing job does not stop the others (`ssd_bench.sweep.sweep`).
 
     Returns:
         Exit code: 0 done; 1 an output was not lossless, a job of a sweep failed unexpectedly, or a disk is full; 2 an
@@ -46,10 +53,10 @@ def command(work: Callable[[DictConfig], object]) -> int:
 
     errors: list[Exception] = []
 
-    def job(cfg: DictConfig) -> object:
+    def job(cfg: DictConfig, wait: bool = True, log: WarningLog | None = None) -> object:
         print_anything()  # again, because a launcher's worker has its own streams
         try:
-            return work(cfg)
+            return work(cfg, wait, log)
         except Exception as error:
             if HydraConfig.get().mode is RunMode.MULTIRUN:
                 raise
@@ -58,7 +65,7 @@ def command(work: Callable[[DictConfig], object]) -> int:
 
     print_anything()
     try:
-        _check_choices(sys.argv[1:])
+        _check_choices(arguments)
     except ConfigError as error:
         return report(error)
     OmegaConf.register_new_resolver("settings", _settings, replace=True)  # for the help
@@ -66,7 +73,7 @@ def command(work: Callable[[DictConfig], object]) -> int:
     os.environ["HYDRA_FULL_ERROR"] = "1"
     try:
         with reported_ends() as end:
-            hydra.main(version_base="1.3", config_path=str(CONF), config_name="config")(job)()
+            _call_hydra(job, arguments)
             if errors and not isinstance(errors[0], EXPECTED):
                 raise errors.pop()
     except EXPECTED as error:
@@ -74,6 +81,17 @@ def command(work: Callable[[DictConfig], object]) -> int:
     except yaml.YAMLError as error:
         errors.append(_yaml_fault(error))
     return report(errors[0]) if errors else end.code
+
+
+def _call_hydra(job: TaskFunction, arguments: Sequence[str]) -> None:
+    """Do what `hydra.main` does, with these arguments; it always takes those of the process."""
+    version.setbase("1.3")
+    parser = get_args_parser()
+    options = parser.parse_args(list(arguments))
+    if options.experimental_rerun is not None:
+        job(_get_rerun_conf(options.experimental_rerun, options.overrides))
+    else:
+        _run_hydra(args=options, args_parser=parser, task_function=job, config_path=str(CONF), config_name="config")
 
 
 def _check_choices(arguments: Sequence[str]) -> None:

@@ -16,7 +16,7 @@ class; no other file needs to name it.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
@@ -154,7 +154,7 @@ class Origin:
         dtype: dtype of the weights.
         machine: device, threads and processor.
         seed: seed of the run.
-        searches: searches that `prepare` ran or reused: name, number of evaluated sets, number of new ones, seconds.
+        command: command line of the run, for the provenance of a search.
     """
 
     folder: Path
@@ -164,7 +164,24 @@ class Origin:
     dtype: str
     machine: str
     seed: int
-    searches: list[dict[str, Any]] = field(default_factory=list)
+    command: str
+
+
+@dataclass(frozen=True)
+class SearchUse:
+    """A search that `prepare` ran or reused, as the record of the run names it.
+
+    Attributes:
+        name: its folder in `Origin.folder`.
+        evaluations: number of evaluated layer sets.
+        new: number of them that were evaluated in this run.
+        seconds: time of all evaluations, also those of earlier runs.
+    """
+
+    name: str
+    evaluations: int
+    new: int
+    seconds: float
 
 
 class Probe(Protocol):
@@ -172,8 +189,8 @@ class Probe(Protocol):
 
     Attributes:
         n_layers: L.
-        latency: times of the sublayers on this machine; set by the runner before `prepare`.
-        origin: the run; set by the runner before `prepare`.
+        latency: times of the sublayers on this machine.
+        origin: the run.
     """
 
     n_layers: int
@@ -266,6 +283,10 @@ class Probe(Protocol):
 
         For `prepare` only, as `trial`.
         """
+        ...
+
+    def report_search(self, search: SearchUse) -> None:
+        """Report a search that `prepare` ran or reused, for the record of the run."""
         ...
 
 

@@ -26,7 +26,7 @@ from ssd_bench.lease import hold_lease
 from ssd_bench.model.decoder import Decoder, Pass
 from ssd_bench.model.kv_cache import KVCache
 from ssd_bench.records.files import write_atomic
-from ssd_bench.run_warnings import new_warnings
+from ssd_bench.run_warnings import WarningLog, new_warnings
 
 if TYPE_CHECKING:
     from ssd_bench.contract.generation import Step
@@ -77,8 +77,12 @@ def contexts(rows: int) -> list[int]:
     return [n for n in (2**e for e in range(6, 24)) if n < longest] + [longest]
 
 
-def load_or_measure(decoder: Decoder, cache: KVCache, path: Path) -> Latency:
-    """Load the profile in `path`; without one, measure it, and store it unless other processes used the machine."""
+def load_or_measure(decoder: Decoder, cache: KVCache, path: Path, log: WarningLog | None = None) -> Latency:
+    """Load the profile in `path`; without one, measure it, and store it unless other processes used the machine.
+
+    Args:
+        log: the log of a sweep's warnings; None: show all.
+    """
     latency = _load(path)
     if latency is None:
         try:
@@ -88,7 +92,7 @@ def load_or_measure(decoder: Decoder, cache: KVCache, path: Path) -> Latency:
                     write_atomic(path, json.dumps(asdict(latency), indent=1).encode())
         except OSError as error:  # the folder cannot be written: the profile is measured in every run
             text = f"the latency profile cannot be stored, so every run measures it again ({error})"
-            for warning in new_warnings([f"{text}. Set SSD_BENCH_CACHE to a folder that can be written."]):
+            for warning in new_warnings([f"{text}. Set SSD_BENCH_CACHE to a folder that can be written."], log):
                 print(f"warning: {warning}", file=sys.stderr)
     return latency or measure(decoder, cache)
 

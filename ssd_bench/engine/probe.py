@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from ssd_bench.contract.generation import Generation
-from ssd_bench.contract.method import Method, Origin
+from ssd_bench.contract.method import Method, Origin, SearchUse
 from ssd_bench.contract.window import Window
 from ssd_bench.engine.engine import Engine
 from ssd_bench.engine.sampling import Decoding
@@ -27,14 +27,23 @@ class ModelProbe:
     Args:
         decoder: the model.
         cache: the engine's cache.
+        latency, origin: as in `method.Probe`; None: the probe lacks them, and no method may ask for them.
+
+    Attributes:
+        searches: reports of `report_search`, in their order.
     """
 
     latency: Latency
     origin: Origin
 
-    def __init__(self, decoder: Decoder, cache: KVCache):
+    def __init__(self, decoder: Decoder, cache: KVCache, latency: Latency | None = None, origin: Origin | None = None):
         self._decoder, self._cache = decoder, cache
         self.n_layers = decoder.arch.n_layers
+        self.searches: list[SearchUse] = []
+        if latency is not None:
+            self.latency = latency
+        if origin is not None:
+            self.origin = origin
 
     def embed(self, tokens: Sequence[int]) -> Tensor:
         return self._decoder.embed(self._decoder.ids(tokens))
@@ -99,6 +108,9 @@ class ModelProbe:
             first, second = self._decoder.logits(last)[0].topk(2).values.tolist()
         self._cache.reset()
         return first - second
+
+    def report_search(self, search: SearchUse) -> None:
+        self.searches.append(search)
 
     def _check_prefix(self, prefix_len: int) -> None:
         if not 0 <= prefix_len <= self._cache.length:

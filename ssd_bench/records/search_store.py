@@ -10,7 +10,6 @@ from __future__ import annotations
 import json
 import os
 import re
-import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -110,7 +109,7 @@ class SearchRecord:
 
 
 @contextmanager
-def open_search(folder: Path, label: str, header: Mapping[str, Any]) -> Iterator[SearchRecord]:
+def open_search(folder: Path, label: str, header: Mapping[str, Any], command: str) -> Iterator[SearchRecord]:
     """Open the search with this content key for adding evaluations; create it if it does not exist.
 
     Another process that opens it meanwhile waits, and then sees the evaluations added here.
@@ -119,6 +118,7 @@ def open_search(folder: Path, label: str, header: Mapping[str, Any]) -> Iterator
         folder: contains all searches.
         label: start of the name of a new search, which ends with digits of its content key.
         header: as in `SearchRecord`, without provenance. A header on disk stays as it is.
+        command: command line of the run, for the provenance.
 
     Raises:
         ConfigError: the folder cannot be written, or a file is damaged.
@@ -137,7 +137,7 @@ def open_search(folder: Path, label: str, header: Mapping[str, Any]) -> Iterator
         raise ConfigError("runs_dir", str(path), f"a directory that can be written ({error})") from error
     with lease:
         if not (path / HEADER).is_file():
-            content = {**header, "provenance": _provenance()}
+            content = {**header, "provenance": _provenance(command)}
             write_atomic(path / HEADER, json.dumps(content, indent=1).encode())
         artifact = load(path)
         if artifact.header["content_key"] != key:
@@ -147,8 +147,8 @@ def open_search(folder: Path, label: str, header: Mapping[str, Any]) -> Iterator
 
 
 @cache
-def _provenance() -> dict[str, Any]:
-    return provenance.collect(["python", "-m", "ssd_bench", *sys.argv[1:]])
+def _provenance(command: str) -> dict[str, Any]:
+    return provenance.collect(command)
 
 
 def _drop_torn_line(file: Path) -> None:

@@ -26,22 +26,25 @@ from ssd_bench.papers.ours.cells import Record
 from ssd_bench.papers.ours.ran import ModelRan
 from ssd_bench.records.reader import load_run
 from ssd_bench.report.runs import ACCOUNT_LABELS, group_by_task, model_with_size, readable_row
-from ssd_bench.run_warnings import new_warnings
+from ssd_bench.run_warnings import WarningLog, new_warnings
 
 WIDTH = 100
 NOTABLE_MS = 1000
 """Milliseconds; a shorter preparation (a cached profile, reading a layer set) gets no line."""
 
 
-def print_record(path: Path) -> None:
+def print_record(path: Path, log: WarningLog | None = None) -> None:
     """Print the table of a record; in a sweep, only those of its warnings whose kind no run has shown.
+
+    Args:
+        log: the log of the sweep's warnings.
 
     Raises:
         LosslessError: an output differs from AR's beyond rounding.
     """
     run = load_run(path)
     summary = metrics.summarise(run) | {"params": ModelRan.of(run.header).params}
-    print(run_table(summary | {"warnings": new_warnings(summary["warnings"])}, metrics.summarise_domains(run)))
+    print(run_table(summary | {"warnings": new_warnings(summary["warnings"], log)}, metrics.summarise_domains(run)))
     bugs = run.prompts.loc[run.prompts["lossless"] == "bug", "prompt_id"].tolist()
     if bugs:
         raise LosslessError(

@@ -5,7 +5,8 @@ from __future__ import annotations
 import hashlib
 import inspect
 import json
-from collections.abc import Iterator, Sequence
+import shlex
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -27,14 +28,20 @@ from ssd_bench.model.weights import architecture, declared_architecture
 from ssd_bench.paths import local_path
 from ssd_bench.records import provenance
 from ssd_bench.records.contents import check_finite, contents
+from ssd_bench.records.reader import is_complete
 from ssd_bench.records.schema import arms_of
 from ssd_bench.run.hardware import Hardware
 from ssd_bench.run.options import Parts, resolve
 
+COMMAND = "python -m ssd_bench "
 SEARCHES, SHARDS = "searches", ".shards"  # folders in runs_dir: results of offline searches, parts of runs
 FAULTS = 5  # most faults of a file that a warning names
 UNRECORDED = ("runs_dir", "force", "wandb", "dry", "minutes", "retry", "shard", "model.revision", "hardware.exclusive")
 """Options that do not change what is measured. The name of a revision does not count: its contents are hashed."""
+
+
+WorkItem = tuple[int, int]
+"""Index of a prompt, and number of the repeat."""
 
 
 @dataclass(frozen=True)
@@ -50,13 +57,101 @@ class Shard:
         return None if text is None else cls(*map(int, text.split("/")))
 
     @property
-    def name(self) -> str:
-        return f"{self.number}of{self.of}"
-
-    @property
     def all_of_run(self) -> list[Shard]:
         """All shards of the run, including this one."""
         return [Shard(number, self.of) for number in range(1, self.of + 1)]
+
+    def share(self, items: Sequence[WorkItem]) -> list[WorkItem]:
+        """Return the shard's work items, out of those of the run."""
+        return [(index, repeat) for index, repeat in items if index % self.of == self.number - 1]
+
+    def folder(self, run_dir: Path) -> Path:
+        """Return the folder of the shard's partial record (readers ignore it)."""
+        return run_dir.parent / SHARDS / run_dir.name / f"{self.number}of{self.of}"
+
+
+@dataclass(frozen=True)
+class PlannedPrompts:
+    """Prompts of a run, as the model reads them.
+
+    Attributes:
+        items: the prompts.
+        encoded: token ids of each prompt; of a conversation, of its first turn.
+        new_tokens: most new tokens of an answer, per prompt.
+        samples: prompts that the method searches or calibrates on; none of them is evaluated.
+        context: positions of the longest sequence, at most those of the model.
+    """
+
+    items: Sequence[Prompt]
+    encoded: Sequence[Encoded]
+    new_tokens: Sequence[int]
+    samples: Sequence[Sample]
+    context: int
+
+    @property
+    def shortest(self) -> Encoded:
+        """The prompt with the fewest tokens."""
+        return min(self.encoded, key=lambda prompt: len(prompt.ids))
+
+
+@dataclass(frozen=True)
+class PlannedModel:
+    """A checkpoint that was checked and not loaded.
+
+    Attributes:
+        dims: sizes, as its weights have them.
+        rehearsal: whether this project trained the model (a toy model).
+    """
+
+    checkpoint: Checkpoint
+    dims: ModelDims
+    rehearsal: bool
+
+
+@dataclass(frozen=True)
+class PlannedMachine:
+    """Devices of a run, and the backend that computes on them."""
+
+    hardware: Hardware
+    backend: Backend
+
+    @property
+    def name(self) -> str:
+        """Devices, arithmetic, and on a CPU its model and threads; they must stay the same when a run is resumed.
+
+        For a run on GPUs, the CPU and its threads are provenance only.
+        """
+        hardware = self.hardware
+        host = () if hardware.gpu_names() else (hardware.threads, provenance.cpu_model())
+        return "|".join(map(str, (hardware.label, hardware.gpu_names(), *host, self.backend.arithmetic)))
+
+    @property
+    def tie_tolerance(self) -> float:
+        """Top-2 logit gap up to which a different token counts as rounding."""
+        kinds = self.backend.arithmetic.named()
+        return lossless.tolerance(str(kinds["activations"]), str(kinds["inputs"]), self.hardware.dtype_name)
+
+
+@dataclass(frozen=True)
+class Identity:
+    """Identity of a record and its place on disk.
+
+    Attributes:
+        content_key: hash of everything that determines the record's content.
+        fingerprints: data set -> what identifies its content.
+        run_dir: folder of the record.
+        shard: the share of this job; None for the whole run.
+    """
+
+    content_key: str
+    fingerprints: dict[str, str]
+    run_dir: Path
+    shard: Shard | None
+
+    @property
+    def folder(self) -> Path:
+        """The folder that this job writes."""
+        return self.run_dir if self.shard is None else self.shard.folder(self.run_dir)
 
 
 @dataclass(frozen=True)
@@ -64,41 +159,21 @@ class Plan:
     """A run that passed every check; nothing large is loaded yet.
 
     Attributes:
-        encoded: token ids of each prompt; of a conversation, of its first turn.
-        new_tokens: most new tokens of an answer, per prompt.
-        samples: prompts that the method searches or calibrates on; none of them is evaluated.
-        rehearsal: whether this project trained the model (a toy model).
-        context: positions of the longest sequence, at most those of the model.
-        fingerprints: data set -> what identifies its content.
-        shard: the share of this job; None for the whole run.
+        config: the resolved options.
+        origin: the run, as its searches store it.
+        warnings: warnings that are known before the run.
     """
 
     config: dict[str, Any]
-    hardware: Hardware
-    backend: Backend
-    decoding: Decoding
     method: Method
     task: Task
-    prompts: Sequence[Prompt]
-    encoded: Sequence[Encoded]
-    new_tokens: Sequence[int]
-    samples: Sequence[Sample]
-    checkpoint: Checkpoint
-    rehearsal: bool
-    dims: ModelDims
+    decoding: Decoding
+    prompts: PlannedPrompts
+    model: PlannedModel
+    machine: PlannedMachine
+    identity: Identity
     origin: Origin
-    context: int
-    fingerprints: dict[str, str]
-    content_key: str
-    run_dir: Path
-    shard: Shard | None
     warnings: tuple[str, ...]
-
-    @property
-    def tie_tolerance(self) -> float:
-        """Top-2 logit gap up to which a different token counts as rounding."""
-        kinds = self.backend.arithmetic.named()
-        return lossless.tolerance(str(kinds["activations"]), str(kinds["inputs"]), self.hardware.dtype_name)
 
     @property
     def arms(self) -> tuple[str, ...]:
@@ -110,18 +185,27 @@ class Plan:
         """Arm whose answers the later turns of a conversation contain: AR, or the only arm."""
         return "ar" if "ar" in self.arms else "method"
 
-    def work_items(self, shard: Shard | None = None) -> Iterator[tuple[int, int]]:
-        """Yield (prompt index, repeat) of the run, or of one shard, in stream order."""
-        prompts = range(len(self.prompts))[slice(None) if shard is None else slice(shard.number - 1, None, shard.of)]
-        return ((i, repeat) for repeat in range(self.config["repeats"]) for i in prompts)
+    @property
+    def run_items(self) -> list[WorkItem]:
+        """All work items of the run, in stream order."""
+        return [(i, repeat) for repeat in range(self.config["repeats"]) for i in range(len(self.prompts.items))]
 
-    def folder(self, shard: Shard | None) -> Path:
-        """Return the folder of the record, or of one shard's partial record (readers ignore it)."""
-        return self.run_dir if shard is None else self.run_dir.parent / SHARDS / self.run_dir.name / shard.name
+    @property
+    def work_items(self) -> list[WorkItem]:
+        """Work items of this job, in stream order."""
+        shard = self.identity.shard
+        return self.run_items if shard is None else shard.share(self.run_items)
+
+    def is_recorded(self) -> bool:
+        """Return whether the run is on record and `force` does not ask to repeat it."""
+        return not self.config["force"] and is_complete(self.identity.run_dir, self.identity.content_key)
 
 
-def plan(cfg: DictConfig) -> Plan:
+def plan(cfg: DictConfig, arguments: Sequence[str] = ()) -> Plan:
     """Compose and check a run and tokenise its prompts, without loading weights.
+
+    Args:
+        arguments: arguments of the command line, for the provenance of the record.
 
     Raises:
         ConfigError: an option, file or environment that cannot work; names the field, its value and what is allowed.
@@ -149,37 +233,29 @@ def plan(cfg: DictConfig) -> Plan:
     samples = [Sample(e.ids, p.domain) for e, p in zip(all_encoded, all_prompts)][len(prompts) :]
     triples = zip(all_prompts, all_encoded, requested_tokens)
     longest = max(positions_needed(p, e, new, model, checkpoint) for p, e, new in triples)
-    shard, backend = _shard(config, method, len(prompts)), _backend(hardware)
+    shard, machine = _shard(config, method, len(prompts)), PlannedMachine(hardware, _backend(hardware))
     # 3) Weights files, and the key of everything that determines the record.
     dims = _dims(model, checkpoint, method, stated)
     weights = _weights_id(checkpoint, hardware.dtype)
-    machine = _machine(hardware, backend)
-    identity = config | {"task_version": task.version, "weights": weights, "machine": machine}
-    calibrated_on, searches = parts.calibration_task.name, runs_dir / SEARCHES
-    origin = Origin(searches, dims.name, weights, calibrated_on, hardware.dtype_name, machine, config["seed"])
+    determining = config | {"task_version": task.version, "weights": weights, "machine": machine.name}
     code = provenance.code_hash([inspect.getfile(type(part)) for part in (method, task)])
-    key = provenance.content_key(identity, code, _data_id(all_prompts, all_encoded), exclude=UNRECORDED)
+    key = provenance.content_key(determining, code, _data_id(all_prompts, all_encoded), exclude=UNRECORDED)
+    calibrated_on, searches, command = parts.calibration_task.name, runs_dir / SEARCHES, COMMAND + shlex.join(arguments)
+    run_dir = runs_dir / f"{dims.name}-{method.name}-{task.name}-{key[:10]}"
+    encoded, new_tokens = all_encoded[: len(prompts)], requested_tokens[: len(prompts)]
     return Plan(
-        config,
-        hardware,
-        backend,
-        decoding,
-        method,
-        task,
-        prompts,
-        all_encoded[: len(prompts)],
-        requested_tokens,
-        samples,
-        checkpoint,
-        model.rehearsal,
-        dims,
-        origin,
-        min(longest, arch.context),
-        _fingerprints(parts),
-        key,
-        runs_dir / f"{dims.name}-{method.name}-{task.name}-{key[:10]}",
-        shard,
-        _unused(parts),
+        config=config,
+        method=method,
+        task=task,
+        decoding=decoding,
+        prompts=PlannedPrompts(prompts, encoded, new_tokens, samples, min(longest, arch.context)),
+        model=PlannedModel(checkpoint, dims, model.rehearsal),
+        machine=machine,
+        identity=Identity(key, _fingerprints(parts), run_dir, shard),
+        origin=Origin(
+            searches, dims.name, weights, calibrated_on, hardware.dtype_name, machine.name, config["seed"], command
+        ),
+        warnings=_unused(parts),
     )
 
 
@@ -277,15 +353,6 @@ def _shard(config: dict[str, Any], method: Method, prompts: int) -> Shard | None
         if shard.of > prompts:
             raise ConfigError("shard", text, f"at most {prompts} shards, the number of prompts")
     return shard
-
-
-def _machine(hardware: Hardware, backend: Backend) -> str:
-    """Return what must stay the same when a run is resumed: devices, arithmetic, and on a CPU its model and threads.
-
-    For a run on GPUs, the CPU and its threads are provenance only.
-    """
-    host = () if hardware.gpu_names() else (hardware.threads, provenance.cpu_model())
-    return "|".join(map(str, (hardware.label, hardware.gpu_names(), *host, backend.arithmetic)))
 
 
 def _weights_id(checkpoint: Checkpoint, dtype: torch.dtype) -> str:

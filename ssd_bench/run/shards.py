@@ -11,7 +11,6 @@ from typing import Any
 from ssd_bench.errors import ConfigError
 from ssd_bench.lease import Lease, LeaseHeld, hold_lease
 from ssd_bench.records.files import read_header
-from ssd_bench.records.reader import is_complete
 from ssd_bench.records.writer import SHARD, RunWriter
 from ssd_bench.run.plan import Plan
 
@@ -35,41 +34,37 @@ def merge_shards(plan: Plan, scores: Callable[[RunWriter], Mapping[str, Any]]) -
     Raises:
         ConfigError: a shard's file is damaged.
     """
-    assert plan.shard is not None, "only shards are merged"
-    folders = [plan.folder(shard) for shard in plan.shard.all_of_run]
+    shard, run_dir = plan.identity.shard, plan.identity.run_dir
+    assert shard is not None, "only shards are merged"
+    folders = [part.folder(run_dir) for part in shard.all_of_run]
     with _merge_lock(plan):
-        if not plan.folder(plan.shard).exists():  # another job has merged and removed it
+        if not plan.identity.folder.exists():  # another job has merged and removed it
             return True
-        if not is_recorded(plan):
+        if not plan.is_recorded():
             headers = [header for folder in folders if (header := _finished_header(plan, folder)) is not None]
             if len(headers) < len(folders):
                 return False
-            with RunWriter(plan.run_dir, _first_header(headers), fresh=plan.config["force"], wait=True) as writer:
+            with RunWriter(run_dir, _first_header(headers), fresh=plan.config["force"], wait=True) as writer:
                 if not writer.complete:
-                    writer.adopt(folders, plan.work_items())
+                    writer.adopt(folders, plan.run_items)
                     for arrays in folders[0].glob("*.npz"):
-                        shutil.copy(arrays, plan.run_dir)
+                        shutil.copy(arrays, run_dir)
                     writer.finish(_merged_header(headers) | {"scores": scores(writer)})
         _remove(plan)
     return True
 
 
-def is_recorded(plan: Plan) -> bool:
-    """Return whether a plan's run is on record and `force` does not ask to repeat it."""
-    return not plan.config["force"] and is_complete(plan.run_dir, plan.content_key)
-
-
 def clear_shards(plan: Plan) -> None:
     """Remove shards that are in the record, and that a killed process left behind."""
-    folder = _shards_folder(plan) if plan.shard is not None else None
-    if folder is not None and (folder.is_dir() or folder.with_name(f"{folder.name}.lease").exists()):
+    folder = _shards_folder(plan)
+    if folder.is_dir() or folder.with_name(f"{folder.name}.lease").exists():
         with _merge_lock(plan):
             _remove(plan)
 
 
 def _shards_folder(plan: Plan) -> Path:
     """Return the folder of all shards of the run."""
-    return plan.folder(plan.shard).parent
+    return plan.identity.folder.parent
 
 
 def _merge_lock(plan: Plan) -> AbstractContextManager[None]:
@@ -101,7 +96,7 @@ def _finished_header(plan: Plan, folder: Path) -> Mapping[str, Any] | None:
 
 def _forced_since(plan: Plan, folder: Path, header: Mapping[str, Any]) -> bool:
     """Return whether a shard was repeated, or is being repeated, with force=true after the record was written."""
-    record, shard_file = (path / "run.json" for path in (plan.run_dir, folder))
+    record, shard_file = (path / "run.json" for path in (plan.identity.run_dir, folder))
     forced = bool((header.get("config") or {}).get("force"))
     return forced and (not record.exists() or shard_file.stat().st_mtime_ns > record.stat().st_mtime_ns)
 

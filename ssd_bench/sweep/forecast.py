@@ -68,12 +68,13 @@ class Forecast:
         One ratio per model, by its first run with a profile: profiles of other runs were measured at other times.
         """
         if timing.step_ms is not None and timing.model not in self._ratios:
+            from ssd_bench.run.loading import latency_of, load_model
             from ssd_bench.run.plan import plan  # torch, only where a model is timed
-            from ssd_bench.run.run import latency_of, load_engine
 
             planned = plan(run.cfg)
-            engine = load_engine(planned)
-            local_ms = latency_of(planned, engine).target_ms(planned.dims.n_layers, CONTEXT)
+            decoder, cache = load_model(planned)
+            local_ms = latency_of(planned, decoder, cache).target_ms(planned.model.dims.n_layers, CONTEXT)
+            # not the estimate of `dry`: on the machine of the record, the ratio must be 1
             self._ratios[timing.model] = local_ms / timing.step_ms
         return self._ratios.get(timing.model, 1.0)
 

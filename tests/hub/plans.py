@@ -82,9 +82,9 @@ def told(line: list[str]) -> dict[str, Any]:
         return {"field": error.field, "message": str(error)}
     except Exception as error:  # a fault of the code under test, which the test is to see
         return {"error": repr(error)}
-    files = sorted({path.name for path in plan.checkpoint.shards.values()})
-    folder = str(plan.checkpoint.folder)
-    return {"commit": plan.checkpoint.commit, "folder": folder, "files": files, "weights": plan.origin.weights}
+    files = sorted({path.name for path in plan.model.checkpoint.shards.values()})
+    folder = str(plan.model.checkpoint.folder)
+    return {"commit": plan.model.checkpoint.commit, "folder": folder, "files": files, "weights": plan.origin.weights}
 
 
 def serve() -> None:

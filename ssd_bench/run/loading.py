@@ -1,0 +1,79 @@
+"""Loading of a planned model, with its cache, and its latency profile on this machine."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from pathlib import Path
+
+import torch
+
+from ssd_bench.cost import profiling
+from ssd_bench.cost.latency import Latency
+from ssd_bench.engine.engine import SCRATCH
+from ssd_bench.engine.probe import ModelProbe
+from ssd_bench.errors import ConfigError
+from ssd_bench.model.decoder import Decoder
+from ssd_bench.model.kv_cache import BUCKET, KVCache
+from ssd_bench.paths import cache_dir
+from ssd_bench.records import provenance
+from ssd_bench.run.hardware import lasting_buffers
+from ssd_bench.run.plan import Plan
+from ssd_bench.run_warnings import WarningLog
+
+
+def load_model(plan: Plan, capacity: int | None = None) -> tuple[Decoder, KVCache]:
+    """Load a plan's weights and allocate its cache, for its longest sequence or for `capacity` positions."""
+    hardware = plan.machine.hardware
+    torch.set_num_threads(hardware.threads)
+    with lasting_buffers():
+        decoder = plan.machine.backend.load(plan.model.checkpoint, hardware.dtype, hardware.devices)
+        cache = decoder.new_cache((capacity or plan.prompts.context) + SCRATCH)
+        # Allocate what the prompts need before the first one is timed; answers longer than a bucket make it grow.
+        longest = max(len(encoded.ids) for encoded in plan.prompts.encoded)
+        cache.reserve(cache.capacity if capacity else min(longest + BUCKET, cache.capacity))
+    return decoder, cache
+
+
+def check_logits(plan: Plan, probe: ModelProbe) -> None:
+    """Refuse a model whose logits overflow, which finite weights do not rule out.
+
+    Raises:
+        ConfigError: the logits after the shortest prompt are not finite.
+    """
+    if not math.isfinite(probe.top2_gap(plan.prompts.shortest.ids)):
+        expected = "one in which this model's logits are finite: those of a prompt are not"
+        raise ConfigError("hardware.dtype", plan.machine.hardware.dtype_name, expected)
+
+
+def latency_of(plan: Plan, decoder: Decoder, cache: KVCache, log: WarningLog | None = None) -> Latency:
+    """Return the profile of `hardware.latency`, or one measured on this machine.
+
+    A profile is measured once per model, hardware and context (rounded up to a power of two) and kept in the cache
+    folder.
+
+    Args:
+        log: the log of a sweep's warnings; None: show all.
+    """
+    if plan.machine.hardware.latency is not None:
+        return plan.machine.hardware.latency
+    return profiling.load_or_measure(decoder, cache, profile_path(plan, cache.rows), log)
+
+
+def profile_path(plan: Plan, rows: int) -> Path:
+    """Return the file for the profile of a plan's model on this machine, measured up to `rows` of context."""
+    context_bits = (rows - 1).bit_length()  # short contexts say little about long ones
+    parts = (
+        plan.origin.weights,
+        plan.machine.hardware.label,
+        plan.machine.hardware.dtype_name,
+        plan.machine.hardware.threads,
+        str(plan.machine.backend.arithmetic),
+        plan.machine.hardware.gpu_names(),
+        provenance.cpu_model(),
+        torch.__version__,
+        context_bits,
+        profiling.VERSION,
+    )
+    key = hashlib.sha256(repr(parts).encode()).hexdigest()[:16]
+    return cache_dir() / "latency" / f"{plan.model.dims.name}-{key}.json"
