@@ -20,7 +20,8 @@ from ssd_bench.errors import ConfigError
 from ssd_bench.metrics.text import REHEARSAL
 from ssd_bench.predict import advise
 from ssd_bench.predict.acceptance import Acceptance, Steps, reported_speedups
-from ssd_bench.predict.advise import AIMS, LONGEST, SHARES, WIDTH, Drafts, parse_question
+from ssd_bench.predict.advise import WIDTH, parse_question
+from ssd_bench.predict.break_even import AIMS, LONGEST, SHARES, Drafts
 from ssd_bench.predict.replay import predict
 from ssd_bench.records.files import read_header
 from tests import synthetic
