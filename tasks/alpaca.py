@@ -16,10 +16,11 @@ from collections.abc import Mapping
 from typing import Any
 
 from ssd_bench.contract.task import DataSpec, Prompt
+from ssd_bench.data.rows import Row
 from ssd_bench.settings import check_value
 from tasks.rows import VariantTask
 from tasks.scoring.rouge import Rouge
-from tasks.selection import Row, checked_variant, of_variant
+from tasks.selection import checked_variant, of_variant
 from tasks.settings import System
 from tasks.shots import in_one_line
 

@@ -18,10 +18,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from ssd_bench.contract.task import DataSource, DataSpec, Prompt, Turn
+from ssd_bench.data.rows import Row
 from ssd_bench.settings import settings
 from tasks.rows import RowTask
 from tasks.scoring.unscored import Unscored
-from tasks.selection import Row
 from tasks.settings import Hub, MaxNewTokens, System
 
 

@@ -20,12 +20,12 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ssd_bench.contract.task import DataSpec, Prompt
+from ssd_bench.data.rows import Row
 from ssd_bench.errors import ConfigError
 from ssd_bench.settings import check_value
 from tasks.aime import boxed_prompt
 from tasks.rows import VariantTask
 from tasks.scoring.math_answer import MathAnswer
-from tasks.selection import Row
 from tasks.settings import System
 from tasks.shots import in_one_line
 

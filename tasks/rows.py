@@ -9,13 +9,12 @@ from typing import Any, ClassVar
 
 from ssd_bench.contract.task import DataSource, DataSpec, Prompt
 from ssd_bench.data.local import LocalSource
-from ssd_bench.data.rows import usable
+from ssd_bench.data.rows import Row, usable
 from ssd_bench.errors import ConfigError, shortened
 from ssd_bench.settings import check_value
 from tasks.scoring.scorer import Scorer
 from tasks.scoring.thoughts import without_thoughts
 from tasks.selection import (
-    Row,
     checked_shots,
     checked_template,
     checked_variant,
@@ -164,11 +163,11 @@ class VariantTask(RowTask):
 
     Attributes:
         variants: names of the variants.
-        zero_shot: variant without demonstrations.
+        zero_shot: variant without demonstrations; "": there is none.
     """
 
     variants: tuple[str, ...]
-    zero_shot: str
+    zero_shot: str = ""
 
     def __init__(
         self,
