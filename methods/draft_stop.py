@@ -83,6 +83,8 @@ class DraftStop:
 class WindowedDraft:
     """A method whose drafts may read a window of the cache."""
 
+    greedy_only = False
+
     draft_window: DraftWindow | None = None
     """Window of a draft's attentions, [sinks, recent]: they read the first `sinks` and the last `recent` positions, and
     `reuse_prefix` has no effect; null: they read all positions."""
@@ -92,21 +94,20 @@ class WindowedDraft:
         """The window for `LayerDraft`; None: all positions."""
         return draft_window(self.draft_window)
 
+    def prepare(self, probe: Probe, samples: Sequence[Sample]) -> None:
+        """Prepare nothing."""
+
 
 class StoppedDraft(WindowedDraft):
     """A method that drafts every step with one layer set until a stop; a subclass sets `_layer_set` and `_stop`."""
 
     taps = Taps()
     reuse_prefix = False
-    greedy_only = False
     searched: ClassVar[bool | None] = None
     """Whether a search chooses the set, as in `LayerDraft`."""
 
     _layer_set: LayerSet
     _stop: DraftStop
-
-    def prepare(self, probe: Probe, samples: Sequence[Sample]) -> None:
-        """Prepare nothing."""
 
     def start(self, prefill: Prefill) -> None:
         """Reset γ and ρ; keep the set."""

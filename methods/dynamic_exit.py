@@ -28,7 +28,6 @@ from __future__ import annotations
 
 import logging
 import sys
-from collections.abc import Sequence
 from typing import Annotated, Literal
 
 import numpy as np
@@ -39,7 +38,7 @@ from methods.draft_stop import WindowedDraft
 from methods.settings import DraftLen, DraftLenGrid, Name, ReusePrefix
 from ssd_bench.contract.generation import Estimate
 from ssd_bench.contract.layer_set import LayerSet
-from ssd_bench.contract.method import Context, LayerDraft, Prefill, Probe, Sample, Taps, Verification
+from ssd_bench.contract.method import Context, LayerDraft, Prefill, Probe, Taps, Verification
 from ssd_bench.contract.shape import ModelDims
 from ssd_bench.cost.tpt import tpt
 from ssd_bench.errors import ConfigError
@@ -53,8 +52,6 @@ log = logging.getLogger(__name__)
 @settings("method")
 class DEL(WindowedDraft):
     """DEL with a switch for every difference between its codes."""
-
-    greedy_only = False
 
     name: Name = "del"
     gamma_mode: Literal["dynamic", "tpl_star"] = "dynamic"
@@ -89,9 +86,6 @@ class DEL(WindowedDraft):
         blocks = tuple(range(2, 2 * dims.n_layers, 2))
         shadowed = (*blocks, 2 * dims.n_layers) if self.window else ()
         self.taps = Taps(prefill=shadowed, verify=blocks, prompt_end=self.window)
-
-    def prepare(self, probe: Probe, samples: Sequence[Sample]) -> None:
-        """Prepare nothing."""
 
     def start(self, prefill: Prefill) -> None:
         """Begin a prompt at E = 1, γ* = 1, without counts; its last positions are counted with the first step."""

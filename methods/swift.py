@@ -84,7 +84,6 @@ class SWIFT(WindowedDraft):
 
     taps = Taps()
     reuse_prefix = False
-    greedy_only = False
 
     name: Name = "swift"
     skip_ratio: Share | None = None
