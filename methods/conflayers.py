@@ -51,7 +51,6 @@ from ssd_bench.contract.generation import Estimate
 from ssd_bench.contract.layer_set import LayerSet
 from ssd_bench.contract.method import Context, LayerDraft, Prefill, Probe, Taps, Verification
 from ssd_bench.contract.shape import ModelDims
-from ssd_bench.cost.tpt import tpt
 from ssd_bench.errors import ConfigError
 from ssd_bench.settings import Count, Fits, Range, Rate, Whole, settings
 
@@ -259,9 +258,7 @@ class ConfLayers(WindowedDraft):
         accepted = sum(m for m, _ in rounds)
         # α as in Eq. 4: accepted over tested tokens; min(k, m + 1) are tested, all up to the first rejected one
         alpha, draft_len = accepted / sum(min(k, m + 1) for m, k in rounds), max(1, round(fmean(k for _, k in rounds)))
-        draft_ms = probe.latency.draft_ms(self._draft.layer_set, length, self._draft.window)
-        target_ms = probe.latency.target_ms(self._rule.n_layers, length)
-        return Estimate(alpha, draft_len, tpt(alpha, draft_len, draft_ms, target_ms))
+        return probe.latency.estimate(alpha, draft_len, self._draft.layer_set, length, self._draft.window)
 
     def _renew(self, length: int, probe: Probe) -> None:
         """Choose a set by the confidences of the last tokens; at the last iteration, take the best set instead."""

@@ -40,7 +40,6 @@ from ssd_bench.contract.generation import Estimate
 from ssd_bench.contract.layer_set import LayerSet
 from ssd_bench.contract.method import Context, LayerDraft, Prefill, Probe, Taps, Verification
 from ssd_bench.contract.shape import ModelDims
-from ssd_bench.cost.tpt import tpt
 from ssd_bench.errors import ConfigError
 from ssd_bench.settings import Range, Whole, settings
 
@@ -126,13 +125,8 @@ class DEL(WindowedDraft):
         self._statistics.update(match.astype(bool), confidences)
         alphas = self._statistics.acceptance()
         self._exit, self._gamma = best_exit(alphas, self._n_layers, self._grid)
-        latency, length = probe.latency, verification.length
-        draft_ms = latency.draft_ms(self._sets[self._exit - 1], length, self._window)
-        alpha = float(alphas[self._exit - 1])
-        speed = tpt(
-            alpha, self._gamma, draft_ms, latency.target_ms(self._n_layers, length)
-        )  # Eq. 4, with measured times
-        return Estimate(alpha, self._gamma, speed)
+        alpha, layer_set = float(alphas[self._exit - 1]), self._sets[self._exit - 1]
+        return probe.latency.estimate(alpha, self._gamma, layer_set, verification.length, self._window)
 
 
 class ShadowStatistics:
