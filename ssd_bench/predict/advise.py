@@ -225,7 +225,7 @@ def record_medians(runs: Sequence[Run], machine: str, devices: int | None) -> pd
     table_rows = []
     for run in runs:
         steps = metrics.arm_rows(run.steps, "method")
-        own_speedup = predict(run)["speedup"] if machine == OWN and _profiled(run) else None
+        own_speedup = predict(run).speedup if machine == OWN and _profiled(run) else None
         table_rows.append(
             {
                 "method": run.header["method"],
@@ -235,7 +235,7 @@ def record_medians(runs: Sequence[Run], machine: str, devices: int | None) -> pd
                 "alpha": metrics.alpha(steps).value,
                 "right": metrics.alpha_conditional(steps),
                 "measured": metrics.speedup(run.prompts).value,
-                "predicted": own_speedup if machine == OWN else predict(run, machine, devices=devices)["speedup"],
+                "predicted": own_speedup if machine == OWN else predict(run, machine, devices=devices).speedup,
             }
         )
     numeric = dict.fromkeys(("M", "alpha", "right", "measured", "predicted"), "median")

@@ -218,7 +218,7 @@ def _replay(number: Number, cell: Cell) -> tuple[float, str]:
 @cache
 def _predicted_speedup(record: Record, machine: str, model: str) -> tuple[float, str]:
     try:
-        return predict(record.run, machine, model or None)["speedup"], ""
+        return predict(record.run, machine, model or None).speedup, ""
     except ConfigError as error:
         return float("nan"), str(error)
 
