@@ -14,14 +14,7 @@ from ssd_bench.errors import ConfigError, shortened
 from ssd_bench.settings import check_value
 from tasks.scoring.scorer import Scorer
 from tasks.scoring.thoughts import without_thoughts
-from tasks.selection import (
-    checked_shots,
-    checked_template,
-    checked_variant,
-    first_rows,
-    of_variant,
-    shuffled,
-)
+from tasks.selection import checked_shots, checked_template, checked_variant, first_rows, of_variant, shuffled
 from tasks.settings import MaxNewTokens
 from tasks.shots import Shots
 

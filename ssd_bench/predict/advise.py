@@ -29,14 +29,7 @@ from ssd_bench.papers.printed.catalogue import version_name
 from ssd_bench.papers.printed.reported import Number
 from ssd_bench.papers.runs import grid
 from ssd_bench.paths import local_path
-from ssd_bench.predict.acceptance import (
-    CONTEXT,
-    Acceptance,
-    ReportedSpeedup,
-    Steps,
-    plain_name,
-    reported_speedups,
-)
+from ssd_bench.predict.acceptance import CONTEXT, Acceptance, ReportedSpeedup, Steps, plain_name, reported_speedups
 from ssd_bench.predict.break_even import LEGEND, break_even_text, roofline_table
 from ssd_bench.predict.predictions import predictions, skill_text
 from ssd_bench.predict.replay import predict, recorded_shape, step_times

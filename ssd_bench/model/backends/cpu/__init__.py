@@ -17,16 +17,7 @@ from ssd_bench.model.operators import HeadNorms, Matrix, Operators, Visibility
 from ssd_bench.model.rope import Rotation
 from ssd_bench.model.weights import Weights
 
-COMPILED = (
-    "norm_linear",
-    "linear",
-    "linear_add_",
-    "swiglu_linear_add_",
-    "top",
-    "mass",
-    "attend",
-    "attend_branches",
-)
+COMPILED = ("norm_linear", "linear", "linear_add_", "swiglu_linear_add_", "top", "mass", "attend", "attend_branches")
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 
 
