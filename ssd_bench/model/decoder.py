@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from bisect import bisect_left
+from collections.abc import Iterator, Sequence
 from typing import ClassVar, NamedTuple
 
 import torch
@@ -18,7 +19,6 @@ from ssd_bench.model.weights import Block, Weights
 
 FEW_NODES, HEAD_ROWS = 32, 2048  # above FEW_NODES nodes, predictions compute HEAD_ROWS vocabulary entries at a time
 BRANCH_ROWS = 640  # streams of a search that run together: bounds activation memory at any number of branches
-NO_TAP: tuple[float, Tensor | None] = (float("inf"), None)  # beyond the last boundary
 NO_ROWS = (0, 0)  # `Pass.unread` of a pass that reads its whole prefix
 PREFILL_CHUNK = 512  # prompt positions per pass: bounds activation memory at any prompt length
 
@@ -52,6 +52,15 @@ class Pass(NamedTuple):
     @property
     def first_row(self) -> int:
         return self.prefix_len if self.row is None else self.row
+
+    def segments(self, tapped: Tensor | None) -> Iterator[tuple[Sequence[int], Tensor | None]]:
+        """Yield the sublayers up to each tap with the slot of `tapped` for the stream after them; the last has none."""
+        done = 0
+        for tap, slot in zip(self.taps, () if tapped is None else tapped.unbind()):
+            until = bisect_left(self.sublayers, tap)  # sublayers skipped since the last tap did not change the stream
+            yield self.sublayers[done:until], slot
+            done = until
+        yield self.sublayers[done:], None
 
 
 class _AttentionInputs(NamedTuple):
@@ -135,21 +144,16 @@ class Decoder:
     def _run_sublayers(self, forward: Pass, hidden: Tensor, tapped: Tensor | None, cache: KVCache) -> Tensor:
         """Run streams [n, d] through the sublayers, in place; copy those at the taps to `tapped` [len(taps), n, d]."""
         inputs, devices = self._attention_inputs(forward, hidden.device), self.weights.devices
-        slots = iter(()) if tapped is None else zip(forward.taps, tapped.unbind())
-        tap, slot = next(slots, NO_TAP)
-        for i in forward.sublayers:
-            while tap <= i:  # all boundaries up to i: sublayers skipped since the last one did not change the stream
-                slot.copy_(hidden)  # type: ignore[union-attr]
-                tap, slot = next(slots, NO_TAP)
-            if self._spread and hidden.device != devices[i // 2]:
-                hidden, inputs = hidden.to(devices[i // 2]), self._attention_inputs(forward, devices[i // 2])
-            if i % 2:
-                self._mlp(self.weights.blocks[i // 2], hidden)
-            else:
-                self._attention(i // 2, hidden, inputs, cache)
-        while slot is not None:  # boundaries after the last sublayer that ran
-            slot.copy_(hidden)
-            tap, slot = next(slots, NO_TAP)
+        for sublayers, slot in forward.segments(tapped):
+            for i in sublayers:
+                if self._spread and hidden.device != devices[i // 2]:
+                    hidden, inputs = hidden.to(devices[i // 2]), self._attention_inputs(forward, devices[i // 2])
+                if i % 2:
+                    self._mlp(self.weights.blocks[i // 2], hidden)
+                else:
+                    self._attention(i // 2, hidden, inputs, cache)
+            if slot is not None:
+                slot.copy_(hidden)
         return hidden
 
     def prefill(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from bisect import bisect_left
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, ClassVar
 
@@ -127,16 +126,11 @@ class GraphDecoder(Decoder):
         else:
             torch.index_select(self.weights.embedding, 0, forward.nodes, out=hidden)
         lane.enter(forward)
-        if not forward.taps:
-            lane.run(forward.sublayers)
-            return hidden, None
-        kept, done = hidden.new_empty(len(forward.taps), *hidden.shape), 0
-        for slot, tap in zip(kept.unbind(), forward.taps):
-            until = bisect_left(forward.sublayers, tap)
-            lane.run(forward.sublayers[done:until])
-            slot.copy_(hidden)
-            done = until
-        lane.run(forward.sublayers[done:])
+        kept = hidden.new_empty(len(forward.taps), *hidden.shape) if forward.taps else None
+        for sublayers, slot in forward.segments(kept):
+            lane.run(sublayers)
+            if slot is not None:
+                slot.copy_(hidden)
         return hidden, kept
 
     def logits(self, hidden: Tensor, tokens: Tensor | None = None, norm: bool = True) -> Tensor:
