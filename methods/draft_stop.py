@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Annotated, ClassVar
 
-from methods.settings import DraftLen, DraftWindow, StopBelow, TargetRate, draft_window
+from methods.settings import DraftLen, DraftWindow, StopBelow, TargetRate
 from ssd_bench.contract.generation import Estimate
 from ssd_bench.contract.layer_set import LayerSet
 from ssd_bench.contract.method import Context, LayerDraft, Prefill, Probe, Sample, Taps, Verification
@@ -92,7 +92,7 @@ class WindowedDraft:
     @property
     def _window(self) -> Window | None:
         """The window for `LayerDraft`; None: all positions."""
-        return draft_window(self.draft_window)
+        return None if self.draft_window is None else Window(*self.draft_window)
 
     def prepare(self, probe: Probe, samples: Sequence[Sample]) -> None:
         """Prepare nothing."""

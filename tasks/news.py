@@ -20,7 +20,7 @@ from ssd_bench.settings import check_value
 from tasks.rows import VariantTask
 from tasks.scoring.rouge import Rouge
 from tasks.selection import CONTEXT
-from tasks.settings import ClipReserve, System
+from tasks.settings import ClipReserve
 from tasks.shots import in_one_line
 
 MARK = "\nSummary:"
@@ -60,9 +60,8 @@ class News(VariantTask):
         fewshot_hub: Mapping[str, Any],
         system: str | None = None,
     ) -> None:
-        super().__init__(variant, shots, max_new_tokens, DataSpec(self.file, self.fields, hub), fewshot_hub)
+        super().__init__(variant, shots, max_new_tokens, DataSpec(self.file, self.fields, hub), fewshot_hub, system)
         self.clip_reserve = check_value("task.clip_reserve", ClipReserve, clip_reserve)
-        self.system = check_value("task.system", System, system)
 
     def _demonstration(self, row: Row) -> str:
         article, summary = (row[field] for field in self.fields)
