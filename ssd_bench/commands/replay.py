@@ -67,17 +67,8 @@ def predictions_text(predictions: Sequence[Prediction]) -> str:
         )
         for p in predictions
     ]
-    heads = [
-        "machine",
-        "AR tok/s",
-        "method tok/s",
-        "speedup",
-        "overhead fixed / none",
-        "draft",
-        "verify",
-        "overhead",
-        "loop",
-    ]
+    heads = ["machine", "AR tok/s", "method tok/s", "speedup", "overhead fixed / none"]
+    heads += ["draft", "verify", "overhead", "loop"]
     first = predictions[0]
     return "\n".join(
         [

@@ -46,22 +46,8 @@ ACCEPTANCE_LABELS = {PAPER_ACCEPTANCE: "from the paper", RUN_ACCEPTANCE: "from o
 LABELS = ("paper", "exhibit", "model", "task", "method", "setting", "printed")  # of the reported number
 COLUMNS = (
     *LABELS,
-    "metric",
-    "acceptance",
-    "M",
-    "alpha",
-    "derived",
-    "measured",
-    "predicted",
-    "machine",
-    "scale",
-    "run",
-    "model_ran",
-    "params",
-    "share",
-    "c",
-    "needs",
-    "reason",
+    *("metric", "acceptance", "M", "alpha", "derived", "measured", "predicted", "machine", "scale", "run"),
+    *("model_ran", "params", "share", "c", "needs", "reason"),
 )
 NEEDS = {
     "any": "possible even if a drafted token costs its share of the sublayers or more",

@@ -78,18 +78,8 @@ def validation_text(frame: pd.DataFrame) -> str:
         )
         for row in frame.sort_values(["method", "model", "task"]).itertuples()
     ]
-    heads = [
-        "method",
-        "model",
-        "task",
-        "AR tok/s",
-        "predicted",
-        "method tok/s",
-        "predicted",
-        "speedup",
-        "predicted",
-        "error",
-    ]
+    heads = ["method", "model", "task"]
+    heads += ["AR tok/s", "predicted", "method tok/s", "predicted", "speedup", "predicted", "error"]
     medians = [
         (
             name,
