@@ -14,11 +14,8 @@ sets (not the arms of a record, `ar` and `method`):
   (`methods/arms.py`). Every verified draft updates it, and it lasts from prompt to prompt.
 * Plans. Every few steps a plan chooses the arm, draft length γ and stop threshold with the most expected tokens per
   millisecond. If no arm beats AR by a margin, it chooses AR.
-* Evaluations. An arm never drafts only to be explored. Instead one teacher-forced pass runs its sublayers over the last
-  r output tokens, whose full-model states and predictions exist already. This gives r outcomes for the time of one or
-  two AR steps.
-* Searches. KnapSpec's knapsack proposes new arms. The tokens that selected an arm have little weight in its posterior,
-  and it drafts only after an evaluation on other tokens.
+* Evaluations and searches. An arm never drafts only to be explored: it is evaluated on the last r output tokens, for
+  the time of one or two AR steps. KnapSpec's knapsack proposes new arms (`methods/arm_pool.py`).
 * Losses. A ledger (`methods/ledger.py`) counts, in AR steps, the gains of drafting and the costs of evaluations and
   searches, and bounds the losses. A search waits until it is affordable. After each search without a useful arm, twice
   as much is needed for the next one.
@@ -35,22 +32,11 @@ from dataclasses import asdict
 from typing import Annotated
 
 import numpy as np
-import torch
 from torch import Tensor
 
-from methods.arms import (
-    Arm,
-    ArmChoice,
-    Array,
-    Costs,
-    Prior,
-    evaluate_arm,
-    optimistic_counts,
-    throughput,
-    throughput_by_matches,
-)
-from methods.fixed_layers import pattern_set
-from methods.knapsack import AcceptanceRates, Knapsack, integer_weights
+from methods.arm_pool import ArmPool, last_states
+from methods.arms import Arm, ArmChoice, Costs
+from methods.knapsack import integer_weights
 from methods.ledger import Ledger
 from methods.match_model import MatchModel
 from methods.settings import DraftLen, Name, ReusePrefix, is_window
@@ -59,7 +45,6 @@ from ssd_bench.contract.layer_set import LayerSet
 from ssd_bench.contract.method import Context, LayerDraft, Prefill, Probe, Sample, Taps, Verification
 from ssd_bench.contract.shape import ModelDims
 from ssd_bench.contract.tree import TokenTree
-from ssd_bench.contract.window import Window
 from ssd_bench.cost.latency import Latency
 from ssd_bench.errors import ConfigError
 from ssd_bench.settings import Cosine, Count, Fits, Range, Share, Whole, settings
@@ -83,6 +68,7 @@ def are_thresholds(thresholds: Sequence[float]) -> bool:
     return all(low < high for low, high in zip([0.0, *thresholds], [*thresholds, 1.0]))
 
 
+Thresholds = Annotated[Sequence[float], Fits("ascending probabilities in (0, 1)", are_thresholds)]
 Inner = Annotated[float, Range(above=0, below=1, what="a share")]
 NotNegative = Annotated[float, Range(0)]
 
@@ -100,12 +86,7 @@ class Adaptive:
     """Longest draft copied from earlier text; 0: none."""
     lookup_memory: Whole = 32_768
     """Newest tokens of earlier prompts and outputs that are searched for copies; 0: each prompt starts anew."""
-    thresholds: Annotated[Sequence[float], Fits("ascending probabilities in (0, 1)", are_thresholds)] = (
-        0.3,
-        0.5,
-        0.7,
-        0.85,
-    )
+    thresholds: Thresholds = (0.3, 0.5, 0.7, 0.85)
     """Stop thresholds to choose from; drafting without a threshold is always considered, too."""
     exits: Annotated[Sequence[Inner], Fits("at least one share in (0, 1)", len)] = (0.125, 0.25, 0.375, 0.5, 0.625)
     """Early exits among the first arms, as shares of the blocks."""
@@ -162,7 +143,6 @@ class Adaptive:
         if self.memory <= self.prior:
             raise ConfigError("method.memory", self.memory, f"more than method.prior={self.prior}")
         self.taps = Taps()
-        self._prior = Prior(self.thresholds, self.prior)
 
     def check(self, dims: ModelDims) -> None:
         """Make the first arms for this model.
@@ -173,17 +153,9 @@ class Adaptive:
         n_layers = dims.n_layers
         if n_layers < 2:
             raise ConfigError("model.n_layers", n_layers, "at least 2 blocks: an exit comes before the last one")
-        sets = [LayerSet.exit(n_layers, min(max(1, round(e * n_layers)), n_layers - 1)) for e in self.exits]
-        fitting = [u for u in self.uniform if 1 <= round(u * 2 * n_layers) <= 2 * n_layers - 4]
-        sets += [pattern_set("uniform", u, n_layers) for u in fitting]
-        self._n_layers = n_layers
-        self._arms = [Arm(layer_set, self._prior.counts.copy()) for layer_set in dict.fromkeys(sets)]
-        self._windows = [Window(*pair) for pair in self.windows]
-        full = LayerSet.full(n_layers)
-        self._arms += [Arm(full, self._prior.counts.copy(), window=window) for window in self._windows]
+        self._n_layers, self._pool = n_layers, ArmPool(self, n_layers)
         self._latency: Latency | None = None
         self._costs: dict[int, Costs] = {}
-        self._tables: dict[int, tuple[Array, Array]] = {}
         self._ledger = Ledger(self.stake, self.regret, self.profit)
         self._choice: ArmChoice | None = None  # the last plan's choice; None: AR
         self._step_choice: ArmChoice | None = None  # the choice that drafts in this step; None: a copy or AR
@@ -194,7 +166,6 @@ class Adaptive:
         self._pace_tokens = self._pace_ms = 0.0  # decayed sums over the last steps, copies included
         self._goal = ""  # exploration for which states are kept: "evaluate", "search", or "" for none
         self._steps_left = 0  # steps until the next plan
-        self._outcomes: list[tuple[Arm, int, int, int, bool]] = []
 
     def prepare(self, probe: Probe, samples: Sequence[Sample]) -> None:
         """Take the latency profile."""
@@ -202,9 +173,7 @@ class Adaptive:
 
     def start(self, prefill: Prefill) -> None:
         """Begin a prompt: keep the arms, the ledger and a wait of the last prompt, but not its states."""
-        self._apply_outcomes()
-        for arm in self._arms:
-            arm.forget(self._prior, self.forget)
+        self._pool.forget()
         self._drop_states()
         if self.lookup_len:
             self._match_model.start(prefill.prompt, self.forget)
@@ -269,31 +238,14 @@ class Adaptive:
 
     def state(self) -> bytes:
         """Return arms, ledger and the text for copies, as JSON."""
-        self._apply_outcomes()
-        windows = [None if arm.window is None else (arm.window.sinks, arm.window.recent) for arm in self._arms]
-        arms = [
-            (sorted(arm.layer_set.skipped), arm.counts.tolist(), arm.evaluated, arm.search_number, window, arm.derived)
-            for arm, window in zip(self._arms, windows)
-        ]
-        left = self._steps_left if self._is_waiting() else 0
+        arms, left = self._pool.state(), self._steps_left if self._is_waiting() else 0
         saved = {"arms": arms, "ledger": asdict(self._ledger), "left": left, "copies": self._match_model.state()}
         return json.dumps(saved).encode()
 
     def restore(self, state: bytes) -> None:
         """Continue with the arms, ledger and text of `state`."""
         saved = json.loads(state)
-        self._arms = [
-            Arm(
-                LayerSet(self._n_layers, frozenset(skipped)),
-                np.array(counts),
-                evaluated,
-                search_number,
-                window and Window(*window),
-                derived,
-            )
-            for skipped, counts, evaluated, search_number, window, derived in saved["arms"]
-        ]
-        self._tables.clear()
+        self._pool.restore(saved["arms"])
         self._ledger = Ledger(**saved["ledger"])
         self._steps_left = saved["left"]
         self._match_model.restore(saved["copies"])
@@ -305,7 +257,7 @@ class Adaptive:
     def _set_latency(self, latency: Latency) -> None:
         """Take a profile; discard the costs that were computed from another one."""
         if latency is not self._latency:
-            self._latency, self._costs, self._tables = latency, {}, {}
+            self._latency, self._costs = latency, {}
 
     def _learn(self, choice: ArmChoice, verification: Verification) -> float:
         """Note the outcome of a draft and update the ledger; stop drafting once the allowed loss is used up.
@@ -318,32 +270,18 @@ class Adaptive:
         gain = len(verification.emitted) - step_ms / choice.ar_ms  # AR takes one step per token
         self._ledger.gain += gain
         self._ledger.layer_gain += gain
-        self._outcomes.append((choice.arm, drafted, accepted, choice.threshold, drafted >= self._cap))
+        self._pool.outcomes.append((choice.arm, drafted, accepted, choice.threshold, drafted >= self._cap))
         if self._ledger.is_exhausted():
             self._choice = None
         return step_ms
 
-    def _apply_outcomes(self) -> None:
-        """Update the arms by the noted outcomes; not in every step, since steps of a small model are short."""
-        for arm, drafted, accepted, threshold, capped in self._outcomes:
-            arm.learn(drafted, accepted, threshold, capped)
-            arm.limit(self.memory)
-        self._outcomes.clear()
-
     def _plan(self, length: int) -> None:
         """Choose the draft at this context length, and what to explore next."""
-        self._apply_outcomes()
-        costs = self._costs_at(length)
+        pool, costs = self._pool, self._costs_at(length)
+        pool.learn()
         # 1) throughputs of all arms, thresholds and lengths: expected, and with optimistic acceptance rates
-        draft_ms, verify_ms = self._times_of_arms(costs)
-        counts = np.array([arm.counts for arm in self._arms])
-        all_counts = np.concatenate([counts, optimistic_counts(counts, self.optimism)])
-        values = throughput(all_counts, draft_ms, verify_ms)
-        rates, optimistic = values[: len(counts)], values[len(counts) :].max((1, 2))
-        usable = [arm.window is None or 2 * arm.window.count_read(length) <= length for arm in self._arms]
-        optimistic = np.where(usable, optimistic, 0.0)
-        evaluated = [arm.evaluated for arm in self._arms]
-        best, base_rate = np.where(np.logical_and(evaluated, usable), rates.max((1, 2)), 0.0), 1 / costs.ar_ms
+        rates, best, optimistic = pool.throughputs(costs, length)
+        arms, base_rate = pool.arms, 1 / costs.ar_ms
         # 2) draft with an evaluated arm, if the best one beats AR by the margin; else AR
         self._choice = None
         if best.max() > base_rate * (1 + self.margin) and not self._ledger.is_exhausted():
@@ -351,8 +289,8 @@ class Adaptive:
             close = (best > base_rate * (1 + self.margin)) & (best >= best.max() / (1 + self.margin))
             index = int(np.where(close, optimistic, 0.0).argmax())
             threshold, length_index = divmod(int(rates[index].argmax()), self.draft_len)
-            stop_below = float(self._prior.thresholds[threshold - 1]) if threshold else 0.0
-            arm = self._arms[index]
+            stop_below = float(pool.prior.thresholds[threshold - 1]) if threshold else 0.0
+            arm, (draft_ms, verify_ms) = arms[index], pool.times(costs)
             draft = LayerDraft(arm.layer_set, length_index + 1, stop_below, searched=True, window=arm.window)
             base_rate = float(best.max())
             times = float(draft_ms[index]), verify_ms[index].tolist(), costs.ar_ms
@@ -362,35 +300,14 @@ class Adaptive:
         self._price_copies(costs)
         # 3) keep the pool small: drop the arms of searches and combinations with the least optimistic throughput
         used_arm = None if self._choice is None else self._choice.arm
-        order = [i for i in np.argsort(-optimistic, kind="stable") if self._arms[i] is not used_arm]
-        ranked = [(optimistic[i], self._arms[i]) for i in order]
-        surplus = len(self._arms) - self.pool
-        if surplus > 0:
-            dropped = {id(arm) for arm in [arm for _, arm in ranked if arm.search_number or arm.derived][-surplus:]}
-            self._arms = [arm for arm in self._arms if id(arm) not in dropped]
-            self._tables.clear()
-        self._combine_with_windows(length)
+        ranked = [(optimistic[i], arms[i]) for i in np.argsort(-optimistic, kind="stable") if arms[i] is not used_arm]
+        pool.shrink([arm for _, arm in ranked])
+        if used_arm is not None:
+            pool.combine_with_windows(used_arm, length)
         # 4) explore arms that would come into use if their optimistic rate were true
         needed_rate = base_rate * (1 + self.margin)
-        promising = [arm for rate, arm in ranked if rate > needed_rate and arm in self._arms]
+        promising = [arm for rate, arm in ranked if rate > needed_rate and arm in pool.arms]
         self._plan_exploration(costs, promising, needed_rate)
-
-    def _combine_with_windows(self, length: int) -> None:
-        """Combine the layer set in use with each window for which the context is long enough, for the next plan.
-
-        A window has at most one combination: when another layer set comes into use, its combination is replaced.
-        """
-        arm = None if self._choice is None else self._choice.arm
-        if arm is None or arm.window is not None:
-            return
-        for window in self._windows:
-            old = next((a for a in self._arms if a.derived and a.window == window), None)
-            if 2 * window.count_read(length) > length or (old is not None and old.layer_set == arm.layer_set):
-                continue
-            counts = self._prior.counts.copy()
-            combined = Arm(arm.layer_set, counts, search_number=arm.search_number, window=window, derived=True)
-            self._arms = [a for a in self._arms if a is not old] + [combined]
-            self._tables.clear()
 
     def _price_copies(self, costs: Costs) -> None:
         """Set the costs of verifying a copy near this context, and the throughput that it must beat."""
@@ -431,7 +348,7 @@ class Adaptive:
         """Return the cost of a search in AR steps, keeping its states and evaluating its arms included."""
         weights = integer_weights(costs.latency, costs.context, self.weight_cap)
         search = self.overhead * costs.search_ms(self.budget, weights) / costs.ar_ms
-        largest = Arm(LayerSet(self._n_layers, frozenset([0])), self._prior.counts)  # the most that a set can run
+        largest = Arm(LayerSet(self._n_layers, frozenset([0])), self._pool.prior.counts)  # the most that a set can run
         evaluations = self.shortlist * self._evaluation_price(largest, costs)
         return STATE_COST * self.rows * (2 * self._n_layers + 1) + search + evaluations
 
@@ -441,22 +358,9 @@ class Adaptive:
         grid_index = round(math.log(max(length, 1)) / math.log1p(GRID_STEP))
         if grid_index not in self._costs:
             context = round((1 + GRID_STEP) ** grid_index)
-            longest, reuse = self.draft_len, self.reuse_prefix
-            self._costs[grid_index] = Costs(
-                self._latency, self._n_layers, context, longest, reuse, self.rows, self.lookup_len
-            )
+            lengths = self.draft_len, self.reuse_prefix, self.rows, self.lookup_len
+            self._costs[grid_index] = Costs(self._latency, self._n_layers, context, *lengths)
         return self._costs[grid_index]
-
-    def _times_of_arms(self, costs: Costs) -> tuple[Array, Array]:
-        """Return milliseconds of one drafted token [2 arms] and of verifying 0, 1, .. of them [2 arms, draft_len + 1].
-
-        All arms are listed twice: `_plan` computes expected and optimistic throughputs together.
-        """
-        if costs.context not in self._tables:
-            draft_ms = [costs.draft_ms(arm.layer_set, arm.window) for arm in self._arms]
-            verify_ms = [costs.verify_ms(arm.layer_set, arm.window) for arm in self._arms]
-            self._tables[costs.context] = np.array(draft_ms * 2), np.array(verify_ms * 2)
-        return self._tables[costs.context]
 
     def _drop_states(self) -> None:
         self._verifications: list[Verification] = []
@@ -464,8 +368,8 @@ class Adaptive:
 
     def _explore(self, length: int, probe: Probe) -> None:
         """Evaluate arms or search, on the last r tokens, and charge the cost to the ledger."""
-        self._apply_outcomes()
-        states, target = self._last_states()
+        self._pool.learn()
+        states, target = last_states(self._verifications, self.rows)
         boundaries, costs = self.taps.verify, self._costs_at(length)
         self._drop_states()
         self._ledger.explored += COLLECT_COST
@@ -476,46 +380,15 @@ class Adaptive:
         for arm in self._queue:
             if (price := self._evaluation_price(arm, costs)) <= self._ledger.credit():
                 self._ledger.explored += price
-                arm_states = states[boundaries.index(arm.first_changed)]
-                arm.counts += evaluate_arm(probe, self._prior, arm, arm_states, target, length)
-                arm.limit(self.memory)
-                arm.evaluated = True
-
-    def _last_states(self) -> tuple[Tensor, Tensor]:
-        """Return states [taps, r, d] and the full model's predictions [r] of the last r committed tokens."""
-        states, logits = [], []
-        for verification in self._verifications:
-            assert verification.hidden is not None
-            rows = torch.tensor(verification.path, device=verification.hidden.device)
-            states.append(verification.hidden.index_select(1, rows))
-            logits.append(verification.logits.index_select(0, rows.to(verification.logits.device)))
-        return torch.cat(states, dim=1)[:, -self.rows :], torch.cat(logits).argmax(-1)[-self.rows :]
+                self._pool.evaluate(arm, states[boundaries.index(arm.first_changed)], target, length, probe)
 
     def _search(self, states: Tensor, length: int, probe: Probe) -> None:
-        """Run KnapSpec's knapsack; the candidates of highest throughput, with shrunk rates, become arms."""
-        costs, rows, prior = self._costs_at(length), states.shape[1], self._prior
-        weights = integer_weights(probe.latency, length, self.weight_cap)
+        """Search for new arms, and charge the cost to the ledger."""
+        costs, weights = self._costs_at(length), integer_weights(probe.latency, length, self.weight_cap)
         self._ledger.explored += self.overhead * costs.search_ms(self.budget, weights) / costs.ar_ms
         self._ledger.searches += 1
         self._ledger.failures += 1  # until an arm of this search comes into use (`_plan`)
-        knapsack = Knapsack(
-            states.float(), length - rows, weights, self.budget, self.min_similarity, True, False, states.dtype
-        )
-        old_sets = {arm.layer_set for arm in self._arms if arm.window is None} | {LayerSet.full(self._n_layers)}
-        candidates = [candidate for candidate in knapsack.run(probe) if candidate.layer_set not in old_sets]
-        if not candidates:
-            return
-        values = [
-            throughput_by_matches(prior, self.selected, costs, candidate.layer_set, rows) for candidate in candidates
-        ]
-        acceptance = AcceptanceRates(probe, states[-1], torch.stack([candidate.hidden for candidate in candidates]))
-        for i in acceptance.leaders(lambda i, rate: float(values[i][round(rate * rows)]), self.shortlist):
-            predicted, confidence = probe.predict_confident(candidates[i].hidden)
-            tally = prior.tally(predicted == acceptance.target, confidence)
-            # weight below 1: the arm was selected because it matched these tokens, so they favour it
-            counts = prior.counts + self.selected * tally
-            self._arms.append(Arm(candidates[i].layer_set, counts, False, self._ledger.searches))
-        self._tables.clear()
+        self._pool.search(states, length, probe, costs, self._ledger.searches)
 
     def _estimate(self, length: int) -> Estimate:
         """Return the expected throughput of the present choice; AR is the full model at γ = 0."""

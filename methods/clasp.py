@@ -54,8 +54,6 @@ class CLaSp(WindowedDraft):
     value for the model.
     """
 
-    greedy_only = False
-
     name: Name = "clasp"
     skip_blocks: Annotated[int, Range(0, what="a number of blocks", note=" (a share is method.skip_ratio)")] | None = (
         None

@@ -33,7 +33,7 @@ blocks; the paper's sets skip 40 to 60 %.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from statistics import fmean
 from typing import Annotated, Any, Literal
@@ -49,9 +49,8 @@ from methods.draft_stop import WindowedDraft
 from methods.settings import DraftLen, Name, ReusePrefix, StopBelow
 from ssd_bench.contract.generation import Estimate
 from ssd_bench.contract.layer_set import LayerSet
-from ssd_bench.contract.method import Context, LayerDraft, Prefill, Probe, Sample, Taps, Verification
+from ssd_bench.contract.method import Context, LayerDraft, Prefill, Probe, Taps, Verification
 from ssd_bench.contract.shape import ModelDims
-from ssd_bench.cost.tpt import tpt
 from ssd_bench.errors import ConfigError
 from ssd_bench.settings import Count, Fits, Range, Rate, Whole, settings
 
@@ -90,7 +89,6 @@ class ConfLayers(WindowedDraft):
     """ConfLayers with a switch for every difference between paper, logs and released code."""
 
     taps = Taps()
-    greedy_only = False
 
     name: Name = "conflayers"
     signal: Literal["raw", "lm_head"] = "raw"
@@ -165,9 +163,6 @@ class ConfLayers(WindowedDraft):
         lam = (self.lam_by_model or {}).get(dims.name) if self.lam is None else self.lam
         self._resume(ConfidenceSearch(list(range(1, n_layers - 1, 2)), lam))
         self._seen: list[tuple[Tensor, float]] = []
-
-    def prepare(self, probe: Probe, samples: Sequence[Sample]) -> None:
-        """Prepare nothing: the search takes place while prompts are decoded."""
 
     def start(self, prefill: Prefill) -> None:
         """Begin a prompt with the current set; during the search, a set on trial will be given up (as in the code)."""
@@ -263,9 +258,7 @@ class ConfLayers(WindowedDraft):
         accepted = sum(m for m, _ in rounds)
         # α as in Eq. 4: accepted over tested tokens; min(k, m + 1) are tested, all up to the first rejected one
         alpha, draft_len = accepted / sum(min(k, m + 1) for m, k in rounds), max(1, round(fmean(k for _, k in rounds)))
-        draft_ms = probe.latency.draft_ms(self._draft.layer_set, length, self._draft.window)
-        target_ms = probe.latency.target_ms(self._rule.n_layers, length)
-        return Estimate(alpha, draft_len, tpt(alpha, draft_len, draft_ms, target_ms))
+        return probe.latency.estimate(alpha, draft_len, self._draft.layer_set, length, self._draft.window)
 
     def _renew(self, length: int, probe: Probe) -> None:
         """Choose a set by the confidences of the last tokens; at the last iteration, take the best set instead."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Annotated, ClassVar
 
-from methods.settings import DraftLen, DraftWindow, StopBelow, TargetRate, draft_window
+from methods.settings import DraftLen, DraftWindow, StopBelow, TargetRate
 from ssd_bench.contract.generation import Estimate
 from ssd_bench.contract.layer_set import LayerSet
 from ssd_bench.contract.method import Context, LayerDraft, Prefill, Probe, Sample, Taps, Verification
@@ -83,6 +83,8 @@ class DraftStop:
 class WindowedDraft:
     """A method whose drafts may read a window of the cache."""
 
+    greedy_only = False
+
     draft_window: DraftWindow | None = None
     """Window of a draft's attentions, [sinks, recent]: they read the first `sinks` and the last `recent` positions, and
     `reuse_prefix` has no effect; null: they read all positions."""
@@ -90,7 +92,10 @@ class WindowedDraft:
     @property
     def _window(self) -> Window | None:
         """The window for `LayerDraft`; None: all positions."""
-        return draft_window(self.draft_window)
+        return None if self.draft_window is None else Window(*self.draft_window)
+
+    def prepare(self, probe: Probe, samples: Sequence[Sample]) -> None:
+        """Prepare nothing."""
 
 
 class StoppedDraft(WindowedDraft):
@@ -98,15 +103,11 @@ class StoppedDraft(WindowedDraft):
 
     taps = Taps()
     reuse_prefix = False
-    greedy_only = False
     searched: ClassVar[bool | None] = None
     """Whether a search chooses the set, as in `LayerDraft`."""
 
     _layer_set: LayerSet
     _stop: DraftStop
-
-    def prepare(self, probe: Probe, samples: Sequence[Sample]) -> None:
-        """Prepare nothing."""
 
     def start(self, prefill: Prefill) -> None:
         """Reset γ and ρ; keep the set."""

@@ -28,7 +28,6 @@ from __future__ import annotations
 
 import logging
 import sys
-from collections.abc import Sequence
 from typing import Annotated, Literal
 
 import numpy as np
@@ -39,9 +38,8 @@ from methods.draft_stop import WindowedDraft
 from methods.settings import DraftLen, DraftLenGrid, Name, ReusePrefix
 from ssd_bench.contract.generation import Estimate
 from ssd_bench.contract.layer_set import LayerSet
-from ssd_bench.contract.method import Context, LayerDraft, Prefill, Probe, Sample, Taps, Verification
+from ssd_bench.contract.method import Context, LayerDraft, Prefill, Probe, Taps, Verification
 from ssd_bench.contract.shape import ModelDims
-from ssd_bench.cost.tpt import tpt
 from ssd_bench.errors import ConfigError
 from ssd_bench.settings import Range, Whole, settings
 
@@ -53,8 +51,6 @@ log = logging.getLogger(__name__)
 @settings("method")
 class DEL(WindowedDraft):
     """DEL with a switch for every difference between its codes."""
-
-    greedy_only = False
 
     name: Name = "del"
     gamma_mode: Literal["dynamic", "tpl_star"] = "dynamic"
@@ -89,9 +85,6 @@ class DEL(WindowedDraft):
         blocks = tuple(range(2, 2 * dims.n_layers, 2))
         shadowed = (*blocks, 2 * dims.n_layers) if self.window else ()
         self.taps = Taps(prefill=shadowed, verify=blocks, prompt_end=self.window)
-
-    def prepare(self, probe: Probe, samples: Sequence[Sample]) -> None:
-        """Prepare nothing."""
 
     def start(self, prefill: Prefill) -> None:
         """Begin a prompt at E = 1, γ* = 1, without counts; its last positions are counted with the first step."""
@@ -132,13 +125,8 @@ class DEL(WindowedDraft):
         self._statistics.update(match.astype(bool), confidences)
         alphas = self._statistics.acceptance()
         self._exit, self._gamma = best_exit(alphas, self._n_layers, self._grid)
-        latency, length = probe.latency, verification.length
-        draft_ms = latency.draft_ms(self._sets[self._exit - 1], length, self._window)
-        alpha = float(alphas[self._exit - 1])
-        speed = tpt(
-            alpha, self._gamma, draft_ms, latency.target_ms(self._n_layers, length)
-        )  # Eq. 4, with measured times
-        return Estimate(alpha, self._gamma, speed)
+        alpha, layer_set = float(alphas[self._exit - 1]), self._sets[self._exit - 1]
+        return probe.latency.estimate(alpha, self._gamma, layer_set, verification.length, self._window)
 
 
 class ShadowStatistics:

@@ -50,8 +50,6 @@ from ssd_bench.settings import Cosine, Count, Share, settings
 class KnapSpec(WindowedDraft):
     """KnapSpec with a switch for every difference between paper and code."""
 
-    greedy_only = False
-
     name: Name = "knapspec"
     interval: Count | None = None
     """T, steps between search events; null: the paper's rule (64 below 10B parameters, else 128)."""

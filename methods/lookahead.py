@@ -164,10 +164,6 @@ class Pool:
         self._size = size
         self._grams: dict[int, list[tuple[int, ...]]] = {}
 
-    @property
-    def keys(self) -> frozenset[int]:
-        return frozenset(self._grams)
-
     def ngrams(self, key: int) -> Sequence[tuple[int, ...]]:
         """Return the n-grams of a key, without the key."""
         return self._grams.get(key, ())

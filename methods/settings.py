@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Annotated
 
-from ssd_bench.contract.window import Window
 from ssd_bench.settings import Fits, Probability, Range, Rate, Whole
 
 Name = Annotated[str, "Name in tables, that of the preset."]
@@ -34,8 +33,3 @@ DraftWindow = Annotated[
     Fits("sinks >= 0 and recent >= 1", is_window),
     "Window of a draft's attentions, [sinks, recent]: they read the first `sinks` and the last `recent` positions.",
 ]
-
-
-def draft_window(pair: Sequence[int] | None) -> Window | None:
-    """Return the window of an option; None reads all positions."""
-    return None if pair is None else Window(*pair)

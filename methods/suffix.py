@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Iterator, Sequence
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -67,7 +67,7 @@ class Suffix:
         self._append(context.output[self._length - self._prompt_len :])
         text = self._text[: self._length]
         limit = min(self.draft_len, context.max_draft)
-        best = Draft.empty()
+        best = Draft((), (), 0.0)
         for source in (text, self._past):
             # the end of the text matches itself, too, but has no continuation yet (`matches` leaves it out)
             for positions, matched in matches(source, text, self.max_match):
@@ -102,7 +102,7 @@ class Suffix:
         self._length = end
 
 
-class Draft:
+class Draft(NamedTuple):
     """A draft after the root, with the sum of its tokens' probabilities.
 
     Attributes:
@@ -110,13 +110,9 @@ class Draft:
         score: expected number of accepted tokens, by the counts.
     """
 
-    def __init__(self, tokens: Sequence[int], parents: Sequence[int], score: float):
-        self.tokens, self.parents, self.score = tokens, parents, score
-
-    @classmethod
-    def empty(cls) -> Draft:
-        """Return the draft without tokens."""
-        return cls((), (), 0.0)
+    tokens: Sequence[int]
+    parents: Sequence[int]
+    score: float
 
 
 def matches(source: Tokens, text: Tokens, longest: int) -> Iterator[tuple[Tokens, int]]:

@@ -45,7 +45,6 @@ from ssd_bench.contract.layer_set import LayerSet
 from ssd_bench.contract.method import Context, LayerDraft, Prefill, Probe, Sample, Taps, Verification
 from ssd_bench.contract.shape import ModelDims
 from ssd_bench.cost.matchness import matchness
-from ssd_bench.cost.tpt import tpt
 from ssd_bench.errors import ConfigError
 from ssd_bench.settings import Count, Range, Rate, Share, Whole, settings
 
@@ -84,7 +83,6 @@ class SWIFT(WindowedDraft):
 
     taps = Taps()
     reuse_prefix = False
-    greedy_only = False
 
     name: Name = "swift"
     skip_ratio: Share | None = None
@@ -196,11 +194,8 @@ class SWIFT(WindowedDraft):
         self._score_candidate(verification.length, probe)
         if not search.best:
             return None
-        latency, length, window = probe.latency, verification.length, self._window
         draft_len = round(self._drafted / verification.step)
-        draft_ms = latency.draft_ms(search.layer_set, length, window)
-        target_ms = latency.target_ms(probe.n_layers, length)
-        return Estimate(search.best, draft_len, tpt(search.best, draft_len, draft_ms, target_ms))
+        return probe.latency.estimate(search.best, draft_len, search.layer_set, verification.length, self._window)
 
     def state(self) -> bytes:
         """Return the search, r, the random generator, and the counts for the next prompt, as an npz file."""

@@ -9,11 +9,11 @@ from __future__ import annotations
 from typing import Literal
 
 from ssd_bench.contract.task import DataSpec, Prompt
+from ssd_bench.data.rows import Row
 from ssd_bench.errors import ConfigError
 from ssd_bench.settings import settings
 from tasks.rows import RowTask
 from tasks.scoring.numbers import FinalNumber
-from tasks.selection import Row
 from tasks.settings import Hub, MaxNewTokens, System
 
 NAMES = {2024: "aime24", 2025: "aime25"}

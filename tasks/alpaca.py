@@ -16,11 +16,10 @@ from collections.abc import Mapping
 from typing import Any
 
 from ssd_bench.contract.task import DataSpec, Prompt
-from ssd_bench.settings import check_value
+from ssd_bench.data.rows import Row
 from tasks.rows import VariantTask
 from tasks.scoring.rouge import Rouge
-from tasks.selection import Row, checked_variant, of_variant
-from tasks.settings import System
+from tasks.selection import checked_variant, of_variant
 from tasks.shots import in_one_line
 
 
@@ -57,8 +56,7 @@ class Alpaca(VariantTask):
         load_arguments: Mapping[str, Any] = of_variant("hub", hub, variant_name)
         place = f"task.hub.{variant_name}"
         items = DataSpec("alpaca", ("instruction",), load_arguments, optional=optional, place=place)
-        super().__init__(variant_name, shots, max_new_tokens, items, fewshot_hub)
-        self.system = check_value("task.system", System, system)
+        super().__init__(variant_name, shots, max_new_tokens, items, fewshot_hub, system)
 
     def _demonstration(self, row: Row) -> str:
         """Return the text of a demonstration in the format of `knn_ssd`, the only variant that has any."""

@@ -16,15 +16,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from typing import ClassVar
 
 from ssd_bench.contract.task import DataSource, DataSpec, Prompt, Turn
+from ssd_bench.data.rows import Row
 from ssd_bench.settings import settings
 from tasks.rows import RowTask
 from tasks.scoring.unscored import Unscored
-from tasks.selection import Row
 from tasks.settings import Hub, MaxNewTokens, System
 
 
+@settings("task")
 class Conversations(RowTask):
     """A task whose rows have a category and one or several turns.
 
@@ -36,10 +38,11 @@ class Conversations(RowTask):
     scorer = Unscored()
     in_order = True
     conversations = True
-    turns: str = "turns"
+    turns: ClassVar[str] = "turns"
 
     max_new_tokens: MaxNewTokens
     hub: Hub
+    system: System = None
 
     def __post_init__(self) -> None:
         rename = {self.turns: "turns", "question_id": "id"}  # names in FastChat's and Spec-Bench's files
@@ -62,35 +65,20 @@ def _as_plain_text(prompt: Prompt) -> Prompt:
     return replace(prompt, head=first, turns=tuple(Turn(f"\n\n{text}") for text in following))
 
 
-@settings("task")
 class MTBench(Conversations):
     """MT-Bench: 80 conversations of two turns, of 8 categories."""
 
     name = "mt_bench"
     turns = "prompt"
 
-    max_new_tokens: MaxNewTokens
-    hub: Hub
-    system: System = None
 
-
-@settings("task")
 class SpecBench(Conversations):
     """Spec-Bench: 480 conversations of 13 categories, those of MT-Bench in two turns."""
 
     name = "spec_bench"
 
-    max_new_tokens: MaxNewTokens
-    hub: Hub
-    system: System = None
 
-
-@settings("task")
 class SpeedBench(Conversations):
     """SPEED-Bench's qualitative set: 880 conversations of 11 categories."""
 
     name = "speed_bench"
-
-    max_new_tokens: MaxNewTokens
-    hub: Hub
-    system: System = None

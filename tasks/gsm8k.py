@@ -19,13 +19,11 @@ from collections.abc import Mapping
 from typing import Any
 
 from ssd_bench.contract.task import DataSpec, Prompt
+from ssd_bench.data.rows import Row
 from ssd_bench.errors import ConfigError
-from ssd_bench.settings import check_value
 from tasks.aime import boxed_prompt
 from tasks.rows import VariantTask
 from tasks.scoring.numbers import FinalNumber, final_number
-from tasks.selection import Row
-from tasks.settings import System
 from tasks.shots import in_one_line
 
 
@@ -60,8 +58,7 @@ class GSM8K(VariantTask):
         system: str | None = None,
     ) -> None:
         items = DataSpec("gsm8k", ("question", "answer"), hub)
-        super().__init__(variant, shots, max_new_tokens, items, fewshot_hub)
-        self.system = check_value("task.system", System, system)
+        super().__init__(variant, shots, max_new_tokens, items, fewshot_hub, system)
 
     def _demonstration(self, row: Row) -> str:
         if self.variant == "knn_ssd":

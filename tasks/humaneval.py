@@ -12,12 +12,12 @@ from __future__ import annotations
 import json
 
 from ssd_bench.contract.task import DataSpec, Prompt
+from ssd_bench.data.rows import Row
 from ssd_bench.errors import ConfigError
 from ssd_bench.settings import settings
 from tasks.programs import ProgramTask
 from tasks.rows import RowTask
 from tasks.scoring.code import PassesTests
-from tasks.selection import Row
 
 
 @settings("task", kw_only=True)

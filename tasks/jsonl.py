@@ -15,6 +15,7 @@ from typing import Annotated, Literal
 
 from ssd_bench.contract.task import DataSource, DataSpec, Prompt, Turn
 from ssd_bench.data.local import LocalSource
+from ssd_bench.data.rows import Row
 from ssd_bench.errors import ConfigError
 from ssd_bench.paths import local_path
 from ssd_bench.settings import Fits, settings
@@ -24,7 +25,6 @@ from tasks.scoring.numbers import FinalNumber
 from tasks.scoring.rouge import Rouge
 from tasks.scoring.scorer import Scorer
 from tasks.scoring.unscored import Unscored
-from tasks.selection import Row
 from tasks.settings import Hub, MaxNewTokens, System
 
 PromptFile = Annotated[str, Fits("a file NAME.jsonl", lambda path: Path(path).suffix == ".jsonl")]

@@ -11,10 +11,10 @@ from __future__ import annotations
 from typing import ClassVar
 
 from ssd_bench.contract.task import DataSpec, Prompt
+from ssd_bench.data.rows import Row
 from ssd_bench.settings import Count, settings
 from tasks.rows import RowTask
 from tasks.scoring.rouge import Rouge
-from tasks.selection import Row
 from tasks.settings import ClipReserve, Hub, MaxNewTokens, System
 
 LEAD = "Summarize the following text:\n\n"

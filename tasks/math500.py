@@ -20,13 +20,11 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ssd_bench.contract.task import DataSpec, Prompt
+from ssd_bench.data.rows import Row
 from ssd_bench.errors import ConfigError
-from ssd_bench.settings import check_value
 from tasks.aime import boxed_prompt
 from tasks.rows import VariantTask
 from tasks.scoring.math_answer import MathAnswer
-from tasks.selection import Row
-from tasks.settings import System
 from tasks.shots import in_one_line
 
 SUBJECTS = (
@@ -70,8 +68,9 @@ class Math(VariantTask):
         items = DataSpec("math500", ("problem", "answer", "subject"), hub)
         # the hub's train split has no column of answers, and another name for the subject
         solved = {"fields": ("problem", "solution", "subject"), "rename": {"type": "subject"}}
-        super().__init__(variant, shots, max_new_tokens, items, fewshot_hub, differs=solved, group=known_subject)
-        self.system = check_value("task.system", System, system)
+        super().__init__(
+            variant, shots, max_new_tokens, items, fewshot_hub, system, differs=solved, group=known_subject
+        )
 
     def _select_items(self, rows: Sequence[Row]) -> Sequence[Row]:
         # a row of unknown subject may be of any: it stops a run that uses it, unless the run asks for certain subjects

@@ -13,11 +13,11 @@ from collections.abc import Mapping
 from typing import Any
 
 from ssd_bench.contract.task import DataSpec, Prompt
+from ssd_bench.data.rows import Row
 from ssd_bench.settings import settings
 from tasks.programs import ProgramTask
 from tasks.rows import RowTask
 from tasks.scoring.code import PassesAsserts
-from tasks.selection import Row
 from tasks.settings import FewshotHub, ShotCount
 from tasks.shots import Shots
 

@@ -7,11 +7,11 @@ models as plain text.
 from __future__ import annotations
 
 from ssd_bench.contract.task import DataSpec, Prompt
+from ssd_bench.data.rows import Row
 from ssd_bench.errors import ConfigError
 from ssd_bench.settings import settings
 from tasks.rows import RowTask
 from tasks.scoring.choice import MultipleChoice
-from tasks.selection import Row
 from tasks.settings import Hub, MaxNewTokens, System
 
 LETTERS = "ABCDEFGHIJ"

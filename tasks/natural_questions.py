@@ -13,10 +13,10 @@ from __future__ import annotations
 import json
 
 from ssd_bench.contract.task import DataSpec, Prompt
+from ssd_bench.data.rows import Row
 from ssd_bench.settings import settings
 from tasks.rows import RowTask
 from tasks.scoring.qa import ShortAnswer
-from tasks.selection import Row
 from tasks.settings import Hub, MaxNewTokens, System
 
 

@@ -15,17 +15,18 @@ from collections.abc import Mapping
 from typing import Any
 
 from ssd_bench.contract.task import DataSpec, Prompt
+from ssd_bench.data.rows import Row
 from ssd_bench.settings import check_value
-from tasks.rows import RowTask
+from tasks.rows import VariantTask
 from tasks.scoring.rouge import Rouge
-from tasks.selection import CONTEXT, Row, checked_variant, of_variant
-from tasks.settings import ClipReserve, System
-from tasks.shots import Shots, in_one_line
+from tasks.selection import CONTEXT
+from tasks.settings import ClipReserve
+from tasks.shots import in_one_line
 
 MARK = "\nSummary:"
 
 
-class News(RowTask):
+class News(VariantTask):
     """Base of CNN/DailyMail and XSum: an article and its summary, in the seeded shuffle of the papers' code.
 
     Args:
@@ -41,7 +42,6 @@ class News(RowTask):
     Attributes:
         file: name of the file of the test articles.
         fields: fields of the article and of its summary.
-        variants: names of the variants, the default first.
     """
 
     scorer = Rouge()
@@ -49,7 +49,6 @@ class News(RowTask):
     max_prompt_tokens: int | None = CONTEXT
     file: str
     fields: tuple[str, str]
-    variants: tuple[str, ...]
 
     def __init__(
         self,
@@ -61,13 +60,8 @@ class News(RowTask):
         fewshot_hub: Mapping[str, Any],
         system: str | None = None,
     ) -> None:
-        self.variant = checked_variant(variant, self.variants)
-        items = DataSpec(self.file, self.fields, hub)
-        count = of_variant("shots", shots, self.variant)
-        limit = of_variant("max_new_tokens", max_new_tokens, self.variant)
-        super().__init__(items, limit, Shots(items, fewshot_hub, count, self._demonstration))
+        super().__init__(variant, shots, max_new_tokens, DataSpec(self.file, self.fields, hub), fewshot_hub, system)
         self.clip_reserve = check_value("task.clip_reserve", ClipReserve, clip_reserve)
-        self.system = check_value("task.system", System, system)
 
     def _demonstration(self, row: Row) -> str:
         article, summary = (row[field] for field in self.fields)

@@ -9,21 +9,13 @@ from typing import Any, ClassVar
 
 from ssd_bench.contract.task import DataSource, DataSpec, Prompt
 from ssd_bench.data.local import LocalSource
-from ssd_bench.data.rows import usable
+from ssd_bench.data.rows import Row, usable
 from ssd_bench.errors import ConfigError, shortened
 from ssd_bench.settings import check_value
 from tasks.scoring.scorer import Scorer
 from tasks.scoring.thoughts import without_thoughts
-from tasks.selection import (
-    Row,
-    checked_shots,
-    checked_template,
-    checked_variant,
-    first_rows,
-    of_variant,
-    shuffled,
-)
-from tasks.settings import MaxNewTokens
+from tasks.selection import checked_shots, checked_template, checked_variant, first_rows, of_variant, shuffled
+from tasks.settings import MaxNewTokens, System
 from tasks.shots import Shots
 
 
@@ -160,15 +152,16 @@ class VariantTask(RowTask):
         max_new_tokens: most tokens of an answer, per variant or one number for all.
         items: file of the items.
         fewshot_hub: `datasets.load_dataset` arguments of the demonstrations.
+        system: system message ahead of every prompt, for chat templates; None: none.
         drawn: other settings of `Shots`.
 
     Attributes:
         variants: names of the variants.
-        zero_shot: variant without demonstrations.
+        zero_shot: variant without demonstrations; "": there is none.
     """
 
     variants: tuple[str, ...]
-    zero_shot: str
+    zero_shot: str = ""
 
     def __init__(
         self,
@@ -177,6 +170,7 @@ class VariantTask(RowTask):
         max_new_tokens: int | Mapping[str, int],
         items: DataSpec,
         fewshot_hub: Mapping[str, Any],
+        system: str | None,
         **drawn: Any,
     ) -> None:
         self.variant = checked_variant(variant, self.variants)
@@ -184,6 +178,7 @@ class VariantTask(RowTask):
         count = checked_shots(of_variant("shots", shots, self.variant), self.variant, without=self.zero_shot)
         limit = of_variant("max_new_tokens", max_new_tokens, self.variant)
         super().__init__(items, limit, Shots(items, fewshot_hub, count, self._demonstration, **drawn))
+        self.system = check_value("task.system", System, system)
 
     @abstractmethod
     def _demonstration(self, row: Row) -> str:

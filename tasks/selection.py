@@ -7,21 +7,9 @@ from typing import Any, TypeVar, overload
 
 import numpy
 
-from ssd_bench.data.rows import Row, usable
+from ssd_bench.data.rows import usable
 from ssd_bench.errors import ConfigError
 from ssd_bench.model.template import TEMPLATES
-
-__all__ = [
-    "CONTEXT",
-    "Permuted",
-    "Row",
-    "checked_shots",
-    "checked_template",
-    "checked_variant",
-    "first_rows",
-    "of_variant",
-    "shuffled",
-]
 
 T = TypeVar("T")
 

@@ -8,10 +8,10 @@ from functools import cache
 from typing import Any
 
 from ssd_bench.contract.task import DataSource, DataSpec
-from ssd_bench.data.rows import usable
+from ssd_bench.data.rows import Row, usable
 from ssd_bench.errors import ConfigError
 from ssd_bench.settings import check_value
-from tasks.selection import Row, shuffled
+from tasks.selection import shuffled
 from tasks.settings import ShotCount
 
 

@@ -17,11 +17,12 @@ from collections.abc import Mapping
 from typing import Any, ClassVar
 
 from ssd_bench.contract.task import DataSpec, Prompt
+from ssd_bench.data.rows import Row
 from ssd_bench.errors import ConfigError
 from ssd_bench.settings import settings
 from tasks.rows import RowTask
 from tasks.scoring.sql import SqlExecution
-from tasks.selection import CONTEXT, Row
+from tasks.selection import CONTEXT
 from tasks.settings import ClipReserve, FewshotHub, Hub, MaxNewTokens, ShotCount, System
 from tasks.shots import Shots, in_one_line
 

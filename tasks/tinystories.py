@@ -7,10 +7,11 @@ story is the demonstration in its prompt, for base and chat models, and nothing 
 from __future__ import annotations
 
 from ssd_bench.contract.task import DataSpec, Prompt
+from ssd_bench.data.rows import Row
 from ssd_bench.settings import settings
 from tasks.rows import RowTask
 from tasks.scoring.rouge import Rouge
-from tasks.selection import CONTEXT, Row
+from tasks.selection import CONTEXT
 from tasks.settings import ClipReserve, Hub, MaxNewTokens, System
 
 

@@ -13,10 +13,10 @@ Where we differ: the papers' code would cut the end of a sentence that exceeds t
 from __future__ import annotations
 
 from ssd_bench.contract.task import DataSpec, Prompt
+from ssd_bench.data.rows import Row
 from ssd_bench.settings import settings
 from tasks.rows import RowTask
 from tasks.scoring.translation import Translation
-from tasks.selection import Row
 from tasks.settings import FewshotHub, Hub, MaxNewTokens, ShotCount, System
 from tasks.shots import Shots, in_one_line
 

@@ -205,7 +205,7 @@ def test_the_choice_is_the_grids_best_and_never_below_ar(seed: int) -> None:
     rng = random.Random(seed)
     method = ready(margin=rng.choice([0.0, 0.03]), draft_len=5, reuse_prefix=rng.random() < 0.5)
     profile = latency(rng.choice([0.0, 1.0, 8.0]), rng.choice([0.0, 0.1, 0.5]))
-    for arm in method._arms:
+    for arm in method._pool.arms:
         arm.counts = np.array([[rng.random() for _ in range(5)], [5 * rng.random() for _ in range(5)]])
         arm.evaluated = rng.random() < 0.8
     method.start(Prefill([1] * 30, None))
@@ -213,7 +213,7 @@ def test_the_choice_is_the_grids_best_and_never_below_ar(seed: int) -> None:
     method._plan(30)
     costs = Costs(profile, LAYERS, 30, 5, method.reuse_prefix, 3)
     best = {}
-    for arm in method._arms:
+    for arm in method._pool.arms:
         sets = np.array([costs.draft_ms(arm.layer_set)]), costs.verify_ms(arm.layer_set)[None]
         rates = throughput(arm.counts[None], *sets)[0]
         cells = {(t, g): rates[t, g - 1] for t in range(5) for g in range(1, 6)}
@@ -295,7 +295,7 @@ def test_searches_that_bring_nothing_become_rare() -> None:
             at.append(play.tokens)
             assert event is not None and method._estimate(play.length).draft_len == 0
     assert len(at) >= 4 and not play.sets and method._ledger.failures == method._ledger.searches == len(at) - 1
-    assert at[-1] - at[-2] > 1.5 * (at[-2] - at[-3]) and len(method._arms) <= method.pool
+    assert at[-1] - at[-2] > 1.5 * (at[-2] - at[-3]) and len(method._pool.arms) <= method.pool
 
 
 def test_a_search_that_brings_something_is_no_failure() -> None:
@@ -303,7 +303,9 @@ def test_a_search_that_brings_something_is_no_failure() -> None:
     play = Play(method, FakeProbe(CHEAP, agrees=True), rate=1.0)
     for _ in range(100):
         play.step()
-    assert method._ledger.searches and any(arm.search_number and arm.layer_set in play.sets for arm in method._arms)
+    assert method._ledger.searches and any(
+        arm.search_number and arm.layer_set in play.sets for arm in method._pool.arms
+    )
     assert method._ledger.failures < method._ledger.searches
 
 
@@ -314,19 +316,19 @@ def test_a_search_adds_candidates_of_the_knapsack(decoders: Load) -> None:
     method = ready(rows=4, min_similarity=-1.0, shortlist=2, selected=0.5)
     method.start(Prefill([1], None))
     method._set_latency(probe.latency)
-    given = len(method._arms)
+    given = len(method._pool.arms)
     method._search(states, 15, probe)
-    found = method._arms[given:]
+    found = method._pool.arms[given:]
     knapsack = Knapsack(states.float(), 11, (1, 1), 0.6, -1.0, True, False, states.dtype)
     candidates = {candidate.layer_set: candidate for candidate in knapsack.run(probe)}
     assert len(found) == 2 and method._ledger.explored > 0
     for arm in found:
         matches = probe.predict(candidates[arm.layer_set].hidden) == probe.predict(states[-1])
-        added = arm.counts - method._prior.counts
+        added = arm.counts - method._pool.prior.counts
         assert not arm.evaluated and arm.search_number == 1 and added.sum() == pytest.approx(0.5 * 4)
         assert added[1].sum() == pytest.approx(0.5 * int(matches.sum()))
     method._search(states, 15, probe)
-    sets = [arm.layer_set for arm in method._arms if arm.window is None]
+    sets = [arm.layer_set for arm in method._pool.arms if arm.window is None]
     assert len(set(sets)) == len(sets) and FULL not in sets
 
 
@@ -366,20 +368,20 @@ def test_windows_are_for_long_contexts() -> None:
     method = ready(windows=[[4, 508]], exits=[0.5], uniform=[], margin=0.0)
     method.start(Prefill([1] * 30, None))
     method._set_latency(profile)
-    for arm in method._arms:
+    for arm in method._pool.arms:
         arm.counts, arm.evaluated = arm.counts + np.array([[0.0], [50.0]]), True
     method._plan(1000)
-    assert method._choice is not None and method._choice.draft.window is None and len(method._arms) == 2
-    method._arms[0].counts = method._prior.counts * [[50], [1]]
+    assert method._choice is not None and method._choice.draft.window is None and len(method._pool.arms) == 2
+    method._pool.arms[0].counts = method._pool.prior.counts * [[50], [1]]
     method._plan(4096)
     assert method._choice.draft.window == Window(4, 508) and method._choice.arm.layer_set == FULL
-    method._arms[0].counts = method._prior.counts + np.array([[0.0], [500.0]])
-    method._arms[1].counts = method._prior.counts * [[50], [1]]
+    method._pool.arms[0].counts = method._pool.prior.counts + np.array([[0.0], [500.0]])
+    method._pool.arms[1].counts = method._pool.prior.counts * [[50], [1]]
     for _ in range(2):
         method._plan(4096)
-        derived = [arm for arm in method._arms if arm.derived]
+        derived = [arm for arm in method._pool.arms if arm.derived]
         assert [(arm.layer_set, arm.window, arm.evaluated) for arm in derived] == [
-            (method._arms[0].layer_set, Window(4, 508), False)
+            (method._pool.arms[0].layer_set, Window(4, 508), False)
         ]
 
 
@@ -467,11 +469,11 @@ def test_it_warms_up_unprepared(decoders: Load) -> None:
 def test_first_arms_fit_the_model() -> None:
     method = Adaptive()
     method.check(ModelDims("deep", 30, 1, 128, VOCAB))
-    sets = [arm.layer_set for arm in method._arms]
+    sets = [arm.layer_set for arm in method._pool.arms]
     assert [s.first_skipped // 2 for s in sets[:5]] == [4, 8, 11, 15, 19]
-    assert [len(s.skipped) for s in sets[5:]] == [15, 27, 0] and method._arms[7].window == Window(4, 508)
+    assert [len(s.skipped) for s in sets[5:]] == [15, 27, 0] and method._pool.arms[7].window == Window(4, 508)
     method.check(ModelDims("flat", 2, 1, 128, VOCAB))
-    assert [arm.layer_set for arm in method._arms] == [LayerSet.exit(2, 1), LayerSet.full(2)]
+    assert [arm.layer_set for arm in method._pool.arms] == [LayerSet.exit(2, 1), LayerSet.full(2)]
     with pytest.raises(ConfigError, match=r"model\.n_layers"):
         method.check(ModelDims("one", 1, 1, 128, VOCAB))
 

@@ -20,7 +20,8 @@ from ssd_bench.errors import ConfigError
 from ssd_bench.metrics.text import REHEARSAL
 from ssd_bench.predict import advise
 from ssd_bench.predict.acceptance import Acceptance, Steps, reported_speedups
-from ssd_bench.predict.advise import AIMS, LONGEST, SHARES, WIDTH, Drafts, parse_question
+from ssd_bench.predict.advise import WIDTH, parse_question
+from ssd_bench.predict.break_even import AIMS, LONGEST, SHARES, Drafts
 from ssd_bench.predict.replay import predict
 from ssd_bench.records.files import read_header
 from tests import synthetic
@@ -220,7 +221,7 @@ def test_records_of_the_model_count_and_no_others(runs: Path, capsys: pytest.Cap
     used, left = advise.usable_runs(asked)
     assert {run.path.name for run in used} == {"one", "two", "three"} and sum(left.values()) == 5
     table = advise.record_medians(used, "sim_h100", None).set_index("method")
-    both = [predict(run, "sim_h100")["speedup"] for run in used if run.header["method"] == "swift"]
+    both = [predict(run, "sim_h100").speedup for run in used if run.header["method"] == "swift"]
     assert table.index.tolist() == ["swift", "clasp"] and table.loc["swift", "predicted"] == np.median(both)
     assert table["runs"].tolist() == [2, 1] and table["measured"].notna().all()
     printed = answered(capsys, "model=miniature", "hardware=sim_h100", "task=gsm8k", f"runs_dir={runs}")

@@ -147,8 +147,8 @@ def test_drafting_waits_for_the_device_once_a_token(
     """Of all ways in which the host reads a tensor; on a GPU each is a stop."""
     reads, drafted = [], []
     engine = engine_for(decoders("llama", torch.float32), 40, 30, NO_EOS, **options)
-    engine._asynchronous = True  # as it does for a GPU; on a CPU nothing is gained by it
-    draft = engine._draft
+    engine._drafter._asynchronous = True  # as it does for a GPU; on a CPU nothing is gained by it
+    draft = engine._drafter.draft
 
     def watched(*arguments: object) -> object:
         with monkeypatch.context() as patch:
@@ -159,7 +159,7 @@ def test_drafting_waits_for_the_device_once_a_token(
         drafted.append(made.tree.draft_len)
         return made
 
-    monkeypatch.setattr(engine, "_draft", watched)
+    monkeypatch.setattr(engine._drafter, "draft", watched)
     layer_set = LayerSet.skipping(LAYERS, attn=[1], mlp=[2])
     engine.generate(Drafts(layer_set, 5, stop_below, widths=widths), [3, 1, 4])
     assert sum(drafted) > 10 and len(reads) == sum(drafted)

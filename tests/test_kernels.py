@@ -12,7 +12,8 @@ from ssd_bench.model import arithmetic, operators
 from ssd_bench.model.arithmetic import LEVELS, Arithmetic, decide, resolve
 from ssd_bench.model.backend import select
 from ssd_bench.model.backends.cpu import NativeDecoder, build, native_problem
-from ssd_bench.model.operators import Operators
+from ssd_bench.model.operators import HeadNorms, Operators
+from ssd_bench.model.rope import Rotation
 from tests.runs import python
 
 CPU = torch.device("cpu")
@@ -21,6 +22,7 @@ NODES = [1, 2, 3, 5, 8, 17, 32, 33]
 MANY = 75
 DTYPES = [torch.float32, torch.bfloat16, torch.float16]
 EPS = 1e-5
+NO_NORMS = HeadNorms(None, None, EPS)
 
 
 @pytest.fixture(scope="module", params=EVERY)
@@ -157,12 +159,13 @@ def test_rope_append(ops: Operators, n: int, dtype: torch.dtype, heads: tuple[in
     """q, the written cache rows, and every other cache row untouched; caches are views of a larger one."""
     query_heads, kv_heads, dim = heads
     qkv, angle = rand(n, (query_heads + 2 * kv_heads) * dim), rand(n, dim // 2).repeat(1, 2)
-    q_norm, k_norm = (rand(dim, seed=6), rand(dim, seed=7)) if normed else (None, None)
+    rotation = Rotation(angle.cos(), angle.sin())
+    norms = HeadNorms(rand(dim, seed=6), rand(dim, seed=7), EPS) if normed else NO_NORMS
     caches = []
     for one in (ops, exact):
         store = rand(kv_heads, 2, 50, dim, seed=8, dtype=dtype)
         keys, values = store[:, 0], store[:, 1]
-        q = one.rope_append(qkv, angle.cos(), angle.sin(), q_norm, k_norm, EPS, keys, values, 11)
+        q = one.rope_append(qkv, rotation, norms, keys, values, 11)
         assert q.shape == (n, query_heads, dim)
         caches.append((q, store))
     close(caches[0][0], caches[1][0])
@@ -391,7 +394,8 @@ def test_operators_run_in_half_precision() -> None:
     keys, values = torch.zeros(2, 9, 8, dtype=torch.bfloat16), torch.zeros(2, 9, 8, dtype=torch.bfloat16)
     angle = rand(4, 4).repeat(1, 2)
     qkv = rand(4, 64).bfloat16()
-    q = low.rope_append(qkv, angle.cos(), angle.sin(), rand(8).bfloat16(), rand(8), EPS, keys, values, 3)
+    norms = HeadNorms(rand(8).bfloat16(), rand(8), EPS)
+    q = low.rope_append(qkv, Rotation(angle.cos(), angle.sin()), norms, keys, values, 3)
     assert q.dtype == torch.bfloat16
     assert attend(low, q, keys, values, 2, 3, tree_mask(4)).dtype == torch.bfloat16
 
@@ -421,8 +425,8 @@ def test_wrong_sizes_are_refused(ops: Operators) -> None:
         lambda: ops.attend_branches(rand(2, 4, 8), cache, cache, 3, rand(2, 3, 8), rand(2, 3, 8), 1),
         lambda: ops.attend_branches(rand(3, 4, 8), cache, cache, 3, rand(2, 3, 8), rand(2, 3, 8), 2),
         lambda: ops.attend_branches(rand(2, 4, 8), cache, cache, 3, *rand(2, 2, 2, 8).bfloat16(), 1),
-        lambda: ops.rope_append(rand(2, 64), rand(2, 8), rand(2, 8), None, None, EPS, cache, cache, 9),
-        lambda: ops.rope_append(rand(2, 64), rand(1, 8), rand(1, 8), None, None, EPS, cache, cache, 0),
+        lambda: ops.rope_append(rand(2, 64), Rotation(rand(2, 8), rand(2, 8)), NO_NORMS, cache, cache, 9),
+        lambda: ops.rope_append(rand(2, 64), Rotation(rand(1, 8), rand(1, 8)), NO_NORMS, cache, cache, 0),
     ]
     for call in bad:
         with pytest.raises(RuntimeError):

@@ -111,7 +111,7 @@ def test_lru_pool() -> None:
     assert list(pool.ngrams(7)) == [(1, 1), (3, 3)] and list(pool.ngrams(8)) == [(1, 1)] and not pool.ngrams(9)
     empty = Pool(0)
     empty.enter(7, (1, 1))
-    assert not empty.keys
+    assert not empty._grams
 
 
 class Reference:
@@ -248,7 +248,7 @@ def test_no_guesses_is_ar_with_a_window(family: str, decoders: Load) -> None:
     assert set(nodes[N - 2 : inside]) == {W * (N - 1)}
     assert nodes[: N - 2] == [k * (W + N - 1 - k) for k in range(1, N - 1)]
     assert nodes[inside:] == sorted(nodes[inside:], reverse=True) and nodes[-1] == 1
-    assert not method._pool.keys
+    assert not method._pool._grams
 
 
 def test_caps(decoders: Load) -> None:
@@ -263,7 +263,7 @@ def test_caps(decoders: Load) -> None:
 def test_pool_keys_are_tokens_that_were_fed(decoders: Load) -> None:
     method = Watched(window=6, ngram=4, guesses=3)
     made = decode(decoders("qwen3"), method, PROMPT, 40)
-    assert method._pool.keys and method._pool.keys <= method.fed
+    assert method._pool._grams and method._pool._grams.keys() <= method.fed
     assert not method.pools[1] and method.pools[2]  # nothing while the window fills
     assert all(len(grams) <= 3 and len(set(grams)) == len(grams) for grams in method.pools[-1].values())
     assert made.output[0] in method.fed

@@ -97,10 +97,10 @@ def test_a_record_made_by_a_latency_model_is_replayed_exactly(tmp_path: Path, re
     found = predict(run)
     for arm in ("ar", "method"):
         measured = metrics.tokens_per_s(metrics.arm_rows(run.prompts, arm)).value
-        assert found["tokens_per_s"][arm] == pytest.approx(measured, rel=1e-9)
-    assert found["speedup"] == pytest.approx(metrics.speedup(run.prompts).value, rel=1e-9)
-    assert found["verification"] == ("saved" if reuse else "whole") and found["policy_scale"] == pytest.approx(1)
-    assert found["predicted"] is True and sum(found["shares"].values()) == pytest.approx(1)
+        assert found.tokens_per_s[arm] == pytest.approx(measured, rel=1e-9)
+    assert found.speedup == pytest.approx(metrics.speedup(run.prompts).value, rel=1e-9)
+    assert found.verification == ("saved" if reuse else "whole") and found.policy_scale == pytest.approx(1)
+    assert sum(found.shares.values()) == pytest.approx(1)
     keys = ["prompt_index", "repeat", "arm", "step"]
     both = run.steps.merge(step_times(run, own_profile(run)), on=keys, suffixes=("", "_predicted"))
     assert len(both) == len(run.steps)
@@ -160,7 +160,7 @@ def test_without_a_baseline_ar_is_made_up_from_the_output(run: Run) -> None:
         prompts=metrics.arm_rows(run.prompts, "method"),
         steps=metrics.arm_rows(run.steps, "method").reset_index(drop=True),
     )
-    assert predict(alone)["tokens_per_s"]["ar"] == pytest.approx(predict(run)["tokens_per_s"]["ar"], rel=0.02)
+    assert predict(alone).tokens_per_s["ar"] == pytest.approx(predict(run).tokens_per_s["ar"], rel=0.02)
     work = workload(alone)
     assert not work.recorded_ar and work.of_arm("ar").sum() == alone.steps["emitted"].sum()
 
@@ -222,8 +222,8 @@ def test_more_kept_sublayers_never_draft_faster(run: Run, name: str) -> None:
 def test_no_speedup_beyond_m(run: Run, name: str) -> None:
     found = predict(run, name, None if name == "own" else "llama3_8b")
     m = metrics.tokens_per_pass(metrics.arm_rows(run.steps, "method"))
-    assert found["ceiling"] == pytest.approx(m)
-    assert found["speedup"] <= found["speedup_policy_free"] <= found["ceiling"]
+    assert found.ceiling == pytest.approx(m)
+    assert found.speedup <= found.speedup_policy_free <= found.ceiling
 
 
 def test_the_baselines_that_a_paper_printed_are_near() -> None:
@@ -246,9 +246,9 @@ def test_layer_sets_are_mapped_by_relative_depth() -> None:
 
 def test_policy_is_scaled_held_or_left_out(run: Run) -> None:
     found = predict(run, "sim_a6000", "llama2_70b")
-    assert found["policy_scale"] > 1
-    assert found["speedup"] < found["speedup_policy_held"] < found["speedup_policy_free"]
-    assert "4 x" in found["machine"] and "relative depth, 8 blocks to 80" in found["acceptance"]
+    assert found.policy_scale > 1
+    assert found.speedup < found.speedup_policy_held < found.speedup_policy_free
+    assert "4 x" in found.machine and "relative depth, 8 blocks to 80" in found.acceptance
 
 
 # --- descriptions and refusals ----------------------------------------------------------------------------------------

@@ -16,7 +16,6 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import pandas as pd
 
@@ -26,7 +25,7 @@ from ssd_bench.cost.roofline import simulated_names
 from ssd_bench.errors import ConfigError
 from ssd_bench.metrics.text import REHEARSAL, format_number, format_percent
 from ssd_bench.predict import validation
-from ssd_bench.predict.replay import predict
+from ssd_bench.predict.replay import Prediction, predict
 from ssd_bench.records.pack import records_folder
 from ssd_bench.records.reader import find_runs, load_run
 
@@ -55,35 +54,26 @@ def _replay(arguments: Sequence[str]) -> None:
         print(f"\n{REHEARSAL}")
 
 
-def predictions_text(predictions: Sequence[dict[str, Any]]) -> str:
+def predictions_text(predictions: Sequence[Prediction]) -> str:
     """Return the predictions of one run on some machines, as text for a terminal."""
     rows = [
         (
-            p["machine"],
-            format_number(p["tokens_per_s"]["ar"], 1),
-            format_number(p["tokens_per_s"]["method"], 1),
-            format_number(p["speedup"]),
-            f"{p['speedup_policy_held']:.2f} / {p['speedup_policy_free']:.2f}",
-            *(format_percent(p["shares"][part]) for part in ("draft", "verify", "policy", "loop")),
+            p.machine,
+            format_number(p.tokens_per_s["ar"], 1),
+            format_number(p.tokens_per_s["method"], 1),
+            format_number(p.speedup),
+            f"{p.speedup_policy_held:.2f} / {p.speedup_policy_free:.2f}",
+            *(format_percent(p.shares[part]) for part in ("draft", "verify", "policy", "loop")),
         )
         for p in predictions
     ]
-    heads = [
-        "machine",
-        "AR tok/s",
-        "method tok/s",
-        "speedup",
-        "overhead fixed / none",
-        "draft",
-        "verify",
-        "overhead",
-        "loop",
-    ]
+    heads = ["machine", "AR tok/s", "method tok/s", "speedup", "overhead fixed / none"]
+    heads += ["draft", "verify", "overhead", "loop"]
     first = predictions[0]
     return "\n".join(
         [
-            f"PREDICTED, not measured: {first['model']}, upper bound {format_number(first['ceiling'])} times AR (M)",
-            f"{first['acceptance']}",
+            f"PREDICTED, not measured: {first.model}, upper bound {format_number(first.ceiling)} times AR (M)",
+            first.acceptance,
             "",
             tables.terminal(pd.DataFrame(rows, columns=heads)),
             "",

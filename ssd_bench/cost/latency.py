@@ -6,8 +6,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from ssd_bench.contract.generation import Estimate
 from ssd_bench.contract.layer_set import LayerSet
 from ssd_bench.contract.window import Window
+from ssd_bench.cost.tpt import tpt
 from ssd_bench.errors import ConfigError
 
 
@@ -82,6 +84,13 @@ class Latency:
     def target_ms(self, n_layers: int, context: float) -> float:
         """Return t_target, all 2L sublayers over one token."""
         return n_layers * (self.attn_ms(context) + self.t_mlp_ms)
+
+    def estimate(
+        self, alpha: float, draft_len: int, layer_set: LayerSet, context: float, window: Window | None = None
+    ) -> Estimate:
+        """Return the estimate of a layer set by KnapSpec's Eq. 4, at an acceptance rate and a draft length."""
+        draft_ms, target_ms = self.draft_ms(layer_set, context, window), self.target_ms(layer_set.n_layers, context)
+        return Estimate(alpha, draft_len, tpt(alpha, draft_len, draft_ms, target_ms))
 
     def pass_ms(self, nodes: float, context: float) -> tuple[float, float, float]:
         """Return the times of one attention, of one MLP and of the rest of a verification of `nodes` at context n.

@@ -35,11 +35,7 @@ VERSION = 5  # raised when the measurement changes, or the kernels that it measu
 WARMUP, REPEATS = 3, 9
 NODES = (1, 2, 4, 8, 16, 32, 64, 128)  # nodes of the measured passes
 NODE_REPEATS = 5
-ROUNDS, LEAST, SECONDS = (
-    20,
-    2,
-    5,
-)  # rounds of engine steps that correct the profile: most, fewest, seconds to stop after
+ROUNDS, LEAST, SECONDS = 20, 2, 5  # rounds of engine steps: most, fewest, seconds to stop after
 STEPS, WIDE = 8, 32  # steps of a proposal in a round; a quarter of them for a draft at least this long
 DRAFT_LEN, WIDTH = 7, 3  # drafts with all sublayers, and trees: depth, candidates per depth
 TREE_NODES = 1 + DRAFT_LEN * WIDTH

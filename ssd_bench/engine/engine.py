@@ -7,44 +7,21 @@ exactly the c tokens before the root. The root is the newest output token. It is
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from ssd_bench.contract.generation import Generation, Step
-from ssd_bench.contract.layer_set import LayerSet
 from ssd_bench.contract.method import Context, LayerDraft, Method, Prefill, Probe, Verification
-from ssd_bench.contract.tree import TokenTree, comb
-from ssd_bench.contract.window import Window
+from ssd_bench.contract.tree import TokenTree
 from ssd_bench.engine.answers import Contract
-from ssd_bench.engine.sampling import Decoding, draw, verify_greedy, verify_sampled, warp
+from ssd_bench.engine.draft import Drafter, DraftResult
+from ssd_bench.engine.sampling import Decoding, verify_greedy, verify_sampled, warp
 from ssd_bench.engine.timing import Clock
-from ssd_bench.model.decoder import NO_ROWS, Decoder, Pass
+from ssd_bench.model.decoder import Decoder, Pass
 from ssd_bench.model.kv_cache import KVCache
 
 SCRATCH = 160  # cache rows beyond the longest sequence: a tree needs one row per node, even where the sequence ends
-
-
-@dataclass(frozen=True)
-class _DraftResult:
-    """A drafted or proposed tree, with the states for its verification and the fields for the trace.
-
-    The fork is the first skipped sublayer. Before it, drafting computes the full model's states.
-
-    Attributes:
-        tree: the root and its candidates.
-        stop_reason, layer_set, searched, window: as in `Step`.
-        states: one tensor [taps + 1, 1, d] per node that drafting ran, thus for all nodes but the last: its streams at
-            the taps before the fork, then the stream that enters the fork. None: verify from sublayer 0.
-    """
-
-    tree: TokenTree
-    stop_reason: str
-    layer_set: LayerSet | None = None
-    states: list[Tensor] | None = None
-    searched: bool | None = None
-    window: Window | None = None
 
 
 class Engine:
@@ -72,7 +49,7 @@ class Engine:
         self.context = context or cache.capacity - SCRATCH
         self.clock = Clock(decoder.device)
         self._contract = Contract(decoder.arch.n_layers, decoder.arch.vocab_size)
-        self._asynchronous = decoder.device.type != "cpu"  # the host queues work; reading a tensor makes it wait
+        self._drafter = Drafter(decoder, cache, decoding, eos_ids)
         self.probe = probe
 
     @torch.inference_mode()
@@ -162,9 +139,9 @@ class Engine:
         # 2) draft: token by token with the layer set; a proposed tree needs no draft, only a cut to the limits
         if isinstance(proposal, LayerDraft):
             reuse = method.reuse_prefix if self.decoding.reuse_prefix is None else self.decoding.reuse_prefix
-            draft = self._draft(proposal, output[-1], max_draft, reuse, taps, generator)
+            draft = self._drafter.draft(proposal, output[-1], max_draft, reuse, taps, generator)
         else:
-            draft = _DraftResult(proposal.trimmed(max_draft, self.cache.capacity - start), "none")
+            draft = DraftResult(proposal.trimmed(max_draft, self.cache.capacity - start), "none")
         marks.append(clock.mark())
         # 3) verify: one pass of the full model over all nodes, the root included
         tree = draft.tree
@@ -202,92 +179,7 @@ class Engine:
             marks=tuple(marks),
         )
 
-    def _draft(
-        self, draft: LayerDraft, root: int, max_draft: int, reuse: bool, taps: Sequence[int], generator: torch.Generator
-    ) -> _DraftResult:
-        """Draft token by token with a layer set.
-
-        The token at position p = start + depth writes its keys and values to scratch row p, but only in the attentions
-        that run. The tokens after it read this row as if it were committed.
-
-        Args:
-            root: newest output token.
-            max_draft: longest draft within the limits.
-            reuse: keep the states before the fork, the first skipped sublayer, for the verification.
-            taps: boundaries whose states the verification must return.
-        """
-        decoder, start, window = self.decoder, self.cache.length, draft.window
-        fork = draft.layer_set.first_skipped
-        # No reuse if the first sublayer is skipped or a window is set (no state is the full model's), with siblings
-        # (they do not run and have no states), or if no sublayer is skipped (verification would have none left to run).
-        reuse = reuse and 0 < fork < 2 * decoder.arch.n_layers and not draft.widths and window is None
-        levels: list[list[int]] = [[root]]  # candidates by depth
-        states, probs = [], []
-        reason = "length" if draft.max_len <= max_draft else "budget"
-        # before the fork, verification runs the last node only: it takes the taps of the other nodes from here
-        draft_taps = (*(t for t in taps if t < fork), fork) if reuse else ()
-        sublayers, token = draft.layer_set.kept, decoder.ids([root])
-        for depth in range(min(draft.max_len, max_draft)):
-            unread = NO_ROWS if window is None else window.unread(start + depth)
-            draft_pass = Pass(sublayers, token, start + depth, taps=draft_taps, unread=unread)
-            hidden, tapped = decoder.run(draft_pass, self.cache)
-            if tapped is not None:
-                states.append(tapped)
-            logits = decoder.logits(hidden)
-            if not self.decoding.greedy:
-                probs.append(warp(logits, self.decoding)[0])
-            token, level, confidence = self._candidates(draft, logits[0], probs[-1] if probs else None, generator)
-            levels.append(level)
-            if level[0] in self.eos_ids:
-                reason = "eos"
-                break
-            if confidence < draft.stop_below:  # the token itself stays in the draft
-                reason = "confidence"
-                break
-        tree = comb(levels, probs or None).trimmed(max_draft, self.cache.capacity - start)
-        reused_states = states if reuse and len(levels) > 1 else None  # the root alone: nothing ran, so no states
-        return _DraftResult(tree, reason, draft.layer_set, reused_states, draft.searched, window)
-
-    def _candidates(
-        self, draft: LayerDraft, logits: Tensor, probs: Tensor | None, generator: torch.Generator
-    ) -> tuple[Tensor, list[int], float]:
-        """Choose the candidates of one drafted position; the host waits for the device once.
-
-        Args:
-            logits: [V] logits of the draft.
-            probs: [V] warped distribution q to draw from; None: take the most likely tokens.
-
-        Returns:
-            The drafted token, [1] on the device; all candidates, the drafted token first; its raw softmax probability
-            (1 if neither threshold nor widths need it).
-        """
-        if draft.stop_below <= 0 and not draft.widths:
-            token = logits.argmax(-1, keepdim=True) if probs is None else draw(probs, 1, generator)
-            return token, token.tolist(), 1.0
-        # the confidence is that of the raw softmax, before temperature, top-k and top-p
-        raw = logits.softmax(-1)
-        # the width depends on the confidence, which is still on the device: fetch the largest width, cut it on the host
-        max_width = min(max((k for _, k in draft.widths), default=1), len(logits))
-        if probs is None:
-            confidence, ids = raw.topk(max_width) if max_width > 1 else raw.max(-1, keepdim=True)
-        else:
-            ids = draw(probs, 1, generator)
-            confidence = raw.index_select(0, ids)
-            if max_width > 1:  # siblings: drawn without replacement, from q without the drafted token
-                ids = torch.cat([ids, draw(probs.index_fill(0, ids, 0), max_width - 1, generator)])
-        level, (probability, *_) = self._fetch(ids, confidence)
-        width = next((k for bound, k in draft.widths if probability > bound), 1)
-        # drop ids of -1: `draw` had no probability mass left
-        return ids if max_width == 1 else ids[:1], [int(token) for token in level if token >= 0][:width], probability
-
-    def _fetch(self, *parts: Tensor) -> list[list[float]]:
-        """Return the values of vectors, read in one transfer, so that the host waits for the device once."""
-        if not self._asynchronous:
-            return [part.tolist() for part in parts]
-        values = torch.cat([part.double() for part in parts]).tolist()  # float64 holds every token id exactly
-        return [[values.pop(0) for _ in range(len(part))] for part in parts]
-
-    def _verify(self, draft: _DraftResult, taps: Sequence[int]) -> tuple[Tensor, Tensor | None]:
+    def _verify(self, draft: DraftResult, taps: Sequence[int]) -> tuple[Tensor, Tensor | None]:
         """Return target logits [n, V] at every node, and the tapped states."""
         decoder, tree, start = self.decoder, draft.tree, self.cache.length
         if draft.states is not None and draft.layer_set is not None:
@@ -305,7 +197,7 @@ class Engine:
         The keys and values that drafting wrote before the fork are the full model's and still in the scratch rows.
 
         Args:
-            states: as in `_DraftResult`.
+            states: as in `DraftResult`.
             last_token: token of the last node.
             taps: ascending boundaries; `states` has those before the fork.
         """

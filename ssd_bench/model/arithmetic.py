@@ -53,7 +53,6 @@ LEVELS = (
         rounds=True,
     ),
 )
-CHOICES = ("auto", *(level.name for level in LEVELS))
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from bisect import bisect_left
+from collections.abc import Iterator, Sequence
 from typing import ClassVar, NamedTuple
 
 import torch
@@ -13,12 +14,11 @@ from ssd_bench.contract.tree import TokenTree
 from ssd_bench.model.arithmetic import Arithmetic, decide
 from ssd_bench.model.kv_cache import BUCKET, KVCache
 from ssd_bench.model.operators import Operators, Visibility
-from ssd_bench.model.rope import rotary_tables
+from ssd_bench.model.rope import Rotation, rotary_tables
 from ssd_bench.model.weights import Block, Weights
 
 FEW_NODES, HEAD_ROWS = 32, 2048  # above FEW_NODES nodes, predictions compute HEAD_ROWS vocabulary entries at a time
 BRANCH_ROWS = 640  # streams of a search that run together: bounds activation memory at any number of branches
-NO_TAP: tuple[float, Tensor | None] = (float("inf"), None)  # beyond the last boundary
 NO_ROWS = (0, 0)  # `Pass.unread` of a pass that reads its whole prefix
 PREFILL_CHUNK = 512  # prompt positions per pass: bounds activation memory at any prompt length
 
@@ -53,14 +53,22 @@ class Pass(NamedTuple):
     def first_row(self) -> int:
         return self.prefix_len if self.row is None else self.row
 
+    def segments(self, tapped: Tensor | None) -> Iterator[tuple[Sequence[int], Tensor | None]]:
+        """Yield the sublayers up to each tap with the slot of `tapped` for the stream after them; the last has none."""
+        done = 0
+        for tap, slot in zip(self.taps, () if tapped is None else tapped.unbind()):
+            until = bisect_left(self.sublayers, tap)  # sublayers skipped since the last tap did not change the stream
+            yield self.sublayers[done:until], slot
+            done = until
+        yield self.sublayers[done:], None
+
 
 class _AttentionInputs(NamedTuple):
-    """Inputs that all attentions of a pass share: rows, rotary tables [n, D] at the nodes' positions, visibility."""
+    """Inputs that all attentions of a pass share: rows, rotation at the nodes' positions, visibility."""
 
     prefix_len: int
     row: int
-    cos: Tensor
-    sin: Tensor
+    rotation: Rotation
     visibility: Visibility
     unread: tuple[int, int]
 
@@ -93,8 +101,8 @@ class Decoder:
         self.all_sublayers = tuple(range(2 * weights.arch.n_layers))
         self._ops = self.operators(arithmetic)
         self._spread = len(set(weights.devices)) > 1
-        self._tables: tuple[Tensor, Tensor] | None = None  # rotary cosines and sines [positions, D]
-        self._branch_tables: tuple[tuple[object, ...], Tensor, Tensor] | None = None  # key, and the tables of branches
+        self._tables: Rotation | None = None  # of every position
+        self._branch_rotation: tuple[tuple[object, ...], Rotation] | None = None  # key, and the rotation of branches
 
     @classmethod
     def problem(cls, dtype: torch.dtype, isa: str) -> str:
@@ -112,9 +120,8 @@ class Decoder:
 
     def new_cache(self, capacity: int, bucket: int = BUCKET) -> KVCache:
         """Allocate an empty cache of up to `capacity` rows, and rotary tables of as many positions."""
-        self._branch_tables = None
-        tables = rotary_tables(*self.weights.rope, capacity)
-        self._tables = tables[0].to(self.device), tables[1].to(self.device)
+        self._branch_rotation = None
+        self._tables = rotary_tables(*self.weights.rope, capacity).to(self.device)
         weights, arch = self.weights, self.arch
         return KVCache(weights.devices, arch.n_kv_heads, arch.head_dim, capacity, weights.dtype, bucket)
 
@@ -137,21 +144,16 @@ class Decoder:
     def _run_sublayers(self, forward: Pass, hidden: Tensor, tapped: Tensor | None, cache: KVCache) -> Tensor:
         """Run streams [n, d] through the sublayers, in place; copy those at the taps to `tapped` [len(taps), n, d]."""
         inputs, devices = self._attention_inputs(forward, hidden.device), self.weights.devices
-        slots = iter(()) if tapped is None else zip(forward.taps, tapped.unbind())
-        tap, slot = next(slots, NO_TAP)
-        for i in forward.sublayers:
-            while tap <= i:  # all boundaries up to i: sublayers skipped since the last one did not change the stream
-                slot.copy_(hidden)  # type: ignore[union-attr]
-                tap, slot = next(slots, NO_TAP)
-            if self._spread and hidden.device != devices[i // 2]:
-                hidden, inputs = hidden.to(devices[i // 2]), self._attention_inputs(forward, devices[i // 2])
-            if i % 2:
-                self._mlp(self.weights.blocks[i // 2], hidden)
-            else:
-                self._attention(i // 2, hidden, inputs, cache)
-        while slot is not None:  # boundaries after the last sublayer that ran
-            slot.copy_(hidden)
-            tap, slot = next(slots, NO_TAP)
+        for sublayers, slot in forward.segments(tapped):
+            for i in sublayers:
+                if self._spread and hidden.device != devices[i // 2]:
+                    hidden, inputs = hidden.to(devices[i // 2]), self._attention_inputs(forward, devices[i // 2])
+                if i % 2:
+                    self._mlp(self.weights.blocks[i // 2], hidden)
+                else:
+                    self._attention(i // 2, hidden, inputs, cache)
+            if slot is not None:
+                slot.copy_(hidden)
         return hidden
 
     def prefill(
@@ -191,13 +193,12 @@ class Decoder:
         Returns:
             [B, r, d] streams after the sublayer.
         """
-        block = self.weights.blocks[i // 2]
         streams = hidden.to(self.weights.devices[i // 2], copy=True)
         for part in streams.split(max(1, BRANCH_ROWS // hidden.shape[1])):
             if i % 2:
-                self._mlp(block, part.flatten(0, 1))
+                self._mlp(self.weights.blocks[i // 2], part.flatten(0, 1))
             else:
-                self._attend_branches(block, part, cache.keys[i // 2], cache.values[i // 2], prefix_len)
+                self._attend_branches(i // 2, part, cache, prefix_len)
         return streams.to(hidden.device)
 
     def ids(self, tokens: Sequence[int]) -> Tensor:
@@ -269,52 +270,53 @@ class Decoder:
         assert self._tables is not None, "new_cache comes first"
         n, start, tree = len(forward.nodes), forward.prefix_len, forward.tree
         if tree is None or tree.is_chain:  # node i at position start + i: a slice of the tables, and a causal mask
-            cos, sin = (table.narrow(0, start, n) for table in self._tables)
-            mask = None
+            rotation, mask = self._tables.narrow(start, n), None
         else:  # siblings share a position: rows of the tables are gathered; mask [n, n]: ancestors and the node itself
             positions = torch.tensor(tree.depths, device=self.device) + start
-            cos, sin = (table.index_select(0, positions) for table in self._tables)
+            rotation = Rotation(*(table.index_select(0, positions) for table in self._tables))
             mask = tree.mask().to(device)
         if device != self.device:
-            cos, sin = cos.to(device), sin.to(device)
+            rotation = rotation.to(device)
         first, end = forward.unread  # attention leaves these rows out, so the visibility does not cover them
         visibility = self._ops.visibility(n, start - (end - first), mask, device)
-        return _AttentionInputs(start, forward.first_row, cos, sin, visibility, forward.unread)
+        return _AttentionInputs(start, forward.first_row, rotation, visibility, forward.unread)
 
-    def _rotary_of_branches(self, b: int, r: int, prefix_len: int, device: torch.device) -> tuple[Tensor, Tensor]:
-        """Return rotary tables [B * r, D] of r positions from `prefix_len` on, repeated B times.
+    def _rotation_of_branches(self, b: int, r: int, prefix_len: int, device: torch.device) -> Rotation:
+        """Return the rotation of r positions from `prefix_len` on, repeated B times: B * r rows.
 
-        The tables are cached, since all sublayers of a search use the same ones.
+        It is cached, since all sublayers of a search use the same one.
         """
         assert self._tables is not None, "new_cache comes first"
-        key, cached = (r, prefix_len, device), self._branch_tables
-        if cached is None or cached[0] != key or len(cached[1]) < b * r:
-            positions = (t.narrow(0, prefix_len, r).to(device) for t in self._tables)
-            cos, sin = (t.expand(b, r, -1).reshape(b * r, -1).contiguous() for t in positions)
-            cached = self._branch_tables = key, cos, sin
-        return cached[1].narrow(0, 0, b * r), cached[2].narrow(0, 0, b * r)
+        key, cached = (r, prefix_len, device), self._branch_rotation
+        if cached is None or cached[0] != key or len(cached[1].cos) < b * r:
+            positions = self._tables.narrow(prefix_len, r).to(device)
+            repeated = (t.expand(b, r, -1).reshape(b * r, -1).contiguous() for t in positions)
+            cached = self._branch_rotation = key, Rotation(*repeated)
+        return cached[1].narrow(0, b * r)
 
-    def _attend_branches(self, block: Block, streams: Tensor, keys: Tensor, values: Tensor, prefix_len: int) -> None:
-        """Apply a block's attention to streams [B, r, d], in place; `keys`, `values` [Hkv, cap, D] are the cache's."""
+    def _attend_branches(self, layer: int, streams: Tensor, cache: KVCache, prefix_len: int) -> None:
+        """Apply a block's attention to streams [B, r, d], in place."""
         b, r, _ = streams.shape
         flat = streams.flatten(0, 1)
-        cos, sin = self._rotary_of_branches(b, r, prefix_len, flat.device)
+        block, keys, values = self.weights.blocks[layer], cache.keys[layer], cache.values[layer]
+        rotation = self._rotation_of_branches(b, r, prefix_len, flat.device)
         # keys and values of the branches' own nodes, instead of scratch rows of the cache
         rows = keys.new_empty(2, self.arch.n_kv_heads, b * r, self.arch.head_dim)
-        query = self._project(block, flat, cos, sin, rows[0], rows[1], 0)
+        query = self._project(layer, flat, rotation, rows[0], rows[1], 0)
         attended = self._ops.attend_branches(query, keys, values, prefix_len, rows[0], rows[1], b)
         self._ops.linear_add_(flat, attended, block.out, block.out_bias)
 
     def _project(
-        self, block: Block, hidden: Tensor, cos: Tensor, sin: Tensor, keys: Tensor, values: Tensor, row: int
+        self, layer: int, hidden: Tensor, rotation: Rotation, keys: Tensor, values: Tensor, row: int
     ) -> Tensor:
         """Return queries [n, Hq, D] of the nodes; write their keys and values to rows [row, row + n)."""
+        block, norms = self.weights.blocks[layer], self.weights.head_norms[layer]
         qkv = self._ops.norm_linear(hidden, block.attn_norm, self.arch.eps, block.qkv, block.qkv_bias)
-        return self._ops.rope_append(qkv, cos, sin, block.q_norm, block.k_norm, self.arch.eps, keys, values, row)
+        return self._ops.rope_append(qkv, rotation, norms, keys, values, row)
 
     def _attention(self, layer: int, hidden: Tensor, inputs: _AttentionInputs, cache: KVCache) -> None:
         block, keys, values = self.weights.blocks[layer], cache.keys[layer], cache.values[layer]
-        query = self._project(block, hidden, inputs.cos, inputs.sin, keys, values, inputs.row)
+        query = self._project(layer, hidden, inputs.rotation, keys, values, inputs.row)
         attended = self._ops.attend(
             query, keys, values, inputs.prefix_len, inputs.row, inputs.visibility, inputs.unread
         )

@@ -5,13 +5,14 @@
 
 from __future__ import annotations
 
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from ssd_bench.model.arithmetic import Arithmetic
+from ssd_bench.model.rope import Rotation
 
 UPCAST_ELEMENTS = 1 << 24  # most weight elements held in float32 at a time
 BRANCH_SCORES = 2**20  # most scores of branches held at a time
@@ -22,6 +23,14 @@ Matrix: TypeAlias = Any
 Part: TypeAlias = tuple[int, int, int, Tensor | None]
 Visibility: TypeAlias = list[Part] | Tensor | None
 """Rows that each node of a pass may attend to, in the form in which the class that computed it reads it."""
+
+
+class HeadNorms(NamedTuple):
+    """Weights [D] of the RMS norms of the heads of a block's queries and keys, before the rotation; None: no norm."""
+
+    query: Tensor | None
+    key: Tensor | None
+    eps: float
 
 
 def _rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
@@ -138,30 +147,21 @@ class Operators:
         residual.add_(self.linear(F.silu(gate).mul_(up), W, bias))
 
     def rope_append(
-        self,
-        qkv: Tensor,
-        cos: Tensor,
-        sin: Tensor,
-        q_norm: Tensor | None,
-        k_norm: Tensor | None,
-        eps: float,
-        keys: Tensor,
-        values: Tensor,
-        row: int,
+        self, qkv: Tensor, rotation: Rotation, norms: HeadNorms, keys: Tensor, values: Tensor, row: int
     ) -> Tensor:
         """Rotate q and k (after an optional norm per head), write k and v to cache rows [row, row + n) and return q.
 
-        qkv [n, (Hq + 2 Hkv) * D]; cos, sin [n, D] with equal halves; q_norm, k_norm [D]; keys, values [Hkv, cap, D];
-        the result is [n, Hq, D]. The cache holds rotated keys: a row keeps its position wherever it is moved.
+        qkv [n, (Hq + 2 Hkv) * D]; rotation of n positions; keys, values [Hkv, cap, D]; the result is [n, Hq, D]. The
+        cache holds rotated keys: a row keeps its position wherever it is moved.
         """
         n, kv_heads, dim = qkv.shape[0], keys.shape[0], keys.shape[2]
         heads = qkv.view(n, -1, dim)
         q, k, v = torch.split(heads, [heads.shape[1] - 2 * kv_heads, kv_heads, kv_heads], dim=1)
-        cos, sin = cos.to(qkv.dtype), sin.to(qkv.dtype)
-        if q_norm is not None:
-            q = _rms_norm(q, q_norm, eps)
-        if k_norm is not None:
-            k = _rms_norm(k, k_norm, eps)
+        cos, sin = rotation.cos.to(qkv.dtype), rotation.sin.to(qkv.dtype)
+        if norms.query is not None:
+            q = _rms_norm(q, norms.query, norms.eps)
+        if norms.key is not None:
+            k = _rms_norm(k, norms.key, norms.eps)
         keys[:, row : row + n] = _rotate(k, cos, sin).transpose(0, 1)
         values[:, row : row + n] = v.transpose(0, 1)
         return _rotate(q, cos, sin)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -71,8 +71,23 @@ def _check(parameters: dict[str, Any], kind: str) -> None:
         raise ConfigError("config.rope_parameters", parameters, "a low_freq_factor below its high_freq_factor")
 
 
-def rotary_tables(inverse: Tensor, scaling: float, positions: int) -> tuple[Tensor, Tensor]:
-    """Return cosines and sines [positions, D] in float32, scaled for attention; both halves of a row are equal."""
+class Rotation(NamedTuple):
+    """Cosines and sines [n, D] that rotate the queries and keys of n positions; both halves of a row are equal."""
+
+    cos: Tensor
+    sin: Tensor
+
+    def narrow(self, first: int, n: int) -> Rotation:
+        """Return the rotation of n positions from `first` on."""
+        return Rotation(self.cos.narrow(0, first, n), self.sin.narrow(0, first, n))
+
+    def to(self, device: torch.device) -> Rotation:
+        """Return the rotation on a device."""
+        return Rotation(self.cos.to(device), self.sin.to(device))
+
+
+def rotary_tables(inverse: Tensor, scaling: float, positions: int) -> Rotation:
+    """Return the rotation of positions 0, 1, .. in float32, scaled for attention."""
     angles = torch.outer(torch.arange(positions, dtype=torch.float32), inverse)
     angles = torch.cat((angles, angles), dim=-1)  # rotate_half: dimensions j and j + D/2 are one pair, with one angle
-    return angles.cos() * scaling, angles.sin() * scaling
+    return Rotation(angles.cos() * scaling, angles.sin() * scaling)

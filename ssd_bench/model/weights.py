@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 import torch
@@ -12,7 +13,7 @@ from torch import Tensor
 from ssd_bench.contract.shape import ModelDims, Shape
 from ssd_bench.errors import ConfigError
 from ssd_bench.model.checkpoint import EMBEDDING, FAMILIES, HEAD, Checkpoint
-from ssd_bench.model.operators import Matrix
+from ssd_bench.model.operators import HeadNorms, Matrix
 from ssd_bench.model.rope import frequencies
 
 if TYPE_CHECKING:
@@ -126,6 +127,11 @@ class Weights:
     rope: tuple[Tensor, float]
     dtype: torch.dtype
     devices: Sequence[torch.device]
+
+    @cached_property
+    def head_norms(self) -> Sequence[HeadNorms]:
+        """Norms of the heads of every block, as the operators take them."""
+        return [HeadNorms(block.q_norm, block.k_norm, self.arch.eps) for block in self.blocks]
 
     @property
     def nbytes(self) -> int:

@@ -18,11 +18,9 @@ from ssd_bench import metrics, tables
 from ssd_bench.conf import choices
 from ssd_bench.console import count, options
 from ssd_bench.contract.shape import Shape
-from ssd_bench.contract.window import Window
 from ssd_bench.cost.machine import Machine, own_profile
 from ssd_bench.cost.roofline import gpu_named, simulated_machine, simulated_names
 from ssd_bench.cost.shapes import known_shape, shape_named
-from ssd_bench.cost.tpt import tpt
 from ssd_bench.errors import ConfigError
 from ssd_bench.metrics.text import ABSENT, REHEARSAL
 from ssd_bench.model.checkpoint import Checkpoint
@@ -31,15 +29,8 @@ from ssd_bench.papers.printed.catalogue import version_name
 from ssd_bench.papers.printed.reported import Number
 from ssd_bench.papers.runs import grid
 from ssd_bench.paths import local_path
-from ssd_bench.predict.acceptance import (
-    CONTEXT,
-    Acceptance,
-    ReportedSpeedup,
-    Steps,
-    plain_name,
-    reported_speedups,
-    smallest_argument,
-)
+from ssd_bench.predict.acceptance import CONTEXT, Acceptance, ReportedSpeedup, Steps, plain_name, reported_speedups
+from ssd_bench.predict.break_even import LEGEND, break_even_text, roofline_table
 from ssd_bench.predict.predictions import predictions, skill_text
 from ssd_bench.predict.replay import predict, recorded_shape, step_times
 from ssd_bench.predict.workload import workload
@@ -50,19 +41,7 @@ from ssd_bench.records.schema import device_name
 
 OPTIONS = ("model", "hardware", "task", "runs_dir", "context", "devices")
 OWN = "own"
-SHARES, HALF = (0.3, 0.4, 0.5, 0.6), 0.5  # shares of skipped sublayers
-WINDOWS = (Window(4, 252), Window(4, 1020))  # the default of method=window_draft, and a wider one
-LONGEST = 10  # most drafted tokens of a step, as in KnapSpec (§3.5)
-AIMS = (1.0, 1.2, 1.5)  # speedups
 WIDTH = 100  # characters per line
-HEADS = ("drafts", "c", "verification", "breaks even", *(f"{aim}x" for aim in AIMS[1:]), "all accepted")
-LEGEND = (
-    "drafts: with a share of the sublayers skipped; with all sublayers and a window of the cache (its first 4 and its "
-    "last positions); by a lookup in earlier text, which needs no pass. c: cost of a drafted token in AR steps. "
-    "verification: cost of verifying γ + 1 nodes in AR steps. breaks even, {aims}: acceptance per token needed, at the "
-    "best draft length (γ <= {longest}): the probability that a token is accepted if all tokens before it were. α also "
-    "counts the tokens after a rejection, so it is lower. all accepted: speedup if every drafted token is accepted."
-)
 PAPERS_LEGEND = (
     "Speedups at the papers' M and α (≈: derived from the other of the two), without the time of their searches; "
     "printed: measured on the paper's machine, or (*) calculated there from M and α:"
@@ -99,51 +78,6 @@ class Question:
     runs_dir: Path
     context: int
     devices: int | None
-
-
-@dataclass(frozen=True)
-class Drafts:
-    """Cost of one kind of drafts.
-
-    Attributes:
-        plain: milliseconds of an AR step.
-        token: milliseconds of a drafted token.
-        verify: milliseconds of a verification, by draft length 1 to `LONGEST`.
-    """
-
-    plain: float
-    token: float
-    verify: tuple[float, ...]
-
-    @classmethod
-    def of(cls, steps: Steps, skipped: float, window: Window | None = None) -> Drafts:
-        """Return drafts of 1 to `LONGEST` tokens by the model, with a share of its sublayers skipped."""
-        verify = tuple(steps.verify_ms(n) for n in range(1, LONGEST + 1))
-        return cls(steps.plain_ms, steps.draft_ms(skipped, window), verify)
-
-    @classmethod
-    def lookup(cls, steps: Steps) -> Drafts:
-        """Return drafts of 1 to `LONGEST` tokens from earlier text: c = 0, so only verification has a cost."""
-        verify = tuple(steps.verify_ms(n, by_layers=False) for n in range(1, LONGEST + 1))
-        return cls(steps.plain_ms, 0.0, verify)
-
-    @property
-    def cost(self) -> float:
-        """Relative draft cost c: time of a drafted token over that of an AR step."""
-        return self.token / self.plain
-
-    def best(self, acceptance: float) -> tuple[float, int]:
-        """Return the highest speedup at an acceptance per token, by TPT (KnapSpec Eq. 4), and its draft length."""
-        return max(
-            (tpt(acceptance, n, self.token, verify) * self.plain / 1000, n) for n, verify in enumerate(self.verify, 1)
-        )
-
-    def needed(self, speedup: float) -> tuple[float, int] | None:
-        """Return the lowest acceptance per token for a speedup, and its draft length; None if even 1 is too low."""
-        if self.best(1.0)[0] < speedup:
-            return None
-        acceptance = smallest_argument(lambda acceptance: self.best(acceptance)[0], speedup)
-        return acceptance, self.best(acceptance)[1]
 
 
 @dataclass(frozen=True)
@@ -284,7 +218,7 @@ def record_medians(runs: Sequence[Run], machine: str, devices: int | None) -> pd
     table_rows = []
     for run in runs:
         steps = metrics.arm_rows(run.steps, "method")
-        own_speedup = predict(run)["speedup"] if machine == OWN and _profiled(run) else None
+        own_speedup = predict(run).speedup if machine == OWN and _profiled(run) else None
         table_rows.append(
             {
                 "method": run.header["method"],
@@ -294,7 +228,7 @@ def record_medians(runs: Sequence[Run], machine: str, devices: int | None) -> pd
                 "alpha": metrics.alpha(steps).value,
                 "right": metrics.alpha_conditional(steps),
                 "measured": metrics.speedup(run.prompts).value,
-                "predicted": own_speedup if machine == OWN else predict(run, machine, devices=devices)["speedup"],
+                "predicted": own_speedup if machine == OWN else predict(run, machine, devices=devices).speedup,
             }
         )
     numeric = dict.fromkeys(("M", "alpha", "right", "measured", "predicted"), "median")
@@ -312,10 +246,9 @@ def advice(question: Question, steps: Steps, runs: Sequence[Run], machine: str) 
     traces, medians = paper_traces(question, steps), record_medians(runs, machine, question.devices)
     source = "latency profile" if machine == OWN else "data sheet"
     about = f"PREDICTED from the {source} of {steps.machine.name}, {question.context:,} tokens of context:"
-    legend = LEGEND.format(longest=LONGEST, aims=", ".join(HEADS[4:-1]))
     sections = [
         _wrapped(answer(question, steps, traces, medians)),
-        f"{about}\n\n{_table(roofline_table(steps))}\n\n{_wrapped(legend)}",
+        f"{about}\n\n{_table(roofline_table(steps))}\n\n{_wrapped(LEGEND)}",
     ]
     if traces:
         sections += [f"{_wrapped(PAPERS_LEGEND)}\n\n{_table(_trace_table(traces))}"]
@@ -326,7 +259,7 @@ def advice(question: Question, steps: Steps, runs: Sequence[Run], machine: str) 
 
 def answer(question: Question, steps: Steps, traces: Sequence[Trace], medians: pd.DataFrame) -> str:
     """Return one sentence: whether drafting pays, with which method and by how much."""
-    break_even = _break_even_text(question, steps)
+    break_even = break_even_text(steps, question.model)
     if len(medians) and pd.notna(medians["predicted"].iloc[0]):
         best = medians.iloc[0]
         best_text = f"the best on record, {best['method']} on {best['task']} with α {_number(best['alpha'])}"
@@ -341,50 +274,6 @@ def answer(question: Question, steps: Steps, traces: Sequence[Trace], medians: p
         paper_text = f"the paper {'measured' if number.metric == 'speedup' else 'expects'} {number.printed}x"
         return f"{break_even}; {best_text}, would give {trace.predicted:.2f}x, PREDICTED, where {paper_text}."
     return f"{break_even}; no record and no paper has this model{' on this task' if question.task else ''}, PREDICTED."
-
-
-def _break_even_text(question: Question, steps: Steps) -> str:
-    """Return the acceptance that half of the sublayers, a window and a lookup need to break even."""
-    where, half = f"on {steps.machine.name} for {question.model}", Drafts.of(steps, HALF)
-    if (even := half.needed(1.0)) is None:
-        most = f"at most {half.best(1.0)[0]:.2f}x, even if all are accepted"
-        text = f"Skipping half of the sublayers does not pay {where}: drafts of up to {LONGEST} tokens reach {most}"
-    else:
-        text = f"Skipping pays {where} if a token drafted by half of the sublayers is accepted with a probability of "
-        text += f"{even[0]:.2f} or more (draft length {even[1]})"
-    window, lookup = Drafts.of(steps, 0.0, WINDOWS[0]).needed(1.0), Drafts.lookup(steps).needed(1.0)
-    needs = "cannot break even" if window is None else f"needs {window[0]:.2f}"
-    text += f"; a window of {_width(WINDOWS[0])} positions {needs}"
-    return text + (", a lookup cannot break even" if lookup is None else f", a lookup needs {lookup[0]:.2f}")
-
-
-def _width(window: Window) -> int:
-    return window.sinks + window.recent
-
-
-def kinds_of_drafts(steps: Steps) -> dict[str, Drafts]:
-    """Return every kind of drafts by its name in the table."""
-    drafts_by_name = {f"{share:.0%} skipped": Drafts.of(steps, share) for share in SHARES}
-    drafts_by_name |= {f"window {_width(window)}": Drafts.of(steps, 0.0, window) for window in WINDOWS}
-    return drafts_by_name | {"lookup": Drafts.lookup(steps)}
-
-
-def roofline_table(steps: Steps) -> pd.DataFrame:
-    """Return the costs of each kind of drafts and the acceptance that it needs, as texts."""
-    rows = []
-    for name, drafts in kinds_of_drafts(steps).items():
-        needed = [drafts.needed(aim) for aim in AIMS]
-        length = needed[0][1] if needed[0] else 1
-        rows.append(
-            (
-                name,
-                f"{drafts.cost:.3f}",
-                f"{drafts.verify[length - 1] / drafts.plain:.3f}",
-                *(ABSENT if need is None else f"{need[0]:.2f} (γ {need[1]})" for need in needed),
-                f"{drafts.best(1.0)[0]:.2f}x",
-            )
-        )
-    return pd.DataFrame(rows, columns=list(HEADS))
 
 
 def _trace_table(traces: Sequence[Trace]) -> pd.DataFrame:

@@ -46,22 +46,8 @@ ACCEPTANCE_LABELS = {PAPER_ACCEPTANCE: "from the paper", RUN_ACCEPTANCE: "from o
 LABELS = ("paper", "exhibit", "model", "task", "method", "setting", "printed")  # of the reported number
 COLUMNS = (
     *LABELS,
-    "metric",
-    "acceptance",
-    "M",
-    "alpha",
-    "derived",
-    "measured",
-    "predicted",
-    "machine",
-    "scale",
-    "run",
-    "model_ran",
-    "params",
-    "share",
-    "c",
-    "needs",
-    "reason",
+    *("metric", "acceptance", "M", "alpha", "derived", "measured", "predicted", "machine", "scale", "run"),
+    *("model_ran", "params", "share", "c", "needs", "reason"),
 )
 NEEDS = {
     "any": "possible even if a drafted token costs its share of the sublayers or more",
@@ -218,7 +204,7 @@ def _replay(number: Number, cell: Cell) -> tuple[float, str]:
 @cache
 def _predicted_speedup(record: Record, machine: str, model: str) -> tuple[float, str]:
     try:
-        return predict(record.run, machine, model or None)["speedup"], ""
+        return predict(record.run, machine, model or None).speedup, ""
     except ConfigError as error:
         return float("nan"), str(error)
 

@@ -23,7 +23,7 @@ sets are those of the record.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from dataclasses import dataclass
 
 import numpy as np
 import pandas as pd
@@ -42,6 +42,37 @@ MODES = ("whole", "saved", "tapped")
 """Modes of verification: every sublayer over all nodes; on saved states if possible; or `whole` with tapped states."""
 
 PARTS = ("draft_ms", "verify_ms", "policy_ms", "loop_ms")
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """Predicted speed of a recorded run on a machine.
+
+    Attributes:
+        machine, model: their names.
+        acceptance: a sentence on its source.
+        tokens_per_s: tokens per second of `ar` and `method`.
+        speedup: speedup with scaled method overhead.
+        speedup_policy_held, speedup_policy_free: with the recorded overhead, and without overhead.
+        speedup_forward: speedup of drafting and verification alone.
+        ceiling: M.
+        shares: shares of the method's time by part.
+        policy_scale: factor on the recorded overhead.
+        verification: one of MODES.
+    """
+
+    machine: str
+    model: str
+    acceptance: str
+    tokens_per_s: Mapping[str, float]
+    speedup: float
+    speedup_policy_held: float
+    speedup_policy_free: float
+    speedup_forward: float
+    ceiling: float
+    shares: Mapping[str, float]
+    policy_scale: float
+    verification: str
 
 
 def recorded_shape(run: Run) -> Shape:
@@ -157,7 +188,7 @@ def _ratio(a: float, b: float) -> float:
 
 def predict(
     run: Run, machine: str | Machine = "own", model: str | None = None, devices: int | None = None
-) -> dict[str, Any]:
+) -> Prediction:
     """Predict tokens per second and speedup of a recorded run on a machine.
 
     Args:
@@ -165,17 +196,10 @@ def predict(
         model: a model of another size, as in `shape_named`, on simulated machines only. None: the recorded model.
         devices: number of simulated GPUs; None: the fewest that hold the weights.
 
-    Returns:
-        machine, model, recorded_model, acceptance (a sentence on its source); tokens_per_s of `ar` and `method`;
-        speedup with scaled method overhead, speedup_policy_held with the recorded overhead, speedup_policy_free without
-        overhead; speedup_forward of drafting and verification alone; ceiling (M); shares of the method's time by part;
-        ar_step_ms; policy_scale; verification (one of MODES).
-
     Raises:
         ConfigError: the machine or model is unknown, or the record cannot be replayed on it.
     """
-    recorded = str(run.header["model"]["name"])
-    name = model or recorded
+    name = model or str(run.header["model"]["name"])
     chosen = _machine(run, machine, model, devices)
     mode = verification_mode(run)
     times = step_times(run, chosen, mode)
@@ -183,29 +207,26 @@ def predict(
     by_arm = {arm: metrics.arm_rows(times, arm) for arm in PAIR}
     if by_arm["method"].empty:
         raise ConfigError("run", str(run.path), "a method's outputs of two tokens or more")
-    emitted, total, steps = ({arm: f(frame) for arm, frame in by_arm.items()} for f in (_emitted, _total, len))
+    emitted, total = ({arm: f(frame) for arm, frame in by_arm.items()} for f in (_emitted, _total))
     parts = {part.removesuffix("_ms"): float(by_arm["method"][part].sum()) for part in PARTS}
 
     def speedup(policy_ms: float) -> float:
         return total["ar"] / emitted["ar"] * emitted["method"] / (total["method"] - parts["policy"] + policy_ms)
 
-    return {
-        "predicted": True,
-        "machine": chosen.name,
-        "model": name,
-        "recorded_model": recorded,
-        "acceptance": _acceptance_text(run, name, chosen),
-        "tokens_per_s": {arm: 1000 * emitted[arm] / total[arm] for arm in PAIR},
-        "speedup": speedup(parts["policy"]),
-        "speedup_policy_held": speedup(_ratio(parts["policy"], scale)),
-        "speedup_policy_free": speedup(0.0),
-        "speedup_forward": _speedup_forward(by_arm),
-        "ceiling": emitted["method"] / steps["method"],
-        "shares": {part: ms / total["method"] for part, ms in parts.items()},
-        "ar_step_ms": total["ar"] / steps["ar"],
-        "policy_scale": scale,
-        "verification": mode,
-    }
+    return Prediction(
+        machine=chosen.name,
+        model=name,
+        acceptance=_acceptance_text(run, name, chosen),
+        tokens_per_s={arm: 1000 * emitted[arm] / total[arm] for arm in PAIR},
+        speedup=speedup(parts["policy"]),
+        speedup_policy_held=speedup(_ratio(parts["policy"], scale)),
+        speedup_policy_free=speedup(0.0),
+        speedup_forward=_speedup_forward(by_arm),
+        ceiling=emitted["method"] / len(by_arm["method"]),
+        shares={part: ms / total["method"] for part, ms in parts.items()},
+        policy_scale=scale,
+        verification=mode,
+    )
 
 
 def _speedup_forward(times: Mapping[str, pd.DataFrame]) -> float:

@@ -37,11 +37,8 @@ def validate(runs: Sequence[Run]) -> pd.DataFrame:
         measured["speedup"] = measured["method"] / measured["ar"]
         passes = {arm: _forward_ms(prompts, arm) / float(total["tokens"]) for arm, total in sums.items()}
         measured["forward"] = passes["ar"] / passes["method"]
-        predicted = {
-            **prediction["tokens_per_s"],
-            "speedup": prediction["speedup"],
-            "forward": prediction["speedup_forward"],
-        }
+        forward = prediction.speedup_forward
+        predicted = {**prediction.tokens_per_s, "speedup": prediction.speedup, "forward": forward}
         header = run.header
         row = {"run": run.path.name, "method": header["method"], "model": header["model"]["name"]}
         row["task"] = header["task"]["name"]
@@ -81,18 +78,8 @@ def validation_text(frame: pd.DataFrame) -> str:
         )
         for row in frame.sort_values(["method", "model", "task"]).itertuples()
     ]
-    heads = [
-        "method",
-        "model",
-        "task",
-        "AR tok/s",
-        "predicted",
-        "method tok/s",
-        "predicted",
-        "speedup",
-        "predicted",
-        "error",
-    ]
+    heads = ["method", "model", "task"]
+    heads += ["AR tok/s", "predicted", "method tok/s", "predicted", "speedup", "predicted", "error"]
     medians = [
         (
             name,

@@ -13,20 +13,11 @@ from ssd_bench.model.arithmetic import Arithmetic, IsaLevel, resolve
 from ssd_bench.model.backends.cpu.build import BuildError, load_extension
 from ssd_bench.model.decoder import Decoder, Pass
 from ssd_bench.model.kv_cache import KVCache
-from ssd_bench.model.operators import Matrix, Operators, Visibility
+from ssd_bench.model.operators import HeadNorms, Matrix, Operators, Visibility
+from ssd_bench.model.rope import Rotation
 from ssd_bench.model.weights import Weights
 
-COMPILED = (
-    "norm_linear",
-    "linear",
-    "linear_add_",
-    "swiglu_linear_add_",
-    "top",
-    "mass",
-    "rope_append",
-    "attend",
-    "attend_branches",
-)
+COMPILED = ("norm_linear", "linear", "linear_add_", "swiglu_linear_add_", "top", "mass", "attend", "attend_branches")
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 
 
@@ -42,7 +33,7 @@ class NativeOperators(Operators):
         super().__init__(arithmetic)
         for name in COMPILED:
             setattr(self, name, getattr(module, name))
-        self._matrix = module.Matrix
+        self._matrix, self._rope_append = module.Matrix, module.rope_append
 
     def pack(self, weight: Tensor) -> Matrix:
         """Return a matrix in tiles, in the order in which products read them; a vector in the activations' dtype."""
@@ -54,6 +45,12 @@ class NativeOperators(Operators):
 
     def select(self, W: Matrix, rows: Tensor) -> Matrix:
         return W.select(rows)
+
+    def rope_append(
+        self, qkv: Tensor, rotation: Rotation, norms: HeadNorms, keys: Tensor, values: Tensor, row: int
+    ) -> Tensor:
+        queries: Tensor = self._rope_append(qkv, *rotation, *norms, keys, values, row)
+        return queries
 
     def visibility(self, n: int, prefix_len: int, mask: Tensor | None, device: torch.device) -> Visibility:
         """Return the mask itself; a chain needs none."""
@@ -93,8 +90,7 @@ class NativeDecoder(Decoder):
             forward.sublayers,
             forward.prefix_len,
             inputs.row,
-            inputs.cos,
-            inputs.sin,
+            *inputs.rotation,
             inputs.visibility,
             forward.taps,
             tapped,

@@ -32,14 +32,7 @@ class BuildError(Exception):
 def build_directory(level: IsaLevel) -> Path:
     """Return the folder of a level's build, under $SSD_BENCH_CACHE or torch's extension cache."""
     text = "".join(path.read_text(encoding="utf-8") for path in SOURCES + HEADERS)
-    parts = [
-        text,
-        *CFLAGS,
-        *level.flags,
-        torch.__version__,
-        sysconfig.get_config_var("SOABI"),
-        platform.machine(),
-    ]
+    parts = [text, *CFLAGS, *level.flags, torch.__version__, sysconfig.get_config_var("SOABI"), platform.machine()]
     digest = hashlib.sha256("\n".join(map(str, parts)).encode()).hexdigest()[:16]
     root = os.environ.get("SSD_BENCH_CACHE")
     if root:

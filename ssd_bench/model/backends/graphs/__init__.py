@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from bisect import bisect_left
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, ClassVar
 
@@ -13,11 +12,13 @@ from torch import Tensor
 from ssd_bench.model.arithmetic import Arithmetic
 from ssd_bench.model.decoder import Decoder, Pass
 from ssd_bench.model.kv_cache import BUCKET, KVCache
-from ssd_bench.model.operators import Matrix, Operators
+from ssd_bench.model.operators import HeadNorms, Matrix, Operators
+from ssd_bench.model.rope import Rotation
 from ssd_bench.model.weights import Weights
 
 if TYPE_CHECKING:
     from ssd_bench.model.backends.graphs.lane import Lane
+    from ssd_bench.model.backends.graphs.launches import Nodes
 
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 LANES = (16, 64)  # most nodes of a captured pass; a pass over more is launched operator by operator
@@ -31,13 +32,14 @@ class GraphOperators(Operators):
 
         super().__init__(arithmetic)
         self._launches = launches
-        self._meta: tuple[tuple[int, ...], Tensor] | None = None
+        self._chain: tuple[tuple[int, ...], Nodes] | None = None
 
-    def _vector(self, *values: int, device: torch.device) -> Tensor:
-        """Return `meta` of the kernels on the device; it is kept, since all sublayers of a pass ask for the same."""
-        if self._meta is None or self._meta[0] != values:
-            self._meta = values, torch.tensor(values, dtype=torch.int32).to(device, non_blocking=True)
-        return self._meta[1]
+    def _nodes(self, *values: int, device: torch.device) -> Nodes:
+        """Return a chain with this `meta` on the device; it is kept, since all sublayers of a pass ask for the same."""
+        if self._chain is None or self._chain[0] != values:
+            meta = torch.tensor(values, dtype=torch.int32).to(device, non_blocking=True)
+            self._chain = values, self._launches.Nodes(meta, meta, meta)  # a chain has neither depths nor a mask
+        return self._chain[1]
 
     def norm_linear(self, x: Tensor, norm_w: Tensor, eps: float, W: Matrix, bias: Tensor | None = None) -> Tensor:
         return self.linear(F.rms_norm(x, norm_w.shape, norm_w, eps), W, bias)
@@ -48,21 +50,12 @@ class GraphOperators(Operators):
             residual.add_(bias)
 
     def rope_append(
-        self,
-        qkv: Tensor,
-        cos: Tensor,
-        sin: Tensor,
-        q_norm: Tensor | None,
-        k_norm: Tensor | None,
-        eps: float,
-        keys: Tensor,
-        values: Tensor,
-        row: int,
+        self, qkv: Tensor, rotation: Rotation, norms: HeadNorms, keys: Tensor, values: Tensor, row: int
     ) -> Tensor:
         n, (kv_heads, _, dim) = len(qkv), keys.shape
         q = qkv.new_empty(n, qkv.shape[1] // dim - 2 * kv_heads, dim)
-        meta = self._vector(n, 0, row, 1, device=qkv.device)  # the tables have a row for every node
-        self._launches.rope_append(qkv, cos, sin, q_norm, k_norm, keys, values, q, meta, meta, eps)
+        nodes = self._nodes(n, 0, row, 1, device=qkv.device)  # without a prefix: the rotation has a row for every node
+        self._launches.rope_append(qkv, rotation, norms, keys, values, q, nodes)
         return q
 
     def attend_branches(
@@ -75,7 +68,7 @@ class GraphOperators(Operators):
         own_values: Tensor,
         branches: int,
     ) -> Tensor:
-        meta = self._vector(len(q), prefix_len, 0, 1, device=q.device)
+        meta = self._nodes(len(q), prefix_len, 0, 1, device=q.device).meta
         return self._launches.attend_branches(q, keys, values, own_keys, own_values, meta, len(q) // branches)
 
 
@@ -133,16 +126,11 @@ class GraphDecoder(Decoder):
         else:
             torch.index_select(self.weights.embedding, 0, forward.nodes, out=hidden)
         lane.enter(forward)
-        if not forward.taps:
-            lane.run(forward.sublayers)
-            return hidden, None
-        kept, done = hidden.new_empty(len(forward.taps), *hidden.shape), 0
-        for slot, tap in zip(kept.unbind(), forward.taps):
-            until = bisect_left(forward.sublayers, tap)
-            lane.run(forward.sublayers[done:until])
-            slot.copy_(hidden)
-            done = until
-        lane.run(forward.sublayers[done:])
+        kept = hidden.new_empty(len(forward.taps), *hidden.shape) if forward.taps else None
+        for sublayers, slot in forward.segments(kept):
+            lane.run(sublayers)
+            if slot is not None:
+                slot.copy_(hidden)
         return hidden, kept
 
     def logits(self, hidden: Tensor, tokens: Tensor | None = None, norm: bool = True) -> Tensor:
@@ -151,9 +139,8 @@ class GraphDecoder(Decoder):
             return super().logits(hidden, tokens, norm)
         weights = self.weights
         logits = hidden.new_empty(n, self.arch.vocab_size, dtype=torch.float32)
-        nodes = next(nodes for nodes in LANES if n <= nodes)
         normed = F.rms_norm(hidden, weights.norm.shape, weights.norm, self.arch.eps)
-        self._launches.linear(normed, weights.head, None, logits, self._counts[n], nodes)
+        self._launches.linear(normed, weights.head, None, logits, self._counts[n])
         return logits
 
 

@@ -12,6 +12,7 @@ from torch import Tensor
 from ssd_bench.model.backends.graphs import launches
 from ssd_bench.model.decoder import Pass
 from ssd_bench.model.kv_cache import KVCache
+from ssd_bench.model.rope import Rotation
 from ssd_bench.model.weights import Weights
 
 LENGTHS = (16, 8, 4, 2, 1)  # ranges of so many sublayers have a graph, from every first sublayer
@@ -26,14 +27,14 @@ class Lane:
     Args:
         weights: weights on one GPU; on a CPU (Triton's interpreter, in tests) kernels are launched one by one.
         cache: the only cache that these passes read and write.
-        tables: cosines and sines of every position.
+        tables: rotation of every position.
         nodes: most nodes of a pass.
 
     Attributes:
         hidden: [nodes, d], the stream.
     """
 
-    def __init__(self, weights: Weights, cache: KVCache, tables: tuple[Tensor, Tensor], nodes: int):
+    def __init__(self, weights: Weights, cache: KVCache, tables: Rotation, nodes: int):
         self.weights, self.cache, self.nodes, arch = weights, cache, nodes, weights.arch
         self._tables, device, dtype = tables, weights.devices[0], weights.dtype
         width = max(16, triton.next_power_of_2(arch.head_dim))
@@ -42,8 +43,9 @@ class Lane:
         def buffer(*shape: int, kind: torch.dtype = dtype) -> Tensor:
             return torch.zeros(*shape, dtype=kind, device=device)
 
-        self._meta, self._depths = buffer(6, kind=torch.int32), buffer(nodes, kind=torch.int32)
-        self._mask = buffer(nodes, nodes, kind=torch.uint8)
+        self._nodes = launches.Nodes(
+            buffer(6, kind=torch.int32), buffer(nodes, kind=torch.int32), buffer(nodes, nodes, kind=torch.uint8)
+        )
         self.hidden, self._normed = buffer(nodes, arch.width), buffer(nodes, arch.width)
         self._qkv = buffer(nodes, (arch.n_heads + 2 * arch.n_kv_heads) * arch.head_dim)
         self._q, self._inner = buffer(nodes, arch.n_heads, arch.head_dim), buffer(nodes, arch.intermediate)
@@ -66,10 +68,10 @@ class Lane:
         n, tree = len(forward.nodes), forward.tree
         chain = tree is None or tree.is_chain
         meta = torch.tensor((n, forward.prefix_len, forward.first_row, chain, *forward.unread), dtype=torch.int32)
-        self._meta.copy_(meta, non_blocking=True)
+        self._nodes.meta.copy_(meta, non_blocking=True)
         if tree is not None and not chain:
-            self._depths[:n].copy_(torch.tensor(tree.depths, dtype=torch.int32), non_blocking=True)
-            self._mask[:n, :n].copy_(tree.mask().byte().to(self._mask.device, non_blocking=True))
+            self._nodes.depths[:n].copy_(torch.tensor(tree.depths, dtype=torch.int32), non_blocking=True)
+            self._nodes.mask[:n, :n].copy_(tree.mask().byte().to(self.hidden.device, non_blocking=True))
 
     def run(self, sublayers: Sequence[int]) -> None:
         """Run some sublayers, in place on `hidden`."""
@@ -103,17 +105,15 @@ class Lane:
             self._launch(i)
 
     def _launch(self, i: int) -> None:
-        block, meta, nodes, eps = self.weights.blocks[i // 2], self._meta, self.nodes, self.weights.arch.eps
+        block, nodes, meta = self.weights.blocks[i // 2], self._nodes, self._nodes.meta
         norm = block.mlp_norm if i % 2 else block.attn_norm
-        launches.rms_norm(self.hidden, norm, self._normed, meta, eps)
+        launches.rms_norm(self.hidden, norm, self._normed, meta, self.weights.arch.eps)
         if i % 2:
-            launches.linear(self._normed, block.gate_up, block.gate_up_bias, self._inner, meta, nodes, gated=True)
-            launches.linear(self._inner, block.down, block.down_bias, self.hidden, meta, nodes, add=True)
+            launches.linear(self._normed, block.gate_up, block.gate_up_bias, self._inner, meta, gated=True)
+            launches.linear(self._inner, block.down, block.down_bias, self.hidden, meta, add=True)
             return
-        keys, values = self.cache.keys[i // 2], self.cache.values[i // 2]
-        launches.linear(self._normed, block.qkv, block.qkv_bias, self._qkv, meta, nodes)
-        launches.rope_append(
-            self._qkv, *self._tables, block.q_norm, block.k_norm, keys, values, self._q, meta, self._depths, eps
-        )
-        launches.attend(self._q, keys, values, self._attended, self._parts, self._stats, meta, self._mask)
-        launches.linear(self._attended, block.out, block.out_bias, self.hidden, meta, nodes, add=True)
+        keys, values, norms = self.cache.keys[i // 2], self.cache.values[i // 2], self.weights.head_norms[i // 2]
+        launches.linear(self._normed, block.qkv, block.qkv_bias, self._qkv, meta)
+        launches.rope_append(self._qkv, self._tables, norms, keys, values, self._q, nodes)
+        launches.attend(self._q, keys, values, self._attended, self._parts, self._stats, nodes)
+        launches.linear(self._attended, block.out, block.out_bias, self.hidden, meta, add=True)

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import torch
 import triton
 from torch import Tensor
 
 from ssd_bench.model.backends.graphs import kernels
+from ssd_bench.model.operators import HeadNorms
+from ssd_bench.model.rope import Rotation
 
 # (rows, gated, many columns) -> columns and K of a tile, warps, pipeline stages: the fastest on an H200 for the
 # matrices of an 8B model.
@@ -22,6 +26,20 @@ SPLITS = 128  # most splits of a cache's capacity; programs attend to them in pa
 LEAST_SPLIT = 128  # rows of the smallest split
 
 
+class Nodes(NamedTuple):
+    """The nodes of a pass over up to C nodes, in device memory.
+
+    Attributes:
+        meta: int32: number of nodes, rows of the prefix, row of node 0, whether they are a chain, unread rows.
+        depths: [C] int32, depth of every node in its tree; not read if they are a chain.
+        mask: [C, C] uint8, ancestors of every node and itself; not read if they are a chain.
+    """
+
+    meta: Tensor
+    depths: Tensor
+    mask: Tensor
+
+
 def split_rows(capacity: int) -> int:
     """Return the rows of a split: a power of two, so that a cache of any capacity has at most `SPLITS` splits."""
     return max(LEAST_SPLIT, triton.next_power_of_2(triton.cdiv(capacity, SPLITS)))
@@ -34,16 +52,10 @@ def rms_norm(x: Tensor, norm: Tensor, out: Tensor, meta: Tensor, eps: float) -> 
 
 
 def linear(
-    x: Tensor,
-    weight: Tensor,
-    bias: Tensor | None,
-    out: Tensor,
-    meta: Tensor,
-    nodes: int,
-    add: bool = False,
-    gated: bool = False,
+    x: Tensor, weight: Tensor, bias: Tensor | None, out: Tensor, meta: Tensor, add: bool = False, gated: bool = False
 ) -> None:
-    """Launch `kernels.linear` over up to `nodes` rows of x."""
+    """Launch `kernels.linear` over the first n rows of x, with the tiles for 16 or for 64 rows."""
+    nodes = next(nodes for nodes in QUERY_TILES if len(x) <= nodes)
     columns, depth = out.shape[1], weight.shape[1]
     width, step, warps, stages = MATRIX_TILES[nodes, gated, columns >= MANY]
     step, exact = min(step, max(16, triton.next_power_of_2(depth))), weight.dtype == torch.float32
@@ -70,68 +82,55 @@ def linear(
 
 
 def rope_append(
-    qkv: Tensor,
-    cos: Tensor,
-    sin: Tensor,
-    q_norm: Tensor | None,
-    k_norm: Tensor | None,
-    keys: Tensor,
-    values: Tensor,
-    q: Tensor,
-    meta: Tensor,
-    depths: Tensor,
-    eps: float,
+    qkv: Tensor, rotation: Rotation, norms: HeadNorms, keys: Tensor, values: Tensor, q: Tensor, nodes: Nodes
 ) -> None:
     """Launch `kernels.rope_append` for a block: keys and values [Hkv, cap, D], q [n, Hq, D]."""
     (kv_heads, _, dim), heads = keys.shape, q.shape[1]
     kernels.rope_append[(len(qkv), heads + 2 * kv_heads)](
         qkv,
-        cos,
-        sin,
-        q if q_norm is None else q_norm,
-        q if k_norm is None else k_norm,
+        rotation.cos,
+        rotation.sin,
+        q if norms.query is None else norms.query,
+        q if norms.key is None else norms.key,
         keys,
         values,
         q,
-        meta,
-        depths,
-        eps,
+        nodes.meta,
+        nodes.depths,
+        norms.eps,
         keys.stride(0),
         HEADS=heads,
         KV=kv_heads,
         DIM=dim,
         HALF=triton.next_power_of_2(dim // 2),
-        Q_NORM=q_norm is not None,
-        K_NORM=k_norm is not None,
+        Q_NORM=norms.query is not None,
+        K_NORM=norms.key is not None,
         num_warps=1,
     )
 
 
-def attend(
-    q: Tensor, keys: Tensor, values: Tensor, out: Tensor, parts: Tensor, stats: Tensor, meta: Tensor, mask: Tensor
-) -> None:
+def attend(q: Tensor, keys: Tensor, values: Tensor, out: Tensor, parts: Tensor, stats: Tensor, nodes: Nodes) -> None:
     """Compute attention of q [C, Hq, D] over the rows of prefix and nodes in the cache -> out [C, Hq * D].
 
     Args:
         parts: [splits, C, Hq, D rounded up to a power of two], float32.
         stats: [2, splits, C, Hq], float32.
-        mask: [C, C] uint8.
     """
-    nodes, heads, dim = q.shape
+    size, heads, dim = q.shape
     kv_heads, rows, splits, width = len(keys), split_rows(keys.shape[1]), parts.shape[0], parts.shape[3]
-    tile, block, warps, stages = QUERY_TILES[nodes]
+    tile, block, warps, stages = QUERY_TILES[size]
     exact = q.dtype == torch.float32
-    kernels.attend[(kv_heads, triton.cdiv(nodes * (heads // kv_heads), tile), splits)](
+    kernels.attend[(kv_heads, triton.cdiv(size * (heads // kv_heads), tile), splits)](
         q,
         keys,
         values,
         parts,
         stats,
-        meta,
-        mask,
+        nodes.meta,
+        nodes.mask,
         dim**-0.5,
         keys.stride(0),
-        nodes,
+        size,
         HEADS=heads,
         GROUP=heads // kv_heads,
         DIM=dim,
@@ -143,8 +142,8 @@ def attend(
         num_warps=warps,
         num_stages=1 if exact else stages,
     )
-    kernels.combine[(nodes, heads)](
-        parts, stats, out, meta, splits, nodes, HEADS=heads, DIM=dim, WIDTH=width, SPLIT=rows, num_warps=1
+    kernels.combine[(size, heads)](
+        parts, stats, out, nodes.meta, splits, size, HEADS=heads, DIM=dim, WIDTH=width, SPLIT=rows, num_warps=1
     )
 
 

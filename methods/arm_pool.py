@@ -1,0 +1,184 @@
+"""The arms of `methods.adaptive`: the first ones, and what drafts, evaluations and searches add to them.
+
+An evaluation runs an arm's sublayers over the last r output tokens, whose full-model states and predictions exist
+already, in one teacher-forced pass; this gives r outcomes. A search is KnapSpec's knapsack over these tokens. As they
+selected the new arms, they have little weight in their posteriors, and a new arm drafts only after an evaluation on
+other tokens.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from methods.arms import Arm, Array, Costs, Prior, evaluate_arm, optimistic_counts, throughput, throughput_by_matches
+from methods.fixed_layers import pattern_set
+from methods.knapsack import AcceptanceRates, Knapsack, integer_weights
+from ssd_bench.contract.layer_set import LayerSet
+from ssd_bench.contract.method import Probe, Verification
+from ssd_bench.contract.window import Window
+
+if TYPE_CHECKING:
+    from methods.adaptive import Adaptive
+
+
+class ArmPool:
+    """The arms for one model; they last from prompt to prompt.
+
+    Args:
+        settings: the method.
+        n_layers: L, at least 2.
+
+    Attributes:
+        prior: prior of every arm.
+        arms: the exits, uniform sets and windows of the settings, then arms of searches and combinations.
+        outcomes: drafts that `learn` adds to the posteriors: an arm and the arguments of `Arm.learn`.
+    """
+
+    def __init__(self, settings: Adaptive, n_layers: int):
+        self._settings, self._n_layers = settings, n_layers
+        self.prior = Prior(settings.thresholds, settings.prior)
+        sets = [LayerSet.exit(n_layers, min(max(1, round(e * n_layers)), n_layers - 1)) for e in settings.exits]
+        fitting = [u for u in settings.uniform if 1 <= round(u * 2 * n_layers) <= 2 * n_layers - 4]
+        sets += [pattern_set("uniform", u, n_layers) for u in fitting]
+        self._windows, full = [Window(*pair) for pair in settings.windows], LayerSet.full(n_layers)
+        self.arms = [Arm(layer_set, self.prior.counts.copy()) for layer_set in dict.fromkeys(sets)]
+        self.arms += [Arm(full, self.prior.counts.copy(), window=window) for window in self._windows]
+        self.outcomes: list[tuple[Arm, int, int, int, bool]] = []
+        self._times: dict[Costs, tuple[Array, Array]] = {}
+
+    def learn(self) -> None:
+        """Update the arms by the outcomes; not in every step, since steps of a small model are short."""
+        for arm, drafted, accepted, threshold, capped in self.outcomes:
+            arm.learn(drafted, accepted, threshold, capped)
+            arm.limit(self._settings.memory)
+        self.outcomes.clear()
+
+    def forget(self) -> None:
+        """Move every posterior back to the prior by the share of a prompt."""
+        self.learn()
+        for arm in self.arms:
+            arm.forget(self.prior, self._settings.forget)
+
+    def times(self, costs: Costs) -> tuple[Array, Array]:
+        """Return milliseconds of one drafted token [2 arms] and of verifying 0, 1, .. of them [2 arms, draft_len + 1].
+
+        All arms are listed twice: `throughputs` computes expected and optimistic ones together.
+        """
+        if costs not in self._times:
+            draft_ms = [costs.draft_ms(arm.layer_set, arm.window) for arm in self.arms]
+            verify_ms = [costs.verify_ms(arm.layer_set, arm.window) for arm in self.arms]
+            self._times[costs] = np.array(draft_ms * 2), np.array(verify_ms * 2)
+        return self._times[costs]
+
+    def throughputs(self, costs: Costs, length: int) -> tuple[Array, Array, Array]:
+        """Return the expected throughputs of all arms at a context length.
+
+        Returns:
+            For each arm the tokens per millisecond by threshold and draft length, [arms, thresholds, lengths]; the best
+            of them, 0 for an arm that must not draft, [arms]; the best with an optimistic acceptance rate, [arms].
+        """
+        counts = np.array([arm.counts for arm in self.arms])
+        all_counts = np.concatenate([counts, optimistic_counts(counts, self._settings.optimism)])
+        values = throughput(all_counts, *self.times(costs))
+        rates, optimistic = values[: len(counts)], values[len(counts) :].max((1, 2))
+        usable = [arm.window is None or 2 * arm.window.count_read(length) <= length for arm in self.arms]
+        evaluated = [arm.evaluated for arm in self.arms]
+        best = np.where(np.logical_and(evaluated, usable), rates.max((1, 2)), 0.0)
+        return rates, best, np.where(usable, optimistic, 0.0)
+
+    def shrink(self, ranked: Sequence[Arm]) -> None:
+        """Drop the surplus arms of searches and combinations, of arms in descending order the last ones."""
+        surplus = len(self.arms) - self._settings.pool
+        if surplus > 0:
+            dropped = [arm for arm in ranked if arm.search_number or arm.derived][-surplus:]
+            self._replace([arm for arm in self.arms if arm not in dropped])
+
+    def combine_with_windows(self, arm: Arm, length: int) -> None:
+        """Combine the layer set in use with each window for which the context is long enough, for the next plan.
+
+        A window has at most one combination: when another layer set comes into use, its combination is replaced.
+        """
+        if arm.window is not None:
+            return
+        for window in self._windows:
+            old = next((a for a in self.arms if a.derived and a.window == window), None)
+            if 2 * window.count_read(length) > length or (old is not None and old.layer_set == arm.layer_set):
+                continue
+            counts = self.prior.counts.copy()
+            combined = Arm(arm.layer_set, counts, search_number=arm.search_number, window=window, derived=True)
+            self._replace([a for a in self.arms if a is not old] + [combined])
+
+    def evaluate(self, arm: Arm, states: Tensor, target: Tensor, length: int, probe: Probe) -> None:
+        """Add the outcomes of an evaluation to an arm, which may draft from now on; arguments as in `evaluate_arm`."""
+        arm.counts += evaluate_arm(probe, self.prior, arm, states, target, length)
+        arm.limit(self._settings.memory)
+        arm.evaluated = True
+
+    def search(self, states: Tensor, length: int, probe: Probe, costs: Costs, number: int) -> None:
+        """Run KnapSpec's knapsack; the candidates of highest throughput, with shrunk rates, become arms.
+
+        Args:
+            states: [2L+1, r, d] states of the last r tokens.
+            length: committed positions, those tokens included.
+            number: number of the search.
+        """
+        settings, rows = self._settings, states.shape[1]
+        weights = integer_weights(probe.latency, length, settings.weight_cap)
+        budget, least = settings.budget, settings.min_similarity
+        knapsack = Knapsack(states.float(), length - rows, weights, budget, least, True, False, states.dtype)
+        old_sets = {arm.layer_set for arm in self.arms if arm.window is None} | {LayerSet.full(self._n_layers)}
+        candidates = [candidate for candidate in knapsack.run(probe) if candidate.layer_set not in old_sets]
+        if not candidates:
+            return
+        sets, hidden = [candidate.layer_set for candidate in candidates], [candidate.hidden for candidate in candidates]
+        values = [throughput_by_matches(self.prior, settings.selected, costs, s, rows) for s in sets]
+        acceptance, arms = AcceptanceRates(probe, states[-1], torch.stack(hidden)), list(self.arms)
+        for i in acceptance.leaders(lambda i, rate: float(values[i][round(rate * rows)]), settings.shortlist):
+            predicted, confidence = probe.predict_confident(hidden[i])
+            tally = self.prior.tally(predicted == acceptance.target, confidence)
+            # weight below 1: the arm was selected because it matched these tokens, so they favour it
+            arms.append(Arm(sets[i], self.prior.counts + settings.selected * tally, False, number))
+        self._replace(arms)
+
+    def state(self) -> list[Any]:
+        """Return all arms, for JSON."""
+        self.learn()
+        windows = [None if arm.window is None else (arm.window.sinks, arm.window.recent) for arm in self.arms]
+        return [
+            (sorted(arm.layer_set.skipped), arm.counts.tolist(), arm.evaluated, arm.search_number, window, arm.derived)
+            for arm, window in zip(self.arms, windows)
+        ]
+
+    def restore(self, state: list[Any]) -> None:
+        """Continue with the arms of `state`."""
+        arms = []
+        for skipped, counts, evaluated, number, pair, derived in state:
+            layer_set, window = LayerSet(self._n_layers, frozenset(skipped)), pair and Window(*pair)
+            arms.append(Arm(layer_set, np.array(counts), evaluated, number, window, derived))
+        self._replace(arms)
+
+    def _replace(self, arms: list[Arm]) -> None:
+        """Set the arms; the times are those of the old ones."""
+        self.arms = arms
+        self._times.clear()
+
+
+def last_states(verifications: Sequence[Verification], rows: int) -> tuple[Tensor, Tensor]:
+    """Return states [taps, r, d] and the full model's predictions [r] of the last r committed tokens.
+
+    Args:
+        verifications: the last steps, all with the same taps.
+        rows: r.
+    """
+    states, logits = [], []
+    for verification in verifications:
+        assert verification.hidden is not None
+        path = torch.tensor(verification.path, device=verification.hidden.device)
+        states.append(verification.hidden.index_select(1, path))
+        logits.append(verification.logits.index_select(0, path.to(verification.logits.device)))
+    return torch.cat(states, dim=1)[:, -rows:], torch.cat(logits).argmax(-1)[-rows:]

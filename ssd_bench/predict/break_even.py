@@ -1,0 +1,115 @@
+"""The acceptance that drafts need on a machine: by skipped sublayers, by a window of the cache, and by lookup."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import pandas as pd
+
+from ssd_bench.contract.window import Window
+from ssd_bench.cost.tpt import tpt
+from ssd_bench.metrics.text import ABSENT
+from ssd_bench.predict.acceptance import Steps, smallest_argument
+
+SHARES, HALF = (0.3, 0.4, 0.5, 0.6), 0.5  # shares of skipped sublayers
+WINDOWS = (Window(4, 252), Window(4, 1020))  # the default of method=window_draft, and a wider one
+LONGEST = 10  # most drafted tokens of a step, as in KnapSpec (§3.5)
+AIMS = (1.0, 1.2, 1.5)  # speedups
+HEADS = ("drafts", "c", "verification", "breaks even", *(f"{aim}x" for aim in AIMS[1:]), "all accepted")
+LEGEND = (
+    "drafts: with a share of the sublayers skipped; with all sublayers and a window of the cache (its first 4 and its "
+    "last positions); by a lookup in earlier text, which needs no pass. c: cost of a drafted token in AR steps. "
+    f"verification: cost of verifying γ + 1 nodes in AR steps. breaks even, {', '.join(HEADS[4:-1])}: acceptance per "
+    f"token needed, at the best draft length (γ <= {LONGEST}): the probability that a token is accepted if all tokens "
+    "before it were. α also counts the tokens after a rejection, so it is lower. all accepted: speedup if every "
+    "drafted token is accepted."
+)
+
+
+@dataclass(frozen=True)
+class Drafts:
+    """Cost of one kind of drafts.
+
+    Attributes:
+        plain: milliseconds of an AR step.
+        token: milliseconds of a drafted token.
+        verify: milliseconds of a verification, by draft length 1 to `LONGEST`.
+    """
+
+    plain: float
+    token: float
+    verify: tuple[float, ...]
+
+    @classmethod
+    def of(cls, steps: Steps, skipped: float, window: Window | None = None) -> Drafts:
+        """Return drafts of 1 to `LONGEST` tokens by the model, with a share of its sublayers skipped."""
+        verify = tuple(steps.verify_ms(n) for n in range(1, LONGEST + 1))
+        return cls(steps.plain_ms, steps.draft_ms(skipped, window), verify)
+
+    @classmethod
+    def lookup(cls, steps: Steps) -> Drafts:
+        """Return drafts of 1 to `LONGEST` tokens from earlier text: c = 0, so only verification has a cost."""
+        verify = tuple(steps.verify_ms(n, by_layers=False) for n in range(1, LONGEST + 1))
+        return cls(steps.plain_ms, 0.0, verify)
+
+    @property
+    def cost(self) -> float:
+        """Relative draft cost c: time of a drafted token over that of an AR step."""
+        return self.token / self.plain
+
+    def best(self, acceptance: float) -> tuple[float, int]:
+        """Return the highest speedup at an acceptance per token, by TPT (KnapSpec Eq. 4), and its draft length."""
+        return max(
+            (tpt(acceptance, n, self.token, verify) * self.plain / 1000, n) for n, verify in enumerate(self.verify, 1)
+        )
+
+    def needed(self, speedup: float) -> tuple[float, int] | None:
+        """Return the lowest acceptance per token for a speedup, and its draft length; None if even 1 is too low."""
+        if self.best(1.0)[0] < speedup:
+            return None
+        acceptance = smallest_argument(lambda acceptance: self.best(acceptance)[0], speedup)
+        return acceptance, self.best(acceptance)[1]
+
+
+def break_even_text(steps: Steps, model: str) -> str:
+    """Return the acceptance that half of the sublayers, a window and a lookup need to break even."""
+    where, half = f"on {steps.machine.name} for {model}", Drafts.of(steps, HALF)
+    if (even := half.needed(1.0)) is None:
+        most = f"at most {half.best(1.0)[0]:.2f}x, even if all are accepted"
+        text = f"Skipping half of the sublayers does not pay {where}: drafts of up to {LONGEST} tokens reach {most}"
+    else:
+        text = f"Skipping pays {where} if a token drafted by half of the sublayers is accepted with a probability of "
+        text += f"{even[0]:.2f} or more (draft length {even[1]})"
+    window, lookup = Drafts.of(steps, 0.0, WINDOWS[0]).needed(1.0), Drafts.lookup(steps).needed(1.0)
+    needs = "cannot break even" if window is None else f"needs {window[0]:.2f}"
+    text += f"; a window of {_width(WINDOWS[0])} positions {needs}"
+    return text + (", a lookup cannot break even" if lookup is None else f", a lookup needs {lookup[0]:.2f}")
+
+
+def _width(window: Window) -> int:
+    return window.sinks + window.recent
+
+
+def kinds_of_drafts(steps: Steps) -> dict[str, Drafts]:
+    """Return every kind of drafts by its name in the table."""
+    drafts_by_name = {f"{share:.0%} skipped": Drafts.of(steps, share) for share in SHARES}
+    drafts_by_name |= {f"window {_width(window)}": Drafts.of(steps, 0.0, window) for window in WINDOWS}
+    return drafts_by_name | {"lookup": Drafts.lookup(steps)}
+
+
+def roofline_table(steps: Steps) -> pd.DataFrame:
+    """Return the costs of each kind of drafts and the acceptance that it needs, as texts."""
+    rows = []
+    for name, drafts in kinds_of_drafts(steps).items():
+        needed = [drafts.needed(aim) for aim in AIMS]
+        length = needed[0][1] if needed[0] else 1
+        rows.append(
+            (
+                name,
+                f"{drafts.cost:.3f}",
+                f"{drafts.verify[length - 1] / drafts.plain:.3f}",
+                *(ABSENT if need is None else f"{need[0]:.2f} (γ {need[1]})" for need in needed),
+                f"{drafts.best(1.0)[0]:.2f}x",
+            )
+        )
+    return pd.DataFrame(rows, columns=list(HEADS))
