@@ -199,7 +199,7 @@ def test_the_record_says_what_is_not_known(small_checkpoint: Path, tmp_path: Pat
     """The two rules and τ, wherever numbers of a run stand: its table, the report's, figures and exhibits."""
     options = ("method=asd", "method.min_similarity=0.5", "task=gsm8k", "limit=1", "decode.max_new_tokens=4")
     run = executed(tmp_path, *options, *local_model(small_checkpoint))
-    caveat = run.header["caveat"]
+    caveat = run.header.caveat
     assert "two further rules" in caveat and "τ = 0.5, by our choice" in caveat
     summary = summarise(run)
     assert summary["warnings"][0] == caveat

@@ -125,7 +125,7 @@ def test_a_run_says_how_it_was_asked(small_checkpoint: Path, tmp_path: Path) -> 
     said = [option for option in chat if not option.startswith("model.template")] + ["model.template.form=chat"]
     assert planned(tmp_path, *chat, *options).content_key == planned(tmp_path, *said, *options).content_key
     run = executed(tmp_path / "runs", *said, *options, "model.template.enable_thinking=false")
-    told = run.header["config"]["model"]["template"]
+    told = run.header.config["model"]["template"]
     assert told == {"form": "chat", "enable_thinking": False, "system": None, "kwargs": {}}
     other = executed(tmp_path / "runs", *said, *options)
     assert other.path != run.path

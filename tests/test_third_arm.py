@@ -63,14 +63,14 @@ def test_it_is_there_for_its_speed_only(record: Run) -> None:
     hf = metrics.arm_rows(record.prompts, "hf")
     assert hf[["score", "lossless", "divergence_index"]].isna().all(axis=None)
     assert not hf[["draft_ms", "verify_ms", "policy_ms"]].to_numpy().any()
-    assert set(record.steps["arm"]) == {"ar", "method"} and set(record.header["scores"]) == {"ar", "method"}
+    assert set(record.steps["arm"]) == {"ar", "method"} and set(record.header.scores) == {"ar", "method"}
     assert set(metrics.arm_rows(record.prompts, "method")["lossless"]) == {"identical"}
 
 
 def test_its_copy_of_the_weights_is_counted_apart(record: Run) -> None:
-    about = record.header["hf"]
+    about = record.header.hf
     assert about.keys() == {"class", "attention", "weight_bytes", "load_ms"} and about["class"] == "LlamaForCausalLM"
-    assert about["weight_bytes"] == pytest.approx(record.header["model"]["weight_bytes"], rel=0.1)
+    assert about["weight_bytes"] == pytest.approx(record.header.model.weight_bytes, rel=0.1)
     assert metrics.arm_rows(record.prompts, "hf")["peak_bytes"].gt(about["weight_bytes"]).all()
 
 
@@ -97,7 +97,7 @@ def test_a_killed_run_goes_on_with_all_three_arms(
         executed(tmp_path, *local_model(small_checkpoint), *OPTIONS)
     monkeypatch.setattr(RunWriter, "add", add)
     resumed = executed(tmp_path, *local_model(small_checkpoint), *OPTIONS)
-    assert len(resumed.header["resumed"]) == 1
+    assert len(resumed.header.resumed) == 1
     pd.testing.assert_frame_equal(resumed.prompts.drop(columns=TIMES), record.prompts.drop(columns=TIMES))
 
 

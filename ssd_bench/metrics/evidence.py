@@ -23,7 +23,7 @@ from ssd_bench.metrics import definitions as d
 from ssd_bench.metrics.effect import widen
 from ssd_bench.metrics.intervals import LEVEL, Measured, Spread
 from ssd_bench.records.reader import Run
-from ssd_bench.records.schema import PAIR, hardware
+from ssd_bench.records.schema import PAIR
 
 SLOW_FACTOR = 5.0
 """A step is an outlier if it takes more than this many times the median of comparable steps."""
@@ -50,8 +50,7 @@ def trace(run: Run) -> str:
     }
     used = [sets[int(i)] if pd.notna(i) else None for i in steps["layer_set_id"]]
     prompts = run.prompts.drop_duplicates(PROMPT_KEY).sort_values(PROMPT_KEY)["prompt_sha256"]
-    model = run.header.get("model") or {}
-    prompt_text = json.dumps([list(prompts), model.get("name"), model.get("weights")])
+    prompt_text = json.dumps([list(prompts), run.header.model.name, run.header.model.weights])
     step_bytes = np.ascontiguousarray(steps[TRACE_COLUMNS].to_numpy(dtype=np.int64)).tobytes()
     return hashlib.sha256(prompt_text.encode() + step_bytes + repr(used).encode()).hexdigest()
 
@@ -86,12 +85,12 @@ def steadiness(run: Run) -> dict[str, Any]:
     """
     outliers, decode_ms = slow_steps(run), float(run.prompts["decode_ms"].sum())
     excess_ms = float((outliers["ms"] - outliers["expected_ms"]).sum())
-    other_runs = run.header.get("beside")
+    neighbours = run.header.neighbours
     return {
         "slow_steps": len(outliers),
         "slow_share": excess_ms / decode_ms if decode_ms and len(run.steps) else None,
-        "others_share": run.header.get("others_share"),
-        "beside": None if other_runs is None else sum(neighbour["shares"] for neighbour in other_runs),
+        "others_share": run.header.others_share,
+        "beside": None if neighbours is None else sum(neighbour["shares"] for neighbour in neighbours),
     }
 
 
@@ -206,8 +205,8 @@ def decode_seconds(run: Run) -> float:
 
 def machine(run: Run) -> str:
     """Return model, dtype and hardware as JSON; timings are comparable where it is equal."""
-    model = run.header.get("model") or {}
-    return json.dumps([model.get("name"), model.get("dtype"), hardware(run.header)], sort_keys=True, default=str)
+    model = run.header.model
+    return json.dumps([model.name, model.dtype, run.header.hardware], sort_keys=True, default=str)
 
 
 def run_to_run_variation(runs: Sequence[Run | RunTiming]) -> list[RunVariation]:

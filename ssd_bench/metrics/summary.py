@@ -30,7 +30,7 @@ from ssd_bench.metrics.evidence import (
 from ssd_bench.metrics.intervals import Measured, divide
 from ssd_bench.metrics.repetition import repetition, speedup_without_loops
 from ssd_bench.records.reader import Run
-from ssd_bench.records.schema import PAIR, device_name, hardware
+from ssd_bench.records.schema import PAIR
 
 OVER_HF = ("hf", "method")
 """Arms of a speedup over Hugging Face's `generate`: divisor, dividend."""
@@ -142,18 +142,17 @@ def _interval_columns(name: str, number: Measured) -> dict[str, Any]:
 def _identity(run: Run) -> dict[str, Any]:
     """Return the columns that say what was run, and on how many prompts, repeats and pairs of answers."""
     header = run.header
-    model, task = header.get("model") or {}, header.get("task") or {}
     return {
-        "run_id": header.get("run_id"),
+        "run_id": header.run_id,
         "run_dir": str(run.path),
-        "task": task.get("name"),
-        "metric": task.get("metric"),
-        "model": model.get("name"),
-        "rehearsal": bool(model.get("rehearsal")),
-        "dtype": model.get("dtype"),
-        "device": device_name(header),
-        "method": header.get("method"),
-        "seed": header.get("seed"),
+        "task": header.task.name,
+        "metric": header.task.metric,
+        "model": header.model.name,
+        "rehearsal": header.model.rehearsal,
+        "dtype": header.model.dtype,
+        "device": header.device_name,
+        "method": header.method,
+        "seed": header.seed,
         "n_prompts": int(run.prompts["prompt_index"].nunique()),
         "n_repeats": int(run.prompts["repeat"].nunique()),
         "n_pairs": len(d.paired_rows(run.prompts[d.TIMES])) // 2,  # a pair has a row of AR and one of the method
@@ -231,15 +230,15 @@ def _speedups(prompts: pd.DataFrame, name: str, arms: tuple[str, str]) -> dict[s
 
 def _third_arm(run: Run, prompts: pd.DataFrame) -> dict[str, Any]:
     """Return the numbers of the Hugging Face arm: its speed, and the speedups of the method and AR over it."""
-    greedy = (run.header.get("decode") or {}).get("mode", "greedy") == "greedy"
+    header = run.header
     return {
         **_rates(prompts, "hf"),
         **_speedups(prompts, "speedup_hf", OVER_HF),
         **_interval_columns("ar_over_hf", d.speedup(prompts, arms=("hf", "ar"))),
         **_interval_columns("ar_over_hf_e2e", d.speedup(prompts, end_to_end=True, arms=("hf", "ar"))),
         # sampled outputs of two implementations differ even if both are right
-        "hf_output_exact": q.same_token_share(run.prompts, ("ar", "hf")) if greedy else None,
-        "hf_weight_bytes": (run.header.get("hf") or {}).get("weight_bytes"),
+        "hf_output_exact": q.same_token_share(run.prompts, ("ar", "hf")) if header.decode.greedy else None,
+        "hf_weight_bytes": header.hf.get("weight_bytes"),
     }
 
 
@@ -248,7 +247,7 @@ def _cost(run: Run) -> dict[str, Any]:
     method = d.arm_rows(run.prompts, "method")
     shares = d.decode_time_shares(method)
     rates = [d.tokens_per_s(d.arm_rows(run.prompts[d.TIMES], arm)).value for arm in ("ar", "method")]
-    prepare_ms = run.header.get("prepare_ms")
+    prepare_ms = run.header.prepare_ms
     return {
         "overhead": shares["policy"],
         **{f"{name}_share": share for name, share in shares.items()},
@@ -291,9 +290,9 @@ def _repetition(prompts: pd.DataFrame) -> dict[str, Any]:
 
 def _task_scores(run: Run) -> dict[str, Any]:
     """Return the task's scores over all answers of an arm as `ARM_NAME`, and pass@k for each k with enough repeats."""
-    by_arm = run.header.get("scores") or {}
+    by_arm = run.header.scores
     columns = {f"{arm}_{name}": value for arm, arm_scores in by_arm.items() for name, value in arm_scores.items()}
-    if (run.header.get("task") or {}).get("metric") == "pass@1":
+    if run.header.task.metric == "pass@1":
         pass_rates = {f"{arm}_pass@{k}": q.pass_at(d.arm_rows(run.prompts, arm), k) for arm in by_arm for k in (1, 10)}
         columns |= {name: value for name, value in pass_rates.items() if value is not None}
     return {"scores": sorted({name.partition("_")[2] for name in columns}), **columns}
@@ -363,13 +362,13 @@ def _facts(run: Run) -> dict[str, Any]:
         outputs: number of outputs of the method.
         adds_up: whether the tokens that the steps emitted add up to the length of every output.
     """
-    caveats = [caveat] if (caveat := run.header.get("caveat")) else []
+    caveats = [run.header.caveat] if run.header.caveat else []
     lengths = d.paired_rows(run.prompts[d.TIMES]).groupby(d.UNIT)["new_tokens"].nunique()
     emitted = run.steps.groupby([*d.UNIT, "arm"])["emitted"].sum()
     engine_rows = run.prompts[run.prompts["arm"].isin(PAIR)]  # Hugging Face's arm has no steps
     expected = engine_rows.set_index([*d.UNIT, "arm"])["new_tokens"] - 1  # the prefill emits the first token
     return {
-        "told": [*caveats, *(run.header.get("warnings") or [])],
+        "told": [*caveats, *run.header.warnings],
         "units": len(run.prompts[d.UNIT].drop_duplicates()),
         "uneven": int((lengths > 1).sum()),
         "outputs": len(d.arm_rows(run.prompts, "method")),
@@ -429,14 +428,14 @@ def _warnings(s: Mapping[str, Any], facts: Mapping[str, Any]) -> list[str]:
 def conditions(run: Run) -> dict[str, Any]:
     """Return the properties that comparable runs share: task, prompts, model, hardware and decoding settings."""
     header = run.header
-    task, model, decode = (dict(header.get(key) or {}) for key in ("task", "model", "decode"))
+    task, model, decode = header.task, header.model, header.decode
     hashes = run.prompts.drop_duplicates("prompt_index").sort_values("prompt_index")["prompt_sha256"]
     return {
-        "task": (task.get("name"), task.get("version")),
+        "task": (task.name, task.version),
         "prompts": tuple(hashes),
-        "model": tuple((k, model.get(k)) for k in ("name", "dtype", "n_layers", "n_params", "weights")),
-        "hardware": tuple(sorted((k, str(v)) for k, v in hardware(header).items())),
-        "decode": tuple((k, decode.get(k)) for k in ("max_new_tokens", "temperature", "top_p", "top_k")),
+        "model": tuple((k, getattr(model, k)) for k in ("name", "dtype", "n_layers", "n_params", "weights")),
+        "hardware": tuple(sorted((k, str(v)) for k, v in header.hardware.items())),
+        "decode": tuple((k, getattr(decode, k)) for k in ("max_new_tokens", "temperature", "top_p", "top_k")),
     }
 
 

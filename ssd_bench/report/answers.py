@@ -20,7 +20,6 @@ from ssd_bench.papers.printed.catalogue import paper_versions, version_name
 from ssd_bench.papers.runs import grid
 from ssd_bench.papers.ssd_bench.families import FAMILIES
 from ssd_bench.papers.ssd_bench.figures import COMPARISON
-from ssd_bench.records.schema import device_name
 from ssd_bench.report import verdicts
 from ssd_bench.report.exhibits import file_stem
 
@@ -84,7 +83,7 @@ def describe_records(replications: Sequence[Replication], results: int) -> str:
     if not by_path:
         return "There are no runs of the papers' experiments in this folder yet."
     models = list(dict.fromkeys(cell.model_ran for cell, _ in by_path.values()))
-    machines = dict.fromkeys(device_name(cell.header) for cell, _ in by_path.values())
+    machines = dict.fromkeys(cell.header.device_name for cell, _ in by_path.values())
     count = sum(1 for replication in replications for _ in replication.recorded_cells())
     scales = order_scales(dict.fromkeys(scale for _, scale in by_path.values()))
     text = (
@@ -188,7 +187,7 @@ def candidates(replication: Replication, records: Sequence[Record] = ()) -> dict
         if cell.record is not None and not cell.exclusion and cell.summary["speedup_e2e"] is not None:
             results.setdefault(cell["task"], []).append(MethodResult(cell["method"], cell.summary))
             tasks_of.setdefault(cell.record.digest.conditions, set()).add(cell["task"])
-    compared = {cell.header["method"] for cell in cells(replication)}
+    compared = {cell.header.method for cell in cells(replication)}
     added: dict[tuple[str, str], MethodResult] = {}
     for record in records:
         summary = None if record.error else record.summary
@@ -236,9 +235,8 @@ def conditions(replication: Replication, records: Sequence[Record] = ()) -> str:
         records: as in `candidates`.
     """
     cell_with_run = next(cell for cell in cells(replication) if cell.record)
-    summary, decode = cell_with_run.summary, cell_with_run.header.get("decode") or {}
-    sampled = decode.get("mode", "greedy") != "greedy"
-    decoding = f"sampling at temperature {decode['temperature']}" if sampled else "greedy decoding"
+    summary, decode = cell_with_run.summary, cell_with_run.header.decode
+    decoding = "greedy decoding" if decode.greedy else f"sampling at temperature {decode.temperature}"
     compared = {cell["method"] for cell in cells(replication)}
     compared |= {result.method for methods in candidates(replication, records).values() for result in methods}
     return (

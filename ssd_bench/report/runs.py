@@ -343,7 +343,7 @@ def comparison_text(records: Sequence[Record]) -> str:
     method are labelled with the settings that differ between them.
     """
     parts = []
-    settings = {str(record.path): (record.header.get("config") or {}).get("method") or {} for record in records}
+    settings = {str(record.path): record.header.options("method") for record in records}
     for task, groups in group_by_task(records).items():
         for group in groups:
             ar = [row for row in group.rows if row["run_dir"] is None]

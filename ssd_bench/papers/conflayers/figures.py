@@ -156,7 +156,7 @@ def figure7(replication: Replication) -> Figure | NotDrawable:
 
 def _inner_ratio(cell: Cell) -> float | None:
     """Return the skipped share of the sublayers between the first and the last block; None where it is undefined."""
-    ratio, blocks = cell.summary["skip_ratio"], int(cell.header["model"]["n_layers"])
+    ratio, blocks = cell.summary["skip_ratio"], cell.header.model.n_layers
     return None if ratio is None or blocks < 3 else float(ratio * blocks / (blocks - 2))
 
 

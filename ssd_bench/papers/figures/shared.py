@@ -135,7 +135,7 @@ def finish(figure: Figure, replication: Replication, drawn: Sequence[Cell], note
         f"{absent} of {planned} runs are missing." if absent else "",
         _paper_sentence(figure, replication, drawn),
         *_void_sentences(drawn),
-        *(f"{caveat}." for caveat in unique(cell.header.get("caveat") or "" for cell in drawn) if caveat),
+        *(f"{caveat}." for caveat in unique(cell.header.caveat or "" for cell in drawn) if caveat),
     ]
     style.describe(figure, title, " ".join(part for part in parts if part))
     return figure

@@ -164,10 +164,10 @@ def _skip_ratio(number: Number, cell: Cell) -> Value | str:
     share = cell.summary["skip_ratio"]
     if share is None:
         return NOT_BY_LAYERS
-    n_layers = (cell.header.get("model") or {}).get("n_layers")
+    n_layers = cell.header.model.n_layers
     if folder_of(number.paper).skip_ratio != "inner":
         return Value(share)
-    if not n_layers or n_layers <= 2:
+    if n_layers <= 2:
         return "the model has no block between its first and last"
     return Value(share * n_layers / (n_layers - 2))
 
@@ -200,8 +200,8 @@ def search_time(run: Run) -> float | None:
     `prepare_ms`.
     """
     online = _search_events(run)["policy_ms"].sum()
-    offline = 1000 * sum(search["seconds"] for search in run.header.get("searches") or ())
-    milliseconds = online or offline or run.header.get("prepare_ms")
+    offline = 1000 * sum(search.seconds for search in run.header.searches)
+    milliseconds = online or offline or run.header.prepare_ms
     return float(milliseconds) / 1000 if milliseconds else None
 
 
@@ -209,10 +209,10 @@ def search_origin(run: Run) -> str:
     """Return how a run got its search: "run", "continued" from the store, "read" from it, or "" without a search."""
     if len(_search_events(run)):
         return "run"
-    searches = run.header.get("searches") or ()
+    searches = run.header.searches
     if not searches:
-        return "run" if run.header.get("prepare_ms") else ""
-    new, total = (sum(search[key] for search in searches) for key in ("new", "evaluations"))
+        return "run" if run.header.prepare_ms else ""
+    new, total = sum(search.new for search in searches), sum(search.evaluations for search in searches)
     return "run" if new == total else "continued" if new else "read"
 
 

@@ -41,7 +41,7 @@ def planes(replication: Replication) -> dict[str, Plane | NotDrawable]:
     """Return task -> its layer sets by cost and acceptance, or why they are missing."""
     by_task: dict[str, Plane | NotDrawable] = {}
     for cell in common.cells(replication):
-        model, task = cell.header["model"]["name"], cell.header["task"]["name"]
+        model, task = cell.header.model.name, cell.header.task.name
         path = plane_path(replication.runs_dir, model, task)
         command = (
             f"python -m ssd_bench frontier model={model} task={task} runs_dir={display_path(replication.runs_dir)}"
