@@ -130,7 +130,7 @@ def test_aime_with_32k_new_tokens_ends_at_the_context(method: str, short_context
     assert (run.prompts["prompt_len"] + run.prompts["new_tokens"] == CONTEXT + 1).all()
     method_rows = run.prompts[run.prompts["arm"] == "method"]
     assert set(method_rows["lossless"]) == {"identical"}
-    summary = summarise(run)
+    summary = summarise(run).row
     assert summary["finish_context"] == 2
     assert any("2 of 2 outputs stopped at the model's context length" in text for text in summary["warnings"])
     row_bytes = 2 * LAYERS * SIZES["num_key_value_heads"] * 8 * 4  # keys and values, head width 8, float32

@@ -235,7 +235,7 @@ def test_runs_as_a_frame(tmp_path: Path) -> None:
         frame = load_runs(tmp_path / "runs")
     assert told[0].filename == __file__  # of the caller
     assert len(frame) == 1 and frame["run_dir"].tolist() == [str(made[0].path)]
-    summary = metrics.summarise(made[0])
+    summary = metrics.summarise(made[0]).row
     assert frame["M"].item() == summary["M"] and set(summary) | {"settings"} == set(frame.columns)
     assert frame["settings"].str["draft_len"].tolist() == [4]
     pd.testing.assert_frame_equal(load_runs(made[0].path), frame)

@@ -218,12 +218,12 @@ def test_the_numbers_drawn_are_those_of_the_metrics(root: Path) -> None:
     one = replication(root, "knapspec_figure6")
     throughput = drawn(figure(one)).axes[0].lines[0]
     summaries = [result.summary for result in one.cells if result.record]
-    assert list(throughput.get_ydata()) == [s["method_tokens_per_s"] for s in summaries]
+    assert list(throughput.get_ydata()) == [s.method_tokens_per_s.value for s in summaries]
     assert list(throughput.get_xdata()) == [4, 8, 16, 32, 64, 128, 256]
     rows = streams.stream_rows(one.cells[0].run)  # type: ignore[union-attr]
-    assert streams.cumulative_values(rows).iloc[-1] == pytest.approx(summaries[0]["speedup"])
-    assert streams.measure_rows(rows, "M").value == pytest.approx(summaries[0]["M"])
-    assert streams.pooled_value(rows, "alpha") == pytest.approx(summaries[0]["alpha"])
+    assert streams.cumulative_values(rows).iloc[-1] == pytest.approx(summaries[0].speedup.value)
+    assert streams.measure_rows(rows, "M").value == pytest.approx(summaries[0].M.value)
+    assert streams.pooled_value(rows, "alpha") == pytest.approx(summaries[0].alpha.value)
 
 
 def test_tokens_of_a_case_are_coloured_as_the_steps_say(root: Path) -> None:

@@ -277,7 +277,7 @@ def test_a_sweep_runs_distinct_jobs_once_and_says_which_run_is_which_cells(
     results = list(replication.recorded_cells(task="GSM8K", method="Parallel"))
     assert [r.labels["model"] for r in results] == ["LLaMA-2-13B", "LLaMA-2-70B"] and len(replication.cells) == 6
     assert results[0].record is results[1].record and results[0].record is not None
-    assert results[0].summary["n_prompts"] == 2
+    assert results[0].summary.n_prompts == 2
     record = load_run(results[0].path)
     assert record.header.config["model"]["name"] == "miniature" and "experiment" not in record.header.config
     before = {p: p.stat().st_mtime_ns for p in runs.glob("*/run.json")}

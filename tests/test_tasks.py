@@ -300,7 +300,7 @@ def test_a_task_runs_scored_and_lossless(task: str, tmp_path: Path) -> None:
     else:
         assert prompts["score"].between(0, 1).all()
         assert all(0 <= value <= 1 for value in scores["ar"].values())
-    summary = summarise(run)
+    summary = summarise(run).row
     assert summary["ar_score"] == summary["method_score"]
     assert (summary["output_rouge2"], summary["output_exact"]) == (1.0, 1.0)
 

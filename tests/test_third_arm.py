@@ -148,7 +148,7 @@ def test_no_number_of_the_pair_changes_with_a_third_arm(tmp_path: Path) -> None:
     units = [unit(i, r) for i in range(6) for r in range(2)]
     two = write_run(tmp_path / "two", units)
     three = write_run(tmp_path / "three", [with_hf(one, new_tokens=40 + i % 3) for i, one in enumerate(units)])
-    before, after = metrics.summarise(two), metrics.summarise(three)
+    before, after = metrics.summarise(two).row, metrics.summarise(three).row
     assert {key: after[key] for key in before if key != "run_dir"} == {
         key: value for key, value in before.items() if key != "run_dir"
     }

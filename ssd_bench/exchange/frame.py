@@ -37,4 +37,5 @@ def runs_frame(path: Path | str) -> pd.DataFrame:
 
 def _row(record: Record) -> dict[str, Any]:
     """Return the summary of a record, as in the report's CSV, with its settings."""
-    return {**record.summary, "warnings": "; ".join(record.summary["warnings"]), "settings": record.header.settings}
+    warnings_text = "; ".join(record.summary.warnings)
+    return {**record.summary.row, "warnings": warnings_text, "settings": record.header.settings}

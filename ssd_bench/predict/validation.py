@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import pandas as pd
 
@@ -43,7 +44,8 @@ def validate(runs: Sequence[Run]) -> pd.DataFrame:
             "forward": prediction["speedup_forward"],
         }
         header = run.header
-        row = {"run": run.path.name, "method": header.method, "model": header.model.name, "task": header.task.name}
+        row: dict[str, Any] = {"run": run.path.name, "method": header.method}
+        row |= {"model": header.model.name, "task": header.task.name}
         for name, value in measured.items():
             row |= {f"{name}_measured": value, f"{name}_predicted": predicted[name]}
             row[f"{name}_error"] = predicted[name] / value - 1

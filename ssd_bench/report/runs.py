@@ -65,12 +65,12 @@ def group_by_task(records: Sequence[Record]) -> dict[str, list[RunGroup]]:
         groups.setdefault(record.digest.conditions, []).append(record)
     tasks: dict[str, list[RunGroup]] = {}
     for key, members in groups.items():
-        summaries = [record.summary for record in members]
+        summaries = [record.summary.row for record in members]
         size = {"params": ModelRan.of(members[0].header).params}
         measured = (row for row in summaries if row["method_tokens_per_s_e2e"] is not None)
         rows = [row | size for row in (*_ar_row(members), *measured)]
         if rows:
-            domains = {str(record.summary["run_id"]): record.domains for record in members}
+            domains = {record.summary.run_id: [domain.row for domain in record.domains] for record in members}
             tasks.setdefault(str(rows[0]["task"]), []).append(RunGroup(_title(rows[0], key), rows, domains))
     return dict(sorted(tasks.items()))
 
@@ -97,7 +97,7 @@ def _ar_row(members: Sequence[Record]) -> list[dict[str, Any]]:
     prompts = pd.concat([metrics.arm_rows(rows, "ar") for rows in arms], ignore_index=True)
     if prompts.empty:
         return []
-    summaries, digests = [record.summary for record in members], [record.digest for record in members]
+    summaries, digests = [record.summary.row for record in members], [record.digest for record in members]
     first = summaries[0]
     predicted = [s["tpt_predicted_ar"] for s in summaries if s["tpt_predicted_ar"] is not None]
     shares = metrics.decode_time_shares(prompts)
@@ -288,7 +288,7 @@ def _speedups(rows: Sequence[dict[str, Any]], statistic: str) -> str:
 
 
 def unrounded_table(groups: Sequence[RunGroup]) -> pd.DataFrame:
-    """Return the unrounded rows for the CSV, one column per key of `metrics.summarise`."""
+    """Return the unrounded rows for the CSV, one column per key of `Summary.row`."""
     rows = [
         {"group": group.title, **row, "warnings": "; ".join(row["warnings"])} for group in groups for row in group.rows
     ]
@@ -305,8 +305,9 @@ def print_record(path: Path) -> None:
         LosslessError: an output differs from AR's beyond rounding.
     """
     run = load_run(path)
-    summary = metrics.summarise(run) | {"params": ModelRan.of(run.header).params}
-    print(run_table(summary | {"warnings": new_warnings(summary["warnings"])}, metrics.summarise_domains(run)))
+    summary, domains = metrics.summarise(run), [domain.row for domain in metrics.summarise_domains(run)]
+    row = summary.row | {"params": ModelRan.of(run.header).params, "warnings": new_warnings(summary.warnings)}
+    print(run_table(row, domains))
     bugs = run.prompts.loc[run.prompts["lossless"] == "bug", "prompt_id"].tolist()
     if bugs:
         raise LosslessError(
@@ -318,8 +319,8 @@ def run_table(summary: Mapping[str, Any], domains: Sequence[Mapping[str, Any]] =
     """Return the results of a run as text of at most 100 columns.
 
     Args:
-        summary: result of `metrics.summarise`, with `params` of the model.
-        domains: result of `metrics.summarise_domains`.
+        summary: row of the result of `metrics.summarise`, with `params` of the model.
+        domains: rows of the result of `metrics.summarise_domains`.
     """
     pairs = summary["n_pairs"] or "no"
     head = (
@@ -344,6 +345,7 @@ def comparison_text(records: Sequence[Record]) -> str:
     """
     parts = []
     settings = {str(record.path): record.header.options("method") for record in records}
+    contaminated = {str(record.path): bool(record.summary.steadiness.contamination) for record in records}
     for task, groups in group_by_task(records).items():
         for group in groups:
             ar = [row for row in group.rows if row["run_dir"] is None]
@@ -356,7 +358,7 @@ def comparison_text(records: Sequence[Record]) -> str:
             ]
             rows += [_main_columns(readable_row(row)) for row in ar]
             head = f"{task}: {group.title}"
-            unreliable = [name for row, name in zip(method_rows, names, strict=True) if metrics.contamination(row)]
+            unreliable = [name for row, name in zip(method_rows, names, strict=True) if contaminated[row["run_dir"]]]
             note = f"timings unreliable, see the warnings: {'; '.join(unreliable)}" if unreliable else ""
             warnings = textwrap.wrap(note, WIDTH, subsequent_indent="  ")
             table = _indented_table(pd.DataFrame(rows), list(rows[0])[1:])

@@ -151,7 +151,7 @@ def _measure(
         }
         | ({} if hf_arm is None else {"hf": hf_arm.about})
     )
-    tracker.finish(dict if plan.shard else lambda: summarise(load_run(plan.run_dir)))
+    tracker.finish(dict if plan.shard else lambda: summarise(load_run(plan.run_dir)).row)
 
 
 def load_engine(plan: Plan, capacity: int | None = None) -> Engine:

@@ -303,9 +303,9 @@ def _exclusion(claim: Claim, comparisons: Sequence[ClaimComparison]) -> str:
     for cell in cells.values():
         if cell.exclusion:
             return f"excluded: {_cell_name(cell)}: {cell.exclusion}"
-        if cell.summary["n_prompts"] < claim.prompts:
-            return f"{_cell_name(cell)} has {cell.summary['n_prompts']} prompts; {claim.prompts} are required"
-        if is_timed and (warning := metrics.contamination_warning(cell.summary)):
+        if cell.summary.n_prompts < claim.prompts:
+            return f"{_cell_name(cell)} has {cell.summary.n_prompts} prompts; {claim.prompts} are required"
+        if is_timed and (warning := cell.summary.steadiness.warning):
             return f"{_cell_name(cell)}: {warning}"
     if is_timed and any(len({cell.timing.machine for cell in comparison.cells}) > 1 for comparison in comparisons):
         return "the two sides were timed on different machines"

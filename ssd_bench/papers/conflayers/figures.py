@@ -67,8 +67,8 @@ def _cell_value(cell: Cell | None, name: str) -> PlotValue | None:
 
 def _task_value(cell: Cell | None, task: str, name: str) -> PlotValue | None:
     """Return a number of a task's part of a stream; None if the cell or the task is missing."""
-    rows = [row for row in ([] if cell is None else cell.domains) if streams.domain_title(row["domain"]) == task]
-    return common.plot_value(cell, common.summary_value(rows[0], name)) if cell is not None and rows else None
+    rows = [row for row in ([] if cell is None else cell.domains) if streams.domain_title(row.domain) == task]
+    return common.plot_value(cell, rows[0].number(name)) if cell is not None and rows else None
 
 
 def figure5(replication: Replication) -> Figure | NotDrawable:
@@ -156,7 +156,7 @@ def figure7(replication: Replication) -> Figure | NotDrawable:
 
 def _inner_ratio(cell: Cell) -> float | None:
     """Return the skipped share of the sublayers between the first and the last block; None where it is undefined."""
-    ratio, blocks = cell.summary["skip_ratio"], cell.header.model.n_layers
+    ratio, blocks = cell.summary.skip_ratio, cell.header.model.n_layers
     return None if ratio is None or blocks < 3 else float(ratio * blocks / (blocks - 2))
 
 

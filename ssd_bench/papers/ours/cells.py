@@ -6,11 +6,10 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache, cached_property
 from pathlib import Path
-from typing import Any
 
 from ssd_bench import metrics
 from ssd_bench.errors import ConfigError
-from ssd_bench.metrics import Digest, RunTiming, RunVariation, VariationLevel
+from ssd_bench.metrics import Digest, DomainSummary, RunTiming, RunVariation, Summary, VariationLevel
 from ssd_bench.metrics.store import DigestStore, RunCache
 from ssd_bench.papers.ours.ran import ModelRan, model_names
 from ssd_bench.papers.runs import grid, index
@@ -79,12 +78,12 @@ class Record:
         return self.store.digest(self.path, lambda: self.run)
 
     @cached_property
-    def summary(self) -> dict[str, Any]:
+    def summary(self) -> Summary:
         """`metrics.summarise` of the run."""
         return self.digest.summarise(self.path, self.variation)
 
     @cached_property
-    def domains(self) -> list[dict[str, Any]]:
+    def domains(self) -> Sequence[DomainSummary]:
         """`metrics.summarise_domains` of the run."""
         return self.digest.summarise_domains(self.variation)
 
@@ -150,12 +149,12 @@ class Cell:
         return self._existing_record.header
 
     @property
-    def summary(self) -> dict[str, Any]:
+    def summary(self) -> Summary:
         """`metrics.summarise` of the record."""
         return self._existing_record.summary
 
     @property
-    def domains(self) -> list[dict[str, Any]]:
+    def domains(self) -> Sequence[DomainSummary]:
         """`metrics.summarise_domains` of the record."""
         return self._existing_record.domains
 
@@ -178,7 +177,7 @@ class Cell:
         """
         if self.record is None or self.record.error:
             return ""
-        if self.summary["searched_share"] == 0:
+        if self.summary.searched_share == 0:
             return "no search ran"
         # `self.labels` may have been replaced for a figure; the experiment's own labels decide
         labels = self.exhibit_cells[self.position].labels if self.exhibit_cells else self.labels

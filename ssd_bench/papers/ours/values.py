@@ -58,7 +58,7 @@ def is_by_definition(number: Number) -> bool:
 
 def has_hf_arm(cell: Cell) -> bool:
     """Return whether a run has Hugging Face `generate` as an arm."""
-    return "speedup_hf" in cell.summary
+    return cell.summary.hf is not None
 
 
 def our_value(
@@ -73,12 +73,12 @@ def our_value(
     """
     baseline = number.method in BASELINES
     if domain is not None:
-        rows: list[Mapping[str, Any]] = [row for row in cell.domains if row["domain"] == domain]
-        source: Mapping[str, Any] = rows[0] if rows else {}
+        rows = [summary.row for summary in cell.domains if summary.domain == domain]
         if not rows:
             return f"the run has no prompts of {domain}"
+        source = rows[0]
     else:
-        source = cell.summary
+        source = cell.summary.row
     if is_by_definition(number):
         return Value(1.0) if source["ar_tokens_per_s"] is not None else "the run has no baseline"
     if domain is None and number.metric in SPECIAL:
@@ -161,7 +161,7 @@ def mean_value(values: Sequence[Value]) -> Value:
 
 def _skip_ratio(number: Number, cell: Cell) -> Value | str:
     """Return r, the skipped share of all 2L sublayers, or for some papers of the 2(L - 2) sublayers of inner blocks."""
-    share = cell.summary["skip_ratio"]
+    share = cell.summary.skip_ratio
     if share is None:
         return NOT_BY_LAYERS
     n_layers = cell.header.model.n_layers
@@ -175,15 +175,15 @@ def _skip_ratio(number: Number, cell: Cell) -> Value | str:
 def _accuracy(number: Number, cell: Cell) -> Value | str:
     """Return pass@k of generated programs, for the arm that the number is about."""
     arm, k = "ar" if number.method in BASELINES else "method", number.settings.get("pass@k", "1")
-    accuracy = cell.summary.get(f"{arm}_pass@{k}")
+    accuracy = cell.summary.task_scores.get(f"{arm}_pass@{k}")
     if accuracy is None:
-        return f"pass@{k} needs {k} outputs per prompt; the run has {cell.summary['n_repeats']}"
+        return f"pass@{k} needs {k} outputs per prompt; the run has {cell.summary.n_repeats}"
     return Value(accuracy)
 
 
 def _overhead(number: Number, cell: Cell) -> Value | str:
     """Return the method's overhead in percent of the decode time."""
-    share = cell.summary["overhead"]
+    share = cell.summary.overhead
     return "the run decoded no tokens" if share is None else Value(100 * share)
 
 

@@ -10,7 +10,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from ssd_bench.cost.plane import Plane, Point, plane_path, read
-from ssd_bench.metrics.text import ABSENT, DECODE, END_TO_END, format_interval, format_lossless, format_percent
+from ssd_bench.metrics.text import ABSENT, DECODE, END_TO_END, format_lossless, format_measured, format_percent
 from ssd_bench.papers.figures import shared as common
 from ssd_bench.papers.figures import style
 from ssd_bench.papers.figures.shared import NotDrawable
@@ -218,13 +218,13 @@ def _row(cell: Cell, plane: Plane | NotDrawable) -> dict[str, str]:
         "model": cell.model_ran.text,
         "task": cell["task"],
         "method": cell["method"],
-        DECODE: f"excluded: {cell.exclusion}" if cell.exclusion else format_interval(summary, "speedup"),
-        END_TO_END: ABSENT if cell.exclusion else format_interval(summary, "speedup_e2e"),
-        "M": format_interval(summary, "M"),
-        "α": format_interval(summary, "alpha", 3),
-        "skipped, of all sublayers": format_percent(summary["skip_ratio"]),
-        "overhead": format_percent(summary["overhead"]),
-        "equal to AR": format_lossless(summary),
+        DECODE: f"excluded: {cell.exclusion}" if cell.exclusion else format_measured(summary.speedup),
+        END_TO_END: ABSENT if cell.exclusion else format_measured(summary.speedup_e2e),
+        "M": format_measured(summary.M),
+        "α": format_measured(summary.alpha, 3),
+        "skipped, of all sublayers": format_percent(summary.skip_ratio),
+        "overhead": format_percent(summary.overhead),
+        "equal to AR": format_lossless(summary.row),
     }
     if isinstance(plane, Plane):
         main = _main_set(plane, cell)

@@ -10,7 +10,7 @@ from matplotlib.figure import Figure
 from ssd_bench import metrics
 from ssd_bench.cost.tpt import tpt
 from ssd_bench.metrics import Measured
-from ssd_bench.metrics.text import ABSENT, format_interval, format_number
+from ssd_bench.metrics.text import ABSENT, format_measured, format_number
 from ssd_bench.papers.figures import shared as common
 from ssd_bench.papers.figures import style
 from ssd_bench.papers.figures.shared import NotDrawable, PlotValue
@@ -51,8 +51,8 @@ def table(replication: Replication) -> pd.DataFrame:
             "task": cell["task"],
             "layer set": cell["method"],
             "recent positions": cell.setting("recent"),
-            "α": format_interval(cell.summary, "alpha", 3),
-            "α, conditional": format_number(cell.summary["alpha_conditional"], 3),
+            "α": format_measured(cell.summary.alpha, 3),
+            "α, conditional": format_number(cell.summary.alpha_conditional, 3),
             "c": _text(metrics.draft_cost(cell.run)),
             "speedup, predicted": format_number(predicted_speedup(cell), 2),
             "excluded": cell.exclusion or ABSENT,
@@ -74,7 +74,7 @@ def note() -> str:
 
 def predicted_speedup(cell: Cell) -> float | None:
     """Return the highest speedup by Eq. 4 over all draft lengths; None where acceptance or cost is undefined."""
-    acceptance, cost = cell.summary["alpha_conditional"], metrics.draft_cost(cell.run).value
+    acceptance, cost = cell.summary.alpha_conditional, metrics.draft_cost(cell.run).value
     if acceptance is None or cost is None:
         return None
     return max(tpt(acceptance, length, cost, 1.0) / 1000 for length in range(1, LONGEST + 1))
@@ -100,4 +100,4 @@ def _lines(cells: Sequence[Cell], panel: int) -> Mapping[str, Mapping[str, PlotV
 
 
 def _text(cost: Measured) -> str:
-    return format_interval({"c": cost.value, "c_lo": cost.low, "c_hi": cost.high}, "c", 3)
+    return format_measured(cost, 3)

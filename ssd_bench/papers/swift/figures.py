@@ -195,7 +195,7 @@ def figure8b(replication: Replication) -> Figure | NotDrawable:
 def _draw_scaling(axes: Axes, best: list[tuple[float, Cell]], models: list[str]) -> None:
     for value, cell in best:
         billions = _billions(cell)
-        number, mark = common.summary_value(cell.summary, "speedup"), style.MARKS[models.index(cell["model"])]
+        number, mark = cell.summary.speedup, style.MARKS[models.index(cell["model"])]
         axes.errorbar(billions, value, yerr=common.error_bar(number), color=mark.colour, marker=mark.marker, capsize=2)
         axes.annotate(f"r = {cell.setting('r')}", (billions, value), (5, 3), textcoords="offset points")
     sizes = sorted({_billions(cell) for _, cell in best})
