@@ -48,7 +48,7 @@ def simulations() -> Iterator[Steps]:
         shape = shape_named(model)
         for name in simulated_names():
             yield Steps(simulated_machine(name, shape), shape.n_layers)
-    yield Steps(Profile(asdict(LATENCY)), 16)
+    yield Steps(Profile(LATENCY), 16)
 
 
 def test_the_acceptance_that_breaks_even_gives_a_speedup_of_1() -> None:
@@ -221,7 +221,7 @@ def test_records_of_the_model_count_and_no_others(runs: Path, capsys: pytest.Cap
     used, left = advise.usable_runs(asked)
     assert {run.path.name for run in used} == {"one", "two", "three"} and sum(left.values()) == 5
     table = advise.record_medians(used, "sim_h100", None).set_index("method")
-    both = [predict(run, "sim_h100").speedup for run in used if run.header["method"] == "swift"]
+    both = [predict(run, "sim_h100").speedup for run in used if run.header.method == "swift"]
     assert table.index.tolist() == ["swift", "clasp"] and table.loc["swift", "predicted"] == np.median(both)
     assert table["runs"].tolist() == [2, 1] and table["measured"].notna().all()
     printed = answered(capsys, "model=miniature", "hardware=sim_h100", "task=gsm8k", f"runs_dir={runs}")

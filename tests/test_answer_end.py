@@ -130,15 +130,12 @@ def test_aime_with_32k_new_tokens_ends_at_the_context(method: str, short_context
     assert (run.prompts["prompt_len"] + run.prompts["new_tokens"] == CONTEXT + 1).all()
     method_rows = run.prompts[run.prompts["arm"] == "method"]
     assert set(method_rows["lossless"]) == {"identical"}
-    summary = summarise(run)
+    summary = summarise(run).row
     assert summary["finish_context"] == 2
     assert any("2 of 2 outputs stopped at the model's context length" in text for text in summary["warnings"])
     row_bytes = 2 * LAYERS * SIZES["num_key_value_heads"] * 8 * 4  # keys and values, head width 8, float32
-    model = run.header["model"]
-    assert (
-        model["cache_rows"] == min(CONTEXT + SCRATCH, BUCKET)
-        and model["cache_bytes"] == (CONTEXT + SCRATCH) * row_bytes
-    )
+    model = run.header.model
+    assert model.cache_rows == min(CONTEXT + SCRATCH, BUCKET) and model.cache_bytes == (CONTEXT + SCRATCH) * row_bytes
 
 
 def test_a_prompt_as_long_as_the_context_is_refused_before_anything_loads(short_context: Path, tmp_path: Path) -> None:

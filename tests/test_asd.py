@@ -200,9 +200,9 @@ def test_the_record_says_what_is_not_known(small_checkpoint: Path, tmp_path: Pat
     """The two rules and τ, wherever numbers of a run stand: its table, the report's, figures and exhibits."""
     options = ("method=asd", "method.min_similarity=0.5", "task=gsm8k", "limit=1", "decode.max_new_tokens=4")
     run = executed(tmp_path, *options, *local_model(small_checkpoint))
-    caveat = run.header["caveat"]
+    caveat = run.header.caveat
     assert "two further rules" in caveat and "τ = 0.5, by our choice" in caveat
-    summary = summarise(run)
+    summary = summarise(run).row
     assert summary["warnings"][0] == caveat
     assert "τ = 0.5" in run_table(summary) and caveat in document("gsm8k", group_by_task([Record(run.path)])["gsm8k"])
 

@@ -101,9 +101,9 @@ def test_a_backend_is_one_file(counting: Path) -> None:
     """It is chosen by name, runs every pass of a run, and stands in its record; the outputs are PyTorch's."""
     options = ("method=layerskip", "limit=1", "decode.max_new_tokens=24", "decode.reuse_prefix=false")
     run, plain = (executed(counting, *options, f"hardware.kernels={name}") for name in ("counting", "torch"))
-    assert run.header["model"]["arithmetic"]["kernels"] == "counting"
+    assert run.header.model.arithmetic["kernels"] == "counting"
     assert run.prompts["output_ids"].map(list).tolist() == plain.prompts["output_ids"].map(list).tolist()
-    every = 2 * run.header["model"]["n_layers"]
+    every = 2 * run.header.model.n_layers
     looked_at = run.prompts["prompt_len"].min()  # whose logits have to be finite
     expected = Counter((every, n) for n in (looked_at, *run.prompts["prompt_len"], *run.steps["tree_nodes"]))
     for step in run.steps.query("draft_len > 0").itertuples():
@@ -205,5 +205,5 @@ def test_the_record_says_how_it_was_computed(kernels: str, dtype: str, tmp_path:
     header = executed(tmp_path, "method=ar", "limit=1", *options).header
     ran = "torch" if kernels == "torch" or native_problem("generic") else "native"
     expected = {"kernels": ran, "isa": "generic", "activations": "float32", "inputs": "float32"}
-    assert header["model"]["arithmetic"] == expected
-    assert header["tie_tolerance"] == tolerance("float32", "float32", dtype)
+    assert header.model.arithmetic == expected
+    assert header.tie_tolerance == tolerance("float32", "float32", dtype)

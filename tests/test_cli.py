@@ -91,7 +91,7 @@ def test_a_run_ends_with_a_table_and_a_record(reference: tuple[Path, subprocess.
     ar = record.steps[record.steps["arm"] == "ar"]
     assert (ar["emitted"] == 1).all() and ar["layer_set_id"].isna().all()
     assert record.steps["est_tokens_per_s"].notna().any() and len(record.layer_sets) > 1
-    assert record.header["config"]["method"]["interval"] == 3 and record.header["latency"]["t_mlp_ms"] == 0.5
+    assert record.header.config["method"]["interval"] == 3 and record.header.latency.t_mlp_ms == 0.5
 
 
 def test_a_finished_run_is_not_repeated(
@@ -108,10 +108,10 @@ def test_force_repeats_it(
     small_checkpoint: Path, reference: tuple[Path, subprocess.CompletedProcess[str]], tmp_path: Path
 ) -> None:
     first = run(small_checkpoint, tmp_path, *SHORT, "limit=1")
-    before = only_run(tmp_path).header["provenance"]
+    before = only_run(tmp_path).header.provenance
     second = run(small_checkpoint, tmp_path, *SHORT, "limit=1", "force=true")
     assert first.returncode == second.returncode == 0 and "already on record" not in second.stdout
-    assert only_run(tmp_path).header["provenance"] != before
+    assert only_run(tmp_path).header.provenance != before
 
 
 def test_kill_and_restart_give_the_same_record(
@@ -185,7 +185,7 @@ def test_a_new_method_is_one_file_and_one_yaml(small_checkpoint: Path, tmp_path:
 def test_multirun_makes_one_run_per_combination(small_checkpoint: Path, tmp_path: Path) -> None:
     done = run(small_checkpoint, tmp_path, "method=ar,fixed_layers", "limit=1", "decode.max_new_tokens=6", "--multirun")
     assert done.returncode == 0, done.stderr
-    assert sorted(load_run(path).header["method"] for path in find_runs(tmp_path)) == ["ar", "fixed_layers"]
+    assert sorted(load_run(path).header.method for path in find_runs(tmp_path)) == ["ar", "fixed_layers"]
 
 
 def test_sampling_and_no_baseline(small_checkpoint: Path, tmp_path: Path) -> None:

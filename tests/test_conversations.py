@@ -143,8 +143,8 @@ def test_a_turn_that_does_not_fit_after_its_answers_is_not_asked(
     made = metrics.arm_rows(run.prompts, "method")
     assert list(zip(made["prompt_index"], made["turn"])) == [*((0, turn) for turn in range(turns)), (1, 0)]
     assert set(made["lossless"]) == {"identical"}
-    assert metrics.summarise(run)["n_prompts"] == 2
-    warned = [text.partition(": ")[0] for text in run.header["warnings"] if "turns" in text]
+    assert metrics.summarise(run).n_prompts == 2
+    warned = [text.partition(": ")[0] for text in run.header.warnings if "turns" in text]
     assert warned == [f"{3 - turns} of 4 turns were left out"] * (turns < 3)
 
 
@@ -174,7 +174,7 @@ def test_a_unit_is_a_conversation(options: list[str], tmp_path: Path, monkeypatc
         with pytest.raises(KeyboardInterrupt):
             executed(tmp_path / "resumed", *options, *FIXED, "repeats=2")
     resumed = executed(tmp_path / "resumed", *options, *FIXED, "repeats=2")
-    assert len(resumed.header["resumed"]) == 1
+    assert len(resumed.header.resumed) == 1
     same(resumed, whole)
     made = [execute(planned(tmp_path / "shared", *options, *FIXED, "repeats=2", f"shard={n}/2")) for n in (2, 1)]
     assert made[0] is None and made[1] is not None
@@ -183,7 +183,7 @@ def test_a_unit_is_a_conversation(options: list[str], tmp_path: Path, monkeypatc
 
 def test_intervals_are_over_conversations(options: list[str], tmp_path: Path) -> None:
     run = executed(tmp_path, *options, *FIXED)
-    summary = metrics.summarise(run)
+    summary = metrics.summarise(run).row
     assert summary["n_prompts"] == 3 and summary["lossless_identical"] == sum(TURNS)
     times = metrics.token_times(metrics.arm_rows(run.prompts, "method"))
     tokens = metrics.arm_rows(run.prompts, "method").groupby("prompt_index")["new_tokens"].sum()

@@ -177,7 +177,7 @@ def test_a_record_tells_of_rows_that_it_did_not_need(
     options = (*local_model(small_checkpoint), "task=gsm8k", "data=local", f"data.root={tmp_path}/data")
     short = (*options, "decode.max_new_tokens=2")
     run = executed(tmp_path / "runs", *short, "method=ar", f"limit={at}")
-    (told,) = run.header["warnings"]
+    (told,) = run.header.warnings
     assert "1 fault in rows of " in told and "that this run does not use" in told and "gsm8k.jsonl:5 answer=''" in told
     assert capsys.readouterr().err.count(told) == 1
     with pytest.raises(ConfigError, match=r"gsm8k\.jsonl:5 answer=''"):

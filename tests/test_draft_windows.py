@@ -30,6 +30,7 @@ from ssd_bench.exchange import layers
 from ssd_bench.model.decoder import Decoder
 from ssd_bench.predict.replay import step_times
 from ssd_bench.predict.workload import positions_read, workload
+from ssd_bench.records.files import read_header
 from ssd_bench.records.reader import Run, load_run
 from ssd_bench.records.schema import DIGESTS
 from ssd_bench.records.writer import RunWriter
@@ -195,7 +196,7 @@ def without_window_columns(run: Run) -> Run:
     """The record as it was written before there were windows."""
     file = run.path / "layer_sets.parquet"
     pq.write_table(pq.read_table(file).drop_columns(["sinks", "recent"]), file)
-    kept = {key: value for key, value in run.header.items() if key != DIGESTS}
+    kept = {key: value for key, value in read_header(run.path).items() if key != DIGESTS}
     (run.path / "run.json").write_text(json.dumps(kept), encoding="utf-8")
     return load_run(run.path)
 

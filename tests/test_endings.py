@@ -108,7 +108,7 @@ def test_whatever_ends_a_run_is_in_its_record(
     (line,) = look(Path("runs"))
     assert (line.state, line.more) == (status, content()["error"])
     assert answer(*LINE)[0] == 0
-    assert load_run(record()).header["status"] == "complete" and "error" not in load_run(record()).header
+    assert load_run(record()).header.status == "complete" and not load_run(record()).header.error
 
 
 def test_an_error_is_shown_without_lines_of_hydra(
@@ -172,7 +172,7 @@ def test_what_a_killed_process_left_is_removed_by_the_same_command(
             dead(record() / NAME)
         assert answer(*LINE)[0] == 0
         assert sorted(path.name for path in record().iterdir()) == FILES
-        assert load_run(record()).header["status"] == "complete"
+        assert load_run(record()).header.status == "complete"
 
 
 @pytest.mark.parametrize("left", LEFT)
@@ -240,7 +240,7 @@ def test_a_folder_that_is_deleted_during_the_run_is_one_message(
         code, said = answer(*(["-m"] if sweep else []), *LINE)
     assert code == 1 and said.count("was deleted during the run") == 1 and "Traceback" not in said
     assert sweep or said.count("\n") == 1
-    assert answer(*LINE)[0] == 0 and load_run(record()).header["status"] == "complete"
+    assert answer(*LINE)[0] == 0 and load_run(record()).header.status == "complete"
 
 
 def directory(path: Path) -> None:
@@ -277,7 +277,7 @@ def test_odd_files_in_a_finished_record_are_named_and_force_replaces_them(
         assert code == 2 and said.count("\n") == 1 and f"{name}' is invalid: expected an intact file (" in said
         assert "force=true in its command measures the run again" in said
         assert answer(*LINE, "force=true")[0] == 0
-    assert load_run(record()).header["status"] == "complete"
+    assert load_run(record()).header.status == "complete"
     assert sorted(path.name for path in record().iterdir()) == FILES
 
 

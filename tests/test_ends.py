@@ -139,7 +139,7 @@ def test_processes_that_are_started_at_once_make_each_run_once(
     ]
     ends = [process.communicate(timeout=300) for process in started]
     assert [process.returncode for process in started] == [0] * 4, ends
-    found = {load_run(path).header["config"]["seed"]: load_run(path) for path in find_runs(tmp_path / "runs")}
+    found = {load_run(path).header.config["seed"]: load_run(path) for path in find_runs(tmp_path / "runs")}
     assert sorted(found) == ([0] if joint else list(range(4)))
     assert sum(f"[{FEW}/{FEW}]" in said for _, said in ends) == len(found), ends
     assert sum("already on record" in said for said, _ in ends) == 4 - len(found)
@@ -170,8 +170,8 @@ def test_runs_that_ask_for_it_measure_one_after_the_other(short: list[str], tmp_
     assert [process.wait(timeout=300) for process in started] == [0] * 3
     times = []
     for path in find_runs(tmp_path / "runs"):
-        end = pd.Timestamp(load_run(path).header["finished_at"]).timestamp()
-        times.append((end - load_run(path).header["wall_s"], end))
+        end = pd.Timestamp(load_run(path).header.finished_at).timestamp()
+        times.append((end - load_run(path).header.wall_s, end))
     times.sort()
     assert len(times) == 3 and all(one[1] < other[0] + 0.2 for one, other in zip(times, times[1:])), times
 
@@ -213,7 +213,7 @@ def test_a_killed_worker_ends_no_other_run(
 ) -> None:
     """Twice it is started again, the second time alone; then it has failed."""
     done = deadly(deaths)
-    names = {load_run(path).header["method"] for path in find_runs(tmp_path / "runs")}
+    names = {load_run(path).header.method for path in find_runs(tmp_path / "runs")}
     assert "Traceback" not in done.stderr, done.stderr
     if deaths < 3:
         assert (done.returncode, names) == (0, {"ar", "deadly", "fixed_layers"}), done.stderr

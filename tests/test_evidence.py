@@ -79,10 +79,10 @@ def test_what_decides_nothing_is_void_and_says_why(planted: Replication) -> None
     said = reasons["doubled"]
     assert said.startswith("duplicates the trace of SWIFT, ablation=none")
     assert "although their speedups differ by a factor of 2.00, beyond run-to-run variation" in said
-    assert cell(planted, "never").summary["searched_share"] == 0
+    assert cell(planted, "never").summary.searched_share == 0
     warning = "no search ran: every draft used the method's initial layer set"
-    assert warning in cell(planted, "never").summary["warnings"]
-    assert 0.7 < cell(planted, "own").summary["searched_share"] < 1
+    assert warning in cell(planted, "never").summary.warnings
+    assert 0.7 < cell(planted, "own").summary.searched_share < 1
 
 
 def test_the_same_trace_within_the_floor_is_void_and_no_more(planted: Replication, tmp_path: Path) -> None:
@@ -126,11 +126,12 @@ def test_intervals_of_speeds_have_the_noise_floor_and_others_do_not(planted: Rep
     floors = one.record.variation  # type: ignore[union-attr]
     assert floors is not None and len(floors.levels) == 3 and one.variation is floors.levels[-1]
     alone = metrics.summarise(one.run)
-    assert alone["noise"] is None and one.summary["noise"] == one.variation.speedup.sigma
+    assert alone.noise is None and one.summary.noise == one.variation.speedup.sigma
     for name in ("speedup", "speedup_e2e", "method_tokens_per_s"):
-        assert one.summary[f"{name}_lo"] < alone[f"{name}_lo"] < alone[f"{name}_hi"] < one.summary[f"{name}_hi"]
+        wide, narrow = one.summary.number(name), alone.number(name)
+        assert wide.low < narrow.low < narrow.high < wide.high  # type: ignore[operator]
     for name in ("M", "alpha"):
-        assert one.summary[f"{name}_lo"] == alone[f"{name}_lo"]
+        assert one.summary.number(name) == alone.number(name)
     for run in (synthetic.write_run(planted.runs_dir / "elsewhere", [synthetic.unit(0)], model={"name": "other"}),):
         assert not floors.holds_for(run)
 
@@ -154,7 +155,7 @@ def with_slow_steps(folder: Path, slow: Sequence[int], times: float) -> dict[str
         step = units[i][1].steps[3]
         units[i][1].prompt.decode_ms += (times - 1) * step.verify_ms
         step.verify_ms *= times
-    return metrics.summarise(synthetic.write_run(folder / f"{len(slow)}-{times:g}", units))
+    return metrics.summarise(synthetic.write_run(folder / f"{len(slow)}-{times:g}", units)).row
 
 
 def test_steps_that_took_many_times_what_their_like_do_are_marked(tmp_path: Path) -> None:
@@ -171,7 +172,7 @@ def test_steps_that_took_many_times_what_their_like_do_are_marked(tmp_path: Path
 def test_a_search_is_no_slow_step(tmp_path: Path) -> None:
     units = [synthetic.unit(i) for i in range(4)]
     units[0][1].steps[2].policy_ms *= 1000
-    assert metrics.summarise(synthetic.write_run(tmp_path / "run", units))["slow_steps"] == 0
+    assert metrics.summarise(synthetic.write_run(tmp_path / "run", units)).row["slow_steps"] == 0
 
 
 def test_a_run_beside_others_says_so_and_is_no_moment(tmp_path: Path) -> None:
@@ -179,7 +180,7 @@ def test_a_run_beside_others_says_so_and_is_no_moment(tmp_path: Path) -> None:
         synthetic.write_run(tmp_path / f"{i}", [synthetic.unit(j) for j in range(4)], others_share=share)
         for i, share in enumerate((0.01, 0.02, 0.4))
     ]
-    said = [metrics.summarise(run)["warnings"] for run in runs]
+    said = [metrics.summarise(run).warnings for run in runs]
     assert any("other processes used 40 % of the CPU cores" in w for w in said[2])
     assert not any("unreliable" in w for w in said[0])
     together = comparison_text([Record(tmp_path / f"{i}") for i in range(3)])

@@ -95,10 +95,10 @@ def test_a_found_set_drafts_in_another_run(small_checkpoint: Path, tmp_path: Pat
     assert dispatch(["export", f"run={first.path}", f"to={file}", "form=layer_set"]) == 0
     kept = json.loads(file.read_text(encoding="utf-8"))
     assert kept["method"] == "layerskip" and kept["settings"]["exit_layer"] == 2
-    assert kept["model"]["weights"] == first.header["model"]["weights"] and kept["draft_share"] == 1.0
+    assert kept["model"]["weights"] == first.header.model.weights and kept["draft_share"] == 1.0
     second = executed(tmp_path / "b", *short, "limit=1", *kept["overrides"])
     assert metrics.main_set(second) == metrics.main_set(first)
-    assert second.header["config"]["method"]["skip_attn"] == kept["skip_attn"]
+    assert second.header.config["method"]["skip_attn"] == kept["skip_attn"]
 
 
 def test_lists_as_released_codes_read_them(run: Run, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -235,7 +235,7 @@ def test_runs_as_a_frame(tmp_path: Path) -> None:
         frame = load_runs(tmp_path / "runs")
     assert told[0].filename == __file__  # of the caller
     assert len(frame) == 1 and frame["run_dir"].tolist() == [str(made[0].path)]
-    summary = metrics.summarise(made[0])
+    summary = metrics.summarise(made[0]).row
     assert frame["M"].item() == summary["M"] and set(summary) | {"settings"} == set(frame.columns)
     assert frame["settings"].str["draft_len"].tolist() == [4]
     pd.testing.assert_frame_equal(load_runs(made[0].path), frame)

@@ -223,12 +223,12 @@ def test_the_numbers_drawn_are_those_of_the_metrics(root: Path) -> None:
     one = replication(root, "knapspec_figure6")
     throughput = drawn(figure(one)).axes[0].lines[0]
     summaries = [result.summary for result in one.cells if result.record]
-    assert list(throughput.get_ydata()) == [s["method_tokens_per_s"] for s in summaries]
+    assert list(throughput.get_ydata()) == [s.method_tokens_per_s.value for s in summaries]
     assert list(throughput.get_xdata()) == [4, 8, 16, 32, 64, 128, 256]
     rows = streams.stream_rows(one.cells[0].run)  # type: ignore[union-attr]
-    assert streams.cumulative_values(rows).iloc[-1] == pytest.approx(summaries[0]["speedup"])
-    assert streams.measure_rows(rows, "M").value == pytest.approx(summaries[0]["M"])
-    assert streams.pooled_value(rows, "alpha") == pytest.approx(summaries[0]["alpha"])
+    assert streams.cumulative_values(rows).iloc[-1] == pytest.approx(summaries[0].speedup.value)
+    assert streams.measure_rows(rows, "M").value == pytest.approx(summaries[0].M.value)
+    assert streams.pooled_value(rows, "alpha") == pytest.approx(summaries[0].alpha.value)
 
 
 def test_tokens_of_a_case_are_coloured_as_the_steps_say(root: Path) -> None:
@@ -245,8 +245,8 @@ def test_tokens_of_a_case_are_coloured_as_the_steps_say(root: Path) -> None:
     assert not cut and max(map(len, lines)) <= figures_cases.COLUMNS
     assert "".join(c for c, _ in lines[-1]) == "    end□"
     assert figures_cases.wrap([("a\n" * 20, False)], 10)[1]
-    run.header["config"]["model"] = {"path": "nowhere"}
-    assert isinstance(figures_cases.tokenizer_of(run), NotDrawable)
+    elsewhere = replace(run.header, config={"model": {"path": "nowhere"}})
+    assert isinstance(figures_cases.tokenizer_of(replace(run, header=elsewhere)), NotDrawable)
 
 
 def test_vectors_are_drawn_with_their_accuracy(root: Path, tmp_path: Path) -> None:
@@ -307,7 +307,7 @@ def test_the_comparison_draws_sets_of_its_own_runs_and_the_best(root: Path, tmp_
     assert "ssd_bench frontier" in figure(one).reason  # type: ignore[union-attr]
     uses = (Use(cell.run.path.name, "method", 1.0), Use("a run of something else", "other", 1.0))
     points = (Point((1,), 0.7, 0.8, uses[:1]), Point((1, 2), 0.5, 0.9, uses[1:]))
-    names = (str(cell.run.header["model"]["name"]), str(cell.run.header["task"]["name"]))
+    names = (cell.run.header.model.name, cell.run.header.task.name)
     plane.write(tmp_path, plane.Plane(*names, 8, "exhaustive", 9, 70, 12.5, (1.0, 1.1, 1.2), points[1:], points))
     found = drawn(figure(one))
     check(found)

@@ -114,7 +114,7 @@ def test_a_rehearsal_never_looks_like_a_replication(filled: dict[tuple[str, str]
 
 def test_metrics_are_those_of_the_summary(filled: dict[tuple[str, str], pd.DataFrame], full: list[Replication]) -> None:
     plain = next(r.record for one in full for r in one.cells if r.record is not None and r.path.name == "plain")
-    s, rows = plain.summary, pd.concat(filled.values()).set_index("id")
+    s, rows = plain.summary.row, pd.concat(filled.values()).set_index("id")
     table2 = "swift/table2/llama-2-13b/swift/cnn-dm"
     for name, key in (("speedup", "speedup_rates_e2e"), ("M", "M")):
         row = rows.loc[f"{table2}/{name}"]
@@ -162,7 +162,7 @@ def test_speedups_are_counted_as_each_paper_counts_them(with_hf: bool, tmp_path:
     for name, statistics in SPEEDUPS.items():
         key, one, ours = statistics[with_hf], number(name), matcher.counterpart(number(name))
         assert ours.value is not None
-        assert (ours.value.value, ours.value.low) == (made.summary[key], made.summary[f"{key}_lo"])
+        assert (ours.value.value, ours.value.low) == (made.summary.row[key], made.summary.row[f"{key}_lo"])
         divides = folder_of(one.paper).counts["speedup"].baseline == "hf"
         assert ours.reason == (OVER_AR if divides and not with_hf else "")
         shown = Exhibit(one.paper, one.exhibit, numbers.long_table(found, one.paper, one.exhibit))
@@ -179,7 +179,7 @@ def test_one_baseline_stands_behind_all_that_is_averaged_or_ranked(tmp_path: Pat
     cells = {task: f"swift/table2/llama-2-13b/swift/{task}/speedup" for task in ("cnn-dm", "gsm8k", "overall")}
     values = {task: matcher.counterpart(number(name)) for task, name in cells.items()}
     assert {task: ours.reason for task, ours in values.items()} == {"cnn-dm": "", "gsm8k": OVER_AR, "overall": OVER_AR}
-    parts = [Record(tmp_path / run).summary["speedup_rates_e2e"] for run in runs.values()]
+    parts = [Record(tmp_path / run).summary.speedup_rates_e2e.value for run in runs.values()]
     assert values["overall"].value is not None and values["overall"].value.value == pytest.approx(sum(parts) / 3)
     lowest = matcher.counterpart(number("swift/abstract/swift/speedup/low"))
     assert lowest.value is None and "different baselines" in lowest.reason
@@ -191,7 +191,7 @@ def test_one_baseline_stands_behind_all_that_is_averaged_or_ranked(tmp_path: Pat
 
 
 def test_statistics_of_papers_are_numbers_of_a_summary(tmp_path: Path) -> None:
-    summary = Record(tmp_path / make(tmp_path, "run", hf=True)).summary
+    summary = Record(tmp_path / make(tmp_path, "run", hf=True)).summary.row
     counted = {(paper, metric): own for paper in paper_versions() for metric, own in folder_of(paper).counts.items()}
     for (paper, metric), own in counted.items():
         assert own.statistic in summary and own.meaning, (paper, metric)
@@ -212,7 +212,7 @@ def test_pass_at_k_needs_k_outputs(tmp_path: Path) -> None:
 
 def test_streams_are_told_apart_by_their_parts(full: list[Replication]) -> None:
     made = next(r.record for one in full for r in one.cells if r.record and r.path.name == "stream_swift")
-    alphas = [row["alpha"] for row in made.domains]
+    alphas = [domain.alpha.value for domain in made.domains]
     rows = numbers.long_table(full, "swift", "Figure 7").set_index("id")["ours"]
     before, under = (f"point={point}-domain-shift" for point in ("before", "under"))
     assert rows[f"swift/figure7/self-sd/5-task-stream/{before}/alpha"] == alphas[0]
@@ -220,7 +220,7 @@ def test_streams_are_told_apart_by_their_parts(full: list[Replication]) -> None:
     assert shifted == pytest.approx(sum(alphas[1:]) / len(alphas[1:]))
     assert rows["swift/figure7/swift/5-task-stream/alpha/low"] == min(alphas)
     first = next(r.record for one in full for r in one.cells if r.record and r.path.name == "stream")
-    speedups = {row["domain"]: row["speedup_rates_e2e"] for row in first.domains}
+    speedups = {domain.domain: domain.speedup_rates_e2e.value for domain in first.domains}
     figure1 = numbers.long_table(full, "knn-ssd", "Figure 1").set_index("task")["ours"]
     assert figure1["CNN/DM"] == speedups.pop("cnn_dm")
     assert figure1["other tasks"] == max(speedups.values())
@@ -234,7 +234,7 @@ def test_averages_need_all_their_parts(tmp_path: Path) -> None:
     overall = number("swift/table2/llama-2-13b/swift/overall/speedup")
     indexed(tmp_path, "swift_table2", "mini", lambda job: runs[job.labels["task"]])
     found = Matcher(replications(tmp_path)).counterpart(overall)
-    parts = [Record(tmp_path / run).summary["speedup_rates_e2e"] for run in runs.values()]
+    parts = [Record(tmp_path / run).summary.speedup_rates_e2e.value for run in runs.values()]
     assert found.value is not None and found.value.value == pytest.approx(sum(parts) / 3)
     assert set(found.runs) == set(runs.values())
     indexed(
@@ -250,7 +250,7 @@ def test_averages_over_settings(tmp_path: Path) -> None:
     runs = {setting: make(tmp_path, setting, rate) for setting, rate in accept.items()}
     for name in ("knn_ssd_table2", "knn_ssd_table6"):
         indexed(tmp_path, name, "mini", lambda job: runs[job.labels["setting"]])
-    alphas = {setting: Record(tmp_path / run).summary["alpha"] for setting, run in runs.items()}
+    alphas = {setting: Record(tmp_path / run).summary.alpha.value for setting, run in runs.items()}
     found = replications(tmp_path)
     rows = pd.concat([numbers.long_table(found, "knn-ssd", name) for name in ("Table 2", "Table 6")]).set_index("id")[
         "ours"
@@ -340,7 +340,7 @@ def test_correlation_of_points(full: list[Replication]) -> None:
 def test_values_are_those_of_metrics(full: list[Replication]) -> None:
     """What the report shows is what `metrics` defines, not a second definition."""
     made = next(r.record for r in full[0].cells if r.record is not None)
-    assert made.summary["alpha"] == metrics.alpha_micro(metrics.arm_rows(made.run.steps, "method"))
+    assert made.summary.alpha.value == metrics.alpha_micro(metrics.arm_rows(made.run.steps, "method"))
 
 
 # --- files ------------------------------------------------------------------------------------------------------------

@@ -12,7 +12,7 @@ from matplotlib.figure import Figure
 
 from ssd_bench import metrics
 from ssd_bench.cost.tpt import tpt
-from ssd_bench.metrics.text import DECODE, END_TO_END, format_interval
+from ssd_bench.metrics.text import DECODE, END_TO_END, format_measured
 from ssd_bench.papers.ours.cells import Record, Replication, replications
 from ssd_bench.papers.runs import grid
 from ssd_bench.papers.ssd_bench import families, windows
@@ -75,15 +75,13 @@ def test_the_table_has_both_baselines_and_every_method_of_a_task(whole: dict[str
     assert set(frame.loc[frame["method"] == AR, DECODE]) == {"1"}
     run = next(one.recorded_cells(method="prompt lookup")).run
     third = metrics.speedup(run.prompts, arms=("ar", "hf"))
-    shown = format_interval({"x": third.value, "x_lo": third.low, "x_hi": third.high}, "x")
-    assert frame.loc[frame["method"] == HF, DECODE].iloc[0] == shown
+    assert frame.loc[frame["method"] == HF, DECODE].iloc[0] == format_measured(third)
     cell = next(one.recorded_cells(method="suffix"))
+    summary = cell.summary
     row = frame[(frame["method"] == "suffix") & (frame["task"] == cell["task"])].iloc[0]
-    assert row[DECODE] == format_interval(cell.summary, "speedup") and row[END_TO_END] == format_interval(
-        cell.summary, "speedup_e2e"
-    )
-    assert row[WITHOUT_LOOPS] == f"{format_interval(cell.summary, 'speedup_without_loops')} (n = 5)"
-    assert row[REPEATED] == format_interval(cell.summary, "method_repetition", 3) != "0.000"
+    assert row[DECODE] == format_measured(summary.speedup) and row[END_TO_END] == format_measured(summary.speedup_e2e)
+    assert row[WITHOUT_LOOPS] == f"{format_measured(summary.speedup_without_loops)} (n = 5)"
+    assert row[REPEATED] == format_measured(summary.repetition["method_repetition"], 3) != "0.000"
 
 
 def test_a_method_without_runs_leaves_its_rows_out_and_is_counted(tmp_path: Path) -> None:
@@ -106,11 +104,11 @@ def test_the_figure_has_a_line_for_each_layer_set_in_each_panel(whole: dict[str,
         assert [text.get_text() for text in axes.get_xticklabels()] == ["60", "252", "1020", "all"]
     cells = list(one.recorded_cells(method=sets[0]))
     line = next(line for line in panels[0].lines if line.get_label() == sets[0])
-    assert np.asarray(line.get_ydata()).tolist() == pytest.approx([cell.summary["alpha"] for cell in cells])
+    assert np.asarray(line.get_ydata()).tolist() == pytest.approx([cell.summary.alpha.value for cell in cells])
     # c of the synthetic runs: drafted tokens take 3 of AR's 10 ms, and AR's loop 2 % more
     cost = metrics.draft_cost(cells[0].run).value
     assert cost is not None and cost == pytest.approx(synthetic.T_DRAFT_MS / synthetic.T_TARGET_MS / 1.02, rel=0.05)
-    accepted = cells[0].summary["alpha_conditional"]
+    accepted = cells[0].summary.alpha_conditional
     best = max(tpt(accepted, n, cost, 1.0) / 1000 for n in range(1, 11))
     assert windows.predicted_speedup(cells[0]) == pytest.approx(best)
 

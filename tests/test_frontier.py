@@ -18,6 +18,7 @@ from ssd_bench.commands.frontier import SetScores, beam, costs, main
 from ssd_bench.contract.layer_set import LayerSet
 from ssd_bench.contract.window import Window
 from ssd_bench.cost import plane
+from ssd_bench.cost.latency import Latency
 from ssd_bench.cost.machine import Profile
 from ssd_bench.cost.plane import DRAFT_LEN, Plane, Point, Use, pareto_front
 from ssd_bench.engine.engine import Engine
@@ -31,9 +32,7 @@ from tests.runs import executed, local_model
 
 PROMPTS = [[5, 6, 7], [40, 41], [9]]
 NEW = 2 * DRAFT_LEN + 3
-MACHINE = Profile(
-    {"t_mlp_ms": 0.4, "t_attn_slope_ms": 0.01, "t_attn_intercept_ms": 0.2, "draft_rest_ms": 0.3, "draft_start_ms": 0.8}
-)
+MACHINE = Profile(Latency(0.4, 0.01, 0.2, draft_rest_ms=0.3, draft_start_ms=0.8))
 
 
 @pytest.fixture
@@ -139,13 +138,13 @@ def test_sets_of_records_lie_under_the_frontier(
     recorded: tuple[Path, list[Run]], capsys: pytest.CaptureFixture[str]
 ) -> None:
     folder, runs = recorded
-    model = runs[0].header["model"]["name"]
+    model = runs[0].header.model.name
     assert main([f"model={model}", "task=gsm8k", f"runs_dir={folder}"]) == 0
     shown = capsys.readouterr().out
     found = plane.read(plane.plane_path(folder, model, "gsm8k"))
     used = {use.run: point for point in found.chosen for use in point.uses}
     assert set(used) == {run.path.name for run in runs} and all(name in shown for name in ("fixed_layers", "layerskip"))
-    n_layers = runs[0].header["model"]["n_layers"]
+    n_layers = runs[0].header.model.n_layers
     exits = [used[run.path.name] for run in runs[1:]]
     assert [point.skipped for point in exits] == [tuple(range(2, 2 * n_layers))] * 2
     assert [point.window for point in exits] == [None, (1, 3)] and exits[1].cost < exits[0].cost
@@ -164,7 +163,7 @@ def test_every_turn_of_a_conversation_is_scored(
     run = executed(tmp_path / "runs", *options, "method=layerskip", "method.exit_layer=1")
     plain = run.prompts[run.prompts["arm"] == "ar"]
     assert plain["turn"].tolist() == [0, 1, 0]
-    model = run.header["model"]["name"]
+    model = run.header.model.name
     assert main([f"model={model}", "task=jsonl", f"runs_dir={tmp_path / 'runs'}"]) == 0
     assert f"α over {plain['output_ids'].map(len).sum() - len(plain)} tokens" in capsys.readouterr().out
     later = run.prompts.assign(prompt_sha256=run.prompts["prompt_sha256"].where(run.prompts["turn"] == 0, "other"))

@@ -34,7 +34,7 @@ def test_it_has_the_columns_of_a_record(name: str) -> None:
 
 
 def test_it_has_the_columns_of_the_reports_tables(tmp_path: Path) -> None:
-    shown = readable_row(summarise(write_run(tmp_path / "run", [unit(0), unit(1)])), with_hf=True)
+    shown = readable_row(summarise(write_run(tmp_path / "run", [unit(0), unit(1)])).row, with_hf=True)
     assert set(shown) <= set(rows("Columns of the report's tables"))
 
 
@@ -46,7 +46,7 @@ def test_it_has_the_columns_of_the_papers_tables() -> None:
 def test_it_has_the_columns_of_frames(tmp_path: Path) -> None:
     """Of a run with all arms; ends of intervals and numbers of prompts go with what they are of."""
     units = [with_hf(unit(i), slower=3.0) for i in range(2)]
-    summary = summarise(write_run(tmp_path / "run", units, hf={"weight_bytes": 5}))
+    summary = summarise(write_run(tmp_path / "run", units, hf={"weight_bytes": 5})).row
     columns = {name for name in summary if not re.search(r"_(lo|hi)$|(?<!^)_n$", name)}
     told = [
         name

@@ -183,6 +183,7 @@ def test_no_lines_stand_twice() -> None:
     [
         ("papers/swift/figures.py", False),
         ("metrics/definitions.py", False),
+        ("records/header.py", True),
         ("records/reader.py", False),
         ("records/writer.py", True),
         ("cost/roofline.py", False),

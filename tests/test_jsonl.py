@@ -95,7 +95,7 @@ def test_a_run_knows_its_file(small_checkpoint: Path, file: Path, tmp_path: Path
         "method=ar",
     )
     run = executed(tmp_path / "runs", *options)
-    assert run.header["data"] == {"mine": f"sha256:{hashlib.sha256(file.read_bytes()).hexdigest()}"}
+    assert run.header.data == {"mine": f"sha256:{hashlib.sha256(file.read_bytes()).hexdigest()}"}
     assert len(run.prompts) == 8 and set(run.prompts["domain"]) == {"jsonl", "reports"}
     before = planned(tmp_path, *options).identity.content_key
     file.write_text(file.read_text(encoding="utf-8").replace("ferry", "boat"), encoding="utf-8")

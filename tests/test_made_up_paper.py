@@ -57,7 +57,7 @@ def figure1(replication: Replication) -> Figure:
     """A bar a method."""
     drawn = replication.shown_cells()
     figure, body = common.new_figure(3.4, 2)
-    body.subplots().bar([cell["method"] for cell in drawn], [cell.summary["speedup"] for cell in drawn])
+    body.subplots().bar([cell["method"] for cell in drawn], [cell.summary.speedup.value for cell in drawn])
     return common.finish(figure, replication, drawn, "Bars.")
 ''',
 }

@@ -250,13 +250,13 @@ def test_predicted_tpt_by_brute_force(run: Run) -> None:
     ar = run.steps[run.steps["arm"] == "ar"]
     plain = 1000 / (N_LAYERS * (0.001 * ar["context_len"].mean() + 0.4 + 0.75))
     assert metrics.predicted_tpt(run, "ar") == pytest.approx(plain)
-    assert metrics.predicted_tpt(replace(run, header={**run.header, "latency": None})) is None
+    assert metrics.predicted_tpt(replace(run, header=replace(run.header, latency=None))) is None
     assert metrics.skip_ratio(run) == pytest.approx(3 / (2 * N_LAYERS))
     assert metrics.skipped_sublayers(run) == pytest.approx((2, 1))
 
 
 def test_summary_of_a_run(run: Run) -> None:
-    summary = metrics.summarise(run)
+    summary = metrics.summarise(run).row
     method = run.steps[run.steps["arm"] == "method"]
     assert summary["M"] == pytest.approx(method["emitted"].sum() / len(method))
     assert summary["M_lo"] < summary["M"] < summary["M_hi"]
@@ -282,7 +282,7 @@ def test_summary_of_a_run(run: Run) -> None:
 def test_summary_warns_of_what_cannot_be_or_weakens_a_claim(tmp_path: Path) -> None:
     bug: dict[str, Any] = {"lossless": "bug", "divergence_index": 7, "divergence_gap": 2.5, "clipped_tokens": 3}
     fast = write_run(tmp_path / "run", [unit(0, decode_ms=1.0), unit(1, decode_ms=1.2, **bug)])
-    summary = metrics.summarise(fast)
+    summary = metrics.summarise(fast).row
     text = "\n".join(summary["warnings"])
     assert "exceeds M" in text
     assert "not lossless: outputs that differ from AR's beyond rounding: 1;" in text
@@ -294,19 +294,19 @@ def test_summary_warns_of_what_cannot_be_or_weakens_a_claim(tmp_path: Path) -> N
     assert summary["first_divergence"] == where | {"gap": 2.5, "lossless": "bug"}
     longer = unit(1)
     longer[1].prompt.new_tokens += 1
-    text = "\n".join(metrics.summarise(write_run(tmp_path / "longer", [unit(0), longer]))["warnings"])
+    text = "\n".join(metrics.summarise(write_run(tmp_path / "longer", [unit(0), longer])).warnings)
     assert "1 of 2 pairs of outputs differ in length" in text
     assert "do not add up" in text
     told = write_run(tmp_path / "told", [unit(0)], warnings=["a process was busy"])
-    assert metrics.summarise(told)["warnings"][0] == "a process was busy"
+    assert metrics.summarise(told).warnings[0] == "a process was busy"
 
 
 def test_summary_without_a_baseline_or_without_layers(tmp_path: Path) -> None:
-    alone = metrics.summarise(write_run(tmp_path / "alone", [unit(0)[1:], unit(1)[1:]]))
+    alone = metrics.summarise(write_run(tmp_path / "alone", [unit(0)[1:], unit(1)[1:]])).row
     assert (alone["n_pairs"], alone["speedup"], alone["ar_tokens_per_s"]) == (0, None, None)
     assert alone["method_tokens_per_s"] > 0
     assert any("no baseline" in text for text in alone["warnings"])
-    baseline = metrics.summarise(write_run(tmp_path / "baseline", [unit(0)[:1]]))
+    baseline = metrics.summarise(write_run(tmp_path / "baseline", [unit(0)[:1]])).row
     assert (baseline["M"], baseline["alpha"], baseline["skip_ratio"], baseline["tpt_predicted"]) == (None,) * 4
 
 
@@ -315,7 +315,7 @@ def test_summary_with_a_third_arm(tmp_path: Path) -> None:
     other = units[0][2].prompt
     other.output_ids = [*other.output_ids[:-1], other.output_ids[-1] + 1]
     run = write_run(tmp_path / "run", units, hf={"weight_bytes": 2**30})
-    summary = metrics.summarise(run)
+    summary = metrics.summarise(run).row
     for way in ("", "_e2e", "_rates", "_rates_e2e", "_wall", "_mean"):
         assert summary[f"speedup_hf{way}"] == pytest.approx(5 * summary[f"speedup{way}"])
         assert summary[f"speedup_hf{way}_lo"] < summary[f"speedup_hf{way}"] < summary[f"speedup_hf{way}_hi"]
@@ -326,13 +326,13 @@ def test_summary_with_a_third_arm(tmp_path: Path) -> None:
         "5.0% of Hugging Face's outputs differ from AR's, because of rounding or because of a fault"
     ]
     sampled = write_run(tmp_path / "sampled", units, decode={"mode": "sample"})
-    assert metrics.summarise(sampled)["hf_output_exact"] is None
+    assert metrics.summarise(sampled).row["hf_output_exact"] is None
     halves = replace(run, prompts=run.prompts.assign(domain=run.prompts["prompt_index"].map(lambda i: "ab"[i % 2])))
-    for row in metrics.summarise_domains(halves):
-        own = halves.prompts[halves.prompts["domain"] == row["domain"]]
-        assert row["speedup_hf_wall"] == metrics.speedup_wall(own, ("hf", "method")).value
-        assert row["speedup_rates_e2e"] == metrics.speedup_rates(own, end_to_end=True).value
-    assert not {key for key in metrics.summarise(write_run(tmp_path / "pair", [unit(0)])) if "hf" in key}
+    for summary_of_half in metrics.summarise_domains(halves):
+        own = halves.prompts[halves.prompts["domain"] == summary_of_half.domain]
+        assert summary_of_half.row["speedup_hf_wall"] == metrics.speedup_wall(own, ("hf", "method")).value
+        assert summary_of_half.speedup_rates_e2e == metrics.speedup_rates(own, end_to_end=True)
+    assert not {key for key in metrics.summarise(write_run(tmp_path / "pair", [unit(0)])).row if "hf" in key}
 
 
 def test_runs_compare_only_under_equal_conditions(run: Run, tmp_path: Path) -> None:
@@ -390,9 +390,9 @@ def test_each_domain_has_the_numbers_of_its_own_prompts(tmp_path: Path) -> None:
     domains = run.prompts["prompt_index"].map(lambda i: "even" if i % 2 == 0 else "odd")
     mixed = replace(run, prompts=run.prompts.assign(domain=domains))
     rows = metrics.summarise_domains(mixed)
-    assert [row["domain"] for row in rows] == ["even", "odd"] and [row["n_prompts"] for row in rows] == [3, 3]
+    assert [(row.domain, row.n_prompts) for row in rows] == [("even", 3), ("odd", 3)]
     for row in rows:
-        own = mixed.prompts[mixed.prompts["domain"] == row["domain"]]
-        assert row["speedup"] == metrics.speedup(own).value
+        own = mixed.prompts[mixed.prompts["domain"] == row.domain]
+        assert row.speedup == metrics.speedup(own)
         steps = metrics.arm_rows(mixed.steps[mixed.steps["prompt_index"].isin(own["prompt_index"])], "method")
-        assert row["alpha"] == metrics.alpha_micro(steps)
+        assert row.alpha.value == metrics.alpha_micro(steps)

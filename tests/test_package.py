@@ -63,7 +63,7 @@ def test_the_main_job_runs_in_an_empty_folder(installed: Path, tmp_path: Path) -
     done = python("-m", "ssd_bench", *line, cwd=tmp_path, PYTHONPATH=str(installed))
     assert done.returncode == 0, done.stderr
     (made,) = (path for path in (tmp_path / "runs").iterdir() if path.name.startswith("miniature-knapspec"))
-    assert load_run(made).header["provenance"]["code"]["git_sha"] is None
+    assert load_run(made).header.provenance.code["git_sha"] is None
     sweep = ("-m", "experiment=swift_table2", "hardware=sim_h100", "dry=true")
     for command in (sweep, ("report",), ("audit",), ("data", "list"), ("run", "--help")):
         done = python("-m", "ssd_bench", *command, cwd=tmp_path, PYTHONPATH=str(installed))

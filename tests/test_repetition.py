@@ -72,7 +72,7 @@ def test_a_summary_has_them_of_every_arm(tmp_path: Path) -> None:
     for record in units[0]:
         record.prompt.output_ids = (LOOP * 2)[: record.prompt.new_tokens]
     run = write_run(tmp_path / "run", units)
-    summary = metrics.summarise(run)
+    summary = metrics.summarise(run).row
     share = metrics.repetition(metrics.arm_rows(run.prompts, "ar")).value
     assert share and summary["ar_repetition"] == summary["method_repetition"] == summary["hf_repetition"] == share
     assert summary["speedup_without_loops_n"] == 3 and summary["speedup_without_loops"] != summary["speedup"]

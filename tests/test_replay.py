@@ -26,6 +26,8 @@ from ssd_bench.errors import ConfigError
 from ssd_bench.predict import validation
 from ssd_bench.predict.replay import predict, step_times, verification_mode
 from ssd_bench.predict.workload import map_layer_set, workload
+from ssd_bench.records.files import read_header
+from ssd_bench.records.header import RunHeader
 from ssd_bench.records.reader import Run
 from ssd_bench.records.schema import PromptRecord
 from ssd_bench.run.plan import plan
@@ -111,19 +113,19 @@ def test_a_record_made_by_a_latency_model_is_replayed_exactly(tmp_path: Path, re
 def test_the_profile_is_the_latency_model_without_torch() -> None:
     nodes, context = (x.ravel() for x in np.meshgrid([1.0, 2, 3, 8, 20, 32, 33, 100, 128, 200], [1.0, 64, 3000]))
     for latency in (LATENCY, replace(LATENCY, passes=())):
-        found = np.array(Profile(asdict(latency)).pass_ms(nodes, context))
+        found = np.array(Profile(latency).pass_ms(nodes, context))
         np.testing.assert_allclose(found.T, [latency.pass_ms(n, c) for n, c in zip(nodes, context)])
 
 
 def test_whole_verifications_are_told_from_those_on_saved_states(tmp_path: Path) -> None:
     """Asked for, but slower than saved states allow: the method's taps must have ruled them out."""
     run = made(tmp_path / "run")
-    asked = replace(run, header=run.header | {"config": {"method": {"reuse_prefix": True}}})
+    asked = replace(run, header=replace(run.header, config={"method": {"reuse_prefix": True}}))
     slower = asked.steps["verify_ms"].where(asked.steps["arm"] == "ar", asked.steps["verify_ms"] * 1.05)
     assert verification_mode(replace(asked, steps=asked.steps.assign(verify_ms=slower))) == "tapped"
-    unprofiled = {**asked.header, "latency": asdict(replace(LATENCY, passes=()))}
+    unprofiled = replace(asked.header, latency=replace(LATENCY, passes=()))
     assert verification_mode(replace(asked, header=unprofiled)) == "saved"
-    refused = {**asked.header, "config": {"method": {"reuse_prefix": True}, "decode": {"reuse_prefix": False}}}
+    refused = replace(asked.header, config={"method": {"reuse_prefix": True}, "decode": {"reuse_prefix": False}})
     assert verification_mode(replace(asked, header=refused)) == "whole"
 
 
@@ -131,9 +133,7 @@ def test_a_tree_takes_longer_by_drafted_token_and_by_node(run: Run) -> None:
     steps = run.steps.copy()
     steps["tree_nodes"] += 5
     trees = replace(run, steps=steps)
-    flat = own_profile(
-        replace(run, header=run.header | {"latency": asdict(replace(LATENCY, tree_token_ms=0.0, tree_node_ms=0.0))})
-    )
+    flat = Profile(replace(LATENCY, tree_token_ms=0.0, tree_node_ms=0.0))
     found, without = step_times(trees, own_profile(run)), step_times(trees, flat)
     work = workload(trees)
     assert work.tree.all() and work.drafted.max() > 0
@@ -149,7 +149,8 @@ def test_a_profile_from_before_trees_were_timed_is_read(run: Run) -> None:
         for name, value in asdict(LATENCY).items()
         if name not in ("draft_start_ms", "tree_token_ms", "tree_node_ms")
     }
-    machine = own_profile(replace(run, header=run.header | {"latency": old}))
+    header = RunHeader.of(read_header(run.path) | {"latency": old})
+    machine = own_profile(replace(run, header=header))
     assert machine.draft_rest_ms == LATENCY.draft_rest_ms
     assert machine.draft_start_ms == machine.tree_token_ms == machine.tree_node_ms == 0
 
@@ -317,11 +318,11 @@ def test_what_cannot_be_replayed_is_refused(run: Run) -> None:
         predict(run, "sim_h100")
     with pytest.raises(ConfigError, match="2 to 80"):
         predict(run, "sim_h100", "llama2_70b", 1)
-    stale = {**run.header, "model": run.header["model"] | {"name": "miniature", "n_params": 1}}
+    stale = replace(run.header, model=replace(run.header.model, name="miniature", n_params=1))
     with pytest.raises(ConfigError, match="another version"):
         predict(replace(run, header=stale), "sim_h100")
     with pytest.raises(ConfigError, match="latency profile"):
-        predict(replace(run, header={**run.header, "latency": None}))
+        predict(replace(run, header=replace(run.header, latency=None)))
     with pytest.raises(ConfigError, match="two tokens"):
         predict(replace(run, steps=run.steps.iloc[:0]))
 
@@ -331,8 +332,8 @@ def test_what_cannot_be_replayed_is_refused(run: Run) -> None:
 
 def test_validation_sets_predictions_beside_measurements(run: Run, tmp_path: Path) -> None:
     slower = run.prompts.assign(decode_ms=run.prompts["decode_ms"].where(run.prompts["arm"] == "ar", 1e4))
-    other = replace(run, prompts=slower, header={**run.header, "method": "other"})
-    unprofiled = replace(run, header={**run.header, "latency": asdict(replace(LATENCY, passes=()))})
+    other = replace(run, prompts=slower, header=replace(run.header, method="other"))
+    unprofiled = replace(run, header=replace(run.header, latency=replace(LATENCY, passes=())))
     frame = validation.validate([run, other, unprofiled])
     assert frame["method"].tolist() == ["knapspec", "other"]
     assert frame["speedup_error"].iloc[0] == pytest.approx(0, abs=1e-9)

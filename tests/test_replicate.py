@@ -277,9 +277,9 @@ def test_a_sweep_runs_distinct_jobs_once_and_says_which_run_is_which_cells(
     results = list(replication.recorded_cells(task="GSM8K", method="Parallel"))
     assert [r.labels["model"] for r in results] == ["LLaMA-2-13B", "LLaMA-2-70B"] and len(replication.cells) == 6
     assert results[0].record is results[1].record and results[0].record is not None
-    assert results[0].summary["n_prompts"] == 2
+    assert results[0].summary.n_prompts == 2
     record = load_run(results[0].path)
-    assert record.header["config"]["model"]["name"] == "miniature" and "experiment" not in record.header["config"]
+    assert record.header.config["model"]["name"] == "miniature" and "experiment" not in record.header.config
     before = {p: p.stat().st_mtime_ns for p in runs.glob("*/run.json")}
     assert run(*options, *quick) == 2  # on record: nothing is repeated
     assert {p: p.stat().st_mtime_ns for p in runs.glob("*/run.json")} == before
@@ -297,7 +297,7 @@ def what_is_on_record_takes_its_time(capsys: pytest.CaptureFixture[str], runs: P
     assert run(*options, "dry=true") == 0
     assert "as fast as AR, except 3 of 4 runs, which are on record" in capsys.readouterr().out
     (first, *_) = (load_run(path) for path in sorted(runs.glob("miniature-jacobi-cnn_dm-*")))
-    enough = (first.header["wall_s"] + BETWEEN) / 60 + 1e-6
+    enough = (first.header.wall_s + BETWEEN) / 60 + 1e-6
     assert run(*options, "dry=true", f"minutes={enough}") == 0
     said = capsys.readouterr().out
     assert "left out: 3 of 4 runs" in said and "minutes=N sets another limit" in said

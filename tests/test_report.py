@@ -14,7 +14,7 @@ import pytest
 from ssd_bench import metrics
 from ssd_bench.commands.report import main
 from ssd_bench.errors import LosslessError
-from ssd_bench.metrics.text import format_interval
+from ssd_bench.metrics.text import format_interval, format_measured
 from ssd_bench.papers.ours.cells import Record
 from ssd_bench.report import figures
 from ssd_bench.report.closing import comparison_text, print_record, run_table
@@ -206,7 +206,7 @@ def test_a_damaged_run_is_named_and_left_out(
 
 def test_the_terminal_table_shows_the_numbers_the_record_and_every_warning(tmp_path: Path) -> None:
     bug: dict[str, Any] = {"lossless": "bug", "divergence_index": 2, "divergence_gap": 1.0}
-    summary = metrics.summarise(write_run(tmp_path / "run", [unit(0), unit(1, **bug)]))
+    summary = metrics.summarise(write_run(tmp_path / "run", [unit(0), unit(1, **bug)])).row
     text = run_table(summary)
     assert max(len(line) for line in text.splitlines() if str(tmp_path) not in line) <= 100
     assert f"{summary['speedup']:.2f} [{summary['speedup_lo']:.2f}, {summary['speedup_hi']:.2f}]" in text
@@ -215,7 +215,7 @@ def test_the_terminal_table_shows_the_numbers_the_record_and_every_warning(tmp_p
     assert "n = 2 prompts" in text
     assert text.count("warning:") == len(summary["warnings"]) >= 2
     assert "offline preparation" in text
-    alone = run_table(metrics.summarise(write_run(tmp_path / "alone", [unit(0)[1:]])))
+    alone = run_table(metrics.summarise(write_run(tmp_path / "alone", [unit(0)[1:]])).row)
     assert "no pairs" in alone
     assert "nan" not in alone.lower()
     assert "None" not in alone
@@ -232,12 +232,12 @@ def test_runs_of_a_sweep_stand_side_by_side_where_they_can(tmp_path: Path) -> No
     ]
     made = [Record(path) for path in folders]
     text = comparison_text(made)
-    speedups = [made[i].summary["speedup"] for i in (0, 1)]
+    speedups = [made[i].summary.speedup.value for i in (0, 1)]
     order = ["knapspec", "swift"] if speedups[1] > speedups[0] else ["swift", "knapspec"]
     lines = [line.split()[0] for line in text.splitlines() if line.startswith("  ") and line.strip()]
     named = [name for name in lines if name in ("ar", "swift", "knapspec", "clasp")]
     assert [name for name in named if name != "clasp"][:2] == order and named.count("ar") == text.count("(conditions ")
-    assert format_interval(made[1].summary, "speedup") in text and max(map(len, text.splitlines())) <= 110
+    assert format_measured(made[1].summary.speedup) in text and max(map(len, text.splitlines())) <= 110
     assert comparison_text([]) == ""
 
 
@@ -255,12 +255,12 @@ def test_runs_of_one_method_are_told_apart_by_what_they_differ_in(tmp_path: Path
 
 def test_the_terminal_table_shows_a_third_arm_only_where_there_is_one(tmp_path: Path) -> None:
     units = [with_hf(unit(i), slower=5.0) for i in range(3)]
-    summary = metrics.summarise(write_run(tmp_path / "three", units, hf={"weight_bytes": 5 * 10**6}))
+    summary = metrics.summarise(write_run(tmp_path / "three", units, hf={"weight_bytes": 5 * 10**6})).row
     text = run_table(summary)
     for name in ("speedup_hf", "speedup_hf_e2e", "speedup_hf_rates_e2e", "speedup_hf_wall", "ar_over_hf_e2e"):
         assert f"  {format_interval(summary, name)}" in text
     assert "same tokens 100.0 %" in text and "5 MB, in a separate process" in text
-    two = run_table(metrics.summarise(write_run(tmp_path / "two", [unit(i) for i in range(3)])))
+    two = run_table(metrics.summarise(write_run(tmp_path / "two", [unit(i) for i in range(3)])).row)
     assert "HF" not in two
     kept = [line for line in text.splitlines() if "HF" not in line and "ratio of" not in line and "record" not in line]
     assert kept == [line for line in two.splitlines() if "record" not in line]
@@ -280,12 +280,12 @@ def test_a_table_has_columns_of_a_third_arm_where_a_run_has_one(tmp_path: Path) 
     assert head == [*COLUMNS[:9], "tokens/s HF", "speedup over HF, decode", *COLUMNS[9:]]
     over = {row[1]: row[10] for row in (ar, *rows)}
     assert over["ar"] == "4.50" and over["del"] == "–" and "HF: Hugging Face generate" in text
-    assert over["swift"] == format_interval(runs[0].summary, "speedup_hf") != over["clasp"]
+    assert over["swift"] == format_interval(runs[0].summary.row, "speedup_hf") != over["clasp"]
     assert markdown_rows(without)[0] == COLUMNS
     alone = document("toy", groups[1:])
     assert "HF" not in alone and alone.endswith(without)
     frame = unrounded_table(groups)
-    assert frame.loc[frame["method"] == "swift", "speedup_hf_wall"].item() == runs[0].summary["speedup_hf_wall"]
+    assert frame.loc[frame["method"] == "swift", "speedup_hf_wall"].item() == runs[0].summary.row["speedup_hf_wall"]
 
 
 def test_a_run_that_is_not_lossless_ends_with_its_table_and_fails(

@@ -13,6 +13,7 @@ import pandas as pd
 import pytest
 
 from ssd_bench.metrics import summarise
+from ssd_bench.records.files import read_header
 from ssd_bench.records.reader import Run, find_runs, load_run
 from ssd_bench.records.writer import RunWriter
 from ssd_bench.run import run as runner
@@ -20,6 +21,7 @@ from ssd_bench.run.plan import Shard
 from ssd_bench.run.run import execute
 from ssd_bench.run.shards import merge_shards
 from tests.runs import CPU, executed, local_model, planned, python
+from tests.test_header import unknown_keys
 
 TIMES = ["prefill_ms", "decode_ms", "draft_ms", "verify_ms", "policy_ms", "peak_bytes"]
 METHODS = {
@@ -53,12 +55,13 @@ def test_shards_in_any_order_make_the_record_of_one_job(method: str, options: li
     assert made[:2] == [None, None] and made[2] is not None and find_runs(tmp_path / "shared") == [made[2]]
     run = load_run(made[2])
     equal(run, whole)
-    assert run.path.name == whole.path.name and run.header["content_key"] == whole.header["content_key"]
-    assert run.header["scores"] == whole.header["scores"] and run.header["config"]["shard"] is None
-    assert {*whole.header} <= {*run.header} and len(run.header["shards"]) == 3
-    assert [one["name"] for one in run.header["searches"]] == [one["name"] for one in whole.header["searches"]]
-    assert run.header["wall_s"] == sum(shard["wall_s"] for shard in run.header["shards"])
-    assert {*summarise(run)} == {*summarise(whole)}
+    assert not unknown_keys(read_header(run.path))
+    assert run.path.name == whole.path.name and run.header.content_key == whole.header.content_key
+    assert run.header.scores == whole.header.scores and run.header.config["shard"] is None
+    assert {*read_header(whole.path)} <= {*read_header(run.path)} and len(run.header.shards) == 3
+    assert [search.name for search in run.header.searches] == [search.name for search in whole.header.searches]
+    assert run.header.wall_s == sum(shard["wall_s"] for shard in run.header.shards)
+    assert {*summarise(run).row} == {*summarise(whole).row}
     assert not (tmp_path / "shared" / ".shards" / run.path.name).exists()
     assert execute(planned(tmp_path / "shared", *line, "shard=2/3")) == made[2], "it is on record"
 
@@ -92,9 +95,9 @@ def test_force_makes_all_shards_again(options: list[str], tmp_path: Path) -> Non
     line = [*options, *METHODS["given"]]
     first = [execute(planned(tmp_path, *line, f"shard={n}/2")) for n in (1, 2)][-1]
     assert first is not None
-    before = load_run(first).header["finished_at"]
+    before = load_run(first).header.finished_at
     again = [execute(planned(tmp_path, *line, f"shard={n}/2", "force=true")) for n in (1, 2)]
-    assert again[0] is None and load_run(first).header["finished_at"] > before
+    assert again[0] is None and load_run(first).header.finished_at > before
 
 
 def test_of_shards_that_end_at_once_one_makes_the_record(
@@ -161,13 +164,13 @@ def test_force_takes_no_shard_of_before(
     before: str, options: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     made = left_by_one_that_was_killed(options, tmp_path, monkeypatch, *filter(None, [before]))
-    first = load_run(made).header["finished_at"]
+    first = load_run(made).header.finished_at
     again = [planned(tmp_path, *options, *METHODS["given"], f"shard={n}/2", "force=true") for n in (1, 2)]
     assert execute(again[0]) is None
-    assert load_run(made).header["finished_at"] == first, "the second shard is not made again yet"
+    assert load_run(made).header.finished_at == first, "the second shard is not made again yet"
     assert execute(planned(tmp_path, *options, *METHODS["given"], "shard=2/2")) == made, "it is on record"
     assert again[0].identity.folder.exists(), "it is of a record to come"
-    assert execute(again[1]) == made and load_run(made).header["finished_at"] > first
+    assert execute(again[1]) == made and load_run(made).header.finished_at > first
     assert not any((tmp_path / ".shards").iterdir())
 
 

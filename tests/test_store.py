@@ -18,7 +18,7 @@ from ssd_bench.metrics import store as stored
 from ssd_bench.metrics.store import FILE, DigestStore, RunCache
 from ssd_bench.papers.claims.judge import judge
 from ssd_bench.papers.ours.cells import REPEATED_TIMINGS, Record, prepare_records, records, replications
-from ssd_bench.records.reader import load_run
+from ssd_bench.records.reader import Run, load_run
 from ssd_bench.report import figures, numbers, verdicts
 from ssd_bench.report.runs import RunGroup, group_by_task
 from tests.exhibit_runs import indexed, make
@@ -52,7 +52,7 @@ def digested(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The names of the runs whose digests were worked out."""
     names, work_out = list[str](), metrics.Digest.of.__func__  # type: ignore[attr-defined]
 
-    def counted(cls: type[metrics.Digest], run: metrics.summary.Run) -> metrics.Digest:
+    def counted(cls: type[metrics.Digest], run: Run) -> metrics.Digest:
         names.append(run.path.name)
         return work_out(cls, run)  # type: ignore[no-any-return]
 
@@ -67,7 +67,7 @@ def test_a_digest_says_what_its_run_does(tmp_path: Path) -> None:
         assert kept.summarise(path) == metrics.summarise(run) and kept.summarise_domains() == metrics.summarise_domains(
             run
         )
-        assert list(kept.summarise(path)) == list(metrics.summarise(run))
+        assert list(kept.summarise(path).row.items()) == list(metrics.summarise(run).row.items())
         assert (kept.timing.machine, kept.timing.trace) == (metrics.evidence.machine(run), metrics.trace(run))
 
 
@@ -158,7 +158,7 @@ def test_a_changed_record_is_worked_out_again(tmp_path: Path, digested: list[str
     path.write_text(path.read_text(encoding="utf-8").replace('"of a toy"', '"of a cat"'), encoding="utf-8")
     os.utime(path, ns=(0, 0))  # of the same length, and clocks are coarse
     made = {one.path.name: one for one in records(tmp_path)}
-    assert made["a"].summary["warnings"][0] == "of a cat" and made["b"].summary["warnings"][0] == "of a toy"
+    assert made["a"].summary.warnings[0] == "of a cat" and made["b"].summary.warnings[0] == "of a toy"
     assert digested == ["a"]
 
 

@@ -52,8 +52,8 @@ def test_the_main_job_runs_anywhere(name: str, here: Run, tmp_path: Path) -> Non
     done = python("-m", "ssd_bench", *options, **changed)
     assert done.returncode == 0, done.stderr
     there = load_run(find_runs(tmp_path / "runs")[0])
-    compiled = here.header["model"]["arithmetic"]["kernels"]
-    assert there.header["model"]["arithmetic"]["kernels"] == ("torch" if name.startswith("no ") else compiled)
+    compiled = here.header.model.arithmetic["kernels"]
+    assert there.header.model.arithmetic["kernels"] == ("torch" if name.startswith("no ") else compiled)
     assert answers(there) == answers(here)
 
 
@@ -70,7 +70,7 @@ def test_answers_do_not_depend_on_the_cores(
 ) -> None:
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(cores)))
     run = executed(tmp_path, *OPTIONS, "hardware.threads=null")
-    assert run.header["model"]["threads"] == cores and answers(run) == answers(here)
+    assert run.header.model.threads == cores and answers(run) == answers(here)
 
 
 def test_a_profile_that_cannot_be_kept_is_used_all_the_same(

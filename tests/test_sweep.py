@@ -120,7 +120,7 @@ def sweep(small_checkpoint: Path, tmp_path_factory: pytest.TempPathFactory) -> C
         ]
         done = python(*line, extra_path=own, **variables)
         records = [load_run(path) for path in find_runs(runs)]
-        return done, {record.header["method"]: record for record in records}
+        return done, {record.header.method: record for record in records}
 
     return swept
 
@@ -164,8 +164,8 @@ def test_two_workers_make_the_records_of_one(serial: Swept, parallel: Swept) -> 
     times = ["prefill_ms", "decode_ms", "draft_ms", "verify_ms", "policy_ms", "peak_bytes"]
     for method, one in serial[1].items():
         two = parallel[1][method]
-        assert one.header["content_key"] == two.header["content_key"] and len(one.prompts) == 4
-        assert all("-m method=searching,broken" in record.header["command"] for record in (one, two))
+        assert one.header.content_key == two.header.content_key and len(one.prompts) == 4
+        assert all("-m method=searching,broken" in record.header.command for record in (one, two))
         for name in ("prompts", "steps", "layer_sets"):
             pd.testing.assert_frame_equal(*(getattr(r, name).drop(columns=times, errors="ignore") for r in (one, two)))
 
@@ -535,5 +535,5 @@ def test_a_sweep_shows_each_kind_of_warning_once(
         closing = out[out.index("\nWarnings, each in full") : out.index("record or error")]
         assert "  3 of 3 runs: latency profile unreliable\n" in closing
         assert "  1 of 3 runs: the last run is odd\n" in closing
-    assert [load_run(tmp_path / "runs" / f"run{seed}").header["warnings"] for seed in range(3)] == warnings
+    assert [load_run(tmp_path / "runs" / f"run{seed}").header.warnings for seed in range(3)] == warnings
     assert not list((tmp_path / "runs" / index.OUTCOMES).glob(".*")), "notes of the kinds shown"

@@ -126,7 +126,7 @@ def test_a_run_says_how_it_was_asked(small_checkpoint: Path, tmp_path: Path) -> 
     first, second = (planned(tmp_path, *form, *options) for form in (chat, said))
     assert first.identity.content_key == second.identity.content_key
     run = executed(tmp_path / "runs", *said, *options, "model.template.enable_thinking=false")
-    told = run.header["config"]["model"]["template"]
+    told = run.header.config["model"]["template"]
     assert told == {"form": "chat", "enable_thinking": False, "system": None, "kwargs": {}}
     other = executed(tmp_path / "runs", *said, *options)
     assert other.path != run.path

@@ -64,14 +64,14 @@ def test_it_is_there_for_its_speed_only(record: Run) -> None:
     hf = metrics.arm_rows(record.prompts, "hf")
     assert hf[["score", "lossless", "divergence_index"]].isna().all(axis=None)
     assert not hf[["draft_ms", "verify_ms", "policy_ms"]].to_numpy().any()
-    assert set(record.steps["arm"]) == {"ar", "method"} and set(record.header["scores"]) == {"ar", "method"}
+    assert set(record.steps["arm"]) == {"ar", "method"} and set(record.header.scores) == {"ar", "method"}
     assert set(metrics.arm_rows(record.prompts, "method")["lossless"]) == {"identical"}
 
 
 def test_its_copy_of_the_weights_is_counted_apart(record: Run) -> None:
-    about = record.header["hf"]
+    about = record.header.hf
     assert about.keys() == {"class", "attention", "weight_bytes", "load_ms"} and about["class"] == "LlamaForCausalLM"
-    assert about["weight_bytes"] == pytest.approx(record.header["model"]["weight_bytes"], rel=0.1)
+    assert about["weight_bytes"] == pytest.approx(record.header.model.weight_bytes, rel=0.1)
     assert metrics.arm_rows(record.prompts, "hf")["peak_bytes"].gt(about["weight_bytes"]).all()
 
 
@@ -98,7 +98,7 @@ def test_a_killed_run_goes_on_with_all_three_arms(
         executed(tmp_path, *local_model(small_checkpoint), *OPTIONS)
     monkeypatch.setattr(RunWriter, "add", add)
     resumed = executed(tmp_path, *local_model(small_checkpoint), *OPTIONS)
-    assert len(resumed.header["resumed"]) == 1
+    assert len(resumed.header.resumed) == 1
     pd.testing.assert_frame_equal(resumed.prompts.drop(columns=TIMES), record.prompts.drop(columns=TIMES))
 
 
@@ -149,7 +149,7 @@ def test_no_number_of_the_pair_changes_with_a_third_arm(tmp_path: Path) -> None:
     units = [unit(i, r) for i in range(6) for r in range(2)]
     two = write_run(tmp_path / "two", units)
     three = write_run(tmp_path / "three", [with_hf(one, new_tokens=40 + i % 3) for i, one in enumerate(units)])
-    before, after = metrics.summarise(two), metrics.summarise(three)
+    before, after = metrics.summarise(two).row, metrics.summarise(three).row
     assert {key: after[key] for key in before if key != "run_dir"} == {
         key: value for key, value in before.items() if key != "run_dir"
     }

@@ -134,4 +134,4 @@ def test_a_run_does_not_score_thoughts_that_its_template_opens(
         (folder / "chat_template.jinja").write_text(CHAT + opening, encoding="utf-8")
         options = ("task=alpaca", "limit=1", "method=ar", "decode.max_new_tokens=4")
         run = executed(tmp_path / f"runs{answered}", *local_model(folder), *options)
-        assert set(run.prompts["score"]) == {answered} == set(run.header["scores"]["ar"].values())
+        assert set(run.prompts["score"]) == {answered} == set(run.header.scores["ar"].values())

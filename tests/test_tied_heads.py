@@ -131,15 +131,15 @@ def test_a_record_says_which_head_ran(small_checkpoint: Path, tmp_path: Path) ->
     options = ("task=gsm8k", "limit=1", "method=knapspec", "decode.max_new_tokens=6")
     run = executed(tmp_path / "runs", *local_model(folder), *options, "baseline=hf")
     assert_lossless(run)
-    model = run.header["model"]
-    assert "differs from the embedding" in model["lm_head"]
-    assert any("LM head" in text for text in run.header["warnings"])
+    model = run.header.model
+    assert "differs from the embedding" in model.lm_head
+    assert any("LM head" in text for text in run.header.warnings)
     outputs = {arm: [list(ids) for ids in rows["output_ids"]] for arm, rows in run.prompts.groupby("arm")}
     assert outputs["hf"] == outputs["ar"] == outputs["method"]
     edit(folder, tie_word_embeddings=False)
     plain = executed(tmp_path / "runs", *local_model(folder), *options)
-    assert plain.header["model"]["lm_head"] == HEAD and plain.header["model"]["n_params"] == model["n_params"]
-    assert not any("LM head" in text for text in plain.header["warnings"])
+    assert plain.header.model.lm_head == HEAD and plain.header.model.n_params == model.n_params
+    assert not any("LM head" in text for text in plain.header.warnings)
 
 
 def test_a_shape_that_is_silent_means_untied(folder: Path) -> None:

@@ -14,6 +14,7 @@ from ssd_bench import load_runs, metrics
 from ssd_bench.commands.report import main as report
 from ssd_bench.data.local import LocalSource
 from ssd_bench.errors import ConfigError
+from ssd_bench.metrics.summary import Quality
 from ssd_bench.papers.ours.cells import Record
 from ssd_bench.records.schema import PromptRecord
 from ssd_bench.report.closing import comparison_text, run_table
@@ -54,7 +55,7 @@ def record(tmp_path: Path) -> Record:
 
 
 def test_without_a_decode_step_nothing_is_zero(record: Record) -> None:
-    summary = record.summary
+    summary = record.summary.row
     assert {name: summary[name] for name in UNDEFINED} == dict.fromkeys(UNDEFINED)
     assert summary["speedup_e2e"] is not None and summary["method_tokens_per_s_e2e"] > 0
     shares = metrics.decode_time_shares(metrics.arm_rows(record.run.prompts, "method"))
@@ -62,7 +63,7 @@ def test_without_a_decode_step_nothing_is_zero(record: Record) -> None:
 
 
 def test_without_a_decode_step_every_table_has_dashes(record: Record, tmp_path: Path) -> None:
-    table = run_table(record.summary)
+    table = run_table(record.summary.row)
     assert "tokens/s AR                       –\n" in table and "draft –, verify –, method overhead –, other –" in table
     assert "paid back –" in table and "never" not in table
     (group,) = group_by_task([record])["toy"]
@@ -113,18 +114,18 @@ def some_scored(prompt_index: int) -> list[PromptRecord]:
 
 def test_a_score_says_over_how_many_answers_it_is(tmp_path: Path) -> None:
     record = Record(write_run(tmp_path / "runs" / "a", [some_scored(i) for i in range(10)]).path)
-    assert (record.summary["n_scored"], record.summary["n_answers"], record.summary["method_score"]) == (4, 10, 1.0)
-    table = run_table(record.summary, record.domains)
+    assert record.summary.quality == Quality(1.0, 1.0, 4, 10, 1.0, 1.0)
+    table = run_table(record.summary.row, [domain.row for domain in record.domains])
     assert "1.000 AR, 1.000 method (exact_match; 4 of 10 answers have a score)" in table
     (group,) = group_by_task([record])["toy"]
     ar, method = map(readable_row, group.rows)
     assert ar["score AR"] == method["score AR"] == method["score method"] == "1.000 (4 of 10)"
-    assert [(row["domain"], row["n_scored"], row["n_answers"]) for row in record.domains] == [("a", 4, 4), ("b", 0, 6)]
+    assert [(d.domain, d.quality.n_scored, d.quality.n_answers) for d in record.domains] == [("a", 4, 4), ("b", 0, 6)]
     assert load_runs(tmp_path / "runs")["n_scored"].tolist() == [4]
 
 
 def test_a_score_over_all_answers_says_no_more_than_before(tmp_path: Path) -> None:
-    summary = metrics.summarise(write_run(tmp_path / "run", [unit(0), unit(1)]))
+    summary = metrics.summarise(write_run(tmp_path / "run", [unit(0), unit(1)])).row
     assert readable_row(summary)["score method"] == "0.500" and "method (exact_match)" in run_table(summary)
 
 
@@ -202,7 +203,7 @@ def test_a_run_counts_the_answers_that_have_a_score(small_checkpoint: Path, tmp_
     path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
     options = ("task=jsonl", f"task.path={path}", "task.score_by=rouge", "decode.max_new_tokens=1", "method=ar")
     run = executed(tmp_path / "runs", *local_model(small_checkpoint), *options)
-    summary = metrics.summarise(run)
+    summary = metrics.summarise(run).row
     assert (summary["n_scored"], summary["n_answers"]) == (1, 3)
     assert summary["method_tokens_per_s"] is None and summary["overhead"] is None
     assert "1 of 3 answers have a score" in run_table(summary)

@@ -330,8 +330,8 @@ def test_the_first_screen_says_what_to_use_and_what_the_records_are(recorded: li
     assert [line.partition(":")[0] for line in lines] == tasks
     for line, task in zip(lines, tasks, strict=True):
         own = [cell for cell in compared.recorded_cells(task=task) if not compared.exclusions[cell]]
-        best = max(own, key=lambda cell: cell.summary["speedup_e2e"])
-        faster = best.summary["speedup_e2e_lo"] > 1
+        best = max(own, key=lambda cell: cell.summary.speedup_e2e.value)
+        faster = best.summary.speedup_e2e.low > 1
         assert (best["method"] in line) == faster and ("plain decoding" in line) != faster
     assert "this project trained" in describe_records(made, 7) and "miniature, 2.9 M" in describe_records(made, 7)
     assert comparison([]) is None and describe_records([], 0).startswith("There are no runs")

@@ -152,7 +152,7 @@ def test_a_run_from_a_snapshot_of_the_cache(folder: Path, tmp_path: Path) -> Non
     options = ("task=gsm8k", "limit=1", "method=knapspec", "decode.max_new_tokens=8")
     plain = planned(tmp_path / "runs", *local_model(folder), *options).origin.weights
     run = executed(tmp_path / "runs", *local_model(cached(folder, relative)), *options)
-    assert run.header["model"]["weights"] == plain
+    assert run.header.model.weights == plain
     assert_lossless(run)
 
 

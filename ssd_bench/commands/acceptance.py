@@ -61,7 +61,7 @@ def _compare(arguments: Sequence[str]) -> None:
     sides = {values["file"]: read_answers(local_path("file", values["file"]))}
     if "run" in values:
         run = load_run(records_folder("run", values["run"]))
-        sides[str(run.header.get("run_id"))] = record_acceptance(run)
+        sides[run.header.run_id] = record_acceptance(run)
     print(acceptance_table(sides))
 
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import pandas as pd
 
@@ -185,8 +184,7 @@ def _source_table(run: Run) -> str:
 
 def render(run: Run, explanation: Explanation) -> str:
     """Return the explanation as text for a terminal; the line `largest loss` is the conclusion."""
-    header: dict[str, Any] = run.header
-    model, task = header.get("model") or {}, header.get("task") or {}
+    header = run.header
     ar_ms, largest = explanation.ms["ar"], explanation.losses[0]
     chain = [
         ("M: free drafting, and a verification costs an AR step", format_number(explanation.ceiling)),
@@ -208,7 +206,7 @@ def render(run: Run, explanation: Explanation) -> str:
         (loss.name, f"{loss.ms:.3f}", ABSENT if loss.speedup is None else format_number(loss.speedup))
         for loss in explanation.losses
     ]
-    run_text = f"{header.get('method')} on {task.get('name')}, {model.get('name')}"
+    run_text = f"{header.method} on {header.task.name}, {header.model.name}"
     return "\n".join(
         [
             f"{run_text}: measured speedup {explanation.speedup:.2f}",

@@ -36,7 +36,7 @@ from ssd_bench.engine.engine import Engine
 from ssd_bench.engine.probe import ModelProbe
 from ssd_bench.errors import ConfigError
 from ssd_bench.model.decoder import Pass
-from ssd_bench.records.files import read_header
+from ssd_bench.records.header import RunHeader
 from ssd_bench.records.pack import records_folder
 from ssd_bench.records.reader import Run, find_runs, load_run
 from ssd_bench.run.loading import load_model
@@ -134,11 +134,11 @@ def frontier(runs: Sequence[Run], width: int) -> Plane:
         ConfigError: the model, data or prompts of the runs are not available any more, or have changed.
     """
     header = runs[0].header
-    planned = _plan(header["config"])
+    planned = _plan(header.config)
     ar_rows = _ar_rows(runs[0])
     prompts = _read_prompts(planned, ar_rows)
     if prompts is None:
-        raise ConfigError("task", header["task"]["name"], f"the prompts of {header['run_id']}; they have changed since")
+        raise ConfigError("task", header.task.name, f"the prompts of {header.run_id}; they have changed since")
     outputs = [[int(token) for token in ids] for ids in ar_rows["output_ids"]]
     longest = max(len(prompt) + len(output) for prompt, output in zip(prompts, outputs))
     decoder, cache = load_model(planned, longest)
@@ -169,8 +169,8 @@ def frontier(runs: Sequence[Run], width: int) -> Plane:
         for draft, alpha in alphas.items()
     ]
     return Plane(
-        header["model"]["name"],
-        header["task"]["name"],
+        header.model.name,
+        header.task.name,
         n_layers,
         "exhaustive" if exhaustive else f"beam of {width}",
         len(points),
@@ -248,7 +248,7 @@ def _uses(runs: Iterable[Run]) -> dict[Draft, list[Use]]:
         steps = metrics.arm_rows(run.steps, "method").dropna(subset=["layer_set_id"])
         drafted = steps.groupby("layer_set_id")["draft_len"].sum()
         for set_id, tokens in drafted[drafted > 0].items():
-            use = Use(run.path.name, str(run.header["method"]), float(tokens / drafted.sum()))
+            use = Use(run.path.name, run.header.method, float(tokens / drafted.sum()))
             key = int(str(set_id))
             uses.setdefault((run.layer_set(key), run.window(key)), []).append(use)
     return uses
@@ -264,19 +264,18 @@ def find_comparable_runs(runs_dir: Path, model: str, task: str) -> list[Run]:
     """
     groups: dict[tuple[Any, ...], list[Run]] = {}
     for path in find_runs(runs_dir):
-        header = read_header(path)
-        model_header, sampled = header["model"], header["config"]["decode"]["mode"] != "greedy"
-        fits = model_header["name"] == model and header["task"]["name"] == task
-        if not fits or sampled or header.get("status") != "complete" or not header.get("latency"):
+        header = RunHeader.read(path)
+        fits = header.model.name == model and header.task.name == task
+        if not fits or not header.decode.greedy or header.status != "complete" or header.latency is None:
             continue
         run = load_run(path)
         ar_rows = _ar_rows(run)
         outputs = tuple(tuple(map(int, ids)) for ids in ar_rows["output_ids"])
         key = (
-            model_header["weights"],
-            model_header["dtype"],
-            model_header["device"],
-            model_header["threads"],
+            header.model.weights,
+            header.model.dtype,
+            header.model.device,
+            header.model.threads,
             tuple(ar_rows["prompt_sha256"]),
             outputs,
         )
@@ -285,7 +284,7 @@ def find_comparable_runs(runs_dir: Path, model: str, task: str) -> list[Run]:
     if not groups:
         expected = f"a folder with finished greedy runs of model={model} task={task} that have a latency profile"
         raise ConfigError("runs_dir", str(runs_dir), expected)
-    return max(groups.values(), key=lambda runs: (len({run.header["method"] for run in runs}), len(runs)))
+    return max(groups.values(), key=lambda runs: (len({run.header.method for run in runs}), len(runs)))
 
 
 def main(arguments: Sequence[str]) -> int:

@@ -27,7 +27,7 @@ from ssd_bench.console import options, run_tool
 from ssd_bench.errors import ConfigError
 from ssd_bench.lease import NAME, has_expired, holder
 from ssd_bench.papers.runs import index
-from ssd_bench.records.files import read_header
+from ssd_bench.records.header import RunHeader
 from ssd_bench.records.pack import records_folder
 from ssd_bench.records.writer import FAILED
 from ssd_bench.sweep.dry import spell
@@ -71,19 +71,19 @@ def look(runs_dir: Path) -> list[StatusLine]:
 def _run(folder: Path) -> StatusLine | None:
     """Return the state of the run with a record in a folder."""
     try:
-        header = read_header(folder)
+        header = RunHeader.read(folder)
     except ConfigError as error:
         return StatusLine("failed", folder.name, more=str(error))
-    if header.get("status") == "complete":
+    if header.status == "complete":
         return StatusLine("done", folder.name)
     lease = folder / NAME
     owner = holder(lease)
     parts = sorted(((path.stat().st_mtime, path) for path in folder.glob("parts/*.json")), key=lambda part: part[0])
-    total = len(header.get("domains", ())) * int(header.get("config", {}).get("repeats", 1))
+    total = len(header.domains) * int(header.config.get("repeats", 1))
     prompts = f"{len(parts)} of {total}"
     if owner is None or has_expired(lease, owner):
-        failed = header.get("status") == FAILED
-        return StatusLine("failed" if failed else "stopped", folder.name, prompts, more=str(header.get("error", "")))
+        failed = header.status == FAILED
+        return StatusLine("failed" if failed else "stopped", folder.name, prompts, more=header.error)
     begun = [path for path in parts if path[0] >= _since(owner.since)]
     speed, seconds_left = _pace(begun, total - len(parts))
     more = f"{owner}" + (f", {spell(seconds_left / 3600)} left" if seconds_left is not None else "")

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, fields
 from typing import Any
 
 from ssd_bench.contract.generation import Estimate
@@ -71,6 +71,14 @@ class Latency:
                 raise ConfigError(f"hardware.latency.{field}", getattr(self, field), "a time in ms, not negative")
         if self.t_mlp_ms == 0 or self.t_attn_slope_ms + self.t_attn_intercept_ms == 0:
             raise ConfigError("hardware.latency", 0.0, "an attention and an MLP that take time")
+
+    @classmethod
+    def read(cls, stored: Mapping[str, Any]) -> Latency:
+        """Return the profile that was stored as JSON; parts that older versions did not measure have the defaults."""
+        values = {field.name: stored[field.name] for field in fields(cls) if stored.get(field.name) is not None}
+        points = tuple((int(n), ms) for n, ms in stored.get("points") or ())
+        passes = tuple(NodeTimes(**times) for times in stored.get("passes") or ())
+        return cls(**values | {"points": points, "passes": passes})
 
     def attn_ms(self, context: float) -> float:
         """Return t_attn(n), one attention sublayer at context n."""

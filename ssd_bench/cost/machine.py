@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ssd_bench.cost.latency import NodeTimes, interpolate
+from ssd_bench.cost.latency import Latency, NodeTimes, interpolate
 from ssd_bench.errors import ConfigError
 from ssd_bench.records.reader import Run
 
@@ -62,43 +61,38 @@ class Machine(Protocol):
 
 @dataclass(frozen=True)
 class Profile:
-    """The measured (or given) latency profile of a record: `Latency.pass_ms` over arrays, without torch.
+    """The measured (or given) latency profile of a record: `Latency.pass_ms` over arrays, without torch."""
 
-    Args:
-        latency: the field `latency` of the record's header.
-    """
-
-    latency: Mapping[str, Any]
+    latency: Latency
     name: str = "its own machine"
     loop_ms: float | None = None
     copy_ms: float = COPY_MS
 
     @property
     def draft_rest_ms(self) -> float:
-        return self._ms("draft_rest_ms")
+        return self.latency.draft_rest_ms
 
     @property
     def draft_start_ms(self) -> float:
-        return self._ms("draft_start_ms")
+        return self.latency.draft_start_ms
 
     @property
     def tree_token_ms(self) -> float:
-        return self._ms("tree_token_ms")
+        return self.latency.tree_token_ms
 
     @property
     def tree_node_ms(self) -> float:
-        return self._ms("tree_node_ms")
-
-    def _ms(self, name: str) -> float:
-        return float(self.latency.get(name) or 0.0)  # older records do not have every field
+        return self.latency.tree_node_ms
 
     def pass_ms(self, nodes: Array, context: Array) -> tuple[Array, Array, Array]:
         """Interpolate the measured passes over 1, 2, 4, .. nodes; without measured passes, use the paper's model."""
-        passes: Sequence[Mapping[str, float]] = self.latency.get("passes") or ()
+        latency, passes = self.latency, self.latency.passes
         if not passes:
-            attn = self.latency["t_attn_slope_ms"] * context + self.latency["t_attn_intercept_ms"]
-            return attn, np.full_like(context, self.latency["t_mlp_ms"]), np.zeros_like(context)
-        columns: dict[str, Any] = {name: np.array([times[name] for times in passes], dtype=float) for name in _COLUMNS}
+            attn = latency.t_attn_slope_ms * context + latency.t_attn_intercept_ms
+            return attn, np.full_like(context, latency.t_mlp_ms), np.zeros_like(context)
+        columns: dict[str, Any] = {
+            name: np.array([getattr(times, name) for times in passes], dtype=float) for name in _COLUMNS
+        }
         sizes = columns["nodes"]
         high = np.clip(np.searchsorted(sizes, nodes), 0, len(sizes) - 1)
         low = np.maximum(high - 1, 0)
@@ -114,7 +108,6 @@ def own_profile(run: Run) -> Profile:
     Raises:
         ConfigError: the record has no latency profile.
     """
-    latency = run.header.get("latency") or {}
-    if any(latency.get(key) is None for key in ("t_attn_slope_ms", "t_attn_intercept_ms", "t_mlp_ms")):
+    if run.header.latency is None:
         raise ConfigError("run", str(run.path), "a record with a latency profile")
-    return Profile(latency)
+    return Profile(run.header.latency)

@@ -98,8 +98,7 @@ def _load(path: Path) -> Latency | None:
         stored = json.loads(path.read_bytes())
         if set(stored) != {field.name for field in fields(Latency)}:  # of a version with other parts
             return None
-        points = tuple((int(n), t) for n, t in stored["points"])
-        return Latency(**stored | {"points": points, "passes": tuple(NodeTimes(**times) for times in stored["passes"])})
+        return Latency.read(stored)
     except (OSError, ValueError, TypeError):  # missing or damaged
         return None
 

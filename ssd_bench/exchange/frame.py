@@ -36,6 +36,5 @@ def runs_frame(path: Path | str) -> pd.DataFrame:
 
 def _row(record: Record) -> dict[str, Any]:
     """Return the summary of a record, as in the report's CSV, with its settings."""
-    options = (record.header.get("config") or {}).get("method") or {}
-    settings = {name: value for name, value in options.items() if name not in ("_target_", "name")}
-    return {**record.summary, "warnings": "; ".join(record.summary["warnings"]), "settings": settings}
+    warnings_text = "; ".join(record.summary.warnings)
+    return {**record.summary.row, "warnings": warnings_text, "settings": record.header.settings}

@@ -47,8 +47,6 @@ def draft_command(layer_set: LayerSet, window: Window | None = None) -> str:
 def set_with_origin(run: Run, set_id: int) -> dict[str, Any]:
     """Return a set with its window, the options to draft with it, and its origin."""
     header, layer_set, window = run.header, run.layer_set(set_id), run.window(set_id)
-    model, task = header.get("model") or {}, header.get("task") or {}
-    settings = dict((header.get("config") or {}).get("method") or {})
     method = metrics.arm_rows(run.steps, "method")
     steps = method[(method["layer_set_id"] == set_id).fillna(False).astype(bool)]
     by_layers = method.loc[method["layer_set_id"].notna(), "draft_len"].sum()
@@ -58,18 +56,18 @@ def set_with_origin(run: Run, set_id: int) -> dict[str, Any]:
         "skip_mlp": list(layer_set.skip_mlp),
         "window": None if window is None else [window.sinks, window.recent],
         "overrides": overrides(layer_set, window),
-        "model": {key: model.get(key) for key in ("name", "weights", "commit", "dtype")},
-        "method": header.get("method"),
-        "settings": {name: value for name, value in settings.items() if name not in ("_target_", "name")},
-        "task": task.get("name"),
-        "run_id": header.get("run_id"),
+        "model": {key: getattr(header.model, key) for key in ("name", "weights", "commit", "dtype")},
+        "method": header.method,
+        "settings": header.settings,
+        "task": header.task.name,
+        "run_id": header.run_id,
         "layer_set_id": set_id,
         "alpha": metrics.alpha_micro(steps),
         "M": metrics.tokens_per_pass(steps),
         "drafted_tokens": int(steps["draft_len"].sum()),
         "draft_share": divide(steps["draft_len"].sum(), by_layers),
-        "code": (header.get("provenance") or {}).get("code"),
-        "finished_at": header.get("finished_at"),
+        "code": header.provenance.code,
+        "finished_at": header.finished_at,
     }
 
 
@@ -89,10 +87,9 @@ def released_entry(run: Run, set_id: int) -> dict[str, Any]:
     if window is not None:
         expected = f"a set without a window (form=layer_set has them); set {set_id} reads {window.sinks} first and "
         raise ConfigError("set", set_id, f"{expected}{window.recent} last positions")
-    model, task = (str((run.header.get(part) or {}).get("name")) for part in ("model", "task"))
     entry = {
         "attention": list(layer_set.skip_attn),
         "mlp": list(layer_set.skip_mlp),
         "skip_set": [int(i in layer_set.skipped) for i in range(2 * layer_set.n_layers)],
     }
-    return {f"{model}_{task}": entry}
+    return {f"{run.header.model.name}_{run.header.task.name}": entry}

@@ -1,5 +1,6 @@
 """Numbers with intervals from the tables of a record; `definitions` defines each number in one place."""
 
+from ssd_bench.metrics.comparable import check_comparable, conditions
 from ssd_bench.metrics.definitions import (
     UNIT,
     alpha,
@@ -33,14 +34,13 @@ from ssd_bench.metrics.definitions import (
     tokens_per_pass,
     tokens_per_s,
 )
+from ssd_bench.metrics.digest import Digest, summarise, summarise_domains
 from ssd_bench.metrics.effect import Effect, widen
 from ssd_bench.metrics.evidence import (
     SLOW_FACTOR,
     RunTiming,
     RunVariation,
     VariationLevel,
-    contamination,
-    contamination_warning,
     run_to_run_variation,
     searched_share,
     slow_steps,
@@ -49,7 +49,7 @@ from ssd_bench.metrics.evidence import (
 from ssd_bench.metrics.intervals import Measured, Spread
 from ssd_bench.metrics.quality import agreement, lossless_counts, mean_score, pass_at, score_counts
 from ssd_bench.metrics.repetition import LOOP_SHARE, NGRAM, repeated_ngram_share, repetition, speedup_without_loops
-from ssd_bench.metrics.summary import Digest, check_comparable, conditions, summarise, summarise_domains
+from ssd_bench.metrics.summary import DomainSummary, Summary
 
 __all__ = [
     "LOOP_SHARE",
@@ -57,11 +57,13 @@ __all__ = [
     "SLOW_FACTOR",
     "UNIT",
     "Digest",
+    "DomainSummary",
     "Effect",
     "Measured",
     "RunTiming",
     "RunVariation",
     "Spread",
+    "Summary",
     "VariationLevel",
     "agreement",
     "alpha",
@@ -73,8 +75,6 @@ __all__ = [
     "break_even_tokens",
     "check_comparable",
     "conditions",
-    "contamination",
-    "contamination_warning",
     "decode_time_shares",
     "draft_cost",
     "estimated_tpt",

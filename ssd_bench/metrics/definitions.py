@@ -318,22 +318,18 @@ def predicted_tpt(run: Run, arm: str = "method") -> float | None:
     where n is at most the positions that the window reads. Tokens that no layers drafted cost nothing. None without a
     latency profile or steps.
     """
-    steps, latency = arm_rows(run.steps, arm), run.header.get("latency") or {}
-    keys = ("t_attn_slope_ms", "t_attn_intercept_ms", "t_mlp_ms")
-    n_layers = (run.header.get("model") or {}).get("n_layers")
-    if steps.empty or n_layers is None or any(latency.get(key) is None for key in keys):
+    steps, latency = arm_rows(run.steps, arm), run.header.latency
+    if steps.empty or latency is None:
         return None
-    slope, intercept, t_mlp = (latency[key] for key in keys)
-    context = float(steps["context_len"].mean())
-    t_attn = slope * context + intercept
-    t_draft = 0.0
+    context, t_draft = float(steps["context_len"].mean()), 0.0
     if arm == "method":
         sets = _with_sets(run)
         # mean over drafted tokens of n_attn(S) t_attn(min(n, window)) + n_mlp(S) t_mlp
-        t_read = slope * sets["read"].clip(upper=context) + intercept
-        cost = ((sets["n_attn"] * t_read + sets["n_mlp"] * t_mlp) * sets["draft_len"]).sum()
+        t_read = latency.t_attn_slope_ms * sets["read"].clip(upper=context) + latency.t_attn_intercept_ms
+        cost = ((sets["n_attn"] * t_read + sets["n_mlp"] * latency.t_mlp_ms) * sets["draft_len"]).sum()
         t_draft = divide(cost, steps["draft_len"].sum()) or 0.0
-    return tpt(alpha_conditional(steps) or 0.0, mean_draft_len(steps) or 0.0, t_draft, n_layers * (t_attn + t_mlp))
+    t_target = latency.target_ms(run.header.model.n_layers, context)
+    return tpt(alpha_conditional(steps) or 0.0, mean_draft_len(steps) or 0.0, t_draft, t_target)
 
 
 def estimated_tpt(steps: pd.DataFrame) -> tuple[float | None, int]:

@@ -10,9 +10,9 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Sequence
+from dataclasses import dataclass, field, fields, replace
+from typing import Any, TypeVar
 
 import numpy as np
 import pandas as pd
@@ -22,8 +22,11 @@ from ssd_bench.engine.load import QUIET
 from ssd_bench.metrics import definitions as d
 from ssd_bench.metrics.effect import widen
 from ssd_bench.metrics.intervals import LEVEL, Measured, Spread
+from ssd_bench.metrics.row import SummaryRow
 from ssd_bench.records.reader import Run
-from ssd_bench.records.schema import PAIR, hardware
+from ssd_bench.records.schema import PAIR
+
+Row = TypeVar("Row", bound=SummaryRow)
 
 SLOW_FACTOR = 5.0
 """A step is an outlier if it takes more than this many times the median of comparable steps."""
@@ -50,8 +53,7 @@ def trace(run: Run) -> str:
     }
     used = [sets[int(i)] if pd.notna(i) else None for i in steps["layer_set_id"]]
     prompts = run.prompts.drop_duplicates(PROMPT_KEY).sort_values(PROMPT_KEY)["prompt_sha256"]
-    model = run.header.get("model") or {}
-    prompt_text = json.dumps([list(prompts), model.get("name"), model.get("weights")])
+    prompt_text = json.dumps([list(prompts), run.header.model.name, run.header.model.weights])
     step_bytes = np.ascontiguousarray(steps[TRACE_COLUMNS].to_numpy(dtype=np.int64)).tobytes()
     return hashlib.sha256(prompt_text.encode() + step_bytes + repr(used).encode()).hexdigest()
 
@@ -76,46 +78,55 @@ def slow_steps(run: Run) -> pd.DataFrame:
     return steps[steps["ms"] > SLOW_FACTOR * steps["expected_ms"]]
 
 
-def steadiness(run: Run) -> dict[str, Any]:
-    """Measure how steady the machine was, over both arms.
+@dataclass(frozen=True)
+class Steadiness(SummaryRow):
+    """Steadiness of the machine during a run, over both arms.
 
-    Returns:
-        slow_steps: number of outlier steps. slow_share: their time beyond the expected time, as a share of the decode
-        time. others_share: share of the cores that other processes used. beside: number of runs that were measured at
-        the same time and could use the same cores or GPU. The last two are None if the record lacks them.
+    Attributes:
+        slow_steps: number of outlier steps.
+        slow_share: their time beyond the expected time, as a share of the decode time.
+        others_share: share of the cores that other processes used; None if the record lacks it.
+        neighbours: number of runs that were measured at the same time and could use the same cores or GPU (column
+            `beside`); None if the record lacks it.
     """
-    outliers, decode_ms = slow_steps(run), float(run.prompts["decode_ms"].sum())
-    excess_ms = float((outliers["ms"] - outliers["expected_ms"]).sum())
-    other_runs = run.header.get("beside")
-    return {
-        "slow_steps": len(outliers),
-        "slow_share": excess_ms / decode_ms if decode_ms and len(run.steps) else None,
-        "others_share": run.header.get("others_share"),
-        "beside": None if other_runs is None else sum(neighbour["shares"] for neighbour in other_runs),
-    }
 
+    slow_steps: int
+    slow_share: float | None
+    others_share: float | None
+    neighbours: int | None = field(metadata={"column": "beside"})
 
-def contamination(facts: Mapping[str, Any]) -> str:
-    """Return how other work on the machine contaminated a run's times, by its `steadiness`; "" if it did not."""
-    reasons = []
-    if (facts["others_share"] or 0.0) > QUIET:
-        reasons.append(f"other processes used {100 * facts['others_share']:.0f} % of the CPU cores")
-    if n_runs := facts["beside"]:
-        runs = "1 other run was" if n_runs == 1 else f"{n_runs} other runs were"
-        reasons.append(f"{runs} measured on the same cores or GPU at the same time")
-    if (facts["slow_share"] or 0.0) > SLOW_SHARE_LIMIT:
-        steps = f"{facts['slow_steps']} step{'s' if facts['slow_steps'] > 1 else ''}"
-        reasons.append(
-            f"{steps} took more than {SLOW_FACTOR:g} times the median of comparable steps "
-            f"(+{100 * facts['slow_share']:.0f} % decode time)"
-        )
-    return "; ".join(reasons)
+    @classmethod
+    def of(cls, run: Run) -> Steadiness:
+        """Measure the steadiness during a run."""
+        outliers, decode_ms = slow_steps(run), float(run.prompts["decode_ms"].sum())
+        excess_ms = float((outliers["ms"] - outliers["expected_ms"]).sum())
+        slow_share = excess_ms / decode_ms if decode_ms and len(run.steps) else None
+        neighbours = run.header.neighbours
+        shared = None if neighbours is None else sum(neighbour["shares"] for neighbour in neighbours)
+        return cls(len(outliers), slow_share, run.header.others_share, shared)
 
+    @property
+    def contamination(self) -> str:
+        """Ways in which other work on the machine contaminated the times; "" if it did not."""
+        reasons = []
+        if self.others_share is not None and self.others_share > QUIET:
+            reasons.append(f"other processes used {100 * self.others_share:.0f} % of the CPU cores")
+        if self.neighbours:
+            runs = "1 other run was" if self.neighbours == 1 else f"{self.neighbours} other runs were"
+            reasons.append(f"{runs} measured on the same cores or GPU at the same time")
+        if self.slow_share is not None and self.slow_share > SLOW_SHARE_LIMIT:
+            steps = f"{self.slow_steps} step{'s' if self.slow_steps > 1 else ''}"
+            reasons.append(
+                f"{steps} took more than {SLOW_FACTOR:g} times the median of comparable steps "
+                f"(+{100 * self.slow_share:.0f} % decode time)"
+            )
+        return "; ".join(reasons)
 
-def contamination_warning(facts: Mapping[str, Any]) -> str:
-    """Return the warning on contaminated times of a run, by its `steadiness`; "" if they are reliable."""
-    reasons = contamination(facts)
-    return f"timings unreliable: {reasons}; rerun on an idle machine with force=true" if reasons else ""
+    @property
+    def warning(self) -> str:
+        """Warning on contaminated times; "" if they are reliable."""
+        reasons = self.contamination
+        return f"timings unreliable: {reasons}; rerun on an idle machine with force=true" if reasons else ""
 
 
 @dataclass(frozen=True)
@@ -141,7 +152,7 @@ class RunTiming:
     def of(cls, run: Run) -> RunTiming:
         """Return the facts of a run."""
         rate = d.tokens_per_s(d.arm_rows(run.prompts[d.TIMES], "method")).value
-        speedup, contaminated = d.speedup(run.prompts[d.TIMES]).value, bool(contamination(steadiness(run)))
+        speedup, contaminated = d.speedup(run.prompts[d.TIMES]).value, bool(Steadiness.of(run).contamination)
         return cls(machine(run), trace(run), decode_seconds(run), speedup, rate, contaminated)
 
 
@@ -160,6 +171,12 @@ class VariationLevel:
     speedup: Spread
     rate: Spread
     runs: int
+
+    def spread(self, name: str) -> Spread | None:
+        """Return the variation of a number by its name; None if the number is no speed."""
+        if name.startswith(("speedup", "ar_over_hf")):
+            return self.speedup
+        return self.rate if "tokens_per_s" in name else None
 
 
 @dataclass(frozen=True)
@@ -206,8 +223,8 @@ def decode_seconds(run: Run) -> float:
 
 def machine(run: Run) -> str:
     """Return model, dtype and hardware as JSON; timings are comparable where it is equal."""
-    model = run.header.get("model") or {}
-    return json.dumps([model.get("name"), model.get("dtype"), hardware(run.header)], sort_keys=True, default=str)
+    model = run.header.model
+    return json.dumps([model.name, model.dtype, run.header.hardware], sort_keys=True, default=str)
 
 
 def run_to_run_variation(runs: Sequence[Run | RunTiming]) -> list[RunVariation]:
@@ -244,14 +261,14 @@ def _spread(values: Sequence[float | None]) -> Spread:
     return Spread(float(logs.std(ddof=1)), len(logs) - 1) if len(logs) > 1 else Spread(0.0, 1)
 
 
-def widen_speed_intervals(summary: Mapping[str, Any], level: VariationLevel) -> dict[str, Any]:
-    """Return a summary (of a run or a domain) with the interval of every speed widened by run-to-run variation."""
-    widened = dict(summary)
-    for key in [key for key in summary if key.endswith("_lo") and summary[key] is not None]:
-        name = key.removesuffix("_lo")
-        spread = level.speedup if name.startswith(("speedup", "ar_over_hf")) else level.rate
-        if spread is level.speedup or "tokens_per_s" in name:
-            n = int(summary.get(f"{name}_n") or summary["n_prompts"])
-            interval = widen(Measured(summary[name], summary[key], summary[f"{name}_hi"], n), spread)
-            widened |= {key: interval.low, f"{name}_hi": interval.high}
-    return widened
+def widen_speed_intervals(summary: Row, level: VariationLevel, n_prompts: int) -> Row:
+    """Return numbers (of a run or a domain) with the interval of every speed widened by run-to-run variation."""
+    widened: dict[str, Any] = {}
+    for part in fields(summary):
+        number, spread = getattr(summary, part.name), level.spread(part.name)
+        if isinstance(number, SummaryRow):
+            widened[part.name] = widen_speed_intervals(number, level, n_prompts)
+        elif isinstance(number, Measured) and spread is not None:
+            n = number.n if part.metadata.get("counted") else n_prompts
+            widened[part.name] = replace(widen(replace(number, n=n), spread), n=number.n)
+    return replace(summary, **widened)

@@ -20,11 +20,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from ssd_bench.contract import layer_set, window
-from ssd_bench.cost import tpt
+from ssd_bench.cost import latency, tpt
 from ssd_bench.engine import load
 from ssd_bench.errors import ConfigError
-from ssd_bench.metrics.summary import Digest
-from ssd_bench.records import consistency, files, reader, schema
+from ssd_bench.metrics.digest import Digest
+from ssd_bench.records import consistency, files, header, reader, schema
 from ssd_bench.records.files import open_regular, write_atomic
 from ssd_bench.records.reader import Run, load_run
 from ssd_bench.records.schema import SCHEMAS
@@ -34,8 +34,8 @@ FILE = ".summaries.parquet"
 COLUMNS = pa.schema([(name, pa.string()) for name in ("run", "run_id", "stamp", "digest")])
 CODE = (
     *sorted(Path(__file__).parent.glob("*.py")),
-    *(Path(str(module.__file__)) for module in (layer_set, load, tpt, window)),
-    *(Path(str(module.__file__)) for module in (consistency, files, reader, schema, passk, rouge, scorer)),
+    *(Path(str(module.__file__)) for module in (latency, layer_set, load, tpt, window)),
+    *(Path(str(module.__file__)) for module in (consistency, files, header, reader, schema, passk, rouge, scorer)),
 )
 """Code that computes a digest. A change in any of these files invalidates all digests."""
 PACKAGES = ("numpy", "pandas", "pyarrow", "scipy", "rouge-score")
@@ -131,7 +131,7 @@ class DigestStore:
     def _write(self) -> None:
         entries = sorted((name, *entry) for name, entry in self._entries.items() if (self._folder / name).is_dir())
         names, stamps, texts = (list(column) for column in zip(*entries)) if entries else ([], [], [])
-        ids = [str(Digest.read(text).summary["run_id"]) for text in texts]
+        ids = [Digest.read(text).summary.run_id for text in texts]
         metadata = {"version": _version(), "sha256": _sum([names, stamps, texts])}
         content = io.BytesIO()
         # a folder without write permission, a full disk, or names that are not text must not stop the caller

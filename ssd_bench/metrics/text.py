@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from ssd_bench.metrics.intervals import Measured
+
 ABSENT = "–"
 DECODE, END_TO_END = "speedup, decode", "speedup, end to end"
 """Heads of the two speedups over AR: decoding alone, and with the time and the token of the prefill."""
@@ -22,24 +24,30 @@ def format_percent(value: float | None) -> str:
     return ABSENT if value is None else f"{100 * value:.1f} %"
 
 
-def format_interval(summary: Mapping[str, Any], name: str, digits: int = 2, unit: str = "") -> str:
-    """Return a number of a summary with its interval: `1.34 [1.29, 1.40]`."""
-    text = format_number(summary[name], digits, unit)
-    low, high = summary.get(f"{name}_lo"), summary.get(f"{name}_hi")
-    return text if low is None or high is None else f"{text} [{low:.{digits}f}, {high:.{digits}f}]"
-
-
-def format_score(summary: Mapping[str, Any], name: str) -> str:
-    """Return a score of a summary with three decimals, and the number of scored answers if some have no score."""
-    text, answered = format_number(summary[name], 3), summary.get("n_scored")
-    if summary[name] is None or answered is None or answered == summary["n_answers"]:
+def format_measured(number: Measured, digits: int = 2) -> str:
+    """Return a number with its interval: `1.34 [1.29, 1.40]`."""
+    text = format_number(number.value, digits)
+    if number.low is None or number.high is None:
         return text
-    return f"{text} ({answered} of {summary['n_answers']})"
+    return f"{text} [{number.low:.{digits}f}, {number.high:.{digits}f}]"
 
 
-def format_lossless(summary: Mapping[str, Any]) -> str:
+def format_interval(row: Mapping[str, Any], name: str, digits: int = 2) -> str:
+    """Return a number of a row of `Summary.row` with its interval."""
+    return format_measured(Measured(row[name], row.get(f"{name}_lo"), row.get(f"{name}_hi")), digits)
+
+
+def format_score(row: Mapping[str, Any], name: str) -> str:
+    """Return a score of a row with three decimals, and the number of scored answers if some have no score."""
+    text, answered = format_number(row[name], 3), row.get("n_scored")
+    if row[name] is None or answered is None or answered == row["n_answers"]:
+        return text
+    return f"{text} ({answered} of {row['n_answers']})"
+
+
+def format_lossless(row: Mapping[str, Any]) -> str:
     """Return the outputs equal to AR's over the outputs checked, and the numbers of near-ties and mismatches."""
-    identical, tie, bug = (summary[f"lossless_{verdict}"] for verdict in ("identical", "tie", "bug"))
+    identical, tie, bug = (row[f"lossless_{verdict}"] for verdict in ("identical", "tie", "bug"))
     checked = identical + tie + bug
     if not checked:
         return "not checked"

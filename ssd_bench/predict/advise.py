@@ -7,10 +7,9 @@ from __future__ import annotations
 
 import textwrap
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 import pandas as pd
 
@@ -34,10 +33,9 @@ from ssd_bench.predict.break_even import LEGEND, break_even_text, roofline_table
 from ssd_bench.predict.predictions import predictions, skill_text
 from ssd_bench.predict.replay import predict, recorded_shape, step_times
 from ssd_bench.predict.workload import workload
-from ssd_bench.records.files import read_header
+from ssd_bench.records.header import RunHeader
 from ssd_bench.records.pack import records_folder
 from ssd_bench.records.reader import Run, find_runs, load_run
-from ssd_bench.records.schema import device_name
 
 OPTIONS = ("model", "hardware", "task", "runs_dir", "context", "devices")
 OWN = "own"
@@ -145,7 +143,7 @@ def usable_runs(question: Question) -> tuple[list[Run], Counter[str]]:
     usable, unused = list[Run](), Counter[str]()
     for path in find_runs(question.runs_dir):
         try:
-            reason = _reason_unfit(question, read_header(path))
+            reason = _reason_unfit(question, RunHeader.read(path))
             if not reason:
                 run = load_run(path)
                 recorded_shape(run)
@@ -159,30 +157,24 @@ def usable_runs(question: Question) -> tuple[list[Run], Counter[str]]:
     return usable, unused
 
 
-def _reason_unfit(question: Question, header: Mapping[str, Any]) -> str:
+def _reason_unfit(question: Question, header: RunHeader) -> str:
     """Return why a run is not used, "" if its header does not rule it out."""
-    name, task = header["model"]["name"], header["task"]["name"]
-    if name != question.model:
-        return f"model {name}: acceptance does not carry over from one model to another"
-    if question.task and task != question.task:
+    if header.model.name != question.model:
+        return f"model {header.model.name}: acceptance does not carry over from one model to another"
+    if question.task and header.task.name != question.task:
         return "other task"
-    sampled = (header.get("decode") or {}).get("mode", "greedy") != "greedy"
-    return "AR, or sampled" if sampled or header.get("method") == "ar" else ""
+    return "AR, or sampled" if not header.decode.greedy or header.method == "ar" else ""
 
 
 def recorded_machine(question: Question, runs: Sequence[Run]) -> Machine:
     """Return the machine of the latest record with a profile, with its loop's time per step."""
     for run in reversed(runs):
-        if _profiled(run):
+        if run.header.profiled:
             profile = own_profile(run)
             loop = float(step_times(run, profile)["loop_ms"].iloc[0])
-            return replace(profile, name=device_name(run.header), loop_ms=loop)
+            return replace(profile, name=run.header.device_name, loop_ms=loop)
     expected = f"sim_<gpu>, or a runs_dir with records of {question.model} that have a measured latency profile"
     raise ConfigError("hardware", OWN, expected)
-
-
-def _profiled(run: Run) -> bool:
-    return bool((run.header.get("latency") or {}).get("passes"))
 
 
 def paper_traces(question: Question, steps: Steps) -> list[Trace]:
@@ -218,11 +210,11 @@ def record_medians(runs: Sequence[Run], machine: str, devices: int | None) -> pd
     table_rows = []
     for run in runs:
         steps = metrics.arm_rows(run.steps, "method")
-        own_speedup = predict(run).speedup if machine == OWN and _profiled(run) else None
+        own_speedup = predict(run).speedup if machine == OWN and run.header.profiled else None
         table_rows.append(
             {
-                "method": run.header["method"],
-                "task": run.header["task"]["name"],
+                "method": run.header.method,
+                "task": run.header.task.name,
                 "runs": run.path.name,
                 "M": metrics.mean_acceptance_length(steps).value,
                 "alpha": metrics.alpha(steps).value,
@@ -313,7 +305,7 @@ def closing(question: Question, runs: Sequence[Run], unused: Counter[str]) -> li
         lines += ["No record and no paper has this model, so the acceptance of its drafts is unknown."]
     elif not runs:
         lines += [f"No record has this model{' on this task' if question.task else ''}."]
-    if any(run.header["model"].get("rehearsal") for run in runs):
+    if any(run.header.model.rehearsal for run in runs):
         lines += [f"Records: {REHEARSAL}."]
     unknown = [f"- {line.format(model=question.model, context=question.context)}" for line in UNKNOWN]
     paragraphs = ["\n".join(map(_wrapped, lines)), "\n".join(["Not known to this estimate:", *map(_wrapped, unknown)])]

@@ -179,13 +179,12 @@ def _runs_by_number(replications: Sequence[Replication]) -> Iterator[tuple[Numbe
 
 def _run_prediction(number: Number, cell: Cell) -> dict[str, object]:
     predicted, reason = _replay(number, cell)
-    summary = cell.summary
     return _labels(number) | {
         "acceptance": RUN_ACCEPTANCE,
-        "M": summary["M"],
-        "alpha": summary["alpha"],
+        "M": cell.summary.M.value,
+        "alpha": cell.summary.alpha.value,
         "derived": "",
-        "measured": summary["speedup"],
+        "measured": cell.summary.speedup.value,
         "predicted": predicted,
         "scale": cell.scale,
         "run": cell.path.name,

@@ -81,13 +81,12 @@ def recorded_shape(run: Run) -> Shape:
     Raises:
         ConfigError: its sizes are unknown, or differ from those of the record.
     """
-    model = run.header["model"]
-    name = str(model["name"])
-    shape = known_shape(name)
+    model = run.header.model
+    shape = known_shape(model.name)
     if shape is None:
-        raise ConfigError("model", name, "model=NAME: conf/model does not have the sizes of the recorded model")
-    if (shape.n_layers, shape.n_params) != (model["n_layers"], model.get("n_params")):
-        raise ConfigError("model", name, "model=NAME: the record was made with another version of this model")
+        raise ConfigError("model", model.name, "model=NAME: conf/model does not have the sizes of the recorded model")
+    if (shape.n_layers, shape.n_params) != (model.n_layers, model.n_params):
+        raise ConfigError("model", model.name, "model=NAME: the record was made with another version of this model")
     return shape
 
 
@@ -111,15 +110,14 @@ def verification_mode(run: Run) -> str:
     It is `whole` unless the option for saved states was set. Then it is the mode nearest to the recorded times if the
     record has a latency profile with passes, else `saved`.
     """
-    config = run.header.get("config") or {}
-    reuse = (config.get("decode") or {}).get("reuse_prefix")
+    reuse = run.header.options("decode").get("reuse_prefix")
     if reuse is None:
-        reuse = (config.get("method") or {}).get("reuse_prefix", False)
+        reuse = run.header.options("method").get("reuse_prefix", False)
     if not reuse:
         return "whole"
     work = workload(run)
     reusable = work.exact_attn > 0
-    if not reusable.any() or not (run.header.get("latency") or {}).get("passes"):
+    if not reusable.any() or not run.header.profiled:
         return "saved"
     recorded, machine = work.steps["verify_ms"].to_numpy(dtype=float), own_profile(run)
     times = {mode: _verify_ms(work, machine, mode) for mode in ("saved", "tapped")}
@@ -199,7 +197,7 @@ def predict(
     Raises:
         ConfigError: the machine or model is unknown, or the record cannot be replayed on it.
     """
-    name = model or str(run.header["model"]["name"])
+    name = model or run.header.model.name
     chosen = _machine(run, machine, model, devices)
     mode = verification_mode(run)
     times = step_times(run, chosen, mode)
@@ -258,11 +256,10 @@ def _machine(run: Run, machine: str | Machine, model: str | None, devices: int |
 
 def _acceptance_text(run: Run, name: str, machine: Machine) -> str:
     header = run.header
-    task, recorded = (header.get("task") or {}).get("name"), header["model"]["name"]
-    text = f"drafts and acceptance as recorded: {header.get('method')}, {recorded}, {task}"
-    if name == recorded:
+    text = f"drafts and acceptance as recorded: {header.method}, {header.model.name}, {header.task.name}"
+    if name == header.model.name:
         return text
-    blocks = machine.shape.n_layers if isinstance(machine, SimulatedMachine) else header["model"]["n_layers"]
+    blocks = machine.shape.n_layers if isinstance(machine, SimulatedMachine) else header.model.n_layers
     return f"{text}; the acceptance of {name} may differ; layer sets mapped by relative depth, " + (
-        f"{header['model']['n_layers']} blocks to {blocks}"
+        f"{header.model.n_layers} blocks to {blocks}"
     )

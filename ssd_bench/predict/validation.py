@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import pandas as pd
 
@@ -16,8 +17,8 @@ BOUND = 0.10  # limit on the median of the absolute error of a method's speedup
 
 def is_replayable(run: Run) -> bool:
     """Return whether a run can be compared: both arms recorded, with steps, and passes over several nodes profiled."""
-    profiled = bool((run.header.get("latency") or {}).get("passes"))
-    return profiled and len(metrics.paired_rows(run.prompts)) > 0 and {"ar", "method"} <= set(run.steps["arm"])
+    has_both_arms = len(metrics.paired_rows(run.prompts)) > 0 and {"ar", "method"} <= set(run.steps["arm"])
+    return run.header.profiled and has_both_arms
 
 
 def validate(runs: Sequence[Run]) -> pd.DataFrame:
@@ -40,8 +41,8 @@ def validate(runs: Sequence[Run]) -> pd.DataFrame:
         forward = prediction.speedup_forward
         predicted = {**prediction.tokens_per_s, "speedup": prediction.speedup, "forward": forward}
         header = run.header
-        row = {"run": run.path.name, "method": header["method"], "model": header["model"]["name"]}
-        row["task"] = header["task"]["name"]
+        row: dict[str, Any] = {"run": run.path.name, "method": header.method}
+        row |= {"model": header.model.name, "task": header.task.name}
         for name, value in measured.items():
             row |= {f"{name}_measured": value, f"{name}_predicted": predicted[name]}
             row[f"{name}_error"] = predicted[name] / value - 1

@@ -66,7 +66,7 @@ def workload(run: Run, n_layers: int | None = None) -> Workload:
     steps, recorded_ar = _paired_steps(run)
     if not len(steps):
         raise ConfigError("run", str(run.path), "outputs of two tokens or more")
-    recorded_layers = int(run.header["model"]["n_layers"])
+    recorded_layers = run.header.model.n_layers
     layers = n_layers or recorded_layers
     counts_by_set = dict(zip(run.layer_sets["layer_set_id"].tolist(), _sublayer_counts(run.layer_sets, layers)))
     # -1: no layers drafted, as in AR's steps and in those that copy text; no sublayer runs for their draft

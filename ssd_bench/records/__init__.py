@@ -1,1 +1,1 @@
-"""Records of runs on disk: schema, writer, reader, provenance, searches."""
+"""Records of runs on disk: schema, header, writer, reader, provenance, searches."""

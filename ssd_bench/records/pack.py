@@ -23,7 +23,8 @@ from typing import Any, BinaryIO
 from ssd_bench.errors import ConfigError
 from ssd_bench.lease import hold_lease
 from ssd_bench.paths import local_path
-from ssd_bench.records.files import read_header, write_atomic
+from ssd_bench.records.files import write_atomic
+from ssd_bench.records.header import RunHeader
 
 SUFFIX, STAMP = ".zip", ".packed"
 OUTCOMES = ".outcomes"
@@ -80,7 +81,7 @@ def pack(folder: Path, out: Path) -> int:
 def _members(folder: Path) -> tuple[set[Path], list[str]]:
     """Return the complete runs under a folder, and the names of all files to pack, sorted."""
     headers = [file for file in folder.rglob("run.json") if _is_packed(file.relative_to(folder))]
-    runs = {file.parent for file in headers if read_header(file.parent).get("status") == "complete"}
+    runs = {file.parent for file in headers if RunHeader.read(file.parent).status == "complete"}
     folders = {path for name in OTHER_FOLDERS for path in folder.rglob(name) if path.is_dir()}
     paths = {file for root in runs | folders for file in root.rglob("*") if file.is_file()}
     names = (file.relative_to(folder) for file in paths)

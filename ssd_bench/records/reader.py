@@ -14,6 +14,7 @@ from ssd_bench.contract.window import Window
 from ssd_bench.errors import ConfigError
 from ssd_bench.records.consistency import check_tables
 from ssd_bench.records.files import check_table, read_header, read_json, read_table
+from ssd_bench.records.header import RunHeader
 from ssd_bench.records.schema import SCHEMAS
 
 RUNS = "runs"
@@ -26,12 +27,12 @@ class Run:
 
     Attributes:
         path: directory of the record.
-        header: run.json.
+        header: content of run.json.
         prompts, steps, layer_sets: the tables; nullable integer columns have dtype Int32.
     """
 
     path: Path
-    header: dict[str, Any]
+    header: RunHeader
     prompts: pd.DataFrame
     steps: pd.DataFrame
     layer_sets: pd.DataFrame
@@ -64,11 +65,12 @@ def load_run(run_dir: Path | str) -> Run:
     path = Path(run_dir)
     if not (path / "run.json").is_file():
         raise ConfigError("run", str(path), f"the folder of a run{_suggestion(path)}")
-    header = read_header(path)
-    if header.get("status") != "complete":
+    stored = read_header(path)
+    header = RunHeader.of(stored)
+    if header.status != "complete":
         raise ConfigError("record", str(path), reason="the run is not complete; the same command continues it")
     frames = {name: read_table(path / f"{name}.parquet", SCHEMAS[name]) for name in SCHEMAS}
-    check_tables(path, header, frames)
+    check_tables(path, stored, frames)
     return Run(path, header, **frames)
 
 
@@ -89,12 +91,12 @@ def find_runs(runs_dir: Path | str) -> list[Path]:
     runs = []
     for file in Path(runs_dir).rglob("run.json"):
         try:
-            header = read_json(file)
+            header = RunHeader.of(read_json(file))
         except ConfigError:
             runs.append(("", str(file.parent)))
             continue
-        if header.get("status") == "complete":
-            runs.append((str(header.get("finished_at", "")), str(file.parent)))
+        if header.status == "complete":
+            runs.append((header.finished_at, str(file.parent)))
     return [Path(directory) for _, directory in sorted(runs)]
 
 
@@ -106,10 +108,10 @@ def is_complete(run_dir: Path | str, content_key: str) -> bool:
     """
     path = Path(run_dir)
     try:
-        header = read_header(path)
+        header = RunHeader.read(path)
     except ConfigError:
         return False
-    finished = header.get("status") == "complete" and header.get("content_key") == content_key
+    finished = header.status == "complete" and header.content_key == content_key
     if finished:
         for name in SCHEMAS:
             check_table(path / f"{name}.parquet")

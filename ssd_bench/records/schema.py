@@ -182,24 +182,6 @@ def arms_of(baseline: object) -> tuple[str, ...]:
     raise ConfigError("baseline", baseline, f"one of {', '.join(BASELINES)}")
 
 
-def hardware(header: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what two comparable timings must share: device, arithmetic, GPUs; on a CPU also its model and threads."""
-    model = header.get("model") or {}
-    device = (header.get("provenance") or {}).get("device") or {}
-    common = {key: model.get(key) for key in ("device", "threads", "arithmetic")} | {
-        k: device.get(k) for k in ("cpu", "cores", "gpus")
-    }
-    on_gpu = str(model.get("device")).startswith("cuda")
-    return common | ({"threads": None, "cpu": None, "cores": None} if on_gpu else {})
-
-
-def device_name(header: Mapping[str, Any]) -> str:
-    """Return the name of the device for a reader: the GPUs, or the CPU's model."""
-    parts = hardware(header)
-    gpus = ", ".join(parts["gpus"] or [])
-    return gpus if gpus and not str(parts["device"]).startswith("cpu") else str(parts["cpu"] or parts["device"])
-
-
 def check_unit(unit: Unit, records: Sequence[PromptRecord]) -> None:
     """Raise ValueError unless `records` are distinct arms of each turn of this unit and every row belongs to it."""
     arms = [(record.prompt.turn, record.prompt.arm) for record in records]

@@ -31,6 +31,7 @@ from ssd_bench.errors import ConfigError, one_line
 from ssd_bench.lease import NAME, Lease, LeaseHeld
 from ssd_bench.model.headers import reason
 from ssd_bench.records.files import read_header, read_json, read_table, write_atomic
+from ssd_bench.records.header import RunHeader
 from ssd_bench.records.schema import (
     DIGESTS,
     SCHEMA_VERSION,
@@ -38,7 +39,6 @@ from ssd_bench.records.schema import (
     PromptRecord,
     Unit,
     check_unit,
-    hardware,
     merge,
     pack,
 )
@@ -126,31 +126,30 @@ class RunWriter:
         return current
 
     def _resume(self, stored: dict[str, Any], header: dict[str, Any]) -> dict[str, Any]:
-        if stored.get("content_key") != header["content_key"]:
+        begun, present = (RunHeader.of(content) for content in (stored, json.loads(_dump(header))))
+        if begun.content_key != present.content_key:
             raise ConfigError(
                 "run", str(self.path), reason="it holds another configuration, code or data; use force=true"
             )
-        if stored.get("status") == "complete":
+        if begun.status == "complete":
             return stored
-        first_hardware, present = hardware(stored), hardware(json.loads(_dump(header)))
-        if first_hardware != present:
-            difference = f"it was begun on {first_hardware} and this is {present}; use force=true"
+        if begun.hardware != present.hardware:
+            difference = f"it was begun on {begun.hardware} and this is {present.hardware}; use force=true"
             raise ConfigError("run", str(self.path), reason=difference)
-        stored_commit, commit = ((content.get("model") or {}).get("commit") for content in (stored, header))
-        if stored_commit != commit:
-            expected = f"the commit that {self.path} was begun with: model.revision={stored_commit}; or use force=true"
-            raise ConfigError("model.revision", commit, expected)
-        for file, fingerprint in (stored.get("data") or {}).items():
-            stored_commit, commit = map(_commit, (fingerprint, header.get("data", {}).get(file)))
+        if begun.model.commit != present.model.commit:
+            expected = f"the commit that {self.path} was begun with: model.revision={begun.model.commit}; "
+            raise ConfigError("model.revision", present.model.commit, f"{expected}or use force=true")
+        for file, fingerprint in begun.data.items():
+            stored_commit, commit = map(_commit, (fingerprint, present.data.get(file)))
             if stored_commit != commit:
                 expected = (
                     f"the commit that {self.path} was begun with: {stored_commit}, as that file's revision; "
                     "or use force=true"
                 )
                 raise ConfigError(f"data set of {file}", commit, expected)
-        status = "running" if stored.get("status") in (FAILED, STOPPED) else stored.get("status")
+        status = "running" if begun.status in (FAILED, STOPPED) else begun.status
         continued = {key: value for key, value in stored.items() if key != "error"}
-        return {**continued, "status": status, "resumed": [*stored.get("resumed", []), _timestamp()]}
+        return {**continued, "status": status, "resumed": [*begun.resumed, _timestamp()]}
 
     def _read_done(self) -> None:
         if self.complete:

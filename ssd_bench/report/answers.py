@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import pandas as pd
 
-from ssd_bench.metrics.text import ABSENT, END_TO_END, TOY, format_interval
+from ssd_bench.metrics.summary import Summary
+from ssd_bench.metrics.text import ABSENT, END_TO_END, TOY, format_measured
 from ssd_bench.papers.claims.claims import Claim, claims
 from ssd_bench.papers.claims.judge import CANNOT_SAY, FAILS, HOLDS, NOT_RUN
 from ssd_bench.papers.ours.cells import Record, Replication
@@ -19,7 +19,6 @@ from ssd_bench.papers.printed.catalogue import paper_versions, version_name
 from ssd_bench.papers.runs import grid
 from ssd_bench.papers.ssd_bench.families import FAMILIES
 from ssd_bench.papers.ssd_bench.figures import COMPARISON
-from ssd_bench.records.schema import device_name
 from ssd_bench.report import verdicts
 from ssd_bench.report.numbers import file_stem
 
@@ -83,7 +82,7 @@ def describe_records(replications: Sequence[Replication], results: int) -> str:
     if not by_path:
         return "There are no runs of the papers' experiments in this folder yet."
     models = list(dict.fromkeys(cell.model_ran for cell, _ in by_path.values()))
-    machines = dict.fromkeys(device_name(cell.header) for cell, _ in by_path.values())
+    machines = dict.fromkeys(cell.header.device_name for cell, _ in by_path.values())
     count = sum(1 for replication in replications for _ in replication.recorded_cells())
     scales = order_scales(dict.fromkeys(scale for _, scale in by_path.values()))
     text = (
@@ -152,7 +151,7 @@ class MethodResult:
     """
 
     method: str
-    summary: Mapping[str, Any]
+    summary: Summary
 
 
 def comparison(replications: Sequence[Replication], name: str = COMPARISON) -> Replication | None:
@@ -183,18 +182,18 @@ def candidates(replication: Replication, records: Sequence[Record] = ()) -> dict
     results: dict[str, list[MethodResult]] = {}
     tasks_of: dict[str, set[str]] = {}
     for cell in replication.shown_cells():
-        if cell.record is not None and not cell.exclusion and cell.summary["speedup_e2e"] is not None:
+        if cell.record is not None and not cell.exclusion and cell.summary.speedup_e2e.value is not None:
             results.setdefault(cell["task"], []).append(MethodResult(cell["method"], cell.summary))
             tasks_of.setdefault(cell.record.digest.conditions, set()).add(cell["task"])
-    compared = {cell.header["method"] for cell in replication.shown_cells()}
+    compared = {cell.header.method for cell in replication.shown_cells()}
     added: dict[tuple[str, str], MethodResult] = {}
     for record in records:
         summary = None if record.error else record.summary
-        if summary is None or summary["method"] in compared or summary["speedup_e2e"] is None:
+        if summary is None or summary.method in compared or summary.speedup_e2e.value is None:
             continue
-        if summary["searched_share"] != 0:  # 0: no search ran, so the method itself was not timed
+        if summary.searched_share != 0:  # 0: no search ran, so the method itself was not timed
             for task in tasks_of.get(record.digest.conditions, ()):
-                candidate = MethodResult(str(summary["method"]), summary)
+                candidate = MethodResult(summary.method, summary)
                 previous = added.setdefault((task, candidate.method), candidate)
                 added[task, candidate.method] = max(previous, candidate, key=_speedup)
     for (task, _), candidate in added.items():
@@ -203,7 +202,7 @@ def candidates(replication: Replication, records: Sequence[Record] = ()) -> dict
 
 
 def _speedup(result: MethodResult) -> float:
-    return float(result.summary["speedup_e2e"])
+    return result.summary.speedup_e2e.value or 0.0
 
 
 def advice(replication: Replication, records: Sequence[Record] = ()) -> Iterator[str]:
@@ -234,28 +233,27 @@ def conditions(replication: Replication, records: Sequence[Record] = ()) -> str:
         records: as in `candidates`.
     """
     cell_with_run = next(cell for cell in replication.shown_cells() if cell.record)
-    summary, decode = cell_with_run.summary, cell_with_run.header.get("decode") or {}
-    sampled = decode.get("mode", "greedy") != "greedy"
-    decoding = f"sampling at temperature {decode['temperature']}" if sampled else "greedy decoding"
+    summary, decode = cell_with_run.summary, cell_with_run.header.decode
+    decoding = "greedy decoding" if decode.greedy else f"sampling at temperature {decode.temperature}"
     compared = {cell["method"] for cell in replication.shown_cells()}
     compared |= {result.method for methods in candidates(replication, records).values() for result in methods}
     return (
-        f"Measured with {cell_with_run.model_ran.text} ({summary['dtype']}) on {summary['device']}: {decoding}, one "
-        f"prompt at a time, n = {summary['n_prompts']} prompts per method and task. The time of a search before the "
+        f"Measured with {cell_with_run.model_ran.text} ({summary.dtype}) on {summary.device}: {decoding}, one "
+        f"prompt at a time, n = {summary.n_prompts} prompts per method and task. The time of a search before the "
         f"run is not included. The best of {len(compared)} methods is chosen with the same data; its interval is not "
         "corrected for this choice."
     )
 
 
 def _end_to_end(result: MethodResult) -> str:
-    return f"{format_interval(result.summary, 'speedup_e2e')}× {END_TO_END.partition(', ')[2]}"
+    return f"{format_measured(result.summary.speedup_e2e)}× {END_TO_END.partition(', ')[2]}"
 
 
 def _is_faster(result: MethodResult) -> bool:
-    low = result.summary["speedup_e2e_lo"]
+    low = result.summary.speedup_e2e.low
     return low is not None and low > 1
 
 
 def _high(result: MethodResult) -> float:
-    high = result.summary["speedup_e2e_hi"]
-    return math.inf if high is None else float(high)
+    high = result.summary.speedup_e2e.high
+    return math.inf if high is None else high

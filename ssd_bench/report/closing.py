@@ -43,8 +43,9 @@ def print_record(path: Path, log: WarningLog | None = None) -> None:
         LosslessError: an output differs from AR's beyond rounding.
     """
     run = load_run(path)
-    summary = metrics.summarise(run) | {"params": ModelRan.of(run.header).params}
-    print(run_table(summary | {"warnings": new_warnings(summary["warnings"], log)}, metrics.summarise_domains(run)))
+    summary, domains = metrics.summarise(run), [domain.row for domain in metrics.summarise_domains(run)]
+    row = summary.row | {"params": ModelRan.of(run.header).params, "warnings": new_warnings(summary.warnings, log)}
+    print(run_table(row, domains))
     bugs = run.prompts.loc[run.prompts["lossless"] == "bug", "prompt_id"].tolist()
     if bugs:
         raise LosslessError(
@@ -56,8 +57,8 @@ def run_table(summary: Mapping[str, Any], domains: Sequence[Mapping[str, Any]] =
     """Return the results of a run as text of at most 100 columns.
 
     Args:
-        summary: result of `metrics.summarise`, with `params` of the model.
-        domains: result of `metrics.summarise_domains`.
+        summary: row of the result of `metrics.summarise`, with `params` of the model.
+        domains: rows of the result of `metrics.summarise_domains`.
     """
     pairs = summary["n_pairs"] or "no"
     head = (
@@ -81,14 +82,15 @@ def comparison_text(records: Sequence[Record]) -> str:
     method are labelled with the settings that differ between them.
     """
     parts = []
-    settings = {str(record.path): (record.header.get("config") or {}).get("method") or {} for record in records}
+    settings = {str(record.path): record.header.options("method") for record in records}
+    contaminated = {str(record.path): bool(record.summary.steadiness.contamination) for record in records}
     for task, groups in group_by_task(records).items():
         for group in groups:
             runs = sorted(group.runs, key=lambda row: -1.0 if row["speedup"] is None else row["speedup"], reverse=True)
             names = _distinguishing_names(runs, settings)
             texts = [readable_row(row) | {"method": name} for row, name in zip(runs, names, strict=True)]
             rows = [_main_columns(text) for text in (*texts, *map(readable_row, group.baselines))]
-            unreliable = [name for row, name in zip(runs, names, strict=True) if metrics.contamination(row)]
+            unreliable = [name for row, name in zip(runs, names, strict=True) if contaminated[row["run_dir"]]]
             note = f"timings unreliable, see the warnings: {'; '.join(unreliable)}" if unreliable else ""
             warnings = textwrap.wrap(note, WIDTH, subsequent_indent="  ")
             table = _indented_table(pd.DataFrame(rows), list(rows[0])[1:])

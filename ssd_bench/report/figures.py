@@ -20,7 +20,7 @@ from matplotlib.ticker import FixedLocator, FuncFormatter
 
 from ssd_bench.errors import ConfigError
 from ssd_bench.papers.figures import style
-from ssd_bench.papers.figures.shared import NotDrawable, missing_runs
+from ssd_bench.papers.figures.shared import NotDrawable, error_bar, missing_runs
 from ssd_bench.papers.figures.style import ACCOUNTS, AR_COLOUR, METHOD_COLOUR, STYLE
 from ssd_bench.papers.ours.cells import Replication, ShownCell
 from ssd_bench.papers.ours.match import order_scales
@@ -153,7 +153,7 @@ def forest_plot(replication: Replication, narrow: bool = False) -> Figure:
         replication: the comparison, with at least one run.
         narrow: draw for one column of a paper, with the panels in one column.
     """
-    drawn = [cell for cell in replication.shown_cells() if cell.summary["speedup"] is not None]
+    drawn = [cell for cell in replication.shown_cells() if cell.summary.speedup.value is not None]
     tasks = list(dict.fromkeys(cell["task"] for cell in drawn))
     methods = _ranked(drawn)
     with matplotlib.rc_context(STYLE):
@@ -176,7 +176,8 @@ def _ranked(drawn: Sequence[ShownCell]) -> list[str]:
     """Return the methods by the geometric mean of their end-to-end speedups, the fastest first; excluded ones last."""
     logs: dict[str, list[float]] = {}
     for cell in drawn:
-        logs.setdefault(cell["method"], []).append(-np.inf if cell.exclusion else np.log(cell.summary["speedup_e2e"]))
+        speedup = cell.summary.speedup_e2e.value
+        logs.setdefault(cell["method"], []).append(-np.inf if cell.exclusion or speedup is None else np.log(speedup))
     return sorted(logs, key=lambda method: -float(np.mean(logs[method])))
 
 
@@ -195,16 +196,15 @@ def _draw_forest(axes: Axes, cells_by_method: Mapping[str, ShownCell], methods: 
                 reason, (1, i), (-3, 0), textcoords="offset points", ha="right", va="center", fontsize=style.SMALL
             )
             continue
-        for name, shift, face, label in (
-            ("speedup_e2e", -0.14, METHOD_COLOUR, "end to end"),
-            ("speedup", 0.16, "white", "decode"),
+        for number, shift, face, label in (
+            (cell.summary.speedup_e2e, -0.14, METHOD_COLOUR, "end to end"),
+            (cell.summary.speedup, 0.16, "white", "decode"),
         ):
-            value, low, high = (cell.summary[f"{name}{end}"] for end in ("", "_lo", "_hi"))
-            spread = None if low is None else [[value - low], [high - value]]
+            assert number.value is not None, "cells without a speedup are not drawn"
             axes.errorbar(
-                value,
+                number.value,
                 i + shift,
-                xerr=spread,
+                xerr=error_bar(number),
                 color=METHOD_COLOUR,
                 marker="o" if face != "white" else "s",
                 markerfacecolor=face,

@@ -71,12 +71,12 @@ def group_by_task(records: Sequence[Record]) -> dict[str, list[RunGroup]]:
         groups.setdefault(record.digest.conditions, []).append(record)
     tasks: dict[str, list[RunGroup]] = {}
     for key, members in groups.items():
-        summaries = [record.summary for record in members]
+        summaries = [record.summary.row for record in members]
         size = {"params": ModelRan.of(members[0].header).params}
         measured = (row for row in summaries if row["method_tokens_per_s_e2e"] is not None)
         rows = [row | size for row in (*_ar_row(members), *measured)]
         if rows:
-            domains = {str(record.summary["run_id"]): record.domains for record in members}
+            domains = {record.summary.run_id: [domain.row for domain in record.domains] for record in members}
             tasks.setdefault(str(rows[0]["task"]), []).append(RunGroup(_title(rows[0], key), rows, domains))
     return dict(sorted(tasks.items()))
 
@@ -102,7 +102,7 @@ def _ar_row(members: Sequence[Record]) -> list[dict[str, Any]]:
     prompts = pd.concat([metrics.arm_rows(rows, "ar") for rows in arms], ignore_index=True)
     if prompts.empty:
         return []
-    summaries, digests = [record.summary for record in members], [record.digest for record in members]
+    summaries, digests = [record.summary.row for record in members], [record.digest for record in members]
     first = summaries[0]
     predicted = [s["tpt_predicted_ar"] for s in summaries if s["tpt_predicted_ar"] is not None]
     shares = metrics.decode_time_shares(prompts)
@@ -284,7 +284,7 @@ def _speedups(rows: Sequence[dict[str, Any]], statistic: str) -> str:
 
 
 def unrounded_table(groups: Sequence[RunGroup]) -> pd.DataFrame:
-    """Return the unrounded rows for the CSV, one column per key of `metrics.summarise`."""
+    """Return the unrounded rows for the CSV, one column per key of `Summary.row`."""
     rows = [
         {"group": group.title, **row, "warnings": "; ".join(row["warnings"])} for group in groups for row in group.rows
     ]

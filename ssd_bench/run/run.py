@@ -146,7 +146,7 @@ def _measure(
             }
             | ({} if hf_arm is None else {"hf": hf_arm.about})
         )
-        tracker.finish(lambda: summarise(load_run(writer.path)) if writer.complete else {})
+        tracker.finish(lambda: summarise(load_run(writer.path)).row if writer.complete else {})
 
 
 def _decode_pending(

@@ -11,13 +11,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any
 
 from ssd_bench.conf import CONF
-from ssd_bench.cost.latency import Latency
 from ssd_bench.errors import ConfigError
 from ssd_bench.papers.runs import index
-from ssd_bench.records.files import read_header
+from ssd_bench.records.header import RunHeader
 from ssd_bench.sweep import dry
 
 REFERENCE = CONF.parent / "runs" / "reference"
@@ -84,17 +82,15 @@ class Forecast:
         return {}
 
 
-def _complete_header(folder: Path) -> Mapping[str, Any] | None:
+def _complete_header(folder: Path) -> RunHeader | None:
     """Return the header of a complete record; None for an incomplete or unreadable one."""
     try:
-        header = read_header(folder)
+        header = RunHeader.read(folder)
     except ConfigError:
         return None
-    return header if header.get("status") == "complete" else None
+    return header if header.status == "complete" else None
 
 
-def _recorded_time(header: Mapping[str, Any]) -> RecordedTime:
-    model, latency = header["model"], header.get("latency")
-    keys = ("t_mlp_ms", "t_attn_slope_ms", "t_attn_intercept_ms")
-    step = Latency(**{key: latency[key] for key in keys}).target_ms(model["n_layers"], CONTEXT) if latency else None
-    return RecordedTime(float(header["wall_s"]), str(model["name"]), step)
+def _recorded_time(header: RunHeader) -> RecordedTime:
+    step = None if header.latency is None else header.latency.target_ms(header.model.n_layers, CONTEXT)
+    return RecordedTime(header.wall_s, header.model.name, step)

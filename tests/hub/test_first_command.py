@@ -36,8 +36,8 @@ def test_it_runs_losslessly_and_records_both_commits(hub: Hub, tmp_path: Path) -
     assert done.returncode == 0, done.stderr[-3000:]
     (folder,) = (path.parent for path in (tmp_path / "runs").glob("llama3_1_8b-knapspec-gsm8k-*/run.json"))
     run = load_run(folder)
-    assert run.header["model"]["commit"] == model
-    commits = {file: text.partition(" ")[0] for file, text in run.header["data"].items()}
+    assert run.header.model.commit == model
+    commits = {file: text.partition(" ")[0] for file, text in run.header.data.items()}
     assert commits == dict.fromkeys(("gsm8k", "gsm8k.fewshot"), f"openai/gsm8k@{data}")
     of_method = run.prompts[run.prompts["arm"] == "method"]
     assert len(of_method) == 3 and set(of_method["lossless"]) == {"identical"}

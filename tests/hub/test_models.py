@@ -30,8 +30,8 @@ def run_of(runs: Path, name: str) -> Run:
 
 def assert_whole(run: Run, name: str, commit: str) -> None:
     """Fail unless the record is complete and lossless, and names the commit."""
-    assert run.header["model"]["commit"] == commit
-    assert run.header["model"]["name"] == name
+    assert run.header.model.commit == commit
+    assert run.header.model.name == name
     assert set(metrics.arm_rows(run.prompts, "method")["lossless"]) == {"identical"}
 
 

@@ -55,8 +55,8 @@ def test_a_run_reads_the_hub(task: str, shared: Hub, tmp_path: Path) -> None:
     run = record(tmp_path)
     assert set(run.prompts.loc[run.prompts["arm"] == "method", "lossless"]) == {"identical"}
     for file, path in FILES[task].items():
-        assert run.header["data"][file].startswith(f"{path}@{pins()[path]} files:")
-    assert not run.header["warnings"]
+        assert run.header.data[file].startswith(f"{path}@{pins()[path]} files:")
+    assert not run.header.warnings
 
 
 def test_a_run_names_the_rows_that_it_does_not_use(hub: Hub, tmp_path: Path) -> None:
@@ -67,7 +67,7 @@ def test_a_run_names_the_rows_that_it_does_not_use(hub: Hub, tmp_path: Path) -> 
     done = typed(hub, tmp_path, "task=jsonl", "data=hub", data, "limit=4")
     assert done.returncode == 0, done.stderr
     told = "1 fault in rows of org/it None test that this run does not use: org/it None test:4 prompt=''"
-    assert told in done.stderr and any(told in warning for warning in record(tmp_path).header["warnings"])
+    assert told in done.stderr and any(told in warning for warning in record(tmp_path).header.warnings)
     done = typed(hub, tmp_path, "task=jsonl", "data=hub", data)
     assert done.returncode == 2 and "org/it None test:4 prompt='' is invalid" in done.stderr
 
@@ -85,4 +85,4 @@ def test_fetch_tells_the_commit_to_pin(hub: Hub, tmp_path: Path) -> None:
     done = typed(hub, tmp_path, "task=mbpp", "data=hub", "limit=1", "task.sandbox=best_effort", HF_HUB_OFFLINE="1")
     assert done.returncode == 0, done.stderr
     assert f"{commit} of main" in done.stderr
-    assert f"@{commit} " in record(tmp_path).header["data"]["mbpp"]
+    assert f"@{commit} " in record(tmp_path).header.data["mbpp"]

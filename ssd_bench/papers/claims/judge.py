@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from ssd_bench import metrics
 from ssd_bench.papers.claims.claims import STATISTICS, Claim, claims
 from ssd_bench.papers.claims.comparisons import ClaimComparison, cell_name, comparisons
 from ssd_bench.papers.claims.effect import ClaimEffect, SampledComparison, sample_comparison
@@ -148,9 +147,9 @@ def _exclusion(
     for cell in cells:
         if exclusions[cell]:
             return f"excluded: {cell_name(cell)}: {exclusions[cell]}"
-        if cell.summary["n_prompts"] < claim.prompts:
-            return f"{cell_name(cell)} has {cell.summary['n_prompts']} prompts; {claim.prompts} are required"
-        if is_timed and (warning := metrics.contamination_warning(cell.summary)):
+        if cell.summary.n_prompts < claim.prompts:
+            return f"{cell_name(cell)} has {cell.summary.n_prompts} prompts; {claim.prompts} are required"
+        if is_timed and (warning := cell.summary.steadiness.warning):
             return f"{cell_name(cell)}: {warning}"
     if is_timed and any(len({cell.timing.machine for cell in comparison.cells}) > 1 for comparison in comparisons):
         return "the two sides were timed on different machines"

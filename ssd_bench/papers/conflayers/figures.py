@@ -68,8 +68,8 @@ def _cell_value(cell: ShownCell | None, name: str) -> PlotValue | None:
 
 def _task_value(cell: ShownCell | None, task: str, name: str) -> PlotValue | None:
     """Return a number of a task's part of a stream; None if the cell or the task is missing."""
-    rows = [row for row in ([] if cell is None else cell.domains) if streams.domain_title(row["domain"]) == task]
-    return common.plot_value(cell, common.summary_value(rows[0], name)) if cell is not None and rows else None
+    rows = [row for row in ([] if cell is None else cell.domains) if streams.domain_title(row.domain) == task]
+    return common.plot_value(cell, rows[0].number(name)) if cell is not None and rows else None
 
 
 def figure5(replication: Replication) -> Figure | NotDrawable:

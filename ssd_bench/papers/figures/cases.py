@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import unicodedata
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
 from pathlib import Path
@@ -55,15 +55,15 @@ class Excerpt:
 
 def tokenizer_of(run: Run) -> Tokenizer | NotDrawable:
     """Return the tokenizer of the run's model if its file is on this machine; nothing is downloaded."""
-    source = run.header["config"]["model"]
-    for folder in _folders(source):
+    for folder in _folders(run.header.options("model")):
         if (folder / "tokenizer.json").is_file():
             return Tokenizer.from_file(str(folder / "tokenizer.json"))
-    name = run.header["model"]["name"]
-    return NotDrawable(f"Drawing single tokens requires the tokenizer of {name}, which is not on this machine.")
+    return NotDrawable(
+        f"Drawing single tokens requires the tokenizer of {run.header.model.name}, which is not on this machine."
+    )
 
 
-def _folders(source: dict[str, Any]) -> Iterator[Path]:
+def _folders(source: Mapping[str, Any]) -> Iterator[Path]:
     """Yield the folders that may hold a model's files."""
     if source.get("embedded"):
         yield EMBEDDED / source["embedded"]

@@ -111,7 +111,7 @@ def finish(figure: Figure, replication: Replication, drawn: Sequence[ShownCell],
         title += f", scale {replication.scale}"
     if all(cell.exclusion for cell in drawn):
         title += f" – {style.VOID} {VOID_LABEL}"
-    counts = sorted({int(cell.summary["n_prompts"]) for cell in drawn})
+    counts = sorted({cell.summary.n_prompts for cell in drawn})
     prompts = f"{counts[0]}" if len(counts) == 1 else f"{counts[0]} to {counts[-1]}"
     planned = len(replication.cells)
     absent = planned - sum(cell.record is not None for cell in replication.cells)
@@ -122,7 +122,7 @@ def finish(figure: Figure, replication: Replication, drawn: Sequence[ShownCell],
         f"{absent} of {planned} runs are missing." if absent else "",
         _paper_sentence(figure, replication, drawn),
         *_void_sentences(drawn),
-        *(f"{caveat}." for caveat in unique(cell.header.get("caveat") or "" for cell in drawn) if caveat),
+        *(f"{caveat}." for caveat in unique(cell.header.caveat or "" for cell in drawn) if caveat),
     ]
     style.describe(figure, title, " ".join(part for part in parts if part))
     return figure
@@ -181,14 +181,9 @@ def draw_legend(body: SubFigure) -> None:
 # --- exclusions, and the paper's numbers ----------------------------------------------------------------------------
 
 
-def summary_value(summary: Mapping[str, Any], name: str) -> Measured:
-    """Return a number of a summary with its interval."""
-    return Measured(summary[name], summary.get(f"{name}_lo"), summary.get(f"{name}_hi"))
-
-
 def plot_value(cell: ShownCell, number: Measured | str) -> PlotValue:
     """Return a number of a cell to draw: a number of its summary, by name, or a computed number."""
-    number = summary_value(cell.summary, number) if isinstance(number, str) else number
+    number = cell.summary.number(number) if isinstance(number, str) else number
     return PlotValue(number.value, number.low, number.high, number.n, cell.exclusion)
 
 

@@ -126,7 +126,7 @@ def figure4(replication: Replication) -> Figure | NotDrawable:
     if reference is None:
         return NotDrawable("The reference run, without pruning (τ = none), is missing.")
     # on a CPU the peak is that of the process, which does not return memory: methods cannot be compared
-    memory = not any(str(cell.header["model"]["device"]).startswith("cpu") for cell in drawn)
+    memory = not any(cell.header.model.device.startswith("cpu") for cell in drawn)
     figure, body = common.new_figure(style.PAGE, 2.6)
     left, right, *memory_panels = body.subplots(1, 2 + memory)
     mark, x = style.mark("KnapSpec", 0), list(range(len(drawn)))
@@ -215,7 +215,7 @@ def _skip_frequency(run: Run) -> tuple[Any, int]:
     steps = values.method_steps(run)
     following = steps["layer_set_id"].bfill().shift(-1)
     chosen = following[steps["est_alpha"].notna()].dropna().astype(int)
-    masks = np.zeros(2 * int(run.header["model"]["n_layers"]))
+    masks = np.zeros(2 * run.header.model.n_layers)
     for set_id, times in chosen.value_counts().items():
         masks[sorted(run.layer_set(int(str(set_id))).skipped)] += times
     return masks / max(len(chosen), 1), len(chosen)

@@ -69,7 +69,7 @@ class Counterpart:
     @property
     def runs(self) -> list[str]:
         """Ids of the runs that the value is computed from."""
-        return list(dict.fromkeys(str(cell.header["run_id"]) for cell in self.cells))
+        return list(dict.fromkeys(cell.header.run_id for cell in self.cells))
 
     @property
     def models(self) -> list[ModelRan]:

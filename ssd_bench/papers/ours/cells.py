@@ -6,18 +6,16 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache, cached_property
 from pathlib import Path
-from typing import Any
 
 from ssd_bench import metrics
 from ssd_bench.errors import ConfigError
-from ssd_bench.metrics import Digest, RunTiming, RunVariation, VariationLevel
+from ssd_bench.metrics import Digest, DomainSummary, RunTiming, RunVariation, Summary, VariationLevel
 from ssd_bench.metrics.store import DigestStore, RunCache
 from ssd_bench.papers.ours.ran import ModelRan, model_names
 from ssd_bench.papers.runs import grid, index
 from ssd_bench.papers.runs.scale import load as load_scale
-from ssd_bench.records.files import read_header
+from ssd_bench.records.header import RunHeader
 from ssd_bench.records.reader import Run, find_runs, load_run
-from ssd_bench.records.schema import hardware
 
 PAPERS_OWN, TOY_MODEL, OTHER_MODEL, OTHER_SCALE = "as the paper", "toy model", "other model", "other scale"
 REPEATED_TIMINGS = "ssd_bench_noise"
@@ -56,9 +54,9 @@ class Record:
         return self._cache.run(self, self.path)
 
     @cached_property
-    def header(self) -> dict[str, Any]:
+    def header(self) -> RunHeader:
         """Content of run.json."""
-        return read_header(self.path)
+        return RunHeader.read(self.path)
 
     @cached_property
     def error(self) -> ConfigError | None:
@@ -79,12 +77,12 @@ class Record:
         return self.store.digest(self.path, lambda: self.run)
 
     @cached_property
-    def summary(self) -> dict[str, Any]:
+    def summary(self) -> Summary:
         """`metrics.summarise` of the run."""
         return self.digest.summarise(self.path, self.variation)
 
     @cached_property
-    def domains(self) -> list[dict[str, Any]]:
+    def domains(self) -> Sequence[DomainSummary]:
         """`metrics.summarise_domains` of the run."""
         return self.digest.summarise_domains(self.variation)
 
@@ -143,17 +141,17 @@ class Cell:
         return self._existing_record.run
 
     @property
-    def header(self) -> dict[str, Any]:
+    def header(self) -> RunHeader:
         """Content of run.json of the record."""
         return self._existing_record.header
 
     @property
-    def summary(self) -> dict[str, Any]:
+    def summary(self) -> Summary:
         """`metrics.summarise` of the record."""
         return self._existing_record.summary
 
     @property
-    def domains(self) -> list[dict[str, Any]]:
+    def domains(self) -> Sequence[DomainSummary]:
         """`metrics.summarise_domains` of the record."""
         return self._existing_record.domains
 
@@ -181,18 +179,17 @@ class Cell:
     @property
     def setup(self) -> str:
         """Similarity of its run to the paper's: one of `SETUPS`."""
-        model = self.header.get("model") or {}
-        if model.get("rehearsal"):
+        if self.header.model.rehearsal:
             return TOY_MODEL
-        if model.get("name") != grid.choice(self.paper_overrides, "model"):
+        if self.header.model.name != grid.choice(self.paper_overrides, "model"):
             return OTHER_MODEL
-        data = ((self.header.get("config") or {}).get("data") or {}).get("_target_", "")
+        data = self.header.options("data").get("_target_", "")
         return PAPERS_OWN if self.scale == "paper" and data.endswith(("HubSource", "LocalSource")) else OTHER_SCALE
 
     def ran_on(self, gpus: Sequence[str]) -> bool:
         """Return whether the run used at least one GPU and the name of each contains one of these parts."""
-        used = hardware(self.header)["gpus"] or []
-        return bool(used) and all(any(name in str(gpu) for name in gpus) for gpu in used)
+        used = self.header.provenance.device.gpus
+        return bool(used) and all(any(name in gpu for name in gpus) for gpu in used)
 
 
 @dataclass(frozen=True, eq=False)
@@ -234,7 +231,7 @@ class Replication:
     def notes(self) -> list[str]:
         """Notes on its runs: note of the scale, caveats of methods, settings that share one run."""
         notes = [self._scale_note] if self._scale_note else []
-        caveats = dict.fromkeys(cell.header.get("caveat") for cell in self.cells if cell.is_readable)
+        caveats = dict.fromkeys(cell.header.caveat for cell in self.cells if cell.is_readable)
         notes += [f"{caveat}." for caveat in caveats if caveat]
         settings_by_run: dict[str, list[str]] = {}
         for cell in self.recorded_cells():
@@ -258,8 +255,7 @@ class Replication:
     @property
     def finished(self) -> str:
         """End of the last of its runs (UTC, ISO 8601); "" without one."""
-        paths = {cell.path for cell in self.recorded_cells()}
-        return max((str(read_header(path).get("finished_at") or "") for path in paths), default="")
+        return max((cell.header.finished_at for cell in self.recorded_cells()), default="")
 
     def recorded_cells(self, **labels: str) -> Iterator[Cell]:
         """Yield the cells with these labels that have a record."""
@@ -298,7 +294,7 @@ def _exclusion(cell: Cell, earlier_cells: Sequence[Cell]) -> str:
     Args:
         earlier_cells: cells of the same model and task, all with a readable record.
     """
-    if cell.summary["searched_share"] == 0:
+    if cell.summary.searched_share == 0:
         return "no search ran"
     earlier = next((earlier for earlier in earlier_cells if earlier.timing.trace == cell.timing.trace), None)
     if earlier is None:

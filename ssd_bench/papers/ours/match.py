@@ -227,8 +227,9 @@ def _compare_runs(number: Number, cells: Sequence[Cell]) -> Value | str:
         return f"needs a run of {reference} to compare with"
     source = source_of((method_cells[0], reference_cells[0]), number.metric)
     if number.metric == "memory_reduction_pct":
-        reduction = 100 * (1 - method_cells[0].summary["peak_bytes"] / reference_cells[0].summary["peak_bytes"])
-        return Value(reduction, source=source)
+        peak, reference_peak = method_cells[0].summary.peak_bytes, reference_cells[0].summary.peak_bytes
+        assert peak is not None and reference_peak is not None, "only cells whose method ran are compared"
+        return Value(100 * (1 - peak / reference_peak), source=source)
     runs = (reference_cells[0].run, method_cells[0].run)
     times = [search_time(run) for run in runs]
     if None in times:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, fields
 from typing import Any
 
 from ssd_bench.contract.shape import Shape
+from ssd_bench.records.header import RunHeader
 
 UNKNOWN = "size not recorded"
 
@@ -26,11 +27,10 @@ class ModelRan:
     toy: bool = False
 
     @classmethod
-    def of(cls, header: Mapping[str, Any]) -> ModelRan:
-        """Return the model of a record's run.json."""
-        model = header.get("model") or {}
-        params = model.get("n_params") or _params(((header.get("config") or {}).get("model") or {}).get("shape"))
-        return cls(str(model.get("name")), params, bool(model.get("rehearsal")))
+    def of(cls, header: RunHeader) -> ModelRan:
+        """Return the model of a record."""
+        params = header.model.n_params or _params(header.options("model").get("shape"))
+        return cls(header.model.name, params, header.model.rehearsal)
 
     @property
     def text(self) -> str:

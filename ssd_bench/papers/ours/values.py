@@ -58,7 +58,7 @@ def is_by_definition(number: Number) -> bool:
 
 def has_hf_arm(cell: Cell) -> bool:
     """Return whether a run has Hugging Face `generate` as an arm."""
-    return "speedup_hf" in cell.summary
+    return cell.summary.hf is not None
 
 
 def our_value(
@@ -73,12 +73,12 @@ def our_value(
     """
     baseline = number.method in BASELINES
     if domain is not None:
-        rows: list[Mapping[str, Any]] = [row for row in cell.domains if row["domain"] == domain]
-        source: Mapping[str, Any] = rows[0] if rows else {}
+        rows = [summary.row for summary in cell.domains if summary.domain == domain]
         if not rows:
             return f"the run has no prompts of {domain}"
+        source = rows[0]
     else:
-        source = cell.summary
+        source = cell.summary.row
     if is_by_definition(number):
         return Value(1.0) if source["ar_tokens_per_s"] is not None else "the run has no baseline"
     if domain is None and number.metric in SPECIAL:
@@ -161,7 +161,7 @@ def mean_value(values: Sequence[Value]) -> Value:
 
 def _skip_ratio(number: Number, cell: Cell) -> Value | str:
     """Return r, the skipped share of all 2L sublayers, or for some papers of the 2(L - 2) sublayers of inner blocks."""
-    share = cell.summary["skip_ratio"]
+    share = cell.summary.skip_ratio
     if share is None:
         return NOT_BY_LAYERS
     if folder_of(number.paper).skip_ratio != "inner":
@@ -172,22 +172,22 @@ def _skip_ratio(number: Number, cell: Cell) -> Value | str:
 
 def inner_skip_ratio(cell: Cell) -> float | None:
     """Return the skipped share of the sublayers between the first and the last block; None where it is undefined."""
-    share, n_layers = cell.summary["skip_ratio"], (cell.header.get("model") or {}).get("n_layers") or 0
+    share, n_layers = cell.summary.skip_ratio, cell.header.model.n_layers
     return None if share is None or n_layers <= 2 else float(share * n_layers / (n_layers - 2))
 
 
 def _accuracy(number: Number, cell: Cell) -> Value | str:
     """Return pass@k of generated programs, for the arm that the number is about."""
     arm, k = "ar" if number.method in BASELINES else "method", number.settings.get("pass@k", "1")
-    accuracy = cell.summary.get(f"{arm}_pass@{k}")
+    accuracy = cell.summary.task_scores.get(f"{arm}_pass@{k}")
     if accuracy is None:
-        return f"pass@{k} needs {k} outputs per prompt; the run has {cell.summary['n_repeats']}"
+        return f"pass@{k} needs {k} outputs per prompt; the run has {cell.summary.n_repeats}"
     return Value(accuracy)
 
 
 def _overhead(number: Number, cell: Cell) -> Value | str:
     """Return the method's overhead in percent of the decode time."""
-    share = cell.summary["overhead"]
+    share = cell.summary.overhead
     return "the run decoded no tokens" if share is None else Value(100 * share)
 
 
@@ -216,8 +216,8 @@ def search_time(run: Run) -> float | None:
     `prepare_ms`.
     """
     online = _search_events(run)["policy_ms"].sum()
-    offline = 1000 * sum(search["seconds"] for search in run.header.get("searches") or ())
-    milliseconds = online or offline or run.header.get("prepare_ms")
+    offline = 1000 * sum(search.seconds for search in run.header.searches)
+    milliseconds = online or offline or run.header.prepare_ms
     return float(milliseconds) / 1000 if milliseconds else None
 
 
@@ -225,10 +225,10 @@ def search_origin(run: Run) -> str:
     """Return how a run got its search: "run", "continued" from the store, "read" from it, or "" without a search."""
     if len(_search_events(run)):
         return "run"
-    searches = run.header.get("searches") or ()
+    searches = run.header.searches
     if not searches:
-        return "run" if run.header.get("prepare_ms") else ""
-    new, total = (sum(search[key] for search in searches) for key in ("new", "evaluations"))
+        return "run" if run.header.prepare_ms else ""
+    new, total = sum(search.new for search in searches), sum(search.evaluations for search in searches)
     return "run" if new == total else "continued" if new else "read"
 
 

@@ -28,7 +28,7 @@ import pandas as pd
 from ssd_bench import metrics
 from ssd_bench.metrics import Effect, intervals
 from ssd_bench.metrics.intervals import Array
-from ssd_bench.metrics.text import ABSENT, DECODE, END_TO_END, format_interval, format_lossless, format_number
+from ssd_bench.metrics.text import ABSENT, DECODE, END_TO_END, format_lossless, format_measured, format_number
 from ssd_bench.papers.ours.cells import Cell, Replication
 from ssd_bench.papers.ours.values import paired_times
 from ssd_bench.papers.printed.catalogue import version_name
@@ -163,12 +163,12 @@ def _rows(pair: WeightsPair) -> Iterator[dict[str, str]]:
             "task": cell["task"],
             "method": cell["method"],
             "exit": _exit_text(cell.run),
-            "α": format_interval(summary, "alpha", 3),
-            "M": format_interval(summary, "M"),
-            "tokens/s, AR": format_number(summary["ar_tokens_per_s"], 0),
-            DECODE: format_interval(summary, "speedup"),
-            END_TO_END: format_interval(summary, "speedup_e2e"),
-            "equal to AR": format_lossless(summary),
+            "α": format_measured(summary.alpha, 3),
+            "M": format_measured(summary.M),
+            "tokens/s, AR": format_number(summary.ar_tokens_per_s.value, 0),
+            DECODE: format_measured(summary.speedup),
+            END_TO_END: format_measured(summary.speedup_e2e),
+            "equal to AR": format_lossless(summary.row),
             "papers, as given": _papers_text(pair, cell) if judged else "",
         }
         if cell is pair.trained and not pair.reason:

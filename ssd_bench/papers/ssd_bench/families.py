@@ -6,20 +6,18 @@ easy to draft, above all by looking it up.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Iterator, Sequence
 
 import pandas as pd
 
 from ssd_bench import metrics
 from ssd_bench.metrics import LOOP_SHARE, NGRAM
-from ssd_bench.metrics.text import ABSENT, DECODE, END_TO_END, format_interval, format_lossless, format_percent
+from ssd_bench.metrics.text import ABSENT, DECODE, END_TO_END, format_lossless, format_measured, format_percent
 from ssd_bench.papers.ours.cells import Replication, ShownCell
 
 FAMILIES = "ssd_bench_families"
 """Name of the experiment."""
 AR, HF = "AR", "Hugging Face generate"
-WITHOUT = "speedup_without_loops"
 REPEATED, WITHOUT_LOOPS = f"repeated {NGRAM}-grams", "decode, without loops"
 
 COLUMNS = ("model", "task", "method", DECODE, END_TO_END, "M", "α", REPEATED, WITHOUT_LOOPS, "equal to AR")
@@ -52,35 +50,33 @@ def note() -> str:
 
 def _baselines(cells: Sequence[ShownCell]) -> Iterator[dict[str, str]]:
     """Yield the rows of AR and of Hugging Face, each from the first run of the task that has it."""
-    plain = next((cell for cell in cells if cell.summary["n_pairs"]), None)
+    plain = next((cell for cell in cells if cell.summary.n_pairs), None)
     if plain is not None:
         yield _head(plain, AR) | {
             DECODE: "1",
             END_TO_END: "1",
             "M": "1",
-            REPEATED: format_interval(plain.summary, "ar_repetition", 3),
+            REPEATED: format_measured(plain.summary.repetition["ar_repetition"], 3),
             WITHOUT_LOOPS: "1",
         }
-    third = next((cell for cell in cells if "ar_over_hf" in cell.summary), None)
-    if third is not None:
-        summary = third.summary
+    third = next((cell for cell in cells if cell.summary.hf is not None), None)
+    if third is not None and (over_hf := third.summary.hf) is not None:
         without_loops = metrics.speedup_without_loops(third.run.prompts, ("ar", "hf"))
         yield _head(third, HF) | {
-            DECODE: _inverse(summary, "ar_over_hf"),
-            END_TO_END: _inverse(summary, "ar_over_hf_e2e"),
-            REPEATED: format_interval(summary, "hf_repetition", 3),
-            WITHOUT_LOOPS: f"{measured_text(without_loops)} (n = {without_loops.n})",
-            "equal to AR": format_percent(summary["hf_output_exact"]),
+            DECODE: _inverse(over_hf.ar_over_hf),
+            END_TO_END: _inverse(over_hf.ar_over_hf_e2e),
+            REPEATED: format_measured(third.summary.repetition["hf_repetition"], 3),
+            WITHOUT_LOOPS: f"{format_measured(without_loops)} (n = {without_loops.n})",
+            "equal to AR": format_percent(over_hf.hf_output_exact),
         }
 
 
 def _method(cell: ShownCell) -> dict[str, str]:
-    summary = cell.summary
-    without_loops = f"{format_interval(summary, WITHOUT)} (n = {summary[f'{WITHOUT}_n']})"
+    summary, without_loops = cell.summary, cell.summary.speedup_without_loops
     return result_columns(cell) | {
-        REPEATED: format_interval(summary, "method_repetition", 3),
-        WITHOUT_LOOPS: ABSENT if cell.exclusion else without_loops,
-        "equal to AR": format_lossless(summary),
+        REPEATED: format_measured(summary.repetition["method_repetition"], 3),
+        WITHOUT_LOOPS: ABSENT if cell.exclusion else f"{format_measured(without_loops)} (n = {without_loops.n})",
+        "equal to AR": format_lossless(summary.row),
     }
 
 
@@ -88,10 +84,10 @@ def result_columns(cell: ShownCell) -> dict[str, str]:
     """Return the columns that this project's tables share: model, task, method, both speedups, M and α."""
     summary = cell.summary
     return _head(cell, cell["method"]) | {
-        DECODE: f"excluded: {cell.exclusion}" if cell.exclusion else format_interval(summary, "speedup"),
-        END_TO_END: ABSENT if cell.exclusion else format_interval(summary, "speedup_e2e"),
-        "M": format_interval(summary, "M"),
-        "α": format_interval(summary, "alpha", 3),
+        DECODE: f"excluded: {cell.exclusion}" if cell.exclusion else format_measured(summary.speedup),
+        END_TO_END: ABSENT if cell.exclusion else format_measured(summary.speedup_e2e),
+        "M": format_measured(summary.M),
+        "α": format_measured(summary.alpha, 3),
     }
 
 
@@ -99,12 +95,7 @@ def _head(cell: ShownCell, method: str) -> dict[str, str]:
     return {"model": cell["model"], "task": cell["task"], "method": method}
 
 
-def _inverse(summary: Mapping[str, Any], name: str) -> str:
+def _inverse(ratio: metrics.Measured) -> str:
     """Return 1 / a ratio as text; the lower end of its interval is 1 / the upper end of the ratio's, and vice versa."""
-    ends = {"x": name, "x_lo": f"{name}_hi", "x_hi": f"{name}_lo"}
-    return format_interval({new: 1 / summary[old] if summary[old] else None for new, old in ends.items()}, "x")
-
-
-def measured_text(number: metrics.Measured, digits: int = 2) -> str:
-    """Return a number with its interval."""
-    return format_interval({"x": number.value, "x_lo": number.low, "x_hi": number.high}, "x", digits)
+    value, high, low = (1 / end if end else None for end in (ratio.value, ratio.low, ratio.high))
+    return format_measured(metrics.Measured(value, low, high))

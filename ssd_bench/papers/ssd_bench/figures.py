@@ -42,7 +42,7 @@ def planes(replication: Replication) -> dict[str, Plane | NotDrawable]:
     """Return task -> its layer sets by cost and acceptance, or why they are missing."""
     by_task: dict[str, Plane | NotDrawable] = {}
     for cell in replication.shown_cells():
-        model, task = cell.header["model"]["name"], cell.header["task"]["name"]
+        model, task = cell.header.model.name, cell.header.task.name
         path = plane_path(replication.runs_dir, model, task)
         command = (
             f"python -m ssd_bench frontier model={model} task={task} runs_dir={display_path(replication.runs_dir)}"
@@ -218,9 +218,9 @@ def note() -> str:
 def _row(cell: ShownCell, plane: Plane | NotDrawable) -> dict[str, str]:
     summary = cell.summary
     row = result_columns(cell) | {
-        "skipped, of all sublayers": format_percent(summary["skip_ratio"]),
-        "overhead": format_percent(summary["overhead"]),
-        "equal to AR": format_lossless(summary),
+        "skipped, of all sublayers": format_percent(summary.skip_ratio),
+        "overhead": format_percent(summary.overhead),
+        "equal to AR": format_lossless(summary.row),
     }
     if isinstance(plane, Plane):
         main = _main_set(plane, cell)

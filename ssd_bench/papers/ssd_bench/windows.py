@@ -10,12 +10,11 @@ from matplotlib.figure import Figure
 from ssd_bench import metrics
 from ssd_bench.cost.tpt import tpt
 from ssd_bench.metrics import Measured
-from ssd_bench.metrics.text import ABSENT, format_interval, format_number
+from ssd_bench.metrics.text import ABSENT, format_measured, format_number
 from ssd_bench.papers.figures import shared as common
 from ssd_bench.papers.figures import style
 from ssd_bench.papers.figures.shared import NotDrawable, PlotValue
 from ssd_bench.papers.ours.cells import Replication, ShownCell
-from ssd_bench.papers.ssd_bench.families import measured_text
 
 WINDOWS = "ssd_bench_windows"
 """Name of the experiment."""
@@ -52,9 +51,9 @@ def table(replication: Replication) -> pd.DataFrame:
             "task": cell["task"],
             "layer set": cell["method"],
             "recent positions": cell.setting("recent"),
-            "α": format_interval(cell.summary, "alpha", 3),
-            "α, conditional": format_number(cell.summary["alpha_conditional"], 3),
-            "c": measured_text(metrics.draft_cost(cell.run), 3),
+            "α": format_measured(cell.summary.alpha, 3),
+            "α, conditional": format_number(cell.summary.alpha_conditional, 3),
+            "c": format_measured(metrics.draft_cost(cell.run), 3),
             "speedup, predicted": format_number(predicted_speedup(cell), 2),
             "excluded": cell.exclusion or ABSENT,
         }
@@ -75,7 +74,7 @@ def note() -> str:
 
 def predicted_speedup(cell: ShownCell) -> float | None:
     """Return the highest speedup by Eq. 4 over all draft lengths; None where acceptance or cost is undefined."""
-    acceptance, cost = cell.summary["alpha_conditional"], metrics.draft_cost(cell.run).value
+    acceptance, cost = cell.summary.alpha_conditional, metrics.draft_cost(cell.run).value
     if acceptance is None or cost is None:
         return None
     return max(tpt(acceptance, length, cost, 1.0) / 1000 for length in range(1, LONGEST + 1))

@@ -194,17 +194,21 @@ def figure8b(replication: Replication) -> Figure | NotDrawable:
 
 def _draw_scaling(axes: Axes, best: list[tuple[float, ShownCell]], models: list[str]) -> None:
     for value, cell in best:
-        billions = float(cell.header["model"]["n_params"]) / 1e9
-        number, mark = common.summary_value(cell.summary, "speedup"), style.MARKS[models.index(cell["model"])]
+        billions = _billions(cell)
+        number, mark = cell.summary.speedup, style.MARKS[models.index(cell["model"])]
         axes.errorbar(billions, value, yerr=common.error_bar(number), color=mark.colour, marker=mark.marker, capsize=2)
         axes.annotate(f"r = {cell.setting('r')}", (billions, value), (5, 3), textcoords="offset points")
-    sizes = sorted({float(cell.header["model"]["n_params"]) / 1e9 for _, cell in best})
+    sizes = sorted({_billions(cell) for _, cell in best})
     axes.set_xscale("log")
     axes.set_xticks(sizes, [f"{size:.3g}" for size in sizes])
     axes.minorticks_off()
     axes.margins(x=0.25, y=0.15)
     axes.set_xlabel("parameters (billions)")
     axes.set_ylabel("best speedup, decode (×)")
+
+
+def _billions(cell: ShownCell) -> float:
+    return (cell.header.model.n_params or 0) / 1e9
 
 
 def figure9(replication: Replication) -> Figure | NotDrawable:
@@ -287,7 +291,7 @@ def _draw_searches(axes: Axes, points: list[tuple[float, ShownCell]], method: st
         )
         if number.exclusion:
             common.explain_void(axes)
-        options, below = cell.header["config"]["method"].get("search"), i % 2 == 1
+        options, below = cell.header.options("method").get("search"), i % 2 == 1
         if options is not None:
             end = number.low if below else number.high
             axes.annotate(

@@ -1,0 +1,42 @@
+"""Check that two runs are comparable."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ssd_bench.errors import ConfigError
+from ssd_bench.records.reader import Run
+
+
+def conditions(run: Run) -> dict[str, Any]:
+    """Return the properties that comparable runs share: task, prompts, model, hardware and decoding settings."""
+    header = run.header
+    task, model, decode = header.task, header.model, header.decode
+    hashes = run.prompts.drop_duplicates("prompt_index").sort_values("prompt_index")["prompt_sha256"]
+    return {
+        "task": (task.name, task.version),
+        "prompts": tuple(hashes),
+        "model": tuple((k, getattr(model, k)) for k in ("name", "dtype", "n_layers", "n_params", "weights")),
+        "hardware": tuple(sorted((k, str(v)) for k, v in header.hardware.items())),
+        "decode": tuple((k, getattr(decode, k)) for k in ("max_new_tokens", "temperature", "top_p", "top_k")),
+    }
+
+
+def check_comparable(a: Run, b: Run) -> None:
+    """Refuse to compare two runs that differ in anything but the method.
+
+    Raises:
+        ConfigError: task, prompts, model, hardware or decoding settings differ; every difference is listed.
+    """
+    first, second = conditions(a), conditions(b)
+    differences = []
+    for key, value in first.items():
+        if key == "prompts" and value != second[key]:
+            shared = len(set(value) & set(second[key]))
+            differences.append(f"prompts: {len(value)} and {len(second[key])}, {shared} in common")
+        elif value != second[key]:
+            differences.append(f"{key}: {value} and {second[key]}")
+    if differences:
+        raise ConfigError(
+            "runs", [str(a.path), str(b.path)], reason="the runs are not comparable; " + "; ".join(differences)
+        )

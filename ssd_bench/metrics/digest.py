@@ -1,0 +1,132 @@
+"""Summaries with warnings, and the digest of a run from which they are made without reading its tables."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+
+from ssd_bench.metrics import definitions as d
+from ssd_bench.metrics.comparable import conditions
+from ssd_bench.metrics.evidence import (
+    RunTiming,
+    RunVariation,
+    VariationLevel,
+    decode_seconds,
+    machine,
+    trace,
+    widen_speed_intervals,
+)
+from ssd_bench.metrics.numbers import domain_numbers, run_numbers
+from ssd_bench.metrics.summary import DomainSummary, Summary
+from ssd_bench.metrics.warnings import Facts, summary_warnings
+from ssd_bench.records.reader import Run
+
+
+@dataclass(frozen=True)
+class Digest:
+    """Numbers of a run that every report needs, in plain types, so that they can be cached as a line of JSON.
+
+    Attributes:
+        summary, domains: results of `summarise` and `summarise_domains`, without warnings and run-to-run variation.
+        facts: facts for warnings.
+        timing: facts for run-to-run variation.
+        conditions: hash of `conditions`; equal for two comparable runs.
+        ar_emitted: tokens that AR's steps emitted.
+        ar_steps: number of AR's steps.
+    """
+
+    summary: Summary
+    facts: Facts
+    domains: Sequence[DomainSummary]
+    timing: RunTiming
+    conditions: str
+    ar_emitted: int
+    ar_steps: int
+
+    @classmethod
+    def of(cls, run: Run) -> Digest:
+        """Compute the digest of a run."""
+        summary, ar = run_numbers(run), d.arm_rows(run.steps, "ar")
+        speedup, rate = summary.speedup.value, summary.method_tokens_per_s.value
+        contaminated = bool(summary.steadiness.contamination)
+        timing = RunTiming(machine(run), trace(run), decode_seconds(run), speedup, rate, contaminated)
+        conditions_sha = hashlib.sha256(repr(conditions(run)).encode()).hexdigest()
+        counts = int(ar["emitted"].sum()), len(ar)
+        digest = cls(summary, Facts.of(run), domain_numbers(run), timing, conditions_sha, *counts)
+        return cls.read(digest.text)  # through JSON, so that a new digest has the same types as a cached one
+
+    @property
+    def text(self) -> str:
+        """The digest as JSON."""
+        return json.dumps(asdict(self), default=lambda value: value.item())  # item: NumPy scalars are not JSON
+
+    @classmethod
+    def read(cls, text: str) -> Digest:
+        """Read a digest from its `text`.
+
+        Raises:
+            ValueError, TypeError, KeyError: the text is not a digest.
+        """
+        content = json.loads(text)
+        parts = {
+            "summary": Summary.read(content["summary"]),
+            "facts": Facts(**content["facts"]),
+            "domains": [DomainSummary.read(domain) for domain in content["domains"]],
+            "timing": RunTiming(**content["timing"]),
+        }
+        return cls(**content | parts)
+
+    def summarise(self, path: Path, variation: RunVariation | None = None) -> Summary:
+        """Return what the function `summarise` returns for the run, without reading its tables.
+
+        Args:
+            path: folder of the run; it may have been moved since the digest was computed.
+        """
+        return _finished(replace(self.summary, run_dir=str(path)), self.facts, self._level(variation))
+
+    def summarise_domains(self, variation: RunVariation | None = None) -> Sequence[DomainSummary]:
+        """Return what the function `summarise_domains` returns for the run, without reading its tables."""
+        return _widened_domains(self.domains, self._level(variation))
+
+    def _level(self, variation: RunVariation | None) -> VariationLevel | None:
+        """Return the variation for runs of this length; None if it was not measured on this model and machine."""
+        return variation.at(self.timing.seconds) if variation is not None and variation.holds_for(self.timing) else None
+
+
+def summarise(run: Run, variation: RunVariation | None = None) -> Summary:
+    """Return every number of a run.
+
+    Args:
+        variation: run-to-run variation, by which the interval of every speed is widened if it was measured on the
+            run's model and machine. None: no interval is widened.
+    """
+    return _finished(run_numbers(run), Facts.of(run), _run_level(run, variation))
+
+
+def summarise_domains(run: Run, variation: RunVariation | None = None) -> Sequence[DomainSummary]:
+    """Return the main numbers of each domain, in the order in which domains appear; empty for a run of one domain.
+
+    Args:
+        variation: as in `summarise`.
+    """
+    return _widened_domains(domain_numbers(run), _run_level(run, variation))
+
+
+def _run_level(run: Run, variation: RunVariation | None) -> VariationLevel | None:
+    return variation.at(decode_seconds(run)) if variation is not None and variation.holds_for(run) else None
+
+
+def _finished(summary: Summary, facts: Facts, level: VariationLevel | None) -> Summary:
+    """Return a summary with widened intervals and with warnings."""
+    if level is not None:
+        summary = replace(widen_speed_intervals(summary, level, summary.n_prompts), noise=level.speedup.sigma)
+    return replace(summary, warnings=summary_warnings(summary, facts))
+
+
+def _widened_domains(domains: Sequence[DomainSummary], level: VariationLevel | None) -> Sequence[DomainSummary]:
+    if level is None:
+        return domains
+    return [widen_speed_intervals(domain, level, domain.n_prompts) for domain in domains]

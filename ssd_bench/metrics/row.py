@@ -1,0 +1,56 @@
+"""Numbers as a typed object, and as a row of a table with one column per number."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from functools import cached_property
+from typing import Any, Self
+
+from ssd_bench.metrics.intervals import Measured
+
+COUNTED = {"counted": True}
+"""Metadata of a number that may have fewer prompts than `n_prompts`, so that its row has a column for them."""
+COLUMNS = {"columns": True}
+"""Metadata of a field with several columns: a part of the row, or a mapping from columns to values."""
+
+
+@dataclass(frozen=True)
+class SummaryRow:
+    """Numbers that are a row of a table, or a part of one; the fields are named as its columns.
+
+    A number with an interval has the columns NAME, NAME_lo, NAME_hi, and NAME_n if it is `COUNTED`. Undefined numbers
+    are None.
+    """
+
+    @cached_property
+    def row(self) -> dict[str, Any]:
+        """Column -> value, in the order of the fields; every table, CSV and frame is made from it."""
+        columns: dict[str, Any] = {}
+        for part in fields(self):
+            value = getattr(self, part.name)
+            entries = {part.metadata.get("column", part.name): value}
+            if part.metadata.get("columns"):
+                entries = value.row if isinstance(value, SummaryRow) else value or {}
+            for name, number in entries.items():
+                if isinstance(number, Measured):
+                    columns |= {name: number.value, f"{name}_lo": number.low, f"{name}_hi": number.high}
+                else:
+                    columns[name] = number
+                if part.metadata.get("counted"):
+                    columns[f"{name}_n"] = number.n
+        return columns
+
+    def number(self, name: str) -> Measured:
+        """Return the number of a column with its interval."""
+        return Measured(self.row[name], self.row.get(f"{name}_lo"), self.row.get(f"{name}_hi"))
+
+    @classmethod
+    def read(cls, stored: Mapping[str, Any]) -> Self:
+        """Return the object whose fields were stored as JSON (`dataclasses.asdict`).
+
+        Raises:
+            TypeError, KeyError: a field is missing, unknown or of another type.
+        """
+        numbers = {part.name: Measured(**stored[part.name]) for part in fields(cls) if part.type == "Measured"}
+        return cls(**{**stored, **numbers})

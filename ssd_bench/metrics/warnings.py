@@ -1,0 +1,99 @@
+"""Warnings on the numbers of a run, as sentences."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from ssd_bench.metrics import definitions as d
+from ssd_bench.metrics.summary import Summary
+from ssd_bench.records.reader import Run
+from ssd_bench.records.schema import PAIR
+
+FEW_PROMPTS = 20
+"""Smallest number of prompts without the warning that intervals are uncertain."""
+
+
+@dataclass(frozen=True)
+class Facts:
+    """Facts of a run that warnings need in addition to its summary.
+
+    Attributes:
+        recorded: warnings that the record contains: the method's caveat and the warnings of the run.
+        units: number of answers per arm.
+        uneven: number of pairs of outputs that differ in length.
+        outputs: number of outputs of the method.
+        adds_up: whether the tokens that the steps emitted add up to the length of every output.
+    """
+
+    recorded: Sequence[str]
+    units: int
+    uneven: int
+    outputs: int
+    adds_up: bool
+
+    @classmethod
+    def of(cls, run: Run) -> Facts:
+        """Return the facts of a run."""
+        caveats = [run.header.caveat] if run.header.caveat else []
+        lengths = d.paired_rows(run.prompts[d.TIMES]).groupby(d.UNIT)["new_tokens"].nunique()
+        emitted = run.steps.groupby([*d.UNIT, "arm"])["emitted"].sum()
+        engine_rows = run.prompts[run.prompts["arm"].isin(PAIR)]  # Hugging Face's arm has no steps
+        expected = engine_rows.set_index([*d.UNIT, "arm"])["new_tokens"] - 1  # the prefill emits the first token
+        return cls(
+            recorded=[*caveats, *run.header.warnings],
+            units=len(run.prompts[d.UNIT].drop_duplicates()),
+            uneven=int((lengths > 1).sum()),
+            outputs=len(d.arm_rows(run.prompts, "method")),
+            adds_up=bool((emitted.reindex(expected.index, fill_value=0) == expected.clip(lower=0)).all()),
+        )
+
+
+def summary_warnings(s: Summary, facts: Facts) -> list[str]:
+    """Return the warnings that the record contains, then those that follow from the numbers of its summary `s`.
+
+    M is an upper bound of the speedup: a step emits M tokens in the mean and takes at least as long as a step of AR,
+    which emits one. The lower end of the interval is compared, so that variation over prompts causes no warning.
+    """
+    warnings = [*facts.recorded]
+    if s.steadiness.warning:
+        warnings.append(s.steadiness.warning)
+    if s.searched_share == 0:
+        warnings.append("no search ran: every draft used the method's initial layer set")
+    if s.lossless_bug and s.first_divergence is not None:
+        first = s.first_divergence
+        position = f"{first['prompt_id']}, token {first['index']}, AR's top-2 logit gap {first['gap']}"
+        warnings.append(
+            f"not lossless: outputs that differ from AR's beyond rounding: {s.lossless_bug}; the first: {position}"
+        )
+    m, speedup = s.M.value, s.speedup.value
+    bound = speedup if s.speedup.low is None else s.speedup.low
+    if bound is not None and m is not None and bound > m:
+        warnings.append(f"the speedup {speedup:.2f} exceeds M = {m:.2f}, its upper bound: check the timings")
+    if not s.n_pairs:
+        warnings.append("no baseline: speedup and losslessness are unknown; run with baseline=paired")
+    elif s.n_pairs < facts.units:
+        warnings.append(f"only {s.n_pairs} of {facts.units} outputs have a baseline; the speedup is over these")
+    if s.n_pairs and s.n_prompts < FEW_PROMPTS:
+        warnings.append(
+            f"few prompts: n = {s.n_prompts}, fewer than {FEW_PROMPTS}; the intervals themselves are uncertain"
+        )
+    if facts.uneven:
+        warnings.append(
+            f"{facts.uneven} of {s.n_pairs} pairs of outputs differ in length; speedup_matched excludes them"
+        )
+    exact = None if s.hf is None else s.hf.hf_output_exact
+    if exact is not None and exact < 1:
+        warnings.append(
+            f"{1 - exact:.1%} of Hugging Face's outputs differ from AR's, because of rounding or because of a fault"
+        )
+    if s.finish_context:
+        warnings.append(
+            f"{s.finish_context} of {facts.outputs} outputs stopped at the model's context length "
+            "(finish_reason=context), before max_new_tokens"
+        )
+    if s.other_share is not None and s.other_share < -0.01:
+        warnings.append(f"the time spans add up to {1 - s.other_share:.0%} of the decode time: some of them overlap")
+    if not facts.adds_up:
+        warnings.append("the emitted tokens of the steps do not add up to the lengths of the outputs")
+    return warnings

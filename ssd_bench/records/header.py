@@ -1,0 +1,250 @@
+"""Header of a record: run.json as a typed object.
+
+Code that reads records takes their headers from here. A key that a record lacks, because it is older or unfinished, or
+that is null, has the default of its field; unknown keys are ignored.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, fields, is_dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any, get_type_hints
+
+from ssd_bench.cost.latency import Latency
+from ssd_bench.records.files import read_header
+from ssd_bench.records.schema import DIGESTS
+
+
+@dataclass(frozen=True)
+class RecordedModel:
+    """The model that ran, and the arithmetic and threads that ran it.
+
+    Attributes:
+        context: most positions of a sequence.
+        arithmetic: precisions and kernels by name.
+        weights: digest of the weights.
+        commit: commit of the hub that the weights are from.
+        lm_head: source of the LM head.
+        rehearsal: whether this project trained the model.
+        weight_bytes, cache_bytes: memory of the weights and of the cache.
+        cache_rows: positions in the cache.
+    """
+
+    name: str = ""
+    n_layers: int = 0
+    n_params: int | None = None
+    context: int | None = None
+    dtype: str = ""
+    device: str = ""
+    threads: int | None = None
+    arithmetic: Mapping[str, Any] | None = None
+    weights: str = ""
+    commit: str | None = None
+    lm_head: str | None = None
+    rehearsal: bool = False
+    weight_bytes: int | None = None
+    cache_bytes: int | None = None
+    cache_rows: int | None = None
+
+
+@dataclass(frozen=True)
+class RecordedTask:
+    """The task of a run."""
+
+    name: str = ""
+    metric: str | None = None
+    version: int | None = None
+
+
+@dataclass(frozen=True)
+class RecordedDecoding:
+    """The decoding settings of a run (`conf/decode`)."""
+
+    mode: str = "greedy"
+    temperature: float | None = None
+    top_p: float | None = None
+    top_k: int | None = None
+    max_new_tokens: int | None = None
+    reuse_prefix: bool | None = None
+
+    @property
+    def greedy(self) -> bool:
+        """Whether every token is the most likely one."""
+        return self.mode == "greedy"
+
+
+@dataclass(frozen=True)
+class RecordedDevice:
+    """The machine of a run."""
+
+    cpu: str | None = None
+    cores: int | None = None
+    ram_bytes: int | None = None
+    gpus: Sequence[str] = ()
+
+
+@dataclass(frozen=True)
+class Provenance:
+    """Code, packages and machine of a run, as `provenance.collect` gives them."""
+
+    command: str = ""
+    started_at: str = ""
+    code: Mapping[str, Any] | None = None
+    python: str = ""
+    platform: str = ""
+    packages: Mapping[str, str] = field(default_factory=dict)
+    device: RecordedDevice = RecordedDevice()
+
+
+@dataclass(frozen=True)
+class RecordedSearch:
+    """A search that the preparation ran or reused.
+
+    Attributes:
+        evaluations: number of evaluated layer sets.
+        new: number of those that this run evaluated.
+        seconds: time of all evaluations, including those of earlier runs.
+    """
+
+    name: str = ""
+    evaluations: int = 0
+    new: int = 0
+    seconds: float = 0.0
+
+
+@dataclass(frozen=True)
+class RunHeader:
+    """Header of a record, finished or not.
+
+    Attributes:
+        status: `complete`, `running`, `failed`, `stopped`, or `shard` (a finished part of a run).
+        config: the composed config.
+        caveat: restriction of the method that every report shows.
+        data: fingerprint of every data file.
+        domains: domain of every prompt, in stream order; empty in older records.
+        tie_tolerance: largest gap of logits of a near-tie.
+        latency: latency profile; None without one.
+        scores: scores of the task, by arm and name.
+        load_ms, profile_ms, prepare_ms, warmup_ms: times before the first prompt.
+        base_bytes: memory of the process before it loaded the model.
+        others_share: share of the CPU cores that other processes used.
+        neighbours: runs that were measured at the same time: name (`run`), and whether they could use the same cores
+            or GPU (`shares`); None in records that lack them.
+        wall_s: time of the whole run; 0 in an unfinished record.
+        hf: class, attention, weight bytes and time to load of the Hugging Face arm; empty without this arm.
+        shards: provenance, profile, model and times of every shard; empty for a run in one part.
+        digests: SHA-256 of every table's file; empty in older records.
+        resumed: times at which the run was continued.
+        error: reason of the end of a failed or stopped run.
+    """
+
+    schema_version: int = 0
+    run_id: str = ""
+    content_key: str = ""
+    status: str = ""
+    command: str = ""
+    config: Mapping[str, Any] = field(default_factory=dict)
+    model: RecordedModel = RecordedModel()
+    method: str = ""
+    caveat: str | None = None
+    task: RecordedTask = RecordedTask()
+    data: Mapping[str, str] = field(default_factory=dict)
+    domains: Sequence[str] = ()
+    decode: RecordedDecoding = RecordedDecoding()
+    tie_tolerance: float | None = None
+    seed: int | None = None
+    provenance: Provenance = Provenance()
+    latency: Latency | None = None
+    scores: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
+    searches: Sequence[RecordedSearch] = ()
+    load_ms: float | None = None
+    profile_ms: float | None = None
+    prepare_ms: float | None = None
+    warmup_ms: float | None = None
+    base_bytes: int | None = None
+    others_share: float | None = None
+    neighbours: Sequence[Mapping[str, Any]] | None = field(default=None, metadata={"key": "beside"})
+    wall_s: float = 0.0
+    warnings: Sequence[str] = ()
+    hf: Mapping[str, Any] = field(default_factory=dict)
+    shards: Sequence[Mapping[str, Any]] = ()
+    digests: Mapping[str, str] = field(default_factory=dict, metadata={"key": DIGESTS})
+    resumed: Sequence[str] = ()
+    finished_at: str = ""
+    error: str = ""
+
+    @classmethod
+    def of(cls, content: Mapping[str, Any]) -> RunHeader:
+        """Return the header with the content of a run.json."""
+        latency = content.get("latency")
+        parts = {
+            "latency": Latency.read(latency) if isinstance(latency, Mapping) and latency else None,
+            "searches": [_build(RecordedSearch, search) for search in content.get("searches") or ()],
+        }
+        header: RunHeader = _build(cls, {**content, **parts})
+        return header
+
+    @classmethod
+    def read(cls, run_dir: Path) -> RunHeader:
+        """Read the header of a run, complete or not.
+
+        Raises:
+            ConfigError: run.json is missing, damaged, or of a newer schema; names its path.
+        """
+        return cls.of(read_header(run_dir))
+
+    @property
+    def profiled(self) -> bool:
+        """Whether the record has a latency profile of passes over several nodes."""
+        return self.latency is not None and bool(self.latency.passes)
+
+    def options(self, group: str) -> Mapping[str, Any]:
+        """Return the options of a group of the config, such as `method`; empty where the run has none."""
+        return self.config.get(group) or {}
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """Settings of the method."""
+        return {name: value for name, value in self.options("method").items() if name not in ("_target_", "name")}
+
+    @property
+    def hardware(self) -> dict[str, Any]:
+        """Properties that comparable timings share: device, arithmetic, GPUs; on a CPU also its model and threads."""
+        model, device = self.model, self.provenance.device
+        on_gpu = model.device.startswith("cuda")
+        return {
+            "device": model.device,
+            "threads": None if on_gpu else model.threads,
+            "arithmetic": model.arithmetic,
+            "cpu": None if on_gpu else device.cpu,
+            "cores": None if on_gpu else device.cores,
+            "gpus": device.gpus,
+        }
+
+    @property
+    def device_name(self) -> str:
+        """Name of the device for a reader: the GPUs, or the CPU's model."""
+        gpus = self.provenance.device.gpus
+        if gpus and not self.model.device.startswith("cpu"):
+            return ", ".join(gpus)
+        return str(self.hardware["cpu"] or self.model.device)
+
+
+def _build(kind: Any, content: object) -> Any:
+    """Build a dataclass from its JSON object; values that are missing or null have the defaults."""
+    stored = content if isinstance(content, Mapping) else {}
+    values: dict[str, Any] = {}
+    for part in fields(kind):
+        value = stored.get(part.metadata.get("key", part.name))
+        if is_dataclass(_hints(kind)[part.name]):
+            value = _build(_hints(kind)[part.name], value)
+        if value is not None:
+            values[part.name] = value
+    return kind(**values)
+
+
+@cache
+def _hints(kind: type) -> dict[str, Any]:
+    return get_type_hints(kind)

@@ -1,0 +1,53 @@
+"""The header of a record: every key of run.json is a field, and what a record lacks has a default."""
+
+from __future__ import annotations
+
+from dataclasses import fields, is_dataclass
+from typing import Any
+
+import pytest
+
+from ssd_bench.records.files import read_header
+from ssd_bench.records.header import RunHeader
+from ssd_bench.records.reader import find_runs
+from tests.runs import ROOT
+from tests.synthetic import header
+
+KEYS = {field.metadata.get("key", field.name): field.name for field in fields(RunHeader)}
+
+
+def unknown_keys(content: dict[str, Any]) -> set[str]:
+    """Return the keys of a run.json, and of its model, task, decoding and provenance, that are no fields."""
+    unknown = set(content) - set(KEYS)
+    typed = RunHeader.of(content)
+    for key in set(content) & set(KEYS):
+        part = getattr(typed, KEYS[key])
+        if is_dataclass(part):
+            unknown |= {f"{key}.{name}" for name in set(content[key]) - {field.name for field in fields(part)}}
+    return unknown
+
+
+def test_every_key_of_the_committed_records_is_a_field() -> None:
+    paths = find_runs(ROOT / "runs" / "reference")
+    assert len(paths) > 100
+    for path in paths[::20]:
+        assert not unknown_keys(read_header(path))
+    assert unknown_keys({"colour": 1, "model": {"colour": 1}}) == {"colour", "model.colour"}
+
+
+@pytest.mark.parametrize("content", [{}, dict.fromkeys(KEYS), {"model": 5, "latency": 5, "colour": 1}])
+def test_what_a_record_lacks_has_its_default(content: dict[str, Any]) -> None:
+    assert RunHeader.of(content) == RunHeader.of({}) != RunHeader.of(header())
+
+
+def test_the_processor_counts_only_where_it_computes() -> None:
+    machine = {"device": {"cpu": "Xeon", "cores": 32, "gpus": ["H100"]}}
+    on_cpu, on_gpu = (RunHeader.of(header(provenance=machine, model={"device": device})) for device in ("cpu", "cuda"))
+    assert (on_cpu.hardware["cpu"], on_cpu.hardware["cores"], on_cpu.device_name) == ("Xeon", 32, "Xeon")
+    assert (on_gpu.hardware["cpu"], on_gpu.hardware["cores"], on_gpu.device_name) == (None, None, "H100")
+
+
+def test_settings_of_the_method_are_without_its_class_and_name() -> None:
+    method = {"_target_": "methods.swift.Swift", "name": "swift", "interval": 3}
+    typed = RunHeader.of(header(config={"method": method, "data": None}))
+    assert typed.settings == {"interval": 3} and typed.options("data") == {} == typed.options("model")

@@ -1,0 +1,61 @@
+"""The summary of a run: typed numbers, one column each in a row, the same after JSON."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, fields
+from pathlib import Path
+
+import pytest
+
+from ssd_bench import metrics
+from ssd_bench.metrics.row import SummaryRow
+from ssd_bench.metrics.summary import DomainSummary, Summary
+from tests.synthetic import unit, with_hf, write_run
+
+
+@pytest.fixture
+def summaries(tmp_path: Path) -> list[Summary | DomainSummary]:
+    """Return the summaries of a run with and without a third arm, and of a run's domains."""
+    units = [with_hf(unit(i)) for i in range(4)]
+    for records in units:
+        for record in records:
+            record.prompt.domain = "ab"[record.prompt.prompt_index % 2]
+    three = write_run(tmp_path / "three", units, hf={"weight_bytes": 5}, scores={"ar": {"rouge1": 0.5}})
+    two = write_run(tmp_path / "two", [unit(i) for i in range(4)])
+    return [metrics.summarise(three), metrics.summarise(two), *metrics.summarise_domains(three)]
+
+
+def parts(summary: SummaryRow) -> list[SummaryRow]:
+    """Return a summary and its parts."""
+    values = [getattr(summary, field.name) for field in fields(summary)]
+    return [summary, *(value for value in values if isinstance(value, SummaryRow))]
+
+
+def test_a_summary_is_the_same_after_json(summaries: list[Summary | DomainSummary]) -> None:
+    for summary in summaries:
+        stored = json.loads(json.dumps(asdict(summary), default=lambda value: value.item()))
+        assert type(summary).read(stored) == summary
+        assert type(summary).read(stored).row == summary.row
+        with pytest.raises((KeyError, TypeError)):
+            type(summary).read({**stored, "colour": 1})
+
+
+def test_numbers_with_an_interval_are_told_by_their_type(summaries: list[Summary | DomainSummary]) -> None:
+    """`SummaryRow.read` goes by the annotation."""
+    for part in (part for summary in summaries for part in parts(summary)):
+        for field in fields(part):
+            assert (field.type == "Measured") == isinstance(getattr(part, field.name), metrics.Measured), field.name
+
+
+def test_a_row_has_columns_for_the_interval_and_the_prompts(summaries: list[Summary | DomainSummary]) -> None:
+    three, two, *domains = summaries
+    assert isinstance(three, Summary) and [domain.row["domain"] for domain in domains] == ["a", "b"]
+    matched = three.speedup_matched
+    names = ("speedup_matched", "speedup_matched_lo", "speedup_matched_hi", "speedup_matched_n")
+    assert [three.row[name] for name in names] == [matched.value, matched.low, matched.high, matched.n]
+    assert three.number("speedup") == metrics.Measured(three.speedup.value, three.speedup.low, three.speedup.high)
+    assert (three.row["ar_rouge1"], three.row["scores"], three.row["beside"]) == (0.5, ["rouge1"], None)
+    assert {"hf_repetition", "speedup_hf", "hf_weight_bytes"} <= set(three.row)
+    assert not [name for name in two.row if "hf" in name]
+    assert list(three.row)[:2] == ["run_id", "run_dir"] and list(three.row)[-2:] == ["noise", "warnings"]
