@@ -20,6 +20,7 @@ from ssd_bench.run.run import execute
 GIVEN_LATENCY = "hardware.latency={t_mlp_ms: 0.5, t_attn_slope_ms: 0.001, t_attn_intercept_ms: 0.5}"
 CPU = ("hardware=cpu", "hardware.dtype=float32", "hardware.threads=1", "hardware.warmup=0", GIVEN_LATENCY)
 ROOT = Path(__file__).parents[1]
+REFERENCE = ROOT / "runs" / "reference"
 
 
 def environment(extra_path: Path | None = None) -> dict[str, str]:

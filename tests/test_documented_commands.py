@@ -32,8 +32,6 @@ from tests import exhibit_runs
 from tests.runs import CPU, ROOT, executed, python
 from tests.test_exchange import SERVER
 
-pytestmark = pytest.mark.xdist_group("documented_commands")  # of which one process makes the folder of runs
-
 DOCUMENTS = ("*.md", "docs/**/*.md", "methods/**/*.md", "tasks/**/*.md", "conf/**/*.md", "ssd_bench/**/*.md")
 ELSEWHERE = {"CHANGELOG.md": "says what was", "docs/tutorials/": "tests/test_tutorials.py runs them"}
 PROGRAM = r"(?:python -(?:m \w+|c )|ssd-bench |make [a-z]|pip install )"

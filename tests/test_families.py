@@ -24,8 +24,6 @@ from ssd_bench.report.figures import figure
 from tests import synthetic
 from tests.exhibit_runs import indexed
 
-pytestmark = pytest.mark.xdist_group("families")
-
 
 def made(folder: Path, experiment: str, left_out: str = "") -> Replication:
     """Its runs at scale mini, each method with its own acceptance, and Hugging Face's arm where the job has it."""

@@ -29,7 +29,6 @@ from tests import synthetic
 from tests.exhibit_runs import MINIATURE, indexed
 from tests.test_evidence import make, searched
 
-REFERENCE = Path(__file__).parents[1] / "runs" / "reference" / "mini"
 TABLE = "swift_table8"
 """SWIFT's ablation: `search_beats_uniform` compares two of its cells, 1.05 times is asked."""
 
@@ -53,8 +52,8 @@ def verdict_of(folder: Path, own: str, uniform: str) -> Judgement:
 
 
 @pytest.fixture(scope="module")
-def found() -> list[Judgement]:
-    return judge.judge(replications(REFERENCE))
+def found(reference: list[Replication]) -> list[Judgement]:
+    return judge.judge(reference)
 
 
 def test_every_claim_has_a_verdict_with_its_evidence(found: list[Judgement]) -> None:
@@ -288,9 +287,9 @@ def test_the_measured_floor_stands_in_a_speeds_interval(tmp_path: Path) -> None:
     assert None not in (found.low, without.low) and found.low < without.low and found.high > without.high  # type: ignore[operator]
 
 
-def test_the_interval_of_a_ratio_of_two_methods_covers_on_recorded_prompts() -> None:
+def test_the_interval_of_a_ratio_of_two_methods_covers_on_recorded_prompts(reference: list[Replication]) -> None:
     """Of the four methods' 60 prompts in the repository: samples of 20 hold the ratio over all 60."""
-    made = next(one for one in replications(REFERENCE) if one.experiment.name == "ssd_bench_population")
+    made = next(one for one in reference if one.experiment.name == "ssd_bench_population")
     by_method = {cell["method"]: take_sample([cell], "speedup", {}) for cell in made.recorded_cells()}
     a, b = (by_method[name] for name in ("adaptive", "KnapSpec"))
     assert isinstance(a, StatisticSample) and isinstance(b, StatisticSample) and set(a.prompts) == set(b.prompts)
@@ -310,9 +309,8 @@ def test_the_interval_of_a_ratio_of_two_methods_covers_on_recorded_prompts() -> 
 # --- which method -----------------------------------------------------------------------------------------------------
 
 
-def test_the_first_screen_says_what_to_use_and_what_the_records_are() -> None:
-    made = replications(REFERENCE)
-    compared = comparison(made)
+def test_the_first_screen_says_what_to_use_and_what_the_records_are(reference: list[Replication]) -> None:
+    compared = comparison(reference)
     assert compared is not None
     lines = list(advice(compared))
     tasks = list(dict.fromkeys(cell["task"] for cell in compared.recorded_cells()))
@@ -322,5 +320,6 @@ def test_the_first_screen_says_what_to_use_and_what_the_records_are() -> None:
         best = max(own, key=lambda cell: cell.summary["speedup_e2e"])
         faster = best.summary["speedup_e2e_lo"] > 1
         assert (best["method"] in line) == faster and ("plain decoding" in line) != faster
-    assert "this project trained" in describe_records(made, 7) and "miniature, 2.9 M" in describe_records(made, 7)
+    assert "this project trained" in describe_records(reference, 7)
+    assert "miniature, 2.9 M" in describe_records(reference, 7)
     assert comparison([]) is None and describe_records([], 0).startswith("There are no runs")
