@@ -21,7 +21,7 @@ from ssd_bench.console import report
 from ssd_bench.errors import ConfigError
 from ssd_bench.records import writer as module
 from ssd_bench.records.reader import Run, find_runs, is_complete, load_run
-from tests.runs import CPU, environment, executed, local_model, python
+from tests.runs import CPU, environment, executed, local_model, program, python
 from tests.synthetic import header, unit, write_run
 
 PROMPTS = 40  # so many that a signal after the first comes before the last, however slow the machine
@@ -100,7 +100,7 @@ def test_a_signal_ends_a_run_and_the_same_command_goes_on(
     (folder,) = tmp_path.glob("*-gsm8k-*")
     done = len(list((folder / "parts").glob("*.json")))
     assert 1 <= done < PROMPTS and not (folder / ".lease").exists()
-    again = python(*line[1:])
+    again = program(*line[3:])
     assert again.returncode == 0 and f"[1/{PROMPTS - done}]" in again.stderr
     same(load_run(folder), whole)
 
