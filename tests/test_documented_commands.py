@@ -60,6 +60,7 @@ NOT_RUN = {
     "python -c *released*": "reads files of others; tests/test_exhibit_figures.py draws such",
     "python -m pytest tests/test_code_answers.py": "it is among these tests",
     "python -m tests.compare_scorers *": "minutes, and data of others; tests/test_code_answers.py compares a part",
+    "python -m tests.planted_faults": "an hour; tests/test_structure.py looks up its faults in the code",
     "python -m ssd_bench method=successors *": "tests/test_methods_readme.py runs it",
     "python -m ssd_bench data fetch *": "needs a network; tests/test_data_tool.py fetches from folders",
     "python -m ssd_bench miniature evaluate": "minutes; tests/test_miniature.py asks some of its questions",

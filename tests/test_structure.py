@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from ssd_bench.records import provenance
+from tests.planted_faults import read_faults
 from tests.runs import ROOT
 
 # From low to high, as in ssd_bench/README.md; a module belongs to the layer of the longest name that it begins with.
@@ -232,3 +233,12 @@ def test_the_code_layout_names_every_package_and_module() -> None:
     packages = {path.parent.name + "/" for path in (ROOT / "ssd_bench").glob("*/__init__.py")}
     modules = {path.name for path in (ROOT / "ssd_bench").glob("[!_]*.py")}
     assert set(re.findall(r"`([\w.]+/?)`", table)) == packages | modules
+
+
+def test_every_planted_fault_has_its_place() -> None:
+    """The text that `python -m tests.planted_faults` changes occurs once, and the tests that should notice exist."""
+    faults = read_faults()
+    assert len({fault.what for fault in faults}) == len(faults) == 40
+    for fault in faults:
+        assert (ROOT / fault.file).read_text(encoding="utf-8").count(fault.right) == 1, fault.what
+        assert fault.right != fault.wrong and all((ROOT / file).is_file() for file in fault.test_files), fault.what
