@@ -59,7 +59,7 @@ browser: # of the page's tests, which are skipped without one
 	@command -v chromium >/dev/null || apt-get install -y --no-install-recommends chromium || echo "no chromium here: the browser tests of the report's page are skipped"
 
 test: kernels weights browser ## All tests; ISA=avx2: on that level of instructions; SEED=7: in another order
-	$(BIN)/python -m pytest -q -rs -n $(TEST_JOBS) --dist loadgroup --randomly-seed=$(SEED) # groups: what takes long is made once
+	$(BIN)/python -m pytest -q -rs -n $(TEST_JOBS) --dist loadgroup --no-loadscope-reorder --randomly-seed=$(SEED)
 
 # Ray's launcher asks for an older cloudpickle than .venv has, so it stands in an environment of its own on top of that
 CLUSTER := build/cluster

@@ -31,10 +31,14 @@ from tests.runs import REFERENCE
 torch.set_num_threads(1)  # for matrices this small, waking a second thread costs more than it saves
 os.fsync = lambda _: None  # 3 ms each, some 50,000 of them; a killed process, unlike a power cut, loses nothing without
 
+LONGEST = ("ends", "page", "models", "bad_options", "sweep", "notebooks", "documented_commands", "exhibit_figures")
+"""Files with the longest tests or groups of tests. They come first, so that no process is left alone with one."""
+
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Send the tests that share a fixture of their module to one process, which makes it once (`--dist loadgroup`)."""
+    items.sort(key=lambda item: item.path.stem.removeprefix("test_") not in LONGEST)
     for item in items:
         fixtures = item._fixtureinfo.name2fixturedefs.values()  # type: ignore[attr-defined]
         if any(definitions[-1].scope == "module" for definitions in fixtures):
