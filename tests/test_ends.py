@@ -143,15 +143,22 @@ def compiler(tmp_path: Path) -> Path:
 
 @pytest.mark.parametrize("joint", [True, False], ids=["the same command", "three commands"])
 def test_processes_that_are_started_at_once_make_each_run_once(
-    joint: bool, short: list[str], compiler: Path, tmp_path: Path, tmp_path_factory: pytest.TempPathFactory
+    joint: bool,
+    short: list[str],
+    request: pytest.FixtureRequest,
+    tmp_path: Path,
+    tmp_path_factory: pytest.TempPathFactory,
 ) -> None:
     """And compile the kernels once."""
     lines = [[*short, *([] if joint else [f"seed={seed}"]), f"runs_dir={tmp_path / 'runs'}"] for seed in range(3)]
-    cache = {"SSD_BENCH_CACHE": str(tmp_path / "cache"), "CXX": str(compiler)} if joint else {}
+    variables = environment()
+    if joint:
+        compiler: Path = request.getfixturevalue("compiler")
+        variables |= {"SSD_BENCH_CACHE": str(tmp_path / "cache"), "CXX": str(compiler)}
     started = [
         subprocess.Popen(
             [sys.executable, "-m", "ssd_bench", *line],
-            env=environment() | cache,
+            env=variables,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             encoding="utf-8",
