@@ -59,7 +59,7 @@ browser: # of the page's tests, which are skipped without one
 	@command -v chromium >/dev/null || apt-get install -y --no-install-recommends chromium || echo "no chromium here: the browser tests of the report's page are skipped"
 
 test: kernels weights browser ## All tests; ISA=avx2: on that level of instructions; SEED=7: in another order
-	$(BIN)/python -m pytest -q -rs -n $(TEST_JOBS) --dist loadgroup --randomly-seed=$(SEED) # groups: what takes long is made once
+	$(BIN)/python -m pytest -q -rs -n $(TEST_JOBS) --dist loadgroup --no-loadscope-reorder --randomly-seed=$(SEED)
 
 # Ray's launcher asks for an older cloudpickle than .venv has, so it stands in an environment of its own on top of that
 CLUSTER := build/cluster
@@ -80,8 +80,9 @@ test-cluster: kernels $(CLUSTER)/.installed ## A sweep on a Slurm and a Ray of t
 	unshare --net sh -c "ip link set lo up && exec $(CLUSTER_TESTS) ray"
 
 # Lossless, chain = tree, cache = recompute, parity, DP <= brute force; records, tables, data and scores
-FAST := adaptive checkpoint conflayers_search data data_hub engine fixed_layers house jacobi kv_cache layer_search metrics \
-  model parity probe prompting provenance record replay report scoring_sql scoring_text settings swift tables task_prompts
+FAST := adaptive checkpoint conflayers_search data data_hub engine fixed_layers jacobi kv_cache layer_search metrics \
+  model parity probe prompting provenance record replay report scoring_sql scoring_text settings structure swift \
+  tables task_prompts
 fast: kernels ## The tests that most faults are found by, in two minutes
 	$(BIN)/python -m pytest -q -n $(TEST_JOBS) --randomly-seed=$(SEED) $(FAST:%=tests/test_%.py)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -19,12 +20,31 @@ from transformers import (
 )
 
 from ssd_bench.engine.engine import Engine
+from ssd_bench.lease import hold_lease
 from ssd_bench.model import arithmetic
 from ssd_bench.model.backend import select
 from ssd_bench.model.checkpoint import Checkpoint
 from ssd_bench.model.decoder import Decoder
+from ssd_bench.papers.ours.cells import Replication, prepare_records, records, replications
+from ssd_bench.records.pack import unpacked_folder
+from tests.runs import REFERENCE
 
 torch.set_num_threads(1)  # for matrices this small, waking a second thread costs more than it saves
+os.fsync = lambda _: None  # 3 ms each, some 50,000 of them; a killed process, unlike a power cut, loses nothing without
+
+LONGEST = ("ends", "page", "models", "bad_options", "sweep", "notebooks", "documented_commands", "exhibit_figures")
+"""Files with the longest tests or groups of tests. They come first, so that no process is left alone with one."""
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Send the tests that share a fixture of their module to one process, which makes it once (`--dist loadgroup`)."""
+    items.sort(key=lambda item: item.path.stem.removeprefix("test_") not in LONGEST)
+    for item in items:
+        fixtures = item._fixtureinfo.name2fixturedefs.values()  # type: ignore[attr-defined]
+        if any(definitions[-1].scope == "module" for definitions in fixtures):
+            item.add_marker(pytest.mark.xdist_group(item.nodeid.partition("::")[0]))
+
 
 VOCAB, LAYERS, CONTEXT = 61, 4, 256
 SIZES = {
@@ -136,6 +156,16 @@ def small_checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
     save_model(LlamaConfig(**sizes, rope_parameters={"rope_type": "default", "rope_theta": 1e5}), folder)
     tokenizer.save_pretrained(folder)
     return folder
+
+
+@pytest.fixture(scope="session")
+def reference() -> list[Replication]:
+    """Return the experiments of the committed records, whose digests (half a minute) are computed once and stored."""
+    with hold_lease(REFERENCE, ".digests.lock"):
+        folder = unpacked_folder(REFERENCE)
+        run_records = records(folder)
+        prepare_records(run_records)
+    return replications(folder, run_records)
 
 
 @pytest.fixture

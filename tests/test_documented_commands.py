@@ -20,7 +20,6 @@ from types import SimpleNamespace
 from unittest.mock import patch
 
 import pytest
-from hydra.core.global_hydra import GlobalHydra
 from omegaconf import DictConfig
 
 from ssd_bench.cli import COMMANDS, dispatch
@@ -28,10 +27,8 @@ from ssd_bench.papers.runs import grid
 from ssd_bench.records.reader import find_runs, load_run
 from ssd_bench.sweep import experiments, overrides, sweep
 from tests import exhibit_runs
-from tests.runs import CPU, ROOT, executed, python
+from tests.runs import CPU, ROOT, executed, exit_code, python
 from tests.test_exchange import SERVER
-
-pytestmark = pytest.mark.xdist_group("documented_commands")  # of which one process makes the folder of runs
 
 DOCUMENTS = ("*.md", "docs/**/*.md", "methods/**/*.md", "tasks/**/*.md", "conf/**/*.md", "ssd_bench/**/*.md")
 ELSEWHERE = {"CHANGELOG.md": "says what was", "docs/tutorials/": "tests/test_tutorials.py runs them"}
@@ -64,6 +61,7 @@ NOT_RUN = {
     "python -m pytest tests/test_code_answers.py": "it is among these tests",
     "python -m tests.compare_scorers *": "minutes, and data of others; tests/test_code_answers.py compares a part",
     "python -m tests.interval_coverage": "a minute; tests/test_interval_coverage.py draws a part",
+    "python -m tests.planted_faults": "an hour; tests/test_structure.py looks up its faults in the code",
     "python -m ssd_bench method=successors *": "tests/test_methods_readme.py runs it",
     "python -m ssd_bench data fetch *": "needs a network; tests/test_data_tool.py fetches from folders",
     "python -m ssd_bench miniature evaluate": "minutes; tests/test_miniature.py asks some of its questions",
@@ -215,16 +213,6 @@ def is_run(words: Sequence[str]) -> bool:
     return not words or words[0] == "run" or words[0] not in COMMANDS
 
 
-def answer(words: Sequence[str]) -> int:
-    """The exit code of the project's program, in this process."""
-    GlobalHydra.instance().clear()
-    with patch.dict(os.environ):
-        try:
-            return dispatch(words)
-        except SystemExit as end:  # Hydra's, after its help
-            return int(end.code or 0)
-
-
 @contextmanager
 def sparing() -> Iterator[None]:
     """Sweeps compose each choice that a command names, not the product; of a pattern two; of experiments the first job.
@@ -264,7 +252,7 @@ def sparing() -> Iterator[None]:
 def described(words: Sequence[str]) -> int:
     """Say what a run or a sweep would be; every option is looked at."""
     with sparing():
-        return answer([*words, "dry=true"])
+        return exit_code([*words, "dry=true"])
 
 
 def unpacked(pack: Path, runs: Path, headers: Path) -> None:
@@ -332,7 +320,7 @@ def told(line: str, folder: Path, capsys: pytest.CaptureFixture[str]) -> str:
         made = python("-c", code, *words, cwd=Path.cwd())
         assert made.returncode == 0, made.stderr
         return made.stdout
-    work = described if name == "run" and "--help" not in words else answer
+    work = described if name == "run" and "--help" not in words else exit_code
     code = work([*words, SHORTER[name]] if name in SHORTER else words)
     said = capsys.readouterr()
     assert code == 0, said.err
@@ -417,14 +405,14 @@ def checked_runs(folder: Path) -> int:
     ids=str,
 )
 def test_what_readme_runs_is_run(line: str, workplace: Path, desk: Path) -> None:
-    assert answer([*filled(line, workplace), *SMALL, f"runs_dir={desk}/made"]) == 0
+    assert exit_code([*filled(line, workplace), *SMALL, f"runs_dir={desk}/made"]) == 0
     assert checked_runs(desk / "made") == 1
 
 
 def test_what_make_run_runs_is_run(desk: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
     *_, words = of_make("make run", tmp_path_factory.mktemp("make"))[1]
     methods = next(word for word in words if word.startswith("method=")).split(",")
-    assert answer([*words, *SMALL, f"runs_dir={desk}/made"]) == 0
+    assert exit_code([*words, *SMALL, f"runs_dir={desk}/made"]) == 0
     assert checked_runs(desk / "made") == len(methods) == 5
 
 

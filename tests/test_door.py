@@ -12,11 +12,7 @@ import pytest
 
 from ssd_bench import cli
 from ssd_bench.cli import COMMANDS, dispatch
-from tests.runs import ROOT, environment, python
-
-
-def program(*arguments: str) -> subprocess.CompletedProcess[str]:
-    return python("-m", "ssd_bench", *arguments)
+from tests.runs import ROOT, environment, program, python
 
 
 @pytest.fixture
@@ -52,7 +48,7 @@ def test_an_unknown_command_names_those_there_are(capsys: pytest.CaptureFixture[
     assert dispatch(["reprot", "runs_dir=x"]) == 2
     error = capsys.readouterr().err
     assert "unknown command reprot" in error and all(name in error for name in COMMANDS)
-    assert program("reprot").returncode == 2  # the exit code is the program's
+    assert python("-m", "ssd_bench", "reprot").returncode == 2  # the exit code is the program's
 
 
 def test_help_is_one_screen_of_all_commands(capsys: pytest.CaptureFixture[str]) -> None:

@@ -36,8 +36,6 @@ from ssd_bench.report import figures as saving
 from ssd_bench.report.figures import FIGURES, figure
 from tests.synthetic import unit, write_run
 
-pytestmark = pytest.mark.xdist_group("figures")
-
 STREAMS = {
     "5-task stream": ("cnn_dm", "gsm8k", "wmt16", "spider2", "tinystories"),
     "4-task stream": ("cnn_dm", "gsm8k", "wmt14", "alpaca"),

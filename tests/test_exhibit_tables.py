@@ -33,8 +33,6 @@ from ssd_bench.report.exhibit import Exhibit, build_exhibits
 from tests import synthetic
 from tests.exhibit_runs import indexed, make, make_all, make_code, number
 
-pytestmark = pytest.mark.xdist_group("tables")
-
 
 @pytest.fixture(scope="module")
 def full(tmp_path_factory: pytest.TempPathFactory) -> list[Replication]:

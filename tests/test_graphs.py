@@ -36,7 +36,7 @@ TOLERANCE = 1e-4  # of a float32 logit
 TREE = TokenTree((3, 5, 7, 9, 11, 13), (-1, 0, 0, 1, 3, 2))
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def interpreted(checkpoints: dict[str, Path]) -> Callable[..., Decoder]:
     """Loads a family's tiny decoder with the graphs' kernels, on the CPU."""
 

@@ -161,7 +161,7 @@ def test_no_two_ever_have_it(tmp_path: Path) -> None:
     other.send_signal(signal.SIGKILL)
     other.wait()
     (tmp_path / "counter").write_text("0", encoding="utf-8")
-    context = multiprocessing.get_context("spawn")
+    context = multiprocessing.get_context("fork")  # a spawned one imports torch first
     processes = [context.Process(target=count, args=(tmp_path, 25)) for _ in range(4)]
     for process in processes:
         process.start()

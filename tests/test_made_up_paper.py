@@ -11,7 +11,7 @@ from ssd_bench.papers.runs import index
 from tests.exhibit_runs import make
 from tests.runs import ROOT, python
 
-ROOM = {
+PAPER = {
     "paper.yaml": """\
 rank: 9
 versions: {made-up: Made-Up}
@@ -79,14 +79,14 @@ def linked(source: Path, target: Path) -> None:
 
 
 @pytest.fixture(scope="module")
-def house(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def project(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The project with the paper added, and a run of it; every other file is the project's own."""
-    root = tmp_path_factory.mktemp("house") / "project"
+    root = tmp_path_factory.mktemp("project") / "project"
     linked(ROOT, root)
     for inner in ("ssd_bench", "ssd_bench/papers", "conf", "conf/experiment"):
         (root / inner).unlink()
         linked(ROOT / inner, root / inner)
-    for folder, files in (("ssd_bench/papers/made_up", ROOM), ("conf/experiment/made_up", {"main.yaml": RUN_SET})):
+    for folder, files in (("ssd_bench/papers/made_up", PAPER), ("conf/experiment/made_up", {"main.yaml": RUN_SET})):
         (root / folder).mkdir()
         for name, content in files.items():
             (root / folder / name).write_text(content, encoding="utf-8")
@@ -98,22 +98,22 @@ def house(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return root
 
 
-def said(house: Path, *arguments: str) -> str:
+def said(project: Path, *arguments: str) -> str:
     """What the program prints there."""
-    done = python("-m", "ssd_bench", *arguments, cwd=house, PYTHONPATH=str(house))
+    done = python("-m", "ssd_bench", *arguments, cwd=project, PYTHONPATH=str(project))
     assert done.returncode == 0, done.stderr
     return done.stdout
 
 
-def test_its_runs_are_asked_for(house: Path) -> None:
-    both = said(house, "-m", "experiment=made_up/main", "scale=mini", "dry=true")
+def test_its_runs_are_asked_for(project: Path) -> None:
+    both = said(project, "-m", "experiment=made_up/main", "scale=mini", "dry=true")
     assert "2 experiments at scale mini: 2 results, 1 distinct runs" in both
-    assert "made_up_figure1" in said(house, "run", "--help")
+    assert "made_up_figure1" in said(project, "run", "--help")
 
 
-def test_it_stands_in_tables_figures_page_and_audit(house: Path) -> None:
-    out = house.parent / "report"
-    said(house, "report", f"runs_dir={house.parent / 'runs'}", f"out={out}")
+def test_it_stands_in_tables_figures_page_and_audit(project: Path) -> None:
+    out = project.parent / "report"
+    said(project, "report", f"runs_dir={project.parent / 'runs'}", f"out={out}")
     table = pd.read_csv(out / "tables" / "made_up_table1.csv").set_index("metric")
     assert table["value"].to_dict() == {"M": 3.5, "alpha": 0.9, "speedup": 1.5}
     assert table["ours"].notna().all() and set(table["verdict"]) == {"other model"}
@@ -125,5 +125,5 @@ def test_it_stands_in_tables_figures_page_and_audit(house: Path) -> None:
     assert "nothing here adds up to it" in page and "Predictions for Made-Up" in page
 
 
-def test_it_stands_in_the_audit_by_itself(house: Path) -> None:
-    assert "nothing here adds up to it" in said(house, "audit")
+def test_it_stands_in_the_audit_by_itself(project: Path) -> None:
+    assert "nothing here adds up to it" in said(project, "audit")

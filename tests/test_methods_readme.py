@@ -13,7 +13,7 @@ from omegaconf import OmegaConf
 from ssd_bench.conf import CONF
 from ssd_bench.model.decoder import Decoder
 from tests.lossless import check_greedy
-from tests.runs import CPU, python
+from tests.runs import CPU, program, python
 
 README = (Path(__file__).parents[1] / "methods" / "README.md").read_text(encoding="utf-8")
 
@@ -45,7 +45,7 @@ def test_the_example_runs_by_its_command(folder: Path) -> None:
     made = python(*arguments, *options, extra_path=folder)
     assert made.returncode == 0, made.stderr
     assert "successors on gsm8k" in made.stdout and re.search(r"lossless.*4/4", made.stdout)
-    advice = python("-m", "ssd_bench", "advise", "model=miniature", "hardware=sim_h100", f"runs_dir={folder / 'runs'}")
+    advice = program("advise", "model=miniature", "hardware=sim_h100", f"runs_dir={folder / 'runs'}")
     assert advice.returncode == 0 and re.search(r"^successors +gsm8k +1 ", advice.stdout, re.MULTILINE), advice.stderr
     assert "the best on record, successors on gsm8k" in " ".join(advice.stdout.split())
 
@@ -62,7 +62,7 @@ class Plain(Successors):
     (folder / "method" / "plain.yaml").write_text(written, encoding="utf-8")
     options = ("limit=1", "decode.max_new_tokens=12", f"runs_dir={folder / 'runs'}", *CPU)
     search = f"hydra.searchpath=[file://{folder}]"
-    made = python("-m", "ssd_bench", "method=plain", "task=gsm8k", search, *options, extra_path=folder)
+    made = program("method=plain", "task=gsm8k", search, *options)
     assert made.returncode == 0 and re.search(r"lossless.*1/1", made.stdout), made.stderr
 
 

@@ -19,17 +19,12 @@ from ssd_bench.commands import report as report_command
 from ssd_bench.papers.ours import agreement
 from ssd_bench.papers.ours.cells import Replication, replications
 from ssd_bench.papers.printed import reported
-from ssd_bench.records.pack import unpacked_folder
 from ssd_bench.report import figures, numbers, verdicts, write
 from ssd_bench.report.exhibit import Exhibit
 from ssd_bench.report.notebook import Comparison, Paper
 from tests import synthetic
 from tests.exhibit_runs import indexed
-from tests.test_page import ROOT
 
-pytestmark = pytest.mark.xdist_group("model ran")
-
-REFERENCE = ROOT / "runs" / "reference"
 TOY = {"name": "toy", "n_params": 2_883_584, "rehearsal": True}
 PLAIN = {"name": "toy_plain", "n_params": 134_515_008}
 RAN = "toy, 2.9 M"
@@ -314,8 +309,3 @@ def test_the_committed_records_are_counted_once(reference: list[Replication]) ->
     assert len(distinct) < len(have) / 3  # most numbers repeat one: every model is the miniature
     counted = numbers.verdict_counts([every])
     assert counted["numbers"].sum() == len(every) and counted["distinct results"].max() < len(distinct)
-
-
-@pytest.fixture(scope="module")
-def reference() -> list[Replication]:
-    return replications(unpacked_folder(REFERENCE))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import nbformat
@@ -12,9 +11,9 @@ from nbclient import NotebookClient
 from ssd_bench.errors import ConfigError
 from ssd_bench.papers.claims.claims import claims
 from ssd_bench.report.notebook import VARIABLE, Paper
+from tests.runs import REFERENCE, ROOT
 
-FOLDER = Path(__file__).parents[1] / "notebooks"
-RECORDS = Path(__file__).parents[1] / "runs" / "reference"
+FOLDER = ROOT / "notebooks"
 NAMES = sorted(path.name for path in FOLDER.glob("*.ipynb"))
 
 
@@ -33,12 +32,13 @@ def test_there_is_one_for_each_paper_and_one_for_all_methods() -> None:
     assert NAMES == ["compare.ipynb", "conflayers.ipynb", "knapspec.ipynb", "knn_ssd.ipynb", "swift.ipynb"]
 
 
+@pytest.mark.usefixtures("reference")  # whose digests each notebook then reads
 @pytest.mark.parametrize("name", NAMES)
 def test_a_notebook_shows_what_was_committed(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its tables word for word, so that numbers and records cannot part; of figures, that they are drawn."""
     committed = nbformat.read(FOLDER / name, as_version=4)
     fresh = nbformat.read(FOLDER / name, as_version=4)
-    monkeypatch.setenv(VARIABLE, str(RECORDS))
+    monkeypatch.setenv(VARIABLE, str(REFERENCE))
     NotebookClient(fresh, timeout=300, kernel_name="python3", resources={"metadata": {"path": str(FOLDER)}}).execute()
     assert shown(fresh) == shown(committed)
     assert any(text == "an image" for _, text in shown(fresh))
@@ -67,8 +67,8 @@ def test_what_a_paper_does_not_have_is_refused() -> None:
     with pytest.raises(ConfigError, match=r"paper='medusa' .*knapspec"):
         Paper("medusa")
     with pytest.raises(ConfigError, match=r"exhibit='Table 99' .*Table 2"):
-        Paper("swift", RECORDS).table("Table 99")
+        Paper("swift", REFERENCE).table("Table 99")
     with pytest.raises(ConfigError, match=r"claim='best' .*faster_than_ar"):
-        Paper("swift", RECORDS).claim("best")
+        Paper("swift", REFERENCE).claim("best")
     with pytest.raises(ConfigError, match=r"exhibit='Table 2' .*swift_figure6"):
-        Paper("swift", RECORDS).figure("Table 2")
+        Paper("swift", REFERENCE).figure("Table 2")

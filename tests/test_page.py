@@ -23,20 +23,17 @@ from ssd_bench.papers.claims.claims import claims
 from ssd_bench.papers.claims.judge import judge
 from ssd_bench.papers.figures.shared import NotDrawable
 from ssd_bench.papers.ours import select
-from ssd_bench.papers.ours.cells import replications
+from ssd_bench.papers.ours.cells import Replication, replications
 from ssd_bench.papers.printed import reported
 from ssd_bench.papers.printed.catalogue import paper_versions
 from ssd_bench.predict import predictions
-from ssd_bench.records.pack import unpacked_folder
 from ssd_bench.report import figures, numbers, page, verdicts, write
 from ssd_bench.report.exhibit import build_exhibits
 from ssd_bench.report.figures import figure
 from tests.exhibit_runs import indexed, make, make_all
-from tests.runs import ROOT
+from tests.runs import REFERENCE, ROOT
 
-pytestmark = pytest.mark.xdist_group("page")
-
-REFERENCE, COMMITTED = ROOT / "runs" / "reference", ROOT / "docs" / "report"
+COMMITTED = ROOT / "docs" / "report"
 DRAWN = ("swift_figure6", "knapspec_figure3", "knn_ssd_figure9")
 VOID = {"meta", "link", "input", "img", "br", "hr", "source"}
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
@@ -322,12 +319,11 @@ def test_texts_are_escaped_once(text: str) -> None:
     assert page.join_values(["CNN/DM, GSM8K", "", "GSM8K"]) == "CNN/DM|GSM8K"
 
 
-def test_the_committed_page_is_that_of_the_committed_records() -> None:
+def test_the_committed_page_is_that_of_the_committed_records(reference: list[Replication]) -> None:
     """Every number and verdict word for word; its figures are there, and no others (`make page`)."""
-    made = replications(unpacked_folder(REFERENCE))
-    judged = verdicts.merge_verdicts(verdicts.table(judge(made)), verdicts.read_verdicts(REFERENCE))
-    shown = build_exhibits(numbers.long_tables(made), made)
-    fresh = page.render(shown, made, {}, predictions.predictions(made), audit.audit(), judged)
+    judged = verdicts.merge_verdicts(verdicts.table(judge(reference)), verdicts.read_verdicts(REFERENCE))
+    shown = build_exhibits(numbers.long_tables(reference), reference)
+    fresh = page.render(shown, reference, {}, predictions.predictions(reference), audit.audit(), judged)
     committed = (COMMITTED / "index.html").read_text(encoding="utf-8")
     for pattern in (r'<span class="n v-.*?</span>', r"<li data-claim.*?</li>", r'<div class="use">.*?</div>'):
         found, wanted = (re.findall(pattern, text, re.DOTALL) for text in (committed, fresh))

@@ -20,7 +20,7 @@ from ssd_bench.errors import ConfigError
 from ssd_bench.run.hardware import Options
 from ssd_bench.run.tracking import Tracking
 from ssd_bench.settings import Count, Fits, Range, Share, Whole, arguments, describe_type, fits, kinds, settings
-from tests.runs import composed, python
+from tests.runs import composed, program, python
 
 PRESETS = sorted(path.stem for path in (CONF / "method").glob("*.yaml"))
 WRONG: dict[Any, tuple[Any, ...]] = {
@@ -167,7 +167,7 @@ def test_the_help_of_no_preset_loads_torch() -> None:
 
 
 def test_the_help_of_the_program() -> None:
-    shown = python("-m", "ssd_bench", "run", "method=swift", "method.patience=7", "--help").stdout
+    shown = program("run", "method=swift", "method.patience=7", "--help").stdout
     assert "method.patience=7: an integer >= 0\n      Candidates without progress" in shown
 
 

@@ -10,12 +10,13 @@ from statistics import mean
 import pytest
 import torch
 
-from ssd_bench.bench import shapes
+from ssd_bench.bench import limits, measures, shapes
 from ssd_bench.bench.imposed import Imposed, ImposedEngine
 from ssd_bench.cli import dispatch
 from ssd_bench.contract.layer_set import LayerSet
 from ssd_bench.contract.method import Context, LayerDraft
 from ssd_bench.contract.shape import Shape
+from ssd_bench.cost import profiling
 from ssd_bench.engine.engine import SCRATCH
 from ssd_bench.engine.probe import ModelProbe
 from ssd_bench.engine.sampling import Decoding
@@ -89,8 +90,12 @@ def test_rows_of_papers(engine: ImposedEngine) -> None:
         shapes._imposed(engine, ReportedSpeedup(found[0].number, "x"), [1])
 
 
-def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     """Writes what it prints, and prints what is on record; says what is wrong before anything is drawn."""
+    for module in (shapes, limits, measures):  # how well they measure does not matter here
+        monkeypatch.setattr(module, "ROUNDS", 1)
+    for name, least in (("ATTEMPTS", 1), ("NODE_REPEATS", 1), ("SECONDS", 0)):
+        monkeypatch.setattr(profiling, name, least)
     options = ["models=miniature", "device=cpu", "kernels=torch", "context=64", "tokens=8", f"out={tmp_path}"]
     assert dispatch(["shapes", *options]) == 0
     printed = capsys.readouterr().out

@@ -24,7 +24,7 @@ from ssd_bench.report.runs import RunGroup, group_by_task
 from tests.exhibit_runs import indexed, make
 from tests.runs import ROOT
 from tests.synthetic import unit, with_hf, write_run
-from tests.test_house import imports
+from tests.test_structure import imports
 
 
 def make_some(folder: Path, names: str = "abc") -> Path:

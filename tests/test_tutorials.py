@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from ssd_bench.model.decoder import Decoder
-from tests.runs import CPU, ROOT, python
+from tests.runs import CPU, ROOT, program
 
 PAGES = {path.stem: path.read_text(encoding="utf-8") for path in (ROOT / "docs" / "tutorials").glob("*.md")}
 MODULES = {"tree_method": "token_recycling", "layer_method": "least_change"}
@@ -63,9 +63,9 @@ def test_its_commands_run(page: str, tmp_path: Path) -> None:
         _, _, *arguments = line.removeprefix("python ").split()
         if "explain" in arguments:
             (run, *_) = sorted(path.parent for path in (tmp_path / "runs").glob("*/run.json"))
-            made = python("-m", "ssd_bench", "explain", f"run={run}", extra_path=tmp_path)
+            made = program("explain", f"run={run}")
         else:
-            made = python("-m", "ssd_bench", *arguments, *short, extra_path=tmp_path)
+            made = program(*arguments, *short)
         assert made.returncode == 0, made.stderr
         assert MODULES[page] in made.stdout
     assert len(list((tmp_path / "runs").glob("*/run.json"))) == 3  # the first one is of the sweep

@@ -25,7 +25,6 @@ from ssd_bench.papers.claims.judge import CANNOT_SAY, FAILS, HOLDS, NOT_RUN, VER
 from ssd_bench.papers.claims.statistics import _DEFINITIONS, StatisticSample, take_sample
 from ssd_bench.papers.ours.cells import REPEATED_TIMINGS, Replication, replications
 from ssd_bench.predict import predictions
-from ssd_bench.records.pack import unpacked_folder
 from ssd_bench.report import numbers, page, verdicts
 from ssd_bench.report.answers import advice, cards, comparison, describe_records
 from ssd_bench.report.exhibit import build_exhibits
@@ -33,7 +32,6 @@ from tests import synthetic
 from tests.exhibit_runs import MINIATURE, indexed
 from tests.test_evidence import make, searched
 
-REFERENCE = Path(__file__).parents[1] / "runs" / "reference" / "mini"
 TABLE = "swift_table8"
 """SWIFT's ablation: `search_beats_uniform` compares two of its cells, 1.05 times is asked."""
 
@@ -57,14 +55,8 @@ def verdict_of(folder: Path, own: str, uniform: str) -> Judgement:
 
 
 @pytest.fixture(scope="module")
-def recorded() -> list[Replication]:
-    """The experiments of the repository's records."""
-    return replications(unpacked_folder(REFERENCE))
-
-
-@pytest.fixture(scope="module")
-def found(recorded: list[Replication]) -> list[Judgement]:
-    return judge.judge(recorded)
+def found(reference: list[Replication]) -> list[Judgement]:
+    return judge.judge(reference)
 
 
 def test_every_claim_has_a_verdict_with_its_evidence(found: list[Judgement]) -> None:
@@ -299,9 +291,9 @@ def test_the_measured_floor_stands_in_a_speeds_interval(tmp_path: Path) -> None:
     assert None not in (found.low, without.low) and found.low < without.low and found.high > without.high  # type: ignore[operator]
 
 
-def test_the_interval_of_a_ratio_of_two_methods_covers_on_recorded_prompts(recorded: list[Replication]) -> None:
+def test_the_interval_of_a_ratio_of_two_methods_covers_on_recorded_prompts(reference: list[Replication]) -> None:
     """Of the four methods' 60 prompts in the repository: samples of 20 hold the ratio over all 60."""
-    made = next(one for one in recorded if one.experiment.name == "ssd_bench_population")
+    made = next(one for one in reference if one.experiment.name == "ssd_bench_population")
     by_method = {cell["method"]: take_sample([cell], "speedup", {}) for cell in made.recorded_cells()}
     a, b = (by_method[name] for name in ("adaptive", "KnapSpec"))
     assert isinstance(a, StatisticSample) and isinstance(b, StatisticSample) and set(a.prompts) == set(b.prompts)
@@ -321,9 +313,8 @@ def test_the_interval_of_a_ratio_of_two_methods_covers_on_recorded_prompts(recor
 # --- which method -----------------------------------------------------------------------------------------------------
 
 
-def test_the_first_screen_says_what_to_use_and_what_the_records_are(recorded: list[Replication]) -> None:
-    made = recorded
-    compared = comparison(made)
+def test_the_first_screen_says_what_to_use_and_what_the_records_are(reference: list[Replication]) -> None:
+    compared = comparison(reference)
     assert compared is not None
     lines = list(advice(compared))
     tasks = list(dict.fromkeys(cell["task"] for cell in compared.recorded_cells()))
@@ -333,5 +324,6 @@ def test_the_first_screen_says_what_to_use_and_what_the_records_are(recorded: li
         best = max(own, key=lambda cell: cell.summary.speedup_e2e.value)
         faster = best.summary.speedup_e2e.low > 1
         assert (best["method"] in line) == faster and ("plain decoding" in line) != faster
-    assert "this project trained" in describe_records(made, 7) and "miniature, 2.9 M" in describe_records(made, 7)
+    assert "this project trained" in describe_records(reference, 7)
+    assert "miniature, 2.9 M" in describe_records(reference, 7)
     assert comparison([]) is None and describe_records([], 0).startswith("There are no runs")

@@ -21,8 +21,6 @@ from ssd_bench.papers.runs import grid
 from ssd_bench.report.figures import figure
 from tests.synthetic import unit, write_run
 
-pytestmark = pytest.mark.xdist_group("figures")
-
 
 def made(root: Path, name: str, accept: float = 0.0, **changes: Sequence[Any]) -> Replication:
     """An experiment whose runs all have one trace; if `accept`, each accepts so much more; a header each."""

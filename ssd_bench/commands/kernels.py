@@ -7,8 +7,10 @@ Builds them for the default instruction level of this CPU, or with `all` for eve
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Sequence
+from multiprocessing import get_context
 
 from ssd_bench.console import run_tool
 from ssd_bench.errors import ConfigError
@@ -24,10 +26,19 @@ def main(arguments: Sequence[str]) -> int:
 def _build(arguments: Sequence[str]) -> None:
     if list(arguments) not in ([], ["all"]):
         raise ConfigError("arguments", " ".join(arguments), "nothing, or all")
-    for level in available_levels() if arguments else [resolve("auto")]:
-        start = time.perf_counter()
-        problem = native_problem(level.name)
-        if problem:
-            print(f"native kernels: not available, PyTorch is used instead: {problem}")
-        else:
-            print(f"native kernels, {level.name}: ok ({time.perf_counter() - start:.1f} s)")
+    if not arguments:
+        print(_build_level(resolve("auto").name))
+        return
+    names = [level.name for level in available_levels()]
+    with get_context("fork").Pool(min(len(names), os.cpu_count() or 1)) as pool:  # one core compiles one level
+        for line in pool.imap(_build_level, names):
+            print(line, flush=True)
+
+
+def _build_level(name: str) -> str:
+    """Build a level; return the line to print."""
+    start = time.perf_counter()
+    problem = native_problem(name)
+    if problem:
+        return f"native kernels: not available, PyTorch is used instead: {problem}"
+    return f"native kernels, {name}: ok ({time.perf_counter() - start:.1f} s)"

@@ -10,7 +10,8 @@ from tests.hub.server import RATE_LIMITED, Fault, Hub
 from tests.runs import python
 
 TOLD = """
-import sys
+import sys, time
+time.sleep = lambda seconds: None  # between tries
 from ssd_bench.model.fetch import failure
 kind, name, revision = sys.argv[1:]
 from huggingface_hub import snapshot_download
