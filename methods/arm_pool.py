@@ -9,7 +9,7 @@ other tokens.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 import numpy as np
 import torch
@@ -22,8 +22,24 @@ from ssd_bench.contract.layer_set import LayerSet
 from ssd_bench.contract.method import Probe, Verification
 from ssd_bench.contract.window import Window
 
-if TYPE_CHECKING:
-    from methods.adaptive import Adaptive
+
+class ArmSettings(Protocol):
+    """Settings of `methods.adaptive` on which its arms depend."""
+
+    thresholds: Sequence[float]
+    exits: Sequence[float]
+    uniform: Sequence[float]
+    windows: Sequence[Sequence[int]]
+    budget: float
+    min_similarity: float
+    weight_cap: int | None
+    shortlist: int
+    pool: int
+    prior: float
+    selected: float
+    memory: float
+    forget: float
+    optimism: float
 
 
 class ArmPool:
@@ -39,7 +55,7 @@ class ArmPool:
         outcomes: drafts that `learn` adds to the posteriors: an arm and the arguments of `Arm.learn`.
     """
 
-    def __init__(self, settings: Adaptive, n_layers: int):
+    def __init__(self, settings: ArmSettings, n_layers: int):
         self._settings, self._n_layers = settings, n_layers
         self.prior = Prior(settings.thresholds, settings.prior)
         sets = [LayerSet.exit(n_layers, min(max(1, round(e * n_layers)), n_layers - 1)) for e in settings.exits]

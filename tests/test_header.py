@@ -9,8 +9,9 @@ import pytest
 
 from ssd_bench.records.files import read_header
 from ssd_bench.records.header import RunHeader
+from ssd_bench.records.pack import unpacked_folder
 from ssd_bench.records.reader import find_runs
-from tests.runs import ROOT
+from tests.runs import REFERENCE
 from tests.synthetic import header
 
 KEYS = {field.metadata.get("key", field.name): field.name for field in fields(RunHeader)}
@@ -28,7 +29,7 @@ def unknown_keys(content: dict[str, Any]) -> set[str]:
 
 
 def test_every_key_of_the_committed_records_is_a_field() -> None:
-    paths = find_runs(ROOT / "runs" / "reference")
+    paths = find_runs(unpacked_folder(REFERENCE))
     assert len(paths) > 100
     for path in paths[::20]:
         assert not unknown_keys(read_header(path))

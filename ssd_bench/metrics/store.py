@@ -19,7 +19,7 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from ssd_bench.contract import layer_set, window
+from ssd_bench.contract import generation, layer_set, window
 from ssd_bench.cost import latency, tpt
 from ssd_bench.engine import load
 from ssd_bench.errors import ConfigError
@@ -34,7 +34,7 @@ FILE = ".summaries.parquet"
 COLUMNS = pa.schema([(name, pa.string()) for name in ("run", "run_id", "stamp", "digest")])
 CODE = (
     *sorted(Path(__file__).parent.glob("*.py")),
-    *(Path(str(module.__file__)) for module in (latency, layer_set, load, tpt, window)),
+    *(Path(str(module.__file__)) for module in (generation, latency, layer_set, load, tpt, window)),
     *(Path(str(module.__file__)) for module in (consistency, files, header, reader, schema, passk, rouge, scorer)),
 )
 """Code that computes a digest. A change in any of these files invalidates all digests."""
