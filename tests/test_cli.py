@@ -386,7 +386,7 @@ def test_an_adapter_beside_a_model_is_refused(
 
 
 def test_missing_weights_name_the_command_that_gets_them(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    line = ["", "", "model=smollm2_135m", "model.gguf.package=not_installed_here", f"runs_dir={tmp_path}"]
+    line = ["model=smollm2_135m", "model.gguf.package=not_installed_here", f"runs_dir={tmp_path}"]
     assert "make weights" in failed(capsys, line)
 
 

@@ -75,8 +75,8 @@ def test_every_claim_has_a_verdict_with_its_evidence(found: list[Judgement]) -> 
     assert sum(one.verdict in (HOLDS, FAILS) for one in found) > len(found) / 3
 
 
-def test_no_verdict_rests_on_a_void_cell(found: list[Judgement], recorded: list[Replication]) -> None:
-    exclusions = {cell: reason for replication in recorded for cell, reason in replication.exclusions.items()}
+def test_no_verdict_rests_on_a_void_cell(found: list[Judgement], reference: list[Replication]) -> None:
+    exclusions = {cell: reason for replication in reference for cell, reason in replication.exclusions.items()}
     for one in found:
         void = [exclusions[cell] for cell in one.cells if exclusions[cell]]
         assert (one.verdict == CANNOT_SAY and one.reason.startswith("excluded: ")) == bool(void)
