@@ -6,9 +6,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from scipy import stats
-
-from ssd_bench.metrics.intervals import LEVEL, Measured, Spread
+from ssd_bench.metrics.intervals import Measured, Spread, t_quantile
 
 
 @dataclass(frozen=True)
@@ -34,7 +32,7 @@ class Effect:
         """
         if not measured.value or not measured.low or not measured.high:
             return None
-        quantile = float(stats.t.ppf((1 + LEVEL) / 2, measured.n - 1))
+        quantile = t_quantile(measured.n - 1)
         # the interval is exp(log value ± t s): its half width on the logarithm over t is s
         prompts = (math.log(measured.high / measured.low) / 2 / quantile) ** 2
         return cls(measured.value, ((prompts, measured.n - 1), *timing))
@@ -54,7 +52,7 @@ class Effect:
             return self.value, self.value
         # Welch-Satterthwaite: dof = (Σ v)² / Σ (v² / dof)
         dof = total**2 / sum(variance**2 / dof for variance, dof in self.variances)
-        half_width = float(stats.t.ppf((1 + LEVEL) / 2, dof)) * math.sqrt(total)
+        half_width = t_quantile(dof) * math.sqrt(total)
         if self.on_logarithm:
             return self.value * math.exp(-half_width), self.value * math.exp(half_width)
         return self.value - half_width, self.value + half_width

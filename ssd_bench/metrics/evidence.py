@@ -16,12 +16,11 @@ from typing import Any, TypeVar
 
 import numpy as np
 import pandas as pd
-from scipy import stats
 
 from ssd_bench.engine.load import QUIET
 from ssd_bench.metrics import definitions as d
 from ssd_bench.metrics.effect import widen
-from ssd_bench.metrics.intervals import LEVEL, Measured, Spread
+from ssd_bench.metrics.intervals import Measured, Spread, t_quantile
 from ssd_bench.metrics.row import SummaryRow
 from ssd_bench.records.reader import Run
 from ssd_bench.records.schema import PAIR
@@ -212,7 +211,7 @@ class RunVariation:
         spread = self.at(min(first.seconds, second.seconds)).speedup
         difference = abs(math.log(first.speedup / second.speedup))
         # the difference of two logarithms has variance 2 sigma^2; two-sided t-test
-        bound = float(stats.t.ppf((1 + LEVEL) / 2, spread.dof)) * math.sqrt(2) * spread.sigma
+        bound = t_quantile(spread.dof) * math.sqrt(2) * spread.sigma
         return math.exp(difference) if difference > bound else None
 
 
