@@ -43,7 +43,11 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         fixtures = item._fixtureinfo.name2fixturedefs.values()  # type: ignore[attr-defined]
         if any(definitions[-1].scope == "module" for definitions in fixtures):
-            item.add_marker(pytest.mark.xdist_group(item.nodeid.partition("::")[0]))
+            group = item.nodeid.partition("::")[0]
+            item.add_marker(pytest.mark.xdist_group(group))
+            # xdist tells its scheduler the group at the end of `_nodeid`, which pytest 9.2 no longer reads
+            if item.config.getoption("loadgroup", False) and hasattr(item, "_id"):
+                item._id = type(item._id).parse(f"{item.nodeid}@{group}")
 
 
 VOCAB, LAYERS, CONTEXT = 61, 4, 256

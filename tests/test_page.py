@@ -152,6 +152,12 @@ def parsed(text: str) -> Page:
     return Page(text)
 
 
+def test_tests_that_share_a_fixture_run_in_one_process(request: pytest.FixtureRequest) -> None:
+    """xdist's scheduler reads the group at the end of a test's id, where the versions installed may not put it."""
+    grouped = bool(request.config.getoption("loadgroup", False))
+    assert request.node.nodeid.endswith("@tests/test_page.py") == grouped
+
+
 def test_the_command_writes_everything(out: Path) -> None:
     names = {path.relative_to(out).as_posix() for path in out.rglob("*") if path.is_file()}
     assert {"index.html", "audit.md", "predictions.md", "tables/swift_table2.md", "tables/swift_table2.tex"} <= names
