@@ -6,12 +6,14 @@ A named index is written in front of the columns, except in CSV.
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from tabulate import tabulate
 
-if TYPE_CHECKING:  # imported late: a command that shows no table needs neither
+if TYPE_CHECKING:  # imported late: a command that shows no table needs none of these
     import pandas as pd
+    from jinja2 import Template
     from markupsafe import Markup
 
 SIGNS = str.maketrans(
@@ -93,7 +95,6 @@ def html(frame: pd.DataFrame, caption: str, style: str = "") -> Markup:
         caption: caption for screen readers; not visible.
         style: CSS class of the table.
     """
-    from jinja2 import Environment
     from markupsafe import Markup
 
     names = [name for name in frame.index.names if name is not None]
@@ -102,8 +103,15 @@ def html(frame: pd.DataFrame, caption: str, style: str = "") -> Markup:
         heads = [] if not names else list(key) if len(names) > 1 else [key]
         group = str(heads.pop(0)) if len(heads) > 1 else ""
         groups.setdefault(group, []).append((heads, cells))
-    template = Environment(autoescape=True).from_string(HTML)
-    return Markup(template.render(heads=[*names, *frame.columns], groups=groups.items(), caption=caption, style=style))
+    heads = [*names, *frame.columns]
+    return Markup(_html_template().render(heads=heads, groups=groups.items(), caption=caption, style=style))
+
+
+@cache  # compiled once, not for each table of a page
+def _html_template() -> Template:
+    from jinja2 import Environment
+
+    return Environment(autoescape=True).from_string(HTML)
 
 
 def _flat(frame: pd.DataFrame) -> pd.DataFrame:

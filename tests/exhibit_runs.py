@@ -14,7 +14,6 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from ssd_bench.papers.ours import select
-from ssd_bench.papers.ours.cells import Replication, replications
 from ssd_bench.papers.printed import reported
 from ssd_bench.papers.runs import grid, index
 from ssd_bench.records.schema import DIGESTS
@@ -93,7 +92,7 @@ def number(name: str) -> reported.Number:
     return next(one for one in reported.numbers() if one.id == name)
 
 
-def make_all(folder: Path) -> list[Replication]:
+def make_all(folder: Path) -> None:
     """Every experiment at scale mini, all its cells made; a few records stand behind them."""
     make(folder, "plain")
     make_code(folder)
@@ -101,7 +100,6 @@ def make_all(folder: Path) -> list[Replication]:
         make_stream(folder, stream)
     for name in grid.names():
         indexed(folder, name, "mini", lambda job: record_of(grid.choice(job.overrides, "task")))
-    return replications(folder)
 
 
 def record_of(task: str) -> str:

@@ -64,9 +64,8 @@ def test_a_scales_model_of_no_job_is_refused(tmp_path: Path, monkeypatch: pytest
         scale.load_checked("odd")
 
 
-def test_one_side_alone_is_no_pair(tmp_path: Path) -> None:
-    one = made(tmp_path, 1.5, 0.8)
-    half = replace(one, cells=tuple(cell for cell in one.cells if cell["model"] in del_home.PAIRS))
+def test_one_side_alone_is_no_pair(explained: Replication) -> None:
+    half = replace(explained, cells=tuple(cell for cell in explained.cells if cell["model"] in del_home.PAIRS))
     (own,) = [one for one in OWN if one.experiment == del_home.DEL_HOME]
     assert "No results yet." in own.document(half)
     sheet = next(one for one in page._own_sheets([half], {}) if one.anchor.startswith(del_home.DEL_HOME))
@@ -98,12 +97,18 @@ def made(folder: Path, trained: float, stock: float, alike: bool = False, prompt
     return next(one for one in replications(folder) if one.experiment.name == del_home.DEL_HOME)
 
 
+@pytest.fixture(scope="module")
+def explained(tmp_path_factory: pytest.TempPathFactory) -> Replication:
+    """Runs in which DEL gains on the trained weights alone."""
+    return made(tmp_path_factory.mktemp("explained"), 1.5, 0.8)
+
+
 @pytest.mark.parametrize(
     ("trained", "stock", "said"),
     [(1.5, 0.8, EXPLAINS), (0.95, 0.7, HELPS), (0.8, 1.4, LOWERS), (1.2, 1.2, UNDECIDED)],
 )
-def test_the_table_decides(trained: float, stock: float, said: str, tmp_path: Path) -> None:
-    frame = del_home.table(made(tmp_path, trained, stock))
+def test_the_table_decides(trained: float, stock: float, said: str, tmp_path: Path, explained: Replication) -> None:
+    frame = del_home.table(explained if said == EXPLAINS else made(tmp_path, trained, stock))
     judged = frame[frame[VERDICT] != ""]
     assert set(judged[VERDICT]) == {said} and set(judged["method"]) == {"DEL"}
     assert judged["task"].tolist() == [*TASKS, f"{ALL} (4)"]
@@ -129,8 +134,10 @@ def test_one_prompt_decides_nothing(tmp_path: Path) -> None:
     assert set(frame[VERDICT]) == {"", UNDECIDED}
 
 
-def test_moments_widen_the_ratio_where_both_have_a_noise_floor(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    one = del_home.weights_pairs(made(tmp_path, 1.5, 0.8))[0]
+def test_moments_widen_the_ratio_where_both_have_a_noise_floor(
+    explained: Replication, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one = del_home.weights_pairs(explained)[0]
     narrow = one.ratio(end_to_end=True)
     level = cells.VariationLevel(1.0, cells.metrics.Spread(0.2, 7), cells.metrics.Spread(0.2, 7), 8)
     monkeypatch.setattr(cells.Cell, "variation", property(lambda self: level))
@@ -140,9 +147,9 @@ def test_moments_widen_the_ratio_where_both_have_a_noise_floor(tmp_path: Path, m
     assert verdict(narrow, one.speedup()) in (EXPLAINS, HELPS) and verdict(wide, one.speedup()) in (HELPS, UNDECIDED)
 
 
-def test_moments_count_in_both_numbers_or_in_neither(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_moments_count_in_both_numbers_or_in_neither(explained: Replication, monkeypatch: pytest.MonkeyPatch) -> None:
     """The speedup on trained weights is judged beside the ratio, by the same rule."""
-    one = del_home.weights_pairs(made(tmp_path, 1.5, 0.8))[0]
+    one = del_home.weights_pairs(explained)[0]
     narrow = one.ratio(end_to_end=True), one.speedup()
     level = cells.VariationLevel(1.0, cells.metrics.Spread(0.2, 7), cells.metrics.Spread(0.2, 7), 8)
     for path in (one.trained.path, one.stock.path):
@@ -177,13 +184,12 @@ def test_what_papers_report_stands_as_given() -> None:
     assert f"{cells}, DEL has {min(own):.2f} to {max(own):.2f} times" in del_home.note()
 
 
-def test_report_and_page_show_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    one = made(tmp_path, 1.5, 0.8)
-    paths = write.write_own_tables([one], tmp_path)
+def test_report_and_page_show_it(explained: Replication, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    paths = write.write_own_tables([explained], tmp_path)
     assert [path.name for path in paths] == ["ssd_bench_del_home_mini.md", "ssd_bench_del_home_mini.csv"]
     text = paths[0].read_text(encoding="utf-8")
     assert text in capsys.readouterr().out and "toy-model run" in text and EXPLAINS in text
     assert "without early-exit loss and without layer dropout" in " ".join(text.split())
     assert len(pd.read_csv(paths[1])) == 17
-    (sheet,) = [sheet for sheet in page._own_sheets([one], {}) if sheet.anchor.startswith(del_home.DEL_HOME)]
+    (sheet,) = [sheet for sheet in page._own_sheets([explained], {}) if sheet.anchor.startswith(del_home.DEL_HOME)]
     assert sheet.anchor == "ssd_bench_del_home_mini" and EXPLAINS in sheet.table

@@ -31,12 +31,12 @@ from ssd_bench.papers.printed.reported import Number
 from ssd_bench.report import layout, numbers, write
 from ssd_bench.report.exhibit import Exhibit, build_exhibits
 from tests import synthetic
-from tests.exhibit_runs import indexed, make, make_all, make_code, number
+from tests.exhibit_runs import indexed, make, make_code, number
 
 
 @pytest.fixture(scope="module")
-def full(tmp_path_factory: pytest.TempPathFactory) -> list[Replication]:
-    return make_all(tmp_path_factory.mktemp("full"))
+def full(every_experiment: Path) -> list[Replication]:
+    return replications(every_experiment)
 
 
 @pytest.fixture(scope="module")

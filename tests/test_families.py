@@ -26,10 +26,16 @@ from tests.exhibit_runs import indexed
 
 
 def made(folder: Path, experiment: str) -> Replication:
-    """Its runs at scale mini, each method with its own acceptance, and Hugging Face's arm where the job has it."""
-    labels = [*dict.fromkeys((job.labels["method"], job.labels["setting"]) for job in grid.load(experiment).jobs)]
+    """Its runs at scale mini, each method with its own acceptance, and Hugging Face's arm where the job has it.
 
-    def run(job: grid.Job) -> str:
+    Of eight tasks only the first and the last, because a run takes a fifth of a second.
+    """
+    labels = [*dict.fromkeys((job.labels["method"], job.labels["setting"]) for job in grid.load(experiment).jobs)]
+    tasks = [*dict.fromkeys(job.labels["task"] for job in grid.load(experiment).jobs)][::7]
+
+    def run(job: grid.Job) -> str | None:
+        if job.labels["task"] not in tasks:
+            return None
         place = labels.index((job.labels["method"], job.labels["setting"]))
         name = f"{experiment}-{job.labels['task']}-{place}".replace("/", "").replace(" ", "").replace(",", "")
         if not (folder / name).is_dir():
@@ -43,12 +49,13 @@ def made(folder: Path, experiment: str) -> Replication:
         return name
 
     indexed(folder, experiment, "mini", run)
-    return next(one for one in replications(folder) if one.experiment.name == experiment)
+    whole = next(one for one in replications(folder) if one.experiment.name == experiment)
+    return replace(whole, cells=tuple(cell for cell in whole.cells if cell["task"] in tasks))
 
 
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Replication]:
-    """Both experiments with all of their runs."""
+    """Both experiments with all runs of their tasks."""
     return {name: made(tmp_path_factory.mktemp(name), name) for name in (FAMILIES, WINDOWS)}
 
 
@@ -64,6 +71,7 @@ def test_a_run_set_fills_both_and_prompts_fit_the_context() -> None:
 def test_the_table_has_both_baselines_and_every_method_of_a_task(whole: dict[str, Replication]) -> None:
     one = whole[FAMILIES]
     frame = families.table(one)
+    assert frame["task"].nunique() == 2
     methods = list(dict.fromkeys(job.labels["method"] for job in one.experiment.jobs))
     for _, rows in frame.groupby("task"):
         assert rows["method"].tolist() == [AR, HF, *methods]
@@ -87,7 +95,7 @@ def test_a_method_without_runs_leaves_its_rows_out_and_is_counted(whole: dict[st
     frame = families.table(one)
     assert "prompt lookup" not in set(frame["method"]) and HF not in set(frame["method"])
     own = next(table for table in OWN if table.experiment == FAMILIES)
-    assert f"8 of {len(one.cells)} runs are missing." in own.document(one)
+    assert f"2 of {len(one.cells)} runs are missing." in own.document(one)
 
 
 def test_the_figure_has_a_line_for_each_layer_set_in_each_panel(whole: dict[str, Replication]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import nbformat
@@ -10,6 +11,7 @@ from nbclient import NotebookClient
 
 from ssd_bench.errors import ConfigError
 from ssd_bench.papers.claims.claims import claims
+from ssd_bench.papers.ours.cells import Replication
 from ssd_bench.report.notebook import VARIABLE, Paper
 from tests.runs import REFERENCE, ROOT
 
@@ -17,10 +19,10 @@ FOLDER = ROOT / "notebooks"
 NAMES = sorted(path.name for path in FOLDER.glob("*.ipynb"))
 
 
-def shown(notebook: Any) -> list[tuple[str, str]]:
+def shown(cells: Sequence[Any]) -> list[tuple[str, str]]:
     """(source, what it shows) of every cell with code; of an image only that there is one."""
     found = []
-    for cell in notebook.cells:
+    for cell in cells:
         if cell.cell_type == "code":
             data = [output.get("data", {"text/plain": output.get("text", "")}) for output in cell.outputs]
             texts = ["an image" if "image/png" in each else each.get("text/markdown", "") for each in data]
@@ -28,18 +30,34 @@ def shown(notebook: Any) -> list[tuple[str, str]]:
     return found
 
 
+@pytest.fixture(scope="module")
+def executed(reference: list[Replication]) -> dict[str, Sequence[Any]]:
+    """Return the cells of every notebook, executed by one kernel (to start one takes seconds) without common names.
+
+    Args:
+        reference: makes the digests that the kernel reads.
+    """
+    joined, places = nbformat.v4.new_notebook(), dict[str, slice]()
+    for name in NAMES:
+        start = len(joined.cells)
+        joined.cells += nbformat.read(FOLDER / name, as_version=4).cells
+        places[name] = slice(start, len(joined.cells))
+        joined.cells.append(nbformat.v4.new_code_cell("%reset -f"))
+    client = NotebookClient(joined, timeout=300, kernel_name="python3", resources={"metadata": {"path": str(FOLDER)}})
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv(VARIABLE, str(REFERENCE))
+        client.execute()
+    return {name: joined.cells[place] for name, place in places.items()}
+
+
 def test_there_is_one_for_each_paper_and_one_for_all_methods() -> None:
     assert NAMES == ["compare.ipynb", "conflayers.ipynb", "knapspec.ipynb", "knn_ssd.ipynb", "swift.ipynb"]
 
 
-@pytest.mark.usefixtures("reference")  # whose digests each notebook then reads
 @pytest.mark.parametrize("name", NAMES)
-def test_a_notebook_shows_what_was_committed(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_notebook_shows_what_was_committed(name: str, executed: dict[str, Sequence[Any]]) -> None:
     """Its tables word for word, so that numbers and records cannot part; of figures, that they are drawn."""
-    committed = nbformat.read(FOLDER / name, as_version=4)
-    fresh = nbformat.read(FOLDER / name, as_version=4)
-    monkeypatch.setenv(VARIABLE, str(REFERENCE))
-    NotebookClient(fresh, timeout=300, kernel_name="python3", resources={"metadata": {"path": str(FOLDER)}}).execute()
+    committed, fresh = nbformat.read(FOLDER / name, as_version=4).cells, executed[name]
     assert shown(fresh) == shown(committed)
     assert any(text == "an image" for _, text in shown(fresh))
 

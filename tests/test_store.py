@@ -6,6 +6,7 @@ import contextlib
 import io
 import json
 import os
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 
@@ -45,6 +46,20 @@ def report(runs_dir: Path, out: Path) -> dict[str, bytes]:
         assert main([f"runs_dir={runs_dir}", f"out={out}"]) == 0
     files = {str(file.relative_to(out)): file.read_bytes() for file in out.rglob("*") if file.is_file()}
     return files | {"": printed.getvalue().replace(str(out), "").encode()}
+
+
+@pytest.fixture(scope="module")
+def prepared(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Runs with their stored digests."""
+    folder = make_some(tmp_path_factory.mktemp("prepared"))
+    prepare_records(records(folder))
+    return folder
+
+
+@pytest.fixture
+def some(prepared: Path, tmp_path: Path) -> Path:
+    """Return a copy to be changed, in which the digests count: its files have the times of those copied."""
+    return shutil.copytree(prepared, tmp_path / "some")
 
 
 @pytest.fixture
@@ -128,14 +143,12 @@ def test_the_claims_keep_what_they_worked_out(
     assert capsys.readouterr().out == told
 
 
-def test_a_run_added_is_added_alone(tmp_path: Path, digested: list[str]) -> None:
-    prepare_records(records(make_some(tmp_path)))
-    make_some(tmp_path, "d")
-    digested.clear()
-    prepare_records(records(tmp_path))
+def test_a_run_added_is_added_alone(some: Path, digested: list[str]) -> None:
+    make_some(some, "d")
+    prepare_records(records(some))
     assert digested == ["d"]
-    prepare_records(records(tmp_path))
-    assert digested == ["d"] and all(DigestStore(tmp_path).has(tmp_path / name) for name in "abcd")
+    prepare_records(records(some))
+    assert digested == ["d"] and all(DigestStore(some).has(some / name) for name in "abcd")
 
 
 def test_many_runs_are_digested_alike_by_several_processes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -151,25 +164,20 @@ def test_many_runs_are_digested_alike_by_several_processes(tmp_path: Path, monke
             assert one.summary == metrics.summarise(load_run(one.path))
 
 
-def test_a_changed_record_is_worked_out_again(tmp_path: Path, digested: list[str]) -> None:
-    prepare_records(records(make_some(tmp_path)))
-    digested.clear()
-    path = tmp_path / "a" / "run.json"
+def test_a_changed_record_is_worked_out_again(some: Path, digested: list[str]) -> None:
+    path = some / "a" / "run.json"
     path.write_text(path.read_text(encoding="utf-8").replace('"of a toy"', '"of a cat"'), encoding="utf-8")
     os.utime(path, ns=(0, 0))  # of the same length, and clocks are coarse
-    made = {one.path.name: one for one in records(tmp_path)}
+    made = {one.path.name: one for one in records(some)}
     assert made["a"].summary.warnings[0] == "of a cat" and made["b"].summary.warnings[0] == "of a toy"
     assert digested == ["a"]
 
 
-def test_a_record_that_was_removed_leaves_the_store(tmp_path: Path) -> None:
-    prepare_records(records(make_some(tmp_path)))
-    for file in (tmp_path / "a").iterdir():
-        file.unlink()
-    (tmp_path / "a").rmdir()
-    make_some(tmp_path, "d")
-    prepare_records(records(tmp_path))
-    assert {Path(name).name for name in stored._read(tmp_path / FILE)} == {"b", "c", "d"}
+def test_a_record_that_was_removed_leaves_the_store(some: Path) -> None:
+    shutil.rmtree(some / "a")
+    make_some(some, "d")
+    prepare_records(records(some))
+    assert {Path(name).name for name in stored._read(some / FILE)} == {"b", "c", "d"}
 
 
 def of_another_form(file: Path) -> None:
@@ -192,20 +200,19 @@ def of_other_digests(file: Path) -> None:
         of_other_digests,
     ],
 )
-def test_a_damaged_store_is_written_anew(damage: Callable[[Path], object], tmp_path: Path, digested: list[str]) -> None:
-    prepare_records(records(make_some(tmp_path)))
-    told = {one.path: one.summary for one in records(tmp_path)}
-    damage(tmp_path / FILE)
-    digested.clear()
-    found = records(tmp_path)
+def test_a_damaged_store_is_written_anew(damage: Callable[[Path], object], some: Path, digested: list[str]) -> None:
+    told = {one.path: one.summary for one in records(some)}
+    assert not digested
+    damage(some / FILE)
+    found = records(some)
     prepare_records(found)
     assert sorted(digested) == list("abc") and {one.path: one.summary for one in found} == told
-    prepare_records(records(tmp_path))
+    prepare_records(records(some))
     assert len(digested) == 3
 
 
 def test_no_changed_bit_of_the_store_changes_a_number(tmp_path: Path) -> None:
-    prepare_records(records(make_some(tmp_path)))
+    prepare_records(records(make_some(tmp_path, "b")))
     told, content = [one.summary for one in records(tmp_path)], (tmp_path / FILE).read_bytes()
     for at in range(0, len(content), len(content) // 40):
         (tmp_path / FILE).write_bytes(content[:at] + bytes([content[at] ^ 4]) + content[at + 1 :])
@@ -213,16 +220,15 @@ def test_no_changed_bit_of_the_store_changes_a_number(tmp_path: Path) -> None:
 
 
 def test_the_digests_of_other_code_do_not_count(
-    tmp_path: Path, digested: list[str], monkeypatch: pytest.MonkeyPatch
+    some: Path, tmp_path: Path, digested: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    prepare_records(records(make_some(tmp_path)))
     changed = tmp_path / "changed.py"
     changed.write_text("# another line", encoding="utf-8")
     monkeypatch.setattr(stored, "CODE", (*stored.CODE[:-1], changed))
     stored._version.cache_clear()
-    prepare_records(records(tmp_path))
+    prepare_records(records(some))
     stored._version.cache_clear()
-    assert len(digested) == 6
+    assert len(digested) == 3
 
 
 def test_all_code_that_makes_digests_is_counted() -> None:

@@ -184,12 +184,12 @@ def test_the_pages_verdicts_follow_the_records(tmp_path: Path) -> None:
     make(tmp_path, "uniform", 0.3, prompts=60)
     make(tmp_path, "slow", 0.6, factor=2.0, prompts=60)
     make(tmp_path, "copy", 0.6, factor=1.5, prompts=60)
-    said = []
+    said, beside = [], (predictions.predictions([]), audit.audit())
     for own, uniform in (("own", "uniform"), ("slow", "uniform"), ("own", "copy")):
         made = ablation(tmp_path, own, uniform)
         shown = build_exhibits(numbers.long_tables([made], "swift"), [made])
         frame = verdicts.table(judge.judge([made]))
-        text = page.render(shown, [made], {}, predictions.predictions([]), audit.audit(), frame)
+        text = page.render(shown, [made], {}, *beside, frame)
         item = re.search(r'<li data-claim="swift/search_beats_uniform".*?</li>', text, re.DOTALL)
         assert item is not None
         said.append(html.unescape(item[0]))

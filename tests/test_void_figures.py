@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import warnings
 from collections.abc import Sequence
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +35,12 @@ def made(root: Path, name: str, accept: float = 0.0, **changes: Sequence[Any]) -
     return Replication(experiment, "paper", tuple(cells), root)
 
 
+@pytest.fixture(scope="module")
+def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("void")
+
+
+@cache  # several tests read a figure, and none changes it
 def drawn(root: Path, name: str) -> Figure:
     """Its figure, rendered once, with room for everything."""
     found = figure(made(root, name))
@@ -53,8 +60,8 @@ def caption(found: Figure) -> str:
     return found.get_supxlabel().replace("\n", " ")
 
 
-def test_a_void_bar_is_hatched_and_has_the_mark_in_the_place_of_its_value(tmp_path: Path) -> None:
-    found = drawn(tmp_path, "swift_figure2a")
+def test_a_void_bar_is_hatched_and_has_the_mark_in_the_place_of_its_value(root: Path) -> None:
+    found = drawn(root, "swift_figure2a")
     for axes in found.axes:
         hatched = [bar for bar in axes.patches if bar.get_hatch() == style.VOID_HATCH]
         assert len(hatched) == 3  # of three tasks the second method
@@ -64,22 +71,22 @@ def test_a_void_bar_is_hatched_and_has_the_mark_in_the_place_of_its_value(tmp_pa
     assert caption(found).count(f"{style.VOID} {VOID_LABEL} (") == 1
 
 
-def test_curves_of_one_trace_are_drawn_once_and_the_legend_says_for_how_many(tmp_path: Path) -> None:
-    found = drawn(tmp_path, "swift_figure8a")
+def test_curves_of_one_trace_are_drawn_once_and_the_legend_says_for_how_many(root: Path) -> None:
+    found = drawn(root, "swift_figure8a")
     assert named(found) == ["S = 1000, β = 25 (and 5 others with the same trace)"]
     assert sum(len(line.get_xdata()) == 6 for line in found.axes[0].lines) == 1
     assert f"{style.VOID} {VOID_LABEL} (duplicates the trace of SWIFT, S = 1000, β = 25): S = 500" in caption(found)
 
 
 @pytest.mark.parametrize("name", ["swift_figure7", "knn_ssd_figure1", "knn_ssd_figure7"])
-def test_streams_of_one_trace_are_drawn_once(tmp_path: Path, name: str) -> None:
-    found = drawn(tmp_path, name)
+def test_streams_of_one_trace_are_drawn_once(root: Path, name: str) -> None:
+    found = drawn(root, name)
     assert sum("with the same trace" in text for text in named(found)) == 1
     assert len(named(found)) == 2  # and the paper's
 
 
-def test_a_void_point_leaves_the_line_and_has_the_mark(tmp_path: Path) -> None:
-    found = drawn(tmp_path, "knapspec_figure6")
+def test_a_void_point_leaves_the_line_and_has_the_mark(root: Path) -> None:
+    found = drawn(root, "knapspec_figure6")
     line = found.axes[0].lines[0]
     assert np.isfinite(np.asarray(line.get_ydata(), dtype=float)).tolist() == [True] + 6 * [False]
     marked = [line for line in found.axes[0].lines if line.get_marker() == style.VOID_MARKER and len(line.get_xdata())]
@@ -102,8 +109,8 @@ def test_a_void_point_leaves_the_line_and_has_the_mark(tmp_path: Path) -> None:
         ("conflayers_figure7", {"skip_ratio"}),
     ],
 )
-def test_the_papers_numbers_are_drawn_and_named(tmp_path: Path, name: str, metrics: set[str]) -> None:
-    found = drawn(tmp_path, name)
+def test_the_papers_numbers_are_drawn_and_named(root: Path, name: str, metrics: set[str]) -> None:
+    found = drawn(root, name)
     own = grid.load(name)
     asked = {n.value for n in numbers() if (n.paper, n.exhibit) == (own.paper, own.exhibit) and n.metric in metrics}
     lines = [line for axes in found.axes for line in axes.lines if str(line.get_label()).startswith(PAPER)]

@@ -198,8 +198,9 @@ def domain_numbers(run: Run) -> list[DomainSummary]:
 
 def _domain(run: Run, domain: str) -> DomainSummary:
     prompts = run.prompts[run.prompts["domain"] == domain]
+    times = prompts[d.TIMES]
     steps = d.arm_rows(run.steps[run.steps["prompt_index"].isin(prompts["prompt_index"])], "method")
-    method, ar = d.arm_rows(prompts, "method"), d.arm_rows(prompts, "ar")
+    method, ar = d.arm_rows(times, "method"), d.arm_rows(times, "ar")
     has_hf = "hf" in set(prompts["arm"])
     return DomainSummary(
         domain=domain,
@@ -211,9 +212,9 @@ def _domain(run: Run, domain: str) -> DomainSummary:
         method_tokens_per_s=d.tokens_per_s(method).value,
         ar_tokens_per_s_e2e=d.tokens_per_s(ar, end_to_end=True).value,
         method_tokens_per_s_e2e=d.tokens_per_s(method, end_to_end=True).value,
-        speedup=d.speedup(prompts),
-        speedup_e2e=d.speedup(prompts, end_to_end=True),
-        **_domain_speedups(prompts, "speedup", PAIR),
-        hf=DomainOverHF(**_domain_speedups(prompts, "speedup_hf", OVER_HF)) if has_hf else None,
+        speedup=d.speedup(times),
+        speedup_e2e=d.speedup(times, end_to_end=True),
+        **_domain_speedups(times, "speedup", PAIR),
+        hf=DomainOverHF(**_domain_speedups(times, "speedup_hf", OVER_HF)) if has_hf else None,
         quality=_scores(prompts),
     )

@@ -62,7 +62,7 @@ def agreement(prompts: pd.DataFrame) -> dict[str, float | None]:
         output_rouge2: mean ROUGE-2 F1 of the texts with AR's as the reference (Lin 2004); 1 for equal texts of any
         length. output_exact: share of outputs with the same tokens.
     """
-    pairs = paired_rows(prompts).set_index(UNIT)
+    pairs = paired_rows(prompts[["arm", *UNIT, "text"]]).set_index(UNIT)
     method, ar = (arm_rows(pairs, arm).sort_index() for arm in ("method", "ar"))
     if method.empty:
         return {"output_rouge2": None, "output_exact": None}
@@ -73,7 +73,7 @@ def agreement(prompts: pd.DataFrame) -> dict[str, float | None]:
 
 def same_token_share(prompts: pd.DataFrame, arms: tuple[str, str] = PAIR) -> float | None:
     """Return the share of pairs of outputs (same prompt and repeat) with equal tokens; None without a pair."""
-    pairs = paired_rows(prompts, arms).set_index(UNIT)
+    pairs = paired_rows(prompts[["arm", *UNIT, "output_ids"]], arms).set_index(UNIT)
     first, second = (arm_rows(pairs, arm).sort_index()["output_ids"] for arm in arms)
     equal = [list(first_ids) == list(second_ids) for first_ids, second_ids in zip(first, second, strict=True)]
     return sum(equal) / len(equal) if equal else None

@@ -128,6 +128,8 @@ class Exhibit:
     def features(self) -> pd.DataFrame:
         """Table of the features of methods; empty if the paper prints none."""
         rows = reported.features(self.paper, self.label)
+        if rows.empty:  # as in nearly all: pivoting none of them takes as long as the rest of an exhibit
+            return rows
         body = rows.pivot(index="method", columns="feature", values="value").fillna("")
         return body.loc[list(dict.fromkeys(rows["method"])), list(dict.fromkeys(rows["feature"]))]
 

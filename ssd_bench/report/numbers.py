@@ -12,7 +12,7 @@ from ssd_bench.papers.ours import agreement, ran
 from ssd_bench.papers.ours.cells import TOY_MODEL as TRAINED_HERE
 from ssd_bench.papers.ours.cells import Replication
 from ssd_bench.papers.ours.match import Matcher
-from ssd_bench.papers.printed.reported import Number, numbers
+from ssd_bench.papers.printed.reported import Number, find_numbers, numbers
 from ssd_bench.report.layout import EXCLUDED
 
 COLUMNS = {  # of the long table
@@ -80,7 +80,7 @@ def long_tables(replications: Sequence[Replication], only: str | None = None) ->
 
 
 def _long(matcher: Matcher, paper: str, exhibit: str) -> pd.DataFrame:
-    rows = [_row(number, matcher) for number in numbers() if (number.paper, number.exhibit) == (paper, exhibit)]
+    rows = [_row(number, matcher) for number in find_numbers(paper, exhibit)]
     floats = dict.fromkeys(FLOATS, "float64")
     frame = pd.DataFrame(rows, columns=list(COLUMNS)).astype(floats)
     for order in agreement.rank_orders(frame):
