@@ -9,7 +9,6 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -20,12 +19,13 @@ from methods.ar import AR
 from ssd_bench.cli import dispatch
 from ssd_bench.commands.status import look
 from ssd_bench.errors import Lost
-from ssd_bench.lease import NAME, Lease, Owner
+from ssd_bench.lease import NAME, Lease
 from ssd_bench.records import writer as module
 from ssd_bench.records.reader import load_run
 from ssd_bench.run import run
 from ssd_bench.run.arms import Arms
 from ssd_bench.stopping import Stopped
+from tests.kills import dead
 from tests.runs import CPU, environment
 from tests.synthetic import header, unit, write_run
 
@@ -137,11 +137,6 @@ def test_sampling_at_its_limits_works(settings: str, answer: Callable[..., tuple
     assert answer(*LINE, "decode=sample", *settings.split())[0] == 0
 
 
-def dead(path: Path) -> None:
-    """Leave a lease of a process that has ended."""
-    path.write_text(json.dumps(vars(replace(Owner.current(), begun=1.0))), encoding="utf-8")
-
-
 def folder_with_a_file(path: Path) -> None:
     path.mkdir()
     (path / "00000-000.json").write_text("{}", encoding="utf-8")
@@ -195,8 +190,7 @@ KILL_IN_A_LEASE = """
 import sys
 from pathlib import Path
 from ssd_bench.lease import Lease
-from tests.kills import kill_at_every_call
-from tests.test_endings import dead
+from tests.kills import dead, kill_at_every_call
 
 def prepare(folder):
     folder.mkdir()
