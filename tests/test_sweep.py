@@ -310,8 +310,13 @@ def test_a_launcher_without_its_package_is_one_message(
 def test_a_launcher_that_cannot_start_jobs_is_one_message(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Here a box without a GPU."""
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
-    line = ("-m", "ssd_bench", "-m", "method=ar", "seed=0,1", "hydra/launcher=box", f"runs_dir={tmp_path}/runs")
-    done = python(*line, PATH="/usr/bin:/bin")
+    code = (
+        "import sys, submitit; from ssd_bench.cli import dispatch\n"
+        "submitit.Job._results_timeout_s = 0  # it waits for slow file systems\n"
+        "sys.exit(dispatch(sys.argv[1:]))"
+    )
+    line = ("-m", "method=ar", "seed=0,1", "hydra/launcher=box", f"runs_dir={tmp_path}/runs")
+    done = python("-c", code, *line, PATH="/usr/bin:/bin")
     assert done.returncode == 2 and "Traceback" not in done.stderr
     assert "error: hydra/launcher='box' is invalid: expected a launcher that works here" in done.stderr
 
