@@ -81,6 +81,7 @@ def _work(words: Sequence[str], out: Connection, err: Connection, variables: Map
     os.chdir(ROOT)
     os.environ.clear()
     os.environ.update(variables)
+    sys.path[:0] = variables["PYTHONPATH"].split(os.pathsep)
     tempfile.tempdir = None  # depends on the environment
     sys.exit(dispatch(words))
 

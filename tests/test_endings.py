@@ -26,7 +26,7 @@ from ssd_bench.run import run
 from ssd_bench.run.arms import Arms
 from ssd_bench.stopping import Stopped
 from tests.kills import dead
-from tests.runs import CPU, environment
+from tests.runs import CPU, environment, exit_code
 from tests.synthetic import header, unit, write_run
 
 LINE = (*CPU, "hardware.kernels=torch", "limit=2", "decode.max_new_tokens=4", "method=ar", "runs_dir=runs")
@@ -257,12 +257,20 @@ def dangling(path: Path) -> None:
     path.symlink_to("nowhere")
 
 
+@pytest.fixture(scope="module")
+def one_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The runs of one command."""
+    runs = tmp_path_factory.mktemp("finished") / "runs"
+    assert exit_code([*LINE[:-1], f"runs_dir={runs}"]) == 0
+    return runs
+
+
 @pytest.mark.parametrize("odd", [directory, empty, pipe, dangling])
 @pytest.mark.parametrize("name", ["run.json", "steps.parquet"])
 def test_odd_files_in_a_finished_record_are_named_and_force_replaces_them(
-    name: str, odd: Callable[[Path], None], answer: Callable[..., tuple[int, str]]
+    name: str, odd: Callable[[Path], None], one_run: Path, answer: Callable[..., tuple[int, str]]
 ) -> None:
-    assert answer(*LINE)[0] == 0
+    shutil.copytree(one_run, "runs")
     odd(record() / name)
     code, said = answer(*LINE)
     if (name, odd) == ("run.json", dangling):

@@ -35,7 +35,8 @@ from ssd_bench.run_warnings import warning_kind
 from ssd_bench.sweep.batch import Attempt, JobBatch
 from ssd_bench.sweep.overrides import product
 from ssd_bench.sweep.sweep import summary
-from tests.runs import GIVEN_LATENCY, local_model, planned, python
+from tests.forked import at_once
+from tests.runs import GIVEN_LATENCY, environment, local_model, planned, python
 from tests.synthetic import unit, write_run
 
 METHODS = """
@@ -102,8 +103,6 @@ def sweep(small_checkpoint: Path, tmp_path_factory: pytest.TempPathFactory) -> C
         runs = tmp_path_factory.mktemp("runs")
         line = [
             "-m",
-            "ssd_bench",
-            "-m",
             "method=searching,broken,every_other,refused",
             *local_model(small_checkpoint),
             f"runs_dir={runs}",
@@ -118,7 +117,10 @@ def sweep(small_checkpoint: Path, tmp_path_factory: pytest.TempPathFactory) -> C
             f"hydra.sweep.dir={runs}/sweep",
             *options,
         ]
-        done = python(*line, extra_path=own, **variables)
+        if variables:  # workers start from the program as it is typed
+            done = python("-m", "ssd_bench", *line, extra_path=own, **variables)
+        else:
+            (done,) = at_once([line], environment(own))
         records = [load_run(path) for path in find_runs(runs)]
         return done, {record.header.method: record for record in records}
 
