@@ -166,7 +166,7 @@ def _versions(packages: Iterable[str]) -> dict[str, str]:
 
 @cache
 def _version(package: str) -> str | None:
-    """Return the installed version of a package, None without one; it is as old as the process, which may sweep."""
+    """Return the installed version of a package; None without one. A sweep asks for it at every run."""
     try:
         return importlib.metadata.version(package)
     except importlib.metadata.PackageNotFoundError:
