@@ -8,7 +8,8 @@ import subprocess
 import sys
 from collections.abc import Sequence
 from contextlib import redirect_stderr, redirect_stdout
-from functools import cache
+from copy import deepcopy
+from functools import cache, lru_cache
 from pathlib import Path
 from unittest.mock import patch
 
@@ -73,9 +74,16 @@ def config(preset: str, *options: str) -> DictConfig:
     return composed(f"method={preset}", *options).method
 
 
+@lru_cache(maxsize=32)  # of many more, Python would look through the objects again and again
+def _composed_on_cpu(*options: str) -> DictConfig:
+    return composed(*CPU, *options)
+
+
 def planned(runs_dir: Path, *options: str) -> Plan:
     """A checked plan on one CPU thread in float32."""
-    return plan(composed(f"runs_dir={runs_dir}", *CPU, *options))
+    cfg = deepcopy(_composed_on_cpu(*options))
+    cfg.runs_dir = str(runs_dir)
+    return plan(cfg)
 
 
 def executed(runs_dir: Path, *options: str) -> Run:

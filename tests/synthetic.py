@@ -19,6 +19,7 @@ from ssd_bench.records.writer import RunWriter
 
 N_LAYERS = 8
 T_TARGET_MS, T_DRAFT_MS = 10.0, 3.0
+UNITS = [(0, 0), (1, 0), (0, 1)]  # of `stateful_run`; repeats outside, as the runner streams them
 
 HEADER: dict[str, Any] = {
     "run_id": "tiny-knapspec-toy-0123456789",
@@ -151,6 +152,17 @@ def _row(
     for name, value in changes.items():
         setattr(row, name, value)
     return row
+
+
+def stateful_run(run_dir: Path) -> None:
+    """A run whose every unit depends on the method state that the units before it left."""
+    with RunWriter(run_dir, header()) as writer:
+        state = writer.last_state() or b"start"
+        for prompt_index, repeat in UNITS:
+            if (prompt_index, repeat) not in writer.done:
+                state = hashlib.sha256(state + bytes([prompt_index, repeat])).digest()
+                writer.add(prompt_index, repeat, unit(prompt_index, repeat, tokens=12, text=state.hex()), state)
+        writer.finish({"wall_s": 1.0, "finished_at": "then"})
 
 
 def write_run(run_dir: Path, units: Iterable[list[PromptRecord]], **changes: Any) -> Run:

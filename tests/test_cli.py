@@ -5,9 +5,7 @@ from __future__ import annotations
 import json
 import random
 import shutil
-import signal
 import subprocess
-import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -27,7 +25,8 @@ from ssd_bench.model.checkpoint import EMBEDDED, Checkpoint
 from ssd_bench.records.reader import Run, find_runs, load_run
 from ssd_bench.run.plan import plan
 from ssd_bench.run.run import execute
-from tests.runs import GIVEN_LATENCY, ROOT, environment, executed, local_model, planned, program, python
+from tests.forked import Forked
+from tests.runs import GIVEN_LATENCY, ROOT, executed, local_model, planned, program, python
 
 Tensors = dict[str, torch.Tensor]
 TIMES = ["prefill_ms", "decode_ms", "draft_ms", "verify_ms", "policy_ms", "peak_bytes"]
@@ -122,21 +121,11 @@ def test_kill_and_restart_give_the_same_record(
     """kill -9 while it starts, after one and after two prompts; the record differs from an undisturbed one in times."""
     rng = random.Random(5)
     for stop_after in range(3):  # finished prompts to wait for before a random wait and the kill
-        process = subprocess.Popen(
-            [sys.executable, "-m", "ssd_bench", *command(small_checkpoint, tmp_path, *SHORT)],
-            cwd=ROOT,
-            env=environment(),
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.PIPE,
-            encoding="utf-8",
-        )
-        assert process.stderr is not None
-        for _ in range(stop_after):
-            if not process.stderr.readline():
-                break
-        time.sleep(rng.random() * (3.0 if stop_after == 0 else 0.05))
-        process.send_signal(signal.SIGKILL)
-        process.wait()
+        with Forked(command(small_checkpoint, tmp_path, *SHORT)) as process:  # which is killed at the end
+            for _ in range(stop_after):
+                if not process.stderr.readline():
+                    break
+            time.sleep(rng.random() * (0.5 if stop_after == 0 else 0.05))
     assert run(small_checkpoint, tmp_path, *SHORT).returncode == 0
     ours, undisturbed = only_run(tmp_path), only_run(reference[0])
     pd.testing.assert_frame_equal(ours.prompts.drop(columns=TIMES), undisturbed.prompts.drop(columns=TIMES))
@@ -300,9 +289,9 @@ def test_bad_input_is_one_message_and_exit_code_2(
 
 
 def test_bad_input_in_a_process_of_its_own(no_weights: Path, tmp_path: Path) -> None:
-    for options in (["nonsense=1"], ["method=fixed_layers", "method.ratio=null", "method.skip_attn=[99]"]):
-        done = run_apart(no_weights, tmp_path / "runs", *options)
-        assert done.returncode == 2 and done.stderr.count("\n") < 10 and done.stderr.startswith("error:")
+    """Of an option that Hydra refuses test_bad_options has the same."""
+    done = run_apart(no_weights, tmp_path / "runs", "method=fixed_layers", "method.ratio=null", "method.skip_attn=[99]")
+    assert done.returncode == 2 and done.stderr.count("\n") < 10 and done.stderr.startswith("error:")
 
 
 def test_an_unsupported_architecture_is_refused(

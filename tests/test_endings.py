@@ -9,7 +9,6 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -20,13 +19,14 @@ from methods.ar import AR
 from ssd_bench.cli import dispatch
 from ssd_bench.commands.status import look
 from ssd_bench.errors import Lost
-from ssd_bench.lease import NAME, Lease, Owner
+from ssd_bench.lease import NAME, Lease
 from ssd_bench.records import writer as module
 from ssd_bench.records.reader import load_run
 from ssd_bench.run import run
 from ssd_bench.run.arms import Arms
 from ssd_bench.stopping import Stopped
-from tests.runs import CPU, environment
+from tests.kills import dead
+from tests.runs import CPU, environment, exit_code
 from tests.synthetic import header, unit, write_run
 
 LINE = (*CPU, "hardware.kernels=torch", "limit=2", "decode.max_new_tokens=4", "method=ar", "runs_dir=runs")
@@ -137,11 +137,6 @@ def test_sampling_at_its_limits_works(settings: str, answer: Callable[..., tuple
     assert answer(*LINE, "decode=sample", *settings.split())[0] == 0
 
 
-def dead(path: Path) -> None:
-    """Leave a lease of a process that has ended."""
-    path.write_text(json.dumps(vars(replace(Owner.current(), begun=1.0))), encoding="utf-8")
-
-
 def folder_with_a_file(path: Path) -> None:
     path.mkdir()
     (path / "00000-000.json").write_text("{}", encoding="utf-8")
@@ -195,8 +190,7 @@ KILL_IN_A_LEASE = """
 import sys
 from pathlib import Path
 from ssd_bench.lease import Lease
-from tests.kills import kill_at_every_call
-from tests.test_endings import dead
+from tests.kills import dead, kill_at_every_call
 
 def prepare(folder):
     folder.mkdir()
@@ -263,12 +257,20 @@ def dangling(path: Path) -> None:
     path.symlink_to("nowhere")
 
 
+@pytest.fixture(scope="module")
+def one_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The runs of one command."""
+    runs = tmp_path_factory.mktemp("finished") / "runs"
+    assert exit_code([*LINE[:-1], f"runs_dir={runs}"]) == 0
+    return runs
+
+
 @pytest.mark.parametrize("odd", [directory, empty, pipe, dangling])
 @pytest.mark.parametrize("name", ["run.json", "steps.parquet"])
 def test_odd_files_in_a_finished_record_are_named_and_force_replaces_them(
-    name: str, odd: Callable[[Path], None], answer: Callable[..., tuple[int, str]]
+    name: str, odd: Callable[[Path], None], one_run: Path, answer: Callable[..., tuple[int, str]]
 ) -> None:
-    assert answer(*LINE)[0] == 0
+    shutil.copytree(one_run, "runs")
     odd(record() / name)
     code, said = answer(*LINE)
     if (name, odd) == ("run.json", dangling):

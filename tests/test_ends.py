@@ -23,6 +23,7 @@ from ssd_bench.model.arithmetic import resolve
 from ssd_bench.model.backends.cpu import build, native_problem
 from ssd_bench.records import writer as module
 from ssd_bench.records.reader import Run, find_runs, is_complete, load_run
+from tests.forked import Forked, at_once
 from tests.runs import CPU, environment, executed, local_model, program, python
 from tests.synthetic import header, unit, write_run
 
@@ -34,15 +35,11 @@ from pathlib import Path
 from methods.ar import AR
 
 class Deadly(AR):
-    \"\"\"Kills its process as often as FATAL says, once for each file that is not there yet.\"\"\"
+    \"\"\"Kills its process, and leaves a file.\"\"\"
 
     def prepare(self, probe, samples):
-        for number in range(int(os.environ["FATAL"])):
-            try:
-                Path(os.environ["DEATHS"], str(number)).touch(exist_ok=False)
-            except FileExistsError:
-                continue
-            os.kill(os.getpid(), signal.SIGKILL)
+        Path(os.environ["DEATHS"], str(os.getpid())).touch(exist_ok=False)
+        os.kill(os.getpid(), signal.SIGKILL)
 """
 COMPILER = """#!/bin/sh
 case " $* " in *" -c "*) ;; *) exec c++ "$@" ;; esac
@@ -98,36 +95,37 @@ def same(one: Run, other: Run) -> None:
 def test_a_signal_ends_a_run_and_the_same_command_goes_on(
     number: signal.Signals, code: int, said: str, options: list[str], whole: Run, tmp_path: Path
 ) -> None:
-    line = [sys.executable, "-m", "ssd_bench", *options, f"runs_dir={tmp_path}"]
-    with subprocess.Popen(line, env=environment(), stderr=subprocess.PIPE, encoding="utf-8") as run:
-        assert run.stderr is not None and run.stderr.readline().startswith(f"[1/{PROMPTS}]")
+    line = [*options, f"runs_dir={tmp_path}"]
+    with Forked(line) as run:
+        assert run.stderr.readline().startswith(f"[1/{PROMPTS}]")
         run.send_signal(number)
         rest = run.stderr.read()
-    assert run.returncode == code and "Traceback" not in rest
+        assert run.wait() == code and "Traceback" not in rest
     last = rest.splitlines()[-1]
     assert last == f"{said}: finished work is on record; the same command resumes the run"
     (folder,) = tmp_path.glob("*-gsm8k-*")
     done = len(list((folder / "parts").glob("*.json")))
     assert 1 <= done < PROMPTS and not (folder / ".lease").exists()
-    again = program(*line[3:])
+    again = program(*line)
     assert again.returncode == 0 and f"[1/{PROMPTS - done}]" in again.stderr
     same(load_run(folder), whole)
 
 
 def test_a_signal_while_nothing_is_measured_ends_it_at_once(options: list[str], tmp_path: Path) -> None:
     """Here while it waits for the process that has the run."""
-    line = [sys.executable, "-m", "ssd_bench", *options, f"runs_dir={tmp_path}"]
-    with subprocess.Popen(line, env=environment(), stderr=subprocess.PIPE, encoding="utf-8") as first:
-        assert first.stderr is not None and first.stderr.readline().startswith("[1/")
+    line = [*options, f"runs_dir={tmp_path}"]
+    apart = [sys.executable, "-m", "ssd_bench", *line]  # the one whose end is looked at is the program as it is typed
+    with Forked(line) as first:
+        assert first.stderr.readline().startswith("[1/")
         first.send_signal(signal.SIGSTOP)
-        with subprocess.Popen(line, env=environment(), stderr=subprocess.PIPE, encoding="utf-8") as second:
+        with subprocess.Popen(apart, env=environment(), stderr=subprocess.PIPE, encoding="utf-8") as second:
             assert second.stderr is not None
             assert f"process {first.pid} on" in second.stderr.readline()
             second.send_signal(signal.SIGTERM)
             assert second.wait(timeout=60) == 143
         first.send_signal(signal.SIGCONT)
         first.stderr.read()
-    assert first.returncode == 0
+        assert first.wait() == 0
 
 
 @pytest.fixture
@@ -155,48 +153,30 @@ def test_processes_that_are_started_at_once_make_each_run_once(
     if joint:
         compiler: Path = request.getfixturevalue("compiler")
         variables |= {"SSD_BENCH_CACHE": str(tmp_path / "cache"), "CXX": str(compiler)}
-    started = [
-        subprocess.Popen(
-            [sys.executable, "-m", "ssd_bench", *line],
-            env=variables,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            encoding="utf-8",
-        )
-        for line in lines
-    ]
-    ends = [process.communicate(timeout=300) for process in started]
-    assert [process.returncode for process in started] == [0] * 3, ends
+    ends = at_once(lines, variables)
+    assert [end.returncode for end in ends] == [0] * 3, ends
     assert not joint or len((tmp_path / "calls").read_text(encoding="utf-8").splitlines()) == 1
     found = {load_run(path).header.config["seed"]: load_run(path) for path in find_runs(tmp_path / "runs")}
     assert sorted(found) == ([0] if joint else list(range(3)))
-    assert sum(f"[{FEW}/{FEW}]" in said for _, said in ends) == len(found), ends
-    assert sum("already on record" in said for said, _ in ends) == 3 - len(found)
+    assert sum(f"[{FEW}/{FEW}]" in end.stderr for end in ends) == len(found), ends
+    assert sum("already on record" in end.stdout for end in ends) == 3 - len(found)
     for seed, run in found.items():
         same(run, executed(tmp_path_factory.mktemp("alone"), *short, f"seed={seed}"))
 
 
 def test_two_equal_sweeps_share_their_runs(short: list[str], tmp_path: Path) -> None:
     """What the other one is at comes last."""
-    line = [sys.executable, "-m", "ssd_bench", "-m", *short, "seed=0,1,2", f"runs_dir={tmp_path}"]
-    started = [
-        subprocess.Popen(line, env=environment(), stdout=subprocess.PIPE, stderr=subprocess.PIPE, encoding="utf-8")
-        for _ in range(2)
-    ]
-    ends = [process.communicate(timeout=300) for process in started]
-    assert [process.returncode for process in started] == [0, 0], ends
+    ends = at_once([["-m", *short, "seed=0,1,2", f"runs_dir={tmp_path}"]] * 2)
+    assert [end.returncode for end in ends] == [0, 0], ends
     assert len(find_runs(tmp_path)) == 3
-    assert sum(said.count(f"[{FEW}/{FEW}]") for _, said in ends) == 3, ends
-    assert all(said.count("fixed_layers-gsm8k-") >= 3 and "3   " in said for said, _ in ends)
+    assert sum(end.stderr.count(f"[{FEW}/{FEW}]") for end in ends) == 3, ends
+    assert all(end.stdout.count("fixed_layers-gsm8k-") >= 3 and "3   " in end.stdout for end in ends)
 
 
 def test_runs_that_ask_for_it_measure_one_after_the_other(short: list[str], tmp_path: Path) -> None:
     lines = [[*short, f"seed={seed}", "hardware.exclusive=true", f"runs_dir={tmp_path}/runs"] for seed in range(3)]
-    started = [
-        subprocess.Popen([sys.executable, "-m", "ssd_bench", *line], env=environment() | {"TMPDIR": str(tmp_path)})
-        for line in lines
-    ]
-    assert [process.wait(timeout=300) for process in started] == [0] * 3
+    ends = at_once(lines, environment() | {"TMPDIR": str(tmp_path)})
+    assert [end.returncode for end in ends] == [0] * 3, ends
     times = []
     for path in find_runs(tmp_path / "runs"):
         end = pd.Timestamp(load_run(path).header.finished_at).timestamp()
@@ -206,50 +186,38 @@ def test_runs_that_ask_for_it_measure_one_after_the_other(short: list[str], tmp_
 
 
 @pytest.fixture
-def deadly(options: list[str], tmp_path: Path) -> Callable[[int], subprocess.CompletedProcess[str]]:
-    """A sweep on two workers, of which one dies a number of times."""
+def deadly(options: list[str], tmp_path: Path) -> subprocess.CompletedProcess[str]:
+    """The end of a sweep on two workers, of which one dies whenever it has a certain run."""
     own = tmp_path / "own"
     (own / "conf" / "method").mkdir(parents=True)
     (own / "deaths").mkdir()
     (own / "my_methods.py").write_text(METHODS, encoding="utf-8")
     text = "_target_: my_methods.Deadly\nname: deadly\n"
     (own / "conf" / "method" / "deadly.yaml").write_text(text, encoding="utf-8")
-
-    def swept(deaths: int) -> subprocess.CompletedProcess[str]:
-        line = [option for option in options if not option.startswith("method")]
-        return python(
-            "-m",
-            "ssd_bench",
-            "-m",
-            *line,
-            "method=ar,deadly,fixed_layers",
-            "limit=2",
-            f"runs_dir={tmp_path}/runs",
-            "hydra/launcher=joblib",
-            "hydra.launcher.n_jobs=2",
-            f"hydra.searchpath=[file://{own}/conf]",
-            extra_path=own,
-            FATAL=str(deaths),
-            DEATHS=str(own / "deaths"),
-        )
-
-    return swept
+    line = [option for option in options if not option.startswith("method")]
+    return python(
+        "-m",
+        "ssd_bench",
+        "-m",
+        *line,
+        "method=ar,deadly,fixed_layers",
+        "limit=2",
+        f"runs_dir={tmp_path}/runs",
+        "hydra/launcher=joblib",
+        "hydra.launcher.n_jobs=2",
+        f"hydra.searchpath=[file://{own}/conf]",
+        extra_path=own,
+        DEATHS=str(own / "deaths"),
+    )
 
 
-@pytest.mark.parametrize("deaths", [2, 9])
-def test_a_killed_worker_ends_no_other_run(
-    deaths: int, deadly: Callable[[int], subprocess.CompletedProcess[str]], tmp_path: Path
-) -> None:
-    """Twice it is started again, the second time alone; then it has failed."""
-    done = deadly(deaths)
+def test_a_killed_worker_ends_no_other_run(deadly: subprocess.CompletedProcess[str], tmp_path: Path) -> None:
+    """Twice it is started again, the second time alone; then it has failed (test_sweep has one that does not)."""
     names = {load_run(path).header.method for path in find_runs(tmp_path / "runs")}
-    assert "Traceback" not in done.stderr, done.stderr
-    if deaths < 3:
-        assert (done.returncode, names) == (0, {"ar", "deadly", "fixed_layers"}), done.stderr
-    else:
-        assert (done.returncode, names) == (1, {"ar", "fixed_layers"}), done.stderr
-        assert "its process ended three times: killed, or out of memory" in done.stdout
-        assert len(list((tmp_path / "own" / "deaths").iterdir())) == 3
+    assert "Traceback" not in deadly.stderr, deadly.stderr
+    assert (deadly.returncode, names) == (1, {"ar", "fixed_layers"}), deadly.stderr
+    assert "its process ended three times: killed, or out of memory" in deadly.stdout
+    assert len(list((tmp_path / "own" / "deaths").iterdir())) == 3
 
 
 def test_a_full_disk_is_one_message_and_costs_nothing_that_was_done(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 import random
@@ -24,20 +23,7 @@ from ssd_bench.records.reader import Run, find_runs, is_complete, load_run
 from ssd_bench.records.schema import SCHEMA_VERSION, SCHEMAS, PromptRecord
 from ssd_bench.records.writer import RunWriter, clear_leftovers
 from tests.runs import python
-from tests.synthetic import header, unit, write_run
-
-UNITS = [(0, 0), (1, 0), (0, 1)]  # repeats outside, as the runner streams them
-
-
-def stateful_run(run_dir: Path) -> None:
-    """A run whose every unit depends on the method state that the units before it left."""
-    with RunWriter(run_dir, header()) as writer:
-        state = writer.last_state() or b"start"
-        for prompt_index, repeat in UNITS:
-            if (prompt_index, repeat) not in writer.done:
-                state = hashlib.sha256(state + bytes([prompt_index, repeat])).digest()
-                writer.add(prompt_index, repeat, unit(prompt_index, repeat, tokens=12, text=state.hex()), state)
-        writer.finish({"wall_s": 1.0, "finished_at": "then"})
+from tests.synthetic import UNITS, header, stateful_run, unit, write_run
 
 
 def assert_same(run: Run, reference: Run) -> None:
@@ -59,7 +45,7 @@ KILL_AT_EVERY_CALL = """
 import os, sys
 from pathlib import Path
 from tests.kills import kill_at_every_call
-from tests.test_record import stateful_run
+from tests.synthetic import stateful_run
 
 os.fsync = lambda descriptor: None  # a kill, unlike a power cut, does not need the disk
 kill_at_every_call(Path(sys.argv[1]), ("replace", "fsync", "unlink", "rmdir", "mkdir"), stateful_run)
@@ -91,7 +77,7 @@ def test_a_kill_at_any_write_loses_at_most_the_unit_in_flight(tmp_path: Path, re
 def test_kills_at_random_times_then_the_same_record(tmp_path: Path, reference: Run) -> None:
     run_dir, rng = tmp_path / "run", random.Random(0)
     script = (
-        "import sys, time; from pathlib import Path; import tests.test_record as t; print('go', flush=True)\n"
+        "import sys, time; from pathlib import Path; import tests.synthetic as t; print('go', flush=True)\n"
         "add = t.RunWriter.add\n"
         "t.RunWriter.add = lambda *a: (time.sleep(0.02), add(*a))\n"
         "t.stateful_run(Path(sys.argv[1]))"

@@ -94,6 +94,9 @@ def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeyp
     """Writes what it prints, and prints what is on record; says what is wrong before anything is drawn."""
     for module in (shapes, limits, measures):  # how well they measure does not matter here
         monkeypatch.setattr(module, "ROUNDS", 1)
+    monkeypatch.setattr(limits, "SUMMED_BYTES", {"cpu": 4000})
+    monkeypatch.setattr(limits, "MATRIX", {"cpu": 8})
+    monkeypatch.setattr(measures, "SEARCH_CONTEXT", 128)
     for name, least in (("ATTEMPTS", 1), ("NODE_REPEATS", 1), ("SECONDS", 0)):
         monkeypatch.setattr(profiling, name, least)
     options = ["models=miniature", "device=cpu", "kernels=torch", "context=64", "tokens=8", f"out={tmp_path}"]

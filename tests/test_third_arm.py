@@ -75,12 +75,6 @@ def test_its_copy_of_the_weights_is_counted_apart(record: Run) -> None:
     assert metrics.arm_rows(record.prompts, "hf")["peak_bytes"].gt(about["weight_bytes"]).all()
 
 
-def test_a_process_does_not_count_what_its_parent_holds(checkpoints: dict[str, Path]) -> None:
-    held = torch.zeros(2**28, dtype=torch.int32)  # 1 GiB
-    with HFProcess(checkpoints["llama"], hardware(), Decoding(max_new_tokens=2), NONE, 64) as stock:
-        assert 2**26 < stock.peak_bytes < held.nbytes < hardware().peak_bytes()
-
-
 def test_a_killed_run_goes_on_with_all_three_arms(
     record: Run, small_checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -135,9 +129,12 @@ def test_it_takes_one_device(small_checkpoint: Path, tmp_path: Path, monkeypatch
         planned(tmp_path, *local_model(small_checkpoint), "baseline=hf")
 
 
-def test_a_process_that_fails_or_ends_says_so(checkpoints: dict[str, Path]) -> None:
+def test_a_process_counts_nothing_of_its_parents_and_says_so_if_it_fails_or_ends(checkpoints: dict[str, Path]) -> None:
     arguments = (checkpoints["llama"], hardware(), Decoding(max_new_tokens=2), NONE, 64)
+    held = torch.zeros(2**28, dtype=torch.int32)  # 1 GiB
     with HFProcess(*arguments) as stock:
+        assert 2**26 < stock.peak_bytes < held.nbytes < hardware().peak_bytes()
+        del held
         assert stock.generate([1, 2]).output == HuggingFace(*arguments).generate([1, 2]).output
         with pytest.raises(RuntimeError, match="generate failed: IndexError"):
             stock.generate([10**6])

@@ -16,6 +16,7 @@ import shlex
 import subprocess
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -160,13 +161,16 @@ def _git_state(package: Path | None) -> dict[str, Any]:
 
 
 def _versions(packages: Iterable[str]) -> dict[str, str]:
-    versions = {}
-    for package in packages:
-        try:
-            versions[package] = importlib.metadata.version(package)
-        except importlib.metadata.PackageNotFoundError:
-            continue
-    return versions
+    return {package: version for package in packages if (version := _version(package))}
+
+
+@cache
+def _version(package: str) -> str | None:
+    """Return the installed version of a package; None without one. A sweep asks for it at every run."""
+    try:
+        return importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        return None
 
 
 def cpu_model() -> str:

@@ -1,0 +1,96 @@
+"""The program in processes that are forked from one that has imported what runs import, which takes four seconds."""
+
+from __future__ import annotations
+
+import os
+import sys
+import tempfile
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from multiprocessing import forkserver, get_context
+from multiprocessing.connection import Connection
+from subprocess import CompletedProcess
+from types import TracebackType
+from typing import Self
+from unittest.mock import patch
+
+from ssd_bench.cli import dispatch
+from tests.runs import ROOT, environment
+
+IMPORTED = ["tests.forked", "ssd_bench.report.closing", "transformers.models.auto.tokenization_auto"]
+TIMEOUT_S = 300
+
+
+class Forked:
+    """The program in a process of its own; a context manager that ends a process which is not waited for.
+
+    Attributes:
+        pid: number of the process.
+        stdout, stderr: what it says.
+    """
+
+    def __init__(self, words: Sequence[str], variables: Mapping[str, str] | None = None) -> None:
+        context = get_context("forkserver")
+        with patch.dict(os.environ, environment()):  # of the process that is forked; it is started once
+            forkserver.set_forkserver_preload(IMPORTED)
+            forkserver.ensure_running()
+        pipes = [context.Pipe(duplex=False) for _ in range(2)]
+        ends = [end for _, end in pipes]
+        self._process = context.Process(target=_work, args=(words, *ends, dict(variables or environment())))
+        self._process.start()
+        for end in ends:
+            end.close()
+        self.stdout, self.stderr = (os.fdopen(os.dup(pipe.fileno()), encoding="utf-8") for pipe, _ in pipes)
+        assert self._process.pid is not None
+        self.pid = self._process.pid
+
+    def send_signal(self, number: int) -> None:
+        """Send a signal; the process is not waited for yet, so that its number is still its own."""
+        os.kill(self.pid, number)
+
+    def wait(self) -> int:
+        """Return the exit code, negative if a signal ended the process."""
+        self._process.join(TIMEOUT_S)
+        assert self._process.exitcode is not None, "it does not end"
+        return self._process.exitcode
+
+    def communicate(self) -> CompletedProcess[str]:
+        """Read what it says until it ends."""
+        with ThreadPoolExecutor(2) as readers:
+            out, err = readers.map(lambda stream: stream.read(), (self.stdout, self.stderr))
+        return CompletedProcess("ssd_bench", self.wait(), out, err)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._process.is_alive():
+            self._process.kill()
+        self._process.join()
+        self.stdout.close()
+        self.stderr.close()
+
+
+def _work(words: Sequence[str], out: Connection, err: Connection, variables: Mapping[str, str]) -> None:
+    """Run the program as a process that has just started does."""
+    for number, end in enumerate((out, err), start=1):
+        os.dup2(end.fileno(), number)
+        end.close()
+    os.chdir(ROOT)
+    os.environ.clear()
+    os.environ.update(variables)
+    sys.path[:0] = variables["PYTHONPATH"].split(os.pathsep)
+    tempfile.tempdir = None  # depends on the environment
+    sys.exit(dispatch(words))
+
+
+def at_once(lines: Sequence[Sequence[str]], variables: Mapping[str, str] | None = None) -> list[CompletedProcess[str]]:
+    """Start the program with each of these lines at once, and return their ends."""
+    started = [Forked(line, variables) for line in lines]
+    with ThreadPoolExecutor(len(started)) as readers:
+        ends = list(readers.map(Forked.communicate, started))
+    for process in started:
+        process.__exit__(None, None, None)
+    return ends
