@@ -6,10 +6,8 @@ import gc
 import shlex
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
-from hydra._internal.config_loader_impl import ConfigLoaderImpl
 from hydra.core.global_hydra import GlobalHydra
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from omegaconf import OmegaConf
@@ -244,22 +242,6 @@ def test_so_it_is_in_a_process_of_its_own(folder: Path) -> None:
     lines = done.stderr.splitlines()
     assert done.returncode == 0 and len(lines) == 3 and all(line.startswith("error: ") for line in lines), lines
     assert not done.stdout and [path.name for path in folder.iterdir()] == ["FILE"]
-
-
-@pytest.mark.parametrize(("options", "times"), [("decode.mode=abc", 1), ("decode.mode=abc hydra.mode=RUN", 2)])
-def test_a_config_is_composed_once_unless_an_option_may_set_the_mode(
-    options: str, times: int, refused: Callable[[str], str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Hydra itself composes it once more, to read hydra.mode."""
-    compose, composed = ConfigLoaderImpl.load_configuration, list[object]()
-
-    def counted(self: ConfigLoaderImpl, *given: Any, **named: Any) -> Any:
-        composed.append(given)
-        return compose(self, *given, **named)
-
-    monkeypatch.setattr(ConfigLoaderImpl, "load_configuration", counted)
-    assert "decode.mode" in refused(options)
-    assert len(composed) == times
 
 
 PARTS = {

@@ -5,13 +5,10 @@ from __future__ import annotations
 import importlib
 import os
 import re
-from argparse import Namespace
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 
 import yaml
 from hydra import version
-from hydra._internal.hydra import Hydra
 from hydra._internal.utils import _run_hydra, get_args_parser
 from hydra.core.hydra_config import HydraConfig
 from hydra.core.override_parser.overrides_parser import OverridesParser
@@ -93,22 +90,8 @@ def _call_hydra(job: TaskFunction, arguments: Sequence[str]) -> None:
     options = parser.parse_args(list(arguments))
     if options.experimental_rerun is not None:
         job(_get_rerun_conf(options.experimental_rerun, options.overrides))
-        return
-    with _composed_once(options):
+    else:
         _run_hydra(args=options, args_parser=parser, task_function=job, config_path=str(CONF), config_name="config")
-
-
-@contextmanager
-def _composed_once(options: Namespace) -> Iterator[None]:
-    """Spare Hydra the composition of the whole config for `hydra.mode` alone, where no argument can set it."""
-    get_mode = Hydra.get_mode
-    folders = (options.config_dir, options.config_name, options.config_path)
-    if not any(folders) and not any("hydra" in override for override in options.overrides):
-        Hydra.get_mode = lambda self, config_name, overrides: None  # type: ignore[method-assign]
-    try:
-        yield
-    finally:
-        Hydra.get_mode = get_mode  # type: ignore[method-assign]
 
 
 def _check_choices(arguments: Sequence[str]) -> None:
