@@ -15,6 +15,7 @@ import pytest
 import torch
 from hydra.utils import get_class, instantiate
 
+from methods import knn_ssd
 from methods.draft_stop import WindowedDraft
 from methods.layer_search import SearchSettings, search
 from methods.window_draft import WindowDraft
@@ -75,7 +76,10 @@ def windowed() -> list[str]:
 
 
 @pytest.mark.parametrize("preset", windowed())
-def test_every_method_is_lossless_with_a_window(preset: str, decoders: Load, rests: list[int]) -> None:
+def test_every_method_is_lossless_with_a_window(
+    preset: str, decoders: Load, rests: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(knn_ssd, "KMEANS_RUNS", 1)  # of two prompts each domain
     settings = config(preset)
 
     def make(rng: random.Random) -> WindowedDraft:

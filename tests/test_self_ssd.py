@@ -67,11 +67,13 @@ def generated(decoder: Decoder, method: SelfSSD, new: int, eos: frozenset[int] =
     return engine.generate(method, PROMPT)
 
 
-@pytest.mark.parametrize("preset", PRESETS)
+@pytest.mark.parametrize("preset", [name for name in PRESETS if name != "self_ssd_wallclock"])
 def test_presets_are_lossless(preset: str, decoders: Load, light: list[str]) -> None:
-    """200 random cases, each with a set of its own and a threshold that these models reach."""
+    """200 random cases, each with a set of its own and a threshold that these models reach.
+
+    `self_ssd_wallclock` drafts as `self_ssd`: a search of one point finds the same set, whatever its objective.
+    """
     settings = config(preset)
-    assert instantiate(settings).name == preset
 
     def make(rng: random.Random) -> SelfSSD:
         search, stop = searching(rng, light), rng.choice([0.0, 0.2, 0.6])
@@ -114,6 +116,7 @@ def test_sampled_distribution_is_ars_after_a_search(objective: str, decoders: Lo
 def test_presets_hold_the_published_settings() -> None:
     """What defines each comparison, in search and in decoding."""
     made = {preset: config(preset) for preset in PRESETS}
+    assert [instantiate(settings).name for settings in made.values()] == [*PRESETS]
     base, fix, mix, tree, timed = (made[preset] for preset in PRESETS)
     assert (base.draft_len, base.stop_below, base.target_rate, base.calibration) == (12, 0.6, 0.9, 8)
     assert (base.search.draft_len, base.search.stop_below, base.search.target_rate) == (8, 0.8, 0.9)
