@@ -26,7 +26,7 @@ from ssd_bench.engine.engine import Engine
 from ssd_bench.errors import ConfigError
 from ssd_bench.model.decoder import Decoder, Pass
 from tests.conftest import LAYERS
-from tests.lossless import DIMS, check_greedy, check_sampled, decode, engine_for
+from tests.lossless import DIMS, check_greedy, check_sampled, decode, engine_for, method_of
 from tests.runs import config, executed, local_model
 
 Load = Callable[..., Decoder]
@@ -83,11 +83,10 @@ def test_presets_are_lossless(preset: str, decoders: Load, monkeypatch: pytest.M
     `knn_ssd_wallclock` drafts as `knn_ssd`: a search of one point finds the same set, whatever its objective.
     """
     monkeypatch.setattr(knn_ssd, "KMEANS_RUNS", 1)  # of two prompts each domain
-    settings = config(preset)
 
     def make(rng: random.Random) -> KNNSSD:
         search = {"iterations": 0, "new_tokens": 2, "random_state": rng.randrange(1000)}
-        return instantiate(settings, calibration=2, stop_below=rng.choice([0.0, 0.2, 0.8]), search=search)
+        return method_of(preset, calibration=2, stop_below=rng.choice([0.0, 0.2, 0.8]), search=search)
 
     assert check_greedy(make, decoders) > 50
 

@@ -24,7 +24,7 @@ from ssd_bench.contract.tree import TokenTree, comb
 from ssd_bench.errors import ConfigError
 from ssd_bench.model.decoder import Decoder
 from tests.conftest import LAYERS, VOCAB
-from tests.lossless import DIMS, check_greedy, check_sampled, decode, engine_for
+from tests.lossless import DIMS, check_greedy, check_sampled, decode, engine_for, method_of
 from tests.runs import config
 
 Load = Callable[..., Decoder]
@@ -73,11 +73,10 @@ def test_presets_are_lossless(preset: str, decoders: Load, light: list[str]) -> 
 
     `self_ssd_wallclock` drafts as `self_ssd`: a search of one point finds the same set, whatever its objective.
     """
-    settings = config(preset)
 
     def make(rng: random.Random) -> SelfSSD:
         search, stop = searching(rng, light), rng.choice([0.0, 0.2, 0.6])
-        return instantiate(settings, calibration=1, stop_below=stop, search=search)
+        return method_of(preset, calibration=1, stop_below=stop, search=search)
 
     assert check_greedy(make, decoders) > 12
 
