@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from copy import deepcopy
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Any
 
 import torch
+from hydra.utils import get_class
+from omegaconf import OmegaConf
 from scipy.stats import chi2_contingency
 
 from methods.ar import AR
@@ -21,6 +26,7 @@ from ssd_bench.engine.probe import ModelProbe
 from ssd_bench.engine.sampling import Decoding
 from ssd_bench.model.decoder import Decoder
 from tests.conftest import CONTEXT, LAYERS, VOCAB
+from tests.runs import config
 
 Load = Callable[..., Decoder]
 DIMS = ModelDims("tiny", LAYERS, 100_000, CONTEXT, VOCAB)
@@ -29,6 +35,24 @@ CASES = 200
 # What AR made of a case, which no method's settings change, for all tests of a process.
 _greedy: dict[int, Generation] = {}
 _sampled: dict[tuple[int, int], torch.Tensor] = {}
+
+
+def method_of(preset: str, **changes: Any) -> Any:
+    """A preset's method with changed settings, as Hydra's `instantiate` makes it in some milliseconds."""
+    return _instance(deepcopy(_settings(preset)), changes)
+
+
+@cache
+def _settings(preset: str) -> Any:
+    return OmegaConf.to_container(config(preset), resolve=True)
+
+
+def _instance(settings: Mapping[str, Any], changes: Mapping[str, Any]) -> Any:
+    arguments = {name: value for name, value in {**settings, **changes}.items() if not name.startswith("_")}
+    for name, value in settings.items():
+        if isinstance(value, dict) and "_target_" in value:
+            arguments[name] = _instance(value, changes.get(name, {}))
+    return get_class(settings["_target_"])(**arguments)
 
 
 def engine_for(decoder: Decoder, positions: int, new: int, eos: frozenset[int], **options: object) -> Engine:

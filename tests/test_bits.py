@@ -51,13 +51,18 @@ def logits(decoder: Decoder, cache: KVCache, ids: Tensor, prefix: int, tree: Tok
     return decoder.logits(hidden)
 
 
-@pytest.mark.parametrize("prefix", PREFIXES)
-def test_a_node_in_a_chain_is_the_node_alone(prefix: int, decoder: Decoder) -> None:
+def test_a_node_in_a_chain_is_the_node_alone(decoder: Decoder) -> None:
     """Also where the rows before it are nodes of the same pass in one case and committed ones in the other."""
-    cache, ids = filled(decoder, prefix), tokens(LONG)
-    alone = torch.cat([logits(decoder, cache, ids[i : i + 1], prefix + i) for i in range(LONG)])
-    for n in (2, 3, 8, 9, 31, 32, 33, 64, 65, 100, 129, LONG):
-        assert torch.equal(logits(decoder, cache, ids[:n], prefix), alone[:n])
+    ids = tokens(max(PREFIXES) + LONG)
+    cache = decoder.new_cache(len(ids) + 16)
+    alone = torch.cat([logits(decoder, cache, ids[i : i + 1], i) for i in range(len(ids))])
+    for prefix in PREFIXES:
+        cache = decoder.new_cache(prefix + LONG + 16)
+        if prefix:
+            decoder.prefill(ids[:prefix], cache)
+        for n in (2, 3, 8, 9, 31, 32, 33, 64, 65, 100, 129, LONG):
+            chain = logits(decoder, cache, ids[prefix : prefix + n], prefix)
+            assert torch.equal(chain, alone[prefix : prefix + n]), f"{n} nodes after {prefix} rows"
 
 
 @pytest.mark.parametrize("prefix", PREFIXES)

@@ -29,7 +29,7 @@ from ssd_bench.model.backend import select
 from ssd_bench.model.checkpoint import Checkpoint
 from ssd_bench.model.decoder import Decoder
 from tests.conftest import LAYERS, SIZES, VOCAB, rope, save_model
-from tests.lossless import check_greedy, check_sampled, decode, engine_for
+from tests.lossless import check_greedy, check_sampled, decode, engine_for, method_of
 from tests.runs import config
 
 Load = Callable[..., Decoder]
@@ -195,7 +195,7 @@ def test_tree_and_chain_give_the_same_text(deep: Callable[..., Decoder]) -> None
 @pytest.mark.parametrize("preset", PRESETS)
 def test_presets_with_random_settings_are_lossless(preset: str, decoders: Load) -> None:
     def make(rng: random.Random) -> ConfLayers:
-        return made(
+        return method_of(
             preset,
             context_window=rng.choice([1, 3, 8]),
             interval=rng.choice([2, 4]),

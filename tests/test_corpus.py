@@ -181,7 +181,9 @@ def test_samples_are_held_out_items_and_demonstrations_are_not(tmp_path: Path) -
         rows[True] = _rows(tmp_path / f"{items.name}.jsonl")
         assert len(rows[True]) == samples.ITEMS
         for split, found in rows.items():
-            drawn = corpus.distinct(source.domain, 4 * samples.ITEMS, 1, split)
+            if not found:
+                continue
+            drawn = corpus.distinct(source.domain, (source.turn + 1) * len(found), 1, split)
             made = {json.dumps(source.row(item)): item for item in drawn}
             for row in found:
                 item = made[json.dumps({key: value for key, value in row.items() if key != "id"})]

@@ -15,6 +15,7 @@ import pytest
 import torch
 from hydra.utils import get_class, instantiate
 
+from methods import knn_ssd
 from methods.draft_stop import WindowedDraft
 from methods.layer_search import SearchSettings, search
 from methods.window_draft import WindowDraft
@@ -35,7 +36,7 @@ from ssd_bench.records.reader import Run, load_run
 from ssd_bench.records.schema import DIGESTS
 from ssd_bench.records.writer import RunWriter
 from ssd_bench.run.run import execute
-from tests.lossless import DIMS, FAMILIES, check_greedy, check_sampled, decode, engine_for
+from tests.lossless import DIMS, FAMILIES, check_greedy, check_sampled, decode, engine_for, method_of
 from tests.runs import config, executed, local_model, planned
 from tests.synthetic import HEADER, N_LAYERS, header, unit, write_run
 from tests.test_fidelity import PRESETS
@@ -75,7 +76,10 @@ def windowed() -> list[str]:
 
 
 @pytest.mark.parametrize("preset", windowed())
-def test_every_method_is_lossless_with_a_window(preset: str, decoders: Load, rests: list[int]) -> None:
+def test_every_method_is_lossless_with_a_window(
+    preset: str, decoders: Load, rests: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(knn_ssd, "KMEANS_RUNS", 1)  # of two prompts each domain
     settings = config(preset)
 
     def make(rng: random.Random) -> WindowedDraft:
@@ -83,7 +87,7 @@ def test_every_method_is_lossless_with_a_window(preset: str, decoders: Load, res
         small = SMALL.get(preset, {})
         if "search" in small:
             small = small | {"search": small["search"] | {"random_state": rng.randrange(99)}}
-        return instantiate(settings, draft_window=list(rng.choice(SIZES)), **reuse, **small)
+        return method_of(preset, draft_window=list(rng.choice(SIZES)), **reuse, **small)
 
     assert check_greedy(make, decoders, 60) > 0
     assert not rests, "states of a draft with a window are not the full model's"

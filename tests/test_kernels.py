@@ -1,6 +1,8 @@
 """The compiled kernels against the PyTorch operations, and those against plain formulas."""
 
 from collections.abc import Callable
+from functools import cache
+from itertools import product
 from pathlib import Path
 
 import pytest
@@ -48,12 +50,12 @@ def rand(*shape: int, seed: int = 0, dtype: torch.dtype = torch.float32) -> Tens
     return torch.randn(*shape, generator=torch.Generator().manual_seed(seed + sum(shape))).to(dtype)
 
 
-def close(got: Tensor, want: Tensor, tolerance: float = 2e-5) -> None:
+def close(got: Tensor, want: Tensor, tolerance: float = 2e-5, case: object = "") -> None:
     """Asserts equality up to float32 summation order, relative to the largest value."""
-    assert got.shape == want.shape
-    assert got.dtype == want.dtype
-    assert torch.isfinite(got).all()
-    assert (got - want).abs().max() <= tolerance * max(1.0, float(want.abs().max()))
+    assert got.shape == want.shape, case
+    assert got.dtype == want.dtype, case
+    assert torch.isfinite(got).all(), case
+    assert (got - want).abs().max() <= tolerance * max(1.0, float(want.abs().max())), case
 
 
 @pytest.mark.parametrize("n", NODES)
@@ -191,6 +193,7 @@ def attend(
     return one.attend(q, keys, values, prefix, row, seen, unread)
 
 
+@cache
 def tree_mask(n: int) -> Tensor:
     """Each node's parent is a random earlier one; a node sees its ancestors and itself."""
     mask = torch.eye(n, dtype=torch.bool)
@@ -225,27 +228,27 @@ def plain_attention(
     return flat.float()
 
 
+PLACES = ((0, 0), (0, 9), (5, 5), (63, 70), (300, 301))
+"""Rows of a prefix, and the row of the first node."""
+
+
 @pytest.mark.parametrize("n", NODES)
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("heads", [(9, 3, 64), (4, 4, 8), (6, 1, 16), (6, 2, 40), (4, 2, 128)])
-@pytest.mark.parametrize("place", [(0, 0), (0, 9), (5, 5), (63, 70), (300, 301)])
-def test_attend(
-    ops: Operators, n: int, dtype: torch.dtype, heads: tuple[int, int, int], place: tuple[int, int]
-) -> None:
+def test_attend(ops: Operators, n: int, dtype: torch.dtype, heads: tuple[int, int, int]) -> None:
     """Chains and trees, with a gap of NaN rows between the prefix and the nodes, against the definition."""
     query_heads, kv_heads, dim = heads
-    prefix, row = place
-    q = 2 * rand(n, query_heads, dim)
-    store = rand(kv_heads, 2, row + n + 3, dim, seed=9, dtype=dtype)
-    store[:, :, prefix:row] = torch.nan
-    store[:, :, row + n :] = torch.nan
-    keys, values = store[:, 0], store[:, 1]
-    chain, tree = torch.ones(n, n).tril(), tree_mask(n)
+    q, chain, tree = 2 * rand(n, query_heads, dim), torch.ones(n, n).tril(), tree_mask(n)
     alike, rounded, tolerance = attends(ops, dtype, q)
-    for mask, seen in ((None, chain), (tree, tree), (tree.to(torch.uint8), tree)):
-        want = plain_attention(rounded, keys, values, prefix, row, seen)
-        close(attend(ops, q, keys, values, prefix, row, mask), want, tolerance)
-        close(attend(alike, q, keys, values, prefix, row, mask), want, tolerance)
+    for prefix, row in PLACES:
+        store = rand(kv_heads, 2, row + n + 3, dim, seed=9, dtype=dtype)
+        store[:, :, prefix:row] = torch.nan
+        store[:, :, row + n :] = torch.nan
+        keys, values = store[:, 0], store[:, 1]
+        for masks, seen in (((None,), chain), ((tree, tree.to(torch.uint8)), tree)):
+            want = plain_attention(rounded, keys, values, prefix, row, seen)
+            for mask, one in product(masks, (ops, alike)):
+                close(attend(one, q, keys, values, prefix, row, mask), want, tolerance, (prefix, row))
 
 
 @pytest.mark.parametrize("prefix", [1023, 1024, 1025, 5000])
@@ -274,24 +277,24 @@ UNREAD = [
 """Rows of a prefix, and the range of them that is not read: parts of a block, blocks, chunks, everything."""
 
 
-@pytest.mark.parametrize(("prefix", "first", "end"), UNREAD)
 @pytest.mark.parametrize("n", [1, 20])
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("heads", [(9, 3, 64), (4, 4, 8), (6, 2, 40)])
-def test_attend_leaves_unread_rows_out(
-    ops: Operators, prefix: int, first: int, end: int, n: int, dtype: torch.dtype, heads: tuple[int, int, int]
-) -> None:
+def test_attend_leaves_unread_rows_out(ops: Operators, n: int, dtype: torch.dtype, heads: tuple[int, int, int]) -> None:
     """Chains and trees against the definition; unread rows and a gap before the nodes are NaN."""
     query_heads, kv_heads, dim = heads
-    q, row = 2 * rand(n, query_heads, dim), prefix + 2
-    store = rand(kv_heads, 2, row + n, dim, seed=9, dtype=dtype)
-    store[:, :, first:end] = store[:, :, prefix:row] = torch.nan
-    keys, values, unread = store[:, 0], store[:, 1], (first, end)
+    q, masks = 2 * rand(n, query_heads, dim), ((None, torch.ones(n, n).tril()), (tree_mask(n), tree_mask(n)))
     alike, rounded, tolerance = attends(ops, dtype, q)
-    for mask, seen in ((None, torch.ones(n, n).tril()), (tree_mask(n), tree_mask(n))):
-        want = plain_attention(rounded, keys, values, prefix, row, seen, unread)
-        close(attend(ops, q, keys, values, prefix, row, mask, unread), want, tolerance)
-        close(attend(alike, q, keys, values, prefix, row, mask, unread), want, tolerance)
+    for case in UNREAD:
+        prefix, first, end = case
+        row = prefix + 2
+        store = rand(kv_heads, 2, row + n, dim, seed=9, dtype=dtype)
+        store[:, :, first:end] = store[:, :, prefix:row] = torch.nan
+        keys, values = store[:, 0], store[:, 1]
+        for mask, seen in masks:
+            want = plain_attention(rounded, keys, values, prefix, row, seen, (first, end))
+            for one in (ops, alike):
+                close(attend(one, q, keys, values, prefix, row, mask, (first, end)), want, tolerance, case)
 
 
 @pytest.mark.parametrize(("prefix", "first", "end"), [*UNREAD[:6], UNREAD[-1]])
@@ -319,25 +322,26 @@ def test_unread_rows_have_the_bits_of_masked_ones(
 @pytest.mark.parametrize(("branches", "r"), [(1, 1), (1, 12), (5, 3), (40, 7), (3, 70)])
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("heads", [(9, 3, 64), (4, 4, 8), (6, 2, 40)])
-@pytest.mark.parametrize("prefix", [0, 1, 64, 300])
 def test_attend_branches(
-    ops: Operators, branches: int, r: int, dtype: torch.dtype, heads: tuple[int, int, int], prefix: int
+    ops: Operators, branches: int, r: int, dtype: torch.dtype, heads: tuple[int, int, int]
 ) -> None:
     """Every branch gets what it gets alone, by the definition; rows beyond the prefix are never read."""
     query_heads, kv_heads, dim = heads
     n = branches * r
     q, own = 2 * rand(n, query_heads, dim), rand(2, kv_heads, n, dim, seed=4, dtype=dtype)
-    store = rand(kv_heads, 2, prefix + 3, dim, seed=9, dtype=dtype)
-    store[:, :, prefix:] = torch.nan
-    keys, values = store[:, 0], store[:, 1]
     alike, rounded, tolerance = attends(ops, dtype, q)
-    parts = []
-    for b in range(branches):
-        rows = slice(b * r, (b + 1) * r)
-        k, v = (torch.cat((c[:, :prefix], o[:, rows]), 1) for c, o in zip((keys, values), own))
-        parts.append(plain_attention(rounded[rows], k, v, prefix, prefix, torch.ones(r, r).tril()))
-    for one in (ops, alike):
-        close(one.attend_branches(q, keys, values, prefix, own[0], own[1], branches), torch.cat(parts), tolerance)
+    for prefix in (0, 1, 64, 300):
+        store = rand(kv_heads, 2, prefix + 3, dim, seed=9, dtype=dtype)
+        store[:, :, prefix:] = torch.nan
+        keys, values = store[:, 0], store[:, 1]
+        parts = []
+        for b in range(branches):
+            rows = slice(b * r, (b + 1) * r)
+            k, v = (torch.cat((c[:, :prefix], o[:, rows]), 1) for c, o in zip((keys, values), own))
+            parts.append(plain_attention(rounded[rows], k, v, prefix, prefix, torch.ones(r, r).tril()))
+        for one in (ops, alike):
+            made = one.attend_branches(q, keys, values, prefix, own[0], own[1], branches)
+            close(made, torch.cat(parts), tolerance, prefix)
 
 
 def test_many_nodes(ops: Operators) -> None:

@@ -26,7 +26,7 @@ from ssd_bench.engine.engine import Engine
 from ssd_bench.errors import ConfigError
 from ssd_bench.model.decoder import Decoder, Pass
 from tests.conftest import LAYERS
-from tests.lossless import DIMS, check_greedy, check_sampled, decode, engine_for
+from tests.lossless import DIMS, check_greedy, check_sampled, decode, engine_for, method_of
 from tests.runs import config, executed, local_model
 
 Load = Callable[..., Decoder]
@@ -76,15 +76,17 @@ def features(decoder: Decoder, items: Sequence[Sample], pooling: str = "mean") -
     return torch.stack(found)
 
 
-@pytest.mark.parametrize("preset", PRESETS)
-def test_presets_are_lossless(preset: str, decoders: Load) -> None:
-    """200 random cases, each with sets of its own and a threshold that these models reach."""
-    settings = config(preset)
-    assert instantiate(settings).name == preset
+@pytest.mark.parametrize("preset", [name for name in PRESETS if name != "knn_ssd_wallclock"])
+def test_presets_are_lossless(preset: str, decoders: Load, monkeypatch: pytest.MonkeyPatch) -> None:
+    """200 random cases, each with sets of its own and a threshold that these models reach.
+
+    `knn_ssd_wallclock` drafts as `knn_ssd`: a search of one point finds the same set, whatever its objective.
+    """
+    monkeypatch.setattr(knn_ssd, "KMEANS_RUNS", 1)  # of two prompts each domain
 
     def make(rng: random.Random) -> KNNSSD:
         search = {"iterations": 0, "new_tokens": 2, "random_state": rng.randrange(1000)}
-        return instantiate(settings, calibration=2, stop_below=rng.choice([0.0, 0.2, 0.8]), search=search)
+        return method_of(preset, calibration=2, stop_below=rng.choice([0.0, 0.2, 0.8]), search=search)
 
     assert check_greedy(make, decoders) > 50
 
@@ -100,6 +102,7 @@ def test_sampled_distribution_is_ars(preset: str, decoders: Load) -> None:
 
 def test_presets_hold_the_published_settings() -> None:
     code, paper, last, timed = (config(preset) for preset in PRESETS)
+    assert [instantiate(preset).name for preset in (code, paper, last, timed)] == [*PRESETS]
     for preset in (code, paper, last, timed):
         assert (preset.draft_len, preset.stop_below, preset.anchors_per_domain) == (12, 0.8, 10)
         assert (preset.search.draft_len, preset.search.stop_below, preset.search.target_rate) == (12, 0.8, None)

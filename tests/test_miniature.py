@@ -268,12 +268,10 @@ def test_the_weights_are_those_of_the_log(name: str) -> None:
 
 def test_a_retraining_reproduces_the_logged_losses(tokenizer: PreTrainedTokenizerBase) -> None:
     with (EMBEDDED / "miniature" / LOG).open() as file:
-        logged = [float(row["loss"]) for row in csv.DictReader(file)][:50]
-    losses = [entry["loss"] for entry in Training(RECIPES["miniature"], tokenizer, CPU).run(50)]
-    # what CPUs round differently grows with each step: 0.001 by the 20th, 0.012 by the 50th; a learning rate 2 % off is
-    # at 0.003 by the 20th
-    assert losses[:20] == pytest.approx(logged[:20], abs=2e-3)
-    assert losses == pytest.approx(logged, abs=3e-2)
+        logged = [float(row["loss"]) for row in csv.DictReader(file)][:20]
+    losses = [entry["loss"] for entry in Training(RECIPES["miniature"], tokenizer, CPU).run(20)]
+    # what CPUs round differently grows with each step: 0.001 by the 20th, where a learning rate 2 % off is at 0.003
+    assert losses == pytest.approx(logged, abs=2e-3)
 
 
 def test_the_sets_found_are_published_by_task() -> None:

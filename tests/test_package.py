@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 import tomllib
@@ -15,13 +16,18 @@ from ssd_bench.records.reader import load_run
 from tests.runs import GIVEN_LATENCY, ROOT, python
 
 FRAME = ("hydra-core", "omegaconf", "torch", "transformers", "datasets", "evaluate", "rouge-score", "pandas")
-TOOLS = """
+RUN = ("method=knapspec", "limit=1", "decode.max_new_tokens=8", "hardware=cpu", GIVEN_LATENCY)
+TOOLS = ("-m experiment=swift_table2 hardware=sim_h100 dry=true", "report", "audit", "data list", "run --help")
+LINES = """
+import json, sys
 from hydra.core.global_hydra import GlobalHydra
+import ssd_bench
 from ssd_bench.cli import dispatch
-for line in ("-m experiment=swift_table2 hardware=sim_h100 dry=true", "report", "audit", "data list", "run --help"):
+print(ssd_bench.__file__)
+for line in json.loads(sys.argv[1]):
     GlobalHydra.instance().clear()
     try:
-        code = dispatch(line.split())
+        code = dispatch(line)
     except SystemExit as end:  # Hydra's, after its help
         code = end.code or 0
     assert code == 0, line
@@ -68,15 +74,12 @@ def test_the_program_is_the_door(installed: Path) -> None:
 
 def test_the_main_job_runs_in_an_empty_folder(installed: Path, tmp_path: Path) -> None:
     """From the wheel's files, not from those of the repository."""
-    where = python("-c", "import ssd_bench; print(ssd_bench.__file__)", cwd=tmp_path, PYTHONPATH=str(installed))
-    assert Path(where.stdout.strip()).is_relative_to(installed), where
-    line = ("method=knapspec", "limit=1", "decode.max_new_tokens=8", "hardware=cpu", GIVEN_LATENCY)
-    done = python("-m", "ssd_bench", *line, cwd=tmp_path, PYTHONPATH=str(installed))
-    assert done.returncode == 0, done.stderr
+    lines = json.dumps([RUN, *map(str.split, TOOLS)])
+    done = python("-c", LINES, lines, cwd=tmp_path, PYTHONPATH=str(installed))
+    assert done.returncode == 0 and "Traceback" not in done.stderr, done.stderr
+    assert Path(done.stdout.partition("\n")[0]).is_relative_to(installed)
     (made,) = (path for path in (tmp_path / "runs").iterdir() if path.name.startswith("miniature-knapspec"))
     assert load_run(made).header.provenance.code["git_sha"] is None
-    done = python("-c", TOOLS, cwd=tmp_path, PYTHONPATH=str(installed))
-    assert done.returncode == 0 and "Traceback" not in done.stderr, done.stderr
 
 
 def test_what_the_projects_frame_names_is_there_with_every_install() -> None:

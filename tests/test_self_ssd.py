@@ -24,7 +24,7 @@ from ssd_bench.contract.tree import TokenTree, comb
 from ssd_bench.errors import ConfigError
 from ssd_bench.model.decoder import Decoder
 from tests.conftest import LAYERS, VOCAB
-from tests.lossless import DIMS, check_greedy, check_sampled, decode, engine_for
+from tests.lossless import DIMS, check_greedy, check_sampled, decode, engine_for, method_of
 from tests.runs import config
 
 Load = Callable[..., Decoder]
@@ -67,15 +67,16 @@ def generated(decoder: Decoder, method: SelfSSD, new: int, eos: frozenset[int] =
     return engine.generate(method, PROMPT)
 
 
-@pytest.mark.parametrize("preset", PRESETS)
+@pytest.mark.parametrize("preset", [name for name in PRESETS if name != "self_ssd_wallclock"])
 def test_presets_are_lossless(preset: str, decoders: Load, light: list[str]) -> None:
-    """200 random cases, each with a set of its own and a threshold that these models reach."""
-    settings = config(preset)
-    assert instantiate(settings).name == preset
+    """200 random cases, each with a set of its own and a threshold that these models reach.
+
+    `self_ssd_wallclock` drafts as `self_ssd`: a search of one point finds the same set, whatever its objective.
+    """
 
     def make(rng: random.Random) -> SelfSSD:
         search, stop = searching(rng, light), rng.choice([0.0, 0.2, 0.6])
-        return instantiate(settings, calibration=1, stop_below=stop, search=search)
+        return method_of(preset, calibration=1, stop_below=stop, search=search)
 
     assert check_greedy(make, decoders) > 12
 
@@ -114,6 +115,7 @@ def test_sampled_distribution_is_ars_after_a_search(objective: str, decoders: Lo
 def test_presets_hold_the_published_settings() -> None:
     """What defines each comparison, in search and in decoding."""
     made = {preset: config(preset) for preset in PRESETS}
+    assert [instantiate(settings).name for settings in made.values()] == [*PRESETS]
     base, fix, mix, tree, timed = (made[preset] for preset in PRESETS)
     assert (base.draft_len, base.stop_below, base.target_rate, base.calibration) == (12, 0.6, 0.9, 8)
     assert (base.search.draft_len, base.search.stop_below, base.search.target_rate) == (8, 0.8, 0.9)

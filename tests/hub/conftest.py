@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.hub.plans import Client, client_of
+from tests.hub.client import Client, client_of
 from tests.hub.server import Hub, serving
 
 

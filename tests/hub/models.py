@@ -7,10 +7,11 @@ sizes are small, weights random. Tokenizers are of the family's kind, trained on
 from __future__ import annotations
 
 import json
-import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import torch
@@ -27,7 +28,7 @@ from tests.hub.server import Hub, Repository
 from tests.runs import composed
 
 LAYERS, HEADS, HEAD_DIM, CONTEXT = 4, 8, 8, 4096
-SHARD = "40KB"
+SHARD = "80KB"
 UNWANTED = {
     ".gitattributes": "*.safetensors filter=lfs\n",
     "README.md": "---\nlicense: other\n---\n# A model\n",
@@ -214,14 +215,32 @@ def source_of(name: str) -> ModelSource:
     return source
 
 
-def write_checkpoint(name: str, folder: Path, seed: int = 0) -> Path:
-    """Write a small checkpoint for a model of `conf/model`: shards with an index, configs, tokenizer, chat template."""
-    kind, source = KINDS[kind_of(name)], source_of(name)
-    folder.mkdir(parents=True, exist_ok=True)
-    tokenizer = kind.tokenizer(kind.specials)
-    tokenizer.save(str(folder / "tokenizer.json"))
+def checkpoint_files(name: str) -> dict[str, bytes]:
+    """Return a small checkpoint for a model of `conf/model`: shards and their index, configs, tokenizer, template."""
+    source = source_of(name)
     sizes = source.shape or {}
     wide = sizes["head_dim"] * sizes["n_heads"] != sizes["width"]
+    kv_heads = max(1, HEADS * sizes["n_kv_heads"] // sizes["n_heads"])
+    chat = source.prompting.form == "chat"
+    return dict(_checkpoint_files(kind_of(name), kv_heads, wide, sizes.get("tied", False), chat))
+
+
+@cache
+def _checkpoint_files(kind: str, kv_heads: int, wide: bool, tied: bool, chat: bool) -> dict[str, bytes]:
+    """Return the files of a checkpoint, which models of the same kind and form have in common."""
+    with TemporaryDirectory() as name:
+        folder = Path(name)
+        _write_checkpoint(KINDS[kind], kv_heads, wide, tied, folder)
+        _write_tokenizer_config(KINDS[kind], chat, folder)
+        assert len([*folder.glob("model-*.safetensors")]) > 2
+        paths = (path for path in sorted(folder.rglob("*")) if path.is_file())
+        return {path.relative_to(folder).as_posix(): path.read_bytes() for path in paths}
+
+
+def _write_checkpoint(kind: Kind, kv_heads: int, wide: bool, tied: bool, folder: Path) -> None:
+    """Write weights, config, generation config and tokenizer."""
+    tokenizer = kind.tokenizer(kind.specials)
+    tokenizer.save(str(folder / "tokenizer.json"))
     vocabulary, end = tokenizer.get_vocab_size() + kind.padding, tokenizer.token_to_id(kind.specials[-1])
     config = (
         dict(kind.config)
@@ -231,10 +250,10 @@ def write_checkpoint(name: str, folder: Path, seed: int = 0) -> Path:
             "num_hidden_layers": LAYERS,
             "hidden_act": "silu",
             "num_attention_heads": HEADS,
-            "num_key_value_heads": max(1, HEADS * sizes["n_kv_heads"] // sizes["n_heads"]),
+            "num_key_value_heads": kv_heads,
             "vocab_size": vocabulary,
             "max_position_embeddings": CONTEXT,
-            "tie_word_embeddings": sizes.get("tied", False),
+            "tie_word_embeddings": tied,
             "bos_token_id": 0,
             "eos_token_id": end,
             "torch_dtype": str(kind.dtype).removeprefix("torch."),
@@ -246,7 +265,7 @@ def write_checkpoint(name: str, folder: Path, seed: int = 0) -> Path:
     )
     text = json.dumps(config, indent=2)
     (folder / "config.json").write_text(text, encoding="utf-8")
-    save_model(AutoConfig.from_pretrained(folder), folder, seed, SHARD)
+    save_model(AutoConfig.from_pretrained(folder), folder, shard=SHARD)
     model = AutoModelForCausalLM.from_pretrained(folder, dtype=kind.dtype)
     for path in folder.glob("*.safetensors*"):
         path.unlink()
@@ -255,12 +274,10 @@ def write_checkpoint(name: str, folder: Path, seed: int = 0) -> Path:
     ends = [tokenizer.token_to_id(kind.specials[i]) for i in kind.ends]
     written = {"bos_token_id": 0, "eos_token_id": ends if len(ends) > 1 else ends[0], "do_sample": True, "top_p": 0.9}
     (folder / "generation_config.json").write_text(json.dumps(written), encoding="utf-8")
-    _write_tokenizer_config(kind, tokenizer, source.prompting.form == "chat", folder)
-    assert len([*folder.glob("model-*.safetensors")]) > 2
-    return folder
 
 
-def _write_tokenizer_config(kind: Kind, tokenizer: Tokenizer, chat: bool, folder: Path) -> None:
+def _write_tokenizer_config(kind: Kind, chat: bool, folder: Path) -> None:
+    """Write the tokenizer's config, the chat template, and the further files of the tokenizer beside tokenizer.json."""
     config: dict[str, Any] = {"tokenizer_class": kind.tokenizer_class, "eos_token": kind.specials[-1]}
     config |= {"clean_up_tokenization_spaces": True, "model_max_length": CONTEXT}
     if kind.tokenizer is sentencepiece_tokenizer:
@@ -275,7 +292,7 @@ def _write_tokenizer_config(kind: Kind, tokenizer: Tokenizer, chat: bool, folder
     elif chat:
         (folder / kind.template).write_text(CHAT, encoding="utf-8")
     (folder / "tokenizer_config.json").write_text(json.dumps(config), encoding="utf-8")
-    model = json.loads(tokenizer.to_str())["model"]
+    model = json.loads((folder / "tokenizer.json").read_text(encoding="utf-8"))["model"]
     contents = {
         "vocab.json": json.dumps(model["vocab"]),
         "merges.txt": "#version: 0.2\n" + "".join(f"{' '.join(merge)}\n" for merge in model["merges"]),
@@ -286,24 +303,16 @@ def _write_tokenizer_config(kind: Kind, tokenizer: Tokenizer, chat: bool, folder
         (folder / file).write_text(contents[file], encoding="utf-8")
 
 
-def add_model(hub: Hub, name: str, folder: Path, **changes: bytes | str) -> Repository:
-    """Serve a small checkpoint for a model of `conf/model` under its id, at its commit or branch.
+def add_model(hub: Hub, name: str, path: str | None = None) -> Repository:
+    """Serve a small checkpoint for a model of `conf/model`, at its commit or branch.
 
     Args:
-        folder: scratch for its files.
-        changes: content of further files by path, with `/` and `.` as in the repository.
+        path: id of the repository; None: the model's own.
     """
     source = source_of(name)
-    assert source.hub is not None
-    files: dict[str, bytes | str] = {
-        path.relative_to(folder).as_posix(): path.read_bytes()
-        for path in sorted(write_checkpoint(name, folder).rglob("*"))
-        if path.is_file()
-    }
-    shutil.rmtree(folder)
     pinned = source.revision if source.revision and len(source.revision) == 40 else None
-    repository = hub.model(source.hub)
-    repository.commit(UNWANTED | files | changes, sha=pinned)
+    repository = hub.model(path or str(source.hub))
+    repository.commit(UNWANTED | checkpoint_files(name), sha=pinned)
     return repository
 
 

@@ -11,7 +11,8 @@ from tests.runs import python
 
 OLD, NEW = "a" * 40, "b" * 40
 READ = """
-import json, sys
+import json, sys, time
+time.sleep = lambda seconds: None  # between tries
 from ssd_bench.data import HubSource
 from ssd_bench.errors import ConfigError
 from ssd_bench.contract.task import DataSpec

@@ -19,9 +19,9 @@ SMALL = ("model.shape=null", "limit=3", "decode.max_new_tokens=12", *CPU)
 SPLITS = {"test": ("gsm8k", 1319), "train": ("gsm8k.fewshot", 7473)}
 
 
-def publish(hub: Hub, scratch: Path) -> tuple[str, str]:
+def publish(hub: Hub) -> tuple[str, str]:
     """Give a hub the model, gated as it is, and GSM8K with as many rows as the real one; return both commits."""
-    add_model(hub, "llama3_1_8b", scratch).gated = True
+    add_model(hub, "llama3_1_8b").gated = True
     rows = {split: list(islice(cycle(sample(name)), count)) for split, (name, count) in SPLITS.items()}
     commit = composed("task=gsm8k").task.hub.revision
     hub.dataset("openai/gsm8k").commit(grouped({"main": rows}), sha=commit)
@@ -29,7 +29,7 @@ def publish(hub: Hub, scratch: Path) -> tuple[str, str]:
 
 
 def test_it_runs_losslessly_and_records_both_commits(hub: Hub, tmp_path: Path) -> None:
-    model, data = publish(hub, tmp_path / "files")
+    model, data = publish(hub)
     hub.dataset("openai/gsm8k").commit({"README.md": "a later commit of the branch"})
     line = ("-m", "ssd_bench", *COMMAND, *SMALL, f"runs_dir={tmp_path / 'runs'}")
     done = python(*line, cwd=tmp_path, **hub.variables(tmp_path / "home", HF_TOKEN="hf_granted"))
@@ -46,7 +46,7 @@ def test_it_runs_losslessly_and_records_both_commits(hub: Hub, tmp_path: Path) -
 
 
 def test_without_a_token_it_says_what_to_do(hub: Hub, tmp_path: Path) -> None:
-    publish(hub, tmp_path / "files")
+    publish(hub)
     line = ("-m", "ssd_bench", *COMMAND, *SMALL, f"runs_dir={tmp_path / 'runs'}")
     done = python(*line, cwd=tmp_path, **hub.variables(tmp_path / "home"))
     assert (done.returncode, done.stdout) == (2, "")

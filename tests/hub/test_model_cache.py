@@ -9,8 +9,8 @@ import pytest
 import torch
 from safetensors.torch import load, save
 
-from tests.hub.models import add_model, source_of, write_checkpoint
-from tests.hub.plans import Client
+from tests.hub.client import Client
+from tests.hub.models import add_model, checkpoint_files, source_of
 from tests.hub.server import Fault, Repository
 from tests.test_weights_files import INDEX, PICKLE, PICKLE_INDEX, WEIGHTS
 
@@ -19,11 +19,8 @@ PINNED, BRANCH, SHAPE = "qwen3_8b", "codellama_13b", "model.shape=null"
 
 def served(client: Client, tmp_path: Path, name: str) -> tuple[Repository, tuple[str, ...]]:
     """Serve a model of `conf/model` in a repository of this test alone; return it and the options for it."""
-    source = source_of(name)
-    repository = add_model(client.hub, name, tmp_path / "files")
-    name_here = f"{tmp_path.name}/{name}"
-    client.hub.models[name_here] = client.hub.models.pop(str(source.hub))
-    return repository, (f"model={name}", SHAPE, f"model.hub={name_here}")
+    path = f"{tmp_path.name}/{name}"
+    return add_model(client.hub, name, path), (f"model={name}", SHAPE, f"model.hub={path}")
 
 
 @pytest.mark.parametrize("name", [PINNED, BRANCH])
@@ -95,8 +92,12 @@ def test_what_a_user_downloads_runs_as_a_folder(
 
 
 def layouts(folder: Path) -> dict[str, tuple[dict[str, bytes | str], list[str]]]:
-    """Return files of repositories that keep their weights in other ways, each with the weights that a run reads."""
-    files: dict[str, bytes | str] = {path.name: path.read_bytes() for path in folder.iterdir() if path.is_file()}
+    """Return files of repositories that keep their weights in other ways, each with the weights that a run reads.
+
+    Args:
+        folder: scratch.
+    """
+    files: dict[str, bytes | str] = {**checkpoint_files(PINNED)}
     shards = sorted(name for name in files if name.endswith(".safetensors"))
     tensors = {name: tensor for shard in shards for name, tensor in load(bytes(files[shard])).items()}
     texts = {name: content for name, content in files.items() if name not in shards and name != INDEX}
@@ -124,7 +125,7 @@ def layouts(folder: Path) -> dict[str, tuple[dict[str, bytes | str], list[str]]]
 
 
 def test_the_files_are_downloaded_that_transformers_would_load(client: Client, tmp_path: Path) -> None:
-    for name, (files, weights) in layouts(write_checkpoint(PINNED, tmp_path / "files")).items():
+    for name, (files, weights) in layouts(tmp_path).items():
         repository = f"org/{name.replace(' ', '-')}"
         client.hub.model(repository).commit(files)
         line = (f"model={PINNED}", SHAPE, f"model.hub={repository}", "model.revision=main")

@@ -1,4 +1,4 @@
-"""Whole runs of the models of `conf/model` through a hub, from an empty cache, as a user types them."""
+"""Whole runs of the models of `conf/model` through a hub, from a cache without them, as a user types them."""
 
 from __future__ import annotations
 
@@ -6,9 +6,10 @@ from pathlib import Path
 
 from ssd_bench import metrics
 from ssd_bench.records.reader import Run, load_run
+from tests.hub.client import Client
 from tests.hub.models import HUB_MODELS, KINDS, UNWANTED, add_model, kind_of, source_of, wanted_files
-from tests.hub.server import Fault, Hub
-from tests.runs import CPU, python
+from tests.hub.server import Fault
+from tests.runs import CPU
 
 OPTIONS = (
     "method=knapspec",
@@ -35,56 +36,56 @@ def assert_whole(run: Run, name: str, commit: str) -> None:
     assert set(metrics.arm_rows(run.prompts, "method")["lossless"]) == {"identical"}
 
 
-def test_every_model_runs_through_the_hub(hub: Hub, tmp_path: Path) -> None:
+def test_every_model_runs_through_the_hub(client: Client, tmp_path: Path) -> None:
     """One sweep over all of them, then the same sweep without a network, which finds every record."""
-    repositories = {name: add_model(hub, name, tmp_path / "files" / name) for name in HUB_MODELS}
+    hub, runs = client.hub, tmp_path / "runs"
+    earlier_requests, earlier_downloads = len(hub.requests), len(hub.downloads())
+    repositories = {name: add_model(hub, name) for name in HUB_MODELS}
     assert {kind_of(name) for name in HUB_MODELS} == set(KINDS)
-    runs = tmp_path / "runs"
-    line = ("-m", "ssd_bench", "-m", f"model={','.join(HUB_MODELS)}", f"runs_dir={runs}", *OPTIONS)
-    done = python(*line, cwd=tmp_path, **hub.variables(tmp_path / "home"))
+    line = ("-m", f"model={','.join(HUB_MODELS)}", f"runs_dir={runs}", *OPTIONS)
+    done = client.run(*line)
     assert done.returncode == 0, done.stderr[-3000:]
     for name, repository in repositories.items():
         assert_whole(run_of(runs, name), name, repository.branches["main"])
-    assert {*hub.downloads()} == set.union(*(wanted_files(repository) for repository in repositories.values()))
-    assert not {*hub.downloads()} & {*UNWANTED}
+    downloads = {*hub.downloads()[earlier_downloads:]}
+    assert downloads == set.union(*(wanted_files(repository) for repository in repositories.values()))
+    assert not downloads & {*UNWANTED}
     ids = [f"/{source_of(name).hub}/" for name in HUB_MODELS]
-    assert not [line for line, _ in hub.requests if not any(name in line for name in ids)], "asked for something else"
+    asked = [line for line, _ in hub.requests[earlier_requests:]]
+    assert not [line for line in asked if not any(name in line for name in ids)], "asked for something else"
     before, requests = sorted(runs.glob("*/run.json")), len(hub.requests)
-    again = python(*line, cwd=tmp_path, **hub.variables(tmp_path / "home", HF_HUB_OFFLINE="1"))
+    again = client.run(*line, offline=True)
     assert again.returncode == 0, again.stderr[-3000:]
     assert sorted(runs.glob("*/run.json")) == before and len(before) == len(HUB_MODELS)
     assert len(hub.requests) == requests
 
 
-def test_a_branch_that_moves_between_the_steps_gives_one_commit(hub: Hub, tmp_path: Path) -> None:
+def test_a_branch_that_moves_between_the_steps_gives_one_commit(client: Client, tmp_path: Path) -> None:
     """The new commit has other weights; the run has those of the commit whose config it checked."""
-    name = "codellama_13b"
-    repository = add_model(hub, name, tmp_path / "old")
+    name, path = "codellama_13b", "org/moving"
+    repository = add_model(client.hub, name, path)
     old, files = repository.branches["main"], {**repository.commits[repository.branches["main"]]}
-    changed = {path: file.content for path, file in files.items() if not path.endswith(".safetensors")}
+    changed = {place: file.content for place, file in files.items() if not place.endswith(".safetensors")}
     moved = Fault(r"GET .*/resolve/.*/config\.json", then=lambda: repository.commit(changed), times=1)
-    hub.faults.append(moved)
+    client.hub.faults.append(moved)
     runs = tmp_path / "runs"
-    line = ("-m", "ssd_bench", f"model={name}", f"runs_dir={runs}", *OPTIONS)
-    done = python(*line, cwd=tmp_path, **hub.variables(tmp_path / "home"))
+    done = client.run(f"model={name}", f"model.hub={path}", f"runs_dir={runs}", *OPTIONS)
     assert done.returncode == 0, done.stderr[-3000:]
     assert repository.branches["main"] != old
     assert_whole(run_of(runs, name), name, old)
 
 
-def test_the_first_command_needs_one_line_each_way(hub: Hub, tmp_path: Path) -> None:
+def test_the_first_command_needs_one_line_each_way(client: Client, tmp_path: Path) -> None:
     """Gated without a token: one message, nothing downloaded. With one: runs, at the commit that is pinned."""
-    name = "llama3_1_8b"
-    repository = add_model(hub, name, tmp_path / "files")
-    repository.gated = True
-    line = ("-m", "ssd_bench", f"model={name}", f"runs_dir={tmp_path / 'runs'}", *OPTIONS)
-    refused = python(*line, cwd=tmp_path, **hub.variables(tmp_path / "home"))
+    hub, name, path = client.hub, "llama3_1_8b", "org/gated"
+    add_model(hub, name, path).gated = True
+    line, earlier_downloads = (f"model={name}", f"model.hub={path}", *OPTIONS), len(hub.downloads())
+    refused = client.run(*line, f"runs_dir={tmp_path / 'runs'}")
     assert (refused.returncode, refused.stdout) == (2, "")
     assert refused.stderr.count("\n") == 1, refused.stderr
     message = refused.stderr
-    page = f"{hub.endpoint}/{source_of(name).hub}"
-    assert message.startswith(f"error: model.hub='{source_of(name).hub}'") and f"licence on {page}" in message
-    assert "hf auth login" in message and not hub.downloads()
-    done = python(*line, cwd=tmp_path, **hub.variables(tmp_path / "home", HF_TOKEN="hf_granted"))
+    assert message.startswith(f"error: model.hub='{path}'") and f"licence on {hub.endpoint}/{path}" in message
+    assert "hf auth login" in message and not hub.downloads()[earlier_downloads:]
+    done = client.run(*line, f"runs_dir={tmp_path / 'runs'}", token="hf_granted")
     assert done.returncode == 0, done.stderr[-3000:]
     assert_whole(run_of(tmp_path / "runs", name), name, str(source_of(name).revision))

@@ -7,6 +7,7 @@ import re
 import subprocess
 import sys
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -68,6 +69,7 @@ def cases() -> dict[str, list[str]]:
 CASES = cases()
 
 
+@cache
 def pins() -> dict[str, str]:
     """Return the revision of each repository that a task reads."""
     specs: list[DataSpec] = [spec for name in choices("task") for spec in make(name).files("plain")]

@@ -54,7 +54,8 @@ class Lane:
         self._stats = buffer(2, splits, nodes, arch.n_heads, kind=torch.float32)
         n_sub = 2 * arch.n_layers
         with torch.inference_mode():
-            self._launch_all(0, n_sub)  # compiles and loads the kernels; with n = 0 nodes they write nothing
+            if device.type == "cuda":
+                self._launch_all(0, n_sub)  # compiles and loads the kernels; with n = 0 nodes they write nothing
             self._ranges = {(0, n_sub): self._capture(0, n_sub)} | {
                 (i, i + n): self._capture(i, i + n) for n in LENGTHS for i in range(n_sub - n + 1)
             }

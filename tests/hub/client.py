@@ -1,18 +1,20 @@
-"""A client process of a hub that plans runs, option line by option line."""
+"""A client process of a hub: it plans runs and runs command lines, one after the other."""
 
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import subprocess
 import sys
 import time
 from collections import namedtuple
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import patch
 
 import huggingface_hub.constants
 from huggingface_hub import file_download
@@ -20,9 +22,9 @@ from huggingface_hub.utils import _http
 
 from ssd_bench.errors import ConfigError
 from tests.hub.server import Hub
-from tests.runs import environment, planned
+from tests.runs import environment, planned, program
 
-MARK = "plan: "
+MARK = "answer: "
 COMMON = ("task=gsm8k", "data=sample", "limit=1", "method=ar")
 Usage = namedtuple("Usage", "total used free")
 
@@ -45,14 +47,27 @@ class Client:
             offline: as with HF_HUB_OFFLINE=1.
             free: bytes that the disk has room for; None: as it is.
         """
+        result: dict[str, Any] = self._answer("plan", [*options, *COMMON], offline, free=free)
+        return result
+
+    def run(self, *words: str, offline: bool = False, token: str = "") -> subprocess.CompletedProcess[str]:
+        """Return what comes of a command line, as of a process of its own.
+
+        Args:
+            offline: as with HF_HUB_OFFLINE=1.
+            token: as with HF_TOKEN.
+        """
+        return subprocess.CompletedProcess(words, *self._answer("run", words, offline, token))
+
+    def _answer(self, kind: str, words: Sequence[str], offline: bool, token: str = "", free: int | None = None) -> Any:
         assert self._process.stdin is not None
         assert self._process.stdout is not None
-        self._process.stdin.write(json.dumps([[*options, *COMMON], offline, free]) + "\n")
+        request = {"kind": kind, "words": words, "offline": offline, "token": token, "free": free}
+        self._process.stdin.write(json.dumps(request) + "\n")
         self._process.stdin.flush()
         for text in self._process.stdout:
             if text.startswith(MARK):
-                result: dict[str, Any] = json.loads(text.removeprefix(MARK))
-                return result
+                return json.loads(text.removeprefix(MARK))
         raise AssertionError((self.home / "stderr").read_text(encoding="utf-8")[-3000:])
 
 
@@ -60,7 +75,7 @@ class Client:
 def client_of(hub: Hub, home: Path) -> Iterator[Client]:
     """A client process with empty caches while the context lasts."""
     home.mkdir()
-    line = [sys.executable, "-m", "tests.hub.plans"]
+    line = [sys.executable, "-m", "tests.hub.client"]
     with (
         (home / "stderr").open("w", encoding="utf-8") as errors,
         subprocess.Popen(
@@ -91,16 +106,28 @@ def told(line: list[str]) -> dict[str, Any]:
     return {"commit": plan.model.checkpoint.commit, "folder": folder, "files": files, "weights": plan.origin.weights}
 
 
+def ran(words: list[str]) -> list[Any]:
+    """Return exit code, standard output and standard error of a command line."""
+    done = program(*words)
+    return [done.returncode, done.stdout, done.stderr]
+
+
+ANSWERS: Mapping[str, Callable[[list[str]], Any]] = {"plan": told, "run": ran}
+
+
 def serve() -> None:
     """Answer each line of standard input."""
     usage = shutil.disk_usage
     for module in (file_download, _http):  # a server of tests needs no pause between the client's tries
         module.time = SimpleNamespace(**vars(time) | {"sleep": lambda _: None})
     for text in sys.stdin:
-        options, offline, free = json.loads(text)
-        huggingface_hub.constants.HF_HUB_OFFLINE = offline
+        request = json.loads(text)
+        free = request["free"]
+        huggingface_hub.constants.HF_HUB_OFFLINE = request["offline"]
         shutil.disk_usage = usage if free is None else lambda _, free=free: Usage(2**40, 2**40 - free, free)
-        print(MARK + json.dumps(told(options)), flush=True)
+        with patch.dict(os.environ, HF_TOKEN=request["token"]):
+            answer = ANSWERS[request["kind"]](request["words"])
+        print(MARK + json.dumps(answer), flush=True)
 
 
 if __name__ == "__main__":
