@@ -78,6 +78,9 @@ def _work(words: Sequence[str], out: Connection, err: Connection, variables: Map
     for number, end in enumerate((out, err), start=1):
         os.dup2(end.fileno(), number)
         end.close()
+    # new streams: those of the server may have been of a file, in which a pipe cannot seek
+    sys.stdout = os.fdopen(1, "w", encoding="utf-8", closefd=False)
+    sys.stderr = os.fdopen(2, "w", buffering=1, encoding="utf-8", closefd=False)
     os.chdir(ROOT)
     os.environ.clear()
     os.environ.update(variables)
