@@ -36,7 +36,17 @@ def test_every_key_of_the_committed_records_is_a_field() -> None:
     assert unknown_keys({"colour": 1, "model": {"colour": 1}}) == {"colour", "model.colour"}
 
 
-@pytest.mark.parametrize("content", [{}, dict.fromkeys(KEYS), {"model": 5, "latency": 5, "colour": 1}])
+@pytest.mark.parametrize(
+    "content",
+    [
+        {},
+        dict.fromkeys(KEYS),
+        {"model": 5, "latency": 5, "colour": 1},
+        {"latency": {"t_mlp_ms": 1.0}},
+        {"latency": {"t_mlp_ms": 1.0, "t_attn_slope_ms": 0.1, "t_attn_intercept_ms": 1.0, "passes": [{"colour": 1}]}},
+        {"searches": 5},
+    ],
+)
 def test_what_a_record_lacks_has_its_default(content: dict[str, Any]) -> None:
     assert RunHeader.of(content) == RunHeader.of({}) != RunHeader.of(header())
 

@@ -178,10 +178,10 @@ class RunHeader:
     @classmethod
     def of(cls, content: Mapping[str, Any]) -> RunHeader:
         """Return the header with the content of a run.json."""
-        latency = content.get("latency")
+        searches = content.get("searches")
         parts = {
-            "latency": Latency.read(latency) if isinstance(latency, Mapping) and latency else None,
-            "searches": [_build(RecordedSearch, search) for search in content.get("searches") or ()],
+            "latency": _latency(content.get("latency")),
+            "searches": [_build(RecordedSearch, search) for search in (searches if isinstance(searches, list) else ())],
         }
         header: RunHeader = _build(cls, {**content, **parts})
         return header
@@ -230,6 +230,14 @@ class RunHeader:
         if gpus and not self.model.device.startswith("cpu"):
             return ", ".join(gpus)
         return str(self.hardware["cpu"] or self.model.device)
+
+
+def _latency(stored: object) -> Latency | None:
+    """Return a stored profile; None without one, or if times are missing or unknown: it cannot be replayed then."""
+    try:
+        return Latency.read(stored) if isinstance(stored, Mapping) and stored else None
+    except (TypeError, ValueError):
+        return None
 
 
 def _build(kind: Any, content: object) -> Any:
