@@ -24,6 +24,34 @@ class Estimate:
     tokens_per_s: float
 
 
+PARTS = ("prefill", "draft", "verify", "overhead")
+"""Parts of an output's work (`Work.part`); overhead: `start`, `propose` and `observe` of the method."""
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """Equal calls of the model in one part of a step.
+
+    Attributes:
+        part: one of `PARTS`.
+        calls: number of calls.
+        rows: nodes of each call; in a search, branches times nodes.
+        attentions, mlps: sublayers that each call runs over these rows.
+        heads: LM heads that each call computes over these rows, as a share of the vocabulary: 1, 0 or a part.
+        context: prefix rows that every attention reads, mean over the calls.
+        ms: milliseconds of all calls together; None on a GPU, where they are only queued.
+    """
+
+    part: str
+    calls: int
+    rows: int
+    attentions: int
+    mlps: int
+    heads: float
+    context: float
+    ms: float | None
+
+
 @dataclass
 class Step:
     """One step of the trace; times are in milliseconds, filled in after the prompt's last step.
@@ -41,7 +69,8 @@ class Step:
         searched: whether a search chose the layer set, as in `LayerDraft`.
         estimate: the method's estimate after a search event in this step.
         window: the positions that the draft's attentions read; None: all.
-        marks: the clock at the start and after each part: propose, draft, verify to commit, observe.
+        marks: the moments at the start and after each part: propose, draft, verify to commit, observe.
+        work: the calls of the model, by part; in the first step also those of the method's `start`.
         draft_ms: time of the draft.
         verify_ms: time from verification to commit.
         policy_ms: method overhead: `propose` and `observe`, in the first step also `start`.
@@ -59,6 +88,7 @@ class Step:
     estimate: Estimate | None
     window: Window | None = None
     marks: tuple[Any, ...] = ()
+    work: list[Work] = field(default_factory=list)
     draft_ms: float = 0.0
     verify_ms: float = 0.0
     policy_ms: float = 0.0
@@ -66,10 +96,15 @@ class Step:
 
 @dataclass
 class Generation:
-    """The output of one prompt and its trace; `finish_reason` is eos, length, context or steps (`max_steps`)."""
+    """The output of one prompt and its trace; `finish_reason` is eos, length, context or steps (`max_steps`).
+
+    Attributes:
+        prefill_work: the calls of the prefill; empty for an arm that does not log them.
+    """
 
     output: list[int]
     finish_reason: str
     prefill_ms: float
     decode_ms: float
     steps: list[Step] = field(default_factory=list)
+    prefill_work: list[Work] = field(default_factory=list)

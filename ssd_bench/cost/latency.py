@@ -13,6 +13,10 @@ from ssd_bench.cost.tpt import tpt
 from ssd_bench.errors import ConfigError
 
 
+GIVEN, MEASURED = "given", "measured"
+"""Values of `Latency.source`: set by options, or measured on the machine of the run."""
+
+
 @dataclass(frozen=True)
 class NodeTimes:
     """Times in milliseconds of one pass over `nodes` nodes at once.
@@ -41,7 +45,7 @@ class Latency:
     Attributes:
         t_mlp_ms: one MLP sublayer over one token, norm and residual included.
         t_attn_slope_ms, t_attn_intercept_ms: one attention sublayer over one token at context n.
-        source: `given` (by options) or `measured`.
+        source: `GIVEN`, `MEASURED`, or the name of a reference machine.
         r2: share of the variance of the measured t_attn(n) that the line explains; None when given.
         loaded: other processes used more than 10 % of the machine in both attempts, so the times may be too long.
         points: measured (n, t_attn in ms).
@@ -55,7 +59,7 @@ class Latency:
     t_mlp_ms: float
     t_attn_slope_ms: float
     t_attn_intercept_ms: float
-    source: str = "given"
+    source: str = GIVEN
     r2: float | None = None
     loaded: bool = False
     points: tuple[tuple[int, float], ...] = ()
@@ -136,7 +140,7 @@ def fit_latency(
 ) -> Latency:
     """Return the latency model of measured points (n, t_attn)."""
     slope, intercept, r2 = fit_line(points)
-    return Latency(t_mlp_ms, slope, intercept, "measured", r2, loaded, tuple(points), tuple(passes))
+    return Latency(t_mlp_ms, slope, intercept, MEASURED, r2, loaded, tuple(points), tuple(passes))
 
 
 def fit_line(points: Sequence[tuple[int, float]]) -> tuple[float, float, float]:

@@ -8,7 +8,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from ssd_bench.cost.latency import Latency, NodeTimes, interpolate
+from ssd_bench.cost.latency import GIVEN, MEASURED, Latency, NodeTimes, interpolate
 from ssd_bench.errors import ConfigError
 from ssd_bench.records.reader import Run
 
@@ -31,6 +31,7 @@ class Machine(Protocol):
         tree_node_ms: extra time of a verified node of a tree, compared with one of a chain.
         loop_ms: work of the decode loop in a step; None: as in the record, scaled with the forward passes.
         copy_ms: keeping one state of the residual stream.
+        call_ms: host time of one call that a search launches by itself, in addition to its sublayers.
     """
 
     @property
@@ -54,6 +55,9 @@ class Machine(Protocol):
     @property
     def copy_ms(self) -> float: ...
 
+    @property
+    def call_ms(self) -> float: ...
+
     def pass_ms(self, nodes: Array, context: Array) -> tuple[Array, Array, Array]:
         """Return the times of one attention, of one MLP and of the rest of passes, by their nodes and contexts."""
         ...
@@ -67,6 +71,7 @@ class Profile:
     name: str = "its own machine"
     loop_ms: float | None = None
     copy_ms: float = COPY_MS
+    call_ms: float = 0.0
 
     @property
     def draft_rest_ms(self) -> float:
@@ -108,6 +113,7 @@ def own_profile(run: Run) -> Profile:
     Raises:
         ConfigError: the record has no latency profile.
     """
-    if run.header.latency is None:
-        raise ConfigError("run", str(run.path), "a record with a latency profile")
-    return Profile(run.header.latency)
+    latency = run.header.latency
+    if latency is None or latency.source not in (GIVEN, MEASURED):  # else the costs of a reference machine
+        raise ConfigError("run", str(run.path), "a record with a latency profile of its own machine")
+    return Profile(latency)

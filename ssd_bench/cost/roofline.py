@@ -102,6 +102,10 @@ class SimulatedMachine:
         return self.gpu.launch_us / 1e3
 
     @property
+    def call_ms(self) -> float:
+        return 0.0  # launches are part of the sublayers' times
+
+    @property
     def draft_rest_ms(self) -> float:
         return float(self._rest_ms(np.ones(1))[0])
 

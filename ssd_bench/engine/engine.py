@@ -16,8 +16,8 @@ from ssd_bench.contract.method import Context, LayerDraft, Method, Prefill, Prob
 from ssd_bench.contract.tree import TokenTree
 from ssd_bench.engine.answers import Contract
 from ssd_bench.engine.draft import Drafter, DraftResult
+from ssd_bench.engine.meter import Meter
 from ssd_bench.engine.sampling import Decoding, verify_greedy, verify_sampled, warp
-from ssd_bench.engine.timing import Clock
 from ssd_bench.model.decoder import Decoder, Pass
 from ssd_bench.model.kv_cache import KVCache
 
@@ -47,7 +47,7 @@ class Engine:
     ):
         self.decoder, self.cache, self.decoding, self.eos_ids = decoder, cache, decoding, eos_ids
         self.context = context or cache.capacity - SCRATCH
-        self.clock = Clock(decoder.device)
+        self._meter = Meter(decoder)
         self._contract = Contract(decoder.arch.n_layers, decoder.arch.vocab_size)
         self._drafter = Drafter(decoder, cache, decoding, eos_ids)
         self.probe = probe
@@ -78,36 +78,38 @@ class Engine:
         max_new = max_new or self.decoding.max_new_tokens
         assert max_new is not None, "the caller resolves decode.max_new_tokens"
         generator = torch.Generator(self.decoder.weights.head.device).manual_seed(seed)
-        prefill_start = self.clock.mark()
-        tokens = self.decoder.ids(prompt)
-        taps = self._contract.check_taps(method)
-        last_stream, tapped = self.decoder.prefill(tokens, self.cache, taps.prefill, taps.prompt_end)
-        # the prefill yields the first output token, which is the root of step 1
-        output = [self._first_token(self.decoder.logits(last_stream), generator)]
-        output_copy = output.copy()  # the method sees this list: changing it does not change the output
-        prefill_end = self.clock.mark()
-        steps: list[Step] = []
-        self.cache.held = True  # until the output ends, `reset` is refused: a method cannot drop the prompt's rows
-        try:
-            method.start(Prefill(prompt, tapped))
-            start_end = self.clock.mark()
-            while not (reason := "steps" if len(steps) == max_steps else self._finish_reason(output, max_new)):
-                steps.append(self._step(method, output, output_copy, max_new, generator, len(steps) + 1))
-                if on_token is not None:
-                    on_token(len(output))
-        finally:
-            self.cache.held = False
-        decode_end = self.clock.mark()
-        self.clock.settle()  # one wait for the device after the last step, none within the loop
+        meter, steps = self._meter, list[Step]()
+        with meter.counting():
+            prefill_start = meter.moment()
+            tokens = self.decoder.ids(prompt)
+            taps = self._contract.check_taps(method)
+            last_stream, tapped = self.decoder.prefill(tokens, self.cache, taps.prefill, taps.prompt_end)
+            # the prefill yields the first output token, which is the root of step 1
+            output = [self._first_token(self.decoder.logits(last_stream), generator)]
+            output_copy = output.copy()  # the method sees this list: changing it does not change the output
+            prefill_end = meter.moment()
+            self.cache.held = True  # until the output ends, `reset` is refused: a method cannot drop the prompt's rows
+            try:
+                method.start(Prefill(prompt, tapped))
+                start_end = meter.moment()
+                while not (reason := "steps" if len(steps) == max_steps else self._finish_reason(output, max_new)):
+                    steps.append(self._step(method, output, output_copy, max_new, generator, len(steps) + 1))
+                    if on_token is not None:
+                        on_token(len(output))
+            finally:
+                self.cache.held = False
+            decode_end = meter.moment()
+        meter.settle()  # one wait for the device after the last step, none within the loop
+        prefill, start = (prefill_start, prefill_end), (prefill_end, start_end)
         for step in steps:
-            propose_ms, draft_ms, verify_ms, observe_ms = (
-                self.clock.ms(*pair) for pair in zip(step.marks, step.marks[1:])
-            )
-            step.policy_ms, step.draft_ms, step.verify_ms = propose_ms + observe_ms, draft_ms, verify_ms
-        if steps:  # a method's `start` counts as its overhead, too
-            steps[0].policy_ms += self.clock.ms(prefill_end, start_end)
-        prefill_ms, decode_ms = self.clock.ms(prefill_start, prefill_end), self.clock.ms(prefill_end, decode_end)
-        return Generation(output, reason, prefill_ms, decode_ms, steps)
+            propose, draft, verify, observe = zip(step.marks, step.marks[1:])
+            # a method's `start` counts as its overhead, too
+            overhead = [propose, observe] if step.index > 1 else [start, propose, observe]
+            step.policy_ms = sum(meter.ms(*span) for span in overhead)
+            step.draft_ms, step.verify_ms = meter.ms(*draft), meter.ms(*verify)
+            step.work = [*meter.work("draft", draft), *meter.work("verify", verify), *meter.work("overhead", *overhead)]
+        prefill_ms, decode_ms = meter.ms(*prefill), meter.ms(prefill_end, decode_end)
+        return Generation(output, reason, prefill_ms, decode_ms, steps, meter.work("prefill", prefill))
 
     def _finish_reason(self, output: list[int], max_new: int) -> str:
         """Return the reason why an output is complete, "" if it is not."""
@@ -127,13 +129,13 @@ class Engine:
         index: int,
     ) -> Step:
         """Run one draft-verify step; append at least one token to the output."""
-        start, clock = self.cache.length, self.clock
+        start, moment = self.cache.length, self._meter.moment
         # - 1: a step with k candidates in a row emits up to k + 1 tokens (bonus) and fills k + 1 positions (root)
         max_draft = min(max_new - len(output), self.context - start) - 1
         # 1) propose: the method answers with a layer set to draft with, or with a tree of candidates
-        marks = [clock.mark()]
+        marks = [moment()]
         proposal = method.propose(Context(index, start, output_copy, max_draft))
-        marks.append(clock.mark())
+        marks.append(moment())
         proposal = self._contract.check_proposal(method, proposal, output[-1])
         taps = self._contract.check_taps(method).verify
         # 2) draft: token by token with the layer set; a proposed tree needs no draft, only a cut to the limits
@@ -142,7 +144,7 @@ class Engine:
             draft = self._drafter.draft(proposal, output[-1], max_draft, reuse, taps, generator)
         else:
             draft = DraftResult(proposal.trimmed(max_draft, self.cache.capacity - start), "none")
-        marks.append(clock.mark())
+        marks.append(moment())
         # 3) verify: one pass of the full model over all nodes, the root included
         tree = draft.tree
         logits, hidden = self._verify(draft, taps)
@@ -158,12 +160,12 @@ class Engine:
         output.extend(emitted)
         output_copy.extend(emitted)
         accepted, count = min(len(path) - 1, len(emitted)), len(emitted)
-        marks.append(clock.mark())
+        marks.append(moment())
         # 6) observe: the method learns from the outcome
         last = bool(self._finish_reason(output, max_new))
         verification = Verification(index, tree, path, emitted, self.cache.length, logits, hidden, last)
         estimate = self._contract.check_estimate(method, method.observe(verification, self.probe))
-        marks.append(clock.mark())
+        marks.append(moment())
         return Step(
             index=index,
             context_len=start,

@@ -10,6 +10,7 @@ from ssd_bench.metrics import definitions as d
 from ssd_bench.metrics import quality as q
 from ssd_bench.metrics.evidence import Steadiness, searched_share
 from ssd_bench.metrics.intervals import Measured, divide
+from ssd_bench.metrics.modelled import modelled_numbers
 from ssd_bench.metrics.repetition import repetition, speedup_without_loops
 from ssd_bench.metrics.summary import DomainOverHF, DomainSummary, HFSummary, Quality, Summary
 from ssd_bench.records.reader import Run
@@ -25,6 +26,7 @@ def run_numbers(run: Run) -> Summary:
         **_identity(run),
         **_acceptance(run),
         **_speed(run),
+        modelled=modelled_numbers(run),
         hf=_third_arm(run),
         **_cost(run),
         **_quality(run),

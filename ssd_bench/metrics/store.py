@@ -20,21 +20,22 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from ssd_bench.contract import generation, layer_set, window
-from ssd_bench.cost import latency, tpt
+from ssd_bench.cost import latency, machine, reference, tpt, work
 from ssd_bench.engine import load
 from ssd_bench.errors import ConfigError
 from ssd_bench.metrics.digest import Digest
 from ssd_bench.records import consistency, files, header, reader, schema
 from ssd_bench.records.files import open_regular, write_atomic
 from ssd_bench.records.reader import Run, load_run
-from ssd_bench.records.schema import SCHEMAS
+from ssd_bench.records.schema import LATER_TABLES, SCHEMAS
 from tasks.scoring import passk, rouge, scorer
 
 FILE = ".summaries.parquet"
 COLUMNS = pa.schema([(name, pa.string()) for name in ("run", "run_id", "stamp", "digest")])
 CODE = (
     *sorted(Path(__file__).parent.glob("*.py")),
-    *(Path(str(module.__file__)) for module in (generation, latency, layer_set, load, tpt, window)),
+    *(Path(str(module.__file__)) for module in (generation, layer_set, load, window)),
+    *(Path(str(module.__file__)) for module in (latency, machine, reference, tpt, work)),
     *(Path(str(module.__file__)) for module in (consistency, files, header, reader, schema, passk, rouge, scorer)),
 )
 """Code that computes a digest. A change in any of these files invalidates all digests."""
@@ -167,15 +168,18 @@ def _version() -> str:
     return digest.hexdigest()
 
 
-def _file_names() -> Iterator[str]:
+def _file_names(run_dir: Path) -> Iterator[str]:
     yield "run.json"
-    yield from (f"{name}.parquet" for name in SCHEMAS)
+    for name in SCHEMAS:
+        file = f"{name}.parquet"
+        if name not in LATER_TABLES or (run_dir / file).exists():
+            yield file
 
 
 def _stamp(run_dir: Path) -> str:
     """Return sizes and modification times of a record's files, to detect changes; "" if a file is missing."""
     try:
-        stats = [os.stat(run_dir / name) for name in _file_names()]
+        stats = [os.stat(run_dir / name) for name in _file_names(run_dir)]
     except OSError:
         return ""
     return json.dumps([[stat.st_size, stat.st_mtime_ns] for stat in stats])

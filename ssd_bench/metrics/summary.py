@@ -8,6 +8,7 @@ from typing import Any, Self
 
 from ssd_bench.metrics.evidence import Steadiness
 from ssd_bench.metrics.intervals import Measured
+from ssd_bench.metrics.modelled import ModelledSummary
 from ssd_bench.metrics.row import COLUMNS, COUNTED, SummaryRow
 
 
@@ -47,6 +48,7 @@ class Summary(SummaryRow):
     """Every number of a run; `docs/glossary.md` explains the columns.
 
     Attributes:
+        modelled: numbers at the costs of a reference machine; None in records that do not count their work.
         hf: numbers of the Hugging Face arm; None without this arm.
         first_divergence: first output that differs from AR's (`quality.lossless_counts`).
         repetition: `ARM_repetition` -> share of repeated n-grams in the outputs of an arm.
@@ -99,6 +101,7 @@ class Summary(SummaryRow):
     speedup_wall: Measured
     speedup_matched: Measured = field(metadata=COUNTED)
     speedup_without_loops: Measured = field(metadata=COUNTED)
+    modelled: ModelledSummary | None = field(metadata=COLUMNS)
     hf: HFSummary | None = field(metadata=COLUMNS)
     overhead: float | None
     draft_share: float | None
@@ -130,6 +133,7 @@ class Summary(SummaryRow):
     def read(cls, stored: Mapping[str, Any]) -> Self:
         """Return the summary whose fields were stored as JSON."""
         parts = {
+            "modelled": None if stored["modelled"] is None else ModelledSummary.read(stored["modelled"]),
             "hf": None if stored["hf"] is None else HFSummary.read(stored["hf"]),
             "quality": Quality(**stored["quality"]),
             "repetition": {name: Measured(**number) for name, number in stored["repetition"].items()},

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from bisect import bisect_left
 from collections.abc import Iterator, Sequence
 from typing import ClassVar, NamedTuple
@@ -16,6 +17,7 @@ from ssd_bench.model.kv_cache import BUCKET, KVCache
 from ssd_bench.model.operators import Operators, Visibility
 from ssd_bench.model.rope import Rotation, rotary_tables
 from ssd_bench.model.weights import Block, Weights
+from ssd_bench.model.work import HEAD, WorkLog
 
 FEW_NODES, HEAD_ROWS = 32, 2048  # above FEW_NODES nodes, predictions compute HEAD_ROWS vocabulary entries at a time
 BRANCH_ROWS = 640  # streams of a search that run together: bounds activation memory at any number of branches
@@ -77,7 +79,8 @@ class Decoder:
     """The model: embedding, 2L sublayers (2i attention of block i, 2i+1 its MLP, norm and residual included), head.
 
     A backend is a subclass in `ssd_bench.model.backends`. This class runs a pass sublayer by sublayer with its
-    operators. A subclass may replace the operators or the whole pass.
+    operators. A subclass may replace the operators, the whole pass (`_run`) or the head (`_logits`); `run` and `logits`
+    log the work.
 
     Args:
         arithmetic: arithmetic of all passes; the residual stream has the dtype `activations`.
@@ -88,6 +91,7 @@ class Decoder:
         rank: order of preference; `auto` takes the highest rank that can serve.
         device_types: types of devices on which the backend runs.
         spreads: whether the blocks of a model may be on several devices.
+        log: log of all passes and heads; None: nothing is logged.
     """
 
     name: ClassVar[str]
@@ -103,6 +107,7 @@ class Decoder:
         self._spread = len(set(weights.devices)) > 1
         self._tables: Rotation | None = None  # of every position
         self._branch_rotation: tuple[tuple[object, ...], Rotation] | None = None  # key, and the rotation of branches
+        self.log: WorkLog | None = None
 
     @classmethod
     def problem(cls, dtype: torch.dtype, isa: str) -> str:
@@ -135,6 +140,15 @@ class Decoder:
             The stream [n, d] after the last sublayer (in the storage of the incoming streams, or in storage that the
             next pass overwrites), and the tapped states [len(taps), n, d] on the first device (None without taps).
         """
+        start, (first_unread, end_unread) = time.perf_counter(), forward.unread
+        result = self._run(forward, cache)
+        if self.log is not None:
+            read = forward.prefix_len - (end_unread - first_unread)
+            self.log.add(forward.sublayers, len(forward.nodes), read, 0.0, start)
+        return result
+
+    def _run(self, forward: Pass, cache: KVCache) -> tuple[Tensor, Tensor | None]:
+        """Run a pass, as `run` returns it."""
         nodes = forward.nodes
         cache.reserve(forward.first_row + len(nodes))
         hidden = nodes if nodes.is_floating_point() else self.embed(nodes)
@@ -193,13 +207,17 @@ class Decoder:
         Returns:
             [B, r, d] streams after the sublayer.
         """
+        start = time.perf_counter()
         streams = hidden.to(self.weights.devices[i // 2], copy=True)
         for part in streams.split(max(1, BRANCH_ROWS // hidden.shape[1])):
             if i % 2:
                 self._mlp(self.weights.blocks[i // 2], part.flatten(0, 1))
             else:
                 self._attend_branches(i // 2, part, cache, prefix_len)
-        return streams.to(hidden.device)
+        result = streams.to(hidden.device)
+        if self.log is not None:
+            self.log.add((i,), hidden.shape[0] * hidden.shape[1], prefix_len, 0.0, start)
+        return result
 
     def ids(self, tokens: Sequence[int]) -> Tensor:
         """Copy token ids [n] to the first device, without waiting for the copy."""
@@ -218,6 +236,14 @@ class Decoder:
             tokens: vocabulary entries to compute, the columns of the result; None: all V.
             norm: whether the final norm is applied first.
         """
+        start = time.perf_counter()
+        logits = self._logits(hidden, tokens, norm)
+        if self.log is not None:
+            self.log.add(HEAD, len(hidden), 0, logits.shape[1] / self.arch.vocab_size, start)
+        return logits
+
+    def _logits(self, hidden: Tensor, tokens: Tensor | None, norm: bool) -> Tensor:
+        """Apply the LM head, as `logits` returns it."""
         weights, ops = self.weights, self._ops
         if self._spread or hidden.dtype != self.arithmetic.activations:
             hidden = hidden.to(weights.head.device, self.arithmetic.activations)
@@ -245,6 +271,7 @@ class Decoder:
 
         For many streams, `HEAD_ROWS` vocabulary entries are computed at a time: logits [n, V] need much memory.
         """
+        begin = time.perf_counter()
         weights, ops, size = self.weights, self._ops, self.arch.vocab_size
         hidden = hidden.to(weights.head.device)
         step = size if len(hidden) <= FEW_NODES else HEAD_ROWS
@@ -264,6 +291,8 @@ class Decoder:
                 mass = old_mass * (old_best - new_best).exp() + mass * (best - new_best).exp()
             running = new_best, torch.where(best > old_best, ids + start, old_ids), mass  # ties keep the lower id
         assert running is not None
+        if self.log is not None:
+            self.log.add(HEAD, len(hidden), 0, 1.0, begin)
         return running[1:]
 
     def _attention_inputs(self, forward: Pass, device: torch.device) -> _AttentionInputs:

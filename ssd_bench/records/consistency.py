@@ -12,9 +12,10 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
+from ssd_bench.contract.generation import PARTS
 from ssd_bench.errors import ConfigError
 from ssd_bench.records.files import REPEATED, open_regular
-from ssd_bench.records.schema import ANSWER, ARMS, BASELINES, DIGESTS, PAIR, SCHEMAS
+from ssd_bench.records.schema import ANSWER, ARMS, BASELINES, DIGESTS, PAIR, SCHEMAS, stored_tables
 
 Key = tuple[int, int, int, str]
 """Values of `ANSWER`."""
@@ -57,7 +58,7 @@ def check_tables(path: Path, header: Mapping[str, Any], tables: Mapping[str, pd.
     digests = header.get(DIGESTS) or {}
     files = [path / f"{name}.parquet" for name in digests if name in SCHEMAS]
     changed = [file for file in files if _digest(file) != digests[file.stem]]
-    if len(files) == len(SCHEMAS) and not changed:  # comparing rows takes half as long as reading them
+    if len(files) == len(stored_tables(header)) and not changed:  # comparing rows takes half as long as reading them
         return
     for table, key, text in faults(header, tables):
         where = ""
@@ -80,7 +81,7 @@ def _digest(file: Path) -> str:
 
 def faults(header: Mapping[str, Any], tables: Mapping[str, pd.DataFrame]) -> Iterator[Fault]:
     """Yield every fault of a record, except those of the digests of its files."""
-    prompts, steps, layer_sets = (tables[name] for name in SCHEMAS)
+    prompts, steps, layer_sets, work = (tables[name] for name in SCHEMAS)
     columns = {name: prompts[name].tolist() for name in prompts.columns if name != "output_ids"}
     columns["output_ids"] = list(prompts["output_ids"])
     rows = [dict(zip(columns, values, strict=True)) for values in zip(*columns.values(), strict=True)]
@@ -91,6 +92,7 @@ def faults(header: Mapping[str, Any], tables: Mapping[str, pd.DataFrame]) -> Ite
     yield from _disagreeing_rows(header, keys, rows)
     yield from _step_faults(dict(zip(keys, rows, strict=True)), steps)
     yield from _set_faults(header, steps, layer_sets)
+    yield from _work_faults(header, steps, work)
 
 
 def _missing_rows(header: Mapping[str, Any], keys: Sequence[Key]) -> Iterator[Fault]:
@@ -287,3 +289,32 @@ def _odd_steps(
         if broken.any():
             at = int(broken.argmax())
             yield "steps", _key(steps, at), f"step {columns['step'][at]}: {text}"
+
+
+def _work_faults(header: Mapping[str, Any], steps: pd.DataFrame, work: pd.DataFrame) -> Iterator[Fault]:
+    """Yield impossible rows of `work`, and steps whose verified nodes it does not have."""
+    if work.empty:  # an older record
+        return
+    n_layers = (header.get("model") or {}).get("n_layers")
+    counts = work[["calls", "rows", "attentions", "mlps", "heads", "context"]].to_numpy(dtype=float)
+    times = work["ms"].fillna(0.0).to_numpy(dtype=float)
+    rules = {
+        "part is none of the parts of a step": ~work["part"].isin(PARTS).to_numpy(bool),
+        "a count is negative": (counts < 0).any(axis=1) | (counts[:, :2] < 1).any(axis=1),
+        "ms is negative or no number": ~((times >= 0) & np.isfinite(times)),
+    }
+    if n_layers is not None:
+        rules["a pass has more sublayers than the model"] = (counts[:, 2:4] > n_layers).any(axis=1)
+    for text, broken in rules.items():
+        if broken.any():
+            at = int(broken.argmax())
+            yield "work", _key(work, at), f"step {work['step'].iloc[at]}: {text}"
+    step_key = [*ANSWER, "step"]
+    # verification computes the LM head of every node of its tree, whatever sublayers it reuses
+    verified = work[(work["part"] == "verify") & (work["heads"] > 0)].groupby(step_key)["rows"].sum()
+    expected = steps.set_index(step_key)["tree_nodes"]
+    if not verified.astype("int64").sort_index().equals(expected.astype("int64").sort_index().rename("rows")):
+        differing = expected.index[verified.reindex(expected.index, fill_value=-1).to_numpy() != expected.to_numpy()]
+        extra = verified.index.difference(expected.index)
+        at = next(iter([*differing, *extra]))
+        yield "work", at[:4], f"step {at[4]}: its verified rows are not tree_nodes"

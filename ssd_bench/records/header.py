@@ -12,7 +12,8 @@ from functools import cache
 from pathlib import Path
 from typing import Any, get_type_hints
 
-from ssd_bench.cost.latency import Latency
+from ssd_bench.contract.generation import Work
+from ssd_bench.cost.latency import MEASURED, Latency
 from ssd_bench.records.files import read_header
 from ssd_bench.records.schema import DIGESTS
 
@@ -128,6 +129,7 @@ class RunHeader:
         latency: latency profile; None without one.
         scores: scores of the task, by arm and name.
         load_ms, profile_ms, prepare_ms, warmup_ms: times before the first prompt.
+        prepare_work: work of the preparation in this run (not that of searches that it reused); None in older records.
         base_bytes: memory of the process before it loaded the model.
         others_share: share of the CPU cores that other processes used.
         neighbours: runs that were measured at the same time: name (`run`), and whether they could use the same cores
@@ -163,6 +165,7 @@ class RunHeader:
     profile_ms: float | None = None
     prepare_ms: float | None = None
     warmup_ms: float | None = None
+    prepare_work: Sequence[Work] | None = None
     base_bytes: int | None = None
     others_share: float | None = None
     neighbours: Sequence[Mapping[str, Any]] | None = field(default=None, metadata={"key": "beside"})
@@ -181,6 +184,7 @@ class RunHeader:
         searches = content.get("searches")
         parts = {
             "latency": _latency(content.get("latency")),
+            "prepare_work": _work(content.get("prepare_work")),
             "searches": [_build(RecordedSearch, search) for search in (searches if isinstance(searches, list) else ())],
         }
         header: RunHeader = _build(cls, {**content, **parts})
@@ -197,8 +201,8 @@ class RunHeader:
 
     @property
     def profiled(self) -> bool:
-        """Whether the record has a latency profile of passes over several nodes."""
-        return self.latency is not None and bool(self.latency.passes)
+        """Whether the record has a profile of its own machine, of passes over several nodes."""
+        return self.latency is not None and self.latency.source == MEASURED and bool(self.latency.passes)
 
     def options(self, group: str) -> Mapping[str, Any]:
         """Return the options of a group of the config, such as `method`; empty where the run has none."""
@@ -237,6 +241,14 @@ def _latency(stored: object) -> Latency | None:
     try:
         return Latency.read(stored) if isinstance(stored, Mapping) and stored else None
     except (TypeError, ValueError):
+        return None
+
+
+def _work(stored: object) -> list[Work] | None:
+    """Return stored work; None if the record has none, or work of another form."""
+    try:
+        return [Work(**entry) for entry in stored] if isinstance(stored, list) else None
+    except TypeError:
         return None
 
 

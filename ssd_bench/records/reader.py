@@ -15,7 +15,7 @@ from ssd_bench.errors import ConfigError
 from ssd_bench.records.consistency import check_tables
 from ssd_bench.records.files import check_table, read_header, read_json, read_table
 from ssd_bench.records.header import RunHeader
-from ssd_bench.records.schema import SCHEMAS
+from ssd_bench.records.schema import SCHEMAS, stored_tables
 
 RUNS = "runs"
 """Default folder of records (option `runs_dir`)."""
@@ -28,7 +28,8 @@ class Run:
     Attributes:
         path: directory of the record.
         header: content of run.json.
-        prompts, steps, layer_sets: the tables; nullable integer columns have dtype Int32.
+        prompts, steps, layer_sets, work: the tables; nullable integer columns have dtype Int32. `work` is empty in a
+            record that lacks it.
     """
 
     path: Path
@@ -36,6 +37,7 @@ class Run:
     prompts: pd.DataFrame
     steps: pd.DataFrame
     layer_sets: pd.DataFrame
+    work: pd.DataFrame
 
     def layer_set(self, set_id: int) -> LayerSet:
         """Return a layer set by its id in the tables."""
@@ -69,7 +71,8 @@ def load_run(run_dir: Path | str) -> Run:
     header = RunHeader.of(stored)
     if header.status != "complete":
         raise ConfigError("record", str(path), reason="the run is not complete; the same command continues it")
-    frames = {name: read_table(path / f"{name}.parquet", SCHEMAS[name]) for name in SCHEMAS}
+    frames = {name: schema.empty_table().to_pandas() for name, schema in SCHEMAS.items()}
+    frames |= {name: read_table(path / f"{name}.parquet", SCHEMAS[name]) for name in stored_tables(stored)}
     check_tables(path, stored, frames)
     return Run(path, header, **frames)
 
@@ -108,11 +111,12 @@ def is_complete(run_dir: Path | str, content_key: str) -> bool:
     """
     path = Path(run_dir)
     try:
-        header = RunHeader.read(path)
+        stored = read_header(path)
     except ConfigError:
         return False
+    header = RunHeader.of(stored)
     finished = header.status == "complete" and header.content_key == content_key
     if finished:
-        for name in SCHEMAS:
+        for name in stored_tables(stored):
             check_table(path / f"{name}.parquet")
     return finished

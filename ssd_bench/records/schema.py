@@ -126,15 +126,35 @@ class StepRow:
     est_tokens_per_s: float | None = _nullable(_REAL, "the method's estimate of tokens per second (TPT)")
 
 
+@dataclass(kw_only=True, slots=True)
+class WorkRow:
+    """One row of `work`: equal calls of the model in one part of a step; records of before 2026-12 have none."""
+
+    prompt_index: int = _col(_INT, "as in prompts")
+    repeat: int = _col(_INT, "as in prompts")
+    turn: int = _col(_INT, "as in prompts")
+    arm: str = _col(_TEXT, "as in prompts")
+    step: int = _col(_INT, "as in steps; 0: the prefill")
+    part: str = _col(_TEXT, '"prefill", "draft", "verify" or "overhead" (the calls of the method itself)')
+    calls: int = _col(_INT, "number of equal calls: passes, or LM heads without a pass")
+    rows: int = _col(_INT, "nodes of each call; in a search, branches times nodes")
+    attentions: int = _col(_INT, "attentions that each call runs")
+    mlps: int = _col(_INT, "MLPs that each call runs")
+    heads: float = _col(_REAL, "LM heads over the rows of each call, as a share of the vocabulary")
+    context: float = _col(_REAL, "positions of the prefix that each attention reads, mean over the calls")
+    ms: float | None = _nullable(_REAL, "milliseconds of the calls together; null on a GPU, which runs behind the host")
+
+
 @dataclass(slots=True)
 class PromptRecord:
-    """One arm of one unit (and one turn of a conversation): its row of `prompts` and its rows of `steps`."""
+    """One arm of one unit (and one turn of a conversation): its row of `prompts`, its rows of `steps` and `work`."""
 
     prompt: PromptRow
     steps: list[StepRow]
+    work: list[WorkRow] = field(default_factory=list)
 
 
-def _schema(row: type[PromptRow] | type[StepRow]) -> pa.Schema:
+def _schema(row: type[PromptRow] | type[StepRow] | type[WorkRow]) -> pa.Schema:
     columns = []
     for f in fields(row):
         if not f.metadata:  # the window, which is stored in `layer_sets`
@@ -166,8 +186,18 @@ SCHEMAS: dict[str, pa.Schema] = {
         ],
         {"schema_version": str(SCHEMA_VERSION)},
     ),
+    "work": _schema(WorkRow),
 }
 """Arrow schema of each table; every field's metadata holds its one-line `description`."""
+
+LATER_TABLES = ("work",)
+"""Tables that older records lack; the record of a run names its tables under `DIGESTS`."""
+
+
+def stored_tables(header: Mapping[str, Any]) -> list[str]:
+    """Return the names of the tables that a finished record has on disk."""
+    digests = header.get(DIGESTS) or {}
+    return [name for name in SCHEMAS if name in digests or name not in LATER_TABLES]
 
 
 def arms_of(baseline: object) -> tuple[str, ...]:
@@ -188,14 +218,14 @@ def check_unit(unit: Unit, records: Sequence[PromptRecord]) -> None:
     if not arms or len(set(arms)) < len(arms) or not {arm for _, arm in arms} <= set(ARMS):
         raise ValueError(f"unit {unit}: arms {arms}, expected each of {ARMS} at most once in a turn")
     for record in records:
-        rows: list[PromptRow | StepRow] = [record.prompt, *record.steps]
+        rows: list[PromptRow | StepRow | WorkRow] = [record.prompt, *record.steps, *record.work]
         for row in rows:
             if (row.prompt_index, row.repeat, row.turn, row.arm) != (*unit, record.prompt.turn, record.prompt.arm):
                 identity = (row.prompt_index, row.repeat, row.turn, row.arm)
                 raise ValueError(f"unit {unit}: a row belongs to {identity}")
 
 
-def _columns(rows: Sequence[PromptRow | StepRow], kind: type) -> dict[str, list[Any]]:
+def _columns(rows: Sequence[PromptRow | StepRow | WorkRow], kind: type) -> dict[str, list[Any]]:
     return {f.name: [getattr(row, f.name) for row in rows] for f in fields(kind)}
 
 
@@ -211,16 +241,17 @@ def pack(records: Sequence[PromptRecord]) -> dict[str, Any]:
     layer_sets = [
         [s.n_layers, s.skip_attn, s.skip_mlp, *((None, None) if w is None else (w.sinks, w.recent))] for s, w in ids
     ]
-    return {"prompts": prompts, "steps": steps, "layer_sets": layer_sets}
+    work = _columns([row for record in records for row in record.work], WorkRow)
+    return {"prompts": prompts, "steps": steps, "layer_sets": layer_sets, "work": work}
 
 
 def merge(parts: Sequence[Mapping[str, Any]]) -> dict[str, pa.Table]:
-    """Merge parts in stream order into the three tables.
+    """Merge parts in stream order into the tables.
 
     Layer sets are numbered by first appearance, so that a resumed run has the same ids.
     """
     ids: dict[tuple[int, tuple[int, ...], tuple[int, ...], int | None, int | None], int] = {}
-    tables: dict[str, list[pa.Table]] = {"prompts": [], "steps": []}
+    tables: dict[str, list[pa.Table]] = {"prompts": [], "steps": [], "work": []}
     for part in parts:
         # parts written before windows existed have three entries per set
         entries = ([*entry, None, None] if len(entry) == 3 else entry for entry in part["layer_sets"])
@@ -229,6 +260,8 @@ def merge(parts: Sequence[Mapping[str, Any]]) -> dict[str, pa.Table]:
         steps = {**part["steps"], "layer_set_id": [i if i is None else merged_ids[i] for i in local]}
         tables["prompts"].append(_table("prompts", part["prompts"]))
         tables["steps"].append(_table("steps", steps))
+        if "work" in part:  # parts written before it was recorded lack it
+            tables["work"].append(_table("work", part["work"]))
     columns = zip(*ids, strict=True) if ids else ((),) * (len(SCHEMAS["layer_sets"]) - 1)
     sets = dict(zip(SCHEMAS["layer_sets"].names, (list(ids.values()), *columns), strict=True))
     order = [(key, "ascending") for key in ANSWER]
@@ -237,6 +270,8 @@ def merge(parts: Sequence[Mapping[str, Any]]) -> dict[str, pa.Table]:
         "prompts": merged["prompts"].sort_by(order),
         "steps": merged["steps"].sort_by([*order, ("step", "ascending")]),
         "layer_sets": _table("layer_sets", sets),
+        # the calls of a step stay in their order: the sort is stable
+        "work": merged["work"].sort_by([*order, ("step", "ascending")]),
     }
 
 

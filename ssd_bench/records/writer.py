@@ -1,8 +1,8 @@
-"""Writing of records: run.json and three Parquet tables, written so that a kill at any moment loses nothing.
+"""Writing of records: run.json and four Parquet tables, written so that a kill at any moment loses nothing.
 
     runs/<run id>/run.json            header: resolved config, provenance, status; written first and last
     runs/<run id>/parts/00012-000.json   one finished unit (prompt x repeat, all its arms), until the run is complete
-    runs/<run id>/{prompts,steps,layer_sets}.parquet   the tables; columns: `ssd_bench.records.schema`
+    runs/<run id>/{prompts,steps,layer_sets,work}.parquet   the tables; columns: `ssd_bench.records.schema`
 
 A record has raw values only: `ssd_bench.metrics` computes every derived number (M, alpha, speedup, TPT) when a record
 is read.

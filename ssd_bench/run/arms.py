@@ -7,17 +7,17 @@ import random
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from copy import deepcopy
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any
 
 from methods.ar import AR
-from ssd_bench.contract.generation import Generation, Step
+from ssd_bench.contract.generation import Generation, Step, Work
 from ssd_bench.contract.method import Method
 from ssd_bench.data.prompting import Encoded, encode_turn, scored_text
 from ssd_bench.engine import lossless
 from ssd_bench.engine.engine import Engine
 from ssd_bench.engine.sampling import Decoding
-from ssd_bench.records.schema import PromptRecord, PromptRow, StepRow
+from ssd_bench.records.schema import PromptRecord, PromptRow, StepRow, WorkRow
 from ssd_bench.run.hugging_face import HFProcess
 from ssd_bench.run.plan import Plan
 
@@ -148,7 +148,9 @@ class Arms:
             divergence_gap=verdict.gap if verdict else None,
             lossless=verdict.verdict if verdict else None,
         )
-        return PromptRecord(row, [_step_row(keys, step) for step in generation.steps])
+        spent = [(0, generation.prefill_work), *((step.index, step.work) for step in generation.steps)]
+        work = [_work_row(keys, step, part) for step, parts in spent for part in parts]
+        return PromptRecord(row, [_step_row(keys, step) for step in generation.steps], work)
 
 
 def load_hf_arm(plan: Plan) -> AbstractContextManager[HFProcess | None]:
@@ -186,6 +188,10 @@ def _step_row(keys: Mapping[str, Any], step: Step) -> StepRow:
         est_draft_len=estimate.draft_len if estimate else None,
         est_tokens_per_s=estimate.tokens_per_s if estimate else None,
     )
+
+
+def _work_row(keys: Mapping[str, Any], step: int, work: Work) -> WorkRow:
+    return WorkRow(**keys, step=step, **{part.name: getattr(work, part.name) for part in fields(work)})
 
 
 def _prompt_seed(seed: int, prompt_id: str, repeat: int) -> int:

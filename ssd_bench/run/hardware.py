@@ -13,6 +13,7 @@ from typing import Annotated, Any, Literal
 import torch
 
 from ssd_bench.cost.latency import Latency
+from ssd_bench.cost.reference import reference_machine
 from ssd_bench.errors import ConfigError
 from ssd_bench.model.arithmetic import resolve
 from ssd_bench.model.backend import check_name
@@ -45,11 +46,18 @@ class Options:
     the level, and the tolerance of the losslessness audit depends on it."""
     latency: Mapping[str, Any] | None
     """Milliseconds of the sublayers, set instead of measured: t_mlp_ms, t_attn_slope_ms and t_attn_intercept_ms."""
+    costs: str | None = None
+    """Reference machine, such as h200/llama3_1_8b, whose measured costs a method gets instead of those of this machine, so
+    that it optimises for the machine by which modelled speedups judge it; null: this machine's."""
     exclusive: bool = False
     """Wait until no other run with this switch measures on the same CPU or GPUs of this machine."""
 
     def __post_init__(self) -> None:
         check_name(self.kernels)
+        if self.costs is not None:
+            reference_machine(self.costs)
+            if self.latency is not None:
+                raise ConfigError("hardware.costs", self.costs, "null where hardware.latency sets the times")
 
 
 @dataclass(frozen=True)
@@ -63,6 +71,7 @@ class Hardware:
     kernels: str
     isa: str
     latency: Latency | None
+    costs: str | None
     exclusive: bool
 
     @classmethod
@@ -89,7 +98,8 @@ class Hardware:
             )
         latency = None if chosen.latency is None else _latency(chosen.latency)
         dtype, threads = DTYPES[chosen.dtype], chosen.threads or cores
-        return cls(devices, dtype, threads, chosen.warmup, chosen.kernels, chosen.isa, latency, chosen.exclusive)
+        run = (chosen.warmup, chosen.kernels, chosen.isa)
+        return cls(devices, dtype, threads, *run, latency, chosen.costs, chosen.exclusive)
 
     @property
     def dtype_name(self) -> str:

@@ -10,6 +10,7 @@ import torch
 
 from ssd_bench.cost import profiling
 from ssd_bench.cost.latency import Latency
+from ssd_bench.cost.reference import reference_machine
 from ssd_bench.engine.engine import SCRATCH
 from ssd_bench.engine.probe import ModelProbe
 from ssd_bench.errors import ConfigError
@@ -47,16 +48,19 @@ def check_logits(plan: Plan, probe: ModelProbe) -> None:
 
 
 def latency_of(plan: Plan, decoder: Decoder, cache: KVCache, log: WarningLog | None = None) -> Latency:
-    """Return the profile of `hardware.latency`, or one measured on this machine.
+    """Return the profile of `hardware.latency` or `hardware.costs`, or one measured on this machine.
 
-    A profile is measured once per model, hardware and context (rounded up to a power of two) and kept in the cache
+    A measured profile is measured once per model, hardware and context (rounded up to a power of two) and kept in the cache
     folder.
 
     Args:
         log: the log of a sweep's warnings; None: show all.
     """
-    if plan.machine.hardware.latency is not None:
-        return plan.machine.hardware.latency
+    hardware = plan.machine.hardware
+    if hardware.latency is not None:
+        return hardware.latency
+    if hardware.costs is not None:
+        return reference_machine(hardware.costs).of_blocks(decoder.arch.n_layers).latency
     return profiling.load_or_measure(decoder, cache, profile_path(plan, cache.rows), log)
 
 

@@ -17,6 +17,7 @@ from ssd_bench.contract.task import Prompt
 from ssd_bench.cost.latency import Latency
 from ssd_bench.engine.engine import Engine
 from ssd_bench.engine.load import QUIET, LoadWatch
+from ssd_bench.engine.meter import Meter
 from ssd_bench.engine.probe import ModelProbe
 from ssd_bench.metrics import summarise
 from ssd_bench.records import provenance
@@ -117,7 +118,9 @@ def _measure(
         latency = latency_of(plan, decoder, cache, log)
         profiled = time.perf_counter()
         probe = ModelProbe(decoder, cache, latency, plan.origin)
-        plan.method.prepare(probe, plan.prompts.samples)
+        meter = Meter(decoder)
+        with meter.counting():
+            plan.method.prepare(probe, plan.prompts.samples)
         prepared = time.perf_counter()
         writer.header["latency"] = asdict(latency)
         engine = Engine(decoder, cache, plan.decoding, plan.model.checkpoint.eos_ids, probe)
@@ -138,6 +141,7 @@ def _measure(
                 "profile_ms": (profiled - loaded) * 1e3,
                 "prepare_ms": (prepared - profiled) * 1e3,
                 "warmup_ms": (warm - prepared) * 1e3,
+                "prepare_work": [asdict(work) for work in meter.total("prepare")],
                 "base_bytes": base_bytes,
                 "others_share": watch.other_share(),
                 "beside": neighbours.seen,

@@ -16,7 +16,7 @@ from ssd_bench.run.plan import Plan
 
 SUMMED = ("load_ms", "profile_ms", "prepare_ms", "warmup_ms", "wall_s")
 WORST = ("base_bytes", "others_share")
-PER_SHARD = ("provenance", "latency", "model", *SUMMED)
+PER_SHARD = ("provenance", "latency", "model", "prepare_work", *SUMMED)
 """Keys of the header that the record keeps for every shard."""
 
 
@@ -130,6 +130,7 @@ def _merged_header(headers: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
             "warnings": warnings,
             "searches": searches,
             "beside": neighbours,
-            "shards": [{key: header[key] for key in PER_SHARD} for header in headers],
+            "prepare_work": [work for header in headers for work in header.get("prepare_work") or ()],
+            "shards": [{key: header.get(key) for key in PER_SHARD} for header in headers],
         }
     )

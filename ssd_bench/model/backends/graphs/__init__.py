@@ -113,12 +113,12 @@ class GraphDecoder(Decoder):
         self._lanes = tuple(Lane(self.weights, cache, self._tables, nodes) for nodes in LANES)
         return cache
 
-    def run(self, forward: Pass, cache: KVCache) -> tuple[Tensor, Tensor | None]:
-        """Run a pass as `Decoder.run` does; the next pass overwrites the stream that is returned."""
+    def _run(self, forward: Pass, cache: KVCache) -> tuple[Tensor, Tensor | None]:
+        """Run a pass as `Decoder._run` does; the next pass overwrites the stream that is returned."""
         n = len(forward.nodes)
         lane = next((lane for lane in self._lanes if n <= lane.nodes and lane.cache is cache), None)
         if lane is None:
-            return super().run(forward, cache)
+            return super()._run(forward, cache)
         cache.reserve(forward.first_row + n)
         hidden = lane.hidden[:n]
         if forward.nodes.is_floating_point():
@@ -133,10 +133,10 @@ class GraphDecoder(Decoder):
                 slot.copy_(hidden)
         return hidden, kept
 
-    def logits(self, hidden: Tensor, tokens: Tensor | None = None, norm: bool = True) -> Tensor:
+    def _logits(self, hidden: Tensor, tokens: Tensor | None, norm: bool) -> Tensor:
         n = len(hidden)
         if tokens is not None or not norm or n > LANES[-1] or hidden.dtype != self.weights.dtype:
-            return super().logits(hidden, tokens, norm)
+            return super()._logits(hidden, tokens, norm)
         weights = self.weights
         logits = hidden.new_empty(n, self.arch.vocab_size, dtype=torch.float32)
         normed = F.rms_norm(hidden, weights.norm.shape, weights.norm, self.arch.eps)

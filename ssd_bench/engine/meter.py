@@ -1,0 +1,72 @@
+"""Times and work of the parts of an output: the moments that the decode loop notes, and what lies between them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import NamedTuple
+
+from ssd_bench.contract.generation import Work
+from ssd_bench.engine.timing import Clock, Mark
+from ssd_bench.model.decoder import Decoder
+from ssd_bench.model.work import Kind, Sum, WorkLog, sum_calls
+
+
+class Moment(NamedTuple):
+    """A mark on the time line of the device, and the number of calls until then."""
+
+    mark: Mark
+    n_calls: int
+
+
+class Meter:
+    """Moments of one decoder, with the time and the work between them; a moment does not wait for the device.
+
+    Args:
+        decoder: the model; its calls are logged within `counting`.
+    """
+
+    def __init__(self, decoder: Decoder):
+        self._decoder, self._clock = decoder, Clock(decoder.device)
+        self._log = WorkLog()
+
+    @contextmanager
+    def counting(self) -> Iterator[None]:
+        """Log the decoder's work within this context; the outputs of `probe.trial` nest in a preparation's log."""
+        outer, self._log = self._decoder.log, WorkLog()
+        self._decoder.log = self._log
+        try:
+            yield
+        finally:
+            self._decoder.log = outer
+            if outer is not None:
+                outer.nest(self._log)
+
+    def moment(self) -> Moment:
+        """Return the present moment."""
+        return Moment(self._clock.mark(), len(self._log.calls))
+
+    def settle(self) -> None:
+        """Wait until the device has passed every mark; `ms` needs it."""
+        self._clock.settle()
+
+    def ms(self, start: Moment, end: Moment) -> float:
+        """Return the milliseconds between two moments."""
+        return self._clock.ms(start.mark, end.mark)
+
+    def work(self, part: str, *spans: tuple[Moment, Moment]) -> list[Work]:
+        """Return the work of one part of a step, from all spans of time that belong to it."""
+        calls = [call for start, end in spans for call in self._log.calls[start.n_calls : end.n_calls]]
+        return self._of_part(part, sum_calls(calls))
+
+    def total(self, part: str) -> list[Work]:
+        """Return all work of the last `counting`, nested outputs included, as that of one part."""
+        return self._of_part(part, self._log.total())
+
+    def _of_part(self, part: str, sums: Mapping[Kind, Sum]) -> list[Work]:
+        # on a GPU the host only queues the calls, so that its clock does not measure them
+        timed = self._decoder.device.type == "cpu"
+        return [
+            Work(part, spent.calls, *kind, spent.context / spent.calls, 1e3 * spent.seconds if timed else None)
+            for kind, spent in sums.items()
+        ]

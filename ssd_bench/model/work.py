@@ -1,0 +1,108 @@
+"""Log of a decoder's work: the passes and LM heads that it computes, call by call, and their sums by kind."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from functools import cache
+from typing import NamedTuple
+
+HEAD: tuple[int, ...] = (-1,)
+"""`Call.sublayers` of an LM head, which no pass has."""
+
+
+class Call(NamedTuple):
+    """One call of a decoder.
+
+    Attributes:
+        sublayers: sublayers that ran, or `HEAD`.
+        rows: nodes of the pass, or streams of the head.
+        context: prefix rows that every node reads.
+        heads: share of the vocabulary that the head computed; 0 for a pass.
+        start, end: clock of the host, in seconds.
+    """
+
+    sublayers: Sequence[int]
+    rows: int
+    context: int
+    heads: float
+    start: float
+    end: float
+
+
+class Kind(NamedTuple):
+    """What equal calls compute: sublayers and LM heads over the same number of rows."""
+
+    rows: int
+    attentions: int
+    mlps: int
+    heads: float
+
+
+class Sum(NamedTuple):
+    """Number of calls of a kind, sum of their contexts, and their seconds."""
+
+    calls: int = 0
+    context: float = 0.0
+    seconds: float = 0.0
+
+    def plus(self, other: Sum) -> Sum:
+        """Return the sum of both."""
+        return Sum(self.calls + other.calls, self.context + other.context, self.seconds + other.seconds)
+
+
+class WorkLog:
+    """Calls of a decoder, in their order; those of an output that was decoded meanwhile are only summed.
+
+    Attributes:
+        calls: the calls.
+    """
+
+    def __init__(self) -> None:
+        self.calls: list[Call] = []
+        self._nested: dict[Kind, Sum] = {}
+
+    def add(self, sublayers: Sequence[int], rows: int, context: int, heads: float, start: float) -> None:
+        """Log a call that began at `start` and ends now."""
+        self.calls.append(Call(sublayers, rows, context, heads, start, time.perf_counter()))
+
+    def nest(self, log: WorkLog) -> None:
+        """Add the sums of another log: a search before the run may decode thousands of outputs."""
+        _add(self._nested, log.total())
+
+    def total(self) -> dict[Kind, Sum]:
+        """Return the sums of all calls."""
+        sums = sum_calls(self.calls)
+        _add(sums, self._nested)
+        return sums
+
+
+def sum_calls(calls: Iterable[Call]) -> dict[Kind, Sum]:
+    """Sum calls by kind, in order of first occurrence; a head over the rows of the pass before it joins it."""
+    joined: list[tuple[Kind, Sum]] = []
+    follows_pass = False
+    for call in calls:
+        is_head, seconds = call.sublayers == HEAD, call.end - call.start
+        if is_head and follows_pass and joined[-1][0].rows == call.rows:
+            kind, spent = joined.pop()
+            joined.append((kind._replace(heads=call.heads), spent._replace(seconds=spent.seconds + seconds)))
+        else:
+            attentions, mlps = (0, 0) if is_head else _count_sublayers(tuple(call.sublayers))
+            joined.append((Kind(call.rows, attentions, mlps, call.heads), Sum(1, call.context, seconds)))
+        follows_pass = not is_head
+    sums: dict[Kind, Sum] = {}
+    for kind, spent in joined:
+        sums[kind] = sums.get(kind, Sum()).plus(spent)
+    return sums
+
+
+def _add(sums: dict[Kind, Sum], more: Mapping[Kind, Sum]) -> None:
+    for kind, spent in more.items():
+        sums[kind] = sums.get(kind, Sum()).plus(spent)
+
+
+@cache
+def _count_sublayers(sublayers: tuple[int, ...]) -> tuple[int, int]:
+    """Return the numbers of attentions (even indices) and of MLPs (odd indices)."""
+    mlps = sum(i % 2 for i in sublayers)
+    return len(sublayers) - mlps, mlps
