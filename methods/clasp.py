@@ -32,7 +32,7 @@ from torch import Tensor
 
 from methods.draft_stop import WindowedDraft
 from methods.settings import DraftLen, Name, ReusePrefix, StopBelow
-from methods.similarity import directions, mean_cosine
+from methods.similarity import directions
 from ssd_bench.contract.generation import Estimate
 from ssd_bench.contract.layer_set import LayerSet
 from ssd_bench.contract.method import Context, LayerDraft, Prefill, Probe, Sample, Taps, Verification
@@ -184,7 +184,7 @@ def choose(states: Tensor, count: int, prefix_len: int, probe: Probe, protect: b
         source[low : high + 1] = np.arange(1, n_executed + 1)
         # 3) Eq. 2: skip where g[i-1, j-1] is at least as close to x_i as the executed stream
         if skippable[b]:
-            cosines = mean_cosine(streams[:, None], full_directions[b + 1 : b + 2]).cpu().numpy()
+            cosines = probe.mean_cosine(streams[:, None], full_directions[b + 1 : b + 2])
             columns = np.arange(low, min(count, high + 1) + 1)  # column high + 1 can only skip
             skipped = n_executed + columns  # index of g[i-1, j-1] in `streams`: 1 + n_executed + (j - 1)
             execute_cosines = np.where(columns <= high, cosines[source[columns]], -np.inf)

@@ -13,7 +13,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from methods.similarity import directions, mean_cosine
+from methods.similarity import directions
 from ssd_bench.contract.layer_set import LayerSet
 from ssd_bench.contract.method import Probe
 from ssd_bench.cost.latency import Latency
@@ -140,7 +140,7 @@ class Knapsack:
     def run(self, probe: Probe) -> list[Branch]:
         """Return the surviving branches of the last row, by ascending skipped weight."""
         n_sub = self.states.shape[0] - 1
-        width = n_columns(self.budget, self.weights, n_sub)
+        width = self._width
         protected = 2 if self.protect else 0
         # the present row: columns j with a branch, ascending; their streams [len(columns), r, d]; their cosines.
         # The first row has column 0 alone, the full model's stream: a protected first block executes
@@ -153,7 +153,7 @@ class Knapsack:
             # in the protected last block no skip fits: `width` is beyond every column
             weight = self.weights[b % 2] if b < n_sub - protected else width
             columns, hidden, skips[b], cosines = self._next_row(
-                columns, hidden, executed, full_directions[b + 1], weight, width
+                probe, columns, hidden, executed, full_directions[b + 1], weight
             )
             if not len(columns):
                 return []
@@ -161,6 +161,11 @@ class Knapsack:
             Branch(self._backtrack(skips, j), j, cosine, stream)
             for j, cosine, stream in zip(columns.tolist(), cosines.tolist(), hidden)
         ]
+
+    @property
+    def _width(self) -> int:
+        """Number of columns of the table."""
+        return n_columns(self.budget, self.weights, self.states.shape[0] - 1)
 
     def _execute(self, probe: Probe, b: int, hidden: Tensor, columns: Columns) -> Tensor:
         """Run sublayer b over every branch; the stream of column 0, the full model's, needs no pass (App. C)."""
@@ -173,7 +178,7 @@ class Knapsack:
         return executed
 
     def _next_row(
-        self, columns: Columns, hidden: Tensor, executed: Tensor, direction: Tensor, weight: int, width: int
+        self, probe: Probe, columns: Columns, hidden: Tensor, executed: Tensor, direction: Tensor, weight: int
     ) -> tuple[Columns, Tensor, NDArray[np.bool_], NDArray[np.float32]]:
         """Return row b + 1: for each column, the branch that executes sublayer b or the one that skips it.
 
@@ -187,13 +192,13 @@ class Knapsack:
         Returns:
             Columns with a branch, the branches' streams, whether each column [width] skips, and the branches' cosines.
         """
-        no_branch = -np.inf
+        no_branch, width = -np.inf, self._width
         # 1) cosines by column j: row 0 executes, from g[b, j]; row 1 skips, from g[b, j - w]
         cosines = np.full((2, width), no_branch, dtype=np.float32)
-        cosines[0, columns] = mean_cosine(executed, direction).cpu().numpy()
+        cosines[0, columns] = probe.mean_cosine(executed, direction)
         sources = columns[columns + weight < width]  # a skip stays within the budget; as columns ascend, the first ones
         if len(sources):
-            cosines[1, sources + weight] = mean_cosine(hidden[: len(sources)], direction).cpu().numpy()
+            cosines[1, sources + weight] = probe.mean_cosine(hidden[: len(sources)], direction)
         dissimilar = cosines <= self.min_similarity if self.strict else cosines < self.min_similarity
         cosines[dissimilar] = no_branch
         # 2) the better of the two

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 import torch
 from hydra.utils import instantiate
+from numpy.typing import NDArray
 from torch import Tensor
 
 from methods.adaptive import Adaptive
@@ -24,6 +25,7 @@ from ssd_bench.contract.tree import TokenTree
 from ssd_bench.contract.window import Window
 from ssd_bench.cost.latency import Latency, NodeTimes
 from ssd_bench.cost.tpt import tpt
+from ssd_bench.engine.probe import mean_cosine
 from ssd_bench.errors import ConfigError
 from ssd_bench.model.decoder import Decoder, Pass
 from tests.conftest import LAYERS, VOCAB
@@ -65,6 +67,9 @@ class FakeProbe:
         self, sublayers: Sequence[int], hidden: Tensor, prefix_len: int, window: Window | None = None
     ) -> Tensor:
         return hidden.clone()
+
+    def mean_cosine(self, branches: Tensor, direction: Tensor) -> NDArray[np.float32]:
+        return mean_cosine(branches, direction).numpy()
 
     def predict(self, hidden: Tensor) -> Tensor:
         return torch.zeros(hidden.shape[:-1], dtype=torch.long)

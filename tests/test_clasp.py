@@ -15,12 +15,12 @@ from transformers import LlamaConfig
 
 from methods.ar import AR
 from methods.clasp import CLaSp, choose
-from methods.similarity import directions, mean_cosine
+from methods.similarity import directions
 from ssd_bench.contract.generation import Estimate
 from ssd_bench.contract.layer_set import LayerSet
 from ssd_bench.contract.method import Context, Prefill, Probe, Verification
 from ssd_bench.contract.shape import ModelDims
-from ssd_bench.engine.probe import ModelProbe
+from ssd_bench.engine.probe import ModelProbe, mean_cosine
 from ssd_bench.errors import ConfigError
 from ssd_bench.model.backend import select
 from ssd_bench.model.checkpoint import Checkpoint

@@ -52,6 +52,7 @@ def calls(probe: Probe, name: str, committed: int) -> Any:
         "embed": (PROMPT,),
         "apply_sublayer": (1, hidden[None], committed),
         "predict": (hidden,),
+        "mean_cosine": (hidden[None], hidden.float()),
         "run_sublayers": ((0, 3), hidden, committed),
         "predict_confident": (hidden,),
         "final_norm": (hidden,),

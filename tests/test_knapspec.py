@@ -17,7 +17,7 @@ from torch import Tensor
 from methods.ar import AR
 from methods.knapsack import AcceptanceRates, Branch, Knapsack, integer_weights
 from methods.knapspec import Choice, KnapSpec
-from methods.similarity import directions, mean_cosine
+from methods.similarity import directions
 from ssd_bench.contract.generation import Generation
 from ssd_bench.contract.layer_set import LayerSet
 from ssd_bench.contract.method import LayerDraft, Probe
@@ -25,7 +25,7 @@ from ssd_bench.contract.shape import ModelDims
 from ssd_bench.cost.latency import Latency
 from ssd_bench.cost.tpt import tpt
 from ssd_bench.engine.engine import SCRATCH, Engine
-from ssd_bench.engine.probe import ModelProbe
+from ssd_bench.engine.probe import ModelProbe, mean_cosine
 from ssd_bench.engine.sampling import Decoding
 from ssd_bench.errors import ConfigError
 from ssd_bench.model.decoder import Decoder, Pass

@@ -34,7 +34,7 @@ class Work:
 
     Attributes:
         part: one of `PARTS`.
-        calls: number of calls.
+        calls: number of calls; those without sublayers and heads compare streams (`Probe.mean_cosine`).
         rows: nodes of each call; in a search, branches times nodes.
         attentions, mlps: sublayers that each call runs over these rows.
         heads: LM heads that each call computes over these rows, as a share of the vocabulary: 1, 0 or a part.

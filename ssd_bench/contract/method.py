@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 if TYPE_CHECKING:
+    import numpy as np
     from numpy.typing import NDArray
     from torch import Tensor
 
@@ -235,6 +236,18 @@ class Probe(Protocol):
 
         Raises:
             ValueError: the prefix is not committed, or the cache has fewer than r free rows (at least 160 are free).
+        """
+        ...
+
+    def mean_cosine(self, branches: Tensor, direction: Tensor) -> NDArray[np.float32]:
+        """Return the mean over r tokens of the cosine between streams and a direction, on the host.
+
+        Args:
+            branches: [B, r, d] streams.
+            direction: [r, d] float32 unit vectors.
+
+        Returns:
+            [B], computed in float32 whatever the dtype of the streams.
         """
         ...
 

@@ -12,7 +12,6 @@ from ssd_bench.contract.window import Window
 from ssd_bench.cost.tpt import tpt
 from ssd_bench.errors import ConfigError
 
-
 GIVEN, MEASURED = "given", "measured"
 """Values of `Latency.source`: set by options, or measured on the machine of the run."""
 

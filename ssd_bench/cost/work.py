@@ -8,7 +8,7 @@ import pandas as pd
 from ssd_bench.cost.machine import Array, Machine
 
 CAPTURED_ROWS = 64
-"""Most rows of a pass that a GPU replays as a captured graph; calls over more rows are launched operator by operator."""
+"""Most rows of a pass that a GPU replays as a captured graph; calls over more rows are launched by operator."""
 
 
 def head_ms(machine: Machine, rows: Array) -> Array:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from ssd_bench.contract.generation import Generation
@@ -16,6 +19,7 @@ from ssd_bench.engine.sampling import Decoding
 from ssd_bench.errors import ConfigError
 from ssd_bench.model.decoder import NO_ROWS, Decoder, Pass
 from ssd_bench.model.kv_cache import KVCache
+from ssd_bench.model.work import COMPARISON
 
 if TYPE_CHECKING:
     from ssd_bench.cost.latency import Latency
@@ -64,6 +68,13 @@ class ModelProbe:
         # clone: a pass overwrites its streams
         search_pass = Pass(sublayers, hidden.clone(), prefix_len, row=self._cache.length, unread=unread)
         return self._decoder.run(search_pass, self._cache)[0]
+
+    def mean_cosine(self, branches: Tensor, direction: Tensor) -> NDArray[np.float32]:
+        start = time.perf_counter()
+        cosines: NDArray[np.float32] = mean_cosine(branches, direction).cpu().numpy()
+        if (log := self._decoder.log) is not None:
+            log.add(COMPARISON, branches.shape[0] * branches.shape[1], 0, 0.0, start)
+        return cosines
 
     def predict(self, hidden: Tensor) -> Tensor:
         return self._decoder.predict(_contiguous(hidden)).view(hidden.shape[:-1])
@@ -115,6 +126,13 @@ class ModelProbe:
     def _check_prefix(self, prefix_len: int) -> None:
         if not 0 <= prefix_len <= self._cache.length:
             raise ValueError(f"prefix_len={prefix_len} is outside the {self._cache.length} committed rows")
+
+
+def mean_cosine(branches: Tensor, direction: Tensor) -> Tensor:
+    """Return what `method.Probe.mean_cosine` returns, as a tensor [B] on the branches' device."""
+    branches = branches.float()  # in half precision near-equal branches would tie
+    products = torch.bmm(branches.transpose(0, 1), direction.unsqueeze(-1)).squeeze(-1).t()
+    return (products / torch.linalg.vector_norm(branches, dim=-1).clamp_(min=1e-12)).mean(-1)
 
 
 def _contiguous(hidden: Tensor) -> Tensor:

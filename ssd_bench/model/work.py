@@ -9,14 +9,16 @@ from typing import NamedTuple
 
 HEAD: tuple[int, ...] = (-1,)
 """`Call.sublayers` of an LM head, which no pass has."""
+COMPARISON: tuple[int, ...] = ()
+"""`Call.sublayers` of a comparison of streams, for whose result the host waits."""
 
 
 class Call(NamedTuple):
     """One call of a decoder.
 
     Attributes:
-        sublayers: sublayers that ran, or `HEAD`.
-        rows: nodes of the pass, or streams of the head.
+        sublayers: sublayers that ran, `HEAD` or `COMPARISON`.
+        rows: nodes of the pass, or streams of the head or comparison.
         context: prefix rows that every node reads.
         heads: share of the vocabulary that the head computed; 0 for a pass.
         start, end: clock of the host, in seconds.

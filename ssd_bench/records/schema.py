@@ -136,7 +136,7 @@ class WorkRow:
     arm: str = _col(_TEXT, "as in prompts")
     step: int = _col(_INT, "as in steps; 0: the prefill")
     part: str = _col(_TEXT, '"prefill", "draft", "verify" or "overhead" (the calls of the method itself)')
-    calls: int = _col(_INT, "number of equal calls: passes, or LM heads without a pass")
+    calls: int = _col(_INT, "number of equal calls; without sublayers and heads they compare streams (cosines)")
     rows: int = _col(_INT, "nodes of each call; in a search, branches times nodes")
     attentions: int = _col(_INT, "attentions that each call runs")
     mlps: int = _col(_INT, "MLPs that each call runs")

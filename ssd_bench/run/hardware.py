@@ -47,8 +47,8 @@ class Options:
     latency: Mapping[str, Any] | None
     """Milliseconds of the sublayers, set instead of measured: t_mlp_ms, t_attn_slope_ms and t_attn_intercept_ms."""
     costs: str | None = None
-    """Reference machine, such as h200/llama3_1_8b, whose measured costs a method gets instead of those of this machine, so
-    that it optimises for the machine by which modelled speedups judge it; null: this machine's."""
+    """Reference machine, such as h200/llama3_1_8b, whose costs a method gets instead of those of this machine: it then
+    optimises for the machine by which modelled speedups judge it. null: this machine's costs."""
     exclusive: bool = False
     """Wait until no other run with this switch measures on the same CPU or GPUs of this machine."""
 

@@ -50,7 +50,7 @@ def check_logits(plan: Plan, probe: ModelProbe) -> None:
 def latency_of(plan: Plan, decoder: Decoder, cache: KVCache, log: WarningLog | None = None) -> Latency:
     """Return the profile of `hardware.latency` or `hardware.costs`, or one measured on this machine.
 
-    A measured profile is measured once per model, hardware and context (rounded up to a power of two) and kept in the cache
+    A profile is measured once per model, hardware and context (rounded up to a power of two) and kept in the cache
     folder.
 
     Args:

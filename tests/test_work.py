@@ -1,0 +1,222 @@
+"""Work of a step: what the engine and the probe count, against counts that are made apart from them."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from methods.ar import AR
+from ssd_bench import metrics
+from ssd_bench.contract.generation import Generation, Work
+from ssd_bench.engine.meter import Meter
+from ssd_bench.model.backends.cpu import native_problem
+from ssd_bench.model.decoder import Decoder
+from ssd_bench.records.reader import load_run
+from ssd_bench.records.schema import ANSWER, DIGESTS
+from tests.conftest import LAYERS, VOCAB
+from tests.lossless import Load, decode, engine_for, method_of, prepare
+from tests.runs import executed, local_model
+from tests.synthetic import unit, write_run
+
+PRESETS = {
+    "ar": {},
+    "fixed_layers": {},
+    "swift": {},
+    "knapspec": {"interval": 4},
+    "clasp": {"skip_blocks": 2},
+    "conflayers": {},
+    "del": {},
+    "layerskip": {},
+    "jacobi": {},
+    "lookahead": {},
+    "prompt_lookup": {},
+    "suffix_tree": {},
+    "window_draft": {},
+    "adaptive": {},
+}
+PROMPT = [3, 5, 8, 3, 5, 8, 3, 5, 11, 7, 3, 5]
+
+
+@contextmanager
+def counted(decoder: Decoder) -> Iterator[Counter[str]]:
+    """Count nodes through attentions, MLPs and the head where the operators run, below the decoder's log."""
+    counts: Counter[str] = Counter()
+    attention, mlp, branches, norm_linear = (
+        decoder._attention,
+        decoder._mlp,
+        decoder._attend_branches,
+        decoder._ops.norm_linear,
+    )
+
+    def count_attention(layer: int, hidden: torch.Tensor, *rest: Any) -> None:
+        counts["attentions"] += len(hidden)
+        attention(layer, hidden, *rest)
+
+    def count_branches(layer: int, streams: torch.Tensor, *rest: Any) -> None:
+        counts["attentions"] += streams.shape[0] * streams.shape[1]
+        branches(layer, streams, *rest)
+
+    def count_mlp(block: Any, hidden: torch.Tensor) -> None:
+        counts["mlps"] += len(hidden)
+        mlp(block, hidden)
+
+    def count_head(x: torch.Tensor, norm: torch.Tensor, eps: float, matrix: Any, *rest: Any) -> torch.Tensor:
+        result = norm_linear(x, norm, eps, matrix, *rest)
+        if norm is decoder.weights.norm:
+            counts["heads"] += result.numel()
+        return result
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(decoder, "_attention", count_attention)
+        patch.setattr(decoder, "_attend_branches", count_branches)
+        patch.setattr(decoder, "_mlp", count_mlp)
+        patch.setattr(decoder._ops, "norm_linear", count_head)
+        yield counts
+
+
+def totals(parts: list[Work]) -> dict[str, float]:
+    """Nodes through attentions and MLPs, and entries of logits."""
+    return {
+        "attentions": sum(w.calls * w.rows * w.attentions for w in parts),
+        "mlps": sum(w.calls * w.rows * w.mlps for w in parts),
+        "heads": sum(w.calls * w.rows * w.heads for w in parts) * VOCAB,
+    }
+
+
+def all_work(generation: Generation) -> list[Work]:
+    return [*generation.prefill_work, *(w for step in generation.steps for w in step.work)]
+
+
+def part(step: Any, name: str) -> list[Work]:
+    return [w for w in step.work if w.part == name]
+
+
+@pytest.mark.parametrize("preset", PRESETS)
+def test_every_node_that_an_operator_sees_is_counted(preset: str, decoders: Load) -> None:
+    decoder = decoders("llama")
+    method = method_of(preset, **PRESETS[preset])
+    engine = engine_for(decoder, len(PROMPT) + 40, 40, frozenset())
+    prepare(engine, method)
+    with counted(decoder) as counts:
+        generation = engine.generate(method, PROMPT)
+    total = totals(all_work(generation))
+    assert total["attentions"] == counts["attentions"] and total["mlps"] == counts["mlps"]
+    assert total["heads"] == pytest.approx(counts["heads"])
+    assert decoder.log is None
+
+
+def test_ar_runs_one_full_pass_a_step(decoders: Load) -> None:
+    generation = decode(decoders("llama"), AR(), PROMPT, 10)
+    for step in generation.steps:
+        (work,) = step.work
+        assert work.ms is not None and 0 < work.ms <= step.verify_ms
+        assert work == Work("verify", 1, 1, LAYERS, LAYERS, 1.0, step.context_len, work.ms)
+
+
+@pytest.mark.parametrize("window", [None, [2, 4]])
+def test_drafts_run_their_sets_once_a_token(window: list[int] | None, decoders: Load) -> None:
+    method = method_of("fixed_layers", ratio=0.5, draft_len=3, stop_below=0.0, draft_window=window)
+    generation = decode(decoders("llama"), method, PROMPT, 20)
+    assert max(step.draft_len for step in generation.steps) == 3
+    for step in [step for step in generation.steps if step.draft_len]:  # the output may end sooner
+        (drafted,), (verified,) = part(step, "draft"), part(step, "verify")
+        assert step.layer_set is not None and drafted.calls == step.draft_len
+        assert (drafted.rows, drafted.attentions, drafted.mlps) == (1, step.layer_set.n_attn, step.layer_set.n_mlp)
+        contexts = [step.context_len + i for i in range(step.draft_len)]
+        assert drafted.context == sum(min(c, 5) if window else c for c in contexts) / step.draft_len  # and its own row
+        assert (verified.calls, verified.rows, verified.context) == (1, step.tree_nodes, step.context_len)
+
+
+def test_saved_states_leave_out_what_drafting_ran(decoders: Load) -> None:
+    early = method_of("fixed_layers", pattern="exit", ratio=0.5, draft_len=3, stop_below=0.0, reuse_prefix=True)
+    step = decode(decoders("llama"), early, PROMPT, 20).steps[0]
+    last, rest = part(step, "verify")
+    assert (last.rows, last.attentions + last.mlps, last.heads) == (1, LAYERS, 0)
+    assert (rest.rows, rest.attentions + rest.mlps, rest.heads) == (step.tree_nodes, LAYERS, 1)
+
+
+def test_a_search_that_runs_twice_costs_twice(decoders: Load) -> None:
+    once, twice = (method_of("knapspec", interval=4) for _ in range(2))
+    search = twice.search
+    twice.search = lambda *arguments: (search(*arguments), search(*arguments))[1]
+    overheads = []
+    for method in (once, twice):
+        steps = decode(decoders("llama"), method, PROMPT, 20).steps
+        overheads.append(totals([w for step in steps for w in part(step, "overhead")]))
+    assert overheads[0]["attentions"] > 0
+    assert overheads[1] == {name: 2 * count for name, count in overheads[0].items()}
+
+
+def test_outputs_of_a_preparation_are_counted_in_it(decoders: Load) -> None:
+    decoder = decoders("llama")
+    engine = engine_for(decoder, 60, 20, frozenset())
+    meter = Meter(decoder)
+    with meter.counting(), counted(decoder) as counts, torch.inference_mode():
+        engine.probe.trial(AR(), PROMPT, 12)
+        engine.probe.prompt_states(PROMPT, [0])
+    assert totals(meter.total("prepare")) == {name: pytest.approx(count) for name, count in counts.items()}
+    assert all(work.part == "prepare" for work in meter.total("prepare"))
+
+
+def test_trees_and_parts_of_the_vocabulary(decoders: Load) -> None:
+    decoder = decoders("llama")
+    engine = engine_for(decoder, 60, 20, frozenset())
+    meter = Meter(decoder)
+    with torch.inference_mode(), meter.counting():
+        start = meter.moment()
+        streams = engine.probe.embed([1, 2, 3])
+        engine.probe.token_logits(streams, torch.tensor([4, 5]))
+        engine.probe.run_sublayers([0, 3], streams, 0)
+        engine.probe.apply_sublayer(1, streams.view(3, 1, -1), 0)
+        work = meter.work("overhead", (start, meter.moment()))
+    assert [(w.rows, w.attentions, w.mlps, round(w.heads * VOCAB)) for w in work] == [
+        (3, 0, 0, 2),
+        (3, 1, 1, 0),
+        (3, 0, 1, 0),
+    ]
+
+
+@pytest.mark.skipif(bool(native_problem()), reason=native_problem())
+def test_the_work_of_a_step_does_not_depend_on_the_backend(decoders: Load) -> None:
+    method = method_of("fixed_layers", ratio=0.25, draft_len=3, stop_below=0.0)
+    first = [decode(decoders("llama", torch.float32, kernels), method, PROMPT, 16) for kernels in ("torch", "native")]
+    torch_work, native_work = (
+        [replace(work, ms=None) for work in (*generation.prefill_work, *generation.steps[0].work)]
+        for generation in first
+    )
+    assert torch_work == native_work
+
+
+def test_older_records_have_no_work(tmp_path: Path) -> None:
+    run = write_run(tmp_path / "run", [unit(0)])
+    header = json.loads((run.path / "run.json").read_bytes())
+    del header[DIGESTS]["work"]
+    (run.path / "run.json").write_text(json.dumps(header))
+    (run.path / "work.parquet").unlink()
+    older = load_run(run.path)
+    assert older.work.empty and len(older.steps) == len(run.steps)
+    assert metrics.summarise(older).modelled is None
+
+
+def test_a_run_records_its_work(small_checkpoint: Path, tmp_path: Path) -> None:
+    options = ("task=gsm8k", "data=sample", "limit=2", "decode.max_new_tokens=24", "method.search.iterations=2")
+    run = executed(tmp_path, *local_model(small_checkpoint), "method=self_ssd", *options)
+    steps = run.steps.set_index([*ANSWER, "step"])
+    verified = run.work[run.work["part"] == "verify"].set_index([*ANSWER, "step"])
+    assert (verified["rows"] == steps["tree_nodes"].loc[verified.index]).all() and len(verified) == len(steps)
+    prefill = run.work[(run.work["part"] == "prefill") & (run.work["attentions"] > 0)]
+    nodes = (prefill["calls"] * prefill["rows"]).groupby([prefill[name] for name in ANSWER]).sum()
+    assert (nodes == run.prompts.set_index(list(ANSWER))["prompt_len"].loc[nodes.index]).all()
+    assert run.header.prepare_work and {work.part for work in run.header.prepare_work} == {"prepare"}
+    assert sum(work.ms or 0 for work in run.header.prepare_work) <= (run.header.prepare_ms or 0)
+    # a pass is part of its span: host time that is left is never negative
+    spans = run.work[run.work["step"] > 0].groupby([*ANSWER, "step"])["ms"].sum()
+    assert (spans <= steps[["draft_ms", "verify_ms", "policy_ms"]].sum(axis=1).loc[spans.index] + 1e-6).all()
