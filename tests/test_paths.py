@@ -39,6 +39,8 @@ TOOLS = (
     "searches ",
     "audit out=",
     "shapes read=",
+    "shapes costs=",
+    "shapes costs=a out=",
     "data check ",
 )
 

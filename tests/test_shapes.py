@@ -10,13 +10,15 @@ from statistics import mean
 import pytest
 import torch
 
-from ssd_bench.bench import limits, measures, shapes
+from ssd_bench.bench import cost_sweeps, limits, measures, shapes
 from ssd_bench.bench.imposed import Imposed, ImposedEngine
 from ssd_bench.cli import dispatch
+from ssd_bench.conf import read_yaml
 from ssd_bench.contract.layer_set import LayerSet
 from ssd_bench.contract.method import Context, LayerDraft
 from ssd_bench.contract.shape import Shape
 from ssd_bench.cost import profiling
+from ssd_bench.cost.reference import ReferenceMachine
 from ssd_bench.engine.engine import SCRATCH
 from ssd_bench.engine.probe import ModelProbe
 from ssd_bench.engine.sampling import Decoding
@@ -92,8 +94,11 @@ def test_rows_of_papers(engine: ImposedEngine) -> None:
 
 def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     """Writes what it prints, and prints what is on record; says what is wrong before anything is drawn."""
-    for module in (shapes, limits, measures):  # how well they measure does not matter here
+    for module in (shapes, limits, measures, cost_sweeps):  # how well they measure does not matter here
         monkeypatch.setattr(module, "ROUNDS", 1)
+    for name, small in (("CONTEXTS", (16, 32, 10**6)), ("NODES", (1, 2, 64, 80)), ("BRANCHES", ((1, 1), (2, 4)))):
+        monkeypatch.setattr(cost_sweeps, name, small)
+    monkeypatch.setattr(cost_sweeps, "STEPS", 2)
     monkeypatch.setattr(limits, "SUMMED_BYTES", {"cpu": 4000})
     monkeypatch.setattr(limits, "MATRIX", {"cpu": 8})
     monkeypatch.setattr(measures, "SEARCH_CONTEXT", 128)
@@ -107,6 +112,20 @@ def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeyp
     assert found["model"] == "miniature" and not found["rows"] and str(tmp_path) not in found["provenance"]["command"]
     assert dispatch(["shapes", f"read={tmp_path}"]) == 0
     assert capsys.readouterr().out == printed
-    for wrong, field in (("models=none", "models"), ("tokens=0", "tokens"), (f"read={tmp_path}/x", "read")):
+    assert list(found["sweeps"]["contexts"]) == ["16", "32"]
+    assert dispatch(["shapes", f"costs={tmp_path}", f"out={tmp_path}/costs"]) == 0
+    (file,) = (tmp_path / "costs").rglob("miniature.yaml")
+    machine = ReferenceMachine.read("cpu/miniature", read_yaml(file))
+    assert not {"call_ms", "compare_ms", "step_ms", "eager"} & set(machine.fitted)
+    assert [times.nodes for times in machine.latency.passes] == [*shapes.NODES, 80]
+    assert [times.nodes for times in machine.eager] == [1, 8]
+    assert machine.call_ms == pytest.approx(found["sweeps"]["host"]["call_ms"], rel=1e-4)
+    capsys.readouterr()
+    for wrong, field in (
+        ("models=none", "models"),
+        ("tokens=0", "tokens"),
+        (f"read={tmp_path}/x", "read"),
+        (f"costs={tmp_path}/x", "costs"),
+    ):
         assert dispatch(["shapes", *options[1:], wrong] if field != "tokens" else ["shapes", *options[:4], wrong]) == 2
         assert field in capsys.readouterr().err

@@ -225,6 +225,8 @@ def test_no_lines_are_repeated() -> None:
         ("records/reader.py", False),
         ("records/writer.py", True),
         ("cost/roofline.py", False),
+        ("cost/reference.py", False),
+        ("bench/costs.py", False),
         ("cost/latency.py", True),
         ("engine/engine.py", True),
         ("model/backends/cpu/linear.h", True),

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import sys
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from statistics import median
 from typing import Any
@@ -19,7 +19,7 @@ import torch
 from methods.ar import AR
 from methods.fixed_layers import pattern_set
 from ssd_bench import tables
-from ssd_bench.bench import limits, measures
+from ssd_bench.bench import cost_sweeps, limits, measures
 from ssd_bench.bench.imposed import Imposed, ImposedEngine
 from ssd_bench.conf import choices
 from ssd_bench.contract.generation import Step
@@ -101,6 +101,8 @@ def measure_model(name: str, hardware: Hardware, counts: dict[str, int]) -> dict
     results["missing"] = [{**_label(row), "why": row.missing} for row in model_rows if row.missing]
     _say(name, "Hugging Face generate")
     results["hf"] = _hugging_face(engine, hardware, prompt)
+    _say(name, "sweeps over contexts and rows")
+    results["sweeps"] = cost_sweeps.measure(decoder, shape.context)  # last: the engine's cache is unusable afterwards
     results["peak_bytes"] = hardware.peak_bytes()
     return results
 
@@ -193,6 +195,16 @@ def _text(value: Any) -> str:
     return f"{value:.2f}" if isinstance(value, float) else str(value)
 
 
+def _sweep_lines(sweeps: Mapping[str, Any] | None) -> list[tuple[str, str]]:
+    """Return lines on the sweeps, which results of older versions lack."""
+    if sweeps is None:
+        return []
+    passes = {context: times["passes"]["1"] for context, times in sweeps["contexts"].items()}
+    lines = [(f"a pass over one node at context {context}, ms", f"{ms:.3f}") for context, ms in passes.items()]
+    host = {"step_ms": "a step", "call_ms": "a call of a search", "compare_ms": "a comparison of branches"}
+    return lines + [(f"host time of {label}, ms", f"{sweeps['host'][key]:.3f}") for key, label in host.items()]
+
+
 def render(result: dict[str, Any]) -> str:
     """Return the tables of one model: its measurements, and the papers' rows with ours."""
     ar, ms, hf = result["ar"], result["pass_ms"], result["hf"]
@@ -208,6 +220,7 @@ def render(result: dict[str, Any]) -> str:
             (f"one {kind} search of 20 tokens, AR steps", f"{s['ar_steps']:.1f}")
             for kind, s in result["search"].items()
         ),
+        *_sweep_lines(result.get("sweeps")),
     ]
     parts = [
         "{model}, random weights, {dtype}, {machine}, {kernels} kernels".format(**result),

@@ -18,15 +18,19 @@ no check of losslessness and no score.
   out=runs/shapes   folder of the results, MACHINE/MODEL.json
 
 `python -m ssd_bench shapes read=runs/reference/shapes` prints recorded results without measuring.
+
+`python -m ssd_bench shapes costs=runs/reference/shapes/nvidia-h200` fits the cost tables of a GPU to its results and
+prints how well they predict the measured speedups and searches. With out=conf/costs it also writes the tables,
+GPU/MODEL.yaml, which are the reference machines.
 """
 
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Sequence
 from pathlib import Path
 
+from ssd_bench.bench.cost_files import COSTS, slug, write_costs
 from ssd_bench.bench.shapes import READ, default_models, measure_model, render
 from ssd_bench.console import count, options, run_tool
 from ssd_bench.cost.shapes import known_shape
@@ -54,7 +58,11 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def _shapes(arguments: Sequence[str]) -> None:
-    given_options = options(arguments, (*OPTIONS, READ))
+    given_options = options(arguments, (*OPTIONS, READ, COSTS))
+    if COSTS in given_options:
+        out = local_path("out", given_options["out"]) if "out" in given_options else None
+        print(write_costs(local_path(COSTS, given_options[COSTS]), out))
+        return
     if READ in given_options:
         _show(local_path(READ, given_options[READ]))
         return
@@ -74,7 +82,7 @@ def _shapes(arguments: Sequence[str]) -> None:
         if known_shape(name) is None:
             raise ConfigError("models", name, "names of conf/model files that state the sizes of the model")
     machine = ", ".join(hardware.gpu_names()) or provenance.cpu_model()
-    folder = local_path("out", settings["out"]) / re.sub("[^a-z0-9]+", "-", machine.lower()).strip("-")
+    folder = local_path("out", settings["out"]) / slug(machine)
     for name in names:
         result = {"machine": machine, **counts} | measure_model(name, hardware, counts)
         folder.mkdir(parents=True, exist_ok=True)

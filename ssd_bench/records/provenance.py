@@ -27,7 +27,8 @@ READERS = (
         f"ssd_bench/{package}/"
         for package in ("report", "papers", "metrics", "predict", "exchange", "sweep", "commands")
     ),
-    *(f"ssd_bench/cost/{file}.py" for file in ("machine", "plane", "roofline", "shapes")),
+    *(f"ssd_bench/cost/{file}.py" for file in ("machine", "plane", "reference", "roofline", "shapes")),
+    *(f"ssd_bench/bench/{file}.py" for file in ("cost_files", "costs", "search_costs")),
     *(
         f"ssd_bench/{file}.py"
         for file in ("cli", "console", "paths", "quoting", "run_warnings", "compose/help", "tables")

@@ -1,0 +1,175 @@
+"""Reference machines: tables of measured costs of one model size on one GPU, in `conf/costs/GPU/MODEL.yaml`.
+
+`python -m ssd_bench shapes costs=FOLDER out=conf/costs` writes the files from results of `shapes`. Every value has an
+entry under `sources` in its file: measured, fitted (with the formula) or assumed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, fields, replace
+from functools import cache
+from typing import Any
+
+import numpy as np
+
+from ssd_bench.conf import CONF, read_yaml
+from ssd_bench.cost.latency import Latency, NodeTimes
+from ssd_bench.cost.machine import Array, Profile
+from ssd_bench.errors import ConfigError
+
+COSTS = CONF / "costs"
+COLUMNS = tuple(field.name for field in fields(NodeTimes))
+SUBLAYER_COLUMNS = ("attn_slope_ms", "attn_intercept_ms", "mlp_ms")
+
+
+@dataclass(frozen=True)
+class ReferenceMachine:
+    """The costs of a model size on a GPU; a `Machine`.
+
+    Calls of a search are launched one by one and wait for the device where branches are compared with the full model.
+    Between two waits the host queues calls while the device works, so that the slower of the two counts (`stage_ms`).
+
+    Attributes:
+        name: GPU/MODEL, as `reference_machine` takes it.
+        gpu: the vendor's name of the GPU.
+        model: the choice of `conf/model` whose sizes were measured.
+        n_layers: number of blocks.
+        dtype: dtype of weights and KV cache.
+        latency: times of passes by nodes, and of drafts.
+        eager: device times of sublayers and head over rows that are launched one by one, as in a search.
+        captured_nodes: most nodes of a captured pass; a pass over more is launched sublayer by sublayer.
+        step_ms: host time of a decode step outside its passes.
+        call_ms: host time to launch one call of a search: a sublayer over branches, or a head over rows.
+        compare_ms: host time of one comparison of branches with the full model's stream, wait for the device included.
+        copy_ms: as in `Machine`.
+        fitted: names of values that are fitted or assumed, not measured.
+    """
+
+    name: str
+    gpu: str
+    model: str
+    n_layers: int
+    dtype: str
+    latency: Latency
+    eager: tuple[NodeTimes, ...]
+    captured_nodes: int
+    step_ms: float
+    call_ms: float
+    compare_ms: float
+    copy_ms: float
+    fitted: tuple[str, ...]
+
+    @classmethod
+    def read(cls, name: str, content: Mapping[str, Any]) -> ReferenceMachine:
+        """Return the machine of a file's content."""
+        passes, eager = (_node_times(content[table]) for table in ("passes", "eager"))
+        draft = {key: float(ms) for key, ms in content["draft"].items()}
+        single = passes[0]
+        line = single.mlp_ms, single.attn_slope_ms, single.attn_intercept_ms
+        latency = Latency(*line, "measured", passes=passes, **draft)
+        return cls(
+            name=name,
+            gpu=content["gpu"],
+            model=content["model"],
+            n_layers=content["n_layers"],
+            dtype=content["dtype"],
+            latency=latency,
+            eager=eager,
+            captured_nodes=content["captured_nodes"],
+            **{key: float(ms) for key, ms in content["host"].items()},
+            fitted=tuple(key for key, text in content["sources"].items() if not text.startswith("measured")),
+        )
+
+    @property
+    def draft_rest_ms(self) -> float:
+        return self.latency.draft_rest_ms
+
+    @property
+    def draft_start_ms(self) -> float:
+        return self.latency.draft_start_ms
+
+    @property
+    def tree_token_ms(self) -> float:
+        return self.latency.tree_token_ms
+
+    @property
+    def tree_node_ms(self) -> float:
+        return self.latency.tree_node_ms
+
+    @property
+    def loop_ms(self) -> float:
+        return self.step_ms
+
+    def pass_ms(self, nodes: Array, context: Array) -> tuple[Array, Array, Array]:
+        """Return the times of one attention, of one MLP and of the rest of passes, as `Machine.pass_ms`."""
+        return Profile(self.latency).pass_ms(nodes, context)
+
+    def head_ms(self, rows: Array) -> Array:
+        """Return the time of a drafted token's rest over several rows: its LM head grows as the rest of passes does."""
+        context = np.zeros_like(rows)
+        _, _, remainder = self.pass_ms(rows, context)
+        _, _, single = self.pass_ms(np.ones_like(rows), context)
+        return self.draft_rest_ms + remainder - single
+
+    def eager_ms(self, rows: Array, context: Array) -> tuple[Array, Array, Array]:
+        """Return device times of one attention, one MLP and one head over rows, launched one by one."""
+        return Profile(replace(self.latency, passes=self.eager)).pass_ms(rows, context)
+
+    def stage_ms(self, calls: Array, device_ms: Array, comparisons: Array) -> Array:
+        """Return the times between waits of a search for the device.
+
+        Args:
+            calls: number of calls between two waits.
+            device_ms: device time of these calls (`eager_ms`).
+            comparisons: number of comparisons of branches at the end.
+        """
+        # the host runs ahead of the device: the slower of the two counts until the wait
+        return np.maximum(calls * self.call_ms, device_ms) + comparisons * self.compare_ms
+
+    def of_blocks(self, n_layers: int) -> ReferenceMachine:
+        """Return the machine of a smaller model, each of whose blocks stands for several blocks of this one.
+
+        Times of sublayers, calls and comparisons are multiplied by the ratio of blocks; times per pass and step stay.
+        """
+        factor = self.n_layers / n_layers
+
+        def scaled(times: NodeTimes) -> NodeTimes:
+            return replace(times, **{column: factor * getattr(times, column) for column in SUBLAYER_COLUMNS})
+
+        latency = replace(
+            self.latency,
+            t_mlp_ms=factor * self.latency.t_mlp_ms,
+            t_attn_slope_ms=factor * self.latency.t_attn_slope_ms,
+            t_attn_intercept_ms=factor * self.latency.t_attn_intercept_ms,
+            passes=tuple(map(scaled, self.latency.passes)),
+        )
+        return replace(
+            self,
+            n_layers=n_layers,
+            latency=latency,
+            eager=tuple(map(scaled, self.eager)),
+            call_ms=factor * self.call_ms,
+            compare_ms=factor * self.compare_ms,
+        )
+
+
+def _node_times(rows: list[list[float]]) -> tuple[NodeTimes, ...]:
+    return tuple(NodeTimes(int(row[0]), *map(float, row[1:])) for row in rows)
+
+
+def reference_names() -> list[str]:
+    """Return the names of all reference machines, GPU/MODEL."""
+    return sorted(f"{path.parent.name}/{path.stem}" for path in COSTS.glob("*/*.yaml"))
+
+
+@cache
+def reference_machine(name: str) -> ReferenceMachine:
+    """Return the reference machine in `conf/costs/<name>.yaml`.
+
+    Raises:
+        ConfigError: the name is unknown.
+    """
+    if name not in reference_names():
+        raise ConfigError("hardware.costs", name, f"one of {', '.join(reference_names())}")
+    return ReferenceMachine.read(name, read_yaml(COSTS / f"{name}.yaml"))
