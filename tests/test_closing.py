@@ -14,44 +14,18 @@ from ssd_bench.metrics.modelled import REFERENCE
 from ssd_bench.metrics.text import FROZEN, MEASURED, MODELLED, costs_text, format_interval
 from ssd_bench.papers.ours.cells import Record
 from ssd_bench.records.reader import Run
-from ssd_bench.records.schema import PromptRecord, StepRow, WorkRow
 from ssd_bench.report.closing import comparison_text, run_table
 from ssd_bench.report.runs import document, group_by_task, overview, readable_row, unrounded_table
-from tests.synthetic import N_LAYERS, unit, write_run
+from tests.synthetic import N_LAYERS, unit, with_work, write_run
 
 COSTS = "H200 x Llama-3.1-8B costs"
 OTHER = "h200/qwen3_32b"
 """A second reference machine."""
 
 
-def with_work(records: list[PromptRecord], searches: int = 1) -> list[PromptRecord]:
-    """Return a unit whose steps count their work.
-
-    Args:
-        searches: passes over 16 nodes in the method overhead of a step.
-    """
-    for record in records:
-        for step in record.steps:
-            record.work += _work(step, searches)
-    return records
-
-
-def _work(step: StepRow, searches: int) -> list[WorkRow]:
-    keys: dict[str, Any] = {name: getattr(step, name) for name in ("prompt_index", "repeat", "turn", "arm", "step")}
-    keys |= {"heads": 1.0, "context": float(step.context_len)}
-    full = {"attentions": N_LAYERS, "mlps": N_LAYERS}
-    rows = [WorkRow(part="verify", calls=1, rows=step.tree_nodes, ms=step.verify_ms, **full, **keys)]
-    if step.layer_set is not None:
-        run = {"attentions": N_LAYERS - len(step.layer_set.skip_attn), "mlps": N_LAYERS - len(step.layer_set.skip_mlp)}
-        rows.append(WorkRow(part="draft", calls=step.draft_len, rows=1, ms=step.draft_ms, **run, **keys))
-    if step.arm == "method":
-        rows.append(WorkRow(part="overhead", calls=searches, rows=16, ms=step.policy_ms, **full, **keys))
-    return rows
-
-
-def counted_run(path: Path, n: int = 6, searches: int = 1, **changes: Any) -> Run:
-    """Write and load a run of n prompts that counts its work."""
-    return write_run(path, [with_work(unit(i), searches) for i in range(n)], **changes)
+def counted_run(path: Path, searches: int = 40, **changes: Any) -> Run:
+    """Write and load a run that counts its work, with so many calls of a search in every step."""
+    return write_run(path, [with_work(unit(i), searches) for i in range(6)], **changes)
 
 
 def costing(machine: str) -> dict[str, Any]:
@@ -112,7 +86,7 @@ def test_an_older_record_shows_that_it_counts_no_work(tmp_path: Path) -> None:
 
 def test_a_sweep_has_a_modelled_column_and_names_the_costs_once(tmp_path: Path) -> None:
     methods = ("swift", "clasp", "conflayers")
-    runs = [counted_run(tmp_path / name, searches=i, method=name) for i, name in enumerate(methods, 1)]
+    runs = [counted_run(tmp_path / name, searches=20 * i, method=name) for i, name in enumerate(methods)]
     text = comparison_text([Record(run.path) for run in runs])
     (head,) = (line for line in text.splitlines() if line.startswith("  method "))
     assert head.index(MEASURED) < head.index(MODELLED)
@@ -164,7 +138,7 @@ def test_the_overview_has_a_table_for_each_reference_machine(tmp_path: Path) -> 
 
 
 def test_an_explanation_has_modelled_times_next_to_the_measured(tmp_path: Path) -> None:
-    run = counted_run(tmp_path / "run", searches=3)
+    run = counted_run(tmp_path / "run")
     times, summary = explain.modelled_times(run), metrics.summarise(run).row
     assert times["ar"] / (sum(times.values()) - times["ar"]) == pytest.approx(summary["speedup_modelled"])
     assert times["policy"] / (sum(times.values()) - times["ar"]) == pytest.approx(summary["modelled_overhead"])
