@@ -47,7 +47,7 @@ def test_the_split_adds_up_to_the_measured_speedup(run: Run) -> None:
     assert found.ms["ar"] / (sum(found.ms.values()) - found.ms["ar"]) == pytest.approx(found.speedup)
     steps = metrics.arm_rows(run.steps, "method")
     assert found.ceiling == metrics.tokens_per_pass(steps)
-    assert found.modelled == metrics.expected_speedup(
+    assert found.cost_model == metrics.expected_speedup(
         found.ceiling, metrics.alpha_micro(steps), metrics.skip_ratio(run)
     )
     assert [x.ms for x in found.losses] == sorted((x.ms for x in found.losses), reverse=True)
@@ -86,7 +86,7 @@ def test_a_method_without_layer_drafts(tmp_path: Path) -> None:
         for step in records[1].steps:
             step.layer_set = None
     found = explain.explain(write_run(tmp_path / "run", units))
-    assert found.modelled is found.c is None
+    assert found.cost_model is found.c is None
     assert loss(found, "drafting").ms == pytest.approx(found.ms["draft"])
 
 

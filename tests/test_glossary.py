@@ -10,6 +10,7 @@ import pytest
 
 from ssd_bench.cli import dispatch
 from ssd_bench.metrics import summarise
+from ssd_bench.metrics.modelled import ModelledSummary
 from ssd_bench.model.checkpoint import ModelSource
 from ssd_bench.model.template import Template
 from ssd_bench.records.schema import SCHEMAS
@@ -44,10 +45,11 @@ def test_it_has_the_columns_of_the_papers_tables() -> None:
 
 
 def test_it_has_the_columns_of_frames(tmp_path: Path) -> None:
-    """Of a run with all arms; ends of intervals and numbers of prompts go with what they are of."""
+    """Of a run with all arms, and modelled; ends of intervals and numbers of prompts go with what they are of."""
     units = [with_hf(unit(i), slower=3.0) for i in range(2)]
     summary = summarise(write_run(tmp_path / "run", units, hf={"weight_bytes": 5})).row
-    columns = {name for name in summary if not re.search(r"_(lo|hi)$|(?<!^)_n$", name)}
+    modelled = {column.name for column in fields(ModelledSummary)}
+    columns = {name for name in summary if not re.search(r"_(lo|hi)$|(?<!^)_n$", name)} | modelled
     told = [
         name
         for names in rows("Columns of `load_runs` and of the report's CSV")

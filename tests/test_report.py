@@ -30,8 +30,10 @@ COLUMNS = [
         "α",
         "tokens/s AR",
         "tokens/s method",
-        "speedup, decode",
-        "speedup, end to end",
+        "speedup, measured",
+        "measured, end to end",
+        "speedup, modelled",
+        "search frozen",
         "TPT predicted",
         "TPT estimated",
     ),
@@ -100,17 +102,20 @@ def test_comparable_runs_share_a_table_under_one_ar_row(runs_dir: Path, printed:
     table = [dict(zip(COLUMNS, row, strict=True)) for row in rows]
     assert [row["method"] for row in table] == ["ar", "knapspec", "swift", "del"]
     ar, knapspec, swift, alone = table
-    assert (ar["M"], ar["speedup, decode"], ar["α"], ar["lossless"], ar["run"]) == (
+    assert (ar["M"], ar["speedup, measured"], ar["α"], ar["lossless"], ar["run"]) == (
         "1.00",
         "1.00",
         "–",
         "by definition",
         "3 runs",
     )
-    assert knapspec["speedup, decode"].count(",") == knapspec["speedup, end to end"].count(",") == 1
-    assert knapspec["speedup, decode"].endswith("]") and knapspec["speedup, decode"] != knapspec["speedup, end to end"]
+    assert knapspec["speedup, measured"].count(",") == knapspec["measured, end to end"].count(",") == 1
+    assert (
+        knapspec["speedup, measured"].endswith("]")
+        and knapspec["speedup, measured"] != knapspec["measured, end to end"]
+    )
     assert (knapspec["lossless"], swift["lossless"]) == ("6/6", "5/6 (1 near-tie)")
-    assert (alone["speedup, decode"], alone["tokens/s AR"]) == ("–", "–")
+    assert (alone["speedup, measured"], alone["tokens/s AR"]) == ("–", "–")
     assert [row["n"] for row in table] == ["6"] * 4
     assert "- run-a: few prompts: n = 6, fewer than 20" in first
     assert [row[1] for row in markdown_rows(second)[1:]] == ["ar", "clasp"]
@@ -133,7 +138,7 @@ def test_the_overview_has_every_method_and_task(runs_dir: Path, printed: str) ->
     text = (runs_dir / "report" / "README.md").read_text(encoding="utf-8")
     assert text in printed
     toy = markdown_rows((runs_dir / "report" / "toy.md").read_text(encoding="utf-8"))
-    for part, name in zip(text.split("\n### ")[1:], ("speedup, decode", "speedup, end to end"), strict=True):
+    for part, name in zip(text.split("\n### ")[1:], ("speedup, measured", "measured, end to end"), strict=True):
         head, *rows = markdown_rows(part)
         assert part.lower().startswith(name) and head == ["method", "other/task", "toy"]
         cells = {row[0]: row[1:] for row in rows}
@@ -277,8 +282,8 @@ def test_a_table_has_columns_of_a_third_arm_where_a_run_has_one(tmp_path: Path) 
     text = document("toy", (groups := group_by_task(runs)["toy"]))
     with_third, without = text.split("\n## ")[1:]
     head, ar, *rows = markdown_rows(with_third)
-    assert head == [*COLUMNS[:9], "tokens/s HF", "speedup over HF, decode", *COLUMNS[9:]]
-    over = {row[1]: row[10] for row in (ar, *rows)}
+    assert head == [*COLUMNS[:11], "tokens/s HF", "speedup over HF, decode", *COLUMNS[11:]]
+    over = {row[1]: row[12] for row in (ar, *rows)}
     assert over["ar"] == "4.50" and over["del"] == "–" and "HF: Hugging Face generate" in text
     assert over["swift"] == format_interval(runs[0].summary.row, "speedup_hf") != over["clasp"]
     assert markdown_rows(without)[0] == COLUMNS

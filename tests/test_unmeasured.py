@@ -67,7 +67,7 @@ def test_without_a_decode_step_every_table_has_dashes(record: Record, tmp_path: 
     assert "tokens/s AR                       –\n" in table and "draft –, verify –, method overhead –, other –" in table
     assert "paid back –" in table and "never" not in table
     (group,) = group_by_task([record])["toy"]
-    empty = ("M", "α", "tokens/s AR", "tokens/s method", "speedup, decode", "overhead", "searched", "TPT predicted")
+    empty = ("M", "α", "tokens/s AR", "tokens/s method", "speedup, measured", "overhead", "searched", "TPT predicted")
     assert [row["method"] for row in group.rows] == ["ar", "knapspec"]
     for row in group.rows:
         assert {readable_row(row)[name] for name in empty} == {"–"}
@@ -77,7 +77,7 @@ def test_without_a_decode_step_every_table_has_dashes(record: Record, tmp_path: 
     with (tmp_path / "out" / "toy.csv").open(encoding="utf-8") as file:
         for row in csv.DictReader(file):
             assert {row[name] for name in UNDEFINED} == {""}
-    assert "### Speedup, decode" not in (tmp_path / "out" / "README.md").read_text(encoding="utf-8")
+    assert "### Speedup, measured" not in (tmp_path / "out" / "README.md").read_text(encoding="utf-8")
 
 
 def test_without_a_decode_step_frames_have_no_number(record: Record, tmp_path: Path) -> None:

@@ -3,7 +3,8 @@
 `python -m ssd_bench explain run=RUN_DIR`
 
 Compares the measured speedup with that of the cost model at the same acceptance, splits the time of an emitted token,
-and computes the speedup without each loss, everything else as measured.
+and computes the speedup without each loss, everything else as measured. Next to measured times are those modelled at
+the costs of a reference machine, if the record counts its work (docs/modelled.md).
 """
 
 from __future__ import annotations
@@ -15,9 +16,11 @@ import pandas as pd
 
 from ssd_bench import metrics, tables
 from ssd_bench.console import run_tool
+from ssd_bench.cost.reference import reference_machine
 from ssd_bench.errors import ConfigError
 from ssd_bench.metrics.intervals import divide
-from ssd_bench.metrics.text import ABSENT, format_number, format_percent
+from ssd_bench.metrics.modelled import PARTS, has_work, modelled_steps, reference_of
+from ssd_bench.metrics.text import ABSENT, costs_text, format_number, format_percent
 from ssd_bench.records.pack import records_folder
 from ssd_bench.records.reader import Run, load_run
 from ssd_bench.records.schema import ANSWER
@@ -26,6 +29,7 @@ SHOWN = 5  # outlier steps in the table
 SETS = 8  # layer sets with a row each: those that drafted most often
 TIMES = {"ar": "AR", "draft": "drafting", "verify": "verification", "policy": "method overhead", "other": "other"}
 """Part of `Explanation.ms` -> its name in the table."""
+MODELLED_MS = "modelled ms"
 OVERHEAD = "method overhead (search, statistics, lookups)"
 NO_DRAFT, NO_LAYERS = "nothing (AR step)", "no layers (such as copied text)"
 """Sources of drafts that are not layer sets."""
@@ -54,7 +58,7 @@ class Explanation:
     Attributes:
         speedup: measured tokens/s over AR's, decode only, as a ratio of totals over the paired prompts.
         ceiling: M, the speedup if drafting, method overhead and loop took no time, and a verification took an AR step.
-        modelled: E(speedup) = M α / ((M - 1) c + α) with c = 1 - r (SWIFT §4.1); None if no layers drafted.
+        cost_model: E(speedup) = M α / ((M - 1) c + α) with c = 1 - r (SWIFT §4.1); None if no layers drafted.
         measured_cost: the same with the measured c; None if nothing was drafted.
         c: cost of a drafted token in AR steps, 1 - r over all drafted tokens; None if no layers drafted, or if a
             window of the cache was read.
@@ -66,7 +70,7 @@ class Explanation:
 
     speedup: float
     ceiling: float
-    modelled: float | None
+    cost_model: float | None
     measured_cost: float | None
     c: float | None
     c_measured: float | None
@@ -139,14 +143,40 @@ def _losses(ms: dict[str, float], m: float, k: float, c: float | None, c_measure
     return tuple(sorted(losses, key=lambda loss: -loss.ms))
 
 
+def modelled_ms(run: Run) -> pd.DataFrame | None:
+    """Return the steps of a run with their milliseconds modelled at the costs of its reference machine.
+
+    Returns:
+        As `modelled_steps`; None for a record that does not count its work.
+    """
+    if not has_work(run):
+        return None
+    return modelled_steps(run, reference_machine(reference_of(run.header)).of_blocks(run.header.model.n_layers))
+
+
+def modelled_times(run: Run) -> dict[str, float]:
+    """Return the modelled parts of `Explanation.ms`; empty for a record that does not count its work."""
+    steps = modelled_ms(run)
+    if steps is None:
+        return {}
+    paired = steps.merge(metrics.paired_rows(run.prompts)[list(ANSWER)], on=list(ANSWER))
+    ar, method = (metrics.arm_rows(paired, arm)[["emitted", *PARTS]].sum() for arm in ("ar", "method"))
+    names = {"draft": "draft_ms", "verify": "verify_ms", "policy": "policy_ms", "other": "loop_ms"}
+    times = {name: float(method[column] / method["emitted"]) for name, column in names.items()}
+    return {"ar": float(ar[list(PARTS)].sum() / ar["emitted"]), **times}
+
+
 def draft_sources(run: Run) -> pd.DataFrame:
     """Count the method's steps by source of the draft: nothing (AR steps), no layers (copied text), or a layer set.
 
     Returns:
         One row per source, most steps first; further layer sets after the first `SETS` share a row. Columns source,
-        steps, drafted, accepted and emitted (tokens), ms (of the steps).
+        steps, drafted, accepted and emitted (tokens), ms (of the steps) and modelled_ms (NaN if not modelled).
     """
-    steps = metrics.arm_rows(run.steps, "method")
+    modelled = modelled_ms(run)
+    parts = [name for name in PARTS if name != "loop_ms"]  # the measured times are without the decode loop, too
+    step_ms = float("nan") if modelled is None else modelled[parts].sum(axis=1).to_numpy()
+    steps = metrics.arm_rows(run.steps.assign(modelled_ms=step_ms), "method")
     ids = steps["layer_set_id"]
     used = [int(i) for i in ids.value_counts().index]
     names = {i: _set_name(run, i) if at < SETS else f"{len(used) - SETS} other layer sets" for at, i in enumerate(used)}
@@ -154,8 +184,8 @@ def draft_sources(run: Run) -> pd.DataFrame:
     source[steps["draft_len"] == 0] = NO_DRAFT
     ms = steps["draft_ms"] + steps["verify_ms"] + steps["policy_ms"]
     counted = steps.assign(source=source, steps=1, drafted=steps["draft_len"], accepted=steps["accepted_len"], ms=ms)
-    sums = counted.groupby("source")[["steps", "drafted", "accepted", "emitted", "ms"]]
-    return sums.sum().sort_values("steps", ascending=False, kind="stable").reset_index()
+    sums = counted.groupby("source")[["steps", "drafted", "accepted", "emitted", "ms", "modelled_ms"]]
+    return sums.sum(min_count=1).sort_values("steps", ascending=False, kind="stable").reset_index()
 
 
 def _set_name(run: Run, set_id: int) -> str:
@@ -177,6 +207,9 @@ def _source_table(run: Run) -> str:
             ],
             "tokens per step": [format_number(mean) for mean in sources["emitted"] / sources["steps"]],
             "ms per token": [format_number(mean) for mean in sources["ms"] / sources["emitted"]],
+            MODELLED_MS: [
+                format_number(None if pd.isna(mean) else mean) for mean in sources["modelled_ms"] / sources["emitted"]
+            ],
         }
     )
     return tables.terminal(table)
@@ -188,7 +221,7 @@ def render(run: Run, explanation: Explanation) -> str:
     ar_ms, largest = explanation.ms["ar"], explanation.losses[0]
     chain = [
         ("M: free drafting, and a verification costs an AR step", format_number(explanation.ceiling)),
-        (f"cost model, c = 1 - r = {format_number(explanation.c, 3)}", format_number(explanation.modelled)),
+        (f"cost model, c = 1 - r = {format_number(explanation.c, 3)}", format_number(explanation.cost_model)),
         (
             f"cost model, measured c = {format_number(explanation.c_measured, 3)}",
             format_number(explanation.measured_cost),
@@ -198,8 +231,15 @@ def render(run: Run, explanation: Explanation) -> str:
             format_number(explanation.speedup),
         ),
     ]
+    modelled = modelled_times(run)
     times = [
-        (TIMES[name], f"{value:.3f}", format_percent(value / explanation.ms["ar"]))
+        (
+            TIMES[name],
+            f"{value:.3f}",
+            format_percent(value / ar_ms),
+            format_number(modelled.get(name), 3),
+            format_percent(modelled[name] / modelled["ar"] if modelled else None),
+        )
         for name, value in explanation.ms.items()
     ]
     losses = [
@@ -209,11 +249,13 @@ def render(run: Run, explanation: Explanation) -> str:
     run_text = f"{header.method} on {header.task.name}, {header.model.name}"
     return "\n".join(
         [
-            f"{run_text}: measured speedup {explanation.speedup:.2f}",
+            f"{run_text}: measured speedup {explanation.speedup:.2f}{_modelled_text(run, modelled)}",
             "",
             tables.terminal(pd.DataFrame(chain, columns=["speedup at this acceptance", ""])),
             "",
-            tables.terminal(pd.DataFrame(times, columns=["time per emitted token", "ms", "of AR"])),
+            tables.terminal(
+                pd.DataFrame(times, columns=["time per emitted token", "ms", "of AR", MODELLED_MS, "of AR"])
+            ),
             "",
             tables.terminal(pd.DataFrame(losses, columns=["loss per emitted token", "ms", "speedup without it"])),
             "",
@@ -224,6 +266,13 @@ def render(run: Run, explanation: Explanation) -> str:
             *_slow(run),
         ]
     )
+
+
+def _modelled_text(run: Run, ms: dict[str, float]) -> str:
+    """Return the modelled speedup as the end of a sentence; empty without the times of `modelled_times`."""
+    if not ms:
+        return ""
+    return f", modelled {ms['ar'] / (sum(ms.values()) - ms['ar']):.2f} at {costs_text(reference_of(run.header))}"
 
 
 def _slow(run: Run) -> list[str]:

@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import cache
 from typing import Any
 
+from ssd_bench.conf import CONF, read_yaml
 from ssd_bench.metrics.intervals import Measured
 
 ABSENT = "–"
 DECODE, END_TO_END = "speedup, decode", "speedup, end to end"
 """Heads of the two speedups over AR: decoding alone, and with the time and the token of the prefill."""
+MEASURED, MEASURED_END_TO_END = "speedup, measured", "measured, end to end"
+"""Heads of the same two where modelled ones are next to them: measured on the machine of the run."""
+MODELLED, FROZEN = "speedup, modelled", "search frozen"
+"""Heads of the speedups of decoding at the costs of a reference machine: with and without method overhead."""
 TOY = "toy-model run"
 REHEARSAL = f"{TOY} on a model that this project trained: not a replication of any paper"
 
@@ -35,6 +41,20 @@ def format_measured(number: Measured, digits: int = 2) -> str:
 def format_interval(row: Mapping[str, Any], name: str, digits: int = 2) -> str:
     """Return a number of a row of `Summary.row` with its interval."""
     return format_measured(Measured(row[name], row.get(f"{name}_lo"), row.get(f"{name}_hi")), digits)
+
+
+def format_modelled(row: Mapping[str, Any], name: str) -> str:
+    """Return a modelled number of a row with its interval; a dash if the record does not count its work."""
+    return ABSENT if row.get(name) is None else format_interval(row, name)
+
+
+@cache
+def costs_text(name: str) -> str:
+    """Return what times are modelled at, by the name of a reference machine: `H200 x Llama-3.1-8B costs`."""
+    gpu, _, model = name.rpartition("/")
+    file = CONF / "model" / f"{model}.yaml"
+    hub = read_yaml(file).get("hub") if file.is_file() else None
+    return f"{gpu.replace('_', ' ').upper()} x {hub.rpartition('/')[2].removesuffix('-hf') if hub else model} costs"
 
 
 def format_score(row: Mapping[str, Any], name: str) -> str:

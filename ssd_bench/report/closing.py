@@ -13,11 +13,15 @@ from ssd_bench import metrics, tables
 from ssd_bench.errors import LosslessError
 from ssd_bench.metrics.text import (
     ABSENT,
-    DECODE,
-    END_TO_END,
+    FROZEN,
+    MEASURED,
+    MEASURED_END_TO_END,
+    MODELLED,
     REHEARSAL,
+    costs_text,
     format_interval,
     format_lossless,
+    format_modelled,
     format_number,
     format_percent,
     format_score,
@@ -25,7 +29,7 @@ from ssd_bench.metrics.text import (
 from ssd_bench.papers.ours.cells import Record
 from ssd_bench.papers.ours.ran import ModelRan
 from ssd_bench.records.reader import load_run
-from ssd_bench.report.runs import ACCOUNT_LABELS, group_by_task, model_with_size, readable_row
+from ssd_bench.report.runs import ACCOUNT_LABELS, costs_note, group_by_task, model_with_size, readable_row
 from ssd_bench.run_warnings import WarningLog, new_warnings
 
 WIDTH = 100
@@ -66,12 +70,14 @@ def run_table(summary: Mapping[str, Any], domains: Sequence[Mapping[str, Any]] =
         f"{summary['device']}; n = {summary['n_prompts']} prompts, {pairs} pairs with AR"
     )
     rows = [*_result_rows(summary), *_hf_rows(summary), *_time_rows(summary), ("record", summary["run_dir"])]
+    costs = summary.get("modelled_on")
+    modelled = RUN_TIMES.format(costs_text(costs)) if costs else NO_WORK
     note = [f"({REHEARSAL})"] if summary["rehearsal"] else []
     lines = [*textwrap.wrap(head, WIDTH), *note, "", _indented_table(pd.DataFrame(rows, columns=["", ""]))]
     lines += ["", _by_domain(domains)] if domains else []
     for warning in summary["warnings"]:
         lines += ["", *textwrap.wrap(f"warning: {warning}", WIDTH, subsequent_indent="  ")]
-    lines += ["", "[low, high]: 95 % interval over prompts"]
+    lines += ["", *textwrap.wrap(f"[low, high]: 95 % interval over prompts; {modelled}", WIDTH)]
     return "\n".join(lines)
 
 
@@ -82,7 +88,7 @@ def comparison_text(records: Sequence[Record]) -> str:
     method are labelled with the settings that differ between them.
     """
     parts = []
-    settings = {str(record.path): record.header.options("method") for record in records}
+    settings = {str(record.path): _settings(record) for record in records}
     contaminated = {str(record.path): bool(record.summary.steadiness.contamination) for record in records}
     for task, groups in group_by_task(records).items():
         for group in groups:
@@ -94,15 +100,21 @@ def comparison_text(records: Sequence[Record]) -> str:
             note = f"timings unreliable, see the warnings: {'; '.join(unreliable)}" if unreliable else ""
             warnings = textwrap.wrap(note, WIDTH, subsequent_indent="  ")
             table = _indented_table(pd.DataFrame(rows), list(rows[0])[1:])
-            parts.append("\n".join([*textwrap.wrap(f"{task}: {group.title}", WIDTH), table, *warnings]))
+            costs = textwrap.wrap(f"modelled {costs_note(group)}", WIDTH) if group.costs else []
+            parts.append("\n".join([*textwrap.wrap(f"{task}: {group.title}", WIDTH), table, *costs, *warnings]))
     return "\n\n".join([*parts, SIDE_BY_SIDE]) if parts else ""
+
+
+def _settings(record: Record) -> dict[str, Any]:
+    """Return the settings that may differ between runs of a method: its options, and the costs that it gets."""
+    return record.header.options("method") | {"hardware.costs": record.header.options("hardware").get("costs")}
 
 
 def _distinguishing_names(rows: Sequence[dict[str, Any]], settings: Mapping[str, Mapping[str, Any]]) -> list[str]:
     """Return the method of each row, with the settings that differ between rows of this method.
 
     Args:
-        settings: folder of a run -> settings of its method.
+        settings: folder of a run -> its settings.
     """
     names = []
     for row in rows:
@@ -114,7 +126,7 @@ def _distinguishing_names(rows: Sequence[dict[str, Any]], settings: Mapping[str,
 
 
 def _main_columns(row: Mapping[str, str]) -> dict[str, str]:
-    names = ("method", "M", "α", "tokens/s method", DECODE, END_TO_END, "overhead", "lossless")
+    names = ("method", "M", "α", "tokens/s method", MEASURED, MODELLED, "overhead", "lossless")
     return {
         name.removesuffix(" method"): row[name].partition(" [")[0] if name in names[1:4] else row[name]
         for name in names
@@ -139,7 +151,7 @@ def _by_domain(domains: Sequence[Mapping[str, Any]]) -> str:
         )
         for row in domains
     ]
-    columns = ["", "n", "M", "α", DECODE, END_TO_END, "score AR", "method"]
+    columns = ["", "n", "M", "α", MEASURED, MEASURED_END_TO_END, "score AR", "method"]
     return _indented_table(pd.DataFrame(rows, columns=columns), ["n", "M", "α", "score AR", "method"])
 
 
@@ -151,8 +163,10 @@ def _result_rows(s: Mapping[str, Any]) -> list[tuple[str, str]]:
         ("α, accepted per drafted", format_interval(s, "alpha", 3)),
         ("tokens/s AR", format_interval(s, "ar_tokens_per_s", 1)),
         ("tokens/s method", format_interval(s, "method_tokens_per_s", 1)),
-        (DECODE, format_interval(s, "speedup", 2)),
-        (END_TO_END, format_interval(s, "speedup_e2e", 2)),
+        (MEASURED, format_interval(s, "speedup", 2)),
+        (MEASURED_END_TO_END, format_interval(s, "speedup_e2e", 2)),
+        (MODELLED, format_modelled(s, "speedup_modelled")),
+        (FROZEN, format_modelled(s, "speedup_frozen")),
         *([] if searched is None else [("drafts with a searched layer set", format_percent(searched))]),
         ("TPT predicted / estimated", f"{format_number(s['tpt_predicted'], 1)} / {estimated} tokens/s"),
         ("score", ABSENT if s["method_score"] is None else scores),
@@ -203,16 +217,35 @@ def _score_rows(s: Mapping[str, Any]) -> list[tuple[str, str]]:
 
 def _time_rows(s: Mapping[str, Any]) -> list[tuple[str, str]]:
     shares = ", ".join(f"{label} {format_percent(s[f'{account}_share'])}" for account, label in ACCOUNT_LABELS.items())
-    rows = [("decode time", shares), ("method overhead", format_percent(s["overhead"]))]
+    overhead, costs = format_percent(s["overhead"]), s.get("modelled_on")
+    if costs:
+        overhead = f"{overhead} measured, {format_percent(s['modelled_overhead'])} modelled"
+    rows = [("decode time", shares), ("method overhead", overhead)]
     if (s["prepare_ms"] or 0) >= NOTABLE_MS:
-        even = s["break_even_tokens"]
-        paid = "never paid back at this speed" if even is None else f"paid back after {even:,.0f} tokens"
-        if s["ar_tokens_per_s"] is None or s["method_tokens_per_s"] is None:
-            paid = f"paid back {ABSENT}"
-        rows.append(("offline preparation", f"{s['prepare_ms'] / 1000:.1f} s, {paid}"))
+        decoded = None not in (s["ar_tokens_per_s"], s["method_tokens_per_s"])
+        rows.append(("offline preparation", _preparation(s["prepare_ms"], s["break_even_tokens"], decoded)))
+        if costs and s["modelled_prepare_ms"] is not None:
+            text = _preparation(s["modelled_prepare_ms"], s["modelled_break_even_tokens"], decoded)
+            rows.append(("offline preparation, modelled", text))
     return rows
 
 
-SIDE_BY_SIDE = """speedup: over AR on the same prompts in the same run [95 % interval over prompts], decode only and
-end to end (with the prefill); overhead: method overhead, a share of the decode time; lossless:
+def _preparation(ms: float, break_even: float | None, decoded: bool) -> str:
+    """Return the time of a preparation, and the tokens that pay it back.
+
+    Args:
+        decoded: whether both arms decoded a token, so that the method has a speedup.
+    """
+    paid = "never paid back at this speed" if break_even is None else f"paid back after {break_even:,.0f} tokens"
+    return f"{ms / 1000:.1f} s, {paid if decoded else f'paid back {ABSENT}'}"
+
+
+RUN_TIMES = """measured: on the machine of this run; modelled: the same work at {}, with this model's acceptance; search
+frozen: modelled, without method overhead"""
+
+NO_WORK = "modelled times need a record that counts its work"
+
+SIDE_BY_SIDE = """speedup: over AR on the same prompts in the same run [95 % interval over prompts], decode only;
+measured: on the machine of the run; modelled: the same work at the costs of a larger model on a
+GPU (docs/modelled.md); overhead: method overhead, a share of the measured decode time; lossless:
 outputs equal to AR's."""

@@ -14,12 +14,16 @@ from ssd_bench.metrics.definitions import TIMES
 from ssd_bench.metrics.intervals import divide
 from ssd_bench.metrics.text import (
     ABSENT,
-    DECODE,
-    END_TO_END,
+    FROZEN,
+    MEASURED,
+    MEASURED_END_TO_END,
+    MODELLED,
     REHEARSAL,
     TOY,
+    costs_text,
     format_interval,
     format_lossless,
+    format_modelled,
     format_number,
     format_percent,
     format_score,
@@ -57,6 +61,11 @@ class RunGroup:
     def baselines(self) -> list[dict[str, Any]]:
         """Row of AR, if a run has a baseline."""
         return [row for row in self.rows if row["run_dir"] is None]
+
+    @property
+    def costs(self) -> list[str]:
+        """Names of the reference machines at whose costs the runs are modelled; empty for older records."""
+        return list(dict.fromkeys(row["modelled_on"] for row in self.runs if row.get("modelled_on")))
 
     @property
     def has_hf(self) -> bool:
@@ -108,12 +117,15 @@ def _ar_row(members: Sequence[Record]) -> list[dict[str, Any]]:
     shares = metrics.decode_time_shares(prompts)
     shared = ("task", "metric", "model", "rehearsal", "dtype", "device")
     row = dict.fromkeys(first) | {key: first[key] for key in shared} | _over_hf(arms)
+    speedup = 1.0 if (prompts["new_tokens"] > 1).any() else None
+    if any(s.get("speedup_modelled") is not None for s in summaries):
+        row |= {"speedup_modelled": speedup, "speedup_frozen": speedup}
     row |= {
         "method": "ar",
         "run_id": str(first["run_id"]) if len(members) == 1 else f"{len(members)} runs",
         "n_prompts": int(prompts["prompt_index"].nunique()),
         "M": divide(sum(digest.ar_emitted for digest in digests), sum(digest.ar_steps for digest in digests)),
-        "speedup": 1.0 if (prompts["new_tokens"] > 1).any() else None,
+        "speedup": speedup,
         "speedup_e2e": 1.0,
         "tpt_predicted": sum(predicted) / len(predicted) if predicted else None,
         "ar_score": metrics.mean_score(prompts),
@@ -175,8 +187,10 @@ def readable_row(row: dict[str, Any], with_hf: bool = False) -> dict[str, str]:
         "α": format_interval(row, "alpha", 3),
         "tokens/s AR": format_interval(row, "ar_tokens_per_s", 1),
         "tokens/s method": format_interval(row, "method_tokens_per_s", 1),
-        DECODE: format_interval(row, "speedup"),
-        END_TO_END: format_interval(row, "speedup_e2e"),
+        MEASURED: format_interval(row, "speedup"),
+        MEASURED_END_TO_END: format_interval(row, "speedup_e2e"),
+        MODELLED: format_modelled(row, "speedup_modelled"),
+        FROZEN: format_modelled(row, "speedup_frozen"),
         **(hf if with_hf else {}),
         "TPT predicted": format_number(row["tpt_predicted"], 1),
         "TPT estimated": format_number(row["tpt_estimated"], 1),
@@ -210,9 +224,17 @@ def document(task: str, groups: Sequence[RunGroup]) -> str:
         variation = next((row["noise"] for row in group.rows if row["noise"] is not None), None)
         parts += [] if variation is None else [VARIATION_NOTE.format(format_percent(variation))]
         parts += [_table([readable_row(row, group.has_hf) for row in group.rows])]
+        parts += [f"{MODELLED}, and {FROZEN}: {costs_note(group)}."] if group.costs else []
         parts += _scores(group) + _domains(group)
         parts += [f"- {row['run_id']}: {text}" for row in group.rows for text in row["warnings"]]
     return "\n\n".join(parts) + "\n"
+
+
+def costs_note(group: RunGroup) -> str:
+    """Return what the runs of a group are modelled at; the runs are named only if they differ."""
+    runs = {name: [str(row["run_id"]) for row in group.runs if row.get("modelled_on") == name] for name in group.costs}
+    notes = (f"at {costs_text(name)}" + (f" ({', '.join(ids)})" if len(runs) > 1 else "") for name, ids in runs.items())
+    return "; ".join(notes)
 
 
 def _scores(group: RunGroup) -> list[str]:
@@ -236,8 +258,8 @@ def _domains(group: RunGroup) -> list[str]:
             "n": str(row["n_prompts"]),
             "M": format_interval(row, "M"),
             "α": format_interval(row, "alpha", 3),
-            DECODE: format_interval(row, "speedup"),
-            END_TO_END: format_interval(row, "speedup_e2e"),
+            MEASURED: format_interval(row, "speedup"),
+            MEASURED_END_TO_END: format_interval(row, "speedup_e2e"),
             "score AR": format_score(row, "ar_score"),
             "score method": format_score(row, "method_score"),
             "ROUGE-2 to AR": format_number(row["output_rouge2"], 3),
@@ -254,12 +276,15 @@ def _table(rows: Sequence[dict[str, str]]) -> str:
 
 
 def overview(tasks: Mapping[str, Sequence[RunGroup]]) -> str:
-    """Return the speedups of all methods over all tasks, one table per model, dtype and device.
+    """Return the speedups of all methods over all tasks, one table per model, dtype, device and kind of speedup.
 
     A cell has the number from the table of its task; columns may differ in their prompts. If a method ran more than
     once under the same conditions, the cell names the runs.
     """
     runs = [(task, row) for task, groups in tasks.items() for group in groups for row in group.runs]
+    costs = dict.fromkeys(name for groups in tasks.values() for group in groups for name in group.costs)
+    kinds = [("speedup", MEASURED, None), ("speedup_e2e", MEASURED_END_TO_END, None)]
+    kinds += [("speedup_modelled", f"{MODELLED} at {costs_text(name)}", name) for name in costs]
     parts = ["# Speedup over AR", OVERVIEW]
     for machine in dict.fromkeys(_machine(row) for _, row in runs):
         parts.append(f"## {machine}")
@@ -268,8 +293,11 @@ def overview(tasks: Mapping[str, Sequence[RunGroup]]) -> str:
             if _machine(row) == machine:
                 by_cell.setdefault((task, str(row["method"])), []).append(row)
         methods = dict.fromkeys(method for _, method in by_cell)
-        for statistic, heading in (("speedup", DECODE), ("speedup_e2e", END_TO_END)):
-            texts = {key: _speedups(rows, statistic) for key, rows in by_cell.items()}
+        for statistic, heading, name in kinds:
+            rows_of = {
+                key: [row for row in rows if name in (None, row.get("modelled_on"))] for key, rows in by_cell.items()
+            }
+            texts = {key: _speedups(rows, statistic) for key, rows in rows_of.items() if rows}
             frame = pd.DataFrame({task: {name: texts.get((task, name), ABSENT) for name in methods} for task in tasks})
             frame = frame.loc[:, (frame != ABSENT).any()].rename_axis("method")
             if len(frame.columns):
@@ -294,20 +322,23 @@ def unrounded_table(groups: Sequence[RunGroup]) -> pd.DataFrame:
 VARIATION_NOTE = """Intervals of speeds are over prompts and run-to-run variation: in repeated timings of one trace, the
 speedup has a standard deviation of {}."""
 
-OVERVIEW = """Speedups of total times on the same prompts, paired with AR in the same run. Brackets: 95 % intervals over
-prompts. The table of each task has all other numbers."""
+OVERVIEW = """Speedups of total times on the same prompts, paired with AR in the same run. Measured: on the machine of
+the run, decoding alone, and end to end with the prefill. Modelled: the recorded work of decoding at the costs of
+another machine. Brackets: 95 % intervals over prompts. The table of each task has all other numbers."""
 
 LEGEND = """Brackets: 95 % intervals over n prompts. M: mean acceptance length, emitted tokens per verification. α:
-accepted over drafted tokens. tokens/s: decode only, all tokens over all time. speedup, decode: the method's tokens/s
-over AR's on the same prompts in the same run, method overhead included. speedup, end to end: the same with the time and
-the token of the prefill, as the papers count. TPT predicted: tokens/s by Eq. 4 of KnapSpec, from the latency profile,
-the draft length of the run, and its acceptance rate of tokens whose predecessors were accepted. TPT estimated: the
-method's own estimate. overhead: method overhead, a share of the decode time. searched: share of draft steps with a
-layer set that a search chose, not the initial one; –: the method searches nothing. skipped attn + MLP: sublayers
-skipped while drafting, mean over drafted tokens, and their share of all sublayers. score: {metric}; (n of m): n of m
-answers have a score. ROUGE-2 to AR: ROUGE-2 of the method's texts with AR's as references; 1 where they are equal.
-lossless: outputs equal to AR's over outputs checked. truncated: prompts shortened to fit. Runs share a table only if
-they have the same task, prompts, model, hardware and choice of tokens."""
+accepted over drafted tokens. tokens/s: decode only, all tokens over all time. speedup, measured: the method's tokens/s
+over AR's on the same prompts in the same run, on the machine of the run, method overhead included. measured, end to
+end: the same with the time and the token of the prefill, as the papers count. speedup, modelled: the recorded work of
+both arms at the costs of a larger model on a GPU, decode only; acceptance is that of the model that ran. search frozen:
+speedup, modelled, without method overhead. –: the record does not count its work. TPT predicted: tokens/s by Eq. 4 of
+KnapSpec, from the latency profile, the draft length of the run, and its acceptance rate of tokens whose predecessors
+were accepted. TPT estimated: the method's own estimate. overhead: method overhead, a share of the measured decode time.
+searched: share of draft steps with a layer set that a search chose, not the initial one; –: the method searches
+nothing. skipped attn + MLP: sublayers skipped while drafting, mean over drafted tokens, and their share of all
+sublayers. score: {metric}; (n of m): n of m answers have a score. ROUGE-2 to AR: ROUGE-2 of the method's texts with
+AR's as references; 1 where they are equal. lossless: outputs equal to AR's over outputs checked. truncated: prompts
+shortened to fit. Runs share a table only if they have the same task, prompts, model, hardware and choice of tokens."""
 
 HF_LEGEND = """
 HF: Hugging Face generate on the same prompts in the same run (`baseline=hf`), decode only; the row of AR has the
