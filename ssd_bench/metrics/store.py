@@ -71,7 +71,7 @@ class RunCache:
         entry = self._runs.pop(key, None)
         if entry is None:
             run = load_run(path)
-            entry = run, sum((path / name).stat().st_size for name in _file_names())
+            entry = run, sum((path / name).stat().st_size for name in _file_names(path))
             while self._runs and self._capacity < entry[1] + sum(size for _, size in self._runs.values()):
                 del self._runs[next(iter(self._runs))]
         self._runs[key] = entry
