@@ -14,7 +14,7 @@ import numpy as np
 from ssd_bench.contract.layer_set import LayerSet
 from ssd_bench.contract.window import Window
 from ssd_bench.records.reader import Run, load_run
-from ssd_bench.records.schema import PromptRecord, PromptRow, StepRow
+from ssd_bench.records.schema import ANSWER, PromptRecord, PromptRow, StepRow, WorkRow
 from ssd_bench.records.writer import RunWriter
 
 N_LAYERS = 8
@@ -92,6 +92,40 @@ def with_hf(records: list[PromptRecord], slower: float = 4.0, **row: Any) -> lis
     times = {"prefill_ms": slower * ar.prefill_ms, "decode_ms": slower * ar.decode_ms}
     none = {"draft_ms": 0.0, "verify_ms": 0.0, "policy_ms": 0.0, "score": None}
     return [*records, PromptRecord(replace(ar, **{"arm": "hf", "order": 2} | times | none | row), [])]
+
+
+def with_work(records: list[PromptRecord], searches: int = 0) -> list[PromptRecord]:
+    """A unit that counts its work: each draft token by token, each verification as one pass, as the engine does them.
+
+    Args:
+        searches: passes of a single attention over 64 branches, in each step of the method, as its overhead.
+    """
+    for record in records:
+        if record.prompt.arm != "hf":
+            record.work = [*_prefill_work(record.prompt)]
+            for step in record.steps:
+                record.work += _step_work(step, searches if record.prompt.arm == "method" else 0)
+    return records
+
+
+def _prefill_work(row: PromptRow) -> list[WorkRow]:
+    keys = {name: getattr(row, name) for name in ANSWER} | {"step": 0, "part": "prefill", "calls": 1}
+    whole = {"rows": row.prompt_len, "attentions": N_LAYERS, "mlps": N_LAYERS, "heads": 0.0}
+    head = {"rows": 1, "attentions": 0, "mlps": 0, "heads": 1.0}
+    return [WorkRow(**keys, **kind, context=0.0, ms=None) for kind in (whole, head)]
+
+
+def _step_work(step: StepRow, searches: int) -> list[WorkRow]:
+    keys = {name: getattr(step, name) for name in (*ANSWER, "step")} | {"context": float(step.context_len)}
+    verified = {"rows": step.tree_nodes, "attentions": N_LAYERS, "mlps": N_LAYERS, "heads": 1.0}
+    work = [WorkRow(**keys, **verified, part="verify", calls=1, ms=step.verify_ms)]
+    if (layers := step.layer_set) is not None:
+        drafted = {"rows": 1, "attentions": layers.n_attn, "mlps": layers.n_mlp, "heads": 1.0}
+        work.insert(0, WorkRow(**keys, **drafted, part="draft", calls=step.draft_len, ms=step.draft_ms))
+    if searches:
+        branches = {"rows": 64, "attentions": 1, "mlps": 0, "heads": 0.0}
+        work.append(WorkRow(**keys, **branches, part="overhead", calls=searches, ms=step.policy_ms))
+    return work
 
 
 def _step(

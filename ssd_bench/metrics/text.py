@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import cache
 from typing import Any
 
+from ssd_bench.conf import CONF, read_yaml
 from ssd_bench.metrics.intervals import Measured
 
 ABSENT = "–"
@@ -35,6 +37,15 @@ def format_measured(number: Measured, digits: int = 2) -> str:
 def format_interval(row: Mapping[str, Any], name: str, digits: int = 2) -> str:
     """Return a number of a row of `Summary.row` with its interval."""
     return format_measured(Measured(row[name], row.get(f"{name}_lo"), row.get(f"{name}_hi")), digits)
+
+
+@cache
+def costs_text(name: str) -> str:
+    """Return what times are modelled at, by the name of a reference machine: `H200 x Llama-3.1-8B costs`."""
+    gpu, _, model = name.rpartition("/")
+    file = CONF / "model" / f"{model}.yaml"
+    hub = read_yaml(file).get("hub") if file.is_file() else None
+    return f"{gpu.replace('_', ' ').upper()} x {hub.rpartition('/')[2].removesuffix('-hf') if hub else model} costs"
 
 
 def format_score(row: Mapping[str, Any], name: str) -> str:
