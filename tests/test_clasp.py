@@ -7,9 +7,11 @@ from collections.abc import Callable
 from itertools import combinations
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from hydra.utils import instantiate
+from numpy.typing import NDArray
 from torch import Tensor
 from transformers import LlamaConfig
 
@@ -187,6 +189,9 @@ def test_ties_skip() -> None:
     class Still:
         def apply_sublayer(self, i: int, hidden: Tensor, prefix_len: int) -> Tensor:
             return hidden.clone()
+
+        def mean_cosine(self, branches: Tensor, direction: Tensor) -> NDArray[np.float32]:
+            return mean_cosine(branches, direction).numpy()
 
     states = torch.eye(8)[:1].repeat(DEEP + 1, 1)
     for count in range(DEEP):

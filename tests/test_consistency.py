@@ -19,7 +19,7 @@ from ssd_bench.records.pack import unpacked_folder
 from ssd_bench.records.reader import Run, find_runs, load_run
 from ssd_bench.records.schema import DIGESTS, SCHEMAS, PromptRecord
 from tests.runs import ROOT
-from tests.synthetic import unit, with_hf, write_run
+from tests.synthetic import unit, with_hf, with_work, write_run
 
 UNNOTICED = {
     "prompts": {
@@ -32,6 +32,15 @@ UNNOTICED = {
         "output_ids": "an id after a near-tie: the outputs differ from there",
         "finish_reason": "only the model's end-of-text ids could tell",
         "divergence_gap": "only the model could tell",
+    },
+    "work": {
+        "calls": "more drafted tokens that the limits cut; calls of the method",
+        "rows": "calls of the method, or of a head without a pass",
+        "attentions": "calls of the method",
+        "mlps": "calls of the method",
+        "heads": "calls of the method, or of a head without a pass",
+        "context": "a window; calls of the method",
+        "ms": "a time",
     },
     "steps": {
         "draft_len": "more that was drafted and rejected",
@@ -53,6 +62,7 @@ UNNOTICED = {
 def run(tmp_path: Path) -> Run:
     """Two prompts, of which one ends in a near-tie."""
     units = [unit(0, tokens=16, divergence_index=3, divergence_gap=0.25, lossless="tie"), unit(1, tokens=16)]
+    units = [with_work(records, searches=2) for records in units]
     return write_run(
         tmp_path / "run", units, domains=["toy", "toy"], config={"baseline": "paired", "repeats": 1}, tie_tolerance=0.5
     )

@@ -23,11 +23,11 @@ from typing import Any
 import torch
 
 from methods.ar import AR
-from methods.similarity import directions, mean_cosine
+from methods.similarity import directions
 from ssd_bench.bench.limits import interleaved
 from ssd_bench.cost.latency import NodeTimes, fit_line
 from ssd_bench.engine.engine import SCRATCH, Engine
-from ssd_bench.engine.probe import ModelProbe
+from ssd_bench.engine.probe import ModelProbe, mean_cosine
 from ssd_bench.engine.sampling import Decoding
 from ssd_bench.model.decoder import Decoder, Pass
 from ssd_bench.model.kv_cache import KVCache

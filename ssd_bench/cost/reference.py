@@ -67,7 +67,7 @@ class ReferenceMachine:
         draft = {key: float(ms) for key, ms in content["draft"].items()}
         single = passes[0]
         line = single.mlp_ms, single.attn_slope_ms, single.attn_intercept_ms
-        latency = Latency(*line, "measured", passes=passes, **draft)
+        latency = replace(Latency(*line, name, passes=passes), **draft)
         return cls(
             name=name,
             gpu=content["gpu"],

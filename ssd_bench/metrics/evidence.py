@@ -21,6 +21,7 @@ from ssd_bench.engine.load import QUIET
 from ssd_bench.metrics import definitions as d
 from ssd_bench.metrics.effect import widen
 from ssd_bench.metrics.intervals import Measured, Spread, t_quantile
+from ssd_bench.metrics.modelled import ModelledSummary
 from ssd_bench.metrics.row import SummaryRow
 from ssd_bench.records.reader import Run
 from ssd_bench.records.schema import PAIR
@@ -261,10 +262,12 @@ def _spread(values: Sequence[float | None]) -> Spread:
 
 
 def widen_speed_intervals(summary: Row, level: VariationLevel, n_prompts: int) -> Row:
-    """Return numbers (of a run or a domain) with the interval of every speed widened by run-to-run variation."""
+    """Return numbers (of a run or a domain) with the intervals of measured speeds widened by run-to-run variation."""
     widened: dict[str, Any] = {}
     for part in fields(summary):
         number, spread = getattr(summary, part.name), level.spread(part.name)
+        if isinstance(number, ModelledSummary):  # the same record always gives the same modelled time
+            continue
         if isinstance(number, SummaryRow):
             widened[part.name] = widen_speed_intervals(number, level, n_prompts)
         elif isinstance(number, Measured) and spread is not None:

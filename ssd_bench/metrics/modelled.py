@@ -3,20 +3,21 @@
 A GPU and a model size whose passes were measured (`ssd_bench.cost.reference`) time the calls that a record counts. The
 blocks of a smaller model stand for those of the reference by relative depth. Acceptance, drafts and layer sets are
 those of the recorded model. The Python code of a method is not in it, except for the host's time per call.
+
+`modelled_run` replaces the times of a run, so that modelled numbers have the definitions of the measured ones.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-import numpy as np
 import pandas as pd
 
 from ssd_bench.cost.machine import Machine
 from ssd_bench.cost.reference import reference_machine
 from ssd_bench.cost.work import work_ms
-from ssd_bench.metrics.definitions import arm_rows, break_even_tokens, paired_rows
-from ssd_bench.metrics.intervals import Measured, divide, measure, ratio_of_ratios
+from ssd_bench.metrics import definitions as d
+from ssd_bench.metrics.intervals import Measured
 from ssd_bench.metrics.row import SummaryRow
 from ssd_bench.records.header import RunHeader
 from ssd_bench.records.reader import Run
@@ -26,8 +27,10 @@ REFERENCE = "h200/llama3_1_8b"
 """Reference machine of runs that name none (`hardware.costs`): the GPU and the size nearest to the papers' claims."""
 
 STEP = [*ANSWER, "step"]
-PARTS = ("draft_ms", "verify_ms", "policy_ms", "loop_ms")
-"""Columns of `modelled_steps`, named as in `steps`; `policy_ms` is method overhead, `loop_ms` the decode loop."""
+SPANS = ("draft_ms", "verify_ms", "policy_ms")
+"""Times in `steps` and `prompts`; `policy_ms` is method overhead."""
+PARTS = (*SPANS, "loop_ms")
+"""Columns of `modelled_steps`: with the time of the decode loop, all of a step."""
 
 
 @dataclass(frozen=True)
@@ -40,7 +43,7 @@ class ModelledSummary(SummaryRow):
         speedup_frozen: the same without method overhead, as if the search were frozen.
         modelled_overhead: method overhead, as a share of the method's decode time.
         modelled_prepare_ms: preparation before the run; searches that the run reused are not in it.
-        modelled_break_even_tokens: tokens after which the preparation is paid back; None without one, or if it never is.
+        modelled_break_even_tokens: tokens after which the preparation is paid back; None without one, or if never.
     """
 
     modelled_on: str
@@ -97,45 +100,64 @@ def prepare_ms(run: Run, machine: Machine) -> float | None:
 _WORK = ("part", "calls", "rows", "attentions", "mlps", "heads", "context", "ms")
 
 
-def modelled_speedup(steps: pd.DataFrame, prompts: pd.DataFrame, frozen: bool = False) -> Measured:
-    """Return the speedup of totals over the answers that both arms decoded, from the times of `modelled_steps`.
+def modelled_run(run: Run, machine: Machine) -> Run:
+    """Return the run with modelled times in place of the recorded ones, in both tables and in the header.
+
+    The arm of Hugging Face, whose work is not counted, is left out.
 
     Args:
-        prompts: table of the record.
-        frozen: leave out the method overhead.
+        machine: as in `modelled_steps`.
     """
-    pairs = paired_rows(prompts[[*ANSWER]])
-    paired = steps.merge(pairs, on=list(ANSWER))
-    columns = [name for name in PARTS if not (frozen and name == "policy_ms")]
-    paired = paired.assign(ms=paired[columns].sum(axis=1))
-    sums = {arm: arm_rows(paired, arm).groupby("prompt_index")[["emitted", "ms"]].sum() for arm in PAIR}
-    ar, method = sums["ar"].align(sums["method"], join="inner", axis=0)
-    if not len(ar):
-        return Measured(None)
-    return measure(ratio_of_ratios, *(sums[name].to_numpy() for sums in (method, ar) for name in ("emitted", "ms")))
-
-
-def modelled_numbers(run: Run) -> ModelledSummary | None:
-    """Return the modelled numbers of a run; None for a record that does not count its work, or has no steps of both arms."""
-    if not has_work(run):
-        return None
-    name = reference_of(run.header)
-    machine = reference_machine(name).of_blocks(run.header.model.n_layers)
     steps = modelled_steps(run, machine)
-    speedup = modelled_speedup(steps, run.prompts)
-    method = arm_rows(steps, "method")
-    total = float(method[list(PARTS)].to_numpy().sum())
-    rates = {arm: _tokens_per_s(arm_rows(steps, arm)) for arm in PAIR}
-    prepared = prepare_ms(run, machine)
-    return ModelledSummary(
-        modelled_on=name,
-        speedup_modelled=speedup,
-        speedup_frozen=modelled_speedup(steps, run.prompts, frozen=True),
-        modelled_overhead=divide(float(method["policy_ms"].sum()), total),
-        modelled_prepare_ms=prepared,
-        modelled_break_even_tokens=break_even_tokens(prepared, rates["ar"], rates["method"]),
+    # the work of searches before the run is counted with the preparation, not search by search
+    searches = [replace(search, seconds=0.0) for search in run.header.searches]
+    return replace(
+        run,
+        header=replace(run.header, prepare_ms=prepare_ms(run, machine), searches=searches),
+        prompts=_modelled_prompts(run, steps, machine),
+        steps=run.steps.assign(**{name: steps[name].to_numpy() for name in SPANS}),
     )
 
 
-def _tokens_per_s(steps: pd.DataFrame) -> float | None:
-    return divide(1000 * float(steps["emitted"].sum()), float(np.sum(steps[list(PARTS)].to_numpy())))
+def _modelled_prompts(run: Run, steps: pd.DataFrame, machine: Machine) -> pd.DataFrame:
+    """Return the rows of `prompts` of AR and the method with modelled times, from those of `modelled_steps`."""
+    prefill = run.work[run.work["step"] == 0]
+    prefill = prefill.assign(ms=work_ms(prefill, machine)).groupby([*ANSWER])["ms"].sum()
+    parts = steps.groupby([*ANSWER])[[*PARTS]].sum()
+    prompts = run.prompts[run.prompts["arm"].isin(PAIR)]
+    answers = pd.MultiIndex.from_frame(prompts[[*ANSWER]])
+    parts = parts.reindex(answers, fill_value=0.0)  # an output of one token has no steps
+    return prompts.assign(
+        prefill_ms=prefill.reindex(answers, fill_value=0.0).to_numpy(),
+        decode_ms=parts.sum(axis=1).to_numpy(),
+        **{name: parts[name].to_numpy() for name in SPANS},
+    )
+
+
+def reference_run(run: Run) -> Run:
+    """Return the run with the times and the latency profile of the reference machine by which it is judged.
+
+    Raises:
+        ConfigError: the reference machine is unknown.
+    """
+    machine = reference_machine(reference_of(run.header)).of_blocks(run.header.model.n_layers)
+    modelled = modelled_run(run, machine)
+    return replace(modelled, header=replace(modelled.header, latency=machine.latency))
+
+
+def modelled_numbers(run: Run) -> ModelledSummary | None:
+    """Return the modelled numbers of a run; None for a record that does not count its work."""
+    if not has_work(run):
+        return None
+    modelled = reference_run(run)
+    prompts = modelled.prompts[[*d.TIMES, *SPANS]]
+    rates = [d.tokens_per_s(d.arm_rows(prompts, arm)).value for arm in PAIR]
+    prepared = modelled.header.prepare_ms
+    return ModelledSummary(
+        modelled_on=reference_of(run.header),
+        speedup_modelled=d.speedup(prompts),
+        speedup_frozen=d.speedup(prompts.assign(decode_ms=prompts["decode_ms"] - prompts["policy_ms"])),
+        modelled_overhead=d.decode_time_shares(d.arm_rows(prompts, "method"))["policy"],
+        modelled_prepare_ms=prepared,
+        modelled_break_even_tokens=d.break_even_tokens(prepared, *rates),
+    )

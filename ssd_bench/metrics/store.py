@@ -19,6 +19,7 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from ssd_bench import conf
 from ssd_bench.contract import generation, layer_set, window
 from ssd_bench.cost import latency, machine, reference, tpt, work
 from ssd_bench.engine import load
@@ -34,7 +35,7 @@ FILE = ".summaries.parquet"
 COLUMNS = pa.schema([(name, pa.string()) for name in ("run", "run_id", "stamp", "digest")])
 CODE = (
     *sorted(Path(__file__).parent.glob("*.py")),
-    *(Path(str(module.__file__)) for module in (generation, layer_set, load, window)),
+    *(Path(str(module.__file__)) for module in (conf, generation, layer_set, load, window)),
     *(Path(str(module.__file__)) for module in (latency, machine, reference, tpt, work)),
     *(Path(str(module.__file__)) for module in (consistency, files, header, reader, schema, passk, rouge, scorer)),
 )
@@ -71,7 +72,7 @@ class RunCache:
         entry = self._runs.pop(key, None)
         if entry is None:
             run = load_run(path)
-            entry = run, sum((path / name).stat().st_size for name in _file_names())
+            entry = run, sum((path / name).stat().st_size for name in _file_names(path))
             while self._runs and self._capacity < entry[1] + sum(size for _, size in self._runs.values()):
                 del self._runs[next(iter(self._runs))]
         self._runs[key] = entry

@@ -92,7 +92,7 @@ def faults(header: Mapping[str, Any], tables: Mapping[str, pd.DataFrame]) -> Ite
     yield from _disagreeing_rows(header, keys, rows)
     yield from _step_faults(dict(zip(keys, rows, strict=True)), steps)
     yield from _set_faults(header, steps, layer_sets)
-    yield from _work_faults(header, steps, work)
+    yield from _work_faults(header, prompts, steps, layer_sets, work)
 
 
 def _missing_rows(header: Mapping[str, Any], keys: Sequence[Key]) -> Iterator[Fault]:
@@ -291,30 +291,65 @@ def _odd_steps(
             yield "steps", _key(steps, at), f"step {columns['step'][at]}: {text}"
 
 
-def _work_faults(header: Mapping[str, Any], steps: pd.DataFrame, work: pd.DataFrame) -> Iterator[Fault]:
-    """Yield impossible rows of `work`, and steps whose verified nodes it does not have."""
+def _work_faults(
+    header: Mapping[str, Any], prompts: pd.DataFrame, steps: pd.DataFrame, layer_sets: pd.DataFrame, work: pd.DataFrame
+) -> Iterator[Fault]:
+    """Yield impossible rows of `work`, and answers and steps whose passes it does not have."""
     if work.empty:  # an older record
         return
-    n_layers = (header.get("model") or {}).get("n_layers")
+    n_layers = (header.get("model") or {}).get("n_layers", np.inf)
     counts = work[["calls", "rows", "attentions", "mlps", "heads", "context"]].to_numpy(dtype=float)
     times = work["ms"].fillna(0.0).to_numpy(dtype=float)
     rules = {
         "part is none of the parts of a step": ~work["part"].isin(PARTS).to_numpy(bool),
-        "a count is negative": (counts < 0).any(axis=1) | (counts[:, :2] < 1).any(axis=1),
+        "a count is negative, or zero calls or rows": (counts < 0).any(axis=1) | (counts[:, :2] < 1).any(axis=1),
+        "a pass has more sublayers than the model": (counts[:, 2:4] > n_layers).any(axis=1),
         "ms is negative or no number": ~((times >= 0) & np.isfinite(times)),
     }
-    if n_layers is not None:
-        rules["a pass has more sublayers than the model"] = (counts[:, 2:4] > n_layers).any(axis=1)
     for text, broken in rules.items():
         if broken.any():
             at = int(broken.argmax())
             yield "work", _key(work, at), f"step {work['step'].iloc[at]}: {text}"
     step_key = [*ANSWER, "step"]
-    # verification computes the LM head of every node of its tree, whatever sublayers it reuses
-    verified = work[(work["part"] == "verify") & (work["heads"] > 0)].groupby(step_key)["rows"].sum()
-    expected = steps.set_index(step_key)["tree_nodes"]
-    if not verified.astype("int64").sort_index().equals(expected.astype("int64").sort_index().rename("rows")):
-        differing = expected.index[verified.reindex(expected.index, fill_value=-1).to_numpy() != expected.to_numpy()]
-        extra = verified.index.difference(expected.index)
-        at = next(iter([*differing, *extra]))
-        yield "work", at[:4], f"step {at[4]}: its verified rows are not tree_nodes"
+    expected = steps.merge(_set_sizes(layer_sets), on="layer_set_id", how="left").set_index(step_key)
+    verify, draft = (work[work["part"] == part] for part in ("verify", "draft"))
+    whole = verify.groupby(step_key)[["attentions", "mlps"]].sum()  # also if saved states divide the pass in two
+    last = verify[verify["heads"] > 0].groupby(step_key)[["calls", "rows", "heads", "context"]].sum()
+    drafted = draft.groupby(step_key)[["calls", "attentions", "mlps"]].max()
+    prefill = work[(work["part"] == "prefill") & (work["attentions"] > 0)]
+    answers = prompts[prompts["arm"] != "hf"].set_index(list(ANSWER))
+    layers = expected["tree_nodes"] * 0 + (n_layers if np.isfinite(n_layers) else whole["attentions"].max())
+    by_layers = expected[expected["layer_set_id"].notna() & (expected["draft_len"] > 0)]
+    yield from _unequal(whole["attentions"], layers, "its verification does not run every attention")
+    yield from _unequal(whole["mlps"], layers, "its verification does not run every MLP")
+    yield from _unequal(last["rows"], expected["tree_nodes"], "its verified rows are not tree_nodes")
+    yield from _unequal(last["calls"], layers * 0 + 1, "it verifies more than once")
+    yield from _unequal(last["heads"], layers * 0 + 1, "it does not compute the LM head of every node")
+    yield from _unequal(last["context"], expected["context_len"], "its verification does not read context_len rows")
+    yield from _unequal(drafted["attentions"], by_layers["n_attn"], "its draft runs other attentions than its set")
+    yield from _unequal(drafted["mlps"], by_layers["n_mlp"], "its draft runs other MLPs than its set")
+    yield from _unequal(
+        drafted["calls"].clip(upper=by_layers["draft_len"].reindex(drafted.index)),
+        by_layers["draft_len"],
+        "its draft has fewer passes than draft_len",
+    )
+    nodes = (prefill["calls"] * prefill["rows"]).groupby([prefill[name] for name in ANSWER]).sum()
+    yield from _unequal(nodes, answers["prompt_len"], "its prefill does not run prompt_len nodes")
+
+
+def _set_sizes(layer_sets: pd.DataFrame) -> pd.DataFrame:
+    """Return the numbers of attentions and of MLPs that each layer set runs, by layer_set_id."""
+    run = {
+        name: layer_sets["n_layers"] - layer_sets[f"skip_{kind}"].map(len).astype("int64")
+        for name, kind in (("n_attn", "attn"), ("n_mlp", "mlp"))
+    }
+    return layer_sets[["layer_set_id"]].astype("Int32").assign(**run)
+
+
+def _unequal(values: pd.Series[Any], expected: pd.Series[Any], text: str) -> Iterator[Fault]:
+    """Yield the first answer or step (by index) whose value is missing, too many, or not the expected one."""
+    keys = expected.index.union(values.index)
+    differing = values.reindex(keys).to_numpy(dtype=float) != expected.reindex(keys).to_numpy(dtype=float)
+    if differing.any():
+        prompt, repeat, turn, arm, *step = keys[int(differing.argmax())]
+        yield "work", (prompt, repeat, turn, arm), f"step {step[0]}: {text}" if step else text

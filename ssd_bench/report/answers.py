@@ -31,6 +31,7 @@ class ModelVerdict:
 
     Attributes:
         verdict: verdict with the model that ran and its size.
+        times: whether the times of the effect are modelled or measured, and the measured effect next to a modelled one.
         why: reason why the effect is undefined; else "".
     """
 
@@ -38,6 +39,7 @@ class ModelVerdict:
     style: str
     verdict: str
     effect: str
+    times: str
     evidence: str
     why: str
 
@@ -132,7 +134,8 @@ def _line(claim: Claim, rows: pd.DataFrame) -> ClaimLine:
         effect, evidence = verdicts.effect_text(claim, row), verdicts.evidence_text(claim, row)
         text = ", ".join(filter(None, (verdicts.verdict_text(row), verdicts.model_text(row))))
         reason = str(row["reason"]) if effect == ABSENT else ""
-        model_verdicts.append(ModelVerdict(mark, style, text, effect, evidence, reason))
+        times = verdicts.times_text(claim, row)
+        model_verdicts.append(ModelVerdict(mark, style, text, effect, times, evidence, reason))
     experiment = grid.load(claim.exhibit)
     anchor = file_stem(experiment.paper, experiment.exhibit)
     return ClaimLine(claim, anchor, verdicts.threshold_text(claim), verdicts.statistic_text(claim), model_verdicts)

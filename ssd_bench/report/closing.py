@@ -107,7 +107,7 @@ def comparison_text(records: Sequence[Record]) -> str:
 
 def _settings(record: Record) -> dict[str, Any]:
     """Return the settings that may differ between runs of a method: its options, and the costs that it gets."""
-    return record.header.options("method") | {"hardware.costs": record.header.options("hardware").get("costs")}
+    return {**record.header.options("method"), "hardware.costs": record.header.options("hardware").get("costs")}
 
 
 def _distinguishing_names(rows: Sequence[dict[str, Any]], settings: Mapping[str, Mapping[str, Any]]) -> list[str]:

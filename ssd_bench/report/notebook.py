@@ -122,8 +122,10 @@ class Paper:
         paragraphs = [f"**{claim.says}** ({claim.section}). *The paper*: {verdicts.paper_values(claim)}."]
         for _, row in rows.iterrows():
             effect, model = verdicts.effect_text(claim, row), verdicts.model_text(row)
+            times = verdicts.times_text(claim, row)
             paragraphs.append(
-                f"*Our records*{f', {model}' if model else ''}: **{verdicts.verdict_text(row)}**. Effect: {effect}; "
+                f"*Our records*{f', {model}' if model else ''}: **{verdicts.verdict_text(row)}**. Effect: {effect}"
+                f"{f' ({times})' if times else ''}; "
                 f"threshold: {verdicts.threshold_text(claim)}. Statistic: {verdicts.statistic_text(claim)}. "
                 f"Evidence: {verdicts.evidence_text(claim, row)}."
             )

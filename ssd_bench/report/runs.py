@@ -283,7 +283,7 @@ def overview(tasks: Mapping[str, Sequence[RunGroup]]) -> str:
     """
     runs = [(task, row) for task, groups in tasks.items() for group in groups for row in group.runs]
     costs = dict.fromkeys(name for groups in tasks.values() for group in groups for name in group.costs)
-    kinds = [("speedup", MEASURED, None), ("speedup_e2e", MEASURED_END_TO_END, None)]
+    kinds: list[tuple[str, str, str | None]] = [("speedup", MEASURED, None), ("speedup_e2e", MEASURED_END_TO_END, None)]
     kinds += [("speedup_modelled", f"{MODELLED} at {costs_text(name)}", name) for name in costs]
     parts = ["# Speedup over AR", OVERVIEW]
     for machine in dict.fromkeys(_machine(row) for _, row in runs):

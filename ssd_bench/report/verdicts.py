@@ -12,7 +12,7 @@ import pandas as pd
 from ssd_bench import tables
 from ssd_bench.cost.shapes import known_shape
 from ssd_bench.errors import ConfigError
-from ssd_bench.metrics.text import ABSENT, TOY
+from ssd_bench.metrics.text import ABSENT, TOY, costs_text
 from ssd_bench.metrics.text import REHEARSAL as TRAINED_HERE
 from ssd_bench.papers.claims.claims import STATISTICS, Claim, claims
 from ssd_bench.papers.claims.judge import CANNOT_SAY, HOLDS, NOT_RUN, VERDICTS, Judgement
@@ -36,8 +36,14 @@ COLUMNS = {
     "asked": "combinations that the paper's table or figure has",
     "floor": "relative standard deviation of the effect over repeated timings, where measured",
     "reason": "why no verdict is possible",
+    "times": "times of the effect: modelled at the costs of a machine, or measured here; empty without times",
+    "measured": "next to a modelled effect: effect by the times measured here",
+    "measured_low": "lower end of its 95 % interval",
+    "measured_high": "upper end",
 }
 PARAMS = "params"
+MEASURED = ("measured", "measured_low", "measured_high")
+MEASURED_HERE = "measured here"
 WIDTH = 50
 MANY = 100  # if the number of prompts must grow by more than this factor, more prompts are no practical answer
 
@@ -60,15 +66,30 @@ def table(judgements: Iterable[Judgement]) -> pd.DataFrame:
             "asked": judged.planned,
             "floor": judged.variation,
             "reason": judged.reason,
+            "times": _times(judged),
+            **_measured(judged.measured),
         }
         for judged in judgements
     ]
     return _typed(pd.DataFrame(rows, columns=list(COLUMNS)))
 
 
+def _times(judged: Judgement) -> str:
+    """Return a phrase on the times of an effect; "" if times do not determine it, or without runs."""
+    if judged.references:
+        return f"modelled at {' and '.join(map(costs_text, judged.references))}"
+    return MEASURED_HERE if STATISTICS[judged.claim.statistic].timed and judged.verdict != NOT_RUN else ""
+
+
+def _measured(judged: Judgement | None) -> dict[str, float | None]:
+    """Return the columns of the effect by measured times, from the judgement next to one by modelled times."""
+    values = (None, None, None) if judged is None else (judged.effect, judged.low, judged.high)
+    return dict(zip(MEASURED, values))
+
+
 def _typed(frame: pd.DataFrame) -> pd.DataFrame:
-    texts = dict.fromkeys(("scale", "model", "params", "reason"), "")
-    return frame.fillna(texts).astype(dict.fromkeys(("effect", "low", "high", "floor"), "float64"))
+    texts = dict.fromkeys(("scale", "model", "params", "reason", "times"), "")
+    return frame.fillna(texts).astype(dict.fromkeys(("effect", "low", "high", "floor", *MEASURED), "float64"))
 
 
 def read_verdicts(runs_dir: Path) -> pd.DataFrame:
@@ -81,17 +102,28 @@ def read_verdicts(runs_dir: Path) -> pd.DataFrame:
     frames = []
     for path in sorted(runs_dir.rglob(f"{FOLDER}/*.csv")):
         try:
-            frame = pd.read_csv(path, dtype={"params": "str"})
+            frame = _with_later_columns(pd.read_csv(path, dtype={"params": "str", "times": "str"}))
         except ValueError as error:
             raise ConfigError("verdicts", str(path), f"a table ({error})") from error
-        if PARAMS not in frame and "model" in frame:
-            frame.insert(list(COLUMNS).index(PARAMS), PARAMS, [_known_params(names) for names in frame["model"]])
         if list(frame.columns) != list(COLUMNS) or not set(frame["claim"]) <= claim_ids:
             raise ConfigError("verdicts", str(path), f"columns {', '.join(COLUMNS)}, and claims of the papers")
         if not set(frame["verdict"]) <= set(VERDICTS):
             raise ConfigError("verdicts", str(path), f"verdicts of {', '.join(VERDICTS)}")
         frames.append(_typed(frame))
     return pd.concat(frames, ignore_index=True) if frames else table([])
+
+
+def _with_later_columns(frame: pd.DataFrame) -> pd.DataFrame:
+    """Return a file of verdicts with the columns that older files lack; their times were measured."""
+    if not {"claim", "model", "verdict"} <= set(frame):
+        return frame
+    if PARAMS not in frame:
+        frame = frame.assign(params=[_known_params(names) for names in frame["model"]])
+    if "times" not in frame:
+        timed = {claim.id for claim in claims() if STATISTICS[claim.statistic].timed}
+        has_times = frame["claim"].isin(timed) & (frame["verdict"] != NOT_RUN)
+        frame = frame.assign(times=has_times.map({True: MEASURED_HERE, False: ""}), **dict.fromkeys(MEASURED, math.nan))
+    return frame[[*(name for name in COLUMNS if name in frame), *(name for name in frame if name not in COLUMNS)]]
 
 
 def _known_params(names: object) -> str:
@@ -133,14 +165,27 @@ def model_text(row: pd.Series) -> str:
 
 def effect_text(claim: Claim, row: pd.Series) -> str:
     """Return the effect with its interval, in the claim's unit."""
-    if math.isnan(row["effect"]):
+    return _interval_text(claim, *row[["effect", "low", "high"]])
+
+
+def times_text(claim: Claim, row: pd.Series) -> str:
+    """Return whether the times of an effect are modelled or measured; next to a modelled effect, the measured one."""
+    times = str(row["times"])
+    if times in ("", MEASURED_HERE):
+        return times
+    measured = _interval_text(claim, *row[[*MEASURED]])
+    return f"{times}; {MEASURED_HERE}: {measured}"
+
+
+def _interval_text(claim: Claim, effect: float, low: float, high: float) -> str:
+    if math.isnan(effect):
         return ABSENT
     sign = "+" if claim.effect == "difference" else ""
-    size = abs(row["effect"])
+    size = abs(effect)
     form = f"{sign},.{3 if size < 0.1 else 0 if size >= 100 else 2}f"
-    text = f"{row['effect']:{form}}"
-    if not math.isnan(row["low"]):
-        text += f" [{row['low']:{form}}, {row['high']:{form}}]"
+    text = f"{effect:{form}}"
+    if not math.isnan(low):
+        text += f" [{low:{form}}, {high:{form}}]"
     return f"{text}×" if _is_ratio(claim) else text
 
 
@@ -233,11 +278,14 @@ def readable_table(frame: pd.DataFrame) -> pd.DataFrame:
                 "model": model_text(row) or ABSENT,
                 "verdict": verdict_text(row),
                 "effect": effect_text(claim, row),
+                "times": times_text(claim, row) or ABSENT,
                 "threshold": threshold_text(claim),
                 "evidence": evidence_text(claim, row),
             }
         )
-    return pd.DataFrame(rows, columns=["paper", "claim", "model", "verdict", "effect", "threshold", "evidence"])
+    return pd.DataFrame(
+        rows, columns=["paper", "claim", "model", "verdict", "effect", "times", "threshold", "evidence"]
+    )
 
 
 def terminal_text(frame: pd.DataFrame) -> str:
@@ -245,7 +293,7 @@ def terminal_text(frame: pd.DataFrame) -> str:
     parts = []
     for paper, rows in readable_table(frame).groupby("paper", sort=False):
         claims_of_paper = rows.drop(columns="paper")
-        parts.append(f"{paper}\n\n{tables.terminal(claims_of_paper, wrap=[40, 12, None, None, None, WIDTH])}")
+        parts.append(f"{paper}\n\n{tables.terminal(claims_of_paper, wrap=[40, 12, None, None, 24, None, WIDTH])}")
     toy = [f"{TOY}: {TRAINED_HERE.removeprefix(f'{TOY} ')}"] if frame["rehearsal"].any() else []
     return "\n\n".join([*parts, *toy, f"{len(frame)} claims: {verdict_counts(frame)}"])
 
@@ -264,6 +312,8 @@ def document(frame: pd.DataFrame) -> str:
 RULE = """Statements and thresholds were written before the runs (`claims.yaml` of each paper). *Holds*: the effect
 reaches its threshold, and its 95 % interval does not include the value for no effect. *Fails*: the whole interval is on
 the other side of the threshold. *Cannot say*: neither, or too few prompts, an excluded run, or sides timed on different
-machines. The interval is over prompts and, where it was measured, over run-to-run variation. The evidence counts the
-combinations of model, task and setting with runs, out of those of the paper's table or figure. A *toy-model run* uses a
-model that this project trained; it says nothing about the paper's model."""
+machines. Claims about speed are judged by times that are *modelled* from the recorded work, at the costs of a GPU and a
+model size, with the effect by the times *measured here* next to them; by the latter alone if a record does not count
+its work. The interval is over prompts and, for measured times, over run-to-run variation where it was measured. The
+evidence counts the combinations of model, task and setting with runs, out of those of the paper's table or figure. A
+*toy-model run* uses a model that this project trained; it says nothing about the paper's model."""

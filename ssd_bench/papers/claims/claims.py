@@ -6,8 +6,12 @@ stream counts as its task). Each comparison has an effect; the effects are then 
 arithmetic mean of differences and values. Each label of the side that the claim is about gives a separate comparison;
 if the other side has several cells in one comparison, the best of them counts.
 
-The verdict follows from the effect and its 95 % interval over prompts, widened by `noise` at both ends. A claim with
-`at_least`
+A statistic of speed is computed from modelled times, at the costs of one reference machine (`metrics.modelled`), if the
+records of all cells count their work; the effect by the measured times is shown next to it. Otherwise it is computed
+from the times measured on the machine of the runs.
+
+The verdict follows from the effect and its 95 % interval over prompts, widened by `noise` at both ends unless times are
+modelled: the same record always gives the same modelled times. A claim with `at_least`
 
 * *holds* if the effect reaches `at_least` and the interval lies above `none`, the value of no effect; if `at_least` is
   below `none` ("loses at most 5 %"), the interval must lie at or above `at_least` instead;
@@ -41,13 +45,16 @@ class ClaimStatistic:
 
     Attributes:
         meaning: definition in words.
-        variation: field of the measured run-to-run variation that applies to it: "speedup" or "rate"; "" if none does.
+        timed: whether times determine it, modelled or measured.
+        variation: field of the run-to-run variation that applies to it if the times are measured: "speedup" or "rate";
+            "" if none does.
         lower_is_better: whether a smaller value is better.
         pooled: whether the runs of all methods together give one number.
         once_per_run: whether a run gives one number, however many prompts it has.
     """
 
     meaning: str
+    timed: bool = False
     variation: str = ""
     lower_is_better: bool = False
     pooled: bool = False
@@ -55,15 +62,16 @@ class ClaimStatistic:
 
 
 STATISTICS = {
-    "speedup": ClaimStatistic("decode only, over AR on the same prompts", variation="speedup"),
+    "speedup": ClaimStatistic("decode only, over AR on the same prompts", timed=True, variation="speedup"),
     "speedup_e2e": ClaimStatistic(
-        "end to end: with prefill and online search, over AR on the same prompts", variation="speedup"
+        "end to end: with prefill and online search, over AR on the same prompts", timed=True, variation="speedup"
     ),
     "alpha": ClaimStatistic("accepted over drafted tokens"),
     "M": ClaimStatistic("emitted tokens per verification"),
-    "overhead": ClaimStatistic("method overhead as a share of the decode time", lower_is_better=True),
+    "overhead": ClaimStatistic("method overhead as a share of the decode time", timed=True, lower_is_better=True),
     "search_s": ClaimStatistic(
         "duration of the search in seconds, offline or online",
+        timed=True,
         variation="rate",
         lower_is_better=True,
         once_per_run=True,
@@ -72,9 +80,11 @@ STATISTICS = {
     "mlp_skipped": ClaimStatistic("share of MLP sublayers skipped while drafting, mean over draft steps"),
     "matchness": ClaimStatistic("best score of the online search", once_per_run=True),
     "tpt_correlation": ClaimStatistic(
-        "Pearson's r of predicted TPT and tokens/s, one point per prompt and method", pooled=True
+        "Pearson's r of predicted TPT and tokens/s, one point per prompt and method", timed=True, pooled=True
     ),
-    "alpha_correlation": ClaimStatistic("Pearson's r of α and tokens/s, one point per prompt and method", pooled=True),
+    "alpha_correlation": ClaimStatistic(
+        "Pearson's r of α and tokens/s, one point per prompt and method", timed=True, pooled=True
+    ),
     "routing": ClaimStatistic("share of prompts drafted with the layer set of their own domain"),
 }
 PARTS = {  # parts of a run that a side may be restricted to
@@ -103,7 +113,7 @@ class Claim:
         cells: axis -> labels; other cells of the exhibit do not count.
         at_least, at_most: the threshold: smallest or largest effect that the claim allows; exactly one of them.
         none: value of no effect: 1 for a ratio, 0 for a difference, stated in the file for a value.
-        noise: expected difference between identical runs, in the unit of the effect.
+        noise: expected difference between identical runs, in the unit of the effect; none with modelled times.
         prompts: smallest number of prompts in each cell.
     """
 

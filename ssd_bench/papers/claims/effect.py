@@ -3,7 +3,8 @@
 Each end of the interval is the wider of two: that of the interval over prompts, widened by the claim's `noise`; and, if
 the run-to-run variation was measured, that of the interval over prompts and runs. The variance over prompts is a
 jackknife as in `metrics.intervals`, stratified by groups of runs without a common prompt: a prompt is left out of all
-runs at once, so that a prompt shared by two runs is not counted twice.
+runs at once, so that a prompt shared by two runs is not counted twice. With modelled times, which do not vary between
+runs, the interval is over prompts alone.
 """
 
 from __future__ import annotations
@@ -84,11 +85,15 @@ class Stratum(NamedTuple):
     n: int
 
 
-def sample_comparison(claim: Claim, comparison: ClaimComparison) -> SampledComparison | str:
-    """Return the samples of the subject and of the best reference, or the reason why a side lacks one."""
+def sample_comparison(claim: Claim, comparison: ClaimComparison, modelled: bool = False) -> SampledComparison | str:
+    """Return the samples of the subject and of the best reference, or the reason why a side lacks one.
+
+    Args:
+        modelled: as in `take_sample`.
+    """
     sampled: list[SampledSide] = []
     for side in comparison.sides:
-        sample = take_sample(side.cells, side.statistic, side.part)
+        sample = take_sample(side.cells, side.statistic, side.part, modelled)
         if isinstance(sample, str):
             return f"{side.name}: {sample}"
         if not math.isfinite(sample.value()):
@@ -108,10 +113,13 @@ class ClaimEffect:
     """Effect of a claim pooled over its comparisons, and its variances over prompts and runs.
 
     Variances are on the scale on which the interval is symmetric: of logarithms, or of the values for differences.
+
+    Args:
+        modelled: whether the times of the samples are modelled, so that nothing varies between runs.
     """
 
-    def __init__(self, claim: Claim, comparisons: Sequence[SampledComparison]) -> None:
-        self._claim, self._comparisons = claim, comparisons
+    def __init__(self, claim: Claim, comparisons: Sequence[SampledComparison], modelled: bool = False) -> None:
+        self._claim, self._comparisons, self._modelled = claim, comparisons, modelled
         self._statistic = STATISTICS[claim.statistic]
         self._effects = [comparison.effect(claim.effect) for comparison in comparisons]
         self.value = self._pooled(self._effects)
@@ -149,7 +157,7 @@ class ClaimEffect:
 
     def interval(self) -> tuple[float, float]:
         """Return the 95 % interval that the module describes."""
-        noise = self._claim.noise
+        noise = 0.0 if self._modelled else self._claim.noise
         if (counted := self._counts()) is not None:
             # exact binomial interval of a share (Clopper and Pearson, 1934)
             exact = stats.binomtest(*counted).proportion_ci(LEVEL)
@@ -203,7 +211,7 @@ class ClaimEffect:
 
         Empty if run-to-run variation does not apply, or was not measured for one of the runs.
         """
-        if not self._statistic.variation or not self._logs:
+        if self._modelled or not self._statistic.variation or not self._logs:
             return []
         # weight: derivative of log(effect) by the logarithm of the run's number; ±1 / n for a geometric mean of n
         # ratios, value / (n mean) for a mean of n values

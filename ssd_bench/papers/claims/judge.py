@@ -1,6 +1,7 @@
 """Verdict of the records on each claim: an effect with its interval, and one of four verdicts.
 
-The rule of the verdict is in `claims`, the interval in `effect`.
+The rule of the verdict is in `claims`, the interval in `effect`. A claim about speed is judged by modelled times if all
+of its records count their work, and the judgement by the measured times is kept next to it.
 """
 
 from __future__ import annotations
@@ -33,6 +34,9 @@ class Judgement:
         models: models that ran.
         toy: whether this project trained one of these.
         cells: cells that the effect is computed from.
+        references: reference machines whose costs give the times of the effect; empty if they were measured, or if the
+            claim is not about times.
+        measured: judgement by the measured times, next to one by modelled times.
     """
 
     claim: Claim
@@ -49,6 +53,8 @@ class Judgement:
     models: tuple[ModelRan, ...] = ()
     toy: bool = False
     cells: tuple[Cell, ...] = field(default=(), repr=False)
+    references: tuple[str, ...] = ()
+    measured: Judgement | None = None
 
 
 def judge(replications: Sequence[Replication], paper: str | None = None) -> list[Judgement]:
@@ -87,15 +93,36 @@ def judge_claim(claim: Claim, replication: Replication) -> Judgement:
         toy=any(cell.setup == TOY_MODEL for cell in cells),
         cells=cells,
     )
-    if reason := _exclusion(claim, distinct, cells, replication.exclusions):
+    measured = _decide(undecided, distinct, replication.exclusions)
+    if not (references := _references(claim, cells)):
+        return measured
+    return _decide(replace(undecided, references=references, measured=measured), distinct, replication.exclusions)
+
+
+def _references(claim: Claim, cells: Sequence[Cell]) -> tuple[str, ...]:
+    """Return the reference machines of a claim's records; empty if times play no role or a record lacks its work."""
+    modelled = [cell.summary.modelled for cell in cells]
+    if not STATISTICS[claim.statistic].timed or None in modelled:
+        return ()
+    return tuple(dict.fromkeys(numbers.modelled_on for numbers in modelled if numbers is not None))
+
+
+def _decide(undecided: Judgement, comparisons: Sequence[ClaimComparison], exclusions: Mapping[Cell, str]) -> Judgement:
+    """Return the judgement with the effect of the comparisons and its verdict, or the reason why it has none.
+
+    Args:
+        undecided: "cannot say", with the cells of the comparisons; its times are modelled if it has references.
+    """
+    claim, modelled = undecided.claim, bool(undecided.references)
+    if reason := _exclusion(undecided, comparisons, exclusions):
         return replace(undecided, reason=reason)
     sampled: list[SampledComparison] = []
-    for comparison in distinct:
-        sample = sample_comparison(claim, comparison)
+    for comparison in comparisons:
+        sample = sample_comparison(claim, comparison, modelled)
         if isinstance(sample, str):
             return replace(undecided, reason=sample)
         sampled.append(sample)
-    effect = ClaimEffect(claim, sampled)
+    effect = ClaimEffect(claim, sampled, modelled)
     undecided = replace(undecided, effect=effect.value, n=effect.n, variation=effect.variation, reason=effect.lacking)
     if undecided.reason:
         return undecided
@@ -139,18 +166,20 @@ def _undecided_reason(claim: Claim, effect: float) -> str:
     return f"the interval extends down to {min(_no_effect(claim), claim.at_least):g} or below"
 
 
-def _exclusion(
-    claim: Claim, comparisons: Sequence[ClaimComparison], cells: Sequence[Cell], exclusions: Mapping[Cell, str]
-) -> str:
+def _exclusion(undecided: Judgement, comparisons: Sequence[ClaimComparison], exclusions: Mapping[Cell, str]) -> str:
     """Return the reason why the cells decide nothing, whatever their numbers; "" if they can decide."""
-    is_timed = STATISTICS[claim.statistic].variation
-    for cell in cells:
+    claim, references = undecided.claim, undecided.references
+    # modelled times do not depend on the machine of the runs, nor on what else ran there
+    is_measured = STATISTICS[claim.statistic].variation and not references
+    for cell in undecided.cells:
         if exclusions[cell]:
             return f"excluded: {cell_name(cell)}: {exclusions[cell]}"
         if cell.summary.n_prompts < claim.prompts:
             return f"{cell_name(cell)} has {cell.summary.n_prompts} prompts; {claim.prompts} are required"
-        if is_timed and (warning := cell.summary.steadiness.warning):
+        if is_measured and (warning := cell.summary.steadiness.warning):
             return f"{cell_name(cell)}: {warning}"
-    if is_timed and any(len({cell.timing.machine for cell in comparison.cells}) > 1 for comparison in comparisons):
+    if len(references) > 1:
+        return f"the runs have different reference machines: {', '.join(references)}"
+    if is_measured and any(len({cell.timing.machine for cell in comparison.cells}) > 1 for comparison in comparisons):
         return "the two sides were timed on different machines"
     return ""

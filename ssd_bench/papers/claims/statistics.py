@@ -11,6 +11,7 @@ import pandas as pd
 from ssd_bench import metrics
 from ssd_bench.metrics import intervals
 from ssd_bench.metrics.intervals import Array
+from ssd_bench.metrics.modelled import reference_run
 from ssd_bench.papers.claims.claims import STATISTICS
 from ssd_bench.papers.ours import select, values
 from ssd_bench.papers.ours.cells import Cell
@@ -38,17 +39,20 @@ class StatisticSample:
             return float(self.formula(*rows.T)) if len(rows) else float("nan")
 
 
-def take_sample(cells: Sequence[Cell], statistic: str, part: Mapping[str, str]) -> StatisticSample | str:
+def take_sample(
+    cells: Sequence[Cell], statistic: str, part: Mapping[str, str], modelled: bool = False
+) -> StatisticSample | str:
     """Return the sample of a statistic over the runs of these cells, or the reason why one of them lacks it.
 
     Args:
         statistic: one of `claims.STATISTICS`.
         part: axis of `claims.PARTS` -> label, and `part` -> the part of a stream.
+        modelled: take the times of each run's reference machine; the records count their work.
     """
     columns, formula = _DEFINITIONS[statistic]
     frames, hashes = [], []
     for cell in cells:
-        run = _restrict(cell, part)
+        run = _restrict(cell, reference_run(cell.run) if modelled else cell.run, part)
         rows = run if isinstance(run, str) else columns(run)
         if isinstance(rows, str):
             return rows
@@ -62,9 +66,8 @@ def take_sample(cells: Sequence[Cell], statistic: str, part: Mapping[str, str]) 
     return StatisticSample(np.array(hashes), pd.concat(frames).to_numpy(dtype=float), formula)
 
 
-def _restrict(cell: Cell, part: Mapping[str, str]) -> Run | str:
-    """Return the part of a run that a side is restricted to, or the reason why the run lacks this part."""
-    run = cell.run
+def _restrict(cell: Cell, run: Run, part: Mapping[str, str]) -> Run | str:
+    """Return the part of a cell's run that a side is restricted to, or the reason why the run lacks this part."""
     for axis, label in part.items():
         narrowed = _RESTRICTIONS[axis](cell, run, label)
         if isinstance(narrowed, str):
