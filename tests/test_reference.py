@@ -136,6 +136,19 @@ def test_a_stage_takes_the_slower_of_host_and_device() -> None:
     assert machine.stage_ms(calls, device, comparisons) == pytest.approx(expected)
 
 
+@pytest.mark.parametrize("model", MODELS)
+def test_calls_without_stages(model: str) -> None:
+    """Records count calls only: a KnapSpec search takes the same time, a CLaSp search somewhat more."""
+    machine = reference_machine(f"h200/{model}")
+    for kind, largest in (("knapspec", 1.001), ("clasp", 1.15)):
+        work = search_costs.search_work(kind, machine.n_layers, result(model))
+        compared = float(work.comparisons.sum()) * machine.compare_ms
+        calls = np.stack([work.attn_rows > 0, work.mlp_rows > 0, np.zeros_like(work.attn_rows)])
+        rows = np.maximum(work.attn_rows, work.mlp_rows)
+        total = compared + float(machine.call_time_ms(calls, rows, np.full_like(rows, 1024.0)).sum())
+        assert 0.999 <= total / search_costs.predicted_search_ms(machine, work) <= largest
+
+
 def test_blocks_of_a_smaller_model_stand_for_several() -> None:
     machine = reference_machine("h200/llama3_1_8b")
     small = machine.of_blocks(8)

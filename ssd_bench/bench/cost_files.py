@@ -144,11 +144,11 @@ def write_costs(folder: Path, out: Path | None) -> str:
             write_atomic(path, text.encode())
             lines.append(str(path))
     frame = pd.DataFrame([agreement(fitted[content["model"]][1], content) for content in contents])
-    parts = [tables.terminal(frame, list(map(str, frame))[1:])]
+    parts = [tables.terminal(frame, [*map(str, frame)][1:])]
     if len(contents) > FEWEST:
         results = [ShapesResult.of(content) for content in contents]
         errors = pd.DataFrame(left_out_errors([(result.model, result.content) for result in results]))
         errors = errors.map("{:+.1%}".format)
         errors.insert(0, "model left out of the fit of searches", [content["model"] for content in contents])
-        parts += ["", tables.terminal(errors, list(map(str, errors))[1:])]
+        parts += ["", tables.terminal(errors, [*map(str, errors)][1:])]
     return "\n".join([*parts, *lines])
