@@ -62,6 +62,10 @@ class Machine(Protocol):
         """Return the times of one attention, of one MLP and of the rest of passes, by their nodes and contexts."""
         ...
 
+    def of_blocks(self, n_layers: int) -> Machine:
+        """Return the machine for the work of a model of so many blocks, each of which stands for several of its own."""
+        ...
+
 
 @dataclass(frozen=True)
 class Profile:
@@ -105,6 +109,10 @@ class Profile:
         fewer, more = (NodeTimes(**{name: column[at] for name, column in columns.items()}) for at in (low, high))
         times: tuple[Array, Array, Array] = interpolate(fewer, more, share, context, np.maximum)
         return times
+
+    def of_blocks(self, n_layers: int) -> Profile:
+        """Return this machine: a record's profile belongs to its model."""
+        return self
 
 
 def own_profile(run: Run) -> Profile:
