@@ -42,6 +42,7 @@ def test_measurements_without_a_data_sheet_are_refused(tmp_path: Path) -> None:
         calibration.shapes_results(tmp_path)
     with pytest.raises(ConfigError, match="data sheet"):
         calibration.sheet_of("Imaginary 9000")
-    (tmp_path / "bad.json").write_text("{", encoding="utf-8")
-    with pytest.raises(ConfigError, match=r"bad\.json"):
-        calibration.shapes_results(tmp_path)
+    for text in ("{", "[]", "{}"):
+        (tmp_path / "bad.json").write_text(text, encoding="utf-8")
+        with pytest.raises(ConfigError, match=r"bad\.json"):
+            calibration.shapes_results(tmp_path)

@@ -36,6 +36,8 @@ from ssd_bench.predict.acceptance import Steps
 
 FITTED = ("bandwidth_efficiency", "launch_us", "sync_us", "loop_us", "call_us")
 """Settings that measurements decide; the others are from data sheets, or assumed."""
+NEEDED = {"machine", "model", "context", "tokens", "pass_ms", "search", "rows"}
+"""Keys of a result that are used."""
 COMPARISONS = {"knapspec": 4, "clasp": 1}
 """Comparisons of branches with the full model's stream, per block, of the measured searches."""
 DIGITS = 2  # significant digits of the fitted values in conf/hardware
@@ -50,9 +52,12 @@ def shapes_results(folder: Path) -> list[dict[str, Any]]:
     results = []
     for path in sorted(folder.rglob("*.json")):
         try:
-            results.append(json.loads(path.read_text(encoding="utf-8")))
+            content = json.loads(path.read_text(encoding="utf-8"))
         except (OSError, ValueError) as error:
             raise ConfigError("shapes", str(path), f"a result of `shapes` ({error})") from error
+        if not isinstance(content, dict) or not content.keys() >= NEEDED:
+            raise ConfigError("shapes", str(path), f"a result of `shapes`, with {', '.join(sorted(NEEDED))}")
+        results.append(content)
     if not results:
         raise ConfigError("shapes", str(folder), "a folder with results of `shapes`")
     return results
