@@ -165,7 +165,7 @@ def test_measured_costs_of_the_model_count_before_the_data_sheet(
     for options in (("llama3_1_8b", "sim_h100"), ("llama3_1_8b", "sim_h200", "2"), ("llama2_70b", "sim_h200")):
         model, name, *devices = options
         sheet = answered(capsys, f"model={model}", f"hardware={name}", folder, *(f"devices={n}" for n in devices))
-        assert "PREDICTED from the data sheet of" in sheet and "calibrated on measurements of an H200" in sheet
+        assert "PREDICTED from the calibrated data sheet of" in sheet and "measured costs" not in sheet
 
 
 def test_a_prediction_is_the_sum_of_its_work() -> None:

@@ -50,8 +50,9 @@ LATENCY = Latency(
 LOOP_MS, POLICY_MS = 0.05, 0.7
 CALLS, ROWS, CALLS_MS = 3, 20, 0.4
 """Calls of a search in every step of the method, their rows, and their recorded time together."""
+COMPARISONS = 2  # comparisons of streams in every step of the method
 REFERENCE = "h200/llama3_1_8b"
-IDEAL = Gpu("ideal", 1e6, 1000, 1e9, 1.0, 1.0, 0.0, 0.0, 0.0, 0.0, 0.0)
+IDEAL = Gpu("ideal", 1e6, 1000, 1e9, 1.0, 1.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0)
 BIG = shape_named("llama2_13b")
 
 
@@ -101,6 +102,7 @@ def count_work(records: list[PromptRecord], reuse: bool = False) -> list[PromptR
             record.work.append(work_row(key, "verify", 1, s.tree_nodes, rest, context))
             if s.arm == "method":
                 record.work.append(work_row(key, "overhead", CALLS, ROWS, (1, 0, 0.0), context, CALLS_MS))
+                record.work.append(work_row(key, "overhead", COMPARISONS, ROWS, (0, 0, 0.0), 0.0, 0.1))
     return records
 
 
@@ -132,7 +134,7 @@ def call_costs(machine: Machine, context: Array, heads: float = 0.0) -> Array:
     rows = np.full_like(context, ROWS)
     attn, _, rest = machine.pass_ms(rows, context)
     head = machine.draft_rest_ms + rest - machine.pass_ms(np.ones_like(rows), context)[2]
-    return CALLS * (attn + heads * head + machine.call_ms)
+    return CALLS * (attn + heads * head + machine.call_ms) + COMPARISONS * machine.compare_ms
 
 
 @pytest.fixture(scope="module")
@@ -210,8 +212,9 @@ def test_a_planted_fault_costs_what_it_computes(counted: Run, machine: str) -> N
     timed_by = own_profile(counted) if machine == "own" else reference_machine(REFERENCE).of_blocks(N_LAYERS)
     if model is not None:
         timed_by = simulated_machine(machine, shape_named(model)).of_blocks(N_LAYERS)
+    exits = calls & (work["attentions"] > 0)
     twice = replace(counted, work=work.assign(calls=work["calls"].where(~calls, 2 * work["calls"])))
-    heads = replace(counted, work=work.assign(heads=work["heads"].where(~calls, 1.0)))
+    heads = replace(counted, work=work.assign(heads=work["heads"].where(~exits, 1.0)))
     base = predict(counted, machine, model)
     without, with_heads = (call_costs(timed_by, context, share).sum() for share in (0.0, 1.0))
     for faulty, extra in ((twice, without), (heads, with_heads - without)):

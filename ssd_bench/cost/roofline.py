@@ -60,6 +60,7 @@ class Gpu:
         loop_us: microseconds of the decode loop's Python code in a step.
         hop_us: microseconds to move the stream to the next GPU.
         call_us: microseconds of the host for a call that a search launches by itself.
+        compare_us: microseconds of a comparison of streams, for whose result the host waits.
     """
 
     name: str
@@ -73,6 +74,7 @@ class Gpu:
     loop_us: float
     hop_us: float
     call_us: float
+    compare_us: float
 
     def __post_init__(self) -> None:
         for field in fields(self):
@@ -114,6 +116,10 @@ class SimulatedMachine:
     @property
     def call_ms(self) -> float:
         return self.block_factor * self.gpu.call_us / 1e3
+
+    @property
+    def compare_ms(self) -> float:
+        return self.block_factor * self.gpu.compare_us / 1e3
 
     @property
     def draft_rest_ms(self) -> float:

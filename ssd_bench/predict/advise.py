@@ -272,7 +272,7 @@ def _source(machine: Machine) -> str:
     if isinstance(machine, ReferenceMachine):
         return f"measured costs of {machine.model} on {machine.gpu} (conf/costs)"
     if isinstance(machine, SimulatedMachine):
-        return f"the data sheet of {machine.name}, calibrated on measurements of an H200"
+        return f"the calibrated data sheet of {machine.name}"
     return f"the latency profile of {machine.name}"
 
 

@@ -34,7 +34,7 @@ from ssd_bench.cost.shapes import shape_named
 from ssd_bench.errors import ConfigError
 from ssd_bench.predict.acceptance import Steps
 
-FITTED = ("bandwidth_efficiency", "launch_us", "sync_us", "loop_us", "call_us")
+FITTED = ("bandwidth_efficiency", "launch_us", "sync_us", "loop_us", "call_us", "compare_us")
 """Settings that measurements decide; the others are from data sheets, or assumed."""
 NEEDED = {"machine", "model", "context", "tokens", "pass_ms", "search", "rows"}
 """Keys of a result that are used."""
@@ -67,7 +67,8 @@ def fitted_gpu(gpu: Gpu, results: Sequence[Mapping[str, Any]]) -> Gpu:
     """Return a GPU whose settings `FITTED` are those of measurements on it.
 
     Whole passes over one node and those with half of the sublayers give the time of a byte, of a kernel and of a pass,
-    by least squares of relative errors. AR's steps give the decode loop, searches the time of a call.
+    by least squares of relative errors. AR's steps give the decode loop, searches the times of a call and of a
+    comparison.
     """
     from scipy.optimize import nnls
 
@@ -91,9 +92,13 @@ def fitted_gpu(gpu: Gpu, results: Sequence[Mapping[str, Any]]) -> Gpu:
         if result["rows"]
     ]
     calls = [terms for result in results for terms in _search_calls(gpu, result)]
-    # a comparison of branches is a method's own code, which is timed on no machine but that of the record
-    (ms_per_call, _), _ = nnls(np.array(calls), np.ones(len(calls)))
-    return replace(gpu, loop_us=_rounded(1e3 * median(loop_ms)), call_us=_rounded(1e3 * ms_per_call))
+    (ms_per_call, ms_per_comparison), _ = nnls(np.array(calls), np.ones(len(calls)))
+    return replace(
+        gpu,
+        loop_us=_rounded(1e3 * median(loop_ms)),
+        call_us=_rounded(1e3 * ms_per_call),
+        compare_us=_rounded(1e3 * ms_per_comparison),
+    )
 
 
 def _pass_terms(shape: Shape, n_blocks: float, context: int) -> tuple[float, float, float]:

@@ -41,7 +41,7 @@ from ssd_bench.records.schema import ANSWER, PAIR
 OWN = "own"
 OVERHEAD = {
     "own": "overhead: calls of the model by the profile, and the recorded time of the method's own code",
-    "calls": "overhead: the calls of the model that the record counts; the time of the method's own code is left out",
+    "calls": "overhead: the calls and comparisons that the record counts, without the time of the method's own code",
     "scaled": "overhead: the recorded time, scaled with the time of an AR step, because the record does not count its "
     "calls (its command counts them if it is run again with force=true)",
 }
@@ -165,12 +165,17 @@ def code_ms(run: Run, steps: pd.DataFrame) -> Array | None:
 
     None if the calls were not timed: on a GPU the host only queues them.
     """
-    overhead = run.work[run.work["part"] == "overhead"]
+    overhead = model_calls(run.work)
     if overhead["ms"].isna().any():
         return None
     calls = overhead.groupby(STEP, as_index=False)["ms"].sum()
     inside = steps[STEP].merge(calls, on=STEP, how="left")["ms"].fillna(0.0)
     return np.maximum(steps["policy_ms"].to_numpy(dtype=float) - inside.to_numpy(dtype=float), 0.0)
+
+
+def model_calls(work: pd.DataFrame) -> pd.DataFrame:
+    """Return the calls of the model in the method overhead; no profile has times of comparisons of streams."""
+    return work[(work["part"] == "overhead") & (work[["attentions", "mlps", "heads"]].sum(axis=1) > 0)]
 
 
 def _ratio(a: float, b: float) -> float:

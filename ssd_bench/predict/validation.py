@@ -10,7 +10,7 @@ import pandas as pd
 
 from ssd_bench import metrics, tables
 from ssd_bench.metrics.text import ABSENT, format_percent
-from ssd_bench.predict.replay import predict
+from ssd_bench.predict.replay import model_calls, predict
 from ssd_bench.records.reader import Run
 from ssd_bench.records.schema import ANSWER
 
@@ -61,8 +61,7 @@ def _overhead_ms(run: Run, prompts: pd.DataFrame, counted: bool) -> dict[str, fl
     """Return the recorded milliseconds of the method overhead, and of its calls; NaN if they are not counted."""
     if not counted:
         return {"overhead": math.nan, "calls": math.nan}
-    work = run.work[(run.work["part"] == "overhead") & (run.work["arm"] == "method")]
-    calls = work.merge(prompts[list(ANSWER)], on=list(ANSWER))
+    calls = model_calls(run.work).merge(metrics.arm_rows(prompts, "method")[list(ANSWER)], on=list(ANSWER))
     overhead = metrics.arm_rows(prompts, "method")["policy_ms"]
     return {"overhead": float(overhead.sum()), "calls": float(calls["ms"].sum())}
 
