@@ -14,6 +14,7 @@ from ssd_bench.cli import dispatch
 from ssd_bench.commands import advise as command
 from ssd_bench.contract.window import Window
 from ssd_bench.cost.machine import Profile
+from ssd_bench.cost.reference import reference_machine
 from ssd_bench.cost.roofline import simulated_machine, simulated_names
 from ssd_bench.cost.shapes import shape_named
 from ssd_bench.errors import ConfigError
@@ -102,6 +103,9 @@ def test_a_window_costs_what_its_positions_do_and_a_lookup_nothing() -> None:
         (["hardware=sim_h100"], "model"),
         (["model=llama3_1_8b"], "hardware"),
         (["model=llama3_1_8b", "hardware=h100"], "hardware"),
+        (["model=llama3_1_8b", "hardware=h200/gpt2"], "hardware"),
+        (["model=llama3_1_8b", "hardware=h200/qwen3_8b"], "hardware"),
+        (["model=llama3_1_8b", "hardware=h200/llama3_1_8b", "devices=2"], "hardware"),
         (["model=none", "hardware=sim_h100"], "model"),
         (["model=conf", "hardware=sim_h100"], "model"),
         (["model=llama3_1_8b", "hardware=sim_h100", "task=gsm9k"], "task"),
@@ -146,6 +150,33 @@ def test_a_model_of_the_papers_has_their_acceptance(tmp_path: Path, capsys: pyte
     assert everywhere.count("for llama3_1_8b") == len(simulated_names())
     elsewhere = answered(capsys, *given, "hardware=sim_h100", "task=humaneval")
     assert "no record and no paper has this model on this task" in " ".join(elsewhere.split())
+
+
+def test_measured_costs_of_the_model_count_before_the_data_sheet(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """On a GPU where passes of exactly this model were measured; the answer says which it is."""
+    folder, measured = f"runs_dir={tmp_path}", "PREDICTED from measured costs of llama3_1_8b on NVIDIA H200"
+    printed = answered(capsys, "model=llama3_1_8b", "hardware=sim_h200", folder)
+    assert measured in printed and printed.startswith("Skipping pays on NVIDIA H200 for llama3_1_8b")
+    assert answered(capsys, "model=llama3_1_8b", "hardware=h200/llama3_1_8b", folder) == printed
+    steps = Steps(reference_machine("h200/llama3_1_8b"), 32)
+    assert f"50% skipped  {steps.cost(0.5):.3f}" in printed
+    for options in (("llama3_1_8b", "sim_h100"), ("llama3_1_8b", "sim_h200", "2"), ("llama2_70b", "sim_h200")):
+        model, name, *devices = options
+        sheet = answered(capsys, f"model={model}", f"hardware={name}", folder, *(f"devices={n}" for n in devices))
+        assert "PREDICTED from the calibrated data sheet of" in sheet and "measured costs" not in sheet
+
+
+def test_a_prediction_is_the_sum_of_its_work() -> None:
+    """By hand: sublayers of the machine, with the rest of a draft or of a verification."""
+    for steps in simulations():
+        machine, rows, context = steps.machine, np.array([1.0, 5.0]), np.full(2, steps.context)
+        attn, mlp, rest = machine.pass_ms(rows, context)
+        half = 0.5 * steps.n_layers * (attn[0] + mlp[0]) + machine.draft_rest_ms
+        whole = steps.n_layers * (attn + mlp) + rest + (machine.loop_ms or 0.0)
+        assert steps.draft_ms(0.5) == pytest.approx(half) and steps.plain_ms == pytest.approx(whole[0])
+        assert steps.verify_ms(4) == pytest.approx(whole[1] + machine.draft_start_ms)
 
 
 @pytest.mark.parametrize("name", ["config.json", ""])

@@ -28,9 +28,10 @@ from ssd_bench.cost.machine import own_profile
 from ssd_bench.cost.roofline import simulated_machine
 from ssd_bench.errors import ConfigError
 from ssd_bench.exchange import layers
+from ssd_bench.metrics.modelled import STEP
 from ssd_bench.model.decoder import Decoder
 from ssd_bench.predict.replay import step_times
-from ssd_bench.predict.workload import positions_read, workload
+from ssd_bench.predict.workload import positions_read, with_work
 from ssd_bench.records.files import read_header
 from ssd_bench.records.reader import Run, load_run
 from ssd_bench.records.schema import DIGESTS
@@ -306,9 +307,9 @@ def test_a_replay_charges_each_step_for_its_own_window(tmp_path: Path) -> None:
 
 def test_a_replay_verifies_drafts_with_a_window_whole(tmp_path: Path) -> None:
     run = write_run(tmp_path / "run", [unit(0, windows=WINDOWS)], config={"method": {"reuse_prefix": True}})
-    work, steps = workload(run), run.steps
+    work, steps = with_work(run).work, run.steps
     full = {int(i) for i in run.layer_sets["layer_set_id"] if run.window(int(i)) is None}
-    saved = work.exact_attn > 0
-    drafted = steps["layer_set_id"].isin(full).to_numpy()
-    assert saved.any() and (saved <= drafted).all() and not saved.all()
-    assert work.n_layers == N_LAYERS
+    reused = work[(work["part"] == "verify") & (work["heads"] == 0)]
+    drafted = steps.loc[steps["layer_set_id"].isin(full), STEP]
+    assert 0 < len(reused) < len(steps) and len(reused.merge(drafted, on=STEP)) == len(reused)
+    assert work.loc[work["part"] == "verify"].groupby(STEP)["attentions"].sum().eq(N_LAYERS).all()

@@ -14,22 +14,23 @@ import yaml
 from ssd_bench import metrics
 from ssd_bench.commands.replay import main
 from ssd_bench.conf import CONF
-from ssd_bench.contract.layer_set import LayerSet
 from ssd_bench.contract.shape import Shape
 from ssd_bench.cost import machine as machines
 from ssd_bench.cost import roofline
 from ssd_bench.cost.latency import Latency, NodeTimes
-from ssd_bench.cost.machine import Profile, own_profile
+from ssd_bench.cost.machine import Array, Machine, Profile, own_profile
+from ssd_bench.cost.reference import reference_machine
 from ssd_bench.cost.roofline import Gpu, SimulatedMachine, simulated_machine, simulated_names
 from ssd_bench.cost.shapes import shape_named
 from ssd_bench.errors import ConfigError
+from ssd_bench.metrics.modelled import STEP, modelled_steps
 from ssd_bench.predict import validation
-from ssd_bench.predict.replay import predict, step_times, verification_mode
-from ssd_bench.predict.workload import map_layer_set, workload
+from ssd_bench.predict.replay import code_ms, predict, step_times
+from ssd_bench.predict.workload import has_baseline, reuses_states, with_work
 from ssd_bench.records.files import read_header
 from ssd_bench.records.header import RunHeader
 from ssd_bench.records.reader import Run
-from ssd_bench.records.schema import PromptRecord
+from ssd_bench.records.schema import PromptRecord, WorkRow
 from ssd_bench.run.plan import plan
 from tests.runs import composed
 from tests.synthetic import N_LAYERS, unit, write_run
@@ -47,7 +48,11 @@ LATENCY = Latency(
     tree_node_ms=0.01,
 )
 LOOP_MS, POLICY_MS = 0.05, 0.7
-IDEAL = Gpu("ideal", 1e6, 1000, 1e9, 1.0, 1.0, 0.0, 0.0, 0.0, 0.0)
+CALLS, ROWS, CALLS_MS = 3, 20, 0.4
+"""Calls of a search in every step of the method, their rows, and their recorded time together."""
+COMPARISONS = 2  # comparisons of streams in every step of the method
+REFERENCE = "h200/llama3_1_8b"
+IDEAL = Gpu("ideal", 1e6, 1000, 1e9, 1.0, 1.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0)
 BIG = shape_named("llama2_13b")
 
 
@@ -78,16 +83,68 @@ def timed(records: list[PromptRecord], reuse: bool = False) -> list[PromptRecord
     return records
 
 
-def made(folder: Path, reuse: bool = False, **changes: Any) -> Run:
-    """A record whose times are exactly those of LATENCY."""
+def count_work(records: list[PromptRecord], reuse: bool = False) -> list[PromptRecord]:
+    """The unit with the work of its steps as the engine counts it; every step of the method has a search."""
+    for record in records:
+        for s in record.steps:
+            key = {name: getattr(s, name) for name in STEP}
+            context, fork = float(s.context_len), 0
+            if s.layer_set is not None and s.draft_len:
+                kept = (s.layer_set.n_attn, s.layer_set.n_mlp, 1.0)
+                for i in range(s.draft_len):
+                    record.work.append(work_row(key, "draft", 1, 1, kept, context + i))
+                if reuse:
+                    fork = s.layer_set.first_skipped
+            early = (fork + 1) // 2, fork // 2
+            if fork:
+                record.work.append(work_row(key, "verify", 1, 1, (*early, 0.0), context + s.draft_len))
+            rest = (N_LAYERS - early[0], N_LAYERS - early[1], 1.0)
+            record.work.append(work_row(key, "verify", 1, s.tree_nodes, rest, context))
+            if s.arm == "method":
+                record.work.append(work_row(key, "overhead", CALLS, ROWS, (1, 0, 0.0), context, CALLS_MS))
+                record.work.append(work_row(key, "overhead", COMPARISONS, ROWS, (0, 0, 0.0), 0.0, 0.1))
+    return records
+
+
+def work_row(
+    key: dict[str, Any],
+    part: str,
+    calls: int,
+    rows: int,
+    kinds: tuple[int, int, float],
+    context: float,
+    ms: float | None = None,
+) -> WorkRow:
+    attentions, mlps, heads = kinds
+    return WorkRow(
+        **key, part=part, calls=calls, rows=rows, attentions=attentions, mlps=mlps, heads=heads, context=context, ms=ms
+    )
+
+
+def made(folder: Path, reuse: bool = False, counted: bool = False, **changes: Any) -> Run:
+    """A record whose times are exactly those of LATENCY; `counted`: it counts its work."""
     config = {"method": {"reuse_prefix": reuse}, "decode": {"reuse_prefix": None}, "hardware": {}}
     units = [timed(unit(i), reuse) for i in range(4)]
+    units = [count_work(records, reuse) for records in units] if counted else units
     return write_run(folder, units, **{"latency": asdict(LATENCY), "config": config} | changes)
+
+
+def call_costs(machine: Machine, context: Array, heads: float = 0.0) -> Array:
+    """The search of every step on a machine, by hand: attentions over rows, perhaps an LM head each, and launches."""
+    rows = np.full_like(context, ROWS)
+    attn, _, rest = machine.pass_ms(rows, context)
+    head = machine.draft_rest_ms + rest - machine.pass_ms(np.ones_like(rows), context)[2]
+    return CALLS * (attn + heads * head + machine.call_ms) + COMPARISONS * machine.compare_ms
 
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
     return made(tmp_path_factory.mktemp("replay") / "run")
+
+
+@pytest.fixture(scope="module")
+def counted(tmp_path_factory: pytest.TempPathFactory) -> Run:
+    return made(tmp_path_factory.mktemp("counted") / "run", counted=True)
 
 
 # --- own profile ------------------------------------------------------------------------------------------------------
@@ -101,7 +158,7 @@ def test_a_record_made_by_a_latency_model_is_replayed_exactly(tmp_path: Path, re
         measured = metrics.tokens_per_s(metrics.arm_rows(run.prompts, arm)).value
         assert found.tokens_per_s[arm] == pytest.approx(measured, rel=1e-9)
     assert found.speedup == pytest.approx(metrics.speedup(run.prompts).value, rel=1e-9)
-    assert found.verification == ("saved" if reuse else "whole") and found.policy_scale == pytest.approx(1)
+    assert found.overhead == "scaled" and found.calls_ms == 0
     assert sum(found.shares.values()) == pytest.approx(1)
     keys = ["prompt_index", "repeat", "arm", "step"]
     both = run.steps.merge(step_times(run, own_profile(run)), on=keys, suffixes=("", "_predicted"))
@@ -117,16 +174,60 @@ def test_the_profile_is_the_latency_model_without_torch() -> None:
         np.testing.assert_allclose(found.T, [latency.pass_ms(n, c) for n, c in zip(nodes, context)])
 
 
-def test_whole_verifications_are_told_from_those_on_saved_states(tmp_path: Path) -> None:
-    """Asked for, but slower than saved states allow: the method's taps must have ruled them out."""
-    run = made(tmp_path / "run")
-    asked = replace(run, header=replace(run.header, config={"method": {"reuse_prefix": True}}))
-    slower = asked.steps["verify_ms"].where(asked.steps["arm"] == "ar", asked.steps["verify_ms"] * 1.05)
-    assert verification_mode(replace(asked, steps=asked.steps.assign(verify_ms=slower))) == "tapped"
-    unprofiled = replace(asked.header, latency=replace(LATENCY, passes=()))
-    assert verification_mode(replace(asked, header=unprofiled)) == "saved"
-    refused = replace(asked.header, config={"method": {"reuse_prefix": True}, "decode": {"reuse_prefix": False}})
-    assert verification_mode(replace(asked, header=refused)) == "whole"
+@pytest.mark.parametrize("reuse", [False, True])
+def test_work_that_a_record_counts_is_timed_as_what_follows_from_its_steps(tmp_path: Path, reuse: bool) -> None:
+    older, counting = made(tmp_path / "older", reuse), made(tmp_path / "counting", reuse, counted=True)
+    assert older.work.empty and len(counting.work) and reuses_states(older) == reuse
+    for machine in (own_profile(older), simulated_machine("sim_h100", BIG), reference_machine(REFERENCE)):
+        times, derived = step_times(counting, machine), step_times(older, machine)
+        for name in ("draft_ms", "verify_ms", "loop_ms"):
+            np.testing.assert_allclose(times[name], derived[name], rtol=1e-9)
+
+
+def test_the_machine_of_the_record_adds_the_recorded_time_of_the_methods_code(counted: Run) -> None:
+    """The calls of the search are predicted; what else the method took is as recorded, and elsewhere left out."""
+    steps = metrics.arm_rows(counted.steps, "method")
+    context = steps["context_len"].to_numpy(dtype=float)
+    own, reference = own_profile(counted), reference_machine(REFERENCE)
+    np.testing.assert_allclose(code_ms(counted, counted.steps), np.where(counted.steps["arm"] == "ar", 0.0, 0.3))
+    here = metrics.arm_rows(step_times(counted, own), "method")["policy_ms"]
+    np.testing.assert_allclose(here, call_costs(own, context) + POLICY_MS - CALLS_MS)
+    there = metrics.arm_rows(step_times(counted, reference), "method")["policy_ms"]
+    np.testing.assert_allclose(there, call_costs(reference.of_blocks(N_LAYERS), context))
+    prediction = predict(counted)
+    assert prediction.overhead == "own" and predict(counted, REFERENCE).overhead == "calls"
+    assert prediction.calls_ms == pytest.approx(call_costs(own, context).sum())
+    assert prediction.overhead_ms == pytest.approx(prediction.calls_ms + len(steps) * (POLICY_MS - CALLS_MS))
+    untimed = replace(counted, work=counted.work.assign(ms=np.nan))  # as on a GPU
+    assert predict(untimed).overhead == "calls"
+    assert predict(untimed).overhead_ms == pytest.approx(prediction.calls_ms)
+
+
+@pytest.mark.parametrize("machine", ["own", "sim_h100", REFERENCE])
+def test_a_planted_fault_costs_what_it_computes(counted: Run, machine: str) -> None:
+    """A search that runs twice, or asks for an LM head at every exit, raises the overhead by its cost and no more."""
+    model = "llama3_1_8b" if machine.startswith("sim_") else None
+    steps, work = metrics.arm_rows(counted.steps, "method"), counted.work
+    context, calls = steps["context_len"].to_numpy(dtype=float), work["part"] == "overhead"
+    timed_by = own_profile(counted) if machine == "own" else reference_machine(REFERENCE).of_blocks(N_LAYERS)
+    if model is not None:
+        timed_by = simulated_machine(machine, shape_named(model)).of_blocks(N_LAYERS)
+    exits = calls & (work["attentions"] > 0)
+    twice = replace(counted, work=work.assign(calls=work["calls"].where(~calls, 2 * work["calls"])))
+    heads = replace(counted, work=work.assign(heads=work["heads"].where(~exits, 1.0)))
+    base = predict(counted, machine, model)
+    without, with_heads = (call_costs(timed_by, context, share).sum() for share in (0.0, 1.0))
+    for faulty, extra in ((twice, without), (heads, with_heads - without)):
+        prediction = predict(faulty, machine, model)
+        assert extra > 0 and prediction.overhead_ms - base.overhead_ms == pytest.approx(extra)
+        assert prediction.speedup < base.speedup and prediction.speedup_frozen == pytest.approx(base.speedup_frozen)
+
+
+def test_saved_states_are_those_of_the_options(tmp_path: Path) -> None:
+    """The run's option decides, and without one the method's."""
+    run = made(tmp_path / "run", reuse=True)
+    refused = replace(run.header, config={"method": {"reuse_prefix": True}, "decode": {"reuse_prefix": False}})
+    assert reuses_states(run) and not reuses_states(replace(run, header=refused))
 
 
 def test_a_tree_takes_longer_by_drafted_token_and_by_node(run: Run) -> None:
@@ -135,12 +236,10 @@ def test_a_tree_takes_longer_by_drafted_token_and_by_node(run: Run) -> None:
     trees = replace(run, steps=steps)
     flat = Profile(replace(LATENCY, tree_token_ms=0.0, tree_node_ms=0.0))
     found, without = step_times(trees, own_profile(run)), step_times(trees, flat)
-    work = workload(trees)
-    assert work.tree.all() and work.drafted.max() > 0
-    np.testing.assert_allclose(
-        found["draft_ms"] - without["draft_ms"], LATENCY.tree_token_ms * work.drafted, atol=1e-12
-    )
-    np.testing.assert_allclose(found["verify_ms"] - without["verify_ms"], LATENCY.tree_node_ms * work.nodes)
+    drafted = steps["draft_len"].where(steps["layer_set_id"].notna(), 0)
+    assert drafted.max() > 0
+    np.testing.assert_allclose(found["draft_ms"] - without["draft_ms"], LATENCY.tree_token_ms * drafted, atol=1e-12)
+    np.testing.assert_allclose(found["verify_ms"] - without["verify_ms"], LATENCY.tree_node_ms * steps["tree_nodes"])
 
 
 def test_a_profile_from_before_trees_were_timed_is_read(run: Run) -> None:
@@ -155,15 +254,20 @@ def test_a_profile_from_before_trees_were_timed_is_read(run: Run) -> None:
     assert machine.draft_start_ms == machine.tree_token_ms == machine.tree_node_ms == 0
 
 
-def test_without_a_baseline_ar_is_made_up_from_the_output(run: Run) -> None:
-    alone = replace(
-        run,
-        prompts=metrics.arm_rows(run.prompts, "method"),
-        steps=metrics.arm_rows(run.steps, "method").reset_index(drop=True),
-    )
-    assert predict(alone).tokens_per_s["ar"] == pytest.approx(predict(run).tokens_per_s["ar"], rel=0.02)
-    work = workload(alone)
-    assert not work.recorded_ar and work.of_arm("ar").sum() == alone.steps["emitted"].sum()
+def test_without_a_baseline_ar_is_made_up_from_the_output(run: Run, counted: Run) -> None:
+    for record in (run, counted):
+        alone = replace(
+            record,
+            prompts=metrics.arm_rows(record.prompts, "method"),
+            steps=metrics.arm_rows(record.steps, "method").reset_index(drop=True),
+            work=record.work[record.work["arm"] == "method"].reset_index(drop=True),
+        )
+        paired = predict(record)
+        assert predict(alone).tokens_per_s["ar"] == pytest.approx(paired.tokens_per_s["ar"], rel=0.02)
+        assert predict(alone).calls_ms == pytest.approx(paired.calls_ms)
+        complete = with_work(alone)
+        assert not has_baseline(alone) and (complete.steps["arm"] == "ar").sum() == alone.steps["emitted"].sum()
+        assert not complete.steps.duplicated(STEP).any()
 
 
 # --- simulated GPUs ---------------------------------------------------------------------------------------------------
@@ -224,7 +328,7 @@ def test_no_speedup_beyond_m(run: Run, name: str) -> None:
     found = predict(run, name, None if name == "own" else "llama3_8b")
     m = metrics.tokens_per_pass(metrics.arm_rows(run.steps, "method"))
     assert found.ceiling == pytest.approx(m)
-    assert found.speedup <= found.speedup_policy_free <= found.ceiling
+    assert found.speedup <= found.speedup_frozen <= found.ceiling
 
 
 def test_the_baselines_that_a_paper_printed_are_near() -> None:
@@ -237,19 +341,38 @@ def test_the_baselines_that_a_paper_printed_are_near() -> None:
         assert machine.devices == devices and 1000 / step_ms == pytest.approx(printed, rel=0.2)
 
 
-def test_layer_sets_are_mapped_by_relative_depth() -> None:
-    recorded = LayerSet.skipping(4, attn=[1], mlp=[3])
-    assert map_layer_set(recorded, 4) == recorded
-    assert map_layer_set(recorded, 8) == LayerSet.skipping(8, attn=[2, 3], mlp=[6, 7])
-    assert map_layer_set(recorded, 2) == LayerSet.skipping(2, attn=[0], mlp=[1])
-    assert map_layer_set(LayerSet.exit(16, 8), 40) == LayerSet.exit(40, 20)
+def test_blocks_of_another_size_count_by_relative_depth(run: Run) -> None:
+    """A block of the record's 8 stands for 5 of 40: sublayers and launches of a search, but not the head."""
+    machine = simulated_machine("sim_a100", BIG)
+    nodes, context = np.array([1.0, 4.0]), np.array([100.0, 2000.0])
+    smaller, whole = machine.of_blocks(N_LAYERS), machine.pass_ms(nodes, context)
+    for part, factor, ms in zip(smaller.pass_ms(nodes, context), (5, 5, 1), whole):
+        np.testing.assert_allclose(part, factor * ms)
+    assert smaller.call_ms == pytest.approx(5 * machine.call_ms) and smaller.of_blocks(40) == machine
+    plain = step_times(run, machine).query("arm == 'ar'")
+    context = metrics.arm_rows(run.steps, "ar")["context_len"].to_numpy(dtype=float)
+    attn, mlp, rest = machine.pass_ms(np.ones_like(context), context)
+    np.testing.assert_allclose(plain["verify_ms"], 40 * (attn + mlp) + rest)
 
 
-def test_policy_is_scaled_held_or_left_out(run: Run) -> None:
-    found = predict(run, "sim_a6000", "llama2_70b")
-    assert found.policy_scale > 1
-    assert found.speedup < found.speedup_policy_held < found.speedup_policy_free
-    assert "4 x" in found.machine and "relative depth, 8 blocks to 80" in found.acceptance
+def test_a_reference_machine_times_a_record_of_a_smaller_model(counted: Run) -> None:
+    prediction, machine = predict(counted, REFERENCE), reference_machine(REFERENCE)
+    assert (prediction.machine, prediction.model) == (REFERENCE, "llama3_1_8b")
+    assert "8 stand for 32" in prediction.acceptance and machine.n_layers == 32
+    context = metrics.arm_rows(counted.steps, "ar")["context_len"].to_numpy(dtype=float)
+    attn, mlp, rest = machine.pass_ms(np.ones_like(context), context)
+    ms = float((32 * (attn + mlp) + rest + machine.loop_ms).mean())
+    assert prediction.tokens_per_s["ar"] == pytest.approx(1000 / ms)
+    assert modelled_steps(counted, machine.of_blocks(N_LAYERS))["policy_ms"].sum() == prediction.overhead_ms
+
+
+def test_overhead_that_a_record_does_not_count_is_scaled(run: Run) -> None:
+    prediction = predict(run, "sim_a6000", "llama2_70b")
+    assert prediction.overhead == "scaled" and prediction.speedup < prediction.speedup_frozen
+    verify_ms = 1000 / prediction.tokens_per_s["ar"] - roofline.gpu_named("sim_a6000").loop_us / 1000
+    scale = verify_ms / metrics.arm_rows(run.steps, "ar")["verify_ms"].mean()
+    assert prediction.overhead_ms == pytest.approx(scale * metrics.arm_rows(run.steps, "method")["policy_ms"].sum())
+    assert "4 x" in prediction.machine and "relative depth, 8 stand for 80" in prediction.acceptance
 
 
 # --- descriptions and refusals ----------------------------------------------------------------------------------------
@@ -312,8 +435,11 @@ def test_shapes(tmp_path: Path) -> None:
 def test_what_cannot_be_replayed_is_refused(run: Run) -> None:
     with pytest.raises(ConfigError, match="sim_h100"):
         predict(run, "cuda")
-    with pytest.raises(ConfigError, match="its model and its machine"):
-        predict(run, "own", "llama2_7b")
+    for machine in ("own", REFERENCE):
+        with pytest.raises(ConfigError, match="one model and one machine"):
+            predict(run, machine, "llama2_7b")
+    with pytest.raises(ConfigError, match="h200/qwen3_8b"):
+        predict(run, "h200/gpt2")
     with pytest.raises(ConfigError, match="expected model=NAME"):
         predict(run, "sim_h100")
     with pytest.raises(ConfigError, match="2 to 80"):
@@ -330,23 +456,38 @@ def test_what_cannot_be_replayed_is_refused(run: Run) -> None:
 # --- validation and command line --------------------------------------------------------------------------------------
 
 
-def test_validation_sets_predictions_beside_measurements(run: Run, tmp_path: Path) -> None:
+def test_validation_sets_predictions_beside_measurements(run: Run, counted: Run) -> None:
     slower = run.prompts.assign(decode_ms=run.prompts["decode_ms"].where(run.prompts["arm"] == "ar", 1e4))
     other = replace(run, prompts=slower, header=replace(run.header, method="other"))
     unprofiled = replace(run, header=replace(run.header, latency=replace(LATENCY, passes=())))
-    frame = validation.validate([run, other, unprofiled])
-    assert frame["method"].tolist() == ["knapspec", "other"]
+    frame = validation.validate([run, other, unprofiled, counted])
+    assert frame["method"].tolist() == ["knapspec", "other", "knapspec"]
     assert frame["speedup_error"].iloc[0] == pytest.approx(0, abs=1e-9)
     np.testing.assert_allclose(frame["forward_error"], 0, atol=1e-9)
     assert frame["speedup_measured"].iloc[1] == pytest.approx(metrics.speedup(slower).value)
     table = validation.errors_by_method(frame)
-    assert table.index.tolist() == ["knapspec", "other", "all runs"] and table.loc["all runs", "size"] == 2
+    assert table.index.tolist() == ["knapspec", "other", "all runs"] and table.loc["all runs", "size"] == 3
+    text = validation.validation_text(frame)
+    assert "at most 3%" in text and "at most 10%" in text and "overhead: NO" in text
+
+
+def test_validation_reports_the_error_of_the_overhead_alone(counted: Run, run: Run) -> None:
+    """Predicted against recorded: calls of the search by the profile, 0.4 ms recorded; and 0.3 ms of code in both."""
+    steps = metrics.arm_rows(counted.steps, "method")
+    calls = call_costs(own_profile(counted), steps["context_len"].to_numpy(dtype=float)).mean()
+    frame = validation.validate([run, counted])
+    assert frame[["overhead_error", "calls_error"]].iloc[0].isna().all()  # an older record: not predicted
+    assert frame["calls_error"].iloc[1] == pytest.approx(calls / CALLS_MS - 1)
+    assert frame["overhead_error"].iloc[1] == pytest.approx((calls + POLICY_MS - CALLS_MS) / POLICY_MS - 1)
 
 
 def test_the_command_predicts_and_says_so(run: Run, capsys: pytest.CaptureFixture[str]) -> None:
     assert main([f"run={run.path}", "hardware=all", "model=llama2_13b"]) == 0
     out = capsys.readouterr().out
     assert out.startswith("PREDICTED, not measured: llama2_13b") and "H200" in out and "MI300X" in out
+    assert "force=true" in out
+    assert main([f"run={run.path}", f"hardware=own,{REFERENCE}"]) == 0
+    assert "PREDICTED, not measured: llama3_1_8b" in capsys.readouterr().out
     assert main([f"run={run.path}", "hardware=own,sim_h100", "model=llama2_13b"]) == 2  # a model for own
     assert main(["validate", f"runs_dir={run.path.parent}"]) == 0
     out = capsys.readouterr().out
@@ -364,6 +505,7 @@ def test_the_command_predicts_and_says_so(run: Run, capsys: pytest.CaptureFixtur
         ["colour=red"],
         ["validate", "run=x"],
         ["validate", "runs_dir=nowhere"],
+        ["validate", "shapes=nowhere"],
         ["run=x", "hardware=own", "devices=0"],
         ["run=x", "run=y", "hardware=own"],
     ],

@@ -16,7 +16,7 @@ from ssd_bench import metrics
 from ssd_bench.commands import explain
 from ssd_bench.engine.sampling import Decoding
 from ssd_bench.errors import ConfigError
-from ssd_bench.predict.workload import workload
+from ssd_bench.predict.workload import with_work
 from ssd_bench.records.reader import Run
 from ssd_bench.records.writer import RunWriter
 from ssd_bench.run import arms
@@ -152,4 +152,5 @@ def test_no_number_of_the_pair_changes_with_a_third_arm(tmp_path: Path) -> None:
     }
     pd.testing.assert_frame_equal(metrics.paired_rows(three.prompts).reset_index(drop=True), two.prompts)
     assert explain.explain(three) == explain.explain(two)
-    pd.testing.assert_frame_equal(workload(three).steps, workload(two).steps)
+    pd.testing.assert_frame_equal(with_work(three).steps, with_work(two).steps)
+    pd.testing.assert_frame_equal(with_work(three).work, with_work(two).work)

@@ -3,12 +3,17 @@
 Every number is predicted, unless it is called measured.
 
 `python -m ssd_bench replay run=RUN_DIR hardware=sim_h100 [model=llama2_13b] [devices=4]`
-    hardware: own (the machine of the record), sim_<gpu>, several with commas, or all for every simulated GPU
-    model: another model's sizes, by name or as a path to its config.json; drafts and acceptance are the record's
+    hardware: own (the machine of the record), GPU/MODEL (a model whose passes were measured on a GPU), sim_<gpu> (a GPU
+        by its data sheet), several with commas, or all for every simulated GPU
+    model: another model's sizes on simulated GPUs, by name or as a path to its config.json; drafts and acceptance are
+        the record's
     devices: number of simulated GPUs; default: the fewest that hold the weights
 
 `python -m ssd_bench replay validate [runs_dir=runs]`
     predict recorded runs from their own latency profiles, and compare with the measured speeds
+
+`python -m ssd_bench replay validate shapes=runs/reference/shapes`
+    predict measured results of `shapes` from the data sheet of their GPU, and compare with the measured speeds
 """
 
 from __future__ import annotations
@@ -24,12 +29,13 @@ from ssd_bench.console import count, options, run_tool
 from ssd_bench.cost.roofline import simulated_names
 from ssd_bench.errors import ConfigError
 from ssd_bench.metrics.text import REHEARSAL, format_number, format_percent
-from ssd_bench.predict import validation
-from ssd_bench.predict.replay import Prediction, predict
+from ssd_bench.paths import local_path
+from ssd_bench.predict import calibration, validation
+from ssd_bench.predict.replay import OVERHEAD, Prediction, predict
 from ssd_bench.records.pack import records_folder
 from ssd_bench.records.reader import find_runs, load_run
 
-OPTIONS, VALIDATE_OPTIONS = ("run", "hardware", "model", "devices"), ("runs_dir",)
+OPTIONS, VALIDATE_OPTIONS = ("run", "hardware", "model", "devices"), ("runs_dir", "shapes")
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -39,7 +45,11 @@ def main(arguments: Sequence[str]) -> int:
 
 def _replay(arguments: Sequence[str]) -> None:
     if arguments[:1] == ["validate"]:
-        _validate(records_folder("runs_dir", options(arguments[1:], VALIDATE_OPTIONS).get("runs_dir", "runs")))
+        values = options(arguments[1:], VALIDATE_OPTIONS)
+        if "shapes" in values:
+            _validate_sheets(local_path("shapes", values["shapes"]))
+        else:
+            _validate(records_folder("runs_dir", values.get("runs_dir", "runs")))
         return
     values = options(arguments, OPTIONS)
     for name in ("run", "hardware"):
@@ -62,23 +72,29 @@ def predictions_text(predictions: Sequence[Prediction]) -> str:
             format_number(p.tokens_per_s["ar"], 1),
             format_number(p.tokens_per_s["method"], 1),
             format_number(p.speedup),
-            f"{p.speedup_policy_held:.2f} / {p.speedup_policy_free:.2f}",
+            format_number(p.speedup_frozen),
             *(format_percent(p.shares[part]) for part in ("draft", "verify", "policy", "loop")),
         )
         for p in predictions
     ]
-    heads = ["machine", "AR tok/s", "method tok/s", "speedup", "overhead fixed / none"]
+    heads = ["machine", "AR tok/s", "method tok/s", "speedup", "without overhead"]
     heads += ["draft", "verify", "overhead", "loop"]
-    first = predictions[0]
+    sources = {p.overhead: p.machine for p in reversed(predictions)}
+    lines = [
+        f"{name}: {OVERHEAD[source]}" if len(sources) > 1 else OVERHEAD[source] for source, name in sources.items()
+    ]
     return "\n".join(
         [
-            f"PREDICTED, not measured: {first.model}, upper bound {format_number(first.ceiling)} times AR (M)",
-            first.acceptance,
+            *dict.fromkeys(
+                f"PREDICTED, not measured: {p.model}, upper bound {format_number(p.ceiling)} times AR (M)\n"
+                f"{p.acceptance}"
+                for p in predictions
+            ),
             "",
             tables.terminal(pd.DataFrame(rows, columns=heads)),
             "",
-            "speedup: method overhead scaled with the time of an AR step. overhead fixed / none: speedup with",
-            "the recorded overhead, and without overhead. draft, verify, overhead, loop: shares of the time.",
+            "draft, verify, overhead, loop: shares of the time.",
+            *lines,
         ]
     )
 
@@ -103,3 +119,9 @@ def _validate(runs_dir: Path) -> None:
     print(validation.validation_text(validation.validate(runs)))
     if left_out:
         print(f"\nleft out: {left_out} runs without a baseline or without a profile of passes over several nodes")
+
+
+def _validate_sheets(folder: Path) -> None:
+    results = calibration.shapes_results(folder)
+    print("Speedups at imposed acceptance: measured, and PREDICTED from the data sheet of the GPU (conf/hardware).\n")
+    print(tables.terminal(calibration.error_table(calibration.sheet_errors(results))))

@@ -32,6 +32,7 @@ class Machine(Protocol):
         loop_ms: work of the decode loop in a step; None: as in the record, scaled with the forward passes.
         copy_ms: keeping one state of the residual stream.
         call_ms: host time of one call that a search launches by itself, in addition to its sublayers.
+        compare_ms: one comparison of streams, for whose result the host waits.
     """
 
     @property
@@ -58,8 +59,15 @@ class Machine(Protocol):
     @property
     def call_ms(self) -> float: ...
 
+    @property
+    def compare_ms(self) -> float: ...
+
     def pass_ms(self, nodes: Array, context: Array) -> tuple[Array, Array, Array]:
         """Return the times of one attention, of one MLP and of the rest of passes, by their nodes and contexts."""
+        ...
+
+    def of_blocks(self, n_layers: int) -> Machine:
+        """Return the machine for the work of a model of so many blocks, each of which stands for several of its own."""
         ...
 
 
@@ -72,6 +80,7 @@ class Profile:
     loop_ms: float | None = None
     copy_ms: float = COPY_MS
     call_ms: float = 0.0
+    compare_ms: float = 0.0
 
     @property
     def draft_rest_ms(self) -> float:
@@ -105,6 +114,10 @@ class Profile:
         fewer, more = (NodeTimes(**{name: column[at] for name, column in columns.items()}) for at in (low, high))
         times: tuple[Array, Array, Array] = interpolate(fewer, more, share, context, np.maximum)
         return times
+
+    def of_blocks(self, n_layers: int) -> Profile:
+        """Return this machine: a record's profile belongs to its model."""
+        return self
 
 
 def own_profile(run: Run) -> Profile:

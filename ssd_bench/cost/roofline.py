@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -35,8 +35,10 @@ NORM = 7  # upcast, square, mean, add, rsqrt, scale, downcast and weight
 ATTN_KERNELS = NORM + 18  # qkv, tables 2, rotations of q and k 10, cache rows 2, attention 1, output and residual 2
 ATTN_MASK_KERNELS = 4  # passes over several nodes: positions, comparison, padding, float mask
 MLP_KERNELS = NORM + 5  # gate and up, SiLU, product, down, residual
-SIBLING_KERNELS = 3  # a drafted token with siblings: top-k, slice, copy to the host
 REST_KERNELS = 1 + NORM + 5  # embedding, norm, head, upcast, softmax, maximum, copy to the host
+
+SIBLINGS_MS = 0.03
+"""Milliseconds of the siblings of a drafted token (assumed): top-k over the vocabulary, a longer copy to the host."""
 
 TREE_NODE_MS = 0.005
 """Milliseconds of host work per node of a tree (mask, depths, children) on a core of 2.5 GHz; 0.006 at 21 nodes, 0.005
@@ -53,9 +55,12 @@ class Gpu:
             without sparsity.
         bandwidth_efficiency, flops_efficiency: shares of bandwidth and FLOP/s that decoding kernels reach, in (0, 1].
         launch_us: microseconds that one more kernel adds to a pass.
-        sync_us: microseconds of a round trip to the host, once per drafted token and once per verification.
+        sync_us: microseconds of a pass apart from its kernels, such as a round trip to the host; once per drafted token
+            and once per verification.
         loop_us: microseconds of the decode loop's Python code in a step.
         hop_us: microseconds to move the stream to the next GPU.
+        call_us: microseconds of the host for a call that a search launches by itself.
+        compare_us: microseconds of a comparison of streams, for whose result the host waits.
     """
 
     name: str
@@ -68,6 +73,8 @@ class Gpu:
     sync_us: float
     loop_us: float
     hop_us: float
+    call_us: float
+    compare_us: float
 
     def __post_init__(self) -> None:
         for field in fields(self):
@@ -83,11 +90,16 @@ class Gpu:
 
 @dataclass(frozen=True)
 class SimulatedMachine:
-    """A model of some shape on one or more equal GPUs; a `Machine`."""
+    """A model of some shape on one or more equal GPUs; a `Machine`.
+
+    Attributes:
+        block_factor: number of its blocks for which a block of the timed work stands.
+    """
 
     gpu: Gpu
     shape: Shape
     devices: int = 1
+    block_factor: float = 1.0
 
     @property
     def name(self) -> str:
@@ -103,7 +115,11 @@ class SimulatedMachine:
 
     @property
     def call_ms(self) -> float:
-        return 0.0  # launches are part of the sublayers' times
+        return self.block_factor * self.gpu.call_us / 1e3
+
+    @property
+    def compare_ms(self) -> float:
+        return self.block_factor * self.gpu.compare_us / 1e3
 
     @property
     def draft_rest_ms(self) -> float:
@@ -115,7 +131,7 @@ class SimulatedMachine:
 
     @property
     def tree_token_ms(self) -> float:
-        return float(self._launch_ms(SIBLING_KERNELS)) + self.gpu.sync_us / 1e3
+        return SIBLINGS_MS
 
     @property
     def tree_node_ms(self) -> float:
@@ -132,7 +148,13 @@ class SimulatedMachine:
         )
         mlp = self._roofline_ms(np.full_like(nodes, shape.mlp_params * VALUE_BYTES), 2 * nodes * shape.mlp_params)
         masked = np.where(nodes > 1, ATTN_MASK_KERNELS, 0)
-        return attn + self._launch_ms(ATTN_KERNELS + masked), mlp + self._launch_ms(MLP_KERNELS), self._rest_ms(nodes)
+        attn += self._launch_ms(ATTN_KERNELS + masked)
+        mlp += self._launch_ms(MLP_KERNELS)
+        return self.block_factor * attn, self.block_factor * mlp, self._rest_ms(nodes)
+
+    def of_blocks(self, n_layers: int) -> SimulatedMachine:
+        """Return this machine for the work of a model with another number of blocks, by relative depth."""
+        return replace(self, block_factor=self.shape.n_layers / n_layers)
 
     def _rest_ms(self, nodes: Array) -> Array:
         """Return the time of embedding, norm, LM head and choice of tokens, of the host and between GPUs."""
@@ -153,7 +175,7 @@ class SimulatedMachine:
 
 
 def simulated_names() -> list[str]:
-    """Return the names of all GPUs that a replay accepts as `hardware=`."""
+    """Return the names of all GPUs with a data sheet that a replay accepts as `hardware=`."""
     return sorted(path.stem for path in (CONF / "hardware").glob(f"{PREFIX}*.yaml"))
 
 

@@ -36,5 +36,6 @@ def work_ms(work: pd.DataFrame, machine: Machine) -> Array:
     # a whole pass over few rows is one captured graph; a single sublayer, a head, and wide passes are launched eagerly
     sublayers = attentions + mlps
     launches = np.where((sublayers > 1) & (rows <= CAPTURED_ROWS), 0.0, np.maximum(sublayers, 1.0))
-    each = attentions * attn + mlps * mlp + heads * after + np.where(searches, launches * machine.call_ms, 0.0)
+    host = np.where((sublayers == 0) & (heads == 0), machine.compare_ms, launches * machine.call_ms)
+    each = attentions * attn + mlps * mlp + heads * after + np.where(searches, host, 0.0)
     return np.asarray(calls * each)

@@ -68,6 +68,7 @@ def modelled_steps(run: Run, machine: Machine) -> pd.DataFrame:
     """Return the modelled milliseconds of every step.
 
     Args:
+        run: a record that counts its work.
         machine: a machine for a model with as many blocks as the recorded one.
 
     Returns:
@@ -85,9 +86,19 @@ def modelled_steps(run: Run, machine: Machine) -> pd.DataFrame:
     steps["draft_ms"] += (
         drafted * machine.draft_start_ms + (tree & drafted) * machine.tree_token_ms * steps["draft_len"]
     )
+    steps["draft_ms"] += _from_fork(work, steps) * machine.copy_ms * steps["draft_len"]
     steps["verify_ms"] += tree * machine.tree_node_ms * steps["tree_nodes"]
     steps["loop_ms"] = machine.loop_ms or 0.0
     return steps[[*STEP, "emitted", *PARTS]]
+
+
+def _from_fork(work: pd.DataFrame, steps: pd.DataFrame) -> pd.Series[bool]:
+    """Return for each step whether it verified from the first skipped sublayer on: each drafted token kept a state.
+
+    Only such a verification has a pass without an LM head, in which the last node catches up.
+    """
+    catching_up = work.loc[(work["part"] == "verify") & (work["heads"] == 0), STEP].drop_duplicates()
+    return steps[STEP].merge(catching_up, on=STEP, how="left", indicator=True)["_merge"] == "both"
 
 
 def prepare_ms(run: Run, machine: Machine) -> float | None:

@@ -13,11 +13,13 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
 
-import numpy as np
+import pandas as pd
 
 from ssd_bench.conf import choices
 from ssd_bench.contract.window import Window
 from ssd_bench.cost.machine import Machine
+from ssd_bench.cost.reference import ReferenceMachine
+from ssd_bench.cost.work import work_ms
 from ssd_bench.papers.ours.values import BASELINES
 from ssd_bench.papers.printed.catalogue import PaperFolder, paper_folders
 from ssd_bench.papers.printed.reported import Number, numbers
@@ -191,6 +193,11 @@ class Steps:
     context: float = CONTEXT
 
     @property
+    def machine_name(self) -> str:
+        """Name of the machine, without the model of a reference machine."""
+        return self.machine.gpu if isinstance(self.machine, ReferenceMachine) else self.machine.name
+
+    @property
     def plain_ms(self) -> float:
         """Time of a step of AR."""
         return self.verify_ms(0)
@@ -201,8 +208,8 @@ class Steps:
         Args:
             window: positions that its attentions read; None: all.
         """
-        attn, mlp, _ = self._parts(1, window)
-        return (1 - skipped) * self.n_layers * (attn + mlp) + self.machine.draft_rest_ms
+        read = self.context if window is None else window.count_read(self.context)
+        return _pass_ms(self.machine, "draft", 1.0, (1 - skipped) * self.n_layers, read)
 
     def verify_ms(self, drafted: float, by_layers: bool = True) -> float:
         """Return the time of a step without drafting, after `drafted` tokens (a mean, which may be a fraction).
@@ -210,9 +217,9 @@ class Steps:
         Args:
             by_layers: whether the model drafted, which adds the start of a draft; false: the draft is earlier text.
         """
-        attn, mlp, remainder = self._parts(drafted + 1)
         start = self.machine.draft_start_ms if drafted and by_layers else 0.0
-        return self.n_layers * (attn + mlp) + remainder + start + (self.machine.loop_ms or 0.0)
+        passed = _pass_ms(self.machine, "verify", drafted + 1, self.n_layers, self.context)
+        return passed + start + (self.machine.loop_ms or 0.0)
 
     def cost(self, skipped: float) -> float:
         """Return c: the time of a drafted token over that of a plain step."""
@@ -224,10 +231,13 @@ class Steps:
         step = drafted * self.draft_ms(skipped) + self.verify_ms(drafted)
         return (acceptance.accepted + 1) * self.plain_ms / step
 
-    def _parts(self, nodes: float, window: Window | None = None) -> tuple[float, float, float]:
-        read = self.context if window is None else window.count_read(self.context)
-        attn, mlp, remainder = self.machine.pass_ms(np.array([float(nodes)]), np.array([float(read)]))
-        return float(attn[0]), float(mlp[0]), float(remainder[0])
+
+@cache  # a report predicts hundreds of speedups from few passes
+def _pass_ms(machine: Machine, part: str, rows: float, n_blocks: float, context: float) -> float:
+    """Return the time of a pass with its LM head, in a part of a step."""
+    names = ("part", "calls", "rows", "attentions", "mlps", "heads", "context")
+    work = pd.DataFrame([(part, 1, rows, n_blocks, n_blocks, 1.0, context)], columns=list(names))
+    return float(work_ms(work, machine)[0])
 
 
 def needed_cost(acceptance: Acceptance, speedup: float) -> float:

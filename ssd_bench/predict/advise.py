@@ -18,7 +18,8 @@ from ssd_bench.conf import choices
 from ssd_bench.console import count, options
 from ssd_bench.contract.shape import Shape
 from ssd_bench.cost.machine import Machine, own_profile
-from ssd_bench.cost.roofline import gpu_named, simulated_machine, simulated_names
+from ssd_bench.cost.reference import ReferenceMachine, reference_names
+from ssd_bench.cost.roofline import PREFIX, SimulatedMachine, gpu_named, simulated_machine, simulated_names
 from ssd_bench.cost.shapes import known_shape, shape_named
 from ssd_bench.errors import ConfigError
 from ssd_bench.metrics.text import ABSENT, REHEARSAL
@@ -31,14 +32,13 @@ from ssd_bench.paths import local_path
 from ssd_bench.predict.acceptance import CONTEXT, Acceptance, ReportedSpeedup, Steps, plain_name, reported_speedups
 from ssd_bench.predict.break_even import LEGEND, break_even_text, roofline_table
 from ssd_bench.predict.predictions import predictions, skill_text
-from ssd_bench.predict.replay import predict, recorded_shape, step_times
-from ssd_bench.predict.workload import workload
+from ssd_bench.predict.replay import OWN, measured_machine, predict, recorded_shape, step_times
+from ssd_bench.predict.workload import with_work
 from ssd_bench.records.header import RunHeader
 from ssd_bench.records.pack import records_folder
 from ssd_bench.records.reader import Run, find_runs, load_run
 
 OPTIONS = ("model", "hardware", "task", "runs_dir", "context", "devices")
-OWN = "own"
 WIDTH = 100  # characters per line
 PAPERS_LEGEND = (
     "Speedups at the papers' M and α (≈: derived from the other of the two), without the time of their searches; "
@@ -47,8 +47,8 @@ PAPERS_LEGEND = (
 RECORDS_LEGEND = "Speedups from the records of this model, medians over runs; measured: on the machine of the record:"
 UNKNOWN = (
     "the acceptance of {model} on your prompts: no data sheet has it, and it differs from task to task",
-    "slower kernels: c depends on the share of bandwidth that they reach and on the cost of a launch, both assumptions "
-    "(conf/hardware)",
+    "slower kernels: c depends on the share of bandwidth that they reach and on the cost of a launch, which were "
+    "measured with this engine on one GPU and are assumed to be the same on others (conf/hardware)",
     "how often a lookup finds a draft: that depends on repetitions in the text; a step without a draft is an AR step",
     "batches: with several sequences at a time, verification is more expensive and drafting pays less",
     "sampling: all numbers are for greedy decoding; acceptance changes with the temperature",
@@ -64,7 +64,7 @@ class Question:
     Attributes:
         model: name or path on the command line.
         named: whether the model is a choice of `conf/model`, so that papers and records may have it.
-        machines: `own`, or names of simulated machines.
+        machines: `own`, names of reference machines of this model, or of simulated GPUs.
         task: "" for all tasks.
     """
 
@@ -100,7 +100,7 @@ def parse_question(arguments: Sequence[str]) -> Question:
     machines = simulated_names() if values["hardware"] == "all" else values["hardware"].split(",")
     devices = count("devices", values["devices"]) if "devices" in values else None
     for name in machines:
-        if name != OWN:
+        if name != OWN and "/" not in name:
             gpu_named(name)
     if OWN in machines and devices is not None:
         raise ConfigError("devices", devices, reason="only hardware=sim_<gpu> takes this option")
@@ -117,12 +117,31 @@ def parse_question(arguments: Sequence[str]) -> Question:
     shape = _read_shape(Path(model)) if not named and model.endswith(".json") else shape_named(model)
     if shape.context is not None and context >= shape.context:
         raise ConfigError("context", context, f"below {shape.context}, the context of {model}")
+    machines = [measured_name(name, model, devices) for name in machines]
     for name in machines:
         if name != OWN:
-            simulated_machine(name, shape, devices)  # refuses too few devices
+            machine_named(name, shape, devices)  # refuses too few devices
     if "runs_dir" in values and not runs_dir.is_dir():
         raise ConfigError("runs_dir", str(runs_dir), "a folder of records")
     return Question(model, named, shape, tuple(machines), values.get("task", ""), runs_dir, context, devices)
+
+
+def measured_name(name: str, model: str, devices: int | None) -> str:
+    """Return the reference machine of a simulated GPU for this model, if its passes were measured; else the name.
+
+    Raises:
+        ConfigError: a reference machine of another model, or of several devices.
+    """
+    if "/" in name and (measured_machine(name).model != model or devices not in (None, 1)):
+        expected = f"sim_<gpu>: {name} has measured costs of another model, or of one device"
+        raise ConfigError("hardware", name, expected)
+    measured = f"{name.removeprefix(PREFIX)}/{model}"
+    return measured if devices in (None, 1) and measured in reference_names() else name
+
+
+def machine_named(name: str, shape: Shape, devices: int | None) -> Machine:
+    """Return a reference machine or a simulated one with a model of some shape."""
+    return measured_machine(name) if "/" in name else simulated_machine(name, shape, devices)
 
 
 def _read_shape(path: Path) -> Shape:
@@ -147,7 +166,7 @@ def usable_runs(question: Question) -> tuple[list[Run], Counter[str]]:
             if not reason:
                 run = load_run(path)
                 recorded_shape(run)
-                workload(run)
+                with_work(run)
                 n_mismatches = metrics.lossless_counts(run.prompts)["bug"]
                 reason = "not lossless: outputs differ from AR's beyond rounding" if n_mismatches else ""
                 usable += [] if n_mismatches else [run]
@@ -236,17 +255,25 @@ def record_medians(runs: Sequence[Run], machine: str, devices: int | None) -> pd
 def advice(question: Question, steps: Steps, runs: Sequence[Run], machine: str) -> str:
     """Return the text for one machine, the answer first."""
     traces, medians = paper_traces(question, steps), record_medians(runs, machine, question.devices)
-    source = "latency profile" if machine == OWN else "data sheet"
-    about = f"PREDICTED from the {source} of {steps.machine.name}, {question.context:,} tokens of context:"
+    about = f"PREDICTED from {_source(steps.machine)}, {question.context:,} tokens of context:"
     sections = [
         _wrapped(answer(question, steps, traces, medians)),
-        f"{about}\n\n{_table(roofline_table(steps))}\n\n{_wrapped(LEGEND)}",
+        f"{_wrapped(about)}\n\n{_table(roofline_table(steps))}\n\n{_wrapped(LEGEND)}",
     ]
     if traces:
         sections += [f"{_wrapped(PAPERS_LEGEND)}\n\n{_table(_trace_table(traces))}"]
     if len(medians):
         sections += [f"{_wrapped(RECORDS_LEGEND)}\n\n{_table(_median_table(medians))}"]
     return "\n\n".join(sections)
+
+
+def _source(machine: Machine) -> str:
+    """Return the origin of a machine's times."""
+    if isinstance(machine, ReferenceMachine):
+        return f"measured costs of {machine.model} on {machine.gpu} (conf/costs)"
+    if isinstance(machine, SimulatedMachine):
+        return f"the calibrated data sheet of {machine.name}"
+    return f"the latency profile of {machine.name}"
 
 
 def answer(question: Question, steps: Steps, traces: Sequence[Trace], medians: pd.DataFrame) -> str:

@@ -73,7 +73,7 @@ class Drafts:
 
 def break_even_text(steps: Steps, model: str) -> str:
     """Return the acceptance that half of the sublayers, a window and a lookup need to break even."""
-    where, half = f"on {steps.machine.name} for {model}", Drafts.of(steps, HALF)
+    where, half = f"on {steps.machine_name} for {model}", Drafts.of(steps, HALF)
     if (even := half.needed(1.0)) is None:
         most = f"at most {half.best(1.0)[0]:.2f}x, even if all are accepted"
         text = f"Skipping half of the sublayers does not pay {where}: drafts of up to {LONGEST} tokens reach {most}"

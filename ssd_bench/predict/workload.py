@@ -1,8 +1,13 @@
-"""Work of every recorded step, without times: forward passes, verified nodes, context lengths, sublayers that run."""
+"""The work of recorded steps in the rows of the table `work`: as the record counts it, or derived from its steps.
+
+Older records count no work. That of their drafts and verifications follows from their steps, because the engine decides
+it; the calls of a method are not known.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -11,6 +16,7 @@ from ssd_bench import metrics
 from ssd_bench.contract.layer_set import LayerSet
 from ssd_bench.cost.machine import Array
 from ssd_bench.errors import ConfigError
+from ssd_bench.metrics.modelled import STEP, has_work
 from ssd_bench.records.reader import Run
 from ssd_bench.records.schema import ANSWER
 
@@ -18,85 +24,111 @@ COLUMNS = ("draft_ms", "verify_ms", "policy_ms")
 """Columns of `steps` with the recorded times."""
 
 
-@dataclass(frozen=True)
-class Workload:
-    """Work of the steps of AR and the method; each array has one value per step.
-
-    Attributes:
-        n_layers: L, number of blocks of the timed model; the recorded model may have another number.
-        steps: prompt_index, repeat, arm, step, emitted, and draft_ms, verify_ms, policy_ms as recorded.
-        recorded_ar: whether the record has AR's steps; if not, AR gets one step per decoded token of the method.
-        context: committed positions before the step.
-        nodes: verified nodes, the root included.
-        drafted: forward passes of drafting, one per drafted token; 0 if no layers drafted.
-        n_attn, n_mlp: attentions and MLPs that run for a drafted token.
-        read: positions that an attention reads for a drafted token, mean over the draft's tokens.
-        exact_attn, exact_mlp: attentions and MLPs before the first skipped sublayer, where the draft's states equal the
-            full model's, so that verification can reuse them; 0 if it cannot.
-        tree: whether the nodes form a tree, not a chain.
-    """
-
-    n_layers: int
-    steps: pd.DataFrame
-    recorded_ar: bool
-    context: Array
-    nodes: Array
-    drafted: Array
-    n_attn: Array
-    n_mlp: Array
-    read: Array
-    exact_attn: Array
-    exact_mlp: Array
-    tree: Array
-
-    def of_arm(self, arm: str) -> Array:
-        """Return a boolean mask, true for the steps of this arm."""
-        return np.asarray(self.steps["arm"] == arm)
+def has_baseline(run: Run) -> bool:
+    """Return whether a record has AR's steps of an answer that the method decoded, too."""
+    return len(metrics.paired_rows(run.prompts)) > 0
 
 
-def workload(run: Run, n_layers: int | None = None) -> Workload:
-    """Compute the work of every step of a record.
+def with_work(run: Run) -> Run:
+    """Return the run with the steps of all answers that both arms decoded, and with work for each of them.
 
-    Args:
-        n_layers: blocks of the timed model; `map_layer_set` maps the layer sets to it. None: the recorded number.
+    Without AR's answers its steps are made from the method's: m AR steps, which have no times, for a step that emitted
+    m tokens. Work that the record does not count is derived (`derived_work`).
 
     Raises:
         ConfigError: the record has no steps, because no output has a token after the prefill's.
     """
-    steps, recorded_ar = _paired_steps(run)
+    if has_baseline(run):
+        pairs = metrics.paired_rows(run.prompts)[list(ANSWER)]
+        steps = run.steps.merge(pairs, on=list(ANSWER))
+        uncounted = steps.iloc[:0] if has_work(run) else steps
+    else:
+        method = metrics.arm_rows(run.steps, "method")
+        ar = _plain_steps(method)
+        steps = pd.concat([ar, method], ignore_index=True)
+        uncounted = ar if has_work(run) else steps
     if not len(steps):
         raise ConfigError("run", str(run.path), "outputs of two tokens or more")
-    recorded_layers = run.header.model.n_layers
-    layers = n_layers or recorded_layers
-    counts_by_set = dict(zip(run.layer_sets["layer_set_id"].tolist(), _sublayer_counts(run.layer_sets, layers)))
+    parts = [frame for frame in (run.work, derived_work(run, uncounted)) if len(frame)]
+    return replace(run, steps=steps, work=pd.concat(parts, ignore_index=True))
+
+
+def _plain_steps(method: pd.DataFrame) -> pd.DataFrame:
+    """Return AR steps that emit the tokens of a method's steps."""
+    ar = method.loc[method.index.repeat(method["emitted"])].copy()
+    ar["context_len"] += ar.groupby(level=0).cumcount().astype("int32")  # AR commits one position per step
+    ar["step"] = (ar.groupby(list(ANSWER)).cumcount() + 1).astype(method["step"].dtype)
+    ar["arm"], ar["layer_set_id"] = "ar", pd.array([pd.NA] * len(ar), dtype="Int32")
+    ar[["draft_len", "accepted_len"]], ar[["tree_nodes", "emitted"]] = 0, 1
+    ar[list(COLUMNS)] = 0.0
+    return ar
+
+
+def reuses_states(run: Run) -> bool:
+    """Return whether verifications of the run reuse the states of their drafts where the engine can."""
+    reuse = run.header.options("decode").get("reuse_prefix")
+    if reuse is None:
+        reuse = run.header.options("method").get("reuse_prefix", False)
+    return bool(reuse)
+
+
+def derived_work(run: Run, steps: pd.DataFrame) -> pd.DataFrame:
+    """Derive the work of drafts and verifications from the steps of a record, as the engine would count it.
+
+    Args:
+        steps: rows of its table `steps`.
+    """
+    n_layers, sets = run.header.model.n_layers, run.layer_sets["layer_set_id"].tolist()
+    counts_by_set = dict(zip(sets, _sublayer_counts(run.layer_sets)))
     # -1: no layers drafted, as in AR's steps and in those that copy text; no sublayer runs for their draft
     set_ids = steps["layer_set_id"].to_numpy(dtype=float, na_value=-1).astype(int)
-    n_attn, n_mlp, first_skipped = np.array([counts_by_set.get(i, (0, 0, 0)) for i in set_ids], dtype=float).T
+    counts = np.array([counts_by_set.get(i, (0, 0, 0)) for i in set_ids], dtype=float).reshape(-1, 3)
+    n_attn, n_mlp, first_skipped = counts.T
     context, nodes, draft_len = (steps[c].to_numpy(dtype=float) for c in ("context_len", "tree_nodes", "draft_len"))
     drafted = np.where(set_ids >= 0, draft_len, 0.0)
-    tree = nodes != draft_len + 1  # a chain has the root and one node per drafted token
-    window_by_set = dict(zip(run.layer_sets["layer_set_id"].tolist(), run.window_sizes().tolist()))
-    window = np.array([window_by_set.get(i, np.inf) for i in set_ids])
+    window_by_set = dict(zip(sets, run.window_sizes().tolist()))
+    window = np.array([window_by_set.get(i, np.inf) for i in set_ids], dtype=float)
     # as the engine: reuse needs a draft without siblings and window, with a sublayer to reuse (first_skipped > 0) and
-    # a sublayer left to verify (first_skipped < 2L)
-    reusable = (drafted > 0) & ~tree & np.isinf(window) & (first_skipped > 0) & (first_skipped < 2 * layers)
+    # a sublayer left to verify (first_skipped < 2L); a chain has the root and one node per drafted token
+    reusable = (drafted > 0) & (nodes == draft_len + 1) & np.isinf(window)
+    reusable &= (first_skipped > 0) & (first_skipped < 2 * n_layers) & reuses_states(run)
+    fork = np.where(reusable, first_skipped, 0.0)
     # attentions and MLPs alternate, so the first n sublayers are ceil(n / 2) attentions and floor(n / 2) MLPs
-    halves = (first_skipped + 1) / 2, first_skipped / 2
-    exact_attn, exact_mlp = (np.where(reusable, np.floor(half), 0.0) for half in halves)
-    return Workload(
-        layers,
-        steps,
-        recorded_ar,
-        context,
-        nodes,
-        drafted,
-        n_attn,
-        n_mlp,
-        positions_read(context, drafted, window),
-        exact_attn,
-        exact_mlp,
-        tree,
-    )
+    early_attn, early_mlp = np.ceil(fork / 2), np.floor(fork / 2)
+    read = positions_read(context, drafted, window)
+    single = np.ones_like(nodes)
+
+    def rows(part: str, mask: Any, **columns: Array) -> pd.DataFrame:
+        values = {name: column[mask] for name, column in columns.items()}
+        return steps.loc[mask, STEP].assign(part=part, **values)
+
+    parts = [
+        rows(
+            "draft", drafted > 0, calls=drafted, rows=single, attentions=n_attn, mlps=n_mlp, heads=single, context=read
+        ),
+        # only the last node has to pass the sublayers before the first skipped one: drafting did the others
+        rows(
+            "verify",
+            reusable,
+            calls=single,
+            rows=single,
+            attentions=early_attn,
+            mlps=early_mlp,
+            heads=0 * single,
+            context=context + drafted,
+        ),
+        rows(
+            "verify",
+            nodes > 0,
+            calls=single,
+            rows=nodes,
+            attentions=n_layers - early_attn,
+            mlps=n_layers - early_mlp,
+            heads=single,
+            context=context,
+        ),
+    ]
+    return pd.concat(parts, ignore_index=True)
 
 
 def positions_read(context: Array, drafted: Array, window: Array) -> Array:
@@ -122,42 +154,11 @@ def positions_read(context: Array, drafted: Array, window: Array) -> Array:
     return np.where(context + last <= window, mean_below_window, mean_at_window)
 
 
-def map_layer_set(layer_set: LayerSet, n_layers: int) -> LayerSet:
-    """Map a layer set to a model of another number of blocks, by relative depth.
+def _sublayer_counts(table: pd.DataFrame) -> list[tuple[int, int, int]]:
+    """Return for each row of `layer_sets` the numbers of attentions and MLPs that run, and the first skipped sublayer.
 
-    Block j of L' blocks skips the same sublayers as block floor((j + 1/2) L / L') of the L recorded blocks.
-    """
-    # j + 0.5 is the centre of block j
-    recorded_block = [int((j + 0.5) * layer_set.n_layers / n_layers) for j in range(n_layers)]
-    skip_attn, skip_mlp = set(layer_set.skip_attn), set(layer_set.skip_mlp)
-    attn = [j for j in range(n_layers) if recorded_block[j] in skip_attn]
-    mlp = [j for j in range(n_layers) if recorded_block[j] in skip_mlp]
-    return LayerSet.skipping(n_layers, attn, mlp)
-
-
-def _sublayer_counts(table: pd.DataFrame, n_layers: int) -> list[tuple[int, int, int]]:
-    """Count the sublayers that run in each row of `layer_sets`, mapped to `n_layers` blocks.
-
-    Returns:
-        Per row: number of attentions, number of MLPs, and index of the first skipped sublayer in [0, 2L].
+    The index of the first skipped sublayer is in [0, 2L].
     """
     columns = (table[name].tolist() for name in ("n_layers", "skip_attn", "skip_mlp"))
-    sets = [map_layer_set(LayerSet.skipping(blocks, attn, mlp), n_layers) for blocks, attn, mlp in zip(*columns)]
+    sets = [LayerSet.skipping(n_layers, attn, mlp) for n_layers, attn, mlp in zip(*columns)]
     return [(layer_set.n_attn, layer_set.n_mlp, layer_set.first_skipped) for layer_set in sets]
-
-
-def _paired_steps(run: Run) -> tuple[pd.DataFrame, bool]:
-    """Return the steps of the answers that both arms decoded, and whether the record has AR's steps.
-
-    Without them, AR's steps are made from the method's: a step that emitted m tokens becomes m AR steps without times.
-    """
-    pairs = metrics.paired_rows(run.prompts)[list(ANSWER)]
-    if len(pairs):
-        return run.steps.merge(pairs, on=list(ANSWER)), True
-    method = metrics.arm_rows(run.steps, "method")
-    ar = method.loc[method.index.repeat(method["emitted"])].copy()
-    ar["context_len"] += ar.groupby(level=0).cumcount().astype("int32")  # AR commits one position per step
-    ar["arm"], ar["layer_set_id"] = "ar", pd.array([pd.NA] * len(ar), dtype="Int32")
-    ar[["draft_len", "accepted_len"]], ar[["tree_nodes", "emitted"]] = 0, 1
-    ar[list(COLUMNS)] = 0.0
-    return pd.concat([ar, method], ignore_index=True), False
