@@ -110,20 +110,20 @@ def with_work(records: list[PromptRecord], searches: int = 0) -> list[PromptReco
 
 def _prefill_work(row: PromptRow) -> list[WorkRow]:
     keys = {name: getattr(row, name) for name in ANSWER} | {"step": 0, "part": "prefill", "calls": 1}
-    whole = {"rows": row.prompt_len, "attentions": N_LAYERS, "mlps": N_LAYERS, "heads": 0.0}
-    head = {"rows": 1, "attentions": 0, "mlps": 0, "heads": 1.0}
+    whole = {"rows": row.prompt_len, "attentions": N_LAYERS, "mlps": N_LAYERS, "heads": 0.0, "launches": 1}
+    head = {"rows": 1, "attentions": 0, "mlps": 0, "heads": 1.0, "launches": 1}
     return [WorkRow(**keys, **kind, context=0.0, ms=None) for kind in (whole, head)]
 
 
 def _step_work(step: StepRow, searches: int) -> list[WorkRow]:
     keys = {name: getattr(step, name) for name in (*ANSWER, "step")} | {"context": float(step.context_len)}
-    verified = {"rows": step.tree_nodes, "attentions": N_LAYERS, "mlps": N_LAYERS, "heads": 1.0}
+    verified = {"rows": step.tree_nodes, "attentions": N_LAYERS, "mlps": N_LAYERS, "heads": 1.0, "launches": 2}
     work = [WorkRow(**keys, **verified, part="verify", calls=1, ms=step.verify_ms)]
     if (layers := step.layer_set) is not None:
-        drafted = {"rows": 1, "attentions": layers.n_attn, "mlps": layers.n_mlp, "heads": 1.0}
+        drafted = {"rows": 1, "attentions": layers.n_attn, "mlps": layers.n_mlp, "heads": 1.0, "launches": 2}
         work.insert(0, WorkRow(**keys, **drafted, part="draft", calls=step.draft_len, ms=step.draft_ms))
     if searches:
-        branches = {"rows": 64, "attentions": 1, "mlps": 0, "heads": 0.0}
+        branches = {"rows": 64, "attentions": 1, "mlps": 0, "heads": 0.0, "launches": 1}
         work.append(WorkRow(**keys, **branches, part="overhead", calls=searches, ms=step.policy_ms))
     return work
 

@@ -67,7 +67,15 @@ def test_the_table_of_a_run_shows_both_times(tmp_path: Path) -> None:
 
 
 def test_the_preparation_has_both_times(tmp_path: Path) -> None:
-    work = {"part": "prepare", "calls": 400, "rows": 64, "attentions": N_LAYERS, "mlps": N_LAYERS, "heads": 1.0}
+    work = {
+        "part": "prepare",
+        "calls": 400,
+        "rows": 64,
+        "attentions": N_LAYERS,
+        "mlps": N_LAYERS,
+        "heads": 1.0,
+        "launches": 2,
+    }
     prepare_work = [work | {"context": 100.0, "ms": 2000.0}]
     text = run_table(metrics.summarise(counted_run(tmp_path / "run", prepare_work=prepare_work)).row)
     assert row_text(text, "offline preparation").startswith("5.0 s, ")

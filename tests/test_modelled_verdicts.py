@@ -210,7 +210,16 @@ def test_a_search_that_runs_twice_costs_its_calls_again(tmp_path: Path) -> None:
 
 
 def test_an_offline_search_takes_as_long_as_the_work_of_the_preparation(tmp_path: Path) -> None:
-    work = {"part": "prepare", "rows": 20, "attentions": 8, "mlps": 8, "heads": 1.0, "context": 0.0, "ms": 1.0}
+    work = {
+        "part": "prepare",
+        "rows": 20,
+        "attentions": 8,
+        "mlps": 8,
+        "heads": 1.0,
+        "launches": 2,
+        "context": 0.0,
+        "ms": 1.0,
+    }
     for name, calls in (("once", 100), ("twice", 200)):
         units = [synthetic.with_work(synthetic.unit(i)) for i in range(4)]
         for step in (step for records in units for record in records for step in record.steps):

@@ -19,7 +19,7 @@ from ssd_bench.cost import machine as machines
 from ssd_bench.cost import roofline
 from ssd_bench.cost.latency import Latency, NodeTimes
 from ssd_bench.cost.machine import Array, Machine, Profile, own_profile
-from ssd_bench.cost.reference import reference_machine
+from ssd_bench.cost.reference import ReferenceMachine, reference_machine
 from ssd_bench.cost.roofline import Gpu, SimulatedMachine, simulated_machine, simulated_names
 from ssd_bench.cost.shapes import shape_named
 from ssd_bench.errors import ConfigError
@@ -116,9 +116,9 @@ def work_row(
     ms: float | None = None,
 ) -> WorkRow:
     attentions, mlps, heads = kinds
-    return WorkRow(
-        **key, part=part, calls=calls, rows=rows, attentions=attentions, mlps=mlps, heads=heads, context=context, ms=ms
-    )
+    counts = {"calls": calls, "rows": rows, "attentions": attentions, "mlps": mlps, "heads": heads}
+    launches = max(1, (attentions + mlps > 0) + (heads > 0))
+    return WorkRow(**key, **counts, part=part, launches=launches, context=context, ms=ms)
 
 
 def made(folder: Path, reuse: bool = False, counted: bool = False, **changes: Any) -> Run:
@@ -132,9 +132,15 @@ def made(folder: Path, reuse: bool = False, counted: bool = False, **changes: An
 def call_costs(machine: Machine, context: Array, heads: float = 0.0) -> Array:
     """The search of every step on a machine, by hand: attentions over rows, perhaps an LM head each, and launches."""
     rows = np.full_like(context, ROWS)
+    if isinstance(machine, ReferenceMachine):  # the slower of host and device; a head is not of a block
+        attn, _, head = machine.eager_ms(rows, context)
+        each = np.maximum(machine.call_ms, attn)
+        each += (heads > 0) * np.maximum(machine.call_ms / machine.block_factor, heads * head)
+        return CALLS * each + COMPARISONS * machine.compare_ms
     attn, _, rest = machine.pass_ms(rows, context)
     head = machine.draft_rest_ms + rest - machine.pass_ms(np.ones_like(rows), context)[2]
-    return CALLS * (attn + heads * head + machine.call_ms) + COMPARISONS * machine.compare_ms
+    launch, comparison = getattr(machine, "call_ms", 0.0), getattr(machine, "compare_ms", 0.0)
+    return CALLS * (attn + heads * head + launch) + COMPARISONS * comparison
 
 
 @pytest.fixture(scope="module")
@@ -214,7 +220,9 @@ def test_a_planted_fault_costs_what_it_computes(counted: Run, machine: str) -> N
         timed_by = simulated_machine(machine, shape_named(model)).of_blocks(N_LAYERS)
     exits = calls & (work["attentions"] > 0)
     twice = replace(counted, work=work.assign(calls=work["calls"].where(~calls, 2 * work["calls"])))
-    heads = replace(counted, work=work.assign(heads=work["heads"].where(~exits, 1.0)))
+    heads = replace(
+        counted, work=work.assign(heads=work["heads"].where(~exits, 1.0), launches=work["launches"] + exits)
+    )
     base = predict(counted, machine, model)
     without, with_heads = (call_costs(timed_by, context, share).sum() for share in (0.0, 1.0))
     for faulty, extra in ((twice, without), (heads, with_heads - without)):

@@ -118,7 +118,7 @@ def test_ar_runs_one_full_pass_a_step(decoders: Load) -> None:
     for step in generation.steps:
         (work,) = step.work
         assert work.ms is not None and 0 < work.ms <= step.verify_ms
-        assert work == Work("verify", 1, 1, LAYERS, LAYERS, 1.0, step.context_len, work.ms)
+        assert work == Work("verify", 1, 1, LAYERS, LAYERS, 1.0, 2, step.context_len, work.ms)
 
 
 @pytest.mark.parametrize("window", [None, [2, 4]])

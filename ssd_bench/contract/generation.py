@@ -38,6 +38,7 @@ class Work:
         rows: nodes of each call; in a search, branches times nodes.
         attentions, mlps: sublayers that each call runs over these rows.
         heads: LM heads that each call computes over these rows, as a share of the vocabulary: 1, 0 or a part.
+        launches: launches by the host that each call consists of, without a wait between them.
         context: prefix rows that every attention reads, mean over the calls.
         ms: milliseconds of all calls together; None on a GPU, where they are only queued.
     """
@@ -48,6 +49,7 @@ class Work:
     attentions: int
     mlps: int
     heads: float
+    launches: int
     context: float
     ms: float | None
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, fields
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,6 +20,32 @@ COPY_MS = 0.02
 _COLUMNS = tuple(field.name for field in fields(NodeTimes))
 
 
+CAPTURED_ROWS = 64
+"""Most rows of a pass that a GPU replays as a captured graph; calls over more rows are launched by operator."""
+
+
+class Calls(NamedTuple):
+    """Calls of the model that a method makes, one entry each; columns of the table `work` as arrays."""
+
+    rows: Array
+    context: Array
+    attentions: Array
+    mlps: Array
+    heads: Array
+    launches: Array
+
+    @property
+    def captured(self) -> NDArray[np.bool_]:
+        """Whether a call is one pass over few rows, not sublayers that are launched one by one."""
+        sublayers, passes = self.attentions + self.mlps, self.launches - (self.heads > 0)
+        return np.asarray((sublayers > passes) & (self.rows <= CAPTURED_ROWS))
+
+    @property
+    def comparisons(self) -> NDArray[np.bool_]:
+        """Whether a call compares streams: it runs neither sublayers nor heads."""
+        return np.asarray(self.attentions + self.mlps + self.heads == 0)
+
+
 class Machine(Protocol):
     """The times of the parts of a step, in milliseconds.
 
@@ -31,8 +57,6 @@ class Machine(Protocol):
         tree_node_ms: extra time of a verified node of a tree, compared with one of a chain.
         loop_ms: work of the decode loop in a step; None: as in the record, scaled with the forward passes.
         copy_ms: keeping one state of the residual stream.
-        call_ms: host time of one call that a search launches by itself, in addition to its sublayers.
-        compare_ms: one comparison of streams, for whose result the host waits.
     """
 
     @property
@@ -56,14 +80,12 @@ class Machine(Protocol):
     @property
     def copy_ms(self) -> float: ...
 
-    @property
-    def call_ms(self) -> float: ...
-
-    @property
-    def compare_ms(self) -> float: ...
-
     def pass_ms(self, nodes: Array, context: Array) -> tuple[Array, Array, Array]:
         """Return the times of one attention, of one MLP and of the rest of passes, by their nodes and contexts."""
+        ...
+
+    def calls_ms(self, calls: Calls) -> Array:
+        """Return the times of calls that a method makes."""
         ...
 
     def of_blocks(self, n_layers: int) -> Machine:
@@ -71,16 +93,20 @@ class Machine(Protocol):
         ...
 
 
+def head_ms(machine: Machine, rows: Array) -> Array:
+    """Return the milliseconds of an LM head over a number of rows, with the choice of a token in each.
+
+    The rest of a verification includes the decode loop, so only its growth with the rows is the head's.
+    """
+    here = np.zeros_like(rows)
+    return machine.draft_rest_ms + machine.pass_ms(rows, here)[2] - machine.pass_ms(np.ones_like(rows), here)[2]
+
+
 @dataclass(frozen=True)
-class Profile:
-    """The measured (or given) latency profile of a record: `Latency.pass_ms` over arrays, without torch."""
+class LatencyTimes:
+    """What a machine takes from a latency profile: `Latency.pass_ms` over arrays, without torch."""
 
     latency: Latency
-    name: str = "its own machine"
-    loop_ms: float | None = None
-    copy_ms: float = COPY_MS
-    call_ms: float = 0.0
-    compare_ms: float = 0.0
 
     @property
     def draft_rest_ms(self) -> float:
@@ -114,6 +140,20 @@ class Profile:
         fewer, more = (NodeTimes(**{name: column[at] for name, column in columns.items()}) for at in (low, high))
         times: tuple[Array, Array, Array] = interpolate(fewer, more, share, context, np.maximum)
         return times
+
+
+@dataclass(frozen=True)
+class Profile(LatencyTimes):
+    """The measured (or given) latency profile of a record."""
+
+    name: str = "its own machine"
+    loop_ms: float | None = None
+    copy_ms: float = COPY_MS
+
+    def calls_ms(self, calls: Calls) -> Array:
+        """Return the times of the calls' sublayers and heads; the profile has none of a comparison."""
+        attn, mlp, _ = self.pass_ms(calls.rows, calls.context)
+        return calls.attentions * attn + calls.mlps * mlp + calls.heads * head_ms(self, calls.rows)
 
     def of_blocks(self, n_layers: int) -> Profile:
         """Return this machine: a record's profile belongs to its model."""

@@ -15,7 +15,7 @@ import numpy as np
 
 from ssd_bench.conf import CONF, read_yaml
 from ssd_bench.cost.latency import Latency, NodeTimes
-from ssd_bench.cost.machine import Array, Profile
+from ssd_bench.cost.machine import Array, Calls, LatencyTimes, Profile
 from ssd_bench.errors import ConfigError
 
 COSTS = CONF / "costs"
@@ -24,7 +24,7 @@ SUBLAYER_COLUMNS = ("attn_slope_ms", "attn_intercept_ms", "mlp_ms")
 
 
 @dataclass(frozen=True)
-class ReferenceMachine:
+class ReferenceMachine(LatencyTimes):
     """The costs of a model size on a GPU; a `Machine`.
 
     Calls of a search are launched one by one and wait for the device where branches are compared with the full model.
@@ -44,6 +44,7 @@ class ReferenceMachine:
         compare_ms: host time of one comparison of branches with the full model's stream, wait for the device included.
         copy_ms: as in `Machine`.
         fitted: names of values that are fitted or assumed, not measured.
+        block_factor: number of blocks for which a block of the timed work stands (`of_blocks`).
     """
 
     name: str
@@ -51,7 +52,6 @@ class ReferenceMachine:
     model: str
     n_layers: int
     dtype: str
-    latency: Latency
     eager: tuple[NodeTimes, ...]
     captured_nodes: int
     step_ms: float
@@ -59,6 +59,7 @@ class ReferenceMachine:
     compare_ms: float
     copy_ms: float
     fitted: tuple[str, ...]
+    block_factor: float = 1.0
 
     @classmethod
     def read(cls, name: str, content: Mapping[str, Any]) -> ReferenceMachine:
@@ -82,35 +83,8 @@ class ReferenceMachine:
         )
 
     @property
-    def tree_node_ms(self) -> float:
-        return self.latency.tree_node_ms
-
-    @property
-    def tree_token_ms(self) -> float:
-        return self.latency.tree_token_ms
-
-    @property
-    def draft_start_ms(self) -> float:
-        return self.latency.draft_start_ms
-
-    @property
-    def draft_rest_ms(self) -> float:
-        return self.latency.draft_rest_ms
-
-    @property
     def loop_ms(self) -> float:
         return self.step_ms
-
-    def pass_ms(self, nodes: Array, context: Array) -> tuple[Array, Array, Array]:
-        """Return the times of one attention, of one MLP and of the rest of passes, as `Machine.pass_ms`."""
-        return Profile(self.latency).pass_ms(nodes, context)
-
-    def head_ms(self, rows: Array) -> Array:
-        """Return the time of a drafted token's rest over several rows: its LM head grows as the rest of passes does."""
-        context = np.zeros_like(rows)
-        _, _, remainder = self.pass_ms(rows, context)
-        _, _, single = self.pass_ms(np.ones_like(rows), context)
-        return self.draft_rest_ms + remainder - single
 
     def eager_ms(self, rows: Array, context: Array) -> tuple[Array, Array, Array]:
         """Return device times of one attention, one MLP and one head over rows, launched one by one."""
@@ -127,17 +101,16 @@ class ReferenceMachine:
         # the host runs ahead of the device: the slower of the two counts until the wait
         return np.maximum(calls * self.call_ms, device_ms) + comparisons * self.compare_ms
 
-    def call_time_ms(self, calls: Array, rows: Array, context: Array) -> Array:
-        """Return the times of calls of a search, if each is a stage of its own.
-
-        Records count calls, not stages. In CLaSp, where two calls share a stage, this is at most 15 % longer.
-
-        Args:
-            calls: [3, n] attentions, MLPs and heads that are launched one by one.
-            rows, context: [n] rows of each call and positions that its attention reads.
-        """
-        singles = np.maximum(self.call_ms, np.stack(self.eager_ms(rows, context)))
-        return np.asarray((calls * singles).sum(0))
+    def calls_ms(self, calls: Calls) -> Array:
+        """Return the times of calls that a method makes; those launched without a wait between them are one stage."""
+        attn, mlp, _ = self.pass_ms(calls.rows, calls.context)
+        eager_attn, eager_mlp, eager_head = self.eager_ms(calls.rows, calls.context)
+        sublayers = calls.attentions + calls.mlps
+        eager = self.stage_ms(sublayers, calls.attentions * eager_attn + calls.mlps * eager_mlp, calls.comparisons)
+        passes = np.where(calls.captured, calls.attentions * attn + calls.mlps * mlp, eager)
+        # a head is launched once, however many blocks a block stands for
+        launch_ms = self.call_ms / self.block_factor
+        return passes + np.where(calls.heads > 0, np.maximum(launch_ms, calls.heads * eager_head), 0.0)
 
     def of_blocks(self, n_layers: int) -> ReferenceMachine:
         """Return the machine of a smaller model, each of whose blocks stands for several blocks of this one.
@@ -163,6 +136,7 @@ class ReferenceMachine:
             eager=tuple(map(scaled, self.eager)),
             call_ms=factor * self.call_ms,
             compare_ms=factor * self.compare_ms,
+            block_factor=factor * self.block_factor,
         )
 
 

@@ -22,7 +22,7 @@ from omegaconf.errors import OmegaConfBaseException
 
 from ssd_bench.conf import CONF
 from ssd_bench.contract.shape import Shape
-from ssd_bench.cost.machine import Array
+from ssd_bench.cost.machine import Array, Calls, head_ms
 from ssd_bench.errors import ConfigError
 
 PREFIX = "sim_"
@@ -151,6 +151,14 @@ class SimulatedMachine:
         attn += self._launch_ms(ATTN_KERNELS + masked)
         mlp += self._launch_ms(MLP_KERNELS)
         return self.block_factor * attn, self.block_factor * mlp, self._rest_ms(nodes)
+
+    def calls_ms(self, calls: Calls) -> Array:
+        """Return the times of calls that a method makes, with the launches of those that are not captured."""
+        attn, mlp, _ = self.pass_ms(calls.rows, calls.context)
+        sublayers = calls.attentions + calls.mlps
+        launches = np.where(calls.captured, 0.0, np.maximum(sublayers, 1.0))
+        host = np.where(calls.comparisons, self.compare_ms, launches * self.call_ms)
+        return calls.attentions * attn + calls.mlps * mlp + calls.heads * head_ms(self, calls.rows) + host
 
     def of_blocks(self, n_layers: int) -> SimulatedMachine:
         """Return this machine for the work of a model with another number of blocks, by relative depth."""

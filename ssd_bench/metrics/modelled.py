@@ -9,10 +9,11 @@ those of the recorded model. The Python code of a method is not in it, except fo
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 
 import pandas as pd
 
+from ssd_bench.contract.generation import Work
 from ssd_bench.cost.machine import Machine
 from ssd_bench.cost.reference import reference_machine
 from ssd_bench.cost.work import work_ms
@@ -105,10 +106,8 @@ def prepare_ms(run: Run, machine: Machine) -> float | None:
     """Return the modelled milliseconds of the preparation; None if the record does not count it."""
     if run.header.prepare_work is None:
         return None
-    return float(work_ms(pd.DataFrame(run.header.prepare_work, columns=list(_WORK)), machine).sum())
-
-
-_WORK = ("part", "calls", "rows", "attentions", "mlps", "heads", "context", "ms")
+    columns = [part.name for part in fields(Work)]
+    return float(work_ms(pd.DataFrame(run.header.prepare_work, columns=columns), machine).sum())
 
 
 def modelled_run(run: Run, machine: Machine) -> Run:

@@ -33,12 +33,13 @@ class Call(NamedTuple):
 
 
 class Kind(NamedTuple):
-    """What equal calls compute: sublayers and LM heads over the same number of rows."""
+    """What equal calls compute: sublayers and LM heads over the same number of rows, and in how many launches."""
 
     rows: int
     attentions: int
     mlps: int
     heads: float
+    launches: int
 
 
 class Sum(NamedTuple):
@@ -80,18 +81,25 @@ class WorkLog:
 
 
 def sum_calls(calls: Iterable[Call]) -> dict[Kind, Sum]:
-    """Sum calls by kind, in order of first occurrence; a head over the rows of the pass before it joins it."""
+    """Sum calls by kind, in order of first occurrence.
+
+    Two kinds of calls join the call before them, if it has the same rows: an LM head its pass, and a sublayer that is
+    launched by itself other such sublayers, because the host launches it without waiting for them.
+    """
     joined: list[tuple[Kind, Sum]] = []
-    follows_pass = False
+    last_is_pass = last_is_single = False
     for call in calls:
-        is_head, seconds = call.sublayers == HEAD, call.end - call.start
-        if is_head and follows_pass and joined[-1][0].rows == call.rows:
+        is_head, is_single = call.sublayers == HEAD, len(call.sublayers) == 1 and call.sublayers != HEAD
+        attentions, mlps = (0, 0) if is_head else _count_sublayers(tuple(call.sublayers))
+        seconds = call.end - call.start
+        joins = (is_head and last_is_pass) or (is_single and last_is_single)
+        if joins and joined[-1][0].rows == call.rows:
             kind, spent = joined.pop()
-            joined.append((kind._replace(heads=call.heads), spent._replace(seconds=spent.seconds + seconds)))
+            more = Kind(kind.rows, kind.attentions + attentions, kind.mlps + mlps, call.heads, kind.launches + 1)
+            joined.append((more, spent._replace(seconds=spent.seconds + seconds)))
         else:
-            attentions, mlps = (0, 0) if is_head else _count_sublayers(tuple(call.sublayers))
-            joined.append((Kind(call.rows, attentions, mlps, call.heads), Sum(1, call.context, seconds)))
-        follows_pass = not is_head
+            joined.append((Kind(call.rows, attentions, mlps, call.heads, 1), Sum(1, call.context, seconds)))
+        last_is_pass, last_is_single = not is_head, is_single
     sums: dict[Kind, Sum] = {}
     for kind, spent in joined:
         sums[kind] = sums.get(kind, Sum()).plus(spent)

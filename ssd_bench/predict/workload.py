@@ -104,7 +104,15 @@ def derived_work(run: Run, steps: pd.DataFrame) -> pd.DataFrame:
 
     parts = [
         rows(
-            "draft", drafted > 0, calls=drafted, rows=single, attentions=n_attn, mlps=n_mlp, heads=single, context=read
+            "draft",
+            drafted > 0,
+            calls=drafted,
+            rows=single,
+            attentions=n_attn,
+            mlps=n_mlp,
+            heads=single,
+            launches=2 * single,
+            context=read,
         ),
         # only the last node has to pass the sublayers before the first skipped one: drafting did the others
         rows(
@@ -115,6 +123,7 @@ def derived_work(run: Run, steps: pd.DataFrame) -> pd.DataFrame:
             attentions=early_attn,
             mlps=early_mlp,
             heads=0 * single,
+            launches=single,
             context=context + drafted,
         ),
         rows(
@@ -125,6 +134,7 @@ def derived_work(run: Run, steps: pd.DataFrame) -> pd.DataFrame:
             attentions=n_layers - early_attn,
             mlps=n_layers - early_mlp,
             heads=single,
+            launches=2 * single,
             context=context,
         ),
     ]

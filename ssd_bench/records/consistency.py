@@ -298,11 +298,11 @@ def _work_faults(
     if work.empty:  # an older record
         return
     n_layers = (header.get("model") or {}).get("n_layers", np.inf)
-    counts = work[["calls", "rows", "attentions", "mlps", "heads", "context"]].to_numpy(dtype=float)
+    counts = work[["calls", "rows", "attentions", "mlps", "heads", "context", "launches"]].to_numpy(dtype=float)
     times = work["ms"].fillna(0.0).to_numpy(dtype=float)
     rules = {
         "part is none of the parts of a step": ~work["part"].isin(PARTS).to_numpy(bool),
-        "a count is negative, or zero calls or rows": (counts < 0).any(axis=1) | (counts[:, :2] < 1).any(axis=1),
+        "a count is negative or zero": (counts < 0).any(axis=1) | (counts[:, [0, 1, 6]] < 1).any(axis=1),
         "a pass has more sublayers than the model": (counts[:, 2:4] > n_layers).any(axis=1),
         "ms is negative or no number": ~((times >= 0) & np.isfinite(times)),
     }

@@ -141,6 +141,7 @@ class WorkRow:
     attentions: int = _col(_INT, "attentions that each call runs")
     mlps: int = _col(_INT, "MLPs that each call runs")
     heads: float = _col(_REAL, "LM heads over the rows of each call, as a share of the vocabulary")
+    launches: int = _col(_INT, "launches by the host that each call consists of, without a wait between them")
     context: float = _col(_REAL, "positions of the prefix that each attention reads, mean over the calls")
     ms: float | None = _nullable(_REAL, "milliseconds of the calls together; null on a GPU, which runs behind the host")
 
