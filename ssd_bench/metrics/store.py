@@ -19,6 +19,7 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from ssd_bench import conf
 from ssd_bench.contract import generation, layer_set, window
 from ssd_bench.cost import latency, machine, reference, tpt, work
 from ssd_bench.engine import load
@@ -34,11 +35,13 @@ FILE = ".summaries.parquet"
 COLUMNS = pa.schema([(name, pa.string()) for name in ("run", "run_id", "stamp", "digest")])
 CODE = (
     *sorted(Path(__file__).parent.glob("*.py")),
-    *(Path(str(module.__file__)) for module in (generation, layer_set, load, window)),
+    *(Path(str(module.__file__)) for module in (conf, generation, layer_set, load, window)),
     *(Path(str(module.__file__)) for module in (latency, machine, reference, tpt, work)),
     *(Path(str(module.__file__)) for module in (consistency, files, header, reader, schema, passk, rouge, scorer)),
 )
 """Code that computes a digest. A change in any of these files invalidates all digests."""
+COSTS = tuple(sorted(reference.COSTS.glob("*/*.yaml")))
+"""Costs of reference machines, by which a digest has modelled numbers; a change invalidates all digests, too."""
 PACKAGES = ("numpy", "pandas", "pyarrow", "scipy", "rouge-score")
 FEW = 16
 """Number of runs below which starting more processes takes longer than it saves."""
@@ -163,7 +166,7 @@ def _sum(columns: Sequence[Sequence[object]]) -> str:
 def _version() -> str:
     """Return a hash of the code that computes digests and of the versions of its packages."""
     digest = hashlib.sha256(repr([(name, version(name)) for name in PACKAGES]).encode())
-    for file in CODE:
+    for file in (*CODE, *COSTS):
         digest.update(file.name.encode() + b"\0" + hashlib.sha256(file.read_bytes()).digest())
     return digest.hexdigest()
 
