@@ -107,7 +107,7 @@ def comparison_text(records: Sequence[Record]) -> str:
 
 def _settings(record: Record) -> dict[str, Any]:
     """Return the settings that may differ between runs of a method: its options, and the costs that it gets."""
-    return record.header.options("method") | {"hardware.costs": record.header.options("hardware").get("costs")}
+    return {**record.header.options("method"), "hardware.costs": record.header.options("hardware").get("costs")}
 
 
 def _distinguishing_names(rows: Sequence[dict[str, Any]], settings: Mapping[str, Mapping[str, Any]]) -> list[str]:
@@ -236,6 +236,8 @@ def _preparation(ms: float, break_even: float | None, decoded: bool) -> str:
     Args:
         decoded: whether both arms decoded a token, so that the method has a speedup.
     """
+    if not ms:  # no call of the model in it
+        return "0.0 s"
     paid = "never paid back at this speed" if break_even is None else f"paid back after {break_even:,.0f} tokens"
     return f"{ms / 1000:.1f} s, {paid if decoded else f'paid back {ABSENT}'}"
 
