@@ -219,12 +219,13 @@ def test_no_changed_bit_of_the_store_changes_a_number(tmp_path: Path) -> None:
         assert [one.summary for one in records(tmp_path)] == told
 
 
-def test_the_digests_of_other_code_do_not_count(
-    some: Path, tmp_path: Path, digested: list[str], monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("files", ["CODE", "COSTS"])
+def test_the_digests_of_other_code_or_costs_do_not_count(
+    files: str, some: Path, tmp_path: Path, digested: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    changed = tmp_path / "changed.py"
+    changed = tmp_path / "changed"
     changed.write_text("# another line", encoding="utf-8")
-    monkeypatch.setattr(stored, "CODE", (*stored.CODE[:-1], changed))
+    monkeypatch.setattr(stored, files, (*getattr(stored, files)[:-1], changed))
     stored._version.cache_clear()
     prepare_records(records(some))
     stored._version.cache_clear()

@@ -40,6 +40,8 @@ CODE = (
     *(Path(str(module.__file__)) for module in (consistency, files, header, reader, schema, passk, rouge, scorer)),
 )
 """Code that computes a digest. A change in any of these files invalidates all digests."""
+COSTS = tuple(sorted(reference.COSTS.glob("*/*.yaml")))
+"""Costs of reference machines, by which a digest has modelled numbers; a change invalidates all digests, too."""
 PACKAGES = ("numpy", "pandas", "pyarrow", "scipy", "rouge-score")
 FEW = 16
 """Number of runs below which starting more processes takes longer than it saves."""
@@ -164,7 +166,7 @@ def _sum(columns: Sequence[Sequence[object]]) -> str:
 def _version() -> str:
     """Return a hash of the code that computes digests and of the versions of its packages."""
     digest = hashlib.sha256(repr([(name, version(name)) for name in PACKAGES]).encode())
-    for file in CODE:
+    for file in (*CODE, *COSTS):
         digest.update(file.name.encode() + b"\0" + hashlib.sha256(file.read_bytes()).digest())
     return digest.hexdigest()
 

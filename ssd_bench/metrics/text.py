@@ -43,11 +43,6 @@ def format_interval(row: Mapping[str, Any], name: str, digits: int = 2) -> str:
     return format_measured(Measured(row[name], row.get(f"{name}_lo"), row.get(f"{name}_hi")), digits)
 
 
-def format_modelled(row: Mapping[str, Any], name: str) -> str:
-    """Return a modelled number of a row with its interval; a dash if the record does not count its work."""
-    return ABSENT if row.get(name) is None else format_interval(row, name)
-
-
 @cache
 def costs_text(name: str) -> str:
     """Return what times are modelled at, by the name of a reference machine: `H200 x Llama-3.1-8B costs`."""
@@ -63,6 +58,11 @@ def format_score(row: Mapping[str, Any], name: str) -> str:
     if row[name] is None or answered is None or answered == row["n_answers"]:
         return text
     return f"{text} ({answered} of {row['n_answers']})"
+
+
+def format_modelled(row: Mapping[str, Any], name: str) -> str:
+    """Return a modelled number of a row with its interval; a dash if the record does not count its work."""
+    return ABSENT if row.get(name) is None else format_interval(row, name)
 
 
 def format_lossless(row: Mapping[str, Any]) -> str:

@@ -236,6 +236,8 @@ def _preparation(ms: float, break_even: float | None, decoded: bool) -> str:
     Args:
         decoded: whether both arms decoded a token, so that the method has a speedup.
     """
+    if not ms:  # no call of the model in it
+        return "0.0 s"
     paid = "never paid back at this speed" if break_even is None else f"paid back after {break_even:,.0f} tokens"
     return f"{ms / 1000:.1f} s, {paid if decoded else f'paid back {ABSENT}'}"
 

@@ -283,7 +283,7 @@ def overview(tasks: Mapping[str, Sequence[RunGroup]]) -> str:
     """
     runs = [(task, row) for task, groups in tasks.items() for group in groups for row in group.runs]
     costs = dict.fromkeys(name for groups in tasks.values() for group in groups for name in group.costs)
-    kinds: list[tuple[str, str, str | None]] = [("speedup", MEASURED, None), ("speedup_e2e", MEASURED_END_TO_END, None)]
+    kinds = [("speedup", MEASURED, ""), ("speedup_e2e", MEASURED_END_TO_END, "")]
     kinds += [("speedup_modelled", f"{MODELLED} at {costs_text(name)}", name) for name in costs]
     parts = ["# Speedup over AR", OVERVIEW]
     for machine in dict.fromkeys(_machine(row) for _, row in runs):
@@ -295,7 +295,7 @@ def overview(tasks: Mapping[str, Sequence[RunGroup]]) -> str:
         methods = dict.fromkeys(method for _, method in by_cell)
         for statistic, heading, name in kinds:
             rows_of = {
-                key: [row for row in rows if name in (None, row.get("modelled_on"))] for key, rows in by_cell.items()
+                key: [row for row in rows if name in ("", row.get("modelled_on"))] for key, rows in by_cell.items()
             }
             texts = {key: _speedups(rows, statistic) for key, rows in rows_of.items() if rows}
             frame = pd.DataFrame({task: {name: texts.get((task, name), ABSENT) for name in methods} for task in tasks})
