@@ -14,7 +14,7 @@ import torch
 
 from ssd_bench.bench import bench as module
 from ssd_bench.bench import limits, measures
-from ssd_bench.bench.limits import MachineLimits, Model, Work
+from ssd_bench.bench.limits import MachineLimits, Model, Traffic
 from ssd_bench.cli import dispatch
 from ssd_bench.commands import bench as bench_command
 from ssd_bench.contract.shape import Shape
@@ -114,8 +114,8 @@ def test_a_search_does_the_work_of_its_sublayers(small_checkpoint: Path) -> None
     attn = 32 * 4 * 8 * 2 + 32 * 2 * 8 * 2  # q and output of 4 heads, k and v of 2
     assert counting.passes == [(2, 15), (3, 15)]
     assert counting.work == [
-        Work(4 * attn + 4 * 2 * 2 * 8 * 10, 2 * attn * 15 + 4 * 15 * 4 * 8 * (10 + 3)),
-        Work(4 * 3 * 32 * 48, 2 * 3 * 32 * 48 * 15),
+        Traffic(4 * attn + 4 * 2 * 2 * 8 * 10, 2 * attn * 15 + 4 * 15 * 4 * 8 * (10 + 3)),
+        Traffic(4 * 3 * 32 * 48, 2 * 3 * 32 * 48 * 15),
     ]
 
 
@@ -125,8 +125,8 @@ def test_the_work_of_a_pass_by_hand() -> None:
     weights = 3 * (8 * 2 * (4 + 2 + 2 + 4) + 3 * 8 * 16) + 100 * 8  # the embedding is looked up, not read
     cache = 3 * 2 * 2 * 2 * 2 * 50  # blocks, keys and values, heads, dimensions, bytes, rows
     seen = 51 + 52 + 53 + 54  # by each of four nodes: the context, those before it, itself
-    assert model.forward(1, 0) == Work(2 * weights, 2 * weights + 3 * 4 * 4 * 2)
-    assert model.forward(4, 50) == Work(2 * weights + cache, 2 * weights * 4 + 3 * 4 * 4 * 2 * seen)
+    assert model.forward(1, 0) == Traffic(2 * weights, 2 * weights + 3 * 4 * 4 * 2)
+    assert model.forward(4, 50) == Traffic(2 * weights + cache, 2 * weights * 4 + 3 * 4 * 4 * 2 * seen)
     first, last = model.prefill(PREFILL_CHUNK + 4)
     assert first == model.forward(PREFILL_CHUNK, 0, predicted=0) and first.n_bytes == 2 * (weights - 800)
     assert last.flops == model.forward(4, PREFILL_CHUNK).flops - 3 * 2 * 800  # the head over one position of four
@@ -135,7 +135,7 @@ def test_the_work_of_a_pass_by_hand() -> None:
 
 def test_a_limit_is_the_slower_of_memory_and_arithmetic() -> None:
     machine = MachineLimits("by hand", {"slow": 50.0, "fast": 100.0}, {"one": 1000.0})
-    reads, computes = Work(200, 1000), Work(100, 5000)  # 2 s and 1 s, 1 s and 5 s
+    reads, computes = Traffic(200, 1000), Traffic(100, 5000)  # 2 s and 1 s, 1 s and 5 s
     assert machine.figure(4e3, [reads]) == {
         "ms": 4e3,
         "limit_ms": 2e3,

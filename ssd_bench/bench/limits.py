@@ -31,14 +31,14 @@ MATRIX = {"cpu": 2048, "cuda": 8192}  # rows and columns of PyTorch's product
 
 
 @dataclass(frozen=True)
-class Work:
+class Traffic:
     """Least work of a pass: bytes read from memory, and floating-point operations."""
 
     n_bytes: float
     flops: float
 
-    def __add__(self, work: Work) -> Work:
-        return Work(self.n_bytes + work.n_bytes, self.flops + work.flops)
+    def __add__(self, work: Traffic) -> Traffic:
+        return Traffic(self.n_bytes + work.n_bytes, self.flops + work.flops)
 
 
 @dataclass(frozen=True)
@@ -57,7 +57,7 @@ class Model:
     def of(cls, decoder: Decoder) -> Model:
         return cls(decoder.arch, decoder.weights.dtype.itemsize)
 
-    def sublayer(self, i: int, nodes: int, rows: int, seen: float) -> Work:
+    def sublayer(self, i: int, nodes: int, rows: int, seen: float) -> Traffic:
         """Return the work of sublayer i over some nodes.
 
         Args:
@@ -67,24 +67,24 @@ class Model:
         shape = self.shape
         if i % 2:
             return self._matrices(shape.mlp_params, nodes)
-        attended = Work(rows * shape.cache_row * self.value_bytes, 4 * nodes * shape.n_heads * shape.head_dim * seen)
+        attended = Traffic(rows * shape.cache_row * self.value_bytes, 4 * nodes * shape.n_heads * shape.head_dim * seen)
         return self._matrices(shape.attn_params, nodes) + attended
 
-    def forward(self, nodes: int, context: int, predicted: int | None = None) -> Work:
+    def forward(self, nodes: int, context: int, predicted: int | None = None) -> Traffic:
         """Return the work of all sublayers over a chain of nodes, and of the LM head over `predicted` (None: all)."""
         seen = context + (nodes + 1) / 2
         block = self.sublayer(0, nodes, context, seen) + self.sublayer(1, nodes, context, seen)
-        blocks = Work(self.shape.n_layers * block.n_bytes, self.shape.n_layers * block.flops)
+        blocks = Traffic(self.shape.n_layers * block.n_bytes, self.shape.n_layers * block.flops)
         predicted = nodes if predicted is None else predicted
         return blocks + self._matrices(self.shape.head_params, predicted) if predicted else blocks
 
-    def prefill(self, length: int) -> list[Work]:
+    def prefill(self, length: int) -> list[Traffic]:
         """Return the work of each pass over a prompt, with the LM head over its last position."""
         starts = range(0, length, PREFILL_CHUNK)
         return [self.forward(min(PREFILL_CHUNK, length - s), s, int(s == starts[-1])) for s in starts]
 
-    def _matrices(self, params: int, nodes: int) -> Work:
-        return Work(params * self.value_bytes, 2 * params * nodes)
+    def _matrices(self, params: int, nodes: int) -> Traffic:
+        return Traffic(params * self.value_bytes, 2 * params * nodes)
 
 
 @dataclass(frozen=True)
@@ -124,7 +124,7 @@ class MachineLimits:
             "products_flops": dict(self.products),
         }
 
-    def figure(self, measured_ms: float, passes: Sequence[Work], count: int = 1) -> dict[str, Any]:
+    def figure(self, measured_ms: float, passes: Sequence[Traffic], count: int = 1) -> dict[str, Any]:
         """Compare a measured time with its limit.
 
         Args:
@@ -137,7 +137,7 @@ class MachineLimits:
         reading = [work.n_bytes / self.bandwidth for work in passes]
         computing = [work.flops / self.peak for work in passes]
         limit_ms = sum(map(max, reading, computing)) * 1e3 / count
-        total = sum(passes, Work(0, 0))
+        total = sum(passes, Traffic(0, 0))
         return {
             "ms": measured_ms,
             "limit_ms": limit_ms,

@@ -17,7 +17,7 @@ from torch import Tensor
 from methods import clasp
 from methods.ar import AR
 from methods.knapspec import KnapSpec
-from ssd_bench.bench.limits import MachineLimits, Model, Work, interleaved
+from ssd_bench.bench.limits import MachineLimits, Model, Traffic, interleaved
 from ssd_bench.contract.generation import Generation
 from ssd_bench.contract.method import Method, Probe
 from ssd_bench.contract.shape import ModelDims
@@ -166,7 +166,7 @@ class _CountingProbe(ModelProbe):
     def __init__(self, decoder: Decoder, cache: KVCache, latency: Latency):
         super().__init__(decoder, cache, latency)
         self.passes: list[tuple[int, int]] = []
-        self.work: list[Work] = []
+        self.work: list[Traffic] = []
         self._model = Model.of(decoder)
 
     def apply_sublayer(self, i: int, hidden: Tensor, prefix_len: int) -> Tensor:

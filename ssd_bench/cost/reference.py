@@ -106,7 +106,9 @@ class ReferenceMachine(LatencyTimes):
         attn, mlp, _ = self.pass_ms(calls.rows, calls.context)
         eager_attn, eager_mlp, eager_head = self.eager_ms(calls.rows, calls.context)
         sublayers = calls.attentions + calls.mlps
-        eager = self.stage_ms(sublayers, calls.attentions * eager_attn + calls.mlps * eager_mlp, calls.comparisons)
+        eager = self.stage_ms(
+            sublayers, calls.attentions * eager_attn + calls.mlps * eager_mlp, calls.comparisons.astype(float)
+        )
         passes = np.where(calls.captured, calls.attentions * attn + calls.mlps * mlp, eager)
         # a head is launched once, however many blocks a block stands for
         launch_ms = self.call_ms / self.block_factor

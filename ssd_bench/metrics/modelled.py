@@ -131,8 +131,8 @@ def modelled_run(run: Run, machine: Machine) -> Run:
 
 def _modelled_prompts(run: Run, steps: pd.DataFrame, machine: Machine) -> pd.DataFrame:
     """Return the rows of `prompts` of AR and the method with modelled times, from those of `modelled_steps`."""
-    prefill = run.work[run.work["step"] == 0]
-    prefill = prefill.assign(ms=work_ms(prefill, machine)).groupby([*ANSWER])["ms"].sum()
+    passes = run.work[run.work["step"] == 0]
+    prefill = passes.assign(ms=work_ms(passes, machine)).groupby([*ANSWER])["ms"].sum()
     parts = steps.groupby([*ANSWER])[[*PARTS]].sum()
     prompts = run.prompts[run.prompts["arm"].isin(PAIR)]
     answers = pd.MultiIndex.from_frame(prompts[[*ANSWER]])

@@ -33,7 +33,7 @@ class Call(NamedTuple):
 
 
 class Kind(NamedTuple):
-    """What equal calls compute: sublayers and LM heads over the same number of rows, and in how many launches."""
+    """Work of equal calls: sublayers and LM heads over the same number of rows, and number of launches."""
 
     rows: int
     attentions: int

@@ -235,8 +235,8 @@ class Steps:
 @cache  # a report predicts hundreds of speedups from few passes
 def _pass_ms(machine: Machine, part: str, rows: float, n_blocks: float, context: float) -> float:
     """Return the time of a pass with its LM head, in a part of a step."""
-    names = ("part", "calls", "rows", "attentions", "mlps", "heads", "context")
-    work = pd.DataFrame([(part, 1, rows, n_blocks, n_blocks, 1.0, context)], columns=list(names))
+    counts = {"rows": rows, "attentions": n_blocks, "mlps": n_blocks, "heads": 1.0, "launches": 2, "context": context}
+    work = pd.DataFrame([{"part": part, "calls": 1, **counts}])
     return float(work_ms(work, machine)[0])
 
 

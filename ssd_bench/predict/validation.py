@@ -87,6 +87,10 @@ def errors_by_method(frame: pd.DataFrame) -> pd.DataFrame:
     return pd.concat([table.drop("all runs").sort_index(), table.loc[["all runs"]]])
 
 
+def _signed_percent(value: Any) -> str:
+    return ABSENT if math.isnan(value) else f"{value:+.1%}"
+
+
 def validation_text(frame: pd.DataFrame) -> str:
     """Return the comparison as text for a terminal: every run, then the medians."""
     runs = [
@@ -98,7 +102,7 @@ def validation_text(frame: pd.DataFrame) -> str:
             f"{row.speedup_measured:.3f}",
             f"{row.speedup_predicted:.3f}",
             f"{row.speedup_error:+.1%}",
-            ABSENT if pd.isna(row.overhead_error) else f"{row.overhead_error:+.1%}",
+            _signed_percent(row.overhead_error),
         )
         for row in frame.sort_values(["method", "model", "task"]).itertuples()
     ]
