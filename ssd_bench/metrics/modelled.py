@@ -131,14 +131,14 @@ def modelled_run(run: Run, machine: Machine) -> Run:
 
 def _modelled_prompts(run: Run, steps: pd.DataFrame, machine: Machine) -> pd.DataFrame:
     """Return the rows of `prompts` of AR and the method with modelled times, from those of `modelled_steps`."""
-    passes = run.work[run.work["step"] == 0]
-    prefill = passes.assign(ms=work_ms(passes, machine)).groupby([*ANSWER])["ms"].sum()
+    prefill = run.work[run.work["step"] == 0]
+    prefill_ms = prefill.assign(ms=work_ms(prefill, machine)).groupby([*ANSWER])["ms"].sum()
     parts = steps.groupby([*ANSWER])[[*PARTS]].sum()
     prompts = run.prompts[run.prompts["arm"].isin(PAIR)]
     answers = pd.MultiIndex.from_frame(prompts[[*ANSWER]])
     parts = parts.reindex(answers, fill_value=0.0)  # an output of one token has no steps
     return prompts.assign(
-        prefill_ms=prefill.reindex(answers, fill_value=0.0).to_numpy(),
+        prefill_ms=prefill_ms.reindex(answers, fill_value=0.0).to_numpy(),
         decode_ms=parts.sum(axis=1).to_numpy(),
         **{name: parts[name].to_numpy() for name in SPANS},
     )
