@@ -98,7 +98,7 @@ def validation_text(frame: pd.DataFrame) -> str:
             f"{row.speedup_measured:.3f}",
             f"{row.speedup_predicted:.3f}",
             f"{row.speedup_error:+.1%}",
-            ABSENT if pd.isna(row.overhead_error) else f"{row.overhead_error:+.1%}",
+            _signed(float(row.overhead_error)),  # type: ignore[arg-type]  # itertuples has no types
         )
         for row in frame.sort_values(["method", "model", "task"]).itertuples()
     ]
@@ -131,6 +131,10 @@ def validation_text(frame: pd.DataFrame) -> str:
             f"its calls: these alone. {ABSENT}: the record does not count them, so the overhead is the recorded time.",
         ]
     )
+
+
+def _signed(error: float) -> str:
+    return ABSENT if math.isnan(error) else f"{error:+.1%}"
 
 
 def _within(row: pd.Series[float]) -> str:
