@@ -62,6 +62,8 @@ class Machine(Protocol):
     @property
     def name(self) -> str: ...
 
+    def __hash__(self) -> int: ...  # predictions are cached by machine
+
     @property
     def draft_rest_ms(self) -> float: ...
 

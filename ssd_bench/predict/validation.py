@@ -87,10 +87,6 @@ def errors_by_method(frame: pd.DataFrame) -> pd.DataFrame:
     return pd.concat([table.drop("all runs").sort_index(), table.loc[["all runs"]]])
 
 
-def _signed_percent(value: Any) -> str:
-    return ABSENT if math.isnan(value) else f"{value:+.1%}"
-
-
 def validation_text(frame: pd.DataFrame) -> str:
     """Return the comparison as text for a terminal: every run, then the medians."""
     runs = [
@@ -102,7 +98,7 @@ def validation_text(frame: pd.DataFrame) -> str:
             f"{row.speedup_measured:.3f}",
             f"{row.speedup_predicted:.3f}",
             f"{row.speedup_error:+.1%}",
-            _signed_percent(row.overhead_error),
+            _signed(float(row.overhead_error)),  # type: ignore[arg-type]  # itertuples has no types
         )
         for row in frame.sort_values(["method", "model", "task"]).itertuples()
     ]
@@ -135,6 +131,10 @@ def validation_text(frame: pd.DataFrame) -> str:
             f"its calls: these alone. {ABSENT}: the record does not count them, so the overhead is the recorded time.",
         ]
     )
+
+
+def _signed(error: float) -> str:
+    return ABSENT if math.isnan(error) else f"{error:+.1%}"
 
 
 def _within(row: pd.Series[float]) -> str:
