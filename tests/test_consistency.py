@@ -34,6 +34,10 @@ UNNOTICED = {
         "divergence_gap": "only the model could tell",
     },
     "work": {
+        "prompt_index": "calls of the method in a step of another answer",
+        "arm": "calls of the method in a step of another answer",
+        "step": "calls of the method in another step",
+        "launches": "calls of the method, or of a head without a pass",
         "calls": "more drafted tokens that the limits cut; calls of the method",
         "rows": "calls of the method, or of a head without a pass",
         "attentions": "calls of the method",

@@ -108,7 +108,7 @@ def head_ms(machine: Machine, rows: Array) -> Array:
 
 @dataclass(frozen=True)
 class LatencyTimes:
-    """What a machine takes from a latency profile: `Latency.pass_ms` over arrays, without torch."""
+    """Times of a machine that a latency profile gives: `Latency.pass_ms` over arrays, without torch."""
 
     latency: Latency
 

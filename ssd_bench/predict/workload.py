@@ -6,8 +6,8 @@ it; the calls of a method are not known.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -20,6 +20,8 @@ from ssd_bench.metrics.modelled import STEP, has_work
 from ssd_bench.records.reader import Run
 from ssd_bench.records.schema import ANSWER
 
+COUNTS = ("calls", "rows", "attentions", "mlps", "heads", "launches", "context")
+"""Columns of the table `work` that are derived."""
 COLUMNS = ("draft_ms", "verify_ms", "policy_ms")
 """Columns of `steps` with the recorded times."""
 
@@ -95,50 +97,25 @@ def derived_work(run: Run, steps: pd.DataFrame) -> pd.DataFrame:
     fork = np.where(reusable, first_skipped, 0.0)
     # attentions and MLPs alternate, so the first n sublayers are ceil(n / 2) attentions and floor(n / 2) MLPs
     early_attn, early_mlp = np.ceil(fork / 2), np.floor(fork / 2)
-    read = positions_read(context, drafted, window)
     single = np.ones_like(nodes)
 
-    def rows(part: str, mask: Any, **columns: Array) -> pd.DataFrame:
-        values = {name: column[mask] for name, column in columns.items()}
-        return steps.loc[mask, STEP].assign(part=part, **values)
+    draft = (drafted, single, n_attn, n_mlp, single, 2 * single, positions_read(context, drafted, window))
+    # only the last node has to pass the sublayers before the first skipped one: drafting did the others
+    early = (single, single, early_attn, early_mlp, 0 * single, single, context + drafted)
+    verify = (single, nodes, n_layers - early_attn, n_layers - early_mlp, single, 2 * single, context)
+    parts = [("draft", drafted > 0, draft), ("verify", reusable, early), ("verify", nodes > 0, verify)]
+    return pd.concat([_work_rows(steps, *entry) for entry in parts], ignore_index=True)
 
-    parts = [
-        rows(
-            "draft",
-            drafted > 0,
-            calls=drafted,
-            rows=single,
-            attentions=n_attn,
-            mlps=n_mlp,
-            heads=single,
-            launches=2 * single,
-            context=read,
-        ),
-        # only the last node has to pass the sublayers before the first skipped one: drafting did the others
-        rows(
-            "verify",
-            reusable,
-            calls=single,
-            rows=single,
-            attentions=early_attn,
-            mlps=early_mlp,
-            heads=0 * single,
-            launches=single,
-            context=context + drafted,
-        ),
-        rows(
-            "verify",
-            nodes > 0,
-            calls=single,
-            rows=nodes,
-            attentions=n_layers - early_attn,
-            mlps=n_layers - early_mlp,
-            heads=single,
-            launches=2 * single,
-            context=context,
-        ),
-    ]
-    return pd.concat(parts, ignore_index=True)
+
+def _work_rows(steps: pd.DataFrame, part: str, chosen: Array, counts: Sequence[Array]) -> pd.DataFrame:
+    """Return rows of the table `work` for the chosen steps.
+
+    Args:
+        chosen: [steps] whether a step has this work.
+        counts: for all steps, the columns of `COUNTS`.
+    """
+    columns = {name: column[chosen] for name, column in zip(COUNTS, counts, strict=True)}
+    return steps.loc[chosen, STEP].assign(part=part, **columns)
 
 
 def positions_read(context: Array, drafted: Array, window: Array) -> Array:

@@ -311,13 +311,17 @@ def _work_faults(
             at = int(broken.argmax())
             yield "work", _key(work, at), f"step {work['step'].iloc[at]}: {text}"
     step_key = [*ANSWER, "step"]
+    answers = prompts[prompts["arm"] != "hf"].set_index(list(ANSWER))
+    steps_and_prefills = [*zip(*(steps[name] for name in step_key)), *((*key, 0) for key in answers.index)]
+    strange = ~pd.MultiIndex.from_frame(work[step_key]).isin(steps_and_prefills)
+    if strange.any():
+        yield "work", _key(work, int(strange.argmax())), "its step is in no table"
     expected = steps.merge(_set_sizes(layer_sets), on="layer_set_id", how="left").set_index(step_key)
     verify, draft = (work[work["part"] == part] for part in ("verify", "draft"))
     whole = verify.groupby(step_key)[["attentions", "mlps"]].sum()  # also if saved states divide the pass in two
     last = verify[verify["heads"] > 0].groupby(step_key)[["calls", "rows", "heads", "context"]].sum()
     drafted = draft.groupby(step_key)[["calls", "attentions", "mlps"]].max()
     prefill = work[(work["part"] == "prefill") & (work["attentions"] > 0)]
-    answers = prompts[prompts["arm"] != "hf"].set_index(list(ANSWER))
     layers = expected["tree_nodes"] * 0 + (n_layers if np.isfinite(n_layers) else whole["attentions"].max())
     by_layers = expected[expected["layer_set_id"].notna() & (expected["draft_len"] > 0)]
     yield from _unequal(whole["attentions"], layers, "its verification does not run every attention")
