@@ -371,7 +371,9 @@ def test_a_reference_machine_times_a_record_of_a_smaller_model(counted: Run) -> 
     attn, mlp, rest = machine.pass_ms(np.ones_like(context), context)
     ms = float((32 * (attn + mlp) + rest + machine.loop_ms).mean())
     assert prediction.tokens_per_s["ar"] == pytest.approx(1000 / ms)
-    assert modelled_steps(counted, machine.of_blocks(N_LAYERS))["policy_ms"].sum() == pytest.approx(prediction.overhead_ms)
+    assert modelled_steps(counted, machine.of_blocks(N_LAYERS))["policy_ms"].sum() == pytest.approx(
+        prediction.overhead_ms
+    )
 
 
 def test_overhead_that_a_record_does_not_count_is_scaled(run: Run) -> None:

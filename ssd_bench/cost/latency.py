@@ -49,6 +49,8 @@ class Latency:
         loaded: other processes used more than 10 % of the machine in both attempts, so the times may be too long.
         points: measured (n, t_attn in ms).
         passes: measured times by number of nodes, ascending from 1; empty when given.
+        calls: measured times of single sublayers and LM heads that a method calls by itself, by number of rows; their
+            `rest_ms` is the head. Empty when given, and in records of before 2026-12.
         draft_rest_ms: one drafted token without its sublayers; 0 when given.
         draft_start_ms: one draft without its tokens; 0 when given.
         tree_token_ms: extra time of a drafted token with siblings; 0 when given.
@@ -63,6 +65,7 @@ class Latency:
     loaded: bool = False
     points: tuple[tuple[int, float], ...] = ()
     passes: tuple[NodeTimes, ...] = ()
+    calls: tuple[NodeTimes, ...] = ()
     draft_rest_ms: float = 0.0
     draft_start_ms: float = 0.0
     tree_token_ms: float = 0.0
@@ -80,8 +83,8 @@ class Latency:
         """Return the profile that was stored as JSON; parts that older versions did not measure have the defaults."""
         values = {field.name: stored[field.name] for field in fields(cls) if stored.get(field.name) is not None}
         points = tuple((int(n), ms) for n, ms in stored.get("points") or ())
-        passes = tuple(NodeTimes(**times) for times in stored.get("passes") or ())
-        return cls(**values | {"points": points, "passes": passes})
+        tables = {name: tuple(NodeTimes(**times) for times in stored.get(name) or ()) for name in ("passes", "calls")}
+        return cls(**values | {"points": points} | tables)
 
     def attn_ms(self, context: float) -> float:
         """Return t_attn(n), one attention sublayer at context n."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
@@ -35,10 +35,15 @@ class Calls(NamedTuple):
     launches: Array
 
     @property
-    def captured(self) -> NDArray[np.bool_]:
-        """Whether a call is one pass over few rows, not sublayers that are launched one by one."""
+    def whole(self) -> NDArray[np.bool_]:
+        """Whether a call is one pass with several sublayers, not sublayers that are launched one by one."""
         sublayers, passes = self.attentions + self.mlps, self.launches - (self.heads > 0)
-        return np.asarray((sublayers > passes) & (self.rows <= CAPTURED_ROWS))
+        return np.asarray(sublayers > passes)
+
+    @property
+    def captured(self) -> NDArray[np.bool_]:
+        """Whether a GPU replays a call as a captured graph."""
+        return self.whole & (self.rows <= CAPTURED_ROWS)
 
     @property
     def comparisons(self) -> NDArray[np.bool_]:
@@ -89,8 +94,6 @@ class Machine(Protocol):
     def calls_ms(self, calls: Calls) -> Array:
         """Return the times of calls that a method makes."""
         ...
-
-    def __hash__(self) -> int: ...
 
     def of_blocks(self, n_layers: int) -> Machine:
         """Return the machine for the work of a model of so many blocks, each of which stands for several of its own."""
@@ -157,7 +160,12 @@ class Profile(LatencyTimes):
     def calls_ms(self, calls: Calls) -> Array:
         """Return the times of the calls' sublayers and heads; the profile has none of a comparison."""
         attn, mlp, _ = self.pass_ms(calls.rows, calls.context)
-        return calls.attentions * attn + calls.mlps * mlp + calls.heads * head_ms(self, calls.rows)
+        passes = calls.attentions * attn + calls.mlps * mlp
+        if not self.latency.calls:
+            return passes + calls.heads * head_ms(self, calls.rows)
+        single = Profile(replace(self.latency, passes=self.latency.calls))
+        attn, mlp, head = single.pass_ms(calls.rows, calls.context)
+        return np.where(calls.whole, passes, calls.attentions * attn + calls.mlps * mlp) + calls.heads * head
 
     def of_blocks(self, n_layers: int) -> Profile:
         """Return this machine: a record's profile belongs to its model."""

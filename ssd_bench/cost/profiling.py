@@ -31,9 +31,11 @@ from ssd_bench.run_warnings import WarningLog, new_warnings
 if TYPE_CHECKING:
     from ssd_bench.contract.generation import Step
 
-VERSION = 5  # raised when the measurement changes, or the kernels that it measures
+VERSION = 6  # raised when the measurement changes, or the kernels that it measures
 WARMUP, REPEATS = 3, 9
 NODES = (1, 2, 4, 8, 16, 32, 64, 128)  # nodes of the measured passes
+CALL_ROWS = (1, 4, 16, 64, 256, 1024)  # rows of the measured calls of single sublayers and heads
+BRANCH_TOKENS = 16  # tokens of a branch in calls over more rows, about as in KnapSpec; else 1, as in CLaSp
 NODE_REPEATS = 5
 ROUNDS, LEAST, SECONDS = 20, 2, 5  # rounds of engine steps: most, fewest, seconds to stop after
 STEPS, WIDE = 8, 32  # steps of a proposal in a round; a quarter of them for a draft at least this long
@@ -57,7 +59,9 @@ def measure(decoder: Decoder, cache: KVCache) -> Latency:
         points = [(n, _attention_ms(decoder, cache, n)) for n in contexts(cache.rows)]
         t_mlp = _median_ms(decoder, lambda: _sweep(decoder, cache, 1, cache.rows - 1))
         passes = [_node_times(decoder, cache, n) for n in NODES if n < cache.rows]
-        latency = _correct_by_steps(fit_latency(points, t_mlp, passes=passes), decoder, cache, watch)
+        calls = tuple(_call_times(decoder, cache, n) for n in CALL_ROWS)
+        fitted = replace(fit_latency(points, t_mlp, passes=passes), calls=calls)
+        latency = _correct_by_steps(fitted, decoder, cache, watch)
         load = watch.other_share()
         if best is None or load < best[0]:
             best = load, replace(latency, loaded=load > QUIET)
@@ -132,6 +136,25 @@ def _node_times(decoder: Decoder, cache: KVCache, n: int) -> NodeTimes:
     # the rest is once per pass, not once per block
     rest_ms = _median_ms(decoder, partial(_run_head, decoder, cache, n), NODE_REPEATS) * decoder.arch.n_layers
     return NodeTimes(n, slope, intercept, mlp_ms, rest_ms)
+
+
+def _call_times(decoder: Decoder, cache: KVCache, n: int) -> NodeTimes:
+    """Time calls that a method makes by itself, over n rows: an attention and an MLP over branches, and an LM head."""
+    tokens = BRANCH_TOKENS if n > BRANCH_TOKENS else 1
+    flat = decoder.embed(torch.zeros(n, dtype=torch.long, device=decoder.device))
+    branches = flat.view(n // tokens, tokens, -1)
+
+    def run(parity: int, context: int) -> None:
+        for i in range(parity, 2 * decoder.arch.n_layers, 2):
+            decoder.run_branches(i, branches, cache, context)
+
+    contexts = sorted({max(1, min(context, cache.rows - tokens)) for context in (NEAR, FAR)})
+    points = [(context, _median_ms(decoder, partial(run, 0, context), NODE_REPEATS)) for context in contexts]
+    slope, intercept, _ = fit_line(points)
+    mlp_ms = _median_ms(decoder, partial(run, 1, 1), NODE_REPEATS)
+    # the head is once per call, not once per block
+    head_ms = _median_ms(decoder, lambda: decoder.predict_confident(flat)[0].tolist(), NODE_REPEATS)
+    return NodeTimes(n, slope, intercept, mlp_ms, head_ms * decoder.arch.n_layers)
 
 
 class _FixedProposal:

@@ -45,7 +45,7 @@ class ClaimStatistic:
 
     Attributes:
         meaning: definition in words.
-        timed: whether times determine it, modelled or measured.
+        timed: whether it is judged by modelled times where all records have them.
         variation: field of the run-to-run variation that applies to it if the times are measured: "speedup" or "rate";
             "" if none does.
         lower_is_better: whether a smaller value is better.
@@ -80,11 +80,9 @@ STATISTICS = {
     "mlp_skipped": ClaimStatistic("share of MLP sublayers skipped while drafting, mean over draft steps"),
     "matchness": ClaimStatistic("best score of the online search", once_per_run=True),
     "tpt_correlation": ClaimStatistic(
-        "Pearson's r of predicted TPT and tokens/s, one point per prompt and method", timed=True, pooled=True
+        "Pearson's r of predicted TPT and tokens/s, one point per prompt and method", pooled=True
     ),
-    "alpha_correlation": ClaimStatistic(
-        "Pearson's r of α and tokens/s, one point per prompt and method", timed=True, pooled=True
-    ),
+    "alpha_correlation": ClaimStatistic("Pearson's r of α and tokens/s, one point per prompt and method", pooled=True),
     "routing": ClaimStatistic("share of prompts drafted with the layer set of their own domain"),
 }
 PARTS = {  # parts of a run that a side may be restricted to
