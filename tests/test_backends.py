@@ -34,9 +34,9 @@ from ssd_bench.model.backends.torch import TorchDecoder
 class CountingDecoder(TorchDecoder):
     name, rank, passes = "counting", -1, []
 
-    def run(self, what, cache):
+    def _run(self, what, cache):
         self.passes.append((len(what.sublayers), len(what.nodes)))
-        return super().run(what, cache)
+        return super()._run(what, cache)
 
 
 BACKEND = CountingDecoder

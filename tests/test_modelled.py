@@ -1,0 +1,34 @@
+"""Modelled numbers of whole runs: the main job's methods at the costs of the reference machine."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from ssd_bench import metrics
+from ssd_bench.metrics.modelled import REFERENCE, modelled_numbers
+from tests.runs import executed
+
+SPEEDUPS = {"knapspec": 0.0, "swift": 0.0, "clasp": 0.0, "conflayers": 0.0, "adaptive": 0.0}
+"""Modelled speedups of `make run`'s methods, with the reference machine's costs for those that ask for costs."""
+RUN = (
+    "task=aime24",
+    "limit=2",
+    "decode.max_new_tokens=160",
+    "hardware.isa=generic",  # the same bits on every CPU
+    "hardware.latency=null",
+    f"hardware.costs={REFERENCE}",
+)
+
+
+@pytest.mark.parametrize("method", SPEEDUPS)
+def test_the_main_job_has_the_same_modelled_speedup_everywhere(method: str, tmp_path: Path) -> None:
+    run = executed(tmp_path, f"method={method}", *RUN)
+    numbers = metrics.summarise(run).modelled
+    assert numbers is not None and numbers.modelled_on == REFERENCE
+    assert numbers.speedup_modelled.value == pytest.approx(SPEEDUPS[method], abs=0.005)
+    # no time of this machine is part of it
+    slower = replace(run, steps=run.steps.assign(policy_ms=1e3 * run.steps["policy_ms"]), work=run.work.assign(ms=1.0))
+    assert modelled_numbers(slower) == numbers
