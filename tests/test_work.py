@@ -199,7 +199,7 @@ def test_older_records_have_no_work(tmp_path: Path) -> None:
     run = write_run(tmp_path / "run", [unit(0)])
     header = json.loads((run.path / "run.json").read_bytes())
     del header[DIGESTS]["work"]
-    (run.path / "run.json").write_text(json.dumps(header))
+    (run.path / "run.json").write_text(json.dumps(header), encoding="utf-8")
     (run.path / "work.parquet").unlink()
     older = load_run(run.path)
     assert older.work.empty and len(older.steps) == len(run.steps)
