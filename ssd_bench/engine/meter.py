@@ -44,7 +44,7 @@ class Meter:
 
     def moment(self) -> Moment:
         """Return the present moment."""
-        return Moment(self._clock.mark(), len(self._log.calls))
+        return Moment(self._clock.mark(), len(self._log))
 
     def settle(self) -> None:
         """Wait until the device has passed every mark; `ms` needs it."""
@@ -56,7 +56,7 @@ class Meter:
 
     def work(self, part: str, *spans: tuple[Moment, Moment]) -> list[Work]:
         """Return the work of one part of a step, from all spans of time that belong to it."""
-        calls = [call for start, end in spans for call in self._log.calls[start.n_calls : end.n_calls]]
+        calls = [call for start, end in spans for call in self._log[start.n_calls : end.n_calls]]
         return self._of_part(part, sum_calls(calls))
 
     def total(self, part: str) -> list[Work]:

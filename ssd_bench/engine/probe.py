@@ -73,7 +73,7 @@ class ModelProbe:
         start = time.perf_counter()
         cosines: NDArray[np.float32] = mean_cosine(branches, direction).cpu().numpy()
         if (log := self._decoder.log) is not None:
-            log.add(COMPARISON, branches.shape[0] * branches.shape[1], 0, 0.0, start)
+            log.append((COMPARISON, branches.shape[0] * branches.shape[1], 0, 0.0, start, time.perf_counter()))
         return cosines
 
     def predict(self, hidden: Tensor) -> Tensor:

@@ -144,7 +144,7 @@ class Decoder:
         result = self._run(forward, cache)
         if self.log is not None:
             read = forward.prefix_len - (end_unread - first_unread)
-            self.log.add(forward.sublayers, len(forward.nodes), read, 0.0, start)
+            self.log.append((forward.sublayers, len(forward.nodes), read, 0.0, start, time.perf_counter()))
         return result
 
     def _run(self, forward: Pass, cache: KVCache) -> tuple[Tensor, Tensor | None]:
@@ -216,7 +216,8 @@ class Decoder:
                 self._attend_branches(i // 2, part, cache, prefix_len)
         result = streams.to(hidden.device)
         if self.log is not None:
-            self.log.add((i,), hidden.shape[0] * hidden.shape[1], prefix_len, 0.0, start)
+            rows = hidden.shape[0] * hidden.shape[1]
+            self.log.append(((i,), rows, prefix_len, 0.0, start, time.perf_counter()))
         return result
 
     def ids(self, tokens: Sequence[int]) -> Tensor:
@@ -239,7 +240,8 @@ class Decoder:
         start = time.perf_counter()
         logits = self._logits(hidden, tokens, norm)
         if self.log is not None:
-            self.log.add(HEAD, len(hidden), 0, logits.shape[1] / self.arch.vocab_size, start)
+            share = logits.shape[1] / self.arch.vocab_size
+            self.log.append((HEAD, len(hidden), 0, share, start, time.perf_counter()))
         return logits
 
     def _logits(self, hidden: Tensor, tokens: Tensor | None, norm: bool) -> Tensor:
@@ -292,7 +294,7 @@ class Decoder:
             running = new_best, torch.where(best > old_best, ids + start, old_ids), mass  # ties keep the lower id
         assert running is not None
         if self.log is not None:
-            self.log.add(HEAD, len(hidden), 0, 1.0, begin)
+            self.log.append((HEAD, len(hidden), 0, 1.0, begin, time.perf_counter()))
         return running[1:]
 
     def _attention_inputs(self, forward: Pass, device: torch.device) -> _AttentionInputs:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
 from typing import NamedTuple
@@ -14,7 +13,7 @@ COMPARISON: tuple[int, ...] = ()
 
 
 class Call(NamedTuple):
-    """One call of a decoder.
+    """One call of a decoder; the log holds plain tuples of these values, which are faster to make.
 
     Attributes:
         sublayers: sublayers that ran, `HEAD` or `COMPARISON`.
@@ -54,20 +53,12 @@ class Sum(NamedTuple):
         return Sum(self.calls + other.calls, self.context + other.context, self.seconds + other.seconds)
 
 
-class WorkLog:
-    """Calls of a decoder, in their order; those of an output that was decoded meanwhile are only summed.
-
-    Attributes:
-        calls: the calls.
-    """
+class WorkLog(list[tuple[Sequence[int], int, int, float, float, float]]):
+    """Calls of a decoder (values of `Call`), in their order; those of outputs decoded meanwhile are only summed."""
 
     def __init__(self) -> None:
-        self.calls: list[Call] = []
+        super().__init__()
         self._nested: dict[Kind, Sum] = {}
-
-    def add(self, sublayers: Sequence[int], rows: int, context: int, heads: float, start: float) -> None:
-        """Log a call that began at `start` and ends now."""
-        self.calls.append(Call(sublayers, rows, context, heads, start, time.perf_counter()))
 
     def nest(self, log: WorkLog) -> None:
         """Add the sums of another log: a search before the run may decode thousands of outputs."""
@@ -75,12 +66,12 @@ class WorkLog:
 
     def total(self) -> dict[Kind, Sum]:
         """Return the sums of all calls."""
-        sums = sum_calls(self.calls)
+        sums = sum_calls(self)
         _add(sums, self._nested)
         return sums
 
 
-def sum_calls(calls: Iterable[Call]) -> dict[Kind, Sum]:
+def sum_calls(calls: Iterable[tuple[Sequence[int], int, int, float, float, float]]) -> dict[Kind, Sum]:
     """Sum calls by kind, in order of first occurrence.
 
     Two kinds of calls join the call before them, if it has the same rows: an LM head its pass, and a sublayer that is
@@ -88,7 +79,7 @@ def sum_calls(calls: Iterable[Call]) -> dict[Kind, Sum]:
     """
     joined: list[tuple[Kind, Sum]] = []
     last_is_pass = last_is_single = False
-    for call in calls:
+    for call in map(Call._make, calls):
         is_head, is_single = call.sublayers == HEAD, len(call.sublayers) == 1 and call.sublayers != HEAD
         attentions, mlps = (0, 0) if is_head else _count_sublayers(tuple(call.sublayers))
         seconds = call.end - call.start
