@@ -257,7 +257,7 @@ def test_the_code_layout_names_every_package_and_module() -> None:
 def test_every_planted_fault_has_its_place() -> None:
     """The text that `python -m tests.planted_faults` changes occurs once, and the tests that should notice exist."""
     faults = read_faults()
-    assert len({fault.what for fault in faults}) == len(faults) == 40
+    assert len({fault.what for fault in faults}) == len(faults) >= 40
     for fault in faults:
         assert (ROOT / fault.file).read_text(encoding="utf-8").count(fault.right) == 1, fault.what
         assert fault.right != fault.wrong and all((ROOT / file).is_file() for file in fault.test_files), fault.what

@@ -288,7 +288,7 @@ def _steps(
     return steps
 
 
-def _median_ms(decoder: Decoder, run: Callable[[], None], repeats: int = REPEATS) -> float:
+def _median_ms(decoder: Decoder, run: Callable[[], object], repeats: int = REPEATS) -> float:
     """Return the median milliseconds of `run`, per block."""
     clock = Clock(decoder.device)
     for _ in range(WARMUP):

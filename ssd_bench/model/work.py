@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 HEAD: tuple[int, ...] = (-1,)
 """`Call.sublayers` of an LM head, which no pass has."""
-COMPARISON: tuple[int, ...] = ()
+COMPARISON: tuple[int, ...] = (-2,)
 """`Call.sublayers` of a comparison of streams, for whose result the host waits."""
 
 
@@ -80,8 +80,9 @@ def sum_calls(calls: Iterable[tuple[Sequence[int], int, int, float, float, float
     joined: list[tuple[Kind, Sum]] = []
     last_is_pass = last_is_single = False
     for call in map(Call._make, calls):
-        is_head, is_single = call.sublayers == HEAD, len(call.sublayers) == 1 and call.sublayers != HEAD
-        attentions, mlps = (0, 0) if is_head else _count_sublayers(tuple(call.sublayers))
+        is_head, is_pass = call.sublayers == HEAD, call.sublayers not in (HEAD, COMPARISON)
+        is_single = is_pass and len(call.sublayers) == 1
+        attentions, mlps = _count_sublayers(tuple(call.sublayers)) if is_pass else (0, 0)
         seconds = call.end - call.start
         joins = (is_head and last_is_pass) or (is_single and last_is_single)
         if joins and joined[-1][0].rows == call.rows:
@@ -90,7 +91,7 @@ def sum_calls(calls: Iterable[tuple[Sequence[int], int, int, float, float, float
             joined.append((more, spent._replace(seconds=spent.seconds + seconds)))
         else:
             joined.append((Kind(call.rows, attentions, mlps, call.heads, 1), Sum(1, call.context, seconds)))
-        last_is_pass, last_is_single = not is_head, is_single
+        last_is_pass, last_is_single = is_pass, is_single
     sums: dict[Kind, Sum] = {}
     for kind, spent in joined:
         sums[kind] = sums.get(kind, Sum()).plus(spent)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -107,11 +108,11 @@ def derived_work(run: Run, steps: pd.DataFrame) -> pd.DataFrame:
     return pd.concat([_work_rows(steps, *entry) for entry in parts], ignore_index=True)
 
 
-def _work_rows(steps: pd.DataFrame, part: str, chosen: Array, counts: Sequence[Array]) -> pd.DataFrame:
+def _work_rows(steps: pd.DataFrame, part: str, chosen: Any, counts: Sequence[Array]) -> pd.DataFrame:
     """Return rows of the table `work` for the chosen steps.
 
     Args:
-        chosen: [steps] whether a step has this work.
+        chosen: [steps] mask of the steps that have this work.
         counts: for all steps, the columns of `COUNTS`.
     """
     columns = {name: column[chosen] for name, column in zip(COUNTS, counts, strict=True)}
