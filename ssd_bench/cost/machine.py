@@ -20,10 +20,6 @@ COPY_MS = 0.02
 _COLUMNS = tuple(field.name for field in fields(NodeTimes))
 
 
-CAPTURED_ROWS = 64
-"""Most rows of a pass that a GPU replays as a captured graph; calls over more rows are launched by operator."""
-
-
 class Calls(NamedTuple):
     """Calls of the model that a method makes, one entry each; columns of the table `work` as arrays."""
 
@@ -39,11 +35,6 @@ class Calls(NamedTuple):
         """Whether a call is one pass with several sublayers, not sublayers that are launched one by one."""
         sublayers, passes = self.attentions + self.mlps, self.launches - (self.heads > 0)
         return np.asarray(sublayers > passes)
-
-    @property
-    def captured(self) -> NDArray[np.bool_]:
-        """Whether a GPU replays a call as a captured graph."""
-        return self.whole & (self.rows <= CAPTURED_ROWS)
 
     @property
     def comparisons(self) -> NDArray[np.bool_]:

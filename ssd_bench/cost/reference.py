@@ -109,7 +109,8 @@ class ReferenceMachine(LatencyTimes):
         eager = self.stage_ms(
             sublayers, calls.attentions * eager_attn + calls.mlps * eager_mlp, calls.comparisons.astype(float)
         )
-        passes = np.where(calls.captured, calls.attentions * attn + calls.mlps * mlp, eager)
+        captured = calls.whole & (calls.rows <= self.captured_nodes)
+        passes = np.where(captured, calls.attentions * attn + calls.mlps * mlp, eager)
         # a head is launched once, however many blocks a block stands for
         launch_ms = self.call_ms / self.block_factor
         return passes + np.where(calls.heads > 0, np.maximum(launch_ms, calls.heads * eager_head), 0.0)

@@ -37,6 +37,9 @@ ATTN_MASK_KERNELS = 4  # passes over several nodes: positions, comparison, paddi
 MLP_KERNELS = NORM + 5  # gate and up, SiLU, product, down, residual
 REST_KERNELS = 1 + NORM + 5  # embedding, norm, head, upcast, softmax, maximum, copy to the host
 
+CAPTURED_ROWS = 64
+"""Most rows of a pass that this engine replays as a captured graph; calls over more are launched by operator."""
+
 SIBLINGS_MS = 0.03
 """Milliseconds of the siblings of a drafted token (assumed): top-k over the vocabulary, a longer copy to the host."""
 
@@ -156,7 +159,7 @@ class SimulatedMachine:
         """Return the times of calls that a method makes, with the launches of those that are not captured."""
         attn, mlp, _ = self.pass_ms(calls.rows, calls.context)
         sublayers = calls.attentions + calls.mlps
-        launches = np.where(calls.captured, 0.0, np.maximum(sublayers, 1.0))
+        launches = np.where(calls.whole & (calls.rows <= CAPTURED_ROWS), 0.0, np.maximum(sublayers, 1.0))
         host = np.where(calls.comparisons, self.compare_ms, launches * self.call_ms)
         return calls.attentions * attn + calls.mlps * mlp + calls.heads * head_ms(self, calls.rows) + host
 
