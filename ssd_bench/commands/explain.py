@@ -16,10 +16,9 @@ import pandas as pd
 
 from ssd_bench import metrics, tables
 from ssd_bench.console import run_tool
-from ssd_bench.cost.reference import reference_machine
 from ssd_bench.errors import ConfigError
 from ssd_bench.metrics.intervals import divide
-from ssd_bench.metrics.modelled import PARTS, has_work, modelled_steps, reference_of
+from ssd_bench.metrics.modelled import SPANS, has_work, reference_of, reference_run
 from ssd_bench.metrics.text import ABSENT, costs_text, format_number, format_percent
 from ssd_bench.records.pack import records_folder
 from ssd_bench.records.reader import Run, load_run
@@ -143,27 +142,9 @@ def _losses(ms: dict[str, float], m: float, k: float, c: float | None, c_measure
     return tuple(sorted(losses, key=lambda loss: -loss.ms))
 
 
-def modelled_ms(run: Run) -> pd.DataFrame | None:
-    """Return the steps of a run with their milliseconds modelled at the costs of its reference machine.
-
-    Returns:
-        As `modelled_steps`; None for a record that does not count its work.
-    """
-    if not has_work(run):
-        return None
-    return modelled_steps(run, reference_machine(reference_of(run.header)).of_blocks(run.header.model.n_layers))
-
-
 def modelled_times(run: Run) -> dict[str, float]:
     """Return the modelled parts of `Explanation.ms`; empty for a record that does not count its work."""
-    steps = modelled_ms(run)
-    if steps is None:
-        return {}
-    paired = steps.merge(metrics.paired_rows(run.prompts)[list(ANSWER)], on=list(ANSWER))
-    ar, method = (metrics.arm_rows(paired, arm)[["emitted", *PARTS]].sum() for arm in ("ar", "method"))
-    names = {"draft": "draft_ms", "verify": "verify_ms", "policy": "policy_ms", "other": "loop_ms"}
-    times = {name: float(method[column] / method["emitted"]) for name, column in names.items()}
-    return {"ar": float(ar[list(PARTS)].sum() / ar["emitted"]), **times}
+    return explain(reference_run(run)).ms if has_work(run) else {}
 
 
 def draft_sources(run: Run) -> pd.DataFrame:
@@ -173,9 +154,7 @@ def draft_sources(run: Run) -> pd.DataFrame:
         One row per source, most steps first; further layer sets after the first `SETS` share a row. Columns source,
         steps, drafted, accepted and emitted (tokens), ms (of the steps) and modelled_ms (NaN if not modelled).
     """
-    modelled = modelled_ms(run)
-    parts = [name for name in PARTS if name != "loop_ms"]  # the measured times are without the decode loop, too
-    step_ms = float("nan") if modelled is None else modelled[parts].sum(axis=1).to_numpy()
+    step_ms = reference_run(run).steps[[*SPANS]].sum(axis=1) if has_work(run) else float("nan")
     steps = metrics.arm_rows(run.steps.assign(modelled_ms=step_ms), "method")
     ids = steps["layer_set_id"]
     used = [int(i) for i in ids.value_counts().index]
