@@ -46,7 +46,8 @@ FITTED = {
 ASSUMED = {
     "copy_ms": "assumed: a kernel outside of captured graphs, 3 microseconds",
     "draft_start_ms": "assumed: 0, part of step_ms",
-    "tree_token_ms": "assumed: three kernels outside of captured graphs, 3 microseconds each, and a wait for the device, 20 microseconds",
+    "tree_token_ms": "assumed: three kernels outside of captured graphs, 3 microseconds each, and a wait for the "
+    "device, 20 microseconds",
     "tree_node_ms": "assumed: TREE_NODE_MS of cost/roofline.py",
 }
 SWEPT = {

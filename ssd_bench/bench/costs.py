@@ -47,7 +47,7 @@ CAPTURED_NODES = {"graphs": 64}  # by backend; other backends capture nothing
 LARGE_NODES = (65, 128, 256, 384, 512, 1024)  # of passes that are not captured
 EAGER_ROWS = (1, 64, 128, 256, 384, 512, 1024, 2048)
 HALF = 0.5  # skipped share of the measured drafts
-# assumed: kernels outside of captured graphs, at 3 µs; for siblings three of them and a wait of 20 µs
+# assumed: kernels outside of captured graphs, at 3 µs; siblings: three and a wait of 20 µs
 TREE_TOKEN_MS, COPY_MS = 0.029, 0.003
 
 
