@@ -12,7 +12,7 @@ import yaml
 
 from ssd_bench.bench import cost_files, costs, search_costs
 from ssd_bench.contract.shape import Shape
-from ssd_bench.cost.machine import Calls, head_ms
+from ssd_bench.cost.machine import head_ms
 from ssd_bench.cost.reference import SUBLAYER_COLUMNS, reference_machine, reference_names
 from ssd_bench.errors import ConfigError
 from ssd_bench.predict.acceptance import Acceptance, Steps
@@ -135,21 +135,6 @@ def test_a_stage_takes_the_slower_of_host_and_device() -> None:
     calls, device, comparisons = np.array([2.0, 2.0]), np.array([0.0, 5.0]), np.array([0.0, 2.0])
     expected = [2 * machine.call_ms, 5 + 2 * machine.compare_ms]
     assert machine.stage_ms(calls, device, comparisons) == pytest.approx(expected)
-
-
-@pytest.mark.parametrize("model", MODELS)
-def test_calls_of_a_record_take_the_time_of_the_stages(model: str) -> None:
-    """Calls that the host launches without a wait between them are one row of a record, as they are one stage."""
-    machine = reference_machine(f"h200/{model}")
-    for kind in search_costs.KINDS:
-        work = search_costs.search_work(kind, machine.n_layers, result(model))
-        rows, nothing = np.maximum(work.attn_rows, work.mlp_rows), np.zeros_like(work.attn_rows)
-        kinds = ((counted > 0).astype(float) for counted in (work.attn_rows, work.mlp_rows))
-        stages = Calls(rows, np.full_like(rows, 1024.0), *kinds, nothing, work.calls)
-        some = rows > 0
-        compared = Calls(*(np.ones(1) if name in ("rows", "launches") else np.zeros(1) for name in Calls._fields))
-        total = machine.calls_ms(stages)[some].sum() + work.comparisons.sum() * machine.calls_ms(compared)[0]
-        assert float(total) == pytest.approx(search_costs.predicted_search_ms(machine, work))
 
 
 def test_blocks_of_a_smaller_model_stand_for_several() -> None:

@@ -21,7 +21,7 @@ import numpy as np
 
 from ssd_bench.bench.limits import Model
 from ssd_bench.bench.measures import SEARCH_CONTEXT, SEARCH_TOKENS
-from ssd_bench.cost.machine import Array
+from ssd_bench.cost.machine import Array, Calls
 from ssd_bench.cost.reference import ReferenceMachine
 
 KINDS = ("knapspec", "clasp")
@@ -135,12 +135,12 @@ def eager_parts_ms(
 
 
 def predicted_search_ms(machine: ReferenceMachine, work: SearchWork) -> float:
-    """Return the predicted time of a search on a machine."""
-    context = np.full_like(work.attn_rows, float(SEARCH_CONTEXT))
-    attn, _, _ = machine.eager_ms(work.attn_rows, context)
-    _, mlp, _ = machine.eager_ms(work.mlp_rows, context)
-    device = np.where(work.attn_rows > 0, attn, 0.0) + np.where(work.mlp_rows > 0, mlp, 0.0)
-    return float(machine.stage_ms(work.calls, device, work.comparisons).sum())
+    """Return the predicted time of a search on a machine, stage by stage as a record counts its calls."""
+    rows, nothing = np.maximum(work.attn_rows, work.mlp_rows), np.zeros_like(work.attn_rows)
+    attentions, mlps = (work.attn_rows > 0).astype(float), (work.mlp_rows > 0).astype(float)
+    stages = Calls(rows, np.full_like(rows, float(SEARCH_CONTEXT)), attentions, mlps, nothing, work.calls)
+    called = machine.calls_ms(stages)[work.calls > 0].sum()
+    return float(called + work.comparisons.sum() * machine.compare_ms)
 
 
 def fit_rates(results: Sequence[tuple[Model, Mapping[str, Any]]]) -> EagerRates:
