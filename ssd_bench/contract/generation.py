@@ -41,6 +41,7 @@ class Work:
         launches: launches by the host that each call consists of, without a wait between them.
         context: prefix rows that every attention reads, mean over the calls.
         ms: milliseconds of all calls together; None on a GPU, where they are only queued.
+        int8_attentions, int8_mlps, int8_heads: those among them that read 8-bit weights.
     """
 
     part: str
@@ -52,6 +53,9 @@ class Work:
     launches: int
     context: float
     ms: float | None
+    int8_attentions: int = 0
+    int8_mlps: int = 0
+    int8_heads: float = 0.0
 
 
 @dataclass

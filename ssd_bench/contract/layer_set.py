@@ -1,9 +1,12 @@
-"""Layer sets: which of a model's 2L sublayers run (sublayer 2i is the attention of block i, 2i+1 its MLP)."""
+"""Layer sets: which of a model's 2L sublayers run (sublayer 2i is the attention of block i, 2i+1 its MLP), and how.
+
+A sublayer that runs reads its weights as they were loaded, or a copy of them that was rounded to 8 bits.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 from ssd_bench.errors import ConfigError
@@ -18,17 +21,26 @@ class LayerSet:
     Args:
         n_layers: L, number of blocks.
         skipped: indices in [0, 2L) of the sublayers that do not run; any collection.
+        int8: indices in [0, 2L] of the sublayers that run with 8-bit weights, 2L for the LM head; any collection.
+
+    Raises:
+        ConfigError: an index out of range; a sublayer that is both skipped and in `int8`.
     """
 
     n_layers: int
     skipped: frozenset[int] = frozenset()
+    int8: frozenset[int] = frozenset()
 
     def __post_init__(self) -> None:
-        if not isinstance(self.skipped, frozenset):
-            object.__setattr__(self, "skipped", frozenset(self.skipped))
-        outside = sorted(i for i in self.skipped if not 0 <= i < 2 * self.n_layers)
-        if outside:
-            raise ConfigError("skipped sublayers", outside, f"indices in [0, {2 * self.n_layers})")
+        for name, text, end in (("skipped", "[0, {})", 2 * self.n_layers), ("int8", "[0, {}]", 2 * self.n_layers + 1)):
+            indices = getattr(self, name)
+            if not isinstance(indices, frozenset):
+                object.__setattr__(self, name, frozenset(indices))
+            outside = sorted(i for i in indices if not 0 <= i < end)
+            if outside:
+                raise ConfigError(f"{name} sublayers", outside, f"indices in {text.format(2 * self.n_layers)}")
+        if both := sorted(self.skipped & self.int8):
+            raise ConfigError("int8 sublayers", both, "sublayers that are not skipped")
 
     @classmethod
     def full(cls, n_layers: int) -> LayerSet:
@@ -56,9 +68,24 @@ class LayerSet:
         return cls(n_layers, frozenset([2 * i for i in attn] + [2 * i + 1 for i in mlp]))
 
     @cached_property
+    def in_8_bits(self) -> LayerSet:
+        """The set with the weights of all its sublayers and of the head in 8 bits."""
+        return replace(self, int8=frozenset(self.kept) | {2 * self.n_layers})
+
+    @cached_property
     def kept(self) -> tuple[int, ...]:
         """Indices of the sublayers that run, ascending."""
         return tuple(i for i in range(2 * self.n_layers) if i not in self.skipped)
+
+    @cached_property
+    def kept_in_8_bits(self) -> tuple[int, ...]:
+        """Indices of the sublayers that run with 8-bit weights, ascending."""
+        return tuple(sorted(self.int8 - {2 * self.n_layers}))
+
+    @cached_property
+    def head_in_8_bits(self) -> bool:
+        """Whether the LM head reads 8-bit weights."""
+        return 2 * self.n_layers in self.int8
 
     @cached_property
     def skip_attn(self) -> tuple[int, ...]:
@@ -81,9 +108,22 @@ class LayerSet:
         return self.n_layers - len(self.skip_mlp)
 
     @cached_property
-    def first_skipped(self) -> int:
-        """Index of the first skipped sublayer, 2L if none; before it a draft's states are the full model's."""
-        return min(self.skipped, default=2 * self.n_layers)
+    def n_attn_int8(self) -> int:
+        """Number of attention sublayers that run with 8-bit weights."""
+        return sum(i % 2 == 0 for i in self.kept_in_8_bits)
+
+    @cached_property
+    def n_mlp_int8(self) -> int:
+        """Number of MLP sublayers that run with 8-bit weights."""
+        return len(self.kept_in_8_bits) - self.n_attn_int8
+
+    @cached_property
+    def first_changed(self) -> int:
+        """Index of the first sublayer that is skipped or reads 8-bit weights, 2L if none.
+
+        Before it, the states of a draft are those of the full model.
+        """
+        return min((*self.skipped, *self.kept_in_8_bits), default=2 * self.n_layers)
 
     @property
     def skip_ratio(self) -> float:

@@ -18,7 +18,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
     import numpy as np
@@ -54,7 +54,7 @@ class LayerDraft:
     """Draft a chain with `layer_set`, then verify it.
 
     Attributes:
-        layer_set: the sublayers that run while drafting.
+        layer_set: the sublayers that run while drafting, and those of them that read 8-bit weights (`Quantised`).
         max_len: γ, draft at most this many tokens (the engine also stops at EOS and at the length limits).
         stop_below: stop after a token whose probability (raw softmax) is below this; the token stays in the draft.
         widths: pairs (bound, k), highest bound first: number of candidates k at each depth, from the first pair whose
@@ -202,13 +202,14 @@ class Probe(Protocol):
         """Return the streams [n, d] that enter sublayer 0 for n tokens."""
         ...
 
-    def apply_sublayer(self, i: int, hidden: Tensor, prefix_len: int) -> Tensor:
+    def apply_sublayer(self, i: int, hidden: Tensor, prefix_len: int, int8: bool = False) -> Tensor:
         """Run sublayer i over B independent continuations of the committed prefix.
 
         Args:
             i: index in [0, 2L).
             hidden: [B, r, d] streams at positions prefix_len .. prefix_len + r - 1; not modified.
             prefix_len: committed rows that every branch sees; after them a branch sees its own r rows, causally.
+            int8: whether it reads 8-bit weights; only for a method with `int8` (`Quantised`).
 
         Returns:
             [B, r, d] streams after the sublayer.
@@ -219,7 +220,12 @@ class Probe(Protocol):
         ...
 
     def run_sublayers(
-        self, sublayers: Sequence[int], hidden: Tensor, prefix_len: int, window: Window | None = None
+        self,
+        sublayers: Sequence[int],
+        hidden: Tensor,
+        prefix_len: int,
+        window: Window | None = None,
+        int8: Sequence[int] = (),
     ) -> Tensor:
         """Run several sublayers over one continuation of the committed prefix, in one pass.
 
@@ -230,6 +236,7 @@ class Probe(Protocol):
             prefix_len: committed rows before the r positions; after them a position sees the r positions up to itself.
             window: the positions that attentions read. The prefix rows that the first position leaves out are left out
                 for all r positions.
+            int8: those of `sublayers` that read 8-bit weights, ascending; only for a method with `int8` (`Quantised`).
 
         Returns:
             [r, d] streams after the last sublayer; the next pass overwrites them.
@@ -342,49 +349,4 @@ class Method(Protocol):
 
     def observe(self, verification: Verification, probe: Probe) -> Estimate | None:
         """Learn from a verified step; return the Estimate of a search event, None without one."""
-        ...
-
-
-@runtime_checkable
-class Calibrated(Protocol):
-    """A method that searches or calibrates before the run, on prompts that the run does not evaluate.
-
-    Attributes:
-        calibration: number of prompts per domain that `prepare` gets: the task's items that follow the evaluated ones,
-            domains in the order of the run. A run without enough items is refused.
-    """
-
-    calibration: int
-
-
-@runtime_checkable
-class Stateful(Protocol):
-    """A method with state that outlives a prompt, so that a resumed run must restore it."""
-
-    def state(self) -> bytes:
-        """Return everything that the next prompt depends on."""
-        ...
-
-    def restore(self, state: bytes) -> None:
-        """Continue from a value of `state`."""
-        ...
-
-
-@runtime_checkable
-class Qualified(Protocol):
-    """A method that differs from what its name suggests.
-
-    Attributes:
-        caveat: note for readers of its numbers; the record stores it, and tables show it next to the numbers.
-    """
-
-    caveat: str
-
-
-@runtime_checkable
-class Illustrated(Protocol):
-    """A method with arrays for a figure; the runner stores them with the record, one `.npz` file per name."""
-
-    def arrays(self) -> dict[str, dict[str, NDArray[Any]]]:
-        """Return arrays by file stem and name; called once, when the run has ended."""
         ...

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from ssd_bench.contract.method import Calibrated
+from ssd_bench.contract.optional import Calibrated
 from ssd_bench.contract.task import Prompt
 from ssd_bench.data.prompting import Encoded, conversation_length, encode
 from ssd_bench.errors import ConfigError

@@ -21,10 +21,11 @@ class Contract:
     Args:
         n_layers: L.
         vocab_size: V.
+        has_int8: whether there is an 8-bit copy of the weights.
     """
 
-    def __init__(self, n_layers: int, vocab_size: int):
-        self._n_layers, self._vocab_size = n_layers, vocab_size
+    def __init__(self, n_layers: int, vocab_size: int, has_int8: bool = False):
+        self._n_layers, self._vocab_size, self._has_int8 = n_layers, vocab_size, has_int8
         self._checked_taps = Taps()
 
     def check_taps(self, method: Method) -> Taps:
@@ -71,6 +72,9 @@ class Contract:
         if not isinstance(layer_set, LayerSet) or layer_set.n_layers != self._n_layers:
             expected = f"a LayerSet of this model: n_layers={self._n_layers}"
             raise _config_error(method, "propose: LayerDraft.layer_set", layer_set, expected)
+        if layer_set.int8 and not self._has_int8:
+            expected = "sublayers with full weights, or a method whose attribute int8 is true"
+            raise _config_error(method, "propose: LayerDraft.layer_set.int8", sorted(layer_set.int8), expected)
         if not isinstance(proposal.max_len, Integral) or proposal.max_len < 0:
             raise _config_error(method, "propose: LayerDraft.max_len", proposal.max_len, "an integer of at least 0")
         if proposal.window is not None and not _is_window(proposal.window):

@@ -21,7 +21,8 @@ from ssd_bench.model.kv_cache import KVCache
 class DraftResult:
     """A drafted or proposed tree, with the states for its verification and the fields for the trace.
 
-    The fork is the first skipped sublayer. Before it, drafting computes the full model's states.
+    The fork is the first sublayer that is skipped or reads 8-bit weights. Before it, drafting computes the full model's
+    states.
 
     Attributes:
         tree: the root and its candidates.
@@ -63,27 +64,28 @@ class Drafter:
         Args:
             root: newest output token.
             max_draft: longest draft within the limits.
-            reuse: keep the states before the fork, the first skipped sublayer, for the verification.
+            reuse: keep the states before the fork, the first changed sublayer, for the verification.
             taps: boundaries whose states the verification must return.
         """
         decoder, start, window = self._decoder, self._cache.length, draft.window
-        fork = draft.layer_set.first_skipped
-        # No reuse if the first sublayer is skipped or a window is set (no state is the full model's), with siblings
-        # (they do not run and have no states), or if no sublayer is skipped (verification would have none left to run).
+        fork = draft.layer_set.first_changed
+        # No reuse if the first sublayer is changed or a window is set (no state is the full model's), with siblings
+        # (they do not run and have no states), or if no sublayer is changed (verification would have none left to run).
         reuse = reuse and 0 < fork < 2 * decoder.arch.n_layers and not draft.widths and window is None
         levels: list[list[int]] = [[root]]  # candidates by depth
         states, probs = [], []
         reason = "length" if draft.max_len <= max_draft else "budget"
         # before the fork, verification runs the last node only: it takes the taps of the other nodes from here
         draft_taps = (*(t for t in taps if t < fork), fork) if reuse else ()
-        sublayers, token = draft.layer_set.kept, decoder.ids([root])
+        sublayers, int8 = draft.layer_set.kept, draft.layer_set.kept_in_8_bits
+        token, int8_head = decoder.ids([root]), draft.layer_set.head_in_8_bits
         for depth in range(min(draft.max_len, max_draft)):
             unread = NO_ROWS if window is None else window.unread(start + depth)
-            draft_pass = Pass(sublayers, token, start + depth, taps=draft_taps, unread=unread)
+            draft_pass = Pass(sublayers, token, start + depth, taps=draft_taps, unread=unread, int8=int8)
             hidden, tapped = decoder.run(draft_pass, self._cache)
             if tapped is not None:
                 states.append(tapped)
-            logits = decoder.logits(hidden)
+            logits = decoder.logits(hidden, int8=int8_head)
             if not self._decoding.greedy:
                 probs.append(warp(logits, self._decoding)[0])
             token, level, confidence = self._candidates(draft, logits[0], probs[-1] if probs else None, generator)

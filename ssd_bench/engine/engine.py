@@ -48,7 +48,7 @@ class Engine:
         self.decoder, self.cache, self.decoding, self.eos_ids = decoder, cache, decoding, eos_ids
         self.context = context or cache.capacity - SCRATCH
         self._meter = Meter(decoder)
-        self._contract = Contract(decoder.arch.n_layers, decoder.arch.vocab_size)
+        self._contract = Contract(decoder.arch.n_layers, decoder.arch.vocab_size, decoder.has_int8)
         self._drafter = Drafter(decoder, cache, decoding, eos_ids)
         self.probe = probe
 
@@ -185,7 +185,7 @@ class Engine:
         """Return target logits [n, V] at every node, and the tapped states."""
         decoder, tree, start = self.decoder, draft.tree, self.cache.length
         if draft.states is not None and draft.layer_set is not None:
-            return self._verify_from_fork(draft.states, tree.tokens[-1], draft.layer_set.first_skipped, taps)
+            return self._verify_from_fork(draft.states, tree.tokens[-1], draft.layer_set.first_changed, taps)
         # node i writes to scratch row start + i and overwrites the draft's keys and values there
         tokens = decoder.ids(tree.tokens)
         hidden, tapped = decoder.run(Pass(decoder.all_sublayers, tokens, start, tree, taps), self.cache)

@@ -62,6 +62,12 @@ class Meter:
         # on a GPU the host only queues the calls, so that its clock does not measure them
         timed = self._decoder.device.type == "cpu"
         return [
-            Work(part, spent.calls, *kind, spent.context / spent.calls, 1e3 * spent.seconds if timed else None)
+            Work(
+                part,
+                spent.calls,
+                **kind._asdict(),
+                context=spent.context / spent.calls,
+                ms=1e3 * spent.seconds if timed else None,
+            )
             for kind, spent in sums.items()
         ]

@@ -52,12 +52,17 @@ class ModelProbe:
     def embed(self, tokens: Sequence[int]) -> Tensor:
         return self._decoder.embed(self._decoder.ids(tokens))
 
-    def apply_sublayer(self, i: int, hidden: Tensor, prefix_len: int) -> Tensor:
+    def apply_sublayer(self, i: int, hidden: Tensor, prefix_len: int, int8: bool = False) -> Tensor:
         self._check_prefix(prefix_len)
-        return self._decoder.run_branches(i, hidden, self._cache, prefix_len)
+        return self._decoder.run_branches(i, hidden, self._cache, prefix_len, int8)
 
     def run_sublayers(
-        self, sublayers: Sequence[int], hidden: Tensor, prefix_len: int, window: Window | None = None
+        self,
+        sublayers: Sequence[int],
+        hidden: Tensor,
+        prefix_len: int,
+        window: Window | None = None,
+        int8: Sequence[int] = (),
     ) -> Tensor:
         self._check_prefix(prefix_len)
         unread = NO_ROWS if window is None else window.unread(prefix_len)
@@ -66,14 +71,14 @@ class ModelProbe:
             raise ValueError(f"{len(hidden)} streams, and the cache has {free} free rows")
         # row: write behind all committed rows, also if prefix_len is smaller, so that none is overwritten;
         # clone: a pass overwrites its streams
-        search_pass = Pass(sublayers, hidden.clone(), prefix_len, row=self._cache.length, unread=unread)
+        search_pass = Pass(sublayers, hidden.clone(), prefix_len, row=self._cache.length, unread=unread, int8=int8)
         return self._decoder.run(search_pass, self._cache)[0]
 
     def mean_cosine(self, branches: Tensor, direction: Tensor) -> NDArray[np.float32]:
         start = time.perf_counter()
         cosines: NDArray[np.float32] = mean_cosine(branches, direction).cpu().numpy()
         if (log := self._decoder.log) is not None:
-            log.append((COMPARISON, branches.shape[0] * branches.shape[1], 0, 0.0, start, time.perf_counter()))
+            log.append((COMPARISON, branches.shape[0] * branches.shape[1], 0, 0.0, start, time.perf_counter(), ()))
         return cosines
 
     def predict(self, hidden: Tensor) -> Tensor:

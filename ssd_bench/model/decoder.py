@@ -14,9 +14,9 @@ from torch import Tensor
 from ssd_bench.contract.tree import TokenTree
 from ssd_bench.model.arithmetic import Arithmetic, decide
 from ssd_bench.model.kv_cache import BUCKET, KVCache
-from ssd_bench.model.operators import Operators, Visibility
+from ssd_bench.model.operators import Matrix, Operators, Visibility
 from ssd_bench.model.rope import Rotation, rotary_tables
-from ssd_bench.model.weights import Block, Weights
+from ssd_bench.model.weights import Block, Rounded, Weights
 from ssd_bench.model.work import HEAD, WorkLog
 
 FEW_NODES, HEAD_ROWS = 32, 2048  # above FEW_NODES nodes, predictions compute HEAD_ROWS vocabulary entries at a time
@@ -41,6 +41,7 @@ class Pass(NamedTuple):
         taps: ascending boundaries in [0, 2L] at which the stream is kept.
         row: cache row of node 0; None: the first row after the prefix.
         unread: range [first, end) of prefix rows that no attention reads (outside a window), within [0, prefix_len].
+        int8: those of `sublayers` that read 8-bit weights, ascending; `Decoder.quantise` comes first.
     """
 
     sublayers: Sequence[int]
@@ -50,6 +51,7 @@ class Pass(NamedTuple):
     taps: Sequence[int] = ()
     row: int | None = None
     unread: tuple[int, int] = NO_ROWS
+    int8: Sequence[int] = ()
 
     @property
     def first_row(self) -> int:
@@ -108,6 +110,7 @@ class Decoder:
         self._tables: Rotation | None = None  # of every position
         self._branch_rotation: tuple[tuple[object, ...], Rotation] | None = None  # key, and the rotation of branches
         self.log: WorkLog | None = None
+        self._int8: Rounded | None = None
 
     @classmethod
     def problem(cls, dtype: torch.dtype, isa: str) -> str:
@@ -122,6 +125,25 @@ class Decoder:
     @classmethod
     def operators(cls, arithmetic: Arithmetic) -> Operators:
         return Operators(arithmetic)
+
+    @property
+    def has_int8(self) -> bool:
+        """Whether `quantise` has made the 8-bit copy of the weights."""
+        return self._int8 is not None
+
+    @property
+    def int8(self) -> Rounded:
+        """The 8-bit copy of the weights; `quantise` comes first."""
+        assert self._int8 is not None, "quantise comes first"
+        return self._int8
+
+    def quantise(self) -> None:
+        """Round a copy of the blocks' matrices and of the LM head to 8 bits, if there is none yet.
+
+        It comes before `new_cache`, with which a backend may record its passes.
+        """
+        if self._int8 is None:
+            self._int8 = self.weights.rounded(self._ops.round_to_int8)
 
     def new_cache(self, capacity: int, bucket: int = BUCKET) -> KVCache:
         """Allocate an empty cache of up to `capacity` rows, and rotary tables of as many positions."""
@@ -144,7 +166,8 @@ class Decoder:
         result = self._run(forward, cache)
         if self.log is not None:
             read = forward.prefix_len - (end_unread - first_unread)
-            self.log.append((forward.sublayers, len(forward.nodes), read, 0.0, start, time.perf_counter()))
+            int8 = forward.int8
+            self.log.append((forward.sublayers, len(forward.nodes), read, 0.0, start, time.perf_counter(), int8))
         return result
 
     def _run(self, forward: Pass, cache: KVCache) -> tuple[Tensor, Tensor | None]:
@@ -162,10 +185,11 @@ class Decoder:
             for i in sublayers:
                 if self._spread and hidden.device != devices[i // 2]:
                     hidden, inputs = hidden.to(devices[i // 2]), self._attention_inputs(forward, devices[i // 2])
+                block = (self.int8.blocks if i in forward.int8 else self.weights.blocks)[i // 2]
                 if i % 2:
-                    self._mlp(self.weights.blocks[i // 2], hidden)
+                    self._mlp(block, hidden)
                 else:
-                    self._attention(i // 2, hidden, inputs, cache)
+                    self._attention(i // 2, block, hidden, inputs, cache)
             if slot is not None:
                 slot.copy_(hidden)
         return hidden
@@ -195,7 +219,7 @@ class Decoder:
         # clone: the next pass overwrites the stream
         return hidden[-1:].clone(), torch.cat(states, dim=1) if states else None
 
-    def run_branches(self, i: int, hidden: Tensor, cache: KVCache, prefix_len: int) -> Tensor:
+    def run_branches(self, i: int, hidden: Tensor, cache: KVCache, prefix_len: int, int8: bool = False) -> Tensor:
         """Run sublayer i over B independent continuations of one prefix; the cache is read, not written.
 
         Every branch is a chain of r nodes at positions prefix_len, prefix_len + 1, ... It attends to the first
@@ -203,21 +227,22 @@ class Decoder:
 
         Args:
             hidden: [B, r, d] residual streams; not modified.
+            int8: whether the sublayer reads 8-bit weights; `quantise` comes first.
 
         Returns:
             [B, r, d] streams after the sublayer.
         """
-        start = time.perf_counter()
+        start, block = time.perf_counter(), (self.int8.blocks if int8 else self.weights.blocks)[i // 2]
         streams = hidden.to(self.weights.devices[i // 2], copy=True)
         for part in streams.split(max(1, BRANCH_ROWS // hidden.shape[1])):
             if i % 2:
-                self._mlp(self.weights.blocks[i // 2], part.flatten(0, 1))
+                self._mlp(block, part.flatten(0, 1))
             else:
-                self._attend_branches(i // 2, part, cache, prefix_len)
+                self._attend_branches(i // 2, block, part, cache, prefix_len)
         result = streams.to(hidden.device)
         if self.log is not None:
             rows = hidden.shape[0] * hidden.shape[1]
-            self.log.append(((i,), rows, prefix_len, 0.0, start, time.perf_counter()))
+            self.log.append(((i,), rows, prefix_len, 0.0, start, time.perf_counter(), (i,) if int8 else ()))
         return result
 
     def ids(self, tokens: Sequence[int]) -> Tensor:
@@ -230,26 +255,27 @@ class Decoder:
             tokens = tokens.to(self.device)
         return self._ops.embed(self.weights.embedding, tokens)
 
-    def logits(self, hidden: Tensor, tokens: Tensor | None = None, norm: bool = True) -> Tensor:
+    def logits(self, hidden: Tensor, tokens: Tensor | None = None, norm: bool = True, int8: bool = False) -> Tensor:
         """Apply the LM head: residual streams [n, d] -> logits [n, V], float32.
 
         Args:
             tokens: vocabulary entries to compute, the columns of the result; None: all V.
             norm: whether the final norm is applied first.
+            int8: whether the head reads 8-bit weights; `quantise` comes first.
         """
         start = time.perf_counter()
-        logits = self._logits(hidden, tokens, norm)
+        logits = self._logits(hidden, tokens, norm, self.int8.head if int8 else self.weights.head)
         if self.log is not None:
             share = logits.shape[1] / self.arch.vocab_size
-            self.log.append((HEAD, len(hidden), 0, share, start, time.perf_counter()))
+            self.log.append((HEAD, len(hidden), 0, share, start, time.perf_counter(), HEAD if int8 else ()))
         return logits
 
-    def _logits(self, hidden: Tensor, tokens: Tensor | None, norm: bool) -> Tensor:
+    def _logits(self, hidden: Tensor, tokens: Tensor | None, norm: bool, head: Matrix) -> Tensor:
         """Apply the LM head, as `logits` returns it."""
         weights, ops = self.weights, self._ops
         if self._spread or hidden.dtype != self.arithmetic.activations:
-            hidden = hidden.to(weights.head.device, self.arithmetic.activations)
-        head = weights.head if tokens is None else ops.select(weights.head, tokens)
+            hidden = hidden.to(head.device, self.arithmetic.activations)
+        head = head if tokens is None else ops.select(head, tokens)
         logits = ops.norm_linear(hidden, weights.norm, self.arch.eps, head) if norm else ops.linear(hidden, head)
         return logits.float()
 
@@ -294,7 +320,7 @@ class Decoder:
             running = new_best, torch.where(best > old_best, ids + start, old_ids), mass  # ties keep the lower id
         assert running is not None
         if self.log is not None:
-            self.log.append((HEAD, len(hidden), 0, 1.0, begin, time.perf_counter()))
+            self.log.append((HEAD, len(hidden), 0, 1.0, begin, time.perf_counter(), ()))
         return running[1:]
 
     def _attention_inputs(self, forward: Pass, device: torch.device) -> _AttentionInputs:
@@ -325,29 +351,29 @@ class Decoder:
             cached = self._branch_rotation = key, Rotation(*repeated)
         return cached[1].narrow(0, b * r)
 
-    def _attend_branches(self, layer: int, streams: Tensor, cache: KVCache, prefix_len: int) -> None:
+    def _attend_branches(self, layer: int, block: Block, streams: Tensor, cache: KVCache, prefix_len: int) -> None:
         """Apply a block's attention to streams [B, r, d], in place."""
         b, r, _ = streams.shape
         flat = streams.flatten(0, 1)
-        block, keys, values = self.weights.blocks[layer], cache.keys[layer], cache.values[layer]
+        keys, values = cache.keys[layer], cache.values[layer]
         rotation = self._rotation_of_branches(b, r, prefix_len, flat.device)
         # keys and values of the branches' own nodes, instead of scratch rows of the cache
         rows = keys.new_empty(2, self.arch.n_kv_heads, b * r, self.arch.head_dim)
-        query = self._project(layer, flat, rotation, rows[0], rows[1], 0)
+        query = self._project(layer, block, flat, rotation, rows[0], rows[1], 0)
         attended = self._ops.attend_branches(query, keys, values, prefix_len, rows[0], rows[1], b)
         self._ops.linear_add_(flat, attended, block.out, block.out_bias)
 
     def _project(
-        self, layer: int, hidden: Tensor, rotation: Rotation, keys: Tensor, values: Tensor, row: int
+        self, layer: int, block: Block, hidden: Tensor, rotation: Rotation, keys: Tensor, values: Tensor, row: int
     ) -> Tensor:
         """Return queries [n, Hq, D] of the nodes; write their keys and values to rows [row, row + n)."""
-        block, norms = self.weights.blocks[layer], self.weights.head_norms[layer]
+        norms = self.weights.head_norms[layer]
         qkv = self._ops.norm_linear(hidden, block.attn_norm, self.arch.eps, block.qkv, block.qkv_bias)
         return self._ops.rope_append(qkv, rotation, norms, keys, values, row)
 
-    def _attention(self, layer: int, hidden: Tensor, inputs: _AttentionInputs, cache: KVCache) -> None:
-        block, keys, values = self.weights.blocks[layer], cache.keys[layer], cache.values[layer]
-        query = self._project(layer, hidden, inputs.rotation, keys, values, inputs.row)
+    def _attention(self, layer: int, block: Block, hidden: Tensor, inputs: _AttentionInputs, cache: KVCache) -> None:
+        keys, values = cache.keys[layer], cache.values[layer]
+        query = self._project(layer, block, hidden, inputs.rotation, keys, values, inputs.row)
         attended = self._ops.attend(
             query, keys, values, inputs.prefix_len, inputs.row, inputs.visibility, inputs.unread
         )

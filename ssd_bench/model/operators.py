@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any, NamedTuple, TypeAlias
 
 import torch
@@ -20,9 +21,49 @@ QUERY_CHUNK = 512  # nodes per attention call: bounds the [n, T] mask, which SDP
 
 Matrix: TypeAlias = Any
 """A weight as the operators pack it; like a tensor it has shape, nbytes, device, data_ptr() and slices of rows."""
+LARGEST_INT8 = 127
+"""Largest magnitude of an 8-bit weight: -128 is not used, so that a matrix and its negative round alike."""
+ROUNDED_ROWS = 4096
+"""Most rows that are in float32 at once while a matrix is rounded."""
 Part: TypeAlias = tuple[int, int, int, Tensor | None]
 Visibility: TypeAlias = list[Part] | Tensor | None
 """Rows that each node of a pass may attend to, in the form in which the class that computed it reads it."""
+
+
+class Int8Matrix(NamedTuple):
+    """A matrix [N, K] in 8 bits, W[n, k] = scale[n] * values[n, k]: symmetric, with one scale per output.
+
+    Attributes:
+        values: [N, K] int8.
+        scale: [N] float32.
+    """
+
+    values: Tensor
+    scale: Tensor
+
+    @classmethod
+    def of(cls, parts: Iterable[Tensor]) -> Int8Matrix:
+        """Round the rows of a matrix to the nearest multiple of their largest magnitude over 127.
+
+        Args:
+            parts: consecutive rows [n, K], in any floating dtype.
+        """
+        values, scales = [], []
+        for part in parts:
+            rows = part.float()
+            scale = rows.abs().amax(1).div_(LARGEST_INT8)
+            # a row of zeros has scale 0, and any divisor gives its zeros
+            values.append((rows / torch.where(scale > 0, scale, 1).unsqueeze(1)).round_().to(torch.int8))
+            scales.append(scale)
+        return cls(torch.cat(values), torch.cat(scales))
+
+    @property
+    def nbytes(self) -> int:
+        return self.values.nbytes + self.scale.nbytes
+
+    @property
+    def device(self) -> torch.device:
+        return self.values.device
 
 
 class HeadNorms(NamedTuple):
@@ -100,9 +141,22 @@ class Operators:
         """Return some rows of a matrix as a matrix."""
         return W.index_select(0, rows)
 
+    def round_to_int8(self, W: Matrix) -> Matrix:
+        """Return a copy of a matrix in 8 bits (`Int8Matrix`), packed for the products of this class."""
+        return Int8Matrix.of(W.split(ROUNDED_ROWS))
+
     def linear(self, x: Tensor, W: Matrix, bias: Tensor | None = None) -> Tensor:
-        """Apply a linear layer: x [n, K], W [N, K], bias [N] -> [n, N] in the dtype of x."""
-        x, bias = self._round(x), None if bias is None else bias.to(x.dtype)
+        """Apply a linear layer: x [n, K], W [N, K], bias [N] -> [n, N] in the dtype of x.
+
+        With a matrix in 8 bits, x is not rounded, and sums are scaled before the bias is added.
+        """
+        bias = None if bias is None else bias.to(x.dtype)
+        if isinstance(W, Int8Matrix):
+            step = max(1, UPCAST_ELEMENTS // max(1, W.values.shape[1]))
+            parts = [F.linear(x, part.to(x.dtype)) for part in W.values.split(step)]
+            out = torch.cat(parts, dim=1).mul_(W.scale.to(x.dtype))
+            return out if bias is None else out.add_(bias)
+        x = self._round(x)
         if W.dtype == x.dtype:
             return F.linear(x, self._round(W), bias)
         # upcasting W part by part keeps float32's accuracy, and is several times faster than half precision on a CPU

@@ -24,6 +24,8 @@ LAYERS = "model.layers."
 # names of a block's matrices in a checkpoint
 ATTENTION = [f"self_attn.{x}_proj" for x in "qkvo"]
 MLP = [f"mlp.{x}_proj" for x in ("gate", "up", "down")]
+MATRICES = ("qkv", "out", "gate_up", "down")
+"""Fields of `Block` that are matrices."""
 MAX_HEAD_DIM = 2**14  # a config with a larger one is faulty, and its rotary frequencies would fill the memory
 ACTIVATIONS = ("silu", "swish")  # two names of one function
 # names, in messages, of sizes that are a product of two keys of config.json
@@ -108,6 +110,19 @@ class Block:
 
 
 @dataclass(frozen=True)
+class Rounded:
+    """Copies of a model's blocks and LM head with their matrices in 8 bits; embedding, norms and biases are shared.
+
+    Attributes:
+        nbytes: memory of the 8-bit matrices and their scales.
+    """
+
+    blocks: Sequence[Block]
+    head: Matrix
+    nbytes: int
+
+
+@dataclass(frozen=True)
 class Weights:
     """All weights of a model.
 
@@ -139,6 +154,13 @@ class Weights:
         tensors: list[Matrix | Tensor] = [self.embedding, self.norm, self.head]
         tensors += [t for block in self.blocks for t in vars(block).values() if t is not None]
         return sum(nbytes for _, nbytes in {(t.data_ptr(), t.nbytes) for t in tensors})  # a set: shared memory once
+
+    def rounded(self, to_int8: Callable[[Matrix], Matrix]) -> Rounded:
+        """Return the matrices that decoding reads in 8 bits; a token reads one row of the embedding, so that stays."""
+        blocks = [replace(block, **{name: to_int8(getattr(block, name)) for name in MATRICES}) for block in self.blocks]
+        head = to_int8(self.head)
+        nbytes = sum(getattr(block, name).nbytes for block in blocks for name in MATRICES) + head.nbytes
+        return Rounded(blocks, head, nbytes)
 
 
 def declared_architecture(checkpoint: Checkpoint) -> Architecture:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 HEAD: tuple[int, ...] = (-1,)
 """`Call.sublayers` of an LM head, which no pass has."""
@@ -21,6 +21,7 @@ class Call(NamedTuple):
         context: prefix rows that every node reads.
         heads: share of the vocabulary that the head computed; 0 for a pass.
         start, end: clock of the host, in seconds.
+        int8: those of `sublayers` that read 8-bit weights; `HEAD` for such a head.
     """
 
     sublayers: Sequence[int]
@@ -29,16 +30,23 @@ class Call(NamedTuple):
     heads: float
     start: float
     end: float
+    int8: Sequence[int] = ()
 
 
 class Kind(NamedTuple):
-    """Work of equal calls: sublayers and LM heads over the same number of rows, and number of launches."""
+    """Work of equal calls: sublayers and LM heads over the same number of rows, and number of launches.
+
+    Those with 8-bit weights are counted in both columns: `attentions` and `int8_attentions`, for example.
+    """
 
     rows: int
     attentions: int
     mlps: int
     heads: float
     launches: int
+    int8_attentions: int = 0
+    int8_mlps: int = 0
+    int8_heads: float = 0.0
 
 
 class Sum(NamedTuple):
@@ -53,7 +61,7 @@ class Sum(NamedTuple):
         return Sum(self.calls + other.calls, self.context + other.context, self.seconds + other.seconds)
 
 
-class WorkLog(list[tuple[Sequence[int], int, int, float, float, float]]):
+class WorkLog(list[tuple[Sequence[int], int, int, float, float, float, Sequence[int]]]):
     """Calls of a decoder (values of `Call`), in their order; those of outputs decoded meanwhile are only summed."""
 
     def __init__(self) -> None:
@@ -71,7 +79,7 @@ class WorkLog(list[tuple[Sequence[int], int, int, float, float, float]]):
         return sums
 
 
-def sum_calls(calls: Iterable[tuple[Sequence[int], int, int, float, float, float]]) -> dict[Kind, Sum]:
+def sum_calls(calls: Iterable[tuple[Sequence[int], int, int, float, float, float, Sequence[int]]]) -> dict[Kind, Sum]:
     """Sum calls by kind, in order of first occurrence.
 
     Two kinds of calls join the call before them, if it has the same rows: an LM head its pass, and a sublayer that is
@@ -83,19 +91,26 @@ def sum_calls(calls: Iterable[tuple[Sequence[int], int, int, float, float, float
         is_head, is_pass = call.sublayers == HEAD, call.sublayers not in (HEAD, COMPARISON)
         is_single = is_pass and len(call.sublayers) == 1
         attentions, mlps = _count_sublayers(tuple(call.sublayers)) if is_pass else (0, 0)
+        int8 = (*_count_sublayers(tuple(call.int8)), 0.0) if is_pass else (0, 0, call.heads if call.int8 else 0.0)
+        work = Kind(call.rows, attentions, mlps, call.heads, 1, *int8)
         seconds = call.end - call.start
         joins = (is_head and last_is_pass) or (is_single and last_is_single)
         if joins and joined[-1][0].rows == call.rows:
             kind, spent = joined.pop()
-            more = Kind(kind.rows, kind.attentions + attentions, kind.mlps + mlps, call.heads, kind.launches + 1)
-            joined.append((more, spent._replace(seconds=spent.seconds + seconds)))
+            joined.append((_joined(kind, work), spent._replace(seconds=spent.seconds + seconds)))
         else:
-            joined.append((Kind(call.rows, attentions, mlps, call.heads, 1), Sum(1, call.context, seconds)))
+            joined.append((work, Sum(1, call.context, seconds)))
         last_is_pass, last_is_single = is_pass, is_single
     sums: dict[Kind, Sum] = {}
     for kind, spent in joined:
         sums[kind] = sums.get(kind, Sum()).plus(spent)
     return sums
+
+
+def _joined(kind: Kind, more: Kind) -> Kind:
+    """Return the sum of both, except for the rows, which are the same."""
+    summed: Any = (a + b for a, b in zip(kind[1:], more[1:], strict=True))
+    return Kind(kind.rows, *summed)
 
 
 def _add(sums: dict[Kind, Sum], more: Mapping[Kind, Sum]) -> None:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import torch
 
+from ssd_bench.contract.optional import Quantised
 from ssd_bench.cost import profiling
 from ssd_bench.cost.latency import Latency
 from ssd_bench.cost.reference import reference_machine
@@ -24,16 +25,25 @@ from ssd_bench.run_warnings import WarningLog
 
 
 def load_model(plan: Plan, capacity: int | None = None) -> tuple[Decoder, KVCache]:
-    """Load a plan's weights and allocate its cache, for its longest sequence or for `capacity` positions."""
+    """Load a plan's weights and allocate its cache, for its longest sequence or for `capacity` positions.
+
+    The weights are copied in 8 bits if the method's drafts read such weights.
+    """
     hardware = plan.machine.hardware
     torch.set_num_threads(hardware.threads)
     with lasting_buffers():
         decoder = plan.machine.backend.load(plan.model.checkpoint, hardware.dtype, hardware.devices)
+        if _reads_int8(plan):
+            decoder.quantise()
         cache = decoder.new_cache((capacity or plan.prompts.context) + SCRATCH)
         # Allocate what the prompts need before the first one is timed; answers longer than a bucket make it grow.
         longest = max(len(encoded.ids) for encoded in plan.prompts.encoded)
         cache.reserve(cache.capacity if capacity else min(longest + BUCKET, cache.capacity))
     return decoder, cache
+
+
+def _reads_int8(plan: Plan) -> bool:
+    return isinstance(plan.method, Quantised) and plan.method.int8
 
 
 def check_logits(plan: Plan, probe: ModelProbe) -> None:
@@ -77,6 +87,7 @@ def profile_path(plan: Plan, rows: int) -> Path:
         provenance.cpu_model(),
         torch.__version__,
         context_bits,
+        _reads_int8(plan),
         profiling.VERSION,
     )
     key = hashlib.sha256(repr(parts).encode()).hexdigest()[:16]

@@ -12,7 +12,8 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import MissingMandatoryValue, OmegaConfBaseException
 
 from ssd_bench.compose.build import KINDS, TARGET, build
-from ssd_bench.contract.method import Calibrated, Method
+from ssd_bench.contract.method import Method
+from ssd_bench.contract.optional import Calibrated
 from ssd_bench.contract.task import DataSource, Sourced, Task
 from ssd_bench.data.local import SampleSource
 from ssd_bench.engine.sampling import Decoding

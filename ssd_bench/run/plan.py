@@ -14,7 +14,8 @@ from typing import Any
 import torch
 from omegaconf import DictConfig
 
-from ssd_bench.contract.method import Calibrated, Method, Origin, Sample, Stateful
+from ssd_bench.contract.method import Method, Origin, Sample
+from ssd_bench.contract.optional import Calibrated, Stateful
 from ssd_bench.contract.shape import ModelDims
 from ssd_bench.contract.task import Examined, Prompt, Task
 from ssd_bench.data.prompting import Encoded

@@ -12,7 +12,7 @@ from typing import Any
 
 import psutil
 
-from ssd_bench.contract.method import Illustrated, Qualified, Stateful
+from ssd_bench.contract.optional import Illustrated, Qualified, Stateful
 from ssd_bench.contract.task import Prompt
 from ssd_bench.cost.latency import Latency
 from ssd_bench.engine.engine import Engine
@@ -131,6 +131,8 @@ def _measure(
         _decode_pending(arms, writer, stopping, neighbours, tracker)
         # the cache has its final size now
         memory = {"weight_bytes": decoder.weights.nbytes, "cache_bytes": cache.nbytes, "cache_rows": cache.rows}
+        if decoder.has_int8:
+            memory["int8_bytes"] = decoder.int8.nbytes
         finish(
             {
                 "latency": writer.header["latency"],

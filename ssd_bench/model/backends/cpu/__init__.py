@@ -13,9 +13,9 @@ from ssd_bench.model.arithmetic import Arithmetic, IsaLevel, resolve
 from ssd_bench.model.backends.cpu.build import BuildError, load_extension
 from ssd_bench.model.decoder import Decoder, Pass
 from ssd_bench.model.kv_cache import KVCache
-from ssd_bench.model.operators import HeadNorms, Matrix, Operators, Visibility
+from ssd_bench.model.operators import ROUNDED_ROWS, HeadNorms, Int8Matrix, Matrix, Operators, Visibility
 from ssd_bench.model.rope import Rotation
-from ssd_bench.model.weights import Weights
+from ssd_bench.model.weights import MATRICES, Weights
 
 COMPILED = ("norm_linear", "linear", "linear_add_", "swiglu_linear_add_", "top", "mass", "attend", "attend_branches")
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
@@ -45,6 +45,10 @@ class NativeOperators(Operators):
 
     def select(self, W: Matrix, rows: Tensor) -> Matrix:
         return W.select(rows)
+
+    def round_to_int8(self, W: Matrix) -> Matrix:
+        ids = torch.arange(W.shape[0])
+        return self._matrix(*Int8Matrix.of(W.floats(part) for part in ids.split(ROUNDED_ROWS)))
 
     def rope_append(
         self, qkv: Tensor, rotation: Rotation, norms: HeadNorms, keys: Tensor, values: Tensor, row: int
@@ -82,6 +86,13 @@ class NativeDecoder(Decoder):
     def operators(cls, arithmetic: Arithmetic) -> Operators:
         return _operators(arithmetic)
 
+    def quantise(self) -> None:
+        first = self._int8 is None
+        super().quantise()
+        if first:
+            for block in self.int8.blocks:
+                self._blocks.append_int8(**{name: getattr(block, name) for name in MATRICES})
+
     def _run_sublayers(self, forward: Pass, hidden: Tensor, tapped: Tensor | None, cache: KVCache) -> Tensor:
         """Run all sublayers in one call, by one team of threads."""
         inputs = self._attention_inputs(forward, hidden.device)
@@ -97,6 +108,7 @@ class NativeDecoder(Decoder):
             cache.keys,
             cache.values,
             inputs.unread,
+            forward.int8,
         )
         return hidden
 

@@ -4,6 +4,7 @@
 #include <torch/csrc/utils/pybind.h>
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <optional>
 #include <tuple>
@@ -49,16 +50,26 @@ void with_type(at::ScalarType dtype, const char* name, const F& f) {
   }
 }
 
-// A matrix of weights, packed once; parts of it share its memory.
+// As `with_type`, also for weights in 8 bits.
+template <class F>
+void with_weights(at::ScalarType dtype, const char* name, const F& f) {
+  if (dtype == at::kChar) return f(static_cast<int8_t*>(nullptr));
+  with_type(dtype, name, f);
+}
+
+// A matrix of weights, packed once; parts of it share its memory. Weights in 8 bits have a scale for every row.
 class Matrix {
  public:
-  // Packs W [rows, width].
-  explicit Matrix(const Tensor& W) : dtype_(W.scalar_type()), rows_(W.size(0)), width_(W.size(1)) {
+  // Packs W [rows, width]; scale [rows] for int8, else none.
+  explicit Matrix(const Tensor& W, OptTensor scale = {})
+      : dtype_(W.scalar_type()), rows_(W.size(0)), width_(W.size(1)), scale_(std::move(scale)) {
     TORCH_CHECK(W.device().is_cpu() && W.is_contiguous() && W.dim() == 2 && W.numel() > 0,
                 "a matrix must be a contiguous CPU tensor [rows, width]");
-    with_type(dtype_, "a matrix", [&](auto* type) {
+    TORCH_CHECK((vector_or_null(scale_, "scale", rows_) != nullptr) == (dtype_ == at::kChar),
+                "int8 weights have a scale, others have none");
+    with_weights(dtype_, "a matrix", [&](auto* type) {
       using T = std::remove_pointer_t<decltype(type)>;
-      part_ = ssd::take_part(nbytes());
+      part_ = ssd::take_part(tile_bytes());
       const T* from = W.const_data_ptr<T>();
       const auto to = packed<T>();
       ssd::share_out(to.panels(), W.numel() >= ssd::kSerialWork, [&](int64_t p) {
@@ -80,7 +91,8 @@ class Matrix {
     TORCH_CHECK(0 <= begin && begin < end && begin % ssd::kPanel == 0, "rows must begin at a multiple of ", ssd::kPanel);
     Matrix part = *this;
     part.rows_ = end - begin;
-    part.part_.data += begin / ssd::kPanel * (nbytes() / ssd::ceil_div(rows_, ssd::kPanel));
+    if (part.scale_) part.scale_ = part.scale_->slice(0, begin, end);
+    part.part_.data += begin / ssd::kPanel * (tile_bytes() / ssd::ceil_div(rows_, ssd::kPanel));
     return part;
   }
 
@@ -103,19 +115,24 @@ class Matrix {
   // Some rows as a new matrix.
   Matrix select(const Tensor& ids) const { return Matrix(floats(ids).to(dtype_)); }
 
-  // Bytes of the tiles, padding included.
-  int64_t nbytes() const {
-    return ssd::ceil_div(rows_, ssd::kPanel) * ssd::ceil_div(width_, ssd::kDepth) * ssd::kTile *
-           static_cast<int64_t>(c10::elementSize(dtype_));
-  }
+  // Scale of every row of weights in 8 bits; else null.
+  const float* scale() const { return scale_ ? scale_->const_data_ptr<float>() : nullptr; }
+  // Bytes of the tiles, padding included; of weights in 8 bits also of their scale.
+  int64_t nbytes() const { return tile_bytes() + (scale_ ? static_cast<int64_t>(scale_->nbytes()) : 0); }
   at::ScalarType dtype() const { return dtype_; }
   int64_t rows() const { return rows_; }
   int64_t width() const { return width_; }
   int64_t address() const { return reinterpret_cast<int64_t>(part_.data); }
 
  private:
+  int64_t tile_bytes() const {
+    return ssd::ceil_div(rows_, ssd::kPanel) * ssd::ceil_div(width_, ssd::kDepth) * ssd::kTile *
+           static_cast<int64_t>(c10::elementSize(dtype_));
+  }
+
   at::ScalarType dtype_;
   int64_t rows_, width_;
+  OptTensor scale_;
   ssd::Part part_;
 };
 
@@ -125,9 +142,9 @@ void product(const Matrix& W, const OptTensor& bias, int64_t n, int64_t K, const
   TORCH_CHECK(W.width() == K, "weight must be [N, ", K, "]");
   const int64_t N = W.rows();
   TORCH_CHECK(out.size(0) == n && out.size(1) == N, "residual must be [", n, ", ", N, "]");
-  const ssd::Output target{out.mutable_data_ptr<float>(), N, vector_or_null(bias, "bias", N), add};
+  const ssd::Output target{out.mutable_data_ptr<float>(), N, vector_or_null(bias, "bias", N), add, W.scale()};
   if (n == 0) return;
-  with_type(W.dtype(), "weight", [&](auto* type) {
+  with_weights(W.dtype(), "weight", [&](auto* type) {
     using T = std::remove_pointer_t<decltype(type)>;
     static thread_local ssd::Scratch scratch;
     auto* shared = scratch.get<ssd::Node<T>>(ssd::prepared_size<T>(n, K));
@@ -366,11 +383,33 @@ class Blocks {
     });
   }
 
-  // Runs sublayers over streams [n, d], in place; the stream at each tap is copied to kept [taps, n, d].
+  // Gives every block, in their order, a copy of its matrices in 8 bits.
+  void append_int8(Matrix qkv, Matrix out, Matrix gate_up, Matrix down) {
+    TORCH_CHECK(int8_.size() < blocks_.size(), "8-bit weights of more blocks than there are");
+    const Weights& block = blocks_[int8_.size()];
+    for (const auto& [copy, of] : {std::pair{&qkv, &block.qkv}, {&out, &block.out}, {&gate_up, &block.gate_up},
+                                   {&down, &block.down}})
+      TORCH_CHECK(copy->dtype() == at::kChar && copy->rows() == of->rows() && copy->width() == of->width(),
+                  "a copy must be int8, of the size of its matrix");
+    int8_.push_back({qkv, out, gate_up, down});
+    with_type(block.qkv.dtype(), "weights", [&](auto* type) {
+      using T = std::remove_pointer_t<decltype(type)>;
+      ssd::Block<T> read = of<T>(block);
+      const auto [q, o, g, d] = std::tie(int8_.back()[0], int8_.back()[1], int8_.back()[2], int8_.back()[3]);
+      read.qkv.W8 = q.template packed<int8_t>(), read.qkv.scale = q.scale();
+      read.out.W8 = o.template packed<int8_t>(), read.out.scale = o.scale();
+      read.gate_up.W8 = g.template packed<int8_t>(), read.gate_up.scale = g.scale();
+      read.down.W8 = d.template packed<int8_t>(), read.down.scale = d.scale();
+      std::get<std::vector<ssd::Block<T>>>(read_int8_).push_back(read);
+    });
+  }
+
+  // Runs sublayers over streams [n, d], in place, those in `int8` (ascending) with 8-bit weights; the stream at each
+  // tap is copied to kept [taps, n, d].
   void run(const Tensor& hidden, const std::vector<int64_t>& sublayers, int64_t prefix_len, int64_t row,
            const Tensor& cos, const Tensor& sin, const OptTensor& mask, const std::vector<int64_t>& taps,
            const OptTensor& kept, const std::vector<Tensor>& keys, const std::vector<Tensor>& values,
-           const std::pair<int64_t, int64_t>& unread) const {
+           const std::pair<int64_t, int64_t>& unread, const std::vector<int64_t>& int8) const {
     check_float(hidden, "hidden", 2);
     check_float(cos, "cos", 2);
     check_float(sin, "sin", 2);
@@ -390,6 +429,7 @@ class Blocks {
       places = kept->mutable_data_ptr<float>();
     }
     const uint8_t* visible = mask_or_null(mask, n);
+    TORCH_CHECK(int8.empty() || int8_.size() == blocks_.size(), "append_int8 comes first");
     for (const int64_t i : sublayers) {
       TORCH_CHECK(0 <= i && i < 2 * L, "sublayer ", i, " is not one of ", 2 * L);
       if (i % 2) continue;
@@ -404,12 +444,17 @@ class Blocks {
     if (n == 0) return;
     with_type(blocks_[0].qkv.dtype(), "weights", [&](auto* type) {
       using T = std::remove_pointer_t<decltype(type)>;
-      const auto& blocks = std::get<std::vector<ssd::Block<T>>>(read_);
+      const auto &blocks = std::get<std::vector<ssd::Block<T>>>(read_),
+                 &rounded = std::get<std::vector<ssd::Block<T>>>(read_int8_);
       std::vector<ssd::Sublayer<T>> steps;
       steps.reserve(sublayers.size());
-      for (const int64_t i : sublayers)
-        steps.push_back({&blocks[i / 2], i % 2 == 1,
+      auto next = int8.begin();
+      for (const int64_t i : sublayers) {
+        next = std::find_if(next, int8.end(), [i](int64_t other) { return other >= i; });
+        const auto& read = next != int8.end() && *next == i ? rounded : blocks;
+        steps.push_back({&read[i / 2], i % 2 == 1,
                          i % 2 ? ssd::CacheRows<T>{} : cache_rows<T>(keys[i / 2], values[i / 2])});
+      }
       ssd::run_pass<T>({steps, before, hidden.mutable_data_ptr<float>(), places, cos.const_data_ptr<float>(),
                         sin.const_data_ptr<float>(), visible, n, d, prefix_len, row, left_out, heads_,
                         blocks_[0].down.width()});
@@ -429,8 +474,10 @@ class Blocks {
 
   ssd::Heads heads_;
   std::vector<Weights> blocks_;  // own the weights
+  std::vector<std::array<Matrix, 4>> int8_;  // own their copies in 8 bits
   // The blocks as passes read them; only the vector of the weights' dtype is used.
-  std::tuple<std::vector<ssd::Block<float>>, std::vector<ssd::Block<bf16>>, std::vector<ssd::Block<f16>>> read_;
+  std::tuple<std::vector<ssd::Block<float>>, std::vector<ssd::Block<bf16>>, std::vector<ssd::Block<f16>>> read_,
+      read_int8_;
 };
 
 }  // namespace
@@ -442,7 +489,7 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {
   const py::call_guard<py::gil_scoped_release> released;
   TORCH_CHECK(ssd::tiles_given(), "the system does not let this process use the CPU's matrix unit; hardware.isa=avx512_bf16 does without");
   py::class_<Matrix>(m, "Matrix")
-      .def(py::init<const Tensor&>(), arg("W"))
+      .def(py::init<const Tensor&, OptTensor>(), arg("W"), arg("scale") = py::none())
       .def("__getitem__",
            [](const Matrix& W, const py::slice& rows) {
              size_t begin, end, step, count;
@@ -461,8 +508,10 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {
       .def("append", &Blocks::append, arg("attn_norm"), arg("qkv"), arg("qkv_bias"), arg("q_norm"), arg("k_norm"),
            arg("out"), arg("out_bias"), arg("mlp_norm"), arg("gate_up"), arg("gate_up_bias"), arg("down"),
            arg("down_bias"))
+      .def("append_int8", &Blocks::append_int8, arg("qkv"), arg("out"), arg("gate_up"), arg("down"))
       .def("run", &Blocks::run, released, arg("hidden"), arg("sublayers"), arg("prefix_len"), arg("row"), arg("cos"),
-           arg("sin"), arg("mask"), arg("taps"), arg("kept"), arg("keys"), arg("values"), all_read);
+           arg("sin"), arg("mask"), arg("taps"), arg("kept"), arg("keys"), arg("values"), all_read,
+           arg("int8") = std::vector<int64_t>());
   m.def("norm_linear", &norm_linear, released, arg("x"), arg("norm_w"), arg("eps"), arg("W"), no_bias);
   m.def("linear", &linear, released, arg("x"), arg("W"), no_bias);
   m.def("linear_add_", &linear_add_, released, arg("residual"), arg("x"), arg("W"), no_bias);

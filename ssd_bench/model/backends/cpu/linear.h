@@ -25,12 +25,13 @@ constexpr int64_t kGroupBytes = 192 << 10;  // of the second-level cache, which 
 constexpr int64_t kTasks = 4;              // least tasks per thread, so that a busy core delays a call only little
 constexpr int64_t kFewElements = 1 << 12;  // elements of x up to which every thread prepares it for itself
 
-// A product's target: out[node, row] (+)= sums + bias[row].
+// A product's target: out[node, row] (+)= scale[row] * sums + bias[row].
 struct Output {
   float* data;
   int64_t stride;
   const float* bias;
   bool add;
+  const float* scale = nullptr;  // of weights in 8 bits; null: 1
 
   // Writes a panel's sums of one node; the first `count` of them belong to rows of W, the others to padding.
   SSD_INLINE void put(int64_t node, int64_t row, int64_t count, const vf (&sums)[kVectors]) const {
@@ -38,16 +39,28 @@ struct Output {
 #pragma GCC unroll 4
     for (int v = 0; v < kVectors; v++) {
       const int64_t left = std::min<int64_t>(VL, count - v * VL);
+      const vf scaled = scale ? scaled_sums(sums[v], row + v * VL, left) : sums[v];
       if (left == VL) {
-        vf value = bias ? sums[v] + load(bias + row + v * VL) : sums[v];
+        vf value = bias ? scaled + load(bias + row + v * VL) : scaled;
         store(o + v * VL, add ? load(o + v * VL) + value : value);
       } else {
         for (int64_t i = 0; i < left; i++) {
-          const float value = bias ? sums[v][i] + bias[row + v * VL + i] : sums[v][i];
+          const float value = bias ? scaled[i] + bias[row + v * VL + i] : scaled[i];
           o[v * VL + i] = add ? o[v * VL + i] + value : value;
         }
       }
     }
+  }
+
+  // The scaled sums of `left` rows from `row` on; none is left for a vector of padding.
+  SSD_INLINE vf scaled_sums(vf sums, int64_t row, int64_t left) const {
+    vf factors = {};
+    if (left >= VL) {
+      factors = load(scale + row);
+    } else {
+      for (int64_t i = 0; i < left; i++) factors[i] = scale[row + i];
+    }
+    return sums * factors;
   }
 };
 
@@ -171,7 +184,9 @@ void vectors_by_nodes(const Group<T>& g, const Node<T>* x, int64_t ldx, int64_t 
       typename Dot<T>::Row rows[P];
 #pragma GCC unroll 4
       for (int p = 0; p < P; p++) {
-        fetch_ahead(ahead[p] + k * kPanel * sizeof(T), kPair<T> * kPanel * sizeof(T));
+        constexpr int bytes = kPair<T> * kPanel * sizeof(T);  // of a step; several steps of 8-bit weights share a line
+        if (bytes >= kCacheLine || k * kPanel * sizeof(T) % kCacheLine == 0)
+          fetch_ahead(ahead[p] + k * kPanel * sizeof(T), bytes);
         rows[p] = Dot<T>::row(w + p * g.panel + k * kPanel);
       }
 #pragma GCC unroll 12

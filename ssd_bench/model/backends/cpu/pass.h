@@ -71,10 +71,15 @@ Attention<T> attention_of(const Heads& heads, const float* q, const CacheRows<T>
           1.0f / std::sqrt(static_cast<float>(heads.D)), unread};
 }
 
+// A product's weights: W, or W8 with the scale of every row.
 template <class T>
 struct Linear {
   Packed<T> W;
   const float* bias;
+  Packed<int8_t> W8 = {};
+  const float* scale = nullptr;
+
+  int64_t rows() const { return scale ? W8.rows : W.rows; }
 };
 
 template <class T>
@@ -124,7 +129,10 @@ template <class T>
 void run_pass(const Passed<T>& pass) {
   static thread_local Scratch of_x, of_wide, of_q, of_attended, of_states;
   const int64_t n = pass.n, d = pass.width, I = pass.intermediate, columns = pass.heads.Hq * pass.heads.D;
-  Node<T>* const x = of_x.get<Node<T>>(prepared_size<T>(n, std::max({d, I, columns})));
+  const int64_t longest = std::max({d, I, columns});
+  // operands of products with T or with 8-bit weights, one after the other
+  char* const x = of_x.get<char>(std::max<int64_t>(prepared_size<T>(n, longest) * sizeof(Node<T>),
+                                                   prepared_size<int8_t>(n, longest) * sizeof(Node<int8_t>)));
   float* const wide = of_wide.get<float>(n * std::max(pass.heads.columns(), 2 * I));
   float *const q = of_q.get<float>(n * columns), *const attended = of_attended.get<float>(n * columns);
   const auto any = attention_of(pass.heads, q, pass.rows(), pass.prefix, pass.row, pass.mask, n, pass.unread);
@@ -136,14 +144,18 @@ void run_pass(const Passed<T>& pass) {
         for (int64_t i = Member::begin(n, member.id, member.size); i < Member::begin(n, member.id + 1, member.size); i++)
           std::memcpy(pass.kept + (tap * n + i) * d, pass.hidden + i * d, d * sizeof(float));
     };
-    const auto normed = [&](const float* norm) {
-      return prepare<T>(member, n, d, x, [&](int64_t i, float* to) {
-        rms_norm(pass.hidden + i * d, norm, pass.heads.eps, d, to);
-      });
+    const auto start = [&](const Linear<T>& next) {
+      return next.scale ? Shares<int8_t>{next.W8, n, member.size}.start(member)
+                        : Shares<T>{next.W, n, member.size}.start(member);
     };
-    const auto start = [&](const Linear<T>& next) { return Shares<T>{next.W, n, member.size}.start(member); };
-    const auto into = [&](const Linear<T>& linear, float* data, bool add) {
-      return Output{data, linear.W.rows, linear.bias, add};
+    // Multiplies rows of length K, which fill(node, row pointer) writes, by the weights of `linear`.
+    const auto apply = [&](const Linear<T>& linear, int64_t K, const auto& fill, float* data, bool add, Next next) {
+      const Output out{data, linear.rows(), linear.bias, add, linear.scale};
+      const auto by = [&](auto type, const auto& W) {
+        using V = decltype(type);
+        multiply<V>(member, W, prepare<V>(member, n, K, reinterpret_cast<Node<V>*>(x), fill), n, out, next);
+      };
+      linear.scale ? by(int8_t{}, linear.W8) : by(T{}, linear.W);
     };
     for (size_t at = 0; at < pass.sublayers.size(); at++) {
       keep(at);
@@ -151,13 +163,12 @@ void run_pass(const Passed<T>& pass) {
       const bool more = at + 1 < pass.sublayers.size();
       const Next after = more ? start(pass.sublayers[at + 1].block->first(pass.sublayers[at + 1].mlp)) : Next{};
       const Linear<T>&first = block->first(mlp), &second = mlp ? block->down : block->out;
-      const Node<T>* streams = normed(mlp ? block->mlp_norm : block->attn_norm);
-      multiply<T>(member, first.W, streams, n, into(first, wide, false), start(second));
-      const Node<T>* inner;
+      const float* norm = mlp ? block->mlp_norm : block->attn_norm;
+      const auto normed = [&](int64_t i, float* to) { rms_norm(pass.hidden + i * d, norm, pass.heads.eps, d, to); };
+      apply(first, d, normed, wide, false, start(second));
       if (mlp) {
-        inner = prepare<T>(member, n, I, x, [&](int64_t i, float* to) {
-          swiglu(wide + i * 2 * I, wide + i * 2 * I + I, I, to);
-        });
+        const auto activated = [&](int64_t i, float* to) { swiglu(wide + i * 2 * I, wide + i * 2 * I + I, I, to); };
+        apply(second, I, activated, pass.hidden, true, after);
       } else {
         Heads heads = pass.heads;
         heads.q_norm = block->q_norm;
@@ -165,11 +176,11 @@ void run_pass(const Passed<T>& pass) {
         rope_append(member, heads, wide, pass.cos, pass.sin, n, rows, pass.row, q);
         attend(member, attention_of(heads, q, rows, pass.prefix, pass.row, pass.mask, n, pass.unread), states,
                attended);
-        inner = prepare<T>(member, n, columns, x, [&](int64_t i, float* to) {
+        const auto copied = [&](int64_t i, float* to) {
           std::memcpy(to, attended + i * columns, columns * sizeof(float));
-        });
+        };
+        apply(second, columns, copied, pass.hidden, true, after);
       }
-      multiply<T>(member, second.W, inner, n, into(second, pass.hidden, true), after);
     }
     keep(pass.sublayers.size());
   });

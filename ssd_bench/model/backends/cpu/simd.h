@@ -37,6 +37,7 @@ typedef float vf __attribute__((vector_size(VL * 4)));
 typedef uint32_t vu __attribute__((vector_size(VL * 4)));
 typedef int32_t vi __attribute__((vector_size(VL * 4)));
 typedef uint16_t vh __attribute__((vector_size(VL * 2)));
+typedef int8_t vb __attribute__((vector_size(VL)));
 
 // Register tiles must stay in registers: the compiler must not give up on inlining them.
 #define SSD_INLINE inline __attribute__((always_inline))
@@ -96,6 +97,16 @@ inline vf load1(const f16* p) {
   vf v;
   for (int i = 0; i < VL; i++) v[i] = static_cast<float>(p[i]);
   return v;
+#endif
+}
+
+inline vf load1(const int8_t* p) {
+#if defined(__AVX512F__)
+  return (vf)_mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(load_as<__m128i>(p)));
+#elif defined(__AVX2__)
+  return (vf)_mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(p))));
+#else
+  return __builtin_convertvector(__builtin_convertvector(load_as<vb>(p), vi), vf);
 #endif
 }
 

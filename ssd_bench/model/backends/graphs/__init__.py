@@ -12,7 +12,7 @@ from torch import Tensor
 from ssd_bench.model.arithmetic import Arithmetic
 from ssd_bench.model.decoder import Decoder, Pass
 from ssd_bench.model.kv_cache import BUCKET, KVCache
-from ssd_bench.model.operators import HeadNorms, Matrix, Operators
+from ssd_bench.model.operators import HeadNorms, Int8Matrix, Matrix, Operators
 from ssd_bench.model.rope import Rotation
 from ssd_bench.model.weights import Weights
 
@@ -45,6 +45,9 @@ class GraphOperators(Operators):
         return self.linear(F.rms_norm(x, norm_w.shape, norm_w, eps), W, bias)
 
     def linear_add_(self, residual: Tensor, x: Tensor, W: Matrix, bias: Tensor | None = None) -> None:
+        if isinstance(W, Int8Matrix):
+            super().linear_add_(residual, x, W, bias)
+            return
         residual.addmm_(x, W.t())
         if bias is not None:
             residual.add_(bias)
@@ -110,7 +113,7 @@ class GraphDecoder(Decoder):
         cache = super().new_cache(capacity, capacity)
         assert self._tables is not None
         self._lanes = ()  # frees the old buffers before new ones are allocated
-        self._lanes = tuple(Lane(self.weights, cache, self._tables, nodes) for nodes in LANES)
+        self._lanes = tuple(Lane(self.weights, cache, self._tables, nodes, self._int8) for nodes in LANES)
         return cache
 
     def _run(self, forward: Pass, cache: KVCache) -> tuple[Tensor, Tensor | None]:
@@ -127,20 +130,21 @@ class GraphDecoder(Decoder):
             torch.index_select(self.weights.embedding, 0, forward.nodes, out=hidden)
         lane.enter(forward)
         kept = hidden.new_empty(len(forward.taps), *hidden.shape) if forward.taps else None
+        int8 = frozenset(forward.int8)
         for sublayers, slot in forward.segments(kept):
-            lane.run(sublayers)
+            lane.run(sublayers, int8)
             if slot is not None:
                 slot.copy_(hidden)
         return hidden, kept
 
-    def _logits(self, hidden: Tensor, tokens: Tensor | None, norm: bool) -> Tensor:
+    def _logits(self, hidden: Tensor, tokens: Tensor | None, norm: bool, head: Matrix) -> Tensor:
         n = len(hidden)
         if tokens is not None or not norm or n > LANES[-1] or hidden.dtype != self.weights.dtype:
-            return super()._logits(hidden, tokens, norm)
+            return super()._logits(hidden, tokens, norm, head)
         weights = self.weights
         logits = hidden.new_empty(n, self.arch.vocab_size, dtype=torch.float32)
         normed = F.rms_norm(hidden, weights.norm.shape, weights.norm, self.arch.eps)
-        self._launches.linear(normed, weights.head, None, logits, self._counts[n])
+        self._launches.linear(normed, head, None, logits, self._counts[n])
         return logits
 
 

@@ -37,6 +37,7 @@ def rms_norm(x_ptr, norm_ptr, out_ptr, meta_ptr, eps, K: tl.constexpr, WIDTH: tl
 def linear(
     x_ptr,
     w_ptr,
+    scale_ptr,
     bias_ptr,
     out_ptr,
     meta_ptr,
@@ -45,6 +46,7 @@ def linear(
     ADD: tl.constexpr,
     GATED: tl.constexpr,
     BIAS: tl.constexpr,
+    INT8: tl.constexpr,
     EXACT: tl.constexpr,
     ROWS: tl.constexpr,
     BN: tl.constexpr,
@@ -52,7 +54,8 @@ def linear(
 ):
     """Compute out [n, N] (+)= f(x [n, K] W^T + bias); one program per tile of BN columns, for all rows.
 
-    GATED: W is [2N, K], the gate's rows first; f = silu(gate) * up. ADD: in place on out, a residual stream.
+    GATED: W is [2N, K], the gate's rows first; f = silu(gate) * up. ADD: in place on out, a residual stream. INT8: row
+    r of W is scale[r] times 8-bit integers, which both 16-bit types hold exactly.
     """
     rows = tl.arange(0, ROWS)
     columns = tl.program_id(0) * BN + tl.arange(0, BN)
@@ -66,6 +69,8 @@ def linear(
         at = start + tl.arange(0, BK)
         within = at < K
         w = tl.load(w_rows + at[None, :], mask=inside[:, None] & within[None, :], other=0.0)
+        if INT8:
+            w = w.to(x_ptr.dtype.element_ty)
         x = tl.load(x_ptr + rows[:, None] * K + at[None, :], mask=live[:, None] & within[None, :], other=0.0)
         if EXACT:
             sums = tl.dot(x, tl.trans(w), sums, input_precision="ieee")
@@ -73,10 +78,16 @@ def linear(
             sums = tl.dot(x, tl.trans(w), sums)
         if GATED:
             up = tl.load(w_rows + N.to(tl.int64) * K + at[None, :], mask=inside[:, None] & within[None, :], other=0.0)
+            if INT8:
+                up = up.to(x_ptr.dtype.element_ty)
             if EXACT:
                 ups = tl.dot(x, tl.trans(up), ups, input_precision="ieee")
             else:
                 ups = tl.dot(x, tl.trans(up), ups)
+    if INT8:
+        sums *= tl.load(scale_ptr + columns, mask=inside, other=0.0)[None, :]
+        if GATED:
+            ups *= tl.load(scale_ptr + N + columns, mask=inside, other=0.0)[None, :]
     if BIAS:
         sums += tl.load(bias_ptr + columns, mask=inside, other=0.0).to(tl.float32)[None, :]
         if GATED:

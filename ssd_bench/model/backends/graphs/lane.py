@@ -13,7 +13,7 @@ from ssd_bench.model.backends.graphs import launches
 from ssd_bench.model.decoder import Pass
 from ssd_bench.model.kv_cache import KVCache
 from ssd_bench.model.rope import Rotation
-from ssd_bench.model.weights import Weights
+from ssd_bench.model.weights import Rounded, Weights
 
 LENGTHS = (16, 8, 4, 2, 1)  # ranges of so many sublayers have a graph, from every first sublayer
 
@@ -29,12 +29,13 @@ class Lane:
         cache: the only cache that these passes read and write.
         tables: rotation of every position.
         nodes: most nodes of a pass.
+        int8: the 8-bit copy of the weights; None without one.
 
     Attributes:
         hidden: [nodes, d], the stream.
     """
 
-    def __init__(self, weights: Weights, cache: KVCache, tables: Rotation, nodes: int):
+    def __init__(self, weights: Weights, cache: KVCache, tables: Rotation, nodes: int, int8: Rounded | None = None):
         self.weights, self.cache, self.nodes, arch = weights, cache, nodes, weights.arch
         self._tables, device, dtype = tables, weights.devices[0], weights.dtype
         width = max(16, triton.next_power_of_2(arch.head_dim))
@@ -52,12 +53,19 @@ class Lane:
         self._attended = buffer(nodes, arch.n_heads * arch.head_dim)
         self._parts = buffer(splits, nodes, arch.n_heads, width, kind=torch.float32)
         self._stats = buffer(2, splits, nodes, arch.n_heads, kind=torch.float32)
-        n_sub = 2 * arch.n_layers
+        self._n_sub = n_sub = 2 * arch.n_layers
+        # sublayer i with 8-bit weights has the index n_sub + i; no range has both kinds
+        self._blocks = [weights.blocks] if int8 is None else [weights.blocks, int8.blocks]
+        starts = [kind * n_sub for kind in range(len(self._blocks))]
         with torch.inference_mode():
             if device.type == "cuda":
-                self._launch_all(0, n_sub)  # compiles and loads the kernels; with n = 0 nodes they write nothing
-            self._ranges = {(0, n_sub): self._capture(0, n_sub)} | {
-                (i, i + n): self._capture(i, i + n) for n in LENGTHS for i in range(n_sub - n + 1)
+                # compiles and loads the kernels; with n = 0 nodes they write nothing
+                self._launch_all(0, n_sub * len(self._blocks))
+            self._ranges = {(start, start + n_sub): self._capture(start, start + n_sub) for start in starts} | {
+                (start + i, start + i + n): self._capture(start + i, start + i + n)
+                for start in starts
+                for n in LENGTHS
+                for i in range(n_sub - n + 1)
             }
         self._chains: dict[tuple[int, ...], list[Callable[[], object]]] = {}
 
@@ -74,9 +82,9 @@ class Lane:
             self._nodes.depths[:n].copy_(torch.tensor(tree.depths, dtype=torch.int32), non_blocking=True)
             self._nodes.mask[:n, :n].copy_(tree.mask().byte().to(self.hidden.device, non_blocking=True))
 
-    def run(self, sublayers: Sequence[int]) -> None:
-        """Run some sublayers, in place on `hidden`."""
-        key = tuple(sublayers)
+    def run(self, sublayers: Sequence[int], int8: frozenset[int] = frozenset()) -> None:
+        """Run some sublayers, in place on `hidden`, those in `int8` with 8-bit weights."""
+        key = tuple(i + self._n_sub * (i in int8) for i in sublayers) if int8 else tuple(sublayers)
         chain = self._chains.get(key)
         if chain is None:
             chain = self._chains[key] = [self._ranges[part] for part in self._parts_of(key)]
@@ -106,7 +114,8 @@ class Lane:
             self._launch(i)
 
     def _launch(self, i: int) -> None:
-        block, nodes, meta = self.weights.blocks[i // 2], self._nodes, self._nodes.meta
+        kind, i = divmod(i, self._n_sub)
+        block, nodes, meta = self._blocks[kind][i // 2], self._nodes, self._nodes.meta
         norm = block.mlp_norm if i % 2 else block.attn_norm
         launches.rms_norm(self.hidden, norm, self._normed, meta, self.weights.arch.eps)
         if i % 2:

@@ -9,7 +9,7 @@ import triton
 from torch import Tensor
 
 from ssd_bench.model.backends.graphs import kernels
-from ssd_bench.model.operators import HeadNorms
+from ssd_bench.model.operators import HeadNorms, Int8Matrix, Matrix
 from ssd_bench.model.rope import Rotation
 
 # (rows, gated, many columns) -> columns and K of a tile, warps, pipeline stages: the fastest on an H200 for the
@@ -52,18 +52,22 @@ def rms_norm(x: Tensor, norm: Tensor, out: Tensor, meta: Tensor, eps: float) -> 
 
 
 def linear(
-    x: Tensor, weight: Tensor, bias: Tensor | None, out: Tensor, meta: Tensor, add: bool = False, gated: bool = False
+    x: Tensor, weight: Matrix, bias: Tensor | None, out: Tensor, meta: Tensor, add: bool = False, gated: bool = False
 ) -> None:
     """Launch `kernels.linear` over the first n rows of x, with the tiles for 16 or for 64 rows."""
     nodes = next(nodes for nodes in QUERY_TILES if len(x) <= nodes)
+    scale = x  # not read
+    if isinstance(weight, Int8Matrix):
+        weight, scale = weight
     columns, depth = out.shape[1], weight.shape[1]
     width, step, warps, stages = MATRIX_TILES[nodes, gated, columns >= MANY]
-    step, exact = min(step, max(16, triton.next_power_of_2(depth))), weight.dtype == torch.float32
+    step, exact = min(step, max(16, triton.next_power_of_2(depth))), x.dtype == torch.float32
     if exact:
         step, stages = min(step, 64), 2
     kernels.linear[(triton.cdiv(columns, width),)](
         x,
         weight,
+        scale,
         x if bias is None else bias,
         out,
         meta,
@@ -72,6 +76,7 @@ def linear(
         ADD=add,
         GATED=gated,
         BIAS=bias is not None,
+        INT8=weight.dtype == torch.int8,
         EXACT=exact,
         ROWS=nodes,
         BN=width,
