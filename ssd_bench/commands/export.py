@@ -80,9 +80,9 @@ def _set(run: Run, form: str, set_option: str | None) -> tuple[str, str]:
     layer_set, window = run.layer_set(set_id), run.window(set_id)
     skipped = f"{len(layer_set.skip_attn)} attentions and {len(layer_set.skip_mlp)} MLPs of {layer_set.n_layers}"
     read = "" if window is None else f" and reads {window.sinks} first and {window.recent} last positions"
-    summary = (
-        f"set {set_id}, which skips {skipped}{read}; to draft with it:\n  {layers.draft_command(layer_set, window)}"
-    )
+    weights = " with 8-bit weights" if layer_set.int8 else ""
+    command = layers.draft_command(layer_set, window)
+    summary = f"set {set_id}, which skips {skipped}{read}{weights}; to draft with it:\n  {command}"
     return f"{json.dumps(SETS[form](run, set_id), indent=1, ensure_ascii=False)}\n", summary
 
 

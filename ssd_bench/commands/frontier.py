@@ -5,8 +5,8 @@
 Scores every layer set that drafted in the recorded runs of a model on a task, by draft cost and teacher-forced
 acceptance rate (`ssd_bench.cost.plane`), on the prompts and AR outputs of those runs. Then it searches the best sets:
 all sets where feasible, else a beam search that skips one more sublayer at a time. Sets that drafted with a window of
-the cache are scored with it; the search uses no windows. Writes `runs_dir/frontier/MODEL.TASK.json`, which
-`notebooks/compare.ipynb` draws.
+the cache are scored with it; the search uses no windows. Sets with 8-bit weights are left out. Writes
+`runs_dir/frontier/MODEL.TASK.json`, which `notebooks/compare.ipynb` draws.
 """
 
 from __future__ import annotations
@@ -242,7 +242,7 @@ def costs(
 
 
 def _uses(runs: Iterable[Run]) -> dict[Draft, list[Use]]:
-    """Return every draft (set and window) with its runs, and its share of the drafted tokens of each."""
+    """Return every draft with full weights (set and window), its runs, and its share of the drafted tokens of each."""
     uses: dict[Draft, list[Use]] = {}
     for run in runs:
         steps = metrics.arm_rows(run.steps, "method").dropna(subset=["layer_set_id"])
@@ -250,7 +250,8 @@ def _uses(runs: Iterable[Run]) -> dict[Draft, list[Use]]:
         for set_id, tokens in drafted[drafted > 0].items():
             use = Use(run.path.name, run.header.method, float(tokens / drafted.sum()))
             key = int(str(set_id))
-            uses.setdefault((run.layer_set(key), run.window(key)), []).append(use)
+            if not run.layer_set(key).int8:
+                uses.setdefault((run.layer_set(key), run.window(key)), []).append(use)
     return uses
 
 

@@ -35,6 +35,8 @@ def overrides(layer_set: LayerSet, window: Window | None = None) -> list[str]:
     lists = {"skip_attn": layer_set.skip_attn, "skip_mlp": layer_set.skip_mlp}
     if window is not None:
         lists["draft_window"] = (window.sinks, window.recent)
+    if layer_set.int8:
+        lists["int8_sublayers"] = tuple(sorted(layer_set.int8))
     options = [f"method.{name}=[{','.join(map(str, blocks))}]" for name, blocks in lists.items()]
     return ["method=fixed_layers", "method.ratio=null", *options]
 
@@ -55,6 +57,7 @@ def set_with_origin(run: Run, set_id: int) -> dict[str, Any]:
         "skip_attn": list(layer_set.skip_attn),
         "skip_mlp": list(layer_set.skip_mlp),
         "window": None if window is None else [window.sinks, window.recent],
+        "int8": sorted(layer_set.int8),
         "overrides": overrides(layer_set, window),
         "model": {key: getattr(header.model, key) for key in ("name", "weights", "commit", "dtype")},
         "method": header.method,
@@ -78,15 +81,19 @@ def released_entry(run: Run, set_id: int) -> dict[str, Any]:
     dilab-zju/self-speculative-decoding and of hemingkx/SWIFT, whose code looks it up as model and task joined by `_`.
     `skip_set` is the form in memory of KnapSpec's code (kaist-flexml-lab/knapspec, `Knapspec.skip_set`), which reads no
     file: 2L flags, 1 for skipped, attention of block i at 2i and its MLP at 2i + 1. None of these implementations has
-    windows, so a set with a window is refused.
+    windows or 8-bit weights, so a set with either is refused.
 
     Raises:
-        ConfigError: the set drafted with a window.
+        ConfigError: the set drafted with a window or with 8-bit weights.
     """
     layer_set, window = run.layer_set(set_id), run.window(set_id)
     if window is not None:
         expected = f"a set without a window (form=layer_set has them); set {set_id} reads {window.sinks} first and "
         raise ConfigError("set", set_id, f"{expected}{window.recent} last positions")
+    if layer_set.int8:
+        raise ConfigError(
+            "set", set_id, f"a set with full weights (form=layer_set has others); set {set_id} reads 8 bits"
+        )
     entry = {
         "attention": list(layer_set.skip_attn),
         "mlp": list(layer_set.skip_mlp),

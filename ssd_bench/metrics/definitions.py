@@ -14,6 +14,7 @@ import numpy as np
 import pandas as pd
 
 from ssd_bench.contract.layer_set import LayerSet
+from ssd_bench.cost.machine import LatencyTimes
 from ssd_bench.cost.tpt import tpt
 from ssd_bench.metrics.intervals import (
     Array,
@@ -116,10 +117,12 @@ def skip_ratio_of_all(run: Run) -> float | None:
     """Return r over all drafted tokens, as SWIFT's Eq. 6 needs it.
 
     A token that no layers drafted skips all sublayers. Equal to `skip_ratio` if layers drafted every token. None if
-    they drafted no token, or if they read a window of the cache, whose cost c = 1 - r does not describe.
+    they drafted no token, or if they read a window of the cache or 8-bit weights, whose cost c = 1 - r does not
+    describe.
     """
     steps, by_layers = arm_rows(run.steps, "method"), _with_sets(run)
-    if not by_layers["draft_len"].sum() or np.isfinite(by_layers["read"]).any():
+    cheaper = np.isfinite(by_layers["read"]) | (by_layers["n_attn_int8"] + by_layers["n_mlp_int8"] > 0)
+    if not by_layers["draft_len"].sum() or cheaper.any():
         return None
     n_not_by_layers = steps["draft_len"].sum() - by_layers["draft_len"].sum()
     return divide(_skipped_tokens(by_layers) + n_not_by_layers, steps["draft_len"].sum())
@@ -159,16 +162,10 @@ def _with_sets(run: Run) -> pd.DataFrame:
     """Return the method's steps that drafted by layers, joined with their layer sets.
 
     Returns:
-        The columns of `steps`, and n_layers; n_attn and n_mlp: sublayers that run; read: most positions that an
-        attention reads, infinite without a window.
+        The columns of `steps`, and those of `Run.set_sizes`.
     """
-    sets = run.layer_sets.assign(
-        n_attn=run.layer_sets["n_layers"] - run.layer_sets["skip_attn"].map(len).astype("int64"),
-        n_mlp=run.layer_sets["n_layers"] - run.layer_sets["skip_mlp"].map(len).astype("int64"),
-        read=run.window_sizes(),
-    )
     steps = arm_rows(run.steps, "method").dropna(subset=["layer_set_id"]).astype({"layer_set_id": "int64"})
-    return steps.merge(sets[["layer_set_id", "n_layers", "n_attn", "n_mlp", "read"]], on="layer_set_id")
+    return steps.merge(run.set_sizes(), left_on="layer_set_id", right_index=True)
 
 
 def main_set(run: Run, domain: str | None = None) -> LayerSet | None:
@@ -315,8 +312,9 @@ def predicted_tpt(run: Run, arm: str = "method") -> float | None:
 
     One formula for all methods. Conditional alpha and mean k are as realised, n is the mean context length,
     t_target = L (t_attn(n) + t_mlp). t_draft is the mean over drafted tokens of n_attn(S) t_attn(n) + n_mlp(S) t_mlp,
-    where n is at most the positions that the window reads. Tokens that no layers drafted cost nothing. None without a
-    latency profile or steps.
+    where n is at most the positions that the window reads, and 8-bit sublayers have their own times. Tokens that no
+    layers drafted cost nothing. None without a latency profile or steps, or if drafts read 8-bit weights and the
+    profile has no times of them.
     """
     steps, latency = arm_rows(run.steps, arm), run.header.latency
     if steps.empty or latency is None:
@@ -326,7 +324,15 @@ def predicted_tpt(run: Run, arm: str = "method") -> float | None:
         sets = _with_sets(run)
         # mean over drafted tokens of n_attn(S) t_attn(min(n, window)) + n_mlp(S) t_mlp
         t_read = latency.t_attn_slope_ms * sets["read"].clip(upper=context) + latency.t_attn_intercept_ms
-        cost = ((sets["n_attn"] * t_read + sets["n_mlp"] * latency.t_mlp_ms) * sets["draft_len"]).sum()
+        token = sets["n_attn"] * t_read + sets["n_mlp"] * latency.t_mlp_ms
+        int8 = sets["n_attn_int8"] + sets["n_mlp_int8"] > 0
+        if int8.any() and not latency.int8_passes:
+            return None
+        if int8.any():
+            read = sets["read"].clip(upper=context).to_numpy(dtype=float)
+            attn, mlp = LatencyTimes(latency).int8_pass_ms(np.ones(len(sets)), read)
+            token += sets["n_attn_int8"] * (attn - t_read) + sets["n_mlp_int8"] * (mlp - latency.t_mlp_ms)
+        cost = (token * sets["draft_len"]).sum()
         t_draft = divide(cost, steps["draft_len"].sum()) or 0.0
     t_target = latency.target_ms(run.header.model.n_layers, context)
     return tpt(alpha_conditional(steps) or 0.0, mean_draft_len(steps) or 0.0, t_draft, t_target)

@@ -46,11 +46,8 @@ def searched_share(run: Run) -> float | None:
 def trace(run: Run) -> str:
     """Return a digest of the trace: prompts, model, and every step of the method, without any time."""
     steps = d.arm_rows(run.steps, "method").sort_values(STEP_KEY)
-    names = ("layer_set_id", "skip_attn", "skip_mlp", "sinks", "recent")
-    sets = {
-        int(i): (tuple(map(int, attn)), tuple(map(int, mlp)), *(int(n) for n in window if pd.notna(n)))
-        for i, attn, mlp, *window in zip(*(run.layer_sets[name].tolist() for name in names), strict=True)
-    }
+    layer_sets = {int(i): run.layer_set(int(i)) for i in run.layer_sets["layer_set_id"]}
+    sets = {i: (sorted(s.skipped), sorted(s.int8), run.window(i)) for i, s in layer_sets.items()}
     used = [sets[int(i)] if pd.notna(i) else None for i in steps["layer_set_id"]]
     prompts = run.prompts.drop_duplicates(PROMPT_KEY).sort_values(PROMPT_KEY)["prompt_sha256"]
     prompt_text = json.dumps([list(prompts), run.header.model.name, run.header.model.weights])

@@ -206,6 +206,14 @@ def _set_faults(header: Mapping[str, Any], steps: pd.DataFrame, layer_sets: pd.D
                 yield "layer_sets", None, f"layer set {i} skips {list(blocks)} of {count} blocks"
         if n_layers not in (None, count):
             yield "layer_sets", None, f"layer set {i} has {count} blocks, and the model {n_layers}"
+    for i, count, attn, mlp, int8 in zip(
+        ids, *(layer_sets[name] for name in ("n_layers", "skip_attn", "skip_mlp", "int8"))
+    ):
+        rounded = [] if int8 is None else list(int8)
+        left_out = {*(2 * block for block in attn), *(2 * block + 1 for block in mlp)}
+        outside = any(not 0 <= sublayer <= 2 * count or sublayer in left_out for sublayer in rounded)
+        if outside or rounded != sorted(set(rounded)):
+            yield "layer_sets", None, f"layer set {i} reads 8-bit weights in {rounded} of {2 * count} sublayers"
     for i, sinks, recent in zip(ids, layer_sets["sinks"], layer_sets["recent"]):
         if pd.isna(sinks) != pd.isna(recent) or not (pd.isna(sinks) or (sinks >= 0 and recent >= 1)):
             yield "layer_sets", None, f"layer set {i} reads {sinks} sinks and {recent} recent positions"
@@ -298,12 +306,17 @@ def _work_faults(
     if work.empty:  # an older record
         return
     n_layers = (header.get("model") or {}).get("n_layers", np.inf)
-    counts = work[["calls", "rows", "attentions", "mlps", "heads", "context", "launches"]].to_numpy(dtype=float)
+    int8 = ["int8_attentions", "int8_mlps", "int8_heads"]
+    columns = ["calls", "rows", "attentions", "mlps", "heads", "context", "launches", *int8]
+    counts = work[columns].to_numpy(dtype=float)
     times = work["ms"].fillna(0.0).to_numpy(dtype=float)
     rules = {
         "part is none of the parts of a step": ~work["part"].isin(PARTS).to_numpy(bool),
-        "a count is negative or zero": (counts < 0).any(axis=1) | (counts[:, [0, 1, 6]] < 1).any(axis=1),
+        "a count is negative or zero": (counts[:, :7] < 0).any(axis=1) | (counts[:, [0, 1, 6]] < 1).any(axis=1),
         "a pass has more sublayers than the model": (counts[:, 2:4] > n_layers).any(axis=1),
+        "more is in 8 bits than is read": ~((counts[:, 7:] >= 0) & (counts[:, 7:] <= counts[:, 2:5])).all(axis=1),
+        "only drafts and searches read 8-bit weights": (counts[:, 7:].sum(axis=1) > 0)
+        & work["part"].isin(("prefill", "verify")).to_numpy(bool),
         "ms is negative or no number": ~((times >= 0) & np.isfinite(times)),
     }
     for text, broken in rules.items():
@@ -320,7 +333,7 @@ def _work_faults(
     verify, draft = (work[work["part"] == part] for part in ("verify", "draft"))
     whole = verify.groupby(step_key)[["attentions", "mlps"]].sum()  # also if saved states divide the pass in two
     last = verify[verify["heads"] > 0].groupby(step_key)[["calls", "rows", "heads", "context"]].sum()
-    drafted = draft.groupby(step_key)[["calls", "attentions", "mlps"]].max()
+    drafted = draft.groupby(step_key)[["calls", "attentions", "mlps", *int8]].max()
     prefill = work[(work["part"] == "prefill") & (work["attentions"] > 0)]
     layers = expected["tree_nodes"] * 0 + (n_layers if np.isfinite(n_layers) else whole["attentions"].max())
     by_layers = expected[expected["layer_set_id"].notna() & (expected["draft_len"] > 0)]
@@ -332,6 +345,9 @@ def _work_faults(
     yield from _unequal(last["context"], expected["context_len"], "its verification does not read context_len rows")
     yield from _unequal(drafted["attentions"], by_layers["n_attn"], "its draft runs other attentions than its set")
     yield from _unequal(drafted["mlps"], by_layers["n_mlp"], "its draft runs other MLPs than its set")
+    for column, what in zip(int8, ("attentions", "MLPs", "heads")):
+        rounded = by_layers[f"n_{column}"]
+        yield from _unequal(drafted[column], rounded, f"its draft reads other {what} in 8 bits than its set")
     yield from _unequal(
         drafted["calls"].clip(upper=by_layers["draft_len"].reindex(drafted.index)),
         by_layers["draft_len"],
@@ -342,11 +358,17 @@ def _work_faults(
 
 
 def _set_sizes(layer_sets: pd.DataFrame) -> pd.DataFrame:
-    """Return the numbers of attentions and of MLPs that each layer set runs, by layer_set_id."""
-    run = {
+    """Return the numbers of attentions and of MLPs that each layer set runs, in all and in 8 bits, by layer_set_id."""
+    run: dict[str, Any] = {
         name: layer_sets["n_layers"] - layer_sets[f"skip_{kind}"].map(len).astype("int64")
         for name, kind in (("n_attn", "attn"), ("n_mlp", "mlp"))
     }
+    ends = [
+        (2 * count, () if int8 is None else int8) for count, int8 in zip(layer_sets["n_layers"], layer_sets["int8"])
+    ]
+    run["n_int8_attentions"] = [sum(i % 2 == 0 for i in int8 if i < head) for head, int8 in ends]
+    run["n_int8_mlps"] = [sum(i % 2 == 1 for i in int8 if i < head) for head, int8 in ends]
+    run["n_int8_heads"] = [sum(i == head for i in int8) for head, int8 in ends]
     return layer_sets[["layer_set_id"]].astype("Int32").assign(**run)
 
 

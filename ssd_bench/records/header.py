@@ -30,6 +30,7 @@ class RecordedModel:
         lm_head: source of the LM head.
         rehearsal: whether this project trained the model.
         weight_bytes, cache_bytes: memory of the weights and of the cache.
+        int8_bytes: memory of the 8-bit copy of the weights; None without one.
         cache_rows: positions in the cache.
     """
 
@@ -46,6 +47,7 @@ class RecordedModel:
     lm_head: str | None = None
     rehearsal: bool = False
     weight_bytes: int | None = None
+    int8_bytes: int | None = None
     cache_bytes: int | None = None
     cache_rows: int | None = None
 

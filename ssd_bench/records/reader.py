@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +19,10 @@ from ssd_bench.records.schema import SCHEMAS, stored_tables
 
 RUNS = "runs"
 """Default folder of records (option `runs_dir`)."""
+
+
+SIZES = ("n_layers", "n_attn", "n_mlp", "first_changed", "n_attn_int8", "n_mlp_int8")
+"""Columns of `Run.set_sizes` that are attributes of `LayerSet`."""
 
 
 @dataclass(frozen=True, eq=False)  # tables cannot be compared by ==: a run is equal to itself alone
@@ -41,13 +45,27 @@ class Run:
 
     def layer_set(self, set_id: int) -> LayerSet:
         """Return a layer set by its id in the tables."""
-        n_layers, attn, mlp = self._set_row(set_id, "n_layers", "skip_attn", "skip_mlp")
-        return LayerSet.skipping(n_layers, map(int, attn), map(int, mlp))
+        n_layers, attn, mlp, int8 = self._set_row(set_id, "n_layers", "skip_attn", "skip_mlp", "int8")
+        skipping = LayerSet.skipping(n_layers, map(int, attn), map(int, mlp))
+        return skipping if int8 is None else replace(skipping, int8=frozenset(map(int, int8)))
 
     def window(self, set_id: int) -> Window | None:
         """Return the positions that the attentions of a layer set read, by its id in the tables; None: all."""
         sinks, recent = self._set_row(set_id, "sinks", "recent")
         return None if pd.isna(recent) else Window(int(sinks), int(recent))
+
+    def set_sizes(self) -> pd.DataFrame:
+        """Return how much every layer set runs, by `layer_set_id`.
+
+        Returns:
+            Columns n_layers, and integers of `LayerSet`: n_attn, n_mlp, first_changed, n_attn_int8, n_mlp_int8; read:
+            most positions that an attention reads, infinite without a window.
+        """
+        ids = [int(i) for i in self.layer_sets["layer_set_id"]]
+        sets = [self.layer_set(i) for i in ids]
+        sizes = {name: [getattr(layer_set, name) for layer_set in sets] for name in SIZES}
+        frame = pd.DataFrame(sizes, index=pd.Index(ids, name="layer_set_id"), dtype="int64")
+        return frame.assign(read=self.window_sizes().to_numpy())
 
     def window_sizes(self) -> pd.Series[float]:
         """Return how many positions the attentions of every row of `layer_sets` read at most; infinite: all."""

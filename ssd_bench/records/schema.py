@@ -144,6 +144,9 @@ class WorkRow:
     launches: int = _col(_INT, "launches by the host that each call consists of, without a wait between them")
     context: float = _col(_REAL, "positions of the prefix that each attention reads, mean over the calls")
     ms: float | None = _nullable(_REAL, "milliseconds of the calls together; null on a GPU, which runs behind the host")
+    int8_attentions: int = _since(0, _INT, "those among `attentions` that read 8-bit weights")
+    int8_mlps: int = _since(0, _INT, "those among `mlps` that read 8-bit weights")
+    int8_heads: float = _since(0, _REAL, "the part of `heads` that reads 8-bit weights")
 
 
 @dataclass(slots=True)
@@ -184,6 +187,9 @@ SCHEMAS: dict[str, pa.Schema] = {
             _plain_field("skip_mlp", _INTS, "blocks whose MLP is skipped, ascending"),
             _plain_field("sinks", _INT, "first positions that the attentions read; null: they read all", True),
             _plain_field("recent", _INT, "last positions that they read, the token's own included; null: all", True),
+            _plain_field(
+                "int8", _INTS, "sublayers with 8-bit weights (2i: attention, 2i + 1: MLP, 2L: head); null: none", True
+            ),
         ],
         {"schema_version": str(SCHEMA_VERSION)},
     ),
@@ -240,7 +246,7 @@ def pack(records: Sequence[PromptRecord]) -> dict[str, Any]:
     prompts = _columns([record.prompt for record in records], PromptRow)
     prompts["output_ids"] = [list(ids) for ids in prompts["output_ids"]]
     layer_sets = [
-        [s.n_layers, s.skip_attn, s.skip_mlp, *((None, None) if w is None else (w.sinks, w.recent))] for s, w in ids
+        [s.n_layers, s.skip_attn, s.skip_mlp, w and w.sinks, w and w.recent, sorted(s.int8) or None] for s, w in ids
     ]
     work = _columns([row for record in records for row in record.work], WorkRow)
     return {"prompts": prompts, "steps": steps, "layer_sets": layer_sets, "work": work}
@@ -251,12 +257,10 @@ def merge(parts: Sequence[Mapping[str, Any]]) -> dict[str, pa.Table]:
 
     Layer sets are numbered by first appearance, so that a resumed run has the same ids.
     """
-    ids: dict[tuple[int, tuple[int, ...], tuple[int, ...], int | None, int | None], int] = {}
+    ids: dict[tuple[int | tuple[int, ...] | None, ...], int] = {}
     tables: dict[str, list[pa.Table]] = {"prompts": [], "steps": [], "work": []}
     for part in parts:
-        # parts written before windows existed have three entries per set
-        entries = ([*entry, None, None] if len(entry) == 3 else entry for entry in part["layer_sets"])
-        merged_ids = [ids.setdefault((n, tuple(attn), tuple(mlp), *w), len(ids)) for n, attn, mlp, *w in entries]
+        merged_ids = [ids.setdefault(_set_entry(entry), len(ids)) for entry in part["layer_sets"]]
         local = part["steps"]["layer_set_id"]
         steps = {**part["steps"], "layer_set_id": [i if i is None else merged_ids[i] for i in local]}
         tables["prompts"].append(_table("prompts", part["prompts"]))
@@ -274,6 +278,12 @@ def merge(parts: Sequence[Mapping[str, Any]]) -> dict[str, pa.Table]:
         # the calls of a step stay in their order: the sort is stable
         "work": merged["work"].sort_by([*order, ("step", "ascending")]),
     }
+
+
+def _set_entry(entry: Sequence[Any]) -> tuple[int | tuple[int, ...] | None, ...]:
+    """Return a row of `layer_sets`, hashable; parts written before windows or 8-bit weights lack the last columns."""
+    missing = len(SCHEMAS["layer_sets"]) - 1 - len(entry)
+    return tuple(tuple(value) if isinstance(value, list) else value for value in (*entry, *[None] * missing))
 
 
 def _table(name: str, columns: Mapping[str, Sequence[Any]]) -> pa.Table:
