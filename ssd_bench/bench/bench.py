@@ -93,6 +93,9 @@ def _measure_all(planned: Plan, engine: Engine) -> dict[str, Any]:
     _say("one search compared with a plain forward")
     results["search"] = measures.searches(planned.model.dims, engine, machine_limits, latency)
     results["outside_forward_share"] = measures.outside_share(planned, engine)
+    _say("drafts with 8-bit weights")
+    results["int8_drafts"] = measures.int8_drafts(engine)
+    results["int8_over_full_bytes"] = engine.decoder.int8.nbytes / engine.decoder.weights.nbytes
     figures = {"ar": ar, "forward": forwards, "prefill": prefills}
     return {"limits": machine_limits.named(), "figures": figures, **results}
 
@@ -174,6 +177,11 @@ def _summary(results: dict[str, Any]) -> list[tuple[str, str]]:
         (f"one KnapSpec search ({results['knapspec_searches']} made), ms", f"{results['knapspec_search_ms'] or 0:.0f}"),
         *searches,
         ("outside model forwards", f"{results['outside_forward_share']:.1%}"),
+        *(
+            (f"a token drafted with 8-bit weights over an AR step, context {context}", f"{times['ratio']:.2f}x")
+            for context, times in results["int8_drafts"].items()
+        ),
+        ("memory of the 8-bit weights over that of the weights", f"{results['int8_over_full_bytes']:.2f}"),
     ]
 
 

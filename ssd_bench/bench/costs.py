@@ -37,7 +37,7 @@ from ssd_bench.bench.search_costs import (
 )
 from ssd_bench.cost.latency import NodeTimes
 from ssd_bench.cost.reference import ReferenceMachine
-from ssd_bench.cost.roofline import TREE_NODE_MS
+from ssd_bench.cost.roofline import INT8_BYTES, TREE_NODE_MS
 from ssd_bench.cost.shapes import known_shape
 from ssd_bench.errors import ConfigError
 
@@ -69,6 +69,11 @@ class PassParts:
 
     def plus(self, parts: PassParts) -> PassParts:
         return PassParts(*(a + b for a, b in zip(astuple(self), astuple(parts))))
+
+    def less(self, parts: PassParts) -> PassParts:
+        """Return the sublayers less the times of `parts`, at least 0, without the rest."""
+        slope, intercept, mlp, _ = (max(0.0, a - b) for a, b in zip(astuple(self), astuple(parts)))
+        return PassParts(slope, intercept, mlp)
 
     def at_least(self, parts: PassParts) -> PassParts:
         return PassParts(*map(max, astuple(self), astuple(parts)))
@@ -150,20 +155,44 @@ def captured_rates(results: Sequence[ShapesResult]) -> tuple[float, float]:
 
 def single_node(result: ShapesResult, launch_ms: float, byte_ms: float) -> PassParts:
     """Return the parts of a pass over one node: a block as measured, its division as fitted (or as swept)."""
-    model, shape = result.model, result.model.shape
-    n_attn, n_mlp, saved_ms = result.skipped_ms()
-    if result.sweeps is None:
-        parts = PassParts(
-            shape.cache_row * model.value_bytes * byte_ms,
-            KERNELS[0] * launch_ms + shape.attn_params * model.value_bytes * byte_ms,
-            KERNELS[1] * launch_ms + shape.mlp_params * model.value_bytes * byte_ms,
-        )
-    else:
+    parts = _fitted_parts(result.model, launch_ms, byte_ms)
+    if result.sweeps is not None:
         parts = PassParts(*cost_sweeps.sublayer_ms(result.sweeps, 1))
-    attention = parts.slope * result.context + parts.intercept
-    parts = parts.scaled(saved_ms / (n_attn * attention + n_mlp * parts.mlp))
+    parts = parts.scaled(_block_factor(result, parts))
     remainder = max(0.0, result.pass_ms()[1] - parts.total(result.n_layers, result.context))
     return PassParts(parts.slope, parts.intercept, parts.mlp, remainder)
+
+
+def saved_by_int8(result: ShapesResult, launch_ms: float, byte_ms: float) -> PassParts:
+    """Return what reading weights in 8 bits saves in a pass: the time of the bytes that are no longer read.
+
+    8-bit products were not measured on a GPU. A byte takes as long as one of a block's weights in `single_node`; that
+    of the LM head as in all models together.
+    """
+    model, shape = result.model, result.model.shape
+    saved = model.value_bytes - INT8_BYTES
+    factor = _block_factor(result, _fitted_parts(model, launch_ms, byte_ms))
+    block_byte_ms = factor * saved * byte_ms
+    return PassParts(
+        0.0, shape.attn_params * block_byte_ms, shape.mlp_params * block_byte_ms, shape.head_params * saved * byte_ms
+    )
+
+
+def _fitted_parts(model: Model, launch_ms: float, byte_ms: float) -> PassParts:
+    """Return an attention and an MLP over one node, by the launch time and the bandwidth of all models together."""
+    shape = model.shape
+    return PassParts(
+        shape.cache_row * model.value_bytes * byte_ms,
+        KERNELS[0] * launch_ms + shape.attn_params * model.value_bytes * byte_ms,
+        KERNELS[1] * launch_ms + shape.mlp_params * model.value_bytes * byte_ms,
+    )
+
+
+def _block_factor(result: ShapesResult, parts: PassParts) -> float:
+    """Return the measured time of the sublayers that a uniform draft skips, over that of their parts."""
+    n_attn, n_mlp, saved_ms = result.skipped_ms()
+    attention = parts.slope * result.context + parts.intercept
+    return saved_ms / (n_attn * attention + n_mlp * parts.mlp)
 
 
 def growth(result: ShapesResult, nodes: int) -> PassParts:
@@ -229,7 +258,8 @@ def fit_costs(contents: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, Any]
     for result in results:
         host = None if result.sweeps is None else result.sweeps["host"]
         rates = fitted if host is None else EagerRates(host["call_ms"], host["compare_ms"], *astuple(fitted)[2:])
-        single = single_node(result, launch_ms, byte_ms)
+        single, saved = single_node(result, launch_ms, byte_ms), saved_by_int8(result, launch_ms, byte_ms)
+        captured = passes(result, single, rates)
         if result.sweeps is None:
             eager = [NodeTimes(rows, *eager_parts(result, rates, rows)) for rows in EAGER_ROWS]
         else:
@@ -248,11 +278,17 @@ def fit_costs(contents: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, Any]
             },
             "draft": {
                 "draft_rest_ms": single.remainder,
+                "int8_draft_rest_ms": max(0.0, single.remainder - saved.remainder),
                 "draft_start_ms": 0.0,
                 "tree_token_ms": TREE_TOKEN_MS,
                 "tree_node_ms": TREE_NODE_MS,
             },
-            "passes": passes(result, single, rates),
+            "passes": captured,
+            "int8_passes": [
+                PassParts(*astuple(times)[1:]).less(saved).times(times.nodes)
+                for times in captured
+                if times.nodes <= result.captured_nodes
+            ],
             "eager": eager,
         }
     return tables

@@ -145,6 +145,43 @@ def contexts(engine: Engine) -> dict[str, Any]:
     return {"ar_ms_by_context": per_token, "ar_4k_over_128": ratio}
 
 
+@torch.inference_mode()
+def int8_drafts(engine: Engine) -> dict[str, dict[str, float]]:
+    """Measure a drafted token with 8-bit weights and an AR step, in turns, by context; adds the copy of the weights.
+
+    Passes run on a cache of their own, because a copy comes before the passes that a backend captures for a cache. The
+    engine is not used after it.
+    """
+    decoder = engine.decoder
+    decoder.quantise()
+    cache = decoder.new_cache(engine.cache.capacity)
+    lengths = sorted({min(context, engine.context - 1) for context in (CONTEXTS[0], CONTEXTS[2])})
+    runs = {
+        f"{length}{suffix}": partial(_token, decoder, cache, length, bool(suffix))
+        for length in lengths
+        for suffix in ("", " int8")
+    }
+    times = interleaved(runs, decoder.device, rounds=4 * ROUNDS)
+    ratios = {n: median(b / a for a, b in zip(times[str(n)], times[f"{n} int8"])) for n in lengths}
+    return {
+        str(n): {
+            "ar_ms": median(times[str(n)]) * 1e3,
+            "draft_ms": median(times[f"{n} int8"]) * 1e3,
+            "ratio": ratios[n],
+        }
+        for n in lengths
+    }
+
+
+@torch.inference_mode()
+def _token(decoder: Decoder, cache: KVCache, context: int, int8: bool) -> list[int]:
+    """Decode one token after `context` rows, with full or 8-bit weights."""
+    every = decoder.all_sublayers
+    hidden, _ = decoder.run(Pass(every, _prompt(decoder, 1), context, int8=every if int8 else ()), cache)
+    tokens: list[int] = decoder.logits(hidden, int8=int8).argmax(-1).tolist()
+    return tokens
+
+
 def policy(planned: Plan, engine: Engine, latency: Latency) -> dict[str, Any]:
     """Measure KnapSpec at its paper's interval over a long output: its share of method overhead, time of a search."""
     method, probe = planned.method, ModelProbe(engine.decoder, engine.cache, latency)
@@ -169,11 +206,11 @@ class _CountingProbe(ModelProbe):
         self.work: list[Traffic] = []
         self._model = Model.of(decoder)
 
-    def apply_sublayer(self, i: int, hidden: Tensor, prefix_len: int) -> Tensor:
+    def apply_sublayer(self, i: int, hidden: Tensor, prefix_len: int, int8: bool = False) -> Tensor:
         branches, tokens, _ = hidden.shape
         self.passes.append((i, branches * tokens))
         self.work.append(self._model.sublayer(i, branches * tokens, prefix_len, prefix_len + (tokens + 1) / 2))
-        return super().apply_sublayer(i, hidden, prefix_len)
+        return super().apply_sublayer(i, hidden, prefix_len, int8)
 
 
 @torch.inference_mode()

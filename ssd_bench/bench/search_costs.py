@@ -138,7 +138,8 @@ def predicted_search_ms(machine: ReferenceMachine, work: SearchWork) -> float:
     """Return the predicted time of a search on a machine, stage by stage as a record counts its calls."""
     rows, nothing = np.maximum(work.attn_rows, work.mlp_rows), np.zeros_like(work.attn_rows)
     attentions, mlps = (work.attn_rows > 0).astype(float), (work.mlp_rows > 0).astype(float)
-    stages = Calls(rows, np.full_like(rows, float(SEARCH_CONTEXT)), attentions, mlps, nothing, work.calls)
+    context = np.full_like(rows, float(SEARCH_CONTEXT))
+    stages = Calls(rows, context, attentions, mlps, nothing, work.calls, nothing, nothing, nothing)
     called = machine.calls_ms(stages)[work.calls > 0].sum()
     return float(called + work.comparisons.sum() * machine.compare_ms)
 

@@ -15,6 +15,8 @@ from ssd_bench.errors import ConfigError
 GIVEN, MEASURED = "given", "measured"
 """Values of `Latency.source`: set by options, or measured on the machine of the run."""
 
+NO_INT8 = "costs with times of 8-bit weights: measured ones (no hardware.latency), or a reference machine"
+
 
 @dataclass(frozen=True)
 class NodeTimes:
@@ -51,7 +53,10 @@ class Latency:
         passes: measured times by number of nodes, ascending from 1; empty when given.
         calls: measured times of single sublayers and LM heads that a method calls by itself, by number of rows; their
             `rest_ms` is the head. Empty when given, and in records of before 2026-12.
+        int8_passes: as `passes`, with 8-bit weights of the sublayers (`rest_ms` is 0); empty unless a method reads
+            them.
         draft_rest_ms: one drafted token without its sublayers; 0 when given.
+        int8_draft_rest_ms: the same with 8-bit weights of the LM head; 0 unless a method reads them.
         draft_start_ms: one draft without its tokens; 0 when given.
         tree_token_ms: extra time of a drafted token with siblings; 0 when given.
         tree_node_ms: extra time of a verified node of a tree, compared with one of a chain; 0 when given.
@@ -66,7 +71,9 @@ class Latency:
     points: tuple[tuple[int, float], ...] = ()
     passes: tuple[NodeTimes, ...] = ()
     calls: tuple[NodeTimes, ...] = ()
+    int8_passes: tuple[NodeTimes, ...] = ()
     draft_rest_ms: float = 0.0
+    int8_draft_rest_ms: float = 0.0
     draft_start_ms: float = 0.0
     tree_token_ms: float = 0.0
     tree_node_ms: float = 0.0
@@ -83,7 +90,8 @@ class Latency:
         """Return the profile that was stored as JSON; parts that older versions did not measure have the defaults."""
         values = {field.name: stored[field.name] for field in fields(cls) if stored.get(field.name) is not None}
         points = tuple((int(n), ms) for n, ms in stored.get("points") or ())
-        tables = {name: tuple(NodeTimes(**times) for times in stored.get(name) or ()) for name in ("passes", "calls")}
+        names = ("passes", "calls", "int8_passes")
+        tables = {name: tuple(NodeTimes(**times) for times in stored.get(name) or ()) for name in names}
         return cls(**values | {"points": points} | tables)
 
     def attn_ms(self, context: float) -> float:
@@ -91,9 +99,18 @@ class Latency:
         return self.t_attn_slope_ms * context + self.t_attn_intercept_ms
 
     def draft_ms(self, layer_set: LayerSet, context: float, window: Window | None = None) -> float:
-        """Return t_draft(S), the sublayers of S over one token; with a window, attentions read only its positions."""
+        """Return t_draft(S), the sublayers of S over one token; with a window, attentions read only its positions.
+
+        Raises:
+            ConfigError: S has 8-bit sublayers, and the profile has no times of them.
+        """
         read = context if window is None else window.count_read(context)
-        return layer_set.n_attn * self.attn_ms(read) + layer_set.n_mlp * self.t_mlp_ms
+        total_ms = layer_set.n_attn * self.attn_ms(read) + layer_set.n_mlp * self.t_mlp_ms
+        if layer_set.kept_in_8_bits:
+            attn, mlp = self.int8_pass_ms(1, read)
+            total_ms += layer_set.n_attn_int8 * (attn - self.attn_ms(read))
+            total_ms += layer_set.n_mlp_int8 * (mlp - self.t_mlp_ms)
+        return total_ms
 
     def target_ms(self, n_layers: int, context: float) -> float:
         """Return t_target, all 2L sublayers over one token."""
@@ -114,10 +131,27 @@ class Latency:
         """
         if not self.passes:
             return self.attn_ms(context), self.t_mlp_ms, 0.0
-        at = next((i for i, times in enumerate(self.passes) if times.nodes >= nodes), len(self.passes) - 1)
-        high, low = self.passes[at], self.passes[max(0, at - 1)]
-        share = (nodes - low.nodes) / (high.nodes - low.nodes) if at else 0.0
-        return interpolate(low, high, share, context, max)
+        return _between(self.passes, nodes, context)
+
+    def int8_pass_ms(self, nodes: float, context: float) -> tuple[float, float]:
+        """Return the times of one attention and of one MLP with 8-bit weights, as `pass_ms`.
+
+        Raises:
+            ConfigError: the profile has no times of them.
+        """
+        if not self.int8_passes:
+            raise ConfigError("hardware.latency", self.source, NO_INT8)
+        attn, mlp, _ = _between(self.int8_passes, nodes, context)
+        return attn, mlp
+
+
+def _between(passes: Sequence[NodeTimes], nodes: float, context: float) -> tuple[float, float, float]:
+    """Return the times of the parts of a pass, linear between the measured numbers of nodes and beyond the largest."""
+    at = next((i for i, times in enumerate(passes) if times.nodes >= nodes), len(passes) - 1)
+    high, low = passes[at], passes[max(0, at - 1)]
+    share = (nodes - low.nodes) / (high.nodes - low.nodes) if at else 0.0
+    times: tuple[float, float, float] = interpolate(low, high, share, context, max)
+    return times
 
 
 def interpolate(low: NodeTimes, high: NodeTimes, share: Any, context: Any, larger: Callable[[float, Any], Any]) -> Any:

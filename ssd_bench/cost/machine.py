@@ -8,7 +8,7 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from ssd_bench.cost.latency import GIVEN, MEASURED, Latency, NodeTimes, interpolate
+from ssd_bench.cost.latency import GIVEN, MEASURED, NO_INT8, Latency, NodeTimes, interpolate
 from ssd_bench.errors import ConfigError
 from ssd_bench.records.reader import Run
 
@@ -29,6 +29,9 @@ class Calls(NamedTuple):
     mlps: Array
     heads: Array
     launches: Array
+    int8_attentions: Array
+    int8_mlps: Array
+    int8_heads: Array
 
     @property
     def whole(self) -> NDArray[np.bool_]:
@@ -48,6 +51,8 @@ class Machine(Protocol):
     Attributes:
         name: as tables show it.
         draft_rest_ms: one drafted token without its sublayers.
+        has_int8: whether it has times of 8-bit weights.
+        int8_draft_rest_ms: `draft_rest_ms` with 8-bit weights of the LM head.
         draft_start_ms: one draft without its tokens.
         tree_token_ms: extra time of a drafted token with siblings.
         tree_node_ms: extra time of a verified node of a tree, compared with one of a chain.
@@ -62,6 +67,12 @@ class Machine(Protocol):
 
     @property
     def draft_rest_ms(self) -> float: ...
+
+    @property
+    def has_int8(self) -> bool: ...
+
+    @property
+    def int8_draft_rest_ms(self) -> float: ...
 
     @property
     def draft_start_ms(self) -> float: ...
@@ -82,8 +93,12 @@ class Machine(Protocol):
         """Return the times of one attention, of one MLP and of the rest of passes, by their nodes and contexts."""
         ...
 
+    def int8_pass_ms(self, nodes: Array, context: Array) -> tuple[Array, Array]:
+        """Return the times of one attention and of one MLP with 8-bit weights, as `pass_ms`."""
+        ...
+
     def calls_ms(self, calls: Calls) -> Array:
-        """Return the times of calls that a method makes."""
+        """Return the times of calls that a method makes, as if all their weights were read in full precision."""
         ...
 
     def of_blocks(self, n_layers: int) -> Machine:
@@ -111,6 +126,14 @@ class LatencyTimes:
         return self.latency.draft_rest_ms
 
     @property
+    def has_int8(self) -> bool:
+        return bool(self.latency.int8_passes)
+
+    @property
+    def int8_draft_rest_ms(self) -> float:
+        return self.latency.int8_draft_rest_ms
+
+    @property
     def draft_start_ms(self) -> float:
         return self.latency.draft_start_ms
 
@@ -128,16 +151,32 @@ class LatencyTimes:
         if not passes:
             attn = latency.t_attn_slope_ms * context + latency.t_attn_intercept_ms
             return attn, np.full_like(context, latency.t_mlp_ms), np.zeros_like(context)
-        columns: dict[str, Any] = {
-            name: np.array([getattr(times, name) for times in passes], dtype=float) for name in _COLUMNS
-        }
-        sizes = columns["nodes"]
-        high = np.clip(np.searchsorted(sizes, nodes), 0, len(sizes) - 1)
-        low = np.maximum(high - 1, 0)
-        share = np.where(high > 0, (nodes - sizes[low]) / np.where(high > 0, sizes[high] - sizes[low], 1.0), 0.0)
-        fewer, more = (NodeTimes(**{name: column[at] for name, column in columns.items()}) for at in (low, high))
-        times: tuple[Array, Array, Array] = interpolate(fewer, more, share, context, np.maximum)
-        return times
+        return _between(passes, nodes, context)
+
+    def int8_pass_ms(self, nodes: Array, context: Array) -> tuple[Array, Array]:
+        """Interpolate the measured passes with 8-bit weights, as `pass_ms`.
+
+        Raises:
+            ConfigError: the profile has no times of them.
+        """
+        if not self.latency.int8_passes:
+            raise ConfigError("hardware.latency", self.latency.source, NO_INT8)
+        attn, mlp, _ = _between(self.latency.int8_passes, nodes, context)
+        return attn, mlp
+
+
+def _between(passes: tuple[NodeTimes, ...], nodes: Array, context: Array) -> tuple[Array, Array, Array]:
+    """Return the times of the parts of passes, linear between the measured numbers of nodes."""
+    columns: dict[str, Any] = {
+        name: np.array([getattr(times, name) for times in passes], dtype=float) for name in _COLUMNS
+    }
+    sizes = columns["nodes"]
+    high = np.clip(np.searchsorted(sizes, nodes), 0, len(sizes) - 1)
+    low = np.maximum(high - 1, 0)
+    share = np.where(high > 0, (nodes - sizes[low]) / np.where(high > 0, sizes[high] - sizes[low], 1.0), 0.0)
+    fewer, more = (NodeTimes(**{name: column[at] for name, column in columns.items()}) for at in (low, high))
+    times: tuple[Array, Array, Array] = interpolate(fewer, more, share, context, np.maximum)
+    return times
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ from dataclasses import asdict, fields, replace
 from functools import partial
 from pathlib import Path
 from statistics import mean, median
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -31,7 +31,8 @@ from ssd_bench.run_warnings import WarningLog, new_warnings
 if TYPE_CHECKING:
     from ssd_bench.contract.generation import Step
 
-VERSION = 6  # raised when the measurement changes, or the kernels that it measures
+TIMES = tuple(field.name for field in fields(NodeTimes) if field.name != "nodes")
+VERSION = 7  # raised when the measurement changes, or the kernels that it measures
 WARMUP, REPEATS = 3, 9
 NODES = (1, 2, 4, 8, 16, 32, 64, 128)  # nodes of the measured passes
 CALL_ROWS = (1, 4, 16, 64, 256, 1024)  # rows of the measured calls of single sublayers and heads
@@ -49,6 +50,8 @@ ATTEMPTS = 2
 def measure(decoder: Decoder, cache: KVCache) -> Latency:
     """Time one-token sublayers at contexts from 64 to the cache's capacity, and passes over up to 128 nodes.
 
+    Passes with 8-bit weights are timed if the decoder has them.
+
     Times are medians of repeats over all blocks. All L blocks run in turn, so that weights come from memory as in
     decoding. If other processes use more than 10 % of the machine, the measurement is repeated once, and the one with
     less other load counts.
@@ -60,7 +63,8 @@ def measure(decoder: Decoder, cache: KVCache) -> Latency:
         t_mlp = _median_ms(decoder, lambda: _sweep(decoder, cache, 1, cache.rows - 1))
         passes = [_node_times(decoder, cache, n) for n in NODES if n < cache.rows]
         calls = tuple(_call_times(decoder, cache, n) for n in CALL_ROWS)
-        fitted = replace(fit_latency(points, t_mlp, passes=passes), calls=calls)
+        int8 = tuple(_node_times(decoder, cache, n, int8=True) for n in NODES if n < cache.rows and decoder.has_int8)
+        fitted = replace(fit_latency(points, t_mlp, passes=passes), calls=calls, int8_passes=int8)
         latency = _correct_by_steps(fitted, decoder, cache, watch)
         load = watch.other_share()
         if best is None or load < best[0]:
@@ -107,11 +111,11 @@ def _load(path: Path) -> Latency | None:
         return None
 
 
-def _sweep(decoder: Decoder, cache: KVCache, parity: int, context: int, n: int = 1) -> None:
+def _sweep(decoder: Decoder, cache: KVCache, parity: int, context: int, n: int = 1, int8: bool = False) -> None:
     """Run all attentions (parity 0) or all MLPs (parity 1) over n tokens at `context`."""
     tokens = torch.zeros(n, dtype=torch.long, device=decoder.device)
     sublayers = range(parity, 2 * decoder.arch.n_layers, 2)
-    decoder.run(Pass(sublayers, tokens, context), cache)
+    decoder.run(Pass(sublayers, tokens, context, int8=sublayers if int8 else ()), cache)
 
 
 def _run_head(decoder: Decoder, cache: KVCache, n: int) -> None:
@@ -125,14 +129,16 @@ def _attention_ms(decoder: Decoder, cache: KVCache, context: int) -> float:
     return _median_ms(decoder, lambda: _sweep(decoder, cache, 0, context))
 
 
-def _node_times(decoder: Decoder, cache: KVCache, n: int) -> NodeTimes:
-    """Time a pass over n nodes: attentions at a near and a far context, MLPs, and the rest."""
+def _node_times(decoder: Decoder, cache: KVCache, n: int, int8: bool = False) -> NodeTimes:
+    """Time a pass over n nodes: attentions at a near and a far context, MLPs, and (in full precision) the rest."""
     points = []
     for context in sorted({min(context, cache.rows - n) for context in (NEAR, FAR)}):
-        attentions = partial(_sweep, decoder, cache, 0, context, n)
+        attentions = partial(_sweep, decoder, cache, 0, context, n, int8)
         points.append((max(1, context), _median_ms(decoder, attentions, NODE_REPEATS)))
     slope, intercept, _ = fit_line(points)
-    mlp_ms = _median_ms(decoder, partial(_sweep, decoder, cache, 1, 0, n), NODE_REPEATS)
+    mlp_ms = _median_ms(decoder, partial(_sweep, decoder, cache, 1, 0, n, int8), NODE_REPEATS)
+    if int8:
+        return NodeTimes(n, slope, intercept, mlp_ms, 0.0)
     # the rest is once per pass, not once per block
     rest_ms = _median_ms(decoder, partial(_run_head, decoder, cache, n), NODE_REPEATS) * decoder.arch.n_layers
     return NodeTimes(n, slope, intercept, mlp_ms, rest_ms)
@@ -185,11 +191,12 @@ def _correct_by_steps(latency: Latency, decoder: Decoder, cache: KVCache, watch:
     Drafts without sublayers, short and long, give the times of a draft and of a drafted token without sublayers.
     Compared with them, drafts with all sublayers give one factor for sublayers over one node, and drafts with siblings
     the extra time of siblings. The verifications of all these drafts give the growth of a pass with its nodes, and the
-    extra time of a tree.
+    extra time of a tree. Drafts in 8 bits, without and with all sublayers, give the time of a drafted token with an
+    8-bit head and one factor for 8-bit sublayers.
     """
     n_layers = decoder.arch.n_layers
     sizes = {times.nodes for times in latency.passes} | {2, DRAFT_LEN + 1, TREE_NODES}
-    steps = _steps(ModelProbe(decoder, cache), _proposals(n_layers, sizes), watch)
+    steps = _steps(ModelProbe(decoder, cache), _proposals(n_layers, sizes, decoder.has_int8), watch)
     if not {"whole", "siblings", 1, 2, DRAFT_LEN + 1, TREE_NODES} <= set(steps):  # a context of a few tokens
         return latency
     draft_ms = {name: _trimmed_mean(step.draft_ms for step in samples) for name, samples in steps.items()}
@@ -205,14 +212,28 @@ def _correct_by_steps(latency: Latency, decoder: Decoder, cache: KVCache, watch:
     verify_ms[1] += draft_ms[1]  # an empty draft also takes time
     contexts = {name: mean(step.context_len for step in samples) for name, samples in steps.items()}
     verified = {nodes: (contexts[nodes], verify_ms[nodes]) for nodes in sizes & set(steps)}
+    int8: dict[str, Any] = {}
+    if {"int8 head", "int8"} <= set(steps):
+        int8_token = max(0.0, draft_ms["int8 head"] - start) / DRAFT_LEN
+        int8_profiled = n_layers * sum(latency.int8_pass_ms(1, context))
+        factor = max(0.0, (draft_ms["int8"] - start) / DRAFT_LEN - int8_token) / int8_profiled
+        int8 = {
+            "int8_draft_rest_ms": int8_token,
+            "int8_passes": tuple(_scaled(times, factor) for times in latency.int8_passes),
+        }
     return replace(
         latency,
+        **int8,
         passes=_grown(latency, n_layers, single, verified),
         draft_rest_ms=token,
         draft_start_ms=start,
         tree_token_ms=max(0.0, draft_ms["siblings"] - long) / DRAFT_LEN,
         tree_node_ms=max(0.0, verify_ms["siblings"] - verify_ms[TREE_NODES]) / TREE_NODES,
     )
+
+
+def _scaled(times: NodeTimes, factor: float) -> NodeTimes:
+    return replace(times, **{name: factor * getattr(times, name) for name in TIMES})
 
 
 def _trimmed_mean(times: Iterable[float]) -> float:
@@ -222,7 +243,7 @@ def _trimmed_mean(times: Iterable[float]) -> float:
     return float(trim_mean(list(times), 0.1))
 
 
-def _proposals(n_layers: int, sizes: Iterable[int]) -> dict[str | int, LayerDraft | TokenTree]:
+def _proposals(n_layers: int, sizes: Iterable[int], int8: bool = False) -> dict[str | int, LayerDraft | TokenTree]:
     """Return drafts with all sublayers, with siblings, and without sublayers for each number of nodes; 1 is no draft.
 
     A threshold above 0 makes the engine compute the probabilities of drafted tokens.
@@ -230,7 +251,9 @@ def _proposals(n_layers: int, sizes: Iterable[int]) -> dict[str | int, LayerDraf
     full, nothing = LayerSet.full(n_layers), LayerSet(n_layers, frozenset(range(2 * n_layers)))
     chains = {n: LayerDraft(nothing, n - 1, 1e-9) if n > 1 else TokenTree.chain([0]) for n in sorted(sizes)}
     siblings = LayerDraft(nothing, DRAFT_LEN, 1e-9, ((0.0, WIDTH),))
-    return {"whole": LayerDraft(full, DRAFT_LEN, 1e-9), "siblings": siblings} | chains
+    rounded = {"int8": full.in_8_bits, "int8 head": nothing.in_8_bits} if int8 else {}
+    drafts = {name: LayerDraft(layer_set, DRAFT_LEN, 1e-9) for name, layer_set in {"whole": full, **rounded}.items()}
+    return drafts | {"siblings": siblings} | chains
 
 
 def _grown(
@@ -244,9 +267,8 @@ def _grown(
         single: factor of sublayers over one node.
         verified: mean context and milliseconds of verifications by number of nodes; 1 must be among them.
     """
-    columns = ("attn_slope_ms", "attn_intercept_ms", "mlp_ms", "rest_ms")
     one_node = latency.passes[0]
-    corrected_one = {name: single * getattr(one_node, name) for name in columns}
+    corrected_one = {name: single * getattr(one_node, name) for name in TIMES}
 
     def sublayers(nodes: int, context: float) -> float:
         return n_layers * sum(latency.pass_ms(nodes, context)[:2])
@@ -261,8 +283,8 @@ def _grown(
             first = single * sublayers(1, context) + corrected_one["rest_ms"]
             profiled = sublayers(times.nodes, context) - sublayers(1, context) + times.rest_ms - one_node.rest_ms
             growth = max(0.0, verify_ms - first) / profiled if profiled > 0 else 1.0
-        increase = {name: growth * (getattr(times, name) - getattr(one_node, name)) for name in columns}
-        passes.append(replace(times, **{name: corrected_one[name] + increase[name] for name in columns}))
+        increase = {name: growth * (getattr(times, name) - getattr(one_node, name)) for name in TIMES}
+        passes.append(replace(times, **{name: corrected_one[name] + increase[name] for name in TIMES}))
     return tuple(passes)
 
 

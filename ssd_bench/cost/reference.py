@@ -64,11 +64,12 @@ class ReferenceMachine(LatencyTimes):
     @classmethod
     def read(cls, name: str, content: Mapping[str, Any]) -> ReferenceMachine:
         """Return the machine of a file's content."""
-        passes, eager = (_node_times(content[table]) for table in ("passes", "eager"))
+        tables = ("passes", "eager", "int8_passes")  # files made before 8-bit weights were known lack the last one
+        passes, eager, int8_passes = (_node_times(content.get(table, [])) for table in tables)
         draft: dict[str, Any] = {key: float(ms) for key, ms in content["draft"].items()}
         single = passes[0]
         line = single.mlp_ms, single.attn_slope_ms, single.attn_intercept_ms
-        latency = Latency(*line, source=name, passes=passes, **draft)
+        latency = Latency(*line, source=name, passes=passes, int8_passes=int8_passes, **draft)
         return cls(
             name=name,
             gpu=content["gpu"],
@@ -131,6 +132,7 @@ class ReferenceMachine(LatencyTimes):
             t_attn_slope_ms=factor * self.latency.t_attn_slope_ms,
             t_attn_intercept_ms=factor * self.latency.t_attn_intercept_ms,
             passes=tuple(map(scaled, self.latency.passes)),
+            int8_passes=tuple(map(scaled, self.latency.int8_passes)),
         )
         return replace(
             self,

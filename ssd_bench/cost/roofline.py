@@ -28,6 +28,7 @@ from ssd_bench.errors import ConfigError
 PREFIX = "sim_"
 VALUE_BYTES = 2  # bfloat16 or float16, as in every speed table of the papers
 FLOAT_BYTES = 4
+INT8_BYTES = 1  # the scale of each output, 4 bytes to a row of thousands of weights, is left out
 USABLE = 0.9  # of a GPU's memory for weights; the rest holds cache, activations and the runtime
 
 # Numbers of kernels that this engine's PyTorch operations launch on a GPU, counted in `ssd_bench.model.operators`
@@ -129,6 +130,14 @@ class SimulatedMachine:
         return float(self._rest_ms(np.ones(1))[0])
 
     @property
+    def has_int8(self) -> bool:
+        return True
+
+    @property
+    def int8_draft_rest_ms(self) -> float:
+        return float(self._rest_ms(np.ones(1), INT8_BYTES)[0])
+
+    @property
     def draft_start_ms(self) -> float:
         return 0.0  # host work, part of `loop_ms`
 
@@ -142,18 +151,26 @@ class SimulatedMachine:
 
     def pass_ms(self, nodes: Array, context: Array) -> tuple[Array, Array, Array]:
         """Return the times of one attention, of one MLP and of the rest of passes, as `Machine.pass_ms`."""
+        return *self._sublayers_ms(nodes, context, VALUE_BYTES), self._rest_ms(nodes)
+
+    def int8_pass_ms(self, nodes: Array, context: Array) -> tuple[Array, Array]:
+        """Return the times of one attention and of one MLP with 8-bit weights; products stay in half precision."""
+        return self._sublayers_ms(nodes, context, INT8_BYTES)
+
+    def _sublayers_ms(self, nodes: Array, context: Array, weight_bytes: int) -> tuple[Array, Array]:
+        """Return the times of one attention and of one MLP of passes."""
         shape = self.shape
         heads, seen = shape.n_heads * shape.head_dim, context + nodes
         cache = shape.cache_row * VALUE_BYTES * (seen + nodes)  # bytes: all positions are read, the nodes' written
         # FLOPs: 2 per weight and node; 4 per position, node and head dimension (scores, then the sum over values)
         attn = self._roofline_ms(
-            shape.attn_params * VALUE_BYTES + cache, 2 * nodes * shape.attn_params + 4 * nodes * heads * seen
+            shape.attn_params * weight_bytes + cache, 2 * nodes * shape.attn_params + 4 * nodes * heads * seen
         )
-        mlp = self._roofline_ms(np.full_like(nodes, shape.mlp_params * VALUE_BYTES), 2 * nodes * shape.mlp_params)
+        mlp = self._roofline_ms(np.full_like(nodes, shape.mlp_params * weight_bytes), 2 * nodes * shape.mlp_params)
         masked = np.where(nodes > 1, ATTN_MASK_KERNELS, 0)
         attn += self._launch_ms(ATTN_KERNELS + masked)
         mlp += self._launch_ms(MLP_KERNELS)
-        return self.block_factor * attn, self.block_factor * mlp, self._rest_ms(nodes)
+        return self.block_factor * attn, self.block_factor * mlp
 
     def calls_ms(self, calls: Calls) -> Array:
         """Return the times of calls that a method makes, with the launches of those that are not captured."""
@@ -167,12 +184,12 @@ class SimulatedMachine:
         """Return this machine for the work of a model with another number of blocks, by relative depth."""
         return replace(self, block_factor=self.shape.n_layers / n_layers)
 
-    def _rest_ms(self, nodes: Array) -> Array:
+    def _rest_ms(self, nodes: Array, weight_bytes: int = VALUE_BYTES) -> Array:
         """Return the time of embedding, norm, LM head and choice of tokens, of the host and between GPUs."""
         shape = self.shape
         # bytes of the logits: written and read in half precision, then in float32 (upcast, softmax or argmax)
         logits = nodes * shape.vocab_size * 2 * (VALUE_BYTES + FLOAT_BYTES)
-        head = self._roofline_ms(shape.head_params * VALUE_BYTES + logits, 2 * nodes * shape.head_params)
+        head = self._roofline_ms(shape.head_params * weight_bytes + logits, 2 * nodes * shape.head_params)
         return head + self._launch_ms(REST_KERNELS) + (self.gpu.sync_us + (self.devices - 1) * self.gpu.hop_us) / 1e3
 
     def _roofline_ms(self, n_bytes: Array, flops: Array) -> Array:

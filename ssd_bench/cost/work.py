@@ -21,4 +21,17 @@ def work_ms(work: pd.DataFrame, machine: Machine) -> Array:
         [part == "draft", part == "verify"], [machine.draft_rest_ms, rest], default=head_ms(machine, calls.rows)
     )
     decoding = calls.attentions * attn + calls.mlps * mlp + calls.heads * after
-    return n_calls * np.where(np.isin(part, ("prefill", "draft", "verify")), decoding, machine.calls_ms(calls))
+    decodes = np.isin(part, ("prefill", "draft", "verify"))
+    return n_calls * (np.where(decodes, decoding, machine.calls_ms(calls)) - _saved_ms(calls, machine))
+
+
+def _saved_ms(calls: Calls, machine: Machine) -> Array:
+    """Return what 8-bit weights save in calls; only drafts read the LM head in 8 bits."""
+    saved = np.zeros_like(calls.rows)
+    at = np.flatnonzero(calls.int8_attentions + calls.int8_mlps + calls.int8_heads)
+    if len(at):
+        attn, mlp, _ = machine.pass_ms(calls.rows[at], calls.context[at])
+        int8_attn, int8_mlp = machine.int8_pass_ms(calls.rows[at], calls.context[at])
+        saved[at] = calls.int8_attentions[at] * (attn - int8_attn) + calls.int8_mlps[at] * (mlp - int8_mlp)
+        saved[at] += calls.int8_heads[at] * (machine.draft_rest_ms - machine.int8_draft_rest_ms)
+    return saved

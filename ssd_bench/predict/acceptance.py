@@ -202,14 +202,15 @@ class Steps:
         """Time of a step of AR."""
         return self.verify_ms(0)
 
-    def draft_ms(self, skipped: float, window: Window | None = None) -> float:
+    def draft_ms(self, skipped: float, window: Window | None = None, int8: bool = False) -> float:
         """Return the time of a drafted token with this share of the sublayers skipped.
 
         Args:
             window: positions that its attentions read; None: all.
+            int8: whether the sublayers that run, and the LM head, read 8-bit weights.
         """
         read = self.context if window is None else window.count_read(self.context)
-        return _pass_ms(self.machine, "draft", 1.0, (1 - skipped) * self.n_layers, read)
+        return _pass_ms(self.machine, "draft", 1.0, (1 - skipped) * self.n_layers, read, int8)
 
     def verify_ms(self, drafted: float, by_layers: bool = True) -> float:
         """Return the time of a step without drafting, after `drafted` tokens (a mean, which may be a fraction).
@@ -233,10 +234,13 @@ class Steps:
 
 
 @cache  # a report predicts hundreds of speedups from few passes
-def _pass_ms(machine: Machine, part: str, rows: float, n_blocks: float, context: float) -> float:
+def _pass_ms(machine: Machine, part: str, rows: float, n_blocks: float, context: float, int8: bool = False) -> float:
     """Return the time of a pass with its LM head, in a part of a step."""
-    counts = {"rows": rows, "attentions": n_blocks, "mlps": n_blocks, "heads": 1.0, "launches": 2, "context": context}
-    work = pd.DataFrame([{"part": part, "calls": 1, **counts}])
+    counts = {"attentions": n_blocks, "mlps": n_blocks, "heads": 1.0}
+    rounded = {f"int8_{name}": count if int8 else 0.0 for name, count in counts.items()}
+    work = pd.DataFrame(
+        [{"part": part, "calls": 1, "rows": rows, "launches": 2, "context": context, **counts, **rounded}]
+    )
     return float(work_ms(work, machine)[0])
 
 

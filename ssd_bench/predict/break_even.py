@@ -1,4 +1,4 @@
-"""The acceptance that drafts need on a machine: by skipped sublayers, by a window of the cache, and by lookup."""
+"""The acceptance that drafts need on a machine: by skipped sublayers, a window, 8-bit weights, and by lookup."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ AIMS = (1.0, 1.2, 1.5)  # speedups
 HEADS = ("drafts", "c", "verification", "breaks even", *(f"{aim}x" for aim in AIMS[1:]), "all accepted")
 LEGEND = (
     "drafts: with a share of the sublayers skipped; with all sublayers and a window of the cache (its first 4 and its "
-    "last positions); by a lookup in earlier text, which needs no pass. c: cost of a drafted token in AR steps. "
-    f"verification: cost of verifying γ + 1 nodes in AR steps. breaks even, {', '.join(HEADS[4:-1])}: acceptance per "
-    f"token needed, at the best draft length (γ <= {LONGEST}): the probability that a token is accepted if all tokens "
-    "before it were. α also counts the tokens after a rejection, so it is lower. all accepted: speedup if every "
-    "drafted token is accepted."
+    "last positions), or 8-bit weights; by a lookup in earlier text, which needs no pass. c: cost of a drafted token "
+    "in AR steps. verification: cost of verifying γ + 1 nodes in AR steps. breaks even, "
+    f"{', '.join(HEADS[4:-1])}: acceptance per token needed, at the best draft length (γ <= {LONGEST}): the "
+    "probability that a token is accepted if all tokens before it were. α also counts the tokens after a rejection, "
+    "so it is lower. all accepted: speedup if every drafted token is accepted."
 )
 
 
@@ -41,10 +41,10 @@ class Drafts:
     verify: tuple[float, ...]
 
     @classmethod
-    def of(cls, steps: Steps, skipped: float, window: Window | None = None) -> Drafts:
+    def of(cls, steps: Steps, skipped: float, window: Window | None = None, int8: bool = False) -> Drafts:
         """Return drafts of 1 to `LONGEST` tokens by the model, with a share of its sublayers skipped."""
         verify = tuple(steps.verify_ms(n) for n in range(1, LONGEST + 1))
-        return cls(steps.plain_ms, steps.draft_ms(skipped, window), verify)
+        return cls(steps.plain_ms, steps.draft_ms(skipped, window, int8), verify)
 
     @classmethod
     def lookup(cls, steps: Steps) -> Drafts:
@@ -72,7 +72,7 @@ class Drafts:
 
 
 def break_even_text(steps: Steps, model: str) -> str:
-    """Return the acceptance that half of the sublayers, a window and a lookup need to break even."""
+    """Return the acceptance that half of the sublayers, a window, 8-bit weights and a lookup need to break even."""
     where, half = f"on {steps.machine_name} for {model}", Drafts.of(steps, HALF)
     if (even := half.needed(1.0)) is None:
         most = f"at most {half.best(1.0)[0]:.2f}x, even if all are accepted"
@@ -80,10 +80,14 @@ def break_even_text(steps: Steps, model: str) -> str:
     else:
         text = f"Skipping pays {where} if a token drafted by half of the sublayers is accepted with a probability of "
         text += f"{even[0]:.2f} or more (draft length {even[1]})"
-    window, lookup = Drafts.of(steps, 0.0, WINDOWS[0]).needed(1.0), Drafts.lookup(steps).needed(1.0)
-    needs = "cannot break even" if window is None else f"needs {window[0]:.2f}"
-    text += f"; a window of {_width(WINDOWS[0])} positions {needs}"
-    return text + (", a lookup cannot break even" if lookup is None else f", a lookup needs {lookup[0]:.2f}")
+    others = {f"a window of {_width(WINDOWS[0])} positions": Drafts.of(steps, 0.0, WINDOWS[0])}
+    if steps.machine.has_int8:
+        others["a draft with 8-bit weights"] = Drafts.of(steps, 0.0, int8=True)
+    others["a lookup"] = Drafts.lookup(steps)
+    needs = {name: drafts.needed(1.0) for name, drafts in others.items()}
+    return f"{text}; " + ", ".join(
+        f"{name} cannot break even" if need is None else f"{name} needs {need[0]:.2f}" for name, need in needs.items()
+    )
 
 
 def _width(window: Window) -> int:
@@ -94,6 +98,8 @@ def kinds_of_drafts(steps: Steps) -> dict[str, Drafts]:
     """Return every kind of drafts by its name in the table."""
     drafts_by_name = {f"{share:.0%} skipped": Drafts.of(steps, share) for share in SHARES}
     drafts_by_name |= {f"window {_width(window)}": Drafts.of(steps, 0.0, window) for window in WINDOWS}
+    if steps.machine.has_int8:
+        drafts_by_name["8-bit weights"] = Drafts.of(steps, 0.0, int8=True)
     return drafts_by_name | {"lookup": Drafts.lookup(steps)}
 
 

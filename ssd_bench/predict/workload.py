@@ -14,7 +14,6 @@ import numpy as np
 import pandas as pd
 
 from ssd_bench import metrics
-from ssd_bench.contract.layer_set import LayerSet
 from ssd_bench.cost.machine import Array
 from ssd_bench.errors import ConfigError
 from ssd_bench.metrics.modelled import STEP, has_work
@@ -23,6 +22,8 @@ from ssd_bench.records.schema import ANSWER
 
 COUNTS = ("calls", "rows", "attentions", "mlps", "heads", "launches", "context")
 """Columns of the table `work` that are derived."""
+INT8 = ("int8_attentions", "int8_mlps", "int8_heads")
+"""Columns of the table `work` that are 0: records that do not count their work are older than 8-bit weights."""
 COLUMNS = ("draft_ms", "verify_ms", "policy_ms")
 """Columns of `steps` with the recorded times."""
 
@@ -81,27 +82,26 @@ def derived_work(run: Run, steps: pd.DataFrame) -> pd.DataFrame:
     Args:
         steps: rows of its table `steps`.
     """
-    n_layers, sets = run.header.model.n_layers, run.layer_sets["layer_set_id"].tolist()
-    counts_by_set = dict(zip(sets, _sublayer_counts(run.layer_sets)))
+    n_layers, sizes = run.header.model.n_layers, run.set_sizes()
     # -1: no layers drafted, as in AR's steps and in those that copy text; no sublayer runs for their draft
     set_ids = steps["layer_set_id"].to_numpy(dtype=float, na_value=-1).astype(int)
-    counts = np.array([counts_by_set.get(i, (0, 0, 0)) for i in set_ids], dtype=float).reshape(-1, 3)
-    n_attn, n_mlp, first_skipped = counts.T
+    by_step = sizes.reindex(set_ids)
+    columns = ("n_attn", "n_mlp", "first_changed")
+    n_attn, n_mlp, first_changed = by_step[[*columns]].fillna(0.0).to_numpy(dtype=float).T
     context, nodes, draft_len = (steps[c].to_numpy(dtype=float) for c in ("context_len", "tree_nodes", "draft_len"))
     drafted = np.where(set_ids >= 0, draft_len, 0.0)
-    window_by_set = dict(zip(sets, run.window_sizes().tolist()))
-    window = np.array([window_by_set.get(i, np.inf) for i in set_ids], dtype=float)
-    # as the engine: reuse needs a draft without siblings and window, with a sublayer to reuse (first_skipped > 0) and
-    # a sublayer left to verify (first_skipped < 2L); a chain has the root and one node per drafted token
+    window = by_step["read"].fillna(np.inf).to_numpy(dtype=float)
+    # as the engine: reuse needs a draft without siblings and window, with a sublayer to reuse (first_changed > 0) and
+    # a sublayer left to verify (first_changed < 2L); a chain has the root and one node per drafted token
     reusable = (drafted > 0) & (nodes == draft_len + 1) & np.isinf(window)
-    reusable &= (first_skipped > 0) & (first_skipped < 2 * n_layers) & reuses_states(run)
-    fork = np.where(reusable, first_skipped, 0.0)
+    reusable &= (first_changed > 0) & (first_changed < 2 * n_layers) & reuses_states(run)
+    fork = np.where(reusable, first_changed, 0.0)
     # attentions and MLPs alternate, so the first n sublayers are ceil(n / 2) attentions and floor(n / 2) MLPs
     early_attn, early_mlp = np.ceil(fork / 2), np.floor(fork / 2)
     single = np.ones_like(nodes)
 
     draft = (drafted, single, n_attn, n_mlp, single, 2 * single, positions_read(context, drafted, window))
-    # only the last node has to pass the sublayers before the first skipped one: drafting did the others
+    # only the last node has to pass the sublayers before the first changed one: drafting did the others
     early = (single, single, early_attn, early_mlp, 0 * single, single, context + drafted)
     verify = (single, nodes, n_layers - early_attn, n_layers - early_mlp, single, 2 * single, context)
     parts = [("draft", drafted > 0, draft), ("verify", reusable, early), ("verify", nodes > 0, verify)]
@@ -116,7 +116,7 @@ def _work_rows(steps: pd.DataFrame, part: str, chosen: Any, counts: Sequence[Arr
         counts: for all steps, the columns of `COUNTS`.
     """
     columns = {name: column[chosen] for name, column in zip(COUNTS, counts, strict=True)}
-    return steps.loc[chosen, STEP].assign(part=part, **columns)
+    return steps.loc[chosen, STEP].assign(part=part, **columns, **dict.fromkeys(INT8, 0.0))
 
 
 def positions_read(context: Array, drafted: Array, window: Array) -> Array:
@@ -140,13 +140,3 @@ def positions_read(context: Array, drafted: Array, window: Array) -> Array:
         mean_in_window = (sum_growing + (drafted - growing) * window) / np.maximum(drafted, 1)
     mean_at_window = np.where(drafted > 0, mean_in_window, np.minimum(context, window))
     return np.where(context + last <= window, mean_below_window, mean_at_window)
-
-
-def _sublayer_counts(table: pd.DataFrame) -> list[tuple[int, int, int]]:
-    """Return for each row of `layer_sets` the numbers of attentions and MLPs that run, and the first skipped sublayer.
-
-    The index of the first skipped sublayer is in [0, 2L].
-    """
-    columns = (table[name].tolist() for name in ("n_layers", "skip_attn", "skip_mlp"))
-    sets = [LayerSet.skipping(n_layers, attn, mlp) for n_layers, attn, mlp in zip(*columns)]
-    return [(layer_set.n_attn, layer_set.n_mlp, layer_set.first_skipped) for layer_set in sets]
