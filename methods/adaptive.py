@@ -10,8 +10,9 @@ sets (not the arms of a record, `ar` and `method`):
   (prompt lookup). It needs no pass of the model, and its acceptance rate is known from the text alone
   (`methods/match_model.py`). It is verified only if it promises more tokens per millisecond than the step without it.
 * Arms. The layer sets are early exits, uniform sets and results of searches; in long contexts also a window of the
-  cache, alone and with the layer set in use. Each arm has a posterior of its acceptance by draft confidence
-  (`methods/arms.py`). Every verified draft updates it, and it lasts from prompt to prompt.
+  cache, and with `int8` all sublayers with 8-bit weights, alone and with the layer set in use. Each arm has a
+  posterior of its acceptance by draft confidence (`methods/arms.py`). Every verified draft updates it, and it lasts
+  from prompt to prompt.
 * Plans. Every few steps a plan chooses the arm, draft length γ and stop threshold with the most expected tokens per
   millisecond. If no arm beats AR by a margin, it chooses AR.
 * Evaluations and searches. An arm never drafts only to be explored: it is evaluated on the last r output tokens, for
@@ -96,6 +97,8 @@ class Adaptive:
     windows: Annotated[Sequence[Sequence[int]], Fits("pairs of sinks >= 0 and recent >= 1", are_windows)] = ((4, 508),)
     """Windows of the cache among the first arms, with all sublayers and with the layer set in use; a window is
     considered in contexts of at least twice its positions."""
+    int8: bool = False
+    """Whether 8-bit weights are among the first arms, with all sublayers and with the layer set in use."""
     interval: Count = 16
     """Steps between plans while drafting."""
     rows: Count = 12
@@ -136,10 +139,9 @@ class Adaptive:
     reuse_prefix: ReusePrefix = True
 
     def __post_init__(self) -> None:
-        if self.pool <= len(self.exits) + len(self.uniform) + len(self.windows):
-            raise ConfigError(
-                "method.pool", self.pool, "more than the number of method.exits, method.uniform and method.windows"
-            )
+        if self.pool <= len(self.exits) + len(self.uniform) + len(self.windows) + self.int8:
+            expected = "more than the number of method.exits, method.uniform and method.windows, and of method.int8"
+            raise ConfigError("method.pool", self.pool, expected)
         if self.memory <= self.prior:
             raise ConfigError("method.memory", self.memory, f"more than method.prior={self.prior}")
         self.taps = Taps()
@@ -303,7 +305,7 @@ class Adaptive:
         ranked = [(optimistic[i], arms[i]) for i in np.argsort(-optimistic, kind="stable") if arms[i] is not used_arm]
         pool.shrink([arm for _, arm in ranked])
         if used_arm is not None:
-            pool.combine_with_windows(used_arm, length)
+            pool.combine(used_arm, length)
         # 4) explore arms that would come into use if their optimistic rate were true
         needed_rate = base_rate * (1 + self.margin)
         promising = [arm for rate, arm in ranked if rate > needed_rate and arm in pool.arms]

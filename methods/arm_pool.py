@@ -30,6 +30,7 @@ class ArmSettings(Protocol):
     exits: Sequence[float]
     uniform: Sequence[float]
     windows: Sequence[Sequence[int]]
+    int8: bool
     budget: float
     min_similarity: float
     weight_cap: int | None
@@ -51,7 +52,8 @@ class ArmPool:
 
     Attributes:
         prior: prior of every arm.
-        arms: the exits, uniform sets and windows of the settings, then arms of searches and combinations.
+        arms: the exits, uniform sets, windows and 8-bit weights of the settings, then arms of searches and of
+            combinations.
         outcomes: drafts that `learn` adds to the posteriors: an arm and the arguments of `Arm.learn`.
     """
 
@@ -64,6 +66,8 @@ class ArmPool:
         self._windows, full = [Window(*pair) for pair in settings.windows], LayerSet.full(n_layers)
         self.arms = [Arm(layer_set, self.prior.counts.copy()) for layer_set in dict.fromkeys(sets)]
         self.arms += [Arm(full, self.prior.counts.copy(), window=window) for window in self._windows]
+        if settings.int8:
+            self.arms.append(Arm(full.in_8_bits, self.prior.counts.copy()))
         self.outcomes: list[tuple[Arm, int, int, int, bool]] = []
         self._times: dict[Costs, tuple[Array, Array]] = {}
 
@@ -114,19 +118,24 @@ class ArmPool:
             dropped = [arm for arm in ranked if arm.search_number or arm.derived][-surplus:]
             self._replace([arm for arm in self.arms if arm not in dropped])
 
-    def combine_with_windows(self, arm: Arm, length: int) -> None:
-        """Combine the layer set in use with each window for which the context is long enough, for the next plan.
+    def combine(self, arm: Arm, length: int) -> None:
+        """Combine the layer set in use with each window for which the context is long enough, and with 8-bit weights.
 
-        A window has at most one combination: when another layer set comes into use, its combination is replaced.
+        They are candidates of the next plan. A window, and 8-bit weights, have at most one combination: when another
+        layer set comes into use, its combination is replaced.
         """
         if arm.window is not None:
             return
-        for window in self._windows:
+        fitting = [window for window in self._windows if 2 * window.count_read(length) <= length]
+        combinations: list[tuple[LayerSet, Window | None]] = [(arm.layer_set, window) for window in fitting]
+        if self._settings.int8 and not arm.layer_set.int8:
+            combinations.append((arm.layer_set.in_8_bits, None))
+        for layer_set, window in combinations:
             old = next((a for a in self.arms if a.derived and a.window == window), None)
-            if 2 * window.count_read(length) > length or (old is not None and old.layer_set == arm.layer_set):
+            if old is not None and old.layer_set == layer_set:
                 continue
             counts = self.prior.counts.copy()
-            combined = Arm(arm.layer_set, counts, search_number=arm.search_number, window=window, derived=True)
+            combined = Arm(layer_set, counts, search_number=arm.search_number, window=window, derived=True)
             self._replace([a for a in self.arms if a is not old] + [combined])
 
     def evaluate(self, arm: Arm, states: Tensor, target: Tensor, length: int, probe: Probe) -> None:
@@ -166,15 +175,23 @@ class ArmPool:
         self.learn()
         windows = [None if arm.window is None else (arm.window.sinks, arm.window.recent) for arm in self.arms]
         return [
-            (sorted(arm.layer_set.skipped), arm.counts.tolist(), arm.evaluated, arm.search_number, window, arm.derived)
+            (
+                (sorted(arm.layer_set.skipped), sorted(arm.layer_set.int8)),
+                arm.counts.tolist(),
+                arm.evaluated,
+                arm.search_number,
+                window,
+                arm.derived,
+            )
             for arm, window in zip(self.arms, windows)
         ]
 
     def restore(self, state: list[Any]) -> None:
         """Continue with the arms of `state`."""
         arms = []
-        for skipped, counts, evaluated, number, pair, derived in state:
-            layer_set, window = LayerSet(self._n_layers, frozenset(skipped)), pair and Window(*pair)
+        for (skipped, int8), counts, evaluated, number, pair, derived in state:
+            layer_set = LayerSet(self._n_layers, frozenset(skipped), frozenset(int8))
+            window = pair and Window(*pair)
             arms.append(Arm(layer_set, np.array(counts), evaluated, number, window, derived))
         self._replace(arms)
 

@@ -59,7 +59,7 @@ class Arm:
         evaluated: whether the arm was evaluated on other tokens than those that selected it, which favour it.
         search_number: number of the search that found the layer set; 0 for an initial arm.
         window: the positions that the draft's attentions read; None: all.
-        derived: whether the arm combines another arm's layer set with a window.
+        derived: whether the arm combines another arm's layer set with a window or with 8-bit weights.
     """
 
     layer_set: LayerSet
@@ -71,8 +71,8 @@ class Arm:
 
     @property
     def first_changed(self) -> int:
-        """Last boundary where the draft's stream is the full model's: the first skipped sublayer, 0 with a window."""
-        return self.layer_set.first_skipped if self.window is None else 0
+        """Last boundary where the draft's stream is the full model's: the first changed sublayer, 0 with a window."""
+        return self.layer_set.first_changed if self.window is None else 0
 
     @property
     def acceptance(self) -> float:
@@ -208,17 +208,24 @@ class Costs:
 
     def draft_ms(self, layer_set: LayerSet, window: Window | None = None) -> float:
         """Return the time of one drafted token; with a window, attentions take the time of a context of its size."""
-        attn = self._attn_ms[0]
+        attn, read = self._attn_ms[0], self.context
         if window is not None:
-            attn = self.latency.pass_ms(1, window.count_read(self.context))[0]
-        return float(layer_set.n_attn * attn + layer_set.n_mlp * self._mlp_ms[0] + self._draft_rest_ms)
+            read = window.count_read(self.context)
+            attn = self.latency.pass_ms(1, read)[0]
+        total = float(layer_set.n_attn * attn + layer_set.n_mlp * self._mlp_ms[0] + self._draft_rest_ms)
+        if layer_set.kept_in_8_bits:
+            int8_attn, int8_mlp = self.latency.int8_pass_ms(1, read)
+            total += layer_set.n_attn_int8 * (int8_attn - attn) + layer_set.n_mlp_int8 * (int8_mlp - self._mlp_ms[0])
+        if layer_set.head_in_8_bits:
+            total += self.latency.int8_draft_rest_ms - self._draft_rest_ms
+        return total
 
     def verify_ms(self, layer_set: LayerSet, window: Window | None = None) -> Array:
         """Return the times [longest + 1] of verifying 0, 1, .. drafted tokens, the fixed time of a draft included.
 
         With reuse, the sublayers before the first skipped one run on the last node only.
         """
-        reused = layer_set.first_skipped if self._reuse and window is None else 0
+        reused = layer_set.first_changed if self._reuse and window is None else 0
         attn, mlp = (reused + 1) // 2, reused // 2  # even sublayers are attentions, so they come first
         one_node_ms = attn * self._attn_ms[0] + mlp * self._mlp_ms[0]
         other_ms = self._rest_ms + self._start_ms
@@ -227,9 +234,12 @@ class Costs:
     def evaluation_ms(self, layer_set: LayerSet, window: Window | None = None) -> float:
         """Return the time of `evaluate_arm` over r tokens: the arm's sublayers from the first changed one on."""
         attn, mlp, rest_ms = self._rows_ms
+        read = self.context if window is None else window.count_read(self.context)
         if window is not None:
-            attn = self.latency.pass_ms(self._rows, window.count_read(self.context))[0]
-        first_changed = 0 if window is not None else layer_set.first_skipped
+            attn = self.latency.pass_ms(self._rows, read)[0]
+        if layer_set.kept_in_8_bits:  # from the first of these on, the arms of `adaptive` read only 8-bit weights
+            attn, mlp = self.latency.int8_pass_ms(self._rows, read)
+        first_changed = 0 if window is not None else layer_set.first_changed
         n_attn, n_mlp = layer_set.n_attn - (first_changed + 1) // 2, layer_set.n_mlp - first_changed // 2
         return n_attn * attn + n_mlp * mlp + rest_ms
 
@@ -255,6 +265,8 @@ class Costs:
 def evaluate_arm(probe: Probe, prior: Prior, arm: Arm, states: Tensor, target: Tensor, length: int) -> Array:
     """Count the predictions of an arm's draft at the last r committed tokens: one teacher-forced pass, no decoding.
 
+    The head reads full weights, also for an arm with 8-bit weights.
+
     Args:
         states: [r, d] states of the full model at the boundary `arm.first_changed`.
         target: [r] predictions of the full model, with which the draft's must agree.
@@ -264,7 +276,8 @@ def evaluate_arm(probe: Probe, prior: Prior, arm: Arm, states: Tensor, target: T
         Counts [2, bins] of predictions that would have been rejected and accepted.
     """
     sublayers = [i for i in arm.layer_set.kept if i >= arm.first_changed]
-    hidden = probe.run_sublayers(sublayers, states, length - len(states), arm.window)
+    int8 = arm.layer_set.kept_in_8_bits  # none of them comes before the first changed sublayer
+    hidden = probe.run_sublayers(sublayers, states, length - len(states), arm.window, int8)
     predicted, confidence = probe.predict_confident(hidden)
     return prior.tally(predicted == target, confidence)
 

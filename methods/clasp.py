@@ -30,7 +30,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from methods.draft_stop import WindowedDraft
+from methods.draft_stop import ModelDraft
 from methods.settings import DraftLen, Name, ReusePrefix, StopBelow
 from methods.similarity import directions
 from ssd_bench.contract.generation import Estimate
@@ -47,7 +47,7 @@ ByLayers = Annotated[
 
 
 @settings("method")
-class CLaSp(WindowedDraft):
+class CLaSp(ModelDraft):
     """CLaSp with the settings on which paper and port differ.
 
     M, the number of skipped blocks, comes from the first of `skip_blocks`, `skip_by_layers` and `skip_ratio` that has a
@@ -115,7 +115,7 @@ class CLaSp(WindowedDraft):
         self.taps = self._search_taps if self._is_search_step(context.step) else self._idle_taps
         searched = self._layer_set is not self._full
         draft = self._layer_set, self.draft_len, self.stop_below
-        return LayerDraft(*draft, searched=searched, window=self._window)
+        return self._reading.draft(*draft, searched=searched)
 
     def observe(self, verification: Verification, probe: Probe) -> Estimate | None:
         """Search every T steps; not after the last step, since the next prompt does not use the set.

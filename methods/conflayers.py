@@ -45,7 +45,7 @@ from torch import Tensor
 
 from methods.candidates import KSet, Mode, widths
 from methods.confidence import Rule, confidence, entropies
-from methods.draft_stop import WindowedDraft
+from methods.draft_stop import ModelDraft
 from methods.settings import DraftLen, Name, ReusePrefix, StopBelow
 from ssd_bench.contract.generation import Estimate
 from ssd_bench.contract.layer_set import LayerSet
@@ -85,7 +85,7 @@ class ConfidenceSearch:
 
 
 @settings("method")
-class ConfLayers(WindowedDraft):
+class ConfLayers(ModelDraft):
     """ConfLayers with a switch for every difference between paper, logs and released code."""
 
     taps = Taps()
@@ -228,7 +228,7 @@ class ConfLayers(WindowedDraft):
         layer_set = LayerSet.skipping(self._rule.n_layers, attn=blocks, mlp=blocks)
         searched = self._search.iteration > 0
         draft = layer_set, self.draft_len, self.stop_below, self._widths, searched
-        self._draft = LayerDraft(*draft, self._window)
+        self._draft = self._reading.draft(*draft)
 
     def _judge(self) -> list[tuple[int, int]]:
         """Judge the set at the middle and at the end of its trial; return the rounds if it is kept, else nothing."""

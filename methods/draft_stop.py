@@ -1,20 +1,55 @@
-"""Stop rules and windows of drafts: a cap, Draft & Verify's confidence threshold, a window of the cache.
+"""Parts that methods which draft with layers share: stop rules, a window of the cache, 8-bit weights.
 
-`WindowedDraft` is the base of all methods that draft with layers, `StoppedDraft` of those that draft with one layer set
+`ModelDraft` is the base of all methods that draft with layers, `StoppedDraft` of those that draft with one layer set
 until such a stop, `MovedDraft` of those whose threshold follows the acceptance rate.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
 from typing import Annotated, ClassVar
 
-from methods.settings import DraftLen, DraftWindow, StopBelow, TargetRate
+from methods.settings import DraftLen, DraftWeights, DraftWindow, StopBelow, TargetRate
 from ssd_bench.contract.generation import Estimate
 from ssd_bench.contract.layer_set import LayerSet
 from ssd_bench.contract.method import Context, LayerDraft, Prefill, Probe, Sample, Taps, Verification
+from ssd_bench.contract.shape import ModelDims
 from ssd_bench.contract.window import Window
 from ssd_bench.settings import Range, Share, settings
+
+
+@dataclass(frozen=True)
+class Reading:
+    """The parts of the model that drafts read.
+
+    Attributes:
+        window: positions that their attentions read; None: all.
+        int8: whether they read 8-bit weights, in all sublayers and in the head.
+    """
+
+    window: Window | None = None
+    int8: bool = False
+
+    def set_of(self, layer_set: LayerSet) -> LayerSet:
+        """Return a set as it drafts."""
+        return layer_set.in_8_bits if self.int8 else layer_set
+
+    def draft(
+        self,
+        layer_set: LayerSet,
+        max_len: int,
+        stop_below: float,
+        widths: tuple[tuple[float, int], ...] = (),
+        searched: bool | None = None,
+    ) -> LayerDraft:
+        """Return the draft with a set; arguments as in `LayerDraft`."""
+        return LayerDraft(self.set_of(layer_set), max_len, stop_below, widths, searched, self.window)
+
+
+ALL = Reading()
+"""Drafts that read all positions and full weights."""
 
 
 class DraftStop:
@@ -29,7 +64,7 @@ class DraftStop:
         stop_below: γ at the start; drafting stops after a token less likely than γ, which stays in the draft.
         target_rate: α*, acceptance rate below which γ rises; None keeps γ fixed.
         rate_decay, stop_step, stop_decay: β1, ε and β2.
-        window: the positions that the draft's attentions read; None: all.
+        reading: the parts of the model that drafts read.
 
     Attributes:
         value: γ.
@@ -43,11 +78,11 @@ class DraftStop:
         rate_decay: float = 0.5,
         stop_step: float = 0.01,
         stop_decay: float = 0.9,
-        window: Window | None = None,
+        reading: Reading = ALL,
     ):
         self._draft_len, self._stop_below, self._target = draft_len, stop_below, target_rate
         self._rate_decay, self._step, self._decay = rate_decay, stop_step, stop_decay
-        self._window = window
+        self._reading = reading
         self.value, self._rate = stop_below, 0.0
 
     def start(self, carry: bool = False) -> None:
@@ -61,7 +96,7 @@ class DraftStop:
     ) -> LayerDraft:
         """Return the draft of the next step; `widths` and `searched` are those of `LayerDraft`."""
         pairs = tuple((bound, int(k)) for bound, k in widths)
-        return LayerDraft(layer_set, self._draft_len, self.value, pairs, searched, self._window)
+        return self._reading.draft(layer_set, self._draft_len, self.value, pairs, searched)
 
     def observe(self, verification: Verification) -> None:
         """Move γ after a step; a step without a draft changes nothing."""
@@ -80,25 +115,34 @@ class DraftStop:
 
 
 @settings("method", kw_only=True)
-class WindowedDraft:
-    """A method whose drafts may read a window of the cache."""
+class ModelDraft:
+    """A method that drafts with layers, which may read a window of the cache and 8-bit weights."""
 
     greedy_only = False
 
     draft_window: DraftWindow | None = None
     """Window of a draft's attentions, [sinks, recent]: they read the first `sinks` and the last `recent` positions, and
     `reuse_prefix` has no effect; null: they read all positions."""
+    draft_weights: DraftWeights = "full"
+    """Weights that drafts read: as they were loaded (full), or in 8 bits (int8); `reuse_prefix` then has no effect.
+    Searches on states read full weights; the times of drafts are those in 8 bits."""
 
     @property
-    def _window(self) -> Window | None:
-        """The window for `LayerDraft`; None: all positions."""
-        return None if self.draft_window is None else Window(*self.draft_window)
+    def int8(self) -> bool:
+        """Whether drafts read 8-bit weights, at least in some sublayers."""
+        return self.draft_weights != "full"
+
+    @cached_property
+    def _reading(self) -> Reading:
+        """The parts of the model that drafts read, by the settings."""
+        window = None if self.draft_window is None else Window(*self.draft_window)
+        return Reading(window, self.draft_weights == "int8")
 
     def prepare(self, probe: Probe, samples: Sequence[Sample]) -> None:
         """Prepare nothing."""
 
 
-class StoppedDraft(WindowedDraft):
+class StoppedDraft(ModelDraft):
     """A method that drafts every step with one layer set until a stop; a subclass sets `_layer_set` and `_stop`."""
 
     taps = Taps()
@@ -124,6 +168,21 @@ class StoppedDraft(WindowedDraft):
 
 
 @settings("method", kw_only=True)
+class WholeDraft(StoppedDraft):
+    """A method that drafts with all sublayers."""
+
+    draft_len: DraftLen = 4
+    stop_below: StopBelow = 0.0
+
+    def __post_init__(self) -> None:
+        self._stop = DraftStop(self.draft_len, self.stop_below, reading=self._reading)
+
+    def check(self, dims: ModelDims) -> None:
+        """Take all sublayers of this model."""
+        self._layer_set = LayerSet.full(dims.n_layers)
+
+
+@settings("method", kw_only=True)
 class MovedDraft(StoppedDraft):
     """A method whose threshold γ follows the acceptance rate."""
 
@@ -140,4 +199,4 @@ class MovedDraft(StoppedDraft):
 
     def __post_init__(self) -> None:
         moved = self.target_rate, self.rate_decay, self.stop_step, self.stop_decay
-        self._stop = DraftStop(self.draft_len, self.stop_below, *moved, window=self._window)
+        self._stop = DraftStop(self.draft_len, self.stop_below, *moved, reading=self._reading)

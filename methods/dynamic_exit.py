@@ -34,7 +34,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from methods.draft_stop import WindowedDraft
+from methods.draft_stop import ModelDraft
 from methods.settings import DraftLen, DraftLenGrid, Name, ReusePrefix
 from ssd_bench.contract.generation import Estimate
 from ssd_bench.contract.layer_set import LayerSet
@@ -49,7 +49,7 @@ log = logging.getLogger(__name__)
 
 
 @settings("method")
-class DEL(WindowedDraft):
+class DEL(ModelDraft):
     """DEL with a switch for every difference between its codes."""
 
     name: Name = "del"
@@ -105,7 +105,7 @@ class DEL(WindowedDraft):
         else:
             length, threshold = self.draft_cap, self._statistics.threshold(self._exit)
         layer_set, searched = self._sets[self._exit - 1], context.step > 1
-        return LayerDraft(layer_set, length, threshold, searched=searched, window=self._window)
+        return self._reading.draft(layer_set, length, threshold, searched=searched)
 
     def observe(self, verification: Verification, probe: Probe) -> Estimate | None:
         """Count the shadow tokens of this step, then choose E and γ* for the next one, if there is one."""
@@ -125,8 +125,8 @@ class DEL(WindowedDraft):
         self._statistics.update(match.astype(bool), confidences)
         alphas = self._statistics.acceptance()
         self._exit, self._gamma = best_exit(alphas, self._n_layers, self._grid)
-        alpha, layer_set = float(alphas[self._exit - 1]), self._sets[self._exit - 1]
-        return probe.latency.estimate(alpha, self._gamma, layer_set, verification.length, self._window)
+        alpha, layer_set = float(alphas[self._exit - 1]), self._reading.set_of(self._sets[self._exit - 1])
+        return probe.latency.estimate(alpha, self._gamma, layer_set, verification.length, self._reading.window)
 
 
 class ShadowStatistics:

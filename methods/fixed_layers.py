@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import Annotated, Literal
@@ -37,6 +38,9 @@ class FixedLayers(StoppedDraft):
     within blocks 1..L-2, or the deepest ones (exit)."""
     published: str | None = None
     """Name `paper/model/task` of a set that a paper's authors released."""
+    int8_sublayers: Sequence[int] | None = None
+    """Indices in [0, 2L] of the sublayers with 8-bit weights (2i: attention of block i, 2i + 1: its MLP, 2L: LM head);
+    null: as `draft_weights`."""
     draft_len: DraftLen = 8
     stop_below: StopBelow = 0.0
     reuse_prefix: ReusePrefix = False
@@ -47,7 +51,14 @@ class FixedLayers(StoppedDraft):
         if by_index + (self.ratio is not None) + (self.published is not None) != 1:
             expected = "exactly one of method.skip_attn/skip_mlp, method.ratio and method.published"
             raise ConfigError("method", self.name, expected)
-        self._stop = DraftStop(self.draft_len, self.stop_below, window=self._window)
+        if self.int8_sublayers is not None and self.draft_weights != "full":
+            raise ConfigError("method.int8_sublayers", self.int8_sublayers, "null with method.draft_weights=int8")
+        self._stop = DraftStop(self.draft_len, self.stop_below, reading=self._reading)
+
+    @property
+    def int8(self) -> bool:
+        """Whether drafts read 8-bit weights, at least in some sublayers."""
+        return super().int8 or bool(self.int8_sublayers)
 
     def check(self, dims: ModelDims) -> None:
         """Resolve the set for this model.
@@ -61,6 +72,8 @@ class FixedLayers(StoppedDraft):
             self._layer_set = pattern_set(self.pattern, self.ratio, dims.n_layers)
         else:
             self._layer_set = LayerSet.skipping(dims.n_layers, self.skip_attn or (), self.skip_mlp or ())
+        if self.int8_sublayers:
+            self._layer_set = replace(self._layer_set, int8=frozenset(self.int8_sublayers))
 
 
 def pattern_set(pattern: str, ratio: float, n_layers: int) -> LayerSet:

@@ -5,7 +5,7 @@ Source: Cha et al., ICML 2026, §3.4 and Appendix C. The settings come from the 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -19,6 +19,8 @@ from ssd_bench.contract.method import Probe
 from ssd_bench.cost.latency import Latency
 
 Columns = NDArray[np.int64]
+EXECUTE, INT8, SKIP = range(3)
+"""Choices for a sublayer: it runs, it runs with 8-bit weights, it is skipped."""
 
 
 class AcceptanceRates:
@@ -92,12 +94,29 @@ class Branch:
     hidden: Tensor
 
 
-def integer_weights(latency: Latency, context: float, cap: int | None) -> tuple[int, int]:
-    """Return weights (w_attn, w_mlp): 1 for the faster kind, the rounded ratio of their times for the other (§3.4)."""
-    attn, mlp = latency.attn_ms(context), latency.t_mlp_ms
+def integer_weights(latency: Latency, context: float, cap: int | None, int8: bool = False) -> tuple[int, int]:
+    """Return weights (w_attn, w_mlp): 1 for the faster kind, the rounded ratio of their times for the other (§3.4).
+
+    Args:
+        int8: whether the times are those with 8-bit weights.
+    """
+    attn, mlp = latency.int8_pass_ms(1, context) if int8 else (latency.attn_ms(context), latency.t_mlp_ms)
     ratio = max(1, round(max(attn, mlp) / min(attn, mlp)))
     heavy = ratio if cap is None else min(ratio, cap)
     return (heavy, 1) if attn > mlp else (1, heavy)
+
+
+def mixed_weights(latency: Latency, context: float, cap: int | None) -> tuple[tuple[int, int], tuple[int, int]]:
+    """Return weights (w_attn, w_mlp) in half of the units of `integer_weights`, and those that 8-bit weights save.
+
+    8 bits save at least one unit, and less than a skip does.
+    """
+    attn, mlp = integer_weights(latency, context, cap)
+    full, int8 = (latency.attn_ms(context), latency.t_mlp_ms), latency.int8_pass_ms(1, context)
+    whole = 2 * attn, 2 * mlp
+    shares = [1 - rounded / ms for ms, rounded in zip(full, int8)]
+    saved = [min(max(1, round(share * weight)), weight - 1) for share, weight in zip(shares, whole)]
+    return whole, (saved[0], saved[1])
 
 
 def n_columns(budget: float, weights: tuple[int, int], n_sub: int) -> int:
@@ -114,8 +133,10 @@ class Knapsack:
 
         g[b+1, j] = argmax_s mean cos(s, X[b+1]) over s = f_b(g[b, j]) (execute) and s = g[b, j - w] (skip).
 
-    Ties execute. A branch with a cosine below `min_similarity` is dropped. g[b, 0] = X[b] is known without a pass. A
-    branch attends to the committed prefix and to its own r tokens. Cosines are computed in float32.
+    With `int8_weights` there is a third kind of branch (ours): s = f8_b(g[b, j - w8]), sublayer b with 8-bit
+    weights, which saves the weight w8. Ties execute, then read 8 bits. A branch with a cosine below
+    `min_similarity` is dropped. g[b, 0] = X[b] is known without a pass. A branch attends to the committed prefix
+    and to its own r tokens. Cosines are computed in float32.
 
     Args:
         states: X, [2L+1, r, d] float32: the full model's stream that enters each sublayer, and the one after the last.
@@ -126,6 +147,7 @@ class Knapsack:
         strict: drop branches with a mean cosine equal to τ, too.
         protect: never skip a sublayer of the first and the last block.
         dtype: dtype of the model's streams.
+        int8_weights: (w8_attn, w8_mlp), what 8-bit weights save; None: sublayers execute or are skipped.
     """
 
     states: Tensor
@@ -136,6 +158,7 @@ class Knapsack:
     strict: bool
     protect: bool
     dtype: torch.dtype
+    int8_weights: tuple[int, int] | None = None
 
     def run(self, probe: Probe) -> list[Branch]:
         """Return the surviving branches of the last row, by ascending skipped weight."""
@@ -147,18 +170,23 @@ class Knapsack:
         columns, hidden = np.zeros(1, dtype=np.int64), self.states[protected].to(self.dtype)[None]
         cosines = np.ones(1, dtype=np.float32)
         full_directions = directions(self.states)
-        skips = np.zeros((n_sub, width), dtype=bool)  # whether cell (b + 1, j) skips sublayer b, for the backtracking
+        choices = np.zeros(
+            (n_sub, width), dtype=np.uint8
+        )  # how cell (b + 1, j) treats sublayer b, for the backtracking
         for b in range(protected, n_sub):
-            executed = self._execute(probe, b, hidden, columns)
-            # in the protected last block no skip fits: `width` is beyond every column
-            weight = self.weights[b % 2] if b < n_sub - protected else width
-            columns, hidden, skips[b], cosines = self._next_row(
-                probe, columns, hidden, executed, full_directions[b + 1], weight
-            )
+            # in the protected last block nothing is saved: `width` is beyond every column
+            free = b < n_sub - protected
+            # by the number of the choice: streams after sublayer b, and the weight that it saves
+            alternatives = {EXECUTE: (self._execute(probe, b, hidden, columns), 0)}
+            if self.int8_weights is not None and free:
+                rounded = probe.apply_sublayer(b, hidden, self.prefix_len, int8=True)
+                alternatives[INT8] = rounded, self.int8_weights[b % 2]
+            alternatives[SKIP] = hidden, self.weights[b % 2] if free else width
+            columns, hidden, choices[b], cosines = self._next_row(probe, columns, alternatives, full_directions[b + 1])
             if not len(columns):
                 return []
         return [
-            Branch(self._backtrack(skips, j), j, cosine, stream)
+            Branch(self._backtrack(choices, j), j, cosine, stream)
             for j, cosine, stream in zip(columns.tolist(), cosines.tolist(), hidden)
         ]
 
@@ -178,51 +206,54 @@ class Knapsack:
         return executed
 
     def _next_row(
-        self, probe: Probe, columns: Columns, hidden: Tensor, executed: Tensor, direction: Tensor, weight: int
-    ) -> tuple[Columns, Tensor, NDArray[np.bool_], NDArray[np.float32]]:
-        """Return row b + 1: for each column, the branch that executes sublayer b or the one that skips it.
+        self, probe: Probe, columns: Columns, alternatives: Mapping[int, tuple[Tensor, int]], direction: Tensor
+    ) -> tuple[Columns, Tensor, NDArray[np.uint8], NDArray[np.float32]]:
+        """Return row b + 1: for each column, the most similar branch among those that treat sublayer b differently.
 
         Args:
-            columns, hidden: row b.
-            executed: [len(columns), r, d] streams of row b after sublayer b.
+            columns: those of row b.
+            alternatives: for each choice, ascending, the streams [len(columns), r, d] after sublayer b, and the weight
+                that it saves; `EXECUTE` is among them.
             direction: [r, d] direction of X[b+1].
-            weight: w, weight of sublayer b.
-            width: number of columns.
 
         Returns:
-            Columns with a branch, the branches' streams, whether each column [width] skips, and the branches' cosines.
+            Columns with a branch, the branches' streams, the choice of each column [width], and the branches' cosines.
         """
         no_branch, width = -np.inf, self._width
-        # 1) cosines by column j: row 0 executes, from g[b, j]; row 1 skips, from g[b, j - w]
-        cosines = np.full((2, width), no_branch, dtype=np.float32)
-        cosines[0, columns] = probe.mean_cosine(executed, direction)
-        sources = columns[columns + weight < width]  # a skip stays within the budget; as columns ascend, the first ones
-        if len(sources):
-            cosines[1, sources + weight] = probe.mean_cosine(hidden[: len(sources)], direction)
+        # 1) cosines by choice and column j, from g[b, j - saved weight]
+        cosines = np.full((SKIP + 1, width), no_branch, dtype=np.float32)
+        for choice, (streams, saved) in alternatives.items():
+            sources = columns[columns + saved < width]  # within the budget; as columns ascend, the first ones
+            if len(sources):
+                cosines[choice, sources + saved] = probe.mean_cosine(streams[: len(sources)], direction)
         dissimilar = cosines <= self.min_similarity if self.strict else cosines < self.min_similarity
         cosines[dissimilar] = no_branch
-        # 2) the better of the two
-        skip = cosines[1] > cosines[0]  # ties execute
-        best = cosines.max(0)
+        # 2) the best of them; among equals the first choice
+        choices, best = cosines.argmax(0).astype(np.uint8), cosines.max(0)
         survivors = np.flatnonzero(best > no_branch)
-        # 3) their streams: first as if all executed, then those that skip
+        # 3) their streams: first as if all executed, then those of other choices
         index = np.zeros(width, dtype=np.int64)  # column -> index of its branch in row b
         index[columns] = np.arange(len(columns))
-        streams = executed.index_select(0, self._on_device(index[survivors]))
-        skipping = np.flatnonzero(skip[survivors])
-        if len(skipping):
-            unchanged = hidden.index_select(0, self._on_device(index[survivors[skipping] - weight]))
-            streams.index_copy_(0, self._on_device(skipping), unchanged)
-        return survivors, streams, skip, best[survivors]
+        chosen = alternatives[EXECUTE][0].index_select(0, self._on_device(index[survivors]))
+        for choice, (streams, saved) in alternatives.items():
+            at = np.flatnonzero(choices[survivors] == choice)
+            if choice != EXECUTE and len(at):
+                others = streams.index_select(0, self._on_device(index[survivors[at] - saved]))
+                chosen.index_copy_(0, self._on_device(at), others)
+        return survivors, chosen, choices, best[survivors]
 
     def _on_device(self, indices: Columns) -> Tensor:
         return torch.from_numpy(indices).to(self.states.device)
 
-    def _backtrack(self, skips: NDArray[np.bool_], j: int) -> LayerSet:
-        """Return the layer set of the branch in the last row, column j."""
-        skipped = []
-        for b in range(len(skips) - 1, -1, -1):
-            if skips[b, j]:  # sublayer b was skipped: the branch came from column j - w, else from column j
+    def _backtrack(self, choices: NDArray[np.uint8], j: int) -> LayerSet:
+        """Return the layer set of the branch in the last row, column j; with 8-bit weights the head has them, too."""
+        n_sub, skipped, int8 = len(choices), [], []
+        for b in range(n_sub - 1, -1, -1):
+            if choices[b, j] == SKIP:  # the branch came from column j - w, if sublayer b executed from column j
                 skipped.append(b)
                 j -= self.weights[b % 2]
-        return LayerSet(len(skips) // 2, frozenset(skipped))
+            elif choices[b, j] == INT8 and self.int8_weights is not None:
+                int8.append(b)
+                j -= self.int8_weights[b % 2]
+        head = [] if self.int8_weights is None else [n_sub]
+        return LayerSet(n_sub // 2, frozenset(skipped), frozenset(int8 + head))

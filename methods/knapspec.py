@@ -15,8 +15,10 @@ Where paper and released code (kaist-flexml-lab/knapspec) differ, a switch selec
 * until the first event the code drafts with the full model; the paper does not say (`warmup`).
 
 `search_on=prefill` is in neither: the first event moves to the end of the prompt, so that the first step drafts with a
-searched set. With `draft_window` drafts read a part of the cache. Candidates still read all of it, as in the paper;
-their weights and times are those with the window.
+searched set. With `draft_window` drafts read a part of the cache, and with `draft_weights=int8` 8-bit weights.
+Candidates still read all of it and full weights, as in the paper; their weights and times are those of the drafts. With
+`draft_weights=mixed` (ours) the knapsack chooses for each sublayer whether it runs, runs with 8-bit weights, or is
+skipped.
 
 Two more things are in neither. States are captured over the last m steps before every event, so that any interval
 works (the code never searches for T <= 6). A sublayer executes unless it is marked as skipped (the paper's backtracking
@@ -28,13 +30,13 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Annotated, Literal
 
 import torch
 from torch import Tensor
 
-from methods.draft_stop import WindowedDraft
-from methods.knapsack import AcceptanceRates, Branch, Knapsack, integer_weights
+from methods.draft_stop import ModelDraft
+from methods.knapsack import AcceptanceRates, Branch, Knapsack, integer_weights, mixed_weights
 from methods.settings import DraftLen, DraftLenGrid, Name, ReusePrefix, StopBelow
 from ssd_bench.contract.generation import Estimate
 from ssd_bench.contract.layer_set import LayerSet
@@ -45,12 +47,19 @@ from ssd_bench.cost.tpt import tpt
 from ssd_bench.errors import ConfigError
 from ssd_bench.settings import Cosine, Count, Share, settings
 
+MixedWeights = Annotated[
+    Literal["full", "int8", "mixed"],
+    "Weights that drafts read: as they were loaded (full), all in 8 bits (int8), or in 8 bits in those sublayers for "
+    "which the knapsack chooses them (mixed).",
+]
+
 
 @settings("method")
-class KnapSpec(WindowedDraft):
+class KnapSpec(ModelDraft):
     """KnapSpec with a switch for every difference between paper and code."""
 
     name: Name = "knapspec"
+    draft_weights: MixedWeights = "full"  # type: ignore[assignment]  # a choice more than other methods have
     interval: Count | None = None
     """T, steps between search events; null: the paper's rule (64 below 10B parameters, else 128)."""
     capture_steps: Count = 5
@@ -117,7 +126,7 @@ class KnapSpec(WindowedDraft):
         if not (self._searched or self.warmup == "full"):
             return TokenTree((context.output[-1],), (-1,))
         draft = self._layer_set, self.draft_len, self.stop_below
-        return LayerDraft(*draft, searched=self._searched, window=self._window)
+        return self._reading.draft(*draft, searched=self._searched)
 
     def observe(self, verification: Verification, probe: Probe) -> Estimate | None:
         """Keep the states of the accepted tokens; search when it is time, if the output goes on.
@@ -150,18 +159,22 @@ class KnapSpec(WindowedDraft):
             states: [2L+1, r, d] states of the r tokens, as for `Knapsack`, in the model's dtype.
             length: committed positions, those tokens included.
         """
-        window = self._window
+        window = self._reading.window
         read = length if window is None else window.count_read(length)
-        w_attn, w_mlp = integer_weights(probe.latency, read, self.weight_cap)
+        if self.draft_weights == "mixed":
+            weights, int8_weights = mixed_weights(probe.latency, read, self.weight_cap)
+        else:
+            weights, int8_weights = integer_weights(probe.latency, read, self.weight_cap, self.int8), None
         knapsack = Knapsack(
             states.float(),
             length - states.shape[1],
-            (w_attn, w_mlp),
+            weights,
             self.budget,
             self.min_similarity,
             self.strict,
             self.protect_first_last,
             states.dtype,
+            int8_weights,
         )
         candidates = knapsack.run(probe)
         if not self.include_zero_skip:
@@ -174,8 +187,8 @@ class KnapSpec(WindowedDraft):
             return None
         low, high = self.draft_len_grid
         lengths, target_ms = range(low, high + 1), probe.latency.target_ms(self._full.n_layers, length)
-        window = self._window
-        draft_ms = [probe.latency.draft_ms(candidate.layer_set, length, window) for candidate in candidates]
+        sets, window = [self._reading.set_of(candidate.layer_set) for candidate in candidates], self._reading.window
+        draft_ms = [probe.latency.draft_ms(layer_set, length, window) for layer_set in sets]
 
         def estimate(index: int, alpha: float) -> Estimate:
             """Return the highest TPT over γ at an acceptance rate; it does not fall as the rate rises."""

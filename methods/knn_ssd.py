@@ -95,7 +95,7 @@ class KNNSSD(StoppedDraft):
         if isinstance(self.search.reuse, str):
             expected = "null, or a name for every domain: {gsm8k: NAME, ...}"
             raise ConfigError("method.search.reuse", self.search.reuse, expected)
-        self._stop = DraftStop(self.draft_len, self.stop_below, window=self._window)
+        self._stop = DraftStop(self.draft_len, self.stop_below, reading=self._reading)
 
     def check(self, dims: ModelDims) -> None:
         """Tap the states before the final norm; draft with the full model until `prepare`.
@@ -190,7 +190,7 @@ class KNNSSD(StoppedDraft):
         indices = list(range(min(self.search_prompts, len(samples))))
         if self.search_on == "representative":
             indices = Clusters.fit(features, self.search_prompts).representatives(features)
-        return search(self.search, probe, [samples[i] for i in indices], domain, self._window).best.layer_set
+        return search(self.search, probe, [samples[i] for i in indices], domain, self._reading).best.layer_set
 
 
 @dataclass(frozen=True)

@@ -38,13 +38,12 @@ from numpy.typing import NDArray
 from tqdm import tqdm
 
 from methods.bayesian import suggest
-from methods.draft_stop import DraftStop, StoppedDraft
+from methods.draft_stop import ALL, DraftStop, Reading, StoppedDraft
 from methods.fixed_layers import published_set
 from methods.settings import DraftLen, NewTokens, StopBelow, TargetRate
 from ssd_bench.contract.layer_set import LayerSet
 from ssd_bench.contract.method import Probe, Sample, SearchUse
 from ssd_bench.contract.shape import ModelDims
-from ssd_bench.contract.window import Window
 from ssd_bench.cost.latency import Latency
 from ssd_bench.errors import ConfigError
 from ssd_bench.records import provenance, search_store
@@ -78,9 +77,9 @@ class SearchSettings:
     """Name of a search or of a published set to use instead of a new search; a mapping by domain for a method with a
     set per domain."""
 
-    def draft_stop(self, window: Window | None = None) -> DraftStop:
-        """Return the stop rule, with a window, of the drafts that a search scores."""
-        return DraftStop(self.draft_len, self.stop_below, self.target_rate, window=window)
+    def draft_stop(self, reading: Reading = ALL) -> DraftStop:
+        """Return the stop rule of the drafts that a search scores."""
+        return DraftStop(self.draft_len, self.stop_below, self.target_rate, reading=reading)
 
     def check(self, n_layers: int) -> None:
         """Check the published sets in `init_sets` and `reuse`, before the weights load.
@@ -110,7 +109,7 @@ class Objective:
         probe: probe of the run.
         prompts: token ids of each prompt.
         latency: times of the sublayers, for `expected`; None: those of the probe.
-        window: positions that drafts read; None: all.
+        reading: the parts of the model that drafts read.
     """
 
     def __init__(
@@ -119,9 +118,9 @@ class Objective:
         probe: Probe,
         prompts: Sequence[Sequence[int]],
         latency: Latency | None = None,
-        window: Window | None = None,
+        reading: Reading = ALL,
     ):
-        self._settings, self._probe, self._prompts, self._window = settings, probe, prompts, window
+        self._settings, self._probe, self._prompts, self._reading = settings, probe, prompts, reading
         self._latency = latency or probe.latency
         self._warm = settings.objective == "expected"  # whether a warm-up is done or not needed
 
@@ -132,7 +131,7 @@ class Objective:
             `expected`: the speedup over AR at the latency profile's times (SWIFT's E(speedup), with measured times); 1:
             as fast as AR. `wallclock`: tokens per second, prefill included.
         """
-        trial = _Trial(layer_set, self._settings.draft_stop(self._window))
+        trial = _Trial(layer_set, self._settings.draft_stop(self._reading))
         if not self._warm:  # the first decoding of a process is slower and does not count
             self._probe.trial(trial, self._prompts[0], self._settings.new_tokens)
             self._warm = True
@@ -153,7 +152,8 @@ class Objective:
         A verification takes one target pass, whatever its number of nodes, and only sublayers take time.
         """
         target = self._latency.target_ms(layer_set.n_layers, context)
-        return target, target + drafted * self._latency.draft_ms(layer_set, context, self._window)
+        reading = self._reading
+        return target, target + drafted * self._latency.draft_ms(reading.set_of(layer_set), context, reading.window)
 
 
 class DraftedStep(NamedTuple):
@@ -231,14 +231,14 @@ def point_of(layer_set: LayerSet) -> tuple[float, ...]:
 
 
 def search(
-    settings: SearchSettings, probe: Probe, samples: Sequence[Sample], domain: str, window: Window | None = None
+    settings: SearchSettings, probe: Probe, samples: Sequence[Sample], domain: str, reading: Reading = ALL
 ) -> SearchRecord:
     """Run a search within the budget of the settings; continue or reuse a stored search with the same key.
 
     Args:
         samples: the prompts on which sets are scored.
         domain: domain of the prompts, for the name of the search and the table of searches.
-        window: positions that drafts read, in the search as in the run; None: all.
+        reading: the parts of the model that drafts read, in the search as in the run.
 
     Returns:
         The search up to the budget; its `best` is the result.
@@ -250,11 +250,11 @@ def search(
     prompts = [list(sample.prompt) for sample in samples]
     count = max(1, len(settings.init_sets)) + settings.iterations
     budget = inf if settings.max_seconds is None else settings.max_seconds
-    header = _header(settings, probe, prompts, domain, window)
+    header = _header(settings, probe, prompts, domain, reading)
     origin = probe.origin
     with search_store.open_search(origin.folder, f"{origin.model}-{domain}", header, origin.command) as record:
         n_stored = len(record.evaluations)
-        objective = Objective(settings, probe, prompts, Latency(**record.header["latency"]), window)
+        objective = Objective(settings, probe, prompts, Latency.read(record.header["latency"]), reading)
         if n_stored < count and record.seconds < budget:
             _extend(record, settings, objective, n_layers, count, budget)
     result, new = record.cut_to_budget(count, budget), max(0, len(record.evaluations) - n_stored)
@@ -291,7 +291,7 @@ def _published(name: str, n_layers: int, option: str) -> LayerSet:
 
 
 def _header(
-    settings: SearchSettings, probe: Probe, prompts: list[list[int]], domain: str, window: Window | None
+    settings: SearchSettings, probe: Probe, prompts: list[list[int]], domain: str, reading: Reading
 ) -> dict[str, Any]:
     """Return the header of a search's record, with the content key of everything on which its scores depend."""
     origin = probe.origin
@@ -301,8 +301,11 @@ def _header(
     given_latency = latency if probe.latency.source == "given" else None
     data = hashlib.sha256(json.dumps(prompts).encode()).hexdigest()
     scoring = settings.scoring
+    window = reading.window
     if window is not None:  # searches without a window keep the key that they had before windows existed
         scoring |= {"window": [window.sinks, window.recent]}
+    if reading.int8:
+        scoring |= {"weights": "int8"}
     identity = {**run, "settings": scoring, "latency": given_latency, "n_layers": probe.n_layers}
     return {
         "content_key": provenance.content_key(identity, VERSION, data),

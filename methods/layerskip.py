@@ -59,7 +59,7 @@ class LayerSkip(StoppedDraft):
         if self.exit_layer is not None and self.exit_ratio is not None:
             expected = f"null, since there is method.exit_layer={self.exit_layer}"
             raise ConfigError("method.exit_ratio", self.exit_ratio, expected)
-        self._stop = DraftStop(self.draft_len, stop_below=0.0, window=self._window)
+        self._stop = DraftStop(self.draft_len, stop_below=0.0, reading=self._reading)
 
     def check(self, dims: ModelDims) -> None:
         """Fix the layer set for this model.
@@ -90,7 +90,7 @@ class SweptLayerSkip(StoppedDraft):
     reuse_prefix: ReusePrefix = True
 
     def __post_init__(self) -> None:
-        self._stop = DraftStop(max(self.draft_lens), stop_below=0.0, window=self._window)
+        self._stop = DraftStop(max(self.draft_lens), stop_below=0.0, reading=self._reading)
 
     def check(self, dims: ModelDims) -> None:
         """Fix the exits to try; draft with the full model until `prepare`.
@@ -110,16 +110,16 @@ class SweptLayerSkip(StoppedDraft):
         """Score every pair and draft with the best; among equals the earlier exit, then the shorter draft."""
         begin, n_layers = time.perf_counter(), probe.n_layers
         decodings = [exit_matches(probe, sample.prompt, self._exits, self.new_tokens) for sample in samples]
-        window, longest = self._window, max(self.draft_lens)
+        reading, longest = self._reading, max(self.draft_lens)
         costs = cache(partial(Costs, probe.latency, n_layers, longest=longest, reuse=self.reuse_prefix))
         scores = {}
         for row, blocks in enumerate(self._exits):
-            price = price_function(LayerSet.exit(n_layers, blocks), costs, window)
+            price = price_function(reading.set_of(LayerSet.exit(n_layers, blocks)), costs, reading.window)
             for d in self.draft_lens:
                 steps = (step for prompt_len, match in decodings for step in simulated_steps(prompt_len, match[row], d))
                 scores[blocks, d] = expected_speedup(steps, price)
         blocks, d = max(scores, key=lambda pair: (scores[pair], -pair[0], -pair[1]))
-        self._layer_set, self._stop = LayerSet.exit(n_layers, blocks), DraftStop(d, stop_below=0.0, window=window)
+        self._layer_set, self._stop = LayerSet.exit(n_layers, blocks), DraftStop(d, 0.0, reading=reading)
         print(
             f"{self.name}: exit after {blocks} of {n_layers} blocks, {d} tokens a draft: score {scores[blocks, d]:.4f} "
             f"(expected), the best of {len(scores)} pairs in {time.perf_counter() - begin:.1f} s",

@@ -43,7 +43,7 @@ class Oracle(StoppedDraft):
     reuse_prefix: ReusePrefix = False
 
     def __post_init__(self) -> None:
-        self._stop = DraftStop(self.draft_len, self.stop_below, window=self._window)
+        self._stop = DraftStop(self.draft_len, self.stop_below, reading=self._reading)
         self._scoring = SearchSettings(
             new_tokens=self.new_tokens, draft_len=self.draft_len, stop_below=self.stop_below, target_rate=None
         )
@@ -67,7 +67,8 @@ class Oracle(StoppedDraft):
 
     def prepare(self, probe: Probe, samples: Sequence[Sample]) -> None:
         """Score every set and draft with the best."""
-        objective = Objective(self._scoring, probe, [sample.prompt for sample in samples], window=self._window)
+        prompts = [sample.prompt for sample in samples]
+        objective = Objective(self._scoring, probe, prompts, reading=self._reading)
         sets = list(all_layer_sets(probe.n_layers, self.skipped))
         bar = tqdm(sets, desc="oracle", unit="set", disable=not sys.stderr.isatty())
         self._layer_set, score = best_set(objective, bar)

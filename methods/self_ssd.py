@@ -91,7 +91,7 @@ class SelfSSD(MovedDraft):
             domains = domains[:1]
         samples = sorted(samples, key=lambda sample: sample.domain)  # one search, whatever the order of the run
         label = domains[0] if len(domains) == 1 else "mixed"
-        self._layer_set = search(self.search, probe, samples, label, self._window).best.layer_set
+        self._layer_set = search(self.search, probe, samples, label, self._reading).best.layer_set
 
     def start(self, prefill: Prefill) -> None:
         """Reset ρ, and γ unless it is carried over."""

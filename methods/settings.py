@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Annotated
+from typing import Annotated, Literal
 
 from ssd_bench.settings import Fits, Probability, Range, Rate, Whole
 
@@ -32,4 +32,8 @@ DraftWindow = Annotated[
     Sequence[int],
     Fits("sinks >= 0 and recent >= 1", is_window),
     "Window of a draft's attentions, [sinks, recent]: they read the first `sinks` and the last `recent` positions.",
+]
+DraftWeights = Annotated[
+    Literal["full", "int8"],
+    "Weights that drafts read: as they were loaded (full), or rounded to 8 bits, one scale for each output (int8).",
 ]

@@ -38,7 +38,7 @@ from numpy.typing import NDArray
 
 from methods.bayesian import suggest
 from methods.candidates import KSet, Mode, widths
-from methods.draft_stop import WindowedDraft
+from methods.draft_stop import ModelDraft
 from methods.settings import DraftLen, Name, StopBelow
 from ssd_bench.contract.generation import Estimate
 from ssd_bench.contract.layer_set import LayerSet
@@ -78,7 +78,7 @@ class MatchnessSearch:
 
 
 @settings("method")
-class SWIFT(WindowedDraft):
+class SWIFT(ModelDraft):
     """SWIFT with a switch for every difference between paper and code."""
 
     taps = Taps()
@@ -175,7 +175,7 @@ class SWIFT(WindowedDraft):
         """Draft with the best set so far."""
         searched = self._search.best > 0 if self.max_steps else None
         draft = self._search.layer_set, self.draft_len, self.stop_below, self._widths, searched
-        return LayerDraft(*draft, self._window)
+        return self._reading.draft(*draft)
 
     def observe(self, verification: Verification, probe: Probe) -> Estimate | None:
         """Score one candidate, if the search goes on and the output is long enough.
@@ -195,7 +195,8 @@ class SWIFT(WindowedDraft):
         if not search.best:
             return None
         draft_len = round(self._drafted / verification.step)
-        return probe.latency.estimate(search.best, draft_len, search.layer_set, verification.length, self._window)
+        layer_set = self._reading.set_of(search.layer_set)
+        return probe.latency.estimate(search.best, draft_len, layer_set, verification.length, self._reading.window)
 
     def state(self) -> bytes:
         """Return the search, r, the random generator, and the counts for the next prompt, as an npz file."""

@@ -10,25 +10,14 @@ StreamingLLM and MagicDec renumber the positions that are read. The window moves
 
 from __future__ import annotations
 
-from methods.draft_stop import DraftStop, StoppedDraft
-from methods.settings import DraftLen, DraftWindow, Name, StopBelow
-from ssd_bench.contract.layer_set import LayerSet
-from ssd_bench.contract.shape import ModelDims
+from methods.draft_stop import WholeDraft
+from methods.settings import DraftWindow, Name
 from ssd_bench.settings import settings
 
 
-@settings("method")
-class WindowDraft(StoppedDraft):
+@settings("method", kw_only=True)
+class WindowDraft(WholeDraft):
     """Drafting with all sublayers and a window of the cache in every step."""
 
     name: Name = "window_draft"
     draft_window: DraftWindow = (4, 252)
-    draft_len: DraftLen = 4
-    stop_below: StopBelow = 0.0
-
-    def __post_init__(self) -> None:
-        self._stop = DraftStop(self.draft_len, self.stop_below, window=self._window)
-
-    def check(self, dims: ModelDims) -> None:
-        """Take all sublayers of this model."""
-        self._layer_set = LayerSet.full(dims.n_layers)

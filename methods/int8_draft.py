@@ -1,0 +1,20 @@
+"""8-bit drafts: all sublayers draft, but they and the LM head read weights that were rounded to 8 bits.
+
+At batch 1 a drafted token costs the bytes that it reads: with 8 bits half of those of 16-bit weights. Drafts by a
+quantised copy of the same model are in QuantSpec (arXiv:2502.10424) and QSpec (arXiv:2410.11305), at 4 bits and with
+quantised activations or caches. Here activations, cache and verification stay in full precision.
+"""
+
+from __future__ import annotations
+
+from methods.draft_stop import WholeDraft
+from methods.settings import DraftWeights, Name
+from ssd_bench.settings import settings
+
+
+@settings("method", kw_only=True)
+class Int8Draft(WholeDraft):
+    """Drafting with all sublayers and 8-bit weights in every step."""
+
+    name: Name = "int8_draft"
+    draft_weights: DraftWeights = "int8"
