@@ -106,7 +106,7 @@ class PaperFolder:
         return {
             name: draw
             for name, draw in functions.items()
-            if re.fullmatch(r"(figure|table)\d+[a-z]?|comparison|windows", name)
+            if re.fullmatch(r"(figure|table)\d+[a-z]?|comparison|windows|drafts", name)
         }
 
 

@@ -15,11 +15,12 @@ from ssd_bench.papers.figures import shared as common
 from ssd_bench.papers.figures import style
 from ssd_bench.papers.figures.shared import NotDrawable
 from ssd_bench.papers.ours.cells import Replication, ShownCell
+from ssd_bench.papers.ssd_bench.drafts import drafts
 from ssd_bench.papers.ssd_bench.families import result_columns
 from ssd_bench.papers.ssd_bench.windows import windows
 from ssd_bench.paths import display_path
 
-__all__ = ["COMPARISON", "comparison", "note", "planes", "table", "windows"]
+__all__ = ["COMPARISON", "comparison", "drafts", "note", "planes", "table", "windows"]
 
 COMPARISON = "ssd_bench_comparison"
 """Name of the experiment."""

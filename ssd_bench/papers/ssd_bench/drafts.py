@@ -1,0 +1,71 @@
+"""The best draft of every kind by task: skipped sublayers, a window of the cache, 8-bit weights, and their products."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from matplotlib.figure import Figure
+
+from ssd_bench import metrics
+from ssd_bench.papers.figures import shared as common
+from ssd_bench.papers.figures import style
+from ssd_bench.papers.figures.shared import NotDrawable, PlotValue
+from ssd_bench.papers.ours.cells import Replication, ShownCell
+
+DRAFTS = "ssd_bench_drafts"
+"""Name of the experiment."""
+PANELS = {"speedup": "measured", "speedup_modelled": "modelled"}
+"""Numbers of a summary, and how their panels are called."""
+
+
+def drafts(replication: Replication) -> Figure | NotDrawable:
+    """Draw for each task the highest speedup of every kind of draft, measured and modelled."""
+    cells = [cell for cell in replication.shown_cells() if cell.is_readable and kind_of(cell)]
+    if not cells:
+        return NotDrawable("No run drafted with layers.")
+    kinds = sorted({kind_of(cell) for cell in cells}, key=lambda kind: (kind.count("+"), kind))
+    marks = {kind: style.MARKS[i % len(style.MARKS)] for i, kind in enumerate(kinds)}
+    tasks = common.unique(cell["task"] for cell in cells)
+    figure, body = common.new_figure(style.PAGE, 5.0)
+    panels = body.subplots(len(PANELS), 1, sharex=True)
+    for axes, (number, name) in zip(panels, PANELS.items(), strict=True):
+        best = best_of_each(cells, number)
+        series = {kind: [best.get((task, kind)) for task in tasks] for kind in kinds}
+        common.draw_bars(axes, tasks, series, f"speedup, {name}", marks)
+        common.draw_level(axes)
+    common.draw_legend(body)
+    return common.finish(figure, replication, cells, f"{note()} {common.INTERVALS}")
+
+
+def note() -> str:
+    """Return sentences that explain the numbers."""
+    return (
+        "Each bar is the fastest run of its kind on the task, chosen by its own speedup, which flatters kinds with "
+        "more runs. Measured: on this machine; modelled: the same work at the costs of the reference machine, where "
+        "8-bit products were not measured."
+    )
+
+
+def kind_of(cell: ShownCell) -> str:
+    """Return what the set that drafted most tokens leaves out: layers, window, 8 bits, or several; "" if nothing."""
+    set_id = metrics.main_set_id(cell.run)
+    if set_id is None:
+        return ""
+    layer_set, window = cell.run.layer_set(set_id), cell.run.window(set_id)
+    parts = {"layers": layer_set.skipped, "window": window, "8 bits": layer_set.int8}
+    return " + ".join(name for name, changed in parts.items() if changed)
+
+
+def best_of_each(cells: Sequence[ShownCell], number: str) -> Mapping[tuple[str, str], PlotValue]:
+    """Return task and kind -> the highest value of a number that is not excluded, else of the excluded ones."""
+    best: dict[tuple[str, str], PlotValue] = {}
+    for cell in cells:
+        shown, key = common.plot_value(cell, number), (cell["task"], kind_of(cell))
+        present = best.get(key)
+        if shown.value is not None and (present is None or _rank(shown) > _rank(present)):
+            best[key] = shown
+    return best
+
+
+def _rank(number: PlotValue) -> tuple[bool, float]:
+    return not number.exclusion, number.value or 0.0
