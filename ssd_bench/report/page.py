@@ -106,18 +106,12 @@ def render(
         records: all records of the folder, for methods outside the experiments.
     """
     everything = all_numbers(exhibits)
-    environment = Environment(
-        loader=FileSystemLoader(FOLDER),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    environment.filters.update(joined=join_values, unbroken=unbroken, tables=_tables, html_table=tables.html)
     style, script = (Markup((FOLDER / name).read_text(encoding="utf-8")) for name in ("style.css", "script.js"))
     compared = answers.comparison(replications)
     return (
-        environment.get_template("page.html").render(
+        _environment()
+        .get_template("page.html")
+        .render(
             style=style,
             script=script,
             papers={paper: _in_page_order(exhibits, paper) for paper in paper_versions()},
@@ -149,6 +143,19 @@ def render(
         )
         + "\n"
     )
+
+
+def _environment() -> Environment:
+    """Return Jinja's environment with the page's filters."""
+    environment = Environment(
+        loader=FileSystemLoader(FOLDER),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters.update(joined=join_values, unbroken=unbroken, tables=_tables, html_table=tables.html)
+    return environment
 
 
 def join_values(values: Iterable[str]) -> str:
