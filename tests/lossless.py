@@ -18,9 +18,10 @@ from scipy.stats import chi2_contingency
 
 from methods.ar import AR
 from ssd_bench.contract.generation import Generation
-from ssd_bench.contract.method import Calibrated, Method, Origin, Sample
+from ssd_bench.contract.method import Method, Origin, Sample
+from ssd_bench.contract.optional import Calibrated
 from ssd_bench.contract.shape import ModelDims
-from ssd_bench.cost.latency import Latency
+from ssd_bench.cost.latency import Latency, NodeTimes
 from ssd_bench.engine.engine import SCRATCH, Engine
 from ssd_bench.engine.probe import ModelProbe
 from ssd_bench.engine.sampling import Decoding
@@ -32,6 +33,7 @@ Load = Callable[..., Decoder]
 DIMS = ModelDims("tiny", LAYERS, 100_000, CONTEXT, VOCAB)
 FAMILIES = ("llama", "qwen2", "qwen3")
 CASES = 200
+PROFILE = Latency(0.5, 1e-3, 0.5, int8_passes=(NodeTimes(1, 1e-3, 0.25, 0.25, 0.0), NodeTimes(64, 1e-3, 0.5, 0.5, 0.0)))
 # What AR made of a case, which no method's settings change, for all tests of a process.
 _greedy: dict[int, Generation] = {}
 _sampled: dict[tuple[int, int], torch.Tensor] = {}
@@ -59,7 +61,7 @@ def engine_for(decoder: Decoder, positions: int, new: int, eos: frozenset[int], 
     """An engine with a made-up latency profile."""
     decoding = Decoding(max_new_tokens=new, **options)  # type: ignore[arg-type]
     cache = decoder.new_cache(positions + SCRATCH)
-    return Engine(decoder, cache, decoding, eos, ModelProbe(decoder, cache, Latency(0.5, 1e-3, 0.5)))
+    return Engine(decoder, cache, decoding, eos, ModelProbe(decoder, cache, PROFILE))
 
 
 def prepare(engine: Engine, method: Method) -> None:
@@ -99,7 +101,10 @@ def likes_zero(decoder: Decoder) -> Decoder:
     """The same model with token id 0 a likely prediction: a padding id that is not kept apart shows."""
     head = decoder.weights.head.clone()
     head[0] *= 6
-    return type(decoder)(decoder.arithmetic, replace(decoder.weights, head=head))
+    changed = type(decoder)(decoder.arithmetic, replace(decoder.weights, head=head))
+    if decoder.has_int8:
+        changed.quantise()
+    return changed
 
 
 def check_greedy(make: Callable[[random.Random], Method], decoders: Load, cases: int = CASES) -> int:

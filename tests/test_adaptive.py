@@ -60,11 +60,16 @@ class FakeProbe:
     def __init__(self, profile: Latency, agrees: bool):
         self.latency, self._agrees = profile, agrees
 
-    def apply_sublayer(self, i: int, hidden: Tensor, prefix_len: int) -> Tensor:
+    def apply_sublayer(self, i: int, hidden: Tensor, prefix_len: int, int8: bool = False) -> Tensor:
         return hidden.clone()
 
     def run_sublayers(
-        self, sublayers: Sequence[int], hidden: Tensor, prefix_len: int, window: Window | None = None
+        self,
+        sublayers: Sequence[int],
+        hidden: Tensor,
+        prefix_len: int,
+        window: Window | None = None,
+        int8: Sequence[int] = (),
     ) -> Tensor:
         return hidden.clone()
 
@@ -475,7 +480,7 @@ def test_first_arms_fit_the_model() -> None:
     method = Adaptive()
     method.check(ModelDims("deep", 30, 1, 128, VOCAB))
     sets = [arm.layer_set for arm in method._pool.arms]
-    assert [s.first_skipped // 2 for s in sets[:5]] == [4, 8, 11, 15, 19]
+    assert [s.first_changed // 2 for s in sets[:5]] == [4, 8, 11, 15, 19]
     assert [len(s.skipped) for s in sets[5:]] == [15, 27, 0] and method._pool.arms[7].window == Window(4, 508)
     method.check(ModelDims("flat", 2, 1, 128, VOCAB))
     assert [arm.layer_set for arm in method._pool.arms] == [LayerSet.exit(2, 1), LayerSet.full(2)]

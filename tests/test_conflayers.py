@@ -21,7 +21,8 @@ from methods.ar import AR
 from methods.confidence import Rule, confidence, entropies
 from methods.conflayers import ConfLayers
 from ssd_bench.contract.layer_set import LayerSet
-from ssd_bench.contract.method import Context, Probe, Stateful
+from ssd_bench.contract.method import Context, Probe
+from ssd_bench.contract.optional import Stateful
 from ssd_bench.contract.shape import ModelDims
 from ssd_bench.engine.probe import ModelProbe
 from ssd_bench.errors import ConfigError

@@ -44,6 +44,8 @@ UNNOTICED = {
         "mlps": "calls of the method",
         "heads": "calls of the method, or of a head without a pass",
         "context": "a window; calls of the method",
+        "int8_attentions": "calls of the method",
+        "int8_mlps": "calls of the method",
         "ms": "a time",
     },
     "steps": {
@@ -57,7 +59,7 @@ UNNOTICED = {
         "est_draft_len": "the method's own estimate",
         "est_tokens_per_s": "the method's own estimate",
     },
-    "layer_sets": {"skip_attn": "another set", "skip_mlp": "another set"},
+    "layer_sets": {"skip_attn": "another set", "skip_mlp": "another set", "int8": "another set"},
 }
 """Columns of which single edits may pass where run.json has no digests, and why."""
 
@@ -80,13 +82,19 @@ def tables(run: Run) -> dict[str, pd.DataFrame]:
     return {name: getattr(run, name) for name in SCHEMAS}
 
 
-def edited(value: Any) -> Iterator[Any]:
+LISTS = ("output_ids", "skip_attn", "skip_mlp", "int8")
+"""Columns of lists; `int8` may be null."""
+
+
+def edited(value: Any, is_list: bool = False) -> Iterator[Any]:
     """Values near this one, and of its column."""
     if isinstance(value, str):
         yield from ("", value + "x", "bug", "hf", "ar")
     elif hasattr(value, "__len__"):
         ids = [int(one) for one in value]
         yield from ([*ids, 7], ids[:-1], [*ids[:-1], 99], [*ids[:1], *ids[2:]], [])
+    elif is_list:
+        yield from ([0], [99])
     elif value is None or value is pd.NA or value != value:
         yield from (0, 1)
     elif isinstance(value, bool):
@@ -100,11 +108,9 @@ def edited(value: Any) -> Iterator[Any]:
 def edits(frame: pd.DataFrame) -> Iterator[tuple[str, int, Any, pd.DataFrame]]:
     """Every column and row with every other value, and the table that has it."""
     for column in frame.columns:
-        values = (
-            frame[column].tolist() if column not in ("output_ids", "skip_attn", "skip_mlp") else list(frame[column])
-        )
+        values = list(frame[column]) if column in LISTS else frame[column].tolist()
         for row, value in enumerate(values):
-            for new in edited(value):
+            for new in edited(value, column in LISTS):
                 if isinstance(value, str | int) and new == value:
                     continue
                 changed = frame.copy()

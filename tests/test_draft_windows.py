@@ -16,7 +16,7 @@ import torch
 from hydra.utils import get_class, instantiate
 
 from methods import knn_ssd
-from methods.draft_stop import WindowedDraft
+from methods.draft_stop import ModelDraft, Reading
 from methods.layer_search import SearchSettings, search
 from methods.window_draft import WindowDraft
 from ssd_bench import metrics
@@ -64,13 +64,27 @@ SMALL: dict[str, dict[str, Any]] = {
 
 
 def windowed() -> list[str]:
-    """The first preset of every method that drafts with layers."""
+    """The first preset of every method that drafts with layers and full weights."""
     made: dict[type, str] = {}
     for preset in PRESETS:
         method = get_class(config(preset)["_target_"])
-        if issubclass(method, WindowedDraft):
+        if issubclass(method, ModelDraft) and config(preset)["draft_weights"] == "full":
             made.setdefault(method, preset)
     return sorted(made.values())
+
+
+def maker(preset: str, drawn: Callable[[random.Random], dict[str, Any]]) -> Callable[[random.Random], ModelDraft]:
+    """A function that makes the method for a case: with small searches, reused states and drawn settings."""
+    reuse = {"reuse_prefix": True} if "reuse_prefix" in config(preset) else {}
+
+    def make(rng: random.Random) -> ModelDraft:
+        small = SMALL.get(preset, {})
+        if "search" in small:
+            small = small | {"search": small["search"] | {"random_state": rng.randrange(99)}}
+        method: ModelDraft = method_of(preset, **drawn(rng), **reuse, **small)
+        return method
+
+    return make
 
 
 # ---- decoding
@@ -81,15 +95,7 @@ def test_every_method_is_lossless_with_a_window(
     preset: str, decoders: Load, rests: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(knn_ssd, "KMEANS_RUNS", 1)  # of two prompts each domain
-    settings = config(preset)
-
-    def make(rng: random.Random) -> WindowedDraft:
-        reuse = {"reuse_prefix": True} if "reuse_prefix" in settings else {}
-        small = SMALL.get(preset, {})
-        if "search" in small:
-            small = small | {"search": small["search"] | {"random_state": rng.randrange(99)}}
-        return method_of(preset, draft_window=list(rng.choice(SIZES)), **reuse, **small)
-
+    make = maker(preset, lambda rng: {"draft_window": list(rng.choice(SIZES))})
     assert check_greedy(make, decoders, 60) > 0
     assert not rests, "states of a draft with a window are not the full model's"
 
@@ -142,7 +148,8 @@ def test_a_search_with_a_window_is_a_search_of_its_own(decoders: Load, tmp_path:
     samples = [Sample([5, 6, 7, 8], "a")]
     with torch.inference_mode():
         made = {
-            window: search(settings, probe, samples, "a", window) for window in (None, Window(0, 1), Window(4, 100))
+            window: search(settings, probe, samples, "a", Reading(window))
+            for window in (None, Window(0, 1), Window(4, 100))
         }
     assert len({one.header["content_key"] for one in made.values()}) == 3
     assert made[None].header["settings"] == settings.scoring

@@ -133,7 +133,8 @@ def exhibited() -> list[reported.Number]:
 def test_every_exhibit_with_results_has_an_experiment() -> None:
     listed = set(reported.exhibits()[["paper", "exhibit"]].itertuples(index=False, name=None))
     assert set(experiments()) == listed - NO_RESULTS | {
-        ("ssd-bench", name) for name in ("Comparison", "Families", "Windows", "Noise", "Population", "Del home")
+        ("ssd-bench", name)
+        for name in ("Comparison", "Families", "Drafts", "Windows", "Noise", "Population", "Del home")
     }
     assert listed >= NO_RESULTS
 

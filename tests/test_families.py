@@ -16,6 +16,7 @@ from ssd_bench.metrics.text import DECODE, END_TO_END, format_measured
 from ssd_bench.papers.ours.cells import Record, Replication, replications
 from ssd_bench.papers.runs import grid
 from ssd_bench.papers.ssd_bench import families, windows
+from ssd_bench.papers.ssd_bench.drafts import DRAFTS
 from ssd_bench.papers.ssd_bench.families import AR, FAMILIES, HF, REPEATED, WITHOUT_LOOPS
 from ssd_bench.papers.ssd_bench.own import OWN
 from ssd_bench.papers.ssd_bench.windows import WINDOWS
@@ -60,7 +61,7 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Replication]:
 
 
 def test_a_run_set_fills_both_and_prompts_fit_the_context() -> None:
-    assert grid.expand_name("families") == [FAMILIES, WINDOWS]
+    assert grid.expand_name("families") == [FAMILIES, DRAFTS, WINDOWS]
     for job in (*grid.load(FAMILIES).jobs, *grid.load(WINDOWS).jobs):
         asked = dict(override.split("=", 1) for override in job.overrides)
         assert asked["model"] == "smollm2_135m" and asked["seed"] == "0"

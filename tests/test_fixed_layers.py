@@ -18,7 +18,7 @@ def test_indices_name_attention_and_mlp_apart() -> None:
     s = LayerSet.skipping(5, attn=[1, 3], mlp=[2])
     assert s.skipped == {2, 6, 5} and s.kept == (0, 1, 3, 4, 7, 8, 9)
     assert (s.skip_attn, s.skip_mlp, s.n_attn, s.n_mlp) == ((1, 3), (2,), 3, 4)
-    assert s.first_skipped == 2 and s.skip_ratio == 0.3 and LayerSet.full(5).first_skipped == 10
+    assert s.first_changed == 2 and s.skip_ratio == 0.3 and LayerSet.full(5).first_changed == 10
 
 
 @pytest.mark.parametrize("pattern", ["uniform", "attention", "mlp", "exit"])

@@ -310,6 +310,7 @@ PAPER = {
     "search_on": "steps",
     "prefill_tokens": 32,
     "draft_window": None,
+    "draft_weights": "full",
 }
 CODE = PAPER | {
     "interval": 64,

@@ -21,7 +21,8 @@ from methods.ar import AR
 from methods.knn_ssd import KNNSSD, Anchors, Clusters
 from methods.layer_search import SearchSettings
 from ssd_bench.contract.layer_set import LayerSet
-from ssd_bench.contract.method import Calibrated, Origin, Sample
+from ssd_bench.contract.method import Origin, Sample
+from ssd_bench.contract.optional import Calibrated
 from ssd_bench.engine.engine import Engine
 from ssd_bench.errors import ConfigError
 from ssd_bench.model.decoder import Decoder, Pass

@@ -19,7 +19,8 @@ from methods.layer_search import Objective, SearchSettings
 from methods.layerskip import LayerSkip, SweptLayerSkip, exit_matches, simulated_steps
 from ssd_bench.contract.generation import Estimate, Generation
 from ssd_bench.contract.layer_set import LayerSet
-from ssd_bench.contract.method import Calibrated, LayerDraft, Probe, Sample, Verification
+from ssd_bench.contract.method import LayerDraft, Probe, Sample, Verification
+from ssd_bench.contract.optional import Calibrated
 from ssd_bench.contract.shape import ModelDims
 from ssd_bench.cost.latency import Latency, NodeTimes
 from ssd_bench.engine.engine import Engine

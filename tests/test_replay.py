@@ -72,7 +72,7 @@ def timed(records: list[PromptRecord], reuse: bool = False) -> list[PromptRecord
             attn, mlp, rest = LATENCY.pass_ms(s.tree_nodes, s.context_len)
             s.verify_ms = N_LAYERS * (attn + mlp) + rest
             if reuse and s.layer_set is not None:
-                exact = s.layer_set.first_skipped
+                exact = s.layer_set.first_changed
                 one, one_mlp, _ = LATENCY.pass_ms(1, s.context_len + s.draft_len)
                 s.verify_ms += (exact + 1) // 2 * (one - attn) + exact // 2 * (one_mlp - mlp)
                 s.draft_ms += s.draft_len * machines.COPY_MS
@@ -94,7 +94,7 @@ def count_work(records: list[PromptRecord], reuse: bool = False) -> list[PromptR
                 for i in range(s.draft_len):
                     record.work.append(work_row(key, "draft", 1, 1, kept, context + i))
                 if reuse:
-                    fork = s.layer_set.first_skipped
+                    fork = s.layer_set.first_changed
             early = (fork + 1) // 2, fork // 2
             if fork:
                 record.work.append(work_row(key, "verify", 1, 1, (*early, 0.0), context + s.draft_len))

@@ -69,7 +69,7 @@ def check_as_a_whole_pass(
     for method, reuse in zip(made, (True, False)):
         rests.clear()
         decode(decoder, method, prompt, 16, reuse_prefix=reuse, **options)
-        drafts = [sets[v.step % len(sets)].first_skipped for v in method.seen if len(v.tree) > 1]
+        drafts = [sets[v.step % len(sets)].first_changed for v in method.seen if len(v.tree) > 1]
         assert rests == (drafts if reuse else []) and drafts
     for saved, whole in zip(made[0].seen, made[1].seen, strict=True):
         assert (saved.tree.tokens, saved.path, saved.emitted) == (whole.tree.tokens, whole.path, whole.emitted)
@@ -89,7 +89,7 @@ def test_states_are_those_of_a_whole_pass(family: str, decoders: Load, rests: li
         check_as_a_whole_pass(decoder, [layer_set], range(END + 1), PROMPTS[0], rests, exact=False)
     for _ in range(25):
         layer_set, taps = forked(rng), some_taps(rng)
-        places |= {(t > layer_set.first_skipped) - (t < layer_set.first_skipped) for t in taps}
+        places |= {(t > layer_set.first_changed) - (t < layer_set.first_changed) for t in taps}
         check_as_a_whole_pass(decoder, [layer_set, *EXITS], taps, rng.choice(PROMPTS), rests, exact=False)
     assert places == {-1, 0, 1}
 

@@ -19,7 +19,8 @@ from methods.layer_search import SearchSettings
 from methods.self_ssd import SelfSSD
 from ssd_bench.contract.generation import Generation
 from ssd_bench.contract.layer_set import LayerSet
-from ssd_bench.contract.method import Calibrated, Sample, Stateful, Verification
+from ssd_bench.contract.method import Sample, Verification
+from ssd_bench.contract.optional import Calibrated, Stateful
 from ssd_bench.contract.tree import TokenTree, comb
 from ssd_bench.errors import ConfigError
 from ssd_bench.model.decoder import Decoder

@@ -17,7 +17,8 @@ from methods.bayesian import suggest
 from methods.swift import KAPPA, SWIFT
 from ssd_bench.contract.generation import Estimate
 from ssd_bench.contract.layer_set import LayerSet
-from ssd_bench.contract.method import Context, Prefill, Probe, Stateful, Verification
+from ssd_bench.contract.method import Context, Prefill, Probe, Verification
+from ssd_bench.contract.optional import Stateful
 from ssd_bench.contract.shape import ModelDims
 from ssd_bench.cost.tpt import tpt
 from ssd_bench.engine.probe import ModelProbe
@@ -171,10 +172,10 @@ def test_a_candidate_costs_one_pass_a_cycle_and_leaves_the_cache(decoders: Load)
     decoder, passes = decoders(), []
 
     class Counting(ModelProbe):
-        def apply_sublayer(self, i: int, hidden: Tensor, prefix_len: int) -> Tensor:
+        def apply_sublayer(self, i: int, hidden: Tensor, prefix_len: int, int8: bool = False) -> Tensor:
             passes[-1].append(i)
             assert hidden.shape[:2] == (1, 2)
-            return super().apply_sublayer(i, hidden, prefix_len)
+            return super().apply_sublayer(i, hidden, prefix_len, int8)
 
     class Watched(SWIFT):
         def observe(self, verification: Verification, probe: Probe) -> Estimate | None:

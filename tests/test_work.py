@@ -57,13 +57,13 @@ def counted(decoder: Decoder) -> Iterator[Counter[str]]:
         decoder._ops.norm_linear,
     )
 
-    def count_attention(layer: int, hidden: torch.Tensor, *rest: Any) -> None:
+    def count_attention(layer: int, block: Any, hidden: torch.Tensor, *rest: Any) -> None:
         counts["attentions"] += len(hidden)
-        attention(layer, hidden, *rest)
+        attention(layer, block, hidden, *rest)
 
-    def count_branches(layer: int, streams: torch.Tensor, *rest: Any) -> None:
+    def count_branches(layer: int, block: Any, streams: torch.Tensor, *rest: Any) -> None:
         counts["attentions"] += streams.shape[0] * streams.shape[1]
-        branches(layer, streams, *rest)
+        branches(layer, block, streams, *rest)
 
     def count_mlp(block: Any, hidden: torch.Tensor) -> None:
         counts["mlps"] += len(hidden)
@@ -187,7 +187,7 @@ def test_trees_and_parts_of_the_vocabulary(decoders: Load) -> None:
 
 def test_calls_join_what_the_host_launches_without_waiting() -> None:
     def logged(*calls: tuple[tuple[int, ...], int, float]) -> list[Kind]:
-        return list(sum_calls((sublayers, rows, 7, heads, 0.0, 1.0) for sublayers, rows, heads in calls))
+        return list(sum_calls((sublayers, rows, 7, heads, 0.0, 1.0, ()) for sublayers, rows, heads in calls))
 
     attention, mlp, head, comparison = ((0,), 4, 0.0), ((1,), 4, 0.0), (HEAD, 4, 1.0), (COMPARISON, 4, 0.0)
     nothing = ((), 4, 0.0)
@@ -197,7 +197,7 @@ def test_calls_join_what_the_host_launches_without_waiting() -> None:
     assert logged(nothing, head) == [Kind(4, 0, 0, 1.0, 2)]  # a draft that skips every sublayer
     assert logged(attention, ((1,), 5, 0.0)) == [Kind(4, 1, 0, 0, 1), Kind(5, 0, 1, 0, 1)]
     assert logged(((0, 1), 4, 0.0), mlp) == [Kind(4, 1, 1, 0, 1), Kind(4, 0, 1, 0, 1)]  # a pass is one launch
-    twice = sum_calls([((0, 1), 4, 6, 0.0, 0.0, 1.0), ((0, 1), 4, 8, 0.0, 2.0, 3.0)])
+    twice = sum_calls([((0, 1), 4, 6, 0.0, 0.0, 1.0, ()), ((0, 1), 4, 8, 0.0, 2.0, 3.0, ())])
     assert twice == {Kind(4, 1, 1, 0, 1): Sum(2, 14, 2.0)}
 
 
