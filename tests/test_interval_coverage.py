@@ -23,7 +23,7 @@ def test_speedups_of_recorded_prompts_are_covered(method: str, n: int) -> None:
     cell = next(one for one in cells(coverage.POPULATION) if one["method"] == method)
     assert cell.run.prompts["prompt_index"].nunique() == 60
     share, width = coverage.coverage(measure, ratio_of_ratios, coverage.columns_of(cell.run), n, coverage.DRAWS)
-    assert share >= 0.93 and 0 < width < 2
+    assert share >= 0.92 and 0 < width < 2
 
 
 def test_the_floor_covers_other_moments() -> None:

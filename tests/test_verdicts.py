@@ -70,7 +70,7 @@ def test_every_claim_has_a_verdict_with_its_evidence(found: list[Judgement]) -> 
                 1 if STATISTICS[one.claim.statistic].once_per_run else 20
             )
             assert 0 < one.comparisons <= one.planned
-            if STATISTICS[one.claim.statistic].variation:
+            if STATISTICS[one.claim.statistic].variation and not one.references:  # modelled times do not vary
                 assert one.variation is not None
     assert sum(one.verdict in (HOLDS, FAILS) for one in found) > len(found) / 3
 
