@@ -14,7 +14,8 @@ from ssd_bench.papers.ours.cells import Replication, ShownCell
 
 DRAFTS = "ssd_bench_drafts"
 """Name of the experiment."""
-PANELS = {"speedup": "measured", "speedup_modelled": "modelled"}
+MEASURED = "speedup"
+PANELS = {MEASURED: "measured", "speedup_modelled": "modelled"}
 """Numbers of a summary, and how their panels are called."""
 
 
@@ -27,11 +28,12 @@ def drafts(replication: Replication) -> Figure | NotDrawable:
     marks = {kind: style.MARKS[i % len(style.MARKS)] for i, kind in enumerate(kinds)}
     tasks = common.unique(cell["task"] for cell in cells)
     figure, body = common.new_figure(style.PAGE, 5.0)
-    panels = body.subplots(len(PANELS), 1, sharex=True)
-    for axes, (number, name) in zip(panels, PANELS.items(), strict=True):
-        best = best_of_each(cells, number)
+    best_numbers = {number: best_of_each(cells, number) for number in PANELS}
+    shown = {number: best for number, best in best_numbers.items() if best}
+    panels = body.subplots(len(shown), 1, sharex=True, squeeze=False)[:, 0]
+    for axes, (number, best) in zip(panels, shown.items(), strict=True):
         series = {kind: [best.get((task, kind)) for task in tasks] for kind in kinds}
-        common.draw_bars(axes, tasks, series, f"speedup, {name}", marks)
+        common.draw_bars(axes, tasks, series, f"speedup, {PANELS[number]}", marks)
         common.draw_level(axes)
     common.draw_legend(body)
     return common.finish(figure, replication, cells, f"{note()} {common.INTERVALS}")
@@ -57,9 +59,12 @@ def kind_of(cell: ShownCell) -> str:
 
 
 def best_of_each(cells: Sequence[ShownCell], number: str) -> Mapping[tuple[str, str], PlotValue]:
-    """Return task and kind -> the highest value of a number that is not excluded, else of the excluded ones."""
+    """Return task and kind -> the highest value of a number that is not excluded, else of the excluded ones.
+
+    Records that do not count their work have no modelled number.
+    """
     best: dict[tuple[str, str], PlotValue] = {}
-    for cell in cells:
+    for cell in cells if number == MEASURED else (cell for cell in cells if cell.summary.modelled):
         shown, key = common.plot_value(cell, number), (cell["task"], kind_of(cell))
         present = best.get(key)
         if shown.value is not None and (present is None or _rank(shown) > _rank(present)):
