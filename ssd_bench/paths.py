@@ -1,14 +1,20 @@
-"""Paths in options: the only place where the text of an option becomes an absolute path."""
+"""Paths: options made absolute, the files of a folder of records, the cache folder.
+
+The text of an option becomes an absolute path only here.
+"""
 
 from __future__ import annotations
 
 import os
 import re
+from collections.abc import Iterator
 from pathlib import Path
 
 from ssd_bench.errors import ConfigError, shortened
 
 URI = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://|file:", re.IGNORECASE)
+REFERENCE_FOLDER = "reference"
+"""Folder of the project's committed records below `runs`: read only if the option names it, or a folder in it."""
 LONGEST_NAME = 200  # bytes; file systems take 255, and files are written first as NAME.(32 digits).tmp
 LONGEST_PATH = 3500  # bytes; Linux takes 4095, and a record's files are below its runs_dir
 
@@ -43,6 +49,29 @@ def local_path(field: str, value: object) -> Path:
         expected = f"a path of at most {LONGEST_PATH} bytes, each name in it of at most {LONGEST_NAME}"
         raise ConfigError(field, shortened(text), expected)
     return Path(encoded.decode())
+
+
+def record_files(folder: Path, pattern: str) -> Iterator[Path]:
+    """Yield the files anywhere under a folder of records, without those of its subfolders `reference`.
+
+    A user's question about their own records must not be answered from the project's.
+
+    Args:
+        pattern: name of the file, or FOLDER/NAME; may contain wildcards.
+    """
+    for path, folders, files in os.walk(folder):  # unlike rglob it tolerates folders that another process removes
+        folders[:] = [name for name in folders if name != REFERENCE_FOLDER]
+        for name in files:
+            file = Path(path, name)
+            if file.relative_to(folder).match(pattern):
+                yield file
+
+
+def reference_hint(folder: Path) -> str:
+    """Return a clause on how to read the project's records, for a folder without other runs; "" if it has none."""
+    reference = folder / REFERENCE_FOLDER
+    text = f"; to read the project's own toy-model runs: runs_dir={display_path(reference)}"
+    return text if reference.is_dir() else ""
 
 
 def display_path(path: Path) -> str:

@@ -281,11 +281,17 @@ def test_a_folder_that_is_no_run_is_no_damaged_one(tmp_path: Path, monkeypatch: 
 
 
 def test_find_runs_lists_complete_runs_oldest_first(tmp_path: Path) -> None:
-    for name, finished in (("reference/b", "2026-01-02"), ("c", "2026-01-03"), ("a", "2026-01-01")):
+    for name, finished in (
+        ("deep/b", "2026-01-02"),
+        ("reference/d", "2026-01-04"),
+        ("c", "2026-01-03"),
+        ("a", "2026-01-01"),
+    ):
         with RunWriter(tmp_path / name, header()) as writer:
             writer.add(0, 0, unit(0), None)
             writer.finish({"finished_at": finished})
     RunWriter(tmp_path / "running", header()).close()
-    assert [str(path.relative_to(tmp_path)) for path in find_runs(tmp_path)] == ["a", "reference/b", "c"]
+    assert [str(path.relative_to(tmp_path)) for path in find_runs(tmp_path)] == ["a", "deep/b", "c"]
+    assert [path.name for path in find_runs(tmp_path / "reference")] == ["d"]  # the project's, if they are named
     assert find_runs(tmp_path / "nowhere") == []
     assert not os.path.exists(tmp_path / "a" / ".lease")

@@ -17,7 +17,7 @@ from ssd_bench.console import options, run_tool
 from ssd_bench.errors import ConfigError
 from ssd_bench.papers.claims.judge import NOT_RUN, judge
 from ssd_bench.papers.ours.cells import prepare_records, replications
-from ssd_bench.paths import local_path
+from ssd_bench.paths import display_path, local_path, reference_hint
 from ssd_bench.records.files import write_atomic
 from ssd_bench.records.pack import records_folder
 from ssd_bench.report.verdicts import table, terminal_text
@@ -32,7 +32,8 @@ def main(arguments: Sequence[str]) -> int:
 
 def _claims(arguments: Sequence[str]) -> None:
     values = options(arguments, OPTIONS)
-    experiments = replications(records_folder("runs_dir", values.get("runs_dir", "runs")))
+    runs_dir = records_folder("runs_dir", values.get("runs_dir", "runs"))
+    experiments = replications(runs_dir)
     scales = {replication.scale for replication in experiments}
     if (scale := values.get("scale")) is not None:
         if scale not in scales:
@@ -45,6 +46,8 @@ def _claims(arguments: Sequence[str]) -> None:
     )
     frame = table(judge(experiments))
     print(terminal_text(frame))
+    if not experiments:
+        print(f"no run of an experiment in {display_path(runs_dir)}{reference_hint(runs_dir)}")
     if "out" in values:
         path = local_path("out", values["out"])
         try:

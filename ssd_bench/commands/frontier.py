@@ -36,6 +36,7 @@ from ssd_bench.engine.engine import Engine
 from ssd_bench.engine.probe import ModelProbe
 from ssd_bench.errors import ConfigError
 from ssd_bench.model.decoder import Pass
+from ssd_bench.paths import reference_hint
 from ssd_bench.records.header import RunHeader
 from ssd_bench.records.pack import records_folder
 from ssd_bench.records.reader import Run, find_runs, load_run
@@ -284,7 +285,7 @@ def find_comparable_runs(runs_dir: Path, model: str, task: str) -> list[Run]:
             groups.setdefault(key, []).append(run)
     if not groups:
         expected = f"a folder with finished greedy runs of model={model} task={task} that have a latency profile"
-        raise ConfigError("runs_dir", str(runs_dir), expected)
+        raise ConfigError("runs_dir", str(runs_dir), expected + reference_hint(runs_dir))
     return max(groups.values(), key=lambda runs: (len({run.header.method for run in runs}), len(runs)))
 
 

@@ -29,7 +29,7 @@ from ssd_bench.console import count, options, run_tool
 from ssd_bench.cost.roofline import simulated_names
 from ssd_bench.errors import ConfigError
 from ssd_bench.metrics.text import REHEARSAL, format_number, format_percent
-from ssd_bench.paths import local_path
+from ssd_bench.paths import local_path, reference_hint
 from ssd_bench.predict import calibration, validation
 from ssd_bench.predict.replay import OVERHEAD, Prediction, predict
 from ssd_bench.records.pack import records_folder
@@ -113,7 +113,7 @@ def _validate(runs_dir: Path) -> None:
             left_out += 1
     if not runs:
         expected = "a folder with complete runs that have baseline=paired or hf and a measured latency profile"
-        raise ConfigError("runs_dir", str(runs_dir), expected)
+        raise ConfigError("runs_dir", str(runs_dir), expected + reference_hint(runs_dir))
     print("Speed of each run: measured, and PREDICTED from the latency profile in its own record.")
     print("Drafts, acceptance and method overhead are those of the record.\n")
     print(validation.validation_text(validation.validate(runs)))

@@ -27,6 +27,7 @@ from ssd_bench.console import options, run_tool
 from ssd_bench.errors import ConfigError
 from ssd_bench.lease import NAME, has_expired, holder
 from ssd_bench.papers.runs import index
+from ssd_bench.paths import record_files, reference_hint
 from ssd_bench.records.header import RunHeader
 from ssd_bench.records.pack import records_folder
 from ssd_bench.records.writer import FAILED
@@ -64,7 +65,8 @@ def look(runs_dir: Path) -> list[StatusLine]:
     """
     if not runs_dir.is_dir():
         raise ConfigError("runs_dir", str(runs_dir), "a folder of runs")
-    runs = [_run(path.parent) for path in sorted(runs_dir.rglob("run.json")) if ".discarded" not in path.parts]
+    headers = sorted(record_files(runs_dir, "run.json"))
+    runs = [_run(path.parent) for path in headers if ".discarded" not in path.parts]
     return [line for line in runs if line is not None] + list(_jobs(runs_dir))
 
 
@@ -143,7 +145,7 @@ def _work(arguments: Sequence[str]) -> None:
         raise ConfigError("watch", watch, "true or false")
     while True:
         lines = look(runs_dir)
-        print(render(lines), flush=True)
+        print(render(lines) + ("" if lines else reference_hint(runs_dir)), flush=True)
         if watch == "false" or not any(line.state in ("running", "waiting") for line in lines):
             return
         time.sleep(EVERY)

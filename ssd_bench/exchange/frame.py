@@ -10,6 +10,7 @@ import pandas as pd
 
 from ssd_bench.errors import ConfigError
 from ssd_bench.papers.ours.cells import Record, load_records, prepare_records, records
+from ssd_bench.paths import reference_hint
 from ssd_bench.records.pack import records_folder
 
 CALLER = 3  # stack frames from the warning up to the caller of `load_runs`
@@ -24,6 +25,8 @@ def runs_frame(path: Path | str) -> pd.DataFrame:
         run_records = load_records([folder])
     else:
         run_records = records(folder)
+        if not run_records and (hint := reference_hint(folder)):
+            warnings.warn(f"no complete run in {folder}{hint.replace('runs_dir=', '')}", stacklevel=CALLER)
         prepare_records(run_records)
     rows = []
     for record in run_records:

@@ -22,7 +22,7 @@ from typing import Any, BinaryIO
 
 from ssd_bench.errors import ConfigError
 from ssd_bench.lease import hold_lease
-from ssd_bench.paths import local_path
+from ssd_bench.paths import REFERENCE_FOLDER, local_path, record_files
 from ssd_bench.records.files import write_atomic
 from ssd_bench.records.header import RunHeader
 
@@ -30,8 +30,8 @@ SUFFIX, STAMP = ".zip", ".packed"
 OUTCOMES = ".outcomes"
 OTHER_FOLDERS = ("replication", OUTCOMES, "searches", "frontier")
 """Folders that are packed in addition to the runs."""
-LEFT_OUT = ("parts", "report")
-"""Folders that are not packed: unfinished work, and results that can be computed from the runs at any time."""
+LEFT_OUT = ("parts", "report", REFERENCE_FOLDER)
+"""Folders that are not packed: unfinished work, results that can be computed from the runs, the project's records."""
 EPOCH = (1980, 1, 1, 0, 0, 0)  # the first date that a zip can store
 DAMAGED = (zipfile.BadZipFile, zlib.error, struct.error, EOFError, RuntimeError, ValueError)  # what zipfile raises
 
@@ -80,7 +80,7 @@ def pack(folder: Path, out: Path) -> int:
 
 def _members(folder: Path) -> tuple[set[Path], list[str]]:
     """Return the complete runs under a folder, and the names of all files to pack, sorted."""
-    headers = [file for file in folder.rglob("run.json") if _is_packed(file.relative_to(folder))]
+    headers = [file for file in record_files(folder, "run.json") if _is_packed(file.relative_to(folder))]
     runs = {file.parent for file in headers if RunHeader.read(file.parent).status == "complete"}
     folders = {path for name in OTHER_FOLDERS for path in folder.rglob(name) if path.is_dir()}
     paths = {file for root in runs | folders for file in root.rglob("*") if file.is_file()}
@@ -98,7 +98,8 @@ def unpacked_folder(runs_dir: Path) -> Path:
     """Unpack all packs of `runs_dir` and return the folder to read.
 
     Looks for the pack of the folder, for packs of the folders above it (it may be one run of a pack), and for all packs
-    within it. A folder that was not unpacked from the pack next to it belongs to the user and is read as it is.
+    within it, except in a subfolder `reference` (`paths.record_files`). A folder that was not unpacked from the pack
+    next to it belongs to the user and is read as it is.
 
     Args:
         runs_dir: a folder, or its pack.
@@ -110,9 +111,9 @@ def unpacked_folder(runs_dir: Path) -> Path:
     for place in (*reversed(folder.parents), folder):
         _unpack(place)
     for path, folders, files in os.walk(folder):  # unlike rglob it tolerates folders that another process removes
-        folders[:] = [name for name in folders if not name.startswith(".")]
+        folders[:] = [name for name in folders if not name.startswith(".") and name != REFERENCE_FOLDER]
         for name in files:
-            if name.endswith(SUFFIX):
+            if name.endswith(SUFFIX) and name != f"{REFERENCE_FOLDER}{SUFFIX}":
                 _unpack(Path(path, name).with_suffix(""))
     return folder
 
@@ -220,7 +221,8 @@ def _check_nothing_lost(folder: Path, new: Path, packed: Path) -> None:
     """
     packed_names = {PurePath(name) for stamp in (_stamp(folder), _stamp(new)) for name in stamp.get("files", ())}
     files = (file.relative_to(folder) for file in sorted(folder.rglob("*")) if file.is_file())
-    unpacked = [str(name) for name in files if name not in packed_names and (_is_packed(name) or "parts" in name.parts)]
+    kept = {"parts", REFERENCE_FOLDER}  # not in a pack, but not to be computed again either
+    unpacked = [str(name) for name in files if name not in packed_names and (_is_packed(name) or kept & {*name.parts})]
     if unpacked:
         raise ConfigError(
             "runs_dir",

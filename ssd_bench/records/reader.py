@@ -12,6 +12,7 @@ import pandas as pd
 from ssd_bench.contract.layer_set import LayerSet
 from ssd_bench.contract.window import Window
 from ssd_bench.errors import ConfigError
+from ssd_bench.paths import record_files
 from ssd_bench.records.consistency import check_tables
 from ssd_bench.records.files import check_table, read_header, read_json, read_table
 from ssd_bench.records.header import RunHeader
@@ -105,12 +106,12 @@ def _suggestion(path: Path) -> str:
 
 
 def find_runs(runs_dir: Path | str) -> list[Path]:
-    """Return the folders of the complete runs anywhere under `runs_dir`, oldest first.
+    """Return the folders of the complete runs anywhere under `runs_dir`, oldest first; `record_files` leaves some out.
 
     A folder with an unreadable run.json is listed too, so that `load_run` reports it.
     """
     runs = []
-    for file in Path(runs_dir).rglob("run.json"):
+    for file in record_files(Path(runs_dir), "run.json"):
         try:
             header = RunHeader.of(read_json(file))
         except ConfigError:

@@ -19,6 +19,7 @@ from ssd_bench.papers.claims.judge import CANNOT_SAY, HOLDS, NOT_RUN, VERDICTS, 
 from ssd_bench.papers.ours import ran
 from ssd_bench.papers.printed.catalogue import version_name
 from ssd_bench.papers.printed.reported import numbers
+from ssd_bench.paths import record_files
 
 FOLDER = "verdicts"
 COLUMNS = {
@@ -100,7 +101,7 @@ def read_verdicts(runs_dir: Path) -> pd.DataFrame:
     """
     claim_ids = {claim.id for claim in claims()}
     frames = []
-    for path in sorted(runs_dir.rglob(f"{FOLDER}/*.csv")):
+    for path in sorted(record_files(runs_dir, f"{FOLDER}/*.csv")):
         try:
             frame = _with_later_columns(pd.read_csv(path, dtype={"params": "str", "times": "str"}))
         except ValueError as error:

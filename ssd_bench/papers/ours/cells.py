@@ -348,7 +348,7 @@ def prepare_records(run_records: Iterable[Record]) -> None:
 def replications(runs_dir: Path, run_records: Sequence[Record] | None = None) -> list[Replication]:
     """Return every experiment that has an index under `runs_dir`; records are looked up by the names of their folders.
 
-    If an experiment has several indices at one scale, for example of committed and of newer records, the latest counts.
+    If an experiment has several indices at one scale, for example of older and of newer records, the latest counts.
 
     Args:
         run_records: `records` of the folder, if already at hand.

@@ -16,6 +16,7 @@ from pathlib import Path
 from ssd_bench.errors import ConfigError
 from ssd_bench.lease import Lease, LeaseHeld, abandoned_leases, hold_lease
 from ssd_bench.papers.runs.grid import key_of
+from ssd_bench.paths import record_files
 from ssd_bench.records.files import write_atomic
 from ssd_bench.records.provenance import DEFAULT_EXCLUDE
 
@@ -109,8 +110,8 @@ def read(path: Path) -> tuple[str, str, list[IndexEntry]]:
 
 
 def find(runs_dir: Path) -> list[Path]:
-    """Return the paths of all indices under a folder of runs."""
-    return sorted(runs_dir.rglob(f"{FOLDER}/*.json"))
+    """Return the paths of all indices under a folder of runs, as `record_files`."""
+    return sorted(record_files(runs_dir, f"{FOLDER}/*.json"))
 
 
 def note_request(runs_dir: Path, jobs: Sequence[Sequence[str]], sweep: str) -> None:
