@@ -29,7 +29,7 @@ TOOLS = (
     "pack runs_dir=runs out=",
     "frontier model=a task=b runs_dir=",
     "advise hardware=sim_h100 model=llama3_8b runs_dir=",
-    "advise hardware=sim_h100 model=",
+    "advise hardware=sim_h100 model=local model.path=",
     "explain run=",
     "replay hardware=sim_h100 run=",
     "replay validate runs_dir=",

@@ -2,13 +2,16 @@
 
 `python -m ssd_bench advise model=llama3_1_8b hardware=sim_h100 [name=value ...]`
 
-Prints the acceptance that drafts need on a machine by its costs (skipped sublayers, a window of the cache, a lookup
-in earlier text); the speedups predicted there from the papers' acceptance and from the records of exactly this model,
-for every recorded method; and what remains unknown. Every number that is not called measured is PREDICTED.
+Prints first what was measured: your runs of exactly this model, those on this machine first, and the speedups that
+papers measured. Then the acceptance that drafts need on the machine by its costs (skipped sublayers, a window of the
+cache, a lookup in earlier text), speedups predicted there from the papers' acceptance and from your runs, and what
+remains unknown. Every number that is not called MEASURED is PREDICTED.
 
-  model=NAME        choice of conf/model; or the path of a Hugging Face config.json, or of its folder
+  model=NAME        choice of conf/model; or model=local model.path=DIR, a checkpoint in Hugging Face format (only its
+                    config.json is read)
   hardware=NAME     sim_<gpu>, several separated by commas, or all; own: the machine of the model's records;
-                    if passes of this model were measured on the GPU (conf/costs), these count, not its data sheet
+                    if passes of a model of these sizes were measured on the GPU (conf/costs), these count, not its
+                    data sheet
   task=NAME         use only the papers' numbers and the records of this task
   runs_dir=runs     folder of the records
   context=1024      tokens before the draft, fewer than the model's context
@@ -17,12 +20,12 @@ for every recorded method; and what remains unknown. Every number that is not ca
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Sequence
 
 from ssd_bench.console import run_tool
 from ssd_bench.predict.acceptance import Steps
-from ssd_bench.predict.advise import advice, closing, machine_named, parse_question, recorded_machine, usable_runs
+from ssd_bench.predict.advise import advice, closing, recorded_machine, usable_runs
+from ssd_bench.predict.question import machine_named, parse_question
 from ssd_bench.predict.replay import OWN
 
 
@@ -33,7 +36,7 @@ def main(arguments: Sequence[str]) -> int:
 
 def _advise(arguments: Sequence[str]) -> None:
     question = parse_question(arguments)
-    runs, unused_runs = usable_runs(question) if question.named else ([], Counter[str]())
+    runs, unused_runs = usable_runs(question)
     machines = [
         recorded_machine(question, runs) if name == OWN else machine_named(name, question.shape, question.devices)
         for name in question.machines

@@ -26,6 +26,11 @@ from ssd_bench.cost.machine import Array, Calls, head_ms
 from ssd_bench.errors import ConfigError
 
 PREFIX = "sim_"
+ADD_GPU = (
+    "to add a GPU, copy conf/hardware/sim_h100.yaml to conf/hardware/sim_NAME.yaml and set latency.name, memory_gb, "
+    "bandwidth_gb_s and dense_tflops by its data sheet (docs/advise.md)"
+)
+"""Instruction for a GPU that is missing."""
 VALUE_BYTES = 2  # bfloat16 or float16, as in every speed table of the papers
 FLOAT_BYTES = 4
 INT8_BYTES = 1  # the scale of each output, 4 bytes to a row of thousands of weights, is left out
@@ -215,7 +220,8 @@ def gpu_named(name: str) -> Gpu:
     """
     if name not in simulated_names():
         hint = "" if name.startswith(PREFIX) else "; a machine at hand needs no prediction: run on it"
-        raise ConfigError("hardware", name, f"one of own, {', '.join(simulated_names())}{hint}")
+        expected = f"one of own, {', '.join(simulated_names())}{hint}; {ADD_GPU}"
+        raise ConfigError("hardware", name, expected)
     return _gpu(CONF / "hardware" / f"{name}.yaml")
 
 

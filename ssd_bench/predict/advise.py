@@ -1,50 +1,49 @@
-"""Whether self-drafting pays for a model on a machine: the acceptance that drafts need, and predicted speedups.
+"""Whether self-drafting pays for a model on a machine: what was measured first, then predictions.
 
 Every number that is not called measured is predicted.
 """
 
 from __future__ import annotations
 
+import re
 import textwrap
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
+from functools import cache
 
 import pandas as pd
 
 from ssd_bench import metrics, tables
-from ssd_bench.conf import choices
-from ssd_bench.console import count, options
-from ssd_bench.contract.shape import Shape
 from ssd_bench.cost.machine import Machine, own_profile
-from ssd_bench.cost.reference import ReferenceMachine, reference_names
-from ssd_bench.cost.roofline import PREFIX, SimulatedMachine, gpu_named, simulated_machine, simulated_names
-from ssd_bench.cost.shapes import known_shape, shape_named
+from ssd_bench.cost.reference import ReferenceMachine
+from ssd_bench.cost.roofline import PREFIX, SimulatedMachine
 from ssd_bench.errors import ConfigError
 from ssd_bench.metrics.text import ABSENT, REHEARSAL
-from ssd_bench.model.checkpoint import Checkpoint
 from ssd_bench.papers.ours import select
 from ssd_bench.papers.printed.catalogue import version_name
 from ssd_bench.papers.printed.reported import Number
 from ssd_bench.papers.runs import grid
-from ssd_bench.paths import local_path
-from ssd_bench.predict.acceptance import CONTEXT, Acceptance, ReportedSpeedup, Steps, plain_name, reported_speedups
+from ssd_bench.paths import display_path, reference_hint
+from ssd_bench.predict.acceptance import Acceptance, ReportedSpeedup, Steps, plain_name, reported_speedups
 from ssd_bench.predict.break_even import LEGEND, break_even_text, roofline_table
-from ssd_bench.predict.predictions import predictions, skill_text
-from ssd_bench.predict.replay import OWN, measured_machine, predict, recorded_shape, step_times
+from ssd_bench.predict.correction import Correction, correction
+from ssd_bench.predict.predictions import predictions
+from ssd_bench.predict.question import LOCAL, Question
+from ssd_bench.predict.replay import OWN, predict, step_times
 from ssd_bench.predict.workload import with_work
 from ssd_bench.records.header import RunHeader
-from ssd_bench.records.pack import records_folder
 from ssd_bench.records.reader import Run, find_runs, load_run
 
-OPTIONS = ("model", "hardware", "task", "runs_dir", "context", "devices")
 WIDTH = 100  # characters per line
-PAPERS_LEGEND = (
-    "Speedups at the papers' M and α (≈: derived from the other of the two), without the time of their searches; "
-    "printed: measured on the paper's machine, or (*) calculated there from M and α:"
+RECORDS_LEGEND = (
+    "MEASURED: your runs of exactly this model, medians over runs, those on this machine first. PREDICTED: the same "
+    "steps at the costs of {machine}, with the time of the method's search:"
 )
-RECORDS_LEGEND = "Speedups from the records of this model, medians over runs; measured: on the machine of the record:"
+PAPERS_LEGEND = (
+    "Speedups of papers for this model. M, α (≈: derived from the other of the two); printed: measured on the paper's "
+    "machine, or (*) calculated there from M and α; PREDICTED for {machine} from M and α, without search, {factor}:"
+)
 UNKNOWN = (
     "the acceptance of {model} on your prompts: no data sheet has it, and it differs from task to task",
     "slower kernels: c depends on the share of bandwidth that they reach and on the cost of a launch, which were "
@@ -58,103 +57,12 @@ UNKNOWN = (
 
 
 @dataclass(frozen=True)
-class Question:
-    """Checked options of the command.
-
-    Attributes:
-        model: name or path on the command line.
-        named: whether the model is a choice of `conf/model`, so that papers and records may have it.
-        machines: `own`, names of reference machines of this model, or of simulated GPUs.
-        task: "" for all tasks.
-    """
-
-    model: str
-    named: bool
-    shape: Shape
-    machines: tuple[str, ...]
-    task: str
-    runs_dir: Path
-    context: int
-    devices: int | None
-
-
-@dataclass(frozen=True)
 class Trace:
     """A paper's speedup of the model, the acceptance by its M and α, and the speedup predicted on the machine."""
 
     row: ReportedSpeedup
     acceptance: Acceptance
     predicted: float
-
-
-def parse_question(arguments: Sequence[str]) -> Question:
-    """Check the options, before any record is read or anything is computed.
-
-    Raises:
-        ConfigError: an option that cannot be used.
-    """
-    values = options(arguments, OPTIONS)
-    for name, expected in (("model", "model=NAME or the path of a config.json"), ("hardware", "hardware=sim_<gpu>")):
-        if name not in values:
-            raise ConfigError(name, None, expected)
-    machines = simulated_names() if values["hardware"] == "all" else values["hardware"].split(",")
-    devices = count("devices", values["devices"]) if "devices" in values else None
-    for name in machines:
-        if name != OWN and "/" not in name:
-            gpu_named(name)
-    if OWN in machines and devices is not None:
-        raise ConfigError("devices", devices, reason="only hardware=sim_<gpu> takes this option")
-    tasks = choices("task")
-    if values.get("task", tasks[0]) not in tasks:
-        raise ConfigError("task", values["task"], f"one of {', '.join(tasks)}")
-    context = count("context", values.get("context", str(CONTEXT)))
-    runs_dir = records_folder("runs_dir", values.get("runs_dir", "runs"))
-    model, named = values["model"], known_shape(values["model"]) is not None
-    if not named and (path := local_path("model", model)).exists():
-        model = str(path / "config.json" if path.is_dir() else path)
-    if not named and OWN in machines:
-        raise ConfigError("hardware", OWN, "sim_<gpu> for a model that is not of conf/model: it has no records")
-    shape = _read_shape(Path(model)) if not named and model.endswith(".json") else shape_named(model)
-    if shape.context is not None and context >= shape.context:
-        raise ConfigError("context", context, f"below {shape.context}, the context of {model}")
-    machines = [measured_name(name, model, devices) for name in machines]
-    for name in machines:
-        if name != OWN:
-            machine_named(name, shape, devices)  # refuses too few devices
-    if "runs_dir" in values and not runs_dir.is_dir():
-        raise ConfigError("runs_dir", str(runs_dir), "a folder of records")
-    return Question(model, named, shape, tuple(machines), values.get("task", ""), runs_dir, context, devices)
-
-
-def measured_name(name: str, model: str, devices: int | None) -> str:
-    """Return the reference machine of a simulated GPU for this model, if its passes were measured; else the name.
-
-    Raises:
-        ConfigError: a reference machine of another model, or of several devices.
-    """
-    if "/" in name and (measured_machine(name).model != model or devices not in (None, 1)):
-        expected = f"sim_<gpu>: {name} has measured costs of another model, or of one device"
-        raise ConfigError("hardware", name, expected)
-    measured = f"{name.removeprefix(PREFIX)}/{model}"
-    return measured if devices in (None, 1) and measured in reference_names() else name
-
-
-def machine_named(name: str, shape: Shape, devices: int | None) -> Machine:
-    """Return a reference machine or a simulated one with a model of some shape."""
-    return measured_machine(name) if "/" in name else simulated_machine(name, shape, devices)
-
-
-def _read_shape(path: Path) -> Shape:
-    """Return the sizes in a config.json; refuse what a run would refuse."""
-    from ssd_bench.model.weights import Architecture  # imports torch, which models of conf/model do not need
-
-    if path.name != "config.json":
-        raise ConfigError("model", str(path), "a file that is named config.json, or its folder")
-    config = Checkpoint(path.parent).config
-    try:
-        return Architecture.of(config)
-    except ConfigError as error:
-        raise error.with_note(f", in {path}") from error
 
 
 def usable_runs(question: Question) -> tuple[list[Run], Counter[str]]:
@@ -165,7 +73,6 @@ def usable_runs(question: Question) -> tuple[list[Run], Counter[str]]:
             reason = _reason_unfit(question, RunHeader.read(path))
             if not reason:
                 run = load_run(path)
-                recorded_shape(run)
                 with_work(run)
                 n_mismatches = metrics.lossless_counts(run.prompts)["bug"]
                 reason = "not lossless: outputs differ from AR's beyond rounding" if n_mismatches else ""
@@ -180,6 +87,8 @@ def _reason_unfit(question: Question, header: RunHeader) -> str:
     """Return why a run is not used, "" if its header does not rule it out."""
     if header.model.name != question.model:
         return f"model {header.model.name}: acceptance does not carry over from one model to another"
+    if not question.has_model(header):
+        return f"another {'folder' if question.model == LOCAL else 'version'} of the model"
     if question.task and header.task.name != question.task:
         return "other task"
     return "AR, or sampled" if not header.decode.greedy or header.method == "ar" else ""
@@ -192,22 +101,42 @@ def recorded_machine(question: Question, runs: Sequence[Run]) -> Machine:
             profile = own_profile(run)
             loop = float(step_times(run, profile)["loop_ms"].iloc[0])
             return replace(profile, name=run.header.device_name, loop_ms=loop)
-    expected = f"sim_<gpu>, or a runs_dir with records of {question.model} that have a measured latency profile"
-    raise ConfigError("hardware", OWN, expected)
+    expected = f"sim_<gpu>, or a runs_dir with records of {question.model_name} that have a measured latency profile"
+    raise ConfigError("hardware", OWN, expected + reference_hint(question.runs_dir))
+
+
+def ran_on(device: str, machine: str, name: str) -> bool:
+    """Return whether a run's device is the machine that an option names.
+
+    Args:
+        device: name of the device in the record.
+        machine: `own`, a reference machine or a simulated GPU.
+        name: name of the machine of the records, for `own`.
+    """
+    if machine == OWN:
+        return device == name
+    return machine.partition("/")[0].removeprefix(PREFIX) in re.split(r"\W+", device.lower())
+
+
+@cache
+def paper_correction() -> Correction | None:
+    """Return the correction of predictions at a paper's acceptance."""
+    return correction(predictions([]))
 
 
 def paper_traces(question: Question, steps: Steps) -> list[Trace]:
     """Return the papers' speedups of the model and task for which they give an acceptance, highest prediction first."""
-    traces = []
+    corrected, traces = paper_correction(), []
+    factor = 1.0 if corrected is None else corrected.factor
     for row in _rows(question):
         if not row.missing and row.skipped is not None:
             acceptance = Acceptance.of(row.alpha, row.tokens, row.draft_len)
-            traces.append(Trace(row, acceptance, steps.speedup(acceptance, row.skipped)))
+            traces.append(Trace(row, acceptance, factor * steps.speedup(acceptance, row.skipped)))
     return sorted(traces, key=lambda trace: -trace.predicted)
 
 
 def _rows(question: Question) -> list[ReportedSpeedup]:
-    paper_rows = [row for row in reported_speedups() if question.named and row.model == plain_name(question.model)]
+    paper_rows = [row for row in reported_speedups() if row.model == plain_name(question.model)]
     return [row for row in paper_rows if not question.task or question.task in _tasks(row.number)]
 
 
@@ -219,80 +148,119 @@ def _tasks(number: Number) -> set[str]:
     return {grid.choice(job.overrides, "task") for job in jobs if job.labels["task"] == number.task}
 
 
-def record_medians(runs: Sequence[Run], machine: str, devices: int | None) -> pd.DataFrame:
-    """Return medians over the runs of each method on each task, highest prediction first.
+def record_medians(runs: Sequence[Run], machine: Machine, name: str) -> pd.DataFrame:
+    """Return medians over the runs of each method on each task and device.
+
+    Args:
+        machine: the machine that the advice is about.
+        name: its name in the options.
 
     Returns:
-        Columns method, task, runs, M, alpha, right (acceptance of a token given that those before it were accepted),
-        measured and predicted (speedups; NaN where unknown).
+        Columns method, task, device, runs, M, alpha, right (acceptance of a token given that those before it were
+        accepted), measured and predicted (speedups; NaN where unknown), here (measured on this machine). Those measured
+        here come first, then the highest measured speedup.
     """
     table_rows = []
     for run in runs:
         steps = metrics.arm_rows(run.steps, "method")
-        own_speedup = predict(run).speedup if machine == OWN and run.header.profiled else None
+        is_own = name == OWN
         table_rows.append(
             {
                 "method": run.header.method,
                 "task": run.header.task.name,
+                "device": run.header.device_name,
+                "here": ran_on(run.header.device_name, name, machine.name),
                 "runs": run.path.name,
                 "M": metrics.mean_acceptance_length(steps).value,
                 "alpha": metrics.alpha(steps).value,
                 "right": metrics.alpha_conditional(steps),
                 "measured": metrics.speedup(run.prompts).value,
-                "predicted": own_speedup if machine == OWN else predict(run, machine, devices=devices).speedup,
+                "predicted": None
+                if is_own and not run.header.profiled
+                else predict(run, OWN if is_own else machine).speedup,
             }
         )
     numeric = dict.fromkeys(("M", "alpha", "right", "measured", "predicted"), "median")
-    columns = ["method", "task", "runs", *numeric]
-    frame = pd.DataFrame(table_rows, columns=columns).astype(dict.fromkeys(numeric, "float64"))
-    table = frame.groupby(["method", "task"], as_index=False).agg({"runs": "size"} | numeric)
-    return table.sort_values("predicted", ascending=False, kind="stable", ignore_index=True)
+    keys = ["method", "task", "device", "here"]
+    frame = pd.DataFrame(table_rows, columns=[*keys, "runs", *numeric]).astype(dict.fromkeys(numeric, "float64"))
+    table = frame.groupby(keys, as_index=False).agg({"runs": "size"} | numeric)
+    return table.sort_values(["here", "measured", "predicted"], ascending=False, kind="stable", ignore_index=True)
 
 
 # --- text -------------------------------------------------------------------------------------------------------------
 
 
-def advice(question: Question, steps: Steps, runs: Sequence[Run], machine: str) -> str:
-    """Return the text for one machine, the answer first."""
-    traces, medians = paper_traces(question, steps), record_medians(runs, machine, question.devices)
-    about = f"PREDICTED from {_source(steps.machine)}, {question.context:,} tokens of context:"
-    sections = [
-        _wrapped(answer(question, steps, traces, medians)),
-        f"{_wrapped(about)}\n\n{_table(roofline_table(steps))}\n\n{_wrapped(LEGEND)}",
-    ]
-    if traces:
-        sections += [f"{_wrapped(PAPERS_LEGEND)}\n\n{_table(_trace_table(traces))}"]
+def advice(question: Question, steps: Steps, runs: Sequence[Run], name: str) -> str:
+    """Return the text for one machine: the answer, then what was measured, then what is predicted.
+
+    Args:
+        name: name of the machine in the options.
+    """
+    traces, medians = paper_traces(question, steps), record_medians(runs, steps.machine, name)
+    sections = [_wrapped(sentence) for sentence in answer(question, steps, traces, medians)]
     if len(medians):
-        sections += [f"{_wrapped(RECORDS_LEGEND)}\n\n{_table(_median_table(medians))}"]
+        legend = RECORDS_LEGEND.format(machine=steps.machine_name)
+        sections += [f"{_wrapped(legend)}\n\n{_table(_median_table(medians))}"]
+    about = f"{_source(steps.machine)}; {question.context:,} tokens of context:"
+    sections += [f"{_wrapped(about)}\n\n{_table(roofline_table(steps))}\n\n{_wrapped(LEGEND + _papers_break_even())}"]
+    if traces:
+        corrected = paper_correction()
+        factor = "uncorrected" if corrected is None else f"times {corrected.factor:.2f} (see below)"
+        legend = PAPERS_LEGEND.format(machine=steps.machine_name, factor=factor)
+        sections += [f"{_wrapped(legend)}\n\n{_table(_trace_table(traces))}"]
     return "\n\n".join(sections)
+
+
+def _papers_break_even() -> str:
+    """Return a sentence on the predicted speedup at which an engine like the papers' breaks even."""
+    corrected = paper_correction()
+    if corrected is None:
+        return ""
+    return (
+        f" Search, prefill and overheads are not in this table: with those of the papers' engines, the speedup is "
+        f"{corrected.factor:.2f} times as high, so that {1 / corrected.factor:.2f}x here breaks even there."
+    )
 
 
 def _source(machine: Machine) -> str:
     """Return the origin of a machine's times."""
     if isinstance(machine, ReferenceMachine):
-        return f"measured costs of {machine.model} on {machine.gpu} (conf/costs)"
+        return f"PREDICTED from costs MEASURED for {machine.model} on {machine.gpu} (conf/costs)"
     if isinstance(machine, SimulatedMachine):
-        return f"the calibrated data sheet of {machine.name}"
-    return f"the latency profile of {machine.name}"
+        return f"PREDICTED from the calibrated data sheet of {machine.name}: nothing was measured there for this model"
+    return f"PREDICTED from the MEASURED latency profile of {machine.name}"
 
 
-def answer(question: Question, steps: Steps, traces: Sequence[Trace], medians: pd.DataFrame) -> str:
-    """Return one sentence: whether drafting pays, with which method and by how much."""
-    break_even = break_even_text(steps, question.model)
-    if len(medians) and pd.notna(medians["predicted"].iloc[0]):
-        best = medians.iloc[0]
-        best_text = f"the best on record, {best['method']} on {best['task']} with α {_number(best['alpha'])}"
-        measured_text = (
-            "" if pd.isna(best["measured"]) else f", where {best['measured']:.2f}x was measured on its own machine"
-        )
-        return f"{break_even}; {best_text}, would give {best['predicted']:.2f}x, PREDICTED{measured_text}."
+def answer(question: Question, steps: Steps, traces: Sequence[Trace], medians: pd.DataFrame) -> list[str]:
+    """Return sentences: what your runs measured, what papers measured, and whether drafting pays by the costs."""
+    sentences = [_records_answer(question, steps, medians)]
     if traces:
         trace = traces[0]
         number, alpha = trace.row.number, trace.acceptance.accepted / trace.acceptance.drafted
-        best_text = f"the best in a paper, {number.method}'s α of {alpha:.2f} on {number.task}"
-        paper_text = f"the paper {'measured' if number.metric == 'speedup' else 'expects'} {number.printed}x"
-        return f"{break_even}; {best_text}, would give {trace.predicted:.2f}x, PREDICTED, where {paper_text}."
-    return f"{break_even}; no record and no paper has this model{' on this task' if question.task else ''}, PREDICTED."
+        kind = "MEASURED by a paper, on its machine" if number.metric == "speedup" else "CALCULATED by a paper"
+        sentences.append(
+            f"{kind}: {number.printed}x by {number.method} on {number.task} (α {alpha:.2f}), the best of this model. "
+            f"PREDICTED for this α on {steps.machine_name}: {trace.predicted:.2f}x."
+        )
+    elif question.path is None:
+        sentences.append(f"No paper has the acceptance of this model{' on this task' if question.task else ''}.")
+    return [*sentences, f"PREDICTED from costs: {break_even_text(steps, question.model_name)}."]
+
+
+def _records_answer(question: Question, steps: Steps, medians: pd.DataFrame) -> str:
+    """Return what the runs of the model measured, best first on this machine; else that there is no such run."""
+    known = medians[medians["measured"].notna()]
+    where = f"{question.model_name}{f' on {question.task}' if question.task else ''}"
+    if known.empty:
+        folder = display_path(question.runs_dir)
+        return f"Nothing MEASURED: no usable run of {where} in {folder}{reference_hint(question.runs_dir)}."
+    best = known.iloc[0]
+    place = "on this machine" if best["here"] else f"on another machine, {best['device']}"
+    text = f"MEASURED {place}: the best of your runs of {where} is {best['method']} on {best['task']} with "
+    text += f"{best['measured']:.2f}x (α {_number(best['alpha'])})."
+    if pd.notna(best["predicted"]) and not best["here"]:
+        text += f" PREDICTED for the same steps on {steps.machine_name}: {best['predicted']:.2f}x."
+    return text
 
 
 def _trace_table(traces: Sequence[Trace]) -> pd.DataFrame:
@@ -320,7 +288,9 @@ def _median_table(medians: pd.DataFrame) -> pd.DataFrame:
     texts = medians.assign(runs=medians["runs"].astype(str))
     for name in ("M", "alpha", "right", "measured", "predicted"):
         texts[name] = medians[name].map(_number)
-    return texts.rename(columns={"alpha": "α", "right": "accepted", "predicted": "PREDICTED"})
+    texts["device"] = ["this one" if here else device for here, device in zip(medians["here"], medians["device"])]
+    heads = {"device": "machine", "alpha": "α", "right": "accepted", "measured": "MEASURED", "predicted": "PREDICTED"}
+    return texts.drop(columns="here").rename(columns=heads)
 
 
 def closing(question: Question, runs: Sequence[Run], unused: Counter[str]) -> list[str]:
@@ -328,15 +298,12 @@ def closing(question: Question, runs: Sequence[Run], unused: Counter[str]) -> li
     missing = Counter(f"{row.number.method}: {row.missing}" for row in _rows(question) if row.missing)
     lines = [f"Papers' numbers without a prediction: {n} ({why})." for why, n in missing.items()]
     lines += [f"Records not used: {n} ({why})." for why, n in unused.items()]
-    if not question.named:
-        lines += ["No record and no paper has this model, so the acceptance of its drafts is unknown."]
-    elif not runs:
-        lines += [f"No record has this model{' on this task' if question.task else ''}."]
     if any(run.header.model.rehearsal for run in runs):
         lines += [f"Records: {REHEARSAL}."]
-    unknown = [f"- {line.format(model=question.model, context=question.context)}" for line in UNKNOWN]
+    unknown = [f"- {line.format(model=question.model_name, context=question.context)}" for line in UNKNOWN]
     paragraphs = ["\n".join(map(_wrapped, lines)), "\n".join(["Not known to this estimate:", *map(_wrapped, unknown)])]
-    paragraphs += [_wrapped(skill_text(predictions([])))]
+    corrected = paper_correction()
+    paragraphs += [] if corrected is None else [_wrapped(corrected.text)]
     return [part for part in paragraphs if part]
 
 
@@ -345,8 +312,10 @@ def _number(value: float) -> str:
 
 
 def _table(frame: pd.DataFrame) -> str:
-    return tables.terminal(frame, [name for name in frame.columns if name not in ("paper", "method", "task", "drafts")])
+    return tables.terminal(
+        frame, [name for name in frame.columns if name not in ("paper", "method", "task", "machine", "drafts")]
+    )
 
 
 def _wrapped(text: str) -> str:
-    return textwrap.fill(text, WIDTH, subsequent_indent="  " if text.startswith("- ") else "")
+    return textwrap.fill(text, WIDTH, subsequent_indent="  " if text.startswith("- ") else "", break_on_hyphens=False)

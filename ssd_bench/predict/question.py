@@ -1,0 +1,162 @@
+"""Options of `advise`: the model, its sizes, and the machines that the advice is about."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
+from pathlib import Path
+
+from ssd_bench.conf import choices
+from ssd_bench.console import count, options
+from ssd_bench.contract.shape import Shape
+from ssd_bench.cost.machine import Machine
+from ssd_bench.cost.reference import reference_machine, reference_names
+from ssd_bench.cost.roofline import PREFIX, gpu_named, simulated_machine, simulated_names
+from ssd_bench.cost.shapes import known_shape
+from ssd_bench.errors import ConfigError
+from ssd_bench.paths import local_path
+from ssd_bench.predict.acceptance import CONTEXT
+from ssd_bench.predict.replay import OWN, measured_machine
+from ssd_bench.records.header import RunHeader
+from ssd_bench.records.pack import records_folder
+
+OPTIONS = ("model", "model.path", "hardware", "task", "runs_dir", "context", "devices")
+LOCAL = "local"
+"""Choice of `conf/model` for a checkpoint in a folder of the user."""
+
+
+@dataclass(frozen=True)
+class Question:
+    """Checked options of the command.
+
+    Attributes:
+        model: choice of `conf/model`.
+        path: folder of the checkpoint of `model=local`; None for other models.
+        machines: `own`, names of reference machines of the model's sizes, or of simulated GPUs.
+        task: "" for all tasks.
+    """
+
+    model: str
+    path: Path | None
+    shape: Shape
+    machines: tuple[str, ...]
+    task: str
+    runs_dir: Path
+    context: int
+    devices: int | None
+
+    @property
+    def model_name(self) -> str:
+        """Name of the model in texts: the choice, or the folder of a local model."""
+        return self.model if self.path is None else self.path.name
+
+    def has_model(self, header: RunHeader) -> bool:
+        """Return whether a run is of exactly this model: its name and sizes, and for a local model its folder."""
+        recorded = header.model
+        if recorded.name != self.model or (recorded.n_layers, recorded.n_params) != sizes_key(self.shape):
+            return False
+        stored = header.options("model").get("path")
+        return self.path is None or (stored is not None and local_path("model.path", stored) == self.path)
+
+
+def sizes_key(shape: Shape) -> tuple[int, int]:
+    """Return the sizes that a record keeps: number of blocks and number of weights."""
+    return shape.n_layers, shape.n_params
+
+
+def parse_question(arguments: Sequence[str]) -> Question:
+    """Check the options, before any record is read or anything is computed.
+
+    Raises:
+        ConfigError: an option that cannot be used.
+    """
+    values = options(arguments, OPTIONS)
+    for name, expected in (("model", _model_choices()), ("hardware", "hardware=sim_<gpu>")):
+        if name not in values:
+            raise ConfigError(name, None, expected)
+    machines = simulated_names() if values["hardware"] == "all" else values["hardware"].split(",")
+    devices = count("devices", values["devices"]) if "devices" in values else None
+    for name in machines:
+        if name != OWN and "/" not in name:
+            gpu_named(name)
+    if OWN in machines and devices is not None:
+        raise ConfigError("devices", devices, reason="only hardware=sim_<gpu> takes this option")
+    tasks = choices("task")
+    if values.get("task", tasks[0]) not in tasks:
+        raise ConfigError("task", values["task"], f"one of {', '.join(tasks)}")
+    context = count("context", values.get("context", str(CONTEXT)))
+    runs_dir = records_folder("runs_dir", values.get("runs_dir", "runs"))
+    path, shape = _model(values["model"], values.get("model.path"))
+    if shape.context is not None and context >= shape.context:
+        raise ConfigError("context", context, f"below {shape.context}, the context of {path or values['model']}")
+    machines = [measured_name(name, shape, devices) for name in machines]
+    for name in machines:
+        if name != OWN:
+            machine_named(name, shape, devices)  # refuses too few devices
+    if "runs_dir" in values and not runs_dir.is_dir():
+        raise ConfigError("runs_dir", str(runs_dir), "a folder of records")
+    return Question(values["model"], path, shape, tuple(machines), values.get("task", ""), runs_dir, context, devices)
+
+
+def _model_choices() -> str:
+    names = [name for name in choices("model") if known_shape(name) is not None]
+    return f"one of {', '.join(names)}, or model=local model.path=DIR"
+
+
+def _model(name: str, path_text: str | None) -> tuple[Path | None, Shape]:
+    """Return the folder (None for a model of `conf/model`) and the sizes of a model.
+
+    Raises:
+        ConfigError: no such model, or one that a run would refuse.
+    """
+    if name == LOCAL:
+        if path_text is None:
+            raise ConfigError("model.path", None, "the folder of a checkpoint in Hugging Face format")
+        path = local_path("model.path", path_text)
+        return path, _read_shape(path)
+    if path_text is not None:
+        raise ConfigError("model.path", path_text, reason="only model=local takes this option")
+    shape = known_shape(name)
+    if shape is None:
+        raise ConfigError("model", name, _model_choices())
+    return None, shape
+
+
+def _read_shape(folder: Path) -> Shape:
+    """Return the sizes of a checkpoint by its config.json; refuse what a run would refuse; read no weights."""
+    from ssd_bench.model.checkpoint import ModelSource  # imports torch, which models of conf/model do not need
+    from ssd_bench.model.weights import declared_architecture
+
+    return declared_architecture(ModelSource(LOCAL, "plain", path=str(folder)).open())
+
+
+def measured_name(name: str, shape: Shape, devices: int | None) -> str:
+    """Return the reference machine of a simulated GPU for a model of these sizes, if its passes were measured.
+
+    Returns:
+        Name of the reference machine; the given name without one.
+
+    Raises:
+        ConfigError: a reference machine of other sizes, or of several devices.
+    """
+    if "/" in name:
+        if devices not in (None, 1) or not _same_sizes(known_shape(measured_machine(name).model), shape):
+            expected = f"sim_<gpu>: {name} has measured costs of a model of other sizes, or of one device"
+            raise ConfigError("hardware", name, expected)
+        return name
+    if devices not in (None, 1):
+        return name
+    on_gpu = [other for other in reference_names() if other.startswith(f"{name.removeprefix(PREFIX)}/")]
+    same = [other for other in on_gpu if _same_sizes(known_shape(reference_machine(other).model), shape)]
+    return next(iter(same), name)
+
+
+def _same_sizes(a: Shape | None, b: Shape) -> bool:
+    """Return whether two models cost the same at every context."""
+    names = [field.name for field in fields(Shape) if field.name != "context"]
+    return a is not None and all(getattr(a, name) == getattr(b, name) for name in names)
+
+
+def machine_named(name: str, shape: Shape, devices: int | None) -> Machine:
+    """Return a reference machine, or a simulated one with a model of some sizes."""
+    return measured_machine(name) if "/" in name else simulated_machine(name, shape, devices)
