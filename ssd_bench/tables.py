@@ -5,7 +5,7 @@ A named index is written in front of the columns, except in CSV.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
@@ -16,10 +16,24 @@ if TYPE_CHECKING:  # imported late: a command that shows no table needs none of 
     from jinja2 import Template
     from markupsafe import Markup
 
+MATHS = {"×": "times", "≥": "ge", "≤": "le", "≈": "approx", "±": "pm", "−": "-"}
+MATHS |= {"α": "alpha", "β": "beta", "γ": "gamma", "τ": "tau"}
 SIGNS = str.maketrans(
-    {"<": r"\textless{}", ">": r"\textgreater{}", "|": r"\textbar{}", "–": "--", "§": r"\S{}", "[": "{[}", "]": "{]}"}
+    {
+        "<": r"\textless{}",
+        ">": r"\textgreater{}",
+        "|": r"\textbar{}",
+        "–": "--",
+        "—": "---",
+        "§": r"\S{}",
+        "[": "{[}",
+        "]": "{]}",
+        "’": "'",
+        "…": r"\dots{}",
+        **{sign: f"${name}$" if name == "-" else rf"$\{name}$" for sign, name in MATHS.items()},
+    }
 )
-"""Characters that pandas does not escape: three that LaTeX's default font replaces by other characters, two that are
+"""Characters that pandas does not escape: three that LaTeX's default font replaces by other characters, those that are
 not ASCII, and brackets, because LaTeX reads a bracket after the end of a row as an argument."""
 HTML = """\
 <table{% if style %} class="{{ style }}"{% endif %}><caption class="hidden">{{ caption }}</caption>
@@ -66,9 +80,16 @@ def csv(frame: pd.DataFrame) -> str:
     return frame.to_csv(index=False, lineterminator="\n")
 
 
-def latex(frame: pd.DataFrame, caption: str, label: str) -> str:
-    r"""Return a LaTeX `table` (booktabs) with caption and label, for \input, scaled to the line width."""
+def latex(frame: pd.DataFrame, caption: str, label: str, widths: Mapping[str, str] | None = None) -> str:
+    r"""Return a LaTeX `table` (booktabs) with caption and label, for \input, scaled to the line width.
+
+    Args:
+        widths: columns of long texts -> their width, such as 6cm, at which lines break.
+    """
     import pandas as pd
+
+    flat, breaking = _flat(frame), widths or {}
+    columns = "".join(f"p{{{breaking[name]}}}" if name in breaking else "l" for name in map(str, flat.columns))
 
     # pandas escapes cells but no captions, so the caption is escaped as the only cell of a frame
     caption_cell = pd.DataFrame([caption]).style.hide(axis="index").hide(axis="columns").format(escape="latex")
@@ -80,7 +101,7 @@ def latex(frame: pd.DataFrame, caption: str, label: str) -> str:
             rf"\label{{{label}}}",
             r"\centering",
             r"\resizebox{\linewidth}{!}{%",
-            _signed(_flat(frame).to_latex(index=False, escape=True)) + "}",
+            _signed(flat.to_latex(index=False, escape=True, column_format=columns)) + "}",
             r"\end{table}",
             "",
         ]

@@ -290,7 +290,15 @@ def test_the_same_records_give_the_same_bytes(tmp_path: Path, monkeypatch: pytes
     assert [path.read_bytes() for path in one] == [path.read_bytes() for path in two]
     drawings = {path.name for path in (tmp_path / "a" / "figures").iterdir()}
     assert {"swift_figure6_mini.png", "swift_figure6_mini.pdf"} <= drawings
-    beside = {"verdicts.md", "verdicts.csv", "predictions.md", "predictions.csv", "audit.md", "index.html"}
+    beside = {
+        "verdicts.md",
+        "verdicts.csv",
+        "verdicts.tex",
+        "predictions.md",
+        "predictions.csv",
+        "audit.md",
+        "index.html",
+    }
     assert {path.name for path in one} == beside | drawings
 
 

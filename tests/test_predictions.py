@@ -124,17 +124,12 @@ def test_skill_is_of_the_speedups_that_papers_measured() -> None:
 
 
 def test_what_is_not_predicted_is_told_in_a_sentence(found: Sequence[Replication], frame: pd.DataFrame) -> None:
-    other = predictions.other_model_skill(found)
-    assert (
-        other is not None and other.models == ("miniature, size not recorded",) and other == frame.attrs["other_models"]
-    )
     own, text = skill(frame), predictions.document(frame)
     assert own is not None and text.split("\n\n")[1].startswith(f"{own.n} speedups that the papers measured")
-    assert other.text in text and own.text in text and predictions.INTRO in text
+    assert own.text in text and predictions.INTRO in text
     assert all(sentence in text for sentence in predictions.machine_needs(frame).values())
     alone = predictions.predictions([])
-    assert alone.attrs["other_models"] is None and set(alone["acceptance"]) == {PAPER_ACCEPTANCE}
-    assert "runs of other models" not in predictions.introduction(alone)
+    assert set(alone["acceptance"]) == {PAPER_ACCEPTANCE}
 
 
 def test_a_reader_sees_no_empty_column(frame: pd.DataFrame) -> None:

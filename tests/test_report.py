@@ -60,7 +60,7 @@ def runs_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
     units = [unit(i) for i in range(6)]
     write_run(root / "a", units, run_id="run-a")
     tie: dict[str, Any] = {"lossless": "tie", "divergence_index": 4, "divergence_gap": 0.1}
-    write_run(root / "reference" / "b", [*units[:5], unit(5, accept=0.9, **tie)], run_id="run-b", method="swift")
+    write_run(root / "deep" / "b", [*units[:5], unit(5, accept=0.9, **tie)], run_id="run-b", method="swift")
     write_run(root / "c", units[:3], run_id="run-c", method="clasp")
     write_run(root / "d", units, run_id="run-d", task={"name": "other/task", "metric": None})
     write_run(root / "e", [records[1:] for records in units], run_id="run-e", method="del")
@@ -83,7 +83,7 @@ def markdown_rows(text: str) -> list[list[str]]:
 
 
 def test_the_report_writes_and_prints_every_task(runs_dir: Path, printed: str) -> None:
-    names = {f"{task}{suffix}" for task in ("toy", "other_task") for suffix in (".md", ".csv", ".png", ".pdf")}
+    names = {f"{task}{suffix}" for task in ("toy", "other_task") for suffix in (".md", ".csv", ".tex", ".png", ".pdf")}
     names.add("README.md")
     assert {path.name for path in (runs_dir / "report").iterdir()} == names
     for path in (runs_dir / "report").iterdir():

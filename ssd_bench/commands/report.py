@@ -2,10 +2,10 @@
 
 `python -m ssd_bench report [runs_dir=runs] [out=RUNS_DIR/report]`
 
-Writes one Markdown file, one CSV file and one figure (PNG and PDF) per task, prints the tables and the paths, and
-writes an index with an overview of all speedups (`README.md`). From runs of the papers' experiments
-(`-m experiment=...`) it also writes the verdicts on the papers' claims (`verdicts.md`), every table and figure of the
-papers with our results (`tables/`, `figures/`), predictions of a cost model for the papers' hardware
+Writes the tables as Markdown, CSV and LaTeX and one figure (PNG and PDF) per task, prints the tables and the paths,
+and writes an index with an overview of all speedups (`README.md`). From runs of the papers' experiments
+(`-m experiment=...`) it also writes the verdicts on the papers' claims (`verdicts.md`, `verdicts.tex`), every table and
+figure of the papers with our results (`tables/`, `figures/`), predictions of a cost model for the papers' hardware
 (`predictions.md`), a check of the papers' numbers against each other (`audit.md`), and a page with all of these
 (`index.html`).
 """

@@ -1,13 +1,13 @@
 """Predictions of the cost model for the papers' models on the papers' hardware. They are not measurements.
 
 The acceptance is the paper's (M and α, printed with a speedup), or comes from one of our runs of the paper's model.
-Runs of other models are not used; `other_model_skill` measures how well they would predict.
+Runs of other models are not used: acceptance does not carry over from one model to another.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cache
 
 import numpy as np
@@ -76,7 +76,6 @@ class Skill:
         signed: median of predicted / printed - 1.
         constant: `miss` of a constant prediction, the median of the printed speedups.
         rank: Spearman's rank correlation of predicted and printed; None if one of them is constant.
-        models: models whose runs gave the acceptance, if they are not the paper's models.
     """
 
     n: int
@@ -84,7 +83,6 @@ class Skill:
     signed: float
     constant: float
     rank: float | None
-    models: tuple[str, ...] = ()
 
     @property
     def text(self) -> str:
@@ -104,7 +102,6 @@ def predictions(replications: Sequence[Replication]) -> pd.DataFrame:
         `expected_speedup`. `derived` as in `ReportedSpeedup`. `measured`, `predicted`: speedups over AR, decode only;
         NaN if missing, with the reason in `reason`. `machine` as in `conf/hardware`. Only for the paper's acceptance:
         `share` of the sublayers that draft, `c` as modelled, and `needs`, the c that gives the paper's speedup.
-        `attrs["other_models"]`: result of `other_model_skill`.
     """
     predicted = [_paper_prediction(row) for row in reported_speedups()]
     predicted += [
@@ -115,13 +112,11 @@ def predictions(replications: Sequence[Replication]) -> pd.DataFrame:
     frame = pd.DataFrame(predicted, columns=list(COLUMNS))
     frame = frame.astype(dict.fromkeys(("M", "alpha", "measured", "predicted", "share", "c", "needs"), "float64"))
     order = frame["paper"].map(paper_versions().index)
-    frame = (
+    return (
         frame.loc[order.sort_values(kind="stable").index]
         .reset_index(drop=True)
         .fillna(dict.fromkeys(("scale", "run", "model_ran", "params"), ""))
     )
-    frame.attrs["other_models"] = other_model_skill(replications)
-    return frame
 
 
 def _paper_prediction(row: ReportedSpeedup) -> dict[str, object]:
@@ -228,18 +223,6 @@ def skill(frame: pd.DataFrame) -> Skill | None:
     return Skill(len(counted), miss, float(np.median(errors)), constant_miss, rank)
 
 
-def other_model_skill(replications: Sequence[Replication]) -> Skill | None:
-    """Return the skill of predictions that are not shown: those with the acceptance of runs of other models."""
-    pairs = [
-        (number, cell)
-        for number, cell in _runs_by_number(replications)
-        if number.paper in MACHINES and cell.setup not in (PAPERS_OWN, OTHER_SCALE)
-    ]
-    predicted = [_labels(number) | {"predicted": _replay(number, cell)[0]} for number, cell in pairs]
-    result = skill(pd.DataFrame(predicted, columns=[*LABELS, "metric", "predicted"]))
-    return result and replace(result, models=tuple(sorted({cell.model_ran.text for _, cell in pairs})))
-
-
 def skill_text(frame: pd.DataFrame) -> str:
     """Return sentences on the skill of the predictions, in total and within each paper."""
     overall = skill(frame)
@@ -257,16 +240,11 @@ def skill_text(frame: pd.DataFrame) -> str:
 
 
 def introduction(frame: pd.DataFrame) -> str:
-    """Return an introduction: skill of the shown predictions, skill of those not shown, and the meaning of both."""
-    parts, unshown = [skill_text(frame)], frame.attrs.get("other_models")
+    """Return an introduction: the skill of the predictions, and their meaning."""
+    parts = [skill_text(frame)]
     if expected := int((frame["metric"] != "speedup").sum()):
         parts += [
             f"This does not count {expected} expected speedups, which the papers computed from M and α with a formula."
-        ]
-    if isinstance(unshown, Skill):
-        parts += [
-            f"{unshown.n} predictions with the acceptance of runs of other models ({'; '.join(unshown.models)}) are "
-            f"not shown: {unshown.text}."
         ]
     return " ".join([*parts, INTRO])
 

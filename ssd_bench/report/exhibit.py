@@ -259,7 +259,7 @@ class Exhibit:
             names = ", ".join(select.source_exhibits(self.paper, self.label))
         return f" The runs belong to {names}." if names else ""
 
-    @property
+    @cached_property
     def verdicts(self) -> list[str]:
         """Sentences on the verdicts and the ranking."""
         return verdict_sentences(self.frame)

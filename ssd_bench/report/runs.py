@@ -1,7 +1,8 @@
-"""Tables of comparable runs for each task, as Markdown and as CSV."""
+"""Tables of comparable runs for each task, as Markdown, CSV and LaTeX."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -33,6 +34,8 @@ from ssd_bench.papers.ours.ran import ModelRan
 from ssd_bench.records.files import read_table
 from ssd_bench.records.schema import SCHEMAS
 
+PAPER_COLUMNS = ("method", "n", "M", "α", MEASURED, MODELLED, "overhead", "searched", "lossless")
+"""Columns of the LaTeX table: what a paper must report of every method; the caption has model and machine."""
 BASELINE_COLUMNS = [*TIMES, "draft_ms", "verify_ms", "policy_ms", "clipped_tokens", "score"]
 ACCOUNT_LABELS = {"draft": "draft", "verify": "verify", "policy": "method overhead", "other": "other"}
 """Printed names of the shares of the decode time."""
@@ -230,6 +233,21 @@ def document(task: str, groups: Sequence[RunGroup]) -> str:
     return "\n\n".join(parts) + "\n"
 
 
+def latex(task: str, groups: Sequence[RunGroup]) -> str:
+    """Return the main numbers of a task as LaTeX tables, one per group of comparable runs, for a paper."""
+    name = re.sub(r"[^a-z0-9]+", "-", task.lower())
+    texts = []
+    for number, group in enumerate(groups, 1):
+        rows = [readable_row(row) for row in group.rows]
+        variation = next((row["noise"] for row in group.rows if row["noise"] is not None), None)
+        caption = [f"{task}: {group.title}.", f"{REHEARSAL}." if group.rows[0]["rehearsal"] else "", PAPER_CAPTION]
+        caption += [f"Modelled {costs_note(group)}."] if group.costs else []
+        caption += [] if variation is None else [VARIATION_NOTE.format(format_percent(variation))]
+        frame = pd.DataFrame(rows).fillna(ABSENT)[list(PAPER_COLUMNS)]
+        texts.append(tables.latex(frame, " ".join(filter(None, caption)), f"tab:{name}-{number}"))
+    return "\n".join(texts)
+
+
 def costs_note(group: RunGroup) -> str:
     """Return what the runs of a group are modelled at; the runs are named only if they differ."""
     runs = {name: [str(row["run_id"]) for row in group.runs if row.get("modelled_on") == name] for name in group.costs}
@@ -318,6 +336,12 @@ def unrounded_table(groups: Sequence[RunGroup]) -> pd.DataFrame:
     ]
     return pd.DataFrame(rows)
 
+
+PAPER_CAPTION = """Brackets: 95 % intervals over n prompts. M: mean acceptance length, emitted tokens per
+verification. α: accepted over drafted tokens. Speedups are over AR on the same prompts in the same run, while decoding:
+measured on this machine, or modelled from the recorded work. Overhead: share of the decode time outside drafting and
+verification. Searched: share of draft steps with a layer set that a search chose. Lossless: outputs equal to AR's over
+outputs checked."""
 
 VARIATION_NOTE = """Intervals of speeds are over prompts and run-to-run variation: in repeated timings of one trace, the
 speedup has a standard deviation of {}."""

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import re
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from multiprocessing import get_context
 from pathlib import Path
 
 import pandas as pd
@@ -12,15 +15,23 @@ import pandas as pd
 from ssd_bench import tables
 from ssd_bench.errors import ConfigError
 from ssd_bench.papers.audit import audit
-from ssd_bench.papers.claims.judge import judge
+from ssd_bench.papers.claims.judge import NOT_RUN, judge
 from ssd_bench.papers.ours.cells import Record, Replication
 from ssd_bench.papers.ssd_bench.own import OWN
+from ssd_bench.paths import reference_hint
 from ssd_bench.predict import predictions
 from ssd_bench.records.files import write_atomic
 from ssd_bench.report import figures, layout, numbers, page, runs, verdicts
 from ssd_bench.report.exhibit import LEGEND, Exhibit, build_exhibits, completeness
 
+_to_judge: list[Replication] = []
 PAGE = "index.html"
+VERDICT_COLUMNS = ("claim", "model", "verdict", "effect", "times", "threshold")
+VERDICTS_CAPTION = (
+    "Brackets: 95 % intervals over prompts. Threshold: the effect that the claim needs, written before the runs. "
+    "Times: whether the effect is modelled from the recorded work or measured. A toy-model run says nothing of a "
+    "paper's model."
+)
 CONTENTS = {
     PAGE: "page: which claims hold, which method to use, all tables and figures",
     "verdicts.md": "verdicts on the papers' claims",
@@ -44,7 +55,10 @@ def write(tasks: Mapping[str, Sequence[runs.RunGroup]], out: Path) -> list[Path]
         for task, groups in tasks.items():
             name = _stem(task)
             print(text := runs.document(task, groups))
-            written += write_texts(out, {f"{name}.md": text, f"{name}.csv": tables.csv(runs.unrounded_table(groups))})
+            csv = tables.csv(runs.unrounded_table(groups))
+            written += write_texts(
+                out, {f"{name}.md": text, f"{name}.csv": csv, f"{name}.tex": runs.latex(task, groups)}
+            )
             written += figures.save(figures.task_figure(task, groups), out / name)
     except OSError as error:
         raise _unwritable(out, error) from error
@@ -81,21 +95,23 @@ def write_replication(
     Raises:
         ConfigError: `out` cannot be written.
     """
-    frames = numbers.long_tables(replications)  # first: the processes that draw share the records that it reads
     try:
-        drawn = figures.draw_figures(replications, out / "figures")
-        exhibits = build_exhibits(frames, replications, drawn)
-        written = write_tables(exhibits, out / "tables")
-        written += write_own_tables(replications, out / "tables")
-        written += [path for scales in drawn.values() for figure in scales for path in figure.paths]
-        print(completeness(exhibits, replications))
-        checks, predicted = audit.audit(), predictions.predictions(replications)
-        judged = verdicts.merge_verdicts(verdicts.table(judge(replications)), recorded)
+        with _judging(replications) as judged_table:
+            frames = numbers.long_tables(replications)  # before figures: drawing processes share the records it reads
+            drawn = figures.draw_figures(replications, out / "figures")
+            exhibits = build_exhibits(frames, replications, drawn)
+            written = write_tables(exhibits, out / "tables")
+            written += write_own_tables(replications, out / "tables")
+            written += [path for scales in drawn.values() for figure in scales for path in figure.paths]
+            print(completeness(exhibits, replications))
+            checks, predicted = audit.audit(), predictions.predictions(replications)
+            judged = verdicts.merge_verdicts(judged_table(), recorded)
         written += write_texts(
             out,
             {
                 "verdicts.md": verdicts.document(judged),
                 "verdicts.csv": tables.csv(judged),
+                "verdicts.tex": latex_verdicts(judged),
                 "predictions.md": predictions.document(predicted),
                 "predictions.csv": tables.csv(predicted),
                 "audit.md": audit.markdown_text(checks),
@@ -105,6 +121,26 @@ def write_replication(
     except OSError as error:
         raise _unwritable(out, error) from error
     return written
+
+
+@contextmanager
+def _judging(replications: Sequence[Replication]) -> Iterator[Callable[[], pd.DataFrame]]:
+    """Judge the claims while the block runs, if there is a second core; yield a function that returns the verdicts."""
+    if (len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 1) < 2:
+        yield lambda: verdicts.table(judge(replications))
+        return
+    _to_judge[:] = replications  # a forked process gets them without a copy
+    try:
+        pool = get_context("fork").Pool(1)
+    finally:
+        _to_judge.clear()
+    with pool:
+        result = pool.apply_async(_judged_table)
+        yield result.get
+
+
+def _judged_table() -> pd.DataFrame:
+    return verdicts.table(judge(_to_judge))
 
 
 def write_tables(exhibits: Iterable[Exhibit], out: Path) -> list[Path]:
@@ -119,14 +155,16 @@ def write_tables(exhibits: Iterable[Exhibit], out: Path) -> list[Path]:
 
 
 def write_own_tables(replications: Sequence[Replication], out: Path) -> list[Path]:
-    """Write and print the tables of our experiments, `out/EXPERIMENT_SCALE.{md,csv}`; return the paths."""
+    """Write and print the tables of our experiments, `out/EXPERIMENT_SCALE.{md,csv,tex}`; return the paths."""
     by_name, written = {own_table.experiment: own_table for own_table in OWN}, []
     for replication in replications:
         if replication.experiment.name in by_name and any(replication.recorded_cells()):
             shown = by_name[replication.experiment.name]
             print(text := shown.document(replication))
             name = f"{replication.experiment.name}_{replication.scale}"
-            written += write_texts(out, {f"{name}.md": text, f"{name}.csv": tables.csv(shown.table(replication))})
+            frame = shown.table(replication)
+            kinds = {"md": text, "csv": tables.csv(frame), "tex": shown.latex(replication)}
+            written += write_texts(out, {f"{name}.{kind}": content for kind, content in kinds.items()})
     return written
 
 
@@ -147,6 +185,18 @@ def latex(exhibit: Exhibit) -> str:
     return tables.latex(layout.wide_table(exhibit.frame), caption, f"tab:{exhibit.stem.replace('_', '-')}")
 
 
+def latex_verdicts(judged: pd.DataFrame) -> str:
+    """Return the verdicts as LaTeX tables, one per paper, without the claims that were not run."""
+    shown = verdicts.readable_table(judged[judged["verdict"] != NOT_RUN])
+    texts = []
+    for paper, rows in shown.groupby("paper", sort=False):
+        caption = f"Verdicts on claims of {paper}, by runs of ssd-bench. {VERDICTS_CAPTION}"
+        label = re.sub(r"[^a-z0-9]+", "-", str(paper).lower())
+        frame = rows[list(VERDICT_COLUMNS)]
+        texts.append(tables.latex(frame, caption, f"tab:verdicts-{label}", {"claim": "6cm", "verdict": "3cm"}))
+    return "\n".join(texts)
+
+
 def write_texts(out: Path, texts: Mapping[str, str]) -> list[Path]:
     for name, text in texts.items():
         write_atomic(out / name, text.encode())
@@ -165,5 +215,5 @@ def readable_records(all_records: Sequence[Record], runs_dir: Path) -> list[Reco
     readable = [record for record in all_records if record.error is None]
     if not readable:
         hint = "no complete run there; make one with `python -m ssd_bench method=knapspec task=gsm8k`"
-        raise ConfigError("runs_dir", str(runs_dir), reason=hint)
+        raise ConfigError("runs_dir", str(runs_dir), reason=hint + reference_hint(runs_dir))
     return readable

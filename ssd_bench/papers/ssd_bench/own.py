@@ -44,6 +44,13 @@ class OwnTable:
         parts += [self.note(), *(f"- {line}" for line in remarks(replication))]
         return "\n\n".join(parts) + "\n"
 
+    def latex(self, replication: Replication) -> str:
+        """Return the table as LaTeX, with models and note in its caption."""
+        toy = any(cell.model_ran.toy for cell in replication.recorded_cells())
+        caption = [f"{self.title}, {replication.models_ran}.", f"{REHEARSAL}." if toy else "", self.note()]
+        label = f"tab:{self.experiment}-{replication.scale}".replace("_", "-")
+        return tables.latex(self.table(replication), " ".join(filter(None, caption)), label)
+
 
 def remarks(replication: Replication) -> list[str]:
     """Return sentences on changes by the scale, the number of runs with unreliable timings, and of missing runs."""
