@@ -104,8 +104,7 @@ types: $(STAMP) ## Static types
 
 check: lint types test ## Format, lint, types and tests
 
-tables: $(STAMP) ## Tables, figures, page and notebooks of everything on record, into runs/report (RUNS=DIR: of that folder)
-	$(MAKE) --no-print-directory -j2 report executed RUNS=$(RUNS)
+tables: report ## Tables, figures and page of your runs, into runs/report (RUNS=runs/reference: of the committed ones)
 
 OUT ?= $(RUNS)/report
 report: $(STAMP)
@@ -114,7 +113,7 @@ report: $(STAMP)
 	  --window-size=1400,1480 --screenshot=$(abspath $(OUT))/first_screen.png file://$(abspath $(OUT))/index.html; \
 	else echo "no chromium here: no picture of the page's first screen"; fi
 
-executed: $(STAMP)
+executed: $(STAMP) ## The notebooks on your runs, into runs/report/notebooks (RUNS=runs/reference: on the committed ones)
 	$(call execute,$(RUNS)) --output-dir=$(abspath $(RUNS))/report/notebooks
 
 notebooks: $(STAMP) ## Execute the notebooks in place, on the committed records
@@ -132,7 +131,7 @@ replicate-mini: setup ## The runs behind every exhibit of the papers on the mini
 	$(BIN)/python -m ssd_bench -m 'experiment=glob(*)' scale=mini runs_dir=runs/mini; swept=$$?; \
 	for task in gsm8k cnn_dm; do $(BIN)/python -m ssd_bench frontier model=miniature task=$$task runs_dir=runs/mini || swept=$$?; done; \
 	echo $$swept > build/swept
-	$(MAKE) --no-print-directory tables RUNS=runs/mini
+	$(MAKE) --no-print-directory tables executed RUNS=runs/mini
 	@exit $$(cat build/swept)
 
 glossary: $(STAMP) ## The table of all options at the end of docs/glossary.md, as they now are

@@ -48,7 +48,8 @@ NOT_RUN = {
     "make lock": f"{INDEX}; tests/test_package.py reads what it writes",
     "make test-lowest": INDEX,
     "make notebooks": "it writes into the repository; tests/test_notebooks.py executes them",
-    "make tables": "the notebooks: tests/test_notebooks.py; the report is made here",
+    "make executed": "tests/test_notebooks.py executes them",
+    "make tables": "tests/test_report.py and tests/test_page.py make it",
     "make page": "it writes into the repository; tests/test_page.py holds what it made to the records",
     "make weights": "another package has them; tests/test_checkpoint.py reads them where it is installed",
     "make replicate-mini": "44 minutes; tests/test_replicate.py makes a replication in small",
@@ -271,7 +272,7 @@ def workplace(small_checkpoint: Path, tmp_path_factory: pytest.TempPathFactory) 
     """What a user would have: runs, the reference records, a model, prompts, data."""
     folder = tmp_path_factory.mktemp("workplace")
     runs = folder / "runs"
-    unpacked(ROOT / "runs/reference/mini.zip", runs / "reference/mini", folder / "headers/reference/mini")
+    unpacked(ROOT / "runs/reference/mini.zip", runs / "reference/mini", folder / "headers/mini")
     (runs / "reference/mini/searches").rename(runs / "searches")
     shutil.copytree(ROOT / "runs/reference/shapes", runs / "reference/shapes")
     made = executed(runs, "method=fixed_layers", "task=gsm8k", *SMALL).path
