@@ -113,10 +113,13 @@ def test_the_table_decides(trained: float, stock: float, said: str, tmp_path: Pa
     assert set(judged[VERDICT]) == {said} and set(judged["method"]) == {"DEL"}
     assert judged["task"].tolist() == [*TASKS, f"{ALL} (4)"]
     together = judged.iloc[-1]
-    assert together["model"] == "miniature, 2.9 M / miniature_plain, 2.9 M"
+    assert together["model"] == "miniature, 2.9 million parameters / miniature_plain, 2.9 million parameters"
     assert float(together[OVER].split()[0]) == pytest.approx(trained / stock, rel=0.03)
     both = frame[(frame["task"] == "GovReport") & (frame["method"] == "DEL")].set_index("weights")
-    assert both["model"].to_dict() == {"trained for exits": "miniature, 2.9 M", "stock": "miniature_plain, 2.9 M"}
+    assert both["model"].to_dict() == {
+        "trained for exits": "miniature, 2.9 million parameters",
+        "stock": "miniature_plain, 2.9 million parameters",
+    }
     assert both.loc["stock", "papers, as given"] == "KnapSpec Table 2 0.89 (Llama3.2-1B)"
     assert both.loc["trained for exits", "papers, as given"] == del_home.AUTHORS
     assert both["exit"].str.fullmatch(r"\d\.\d of 8").all()

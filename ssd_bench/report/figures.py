@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import os
 import textwrap
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -19,15 +18,15 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FixedLocator, FuncFormatter
 
 from ssd_bench.errors import ConfigError
+from ssd_bench.metrics.text import TOY
 from ssd_bench.papers.figures import style
-from ssd_bench.papers.figures.shared import NotDrawable, error_bar, missing_runs
+from ssd_bench.papers.figures.shared import NotDrawable, error_bar, missing_runs, prompts_per_run
 from ssd_bench.papers.figures.style import ACCOUNTS, AR_COLOUR, METHOD_COLOUR, STYLE
 from ssd_bench.papers.ours.cells import Replication, ShownCell
 from ssd_bench.papers.ours.match import order_scales
 from ssd_bench.papers.ours.ran import model_names
 from ssd_bench.papers.printed.catalogue import paper_folders
-from ssd_bench.records.files import write_atomic
-from ssd_bench.report.answers import comparison
+from ssd_bench.report.results import comparison
 from ssd_bench.report.runs import ACCOUNT_LABELS, RunGroup
 
 _waiting: list[Replication] = []  # replications that forked processes draw
@@ -165,7 +164,14 @@ def forest_plot(replication: Replication, narrow: bool = False) -> Figure:
             _draw_forest(axes, {cell["method"]: cell for cell in drawn if cell["task"] == task}, methods)
             axes.set_title(task, loc="left", fontweight="bold")
         body.supxlabel("speedup over AR (×)", fontsize=8)
-        figure.suptitle(f"Our runs: {model_names(cell.model_ran for cell in drawn)}", x=0.01, ha="left")
+        varied = any(cell.variation is not None for cell in drawn)
+        kind = f"{TOY}s".capitalize() if any(cell.model_ran.toy for cell in drawn) else "Our runs"
+        style.describe(
+            figure,
+            f"{kind}: {model_names(cell.model_ran for cell in drawn)}",
+            f"Bars: 95 % intervals over prompts{' and run-to-run variation' if varied else ''}. "
+            f"n = {prompts_per_run(drawn)}.",
+        )
         handles, labels = panels[0].get_legend_handles_labels()
         legend = dict(zip(labels, handles))
         body.legend(list(legend.values()), list(legend), loc="outside upper left", ncols=2 if narrow else len(legend))
@@ -182,7 +188,10 @@ def _ranked(drawn: Sequence[ShownCell]) -> list[str]:
 
 
 def _draw_forest(axes: Axes, cells_by_method: Mapping[str, ShownCell], methods: Sequence[str]) -> None:
-    variation = next((cell.variation for cell in cells_by_method.values() if cell.variation is not None), None)
+    variation, band = (
+        next((cell.variation for cell in cells_by_method.values() if cell.variation is not None), None),
+        1.0,
+    )
     if variation is not None:
         # 95 % of repeated timings of one trace are within exp(+-1.96 sigma)
         band = float(np.exp(1.96 * variation.speedup.sigma))
@@ -193,7 +202,13 @@ def _draw_forest(axes: Axes, cells_by_method: Mapping[str, ShownCell], methods: 
         if cell is None or cell.exclusion:
             reason = "not run" if cell is None else f"excluded: {cell.exclusion.split(', ')[0]}"
             axes.annotate(
-                reason, (1, i), (-3, 0), textcoords="offset points", ha="right", va="center", fontsize=style.SMALL
+                reason,
+                (1 / band, i),
+                (-3, 0),
+                textcoords="offset points",
+                ha="right",
+                va="center",
+                fontsize=style.SMALL,
             )
             continue
         for number, shift, face, label in (
@@ -221,31 +236,31 @@ def _draw_forest(axes: Axes, cells_by_method: Mapping[str, ShownCell], methods: 
     axes.grid(axis="y", color="#EEEEEE", linewidth=0.6, zorder=0)
 
 
-def save(figure: Figure, stem: Path) -> list[Path]:
-    """Write `stem`.png and `stem`.pdf; the same records give the same bytes."""
-    paths = [stem.with_name(f"{stem.name}.{kind}") for kind in ("png", "pdf")]
-    with matplotlib.rc_context(STYLE):
-        figure.savefig(paths[0], dpi=min(200, LONGEST / max(figure.get_size_inches())))
+def save(figure: Figure, stem: Path, salt: str = "") -> list[Path]:
+    """Write `stem`.svg, `stem`.png and `stem`.pdf; the same records give the same bytes.
+
+    Args:
+        salt: text that the names within the SVG depend on; default: the name of the files.
+    """
+    svg, png, pdf = (stem.with_name(f"{stem.name}.{kind}") for kind in ("svg", "png", "pdf"))
+    with matplotlib.rc_context(STYLE | {"svg.hashsalt": salt or stem.name, "svg.fonttype": "path"}):
+        figure.savefig(svg, metadata={"Date": None})
         figure.set_layout_engine("none")  # the first save has laid it out, for all formats
-        figure.savefig(paths[1], metadata={"CreationDate": None})
-    return paths
+        figure.savefig(png, dpi=min(200, LONGEST / max(figure.get_size_inches())))
+        figure.savefig(pdf, metadata={"CreationDate": None})
+    return [svg, png, pdf]
 
 
 def save_for_page(figure: Figure, name: str, replication: Replication, stem: Path) -> DrawnFigure:
-    """Save a figure, also as SVG if the SVG file is small."""
-    svg = _svg(figure, name)
-    figure.set_layout_engine("none")
-    paths = save(figure, stem)
-    if len(svg) <= SVG_LIMIT:
-        paths.append(stem.with_name(f"{stem.name}.svg"))
-        write_atomic(paths[-1], svg)
-    shown = paths[-1] if len(svg) <= SVG_LIMIT else paths[0]
+    """Save a figure; the page shows the SVG if that is small, else the PNG."""
+    svg, png, pdf = save(figure, stem, name)
+    shown = svg if svg.stat().st_size <= SVG_LIMIT else png
     width, height = (round(96 * inches) for inches in figure.get_size_inches())
-    return DrawnFigure(name, replication.scale, replication.models_ran, shown, "", width, height, tuple(paths))
+    return DrawnFigure(name, replication.scale, replication.models_ran, shown, "", width, height, (png, svg, pdf))
 
 
 def draw_figures(replications: Sequence[Replication], out: Path) -> dict[str, list[DrawnFigure]]:
-    """Draw every experiment that is a figure, into `out/EXPERIMENT_SCALE.{png,pdf}`.
+    """Draw every experiment that is a figure, into `out/EXPERIMENT_SCALE.{png,svg,pdf}`.
 
     Returns:
         Figures by experiment, the scale nearest to the papers' scale first; `FOREST` and `NARROW` are further keys if
@@ -297,11 +312,3 @@ def _draw(replication: Replication, out: Path) -> DrawnFigure:
     if not isinstance(drawing, Figure):
         return DrawnFigure(name, scale, replication.models_ran, None, drawing.reason if drawing else "")
     return save_for_page(drawing, name, replication, out / f"{name}_{scale}")
-
-
-def _svg(figure: Figure, name: str) -> bytes:
-    """Return the figure as SVG with letters as paths; the same records give the same bytes."""
-    buffer = io.BytesIO()
-    with matplotlib.rc_context(STYLE | {"svg.hashsalt": name, "svg.fonttype": "path"}):
-        figure.savefig(buffer, format="svg", metadata={"Date": None})
-    return buffer.getvalue()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 import numpy as np
@@ -10,7 +10,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from ssd_bench.metrics import Measured
-from ssd_bench.papers.figures import layers, streams, style
+from ssd_bench.papers.figures import layers, streams, style, subjects
 from ssd_bench.papers.figures import shared as common
 from ssd_bench.papers.figures.shared import NotDrawable, PlotValue
 from ssd_bench.papers.ours.cells import Replication, ShownCell
@@ -18,6 +18,8 @@ from ssd_bench.papers.ours.values import inner_skip_ratio
 
 ROUNDS = (0, 3, 4, 7)
 """Search rounds of the sets in Figure 9."""
+BEST_LAMBDA = "0.2"
+"""λ of the paper's highest speedup in Figure 7."""
 SIGNALS = "confidences.npz"
 """File in a record's folder: `block` [b]; `confidence`, `gradient`, `window`, `threshold` [rounds, b] of the search."""
 FROZEN_TASK = "CNN/DM"
@@ -76,7 +78,7 @@ def figure5(replication: Replication) -> Figure | NotDrawable:
     """Draw the speedup so far, prompt by prompt, and the prompt at which the search stopped."""
     reported = common.paper_numbers(replication, "speedup")
 
-    def bound(axes: Axes, name: str, lines: Iterable[str]) -> None:
+    def bound(axes: Axes, name: str, lines: Mapping[str, ShownCell]) -> None:
         """Draw the paper's numbers, which do not name their task, in the panels of both tasks."""
         common.draw_paper_numbers(axes, reported)
 
@@ -85,28 +87,31 @@ def figure5(replication: Replication) -> Figure | NotDrawable:
 
 def figure6(replication: Replication) -> Figure | NotDrawable:
     """Draw the speedup so far with windows of a constant width and with the adaptive window."""
+    drawn = replication.shown_cells()
+    if (reason := subjects.no_difference(subjects.setting_points(drawn), "the window")) is not None:
+        return reason
     reported = common.paper_numbers(replication, "speedup")
 
-    def ends(axes: Axes, model: str, lines: Iterable[str]) -> None:
-        """Draw the values of the paper's bars after the last prompt."""
+    def ends(axes: Axes, model: str, lines: Mapping[str, ShownCell]) -> None:
+        """Draw the values of the paper's bars where ours over all prompts are."""
         of_model = [number for number in reported if number.model == common.paper_model(replication, model)]
-        last = axes.dataLim.x1
-        for i, label in enumerate(lines):
+        for label, place in streams.whole_run_places(lines).items():
             of_window = [number for number in of_model if common.pretty(f"window={number.settings['window']}") == label]
-            start = last * (1.05 + 0.1 * i)
-            common.draw_paper_numbers(axes, of_window, (start, start + 0.08 * last), style.mark(label, i).marker)
-        axes.set_xticks([tick for tick in axes.get_xticks() if 1 <= tick <= last])
+            common.draw_paper_numbers(axes, of_window, (0.975 * place, 1.025 * place))
 
     return _draw_panels(replication, "model", "setting", ends)
 
 
 def _draw_panels(
-    replication: Replication, axis: str, series: str, draw_reference: Callable[[Axes, str, Iterable[str]], None]
+    replication: Replication,
+    axis: str,
+    series: str,
+    draw_reference: Callable[[Axes, str, Mapping[str, ShownCell]], None],
 ) -> Figure:
     """Draw the speedup so far, with a panel for each name of `axis` and a curve for each name of `series`.
 
     Args:
-        draw_reference: draws the paper's numbers into a panel (axes, its name, labels of its curves).
+        draw_reference: draws the paper's numbers into a panel (axes, its name, label -> cell of its curves).
     """
     drawn = replication.shown_cells()
     names = common.unique(cell[axis] for cell in drawn)
@@ -116,43 +121,58 @@ def _draw_panels(
         lines = {common.pretty(cell[series]): cell for cell in drawn if cell[axis] == name}
         streams.draw_speedup_so_far(axes, lines, {label: streams.last_change(cell) for label, cell in lines.items()})
         draw_reference(axes, name, lines)
-        axes.set_title(name, loc="left")
+        if len(names) > 1:
+            axes.set_title(name, loc="left")
     panels[0].set_ylabel("speedup, decode, so far (×)")
     common.draw_legend(body)
     note = (
-        "Speedup: ratio of totals over the prompts so far. Star: last prompt in which the layer set changed or a "
-        "search result was recorded; afterwards the set is constant."
+        f"{streams.SO_FAR} Star: last prompt in which the layer set changed or a search result was recorded; a star at "
+        "the last prompt means that the search had not ended."
     )
     return common.finish(figure, replication, drawn, note)
 
 
 def figure7(replication: Replication) -> Figure | NotDrawable:
     """Draw speedup and skip ratio over λ."""
-    drawn = replication.shown_cells()
+    drawn = sorted(replication.shown_cells(), key=lambda cell: float(cell.setting("lambda")))
     models = common.unique(cell["model"] for cell in drawn)
+    points = {model: subjects.setting_points((c for c in drawn if c["model"] == model), "lambda") for model in models}
+    reasons = [subjects.no_difference(of_model, "λ") for of_model in points.values()]
+    if all(reason is not None for reason in reasons):
+        return next(reason for reason in reasons if reason is not None)
     figure, body = common.new_figure(style.COLUMN if len(models) == 1 else style.PAGE, 3.7)
     panels = body.subplots(2, len(models), squeeze=False, sharex="col", sharey="row")
     for (upper, lower), model in zip(panels.T, models, strict=True):
-        of_model = sorted((c for c in drawn if c["model"] == model), key=lambda cell: float(cell.setting("lambda")))
-        x = [float(cell.setting("lambda")) for cell in of_model]
-        common.draw_line(upper, x, [common.plot_value(cell, "speedup") for cell in of_model], style.MARKS[0], "speedup")
-        common.draw_level(upper)
-        ratios = [common.plot_value(cell, Measured(inner_skip_ratio(cell))) for cell in of_model]
-        common.draw_line(lower, x, ratios, style.MARKS[1], "skip ratio")
+        x = list(range(len(points[model])))
+        subjects.draw_speedups(upper, x, points[model])
+        ratios = [common.plot_value(point.cell, Measured(inner_skip_ratio(point.cell))) for point in points[model]]
+        common.draw_line(lower, x, ratios, style.MARKS[2], "skip ratio")
         paper_model = common.paper_model(replication, model)
-        common.draw_paper_numbers(lower, common.paper_numbers(replication, "skip_ratio", model=paper_model))
+        for at in (i for i, point in enumerate(points[model]) if BEST_LAMBDA in point.settings):
+            ratios_of_paper = common.paper_numbers(replication, "skip_ratio", model=paper_model)
+            common.draw_paper_numbers(lower, ratios_of_paper, (at - 0.3, at + 0.3))
         lower.set_ylim(0, 1)
-        lower.set_xticks(x)
+        subjects.set_slots(lower, [point.label.replace("-", "−") for point in points[model]])
         lower.set_xlabel("λ")
-        upper.set_title(model, loc="left")
+        if len(models) > 1:
+            upper.set_title(model, loc="left")
     panels[0, 0].set_ylabel("speedup,\ndecode (×)")
     panels[1, 0].set_ylabel("skip ratio r")
     common.draw_legend(body)
-    note = (
-        f"{common.INTERVALS} r: skipped share of the sublayers between the first and the last block, as in the paper, "
-        "whose range of r is that of its highest speedup, at λ = 0.2."
+    every = [point for of_model in points.values() for point in of_model]
+    note = " ".join(
+        filter(
+            None,
+            [
+                common.INTERVALS,
+                subjects.modelled_note(every),
+                subjects.same_work_note(every, "λ").replace("-", "−"),
+                "r: skipped share of the sublayers between the first and the last block, as in the paper, whose range "
+                f"of r is that of its highest speedup, at λ = {BEST_LAMBDA}.",
+            ],
+        )
     )
-    return common.finish(figure, replication, drawn, note)
+    return common.finish(figure, replication, [point.cell for point in every], note)
 
 
 def figure8(replication: Replication) -> Figure | NotDrawable:
@@ -194,21 +214,26 @@ def figure9(replication: Replication) -> Figure | NotDrawable:
     if rounds.empty:
         return NotDrawable(common.BY_LAYERS)
     last = int(rounds.index[-1])
-    reported = {
-        int(n.settings["search_round"]): f" (paper {n.printed})"
-        for n in common.paper_numbers(replication, "n_accepted")
-    }
+    if last == 0:
+        return NotDrawable("This figure shows the sets of search rounds; the run drafted with one set.")
     panels = []
     for i in sorted({i for i in ROUNDS if i <= last} | {last}):
-        ids, steps, accepted = (rounds[name].tolist()[i] for name in ("layer_set_id", "steps", "accepted"))
-        layer_set = cell.run.layer_set(ids)
-        title = f"round {i}: {layers.skip_counts(layer_set)}; {accepted:.2f} accepted{reported.get(i, '')}, {steps} "
-        title += "step" if steps == 1 else "steps"
-        panels.append(layers.Panel(title, layer_set, bool(cell.exclusion)))
+        row = rounds.to_dict("records")[i]
+        layer_set = cell.run.layer_set(row["layer_set_id"])
+        accepted = f"{row['fewest']} accepted in 1 step"
+        if row["steps"] > 1:  # the range says how little a mean of few steps tells
+            spread = f"{row['fewest']} to {row['most']}"
+            accepted = f"{row['mean']:.1f} ({spread}) accepted in {row['steps']} steps"
+        panels.append(
+            layers.Panel(f"round {i}: {layers.skip_counts(layer_set)}; {accepted}", layer_set, bool(cell.exclusion))
+        )
     figure, body = common.new_figure(layers.map_width(panels), layers.map_height(len(panels)))
     layers.draw_maps(body, [panels])
-    note = "Above each map: skipped attentions + MLPs of all sublayers; mean accepted tokens; number of draft steps. "
-    note += f"A round ends when another set drafts; this run has {last + 1} round{'s' if last else ''}."
+    note = "Above each map: skipped attentions + MLPs of all sublayers; mean accepted tokens per draft step (fewest to "
+    note += f"most). A round ends when another set drafts; this run has {last + 1} rounds."
     if last < ROUNDS[-1]:
         note += f" Rounds of the paper that the run did not reach: {', '.join(str(i) for i in ROUNDS if i > last)}."
+    reported = common.paper_numbers(replication, "n_accepted")
+    means = ", ".join(f"{n.printed} in round {n.settings['search_round']}" for n in reported)
+    note += f" Paper's mean accepted tokens: {means}."
     return common.finish(figure, replication, [cell], note)

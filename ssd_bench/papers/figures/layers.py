@@ -106,7 +106,11 @@ def _draw_map(axes: Axes, panel: Panel, blocks: int) -> None:
 
 
 def set_sequence(run: Run) -> pd.DataFrame:
-    """Return one row for each time a run changed its set: layer_set_id, steps, accepted (mean tokens per step)."""
+    """Return one row for each time a run changed its set.
+
+    Returns:
+        Columns layer_set_id, steps; mean, fewest, most (accepted tokens per step).
+    """
     steps = method_steps(run).dropna(subset=["layer_set_id"])
     rounds = (steps["layer_set_id"] != steps["layer_set_id"].shift()).fillna(True).astype(int).cumsum()
     grouped = steps.groupby(rounds)
@@ -114,6 +118,8 @@ def set_sequence(run: Run) -> pd.DataFrame:
         {
             "layer_set_id": grouped["layer_set_id"].first().astype(int),
             "steps": grouped.size(),
-            "accepted": grouped["accepted_len"].mean(),
+            "mean": grouped["accepted_len"].mean(),
+            "fewest": grouped["accepted_len"].min().astype(int),
+            "most": grouped["accepted_len"].max().astype(int),
         }
     ).reset_index(drop=True)

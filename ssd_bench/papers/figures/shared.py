@@ -97,10 +97,13 @@ def new_figure(width: float, height: float) -> tuple[Figure, SubFigure]:
     return figure, figure.subfigures(1, 1, squeeze=False)[0, 0]
 
 
-def finish(figure: Figure, replication: Replication, drawn: Sequence[ShownCell], note: str) -> Figure:
+def finish(figure: Figure, replication: Replication, drawn: Sequence[ShownCell], note: str, sample: str = "") -> Figure:
     """Add title (paper, table or figure, model that ran) and caption, and return the figure.
 
-    The caption has models, tasks, `note`, prompts per run, missing runs, the paper's numbers, and excluded cells.
+    The caption has models, tasks, `note`, sample size, missing runs, the paper's numbers, and excluded cells.
+
+    Args:
+        sample: sample size with its unit; default: prompts per run.
     """
     experiment = replication.experiment
     panel = experiment.name[-1] if experiment.name[-2].isdigit() and experiment.name[-1].isalpha() else ""
@@ -111,14 +114,12 @@ def finish(figure: Figure, replication: Replication, drawn: Sequence[ShownCell],
         title += f", scale {replication.scale}"
     if all(cell.exclusion for cell in drawn):
         title += f" – {style.VOID} {VOID_LABEL}"
-    counts = sorted({cell.summary.n_prompts for cell in drawn})
-    prompts = f"{counts[0]}" if len(counts) == 1 else f"{counts[0]} to {counts[-1]}"
     planned = len(replication.cells)
     absent = planned - sum(cell.record is not None for cell in replication.cells)
     parts = [
         f"{', '.join(unique(cell['model'] for cell in drawn))}; {', '.join(unique(cell['task'] for cell in drawn))}.",
         note,
-        f"n = {prompts} prompts{' per run' if len(drawn) > 1 else ''}.",
+        f"n = {sample or prompts_per_run(drawn)}.",
         f"{absent} of {planned} runs are missing." if absent else "",
         _paper_sentence(figure, replication, drawn),
         *_void_sentences(drawn),
@@ -126,6 +127,13 @@ def finish(figure: Figure, replication: Replication, drawn: Sequence[ShownCell],
     ]
     style.describe(figure, title, " ".join(part for part in parts if part))
     return figure
+
+
+def prompts_per_run(drawn: Sequence[ShownCell]) -> str:
+    """Return the number of prompts as text: `20 prompts`, `10 to 20 prompts per run`."""
+    counts = sorted({cell.summary.n_prompts for cell in drawn})
+    text = f"{counts[0]}" if len(counts) == 1 else f"{counts[0]} to {counts[-1]}"
+    return f"{text} prompts{' per run' if len(drawn) > 1 else ''}"
 
 
 def _void_sentences(drawn: Sequence[ShownCell]) -> list[str]:
@@ -185,18 +193,6 @@ def plot_value(cell: ShownCell, number: Measured | str) -> PlotValue:
     """Return a number of a cell to draw: a number of its summary, by name, or a computed number."""
     number = cell.summary.number(number) if isinstance(number, str) else number
     return PlotValue(number.value, number.low, number.high, number.n, cell.exclusion)
-
-
-def trace_labels(lines: Mapping[str, ShownCell]) -> dict[str, str]:
-    """Return label -> legend text of the first curve of each trace; other curves of the same trace are not drawn."""
-    by_trace: dict[str, list[str]] = {}
-    for label, cell in lines.items():
-        by_trace.setdefault(cell.timing.trace, []).append(label)
-    texts = {}
-    for first, *duplicates in by_trace.values():
-        count = f"{len(duplicates)} other{'s' if len(duplicates) > 1 else ''}"
-        texts[first] = f"{first} (and {count} with the same trace)" if duplicates else first
-    return texts
 
 
 def void_sign(cell: ShownCell) -> str:

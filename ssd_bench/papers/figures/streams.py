@@ -13,11 +13,12 @@ from matplotlib.axes import Axes
 from matplotlib.colors import TwoSlopeNorm
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
+from matplotlib.ticker import MaxNLocator
 
 from ssd_bench import metrics
 from ssd_bench.metrics import Measured, VariationLevel, intervals
 from ssd_bench.papers.figures import shared as common
-from ssd_bench.papers.figures import style
+from ssd_bench.papers.figures import style, subjects
 from ssd_bench.papers.figures.shared import NotDrawable, PlotValue
 from ssd_bench.papers.ours.cells import Replication, ShownCell
 from ssd_bench.papers.ours.values import method_steps
@@ -40,6 +41,8 @@ DOMAINS = {
 }
 AXIS_LIMIT = 1.3
 """End of an axis, as a multiple of the highest interval of a task; single prompts can be far above it."""
+SO_FAR = "Speedup: ratio of totals over the prompts so far; right of each curve: all prompts, with the 95 % interval."
+"""Caption of `draw_speedup_so_far`."""
 MARGIN = 0.06
 """Unused share of a task's width, on each side."""
 
@@ -113,13 +116,14 @@ def cumulative_values(rows: pd.DataFrame, quantity: str = "speedup") -> pd.Serie
 def draw_speedup_so_far(
     axes: Axes, lines: Mapping[str, ShownCell], stops: Mapping[str, int | None] | None = None
 ) -> None:
-    """Draw the speedup over all prompts so far, prompt by prompt, a curve for each trace.
+    """Draw the speedup over all prompts so far, prompt by prompt, a curve for each trace, and that of the whole run.
 
     Args:
         lines: label -> cell.
         stops: label -> prompt at which the search stopped, marked by a star.
     """
-    names = common.trace_labels(lines)
+    names = subjects.trace_labels(lines)
+    places = whole_run_places(lines)
     for i, (label, cell) in enumerate(lines.items()):
         if label not in names:
             continue
@@ -131,6 +135,16 @@ def draw_speedup_so_far(
             markevery=max(1, len(values) // 8),
             label=names[label] + common.void_sign(cell),
             **common.point_style(mark, cell.exclusion) | look,
+        )
+        number = common.plot_value(cell, "speedup")
+        axes.errorbar(
+            places[label],
+            float("nan") if number.value is None else number.value,
+            yerr=common.error_bar(number),
+            capsize=2,
+            linestyle="",
+            linewidth=0.9,
+            **common.point_style(mark, cell.exclusion),
         )
         stop = (stops or {}).get(label)
         if stop is not None and not cell.exclusion:
@@ -146,7 +160,15 @@ def draw_speedup_so_far(
             )
     common.draw_level(axes)
     axes.set_xlabel("prompts so far")
-    common.use_integer_ticks(axes)
+    last = max(len(stream_rows(cell.run)) for cell in lines.values())
+    axes.set_xticks([tick for tick in MaxNLocator(integer=True).tick_values(0, last) if 1 <= tick <= last])
+
+
+def whole_run_places(lines: Mapping[str, ShownCell]) -> dict[str, float]:
+    """Return label -> x of the value over all prompts, right of the curves; labels of one trace share it."""
+    last = max((len(stream_rows(cell.run)) for cell in lines.values()), default=1)
+    traces = common.unique(cell.timing.trace for cell in lines.values())
+    return {label: last * (1.07 + 0.07 * traces.index(cell.timing.trace)) for label, cell in lines.items()}
 
 
 def last_change(cell: ShownCell) -> int | None:
@@ -205,7 +227,7 @@ def stream_figure(
 
 def _draw_tasks(axes: Axes, lines: Mapping[str, ShownCell], quantity: str, reported: Sequence[Number]) -> int:
     """Draw a column per task with a strip per curve, and return the number of prompts above the end of the axis."""
-    names = common.trace_labels(lines)
+    names = subjects.trace_labels(lines)
     domains = common.unique(str(name) for cell in lines.values() for name in stream_rows(cell.run)["domain"])
     heights, prompt_values = list[float](), list[float]()
     for slot, label in enumerate(names):

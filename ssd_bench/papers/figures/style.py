@@ -99,13 +99,13 @@ def new(width: float, height: float) -> Figure:
 
 
 def unbroken(text: str) -> str:
-    """Return a text with no-break spaces in sizes ("2.9 M")."""
-    return re.sub(r"(?<=\d) (?=[kMB]\b)", "\xa0", text)
+    """Return a text with no-break spaces in sizes ("2.9 million")."""
+    return re.sub(r"(?<=\d) (?=(?:thousand|million|billion)\b)", "\xa0", text)
 
 
 def wrap(text: str, figure: Figure, size: float = SMALL) -> str:
-    """Wrap a text to the width of the figure, at `size` points; never at "=" or within "2.9 M"."""
-    unbreakable = unbroken(text).replace(" = ", "\xa0=\xa0")
+    """Wrap a text to the width of the figure, at `size` points; never at "=", before "%" or within "2.9 million"."""
+    unbreakable = unbroken(text).replace(" = ", "\xa0=\xa0").replace(" %", "\xa0%")
     return textwrap.fill(unbreakable, int(figure.get_figwidth() * 72 / (0.6 * size))).replace("\xa0", " ")
 
 

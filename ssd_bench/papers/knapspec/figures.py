@@ -14,10 +14,10 @@ from scipy import stats
 from ssd_bench import metrics
 from ssd_bench.metrics import Measured, intervals
 from ssd_bench.papers.figures import shared as common
-from ssd_bench.papers.figures import style
+from ssd_bench.papers.figures import style, subjects
 from ssd_bench.papers.figures.shared import NotDrawable
 from ssd_bench.papers.ours import values
-from ssd_bench.papers.ours.cells import Replication, ShownCell
+from ssd_bench.papers.ours.cells import Replication
 from ssd_bench.papers.printed.reported import Number
 from ssd_bench.records.reader import Run
 
@@ -119,48 +119,66 @@ def _mean(frame: pd.DataFrame, column: str) -> Measured:
 
 
 def figure4(replication: Replication) -> Figure | NotDrawable:
-    """Draw throughput, memory and time of the search over the pruning threshold τ."""
+    """Draw throughput, time of the search and memory over the pruning threshold τ."""
     drawn = replication.shown_cells()
-    taus = [cell.setting("tau") for cell in drawn]
-    reference = next((cell for cell, tau in zip(drawn, taus) if tau.startswith("none")), None)
+    points = subjects.setting_points(drawn, "tau")
+    if (reason := subjects.no_difference(points, "τ")) is not None:
+        return reason
+    reference = next((i for i, point in enumerate(points) if point.settings[0].startswith("none")), None)
     if reference is None:
         return NotDrawable("The reference run, without pruning (τ = none), is missing.")
     # on a CPU the peak is that of the process, which does not return memory: methods cannot be compared
     memory = not any(cell.header.model.device.startswith("cpu") for cell in drawn)
     figure, body = common.new_figure(style.PAGE, 2.6)
     left, right, *memory_panels = body.subplots(1, 2 + memory)
-    mark, x = style.mark("KnapSpec", 0), list(range(len(drawn)))
-    common.draw_line(left, x, [common.plot_value(cell, "speedup") for cell in drawn], mark, "KnapSpec")
+    x = list(range(len(points)))
+    subjects.draw_speedups(left, x, points)
     for number in common.paper_numbers(replication, "speedup"):
-        if number.settings["tau"] in taus:
-            at = taus.index(number.settings["tau"])
+        for at in (i for i, point in enumerate(points) if number.settings["tau"] in point.settings):
             common.draw_paper_numbers(left, [number], (at - 0.25, at + 0.25))
-    common.draw_level(left)
     left.set_ylabel("throughput relative\nto AR (×)")
-    times = [_overhead_times(cell.run) for cell in drawn]
-    searches = [_relative_time(time, _overhead_times(reference.run)) for time in times]
-    common.draw_line(right, x, [common.plot_value(cell, n) for cell, n in zip(drawn, searches)], mark, "KnapSpec")
+    kind, runs = [*subjects.timed_runs(points).items()][-1]  # modelled if all runs count their work
+    times = [_overhead_times(run) for run in runs]
+    searches = [_relative_time(time, times[reference]) for time in times]
+    subjects.draw_times(
+        right, x, {kind: [common.plot_value(point.cell, n) for point, n in zip(points, searches, strict=True)]}
+    )
     right.set_ylabel("search time relative\nto no pruning")
     for axes in memory_panels:
-        peaks = [common.plot_value(cell, Measured(_extra_memory_mib(cell.run))) for cell in drawn]
-        common.draw_line(axes, x, peaks, mark, "KnapSpec")
+        peaks = [common.plot_value(point.cell, Measured(_extra_memory_mib(point.cell.run))) for point in points]
+        subjects.draw_times(axes, x, {subjects.MEASURED: peaks})
         axes.set_ylabel("memory above AR's (MiB)")
     for axes in (left, right, *memory_panels):
-        axes.set_xticks(x, [tau.split(" ")[0] for tau in taus])
+        subjects.set_slots(axes, [point.label for point in points])
         axes.set_xlabel("pruning threshold τ")
         axes.set_ylim(0, 1.05 * axes.get_ylim()[1])
     common.draw_legend(body)
+    return common.finish(
+        figure, replication, [point.cell for point in points], _pruning_note(replication, points, memory)
+    )
+
+
+def _pruning_note(replication: Replication, points: Sequence[subjects.SettingPoint], memory: bool) -> str:
+    """Return the caption of Figure 4."""
     less = ", ".join(
         f"{n.printed} % less at τ = {n.settings['tau']}"
         for n in common.paper_numbers(replication, "memory_reduction_pct")
     )
-    note = f"Search time: method overhead per decoded token. {common.INTERVALS} "
-    note += (
-        "Memory: peak above the peak of AR on the same prompt"
+    peak = (
+        "peak above the peak of AR on the same prompt"
         if memory
-        else "Memory is not drawn: on a CPU the peak is that of the process, which does not return memory"
+        else "not drawn, since on a CPU the peak is that of the process, which does not return memory"
     )
-    return common.finish(figure, replication, drawn, f"{note}; paper: {less}.")
+    parts = [
+        "Search time: method overhead per decoded token, modelled where the records count their work: measured times "
+        "contain run-to-run variation.",
+        common.INTERVALS,
+        subjects.modelled_note(points),
+    ]
+    if len({point.cell.timing.trace for point in points}) == 1:
+        parts.append("All settings made the same steps; only the work of the search differs.")
+    parts += [subjects.same_work_note(points, "τ"), f"Memory: {peak}; paper: {less}."]
+    return " ".join(filter(None, parts))
 
 
 def _extra_memory_mib(run: Run) -> float:
@@ -259,21 +277,22 @@ def _draw_paper_sublayers(axes: Axes, reported: Sequence[Number]) -> None:
 def figure6(replication: Replication) -> Figure | NotDrawable:
     """Draw throughput and the search's share of the time, over the interval T."""
     drawn = sorted(replication.shown_cells(), key=lambda cell: int(cell.setting("opt_interval")))
+    points = subjects.setting_points(drawn, "opt_interval")
+    if (reason := subjects.no_difference(points, "T")) is not None:
+        return reason
     figure, body = common.new_figure(style.COLUMN, 3.9)
     upper, lower = body.subplots(2, 1, sharex=True)
-    x = [float(cell.setting("opt_interval")) for cell in drawn]
-    rates = [common.plot_value(cell, "method_tokens_per_s") for cell in drawn]
-    common.draw_line(upper, x, rates, style.MARKS[0], "throughput")
-    shares = [common.plot_value(cell, share) for cell, share in zip(drawn, _search_shares(drawn))]
-    common.draw_line(lower, x, shares, style.MARKS[1], "search")
+    x = list(range(len(points)))
+    subjects.draw_speedups(upper, x, points)
+    for kind, runs in subjects.timed_runs(points).items():
+        shares = [common.plot_value(point.cell, _search_share(run)) for point, run in zip(points, runs, strict=True)]
+        subjects.draw_times(lower, x, {kind: shares})
     for number in common.paper_numbers(replication, "overhead_pct"):
-        at = float(number.settings["opt_interval"])
-        common.draw_paper_numbers(lower, [number], (at / 1.25, at * 1.25))
-    lower.set_xscale("log", base=2)
-    lower.set_xticks(x, [f"{value:.0f}" for value in x])
-    lower.minorticks_off()
+        for at in (i for i, point in enumerate(points) if number.settings["opt_interval"] in point.settings):
+            common.draw_paper_numbers(lower, [number], (at - 0.3, at + 0.3))
+    subjects.set_slots(lower, [point.label for point in points])
     lower.set_xlabel("interval between searches T (steps)")
-    upper.set_ylabel("throughput\n(tokens/s)")
+    upper.set_ylabel("throughput relative\nto AR (×)")
     lower.set_ylabel("search, share of\nthe time (%)")
     upper.set_ylim(bottom=0)
     lower.set_ylim(bottom=0)
@@ -282,15 +301,14 @@ def figure6(replication: Replication) -> Figure | NotDrawable:
         f"{n.printed} tokens/s at T = {n.settings['opt_interval']}"
         for n in common.paper_numbers(replication, "tokens_per_s")
     ]
-    return common.finish(figure, replication, drawn, f"{common.INTERVALS} Paper's peak: {', '.join(peaks)}.")
+    parts = [common.INTERVALS, subjects.modelled_note(points), subjects.same_work_note(points, "T")]
+    note = " ".join(filter(None, [*parts, f"Paper's peak: {', '.join(peaks)}."]))
+    return common.finish(figure, replication, [point.cell for point in points], note)
 
 
-def _search_shares(drawn: Sequence[ShownCell]) -> list[Measured]:
-    """Return the method overhead of each cell in percent of the decode time."""
-    shares = []
-    for cell in drawn:
-        rows = metrics.arm_rows(cell.run.prompts, "method").groupby("prompt_index")[["policy_ms", "decode_ms"]].sum()
-        share = intervals.ratio(rows["policy_ms"].to_numpy(), rows["decode_ms"].to_numpy())
-        low, high = (None if v is None else 100 * v for v in (share.low, share.high))
-        shares.append(Measured(None if share.value is None else 100 * share.value, low, high, share.n))
-    return shares
+def _search_share(run: Run) -> Measured:
+    """Return the method overhead of a run in percent of its decode time."""
+    rows = metrics.arm_rows(run.prompts, "method").groupby("prompt_index")[["policy_ms", "decode_ms"]].sum()
+    share = intervals.ratio(rows["policy_ms"].to_numpy(), rows["decode_ms"].to_numpy())
+    value, low, high = (None if part is None else 100 * part for part in (share.value, share.low, share.high))
+    return Measured(value, low, high, share.n)

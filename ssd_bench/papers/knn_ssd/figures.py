@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -17,11 +19,18 @@ from ssd_bench.papers.figures import cases, layers, streams, style
 from ssd_bench.papers.figures import shared as common
 from ssd_bench.papers.figures.shared import NotDrawable
 from ssd_bench.papers.ours.cells import Replication
+from ssd_bench.papers.printed import reported
 from ssd_bench.papers.printed.reported import released_set
 
 VECTORS = "vectors.npz"
 """File in a record's folder: `vectors` [n, d] and `labels` [n] of its prompts; with anchors also `anchors` [k, d] and
 `anchor_labels` [k]."""
+
+PERPLEXITY = 30
+"""Neighbours that t-SNE aims at, its usual value, unless the vectors are too few; also the fewest vectors per domain.
+
+A domain with fewer vectors than a neighbourhood has neighbours of other domains, however well the domains separate.
+"""
 
 Array = NDArray[np.floating[Any]]
 
@@ -69,7 +78,7 @@ def tsne_embedding(vectors: Array) -> Array:
     """Return the vectors in two dimensions [n, 2], by t-SNE on cosine distances with a fixed seed."""
     from sklearn.manifold import TSNE
 
-    perplexity = min(30.0, (len(vectors) - 1) / 3)
+    perplexity = min(PERPLEXITY, (len(vectors) - 1) / 3)
     tsne = TSNE(2, perplexity=perplexity, metric="cosine", init="random", random_state=0, method="exact")
     return np.asarray(tsne.fit_transform(vectors.astype(np.float64)))
 
@@ -111,12 +120,20 @@ def scatter_figure(features: Vectors) -> tuple[Figure, str]:
     common.draw_legend(body)
     accuracy = nearest_accuracy(features.vectors, features.labels)
     caption = (
-        f"{len(labels)} vectors of {features.vectors.shape[1]} dimensions. For {accuracy:.1%} of them, the nearest "
-        "other vector by cosine has the same domain (leave-one-out 1-NN)."
+        f"Last hidden vectors of calibration prompts, {_per_domain(features.labels)}, with "
+        f"{features.vectors.shape[1]} dimensions. For {accuracy:.1%} of them, the nearest other vector by cosine has "
+        "the same domain (leave-one-out 1-NN)."
     )
     if len(anchors):
         caption += f" {alone} of {len(anchors)} anchors equal the vector of a single prompt."
     return figure, caption
+
+
+def _per_domain(labels: Sequence[str]) -> str:
+    """Return the number of vectors per domain as text: `40 of each of 5 domains`."""
+    counts = sorted(Counter(labels).values())
+    spread = f"{counts[0]}" if counts[0] == counts[-1] else f"{counts[0]} to {counts[-1]}"
+    return f"{spread} of each of {len(counts)} domains"
 
 
 def _plane_positions(features: Vectors) -> tuple[Array, Array, int]:
@@ -147,8 +164,16 @@ def figure5(replication: Replication) -> Figure | NotDrawable:
     cell = next((cell for cell in replication.shown_cells() if (cell.path / VECTORS).is_file()), None)
     if cell is None:
         return NotDrawable("No run stored the vectors of its calibration prompts.")
-    figure, caption = scatter_figure(load_vectors(cell.path / VECTORS))
-    return common.finish(figure, replication, [cell], caption)
+    features = load_vectors(cell.path / VECTORS)
+    if min(Counter(features.labels).values()) < PERPLEXITY:
+        settings = reported.settings(replication.experiment.paper, replication.experiment.exhibit)
+        in_paper = "; ".join(settings.loc[settings["key"] == "n_vectors", "value"])
+        return NotDrawable(
+            f"This figure needs at least {PERPLEXITY} vectors of each domain; the run has "
+            f"{_per_domain(features.labels)}{f' (paper: {in_paper})' if in_paper else ''}."
+        )
+    figure, caption = scatter_figure(features)
+    return common.finish(figure, replication, [cell], caption, f"{len(features.labels)} vectors")
 
 
 def figure1(replication: Replication) -> Figure | NotDrawable:

@@ -10,6 +10,17 @@ from ssd_bench.contract.shape import Shape
 from ssd_bench.records.header import RunHeader
 
 UNKNOWN = "size not recorded"
+SETTING_OPTIONS = {
+    "S": "max_steps",
+    "beta": "bayes_interval",
+    "r": "skip_ratio",
+    "gamma": "context_window",
+    "tau": "min_similarity",
+    "opt_interval": "interval",
+    "lambda": "lam",
+    "clusters": "groups",
+}
+"""Numbers in the papers' settings -> the options of a method that hold the values that ran."""
 
 
 @dataclass(frozen=True)
@@ -34,7 +45,7 @@ class ModelRan:
 
     @property
     def text(self) -> str:
-        """Name and size: `miniature, 2.9 M`."""
+        """Name and size: `miniature, 2.9 million parameters`."""
         return f"{self.name}, {size_text(self.params)}"
 
 
@@ -50,14 +61,37 @@ def _params(shape: Mapping[str, Any] | None) -> int | None:
         return None
 
 
+def setting_ran(setting: str, options: Mapping[str, Any]) -> str:
+    """Return a setting of a paper with the values that ran: a small scale may replace them.
+
+    Args:
+        setting: `key=value` pairs as the paper has them, separated by ";".
+        options: options of the method in the record.
+    """
+    parts = (part.partition("=") for part in setting.split(";"))
+    return ";".join(f"{key}{sign}{_value_ran(key, value, options)}" for key, sign, value in parts)
+
+
+def _value_ran(key: str, value: str, options: Mapping[str, Any]) -> str:
+    """Return the value that ran of a number in a setting; words, such as "none", stay as they are."""
+    try:
+        planned = float(value)
+        ran = options[SETTING_OPTIONS[key]]
+    except (ValueError, KeyError):
+        return value
+    if ran is None:
+        return "none"
+    return value if not isinstance(ran, int | float) or float(ran) == planned else f"{ran:g}"
+
+
 def size_text(params: int | None) -> str:
-    """Return a number of parameters as text: `2.9 M`, `134.5 M`, `70.6 B`."""
+    """Return a number of parameters as text: `2.9 million parameters`, `70.6 billion parameters`."""
     if params is None:
         return UNKNOWN
-    for unit, letter in ((1e9, "B"), (1e6, "M"), (1e3, "k")):
+    for unit, word in ((1e9, "billion"), (1e6, "million"), (1e3, "thousand")):
         if params >= unit:
-            return f"{params / unit:.1f} {letter}"
-    return str(params)
+            return f"{params / unit:.1f} {word} parameters"
+    return f"{params} parameters"
 
 
 def model_names(models: Iterable[ModelRan]) -> str:

@@ -9,7 +9,7 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from ssd_bench.cost.plane import Plane, Point, plane_path, read
+from ssd_bench.cost.plane import Plane, Point, Use, plane_path, read
 from ssd_bench.metrics.text import ABSENT, format_lossless, format_percent
 from ssd_bench.papers.figures import shared as common
 from ssd_bench.papers.figures import style
@@ -34,6 +34,7 @@ RATES = (0.0, 0.5, 0.8, 0.9, 0.95, 0.98, 0.99, 0.995, 0.998, 0.999)
 NAME_SPACING = 0.068  # distance of names right of a panel, as a share of its height
 NAME_X = 1.05  # position of the names, in widths of the panel
 HEADROOM = 1.3  # space above the best set, as a factor on 1 − α
+LABEL_SPACING = 0.08  # distance of the labels of contours, as a share of the panel's width
 
 Look = tuple[style.Mark, str]
 """Mark of a method, and the colour inside it."""
@@ -59,17 +60,19 @@ def comparison(replication: Replication) -> Figure | NotDrawable:
     drawable = {task: plane for task, plane in planes(replication).items() if isinstance(plane, Plane)}
     if not drawable:
         return next(plane for plane in planes(replication).values() if isinstance(plane, NotDrawable))
-    mains = [cell for cell in drawn if any(_main_set(plane, cell) for plane in drawable.values())]
-    marks = _method_looks(common.unique(cell["method"] for cell in mains))
+    skipping = [cell for cell in drawn if any(_skips_layers(plane, cell) for plane in drawable.values())]
+    if not skipping:
+        return NotDrawable("No run drafted most of its tokens with skipped layers.")
+    marks = _method_looks(common.unique(cell["method"] for cell in skipping))
     figure, body = common.new_figure(style.PAGE, 4.0)
     panels = body.subplots(1, len(drawable), squeeze=False, sharey=True)[0]
-    points = [point for plane in drawable.values() for point in plane.chosen]
+    points = [point for plane in drawable.values() for point, _ in _uses(plane, skipping)]
     lowest = min(1.0, max((1 - point.alpha for point in points), default=0.8) * HEADROOM)
     # a log scale cannot show a set without errors: it is drawn at half a token
     highest = min(0.5 / plane.tokens for plane in drawable.values())
     _set_scale(panels[0], highest, lowest)
     for axes, (task, plane) in zip(panels, drawable.items()):
-        _draw_points(axes, plane, drawn, marks, highest)
+        _draw_points(axes, plane, skipping, marks, highest)
         _draw_contours(axes, plane, highest, lowest)
         best = plane.frontier
         axes.plot(
@@ -80,21 +83,36 @@ def comparison(replication: Replication) -> Figure | NotDrawable:
             drawstyle="steps-post",
             label="best sets found",
         )
-        _draw_names(axes, plane, drawn, marks, (highest, lowest))
-        axes.set_title(f"{task}: {plane.tried} sets evaluated ({plane.search})", loc="left")
+        _draw_names(axes, plane, skipping, marks, (highest, lowest))
+        axes.set_title(f"{task}: {plane.tried} sets evaluated ({plane.search})", loc="left", pad=14)
         axes.set_xlabel("draft cost c (AR steps)")
     panels[0].set_ylabel("acceptance rate α (log scale of 1 − α)")
     common.draw_legend(body)
-    without = [cell["method"] for cell in drawn if cell["method"] not in marks]
+    tokens = ", ".join(f"{plane.tokens:,} ({task})" for task, plane in drawable.items())
     note = (
         "Each point is a layer set; larger points drafted a larger share of their run's tokens. Lines connect each "
         "method to its main set, which drafted most. c: time of a drafted token relative to an AR step, by the latency "
-        "profile. α: share of AR's tokens that the set predicts, drafting 8 at a time. TPT: KnapSpec's Eq. 4 at the "
-        "best draft length, with measured verification times."
+        f"profile. α: share of AR's tokens that the set predicts, drafting 8 at a time, of {tokens}; a set without an "
+        "error is drawn at half an error. Grey: TPT by KnapSpec's Eq. 4 at the best draft length, with measured "
+        "verification times."
     )
+    without = common.unique(cell["method"] for cell in drawn if cell["method"] not in marks)
     if without:
-        note += f" Methods without layer sets: {', '.join(common.unique(without))}."
+        note += f" Not drawn, since they drafted most tokens without skipping layers: {', '.join(without)}."
     return common.finish(figure, replication, drawn, note)
+
+
+def _uses(plane: Plane, cells: Sequence[ShownCell]) -> list[tuple[Point, Use]]:
+    """Return the sets with skipped layers that drafted in the runs of these cells, most used first."""
+    runs = {cell.path.name for cell in cells}
+    uses = [(point, use) for point in plane.chosen if point.skipped for use in point.uses if use.run in runs]
+    return sorted(uses, key=lambda pair: -pair[1].share)
+
+
+def _skips_layers(plane: Plane, cell: ShownCell) -> bool:
+    """Return whether the set that drafted most of a run skips layers: one that only narrows the cache does not."""
+    main = _main_set(plane, cell)
+    return main is not None and bool(main.skipped)
 
 
 def _set_scale(axes: Axes, highest: float, lowest: float) -> None:
@@ -107,22 +125,40 @@ def _set_scale(axes: Axes, highest: float, lowest: float) -> None:
 
 
 def _method_looks(methods: Sequence[str]) -> dict[str, Look]:
-    """Return a look for each method: its mark in `style` if it has one; hollow marks once all filled marks are used."""
+    """Return a look for each method: its mark in `style` if that is free; hollow marks once all filled are used."""
     free = [(mark, face or mark.colour) for face in ("", "white") for mark in style.MARKS]
     looks: dict[str, Look] = {}
-    for method in sorted(methods, key=lambda method: method not in style.METHODS):
-        preferred = [look for look in free if method in style.METHODS and look[0] == style.mark(method, 0)]
-        looks[method] = (preferred or free or [(style.MARKS[0], "white")])[0]
-        free = [look for look in free if look != looks[method]]
+    for method in (method for method in methods if method in style.METHODS):
+        preferred = style.mark(method, 0)
+        if (preferred, preferred.colour) in free:
+            looks[method] = (preferred, preferred.colour)
+            free.remove(looks[method])
+    for method in (method for method in methods if method not in looks):
+        looks[method] = free.pop(0) if free else (style.MARKS[0], "white")
     return looks
 
 
 def _draw_contours(axes: Axes, plane: Plane, highest: float, lowest: float) -> None:
-    """Draw lines of equal TPT relative to AR."""
+    """Draw lines of equal TPT relative to AR, labelled above the panel, where no set hides the labels."""
     costs, misses = np.linspace(*axes.get_xlim(), GRID), np.geomspace(highest / HEADROOM, lowest, GRID)
     speeds = np.array([[plane.speedup(float(c), max(0.0, 1 - float(m))) for c in costs] for m in misses])
-    lines = axes.contour(costs, misses, speeds, LEVELS, colors=style.FAINT, linewidths=0.6, zorder=1)
-    axes.clabel(lines, fmt=lambda level: f"{level:g}×", fontsize=style.SMALL)
+    ends = {level: float(np.interp(-level, -speeds[0], costs)) for level in LEVELS}  # speeds fall along the costs
+    drawn, spacing = list[float](), LABEL_SPACING * (costs[-1] - costs[0])
+    for level, end in ends.items():
+        if costs[0] < end < costs[-1] and all(abs(end - ends[other]) > spacing for other in drawn):
+            drawn.append(level)
+            axes.annotate(
+                f"{level:g}×",
+                (end, 1),
+                (0, 2),
+                axes.get_xaxis_transform(),
+                "offset points",
+                ha="center",
+                fontsize=style.SMALL,
+                color=style.FAINT,
+            )
+    if drawn:
+        axes.contour(costs, misses, speeds, drawn, colors=style.FAINT, linewidths=0.6, zorder=1)
     axes.plot([], [], color=style.FAINT, linewidth=0.6, label="equal TPT (relative to AR)")
 
 
@@ -130,15 +166,13 @@ def _draw_points(
     axes: Axes, plane: Plane, drawn: Sequence[ShownCell], marks: Mapping[str, Look], highest: float
 ) -> None:
     """Draw the sets that drafted."""
-    runs, costs = {cell.path.name: cell for cell in drawn}, []
-    for point in plane.chosen:
-        for use in point.uses:
-            if use.run in runs:
-                mark, face = marks[runs[use.run]["method"]]
-                look = common.point_style(mark, runs[use.run].exclusion, face)
-                look["markersize"] = MIN_MARKER + (MAX_MARKER - MIN_MARKER) * use.share**0.5
-                axes.plot(point.cost, max(1 - point.alpha, highest), linestyle="", **look)
-                costs.append(point.cost)
+    cells, uses = {cell.path.name: cell for cell in drawn}, _uses(plane, drawn)
+    for point, use in uses:
+        mark, face = marks[cells[use.run]["method"]]
+        look = common.point_style(mark, cells[use.run].exclusion, face)
+        look["markersize"] = MIN_MARKER + (MAX_MARKER - MIN_MARKER) * use.share**0.5
+        axes.plot(point.cost, max(1 - point.alpha, highest), linestyle="", **look)
+    costs = [point.cost for point, _ in uses]
     axes.set_xlim(max(0.0, min(costs, default=0.0) - 0.08), max(costs, default=MAX_COST) + 0.06)
 
 

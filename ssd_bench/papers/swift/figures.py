@@ -8,7 +8,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from ssd_bench import metrics
-from ssd_bench.papers.figures import cases, layers, streams, style
+from ssd_bench.papers.figures import cases, layers, streams, style, subjects
 from ssd_bench.papers.figures import shared as common
 from ssd_bench.papers.figures.shared import NotDrawable, PlotValue
 from ssd_bench.papers.ours.cells import Replication, ShownCell
@@ -55,22 +55,14 @@ def figure6(replication: Replication) -> Figure | NotDrawable:
     rows = streams.stream_rows(cell.run)
     if rows.empty:
         return NotDrawable("The run has no baseline, so its speedup is unknown.")
+    if (reason := subjects.no_course([cell])) is not None:
+        return reason
     figure, body = common.new_figure(style.PAGE, 3.0)
     grid = body.add_gridspec(2, 2, width_ratios=[2, 1])
     top, bottom, right = (body.add_subplot(grid[place]) for place in ((0, 0), (1, 0), (slice(None), 1)))
     x, best = _matchness_points(cell.run)
-    if len(x):
-        top.step([*x, len(rows)], [*best, best[-1]], where="post", color=style.MARKS[0].colour)
-        top.plot(x[0], best[0], marker="o", color=style.MARKS[0].colour)
-    else:
-        top.text(
-            0.5,
-            0.5,
-            "no candidate was scored:\noutputs are shorter than the window",
-            transform=top.transAxes,
-            ha="center",
-            va="center",
-        )
+    top.step([*x, len(rows)], [*best, best[-1]], where="post", color=style.MARKS[0].colour)
+    top.plot(x[0], best[0], marker="o", color=style.MARKS[0].colour)
     spans = {
         "start of first instance": (0.0, 0.5),
         "during first instance": (0.5, 1.0),
@@ -151,23 +143,26 @@ def figure7(replication: Replication) -> Figure | NotDrawable:
 def figure8a(replication: Replication) -> Figure | NotDrawable:
     """Draw the speedup over instances for settings of S and β."""
     drawn = replication.shown_cells()
+    points = subjects.setting_points(drawn)
+    if (reason := subjects.no_course(drawn) or subjects.no_difference(points, "S and β")) is not None:
+        return reason
     figure, body = common.new_figure(style.COLUMN, 2.9)
     axes = body.subplots()
     streams.draw_speedup_so_far(axes, {common.pretty(cell["setting"]): cell for cell in drawn})
     axes.set_ylabel("speedup, decode, so far (×)")
     common.draw_legend(body)
-    note = "S: limit of search steps; every β-th candidate comes from Bayesian optimisation. Speedup: ratio of totals "
-    note += "over the prompts so far."
+    note = f"S: limit of search steps; every β-th candidate comes from Bayesian optimisation. {streams.SO_FAR}"
     return common.finish(figure, replication, drawn, note)
 
 
 def figure8b(replication: Replication) -> Figure | NotDrawable:
-    """Draw the speedup by skip ratio for each model and, with several models, the best speedup by model size."""
+    """Draw the speedup by skip ratio for each model, and the best speedup by model size."""
     drawn = replication.shown_cells()
+    if (reason := subjects.one_model(drawn, by_size=True)) is not None:
+        return reason
     models = common.unique(cell["model"] for cell in drawn)
-    width = style.COLUMN if len(models) == 1 else style.PAGE
-    figure, body = common.new_figure(width, 2.7)
-    panels = body.subplots(1, 1 if len(models) == 1 else 2, squeeze=False)[0]
+    figure, body = common.new_figure(style.PAGE, 2.7)
+    panels = body.subplots(1, 2)
     best: list[tuple[float, ShownCell]] = []
     for i, model in enumerate(models):
         of_model = sorted((cell for cell in drawn if cell["model"] == model), key=lambda cell: float(cell.setting("r")))
@@ -182,12 +177,8 @@ def figure8b(replication: Replication) -> Figure | NotDrawable:
     panels[0].set_xticks(sorted({float(cell.setting("r")) for cell in drawn}))
     panels[0].set_xlabel("requested skip ratio r")
     panels[0].set_ylabel("speedup, decode (×)")
-    note = common.INTERVALS
-    if len(models) == 1:
-        note += f" At this scale all models are {models[0]}, so the figure says nothing about model size."
-    else:
-        _draw_scaling(panels[1], best, models)
-        note += " Right: speedup of each model at its best r, which labels the point."
+    _draw_scaling(panels[1], best, models)
+    note = f"{common.INTERVALS} Right: speedup of each model at its best r, which labels the point."
     common.draw_legend(body)
     return common.finish(figure, replication, drawn, note)
 
@@ -214,8 +205,10 @@ def _billions(cell: ShownCell) -> float:
 def figure9(replication: Replication) -> Figure | NotDrawable:
     """Draw the speedup of other backbones and their tuned variants, by task."""
     drawn = replication.shown_cells()
+    if (reason := subjects.one_model(drawn)) is not None:
+        return reason
     tasks, models = (common.unique(cell[axis] for cell in drawn) for axis in ("task", "model"))
-    figure, body = common.new_figure(style.COLUMN if len(models) == 1 else style.PAGE, 2.8)
+    figure, body = common.new_figure(style.PAGE, 2.8)
     axes = body.subplots()
     series = {m: [_cell_value(drawn, "speedup", task=t, model=m) for t in tasks] for m in models}
     common.draw_bars(axes, tasks, series, "speedup, decode (×)")
@@ -225,7 +218,7 @@ def figure9(replication: Replication) -> Figure | NotDrawable:
     n_models = len(common.unique(cell["model"] for cell in replication.cells))
     note = common.INTERVALS
     if len(models) < n_models and replication.scale != "paper":
-        note += f" At this scale one model replaces the paper's {n_models} models."
+        note += f" At this scale {len(models)} models replace the paper's {n_models} models."
     return common.finish(figure, replication, drawn, note)
 
 
@@ -250,6 +243,9 @@ def figure11(replication: Replication) -> Figure | NotDrawable:
     timed = [(seconds, cell) for cell in drawn if (seconds := search_time(cell.run)) is not None]
     if not timed:
         return NotDrawable("No run searched, so there are no search times.")
+    for method in common.unique(cell["method"] for _, cell in timed):
+        if (reason := subjects.no_course([cell for _, cell in timed if cell["method"] == method])) is not None:
+            return reason
     figure, body = common.new_figure(style.COLUMN, 2.9)
     axes = body.subplots()
     for method in common.unique(cell["method"] for _, cell in timed):
@@ -334,6 +330,8 @@ def _draw_paper_searches(axes: Axes, replication: Replication) -> None:
 def figure12(replication: Replication) -> Figure | NotDrawable:
     """Draw SWIFT's set after 0, 64, 128 and 512 search steps, as far as the run went."""
     cell = replication.shown_cells()[0]
+    if (reason := subjects.no_course([cell])) is not None:
+        return reason
     ids, (_, scores) = _sets_after_steps(cell.run), _matchness_points(cell.run)
     if ids.empty:
         return NotDrawable(common.BY_LAYERS)

@@ -1,0 +1,187 @@
+"""Evidence of runs on a figure's subject: settings that made a difference, searches, models; else a sentence."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import pandas as pd
+from matplotlib.axes import Axes
+
+from ssd_bench.metrics.modelled import reference_run
+from ssd_bench.metrics.text import costs_text
+from ssd_bench.papers.figures import shared as common
+from ssd_bench.papers.figures import style
+from ssd_bench.papers.figures.shared import NotDrawable, PlotValue
+from ssd_bench.papers.ours import values
+from ssd_bench.papers.ours.cells import DUPLICATE, ShownCell
+from ssd_bench.papers.ours.ran import model_names
+from ssd_bench.records.reader import Run
+
+MIN_SETS = 2
+"""Fewest scored sets that give a search a course: one set is neither better nor worse than another."""
+MEASURED, MODELLED = "measured", "modelled"
+TIME_MARKS = {MEASURED: style.MARKS[0], MODELLED: style.MARKS[1]}
+"""Marks of the two kinds of times in one panel."""
+
+
+@dataclass(frozen=True)
+class SettingPoint:
+    """Point of a figure over a setting; settings whose runs did the same work share it.
+
+    Attributes:
+        cell: the first of these runs, which is drawn.
+        settings: values of the setting, that of `cell` first.
+        factor: ratio of the highest and the lowest measured speedup of these runs; None for a single run.
+    """
+
+    cell: ShownCell
+    settings: tuple[str, ...]
+    factor: float | None = None
+
+    @property
+    def label(self) -> str:
+        """All values, for a tick."""
+        return ", ".join(value.split(" ")[0] for value in self.settings)
+
+
+# --- settings ---------------------------------------------------------------------------------------------------------
+
+
+def setting_points(cells: Iterable[ShownCell], key: str = "") -> list[SettingPoint]:
+    """Return one point for each group of cells whose runs made the same steps and counted the same work.
+
+    Such runs differ in their timing alone: as separate points they would show run-to-run variation as an effect of the
+    setting. A run with the steps of another one but different work, for example of its search, is a point.
+
+    Args:
+        key: name of the setting; "": all of it.
+    """
+    groups: dict[tuple[str, int], list[ShownCell]] = {}
+    for cell in cells:
+        groups.setdefault((cell.timing.trace, _counted_work(cell.run)), []).append(cell)
+    return [_setting_point(group, key) for group in groups.values()]
+
+
+def _setting_point(group: Sequence[ShownCell], key: str) -> SettingPoint:
+    speedups = [speedup for cell in group if (speedup := cell.timing.speedup)]
+    factor = max(speedups) / min(speedups) if len(speedups) > 1 else None
+    first = replace(group[0], exclusion="") if group[0].exclusion.startswith(DUPLICATE) else group[0]
+    settings = (cell.setting(key) if key else common.pretty(cell["setting"]) for cell in group)
+    return SettingPoint(first, tuple(settings), factor)
+
+
+def _counted_work(run: Run) -> int:
+    """Return a digest of the counted work, without its times and its order."""
+    return int(pd.util.hash_pandas_object(run.work.drop(columns="ms"), index=False).sum())
+
+
+def no_difference(points: Sequence[SettingPoint], symbol: str) -> NotDrawable | None:
+    """Return the reason why runs show nothing about a setting: none of its values made a difference."""
+    if len(points) > 1:
+        return None
+    shown = [value for point in points for value in point.settings]
+    named = "; ".join(shown) if any(", " in value for value in shown) else ", ".join(shown)
+    if len(shown) < 2:
+        return NotDrawable(f"This figure compares settings of {symbol}; the available runs have one ({named}).")
+    return NotDrawable(
+        f"All {len(shown)} settings of {symbol} ({named}) made the same steps, so the runs show nothing about {symbol}."
+    )
+
+
+def same_work_note(points: Iterable[SettingPoint], symbol: str) -> str:
+    """Return sentences on points that several settings share; "" without such points."""
+    sentences = []
+    for point in points:
+        if len(point.settings) > 1:
+            text = f"{symbol} = {_listed([v.split(' ')[0] for v in point.settings])}: the same steps, so one point."
+            if point.factor is not None:
+                text += f" Repeated timing alone changed their speedup by a factor of {point.factor:.2f}."
+            sentences.append(text)
+    return " ".join(sentences)
+
+
+def _listed(texts: Sequence[str]) -> str:
+    return " and ".join(filter(None, [", ".join(texts[:-1]), texts[-1]]))
+
+
+def trace_labels(lines: Mapping[str, ShownCell]) -> dict[str, str]:
+    """Return label -> legend text of the first curve of each trace; other curves of the same trace are not drawn."""
+    by_trace: dict[str, list[str]] = {}
+    for label, cell in lines.items():
+        by_trace.setdefault(cell.timing.trace, []).append(label)
+    texts = {}
+    for first, *duplicates in by_trace.values():
+        count = f"{len(duplicates)} other{'s' if len(duplicates) > 1 else ''}"
+        texts[first] = f"{first} (and {count} with the same trace)" if duplicates else first
+    return texts
+
+
+def set_slots(axes: Axes, labels: Sequence[str]) -> None:
+    """Put a tick with a wrapped label at each of the places 0, 1, ...; distances between them mean nothing."""
+    axes.set_xticks(range(len(labels)), [textwrap.fill(label, 10) for label in labels])
+    axes.set_xlim(-0.5, len(labels) - 0.5)
+
+
+# --- times ------------------------------------------------------------------------------------------------------------
+
+
+def timed_runs(points: Sequence[SettingPoint]) -> dict[str, list[Run]]:
+    """Return the runs with their measured times and, if all of them count their work, with modelled times."""
+    runs = [point.cell.run for point in points]
+    if any(point.cell.summary.modelled is None for point in points):
+        return {MEASURED: runs}
+    return {MEASURED: runs, MODELLED: [reference_run(run) for run in runs]}
+
+
+def draw_speedups(axes: Axes, x: Sequence[float], points: Sequence[SettingPoint]) -> None:
+    """Draw measured and, if all runs count their work, modelled speedups, with AR's level."""
+    draw_times(axes, x, {MEASURED: [common.plot_value(point.cell, "speedup") for point in points]})
+    if all(point.cell.summary.modelled is not None for point in points):
+        draw_times(axes, x, {MODELLED: [common.plot_value(point.cell, "speedup_modelled") for point in points]})
+    common.draw_level(axes)
+
+
+def draw_times(axes: Axes, x: Sequence[float], numbers_by_kind: dict[str, list[PlotValue]]) -> None:
+    """Draw numbers of measured and of modelled times."""
+    for kind, numbers in numbers_by_kind.items():
+        common.draw_line(axes, x, numbers, TIME_MARKS[kind], kind)
+
+
+def modelled_note(points: Sequence[SettingPoint]) -> str:
+    """Return a sentence that explains the modelled times; "" if a record does not count its work."""
+    summaries = [point.cell.summary.modelled for point in points]
+    if any(summary is None for summary in summaries):
+        return ""
+    costs = common.unique(costs_text(summary.modelled_on) for summary in summaries if summary is not None)
+    return f"Modelled: the counted work at {', '.join(costs)}."
+
+
+# --- searches and models ----------------------------------------------------------------------------------------------
+
+
+def no_course(cells: Sequence[ShownCell]) -> NotDrawable | None:
+    """Return the reason why searches have no course: none of them scored `MIN_SETS` sets."""
+    counts = [values.scored_sets(cell.run) for cell in cells]
+    if max(counts, default=0) >= MIN_SETS:
+        return None
+    methods, models = common.unique(cell["method"] for cell in cells), model_names(cell.model_ran for cell in cells)
+    scored = "one layer set" if any(counts) else "no layer set"
+    return NotDrawable(
+        f"This figure shows the course of a search, but the search of {', '.join(methods)} on {models} scored {scored}."
+    )
+
+
+def one_model(cells: Sequence[ShownCell], by_size: bool = False) -> NotDrawable | None:
+    """Return the reason why runs show nothing about models: they are of one model.
+
+    Args:
+        by_size: the models must differ in size.
+    """
+    models = {cell.model_ran.params if by_size else cell.model_ran.name for cell in cells} - {None}
+    if len(models) > 1:
+        return None
+    names = model_names(cell.model_ran for cell in cells)
+    subject, only = ("sizes of models", "one size") if by_size else ("models", "one model")
+    return NotDrawable(f"This figure compares {subject}; the available runs are of {only} ({names}).")

@@ -1,0 +1,188 @@
+"""Rules for all figures: what ran is named, runs that differ in nothing are one point, and a sentence replaces a figure
+whose subject the runs do not show."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from matplotlib.figure import Figure
+
+from ssd_bench.papers.figures.shared import NotDrawable
+from ssd_bench.papers.figures.subjects import MEASURED, MODELLED
+from ssd_bench.papers.knn_ssd.figures import PERPLEXITY, VECTORS
+from ssd_bench.papers.ours.cells import Cell, Record, Replication
+from ssd_bench.papers.ours.ran import setting_ran
+from ssd_bench.papers.runs import grid
+from ssd_bench.records.schema import PromptRecord
+from ssd_bench.report.figures import figure
+from tests.synthetic import unit, with_work, write_run
+
+Units = list[list[PromptRecord]]
+
+
+def planted(
+    root: Path,
+    name: str,
+    units: Callable[[int], Units],
+    models: Sequence[tuple[str, int]] = (("tiny", 10**6),),
+    options: Callable[[int], dict[str, Any]] = lambda i: {},
+    **header: Any,
+) -> Replication:
+    """Return an experiment whose job i has these units, options of the method, and the next of the models."""
+    experiment, cells = grid.load(name), list[Cell]()
+    names = list(dict.fromkeys(job.labels["model"] for job in experiment.jobs))
+    for i, job in enumerate(experiment.jobs):
+        model, n_params = models[names.index(job.labels["model"]) % len(models)]
+        path = root / f"{i}"
+        changes = {"model": {"name": model, "n_params": n_params}, "config": {"method": options(i)}}
+        write_run(path, units(i), **changes | header)
+        cells.append(Cell(job.labels, job.overrides, Record(path)))
+    return Replication(experiment, "paper", tuple(cells), root)
+
+
+def plain(accept: float = 0.5, searches: int = 0) -> Units:
+    return [with_work(unit(k, accept=accept), searches) for k in range(6)]
+
+
+def growing(i: int) -> Units:
+    """Return units of which no two runs have the same steps."""
+    return plain(0.5 + 0.02 * i)
+
+
+def scoring(sets: int) -> Callable[[int], Units]:
+    """Return a function that makes units whose online search scores so many sets."""
+
+    def make(i: int) -> Units:
+        units, left = growing(i), sets
+        for record in (records[1] for records in units):
+            for step in record.steps:
+                step.est_alpha = 0.8 if left > 0 else None
+                left -= 1
+        return units
+
+    return make
+
+
+def caption(drawing: object) -> str:
+    assert isinstance(drawing, Figure), drawing
+    return drawing.get_supxlabel().replace("\n", " ")
+
+
+def reason(drawing: object) -> str:
+    assert isinstance(drawing, NotDrawable)
+    assert drawing.reason.endswith(".")
+    return drawing.reason
+
+
+def legend(drawing: Figure) -> list[str]:
+    return [text.get_text() for legend in drawing.subfigs[0].legends for text in legend.get_texts()]
+
+
+@pytest.mark.parametrize("name", ["swift_figure8b", "swift_figure9"])
+def test_one_model_is_a_sentence_and_two_are_a_figure(tmp_path: Path, name: str) -> None:
+    alone = figure(planted(tmp_path / "one", name, growing))
+    assert "tiny, 1.0 million parameters" in reason(alone)
+    both = planted(tmp_path / "two", name, growing, (("tiny", 10**6), ("small", 10**7)))
+    assert isinstance(figure(both), Figure)
+
+
+def test_models_of_one_size_show_nothing_about_size(tmp_path: Path) -> None:
+    same_size = planted(tmp_path, "swift_figure8b", growing, (("tiny", 10**6), ("other", 10**6)))
+    assert "of one size" in reason(figure(same_size))
+
+
+@pytest.mark.parametrize("name", ["swift_figure6", "swift_figure8a", "swift_figure11", "swift_figure12"])
+def test_a_search_of_one_set_has_no_course(tmp_path: Path, name: str) -> None:
+    header = {"prepare_ms": 0.0}
+    for sets, scored in ((0, "no layer set"), (1, "one layer set")):
+        drawing = figure(planted(tmp_path / f"{sets}", name, scoring(sets), **header))
+        if name == "swift_figure11" and sets == 0:
+            assert "No run searched" in reason(drawing)
+        else:
+            assert f"scored {scored}" in reason(drawing)
+    assert isinstance(figure(planted(tmp_path / "2", name, scoring(2), **header)), Figure)
+
+
+def test_the_legend_names_the_settings_that_ran(tmp_path: Path) -> None:
+    ran = [(100, 5), (50, 5), (10, 5), (100, 10), (100, 2), (100, None)]
+
+    def options(i: int) -> dict[str, Any]:
+        return {"max_steps": ran[i][0], "bayes_interval": ran[i][1]}
+
+    drawing = figure(planted(tmp_path, "swift_figure8a", scoring(3), options=options))
+    assert isinstance(drawing, Figure)
+    assert legend(drawing) == [f"S = {steps}, β = {'none' if beta is None else beta}" for steps, beta in ran]
+
+
+def test_a_setting_keeps_the_papers_text_where_its_value_ran() -> None:
+    options = {"skip_ratio": 0.4, "min_similarity": -1, "max_steps": 100, "bayes_interval": None}
+    assert setting_ran("r=0.40", options) == "r=0.40"
+    assert setting_ran("tau=none (no pruning)", options) == "tau=none (no pruning)"
+    assert setting_ran("S=1000;beta=25", options) == "S=100;beta=none"
+    assert setting_ran("window=adaptive;lambda=0.2", options) == "window=adaptive;lambda=0.2"
+    assert setting_ran("", options) == ""
+
+
+def ticks(drawing: object, panel: int = -1) -> list[str]:
+    assert isinstance(drawing, Figure)
+    return [label.get_text().replace("\n", " ") for label in drawing.axes[panel].get_xticklabels()]
+
+
+def test_settings_that_share_a_run_are_one_point(tmp_path: Path) -> None:
+    drawing = figure(planted(tmp_path, "knapspec_figure6", lambda i: plain(0.5 + 0.05 * min(i, 4))))
+    assert ticks(drawing) == ["4", "8", "16", "32", "64, 128, 256"]
+    assert "T = 64, 128 and 256: the same steps, so one point." in caption(drawing)
+    assert isinstance(drawing, Figure)
+    assert legend(drawing)[:2] == [MEASURED, MODELLED]
+    assert all(len(axes.lines[0].get_xdata()) == 5 for axes in drawing.axes)
+
+
+def test_a_search_with_other_work_is_a_point_although_the_steps_are_the_same(tmp_path: Path) -> None:
+    drawing = figure(planted(tmp_path, "knapspec_figure4", lambda i: plain(searches=(5, 5, 4, 3, 3)[i])))
+    assert ticks(drawing) == ["none, 0.25", "0.5", "0.75, 0.9"]
+    assert "All settings made the same steps; only the work of the search differs." in caption(drawing)
+    assert "excluded" not in caption(drawing)
+    assert isinstance(drawing, Figure)
+    modelled = next(line for line in drawing.axes[1].lines if line.get_label() == MODELLED)
+    heights = np.asarray(modelled.get_ydata(), dtype=float)
+    assert heights[0] == 1 and (np.diff(heights) < 0).all()
+
+
+@pytest.mark.parametrize(
+    ("name", "symbol"),
+    [
+        ("knapspec_figure4", "τ"),
+        ("knapspec_figure6", "T"),
+        ("conflayers_figure6", "window"),
+        ("conflayers_figure7", "λ"),
+    ],
+)
+def test_settings_that_make_no_difference_are_a_sentence(tmp_path: Path, name: str, symbol: str) -> None:
+    text = reason(figure(planted(tmp_path, name, lambda i: plain())))
+    assert "made the same steps" in text and symbol in text
+
+
+def test_too_few_vectors_are_a_sentence_with_the_papers_number(tmp_path: Path) -> None:
+    few = planted(tmp_path, "knn_ssd_figure6", growing)
+    for count, drawable in ((3, False), (PERPLEXITY, True)):
+        labels = np.repeat(["algebra", "geometry"], count)
+        vectors = np.random.default_rng(0).normal(size=(2 * count, 8))
+        np.savez(few.cells[0].path / VECTORS, vectors=vectors, labels=labels)
+        drawing = figure(few)
+        if drawable:
+            assert f"n = {2 * count} vectors" in caption(drawing)
+        else:
+            assert "3 of each of 2 domains" in reason(drawing) and "700" in reason(drawing)
+
+
+def test_rounds_give_the_range_of_their_accepted_tokens(tmp_path: Path) -> None:
+    drawing = figure(planted(tmp_path, "conflayers_figure9", growing))
+    assert isinstance(drawing, Figure)
+    titles = [axes.get_title("left") for axes in drawing.axes]
+    assert all(re.search(r"; (\d+ accepted in 1 step|[\d.]+ \(\d+ to \d+\) accepted in \d+ steps)$", t) for t in titles)
+    assert "Paper's mean accepted tokens: 1.42 in round 0, 9.13 in round 7." in caption(drawing)
