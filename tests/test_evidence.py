@@ -68,6 +68,10 @@ def planted(tmp_path_factory: pytest.TempPathFactory) -> Replication:
     return next(one for one in replications(folder) if one.experiment.name == TABLE)
 
 
+def cell_of(replication: Replication, run: str) -> Cell:
+    return next(one for one in replication.cells if one.record is not None and one.path.name == run)
+
+
 def cell(replication: Replication, run: str) -> Cell:
     return next(one for one in replication.cells if one.path.name == run)
 
@@ -121,8 +125,10 @@ def test_a_figure_says_which_cells_are_void(tmp_path: Path) -> None:
 def test_intervals_of_speeds_have_the_noise_floor_and_others_do_not(planted: Replication) -> None:
     one = cell(planted, "own")
     assert one.variation is not None
-    assert one.variation.speedup.sigma == pytest.approx(np.std(SPREAD, ddof=1), rel=1e-6)
-    assert (one.variation.speedup.dof, one.variation.runs) == (len(SPREAD) - 1, len(SPREAD))
+    # the eight timings of the longest trace, and the two of another trace that differ by a factor of 2
+    pooled = math.sqrt((7 * np.var(SPREAD, ddof=1) + math.log(2) ** 2 / 2) / 8)
+    assert one.variation.speedup.sigma == pytest.approx(pooled, rel=1e-6)
+    assert (one.variation.speedup.dof, one.variation.runs) == (8, 10)
     floors = one.record.variation  # type: ignore[union-attr]
     assert floors is not None and len(floors.levels) == 3 and one.variation is floors.levels[-1]
     alone = metrics.summarise(one.run)
@@ -134,6 +140,35 @@ def test_intervals_of_speeds_have_the_noise_floor_and_others_do_not(planted: Rep
         assert one.summary.number(name) == alone.number(name)
     for run in (synthetic.write_run(planted.runs_dir / "elsewhere", [synthetic.unit(0)], model={"name": "other"}),):
         assert not floors.holds_for(run)
+
+
+def test_every_pair_of_runs_of_one_trace_sets_the_variation(tmp_path: Path) -> None:
+    """Two settings with one trace, whose times differ by 1.3, are repeated timings without being planned as such."""
+    settings = ["ablation=none", "ablation=w/o early-stopping", "ablation=w/o dynamic ver."]
+    for name, accept, factor in (("a", 0.7, 1.0), ("b", 0.7, 1.3), ("c", 0.5, 1.0)):
+        make(tmp_path, name, accept, factor)
+    runs = dict(zip(settings, "abc"))
+    indexed(tmp_path, TABLE, "mini", lambda job: runs.get(job.labels["setting"]), own_traces=False)
+    (made,) = replications(tmp_path)
+    another = cell_of(made, "c")
+    assert another.variation is not None
+    assert (another.variation.speedup.sigma, another.variation.speedup.dof) == (
+        pytest.approx(math.log(1.3) / math.sqrt(2)),
+        1,
+    )
+    wide, narrow = another.summary.number("speedup"), metrics.summarise(another.run).number("speedup")
+    assert wide.low < narrow.low < narrow.high < wide.high  # type: ignore[operator]
+
+
+def test_levels_join_traces_until_they_have_enough_timings(tmp_path: Path) -> None:
+    runs = []
+    for i, prompts in enumerate((4, 5, 12, 13)):  # four traces, three timings each
+        for j, log in enumerate((0.0, 0.1, -0.1)):
+            name = make(tmp_path, f"{i}-{j}", 0.7, math.exp(log), prompts=prompts)
+            runs.append(Record(tmp_path / name).run)
+    (variation,) = metrics.run_to_run_variation(runs)
+    assert [(level.runs, level.speedup.dof) for level in variation.levels] == [(12, 8)]
+    assert variation.levels[0].speedup.sigma == pytest.approx(0.1, rel=1e-6)
 
 
 @pytest.mark.parametrize("sigma", [0.0, 0.03])

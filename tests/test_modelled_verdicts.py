@@ -16,12 +16,12 @@ from ssd_bench.commands import claims as claims_command
 from ssd_bench.cost.reference import reference_machine
 from ssd_bench.metrics.modelled import REFERENCE, modelled_run, modelled_steps, reference_run
 from ssd_bench.papers.claims.claims import STATISTICS
-from ssd_bench.papers.claims.judge import CANNOT_SAY, FAILS, HOLDS, Judgement, judge_claim
+from ssd_bench.papers.claims.judge import CANNOT_SAY, FAILS, HOLDS, TOY, Judgement, judge_claim
 from ssd_bench.papers.claims.statistics import StatisticSample, take_sample
 from ssd_bench.papers.ours.cells import REPEATED_TIMINGS, Cell, Record
 from ssd_bench.records.reader import Run
 from ssd_bench.report import verdicts
-from ssd_bench.report.answers import cards
+from ssd_bench.report.answers import claim_lines
 from tests import synthetic
 from tests.exhibit_runs import MINIATURE, indexed
 from tests.test_evidence import make, searched, timed
@@ -74,8 +74,8 @@ def test_the_verdict_follows_the_modelled_times_and_shows_both(
     assert row["times"] == COSTS and row["measured"] == judged.measured.effect
     shown = verdicts.times_text(judged.claim, frame.iloc[0])
     assert shown.startswith(f"{COSTS}; measured here: {judged.measured.effect:.2f} [") and shown.endswith("]×")
-    line = next(line for card in cards(frame) for line in card.lines if line.claim is judged.claim)
-    assert [verdict.times for verdict in line.verdicts] == [shown]
+    line = next(line for line in claim_lines(frame) if line.claim is judged.claim)
+    assert [verdict.times for verdict in line.verdicts[TOY]] == [shown]
     out = tmp_path / "verdicts" / "mini.csv"
     assert claims_command.main([f"runs_dir={tmp_path}", f"out={out}"]) == 0
     printed = " ".join(capsys.readouterr().out.split())
@@ -152,18 +152,6 @@ def test_an_interval_of_modelled_times_is_over_prompts_alone(tmp_path: Path) -> 
     record = next(cell for cell in judged.cells if cell.path.name == "own")
     assert record.summary.noise is not None
     assert record.summary.modelled == metrics.summarise(record.run).modelled
-
-
-def test_older_files_of_verdicts_had_measured_times(tmp_path: Path) -> None:
-    counted(tmp_path, "own", 0.8)
-    counted(tmp_path, "uniform", 0.3)
-    judged = verdict_of(tmp_path, "own", "uniform")
-    acceptance = replace(judged, claim=named("swift/sets_are_task_specific"))
-    later = ["times", *verdicts.MEASURED]
-    (tmp_path / "verdicts").mkdir()
-    verdicts.table([judged, acceptance]).drop(columns=later).to_csv(tmp_path / "verdicts" / "old.csv", index=False)
-    frame = verdicts.read_verdicts(tmp_path)
-    assert frame["times"].tolist() == ["measured here", ""] and [*frame.columns] == [*verdicts.COLUMNS]
 
 
 # --- modelled times by the definitions of the measured ones -----------------------------------------------------------

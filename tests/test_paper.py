@@ -206,9 +206,10 @@ fastest:
   says: It is the fastest.
   section: §1
   theirs: [knapspec/table2/*/speedup]
+  refuted_by: A ratio below it.
   test:
     {exhibit: table2, statistic: speedup, effect: ratio, of: {method: [KnapSpec]}, over: {method: [SWIFT]},
-     at_least: 1.1, noise: 0.02}
+     at_least: 1.1, noise: 0.02, needs: {sets: 2}, margin: 0.05, given: alpha}
 """
 
 
@@ -218,6 +219,26 @@ def test_each_paper_has_its_claims() -> None:
         assert len(own) >= 8 and len({claim.id for claim in own}) == len(own)
     others = {other for claim in claims() for other in claim.over.get(STATISTIC, ())}
     assert {claim.statistic for claim in claims()} | others == set(STATISTICS)
+
+
+def test_the_hash_of_a_claim_changes_with_what_was_stated_before_the_runs(tmp_path: Path) -> None:
+    folder = dataclasses.replace(catalogue.find_folder("knapspec"), path=tmp_path / "knapspec")
+    folder.path.mkdir()
+    hashes = {}
+    for part, (was, now) in {
+        "nothing": ("", ""),
+        "order": ("section: §1\n  theirs: [knapspec/table2/*/speedup]", "theirs: []\n  section: §1"),
+        "refutation": ("below it.", "below 1.1."),
+        "statement": ("It is the fastest.", "It is the slowest."),
+        "section": ("section: §1", "section: §2"),
+        "threshold": ("at_least: 1.1", "at_least: 1.2"),
+        "scope": ("{sets: 2}", "{sets: 3}"),
+    }.items():
+        (folder.path / "claims.yaml").write_text(CLAIM.replace(was, now, 1), encoding="utf-8")
+        hashes[part] = read_claims(folder)[0].sha256
+    assert hashes["nothing"] == hashes["order"] == hashes["refutation"] and len(set(hashes.values())) == 5
+    assert all(len(digits) == 12 and int(digits, 16) for digits in hashes.values())
+    assert len({claim.sha256 for claim in claims()}) == len(claims())
 
 
 @pytest.mark.parametrize("claim", claims(), ids=lambda claim: claim.id)
@@ -243,6 +264,12 @@ def test_a_threshold_can_be_missed_on_either_side(claim: Claim) -> None:
         ("at_least: 1.1", "at_least: 1.1, at_most: 2", "at_least=1.1.*if at_most is not set"),
         ("at_least: 1.1", "at_least: 1.1, none: 1", "none=1"),
         ("noise: 0.02", "noise: -1", "noise=-1"),
+        ("  refuted_by: A ratio below it.\n", "", "refuted_by"),
+        ("below it.", "below it", "refuted_by=.*a sentence"),
+        ("{sets: 2}", "{set: 2}", "needs=.*integers >= 1 for models"),
+        ("{sets: 2}", "{sets: 0}", "needs="),
+        ("margin: 0.05", "margin: 0", "margin=0"),
+        ("given: alpha", "given: beta", "given='beta'.*one of speedup"),
         ("[SWIFT]", "[Medusa]", r"over\.method=\['Medusa'\].*DEL, KnapSpec, SWIFT"),
         ("{method: [SWIFT]}", "{context: [middle]}", r"over\.context=\['middle'\].*first third, last third"),
     ],
@@ -253,7 +280,7 @@ def test_a_claim_that_nothing_could_decide_is_refused(was: str, now: str, messag
     folder.path.mkdir()
     (folder.path / "claims.yaml").write_text(CLAIM, encoding="utf-8")
     (claim,) = read_claims(folder)
-    assert (claim.id, claim.prompts) == ("knapspec/fastest", 20)
+    assert (claim.id, claim.prompts) == ("knapspec/fastest", 8)
     (folder.path / "claims.yaml").write_text(CLAIM.replace(was, now, 1), encoding="utf-8")
     with pytest.raises(ConfigError, match=rf"knapspec/claims\.yaml fastest.*{message}"):
         read_claims(folder)

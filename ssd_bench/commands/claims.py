@@ -1,8 +1,9 @@
 """Check the papers' claims against the records.
 
 `python -m ssd_bench claims [runs_dir=runs] [scale=small] [out=FILE.csv]`
-    prints every claim with its verdict, effect, 95 % interval, prompts and run-to-run variation, and whether the times
-    behind it are modelled or measured; papers/claims/claims.py has the rule
+    prints every claim with its verdict by class of evidence (the paper's model, another real model, a toy model),
+    effect, 95 % interval, prompts and run-to-run variation, whether the times behind it are modelled or measured, and
+    what would decide a claim that is undecided; papers/claims/claims.py has the rule
     scale: scale of the runs; default: all scales
     out: file for the verdicts as CSV. The report also shows the verdicts in CSV files of a folder `verdicts` under
     runs_dir; the records of these verdicts need not be there

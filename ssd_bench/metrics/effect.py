@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from ssd_bench.metrics.intervals import Measured, Spread, t_quantile
+from ssd_bench.metrics.intervals import LEVEL, Measured, Spread, t_quantile
 
 
 @dataclass(frozen=True)
@@ -46,13 +46,17 @@ class Effect:
 
     @property
     def interval(self) -> tuple[float, float]:
-        """Confidence interval from Student's t; without variance the number itself, twice."""
+        """The interval at `LEVEL`, as `interval_at`."""
+        return self.interval_at(LEVEL)
+
+    def interval_at(self, level: float) -> tuple[float, float]:
+        """Return the confidence interval from Student's t; without variance the number itself, twice."""
         total = sum(variance for variance, _ in self.variances)
         if not total:
             return self.value, self.value
         # Welch-Satterthwaite: dof = (Σ v)² / Σ (v² / dof)
         dof = total**2 / sum(variance**2 / dof for variance, dof in self.variances)
-        half_width = t_quantile(dof) * math.sqrt(total)
+        half_width = t_quantile(dof, level) * math.sqrt(total)
         if self.on_logarithm:
             return self.value * math.exp(-half_width), self.value * math.exp(half_width)
         return self.value - half_width, self.value + half_width

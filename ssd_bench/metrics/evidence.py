@@ -2,7 +2,8 @@
 
 *Run-to-run variation*: the standard deviation of the logarithm of a speed over runs with the same trace, timed
 repeatedly. An interval over prompts does not contain it, because all prompts of a run are timed under the same machine
-conditions. If a folder has such repeated timings, they widen the interval of every speed.
+conditions. Any two runs of one trace on one machine measure it, whatever they were made for. They widen the interval of
+every speed in their folder.
 """
 
 from __future__ import annotations
@@ -32,6 +33,8 @@ SLOW_FACTOR = 5.0
 """A step is an outlier if it takes more than this many times the median of comparable steps."""
 SLOW_SHARE_LIMIT = 0.05
 """Share of the decode time that outlier steps may take beyond these medians."""
+LEVEL_DOF = 7
+"""Degrees of freedom of a level of run-to-run variation; with fewer, Student's t would dominate its intervals."""
 STEP_KEY = [*d.UNIT, "step"]
 PROMPT_KEY = ["prompt_index", "turn"]
 TRACE_COLUMNS = ["prompt_index", "repeat", "step", "draft_len", "tree_nodes", "accepted_len", "emitted"]
@@ -155,10 +158,10 @@ class RunTiming:
 
 @dataclass(frozen=True)
 class VariationLevel:
-    """Run-to-run variation of runs of one length.
+    """Run-to-run variation of runs of similar length.
 
     Attributes:
-        seconds: decode time of such a run, both arms.
+        seconds: decode time of the shortest of their traces, both arms.
         speedup: variation of a speedup over AR, which is timed in the same run.
         rate: variation of tokens per second.
         runs: number of runs that it was measured on.
@@ -235,27 +238,54 @@ def run_to_run_variation(runs: Sequence[Run | RunTiming]) -> list[RunVariation]:
             by_machine.setdefault(timing.machine, {}).setdefault(timing.trace, []).append(timing)
     variations = []
     for machine_id, traces in by_machine.items():
-        levels = [_level(group) for group in traces.values() if len(group) > 1]
-        if levels:
-            variations.append(RunVariation(machine_id, tuple(sorted(levels, key=lambda level: level.seconds))))
+        if levels := _levels([group for group in traces.values() if len(group) > 1]):
+            variations.append(RunVariation(machine_id, tuple(levels)))
     return variations
+
+
+def _levels(traces: Sequence[Sequence[RunTiming]]) -> list[VariationLevel]:
+    """Return levels of traces of similar length, the shortest first, each with `LEVEL_DOF` if there are enough runs.
+
+    Args:
+        traces: runs of each trace, at least two.
+    """
+    groups: list[list[Sequence[RunTiming]]] = []
+    for trace_runs in sorted(traces, key=_median_seconds):
+        if groups and _dof(groups[-1]) < LEVEL_DOF:
+            groups[-1].append(trace_runs)
+        else:
+            groups.append([trace_runs])
+    if len(groups) > 1 and _dof(groups[-1]) < LEVEL_DOF:
+        groups[-2:] = [groups[-2] + groups[-1]]
+    return [_level(group) for group in groups]
+
+
+def _dof(traces: Sequence[Sequence[RunTiming]]) -> int:
+    return sum(len(runs) - 1 for runs in traces)
+
+
+def _median_seconds(runs: Sequence[RunTiming]) -> float:
+    return float(np.median([run.seconds for run in runs]))
 
 
 def _run_timing(run: Run | RunTiming) -> RunTiming:
     return run if isinstance(run, RunTiming) else RunTiming.of(run)
 
 
-def _level(runs: Sequence[RunTiming]) -> VariationLevel:
-    seconds = float(np.median([run.seconds for run in runs]))
-    return VariationLevel(
-        seconds, _spread([run.speedup for run in runs]), _spread([run.rate for run in runs]), len(runs)
-    )
+def _level(traces: Sequence[Sequence[RunTiming]]) -> VariationLevel:
+    """Return the variation of the runs of some traces, the shortest trace first."""
+    speedups = [[run.speedup for run in runs] for runs in traces]
+    rates = [[run.rate for run in runs] for runs in traces]
+    return VariationLevel(_median_seconds(traces[0]), _spread(speedups), _spread(rates), sum(map(len, traces)))
 
 
-def _spread(values: Sequence[float | None]) -> Spread:
-    """Return the standard deviation of the logarithms (ddof = 1); 0 for fewer than two values."""
-    logs = np.log([value for value in values if value])
-    return Spread(float(logs.std(ddof=1)), len(logs) - 1) if len(logs) > 1 else Spread(0.0, 1)
+def _spread(traces: Sequence[Sequence[float | None]]) -> Spread:
+    """Return the standard deviation of the logarithms within traces; 0 for fewer than two values of every trace."""
+    logs = [np.log([value for value in values if value]) for values in traces]
+    # pooled within traces: sigma² = Σ (log v - mean of its trace)² / Σ (n - 1)
+    dof = sum(len(values) - 1 for values in logs if len(values))
+    squares = sum(float(((values - values.mean()) ** 2).sum()) for values in logs if len(values))
+    return Spread(math.sqrt(squares / dof), dof) if dof else Spread(0.0, 1)
 
 
 def widen_speed_intervals(summary: Row, level: VariationLevel, n_prompts: int) -> Row:

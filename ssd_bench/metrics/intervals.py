@@ -60,9 +60,9 @@ def divide(numerator: float, denominator: float) -> float | None:
     return float(numerator) / float(denominator)
 
 
-def t_quantile(dof: float) -> float:
-    """Return the quantile of Student's t that bounds a two-sided interval at `LEVEL`."""
-    return float(stdtrit(dof, (1 + LEVEL) / 2))
+def t_quantile(dof: float, level: float = LEVEL) -> float:
+    """Return the quantile of Student's t that bounds a two-sided interval of this level."""
+    return float(stdtrit(dof, (1 + level) / 2))
 
 
 def ratio_of_sums(a: Array, b: Array, axis: int = -1) -> Array:

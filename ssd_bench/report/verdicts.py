@@ -10,12 +10,19 @@ from pathlib import Path
 import pandas as pd
 
 from ssd_bench import tables
-from ssd_bench.cost.shapes import known_shape
 from ssd_bench.errors import ConfigError
-from ssd_bench.metrics.text import ABSENT, TOY, costs_text
-from ssd_bench.metrics.text import REHEARSAL as TRAINED_HERE
+from ssd_bench.metrics.text import ABSENT, costs_text
 from ssd_bench.papers.claims.claims import STATISTICS, Claim, claims
-from ssd_bench.papers.claims.judge import CANNOT_SAY, HOLDS, NOT_RUN, VERDICTS, Judgement
+from ssd_bench.papers.claims.judge import (
+    CANNOT_SAY,
+    EQUIVALENT,
+    EVIDENCE_CLASSES,
+    HOLDS,
+    NOT_RUN,
+    TOY,
+    VERDICTS,
+    Judgement,
+)
 from ssd_bench.papers.ours import ran
 from ssd_bench.papers.printed.catalogue import version_name
 from ssd_bench.papers.printed.reported import numbers
@@ -26,26 +33,35 @@ COLUMNS = {
     "claim": "paper/name, as in the paper's claims.yaml",
     "scale": "scale of the runs",
     "model": "names of the models that ran",
-    "params": "their numbers of parameters; absent in older files",
+    "params": "their numbers of parameters",
     "rehearsal": "whether this project trained the model",
-    "verdict": "holds, fails, cannot say, or not run",
+    "evidence_class": "the paper's model, another real model, or toy model; empty without runs",
+    "verdict": "holds, fails, equivalent, cannot say, or not run",
     "effect": "effect in the claim's unit",
     "low": "lower end of its 95 % interval",
     "high": "upper end",
     "n": "distinct prompts; for a number that a run has once, searches",
     "places": "(task, method, setting) combinations that the effect is pooled over",
     "asked": "combinations that the paper's table or figure has",
+    "out_of_scope": "combinations with runs that lack what the claim needs, such as long outputs",
     "floor": "relative standard deviation of the effect over repeated timings, where measured",
     "reason": "why no verdict is possible",
     "times": "times of the effect: modelled at the costs of a machine, or measured here; empty without times",
     "measured": "next to a modelled effect: effect by the times measured here",
     "measured_low": "lower end of its 95 % interval",
     "measured_high": "upper end",
+    "decided_by": "runs that would decide a claim without a verdict; else empty",
+    "claim_sha256": "first 12 digits of the SHA-256 of the claim's statement, section and test",
 }
 PARAMS = "params"
 MEASURED = ("measured", "measured_low", "measured_high")
 MEASURED_HERE = "measured here"
-WIDTH = 50
+WIDTH, NARROW = 50, 30
+READABLE = (
+    *("evidence", "paper", "claim", "model", "verdict", "effect", "times", "threshold", "data", "decided by"),
+    "SHA-256 of the claim",
+)
+"""Columns of `readable_table`."""
 MANY = 100  # if the number of prompts must grow by more than this factor, more prompts are no practical answer
 
 
@@ -58,6 +74,7 @@ def table(judgements: Iterable[Judgement]) -> pd.DataFrame:
             "model": ", ".join(model.name for model in judged.models),
             "params": ran.parameter_counts(judged.models),
             "rehearsal": judged.toy,
+            "evidence_class": judged.evidence_class,
             "verdict": judged.verdict,
             "effect": judged.effect,
             "low": judged.low,
@@ -65,10 +82,13 @@ def table(judgements: Iterable[Judgement]) -> pd.DataFrame:
             "n": judged.n,
             "places": judged.comparisons,
             "asked": judged.planned,
+            "out_of_scope": judged.out_of_scope,
             "floor": judged.variation,
             "reason": judged.reason,
             "times": _times(judged),
             **_measured(judged.measured),
+            "decided_by": _decided_by(judged),
+            "claim_sha256": judged.claim.sha256,
         }
         for judged in judgements
     ]
@@ -88,51 +108,60 @@ def _measured(judged: Judgement | None) -> dict[str, float | None]:
     return dict(zip(MEASURED, values))
 
 
+def _decided_by(judged: Judgement) -> str:
+    """Return the runs that would decide a claim that is "cannot say" or "not run"; "" for any other verdict."""
+    claim = judged.claim
+    if judged.verdict not in (CANNOT_SAY, NOT_RUN):
+        return ""
+    if judged.decided_by:
+        return judged.decided_by
+    if judged.verdict == NOT_RUN:
+        return f"runs of the experiment: `python -m ssd_bench -m experiment={claim.exhibit} scale=SCALE`"
+    if judged.effect is None or judged.low is None or judged.high is None:
+        return f"runs without this problem: {judged.reason}"
+    bound = claim.threshold
+    if claim.at_least is not None and judged.effect >= claim.at_least:  # the interval includes the value of no effect
+        bound = min(claim.no_effect, claim.threshold)
+    distance = abs(judged.effect - bound)
+    # the width of an interval falls with the square root of n, so n must grow by (half width / distance)^2
+    factor = ((judged.high - judged.low) / 2 / distance) ** 2 if distance else math.inf
+    if factor > MANY:
+        return f"no practical number of prompts, because the effect is too close to {bound:g}"
+    needed = math.ceil(max(factor, 2)) * judged.n
+    return f"about {needed} prompts instead of {judged.n}, if the effect stays the same"
+
+
 def _typed(frame: pd.DataFrame) -> pd.DataFrame:
-    texts = dict.fromkeys(("scale", "model", "params", "reason", "times"), "")
+    texts = dict.fromkeys(("scale", "model", "params", "evidence_class", "reason", "times", "decided_by"), "")
     return frame.fillna(texts).astype(dict.fromkeys(("effect", "low", "high", "floor", *MEASURED), "float64"))
 
 
 def read_verdicts(runs_dir: Path) -> pd.DataFrame:
     """Read the verdicts in files under a folder of runs (written with `out=`), in the form of `table`.
 
+    Verdicts on a claim whose statement or test has changed since, which its SHA-256 shows, are left out.
+
     Raises:
-        ConfigError: a file has other columns, claims or verdicts; names the file.
+        ConfigError: a file has other columns or verdicts; names the file.
     """
-    claim_ids = {claim.id for claim in claims()}
+    present = {(claim.id, claim.sha256) for claim in claims()}
     frames = []
     for path in sorted(record_files(runs_dir, f"{FOLDER}/*.csv")):
         try:
-            frame = _with_later_columns(pd.read_csv(path, dtype={"params": "str", "times": "str"}))
+            frame = pd.read_csv(path, dtype=dict.fromkeys((PARAMS, "times", "decided_by", "claim_sha256"), "str"))
         except ValueError as error:
             raise ConfigError("verdicts", str(path), f"a table ({error})") from error
-        if list(frame.columns) != list(COLUMNS) or not set(frame["claim"]) <= claim_ids:
-            raise ConfigError("verdicts", str(path), f"columns {', '.join(COLUMNS)}, and claims of the papers")
+        if not {"claim", "model", "verdict"} <= set(frame):
+            raise ConfigError("verdicts", str(path), f"columns {', '.join(COLUMNS)}")
+        if "claim_sha256" not in frame:  # written before claims had hashes
+            continue
+        frame = frame[[key in present for key in zip(frame["claim"], frame["claim_sha256"])]]
+        if list(frame.columns) != list(COLUMNS):
+            raise ConfigError("verdicts", str(path), f"columns {', '.join(COLUMNS)}")
         if not set(frame["verdict"]) <= set(VERDICTS):
             raise ConfigError("verdicts", str(path), f"verdicts of {', '.join(VERDICTS)}")
         frames.append(_typed(frame))
     return pd.concat(frames, ignore_index=True) if frames else table([])
-
-
-def _with_later_columns(frame: pd.DataFrame) -> pd.DataFrame:
-    """Return a file of verdicts with the columns that older files lack; their times were measured."""
-    if not {"claim", "model", "verdict"} <= set(frame):
-        return frame
-    if PARAMS not in frame:
-        frame = frame.assign(params=[_known_params(names) for names in frame["model"]])
-    if "times" not in frame:
-        timed = {claim.id for claim in claims() if STATISTICS[claim.statistic].timed}
-        has_times = frame["claim"].isin(timed) & (frame["verdict"] != NOT_RUN)
-        frame = frame.assign(times=has_times.map({True: MEASURED_HERE, False: ""}), **dict.fromkeys(MEASURED, math.nan))
-    return frame[[*(name for name in COLUMNS if name in frame), *(name for name in frame if name not in COLUMNS)]]
-
-
-def _known_params(names: object) -> str:
-    """Look up the sizes of models in `conf/model`, for an old file of verdicts without them."""
-    shapes = {name: known_shape(name) for name in str(names).split(", ")}
-    return ran.parameter_counts(
-        [ran.ModelRan(name, shape.n_params if shape else None) for name, shape in shapes.items()]
-    )
 
 
 def merge_verdicts(local: pd.DataFrame, external: pd.DataFrame | None) -> pd.DataFrame:
@@ -148,8 +177,8 @@ def merge_verdicts(local: pd.DataFrame, external: pd.DataFrame | None) -> pd.Dat
 
 
 def verdict_text(row: pd.Series) -> str:
-    """Return the verdict, marked if it comes from a toy-model run."""
-    return f"{row['verdict']} ({TOY})" if row["rehearsal"] else str(row["verdict"])
+    """Return the verdict; that of a toy model says so first, because it is none on the paper's model."""
+    return f"on the {TOY}: {row['verdict']}" if row["evidence_class"] == TOY else str(row["verdict"])
 
 
 def model_text(row: pd.Series) -> str:
@@ -187,24 +216,21 @@ def _interval_text(claim: Claim, effect: float, low: float, high: float) -> str:
     text = f"{effect:{form}}"
     if not math.isnan(low):
         text += f" [{low:{form}}, {high:{form}}]"
-    return f"{text}×" if _is_ratio(claim) else text
+    return f"{text}×" if claim.is_ratio else text
 
 
 def threshold_text(claim: Claim) -> str:
     """Return the threshold of a claim."""
-    sign, value = ("≥", claim.at_least) if claim.at_least is not None else ("≤", claim.at_most)
-    return f"{sign} {value:g}{'×' if _is_ratio(claim) else ''}"
-
-
-def _is_ratio(claim: Claim) -> bool:
-    return claim.effect == "ratio" or claim.statistic.startswith("speedup")
+    sign = "≥" if claim.at_least is not None else "≤"
+    return f"{sign} {claim.threshold:g}{'×' if claim.is_ratio else ''}"
 
 
 def statistic_text(claim: Claim) -> str:
     """Return the statistic of a claim, in a few words."""
     meaning = STATISTICS[claim.statistic].meaning
     relation = {"ratio": "ratio of the two sides", "difference": "difference of the two sides", "value": "value"}
-    return f"{claim.statistic} ({meaning}), {relation[claim.effect]}"
+    worst = ", of the worst combination" if claim.every else ""
+    return f"{claim.statistic} ({meaning}), {relation[claim.effect]}{worst}"
 
 
 def evidence_text(claim: Claim, row: pd.Series) -> str:
@@ -213,6 +239,7 @@ def evidence_text(claim: Claim, row: pd.Series) -> str:
         return str(row["reason"])
     unit = "searches" if STATISTICS[claim.statistic].once_per_run else "prompts"
     parts = [f"n = {row['n']} {unit}" if row["n"] else "", f"{row['places']} of {row['asked']} combinations"]
+    parts += [f"{row['out_of_scope']} out of scope"] if row["out_of_scope"] else []
     parts += [] if math.isnan(row["floor"]) else [f"run-to-run variation {100 * row['floor']:.1f} %"]
     parts += [str(row["reason"])] if row["verdict"] == CANNOT_SAY else []
     return "; ".join(filter(None, parts))
@@ -220,25 +247,17 @@ def evidence_text(claim: Claim, row: pd.Series) -> str:
 
 def verdict_change(claim: Claim, row: pd.Series) -> str:
     """Return a phrase on what would change a verdict."""
-    if row["verdict"] == NOT_RUN:
-        return f"runs of the experiment: `python -m ssd_bench -m experiment={claim.exhibit} scale=SCALE`"
-    if math.isnan(row["low"]):
-        return f"runs without this problem: {row['reason']}"
-    bound = claim.at_least if claim.at_least is not None else claim.at_most
-    assert bound is not None, "a claim has one of the two"
-    if row["verdict"] == CANNOT_SAY:
-        distance = abs(row["effect"] - bound)
-        # the width of an interval falls with the square root of n, so n must grow by (half width / distance)^2
-        factor = ((row["high"] - row["low"]) / 2 / distance) ** 2 if distance else math.inf
-        if factor > MANY:
-            return f"no practical number of prompts, because the effect is too close to {bound:g}"
-        needed = math.ceil(max(factor, 2)) * int(row["n"])
-        return f"about {needed} prompts instead of {row['n']}, if the effect stays the same"
+    if row["decided_by"]:
+        return str(row["decided_by"])
+    if row["verdict"] == EQUIVALENT:
+        return "an interval that leaves the margin of equivalence"
     above = claim.at_least is not None
     if row["verdict"] == HOLDS:
         side, end = ("below", row["low"]) if above else ("above", row["high"])
         return f"an interval that extends {side} the threshold; the present one ends at {end:.2f}"
-    return f"an interval that reaches {bound:g}; the present one ends at {row['high' if above else 'low']:.2f}"
+    return (
+        f"an interval that reaches {claim.threshold:g}; the present one ends at {row['high' if above else 'low']:.2f}"
+    )
 
 
 def paper_values(claim: Claim) -> str:
@@ -257,7 +276,7 @@ def paper_values(claim: Claim) -> str:
 def verdict_counts(frame: pd.DataFrame) -> str:
     """Count the claims by verdict: "3 hold, 2 fail, 4 cannot say"."""
     totals = frame["verdict"].value_counts()
-    words = {"holds": ("holds", "hold"), "fails": ("fails", "fail")}
+    words = {"holds": ("holds", "hold"), "fails": ("fails", "fail"), "equivalent": ("is equivalent", "are equivalent")}
     parts = [
         f"{totals[word]} {words.get(word, (word, word))[int(totals[word] > 1)]}"
         for word in VERDICTS
@@ -266,14 +285,28 @@ def verdict_counts(frame: pd.DataFrame) -> str:
     return ", ".join(parts)
 
 
+def class_counts(frame: pd.DataFrame) -> dict[str, str]:
+    """Return the counts of verdicts by class of evidence, that of the paper's model first; "not run" comes last."""
+    counts = {
+        name: verdict_counts(rows) if len(rows := frame[frame["evidence_class"] == name]) else "no runs"
+        for name in EVIDENCE_CLASSES
+    }
+    without_runs = frame[frame["evidence_class"] == ""]
+    return counts | ({NOT_RUN: f"{len(without_runs)} claims"} if len(without_runs) else {})
+
+
 def readable_table(frame: pd.DataFrame) -> pd.DataFrame:
-    """Return the verdicts as texts for a reader."""
+    """Return the verdicts as texts for a reader, those on the papers' models first."""
     by_id = {claim.id: claim for claim in claims()}
+    order = [*EVIDENCE_CLASSES, ""]
     rows = []
-    for _, row in frame.iterrows():
+    for _, row in frame.sort_values(
+        "evidence_class", key=lambda names: names.map(order.index), kind="stable"
+    ).iterrows():
         claim = by_id[row["claim"]]
         rows.append(
             {
+                "evidence": row["evidence_class"] or NOT_RUN,
                 "paper": version_name(claim.id.partition("/")[0]),
                 "claim": claim.says,
                 "model": model_text(row) or ABSENT,
@@ -281,40 +314,52 @@ def readable_table(frame: pd.DataFrame) -> pd.DataFrame:
                 "effect": effect_text(claim, row),
                 "times": times_text(claim, row) or ABSENT,
                 "threshold": threshold_text(claim),
-                "evidence": evidence_text(claim, row),
+                "data": evidence_text(claim, row),
+                "decided by": row["decided_by"] or ABSENT,
+                "SHA-256 of the claim": row["claim_sha256"],
             }
         )
-    return pd.DataFrame(
-        rows, columns=["paper", "claim", "model", "verdict", "effect", "times", "threshold", "evidence"]
-    )
+    return pd.DataFrame(rows, columns=[*READABLE])
 
 
 def terminal_text(frame: pd.DataFrame) -> str:
-    """Return the verdicts for a terminal."""
+    """Return the verdicts for a terminal, by class of evidence and paper."""
     parts = []
-    for paper, rows in readable_table(frame).groupby("paper", sort=False):
-        claims_of_paper = rows.drop(columns="paper")
-        parts.append(f"{paper}\n\n{tables.terminal(claims_of_paper, wrap=[40, 12, None, None, 24, None, WIDTH])}")
-    toy = [f"{TOY}: {TRAINED_HERE.removeprefix(f'{TOY} ')}"] if frame["rehearsal"].any() else []
-    return "\n\n".join([*parts, *toy, f"{len(frame)} claims: {verdict_counts(frame)}"])
+    for (evidence, paper), rows in readable_table(frame).groupby(["evidence", "paper"], sort=False):
+        shown = rows.drop(columns=["evidence", "paper", "SHA-256 of the claim"])
+        wrap = [40, 12, 18, None, 24, None, WIDTH, NARROW]
+        parts.append(f"{evidence}: {paper}\n\n{tables.terminal(shown, wrap=wrap)}")
+    toy = [f"{TOY}: {TOY_NOTE}"] if frame["rehearsal"].any() else []
+    totals = [f"{name}: {counts}" for name, counts in class_counts(frame).items()]
+    return "\n\n".join([*parts, *toy, "\n".join([f"{len(frame)} claims:", *totals])])
 
 
 def document(frame: pd.DataFrame) -> str:
-    """Return the verdicts as Markdown."""
-    parts = ["# Which claims hold", RULE]
-    for (paper, model), rows in readable_table(frame).groupby(["paper", "model"], sort=False):
-        parts += [
-            f"## {paper}, " + ("not run" if model == ABSENT else str(model)),
-            tables.markdown(rows.drop(columns=["paper", "model"])),
-        ]
+    """Return the verdicts as Markdown, by class of evidence and paper."""
+    readable, counts = readable_table(frame), class_counts(frame)
+    totals = pd.DataFrame({"evidence": list(counts), "verdicts": list(counts.values())})
+    parts = ["# Which claims hold", RULE, tables.markdown(totals)]
+    for evidence, rows in readable.groupby("evidence", sort=False):
+        parts += [f"## {str(evidence).capitalize()}", *([f"A {TOY} is {TOY_NOTE}."] if evidence == TOY else [])]
+        for (paper, model), claims_of_paper in rows.groupby(["paper", "model"], sort=False):
+            parts += [
+                f"### {paper}" + ("" if model == ABSENT else f", {model}"),
+                tables.markdown(claims_of_paper.drop(columns=["evidence", "paper", "model"])),
+            ]
     return "\n\n".join(parts) + "\n"
 
 
-RULE = """Statements and thresholds were written before the runs (`claims.yaml` of each paper). *Holds*: the effect
-reaches its threshold, and its 95 % interval does not include the value for no effect. *Fails*: the whole interval is on
-the other side of the threshold. *Cannot say*: neither, or too few prompts, an excluded run, or sides timed on different
-machines. Claims about speed are judged by times that are *modelled* from the recorded work, at the costs of a GPU and a
-model size, with the effect by the times *measured here* next to them; by the latter alone if a record does not count
-its work. The interval is over prompts and, for measured times, over run-to-run variation where it was measured. The
-evidence counts the combinations of model, task and setting with runs, out of those of the paper's table or figure. A
-*toy-model run* uses a model that this project trained; it says nothing about the paper's model."""
+TOY_NOTE = "a model that this project trained; its verdicts say nothing about the paper's model"
+RULE = """Statements and thresholds were written before the runs (`claims.yaml` of each paper); the SHA-256 of a claim
+changes with its statement, section or test. *Holds*: the effect reaches its threshold, and its 95 % interval does not
+include the value for no effect. *Equivalent*: it does not hold, and the 90 % interval lies within a margin around no
+effect (3 % for ratios and speedups). *Fails*: the whole interval is on the other side of the threshold. *Cannot say*:
+none of these, or the runs cannot decide the claim: too few prompts, an excluded run, a search that scored fewer than
+two layer sets, runs out of the claim's scope (too short, no GPU), sides timed on different machines, or an effect
+that was planted by training. *Not run*: the runs that the claim needs do not exist. Each undecided claim names the
+runs that would decide it. Claims about speed are judged by times that are *modelled* from the recorded work, at the
+costs of a GPU and a model size, with the effect by the times *measured here* next to them; by the latter alone if a
+record does not count its work. The interval is over prompts and, for measured times, over run-to-run variation where
+it was measured. The data are counted in combinations of model, task and setting with runs, out of those of the
+paper's table or figure. The *evidence* is of one of three classes: the paper's model, another real model, or a toy
+model, which this project trained and which says nothing about the paper's model."""

@@ -3,27 +3,35 @@
 A claim compares two sides, or one side with a threshold, by one statistic of the cells of a table or figure. A
 comparison has the same model, task, method and setting on both sides except for those that the sides name (a part of a
 stream counts as its task). Each comparison has an effect; the effects are then pooled: geometric mean of ratios,
-arithmetic mean of differences and values. Each label of the side that the claim is about gives a separate comparison;
-if the other side has several cells in one comparison, the best of them counts.
+arithmetic mean of differences and values. With `every` the worst effect counts instead of the mean. Each label of the
+side that the claim is about gives a separate comparison; if the other side has several cells in one comparison, the
+best of them counts.
 
 A statistic of speed is computed from modelled times, at the costs of one reference machine (`metrics.modelled`), if the
 records of all cells count their work; the effect by the measured times is shown next to it. Otherwise it is computed
 from the times measured on the machine of the runs.
 
 The verdict follows from the effect and its 95 % interval over prompts, widened by `noise` at both ends unless times are
-modelled: the same record always gives the same modelled times. A claim with `at_least`
+modelled: the same record always gives the same modelled times. The first of these verdicts that applies counts:
 
-* *holds* if the effect reaches `at_least` and the interval lies above `none`, the value of no effect; if `at_least` is
-  below `none` ("loses at most 5 %"), the interval must lie at or above `at_least` instead;
-* *fails* if the whole interval is below `at_least`;
-* *cannot say* otherwise, or if a cell has fewer than `prompts` prompts or is excluded (no search ran, or its trace
-  duplicates another cell's).
-
-A claim with `at_most` holds if the whole interval is at or below it, and fails if the whole interval is above it.
+* *not run*: the runs that the claim needs do not exist: none at all, of too few models (`needs.models`), or none that
+  records the statistic;
+* *cannot say*: a cell is excluded (no search ran, or its trace duplicates another cell's), sides were timed on
+  different machines, no comparison is in the claim's scope (`needs`: lengths, scored sets, a GPU; `scope` has the
+  rule), a cell has fewer than `prompts` prompts, or the training of the model decides the effect (`planted`);
+* *holds*: with `at_least`, the effect reaches it and the interval lies above `none`, the value of no effect; if
+  `at_least` is below `none` ("loses at most 5 %"), the interval must lie at or above `at_least` instead. With
+  `at_most`, the whole interval is at or below it;
+* *equivalent*: the 90 % interval lies inside the `margin` around `none` (two one-sided tests at 5 %). Only for claims
+  that state a difference: `at_least` >= `none`, or a ratio with `at_most` < 1;
+* *fails*: the whole interval is below `at_least`, or above `at_most`;
+* *cannot say* otherwise.
 """
 
 from __future__ import annotations
 
+import hashlib
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import MISSING, dataclass, field, fields
 from fnmatch import fnmatchcase
@@ -49,8 +57,11 @@ class ClaimStatistic:
         variation: field of the run-to-run variation that applies to it if the times are measured: "speedup" or "rate";
             "" if none does.
         lower_is_better: whether a smaller value is better.
-        pooled: whether the runs of all methods together give one number.
+        pooled: whether the runs of all methods together give one number, unless a claim is `per_method`.
         once_per_run: whether a run gives one number, however many prompts it has.
+        of_search: whether it measures a search, which must have scored at least two layer sets.
+        is_share: whether it is a share of outputs, with an exact binomial interval over all comparisons.
+        unrecorded: reason why no record has it; "" if records do.
     """
 
     meaning: str
@@ -59,6 +70,9 @@ class ClaimStatistic:
     lower_is_better: bool = False
     pooled: bool = False
     once_per_run: bool = False
+    of_search: bool = False
+    is_share: bool = False
+    unrecorded: str = ""
 
 
 STATISTICS = {
@@ -68,30 +82,43 @@ STATISTICS = {
     ),
     "alpha": ClaimStatistic("accepted over drafted tokens"),
     "M": ClaimStatistic("emitted tokens per verification"),
-    "overhead": ClaimStatistic("method overhead as a share of the decode time", timed=True, lower_is_better=True),
+    "overhead": ClaimStatistic(
+        "method overhead as a share of the decode time", timed=True, lower_is_better=True, of_search=True
+    ),
     "search_s": ClaimStatistic(
         "duration of the search in seconds, offline or online",
         timed=True,
         variation="rate",
         lower_is_better=True,
         once_per_run=True,
+        of_search=True,
     ),
     "attention_skipped": ClaimStatistic("share of attention sublayers skipped while drafting, mean over draft steps"),
     "mlp_skipped": ClaimStatistic("share of MLP sublayers skipped while drafting, mean over draft steps"),
-    "matchness": ClaimStatistic("best score of the online search", once_per_run=True),
-    "tpt_correlation": ClaimStatistic(
-        "Pearson's r of predicted TPT and tokens/s, one point per prompt and method", pooled=True
+    "matchness": ClaimStatistic("best score of the online search", once_per_run=True, of_search=True),
+    "tpt": ClaimStatistic("TPT predicted by KnapSpec Eq. 4 from the realised drafts, mean over prompts", timed=True),
+    "tpt_r2": ClaimStatistic("R² (squared Pearson) of predicted TPT and tokens/s, one point per prompt", pooled=True),
+    "alpha_r2": ClaimStatistic("R² (squared Pearson) of α and tokens/s, one point per prompt", pooled=True),
+    "cosine_r2": ClaimStatistic(
+        "R² of the cosine of a layer set's hidden states and its acceptance rate, one point per set",
+        pooled=True,
+        unrecorded="records lack the cosine and the acceptance rate of each set that a search compares",
     ),
-    "alpha_correlation": ClaimStatistic("Pearson's r of α and tokens/s, one point per prompt and method", pooled=True),
-    "routing": ClaimStatistic("share of prompts drafted with the layer set of their own domain"),
+    "routing": ClaimStatistic("share of prompts drafted with the layer set of their own domain", is_share=True),
+    "identical": ClaimStatistic("share of outputs that equal AR's or differ at a near-tie only", is_share=True),
+    "peak_memory": ClaimStatistic("peak memory of the run in bytes", lower_is_better=True, once_per_run=True),
 }
 PARTS = {  # parts of a run that a side may be restricted to
     "context": ("first third", "last third"),  # draft steps by context length, in thirds of the run's range
     "search": ("first", "last"),  # draft steps with the first or last set that the online search scored
+    "stream": ("first half", "last half"),  # prompts by their position in the run
     "domain": ("own", "other"),  # prompts of the domain that the layer set was searched on, or of all other domains
 }
 EFFECTS = ("ratio", "difference", "value")
 STATISTIC = "statistic"  # key of a side with another statistic than the claim's
+NEEDS = ("models", "new_tokens", "prompt_tokens", "sets", "gpus")
+MARGIN = 0.03
+"""Default margin of equivalence of ratios and speedups: within 1 / 1.03 to 1.03 of no effect."""
 
 
 @dataclass(frozen=True)
@@ -112,7 +139,16 @@ class Claim:
         at_least, at_most: the threshold: smallest or largest effect that the claim allows; exactly one of them.
         none: value of no effect: 1 for a ratio, 0 for a difference, stated in the file for a value.
         noise: expected difference between identical runs, in the unit of the effect; none with modelled times.
-        prompts: smallest number of prompts in each cell.
+        prompts: smallest number of prompts in each cell. Below eight, the coverage of our intervals was not measured.
+        margin: largest difference from no effect that counts as none; None: `MARGIN` for ratios and speedups.
+        needs: smallest values of what a run must have, for keys of `NEEDS`: different models; mean tokens of outputs or
+            of prompts (if both are given, one is enough); layer sets that each search scored; GPUs.
+        planted: names of models whose training decides the effect.
+        every: whether the worst comparison counts, instead of the mean over comparisons.
+        per_method: whether a statistic that pools methods is computed for each method.
+        given: statistic in which a reference must reach the subject, else it does not count; "": all references count.
+        refuted_by: result that would refute the claim.
+        sha256: first 12 digits of the SHA-256 of statement, section and test, which were written before the runs.
     """
 
     id: str
@@ -129,7 +165,57 @@ class Claim:
     at_least: float | None = None
     at_most: float | None = None
     none: float | None = None
-    prompts: int = 20
+    prompts: int = 8
+    margin: float | None = None
+    needs: Mapping[str, int] = field(default_factory=dict)
+    planted: Sequence[str] = ()
+    every: bool = False
+    per_method: bool = False
+    given: str = ""
+    refuted_by: str = ""
+    sha256: str = ""
+
+    @property
+    def is_ratio(self) -> bool:
+        """Whether the effect is a factor: a ratio, or a speedup."""
+        return self.effect == "ratio" or self.statistic.startswith("speedup")
+
+    @property
+    def no_effect(self) -> float:
+        """Value of no effect."""
+        return self.none if self.none is not None else 1.0 if self.effect == "ratio" else 0.0
+
+    @property
+    def threshold(self) -> float:
+        """Value of `at_least` or `at_most`."""
+        bound = self.at_least if self.at_least is not None else self.at_most
+        assert bound is not None, "a claim has one of the two"
+        return bound
+
+    @property
+    def is_pooled(self) -> bool:
+        """Whether the runs of all methods together give one number."""
+        return STATISTICS[self.statistic].pooled and not self.per_method
+
+    @property
+    def required_sets(self) -> int:
+        """Smallest number of layer sets that a search must have scored; 0: any."""
+        measures_search = STATISTICS[self.statistic].of_search or "search" in {*self.of, *self.over}
+        return self.needs.get("sets", 2 if measures_search else 0)
+
+    @property
+    def equivalence(self) -> tuple[float, float] | None:
+        """Effects between which the sides count as equivalent; None for a claim that states no difference."""
+        states_difference = (
+            self.at_least >= self.no_effect if self.at_least is not None else self.is_ratio and self.threshold < 1
+        )
+        margin = self.margin if self.margin is not None else MARGIN if self.is_ratio else None
+        if not states_difference or margin is None:
+            return None
+        centre = self.no_effect
+        if self.is_ratio:
+            return centre / (1 + margin), centre * (1 + margin)
+        return centre - margin, centre + margin
 
 
 @cache
@@ -185,20 +271,38 @@ def _parse_claim(folder: PaperFolder, name: str, content: Mapping[str, Any]) -> 
     Raises:
         ConfigError: a key or value does not fit; names file, claim and key.
     """
-    location = f"{folder.name}/claims.yaml {name}"
+    location, sha256 = f"{folder.name}/claims.yaml {name}", _digest(content)
     content = {key: value for key, value in content.items() if key != "test"} | content.get("test", {})
     is_required = {field.name: field.default is MISSING and field.default_factory is MISSING for field in fields(Claim)}
-    required = {key for key, must in is_required.items() if must} - {"id"}
-    if not required <= content.keys() <= is_required.keys() - {"id"}:
+    required = {key for key, must in is_required.items() if must} - {"id"} | {"refuted_by"}
+    if not required <= content.keys() <= is_required.keys() - {"id", "sha256"}:
         raise ConfigError(
             location,
             sorted(content),
             f"keys among {', '.join(is_required)}, with at least {', '.join(sorted(required))}",
         )
-    claim = Claim(**{**content, "id": f"{folder.latest}/{name}", "exhibit": f"{folder.name}_{content['exhibit']}"})
+    identity = {"id": f"{folder.latest}/{name}", "exhibit": f"{folder.name}_{content['exhibit']}"}
+    claim = Claim(**{**content, **identity, "sha256": sha256})
+    _check_claim(claim, location)
+    return claim
+
+
+def _digest(entry: Mapping[str, Any]) -> str:
+    """Return the first 12 digits of the SHA-256 of statement, section and test."""
+    content = {key: entry.get(key) for key in ("says", "section", "test")}
+    return hashlib.sha256(json.dumps(content, sort_keys=True, ensure_ascii=False).encode()).hexdigest()[:12]
+
+
+def _check_claim(claim: Claim, location: str) -> None:
+    """Refuse a claim that no data could decide.
+
+    Raises:
+        ConfigError: as `_parse_claim`.
+    """
     number_ids = [number.id for number in numbers()]
     checks: Sequence[tuple[str, object, str]] = (
         ("says", claim.says.endswith("."), "a sentence"),
+        ("refuted_by", claim.refuted_by.endswith("."), "a sentence"),
         (
             "theirs",
             all(any(fnmatchcase(number_id, pattern) for number_id in number_ids) for pattern in claim.theirs),
@@ -220,6 +324,13 @@ def _parse_claim(folder: PaperFolder, name: str, content: Mapping[str, Any]) -> 
         ),
         ("noise", claim.noise >= 0, "at least 0"),
         ("prompts", claim.prompts >= 2, "at least 2"),
+        (
+            "needs",
+            claim.needs.keys() <= {*NEEDS} and all(type(value) is int and value > 0 for value in claim.needs.values()),
+            f"integers >= 1 for {', '.join(NEEDS)}",
+        ),
+        ("margin", claim.margin is None or claim.margin > 0, "a number > 0"),
+        ("given", not claim.given or claim.given in STATISTICS, f"one of {', '.join(STATISTICS)}"),
     )
     for key, fits, expected in checks:
         if not fits:
@@ -230,4 +341,3 @@ def _parse_claim(folder: PaperFolder, name: str, content: Mapping[str, Any]) -> 
             known_labels = {*STATISTICS} if axis == STATISTIC else {*PARTS.get(axis, labelled)}
             if not set(labels) <= known_labels:
                 raise ConfigError(f"{location} {key}.{axis}", labels, f"labels among {', '.join(sorted(known_labels))}")
-    return claim

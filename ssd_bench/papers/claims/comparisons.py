@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from ssd_bench.papers.claims.claims import PARTS, STATISTIC, STATISTICS, Claim
+from ssd_bench.papers.claims.claims import PARTS, STATISTIC, Claim
 from ssd_bench.papers.ours import select
 from ssd_bench.papers.ours.cells import Cell
 from ssd_bench.papers.runs import grid
@@ -108,7 +108,7 @@ def _sides(
         opposite_cells: cells of the other side; a stream is split into its parts if these are on its parts.
     """
     named = [axis for axis in grid.AXES if axis in claim.of or axis in claim.over]
-    pooled = ["method"] if STATISTICS[claim.statistic].pooled else []
+    pooled = ["method"] if claim.is_pooled else []
     shared = [axis for axis in grid.AXES if axis not in (*named, *pooled)]
     groups: dict[_Group, list[Cell]] = {}
     for cell in cells:
@@ -120,7 +120,7 @@ def _sides(
     sides: dict[tuple[str, ...], list[Side]] = {}
     for group, members in groups.items():
         run_part = part | ({"part": group.stream_part} if group.stream_part else {})
-        cell_groups = [tuple(members)] if STATISTICS[statistic].pooled else [(cell,) for cell in members]
+        cell_groups = [tuple(members)] if claim.is_pooled else [(cell,) for cell in members]
         sides.setdefault(group.shared, []).extend(Side(side_cells, run_part, statistic) for side_cells in cell_groups)
     return sides
 

@@ -85,11 +85,16 @@ class Stratum(NamedTuple):
     n: int
 
 
-def sample_comparison(claim: Claim, comparison: ClaimComparison, modelled: bool = False) -> SampledComparison | str:
+def sample_comparison(
+    claim: Claim, comparison: ClaimComparison, modelled: bool = False
+) -> SampledComparison | str | None:
     """Return the samples of the subject and of the best reference, or the reason why a side lacks one.
 
     Args:
         modelled: as in `take_sample`.
+
+    Returns:
+        None if no reference counts, because each has less of the statistic `given` than the subject.
     """
     sampled: list[SampledSide] = []
     for side in comparison.sides:
@@ -98,15 +103,32 @@ def sample_comparison(claim: Claim, comparison: ClaimComparison, modelled: bool 
             return f"{side.name}: {sample}"
         if not math.isfinite(sample.value()):
             return f"{side.name}: {side.statistic} is undefined ({STATISTICS[side.statistic].meaning})"
-        prompts = len(set(sample.prompts))
-        if prompts < claim.prompts and not STATISTICS[side.statistic].once_per_run:
-            return f"{side.name}: the compared part has {prompts} prompts; {claim.prompts} are required"
         sampled.append(SampledSide(side, sample))
     subject, *references = sampled
     if not references:
         return SampledComparison(subject)
+    if claim.given:
+        reaching = _reaching(claim, subject, references, modelled)
+        if isinstance(reaching, str):
+            return reaching
+        references = reaching
+    if not references:
+        return None
     sign = 1 if STATISTICS[comparison.references[0].statistic].lower_is_better else -1
     return SampledComparison(subject, min(references, key=lambda reference: sign * reference.sample.value()))
+
+
+def _reaching(
+    claim: Claim, subject: SampledSide, references: Sequence[SampledSide], modelled: bool
+) -> list[SampledSide] | str:
+    """Return the references with at least as much of the statistic `given` as the subject; a reason if one lacks it."""
+    values: list[float] = []
+    for sampled in (subject, *references):
+        sample = take_sample(sampled.side.cells, claim.given, sampled.side.part, modelled)
+        if isinstance(sample, str):
+            return f"{sampled.side.name}: {sample}"
+        values.append(sample.value())
+    return [reference for reference, value in zip(references, values[1:]) if value >= values[0]]
 
 
 class ClaimEffect:
@@ -127,7 +149,9 @@ class ClaimEffect:
         self._strata, self._runs = self._prompt_strata(), self._run_variances()
 
     def _pooled(self, effects: Sequence[float]) -> float:
-        """Return the geometric mean of ratios, or the arithmetic mean of differences and values."""
+        """Return the geometric mean of ratios, the arithmetic mean of others, or with `every` the worst effect."""
+        if self._claim.every:
+            return min(effects) if self._claim.at_least is not None else max(effects)
         if self._claim.effect == "ratio":
             return float(np.exp(np.mean(np.log(effects)))) if min(effects) > 0 else math.nan
         return float(np.mean(effects))
@@ -151,31 +175,29 @@ class ClaimEffect:
             return ""
         if any(stratum.n < 2 or not math.isfinite(stratum.variance) for stratum in self._strata):
             return "no interval: a part of the effect has only one prompt"
-        if any(stratum.variance > ROUNDING_VARIANCE for stratum in self._strata):
-            return ""
-        return "no interval: all prompts agree"
+        return ""
 
-    def interval(self) -> tuple[float, float]:
-        """Return the 95 % interval that the module describes."""
+    def interval(self, level: float = LEVEL) -> tuple[float, float]:
+        """Return the interval that the module describes; the effect itself, without `noise`, if all prompts agree."""
         noise = 0.0 if self._modelled else self._claim.noise
         if (counted := self._counts()) is not None:
-            # exact binomial interval of a share (Clopper and Pearson, 1934)
-            exact = stats.binomtest(*counted).proportion_ci(LEVEL)
+            # exact binomial interval of a share, pooled over runs (Clopper and Pearson, 1934)
+            exact = stats.binomtest(*counted).proportion_ci(level)
             return max(float(exact.low) - noise, 0.0), min(float(exact.high) + noise, 1.0)
         prompts: list[tuple[float, float]] = [
             (variance, n - 1) for variance, n in self._strata if variance > ROUNDING_VARIANCE
         ]
         over_prompts, over_runs = (
-            metrics.Effect(self.value, tuple(variances), self._logs).interval
+            metrics.Effect(self.value, tuple(variances), self._logs).interval_at(level)
             for variances in (prompts, [*prompts, *self._runs])
         )
         return min(over_prompts[0] - noise, over_runs[0]), max(over_prompts[1] + noise, over_runs[1])
 
     def _counts(self) -> tuple[int, int] | None:
-        """Return the prompts that count and all prompts, for a share of prompts in one comparison; None otherwise."""
-        if self._claim.statistic != "routing" or len(self._comparisons) > 1:
+        """Return the outputs that count and all outputs of the comparisons, for a share of outputs; None otherwise."""
+        if not self._statistic.is_share or self._claim.effect != "value":
             return None
-        successes, total = self._comparisons[0].subject.sample.columns.sum(axis=0)
+        successes, total = np.sum([pair.subject.sample.columns.sum(axis=0) for pair in self._comparisons], axis=0)
         return int(successes), int(total)
 
     def _prompt_strata(self) -> list[Stratum]:
@@ -218,7 +240,10 @@ class ClaimEffect:
         weights: dict[Path, float] = {}
         levels: dict[Path, VariationLevel] = {}
         for effect, comparison in zip(self._effects, self._comparisons):
-            share = effect / self.value if self._claim.effect == "value" else 1.0
+            if self._claim.every:  # one comparison has the worst effect, so its runs alone count
+                share = float(len(self._effects)) if effect == self.value else 0.0
+            else:
+                share = effect / self.value if self._claim.effect == "value" else 1.0
             for sampled, sign in zip(comparison.sides, (1.0, -1.0)):
                 for cell in sampled.side.cells:
                     if cell.variation is None:

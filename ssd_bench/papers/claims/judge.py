@@ -1,4 +1,4 @@
-"""Verdict of the records on each claim: an effect with its interval, and one of four verdicts.
+"""Verdict of the records on each claim: an effect with its interval, and one of five verdicts.
 
 The rule of the verdict is in `claims`, the interval in `effect`. A claim about speed is judged by modelled times if all
 of its records count their work, and the judgement by the measured times is kept next to it.
@@ -6,17 +6,24 @@ of its records count their work, and the judgement by the measured times is kept
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
+from ssd_bench.metrics.intervals import LEVEL
 from ssd_bench.papers.claims.claims import STATISTICS, Claim, claims
 from ssd_bench.papers.claims.comparisons import ClaimComparison, cell_name, comparisons
 from ssd_bench.papers.claims.effect import ClaimEffect, SampledComparison, sample_comparison
-from ssd_bench.papers.ours.cells import TOY_MODEL, Cell, Replication
+from ssd_bench.papers.claims.scope import Lack, model_lack, planted_lack, split_scope
+from ssd_bench.papers.ours.cells import OTHER_MODEL, TOY_MODEL, Cell, Replication
 from ssd_bench.papers.ours.ran import ModelRan
 
-HOLDS, FAILS, CANNOT_SAY, NOT_RUN = "holds", "fails", "cannot say", "not run"
-VERDICTS = (HOLDS, FAILS, CANNOT_SAY, NOT_RUN)
+HOLDS, FAILS, EQUIVALENT, CANNOT_SAY, NOT_RUN = "holds", "fails", "equivalent", "cannot say", "not run"
+VERDICTS = (HOLDS, FAILS, EQUIVALENT, CANNOT_SAY, NOT_RUN)
+PAPERS_MODEL, REAL_MODEL, TOY = "the paper's model", "another real model", "toy model"
+EVIDENCE_CLASSES = (PAPERS_MODEL, REAL_MODEL, TOY)
+EQUIVALENCE_LEVEL = 2 * LEVEL - 1
+"""Level of the interval of a test of equivalence: two one-sided tests at 5 % each."""
 
 
 @dataclass(frozen=True)
@@ -29,10 +36,13 @@ class Judgement:
         effect, low, high: effect in the claim's unit, with its 95 % interval; None if undefined.
         n: number of distinct prompts, or of searches for a statistic with one number per run.
         comparisons: number of comparisons that the effect is pooled over; planned: number that the exhibit has.
+        out_of_scope: number of comparisons with runs that lack what the claim needs.
         variation: relative standard deviation of the effect between runs; None if run-to-run variation was not measured
             or does not apply.
         models: models that ran.
         toy: whether this project trained one of these.
+        evidence_class: one of `EVIDENCE_CLASSES`, of the run that is least similar to the paper's; "" without runs.
+        decided_by: runs that would decide an undecided claim, where they are known without its effect; else "".
         cells: cells that the effect is computed from.
         references: reference machines whose costs give the times of the effect; empty if they were measured, or if the
             claim is not about times.
@@ -49,9 +59,12 @@ class Judgement:
     n: int = 0
     comparisons: int = 0
     planned: int = 0
+    out_of_scope: int = 0
     variation: float | None = None
     models: tuple[ModelRan, ...] = ()
     toy: bool = False
+    evidence_class: str = ""
+    decided_by: str = ""
     cells: tuple[Cell, ...] = field(default=(), repr=False)
     references: tuple[str, ...] = ()
     measured: Judgement | None = None
@@ -75,28 +88,53 @@ def judge_claim(claim: Claim, replication: Replication) -> Judgement:
     """Return the verdict on a claim by the records of one experiment and scale."""
     planned = _planned_comparisons(claim, replication)
     complete = [comparison for comparison in planned if all(cell.record for cell in comparison.cells)]
-    # comparisons of the same runs count once: at a small scale one run represents several models
-    distinct = list({tuple(side.identity for side in comparison.sides): comparison for comparison in complete}.values())
-    cells = tuple({cell.path: cell for comparison in distinct for cell in comparison.cells}.values())
     undecided = Judgement(claim, replication.scale, CANNOT_SAY, planned=len(planned))
-    if not distinct:
+    if reason := STATISTICS[claim.statistic].unrecorded:
+        return replace(undecided, verdict=NOT_RUN, reason=reason, decided_by="records that have it")
+    if not complete:
         failed = sorted({cell.error for comparison in planned for cell in comparison.cells if cell.error})
         reason = f"a run failed: {failed[0]}" if failed else "no comparison has all of its runs yet"
         return replace(undecided, verdict=NOT_RUN, reason=reason)
-    record_error = next((cell.record.error for cell in cells if cell.record and cell.record.error), None)
-    if record_error:
+    if record_error := next(
+        (cell.record.error for cell in _cells(complete) if cell.record and cell.record.error), None
+    ):
         return replace(undecided, reason=f"a record cannot be read: {record_error}")
+    if lack := model_lack(claim, _models(complete)):
+        return replace(undecided, verdict=NOT_RUN, reason=lack.reason, decided_by=f"runs of {lack.decided_by}")
+    # comparisons of the same runs count once: at a small scale one run represents several models
+    distinct = list({tuple(side.identity for side in comparison.sides): comparison for comparison in complete}.values())
+    in_scope, lack = split_scope(claim, distinct)
+    counted = in_scope or distinct
     undecided = replace(
         undecided,
-        comparisons=len(distinct),
-        models=tuple(dict.fromkeys(cell.model_ran for cell in cells)),
-        toy=any(cell.setup == TOY_MODEL for cell in cells),
-        cells=cells,
+        comparisons=len(counted),
+        out_of_scope=len(distinct) - len(in_scope),
+        models=_models(counted),
+        toy=any(cell.setup == TOY_MODEL for cell in _cells(counted)),
+        evidence_class=_evidence_class(_cells(counted)),
+        cells=_cells(counted),
     )
-    measured = _decide(undecided, distinct, replication.exclusions)
-    if not (references := _references(claim, cells)):
+    lack = None if in_scope else lack
+    measured = _decide(undecided, counted, replication.exclusions, lack)
+    if not (references := _references(claim, undecided.cells)):
         return measured
-    return _decide(replace(undecided, references=references, measured=measured), distinct, replication.exclusions)
+    return _decide(replace(undecided, references=references, measured=measured), counted, replication.exclusions, lack)
+
+
+def _cells(comparisons: Sequence[ClaimComparison]) -> tuple[Cell, ...]:
+    """Return the cells of comparisons, each run once."""
+    return tuple({cell.path: cell for comparison in comparisons for cell in comparison.cells}.values())
+
+
+def _models(comparisons: Sequence[ClaimComparison]) -> tuple[ModelRan, ...]:
+    """Return the models that ran for comparisons."""
+    return tuple(dict.fromkeys(cell.model_ran for cell in _cells(comparisons)))
+
+
+def _evidence_class(cells: Sequence[Cell]) -> str:
+    """Return the class of the evidence: that of the run that is least similar to the paper's."""
+    setups = {cell.setup for cell in cells}
+    return TOY if TOY_MODEL in setups else REAL_MODEL if OTHER_MODEL in setups else PAPERS_MODEL
 
 
 def _references(claim: Claim, cells: Sequence[Cell]) -> tuple[str, ...]:
@@ -107,29 +145,58 @@ def _references(claim: Claim, cells: Sequence[Cell]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(numbers.modelled_on for numbers in modelled if numbers is not None))
 
 
-def _decide(undecided: Judgement, comparisons: Sequence[ClaimComparison], exclusions: Mapping[Cell, str]) -> Judgement:
+def _decide(
+    undecided: Judgement, comparisons: Sequence[ClaimComparison], exclusions: Mapping[Cell, str], lack: Lack | None
+) -> Judgement:
     """Return the judgement with the effect of the comparisons and its verdict, or the reason why it has none.
 
     Args:
         undecided: "cannot say", with the cells of the comparisons; its times are modelled if it has references.
+        lack: why the comparisons cannot decide the claim, whatever their effect; None if they can.
     """
     claim, modelled = undecided.claim, bool(undecided.references)
-    if reason := _exclusion(undecided, comparisons, exclusions):
-        return replace(undecided, reason=reason)
+    if "gpus" in claim.needs and lack is not None:  # the number itself has no meaning
+        return replace(undecided, reason=lack.reason, decided_by=lack.decided_by)
+    if exclusion := _exclusion(undecided, comparisons, exclusions):
+        return replace(undecided, reason=exclusion.reason, decided_by=exclusion.decided_by)
     sampled: list[SampledComparison] = []
     for comparison in comparisons:
         sample = sample_comparison(claim, comparison, modelled)
         if isinstance(sample, str):
-            return replace(undecided, reason=sample)
-        sampled.append(sample)
+            return replace(
+                undecided, reason=lack.reason if lack else sample, decided_by=lack.decided_by if lack else ""
+            )
+        sampled += [] if sample is None else [sample]
+    if not sampled:
+        return replace(undecided, reason=f"no reference reaches the {claim.given} of the side that the claim is about")
     effect = ClaimEffect(claim, sampled, modelled)
-    undecided = replace(undecided, effect=effect.value, n=effect.n, variation=effect.variation, reason=effect.lacking)
-    if undecided.reason:
-        return undecided
-    low, high = effect.interval()
-    verdict = _verdict(claim, effect.value, low, high)
+    undecided = replace(
+        undecided, effect=effect.value, n=effect.n, variation=effect.variation, comparisons=len(sampled)
+    )
+    if not effect.lacking:
+        low, high = effect.interval()
+        undecided = replace(undecided, low=low, high=high)
+    if lack := lack or _few_prompts(claim, sampled) or planted_lack(claim, undecided.models):
+        return replace(undecided, reason=lack.reason, decided_by=lack.decided_by)
+    if undecided.low is None or undecided.high is None:
+        return replace(undecided, reason=effect.lacking)
+    verdict = _verdict(claim, effect.value, (undecided.low, undecided.high), effect.interval(EQUIVALENCE_LEVEL))
     reason = _undecided_reason(claim, effect.value) if verdict == CANNOT_SAY else ""
-    return replace(undecided, verdict=verdict, low=low, high=high, reason=reason)
+    return replace(undecided, verdict=verdict, reason=reason)
+
+
+def _few_prompts(claim: Claim, sampled: Sequence[SampledComparison]) -> Lack | None:
+    """Return which side of the comparisons has too few prompts; None if all have enough."""
+    for side in (side for comparison in sampled for side in comparison.sides):
+        is_single = STATISTICS[side.side.statistic].once_per_run  # the run's prompts count, which all share the number
+        numbers = [cell.summary.n_prompts for cell in side.side.cells]
+        prompts = min(numbers) if is_single else len(set(side.sample.prompts))
+        if prompts < claim.prompts:
+            return Lack(
+                f"{side.side.name}: the compared part has {prompts} prompts; {claim.prompts} are required",
+                f"at least {claim.prompts} prompts",
+            )
+    return None
 
 
 def _planned_comparisons(claim: Claim, replication: Replication) -> list[ClaimComparison]:
@@ -139,47 +206,62 @@ def _planned_comparisons(claim: Claim, replication: Replication) -> list[ClaimCo
     return list(comparisons(claim, [*replication.cells, *(Cell(job.labels, job.overrides) for job in jobs)]))
 
 
-def _verdict(claim: Claim, effect: float, low: float, high: float) -> str:
-    """Return the verdict on an effect with its interval, by the rule in `claims`."""
+def _verdict(claim: Claim, effect: float, interval: tuple[float, float], narrower_interval: tuple[float, float]) -> str:
+    """Return the verdict on an effect by the rule in `claims`.
+
+    Args:
+        interval: 95 % interval.
+        narrower_interval: interval of `EQUIVALENCE_LEVEL`.
+    """
+    low, high = interval
     if claim.at_most is not None:
-        return HOLDS if high <= claim.at_most else FAILS if low > claim.at_most else CANNOT_SAY
-    assert claim.at_least is not None, "a claim has one of the two"
-    if high < claim.at_least:
-        return FAILS
-    no_effect = _no_effect(claim)
-    beyond_none = low > no_effect if claim.at_least >= no_effect else low >= claim.at_least
-    return HOLDS if effect >= claim.at_least and beyond_none else CANNOT_SAY
-
-
-def _no_effect(claim: Claim) -> float:
-    """Return the value of no effect."""
-    return claim.none if claim.none is not None else 1.0 if claim.effect == "ratio" else 0.0
+        holds, fails = high <= claim.at_most, low > claim.at_most
+    else:
+        beyond_none = low > claim.no_effect if claim.threshold >= claim.no_effect else low >= claim.threshold
+        holds, fails = effect >= claim.threshold and beyond_none, high < claim.threshold
+    if holds:
+        return HOLDS
+    bounds = claim.equivalence
+    if bounds and bounds[0] <= narrower_interval[0] and narrower_interval[1] <= bounds[1]:
+        return EQUIVALENT
+    return FAILS if fails else CANNOT_SAY
 
 
 def _undecided_reason(claim: Claim, effect: float) -> str:
     """Return the reason why an effect with its interval decides nothing."""
     if claim.at_most is not None:
         return f"the interval contains the threshold {claim.at_most:g}"
-    assert claim.at_least is not None, "a claim has one of the two"
-    if effect < claim.at_least:
-        return f"the effect is below the threshold {claim.at_least:g}, but its interval extends above it"
-    return f"the interval extends down to {min(_no_effect(claim), claim.at_least):g} or below"
+    if effect < claim.threshold:
+        return f"the effect is below the threshold {claim.threshold:g}, but its interval extends above it"
+    return f"the interval extends down to {min(claim.no_effect, claim.threshold):g} or below"
 
 
-def _exclusion(undecided: Judgement, comparisons: Sequence[ClaimComparison], exclusions: Mapping[Cell, str]) -> str:
-    """Return the reason why the cells decide nothing, whatever their numbers; "" if they can decide."""
+def _exclusion(
+    undecided: Judgement, comparisons: Sequence[ClaimComparison], exclusions: Mapping[Cell, str]
+) -> Lack | None:
+    """Return the reason why the cells decide nothing, whatever their numbers; None if they can decide."""
     claim, references = undecided.claim, undecided.references
     # modelled times do not depend on the machine of the runs, nor on what else ran there
     is_measured = STATISTICS[claim.statistic].variation and not references
     for cell in undecided.cells:
         if exclusions[cell]:
-            return f"excluded: {cell_name(cell)}: {exclusions[cell]}"
-        if cell.summary.n_prompts < claim.prompts:
-            return f"{cell_name(cell)} has {cell.summary.n_prompts} prompts; {claim.prompts} are required"
+            return Lack(
+                f"excluded: {cell_name(cell)}: {exclusions[cell]}",
+                "runs that are long enough for the search or the setting to make a difference",
+            )
         if is_measured and (warning := cell.summary.steadiness.warning):
-            return f"{cell_name(cell)}: {warning}"
+            return Lack(f"{cell_name(cell)}: {warning}", "the same runs on an idle machine")
     if len(references) > 1:
-        return f"the runs have different reference machines: {', '.join(references)}"
-    if is_measured and any(len({cell.timing.machine for cell in comparison.cells}) > 1 for comparison in comparisons):
-        return "the two sides were timed on different machines"
-    return ""
+        reason = f"the runs have different reference machines: {', '.join(references)}"
+        return Lack(reason, "runs with the same `hardware.costs`")
+    if is_measured and any(len(_machines(claim, comparison)) > 1 for comparison in comparisons):
+        return Lack("the two sides were timed on different machines", "runs of both sides on one machine")
+    return None
+
+
+def _machines(claim: Claim, comparison: ClaimComparison) -> set[str]:
+    """Return the machines of a comparison's runs, each with its model unless the claim compares models."""
+    machines = {cell.timing.machine for cell in comparison.cells}
+    if "models" not in claim.needs:
+        return machines
+    return {json.dumps(json.loads(machine)[1:]) for machine in machines}  # its first part is the model

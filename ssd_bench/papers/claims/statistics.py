@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache, partial
 
 import numpy as np
 import pandas as pd
@@ -16,6 +17,9 @@ from ssd_bench.papers.claims.claims import STATISTICS
 from ssd_bench.papers.ours import select, values
 from ssd_bench.papers.ours.cells import Cell
 from ssd_bench.records.reader import Run
+
+_reference_run = lru_cache(maxsize=1)(reference_run)
+"""`reference_run` of the last run: several statistics of a run follow each other."""
 
 
 @dataclass(frozen=True)
@@ -49,21 +53,29 @@ def take_sample(
         part: axis of `claims.PARTS` -> label, and `part` -> the part of a stream.
         modelled: take the times of each run's reference machine; the records count their work.
     """
-    columns, formula = _DEFINITIONS[statistic]
-    frames, hashes = [], []
+    frames = []
     for cell in cells:
-        run = _restrict(cell, reference_run(cell.run) if modelled else cell.run, part)
-        rows = run if isinstance(run, str) else columns(run)
+        # a cell's overrides say on which part of a stream it searched
+        key = ("sample", statistic, tuple(part.items()), modelled, cell.overrides)
+        rows = cell.remember(key, partial(_rows, cell, statistic, part, modelled))
         if isinstance(rows, str):
             return rows
-        if rows.empty:
-            return "no prompt of the run has this statistic"
-        prompt_hashes = cell.run.prompts.drop_duplicates("prompt_index").set_index("prompt_index")["prompt_sha256"]
         frames.append(rows)
-        hashes += (
-            [""] * len(rows) if STATISTICS[statistic].once_per_run else [str(prompt_hashes[i]) for i in rows.index]
-        )
-    return StatisticSample(np.array(hashes), pd.concat(frames).to_numpy(dtype=float), formula)
+    rows = pd.concat(frames)
+    return StatisticSample(rows.index.to_numpy(dtype=str), rows.to_numpy(dtype=float), _DEFINITIONS[statistic][1])
+
+
+def _rows(cell: Cell, statistic: str, part: Mapping[str, str], modelled: bool) -> pd.DataFrame | str:
+    """Return the columns of a statistic for one run, indexed by the prompts' hashes, or the reason why it lacks it."""
+    run = _restrict(cell, _reference_run(cell.run) if modelled else cell.run, part)
+    rows = run if isinstance(run, str) else _DEFINITIONS[statistic][0](run)
+    if isinstance(rows, str):
+        return rows
+    if rows.empty:
+        return "no prompt of the run has this statistic"
+    prompt_hashes = cell.run.prompts.drop_duplicates("prompt_index").set_index("prompt_index")["prompt_sha256"]
+    hashes = [""] * len(rows) if STATISTICS[statistic].once_per_run else [str(prompt_hashes[i]) for i in rows.index]
+    return rows.set_axis(hashes, axis="index")
 
 
 def _restrict(cell: Cell, run: Run, part: Mapping[str, str]) -> Run | str:
@@ -78,7 +90,9 @@ def _restrict(cell: Cell, run: Run, part: Mapping[str, str]) -> Run | str:
 
 def _domain(cell: Cell, run: Run, label: str) -> Run | str:
     """Restrict a run to prompts of the domain that its stream begins with, on which it searched, or to the others."""
-    in_first_domain = run.prompts["domain"] == select.first_domain(cell)
+    # a task of several domains that is no stream was searched on the domain of its first prompt
+    first_domain = select.first_domain(cell) or run.prompts.sort_values("prompt_index")["domain"].iloc[0]
+    in_first_domain = run.prompts["domain"] == first_domain
     return _prompts(run, in_first_domain if label == "own" else ~in_first_domain)
 
 
@@ -106,6 +120,14 @@ def _context(cell: Cell, run: Run, label: str) -> Run | str:
     return replace(run, steps=steps[in_third])
 
 
+def _stream_half(cell: Cell, run: Run, label: str) -> Run | str:
+    """Restrict a run to the first or last half of its prompts."""
+    indices = np.sort(run.prompts["prompt_index"].unique())
+    half = len(indices) // 2
+    kept = indices[:half] if label == "first half" else indices[len(indices) - half :]
+    return _prompts(run, run.prompts["prompt_index"].isin(kept))
+
+
 def _search(cell: Cell, run: Run, label: str) -> Run | str:
     """Restrict a run to the steps drafted with the first or last set that its search scored; `est_alpha` is that score.
 
@@ -114,8 +136,7 @@ def _search(cell: Cell, run: Run, label: str) -> Run | str:
     steps = values.method_steps(run).reset_index(drop=True)
     events = steps.index[steps["est_alpha"].notna()]
     if len(events) < 2:
-        scored = f"{len(events)} set{'' if len(events) == 1 else 's'}"
-        return f"the search scored {scored}; a first and a last set are required"
+        return f"the search scored {count_sets(len(events))}; at least 2 are required"
     start, end = (events[0], events[1]) if label == "first" else (events[-1], len(steps))
     prompts, prompt_indices = run.prompts, steps["prompt_index"]
     selected = (
@@ -131,11 +152,17 @@ _RESTRICTIONS: dict[str, Callable[[Cell, Run, str], Run | str]] = {
     "domain": _domain,
     "context": _context,
     "search": _search,
+    "stream": _stream_half,
     "part": _stream_part,
 }
 
 
 # --- the columns of each statistic ------------------------------------------------------------------------------------
+
+
+def count_sets(number: int) -> str:
+    """Return a number of layer sets as text."""
+    return f"{number} set{'' if number == 1 else 's'}"
 
 
 def _times(end_to_end: bool) -> Callable[[Run], pd.DataFrame | str]:
@@ -209,10 +236,30 @@ def _routes(run: Run) -> pd.DataFrame | str:
     return pd.DataFrame.from_dict(routes, orient="index", columns=["own", "all"])
 
 
-def _correlation(x: Array, y: Array) -> Array:
-    """Return Pearson's r; NaN for fewer than three points or a constant."""
+def _tpt(run: Run) -> pd.DataFrame | str:
+    """Return the predicted TPT of each prompt and 1, or the reason why it is undefined."""
+    tpt = values.numbers_by_prompt(run)[["tpt_predicted"]].dropna()
+    return "the run has no latency profile" if tpt.empty else tpt.assign(prompts=1.0)
+
+
+def _identical(run: Run) -> pd.DataFrame | str:
+    """Return for each prompt its outputs that equal AR's but for near-ties, and all audited outputs."""
+    audited = metrics.arm_rows(run.prompts, "method").dropna(subset=["lossless"])
+    if audited.empty:
+        return "sampled outputs cannot be compared with AR's token by token"
+    same = audited.assign(same=(audited["lossless"] != "bug").astype(float), outputs=1.0)
+    return same.groupby("prompt_index")[["same", "outputs"]].sum()
+
+
+def _peak_memory(run: Run) -> pd.DataFrame | str:
+    """Return the peak memory of the run in bytes."""
+    return pd.DataFrame({"bytes": [float(run.prompts["peak_bytes"].max())]})
+
+
+def _determination(x: Array, y: Array) -> Array:
+    """Return R², the squared Pearson correlation; NaN for fewer than three points or a constant."""
     defined = len(x) > 2 and np.ptp(x) > 0 and np.ptp(y) > 0
-    return np.asarray(np.corrcoef(x, y)[0, 1] if defined else np.nan)
+    return np.asarray(np.corrcoef(x, y)[0, 1] ** 2 if defined else np.nan)
 
 
 _DEFINITIONS: dict[str, tuple[Callable[[Run], pd.DataFrame | str], Callable[..., Array]]] = {
@@ -232,11 +279,16 @@ _DEFINITIONS: dict[str, tuple[Callable[[Run], pd.DataFrame | str], Callable[...,
     "mlp_skipped": (_skipped("MLP"), intervals.ratio_of_sums),
     # share of tokens that a set predicts (SWIFT Eq. 3), as the search scored it; mean over runs
     "matchness": (_matchness, np.mean),
-    # Pearson's r over prompts and methods
-    "tpt_correlation": (_points("tpt_predicted"), _correlation),
-    "alpha_correlation": (_points("alpha"), _correlation),
+    # mean over prompts of KnapSpec Eq. 4
+    "tpt": (_tpt, intervals.ratio_of_sums),
+    # squared Pearson correlation with tokens/s over prompts (and methods)
+    "tpt_r2": (_points("tpt_predicted"), _determination),
+    "alpha_r2": (_points("alpha"), _determination),
     # prompts drafted with their own domain's set / prompts
     "routing": (_routes, intervals.ratio_of_sums),
+    # outputs that equal AR's or differ at a near-tie / audited outputs
+    "identical": (_identical, intervals.ratio_of_sums),
+    "peak_memory": (_peak_memory, np.mean),
 }
 """Statistic -> function that returns its columns for a run (one row per prompt, index prompt_index) or the reason why
 they are missing; and its formula."""

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache, cached_property
 from pathlib import Path
+from typing import TypeVar, cast
 
 from ssd_bench import metrics
 from ssd_bench.errors import ConfigError
 from ssd_bench.metrics import Digest, DomainSummary, RunTiming, RunVariation, Summary, VariationLevel
 from ssd_bench.metrics.store import DigestStore, RunCache
-from ssd_bench.papers.ours.ran import ModelRan, model_names
+from ssd_bench.papers.ours.ran import ModelRan, model_names, setting_ran
 from ssd_bench.papers.runs import grid, index
 from ssd_bench.papers.runs.scale import load as load_scale
 from ssd_bench.records.header import RunHeader
@@ -20,13 +21,15 @@ from ssd_bench.records.reader import Run, find_runs, load_run
 PAPERS_OWN, TOY_MODEL, OTHER_MODEL, OTHER_SCALE = "as the paper", "toy model", "other model", "other scale"
 REPEATED_TIMINGS = "ssd_bench_noise"
 """Experiment that times the same traces repeatedly, to measure the run-to-run variation."""
+DUPLICATE = "duplicates the trace of "
+"""First words of the reason of a cell whose steps are those of an earlier cell."""
 SPEED_FACTOR = ", although their speedups differ by a factor of "
 """Part of an exclusion's reason, before a factor that run-to-run variation does not explain."""
 SETUPS = (PAPERS_OWN, OTHER_SCALE, OTHER_MODEL, TOY_MODEL)
-"""Setups of a run, the most similar to the paper's first.
+"""Setups of a run, the most similar to the paper's first: another scale has the paper's model, but fewer or other
+prompts; a toy model is one that this project trained."""
 
-A toy model is one that this project trained; another scale has the paper's model, but fewer or other prompts.
-"""
+Result = TypeVar("Result")
 
 
 class Record:
@@ -47,11 +50,18 @@ class Record:
         store: DigestStore | None = None,
     ) -> None:
         self.path, self.store, self._variations, self._cache = path, store, variations, cache or RunCache()
+        self._results: dict[Hashable, object] = {}
 
     @property
     def run(self) -> Run:
         """Tables and header of the run; only recently used records stay in memory."""
         return self._cache.run(self, self.path)
+
+    def remember(self, key: Hashable, compute: Callable[[], Result]) -> Result:
+        """Return a small result from the tables of the run, which `compute` computes at the first call with its key."""
+        if key not in self._results:
+            self._results[key] = compute()
+        return cast(Result, self._results[key])
 
     @cached_property
     def header(self) -> RunHeader:
@@ -166,6 +176,10 @@ class Cell:
         """Machine, trace and speeds of the record, from which run-to-run variation is estimated."""
         return self._existing_record.digest.timing
 
+    def remember(self, key: Hashable, compute: Callable[[], Result]) -> Result:
+        """Return a result as `Record.remember`."""
+        return self._existing_record.remember(key, compute)
+
     @property
     def model_ran(self) -> ModelRan:
         """The model that ran."""
@@ -194,7 +208,7 @@ class Cell:
 
 @dataclass(frozen=True, eq=False)
 class ShownCell(Cell):
-    """Cell as our figures and tables show it: its label `model` is the model that ran, with its size.
+    """Cell as our figures and tables show it: its labels `model` and `setting` are what ran, not what the paper ran.
 
     Attributes:
         exclusion: reason why the cell is excluded; "" if it is not.
@@ -267,7 +281,8 @@ class Replication:
         """Return the cells that have a record, each record once (at a small scale cells share records)."""
         by_path: dict[Path, ShownCell] = {}
         for cell in self.recorded_cells():
-            labels = {**cell.labels, "model": cell.model_ran.text}
+            setting = setting_ran(cell["setting"], cell.header.options("method"))
+            labels = {**cell.labels, "model": cell.model_ran.text, "setting": setting}
             shown = ShownCell(**vars(cell) | {"labels": labels}, exclusion=self.exclusions[cell])
             by_path.setdefault(cell.path, shown)
         return list(by_path.values())
@@ -303,7 +318,7 @@ def _exclusion(cell: Cell, earlier_cells: Sequence[Cell]) -> str:
     variation = cell._existing_record.variation
     factor = variation.speed_ratio(cell.timing, earlier.timing) if variation else None
     differing = "" if factor is None else f"{SPEED_FACTOR}{factor:.2f}, beyond run-to-run variation"
-    return f"duplicates the trace of {name}{differing}"
+    return f"{DUPLICATE}{name}{differing}"
 
 
 def records(runs_dir: Path) -> list[Record]:
@@ -313,11 +328,10 @@ def records(runs_dir: Path) -> list[Record]:
 
     @cache
     def variations() -> list[RunVariation]:
-        indices = (index.read(path) for path in index.find(runs_dir) if path.name.startswith(f"{REPEATED_TIMINGS}."))
-        names = {line.run for _, _, lines in indices for line in lines}
-        return metrics.run_to_run_variation(
-            [record.digest.timing for record in run_records if record.path.name in names and not record.error]
-        )
+        store.fill([record.path for record in run_records])
+        # a copy of a record has the same name, and would count as a timing without any variation
+        records_by_name = {record.path.name: record for record in run_records if not record.error}
+        return metrics.run_to_run_variation([record.digest.timing for record in records_by_name.values()])
 
     run_records += [Record(path, variations, run_cache, store) for path in find_runs(runs_dir)]
     return run_records

@@ -232,6 +232,12 @@ def search_origin(run: Run) -> str:
     return "run" if new == total else "continued" if new else "read"
 
 
+def scored_sets(run: Run) -> int:
+    """Return the number of layer sets that the search of a run scored: online, else in the shortest offline search."""
+    online = len(_search_events(run))
+    return online or min((search.evaluations for search in run.header.searches), default=0)
+
+
 def _search_time(number: Number, cell: Cell) -> Value | str:
     """Return the seconds of the search; the time of a stored search is not compared with the paper's."""
     seconds, origin = search_time(cell.run), search_origin(cell.run)

@@ -1,0 +1,125 @@
+"""Scope of a claim: the lengths, searches, models and devices of the runs that can decide it.
+
+A claim about long outputs says nothing about short ones, and a search that scored one layer set did not choose. So a
+comparison counts only if its runs have what the claim `needs`; if none has it, the claim is undecided.
+
+A search must have scored the required number of layer sets on the side that the claim is about, and on the other side
+if that searched at all. An online search scores one set per event, and an offline search one per evaluation.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from ssd_bench import metrics
+from ssd_bench.papers.claims.claims import STATISTICS, Claim
+from ssd_bench.papers.claims.comparisons import ClaimComparison, Side
+from ssd_bench.papers.claims.statistics import count_sets
+from ssd_bench.papers.ours import values
+from ssd_bench.papers.ours.cells import Cell
+from ssd_bench.papers.ours.ran import ModelRan
+from ssd_bench.records.reader import Run
+
+LENGTHS = {"new_tokens": "outputs", "prompt_tokens": "prompts"}
+
+
+class Lack(NamedTuple):
+    """Reason why runs cannot decide a claim, and the runs that could."""
+
+    reason: str
+    decided_by: str
+
+
+@dataclass(frozen=True)
+class RunScope:
+    """Mean lengths of a run in tokens, and the number of layer sets that its search scored."""
+
+    new_tokens: float
+    prompt_tokens: float
+    sets: int
+
+    @classmethod
+    def of(cls, run: Run) -> RunScope:
+        """Return the scope of a run."""
+        rows = metrics.arm_rows(run.prompts, "method")
+        return cls(float(rows["new_tokens"].mean()), float(rows["prompt_len"].mean()), values.scored_sets(run))
+
+
+def run_scope(cell: Cell) -> RunScope:
+    """Return the scope of a cell's run."""
+    return cell.remember("scope", lambda: RunScope.of(cell.run))
+
+
+def split_scope(claim: Claim, comparisons: Sequence[ClaimComparison]) -> tuple[list[ClaimComparison], Lack | None]:
+    """Return the comparisons in the scope of a claim, and why the first of the others is not."""
+    lacks = [_lack(claim, comparison) for comparison in comparisons]
+    in_scope = [comparison for comparison, lack in zip(comparisons, lacks) if lack is None]
+    return in_scope, next(filter(None, lacks), None)
+
+
+def model_lack(claim: Claim, models: Sequence[ModelRan]) -> Lack | None:
+    """Return why these models are too few for a claim that compares models; None if they are enough."""
+    needed = claim.needs.get("models", 1)
+    if len(models) >= needed:
+        return None
+    ran = ", ".join(model.name for model in models)
+    return Lack(f"the claim compares at least {needed} models; the runs have {len(models)}: {ran}", f"{needed} models")
+
+
+def planted_lack(claim: Claim, models: Sequence[ModelRan]) -> Lack | None:
+    """Return why a model's training decides the effect of a claim; None if it does not."""
+    planted = [model.name for model in models if model.name in claim.planted]
+    if not planted:
+        return None
+    name = planted[0]
+    return Lack(
+        f"planted by training: the recipe of {name} causes this effect",
+        f"a model that was not trained for it, such as {name}_plain",
+    )
+
+
+def _lack(claim: Claim, comparison: ClaimComparison) -> Lack | None:
+    """Return why a comparison is out of scope; None if it is not."""
+    lacks = [_length_lack(claim.needs, cell) for cell in comparison.cells]
+    lacks += [_gpu_lack(claim.needs, cell) for cell in comparison.cells]
+    if claim.required_sets:
+        lacks += [_search_lack(claim, side, side is comparison.subject) for side in comparison.sides]
+    return next(filter(None, lacks), None)
+
+
+def _length_lack(needs: Mapping[str, int], cell: Cell) -> Lack | None:
+    """Return why the outputs or prompts of a run are too short; None if one of the two lengths is enough."""
+    needed = {key: needs[key] for key in LENGTHS if key in needs}
+    if not needed:
+        return None
+    found: dict[str, float] = {key: getattr(run_scope(cell), key) for key in needed}
+    if any(found[key] >= needed[key] for key in needed):
+        return None
+    name = ", ".join(filter(None, (cell["task"], cell["method"], cell["setting"])))
+    means = " and ".join(f"{LENGTHS[key]} of {found[key]:,.0f} tokens" for key in needed)
+    least = " or ".join(f"{LENGTHS[key]} of at least {needed[key]:,} tokens" for key in needed)
+    return Lack(f"out of scope: {name} has {means} on average; {least} are needed", f"runs with {least}")
+
+
+def _gpu_lack(needs: Mapping[str, int], cell: Cell) -> Lack | None:
+    """Return why a run without enough GPUs is out of scope; None if it has enough or a claim needs none."""
+    gpus = len(cell.header.provenance.device.gpus) if cell.header.model.device.startswith("cuda") else 0
+    if gpus >= needs.get("gpus", 0):
+        return None
+    return Lack("out of scope: needs a GPU; on a CPU the memory is that of the process", "runs on a GPU")
+
+
+def _search_lack(claim: Claim, side: Side, is_subject: bool) -> Lack | None:
+    """Return why a search of a side scored too few layer sets; None if all scored enough, or a reference has none."""
+    scored = [run_scope(cell).sets for cell in side.cells]
+    searched = [sets for sets in scored if sets or is_subject or STATISTICS[claim.statistic].of_search]
+    required = claim.required_sets
+    if not searched or min(searched) >= required:
+        return None
+    scope = "out of scope: " if "sets" in claim.needs else ""
+    return Lack(
+        f"{scope}the search of {side.name} scored {count_sets(min(searched))}; at least {required} are required",
+        f"runs in which each search scores at least {required} sets",
+    )
