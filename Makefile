@@ -110,7 +110,7 @@ OUT ?= $(RUNS)/report
 report: $(STAMP)
 	$(BIN)/python -m ssd_bench report runs_dir=$(RUNS) out=$(OUT)
 	@if command -v chromium > /dev/null; then chromium --headless --no-sandbox --disable-gpu --hide-scrollbars \
-	  --window-size=1400,1480 --screenshot=$(abspath $(OUT))/first_screen.png file://$(abspath $(OUT))/index.html; \
+	  --window-size=1400,1600 --screenshot=$(abspath $(OUT))/first_screen.png file://$(abspath $(OUT))/index.html; \
 	else echo "no chromium here: no picture of the page's first screen"; fi
 
 executed: $(STAMP) ## The notebooks on your runs, into runs/report/notebooks (RUNS=runs/reference: on the committed ones)
@@ -123,7 +123,9 @@ PAGE := docs/report
 page: $(STAMP) browser ## The page of the committed records and a picture of its first screen, into docs/report
 	$(MAKE) --no-print-directory report RUNS=runs/reference OUT=build/report
 	rm -rf $(PAGE)/figures && mkdir -p $(PAGE)/figures
-	cd build/report && cp index.html verdicts.md first_screen.png $(CURDIR)/$(PAGE)
+	cd build/report && cp verdicts.md verdicts.csv results.csv audit.md first_screen.png $(CURDIR)/$(PAGE)
+	# figures are kept in one format, so the page has no links to the others
+	sed -E 's#(, )?<a href="figures/[^"]*">(PNG|PDF)</a>##g' build/report/index.html > $(PAGE)/index.html
 	cd build/report && cp $$(grep -oE 'src(set)?="figures/[^"]*' index.html | cut -d'"' -f2 | sort -u) $(CURDIR)/$(PAGE)/figures
 
 replicate-mini: setup ## The runs behind every exhibit of the papers on the miniature (goes on where it was), then the report

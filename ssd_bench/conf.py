@@ -10,6 +10,9 @@ import yaml
 CONF = next(path for path in (Path(__file__).with_name("conf"), Path(__file__).parents[1] / "conf") if path.is_dir())
 """Folder of configs: in an installed package, or at the top level of a clone."""
 
+REFERENCE = CONF.parent / "runs" / "reference"
+"""Folder of the committed records; only in a clone."""
+
 CHOSEN = ("model", "method", "task", "data", "hardware", "decode")
 """Config groups; a run has one choice of each."""
 

@@ -20,7 +20,7 @@ from ssd_bench.papers.ssd_bench.drafts import DRAFTS
 from ssd_bench.papers.ssd_bench.families import AR, FAMILIES, HF, REPEATED, WITHOUT_LOOPS
 from ssd_bench.papers.ssd_bench.own import OWN
 from ssd_bench.papers.ssd_bench.windows import WINDOWS
-from ssd_bench.report import answers, page, write
+from ssd_bench.report import choice, page, results, write
 from ssd_bench.report.figures import figure
 from tests import synthetic
 from tests.exhibit_runs import indexed
@@ -76,7 +76,7 @@ def test_the_table_has_both_baselines_and_every_method_of_a_task(whole: dict[str
     methods = list(dict.fromkeys(job.labels["method"] for job in one.experiment.jobs))
     for _, rows in frame.groupby("task"):
         assert rows["method"].tolist() == [AR, HF, *methods]
-    assert set(frame["model"]) == {"tiny, 2.0 M"}
+    assert set(frame["model"]) == {"tiny, 2.0 million parameters"}
     assert set(frame.loc[frame["method"] == AR, DECODE]) == {"1"}
     run = next(one.recorded_cells(method="prompt lookup")).run
     third = metrics.speedup(run.prompts, arms=("ar", "hf"))
@@ -139,18 +139,14 @@ def test_what_to_use_counts_methods_of_no_experiment_under_the_same_conditions(
 ) -> None:
     one = whole[FAMILIES]
     task = one.experiment.jobs[0].labels["task"]
-    (line,) = [line for line in answers.advice(one) if line.startswith(f"{task}:")]
-    assert line.startswith(f"{task}: adaptive")
+    table = choice.choice_table(results.result_table([one])).set_index("task")
+    assert table.loc[task, "fastest method"] == "adaptive"
     units = [synthetic.unit(i, accept=0.99) for i in range(6)]
     model = {"name": "tiny", "n_params": 2_000_000}
     synthetic.write_run(tmp_path / "own", units, run_id="own", method="successors", model=model)
     synthetic.write_run(tmp_path / "few", units[:5], run_id="few", method="fewer_prompts", model=model)
-    synthetic.write_run(tmp_path / "known", units, run_id="known", method="knapspec", model=model)
-    records = [Record(tmp_path / name) for name in ("own", "few", "known")]
-    lines = list(answers.advice(one, records))
-    assert lines[0].startswith(f"{task}: successors")
-    assert not any("fewer_prompts" in line or "knapspec" in line for line in lines)
-    methods = len({cell["method"] for cell in one.cells})
-    assert f"The best of {methods} methods is" in answers.conditions(one)
-    assert f"The best of {methods + 1} methods is" in answers.conditions(one, records)
-    assert answers.comparisons([one]) == [one] and answers.comparison([one]) is None
+    frame = results.result_table([one], [Record(tmp_path / name) for name in ("own", "few")])
+    assert choice.choice_table(frame).set_index("task").loc[task, "fastest method"] == "successors"
+    assert set(frame[frame["task"] == task]["method"]) == {"successors", *(cell["method"] for cell in one.cells)}
+    assert "fewer_prompts" in set(frame["method"])  # other prompts are another task
+    assert results.comparisons([one]) == [one] and results.comparison([one]) is None

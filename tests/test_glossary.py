@@ -14,7 +14,7 @@ from ssd_bench.metrics.modelled import ModelledSummary
 from ssd_bench.model.checkpoint import ModelSource
 from ssd_bench.model.template import Template
 from ssd_bench.records.schema import SCHEMAS
-from ssd_bench.report import numbers, verdicts
+from ssd_bench.report import numbers, results, verdicts
 from ssd_bench.report.runs import readable_row
 from ssd_bench.run.options import KNOWN
 from tests.synthetic import unit, with_hf, write_run
@@ -42,6 +42,8 @@ def test_it_has_the_columns_of_the_reports_tables(tmp_path: Path) -> None:
 def test_it_has_the_columns_of_the_papers_tables() -> None:
     assert [f"`{name}`" for name in numbers.COLUMNS] == [*rows("Columns of the papers' tables as CSV")]
     assert {f"`{name}`" for name in verdicts.COLUMNS} <= set(rows("Columns of `verdicts.csv`"))
+    listed = ", ".join(name for name in rows("Columns of `results.csv`") if name != "column").split(", ")
+    assert listed == [f"`{name}`" for name in results.COLUMNS]
 
 
 def test_it_has_the_columns_of_frames(tmp_path: Path) -> None:

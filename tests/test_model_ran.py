@@ -16,11 +16,12 @@ from matplotlib.figure import Figure
 
 from ssd_bench.commands import claims as claims_command
 from ssd_bench.commands import report as report_command
+from ssd_bench.papers.figures.shared import NotDrawable
 from ssd_bench.papers.ours import agreement
 from ssd_bench.papers.ours.cells import Replication, replications
 from ssd_bench.papers.printed import reported
 from ssd_bench.papers.runs import grid
-from ssd_bench.report import figures, numbers, verdicts, write
+from ssd_bench.report import figures, numbers, write
 from ssd_bench.report.exhibit import Exhibit
 from ssd_bench.report.notebook import Comparison, Paper
 from tests import synthetic
@@ -28,7 +29,7 @@ from tests.exhibit_runs import indexed
 
 TOY = {"name": "toy", "n_params": 2_883_584, "rehearsal": True}
 PLAIN = {"name": "toy_plain", "n_params": 134_515_008}
-RAN = "toy, 2.9 M"
+RAN = "toy, 2.9 million parameters"
 EXPERIMENTS = ("swift_table2", "swift_figure9", "conflayers_figure7", "knapspec_figure2", "ssd_bench_comparison")
 TABLES = {"Table 2": "swift", "Figure 9": "swift", "Figure 2": "knapspec", "abstract": "swift"}
 MODELS = {one.model for one in reported.numbers() if one.model}
@@ -128,7 +129,7 @@ def test_the_page_heads_our_rows_with_the_model_that_ran(out: Path) -> None:
     bare = {re.sub(r"<[^>]*>", "", head).strip() for head in heads} & MODELS
     assert not bare  # no heading is the name of a paper's model alone
     top = text[: text.index('id="browse"')]
-    said = re.findall(r'<span class="said m-(?!none).*?</b>', top, re.DOTALL)
+    said = re.findall(r'<span class="said m-(?!none).*?</span>', top, re.DOTALL)
     assert said and all(RAN in one for one in said)
     assert not re.search(r"our runs are those of", text)
 
@@ -170,7 +171,13 @@ def words(figure: Figure) -> list[str]:
     return [text for text in found if text]
 
 
-@pytest.mark.parametrize("name", ["swift_figure9", "conflayers_figure7", "knapspec_figure2"])
+def test_the_sentence_in_place_of_a_figure_names_the_model_that_ran(runs: Path) -> None:
+    (one,) = [one for one in replications(runs) if one.experiment.name == "swift_figure9"]
+    figure = figures.figure(one)
+    assert isinstance(figure, NotDrawable) and f"one model ({RAN})" in figure.reason
+
+
+@pytest.mark.parametrize("name", ["conflayers_figure7", "knapspec_figure2"])
 def test_figures_name_the_model_that_ran(runs: Path, name: str) -> None:
     (one,) = [one for one in replications(runs) if one.experiment.name == name]
     figure = figures.figure(one)
@@ -186,13 +193,13 @@ def test_figures_name_the_model_that_ran(runs: Path, name: str) -> None:
 def test_the_first_figure_names_the_model_that_ran(runs: Path) -> None:
     (one,) = [one for one in replications(runs) if one.experiment.name == "ssd_bench_comparison"]
     for narrow in (False, True):
-        assert figures.forest_plot(one, narrow).get_suptitle() == f"Our runs: {RAN}"
+        assert figures.forest_plot(one, narrow).get_suptitle() == f"Toy-model runs: {RAN}"
 
 
 def test_claims_and_predictions_name_the_model_that_ran(runs: Path, out: Path) -> None:
     with contextlib.redirect_stdout(io.StringIO()) as printed:
         assert claims_command.main([f"runs_dir={runs}"]) == 0
-    assert RAN in printed.getvalue() and not re.search(r"\btoy\b(?!, 2\.9 M|-model)", printed.getvalue())
+    assert RAN in printed.getvalue() and not re.search(r"\btoy\b(?!, 2\.9 M| model)", printed.getvalue())
     predicted = (out / "predictions.md").read_text(encoding="utf-8")
     assert RAN in predicted or "runs of other models" not in predicted
 
@@ -229,18 +236,20 @@ def test_a_second_model_has_rows_of_its_own(tmp_path: Path) -> None:
     make(tmp_path, "b", 0.5, PLAIN)
     frame = two(tmp_path, "b", "a")
     text = write.document(Exhibit("swift", "Table 2", frame))
-    assert "Our runs: toy, 2.9 M, toy_plain, 134.5 M;" in text
+    assert "Our runs: toy, 2.9 million parameters, toy_plain, 134.5 million parameters;" in text
     rows = [line for line in text.splitlines() if re.match(r"\| Vanilla", line)]
     heads = [re.split(r" *\| *", line)[2] for line in rows]
     assert heads == [
-        "ours: toy, 2.9 M",
+        "ours: toy, 2.9 million parameters",
         "paper: LLaMA-2-13B",
         "paper: LLaMA-2-13B-Chat",
-        "ours: toy_plain, 134.5 M",
+        "ours: toy_plain, 134.5 million parameters",
         "paper: LLaMA-2-70B",
     ]
     overall = frame[(frame["model"] == "LLaMA-2-70B") & frame["ours"].notna()]
-    assert set(overall["model_ran"]) == {"toy_plain, 134.5 M"} and set(overall["params"]) == {"134515008"}
+    assert set(overall["model_ran"]) == {"toy_plain, 134.5 million parameters"} and set(overall["params"]) == {
+        "134515008"
+    }
 
 
 def test_a_repeated_result_of_another_row_reads_same_run(tmp_path: Path) -> None:
@@ -281,23 +290,10 @@ def test_sizes_come_from_the_record(tmp_path: Path) -> None:
         frame = numbers.long_table(replications(tmp_path), "swift", "Table 8")
         found[name] = set(zip(frame["model_ran"], frame["params"]))
     assert found == {
-        "old": {("old, 2.9 M", "2883584")},
+        "old": {("old, 2.9 million parameters", "2883584")},
         "none": {("none, size not recorded", "")},
         "cut": {("cut, size not recorded", "")},
     }
-
-
-def test_older_files_of_verdicts_are_read(tmp_path: Path) -> None:
-    columns = [name for name in verdicts.COLUMNS if name != "params"]
-    (tmp_path / "verdicts").mkdir()
-    rows = [
-        "swift/faster_than_ar,small,smollm2_135m,False,fails,0.5,0.4,0.6,60,3,3,,",
-        "swift/faster_than_lookahead,small,unheard_of,False,fails,0.5,0.4,0.6,60,3,3,,",
-    ]
-    text = "\n".join([",".join(columns), *rows, ""])
-    (tmp_path / "verdicts" / "old.csv").write_text(text, encoding="utf-8")
-    shown = verdicts.readable_table(verdicts.read_verdicts(tmp_path))
-    assert shown["model"].tolist() == ["smollm2_135m, 134.5 M", "unheard_of, size not recorded"]
 
 
 # --- the committed records --------------------------------------------------------------------------------------------
@@ -306,7 +302,7 @@ def test_older_files_of_verdicts_are_read(tmp_path: Path) -> None:
 def test_the_committed_records_are_counted_once(reference: list[Replication]) -> None:
     every = pd.concat(numbers.long_tables(reference).values())
     have = every[every["ours"].notna()]
-    assert set(have["model_ran"]) == {"miniature, 2.9 M"} and set(have["params"]) == {"2883584"}
+    assert set(have["model_ran"]) == {"miniature, 2.9 million parameters"} and set(have["params"]) == {"2883584"}
     runs = {cell.path.name for one in reference for cell in one.recorded_cells()}
     behind = set(numbers.run_ids(have))
     assert len(runs) == 196 and behind <= runs

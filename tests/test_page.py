@@ -20,20 +20,23 @@ from ssd_bench.commands import report as report_command
 from ssd_bench.errors import ConfigError
 from ssd_bench.papers.audit import audit
 from ssd_bench.papers.claims.claims import claims
-from ssd_bench.papers.claims.judge import judge
+from ssd_bench.papers.claims.judge import EVIDENCE_CLASSES, judge
 from ssd_bench.papers.figures.shared import NotDrawable
 from ssd_bench.papers.ours import select
-from ssd_bench.papers.ours.cells import Replication, replications
+from ssd_bench.papers.ours.cells import Replication, records, replications
 from ssd_bench.papers.printed import reported
 from ssd_bench.papers.printed.catalogue import paper_versions
 from ssd_bench.predict import predictions
+from ssd_bench.predict.gpu_results import read_gpu_results
 from ssd_bench.report import figures, numbers, page, verdicts, write
 from ssd_bench.report.exhibit import build_exhibits
 from ssd_bench.report.figures import figure
+from ssd_bench.report.results import result_table
 from tests.exhibit_runs import indexed, make
 from tests.runs import REFERENCE, ROOT
 
 COMMITTED = ROOT / "docs" / "report"
+PAPERS_WITH_CLAIMS = [paper for paper in paper_versions() if any(c.id.startswith(f"{paper}/") for c in claims())]
 DRAWN = ("swift_figure6", "knapspec_figure3", "knn_ssd_figure9")
 VOID = {"meta", "link", "input", "img", "br", "hr", "source"}
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
@@ -134,7 +137,11 @@ def out(tmp_path_factory: pytest.TempPathFactory, every_experiment: Path) -> Pat
     """The report of every experiment at scale mini, by its command, with verdicts of records that are not there."""
     out = tmp_path_factory.mktemp("page") / "out"
     (every_experiment / "verdicts").mkdir(exist_ok=True)  # nothing but a page reads them
-    row = "swift/faster_than_ar,small,another,,False,fails,0.5,0.4,0.6,60,3,3,,"
+    claim = next(claim for claim in claims() if claim.id == "swift/faster_than_ar")
+    values = {"claim": claim.id, "scale": "small", "model": "another", "rehearsal": False, "verdict": "fails"}
+    values |= {"evidence_class": "another real model", "effect": 0.5, "low": 0.4, "high": 0.6, "n": 60}
+    values |= {"places": 3, "asked": 3, "out_of_scope": 0, "claim_sha256": claim.sha256}
+    row = ",".join(str(values.get(name, "")) for name in verdicts.COLUMNS)
     text = f"{','.join(verdicts.COLUMNS)}\n{row}\n"
     (every_experiment / "verdicts" / "another.csv").write_text(text, encoding="utf-8")
     assert report_command.main([f"runs_dir={every_experiment}", f"out={out}"]) == 0
@@ -173,16 +180,17 @@ def test_every_number_is_on_the_page_once(parsed: Page) -> None:
     assert set(counts.values()) == {1}
 
 
-def test_every_exhibit_is_on_the_page_once_and_linked(parsed: Page) -> None:
+def test_every_exhibit_is_on_the_page_once_and_linked(parsed: Page, out: Path) -> None:
     ids = [attributes["id"] for _, attributes in parsed.found if "id" in attributes]
     assert len(ids) == len(set(ids))
     listed = reported.exhibits()[["paper", "exhibit"]].itertuples(index=False)
     wanted = {numbers.file_stem(*key) for key in (*listed, *select.experiments()) if key[0] in paper_versions()}
     articles = {a["id"] for a in parsed.all("article")}
     assert wanted <= articles
-    links = [a["href"] for a in parsed.all("a")]
-    assert {f"#{name}" for name in {*articles, "exhibits"}} == set(links)
-    assert all(link[1:] in ids for link in links)
+    links = {a["href"] for a in parsed.all("a")}
+    within = {link for link in links if link.startswith("#")}
+    assert {f"#{name}" for name in {*articles, "exhibits"}} == within and all(link[1:] in ids for link in within)
+    assert links - within and all((out / link).is_file() for link in links - within)
 
 
 def test_models_without_a_task_in_common_stand_in_tables_of_their_own(text: str) -> None:
@@ -195,14 +203,28 @@ def test_models_without_a_task_in_common_stand_in_tables_of_their_own(text: str)
 
 def test_the_first_screen_has_an_answer_for_every_claim(text: str, parsed: Page) -> None:
     top = html.unescape(text[: text.index('id="browse"')])
-    assert [a["data-claim"] for a in parsed.all("li") if "data-claim" in a] == [
-        claim.id for paper in paper_versions() for claim in claims() if claim.id.startswith(f"{paper}/")
-    ]
+    listed = [a["data-claim"] for a in parsed.all("tr") if "data-claim" in a]
+    assert sorted(listed) == sorted(claim.id for claim in claims())
+    firsts = [next(claim.id for claim in claims() if claim.id.startswith(f"{paper}/")) for paper in PAPERS_WITH_CLAIMS]
+    assert listed[: len(firsts)] == firsts  # the most important claim of every paper comes first
     assert all(claim.says in top for claim in claims()) and verdicts.RULE.replace("*", "").replace("`", "") in top
     assert "this project trained" in top and figures.FOREST in top and "What to use" in top
-    both = re.search(r'<li data-claim="swift/faster_than_ar".*?</li>', top, re.DOTALL)
-    assert both is not None and "fails, another, size not recorded</b> 0.50 [0.40, 0.60]×" in both[0]
-    assert "(toy-model run), miniature, size not recorded" in both[0] and both[0].count('class="said') == 2
+    assert [a["data-class"] for a in parsed.all("td") if "data-class" in a][:3] == list(EVIDENCE_CLASSES)
+    row = re.search(r'<tr data-claim="swift/faster_than_ar".*?</tr>', top, re.DOTALL)
+    assert row is not None
+    real, toy = (row[0].split(f'data-class="{name}"')[1] for name in EVIDENCE_CLASSES[1:])
+    real = real.split("</td>")[0]
+    assert "<b>fails</b> 0.50 [0.40, 0.60]×" in real and "another, size" in real.replace("\xa0", " ")
+    assert "on the toy model: " in toy and "miniature, size not recorded" in toy
+
+
+def test_a_toy_has_no_cross_and_every_sign_is_in_the_legend(text: str) -> None:
+    top = html.unescape(text[: text.index('id="browse"')])
+    toys = re.findall(r'data-class="toy model">(.*?)</td>', top, re.DOTALL)
+    assert toys and not any("✗" in cell or "✓" in cell for cell in toys)
+    legend = top[top.index("Legend and rules") :]
+    signs = set(re.findall(r'<span class="said[^>]*><i[^>]*>(.)</i>', top))
+    assert signs <= set(re.findall(r"<dt><i[^>]*>(.)</i>", legend))
 
 
 def test_nothing_is_loaded_and_nothing_is_told_of_the_machine(
@@ -274,7 +296,8 @@ def test_predictions_are_a_part_of_the_page_and_called_so(text: str, out: Path, 
 def test_a_page_without_runs_says_so_of_every_exhibit() -> None:
     judged = verdicts.table(judge([]))
     shown = build_exhibits(numbers.long_tables([]))
-    text = page.render(shown, [], {}, predictions.predictions([]), audit.audit(), judged)
+    content = page.PageContent(predictions.predictions([]), audit.audit(), judged, result_table([]))
+    text = page.render(shown, [], {}, content)
     Page(text)
     assert "No run of ours gives these numbers yet." in text and ">complete<" not in text and "<img" not in text
     assert "No figure yet: experiment=swift_figure6 was not run at any scale." in text
@@ -336,16 +359,23 @@ def test_texts_are_escaped_once(text: str) -> None:
 
 def test_the_committed_page_is_that_of_the_committed_records(reference: list[Replication]) -> None:
     """Every number and verdict word for word; its figures are there, and no others (`make page`)."""
-    judged = verdicts.merge_verdicts(verdicts.table(judge(reference)), verdicts.read_verdicts(REFERENCE))
+    recorded = write.Recorded.read(REFERENCE)
+    judged = verdicts.merge_verdicts(verdicts.table(judge(reference)), recorded.verdicts)
     shown = build_exhibits(numbers.long_tables(reference), reference)
-    fresh = page.render(shown, reference, {}, predictions.predictions(reference), audit.audit(), judged)
+    results = pd.concat([result_table(reference, records(REFERENCE)), recorded.results], ignore_index=True)
+    gpu_results = read_gpu_results(write.GPU_RESULTS)
+    content = page.PageContent(predictions.predictions(reference), audit.audit(), judged, results, gpu_results)
+    fresh = page.render(shown, reference, {}, content)
     committed = (COMMITTED / "index.html").read_text(encoding="utf-8")
-    for pattern in (r'<span class="n v-.*?</span>', r"<li data-claim.*?</li>", r'<div class="use">.*?</div>'):
+    parts = (r'<h2 id="use">.*?</table>', r'<table class="sortable">.*?</table>', r'<div class="fact">.*?</div>')
+    for pattern in (r'<span class="n v-.*?</span>', r"<tr data-claim.*?</tr>", *parts):
         found, wanted = (re.findall(pattern, text, re.DOTALL) for text in (committed, fresh))
         assert found == wanted and found
     assert verdicts.document(judged) == (COMMITTED / "verdicts.md").read_text(encoding="utf-8")
     shown = {a[name] for a in Page(committed).all("img", "source") for name in ("src", "srcset") if name in a}
     assert shown == {f"figures/{path.name}" for path in (COMMITTED / "figures").iterdir()}
+    linked = {a["href"] for a in Page(committed).all("a") if not a["href"].startswith("#")}
+    assert all((COMMITTED / link).is_file() for link in linked) and {"verdicts.csv", "results.csv"} <= linked
     assert (COMMITTED / "first_screen.png").is_file() and (COMMITTED / "index.html").stat().st_size < 2e6
 
 

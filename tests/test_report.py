@@ -83,7 +83,8 @@ def markdown_rows(text: str) -> list[list[str]]:
 
 
 def test_the_report_writes_and_prints_every_task(runs_dir: Path, printed: str) -> None:
-    names = {f"{task}{suffix}" for task in ("toy", "other_task") for suffix in (".md", ".csv", ".tex", ".png", ".pdf")}
+    suffixes = (".md", ".csv", ".tex", ".png", ".svg", ".pdf")
+    names = {f"{task}{suffix}" for task in ("toy", "other_task") for suffix in suffixes}
     names.add("README.md")
     assert {path.name for path in (runs_dir / "report").iterdir()} == names
     for path in (runs_dir / "report").iterdir():
@@ -166,7 +167,11 @@ def test_the_figure_stacks_to_the_time_per_token(tmp_path: Path) -> None:
     stacks = [bar.get_width() for bar in time.patches]  # type: ignore[attr-defined]
     for i, rate in enumerate(rates):
         assert sum(stacks[4 * i : 4 * i + 4]) == pytest.approx(1000 / rate)
-    first, again = (figures.save(figures.task_figure("toy", groups), tmp_path / name) for name in ("one", "two"))
+    for folder in (tmp_path / "one", tmp_path / "two"):
+        folder.mkdir()
+    first, again = (
+        figures.save(figures.task_figure("toy", groups), tmp_path / name / "toy") for name in ("one", "two")
+    )
     assert [path.read_bytes() for path in first] == [path.read_bytes() for path in again]
 
 

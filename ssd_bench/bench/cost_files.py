@@ -17,6 +17,7 @@ from ssd_bench.bench.search_costs import left_out_errors
 from ssd_bench.cost.latency import NodeTimes
 from ssd_bench.cost.reference import COLUMNS, ReferenceMachine
 from ssd_bench.errors import ConfigError
+from ssd_bench.predict.gpu_results import read_gpu_results
 from ssd_bench.records.files import write_atomic
 
 COSTS = "costs"
@@ -107,18 +108,6 @@ def _number(value: float) -> str:
     return re.sub(r"^(-?\d+)e", r"\1.0e", text)
 
 
-def read_results(folder: Path) -> list[dict[str, Any]]:
-    """Return the results of `shapes` in a folder.
-
-    Raises:
-        ConfigError: the folder has none.
-    """
-    paths = sorted(folder.rglob("*.json"))
-    if not paths:
-        raise ConfigError(COSTS, str(folder), "a folder with results of this command")
-    return [json.loads(path.read_text(encoding="utf-8")) for path in paths]
-
-
 def machines(contents: Sequence[Mapping[str, Any]]) -> dict[str, tuple[str, ReferenceMachine]]:
     """Return the file's text and the machine of every model, by model; results are of one GPU."""
     import yaml
@@ -137,7 +126,9 @@ def write_costs(folder: Path, out: Path | None) -> str:
     Args:
         out: folder of the files, GPU/MODEL.yaml; None: write none.
     """
-    contents = read_results(folder)
+    contents = read_gpu_results(folder)
+    if not contents:
+        raise ConfigError(COSTS, str(folder), "a folder with results of this command")
     fitted = machines(contents)
     lines = []
     for text, machine in fitted.values():

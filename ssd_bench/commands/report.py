@@ -2,10 +2,11 @@
 
 `python -m ssd_bench report [runs_dir=runs] [out=RUNS_DIR/report]`
 
-Writes the tables as Markdown, CSV and LaTeX and one figure (PNG and PDF) per task, prints the tables and the paths,
-and writes an index with an overview of all speedups (`README.md`). From runs of the papers' experiments
+Writes the tables as Markdown, CSV and LaTeX and one figure (PNG, SVG and PDF) per task, prints the tables and the
+paths, and writes an index with an overview of all speedups (`README.md`). From runs of the papers' experiments
 (`-m experiment=...`) it also writes the verdicts on the papers' claims (`verdicts.md`, `verdicts.tex`), every table and
-figure of the papers with our results (`tables/`, `figures/`), predictions of a cost model for the papers' hardware
+figure of the papers with our results (`tables/`, `figures/`), all results in one table (`results.csv`; files of that
+form in a folder `results` under runs_dir are shown, too), predictions of a cost model for the papers' hardware
 (`predictions.md`), a check of the papers' numbers against each other (`audit.md`), and a page with all of these
 (`index.html`).
 """
@@ -19,8 +20,8 @@ from ssd_bench.console import options, run_tool
 from ssd_bench.papers.ours.cells import prepare_records, records, replications
 from ssd_bench.paths import local_path
 from ssd_bench.records.pack import records_folder
-from ssd_bench.report import runs, verdicts
-from ssd_bench.report.write import index, readable_records, write, write_replication, write_texts
+from ssd_bench.report import runs
+from ssd_bench.report.write import Recorded, index, readable_records, write, write_replication, write_texts
 
 OPTIONS = ("runs_dir", "out")
 
@@ -44,7 +45,7 @@ def _report(arguments: Sequence[str]) -> None:
     for path in written:
         print(path)
     if experiments:
-        written += write_replication(experiments, out, verdicts.read_verdicts(runs_dir), readable)
+        written += write_replication(experiments, out, Recorded.read(runs_dir), readable)
         for folder, count in Counter(path.parent for path in written if path.parent != out).items():
             print(f"{folder}: {count} files")
         print(*(path for path in written if path.parent == out), sep="\n")

@@ -23,9 +23,10 @@ from ssd_bench.papers.printed import reported
 from ssd_bench.papers.printed.catalogue import paper_versions
 from ssd_bench.papers.ssd_bench import figures as figures_compare
 from ssd_bench.records.pack import unpacked_folder
-from ssd_bench.report import answers, figures, layout, verdicts
+from ssd_bench.report import choice, figures, layout, verdicts
 from ssd_bench.report.exhibit import LEGEND, Exhibit
 from ssd_bench.report.numbers import file_stem, long_table, long_tables, printed_verdict, verdict_counts
+from ssd_bench.report.results import result_table
 
 VARIABLE = "SSD_BENCH_RUNS"
 DPI = 120
@@ -167,8 +168,9 @@ class Comparison:
 
     def advice(self) -> Shown:
         """Return the method to use for each task, according to these records."""
-        lines = [f"- {line}" for line in answers.advice(self._compared)]
-        return Shown("\n".join([*lines, "", answers.conditions(self._compared)]))
+        compared = result_table(self._replications)
+        lines = [f"- {line}" for line in choice.recommendations(compared)]
+        return Shown("\n".join([*lines, "", choice.note()]), choice.choice_table(compared))
 
     @property
     def _compared(self) -> Replication:

@@ -17,15 +17,16 @@ from markupsafe import Markup
 from ssd_bench import tables
 from ssd_bench.metrics.text import ABSENT
 from ssd_bench.papers.audit import audit
+from ssd_bench.papers.claims.judge import EVIDENCE_CLASSES
 from ssd_bench.papers.figures.style import unbroken
 from ssd_bench.papers.ours import agreement
-from ssd_bench.papers.ours.cells import Record, Replication
+from ssd_bench.papers.ours.cells import Replication
 from ssd_bench.papers.printed import reported
 from ssd_bench.papers.printed.catalogue import paper_folders, paper_versions, version_name
 from ssd_bench.papers.ssd_bench import figures as own_figures
 from ssd_bench.papers.ssd_bench.own import OWN, remarks
 from ssd_bench.predict import predictions
-from ssd_bench.report import answers, verdicts
+from ssd_bench.report import answers, choice, facts, results, verdicts
 from ssd_bench.report.exhibit import AXES, STATES, Exhibit, all_numbers, completeness
 from ssd_bench.report.figures import FOREST, NARROW, DrawnFigure
 from ssd_bench.report.layout import EXCLUDED, NONE, SAME_RUN, Cells, Column, Entry, layout, paper_label
@@ -87,27 +88,39 @@ class Sheet:
     command: str = ""
 
 
+@dataclass(frozen=True)
+class PageContent:
+    """Tables behind the top of the page.
+
+    Attributes:
+        predicted: result of `predictions.predictions`.
+        checks: result of `audit.audit`.
+        judged: result of `verdicts.table`.
+        results: result of `results.result_table`.
+        gpu_results: results of `shapes`; empty if they are not at hand.
+    """
+
+    predicted: pd.DataFrame
+    checks: pd.DataFrame
+    judged: pd.DataFrame
+    results: pd.DataFrame
+    gpu_results: Sequence[dict[str, Any]] = ()
+
+
 def render(
     exhibits: Sequence[Exhibit],
     replications: Sequence[Replication],
     drawn: Mapping[str, Sequence[DrawnFigure]],
-    predicted: pd.DataFrame,
-    checks: pd.DataFrame,
-    judged: pd.DataFrame,
-    records: Sequence[Record] = (),
+    content: PageContent,
 ) -> str:
     """Return the page as HTML; the same text for the same records.
 
     Args:
         drawn: result of `figures.draw_figures`, with `figures.FOREST` if methods were compared.
-        predicted: result of `predictions.predictions`.
-        checks: result of `audit.audit`.
-        judged: result of `verdicts.table`.
-        records: all records of the folder, for methods outside the experiments.
     """
     everything = all_numbers(exhibits)
     style, script = (Markup((FOLDER / name).read_text(encoding="utf-8")) for name in ("style.css", "script.js"))
-    compared = answers.comparison(replications)
+    compared = results.comparison(replications)
     return (
         _environment()
         .get_template("page.html")
@@ -119,17 +132,12 @@ def render(
             signs=SIGNS,
             originals=[folder.versions[folder.latest] for folder in paper_folders() if folder.numbers],
             description=answers.describe_records(replications, len(distinct_results(everything))),
-            cards=answers.cards(judged),
             rule=verdicts.RULE.replace("*", "").replace("`", ""),
             forest=next(iter(drawn.get(FOREST, ())), None),
             narrow=next(iter(drawn.get(NARROW, ())), None),
             has_variation=compared is not None
             and any(cell.variation is not None for cell in compared.recorded_cells()),
             compared="" if compared is None else f"{own_figures.COMPARISON}_{compared.scale}",
-            advice=[
-                (list(answers.advice(comparison, records)), answers.conditions(comparison, records))
-                for comparison in answers.comparisons(replications)
-            ],
             complete=completeness(exhibits, replications),
             verdicts=verdict_sentences(everything),
             counts=_counts(everything),
@@ -138,11 +146,37 @@ def render(
             ],
             filters=_filters(exhibits),
             comparison=list(_own_sheets(replications, drawn)),
-            predicted=list(_prediction_sheets(predicted)),
-            audits=list(_audit_sheets(checks, predictions.machine_needs(predicted))),
+            predicted=list(_prediction_sheets(content.predicted)),
+            audits=list(_audit_sheets(content.checks, predictions.machine_needs(content.predicted))),
+            **_answers(content),
         )
         + "\n"
     )
+
+
+def _answers(content: PageContent) -> dict[str, Any]:
+    """Return the variables of the top of the page: facts, claims, what to use, and all results."""
+    judged = content.judged
+    by_class = judged[judged["model"] != ""].groupby("evidence_class", sort=False)
+    models = {
+        name: list(dict.fromkeys(verdicts.model_text(row) for _, row in rows.iterrows())) for name, rows in by_class
+    }
+    title = "All results: method, task, model, machine; measured or modelled"
+    return {
+        "facts": facts.facts(content.checks, content.gpu_results),
+        "classes": EVIDENCE_CLASSES,
+        "models_of": {name: models.get(name, []) for name in EVIDENCE_CLASSES},
+        "totals": answers.verdict_totals(judged),
+        "lines": answers.claim_lines(judged),
+        "headlines": answers.headline_count(),
+        "marks": answers.MARKS,
+        "toy_marks": [mark for mark in answers.TOY_MARKS.values() if mark not in answers.MARKS.values()],
+        "advice": list(choice.recommendations(content.results)),
+        "choice": tables.html(choice.choice_table(content.results), "The fastest method of every task"),
+        "choice_note": choice.note(),
+        "results": tables.html(results.readable_results(content.results), title, "sortable"),
+        "results_count": len(content.results),
+    }
 
 
 def _environment() -> Environment:

@@ -85,6 +85,33 @@
     }
   }
 
+  // A table that sorts: by number where both cells start with one, else by text; cells without a value come last
+  function sort(head) {
+    const table = head.closest("table");
+    const at = [...head.parentElement.children].indexOf(head);
+    const falling = head.getAttribute("aria-sort") === "descending";
+    for (const other of head.parentElement.children) other.removeAttribute("aria-sort");
+    head.setAttribute("aria-sort", falling ? "ascending" : "descending");
+    const value = (row) => row.children[at].textContent.trim();
+    const number = (text) => parseFloat(text.replaceAll(",", ""));
+    const body = table.tBodies[0];
+    const rows = [...body.rows].map((row) => ({ row, text: value(row), number: number(value(row)) }));
+    rows.sort((a, b) => {
+      const absent = (a.text === "–") - (b.text === "–");
+      const order = a.number - b.number || a.text.localeCompare(b.text);
+      return absent || (falling ? order : -order);
+    });
+    body.append(...rows.map(({ row }) => row));
+  }
+
+  for (const head of document.querySelectorAll(".sortable th[scope=col]")) {
+    head.tabIndex = 0;
+    head.addEventListener("click", () => sort(head));
+    head.addEventListener("keydown", (event) => event.key === "Enter" && sort(head));
+  }
+  addEventListener("beforeprint", () => {
+    for (const element of document.querySelectorAll("#answers details:not(#results)")) element.open = true;
+  });
   form.addEventListener("submit", (event) => event.preventDefault());
   form.addEventListener("input", () => remember(apply()));
   form.addEventListener("reset", () => setTimeout(() => remember(apply())));

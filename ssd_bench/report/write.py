@@ -7,12 +7,15 @@ import re
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from multiprocessing import get_context
 from pathlib import Path
+from typing import Self
 
 import pandas as pd
 
 from ssd_bench import tables
+from ssd_bench.conf import REFERENCE
 from ssd_bench.errors import ConfigError
 from ssd_bench.papers.audit import audit
 from ssd_bench.papers.claims.judge import NOT_RUN, judge
@@ -20,12 +23,14 @@ from ssd_bench.papers.ours.cells import Record, Replication
 from ssd_bench.papers.ssd_bench.own import OWN
 from ssd_bench.paths import reference_hint
 from ssd_bench.predict import predictions
+from ssd_bench.predict.gpu_results import read_gpu_results
 from ssd_bench.records.files import write_atomic
-from ssd_bench.report import figures, layout, numbers, page, runs, verdicts
+from ssd_bench.report import figures, layout, numbers, page, results, runs, verdicts
 from ssd_bench.report.exhibit import LEGEND, Exhibit, build_exhibits, completeness
 
 _to_judge: list[Replication] = []
 PAGE = "index.html"
+GPU_RESULTS = REFERENCE / "shapes"
 VERDICT_COLUMNS = ("claim", "model", "verdict", "effect", "times", "threshold")
 VERDICTS_CAPTION = (
     "Brackets: 95 % intervals over prompts. Threshold: the effect that the claim needs, written before the runs. "
@@ -35,12 +40,30 @@ VERDICTS_CAPTION = (
 CONTENTS = {
     PAGE: "page: which claims hold, which method to use, all tables and figures",
     "verdicts.md": "verdicts on the papers' claims",
+    "results.csv": "results of all methods: method, task, model, machine",
     "tables": "tables of the papers, with our results",
     "figures": "figures of the papers, drawn from our runs",
     "predictions.md": "predictions of a cost model for the papers' hardware",
     "audit.md": "consistency of the papers' numbers",
     "notebooks": "notebooks, executed on these runs",
 }
+
+
+@dataclass(frozen=True)
+class Recorded:
+    """Verdicts and results from records that are not here, as their authors wrote them to files."""
+
+    verdicts: pd.DataFrame
+    results: pd.DataFrame
+
+    @classmethod
+    def read(cls, runs_dir: Path) -> Self:
+        """Read the files under a folder of runs.
+
+        Raises:
+            ConfigError: a file does not fit.
+        """
+        return cls(verdicts.read_verdicts(runs_dir), results.read_results(runs_dir))
 
 
 def write(tasks: Mapping[str, Sequence[runs.RunGroup]], out: Path) -> list[Path]:
@@ -83,13 +106,13 @@ def index(out: Path, tasks: Mapping[str, Sequence[runs.RunGroup]]) -> str:
 def write_replication(
     replications: Sequence[Replication],
     out: Path,
-    recorded: pd.DataFrame | None = None,
+    recorded: Recorded | None = None,
     folder_records: Sequence[Record] = (),
 ) -> list[Path]:
     """Write `out/tables`, `out/figures`, verdicts, predictions, audit and `out/index.html`; return the paths.
 
     Args:
-        recorded: further verdicts, from records in other folders.
+        recorded: further verdicts and results, from records that are not here.
         folder_records: all records of the folder, including those outside the experiments.
 
     Raises:
@@ -105,7 +128,12 @@ def write_replication(
             written += [path for scales in drawn.values() for figure in scales for path in figure.paths]
             print(completeness(exhibits, replications))
             checks, predicted = audit.audit(), predictions.predictions(replications)
-            judged = verdicts.merge_verdicts(judged_table(), recorded)
+            all_results = own_results = results.result_table(replications, folder_records)
+            judged = judged_table()
+            if recorded is not None:
+                judged = verdicts.merge_verdicts(judged, recorded.verdicts)
+                all_results = pd.concat([own_results, recorded.results], ignore_index=True)
+            content = page.PageContent(predicted, checks, judged, all_results, read_gpu_results(GPU_RESULTS))
         written += write_texts(
             out,
             {
@@ -115,7 +143,8 @@ def write_replication(
                 "predictions.md": predictions.document(predicted),
                 "predictions.csv": tables.csv(predicted),
                 "audit.md": audit.markdown_text(checks),
-                PAGE: page.render(exhibits, replications, drawn, predicted, checks, judged, folder_records),
+                "results.csv": tables.csv(own_results),
+                PAGE: page.render(exhibits, replications, drawn, content),
             },
         )
     except OSError as error:

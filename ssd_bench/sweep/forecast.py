@@ -12,13 +12,11 @@ from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
-from ssd_bench.conf import CONF
 from ssd_bench.errors import ConfigError
 from ssd_bench.papers.runs import index
 from ssd_bench.records.header import RunHeader
 from ssd_bench.sweep import dry
 
-REFERENCE = CONF.parent / "runs" / "reference"
 CONTEXT = 256  # tokens before the plain step by which machines are compared
 BETWEEN = 0.5  # seconds from one run of a sweep to the next
 

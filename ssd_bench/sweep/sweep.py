@@ -20,6 +20,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from ssd_bench import tables
 from ssd_bench.compose.application import JobFunction
+from ssd_bench.conf import REFERENCE
 from ssd_bench.console import EXTRAS, FULL, installed_by
 from ssd_bench.errors import ConfigError, JobsFailed
 from ssd_bench.papers.ours.cells import load_records
@@ -35,7 +36,7 @@ from ssd_bench.run_warnings import clear_notes, count_warnings
 from ssd_bench.sweep import dry
 from ssd_bench.sweep.batch import Attempt, JobBatch
 from ssd_bench.sweep.experiments import ScaledExperiments, scale_experiments
-from ssd_bench.sweep.forecast import REFERENCE, Forecast
+from ssd_bench.sweep.forecast import Forecast
 from ssd_bench.sweep.overrides import Overrides, SweepRequest, product
 
 

@@ -1,0 +1,215 @@
+"""Results of all methods as one table: method x task x model x machine, with measured and modelled speedups.
+
+Rows come from the records of this folder and from files that others wrote from theirs: `results.csv` of a report, in a
+folder `results` under the folder of runs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from ssd_bench.errors import ConfigError
+from ssd_bench.metrics.intervals import Measured
+from ssd_bench.metrics.summary import Summary
+from ssd_bench.metrics.text import ABSENT, TOY, costs_text, format_measured
+from ssd_bench.papers.ours.cells import Record, Replication
+from ssd_bench.papers.ours.match import order_scales
+from ssd_bench.papers.ours.ran import ModelRan
+from ssd_bench.papers.ssd_bench.drafts import DRAFTS
+from ssd_bench.papers.ssd_bench.families import FAMILIES
+from ssd_bench.papers.ssd_bench.figures import COMPARISON
+from ssd_bench.paths import record_files
+
+FOLDER = "results"
+MEASURED, MODELLED = "measured", "modelled"
+ENDS = ("", "_lo", "_hi")
+"""Ends of the columns of a number: its value, and the bounds of its interval."""
+SHORTEST_SEARCH_MS = 10.0
+"""Preparations before a run that are shorter than this are no search."""
+COLUMNS = {
+    "method": "name in a comparison, or in `method=NAME`",
+    "task": "name in a comparison, or in `task=NAME`",
+    "model": "the model that ran",
+    "params": "its number of parameters; empty if not recorded",
+    "rehearsal": "whether this project trained the model",
+    "machine": "machine of the times: of the runs, or the reference machine",
+    "times": "measured or modelled",
+    "n": "prompts",
+    "tokens": "mean tokens of an answer of AR",
+    "M": "tokens per verification",
+    "alpha": "accepted over drafted tokens",
+    "speedup": "over AR, while decoding",
+    "speedup_lo": "lower end of its 95 % interval",
+    "speedup_hi": "upper end",
+    "end_to_end": "measured speedup with prefill",
+    "end_to_end_lo": "lower end of its 95 % interval",
+    "end_to_end_hi": "upper end",
+    "overhead": "method overhead as a share of the decode time",
+    "search_s": "seconds of a search before the run",
+    "break_even": "tokens after which this search is paid back; empty if never, or without one",
+    "equal": "share of outputs equal to AR's",
+}
+
+
+def result_table(replications: Sequence[Replication], records: Sequence[Record] = ()) -> pd.DataFrame:
+    """Return one row per run and kind of times, with the columns `COLUMNS`; excluded runs are left out.
+
+    Args:
+        records: all records of the folder. Those outside every experiment are added, for instance of a user's method;
+            if they have the conditions of a comparison (prompts, model, hardware, choice of tokens), under its task.
+    """
+    rows: list[dict[str, Any]] = []
+    task_names: dict[str, set[str]] = {}
+    for replication in comparisons(replications):
+        for cell in replication.shown_cells():
+            if cell.record is not None and cell.is_readable and not cell.exclusion:
+                task_names.setdefault(cell.record.digest.conditions, set()).add(cell["task"])
+                rows += _rows(cell.record, cell["method"], cell["task"])
+    shown = {cell.path for replication in replications for cell in replication.recorded_cells()}
+    for record in records:
+        # searched_share 0: no search ran, so the method itself was not timed
+        if record.path not in shown and not record.error and record.summary.searched_share != 0:
+            for task in sorted(task_names.get(record.digest.conditions, {record.summary.task})):
+                rows += _rows(record, record.summary.method, task)
+    return _typed(pd.DataFrame(rows, columns=list(COLUMNS)).drop_duplicates(ignore_index=True))
+
+
+def comparisons(replications: Sequence[Replication]) -> list[Replication]:
+    """Return the runs of every experiment that compares methods, each at the scale nearest to the papers'."""
+    found = (comparison(replications, name) for name in (COMPARISON, FAMILIES, DRAFTS))
+    return [replication for replication in found if replication is not None]
+
+
+def comparison(replications: Sequence[Replication], name: str = COMPARISON) -> Replication | None:
+    """Return the runs of an experiment that compares methods, at the available scale nearest to the papers' scale."""
+    by_scale = {
+        replication.scale: replication
+        for replication in replications
+        if replication.experiment.name == name and any(cell.is_readable for cell in replication.cells)
+    }
+    return by_scale[order_scales(by_scale)[0]] if by_scale else None
+
+
+def _rows(record: Record, method: str, task: str) -> Iterator[dict[str, Any]]:
+    """Yield the measured row of a run, if its timings are reliable, and the modelled one if its work is counted."""
+    summary, digest = record.summary, record.digest
+    if summary.speedup.value is None:
+        return
+    model = ModelRan.of(record.header)
+    row: dict[str, Any] = {
+        "method": method,
+        "task": task,
+        "model": model.name,
+        "params": model.params,
+        "rehearsal": model.toy,
+        "n": summary.n_prompts,
+        "tokens": digest.ar_emitted / summary.n_pairs + 1,  # the prefill emits the first token
+        "M": summary.M.value,
+        "alpha": summary.alpha.value,
+        "equal": _share_equal(summary),
+    }
+    measured = {"machine": f"{summary.device}, {summary.dtype}", "times": MEASURED, "overhead": summary.overhead}
+    if not digest.timing.contaminated:
+        yield row | measured | _numbers(summary.row, "speedup", "speedup_e2e", "prepare_ms", "break_even_tokens")
+    if (modelled := summary.modelled) is not None:
+        names = ("speedup_modelled", "", "modelled_prepare_ms", "modelled_break_even_tokens")
+        times = {"machine": modelled.modelled_on, "times": MODELLED, "overhead": modelled.modelled_overhead}
+        yield row | times | _numbers(summary.row, *names)
+
+
+def _numbers(row: Mapping[str, Any], speedup: str, end_to_end: str, prepare_ms: str, even: str) -> dict[str, Any]:
+    """Return the columns of times, from the columns of a summary's row."""
+    ms = row[prepare_ms] if (row[prepare_ms] or 0) >= SHORTEST_SEARCH_MS else None
+    columns = {"search_s": ms / 1000 if ms else None, "break_even": row[even] if ms else None}
+    for name, column in (("speedup", speedup), ("end_to_end", end_to_end)):
+        for end in ENDS:
+            columns[f"{name}{end}"] = row.get(f"{column}{end}")
+    return columns
+
+
+def _share_equal(summary: Summary) -> float | None:
+    checked = summary.lossless_identical + summary.lossless_tie + summary.lossless_bug
+    return summary.lossless_identical / checked if checked else None
+
+
+def _typed(frame: pd.DataFrame) -> pd.DataFrame:
+    texts = ("method", "task", "model", "machine", "times", "n")
+    return frame.astype({name: "float64" for name in COLUMNS if name not in texts} | {"rehearsal": "bool"})
+
+
+def read_results(runs_dir: Path) -> pd.DataFrame:
+    """Read the results in files under a folder of runs, in the form of `result_table`.
+
+    Raises:
+        ConfigError: a file has other columns; names the file.
+    """
+    frames = []
+    for path in sorted(record_files(runs_dir, f"{FOLDER}/*.csv")):
+        try:
+            frame = pd.read_csv(path)
+        except ValueError as error:
+            raise ConfigError("results", str(path), f"a table ({error})") from error
+        if list(frame.columns) != list(COLUMNS):
+            raise ConfigError("results", str(path), f"columns {', '.join(COLUMNS)}")
+        frames.append(_typed(frame))
+    return pd.concat(frames, ignore_index=True) if frames else _typed(pd.DataFrame(columns=list(COLUMNS)))
+
+
+def readable_results(frame: pd.DataFrame) -> pd.DataFrame:
+    """Return the results as texts for a reader, real models first."""
+    ordered = frame.sort_values(["rehearsal", "model", "task", "times"], kind="stable")
+    rows = [
+        {
+            "method": row["method"],
+            "task": row["task"],
+            "model": model_text(row),
+            "speedup, decode": interval_text(row, "speedup"),
+            "times": f"modelled at {costs_text(row['machine'])}" if row["times"] == MODELLED else MEASURED,
+            "machine": row["machine"] if row["times"] == MEASURED else ABSENT,
+            "end to end": interval_text(row, "end_to_end"),
+            "M": _number(row["M"], 2),
+            "α": _number(row["alpha"], 3),
+            "overhead": _number(100 * row["overhead"], 1, " %"),
+            "search before": search_text(row),
+            "tokens per answer": _number(row["tokens"], 0),
+            "n": str(row["n"]),
+            "equal to AR": _number(100 * row["equal"], 0, " %"),
+        }
+        for row in named_rows(ordered)
+    ]
+    return pd.DataFrame(rows)
+
+
+def named_rows(frame: pd.DataFrame) -> list[dict[str, Any]]:
+    """Return the rows of a table, each as column -> value."""
+    return [dict(zip(frame.columns, values)) for values in frame.itertuples(index=False)]
+
+
+def model_text(row: Mapping[str, Any]) -> str:
+    """Return the model of a row with its size, marked if this project trained it."""
+    params = row["params"]
+    text = ModelRan(str(row["model"]), None if pd.isna(params) else int(params)).text
+    return f"{text} ({TOY})" if row["rehearsal"] else text
+
+
+def search_text(row: Mapping[str, Any]) -> str:
+    """Return the search before a run: its duration, and after how many tokens it is paid back; a dash without one."""
+    seconds, even = row["search_s"], row["break_even"]
+    if pd.isna(seconds):
+        return ABSENT
+    paid = "never paid back" if pd.isna(even) else f"paid back after {even:,.0f} tokens"
+    return f"{seconds:,.3g} s, {paid}"
+
+
+def interval_text(row: Mapping[str, Any], name: str) -> str:
+    """Return a number of a row with its interval; a dash if it is undefined."""
+    value, low, high = (None if pd.isna(row[f"{name}{end}"]) else float(row[f"{name}{end}"]) for end in ENDS)
+    return format_measured(Measured(value, low, high))
+
+
+def _number(value: float, digits: int, unit: str = "") -> str:
+    return ABSENT if pd.isna(value) else f"{value:.{digits}f}{unit}"
