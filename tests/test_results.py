@@ -45,8 +45,8 @@ def test_a_method_is_recommended_if_it_is_faster_on_every_task() -> None:
 @pytest.mark.parametrize(
     ("tasks", "changes", "told"),
     [
-        (THREE[:2], {}, "2 tasks with answers of 300 to 300 tokens; 3 tasks are required"),
-        (THREE, {"tokens": 46.0}, "3 tasks with answers of 46 to 46 tokens"),
+        (THREE[:2], {}, "2 tasks with answers of 300 tokens; 3 tasks are required"),
+        (THREE, {"tokens": 46.0}, "3 tasks with answers of 46 tokens"),
         (THREE, {"rehearsal": True}, "no recommendation, because a toy model shows how methods behave"),
         (THREE, {"speedup_lo": 0.99}, "no method is faster than plain decoding on every task"),
     ],

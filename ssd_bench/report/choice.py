@@ -61,10 +61,13 @@ def recommendations(results: pd.DataFrame) -> Iterator[str]:
         where = f"{model_text(first)}, {_times(first)}"
         tasks = group.groupby("task")["tokens"].max()
         if len(tasks) < TASKS or tasks.max() < LONG:
+            counted = f"{len(tasks)} task{'s' if len(tasks) > 1 else ''}"
+            shortest, longest = f"{tasks.min():.0f}", f"{tasks.max():.0f}"
+            lengths = shortest if shortest == longest else f"{shortest} to {longest}"
             yield (
-                f"{where}: it cannot be said. {len(tasks)} tasks with answers of {tasks.min():.0f} to "
-                f"{tasks.max():.0f} tokens; {TASKS} tasks are required, one of them with {LONG} tokens or more, on "
-                "which methods that search while decoding can search."
+                f"{where}: it cannot be said. The results are of {counted} with answers of {lengths} tokens; {TASKS} "
+                f"tasks are required, one of them with {LONG} tokens or more, on which methods that search while "
+                "decoding can search."
             )
             continue
         faster = list(_faster_everywhere(group, len(tasks)))
