@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import html
 import json
+import os
 import re
 import shutil
 import subprocess
@@ -344,6 +345,17 @@ def test_a_damaged_record_costs_its_own_figure_only(tmp_path: Path) -> None:
     (tmp_path / "plain" / "steps.parquet").write_bytes(b"PAR1")
     found = figures.draw_figures(replications(tmp_path), tmp_path / "out")["swift_figure6"][0]
     assert found.image is None and found.reason.startswith("A record cannot be read")
+
+
+def test_verdicts_do_not_depend_on_the_process_that_judges(
+    every_experiment: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    experiments, frames = replications(every_experiment), []
+    for cores in ({0}, {0, 1}):
+        monkeypatch.setattr(os, "sched_getaffinity", lambda _, cores=cores: cores)
+        with write._judging(experiments) as judged_table:
+            frames.append(judged_table())
+    pd.testing.assert_frame_equal(*frames)
 
 
 def test_a_folder_that_cannot_be_written_is_named(tmp_path: Path) -> None:
