@@ -124,9 +124,11 @@ page: $(STAMP) browser ## The page of the committed records and a picture of its
 	$(MAKE) --no-print-directory report RUNS=runs/reference OUT=build/report
 	rm -rf $(PAGE)/figures && mkdir -p $(PAGE)/figures
 	cd build/report && cp verdicts.md verdicts.csv results.csv audit.md first_screen.png $(CURDIR)/$(PAGE)
+	cd build/report && cp index.html $$(grep -oE 'src(set)?="figures/[^"]*' index.html | cut -d'"' -f2 | sort -u) $(CURDIR)/$(PAGE)/figures
+	mv $(PAGE)/figures/index.html $(PAGE)
 	# figures are kept in one format, so the page has no links to the others
-	sed -E 's#(, )?<a href="figures/[^"]*">(PNG|PDF)</a>##g' build/report/index.html > $(PAGE)/index.html
-	cd build/report && cp $$(grep -oE 'src(set)?="figures/[^"]*' index.html | cut -d'"' -f2 | sort -u) $(CURDIR)/$(PAGE)/figures
+	cd $(PAGE) && for name in $$(grep -oE 'href="figures/[^"]*' index.html | cut -d/ -f2); do test -e figures/$$name \
+	  || echo "s#<a href=\"figures/$$name\">[A-Z]*</a>, ##; s#(, )?<a href=\"figures/$$name\">[A-Z]*</a>##"; done | sed -E -i -f - index.html
 
 replicate-mini: setup ## The runs behind every exhibit of the papers on the miniature (goes on where it was), then the report
 	mkdir -p build

@@ -315,6 +315,7 @@ def test_the_same_records_give_the_same_bytes(tmp_path: Path, monkeypatch: pytes
     drawings = {path.name for path in (tmp_path / "a" / "figures").iterdir()}
     assert {"swift_figure6_mini.png", "swift_figure6_mini.pdf"} <= drawings
     beside = {
+        "results.csv",
         "verdicts.md",
         "verdicts.csv",
         "verdicts.tex",

@@ -46,7 +46,8 @@ def facts(checks: pd.DataFrame, results: Sequence[dict[str, Any]]) -> list[Fact]
 def _audit_fact(checks: pd.DataFrame) -> Fact:
     totals = checks["verdict"].value_counts()
     wrong, impossible = (int(totals.get(name, 0)) for name in (CONTRADICTION, IMPOSSIBLE))
-    names = [version_name(paper) for paper in paper_versions() if paper in set(checks["paper"])]
+    papers = (version_name(paper) for paper in paper_versions() if paper in set(checks["paper"]))
+    names = list(dict.fromkeys(name.partition(",")[0] for name in papers))  # versions of a paper count as one
     return Fact(
         f"{wrong} contradictions, {impossible} impossible numbers",
         f"in what {', '.join(names[:-1])} and {names[-1]} print, out of {len(checks):,} comparisons of their numbers "
@@ -70,8 +71,8 @@ def _acceptance_facts(results: Sequence[dict[str, Any]]) -> Iterator[Fact]:
     further = "; ".join(f"{name} {_text(ours)} ({_text(theirs)})" for name, (ours, theirs) in others)
     yield Fact(
         f"{first} {_text(ours)}",
-        f"is possible on {rows[0]['of_model']} at the acceptance that {version_name(ENGINE_PAPER)} prints in "
-        f"{ENGINE_TABLE}, whose speedup is {_text(theirs)}. Other methods: {further}.",
+        f"is the speedup of {rows[0]['of_model']} on a GPU at the acceptance in {version_name(ENGINE_PAPER)}'s "
+        f"{ENGINE_TABLE}, which prints {_text(theirs)}. Other methods, with the printed range: {further}.",
         f"Passes measured on one {result['machine']} in {result['dtype']}, random weights, the papers' acceptance "
         "imposed, without searches: an upper bound.",
         "python -m ssd_bench shapes read=runs/reference/shapes",
@@ -83,7 +84,8 @@ def _engine_facts(results: Sequence[dict[str, Any]]) -> Iterator[Fact]:
     if ratios:
         yield Fact(
             f"{min(ratios):.1f} to {max(ratios):.1f} times as fast",
-            "as Hugging Face generate is plain decoding (AR) in this engine. Speedups here are over this baseline.",
+            "as Hugging Face generate is plain autoregressive decoding (AR) in this engine, over which speedups are "
+            "given.",
             f"Measured on one {results[0]['machine']}, {len(ratios)} sizes of models.",
             "python -m ssd_bench shapes read=runs/reference/shapes",
         )

@@ -17,6 +17,7 @@ from markupsafe import Markup
 from ssd_bench import tables
 from ssd_bench.metrics.text import ABSENT
 from ssd_bench.papers.audit import audit
+from ssd_bench.papers.claims.claims import claims
 from ssd_bench.papers.claims.judge import EVIDENCE_CLASSES
 from ssd_bench.papers.figures.style import unbroken
 from ssd_bench.papers.ours import agreement
@@ -169,6 +170,7 @@ def _answers(content: PageContent) -> dict[str, Any]:
         "totals": answers.verdict_totals(judged),
         "lines": answers.claim_lines(judged),
         "headlines": answers.headline_count(),
+        "papers_with_claims": len({claim.id.partition("/")[0] for claim in claims()}),
         "marks": answers.MARKS,
         "toy_marks": [mark for mark in answers.TOY_MARKS.values() if mark not in answers.MARKS.values()],
         "advice": list(choice.recommendations(content.results)),
