@@ -176,7 +176,7 @@ def test_at_a_small_scale_the_models_are_one_and_the_title_says_so(root: Path, n
     ]
     found = drawn(figure(replace(small, cells=tuple(shared))))
     check(found)
-    assert "toy-model runs: miniature, 10.0 B" in found.get_suptitle().replace("\n", " ")
+    assert "toy-model runs: miniature, 10.0 billion parameters" in found.get_suptitle().replace("\n", " ")
     panels = [
         text for text in texts(found) if text.get_text() != found.get_supxlabel()
     ]  # which names the paper's models

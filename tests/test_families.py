@@ -123,7 +123,7 @@ def test_the_figure_has_a_line_for_each_layer_set_in_each_panel(whole: dict[str,
 def test_a_report_writes_them_and_a_page_says_what_is_not_run(whole: dict[str, Replication], tmp_path: Path) -> None:
     made_runs = list(whole.values())
     names = {path.name for path in write.write_own_tables(made_runs, tmp_path)}
-    assert names == {f"{name}_mini.{kind}" for name in (FAMILIES, WINDOWS) for kind in ("md", "csv")}
+    assert names == {f"{name}_mini.{kind}" for name in (FAMILIES, WINDOWS) for kind in ("md", "csv", "tex")}
     assert len(pd.read_csv(tmp_path / f"{WINDOWS}_mini.csv")) == len(grid.load(WINDOWS).jobs)
     sheets = {sheet.anchor: sheet for sheet in page._own_sheets(made_runs, {})}
     assert "prompt lookup" in sheets[f"{FAMILIES}_mini"].table

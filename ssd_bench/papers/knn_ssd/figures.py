@@ -197,7 +197,8 @@ def figure9(replication: Replication) -> Figure | NotDrawable:
         run_panels.append(layers.Panel.of(title, layer_set, "nothing drafted", bool(cell.exclusion)))
         released_panels.append(layers.Panel.of(title, released_set("knn_ssd", paper_model, title), "none released"))
     figure, body = common.new_figure(style.PAGE, layers.map_height(len(domains)) + 0.25)
-    run_panels[0] = replace(run_panels[0], title=f"This run, {cell['model']}\n{run_panels[0].title}")
+    model = cell["model"].removesuffix(" parameters")  # next to the title of another panel
+    run_panels[0] = replace(run_panels[0], title=f"This run, {model}\n{run_panels[0].title}")
     released_panels[0] = replace(released_panels[0], title=f"Released, {paper_model}\n{released_panels[0].title}")
     layers.draw_maps(body, [run_panels, released_panels])
     note = "Left: for each domain, the set that drafted most of its tokens."
