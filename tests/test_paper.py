@@ -207,6 +207,7 @@ fastest:
   section: §1
   theirs: [knapspec/table2/*/speedup]
   refuted_by: A ratio below it.
+  written: "2026-11-23T00:00:00+00:00"
   test:
     {exhibit: table2, statistic: speedup, effect: ratio, of: {method: [KnapSpec]}, over: {method: [SWIFT]},
      at_least: 1.1, noise: 0.02, needs: {sets: 2}, margin: 0.05, given: alpha}
@@ -266,6 +267,7 @@ def test_a_threshold_can_be_missed_on_either_side(claim: Claim) -> None:
         ("noise: 0.02", "noise: -1", "noise=-1"),
         ("  refuted_by: A ratio below it.\n", "", "refuted_by"),
         ("below it.", "below it", "refuted_by=.*a sentence"),
+        ("T00:00:00+00:00", "", "written=.*a time with its offset from UTC"),
         ("{sets: 2}", "{set: 2}", "needs=.*integers >= 1 for models"),
         ("{sets: 2}", "{sets: 0}", "needs="),
         ("margin: 0.05", "margin: 0", "margin=0"),

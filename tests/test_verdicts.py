@@ -317,6 +317,19 @@ def test_the_interval_of_a_ratio_of_two_methods_covers_on_recorded_prompts(refer
     assert held / rounds >= 0.93
 
 
+@pytest.mark.parametrize(
+    ("written", "after"), [("2026-11-23T00:00:00+00:00", False), ("2026-11-25T00:00:00+00:00", True)]
+)
+def test_a_verdict_says_if_its_claim_was_written_after_the_runs(written: str, after: bool, tmp_path: Path) -> None:
+    for name, accept in (("own", 0.8), ("uniform", 0.3)):
+        make(tmp_path, name, accept, provenance={"started_at": "2026-11-24T12:00:00+00:00"})
+    claim = replace(named("swift/search_beats_uniform"), written=written)
+    judged = judge.judge_claim(claim, ablation(tmp_path, "own", "uniform"))
+    row = verdicts.table([judged]).iloc[0]
+    assert judged.after_runs == row["after_runs"] == after
+    assert (verdicts.AFTER_RUNS in verdicts.evidence_text(claim, row)) == after
+
+
 # --- the records ------------------------------------------------------------------------------------------------------
 
 

@@ -249,12 +249,12 @@ def answer(question: Question, steps: Steps, traces: Sequence[Trace], medians: p
 
 def _records_answer(question: Question, steps: Steps, medians: pd.DataFrame) -> str:
     """Return what the runs of the model measured, best first on this machine; else that there is no such run."""
-    known = medians[medians["measured"].notna()]
+    rows = medians[medians["measured"].notna()]
     where = f"{question.model_name}{f' on {question.task}' if question.task else ''}"
-    if known.empty:
+    if rows.empty:
         folder = display_path(question.runs_dir)
         return f"Nothing MEASURED: no usable run of {where} in {folder}{reference_hint(question.runs_dir)}."
-    best = known.iloc[0]
+    best = rows.iloc[0]
     place = "on this machine" if best["here"] else f"on another machine, {best['device']}"
     text = f"MEASURED {place}: the best of your runs of {where} is {best['method']} on {best['task']} with "
     text += f"{best['measured']:.2f}x (α {_number(best['alpha'])})."

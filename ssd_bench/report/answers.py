@@ -68,6 +68,7 @@ class ModelVerdict:
     Attributes:
         verdict: verdict in words; on a toy model, whether the effect is as the claim says.
         model: the model that ran, with its size; "" if no model ran.
+        after_runs: whether the claim was written after the runs.
         times: whether the times of the effect are modelled or measured, and the measured effect next to a modelled one.
         why: reason why a verdict is missing; else "".
         decided_by: what would decide the claim; "" if it is decided.
@@ -77,6 +78,7 @@ class ModelVerdict:
     verdict: str
     model: str
     effect: str
+    after_runs: bool
     times: str
     evidence: str
     why: str
@@ -188,6 +190,7 @@ def _model_verdict(claim: Claim, row: pd.Series) -> ModelVerdict:
         verdict=verdicts.verdict_text(row),
         model=verdicts.model_text(row),
         effect="" if effect == ABSENT else effect,
+        after_runs=bool(row["after_runs"]),
         times=verdicts.times_text(claim, row),
         evidence=verdicts.evidence_text(claim, row),
         why=str(row["reason"]) if row["verdict"] == CANNOT_SAY else "",

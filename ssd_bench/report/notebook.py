@@ -18,7 +18,6 @@ from ssd_bench.papers.claims.claims import claims
 from ssd_bench.papers.claims.judge import NOT_RUN, judge
 from ssd_bench.papers.figures.shared import NotDrawable
 from ssd_bench.papers.ours.cells import Replication, replications
-from ssd_bench.papers.ours.match import order_scales
 from ssd_bench.papers.printed import reported
 from ssd_bench.papers.printed.catalogue import paper_versions
 from ssd_bench.papers.ssd_bench import figures as figures_compare
@@ -26,7 +25,7 @@ from ssd_bench.records.pack import unpacked_folder
 from ssd_bench.report import choice, figures, layout, verdicts
 from ssd_bench.report.exhibit import LEGEND, Exhibit
 from ssd_bench.report.numbers import file_stem, long_table, long_tables, printed_verdict, verdict_counts
-from ssd_bench.report.results import result_table
+from ssd_bench.report.results import comparison, result_table
 
 VARIABLE = "SSD_BENCH_RUNS"
 DPI = 120
@@ -182,11 +181,10 @@ class Comparison:
 
 
 def _replication_of(name: str, experiments: list[Replication]) -> Replication:
-    """Return the replication of an experiment at the scale nearest to the paper's."""
-    by_scale = {replication.scale: replication for replication in experiments if replication.experiment.name == name}
-    if not by_scale:
+    """Return the runs of an experiment at the scale nearest to the paper's."""
+    if (replication := comparison(experiments, name)) is None:
         raise ConfigError("experiment", name, "an experiment with runs here")
-    return by_scale[order_scales(by_scale)[0]]
+    return replication
 
 
 def _draw(name: str, experiments: list[Replication]) -> Shown:

@@ -80,12 +80,12 @@ def result_table(replications: Sequence[Replication], records: Sequence[Record] 
 
 def comparisons(replications: Sequence[Replication]) -> list[Replication]:
     """Return the runs of every experiment that compares methods, each at the scale nearest to the papers'."""
-    found = (comparison(replications, name) for name in (COMPARISON, FAMILIES, DRAFTS))
-    return [replication for replication in found if replication is not None]
+    compared = (comparison(replications, name) for name in (COMPARISON, FAMILIES, DRAFTS))
+    return [replication for replication in compared if replication is not None]
 
 
 def comparison(replications: Sequence[Replication], name: str = COMPARISON) -> Replication | None:
-    """Return the runs of an experiment that compares methods, at the available scale nearest to the papers' scale."""
+    """Return the runs of an experiment, at the available scale nearest to the papers'; None without readable runs."""
     by_scale = {
         replication.scale: replication
         for replication in replications

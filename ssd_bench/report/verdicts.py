@@ -29,6 +29,7 @@ from ssd_bench.papers.printed.reported import numbers
 from ssd_bench.paths import record_files
 
 FOLDER = "verdicts"
+AFTER_RUNS = "claim written after the runs"
 COLUMNS = {
     "claim": "paper/name, as in the paper's claims.yaml",
     "scale": "scale of the runs",
@@ -51,6 +52,7 @@ COLUMNS = {
     "measured_low": "lower end of its 95 % interval",
     "measured_high": "upper end",
     "decided_by": "runs that would decide a claim without a verdict; else empty",
+    "after_runs": "whether the claim got its present form after one of the runs had started",
     "claim_sha256": "first 12 digits of the SHA-256 of the claim's statement, section and test",
 }
 PARAMS = "params"
@@ -88,6 +90,7 @@ def table(judgements: Iterable[Judgement]) -> pd.DataFrame:
             "times": _times(judged),
             **_measured(judged.measured),
             "decided_by": _decided_by(judged),
+            "after_runs": judged.after_runs,
             "claim_sha256": judged.claim.sha256,
         }
         for judged in judgements
@@ -241,6 +244,7 @@ def evidence_text(claim: Claim, row: pd.Series) -> str:
     parts = [f"n = {row['n']} {unit}" if row["n"] else "", f"{row['places']} of {row['asked']} combinations"]
     parts += [f"{row['out_of_scope']} out of scope"] if row["out_of_scope"] else []
     parts += [] if math.isnan(row["floor"]) else [f"run-to-run variation {100 * row['floor']:.1f} %"]
+    parts += [AFTER_RUNS] if row["after_runs"] else []
     parts += [str(row["reason"])] if row["verdict"] == CANNOT_SAY else []
     return "; ".join(filter(None, parts))
 
@@ -350,8 +354,10 @@ def document(frame: pd.DataFrame) -> str:
 
 
 TOY_NOTE = "a model that this project trained; its verdicts say nothing about the paper's model"
-RULE = """Statements and thresholds were written before the runs (`claims.yaml` of each paper); the SHA-256 of a claim
-changes with its statement, section or test. *Holds*: the effect reaches its threshold, and its 95 % interval does not
+RULE = """Each claim has the time at which its statement and threshold were written (`claims.yaml` of each paper); a
+verdict says if that was *after the runs*. Its SHA-256 changes with statement, section or test. On 26 November 2026,
+after the runs of the toy model, the rules for scope, equivalence and planted effects were added and the smallest number
+of prompts fell from 20 to 8, for all claims. *Holds*: the effect reaches its threshold, and its 95 % interval does not
 include the value for no effect. *Equivalent*: it does not hold, and the 90 % interval lies within a margin around no
 effect (3 % for ratios and speedups). *Fails*: the whole interval is on the other side of the threshold. *Cannot say*:
 none of these, or the runs cannot decide the claim: too few prompts, an excluded run, a search that scored fewer than

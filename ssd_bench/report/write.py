@@ -33,7 +33,7 @@ PAGE = "index.html"
 GPU_RESULTS = REFERENCE / "shapes"
 VERDICT_COLUMNS = ("claim", "model", "verdict", "effect", "times", "threshold")
 VERDICTS_CAPTION = (
-    "Brackets: 95 % intervals over prompts. Threshold: the effect that the claim needs, written before the runs. "
+    "Brackets: 95 % intervals over prompts. Threshold: the effect that the claim needs. "
     "Times: whether the effect is modelled from the recorded work or measured. A toy-model run says nothing of a "
     "paper's model."
 )

@@ -1,4 +1,6 @@
-"""Claims of the papers, as statements that data can refute: `claims.yaml` of each paper, written before the data.
+"""Claims of the papers, as statements that data can refute: `claims.yaml` of each paper.
+
+A verdict says if its claim was written after the runs.
 
 A claim compares two sides, or one side with a threshold, by one statistic of the cells of a table or figure. A
 comparison has the same model, task, method and setting on both sides except for those that the sides name (a part of a
@@ -34,6 +36,7 @@ import hashlib
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import MISSING, dataclass, field, fields
+from datetime import datetime
 from fnmatch import fnmatchcase
 from functools import cache
 from typing import Any
@@ -148,7 +151,8 @@ class Claim:
         per_method: whether a statistic that pools methods is computed for each method.
         given: statistic in which a reference must reach the subject, else it does not count; "": all references count.
         refuted_by: result that would refute the claim.
-        sha256: first 12 digits of the SHA-256 of statement, section and test, which were written before the runs.
+        written: time (UTC, ISO 8601) at which statement, section and test got their present form.
+        sha256: first 12 digits of the SHA-256 of statement, section and test.
     """
 
     id: str
@@ -173,6 +177,7 @@ class Claim:
     per_method: bool = False
     given: str = ""
     refuted_by: str = ""
+    written: str = ""
     sha256: str = ""
 
     @property
@@ -274,7 +279,7 @@ def _parse_claim(folder: PaperFolder, name: str, content: Mapping[str, Any]) -> 
     location, sha256 = f"{folder.name}/claims.yaml {name}", _digest(content)
     content = {key: value for key, value in content.items() if key != "test"} | content.get("test", {})
     is_required = {field.name: field.default is MISSING and field.default_factory is MISSING for field in fields(Claim)}
-    required = {key for key, must in is_required.items() if must} - {"id"} | {"refuted_by"}
+    required = {key for key, must in is_required.items() if must} - {"id"} | {"refuted_by", "written"}
     if not required <= content.keys() <= is_required.keys() - {"id", "sha256"}:
         raise ConfigError(
             location,
@@ -293,6 +298,13 @@ def _digest(entry: Mapping[str, Any]) -> str:
     return hashlib.sha256(json.dumps(content, sort_keys=True, ensure_ascii=False).encode()).hexdigest()[:12]
 
 
+def _is_time(text: str) -> bool:
+    try:
+        return datetime.fromisoformat(text).tzinfo is not None
+    except ValueError:
+        return False
+
+
 def _check_claim(claim: Claim, location: str) -> None:
     """Refuse a claim that no data could decide.
 
@@ -302,6 +314,7 @@ def _check_claim(claim: Claim, location: str) -> None:
     number_ids = [number.id for number in numbers()]
     checks: Sequence[tuple[str, object, str]] = (
         ("says", claim.says.endswith("."), "a sentence"),
+        ("written", _is_time(claim.written), "a time with its offset from UTC, in ISO 8601"),
         ("refuted_by", claim.refuted_by.endswith("."), "a sentence"),
         (
             "theirs",

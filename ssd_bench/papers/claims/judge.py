@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from datetime import datetime
 
 from ssd_bench.metrics.intervals import LEVEL
 from ssd_bench.papers.claims.claims import STATISTICS, Claim, claims
@@ -43,6 +44,7 @@ class Judgement:
         toy: whether this project trained one of these.
         evidence_class: one of `EVIDENCE_CLASSES`, of the run that is least similar to the paper's; "" without runs.
         decided_by: runs that would decide an undecided claim, where they are known without its effect; else "".
+        after_runs: whether the claim got its present form after one of the runs had started.
         cells: cells that the effect is computed from.
         references: reference machines whose costs give the times of the effect; empty if they were measured, or if the
             claim is not about times.
@@ -65,6 +67,7 @@ class Judgement:
     toy: bool = False
     evidence_class: str = ""
     decided_by: str = ""
+    after_runs: bool = False
     cells: tuple[Cell, ...] = field(default=(), repr=False)
     references: tuple[str, ...] = ()
     measured: Judgement | None = None
@@ -112,6 +115,7 @@ def judge_claim(claim: Claim, replication: Replication) -> Judgement:
         models=_models(counted),
         toy=any(cell.setup == TOY_MODEL for cell in _cells(counted)),
         evidence_class=_evidence_class(_cells(counted)),
+        after_runs=any(_started_before(cell, claim.written) for cell in _cells(counted)),
         cells=_cells(counted),
     )
     lack = None if in_scope else lack
@@ -119,6 +123,12 @@ def judge_claim(claim: Claim, replication: Replication) -> Judgement:
     if not (references := _references(claim, undecided.cells)):
         return measured
     return _decide(replace(undecided, references=references, measured=measured), counted, replication.exclusions, lack)
+
+
+def _started_before(cell: Cell, time: str) -> bool:
+    """Return whether a run started before a time (UTC, ISO 8601); records without a time count as older."""
+    started = cell.header.provenance.started_at
+    return not started or datetime.fromisoformat(started) < datetime.fromisoformat(time)
 
 
 def _cells(comparisons: Sequence[ClaimComparison]) -> tuple[Cell, ...]:
