@@ -165,7 +165,7 @@ def _with_sets(run: Run) -> pd.DataFrame:
         The columns of `steps`, and those of `Run.set_sizes`.
     """
     steps = arm_rows(run.steps, "method").dropna(subset=["layer_set_id"]).astype({"layer_set_id": "int64"})
-    return steps.merge(run.set_sizes(), left_on="layer_set_id", right_index=True)
+    return steps.merge(run.set_sizes(steps["layer_set_id"].unique()), left_on="layer_set_id", right_index=True)
 
 
 def main_set(run: Run, domain: str | None = None) -> LayerSet | None:

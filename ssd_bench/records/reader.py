@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -55,18 +56,24 @@ class Run:
         sinks, recent = self._set_row(set_id, "sinks", "recent")
         return None if pd.isna(recent) else Window(int(sinks), int(recent))
 
-    def set_sizes(self) -> pd.DataFrame:
-        """Return how much every layer set runs, by `layer_set_id`.
+    def set_sizes(self, ids: Iterable[int] | None = None) -> pd.DataFrame:
+        """Return how much layer sets run, by `layer_set_id`.
+
+        Args:
+            ids: layer sets to return; None: all. A search may have scored hundreds that did not draft.
 
         Returns:
             Columns n_layers, and integers of `LayerSet`: n_attn, n_mlp, first_changed, n_attn_int8, n_mlp_int8; read:
             most positions that an attention reads, infinite without a window.
         """
-        ids = [int(i) for i in self.layer_sets["layer_set_id"]]
-        sets = [self.layer_set(i) for i in ids]
+        rows = self.layer_sets
+        if ids is not None:
+            rows = rows[rows["layer_set_id"].isin([*ids])]
+        set_ids = [int(i) for i in rows["layer_set_id"]]
+        sets = [self.layer_set(i) for i in set_ids]
         sizes = {name: [getattr(layer_set, name) for layer_set in sets] for name in SIZES}
-        frame = pd.DataFrame(sizes, index=pd.Index(ids, name="layer_set_id"), dtype="int64")
-        return frame.assign(read=self.window_sizes().to_numpy())
+        frame = pd.DataFrame(sizes, index=pd.Index(set_ids, name="layer_set_id"), dtype="int64")
+        return frame.assign(read=self.window_sizes().loc[rows.index].to_numpy())
 
     def window_sizes(self) -> pd.Series[float]:
         """Return how many positions the attentions of every row of `layer_sets` read at most; infinite: all."""
