@@ -26,6 +26,7 @@ from ssd_bench.metrics.intervals import (
     ratio_of_means,
     ratio_of_ratios,
 )
+from ssd_bench.records.header import RunHeader
 from ssd_bench.records.reader import Run
 from ssd_bench.records.schema import PAIR
 
@@ -316,12 +317,30 @@ def predicted_tpt(run: Run, arm: str = "method") -> float | None:
     layers drafted cost nothing. None without a latency profile or steps, or if drafts read 8-bit weights and the
     profile has no times of them.
     """
-    steps, latency = arm_rows(run.steps, arm), run.header.latency
+    sets = _with_sets(run) if arm == "method" else None
+    return _predicted_tpt(run.header, arm_rows(run.steps, arm), sets)
+
+
+def predicted_tpt_by_prompt(run: Run) -> dict[int, float | None]:
+    """Return `predicted_tpt` of the method's steps of each prompt, by prompt_index."""
+    sets = _with_sets(run)
+    return {
+        int(index): _predicted_tpt(run.header, steps, sets[sets["prompt_index"] == index])
+        for index, steps in arm_rows(run.steps, "method").groupby("prompt_index")
+    }
+
+
+def _predicted_tpt(header: RunHeader, steps: pd.DataFrame, sets: pd.DataFrame | None) -> float | None:
+    """Return the predicted TPT of steps.
+
+    Args:
+        sets: the steps that drafted by layers, as of `_with_sets`; None: AR's, which drafts nothing.
+    """
+    latency = header.latency
     if steps.empty or latency is None:
         return None
     context, t_draft = float(steps["context_len"].mean()), 0.0
-    if arm == "method":
-        sets = _with_sets(run)
+    if sets is not None:
         # mean over drafted tokens of n_attn(S) t_attn(min(n, window)) + n_mlp(S) t_mlp
         t_read = latency.t_attn_slope_ms * sets["read"].clip(upper=context) + latency.t_attn_intercept_ms
         token = sets["n_attn"] * t_read + sets["n_mlp"] * latency.t_mlp_ms
@@ -334,7 +353,7 @@ def predicted_tpt(run: Run, arm: str = "method") -> float | None:
             token += sets["n_attn_int8"] * (attn - t_read) + sets["n_mlp_int8"] * (mlp - latency.t_mlp_ms)
         cost = (token * sets["draft_len"]).sum()
         t_draft = divide(cost, steps["draft_len"].sum()) or 0.0
-    t_target = latency.target_ms(run.header.model.n_layers, context)
+    t_target = latency.target_ms(header.model.n_layers, context)
     return tpt(alpha_conditional(steps) or 0.0, mean_draft_len(steps) or 0.0, t_draft, t_target)
 
 

@@ -289,13 +289,13 @@ def numbers_by_prompt(run: Run) -> pd.DataFrame:
     Returns:
         tokens_per_s; alpha; tpt_predicted, by KnapSpec Eq. 4; tpt_estimated, the estimate of the method.
     """
-    rows = {}
+    rows, tpt = {}, metrics.predicted_tpt_by_prompt(run)
     for index, steps in metrics.arm_rows(run.steps, "method").groupby("prompt_index"):
         prompts = metrics.arm_rows(run.prompts[run.prompts["prompt_index"] == index], "method")
         rows[index] = {
             "tokens_per_s": metrics.tokens_per_s(prompts).value,
             "alpha": metrics.alpha_micro(steps),
-            "tpt_predicted": metrics.predicted_tpt(replace(run, steps=steps)),
+            "tpt_predicted": tpt[int(index)],
             "tpt_estimated": metrics.estimated_tpt(steps)[0],
         }
     return pd.DataFrame.from_dict(rows, orient="index", dtype=float)
