@@ -1,11 +1,15 @@
-"""The folder of configs and the choices of its groups."""
+"""The folder of configs, and the choices of its groups, those of plug-ins included."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import yaml
+
+from ssd_bench.errors import ConfigError
+from ssd_bench.plug_ins import PlugIn, plug_ins
 
 CONF = next(path for path in (Path(__file__).with_name("conf"), Path(__file__).parents[1] / "conf") if path.is_dir())
 """Folder of configs: in an installed package, or at the top level of a clone."""
@@ -18,8 +22,49 @@ CHOSEN = ("model", "method", "task", "data", "hardware", "decode")
 
 
 def choices(group: str) -> list[str]:
-    """Return every choice of a group of `conf`, sorted."""
-    return sorted(path.stem for path in (CONF / group).glob("*.yaml"))
+    """Return every choice of a config group, sorted: those in `conf` and those of plug-ins."""
+    return sorted({path.stem for folder in _folders() for path in (folder / group).glob("*.yaml")})
+
+
+def config_file(group: str, name: str) -> Path | None:
+    """Return the file of a choice, in `conf` or in a plug-in; None if there is no such choice."""
+    files = (folder / group / f"{name}.yaml" for folder in _folders())
+    return next((file for file in files if file.is_file()), None)
+
+
+def plug_in_with(group: str, name: str) -> PlugIn | None:
+    """Return the plug-in that has a choice; None if it is in `conf`, or in none.
+
+    Raises:
+        ConfigError: several packages have this choice, so that its name does not say which one is meant.
+    """
+    owners = [plug_in for plug_in in plug_ins() if name in plug_in.choices(group)]
+    packages = [str(owner) for owner in owners]
+    if (CONF / group / f"{name}.yaml").is_file():
+        packages.insert(0, "ssd-bench itself")
+    if len(packages) > 1:
+        reason = f"{' and '.join(packages)} have a {group} of this name; uninstall one, or rename {group}/{name}.yaml"
+        raise ConfigError(group, name, reason=f"{reason} in the plug-in")
+    return owners[0] if owners else None
+
+
+def plug_ins_chosen(chosen: Mapping[str, Any]) -> list[PlugIn]:
+    """Return the plug-ins that have a choice of a run.
+
+    Args:
+        chosen: config group -> its choice, as Hydra composed them; `task@calibrate` is a task.
+
+    Raises:
+        ConfigError: several packages have a choice. Hydra would take the first of them without a word.
+    """
+    places = ((place.partition("@")[0], name) for place, name in chosen.items() if isinstance(name, str))
+    owners = (plug_in_with(group, name) for group, name in places if group in CHOSEN)
+    return [owner for owner in owners if owner]
+
+
+def _folders() -> list[Path]:
+    """Return the folders of configs in the order in which Hydra searches them."""
+    return [CONF, *(plug_in.conf for plug_in in plug_ins())]
 
 
 def read_yaml(path: Path) -> Any:

@@ -21,11 +21,10 @@ from methods.fixed_layers import pattern_set
 from ssd_bench import tables
 from ssd_bench.bench import cost_sweeps, limits, measures
 from ssd_bench.bench.imposed import Imposed, ImposedEngine
-from ssd_bench.conf import choices
 from ssd_bench.contract.generation import Step
 from ssd_bench.contract.layer_set import LayerSet
 from ssd_bench.cost import profiling
-from ssd_bench.cost.shapes import known_shape
+from ssd_bench.cost.shapes import known_shape, shaped_models
 from ssd_bench.engine.engine import SCRATCH
 from ssd_bench.engine.probe import ModelProbe
 from ssd_bench.engine.sampling import Decoding
@@ -60,7 +59,7 @@ NODES = (1, 2, 4, 8, 16, 32, 64)
 def default_models() -> set[str]:
     """Return the models of conf/model with an imposable row of a paper, and weights that fit twice in memory."""
     paper_models = {row.model for row in reported_speedups() if not row.missing}
-    names = {name for name in choices("model") if plain_name(name) in paper_models}
+    names = {name for name in shaped_models() if plain_name(name) in paper_models}
     memory_bytes = torch.cuda.mem_get_info()[1] if torch.cuda.is_available() else 2**34
     return {name for name in names if (shape := known_shape(name)) and 4 * shape.n_params < memory_bytes}
 

@@ -9,11 +9,13 @@ contain the text. `run method=NAME --help` prints the options of one choice, wit
 from __future__ import annotations
 
 import re
+import sys
 from collections.abc import Iterator, Sequence
 
-from ssd_bench.compose.help import UNTARGETED, options_of
-from ssd_bench.conf import CONF, read_yaml
+from ssd_bench.compose.help import UNTARGETED, Option, options_of
+from ssd_bench.conf import CONF, choices, config_file, read_yaml
 from ssd_bench.console import options, run_tool
+from ssd_bench.errors import one_line
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -43,11 +45,24 @@ def all_options() -> Iterator[tuple[str, str, str, str]]:
             yield f"`{option.path}`", "a run", option.allowed, option.doc
     for group in ("method", "task"):
         choices_of_option: dict[tuple[str, str, str], list[str]] = {}
-        for path in sorted((CONF / group).glob("*.yaml")):
-            values = read_yaml(path)
-            # a choice without a class refines another and has the same options
-            for option in options_of(group, values) if "_target_" in values else ():
+        for choice in choices(group):
+            for option in _choice_options(group, choice):
                 key = f"`{option.path}`", option.allowed, option.doc
-                choices_of_option.setdefault(key, []).append(f"`{path.stem}`")
-        for (name, allowed, doc), choices in sorted(choices_of_option.items()):
-            yield name, ", ".join(choices), allowed, doc
+                choices_of_option.setdefault(key, []).append(f"`{choice}`")
+        for (name, allowed, doc), names in sorted(choices_of_option.items()):
+            yield name, ", ".join(names), allowed, doc
+
+
+def _choice_options(group: str, choice: str) -> list[Option]:
+    """Return the options of a choice; a plug-in whose files cannot be read is named on stderr and has none."""
+    file = config_file(group, choice)
+    assert file is not None
+    try:
+        values = read_yaml(file)
+        # a choice without a class refines another and has the same options
+        return list(options_of(group, values)) if "_target_" in values else []
+    except Exception as error:  # the code of a plug-in may raise anything
+        if file.is_relative_to(CONF):
+            raise
+        print(f"warning: no options of {group}={choice} in {file}: {one_line(error)}", file=sys.stderr)
+        return []

@@ -61,7 +61,7 @@ def _run(cfg: DictConfig, wait: bool, log: WarningLog | None, arguments: Sequenc
     from ssd_bench.run.plan import plan  # torch and transformers only once the config is composed
     from ssd_bench.run.run import execute
 
-    record = execute(plan(cfg, arguments), wait, log)
+    record = execute(plan(cfg, arguments, HydraConfig.get().runtime.choices), wait, log)
     if record is not None:
         print_record(record, log)
     return record

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import os
 import re
+import sys
 from collections.abc import Callable, Sequence
 
 import yaml
@@ -19,7 +20,8 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 from yaml.reader import ReaderError
 
-from ssd_bench.conf import CHOSEN, CONF, choices
+from ssd_bench import plug_ins
+from ssd_bench.conf import CHOSEN, CONF, choices, plug_ins_chosen
 from ssd_bench.console import print_anything, report, reported_ends
 from ssd_bench.errors import ConfigError, JobsFailed, LosslessError, Lost, shortened
 from ssd_bench.paths import LONGEST_NAME
@@ -56,6 +58,7 @@ def command(work: JobFunction, arguments: Sequence[str]) -> int:
     def job(cfg: DictConfig, wait: bool = True, log: WarningLog | None = None) -> object:
         print_anything()  # again, because a launcher's worker has its own streams
         try:
+            plug_ins_chosen(HydraConfig.get().runtime.choices)  # refuses a name that several packages have
             return work(cfg, wait, log)
         except Exception as error:
             if HydraConfig.get().mode is RunMode.MULTIRUN:
@@ -68,7 +71,10 @@ def command(work: JobFunction, arguments: Sequence[str]) -> int:
         _check_choices(arguments)
     except ConfigError as error:
         return report(error)
+    for fault in plug_ins.faults():
+        print(f"warning: {fault}", file=sys.stderr)
     OmegaConf.register_new_resolver("settings", _settings, replace=True)  # for the help
+    OmegaConf.register_new_resolver("plug_ins", _plug_ins, replace=True)
     # Without this, Hydra prints its own errors and exits with 1.
     os.environ["HYDRA_FULL_ERROR"] = "1"
     try:
@@ -186,3 +192,10 @@ def _settings(*, _root_: DictConfig) -> str:
     from ssd_bench.compose.help import describe_settings
 
     return describe_settings(_root_).replace("$", "$$")
+
+
+def _plug_ins() -> str:
+    """Return the installed plug-ins and their choices, for the template of the help."""
+    from ssd_bench.compose.help import describe_plug_ins
+
+    return describe_plug_ins().replace("$", "$$")

@@ -25,6 +25,7 @@ from ssd_bench.contract.method import Method
 from ssd_bench.contract.task import DataSource, Task
 from ssd_bench.errors import ConfigError
 from ssd_bench.model.checkpoint import ModelSource
+from ssd_bench.plug_ins import plug_in_of
 from ssd_bench.settings import arguments, check_value
 
 KINDS = {"method": Method, "task": Task, "calibrate": Task, "data": DataSource, "model": ModelSource}
@@ -160,7 +161,9 @@ def _check_target(path: str, config: Any, kind: type | None = None) -> None:
         package = module.partition(".")[0]
         absent = isinstance(error, ModuleNotFoundError) and error.name == package
         advice = f": put the folder that holds {package} on PYTHONPATH" if absent else ""
-        raise ConfigError(path, target, f"{expected} ({error}{advice})") from error
+        plug_in = plug_in_of(target)
+        owner = f"; it belongs to the plug-in {plug_in}" if plug_in else ""
+        raise ConfigError(path, target, f"{expected} ({error}{advice}{owner})") from error
     valid = _fits_kind(cls, kind) if kind is not None else _fits_kind(cls, Task) or is_dataclass(cls)
     if not valid:
         if kind is not None and kind is not ModelSource and isinstance(cls, type):

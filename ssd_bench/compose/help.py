@@ -20,6 +20,8 @@ from typing import Any, NamedTuple
 import yaml
 from omegaconf import DictConfig, OmegaConf
 
+from ssd_bench.conf import CHOSEN
+from ssd_bench.plug_ins import plug_ins
 from ssd_bench.settings import describe_type, doc_of
 
 UNTARGETED = {
@@ -82,6 +84,15 @@ def describe_settings(cfg: DictConfig) -> str:
                 lines.append(f"  {option.path}={flow if len(flow) < LONGEST else '...'}: {option.allowed}")
                 lines += textwrap.wrap(option.doc, 120, initial_indent=" " * 6, subsequent_indent=" " * 6)
     return "\n".join(lines)
+
+
+def describe_plug_ins() -> str:
+    """Return a line with the choices of each installed plug-in; without plug-ins, where to read about them."""
+    lines = []
+    for plug_in in plug_ins():
+        groups = ((group, ",".join(plug_in.choices(group))) for group in CHOSEN)
+        lines.append(f"  {plug_in}: {'; '.join(f'{group}={names}' for group, names in groups if names)}")
+    return "\n".join(lines) or "  none is installed (docs/tutorials/plugin.md)"
 
 
 def declared_settings(target: str) -> list[Declared]:

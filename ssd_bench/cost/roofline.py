@@ -20,7 +20,7 @@ import numpy as np
 from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from ssd_bench.conf import CONF
+from ssd_bench.conf import choices, config_file, plug_in_with
 from ssd_bench.contract.shape import Shape
 from ssd_bench.cost.machine import Array, Calls, head_ms
 from ssd_bench.errors import ConfigError
@@ -209,20 +209,22 @@ class SimulatedMachine:
 
 def simulated_names() -> list[str]:
     """Return the names of all GPUs with a data sheet that a replay accepts as `hardware=`."""
-    return sorted(path.stem for path in (CONF / "hardware").glob(f"{PREFIX}*.yaml"))
+    return [name for name in choices("hardware") if name.startswith(PREFIX)]
 
 
 def gpu_named(name: str) -> Gpu:
-    """Return the GPU in `conf/hardware/<name>.yaml`.
+    """Return the GPU in `conf/hardware/<name>.yaml`, here or in a plug-in.
 
     Raises:
-        ConfigError: the file is missing, or its description is invalid.
+        ConfigError: the file is missing, several packages have it, or its description is invalid.
     """
-    if name not in simulated_names():
+    plug_in_with("hardware", name)
+    file = config_file("hardware", name) if name.startswith(PREFIX) else None
+    if file is None:
         hint = "" if name.startswith(PREFIX) else "; a machine at hand needs no prediction: run on it"
         expected = f"one of own, {', '.join(simulated_names())}{hint}; {ADD_GPU}"
         raise ConfigError("hardware", name, expected)
-    return _gpu(CONF / "hardware" / f"{name}.yaml")
+    return _gpu(file)
 
 
 def _gpu(path: Path) -> Gpu:

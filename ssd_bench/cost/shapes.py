@@ -9,16 +9,19 @@ from typing import Any
 
 from hydra import compose, initialize_config_dir
 from hydra.core.global_hydra import GlobalHydra
+from hydra.errors import HydraException
+from omegaconf.errors import OmegaConfBaseException
+from yaml import YAMLError
 
-from ssd_bench.conf import CONF, choices
+from ssd_bench.conf import CONF, choices, config_file, plug_in_with
 from ssd_bench.contract.shape import Shape
 from ssd_bench.errors import ConfigError
 
 
 @cache
 def known_shape(name: str) -> Shape | None:
-    """Return the sizes of a model from `conf/model`; None if the model or its sizes are missing there."""
-    if not (CONF / "model" / f"{name}.yaml").is_file():
+    """Return the sizes of a model from `conf/model` or a plug-in; None if the model or its sizes are missing there."""
+    if config_file("model", name) is None:
         return None
     GlobalHydra.instance().clear()
     with initialize_config_dir(version_base="1.3", config_dir=str(CONF)):
@@ -26,18 +29,32 @@ def known_shape(name: str) -> Shape | None:
     return None if sizes is None else Shape(**sizes)
 
 
+def shaped_models() -> list[str]:
+    """Return the models with known sizes; those of plug-ins included, except for configs that cannot be read."""
+    return [name for name in choices("model") if _is_shaped(name)]
+
+
+def _is_shaped(name: str) -> bool:
+    try:
+        return known_shape(name) is not None
+    except (HydraException, OmegaConfBaseException, YAMLError, TypeError):
+        if config_file("model", name) == CONF / "model" / f"{name}.yaml":
+            raise
+        return False  # a fault of a plug-in concerns only those who choose its model
+
+
 def shape_named(name: str) -> Shape:
     """Return the sizes of a model in `conf/model`, or those in a `config.json` if the name is a path to one.
 
     Raises:
-        ConfigError: the name is neither.
+        ConfigError: the name is neither, or several packages have a model of this name.
     """
+    plug_in_with("model", name)
     if (shape := known_shape(name)) is not None:
         return shape
     if name.endswith(".json"):
         return read_shape(Path(name))
-    names = [model for model in choices("model") if known_shape(model) is not None]
-    raise ConfigError("model", name, f"one of {', '.join(names)}, or a path to a model's config.json")
+    raise ConfigError("model", name, f"one of {', '.join(shaped_models())}, or a path to a model's config.json")
 
 
 def read_shape(path: Path) -> Shape:

@@ -6,13 +6,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
 
-from ssd_bench.conf import choices
+from ssd_bench.conf import choices, plug_in_with
 from ssd_bench.console import count, options
 from ssd_bench.contract.shape import Shape
 from ssd_bench.cost.machine import Machine
 from ssd_bench.cost.reference import reference_machine, reference_names
 from ssd_bench.cost.roofline import PREFIX, gpu_named, simulated_machine, simulated_names
-from ssd_bench.cost.shapes import known_shape
+from ssd_bench.cost.shapes import known_shape, shaped_models
 from ssd_bench.errors import ConfigError
 from ssd_bench.paths import local_path
 from ssd_bench.predict.acceptance import CONTEXT
@@ -99,15 +99,14 @@ def parse_question(arguments: Sequence[str]) -> Question:
 
 
 def _model_choices() -> str:
-    names = [name for name in choices("model") if known_shape(name) is not None]
-    return f"one of {', '.join(names)}, or model=local model.path=DIR"
+    return f"one of {', '.join(shaped_models())}, or model=local model.path=DIR"
 
 
 def _model(name: str, path_text: str | None) -> tuple[Path | None, Shape]:
-    """Return the folder (None for a model of `conf/model`) and the sizes of a model.
+    """Return the folder (None for a choice of `model=`) and the sizes of a model.
 
     Raises:
-        ConfigError: no such model, or one that a run would refuse.
+        ConfigError: no such model, several of this name, or one that a run would refuse.
     """
     if name == LOCAL:
         if path_text is None:
@@ -116,6 +115,7 @@ def _model(name: str, path_text: str | None) -> tuple[Path | None, Shape]:
         return path, _read_shape(path)
     if path_text is not None:
         raise ConfigError("model.path", path_text, reason="only model=local takes this option")
+    plug_in_with("model", name)
     shape = known_shape(name)
     if shape is None:
         raise ConfigError("model", name, _model_choices())

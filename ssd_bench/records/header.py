@@ -98,6 +98,7 @@ class Provenance:
     python: str = ""
     platform: str = ""
     packages: Mapping[str, str] = field(default_factory=dict)
+    plug_ins: Sequence[Mapping[str, str]] = ()
     device: RecordedDevice = RecordedDevice()
 
 

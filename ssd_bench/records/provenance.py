@@ -20,6 +20,8 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from ssd_bench.plug_ins import PlugIn
+
 CODE_PACKAGES = ("ssd_bench", "methods", "tasks")
 
 READERS = (
@@ -50,15 +52,16 @@ DEFAULT_EXCLUDE = ("runs_dir", "force", "wandb", "dry", "minutes", "retry", "sha
 _SECRET = re.compile(r"((?:^|[._\-+])(?:api_?key|token|secret|password|passwd)=).*", re.IGNORECASE | re.DOTALL)
 
 
-def collect(command: str | Sequence[str], gpus: Sequence[str] = ()) -> dict[str, Any]:
+def collect(command: str | Sequence[str], gpus: Sequence[str] = (), plug_ins: Sequence[PlugIn] = ()) -> dict[str, Any]:
     """Collect the provenance of a run, ready for JSON.
 
     Args:
         command: the command line, as one string or as argv; values of options named like a secret are masked.
         gpus: names of the GPUs in use; the caller finds them, because this module does not import torch.
+        plug_ins: the plug-ins that the run uses.
 
     Returns:
-        command, started_at (UTC), code (sha256, git_sha, git_dirty), python, platform, packages, device.
+        command, started_at (UTC), code (sha256, git_sha, git_dirty), python, platform, packages, plug_ins, device.
     """
     argv = shlex.split(command) if isinstance(command, str) else list(command)
     return {
@@ -68,6 +71,15 @@ def collect(command: str | Sequence[str], gpus: Sequence[str] = ()) -> dict[str,
         "python": platform.python_version(),
         "platform": platform.platform(),
         "packages": _versions(VERSIONS_OF),
+        "plug_ins": [
+            {
+                "distribution": plug_in.distribution,
+                "version": plug_in.version,
+                "module": plug_in.module,
+                "sha256": _contents_hash(plug_in_sources(plug_in, ".yaml")),
+            }
+            for plug_in in plug_ins
+        ],
         "device": {"cpu": cpu_model(), "cores": _cores(), "ram_bytes": _ram_bytes(), "gpus": list(gpus)},
     }
 
@@ -80,7 +92,17 @@ def code_hash(extra_files: Iterable[Path | str] = ()) -> str:
     Args:
         extra_files: other files that a run depends on, such as a method outside the packages.
     """
-    contents = sorted(hashlib.sha256(file.read_bytes()).digest() for file in (*_sources(), *map(Path, extra_files)))
+    return _contents_hash((*_sources(), *map(Path, extra_files)))
+
+
+def plug_in_sources(plug_in: PlugIn, *suffixes: str) -> list[Path]:
+    """Return the source files of a plug-in, and its files with further suffixes, sorted."""
+    files = (file for file in plug_in.folder.rglob("*") if file.suffix in (*SOURCE_SUFFIXES, *suffixes))
+    return sorted(file for file in files if file.is_file())
+
+
+def _contents_hash(files: Iterable[Path]) -> str:
+    contents = sorted(hashlib.sha256(file.read_bytes()).digest() for file in files)
     return hashlib.sha256(b"".join(contents)).hexdigest()
 
 

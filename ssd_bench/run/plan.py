@@ -6,7 +6,7 @@ import hashlib
 import inspect
 import json
 import shlex
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from omegaconf import DictConfig
 
+from ssd_bench.conf import plug_ins_chosen
 from ssd_bench.contract.method import Method, Origin, Sample
 from ssd_bench.contract.optional import Calibrated, Stateful
 from ssd_bench.contract.shape import ModelDims
@@ -27,6 +28,7 @@ from ssd_bench.model.backend import Backend, select
 from ssd_bench.model.checkpoint import Checkpoint, ModelSource
 from ssd_bench.model.weights import architecture, declared_architecture
 from ssd_bench.paths import local_path
+from ssd_bench.plug_ins import PlugIn, plug_ins_with_code
 from ssd_bench.records import provenance
 from ssd_bench.records.contents import check_finite, contents
 from ssd_bench.records.reader import is_complete
@@ -162,6 +164,7 @@ class Plan:
     Attributes:
         config: the resolved options.
         origin: the run, as its searches store it.
+        plug_ins: plug-ins that the run uses.
         warnings: warnings that are known before the run.
     """
 
@@ -174,6 +177,7 @@ class Plan:
     machine: PlannedMachine
     identity: Identity
     origin: Origin
+    plug_ins: tuple[PlugIn, ...]
     warnings: tuple[str, ...]
 
     @property
@@ -202,11 +206,12 @@ class Plan:
         return not self.config["force"] and is_complete(self.identity.run_dir, self.identity.content_key)
 
 
-def plan(cfg: DictConfig, arguments: Sequence[str] = ()) -> Plan:
+def plan(cfg: DictConfig, arguments: Sequence[str] = (), chosen: Mapping[str, Any] | None = None) -> Plan:
     """Compose and check a run and tokenise its prompts, without loading weights.
 
     Args:
         arguments: arguments of the command line, for the provenance of the record.
+        chosen: config group -> its choice, for plug-ins without code; None: only those with code are recorded.
 
     Raises:
         ConfigError: an option, file or environment that cannot work; names the field, its value and what is allowed.
@@ -239,7 +244,9 @@ def plan(cfg: DictConfig, arguments: Sequence[str] = ()) -> Plan:
     dims = _dims(model, checkpoint, method, stated)
     weights = _weights_id(checkpoint, hardware.dtype)
     determining = config | {"task_version": task.version, "weights": weights, "machine": machine.name}
-    code = provenance.code_hash([inspect.getfile(type(part)) for part in (method, task)])
+    plug_ins = plug_ins_with_code(config)
+    files = {Path(inspect.getfile(type(part))) for part in (method, task)}
+    code = provenance.code_hash(files.union(*map(provenance.plug_in_sources, plug_ins)))
     key = provenance.content_key(determining, code, _data_id(all_prompts, all_encoded), exclude=UNRECORDED)
     calibrated_on, searches, command = parts.calibration_task.name, runs_dir / SEARCHES, COMMAND + shlex.join(arguments)
     run_dir = runs_dir / f"{dims.name}-{method.name}-{task.name}-{key[:10]}"
@@ -256,6 +263,7 @@ def plan(cfg: DictConfig, arguments: Sequence[str] = ()) -> Plan:
         origin=Origin(
             searches, dims.name, weights, calibrated_on, hardware.dtype_name, machine.name, config["seed"], command
         ),
+        plug_ins=tuple(dict.fromkeys((*plug_ins, *plug_ins_chosen(chosen or {})))),
         warnings=_unused(parts),
     )
 

@@ -209,7 +209,7 @@ def _header(plan: Plan) -> dict[str, Any]:
         "decode": asdict(plan.decoding),
         "tie_tolerance": plan.machine.tie_tolerance,
         "seed": plan.config["seed"],
-        "provenance": provenance.collect(plan.origin.command, hardware.gpu_names()),
+        "provenance": provenance.collect(plan.origin.command, hardware.gpu_names(), plan.plug_ins),
     }
 
 

@@ -10,7 +10,7 @@ from typing import Any, Protocol, TypeVar
 
 from omegaconf import OmegaConf
 
-from ssd_bench.conf import CONF
+from ssd_bench.conf import config_file
 from ssd_bench.papers.ours.values import BASELINES
 from ssd_bench.papers.printed.catalogue import folder_of, paper_folders
 from ssd_bench.papers.printed.reported import Number, find_numbers
@@ -68,8 +68,8 @@ def why_not_run(number: Number, exhibit_experiments: Iterable[grid.Experiment]) 
 @cache
 def stream_parts(task: str) -> tuple[str, ...]:
     """Return the parts of a stream, which are the domains of its prompts; () if the task is not a stream."""
-    path = CONF / "task" / f"{task}.yaml"
-    content: Any = OmegaConf.load(path) if path.is_file() else {}
+    path = config_file("task", task)
+    content: Any = OmegaConf.load(path) if path else {}
     defaults = content.get("defaults", [])
     return tuple(entry.partition("@parts.")[2] for entry in defaults if "@parts." in str(entry))
 

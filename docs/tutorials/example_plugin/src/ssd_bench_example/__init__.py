@@ -1,0 +1,1 @@
+"""A method, a task and a machine for ssd-bench."""

@@ -1,0 +1,108 @@
+"""Installed packages with methods, tasks, models and hardware (docs/tutorials/plugin.md).
+
+A package names itself as an entry point of the group `ssd_bench.conf`; its folder `conf` has the same groups as ours.
+No plug-in is imported here, so one that cannot be imported stops only the runs that choose it.
+"""
+
+from __future__ import annotations
+
+import importlib.metadata
+import importlib.util
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+ENTRY_POINTS = "ssd_bench.conf"
+"""Group of entry points; the value of each is a package with a folder `conf`."""
+
+
+@dataclass(frozen=True)
+class PlugIn:
+    """An installed package with choices of config groups.
+
+    Attributes:
+        name: name of its entry point.
+        distribution: name of the distribution that was installed, and its version.
+        module: its Python package.
+        folder: folder of that package.
+    """
+
+    name: str
+    distribution: str
+    version: str
+    module: str
+    folder: Path
+
+    @property
+    def conf(self) -> Path:
+        """Folder of its configs, with one folder per config group."""
+        return self.folder / "conf"
+
+    def choices(self, group: str) -> list[str]:
+        """Return its choices of a config group, sorted."""
+        return sorted(path.stem for path in (self.conf / group).glob("*.yaml"))
+
+    def __str__(self) -> str:
+        return f"{self.distribution} {self.version}"
+
+
+@cache
+def plug_ins() -> tuple[PlugIn, ...]:
+    """Return the installed plug-ins, sorted by distribution; `faults` describes those that cannot be used."""
+    return tuple(plug_in for plug_in in _entries() if isinstance(plug_in, PlugIn))
+
+
+def faults() -> list[str]:
+    """Return a message for each entry point whose package is missing or has no configs."""
+    return [fault for fault in _entries() if isinstance(fault, str)]
+
+
+@cache
+def _entries() -> tuple[PlugIn | str, ...]:
+    points = importlib.metadata.entry_points(group=ENTRY_POINTS)
+    described = [
+        (point.dist.name if point.dist else point.name, point.dist.version if point.dist else "", point)
+        for point in points
+    ]
+    return tuple(_resolve(*parts) for parts in sorted(described, key=lambda parts: (parts[0], parts[2].name)))
+
+
+def _resolve(distribution: str, version: str, point: importlib.metadata.EntryPoint) -> PlugIn | str:
+    """Return the plug-in of an entry point, or what is wrong with it."""
+    folders = list(_folders(point.module))
+    for folder in folders:
+        if any((folder / "conf").glob("*/*.yaml")):
+            return PlugIn(point.name, distribution, version, point.module, folder)
+    reason = f"has no folder conf with files GROUP/NAME.yaml in {folders[0]}" if folders else "is not installed"
+    return (
+        f"plug-in {point.name} of {distribution} {version} is not used: its package {point.module} {reason}; "
+        f"expected {point.name} = PACKAGE under {ENTRY_POINTS}"
+    )
+
+
+def _folders(module: str) -> Iterator[Path]:
+    """Yield the folders of a package, without importing it or its parents."""
+    top, *below = module.split(".")
+    try:
+        spec = importlib.util.find_spec(top)
+    except (ImportError, ValueError):  # ValueError: a module that was put into sys.modules without a spec
+        return
+    for location in (spec.submodule_search_locations or ()) if spec else ():
+        folder = Path(location, *below)
+        if folder.is_dir():
+            yield folder
+
+
+def plug_in_of(target: str) -> PlugIn | None:
+    """Return the plug-in that has a class, by its dotted path; None if no plug-in has it."""
+    return next((plug_in for plug_in in plug_ins() if f"{target}.".startswith(f"{plug_in.module}.")), None)
+
+
+def plug_ins_with_code(value: Any) -> list[PlugIn]:
+    """Return the plug-ins that have a class named in a config (`_target_`, at any depth), each once."""
+    entries = value.values() if isinstance(value, Mapping) else value if isinstance(value, list) else ()
+    plug_ins_below = [plug_in for entry in entries for plug_in in plug_ins_with_code(entry)]
+    plug_in = plug_in_of(str(value.get("_target_"))) if isinstance(value, Mapping) else None
+    return list(dict.fromkeys([plug_in, *plug_ins_below] if plug_in else plug_ins_below))
