@@ -1,0 +1,238 @@
+"""Plug-ins: the example package of docs/tutorials/plugin.md as pip installs it, and packages made for these tests."""
+
+from __future__ import annotations
+
+import hashlib
+import importlib
+import json
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+from ssd_bench import conf, plug_ins
+from ssd_bench.compose.help import describe_plug_ins
+from ssd_bench.cost.roofline import simulated_names
+from ssd_bench.cost.shapes import shaped_models
+from ssd_bench.model.decoder import Decoder
+from ssd_bench.records.reader import find_runs, load_run
+from tests.lossless import check_greedy
+from tests.runs import CPU, ROOT, planned, program, python
+
+EXAMPLE = ROOT / "docs" / "tutorials" / "example_plugin"
+PAGE = (ROOT / "docs" / "tutorials" / "plugin.md").read_text(encoding="utf-8")
+SHORT = ("limit=2", "decode.max_new_tokens=8", *CPU)
+AR = "_target_: methods.ar.AR\nname: plain\n"
+
+
+def forget() -> None:
+    """Forget which packages are installed."""
+    plug_ins.plug_ins.cache_clear()
+    plug_ins._entries.cache_clear()
+    importlib.invalidate_caches()
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder into which pip installed the example."""
+    folder = tmp_path_factory.mktemp("site")
+    offline = ("--no-deps", "--no-build-isolation", "--no-index", "--quiet", "--target", str(folder))
+    command = (sys.executable, "-m", "pip", "install", *offline, str(EXAMPLE))
+    subprocess.run(command, check=True, capture_output=True, timeout=120)
+    return folder
+
+
+@pytest.fixture
+def install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., None]]:
+    """Installs a package made of files, as pip would; or adds a folder into which pip installed one."""
+    modules = set(sys.modules)
+
+    def add(name: str = "", files: dict[str, str] | None = None, folder: Path | None = None) -> None:
+        folder = folder or tmp_path / f"site_{name}"
+        if files is not None:
+            about = folder / f"{name}-1.0.dist-info"
+            about.mkdir(parents=True)
+            (about / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.0\n")
+            (about / "entry_points.txt").write_text(f"[ssd_bench.conf]\n{name} = {name}\n")
+        for file, text in (files or {}).items():
+            (folder / name / file).parent.mkdir(parents=True, exist_ok=True)
+            (folder / name / file).write_text(text, encoding="utf-8")
+        monkeypatch.syspath_prepend(folder)
+        forget()
+
+    yield add
+    monkeypatch.undo()
+    forget()
+    for module in set(sys.modules) - modules:
+        if module.partition(".")[0].startswith(("ssd_bench_example", "made_")):
+            del sys.modules[module]
+
+
+def refused(*words: str) -> str:
+    """The message of a command line that is refused."""
+    end = program(*words)
+    assert end.returncode == 2 and "Traceback" not in end.stderr, end.stderr
+    return end.stderr
+
+
+def described(shown: str) -> str:
+    """What the help says of plug-ins."""
+    return re.split(r"which the list above includes:\n", shown)[1].strip().splitlines()[0]
+
+
+def test_the_installed_example_is_in_help_and_tables(site: Path, install: Callable[..., None], tmp_path: Path) -> None:
+    before = subprocess.run(["git", "status", "--short"], cwd=ROOT, capture_output=True, check=True).stdout
+    shown = python("-m", "ssd_bench", "run", "method=every_second", "--help", extra_path=site).stdout
+    assert described(shown) == "ssd-bench-example 0.1.0: method=every_second; task=capitals; hardware=one_thread"
+    assert described(shown) in PAGE and "method.draft_len=4: an integer >= 1" in shown
+    for group, name in (("method", "every_second"), ("task", "capitals"), ("hardware", "one_thread")):
+        assert re.search(rf"^ *{group}: .*\b{name}\b", shown, re.MULTILINE), shown
+    install(folder=site)
+    runs = f"runs_dir={tmp_path / 'runs'}"
+    sweep = program("-m", "method=ar,every_second", "task=capitals", "hardware=one_thread", *SHORT[:2], *CPU[1:], runs)
+    assert sweep.returncode == 0, sweep.stderr
+    assert re.search(r"^ +every_second +\d.* 2/2$", sweep.stdout, re.MULTILINE), sweep.stdout
+    assert re.search(r"^\| \S.*\| every_second +\|", program("report", runs).stdout, re.MULTILINE)
+    assert "2 done" in program("status", runs).stdout
+    assert re.search(r"`method.draft_len` \| `every_second`", program("options", "about=every_second").stdout)
+    assert subprocess.run(["git", "status", "--short"], cwd=ROOT, capture_output=True, check=True).stdout == before
+    (record,) = (run for run in map(load_run, find_runs(tmp_path / "runs")) if run.header.method == "every_second")
+    files = [path for path in (site / "ssd_bench_example").rglob("*") if path.suffix in (".py", ".yaml")]
+    digests = b"".join(sorted(hashlib.sha256(path.read_bytes()).digest() for path in files))
+    entry = {"distribution": "ssd-bench-example", "version": "0.1.0", "module": "ssd_bench_example"}
+    assert len(files) == 6
+    assert record.header.provenance.plug_ins == [entry | {"sha256": hashlib.sha256(digests).hexdigest()}]
+    assert record.prompts.loc[record.prompts["arm"] == "method", "lossless"].tolist() == ["identical"] * 2
+
+
+def test_the_example_is_lossless_and_passes_its_own_tests(
+    site: Path, install: Callable[..., None], decoders: Callable[..., Decoder]
+) -> None:
+    install(folder=site)
+    every_second: Any = importlib.import_module("ssd_bench_example.every_second")
+    assert check_greedy(lambda rng: every_second.EverySecond(draft_len=rng.choice([1, 4])), decoders, cases=60) > 0
+    module = ModuleType("test_every_second")
+    exec((EXAMPLE / "tests" / "test_every_second.py").read_text(encoding="utf-8"), vars(module))
+    tests = [test for name, test in vars(module).items() if name.startswith("test_")]
+    assert len(tests) == 2
+    for test in tests:
+        test()
+
+
+def test_the_page_shows_the_files_and_its_commands_work(
+    site: Path, install: Callable[..., None], tmp_path: Path
+) -> None:
+    blocks = {text for _, text in re.findall(r"^```(\w*)\n(.*?)^```", PAGE, re.DOTALL | re.MULTILINE)}
+    package = EXAMPLE / "src" / "ssd_bench_example"
+    files = [EXAMPLE / "pyproject.toml", *package.glob("[!_]*.py"), *package.glob("conf/*/*.yaml")]
+    assert len(files) == 6 and {path.read_text(encoding="utf-8") for path in files} <= blocks
+    (listed,) = (text for text in blocks if text.startswith("pyproject.toml\n"))
+    assert all((EXAMPLE / line.split()[0]).is_file() for line in listed.splitlines())
+    (commands,) = re.findall(r"```sh\n(.*?)```", PAGE, re.DOTALL)
+    pip, *lines = commands.splitlines()
+    assert pip == "pip install --no-deps docs/tutorials/example_plugin" and len(lines) == 3
+    install(folder=site)
+    for line in lines:
+        words = line.removeprefix("python -m ssd_bench ").split()
+        described_only = ["dry=true"] if "-m" in words else []
+        runs = [f"runs_dir={tmp_path}"] if words == ["report"] else []
+        end = program(*words, *described_only, *runs)
+        assert end.returncode == (2 if words == ["report"] else 0), end.stderr  # no record here
+
+
+@pytest.mark.parametrize("group", conf.CHOSEN)
+def test_choices_are_those_of_the_project_and_of_every_plug_in(group: str, install: Callable[..., None]) -> None:
+    ours = {path.stem for path in (conf.CONF / group).glob("*.yaml")}
+    assert set(conf.choices(group)) == ours
+    install("made_a", {f"conf/{group}/alpha.yaml": AR})
+    install("made_b", {f"conf/{group}/beta.yaml": AR})
+    assert conf.choices(group) == sorted([*ours, "alpha", "beta"])
+    assert {name: str(conf.plug_in_with(group, name)) for name in ("alpha", "beta")} == {
+        "alpha": "made_a 1.0",
+        "beta": "made_b 1.0",
+    }
+
+
+def test_without_plug_ins_the_help_says_where_to_read_about_them() -> None:
+    assert describe_plug_ins().strip() == "none is installed (docs/tutorials/plugin.md)"
+
+
+def test_a_name_of_several_packages_is_refused_where_it_is_chosen(install: Callable[..., None], tmp_path: Path) -> None:
+    runs = (f"runs_dir={tmp_path / 'runs'}", "task=gsm8k", *SHORT)
+    install("made_a", {"conf/method/swift.yaml": AR, "conf/method/twin.yaml": AR, "conf/task/aime24.yaml": AR})
+    install("made_b", {"conf/method/twin.yaml": AR, "conf/hardware/sim_h100.yaml": "device: simulated\n"})
+    message = refused("method=swift", *runs)
+    assert "method='swift'" in message and "ssd-bench itself and made_a 1.0 have a method of this name" in message
+    assert "made_a 1.0 and made_b 1.0 have a method of this name" in refused("method=twin", *runs)
+    assert "have a task of this name" in refused("method=ar", *(word for word in runs if word != "task=gsm8k"))
+    assert "ssd-bench itself and made_b 1.0" in refused("advise", "model=llama3_1_8b", "hardware=sim_h100")
+    sweep = program("-m", "method=ar,swift", *runs)
+    assert sweep.returncode == 2 and len(find_runs(tmp_path / "runs")) == 1 and "made_a 1.0" in sweep.stdout
+
+
+def test_a_broken_plug_in_stops_only_the_runs_that_choose_it(install: Callable[..., None], tmp_path: Path) -> None:
+    chosen = ("task=gsm8k", f"runs_dir={tmp_path / 'runs'}", *SHORT)
+    odd = {
+        "__init__.py": "raise RuntimeError('this package needs a GPU')\n",
+        "work.py": "def (\n",
+        "conf/method/broken.yaml": "_target_: made_odd.work.Broken\nname: broken\n",
+        "conf/method/unread.yaml": "_target_: made_odd.work.Broken\n\t: 1\n",
+        "conf/model/unread.yaml": "shape: {n_layers: many\n",
+        "conf/model/unshaped.yaml": "shape: {colour: 1}\n",
+    }
+    install("made_odd", odd)
+    install("made_gone", {})
+    end = program("method=ar", *chosen)
+    assert end.returncode == 0 and "Traceback" not in end.stderr
+    warning = "warning: plug-in made_gone of made_gone 1.0 is not used: its package made_gone is not installed"
+    assert warning in " ".join(end.stderr.split())
+    message = refused("method=broken", *chosen)
+    assert "made_odd.work.Broken" in message and "this package needs a GPU" in message
+    assert "it belongs to the plug-in made_odd 1.0" in message
+    assert "unread.yaml:2" in refused("method=unread", *chosen)
+    shown = program("run", "--help")
+    assert shown.returncode == 0 and "made_odd 1.0: model=unread,unshaped; method=broken,unread" in shown.stdout
+    listed = program("options", "about=window")
+    assert listed.returncode == 0 and listed.stderr.count("warning: no options of method=") == 2
+    assert "llama3_1_8b" in shaped_models() and not {"unread", "unshaped"} & set(shaped_models())
+    assert "made_odd" not in sys.modules
+
+
+def test_models_and_machines_of_a_plug_in_are_those_of_advise(install: Callable[..., None]) -> None:
+    text = (conf.CONF / "hardware" / "sim_h100.yaml").read_text(encoding="utf-8")
+    model = (conf.CONF / "model" / "llama3_2_1b.yaml").read_text(encoding="utf-8")
+    slower = text.replace("H100 SXM 80GB", "Slow").replace("bandwidth_gb_s: 3350", "bandwidth_gb_s: 335")
+    install("made_site", {"conf/hardware/sim_slow.yaml": slower, "conf/model/mine_1b.yaml": model})
+    advice = program("advise", "model=mine_1b", "hardware=sim_slow")
+    assert advice.returncode == 0 and "usable run of mine_1b" in advice.stdout, advice.stderr
+    assert "NVIDIA Slow" in advice.stdout
+    assert "sim_slow" in simulated_names()
+
+
+def test_a_run_is_stale_after_a_change_of_its_plug_in(site: Path, install: Callable[..., None], tmp_path: Path) -> None:
+    shutil.copytree(site / "ssd_bench_example", tmp_path / "ssd_bench_example")
+    shutil.copytree(next(site.glob("*.dist-info")), tmp_path / "ssd_bench_example-0.1.0.dist-info")
+    install(folder=tmp_path)
+
+    def key(*options: str) -> str:
+        return planned(tmp_path / "runs", *options, "limit=1").identity.content_key
+
+    chosen, others = ("method=every_second", "task=gsm8k"), ("method=ar", "task=gsm8k")
+    first, plain = key(*chosen), key(*others)
+    (tmp_path / "ssd_bench_example" / "helper.py").write_text("COUNT = 1\n", encoding="utf-8")
+    assert key(*chosen) != first and key(*others) == plain
+
+
+def test_a_record_names_a_plug_in_that_has_no_code(install: Callable[..., None], tmp_path: Path) -> None:
+    install("made_site", {"conf/hardware/room.yaml": "defaults:\n  - cpu\n  - _self_\nthreads: 1\n"})
+    runs = f"runs_dir={tmp_path / 'runs'}"
+    assert program("method=ar", "task=gsm8k", "hardware=room", *SHORT[:2], *CPU[1:], runs).returncode == 0
+    (path,) = find_runs(tmp_path / "runs")
+    (entry,) = json.loads((path / "run.json").read_text(encoding="utf-8"))["provenance"]["plug_ins"]
+    assert (entry["distribution"], entry["version"]) == ("made_site", "1.0")
