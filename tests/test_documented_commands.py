@@ -31,7 +31,10 @@ from tests.runs import CPU, ROOT, executed, exit_code, python
 from tests.test_exchange import SERVER
 
 DOCUMENTS = ("*.md", "docs/**/*.md", "methods/**/*.md", "tasks/**/*.md", "conf/**/*.md", "ssd_bench/**/*.md")
-ELSEWHERE = {"CHANGELOG.md": "says what was", "docs/tutorials/": "tests/test_tutorials.py runs them"}
+ELSEWHERE = {
+    "CHANGELOG.md": "says what was",
+    "docs/tutorials/": "tests/test_tutorials.py and tests/test_plugin.py run them",
+}
 PROGRAM = r"(?:python -(?:m \w+|c )|ssd-bench |make [a-z]|pip install )"
 SHELL = ("", "sh", "bash", "console", "text")
 OURS = ("python -m ssd_bench ", "ssd-bench ")

@@ -25,6 +25,7 @@ LAYERS = (
         "stopping",
         "paths",
         "quoting",
+        "plug_ins",
         "conf",
         "console",
         "tables",

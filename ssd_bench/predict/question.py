@@ -71,9 +71,10 @@ def parse_question(arguments: Sequence[str]) -> Question:
         ConfigError: an option that cannot be used.
     """
     values = options(arguments, OPTIONS)
-    for name, expected in (("model", _model_choices()), ("hardware", "hardware=sim_<gpu>")):
-        if name not in values:
-            raise ConfigError(name, None, expected)
+    if "model" not in values:
+        raise ConfigError("model", None, _model_choices())  # composes every model, so only for the message
+    if "hardware" not in values:
+        raise ConfigError("hardware", None, "hardware=sim_<gpu>")
     machines = simulated_names() if values["hardware"] == "all" else values["hardware"].split(",")
     devices = count("devices", values["devices"]) if "devices" in values else None
     for name in machines:
