@@ -55,7 +55,7 @@ def plug_ins_chosen(chosen: Mapping[str, Any]) -> list[PlugIn]:
         chosen: config group -> its choice, as Hydra composed them; `task@calibrate` is a task.
 
     Raises:
-        ConfigError: several packages have a choice. Hydra would take the first of them without a word.
+        ConfigError: several packages have a choice. Hydra would take the first of them silently.
     """
     places = ((place.partition("@")[0], name) for place, name in chosen.items() if isinstance(name, str))
     owners = (plug_in_with(group, name) for group, name in places if group in CHOSEN)

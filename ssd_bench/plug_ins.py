@@ -24,7 +24,8 @@ class PlugIn:
 
     Attributes:
         name: name of its entry point.
-        distribution: name of the distribution that was installed, and its version.
+        distribution: name of the installed distribution.
+        version: its version.
         module: its Python package.
         folder: folder of that package.
     """
