@@ -25,6 +25,7 @@ Fault = tuple[str, Key | None, str]
 """Table, answer (None: the whole table), and text of the fault."""
 
 REASONS = ("eos", "length", "context")
+STOPS = ("confidence", "length", "eos", "budget", "none")
 VERDICTS = ("identical", "tie", "bug")
 NUMBERS = (
     "prompt_index",
@@ -135,10 +136,12 @@ def _row_faults(header: Mapping[str, Any], row: Mapping[str, Any]) -> Iterator[s
         yield f"new_tokens is {row['new_tokens']}, and the run's limit {most}"
     if length and min(row["output_ids"]) < 0:
         yield "output_ids has a negative id"
-    if domains and row["domain"] != domains[row["prompt_index"]]:
-        yield f"domain is {row['domain']}, and in run.json {domains[row['prompt_index']]}"
-    if row["arm"] not in ARMS or row["finish_reason"] not in REASONS:
-        yield f"finish_reason is {row['finish_reason']}"
+    if domains and 0 <= (index := row["prompt_index"]) < len(domains) and row["domain"] != domains[index]:
+        yield f"domain is {row['domain']}, and in run.json {domains[index]}"
+    if row["arm"] not in ARMS:
+        yield f"arm is {row['arm']}, not one of {', '.join(ARMS)}"
+    if row["finish_reason"] not in REASONS:
+        yield f"finish_reason is {row['finish_reason']}, not one of {', '.join(REASONS)}"
     if bad := [name for name, value in times.items() if not (math.isfinite(value) and value >= 0)]:
         yield f"{bad[0]} is {times[bad[0]]}"
     if row["prompt_len"] < 1 or row["clipped_tokens"] < 0 or row["peak_bytes"] < 0:
@@ -146,7 +149,7 @@ def _row_faults(header: Mapping[str, Any], row: Mapping[str, Any]) -> Iterator[s
     if len(row["prompt_sha256"]) != 64:
         yield "prompt_sha256 is no SHA-256"
     if row["score"] == row["score"] and row["score"] is not None and not 0 <= row["score"] <= 1:
-        yield f"score is {row['score']}"
+        yield f"score is {row['score']}, not in [0, 1]"
 
 
 def _disagreeing_rows(
@@ -180,7 +183,7 @@ def _audit_fault(header: Mapping[str, Any], row: Mapping[str, Any], baseline: ND
     if verdict is None or verdict != verdict:
         return None if pd.isna(index) and pd.isna(row["divergence_gap"]) else "divergence_index without lossless"
     if verdict not in VERDICTS or row["arm"] != "method" or baseline is None:
-        return f"lossless is {verdict}"
+        return f"lossless is {verdict}, expected one of {', '.join(VERDICTS)} for the method, compared with AR's output"
     output = row["output_ids"]
     common = min(len(output), len(baseline))
     differing = np.flatnonzero(np.asarray(output[:common]) != np.asarray(baseline[:common]))
@@ -272,7 +275,7 @@ def _step_faults(answers: Mapping[Key, Mapping[str, Any]], steps: pd.DataFrame) 
 def _odd_steps(
     columns: Mapping[str, NDArray[Any]], starts: NDArray[np.int64], lengths: NDArray[np.int64], steps: pd.DataFrame
 ) -> Iterator[Fault]:
-    """Yield the first row of `steps` that breaks each rule of a step."""
+    """Yield the first row of `steps` that breaks each rule of a step, with the number of such rows."""
     if not len(steps):
         return
     position = np.arange(len(steps)) - np.repeat(starts, lengths)
@@ -291,12 +294,13 @@ def _odd_steps(
         "emitted is not accepted_len + 1": (emitted > accepted + 1) | (emitted < 1) | (~last & (emitted <= accepted)),
         "tree_nodes is below draft_len + 1": columns["tree_nodes"] < drafted + 1,
         "plain decoding drafts nothing": plain & ((drafted != 0) | steps["layer_set_id"].notna().to_numpy()),
+        f"stop_reason is not one of {', '.join(STOPS)}": ~steps["stop_reason"].isin(STOPS).to_numpy(bool),
         "a time is negative or no number": ~((times >= 0) & np.isfinite(times)).all(axis=0),
     }
     for text, broken in rules.items():
         if broken.any():
             at = int(broken.argmax())
-            yield "steps", _key(steps, at), f"step {columns['step'][at]}: {text}"
+            yield "steps", _key(steps, at), f"step {columns['step'][at]}: {text}{_in_all(broken, 'rows')}"
 
 
 def _work_faults(
@@ -322,7 +326,7 @@ def _work_faults(
     for text, broken in rules.items():
         if broken.any():
             at = int(broken.argmax())
-            yield "work", _key(work, at), f"step {work['step'].iloc[at]}: {text}"
+            yield "work", _key(work, at), f"step {work['step'].iloc[at]}: {text}{_in_all(broken, 'rows')}"
     step_key = [*ANSWER, "step"]
     answers = prompts[prompts["arm"] != "hf"].set_index(list(ANSWER))
     steps_and_prefills = [*zip(*(steps[name] for name in step_key)), *((*key, 0) for key in answers.index)]
@@ -373,9 +377,15 @@ def _set_sizes(layer_sets: pd.DataFrame) -> pd.DataFrame:
 
 
 def _unequal(values: pd.Series[Any], expected: pd.Series[Any], text: str) -> Iterator[Fault]:
-    """Yield the first answer or step (by index) whose value is missing, too many, or not the expected one."""
+    """Yield the first answer or step (by index) whose value is missing, too many, or not expected; say how many."""
     keys = expected.index.union(values.index)
     differing = values.reindex(keys).to_numpy(dtype=float) != expected.reindex(keys).to_numpy(dtype=float)
     if differing.any():
         prompt, repeat, turn, arm, *step = keys[int(differing.argmax())]
+        text += _in_all(differing, "steps" if step else "answers")
         yield "work", (prompt, repeat, turn, arm), f"step {step[0]}: {text}" if step else text
+
+
+def _in_all(broken: NDArray[np.bool_], unit: str) -> str:
+    """Return a note on the number of faults of a kind, of which only the first is named; "" for one."""
+    return f" ({broken.sum()} {unit} in all)" if broken.sum() > 1 else ""

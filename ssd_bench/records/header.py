@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, is_dataclass
 from functools import cache
 from pathlib import Path
-from typing import Any, get_type_hints
+from typing import Any, Literal, get_type_hints
 
 from ssd_bench.contract.generation import Work
 from ssd_bench.cost.latency import MEASURED, Latency
@@ -23,7 +23,13 @@ class RecordedModel:
     """The model that ran, and the arithmetic and threads that ran it.
 
     Attributes:
+        name: name in tables, as in `model=NAME`.
+        n_layers: L, blocks of the model (2L sublayers).
+        n_params: number of parameters.
         context: most positions of a sequence.
+        dtype: dtype of weights and cache, such as bfloat16.
+        device: cpu, or a text that begins with cuda.
+        threads: CPU threads.
         arithmetic: precisions and kernels by name.
         weights: digest of the weights.
         commit: commit of the hub that the weights are from.
@@ -54,7 +60,13 @@ class RecordedModel:
 
 @dataclass(frozen=True)
 class RecordedTask:
-    """The task of a run."""
+    """The task of a run.
+
+    Attributes:
+        name: name in tables, as in `task=NAME`.
+        metric: name of the headline score; null without one.
+        version: version of the task's prompts and scores.
+    """
 
     name: str = ""
     metric: str | None = None
@@ -63,9 +75,18 @@ class RecordedTask:
 
 @dataclass(frozen=True)
 class RecordedDecoding:
-    """The decoding settings of a run (`conf/decode`)."""
+    """The decoding settings of a run (`conf/decode`).
 
-    mode: str = "greedy"
+    Attributes:
+        mode: greedy: the most likely token; sample: drawn after temperature, top-k and top-p.
+        temperature: divisor of the logits.
+        top_p: probability of the tokens that are drawn from; 1: all.
+        top_k: number of tokens that are drawn from; 0: all.
+        max_new_tokens: longest output in tokens.
+        reuse_prefix: whether a verification starts from the states that drafting left; null: as in the method's paper.
+    """
+
+    mode: Literal["greedy", "sample"] = "greedy"
     temperature: float | None = None
     top_p: float | None = None
     top_k: int | None = None
@@ -80,7 +101,14 @@ class RecordedDecoding:
 
 @dataclass(frozen=True)
 class RecordedDevice:
-    """The machine of a run."""
+    """The machine of a run.
+
+    Attributes:
+        cpu: name of the CPU.
+        cores: CPU cores of the process.
+        ram_bytes: memory of the machine.
+        gpus: names of the GPUs in use.
+    """
 
     cpu: str | None = None
     cores: int | None = None
@@ -90,7 +118,17 @@ class RecordedDevice:
 
 @dataclass(frozen=True)
 class Provenance:
-    """Code, packages and machine of a run, as `provenance.collect` gives them."""
+    """Code, packages and machine of a run, as `provenance.collect` gives them.
+
+    Attributes:
+        command: command line, without secrets.
+        started_at: time of the start, ISO 8601 in UTC.
+        code: version of the code: sha256, git_sha, git_dirty.
+        python: version of Python.
+        platform: operating system.
+        packages: version of every package that matters, by name.
+        device: the machine.
+    """
 
     command: str = ""
     started_at: str = ""
@@ -107,6 +145,7 @@ class RecordedSearch:
     """A search that the preparation ran or reused.
 
     Attributes:
+        name: name of the search.
         evaluations: number of evaluated layer sets.
         new: number of those that this run evaluated.
         seconds: time of all evaluations, including those of earlier runs.
@@ -123,8 +162,21 @@ class RunHeader:
     """Header of a record, finished or not.
 
     Attributes:
+        schema_version: version of the format of records.
+        run_id: name of the run, unique in its folder.
+        content_key: digest of configuration, code and data; equal for runs of equal content.
         status: `complete`, `running`, `failed`, `stopped`, or `shard` (a finished part of a run).
+        command: command line of the run.
         config: the composed config.
+        model: the model that ran.
+        method: name of the method, as in `method=NAME`.
+        task: the task.
+        decode: the decoding settings.
+        seed: seed of the run.
+        provenance: code, packages and machine.
+        searches: searches of the preparation.
+        warnings: conditions that may invalidate a number, as sentences.
+        finished_at: time of the end, ISO 8601 in UTC.
         caveat: restriction of the method that every report shows.
         data: fingerprint of every data file.
         domains: domain of every prompt, in stream order; empty in older records.

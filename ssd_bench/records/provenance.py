@@ -35,7 +35,7 @@ READERS = (
         f"ssd_bench/{file}.py"
         for file in ("cli", "console", "paths", "quoting", "run_warnings", "compose/help", "tables")
     ),
-    *(f"ssd_bench/records/{file}.py" for file in ("consistency", "pack", "reader")),
+    *(f"ssd_bench/records/{file}.py" for file in ("consistency", "description", "pack", "reader", "validation")),
 )
 """Code that only reads records, starts runs or helps. It is not in the code hash: changing it makes no run stale."""
 
