@@ -108,7 +108,7 @@ SAYS = {
     "claims": "claims:",
     "data": "gsm8k|0 problems",
     "explain": "largest loss:",
-    "export": "answers of arm method|to draft with it",
+    "export": "answers of arm method|to draft with it|results, for data/",
     "frontier": "miniature on gsm8k:",
     "pack": r"zip: \d runs",
     "help": "python -m ssd_bench",
@@ -116,9 +116,11 @@ SAYS = {
     "replay": "PREDICTED",
     "report": "# Report",
     "run": "new tokens in all arms",
+    "schema": "JSON Schema|json-schema.org",
     "status": "done",
     "searches": "evaluations",
     "shapes": "llama3_1_8b",
+    "validate": r"(\d+) of \1 records are valid",
 }
 """Command -> what its output has."""
 NAMED = ("python -m ssd_bench advise", "python -m ssd_bench data")  # in prose, without what they need

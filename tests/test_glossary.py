@@ -1,4 +1,4 @@
-"""The glossary has every column of a record, in its own words, of the report's tables, and every option."""
+"""The glossary has every column of the report's tables and of frames, and every option."""
 
 from __future__ import annotations
 
@@ -13,7 +13,6 @@ from ssd_bench.metrics import summarise
 from ssd_bench.metrics.modelled import ModelledSummary
 from ssd_bench.model.checkpoint import ModelSource
 from ssd_bench.model.template import Template
-from ssd_bench.records.schema import SCHEMAS
 from ssd_bench.report import numbers, results, verdicts
 from ssd_bench.report.runs import readable_row
 from ssd_bench.run.options import KNOWN
@@ -25,13 +24,6 @@ GLOSSARY = (Path(__file__).parents[1] / "docs" / "glossary.md").read_text(encodi
 def rows(heading: str) -> dict[str, str]:
     part = GLOSSARY.split(f"\n## {heading}\n")[1].split("\n## ")[0]
     return dict(re.findall(r"^\| (.+?) \| (.*) \|$", part, re.MULTILINE))
-
-
-@pytest.mark.parametrize("name", SCHEMAS)
-def test_it_has_the_columns_of_a_record(name: str) -> None:
-    told = {f"`{column.name}`": column.metadata[b"description"].decode() for column in SCHEMAS[name]}
-    found = rows(f"Columns of `{name}.parquet`")
-    assert {key: found[key] for key in told} == told and len(found) == len(told)
 
 
 def test_it_has_the_columns_of_the_reports_tables(tmp_path: Path) -> None:

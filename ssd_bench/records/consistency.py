@@ -118,12 +118,14 @@ def _missing_rows(header: Mapping[str, Any], keys: Sequence[Key]) -> Iterator[Fa
             )
     turns = dict.fromkeys(units, -1)
     for prompt, repeat, turn, _ in present:
-        turns[prompt, repeat] = max(turns[prompt, repeat], turn)
+        if (prompt, repeat) in turns:
+            turns[prompt, repeat] = max(turns[prompt, repeat], turn)
     for unit, last in sorted(turns.items()):
-        for turn in range(max(last, 0) + 1):
-            for arm in sorted(arms):
-                if (*unit, turn, arm) not in present:
-                    yield "prompts", (*unit, turn, arm), "its row is missing"
+        for arm in sorted(arms):
+            missing = [turn for turn in range(max(last, 0) + 1) if (*unit, turn, arm) not in present]
+            if missing:
+                more = f" ({len(missing)} turns in all)" if len(missing) > 1 else ""
+                yield "prompts", (*unit, missing[0], arm), f"its row is missing{more}"
 
 
 def _row_faults(header: Mapping[str, Any], row: Mapping[str, Any]) -> Iterator[str]:
@@ -206,13 +208,13 @@ def _set_faults(header: Mapping[str, Any], steps: pd.DataFrame, layer_sets: pd.D
     for i, count, *skipped in zip(ids, *(layer_sets[name] for name in ("n_layers", "skip_attn", "skip_mlp"))):
         for blocks in skipped:
             if list(blocks) != sorted(set(blocks)) or any(not 0 <= block < count for block in blocks):
-                yield "layer_sets", None, f"layer set {i} skips {list(blocks)} of {count} blocks"
+                yield "layer_sets", None, f"layer set {i} skips {[*map(int, blocks)]} of {count} blocks"
         if n_layers not in (None, count):
             yield "layer_sets", None, f"layer set {i} has {count} blocks, and the model {n_layers}"
     for i, count, attn, mlp, int8 in zip(
         ids, *(layer_sets[name] for name in ("n_layers", "skip_attn", "skip_mlp", "int8"))
     ):
-        rounded = [] if int8 is None else list(int8)
+        rounded = [] if int8 is None else [*map(int, int8)]
         left_out = {*(2 * block for block in attn), *(2 * block + 1 for block in mlp)}
         outside = any(not 0 <= sublayer <= 2 * count or sublayer in left_out for sublayer in rounded)
         if outside or rounded != sorted(set(rounded)):

@@ -1,7 +1,7 @@
 """Description of the record format for other programs: JSON Schema of run.json, columns of the tables.
 
 Both are made from the code: types and docstrings of `ssd_bench.records.header`, Arrow schemas of
-`ssd_bench.records.schema`. `docs/schema` has the results.
+`ssd_bench.records.schema`. `docs/schema` has the results, written by the command `schema`.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ RULES: Mapping[tuple[type, str], Mapping[str, Any]] = {
     (RunHeader, "config"): {
         "properties": {
             "baseline": {"enum": [*BASELINES], "description": "arms of every answer"},
-            "repeats": {"type": "integer", "minimum": 1, "description": "repeats of every prompt"},
+            "repeats": {"type": "integer", "minimum": 1, "maximum": 10_000, "description": "repeats of every prompt"},
         }
     },
     (RunHeader, "digests"): {

@@ -1,4 +1,4 @@
-"""Faults of a record, all of them: header against its JSON Schema, tables against their schemas, rows against each other.
+"""All faults of a record: header against its JSON Schema, tables against their schemas, rows against each other.
 
 `load_run` refuses a record at its first fault; this module lists every fault, for records that other programs wrote.
 """
@@ -10,6 +10,7 @@ import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -75,9 +76,7 @@ def record_faults(path: Path) -> list[RecordFault]:
     faulty = {re.split(r"[.\[]", fault.place)[0] for fault in listed if fault.text not in HARMLESS}
     sound = {key: value for key, value in header.items() if key not in faulty}
     names, digests = stored_tables(sound), sound.get(DIGESTS) or {}
-    table_faults = [
-        fault for name in names for fault in _table_faults(path / f"{name}.parquet", digests.get(name))
-    ]
+    table_faults = [fault for name in names for fault in _table_faults(path / f"{name}.parquet", digests.get(name))]
     listed += table_faults
     if all(fault.text in HARMLESS for fault in table_faults):
         frames = {name: schema.empty_table().to_pandas() for name, schema in SCHEMAS.items()}
@@ -103,10 +102,16 @@ def _read_header(file: Path) -> tuple[dict[str, Any] | None, list[RecordFault]]:
 
 
 def _header_faults(header: Mapping[str, Any]) -> Iterator[RecordFault]:
-    errors = Draft202012Validator(header_schema()).iter_errors(header)
-    for error in sorted(errors, key=lambda error: [str(part) for part in error.absolute_path]):
+    for error in sorted(
+        _validator().iter_errors(header), key=lambda error: [str(part) for part in error.absolute_path]
+    ):
         for place, text, expected in _explained(error):
             yield RecordFault(HEADER, place, text, expected)
+
+
+@cache
+def _validator() -> Draft202012Validator:
+    return Draft202012Validator(header_schema())
 
 
 def _explained(error: ValidationError) -> Iterator[tuple[str, str, str]]:
@@ -230,4 +235,3 @@ def _answer_name(key: Sequence[object]) -> str:
     """Return the name of an answer by the values of `ANSWER`; the turn is named in conversations only."""
     parts = (f"{name} {value}" for name, value in zip(NAMES, key, strict=True) if name != "turn" or value)
     return ", ".join(parts)
-

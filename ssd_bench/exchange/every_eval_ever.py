@@ -1,0 +1,377 @@
+"""A run in the schema of Every Eval Ever, a shared store of evaluation results: one file of results, one of samples.
+
+The files follow the published JSON schemas, version 0.3.0 of the package `every-eval-ever` (MIT licence); no text of
+theirs is in this project. A record has no prompts as text, so a sample's input is named by the SHA-256 of its token ids.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+import uuid
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from ssd_bench import metrics
+from ssd_bench.errors import ConfigError
+from ssd_bench.metrics.intervals import LEVEL, Measured, ratio
+from ssd_bench.records.header import RunHeader
+from ssd_bench.records.reader import Run
+from ssd_bench.records.schema import PAIR
+
+VERSION = "0.3.0"
+"""Version of their schema."""
+RELATIONSHIPS = ("first_party", "third_party", "collaborative", "other")
+"""Relationships between evaluator and model that their schema has."""
+INTERVAL = "jackknife t-interval on the logarithm, over prompts"
+UNBOUNDED = "Infinity"
+MODEL_ID = re.compile(r"[\w.-]+(?:/[\w.-]+)+")
+
+
+@dataclass(frozen=True)
+class ExportedMetric:
+    """A number of a run's summary in their schema.
+
+    Attributes:
+        column: column of the summary.
+        name: name for readers.
+        unit: unit.
+        most: largest possible value; None: unbounded.
+        about: definition.
+        arm: arm that the number is about.
+    """
+
+    column: str
+    name: str
+    unit: str
+    most: float | None
+    about: str
+    arm: str = "method"
+
+
+METRICS = (
+    ExportedMetric("M", "mean acceptance length (M)", "tokens", None, "emitted tokens per verification"),
+    ExportedMetric("alpha", "acceptance rate (α)", "proportion", 1.0, "accepted over drafted tokens of all steps"),
+    ExportedMetric("speedup", "decode speedup", "ratio", None, "tokens/s over those of AR, decoding only, measured"),
+    ExportedMetric("speedup_e2e", "end-to-end speedup", "ratio", None, "the same with the prefill, measured"),
+    ExportedMetric(
+        "speedup_modelled", "modelled decode speedup", "ratio", None, "recorded work at a reference machine's costs"
+    ),
+    ExportedMetric("method_tokens_per_s", "tokens per second", "tokens/s", None, "decoding only, measured"),
+    ExportedMetric("ar_tokens_per_s", "tokens per second of AR", "tokens/s", None, "decoding only, measured", "ar"),
+    ExportedMetric("output_exact", "outputs equal to AR's", "proportion", 1.0, "share of outputs with the same tokens"),
+)
+
+
+@dataclass(frozen=True)
+class Publisher:
+    """Facts about a result that no record has.
+
+    Attributes:
+        model: id of the model as on the hub, ORGANISATION/NAME; empty: from the record.
+        organization: name of the organisation that publishes the result.
+        relationship: relationship between evaluator and model; empty: first_party for this project's own models, else
+            third_party.
+    """
+
+    model: str = ""
+    organization: str = "unknown"
+    relationship: str = ""
+
+    def __post_init__(self) -> None:
+        if self.model and not MODEL_ID.fullmatch(self.model):
+            raise ConfigError("model", self.model, "the id of a model, ORGANISATION/NAME, as on the hub")
+        if self.relationship and self.relationship not in RELATIONSHIPS:
+            raise ConfigError("relationship", self.relationship, f"one of {', '.join(RELATIONSHIPS)}")
+
+
+@dataclass(frozen=True)
+class EvalLog:
+    """A run in their schema.
+
+    Attributes:
+        results: the file of results.
+        samples: lines of the file of samples; empty for a task without a score.
+        place: name of the file of results in their data store, `data/TASK/ORGANISATION/MODEL/UUID.json`.
+    """
+
+    results: Mapping[str, Any]
+    samples: Sequence[Mapping[str, Any]]
+    place: str
+
+    @property
+    def results_text(self) -> str:
+        """Text of the file of results."""
+        return f"{json.dumps(self.results, indent=1, ensure_ascii=False, allow_nan=False)}\n"
+
+    @property
+    def samples_text(self) -> str:
+        """Text of the file of samples, one JSON object a line."""
+        return _lines(self.samples)
+
+
+def eval_log(run: Run, publisher: Publisher) -> EvalLog:
+    """Return a run in the schema of Every Eval Ever; the same record gives the same files.
+
+    Raises:
+        ConfigError: the record names no model of the hub and `publisher` names none, or has no time of its end.
+    """
+    header, model = run.header, publisher.model or _model_id(run.header)
+    ended = _timestamp(header)
+    evaluation_id = f"{header.task.name}/{model.replace('/', '_')}/{ended}"
+    identity = hashlib.sha256(f"{header.run_id}|{header.content_key}|{ended}".encode()).digest()
+    organisation, *parts = model.split("/")
+    place = f"data/{header.task.name}/{organisation}/{'_'.join(parts)}/{uuid.UUID(bytes=identity[:16], version=4)}"
+    samples = [{"evaluation_id": evaluation_id, "model_id": model} | sample for sample in _samples(run, evaluation_id)]
+    results = {
+        "schema_version": VERSION,
+        "evaluation_id": evaluation_id,
+        "evaluation_timestamp": header.provenance.started_at or header.finished_at,
+        "retrieved_timestamp": ended,
+        "source_metadata": {
+            "source_name": "ssd-bench",
+            "source_type": "evaluation_run",
+            "source_organization_name": publisher.organization,
+            "evaluator_relationship": publisher.relationship
+            or ("first_party" if header.model.rehearsal else "third_party"),
+            "additional_details": {"run_id": header.run_id, "content_key": header.content_key},
+        },
+        "eval_library": {"name": "ssd-bench", "version": _version(header)},
+        "model_info": _model_info(header, model),
+        "evaluation_results": _results(run, evaluation_id),
+    }
+    if samples:
+        results["detailed_evaluation_results"] = {
+            "format": "jsonl",
+            "file_path": f"{place}_samples.jsonl",
+            "hash_algorithm": "sha256",
+            "checksum": hashlib.sha256(_lines(samples).encode()).hexdigest(),
+            "total_rows": len(samples),
+        }
+    return EvalLog(results, samples, f"{place}.json")
+
+
+def _lines(samples: Sequence[Mapping[str, Any]]) -> str:
+    return "".join(f"{json.dumps(sample, ensure_ascii=False, allow_nan=False)}\n" for sample in samples)
+
+
+def _model_id(header: RunHeader) -> str:
+    options = header.options("model")
+    if options.get("hub"):
+        return str(options["hub"])
+    if header.model.rehearsal:
+        return f"ssd-bench/{header.model.name}"
+    raise ConfigError("model", None, "model=ORGANISATION/NAME, because the record names no model of the hub")
+
+
+def _timestamp(header: RunHeader) -> str:
+    """Return the end of a run in seconds since 1970, as a text."""
+    try:
+        return str(int(datetime.fromisoformat(header.finished_at).timestamp()))
+    except ValueError:
+        raise ConfigError("finished_at", header.finished_at, "the time of the run's end, ISO 8601") from None
+
+
+def _version(header: RunHeader) -> str:
+    return header.provenance.packages.get("ssd-bench", "unknown")
+
+
+def _model_info(header: RunHeader, model: str) -> dict[str, Any]:
+    facts = {
+        "dtype": header.model.dtype,
+        "parameters": header.model.n_params,
+        "weights": header.model.weights,
+        "commit": header.model.commit,
+        "device": header.device_name,
+        "toy_model": "true" if header.model.rehearsal else None,
+        "decoding_method": header.method,
+        "method_settings": json.dumps(header.settings, sort_keys=True),
+    }
+    is_open = header.model.rehearsal or header.options("model").get("hub")
+    return {
+        "name": header.model.name,
+        "id": model,
+        "developer": model.partition("/")[0],
+        "inference_engine": {"name": "ssd-bench", "version": _version(header)},
+        "additional_details": {
+            "deployment_type": "self_deployed",
+            "model_availability": "open_weights" if is_open else "unknown",
+            **{name: str(fact) for name, fact in facts.items() if fact not in (None, "")},
+        },
+    }
+
+
+def _results(run: Run, evaluation_id: str) -> list[dict[str, Any]]:
+    """Return the results: scores of both arms, then the numbers in `METRICS` that the run has."""
+    header, summary = run.header, metrics.summarise(run)
+    common = {"source_data": _source_data(header), "generation_config": _generation(header)}
+    results = []
+    for domain, metric in _score_names(header).items():
+        for arm in PAIR:
+            number, deviation = _score(run, arm, domain)
+            if number.value is not None:
+                config = {
+                    "metric_name": metric,
+                    "metric_unit": "proportion",
+                    "metric_parameters": {"arm": arm},
+                    "evaluation_description": f"mean over prompts, of the answers of {arm}",
+                    **_bounds(1.0),
+                }
+                details = _score_details(number, deviation)
+                results.append(_result(header, _score_id(evaluation_id, arm, domain), domain, config, details) | common)
+    for metric in METRICS:
+        if metric.column in summary.row and (number := summary.number(metric.column)).value is not None:
+            config = {
+                "metric_name": metric.name,
+                "metric_id": f"ssd_bench.{metric.column}",
+                "metric_unit": metric.unit,
+                "metric_parameters": {"arm": metric.arm},
+                "evaluation_description": metric.about,
+                **_bounds(metric.most),
+            }
+            if metric.column == "speedup_modelled":
+                config["additional_details"] = {"reference_machine": str(summary.row["modelled_on"])}
+            counted = Measured(number.value, number.low, number.high, summary.n_prompts)
+            result_id = f"{evaluation_id}#{metric.column}"
+            results.append(_result(header, result_id, "", config, _score_details(counted)) | common)
+    return results
+
+
+def _result(
+    header: RunHeader, result_id: str, domain: str, config: Mapping[str, Any], details: Mapping[str, Any]
+) -> dict[str, Any]:
+    return {
+        "evaluation_result_id": result_id,
+        "evaluation_name": _evaluation_name(header, domain),
+        "metric_config": {"lower_is_better": False, "score_type": "continuous", **config},
+        "score_details": details,
+    }
+
+
+def _bounds(most: float | None) -> dict[str, Any]:
+    return {"min_score": 0.0, "max_score": UNBOUNDED if most is None else most}
+
+
+def _evaluation_name(header: RunHeader, domain: str) -> str:
+    return f"{header.task.name}/{domain}" if domain else header.task.name
+
+
+def _score_id(evaluation_id: str, arm: str, domain: str) -> str:
+    return f"{evaluation_id}#score.{arm}{f'.{domain}' if domain else ''}"
+
+
+def _score_names(header: RunHeader) -> dict[str, str]:
+    """Return the headline metric of a task under ""; for a stream of tasks that of every task by domain.
+
+    A stream's metric is a text such as "rougeL of cnn_dm, xsum; exact_match of gsm8k": its mean would mix metrics.
+    """
+    metric = header.task.metric or ""
+    if " of " not in metric:
+        return {"": metric} if metric else {}
+    parts = (part.partition(" of ") for part in metric.split("; "))
+    return {domain: name for name, _, domains in parts for domain in domains.split(", ")}
+
+
+def _scored(run: Run, arm: str, domain: str) -> pd.DataFrame:
+    rows = metrics.arm_rows(run.prompts, arm).dropna(subset=["score"])
+    return rows[rows["domain"] == domain] if domain else rows
+
+
+def _score(run: Run, arm: str, domain: str) -> tuple[Measured, float | None]:
+    """Return the mean score over prompts with its interval, and the standard deviation of the prompts' scores."""
+    scores = _scored(run, arm, domain).groupby("prompt_index")["score"].mean().to_numpy(float)
+    return ratio(scores, np.ones_like(scores)), float(scores.std(ddof=1)) if len(scores) > 1 else None
+
+
+def _score_details(number: Measured, deviation: float | None = None) -> dict[str, Any]:
+    uncertainty: dict[str, Any] = {"num_samples": number.n}
+    if deviation is not None:
+        uncertainty["standard_deviation"] = deviation
+        uncertainty["standard_error"] = {"value": deviation / number.n**0.5, "method": "analytic"}
+    if number.low is not None and number.high is not None:
+        ends = {"lower": number.low, "upper": number.high}
+        uncertainty["confidence_interval"] = {**ends, "confidence_level": LEVEL, "method": INTERVAL}
+    return {"score": number.value, "uncertainty": uncertainty}
+
+
+def _source_data(header: RunHeader) -> dict[str, Any]:
+    """Return the source of the prompts: a data set of the hub, or another one (generated samples, local files)."""
+    source, hub = str(header.options("data").get("_target_", "")), header.options("task").get("hub")
+    details = {"source": source.rpartition(".")[2], **{name: str(text) for name, text in header.data.items()}}
+    if source.endswith("HubSource") and isinstance(hub, Mapping) and hub.get("path"):
+        repository = {"hf_repo": hub["path"], "hf_split": hub.get("split"), "samples_number": hub.get("rows")}
+        fields = {name: value for name, value in repository.items() if value is not None}
+        return {
+            "dataset_name": header.task.name,
+            "source_type": "hf_dataset",
+            **fields,
+            "additional_details": {**details, "revision": str(hub.get("revision"))},
+        }
+    return {"dataset_name": header.task.name, "source_type": "other", "additional_details": details}
+
+
+def _generation(header: RunHeader) -> dict[str, Any]:
+    decode = header.decode
+    arguments = {
+        "temperature": 0.0 if decode.greedy else decode.temperature,
+        "top_p": decode.top_p,
+        "top_k": decode.top_k,
+        "max_tokens": decode.max_new_tokens,
+        "execution_command": header.command or header.provenance.command,
+    }
+    known = {name: value for name, value in arguments.items() if value not in (None, "")}
+    return {"generation_args": known, "additional_details": {"mode": decode.mode, "seed": str(header.seed)}}
+
+
+def _samples(run: Run, evaluation_id: str) -> Iterator[dict[str, Any]]:
+    """Yield the scored answers of both arms in stream order."""
+    header = run.header
+    for domain in _score_names(header):
+        for arm in PAIR:
+            rows = _scored(run, arm, domain).sort_values(["repeat", "prompt_index", "turn"])
+            for row in rows.to_dict("records"):
+                yield {
+                    "schema_version": VERSION,
+                    "evaluation_name": _evaluation_name(header, domain),
+                    "evaluation_result_id": _score_id(evaluation_id, arm, domain),
+                    **_sample(row),
+                }
+
+
+def _sample(row: Mapping[Any, Any]) -> dict[str, Any]:
+    """Return an answer as a sample, without the keys that it shares with others."""
+    unknown = f"not in the record; SHA-256 of its token ids: {row['prompt_sha256']}"
+    source = {"source": "output.raw", "extracted_value": row["text"], "extraction_method": "custom"}
+    total_ms = row["prefill_ms"] + row["decode_ms"]
+    return {
+        "sample_id": str(row["prompt_id"]),
+        "interaction_type": "single_turn",
+        "input": {"raw": unknown, "reference": []},
+        "output": {"raw": [row["text"]]},
+        "answer_attribution": [{"turn_idx": 0, **source, "is_terminal": True}],
+        "evaluation": {"score": row["score"], "is_correct": bool(row["score"] == 1.0)},
+        "token_usage": {
+            "input_tokens": row["prompt_len"],
+            "output_tokens": row["new_tokens"],
+            "total_tokens": row["prompt_len"] + row["new_tokens"],
+        },
+        "performance": {
+            "latency_ms": total_ms,
+            "time_to_first_token_ms": row["prefill_ms"],
+            "generation_time_ms": row["decode_ms"],
+        },
+        "metadata": {
+            "arm": str(row["arm"]),
+            "domain": str(row["domain"]),
+            "repeat": str(row["repeat"]),
+            "turn": str(row["turn"]),
+            "finish_reason": str(row["finish_reason"]),
+            "prompt_sha256": str(row["prompt_sha256"]),
+        },
+    }
