@@ -1,7 +1,7 @@
 """A run in the schema of Every Eval Ever, a shared store of evaluation results: one file of results, one of samples.
 
 The files follow the published JSON schemas, version 0.3.0 of the package `every-eval-ever` (MIT licence); no text of
-theirs is in this project. A record has no prompts as text, so a sample's input is named by the SHA-256 of its token ids.
+theirs is in this project. A record has no prompts as text, so the SHA-256 of its token ids names a sample's input.
 """
 
 from __future__ import annotations
