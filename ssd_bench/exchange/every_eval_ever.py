@@ -212,12 +212,12 @@ def _results(run: Run, evaluation_id: str) -> list[dict[str, Any]]:
     header, summary = run.header, metrics.summarise(run)
     common = {"source_data": _source_data(header), "generation_config": _generation(header)}
     results = []
-    for domain, metric in _score_names(header).items():
+    for domain, score_name in _score_names(header).items():
         for arm in PAIR:
             number, deviation = _score(run, arm, domain)
             if number.value is not None:
-                config = {
-                    "metric_name": metric,
+                config: dict[str, Any] = {
+                    "metric_name": score_name,
                     "metric_unit": "proportion",
                     "metric_parameters": {"arm": arm},
                     "evaluation_description": f"mean over prompts, of the answers of {arm}",

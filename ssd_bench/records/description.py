@@ -82,7 +82,7 @@ def _object_schema(kind: type[Any], definitions: dict[str, Any]) -> dict[str, An
     properties = {}
     for part in fields(kind):
         rule = RULES.get((kind, part.name), {})
-        schema = _type_schema(hints[part.name], definitions) | rule
+        schema = {**_type_schema(hints[part.name], definitions), **rule}
         properties[part.metadata.get("key", part.name)] = {"description": docs[part.name], **schema}
     return {
         "description": (inspect.getdoc(kind) or "").split("\n\n")[0].replace("\n", " "),

@@ -89,9 +89,14 @@ def record_faults(path: Path) -> list[RecordFault]:
 def _read_header(file: Path) -> tuple[dict[str, Any] | None, list[RecordFault]]:
     """Return the content of run.json, or None, and the faults of the file as such."""
     numbers: list[str] = []  # NaN and infinities, which Python writes and JSON does not have
+
+    def zero(name: str) -> float:
+        numbers.append(name)
+        return 0.0
+
     try:
         with open_regular(file) as source:
-            content = json.loads(source.read(), parse_constant=lambda name: numbers.append(name) or 0.0)
+            content = json.loads(source.read(), parse_constant=zero)
     except FileNotFoundError:
         return None, [RecordFault(HEADER, "", "the file is missing", "the header of the record")]
     except (OSError, ValueError, RecursionError) as error:
