@@ -127,6 +127,7 @@ class Provenance:
         python: version of Python.
         platform: operating system.
         packages: version of every package that matters, by name.
+        plug_ins: plug-ins that the run used: distribution, version, module, sha256 of the sources.
         device: the machine.
     """
 
