@@ -48,7 +48,7 @@ LAYERS = (
     ("run", "miniature"),
     ("predict",),
     ("report",),
-    ("sweep", "bench", "exchange"),
+    ("sweep", "bench", "exchange", "compare"),
     ("commands",),
     ("cli", "__main__", "hydra_plugins"),
 )

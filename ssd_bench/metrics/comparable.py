@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from ssd_bench.errors import ConfigError
+from ssd_bench.records.header import RunHeader
 from ssd_bench.records.reader import Run
 
 
@@ -20,6 +21,23 @@ def conditions(run: Run) -> dict[str, Any]:
         "hardware": tuple(sorted((k, str(v)) for k, v in header.hardware.items())),
         "decode": tuple((k, getattr(decode, k)) for k in ("max_new_tokens", "temperature", "top_p", "top_k")),
     }
+
+
+def differing_settings(a: RunHeader, b: RunHeader) -> dict[str, tuple[Any, Any]]:
+    """Return the properties of model and decoding in which two runs differ -> both values.
+
+    Names of models count only without digests of weights, and sampling settings only if one run samples.
+    """
+    names = ["weights", "dtype", "n_layers", "n_params"] if a.model.weights and b.model.weights else ["name", "dtype"]
+    fields = [("model", name) for name in names] + [("decode", "mode"), ("decode", "max_new_tokens")]
+    if not (a.decode.greedy and b.decode.greedy):
+        fields += [("decode", name) for name in ("temperature", "top_p", "top_k")]
+    differences = {}
+    for group, name in fields:
+        first, second = getattr(getattr(a, group), name), getattr(getattr(b, group), name)
+        if first != second:
+            differences[f"{group}.{name}"] = first, second
+    return differences
 
 
 def check_comparable(a: Run, b: Run) -> None:

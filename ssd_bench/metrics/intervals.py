@@ -19,6 +19,8 @@ from numpy.typing import NDArray
 from scipy.special import stdtrit  # scipy.stats takes twice as long to import, in every process
 
 LEVEL = 0.95
+EQUIVALENCE_LEVEL = 2 * LEVEL - 1
+"""Level of the interval of a test of equivalence: two one-sided tests at 5 % each."""
 
 Array = NDArray[np.float64]
 

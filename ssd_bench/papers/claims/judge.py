@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 
-from ssd_bench.metrics.intervals import LEVEL
+from ssd_bench.metrics.intervals import EQUIVALENCE_LEVEL
 from ssd_bench.papers.claims.claims import STATISTICS, Claim, claims
 from ssd_bench.papers.claims.comparisons import ClaimComparison, cell_name, comparisons
 from ssd_bench.papers.claims.effect import ClaimEffect, SampledComparison, sample_comparison
@@ -23,8 +23,6 @@ HOLDS, FAILS, EQUIVALENT, CANNOT_SAY, NOT_RUN = "holds", "fails", "equivalent", 
 VERDICTS = (HOLDS, FAILS, EQUIVALENT, CANNOT_SAY, NOT_RUN)
 PAPERS_MODEL, REAL_MODEL, TOY = "the paper's model", "another real model", "toy model"
 EVIDENCE_CLASSES = (PAPERS_MODEL, REAL_MODEL, TOY)
-EQUIVALENCE_LEVEL = 2 * LEVEL - 1
-"""Level of the interval of a test of equivalence: two one-sided tests at 5 % each."""
 
 
 @dataclass(frozen=True)

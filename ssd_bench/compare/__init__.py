@@ -1,0 +1,1 @@
+"""Comparison of two sets of records over the prompts that both have."""

@@ -1,0 +1,309 @@
+"""Comparison of two sets of records: a row for every pair and quantity, and one for all pairs together.
+
+Verdict on b compared with a, in this order:
+
+* *equivalent*: the 90 % interval lies inside the margin around no effect (two one-sided tests at 5 %);
+* *faster* or *slower* (*higher* or *lower* for numbers other than speeds): the 95 % interval excludes no effect;
+* *inconclusive*: neither;
+* *not compared*: the sides do not have this quantity, or not on one machine; the note says why.
+
+The interval is Student's t on the logarithm (on the difference of scores). Its variance is a jackknife over prompts,
+plus the run-to-run variation of measured speeds (docs/evidence.md). The row of all pairs is their geometric mean; a
+prompt that several pairs share is left out of all of them at once.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import pandas as pd
+
+from ssd_bench.compare.pairing import ConfigurationPair, RunSet, check_pair, pairs
+from ssd_bench.compare.prompts import SharedPrompts, shared_prompts
+from ssd_bench.compare.quantities import QUANTITIES, PairEffect, Quantity, pair_effect
+from ssd_bench.compare.variation import Variation
+from ssd_bench.metrics import Effect, Spread
+from ssd_bench.metrics.evidence import Steadiness
+from ssd_bench.metrics.intervals import EQUIVALENCE_LEVEL
+from ssd_bench.metrics.quality import lossless_counts
+from ssd_bench.records.reader import Run
+
+FASTER, SLOWER, HIGHER, LOWER = "faster", "slower", "higher", "lower"
+EQUIVALENT, INCONCLUSIVE, NOT_COMPARED = "equivalent", "inconclusive", "not compared"
+VERDICTS = (FASTER, SLOWER, HIGHER, LOWER, EQUIVALENT, INCONCLUSIVE, NOT_COMPARED)
+MACHINE = ("device", "cpu", "cores", "gpus")
+"""Parts of `RunHeader.hardware` that make a machine; threads and kernels may be what is compared."""
+ALL_PAIRS = "all pairs"
+A_A, A_B = "A/A", "A/B"
+
+
+@dataclass(frozen=True)
+class ComparedRow:
+    """A quantity of one pair, or of all pairs.
+
+    Attributes:
+        pair: name of the pair.
+        quantity: a key of `QUANTITIES`.
+        kind: "A/A" if both sides did the same work, so that only machine, code or chance can differ; else "A/B".
+        a, b: numbers of the sides; None for all pairs.
+        effect: ratio b over a, or the difference b minus a; None if undefined.
+        low, high: its 95 % interval; None if undefined.
+        n: number of prompts that all runs of the pair have.
+        verdict: one of `VERDICTS`.
+        note: why there is no verdict, or what restricts it.
+    """
+
+    pair: str
+    quantity: str
+    kind: str
+    a: float | None
+    b: float | None
+    effect: float | None
+    low: float | None
+    high: float | None
+    n: int
+    verdict: str
+    note: str
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Result of a comparison.
+
+    Attributes:
+        rows: by quantity and pair; with several pairs the row of all pairs comes first.
+        unpaired: a line for each configuration without a partner.
+        warnings: other facts that a reader should know.
+        variation: text on the run-to-run variation in the intervals.
+    """
+
+    rows: Sequence[ComparedRow]
+    unpaired: Sequence[str]
+    warnings: Sequence[str]
+    variation: str
+
+    def headline(self, quantity: str) -> ComparedRow:
+        """Return the row of a quantity that decides: that of all pairs, or of the only pair."""
+        return next(row for row in self.rows if row.quantity == quantity)
+
+
+@dataclass(frozen=True)
+class _Sample:
+    """Effect of a quantity on a pair, with its sources of variation.
+
+    Attributes:
+        timing: spread of a timing -> sum over sides of 1 / number of timings.
+        lack: why the effect cannot be compared; "" if it can.
+        doubt: why the effect decides nothing although it has a number; "" if it may decide.
+        sources: where the spreads are from.
+    """
+
+    label: str
+    kind: str
+    effect: PairEffect | None
+    timing: Mapping[Spread, float]
+    n: int
+    lack: str = ""
+    doubt: str = ""
+    sources: frozenset[str] = frozenset()
+
+
+def compare(a: RunSet, b: RunSet, variation: Variation, margin: float, by_method: bool = False) -> Comparison:
+    """Compare two sets of records.
+
+    Args:
+        margin: relative margin of equivalence; for scores absolute.
+        by_method: as in `pairs`.
+
+    Raises:
+        ConfigError: no pair, or a pair with another model, other decoding or no common prompt.
+    """
+    matched, unpaired = pairs(a, b, by_method)
+    samples: dict[str, list[_Sample]] = {name: [] for name in QUANTITIES}
+    warnings: list[str] = []
+    for pair in matched:
+        check_pair(pair)
+        shared, machines, doubt = shared_prompts(pair), _machine_difference(pair), _contamination(pair)
+        warnings += _warnings(pair)
+        for name, quantity in QUANTITIES.items():
+            samples[name].append(_sample(pair, quantity, shared, variation, (machines, doubt)))
+    rows = [row for name, parts in samples.items() for row in _rows(name, parts, margin)]
+    return Comparison(rows, unpaired, list(dict.fromkeys(warnings)), _variation_text(samples))
+
+
+def _sample(
+    pair: ConfigurationPair,
+    quantity: Quantity,
+    shared: SharedPrompts,
+    variation: Variation,
+    timing_faults: tuple[str, str],
+) -> _Sample:
+    """Return the effect of a quantity on a pair, or the reason why it lacks one.
+
+    Args:
+        timing_faults: difference of the machines, and contamination of the times; "" for none.
+    """
+    machines, doubt = timing_faults
+    kind = A_A if shared.same_trace or quantity.same_work else A_B
+    lack = next((shared.missing[name] for name in quantity.columns if shared.missing.get(name)), "")
+    lack = lack or (machines if quantity.raw_time else "")
+    if lack:
+        return _Sample(pair.label, kind, None, {}, len(shared.prompts), lack)
+    timing: dict[Spread, float] = {}
+    sources = set()
+    if quantity.timing:
+        for side in (pair.a, pair.b):
+            spread, source = variation.spread(side, quantity.timing)
+            timing[spread] = timing.get(spread, 0.0) + 1 / len(side.paths)
+            sources.add(f"{source} SD {100 * spread.sigma:.1f} % of a {quantity.timing}")
+    effect = pair_effect(quantity, shared)
+    doubt = doubt if quantity.timing else ""
+    return _Sample(pair.label, kind, effect, timing, len(shared.prompts), "", doubt, frozenset(sources))
+
+
+def _rows(name: str, samples: Sequence[_Sample], margin: float) -> list[ComparedRow]:
+    """Return the rows of a quantity: of all pairs together, if they are several, and of each."""
+    rows = [_row(name, [sample], margin) for sample in samples]
+    return rows if len(rows) == 1 else [_row(name, samples, margin), *rows]
+
+
+def _row(name: str, samples: Sequence[_Sample], margin: float) -> ComparedRow:
+    """Return the row of one pair or of several together; pairs that lack the quantity are left out."""
+    quantity, usable = QUANTITIES[name], [sample for sample in samples if sample.effect is not None]
+    label = samples[0].label if len(samples) == 1 else ALL_PAIRS
+    kind = A_A if all(sample.kind == A_A for sample in samples) else A_B
+    if not usable:
+        return ComparedRow(label, name, kind, None, None, None, None, None, samples[0].n, NOT_COMPARED, samples[0].lack)
+    effects = [sample.effect for sample in usable if sample.effect is not None]
+    sides = (_number(effects[0].a), _number(effects[0].b)) if len(samples) == 1 else (None, None)
+    n = len(set().union(*(effect.deviations.index for effect in effects)))
+    effect, reason = pooled_effect(quantity, effects, [sample.timing for sample in usable])
+    notes = (
+        [f"{len(samples) - len(usable)} pairs are left out: {_first_lack(samples)}"]
+        if len(usable) < len(samples)
+        else []
+    )
+    doubt = next((sample.doubt for sample in usable if sample.doubt), "")
+    if effect is None:
+        return ComparedRow(label, name, kind, *sides, None, None, None, n, INCONCLUSIVE, "; ".join([reason, *notes]))
+    low, high = effect.interval if not reason else (None, None)
+    decided = INCONCLUSIVE if reason or doubt else verdict(quantity, effect, margin)
+    note = "; ".join(filter(None, [reason, doubt, *notes]))
+    return ComparedRow(label, name, kind, *sides, effect.value, low, high, n, decided, note)
+
+
+def pooled_effect(
+    quantity: Quantity, effects: Sequence[PairEffect], timings: Sequence[Mapping[Spread, float]]
+) -> tuple[Effect | None, str]:
+    """Return the mean effect of pairs with its variances, and why it has no interval ("" if it has).
+
+    Args:
+        timings: for each pair, spread of one timing -> sum over sides of 1 / number of timings.
+    """
+    count = len(effects)
+    value = float(np.mean([effect.value for effect in effects]))
+    if not math.isfinite(value):
+        return None, "undefined: one side is 0"
+    spreads: dict[Spread, float] = {}
+    for timing in timings:
+        for spread, weight in timing.items():
+            spreads[spread] = spreads.get(spread, 0.0) + weight / count**2
+    variances = [(spread.sigma**2 * weight, float(spread.dof)) for spread, weight in spreads.items() if spread.sigma]
+    reason = ""
+    for deviations in _strata([effect.deviations for effect in effects]):
+        if len(deviations) < 2:
+            reason = "no interval: only one prompt"
+        elif not np.isfinite(deviations).all():
+            reason = "no interval: one prompt alone determines the number"
+        elif variance := float(((deviations / count) ** 2).sum()):
+            variances.append((variance, len(deviations) - 1))
+    logs = not quantity.difference
+    return Effect(math.exp(value) if logs else value, tuple(variances), logs), reason
+
+
+def _strata(deviations: Sequence[pd.Series[float]]) -> list[pd.Series[float]]:
+    """Return the deviations, summed over pairs that share prompts; results share no prompt, so they are independent."""
+    strata: list[pd.Series[float]] = []
+    for part in deviations:
+        # a stream may have a prompt twice
+        joined = part.groupby(level=0).sum() if part.index.has_duplicates else part
+        sharing = [stratum for stratum in strata if stratum.index.intersection(joined.index).size]
+        strata = [stratum for stratum in strata if not any(stratum is shared for shared in sharing)]
+        for stratum in sharing:
+            joined = joined.add(stratum, fill_value=0.0)
+        strata.append(joined)
+    return strata
+
+
+def verdict(quantity: Quantity, effect: Effect, margin: float) -> str:
+    """Return the verdict on an effect by the rule of this module."""
+    none = 1.0 if effect.on_logarithm else 0.0
+    bounds = (1 / (1 + margin), 1 + margin) if effect.on_logarithm else (-margin, margin)
+    inner = effect.interval_at(EQUIVALENCE_LEVEL)
+    if bounds[0] <= inner[0] and inner[1] <= bounds[1]:
+        return EQUIVALENT
+    low, high = effect.interval
+    above, below = quantity.words
+    return above if low > none else below if high < none else INCONCLUSIVE
+
+
+def _first_lack(samples: Sequence[_Sample]) -> str:
+    return next(sample.lack for sample in samples if sample.lack)
+
+
+def _number(value: float) -> float | None:
+    return value if math.isfinite(value) else None
+
+
+def _machine_difference(pair: ConfigurationPair) -> str:
+    """Return in what the machines of a pair differ; "" for one machine."""
+    texts = []
+    for name in MACHINE:
+        values = list(dict.fromkeys(str(run.header.hardware[name]) for run in (*pair.a.runs, *pair.b.runs)))
+        texts += [f"{name} {' and '.join(values)}"] if len(values) > 1 else []
+    return f"timed on different machines ({', '.join(texts)}); speedup compares them" if texts else ""
+
+
+def _contamination(pair: ConfigurationPair) -> str:
+    """Return why the times of a pair are unreliable; "" if they are not."""
+    for run in (*pair.a.runs, *pair.b.runs):
+        if reason := Steadiness.of(run).contamination:
+            return f"timings of {run.path.name} unreliable: {reason}"
+    return ""
+
+
+def _warnings(pair: ConfigurationPair) -> list[str]:
+    """Return what else differs between the sides of a pair, and mismatches of outputs."""
+    lines = []
+    for run in (*pair.a.runs, *pair.b.runs):
+        if mismatches := lossless_counts(run.prompts)["bug"]:
+            lines.append(f"{run.path.name}: {mismatches} outputs differ from AR's (mismatch)")
+    differences = _differences(pair.a.runs[0], pair.b.runs[0])
+    return [*lines, *(f"{pair.label}: {text} (a, b)" for text in differences)]
+
+
+def _differences(a: Run, b: Run) -> list[str]:
+    """Return in which settings, code and hardware two runs differ."""
+    facts = []
+    for header in (a.header, b.header):
+        code = header.provenance.code or {}
+        hardware = {name: value for name, value in header.hardware.items() if name not in MACHINE}
+        settings = {f"method.{name}": value for name, value in header.settings.items()}
+        facts.append({"method": header.method, **settings, **hardware, "code": str(code.get("sha256"))[:10]})
+    if facts[0]["method"] != facts[1]["method"]:
+        facts = [{name: fact[name] for name in fact if not name.startswith("method.")} for fact in facts]
+    names = dict.fromkeys((*facts[0], *facts[1]))
+    return [
+        f"{name} {facts[0].get(name)}, {facts[1].get(name)}"
+        for name in names
+        if facts[0].get(name) != facts[1].get(name)
+    ]
+
+
+def _variation_text(samples: Mapping[str, Sequence[_Sample]]) -> str:
+    """Return the text on run-to-run variation in the intervals."""
+    sources = sorted({source for parts in samples.values() for sample in parts for source in sample.sources})
+    return "; ".join(sources) or "none: no measured speed was compared"

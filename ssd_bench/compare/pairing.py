@@ -1,0 +1,216 @@
+"""Pairs of configurations: what of two sets of records is held against what.
+
+A set of records is a run, a folder of runs, or a pack. Its runs of one configuration and one choice of prompts are
+repeated timings. Two sets of one configuration each are compared whatever their methods, settings and code. Of larger
+sets those configurations are compared that both have.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+from ssd_bench.errors import ConfigError
+from ssd_bench.metrics.comparable import differing_settings
+from ssd_bench.records.header import RunHeader
+from ssd_bench.records.pack import records_folder
+from ssd_bench.records.reader import Run, find_runs, load_run
+from ssd_bench.records.schema import PAIR
+
+SHOWN = 6  # configurations that an error lists
+
+
+@dataclass(frozen=True)
+class Configuration:
+    """Runs of one configuration on one choice of prompts: repeated timings.
+
+    Attributes:
+        paths: folders of the runs.
+        method, task, model: their names.
+        settings: JSON of model, task, decoding, method and its settings; equal for configurations to be compared.
+        subject: the same without method and settings, for the comparison of two methods.
+        prompts: JSON of what chooses the prompts: limit, repeats, seed.
+    """
+
+    paths: tuple[Path, ...]
+    method: str
+    task: str
+    model: str
+    settings: str
+    subject: str
+    prompts: str
+
+    @property
+    def label(self) -> str:
+        """Name for a reader."""
+        return f"{self.method} on {self.task}"
+
+    @cached_property
+    def runs(self) -> tuple[Run, ...]:
+        """The runs with their tables."""
+        return tuple(load_run(path) for path in self.paths)
+
+
+@dataclass(frozen=True)
+class ConfigurationPair:
+    """Two configurations to compare: `b` is held against `a`."""
+
+    label: str
+    a: Configuration
+    b: Configuration
+
+
+@dataclass(frozen=True)
+class RunSet:
+    """Records that an option names.
+
+    Attributes:
+        field: the option.
+        folder: folder of the records; a pack is unpacked.
+        configurations: one for every configuration and choice of prompts.
+    """
+
+    field: str
+    folder: Path
+    configurations: tuple[Configuration, ...]
+
+    @classmethod
+    def read(cls, field: str, value: str, method: str | None = None) -> RunSet:
+        """Read the headers of the records that an option names.
+
+        Args:
+            value: a run, a folder of runs, or a pack.
+            method: leave out the runs of other methods.
+
+        Raises:
+            ConfigError: no complete run, or none of the method.
+        """
+        folder = records_folder(field, value)
+        groups: dict[tuple[str, str], dict[tuple[str, str], Configuration]] = {}
+        for path in find_runs(folder):
+            configuration, copy = _configuration(path)
+            # a copy of a record has the same name and time, and is no further timing
+            groups.setdefault((configuration.settings, configuration.prompts), {})[copy] = configuration
+        if not groups:
+            raise ConfigError(field, value, "a complete run, a folder of complete runs, or a pack (.zip) of them")
+        configurations = [_joined([*group.values()]) for group in groups.values()]
+        methods = sorted({configuration.method for configuration in configurations})
+        if method is not None and method not in methods:
+            raise ConfigError(f"method_{field}", method, f"one of the methods of {field}: {', '.join(methods)}")
+        kept = [configuration for configuration in configurations if method in (None, configuration.method)]
+        return cls(field, folder, tuple(kept))
+
+
+def _configuration(path: Path) -> tuple[Configuration, tuple[str, str]]:
+    """Return the configuration of one run, and what identifies copies of its record."""
+    run = RunHeader.read(path)
+    subject = {
+        "model": run.model.name,
+        "task": [run.task.name, {**run.options("task")}, run.config.get("variant")],
+        "decode": [run.decode.mode, run.decode.max_new_tokens, run.decode.temperature],
+    }
+    settings = {**subject, "method": [run.method, run.settings]}
+    prompts = {name: run.config.get(name) for name in ("limit", "repeats", "seed", "data")}
+    texts = (json.dumps(part, sort_keys=True, default=str) for part in (settings, subject, prompts))
+    return Configuration((path,), run.method, run.task.name, run.model.name, *texts), (run.run_id, run.finished_at)
+
+
+def _joined(parts: Sequence[Configuration]) -> Configuration:
+    """Return one configuration with all runs of these."""
+    first = parts[0]
+    paths = tuple(path for part in parts for path in part.paths)
+    return Configuration(paths, first.method, first.task, first.model, first.settings, first.subject, first.prompts)
+
+
+def pairs(a: RunSet, b: RunSet, by_method: bool) -> tuple[list[ConfigurationPair], list[str]]:
+    """Return the pairs of two sets of records, and a line for each configuration without a partner.
+
+    Args:
+        by_method: compare two methods: their names and settings may differ.
+
+    Raises:
+        ConfigError: no configuration of one set is in the other.
+    """
+    if len(a.configurations) == len(b.configurations) == 1:
+        first, second = a.configurations[0], b.configurations[0]
+        return [ConfigurationPair(_pair_label(first, second), first, second)], []
+    matched: list[ConfigurationPair] = []
+    for key in dict.fromkeys(_key(configuration, by_method) for configuration in a.configurations):
+        sides = [[c for c in part.configurations if _key(c, by_method) == key] for part in (a, b)]
+        if len(sides[0]) == len(sides[1]) == 1:
+            matched.append(ConfigurationPair(_pair_label(sides[0][0], sides[1][0]), sides[0][0], sides[1][0]))
+        elif sides[1]:
+            matched += _on_equal_prompts(*sides)
+    if not matched:
+        labels = [_listed(part.configurations) for part in (a, b)]
+        raise ConfigError(
+            b.field,
+            str(b.folder),
+            f"a configuration (model, task, decoding, method, settings) that {a.field} has, once on each side",
+            f"{a.field} has {labels[0]}; {b.field} has {labels[1]}",
+        )
+    paired = {path for pair in matched for side in (pair.a, pair.b) for path in side.paths}
+    unpaired = [
+        f"only in {part.field}, or in several versions: {configuration.label} ({configuration.paths[0].name})"
+        for part in (a, b)
+        for configuration in part.configurations
+        if not paired & {*configuration.paths}
+    ]
+    return _distinct_labels(matched), unpaired
+
+
+def _on_equal_prompts(first: Sequence[Configuration], second: Sequence[Configuration]) -> list[ConfigurationPair]:
+    """Return the pairs of configurations that were run on equal choices of prompts, where each side has one."""
+    matched = []
+    for prompts in dict.fromkeys(configuration.prompts for configuration in first):
+        sides = [[c for c in part if c.prompts == prompts] for part in (first, second)]
+        if len(sides[0]) == len(sides[1]) == 1:
+            matched.append(ConfigurationPair(_pair_label(sides[0][0], sides[1][0]), sides[0][0], sides[1][0]))
+    return matched
+
+
+def _key(configuration: Configuration, by_method: bool) -> str:
+    return configuration.subject if by_method else configuration.settings
+
+
+def _pair_label(a: Configuration, b: Configuration) -> str:
+    return a.label if a.label == b.label else f"{b.label} against {a.label}"
+
+
+def _distinct_labels(matched: Sequence[ConfigurationPair]) -> list[ConfigurationPair]:
+    """Return the pairs with the name of a run in labels that several of them share."""
+    labels = [pair.label for pair in matched]
+    return [
+        ConfigurationPair(f"{pair.label} ({pair.b.paths[0].name})", pair.a, pair.b)
+        if labels.count(pair.label) > 1
+        else pair
+        for pair in matched
+    ]
+
+
+def _listed(configurations: Sequence[Configuration]) -> str:
+    """Return the names of configurations for an error."""
+    labels = list(dict.fromkeys(configuration.label for configuration in configurations))
+    more = f" and {len(labels) - SHOWN} more" if len(labels) > SHOWN else ""
+    return ", ".join(labels[:SHOWN]) + more
+
+
+def check_pair(pair: ConfigurationPair) -> None:
+    """Refuse a pair of which a run has another model or other decoding.
+
+    Raises:
+        ConfigError: names the fields that differ, with both values.
+    """
+    first = pair.a.runs[0]
+    for run in (*pair.a.runs[1:], *pair.b.runs):
+        differences = differing_settings(first.header, run.header)
+        if differences:
+            texts = [f"{field} is {a!r} in {first.path.name} and {b!r} here" for field, (a, b) in differences.items()]
+            raise ConfigError(
+                "run", str(run.path), "runs of one model with the same decoding; rerun one of them", "; ".join(texts)
+            )
+        if not (run.prompts["arm"] == PAIR[1]).any():
+            raise ConfigError("run", str(run.path), "a run with at least one answer of its method")

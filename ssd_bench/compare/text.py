@@ -1,0 +1,131 @@
+"""Text and files of a comparison, and the verdicts that an exit code depends on."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import asdict, fields
+from pathlib import Path
+
+import pandas as pd
+
+from ssd_bench import tables
+from ssd_bench.compare.comparison import EQUIVALENT, INCONCLUSIVE, NOT_COMPARED, ComparedRow, Comparison
+from ssd_bench.compare.quantities import QUANTITIES
+from ssd_bench.errors import ConfigError
+from ssd_bench.metrics.intervals import LEVEL
+from ssd_bench.metrics.text import ABSENT
+from ssd_bench.records.files import write_atomic
+
+DIFFERENT = "different"
+"""Word of `fail_if` for both verdicts that say a difference."""
+SUFFIXES = (".json", ".csv")
+RIGHT = ("a", "b", "b over a", "n")
+
+
+def fail_words(option: str | None, quantity: str) -> list[str]:
+    """Return the verdicts on a quantity at which the command fails.
+
+    Args:
+        option: verdicts, separated by commas.
+
+    Raises:
+        ConfigError: a verdict that the quantity cannot have.
+    """
+    words = option.split(",") if option else []
+    possible = (*QUANTITIES[quantity].words, EQUIVALENT, INCONCLUSIVE, DIFFERENT)
+    for word in words:
+        if word not in possible:
+            raise ConfigError("fail_if", word, f"one or more of {', '.join(possible)}, for on={quantity}")
+    return [*words, *(QUANTITIES[quantity].words if DIFFERENT in words else ())]
+
+
+def fails(row: ComparedRow, words: Sequence[str]) -> bool:
+    """Return whether the verdict of the decisive row is one at which the command fails.
+
+    Raises:
+        ConfigError: there is no verdict to decide by.
+    """
+    if words and row.verdict == NOT_COMPARED:
+        raise ConfigError("on", row.quantity, "a quantity that both sides have (on=NAME)", row.note)
+    return row.verdict in words
+
+
+def terminal_text(comparison: Comparison, margin: float) -> str:
+    """Return the table of a comparison for a terminal, with what restricts it."""
+    rows = comparison.rows
+    cells = pd.DataFrame(
+        {
+            "quantity": [f"{row.quantity}{' (A/A)' if row.kind == 'A/A' else ''}" for row in rows],
+            "pair": [row.pair for row in rows],
+            "a": [_number(row.a) for row in rows],
+            "b": [_number(row.b) for row in rows],
+            "b over a": [_effect(row, row.effect) for row in rows],
+            f"{100 * LEVEL:.0f} % interval": [_interval(row) for row in rows],
+            "n": [str(row.n) for row in rows],
+            "verdict on b": [row.verdict for row in rows],
+        }
+    )
+    pairs = list(dict.fromkeys(row.pair for row in rows))
+    heading = f"{pairs[0]}\n\n" if len(pairs) == 1 else ""
+    table = tables.terminal(cells.drop(columns="pair") if len(pairs) == 1 else cells, RIGHT)
+    notes = list(dict.fromkeys(f"{row.quantity}: {row.note}" for row in rows if row.note))
+    shown = {row.quantity for row in rows}
+    meanings = [f"{name}: {quantity.meaning}" for name, quantity in QUANTITIES.items() if name in shown]
+    lines = [
+        f"Margin of equivalence: {100 * margin:g} %. Run-to-run variation: {comparison.variation}.",
+        *([] if len(pairs) == 1 else ["The row of all pairs decides; one in twenty other rows differs by chance."]),
+        *notes,
+        *comparison.warnings,
+        *comparison.unpaired,
+        "",
+        *meanings,
+    ]
+    return f"{heading}{table}\n\n" + "\n".join(lines)
+
+
+def _number(value: float | None) -> str:
+    return ABSENT if value is None else f"{value:.4g}"
+
+
+def _effect(row: ComparedRow, value: float | None) -> str:
+    if value is None:
+        return ABSENT
+    return f"{value:+.3f}" if QUANTITIES[row.quantity].difference else f"{value:.3f}"
+
+
+def _interval(row: ComparedRow) -> str:
+    if row.low is None or row.high is None:
+        return ABSENT
+    return f"[{_effect(row, row.low)}, {_effect(row, row.high)}]"
+
+
+def check_out(path: Path) -> None:
+    """Refuse a file whose name does not say its format.
+
+    Raises:
+        ConfigError: the name ends with no suffix of `SUFFIXES`.
+    """
+    if path.suffix not in SUFFIXES:
+        raise ConfigError("out", str(path), f"a file whose name ends with {' or '.join(SUFFIXES)}")
+
+
+def write(comparison: Comparison, path: Path, facts: dict[str, object]) -> None:
+    """Write a comparison as JSON or CSV.
+
+    Args:
+        facts: options of the comparison, for JSON.
+
+    Raises:
+        ConfigError: the file cannot be written.
+    """
+    if path.suffix == ".csv":
+        names = [part.name for part in fields(ComparedRow)]
+        content = tables.csv(pd.DataFrame([asdict(row) for row in comparison.rows], columns=names))
+    else:
+        content = json.dumps({**facts, "level": LEVEL, **asdict(comparison)}, indent=1, ensure_ascii=False) + "\n"
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_atomic(path, content.encode())
+    except OSError as error:
+        raise ConfigError("out", str(path), f"a file that can be written ({error})") from error

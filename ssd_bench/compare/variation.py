@@ -1,0 +1,95 @@
+"""Run-to-run variation that enters the intervals of a comparison.
+
+It is measured on runs of one trace that are on the same side. Two runs of one trace on different sides measure nothing:
+their difference may be the one in question, such as that of two versions of the code.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+from pathlib import Path
+
+from ssd_bench.compare.pairing import Configuration
+from ssd_bench.errors import ConfigError
+from ssd_bench.metrics import RunTiming, RunVariation, Spread, run_to_run_variation
+from ssd_bench.metrics.store import DigestStore
+from ssd_bench.records.pack import records_folder
+from ssd_bench.records.reader import find_runs, load_run
+
+ASSUMED = {"speedup": Spread(0.04, 7), "rate": Spread(0.22, 7)}
+"""Variation where none was measured: the largest of the three run lengths in docs/evidence.md, each timed eight times.
+"""
+STATED_DOF = 1_000_000  # a stated standard deviation counts as known exactly
+
+
+@dataclass(frozen=True)
+class Variation:
+    """Run-to-run variation by kind of speed.
+
+    Attributes:
+        measured: variations of the models and machines that were timed repeatedly.
+        stated: standard deviation that the user states for all speeds; None: use the measured, else `ASSUMED`.
+    """
+
+    measured: Sequence[RunVariation] = ()
+    stated: float | None = None
+    _timings: dict[Path, RunTiming] = field(default_factory=dict, repr=False, compare=False)
+
+    def spread(self, configuration: Configuration, kind: str) -> tuple[Spread, str]:
+        """Return the variation of one timing of a configuration, and its source: measured, stated or assumed.
+
+        Args:
+            kind: "speedup" or "rate".
+        """
+        if self.stated is not None:
+            return Spread(self.stated, STATED_DOF), "stated"
+        run = configuration.runs[0]
+        if run.path not in self._timings:
+            self._timings[run.path] = RunTiming.of(run)
+        timing = self._timings[run.path]
+        level = next((part.at(timing.seconds) for part in self.measured if part.holds_for(timing)), None)
+        if level is None:
+            return ASSUMED[kind], "assumed"
+        return (level.speedup if kind == "speedup" else level.rate), "measured"
+
+
+def read_variation(option: str | None, folders: Sequence[Path]) -> Variation:
+    """Return the variation that an option names, or that was measured by the runs of both sides.
+
+    Args:
+        option: a standard deviation such as 0.02, or a folder of runs that has repeated timings; None: the sides.
+        folders: the folder of each side.
+
+    Raises:
+        ConfigError: neither a number from 0 to 1 nor a folder with repeated timings of one trace.
+    """
+    if option is None:
+        timings = [
+            replace(timing, trace=f"{number}:{timing.trace}")
+            for number, folder in enumerate(dict.fromkeys(folders))
+            for timing in _timings(folder)
+        ]
+        return Variation(run_to_run_variation(timings))
+    try:
+        stated = float(option)
+    except ValueError:
+        measured = run_to_run_variation(_timings(records_folder("variation", option)))
+        if not measured:
+            expected = "a standard deviation such as 0.02, or a folder with two runs of one trace or more"
+            raise ConfigError("variation", option, expected) from None
+        return Variation(measured)
+    if not 0 <= stated < 1:
+        raise ConfigError("variation", option, "a standard deviation from 0 to 1, such as 0.02 for 2 %")
+    return Variation(stated=stated)
+
+
+def _timings(folder: Path) -> list[RunTiming]:
+    """Return the timing of every run in a folder, of copies of a record once."""
+    if (folder / "run.json").is_file():
+        return [RunTiming.of(load_run(folder))]
+    store, paths = DigestStore(folder), find_runs(folder)
+    store.fill(paths)
+    digests = [store.digest(path, partial(load_run, path)) for path in paths]
+    return [*{(digest.timing.trace, digest.timing.seconds): digest.timing for digest in digests}.values()]
