@@ -19,8 +19,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-import pandas as pd
-
 from ssd_bench.compare.pairing import ConfigurationPair, RunSet, check_pair, pairs
 from ssd_bench.compare.prompts import SharedPrompts, shared_prompts
 from ssd_bench.compare.quantities import QUANTITIES, PairEffect, Quantity, pair_effect
@@ -179,7 +177,7 @@ def _row(name: str, samples: Sequence[_Sample], margin: float) -> ComparedRow:
         return ComparedRow(label, name, kind, None, None, None, None, None, samples[0].n, NOT_COMPARED, samples[0].lack)
     effects = [sample.effect for sample in usable if sample.effect is not None]
     sides = (_number(effects[0].a), _number(effects[0].b)) if len(samples) == 1 else (None, None)
-    n = len(set().union(*(effect.deviations.index for effect in effects)))
+    n = len({prompt for effect in effects for prompt in effect.deviations})
     effect, reason = pooled_effect(quantity, effects, [sample.timing for sample in usable])
     notes = (
         [f"{len(samples) - len(usable)} pairs are left out: {_first_lack(samples)}"]
@@ -216,24 +214,23 @@ def pooled_effect(
     for deviations in _strata([effect.deviations for effect in effects]):
         if len(deviations) < 2:
             reason = "no interval: only one prompt"
-        elif not np.isfinite(deviations).all():
+        elif not all(map(math.isfinite, deviations.values())):
             reason = "no interval: one prompt alone determines the number"
-        elif variance := float(((deviations / count) ** 2).sum()):
+        elif variance := sum((deviation / count) ** 2 for deviation in deviations.values()):
             variances.append((variance, len(deviations) - 1))
     logs = not quantity.difference
     return Effect(math.exp(value) if logs else value, tuple(variances), logs), reason
 
 
-def _strata(deviations: Sequence[pd.Series[float]]) -> list[pd.Series[float]]:
+def _strata(deviations: Sequence[Mapping[str, float]]) -> list[dict[str, float]]:
     """Return the deviations, summed over pairs that share prompts; results share no prompt, so they are independent."""
-    strata: list[pd.Series[float]] = []
+    strata: list[dict[str, float]] = []
     for part in deviations:
-        # a stream may have a prompt twice
-        joined = part.groupby(level=0).sum() if part.index.has_duplicates else part
-        sharing = [stratum for stratum in strata if stratum.index.intersection(joined.index).size]
-        strata = [stratum for stratum in strata if not any(stratum is shared for shared in sharing)]
-        for stratum in sharing:
-            joined = joined.add(stratum, fill_value=0.0)
+        joined = dict(part)
+        for stratum in [stratum for stratum in strata if stratum.keys() & part.keys()]:
+            strata.remove(stratum)
+            for prompt, deviation in stratum.items():
+                joined[prompt] = joined.get(prompt, 0.0) + deviation
         strata.append(joined)
     return strata
 

@@ -8,7 +8,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-import pandas as pd
 
 from ssd_bench.compare.prompts import SharedPrompts
 from ssd_bench.metrics.intervals import Array, ratio_of_ratios, ratio_of_sums
@@ -95,7 +94,7 @@ class PairEffect:
     a: float
     b: float
     value: float
-    deviations: pd.Series[float]
+    deviations: Mapping[str, float]
 
 
 def pair_effect(quantity: Quantity, shared: SharedPrompts) -> PairEffect:
@@ -114,7 +113,10 @@ def pair_effect(quantity: Quantity, shared: SharedPrompts) -> PairEffect:
             left_one_out = _effect(quantity, _left_one_out(quantity, a), _left_one_out(quantity, b))
             deviations = left_one_out - left_one_out.mean()
     deviations[np.abs(deviations) < ROUNDING] = 0.0
-    return PairEffect(*values, effect, pd.Series(deviations, index=list(shared.prompts)))
+    by_prompt: dict[str, float] = {}
+    for prompt, deviation in zip(shared.prompts, deviations.tolist()):
+        by_prompt[prompt] = by_prompt.get(prompt, 0.0) + deviation  # a stream may have a prompt twice
+    return PairEffect(*values, effect, by_prompt)
 
 
 def _effect(quantity: Quantity, a: Array, b: Array) -> Array:
