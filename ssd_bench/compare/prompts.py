@@ -105,9 +105,12 @@ def _restricted(run: Run, shared: pd.DataFrame, arm: str = "method") -> Run:
     positions = _answers(run, arm).loc[shared.index].to_frame().join(shared).reset_index()
     numbers = positions[[*metrics.UNIT, "prompt"]]
 
+    keys = pd.MultiIndex.from_frame(numbers[metrics.UNIT])
+
     def renumbered(rows: pd.DataFrame) -> pd.DataFrame:
-        joined = metrics.arm_rows(rows, arm).merge(numbers, on=metrics.UNIT)
-        return joined.assign(prompt_index=joined["prompt"]).drop(columns="prompt")
+        rows = metrics.arm_rows(rows, arm)
+        places = keys.get_indexer(pd.MultiIndex.from_frame(rows[metrics.UNIT]))
+        return rows[places >= 0].assign(prompt_index=numbers["prompt"].to_numpy()[places[places >= 0]])
 
     return replace(run, prompts=renumbered(run.prompts), steps=renumbered(run.steps))
 
