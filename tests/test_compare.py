@@ -20,7 +20,7 @@ import pytest
 from scipy import stats
 
 from ssd_bench.compare.comparison import EQUIVALENT, INCONCLUSIVE, compare, pooled_effect, verdict
-from ssd_bench.compare.pairing import RunSet
+from ssd_bench.compare.pairing import RecordSet
 from ssd_bench.compare.prompts import SharedPrompts
 from ssd_bench.compare.quantities import QUANTITIES, pair_effect
 from ssd_bench.compare.variation import ASSUMED, read_variation
@@ -283,7 +283,7 @@ def test_other_positions_of_the_prompts_do_not_matter(tmp_path: Path) -> None:
             row.prompt_index = index
     b = write_run(tmp_path / "b", [swapped[4:6], swapped[2:4], swapped[0:2]], run_id="b")
     assert list(a.prompts["prompt_id"]) != list(b.prompts["prompt_id"])
-    sets = [RunSet.read(name, str(tmp_path / name)) for name in "ab"]
+    sets = [RecordSet.read(name, str(tmp_path / name)) for name in "ab"]
     comparison = compare(sets[0], sets[1], read_variation("0", []), 0.01)
     assert {row.verdict for row in comparison.rows} == {EQUIVALENT} and {row.n for row in comparison.rows} == {3}
 

@@ -24,7 +24,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ssd_bench.compare.comparison import compare
-from ssd_bench.compare.pairing import RunSet
+from ssd_bench.compare.pairing import RecordSet
 from ssd_bench.compare.quantities import QUANTITIES
 from ssd_bench.compare.text import check_out, fail_words, fails, terminal_text, write
 from ssd_bench.compare.variation import read_variation
@@ -78,7 +78,7 @@ def _compare(arguments: Sequence[str]) -> bool:
     out = local_path("out", values["out"]) if "out" in values else None
     if out is not None:
         check_out(out)
-    a, b = (RunSet.read(name, values[name], values.get(f"method_{name}")) for name in SIDES)
+    a, b = (RecordSet.read(name, values[name], values.get(f"method_{name}")) for name in SIDES)
     variation = read_variation(values.get("variation"), [a.folder, b.folder])
     comparison = compare(a, b, variation, margin, by_method)
     print(f"a: {display_path(a.folder)}\nb: {display_path(b.folder)}\n")

@@ -19,7 +19,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from ssd_bench.compare.pairing import ConfigurationPair, RunSet, check_pair, pairs
+
+from ssd_bench.compare.pairing import ConfigurationPair, RecordSet, check_pair, pairs
 from ssd_bench.compare.prompts import SharedPrompts, shared_prompts
 from ssd_bench.compare.quantities import QUANTITIES, PairEffect, Quantity, pair_effect
 from ssd_bench.compare.variation import Variation
@@ -68,7 +69,7 @@ class ComparedRow:
 
 
 @dataclass(frozen=True)
-class Comparison:
+class RecordComparison:
     """Result of a comparison.
 
     Attributes:
@@ -109,7 +110,9 @@ class _Sample:
     sources: frozenset[str] = frozenset()
 
 
-def compare(a: RunSet, b: RunSet, variation: Variation, margin: float, by_method: bool = False) -> Comparison:
+def compare(
+    a: RecordSet, b: RecordSet, variation: Variation, margin: float, by_method: bool = False
+) -> RecordComparison:
     """Compare two sets of records.
 
     Args:
@@ -129,7 +132,7 @@ def compare(a: RunSet, b: RunSet, variation: Variation, margin: float, by_method
         for name, quantity in QUANTITIES.items():
             samples[name].append(_sample(pair, quantity, shared, variation, (machines, doubt)))
     rows = [row for name, parts in samples.items() for row in _rows(name, parts, margin)]
-    return Comparison(rows, unpaired, list(dict.fromkeys(warnings)), _variation_text(samples))
+    return RecordComparison(rows, unpaired, list(dict.fromkeys(warnings)), _variation_text(samples))
 
 
 def _sample(

@@ -64,7 +64,7 @@ class ConfigurationPair:
 
 
 @dataclass(frozen=True)
-class RunSet:
+class RecordSet:
     """Records that an option names.
 
     Attributes:
@@ -78,7 +78,7 @@ class RunSet:
     configurations: tuple[Configuration, ...]
 
     @classmethod
-    def read(cls, field: str, value: str, method: str | None = None) -> RunSet:
+    def read(cls, field: str, value: str, method: str | None = None) -> RecordSet:
         """Read the headers of the records that an option names.
 
         Args:
@@ -125,7 +125,7 @@ def _joined(parts: Sequence[Configuration]) -> Configuration:
     return Configuration(paths, first.method, first.task, first.model, first.settings, first.subject, first.prompts)
 
 
-def pairs(a: RunSet, b: RunSet, by_method: bool) -> tuple[list[ConfigurationPair], list[str]]:
+def pairs(a: RecordSet, b: RecordSet, by_method: bool) -> tuple[list[ConfigurationPair], list[str]]:
     """Return the pairs of two sets of records, and a line for each configuration without a partner.
 
     Args:

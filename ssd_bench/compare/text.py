@@ -10,7 +10,7 @@ from pathlib import Path
 import pandas as pd
 
 from ssd_bench import tables
-from ssd_bench.compare.comparison import EQUIVALENT, INCONCLUSIVE, NOT_COMPARED, ComparedRow, Comparison
+from ssd_bench.compare.comparison import EQUIVALENT, INCONCLUSIVE, NOT_COMPARED, ComparedRow, RecordComparison
 from ssd_bench.compare.quantities import QUANTITIES
 from ssd_bench.errors import ConfigError
 from ssd_bench.metrics.intervals import LEVEL
@@ -51,7 +51,7 @@ def fails(row: ComparedRow, words: Sequence[str]) -> bool:
     return row.verdict in words
 
 
-def terminal_text(comparison: Comparison, margin: float) -> str:
+def terminal_text(comparison: RecordComparison, margin: float) -> str:
     """Return the table of a comparison for a terminal, with what restricts it."""
     rows = comparison.rows
     cells = pd.DataFrame(
@@ -110,7 +110,7 @@ def check_out(path: Path) -> None:
         raise ConfigError("out", str(path), f"a file whose name ends with {' or '.join(SUFFIXES)}")
 
 
-def write(comparison: Comparison, path: Path, facts: dict[str, object]) -> None:
+def write(comparison: RecordComparison, path: Path, facts: dict[str, object]) -> None:
     """Write a comparison as JSON or CSV.
 
     Args:
