@@ -14,7 +14,7 @@ from pathlib import Path
 from ssd_bench.compare.pairing import Configuration
 from ssd_bench.errors import ConfigError
 from ssd_bench.metrics import RunTiming, RunVariation, Spread, run_to_run_variation
-from ssd_bench.metrics.store import DigestStore
+from ssd_bench.metrics.store import FEW, DigestStore
 from ssd_bench.records.pack import records_folder
 from ssd_bench.records.reader import find_runs, load_run
 
@@ -87,9 +87,11 @@ def read_variation(option: str | None, folders: Sequence[Path]) -> Variation:
 
 def _timings(folder: Path) -> list[RunTiming]:
     """Return the timing of every run in a folder, of copies of a record once."""
-    if (folder / "run.json").is_file():
-        return [RunTiming.of(load_run(folder))]
-    store, paths = DigestStore(folder), find_runs(folder)
-    store.fill(paths)
-    digests = [store.digest(path, partial(load_run, path)) for path in paths]
-    return [*{(digest.timing.trace, digest.timing.seconds): digest.timing for digest in digests}.values()]
+    paths = find_runs(folder)
+    if len(paths) < FEW:  # a digest has many more numbers
+        timings = [RunTiming.of(load_run(path)) for path in paths]
+    else:
+        store = DigestStore(folder)
+        store.fill(paths)
+        timings = [store.digest(path, partial(load_run, path)).timing for path in paths]
+    return [*{(timing.trace, timing.seconds): timing for timing in timings}.values()]
