@@ -7,7 +7,7 @@ Times are in milliseconds, rates in tokens per second. An undefined number is No
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from functools import lru_cache
 
 import numpy as np
@@ -321,11 +321,11 @@ def predicted_tpt(run: Run, arm: str = "method") -> float | None:
     return _predicted_tpt(run.header, arm_rows(run.steps, arm), sets)
 
 
-def predicted_tpt_by_prompt(run: Run) -> dict[int, float | None]:
+def predicted_tpt_by_prompt(run: Run) -> dict[Hashable, float | None]:
     """Return `predicted_tpt` of the method's steps of each prompt, by prompt_index."""
     sets = _with_sets(run)
     return {
-        int(index): _predicted_tpt(run.header, steps, sets[sets["prompt_index"] == index])
+        index: _predicted_tpt(run.header, steps, sets[sets["prompt_index"] == index])
         for index, steps in arm_rows(run.steps, "method").groupby("prompt_index")
     }
 

@@ -295,7 +295,7 @@ def numbers_by_prompt(run: Run) -> pd.DataFrame:
         rows[index] = {
             "tokens_per_s": metrics.tokens_per_s(prompts).value,
             "alpha": metrics.alpha_micro(steps),
-            "tpt_predicted": tpt[int(index)],
+            "tpt_predicted": tpt[index],
             "tpt_estimated": metrics.estimated_tpt(steps)[0],
         }
     return pd.DataFrame.from_dict(rows, orient="index", dtype=float)
