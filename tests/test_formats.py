@@ -218,7 +218,7 @@ MUTATIONS: dict[str, tuple[Callable[[Path], object], list[str]]] = {
     ),
     "another digest": (
         edit_header(lambda h: h.update(tables={"steps": "0" * 64})),
-        ["steps.parquet: its SHA-256 is not that in run.json"],
+        ["steps.parquet: its SHA-256 is not that under tables in run.json"],
     ),
     "a digest of no table": (edit_header(lambda h: h.update(tables={"rows": "0" * 64})), ["run.json: tables: "]),
     "a missing table": (
@@ -302,7 +302,7 @@ def test_all_faults_are_listed_together(record: Path, capsys: pytest.CaptureFixt
     assert dispatch(["validate", f"record={record}"]) == 1
     printed = capsys.readouterr().out
     assert not [name for name in names if MUTATIONS[name][1][0] not in printed]
-    assert "record: 6 faults" in printed and "0 of 1 records are valid" in printed
+    assert "record: 7 faults" in printed and "0 of 1 records are valid" in printed
 
 
 def test_the_documented_faults_are_those_of_the_command(record: Path, capsys: pytest.CaptureFixture[str]) -> None:

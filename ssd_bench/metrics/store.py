@@ -25,7 +25,7 @@ from ssd_bench.cost import latency, machine, reference, tpt, work
 from ssd_bench.engine import load
 from ssd_bench.errors import ConfigError
 from ssd_bench.metrics.digest import Digest
-from ssd_bench.records import consistency, files, header, reader, schema
+from ssd_bench.records import consistency, fault, files, header, reader, schema, work_faults
 from ssd_bench.records.files import open_regular, write_atomic
 from ssd_bench.records.reader import Run, load_run
 from ssd_bench.records.schema import LATER_TABLES, SCHEMAS
@@ -37,7 +37,10 @@ CODE = (
     *sorted(Path(__file__).parent.glob("*.py")),
     *(Path(str(module.__file__)) for module in (conf, generation, layer_set, load, paths, window)),
     *(Path(str(module.__file__)) for module in (latency, machine, reference, tpt, work)),
-    *(Path(str(module.__file__)) for module in (consistency, files, header, reader, schema, passk, rouge, scorer)),
+    *(
+        Path(str(module.__file__))
+        for module in (consistency, fault, files, header, reader, schema, work_faults, passk, rouge, scorer)
+    ),
 )
 """Code that computes a digest. A change in any of these files invalidates all digests."""
 COSTS = tuple(sorted(reference.COSTS.glob("*/*.yaml")))

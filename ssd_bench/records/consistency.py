@@ -12,17 +12,11 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from ssd_bench.contract.generation import PARTS
 from ssd_bench.errors import ConfigError
+from ssd_bench.records.fault import ROUNDING, Fault, Key, answer_name, broken_rules, row_key
 from ssd_bench.records.files import REPEATED, open_regular
 from ssd_bench.records.schema import ANSWER, ARMS, BASELINES, DIGESTS, PAIR, SCHEMAS, stored_tables
-
-Key = tuple[int, int, int, str]
-"""Values of `ANSWER`."""
-NAMES = ("prompt", "repeat", "turn", "arm")
-"""Names of the parts of a `Key` in messages."""
-Fault = tuple[str, Key | None, str]
-"""Table, answer (None: the whole table), and text of the fault."""
+from ssd_bench.records.work_faults import work_faults
 
 REASONS = ("eos", "length", "context")
 STOPS = ("confidence", "length", "eos", "budget", "none")
@@ -44,7 +38,7 @@ NUMBERS = (
 """Columns of `steps` that are compared."""
 TIMES = ("draft_ms", "verify_ms", "policy_ms")
 """Columns of `prompts` that are sums over `steps`."""
-ROUNDING = 1e-9  # relative, of a sum of floats in another order
+CHANGED = f"its SHA-256 is not that under {DIGESTS} in run.json"
 
 
 def check_tables(path: Path, header: Mapping[str, Any], tables: Mapping[str, pd.DataFrame]) -> None:
@@ -56,19 +50,27 @@ def check_tables(path: Path, header: Mapping[str, Any], tables: Mapping[str, pd.
     Raises:
         ConfigError: the first fault, with its file and prompt.
     """
-    digests = header.get(DIGESTS) or {}
-    files = [path / f"{name}.parquet" for name in digests if name in SCHEMAS]
-    changed = [file for file in files if _digest(file) != digests[file.stem]]
+    files, changed = stored_digests(header), changed_tables(path, header)
     if len(files) == len(stored_tables(header)) and not changed:  # comparing rows takes half as long as reading them
         return
     for table, key, text in faults(header, tables):
-        where = ""
-        if key is not None:
-            shown = [f"{name} {value}" for name, value in zip(NAMES, key, strict=True) if name != "turn" or value]
-            where = f"{', '.join(shown)}: "
-        _refuse(path / f"{table}.parquet", where + text)
+        _refuse(path / f"{table}.parquet", text if key is None else f"{answer_name(key)}: {text}")
     if changed:
-        _refuse(changed[0], f"its SHA-256 is not that under {DIGESTS} in run.json")
+        _refuse(path / f"{changed[0]}.parquet", CHANGED)
+
+
+def stored_digests(header: Mapping[str, Any]) -> dict[str, str]:
+    """Return the SHA-256 of each table's file, by table, as run.json has it; empty for an older record."""
+    return {name: digest for name, digest in (header.get(DIGESTS) or {}).items() if name in SCHEMAS}
+
+
+def changed_tables(path: Path, header: Mapping[str, Any]) -> list[str]:
+    """Return the tables whose files differ from those that the run wrote.
+
+    Args:
+        path: folder of the record.
+    """
+    return [name for name, digest in stored_digests(header).items() if _digest(path / f"{name}.parquet") != digest]
 
 
 def _refuse(file: Path, text: str) -> None:
@@ -93,7 +95,7 @@ def faults(header: Mapping[str, Any], tables: Mapping[str, pd.DataFrame]) -> Ite
     yield from _disagreeing_rows(header, keys, rows)
     yield from _step_faults(dict(zip(keys, rows, strict=True)), steps)
     yield from _set_faults(header, steps, layer_sets)
-    yield from _work_faults(header, prompts, steps, layer_sets, work)
+    yield from work_faults(header, prompts, steps, layer_sets, work)
 
 
 def _missing_rows(header: Mapping[str, Any], keys: Sequence[Key]) -> Iterator[Fault]:
@@ -146,6 +148,8 @@ def _row_faults(header: Mapping[str, Any], row: Mapping[str, Any]) -> Iterator[s
         yield f"finish_reason is {row['finish_reason']}, not one of {', '.join(REASONS)}"
     if bad := [name for name, value in times.items() if not (math.isfinite(value) and value >= 0)]:
         yield f"{bad[0]} is {times[bad[0]]}"
+    elif not row["decode_ms"] >= (parts := sum(row[name] for name in TIMES)) * (1 - ROUNDING):
+        yield f"decode_ms is {row['decode_ms']:.6g}, and drafting, verification and method overhead take {parts:.6g}"
     if row["prompt_len"] < 1 or row["clipped_tokens"] < 0 or row["peak_bytes"] < 0:
         yield "prompt_len, clipped_tokens or peak_bytes is negative"
     if len(row["prompt_sha256"]) != 64:
@@ -227,13 +231,9 @@ def _set_faults(header: Mapping[str, Any], steps: pd.DataFrame, layer_sets: pd.D
     drafted = np.unique(used.dropna().to_numpy(np.int64))
     if len(drafted) and not (drafted[0] >= 0 and drafted[-1] < len(ids)):
         at = used.isin([i for i in drafted if not 0 <= i < len(ids)]).to_numpy().argmax()
-        yield "steps", _key(steps, int(at)), f"layer_set_id is {used.iloc[at]}, and layer_sets has {len(ids)} rows"
+        yield "steps", row_key(steps, int(at)), f"layer_set_id is {used.iloc[at]}, and layer_sets has {len(ids)} rows"
     elif len(drafted) != len(ids):
         yield "layer_sets", None, f"{len(ids)} sets, of which {len(drafted)} drafted"
-
-
-def _key(steps: pd.DataFrame, at: int) -> Key:
-    return tuple(steps[name].iloc[at] for name in ANSWER)
 
 
 def _step_faults(answers: Mapping[Key, Mapping[str, Any]], steps: pd.DataFrame) -> Iterator[Fault]:
@@ -299,95 +299,4 @@ def _odd_steps(
         f"stop_reason is not one of {', '.join(STOPS)}": ~steps["stop_reason"].isin(STOPS).to_numpy(bool),
         "a time is negative or no number": ~((times >= 0) & np.isfinite(times)).all(axis=0),
     }
-    for text, broken in rules.items():
-        if broken.any():
-            at = int(broken.argmax())
-            yield "steps", _key(steps, at), f"step {columns['step'][at]}: {text}{_in_all(broken, 'rows')}"
-
-
-def _work_faults(
-    header: Mapping[str, Any], prompts: pd.DataFrame, steps: pd.DataFrame, layer_sets: pd.DataFrame, work: pd.DataFrame
-) -> Iterator[Fault]:
-    """Yield impossible rows of `work`, and answers and steps whose passes it does not have."""
-    if work.empty:  # an older record
-        return
-    n_layers = (header.get("model") or {}).get("n_layers", np.inf)
-    int8 = ["int8_attentions", "int8_mlps", "int8_heads"]
-    columns = ["calls", "rows", "attentions", "mlps", "heads", "context", "launches", *int8]
-    counts = work[columns].to_numpy(dtype=float)
-    times = work["ms"].fillna(0.0).to_numpy(dtype=float)
-    rules = {
-        "part is none of the parts of a step": ~work["part"].isin(PARTS).to_numpy(bool),
-        "a count is negative or zero": (counts[:, :7] < 0).any(axis=1) | (counts[:, [0, 1, 6]] < 1).any(axis=1),
-        "a pass has more sublayers than the model": (counts[:, 2:4] > n_layers).any(axis=1),
-        "more is in 8 bits than is read": ~((counts[:, 7:] >= 0) & (counts[:, 7:] <= counts[:, 2:5])).all(axis=1),
-        "only drafts and searches read 8-bit weights": (counts[:, 7:].sum(axis=1) > 0)
-        & work["part"].isin(("prefill", "verify")).to_numpy(bool),
-        "ms is negative or no number": ~((times >= 0) & np.isfinite(times)),
-    }
-    for text, broken in rules.items():
-        if broken.any():
-            at = int(broken.argmax())
-            yield "work", _key(work, at), f"step {work['step'].iloc[at]}: {text}{_in_all(broken, 'rows')}"
-    step_key = [*ANSWER, "step"]
-    answers = prompts[prompts["arm"] != "hf"].set_index(list(ANSWER))
-    steps_and_prefills = [*zip(*(steps[name] for name in step_key)), *((*key, 0) for key in answers.index)]
-    strange = ~pd.MultiIndex.from_frame(work[step_key]).isin(steps_and_prefills)
-    if strange.any():
-        yield "work", _key(work, int(strange.argmax())), "its step is in no table"
-    expected = steps.merge(_set_sizes(layer_sets), on="layer_set_id", how="left").set_index(step_key)
-    verify, draft = (work[work["part"] == part] for part in ("verify", "draft"))
-    whole = verify.groupby(step_key)[["attentions", "mlps"]].sum()  # also if saved states divide the pass in two
-    last = verify[verify["heads"] > 0].groupby(step_key)[["calls", "rows", "heads", "context"]].sum()
-    drafted = draft.groupby(step_key)[["calls", "attentions", "mlps", *int8]].max()
-    prefill = work[(work["part"] == "prefill") & (work["attentions"] > 0)]
-    layers = expected["tree_nodes"] * 0 + (n_layers if np.isfinite(n_layers) else whole["attentions"].max())
-    by_layers = expected[expected["layer_set_id"].notna() & (expected["draft_len"] > 0)]
-    yield from _unequal(whole["attentions"], layers, "its verification does not run every attention")
-    yield from _unequal(whole["mlps"], layers, "its verification does not run every MLP")
-    yield from _unequal(last["rows"], expected["tree_nodes"], "its verified rows are not tree_nodes")
-    yield from _unequal(last["calls"], layers * 0 + 1, "it verifies more than once")
-    yield from _unequal(last["heads"], layers * 0 + 1, "it does not compute the LM head of every node")
-    yield from _unequal(last["context"], expected["context_len"], "its verification does not read context_len rows")
-    yield from _unequal(drafted["attentions"], by_layers["n_attn"], "its draft runs other attentions than its set")
-    yield from _unequal(drafted["mlps"], by_layers["n_mlp"], "its draft runs other MLPs than its set")
-    for column, what in zip(int8, ("attentions", "MLPs", "heads")):
-        rounded = by_layers[f"n_{column}"]
-        yield from _unequal(drafted[column], rounded, f"its draft reads other {what} in 8 bits than its set")
-    yield from _unequal(
-        drafted["calls"].clip(upper=by_layers["draft_len"].reindex(drafted.index)),
-        by_layers["draft_len"],
-        "its draft has fewer passes than draft_len",
-    )
-    nodes = (prefill["calls"] * prefill["rows"]).groupby([prefill[name] for name in ANSWER]).sum()
-    yield from _unequal(nodes, answers["prompt_len"], "its prefill does not run prompt_len nodes")
-
-
-def _set_sizes(layer_sets: pd.DataFrame) -> pd.DataFrame:
-    """Return the numbers of attentions and of MLPs that each layer set runs, in all and in 8 bits, by layer_set_id."""
-    run: dict[str, Any] = {
-        name: layer_sets["n_layers"] - layer_sets[f"skip_{kind}"].map(len).astype("int64")
-        for name, kind in (("n_attn", "attn"), ("n_mlp", "mlp"))
-    }
-    ends = [
-        (2 * count, () if int8 is None else int8) for count, int8 in zip(layer_sets["n_layers"], layer_sets["int8"])
-    ]
-    run["n_int8_attentions"] = [sum(i % 2 == 0 for i in int8 if i < head) for head, int8 in ends]
-    run["n_int8_mlps"] = [sum(i % 2 == 1 for i in int8 if i < head) for head, int8 in ends]
-    run["n_int8_heads"] = [sum(i == head for i in int8) for head, int8 in ends]
-    return layer_sets[["layer_set_id"]].astype("Int32").assign(**run)
-
-
-def _unequal(values: pd.Series[Any], expected: pd.Series[Any], text: str) -> Iterator[Fault]:
-    """Yield the first answer or step (by index) whose value is missing, too many, or not expected; say how many."""
-    keys = expected.index.union(values.index)
-    differing = values.reindex(keys).to_numpy(dtype=float) != expected.reindex(keys).to_numpy(dtype=float)
-    if differing.any():
-        prompt, repeat, turn, arm, *step = keys[int(differing.argmax())]
-        text += _in_all(differing, "steps" if step else "answers")
-        yield "work", (prompt, repeat, turn, arm), f"step {step[0]}: {text}" if step else text
-
-
-def _in_all(broken: NDArray[np.bool_], unit: str) -> str:
-    """Return a note on the number of faults of a kind, of which only the first is named; "" for one."""
-    return f" ({broken.sum()} {unit} in all)" if broken.sum() > 1 else ""
+    yield from broken_rules("steps", steps, rules)

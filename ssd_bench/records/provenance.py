@@ -27,7 +27,7 @@ CODE_PACKAGES = ("ssd_bench", "methods", "tasks")
 READERS = (
     *(
         f"ssd_bench/{package}/"
-        for package in ("report", "papers", "metrics", "predict", "exchange", "sweep", "commands")
+        for package in ("report", "papers", "metrics", "predict", "exchange", "sweep", "reproduce", "commands")
     ),
     *(f"ssd_bench/cost/{file}.py" for file in ("machine", "plane", "reference", "roofline", "shapes")),
     *(f"ssd_bench/bench/{file}.py" for file in ("cost_files", "costs", "search_costs")),
@@ -35,7 +35,10 @@ READERS = (
         f"ssd_bench/{file}.py"
         for file in ("cli", "console", "paths", "quoting", "run_warnings", "compose/help", "tables")
     ),
-    *(f"ssd_bench/records/{file}.py" for file in ("consistency", "description", "pack", "reader", "validation")),
+    *(
+        f"ssd_bench/records/{file}.py"
+        for file in ("consistency", "description", "fault", "pack", "reader", "validation", "work_faults")
+    ),
 )
 """Code that only reads records, starts runs or helps. It is not in the code hash: changing it makes no run stale."""
 

@@ -45,6 +45,11 @@ class Run:
     layer_sets: pd.DataFrame
     work: pd.DataFrame
 
+    @property
+    def tables(self) -> dict[str, pd.DataFrame]:
+        """Tables by name."""
+        return {name: getattr(self, name) for name in SCHEMAS}
+
     def layer_set(self, set_id: int) -> LayerSet:
         """Return a layer set by its id in the tables."""
         n_layers, attn, mlp, int8 = self._set_row(set_id, "n_layers", "skip_attn", "skip_mlp", "int8")
@@ -90,6 +95,17 @@ def load_run(run_dir: Path | str) -> Run:
     Raises:
         ConfigError: no run, not complete, damaged, or of a newer schema; names its path.
     """
+    run = read_run(run_dir)
+    check_tables(run.path, read_header(run.path), run.tables)
+    return run
+
+
+def read_run(run_dir: Path | str) -> Run:
+    """Read a complete run whose tables may contradict each other, or differ from those that the run wrote.
+
+    Raises:
+        ConfigError: no run, not complete, a file that cannot be read, or of a newer schema; names its path.
+    """
     path = Path(run_dir)
     if not (path / "run.json").is_file():
         raise ConfigError("run", str(path), f"the folder of a run{_suggestion(path)}")
@@ -99,7 +115,6 @@ def load_run(run_dir: Path | str) -> Run:
         raise ConfigError("record", str(path), reason="the run is not complete; the same command continues it")
     frames = {name: schema.empty_table().to_pandas() for name, schema in SCHEMAS.items()}
     frames |= {name: read_table(path / f"{name}.parquet", SCHEMAS[name]) for name in stored_tables(stored)}
-    check_tables(path, stored, frames)
     return Run(path, header, **frames)
 
 

@@ -20,13 +20,13 @@ from jsonschema import Draft202012Validator
 from jsonschema.exceptions import ValidationError
 
 from ssd_bench.errors import shortened
-from ssd_bench.records.consistency import NAMES, faults
+from ssd_bench.records.consistency import CHANGED, faults
 from ssd_bench.records.description import EXTENSION, default, description, header_schema, type_name
+from ssd_bench.records.fault import answer_name
 from ssd_bench.records.files import open_regular, read_table
 from ssd_bench.records.schema import ANSWER, DIGESTS, SCHEMAS, stored_tables
 
 HEADER = "run.json"
-CHANGED = "its SHA-256 is not that in run.json"
 UNKNOWN = "it is unknown"
 HARMLESS = (CHANGED, UNKNOWN)
 """Texts of the faults with which the rows can still be checked."""
@@ -72,7 +72,7 @@ def record_faults(path: Path) -> list[RecordFault]:
     header, listed = _read_header(path / HEADER)
     if header is None:
         return listed
-    listed += dict.fromkeys(_header_faults(header))
+    listed += dict.fromkeys(header_schema_faults(header))
     faulty = {re.split(r"[.\[]", fault.place)[0] for fault in listed if fault.text not in HARMLESS}
     sound = {key: value for key, value in header.items() if key not in faulty}
     names, digests = stored_tables(sound), sound.get(DIGESTS) or {}
@@ -82,7 +82,7 @@ def record_faults(path: Path) -> list[RecordFault]:
         frames = {name: schema.empty_table().to_pandas() for name, schema in SCHEMAS.items()}
         frames |= {name: read_table(path / f"{name}.parquet", SCHEMAS[name]) for name in names}
         for table, key, text in faults(sound, frames):
-            listed.append(RecordFault(f"{table}.parquet", "" if key is None else _answer_name(key), text))
+            listed.append(RecordFault(f"{table}.parquet", "" if key is None else answer_name(key), text))
     return listed
 
 
@@ -106,7 +106,8 @@ def _read_header(file: Path) -> tuple[dict[str, Any] | None, list[RecordFault]]:
     return content, [RecordFault(HEADER, "", f"it contains {name}", "numbers that JSON has") for name in numbers]
 
 
-def _header_faults(header: Mapping[str, Any]) -> Iterator[RecordFault]:
+def header_schema_faults(header: Mapping[str, Any]) -> Iterator[RecordFault]:
+    """Yield the faults of run.json against its JSON Schema."""
     for error in sorted(
         _validator().iter_errors(header), key=lambda error: [str(part) for part in error.absolute_path]
     ):
@@ -231,12 +232,7 @@ def _row_name(table: pa.Table, row: int) -> str:
     """Return the name of a row: prompt and arm where the table has them, with the step; else its number."""
     if not {*ANSWER} - {"turn"} <= {*table.column_names}:
         return f"row {row}"
-    key = [table[name][row].as_py() if name in table.column_names else 0 for name in ANSWER]
+    values: list[Any] = [table[name][row].as_py() if name in table.column_names else 0 for name in ANSWER]
+    prompt, repeat, turn, arm = values
     step = f", step {table['step'][row].as_py()}" if "step" in table.column_names else ""
-    return f"{_answer_name(key)}{step}"
-
-
-def _answer_name(key: Sequence[object]) -> str:
-    """Return the name of an answer by the values of `ANSWER`; the turn is named in conversations only."""
-    parts = (f"{name} {value}" for name, value in zip(NAMES, key, strict=True) if name != "turn" or value)
-    return ", ".join(parts)
+    return f"{answer_name((prompt, repeat, turn, arm))}{step}"
