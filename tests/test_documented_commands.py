@@ -119,6 +119,7 @@ SAYS = {
     "options": r"method\.\w*window",
     "replay": "PREDICTED",
     "report": "# Report",
+    "reproduce": "REPRODUCED",
     "run": "new tokens in all arms",
     "schema": "JSON Schema|json-schema.org",
     "status": "done",

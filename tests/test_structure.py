@@ -48,7 +48,7 @@ LAYERS = (
     ("run", "miniature"),
     ("predict",),
     ("report",),
-    ("sweep", "bench", "exchange", "compare"),
+    ("sweep", "bench", "exchange", "compare", "reproduce"),
     ("commands",),
     ("cli", "__main__", "hydra_plugins"),
 )

@@ -94,7 +94,7 @@ def _open_record(plan: Plan, wait: bool, log: WarningLog | None) -> Iterator[tup
     for warning in new_warnings(plan.warnings, log):
         print(f"warning: {warning}", file=sys.stderr)
     stopping, fresh = Stopping(), plan.config["force"]
-    with stopping.listening(), RunWriter(plan.identity.folder, _header(plan), fresh=fresh, wait=wait) as writer:
+    with stopping.listening(), RunWriter(plan.identity.folder, initial_header(plan), fresh=fresh, wait=wait) as writer:
         yield writer, stopping
 
 
@@ -178,7 +178,7 @@ def _decode_pending(
             save_arrays(writer.path / f"{name}.npz", arrays)
 
 
-def _header(plan: Plan) -> dict[str, Any]:
+def initial_header(plan: Plan) -> dict[str, Any]:
     """Return the header of the record (run.json) as it is before the first prompt."""
     hardware, dims, checkpoint = plan.machine.hardware, plan.model.dims, plan.model.checkpoint
     model = {

@@ -1,0 +1,198 @@
+"""The second run of a record: the same prompts in the same order, and the recorded latency profile."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from ssd_bench.data.prompting import encode_turn
+from ssd_bench.engine.probe import ModelProbe
+from ssd_bench.records.fault import Key
+from ssd_bench.records.header import RunHeader
+from ssd_bench.records.reader import Run, load_run
+from ssd_bench.records.schema import ANSWER, LATER_TABLES
+from ssd_bench.reproduce.check import HEADER, lookup
+from ssd_bench.reproduce.finding import Difference, RecordFinding
+from ssd_bench.reproduce.recorded_config import config_again
+from ssd_bench.run.loading import load_model
+from ssd_bench.run.plan import SEARCHES, Plan, plan
+from ssd_bench.run.run import execute, initial_header
+
+COMPARED = (
+    *("provenance.code.sha256", "provenance.code.git_sha", "provenance.python", "provenance.platform"),
+    *("provenance.device.cpu", "provenance.device.cores", "provenance.device.gpus", "model.device", "model.threads"),
+    *(f"model.arithmetic.{name}" for name in ("kernels", "isa", "activations", "inputs")),
+    *("model.dtype", "model.weights", "model.commit", "task.version"),
+)
+"""Keys of run.json that may be different here; packages and data files are compared by name as well."""
+TABLES = ("provenance.packages", "data")
+WEIGHTS = "model.weights"
+
+
+@dataclass(frozen=True)
+class SecondRun:
+    """A run planned from a record, without any part of it loaded.
+
+    Attributes:
+        plan: the plan, of all prompts of the record.
+        header: its run.json before the first prompt.
+        notes: how it departs from the recorded run.
+    """
+
+    plan: Plan
+    header: Mapping[str, Any]
+    notes: list[str]
+
+    @classmethod
+    def of(cls, run: Run, options: Mapping[str, str], runs_dir: Path) -> SecondRun:
+        """Plan the run of a record again.
+
+        Args:
+            options: values for `recorded_config.PLACES`.
+            runs_dir: folder of the second record.
+
+        Raises:
+            ConfigError: the config cannot be planned here, as `plan`.
+        """
+        cfg, notes = config_again(run.header, options, str(runs_dir))
+        planned = plan(cfg, ["reproduce", f"record={run.path}"])
+        if lookup(run.header.config, "method.search.reuse"):  # the name of a stored search, next to the record
+            planned = replace(planned, origin=replace(planned.origin, folder=run.path.parent / SEARCHES))
+        return cls(planned, initial_header(planned), notes + _history(run.header))
+
+    def differences(self, stored: Mapping[str, Any]) -> list[Difference]:
+        """Return the properties of the recorded run that are different here.
+
+        Args:
+            stored: content of run.json.
+        """
+        names = list(COMPARED)
+        for table in TABLES:
+            entries = {**(lookup(stored, table) or {}), **(lookup(self.header, table) or {})}
+            names += [f"{table}.{name}" for name in sorted(entries)]
+        values = [(name, *(_entry(content, name) for content in (stored, self.header))) for name in names]
+        return [Difference(*row) for row in values if row[1] != row[2]]
+
+    def obstacle(self, stored: Mapping[str, Any], prompts: list[RecordFinding], count: int) -> str:
+        """Return why a second run could not be compared with the record; "" if it can.
+
+        Args:
+            prompts: prompts that differ here.
+            count: number of prompts to run.
+        """
+        recorded, here = lookup(stored, WEIGHTS), self.plan.origin.weights
+        if recorded != here:
+            return f"the weights are {here} here, and {recorded} in {HEADER}: set model.path to the recorded weights"
+        differing = {f.key[0] for f in prompts if f.key is not None and f.key[0] < count and _is_input(f)}
+        if differing:
+            return f"the tokens of {len(differing)} prompts are different here: set data.root to the recorded data"
+        return ""
+
+    def execute(self, run: Run, count: int) -> Run:
+        """Decode the first `count` prompts again with the recorded latency profile, and return the record.
+
+        A method may learn from every prompt, so a sample is always the beginning of the stream. Calibration prompts
+        and the length of the cache stay those of the whole run.
+        """
+        folder = execute(_first_prompts(self.plan, run, count))
+        assert folder is not None, "only a shard has no record"
+        return load_run(folder)
+
+
+def _is_input(finding: RecordFinding) -> bool:
+    return finding.text.startswith(("prompt_sha256", "the task gives"))
+
+
+def _entry(content: Mapping[str, Any], name: str) -> Any:
+    """Return an entry by its dotted name, where the last part may contain dots itself."""
+    for table in TABLES:
+        if name.startswith(f"{table}."):
+            return (lookup(content, table) or {}).get(name.removeprefix(f"{table}."))
+    return lookup(content, name)
+
+
+def _first_prompts(planned: Plan, run: Run, count: int) -> Plan:
+    """Return the plan of the first prompts, with the recorded profile and an identity of its own."""
+    prompts, latency = planned.prompts, run.header.latency
+    hardware = planned.machine.hardware
+    if latency is not None:
+        hardware = replace(hardware, latency=latency)
+    is_sample = count < len(prompts.items)
+    config = planned.config | ({"repeats": 1} if is_sample else {})
+    # the profile and the sample are no part of the config, so that the plan's own key would be that of another run
+    text = f"{planned.identity.content_key}|{count}|{latency}"
+    key = hashlib.sha256(text.encode()).hexdigest()
+    run_dir = planned.identity.run_dir.with_name(f"{run.header.model.name}-{run.header.method}-again-{key[:10]}")
+    return replace(
+        planned,
+        config=config,
+        prompts=replace(
+            prompts,
+            items=prompts.items[:count],
+            encoded=prompts.encoded[:count],
+            new_tokens=prompts.new_tokens[:count],
+        ),
+        machine=replace(planned.machine, hardware=hardware),
+        identity=replace(planned.identity, content_key=key, run_dir=run_dir),
+    )
+
+
+def _history(header: RunHeader) -> list[str]:
+    """Return notes on what no second run can repeat exactly."""
+    notes = []
+    if header.latency is None:
+        notes.append("the record has no latency profile: methods that choose by times may choose other layer sets")
+    if len({str(shard.get("latency")) for shard in header.shards}) > 1:
+        notes.append("the record has a latency profile per shard: the second run uses that of the first")
+    if header.resumed:
+        notes.append("the run was continued: prompts before may have had another latency profile")
+    if any(search.new < search.evaluations for search in header.searches):
+        notes.append(
+            "the run reused a search, with the profile of an earlier run: it is repeated with this run's profile"
+        )
+    if lookup(header.config, "method.search.max_seconds") is not None:
+        notes.append("the search ends by its time: the number of its evaluations depends on the machine")
+    missing = [name for name in LATER_TABLES if (header.digests and name not in header.digests) or not header.digests]
+    if missing:
+        notes.append(f"an older record, without {', '.join(missing)} or without SHA-256 of its tables")
+    return notes
+
+
+class Deviations:
+    """Logits of the model at a position where two outputs differ; the model is loaded when the first is asked for.
+
+    Args:
+        planned: the plan of the recorded run here.
+        run: the record.
+    """
+
+    def __init__(self, planned: Plan, run: Run):
+        self._plan, self._run = planned, run
+        self._probe: ModelProbe | None = None
+
+    def deficit(self, key: Key, output: list[int], index: int, tokens: tuple[int, int]) -> float:
+        """Return by how much the less likely of two tokens is below the most likely one, in logits.
+
+        Args:
+            output: token ids of the answer, equal in both runs before `index`.
+        """
+        if self._probe is None:
+            self._probe = ModelProbe(*load_model(self._plan))
+        prompt = [*self._prompt_ids(key), *output[:index]]
+        boundary = 2 * self._probe.n_layers
+        logits = self._probe.logits(self._probe.prompt_states(prompt, [boundary])[0][-1:])[0].float()
+        return float(logits.max() - min(logits[token] for token in tokens))
+
+    def _prompt_ids(self, key: Key) -> tuple[int, ...]:
+        """Return the token ids of an answer's prompt; in a conversation, with the recorded answers before it."""
+        index, repeat, turn, _ = key
+        encoded = self._plan.prompts.encoded[index]
+        if turn:
+            rows = self._run.prompts.set_index(list(ANSWER))["text"]
+            answers = [str(rows[index, repeat, earlier, self._plan.answering_arm]) for earlier in range(turn)]
+            checkpoint = self._plan.model.checkpoint
+            encoded = encode_turn(self._plan.prompts.items[index], answers, checkpoint.tokenizer, checkpoint.template)
+        return tuple(encoded.ids)

@@ -1,0 +1,190 @@
+"""Check of a record without running it: whole, consistent, and in agreement with its prompts, tokenizer and task."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import pandas as pd
+
+from ssd_bench.contract.task import Prompt
+from ssd_bench.engine.lossless import tolerance
+from ssd_bench.errors import ConfigError
+from ssd_bench.records.consistency import CHANGED, changed_tables, faults, stored_digests
+from ssd_bench.records.fault import ROUNDING, Key
+from ssd_bench.records.reader import Run
+from ssd_bench.records.schema import ANSWER, stored_tables
+from ssd_bench.records.validation import HEADER, header_schema_faults
+from ssd_bench.reproduce.finding import RecordFinding
+from ssd_bench.run.arms import task_text
+from ssd_bench.run.plan import Plan
+
+SAME = (
+    *("method", "seed", "tie_tolerance", "domains", "task.name", "task.metric"),
+    *(f"model.{name}" for name in ("name", "n_layers", "n_params", "context", "dtype", "lm_head", "rehearsal")),
+    *(f"decode.{name}" for name in ("mode", "temperature", "top_p", "top_k", "max_new_tokens", "reuse_prefix")),
+)
+"""Keys of run.json that follow from its config."""
+OUTSIDE_FACTOR, OUTSIDE_SHARE = 10, 0.1
+"""Time of an answer outside drafting, verification and method overhead, compared with these: it is suspicious if it is
+more than this factor times the arm's median, and more than this share. 3.2 is the largest factor in the committed
+records."""
+KEY_DIGITS = 10  # of the content key, at the end of run_id
+
+
+def table_faults(run: Run, stored: Mapping[str, Any]) -> Iterator[RecordFinding]:
+    """Yield every fault of a record that shows without its model: schema, digests, counts, contradictions, times.
+
+    Args:
+        stored: content of run.json.
+    """
+    for fault in dict.fromkeys(header_schema_faults(stored)):
+        yield RecordFinding(HEADER, str(fault).removeprefix(f"{HEADER}: "))
+    digests = stored_digests(stored)
+    for name in sorted({*stored_tables(stored)} - {*digests}) if digests else ():
+        yield RecordFinding(HEADER, f"it has no SHA-256 of {name}.parquet")
+    yield from (RecordFinding(f"{name}.parquet", CHANGED) for name in changed_tables(run.path, stored))
+    key, name = run.header.content_key, f"{run.header.model.name}-{run.header.method}-{run.header.task.name}"
+    if run.header.run_id != f"{name}-{key[:KEY_DIGITS]}":
+        yield RecordFinding(HEADER, f"run_id is {run.header.run_id}, and its parts give {name}-{key[:KEY_DIGITS]}")
+    yield from (RecordFinding(table, text, key) for table, key, text in faults(stored, run.tables))
+    yield from _long_loops(run.prompts)
+
+
+def _long_loops(prompts: pd.DataFrame) -> Iterator[RecordFinding]:
+    """Yield answers with far more decode time outside of their steps than the other answers of the arm."""
+    parts = prompts[["draft_ms", "verify_ms", "policy_ms"]].sum(axis=1)
+    shares = ((prompts["decode_ms"] - parts) / parts).where(parts > 0)
+    medians = shares.groupby(prompts["arm"]).transform("median")
+    for at in shares.index[(shares > OUTSIDE_FACTOR * medians) & (shares > OUTSIDE_SHARE)]:
+        text = f"decode_ms is {1 + shares[at]:.2f} times the time of its steps; the arm's median is"
+        yield RecordFinding("prompts", f"{text} {1 + medians[at]:.2f}", answer_key(prompts.loc[at]))
+
+
+def answer_key(row: Any) -> Key:
+    """Return the key of a row of a table."""
+    prompt, repeat, turn, arm = (row[name] for name in ANSWER)
+    return int(prompt), int(repeat), int(turn), str(arm)
+
+
+def lookup(content: Mapping[str, Any], name: str) -> Any:
+    """Return an entry of nested tables by its dotted name; None if it is missing."""
+    value: Any = content
+    for part in name.split("."):
+        value = value.get(part) if isinstance(value, Mapping) else None
+    return value
+
+
+def header_faults(stored: Mapping[str, Any], planned: Mapping[str, Any]) -> Iterator[RecordFinding]:
+    """Yield the entries of run.json that contradict its config.
+
+    Args:
+        stored: content of run.json.
+        planned: header of a run that was planned from its config.
+    """
+    for name in SAME:
+        value, expected = lookup(stored, name), lookup(planned, name)
+        if name == "tie_tolerance":  # it follows from the arithmetic of the recorded run, not from that of this machine
+            expected = _tolerance(stored)
+        if value is not None and expected is not None and value != expected:  # an older record may lack it
+            yield RecordFinding(HEADER, f"{name} is {_short(value)}, and its config gives {_short(expected)}")
+
+
+def _tolerance(stored: Mapping[str, Any]) -> float | None:
+    names = (lookup(stored, f"model.{name}") for name in ("arithmetic.activations", "arithmetic.inputs", "dtype"))
+    try:
+        return tolerance(*map(str, names))
+    except ConfigError:
+        return None
+
+
+def _short(value: object) -> str:
+    return f"a list of {len(value)}" if isinstance(value, list) else str(value)
+
+
+def prompt_faults(run: Run, plan: Plan) -> Iterator[RecordFinding]:
+    """Yield the answers whose prompt is not the one that the task gives here, by name or by its tokens."""
+    for row in run.prompts.to_dict("records"):
+        index = row["prompt_index"]
+        if not 0 <= index < len(plan.prompts.items):
+            yield RecordFinding("prompts", f"the task gives {len(plan.prompts.items)} prompts here", answer_key(row))
+            continue
+        prompt, encoded = plan.prompts.items[index], plan.prompts.encoded[index]
+        expected = {"prompt_id": prompt.id, "domain": prompt.domain}
+        if row["turn"] == 0:
+            expected |= {
+                "prompt_sha256": encoded.sha256,
+                "prompt_len": len(encoded.ids),
+                "clipped_tokens": encoded.clipped,
+            }
+        for name, value in expected.items():
+            if row[name] != value:
+                yield RecordFinding("prompts", f"{name} is {row[name]}, and here it is {value}", answer_key(row))
+
+
+def text_faults(run: Run, plan: Plan) -> Iterator[RecordFinding]:
+    """Yield the answers whose text, end or score does not follow from their token ids."""
+    checkpoint = plan.model.checkpoint
+    size = checkpoint.config.vocab_size
+    for row in _known_rows(run, plan):
+        key, ids = answer_key(row), [int(token) for token in row["output_ids"]]
+        if not ids or not all(0 <= token < size for token in ids):
+            yield RecordFinding("prompts", f"output_ids is empty, or has ids outside of [0, {size})", key)
+            continue
+        text = checkpoint.text(ids)
+        if text != row["text"]:
+            at = next(
+                (i for i, (a, b) in enumerate(zip(text, row["text"])) if a != b), min(len(text), len(row["text"]))
+            )
+            yield RecordFinding("prompts", f"text differs from the text of output_ids at character {at}", key)
+        is_end = ids[-1] in checkpoint.eos_ids
+        if is_end != (row["finish_reason"] == "eos") and row["arm"] != "hf":
+            ending = "an end of text" if is_end else "no end of text"
+            yield RecordFinding(
+                "prompts", f"finish_reason is {row['finish_reason']}, and the last token is {ending}", key
+            )
+        limit = plan.prompts.new_tokens[key[0]]
+        if row["finish_reason"] == "length" and len(ids) != limit:
+            yield RecordFinding("prompts", f"finish_reason is length, after {len(ids)} of {limit} tokens", key)
+        if row["arm"] != "hf":
+            score = plan.task.score(_turn(plan, key), task_text(plan, key[0], key[2], text))
+            if not _equal(row["score"], score):
+                yield RecordFinding("prompts", f"score is {row['score']}, and the task gives {score}", key)
+
+
+def score_faults(run: Run, plan: Plan) -> Iterator[RecordFinding]:
+    """Yield the scores of run.json that the recorded texts do not give."""
+    answers: dict[str, tuple[list[Prompt], list[str]]] = {}
+    for row in _known_rows(run, plan):
+        if row["arm"] != "hf":
+            key, (prompts, texts) = answer_key(row), answers.setdefault(row["arm"], ([], []))
+            prompts.append(_turn(plan, key))
+            texts.append(task_text(plan, key[0], key[2], row["text"]))
+    for arm, (prompts, texts) in answers.items():
+        recorded, computed = run.header.scores.get(arm, {}), plan.task.scores(prompts, texts)
+        for name in sorted({*recorded, *computed}):
+            if not _equal(recorded.get(name), computed.get(name)):
+                text = f"{name} of arm {arm} is {recorded.get(name)}, and the answers give {computed.get(name)}"
+                yield RecordFinding(HEADER, f"score {text}")
+
+
+def _known_rows(run: Run, plan: Plan) -> list[dict[str, Any]]:
+    """Return the rows of `prompts` whose prompt and turn the task has here."""
+    items = plan.prompts.items
+    rows: list[dict[str, Any]] = run.prompts.to_dict("records")  # type: ignore[assignment]
+    return [
+        row
+        for row in rows
+        if 0 <= row["prompt_index"] < len(items) and 0 <= row["turn"] < len(items[row["prompt_index"]].user_texts)
+    ]
+
+
+def _turn(plan: Plan, key: Key) -> Prompt:
+    return plan.prompts.items[key[0]].at(key[2])
+
+
+def _equal(a: Any, b: Any) -> bool:
+    """Return whether two numbers are equal but for the order of a sum; null and NaN are no number."""
+    missing = [value is None or pd.isna(value) for value in (a, b)]
+    return all(missing) if any(missing) else math.isclose(a, b, rel_tol=ROUNDING, abs_tol=ROUNDING)

@@ -1,0 +1,142 @@
+"""Findings on a record, and the verdict on each of its parts."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from ssd_bench.records.fault import NAMES, Key, answer_name
+
+REPRODUCED, DIFFERENT, OPEN = "reproduced", "not reproduced", "not judged"
+"""Verdicts on a part; a part that is not judged, with a reason, does not count against the record."""
+
+HASH = re.compile(r"[0-9a-f]{40}|[0-9a-f]{64}")
+
+
+@dataclass(frozen=True)
+class RecordFinding:
+    """Something in a record that is wrong, or that a second run did not give.
+
+    Attributes:
+        part: table of the record, `run.json`, or part of the reproduction.
+        text: what is wrong.
+        key: the answer; None: the whole part.
+    """
+
+    part: str
+    text: str
+    key: Key | None = None
+
+    def __str__(self) -> str:
+        place = "" if self.key is None else f"{answer_name(self.key)}: "
+        return f"{self.part}: {place}{self.text}"
+
+    @property
+    def plain(self) -> dict[str, Any]:
+        """The finding as plain values for JSON."""
+        place: dict[str, Any] = {}
+        if self.key is not None:
+            prompt, repeat, turn, arm = self.key
+            place = dict(zip(NAMES, (int(prompt), int(repeat), int(turn), str(arm)), strict=True))
+        return {"part": self.part, **place, "text": self.text}
+
+
+@dataclass(frozen=True)
+class PartVerdict:
+    """Verdict on one part of a record.
+
+    Attributes:
+        part: name of the part.
+        verdict: `REPRODUCED`, `DIFFERENT` or `OPEN`.
+        recorded, again: number or count of the record, and of the second run, as text.
+        reason: what was compared, or why the part is not judged.
+        findings: every answer or number that differs.
+    """
+
+    part: str
+    verdict: str
+    recorded: str = ""
+    again: str = ""
+    reason: str = ""
+    findings: Sequence[RecordFinding] = ()
+
+    @classmethod
+    def judged(
+        cls, part: str, findings: Sequence[RecordFinding], recorded: str, again: str, reason: str = ""
+    ) -> PartVerdict:
+        """Return the verdict that a part is reproduced if nothing differs."""
+        return cls(part, DIFFERENT if findings else REPRODUCED, recorded, again, reason, tuple(findings))
+
+
+@dataclass(frozen=True)
+class Difference:
+    """A property of the machine, the software or the inputs that is not that of the recorded run."""
+
+    name: str
+    recorded: Any
+    here: Any
+
+    def __str__(self) -> str:
+        recorded, here = (str(value)[:12] if HASH.fullmatch(str(value)) else value for value in self.values)
+        return f"{self.name}: {recorded} recorded, {here} here"
+
+    @property
+    def values(self) -> tuple[Any, Any]:
+        """Values of the recorded run and of this machine."""
+        return self.recorded, self.here
+
+
+@dataclass(frozen=True)
+class Report:
+    """Everything that is known about the reproduction of one record.
+
+    Attributes:
+        record: folder of the record.
+        prompts: number of prompts that were run again, of `total`; 0 if nothing was run.
+        faults: faults of the record itself.
+        differences: properties that are different here.
+        notes: how the second run departs from the recorded one, and which parts may differ for that.
+        parts: verdicts, in the order of the report; empty if nothing was run.
+        stopped: reason for which nothing was run again; "" if it was.
+    """
+
+    record: str
+    prompts: int
+    total: int
+    faults: Sequence[RecordFinding] = ()
+    differences: Sequence[Difference] = ()
+    notes: Sequence[str] = ()
+    parts: Sequence[PartVerdict] = ()
+    stopped: str = ""
+
+    @property
+    def is_reproduced(self) -> bool:
+        """Whether the record has no fault, and nothing that was judged differs."""
+        return not self.faults and not any(part.verdict == DIFFERENT for part in self.parts)
+
+    @property
+    def plain(self) -> dict[str, Any]:
+        """The report as plain values for JSON."""
+        return {
+            "record": self.record,
+            "reproduced": self.is_reproduced,
+            "prompts": self.prompts,
+            "total": self.total,
+            "stopped": self.stopped,
+            "faults": [fault.plain for fault in self.faults],
+            "differences": [{"name": d.name, "recorded": d.recorded, "here": d.here} for d in self.differences],
+            "notes": list(self.notes),
+            "parts": [
+                {
+                    "part": part.part,
+                    "verdict": part.verdict,
+                    "recorded": part.recorded,
+                    "again": part.again,
+                    "reason": part.reason,
+                    "findings": [finding.plain for finding in part.findings],
+                }
+                for part in self.parts
+            ],
+        }

@@ -1,0 +1,158 @@
+"""The config of a record, made ready to be planned again: on this machine, and by this version of the code."""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import os
+from collections.abc import Iterator, Mapping, MutableMapping
+from copy import deepcopy
+from dataclasses import fields
+from typing import Any
+
+import yaml
+from omegaconf import DictConfig, OmegaConf
+
+from ssd_bench.compose.build import HYDRA_KEYS, TARGET
+from ssd_bench.conf import CONF
+from ssd_bench.errors import ConfigError
+from ssd_bench.model.arithmetic import FORCED, LEVELS, available_levels
+from ssd_bench.records.header import RunHeader
+from ssd_bench.run.options import KNOWN, TABLES
+
+SHOWN = {"force": False, "dry": False, "minutes": None, "retry": None, "shard": None}
+"""Options that say where or how a run is shown; in a second run they have these values."""
+DEFAULTS = {"hardware": "hardware/auto.yaml", "decode": "decode/greedy.yaml"}
+"""Tables of settings, and the files with their defaults, for records of before a setting existed."""
+PLACES = (
+    *(
+        "hardware.device",
+        "hardware.threads",
+        "hardware.isa",
+        "hardware.kernels",
+        "hardware.dtype",
+        "hardware.exclusive",
+    ),
+    *("model.path", "data.root", "task.path", "calibrate.path"),
+)
+"""Options of the config that a second run may set: what computes, and where the weights and the prompts are."""
+
+
+def config_again(header: RunHeader, options: Mapping[str, str], runs_dir: str) -> tuple[DictConfig, list[str]]:
+    """Return the config of a record for a second run, and notes on everything that had to change.
+
+    Args:
+        options: values for `PLACES`, as on a command line.
+        runs_dir: folder of the second record.
+
+    Raises:
+        ConfigError: the record has no config, or an option is not in `PLACES`.
+    """
+    if not header.config:
+        raise ConfigError("record", header.run_id, "a record with the config of its run")
+    config = deepcopy(dict(header.config))
+    notes = [f"unknown here and left out: {name}" for name in sorted(_drop_unknown(config))]
+    notes += [f"not in this older record, set to its default: {name}" for name in sorted(_fill_missing(config))]
+    notes += _fit_machine(config, header, options)
+    config |= SHOWN | {"runs_dir": runs_dir, "wandb": {**config["wandb"], "mode": "disabled"}}
+    for name, text in options.items():
+        if name not in PLACES:
+            raise ConfigError("option", name, f"one of {', '.join(PLACES)}: the record sets everything else")
+        group, _, key = name.partition(".")
+        if not isinstance(config.get(group), MutableMapping):
+            raise ConfigError(name, text, f"no value: this record has no {group}")
+        config[group][key] = yaml.safe_load(text)
+    return OmegaConf.create(_escaped(config)), notes
+
+
+def _drop_unknown(config: dict[str, Any]) -> Iterator[str]:
+    """Remove the keys that this version does not know, and yield their dotted names."""
+    for name in [name for name in config if name not in KNOWN]:
+        del config[name]
+        yield name
+    for name, table in TABLES.items():
+        yield from _drop_keys(name, config.get(name) or {}, {part.name for part in fields(table)})
+    for name, value in config.items():
+        if name not in TABLES:
+            yield from _drop_settings(name, value)
+
+
+def _drop_settings(place: str, value: Any) -> Iterator[str]:
+    """Remove the settings that the class of a table, or of a table within it, does not take."""
+    if isinstance(value, list):
+        value = dict(enumerate(value))
+    if not isinstance(value, dict):
+        return
+    if (taken := _settings_of(value.get(TARGET))) is not None:
+        yield from _drop_keys(place, value, {*taken, *HYDRA_KEYS})
+    for name, entry in value.items():
+        yield from _drop_settings(f"{place}.{name}", entry)
+
+
+def _drop_keys(place: str, table: dict[str, Any], known: set[str]) -> Iterator[str]:
+    for name in [name for name in table if name not in known]:
+        del table[name]
+        yield f"{place}.{name}"
+
+
+def _settings_of(target: Any) -> list[str] | None:
+    """Return the settings of a class by its path; None if any may be given, or if there is no such class."""
+    module, _, name = str(target).rpartition(".")
+    try:
+        parameters = inspect.signature(getattr(importlib.import_module(module), name)).parameters
+    except (ImportError, AttributeError, ValueError, TypeError):
+        return None  # the plan says what is wrong with it
+    takes_any = any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values())
+    return None if takes_any else list(parameters)
+
+
+def _fill_missing(config: dict[str, Any]) -> Iterator[str]:
+    """Add the options and settings that an older record lacks, with their defaults, and yield their names."""
+    defaults = _read(CONF / "config.yaml")
+    for name in KNOWN:
+        if name not in config and name in defaults:
+            config[name] = defaults[name]
+            yield name
+    for name, file in DEFAULTS.items():
+        table = config.setdefault(name, {})
+        for key, value in _read(CONF / file).items():
+            if key not in table and key != "defaults":
+                table[key] = value
+                yield f"{name}.{key}"
+
+
+def _read(file: Any) -> dict[str, Any]:
+    content: dict[str, Any] = yaml.safe_load(file.read_text(encoding="utf-8"))
+    return content
+
+
+def _fit_machine(config: dict[str, Any], header: RunHeader, options: Mapping[str, str]) -> Iterator[str]:
+    """Set what `auto` and null stood for in the recorded run, as far as this machine has it, and yield notes."""
+    hardware, model = config["hardware"], header.model
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    if "hardware.threads" not in options:
+        hardware["threads"] = model.threads if model.threads and model.threads <= cores else None
+        if model.threads and model.threads > cores:
+            yield f"hardware.threads: the record has {model.threads}, and this machine {cores}"
+    recorded = (model.arithmetic or {}).get("isa")
+    if "hardware.isa" not in options and recorded and not os.environ.get(FORCED):
+        has_level = recorded in {level.name for level in available_levels()}
+        hardware["isa"] = recorded if has_level else "auto"
+        if not has_level:
+            rounded = any(level.name == recorded and level.rounds for level in LEVELS)
+            hint = "; hardware.isa=amx_emulated rounds its operands, slowly" if rounded else ""
+            yield f"hardware.isa: the record has {recorded}, which this CPU lacks; near-ties may differ{hint}"
+    elif "hardware.isa" not in options:
+        hardware["isa"] = "auto"
+    devices = options.get("hardware.device", model.device)
+    if "hardware.isa" not in options and devices.startswith("cuda"):
+        hardware["isa"] = "auto"
+
+
+def _escaped(value: Any) -> Any:
+    """Return plain values in which OmegaConf resolves nothing: a prompt may contain its sign for an interpolation."""
+    if isinstance(value, dict):
+        return {key: _escaped(entry) for key, entry in value.items()}
+    if isinstance(value, list):
+        return [_escaped(entry) for entry in value]
+    return value.replace("${", r"\${") if isinstance(value, str) else value

@@ -1,0 +1,323 @@
+"""Verdicts on the parts of a record, from the record and its second run on the same prompts."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import pandas as pd
+
+from ssd_bench import metrics
+from ssd_bench.errors import ConfigError
+from ssd_bench.metrics.evidence import Steadiness
+from ssd_bench.metrics.modelled import has_work, reference_run
+from ssd_bench.metrics.text import format_number
+from ssd_bench.records.fault import ROUNDING, Key
+from ssd_bench.records.header import RunHeader
+from ssd_bench.records.reader import Run, find_runs, load_run
+from ssd_bench.records.schema import ANSWER
+from ssd_bench.reproduce.again import Deviations
+from ssd_bench.reproduce.check import answer_key
+from ssd_bench.reproduce.finding import DIFFERENT, OPEN, REPRODUCED, PartVerdict, RecordFinding
+
+OUTPUTS, STEPS, ACCEPTANCE, MODELLED, SPEEDUP, SCORE = (
+    "outputs",
+    "layer sets and steps",
+    "M and α",
+    "modelled time",
+    "measured speedup",
+    "score",
+)
+COUNTS = ("context_len", "draft_len", "tree_nodes", "accepted_len", "emitted", "stop_reason", "searched")
+ESTIMATES = ("est_alpha", "est_draft_len", "est_tokens_per_s")
+ESTIMATE_ROUNDING = 1e-3
+"""Relative difference of two estimates of a method that rounding explains: they are computed from logits and states."""
+CALLS = (
+    *("step", "part", "calls", "rows", "attentions", "mlps", "heads", "launches", "context"),
+    *("int8_attentions", "int8_mlps", "int8_heads"),
+)
+"""Columns of `work` by which calls are timed on a reference machine."""
+MOST_REPEATED = 20  # further runs of the same method, task and machine that are read for run-to-run variation
+
+
+def first_prompts(run: Run, count: int) -> Run:
+    """Return the part of a run that a second run of its first prompts repeats."""
+    if count >= 1 + int(run.prompts["prompt_index"].max()):
+        return run
+    prompts, steps, work = (
+        frame[(frame["prompt_index"] < count) & (frame["repeat"] == 0)] for frame in (run.prompts, run.steps, run.work)
+    )
+    return replace(run, prompts=prompts, steps=steps, work=work)
+
+
+def verdicts(recorded: Run, again: Run, deviations: Deviations, is_sample: bool) -> list[PartVerdict]:
+    """Return the verdict on every part.
+
+    Args:
+        recorded: the part of the record that was run again.
+        is_sample: whether the record has further prompts, so that scores over all answers cannot be compared.
+    """
+    parts: dict[str, Callable[[], PartVerdict]] = {
+        OUTPUTS: lambda: _outputs(recorded, again, deviations),
+        STEPS: lambda: _steps(recorded, again),
+        ACCEPTANCE: lambda: _acceptance(recorded, again),
+        MODELLED: lambda: _modelled(recorded, again),
+        SPEEDUP: lambda: _speedup(recorded, again, is_sample),
+        SCORE: lambda: _score(recorded, again, is_sample),
+    }
+    results = []
+    for name, compute in parts.items():
+        try:
+            results.append(compute())
+        except (ArithmeticError, ConfigError, LookupError, TypeError, ValueError) as error:
+            # a damaged record may have values with which no number can be computed: that is an answer, too
+            finding = RecordFinding(name, f"it cannot be computed from the record ({type(error).__name__}: {error})")
+            results.append(PartVerdict(name, DIFFERENT, findings=(finding,)))
+    return results
+
+
+def _answers(run: Run) -> dict[Key, Any]:
+    return {answer_key(row): row for row in run.prompts.to_dict("records")}
+
+
+def _both(part: str, a: Mapping[Key, Any], b: Mapping[Key, Any]) -> tuple[list[Key], list[RecordFinding]]:
+    """Return the answers that two runs have, and a finding for each that only one of them has."""
+    missing = [RecordFinding(part, "the record lacks this answer", key) for key in sorted(b.keys() - a.keys())]
+    missing += [RecordFinding(part, "the second run lacks this answer", key) for key in sorted(a.keys() - b.keys())]
+    return sorted(a.keys() & b.keys()), missing
+
+
+def _outputs(recorded: Run, again: Run, deviations: Deviations) -> PartVerdict:
+    """Compare token ids and texts, and the stored comparison with AR."""
+    first, second = _answers(recorded), _answers(again)
+    keys, findings = _both(OUTPUTS, first, second)
+    limit = max(recorded.header.tie_tolerance or 0.0, again.header.tie_tolerance or 0.0)
+    near, mismatches = 0, len(findings)
+    for key in keys:
+        text, is_near = _output_difference(first[key], second[key], key, deviations, limit)
+        if text:
+            near, mismatches = near + is_near, mismatches + (not is_near)
+            findings.append(RecordFinding(OUTPUTS, text, key))
+    counts = f"{len(keys) - near - mismatches} equal, {near} near-ties, {mismatches} mismatches"
+    return PartVerdict.judged(OUTPUTS, findings, f"{len(first)} answers", counts)
+
+
+def _output_difference(
+    a: Mapping[str, Any], b: Mapping[str, Any], key: Key, deviations: Deviations, limit: float
+) -> tuple[str, bool]:
+    """Return how an answer differs, and whether rounding explains it; "" for an equal answer.
+
+    Args:
+        a, b: rows of `prompts`, recorded and again.
+        limit: largest difference of logits of a near-tie.
+    """
+    ids, new_ids = [int(token) for token in a["output_ids"]], [int(token) for token in b["output_ids"]]
+    if ids != new_ids:
+        common = min(len(ids), len(new_ids))
+        at = next((i for i in range(common) if ids[i] != new_ids[i]), common)
+        if at == common:
+            return f"{len(ids)} tokens recorded, {len(new_ids)} again, equal until the shorter ends: mismatch", False
+        deficit = deviations.deficit(key, new_ids, at, (ids[at], new_ids[at]))
+        kind = "near-tie" if deficit <= limit else "mismatch"
+        text = f"token {at} is {ids[at]} recorded, {new_ids[at]} again: {kind}, {deficit:.3g} below the best logit"
+        return text, kind == "near-tie"
+    for name in ("text", "finish_reason", "lossless", "divergence_index", "prompt_id", "order"):
+        if not _same(a[name], b[name]):
+            return f"{name} is {_brief(a[name])} recorded, {_brief(b[name])} again: mismatch", False
+    gaps = [row["divergence_gap"] for row in (a, b)]
+    if any(pd.isna(gap) for gap in gaps):
+        return "", False
+    return (
+        (f"divergence_gap is {gaps[0]:.4g} recorded, {gaps[1]:.4g} again", False) if _far(gaps, limit) else ("", True)
+    )
+
+
+def _far(gaps: Sequence[float], limit: float) -> bool:
+    return abs(gaps[0] - gaps[1]) > limit
+
+
+def _same(a: Any, b: Any) -> bool:
+    return bool(pd.isna(a) and pd.isna(b)) or (not pd.isna(a) and not pd.isna(b) and bool(a == b))
+
+
+def _brief(value: Any) -> str:
+    return (
+        value
+        if isinstance(value, str) and len(value) < 30
+        else f"a text of {len(value)}"
+        if isinstance(value, str)
+        else str(value)
+    )
+
+
+def _rows(frame: pd.DataFrame, columns: Sequence[str]) -> dict[Key, list[dict[str, Any]]]:
+    """Return the rows of each answer, in their order, with None for null."""
+    part = frame[[*ANSWER, *columns]].astype(object)
+    rows: dict[Key, list[dict[str, Any]]] = {}
+    for row in part.where(part.notna(), None).to_dict("records"):
+        rows.setdefault(answer_key(row), []).append({str(name): row[name] for name in columns})
+    return rows
+
+
+def _set_texts(run: Run) -> dict[int, str]:
+    """Return each layer set in words, by its id."""
+    texts = {}
+    for row in run.layer_sets.to_dict("records"):
+        rounded = [] if row["int8"] is None else [int(i) for i in row["int8"]]
+        window = "" if pd.isna(row["recent"]) else f", reads {row['sinks']} + {row['recent']} positions"
+        skipped = (", ".join(map(str, row[name])) or "none" for name in ("skip_attn", "skip_mlp"))
+        text = "skips attentions {}, MLPs {}".format(*skipped)
+        texts[int(row["layer_set_id"])] = f"{text}{window}{f', 8-bit {rounded}' if rounded else ''}"
+    return texts
+
+
+def _steps(recorded: Run, again: Run) -> PartVerdict:
+    """Compare every step: the layer set that drafted, all counts, and the method's estimates."""
+    columns = ("step", "layer_set_id", *COUNTS, *ESTIMATES)
+    first, second = (_rows(run.steps, columns) for run in (recorded, again))
+    texts = _set_texts(recorded), _set_texts(again)
+    keys, findings = _both(STEPS, first, second)
+    for key in keys:
+        if text := _step_difference(first[key], second[key], texts):
+            findings.append(RecordFinding(STEPS, text, key))
+    counts = [f"{len(run.steps)} steps" for run in (recorded, again)]
+    used = [run.steps["layer_set_id"].nunique() for run in (recorded, again)]
+    return PartVerdict.judged(STEPS, findings, *(f"{count}, {sets} sets" for count, sets in zip(counts, used)))
+
+
+def _step_difference(
+    a: Sequence[Mapping[str, Any]], b: Sequence[Mapping[str, Any]], texts: tuple[dict[int, str], dict[int, str]]
+) -> str:
+    """Return the first difference of the steps of an answer; "" if there is none."""
+    for one_step, new_step in zip(a, b):
+        sets = [
+            None if s["layer_set_id"] is None else t.get(int(s["layer_set_id"]), "unknown")
+            for s, t in zip((one_step, new_step), texts)
+        ]
+        if sets[0] != sets[1]:
+            return f"step {one_step['step']}: the layer set {sets[0]} recorded, {sets[1]} again"
+        for name in COUNTS:
+            if one_step[name] != new_step[name]:
+                return f"step {one_step['step']}: {name} is {one_step[name]} recorded, {new_step[name]} again"
+        for name in ESTIMATES:
+            values = one_step[name], new_step[name]
+            if (values[0] is None) != (values[1] is None) or (
+                values[0] is not None and not math.isclose(*values, rel_tol=ESTIMATE_ROUNDING)
+            ):
+                return f"step {one_step['step']}: {name} is {values[0]} recorded, {values[1]} again"
+    return "" if len(a) == len(b) else f"{len(a)} steps recorded, {len(b)} again"
+
+
+def _acceptance(recorded: Run, again: Run) -> PartVerdict:
+    """Compare M and α of the method to the last digit."""
+    steps = [metrics.arm_rows(run.steps, "method") for run in (recorded, again)]
+    numbers = [(metrics.tokens_per_pass(part), metrics.alpha_micro(part)) for part in steps]
+    findings = [
+        RecordFinding(ACCEPTANCE, f"{name} is {a} recorded, {b} again")
+        for name, a, b in zip(("M", "α"), *numbers)
+        if a != b
+    ]
+    return PartVerdict.judged(ACCEPTANCE, findings, *(f"{format_number(m)}, {format_number(a, 3)}" for m, a in numbers))
+
+
+def _modelled(recorded: Run, again: Run) -> PartVerdict:
+    """Compare the counted work of every answer, and its modelled time to the last digit."""
+    if not has_work(recorded):
+        return PartVerdict(MODELLED, OPEN, reason="an older record, which does not count its work")
+    first, second = (_rows(run.work, CALLS) for run in (recorded, again))
+    keys, findings = _both(MODELLED, first, second)
+    for key in keys:
+        if (text := _work_difference(first[key], second[key])) is not None:
+            findings.append(RecordFinding(MODELLED, text, key))
+    modelled = [reference_run(run).prompts for run in (recorded, again)]
+    times = [{answer_key(row): row["decode_ms"] for row in frame.to_dict("records")} for frame in modelled]
+    named = {finding.key for finding in findings}
+    findings += [
+        RecordFinding(MODELLED, f"{times[0][key]!r} ms recorded, {times[1][key]!r} again", key)
+        for key in sorted(times[0].keys() & times[1].keys())
+        if times[0][key] != times[1][key] and key not in named
+    ]
+    speedups = [metrics.speedup(frame).value for frame in modelled]
+    texts = ["" if value is None else f"speedup {format_number(value, 4)}" for value in speedups]
+    return PartVerdict.judged(MODELLED, findings, *texts)
+
+
+def _work_difference(a: Sequence[Mapping[str, Any]], b: Sequence[Mapping[str, Any]]) -> str | None:
+    for row, new_row in zip(a, b):
+        for name in CALLS:
+            if row[name] != new_row[name]:
+                return f"step {row['step']}, {row['part']}: {name} is {row[name]} recorded, {new_row[name]} again"
+    return None if len(a) == len(b) else f"{len(a)} kinds of calls recorded, {len(b)} again"
+
+
+def _speedup(recorded: Run, again: Run, is_sample: bool) -> PartVerdict:
+    """Compare the measured speedup with run-to-run variation, where the machine is the same and was idle."""
+    values = [metrics.speedup(run.prompts).value for run in (recorded, again)]
+    texts = [format_number(value) for value in values]
+    verdict, reason = OPEN, "no prompt was decoded by both arms"
+    if None not in values:
+        verdict, reason = _speed_verdict(recorded, again, is_sample)
+    findings = [RecordFinding(SPEEDUP, reason)] if verdict == DIFFERENT else []
+    return PartVerdict(SPEEDUP, verdict, texts[0], texts[1], "" if findings else reason, findings)
+
+
+def _speed_verdict(recorded: Run, again: Run, is_sample: bool) -> tuple[str, str]:
+    """Return the verdict on the measured speedup and its reason."""
+    first, second = recorded.header.hardware, again.header.hardware
+    if differing := [name for name in first if first[name] != second[name]]:
+        return OPEN, f"other hardware: {', '.join(differing)}"
+    for run, name in ((recorded, "record"), (again, "second run")):
+        if reasons := Steadiness.of(run).contamination:
+            return OPEN, f"times of the {name} are unreliable: {reasons}"
+    if is_sample:
+        return OPEN, "run-to-run variation is known for whole runs, not for a sample"
+    for variation in metrics.run_to_run_variation([recorded, *_repeated(recorded)]):
+        ratio = variation.speed_ratio(recorded, again)
+        if ratio is None:
+            return REPRODUCED, "within run-to-run variation of repeated runs"
+        return DIFFERENT, f"the speedups differ by a factor of {ratio:.3f}, more than those of repeated runs"
+    return OPEN, "run-to-run variation is unknown: no repeated runs next to the record"
+
+
+def _repeated(run: Run) -> Iterator[Run]:
+    """Yield further runs of the method and task on this machine, next to the record."""
+    read = 0
+    for path in find_runs(run.path.parent):
+        header = RunHeader.read(path)
+        same = (header.method, header.task, header.model.name, header.hardware) == (
+            run.header.method,
+            run.header.task,
+            run.header.model.name,
+            run.header.hardware,
+        )
+        if same and path.name != run.path.name and read < MOST_REPEATED:
+            read += 1
+            yield load_run(path)
+
+
+def _score(recorded: Run, again: Run, is_sample: bool) -> PartVerdict:
+    """Compare the score of every answer, and those over all answers."""
+    first, second = _answers(recorded), _answers(again)
+    keys, findings = _both(SCORE, first, second)
+    findings += [
+        RecordFinding(SCORE, f"score is {first[key]['score']} recorded, {second[key]['score']} again", key)
+        for key in keys
+        if not _equal_scores(first[key]["score"], second[key]["score"])
+    ]
+    scores = [run.header.scores for run in (recorded, again)]
+    for arm in sorted({*scores[0], *scores[1]}) if not is_sample else ():
+        named = [score.get(arm, {}) for score in scores]
+        findings += [
+            RecordFinding(SCORE, f"{name} of arm {arm} is {named[0].get(name)} recorded, {named[1].get(name)} again")
+            for name in sorted({*named[0], *named[1]})
+            if not _equal_scores(named[0].get(name), named[1].get(name))
+        ]
+    means = [run.prompts.loc[run.prompts["arm"] == "method", "score"].mean() for run in (recorded, again)]
+    return PartVerdict.judged(SCORE, findings, *(format_number(None if pd.isna(m) else float(m), 3) for m in means))
+
+
+def _equal_scores(a: Any, b: Any) -> bool:
+    missing = [value is None or bool(pd.isna(value)) for value in (a, b)]
+    return all(missing) if any(missing) else math.isclose(a, b, rel_tol=ROUNDING, abs_tol=ROUNDING)

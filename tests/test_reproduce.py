@@ -1,0 +1,428 @@
+"""Reproduction of records: on other threads and instructions, and of records with faults of 30 kinds."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from omegaconf import DictConfig, OmegaConf
+
+from ssd_bench.errors import ConfigError
+from ssd_bench.model.arithmetic import FORCED
+from ssd_bench.records.header import RunHeader
+from ssd_bench.records.pack import pack
+from ssd_bench.records.reader import Run, load_run, read_run
+from ssd_bench.records.schema import DIGESTS, SCHEMAS
+from ssd_bench.reproduce import again, report
+from ssd_bench.reproduce.finding import DIFFERENT, OPEN, REPRODUCED, Report
+from ssd_bench.reproduce.recorded_config import config_again
+from ssd_bench.reproduce.report import record_folders, report_text, reproduce
+from ssd_bench.run.plan import Plan, plan
+from ssd_bench.run.run import initial_header
+from tests.runs import executed, program, python
+
+PROMPTS, HIT = 3, 1  # prompts of the record, and the one that is damaged
+TOKENS = 40
+THREADS = min(2, len(os.sched_getaffinity(0)))
+PARTS = ["outputs", "layer sets and steps", "M and α", "modelled time", "measured speedup", "score"]
+
+
+@dataclass(frozen=True)
+class Bench:
+    """A record, its second run, and the plan of the latter.
+
+    Attributes:
+        clean: report on the undamaged record.
+    """
+
+    run: Run
+    second: Path
+    planned: Plan
+    clean: Report
+
+
+@pytest.fixture(scope="module")
+def bench(tmp_path_factory: pytest.TempPathFactory) -> Bench:
+    """A record made with two threads, reproduced with one."""
+    folder = tmp_path_factory.mktemp("reproduce")
+    options = ("task=gsm8k", f"limit={PROMPTS}", f"decode.max_new_tokens={TOKENS}", f"hardware.threads={THREADS}")
+    run = executed(folder / "runs", "method=swift", *options)
+    assert run.steps["layer_set_id"].nunique() > 1, "the damages need a set to swap"
+    clean = reproduce(run.path, None, {"hardware.threads": "1"}, folder / "again")
+    (second,) = [path.parent for path in (folder / "again").rglob("run.json")]
+    return Bench(run, second, again.SecondRun.of(run, {}, folder / "planned").plan, clean)
+
+
+@pytest.fixture
+def repeated(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> Bench:
+    """The bench, where a second run of the same config is the one that was made already."""
+    config = OmegaConf.to_yaml(config_again(bench.run.header, {}, "runs")[0])
+
+    def planned_once(cfg: DictConfig, arguments: list[str]) -> Plan:
+        same = OmegaConf.to_yaml(OmegaConf.merge(cfg, {"runs_dir": "runs"})) == config
+        return bench.planned if same else plan(cfg, arguments)
+
+    header = initial_header(bench.planned)
+    monkeypatch.setattr(again, "plan", planned_once)
+    monkeypatch.setattr(again, "initial_header", lambda planned: header)
+    monkeypatch.setattr(again, "execute", lambda planned: bench.second)
+    return bench
+
+
+def verdicts(content: Report) -> dict[str, str]:
+    return {part.part: part.verdict for part in content.parts}
+
+
+def test_threads_change_nothing_but_times(bench: Bench) -> None:
+    expected = dict.fromkeys(PARTS, REPRODUCED)
+    found = verdicts(bench.clean)
+    assert found.pop("measured speedup") in ((OPEN,) if THREADS > 1 else (OPEN, REPRODUCED))
+    assert found == {name: verdict for name, verdict in expected.items() if name != "measured speedup"}
+    assert not bench.clean.faults and bench.clean.is_reproduced
+    assert {"model.threads"} >= {difference.name for difference in bench.clean.differences} - {
+        "provenance.code.git_sha"
+    }
+    assert "REPRODUCED" in report_text(bench.clean) and "NOT REPRODUCED" not in report_text(bench.clean)
+
+
+def test_instructions_and_a_sample_change_nothing_but_times(bench: Bench, tmp_path: Path) -> None:
+    """The whole command, in a process whose CPU has no vectors beyond the baseline, on the pack of the record."""
+    assert pack(bench.run.path.parent, tmp_path / "packed.zip") == 1
+    line = ("-m", "ssd_bench", "reproduce", "record=packed.zip", "sample=2", "hardware.threads=1", "out=report.json")
+    process = python(*line, cwd=tmp_path, **{FORCED: "generic"})
+    assert process.returncode == 0, process.stdout + process.stderr
+    (content,) = json.loads((tmp_path / "report.json").read_text(encoding="utf-8"))["records"]
+    assert content["reproduced"] and (content["prompts"], content["total"]) == (2, PROMPTS)
+    results = {part["part"]: part for part in content["parts"]}
+    assert [name for name in results if results[name]["verdict"] == REPRODUCED] == [*PARTS[:4], "score"]
+    assert results["outputs"]["again"] == "4 equal, 0 near-ties, 0 mismatches"
+    assert results["modelled time"]["recorded"] == results["modelled time"]["again"]
+    isa = [row for row in content["differences"] if row["name"] == "model.arithmetic.isa"]
+    assert [row["here"] for row in isa] == (
+        ["generic"] if bench.run.header.model.arithmetic["isa"] != "generic" else []
+    )
+
+
+Tables = dict[str, pd.DataFrame]
+Header = dict[str, Any]
+Damage = Callable[[Tables, Header, Bench], object]
+
+
+def rows(frame: pd.DataFrame, arm: str | None = "method") -> pd.Series:
+    """Return which rows belong to the damaged prompt."""
+    hit = frame["prompt_index"] == HIT
+    return hit if arm is None else hit & (frame["arm"] == arm)
+
+
+def at(frame: pd.DataFrame, number: int = 1) -> Any:
+    """Return the label of a row of the damaged prompt."""
+    return frame.index[rows(frame)][number]
+
+
+def changed(table: str, column: str, edit: Callable[[Any], Any], number: int = 0) -> Damage:
+    """Return the damage of one value in the damaged prompt's rows of the method."""
+
+    def damage(tables: Tables, header: Header, bench: Bench) -> None:
+        frame = tables[table]
+        frame.at[at(frame, number), column] = edit(frame.at[at(frame, number), column])
+
+    return damage
+
+
+def entry(name: str, value: Any) -> Damage:
+    """Return the damage of one entry of run.json."""
+
+    def damage(tables: Tables, header: Header, bench: Bench) -> None:
+        *path, last = name.split(".")
+        for part in path:
+            header = header[part]
+        header[last] = value(header[last]) if callable(value) else value
+
+    return damage
+
+
+def token_everywhere(tables: Tables, header: Header, bench: Bench) -> None:
+    """Change a token in both arms, with texts, so that nothing in the record contradicts it."""
+    prompts = tables["prompts"]
+    for label in prompts.index[rows(prompts, None)]:
+        ids = [int(token) for token in prompts.at[label, "output_ids"]]
+        ids[5] = 300 if ids[5] != 300 else 301
+        prompts.at[label, "output_ids"] = ids
+        prompts.at[label, "text"] = bench.planned.model.checkpoint.text(ids)
+
+
+def set_everywhere(tables: Tables, header: Header, bench: Bench) -> None:
+    """Exchange a skipped attention of a set for another one, so that all counts stay."""
+    sets = tables["layer_sets"]
+    used = tables["steps"].loc[rows(tables["steps"]), "layer_set_id"].dropna().iloc[0]
+    label = sets.index[sets["layer_set_id"] == used][0]
+    skipped = [int(block) for block in sets.at[label, "skip_attn"]]
+    free = next(block for block in range(int(sets.at[label, "n_layers"])) if block not in skipped)
+    sets.at[label, "skip_attn"] = sorted([free, *skipped[1:]])
+
+
+def other_set(tables: Tables, header: Header, bench: Bench) -> None:
+    """Let one step of the damaged prompt name another set of the record."""
+    steps = tables["steps"]
+    drafting = steps.index[rows(steps) & steps["layer_set_id"].notna()][1]
+    steps.at[drafting, "layer_set_id"] = (steps.at[drafting, "layer_set_id"] + 1) % len(tables["layer_sets"])
+
+
+def faster_step(tables: Tables, header: Header, bench: Bench) -> None:
+    """Halve the times of a step and of its answer together."""
+    steps, prompts = tables["steps"], tables["prompts"]
+    saved = steps.at[at(steps), "verify_ms"] / 2
+    steps.at[at(steps), "verify_ms"] -= saved
+    for name in ("verify_ms", "decode_ms"):
+        prompts.at[at(prompts, 0), name] -= saved
+
+
+def without(arm: str | None) -> Damage:
+    def damage(tables: Tables, header: Header, bench: Bench) -> None:
+        for name in ("prompts", "steps", "work"):
+            tables[name] = tables[name][~rows(tables[name], arm)]
+
+    return damage
+
+
+def row_twice(table: str) -> Damage:
+    def damage(tables: Tables, header: Header, bench: Bench) -> None:
+        frame = tables[table]
+        label = at(frame, 0)
+        tables[table] = pd.concat([frame.loc[:label], frame.loc[label:]])
+
+    return damage
+
+
+def row_less(table: str, number: int = 1) -> Damage:
+    def damage(tables: Tables, header: Header, bench: Bench) -> None:
+        tables[table] = tables[table].drop(index=at(tables[table], number))
+
+    return damage
+
+
+def other_prompt(tables: Tables, header: Header, bench: Bench) -> None:
+    tables["prompts"].loc[rows(tables["prompts"], None), "prompt_sha256"] = "0" * 64
+
+
+def other_name(tables: Tables, header: Header, bench: Bench) -> None:
+    tables["prompts"].loc[rows(tables["prompts"], None), "prompt_id"] = "another"
+
+
+def more_drafted(tables: Tables, header: Header, bench: Bench) -> None:
+    steps = tables["steps"]
+    for name in ("draft_len", "tree_nodes"):
+        steps.at[at(steps), name] += 1
+
+
+def longer(value: float) -> float:
+    return value * 5 + 1
+
+
+DAMAGES: dict[str, tuple[Damage, str, int | None]] = {
+    "a token in one arm": (changed("prompts", "output_ids", lambda ids: [*ids[:5], 300, *ids[6:]]), "prompts", HIT),
+    "a token everywhere": (token_everywhere, "outputs: ", HIT),
+    "a token too many": (changed("prompts", "output_ids", lambda ids: [*ids, 7]), "new_tokens is", HIT),
+    "a text": (changed("prompts", "text", lambda text: f"{text}x"), "text differs", HIT),
+    "a score": (changed("prompts", "score", lambda score: 0.5), "score is 0.5", HIT),
+    "an ending": (changed("prompts", "finish_reason", lambda reason: "context"), "finish_reason is context", HIT),
+    "a verdict": (changed("prompts", "lossless", lambda verdict: "bug"), "lossless is bug", HIT),
+    "a shorter time": (changed("prompts", "decode_ms", lambda ms: ms / 2), "decode_ms is", HIT),
+    "a longer time": (changed("prompts", "decode_ms", longer), "decode_ms is", HIT),
+    "the time of a step": (changed("steps", "verify_ms", longer), "verify_ms of its steps", HIT),
+    "the times of a step and its answer": (faster_step, "verify_ms is shorter than its calls", HIT),
+    "a prompt less": (without(None), "its row is missing", HIT),
+    "an arm less": (without("ar"), "its row is missing", HIT),
+    "an answer twice": (row_twice("prompts"), "it has two rows", HIT),
+    "a step twice": (row_twice("steps"), "step does not count from 1", HIT),
+    "a step less": (row_less("steps"), "step does not count from 1", HIT),
+    "another set of the record": (other_set, "layer set", HIT),
+    "another set": (set_everywhere, "layer sets and steps: ", HIT),
+    "a count of drafted tokens": (more_drafted, "draft_len", HIT),
+    "accepted tokens": (changed("steps", "accepted_len", lambda n: n + 1), "accepted_len", HIT),
+    "why a draft stopped": (changed("steps", "stop_reason", lambda reason: "budget"), "stop_reason is budget", HIT),
+    "launches of a call": (changed("work", "launches", lambda n: n + 1, 2), "launches is", HIT),
+    "a call less": (row_less("work", 3), "modelled time: ", HIT),
+    "the tokens of a prompt": (other_prompt, "prompt_sha256 is 0000", HIT),
+    "the name of a prompt": (other_name, "prompt_id is another", HIT),
+    "the hash of a table": (entry(f"{DIGESTS}.steps", "0" * 64), "steps.parquet: its SHA-256", None),
+    "the weights": (entry("model.weights", "0" * 16), "weights", None),
+    "the seed": (entry("seed", 99), "seed is 99", None),
+    "a score over all": (entry("scores.method", lambda scores: dict.fromkeys(scores, 0.25)), "is 0.25", None),
+    "the key": (entry("content_key", "0" * 64), "run_id is", None),
+    "the tolerance": (entry("tie_tolerance", 5.0), "tie_tolerance is 5.0", None),
+    "the blocks": (entry("model.n_layers", 17), "n_layers is 17", None),
+}
+"""Damage -> what it does, what the report says, and the prompt that it names."""
+
+
+def damaged(bench: Bench, folder: Path, damage: Damage, rehashed: bool) -> Path:
+    """Write a damaged copy of the record, with or without the SHA-256 of the damaged tables."""
+    shutil.copytree(bench.run.path, folder)
+    header = json.loads((folder / "run.json").read_text(encoding="utf-8"))
+    before = bench.run.tables
+    tables = {name: frame.copy(deep=True) for name, frame in before.items()}
+    damage(tables, header, bench)
+    for name, frame in tables.items():
+        if not frame.equals(before[name]):
+            table = pa.Table.from_pandas(frame, SCHEMAS[name], preserve_index=False)
+            pq.write_table(table, folder / f"{name}.parquet")
+            if rehashed:
+                header[DIGESTS][name] = hashlib.sha256((folder / f"{name}.parquet").read_bytes()).hexdigest()
+    (folder / "run.json").write_text(json.dumps(header), encoding="utf-8")
+    return folder
+
+
+@pytest.mark.parametrize("name", DAMAGES)
+def test_every_damage_is_named_with_its_part_and_prompt(name: str, repeated: Bench, tmp_path: Path) -> None:
+    """Even where the damaged tables have the SHA-256 that run.json says."""
+    damage, text, prompt = DAMAGES[name]
+    content = reproduce(damaged(repeated, tmp_path / "record", damage, True), None, {}, tmp_path / "again")
+    findings = [*content.faults, *(finding for part in content.parts for finding in part.findings)]
+    assert not content.is_reproduced
+    assert [f for f in findings if text in str(f) and (prompt is None or (f.key is not None and f.key[0] == prompt))], (
+        report_text(content)
+    )
+    further_prompts = {f.key[0] for f in findings if f.key is not None} - {prompt}
+    assert not further_prompts or name in ("another set", "the blocks"), "a set may have drafted for several prompts"
+
+
+@pytest.mark.parametrize("name", [name for name in DAMAGES if DAMAGES[name][2] is not None])
+def test_a_damage_without_a_new_hash_is_named_without_a_run(name: str, repeated: Bench, tmp_path: Path) -> None:
+    content = reproduce(damaged(repeated, tmp_path / "record", DAMAGES[name][0], False), 0, {}, tmp_path / "again")
+    changed_files = {fault.part for fault in content.faults if "SHA-256" in fault.text}
+    assert changed_files and changed_files <= {f"{table}.parquet" for table in SCHEMAS}
+    assert not content.is_reproduced
+
+
+def test_the_undamaged_copy_is_reproduced(repeated: Bench, tmp_path: Path) -> None:
+    folder = damaged(repeated, tmp_path / "record", lambda *_: None, rehashed=True)
+    assert reproduce(folder, None, {}, tmp_path / "again").is_reproduced
+
+
+def test_every_fault_is_named_not_only_the_first(repeated: Bench, tmp_path: Path) -> None:
+    def several(tables: Tables, header: Header, bench: Bench) -> None:
+        for name in ("a text", "a shorter time", "the seed", "why a draft stopped"):
+            DAMAGES[name][0](tables, header, bench)
+
+    content = reproduce(damaged(repeated, tmp_path / "record", several, True), None, {}, tmp_path / "again")
+    texts = [str(fault) for fault in content.faults]
+    assert all(any(part in text for text in texts) for part in ("text differs", "decode_ms is", "seed is 99"))
+    assert verdicts(content)["layer sets and steps"] == DIFFERENT
+
+
+def test_another_config_is_another_run(bench: Bench, tmp_path: Path) -> None:
+    folder = damaged(bench, tmp_path / "record", entry("config.method.draft_len", 3), True)
+    content = reproduce(folder, 1, {}, tmp_path / "again")
+    assert not content.faults, "nothing in the record contradicts the config"
+    assert verdicts(content)["layer sets and steps"] == DIFFERENT and not content.is_reproduced
+
+
+def test_the_recorded_profile_is_that_of_the_second_run(bench: Bench) -> None:
+    """Methods that choose by times would choose other sets with a profile of this machine."""
+    assert RunHeader.read(bench.second).latency == bench.run.header.latency
+
+
+@pytest.mark.parametrize("slower", ["t_mlp_ms", None])
+def test_a_recorded_profile_decides_which_layers_are_skipped(slower: str | None, tmp_path: Path) -> None:
+    """A record whose profile was measured, on a machine with attentions 100 times as slow as MLPs."""
+    times = "{t_mlp_ms: 0.01, t_attn_slope_ms: 0.001, t_attn_intercept_ms: 1.0}"
+    options = (
+        "method=knapspec",
+        "method.interval=8",
+        "method.capture_steps=1",
+        "task=gsm8k",
+        "limit=1",
+        "decode.max_new_tokens=48",
+        f"hardware.latency={times}",
+    )
+    run = executed(tmp_path / "runs", *options)
+    header = json.loads((run.path / "run.json").read_text(encoding="utf-8"))
+    header["config"]["hardware"]["latency"], header["latency"]["source"] = None, "measured"
+    if slower is not None:
+        header["latency"][slower] *= 10_000
+    (run.path / "run.json").write_text(json.dumps(header), encoding="utf-8")
+    content = reproduce(run.path, None, {}, tmp_path / "again")
+    assert verdicts(content)["layer sets and steps"] == (REPRODUCED if slower is None else DIFFERENT)
+
+
+def test_an_older_record_says_which_parts_may_differ(repeated: Bench, tmp_path: Path) -> None:
+    def older(tables: Tables, header: Header, bench: Bench) -> None:
+        header["config"]["method"]["vanished"] = 1
+        header["config"]["bygone"] = True
+        del header["config"]["repeats"], header["config"]["hardware"]["exclusive"]
+        del header[DIGESTS]
+
+    folder = damaged(repeated, tmp_path / "record", older, False)
+    (folder / "work.parquet").unlink()
+    content = reproduce(folder, None, {}, tmp_path / "again")
+    notes = "\n".join(content.notes)
+    assert "left out: method.vanished" in notes and "left out: bygone" in notes
+    assert "default: repeats" in notes and "default: hardware.exclusive" in notes and "older record" in notes
+    assert verdicts(content)["modelled time"] == OPEN
+    assert content.is_reproduced, report_text(content)
+
+
+def test_other_weights_are_not_run(repeated: Bench, tmp_path: Path) -> None:
+    folder = damaged(repeated, tmp_path / "record", entry("model.weights", "0" * 16), True)
+    content = reproduce(folder, None, {}, tmp_path / "again")
+    assert not content.parts and "set model.path to the recorded weights" in content.stopped
+
+
+def test_nothing_is_run_for_an_empty_sample(bench: Bench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(again, "execute", lambda planned: pytest.fail("it was run"))
+    content = reproduce(bench.run.path, 0, {}, tmp_path)
+    assert content.is_reproduced and content.stopped and not content.parts
+
+
+def test_a_damaged_file_is_a_fault_and_an_absent_record_an_error(
+    bench: Bench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name in ("steps.parquet", "run.json"):
+        folder = damaged(bench, tmp_path / name, lambda *_: None, True)
+        (folder / name).write_bytes((folder / name).read_bytes()[:100])
+        process = program("reproduce", f"record={folder}")
+        assert process.returncode == 1 and name in process.stdout
+    assert pack(bench.run.path.parent, tmp_path / "packed.zip") == 1
+    cut = (tmp_path / "packed.zip").read_bytes()
+    (tmp_path / "packed.zip").write_bytes(cut[: len(cut) // 2])
+    process = program("reproduce", "record=packed.zip")
+    assert process.returncode == 1 and "intact pack" in process.stdout
+    for options in (
+        ("record=absent",),
+        (),
+        (f"record={bench.run.path}", "sample=-1"),
+        (f"record={bench.run.path}", "seed=3"),
+        (f"record={bench.run.path}", "hardware.threads=9999"),
+    ):
+        assert program("reproduce", *options).returncode == 2, options
+
+
+def test_only_places_may_be_set(bench: Bench) -> None:
+    with pytest.raises(ConfigError, match=r"method\.seed"):
+        config_again(bench.run.header, {"method.seed": "1"}, "runs")
+
+
+def test_a_sign_for_interpolation_in_a_prompt_is_text(bench: Bench) -> None:
+    header = json.loads((bench.run.path / "run.json").read_text(encoding="utf-8"))
+    header["config"]["model"]["template"]["system"] = "costs ${x} and ${oc.env:HOME}"
+    cfg, _ = config_again(RunHeader.of(header), {}, "runs")
+    assert OmegaConf.to_container(cfg, resolve=True)["model"]["template"]["system"] == "costs ${x} and ${oc.env:HOME}"  # type: ignore[call-overload,index]
+
+
+def test_a_folder_of_records_is_reproduced_record_by_record(bench: Bench) -> None:
+    folders, reports = record_folders(str(bench.run.path.parent))
+    assert folders == [bench.run.path] and not reports
+    assert read_run(bench.run.path).prompts.equals(load_run(bench.run.path).prompts)
+    assert report.SHOWN > 0
