@@ -18,12 +18,15 @@ from jsonschema import Draft202012Validator
 from ssd_bench import load_runs
 from ssd_bench.cli import dispatch
 from ssd_bench.exchange.every_eval_ever import Publisher, eval_log
+from ssd_bench.records.consistency import faults
 from ssd_bench.records.description import header_schema, tables_description
 from ssd_bench.records.pack import unpacked_folder
 from ssd_bench.records.reader import Run, find_runs, load_run
+from ssd_bench.records.schema import SCHEMAS
 from ssd_bench.records.validation import record_faults
 from tests.runs import REFERENCE, ROOT
 from tests.synthetic import unit, write_run
+from tests.test_consistency import edits
 
 SCHEMA = json.loads((ROOT / "docs/schema/run.schema.json").read_text(encoding="utf-8"))
 TABLES = (ROOT / "docs/schema/tables.md").read_text(encoding="utf-8")
@@ -350,6 +353,17 @@ def test_no_header_breaks_the_check(value: object, record: Path) -> None:
         (record / "run.json").write_text(json.dumps(content), encoding="utf-8")
         listed = record_faults(record)
         assert bool([f for f in listed if f.file == "run.json"]) != Draft202012Validator(SCHEMA).is_valid(content)
+
+
+@pytest.mark.parametrize("name", ["prompts", "steps", "layer_sets"])
+def test_no_row_breaks_the_check(name: str, record: Path) -> None:
+    """The list of all faults ends for any value in any column, unlike a reader that stops at the first fault."""
+    run = load_run(record)
+    tables = {table: getattr(run, table) for table in SCHEMAS}
+    for _, row, _, frame in edits(tables[name]):
+        if row == 1 or name == "layer_sets":
+            listed = [*faults(HEADER, tables | {name: frame})]
+            assert len(listed) < 40 and "np." not in str([text for _, _, text in listed])
 
 
 def test_folders_and_packs_are_checked_whole(record: Path, capsys: pytest.CaptureFixture[str]) -> None:
