@@ -190,20 +190,21 @@ def rank_orders(frame: pd.DataFrame) -> list[RankOrder]:
     orders: list[RankOrder] = []
     if ranked.empty:
         return orders
+    ordered = set[int]()
     for axis in ("setting", "method"):
-        for key, group in ranked.groupby(["model", "task", "metric", axis, "scale", "reason"], sort=False):
-            if len(group) > 1 and not _is_ordered(orders, group):
+        for key, labels in ranked.groupby(
+            ["model", "task", "metric", axis, "scale", "reason"], sort=False
+        ).groups.items():
+            rows = tuple(int(i) for i in labels)
+            if len(rows) > 1 and ordered.isdisjoint(rows):
+                ordered.update(rows)
+                group = ranked.loc[labels]
                 model, task, metric, within, scale, _ = map(str, key)
-                rows, pairs = tuple(int(i) for i in group.index), tuple(_pairs(group, task))
+                pairs = tuple(_pairs(group, task))
                 orders.append(
                     RankOrder(rows, model, task, metric, within, scale, axis == "setting", pairs, _same_best(group))
                 )
     return orders
-
-
-def _is_ordered(orders: Sequence[RankOrder], group: pd.DataFrame) -> bool:
-    """Return whether an order already has some of these rows."""
-    return any(set(order.rows) & set(group.index) for order in orders)
 
 
 def _pairs(group: pd.DataFrame, task: str) -> Iterator[RankedPair]:
