@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import random
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from itertools import product
 from pathlib import Path
@@ -15,6 +15,7 @@ import pytest
 import torch
 from hydra.utils import get_class, instantiate
 from torch import Tensor
+from transformers import LlamaConfig
 
 from methods import knn_ssd
 from methods.arms import Costs
@@ -37,7 +38,7 @@ from ssd_bench.cost.work import work_ms
 from ssd_bench.errors import ConfigError
 from ssd_bench.exchange import layers
 from ssd_bench.model.arithmetic import Arithmetic, available_levels
-from ssd_bench.model.backend import Backend
+from ssd_bench.model.backend import Backend, select
 from ssd_bench.model.backends.cpu import native_problem
 from ssd_bench.model.checkpoint import Checkpoint
 from ssd_bench.model.decoder import Decoder, Pass
@@ -46,7 +47,7 @@ from ssd_bench.model.weights import MATRICES
 from ssd_bench.predict.acceptance import Steps
 from ssd_bench.predict.break_even import kinds_of_drafts
 from ssd_bench.records.reader import load_run
-from tests.conftest import LAYERS, VOCAB
+from tests.conftest import LAYERS, SIZES, VOCAB, rope, save_model
 from tests.lossless import DIMS, PROFILE, Load, check_greedy, check_sampled, decode, engine_for, method_of
 from tests.runs import config, executed, local_model
 from tests.synthetic import unit, write_run
@@ -129,12 +130,16 @@ def test_an_8_bit_pass_is_a_pass_of_the_rounded_weights(family: str, quantised: 
         assert not torch.equal(logits[0], decoder.logits(results[0]))
 
 
-def passes(decoder: Decoder) -> Iterator[Tensor]:
-    """Logits of 8-bit passes over one node and over several, with some or all sublayers in 8 bits."""
+def passes(decoder: Decoder, counts: Sequence[Sequence[int]] = ((1, 5, 17, 70),) * 3) -> Iterator[Tensor]:
+    """Logits of 8-bit passes over one node and over several, with some or all sublayers in 8 bits.
+
+    Args:
+        counts: numbers of nodes with all sublayers in 8 bits, with every second, and with the first three.
+    """
     cache, every = decoder.new_cache(140), decoder.all_sublayers
     decoder.prefill(tokens(9), cache)
-    for int8 in (every, every[1::2], every[:3]):
-        for n in (1, 5, 17, 70):
+    for int8, sizes in zip((every, every[1::2], every[:3]), counts, strict=True):
+        for n in sizes:
             hidden, _ = decoder.run(Pass(every, tokens(n, n), 9, int8=int8), cache)
             yield decoder.logits(hidden.clone(), int8=True)
     kept = (0, 3, 4)
@@ -172,12 +177,18 @@ def test_captured_passes_are_pytorchs(checkpoints: dict[str, Path], quantised: L
     pytest.importorskip("triton")
     from ssd_bench.model.backends.graphs import GraphDecoder
 
-    # the streams, too, have the dtype of the weights, thus 11 bits in float16
-    for dtype, tolerance in ((torch.float32, TOLERANCE), (torch.float16, 0.15)):
+    # graphs of up to 16 nodes, of up to 64, and larger passes, each once: the interpreter takes seconds for a pass.
+    # The streams, too, have the dtype of the weights, thus 11 bits in float16
+    for dtype, tolerance, counts in (
+        (torch.float32, TOLERANCE, ((1,), (17,), (70,))),
+        (torch.float16, 0.15, ((5,), (), (17,))),
+    ):
         backend = Backend(GraphDecoder, Arithmetic("graphs", None, dtype, dtype))
         decoder = backend.load(Checkpoint(checkpoints["qwen2"]), dtype, [CPU])
         decoder.quantise()
-        for expected, computed in zip(passes(quantised("qwen2", torch.float32)), passes(decoder), strict=True):
+        for expected, computed in zip(
+            passes(quantised("qwen2", torch.float32), counts), passes(decoder, counts), strict=True
+        ):
             assert (expected - computed).abs().max() <= tolerance
 
 
@@ -459,20 +470,27 @@ def similarities(probe: Probe, states: Tensor, prefix_len: int, layer_set: Layer
     return torch.cosine_similarity(hidden[0], states[-1], dim=-1).mean()
 
 
-def test_a_mixed_knapsack_finds_no_better_set_than_brute_force(quantised: Load) -> None:
-    """For every weight, the branch's cosine is that of its set, and at most the best of all sets of this weight."""
-    states, probe = history(quantised("qwen3"))
+def test_a_mixed_knapsack_finds_no_better_set_than_brute_force(tmp_path: Path) -> None:
+    """For every weight, the branch's cosine is that of its set, and at most the best of all sets of this weight.
+
+    Three blocks have 729 sets, four have 6,561.
+    """
+    blocks = 3
+    save_model(LlamaConfig(**SIZES | {"num_hidden_layers": blocks}, rope_parameters=rope(5e4)), tmp_path)
+    decoder = select("cpu", torch.float64, "torch", "auto").load(Checkpoint(tmp_path), torch.float64, [CPU])
+    decoder.quantise()
+    states, probe = history(decoder)
     weights, int8_weights = (2, 4), (1, 2)
     knapsack = Knapsack(
         states.float(), LENGTH - states.shape[1], weights, 1.0, -1.0, True, False, states.dtype, int8_weights
     )
-    prefix_len, n_sub, head = LENGTH - states.shape[1], 2 * LAYERS, frozenset([2 * LAYERS])
+    prefix_len, n_sub, head = LENGTH - states.shape[1], 2 * blocks, frozenset([2 * blocks])
     best: dict[int, float] = {}
     for choices in product((EXECUTE, INT8, SKIP), repeat=n_sub):
         skipped = frozenset(i for i, choice in enumerate(choices) if choice == SKIP)
         int8 = frozenset(i for i, choice in enumerate(choices) if choice == INT8)
         saved = sum(weights[i % 2] for i in skipped) + sum(int8_weights[i % 2] for i in int8)
-        cosine = float(similarities(probe, states, prefix_len, LayerSet(LAYERS, skipped, int8 | head)))
+        cosine = float(similarities(probe, states, prefix_len, LayerSet(blocks, skipped, int8 | head)))
         best[saved] = max(best.get(saved, -1.0), cosine)
     branches = knapsack.run(probe)
     assert len(branches) == len(best)

@@ -42,7 +42,7 @@ def history(decoder: Decoder, r: int = 4, before: int = 11, seed: int = 0) -> tu
     ids = torch.randint(VOCAB, (before + r,), generator=torch.Generator().manual_seed(seed))
     cache = decoder.new_cache(64)
     decoder.prefill(ids[:before], cache)
-    taps = tuple(range(2 * LAYERS + 1))
+    taps = tuple(range(2 * decoder.arch.n_layers + 1))
     _, states = decoder.run(Pass(decoder.all_sublayers, ids[before:], before, taps=taps), cache)
     cache.commit(range(r))
     probe = ModelProbe(decoder, cache, EQUAL)

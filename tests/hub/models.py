@@ -209,6 +209,14 @@ def kind_of(name: str) -> str:
     return max((kind for kind in KINDS if base.startswith(kind)), key=len)
 
 
+def forms_of(name: str) -> list[tuple[object, ...]]:
+    """Return the forms of a model's checkpoint: its family with its prompts, and with its sizes."""
+    source = source_of(name)
+    sizes = source.shape or {}
+    wide = sizes["head_dim"] * sizes["n_heads"] != sizes["width"]
+    return [(kind_of(name), source.prompting.form), (kind_of(name), wide, sizes.get("tied", False))]
+
+
 def source_of(name: str) -> ModelSource:
     """Return the entry of a model of `conf/model`."""
     source: ModelSource = build(composed(f"model={name}"), "model")
