@@ -43,17 +43,17 @@ def settings_of(rng: random.Random) -> dict:
 
 
 def test_preset_is_lossless(decoders: Load) -> None:
-    """200 random cases of the preset with any filler: its pad id may be likely, and may end outputs."""
+    """100 random cases of the preset with any filler: its pad id may be likely, and may end outputs."""
     preset = config("jacobi")
 
     def make(rng: random.Random) -> Jacobi:
         return instantiate(preset, filler=rng.choice(["pad", "last"]), pad_id=rng.choice([0, rng.randrange(VOCAB)]))
 
-    assert check_greedy(make, decoders) > 100
+    assert check_greedy(make, decoders) > 50
 
 
 def test_any_settings_are_lossless(decoders: Load) -> None:
-    assert check_greedy(lambda rng: Jacobi(**settings_of(rng)), decoders) > 100
+    assert check_greedy(lambda rng: Jacobi(**settings_of(rng)), decoders) > 50
 
 
 @pytest.mark.parametrize("settings", SETTINGS)

@@ -79,7 +79,7 @@ def features(decoder: Decoder, items: Sequence[Sample], pooling: str = "mean") -
 
 @pytest.mark.parametrize("preset", [name for name in PRESETS if name != "knn_ssd_wallclock"])
 def test_presets_are_lossless(preset: str, decoders: Load, monkeypatch: pytest.MonkeyPatch) -> None:
-    """200 random cases, each with sets of its own and a threshold that these models reach.
+    """100 random cases, each with sets of its own and a threshold that these models reach.
 
     `knn_ssd_wallclock` drafts as `knn_ssd`: a search of one point finds the same set, whatever its objective.
     """
@@ -89,7 +89,7 @@ def test_presets_are_lossless(preset: str, decoders: Load, monkeypatch: pytest.M
         search = {"iterations": 0, "new_tokens": 2, "random_state": rng.randrange(1000)}
         return method_of(preset, calibration=2, stop_below=rng.choice([0.0, 0.2, 0.8]), search=search)
 
-    assert check_greedy(make, decoders) > 50
+    assert check_greedy(make, decoders) > 25
 
 
 @pytest.mark.parametrize("preset", PRESETS)

@@ -183,7 +183,7 @@ def test_steps_and_pool_are_the_cards(W: int, N: int, G: int, cap: str, decoders
 
 @pytest.mark.parametrize("name", PRESETS)
 def test_presets_are_lossless(name: str, decoders: Load) -> None:
-    """200 random cases of W, N, G as given, with either cap and the other switches at random."""
+    """100 random cases of W, N, G as given, with either cap and the other switches at random."""
     settings = config(name)
 
     def make(rng: random.Random) -> Lookahead:
@@ -192,12 +192,12 @@ def test_presets_are_lossless(name: str, decoders: Load) -> None:
         )
 
     assert instantiate(settings).name == name
-    assert check_greedy(make, decoders) > 12
+    assert check_greedy(make, decoders) > 6
 
 
 def test_any_settings_are_lossless(decoders: Load) -> None:
-    """200 random cases; the engine trims no tree, and nothing of the window is accepted."""
-    assert check_greedy(random_lookahead, decoders) > 50
+    """100 random cases; the engine trims no tree, and nothing of the window is accepted."""
+    assert check_greedy(random_lookahead, decoders) > 25
 
 
 class Primed(Lookahead):

@@ -70,7 +70,7 @@ def generated(decoder: Decoder, method: SelfSSD, new: int, eos: frozenset[int] =
 
 @pytest.mark.parametrize("preset", [name for name in PRESETS if name != "self_ssd_wallclock"])
 def test_presets_are_lossless(preset: str, decoders: Load, light: list[str]) -> None:
-    """200 random cases, each with a set of its own and a threshold that these models reach.
+    """100 random cases, each with a set of its own and a threshold that these models reach.
 
     `self_ssd_wallclock` drafts as `self_ssd`: a search of one point finds the same set, whatever its objective.
     """
@@ -79,7 +79,7 @@ def test_presets_are_lossless(preset: str, decoders: Load, light: list[str]) -> 
         search, stop = searching(rng, light), rng.choice([0.0, 0.2, 0.6])
         return method_of(preset, calibration=1, stop_below=stop, search=search)
 
-    assert check_greedy(make, decoders) > 12
+    assert check_greedy(make, decoders) > 6
 
 
 def test_any_set_and_settings_are_lossless(decoders: Load) -> None:
@@ -98,7 +98,7 @@ def test_any_set_and_settings_are_lossless(decoders: Load) -> None:
             reuse_prefix=rng.random() < 0.5,
         )
 
-    assert check_greedy(make, decoders) > 50
+    assert check_greedy(make, decoders) > 25
 
 
 @pytest.mark.parametrize("widths", [[], [[0.5, 1], [0.0, 3]]])
