@@ -115,11 +115,11 @@ def _mode_of_command_line(options: Namespace) -> Iterator[None]:
         yield
         return
     get_mode = Hydra.get_mode
-    Hydra.get_mode = lambda *args, **kwargs: None
+    Hydra.get_mode = lambda *args, **kwargs: None  # type: ignore[method-assign]
     try:
         yield
     finally:
-        Hydra.get_mode = get_mode
+        Hydra.get_mode = get_mode  # type: ignore[method-assign]
 
 
 def _check_choices(arguments: Sequence[str]) -> None:

@@ -192,13 +192,10 @@ def rank_orders(frame: pd.DataFrame) -> list[RankOrder]:
         return orders
     ordered = set[int]()
     for axis in ("setting", "method"):
-        for key, labels in ranked.groupby(
-            ["model", "task", "metric", axis, "scale", "reason"], sort=False
-        ).groups.items():
-            rows = tuple(int(i) for i in labels)
+        for key, group in ranked.groupby(["model", "task", "metric", axis, "scale", "reason"], sort=False):
+            rows = tuple(int(i) for i in group.index)
             if len(rows) > 1 and ordered.isdisjoint(rows):
                 ordered.update(rows)
-                group = ranked.loc[labels]
                 model, task, metric, within, scale, _ = map(str, key)
                 pairs = tuple(_pairs(group, task))
                 orders.append(
