@@ -90,6 +90,9 @@ FILLED = {
     "run=RUN_DIR": "run=runs/NAME",
     "runs/OLD runs/NEW": "runs/NAME runs/NAME",
     "compare A B": "compare runs/NAME runs/NAME",
+    "compare runs/reference/mini runs/mini": "compare runs/NAME runs/NAME",
+    "record=PACK_OR_DIR": "record=runs/NAME",
+    "record=runs/reference/mini.zip": "record=runs/NAME",  # a minute; test_formats checks some
     "runs_dir=DIR": "runs_dir=runs/table",
     "runs_dir=…": "runs_dir=runs/del_home",
     "runs_dir=/shared/runs": "runs_dir=runs/del_home",
