@@ -268,10 +268,10 @@ def test_the_weights_are_those_of_the_log(name: str) -> None:
 
 def test_a_retraining_reproduces_the_logged_losses(tokenizer: PreTrainedTokenizerBase) -> None:
     with (EMBEDDED / "miniature" / LOG).open() as file:
-        logged = [float(row["loss"]) for row in csv.DictReader(file)][:20]
-    losses = [entry["loss"] for entry in Training(RECIPES["miniature"], tokenizer, CPU).run(20)]
-    # what CPUs round differently grows with each step: 0.001 by the 20th, where a learning rate 2 % off is at 0.003
-    assert losses == pytest.approx(logged, abs=2e-3)
+        logged = [float(row["loss"]) for row in csv.DictReader(file)][:8]
+    losses = [entry["loss"] for entry in Training(RECIPES["miniature"], tokenizer, CPU).run(8)]
+    # what CPUs round differently grows with each step: 0.00025 by the 8th, where a learning rate 10 % off is at 0.0018
+    assert losses == pytest.approx(logged, abs=8e-4)
 
 
 def test_the_sets_found_are_published_by_task() -> None:
