@@ -441,7 +441,12 @@ def test_a_makefile_stops_at_a_slower_run(tmp_path: Path) -> None:
         shutil.rmtree(tmp_path / "after", ignore_errors=True)
         write_run(tmp_path / "after", units(range(6), factor), run_id="after")
         done = subprocess.run(
-            ["make", f"PYTHON={sys.executable}"], cwd=tmp_path, env=env, capture_output=True, text=True, timeout=120
+            ["make", f"PYTHON={sys.executable}"],
+            cwd=tmp_path,
+            env=env,
+            capture_output=True,
+            encoding="utf-8",
+            timeout=120,
         )
         assert (done.returncode, (tmp_path / "passed").exists()) == (code, code == 0), done.stdout + done.stderr
         assert ("Error 1" in done.stderr) == (code == 2)

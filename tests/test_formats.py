@@ -186,10 +186,13 @@ MUTATIONS: dict[str, tuple[Callable[[Path], object], list[str]]] = {
         ["run.json: the file is missing; expected the header"],
     ),
     "no JSON": (
-        lambda record: (record / "run.json").write_text("{"),
+        lambda record: (record / "run.json").write_text("{", encoding="utf-8"),
         ["run.json: it cannot be read (Expecting property name"],
     ),
-    "a list": (lambda record: (record / "run.json").write_text("[1]"), ["run.json: it is [1]; expected an object"]),
+    "a list": (
+        lambda record: (record / "run.json").write_text("[1]", encoding="utf-8"),
+        ["run.json: it is [1]; expected an object"],
+    ),
     "NaN": (edit_header(lambda h: h.update(wall_s=float("nan"))), ["run.json: it contains NaN; expected numbers"]),
     "a key less": (edit_header(lambda h: h.pop("method")), ["run.json: method: it is missing; expected name of the"]),
     "an inner key less": (
@@ -230,7 +233,7 @@ MUTATIONS: dict[str, tuple[Callable[[Path], object], list[str]]] = {
     ),
     "no table": (lambda record: (record / "steps.parquet").unlink(), ["steps.parquet: the file is missing"]),
     "no Parquet": (
-        lambda record: (record / "steps.parquet").write_text("step\n1\n"),
+        lambda record: (record / "steps.parquet").write_text("step\n1\n", encoding="utf-8"),
         ["steps.parquet: it cannot be read", "expected a Parquet file"],
     ),
     "a column less": (

@@ -58,8 +58,8 @@ def install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callabl
         if files is not None:
             about = folder / f"{name}-1.0.dist-info"
             about.mkdir(parents=True)
-            (about / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.0\n")
-            (about / "entry_points.txt").write_text(f"[ssd_bench.conf]\n{name} = {name}\n")
+            (about / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.0\n", encoding="utf-8")
+            (about / "entry_points.txt").write_text(f"[ssd_bench.conf]\n{name} = {name}\n", encoding="utf-8")
         for file, text in (files or {}).items():
             (folder / name / file).parent.mkdir(parents=True, exist_ok=True)
             (folder / name / file).write_text(text, encoding="utf-8")

@@ -197,7 +197,7 @@ def test_a_shard_that_somebody_works_on_is_not_removed(options: list[str], tmp_p
     """Of another division of the same prompts: it finds the record when it is done."""
     line = [*options, *METHODS["given"]]
     other = planned(tmp_path, *line, "shard=1/3")
-    with RunWriter(other.identity.folder, runner._header(other)) as writer:
+    with RunWriter(other.identity.folder, runner.initial_header(other)) as writer:
         assert [execute(planned(tmp_path, *line, f"shard={n}/2")) for n in (1, 2)][-1] == other.identity.run_dir
         writer.finish_shard({})
     assert merge_shards(other, lambda made: {}) and not any((tmp_path / ".shards").iterdir())

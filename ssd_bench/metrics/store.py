@@ -19,7 +19,7 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from ssd_bench import conf, paths
+from ssd_bench import conf, paths, plug_ins
 from ssd_bench.contract import generation, layer_set, window
 from ssd_bench.cost import latency, machine, reference, tpt, work
 from ssd_bench.engine import load
@@ -35,7 +35,7 @@ FILE = ".summaries.parquet"
 COLUMNS = pa.schema([(name, pa.string()) for name in ("run", "run_id", "stamp", "digest")])
 CODE = (
     *sorted(Path(__file__).parent.glob("*.py")),
-    *(Path(str(module.__file__)) for module in (conf, generation, layer_set, load, paths, window)),
+    *(Path(str(module.__file__)) for module in (conf, generation, layer_set, load, paths, plug_ins, window)),
     *(Path(str(module.__file__)) for module in (latency, machine, reference, tpt, work)),
     *(
         Path(str(module.__file__))
