@@ -95,8 +95,8 @@ def load_run(run_dir: Path | str) -> Run:
     Raises:
         ConfigError: no run, not complete, damaged, or of a newer schema; names its path.
     """
-    run = read_run(run_dir)
-    check_tables(run.path, read_header(run.path), run.tables)
+    run, stored = _read(Path(run_dir))
+    check_tables(run.path, stored, run.tables)
     return run
 
 
@@ -106,7 +106,11 @@ def read_run(run_dir: Path | str) -> Run:
     Raises:
         ConfigError: no run, not complete, a file that cannot be read, or of a newer schema; names its path.
     """
-    path = Path(run_dir)
+    return _read(Path(run_dir))[0]
+
+
+def _read(path: Path) -> tuple[Run, dict[str, Any]]:
+    """Return a complete run, without comparing its tables, and the content of its run.json."""
     if not (path / "run.json").is_file():
         raise ConfigError("run", str(path), f"the folder of a run{_suggestion(path)}")
     stored = read_header(path)
@@ -115,7 +119,7 @@ def read_run(run_dir: Path | str) -> Run:
         raise ConfigError("record", str(path), reason="the run is not complete; the same command continues it")
     frames = {name: schema.empty_table().to_pandas() for name, schema in SCHEMAS.items()}
     frames |= {name: read_table(path / f"{name}.parquet", SCHEMAS[name]) for name in stored_tables(stored)}
-    return Run(path, header, **frames)
+    return Run(path, header, **frames), stored
 
 
 def _suggestion(path: Path) -> str:
