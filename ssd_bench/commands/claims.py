@@ -19,7 +19,7 @@ from ssd_bench.errors import ConfigError
 from ssd_bench.papers.claims.judge import NOT_RUN, judge
 from ssd_bench.papers.ours.cells import prepare_records, replications
 from ssd_bench.paths import display_path, local_path, reference_hint
-from ssd_bench.records.files import write_atomic
+from ssd_bench.records.files import write_output
 from ssd_bench.records.pack import records_folder
 from ssd_bench.report.verdicts import table, terminal_text
 
@@ -51,9 +51,5 @@ def _claims(arguments: Sequence[str]) -> None:
         print(f"no run of an experiment in {display_path(runs_dir)}{reference_hint(runs_dir)}")
     if "out" in values:
         path = local_path("out", values["out"])
-        try:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            write_atomic(path, tables.csv(frame[frame["verdict"] != NOT_RUN]).encode())
-        except OSError as error:
-            raise ConfigError("out", str(path), f"a file that can be written ({error})") from error
+        write_output("out", path, tables.csv(frame[frame["verdict"] != NOT_RUN]))
         print(path)

@@ -29,7 +29,7 @@ from ssd_bench.console import options, run_tool
 from ssd_bench.errors import ConfigError
 from ssd_bench.exchange import answers, every_eval_ever, layers
 from ssd_bench.paths import display_path, local_path
-from ssd_bench.records.files import write_atomic
+from ssd_bench.records.files import write_output
 from ssd_bench.records.pack import records_folder
 from ssd_bench.records.reader import Run, load_run
 
@@ -61,7 +61,7 @@ def _export(arguments: Sequence[str]) -> None:
         _write_log(every_eval_ever.eval_log(run, publisher), to, force == "true")
         return
     text, summary = _vllm(run, values.get("arm", "method")) if form == "vllm" else _set(run, form, values.get("set"))
-    _write(to, text)
+    write_output("to", to, text)
     print(f"{display_path(to)}: {summary}")
 
 
@@ -71,18 +71,11 @@ def _write_log(log: every_eval_ever.EvalLog, to: Path, force: bool) -> None:
     if to.suffix != ".json":
         raise ConfigError("to", str(to), "a file whose name ends with .json")
     if log.samples:
-        _write(_writable_path(samples, force), log.samples_text)
-    _write(to, log.results_text)
+        write_output("to", _writable_path(samples, force), log.samples_text)
+    write_output("to", to, log.results_text)
     print(f"{display_path(to)}: {len(log.results['evaluation_results'])} results, for {log.place}")
     if log.samples:
         print(f"{display_path(samples)}: {len(log.samples)} samples")
-
-
-def _write(file: Path, text: str) -> None:
-    try:
-        write_atomic(file, text.encode())
-    except OSError as error:
-        raise ConfigError("to", str(file), f"a file that can be written ({error.strerror})") from None
 
 
 def _writable_path(to: Path, force: bool) -> Path:

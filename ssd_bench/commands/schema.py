@@ -18,7 +18,7 @@ from ssd_bench.console import options, run_tool
 from ssd_bench.errors import ConfigError
 from ssd_bench.paths import display_path, local_path
 from ssd_bench.records.description import header_schema, tables_description
-from ssd_bench.records.files import write_atomic
+from ssd_bench.records.files import write_output
 
 SUBJECTS = {
     "header": lambda: f"{json.dumps(header_schema(), indent=2, ensure_ascii=False)}\n",
@@ -41,8 +41,5 @@ def _schema(arguments: Sequence[str]) -> None:
         print(text, end="")
         return
     out = local_path("out", values["out"])
-    try:
-        write_atomic(out, text.encode())
-    except OSError as error:
-        raise ConfigError("out", str(out), f"a file that can be written ({error.strerror})") from None
+    write_output("out", out, text)
     print(display_path(out))

@@ -106,6 +106,19 @@ def _check_version(header: Mapping[str, Any], path: Path) -> None:
         raise ConfigError("schema_version", version, f"at most {SCHEMA_VERSION}; {path} needs a newer ssd-bench")
 
 
+def write_output(option: str, path: Path, text: str) -> None:
+    """Write the file that an option names, in a folder that is made if it is missing.
+
+    Raises:
+        ConfigError: the file cannot be written.
+    """
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_atomic(path, text.encode())
+    except OSError as error:
+        raise ConfigError(option, str(path), f"a file that can be written ({error.strerror or error})") from error
+
+
 def check_table(path: Path) -> None:
     """Check by the two ends of a Parquet file that it was not cut off.
 
