@@ -82,7 +82,7 @@ def _compare(arguments: Sequence[str]) -> bool:
     variation = read_variation(values.get("variation"), [a.folder, b.folder])
     comparison = compare(a, b, variation, margin, by_method)
     print(f"a: {display_path(a.folder)}\nb: {display_path(b.folder)}\n")
-    print(terminal_text(comparison, margin))
+    print(terminal_text(comparison, margin, on))
     if out is not None:
         write(comparison, out, {"a": str(a.folder), "b": str(b.folder), "margin": margin, "on": on})
         print(display_path(out))

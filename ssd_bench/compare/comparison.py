@@ -24,7 +24,7 @@ from ssd_bench.compare.pairing import ConfigurationPair, RecordSet, check_pair, 
 from ssd_bench.compare.prompts import SharedPrompts, shared_prompts
 from ssd_bench.compare.quantities import QUANTITIES, PairEffect, Quantity, pair_effect
 from ssd_bench.compare.variation import Variation
-from ssd_bench.metrics import Effect, Spread
+from ssd_bench.metrics import Effect, Spread, strata
 from ssd_bench.metrics.evidence import Steadiness
 from ssd_bench.metrics.intervals import EQUIVALENCE_LEVEL
 from ssd_bench.metrics.quality import lossless_counts
@@ -214,28 +214,17 @@ def pooled_effect(
             spreads[spread] = spreads.get(spread, 0.0) + weight / count**2
     variances = [(spread.sigma**2 * weight, float(spread.dof)) for spread, weight in spreads.items() if spread.sigma]
     reason = ""
-    for deviations in _strata([effect.deviations for effect in effects]):
+    for prompts in strata(effect.deviations.keys() for effect in effects):
+        # a prompt that several pairs share is left out of all of them at once
+        deviations = [sum(effect.deviations.get(prompt, 0.0) for effect in effects) for prompt in sorted(prompts)]
         if len(deviations) < 2:
             reason = "no interval: only one prompt"
-        elif not all(map(math.isfinite, deviations.values())):
+        elif not all(map(math.isfinite, deviations)):
             reason = "no interval: one prompt alone determines the number"
-        elif variance := sum((deviation / count) ** 2 for deviation in deviations.values()):
+        elif variance := sum((deviation / count) ** 2 for deviation in deviations):
             variances.append((variance, len(deviations) - 1))
     logs = not quantity.difference
     return Effect(math.exp(value) if logs else value, tuple(variances), logs), reason
-
-
-def _strata(deviations: Sequence[Mapping[str, float]]) -> list[dict[str, float]]:
-    """Return the deviations, summed over pairs that share prompts; results share no prompt, so they are independent."""
-    strata: list[dict[str, float]] = []
-    for part in deviations:
-        joined = dict(part)
-        for stratum in [stratum for stratum in strata if stratum.keys() & part.keys()]:
-            strata.remove(stratum)
-            for prompt, deviation in stratum.items():
-                joined[prompt] = joined.get(prompt, 0.0) + deviation
-        strata.append(joined)
-    return strata
 
 
 def verdict(quantity: Quantity, effect: Effect, margin: float) -> str:

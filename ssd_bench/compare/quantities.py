@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 import numpy as np
 
 from ssd_bench.compare.prompts import SharedPrompts
-from ssd_bench.metrics.intervals import Array, ratio_of_ratios, ratio_of_sums
+from ssd_bench.metrics.intervals import Array, ratio_of_ratios, ratio_of_sums, without_each
 
 RATE, SPEEDUP = "rate", "speedup"
 ROUNDING = 1e-9
@@ -44,10 +44,6 @@ class Quantity:
     def raw_time(self) -> bool:
         """Whether it is in seconds of a machine, so that sides from different machines cannot be compared."""
         return self.timing == RATE
-
-    def value(self, columns: Sequence[Array], axis: int = -1) -> Array:
-        """Return the number of a side."""
-        return self.formula(*columns, axis=axis)
 
 
 def _mean(values: Array, axis: int = -1) -> Array:
@@ -106,11 +102,11 @@ def pair_effect(quantity: Quantity, shared: SharedPrompts) -> PairEffect:
     n = len(shared.prompts)
     with np.errstate(all="ignore"), warnings.catch_warnings():
         warnings.simplefilter("ignore")  # undefined values become NaN
-        values = float(quantity.value(a)), float(quantity.value(b))
+        values = float(quantity.formula(*a)), float(quantity.formula(*b))
         effect = float(_effect(quantity, *map(np.asarray, values)))
         deviations = np.full(n, math.nan)
         if n > 1 and math.isfinite(effect):
-            left_one_out = _effect(quantity, _left_one_out(quantity, a), _left_one_out(quantity, b))
+            left_one_out = _effect(quantity, *(without_each(quantity.formula, side) for side in (a, b)))
             deviations = left_one_out - left_one_out.mean()
     deviations[np.abs(deviations) < ROUNDING] = 0.0
     by_prompt: dict[str, float] = {}
@@ -124,10 +120,3 @@ def _effect(quantity: Quantity, a: Array, b: Array) -> Array:
     if quantity.difference:
         return b - a
     return np.where((a > 0) & (b > 0), np.log(b / a), math.nan)
-
-
-def _left_one_out(quantity: Quantity, columns: Sequence[Array]) -> Array:
-    """Return the number of a side without each prompt in turn."""
-    n = len(columns[0])
-    kept = ~np.eye(n, dtype=bool)
-    return quantity.value([np.broadcast_to(column, (n, n))[kept].reshape(n, n - 1) for column in columns])

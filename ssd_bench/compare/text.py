@@ -15,11 +15,12 @@ from ssd_bench.compare.quantities import QUANTITIES
 from ssd_bench.errors import ConfigError
 from ssd_bench.metrics.intervals import LEVEL
 from ssd_bench.metrics.text import ABSENT
-from ssd_bench.records.files import write_atomic
+from ssd_bench.records.files import write_output
 
 DIFFERENT = "different"
 """Word of `fail_if` for both verdicts that say a difference."""
 SUFFIXES = (".json", ".csv")
+ALL_ROWS = "out=FILE has those of every quantity. One in twenty of them differs by chance."
 RIGHT = ("a", "b", "b over a", "n")
 
 
@@ -51,9 +52,14 @@ def fails(row: ComparedRow, words: Sequence[str]) -> bool:
     return row.verdict in words
 
 
-def terminal_text(comparison: RecordComparison, margin: float) -> str:
-    """Return the table of a comparison for a terminal, with what restricts it."""
-    rows = comparison.rows
+def terminal_text(comparison: RecordComparison, margin: float, on: str) -> str:
+    """Return the table of a comparison for a terminal, with what restricts it.
+
+    Args:
+        on: quantity whose single pairs are shown; of the others only the row of all pairs is, if there are several.
+    """
+    heads = {quantity: comparison.headline(quantity) for quantity in dict.fromkeys(r.quantity for r in comparison.rows)}
+    rows = [row for row in comparison.rows if row.quantity == on or row is heads[row.quantity]]
     cells = pd.DataFrame(
         {
             "quantity": [f"{row.quantity}{' (A/A)' if row.kind == 'A/A' else ''}" for row in rows],
@@ -66,15 +72,19 @@ def terminal_text(comparison: RecordComparison, margin: float) -> str:
             "verdict on b": [row.verdict for row in rows],
         }
     )
-    pairs = list(dict.fromkeys(row.pair for row in rows))
+    pairs = list(dict.fromkeys(row.pair for row in comparison.rows))
     heading = f"{pairs[0]}\n\n" if len(pairs) == 1 else ""
     table = tables.terminal(cells.drop(columns="pair") if len(pairs) == 1 else cells, RIGHT)
-    notes = list(dict.fromkeys(f"{row.quantity}: {row.note}" for row in rows if row.note))
+    noted: dict[str, dict[str, None]] = {}
+    for row in rows:
+        if row.note:
+            noted.setdefault(row.note, {})[row.quantity] = None
+    notes = [f"{', '.join(quantities)}: {note}" for note, quantities in noted.items()]
     shown = {row.quantity for row in rows}
     meanings = [f"{name}: {quantity.meaning}" for name, quantity in QUANTITIES.items() if name in shown]
     lines = [
         f"Margin of equivalence: {100 * margin:g} %. Run-to-run variation: {comparison.variation}.",
-        *([] if len(pairs) == 1 else ["The row of all pairs decides; one in twenty other rows differs by chance."]),
+        *([] if len(pairs) == 1 else [f"The row of all pairs decides. Single pairs are shown for {on}; {ALL_ROWS}"]),
         *notes,
         *comparison.warnings,
         *comparison.unpaired,
@@ -124,8 +134,4 @@ def write(comparison: RecordComparison, path: Path, facts: dict[str, object]) ->
         content = tables.csv(pd.DataFrame([asdict(row) for row in comparison.rows], columns=names))
     else:
         content = json.dumps({**facts, "level": LEVEL, **asdict(comparison)}, indent=1, ensure_ascii=False) + "\n"
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        write_atomic(path, content.encode())
-    except OSError as error:
-        raise ConfigError("out", str(path), f"a file that can be written ({error})") from error
+    write_output("out", path, content)

@@ -36,7 +36,7 @@ from ssd_bench.metrics.definitions import (
     tokens_per_s,
 )
 from ssd_bench.metrics.digest import Digest, summarise, summarise_domains
-from ssd_bench.metrics.effect import Effect, widen
+from ssd_bench.metrics.effect import Effect, strata, widen
 from ssd_bench.metrics.evidence import (
     SLOW_FACTOR,
     RunTiming,
@@ -106,6 +106,7 @@ __all__ = [
     "speedup_rates",
     "speedup_wall",
     "speedup_without_loops",
+    "strata",
     "summarise",
     "summarise_domains",
     "token_times",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence, Set
 from dataclasses import dataclass
 
 from ssd_bench.metrics.intervals import LEVEL, Measured, Spread, t_quantile
@@ -64,6 +64,15 @@ class Effect:
     def __str__(self) -> str:
         low, high = self.interval
         return f"{self.value:.2f} [{low:.2f}, {high:.2f}]"
+
+
+def strata(prompt_sets: Iterable[Set[str]]) -> list[set[str]]:
+    """Return the prompts of comparisons, joined where comparisons share one, so that strata are independent."""
+    joined: list[set[str]] = []
+    for prompts in prompt_sets:
+        sharing = [stratum for stratum in joined if stratum & prompts]
+        joined = [*(stratum for stratum in joined if stratum not in sharing), set(prompts).union(*sharing)]
+    return joined
 
 
 def widen(number: Measured, spread: Spread) -> Measured:

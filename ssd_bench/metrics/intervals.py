@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -92,6 +92,21 @@ def ratio(numerator: Array, denominator: Array) -> Measured:
     return measure(ratio_of_sums, numerator, denominator)
 
 
+def without_each(statistic: Callable[..., Array], columns: Sequence[Array]) -> Array:
+    """Return `statistic` without each prompt in turn.
+
+    Args:
+        statistic: takes the columns and `axis`.
+        columns: arrays of n entries, one per prompt.
+
+    Returns:
+        [n] values.
+    """
+    n = len(columns[0])
+    kept = ~np.eye(n, dtype=bool)
+    return statistic(*(np.broadcast_to(column, (n, n))[kept].reshape(n, n - 1) for column in columns))
+
+
 def measure(statistic: Callable[..., Array], *columns: Array) -> Measured:
     """Return `statistic` of the columns with its interval, which ends at 1 for a share.
 
@@ -108,10 +123,7 @@ def measure(statistic: Callable[..., Array], *columns: Array) -> Measured:
             return Measured(None, n=n)
         if n < 2:
             return Measured(value, n=n)
-        left_one_out = ~np.eye(n, dtype=bool)
-        logs = np.log(
-            statistic(*(np.broadcast_to(column, (n, n))[left_one_out].reshape(n, n - 1) for column in columns))
-        )
+        logs = np.log(without_each(statistic, columns))
         # jackknife on the logarithm (Efron & Tibshirani, An Introduction to the Bootstrap, Eq. 11.5): with l_i the
         # logarithm without prompt i, var = (n - 1) / n sum (l_i - mean l)^2, here times n / (n - 1); t_{n-1} quantile
         half_width = t_quantile(n - 1) * np.sqrt(((logs - logs.mean()) ** 2).sum())

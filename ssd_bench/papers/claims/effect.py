@@ -204,12 +204,8 @@ class ClaimEffect:
         """Return the strata, which are independent: they share no prompt."""
         if self._statistic.once_per_run:
             return []
-        strata: list[set[str]] = []
-        for comparison in self._comparisons:
-            prompts = comparison.prompts
-            joined = [stratum for stratum in strata if stratum & prompts]
-            strata = [*(stratum for stratum in strata if stratum not in joined), prompts.union(*joined)]
-        return [Stratum(self._variance(sorted(prompts)), len(prompts)) for prompts in strata]
+        joined = metrics.strata(comparison.prompts for comparison in self._comparisons)
+        return [Stratum(self._variance(sorted(prompts)), len(prompts)) for prompts in joined]
 
     def _variance(self, prompts: Sequence[str]) -> float:
         """Return the jackknife variance of the pooled effect over the prompts of one stratum."""
