@@ -128,16 +128,10 @@ def test_a_command_reads_a_pack(mini: Path, capsys: pytest.CaptureFixture[str]) 
 
 
 def test_no_command_takes_records_as_a_plain_path() -> None:
-    """Readers see folders only: whoever reads an option for records unpacks them.
-
-    The runs_dir of `reproduce` is where its own record is written.
-    """
+    """Readers see folders only: whoever reads an option for records unpacks them."""
     files = [file for folder in ("commands", "predict", "exchange") for file in (PACKAGE / folder).glob("*.py")]
     assert not [
-        file.name
-        for file in files
-        if file.stem != "reproduce"
-        and re.search(r'local_path\("(run|runs_dir|path)"', file.read_text(encoding="utf-8"))
+        file.name for file in files if re.search(r'local_path\("(run|runs_dir|path)"', file.read_text(encoding="utf-8"))
     ]
 
 

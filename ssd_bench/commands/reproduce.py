@@ -1,10 +1,10 @@
 """Check a record, run it again from its own config, and say part by part what was reproduced.
 
-`python -m ssd_bench reproduce record=PACK_OR_DIR [sample=N] [out=FILE.json] [runs_dir=DIR] [hardware.threads=N] …`
+`python -m ssd_bench reproduce record=PACK_OR_DIR [sample=N] [out=FILE.json] [keep=DIR] [hardware.threads=N] …`
     record: folder of a run, folder of runs, or the pack of either
     sample: run only the first N prompts again; 0: check the record without running it
     out: file for the report as JSON
-    runs_dir: folder that keeps the second record; default: a temporary one
+    keep: folder for the second record; default: a temporary one
     hardware.device, threads, isa, kernels, dtype; model.path, data.root, task.path: another machine, and where the
         weights and prompts are on it
 
@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -23,11 +23,11 @@ from tempfile import TemporaryDirectory
 from ssd_bench.console import options, run_tool
 from ssd_bench.errors import ConfigError, shortened
 from ssd_bench.paths import local_path
-from ssd_bench.records.files import write_atomic
+from ssd_bench.records.files import write_output
 from ssd_bench.reproduce.recorded_config import PLACES
 from ssd_bench.reproduce.report import record_folders, report_text, reproduce
 
-OPTIONS = ("record", "sample", "out", "runs_dir")
+OPTIONS = ("record", "sample", "out", "keep")
 JSON_VERSION = 1
 """Raised whenever a key of the JSON report changes its meaning."""
 
@@ -48,8 +48,8 @@ def _reproduce(arguments: Sequence[str]) -> bool:
     places = {name: value for name, value in values.items() if name in PLACES}
     folders, faults = record_folders(values["record"])
     with ExitStack() as stack:
-        if "runs_dir" in values:
-            runs_dir = local_path("runs_dir", values["runs_dir"])
+        if "keep" in values:
+            runs_dir = local_path("keep", values["keep"])
         else:
             runs_dir = Path(stack.enter_context(TemporaryDirectory(prefix="ssd-bench-reproduce-")))
         reports = [*faults]
@@ -62,7 +62,10 @@ def _reproduce(arguments: Sequence[str]) -> bool:
     if len(reports) > 1:
         print(f"{sum(report.is_reproduced for report in reports)} of {len(reports)} records are reproduced")
     if "out" in values:
-        _write(values["out"], {"version": JSON_VERSION, "records": [report.plain for report in reports]})
+        content = {"version": JSON_VERSION, "records": [report.plain for report in reports]}
+        out = local_path("out", values["out"])
+        write_output("out", out, json.dumps(content, indent=2, default=str, ensure_ascii=False) + "\n")
+        print(out, file=sys.stderr)
     return is_reproduced
 
 
@@ -70,13 +73,3 @@ def _sample(text: str) -> int:
     if not text.isdecimal() or len(text) > 18:
         raise ConfigError("sample", shortened(text), "an integer >= 0; 0 checks the record without running it")
     return int(text)
-
-
-def _write(out: str, content: Mapping[str, object]) -> None:
-    path = local_path("out", out)
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        write_atomic(path, (json.dumps(content, indent=2, default=str, ensure_ascii=False) + "\n").encode())
-    except OSError as error:
-        raise ConfigError("out", str(path), f"a file that can be written ({error})") from error
-    print(path, file=sys.stderr)

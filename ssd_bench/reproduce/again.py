@@ -155,7 +155,7 @@ def _history(header: RunHeader) -> list[str]:
         )
     if lookup(header.config, "method.search.max_seconds") is not None:
         notes.append("the search ends by its time: the number of its evaluations depends on the machine")
-    missing = [name for name in LATER_TABLES if (header.digests and name not in header.digests) or not header.digests]
+    missing = [name for name in LATER_TABLES if name not in header.digests]
     if missing:
         notes.append(f"an older record, without {', '.join(missing)} or without SHA-256 of its tables")
     return notes

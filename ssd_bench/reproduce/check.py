@@ -149,7 +149,7 @@ def text_faults(run: Run, plan: Plan) -> Iterator[RecordFinding]:
             yield RecordFinding("prompts", f"finish_reason is length, after {len(ids)} of {limit} tokens", key)
         if row["arm"] != "hf":
             score = plan.task.score(_turn(plan, key), task_text(plan, key[0], key[2], text))
-            if not _equal(row["score"], score):
+            if not equal_numbers(row["score"], score):
                 yield RecordFinding("prompts", f"score is {row['score']}, and the task gives {score}", key)
 
 
@@ -164,7 +164,7 @@ def score_faults(run: Run, plan: Plan) -> Iterator[RecordFinding]:
     for arm, (prompts, texts) in answers.items():
         recorded, computed = run.header.scores.get(arm, {}), plan.task.scores(prompts, texts)
         for name in sorted({*recorded, *computed}):
-            if not _equal(recorded.get(name), computed.get(name)):
+            if not equal_numbers(recorded.get(name), computed.get(name)):
                 text = f"{name} of arm {arm} is {recorded.get(name)}, and the answers give {computed.get(name)}"
                 yield RecordFinding(HEADER, f"score {text}")
 
@@ -184,7 +184,7 @@ def _turn(plan: Plan, key: Key) -> Prompt:
     return plan.prompts.items[key[0]].at(key[2])
 
 
-def _equal(a: Any, b: Any) -> bool:
+def equal_numbers(a: Any, b: Any) -> bool:
     """Return whether two numbers are equal but for the order of a sum; null and NaN are no number."""
     missing = [value is None or pd.isna(value) for value in (a, b)]
     return all(missing) if any(missing) else math.isclose(a, b, rel_tol=ROUNDING, abs_tol=ROUNDING)

@@ -63,11 +63,9 @@ class PartVerdict:
     findings: Sequence[RecordFinding] = ()
 
     @classmethod
-    def judged(
-        cls, part: str, findings: Sequence[RecordFinding], recorded: str, again: str, reason: str = ""
-    ) -> PartVerdict:
+    def judged(cls, part: str, findings: Sequence[RecordFinding], recorded: str, again: str) -> PartVerdict:
         """Return the verdict that a part is reproduced if nothing differs."""
-        return cls(part, DIFFERENT if findings else REPRODUCED, recorded, again, reason, tuple(findings))
+        return cls(part, DIFFERENT if findings else REPRODUCED, recorded, again, findings=tuple(findings))
 
 
 @dataclass(frozen=True)
@@ -79,13 +77,9 @@ class Difference:
     here: Any
 
     def __str__(self) -> str:
-        recorded, here = (str(value)[:12] if HASH.fullmatch(str(value)) else value for value in self.values)
+        values = self.recorded, self.here
+        recorded, here = (str(value)[:12] if HASH.fullmatch(str(value)) else value for value in values)
         return f"{self.name}: {recorded} recorded, {here} here"
-
-    @property
-    def values(self) -> tuple[Any, Any]:
-        """Values of the recorded run and of this machine."""
-        return self.recorded, self.here
 
 
 @dataclass(frozen=True)

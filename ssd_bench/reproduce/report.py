@@ -12,7 +12,7 @@ from ssd_bench import tables
 from ssd_bench.errors import ConfigError
 from ssd_bench.paths import display_path, local_path
 from ssd_bench.records.files import read_header
-from ssd_bench.records.pack import SUFFIX, unpacked_folder
+from ssd_bench.records.pack import unpacked_folder
 from ssd_bench.records.reader import find_runs, read_run
 from ssd_bench.reproduce.again import Deviations, SecondRun
 from ssd_bench.reproduce.check import header_faults, prompt_faults, score_faults, table_faults, text_faults
@@ -30,8 +30,6 @@ def record_folders(value: str) -> tuple[list[Path], list[Report]]:
         ConfigError: no such folder or pack, or no complete run in it.
     """
     path = local_path("record", value)
-    if not path.exists() and not path.with_name(f"{path.name}{SUFFIX}").is_file() and not _is_packed(path):
-        raise ConfigError("record", str(path), "the folder of a run, a folder of runs, or the pack of either")
     try:
         folder = unpacked_folder(path)
     except ConfigError as error:
@@ -41,11 +39,6 @@ def record_folders(value: str) -> tuple[list[Path], list[Report]]:
     if folder.is_dir() and (runs := find_runs(folder)):
         return runs, []
     raise ConfigError("record", str(path), "a folder or pack with at least one complete run")
-
-
-def _is_packed(path: Path) -> bool:
-    """Return whether a folder above, which may hold the run, has a pack."""
-    return any(parent.with_name(f"{parent.name}{SUFFIX}").is_file() for parent in path.parents if parent.name)
 
 
 def reproduce(folder: Path, sample: int | None, places: Mapping[str, str], runs_dir: Path) -> Report:

@@ -14,12 +14,12 @@ from ssd_bench.errors import ConfigError
 from ssd_bench.metrics.evidence import Steadiness
 from ssd_bench.metrics.modelled import has_work, reference_run
 from ssd_bench.metrics.text import format_number
-from ssd_bench.records.fault import ROUNDING, Key
+from ssd_bench.records.fault import Key
 from ssd_bench.records.header import RunHeader
 from ssd_bench.records.reader import Run, find_runs, load_run
 from ssd_bench.records.schema import ANSWER
 from ssd_bench.reproduce.again import Deviations
-from ssd_bench.reproduce.check import answer_key
+from ssd_bench.reproduce.check import answer_key, equal_numbers
 from ssd_bench.reproduce.finding import DIFFERENT, OPEN, REPRODUCED, PartVerdict, RecordFinding
 
 OUTPUTS, STEPS, ACCEPTANCE, MODELLED, SPEEDUP, SCORE = (
@@ -127,15 +127,9 @@ def _output_difference(
         if not _same(a[name], b[name]):
             return f"{name} is {_brief(a[name])} recorded, {_brief(b[name])} again: mismatch", False
     gaps = [row["divergence_gap"] for row in (a, b)]
-    if any(pd.isna(gap) for gap in gaps):
-        return "", False
-    return (
-        (f"divergence_gap is {gaps[0]:.4g} recorded, {gaps[1]:.4g} again", False) if _far(gaps, limit) else ("", True)
-    )
-
-
-def _far(gaps: Sequence[float], limit: float) -> bool:
-    return abs(gaps[0] - gaps[1]) > limit
+    if not any(map(pd.isna, gaps)) and abs(gaps[0] - gaps[1]) > limit:
+        return f"divergence_gap is {gaps[0]:.4g} recorded, {gaps[1]:.4g} again", False
+    return "", False
 
 
 def _same(a: Any, b: Any) -> bool:
@@ -143,13 +137,7 @@ def _same(a: Any, b: Any) -> bool:
 
 
 def _brief(value: Any) -> str:
-    return (
-        value
-        if isinstance(value, str) and len(value) < 30
-        else f"a text of {len(value)}"
-        if isinstance(value, str)
-        else str(value)
-    )
+    return f"a text of {len(value)}" if isinstance(value, str) and len(value) >= 30 else str(value)
 
 
 def _rows(frame: pd.DataFrame, columns: Sequence[str]) -> dict[Key, list[dict[str, Any]]]:
@@ -304,7 +292,7 @@ def _score(recorded: Run, again: Run, is_sample: bool) -> PartVerdict:
     findings += [
         RecordFinding(SCORE, f"score is {first[key]['score']} recorded, {second[key]['score']} again", key)
         for key in keys
-        if not _equal_scores(first[key]["score"], second[key]["score"])
+        if not equal_numbers(first[key]["score"], second[key]["score"])
     ]
     scores = [run.header.scores for run in (recorded, again)]
     for arm in sorted({*scores[0], *scores[1]}) if not is_sample else ():
@@ -312,12 +300,7 @@ def _score(recorded: Run, again: Run, is_sample: bool) -> PartVerdict:
         findings += [
             RecordFinding(SCORE, f"{name} of arm {arm} is {named[0].get(name)} recorded, {named[1].get(name)} again")
             for name in sorted({*named[0], *named[1]})
-            if not _equal_scores(named[0].get(name), named[1].get(name))
+            if not equal_numbers(named[0].get(name), named[1].get(name))
         ]
     means = [run.prompts.loc[run.prompts["arm"] == "method", "score"].mean() for run in (recorded, again)]
     return PartVerdict.judged(SCORE, findings, *(format_number(None if pd.isna(m) else float(m), 3) for m in means))
-
-
-def _equal_scores(a: Any, b: Any) -> bool:
-    missing = [value is None or bool(pd.isna(value)) for value in (a, b)]
-    return all(missing) if any(missing) else math.isclose(a, b, rel_tol=ROUNDING, abs_tol=ROUNDING)
