@@ -27,7 +27,17 @@ CODE_PACKAGES = ("ssd_bench", "methods", "tasks")
 READERS = (
     *(
         f"ssd_bench/{package}/"
-        for package in ("report", "papers", "metrics", "predict", "exchange", "sweep", "reproduce", "commands")
+        for package in (
+            "report",
+            "papers",
+            "metrics",
+            "predict",
+            "exchange",
+            "sweep",
+            "compare",
+            "reproduce",
+            "commands",
+        )
     ),
     *(f"ssd_bench/cost/{file}.py" for file in ("machine", "plane", "reference", "roofline", "shapes")),
     *(f"ssd_bench/bench/{file}.py" for file in ("cost_files", "costs", "search_costs")),
