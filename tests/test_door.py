@@ -6,12 +6,19 @@ import importlib
 import subprocess
 import sys
 import tomllib
+from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
+from hydra._internal.hydra import Hydra
+from hydra.core.hydra_config import HydraConfig
+from hydra.types import RunMode
+from omegaconf import DictConfig
 
 from ssd_bench import cli
 from ssd_bench.cli import COMMANDS, dispatch
+from ssd_bench.compose.application import command
 from tests.runs import ROOT, environment, program, python
 
 
@@ -56,6 +63,34 @@ def test_help_is_one_screen_of_all_commands(capsys: pytest.CaptureFixture[str]) 
     lines = capsys.readouterr().out.splitlines()
     assert len(lines) <= 30 and max(map(len, lines)) <= 120 and "run --help" in lines[-1]
     assert [line.split()[0] for line in lines if line[:3].strip() and line.split()[0] in COMMANDS] == list(COMMANDS)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "modes", "compositions"),
+    [
+        (["method=ar"], [RunMode.RUN], 1),
+        (["method=ar", "hydra.mode=RUN"], [RunMode.RUN], 2),
+        (["-m", "method=ar"], [RunMode.MULTIRUN], None),
+        (["method=ar", "hydra.mode=MULTIRUN"], [RunMode.MULTIRUN], None),
+    ],
+)
+def test_a_config_is_composed_once_unless_it_may_choose_a_sweep(
+    arguments: list[str],
+    modes: list[RunMode],
+    compositions: int | None,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    compose, composed, seen = Hydra.compose_config, [], []
+
+    def counted(self: Hydra, *options: Any, **named: Any) -> DictConfig:
+        composed.append(options)
+        return compose(self, *options, **named)
+
+    monkeypatch.setattr(Hydra, "compose_config", counted)
+    code = command(lambda *given: seen.append(HydraConfig.get().mode), [*arguments, f"runs_dir={tmp_path}"])
+    assert (code, seen) == (0, modes)
+    assert compositions in (None, len(composed))
 
 
 def test_help_loads_neither_torch_nor_hydra() -> None:

@@ -108,7 +108,7 @@ def _call_hydra(job: TaskFunction, arguments: Sequence[str]) -> None:
 def _mode_of_command_line(options: Namespace) -> Iterator[None]:
     """Let Hydra take run or sweep from the command line alone, where no config can say otherwise.
 
-    To look for `hydra.mode`, Hydra composes every config twice, which takes half of the time until a run starts.
+    To look for `hydra.mode`, which no config here sets, Hydra composes every config twice.
     """
     elsewhere = options.config_dir or options.config_name or options.config_path
     if elsewhere or any("hydra" in override for override in options.overrides):
