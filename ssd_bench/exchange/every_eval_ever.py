@@ -325,8 +325,8 @@ def _generation(header: RunHeader) -> dict[str, Any]:
         "max_tokens": decode.max_new_tokens,
         "execution_command": header.command or header.provenance.command,
     }
-    known = {name: value for name, value in arguments.items() if value not in (None, "")}
-    return {"generation_args": known, "additional_details": {"mode": decode.mode, "seed": str(header.seed)}}
+    recorded = {name: value for name, value in arguments.items() if value not in (None, "")}
+    return {"generation_args": recorded, "additional_details": {"mode": decode.mode, "seed": str(header.seed)}}
 
 
 def _samples(run: Run, evaluation_id: str) -> Iterator[dict[str, Any]]:
