@@ -2,6 +2,7 @@
 
 from ssd_bench.metrics.comparable import check_comparable, conditions
 from ssd_bench.metrics.definitions import (
+    TIMES,
     UNIT,
     alpha,
     alpha_by_position,
@@ -56,6 +57,7 @@ __all__ = [
     "LOOP_SHARE",
     "NGRAM",
     "SLOW_FACTOR",
+    "TIMES",
     "UNIT",
     "Digest",
     "DomainSummary",

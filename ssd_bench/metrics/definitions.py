@@ -7,7 +7,7 @@ Times are in milliseconds, rates in tokens per second. An undefined number is No
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Iterable, Mapping
 from functools import lru_cache
 
 import numpy as np
@@ -75,7 +75,7 @@ def alpha_macro(steps: pd.DataFrame) -> float | None:
     return float((sums["accepted_len"] / sums["draft_len"]).mean()) if len(sums) else None
 
 
-def alpha_conditional(steps: pd.DataFrame) -> float | None:
+def alpha_conditional(steps: pd.DataFrame | Mapping[str, Array]) -> float | None:
     """Return accepted over tested drafted tokens; a token after a rejected one is not tested.
 
     This is the probability that a token is accepted if its predecessors were: KnapSpec's Eq. 4 takes it and its Eq. 9
@@ -317,44 +317,61 @@ def predicted_tpt(run: Run, arm: str = "method") -> float | None:
     layers drafted cost nothing. None without a latency profile or steps, or if drafts read 8-bit weights and the
     profile has no times of them.
     """
+    steps = arm_rows(run.steps, arm)
     sets = _with_sets(run) if arm == "method" else None
-    return _predicted_tpt(run.header, arm_rows(run.steps, arm), sets)
+    return _predicted_tpt(run.header, _arrays(steps, TPT_STEPS), None if sets is None else _arrays(sets, TPT_SETS))
 
 
 def predicted_tpt_by_prompt(run: Run) -> dict[Hashable, float | None]:
     """Return `predicted_tpt` of the method's steps of each prompt, by prompt_index."""
-    sets = _with_sets(run)
+    steps, sets = arm_rows(run.steps, "method"), _with_sets(run)
+    step_prompts, set_prompts = (frame["prompt_index"].to_numpy() for frame in (steps, sets))
+    # a report needs thousands: arrays of numbers take a tenth of the time of frames
+    step_columns, set_columns = _arrays(steps, TPT_STEPS), _arrays(sets, TPT_SETS)
     return {
-        index: _predicted_tpt(run.header, steps, sets[sets["prompt_index"] == index])
-        for index, steps in arm_rows(run.steps, "method").groupby("prompt_index")
+        index: _predicted_tpt(
+            run.header,
+            {name: column[step_prompts == index] for name, column in step_columns.items()},
+            {name: column[set_prompts == index] for name, column in set_columns.items()},
+        )
+        for index in np.unique(step_prompts).tolist()
     }
 
 
-def _predicted_tpt(header: RunHeader, steps: pd.DataFrame, sets: pd.DataFrame | None) -> float | None:
+TPT_STEPS = ("context_len", "accepted_len", "draft_len")
+TPT_SETS = ("n_attn", "n_mlp", "n_attn_int8", "n_mlp_int8", "read", "draft_len")
+"""Columns from which a TPT is predicted: of the steps, and of those that drafted by layers with their sets."""
+
+
+def _arrays(frame: pd.DataFrame, names: Iterable[str]) -> dict[str, Array]:
+    return {name: frame[name].to_numpy(dtype=float) for name in names}
+
+
+def _predicted_tpt(header: RunHeader, steps: Mapping[str, Array], sets: Mapping[str, Array] | None) -> float | None:
     """Return the predicted TPT of steps.
 
     Args:
-        sets: the steps that drafted by layers, as of `_with_sets`; None: AR's, which drafts nothing.
+        steps: `TPT_STEPS`.
+        sets: `TPT_SETS` of the steps that drafted by layers; None: AR's, which drafts nothing.
     """
-    latency = header.latency
-    if steps.empty or latency is None:
+    latency, n, drafted = header.latency, len(steps["draft_len"]), float(steps["draft_len"].sum())
+    if not n or latency is None:
         return None
     context, t_draft = float(steps["context_len"].mean()), 0.0
     if sets is not None:
         # mean over drafted tokens of n_attn(S) t_attn(min(n, window)) + n_mlp(S) t_mlp
-        t_read = latency.t_attn_slope_ms * sets["read"].clip(upper=context) + latency.t_attn_intercept_ms
+        read = np.minimum(sets["read"], context)
+        t_read = latency.t_attn_slope_ms * read + latency.t_attn_intercept_ms
         token = sets["n_attn"] * t_read + sets["n_mlp"] * latency.t_mlp_ms
         int8 = sets["n_attn_int8"] + sets["n_mlp_int8"] > 0
         if int8.any() and not latency.int8_passes:
             return None
         if int8.any():
-            read = sets["read"].clip(upper=context).to_numpy(dtype=float)
-            attn, mlp = LatencyTimes(latency).int8_pass_ms(np.ones(len(sets)), read)
+            attn, mlp = LatencyTimes(latency).int8_pass_ms(np.ones(len(read)), read)
             token += sets["n_attn_int8"] * (attn - t_read) + sets["n_mlp_int8"] * (mlp - latency.t_mlp_ms)
-        cost = (token * sets["draft_len"]).sum()
-        t_draft = divide(cost, steps["draft_len"].sum()) or 0.0
+        t_draft = divide(float((token * sets["draft_len"]).sum()), drafted) or 0.0
     t_target = latency.target_ms(header.model.n_layers, context)
-    return tpt(alpha_conditional(steps) or 0.0, mean_draft_len(steps) or 0.0, t_draft, t_target)
+    return tpt(alpha_conditional(steps) or 0.0, drafted / n, t_draft, t_target)
 
 
 def estimated_tpt(steps: pd.DataFrame) -> tuple[float | None, int]:

@@ -73,7 +73,8 @@ def _rows(cell: Cell, statistic: str, part: Mapping[str, str], modelled: bool) -
         return rows
     if rows.empty:
         return "no prompt of the run has this statistic"
-    prompt_hashes = cell.run.prompts.drop_duplicates("prompt_index").set_index("prompt_index")["prompt_sha256"]
+    columns = cell.run.prompts[["prompt_index", "prompt_sha256"]]
+    prompt_hashes = columns.drop_duplicates("prompt_index").set_index("prompt_index")["prompt_sha256"]
     hashes = [""] * len(rows) if STATISTICS[statistic].once_per_run else [str(prompt_hashes[i]) for i in rows.index]
     return rows.set_axis(hashes, axis="index")
 

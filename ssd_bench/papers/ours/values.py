@@ -198,7 +198,7 @@ def method_steps(run: Run) -> pd.DataFrame:
 
 def paired_times(run: Run, end_to_end: bool) -> pd.DataFrame:
     """Return tokens and milliseconds of each prompt that both arms decoded, of the method and of AR (`ar_`)."""
-    pairs = metrics.paired_rows(run.prompts)
+    pairs = metrics.paired_rows(run.prompts[metrics.TIMES])
     method, ar = (metrics.token_times(metrics.arm_rows(pairs, arm), end_to_end) for arm in ("method", "ar"))
     return method.join(ar.add_prefix("ar_"))
 
@@ -289,16 +289,18 @@ def numbers_by_prompt(run: Run) -> pd.DataFrame:
     Returns:
         tokens_per_s; alpha; tpt_predicted, by KnapSpec Eq. 4; tpt_estimated, the estimate of the method.
     """
-    rows, tpt = {}, metrics.predicted_tpt_by_prompt(run)
-    for index, steps in metrics.arm_rows(run.steps, "method").groupby("prompt_index"):
-        prompts = metrics.arm_rows(run.prompts[run.prompts["prompt_index"] == index], "method")
-        rows[index] = {
-            "tokens_per_s": metrics.tokens_per_s(prompts).value,
-            "alpha": metrics.alpha_micro(steps),
-            "tpt_predicted": tpt[index],
-            "tpt_estimated": metrics.estimated_tpt(steps)[0],
+    steps = metrics.arm_rows(run.steps, "method").groupby("prompt_index")
+    sums = steps[["accepted_len", "draft_len"]].sum()
+    times = metrics.token_times(metrics.arm_rows(run.prompts[metrics.TIMES], "method")).reindex(sums.index)
+    tpt = pd.Series(metrics.predicted_tpt_by_prompt(run), dtype=float)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        numbers = {
+            "tokens_per_s": 1000 * times["tokens"].where(times["tokens"] > 0) / times["ms"],
+            "alpha": sums["accepted_len"] / sums["draft_len"],
+            "tpt_predicted": tpt.reindex(sums.index),
+            "tpt_estimated": steps["est_tokens_per_s"].mean(),
         }
-    return pd.DataFrame.from_dict(rows, orient="index", dtype=float)
+    return pd.DataFrame(numbers, dtype=float)
 
 
 SPECIAL = {
