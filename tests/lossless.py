@@ -32,7 +32,7 @@ from tests.runs import config
 Load = Callable[..., Decoder]
 DIMS = ModelDims("tiny", LAYERS, 100_000, CONTEXT, VOCAB)
 FAMILIES = ("llama", "qwen2", "qwen3")
-CASES = 100
+CASES = 50
 PROFILE = Latency(0.5, 1e-3, 0.5, int8_passes=(NodeTimes(1, 1e-3, 0.25, 0.25, 0.0), NodeTimes(64, 1e-3, 0.5, 0.5, 0.0)))
 # What AR made of a case, which no method's settings change, for all tests of a process.
 _greedy: dict[int, Generation] = {}

@@ -217,8 +217,7 @@ def test_presets_with_random_settings_are_lossless(preset: str, decoders: Load) 
     assert check_greedy(make, decoders) > 50
 
 
-@pytest.mark.parametrize("preset", PRESETS)
-@pytest.mark.parametrize("k_set", ["paper", "code", "chain"])
+@pytest.mark.parametrize(("preset", "k_set"), zip(PRESETS, ["paper", "code", "chain", "code"]))
 def test_the_sampled_distribution_is_kept(preset: str, k_set: str, decoders: Load) -> None:
     options = {"context_window": 1, "interval": 2, "draft_len": 2, "stop_below": 0.1, "mode": "sample"}
     check_sampled(lambda: made(preset, k_set=k_set, **options), decoders)

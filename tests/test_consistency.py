@@ -105,11 +105,15 @@ def edited(value: Any, is_list: bool = False) -> Iterator[Any]:
         yield from (value * 1.001 + 1e-3, -value - 1.0, float("nan"), float("inf"))
 
 
-def edits(frame: pd.DataFrame) -> Iterator[tuple[str, int, Any, pd.DataFrame]]:
-    """Every column and row with every other value, and the table that has it."""
+def edits(frame: pd.DataFrame, most: int | None = None) -> Iterator[tuple[str, int, Any, pd.DataFrame]]:
+    """Every column and row with every other value, and the table that has it.
+
+    Args:
+        most: rows from the first on that are edited; default: all.
+    """
     for column in frame.columns:
         values = list(frame[column]) if column in LISTS else frame[column].tolist()
-        for row, value in enumerate(values):
+        for row, value in enumerate(values[:most]):
             for new in edited(value, column in LISTS):
                 if isinstance(value, str | int) and new == value:
                     continue
@@ -121,11 +125,12 @@ def edits(frame: pd.DataFrame) -> Iterator[tuple[str, int, Any, pd.DataFrame]]:
 
 @pytest.mark.parametrize("name", SCHEMAS)
 def test_every_edit_of_a_cell_is_noticed_but_where_nothing_could(name: str, tmp_path: Path) -> None:
-    run = written(tmp_path, 10, counted=True) if name == "work" else written(tmp_path, 16)
+    run = written(tmp_path, 7, counted=True) if name == "work" else written(tmp_path, 9)
+    most = len(run.work) // 2 if name == "work" else None  # the first of two prompts: work has by far the most rows
     header = read_header(run.path)
     assert list(faults(header, tables(run))) == []
     passed: dict[str, list[object]] = {}
-    for column, row, new, frame in edits(getattr(run, name)):
+    for column, row, new, frame in edits(getattr(run, name), most):
         if not any(faults(header, tables(run) | {name: frame})):
             passed.setdefault(column, []).append((row, new))
     assert set(passed) <= set(UNNOTICED[name]), {k: v for k, v in passed.items() if k not in UNNOTICED[name]}

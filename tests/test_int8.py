@@ -52,7 +52,7 @@ from tests.lossless import DIMS, PROFILE, Load, check_greedy, check_sampled, dec
 from tests.runs import config, executed, local_model
 from tests.synthetic import unit, write_run
 from tests.test_draft_windows import SMALL, maker, windowed
-from tests.test_graphs import TOLERANCE
+from tests.test_graphs import NARROW_LANES, TOLERANCE
 from tests.test_knapspec import LENGTH, history
 from tests.test_replay import BIG
 
@@ -136,14 +136,14 @@ def passes(decoder: Decoder, counts: Sequence[Sequence[int]] = ((1, 5, 17, 70),)
     Args:
         counts: numbers of nodes with all sublayers in 8 bits, with every second, and with the first three.
     """
-    cache, every = decoder.new_cache(140), decoder.all_sublayers
-    decoder.prefill(tokens(9), cache)
+    cache, every = decoder.new_cache(8 + max(map(max, filter(None, counts)))), decoder.all_sublayers
+    decoder.prefill(tokens(6), cache)
     for int8, sizes in zip((every, every[1::2], every[:3]), counts, strict=True):
         for n in sizes:
-            hidden, _ = decoder.run(Pass(every, tokens(n, n), 9, int8=int8), cache)
+            hidden, _ = decoder.run(Pass(every, tokens(n, n), cache.length, int8=int8), cache)
             yield decoder.logits(hidden.clone(), int8=True)
     kept = (0, 3, 4)
-    yield decoder.logits(decoder.run(Pass(kept, tokens(3), 9, int8=(3,), taps=(2,)), cache)[0].clone())
+    yield decoder.logits(decoder.run(Pass(kept, tokens(3), cache.length, int8=(3,), taps=(2,)), cache)[0].clone())
 
 
 @pytest.mark.parametrize("isa", NATIVE_LEVELS)
@@ -173,17 +173,20 @@ def test_a_node_has_the_same_bits_in_every_pass(isa: str, quantised: Load) -> No
             assert torch.equal(decoder.logits(hidden.clone(), int8=True), torch.cat(alone[:n])), n
 
 
-def test_captured_passes_are_pytorchs(checkpoints: dict[str, Path], quantised: Load) -> None:
+def test_captured_passes_are_pytorchs(
+    checkpoints: dict[str, Path], quantised: Load, monkeypatch: pytest.MonkeyPatch
+) -> None:
     pytest.importorskip("triton")
-    from ssd_bench.model.backends.graphs import GraphDecoder
+    from ssd_bench.model.backends import graphs
 
-    # graphs of up to 16 nodes, of up to 64, and larger passes, each once: the interpreter takes seconds for a pass.
+    monkeypatch.setattr(graphs, "LANES", NARROW_LANES)
+    # graphs of the first lane, of the second, and larger passes, each once: the interpreter takes seconds for a pass.
     # The streams, too, have the dtype of the weights, thus 11 bits in float16
     for dtype, tolerance, counts in (
-        (torch.float32, TOLERANCE, ((1,), (17,), (70,))),
+        (torch.float32, TOLERANCE, ((1,), (17,), (20,))),
         (torch.float16, 0.15, ((5,), (), (17,))),
     ):
-        backend = Backend(GraphDecoder, Arithmetic("graphs", None, dtype, dtype))
+        backend = Backend(graphs.GraphDecoder, Arithmetic("graphs", None, dtype, dtype))
         decoder = backend.load(Checkpoint(checkpoints["qwen2"]), dtype, [CPU])
         decoder.quantise()
         for expected, computed in zip(

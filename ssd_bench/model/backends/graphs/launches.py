@@ -45,6 +45,11 @@ def split_rows(capacity: int) -> int:
     return max(LEAST_SPLIT, triton.next_power_of_2(triton.cdiv(capacity, SPLITS)))
 
 
+def _tile_nodes(size: int) -> int:
+    """Return the nodes of the smallest tiles that hold so many."""
+    return next(nodes for nodes in QUERY_TILES if size <= nodes)
+
+
 def rms_norm(x: Tensor, norm: Tensor, out: Tensor, meta: Tensor, eps: float) -> None:
     """Launch `kernels.rms_norm` over the first n rows of x [C, K]."""
     nodes, width = x.shape
@@ -55,7 +60,7 @@ def linear(
     x: Tensor, weight: Matrix, bias: Tensor | None, out: Tensor, meta: Tensor, add: bool = False, gated: bool = False
 ) -> None:
     """Launch `kernels.linear` over the first n rows of x, with the tiles for 16 or for 64 rows."""
-    nodes = next(nodes for nodes in QUERY_TILES if len(x) <= nodes)
+    nodes = _tile_nodes(len(x))
     scale = x  # not read
     if isinstance(weight, Int8Matrix):
         weight, scale = weight
@@ -123,7 +128,7 @@ def attend(q: Tensor, keys: Tensor, values: Tensor, out: Tensor, parts: Tensor, 
     """
     size, heads, dim = q.shape
     kv_heads, rows, splits, width = len(keys), split_rows(keys.shape[1]), parts.shape[0], parts.shape[3]
-    tile, block, warps, stages = QUERY_TILES[size]
+    tile, block, warps, stages = QUERY_TILES[_tile_nodes(size)]
     exact = q.dtype == torch.float32
     kernels.attend[(kv_heads, triton.cdiv(size * (heads // kv_heads), tile), splits)](
         q,
