@@ -35,8 +35,8 @@ CPU = torch.device("cpu")
 TOLERANCE = 1e-4  # of a float32 logit
 TREE = TokenTree((3, 5, 7, 9, 11, 13), (-1, 0, 0, 1, 3, 2))
 NARROW_LANES = (6, 18)
-"""Nodes of the captured passes here: the interpreter takes milliseconds for each row of a lane, also of unused ones. The
-first lane has tiles for 16 rows, the second those for 64, as the lanes of a GPU."""
+"""Nodes of the captured passes here: the interpreter takes milliseconds for each row of a lane, also of unused ones.
+The first lane has tiles for 16 rows, the second those for 64, as the lanes of a GPU."""
 
 
 @pytest.fixture(autouse=True)
