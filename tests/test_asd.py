@@ -73,7 +73,7 @@ def test_preset_is_lossless(decoders: Load) -> None:
     """100 random cases of the preset at thresholds that matter to these models."""
     preset = config("asd")
     assert instantiate(preset).name == "asd_style"
-    assert check_greedy(lambda rng: instantiate(preset, min_similarity=rng.choice([-1, 0.5, 0.9, 2])), decoders) > 25
+    assert check_greedy(lambda rng: instantiate(preset, min_similarity=rng.choice([-1, 0.5, 0.9, 2])), decoders) > 12
 
 
 def test_any_settings_are_lossless(decoders: Load) -> None:
@@ -89,7 +89,7 @@ def test_any_settings_are_lossless(decoders: Load) -> None:
             reuse_prefix=rng.random() < 0.5,
         )
 
-    assert check_greedy(make, decoders) > 25
+    assert check_greedy(make, decoders) > 12
 
 
 @pytest.mark.parametrize("refresh", [None, 1])

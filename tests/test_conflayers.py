@@ -214,7 +214,7 @@ def test_presets_with_random_settings_are_lossless(preset: str, decoders: Load) 
             trial_by_prompt=rng.random() < 0.5,
         )
 
-    assert check_greedy(make, decoders) > 50
+    assert check_greedy(make, decoders) > 25
 
 
 @pytest.mark.parametrize(("preset", "k_set"), zip(PRESETS, ["paper", "code", "chain", "code"]))

@@ -49,11 +49,11 @@ def test_preset_is_lossless(decoders: Load) -> None:
     def make(rng: random.Random) -> Jacobi:
         return instantiate(preset, filler=rng.choice(["pad", "last"]), pad_id=rng.choice([0, rng.randrange(VOCAB)]))
 
-    assert check_greedy(make, decoders) > 50
+    assert check_greedy(make, decoders) > 25
 
 
 def test_any_settings_are_lossless(decoders: Load) -> None:
-    assert check_greedy(lambda rng: Jacobi(**settings_of(rng)), decoders) > 50
+    assert check_greedy(lambda rng: Jacobi(**settings_of(rng)), decoders) > 25
 
 
 @pytest.mark.parametrize("settings", SETTINGS)

@@ -89,7 +89,7 @@ def test_presets_are_lossless(preset: str, decoders: Load, monkeypatch: pytest.M
         search = {"iterations": 0, "new_tokens": 2, "random_state": rng.randrange(1000)}
         return method_of(preset, calibration=2, stop_below=rng.choice([0.0, 0.2, 0.8]), search=search)
 
-    assert check_greedy(make, decoders) > 25
+    assert check_greedy(make, decoders) > 12
 
 
 @pytest.mark.parametrize("preset", PRESETS)

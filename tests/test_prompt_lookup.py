@@ -110,7 +110,7 @@ def test_it_is_lossless(decoders: Load) -> None:
             whole=rng.random() < 0.5,
         )
 
-    assert check_greedy(make, decoders) > 50
+    assert check_greedy(make, decoders) > 12
 
 
 @pytest.mark.parametrize("preset", ["prompt_lookup", "prompt_lookup_hf"])

@@ -179,9 +179,9 @@ def other_set(tables: Tables, header: Header, bench: Bench) -> None:
 
 
 def faster_step(tables: Tables, header: Header, bench: Bench) -> None:
-    """Halve the times of a step and of its answer together."""
+    """Take nine tenths of the time of a step from it and from its answer; a busy machine may have made it slow."""
     steps, prompts = tables["steps"], tables["prompts"]
-    saved = steps.at[at(steps), "verify_ms"] / 2
+    saved = steps.at[at(steps), "verify_ms"] * 0.9
     steps.at[at(steps), "verify_ms"] -= saved
     for name in ("verify_ms", "decode_ms"):
         prompts.at[at(prompts, 0), name] -= saved

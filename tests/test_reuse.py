@@ -133,7 +133,7 @@ def test_greedy_equals_ar_with_any_taps(decoders: Load) -> None:
         sets = [forked(rng), rng.choice(EXITS), LayerSet(LAYERS, frozenset([0, rng.randrange(VOCAB) % END]))]
         return Watching(sets, some_taps(rng), rng.randint(1, 8), rng.choice([0.0, 0.1]))
 
-    assert check_greedy(make, decoders) > 50
+    assert check_greedy(make, decoders) > 25
 
 
 def test_samples_are_distributed_as_ar_s_with_taps(decoders: Load) -> None:

@@ -79,7 +79,7 @@ def test_presets_are_lossless(preset: str, decoders: Load, light: list[str]) -> 
         search, stop = searching(rng, light), rng.choice([0.0, 0.2, 0.6])
         return method_of(preset, calibration=1, stop_below=stop, search=search)
 
-    assert check_greedy(make, decoders) > 6
+    assert check_greedy(make, decoders) > 3
 
 
 def test_any_set_and_settings_are_lossless(decoders: Load) -> None:
@@ -98,7 +98,7 @@ def test_any_set_and_settings_are_lossless(decoders: Load) -> None:
             reuse_prefix=rng.random() < 0.5,
         )
 
-    assert check_greedy(make, decoders) > 25
+    assert check_greedy(make, decoders) > 12
 
 
 @pytest.mark.parametrize("widths", [[], [[0.5, 1], [0.0, 3]]])

@@ -243,7 +243,7 @@ def test_a_window_longer_than_the_context_drafts_as_without(backend: str, source
 
 def test_greedy_equals_ar_with_any_window(decoders: Load, rests: list[int]) -> None:
     """With `reuse_prefix`, which a window turns off: states that it changed are not the full model's."""
-    assert check_greedy(random_windowed, decoders) > 50
+    assert check_greedy(random_windowed, decoders) > 25
     assert rests == []
 
 
@@ -284,7 +284,7 @@ def test_window_draft_equals_ar(decoders: Load) -> None:
         window = [rng.choice([0, 1, 4]), rng.choice([1, 2, 5, 20])]
         return WindowDraft(draft_window=window, draft_len=rng.randint(1, 8), stop_below=rng.choice([0.0, 0.1, 0.5]))
 
-    assert check_greedy(make, decoders) > 100
+    assert check_greedy(make, decoders) > 50
 
 
 def test_window_draft_samples_as_ar(decoders: Load) -> None:

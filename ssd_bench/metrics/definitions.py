@@ -33,7 +33,6 @@ from ssd_bench.records.schema import PAIR
 TIMES = ["arm", "prompt_index", "repeat", "turn", "new_tokens", "prefill_ms", "decode_ms"]
 """Columns of `prompts` that speeds need. Selecting rows of these columns alone is much faster than with the texts."""
 
-
 UNIT = ["prompt_index", "repeat", "turn"]
 """Key of one answer, the same in all arms."""
 
@@ -328,14 +327,12 @@ def predicted_tpt_by_prompt(run: Run) -> dict[Hashable, float | None]:
     step_prompts, set_prompts = (frame["prompt_index"].to_numpy() for frame in (steps, sets))
     # a report needs thousands: arrays of numbers take a tenth of the time of frames
     step_columns, set_columns = _arrays(steps, TPT_STEPS), _arrays(sets, TPT_SETS)
-    return {
-        index: _predicted_tpt(
-            run.header,
-            {name: column[step_prompts == index] for name, column in step_columns.items()},
-            {name: column[set_prompts == index] for name, column in set_columns.items()},
-        )
-        for index in np.unique(step_prompts).tolist()
-    }
+    predicted: dict[Hashable, float | None] = {}
+    for index in np.unique(step_prompts).tolist():
+        of_steps = {name: column[step_prompts == index] for name, column in step_columns.items()}
+        of_sets = {name: column[set_prompts == index] for name, column in set_columns.items()}
+        predicted[index] = _predicted_tpt(run.header, of_steps, of_sets)
+    return predicted
 
 
 TPT_STEPS = ("context_len", "accepted_len", "draft_len")

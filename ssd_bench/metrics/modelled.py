@@ -103,8 +103,12 @@ def _rows_with(frame: pd.DataFrame, keyed: pd.DataFrame, key: Sequence[str]) -> 
     for name in key:
         values = np.concatenate([_codes(part[name]) for part in (keyed, frame)])
         codes = codes * (values.max(initial=0) + 1) + values
-    position = pd.Index(codes[: len(keyed)]).get_indexer(pd.Index(codes[len(keyed) :]))
-    return frame[position >= 0], position[position >= 0]
+    keys, wanted = codes[: len(keyed)], codes[len(keyed) :]
+    order = np.argsort(keys, kind="stable")  # a damaged record may have a key twice: the first row counts
+    place = np.searchsorted(keys, wanted, sorter=order)
+    position = np.append(order, -1)[place]
+    found = (place < len(keys)) & (np.append(keys, 0)[position] == wanted)
+    return frame[found], position[found]
 
 
 def _codes(column: pd.Series[Any]) -> Rows:
