@@ -155,17 +155,22 @@ def headline_count() -> int:
     )
 
 
-def verdict_totals(frame: pd.DataFrame) -> dict[str, dict[str, int]]:
-    """Return class of evidence -> verdict -> claims; a claim that several models of a class judge counts by the first.
+def verdict_totals(frame: pd.DataFrame) -> dict[str, list[tuple[VerdictMark, int]]]:
+    """Return class of evidence -> mark of every verdict in the order of `VERDICTS`, and the number of its claims.
 
-    A claim without runs of a class is "not run" there.
+    A claim that several models of a class judge counts by the first; one without runs of a class is "not run" there.
     """
     totals = {}
     for name in EVIDENCE_CLASSES:
         by_claim = frame[frame["evidence_class"] == name].drop_duplicates("claim")["verdict"].value_counts()
-        counts = {verdict: int(by_claim.get(verdict, 0)) for verdict in VERDICTS if verdict != NOT_RUN}
-        totals[name] = counts | {NOT_RUN: len(claims()) - sum(counts.values())}
+        counts = {verdict: int(by_claim.get(verdict, 0)) for verdict in VERDICTS}
+        counts[NOT_RUN] = len(claims()) - sum(counts[verdict] for verdict in VERDICTS if verdict != NOT_RUN)
+        totals[name] = [(_marks(name)[verdict], count) for verdict, count in counts.items()]
     return totals
+
+
+def _marks(evidence_class: str) -> dict[str, VerdictMark]:
+    return TOY_MARKS if evidence_class == TOY_CLASS else MARKS
 
 
 def _line(claim: Claim, rows: pd.DataFrame) -> ClaimLine:
@@ -183,10 +188,9 @@ def _line(claim: Claim, rows: pd.DataFrame) -> ClaimLine:
 
 
 def _model_verdict(claim: Claim, row: pd.Series) -> ModelVerdict:
-    is_toy = row["evidence_class"] == TOY_CLASS
     effect = verdicts.effect_text(claim, row)
     return ModelVerdict(
-        mark=(TOY_MARKS if is_toy else MARKS)[row["verdict"]],
+        mark=_marks(row["evidence_class"])[row["verdict"]],
         verdict=verdicts.verdict_text(row),
         model=verdicts.model_text(row),
         effect="" if effect == ABSENT else effect,
