@@ -80,9 +80,8 @@ test-cluster: kernels $(CLUSTER)/.installed ## A sweep on a Slurm and a Ray of t
 	unshare --net sh -c "ip link set lo up && exec $(CLUSTER_TESTS) ray"
 
 # Lossless, chain = tree, cache = recompute, parity, DP <= brute force; records, tables, data and scores
-FAST := adaptive checkpoint conflayers_search data data_hub engine fixed_layers jacobi kv_cache layer_search metrics \
-  model parity probe prompting provenance record replay report scoring_sql scoring_text settings structure swift \
-  tables task_prompts
+FAST := adaptive conflayers_search data data_hub engine fixed_layers kv_cache layer_search metrics model parity probe \
+  prompting provenance record replay scoring_sql scoring_text structure swift tables task_prompts
 fast: kernels ## The tests that most faults are found by, in two minutes
 	$(BIN)/python -m pytest -q -n $(TEST_JOBS) --randomly-seed=$(SEED) $(FAST:%=tests/test_%.py)
 
