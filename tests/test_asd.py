@@ -70,7 +70,7 @@ class Watched(ASD):
 
 
 def test_preset_is_lossless(decoders: Load) -> None:
-    """100 random cases of the preset at thresholds that matter to these models."""
+    """50 random cases of the preset at thresholds that matter to these models."""
     preset = config("asd")
     assert instantiate(preset).name == "asd_style"
     assert check_greedy(lambda rng: instantiate(preset, min_similarity=rng.choice([-1, 0.5, 0.9, 2])), decoders) > 12

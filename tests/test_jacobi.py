@@ -43,7 +43,7 @@ def settings_of(rng: random.Random) -> dict:
 
 
 def test_preset_is_lossless(decoders: Load) -> None:
-    """100 random cases of the preset with any filler: its pad id may be likely, and may end outputs."""
+    """50 random cases of the preset with any filler: its pad id may be likely, and may end outputs."""
     preset = config("jacobi")
 
     def make(rng: random.Random) -> Jacobi:

@@ -427,7 +427,7 @@ def test_presets_with_random_settings_are_lossless(decoders: Load) -> None:
 
 @pytest.mark.parametrize("beginning", BEGINNINGS)
 def test_every_beginning_is_lossless(beginning: dict[str, Any], decoders: Load) -> None:
-    """100 cases each, with searches as early as there can be."""
+    """50 cases each, with searches as early as there can be."""
 
     def make(rng: random.Random) -> KnapSpec:
         draft_len, interval = rng.randint(1, 6), rng.choice([2, 64])

@@ -79,7 +79,7 @@ def features(decoder: Decoder, items: Sequence[Sample], pooling: str = "mean") -
 
 @pytest.mark.parametrize("preset", [name for name in PRESETS if name != "knn_ssd_wallclock"])
 def test_presets_are_lossless(preset: str, decoders: Load, monkeypatch: pytest.MonkeyPatch) -> None:
-    """100 random cases, each with sets of its own and a threshold that these models reach.
+    """50 random cases, each with sets of its own and a threshold that these models reach.
 
     `knn_ssd_wallclock` drafts as `knn_ssd`: a search of one point finds the same set, whatever its objective.
     """

@@ -183,7 +183,7 @@ def test_steps_and_pool_are_the_cards(W: int, N: int, G: int, cap: str, decoders
 
 @pytest.mark.parametrize("name", PRESETS)
 def test_presets_are_lossless(name: str, decoders: Load) -> None:
-    """100 random cases of W, N, G as given, with either cap and the other switches at random."""
+    """50 random cases of W, N, G as given, with either cap and the other switches at random."""
     settings = config(name)
 
     def make(rng: random.Random) -> Lookahead:
@@ -196,7 +196,7 @@ def test_presets_are_lossless(name: str, decoders: Load) -> None:
 
 
 def test_any_settings_are_lossless(decoders: Load) -> None:
-    """100 random cases; the engine trims no tree, and nothing of the window is accepted."""
+    """50 random cases; the engine trims no tree, and nothing of the window is accepted."""
     assert check_greedy(random_lookahead, decoders) > 12
 
 

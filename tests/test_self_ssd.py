@@ -70,7 +70,7 @@ def generated(decoder: Decoder, method: SelfSSD, new: int, eos: frozenset[int] =
 
 @pytest.mark.parametrize("preset", [name for name in PRESETS if name != "self_ssd_wallclock"])
 def test_presets_are_lossless(preset: str, decoders: Load, light: list[str]) -> None:
-    """100 random cases, each with a set of its own and a threshold that these models reach.
+    """50 random cases, each with a set of its own and a threshold that these models reach.
 
     `self_ssd_wallclock` drafts as `self_ssd`: a search of one point finds the same set, whatever its objective.
     """

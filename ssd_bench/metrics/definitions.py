@@ -325,7 +325,7 @@ def predicted_tpt_by_prompt(run: Run) -> dict[Hashable, float | None]:
     """Return `predicted_tpt` of the method's steps of each prompt, by prompt_index."""
     steps, sets = arm_rows(run.steps, "method"), _with_sets(run)
     step_prompts, set_prompts = (frame["prompt_index"].to_numpy() for frame in (steps, sets))
-    # a report needs thousands: arrays of numbers take a tenth of the time of frames
+    # a report needs thousands, and selecting rows of a frame is slow
     step_columns, set_columns = _arrays(steps, TPT_STEPS), _arrays(sets, TPT_SETS)
     predicted: dict[Hashable, float | None] = {}
     for index in np.unique(step_prompts).tolist():

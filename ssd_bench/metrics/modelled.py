@@ -11,7 +11,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
-from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -25,7 +24,7 @@ from ssd_bench.metrics.intervals import Array, Measured
 from ssd_bench.metrics.row import SummaryRow
 from ssd_bench.records.header import RunHeader
 from ssd_bench.records.reader import Run
-from ssd_bench.records.schema import ANSWER, ARMS, PAIR
+from ssd_bench.records.schema import ANSWER, PAIR
 
 REFERENCE = "h200/llama3_1_8b"
 """Reference machine of runs that name none (`hardware.costs`): the GPU and the size nearest to the papers' claims."""
@@ -99,28 +98,20 @@ def modelled_steps(run: Run, machine: Machine) -> pd.DataFrame:
 
 def _rows_with(frame: pd.DataFrame, keyed: pd.DataFrame, key: Sequence[str]) -> tuple[pd.DataFrame, Rows]:
     """Return the rows of `frame` whose key is in `keyed`, and for each the position of its key there."""
-    codes = np.zeros(len(keyed) + len(frame), dtype=np.int64)  # one number for a key: a merge takes three times as long
+    codes = np.zeros(len(keyed) + len(frame), dtype=np.int64)  # one number per key, which is looked up without a merge
     for name in key:
-        values = np.concatenate([_codes(part[name]) for part in (keyed, frame)])
-        codes = codes * (values.max(initial=0) + 1) + values
+        values, kinds = pd.factorize(pd.concat([keyed[name], frame[name]]))
+        codes = codes * len(kinds) + values
     keys, wanted = codes[: len(keyed)], codes[len(keyed) :]
     order = np.argsort(keys, kind="stable")  # a damaged record may have a key twice: the first row counts
     place = np.searchsorted(keys, wanted, sorter=order)
     position = np.append(order, -1)[place]
-    found = (place < len(keys)) & (np.append(keys, 0)[position] == wanted)
-    return frame[found], position[found]
-
-
-def _codes(column: pd.Series[Any]) -> Rows:
-    """Return integers >= 0 that are equal where a column of a key is."""
-    if column.name != "arm":
-        return column.to_numpy(dtype=np.int64)
-    return pd.Index(ARMS).get_indexer(pd.Index(column))
+    has_key = (place < len(keys)) & (np.append(keys, 0)[position] == wanted)
+    return frame[has_key], position[has_key]
 
 
 def _sums(row: Rows, values: Array, n: int) -> Array:
     """Return [n] the sum of the values at each row; 0.0 at a row without one."""
-    # a report models hundreds of runs: bincount takes a twentieth of a groupby
     return np.asarray(np.bincount(row, values, n), dtype=float)
 
 

@@ -289,18 +289,17 @@ def numbers_by_prompt(run: Run) -> pd.DataFrame:
     Returns:
         tokens_per_s; alpha; tpt_predicted, by KnapSpec Eq. 4; tpt_estimated, the estimate of the method.
     """
-    steps = metrics.arm_rows(run.steps, "method").groupby("prompt_index")
-    sums = steps[["accepted_len", "draft_len"]].sum()
-    times = metrics.token_times(metrics.arm_rows(run.prompts[metrics.TIMES], "method")).reindex(sums.index)
-    tpt = pd.Series(metrics.predicted_tpt_by_prompt(run), dtype=float)
-    with np.errstate(divide="ignore", invalid="ignore"):
-        numbers = {
-            "tokens_per_s": 1000 * times["tokens"].where(times["tokens"] > 0) / times["ms"],
-            "alpha": sums["accepted_len"] / sums["draft_len"],
-            "tpt_predicted": tpt.reindex(sums.index),
-            "tpt_estimated": steps["est_tokens_per_s"].mean(),
+    rows, tpt = {}, metrics.predicted_tpt_by_prompt(run)
+    columns = ["prompt_index", "accepted_len", "draft_len", "est_tokens_per_s"]
+    prompts = metrics.arm_rows(run.prompts[metrics.TIMES], "method")
+    for index, steps in metrics.arm_rows(run.steps, "method")[columns].groupby("prompt_index"):
+        rows[index] = {
+            "tokens_per_s": metrics.tokens_per_s(prompts[prompts["prompt_index"] == index]).value,
+            "alpha": metrics.alpha_micro(steps),
+            "tpt_predicted": tpt[index],
+            "tpt_estimated": metrics.estimated_tpt(steps)[0],
         }
-    return pd.DataFrame(numbers, dtype=float)
+    return pd.DataFrame.from_dict(rows, orient="index", dtype=float)
 
 
 SPECIAL = {
