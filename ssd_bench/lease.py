@@ -103,7 +103,6 @@ class Lease:
 
     def __init__(self, folder: Path, wait: bool = True, name: str = NAME):
         self._path, self._owner = folder / name, Owner.current()
-        self._breaking = folder / f"{name}.breaking"
         self._done = threading.Event()
         pause, reported = POLL[0], False
         while (owner := self._take()) is not None:
@@ -115,32 +114,41 @@ class Lease:
             time.sleep(pause)
             pause = min(1.5 * pause, POLL[1])
         # leftovers of processes that were killed while they tried to take the lease, which this process now has
-        for leftover in [*folder.glob(f"{glob.escape(name)}.*.tmp"), self._breaking]:
+        for leftover in folder.glob(f"{glob.escape(name)}.*.tmp"):
             if leftover.exists() and has_expired(leftover, holder(leftover)):
                 leftover.unlink(missing_ok=True)
         threading.Thread(target=self._beat, name="lease", daemon=True).start()
 
     def _take(self) -> Owner | str | None:
-        """Take the lease if it is free or its owner has ended, and return None; else return the owner."""
+        """Take the lease if it is free or its owner has ended, and return None; else return the owner.
+
+        A lease whose owner has ended is replaced by the process that first created a claim on that owner, and by no
+        other: a second one would replace the lease that the first just took. If the owner of the claim has also ended,
+        a claim on that owner is needed, and so on.
+        """
         content = json.dumps(asdict(self._owner)).encode()
         if _create(self._path, content):
             return None
-        owner = holder(self._path)
-        if not has_expired(self._path, owner):
-            return owner or "another process"
-        # one process at a time: else a second one would take the lease that the first just took
-        if not _create(self._breaking, content):
-            if not has_expired(self._breaking, holder(self._breaking)):
+        ended: list[Owner | None] = []
+        file = self._path
+        while not ended or not _create(file, content):
+            owner = holder(file)
+            if not file.exists():  # released meanwhile: no owner to follow, so the lease may be anyone's by now
+                return self._take()
+            if not has_expired(file, owner):
                 return owner or "another process"
-            self._breaking.unlink(missing_ok=True)
-            return self._take()
+            # by position if it cannot be read, or if copied files name the same owner twice
+            of = str(len(ended)) if owner is None or owner in ended else owner.token
+            file = self._path.with_name(f"{self._path.name}.{of}.claim.tmp")
+            ended.append(owner)
         try:
-            if holder(self._path) == owner:
+            owner = holder(self._path)
+            if owner in ended and self._path.exists() and has_expired(self._path, owner):
                 fresh_file = self._path.with_name(f"{self._path.name}.{self._owner.token}.tmp")
                 fresh_file.write_bytes(content)
                 os.replace(fresh_file, self._path)
         finally:
-            self._breaking.unlink(missing_ok=True)
+            file.unlink(missing_ok=True)
         return None if self.is_held else holder(self._path) or "another process"
 
     @property

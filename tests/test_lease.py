@@ -18,6 +18,7 @@ import pytest
 from ssd_bench import lease as module
 from ssd_bench.errors import Lost
 from ssd_bench.lease import NAME, SILENT, Lease, LeaseHeld, Owner, abandoned_leases, has_expired, holder
+from tests.kills import dead
 from tests.runs import environment
 
 HOLD = """
@@ -155,11 +156,56 @@ def count(folder: Path, times: int) -> None:
             counter.write_text(str(seen + 1), encoding="utf-8")
 
 
-def test_no_two_ever_have_it(tmp_path: Path) -> None:
-    """Also where an owner that was killed is followed by several at once."""
+def test_a_lease_released_between_two_looks_is_free_and_not_abandoned(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever takes it then has it: nothing may replace that lease."""
+    created, create = [], module._create
+
+    def release_after_first_look(path: Path, content: bytes) -> bool:
+        created.append(create(path, content))
+        if len(created) == 1:
+            path.unlink()
+        return created[-1]
+
+    def replace_a_lease(*_: object) -> None:
+        raise AssertionError("the lease may be another's by now")
+
+    elsewhere(tmp_path, 0)
+    monkeypatch.setattr(module, "_create", release_after_first_look)
+    monkeypatch.setattr(module.os, "replace", replace_a_lease)
+    assert Lease(tmp_path, wait=False).is_held and created == [False, True]
+
+
+@pytest.mark.parametrize("content", [b"", b"{}"])
+def test_an_owner_that_ended_is_claimed_once(content: bytes, tmp_path: Path) -> None:
+    """A living claim keeps others away; claims of those that ended, also unreadable ones, do not."""
+    dead(tmp_path / NAME)
+    ended = holder(tmp_path / NAME)
+    assert ended is not None
+    claim = tmp_path / f"{NAME}.{ended.token}.claim.tmp"
+    claim.write_text(json.dumps(vars(Owner.current())), encoding="utf-8")
+    with pytest.raises(LeaseHeld):
+        Lease(tmp_path, wait=False)
+    claim.write_bytes((tmp_path / NAME).read_bytes())  # as files that were copied
+    (tmp_path / f"{NAME}.1.claim.tmp").write_bytes(content)
+    with pytest.raises(LeaseHeld):
+        Lease(tmp_path, wait=False)
+    os.utime(tmp_path / f"{NAME}.1.claim.tmp", (1, 1))
+    with Lease(tmp_path, wait=False):
+        assert [path.name for path in tmp_path.iterdir()] == [NAME]
+
+
+@pytest.mark.parametrize("claimed", [False, True])
+def test_no_two_ever_have_it(claimed: bool, tmp_path: Path) -> None:
+    """Also where an owner that was killed is followed by several at once, and so is the first of them."""
     other = held_by_another(tmp_path)
     other.send_signal(signal.SIGKILL)
     other.wait()
+    if claimed:
+        ended = holder(tmp_path / NAME)
+        assert ended is not None
+        dead(tmp_path / f"{NAME}.{ended.token}.claim.tmp")
     (tmp_path / "counter").write_text("0", encoding="utf-8")
     context = multiprocessing.get_context("fork")  # a spawned one imports torch first
     processes = [context.Process(target=count, args=(tmp_path, 25)) for _ in range(4)]
