@@ -1,4 +1,4 @@
-"""Orderly end of a run on SIGTERM, as schedulers send it, or SIGUSR1, their earlier warning."""
+"""Orderly end of a run on SIGTERM, as schedulers send it, SIGUSR1, their earlier warning, or SIGINT (Ctrl-C)."""
 
 from __future__ import annotations
 
@@ -19,11 +19,12 @@ class Stopped(BaseException):
 class Stopping:
     """Handler that turns a signal into `Stopped`, after the current block of `finishing`.
 
-    A second signal ends the process at once.
+    A second signal ends the process at once. SIGINT is a `KeyboardInterrupt` at once, as without this handler; where
+    Python ignores exceptions, as in a `__del__`, it is raised again after the block.
     """
 
     def __init__(self) -> None:
-        self._finishing, self._stop_requested = False, False
+        self._finishing, self._stop_requested, self._interrupted = False, False, False
 
     def _handle(self, signal_number: int, frame: FrameType | None) -> None:
         for handled in SIGNALS:
@@ -32,6 +33,10 @@ class Stopping:
         if not self._finishing:
             raise Stopped
 
+    def _interrupt(self, signal_number: int, frame: FrameType | None) -> None:
+        self._interrupted = True
+        raise KeyboardInterrupt
+
     @contextmanager
     def listening(self) -> Iterator[None]:
         """Handle signals in this block; in the main thread only, because Python delivers signals to no other."""
@@ -39,9 +44,15 @@ class Stopping:
             yield
             return
         previous_handlers = {number: signal.signal(number, self._handle) for number in SIGNALS}
+        # a process in the background of a shell ignores SIGINT, and a caller may have a handler of its own
+        interruptible = signal.getsignal(signal.SIGINT) is signal.default_int_handler
+        if interruptible:
+            signal.signal(signal.SIGINT, self._interrupt)
         try:
             yield
         finally:
+            if interruptible:
+                signal.signal(signal.SIGINT, signal.default_int_handler)
             if not self._stop_requested:
                 for number, handler in previous_handlers.items():
                     signal.signal(number, handler)
@@ -54,5 +65,7 @@ class Stopping:
             yield
         finally:
             self._finishing = False
+        if self._interrupted:
+            raise KeyboardInterrupt
         if self._stop_requested:
             raise Stopped

@@ -23,6 +23,7 @@ from ssd_bench.model.arithmetic import resolve
 from ssd_bench.model.backends.cpu import build, native_problem
 from ssd_bench.records import writer as module
 from ssd_bench.records.reader import Run, find_runs, is_complete, load_run
+from ssd_bench.stopping import Stopping
 from tests.forked import Forked, at_once
 from tests.runs import CPU, environment, executed, local_model, program, python
 from tests.synthetic import header, unit, write_run
@@ -109,6 +110,39 @@ def test_a_signal_ends_a_run_and_the_same_command_goes_on(
     again = program(*line)
     assert again.returncode == 0 and f"[1/{PROMPTS - done}]" in again.stderr
     same(load_run(folder), whole)
+
+
+class Last:
+    """An object that is interrupted while it is deleted."""
+
+    def __del__(self) -> None:
+        signal.raise_signal(signal.SIGINT)
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+def test_an_interrupt_where_python_ignores_exceptions_is_not_lost() -> None:
+    stopping, finished = Stopping(), []
+
+    def work() -> None:
+        with stopping.listening(), stopping.finishing():
+            Last()
+            finished.append(True)
+
+    with pytest.raises(KeyboardInterrupt):
+        work()
+    assert finished
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
+def test_a_process_that_ignores_interrupts_goes_on_ignoring_them() -> None:
+    previous = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        stopping = Stopping()
+        with stopping.listening(), stopping.finishing():
+            signal.raise_signal(signal.SIGINT)
+        assert signal.getsignal(signal.SIGINT) is signal.SIG_IGN
+    finally:
+        signal.signal(signal.SIGINT, previous)
 
 
 def test_a_signal_while_nothing_is_measured_ends_it_at_once(options: list[str], tmp_path: Path) -> None:
