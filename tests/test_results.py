@@ -23,7 +23,9 @@ REAL = {"model": "real", "params": 8e9, "rehearsal": False, "machine": "A GPU, b
 
 def row(method: str, task: str, speedup: float, **changes: Any) -> dict[str, Any]:
     """A row of results whose interval is ± 0.05."""
-    columns = dict.fromkeys(results.COLUMNS, math.nan) | REAL | {"method": method, "task": task, "n": 20}
+    columns = (
+        dict.fromkeys(results.COLUMNS, math.nan) | REAL | {"method": method, "task": task, "n": 20, "without_loops": 8}
+    )
     columns |= {"tokens": 300.0, "speedup": speedup, "speedup_lo": speedup - 0.05, "speedup_hi": speedup + 0.05}
     return columns | changes
 
@@ -45,8 +47,9 @@ def test_a_method_is_recommended_if_it_is_faster_on_every_task() -> None:
 @pytest.mark.parametrize(
     ("tasks", "changes", "told"),
     [
-        (THREE[:2], {}, "2 tasks with answers of 300 tokens; 3 tasks are required"),
-        (THREE, {"tokens": 46.0}, "3 tasks with answers of 46 tokens"),
+        (THREE[:2], {}, "tokens per answer now: GSM8K (8, 300), CNN/DM (8, 300)."),
+        (THREE, {"tokens": 46.0}, "GovReport (8, 46)"),
+        (THREE, {"without_loops": 7}, "3 tasks with 8 prompts or more on which no answer loops"),
         (THREE, {"rehearsal": True}, "no recommendation, because a toy model shows how methods behave"),
         (THREE, {"speedup_lo": 0.99}, "no method is faster than plain decoding on every task"),
     ],
@@ -56,6 +59,16 @@ def test_without_enough_evidence_nothing_is_recommended(
 ) -> None:
     (sentence,) = choice.recommendations(planted(*(row("good", task, 1.3, **changes) for task in tasks)))
     assert told in sentence
+
+
+def test_a_method_whose_answers_loop_is_not_recommended() -> None:
+    rows = [row("good", task, 1.3) for task in THREE] + [row("looping", task, 2.0) for task in THREE[:2]]
+    rows += [row("looping", THREE[2], 2.0, without_loops=1)]
+    (sentence,) = choice.recommendations(planted(*rows))
+    assert "good (1.30 to 1.30×)" in sentence and "looping" not in sentence
+    fastest = choice.choice_table(planted(*rows[-3:]))["fastest method"]
+    assert list(fastest) == ["looping", "looping", "cannot be said: answers loop"]
+    assert list(choice.choice_table(planted(*rows))["fastest method"]) == ["looping", "looping", "good"]
 
 
 def test_the_fastest_method_is_shown_with_its_search_and_its_equals() -> None:

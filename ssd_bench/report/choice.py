@@ -7,7 +7,9 @@ from typing import Any
 
 import pandas as pd
 
+from ssd_bench.metrics.repetition import LOOP_SHARE, NGRAM
 from ssd_bench.metrics.text import ABSENT, costs_text
+from ssd_bench.papers.claims.claims import PROMPTS
 from ssd_bench.report.results import MEASURED, MODELLED, interval_text, model_text, named_rows, search_text
 
 TASKS = 3
@@ -27,23 +29,33 @@ def choice_table(results: pd.DataFrame) -> pd.DataFrame:
     rows = []
     for _, group in _groups(results):
         for task, methods in group.groupby("task", sort=False):
-            best = named_rows(methods.sort_values("speedup", ascending=False))[0]
-            ties = _ties(methods, best)
-            rows.append(
-                {
-                    "task": str(task),
-                    "tokens per answer": f"{best['tokens']:.0f}",
-                    "n": str(best["n"]),
-                    "fastest method": str(best["method"]) if best["speedup_lo"] > 1 else "plain decoding (AR)",
-                    "speedup": f"{interval_text(best, 'speedup')}×"
-                    + ("" if best["speedup_lo"] > 1 else f" ({best['method']})"),
-                    "indistinguishable": ", ".join(ties) or ABSENT,
-                    "its search before the run": search_text(best),
-                    "model": model_text(best),
-                    "times": _times(best),
-                }
-            )
+            usable = methods[methods["without_loops"] >= PROMPTS]
+            best = named_rows((methods if usable.empty else usable).sort_values("speedup", ascending=False))[0]
+            row = {
+                "task": str(task),
+                "tokens per answer": f"{best['tokens']:.0f}",
+                "n": str(best["n"]),
+                "without loops": str(best["without_loops"]),
+                "fastest method": "cannot be said: answers loop",
+                "speedup": ABSENT,
+                "indistinguishable": ABSENT,
+                "its search before the run": ABSENT,
+            }
+            if not usable.empty:
+                row |= _fastest(best, usable)
+            rows.append(row | {"model": model_text(best), "times": _times(best)})
     return pd.DataFrame(rows)
+
+
+def _fastest(best: Mapping[str, Any], methods: pd.DataFrame) -> dict[str, str]:
+    """Return the columns about the fastest of the methods of a task."""
+    faster = best["speedup_lo"] > 1
+    return {
+        "fastest method": str(best["method"]) if faster else "plain decoding (AR)",
+        "speedup": f"{interval_text(best, 'speedup')}×" + ("" if faster else f" ({best['method']})"),
+        "indistinguishable": ", ".join(_ties(methods, best)) or ABSENT,
+        "its search before the run": search_text(best),
+    }
 
 
 def recommendations(results: pd.DataFrame) -> Iterator[str]:
@@ -59,18 +71,16 @@ def recommendations(results: pd.DataFrame) -> Iterator[str]:
     for _, group in _groups(results[~results["rehearsal"]]):
         first = named_rows(group)[0]
         where = f"{model_text(first)}, {_times(first)}"
-        tasks = group.groupby("task")["tokens"].max()
+        usable = group[group["without_loops"] >= PROMPTS]
+        tasks = usable.groupby("task")["tokens"].max()
         if len(tasks) < TASKS or tasks.max() < LONG:
-            counted = f"{len(tasks)} task{'s' if len(tasks) > 1 else ''}"
-            shortest, longest = f"{tasks.min():.0f}", f"{tasks.max():.0f}"
-            lengths = shortest if shortest == longest else f"{shortest} to {longest}"
             yield (
-                f"{where}: it cannot be said. The results are of {counted} with answers of {lengths} tokens; {TASKS} "
-                f"tasks are required, one of them with {LONG} tokens or more, on which methods that search while "
-                "decoding can search."
+                f"{where}: it cannot be said. Required are {TASKS} tasks with {PROMPTS} prompts or more on which no "
+                "answer loops (an answer that repeats itself is easy to draft); on one of the tasks, answers of "
+                f"{LONG} tokens or more, long enough for methods that search while decoding. {_evidence(group)}"
             )
             continue
-        faster = list(_faster_everywhere(group, len(tasks)))
+        faster = list(_faster_everywhere(usable, len(tasks)))
         yield f"{where}, {len(tasks)} tasks: " + (
             f"faster than plain decoding on every task: {', '.join(faster)}."
             if faster
@@ -83,8 +93,9 @@ def note() -> str:
     return (
         "Speedups are over AR while decoding; brackets: 95 % intervals over prompts. Fastest: chosen by the same data, "
         "which its interval does not correct for. Indistinguishable: methods that are faster than AR and whose "
-        "interval reaches the fastest. A search before the run is not part of the speedup; it is paid back after so "
-        "many decoded tokens. Searches while decoding are part of it."
+        "interval reaches the fastest. Without loops: prompts on which neither AR's answer nor the method's has a "
+        f"share of repeated {NGRAM}-grams above {LOOP_SHARE}. A search before the run is not part of the speedup; it "
+        "is paid back after so many decoded tokens. Searches while decoding are part of it."
     )
 
 
@@ -92,6 +103,13 @@ def _groups(results: pd.DataFrame) -> Iterator[tuple[object, pd.DataFrame]]:
     """Yield the results that can be compared, real models first, then in the order of the table."""
     ordered = results.sort_values("rehearsal", kind="stable")
     yield from ordered.groupby(KEY, sort=False, dropna=False)
+
+
+def _evidence(group: pd.DataFrame) -> str:
+    """Say how many prompts without loops, and how long answers, each task of comparable results has."""
+    tasks = group.groupby("task", sort=False).agg({"without_loops": "max", "tokens": "max"})
+    counted = (f"{task} ({row.without_loops:.0f}, {row.tokens:.0f})" for task, row in tasks.iterrows())
+    return f"Such prompts and tokens per answer now: {', '.join(counted)}."
 
 
 def _ties(methods: pd.DataFrame, best: Mapping[str, Any]) -> list[str]:

@@ -39,6 +39,7 @@ COLUMNS = {
     "machine": "machine of the times: of the runs, or the reference machine",
     "times": "measured or modelled",
     "n": "prompts",
+    "without_loops": "prompts on which neither AR's answer nor the method's loops",
     "tokens": "mean tokens of an answer of AR",
     "M": "tokens per verification",
     "alpha": "accepted over drafted tokens",
@@ -107,6 +108,7 @@ def _rows(record: Record, method: str, task: str) -> Iterator[dict[str, Any]]:
         "params": model.params,
         "rehearsal": model.toy,
         "n": summary.n_prompts,
+        "without_loops": summary.speedup_without_loops.n,
         "tokens": digest.ar_emitted / summary.n_pairs + 1,  # the prefill emits the first token
         "M": summary.M.value,
         "alpha": summary.alpha.value,
@@ -137,7 +139,7 @@ def _share_equal(summary: Summary) -> float | None:
 
 
 def _typed(frame: pd.DataFrame) -> pd.DataFrame:
-    texts = ("method", "task", "model", "machine", "times", "n")
+    texts = ("method", "task", "model", "machine", "times", "n", "without_loops")
     return frame.astype({name: "float64" for name in COLUMNS if name not in texts} | {"rehearsal": "bool"})
 
 
@@ -177,6 +179,7 @@ def readable_results(frame: pd.DataFrame) -> pd.DataFrame:
             "search before": search_text(row),
             "tokens per answer": _number(row["tokens"], 0),
             "n": str(row["n"]),
+            "without loops": str(row["without_loops"]),
             "equal to AR": _number(100 * row["equal"], 0, " %"),
         }
         for row in named_rows(ordered)

@@ -49,6 +49,9 @@ from ssd_bench.papers.runs import grid
 from ssd_bench.papers.runs.grid import Job
 from ssd_bench.papers.runs.scale import Scale
 
+PROMPTS = 8
+"""Smallest number of prompts on which a claim is judged, unless it states another."""
+
 
 @dataclass(frozen=True)
 class ClaimStatistic:
@@ -169,7 +172,7 @@ class Claim:
     at_least: float | None = None
     at_most: float | None = None
     none: float | None = None
-    prompts: int = 8
+    prompts: int = PROMPTS
     margin: float | None = None
     needs: Mapping[str, int] = field(default_factory=dict)
     planted: Sequence[str] = ()
