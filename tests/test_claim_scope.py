@@ -22,7 +22,7 @@ from ssd_bench.papers.claims.statistics import StatisticSample, _determination
 from ssd_bench.papers.ours.cells import Replication, replications
 from ssd_bench.papers.runs import grid
 from ssd_bench.records.schema import PromptRecord
-from ssd_bench.report import verdicts
+from ssd_bench.report import answers, verdicts
 from tests import synthetic
 from tests.exhibit_runs import MINIATURE, indexed
 from tests.test_evidence import searched
@@ -221,8 +221,26 @@ def test_a_toys_failure_stands_under_the_toy_alone(tmp_path: Path) -> None:
     assert verdicts.class_counts(frame) == {
         "the paper's model": "no runs",
         "another real model": "no runs",
-        "toy model": "1 fails",
+        "toy model, miniature, size not recorded": "1 fails",
     }
+
+
+def test_every_model_has_its_totals_and_a_claim_is_undecided_if_no_model_decides_it(tmp_path: Path) -> None:
+    write(tmp_path, "toy", units(0.1), model=MINIATURE)
+    found = judged(tmp_path, "swift/faster_than_ar", lambda job: "toy" if job.labels["method"] == "SWIFT" else None)
+    frame = verdicts.table([found])
+    other = frame.assign(model="miniature_plain", verdict=CANNOT_SAY)
+    totals = {
+        total.model: {mark.sign: count for mark, count in total.counts if count}
+        for total in answers.verdict_totals(verdicts.merge_verdicts(frame, other))
+    }
+    assert totals == {
+        "": {"–": len(claims())},
+        "miniature, size not recorded": {"○": 1, "–": len(claims()) - 1},
+        "miniature_plain, size not recorded": {"?": 1, "–": len(claims()) - 1},
+    }
+    assert verdicts.undecided_claims(verdicts.merge_verdicts(frame, other)) == 0
+    assert verdicts.undecided_claims(other) == 1
 
 
 def test_verdicts_on_an_older_statement_are_not_shown(tmp_path: Path) -> None:

@@ -105,6 +105,21 @@ class ClaimLine:
     verdicts: Mapping[str, Sequence[ModelVerdict]]
 
 
+@dataclass(frozen=True)
+class ModelTotals:
+    """Numbers of claims by the verdict of one model.
+
+    Attributes:
+        model: with its size; "" if no model of the class ran.
+        counts: mark of every verdict in the order of `VERDICTS`, and the number of its claims; a claim without runs of
+            the model is "not run".
+    """
+
+    evidence_class: str
+    model: str
+    counts: Sequence[tuple[VerdictMark, int]]
+
+
 def describe_records(replications: Sequence[Replication], results: int) -> str:
     """Return sentences on the records: runs, distinct results, scale, models and machine.
 
@@ -155,17 +170,15 @@ def headline_count() -> int:
     )
 
 
-def verdict_totals(frame: pd.DataFrame) -> dict[str, list[tuple[VerdictMark, int]]]:
-    """Return class of evidence -> mark of every verdict in the order of `VERDICTS`, and the number of its claims.
-
-    A claim that several models of a class judge counts by the first; one without runs of a class is "not run" there.
-    """
-    totals = {}
-    for name in EVIDENCE_CLASSES:
-        by_claim = frame[frame["evidence_class"] == name].drop_duplicates("claim")["verdict"].value_counts()
+def verdict_totals(frame: pd.DataFrame) -> list[ModelTotals]:
+    """Count the claims by verdict, for each model of each class of evidence."""
+    totals = []
+    for name, model, rows in verdicts.models_judged(frame):
+        by_claim = rows.drop_duplicates("claim")["verdict"].value_counts()  # the first of its scales
         counts = {verdict: int(by_claim.get(verdict, 0)) for verdict in VERDICTS}
         counts[NOT_RUN] = len(claims()) - sum(counts[verdict] for verdict in VERDICTS if verdict != NOT_RUN)
-        totals[name] = [(_marks(name)[verdict], count) for verdict, count in counts.items()]
+        marked = [(_marks(name)[verdict], count) for verdict, count in counts.items()]
+        totals.append(ModelTotals(name, model, marked))
     return totals
 
 

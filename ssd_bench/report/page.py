@@ -158,16 +158,12 @@ def render(
 def _answers(content: PageContent) -> dict[str, Any]:
     """Return the variables of the top of the page: facts, claims, what to use, and all results."""
     judged = content.judged
-    by_class = judged[judged["model"] != ""].groupby("evidence_class", sort=False)
-    models = {
-        name: list(dict.fromkeys(verdicts.model_text(row) for _, row in rows.iterrows())) for name, rows in by_class
-    }
     title = "All results: method, task, model, machine; measured or modelled"
     return {
         "facts": facts.facts(content.checks, content.gpu_results),
         "classes": EVIDENCE_CLASSES,
-        "models_of": {name: models.get(name, []) for name in EVIDENCE_CLASSES},
         "totals": answers.verdict_totals(judged),
+        "undecided": verdicts.undecided_claims(judged),
         "lines": answers.claim_lines(judged),
         "headlines": answers.headline_count(),
         "papers_with_claims": len({claim.id.partition("/")[0] for claim in claims()}),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from fnmatch import fnmatchcase
 from pathlib import Path
 
@@ -289,11 +289,27 @@ def verdict_counts(frame: pd.DataFrame) -> str:
     return ", ".join(parts)
 
 
+def models_judged(frame: pd.DataFrame) -> Iterator[tuple[str, str, pd.DataFrame]]:
+    """Yield a class of evidence, a model of it with its size, and its verdicts; without runs, "" as the model."""
+    for name in EVIDENCE_CLASSES:
+        rows = frame[frame["evidence_class"] == name]
+        if rows.empty:
+            yield name, "", rows
+        else:
+            for model, of_model in rows.groupby(rows.apply(model_text, axis=1), sort=False):
+                yield name, str(model), of_model
+
+
+def undecided_claims(frame: pd.DataFrame) -> int:
+    """Return the number of claims that no model decides."""
+    return frame["claim"].nunique() - frame.loc[~frame["verdict"].isin((CANNOT_SAY, NOT_RUN)), "claim"].nunique()
+
+
 def class_counts(frame: pd.DataFrame) -> dict[str, str]:
-    """Return the counts of verdicts by class of evidence, that of the paper's model first; "not run" comes last."""
+    """Return the counts of verdicts by class of evidence and model, the paper's model first; "not run" comes last."""
     counts = {
-        name: verdict_counts(rows) if len(rows := frame[frame["evidence_class"] == name]) else "no runs"
-        for name in EVIDENCE_CLASSES
+        f"{name}, {model}" if model else name: verdict_counts(rows) if model else "no runs"
+        for name, model, rows in models_judged(frame)
     }
     without_runs = frame[frame["evidence_class"] == ""]
     return counts | ({NOT_RUN: f"{len(without_runs)} claims"} if len(without_runs) else {})
