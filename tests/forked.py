@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import sys
 import tempfile
 from collections.abc import Mapping, Sequence
@@ -86,6 +87,7 @@ def _work(words: Sequence[str], out: Connection, err: Connection, variables: Map
     os.environ.update(variables)
     sys.path[:0] = variables["PYTHONPATH"].split(os.pathsep)
     tempfile.tempdir = None  # depends on the environment
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # tests in the background of a shell ignore it
     sys.exit(dispatch(words))
 
 
