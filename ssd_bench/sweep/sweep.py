@@ -56,6 +56,7 @@ class Sweep:
         self._context, self._work = hydra_context, cast(JobFunction, task_function)  # of `application.command`
         self._folders: dict[Overrides, Path] = {}
         self._choosers: dict[str, bool] = {}
+        self._plans: dict[Overrides, dry.Planned] = {}
         _check_launcher(config)
 
     def __call__(self, arguments: Sequence[str]) -> None:
@@ -172,9 +173,11 @@ class Sweep:
         return index.read_outcome(self._runs_dir(overrides), overrides).error is not None
 
     def _planned(self, overrides: Overrides) -> dry.Planned:
-        cfg = self._compose(overrides)
-        options = OmegaConf.masked_copy(cfg, [str(key) for key in cfg if key != "hydra"])
-        return dry.Planned(overrides, cfg.hydra.runtime.choices, options)
+        if overrides not in self._plans:
+            cfg = self._compose(overrides)
+            options = OmegaConf.masked_copy(cfg, [str(key) for key in cfg if key != "hydra"])
+            self._plans[overrides] = dry.Planned(overrides, cfg.hydra.runtime.choices, options)
+        return self._plans[overrides]
 
     def _runs_dir(self, overrides: Sequence[str]) -> Path:
         """Return the `runs_dir` of a job.
