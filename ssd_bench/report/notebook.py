@@ -109,7 +109,8 @@ class Paper:
         """Return the verdicts on the paper's claims."""
         rows = self._verdicts[self._verdicts["claim"].str.startswith(f"{self.name}/")]
         table = verdicts.readable_table(rows[rows["verdict"] != NOT_RUN]).drop(columns="paper")
-        return Shown(f"{verdicts.RULE}\n\n{verdicts.verdict_counts(rows)}.", table)
+        counts = "; ".join(f"{evidence}: {text}" for evidence, text in verdicts.class_counts(rows).items())
+        return Shown(f"{verdicts.RULE}\n\n{counts}.", table)
 
     def claim(self, name: str) -> Shown:
         """Return a claim: the paper's numbers, the verdict of our records, and what would change this verdict."""
