@@ -270,7 +270,7 @@ def test_a_retraining_reproduces_the_logged_losses(tokenizer: PreTrainedTokenize
     with (EMBEDDED / "miniature" / LOG).open() as file:
         logged = [float(row["loss"]) for row in csv.DictReader(file)][:3]
     losses = [entry["loss"] for entry in Training(RECIPES["miniature"], tokenizer, CPU).run(3)]
-    # what CPUs round differently is 0.00014 at most in these steps; twice one of the learning rates changes 0.00033
+    # CPUs round differently by 0.00014 at most in these steps; twice a learning rate changes the losses by 0.00033
     assert losses == pytest.approx(logged, abs=3e-4)
 
 
