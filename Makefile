@@ -109,7 +109,7 @@ OUT ?= $(RUNS)/report
 report: $(STAMP)
 	$(BIN)/python -m ssd_bench report runs_dir=$(RUNS) out=$(OUT)
 	@if command -v chromium > /dev/null; then chromium --headless --no-sandbox --disable-gpu --hide-scrollbars \
-	  --window-size=1400,1600 --screenshot=$(abspath $(OUT))/first_screen.png file://$(abspath $(OUT))/index.html; \
+	  --window-size=1400,1800 --screenshot=$(abspath $(OUT))/first_screen.png file://$(abspath $(OUT))/index.html; \
 	else echo "no chromium here: no picture of the page's first screen"; fi
 
 executed: $(STAMP) ## The notebooks on your runs, into runs/report/notebooks (RUNS=runs/reference: on the committed ones)

@@ -202,12 +202,12 @@ def effect_text(claim: Claim, row: pd.Series) -> str:
 
 
 def times_text(claim: Claim, row: pd.Series) -> str:
-    """Return whether the times of an effect are modelled or measured; next to a modelled effect, the measured one."""
+    """Return whether the times of an effect are modelled or measured; with a modelled effect, the measured one."""
     times = str(row["times"])
     if times in ("", MEASURED_HERE):
         return times
     measured = _interval_text(claim, *row[[*MEASURED]])
-    return f"{times}; {MEASURED_HERE}: {measured}"
+    return times if measured == ABSENT else f"{times}; {MEASURED_HERE}: {measured}"
 
 
 def _interval_text(claim: Claim, effect: float, low: float, high: float) -> str:
