@@ -67,7 +67,7 @@ def test_a_method_whose_answers_loop_is_not_recommended() -> None:
     (sentence,) = choice.recommendations(planted(*rows))
     assert "good (1.30 to 1.30×)" in sentence and "looping" not in sentence
     fastest = choice.choice_table(planted(*rows[-3:]))["fastest method"]
-    assert list(fastest) == ["looping", "looping", "cannot be said: answers loop"]
+    assert list(fastest) == ["looping", "looping", "cannot be said: fewer than 8 prompts without loops"]
     assert list(choice.choice_table(planted(*rows))["fastest method"]) == ["looping", "looping", "good"]
 
 

@@ -36,7 +36,7 @@ def choice_table(results: pd.DataFrame) -> pd.DataFrame:
                 "tokens per answer": f"{best['tokens']:.0f}",
                 "n": str(best["n"]),
                 "without loops": str(best["without_loops"]),
-                "fastest method": "cannot be said: answers loop",
+                "fastest method": f"cannot be said: fewer than {PROMPTS} prompts without loops",
                 "speedup": ABSENT,
                 "indistinguishable": ABSENT,
                 "its search before the run": ABSENT,
