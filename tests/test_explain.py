@@ -43,7 +43,7 @@ def loss(found: explain.Explanation, name: str) -> explain.Loss:
 
 def test_the_split_adds_up_to_the_measured_speedup(run: Run) -> None:
     found = explain.explain(run)
-    assert found.speedup == pytest.approx(metrics.speedup(run.prompts).value)
+    assert found.speedup == pytest.approx(metrics.Pairs.of(run.prompts).speedup().value)
     assert found.ms["ar"] / (sum(found.ms.values()) - found.ms["ar"]) == pytest.approx(found.speedup)
     steps = metrics.arm_rows(run.steps, "method")
     assert found.ceiling == metrics.tokens_per_pass(steps)

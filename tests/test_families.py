@@ -79,7 +79,7 @@ def test_the_table_has_both_baselines_and_every_method_of_a_task(whole: dict[str
     assert set(frame["model"]) == {"tiny, 2.0 million parameters"}
     assert set(frame.loc[frame["method"] == AR, DECODE]) == {"1"}
     run = next(one.recorded_cells(method="prompt lookup")).run
-    third = metrics.speedup(run.prompts, arms=("ar", "hf"))
+    third = metrics.Pairs.of(run.prompts, ("ar", "hf")).speedup()
     assert frame.loc[frame["method"] == HF, DECODE].iloc[0] == format_measured(third)
     cell = next(one.recorded_cells(method="suffix"))
     summary = cell.summary

@@ -102,23 +102,25 @@ def test_speed_by_hand() -> None:
     prompts = prompts_of([(10, 100, 10, 50), (20, 400, 30, 200)])
     assert metrics.tokens_per_s(metrics.arm_rows(prompts, "ar")).value == pytest.approx(1000 * 30 / 500)
     assert metrics.tokens_per_s(metrics.arm_rows(prompts, "method"), True).value == pytest.approx(1000 * 42 / 270)
-    assert metrics.speedup(prompts).value == pytest.approx((40 / 250) / (30 / 500))
-    assert metrics.speedup(prompts, end_to_end=True).value == pytest.approx((42 / 270) / (32 / 520))
-    assert metrics.speedup_mean(prompts).value == pytest.approx((2 + 3) / 2)
-    matched = metrics.speedup_matched(prompts)
+    assert metrics.Pairs.of(prompts).speedup().value == pytest.approx((40 / 250) / (30 / 500))
+    assert metrics.Pairs.of(prompts).speedup(end_to_end=True).value == pytest.approx((42 / 270) / (32 / 520))
+    assert metrics.Pairs.of(prompts).speedup_mean().value == pytest.approx((2 + 3) / 2)
+    matched = metrics.Pairs.of(prompts).matched.speedup()
     assert matched.value == pytest.approx(2)
     assert matched.n == 1
 
 
 def test_a_ratio_of_mean_rates_and_of_total_times_by_hand() -> None:
     prompts = prompts_of([(10, 100, 10, 50), (20, 400, 30, 200)])
-    assert metrics.speedup_rates(prompts).value == pytest.approx((10 / 50 + 30 / 200) / (10 / 100 + 20 / 400))
+    assert metrics.Pairs.of(prompts).speedup_rates().value == pytest.approx(
+        (10 / 50 + 30 / 200) / (10 / 100 + 20 / 400)
+    )
     whole = (11 / 60 + 31 / 210) / (11 / 110 + 21 / 410)
-    assert metrics.speedup_rates(prompts, end_to_end=True).value == pytest.approx(whole)
-    assert metrics.speedup_wall(prompts).value == pytest.approx((110 + 410) / (60 + 210))
+    assert metrics.Pairs.of(prompts).speedup_rates(end_to_end=True).value == pytest.approx(whole)
+    assert metrics.Pairs.of(prompts).speedup_wall().value == pytest.approx((110 + 410) / (60 + 210))
     nothing = pd.concat([prompts, prompts_of([(0, 0, 0, 0)]).assign(prompt_index=2)])  # an EOS in the prefill
-    assert metrics.speedup_rates(nothing) == metrics.speedup_rates(prompts)
-    assert metrics.speedup_rates(nothing, end_to_end=True).n == 3
+    assert metrics.Pairs.of(nothing).speedup_rates() == metrics.Pairs.of(prompts).speedup_rates()
+    assert metrics.Pairs.of(nothing).speedup_rates(end_to_end=True).n == 3
 
 
 def test_an_interval_is_a_jackknifes_on_the_logarithm() -> None:
@@ -129,7 +131,7 @@ def test_an_interval_is_a_jackknifes_on_the_logarithm() -> None:
     reach = stats.t.ppf(0.975, 14) * np.sqrt(14) * np.std(np.log(others), ddof=1)
     value = rates["method"].mean() / rates["ar"].mean()
     expected = value, value * np.exp(-reach), value * np.exp(reach)
-    assert metrics.speedup_rates(prompts) == metrics.Measured(*map(pytest.approx, expected), 15)
+    assert metrics.Pairs.of(prompts).speedup_rates() == metrics.Measured(*map(pytest.approx, expected), 15)
 
 
 def test_speedups_over_a_third_arm_are_those_over_ar_with_its_times() -> None:
@@ -140,31 +142,38 @@ def test_speedups_over_a_third_arm_are_those_over_ar_with_its_times() -> None:
     three, two = pd.concat([prompts, hf.iloc[:2]]), prompts_of(slower[:2])
     over_hf = ("hf", "method")
     for name in ("speedup", "speedup_mean", "speedup_rates", "speedup_wall"):
-        counted = getattr(metrics, name)
-        assert counted(three) == counted(prompts)  # AR and the method are as they were
-        assert counted(three, arms=over_hf) == counted(two)  # on the prompts that both have
-    assert metrics.speedup(three, end_to_end=True, arms=over_hf) == metrics.speedup(two, end_to_end=True)
-    assert metrics.speedup_rates(three, end_to_end=True, arms=over_hf) == metrics.speedup_rates(two, end_to_end=True)
+        count = getattr(metrics.Pairs, name)
+        assert count(metrics.Pairs.of(three)) == count(metrics.Pairs.of(prompts))  # AR and the method are as they were
+        # on the prompts that both have
+        assert count(metrics.Pairs.of(three, over_hf)) == count(metrics.Pairs.of(two))
+    assert metrics.Pairs.of(three, over_hf).speedup(end_to_end=True) == metrics.Pairs.of(two).speedup(end_to_end=True)
+    assert metrics.Pairs.of(three, over_hf).speedup_rates(end_to_end=True) == metrics.Pairs.of(two).speedup_rates(
+        end_to_end=True
+    )
 
 
 def test_only_pairs_count_and_repeats_stay_with_their_prompt() -> None:
     rows = [(10, 100.0, 10, 50.0), (10, 100.0, 12, 80.0), (10, 110.0, 11, 70.0)]
     once, twice = prompts_of(rows), pd.concat([prompts_of(rows), prompts_of(rows, repeat=1)])
-    single, double = metrics.speedup(once), metrics.speedup(twice)
+    single, double = metrics.Pairs.of(once).speedup(), metrics.Pairs.of(twice).speedup()
     assert (single.low, single.high, single.n) == (
         double.low,
         double.high,
         double.n,
     )  # no new prompts, no new certainty
     alone = prompts_of([*rows, (10, 1.0, 10, 1.0)]).iloc[:-1]
-    assert metrics.speedup(alone) == single
+    assert metrics.Pairs.of(alone).speedup() == single
 
 
 @settings(max_examples=12, deadline=None)
 @given(PAIRS)
 def test_an_interval_contains_its_estimate_or_is_absent(rows: list[tuple[int, float, int, float]]) -> None:
     prompts = prompts_of(rows)
-    for measured in (metrics.speedup(prompts), metrics.speedup_mean(prompts), metrics.tokens_per_s(prompts)):
+    for measured in (
+        metrics.Pairs.of(prompts).speedup(),
+        metrics.Pairs.of(prompts).speedup_mean(),
+        metrics.tokens_per_s(prompts),
+    ):
         assert measured.value is not None
         assert math.isfinite(measured.value)
         assert measured.n == len(rows)
@@ -174,16 +183,16 @@ def test_an_interval_contains_its_estimate_or_is_absent(rows: list[tuple[int, fl
         if measured.low is not None and measured.high is not None:
             assert measured.low <= measured.value <= measured.high
     swapped = prompts.assign(arm=prompts["arm"].map({"ar": "method", "method": "ar"}))
-    forth, back = metrics.speedup(prompts), metrics.speedup(swapped)
+    forth, back = metrics.Pairs.of(prompts).speedup(), metrics.Pairs.of(swapped).speedup()
     assert back.value == pytest.approx(1 / (forth.value or math.nan))
     if forth.low is not None and back.high is not None:
         assert back.high == pytest.approx(1 / forth.low)
 
 
 def test_an_interval_is_absent_where_prompts_agree_and_a_shares_ends_at_one() -> None:
-    same = metrics.speedup(prompts_of([(10, 100, 10, 50)] * 5))
+    same = metrics.Pairs.of(prompts_of([(10, 100, 10, 50)] * 5)).speedup()
     assert (same.value, same.low, same.high, same.n) == (2, None, None, 5)
-    assert metrics.speedup(prompts_of([(10, 100, 10, 50)])[:0]).value is None
+    assert metrics.Pairs.of(prompts_of([(10, 100, 10, 50)])[:0]).speedup().value is None
     one = intervals.ratio(np.array([0.0, 0.0, 3.0]), np.array([9.0, 9.0, 9.0]))  # without the third there is none
     assert (one.value, one.low, one.high) == (pytest.approx(1 / 9), None, None)
     share = intervals.ratio(np.array([100.0, 99.0, 70.0]), np.full(3, 100.0))
@@ -330,8 +339,8 @@ def test_summary_with_a_third_arm(tmp_path: Path) -> None:
     halves = replace(run, prompts=run.prompts.assign(domain=run.prompts["prompt_index"].map(lambda i: "ab"[i % 2])))
     for summary_of_half in metrics.summarise_domains(halves):
         own = halves.prompts[halves.prompts["domain"] == summary_of_half.domain]
-        assert summary_of_half.row["speedup_hf_wall"] == metrics.speedup_wall(own, ("hf", "method")).value
-        assert summary_of_half.speedup_rates_e2e == metrics.speedup_rates(own, end_to_end=True)
+        assert summary_of_half.row["speedup_hf_wall"] == metrics.Pairs.of(own, ("hf", "method")).speedup_wall().value
+        assert summary_of_half.speedup_rates_e2e == metrics.Pairs.of(own).speedup_rates(end_to_end=True)
     assert not {key for key in metrics.summarise(write_run(tmp_path / "pair", [unit(0)])).row if "hf" in key}
 
 
@@ -393,6 +402,6 @@ def test_each_domain_has_the_numbers_of_its_own_prompts(tmp_path: Path) -> None:
     assert [(row.domain, row.n_prompts) for row in rows] == [("even", 3), ("odd", 3)]
     for row in rows:
         own = mixed.prompts[mixed.prompts["domain"] == row.domain]
-        assert row.speedup == metrics.speedup(own)
+        assert row.speedup == metrics.Pairs.of(own).speedup()
         steps = metrics.arm_rows(mixed.steps[mixed.steps["prompt_index"].isin(own["prompt_index"])], "method")
         assert row.alpha.value == metrics.alpha_micro(steps)

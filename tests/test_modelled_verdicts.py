@@ -176,7 +176,10 @@ def test_statistics_of_modelled_times_have_the_definitions_of_measured_ones(tmp_
     run = counted(tmp_path, "run")
     modelled, summary = reference_run(run), metrics.summarise(run).modelled
     assert summary is not None and summary.modelled_on == REFERENCE
-    decode, end_to_end = metrics.speedup(modelled.prompts), metrics.speedup(modelled.prompts, end_to_end=True)
+    decode, end_to_end = (
+        metrics.Pairs.of(modelled.prompts).speedup(),
+        metrics.Pairs.of(modelled.prompts).speedup(end_to_end=True),
+    )
     assert value(tmp_path, "run", "speedup") == summary.speedup_modelled.value == decode.value
     assert value(tmp_path, "run", "speedup_e2e") == end_to_end.value and end_to_end.value != decode.value
     assert value(tmp_path, "run", "overhead") == pytest.approx(summary.modelled_overhead)

@@ -163,7 +163,7 @@ def test_a_record_made_by_a_latency_model_is_replayed_exactly(tmp_path: Path, re
     for arm in ("ar", "method"):
         measured = metrics.tokens_per_s(metrics.arm_rows(run.prompts, arm)).value
         assert found.tokens_per_s[arm] == pytest.approx(measured, rel=1e-9)
-    assert found.speedup == pytest.approx(metrics.speedup(run.prompts).value, rel=1e-9)
+    assert found.speedup == pytest.approx(metrics.Pairs.of(run.prompts).speedup().value, rel=1e-9)
     assert found.overhead == "scaled" and found.calls_ms == 0
     assert sum(found.shares.values()) == pytest.approx(1)
     keys = ["prompt_index", "repeat", "arm", "step"]
@@ -474,7 +474,7 @@ def test_validation_sets_predictions_beside_measurements(run: Run, counted: Run)
     assert frame["method"].tolist() == ["knapspec", "other", "knapspec"]
     assert frame["speedup_error"].iloc[0] == pytest.approx(0, abs=1e-9)
     np.testing.assert_allclose(frame["forward_error"], 0, atol=1e-9)
-    assert frame["speedup_measured"].iloc[1] == pytest.approx(metrics.speedup(slower).value)
+    assert frame["speedup_measured"].iloc[1] == pytest.approx(metrics.Pairs.of(slower).speedup().value)
     table = validation.errors_by_method(frame)
     assert table.index.tolist() == ["knapspec", "other", "all runs"] and table.loc["all runs", "size"] == 3
     text = validation.validation_text(frame)

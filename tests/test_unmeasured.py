@@ -97,10 +97,8 @@ def test_without_a_decode_step_progress_has_no_rate(capsys: pytest.CaptureFixtur
 
 def test_an_arm_without_a_decoded_token_has_no_speedup() -> None:
     pairs = [(unit(i)[0], one_token(i)[1]) for i in range(3)]
-    prompts = pd.DataFrame(
-        [{name: getattr(r.prompt, name) for name in metrics.definitions.TIMES} for p in pairs for r in p]
-    )
-    assert metrics.speedup(prompts).value is None and metrics.speedup_mean(prompts).value is None
+    prompts = pd.DataFrame([{name: getattr(r.prompt, name) for name in metrics.TIMES} for p in pairs for r in p])
+    assert metrics.Pairs.of(prompts).speedup().value is None and metrics.Pairs.of(prompts).speedup_mean().value is None
 
 
 # ---- over how many answers a score is

@@ -1,15 +1,12 @@
-"""Numbers with intervals from the tables of a record; `definitions` defines each number in one place."""
+"""Numbers with intervals from the tables of a record; `speed` and `definitions` define each number in one place."""
 
 from ssd_bench.metrics.comparable import check_comparable, conditions
 from ssd_bench.metrics.definitions import (
-    TIMES,
-    UNIT,
     alpha,
     alpha_by_position,
     alpha_conditional,
     alpha_macro,
     alpha_micro,
-    arm_rows,
     break_even_tokens,
     decode_time_shares,
     draft_cost,
@@ -19,22 +16,14 @@ from ssd_bench.metrics.definitions import (
     main_set_id,
     mean_acceptance_length,
     mean_draft_len,
-    paired_rows,
     predicted_tpt,
     predicted_tpt_by_prompt,
     skip_ratio,
     skip_ratio_of_all,
     skipped_shares,
     skipped_sublayers,
-    speedup,
-    speedup_matched,
-    speedup_mean,
-    speedup_rates,
-    speedup_wall,
-    token_times,
     tokens_per_call,
     tokens_per_pass,
-    tokens_per_s,
 )
 from ssd_bench.metrics.digest import Digest, summarise, summarise_domains
 from ssd_bench.metrics.effect import Effect, strata, widen
@@ -51,6 +40,7 @@ from ssd_bench.metrics.evidence import (
 from ssd_bench.metrics.intervals import Measured, Spread
 from ssd_bench.metrics.quality import agreement, lossless_counts, mean_score, pass_at, score_counts
 from ssd_bench.metrics.repetition import LOOP_SHARE, NGRAM, repeated_ngram_share, repetition, speedup_without_loops
+from ssd_bench.metrics.speed import TIMES, UNIT, Pairs, arm_rows, paired_rows, token_times, tokens_per_s
 from ssd_bench.metrics.summary import DomainSummary, Summary
 
 __all__ = [
@@ -63,6 +53,7 @@ __all__ = [
     "DomainSummary",
     "Effect",
     "Measured",
+    "Pairs",
     "RunTiming",
     "RunVariation",
     "Spread",
@@ -102,11 +93,6 @@ __all__ = [
     "skipped_shares",
     "skipped_sublayers",
     "slow_steps",
-    "speedup",
-    "speedup_matched",
-    "speedup_mean",
-    "speedup_rates",
-    "speedup_wall",
     "speedup_without_loops",
     "strata",
     "summarise",

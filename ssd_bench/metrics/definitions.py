@@ -7,7 +7,7 @@ Times are in milliseconds, rates in tokens per second. An undefined number is No
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable, Mapping
+from collections.abc import Hashable, Iterable, Mapping
 from functools import lru_cache
 
 import numpy as np
@@ -16,30 +16,22 @@ import pandas as pd
 from ssd_bench.contract.layer_set import LayerSet
 from ssd_bench.cost.machine import LatencyTimes
 from ssd_bench.cost.tpt import tpt
-from ssd_bench.metrics.intervals import (
-    Array,
-    Measured,
-    divide,
-    mean_of_ratios,
-    measure,
-    ratio,
-    ratio_of_means,
-    ratio_of_ratios,
-)
+from ssd_bench.metrics.intervals import Array, Measured, divide, measure, ratio, ratio_of_ratios
+from ssd_bench.metrics.speed import TIMES, arm_rows, paired_rows, token_times
 from ssd_bench.records.header import RunHeader
 from ssd_bench.records.reader import Run
-from ssd_bench.records.schema import PAIR
-
-TIMES = ["arm", "prompt_index", "repeat", "turn", "new_tokens", "prefill_ms", "decode_ms"]
-"""Columns of `prompts` that speeds need. Selecting rows of these columns alone is much faster than with the texts."""
-
-UNIT = ["prompt_index", "repeat", "turn"]
-"""Key of one answer, the same in all arms."""
 
 
-def arm_rows(frame: pd.DataFrame, arm: str) -> pd.DataFrame:
-    """Return the rows of `prompts` or `steps` of one arm ("ar", "method" or "hf")."""
-    return frame[frame["arm"] == arm]
+@lru_cache(maxsize=16)  # every number of a summary needs some of them
+def steps_of(run: Run, arm: str = "method") -> pd.DataFrame:
+    """Return the steps of one arm of a run."""
+    return arm_rows(run.steps, arm)
+
+
+@lru_cache(maxsize=16)
+def answers_of(run: Run, arm: str = "method") -> pd.DataFrame:
+    """Return the rows of `prompts` of one arm of a run."""
+    return arm_rows(run.prompts, arm)
 
 
 # --- acceptance -------------------------------------------------------------------------------------------------------
@@ -120,7 +112,7 @@ def skip_ratio_of_all(run: Run) -> float | None:
     they drafted no token, or if they read a window of the cache or 8-bit weights, whose cost c = 1 - r does not
     describe.
     """
-    steps, by_layers = arm_rows(run.steps, "method"), _with_sets(run)
+    steps, by_layers = steps_of(run), _with_sets(run)
     cheaper = np.isfinite(by_layers["read"]) | (by_layers["n_attn_int8"] + by_layers["n_mlp_int8"] > 0)
     if not by_layers["draft_len"].sum() or cheaper.any():
         return None
@@ -164,7 +156,7 @@ def _with_sets(run: Run) -> pd.DataFrame:
     Returns:
         The columns of `steps`, and those of `Run.set_sizes`.
     """
-    steps = arm_rows(run.steps, "method").dropna(subset=["layer_set_id"]).astype({"layer_set_id": "int64"})
+    steps = steps_of(run).dropna(subset=["layer_set_id"]).astype({"layer_set_id": "int64"})
     return steps.merge(run.set_sizes(steps["layer_set_id"].unique()), left_on="layer_set_id", right_index=True)
 
 
@@ -180,7 +172,7 @@ def main_set_id(run: Run, domain: str | None = None) -> int | None:
     Args:
         domain: count the prompts of this domain alone; None: all prompts.
     """
-    steps = arm_rows(run.steps, "method").dropna(subset=["layer_set_id"])
+    steps = steps_of(run).dropna(subset=["layer_set_id"])
     if domain is not None:
         in_domain = run.prompts.loc[run.prompts["domain"] == domain, "prompt_index"]
         steps = steps[steps["prompt_index"].isin(in_domain)]
@@ -193,90 +185,10 @@ def main_set_id(run: Run, domain: str | None = None) -> int | None:
 # --- speed ------------------------------------------------------------------------------------------------------------
 
 
-def token_times(prompts: pd.DataFrame, end_to_end: bool = False) -> pd.DataFrame:
-    """Return the tokens and milliseconds of each prompt (index: prompt_index), summed over its repeats.
-
-    Decode-only leaves out the time and the token of the prefill; end-to-end includes both.
-    """
-    tokens, ms = (prompts[name].to_numpy(dtype=float) for name in ("new_tokens", "decode_ms"))
-    if end_to_end:
-        ms = ms + prompts["prefill_ms"].to_numpy(dtype=float)
-    else:
-        tokens = np.maximum(tokens - 1, 0)
-    # a report sums up thousands of times: bincount takes a twentieth of a groupby
-    index, group = np.unique(prompts["prompt_index"].to_numpy(), return_inverse=True)
-    sums = {name: np.bincount(group, column, len(index)) for name, column in (("tokens", tokens), ("ms", ms))}
-    return pd.DataFrame(sums, index=pd.Index(index, name="prompt_index"))
-
-
-def tokens_per_s(prompts: pd.DataFrame, end_to_end: bool = False) -> Measured:
-    """Return tokens per second: total tokens over total time; undefined where no token was decoded."""
-    sums = token_times(prompts, end_to_end)
-    if not sums["tokens"].any():
-        return Measured(None, n=len(sums))
-    return ratio(1000 * sums["tokens"].to_numpy(), sums["ms"].to_numpy())
-
-
-def paired_rows(prompts: pd.DataFrame, arms: tuple[str, str] = PAIR) -> pd.DataFrame:
-    """Return the rows of two arms for the prompts, repeats and turns that both decoded."""
-    rows = prompts[prompts["arm"].isin(arms)]
-    return rows[rows.duplicated(UNIT, keep=False)]  # an arm has one row of each
-
-
-def speedup(prompts: pd.DataFrame, end_to_end: bool = False, arms: tuple[str, str] = PAIR) -> Measured:
-    """Return the speedup, tokens/s over tokens/s, on the prompts that two arms of the run decoded.
-
-    Args:
-        arms: divisor and dividend, here and in the other speedups.
-    """
-    # (sum tokens / sum ms) of the method over the same of AR: the ratio of totals, as KnapSpec's benchmark.py prints it
-    return _speed_ratio(prompts, end_to_end, ratio_of_ratios, arms)
-
-
-def speedup_mean(prompts: pd.DataFrame, end_to_end: bool = False, arms: tuple[str, str] = PAIR) -> Measured:
-    """Return the arithmetic mean of the speedups of single prompts; prompts without a decoded token are left out."""
-    # mean over prompts of (tokens / ms) / (tokens_AR / ms_AR), the other statistic that KnapSpec's benchmark.py prints
-    return _speed_ratio(prompts, end_to_end, mean_of_ratios, arms)
-
-
-def speedup_rates(prompts: pd.DataFrame, end_to_end: bool = False, arms: tuple[str, str] = PAIR) -> Measured:
-    """Return the ratio of mean rates; prompts without a decoded token are left out."""
-    # mean_i (tokens_i / ms_i) over the same of AR: speed.py of SWIFT and KNN-SSD
-    return _speed_ratio(prompts, end_to_end, ratio_of_means, arms)
-
-
-def speedup_wall(prompts: pd.DataFrame, arms: tuple[str, str] = PAIR) -> Measured:
-    """Return the ratio of total times, prefills included, whatever the lengths of the outputs."""
-    # sum ms_AR / sum ms, as the released logs of ConfLayers give it
-    pairs = paired_rows(prompts, arms)
-    divisor, dividend = (token_times(arm_rows(pairs, arm), end_to_end=True)["ms"].to_numpy() for arm in arms)
-    return ratio(divisor, dividend)
-
-
-def speedup_matched(prompts: pd.DataFrame) -> Measured:
-    """Return the decode-only speedup (ratio of totals) over the pairs of outputs of equal length."""
-    pairs = paired_rows(prompts)
-    same_length = pairs.groupby(UNIT)["new_tokens"].transform("nunique") == 1
-    return speedup(pairs[same_length])
-
-
-def _speed_ratio(
-    prompts: pd.DataFrame, end_to_end: bool, statistic: Callable[..., Array], arms: tuple[str, str]
-) -> Measured:
-    pairs = paired_rows(prompts, arms)
-    divisor, dividend = (token_times(arm_rows(pairs, arm), end_to_end) for arm in arms)
-    if not (divisor["tokens"].any() and dividend["tokens"].any()):
-        return Measured(None, n=len(dividend))
-    if statistic is not ratio_of_ratios:
-        defined = (dividend > 0).all(axis=1) & (divisor > 0).all(axis=1)
-        divisor, dividend = divisor[defined], dividend[defined]
-    return measure(statistic, *(sums[column].to_numpy() for sums in (dividend, divisor) for column in ("tokens", "ms")))
-
-
 def draft_cost(run: Run) -> Measured:
     """Return c as measured: time per token drafted by layers over AR's time per token on the same prompts."""
     # c = (sum draft_ms / sum k) / (sum ms_AR / sum tokens_AR); the formulas of the papers set c = 1 - r instead
-    steps = arm_rows(run.steps, "method").dropna(subset=["layer_set_id"])
+    steps = steps_of(run).dropna(subset=["layer_set_id"])
     drafted = steps.groupby("prompt_index")[["draft_ms", "draft_len"]].sum()
     sums = drafted.join(token_times(arm_rows(paired_rows(run.prompts[TIMES]), "ar")), how="inner")
     if not (sums["draft_len"].any() and sums["tokens"].any()):
@@ -316,14 +228,14 @@ def predicted_tpt(run: Run, arm: str = "method") -> float | None:
     layers drafted cost nothing. None without a latency profile or steps, or if drafts read 8-bit weights and the
     profile has no times of them.
     """
-    steps = arm_rows(run.steps, arm)
+    steps = steps_of(run, arm)
     sets = _with_sets(run) if arm == "method" else None
     return _predicted_tpt(run.header, _arrays(steps, TPT_STEPS), None if sets is None else _arrays(sets, TPT_SETS))
 
 
 def predicted_tpt_by_prompt(run: Run) -> dict[Hashable, float | None]:
     """Return `predicted_tpt` of the method's steps of each prompt, by prompt_index."""
-    steps, sets = arm_rows(run.steps, "method"), _with_sets(run)
+    steps, sets = steps_of(run), _with_sets(run)
     step_prompts, set_prompts = (frame["prompt_index"].to_numpy() for frame in (steps, sets))
     # a report needs thousands, and selecting rows of a frame is slow
     step_columns, set_columns = _arrays(steps, TPT_STEPS), _arrays(sets, TPT_SETS)

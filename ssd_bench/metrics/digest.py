@@ -49,7 +49,7 @@ class Digest:
     @classmethod
     def of(cls, run: Run) -> Digest:
         """Compute the digest of a run."""
-        summary, ar = run_numbers(run), d.arm_rows(run.steps, "ar")
+        summary, ar = run_numbers(run), d.steps_of(run, "ar")
         speedup, rate = summary.speedup.value, summary.method_tokens_per_s.value
         contaminated = bool(summary.steadiness.contamination)
         timing = RunTiming(machine(run), trace(run), decode_seconds(run), speedup, rate, contaminated)

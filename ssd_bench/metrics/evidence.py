@@ -24,6 +24,7 @@ from ssd_bench.metrics.effect import widen
 from ssd_bench.metrics.intervals import Measured, Spread, t_quantile
 from ssd_bench.metrics.modelled import ModelledSummary
 from ssd_bench.metrics.row import SummaryRow
+from ssd_bench.metrics.speed import UNIT, Pairs, tokens_per_s
 from ssd_bench.records.reader import Run
 from ssd_bench.records.schema import PAIR
 
@@ -35,20 +36,20 @@ SLOW_SHARE_LIMIT = 0.05
 """Share of the decode time that outlier steps may take beyond these medians."""
 LEVEL_DOF = 7
 """Degrees of freedom of a level of run-to-run variation; with fewer, Student's t would dominate its intervals."""
-STEP_KEY = [*d.UNIT, "step"]
+STEP_KEY = [*UNIT, "step"]
 PROMPT_KEY = ["prompt_index", "turn"]
 TRACE_COLUMNS = ["prompt_index", "repeat", "step", "draft_len", "tree_nodes", "accepted_len", "emitted"]
 
 
 def searched_share(run: Run) -> float | None:
     """Return the share of the method's draft steps whose layer set a search chose; None where nothing is searched."""
-    searched = d.arm_rows(run.steps, "method")["searched"].dropna()
+    searched = d.steps_of(run)["searched"].dropna()
     return float(searched.astype(float).mean()) if len(searched) else None
 
 
 def trace(run: Run) -> str:
     """Return a digest of the trace: prompts, model, and every step of the method, without any time."""
-    steps = d.arm_rows(run.steps, "method").sort_values(STEP_KEY)
+    steps = d.steps_of(run).sort_values(STEP_KEY)
     layer_sets = {int(i): run.layer_set(int(i)) for i in run.layer_sets["layer_set_id"]}
     sets = {i: (sorted(s.skipped), sorted(s.int8), run.window(i)) for i, s in layer_sets.items()}
     used = [sets[int(i)] if pd.notna(i) else None for i in steps["layer_set_id"]]
@@ -151,8 +152,8 @@ class RunTiming:
     @classmethod
     def of(cls, run: Run) -> RunTiming:
         """Return the facts of a run."""
-        rate = d.tokens_per_s(d.arm_rows(run.prompts[d.TIMES], "method")).value
-        speedup, contaminated = d.speedup(run.prompts[d.TIMES]).value, bool(Steadiness.of(run).contamination)
+        rate = tokens_per_s(d.answers_of(run)).value
+        speedup, contaminated = Pairs.of(run.prompts).speedup().value, bool(Steadiness.of(run).contamination)
         return cls(machine(run), trace(run), decode_seconds(run), speedup, rate, contaminated)
 
 

@@ -22,6 +22,7 @@ from ssd_bench.cost.work import work_ms
 from ssd_bench.metrics import definitions as d
 from ssd_bench.metrics.intervals import Array, Measured
 from ssd_bench.metrics.row import SummaryRow
+from ssd_bench.metrics.speed import TIMES, Pairs, arm_rows, tokens_per_s
 from ssd_bench.records.header import RunHeader
 from ssd_bench.records.reader import Run
 from ssd_bench.records.schema import ANSWER, PAIR
@@ -171,14 +172,16 @@ def modelled_numbers(run: Run) -> ModelledSummary | None:
     if not has_work(run):
         return None
     modelled = reference_run(run)
-    prompts = modelled.prompts[[*d.TIMES, *SPANS]]
-    rates = [d.tokens_per_s(d.arm_rows(prompts, arm)).value for arm in PAIR]
+    prompts = modelled.prompts
+    method = arm_rows(prompts, "method")
+    rates = [tokens_per_s(rows).value for rows in (arm_rows(prompts, "ar"), method)]
+    frozen = prompts[TIMES].assign(decode_ms=prompts["decode_ms"] - prompts["policy_ms"])
     prepared = modelled.header.prepare_ms
     return ModelledSummary(
         modelled_on=reference_of(run.header),
-        speedup_modelled=d.speedup(prompts),
-        speedup_frozen=d.speedup(prompts.assign(decode_ms=prompts["decode_ms"] - prompts["policy_ms"])),
-        modelled_overhead=d.decode_time_shares(d.arm_rows(prompts, "method"))["policy"],
+        speedup_modelled=Pairs.of(prompts).speedup(),
+        speedup_frozen=Pairs.of(frozen).speedup(),
+        modelled_overhead=d.decode_time_shares(method)["policy"],
         modelled_prepare_ms=prepared,
         modelled_break_even_tokens=d.break_even_tokens(prepared, *rates),
     )

@@ -12,6 +12,7 @@ from ssd_bench.metrics.evidence import Steadiness, searched_share
 from ssd_bench.metrics.intervals import Measured, divide
 from ssd_bench.metrics.modelled import modelled_numbers
 from ssd_bench.metrics.repetition import repetition, speedup_without_loops
+from ssd_bench.metrics.speed import TIMES, Pairs, arm_rows, tokens_per_s
 from ssd_bench.metrics.summary import DomainOverHF, DomainSummary, HFSummary, Quality, Summary
 from ssd_bench.records.reader import Run
 from ssd_bench.records.schema import PAIR
@@ -51,12 +52,12 @@ def _identity(run: Run) -> dict[str, Any]:
         "seed": header.seed,
         "n_prompts": int(run.prompts["prompt_index"].nunique()),
         "n_repeats": int(run.prompts["repeat"].nunique()),
-        "n_pairs": len(d.paired_rows(run.prompts[d.TIMES])) // 2,  # a pair has a row of AR and one of the method
+        "n_pairs": len(Pairs.of(run.prompts)),
     }
 
 
 def _acceptance(run: Run) -> dict[str, Any]:
-    prompts, steps = d.arm_rows(run.prompts, "method"), d.arm_rows(run.steps, "method")
+    prompts, steps = d.answers_of(run), d.steps_of(run)
     m, m_call, acceptance = d.mean_acceptance_length(steps), d.tokens_per_call(prompts, steps), d.alpha(steps)
     tpt_estimate, n_search_events = d.estimated_tpt(steps)
     skipped_attn, skipped_mlp = d.skipped_sublayers(run)
@@ -83,60 +84,59 @@ def _acceptance(run: Run) -> dict[str, Any]:
 
 def _speed(run: Run) -> dict[str, Any]:
     """Return tokens per second of AR and the method, and the speedups between them."""
-    prompts = run.prompts[d.TIMES]
+    pairs = Pairs.of(run.prompts)
     return {
-        **_rates(prompts, "ar"),
-        **_rates(prompts, "method"),
-        **_speedups(prompts, "speedup", PAIR),
-        "speedup_matched": d.speedup_matched(prompts),
+        **_rates(run, "ar"),
+        **_rates(run, "method"),
+        **_speedups(pairs, "speedup"),
+        "speedup_matched": pairs.matched.speedup(),
         "speedup_without_loops": speedup_without_loops(run.prompts),
     }
 
 
-def _rates(prompts: pd.DataFrame, arm: str) -> dict[str, Any]:
+def _rates(run: Run, arm: str) -> dict[str, Any]:
     """Return the tokens per second of an arm, decoding alone and end to end, and the mean time of a prefill."""
-    rows = d.arm_rows(prompts, arm)
+    rows = d.answers_of(run, arm)
     return {
-        f"{arm}_tokens_per_s": d.tokens_per_s(rows),
-        f"{arm}_tokens_per_s_e2e": d.tokens_per_s(rows, end_to_end=True),
+        f"{arm}_tokens_per_s": tokens_per_s(rows),
+        f"{arm}_tokens_per_s_e2e": tokens_per_s(rows, end_to_end=True),
         f"{arm}_prefill_ms": divide(*rows["prefill_ms"].agg(["sum", "count"])),
     }
 
 
-def _speedups(prompts: pd.DataFrame, name: str, arms: tuple[str, str]) -> dict[str, Any]:
+def _speedups(pairs: Pairs, name: str) -> dict[str, Any]:
     """Return the speedup of one arm over another by every statistic that a paper uses (`counts` in its paper.yaml).
 
     Args:
         name: name of the speedup, with which all names begin.
-        arms: divisor, dividend.
     """
     return {
-        name: d.speedup(prompts, arms=arms),
-        f"{name}_e2e": d.speedup(prompts, end_to_end=True, arms=arms),
-        f"{name}_mean": d.speedup_mean(prompts, arms=arms),
-        f"{name}_rates": d.speedup_rates(prompts, arms=arms),
-        **_domain_speedups(prompts, name, arms),
+        name: pairs.speedup(),
+        f"{name}_e2e": pairs.speedup(end_to_end=True),
+        f"{name}_mean": pairs.speedup_mean(),
+        f"{name}_rates": pairs.speedup_rates(),
+        **_domain_speedups(pairs, name),
     }
 
 
-def _domain_speedups(prompts: pd.DataFrame, name: str, arms: tuple[str, str]) -> dict[str, Measured]:
+def _domain_speedups(pairs: Pairs, name: str) -> dict[str, Measured]:
     """Return those of the speedups in `_speedups` that papers also report by domain."""
     return {
-        f"{name}_rates_e2e": d.speedup_rates(prompts, end_to_end=True, arms=arms),
-        f"{name}_wall": d.speedup_wall(prompts, arms=arms),
+        f"{name}_rates_e2e": pairs.speedup_rates(end_to_end=True),
+        f"{name}_wall": pairs.speedup_wall(),
     }
 
 
 def _third_arm(run: Run) -> HFSummary | None:
     """Return the numbers of the Hugging Face arm; None without this arm."""
-    prompts = run.prompts[d.TIMES]
-    if "hf" not in set(prompts["arm"]):
+    if "hf" not in set(run.prompts["arm"]):
         return None
+    ar_over_hf = Pairs.of(run.prompts, ("hf", "ar"))
     return HFSummary(
-        **_rates(prompts, "hf"),
-        **_speedups(prompts, "speedup_hf", OVER_HF),
-        ar_over_hf=d.speedup(prompts, arms=("hf", "ar")),
-        ar_over_hf_e2e=d.speedup(prompts, end_to_end=True, arms=("hf", "ar")),
+        **_rates(run, "hf"),
+        **_speedups(Pairs.of(run.prompts, OVER_HF), "speedup_hf"),
+        ar_over_hf=ar_over_hf.speedup(),
+        ar_over_hf_e2e=ar_over_hf.speedup(end_to_end=True),
         # sampled outputs of two implementations differ even if both are right
         hf_output_exact=q.same_token_share(run.prompts, ("ar", "hf")) if run.header.decode.greedy else None,
         hf_weight_bytes=run.header.hf.get("weight_bytes"),
@@ -145,9 +145,9 @@ def _third_arm(run: Run) -> HFSummary | None:
 
 def _cost(run: Run) -> dict[str, Any]:
     """Return where the method spends its time and memory, and when an offline search has paid for itself."""
-    method = d.arm_rows(run.prompts, "method")
+    method = d.answers_of(run)
     shares = d.decode_time_shares(method)
-    rates = [d.tokens_per_s(d.arm_rows(run.prompts[d.TIMES], arm)).value for arm in ("ar", "method")]
+    rates = [tokens_per_s(d.answers_of(run, arm)).value for arm in PAIR]
     prepare_ms = run.header.prepare_ms
     return {
         "overhead": shares["policy"],
@@ -161,7 +161,7 @@ def _cost(run: Run) -> dict[str, Any]:
 def _quality(run: Run) -> dict[str, Any]:
     """Return losslessness, reasons for the ends of outputs, number of truncated prompts, scores and repetition."""
     prompts = run.prompts
-    method, lossless = d.arm_rows(prompts, "method"), q.lossless_counts(prompts)
+    method, lossless = d.answers_of(run), q.lossless_counts(prompts)
     ends = {f"finish_{end}": int((method["finish_reason"] == end).sum()) for end in ("eos", "length", "context")}
     arms, task_scores = dict.fromkeys(prompts["arm"]), _task_scores(run)
     return {
@@ -170,16 +170,16 @@ def _quality(run: Run) -> dict[str, Any]:
         **ends,
         "clipped": int(prompts[prompts["clipped_tokens"] > 0]["prompt_index"].nunique()),
         "quality": _scores(prompts),
-        "repetition": {f"{arm}_repetition": repetition(d.arm_rows(prompts, arm)) for arm in arms},
+        "repetition": {f"{arm}_repetition": repetition(d.answers_of(run, arm)) for arm in arms},
         "scores": sorted({name.partition("_")[2] for name in task_scores}),
         "task_scores": task_scores,
     }
 
 
 def _scores(prompts: pd.DataFrame) -> Quality:
-    method = d.arm_rows(prompts, "method")
+    method = arm_rows(prompts, "method")
     counts: dict[str, Any] = {**q.score_counts(method), **q.agreement(prompts)}
-    return Quality(q.mean_score(d.arm_rows(prompts, "ar")), q.mean_score(method), **counts)
+    return Quality(q.mean_score(arm_rows(prompts, "ar")), q.mean_score(method), **counts)
 
 
 def _task_scores(run: Run) -> dict[str, float]:
@@ -187,7 +187,7 @@ def _task_scores(run: Run) -> dict[str, float]:
     by_arm = run.header.scores
     scores = {f"{arm}_{name}": value for arm, arm_scores in by_arm.items() for name, value in arm_scores.items()}
     if run.header.task.metric == "pass@1":
-        pass_rates = {f"{arm}_pass@{k}": q.pass_at(d.arm_rows(run.prompts, arm), k) for arm in by_arm for k in (1, 10)}
+        pass_rates = {f"{arm}_pass@{k}": q.pass_at(d.answers_of(run, arm), k) for arm in by_arm for k in (1, 10)}
         scores |= {name: value for name, value in pass_rates.items() if value is not None}
     return scores
 
@@ -200,9 +200,9 @@ def domain_numbers(run: Run) -> list[DomainSummary]:
 
 def _domain(run: Run, domain: str) -> DomainSummary:
     prompts = run.prompts[run.prompts["domain"] == domain]
-    times = prompts[d.TIMES]
-    steps = d.arm_rows(run.steps[run.steps["prompt_index"].isin(prompts["prompt_index"])], "method")
-    method, ar = d.arm_rows(times, "method"), d.arm_rows(times, "ar")
+    times = prompts[TIMES]
+    steps = d.steps_of(run)[d.steps_of(run)["prompt_index"].isin(prompts["prompt_index"])]
+    method, ar, pairs = arm_rows(times, "method"), arm_rows(times, "ar"), Pairs.of(times)
     has_hf = "hf" in set(prompts["arm"])
     return DomainSummary(
         domain=domain,
@@ -210,13 +210,13 @@ def _domain(run: Run, domain: str) -> DomainSummary:
         M=d.mean_acceptance_length(steps),
         M_call=d.tokens_per_call(method, steps),
         alpha=d.alpha(steps),
-        ar_tokens_per_s=d.tokens_per_s(ar).value,
-        method_tokens_per_s=d.tokens_per_s(method).value,
-        ar_tokens_per_s_e2e=d.tokens_per_s(ar, end_to_end=True).value,
-        method_tokens_per_s_e2e=d.tokens_per_s(method, end_to_end=True).value,
-        speedup=d.speedup(times),
-        speedup_e2e=d.speedup(times, end_to_end=True),
-        **_domain_speedups(times, "speedup", PAIR),
-        hf=DomainOverHF(**_domain_speedups(times, "speedup_hf", OVER_HF)) if has_hf else None,
+        ar_tokens_per_s=tokens_per_s(ar).value,
+        method_tokens_per_s=tokens_per_s(method).value,
+        ar_tokens_per_s_e2e=tokens_per_s(ar, end_to_end=True).value,
+        method_tokens_per_s_e2e=tokens_per_s(method, end_to_end=True).value,
+        speedup=pairs.speedup(),
+        speedup_e2e=pairs.speedup(end_to_end=True),
+        **_domain_speedups(pairs, "speedup"),
+        hf=DomainOverHF(**_domain_speedups(Pairs.of(times, OVER_HF), "speedup_hf")) if has_hf else None,
         quality=_scores(prompts),
     )

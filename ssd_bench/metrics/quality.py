@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import pandas as pd
 
-from ssd_bench.metrics.definitions import UNIT, arm_rows, paired_rows
+from ssd_bench.metrics.speed import UNIT, arm_rows, pair_positions
 from ssd_bench.records.schema import PAIR
 from tasks.scoring.passk import pass_at_k
 from tasks.scoring.rouge import rouge
@@ -62,18 +63,17 @@ def agreement(prompts: pd.DataFrame) -> dict[str, float | None]:
         output_rouge2: mean ROUGE-2 F1 of the texts with AR's as the reference (Lin 2004); 1 for equal texts of any
         length. output_exact: share of outputs with the same tokens.
     """
-    pairs = paired_rows(prompts[["arm", *UNIT, "text"]]).set_index(UNIT)
-    method, ar = (arm_rows(pairs, arm).sort_index() for arm in ("method", "ar"))
-    if method.empty:
+    ar, method = pair_positions(prompts)
+    if not len(method):
         return {"output_rouge2": None, "output_exact": None}
-    texts = zip(method["text"], ar["text"], strict=True)
+    text = prompts["text"].to_numpy()
+    texts = zip(text[method], text[ar], strict=True)
     likeness = [1.0 if text == reference else rouge(text, reference).get("rouge2", 0.0) for text, reference in texts]
     return {"output_rouge2": sum(likeness) / len(likeness), "output_exact": same_token_share(prompts)}
 
 
 def same_token_share(prompts: pd.DataFrame, arms: tuple[str, str] = PAIR) -> float | None:
     """Return the share of pairs of outputs (same prompt and repeat) with equal tokens; None without a pair."""
-    pairs = paired_rows(prompts[["arm", *UNIT, "output_ids"]], arms).set_index(UNIT)
-    first, second = (arm_rows(pairs, arm).sort_index()["output_ids"] for arm in arms)
-    equal = [list(first_ids) == list(second_ids) for first_ids, second_ids in zip(first, second, strict=True)]
+    output_ids, rows = prompts["output_ids"].to_numpy(), pair_positions(prompts, arms)
+    equal = [np.array_equal(output_ids[first], output_ids[second]) for first, second in zip(*rows, strict=True)]
     return sum(equal) / len(equal) if equal else None

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from ssd_bench.metrics import definitions as d
+from ssd_bench.metrics.speed import UNIT, Pairs
 from ssd_bench.metrics.summary import Summary
 from ssd_bench.records.reader import Run
 from ssd_bench.records.schema import PAIR
@@ -36,15 +36,15 @@ class Facts:
     def of(cls, run: Run) -> Facts:
         """Return the facts of a run."""
         caveats = [run.header.caveat] if run.header.caveat else []
-        lengths = d.paired_rows(run.prompts[d.TIMES]).groupby(d.UNIT)["new_tokens"].nunique()
-        emitted = run.steps.groupby([*d.UNIT, "arm"])["emitted"].sum()
+        pairs = Pairs.of(run.prompts)
+        emitted = run.steps.groupby([*UNIT, "arm"])["emitted"].sum()
         engine_rows = run.prompts[run.prompts["arm"].isin(PAIR)]  # Hugging Face's arm has no steps
-        expected = engine_rows.set_index([*d.UNIT, "arm"])["new_tokens"] - 1  # the prefill emits the first token
+        expected = engine_rows.set_index([*UNIT, "arm"])["new_tokens"] - 1  # the prefill emits the first token
         return cls(
             recorded=[*caveats, *run.header.warnings],
-            units=len(run.prompts[d.UNIT].drop_duplicates()),
-            uneven=int((lengths > 1).sum()),
-            outputs=len(d.arm_rows(run.prompts, "method")),
+            units=len(run.prompts[UNIT].drop_duplicates()),
+            uneven=len(pairs) - len(pairs.matched),
+            outputs=int((run.prompts["arm"] == "method").sum()),
             adds_up=bool((emitted.reindex(expected.index, fill_value=0) == expected.clip(lower=0)).all()),
         )
 

@@ -174,7 +174,7 @@ def record_medians(runs: Sequence[Run], machine: Machine, name: str) -> pd.DataF
                 "M": metrics.mean_acceptance_length(steps).value,
                 "alpha": metrics.alpha(steps).value,
                 "right": metrics.alpha_conditional(steps),
-                "measured": metrics.speedup(run.prompts).value,
+                "measured": metrics.Pairs.of(run.prompts).speedup().value,
                 "predicted": None
                 if is_own and not run.header.profiled
                 else predict(run, OWN if is_own else machine).speedup,

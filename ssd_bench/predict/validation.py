@@ -37,7 +37,7 @@ def validate(runs: Sequence[Run]) -> pd.DataFrame:
     rows = []
     for run in filter(is_replayable, runs):
         prompts, prediction = metrics.paired_rows(run.prompts), predict(run)
-        # the values of `metrics.tokens_per_s` and `metrics.speedup`, without the time that their intervals take
+        # the values of `metrics.tokens_per_s` and `metrics.Pairs.speedup`, without the time that their intervals take
         sums = {arm: metrics.token_times(metrics.arm_rows(prompts, arm)).sum() for arm in ("ar", "method")}
         measured = {arm: 1000 * float(total["tokens"]) / float(total["ms"]) for arm, total in sums.items()}
         measured["speedup"] = measured["method"] / measured["ar"]

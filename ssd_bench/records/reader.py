@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -52,14 +53,14 @@ class Run:
 
     def layer_set(self, set_id: int) -> LayerSet:
         """Return a layer set by its id in the tables."""
-        n_layers, attn, mlp, int8 = self._set_row(set_id, "n_layers", "skip_attn", "skip_mlp", "int8")
-        skipping = LayerSet.skipping(n_layers, map(int, attn), map(int, mlp))
-        return skipping if int8 is None else replace(skipping, int8=frozenset(map(int, int8)))
+        row = self._set_rows[set_id]
+        skipping = LayerSet.skipping(row.n_layers, map(int, row.skip_attn), map(int, row.skip_mlp))
+        return skipping if row.int8 is None else replace(skipping, int8=frozenset(map(int, row.int8)))
 
     def window(self, set_id: int) -> Window | None:
         """Return the positions that the attentions of a layer set read, by its id in the tables; None: all."""
-        sinks, recent = self._set_row(set_id, "sinks", "recent")
-        return None if pd.isna(recent) else Window(int(sinks), int(recent))
+        row = self._set_rows[set_id]
+        return None if pd.isna(row.recent) else Window(int(row.sinks), int(row.recent))
 
     def set_sizes(self, ids: Iterable[int] | None = None) -> pd.DataFrame:
         """Return how much layer sets run, by `layer_set_id`.
@@ -84,9 +85,11 @@ class Run:
         """Return how many positions the attentions of every row of `layer_sets` read at most; infinite: all."""
         return (self.layer_sets["sinks"] + self.layer_sets["recent"]).astype("float64").fillna(float("inf"))
 
-    def _set_row(self, set_id: int, *names: str) -> list[Any]:
-        rows = self.layer_sets[self.layer_sets["layer_set_id"] == set_id]
-        return [rows[name].tolist()[0] for name in names]
+    @cached_property
+    def _set_rows(self) -> dict[int, Any]:
+        """Rows of `layer_sets` by id; of an id that a damaged record has twice, the first."""
+        rows: list[Any] = [*self.layer_sets.itertuples(index=False)]
+        return {row.layer_set_id: row for row in reversed(rows)}
 
 
 def load_run(run_dir: Path | str) -> Run:

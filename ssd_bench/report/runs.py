@@ -11,8 +11,8 @@ import pandas as pd
 import pyarrow as pa
 
 from ssd_bench import metrics, tables
-from ssd_bench.metrics.definitions import TIMES
 from ssd_bench.metrics.intervals import divide
+from ssd_bench.metrics.speed import TIMES
 from ssd_bench.metrics.text import (
     ABSENT,
     FROZEN,
@@ -160,7 +160,7 @@ def _over_hf(arms: Sequence[pd.DataFrame]) -> dict[str, Any]:
         return {}
     pooled = pd.concat(prompts, ignore_index=True)
     rate = metrics.tokens_per_s(metrics.arm_rows(pooled, "hf"))
-    speedup = metrics.speedup(pooled, arms=("hf", "ar"))
+    speedup = metrics.Pairs.of(pooled, ("hf", "ar")).speedup()
     return {
         "hf_tokens_per_s": rate.value,
         "hf_tokens_per_s_lo": rate.low,

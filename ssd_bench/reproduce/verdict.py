@@ -227,7 +227,7 @@ def _modelled(recorded: Run, again: Run) -> PartVerdict:
         for key in sorted(times[0].keys() & times[1].keys())
         if times[0][key] != times[1][key] and key not in named
     ]
-    speedups = [metrics.speedup(frame).value for frame in modelled]
+    speedups = [metrics.Pairs.of(frame).speedup().value for frame in modelled]
     texts = ["" if value is None else f"speedup {format_number(value, 4)}" for value in speedups]
     return PartVerdict.judged(MODELLED, findings, *texts)
 
@@ -242,7 +242,7 @@ def _work_difference(a: Sequence[Mapping[str, Any]], b: Sequence[Mapping[str, An
 
 def _speedup(recorded: Run, again: Run, is_sample: bool) -> PartVerdict:
     """Compare the measured speedup with run-to-run variation, where the machine is the same and was idle."""
-    values = [metrics.speedup(run.prompts).value for run in (recorded, again)]
+    values = [metrics.Pairs.of(run.prompts).speedup().value for run in (recorded, again)]
     texts = [format_number(value) for value in values]
     verdict, reason = OPEN, "no prompt was decoded by both arms"
     if None not in values:

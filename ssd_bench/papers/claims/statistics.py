@@ -264,12 +264,12 @@ def _determination(x: Array, y: Array) -> Array:
 
 
 _DEFINITIONS: dict[str, tuple[Callable[[Run], pd.DataFrame | str], Callable[..., Array]]] = {
-    # (Σ tokens / Σ time of the method) / (Σ tokens / Σ time of AR) on the same prompts; `metrics.speedup`
+    # (Σ tokens / Σ time of the method) / (Σ tokens / Σ time of AR) on the same prompts; `Pairs.speedup`
     "speedup": (_times(False), intervals.ratio_of_ratios),
     "speedup_e2e": (_times(True), intervals.ratio_of_ratios),
     # Σ accepted / Σ drafted tokens over all steps; `metrics.alpha`
     "alpha": (_sums("accepted_len", "draft_len"), intervals.ratio_of_sums),
-    # Σ emitted tokens / number of verifications; `metrics.per_pass`
+    # Σ emitted tokens / number of verifications; `metrics.tokens_per_pass`
     "M": (_sums("emitted", "steps"), intervals.ratio_of_sums),
     # Σ method overhead / Σ decode time
     "overhead": (_overhead, intervals.ratio_of_sums),

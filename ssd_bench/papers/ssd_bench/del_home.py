@@ -96,7 +96,7 @@ class WeightsPair:
 
     def speedup(self) -> Effect | None:
         """Return the speedup on trained weights, end to end."""
-        measured = metrics.speedup(self.trained.run.prompts, end_to_end=True)
+        measured = metrics.Pairs.of(self.trained.run.prompts).speedup(end_to_end=True)
         return Effect.of(measured, self._timing_variances()[:1])
 
     def _timing_variances(self) -> list[tuple[float, float]]:
