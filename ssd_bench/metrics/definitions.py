@@ -22,13 +22,13 @@ from ssd_bench.records.header import RunHeader
 from ssd_bench.records.reader import Run
 
 
-@lru_cache(maxsize=16)  # every number of a summary needs some of them
+@lru_cache(maxsize=4)  # every number of a summary needs some of them
 def steps_of(run: Run, arm: str = "method") -> pd.DataFrame:
     """Return the steps of one arm of a run."""
     return arm_rows(run.steps, arm)
 
 
-@lru_cache(maxsize=16)
+@lru_cache(maxsize=4)
 def answers_of(run: Run, arm: str = "method") -> pd.DataFrame:
     """Return the rows of `prompts` of one arm of a run."""
     return arm_rows(run.prompts, arm)

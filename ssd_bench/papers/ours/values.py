@@ -198,9 +198,10 @@ def method_steps(run: Run) -> pd.DataFrame:
 
 def paired_times(run: Run, end_to_end: bool) -> pd.DataFrame:
     """Return tokens and milliseconds of each prompt that both arms decoded, of the method and of AR (`ar_`)."""
-    pairs = metrics.paired_rows(run.prompts[metrics.TIMES])
-    method, ar = (metrics.token_times(metrics.arm_rows(pairs, arm), end_to_end) for arm in ("method", "ar"))
-    return method.join(ar.add_prefix("ar_"))
+    pairs = metrics.Pairs.of(run.prompts)
+    method, ar = (answers.sums(end_to_end) for answers in (pairs.dividend, pairs.divisor))
+    columns = {"tokens": method.tokens, "ms": method.ms, "ar_tokens": ar.tokens, "ar_ms": ar.ms}
+    return pd.DataFrame(columns, index=pd.Index(method.prompts, name="prompt_index"))
 
 
 def _search_events(run: Run) -> pd.DataFrame:
@@ -289,17 +290,17 @@ def numbers_by_prompt(run: Run) -> pd.DataFrame:
     Returns:
         tokens_per_s; alpha; tpt_predicted, by KnapSpec Eq. 4; tpt_estimated, the estimate of the method.
     """
-    rows, tpt = {}, metrics.predicted_tpt_by_prompt(run)
+    # once for all prompts: `metrics.tokens_per_s` and others of one prompt after the other take ten times as long
     columns = ["prompt_index", "accepted_len", "draft_len", "est_tokens_per_s"]
-    prompts = metrics.arm_rows(run.prompts[metrics.TIMES], "method")
-    for index, steps in metrics.arm_rows(run.steps, "method")[columns].groupby("prompt_index"):
-        rows[index] = {
-            "tokens_per_s": metrics.tokens_per_s(prompts[prompts["prompt_index"] == index]).value,
-            "alpha": metrics.alpha_micro(steps),
-            "tpt_predicted": tpt[index],
-            "tpt_estimated": metrics.estimated_tpt(steps)[0],
-        }
-    return pd.DataFrame.from_dict(rows, orient="index", dtype=float)
+    steps = metrics.arm_rows(run.steps, "method")[columns].groupby("prompt_index")
+    sums, times = steps.sum(), metrics.token_times(metrics.arm_rows(run.prompts, "method"))
+    numbers = {
+        "tokens_per_s": (1000 * times["tokens"] / times["ms"]).where(times["tokens"] > 0).reindex(sums.index),
+        "alpha": sums["accepted_len"] / sums["draft_len"],
+        "tpt_predicted": pd.Series(metrics.predicted_tpt_by_prompt(run), dtype=float),
+        "tpt_estimated": steps["est_tokens_per_s"].mean(),
+    }
+    return pd.DataFrame(numbers).astype(float).replace([np.inf, -np.inf], np.nan)
 
 
 SPECIAL = {
