@@ -133,12 +133,12 @@ class Exhibit:
         body = rows.pivot(index="method", columns="feature", values="value").fillna("")
         return body.loc[list(dict.fromkeys(rows["method"])), list(dict.fromkeys(rows["feature"]))]
 
-    @property
+    @cached_property
     def compared(self) -> pd.DataFrame:
         """Numbers of the models with results of ours, excluded ones included."""
         return self.frame[self._is_compared]
 
-    @property
+    @cached_property
     def uncompared(self) -> pd.DataFrame:
         """Numbers of the models without any result of ours."""
         return self.frame[~self._is_compared]

@@ -158,7 +158,10 @@ def _over_hf(arms: Sequence[pd.DataFrame]) -> dict[str, Any]:
     prompts = [rows for rows in arms if "hf" in set(rows["arm"])]
     if not prompts:
         return {}
-    pooled = pd.concat(prompts, ignore_index=True)
+    # as repeats of the same prompts, so that a row of one run is not paired with that of another
+    repeats = 1 + max(int(rows["repeat"].max()) for rows in prompts)
+    numbered = (rows.assign(repeat=rows["repeat"] + i * repeats) for i, rows in enumerate(prompts))
+    pooled = pd.concat(numbered, ignore_index=True)
     rate = metrics.tokens_per_s(metrics.arm_rows(pooled, "hf"))
     speedup = metrics.Pairs.of(pooled, ("hf", "ar")).speedup()
     return {

@@ -126,18 +126,18 @@ def find_numbers(paper: str, exhibit: str | None = None, **wanted: object) -> li
         exhibit: table, figure or section; None: all.
         wanted: value by name; a name that is not a field of `Number` is a key of its `settings`.
     """
-    columns = Number.__dataclass_fields__
-    return [
-        number
-        for number in _numbers_of(paper, exhibit)
-        if all((getattr(number, k) if k in columns else number.settings.get(k)) == v for k, v in wanted.items())
-    ]
+    return [*_numbers_by(paper, exhibit, tuple(wanted)).get(tuple(wanted.values()), ())]
 
 
 @cache
-def _numbers_of(paper: str, exhibit: str | None) -> tuple[Number, ...]:
-    """Return the numbers of a table, figure or section; those of the whole paper if `exhibit` is None."""
-    return tuple(n for n in numbers() if n.paper == paper and exhibit in (None, n.exhibit))
+def _numbers_by(paper: str, exhibit: str | None, names: tuple[str, ...]) -> dict[tuple[object, ...], list[Number]]:
+    """Return the numbers of an exhibit, or of a whole paper, by their values of these names."""
+    columns, found = Number.__dataclass_fields__, dict[tuple[object, ...], list[Number]]()
+    for number in numbers():
+        if number.paper == paper and exhibit in (None, number.exhibit):
+            values = (getattr(number, name) if name in columns else number.settings.get(name) for name in names)
+            found.setdefault(tuple(values), []).append(number)
+    return found
 
 
 def find_number(paper: str, exhibit: str, **wanted: object) -> Number:
@@ -289,6 +289,7 @@ def _number(
     )
 
 
+@cache
 def _frame(name: str, key: tuple[str, ...], paper: str | None, exhibit: str | None) -> pd.DataFrame:
     """Return a file of all papers as a frame, restricted to a paper and an exhibit if given."""
     frame = _checked_frame(name, key)
