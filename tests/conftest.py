@@ -26,6 +26,7 @@ from ssd_bench.model import arithmetic
 from ssd_bench.model.backend import select
 from ssd_bench.model.checkpoint import Checkpoint
 from ssd_bench.model.decoder import Decoder
+from ssd_bench.papers.claims.judge import Judgement, judge
 from ssd_bench.papers.ours.cells import Replication, prepare_records, records, replications
 from ssd_bench.records.pack import unpacked_folder
 from tests.exhibit_runs import make_all
@@ -40,12 +41,17 @@ LONGEST = ("ends", "page", "models", "bad_options", "sweep", "notebooks", "docum
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Send the tests that share a fixture of their module to one process, which makes it once (`--dist loadgroup`)."""
+    """Send the tests that share a fixture of their module, or verdicts, to one process, which makes it once.
+
+    They are the groups of `--dist loadgroup`.
+    """
     items.sort(key=lambda item: item.path.stem.removeprefix("test_") not in LONGEST)
+    fixtures = {item: item._fixtureinfo.name2fixturedefs for item in items}  # type: ignore[attr-defined]
+    judging = {item.path for item in items if "judgements" in fixtures[item]}
     for item in items:
-        fixtures = item._fixtureinfo.name2fixturedefs.values()  # type: ignore[attr-defined]
-        if any(definitions[-1].scope == "module" for definitions in fixtures):
-            group = item.nodeid.partition("::")[0]
+        shares = any(definitions[-1].scope == "module" for definitions in fixtures[item].values())
+        if shares or "judgements" in fixtures[item]:
+            group = "judgements" if item.path in judging else item.nodeid.partition("::")[0]
             item.add_marker(pytest.mark.xdist_group(group))
             # xdist tells its scheduler the group at the end of `_nodeid`, which pytest 9.2 no longer reads
             if item.config.getoption("loadgroup", False) and hasattr(item, "_id"):
@@ -172,6 +178,12 @@ def reference() -> list[Replication]:
         run_records = records(folder)
         prepare_records(run_records)
     return replications(folder, run_records)
+
+
+@pytest.fixture(scope="session")
+def judgements(reference: list[Replication]) -> list[Judgement]:
+    """Return the verdicts of the committed records (half a minute)."""
+    return judge(reference)
 
 
 @pytest.fixture(scope="session")

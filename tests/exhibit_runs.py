@@ -27,7 +27,7 @@ def make(folder: Path, name: str, accept: float = 0.7, prompts: int = 6, hf: boo
     """A record, with Hugging Face's arm if `hf`; returns the name of its folder."""
     units = [synthetic.unit(i, accept=accept) for i in range(prompts)]
     units = [synthetic.with_hf(one, slower=3 + i) for i, one in enumerate(units)] if hf else units
-    synthetic.write_run(folder / name, units, **{"run_id": name, "model": MINIATURE} | changes)
+    synthetic.write_record(folder / name, units, **{"run_id": name, "model": MINIATURE} | changes)
     return name
 
 
@@ -37,13 +37,13 @@ def make_stream(folder: Path, name: str) -> str:
         units.append(synthetic.unit(i, accept=0.3 + 0.1 * (i // 2)))
         for record in units[-1]:
             record.prompt.domain = parts[i // 2]
-    synthetic.write_run(folder / name, units, run_id=name, model=MINIATURE)
+    synthetic.write_record(folder / name, units, run_id=name, model=MINIATURE)
     return name
 
 
 def make_code(folder: Path, repeats: int = 10) -> str:
     units = [synthetic.unit(i, repeat) for i in range(4) for repeat in range(repeats)]
-    synthetic.write_run(folder / "code", units, run_id="code", model=MINIATURE, task={"metric": "pass@1"})
+    synthetic.write_record(folder / "code", units, run_id="code", model=MINIATURE, task={"metric": "pass@1"})
     path = folder / "code" / "run.json"
     header = json.loads(path.read_text(encoding="utf-8")) | {"scores": {"ar": {}, "method": {}}}
     path.write_text(json.dumps(header), encoding="utf-8")

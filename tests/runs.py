@@ -15,7 +15,7 @@ from unittest.mock import patch
 
 from hydra import compose, initialize_config_dir
 from hydra.core.global_hydra import GlobalHydra
-from omegaconf import DictConfig
+from omegaconf import DictConfig, OmegaConf
 
 from ssd_bench.cli import dispatch
 from ssd_bench.conf import CONF
@@ -72,6 +72,20 @@ def composed(*options: str) -> DictConfig:
 def config(preset: str, *options: str) -> DictConfig:
     """The settings of `conf/method/<preset>.yaml`."""
     return composed(f"method={preset}", *options).method
+
+
+@cache
+def chosen(group: str, name: str) -> DictConfig:
+    """The settings of `conf/GROUP/NAME.yaml` and of the files that it starts from, by themselves.
+
+    For what is needed of every file when tests are collected: composing a config takes 0.2 s.
+    """
+    own = OmegaConf.load(CONF / group / f"{name}.yaml")
+    assert isinstance(own, DictConfig)
+    names = [base for base in own.pop("defaults", ()) if base != "_self_" and "@" not in base]
+    merged = OmegaConf.merge(*(chosen(group, base) for base in names), own)
+    assert isinstance(merged, DictConfig)
+    return merged
 
 
 @lru_cache(maxsize=32)  # of many more, Python would look through the objects again and again

@@ -284,7 +284,7 @@ def test_runs_that_are_not_lossless_do_not_count(
         units = [synthetic.unit(i, accept=0.9 if bad else 0.5) for i in range(3)]
         for _, own in units[:bad]:
             own.prompt.lossless = "bug"
-        synthetic.write_run(tmp_path / name, units, run_id=name, **given)
+        synthetic.write_record(tmp_path / name, units, run_id=name, **given)
     for machine in ("own", "sim_h100"):
         options = ["model=miniature", f"hardware={machine}", f"runs_dir={tmp_path}"]
         used, left = advise.usable_runs(parse_question(options))

@@ -48,7 +48,7 @@ def units(
 
 
 def write(folder: Path, name: str, made: Sequence[list[PromptRecord]], **changes: Any) -> str:
-    synthetic.write_run(folder / name, made, **{"run_id": name, "model": MINIATURE} | changes)
+    synthetic.write_record(folder / name, made, **{"run_id": name, "model": MINIATURE} | changes)
     return name
 
 

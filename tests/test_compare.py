@@ -29,7 +29,7 @@ from ssd_bench.metrics.intervals import Array
 from ssd_bench.records.pack import unpacked_folder
 from ssd_bench.records.schema import PromptRecord
 from tests.runs import REFERENCE, ROOT, environment, program
-from tests.synthetic import unit, with_work, write_run
+from tests.synthetic import unit, with_work, write_record, write_run
 
 DRAWS = 200
 MOST_FALSE = 16
@@ -228,8 +228,8 @@ def compared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., d
 
 
 def test_times_of_one_side_scale_its_ratio_alone(compared: Callable[..., dict[str, Any]], tmp_path: Path) -> None:
-    write_run(tmp_path / "a", units(range(6)), run_id="a")
-    write_run(tmp_path / "b", units(range(6), 1.25), run_id="b")
+    write_record(tmp_path / "a", units(range(6)), run_id="a")
+    write_record(tmp_path / "b", units(range(6), 1.25), run_id="b")
     result = compared("a", "b", "variation=0")
     for name in ("decode", "end_to_end", "speedup", "speedup_e2e"):
         row = row_of(result, name)
@@ -248,9 +248,9 @@ def test_times_of_one_side_scale_its_ratio_alone(compared: Callable[..., dict[st
 
 
 def test_a_slower_machine_cancels_in_the_speedup(compared: Callable[..., dict[str, Any]], tmp_path: Path) -> None:
-    write_run(tmp_path / "a", units(range(6)), run_id="a")
+    write_record(tmp_path / "a", units(range(6)), run_id="a")
     device = {"provenance": {"device": {"cpu": "Imaginary 100", "cores": 2, "gpus": []}}}
-    write_run(tmp_path / "b", units(range(6), 3.0, ("ar", "method"), accept=0.9), run_id="b", **device)
+    write_record(tmp_path / "b", units(range(6), 3.0, ("ar", "method"), accept=0.9), run_id="b", **device)
     result = compared("a", "b", "variation=0", "on=speedup", "fail_if=slower")
     assert [row_of(result, name)["verdict"] for name in ("decode", "end_to_end", "ar_decode")] == ["not compared"] * 3
     assert "Imaginary 9000 and Imaginary 100" in row_of(result, "decode")["note"]
@@ -305,8 +305,8 @@ def test_what_cannot_be_compared_is_refused_by_name(
     compared: Callable[..., dict[str, Any]],
     tmp_path: Path,
 ) -> None:
-    write_run(tmp_path / "a", units(range(4)), run_id="a")
-    write_run(tmp_path / "b", units(range(first_prompt, first_prompt + 4)), run_id="b", **changes)
+    write_record(tmp_path / "a", units(range(4)), run_id="a")
+    write_record(tmp_path / "b", units(range(first_prompt, first_prompt + 4)), run_id="b", **changes)
     assert message in compared("a", "b", code=2)["error"]
 
 
@@ -328,7 +328,7 @@ def test_what_cannot_be_compared_is_refused_by_name(
 def test_bad_options_are_refused(
     words: list[str], message: str, compared: Callable[..., dict[str, Any]], tmp_path: Path
 ) -> None:
-    write_run(tmp_path / "a", units(range(2)))
+    write_record(tmp_path / "a", units(range(2)))
     assert message in compared(*words, code=2)["error"]
 
 
@@ -341,9 +341,9 @@ def test_folders_are_paired_by_configuration(compared: Callable[..., dict[str, A
     for side, factor in (("a", 1.0), ("b", 1.1)):
         for number, name in enumerate(("swift", "knapspec")):
             prompts = range(10 * number, 10 * number + 5)
-            write_run(tmp_path / side / name, units(prompts, factor), run_id=f"{side}{name}", **method(name))
-    write_run(tmp_path / "a/clasp", units(range(5)), run_id="clasp", **method("clasp"))
-    write_run(tmp_path / "b/swift_4", units(range(5)), run_id="swift_4", **method("swift", draft_len=4))
+            write_record(tmp_path / side / name, units(prompts, factor), run_id=f"{side}{name}", **method(name))
+    write_record(tmp_path / "a/clasp", units(range(5)), run_id="clasp", **method("clasp"))
+    write_record(tmp_path / "b/swift_4", units(range(5)), run_id="swift_4", **method("swift", draft_len=4))
     result = compared("a", "b", "variation=0.001", "fail_if=slower", code=1)
     assert [row["pair"] for row in result["rows"] if row["quantity"] == "decode"] == [
         "all pairs",
@@ -360,8 +360,8 @@ def test_the_row_of_all_pairs_is_their_mean_and_counts_shared_prompts_once(
     compared: Callable[..., dict[str, Any]], tmp_path: Path
 ) -> None:
     for name, accept in (("swift", 0.5), ("knapspec", 0.5)):
-        write_run(tmp_path / "a" / name, units(range(6)), run_id=f"a{name}", **method(name))
-        write_run(tmp_path / "b" / name, units(range(6), accept=accept), run_id=f"b{name}", **method(name))
+        write_record(tmp_path / "a" / name, units(range(6)), run_id=f"a{name}", **method(name))
+        write_record(tmp_path / "b" / name, units(range(6), accept=accept), run_id=f"b{name}", **method(name))
     rows = [row for row in compared("a", "b")["rows"] if row["quantity"] == "M"]
     # both pairs are the same data, so together they say no more than each
     for key in ("effect", "low", "high", "n"):
@@ -369,8 +369,8 @@ def test_the_row_of_all_pairs_is_their_mean_and_counts_shared_prompts_once(
 
 
 def test_two_methods_of_one_folder(compared: Callable[..., dict[str, Any]], tmp_path: Path) -> None:
-    write_run(tmp_path / "runs/swift", units(range(5)), run_id="swift", **method("swift"))
-    write_run(tmp_path / "runs/knapspec", units(range(5), 2.0), run_id="knapspec", **method("knapspec", tau=1))
+    write_record(tmp_path / "runs/swift", units(range(5)), run_id="swift", **method("swift"))
+    write_record(tmp_path / "runs/knapspec", units(range(5), 2.0), run_id="knapspec", **method("knapspec", tau=1))
     result = compared("runs", "method_a=swift", "method_b=knapspec", "variation=0", "fail_if=faster,slower", code=1)
     assert row_of(result, "decode")["effect"] == pytest.approx(0.5)
     assert "knapspec on toy against swift on toy" in result["text"]
@@ -382,7 +382,7 @@ def test_repeated_runs_of_a_side_measure_variation_and_are_averaged(
     factors = {"a": (1.0, 1.02, 0.98), "b": (1.5, 1.53, 1.47)}
     for side, of_side in factors.items():
         for number, factor in enumerate(of_side):
-            write_run(tmp_path / side / str(number), units(range(6), factor), run_id=f"{side}{number}")
+            write_record(tmp_path / side / str(number), units(range(6), factor), run_id=f"{side}{number}")
     shutil.copytree(tmp_path / "a/0", tmp_path / "a/copy")  # no further timing
     result = compared("a", "b")
     row = row_of(result, "decode")
@@ -397,8 +397,8 @@ def test_repeated_runs_of_a_side_measure_variation_and_are_averaged(
 
 
 def test_contaminated_times_decide_nothing(compared: Callable[..., dict[str, Any]], tmp_path: Path) -> None:
-    write_run(tmp_path / "a", units(range(5)), run_id="a")
-    write_run(tmp_path / "b", units(range(5), 2.0), run_id="b", others_share=0.5)
+    write_record(tmp_path / "a", units(range(5)), run_id="a")
+    write_record(tmp_path / "b", units(range(5), 2.0), run_id="b", others_share=0.5)
     result = compared("a", "b", "variation=0", "fail_if=slower")
     assert row_of(result, "decode")["verdict"] == INCONCLUSIVE
     assert "other processes used 50 %" in row_of(result, "decode")["note"]
@@ -407,14 +407,14 @@ def test_contaminated_times_decide_nothing(compared: Callable[..., dict[str, Any
 
 def test_one_prompt_decides_nothing(compared: Callable[..., dict[str, Any]], tmp_path: Path) -> None:
     for side in "ab":
-        write_run(tmp_path / side, units([0], 1.0 if side == "a" else 2.0), run_id=side)
+        write_record(tmp_path / side, units([0], 1.0 if side == "a" else 2.0), run_id=side)
     result = compared("a", "b", "variation=0")
     assert {row["verdict"] for row in result["rows"]} == {INCONCLUSIVE}
     assert "only one prompt" in row_of(result, "decode")["note"]
 
 
 def test_csv_has_the_rows_of_json(compared: Callable[..., dict[str, Any]], tmp_path: Path) -> None:
-    write_run(tmp_path / "a", units(range(4)))
+    write_record(tmp_path / "a", units(range(4)))
     result = compared("a", "a")
     assert program("compare", "a", "a", "out=out.csv").returncode == 0
     with open("out.csv", encoding="utf-8", newline="") as file:
@@ -435,11 +435,11 @@ def test_a_makefile_stops_at_a_slower_run(tmp_path: Path) -> None:
     recipe = MAKEFILE.replace("$(PYTHON)", "python").splitlines()[1].strip()
     assert recipe in (ROOT / "docs/compare.md").read_text(encoding="utf-8")
     (tmp_path / "Makefile").write_text(MAKEFILE, encoding="utf-8")
-    write_run(tmp_path / "before", units(range(6)), run_id="before")
+    write_record(tmp_path / "before", units(range(6)), run_id="before")
     env = {name: value for name, value in environment().items() if not name.startswith(("MAKE", "MFLAGS"))}
     for factor, code in ((1.3, 2), (1.0, 0)):  # make itself ends with 2 if a command of a recipe fails
         shutil.rmtree(tmp_path / "after", ignore_errors=True)
-        write_run(tmp_path / "after", units(range(6), factor), run_id="after")
+        write_record(tmp_path / "after", units(range(6), factor), run_id="after")
         done = subprocess.run(
             ["make", f"PYTHON={sys.executable}"],
             cwd=tmp_path,

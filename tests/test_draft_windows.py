@@ -38,7 +38,7 @@ from ssd_bench.records.schema import DIGESTS
 from ssd_bench.records.writer import RunWriter
 from ssd_bench.run.run import execute
 from tests.lossless import DIMS, FAMILIES, check_greedy, check_sampled, decode, engine_for, method_of
-from tests.runs import config, executed, local_model, planned
+from tests.runs import chosen, config, executed, local_model, planned
 from tests.synthetic import HEADER, N_LAYERS, header, unit, write_run
 from tests.test_fidelity import PRESETS
 from tests.test_knapspec import LENGTH, history
@@ -67,8 +67,9 @@ def windowed() -> list[str]:
     """The first preset of every method that drafts with layers and full weights."""
     made: dict[type, str] = {}
     for preset in PRESETS:
-        method = get_class(config(preset)["_target_"])
-        if issubclass(method, ModelDraft) and config(preset)["draft_weights"] == "full":
+        settings = chosen("method", preset)
+        method = get_class(settings["_target_"])
+        if issubclass(method, ModelDraft) and settings.get("draft_weights") == "full":
             made.setdefault(method, preset)
     return sorted(made.values())
 

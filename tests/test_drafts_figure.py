@@ -40,7 +40,7 @@ def write(folder: Path, name: str, kind: str, accept: float) -> None:
             if step.layer_set is not None:
                 layer_set = step.layer_set if "layers" in kind else LayerSet.full(synthetic.N_LAYERS)
                 step.layer_set = layer_set.in_8_bits if "8 bits" in kind else layer_set
-    synthetic.write_run(folder / name, [synthetic.with_work(records) for records in units], run_id=name)
+    synthetic.write_record(folder / name, [synthetic.with_work(records) for records in units], run_id=name)
 
 
 @pytest.fixture(scope="module")

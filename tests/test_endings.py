@@ -27,7 +27,7 @@ from ssd_bench.run.arms import Arms
 from ssd_bench.stopping import Stopped
 from tests.kills import dead
 from tests.runs import CPU, environment, exit_code
-from tests.synthetic import header, unit, write_run
+from tests.synthetic import header, unit, write_record
 
 LINE = (*CPU, "hardware.kernels=torch", "limit=2", "decode.max_new_tokens=4", "method=ar", "runs_dir=runs")
 FILES = ["layer_sets.parquet", "prompts.parquet", "run.json", "steps.parquet", "work.parquet"]
@@ -172,7 +172,7 @@ def test_what_a_killed_process_left_is_removed_by_the_same_command(
 
 @pytest.mark.parametrize("left", LEFT)
 def test_each_of_them_is_removed_alone(left: str, tmp_path: Path) -> None:
-    write_run(tmp_path / "run", [unit(0)])
+    write_record(tmp_path / "run", [unit(0)])
     LEFT[left](tmp_path / "run")
     module.clear_leftovers(tmp_path / "run")
     assert sorted(path.name for path in (tmp_path / "run").iterdir()) == FILES

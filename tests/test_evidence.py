@@ -48,7 +48,7 @@ def make(
     folder: Path, name: str, accept: float, factor: float = 1.0, search: bool = True, prompts: int = 20, **changes: Any
 ) -> str:
     units = searched([synthetic.unit(i, accept=accept) for i in range(prompts)], lambda step: search and step > 2)
-    synthetic.write_run(folder / name, timed(units, factor), **{"run_id": name, "model": MINIATURE} | changes)
+    synthetic.write_record(folder / name, timed(units, factor), **{"run_id": name, "model": MINIATURE} | changes)
     return name
 
 

@@ -34,7 +34,7 @@ from ssd_bench.papers.runs import grid
 from ssd_bench.records.schema import PromptRecord
 from ssd_bench.report import figures as saving
 from ssd_bench.report.figures import FIGURES, figure
-from tests.synthetic import unit, write_run
+from tests.synthetic import unit, write_record
 
 STREAMS = {
     "5-task stream": ("cnn_dm", "gsm8k", "wmt16", "spider2", "tinystories"),
@@ -81,7 +81,7 @@ def made(root: Path, job: grid.Job, model: str, variant: int) -> Record:
             "base_bytes": 2**30,
             "prepare_ms": 1000.0 * (variant + 1),
         }
-        write_run(path, units(domains, 4 if len(domains) > 1 else 6, 0.5 + 0.05 * (variant % 8)), **header)
+        write_record(path, units(domains, 4 if len(domains) > 1 else 6, 0.5 + 0.05 * (variant % 8)), **header)
     return _cached(path)
 
 

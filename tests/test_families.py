@@ -46,7 +46,7 @@ def made(folder: Path, experiment: str) -> Replication:
                 record.prompt.output_ids = record.prompt.output_ids[: record.prompt.new_tokens]
             if "baseline=hf" in job.overrides:
                 units = [synthetic.with_hf(unit) for unit in units]
-            synthetic.write_run(folder / name, units, run_id=name, model={"name": "tiny", "n_params": 2_000_000})
+            synthetic.write_record(folder / name, units, run_id=name, model={"name": "tiny", "n_params": 2_000_000})
         return name
 
     indexed(folder, experiment, "mini", run)
@@ -144,8 +144,8 @@ def test_what_to_use_counts_methods_of_no_experiment_under_the_same_conditions(
     assert table.loc[task, "fastest method"] == "adaptive"
     units = [synthetic.unit(i, accept=0.99) for i in range(6)]
     model = {"name": "tiny", "n_params": 2_000_000}
-    synthetic.write_run(tmp_path / "own", units, run_id="own", method="successors", model=model)
-    synthetic.write_run(tmp_path / "few", units[:5], run_id="few", method="fewer_prompts", model=model)
+    synthetic.write_record(tmp_path / "own", units, run_id="own", method="successors", model=model)
+    synthetic.write_record(tmp_path / "few", units[:5], run_id="few", method="fewer_prompts", model=model)
     frame = results.result_table([one], [Record(tmp_path / name) for name in ("own", "few")])
     assert choice.choice_table(frame).set_index("task").loc[task, "fastest method"] == "successors"
     assert set(frame[frame["task"] == task]["method"]) == {"successors", *(cell["method"] for cell in one.cells)}

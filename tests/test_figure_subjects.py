@@ -20,7 +20,7 @@ from ssd_bench.papers.ours.ran import setting_ran
 from ssd_bench.papers.runs import grid
 from ssd_bench.records.schema import PromptRecord
 from ssd_bench.report.figures import figure
-from tests.synthetic import unit, with_work, write_run
+from tests.synthetic import unit, with_work, write_record
 
 Units = list[list[PromptRecord]]
 
@@ -40,7 +40,7 @@ def planted(
         model, n_params = models[names.index(job.labels["model"]) % len(models)]
         path = root / f"{i}"
         changes = {"model": {"name": model, "n_params": n_params}, "config": {"method": options(i)}}
-        write_run(path, units(i), **changes | header)
+        write_record(path, units(i), **changes | header)
         cells.append(Cell(job.labels, job.overrides, Record(path)))
     return Replication(experiment, "paper", tuple(cells), root)
 

@@ -11,14 +11,14 @@ import pytest
 import yaml
 
 from ssd_bench import tables
-from ssd_bench.papers.claims.judge import NOT_RUN, judge
+from ssd_bench.papers.claims.judge import NOT_RUN, Judgement
 from ssd_bench.papers.ours.cells import load_records
 from ssd_bench.papers.printed.catalogue import paper_folders
 from ssd_bench.report import runs, verdicts
 from ssd_bench.report.write import latex_verdicts
 from tests.exhibit_runs import MINIATURE, indexed, make
 from tests.runs import ROOT
-from tests.synthetic import unit, write_run
+from tests.synthetic import unit, write_record
 
 DOCUMENT = (ROOT / "docs" / "in_a_paper.md").read_text(encoding="utf-8")
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
@@ -91,7 +91,7 @@ def test_latex_of_any_text_compiles() -> None:
 def test_own_runs_have_a_latex_table_with_what_a_paper_reports(tmp_path: Path) -> None:
     for name, method in (("one", "swift"), ("two", "clasp")):
         make(tmp_path, name, method=method, task={"name": "gsm_8k/a", "metric": None})
-    write_run(tmp_path / "three", [unit(i) for i in range(3)], run_id="three", model=MINIATURE)
+    write_record(tmp_path / "three", [unit(i) for i in range(3)], run_id="three", model=MINIATURE)
     tasks = runs.group_by_task(load_records([tmp_path / name for name in ("one", "two", "three")]))
     texts = {task: runs.latex(task, groups) for task, groups in tasks.items()}
     assert len(texts) == 2
@@ -104,10 +104,8 @@ def test_own_runs_have_a_latex_table_with_what_a_paper_reports(tmp_path: Path) -
     assert len(labels) == len(set(labels)) == sum(map(len, tasks.values()))
 
 
-def test_verdicts_have_a_latex_table_per_paper(every_experiment: Path) -> None:
-    from ssd_bench.papers.ours.cells import replications
-
-    judged = verdicts.table(judge(replications(every_experiment)))
+def test_verdicts_have_a_latex_table_per_paper(judgements: list[Judgement]) -> None:
+    judged = verdicts.table(judgements)
     text = latex_verdicts(judged)
     check_latex(text)
     papers = judged.loc[judged["verdict"] != NOT_RUN, "claim"].str.partition("/")[0].unique()

@@ -38,7 +38,7 @@ MODELS = {one.model for one in reported.numbers() if one.model}
 
 def make(folder: Path, name: str, accept: float, model: dict[str, object]) -> str:
     units = [synthetic.unit(i, accept=accept) for i in range(6)]
-    synthetic.write_run(folder / name, units, run_id=name, model=model)
+    synthetic.write_record(folder / name, units, run_id=name, model=model)
     return name
 
 
@@ -280,11 +280,13 @@ def test_sizes_come_from_the_record(tmp_path: Path) -> None:
         "unheard_of": 1,
     }
     units = [synthetic.unit(i) for i in range(2)]
-    synthetic.write_run(
+    synthetic.write_record(
         tmp_path / "old", units, run_id="old", model={"name": "old"}, config={"model": {"shape": shape}}
     )
     make(tmp_path, "none", 0.7, {"name": "none"})
-    synthetic.write_run(tmp_path / "cut", units, run_id="cut", model={"name": "cut"}, config={"model": {"shape": {}}})
+    synthetic.write_record(
+        tmp_path / "cut", units, run_id="cut", model={"name": "cut"}, config={"model": {"shape": {}}}
+    )
     found = {}
     for name in ("old", "none", "cut"):
         indexed(tmp_path, "swift_table8", "mini", lambda job, name=name: name)  # type: ignore[misc]

@@ -216,7 +216,7 @@ def test_an_offline_search_takes_as_long_as_the_work_of_the_preparation(tmp_path
         for step in (step for records in units for record in records for step in record.steps):
             step.est_alpha = None  # it searched before the run, not online
         searches = [{"name": "greedy", "evaluations": 10, "new": 10, "seconds": 40.0}]
-        synthetic.write_run(tmp_path / name, units, searches=searches, prepare_work=[work | {"calls": calls}])
+        synthetic.write_record(tmp_path / name, units, searches=searches, prepare_work=[work | {"calls": calls}])
     once, twice = (value(tmp_path, name, "search_s") for name in ("once", "twice"))
     modelled = metrics.summarise(cell(tmp_path, "once").run).modelled
     assert modelled is not None and modelled.modelled_prepare_ms == pytest.approx(1000 * once)

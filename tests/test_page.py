@@ -21,7 +21,7 @@ from ssd_bench.commands import report as report_command
 from ssd_bench.errors import ConfigError
 from ssd_bench.papers.audit import audit
 from ssd_bench.papers.claims.claims import claims
-from ssd_bench.papers.claims.judge import EVIDENCE_CLASSES, judge
+from ssd_bench.papers.claims.judge import EVIDENCE_CLASSES, Judgement, judge
 from ssd_bench.papers.figures.shared import NotDrawable
 from ssd_bench.papers.ours import select
 from ssd_bench.papers.ours.cells import Replication, records, replications
@@ -162,7 +162,7 @@ def parsed(text: str) -> Page:
 def test_tests_that_share_a_fixture_run_in_one_process(request: pytest.FixtureRequest) -> None:
     """xdist's scheduler reads the group at the end of a test's id, where the versions installed may not put it."""
     grouped = bool(request.config.getoption("loadgroup", False))
-    assert request.node.nodeid.endswith("@tests/test_page.py") == grouped
+    assert request.node.nodeid.endswith("@judgements") == grouped
 
 
 def test_the_command_writes_everything(out: Path) -> None:
@@ -370,10 +370,12 @@ def test_texts_are_escaped_once(text: str) -> None:
     assert page.join_values(["CNN/DM, GSM8K", "", "GSM8K"]) == "CNN/DM|GSM8K"
 
 
-def test_the_committed_page_is_that_of_the_committed_records(reference: list[Replication]) -> None:
+def test_the_committed_page_is_that_of_the_committed_records(
+    reference: list[Replication], judgements: list[Judgement]
+) -> None:
     """Every number and verdict word for word; its figures are there, and no others (`make page`)."""
     recorded = write.Recorded.read(REFERENCE)
-    judged = verdicts.merge_verdicts(verdicts.table(judge(reference)), recorded.verdicts)
+    judged = verdicts.merge_verdicts(verdicts.table(judgements), recorded.verdicts)
     shown = build_exhibits(numbers.long_tables(reference), reference)
     results = pd.concat([result_table(reference, records(REFERENCE)), recorded.results], ignore_index=True)
     gpu_results = read_gpu_results(write.GPU_RESULTS)

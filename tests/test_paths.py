@@ -16,7 +16,7 @@ from ssd_bench.errors import ConfigError
 from ssd_bench.paths import display_path, local_path
 from ssd_bench.records.reader import find_runs, load_run
 from tests.runs import CPU
-from tests.synthetic import unit, write_run
+from tests.synthetic import unit, write_record, write_run
 
 NAMES = ("night-10:30", "exp:2", "a%20b #?", "*[x]{y}$z", "日本", "-x", "./x/../it's/", "n" * 200, "~/runs", "s3:/x")
 SHORT = (*CPU, "hardware.kernels=torch", "limit=1", "decode.max_new_tokens=4", "method=ar")
@@ -146,7 +146,7 @@ def test_a_path_is_absolute_and_a_link_keeps_its_name(tmp_path: Path, monkeypatc
         Path("/a/b"),
     ]
     assert display_path(tmp_path / "link") == "link" and display_path(Path("/a/b")) == "/a/b"
-    write_run(tmp_path / "link" / "run", [unit(0)])
+    write_record(tmp_path / "link" / "run", [unit(0)])
     assert [path.parent.name for path in find_runs(local_path("a", "link"))] == ["link"]
 
 

@@ -23,7 +23,7 @@ from ssd_bench.records.reader import Run, find_runs, is_complete, load_run
 from ssd_bench.records.schema import SCHEMA_VERSION, SCHEMAS, PromptRecord
 from ssd_bench.records.writer import RunWriter, clear_leftovers
 from tests.runs import python
-from tests.synthetic import UNITS, header, stateful_run, unit, write_run
+from tests.synthetic import UNITS, header, stateful_run, unit, write_record, write_run
 
 
 def assert_same(run: Run, reference: Run) -> None:
@@ -268,7 +268,7 @@ def test_damage_newer_schemas_and_unfinished_runs_are_named(tmp_path: Path) -> N
 
 def test_a_folder_that_is_no_run_is_no_damaged_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    write_run(tmp_path / "runs" / "one", [unit(0)])
+    write_record(tmp_path / "runs" / "one", [unit(0)])
     for path, allowed in (
         ("nope", "the folder of a run; there is no such folder"),
         ("one", "the folder of a run; there is no such folder, but runs/one: run=runs/one"),
@@ -295,3 +295,16 @@ def test_find_runs_lists_complete_runs_oldest_first(tmp_path: Path) -> None:
     assert [path.name for path in find_runs(tmp_path / "reference")] == ["d"]  # the project's, if they are named
     assert find_runs(tmp_path / "nowhere") == []
     assert not os.path.exists(tmp_path / "a" / ".lease")
+
+
+def test_a_record_written_at_once_is_that_of_its_units(tmp_path: Path) -> None:
+    """The tests' own writer, which most of their records come from."""
+    units = [unit(index, repeat) for index, repeat in UNITS]
+    write_record(tmp_path / "at_once", units)
+    with RunWriter(tmp_path / "by_unit", header()) as writer:
+        for (index, repeat), records in zip(UNITS, units, strict=True):
+            writer.add(index, repeat, records, None)
+        writer.finish({"wall_s": 1.0})
+    at_once, by_unit = (load_run(tmp_path / name) for name in ("at_once", "by_unit"))
+    for name, table in at_once.tables.items():
+        pd.testing.assert_frame_equal(table, by_unit.tables[name])

@@ -19,7 +19,7 @@ from ssd_bench.papers.ours.cells import Record
 from ssd_bench.report import figures
 from ssd_bench.report.closing import comparison_text, print_record, run_table
 from ssd_bench.report.runs import document, group_by_task, unrounded_table
-from tests.synthetic import unit, with_hf, write_run
+from tests.synthetic import unit, with_hf, write_record, write_run
 
 COLUMNS = [
     *(
@@ -58,12 +58,12 @@ def runs_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Two comparable runs, one on other prompts, one of another task, one without a baseline, one unfinished."""
     root = tmp_path_factory.mktemp("report") / "runs"
     units = [unit(i) for i in range(6)]
-    write_run(root / "a", units, run_id="run-a")
+    write_record(root / "a", units, run_id="run-a")
     tie: dict[str, Any] = {"lossless": "tie", "divergence_index": 4, "divergence_gap": 0.1}
-    write_run(root / "deep" / "b", [*units[:5], unit(5, accept=0.9, **tie)], run_id="run-b", method="swift")
-    write_run(root / "c", units[:3], run_id="run-c", method="clasp")
-    write_run(root / "d", units, run_id="run-d", task={"name": "other/task", "metric": None})
-    write_run(root / "e", [records[1:] for records in units], run_id="run-e", method="del")
+    write_record(root / "deep" / "b", [*units[:5], unit(5, accept=0.9, **tie)], run_id="run-b", method="swift")
+    write_record(root / "c", units[:3], run_id="run-c", method="clasp")
+    write_record(root / "d", units, run_id="run-d", task={"name": "other/task", "metric": None})
+    write_record(root / "e", [records[1:] for records in units], run_id="run-e", method="del")
     (root / "f").mkdir()
     (root / "f" / "run.json").write_text('{"status": "running", "schema_version": 1}', encoding="utf-8")
     return root
@@ -151,7 +151,7 @@ def test_the_overview_has_every_method_and_task(runs_dir: Path, printed: str) ->
 
 def test_a_method_that_ran_twice_names_its_runs(tmp_path: Path) -> None:
     for name in "ab":
-        write_run(tmp_path / name, [unit(i) for i in range(3)], run_id=f"run-{name}")
+        write_record(tmp_path / name, [unit(i) for i in range(3)], run_id=f"run-{name}")
     assert main([f"runs_dir={tmp_path}"]) == 0
     cell = markdown_rows((tmp_path / "report" / "README.md").read_text(encoding="utf-8"))[1][1]
     assert "(run-a); " in cell and cell.endswith("(run-b)")
@@ -194,7 +194,7 @@ def test_nothing_to_report_and_bad_options_exit_with_2(
     assert main(["run_dir=x"]) == 2
     assert "runs_dir=, out=" in capsys.readouterr().err
     assert main(["--help"]) == 0
-    write_run(tmp_path / "runs" / "a", [unit(0)])
+    write_record(tmp_path / "runs" / "a", [unit(0)])
     (tmp_path / "file").write_text("", encoding="utf-8")
     assert main(["out=file/report"]) == 2
     assert "out=" in capsys.readouterr().err
@@ -204,7 +204,7 @@ def test_a_damaged_run_is_named_and_left_out(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(figures, "save", lambda figure, stem: [])
-    write_run(tmp_path / "good", [unit(0), unit(1)])
+    write_record(tmp_path / "good", [unit(0), unit(1)])
     bad = write_run(tmp_path / "bad", [unit(0)])
     (bad.path / "prompts.parquet").write_bytes(b"")
     assert main([f"runs_dir={tmp_path}", f"out={tmp_path / 'out'}"]) == 0
@@ -279,10 +279,10 @@ def test_the_terminal_table_shows_a_third_arm_only_where_there_is_one(tmp_path: 
 def test_a_table_has_columns_of_a_third_arm_where_a_run_has_one(tmp_path: Path) -> None:
     """AR's row over all runs that have it; the tables of other runs stay as they are."""
     pairs = [unit(i) for i in range(4)]
-    write_run(tmp_path / "a", [with_hf(one, slower=3.0) for one in pairs], run_id="run-a", method="swift")
-    write_run(tmp_path / "b", [with_hf(one, slower=6.0) for one in pairs], run_id="run-b", method="clasp")
-    write_run(tmp_path / "c", pairs, run_id="run-c", method="del")
-    write_run(tmp_path / "d", pairs[:3], run_id="run-d", method="del")
+    write_record(tmp_path / "a", [with_hf(one, slower=3.0) for one in pairs], run_id="run-a", method="swift")
+    write_record(tmp_path / "b", [with_hf(one, slower=6.0) for one in pairs], run_id="run-b", method="clasp")
+    write_record(tmp_path / "c", pairs, run_id="run-c", method="del")
+    write_record(tmp_path / "d", pairs[:3], run_id="run-d", method="del")
     runs = [Record(tmp_path / name) for name in "abcd"]
     text = document("toy", (groups := group_by_task(runs)["toy"]))
     with_third, without = text.split("\n## ")[1:]
@@ -302,7 +302,7 @@ def test_a_run_that_is_not_lossless_ends_with_its_table_and_fails(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     bug = {"lossless": "bug", "divergence_index": 7, "divergence_gap": 2.5}
-    write_run(tmp_path / "run", [unit(0), unit(1, **bug)])
+    write_record(tmp_path / "run", [unit(0), unit(1, **bug)])
     with pytest.raises(LosslessError, match="not lossless on toy-1"):
         print_record(tmp_path / "run")
     assert "lossless (outputs equal to AR's)" in capsys.readouterr().out

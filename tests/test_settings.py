@@ -20,7 +20,7 @@ from ssd_bench.errors import ConfigError
 from ssd_bench.run.hardware import Options
 from ssd_bench.run.tracking import Tracking
 from ssd_bench.settings import Count, Fits, Range, Share, Whole, arguments, describe_type, fits, kinds, settings
-from tests.runs import composed, program, python
+from tests.runs import chosen, composed, program, python
 
 PRESETS = sorted(path.stem for path in (CONF / "method").glob("*.yaml"))
 WRONG: dict[Any, tuple[Any, ...]] = {
@@ -33,8 +33,8 @@ WRONG: dict[Any, tuple[Any, ...]] = {
 }
 
 
-TARGETS = {composed(f"method={preset}").method["_target_"] for preset in PRESETS}
-TASK_TARGETS = {task: composed(f"task={task}").task["_target_"] for task in task_names()}
+TARGETS = {chosen("method", preset)["_target_"] for preset in PRESETS}
+TASK_TARGETS = {task: chosen("task", task)["_target_"] for task in task_names()}
 TASKS = set(TASK_TARGETS.values())
 DECLARED = [task for task, target in TASK_TARGETS.items() if declared_settings(target)]
 

@@ -16,7 +16,7 @@ from ssd_bench.lease import Lease
 from ssd_bench.papers.runs import index
 from ssd_bench.papers.runs.index import Outcome
 from ssd_bench.records.writer import RunWriter
-from tests.synthetic import header, unit, write_run
+from tests.synthetic import header, unit, write_record
 
 
 def begun(folder: Path, prompts: int, seconds: float) -> int:
@@ -33,7 +33,7 @@ def begun(folder: Path, prompts: int, seconds: float) -> int:
 
 
 def test_every_state_has_its_line(tmp_path: Path) -> None:
-    write_run(tmp_path / "finished", [unit(0)])
+    write_record(tmp_path / "finished", [unit(0)])
     begun(tmp_path / "stopped", 2, 1)
     tokens = begun(tmp_path / "running", 3, 90)
     (tmp_path / "broken").mkdir()

@@ -24,7 +24,7 @@ from ssd_bench.report import figures, numbers, verdicts
 from ssd_bench.report.runs import RunGroup, group_by_task
 from tests.exhibit_runs import indexed, make
 from tests.runs import ROOT
-from tests.synthetic import unit, with_hf, write_run
+from tests.synthetic import unit, with_hf, write_record
 from tests.test_structure import imports
 
 
@@ -35,7 +35,7 @@ def make_some(folder: Path, names: str = "abc") -> Path:
         if name == "b":
             units = [with_hf(one) for one in units]
             units[0][0].prompt.domain = units[0][1].prompt.domain = "other"
-        write_run(folder / name, units, run_id=f"run-{name}", method=f"method_{name}", caveat="of a toy")
+        write_record(folder / name, units, run_id=f"run-{name}", method=f"method_{name}", caveat="of a toy")
     return folder
 
 
@@ -155,7 +155,7 @@ def test_a_run_added_is_added_alone(some: Path, digested: list[str]) -> None:
 def test_many_runs_are_digested_alike_by_several_processes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(stored, "FEW", 4)
     for i in range(stored.FEW):
-        write_run(tmp_path / f"{i}", [unit(0, accept=i / stored.FEW)], run_id=f"run-{i}")
+        write_record(tmp_path / f"{i}", [unit(0, accept=i / stored.FEW)], run_id=f"run-{i}")
     (tmp_path / "0" / "steps.parquet").write_bytes(b"no table")
     found = records(tmp_path)
     prepare_records(found)

@@ -37,7 +37,7 @@ from ssd_bench.sweep.overrides import product
 from ssd_bench.sweep.sweep import summary
 from tests.forked import at_once
 from tests.runs import GIVEN_LATENCY, environment, local_model, planned, python
-from tests.synthetic import unit, write_run
+from tests.synthetic import unit, write_record
 
 METHODS = """
 import os, time
@@ -528,7 +528,7 @@ def test_a_sweep_shows_each_kind_of_warning_once(
     def execute(cfg: Any, *_: object) -> Path:
         folder = tmp_path / "runs" / f"run{cfg.seed}"
         if not folder.exists():
-            write_run(folder, [unit(0), unit(1)], run_id=folder.name, warnings=warnings[cfg.seed])
+            write_record(folder, [unit(0), unit(1)], run_id=folder.name, warnings=warnings[cfg.seed])
         return folder
 
     monkeypatch.setattr(ssd_bench.run.run, "execute", execute)

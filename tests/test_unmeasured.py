@@ -29,7 +29,7 @@ from tasks.scoring.rouge import Rouge
 from tasks.scoring.sandbox import ProgramLimits
 from tasks.scoring.scorer import Scorer
 from tests.runs import executed, local_model
-from tests.synthetic import unit, write_run
+from tests.synthetic import unit, write_record, write_run
 
 SPEEDS = ("tokens_per_s", "tokens_per_s_lo", "tokens_per_s_hi")
 UNDEFINED = (
@@ -50,7 +50,7 @@ def one_token(prompt_index: int) -> list[PromptRecord]:
 @pytest.fixture
 def record(tmp_path: Path) -> Record:
     path = tmp_path / "runs" / "a"
-    write_run(path, [one_token(i) for i in range(3)])
+    write_record(path, [one_token(i) for i in range(3)])
     return Record(path)
 
 

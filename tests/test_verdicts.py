@@ -55,14 +55,9 @@ def verdict_of(folder: Path, own: str, uniform: str) -> Judgement:
 # --- what the records in the repository say ---------------------------------------------------------------------------
 
 
-@pytest.fixture(scope="module")
-def found(reference: list[Replication]) -> list[Judgement]:
-    return judge.judge(reference)
-
-
-def test_every_claim_has_a_verdict_with_its_evidence(found: list[Judgement]) -> None:
-    assert {one.claim.id for one in found} == {claim.id for claim in claims()}
-    for one in found:
+def test_every_claim_has_a_verdict_with_its_evidence(judgements: list[Judgement]) -> None:
+    assert {one.claim.id for one in judgements} == {claim.id for claim in claims()}
+    for one in judgements:
         assert one.verdict in VERDICTS
         assert bool(one.reason) == (one.verdict in (CANNOT_SAY, NOT_RUN)), one
         assert bool(verdicts._decided_by(one)) == (one.verdict in (CANNOT_SAY, NOT_RUN)), one
@@ -74,35 +69,35 @@ def test_every_claim_has_a_verdict_with_its_evidence(found: list[Judgement]) -> 
             assert 0 < one.comparisons <= one.planned
             if STATISTICS[one.claim.statistic].variation and not one.references:  # modelled times do not vary
                 assert one.variation is not None
-    assert sum(one.verdict in (HOLDS, FAILS) for one in found) > len(found) / 3
+    assert sum(one.verdict in (HOLDS, FAILS) for one in judgements) > len(judgements) / 3
 
 
-def test_no_verdict_rests_on_a_void_cell(found: list[Judgement], reference: list[Replication]) -> None:
+def test_no_verdict_rests_on_a_void_cell(judgements: list[Judgement], reference: list[Replication]) -> None:
     exclusions = {cell: reason for replication in reference for cell, reason in replication.exclusions.items()}
-    for one in found:
+    for one in judgements:
         void = [exclusions[cell] for cell in one.cells if exclusions[cell]]
         if "gpus" not in one.claim.needs:  # on a CPU its number has no meaning, excluded or not
             assert (one.verdict == CANNOT_SAY and one.reason.startswith("excluded: ")) == bool(void)
-    assert any(one.reason.startswith("excluded: ") for one in found)
+    assert any(one.reason.startswith("excluded: ") for one in judgements)
 
 
-def test_on_a_rehearsal_every_verdict_says_so(found: list[Judgement]) -> None:
-    frame = verdicts.table(found)
-    for one, (_, row) in zip(found, frame.iterrows(), strict=True):
+def test_on_a_rehearsal_every_verdict_says_so(judgements: list[Judgement]) -> None:
+    frame = verdicts.table(judgements)
+    for one, (_, row) in zip(judgements, frame.iterrows(), strict=True):
         assert one.toy == (one.verdict != NOT_RUN)
         assert verdicts.verdict_text(row).startswith("on the toy model: ") == one.toy
         assert (row["evidence_class"] == judge.TOY) == one.toy
     assert "this project trained" in verdicts.terminal_text(frame)
 
 
-def test_every_statistic_and_part_is_made_of_something(found: list[Judgement]) -> None:
+def test_every_statistic_and_part_is_made_of_something(judgements: list[Judgement]) -> None:
     recorded = {name for name, statistic in STATISTICS.items() if not statistic.unrecorded}
     assert set(_DEFINITIONS) == recorded and set(STATISTICS) >= {claim.statistic for claim in claims()}
     assert set(PARTS) == {axis for claim in claims() for side in (claim.of, claim.over) for axis in side} & set(PARTS)
 
 
-def test_recorded_verdicts_stand_beside_and_replace_nothing(found: list[Judgement], tmp_path: Path) -> None:
-    own = verdicts.table(found)
+def test_recorded_verdicts_stand_beside_and_replace_nothing(judgements: list[Judgement], tmp_path: Path) -> None:
+    own = verdicts.table(judgements)
     real = {"rehearsal": False, "evidence_class": judge.REAL_MODEL}
     other = own[own["verdict"] != NOT_RUN].assign(model="another", scale="small", **real)
     (tmp_path / "verdicts").mkdir()
@@ -180,7 +175,7 @@ def test_a_run_that_is_missing_is_no_evidence(tmp_path: Path) -> None:
 def test_sides_on_different_machines_decide_nothing(tmp_path: Path) -> None:
     make(tmp_path, "own", 0.8)
     units = searched([synthetic.unit(i, accept=0.3) for i in range(20)], lambda step: step > 2)
-    synthetic.write_run(
+    synthetic.write_record(
         tmp_path / "uniform", units, run_id="uniform", model=MINIATURE, provenance={"device": {"cpu": "Another"}}
     )
     found = verdict_of(tmp_path, "own", "uniform")

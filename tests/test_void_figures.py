@@ -21,7 +21,7 @@ from ssd_bench.papers.ours.cells import Cell, Record, Replication
 from ssd_bench.papers.printed.reported import numbers
 from ssd_bench.papers.runs import grid
 from ssd_bench.report.figures import figure
-from tests.synthetic import unit, write_run
+from tests.synthetic import unit, write_record
 
 
 def made(root: Path, name: str, accept: float = 0.0, **changes: Sequence[Any]) -> Replication:
@@ -32,7 +32,7 @@ def made(root: Path, name: str, accept: float = 0.0, **changes: Sequence[Any]) -
         own = {key: values[i] for key, values in changes.items()}
         own |= {"model": {"name": job.labels["model"] or "tiny"}}
         path = root / f"{name}-{accept}-{i}"
-        write_run(path, units, **{"config": {"method": {}}} | own)
+        write_record(path, units, **{"config": {"method": {}}} | own)
         cells.append(Cell(job.labels, job.overrides, Record(path)))
     return Replication(experiment, "paper", tuple(cells), root)
 
