@@ -90,6 +90,10 @@ def test_it_is_degenerate_on_either_side(tmp_path: Path) -> None:
     assert found[1].verdict == CANNOT_SAY and "SWIFT scored 1 set" in found[1].reason
     assert found[1].effect is not None and found[1].effect > 10  # shown, as that of every undecided claim
     assert found[5].verdict == HOLDS
+    (_, row), claim = next(verdicts.table([found[5]]).iterrows()), named("swift/search_is_shorter")
+    assert "[" not in verdicts.effect_text(claim, row)  # two searches say nothing of how much others differ
+    assert "1 comparison of runs, without an interval" in verdicts.evidence_text(claim, row)
+    assert verdicts.verdict_change(claim, row) == "runs with an effect below 10"
 
 
 def test_sets_by_domain_need_a_search_of_some_length(tmp_path: Path) -> None:

@@ -27,6 +27,7 @@ from ssd_bench.papers.ours import ran
 from ssd_bench.papers.printed.catalogue import version_name
 from ssd_bench.papers.printed.reported import numbers
 from ssd_bench.paths import record_files
+from ssd_bench.report.numbers import count_phrase
 
 FOLDER = "verdicts"
 AFTER_RUNS = "claim written after the runs"
@@ -39,9 +40,9 @@ COLUMNS = {
     "evidence_class": "the paper's model, another real model, or toy model; empty without runs",
     "verdict": "holds, fails, equivalent, cannot say, or not run",
     "effect": "effect in the claim's unit",
-    "low": "lower end of its 95 % interval",
+    "low": "lower end of its 95 % interval; for a number that a run has once, what repeated runs may vary by",
     "high": "upper end",
-    "n": "distinct prompts; for a number that a run has once, searches",
+    "n": "distinct prompts; for a number that a run has once, comparisons of runs",
     "places": "(task, method, setting) combinations that the effect is pooled over",
     "asked": "combinations that the paper's table or figure has",
     "out_of_scope": "combinations with runs that lack what the claim needs, such as long outputs",
@@ -197,7 +198,7 @@ def model_text(row: pd.Series) -> str:
 
 
 def effect_text(claim: Claim, row: pd.Series) -> str:
-    """Return the effect with its interval, in the claim's unit."""
+    """Return the effect in the claim's unit, with its interval; without one if the statistic has no prompts."""
     return _interval_text(claim, *row[["effect", "low", "high"]])
 
 
@@ -217,7 +218,7 @@ def _interval_text(claim: Claim, effect: float, low: float, high: float) -> str:
     size = abs(effect)
     form = f"{sign},.{3 if size < 0.1 else 0 if size >= 100 else 2}f"
     text = f"{effect:{form}}"
-    if not math.isnan(low):
+    if not math.isnan(low) and not STATISTICS[claim.statistic].once_per_run:
         text += f" [{low:{form}}, {high:{form}}]"
     return f"{text}×" if claim.is_ratio else text
 
@@ -240,8 +241,11 @@ def evidence_text(claim: Claim, row: pd.Series) -> str:
     """Return the evidence of a verdict: prompts, combinations, run-to-run variation, and why it is "cannot say"."""
     if row["verdict"] == NOT_RUN:
         return str(row["reason"])
-    unit = "searches" if STATISTICS[claim.statistic].once_per_run else "prompts"
-    parts = [f"n = {row['n']} {unit}" if row["n"] else "", f"{row['places']} of {row['asked']} combinations"]
+    if STATISTICS[claim.statistic].once_per_run:
+        counted = f"{count_phrase(row['n'], 'comparison')} of runs, without an interval"
+    else:
+        counted = f"n = {row['n']} prompts"
+    parts = [counted if row["n"] else "", f"{row['places']} of {row['asked']} combinations"]
     parts += [f"{row['out_of_scope']} out of scope"] if row["out_of_scope"] else []
     parts += [] if math.isnan(row["floor"]) else [f"run-to-run variation {100 * row['floor']:.1f} %"]
     parts += [AFTER_RUNS] if row["after_runs"] else []
@@ -256,6 +260,8 @@ def verdict_change(claim: Claim, row: pd.Series) -> str:
     if row["verdict"] == EQUIVALENT:
         return "an interval that leaves the margin of equivalence"
     above = claim.at_least is not None
+    if STATISTICS[claim.statistic].once_per_run:
+        return f"runs with an effect {'below' if above == (row['verdict'] == HOLDS) else 'above'} {claim.threshold:g}"
     if row["verdict"] == HOLDS:
         side, end = ("below", row["low"]) if above else ("above", row["high"])
         return f"an interval that extends {side} the threshold; the present one ends at {end:.2f}"
