@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import warnings
 from dataclasses import replace
 from functools import cache
@@ -100,11 +99,11 @@ def replication(root: Path, name: str, scale: str = "paper") -> Replication:
 
 
 def drawn(found: Figure | NotDrawable | None) -> Figure:
-    """The figure, rendered once, so that everything has its place."""
+    """The figure, laid out, so that everything has its place."""
     assert isinstance(found, Figure), found
     with matplotlib.rc_context(style.STYLE), warnings.catch_warnings():
         warnings.simplefilter("error")
-        found.savefig(io.BytesIO(), dpi=100)
+        found.draw_without_rendering()
     return found
 
 

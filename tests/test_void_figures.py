@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import warnings
 from collections.abc import Sequence
 from functools import cache
@@ -44,12 +43,12 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @cache  # several tests read a figure, and none changes it
 def drawn(root: Path, name: str, accept: float = 0.0) -> Figure:
-    """Its figure, rendered once, with room for everything."""
+    """Its figure, laid out once, with room for everything."""
     found = figure(made(root, name, accept))
     assert isinstance(found, Figure), found
     with matplotlib.rc_context(style.STYLE), warnings.catch_warnings():
         warnings.simplefilter("error")
-        found.savefig(io.BytesIO(), dpi=50)
+        found.draw_without_rendering()
     return found
 
 
