@@ -22,6 +22,9 @@ from ssd_bench.conf import CONF
 from ssd_bench.records.reader import Run, load_run
 from ssd_bench.run.plan import Plan, plan
 from ssd_bench.run.run import execute
+from tests.composing import compose_once
+
+compose_once()
 
 GIVEN_LATENCY = "hardware.latency={t_mlp_ms: 0.5, t_attn_slope_ms: 0.001, t_attn_intercept_ms: 0.5}"
 CPU = ("hardware=cpu", "hardware.dtype=float32", "hardware.threads=1", "hardware.warmup=0", GIVEN_LATENCY)

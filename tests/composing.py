@@ -1,0 +1,88 @@
+"""What Hydra makes of the files in `conf`, and of a choice among them: once in a process, and copied from then on.
+
+Of the 0.2 s that a config takes this is more than half. The options of a command line are parsed, checked and applied
+by Hydra every time, each time to a config of its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from copy import deepcopy
+from dataclasses import replace
+from typing import Any
+
+from hydra._internal import config_loader_impl
+from hydra._internal.config_loader_impl import ConfigLoaderImpl
+from hydra._internal.config_repository import CachingConfigRepository, ConfigRepository, IConfigRepository
+from hydra._internal.defaults_list import DefaultsList, Overrides, create_defaults_list
+from hydra.core.default_element import ResultDefault
+from hydra.core.override_parser.types import Override
+from hydra.plugins.config_source import ConfigResult
+from omegaconf import DictConfig
+
+from ssd_bench.conf import CONF
+
+LASTING = ["hydra.conf", str(CONF), ""]
+"""Paths of the sources of a command line without plug-ins and folders of its own: no test writes to these."""
+
+_files: dict[str, ConfigResult | None] = {}
+_lists: dict[object, DefaultsList] = {}
+_configs: dict[str, DictConfig] = {}
+
+
+def compose_once() -> None:
+    """Let Hydra keep in this process what it reads and composes."""
+    repository: Any = ConfigRepository
+    repository.load_config = _reading_once(repository.load_config)
+    loader: Any = ConfigLoaderImpl
+    loader._compose_config_from_defaults_list = _copying(loader._compose_config_from_defaults_list)
+    module: Any = config_loader_impl
+    module.create_defaults_list = _defaults_list
+
+
+def _lasts(repo: IConfigRepository, *names: str) -> bool:
+    """Whether no test changes what a repository has under these names; experiments are registered by each sweep."""
+    sources = [source.path for source in repo.get_sources()]
+    return sources == LASTING and not any("experiment" in name for name in names)
+
+
+def _reading_once(load: Callable[..., ConfigResult | None]) -> Callable[..., ConfigResult | None]:
+    """Of `load_config`, which reads a file."""
+
+    def kept(repo: ConfigRepository, config_path: str) -> ConfigResult | None:
+        if not _lasts(repo, config_path):
+            return load(repo, config_path)
+        if config_path not in _files:
+            _files[config_path] = load(repo, config_path)
+        return deepcopy(_files[config_path])
+
+    return kept
+
+
+def _defaults_list(
+    repo: CachingConfigRepository, config_name: str | None, overrides_list: list[Override], **options: bool
+) -> DefaultsList:
+    """Do what `create_defaults_list` does, but look up the same choices once."""
+    others = Overrides(repo, overrides_list).config_overrides
+    choices = [override for override in overrides_list if not any(override is other for other in others)]
+    lines = [str(choice.input_line) for choice in choices]
+    if not _lasts(repo, *lines):
+        return create_defaults_list(repo, config_name, overrides_list, **options)
+    key = config_name, *lines, *options.items()
+    if key not in _lists:
+        _lists[key] = create_defaults_list(repo, config_name, choices, **options)
+    return replace(_lists[key], config_overrides=others)
+
+
+def _copying(compose: Callable[..., DictConfig]) -> Callable[..., DictConfig]:
+    """Of `_compose_config_from_defaults_list`, which merges the chosen files."""
+
+    def copied(loader: ConfigLoaderImpl, defaults: list[ResultDefault], repo: CachingConfigRepository) -> DictConfig:
+        if not _lasts(repo):
+            return compose(loader, defaults, repo)
+        key = repr(defaults)
+        if key not in _configs:
+            _configs[key] = compose(loader, defaults, repo)
+        return deepcopy(_configs[key])
+
+    return copied
