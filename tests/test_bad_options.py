@@ -6,13 +6,16 @@ import gc
 import shlex
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hydra.core.global_hydra import GlobalHydra
 from hydra.core.override_parser.overrides_parser import OverridesParser
-from omegaconf import OmegaConf
+from omegaconf import DictConfig, OmegaConf
 
 from ssd_bench.cli import dispatch
+from ssd_bench.commands import run as command
+from ssd_bench.compose.application import EXPECTED
 from ssd_bench.run import run
 from tests.runs import python
 
@@ -135,9 +138,8 @@ BAD += [(field, options) for field, lines in LINES.items() for options in lines]
 ELSEWHERE = ("shard=1/", "hardware.device", "hardware.latency", "hardware=sim", "data.root", "model.shape.n_layers")
 """What only this machine, its files or the weights can refuse."""
 
-ANYWHERE = [
-    (field, options) for field, options in BAD if field != "dry" and not any(one in options for one in ELSEWHERE)
-]
+TYPED = ("~seed", "method=nope", "nonsense=1", "wandb.mode=abc", "method=knn_ssd method.search=null", "data.root=1")
+"""Those that are described from the command line too, one of each kind."""
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -171,18 +173,31 @@ def refused(folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytes
 
 
 @pytest.mark.parametrize(("field", "options"), BAD, ids=[options for _, options in BAD])
-def test_a_bad_option_is_one_message(field: str, options: str, refused: Callable[[str], str]) -> None:
+def test_a_bad_option_is_one_message(
+    field: str, options: str, refused: Callable[[str], str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also where `dry=true` describes it, which looks at nothing that depends on this machine or the model itself."""
+    described: list[str] = []
+    work = command._run
+
+    def run_and_describe(cfg: DictConfig, *rest: Any, **others: Any) -> Path | None:
+        dry = cfg.copy()
+        dry.dry = True
+        with pytest.raises(EXPECTED) as error:
+            work(dry, *rest, **others)
+        described.append(str(error.value))
+        return work(cfg, *rest, **others)
+
+    if field != "dry" and not any(one in options for one in ELSEWHERE):
+        monkeypatch.setattr(command, "_run", run_and_describe)
     message = refused(options)
     assert message.startswith("error: ") and message.count("error: ") == 1 and "Traceback" not in message
-    assert field in message
+    assert all(field in said for said in (message, *described))
 
 
-@pytest.mark.parametrize(("field", "options"), dict(ANYWHERE).items())
-def test_it_is_one_too_where_nothing_would_run(field: str, options: str, refused: Callable[[str], str]) -> None:
-    """What depends on this machine and on the model itself is not looked at: `dry=true` describes runs elsewhere."""
-    message = refused(f"{options} dry=true")
-    assert message.startswith("error: ") and message.count("error: ") == 1 and "Traceback" not in message
-    assert field in message
+@pytest.mark.parametrize("options", TYPED)
+def test_it_is_one_too_where_nothing_would_run(options: str, refused: Callable[[str], str]) -> None:
+    assert refused(options) == refused(f"{options} dry=true")
 
 
 @pytest.mark.parametrize(
