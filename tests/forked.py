@@ -15,29 +15,34 @@ from types import TracebackType
 from typing import Self
 from unittest.mock import patch
 
+from joblib.externals.loky.backend.context import set_start_method
+
 from ssd_bench.cli import dispatch
 from tests.runs import ROOT, environment
 
-IMPORTED = ["tests.forked", "ssd_bench.report.closing", "transformers.models.auto.tokenization_auto"]
+IMPORTED = ["tests.forked", "tests.preloaded"]
 TIMEOUT_S = 300
 
 
 class Forked:
     """The program in a process of its own; a context manager that ends a process which is not waited for.
 
+    Args:
+        forks: whether the workers of a parallel sweep are forked in their turn.
+
     Attributes:
         pid: number of the process.
         stdout, stderr: what it says.
     """
 
-    def __init__(self, words: Sequence[str], variables: Mapping[str, str] | None = None) -> None:
+    def __init__(self, words: Sequence[str], variables: Mapping[str, str] | None = None, forks: bool = False) -> None:
         context = get_context("forkserver")
         with patch.dict(os.environ, environment()):  # of the process that is forked; it is started once
             forkserver.set_forkserver_preload(IMPORTED)
             forkserver.ensure_running()
         pipes = [context.Pipe(duplex=False) for _ in range(2)]
         ends = [end for _, end in pipes]
-        self._process = context.Process(target=_work, args=(words, *ends, dict(variables or environment())))
+        self._process = context.Process(target=_work, args=(words, *ends, dict(variables or environment()), forks))
         self._process.start()
         for end in ends:
             end.close()
@@ -74,8 +79,10 @@ class Forked:
         self.stderr.close()
 
 
-def _work(words: Sequence[str], out: Connection, err: Connection, variables: Mapping[str, str]) -> None:
+def _work(words: Sequence[str], out: Connection, err: Connection, variables: Mapping[str, str], forks: bool) -> None:
     """Run the program as a process that has just started does."""
+    if forks:
+        set_start_method("fork")
     for number, end in enumerate((out, err), start=1):
         os.dup2(end.fileno(), number)
         end.close()

@@ -9,7 +9,8 @@ import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pandas as pd
@@ -25,15 +26,15 @@ from ssd_bench.records import writer as module
 from ssd_bench.records.reader import Run, find_runs, is_complete, load_run
 from ssd_bench.stopping import Stopping
 from tests.forked import Forked, at_once
-from tests.runs import CPU, environment, executed, local_model, program, python
+from tests.runs import CPU, environment, executed, local_model, program
 from tests.synthetic import header, unit, write_run
 
-PROMPTS = 40  # so many that a signal after the first comes before the last, however slow the machine
-FEW = 5
+PROMPTS = 5
 METHODS = """
-import os, signal
+import os, signal, time
 from pathlib import Path
 from methods.ar import AR
+from methods.fixed_layers import FixedLayers
 
 class Deadly(AR):
     \"\"\"Kills its process, and leaves a file.\"\"\"
@@ -41,19 +42,50 @@ class Deadly(AR):
     def prepare(self, probe, samples):
         Path(os.environ["DEATHS"], str(os.getpid())).touch(exist_ok=False)
         os.kill(os.getpid(), signal.SIGKILL)
+
+class Waiting(FixedLayers):
+    \"\"\"Says that it waits within the second prompt, where there is a gate, until that is open.\"\"\"
+
+    begun = False
+
+    def start(self, prefill):
+        if self.begun and "GATE" in os.environ:
+            Path(os.environ["GATE"], "waiting").touch()
+            while not Path(os.environ["GATE"], "open").exists():
+                time.sleep(0.01)
+        self.begun = True
+        return super().start(prefill)
 """
+CONFIGS = {
+    "deadly": "_target_: my_methods.Deadly\nname: deadly\n",
+    "waiting": "defaults: [fixed_layers, _self_]\n_target_: my_methods.Waiting\nname: waiting\nratio: 0.25\n",
+}
 COMPILER = """#!/bin/sh
 case " $* " in *" -c "*) ;; *) exec c++ "$@" ;; esac
 echo "$*" >> {log}
-sleep 2
+sleep 1
 while [ "$1" != -o ]; do shift; done
 cp {built} "$2"
 """
 TIMES = ["prefill_ms", "decode_ms", "draft_ms", "verify_ms", "policy_ms", "peak_bytes"]
 
 
+@pytest.fixture(scope="module")
+def own(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """A folder with the methods above, from which this process imports too."""
+    folder = tmp_path_factory.mktemp("own")
+    (folder / "conf" / "method").mkdir(parents=True)
+    (folder / "my_methods.py").write_text(METHODS, encoding="utf-8")
+    for name, text in CONFIGS.items():
+        (folder / "conf" / "method" / f"{name}.yaml").write_text(text, encoding="utf-8")
+    with pytest.MonkeyPatch.context() as patched:
+        patched.syspath_prepend(folder)
+        yield folder
+        sys.modules.pop("my_methods", None)
+
+
 @pytest.fixture(scope="session")
-def options(small_checkpoint: Path) -> list[str]:
+def short(small_checkpoint: Path) -> list[str]:
     """Of a run of `PROMPTS` prompts, with a method whose steps vary."""
     return [
         *local_model(small_checkpoint),
@@ -67,15 +99,43 @@ def options(small_checkpoint: Path) -> list[str]:
 
 
 @pytest.fixture(scope="module")
-def whole(options: list[str], tmp_path_factory: pytest.TempPathFactory) -> Run:
+def waiting(short: list[str], own: Path) -> list[str]:
+    """Of the same run, with the method that waits after the first prompt."""
+    return [*short, "method=waiting", f"hydra.searchpath=[file://{own}/conf]"]
+
+
+class Gate:
+    """Where a run waits in its second prompt.
+
+    Attributes:
+        variables: environment of the run.
+    """
+
+    def __init__(self, folder: Path, own: Path) -> None:
+        self._folder, self.variables = folder, environment(own) | {"GATE": str(folder)}
+
+    def reached(self) -> bool:
+        """Return when the run is there; False if it does not come."""
+        deadline = time.monotonic() + 120
+        while not (self._folder / "waiting").exists() and time.monotonic() < deadline:
+            time.sleep(0.01)
+        return (self._folder / "waiting").exists()
+
+    def open(self) -> None:
+        """Let the run go on."""
+        (self._folder / "open").touch()
+
+
+@pytest.fixture
+def gate(own: Path, tmp_path: Path) -> Gate:
+    (tmp_path / "gate").mkdir()
+    return Gate(tmp_path / "gate", own)
+
+
+@pytest.fixture(scope="module")
+def whole(waiting: list[str], tmp_path_factory: pytest.TempPathFactory) -> Run:
     """The run that nothing disturbs."""
-    return executed(tmp_path_factory.mktemp("whole"), *options)
-
-
-@pytest.fixture(scope="session")
-def short(options: list[str]) -> list[str]:
-    """Of the same run with `FEW` prompts."""
-    return [*(option for option in options if not option.startswith("limit=")), f"limit={FEW}"]
+    return executed(tmp_path_factory.mktemp("whole"), *waiting)
 
 
 def same(one: Run, other: Run) -> None:
@@ -86,27 +146,34 @@ def same(one: Run, other: Run) -> None:
 
 
 @pytest.mark.parametrize(
-    ("number", "code", "said"),
+    ("number", "code", "said", "done"),
     [
-        (signal.SIGTERM, 143, "stopped by a signal, after the prompt in flight"),
-        (signal.SIGUSR1, 143, "stopped by a signal, after the prompt in flight"),
-        (signal.SIGINT, 130, "interrupted"),
+        (signal.SIGTERM, 143, "stopped by a signal, after the prompt in flight", 2),
+        (signal.SIGUSR1, 143, "stopped by a signal, after the prompt in flight", 2),
+        (signal.SIGINT, 130, "interrupted", 1),
     ],
 )
 def test_a_signal_ends_a_run_and_the_same_command_goes_on(
-    number: signal.Signals, code: int, said: str, options: list[str], whole: Run, tmp_path: Path
+    number: signal.Signals,
+    code: int,
+    said: str,
+    done: int,
+    waiting: list[str],
+    gate: Gate,
+    whole: Run,
+    tmp_path: Path,
 ) -> None:
-    line = [*options, f"runs_dir={tmp_path}"]
-    with Forked(line) as run:
-        assert run.stderr.readline().startswith(f"[1/{PROMPTS}]")
+    line = [*waiting, f"runs_dir={tmp_path}"]
+    with Forked(line, gate.variables) as run:
+        assert gate.reached()
         run.send_signal(number)
+        gate.open()
         rest = run.stderr.read()
         assert run.wait() == code and "Traceback" not in rest
     last = rest.splitlines()[-1]
     assert last == f"{said}: finished work is on record; the same command resumes the run"
     (folder,) = tmp_path.glob("*-gsm8k-*")
-    done = len(list((folder / "parts").glob("*.json")))
-    assert 1 <= done < PROMPTS and not (folder / ".lease").exists()
+    assert len(list((folder / "parts").glob("*.json"))) == done and not (folder / ".lease").exists()
     again = program(*line)
     assert again.returncode == 0 and f"[1/{PROMPTS - done}]" in again.stderr
     same(load_run(folder), whole)
@@ -145,26 +212,25 @@ def test_a_process_that_ignores_interrupts_goes_on_ignoring_them() -> None:
         signal.signal(signal.SIGINT, previous)
 
 
-def test_a_signal_while_nothing_is_measured_ends_it_at_once(options: list[str], tmp_path: Path) -> None:
+def test_a_signal_while_nothing_is_measured_ends_it_at_once(waiting: list[str], gate: Gate, tmp_path: Path) -> None:
     """Here while it waits for the process that has the run."""
-    line = [*options, f"runs_dir={tmp_path}"]
+    line = [*waiting, f"runs_dir={tmp_path}"]
     apart = [sys.executable, "-m", "ssd_bench", *line]  # the one whose end is looked at is the program as it is typed
-    with Forked(line) as first:
-        assert first.stderr.readline().startswith("[1/")
-        first.send_signal(signal.SIGSTOP)
-        with subprocess.Popen(apart, env=environment(), stderr=subprocess.PIPE, encoding="utf-8") as second:
+    with Forked(line, gate.variables) as first:
+        assert gate.reached()
+        with subprocess.Popen(apart, env=gate.variables, stderr=subprocess.PIPE, encoding="utf-8") as second:
             assert second.stderr is not None
             assert f"process {first.pid} on" in second.stderr.readline()
             second.send_signal(signal.SIGTERM)
             assert second.wait(timeout=60) == 143
-        first.send_signal(signal.SIGCONT)
+        gate.open()
         first.stderr.read()
         assert first.wait() == 0
 
 
 @pytest.fixture
 def compiler(tmp_path: Path) -> Path:
-    """A compiler that notes its calls, takes two seconds, and has made the kernels before; its notes are beside it."""
+    """A compiler that notes its calls, takes a second, and has made the kernels before; its notes are beside it."""
     if problem := native_problem():
         pytest.skip(problem)
     built = build.build_directory(resolve("auto")) / "cpu.o"
@@ -192,7 +258,7 @@ def test_processes_that_are_started_at_once_make_each_run_once(
     assert not joint or len((tmp_path / "calls").read_text(encoding="utf-8").splitlines()) == 1
     found = {load_run(path).header.config["seed"]: load_run(path) for path in find_runs(tmp_path / "runs")}
     assert sorted(found) == ([0] if joint else list(range(3)))
-    assert sum(f"[{FEW}/{FEW}]" in end.stderr for end in ends) == len(found), ends
+    assert sum(f"[{PROMPTS}/{PROMPTS}]" in end.stderr for end in ends) == len(found), ends
     assert sum("already on record" in end.stdout for end in ends) == 3 - len(found)
     for seed, run in found.items():
         same(run, executed(tmp_path_factory.mktemp("alone"), *short, f"seed={seed}"))
@@ -203,7 +269,7 @@ def test_two_equal_sweeps_share_their_runs(short: list[str], tmp_path: Path) -> 
     ends = at_once([["-m", *short, "seed=0,1,2", f"runs_dir={tmp_path}"]] * 2)
     assert [end.returncode for end in ends] == [0, 0], ends
     assert len(find_runs(tmp_path)) == 3
-    assert sum(end.stderr.count(f"[{FEW}/{FEW}]") for end in ends) == 3, ends
+    assert sum(end.stderr.count(f"[{PROMPTS}/{PROMPTS}]") for end in ends) == 3, ends
     assert all(end.stdout.count("fixed_layers-gsm8k-") >= 3 and "3   " in end.stdout for end in ends)
 
 
@@ -220,29 +286,21 @@ def test_runs_that_ask_for_it_measure_one_after_the_other(short: list[str], tmp_
 
 
 @pytest.fixture
-def deadly(options: list[str], tmp_path: Path) -> subprocess.CompletedProcess[str]:
+def deadly(short: list[str], own: Path, tmp_path: Path) -> subprocess.CompletedProcess[str]:
     """The end of a sweep on two workers, of which one dies whenever it has a certain run."""
-    own = tmp_path / "own"
-    (own / "conf" / "method").mkdir(parents=True)
-    (own / "deaths").mkdir()
-    (own / "my_methods.py").write_text(METHODS, encoding="utf-8")
-    text = "_target_: my_methods.Deadly\nname: deadly\n"
-    (own / "conf" / "method" / "deadly.yaml").write_text(text, encoding="utf-8")
-    line = [option for option in options if not option.startswith("method")]
-    return python(
+    (tmp_path / "deaths").mkdir()
+    line = [
         "-m",
-        "ssd_bench",
-        "-m",
-        *line,
+        *(option for option in short if not option.startswith("method")),
         "method=ar,deadly,fixed_layers",
         "limit=2",
         f"runs_dir={tmp_path}/runs",
         "hydra/launcher=joblib",
         "hydra.launcher.n_jobs=2",
         f"hydra.searchpath=[file://{own}/conf]",
-        extra_path=own,
-        DEATHS=str(own / "deaths"),
-    )
+    ]
+    with Forked(line, environment(own) | {"DEATHS": str(tmp_path / "deaths")}, forks=True) as sweep:
+        return sweep.communicate()
 
 
 def test_a_killed_worker_ends_no_other_run(deadly: subprocess.CompletedProcess[str], tmp_path: Path) -> None:
@@ -251,11 +309,11 @@ def test_a_killed_worker_ends_no_other_run(deadly: subprocess.CompletedProcess[s
     assert "Traceback" not in deadly.stderr, deadly.stderr
     assert (deadly.returncode, names) == (1, {"ar", "fixed_layers"}), deadly.stderr
     assert "its process ended three times: killed, or out of memory" in deadly.stdout
-    assert len(list((tmp_path / "own" / "deaths").iterdir())) == 3
+    assert len(list((tmp_path / "deaths").iterdir())) == 3
 
 
 def test_a_full_disk_is_one_message_and_costs_nothing_that_was_done(
-    options: list[str], whole: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    waiting: list[str], whole: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     write = module.write_atomic
 
@@ -266,13 +324,13 @@ def test_a_full_disk_is_one_message_and_costs_nothing_that_was_done(
 
     with monkeypatch.context() as patched:
         patched.setattr(module, "write_atomic", full)
-        assert dispatch([*options, f"runs_dir={tmp_path}"]) == 1
+        assert dispatch([*waiting, f"runs_dir={tmp_path}"]) == 1
     said = capsys.readouterr().err
     assert re.search(r"error: No space left on device, \S+00003-000.json: finished work is on record", said)
     assert "Traceback" not in said
     (folder,) = tmp_path.glob("*-gsm8k-*")
     assert len(list((folder / "parts").glob("*.json"))) == 3
-    assert dispatch([*options, f"runs_dir={tmp_path}"]) == 0
+    assert dispatch([*waiting, f"runs_dir={tmp_path}"]) == 0
     same(load_run(folder), whole)
 
 
