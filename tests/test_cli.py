@@ -25,7 +25,7 @@ from ssd_bench.model.checkpoint import EMBEDDED, Checkpoint
 from ssd_bench.records.reader import Run, find_runs, load_run
 from ssd_bench.run.plan import plan
 from ssd_bench.run.run import execute
-from tests.forked import Forked
+from tests.forked import Forked, at_once
 from tests.runs import GIVEN_LATENCY, ROOT, executed, local_model, planned, program, python
 
 Tensors = dict[str, torch.Tensor]
@@ -51,10 +51,6 @@ def run(model: Path, runs: Path, *options: str) -> subprocess.CompletedProcess[s
     return program(*command(model, runs, *options))
 
 
-def run_apart(model: Path, runs: Path, *options: str) -> subprocess.CompletedProcess[str]:
-    return python("-m", "ssd_bench", *command(model, runs, *options))
-
-
 def only_run(runs: Path) -> Run:
     found = find_runs(runs)
     assert len(found) == 1
@@ -76,8 +72,9 @@ SHORT = (
 def reference(
     small_checkpoint: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> tuple[Path, subprocess.CompletedProcess[str]]:
+    """Of the program as it is typed."""
     runs = tmp_path_factory.mktemp("runs")
-    done = run_apart(small_checkpoint, runs, *SHORT)
+    done = python("-m", "ssd_bench", *command(small_checkpoint, runs, *SHORT))
     assert done.returncode == 0, done.stderr
     return runs, done
 
@@ -85,6 +82,7 @@ def reference(
 def test_a_run_ends_with_a_table_and_a_record(reference: tuple[Path, subprocess.CompletedProcess[str]]) -> None:
     runs, done = reference
     record = only_run(runs)
+    assert [line.split()[0] for line in done.stderr.splitlines()] == ["[1/3]", "[2/3]", "[3/3]"], "imports say nothing"
     assert "lossless" in done.stdout and "3/3" in done.stdout and str(record.path) in done.stdout
     assert len(record.prompts) == 6 and set(record.prompts["arm"]) == {"ar", "method"}
     method = record.prompts[record.prompts["arm"] == "method"]
@@ -197,9 +195,8 @@ def test_sampling_and_no_baseline(small_checkpoint: Path, tmp_path: Path) -> Non
 
 
 def test_wandb_offline_logs_the_run(small_checkpoint: Path, tmp_path: Path) -> None:
-    done = run_apart(
-        small_checkpoint, tmp_path, "wandb.mode=offline", "method=ar", "limit=1", "decode.max_new_tokens=6"
-    )
+    line = command(small_checkpoint, tmp_path, "wandb.mode=offline", "method=ar", "limit=1", "decode.max_new_tokens=6")
+    (done,) = at_once([line])
     assert done.returncode == 0, done.stderr
     assert list(tmp_path.glob("wandb/offline-run-*"))
 
@@ -290,7 +287,8 @@ def test_bad_input_is_one_message_and_exit_code_2(
 
 def test_bad_input_in_a_process_of_its_own(no_weights: Path, tmp_path: Path) -> None:
     """Of an option that Hydra refuses test_bad_options has the same."""
-    done = run_apart(no_weights, tmp_path / "runs", "method=fixed_layers", "method.ratio=null", "method.skip_attn=[99]")
+    options = ("method=fixed_layers", "method.ratio=null", "method.skip_attn=[99]")
+    (done,) = at_once([command(no_weights, tmp_path / "runs", *options)])
     assert done.returncode == 2 and done.stderr.count("\n") < 10 and done.stderr.startswith("error:")
 
 
