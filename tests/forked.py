@@ -16,6 +16,7 @@ from typing import Self
 from unittest.mock import patch
 
 from joblib.externals.loky.backend.context import set_start_method
+from joblib.externals.loky.process_executor import _python_exit
 
 from ssd_bench.cli import dispatch
 from tests.runs import ROOT, environment
@@ -95,7 +96,10 @@ def _work(words: Sequence[str], out: Connection, err: Connection, variables: Map
     sys.path[:0] = variables["PYTHONPATH"].split(os.pathsep)
     tempfile.tempdir = None  # depends on the environment
     signal.signal(signal.SIGINT, signal.default_int_handler)  # tests in the background of a shell ignore it
-    sys.exit(dispatch(words))
+    code = dispatch(words)
+    if forks:
+        _python_exit()  # which ends idle workers; a process of multiprocessing ends without it and waits for them
+    sys.exit(code)
 
 
 def at_once(lines: Sequence[Sequence[str]], variables: Mapping[str, str] | None = None) -> list[CompletedProcess[str]]:

@@ -20,7 +20,8 @@ from ssd_bench.run import run as runner
 from ssd_bench.run.plan import Shard
 from ssd_bench.run.run import execute
 from ssd_bench.run.shards import merge_shards
-from tests.runs import CPU, executed, local_model, planned, python
+from tests.forked import Forked
+from tests.runs import CPU, executed, local_model, planned
 from tests.test_header import unknown_keys
 
 TIMES = ["prefill_ms", "decode_ms", "draft_ms", "verify_ms", "policy_ms", "peak_bytes"]
@@ -204,8 +205,10 @@ def test_a_shard_that_somebody_works_on_is_not_removed(options: list[str], tmp_p
 
 
 def test_a_sweep_of_all_shards_on_two_workers_shows_the_run(options: list[str], tmp_path: Path) -> None:
-    line = [*options, *METHODS["given"], *CPU, f"runs_dir={tmp_path}", "shard=1/4,2/4,3/4,4/4"]
-    done = python("-m", "ssd_bench", "-m", *line, "hydra/launcher=joblib", "hydra.launcher.n_jobs=2")
+    workers = ("hydra/launcher=joblib", "hydra.launcher.n_jobs=2")
+    line = ["-m", *options, *METHODS["given"], *CPU, f"runs_dir={tmp_path}", "shard=1/4,2/4,3/4,4/4", *workers]
+    with Forked(line, forks=True) as sweep:
+        done = sweep.communicate()
     assert done.returncode == 0, done.stderr
     (path,) = find_runs(tmp_path)
     equal(load_run(path), executed(tmp_path / "whole", *options, *METHODS["given"]))
