@@ -79,19 +79,19 @@ def rope(base: float, kind: str = "default", **scaling: float) -> dict[str, obje
 
 
 LLAMA3 = {"factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_position_embeddings": 64}
-FAMILIES: dict[str, Callable[[], PretrainedConfig]] = {
-    "llama": lambda: LlamaConfig(**SIZES, tie_word_embeddings=True, rope_parameters=rope(5e4)),
-    "llama_bias": lambda: LlamaConfig(
-        **SIZES, attention_bias=True, mlp_bias=True, head_dim=16, rope_parameters=rope(1e4)
+FAMILIES: dict[str, Callable[..., PretrainedConfig]] = {
+    "llama": lambda **sizes: LlamaConfig(**SIZES | sizes, tie_word_embeddings=True, rope_parameters=rope(5e4)),
+    "llama_bias": lambda **sizes: LlamaConfig(
+        **SIZES | sizes, attention_bias=True, mlp_bias=True, head_dim=16, rope_parameters=rope(1e4)
     ),
-    "llama3_rope": lambda: LlamaConfig(**SIZES, rope_parameters=rope(5e5, "llama3", **LLAMA3)),
-    "llama_linear": lambda: LlamaConfig(**SIZES, rope_parameters=rope(1e5, "linear", factor=4.0)),
-    "llama_dynamic": lambda: LlamaConfig(**SIZES, rope_parameters=rope(1e4, "dynamic", factor=2.0)),
-    "qwen2": lambda: Qwen2Config(**SIZES, tie_word_embeddings=False, rope_parameters=rope(1e6)),
-    "qwen2_yarn": lambda: Qwen2Config(
-        **SIZES, rope_parameters=rope(1e6, "yarn", factor=4.0, original_max_position_embeddings=64)
+    "llama3_rope": lambda **sizes: LlamaConfig(**SIZES | sizes, rope_parameters=rope(5e5, "llama3", **LLAMA3)),
+    "llama_linear": lambda **sizes: LlamaConfig(**SIZES | sizes, rope_parameters=rope(1e5, "linear", factor=4.0)),
+    "llama_dynamic": lambda **sizes: LlamaConfig(**SIZES | sizes, rope_parameters=rope(1e4, "dynamic", factor=2.0)),
+    "qwen2": lambda **sizes: Qwen2Config(**SIZES | sizes, tie_word_embeddings=False, rope_parameters=rope(1e6)),
+    "qwen2_yarn": lambda **sizes: Qwen2Config(
+        **SIZES | sizes, rope_parameters=rope(1e6, "yarn", factor=4.0, original_max_position_embeddings=64)
     ),
-    "qwen3": lambda: Qwen3Config(**SIZES, head_dim=8, rope_parameters=rope(1e6)),
+    "qwen3": lambda **sizes: Qwen3Config(**SIZES | sizes, head_dim=8, rope_parameters=rope(1e6)),
 }
 
 
@@ -139,6 +139,13 @@ def save_model(config: PretrainedConfig, folder: Path, seed: int = 0, shard: str
 def checkpoints(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     root = tmp_path_factory.mktemp("models")
     return {name: save_model(make(), root / name) for name, make in FAMILIES.items()}
+
+
+@pytest.fixture(scope="session")
+def short_checkpoints(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """The models with two blocks, which are enough where a pass takes seconds: in Triton's interpreter."""
+    root, names = tmp_path_factory.mktemp("short_models"), ("llama", "llama_bias", "qwen2", "qwen3")
+    return {name: save_model(FAMILIES[name](num_hidden_layers=2), root / name) for name in names}
 
 
 @pytest.fixture(scope="session")

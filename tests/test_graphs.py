@@ -21,22 +21,16 @@ from ssd_bench.contract.tree import TokenTree
 from ssd_bench.engine.engine import SCRATCH, Engine
 from ssd_bench.engine.probe import ModelProbe
 from ssd_bench.engine.sampling import Decoding
-from ssd_bench.model.arithmetic import Arithmetic
-from ssd_bench.model.backend import Backend, select
+from ssd_bench.model.backend import select
 from ssd_bench.model.backends import graphs
 from ssd_bench.model.backends.graphs import GraphDecoder
-from ssd_bench.model.checkpoint import Checkpoint
 from ssd_bench.model.decoder import NO_ROWS, Decoder, Pass
 from ssd_bench.model.kv_cache import KVCache
 from tests.conftest import LAYERS, VOCAB
+from tests.interpreted import NARROW_LANES, TOLERANCE, load
 
 pytest.importorskip("triton")
-CPU = torch.device("cpu")
-TOLERANCE = 1e-4  # of a float32 logit
 TREE = TokenTree((3, 5, 7, 9, 11, 13), (-1, 0, 0, 1, 3, 2))
-NARROW_LANES = (6, 18)
-"""Nodes of the captured passes here: the interpreter takes milliseconds for each row of a lane, also of unused ones.
-The first lane has tiles for 16 rows, the second those for 64, as the lanes of a GPU."""
 
 
 @pytest.fixture(autouse=True)
@@ -45,14 +39,15 @@ def _narrow(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture(scope="session")
-def interpreted(checkpoints: dict[str, Path]) -> Callable[..., Decoder]:
-    """Loads a family's tiny decoder with the graphs' kernels, on the CPU."""
+def interpreted(short_checkpoints: dict[str, Path]) -> Callable[..., Decoder]:
+    """Loads a family's decoder of two blocks with the graphs' kernels."""
+    return lambda family="llama", dtype=torch.float32: load(short_checkpoints[family], "graphs", dtype)
 
-    def load(family: str = "llama", dtype: torch.dtype = torch.float32) -> Decoder:
-        backend = Backend(GraphDecoder, Arithmetic("graphs", None, dtype, dtype))
-        return backend.load(Checkpoint(checkpoints[family]), dtype, [CPU])
 
-    return load
+@pytest.fixture(scope="session")
+def plain(short_checkpoints: dict[str, Path]) -> Callable[..., Decoder]:
+    """Loads the same decoders with PyTorch's operators."""
+    return lambda family="llama", dtype=torch.float32: load(short_checkpoints[family], "torch", dtype)
 
 
 def tokens(n: int, seed: int = 0) -> Tensor:
@@ -72,16 +67,16 @@ def everything(decoder: Decoder) -> Iterator[Tensor]:
     for token in rest[:2]:
         yield decoder.logits(decoder.run(Pass(every, token[None], cache.length), cache)[0])
         cache.commit([0])
-    hidden, kept = decoder.run(Pass(every, rest[2:7], cache.length, taps=(0, 1, 4, 2 * LAYERS)), cache)
+    hidden, kept = decoder.run(Pass(every, rest[2:7], cache.length, taps=(0, 1, 3, 4)), cache)
     assert kept is not None
     yield from (decoder.logits(hidden), *kept)
     cache.commit(range(3))
     hidden, _ = decoder.run(Pass(every, torch.tensor(TREE.tokens), cache.length, TREE), cache)
     yield decoder.logits(hidden)
     cache.commit([0, 2, 5])
-    yield decoder.logits(decoder.run(Pass((0, 3, 4), rest[7:8], cache.length, row=cache.length + 4), cache)[0])
+    yield decoder.logits(decoder.run(Pass((0, 2, 3), rest[7:8], cache.length, row=cache.length + 4), cache)[0])
     streams = decoder.embed(rest[:4])
-    yield decoder.logits(decoder.run(Pass(every[3:], streams, cache.length), cache)[0])
+    yield decoder.logits(decoder.run(Pass(every[1:], streams, cache.length), cache)[0])
     branches = torch.randn(5, 3, decoder.arch.width, generator=torch.Generator().manual_seed(2))
     for i in (0, 1):
         yield decoder.run_branches(i, branches.to(decoder.weights.dtype), cache, cache.length)
@@ -89,20 +84,20 @@ def everything(decoder: Decoder) -> Iterator[Tensor]:
 
 @pytest.mark.parametrize("family", ["llama_bias", "qwen2", "qwen3"])
 def test_passes_equal_those_of_pytorchs_operators(
-    family: str, interpreted: Callable[..., Decoder], decoders: Callable[..., Decoder]
+    family: str, interpreted: Callable[..., Decoder], plain: Callable[..., Decoder]
 ) -> None:
     """Prompts, steps, chains, taps, trees, layer sets, rows of their own, streams, branches; float32."""
-    expected, got = everything(decoders(family, torch.float32)), everything(interpreted(family))
+    expected, got = everything(plain(family)), everything(interpreted(family))
     for want, have in zip(expected, got, strict=True):
         assert (want - have).abs().max() <= TOLERANCE
 
 
 def test_wide_passes_have_a_lane_of_their_own(
-    interpreted: Callable[..., Decoder], decoders: Callable[..., Decoder]
+    interpreted: Callable[..., Decoder], plain: Callable[..., Decoder]
 ) -> None:
     """Over 17 nodes, and over more than any lane has."""
     found = []
-    for decoder in (decoders("llama", torch.float32), interpreted()):
+    for decoder in (plain(), interpreted()):
         cache = prefilled(decoder, capacity=96)
         for n in (17, graphs.LANES[-1] + 2):
             ids = tokens(n, seed=n)
@@ -147,14 +142,14 @@ def test_outputs_are_those_of_plain_decoding(interpreted: Callable[..., Decoder]
     prompt = tokens(6, seed=4).tolist()
     plain = engine.generate(AR(), prompt).output
     for reuse in (False, True):
-        method = FixedLayers(skip_attn=(1,), skip_mlp=(LAYERS - 1,), draft_len=3, stop_below=0.2, reuse_prefix=reuse)
+        method = FixedLayers(skip_attn=(1,), draft_len=3, stop_below=0.2, reuse_prefix=reuse)
         method.check(decoder.arch.dims("tiny"))
         assert engine.generate(method, prompt).output == plain
 
 
-def test_any_layer_set_is_a_chain_of_ranges(interpreted: Callable[..., Decoder]) -> None:
+def test_any_layer_set_is_a_chain_of_ranges(checkpoints: dict[str, Path]) -> None:
     """Which runs each of its sublayers once, in order; a run of all of them is one range."""
-    decoder = interpreted()
+    decoder = load(checkpoints["llama"], "graphs", torch.float32)
     assert isinstance(decoder, GraphDecoder)
     decoder.new_cache(16)
     lane, rng = decoder._lanes[0], random.Random(0)

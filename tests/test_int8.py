@@ -37,8 +37,8 @@ from ssd_bench.cost.roofline import simulated_machine
 from ssd_bench.cost.work import work_ms
 from ssd_bench.errors import ConfigError
 from ssd_bench.exchange import layers
-from ssd_bench.model.arithmetic import Arithmetic, available_levels
-from ssd_bench.model.backend import Backend, select
+from ssd_bench.model.arithmetic import available_levels
+from ssd_bench.model.backend import select
 from ssd_bench.model.backends.cpu import native_problem
 from ssd_bench.model.checkpoint import Checkpoint
 from ssd_bench.model.decoder import Decoder, Pass
@@ -48,11 +48,11 @@ from ssd_bench.predict.acceptance import Steps
 from ssd_bench.predict.break_even import kinds_of_drafts
 from ssd_bench.records.reader import load_run
 from tests.conftest import LAYERS, SIZES, VOCAB, rope, save_model
+from tests.interpreted import NARROW_LANES, TOLERANCE, load
 from tests.lossless import DIMS, PROFILE, Load, check_greedy, check_sampled, decode, engine_for, method_of
 from tests.runs import config, executed, local_model
 from tests.synthetic import unit, write_run
 from tests.test_draft_windows import SMALL, maker, windowed
-from tests.test_graphs import NARROW_LANES, TOLERANCE
 from tests.test_knapspec import LENGTH, history
 from tests.test_replay import BIG
 
@@ -142,7 +142,7 @@ def passes(decoder: Decoder, counts: Sequence[Sequence[int]] = ((1, 5, 17, 70),)
         for n in sizes:
             hidden, _ = decoder.run(Pass(every, tokens(n, n), cache.length, int8=int8), cache)
             yield decoder.logits(hidden.clone(), int8=True)
-    kept = (0, 3, 4)
+    kept = (0, 2, 3)
     yield decoder.logits(decoder.run(Pass(kept, tokens(3), cache.length, int8=(3,), taps=(2,)), cache)[0].clone())
 
 
@@ -173,12 +173,13 @@ def test_a_node_has_the_same_bits_in_every_pass(isa: str, quantised: Load) -> No
             assert torch.equal(decoder.logits(hidden.clone(), int8=True), torch.cat(alone[:n])), n
 
 
-def test_captured_passes_are_pytorchs(
-    checkpoints: dict[str, Path], quantised: Load, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_captured_passes_are_pytorchs(short_checkpoints: dict[str, Path], monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("triton")
     from ssd_bench.model.backends import graphs
 
+    folder = short_checkpoints["qwen2"]
+    expected_of = load(folder, "torch", torch.float32)
+    expected_of.quantise()
     monkeypatch.setattr(graphs, "LANES", NARROW_LANES)
     # graphs of the first lane, of the second, and larger passes, each once: the interpreter takes seconds for a pass.
     # The streams, too, have the dtype of the weights, thus 11 bits in float16
@@ -186,12 +187,9 @@ def test_captured_passes_are_pytorchs(
         (torch.float32, TOLERANCE, ((1,), (17,), (20,))),
         (torch.float16, 0.15, ((5,), (), (17,))),
     ):
-        backend = Backend(graphs.GraphDecoder, Arithmetic("graphs", None, dtype, dtype))
-        decoder = backend.load(Checkpoint(checkpoints["qwen2"]), dtype, [CPU])
+        decoder = load(folder, "graphs", dtype)
         decoder.quantise()
-        for expected, computed in zip(
-            passes(quantised("qwen2", torch.float32), counts), passes(decoder, counts), strict=True
-        ):
+        for expected, computed in zip(passes(expected_of, counts), passes(decoder, counts), strict=True):
             assert (expected - computed).abs().max() <= tolerance
 
 

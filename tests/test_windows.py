@@ -21,19 +21,17 @@ from ssd_bench.contract.layer_set import LayerSet
 from ssd_bench.contract.method import Context, LayerDraft, Probe, Taps, Verification
 from ssd_bench.contract.tree import TokenTree
 from ssd_bench.contract.window import Window
-from ssd_bench.model.arithmetic import Arithmetic, available_levels
-from ssd_bench.model.backend import Backend, select
+from ssd_bench.model.arithmetic import available_levels
+from ssd_bench.model.backends import graphs
 from ssd_bench.model.backends.cpu import native_problem
-from ssd_bench.model.backends.graphs import GraphDecoder
-from ssd_bench.model.checkpoint import Checkpoint
 from ssd_bench.model.decoder import NO_ROWS, Decoder, Pass
 from ssd_bench.model.kv_cache import KVCache
 from tests.conftest import LAYERS, SIZES, VOCAB, rope, save_model
+from tests.interpreted import NARROW_LANES, load
 from tests.lossless import DIMS, check_greedy, check_sampled, decode
 from tests.runs import config
 
 Load = Callable[..., Decoder]
-CPU = torch.device("cpu")
 FULL = LayerSet.full(LAYERS)
 TREE = TokenTree((3, 5, 7, 9, 11, 13), (-1, 0, 0, 1, 3, 2))
 PREFIX = 200
@@ -126,10 +124,7 @@ class Sources:
                 pytest.skip(f"level {isa} is not tested: {problem}")
             if kernels == "graphs":
                 pytest.importorskip("triton")
-                chosen = Backend(GraphDecoder, Arithmetic(kernels, None, dtype, dtype))
-            else:
-                chosen = select(CPU, dtype, kernels, isa or "auto")
-            self._decoders[key] = chosen.load(Checkpoint(self.folders[family]), dtype, [CPU])
+            self._decoders[key] = load(self.folders[family], kernels, dtype, isa or "auto")
         return self._decoders[key]
 
     def cache(self, decoder: Decoder, family: str, dtype: torch.dtype) -> KVCache:
@@ -175,11 +170,16 @@ class Sources:
 
 
 @pytest.fixture(scope="module")
-def sources(checkpoints: dict[str, Path], tmp_path_factory: pytest.TempPathFactory) -> Sources:
-    """Models in which query heads share KV heads, and one in which they do not."""
-    multi_head = LlamaConfig(**SIZES | {"num_key_value_heads": 4}, rope_parameters=rope(1e4))
-    folder = save_model(multi_head, tmp_path_factory.mktemp("multi_head"))
-    return Sources({"grouped": checkpoints["llama"], "head norms": checkpoints["qwen3"], "multi-head": folder})
+def sources(
+    checkpoints: dict[str, Path], short_checkpoints: dict[str, Path], tmp_path_factory: pytest.TempPathFactory
+) -> Sources:
+    """Models in which query heads share KV heads, and one in which they do not; two of them with two blocks, too."""
+    root = tmp_path_factory.mktemp("multi_head")
+    folders = {"grouped": checkpoints["llama"], "short grouped": short_checkpoints["llama"]}
+    for name, blocks in (("multi-head", LAYERS), ("short multi-head", 2)):
+        sizes = SIZES | {"num_key_value_heads": 4, "num_hidden_layers": blocks}
+        folders[name] = save_model(LlamaConfig(**sizes, rope_parameters=rope(1e4)), root / name)
+    return Sources(folders | {"head norms": checkpoints["qwen3"]})
 
 
 def run(decoder: Decoder, cache: KVCache, tree: TokenTree, unread: tuple[int, int] = NO_ROWS) -> Tensor:
@@ -192,9 +192,14 @@ FAMILIES = ("grouped", "head norms", "multi-head")
 # Triton's interpreter takes seconds per pass, and has no products of bfloat16
 CASES = [
     *product(ON_CPU, FAMILIES, WINDOWS, (torch.float32, torch.bfloat16)),
-    ("graphs", "grouped", WINDOWS[0], torch.float32),
-    ("graphs", "multi-head", WINDOWS[1], torch.float16),
+    ("graphs", "short grouped", WINDOWS[0], torch.float32),
+    ("graphs", "short multi-head", WINDOWS[1], torch.float16),
 ]
+
+
+@pytest.fixture(autouse=True)
+def _narrow(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(graphs, "LANES", NARROW_LANES)
 
 
 @pytest.mark.parametrize(("backend", "family", "window", "dtype"), CASES)
@@ -213,7 +218,7 @@ def test_parity_with_transformers_under_a_mask(
 @pytest.mark.parametrize("backend", [*ON_CPU, "graphs"])
 def test_unread_rows_are_not_read(backend: str, sources: Sources) -> None:
     """Whatever they hold, logits have the same bits."""
-    where = "grouped", torch.float16 if backend == "graphs" else torch.bfloat16
+    where = ("short grouped", torch.float16) if backend == "graphs" else ("grouped", torch.bfloat16)
     decoder = sources.decoder(backend, *where)
     cache, unread = sources.cache(decoder, *where), WINDOWS[0].unread(PREFIX)
     before = run(decoder, cache, TREE, unread)
