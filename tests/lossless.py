@@ -37,7 +37,7 @@ CASES, DRAWS, LONGEST_SAMPLE = 50, 400, 6
 PROFILE = Latency(0.5, 1e-3, 0.5, int8_passes=(NodeTimes(1, 1e-3, 0.25, 0.25, 0.0), NodeTimes(64, 1e-3, 0.5, 0.5, 0.0)))
 # What AR made of a case, which no method's settings change, for all tests of a process.
 _greedy: dict[int, Generation] = {}
-_sampled: dict[str, list[list[int]]] = {}
+_sampled: list[list[int]] = []
 
 
 def method_of(preset: str, **changes: Any) -> Any:
@@ -150,17 +150,20 @@ def check_sampled(
     make: Callable[[], Method], decoders: Load, draws: int = DRAWS, position: int = 2, kernels: str = "auto"
 ) -> None:
     """Tokens at `position` of sampled outputs are distributed as AR's (T = 0.6, top-p = 0.95), by chi-square."""
-    decoder = decoders("llama", torch.float32, kernels)
     options = {"mode": "sample", "temperature": 0.6, "top_p": 0.95}
-    engine = engine_for(decoder, 2 + LONGEST_SAMPLE, LONGEST_SAMPLE, frozenset(), **options)
-    if kernels not in _sampled:
-        prepare(engine, AR())
-        _sampled[kernels] = [engine.generate(AR(), [4, 5], 2 * seed).output for seed in range(DRAWS)]
-    method = make()
+
+    def engine_with(kernels: str) -> Engine:
+        decoder = decoders("llama", torch.float32, kernels)
+        return engine_for(decoder, 2 + LONGEST_SAMPLE, LONGEST_SAMPLE, frozenset(), **options)
+
+    if not _sampled:
+        engine = engine_with("auto")
+        _sampled.extend(engine.generate(AR(), [4, 5], 2 * seed).output for seed in range(DRAWS))
+    engine, method = engine_with(kernels), make()
     prepare(engine, method)
     made = [engine.generate(method, [4, 5], 2 * seed + 1, max_new=position + 1).output for seed in range(draws)]
     seen = torch.zeros(2, VOCAB)
-    for arm, outputs in enumerate((_sampled[kernels][:draws], made)):
+    for arm, outputs in enumerate((_sampled[:draws], made)):
         seen[arm] = torch.bincount(torch.tensor([output[position] for output in outputs]), minlength=VOCAB)
     common = seen.sum(0) >= 20
     rest = seen[:, ~common].sum(1, keepdim=True)

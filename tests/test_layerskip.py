@@ -27,7 +27,7 @@ from ssd_bench.engine.engine import Engine
 from ssd_bench.errors import ConfigError
 from ssd_bench.model.decoder import Decoder
 from tests.conftest import LAYERS
-from tests.lossless import DIMS, FAMILIES, check_greedy, check_sampled, decode, engine_for
+from tests.lossless import DIMS, FAMILIES, check_greedy, check_sampled, decode, engine_for, loaded
 from tests.runs import config, executed
 
 Load = Callable[..., Decoder]
@@ -175,7 +175,7 @@ MEASURED = Latency(
 
 @pytest.fixture(params=FAMILIES)
 def engine(request: pytest.FixtureRequest, decoders: Load) -> Engine:
-    return engine_for(decoders(request.param), 40, 30, frozenset(range(20)))
+    return engine_for(loaded(decoders, request.param, compiled=True), 40, 30, frozenset(range(20)))
 
 
 def decoded(engine: Engine, blocks: int, draft_len: int, prompt: Sequence[int], reuse: bool = True) -> Generation:
