@@ -217,6 +217,7 @@ def forms_of(name: str) -> list[tuple[object, ...]]:
     return [(kind_of(name), source.prompting.form), (kind_of(name), wide, sizes.get("tied", False))]
 
 
+@cache
 def source_of(name: str) -> ModelSource:
     """Return the entry of a model of `conf/model`."""
     source: ModelSource = build(composed(f"model={name}"), "model")
