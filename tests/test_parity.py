@@ -7,11 +7,13 @@ from __future__ import annotations
 import itertools
 import os
 from collections.abc import Callable
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from torch import Tensor
 from transformers import AutoModelForCausalLM, LlamaConfig, PretrainedConfig, Qwen2Config, Qwen3Config
 
 from ssd_bench.contract.tree import TokenTree
@@ -70,13 +72,32 @@ CASES: dict[str, Case] = (
 )
 
 
+def tokens_and_tree(n: int) -> tuple[Tensor, TokenTree]:
+    """Tokens, and a tree behind them whose root is the last one."""
+    ids = torch.randint(VOCAB, (n - 4,), generator=torch.Generator().manual_seed(0))
+    return ids, TokenTree((int(ids[-1]), 5, 7, 9, 11, 13), (-1, 0, 0, 1, 3, 2))
+
+
+@lru_cache(maxsize=8)  # all kernels are compared with them
+def expected_logits(folder: Path, n: int) -> tuple[Tensor, Tensor]:
+    """Logits of transformers: of all tokens, and at the end of every path from the root of the tree."""
+    model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32, attn_implementation="eager")
+    ids, tree = tokens_and_tree(n)
+    paths = [[i for i in range(len(tree)) if tree.mask()[node, i]] for node in range(len(tree))]
+    # what fills a row up comes after its path, which does not see it
+    rows = torch.zeros(len(tree), len(ids) - 1 + max(map(len, paths)), dtype=torch.long)
+    rows[:, : len(ids) - 1] = ids[:-1]
+    for row, path in zip(rows, paths):
+        row[len(ids) - 1 : len(ids) - 1 + len(path)] = torch.tensor([tree.tokens[i] for i in path])
+    with torch.no_grad():
+        along, behind = model(ids[None]).logits[0], model(rows).logits
+    return along, torch.stack([logits[len(ids) - 2 + len(path)] for logits, path in zip(behind, paths)])
+
+
 def agrees(decoder: Decoder, folder: Path, n: int) -> None:
     """Prefill, cached steps and a tree up to `n` positions: max |logit difference| <= 1e-4 (HF sees its paths)."""
-    model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32, attn_implementation="eager")
-    ids = torch.randint(VOCAB, (n - 4,), generator=torch.Generator().manual_seed(0))
-    steps = n - 10
-    with torch.no_grad():
-        expected = model(ids[None]).logits[0]
+    ids, tree = tokens_and_tree(n)
+    steps, (expected, at_nodes) = n - 10, expected_logits(folder, n)
     cache = decoder.new_cache(n + 8)
     last, _ = decoder.prefill(ids[:steps], cache)
     got = [decoder.logits(last)]
@@ -85,14 +106,8 @@ def agrees(decoder: Decoder, folder: Path, n: int) -> None:
         got.append(decoder.logits(hidden))
         cache.commit([0])
     assert (torch.cat(got) - expected[steps - 1 : -1]).abs().max() <= TOLERANCE
-    tree = TokenTree((int(ids[-1]), 5, 7, 9, 11, 13), (-1, 0, 0, 1, 3, 2))
     hidden, _ = decoder.run(Pass(decoder.all_sublayers, torch.tensor(tree.tokens), cache.length, tree), cache)
-    logits = decoder.logits(hidden)
-    for node in range(len(tree)):
-        path = [i for i in range(len(tree)) if tree.mask()[node, i]]
-        with torch.no_grad():
-            full = torch.cat([ids[:-1], torch.tensor([tree.tokens[i] for i in path])])
-            assert (model(full[None]).logits[0, -1] - logits[node]).abs().max() <= TOLERANCE
+    assert (at_nodes - decoder.logits(hidden)).abs().max() <= TOLERANCE
 
 
 @pytest.mark.parametrize("kernels", KERNELS)
