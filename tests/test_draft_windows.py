@@ -37,7 +37,7 @@ from ssd_bench.records.reader import Run, load_run
 from ssd_bench.records.schema import DIGESTS
 from ssd_bench.records.writer import RunWriter
 from ssd_bench.run.run import execute
-from tests.lossless import DIMS, FAMILIES, check_greedy, check_sampled, decode, engine_for, method_of
+from tests.lossless import DIMS, FAMILIES, check_greedy, check_sampled, decode, engine_for, loaded, method_of
 from tests.runs import chosen, config, executed, local_model, planned
 from tests.synthetic import HEADER, N_LAYERS, header, unit, write_run
 from tests.test_fidelity import PRESETS
@@ -120,10 +120,10 @@ def test_every_layer_draft_of_a_method_has_its_window(preset: str, decoders: Loa
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_a_window_of_the_whole_text_changes_nothing(family: str, decoders: Load) -> None:
-    prompt = [5, 6, 7, 8, 9]
+    decoder, prompt = loaded(decoders, family, compiled=True), [5, 6, 7, 8, 9]
     for preset in ("swift", "clasp"):
         made = [
-            decode(decoders(family), instantiate(config(preset), draft_window=window, **SMALL[preset]), prompt, 40)
+            decode(decoder, instantiate(config(preset), draft_window=window, **SMALL[preset]), prompt, 40)
             for window in (None, [0, 45], [40, 5], [0, 2])
         ]
         steps = [[(s.layer_set, s.draft_len, s.accepted_len) for s in one.steps] for one in made]

@@ -29,7 +29,7 @@ from tests.kills import dead
 from tests.runs import CPU, environment, exit_code
 from tests.synthetic import header, unit, write_record
 
-LINE = (*CPU, "hardware.kernels=torch", "limit=2", "decode.max_new_tokens=4", "method=ar", "runs_dir=runs")
+LINE = (*CPU, "limit=2", "decode.max_new_tokens=4", "method=ar", "runs_dir=runs")
 FILES = ["layer_sets.parquet", "prompts.parquet", "run.json", "steps.parquet", "work.parquet"]
 STAGES = {
     "load": (run, "load_model"),

@@ -29,9 +29,9 @@ from ssd_bench.contract.method import Context, LayerDraft, Prefill, Probe, Sampl
 from ssd_bench.contract.optional import Quantised
 from ssd_bench.contract.shape import ModelDims
 from ssd_bench.contract.window import Window
+from ssd_bench.cost import profiling
 from ssd_bench.cost.latency import Latency, NodeTimes
 from ssd_bench.cost.machine import Profile
-from ssd_bench.cost.profiling import measure
 from ssd_bench.cost.reference import reference_machine, reference_names
 from ssd_bench.cost.roofline import simulated_machine
 from ssd_bench.cost.work import work_ms
@@ -49,7 +49,7 @@ from ssd_bench.predict.break_even import kinds_of_drafts
 from ssd_bench.records.reader import load_run
 from tests.conftest import LAYERS, SIZES, VOCAB, rope, save_model
 from tests.interpreted import NARROW_LANES, TOLERANCE, load
-from tests.lossless import DIMS, PROFILE, Load, check_greedy, check_sampled, decode, engine_for, method_of
+from tests.lossless import DIMS, PROFILE, Load, check_greedy, check_sampled, decode, engine_for, loaded, method_of
 from tests.runs import config, executed, local_model
 from tests.synthetic import unit, write_run
 from tests.test_draft_windows import SMALL, maker, windowed
@@ -309,7 +309,7 @@ def test_presets_read_full_weights(preset: str) -> None:
 def test_the_router_uses_8_bit_weights_where_they_pay(quantised: Load) -> None:
     """With a profile in which 8 bits cost a fifth, and other drafts hardly less than AR."""
     fast = tuple(replace(times, attn_intercept_ms=0.05, mlp_ms=0.05) for times in PROFILE.int8_passes)
-    decoder = quantised("qwen3")
+    decoder = loaded(quantised, "qwen3", compiled=True)
     used = {}
     for int8 in (True, False):
         options = {"lookup_len": 0, "rows": 4, "interval": 2, "stake": 50, "exits": [0.9], "uniform": [], "int8": int8}
@@ -332,6 +332,14 @@ def test_the_router_uses_8_bit_weights_where_they_pay(quantised: Load) -> None:
 # ---- records
 
 
+@pytest.fixture
+def few_rounds(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Profiles of few repeats, made once: which times there are is tested, not how exact they are."""
+    for name, value in {"ROUNDS": profiling.LEAST, "NODE_REPEATS": 2, "ATTEMPTS": 1}.items():
+        monkeypatch.setattr(profiling, name, value)
+
+
+@pytest.mark.usefixtures("few_rounds")
 def test_a_record_has_the_weights_of_its_drafts(small_checkpoint: Path, tmp_path: Path) -> None:
     short = [*local_model(small_checkpoint), "task=gsm8k", "limit=2", "decode.max_new_tokens=12"]
     short += ["hardware.latency=null"]  # a given profile has no times of 8-bit weights
@@ -389,9 +397,10 @@ def test_older_records_have_no_8_bit_weights(tmp_path: Path) -> None:
 # ---- costs
 
 
+@pytest.mark.usefixtures("few_rounds")
 def test_a_profile_has_times_of_8_bit_weights(quantised: Load) -> None:
     decoder = quantised("llama", torch.float32)
-    latency = measure(decoder, decoder.new_cache(300))
+    latency = profiling.measure(decoder, decoder.new_cache(300))
     assert [times.nodes for times in latency.int8_passes] == [times.nodes for times in latency.passes]
     assert latency.int8_draft_rest_ms > 0 and min(latency.int8_pass_ms(1, 100)) > 0
     assert Latency.read({"t_mlp_ms": 1.0, "t_attn_slope_ms": 0.1, "t_attn_intercept_ms": 1.0}).int8_passes == ()
