@@ -58,26 +58,25 @@ def close(got: Tensor, want: Tensor, tolerance: float = 2e-5, case: object = "")
     assert (got - want).abs().max() <= tolerance * max(1.0, float(want.abs().max())), case
 
 
-@pytest.mark.parametrize("n", NODES)
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("shape", [(40, 40), (37, 41), (1, 7), (131, 96), (576, 576), (3, 1537)])
-def test_linears_match_torch(ops: Operators, n: int, dtype: torch.dtype, shape: tuple[int, int]) -> None:
+def test_linears_match_torch(ops: Operators, dtype: torch.dtype, shape: tuple[int, int]) -> None:
     """All four linear operations, with and without bias, with tails in N and K."""
     N, K = shape
-    W, x, bias, norm = rand(N, K, dtype=dtype), rand(n, K), rand(N, seed=1), rand(K, seed=2)
-    gate_up, packed = 4 * rand(n, 2 * K, seed=3), ops.pack(W)
-    alike, derived = reference(ops, dtype)
-    for b in (None, bias):
-        close(ops.linear(x, packed, b), alike.linear(x, W, b))
-        close(ops.norm_linear(x, norm, EPS, packed, b), alike.norm_linear(x, norm, EPS, W, b), derived)
+    W, bias, norm = rand(N, K, dtype=dtype), rand(N, seed=1), rand(K, seed=2)
+    packed, (alike, derived) = ops.pack(W), reference(ops, dtype)
+    for n, b in product(NODES, (None, bias)):
+        x, gate_up, case = rand(n, K), 4 * rand(n, 2 * K, seed=3), (n, b is None)
+        close(ops.linear(x, packed, b), alike.linear(x, W, b), case=case)
+        close(ops.norm_linear(x, norm, EPS, packed, b), alike.norm_linear(x, norm, EPS, W, b), derived, case)
         got, want = rand(n, N, seed=4), rand(n, N, seed=4)
         ops.linear_add_(got, x, packed, b)
         alike.linear_add_(want, x, W, b)
-        close(got, want)
+        close(got, want, case=case)
         got, want = rand(n, N, seed=5), rand(n, N, seed=5)
         ops.swiglu_linear_add_(got, gate_up, packed, b)
         alike.swiglu_linear_add_(want, gate_up, W, b)
-        close(got, want, derived)
+        close(got, want, derived, case)
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
@@ -232,15 +231,14 @@ PLACES = ((0, 0), (0, 9), (5, 5), (63, 70), (300, 301))
 """Rows of a prefix, and the row of the first node."""
 
 
-@pytest.mark.parametrize("n", NODES)
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("heads", [(9, 3, 64), (4, 4, 8), (6, 1, 16), (6, 2, 40), (4, 2, 128)])
-def test_attend(ops: Operators, n: int, dtype: torch.dtype, heads: tuple[int, int, int]) -> None:
+def test_attend(ops: Operators, dtype: torch.dtype, heads: tuple[int, int, int]) -> None:
     """Chains and trees, with a gap of NaN rows between the prefix and the nodes, against the definition."""
     query_heads, kv_heads, dim = heads
-    q, chain, tree = 2 * rand(n, query_heads, dim), torch.ones(n, n).tril(), tree_mask(n)
-    alike, rounded, tolerance = attends(ops, dtype, q)
-    for prefix, row in PLACES:
+    for n, (prefix, row) in product(NODES, PLACES):
+        q, chain, tree = 2 * rand(n, query_heads, dim), torch.ones(n, n).tril(), tree_mask(n)
+        alike, rounded, tolerance = attends(ops, dtype, q)
         store = rand(kv_heads, 2, row + n + 3, dim, seed=9, dtype=dtype)
         store[:, :, prefix:row] = torch.nan
         store[:, :, row + n :] = torch.nan
@@ -248,7 +246,7 @@ def test_attend(ops: Operators, n: int, dtype: torch.dtype, heads: tuple[int, in
         for masks, seen in (((None,), chain), ((tree, tree.to(torch.uint8)), tree)):
             want = plain_attention(rounded, keys, values, prefix, row, seen)
             for mask, one in product(masks, (ops, alike)):
-                close(attend(one, q, keys, values, prefix, row, mask), want, tolerance, (prefix, row))
+                close(attend(one, q, keys, values, prefix, row, mask), want, tolerance, (n, prefix, row))
 
 
 @pytest.mark.parametrize("prefix", [1023, 1024, 1025, 5000])
