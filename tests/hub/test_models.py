@@ -16,6 +16,7 @@ OPTIONS = (
     "task=gsm8k",
     "data=sample",
     "limit=1",
+    "task.shots=1",  # their small tokenizers make thousands of tokens of five
     "decode.max_new_tokens=6",
     "model.shape=null",
     "hardware.kernels=torch",
