@@ -82,7 +82,7 @@ def everything(decoder: Decoder) -> Iterator[Tensor]:
         yield decoder.run_branches(i, branches.to(decoder.weights.dtype), cache, cache.length)
 
 
-@pytest.mark.parametrize("family", ["llama_bias", "qwen2", "qwen3"])
+@pytest.mark.parametrize("family", ["llama_bias", "qwen3"])  # test_int8 has qwen2
 def test_passes_equal_those_of_pytorchs_operators(
     family: str, interpreted: Callable[..., Decoder], plain: Callable[..., Decoder]
 ) -> None:
