@@ -18,7 +18,7 @@ from ssd_bench.contract.shape import ModelDims
 from ssd_bench.errors import ConfigError
 from ssd_bench.model.decoder import Decoder
 from tests.conftest import LAYERS
-from tests.lossless import check_greedy, engine_for
+from tests.lossless import check_greedy, engine_for, loaded
 
 Load = Callable[..., Decoder]
 SAMPLES = [Sample([5, 6, 7], "a"), Sample([40, 41], "a")]
@@ -27,7 +27,7 @@ SCORING = SearchSettings(iterations=4, new_tokens=6, draft_len=3, stop_below=0.0
 
 @pytest.fixture
 def probe(decoders: Load, tmp_path: Path) -> Probe:
-    made = engine_for(decoders(), 40, 30, frozenset()).probe
+    made = engine_for(loaded(decoders, "llama", compiled=True), 40, 30, frozenset()).probe
     made.origin = Origin(tmp_path, "tiny", "w", "none", "float64", "cpu", 0, "")
     return made
 
