@@ -202,7 +202,7 @@ def test_a_name_of_nothing_is_refused_with_those_near_it(name: str, near: str, f
         ConfigError, match=rf"experiment='{name}' .*a table, a figure or a run set, such as {near}; python"
     ):
         grid.expand_name(name)
-    with pytest.raises(ConfigError, match=r"scale='none' .*one of mini"):
+    with pytest.raises(ConfigError, match=r"scale='none' .*one of long, mini"):
         scale.load("none")
 
 
@@ -323,6 +323,10 @@ def what_is_on_record_takes_its_time(capsys: pytest.CaptureFixture[str], runs: P
         (("method=ar", "dry=maybe"), "dry='maybe' is invalid: expected true or false"),
         (("seed=interval(0,1)",), "seed='seed=interval(0,1)' is invalid: expected values that can be listed"),
         ((f"experiment={NAME}", "scale=mini", "seed=1,2"), "seed='seed=1,2' is invalid: expected one value"),
+        (  # results of both tasks would have the run of one
+            (f"experiment={NAME}", "scale=mini", "task=gsm8k"),
+            f"task='gsm8k' is invalid: results of {NAME} differ in it: task=cnn_dm, task=gsm8k; runs of one value",
+        ),
         (("experiment=none", "scale=mini"), "experiment='none' is invalid: expected a table, a figure or a run set"),
         ((f"experiment={NAME},none",), "experiment='none' is invalid: expected a table, a figure or a run set"),
         (("experiment=glob(knapspec_*)",), "experiment='glob(knapspec_*)' is invalid: expected a pattern"),
@@ -361,7 +365,7 @@ def test_an_index_of_an_unknown_experiment_is_named(tmp_path: Path) -> None:
         cells.replications(tmp_path)
 
 
-@pytest.mark.parametrize("name", ["mini", "paper", "small"])
+@pytest.mark.parametrize("name", ["long", "mini", "paper", "small"])
 def test_every_key_of_the_scales_matches_something(name: str) -> None:
     assert scale.load_checked(name).name == name
 

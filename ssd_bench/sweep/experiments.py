@@ -9,6 +9,7 @@ from pathlib import Path
 
 from omegaconf import DictConfig
 
+from ssd_bench.errors import ConfigError
 from ssd_bench.papers.claims import claims
 from ssd_bench.papers.runs import grid, index
 from ssd_bench.papers.runs import scale as scales
@@ -68,6 +69,9 @@ def scale_experiments(
     Args:
         minutes: limit on the time of all runs; None: that of the scale.
         compose: function that composes the config of a run.
+
+    Raises:
+        ConfigError: an option of the command line would give results of different settings the same run.
     """
     jobs = [job for name in experiments for job in grid.load(name).jobs]
     jobs_by_run: dict[Overrides, list[grid.Job]] = {}
@@ -82,6 +86,11 @@ def scale_experiments(
         run_of_job |= dict.fromkeys(map(id, same_jobs), run)
         ranks_of_jobs = [claim_ranks[mapped] for mapped in map(scale.map_job, same_jobs) if mapped in claim_ranks]
         ranks |= {run: min(ranks_of_jobs)} if ranks_of_jobs else {}
+    jobs_of_run: dict[Overrides, list[grid.Job]] = {}
+    for job in jobs:
+        jobs_of_run.setdefault(run_of_job[id(job)], []).append(job)
+    for same_jobs in jobs_of_run.values():
+        _check_equal(same_jobs, scale, command_line)
     return ScaledExperiments(
         experiments,
         scale.name,
@@ -89,6 +98,21 @@ def scale_experiments(
         ranks,
         scale.minutes if minutes is None else minutes,
     )
+
+
+def _check_equal(same_jobs: Sequence[grid.Job], scale: scales.Scale, command_line: Sequence[str]) -> None:
+    """Refuse an option in which jobs with the same run differ: each result would have the name of another.
+
+    The model may be given: a number is headed by the model that ran.
+    """
+    for option in command_line:
+        key, _, value = option.partition("=")
+        overrides = [grid.merge_overrides(scale.map_job(job)) for job in same_jobs]
+        own = dict.fromkeys(o for options in overrides for o in options if grid.key_of(o) == grid.key_of(key))
+        if len(own) > 1 and key != "model":
+            names = ", ".join(dict.fromkeys(job.experiment for job in same_jobs))
+            reason = f"results of {names} differ in it: {', '.join(own)}; runs of one value need no experiment"
+            raise ConfigError(key, value, reason=reason)
 
 
 def spread_repeats(runs: Sequence[Overrides], repeats: Sequence[Overrides]) -> list[Overrides]:
