@@ -33,7 +33,7 @@ from ssd_bench.papers.printed.catalogue import folder_of
 from ssd_bench.papers.printed.reported import METRICS, Number
 from ssd_bench.papers.runs import grid
 
-SCALES = ("paper", "small", "mini")
+SCALES = ("paper", "long", "small", "mini")
 
 
 Part = tuple[Cell, str | None]
