@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import random
 import re
+from functools import cache
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -36,7 +37,7 @@ def tokenizer() -> PreTrainedTokenizerBase:
 @pytest.mark.parametrize("domain", corpus.EVERY)
 def test_an_item_is_in_one_split_and_its_answer_is_right(domain: str) -> None:
     made = {split: corpus.distinct(domain, 30, 7, evaluation=split) for split in (False, True)}
-    assert made == {split: corpus.distinct(domain, 30, 7, evaluation=split) for split in (False, True)}
+    assert made == {split: corpus.distinct(domain, 31, 7, evaluation=split)[:30] for split in (False, True)}
     for split, items in made.items():
         assert all(corpus.held_out(item) == split for item in items)
     task = task_named(corpus.named(domain).task)
@@ -167,7 +168,22 @@ def test_a_conversations_answers_all_count(tokenizer: PreTrainedTokenizerBase) -
     assert ((batch.weights == 1).sum(1) > 0).all()
 
 
-def test_samples_are_held_out_items_and_demonstrations_are_not(tmp_path: Path) -> None:
+@pytest.fixture
+def drawn_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Held-out items, one in sixteen that are made, are drawn for the last task of a domain; others take the first."""
+    turns: dict[str, int] = {}
+    for source in samples.sources().values():
+        turns[source.domain] = max(source.turn, turns.get(source.domain, 0))
+    whole = cache(corpus.distinct)
+
+    def first(domain: str, n: int, seed: int, evaluation: bool) -> list[Item]:
+        most = (turns[domain] + 1) * samples.ITEMS if evaluation else n
+        return whole(domain, most, seed, evaluation)[:n]
+
+    monkeypatch.setattr(corpus, "distinct", first)
+
+
+def test_samples_are_held_out_items_and_demonstrations_are_not(tmp_path: Path, drawn_once: None) -> None:
     """The committed files are what the generator writes, and no training batch can hold one of their items."""
     written = samples.write(tmp_path)
     folder = SampleSource().root
