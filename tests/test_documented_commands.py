@@ -12,9 +12,11 @@ import shutil
 import subprocess
 import zipfile
 from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cache
+from multiprocessing import get_context
 from pathlib import Path
 from types import SimpleNamespace
 from unittest.mock import patch
@@ -27,7 +29,7 @@ from ssd_bench.papers.runs import grid
 from ssd_bench.records.reader import find_runs, load_run
 from ssd_bench.sweep import experiments, overrides, sweep
 from tests import exhibit_runs
-from tests.runs import CPU, ROOT, executed, exit_code, python
+from tests.runs import CPU, ROOT, executed, exit_code, program, python
 from tests.test_exchange import SERVER
 
 DOCUMENTS = ("*.md", "docs/**/*.md", "methods/**/*.md", "tasks/**/*.md", "conf/**/*.md", "ssd_bench/**/*.md")
@@ -332,8 +334,8 @@ def told(line: str, folder: Path, capsys: pytest.CaptureFixture[str]) -> str:
     Path("runs").symlink_to(folder / ROOMS.get(name, "runs"))
     capsys.readouterr()
     if any(word.startswith("hydra/launcher=") for word in words):  # some leave a stream behind that is closed later
-        code = "import sys, tests.test_documented_commands as here; sys.exit(here.described(sys.argv[1:]))"
-        made = python("-c", code, *words, cwd=Path.cwd())
+        with ProcessPoolExecutor(1, get_context("fork")) as apart:
+            made = apart.submit(program, *words, by=described).result()
         assert made.returncode == 0, made.stderr
         return made.stdout
     work = described if name == "run" and "--help" not in words else exit_code
