@@ -29,7 +29,7 @@ from ssd_bench.reproduce.recorded_config import config_again
 from ssd_bench.reproduce.report import record_folders, report_text, reproduce
 from ssd_bench.run.plan import Plan, plan
 from ssd_bench.run.run import initial_header
-from tests.runs import executed, program, python
+from tests.runs import executed, program
 
 PROMPTS, HIT = 3, 1  # prompts of the record, and the one that is damaged
 TOKENS = 40
@@ -95,11 +95,14 @@ def test_threads_change_nothing_but_times(bench: Bench) -> None:
     assert "REPRODUCED" in report_text(bench.clean) and "NOT REPRODUCED" not in report_text(bench.clean)
 
 
-def test_instructions_and_a_sample_change_nothing_but_times(bench: Bench, tmp_path: Path) -> None:
-    """The whole command, in a process whose CPU has no vectors beyond the baseline, on the pack of the record."""
+def test_instructions_and_a_sample_change_nothing_but_times(
+    bench: Bench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The whole command, as on a CPU that has no vectors beyond the baseline, on the pack of the record."""
     assert pack(bench.run.path.parent, tmp_path / "packed.zip") == 1
-    line = ("-m", "ssd_bench", "reproduce", "record=packed.zip", "sample=2", "hardware.threads=1", "out=report.json")
-    process = python(*line, cwd=tmp_path, **{FORCED: "generic"})
+    monkeypatch.setenv(FORCED, "generic")
+    monkeypatch.chdir(tmp_path)
+    process = program("reproduce", "record=packed.zip", "sample=2", "hardware.threads=1", "out=report.json")
     assert process.returncode == 0, process.stdout + process.stderr
     (content,) = json.loads((tmp_path / "report.json").read_text(encoding="utf-8"))["records"]
     assert content["reproduced"] and (content["prompts"], content["total"]) == (2, PROMPTS)
