@@ -7,6 +7,7 @@ import re
 import textwrap
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from multiprocessing import set_start_method
 
 OPPOSITE = {
     ast.Lt: ast.GtE,
@@ -171,3 +172,8 @@ def changed(row: Mapping[str, str]) -> str | None:
 
 def _body(function: ast.FunctionDef) -> str:
     return "".join(f"    {line}\n" for part in function.body for line in ast.unparse(part).split("\n"))
+
+
+def start_by_forks() -> None:
+    """Let a spawned process fork others; here, since it is found by the name of its module, and this imports little."""
+    set_start_method("fork", force=True)

