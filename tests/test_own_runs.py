@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -13,10 +14,12 @@ from ssd_bench.cli import dispatch
 from ssd_bench.cost.shapes import shape_named
 from ssd_bench.papers.runs import index
 from ssd_bench.paths import record_files
+from ssd_bench.predict import predictions
 from ssd_bench.predict.advise import usable_runs
 from ssd_bench.predict.question import parse_question
 from ssd_bench.records.pack import pack
 from ssd_bench.records.reader import find_runs
+from ssd_bench.report import figures, numbers
 from tests.exhibit_runs import indexed, make
 from tests.test_replay import LATENCY
 
@@ -60,7 +63,14 @@ def test_a_folder_of_runs_does_not_contain_the_projects(here: Path) -> None:
     assert len(index.find(Path("runs/reference"))) >= 1
 
 
-def test_every_command_reads_seven(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_every_command_reads_seven(
+    here: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The report is of the one paper that the runs are of, without drawings."""
+    printed = [row for row in predictions.reported_speedups() if row.number.paper == "swift"]
+    monkeypatch.setattr(figures, "save", lambda made, stem: [])
+    monkeypatch.setattr(numbers, "long_tables", partial(numbers.long_tables, only="swift"))
+    monkeypatch.setattr(predictions, "reported_speedups", lambda: printed)
     frame = ssd_bench.load_runs("runs")
     assert len(frame) == OWN and frame["run_id"].str.startswith("own").all()
     assert dispatch(["status"]) == 0
