@@ -6,7 +6,7 @@ import hashlib
 import json
 import os
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -28,7 +28,6 @@ from ssd_bench.reproduce.finding import DIFFERENT, OPEN, REPRODUCED, Report
 from ssd_bench.reproduce.recorded_config import config_again
 from ssd_bench.reproduce.report import record_folders, report_text, reproduce
 from ssd_bench.run.plan import Plan, plan
-from ssd_bench.run.run import initial_header
 from tests.runs import executed, program
 
 PROMPTS, HIT = 3, 1  # prompts of the record, and the one that is damaged
@@ -42,12 +41,16 @@ class Bench:
     """A record, its second run, and the plan of the latter.
 
     Attributes:
+        header: run.json of the second run before its first prompt.
+        config: of the second run, as text.
         clean: report on the undamaged record.
     """
 
     run: Run
     second: Path
     planned: Plan
+    header: Mapping[str, Any]
+    config: str
     clean: Report
 
 
@@ -60,21 +63,21 @@ def bench(tmp_path_factory: pytest.TempPathFactory) -> Bench:
     assert run.steps["layer_set_id"].nunique() > 1, "the damages need a set to swap"
     clean = reproduce(run.path, None, {"hardware.threads": "1"}, folder / "again")
     (second,) = [path.parent for path in (folder / "again").rglob("run.json")]
-    return Bench(run, second, again.SecondRun.of(run, {}, folder / "planned").plan, clean)
+    planned = again.SecondRun.of(run, {}, folder / "planned")
+    config = OmegaConf.to_yaml(config_again(run.header, {}, "runs")[0])
+    return Bench(run, second, planned.plan, planned.header, config, clean)
 
 
 @pytest.fixture
 def repeated(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> Bench:
     """The bench, where a second run of the same config is the one that was made already."""
-    config = OmegaConf.to_yaml(config_again(bench.run.header, {}, "runs")[0])
 
     def planned_once(cfg: DictConfig, arguments: list[str]) -> Plan:
-        same = OmegaConf.to_yaml(OmegaConf.merge(cfg, {"runs_dir": "runs"})) == config
+        same = OmegaConf.to_yaml(OmegaConf.merge(cfg, {"runs_dir": "runs"})) == bench.config
         return bench.planned if same else plan(cfg, arguments)
 
-    header = initial_header(bench.planned)
     monkeypatch.setattr(again, "plan", planned_once)
-    monkeypatch.setattr(again, "initial_header", lambda planned: header)
+    monkeypatch.setattr(again, "initial_header", lambda planned: bench.header)
     monkeypatch.setattr(again, "execute", lambda planned: bench.second)
     return bench
 
