@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import shutil
 import warnings
+from collections.abc import Iterator
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
@@ -51,9 +53,10 @@ def clone(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def here(clone: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def here(clone: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     monkeypatch.chdir(clone)
-    return clone
+    yield clone
+    shutil.rmtree(clone / "runs/reference/more", ignore_errors=True)  # unpacked where a test asked for it
 
 
 def test_a_folder_of_runs_does_not_contain_the_projects(here: Path) -> None:
