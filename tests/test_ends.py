@@ -179,6 +179,14 @@ def test_a_signal_ends_a_run_and_the_same_command_goes_on(
     same(load_run(folder), whole)
 
 
+@pytest.fixture
+def interruptible() -> Iterator[None]:
+    """SIGINT as in a terminal: tests that a shell started in the background ignore it."""
+    previous = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, previous)
+
+
 class Last:
     """An object that is interrupted while it is deleted."""
 
@@ -187,7 +195,7 @@ class Last:
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
-def test_an_interrupt_where_python_ignores_exceptions_is_not_lost() -> None:
+def test_an_interrupt_where_python_ignores_exceptions_is_not_lost(interruptible: None) -> None:
     stopping, finished = Stopping(), []
 
     def work() -> None:
