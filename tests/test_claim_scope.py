@@ -94,6 +94,8 @@ def test_it_is_degenerate_on_either_side(tmp_path: Path) -> None:
     assert "[" not in verdicts.effect_text(claim, row)  # two searches say nothing of how much others differ
     assert "1 comparison of runs, without an interval" in verdicts.evidence_text(claim, row)
     assert verdicts.verdict_change(claim, row) == "runs with an effect below 10"
+    near = replace(found[5], verdict=CANNOT_SAY, effect=10.0, low=9.5, high=10.5)
+    assert verdicts._decided_by(near).startswith("other runs: ")  # not a number of prompts
 
 
 def test_sets_by_domain_need_a_search_of_some_length(tmp_path: Path) -> None:

@@ -152,6 +152,14 @@ def test_speedups_over_a_third_arm_are_those_over_ar_with_its_times() -> None:
     )
 
 
+def test_answers_are_paired_in_any_order_and_the_first_of_two_counts() -> None:
+    prompts = prompts_of([(10, 100.0, 10, 50.0), (20, 400.0, 30, 200.0), (15, 200.0, 15, 90.0)])
+    again = prompts.iloc[[0]].assign(decode_ms=1.0)  # a damaged record has an answer twice
+    mixed = pd.concat([prompts.iloc[::-1], again], ignore_index=True)
+    assert metrics.Pairs.of(mixed).speedup() == metrics.Pairs.of(prompts).speedup()
+    assert metrics.paired_rows(mixed)["decode_ms"].tolist() == prompts["decode_ms"].tolist()[::-1]
+
+
 def test_only_pairs_count_and_repeats_stay_with_their_prompt() -> None:
     rows = [(10, 100.0, 10, 50.0), (10, 100.0, 12, 80.0), (10, 110.0, 11, 70.0)]
     once, twice = prompts_of(rows), pd.concat([prompts_of(rows), prompts_of(rows, repeat=1)])

@@ -20,9 +20,9 @@ from ssd_bench.cost.machine import Machine
 from ssd_bench.cost.reference import reference_machine
 from ssd_bench.cost.work import work_ms
 from ssd_bench.metrics import definitions as d
-from ssd_bench.metrics.intervals import Array, Measured
+from ssd_bench.metrics.intervals import Measured
 from ssd_bench.metrics.row import SummaryRow
-from ssd_bench.metrics.speed import TIMES, Pairs, arm_rows, tokens_per_s
+from ssd_bench.metrics.speed import TIMES, Pairs, arm_rows, sums_at, tokens_per_s
 from ssd_bench.records.header import RunHeader
 from ssd_bench.records.reader import Run
 from ssd_bench.records.schema import ANSWER, PAIR
@@ -82,13 +82,15 @@ def modelled_steps(run: Run, machine: Machine) -> pd.DataFrame:
     """
     steps, (work, row) = run.steps, _rows_with(run.work[run.work["step"] > 0], run.steps, STEP)
     part, ms = work["part"].to_numpy(), work_ms(work, machine)
-    draft, verify, overhead = (_sums(row, ms * (part == name), len(steps)) for name in ("draft", "verify", "overhead"))
+    draft, verify, overhead = (
+        sums_at(row, ms * (part == name), len(steps)) for name in ("draft", "verify", "overhead")
+    )
     draft_len, tree_nodes = (steps[name].to_numpy() for name in ("draft_len", "tree_nodes"))
     tree = tree_nodes != draft_len + 1  # a chain has the root and one node per drafted token
     drafted = draft > 0
     # a step that verified from the first skipped sublayer on kept a state of each drafted token; only then has a
     # verification a pass without an LM head, in which the last node catches up
-    from_fork = _sums(row, (part == "verify") & (work["heads"].to_numpy() == 0), len(steps)) > 0
+    from_fork = sums_at(row, (part == "verify") & (work["heads"].to_numpy() == 0), len(steps)) > 0
     draft += drafted * machine.draft_start_ms + (tree & drafted) * machine.tree_token_ms * draft_len
     draft += from_fork * machine.copy_ms * draft_len
     verify += tree * machine.tree_node_ms * tree_nodes
@@ -109,11 +111,6 @@ def _rows_with(frame: pd.DataFrame, keyed: pd.DataFrame, key: Sequence[str]) -> 
     position = np.append(order, -1)[place]
     has_key = (place < len(keys)) & (np.append(keys, 0)[position] == wanted)
     return frame[has_key], position[has_key]
-
-
-def _sums(row: Rows, values: Array, n: int) -> Array:
-    """Return [n] the sum of the values at each row; 0.0 at a row without one."""
-    return np.asarray(np.bincount(row, values, n), dtype=float)
 
 
 def prepare_ms(run: Run, machine: Machine) -> float | None:
@@ -148,9 +145,9 @@ def _modelled_prompts(run: Run, steps: pd.DataFrame, machine: Machine) -> pd.Dat
     prompts = run.prompts[run.prompts["arm"].isin(PAIR)]
     prefill, prefilled = _rows_with(run.work[run.work["step"] == 0], prompts, ANSWER)
     decoded, answer = _rows_with(steps, prompts, ANSWER)
-    parts = {name: _sums(answer, decoded[name].to_numpy(), len(prompts)) for name in PARTS}
+    parts = {name: sums_at(answer, decoded[name].to_numpy(), len(prompts)) for name in PARTS}
     return prompts.assign(
-        prefill_ms=_sums(prefilled, work_ms(prefill, machine), len(prompts)),
+        prefill_ms=sums_at(prefilled, work_ms(prefill, machine), len(prompts)),
         decode_ms=sum(parts.values()),
         **{name: parts[name] for name in SPANS},
     )

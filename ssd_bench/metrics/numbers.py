@@ -201,7 +201,8 @@ def domain_numbers(run: Run) -> list[DomainSummary]:
 def _domain(run: Run, domain: str) -> DomainSummary:
     prompts = run.prompts[run.prompts["domain"] == domain]
     times = prompts[TIMES]
-    steps = d.steps_of(run)[d.steps_of(run)["prompt_index"].isin(prompts["prompt_index"])]
+    steps = d.steps_of(run)
+    steps = steps[steps["prompt_index"].isin(prompts["prompt_index"])]
     method, ar, pairs = arm_rows(times, "method"), arm_rows(times, "ar"), Pairs.of(times)
     has_hf = "hf" in set(prompts["arm"])
     return DomainSummary(

@@ -45,13 +45,18 @@ def pair_positions(prompts: pd.DataFrame, arms: tuple[str, str] = PAIR) -> tuple
     """
     arm = prompts["arm"].to_numpy()
     _, unit = np.unique(prompts[UNIT].to_numpy(), axis=0, return_inverse=True)
-    found = []
+    by_arm = []
     for name in arms:
         rows = np.flatnonzero(arm == name)
         units, first = np.unique(unit[rows], return_index=True)
-        found.append((units, rows[first]))
-    (units, rows), (other_units, other_rows) = found
+        by_arm.append((units, rows[first]))
+    (units, rows), (other_units, other_rows) = by_arm
     return rows[np.isin(units, other_units)], other_rows[np.isin(other_units, units)]
+
+
+def sums_at(place: Positions, values: Array, n: int) -> Array:
+    """Return [n] the sum of the values at each place; 0.0 at a place without one."""
+    return np.asarray(np.bincount(place, values, n), dtype=float)
 
 
 def paired_rows(prompts: pd.DataFrame, arms: tuple[str, str] = PAIR) -> pd.DataFrame:
@@ -106,8 +111,7 @@ class Answers:
         tokens = self.tokens if end_to_end else np.maximum(self.tokens - 1, 0)
         ms = self.decode_ms + self.prefill_ms if end_to_end else self.decode_ms
         prompts, group = np.unique(self.prompts, return_inverse=True)
-        sums = (np.bincount(group, column, len(prompts)).astype(float) for column in (tokens, ms))
-        return Sums(prompts, *sums)
+        return Sums(prompts, *(sums_at(group, column, len(prompts)) for column in (tokens, ms)))
 
 
 @dataclass(frozen=True)

@@ -126,6 +126,8 @@ def _decided_by(judged: Judgement) -> str:
     bound = claim.threshold
     if claim.at_least is not None and judged.effect >= claim.at_least:  # the interval includes the value of no effect
         bound = min(claim.no_effect, claim.threshold)
+    if STATISTICS[claim.statistic].once_per_run:  # more prompts would not narrow its range
+        return f"other runs: the effect is too close to {bound:g} for what repeated runs may vary by"
     distance = abs(judged.effect - bound)
     # the width of an interval falls with the square root of n, so n must grow by (half width / distance)^2
     factor = ((judged.high - judged.low) / 2 / distance) ** 2 if distance else math.inf

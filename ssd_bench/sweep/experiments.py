@@ -105,13 +105,13 @@ def _check_equal(same_jobs: Sequence[grid.Job], scale: scales.Scale, command_lin
 
     The model may be given: a number is headed by the model that ran.
     """
+    overrides = dict.fromkeys(o for job in same_jobs for o in grid.merge_overrides(scale.map_job(job)))
     for option in command_line:
         key, _, value = option.partition("=")
-        overrides = [grid.merge_overrides(scale.map_job(job)) for job in same_jobs]
-        own = dict.fromkeys(o for options in overrides for o in options if grid.key_of(o) == grid.key_of(key))
-        if len(own) > 1 and key != "model":
+        choices = [o for o in overrides if grid.key_of(o) == grid.key_of(key)]
+        if len(choices) > 1 and key != "model":
             names = ", ".join(dict.fromkeys(job.experiment for job in same_jobs))
-            reason = f"results of {names} differ in it: {', '.join(own)}; runs of one value need no experiment"
+            reason = f"results of {names} differ in it: {', '.join(choices)}; runs of one value need no experiment"
             raise ConfigError(key, value, reason=reason)
 
 

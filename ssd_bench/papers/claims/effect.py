@@ -4,7 +4,8 @@ Each end of the interval is the wider of two: that of the interval over prompts,
 the run-to-run variation was measured, that of the interval over prompts and runs. The variance over prompts is a
 jackknife as in `metrics.intervals`, stratified by groups of runs without a common prompt: a prompt is left out of all
 runs at once, so that a prompt shared by two runs is not counted twice. With modelled times, which do not vary between
-runs, the interval is over prompts alone.
+runs, the interval is over prompts alone. A statistic with one number per run has no interval over prompts: its range is
+the effect with the claim's `noise` and, if measured, run-to-run variation, and tables show the effect alone.
 """
 
 from __future__ import annotations

@@ -132,12 +132,12 @@ def find_numbers(paper: str, exhibit: str | None = None, **wanted: object) -> li
 @cache
 def _numbers_by(paper: str, exhibit: str | None, names: tuple[str, ...]) -> dict[tuple[object, ...], list[Number]]:
     """Return the numbers of an exhibit, or of a whole paper, by their values of these names."""
-    columns, found = Number.__dataclass_fields__, dict[tuple[object, ...], list[Number]]()
+    columns, by_values = Number.__dataclass_fields__, dict[tuple[object, ...], list[Number]]()
     for number in numbers():
         if number.paper == paper and exhibit in (None, number.exhibit):
             values = (getattr(number, name) if name in columns else number.settings.get(name) for name in names)
-            found.setdefault(tuple(values), []).append(number)
-    return found
+            by_values.setdefault(tuple(values), []).append(number)
+    return by_values
 
 
 def find_number(paper: str, exhibit: str, **wanted: object) -> Number:
