@@ -27,19 +27,22 @@ KINDS = {
     "uniform quarter-skip, 8 bits": "layers + 8 bits",
     "KnapSpec": "layers",
     "KnapSpec, mixed": "layers + 8 bits",
+    "adaptive, 8 bits": drafts.ROUTER,
 }
 """Methods of the experiment, and the kind of their synthetic drafts."""
 
 
 def write(folder: Path, name: str, kind: str, accept: float) -> None:
-    """Write a run whose drafts are all of a kind."""
+    """Write a run whose drafts are all of a kind, or, of a router, 8-bit ones and copies in turns."""
     window = Window(1, 16) if "window" in kind else None
     units = [synthetic.unit(i, accept=accept, windows=[window]) for i in range(6)]
     for records in units:
-        for step in records[1].steps:
-            if step.layer_set is not None:
+        for i, step in enumerate(records[1].steps):
+            if kind == drafts.ROUTER and i % 2:
+                step.layer_set = None
+            elif step.layer_set is not None:
                 layer_set = step.layer_set if "layers" in kind else LayerSet.full(synthetic.N_LAYERS)
-                step.layer_set = layer_set.in_8_bits if "8 bits" in kind else layer_set
+                step.layer_set = layer_set.in_8_bits if "8 bits" in kind or kind == drafts.ROUTER else layer_set
     synthetic.write_record(folder / name, [synthetic.with_work(records) for records in units], run_id=name)
 
 
@@ -62,7 +65,7 @@ def replication(tmp_path_factory: pytest.TempPathFactory) -> Replication:
     return replace(whole, cells=tuple(cell for cell in whole.cells if cell["task"] in tasks))
 
 
-def test_a_run_is_of_the_kind_of_its_main_set(replication: Replication) -> None:
+def test_a_run_is_of_the_kind_of_its_drafts(replication: Replication) -> None:
     kinds = {cell["method"]: drafts.kind_of(cell) for cell in replication.shown_cells() if cell.is_readable}
     assert kinds == KINDS
 

@@ -1,4 +1,4 @@
-"""The best draft of every kind by task: skipped sublayers, a window of the cache, 8-bit weights, and their products."""
+"""The best draft of every kind by task: skipped sublayers, a window, 8-bit weights, their products, and a router."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from matplotlib.figure import Figure
 
-from ssd_bench import metrics
+from ssd_bench.metrics.definitions import steps_of
 from ssd_bench.papers.figures import shared as common
 from ssd_bench.papers.figures import style
 from ssd_bench.papers.figures.shared import NotDrawable, PlotValue
@@ -17,6 +17,10 @@ DRAFTS = "ssd_bench_drafts"
 MEASURED = "speedup"
 PANELS = {MEASURED: "measured", "speedup_modelled": "modelled"}
 """Numbers of a summary, and how their panels are called."""
+ROUTER = "router"
+"""Kind of the runs that also copy earlier text, which no layers draft: they choose between kinds at every step."""
+LEAST = 0.05
+"""Least share of the drafted tokens for a layer set to count."""
 
 
 def drafts(replication: Replication) -> Figure | NotDrawable:
@@ -24,7 +28,7 @@ def drafts(replication: Replication) -> Figure | NotDrawable:
     cells = [cell for cell in replication.shown_cells() if cell.is_readable and kind_of(cell)]
     if not cells:
         return NotDrawable("No run drafted with layers.")
-    kinds = sorted({kind_of(cell) for cell in cells}, key=lambda kind: (kind.count("+"), kind))
+    kinds = sorted({kind_of(cell) for cell in cells}, key=lambda kind: (kind == ROUTER, kind.count("+"), kind))
     marks = {kind: style.MARKS[i % len(style.MARKS)] for i, kind in enumerate(kinds)}
     tasks = common.unique(cell["task"] for cell in cells)
     figure, body = common.new_figure(style.PAGE, 5.0)
@@ -43,18 +47,28 @@ def note() -> str:
     """Return sentences that explain the numbers."""
     return (
         "Each bar is the fastest run of its kind on the task, chosen by its own speedup, which flatters kinds with "
-        "more runs. Measured: on this machine; modelled: the same work at the costs of the reference machine, where "
-        "8-bit products were not measured."
+        "more runs; a router chooses between kinds and copies of earlier text at every step. Measured: on this "
+        "machine; modelled: the same work at the costs of the reference machine, where 8-bit products were not "
+        "measured."
     )
 
 
 def kind_of(cell: ShownCell) -> str:
-    """Return what the set that drafted most tokens leaves out: layers, window, 8 bits, or several; "" if nothing."""
-    set_id = metrics.main_set_id(cell.run)
-    if set_id is None:
-        return ""
-    layer_set, window = cell.run.layer_set(set_id), cell.run.window(set_id)
-    parts = {"layers": layer_set.skipped, "window": window, "8 bits": layer_set.int8}
+    """Return what drafts leave out: layers, window, 8 bits, or several; `ROUTER` if some copy text; "" if nothing.
+
+    Sets that drafted less than `LEAST` of the tokens do not count.
+    """
+    steps = steps_of(cell.run)
+    drafted = steps.groupby("layer_set_id", dropna=False)["draft_len"].sum()
+    main = drafted[drafted > LEAST * drafted.sum()].index
+    if main.isna().any():
+        return ROUTER
+    parts = dict.fromkeys(("layers", "window", "8 bits"), False)
+    for set_id in map(int, main):
+        layer_set = cell.run.layer_set(set_id)
+        parts["layers"] |= bool(layer_set.skipped)
+        parts["window"] |= bool(cell.run.window(set_id))
+        parts["8 bits"] |= bool(layer_set.int8)
     return " + ".join(name for name, changed in parts.items() if changed)
 
 
