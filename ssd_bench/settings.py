@@ -128,14 +128,12 @@ def arguments(section: str, cls: type[Any], values: Any) -> dict[str, Any]:
         for name, parameter in parameters.items()
         if parameter.kind not in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD)
     }
-    listing = ", ".join(names) or "nothing"
     if not isinstance(values, Mapping):
-        raise ConfigError(section, values, f"a table of {listing}")
+        raise ConfigError(section, values, f"a table of {', '.join(names) or 'nothing'}")
+    present = f"its settings are {', '.join(names)}" if names else "it has none"
     for name, value in values.items():
         if name not in names and all(parameter.kind != parameter.VAR_KEYWORD for parameter in parameters.values()):
-            raise ConfigError(
-                f"{section}.{name}", value, reason=f"{section} has no such setting; its settings are {listing}"
-            )
+            raise ConfigError(f"{section}.{name}", value, reason=f"{section} has no such setting; {present}")
     for name, parameter in names.items():
         if name not in values and parameter.default is parameter.empty:
             raise ConfigError(f"{section}.{name}", None, reason=GIVEN)

@@ -24,7 +24,7 @@ from omegaconf.errors import OmegaConfBaseException
 from yaml.reader import ReaderError
 
 from ssd_bench import plug_ins
-from ssd_bench.conf import CHOSEN, CONF, choices, plug_ins_chosen
+from ssd_bench.conf import CHOSEN, CONF, choices, config_file, plug_ins_chosen, read_yaml
 from ssd_bench.console import print_anything, report, reported_ends
 from ssd_bench.errors import ConfigError, JobsFailed, LosslessError, Lost, shortened
 from ssd_bench.paths import LONGEST_NAME
@@ -37,6 +37,8 @@ EXPECTED = (ConfigError, LosslessError, Lost, JobsFailed, HydraException, OmegaC
 
 CLOSED = ("decode", "hardware", "wandb", "model.template")
 """Tables that list all of their settings, so that no setting can be added with +."""
+NAMED = 3
+"""Largest number of choices that a message names."""
 WITHOUT_JOBS = {"--cfg", "-c", "--info", "-i"}
 """Hydra's options that show the config of one run, so that they cannot be used in a sweep."""
 
@@ -194,19 +196,31 @@ def _advised(error: Exception) -> Exception:
     if not table_name:
         return ConfigError(suggestion[1], value, reason=f"there is no such option; the options are {names}")
     if table_name in CLOSED:
-        return ConfigError(suggestion[1], value, reason=f"{table_name} has no such setting; its settings are {names}")
+        reason = f"{table_name} has no such setting; its settings are {names}{_elsewhere(table_name, key)}"
+        return ConfigError(suggestion[1], value, reason=reason)
     try:  # + may add a setting that has a default in the class and is not in the config
         module, _, name = str(parent["_target_"]).rpartition(".")
         settings_of(table_name, getattr(importlib.import_module(module), name), {key: value})
     except ConfigError as fault:
         return (
-            ConfigError(suggestion[1], value, fault.expected, fault.reason)
+            ConfigError(suggestion[1], value, fault.expected, fault.reason).with_note(_elsewhere(table_name, key))
             if fault.field == f"{table_name}.{key}"
             else error
         )
     except Exception:  # importing a module may raise anything
         return error
     return error
+
+
+def _elsewhere(group: str, key: str) -> str:
+    """Return which choices of a config group have a setting, as a note after an error; "" if none has."""
+    if group not in CHOSEN:
+        return ""
+    files = {name: config_file(group, name) for name in choices(group)}
+    names = [name for name, file in files.items() if file is not None and key in (read_yaml(file) or {})]
+    if len(names) > NAMED:
+        names[NAMED:] = [f"{len(names) - NAMED} others"]
+    return f"; {group}={' or '.join(names)} has it" if names else ""
 
 
 def _settings(*, _root_: DictConfig) -> str:
