@@ -102,7 +102,7 @@ def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeyp
     monkeypatch.setattr(limits, "SUMMED_BYTES", {"cpu": 4000})
     monkeypatch.setattr(limits, "MATRIX", {"cpu": 8})
     monkeypatch.setattr(measures, "SEARCH_CONTEXT", 128)
-    for name, least in (("ATTEMPTS", 1), ("NODE_REPEATS", 1), ("SECONDS", 0)):
+    for name, least in (("ATTEMPTS", 1), ("NODE_REPEATS", 1), ("LEAST", 1), ("SECONDS", 0), ("CALL_ROWS", (1, 16))):
         monkeypatch.setattr(profiling, name, least)
     options = ["models=miniature", "device=cpu", "kernels=torch", "context=64", "tokens=8", f"out={tmp_path}"]
     assert dispatch(["shapes", *options]) == 0
