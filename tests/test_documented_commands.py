@@ -97,6 +97,7 @@ FILLED = {
     "record=PACK_OR_DIR": "record=runs/NAME",
     "record=runs/reference/mini.zip": "record=runs/NAME",  # a minute; test_formats checks some
     "runs_dir=runs/plain scale=mini": "scale=small",
+    "claims scale=long": "claims scale=small",
     "runs_dir=DIR": "runs_dir=runs/table",
     "runs_dir=…": "runs_dir=runs/del_home",
     "runs_dir=/shared/runs": "runs_dir=runs/del_home",
