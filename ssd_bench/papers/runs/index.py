@@ -10,7 +10,7 @@ import hashlib
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 from ssd_bench.errors import ConfigError
@@ -97,16 +97,23 @@ def write(runs_dir: Path, experiment: str, scale: str, cells: Sequence[IndexEntr
 
 
 def read(path: Path) -> tuple[str, str, list[IndexEntry]]:
-    """Return experiment, scale and cells of an index.
+    """Return experiment, scale and cells of an index, with the runs that ended since a sweep wrote it at its start.
 
     Raises:
         ConfigError: the file is damaged.
     """
     try:
         content = json.loads(path.read_bytes())
-        return content["experiment"], content["scale"], [IndexEntry(**cell) for cell in content["cells"]]
+        cells = [_completed(path.parent.parent, IndexEntry(**cell)) for cell in content["cells"]]
+        return content["experiment"], content["scale"], cells
     except (OSError, ValueError, TypeError, KeyError) as error:
         raise ConfigError("runs_dir", str(path), f"an index of an experiment; the file is damaged ({error})") from error
+
+
+def _completed(runs_dir: Path, cell: IndexEntry) -> IndexEntry:
+    if cell.run is not None or (end := read_outcome(runs_dir, cell.overrides)).run is None:
+        return cell
+    return replace(cell, run=end.run, error=None)
 
 
 def find(runs_dir: Path) -> list[Path]:
