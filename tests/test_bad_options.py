@@ -236,7 +236,7 @@ def test_it_is_one_too_where_nothing_would_run(options: str, refused: Callable[[
             "data=sample data.root=a",
             "data.root='a' is invalid: data has no such setting; it has none; data=local has it\n",
         ),
-        ("method=ar method.draft_len=3", "its settings are name; method=adaptive or asd or clasp or "),
+        ("method=ar method.draft_len=3", "its settings are name; method=adaptive or asd or clasp or another has it\n"),
         ("method=knn_ssd method.search.x=1", "method.search.x=1 is invalid: method.search has no such setting"),
         ("hardware.x=1", "hardware.x=1 is invalid: hardware has no such setting; its settings are device, dtype"),
         (

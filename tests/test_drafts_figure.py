@@ -73,7 +73,7 @@ def test_a_run_is_of_the_kind_of_its_drafts(replication: Replication) -> None:
 def test_the_best_run_of_each_kind_is_drawn_measured_and_modelled(replication: Replication) -> None:
     cells = [cell for cell in replication.shown_cells() if cell.is_readable]
     for number in drafts.PANELS:
-        best = drafts.best_of_each(cells, number)
+        best = drafts.best_of_each([(cell, drafts.kind_of(cell)) for cell in cells], number)
         for (task, kind), shown in best.items():
             values = [
                 cell.summary.number(number).value

@@ -358,14 +358,16 @@ def test_an_index_is_of_the_records_that_are_there(tmp_path: Path) -> None:
 
 def test_runs_of_a_sweep_that_goes_on_are_in_its_index(tmp_path: Path) -> None:
     """A sweep writes its index when it starts; a table made before its end has the runs that are done."""
-    options = [[f"task={name}", "runs_dir=x"] for name in "abc"]
+    options = [[f"task={name}", "runs_dir=x"] for name in "abcd"]
     index.note_outcome(tmp_path, options[1], Outcome(error="no memory", code=1))
     path = index.refresh(tmp_path, "one", "mini", [({}, overrides) for overrides in options])
     for name, overrides in zip("ab", options):
         (tmp_path / name).mkdir()
         (tmp_path / name / "run.json").touch()
         index.note_outcome(tmp_path, overrides, Outcome(run=name))
-    assert [(cell.run, cell.error) for cell in index.read(path)[2]] == [("a", None), ("b", None), (None, None)]
+    index.note_outcome(tmp_path, options[2], Outcome(error="no disk", code=1))
+    ends = [(cell.run, cell.error) for cell in index.read(path)[2]]
+    assert ends == [("a", None), ("b", None), (None, "no disk"), (None, None)]
 
 
 def test_an_interrupted_sweep_can_be_reported_and_goes_on(

@@ -219,7 +219,7 @@ def _elsewhere(group: str, key: str) -> str:
     files = {name: config_file(group, name) for name in choices(group)}
     names = [name for name, file in files.items() if file is not None and key in (read_yaml(file) or {})]
     if len(names) > NAMED:
-        names[NAMED:] = [f"{len(names) - NAMED} others"]
+        names[NAMED:] = ["another"]
     return f"; {group}={' or '.join(names)} has it" if names else ""
 
 

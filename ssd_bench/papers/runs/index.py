@@ -97,23 +97,22 @@ def write(runs_dir: Path, experiment: str, scale: str, cells: Sequence[IndexEntr
 
 
 def read(path: Path) -> tuple[str, str, list[IndexEntry]]:
-    """Return experiment, scale and cells of an index, with the runs that ended since a sweep wrote it at its start.
+    """Return experiment, scale and cells of an index, with the outcomes noted since a sweep wrote it at its start.
 
     Raises:
         ConfigError: the file is damaged.
     """
     try:
         content = json.loads(path.read_bytes())
-        cells = [_completed(path.parent.parent, IndexEntry(**cell)) for cell in content["cells"]]
+        cells = [_updated(path.parent.parent, IndexEntry(**cell)) for cell in content["cells"]]
         return content["experiment"], content["scale"], cells
     except (OSError, ValueError, TypeError, KeyError) as error:
         raise ConfigError("runs_dir", str(path), f"an index of an experiment; the file is damaged ({error})") from error
 
 
-def _completed(runs_dir: Path, cell: IndexEntry) -> IndexEntry:
-    if cell.run is not None or (end := read_outcome(runs_dir, cell.overrides)).run is None:
-        return cell
-    return replace(cell, run=end.run, error=None)
+def _updated(runs_dir: Path, cell: IndexEntry) -> IndexEntry:
+    end = read_outcome(runs_dir, cell.overrides)
+    return replace(cell, run=end.run, error=end.error) if end.has_ended else cell
 
 
 def find(runs_dir: Path) -> list[Path]:

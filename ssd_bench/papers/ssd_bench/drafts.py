@@ -25,14 +25,16 @@ LEAST = 0.05
 
 def drafts(replication: Replication) -> Figure | NotDrawable:
     """Draw for each task the highest speedup of every kind of draft, measured and modelled."""
-    cells = [cell for cell in replication.shown_cells() if cell.is_readable and kind_of(cell)]
-    if not cells:
+    readable = [cell for cell in replication.shown_cells() if cell.is_readable]
+    drafting = [(cell, kind) for cell in readable if (kind := kind_of(cell))]
+    if not drafting:
         return NotDrawable("No run drafted with layers.")
-    kinds = sorted({kind_of(cell) for cell in cells}, key=lambda kind: (kind == ROUTER, kind.count("+"), kind))
+    cells = [cell for cell, _ in drafting]
+    kinds = sorted({kind for _, kind in drafting}, key=lambda kind: (kind == ROUTER, kind.count("+"), kind))
     marks = {kind: style.MARKS[i % len(style.MARKS)] for i, kind in enumerate(kinds)}
     tasks = common.unique(cell["task"] for cell in cells)
     figure, body = common.new_figure(style.PAGE, 5.0)
-    best_numbers = {number: best_of_each(cells, number) for number in PANELS}
+    best_numbers = {number: best_of_each(drafting, number) for number in PANELS}
     shown = {number: best for number, best in best_numbers.items() if best}
     panels = body.subplots(len(shown), 1, sharex=True, squeeze=False)[:, 0]
     for axes, (number, best) in zip(panels, shown.items(), strict=True):
@@ -72,14 +74,16 @@ def kind_of(cell: ShownCell) -> str:
     return " + ".join(name for name, changed in parts.items() if changed)
 
 
-def best_of_each(cells: Sequence[ShownCell], number: str) -> Mapping[tuple[str, str], PlotValue]:
+def best_of_each(drafting: Sequence[tuple[ShownCell, str]], number: str) -> Mapping[tuple[str, str], PlotValue]:
     """Return task and kind -> the highest value of a number that is not excluded, else of the excluded ones.
 
     Records that do not count their work have no modelled number.
     """
     best: dict[tuple[str, str], PlotValue] = {}
-    for cell in cells if number == MEASURED else (cell for cell in cells if cell.summary.modelled):
-        shown, key = common.plot_value(cell, number), (cell["task"], kind_of(cell))
+    for cell, kind in drafting:
+        if number != MEASURED and not cell.summary.modelled:
+            continue
+        shown, key = common.plot_value(cell, number), (cell["task"], kind)
         present = best.get(key)
         if shown.value is not None and (present is None or _rank(shown) > _rank(present)):
             best[key] = shown
