@@ -12,7 +12,8 @@ Where paper and released code (kaist-flexml-lab/knapspec) differ, a switch selec
   protects first and last block, caps weights at 5, takes γ from 0..17 and drops the candidate of least skipped weight;
 * the paper keeps branches with a cosine > τ, the code those with >= τ;
 * both compute the best γ and then draft up to a fixed cap with a confidence exit instead;
-* until the first event the code drafts with the full model; the paper does not say (`warmup`).
+* until the first event the code drafts with the full model, which cannot pay; the paper does not say, and here nothing
+  is drafted before a set was found (`warmup`).
 
 `search_on=prefill` is in neither: the first event moves to the end of the prompt, so that the first step drafts with a
 searched set. With `draft_window` drafts read a part of the cache, and with `draft_weights=int8` 8-bit weights.
@@ -80,17 +81,14 @@ class KnapSpec(ModelDraft):
     draft_len: DraftLen = 10
     stop_below: StopBelow = 0.7
     reuse_prefix: ReusePrefix = False
-    warmup: Literal["full", "ar"] = "full"
-    """Drafting before the first event: with the full model, or none (ar)."""
+    warmup: Literal["ar", "full"] = "ar"
+    """Drafting before the first event of search_on=steps: none (ar), or with the full model."""
     search_on: Literal["steps", "prefill"] = "steps"
     """Tokens of the first event: those of the first m steps, or the prompt's last ones (prefill)."""
     prefill_tokens: Count = 32
     """r, last tokens of the prompt on which an event on the prompt runs."""
 
     def __post_init__(self) -> None:
-        if self.search_on == "prefill" and self.warmup != "full":
-            expected = "full with method.search_on=prefill, which searches before it drafts"
-            raise ConfigError("method.warmup", self.warmup, expected)
         self.taps = Taps()
         self._prompt_end = self.prefill_tokens if self.search_on == "prefill" else None
 
