@@ -18,6 +18,7 @@ from ssd_bench.metrics.definitions import (
     mean_draft_len,
     predicted_tpt,
     predicted_tpt_by_prompt,
+    searched_drafts,
     skip_ratio,
     skip_ratio_of_all,
     skipped_shares,
@@ -33,13 +34,22 @@ from ssd_bench.metrics.evidence import (
     RunVariation,
     VariationLevel,
     run_to_run_variation,
+    search_ended,
     searched_share,
+    shares_search,
     slow_steps,
     trace,
 )
 from ssd_bench.metrics.intervals import Measured, Spread
 from ssd_bench.metrics.quality import agreement, lossless_counts, mean_score, pass_at, score_counts
-from ssd_bench.metrics.repetition import LOOP_SHARE, NGRAM, repeated_ngram_share, repetition, speedup_without_loops
+from ssd_bench.metrics.repetition import (
+    LOOP_SHARE,
+    NGRAM,
+    repeated_ngram_share,
+    repetition,
+    rows_without_loops,
+    speedup_without_loops,
+)
 from ssd_bench.metrics.speed import TIMES, UNIT, Pairs, arm_rows, paired_rows, token_times, tokens_per_s
 from ssd_bench.metrics.summary import DomainSummary, Summary
 
@@ -85,9 +95,13 @@ __all__ = [
     "predicted_tpt_by_prompt",
     "repeated_ngram_share",
     "repetition",
+    "rows_without_loops",
     "run_to_run_variation",
     "score_counts",
+    "search_ended",
+    "searched_drafts",
     "searched_share",
+    "shares_search",
     "skip_ratio",
     "skip_ratio_of_all",
     "skipped_shares",

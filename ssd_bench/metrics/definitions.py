@@ -135,13 +135,21 @@ def skipped_sublayers(run: Run) -> tuple[float | None, float | None]:
     return attn, mlp
 
 
+def searched_drafts(steps: pd.DataFrame) -> pd.DataFrame:
+    """Return the steps that drafted with a layer set from the method's search, not with the search's initial set.
+
+    All sets of a method without a search count.
+    """
+    return steps[steps["layer_set_id"].notna() & steps["searched"].fillna(True).astype(bool)]
+
+
 def skipped_shares(run: Run) -> pd.DataFrame:
-    """Return the steps drafted by layers, with the shares of attentions and of MLPs that their sets skip.
+    """Return the steps of `searched_drafts`, with the shares of attentions and of MLPs that their sets skip.
 
     Returns:
         Columns prompt_index, context_len, attention, MLP.
     """
-    steps = _with_sets(run)
+    steps = searched_drafts(_with_sets(run))
     shares = {
         "attention": 1 - steps["n_attn"] / steps["n_layers"],
         "MLP": 1 - steps["n_mlp"] / steps["n_layers"],
@@ -167,12 +175,15 @@ def main_set(run: Run, domain: str | None = None) -> LayerSet | None:
 
 
 def main_set_id(run: Run, domain: str | None = None) -> int | None:
-    """Return the id of the layer set (with its window) that drafted most tokens; None if no layers drafted.
+    """Return the id of the layer set (with its window) that drafted most tokens in the steps of `searched_drafts`.
 
     Args:
         domain: count the prompts of this domain alone; None: all prompts.
+
+    Returns:
+        None if there are no such steps.
     """
-    steps = steps_of(run).dropna(subset=["layer_set_id"])
+    steps = searched_drafts(steps_of(run))
     if domain is not None:
         in_domain = run.prompts.loc[run.prompts["domain"] == domain, "prompt_index"]
         steps = steps[steps["prompt_index"].isin(in_domain)]

@@ -47,14 +47,40 @@ def searched_share(run: Run) -> float | None:
     return float(searched.astype(float).mean()) if len(searched) else None
 
 
+def shares_search(run: Run) -> bool:
+    """Return whether a search chose the sets of several prompts at once, before the run or in an earlier prompt.
+
+    The prompts of such a run then say little about another search: its sample is of one search.
+    """
+    if run.header.searches:
+        return True
+    steps = d.steps_of(run)
+    events = steps[steps["est_alpha"].notna()].groupby(UNIT)["step"].min()
+    drafts = d.searched_drafts(steps[steps["searched"].notna()]).groupby(UNIT)["step"].min()
+    # a prompt drafts with a searched set before its own first event
+    return bool(len(events)) and bool((drafts < events.reindex(drafts.index).fillna(np.inf)).any())
+
+
+def search_ended(run: Run) -> bool:
+    """Return whether a search whose sets outlive a prompt (`shares_search`) had ended before the run's last prompt."""
+    steps = d.steps_of(run)
+    events = steps.loc[steps["est_alpha"].notna(), "prompt_index"]
+    return bool(run.header.searches) or not len(events) or bool(events.max() < steps["prompt_index"].max())
+
+
 def trace(run: Run) -> str:
-    """Return a digest of the trace: prompts, model, and every step of the method, without any time."""
-    steps = d.steps_of(run).sort_values(STEP_KEY)
+    """Return a digest of the trace: model, and each prompt with every step of the method, without any time.
+
+    The order of the prompts does not count: a method without memory has one trace for all orders.
+    """
+    prompts = run.prompts.drop_duplicates(PROMPT_KEY).sort_values(["prompt_sha256", *PROMPT_KEY])
+    ranks = {index: rank for rank, index in enumerate(dict.fromkeys(prompts["prompt_index"]))}
+    steps = d.steps_of(run)
+    steps = steps.assign(prompt_index=steps["prompt_index"].map(ranks)).sort_values(STEP_KEY)
     layer_sets = {int(i): run.layer_set(int(i)) for i in run.layer_sets["layer_set_id"]}
     sets = {i: (sorted(s.skipped), sorted(s.int8), run.window(i)) for i, s in layer_sets.items()}
     used = [sets[int(i)] if pd.notna(i) else None for i in steps["layer_set_id"]]
-    prompts = run.prompts.drop_duplicates(PROMPT_KEY).sort_values(PROMPT_KEY)["prompt_sha256"]
-    prompt_text = json.dumps([list(prompts), run.header.model.name, run.header.model.weights])
+    prompt_text = json.dumps([list(prompts["prompt_sha256"]), run.header.model.name, run.header.model.weights])
     step_bytes = np.ascontiguousarray(steps[TRACE_COLUMNS].to_numpy(dtype=np.int64)).tobytes()
     return hashlib.sha256(prompt_text.encode() + step_bytes + repr(used).encode()).hexdigest()
 

@@ -209,9 +209,8 @@ def _effect_text(effect: Effect | None) -> str:
 
 
 def _exit_text(run: Run) -> str:
-    """Return the blocks that draft and all blocks: mean over steps with a searched exit, else over all steps."""
-    steps = metrics.arm_rows(run.steps, "method").dropna(subset=["layer_set_id"])
-    chosen = steps[steps["searched"].fillna(True).astype(bool)]
+    """Return the blocks that draft and all blocks: mean over steps with a searched exit."""
+    chosen = metrics.searched_drafts(metrics.arm_rows(run.steps, "method"))
     if chosen.empty:
         return ABSENT
     sets = run.layer_sets.set_index("layer_set_id")
