@@ -6,7 +6,7 @@ import hashlib
 import json
 import shutil
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -51,11 +51,17 @@ def make_code(folder: Path, repeats: int = 10) -> str:
 
 
 def indexed(
-    folder: Path, experiment: str, scale: str, run: Callable[[grid.Job], str | None], own_traces: bool = True
+    folder: Path,
+    experiment: str,
+    scale: str,
+    run: Callable[[grid.Job], str | None],
+    own_traces: bool = True,
+    options: Sequence[str] = (),
 ) -> None:
     """An index in which each job has the run that `run` names; an error where that begins with a bang.
 
     Args:
+        options: further options of every run.
         own_traces: where methods or settings have one run, all but the first get a copy with another trace and the same
             numbers, so that none is void for it.
     """
@@ -66,7 +72,8 @@ def indexed(
         user = (job.labels["method"], job.labels["setting"])
         if made and not error and own_traces and users.setdefault((job.labels["task"], made), user) != user:
             made = _with_another_trace(folder, made, zlib.crc32(repr(user).encode()))
-        cells.append(index.IndexEntry(dict(job.labels), list(job.overrides), None if error else made or None, error))
+        overrides = [*grid.merge_overrides([*job.overrides, *options])]
+        cells.append(index.IndexEntry(dict(job.labels), overrides, None if error else made or None, error))
     index.write(folder, experiment, scale, cells)
 
 

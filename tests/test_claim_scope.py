@@ -77,25 +77,13 @@ def test_it_is_degenerate_on_either_side(tmp_path: Path) -> None:
     """SWIFT's search, of one set, is far shorter than Self-SD's: that decides nothing."""
     searches = [{"name": "s", "evaluations": 100, "new": 100, "seconds": 100.0}]
     write(tmp_path, "self", units(0.5, sets=0), searches=searches)
-    for sets in (1, 5):
-        write(tmp_path, f"{sets}", units(sets=sets))
-    found = {
-        sets: judged(
-            tmp_path,
-            "swift/search_is_shorter",
-            lambda job, sets=sets: "self" if job.labels["method"] == "Self-SD" else f"{sets}",
-        )
-        for sets in (1, 5)
-    }
-    assert found[1].verdict == CANNOT_SAY and "SWIFT scored 1 set" in found[1].reason
-    assert found[1].effect is not None and found[1].effect > 10  # shown, as that of every undecided claim
-    assert found[5].verdict == HOLDS
-    (_, row), claim = next(verdicts.table([found[5]]).iterrows()), named("swift/search_is_shorter")
-    assert "[" not in verdicts.effect_text(claim, row)  # two searches say nothing of how much others differ
-    assert "1 comparison of runs, without an interval" in verdicts.evidence_text(claim, row)
-    assert verdicts.verdict_change(claim, row) == "runs with an effect below 10"
-    near = replace(found[5], verdict=CANNOT_SAY, effect=10.0, low=9.5, high=10.5)
-    assert verdicts._decided_by(near).startswith("other runs: ")  # not a number of prompts
+    write(tmp_path, "one", units(sets=1))
+    found = judged(
+        tmp_path, "swift/search_is_shorter", lambda job: "self" if job.labels["method"] == "Self-SD" else "one"
+    )
+    assert found.verdict == CANNOT_SAY and "SWIFT scored 1 set" in found.reason
+    assert found.effect is not None and found.effect > 10  # shown, as that of every undecided claim
+    assert "[" not in verdicts.effect_text(found.claim, verdicts.table([found]).iloc[0])
 
 
 def test_sets_by_domain_need_a_search_of_some_length(tmp_path: Path) -> None:
@@ -112,7 +100,7 @@ def test_sets_by_domain_need_a_search_of_some_length(tmp_path: Path) -> None:
     )
     assert short.verdict == CANNOT_SAY and short.reason.startswith("out of scope: the search of ")
     assert "scored 25 sets; at least 100 are required" in short.reason and short.effect == long.effect
-    assert long.verdict == HOLDS
+    assert "searches with 5 seeds are required" in long.reason
 
 
 # --- lengths, models, devices -----------------------------------------------------------------------------------------
@@ -120,8 +108,8 @@ def test_sets_by_domain_need_a_search_of_some_length(tmp_path: Path) -> None:
 
 def test_short_outputs_say_nothing_about_long_ones(tmp_path: Path) -> None:
     claim = "knapspec/faster_than_ar"
-    write(tmp_path, "short", units(0.9))
-    write(tmp_path, "long", units(0.9, prompts=8, tokens=530))
+    write(tmp_path, "short", units(0.9), model=PLAIN)
+    write(tmp_path, "long", units(0.9, prompts=8, tokens=530), model=PLAIN)
 
     def by_task(aime24: str, others: str) -> Judgement:
         def run(job: grid.Job) -> str | None:
@@ -219,7 +207,7 @@ def test_training_that_drops_by_domain_decides_nothing_on_domains(
 
 
 def test_a_toys_failure_stands_under_the_toy_alone(tmp_path: Path) -> None:
-    write(tmp_path, "toy", units(0.1), model=MINIATURE)
+    write(tmp_path, "toy", units(0.1), model=PLAIN)
     found = judged(tmp_path, "swift/faster_than_ar", lambda job: "toy" if job.labels["method"] == "SWIFT" else None)
     assert found.verdict == FAILS
     frame = verdicts.table([found])
@@ -227,30 +215,30 @@ def test_a_toys_failure_stands_under_the_toy_alone(tmp_path: Path) -> None:
     assert verdicts.class_counts(frame) == {
         "the paper's model": "no runs",
         "another real model": "no runs",
-        "toy model, miniature, size not recorded": "1 fails",
+        "toy model, miniature_plain, size not recorded, scale mini": "1 fails",
     }
 
 
 def test_every_model_has_its_totals_and_a_claim_is_undecided_if_no_model_decides_it(tmp_path: Path) -> None:
-    write(tmp_path, "toy", units(0.1), model=MINIATURE)
+    write(tmp_path, "toy", units(0.1), model=PLAIN)
     found = judged(tmp_path, "swift/faster_than_ar", lambda job: "toy" if job.labels["method"] == "SWIFT" else None)
     frame = verdicts.table([found])
-    other = frame.assign(model="miniature_plain", verdict=CANNOT_SAY)
+    other = frame.assign(model="miniature", verdict=CANNOT_SAY)
     totals = {
         total.model: {mark.sign: count for mark, count in total.counts if count}
         for total in answers.verdict_totals(verdicts.merge_verdicts(frame, other))
     }
     assert totals == {
         "": {"–": len(claims())},
-        "miniature, size not recorded": {"○": 1, "–": len(claims()) - 1},
-        "miniature_plain, size not recorded": {"?": 1, "–": len(claims()) - 1},
+        "miniature_plain, size not recorded, scale mini": {"○": 1, "–": len(claims()) - 1},
+        "miniature, size not recorded, scale mini": {"?": 1, "–": len(claims()) - 1},
     }
     assert verdicts.undecided_claims(verdicts.merge_verdicts(frame, other)) == 0
     assert verdicts.undecided_claims(other) == 1
 
 
 def test_verdicts_on_an_older_statement_are_not_shown(tmp_path: Path) -> None:
-    write(tmp_path, "toy", units(0.1), model=MINIATURE)
+    write(tmp_path, "toy", units(0.1), model=PLAIN)
     found = judged(tmp_path, "swift/faster_than_ar", lambda job: "toy" if job.labels["method"] == "SWIFT" else None)
     (tmp_path / "verdicts").mkdir()
     file = tmp_path / "verdicts" / "kept.csv"
@@ -280,8 +268,7 @@ def test_verdicts_on_an_older_statement_are_not_shown(tmp_path: Path) -> None:
 def test_equivalence_is_an_interval_inside_the_margin(low: float, high: float, verdict: str) -> None:
     claim = named("swift/search_beats_uniform")
     assert claim.equivalence == pytest.approx((1 / 1.03, 1.03))
-    middle = (low * high) ** 0.5
-    assert judge._verdict(claim, middle, (low, high), (low, high)) == verdict
+    assert judge._verdict(claim, (low, high), (low, high)) == verdict
 
 
 def test_only_a_claimed_difference_can_be_absent() -> None:
@@ -298,24 +285,27 @@ def test_runs_of_equal_speed_are_equivalent(tmp_path: Path) -> None:
     """By modelled times; measured times are no more exact than their noise, which is as wide as the margin."""
     for name in ("own", "other"):
         counted(tmp_path, name, 0.6)
-    runs = {"ablation=none": "own", "ablation=w/o optimization": "other"}
+    runs = {"ablation=none": "own", "ablation=w/o dynamic ver.": "other"}
     indexed(tmp_path, "swift_table8", "mini", lambda job: runs.get(job.labels["setting"]))
     (made,) = replications(tmp_path)
     never = replace(made, cells=made.cells)
     never.__dict__["exclusions"] = dict.fromkeys(never.cells, "")  # the two have one trace
-    assert judge.judge_claim(named("swift/search_beats_uniform"), never).verdict == EQUIVALENT
+    assert judge.judge_claim(named("swift/more_candidates_help"), never).verdict == EQUIVALENT
 
 
-@pytest.mark.parametrize(("wrong", "verdict"), [(0, HOLDS), (1, CANNOT_SAY), (6, FAILS)])
+@pytest.mark.parametrize(("wrong", "verdict"), [(0, HOLDS), (1, FAILS), (6, FAILS)])
 def test_a_mismatch_is_no_near_tie(wrong: int, verdict: str, tmp_path: Path) -> None:
+    """One mismatch in 60 outputs refutes losslessness; near-ties do not count."""
     made = [synthetic.unit(i) for i in range(60)]
     for i in range(60):
-        if i < wrong + 2:  # two near-ties do not count
+        if i < wrong + 2:  # and two near-ties
             made[i] = synthetic.unit(i, lossless="bug" if i < wrong else "tie", divergence_index=3, divergence_gap=0.0)
     write(tmp_path, "run", made)
     claim = "swift/lossless"
     found = judged(tmp_path, claim, lambda job: "run" if grid.choice(job.overrides, "method") == "swift" else None)
-    assert found.verdict == verdict and found.effect == pytest.approx(1 - wrong / 60)
+    assert found.verdict == verdict and found.effect == wrong
+    effect = verdicts.effect_text(found.claim, verdicts.table([found]).iloc[0])
+    assert effect == f"{wrong} mismatch{'' if wrong == 1 else 'es'}"
 
 
 def effect(claim: Claim, values: Sequence[float]) -> ClaimEffect:
@@ -385,8 +375,9 @@ def test_r2_of_tpt_and_alpha_are_those_of_the_raw_tables(reference: list[Replica
     within = np.mean([r2(one[:, 0], one[:, 2]) - r2(one[:, 1], one[:, 2]) for one in methods])
     found_within = judge.judge_claim(named("knapspec/tpt_predicts_within"), made)
     assert found_within.effect == pytest.approx(within, abs=1e-6) and found_within.comparisons == len(methods) == 4
-    # the finding: better within methods, not over all of them, because TPT leaves out the cost of the search
-    assert (found.verdict, found_within.verdict) == (FAILS, HOLDS)
+    # better within methods, not over all of them, because TPT leaves out the cost of the search; but SWIFT's prompts
+    # share one search
+    assert found.effect < 0.1 < found_within.effect and {found.verdict, found_within.verdict} == {CANNOT_SAY}
 
 
 def test_a_negative_correlation_predicts_as_well_as_a_positive_one() -> None:
@@ -398,12 +389,3 @@ def test_a_negative_correlation_predicts_as_well_as_a_positive_one() -> None:
         for sign in (1.0, -1.0)
     )
     assert ClaimEffect(claim, [SampledComparison(up, down)]).value == pytest.approx(0.0)
-
-
-def test_the_range_of_contexts_needs_no_more_prompts_than_its_interval(reference: list[Replication]) -> None:
-    """Ten prompts reach the longest contexts; the interval decides, not a round number."""
-    (made,) = [one for one in reference if one.experiment.name == "knapspec_figure3"]
-    found = [
-        judge.judge_claim(named(f"knapspec/attention_{name}"), made) for name in ("with_context", "rather_than_mlp")
-    ]
-    assert all(one.verdict == HOLDS and one.n >= 8 for one in found) and min(one.n for one in found) < 20

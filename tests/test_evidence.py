@@ -38,9 +38,11 @@ def timed(units: list[list[PromptRecord]], factor: float) -> list[list[PromptRec
 
 
 def searched(units: list[list[PromptRecord]], when: Callable[[int], bool]) -> list[list[PromptRecord]]:
-    """With a search that has or has not chosen the set of each draft step."""
+    """With a search, at the first step of each prompt, that has or has not chosen the set of each draft step."""
     for step in (step for unit in units for record in unit for step in record.steps if record.prompt.arm == "method"):
         step.searched = when(step.step) if step.draft_len else None
+        if step.step == 1 and when(10):
+            step.est_alpha, step.est_draft_len, step.est_tokens_per_s = 0.8, 4, 150.0
     return units
 
 
@@ -236,7 +238,8 @@ def test_no_floor_without_two_runs_of_a_trace(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("options", "before", "after"),
     [  # in the first step, and in the last
-        (("method=knapspec",), False, True),
+        (("method=knapspec",), True, True),
+        (("method=knapspec_code",), False, True),
         (("method=swift",), False, True),
         (("method=swift", "method.max_steps=0"), None, None),
         (("method=conflayers", "method.context_window=12", "method.interval=4"), False, True),

@@ -131,7 +131,7 @@ def test_runs_for_different_reference_machines_decide_nothing(tmp_path: Path) ->
 def test_claims_without_times_need_no_machine(tmp_path: Path) -> None:
     counted(tmp_path, "own", 0.8)
     counted(tmp_path, "uniform", 0.3)
-    acceptance = replace(named("swift/search_beats_uniform"), statistic="M")
+    acceptance = replace(named("swift/more_candidates_help"), statistic="M")
     judged = judge_claim(acceptance, ablation(tmp_path, "own", "uniform"))
     assert judged.verdict == HOLDS and judged.references == () and judged.measured is None
     assert verdicts.table([judged])["times"].tolist() == [""]

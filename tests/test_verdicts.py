@@ -18,7 +18,7 @@ from ssd_bench.errors import ConfigError
 from ssd_bench.metrics import intervals
 from ssd_bench.papers.audit import audit
 from ssd_bench.papers.claims import judge
-from ssd_bench.papers.claims.claims import PARTS, STATISTICS, Claim, claims
+from ssd_bench.papers.claims.claims import PARTS, SEARCHES, STATISTICS, Claim, claims
 from ssd_bench.papers.claims.comparisons import Side
 from ssd_bench.papers.claims.effect import ClaimEffect, SampledComparison, SampledSide
 from ssd_bench.papers.claims.judge import CANNOT_SAY, FAILS, HOLDS, NOT_RUN, VERDICTS, Judgement
@@ -34,7 +34,7 @@ from tests.exhibit_runs import MINIATURE, indexed
 from tests.test_evidence import make, searched
 
 TABLE = "swift_table8"
-"""SWIFT's ablation: `search_beats_uniform` compares two of its cells, 1.05 times is asked."""
+"""SWIFT's ablation: `more_candidates_help` compares two of its cells, 1.05 times is asked."""
 
 
 def named(name: str) -> Claim:
@@ -43,13 +43,13 @@ def named(name: str) -> Claim:
 
 def ablation(folder: Path, own: str, uniform: str) -> Replication:
     """Table 8 with two of its runs behind all of its cells, each with a trace of its own but for these two."""
-    runs = {"ablation=none": own, "ablation=w/o optimization": uniform}
+    runs = {"ablation=none": own, "ablation=w/o dynamic ver.": uniform}
     indexed(folder, TABLE, "mini", lambda job: runs.get(job.labels["setting"]), own_traces=False)
     return next(one for one in replications(folder) if one.experiment.name == TABLE)
 
 
 def verdict_of(folder: Path, own: str, uniform: str) -> Judgement:
-    return judge.judge_claim(named("swift/search_beats_uniform"), ablation(folder, own, uniform))
+    return judge.judge_claim(named("swift/more_candidates_help"), ablation(folder, own, uniform))
 
 
 # --- what the records in the repository say ---------------------------------------------------------------------------
@@ -63,13 +63,11 @@ def test_every_claim_has_a_verdict_with_its_evidence(judgements: list[Judgement]
         assert bool(verdicts._decided_by(one)) == (one.verdict in (CANNOT_SAY, NOT_RUN)), one
         if one.verdict in (HOLDS, FAILS):
             assert one.effect is not None and one.low is not None and one.high is not None
-            assert one.low <= one.effect <= one.high and one.n >= (
-                1 if STATISTICS[one.claim.statistic].once_per_run else 8
-            )
+            assert one.low <= one.effect <= one.high and one.n >= (SEARCHES if one.by_seed else 8)
             assert 0 < one.comparisons <= one.planned
             if STATISTICS[one.claim.statistic].variation and not one.references:  # modelled times do not vary
                 assert one.variation is not None
-    assert sum(one.verdict in (HOLDS, FAILS) for one in judgements) > len(judgements) / 3
+    assert {one.verdict for one in judgements} >= {HOLDS, CANNOT_SAY}
 
 
 def test_no_verdict_rests_on_a_void_cell(judgements: list[Judgement], reference: list[Replication]) -> None:
@@ -103,7 +101,7 @@ def test_recorded_verdicts_stand_beside_and_replace_nothing(judgements: list[Jud
     (tmp_path / "verdicts").mkdir()
     other.to_csv(tmp_path / "verdicts" / "another.csv", index=False)
     again = verdicts.read_verdicts(tmp_path)
-    pd.testing.assert_frame_equal(again, other.reset_index(drop=True), check_dtype=False)
+    pd.testing.assert_frame_equal(again, other.assign(records=False).reset_index(drop=True), check_dtype=False)
     both = verdicts.merge_verdicts(own, pd.concat([again, own]))
     assert len(both) == len(own) + len(again)
     lines = claim_lines(both)
@@ -121,7 +119,7 @@ def test_the_command_prints_and_writes_them(tmp_path: Path, capsys: pytest.Captu
     out = tmp_path / "verdicts" / "mini.csv"
     assert claims_command.main([f"runs_dir={tmp_path}", "scale=mini", f"out={out}"]) == 0
     assert "on the toy model:" in capsys.readouterr().out
-    assert verdicts.read_verdicts(tmp_path)["claim"].tolist() == ["swift/search_beats_uniform"]
+    assert verdicts.read_verdicts(tmp_path)["claim"].tolist() == ["swift/more_candidates_help"]
     assert claims_command.main([f"runs_dir={tmp_path}", "scale=paper"]) == 2
     assert "one of the scales with runs: mini" in capsys.readouterr().err
 
@@ -164,12 +162,12 @@ def test_a_run_that_is_missing_is_no_evidence(tmp_path: Path) -> None:
     make(tmp_path, "own", 0.8)
     indexed(tmp_path, TABLE, "mini", lambda job: "own" if job.labels["setting"] == "ablation=none" else None)
     (made,) = replications(tmp_path)
-    assert judge.judge_claim(named("swift/search_beats_uniform"), made).verdict == NOT_RUN
+    assert judge.judge_claim(named("swift/more_candidates_help"), made).verdict == NOT_RUN
     indexed(
         tmp_path, TABLE, "mini", lambda job: "own" if job.labels["setting"] == "ablation=none" else "!out of memory"
     )
     (made,) = replications(tmp_path)
-    assert judge.judge_claim(named("swift/search_beats_uniform"), made).reason == "a run failed: out of memory"
+    assert judge.judge_claim(named("swift/more_candidates_help"), made).reason == "a run failed: out of memory"
 
 
 def test_sides_on_different_machines_decide_nothing(tmp_path: Path) -> None:
@@ -192,7 +190,7 @@ def test_the_pages_verdicts_follow_the_records(tmp_path: Path) -> None:
         shown = build_exhibits(numbers.long_tables([made], "swift"), [made])
         frame = verdicts.table(judge.judge([made]))
         text = page.render(shown, [made], {}, page.PageContent(*beside, frame, result_table([made])))
-        item = re.search(r'<tr data-claim="swift/search_beats_uniform".*?</tr>', text, re.DOTALL)
+        item = re.search(r'<tr data-claim="swift/more_candidates_help".*?</tr>', text, re.DOTALL)
         assert item is not None
         said.append(html.unescape(item[0]))
     assert [re.findall(r"<b>(.*?)</b>", each) for each in said] == [
@@ -248,34 +246,12 @@ def test_noise_widens_both_ends_and_a_share_of_prompts_has_an_exact_interval() -
 
 
 @pytest.mark.parametrize(
-    ("effect_", "low", "high", "verdict"),
-    [
-        (1.2, 1.1, 1.3, HOLDS),
-        (1.04, 1.01, 1.07, CANNOT_SAY),
-        (1.06, 1.01, 1.1, HOLDS),
-        (1.06, 0.99, 1.2, CANNOT_SAY),
-        (1.0, 0.9, 1.04, FAILS),
-        (1.0, 0.9, 1.2, CANNOT_SAY),
-    ],
+    ("low", "high", "verdict"),
+    [(0.96, 1.01, HOLDS), (1.05, 1.2, HOLDS), (0.94, 1.0, CANNOT_SAY), (0.85, 0.94, FAILS)],
 )
-def test_the_rule_of_at_least(effect_: float, low: float, high: float, verdict: str) -> None:
-    claim = named("swift/search_beats_uniform")
-    assert claim.at_least == 1.05 and judge._verdict(claim, effect_, (low, high), (low, high)) == verdict
-
-
-@pytest.mark.parametrize(
-    ("effect_", "low", "high", "verdict"),
-    [(0.99, 0.97, 1.01, HOLDS), (1.1, 1.05, 1.2, HOLDS), (0.97, 0.94, 1.0, CANNOT_SAY), (0.9, 0.85, 0.94, FAILS)],
-)
-def test_the_rule_of_a_loss_that_is_small(effect_: float, low: float, high: float, verdict: str) -> None:
+def test_the_rule_of_a_loss_that_is_small(low: float, high: float, verdict: str) -> None:
     claim = named("conflayers/transfers")
-    assert claim.at_least == 0.95 and judge._verdict(claim, effect_, (low, high), (low, high)) == verdict
-
-
-@pytest.mark.parametrize(("low", "high", "verdict"), [(0.01, 0.1, HOLDS), (0.01, 0.2, CANNOT_SAY), (0.11, 0.2, FAILS)])
-def test_the_rule_of_at_most(low: float, high: float, verdict: str) -> None:
-    claim = named("knapspec/search_is_cheap")
-    assert claim.at_most == 0.1 and judge._verdict(claim, 0.1, (low, high), (low, high)) == verdict
+    assert claim.at_least == 0.95 and judge._verdict(claim, (low, high), (low, high)) == verdict
 
 
 def test_the_measured_floor_stands_in_a_speeds_interval(tmp_path: Path) -> None:
@@ -313,12 +289,12 @@ def test_the_interval_of_a_ratio_of_two_methods_covers_on_recorded_prompts(refer
 
 
 @pytest.mark.parametrize(
-    ("written", "after"), [("2026-11-23T00:00:00+00:00", False), ("2026-11-25T00:00:00+00:00", True)]
+    ("written", "after"), [("2026-11-23T00:00:00+00:00", False), ("2027-01-02T00:00:00+00:00", True)]
 )
 def test_a_verdict_says_if_its_claim_was_written_after_the_runs(written: str, after: bool, tmp_path: Path) -> None:
     for name, accept in (("own", 0.8), ("uniform", 0.3)):
-        make(tmp_path, name, accept, provenance={"started_at": "2026-11-24T12:00:00+00:00"})
-    claim = replace(named("swift/search_beats_uniform"), written=written)
+        make(tmp_path, name, accept, provenance={"started_at": "2027-01-01T12:00:00+00:00"})
+    claim = replace(named("swift/more_candidates_help"), written=written)
     judged = judge.judge_claim(claim, ablation(tmp_path, "own", "uniform"))
     row = verdicts.table([judged]).iloc[0]
     assert judged.after_runs == row["after_runs"] == after

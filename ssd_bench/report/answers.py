@@ -11,6 +11,7 @@ from ssd_bench.metrics.text import ABSENT, TOY
 from ssd_bench.papers.claims.claims import Claim, claims
 from ssd_bench.papers.claims.judge import (
     CANNOT_SAY,
+    DEPENDS,
     EQUIVALENT,
     EVIDENCE_CLASSES,
     FAILS,
@@ -46,9 +47,10 @@ class VerdictMark:
 
 
 MARKS = {
-    HOLDS: VerdictMark("✓", "holds", "the effect reaches the threshold, and its 95 % interval excludes no effect"),
+    HOLDS: VerdictMark("✓", "holds", "the whole 95 % interval reaches the threshold"),
     FAILS: VerdictMark("✗", "fails", "the whole 95 % interval is on the other side of the threshold"),
     EQUIVALENT: VerdictMark("≈", "equal", "the 90 % interval lies within the margin around no effect"),
+    DEPENDS: VerdictMark("↔", "unsure", "depends on the machine: modelled and measured times decide differently"),
     CANNOT_SAY: VerdictMark("?", "unsure", "undecided; the reason and what would decide it are given"),
     NOT_RUN: VerdictMark("–", "none", "no runs"),
 }
@@ -56,6 +58,7 @@ TOY_MARKS = {  # a toy model gives no verdict on a paper, so it has no tick, no 
     HOLDS: VerdictMark("●", "toy", "toy model: as the claim says"),
     FAILS: VerdictMark("○", "toy", "toy model: not as the claim says"),
     EQUIVALENT: MARKS[EQUIVALENT],
+    DEPENDS: MARKS[DEPENDS],
     CANNOT_SAY: MARKS[CANNOT_SAY],
     NOT_RUN: MARKS[NOT_RUN],
 }
@@ -67,10 +70,9 @@ class ModelVerdict:
 
     Attributes:
         verdict: verdict in words; on a toy model, whether the effect is as the claim says.
-        model: the model that ran, with its size; "" if no model ran.
-        after_runs: whether the claim was written after the runs.
+        model: the model that ran, with its size and scale; "" if no model ran.
         times: whether the times of the effect are modelled or measured, and the measured effect next to a modelled one.
-        why: reason why a verdict is missing; else "".
+        evidence: prompts, combinations, settings that the scale replaced, and why a verdict is missing.
         decided_by: what would decide the claim; "" if it is decided.
     """
 
@@ -78,10 +80,8 @@ class ModelVerdict:
     verdict: str
     model: str
     effect: str
-    after_runs: bool
     times: str
     evidence: str
-    why: str
     decided_by: str
 
 
@@ -110,7 +110,7 @@ class ModelTotals:
     """Numbers of claims by the verdict of one model.
 
     Attributes:
-        model: with its size; "" if no model of the class ran.
+        model: with its size and scale; "" if no model of the class ran.
         counts: mark of every verdict in the order of `VERDICTS`, and the number of its claims; a claim without runs of
             the model is "not run".
     """
@@ -174,7 +174,7 @@ def verdict_totals(frame: pd.DataFrame) -> list[ModelTotals]:
     """Count the claims by verdict, for each model of each class of evidence."""
     totals = []
     for name, model, rows in verdicts.models_judged(frame):
-        by_claim = rows.drop_duplicates("claim")["verdict"].value_counts()  # the first of its scales
+        by_claim = rows["verdict"].value_counts()
         counts = {verdict: int(by_claim.get(verdict, 0)) for verdict in VERDICTS}
         counts[NOT_RUN] = len(claims()) - sum(counts[verdict] for verdict in VERDICTS if verdict != NOT_RUN)
         marked = [(_marks(name)[verdict], count) for verdict, count in counts.items()]
@@ -205,11 +205,9 @@ def _model_verdict(claim: Claim, row: pd.Series) -> ModelVerdict:
     return ModelVerdict(
         mark=_marks(row["evidence_class"])[row["verdict"]],
         verdict=verdicts.verdict_text(row),
-        model=verdicts.model_text(row),
+        model=verdicts.model_and_scale(row),
         effect="" if effect == ABSENT else effect,
-        after_runs=bool(row["after_runs"]),
         times=verdicts.times_text(claim, row),
         evidence=verdicts.evidence_text(claim, row),
-        why=str(row["reason"]) if row["verdict"] == CANNOT_SAY else "",
         decided_by=str(row["decided_by"]),
     )

@@ -164,6 +164,7 @@ def _answers(content: PageContent) -> dict[str, Any]:
         "classes": EVIDENCE_CLASSES,
         "totals": answers.verdict_totals(judged),
         "undecided": verdicts.undecided_claims(judged),
+        "expected_errors": verdicts.expected_errors(judged),
         "lines": answers.claim_lines(judged),
         "headlines": answers.headline_count(),
         "papers_with_claims": len({claim.id.partition("/")[0] for claim in claims()}),

@@ -15,6 +15,8 @@ from ssd_bench.metrics.text import ABSENT, costs_text
 from ssd_bench.papers.claims.claims import STATISTICS, Claim, claims
 from ssd_bench.papers.claims.judge import (
     CANNOT_SAY,
+    DECIDED,
+    DEPENDS,
     EQUIVALENT,
     EVIDENCE_CLASSES,
     HOLDS,
@@ -30,7 +32,11 @@ from ssd_bench.paths import record_files
 from ssd_bench.report.numbers import count_phrase
 
 FOLDER = "verdicts"
-AFTER_RUNS = "claim written after the runs"
+AFTER_RUNS = "claim or rule written after the runs"
+SEEDS, PROMPTS = "seeds", "prompts"
+ABSENT_RECORDS = "the records are not in the folder of runs"
+MISSED = 0.025
+"""Probability that one end of a 95 % interval is on the wrong side of the value."""
 COLUMNS = {
     "claim": "paper/name, as in the paper's claims.yaml",
     "scale": "scale of the runs",
@@ -38,11 +44,14 @@ COLUMNS = {
     "params": "their numbers of parameters",
     "rehearsal": "whether this project trained the model",
     "evidence_class": "the paper's model, another real model, or toy model; empty without runs",
-    "verdict": "holds, fails, equivalent, cannot say, or not run",
+    "verdict": "holds, fails, equivalent, depends on the machine, cannot say, or not run",
     "effect": "effect in the claim's unit",
-    "low": "lower end of its 95 % interval; for a number that a run has once, what repeated runs may vary by",
+    "low": "lower end of its 95 % interval",
     "high": "upper end",
-    "n": "distinct prompts; for a number that a run has once, comparisons of runs",
+    "n": "distinct prompts, or seeds where these are the sample",
+    "sample": "what n counts: prompts or seeds",
+    "loops": "prompts of the runs that were left out because an answer loops",
+    "scaled": "settings of methods that the scale replaced",
     "places": "(task, method, setting) combinations that the effect is pooled over",
     "asked": "combinations that the paper's table or figure has",
     "out_of_scope": "combinations with runs that lack what the claim needs, such as long outputs",
@@ -54,7 +63,8 @@ COLUMNS = {
     "measured_high": "upper end",
     "decided_by": "runs that would decide a claim without a verdict; else empty",
     "after_runs": "whether the claim got its present form after one of the runs had started",
-    "claim_sha256": "first 12 digits of the SHA-256 of the claim's statement, section and test",
+    "claim_sha256": "first 12 digits of the SHA-256 of the claim's statement, section and test, and the rule's time",
+    "records": "whether the records behind the verdict are in the folder of runs; false for a verdict read from a file",
 }
 PARAMS = "params"
 MEASURED = ("measured", "measured_low", "measured_high")
@@ -83,6 +93,9 @@ def table(judgements: Iterable[Judgement]) -> pd.DataFrame:
             "low": judged.low,
             "high": judged.high,
             "n": judged.n,
+            "sample": SEEDS if judged.by_seed else PROMPTS,
+            "loops": judged.loops,
+            "scaled": "; ".join(judged.scaled),
             "places": judged.comparisons,
             "asked": judged.planned,
             "out_of_scope": judged.out_of_scope,
@@ -93,6 +106,7 @@ def table(judgements: Iterable[Judgement]) -> pd.DataFrame:
             "decided_by": _decided_by(judged),
             "after_runs": judged.after_runs,
             "claim_sha256": judged.claim.sha256,
+            "records": True,
         }
         for judged in judgements
     ]
@@ -124,21 +138,19 @@ def _decided_by(judged: Judgement) -> str:
     if judged.effect is None or judged.low is None or judged.high is None:
         return f"runs without this problem: {judged.reason}"
     bound = claim.threshold
-    if claim.at_least is not None and judged.effect >= claim.at_least:  # the interval includes the value of no effect
-        bound = min(claim.no_effect, claim.threshold)
-    if STATISTICS[claim.statistic].once_per_run:  # more prompts would not narrow its range
-        return f"other runs: the effect is too close to {bound:g} for what repeated runs may vary by"
     distance = abs(judged.effect - bound)
     # the width of an interval falls with the square root of n, so n must grow by (half width / distance)^2
     factor = ((judged.high - judged.low) / 2 / distance) ** 2 if distance else math.inf
+    sample = SEEDS if judged.by_seed else PROMPTS
     if factor > MANY:
-        return f"no practical number of prompts, because the effect is too close to {bound:g}"
+        return f"no practical number of {sample}, because the effect is too close to {bound:g}"
     needed = math.ceil(max(factor, 2)) * judged.n
-    return f"about {needed} prompts instead of {judged.n}, if the effect stays the same"
+    return f"about {needed} {sample} instead of {judged.n}, if the effect stays the same"
 
 
 def _typed(frame: pd.DataFrame) -> pd.DataFrame:
-    texts = dict.fromkeys(("scale", "model", "params", "evidence_class", "reason", "times", "decided_by"), "")
+    names = ("scale", "model", "params", "evidence_class", "reason", "times", "decided_by", "sample", "scaled")
+    texts = dict.fromkeys(names, "")
     return frame.fillna(texts).astype(dict.fromkeys(("effect", "low", "high", "floor", *MEASURED), "float64"))
 
 
@@ -166,16 +178,17 @@ def read_verdicts(runs_dir: Path) -> pd.DataFrame:
             raise ConfigError("verdicts", str(path), f"columns {', '.join(COLUMNS)}")
         if not set(frame["verdict"]) <= set(VERDICTS):
             raise ConfigError("verdicts", str(path), f"verdicts of {', '.join(VERDICTS)}")
-        frames.append(_typed(frame))
+        frames.append(_typed(frame).assign(records=False))
     return pd.concat(frames, ignore_index=True) if frames else table([])
 
 
 def merge_verdicts(local: pd.DataFrame, external: pd.DataFrame | None) -> pd.DataFrame:
-    """Add external verdicts to those of local records, which take precedence for the same claim and model."""
+    """Add external verdicts to those of local records, which take precedence for the same claim, model and scale."""
     if external is None or external.empty:
         return local
-    local_keys = set(zip(local["claim"], local["model"]))
-    further = external[[key not in local_keys for key in zip(external["claim"], external["model"])]]
+    keys = ["claim", "model", "scale"]
+    local_keys = set(local[keys].itertuples(index=False, name=None))
+    further = external[[key not in local_keys for key in external[keys].itertuples(index=False, name=None)]]
     return pd.concat([local, further], ignore_index=True)
 
 
@@ -216,11 +229,13 @@ def times_text(claim: Claim, row: pd.Series) -> str:
 def _interval_text(claim: Claim, effect: float, low: float, high: float) -> str:
     if math.isnan(effect):
         return ABSENT
+    if STATISTICS[claim.statistic].is_count:
+        return f"{effect:.0f} mismatch{'' if effect == 1 else 'es'}"
     sign = "+" if claim.effect == "difference" else ""
     size = abs(effect)
     form = f"{sign},.{3 if size < 0.1 else 0 if size >= 100 else 2}f"
     text = f"{effect:{form}}"
-    if not math.isnan(low) and not STATISTICS[claim.statistic].once_per_run:
+    if not math.isnan(low):
         text += f" [{low:{form}}, {high:{form}}]"
     return f"{text}×" if claim.is_ratio else text
 
@@ -234,7 +249,12 @@ def threshold_text(claim: Claim) -> str:
 def statistic_text(claim: Claim) -> str:
     """Return the statistic of a claim, in a few words."""
     meaning = STATISTICS[claim.statistic].meaning
-    relation = {"ratio": "ratio of the two sides", "difference": "difference of the two sides", "value": "value"}
+    relation = {
+        "ratio": "ratio of the two sides",
+        "difference": "difference of the two sides",
+        "distance": "distance of the two sides",
+        "value": "value",
+    }
     worst = ", of the worst combination" if claim.every else ""
     return f"{claim.statistic} ({meaning}), {relation[claim.effect]}{worst}"
 
@@ -243,15 +263,14 @@ def evidence_text(claim: Claim, row: pd.Series) -> str:
     """Return the evidence of a verdict: prompts, combinations, run-to-run variation, and why it is "cannot say"."""
     if row["verdict"] == NOT_RUN:
         return str(row["reason"])
-    if STATISTICS[claim.statistic].once_per_run:
-        counted = f"{count_phrase(row['n'], 'comparison')} of runs, without an interval"
-    else:
-        counted = f"n = {row['n']} prompts"
-    parts = [counted if row["n"] else "", f"{row['places']} of {row['asked']} combinations"]
+    parts = [f"n = {row['n']} {row['sample']}" if row["n"] else "", f"{row['places']} of {row['asked']} combinations"]
     parts += [f"{row['out_of_scope']} out of scope"] if row["out_of_scope"] else []
+    parts += [f"{count_phrase(row['loops'], 'prompt')} with looping answers left out"] if row["loops"] else []
     parts += [] if math.isnan(row["floor"]) else [f"run-to-run variation {100 * row['floor']:.1f} %"]
+    parts += [f"scaled settings: {row['scaled']}"] if row["scaled"] else []
     parts += [AFTER_RUNS] if row["after_runs"] else []
-    parts += [str(row["reason"])] if row["verdict"] == CANNOT_SAY else []
+    parts += [str(row["reason"])] if row["verdict"] in (CANNOT_SAY, DEPENDS) else []
+    parts += [] if row["records"] else [ABSENT_RECORDS]
     return "; ".join(filter(None, parts))
 
 
@@ -261,9 +280,11 @@ def verdict_change(claim: Claim, row: pd.Series) -> str:
         return str(row["decided_by"])
     if row["verdict"] == EQUIVALENT:
         return "an interval that leaves the margin of equivalence"
+    if row["verdict"] == DEPENDS:
+        return "runs on a machine whose measured times agree with the modelled ones"
+    if STATISTICS[claim.statistic].is_count:
+        return "one mismatch" if row["verdict"] == HOLDS else "runs without a mismatch"
     above = claim.at_least is not None
-    if STATISTICS[claim.statistic].once_per_run:
-        return f"runs with an effect {'below' if above == (row['verdict'] == HOLDS) else 'above'} {claim.threshold:g}"
     if row["verdict"] == HOLDS:
         side, end = ("below", row["low"]) if above else ("above", row["high"])
         return f"an interval that extends {side} the threshold; the present one ends at {end:.2f}"
@@ -288,7 +309,12 @@ def paper_values(claim: Claim) -> str:
 def verdict_counts(frame: pd.DataFrame) -> str:
     """Count the claims by verdict: "3 hold, 2 fail, 4 cannot say"."""
     totals = frame["verdict"].value_counts()
-    words = {"holds": ("holds", "hold"), "fails": ("fails", "fail"), "equivalent": ("is equivalent", "are equivalent")}
+    words = {
+        HOLDS: ("holds", "hold"),
+        "fails": ("fails", "fail"),
+        EQUIVALENT: ("is equivalent", "are equivalent"),
+        DEPENDS: ("depends on the machine", "depend on the machine"),
+    }
     parts = [
         f"{totals[word]} {words.get(word, (word, word))[int(totals[word] > 1)]}"
         for word in VERDICTS
@@ -298,18 +324,37 @@ def verdict_counts(frame: pd.DataFrame) -> str:
 
 
 def models_judged(frame: pd.DataFrame) -> Iterator[tuple[str, str, pd.DataFrame]]:
-    """Yield a class of evidence, a model of it with its size, and its verdicts; without runs, "" as the model."""
+    """Yield a class of evidence, a model of it with its size and scale, and its verdicts.
+
+    Scales are apart, because answers and searches differ in length. A class without runs has "" as its model.
+    """
     for name in EVIDENCE_CLASSES:
         rows = frame[frame["evidence_class"] == name]
         if rows.empty:
             yield name, "", rows
         else:
-            for model, of_model in rows.groupby(rows.apply(model_text, axis=1), sort=False):
+            for model, of_model in rows.groupby(rows.apply(model_and_scale, axis=1), sort=False):
                 yield name, str(model), of_model
 
 
+def model_and_scale(row: pd.Series) -> str:
+    """Return the models that ran with their sizes, and the scale unless it is the paper's."""
+    return model_text(row) if row["scale"] in ("", "paper") else f"{model_text(row)}, scale {row['scale']}"
+
+
+def expected_errors(frame: pd.DataFrame) -> str:
+    """Return a sentence on how many of the decided verdicts one expects to be wrong by chance."""
+    counts = {claim.id for claim in claims() if STATISTICS[claim.statistic].is_count}
+    judged = frame[frame["verdict"].isin(DECIDED) & ~frame["claim"].isin(counts)]
+    return (
+        f"{len(judged)} verdicts follow from an interval. Each is wrong in at most {100 * MISSED:g} % of samples, "
+        f"so up to {MISSED * len(judged):.1f} of them are expected to be wrong by chance; the intervals are not "
+        "corrected for the number of claims."
+    )
+
+
 def undecided_claims(frame: pd.DataFrame) -> int:
-    """Return the number of claims that no model decides."""
+    """Return the number of claims that no model decides or shows to depend on the machine."""
     return frame["claim"].nunique() - frame.loc[~frame["verdict"].isin((CANNOT_SAY, NOT_RUN)), "claim"].nunique()
 
 
@@ -337,7 +382,7 @@ def readable_table(frame: pd.DataFrame) -> pd.DataFrame:
                 "evidence": row["evidence_class"] or NOT_RUN,
                 "paper": version_name(claim.id.partition("/")[0]),
                 "claim": claim.says,
-                "model": model_text(row) or ABSENT,
+                "model": model_and_scale(row) if model_text(row) else ABSENT,
                 "verdict": verdict_text(row),
                 "effect": effect_text(claim, row),
                 "times": times_text(claim, row) or ABSENT,
@@ -359,14 +404,14 @@ def terminal_text(frame: pd.DataFrame) -> str:
         parts.append(f"{evidence}: {paper}\n\n{tables.terminal(shown, wrap=wrap)}")
     toy = [f"{TOY}: {TOY_NOTE}"] if frame["rehearsal"].any() else []
     totals = [f"{name}: {counts}" for name, counts in class_counts(frame).items()]
-    return "\n\n".join([*parts, *toy, "\n".join([f"{len(frame)} claims:", *totals])])
+    return "\n\n".join([*parts, *toy, "\n".join([f"{len(frame)} claims:", *totals]), expected_errors(frame)])
 
 
 def document(frame: pd.DataFrame) -> str:
     """Return the verdicts as Markdown, by class of evidence and paper."""
     readable, counts = readable_table(frame), class_counts(frame)
     totals = pd.DataFrame({"evidence": list(counts), "verdicts": list(counts.values())})
-    parts = ["# Which claims hold", RULE, tables.markdown(totals)]
+    parts = ["# Which claims hold", RULE, tables.markdown(totals), expected_errors(frame)]
     for evidence, rows in readable.groupby("evidence", sort=False):
         parts += [f"## {str(evidence).capitalize()}", *([f"A {TOY} is {TOY_NOTE}."] if evidence == TOY else [])]
         for (paper, model), claims_of_paper in rows.groupby(["paper", "model"], sort=False):
@@ -378,18 +423,22 @@ def document(frame: pd.DataFrame) -> str:
 
 
 TOY_NOTE = "a model that this project trained; its verdicts say nothing about the paper's model"
-RULE = """Each claim has the time at which its statement and threshold were written (`claims.yaml` of each paper); a
-verdict says if that was *after the runs*. Its SHA-256 changes with statement, section or test. On 26 November 2026,
-after the runs of the toy model, the rules for scope, equivalence and planted effects were added and the smallest number
-of prompts fell from 20 to 8, for all claims. *Holds*: the effect reaches its threshold, and its 95 % interval does not
-include the value for no effect. *Equivalent*: it does not hold, and the 90 % interval lies within a margin around no
-effect (3 % for ratios and speedups). *Fails*: the whole interval is on the other side of the threshold. *Cannot say*:
-none of these, or the runs cannot decide the claim: too few prompts, an excluded run, a search that scored fewer than
-two layer sets, runs out of the claim's scope (too short, no GPU), sides timed on different machines, or an effect
-that was planted by training. *Not run*: the runs that the claim needs do not exist. Each undecided claim names the
-runs that would decide it. Claims about speed are judged by times that are *modelled* from the recorded work, at the
-costs of a GPU and a model size, with the effect by the times *measured here* next to them; by the latter alone if a
-record does not count its work. The interval is over prompts and, for measured times, over run-to-run variation where
-it was measured. The data are counted in combinations of model, task and setting with runs, out of those of the
-paper's table or figure. The *evidence* is of one of three classes: the paper's model, another real model, or a toy
-model, which this project trained and which says nothing about the paper's model."""
+RULE = """*Holds*: the whole 95 % interval of the effect reaches the threshold. *Fails*: the whole interval is on the
+other side. *Equivalent*: it does not hold, and the 90 % interval lies within a margin around no effect (3 % for ratios
+and speedups). *Depends on the machine*: on a real model, modelled and measured times decide differently. *Cannot say*:
+none of these, or the runs cannot decide the claim: too few prompts without loops, fewer than five searches where
+prompts share the layer sets of a search, an excluded run, a search that scored fewer than two layer sets or had not
+ended, runs out of the claim's scope (too short, no GPU), sides timed on different machines, or an effect that was
+planted by training. *Not run*: the runs that the claim needs do not exist. Each undecided claim names the runs that
+would decide it.
+
+Claims about speed are judged by times *modelled* from the recorded work, at the costs of a GPU and a model size; the
+effect by the times *measured here* stands next to them. On a real model both must agree. An interval is over prompts,
+or over seeds where these are the sample, and for measured times over run-to-run variation where it was measured.
+Settings that the scale replaced stand in the row. Losslessness is a count: one mismatch refutes it.
+
+Each claim has the time at which its statement and threshold were written (`claims.yaml` of each paper), and a SHA-256
+that changes with them; the rule above was written on 27 November 2026. A verdict says if either was written *after the
+runs*. The data are counted in combinations of model, task and setting with runs, out of those of the paper's table or
+figure. The *evidence* is of one of three classes: the paper's model, another real model, or a toy model, which this
+project trained and which says nothing about the paper's model."""

@@ -13,21 +13,22 @@ A statistic of speed is computed from modelled times, at the costs of one refere
 records of all cells count their work; the effect by the measured times is shown next to it. Otherwise it is computed
 from the times measured on the machine of the runs.
 
-The verdict follows from the effect and its 95 % interval over prompts, widened by `noise` at both ends unless times are
+The verdict follows from the effect and its 95 % interval (`effect`), widened by `noise` at both ends unless times are
 modelled: the same record always gives the same modelled times. The first of these verdicts that applies counts:
 
 * *not run*: the runs that the claim needs do not exist: none at all, of too few models (`needs.models`), or none that
   records the statistic;
 * *cannot say*: a cell is excluded (no search ran, or its trace duplicates another cell's), sides were timed on
-  different machines, no comparison is in the claim's scope (`needs`: lengths, scored sets, a GPU; `scope` has the
-  rule), a cell has fewer than `prompts` prompts, or the training of the model decides the effect (`planted`);
-* *holds*: with `at_least`, the effect reaches it and the interval lies above `none`, the value of no effect; if
-  `at_least` is below `none` ("loses at most 5 %"), the interval must lie at or above `at_least` instead. With
-  `at_most`, the whole interval is at or below it;
-* *equivalent*: the 90 % interval lies inside the `margin` around `none` (two one-sided tests at 5 %). Only for claims
-  that state a difference: `at_least` >= `none`, or a ratio with `at_most` < 1;
+  different machines, no comparison is in the claim's scope (`scope` has the rule), a cell has fewer than `prompts`
+  prompts, the effect rests on fewer than `SEARCHES` searches, or the training of the model decides it (`planted`);
+* *holds*: the whole interval reaches the threshold: it lies at or above `at_least`, or at or below `at_most`;
+* *equivalent*: the 90 % interval lies inside the `margin` around `none`, the value of no effect (two one-sided tests at
+  5 %). Only for claims that state a difference: `at_least` >= `none`, or a ratio with `at_most` < 1;
 * *fails*: the whole interval is below `at_least`, or above `at_most`;
 * *cannot say* otherwise.
+
+On a real model a verdict on speed needs both times: *depends on the machine* if modelled and measured times decide
+differently, *cannot say* if only one of them decides.
 """
 
 from __future__ import annotations
@@ -51,6 +52,10 @@ from ssd_bench.papers.runs.scale import Scale
 
 PROMPTS = 8
 """Smallest number of prompts on which a claim is judged, unless it states another."""
+SEARCHES = 5
+"""Smallest number of searches, each with another seed, on which a claim about searched layer sets is judged."""
+RULE_WRITTEN = "2026-11-27T16:25:00+00:00"
+"""Time (UTC, ISO 8601) at which the rule of the verdicts got its present form; a change of the rule changes it."""
 
 
 @dataclass(frozen=True)
@@ -66,7 +71,10 @@ class ClaimStatistic:
         pooled: whether the runs of all methods together give one number, unless a claim is `per_method`.
         once_per_run: whether a run gives one number, however many prompts it has.
         of_search: whether it measures a search, which must have scored at least two layer sets.
-        is_share: whether it is a share of outputs, with an exact binomial interval over all comparisons.
+        is_share: whether it is a share of prompts, with an exact binomial interval over all comparisons.
+        is_count: whether it counts outputs over all comparisons; a count has no interval.
+        any_answer: whether looping answers count, too.
+        any_set: whether it does not depend on which layer set a search found.
         unrecorded: reason why no record has it; "" if records do.
     """
 
@@ -78,6 +86,9 @@ class ClaimStatistic:
     once_per_run: bool = False
     of_search: bool = False
     is_share: bool = False
+    is_count: bool = False
+    any_answer: bool = False
+    any_set: bool = False
     unrecorded: str = ""
 
 
@@ -85,6 +96,9 @@ STATISTICS = {
     "speedup": ClaimStatistic("decode only, over AR on the same prompts", timed=True, variation="speedup"),
     "speedup_e2e": ClaimStatistic(
         "end to end: with prefill and online search, over AR on the same prompts", timed=True, variation="speedup"
+    ),
+    "speedup_steps": ClaimStatistic(
+        "steps alone, over AR's steps at the same context lengths", timed=True, variation="speedup"
     ),
     "alpha": ClaimStatistic("accepted over drafted tokens"),
     "M": ClaimStatistic("emitted tokens per verification"),
@@ -98,10 +112,16 @@ STATISTICS = {
         lower_is_better=True,
         once_per_run=True,
         of_search=True,
+        any_answer=True,
     ),
-    "attention_skipped": ClaimStatistic("share of attention sublayers skipped while drafting, mean over draft steps"),
-    "mlp_skipped": ClaimStatistic("share of MLP sublayers skipped while drafting, mean over draft steps"),
-    "matchness": ClaimStatistic("best score of the online search", once_per_run=True, of_search=True),
+    "attention_skipped": ClaimStatistic(
+        "share of attention sublayers that searched layer sets skip, mean over their draft steps"
+    ),
+    "mlp_skipped": ClaimStatistic("share of MLP sublayers that searched layer sets skip, mean over their draft steps"),
+    "skip_depth": ClaimStatistic(
+        "mean depth of the sublayers that searched layer sets skip, from 0 (first block) to 1 (last), over draft steps"
+    ),
+    "matchness": ClaimStatistic("best score of the online search", once_per_run=True, of_search=True, any_answer=True),
     "tpt": ClaimStatistic("TPT predicted by KnapSpec Eq. 4 from the realised drafts, mean over prompts", timed=True),
     "tpt_r2": ClaimStatistic("R² (squared Pearson) of predicted TPT and tokens/s, one point per prompt", pooled=True),
     "alpha_r2": ClaimStatistic("R² (squared Pearson) of α and tokens/s, one point per prompt", pooled=True),
@@ -110,9 +130,19 @@ STATISTICS = {
         pooled=True,
         unrecorded="records lack the cosine and the acceptance rate of each set that a search compares",
     ),
-    "routing": ClaimStatistic("share of prompts drafted with the layer set of their own domain", is_share=True),
-    "identical": ClaimStatistic("share of outputs that equal AR's or differ at a near-tie only", is_share=True),
-    "peak_memory": ClaimStatistic("peak memory of the run in bytes", lower_is_better=True, once_per_run=True),
+    "routing": ClaimStatistic(
+        "share of prompts drafted with the layer set of their own domain", is_share=True, any_answer=True, any_set=True
+    ),
+    "mismatches": ClaimStatistic(
+        "outputs that differ from AR's other than at a near-tie",
+        lower_is_better=True,
+        is_count=True,
+        any_answer=True,
+        any_set=True,
+    ),
+    "peak_memory": ClaimStatistic(
+        "peak memory of the run in bytes", lower_is_better=True, once_per_run=True, any_answer=True, any_set=True
+    ),
 }
 PARTS = {  # parts of a run that a side may be restricted to
     "context": ("first third", "last third"),  # draft steps by context length, in thirds of the run's range
@@ -120,7 +150,7 @@ PARTS = {  # parts of a run that a side may be restricted to
     "stream": ("first half", "last half"),  # prompts by their position in the run
     "domain": ("own", "other"),  # prompts of the domain that the layer set was searched on, or of all other domains
 }
-EFFECTS = ("ratio", "difference", "value")
+EFFECTS = ("ratio", "difference", "distance", "value")
 STATISTIC = "statistic"  # key of a side with another statistic than the claim's
 NEEDS = ("models", "new_tokens", "prompt_tokens", "sets", "gpus")
 MARGIN = 0.03
@@ -155,7 +185,7 @@ class Claim:
         given: statistic in which a reference must reach the subject, else it does not count; "": all references count.
         refuted_by: result that would refute the claim.
         written: time (UTC, ISO 8601) at which statement, section and test got their present form.
-        sha256: first 12 digits of the SHA-256 of statement, section and test.
+        sha256: first 12 digits of the SHA-256 of statement, section and test, and of the rule's time.
     """
 
     id: str
@@ -296,8 +326,8 @@ def _parse_claim(folder: PaperFolder, name: str, content: Mapping[str, Any]) -> 
 
 
 def _digest(entry: Mapping[str, Any]) -> str:
-    """Return the first 12 digits of the SHA-256 of statement, section and test."""
-    content = {key: entry.get(key) for key in ("says", "section", "test")}
+    """Return the first 12 digits of the SHA-256 of statement, section and test, and of the rule by its time."""
+    content = {key: entry.get(key) for key in ("says", "section", "test")} | {"rule": RULE_WRITTEN}
     return hashlib.sha256(json.dumps(content, sort_keys=True, ensure_ascii=False).encode()).hexdigest()[:12]
 
 
@@ -330,7 +360,7 @@ def _check_claim(claim: Claim, location: str) -> None:
         (
             "over",
             bool(claim.over) == (claim.effect != "value"),
-            "the other side of a ratio or difference, and nothing for a value",
+            "the other side of a ratio, difference or distance, and nothing for a value",
         ),
         ("at_least", (claim.at_least is None) != (claim.at_most is None), "a number, if at_most is not set"),
         (

@@ -28,8 +28,13 @@ class Side:
 
     @property
     def identity(self) -> tuple[object, ...]:
-        """Key that is equal for sides of the same runs: at a small scale one run represents several models."""
-        return tuple(cell.path for cell in self.cells), tuple(self.part.items()), self.statistic
+        """Key that is equal for sides of the same drafts and accepted tokens."""
+        return tuple(cell.timing.trace for cell in self.cells), tuple(self.part.items()), self.statistic
+
+    @property
+    def labels(self) -> tuple[str, ...]:
+        """Labels of its first cell, and the part of its run."""
+        return (*self.cells[0].labels.values(), *self.part.values()) if self.cells else ()
 
     @property
     def name(self) -> str:
@@ -44,15 +49,27 @@ class ClaimComparison:
     Attributes:
         subject: the side that the claim is about.
         references: the sides that it is compared with, of which the best counts; empty for a value.
+        seed: 0; for the same comparison with another seed of its runs, 1, 2, ...
     """
 
     subject: Side
     references: tuple[Side, ...]
+    seed: int = 0
+
+    @property
+    def labels(self) -> tuple[tuple[str, ...], ...]:
+        """Labels of all sides."""
+        return tuple(side.labels for side in self.sides)
 
     @property
     def sides(self) -> tuple[Side, ...]:
         """Subject and references."""
         return (self.subject, *self.references)
+
+    @property
+    def identity(self) -> tuple[object, ...]:
+        """Key that is equal for comparisons of the same drafts and accepted tokens on all sides."""
+        return tuple(side.identity for side in self.sides)
 
     @property
     def cells(self) -> list[Cell]:

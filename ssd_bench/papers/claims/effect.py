@@ -1,11 +1,11 @@
 """Effect of a claim, pooled over its comparisons, with its 95 % interval.
 
-Each end of the interval is the wider of two: that of the interval over prompts, widened by the claim's `noise`; and, if
-the run-to-run variation was measured, that of the interval over prompts and runs. The variance over prompts is a
-jackknife as in `metrics.intervals`, stratified by groups of runs without a common prompt: a prompt is left out of all
-runs at once, so that a prompt shared by two runs is not counted twice. With modelled times, which do not vary between
-runs, the interval is over prompts alone. A statistic with one number per run has no interval over prompts: its range is
-the effect with the claim's `noise` and, if measured, run-to-run variation, and tables show the effect alone.
+Each end of the interval is the wider of two: that of the interval over prompts and searches, widened by the claim's
+`noise`; and, if the run-to-run variation was measured, that of the interval over prompts, searches and runs. The
+variance over prompts is a jackknife as in `metrics.intervals`, stratified by groups of runs without a common prompt: a
+prompt is left out of all runs at once, so that a prompt shared by two runs is not counted twice. If prompts share the
+layer sets of one search, the number of searches counts: the same comparisons are made with several seeds, and the
+variance of their effects over seeds is added. Modelled times do not vary between runs.
 """
 
 from __future__ import annotations
@@ -44,10 +44,12 @@ class SampledComparison:
 
     Attributes:
         reference: the best of the references; None for a value.
+        seed: as in `ClaimComparison`.
     """
 
     subject: SampledSide
     reference: SampledSide | None = None
+    seed: int = 0
 
     @property
     def sides(self) -> tuple[SampledSide, ...]:
@@ -59,6 +61,11 @@ class SampledComparison:
         """Prompts of either side."""
         return {str(prompt) for side in self.sides for prompt in side.sample.prompts}
 
+    @property
+    def labels(self) -> tuple[str, ...]:
+        """Labels of the subject: comparisons with equal labels are one comparison, made with several seeds."""
+        return self.subject.side.labels
+
     def effect(self, kind: str, without: str | None = None) -> float:
         """Return the effect of all prompts, or of all but one; NaN where it is undefined.
 
@@ -69,8 +76,8 @@ class SampledComparison:
         if self.reference is None:
             return value
         reference = self.reference.sample.value(without)
-        if kind == "difference":
-            return value - reference
+        if kind in ("difference", "distance"):
+            return abs(value - reference) if kind == "distance" else value - reference
         return value / reference if reference else math.nan
 
 
@@ -107,7 +114,7 @@ def sample_comparison(
         sampled.append(SampledSide(side, sample))
     subject, *references = sampled
     if not references:
-        return SampledComparison(subject)
+        return SampledComparison(subject, seed=comparison.seed)
     if claim.given:
         reaching = _reaching(claim, subject, references, modelled)
         if isinstance(reaching, str):
@@ -116,7 +123,8 @@ def sample_comparison(
     if not references:
         return None
     sign = 1 if STATISTICS[comparison.references[0].statistic].lower_is_better else -1
-    return SampledComparison(subject, min(references, key=lambda reference: sign * reference.sample.value()))
+    best = min(references, key=lambda reference: sign * reference.sample.value())
+    return SampledComparison(subject, best, comparison.seed)
 
 
 def _reaching(
@@ -133,34 +141,53 @@ def _reaching(
 
 
 class ClaimEffect:
-    """Effect of a claim pooled over its comparisons, and its variances over prompts and runs.
+    """Effect of a claim pooled over its comparisons, and its variances over prompts, searches and runs.
 
     Variances are on the scale on which the interval is symmetric: of logarithms, or of the values for differences.
 
     Args:
         modelled: whether the times of the samples are modelled, so that nothing varies between runs.
+        by_seed: whether seeds are the sample, because prompts share a search or a run gives one number.
     """
 
-    def __init__(self, claim: Claim, comparisons: Sequence[SampledComparison], modelled: bool = False) -> None:
+    def __init__(
+        self, claim: Claim, comparisons: Sequence[SampledComparison], modelled: bool = False, by_seed: bool = False
+    ) -> None:
         self._claim, self._comparisons, self._modelled = claim, comparisons, modelled
-        self._statistic = STATISTICS[claim.statistic]
+        self._statistic, self._by_seed = STATISTICS[claim.statistic], by_seed
         self._effects = [comparison.effect(claim.effect) for comparison in comparisons]
+        self.seeds = sorted({comparison.seed for comparison in comparisons})
+        self._counted = self._counted_comparisons()
         self.value = self._pooled(self._effects)
-        self._logs = claim.effect != "difference" and self.value > 0
-        self._strata, self._runs = self._prompt_strata(), self._run_variances()
+        self._logs = claim.effect not in ("difference", "distance") and not self._statistic.is_count and self.value > 0
+        self._strata, self._runs, self._seeds = self._prompt_strata(), self._run_variances(), self._seed_variances()
+
+    def _counted_comparisons(self) -> list[int]:
+        """Return the indices of the comparisons that count: all, or with `every` those with the worst effect."""
+        by_labels: dict[tuple[str, ...], list[int]] = {}
+        for i, comparison in enumerate(self._comparisons):
+            by_labels.setdefault(comparison.labels, []).append(i)
+        if not self._claim.every:
+            return [*range(len(self._effects))]
+        worst = min if self._claim.at_least is not None else max
+        return worst(by_labels.values(), key=lambda indices: self._mean([self._effects[i] for i in indices]))
 
     def _pooled(self, effects: Sequence[float]) -> float:
-        """Return the geometric mean of ratios, the arithmetic mean of others, or with `every` the worst effect."""
-        if self._claim.every:
+        """Return the mean of the effects that count; with `every`, of the worst comparison of these effects."""
+        if self._claim.every and len(self.seeds) == 1:
             return min(effects) if self._claim.at_least is not None else max(effects)
+        return self._mean([effects[i] for i in self._counted])
+
+    def _mean(self, effects: Sequence[float]) -> float:
+        """Return the geometric mean of ratios, the sum of counts, the arithmetic mean of others."""
         if self._claim.effect == "ratio":
             return float(np.exp(np.mean(np.log(effects)))) if min(effects) > 0 else math.nan
-        return float(np.mean(effects))
+        return float(np.sum(effects) if self._statistic.is_count else np.mean(effects))
 
     @property
     def n(self) -> int:
-        """Number of distinct prompts; of comparisons, for a statistic with one number per run."""
-        return len(self._comparisons) if self._statistic.once_per_run else sum(stratum.n for stratum in self._strata)
+        """Number of distinct prompts; of seeds, where these are the sample."""
+        return len(self.seeds) if self._by_seed else sum(stratum.n for stratum in self._strata)
 
     @property
     def variation(self) -> float | None:
@@ -172,30 +199,32 @@ class ClaimEffect:
         """Reason why the interval is missing; "" if it is not."""
         if not math.isfinite(self.value):
             return "the effect is undefined"
-        if self._statistic.once_per_run or self._counts() is not None:
+        if self._statistic.is_count or self._shares() is not None:
             return ""
+        if self._by_seed and len(self.seeds) < 2:
+            return "no interval: one search says nothing of how much others differ"
         if any(stratum.n < 2 or not math.isfinite(stratum.variance) for stratum in self._strata):
             return "no interval: a part of the effect has only one prompt"
         return ""
 
     def interval(self, level: float = LEVEL) -> tuple[float, float]:
         """Return the interval that the module describes; the effect itself, without `noise`, if all prompts agree."""
+        if self._statistic.is_count:
+            return self.value, self.value
         noise = 0.0 if self._modelled else self._claim.noise
-        if (counted := self._counts()) is not None:
+        if (shares := self._shares()) is not None:
             # exact binomial interval of a share, pooled over runs (Clopper and Pearson, 1934)
-            exact = stats.binomtest(*counted).proportion_ci(level)
+            exact = stats.binomtest(*shares).proportion_ci(level)
             return max(float(exact.low) - noise, 0.0), min(float(exact.high) + noise, 1.0)
-        prompts: list[tuple[float, float]] = [
-            (variance, n - 1) for variance, n in self._strata if variance > ROUNDING_VARIANCE
-        ]
+        sampled = [(variance, n - 1) for variance, n in (*self._strata, *self._seeds) if variance > ROUNDING_VARIANCE]
         over_prompts, over_runs = (
             metrics.Effect(self.value, tuple(variances), self._logs).interval_at(level)
-            for variances in (prompts, [*prompts, *self._runs])
+            for variances in (sampled, [*sampled, *self._runs])
         )
         return min(over_prompts[0] - noise, over_runs[0]), max(over_prompts[1] + noise, over_runs[1])
 
-    def _counts(self) -> tuple[int, int] | None:
-        """Return the outputs that count and all outputs of the comparisons, for a share of outputs; None otherwise."""
+    def _shares(self) -> tuple[int, int] | None:
+        """Return the prompts that count and all prompts of the comparisons, for a share of prompts; None otherwise."""
         if not self._statistic.is_share or self._claim.effect != "value":
             return None
         successes, total = np.sum([pair.subject.sample.columns.sum(axis=0) for pair in self._comparisons], axis=0)
@@ -219,11 +248,28 @@ class ClaimEffect:
                 comparison.effect(self._claim.effect, prompt) if prompt in prompt_set else full_effect
                 for full_effect, comparison, prompt_set in zip(self._effects, self._comparisons, prompt_sets)
             ]
-            value = self._pooled(effects) if all(map(math.isfinite, effects)) else math.nan
-            left_out.append(math.log(value) if self._logs and value > 0 else math.nan if self._logs else value)
+            left_out.append(self._scaled(self._pooled(effects) if all(map(math.isfinite, effects)) else math.nan))
         # Σ (θ_i - mean θ)² with θ_i the effect without prompt i: n / (n - 1) times the usual jackknife variance, as
         # in `metrics.intervals`
         return float(((np.array(left_out) - np.mean(left_out)) ** 2).sum())
+
+    def _scaled(self, value: float) -> float:
+        """Return a value on the scale of the variances; NaN where it has none."""
+        if not self._logs:
+            return value
+        return math.log(value) if value > 0 else math.nan
+
+    def _seed_variances(self) -> list[Stratum]:
+        """Return the variance of the mean over seeds; empty where seeds are not the sample, or there is one seed."""
+        count = len(self.seeds)
+        if not self._by_seed or count < 2:
+            return []
+        by_seed = [
+            self._mean([self._effects[i] for i in self._counted if self._comparisons[i].seed == seed])
+            for seed in self.seeds
+        ]
+        # s² / n, with s² the sample variance over n seeds
+        return [Stratum(float(np.var([self._scaled(value) for value in by_seed], ddof=1)) / count, count)]
 
     def _run_variances(self) -> list[tuple[float, float]]:
         """Return variance and degrees of freedom of the effect's logarithm between runs, by level of the variation.
@@ -236,17 +282,14 @@ class ClaimEffect:
         # ratios, value / (n mean) for a mean of n values
         weights: dict[Path, float] = {}
         levels: dict[Path, VariationLevel] = {}
-        for effect, comparison in zip(self._effects, self._comparisons):
-            if self._claim.every:  # one comparison has the worst effect, so its runs alone count
-                share = float(len(self._effects)) if effect == self.value else 0.0
-            else:
-                share = effect / self.value if self._claim.effect == "value" else 1.0
-            for sampled, sign in zip(comparison.sides, (1.0, -1.0)):
+        for i in self._counted:
+            share = self._effects[i] / self.value if self._claim.effect == "value" else 1.0
+            for sampled, sign in zip(self._comparisons[i].sides, (1.0, -1.0)):
                 for cell in sampled.side.cells:
                     if cell.variation is None:
                         return []
                     levels[cell.path] = cell.variation
-                    weights[cell.path] = weights.get(cell.path, 0.0) + sign * share / len(self._comparisons)
+                    weights[cell.path] = weights.get(cell.path, 0.0) + sign * share / len(self._counted)
         # runs vary independently, each with its level's sigma: var = Σ over levels of sigma² Σ weight²
         squares: dict[VariationLevel, float] = {}
         for path, weight in weights.items():

@@ -1,4 +1,4 @@
-"""Verdict of the records on each claim: an effect with its interval, and one of five verdicts.
+"""Verdict of the records on each claim: an effect with its interval, and one of six verdicts.
 
 The rule of the verdict is in `claims`, the interval in `effect`. A claim about speed is judged by modelled times if all
 of its records count their work, and the judgement by the measured times is kept next to it.
@@ -7,20 +7,29 @@ of its records count their work, and the judgement by the measured times is kept
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 
 from ssd_bench.metrics.intervals import EQUIVALENCE_LEVEL
-from ssd_bench.papers.claims.claims import STATISTICS, Claim, claims
+from ssd_bench.papers.claims.claims import RULE_WRITTEN, SEARCHES, STATISTICS, Claim, claims
 from ssd_bench.papers.claims.comparisons import ClaimComparison, cell_name, comparisons
 from ssd_bench.papers.claims.effect import ClaimEffect, SampledComparison, sample_comparison
-from ssd_bench.papers.claims.scope import Lack, model_lack, planted_lack, split_scope
+from ssd_bench.papers.claims.scope import (
+    Lack,
+    model_lack,
+    planted_lack,
+    rests_on_searches,
+    run_scope,
+    split_scope,
+)
 from ssd_bench.papers.ours.cells import OTHER_MODEL, TOY_MODEL, Cell, Replication
-from ssd_bench.papers.ours.ran import ModelRan
+from ssd_bench.papers.ours.ran import ModelRan, scaled_settings
 
-HOLDS, FAILS, EQUIVALENT, CANNOT_SAY, NOT_RUN = "holds", "fails", "equivalent", "cannot say", "not run"
-VERDICTS = (HOLDS, FAILS, EQUIVALENT, CANNOT_SAY, NOT_RUN)
+HOLDS, FAILS, EQUIVALENT = "holds", "fails", "equivalent"
+DEPENDS, CANNOT_SAY, NOT_RUN = "depends on the machine", "cannot say", "not run"
+DECIDED = (HOLDS, FAILS, EQUIVALENT)
+VERDICTS = (*DECIDED, DEPENDS, CANNOT_SAY, NOT_RUN)
 PAPERS_MODEL, REAL_MODEL, TOY = "the paper's model", "another real model", "toy model"
 EVIDENCE_CLASSES = (PAPERS_MODEL, REAL_MODEL, TOY)
 
@@ -33,7 +42,10 @@ class Judgement:
         verdict: one of `VERDICTS`.
         reason: why the verdict or the run is missing; "" otherwise.
         effect, low, high: effect in the claim's unit, with its 95 % interval; None if undefined.
-        n: number of distinct prompts, or of searches for a statistic with one number per run.
+        n: number of distinct prompts, or of seeds where these are the sample.
+        by_seed: whether seeds are the sample, because prompts share a search or a run gives one number.
+        loops: number of prompts that were left out because an answer loops.
+        scaled: settings of methods that the scale replaced.
         comparisons: number of comparisons that the effect is pooled over; planned: number that the exhibit has.
         out_of_scope: number of comparisons with runs that lack what the claim needs.
         variation: relative standard deviation of the effect between runs; None if run-to-run variation was not measured
@@ -42,7 +54,7 @@ class Judgement:
         toy: whether this project trained one of these.
         evidence_class: one of `EVIDENCE_CLASSES`, of the run that is least similar to the paper's; "" without runs.
         decided_by: runs that would decide an undecided claim, where they are known without its effect; else "".
-        after_runs: whether the claim got its present form after one of the runs had started.
+        after_runs: whether the claim or the rule of the verdicts got its present form after a run had started.
         cells: cells that the effect is computed from.
         references: reference machines whose costs give the times of the effect; empty if they were measured, or if the
             claim is not about times.
@@ -57,6 +69,9 @@ class Judgement:
     low: float | None = None
     high: float | None = None
     n: int = 0
+    by_seed: bool = False
+    loops: int = 0
+    scaled: tuple[str, ...] = ()
     comparisons: int = 0
     planned: int = 0
     out_of_scope: int = 0
@@ -102,8 +117,9 @@ def judge_claim(claim: Claim, replication: Replication) -> Judgement:
         return replace(undecided, reason=f"a record cannot be read: {record_error}")
     if lack := model_lack(claim, _models(complete)):
         return replace(undecided, verdict=NOT_RUN, reason=lack.reason, decided_by=f"runs of {lack.decided_by}")
-    # comparisons of the same runs count once: at a small scale one run represents several models
-    distinct = list({tuple(side.identity for side in comparison.sides): comparison for comparison in complete}.values())
+    # comparisons of equal traces count once, the first of them: at a small scale one run represents several models, and
+    # a setting may make no difference
+    distinct = list({comparison.identity: comparison for comparison in reversed(complete)}.values())[::-1]
     in_scope, lack = split_scope(claim, distinct)
     counted = in_scope or distinct
     undecided = replace(
@@ -113,14 +129,69 @@ def judge_claim(claim: Claim, replication: Replication) -> Judgement:
         models=_models(counted),
         toy=any(cell.setup == TOY_MODEL for cell in _cells(counted)),
         evidence_class=_evidence_class(_cells(counted)),
-        after_runs=any(_started_before(cell, claim.written) for cell in _cells(counted)),
-        cells=_cells(counted),
     )
+    by_seed = rests_on_searches(claim, counted)
+    if by_seed:
+        counted = [*counted, *_repeated_comparisons(claim, replication, counted)]
+    cells = _cells(counted)
+    undecided = replace(
+        undecided,
+        by_seed=by_seed,
+        after_runs=any(_started_before(cell, max(claim.written, RULE_WRITTEN)) for cell in cells),
+        cells=cells,
+        loops=0 if STATISTICS[claim.statistic].any_answer else sum(run_scope(cell).loops for cell in cells),
+        scaled=tuple(
+            dict.fromkeys(text for cell in cells for text in scaled_settings(cell.overrides, cell.paper_overrides))
+        ),
+    )
+    exclusions = {
+        cell: reason for made in (replication, *replication.repeats) for cell, reason in made.exclusions.items()
+    }
     lack = None if in_scope else lack
-    measured = _decide(undecided, counted, replication.exclusions, lack)
-    if not (references := _references(claim, undecided.cells)):
-        return measured
-    return _decide(replace(undecided, references=references, measured=measured), counted, replication.exclusions, lack)
+    measured = _decide(undecided, counted, exclusions, lack)
+    if references := _references(claim, cells):
+        modelled = _decide(replace(undecided, references=references, measured=measured), counted, exclusions, lack)
+        return modelled if undecided.toy else _agreed(modelled, measured)
+    if STATISTICS[claim.statistic].timed and measured.verdict in DECIDED and not undecided.toy:
+        reason = f"{measured.verdict} by the times measured here; the records count no work, so no times are modelled"
+        return replace(measured, verdict=CANNOT_SAY, reason=reason, decided_by="runs that count their work")
+    return measured
+
+
+def _repeated_comparisons(
+    claim: Claim, replication: Replication, counted: Sequence[ClaimComparison]
+) -> Iterator[ClaimComparison]:
+    """Yield the counted comparisons of each further seed that has all of them.
+
+    A run without a search that prompts share stands for all seeds: its side need not be run again.
+    """
+    own = {tuple(cell.labels.values()): cell for cell in replication.cells if cell.is_readable}
+    counted_labels = {comparison.labels for comparison in counted}
+    for seed, repeat in enumerate(replication.repeats, 1):
+        cells = []
+        for cell in repeat.cells:
+            same = own.get(tuple(cell.labels.values()))
+            fixed = cell.record is None and same is not None and not run_scope(same).shares_search
+            cells.append(same if fixed and same is not None else cell)
+        complete = [
+            comparison
+            for comparison in comparisons(claim, cells)
+            if comparison.labels in counted_labels and all(cell.is_readable for cell in comparison.cells)
+        ]
+        in_scope, _ = split_scope(claim, complete)
+        if {comparison.labels for comparison in in_scope} == counted_labels:
+            yield from (replace(comparison, seed=seed) for comparison in in_scope)
+
+
+def _agreed(modelled: Judgement, measured: Judgement) -> Judgement:
+    """Return the judgement by modelled times if measured times agree with it; else what they disagree on."""
+    if modelled.verdict not in DECIDED or modelled.verdict == measured.verdict:
+        return modelled
+    if measured.verdict in DECIDED:
+        reason = f"{modelled.verdict} by modelled times, {measured.verdict} by the times measured here"
+        return replace(modelled, verdict=DEPENDS, reason=reason)
+    reason = f"{modelled.verdict} by modelled times; the times measured here decide nothing: {measured.reason}"
+    return replace(modelled, verdict=CANNOT_SAY, reason=reason, decided_by="the same runs on an idle machine")
 
 
 def _started_before(cell: Cell, time: str) -> bool:
@@ -167,6 +238,8 @@ def _decide(
         return replace(undecided, reason=lack.reason, decided_by=lack.decided_by)
     if exclusion := _exclusion(undecided, comparisons, exclusions):
         return replace(undecided, reason=exclusion.reason, decided_by=exclusion.decided_by)
+    if undecided.by_seed and lack is None and (few := _few_seeds(comparisons)):
+        lack = few
     sampled: list[SampledComparison] = []
     for comparison in comparisons:
         sample = sample_comparison(claim, comparison, modelled)
@@ -177,10 +250,9 @@ def _decide(
         sampled += [] if sample is None else [sample]
     if not sampled:
         return replace(undecided, reason=f"no reference reaches the {claim.given} of the side that the claim is about")
-    effect = ClaimEffect(claim, sampled, modelled)
-    undecided = replace(
-        undecided, effect=effect.value, n=effect.n, variation=effect.variation, comparisons=len(sampled)
-    )
+    effect = ClaimEffect(claim, sampled, modelled, undecided.by_seed)
+    places = len({comparison.labels for comparison in sampled})
+    undecided = replace(undecided, effect=effect.value, n=effect.n, variation=effect.variation, comparisons=places)
     if not effect.lacking:
         low, high = effect.interval()
         undecided = replace(undecided, low=low, high=high)
@@ -188,9 +260,21 @@ def _decide(
         return replace(undecided, reason=lack.reason, decided_by=lack.decided_by)
     if undecided.low is None or undecided.high is None:
         return replace(undecided, reason=effect.lacking)
-    verdict = _verdict(claim, effect.value, (undecided.low, undecided.high), effect.interval(EQUIVALENCE_LEVEL))
-    reason = _undecided_reason(claim, effect.value) if verdict == CANNOT_SAY else ""
+    verdict = _verdict(claim, (undecided.low, undecided.high), effect.interval(EQUIVALENCE_LEVEL))
+    reason = f"the interval contains the threshold {claim.threshold:g}" if verdict == CANNOT_SAY else ""
     return replace(undecided, verdict=verdict, reason=reason)
+
+
+def _few_seeds(comparisons: Sequence[ClaimComparison]) -> Lack | None:
+    """Return why a claim on searched sets rests on too few searches; None if it does not."""
+    seeds = len({comparison.seed for comparison in comparisons})
+    if seeds >= SEARCHES:
+        return None
+    found = "one search of each run" if seeds == 1 else f"{seeds} searches of each run"
+    return Lack(
+        f"all prompts share the layer sets of {found}; searches with {SEARCHES} seeds are required",
+        f"the same runs with {SEARCHES} seeds, each in a folder of its own (`seed=N runs_dir=DIR/seedN`)",
+    )
 
 
 def _few_prompts(claim: Claim, sampled: Sequence[SampledComparison]) -> Lack | None:
@@ -214,34 +298,21 @@ def _planned_comparisons(claim: Claim, replication: Replication) -> list[ClaimCo
     return list(comparisons(claim, [*replication.cells, *(Cell(job.labels, job.overrides) for job in jobs)]))
 
 
-def _verdict(claim: Claim, effect: float, interval: tuple[float, float], narrower_interval: tuple[float, float]) -> str:
-    """Return the verdict on an effect by the rule in `claims`.
+def _verdict(claim: Claim, interval: tuple[float, float], narrower_interval: tuple[float, float]) -> str:
+    """Return the verdict on an effect's intervals by the rule in `claims`.
 
     Args:
         interval: 95 % interval.
         narrower_interval: interval of `EQUIVALENCE_LEVEL`.
     """
     low, high = interval
-    if claim.at_most is not None:
-        holds, fails = high <= claim.at_most, low > claim.at_most
-    else:
-        beyond_none = low > claim.no_effect if claim.threshold >= claim.no_effect else low >= claim.threshold
-        holds, fails = effect >= claim.threshold and beyond_none, high < claim.threshold
-    if holds:
+    if high <= claim.threshold if claim.at_most is not None else low >= claim.threshold:
         return HOLDS
     bounds = claim.equivalence
     if bounds and bounds[0] <= narrower_interval[0] and narrower_interval[1] <= bounds[1]:
         return EQUIVALENT
+    fails = low > claim.threshold if claim.at_most is not None else high < claim.threshold
     return FAILS if fails else CANNOT_SAY
-
-
-def _undecided_reason(claim: Claim, effect: float) -> str:
-    """Return the reason why an effect with its interval decides nothing."""
-    if claim.at_most is not None:
-        return f"the interval contains the threshold {claim.at_most:g}"
-    if effect < claim.threshold:
-        return f"the effect is below the threshold {claim.threshold:g}, but its interval extends above it"
-    return f"the interval extends down to {min(claim.no_effect, claim.threshold):g} or below"
 
 
 def _exclusion(

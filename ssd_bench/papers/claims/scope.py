@@ -4,7 +4,9 @@ A claim about long outputs says nothing about short ones, and a search that scor
 comparison counts only if its runs have what the claim `needs`; if none has it, the claim is undecided.
 
 A search must have scored the required number of layer sets on the side that the claim is about, and on the other side
-if that searched at all. An online search scores one set per event, and an offline search one per evaluation.
+if that searched at all. An online search scores one set per event, and an offline search one per evaluation. A search
+whose sets are kept for later prompts must have ended within the run, unless the claim is about the search itself. A
+claim on the time of a search needs searches that the scale did not cut short.
 """
 
 from __future__ import annotations
@@ -15,13 +17,15 @@ from typing import NamedTuple
 
 from ssd_bench import metrics
 from ssd_bench.papers.claims.claims import STATISTICS, Claim
-from ssd_bench.papers.claims.comparisons import ClaimComparison, Side
-from ssd_bench.papers.claims.statistics import count_sets
+from ssd_bench.papers.claims.comparisons import ClaimComparison, Side, cell_name
+from ssd_bench.papers.claims.statistics import count_loops, count_sets
 from ssd_bench.papers.ours import values
 from ssd_bench.papers.ours.cells import Cell
-from ssd_bench.papers.ours.ran import ModelRan
+from ssd_bench.papers.ours.ran import ModelRan, scaled_settings
 from ssd_bench.records.reader import Run
 
+LENGTHS_OF_SEARCH = ("search.iterations", "max_steps", "max_iterations")
+"""Options that limit the sets which a search scores."""
 LENGTHS = {"new_tokens": "outputs", "prompt_tokens": "prompts"}
 
 
@@ -34,17 +38,29 @@ class Lack(NamedTuple):
 
 @dataclass(frozen=True)
 class RunScope:
-    """Mean lengths of a run in tokens, and the number of layer sets that its search scored."""
+    """What of a run decides which claims it can decide.
+
+    Attributes:
+        new_tokens, prompt_tokens: mean lengths.
+        sets: number of layer sets that its search scored.
+        shares_search, search_ended: as the functions of `metrics`.
+        loops: number of prompts on which an answer loops.
+    """
 
     new_tokens: float
     prompt_tokens: float
     sets: int
+    shares_search: bool
+    search_ended: bool
+    loops: int
 
     @classmethod
     def of(cls, run: Run) -> RunScope:
         """Return the scope of a run."""
         rows = metrics.arm_rows(run.prompts, "method")
-        return cls(float(rows["new_tokens"].mean()), float(rows["prompt_len"].mean()), values.scored_sets(run))
+        new_tokens, prompt_tokens = (float(rows[name].mean()) for name in ("new_tokens", "prompt_len"))
+        shared, ended = metrics.shares_search(run), metrics.search_ended(run)
+        return cls(new_tokens, prompt_tokens, values.scored_sets(run), shared, ended, count_loops(run))
 
 
 def run_scope(cell: Cell) -> RunScope:
@@ -86,6 +102,8 @@ def _lack(claim: Claim, comparison: ClaimComparison) -> Lack | None:
     lacks += [_gpu_lack(claim.needs, cell) for cell in comparison.cells]
     if claim.required_sets:
         lacks += [_search_lack(claim, side, side is comparison.subject) for side in comparison.sides]
+    for cell in comparison.cells:
+        lacks += [_unended_lack(claim, cell), _loops_lack(claim, cell)]
     return next(filter(None, lacks), None)
 
 
@@ -97,7 +115,7 @@ def _length_lack(needs: Mapping[str, int], cell: Cell) -> Lack | None:
     found: dict[str, float] = {key: getattr(run_scope(cell), key) for key in needed}
     if any(found[key] >= needed[key] for key in needed):
         return None
-    name = ", ".join(filter(None, (cell["task"], cell["method"], cell["setting"])))
+    name = cell_name(cell)
     means = " and ".join(f"{LENGTHS[key]} of {found[key]:,.0f} tokens" for key in needed)
     least = " or ".join(f"{LENGTHS[key]} of at least {needed[key]:,} tokens" for key in needed)
     return Lack(f"out of scope: {name} has {means} on average; {least} are needed", f"runs with {least}")
@@ -123,3 +141,37 @@ def _search_lack(claim: Claim, side: Side, is_subject: bool) -> Lack | None:
         f"{scope}the search of {side.name} scored {count_sets(min(searched))}; at least {required} are required",
         f"runs in which each search scores at least {required} sets",
     )
+
+
+def _unended_lack(claim: Claim, cell: Cell) -> Lack | None:
+    """Return why a search was cut short where that decides the effect; None if it was not."""
+    statistic = STATISTICS[claim.statistic]
+    name = cell_name(cell)
+    scaled = scaled_settings(cell.overrides, cell.paper_overrides)
+    if claim.statistic == "search_s" and (cut := [text for text in scaled if text.startswith(LENGTHS_OF_SEARCH)]):
+        return Lack(f"out of scope: the scale cut the search of {name} short: {', '.join(cut)}", "searches in full")
+    if statistic.any_set or statistic.of_search or "search" in {*claim.of, *claim.over}:
+        return None
+    scope = run_scope(cell)
+    if not scope.shares_search or scope.search_ended:
+        return None
+    return Lack(f"out of scope: the search of {name} had not ended by the run's last prompt", "longer runs")
+
+
+def _loops_lack(claim: Claim, cell: Cell) -> Lack | None:
+    """Return why too few prompts of a run have answers without loops; None if there are enough."""
+    loops, prompts = run_scope(cell).loops, cell.summary.n_prompts
+    if STATISTICS[claim.statistic].any_answer or not loops or prompts - loops >= claim.prompts:
+        return None
+    reason = f"out of scope: {cell_name(cell)}: answers to {loops} of {prompts} prompts loop"
+    needed = f"{claim.prompts} prompts without a loop"
+    return Lack(f"{reason}; {needed} are required", f"at least {needed}")
+
+
+def rests_on_searches(claim: Claim, comparisons: Sequence[ClaimComparison]) -> bool:
+    """Return whether seeds are a claim's sample: a run gives one number, or its prompts share the sets of a search."""
+    statistic = STATISTICS[claim.statistic]
+    if statistic.any_set:
+        return False
+    cells = [cell for comparison in comparisons for cell in comparison.cells]
+    return statistic.once_per_run or any(run_scope(cell).shares_search for cell in cells)

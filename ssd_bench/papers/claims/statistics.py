@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache, partial
@@ -10,6 +11,7 @@ import numpy as np
 import pandas as pd
 
 from ssd_bench import metrics
+from ssd_bench.contract.layer_set import LayerSet
 from ssd_bench.metrics import intervals
 from ssd_bench.metrics.intervals import Array
 from ssd_bench.metrics.modelled import reference_run
@@ -18,6 +20,7 @@ from ssd_bench.papers.ours import select, values
 from ssd_bench.papers.ours.cells import Cell
 from ssd_bench.records.reader import Run
 
+NO_DRAFTS = "the run drafted no tokens with a searched layer set"
 _reference_run = lru_cache(maxsize=1)(reference_run)
 """`reference_run` of the last run: several statistics of a run follow each other."""
 
@@ -68,6 +71,8 @@ def take_sample(
 def _rows(cell: Cell, statistic: str, part: Mapping[str, str], modelled: bool) -> pd.DataFrame | str:
     """Return the columns of a statistic for one run, indexed by the prompts' hashes, or the reason why it lacks it."""
     run = _restrict(cell, _reference_run(cell.run) if modelled else cell.run, part)
+    if not isinstance(run, str) and not STATISTICS[statistic].any_answer:
+        run = _without_loops(run)
     rows = run if isinstance(run, str) else _DEFINITIONS[statistic][0](run)
     if isinstance(rows, str):
         return rows
@@ -110,13 +115,37 @@ def _prompts(run: Run, kept: pd.Series[bool]) -> Run | str:
     return replace(run, prompts=prompts, steps=run.steps[run.steps["prompt_index"].isin(prompts["prompt_index"])])
 
 
+def _without_loops(run: Run) -> Run | str:
+    """Restrict a run to the prompts on which no answer loops: a loop is easy to draft, whatever the method."""
+    kept = (
+        metrics.rows_without_loops(run.prompts)["prompt_index"] if _has_both_arms(run) else run.prompts["prompt_index"]
+    )
+    return _prompts(run, run.prompts["prompt_index"].isin(kept))
+
+
+def count_loops(run: Run) -> int:
+    """Return the number of prompts on which an answer loops."""
+    kept = _without_loops(run)
+    return run.prompts["prompt_index"].nunique() - (
+        0 if isinstance(kept, str) else kept.prompts["prompt_index"].nunique()
+    )
+
+
+def _has_both_arms(run: Run) -> bool:
+    return {"ar", "method"} <= set(run.prompts["arm"])
+
+
 def _context(cell: Cell, run: Run, label: str) -> Run | str:
-    """Restrict a run to the layer-drafted steps in the first or last third of its range of context lengths."""
-    steps = metrics.arm_rows(run.steps, "method").dropna(subset=["layer_set_id"])
-    if steps.empty:
-        return "the run drafted no tokens with layers"
-    low, high = steps["context_len"].min(), steps["context_len"].max()
+    """Restrict a run to the steps, of both arms, in the first or last third of its range of context lengths.
+
+    The range is that of the steps which drafted with a searched layer set.
+    """
+    lengths = metrics.searched_drafts(metrics.arm_rows(run.steps, "method"))["context_len"]
+    if lengths.empty:
+        return NO_DRAFTS
+    low, high = lengths.min(), lengths.max()
     third = (high - low) / 3
+    steps = run.steps[run.steps["context_len"].between(low, high)]
     in_third = steps["context_len"] <= low + third if label == "first third" else steps["context_len"] >= high - third
     return replace(run, steps=steps[in_third])
 
@@ -176,6 +205,14 @@ def _times(end_to_end: bool) -> Callable[[Run], pd.DataFrame | str]:
     return columns
 
 
+def _step_times(run: Run) -> pd.DataFrame | str:
+    """Return emitted tokens and milliseconds of the method's steps of each prompt, then those of AR's steps."""
+    steps = run.steps.assign(ms=run.steps[["draft_ms", "verify_ms", "policy_ms"]].sum(axis=1))
+    sums = [metrics.arm_rows(steps, arm).groupby("prompt_index")[["emitted", "ms"]].sum() for arm in ("method", "ar")]
+    joined = sums[0].join(sums[1], how="inner", rsuffix="_ar")
+    return "no prompt has steps of both arms in this part" if joined.empty else joined
+
+
 def _sums(*names: str) -> Callable[[Run], pd.DataFrame | str]:
     """Return the columns of a ratio of sums: sums per prompt over the method's steps; `steps` counts them."""
 
@@ -197,10 +234,25 @@ def _skipped(kind: str) -> Callable[[Run], pd.DataFrame | str]:
     def columns(run: Run) -> pd.DataFrame | str:
         shares = metrics.skipped_shares(run).assign(steps=1.0)
         if shares.empty:
-            return "the run drafted no tokens with layers"
+            return NO_DRAFTS
         return shares.groupby("prompt_index")[[kind, "steps"]].sum()
 
     return columns
+
+
+def _skip_depth(run: Run) -> pd.DataFrame | str:
+    """Return the sum over draft steps of the mean depth of the skipped sublayers, and the number of steps."""
+    steps = metrics.searched_drafts(metrics.arm_rows(run.steps, "method"))
+    depths = {id_: _mean_depth(run.layer_set(int(id_))) for id_ in steps["layer_set_id"].unique()}
+    rows = steps.assign(depth=steps["layer_set_id"].map(depths), steps=1.0).dropna(subset=["depth"])
+    return NO_DRAFTS if rows.empty else rows.groupby("prompt_index")[["depth", "steps"]].sum()
+
+
+def _mean_depth(layers: LayerSet) -> float:
+    """Return the mean depth of a set's skipped sublayers; NaN if it skips none."""
+    return (
+        float(np.mean([i // 2 / max(1, layers.n_layers - 1) for i in layers.skipped])) if layers.skipped else math.nan
+    )
 
 
 def _points(name: str) -> Callable[[Run], pd.DataFrame | str]:
@@ -243,13 +295,12 @@ def _tpt(run: Run) -> pd.DataFrame | str:
     return "the run has no latency profile" if tpt.empty else tpt.assign(prompts=1.0)
 
 
-def _identical(run: Run) -> pd.DataFrame | str:
-    """Return for each prompt its outputs that equal AR's but for near-ties, and all audited outputs."""
+def _mismatches(run: Run) -> pd.DataFrame | str:
+    """Return for each prompt the number of its outputs that differ from AR's other than at a near-tie."""
     audited = metrics.arm_rows(run.prompts, "method").dropna(subset=["lossless"])
     if audited.empty:
         return "sampled outputs cannot be compared with AR's token by token"
-    same = audited.assign(same=(audited["lossless"] != "bug").astype(float), outputs=1.0)
-    return same.groupby("prompt_index")[["same", "outputs"]].sum()
+    return (audited["lossless"] == "bug").astype(float).groupby(audited["prompt_index"]).sum().to_frame()
 
 
 def _peak_memory(run: Run) -> pd.DataFrame | str:
@@ -267,6 +318,8 @@ _DEFINITIONS: dict[str, tuple[Callable[[Run], pd.DataFrame | str], Callable[...,
     # (Σ tokens / Σ time of the method) / (Σ tokens / Σ time of AR) on the same prompts; `Pairs.speedup`
     "speedup": (_times(False), intervals.ratio_of_ratios),
     "speedup_e2e": (_times(True), intervals.ratio_of_ratios),
+    # (Σ tokens / Σ time of the method's steps) / (Σ tokens / Σ time of AR's steps) on the same prompts
+    "speedup_steps": (_step_times, intervals.ratio_of_ratios),
     # Σ accepted / Σ drafted tokens over all steps; `metrics.alpha`
     "alpha": (_sums("accepted_len", "draft_len"), intervals.ratio_of_sums),
     # Σ emitted tokens / number of verifications; `metrics.tokens_per_pass`
@@ -278,6 +331,8 @@ _DEFINITIONS: dict[str, tuple[Callable[[Run], pd.DataFrame | str], Callable[...,
     # Σ shares of skipped attentions (MLPs) / number of layer-drafted steps
     "attention_skipped": (_skipped("attention"), intervals.ratio_of_sums),
     "mlp_skipped": (_skipped("MLP"), intervals.ratio_of_sums),
+    # Σ mean depth of a set's skipped sublayers / number of layer-drafted steps
+    "skip_depth": (_skip_depth, intervals.ratio_of_sums),
     # share of tokens that a set predicts (SWIFT Eq. 3), as the search scored it; mean over runs
     "matchness": (_matchness, np.mean),
     # mean over prompts of KnapSpec Eq. 4
@@ -287,8 +342,8 @@ _DEFINITIONS: dict[str, tuple[Callable[[Run], pd.DataFrame | str], Callable[...,
     "alpha_r2": (_points("alpha"), _determination),
     # prompts drafted with their own domain's set / prompts
     "routing": (_routes, intervals.ratio_of_sums),
-    # outputs that equal AR's or differ at a near-tie / audited outputs
-    "identical": (_identical, intervals.ratio_of_sums),
+    # sum over outputs
+    "mismatches": (_mismatches, np.sum),
     "peak_memory": (_peak_memory, np.mean),
 }
 """Statistic -> function that returns its columns for a run (one row per prompt, index prompt_index) or the reason why

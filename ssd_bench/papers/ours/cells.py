@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache, cached_property
 from pathlib import Path
 from typing import TypeVar, cast
@@ -224,12 +224,19 @@ class Replication:
     Attributes:
         cells: one per job, in the experiment's order; the record of a cell without a run is None.
         runs_dir: folder of the records.
+        repeats: the same experiment at the same scale with other seeds.
     """
 
     experiment: grid.Experiment
     scale: str
     cells: tuple[Cell, ...]
     runs_dir: Path
+    repeats: tuple[Replication, ...] = ()
+
+    @property
+    def seeds(self) -> tuple[str, ...]:
+        """Seeds of its runs."""
+        return _seeds(cell.overrides for cell in self.cells)
 
     @property
     def command(self) -> str:
@@ -362,7 +369,8 @@ def prepare_records(run_records: Iterable[Record]) -> None:
 def replications(runs_dir: Path, run_records: Sequence[Record] | None = None) -> list[Replication]:
     """Return every experiment that has an index under `runs_dir`; records are looked up by the names of their folders.
 
-    If an experiment has several indices at one scale, for example of older and of newer records, the latest counts.
+    If an experiment has several indices at one scale and with the same seeds, for example of older and of newer
+    records, the latest counts. Indices with other seeds than the experiment's own are its `repeats`.
 
     Args:
         run_records: `records` of the folder, if already at hand.
@@ -373,7 +381,7 @@ def replications(runs_dir: Path, run_records: Sequence[Record] | None = None) ->
     records_by_name = {
         record.path.name: record for record in (records(runs_dir) if run_records is None else run_records)
     }
-    latest: dict[tuple[str, str], Replication] = {}
+    latest: dict[tuple[str, str], dict[tuple[str, ...], Replication]] = {}
     for path in index.find(runs_dir):
         name, scale, entries = index.read(path)
         if name not in grid.names():
@@ -393,7 +401,21 @@ def replications(runs_dir: Path, run_records: Sequence[Record] | None = None) ->
             for line in entries
         )
         replication = Replication(experiment, scale, cells, path.parents[1])
-        previous = latest.get((name, scale))
+        by_seeds = latest.setdefault((name, scale), {})
+        previous = by_seeds.get(replication.seeds)
         if previous is None or replication.finished > previous.finished:
-            latest[name, scale] = replication
-    return list(latest.values())
+            by_seeds[replication.seeds] = replication
+    return [_with_repeats(by_seeds) for by_seeds in latest.values()]
+
+
+def _with_repeats(by_seeds: Mapping[tuple[str, ...], Replication]) -> Replication:
+    """Return the replication with the experiment's own seeds, or else the first, with the others as its repeats."""
+    jobs = next(iter(by_seeds.values())).experiment.jobs
+    own = _seeds(job.overrides for job in jobs)
+    first, *others = sorted(by_seeds, key=lambda seeds: (seeds != own, seeds))
+    return replace(by_seeds[first], repeats=tuple(by_seeds[seeds] for seeds in others))
+
+
+def _seeds(overrides: Iterable[tuple[str, ...]]) -> tuple[str, ...]:
+    """Return the seeds that options of runs state, in ascending order."""
+    return tuple(sorted({grid.choice(options, "seed") for options in overrides}))

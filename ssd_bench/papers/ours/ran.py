@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any
 
+from ssd_bench.conf import config_file, read_yaml
 from ssd_bench.contract.shape import Shape
+from ssd_bench.papers.runs import grid
 from ssd_bench.records.header import RunHeader
 
 UNKNOWN = "size not recorded"
+MISSING = object()
 SETTING_OPTIONS = {
     "S": "max_steps",
     "beta": "bayes_interval",
@@ -82,6 +85,36 @@ def _value_ran(key: str, value: str, options: Mapping[str, Any]) -> str:
     if ran is None:
         return "none"
     return value if not isinstance(ran, int | float) or float(ran) == planned else f"{ran:g}"
+
+
+def scaled_settings(overrides: Sequence[str], paper_overrides: Sequence[str]) -> list[str]:
+    """Return the method's settings that a scale replaced: `interval 32 for 64`.
+
+    Args:
+        overrides: options of our run.
+        paper_overrides: options of the paper's own run.
+    """
+    paper_values = {grid.key_of(override): override.partition("=")[2] for override in paper_overrides}
+    texts = []
+    for override in overrides:
+        key, value = grid.key_of(override), override.partition("=")[2]
+        if key.startswith("method.") and paper_values.get(key) != value:
+            of_preset = _preset_value(grid.choice(paper_overrides, "method"), key.split(".")[1:])
+            texts.append(f"{key.removeprefix('method.')} {value} for {paper_values.get(key, of_preset)}")
+    return texts
+
+
+def _preset_value(method: str, keys: Sequence[str]) -> Any:
+    """Return the value of a nested key in a preset of a method, or in the presets that it extends."""
+    path = config_file("method", method)
+    content: Any = read_yaml(path) if path else {}
+    value = content
+    for key in keys:
+        value = value.get(key, MISSING) if isinstance(value, Mapping) else MISSING
+    if value is not MISSING:
+        return "the paper's rule" if value is None else value
+    parents = [name for name in content.get("defaults", ()) if isinstance(name, str) and name != "_self_"]
+    return next((value for parent in parents if (value := _preset_value(parent, keys)) is not None), None)
 
 
 def size_text(params: int | None) -> str:
