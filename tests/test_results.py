@@ -129,8 +129,9 @@ def test_facts_follow_from_the_audit_and_from_the_gpu() -> None:
     checks, measured = audit.audit(), read_gpu_results(REFERENCE / "shapes")
     found = facts.facts(checks, measured)
     assert len(found) == 3 and [fact.command.split()[3] for fact in found] == ["audit", "shapes", "shapes"]
-    totals = checks["verdict"].value_counts()
-    assert found[0].number == f"{totals['contradiction']} contradictions, {totals['impossible']} impossible numbers"
+    kinds, covered, impossible = audit.totals(checks)
+    assert found[0].number == f"{kinds} kinds of contradiction, {impossible} impossible numbers"
+    assert f"cover {covered} printed numbers, out of {sum(checks['paper'] != 'swift-v1')} comparisons" in found[0].says
     largest = max(measured, key=lambda result: result["ar"]["bytes"])
     rows = [r for r in largest["rows"] if r["of_paper"] == "knapspec" and r["of_method"] == "CLaSp"]
     speedups = [r["speedup"] for r in rows if r["of_exhibit"] == "Table 2"]

@@ -8,8 +8,8 @@ from typing import Any
 
 import pandas as pd
 
-from ssd_bench.papers.audit.arithmetic import CONTRADICTION, IMPOSSIBLE
-from ssd_bench.papers.printed.catalogue import paper_versions, version_name
+from ssd_bench.papers.audit import audit
+from ssd_bench.papers.printed.catalogue import version_name
 from ssd_bench.predict.gpu_results import imposed_speedups, speedup_over_hf
 
 ENGINE_PAPER, ENGINE_TABLE = "knapspec", "Table 2"
@@ -44,14 +44,13 @@ def facts(checks: pd.DataFrame, results: Sequence[dict[str, Any]]) -> list[Fact]
 
 
 def _audit_fact(checks: pd.DataFrame) -> Fact:
-    totals = checks["verdict"].value_counts()
-    wrong, impossible = (int(totals.get(name, 0)) for name in (CONTRADICTION, IMPOSSIBLE))
-    papers = (version_name(paper) for paper in paper_versions() if paper in set(checks["paper"]))
-    names = list(dict.fromkeys(name.partition(",")[0] for name in papers))  # versions of a paper count as one
+    kinds, numbers, impossible = audit.totals(checks)
+    papers = [paper for paper in audit.papers_alone() if paper in set(checks["paper"])]
+    *names, last = map(version_name, papers)
     return Fact(
-        f"{wrong} contradictions, {impossible} impossible numbers",
-        f"in what {', '.join(names[:-1])} and {names[-1]} print, out of {len(checks):,} comparisons of their numbers "
-        "with each other.",
+        f"{kinds} kinds of contradiction, {impossible} impossible numbers",
+        f"in what {', '.join(names)} and {last} print: the contradictions cover {numbers} printed numbers, out of "
+        f"{checks['paper'].isin(papers).sum():,} comparisons of their numbers with each other.",
         "Computed from the papers alone; no run is involved.",
         "python -m ssd_bench audit",
     )

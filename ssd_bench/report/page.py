@@ -335,16 +335,12 @@ def _prediction_sheets(predicted: pd.DataFrame) -> Iterator[Sheet]:
 
 
 def _audit_sheets(checks: pd.DataFrame, needs: Mapping[str, str]) -> Iterator[Sheet]:
-    """Yield the audit of each paper: counts of comparisons, the machine that its speedups need, and all findings."""
+    """Yield the audit of each paper: counts of comparisons, the machine that its speedups need, kinds of findings."""
     entries = audit.group_findings(checks).rename(columns={"verdict": "finding", "count": "numbers", "source": "from"})
     for paper in paper_versions():
         name = version_name(paper)
-        totals = checks.loc[checks["paper"] == paper, "verdict"].value_counts()
-        parts = ", ".join(f"{totals[word]} {word}" for word in audit.VERDICTS if word in totals)
-        introduction = (
-            f"The paper's numbers are recomputed from one another, without any run. {totals.sum()} comparisons: "
-        )
-        rows = entries.loc[entries["paper"] == paper].drop(columns="paper").set_index("finding")
+        introduction = "The paper's numbers are recomputed from one another, without any run. "
+        rows = entries.loc[entries["paper"] == paper].drop(columns=["paper", "others"]).set_index("finding")
         yield Sheet(
             f"audit_{file_stem(paper, '')}",
             f"Audit of {name}",
@@ -352,5 +348,7 @@ def _audit_sheets(checks: pd.DataFrame, needs: Mapping[str, str]) -> Iterator[Sh
             filter_values=dict.fromkeys(AXES, ()),
             name=f"Consistency of the numbers of {name}",
             table=tables.html(rows, f"Findings in {name}", "audit"),
-            lines=[line for line in (f"{introduction}{parts}.", needs.get(paper)) if line],
+            lines=[
+                line for line in (f"{introduction}{audit.verdict_counts(checks, paper)}.", needs.get(paper)) if line
+            ],
         )

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import product
+from math import inf
 
 from ssd_bench.metrics.definitions import expected_speedup
 from ssd_bench.papers.printed.catalogue import paper_versions
 from ssd_bench.papers.printed.reported import Number, find_number, numbers, settings
 
 CONSISTENT, ROUNDING = "consistent", "rounding"
-CONTRADICTION, IMPOSSIBLE, UNCLEAR = "contradiction", "impossible", "unclear"
-FINDINGS = (CONTRADICTION, IMPOSSIBLE, UNCLEAR)
+CONTRADICTION, IMPOSSIBLE, DEFINITIONAL, UNCLEAR = "contradiction", "impossible", "definitional", "unclear"
+FINDINGS = (CONTRADICTION, IMPOSSIBLE, DEFINITIONAL, UNCLEAR)
 EPSILON = 1e-9  # tolerance for binary floating point, in which 1.35 - 1.3 > 0.05
 CARD_GB = 48  # memory of an NVIDIA RTX A6000, by its data sheet
 
@@ -28,10 +29,12 @@ class Check:
         check: name of the check, such as "mean".
         what: the comparison as a sentence.
         stated, implied: the two values; None where a paper prints nothing to compare.
-        source: formula, table or section from which `implied` follows.
+        source: formula, table or section from which `implied` follows. Findings of one check with one source are of one
+            kind: one cause explains them.
         verdict: "consistent" (equal in the printed digits), "rounding" (equal for some values that round to the
             printed ones), "contradiction" (two printed numbers that cannot both be right), "impossible" (beyond a limit
-            of the paper's own formula) or "unclear" (the paper leaves open what it compares).
+            of the paper's own formula), "definitional" (the two follow different definitions; `what` states both) or
+            "unclear" (the paper leaves open what it compares).
     """
 
     id: str
@@ -56,15 +59,8 @@ def describe(number: Number) -> str:
     settings_shown = [
         f"{k}={v}" for k, v in number.settings.items() if k not in ("decoding", "temperature", "skip_ratio")
     ]
-    parts = (
-        number.exhibit.removeprefix("text "),
-        number.model,
-        number.method,
-        number.task,
-        *settings_shown,
-        number.metric,
-    )
-    return ", ".join(filter(None, parts))
+    labels = (number.exhibit.removeprefix("text "), number.model, number.method, number.task)
+    return ", ".join(filter(None, (*labels, *settings_shown, number.metric)))
 
 
 def format_value(value: float) -> str:
@@ -77,18 +73,18 @@ def implied_range(formula: Callable[..., float], *inputs: Number) -> tuple[float
 
     The formula must be monotone in each input: its extremes are then at the ends of the inputs' intervals.
     """
-    intervals = [(max(n.value - n.half, 0.0), _upper_bound(n)) for n in inputs]  # no input is negative
+    # no input is negative, and no acceptance rate is above 1
+    intervals = [
+        (max(n.value - n.half, 0.0), min(n.value + n.half, 1.0 if n.metric == "alpha" else inf)) for n in inputs
+    ]
     results = [formula(*ends) for ends in product(*intervals)]
     return min(results), max(results)
 
 
-def _upper_bound(number: Number) -> float:
-    """Return the largest value that rounds to the printed one; an acceptance rate is at most 1."""
-    return min(number.value + number.half, 1.0) if number.metric == "alpha" else number.value + number.half
-
-
-def rounding_verdict(number: Number, implied: float, low: float | None = None, high: float | None = None) -> str:
-    """Return the verdict on a printed number: consistent, rounding or contradiction.
+def rounding_verdict(
+    number: Number, implied: float, low: float | None = None, high: float | None = None, otherwise: str = CONTRADICTION
+) -> str:
+    """Return the verdict on a printed number: consistent, rounding or `otherwise`.
 
     Args:
         implied: value that follows from the printed digits.
@@ -98,7 +94,7 @@ def rounding_verdict(number: Number, implied: float, low: float | None = None, h
     if abs(implied - number.value) <= number.half + EPSILON:
         return CONSISTENT
     overlap = low - number.half - EPSILON <= number.value <= high + number.half + EPSILON
-    return ROUNDING if overlap else CONTRADICTION
+    return ROUNDING if overlap else otherwise
 
 
 def new_check(number: Number, check_name: str, what: str, implied: float | None, source: str, verdict: str) -> Check:
@@ -124,23 +120,25 @@ def check_formula(
         inputs: arguments of the formula.
     """
     implied = formula(*(n.value for n in inputs))
-    text = f"{words} is {format_value(implied)}"
-    return new_check(
-        number, check_name, text, implied, source, rounding_verdict(number, implied, *implied_range(formula, *inputs))
-    )
+    result = rounding_verdict(number, implied, *implied_range(formula, *inputs))
+    return new_check(number, check_name, f"{words} is {format_value(implied)}", implied, source, result)
 
 
-def check_average(number: Number, parts: Sequence[Number], part_name: str) -> Check:
+def check_average(
+    number: Number, parts: Sequence[Number], part_name: str, check_name: str = "mean", half: float | None = None
+) -> Check:
     """Compare `number` with the arithmetic mean of its parts.
 
     Args:
         part_name: plural noun for the parts, such as "tasks".
+        half: rounding of the parts that were averaged; None: of the printed ones.
     """
     implied = sum(n.value for n in parts) / len(parts)
-    half = sum(n.half for n in parts) / len(parts)  # largest error of the mean: all parts rounded in one direction
+    if half is None:
+        half = sum(n.half for n in parts) / len(parts)  # largest error of the mean: all parts rounded in one direction
     text = f"the mean of its {len(parts)} {part_name} is {format_value(implied)}"
     result = rounding_verdict(number, implied, implied - half, implied + half)
-    return new_check(number, "mean", text, implied, "arithmetic mean", result)
+    return new_check(number, check_name, text, implied, f"arithmetic mean of {parts[0].exhibit}", result)
 
 
 def check_repeat(number: Number, repeat: Number, check_name: str) -> Check:
@@ -192,6 +190,12 @@ def check_range_end(number: Number, cells: Sequence[Number], source: str) -> Che
     return new_check(number, "range", text, cell.value, source, result)
 
 
+def check_tokens_ratio(number: Number, method: Number, plain: Number) -> Check:
+    """Compare a speedup with the ratio of the method's tokens/s to plain decoding's."""
+    how = f"{method.printed} / {plain.printed} tokens/s"
+    return check_formula(number, "tokens/s", how, "ratio of tokens/s", lambda a, b: a / b, method, plain)
+
+
 def expected_speedup_at(skip: float) -> Callable[[float, float], float]:
     """Return E(speedup) as a function of M and alpha at a given skip ratio (SWIFT Eq. 6, KNN-SSD Eq. 9)."""
 
@@ -214,11 +218,6 @@ def check_expected_speedup(number: Number, m: Number, acceptance: Number, skip: 
         f"alpha = {acceptance.printed}, r = {format_value(skip)}"
     )
     return new_check(number, "measured against E", text, implied, source, result)
-
-
-def setting_without(number: Number, without: str = "") -> Mapping[str, str]:
-    """Return the settings of a number except for the key `without`; "": all settings."""
-    return {key: value for key, value in number.settings.items() if key != without}
 
 
 def check_repeats() -> Iterator[Check]:

@@ -9,12 +9,12 @@ from dataclasses import asdict
 import pandas as pd
 
 from ssd_bench import tables
-from ssd_bench.papers.audit.arithmetic import CONSISTENT, FINDINGS, ROUNDING, check_repeats
-from ssd_bench.papers.printed.catalogue import paper_folders, paper_versions
+from ssd_bench.papers.audit.arithmetic import CONSISTENT, CONTRADICTION, FINDINGS, IMPOSSIBLE, ROUNDING, check_repeats
+from ssd_bench.papers.printed.catalogue import folder_of, paper_folders, paper_versions
 
+KIND = ["paper", "check", "source", "verdict"]  # equal for findings of one kind
 COLUMNS = ("id", "paper", "exhibit", "check", "what", "stated", "implied", "difference", "source", "verdict")
 VERDICTS = (CONSISTENT, ROUNDING, *FINDINGS)
-GROUPED_FROM = 7  # smallest number of findings of one check in one exhibit that become one entry
 WIDTH = 118
 VERDICT_WIDTH = 4 + max(map(len, FINDINGS))  # indent of a line, verdict, and the gap after the verdict
 
@@ -27,11 +27,10 @@ def audit() -> pd.DataFrame:
     """
     modules = [module for folder in paper_folders() if (module := folder.module("checks"))]
     checks = [*(check for module in modules for check in module.checks()), *check_repeats()]
+    checks.sort(key=lambda check: paper_versions().index(check.paper))
     rows = [{**asdict(check), "difference": check.difference} for check in checks]
-    frame = pd.DataFrame(rows, columns=list(COLUMNS))
     numeric = dict.fromkeys(("stated", "implied", "difference"), "float64")
-    order = frame["paper"].map(paper_versions().index)
-    return frame.astype(numeric).loc[order.sort_values(kind="stable").index].reset_index(drop=True)
+    return pd.DataFrame(rows, columns=list(COLUMNS)).astype(numeric)
 
 
 def findings(frame: pd.DataFrame) -> pd.DataFrame:
@@ -40,61 +39,74 @@ def findings(frame: pd.DataFrame) -> pd.DataFrame:
 
 
 def group_findings(frame: pd.DataFrame) -> pd.DataFrame:
-    """Return the findings by entry: many findings of one check in one exhibit become one entry, with the largest.
+    """Return the findings by kind: one entry, with the largest disagreement, for all that one cause explains.
 
     Returns:
-        Columns paper, verdict, count, what, source.
+        Columns paper, verdict, count, what, source, and others (the sentences of the kind's other findings).
     """
-    entries = []
-    for (paper, exhibit, name, verdict), group in findings(frame).groupby(
-        ["paper", "exhibit", "check", "verdict"], sort=False
-    ):
-        if len(group) < GROUPED_FROM:
-            entries += [(paper, verdict, 1, row.what, row.source) for row in group.itertuples()]
-            continue
-        compared = frame[(frame["paper"] == paper) & (frame["exhibit"] == exhibit) & (frame["check"] == name)]
-        largest = group.sort_values("difference", key=lambda column: -column.abs(), kind="stable").iloc[0]
-        sentence = (
-            f'{exhibit}: {len(group)} of {len(compared)} numbers fail the check "{name}"; largest disagreement: '
-            f"{largest['what']}"
-        )
-        entries.append((paper, verdict, len(group), sentence, largest["source"]))
-    return pd.DataFrame(entries, columns=["paper", "verdict", "count", "what", "source"])
+    entries, compared = [], frame.groupby(KIND[:3])["id"].transform("size")
+    for (paper, name, source, verdict), group in findings(frame.assign(compared=compared)).groupby(KIND, sort=False):
+        by_size = group.sort_values("difference", key=lambda column: -column.abs(), kind="stable")
+        largest, *others = by_size["what"]
+        if others:
+            numbers = f'{len(group)} of {group["compared"].iloc[0]} numbers of the check "{name}"'
+            largest = f"{numbers}; largest disagreement: {largest}"
+        entries.append((paper, verdict, len(group), largest, source, others))
+    return pd.DataFrame(entries, columns=["paper", "verdict", "count", "what", "source", "others"])
+
+
+def papers_alone() -> list[str]:
+    """Return the latest version of each paper; a finding in a preprint is listed, but does not count as the paper's."""
+    return [paper for paper in paper_versions() if folder_of(paper).latest == paper]
+
+
+def totals(frame: pd.DataFrame) -> tuple[int, int, int]:
+    """Return kinds of contradiction in the papers alone, printed numbers that they cover, and impossible numbers."""
+    counted = frame[frame["paper"].isin(papers_alone())]
+    contradictions, impossible = (counted[counted["verdict"] == verdict] for verdict in (CONTRADICTION, IMPOSSIBLE))
+    # an id is a number's, "#", a check's: a number that fails two checks counts once
+    numbers = [rows["id"].str.split("#").str[0].nunique() for rows in (contradictions, impossible)]
+    return contradictions.groupby(KIND).ngroups, numbers[0], numbers[1]
 
 
 def summary(frame: pd.DataFrame) -> str:
-    """Return one line: comparisons by verdict, findings by paper."""
-    verdict_counts = frame["verdict"].value_counts()
-    finding_counts = findings(frame)["paper"].value_counts()
-    counts = ", ".join(f"{verdict_counts.get(name, 0)} {name}" for name in VERDICTS)
-    by_paper = ", ".join(f"{paper} {finding_counts.get(paper, 0)}" for paper in paper_versions())
-    return f"{len(frame)} comparisons: {counts}; {finding_counts.sum()} findings ({by_paper})"
+    """Return one line: totals of the papers, and their earlier versions, which do not count."""
+    kinds, numbers, impossible = totals(frame)
+    papers = papers_alone()
+    earlier = [f"; not counted: {v}, {verdict_counts(frame, v)}" for v in paper_versions() if v not in papers]
+    return (
+        f"{kinds} kinds of contradiction covering {numbers} printed numbers, and {impossible} impossible numbers, in "
+        f"{len(papers)} papers ({verdict_counts(frame, *papers)}){''.join(earlier)}"
+    )
+
+
+def verdict_counts(frame: pd.DataFrame, *papers: str) -> str:
+    """Return in words the number of comparisons of these versions of papers, and how many have each verdict."""
+    counts = frame.loc[frame["paper"].isin(papers), "verdict"].value_counts()
+    return f"{counts.sum()} comparisons: " + ", ".join(f"{counts[name]} {name}" for name in VERDICTS if name in counts)
 
 
 def terminal_text(frame: pd.DataFrame) -> str:
-    """Return the audit for a terminal: findings by paper, and the summary."""
+    """Return the audit for a terminal: all findings by paper and kind, and the summary."""
     parts: list[str] = []
-    for paper, rows, heading in _by_paper(frame):
-        sentences = rows["what"] + " [" + rows["source"] + "]"
-        lines = pd.DataFrame(zip(rows["verdict"], sentences), columns=["", ""])
-        shown = tables.terminal(lines, wrap=[None, WIDTH - VERDICT_WIDTH], ruled=False)
-        parts += [f"{paper}: {heading}", "", textwrap.indent(shown, "  "), ""]
+    for paper, rows in _kinds_by_paper(frame):
+        lines = list[tuple[str, str]]()
+        for verdict, what, source, others in zip(rows["verdict"], rows["what"], rows["source"], rows["others"]):
+            lines += [(verdict, f"{what} [{source}]"), *(("", other) for other in others)]
+        shown = tables.terminal(pd.DataFrame(lines, columns=["", ""]), wrap=[None, WIDTH - VERDICT_WIDTH], ruled=False)
+        parts += [f"{paper}: {verdict_counts(frame, paper)}", "", textwrap.indent(shown, "  "), ""]
     return "\n".join([*parts, summary(frame)])
 
 
 def markdown_text(frame: pd.DataFrame) -> str:
-    """Return the audit as Markdown: one table of findings per paper, and the summary."""
+    """Return the audit as Markdown: the summary, and one table of kinds of findings per paper."""
     parts = [f"# Consistency of the papers' own numbers\n\n{summary(frame)}.\n"]
-    for paper, rows, heading in _by_paper(frame):
+    for paper, rows in _kinds_by_paper(frame):
         printed = rows[["verdict", "count", "what", "source"]].rename(columns={"count": "numbers", "source": "from"})
-        parts.append(f"## {paper}\n\n{heading}.\n\n{tables.markdown(printed)}\n")
+        parts.append(f"## {paper}\n\n{verdict_counts(frame, paper)}.\n\n{tables.markdown(printed)}\n")
     return "\n".join(parts)
 
 
-def _by_paper(frame: pd.DataFrame) -> Iterator[tuple[str, pd.DataFrame, str]]:
-    """Yield paper, its entries and its heading."""
+def _kinds_by_paper(frame: pd.DataFrame) -> Iterator[tuple[str, pd.DataFrame]]:
     entries = group_findings(frame)
-    for paper in paper_versions():
-        counts = frame.loc[frame["paper"] == paper, "verdict"].value_counts()
-        heading = ", ".join(f"{counts[name]} {name}" for name in VERDICTS if name in counts)
-        yield paper, entries[entries["paper"] == paper], f"{counts.sum()} comparisons, {heading}"
+    return ((paper, entries[entries["paper"] == paper]) for paper in paper_versions())
