@@ -16,7 +16,7 @@ PAPER = {
 rank: 9
 versions: {made-up: Made-Up}
 hardware: [A100]
-imposed: {exhibit: Table 1, drafts: Table 1, draft_len: 10, skipped: {SWIFT: 0.5}}
+imposed: {exhibit: Table 1, drafts: Table 1, draft_len: 10, skipped: {SWIFT: {preset: clasp_knapspec, source: script}}}
 counts: {M: {statistic: M_call, meaning: the prefill counts, source: invented}}
 """,
     "exhibits.csv": """\

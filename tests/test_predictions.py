@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import random
 from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
 from statistics import mean
 
 import numpy as np
@@ -12,11 +14,13 @@ import pytest
 
 from ssd_bench.papers.ours.cells import Replication, replications
 from ssd_bench.papers.ours.values import BASELINES
+from ssd_bench.papers.printed.catalogue import PaperFolder
 from ssd_bench.papers.runs import grid
 from ssd_bench.predict import predictions
 from ssd_bench.predict.acceptance import Acceptance, Steps, needed_cost, reported_speedups, smallest_argument
 from ssd_bench.predict.predictions import FEW, LABELS, NEEDS, PAPER_ACCEPTANCE, RUN_ACCEPTANCE, Skill, skill
 from ssd_bench.predict.replay import predict
+from ssd_bench.predict.shares import Share, stated_share
 from tests.exhibit_runs import indexed, make
 
 DRAWS = 40_000
@@ -53,6 +57,24 @@ def test_expected_drafts_are_the_mean_of_those_drawn(alpha: float | None, tokens
     assert acceptance.drafted == pytest.approx(mean(d for _, d in drafts), rel=0.02)
 
 
+def test_a_share_is_never_assumed() -> None:
+    """By hand: r of the inner or of all sublayers, a preset's table, the mean of released sets; else no share."""
+    skipped = {
+        "CLaSp": {"preset": "clasp_knapspec", "source": "script"},
+        "KNN-SSD": {"sets": ["cnndm", "gsm8k"], "models": ["LLaMA-2-13B"], "source": "sets"},
+        "Mix": {"sets": ["cnndm", "none"], "source": "sets"},
+    }
+    plain = PaperFolder(Path("knn_ssd"), 9, {"x": "X"}, imposed={"drafts": "Table 3", "skipped": skipped})
+    inner = replace(plain, skip_ratio="inner")
+    assert stated_share(inner, "m", "any", 40, printed=0.45) == Share(34 / 80, "Table 3")
+    assert stated_share(plain, "m", "any", 40, printed=0.45) == Share(36 / 80, "Table 3")
+    assert stated_share(plain, "m", "CLaSp", 64) == Share(20 / 64, "script")
+    assert stated_share(plain, "m", "CLaSp", 48) is None  # not the preset's share for other models, which is ours
+    assert stated_share(plain, "LLaMA-2-13B", "KNN-SSD", 40) == Share((36 + 29) / 160, "sets")
+    for model, method in (("LLaMA-2-13B-Chat", "KNN-SSD"), ("LLaMA-2-13B", "Mix"), ("LLaMA-2-13B", "DEL")):
+        assert stated_share(plain, model, method, 40) is None
+
+
 def test_the_least_number_that_reaches_a_value() -> None:
     assert smallest_argument(lambda x: x * x, 0.25) == pytest.approx(0.5) and smallest_argument(lambda x: x, 2.0) == 1.0
 
@@ -87,6 +109,7 @@ def test_what_a_speedup_needs_gives_it_back(frame: pd.DataFrame) -> None:
         assert (acceptance.accepted + 1) / step == pytest.approx(row.number.value)
         counted += 1
     theirs = frame[frame["needs"].notna()]
+    assert (theirs["share_source"] != "").all() and (frame.loc[frame["share"].isna(), "share_source"] == "").all()
     assert counted == len(theirs) and (theirs["share"] < theirs["c"]).all()
 
 

@@ -132,10 +132,9 @@ def test_facts_follow_from_the_audit_and_from_the_gpu() -> None:
     kinds, covered, impossible = audit.totals(checks)
     assert found[0].number == f"{kinds} kinds of contradiction, {impossible} impossible numbers"
     assert f"cover {covered} printed numbers, out of {sum(checks['paper'] != 'swift-v1')} comparisons" in found[0].says
-    largest = max(measured, key=lambda result: result["ar"]["bytes"])
-    rows = [r for r in largest["rows"] if r["of_paper"] == "knapspec" and r["of_method"] == "CLaSp"]
-    speedups = [r["speedup"] for r in rows if r["of_exhibit"] == "Table 2"]
-    assert found[1].number == f"CLaSp {min(speedups):.2f} to {max(speedups):.2f}×"
+    # tests/test_stated_shares.py computes these numbers again
+    assert found[1].number == "22 of 24 CLaSp speedups" and "22 to 31 % (median error +0.6 %" in found[1].says
+    assert "half of the blocks skipped, none would" in found[1].says and "4 of 8 models" in found[1].basis
     ratios = [result["hf"]["ms"] / result["ar"]["ms"] for result in measured]
     assert found[2].number == f"{min(ratios):.1f} to {max(ratios):.1f} times as fast"
     assert len(facts.facts(checks, [])) == 1

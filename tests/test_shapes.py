@@ -19,12 +19,15 @@ from ssd_bench.contract.method import Context, LayerDraft
 from ssd_bench.contract.shape import Shape
 from ssd_bench.cost import profiling
 from ssd_bench.cost.reference import ReferenceMachine
+from ssd_bench.cost.shapes import shape_named
 from ssd_bench.engine.engine import SCRATCH
 from ssd_bench.engine.probe import ModelProbe
 from ssd_bench.engine.sampling import Decoding
 from ssd_bench.model import drawn
 from ssd_bench.model.backend import select
 from ssd_bench.predict.acceptance import Acceptance, ReportedSpeedup, reported_speedups
+from ssd_bench.predict.gpu_results import stated_for
+from tests.runs import REFERENCE
 
 DRAWS = 20_000
 
@@ -86,10 +89,43 @@ def test_rows_of_papers(engine: ImposedEngine) -> None:
     }
     for row in found:
         assert bool(row.missing) == (row.skipped is None or not (row.alpha or row.tokens))
+        # nothing is assumed: a share has a source, and a row without one says so
+        assert (row.skipped is None) == (not row.share_source)
+    shares = {(row.number.paper, row.number.method): row.share_source for row in found if row.skipped is not None}
+    assert shares == {
+        ("knapspec", "CLaSp"): "released script",
+        ("swift", "SWIFT"): "Table 4",
+        ("conflayers", "SWIFT"): "Table 3",
+        ("conflayers", "ConfLayers"): "Table 3",
+        ("knn-ssd", "KNN-SSD"): "released sets, mean",
+        ("knn-ssd", "Self-SD(Mix)"): "released set",
+    }
     measured = shapes._imposed(engine, next(row for row in found if not row.missing), [1, 2, 3])
     assert measured["acceptance"] == "imposed" and measured["speedup"] > 0
     with pytest.raises(AssertionError):
         shapes._imposed(engine, ReportedSpeedup(found[0].number, "x"), [1])
+
+
+def test_a_paper_s_speedup_stands_only_next_to_drafts_that_its_sources_state(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """Drafts at half of the sublayers tell nothing of CLaSp at a third of the blocks, nor of an unstated share."""
+    assert dispatch(["shapes", f"read={REFERENCE / 'shapes'}"]) == 0
+    printed = capsys.readouterr().out
+    measured, _, modelled = printed.partition("Papers' speedups, MODELLED on NVIDIA H200")
+    stated = 0
+    for path in sorted((REFERENCE / "shapes").rglob("*.json")):
+        result = json.loads(path.read_text(encoding="utf-8"))
+        n_layers = shape_named(result["model"]).n_layers
+        for row in result["rows"]:
+            own = stated_for(row, n_layers)
+            stated += own is not None
+            assert own is None or row["of_paper"] == "knn-ssd"
+            for change in ({"skipped": 0.2}, {"alpha": 0.5}, {"M": 9.0}, {"number": "none"}):
+                assert stated_for(row | change, n_layers) is None
+    lines = [line.split() for line in measured.splitlines() if line.startswith("Table")]
+    assert sum(line[-2] != "–" for line in lines) == stated == 4 and len(lines) == 59
+    assert measured.count("say nothing of the paper's speedup") == 5 and "KnapSpec" in modelled
 
 
 def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:

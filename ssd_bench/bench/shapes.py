@@ -1,7 +1,8 @@
-"""Speed of known model sizes with random weights, and at the papers' acceptance.
+"""Speed of known model sizes with random weights, and of drafts at imposed acceptance.
 
-Times do not depend on the weights. The acceptance of a paper is imposed on random drafts, so the text is meaningless:
-there is no check of losslessness and no score.
+Times do not depend on the weights. Acceptance is imposed on random drafts, so the text is meaningless: there is no
+check of losslessness and no score. α, M and the share of skipped sublayers are those that the sources of a paper's
+speedup state (`predict.shares`).
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from ssd_bench.bench.imposed import Imposed, ImposedEngine
 from ssd_bench.contract.generation import Step
 from ssd_bench.contract.layer_set import LayerSet
 from ssd_bench.cost import profiling
-from ssd_bench.cost.shapes import known_shape, shaped_models
+from ssd_bench.cost.shapes import known_shape, shape_named, shaped_models
 from ssd_bench.engine.engine import SCRATCH
 from ssd_bench.engine.probe import ModelProbe
 from ssd_bench.engine.sampling import Decoding
@@ -32,7 +33,7 @@ from ssd_bench.model import drawn
 from ssd_bench.model.backend import select
 from ssd_bench.model.decoder import PREFILL_CHUNK, Pass
 from ssd_bench.predict.acceptance import Acceptance, ReportedSpeedup, plain_name, reported_speedups
-from ssd_bench.predict.gpu_results import speedup_over_hf
+from ssd_bench.predict.gpu_results import speedup_over_hf, stated_for
 from ssd_bench.run.hardware import Hardware
 from ssd_bench.run.hugging_face import HuggingFace
 
@@ -47,11 +48,16 @@ COLUMNS = {
     "alpha": "their α",
     "M": "their M",
     "skipped": "skipped",
+    "source": "source of the share",
     "realised_alpha": "α",
     "realised_M": "M",
     "theirs": "theirs",
     "speedup": "ours",
 }
+OTHER_DRAFTS = (
+    "{n} rows have no speedup of the paper: their drafts were timed at another α, M or share of sublayers than sources "
+    "state\nfor it, or no source states a share; they test costs, and say nothing of the paper's speedup."
+)
 DRAWS = 2  # runs per row, with different draws of its acceptance
 NODES = (1, 2, 4, 8, 16, 32, 64)
 
@@ -205,8 +211,23 @@ def _sweep_lines(sweeps: Mapping[str, Any] | None) -> list[tuple[str, str]]:
     return lines + [(f"host time of {label}, ms", f"{sweeps['host'][key]:.3f}") for key, label in host.items()]
 
 
+def _row_parts(result: dict[str, Any]) -> list[str]:
+    """Return the table of drafts at imposed acceptance, with a paper's speedup where its sources state these drafts."""
+    if not result["rows"]:
+        return []
+    n_layers, n_other, table = shape_named(result["model"]).n_layers, 0, []
+    for row in result["rows"]:
+        stated = stated_for(row, n_layers)
+        n_other += stated is None
+        values = row | ({"source": None, "theirs": None} if stated is None else {"source": stated.share_source})
+        table.append([_text(values[key]) for key in COLUMNS])
+    heads = list(COLUMNS.values())
+    parts = ["", tables.terminal(pd.DataFrame(table, columns=heads), heads[4:])]
+    return [*parts, OTHER_DRAFTS.format(n=n_other)] if n_other else parts
+
+
 def render(result: dict[str, Any]) -> str:
-    """Return the tables of one model: its measurements, and the papers' rows with ours."""
+    """Return the tables of one model: its measurements, and its drafts at imposed acceptance."""
     ar, ms, over_hf = result["ar"], result["pass_ms"], speedup_over_hf(result)
     one_node_ms = ms["1 nodes"]
     lines = [
@@ -226,10 +247,7 @@ def render(result: dict[str, Any]) -> str:
         "{model}, random weights, {dtype}, {machine}, {kernels} kernels".format(**result),
         tables.terminal(pd.DataFrame(lines, columns=["", ""])),
     ]
-    if result["rows"]:
-        table = [[_text(row[key]) for key in COLUMNS] for row in result["rows"]]
-        heads = list(COLUMNS.values())
-        parts += ["", tables.terminal(pd.DataFrame(table, columns=heads), heads[4:])]
+    parts += _row_parts(result)
     missing = Counter(f"{row['of_paper']} {row['of_exhibit']}: {row['why']}" for row in result["missing"])
     parts += [f"not measured: {n} numbers of {why}" for why, n in missing.items()]
     return "\n".join(parts)

@@ -123,5 +123,6 @@ def _validate(runs_dir: Path) -> None:
 
 def _validate_sheets(folder: Path) -> None:
     results = calibration.shapes_results(folder)
-    print("Speedups at imposed acceptance: measured, and PREDICTED from the data sheet of the GPU (conf/hardware).\n")
+    print("Drafts at imposed acceptance and skipped share, over AR: measured, and PREDICTED for the same drafts from")
+    print("the data sheet of the GPU (conf/hardware). This tests the costs; no speedup of a paper is compared.\n")
     print(tables.terminal(calibration.error_table(calibration.sheet_errors(results))))

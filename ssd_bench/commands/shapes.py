@@ -1,12 +1,12 @@
-"""Measure the speed of known model sizes on this GPU, at the papers' acceptance.
+"""Measure the speed of known model sizes on this GPU; model the papers' speedups at its costs.
 
 `python -m ssd_bench shapes [models=llama3_1_8b,qwen3_8b] [name=value ...]`
 
 Draws random weights in the sizes of models of conf/model, and measures times, which do not depend on the weights: AR
 compared with this machine's bandwidth and with Hugging Face generate, passes over several nodes, drafts with half of
 the sublayers, a change of layer set at every token, one search. Then, for each speedup that a paper reports for such a
-model, it measures the speedup at the paper's acceptance, imposed on random drafts. The text is meaningless, so there is
-no check of losslessness and no score.
+model, it measures the speedup at the α, M and skipped share that sources state, imposed on random drafts. The text is
+meaningless, so there is no check of losslessness and no score.
 
   models=NAME,...   choices of conf/model; default: models of the papers that fit in half of the memory
   dtype=bfloat16    dtype of weights and cache
@@ -17,7 +17,8 @@ no check of losslessness and no score.
   limit=N           most speedups of papers per model; default: all
   out=runs/shapes   folder of the results, MACHINE/MODEL.json
 
-`python -m ssd_bench shapes read=runs/reference/shapes` prints recorded results without measuring.
+`python -m ssd_bench shapes read=runs/reference/shapes` prints recorded results without measuring, and the papers'
+speedups modelled at the costs of that GPU.
 
 `python -m ssd_bench shapes costs=runs/reference/shapes/nvidia-h200` fits the cost tables of a GPU to its results and
 prints how well they predict the measured speedups and searches. With out=conf/costs it also writes the tables,
@@ -36,6 +37,8 @@ from ssd_bench.console import count, options, run_tool
 from ssd_bench.cost.shapes import known_shape
 from ssd_bench.errors import ConfigError
 from ssd_bench.paths import local_path
+from ssd_bench.predict.calibration import sheet_of
+from ssd_bench.predict.paper_speedups import modelled_text
 from ssd_bench.records import provenance
 from ssd_bench.records.files import write_atomic
 from ssd_bench.run.hardware import Hardware
@@ -98,5 +101,14 @@ def _show(folder: Path) -> None:
     paths = sorted(folder.rglob("*.json"))
     if not paths:
         raise ConfigError(READ, str(folder), "a folder with results of this command")
+    machines = []
     for path in paths:
-        print(render(json.loads(path.read_text(encoding="utf-8"))), f"\n{path}\n", sep="\n")
+        result = json.loads(path.read_text(encoding="utf-8"))
+        machines.append(result["machine"])
+        print(render(result), f"\n{path}\n", sep="\n")
+    for machine in dict.fromkeys(machines):
+        try:
+            gpu = sheet_of(machine)
+        except ConfigError:
+            continue  # a machine without a data sheet, such as a CPU
+        print(modelled_text(gpu))

@@ -19,10 +19,12 @@ from ssd_bench.conf import choices
 from ssd_bench.contract.window import Window
 from ssd_bench.cost.machine import Machine
 from ssd_bench.cost.reference import ReferenceMachine
+from ssd_bench.cost.shapes import known_shape
 from ssd_bench.cost.work import work_ms
 from ssd_bench.papers.ours.values import BASELINES
 from ssd_bench.papers.printed.catalogue import PaperFolder, paper_folders
 from ssd_bench.papers.printed.reported import Number, numbers
+from ssd_bench.predict.shares import stated_share
 
 CONTEXT = 1024
 """Default context length of a step, as in `ssd-bench shapes`: the papers give none for each speedup."""
@@ -115,7 +117,8 @@ class ReportedSpeedup:
         model: `plain_name` of the model.
         alpha: α; None if not reported.
         tokens: M; None if not reported.
-        skipped: skipped share of all sublayers; None if not reported.
+        skipped: skipped share of all sublayers; None if no source states it.
+        share_source: source of this share.
         draft_len: longest draft.
         missing: reason why the acceptance cannot be imposed; "" if it can.
     """
@@ -125,6 +128,7 @@ class ReportedSpeedup:
     alpha: float | None = None
     tokens: float | None = None
     skipped: float | None = None
+    share_source: str = ""
     draft_len: int = 0
     missing: str = ""
 
@@ -147,20 +151,35 @@ def _folder_speedups(folder: PaperFolder) -> Iterator[ReportedSpeedup]:
     cells: dict[tuple[str, ...], dict[str, float]] = {}
     for number in reported:
         if number.exhibit == imposed["drafts"]:
-            cells.setdefault(_cell_key(number, folder), {})[number.metric] = number.value
+            cell = cells.setdefault(_cell_key(number, folder), {})
+            cell[number.metric] = number.value
+            if "skip_ratio" in number.settings:
+                cell["skip_ratio"] = float(number.settings["skip_ratio"])
     for number in reported:
         matches = number.exhibit == imposed["exhibit"] and number.metric == imposed.get("metric", "speedup")
-        if not matches or number.method in BASELINES or AVERAGE.search(number.task + number.setting):
-            continue
-        cell = cells.get(_cell_key(number, folder), {})
-        alpha, tokens = cell.get("alpha"), cell.get("M", cell.get("n_accepted"))
-        skipped = cell.get("skip_ratio", imposed["skipped"].get(number.method))
-        missing = ""
-        if skipped is None:
-            missing = f"the share of sublayers that {number.method} skips is not reported"
-        elif not alpha and tokens is None:
-            missing = "neither an α above 0 nor M is reported"
-        yield ReportedSpeedup(number, plain_name(number.model), alpha, tokens, skipped, imposed["draft_len"], missing)
+        if matches and number.method not in BASELINES and not AVERAGE.search(number.task + number.setting):
+            yield _reported_speedup(number, folder, cells.get(_cell_key(number, folder), {}))
+
+
+def _reported_speedup(number: Number, folder: PaperFolder, cell: Mapping[str, float]) -> ReportedSpeedup:
+    """Return a speedup with its acceptance and share of sublayers, or with the reason why it lacks them.
+
+    Args:
+        cell: numbers printed with its drafts, by metric.
+    """
+    model, draft_len = plain_name(number.model), folder.imposed["draft_len"]
+    alpha, tokens = cell.get("alpha"), cell.get("M", cell.get("n_accepted"))
+    shape = known_shape(model_choices().get(model, ""))
+    if shape is None:
+        return ReportedSpeedup(number, model, missing=f"the sizes of {number.model} are not known")
+    share = stated_share(folder, number.model, number.method, shape.n_layers, cell.get("skip_ratio"))
+    missing = ""
+    if share is None:
+        missing = f"no source states the share of sublayers that its runs of {number.method} skipped"
+    elif not alpha and tokens is None:
+        missing = "neither an α above 0 nor M is reported"
+    skipped, source = (None, "") if share is None else (share.value, share.source)
+    return ReportedSpeedup(number, model, alpha, tokens, skipped, source, draft_len, missing)
 
 
 def _cell_key(number: Number, folder: PaperFolder) -> tuple[str, ...]:

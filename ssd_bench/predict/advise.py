@@ -41,8 +41,9 @@ RECORDS_LEGEND = (
     "steps at the costs of {machine}, with the time of the method's search:"
 )
 PAPERS_LEGEND = (
-    "Speedups of papers for this model. M, α (≈: derived from the other of the two); printed: measured on the paper's "
-    "machine, or (*) calculated there from M and α; PREDICTED for {machine} from M and α, without search, {factor}:"
+    "Speedups of papers for this model. M, α (≈: derived from the other of the two); skipped: share of all sublayers "
+    "({sources}); printed: measured on the paper's machine, or (*) calculated there from M and α; PREDICTED for "
+    "{machine} from M, α and this share, without search, {factor}:"
 )
 UNKNOWN = (
     "the acceptance of {model} on your prompts: no data sheet has it, and it differs from task to task",
@@ -124,14 +125,19 @@ def paper_correction() -> Correction | None:
     return correction(predictions([]))
 
 
+def _factor() -> float:
+    """Return the factor on predictions at a paper's acceptance; 1 without a correction."""
+    corrected = paper_correction()
+    return 1.0 if corrected is None else corrected.factor
+
+
 def paper_traces(question: Question, steps: Steps) -> list[Trace]:
     """Return the papers' speedups of the model and task for which they give an acceptance, highest prediction first."""
-    corrected, traces = paper_correction(), []
-    factor = 1.0 if corrected is None else corrected.factor
+    traces = []
     for row in _rows(question):
         if not row.missing and row.skipped is not None:
             acceptance = Acceptance.of(row.alpha, row.tokens, row.draft_len)
-            traces.append(Trace(row, acceptance, factor * steps.speedup(acceptance, row.skipped)))
+            traces.append(Trace(row, acceptance, _factor() * steps.speedup(acceptance, row.skipped)))
     return sorted(traces, key=lambda trace: -trace.predicted)
 
 
@@ -204,22 +210,29 @@ def advice(question: Question, steps: Steps, runs: Sequence[Run], name: str) -> 
     about = f"{_source(steps.machine)}; {question.context:,} tokens of context:"
     sections += [f"{_wrapped(about)}\n\n{_table(roofline_table(steps))}\n\n{_wrapped(LEGEND + _papers_break_even())}"]
     if traces:
-        corrected = paper_correction()
-        factor = "uncorrected" if corrected is None else f"times {corrected.factor:.2f} (see below)"
-        legend = PAPERS_LEGEND.format(machine=steps.machine_name, factor=factor)
+        factor = f"times {_factor():.2f} (see below)" if _factor() != 1 else "uncorrected (see below)"
+        legend = PAPERS_LEGEND.format(machine=steps.machine_name, sources=_share_sources(traces), factor=factor)
         sections += [f"{_wrapped(legend)}\n\n{_table(_trace_table(traces))}"]
     return "\n\n".join(sections)
 
 
 def _papers_break_even() -> str:
     """Return a sentence on the predicted speedup at which an engine like the papers' breaks even."""
-    corrected = paper_correction()
-    if corrected is None:
-        return ""
+    text = " Search, prefill and overheads are not in this table"
+    if _factor() == 1:
+        return f"{text}."
     return (
-        f" Search, prefill and overheads are not in this table: with those of the papers' engines, the speedup is "
-        f"{corrected.factor:.2f} times as high, so that {1 / corrected.factor:.2f}x here breaks even there."
+        f"{text}: with those of the papers' engines, the speedup is {_factor():.2f} times as high, so that "
+        f"{1 / _factor():.2f}x here breaks even there."
     )
+
+
+def _share_sources(traces: Sequence[Trace]) -> str:
+    """Return the sources of the skipped shares, by paper and method."""
+    sources = {
+        f"{version_name(trace.row.number.paper)}, {trace.row.number.method}": trace.row.share_source for trace in traces
+    }
+    return "; ".join(f"{name}: {source}" for name, source in sorted(sources.items()))
 
 
 def _source(machine: Machine) -> str:
@@ -243,7 +256,12 @@ def answer(question: Question, steps: Steps, traces: Sequence[Trace], medians: p
             f"PREDICTED for this α on {steps.machine_name}: {trace.predicted:.2f}x."
         )
     elif question.path is None:
-        sentences.append(f"No paper has the acceptance of this model{' on this task' if question.task else ''}.")
+        where = f"this model{' on this task' if question.task else ''}"
+        sentences.append(
+            f"Papers have speedups of {where}, but none with an acceptance and a skipped share that a source states."
+            if _rows(question)
+            else f"No paper has the acceptance of {where}."
+        )
     return [*sentences, f"PREDICTED from costs: {break_even_text(steps, question.model_name)}."]
 
 

@@ -13,28 +13,38 @@ from ssd_bench.predict.predictions import PAPER_ACCEPTANCE, Skill, skill
 
 @dataclass(frozen=True)
 class Correction:
-    """Factor on predictions at a paper's acceptance, which are too high: they leave out searches and the prefill.
+    """Factor on predictions at a paper's acceptance, which leave out searches and the prefill.
 
     Attributes:
-        factor: median of printed / predicted over all speedups that the papers measured.
-        raw: skill without the factor.
+        ratio: median of printed / predicted over all speedups that the papers measured.
+        raw: skill without a factor.
         held_out: skill with the factor that follows from the other papers alone.
-        by_paper: signed median error of each paper with the factor of the others.
+        by_paper: signed median error of each paper without a factor.
     """
 
-    factor: float
+    ratio: float
     raw: Skill
     held_out: Skill
     by_paper: Mapping[str, float]
 
     @property
+    def factor(self) -> float:
+        """Factor to apply: `ratio` if such a factor helps papers to which it was not fitted, else 1."""
+        return self.ratio if self.held_out.miss < self.raw.miss else 1.0
+
+    @property
     def text(self) -> str:
-        """Sentences on the source of the factor and on its accuracy."""
+        """Sentences on the accuracy of the predictions, and on the factor."""
         papers = ", ".join(f"{version_name(paper)} {100 * miss:+.1f} %" for paper, miss in self.by_paper.items())
+        verdict = (
+            f"multiplied by {self.factor:.2f}"
+            if self.factor != 1
+            else f"not corrected: the factor of all papers would be {self.ratio:.2f}, but it does not carry over"
+        )
         return (
-            f"Predictions at a paper's acceptance are multiplied by {self.factor:.2f}, the median of printed over "
-            f"predicted speedups: without the factor, {self.raw.n} speedups that the papers measured have a "
-            f"{self.raw.text}. With the factor of the other papers: {self.held_out.text}; signed by paper: {papers}."
+            f"Predictions at a paper's acceptance: {self.raw.n} speedups that the papers measured have a "
+            f"{self.raw.text}; signed by paper: {papers}. With the median of printed over predicted speedups of the "
+            f"other papers as a factor: {self.held_out.text}. So predictions are {verdict}."
         )
 
 
@@ -54,9 +64,7 @@ def correction(frame: pd.DataFrame) -> Correction | None:
         return None
     ratios = rows["printed"].astype(float) / rows["predicted"]
     factors = {paper: float(ratios[rows["paper"] != paper].median()) for paper in papers}
-    corrected = rows.assign(predicted=rows["predicted"] * rows["paper"].map(factors))
-    held_out = skill(corrected)
+    held_out = skill(rows.assign(predicted=rows["predicted"] * rows["paper"].map(factors)))
     assert held_out is not None, "it has as many rows as `raw`"
-    errors = corrected["predicted"] / corrected["printed"].astype(float) - 1
-    by_paper = {paper: float(errors[rows["paper"] == paper].median()) for paper in papers}
+    by_paper = {paper: float((1 / ratios[rows["paper"] == paper] - 1).median()) for paper in papers}
     return Correction(float(ratios.median()), raw, held_out, by_paper)

@@ -1,11 +1,13 @@
-"""Results of `ssd-bench shapes`: passes of models of known sizes, and speedups at the papers' acceptance, on a GPU."""
+"""Results of `ssd-bench shapes`: passes of models of known sizes, and speedups at imposed acceptance, on a GPU."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from functools import cache
 from pathlib import Path
 from typing import Any
+
+from ssd_bench.predict.acceptance import ReportedSpeedup, reported_speedups
 
 
 def read_gpu_results(folder: Path) -> list[dict[str, Any]]:
@@ -18,8 +20,18 @@ def speedup_over_hf(result: dict[str, Any]) -> float | None:
     return None if result["hf"] is None else float(result["hf"]["ms"] / result["ar"]["ms"])
 
 
-def imposed_speedups(results: Sequence[dict[str, Any]], paper: str, table: str) -> list[dict[str, Any]]:
-    """Return the rows on a table of a paper: its speedup (`theirs`) and that measured at its acceptance (`speedup`)."""
-    return [
-        row for result in results for row in result["rows"] if (row["of_paper"], row["of_exhibit"]) == (paper, table)
-    ]
+def stated_for(row: dict[str, Any], n_layers: int) -> ReportedSpeedup | None:
+    """Return the paper's speedup of a measured row; None if sources do not state its α, M and share of sublayers.
+
+    A row at another α, M or share tests costs alone, and must not be compared with the paper's speedup.
+    """
+    stated = _stated_speedups().get(row["number"])
+    if stated is None or stated.skipped is None:
+        return None
+    same_share = round(2 * n_layers * row["skipped"]) == round(2 * n_layers * stated.skipped)
+    return stated if same_share and (row["alpha"], row["M"]) == (stated.alpha, stated.tokens) else None
+
+
+@cache
+def _stated_speedups() -> dict[str, ReportedSpeedup]:
+    return {row.number.id: row for row in reported_speedups() if not row.missing}

@@ -47,7 +47,7 @@ LABELS = ("paper", "exhibit", "model", "task", "method", "setting", "printed")  
 COLUMNS = (
     *LABELS,
     *("metric", "acceptance", "M", "alpha", "derived", "measured", "predicted", "machine", "scale", "run"),
-    *("model_ran", "params", "share", "c", "needs", "reason"),
+    *("model_ran", "params", "share", "share_source", "c", "needs", "reason"),
 )
 NEEDS = {
     "any": "possible even if a drafted token costs its share of the sublayers or more",
@@ -62,7 +62,8 @@ INTRO = (
     "the paper's M and α, which tests the paper's speedup given its acceptance (≈: derived from the other of the two, "
     "if drafting stops at the first wrong token), or the acceptance of our run of the paper's model, whose steps are "
     "replayed. c: time of a drafted token over the time of an AR step; modelled, and as needed for the paper's speedup "
-    "if a verification takes as long as an AR step. Share of sublayers: the share that runs while drafting."
+    "if a verification takes as long as an AR step. Share of sublayers: the share that runs while drafting, as the "
+    "paper, its released script or its released layer sets state it; without such a source there is no prediction."
 )
 
 
@@ -101,7 +102,8 @@ def predictions(replications: Sequence[Replication]) -> pd.DataFrame:
         Columns `COLUMNS`. `printed`: the paper's number as text; `metric`: `speedup` if it was measured, else
         `expected_speedup`. `derived` as in `ReportedSpeedup`. `measured`, `predicted`: speedups over AR, decode only;
         NaN if missing, with the reason in `reason`. `machine` as in `conf/hardware`. Only for the paper's acceptance:
-        `share` of the sublayers that draft, `c` as modelled, and `needs`, the c that gives the paper's speedup.
+        `share` of the sublayers that draft, its source, `c` as modelled, and `needs`, the c that gives the paper's
+        speedup.
     """
     predicted = [_paper_prediction(row) for row in reported_speedups()]
     predicted += [
@@ -115,15 +117,15 @@ def predictions(replications: Sequence[Replication]) -> pd.DataFrame:
     return (
         frame.loc[order.sort_values(kind="stable").index]
         .reset_index(drop=True)
-        .fillna(dict.fromkeys(("scale", "run", "model_ran", "params"), ""))
+        .fillna(dict.fromkeys(("scale", "run", "model_ran", "params", "share_source"), ""))
     )
 
 
 def _paper_prediction(row: ReportedSpeedup) -> dict[str, object]:
     number, name = row.number, model_choices().get(row.model, "")
     columns = _labels(number) | {"acceptance": PAPER_ACCEPTANCE, "derived": ""}
-    if row.missing or row.skipped is None or known_shape(name) is None:
-        return columns | {"reason": row.missing or f"the sizes of {number.model} are not known"}
+    if row.missing or row.skipped is None:
+        return columns | {"reason": row.missing}
     acceptance, steps = Acceptance.of(row.alpha, row.tokens, row.draft_len), _steps(_machine(number.paper), name)
     return columns | {
         "M": acceptance.accepted + 1,
@@ -131,6 +133,7 @@ def _paper_prediction(row: ReportedSpeedup) -> dict[str, object]:
         "derived": row.derived,
         "predicted": steps.speedup(acceptance, row.skipped),
         "share": 1 - row.skipped,
+        "share_source": row.share_source,
         "c": steps.cost(row.skipped),
         "needs": needed_cost(acceptance, number.value),
         "reason": "",
@@ -302,6 +305,7 @@ def readable_table(frame: pd.DataFrame) -> pd.DataFrame:
     for name in ("M", "alpha"):
         shown[name] = np.where(frame["derived"] == name, "≈" + shown[name], shown[name])
     shown["acceptance"] = frame["acceptance"].map(ACCEPTANCE_LABELS)
+    shown["share_source"] = frame["share_source"].replace("", ABSENT)
     expected = frame["metric"] == "expected_speedup"
     shown["printed"] = np.where(expected, shown["printed"] + " (expected)", shown["printed"])
     if not frame["run"].any():
@@ -315,7 +319,8 @@ def readable_table(frame: pd.DataFrame) -> pd.DataFrame:
         "predicted": f"PREDICTED {DECODE}",
         "alpha": "α",
     }
-    return shown.rename(columns=renamed | {"share": "share of sublayers", "c": "c modelled", "needs": "c needed"})
+    renamed |= {"share": "share of sublayers", "share_source": "source of the share"}
+    return shown.rename(columns=renamed | {"c": "c modelled", "needs": "c needed"})
 
 
 def document(frame: pd.DataFrame) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,10 +10,13 @@ import pandas as pd
 
 from ssd_bench.papers.audit import audit
 from ssd_bench.papers.printed.catalogue import version_name
-from ssd_bench.predict.gpu_results import imposed_speedups, speedup_over_hf
+from ssd_bench.predict.calibration import sheet_of
+from ssd_bench.predict.gpu_results import speedup_over_hf
+from ssd_bench.predict.paper_speedups import MEASURED, WITHIN, count_met, errors, modelled_speedups
 
-ENGINE_PAPER, ENGINE_TABLE = "knapspec", "Table 2"
-"""Table whose acceptance is imposed on the largest model that was timed: it compares three of the papers' methods."""
+SCRIPTED = ("knapspec", "Table 2", "CLaSp")
+"""Paper, table and method whose share of skipped blocks only the authors' script states."""
+HALF = 0.5
 
 
 @dataclass(frozen=True)
@@ -57,23 +60,24 @@ def _audit_fact(checks: pd.DataFrame) -> Fact:
 
 
 def _acceptance_facts(results: Sequence[dict[str, Any]]) -> Iterator[Fact]:
-    """Yield the speedups at the papers' acceptance, for the largest model with rows of `ENGINE_TABLE`."""
-    by_size = sorted(results, key=lambda result: float(result["ar"]["bytes"]))
-    with_rows = [result for result in by_size if imposed_speedups([result], ENGINE_PAPER, ENGINE_TABLE)]
-    if not with_rows:
+    """Yield the number of printed speedups that follow from the printed α and the blocks that a script skips."""
+    if not results:
         return
-    result = with_rows[-1]
-    rows = imposed_speedups([result], ENGINE_PAPER, ENGINE_TABLE)
-    ranges = {method: _ranges(group) for method, group in _by_method(rows).items()}
-    # the methods whose acceptance gives the highest speedups; the table below has all
-    (first, (ours, theirs)), *others = sorted(ranges.items(), key=lambda entry: entry[1][0][0], reverse=True)
-    further = "; ".join(f"{name} {_text(ours)} ({_text(theirs)})" for name, (ours, theirs) in others)
+    gpu = results[0]["machine"]
+    frame = modelled_speedups(sheet_of(gpu))
+    labels = frame[["paper", "exhibit", "method"]].apply(tuple, axis=1)
+    rows = frame[labels == SCRIPTED]
+    error, shares, n_measured = errors(rows), rows["skipped"], rows.loc[rows["costs"] == MEASURED, "model"].nunique()
+    paper, table, method = SCRIPTED
     yield Fact(
-        f"{first} {_text(ours)}",
-        f"is the speedup of {rows[0]['of_model']} on a GPU at the acceptance in {version_name(ENGINE_PAPER)}'s "
-        f"{ENGINE_TABLE}, which prints {_text(theirs)}. Other methods, with the printed range: {further}.",
-        f"Passes measured on one {result['machine']} in {result['dtype']}, random weights, the papers' acceptance "
-        "imposed, without searches: an upper bound.",
+        f"{count_met(rows)} of {len(rows)} {method} speedups",
+        f"of {version_name(paper)}'s {table} follow from its α within {100 * WITHIN:.0f} % if {method} skips as many "
+        f"blocks as the authors' script, {100 * shares.min():.0f} to {100 * shares.max():.0f} % (median error "
+        f"{100 * error.median():+.1f} %, largest {100 * max(error, key=abs):+.0f} %). A constant meets "
+        f"{count_met(rows.assign(constant=rows['printed'].median()), 'constant')}; with half of the blocks skipped, "
+        f"{count_met(rows, HALF) or 'none'} would. The table prints no share.",
+        f"Modelled, not run: M from α by formula, no searches, costs of passes measured on one {gpu} for {n_measured} "
+        f"of {rows['model'].nunique()} models, by its data sheet for the others.",
         "python -m ssd_bench shapes read=runs/reference/shapes",
     )
 
@@ -88,23 +92,3 @@ def _engine_facts(results: Sequence[dict[str, Any]]) -> Iterator[Fact]:
             f"Measured on one {results[0]['machine']}, {len(ratios)} sizes of models.",
             "python -m ssd_bench shapes read=runs/reference/shapes",
         )
-
-
-def _by_method(rows: Sequence[Mapping[str, Any]]) -> dict[str, list[Mapping[str, Any]]]:
-    groups: dict[str, list[Mapping[str, Any]]] = {}
-    for row in rows:
-        groups.setdefault(str(row["of_method"]), []).append(row)
-    return groups
-
-
-Range = tuple[float, float]
-
-
-def _ranges(rows: Sequence[Mapping[str, Any]]) -> tuple[Range, Range]:
-    """Return smallest and largest speedup of ours, and those of the paper."""
-    ours, theirs = ([float(row[name]) for row in rows] for name in ("speedup", "theirs"))
-    return (min(ours), max(ours)), (min(theirs), max(theirs))
-
-
-def _text(bounds: Range) -> str:
-    return f"{bounds[0]:.2f} to {bounds[1]:.2f}×"

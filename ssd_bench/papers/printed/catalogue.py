@@ -55,9 +55,10 @@ class PaperFolder:
         series: name of a series of models -> its models.
         prose: version -> passage -> exhibits that the passage is about, if the notes of its numbers do not say so; the
             first exhibit with such a number counts.
-        imposed: the `exhibit` whose speedups (`metric`) can be measured at the paper's acceptance, the exhibit with its
-            `drafts` (α, M, skip ratio), their largest length (`draft_len`), and, by method, the share of all sublayers
-            that is `skipped` if that exhibit does not report it.
+        imposed: the `exhibit` whose speedups (`metric`) can be modelled at the paper's acceptance, the exhibit with its
+            `drafts` (α, M, skip ratio), their largest length (`draft_len`), and, by method, what states the share that
+            is `skipped` if that exhibit does not: `skip_by_layers` of a `preset` of conf/method, or the mean of
+            released `sets`, with the `source` in words and the `models` that it concerns (default: all).
     """
 
     path: Path

@@ -1,0 +1,55 @@
+"""Shares of skipped sublayers that a source states: a paper, the script its authors released, or their layer sets.
+
+Nothing is assumed: drafts without a stated share have none.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from statistics import fmean
+
+from ssd_bench.conf import config_file, read_yaml
+from ssd_bench.papers.printed.catalogue import PaperFolder
+from ssd_bench.papers.printed.reported import layer_set_name, layer_sets, share_skipped
+
+
+@dataclass(frozen=True)
+class Share:
+    """Skipped share of all 2L sublayers, and the source that states it."""
+
+    value: float
+    source: str
+
+
+def stated_share(
+    folder: PaperFolder, model: str, method: str, n_layers: int, printed: float | None = None
+) -> Share | None:
+    """Return the share that a method's drafts skip in a paper's results; None if no source states it.
+
+    Args:
+        folder: the paper; `imposed` has the sources.
+        model: the paper's name of the model.
+        n_layers: L, number of its blocks.
+        printed: skip ratio r printed with the drafts; its r counts the sublayers that `folder.skip_ratio` names.
+    """
+    if printed is not None:
+        counted = 2 * (n_layers - 2 if folder.skip_ratio == "inner" else n_layers)
+        return Share(round(printed * counted) / (2 * n_layers), folder.imposed["drafts"])
+    entry = folder.imposed.get("skipped", {}).get(method)
+    if entry is None or model not in entry.get("models", [model]):
+        return None
+    if "preset" in entry:
+        value = _preset_share(entry["preset"], n_layers)
+    else:
+        names = entry["sets"]
+        released = all(layer_set_name(folder.name, model, name) in layer_sets() for name in names)
+        value = fmean(share_skipped(folder.name, model, name) for name in names) if released else None
+    return None if value is None else Share(value, entry["source"])
+
+
+def _preset_share(name: str, n_layers: int) -> float | None:
+    """Return the share by `skip_by_layers` of a method's preset; None if it lacks this number of blocks."""
+    path = config_file("method", name)
+    assert path is not None, f"paper.yaml names {name}, which is no choice of conf/method"
+    blocks = read_yaml(path)["skip_by_layers"].get(n_layers)
+    return None if blocks is None else float(blocks / n_layers)

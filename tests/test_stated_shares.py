@@ -1,0 +1,143 @@
+"""Modelled speedups of papers, computed again without this project's code, from its tables alone."""
+
+from __future__ import annotations
+
+import csv
+import json
+import math
+import re
+import subprocess
+import sys
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import numpy as np
+import pytest
+import yaml
+
+ROOT = Path(__file__).parents[1]
+GPU, CONTEXT, DRAFT_LEN = "h200", 1024, 10
+COMMAND = ("-m", "ssd_bench", "shapes", "read=runs/reference/shapes")
+KERNELS = {"attention": 25, "mask": 4, "mlp": 12, "rest": 13}  # launches of a pass (cost/roofline.py)
+
+
+def read(path: str) -> Any:
+    return yaml.safe_load((ROOT / path).read_text(encoding="utf-8"))
+
+
+@pytest.fixture(scope="module")
+def printed_rows() -> list[list[str]]:
+    """Lines of the command's last two tables, as cells."""
+    done = subprocess.run([sys.executable, *COMMAND], cwd=ROOT, capture_output=True, encoding="utf-8", timeout=300)
+    assert done.returncode == 0, done.stderr
+    text = done.stdout.partition("MODELLED on NVIDIA H200")[2]
+    return [re.split(r"\s{2,}", line.strip()) for line in text.splitlines()]
+
+
+def cells() -> list[dict[str, Any]]:
+    """CLaSp in KnapSpec's Table 2: printed α and speedup."""
+    found: dict[tuple[str, str], dict[str, Any]] = {}
+    with (ROOT / "ssd_bench/papers/knapspec/results.csv").open(encoding="utf-8", newline="") as file:
+        for row in csv.DictReader(file):
+            if (row["exhibit"], row["method"]) == ("Table 2", "CLaSp"):
+                found.setdefault((row["model"], row["task"]), {})[row["metric"]] = float(row["value"])
+    return [{"model": model, "task": task} | values for (model, task), values in found.items()]
+
+
+def choice(model: str) -> str:
+    """The file of conf/model whose name has the same letters and digits."""
+    plain = re.sub("[^a-z0-9]", "", model.lower())
+    (name,) = (p.stem for p in (ROOT / "conf/model").glob("*.yaml") if p.stem.replace("_", "") == plain)
+    return name
+
+
+def measured_ms(costs: dict[str, Any], nodes: float, blocks: float) -> tuple[float, float]:
+    """A pass by the measured table of a model: its blocks, and the rest."""
+    sizes, slope, intercept, mlp, rest = np.array(costs["passes"]).T
+    block = np.interp(nodes, sizes, slope * CONTEXT + intercept + mlp)
+    return blocks * float(block), float(np.interp(nodes, sizes, rest))
+
+
+def sheet_ms(gpu: dict[str, Any], shape: dict[str, Any], nodes: float, blocks: float) -> tuple[float, float]:
+    """A pass by the data sheet: weights, cache and logits are read once, every kernel is launched once."""
+    heads, kv, size, width = (shape[key] for key in ("n_heads", "n_kv_heads", "head_dim", "width"))
+    attention, mlp = 2 * width * size * (heads + kv), 3 * width * shape["intermediate"]
+    head, seen = width * shape["vocab_size"], CONTEXT + nodes
+
+    def time(n_bytes: float, flops: float, kernels: int) -> float:
+        memory = n_bytes / (gpu["bandwidth_gb_s"] * 1e9 * gpu["bandwidth_efficiency"])
+        compute = flops / (gpu["dense_tflops"] * 1e12 * gpu["flops_efficiency"])
+        return 1e3 * max(memory, compute) + kernels * gpu["launch_us"] / 1e3
+
+    cache_bytes = 2 * kv * size * 2 * (seen + nodes)
+    block = time(
+        2 * attention + cache_bytes,
+        2 * nodes * attention + 4 * nodes * heads * size * seen,
+        KERNELS["attention"] + (KERNELS["mask"] if nodes > 1 else 0),
+    )
+    block += time(2 * mlp, 2 * nodes * mlp, KERNELS["mlp"])
+    weights = 2 * (shape["n_layers"] * (attention + mlp) + (1 if shape.get("tied") else 2) * head)
+    devices = math.ceil(weights / (0.9 * gpu["memory_gb"] * 1e9))
+    rest = time(2 * head + nodes * shape["vocab_size"] * 12, 2 * nodes * head, KERNELS["rest"])
+    return blocks * block, rest + (gpu["sync_us"] + (devices - 1) * gpu["hop_us"]) / 1e3
+
+
+def modelled(cell: dict[str, Any]) -> tuple[float, float, str]:
+    """Share, speedup and kind of costs of a cell: M from α, drafts that end at the first wrong token or at ten."""
+    name, alpha = choice(cell["model"]), cell["alpha"]
+    shape = read(f"conf/model/{name}.yaml")["shape"]
+    blocks = shape["n_layers"]
+    share = read("conf/method/clasp_knapspec.yaml")["skip_by_layers"][blocks] / blocks
+    accepted = sum(alpha**i for i in range(1, DRAFT_LEN + 1))
+    drafted = sum(alpha**i for i in range(DRAFT_LEN))  # token i + 1 is drafted if the i before it are right
+    if (ROOT / f"conf/costs/{GPU}/{name}.yaml").is_file():
+        costs = read(f"conf/costs/{GPU}/{name}.yaml")
+        draft = measured_ms(costs, 1, (1 - share) * blocks)[0] + costs["draft"]["draft_rest_ms"]
+        plain, verify = (sum(measured_ms(costs, nodes, blocks)) for nodes in (1, drafted + 1))
+        loop, kind = costs["host"]["step_ms"], "measured"
+    else:
+        gpu = read(f"conf/hardware/sim_{GPU}.yaml")["latency"]
+        draft = sum(sheet_ms(gpu, shape, 1, (1 - share) * blocks))
+        plain, verify = (sum(sheet_ms(gpu, shape, nodes, blocks)) for nodes in (1, drafted + 1))
+        loop, kind = gpu["loop_us"] / 1e3, "data sheet"
+    return share, (accepted + 1) * (plain + loop) / (drafted * draft + verify + loop), kind
+
+
+def test_clasp_at_the_scripts_blocks_is_what_the_command_prints(printed_rows: list[list[str]]) -> None:
+    shown = {(row[2], row[4]): row for row in printed_rows if row[:2] == ["KnapSpec", "Table 2"] and len(row) == 13}
+    errors = []
+    for cell in cells():
+        share, speedup, kind = modelled(cell)
+        errors.append(speedup / cell["speedup"] - 1)
+        row = shown.pop((cell["model"], cell["task"]))
+        assert row[7] == f"{share:.1%}" and row[8:10] == ["released script", kind]
+        assert float(row[10]) == cell["speedup"] and float(row[11]) == pytest.approx(speedup, abs=0.0051)
+        assert float(row[12].rstrip("%")) == pytest.approx(100 * errors[-1], abs=0.051)
+    met = sum(abs(error) <= 0.05 for error in errors)
+    (summary,) = (row for row in printed_rows if row[:3] == ["KnapSpec", "Table 2", "CLaSp"])
+    assert not shown and summary[3:5] == [str(len(errors)), str(met)] == ["24", "22"]
+    assert summary[5:7] == [f"{median(map(abs, errors)):.1%}", f"{median(errors):+.1%}"]
+    document = (ROOT / "docs/gpu.md").read_text(encoding="utf-8")
+    assert f"{met} of {len(errors)}" in document and f"{100 * median(errors):+.1f} %" in document
+
+
+def test_only_methods_with_a_source_have_a_row(printed_rows: list[list[str]]) -> None:
+    methods = {(row[0], row[1], row[3]) for row in printed_rows if len(row) == 13 and row[0] != "paper"}
+    assert {method for paper, _, method in methods if paper == "KnapSpec"} == {"CLaSp"}
+    assert not {"DEL", "Self-SD(Fix)", "Parallel", "Lookahead"} & {method for *_, method in methods}
+
+
+def test_a_printed_skip_ratio_is_the_share_of_the_released_set(printed_rows: list[list[str]]) -> None:
+    """SWIFT's and ConfLayers' r counts the blocks between the first and the last, a share all blocks."""
+    sets = json.loads((ROOT / "methods/published_layer_sets.json").read_text(encoding="utf-8"))
+    compared = 0
+    for row in printed_rows:
+        if len(row) == 13 and row[0] == row[3]:  # ConfLayers in its own table, SWIFT in its own
+            task = row[4].lower().replace("/", "").replace(" ", "-")
+            released = sets.get(f"{row[0].lower()}/{row[2].lower()}/{task}")
+            if released is not None:
+                skipped = len(released["skip_attn"]) + len(released["skip_mlp"])
+                assert row[7] == f"{skipped / (2 * released['n_layers']):.1%}", row
+                compared += 1
+    assert compared == 19
