@@ -150,6 +150,8 @@ def test_what_is_not_predicted_is_told_in_a_sentence(found: Sequence[Replication
     own, text = skill(frame), predictions.document(frame)
     assert own is not None and text.split("\n\n")[1].startswith(f"{own.n} speedups that the papers measured")
     assert own.text in text and predictions.INTRO in text
+    calculated = frame[(frame["metric"] == "expected_speedup") & frame["predicted"].notna()]
+    assert f"does not count {len(calculated)} expected speedups" in text and len(calculated) == 16
     assert all(sentence in text for sentence in predictions.machine_needs(frame).values())
     alone = predictions.predictions([])
     assert set(alone["acceptance"]) == {PAPER_ACCEPTANCE}

@@ -245,7 +245,7 @@ def skill_text(frame: pd.DataFrame) -> str:
 def introduction(frame: pd.DataFrame) -> str:
     """Return an introduction: the skill of the predictions, and their meaning."""
     parts = [skill_text(frame)]
-    if expected := int((frame["metric"] != "speedup").sum()):
+    if expected := int(((frame["metric"] != "speedup") & frame["predicted"].notna()).sum()):
         parts += [
             f"This does not count {expected} expected speedups, which the papers computed from M and α with a formula."
         ]
