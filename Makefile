@@ -53,7 +53,7 @@ weights: $(STAMP) ## SmolLM2's weights in Hugging Face format in the cache folde
 
 FIELD := knapspec,swift,clasp,conflayers,adaptive
 run: setup ## The main job: the field on long derivations, each method paired with autoregressive decoding, in one table
-	$(BIN)/python -m ssd_bench -m method=$(FIELD) task=aime24 limit=8 decode.max_new_tokens=400
+	$(BIN)/python -m ssd_bench -m method=$(FIELD) task=aime24 limit=8 decode.max_new_tokens=1500
 
 browser: # of the page's tests, which are skipped without one
 	@command -v chromium >/dev/null || apt-get install -y --no-install-recommends chromium || echo "no chromium here: the browser tests of the report's page are skipped"
@@ -103,7 +103,7 @@ types: $(STAMP) ## Static types
 
 check: lint types test ## Format, lint, types and tests
 
-tables: report ## Tables, figures and page of your runs, into runs/report (RUNS=runs/reference: of the committed ones)
+tables: report ## Tables, figures and page of your runs, or without any of the committed ones, into runs/report
 
 OUT ?= $(RUNS)/report
 report: $(STAMP)

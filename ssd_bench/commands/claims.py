@@ -21,7 +21,7 @@ from ssd_bench.papers.ours.cells import prepare_records, replications
 from ssd_bench.paths import display_path, local_path, reference_hint
 from ssd_bench.records.files import write_output
 from ssd_bench.records.pack import records_folder
-from ssd_bench.report.verdicts import table, terminal_text
+from ssd_bench.report.verdicts import merge_verdicts, read_verdicts, table, terminal_text
 
 OPTIONS = ("runs_dir", "scale", "out")
 
@@ -45,7 +45,10 @@ def _claims(arguments: Sequence[str]) -> None:
     prepare_records(
         cell.record for replication in experiments for cell in replication.recorded_cells() if cell.record is not None
     )
-    frame = table(judge(experiments))
+    external = read_verdicts(runs_dir)
+    frame = merge_verdicts(
+        table(judge(experiments)), external if scale is None else external[external["scale"] == scale]
+    )
     print(terminal_text(frame))
     if not experiments:
         print(f"no run of an experiment in {display_path(runs_dir)}{reference_hint(runs_dir)}")

@@ -38,7 +38,7 @@ NOTABLE_MS = 1000
 
 
 def print_record(path: Path, log: WarningLog | None = None) -> None:
-    """Print the table of a record; in a sweep, only those of its warnings whose kind no run has shown.
+    """Print the table of a record; in a sweep, one line, and its warnings whose kind no run has shown.
 
     Args:
         log: the log of the sweep's warnings.
@@ -48,13 +48,26 @@ def print_record(path: Path, log: WarningLog | None = None) -> None:
     """
     run = load_run(path)
     summary, domains = metrics.summarise(run), [domain.row for domain in metrics.summarise_domains(run)]
-    row = summary.row | {"params": ModelRan.of(run.header).params, "warnings": new_warnings(summary.warnings, log)}
-    print(run_table(row, domains))
+    warnings = new_warnings(summary.warnings, log)
+    row = summary.row | {"params": ModelRan.of(run.header).params, "warnings": warnings}
+    print(run_table(row, domains) if log is None else "\n".join([run_line(row), *map(_warning, warnings)]))
     bugs = run.prompts.loc[run.prompts["lossless"] == "bug", "prompt_id"].tolist()
     if bugs:
         raise LosslessError(
             f"not lossless on {', '.join(map(str, bugs))}: the output differs from AR's beyond rounding"
         )
+
+
+def run_line(summary: Mapping[str, Any]) -> str:
+    """Return the main results of a run in one line, with the folder of its record."""
+    rows = [row for row in _result_rows(summary) if row[0] in (MEASURED, MODELLED)]
+    parts = [f"M {format_number(summary['M'])}", f"α {format_number(summary['alpha'], 3)}"]
+    parts += [f"{name} {value}" for name, value in rows] + [f"lossless {format_lossless(summary)}"]
+    return f"{summary['method']} on {summary['task']}: {', '.join(parts)}; {summary['run_dir']}"
+
+
+def _warning(text: str) -> str:
+    return textwrap.fill(f"warning: {text}", WIDTH, subsequent_indent="  ")
 
 
 def run_table(summary: Mapping[str, Any], domains: Sequence[Mapping[str, Any]] = ()) -> str:
@@ -76,7 +89,7 @@ def run_table(summary: Mapping[str, Any], domains: Sequence[Mapping[str, Any]] =
     lines = [*textwrap.wrap(head, WIDTH), *note, "", _indented_table(pd.DataFrame(rows, columns=["", ""]))]
     lines += ["", _by_domain(domains)] if domains else []
     for warning in summary["warnings"]:
-        lines += ["", *textwrap.wrap(f"warning: {warning}", WIDTH, subsequent_indent="  ")]
+        lines += ["", _warning(warning)]
     lines += ["", *textwrap.wrap(f"[low, high]: 95 % interval over prompts; {modelled}", WIDTH)]
     return "\n".join(lines)
 

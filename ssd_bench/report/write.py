@@ -123,7 +123,7 @@ def write_replication(
             frames = numbers.long_tables(replications)  # before figures: drawing processes share the records it reads
             drawn = figures.draw_figures(replications, out / "figures")
             exhibits = build_exhibits(frames, replications, drawn)
-            written = write_tables(exhibits, out / "tables")
+            written = write_tables(exhibits, out / "tables") if replications else []
             written += write_own_tables(replications, out / "tables")
             written += [path for scales in drawn.values() for figure in scales for path in figure.paths]
             print(completeness(exhibits, replications))

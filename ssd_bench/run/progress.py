@@ -1,4 +1,4 @@
-"""Progress of a run: a bar with tokens/s and time left on a terminal, one line per prompt in a log."""
+"""Progress of a run: a bar with tokens/s and time left on a terminal, a line every few seconds in a log."""
 
 from __future__ import annotations
 
@@ -14,6 +14,10 @@ if TYPE_CHECKING:
 
 VERDICTS = {"bug": "mismatch", "tie": "near-tie", "identical": "identical"}
 """Stored verdict on losslessness -> its text; of several turns the first verdict in this order is shown."""
+
+
+LOG_SECONDS = 10.0
+"""Shortest time between two lines in a log; first and last prompts, and mismatches, always get one."""
 
 
 class Progress:
@@ -53,7 +57,8 @@ class Progress:
             self._bar.set_description_str(line)
             self._bar.set_postfix_str(f"{self._new_tokens / elapsed:.1f} tok/s overall")
             self._bar.update(1)
-        else:
+        elif self._finished in (1, self._total) or "bug" in verdicts or time.perf_counter() - self._shown > LOG_SECONDS:
+            self._shown = time.perf_counter()
             print(f"[{self._finished}/{self._total}] {line}, {left_s:.0f} s left", file=sys.stderr, flush=True)
 
     def __enter__(self) -> Self:
