@@ -23,7 +23,8 @@ from scipy import stats
 from ssd_bench import metrics, tables
 from ssd_bench.metrics import Measured, Spread, widen
 from ssd_bench.metrics.intervals import LEVEL, Array, measure, ratio_of_ratios, ratio_of_sums
-from ssd_bench.papers.ours.cells import REPEATED_TIMINGS, Cell, records, replications
+from ssd_bench.metrics.record import records
+from ssd_bench.papers.ours.cells import REPEATED_TIMINGS, Cell, replications
 from ssd_bench.records.pack import unpacked_folder
 from ssd_bench.records.reader import Run
 from tests.runs import ROOT

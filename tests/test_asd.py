@@ -19,8 +19,8 @@ from ssd_bench.contract.shape import ModelDims
 from ssd_bench.contract.tree import TokenTree
 from ssd_bench.errors import ConfigError
 from ssd_bench.metrics import summarise
+from ssd_bench.metrics.record import Record
 from ssd_bench.model.decoder import Decoder
-from ssd_bench.papers.ours.cells import Record
 from ssd_bench.report.closing import run_table
 from ssd_bench.report.runs import document, group_by_task
 from tests.conftest import CONTEXT, LAYERS, VOCAB

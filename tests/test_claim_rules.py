@@ -22,7 +22,7 @@ from ssd_bench.papers.claims.statistics import StatisticSample
 from ssd_bench.papers.ours.cells import replications
 from ssd_bench.papers.runs import grid
 from ssd_bench.records.schema import PromptRecord
-from ssd_bench.report import verdicts
+from ssd_bench.report import verdict_texts, verdicts
 from tests import synthetic
 from tests.exhibit_runs import indexed
 from tests.test_claim_scope import PLAIN, judged, named
@@ -123,7 +123,7 @@ def test_looping_answers_decide_nothing(loops: int, verdict: str, tmp_path: Path
         assert found.n == 16 - loops and found.effect is not None and found.effect < 1
     row = verdicts.table([found]).iloc[0]
     left_out = f"{loops} prompts with looping answers left out"
-    assert (left_out in verdicts.evidence_text(found.claim, row)) == bool(loops)
+    assert (left_out in verdict_texts.evidence_text(found.claim, row)) == bool(loops)
 
 
 # --- searches ---------------------------------------------------------------------------------------------------------
@@ -158,7 +158,7 @@ def test_the_sample_of_a_shared_search_is_seeds(seeds: int, verdict: str, tmp_pa
         assert found.low is None and "one search of each run; searches with 5 seeds are required" in found.reason
     elif seeds == 4:
         assert "4 searches of each run" in found.reason and found.low is not None
-    assert f"n = {seeds} seeds" in verdicts.evidence_text(claim, verdicts.table([found]).iloc[0])
+    assert f"n = {seeds} seeds" in verdict_texts.evidence_text(claim, verdicts.table([found]).iloc[0])
 
 
 def test_an_interval_over_searches_is_as_wide_as_they_differ() -> None:
@@ -225,7 +225,7 @@ def test_a_search_that_the_scale_cut_short_has_no_time(tmp_path: Path) -> None:
         assert found.verdict == CANNOT_SAY
         assert ("the scale cut the search of CNN/DM, " in found.reason) == cut
         assert cut or "searches with 5 seeds are required" in found.reason
-    text = verdicts.evidence_text(claim, verdicts.table([found]).iloc[0])
+    text = verdict_texts.evidence_text(claim, verdicts.table([found]).iloc[0])
     assert "scaled settings: search.iterations 100 for 1000" in text
 
 
@@ -322,8 +322,11 @@ def test_on_a_real_model_both_times_must_agree(
     if verdict == DEPENDS:
         assert found.reason == "holds by modelled times, fails by the times measured here"
         frame = verdicts.table([found])
-        assert "measured here: " in verdicts.times_text(found.claim, frame.iloc[0])
-        assert verdicts.undecided_claims(frame) == 0 and verdicts.verdict_counts(frame) == "1 depends on the machine"
+        assert "measured here: " in verdict_texts.times_text(found.claim, frame.iloc[0])
+        assert (
+            verdict_texts.undecided_claims(frame) == 0
+            and verdict_texts.verdict_counts(frame) == "1 depends on the machine"
+        )
     if verdict == CANNOT_SAY:
         assert found.reason.startswith("holds by modelled times; the times measured here decide nothing: ")
 
@@ -338,7 +341,7 @@ def test_scales_of_one_model_have_columns_of_their_own(tmp_path: Path) -> None:
     counted(tmp_path, "run", 0.97, 0.5)
     found = judged(tmp_path, "swift/faster_on_code", by_label("setting", {"pass@1": "run"}))
     frame = verdicts.table([found, replace(found, scale="long", verdict=CANNOT_SAY, reason="it loops")])
-    assert verdicts.class_counts(frame) == {
+    assert verdict_texts.class_counts(frame) == {
         "the paper's model": "no runs",
         "another real model, real, size not recorded, scale mini": "1 holds",
         "another real model, real, size not recorded, scale long": "1 cannot say",
@@ -354,11 +357,11 @@ def test_a_verdict_from_a_file_says_that_its_records_are_missing(tmp_path: Path)
     counted(tmp_path, "run", 0.97, 0.5)
     found = judged(tmp_path, "swift/faster_on_code", by_label("setting", {"pass@1": "run"}))
     frame = verdicts.table([found])
-    assert "records are not" not in verdicts.evidence_text(found.claim, frame.iloc[0])
+    assert "records are not" not in verdict_texts.evidence_text(found.claim, frame.iloc[0])
     (tmp_path / "verdicts").mkdir()
     frame.to_csv(tmp_path / "verdicts" / "file.csv", index=False)
     row = verdicts.read_verdicts(tmp_path).iloc[0]
-    assert verdicts.evidence_text(found.claim, row).endswith("the records are not in the folder of runs")
+    assert verdict_texts.evidence_text(found.claim, row).endswith("the records are not in the folder of runs")
 
 
 @pytest.mark.parametrize(
@@ -372,7 +375,7 @@ def test_a_rule_that_changed_after_the_runs_is_said(started: str, after: bool, t
         write(tmp_path, name, units(0.8 - 0.1 * i), provenance={"started_at": started, "device": {"cpu": "A"}})
     found = judged(tmp_path, claim, by_label("setting", runs))
     assert found.after_runs == after
-    text = verdicts.evidence_text(found.claim, verdicts.table([found]).iloc[0])
+    text = verdict_texts.evidence_text(found.claim, verdicts.table([found]).iloc[0])
     assert ("claim or rule written after the runs" in text) == after
 
 
@@ -381,5 +384,5 @@ def test_the_number_of_verdicts_that_chance_makes_wrong_is_said(tmp_path: Path) 
     found = judged(tmp_path, "swift/faster_on_code", by_label("setting", {"pass@1": "run"}))
     frame = verdicts.table([found] * 40 + [replace(found, verdict=CANNOT_SAY, reason="r")])
     expected = "40 verdicts follow from an interval. Each is wrong in at most 2.5 % of samples, so up to 1.0 of them"
-    assert verdicts.expected_errors(frame).startswith(expected)
-    assert expected in verdicts.document(frame) and isinstance(frame, pd.DataFrame)
+    assert verdict_texts.expected_errors(frame).startswith(expected)
+    assert expected in verdict_texts.document(frame) and isinstance(frame, pd.DataFrame)

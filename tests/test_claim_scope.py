@@ -22,7 +22,7 @@ from ssd_bench.papers.claims.statistics import StatisticSample, _determination
 from ssd_bench.papers.ours.cells import Replication, replications
 from ssd_bench.papers.runs import grid
 from ssd_bench.records.schema import PromptRecord
-from ssd_bench.report import answers, verdicts
+from ssd_bench.report import answers, verdict_texts, verdicts
 from tests import synthetic
 from tests.exhibit_runs import MINIATURE, indexed
 from tests.test_evidence import searched
@@ -83,7 +83,7 @@ def test_it_is_degenerate_on_either_side(tmp_path: Path) -> None:
     )
     assert found.verdict == CANNOT_SAY and "SWIFT scored 1 set" in found.reason
     assert found.effect is not None and found.effect > 10  # shown, as that of every undecided claim
-    assert "[" not in verdicts.effect_text(found.claim, verdicts.table([found]).iloc[0])
+    assert "[" not in verdict_texts.effect_text(found.claim, verdicts.table([found]).iloc[0])
 
 
 def test_sets_by_domain_need_a_search_of_some_length(tmp_path: Path) -> None:
@@ -202,7 +202,7 @@ def test_training_that_drops_by_domain_decides_nothing_on_domains(
         assert found.reason.startswith("planted by training: ") and "miniature_plain" in found.decided_by
     (row,) = verdicts.table([found]).to_dict("records")
     assert row["evidence_class"] == evidence and row["claim_sha256"] == found.claim.sha256
-    text = verdicts.verdict_text(pd.Series(row))
+    text = verdict_texts.verdict_text(pd.Series(row))
     assert text == (f"on the toy model: {verdict}" if evidence == judge.TOY else verdict)
 
 
@@ -211,8 +211,10 @@ def test_a_toys_failure_stands_under_the_toy_alone(tmp_path: Path) -> None:
     found = judged(tmp_path, "swift/faster_than_ar", lambda job: "toy" if job.labels["method"] == "SWIFT" else None)
     assert found.verdict == FAILS
     frame = verdicts.table([found])
-    assert "on the toy model: fails" in verdicts.document(frame) and "| fails |" not in verdicts.document(frame)
-    assert verdicts.class_counts(frame) == {
+    assert "on the toy model: fails" in verdict_texts.document(frame) and "| fails |" not in verdict_texts.document(
+        frame
+    )
+    assert verdict_texts.class_counts(frame) == {
         "the paper's model": "no runs",
         "another real model": "no runs",
         "toy model, miniature_plain, size not recorded, scale mini": "1 fails",
@@ -233,8 +235,8 @@ def test_every_model_has_its_totals_and_a_claim_is_undecided_if_no_model_decides
         "miniature_plain, size not recorded, scale mini": {"○": 1, "–": len(claims()) - 1},
         "miniature, size not recorded, scale mini": {"?": 1, "–": len(claims()) - 1},
     }
-    assert verdicts.undecided_claims(verdicts.merge_verdicts(frame, other)) == 0
-    assert verdicts.undecided_claims(other) == 1
+    assert verdict_texts.undecided_claims(verdicts.merge_verdicts(frame, other)) == 0
+    assert verdict_texts.undecided_claims(other) == 1
 
 
 def test_verdicts_on_an_older_statement_are_not_shown(tmp_path: Path) -> None:
@@ -304,7 +306,7 @@ def test_a_mismatch_is_no_near_tie(wrong: int, verdict: str, tmp_path: Path) -> 
     claim = "swift/lossless"
     found = judged(tmp_path, claim, lambda job: "run" if grid.choice(job.overrides, "method") == "swift" else None)
     assert found.verdict == verdict and found.effect == wrong
-    effect = verdicts.effect_text(found.claim, verdicts.table([found]).iloc[0])
+    effect = verdict_texts.effect_text(found.claim, verdicts.table([found]).iloc[0])
     assert effect == f"{wrong} mismatch{'' if wrong == 1 else 'es'}"
 
 

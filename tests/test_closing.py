@@ -10,8 +10,8 @@ import pytest
 from ssd_bench import metrics
 from ssd_bench.commands import explain
 from ssd_bench.metrics.modelled import REFERENCE
+from ssd_bench.metrics.record import Record
 from ssd_bench.metrics.text import FROZEN, MEASURED, MODELLED, costs_text, format_interval
-from ssd_bench.papers.ours.cells import Record
 from ssd_bench.records.reader import Run
 from ssd_bench.report.closing import comparison_text, run_table
 from ssd_bench.report.runs import document, group_by_task, overview, readable_row, unrounded_table

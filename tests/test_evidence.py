@@ -13,9 +13,10 @@ import pytest
 
 from ssd_bench import metrics
 from ssd_bench.metrics import evidence
+from ssd_bench.metrics.record import Record
 from ssd_bench.papers.figures.shared import NotDrawable
 from ssd_bench.papers.ours import agreement
-from ssd_bench.papers.ours.cells import REPEATED_TIMINGS, Cell, Record, Replication, replications
+from ssd_bench.papers.ours.cells import REPEATED_TIMINGS, Cell, Replication, replications
 from ssd_bench.records.schema import PromptRecord
 from ssd_bench.report import figures, layout, numbers
 from ssd_bench.report.closing import comparison_text

@@ -20,13 +20,14 @@ from matplotlib.transforms import Bbox
 
 from ssd_bench.cost import plane
 from ssd_bench.cost.plane import Point, Use
+from ssd_bench.metrics.record import Record
 from ssd_bench.papers.conflayers import figures as conflayers
 from ssd_bench.papers.figures import cases as figures_cases
 from ssd_bench.papers.figures import layers as figures_layers
 from ssd_bench.papers.figures import streams, style
 from ssd_bench.papers.figures.shared import NotDrawable
 from ssd_bench.papers.knn_ssd import figures as figures_knn_ssd
-from ssd_bench.papers.ours.cells import Cell, Record, Replication
+from ssd_bench.papers.ours.cells import Cell, Replication
 from ssd_bench.papers.printed.catalogue import paper_folders
 from ssd_bench.papers.printed.reported import released_set
 from ssd_bench.papers.runs import grid

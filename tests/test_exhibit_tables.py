@@ -11,18 +11,10 @@ import pandas as pd
 import pytest
 
 from ssd_bench import metrics
+from ssd_bench.metrics.record import Record
 from ssd_bench.papers.ours import agreement
 from ssd_bench.papers.ours.agreement import Counterpart
-from ssd_bench.papers.ours.cells import (
-    OTHER_MODEL,
-    OTHER_SCALE,
-    PAPERS_OWN,
-    TOY_MODEL,
-    Cell,
-    Record,
-    Replication,
-    replications,
-)
+from ssd_bench.papers.ours.cells import OTHER_MODEL, OTHER_SCALE, PAPERS_OWN, TOY_MODEL, Cell, Replication, replications
 from ssd_bench.papers.ours.match import Matcher
 from ssd_bench.papers.ours.values import OVER_AR, Value, mean_value, search_time
 from ssd_bench.papers.printed import reported

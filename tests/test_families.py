@@ -12,8 +12,9 @@ from matplotlib.figure import Figure
 
 from ssd_bench import metrics
 from ssd_bench.cost.tpt import tpt
+from ssd_bench.metrics.record import Record
 from ssd_bench.metrics.text import DECODE, END_TO_END, format_measured
-from ssd_bench.papers.ours.cells import Record, Replication, replications
+from ssd_bench.papers.ours.cells import Replication, replications
 from ssd_bench.papers.runs import grid
 from ssd_bench.papers.ssd_bench import families, windows
 from ssd_bench.papers.ssd_bench.drafts import DRAFTS

@@ -12,10 +12,11 @@ import numpy as np
 import pytest
 from matplotlib.figure import Figure
 
+from ssd_bench.metrics.record import Record
 from ssd_bench.papers.figures.shared import NotDrawable
 from ssd_bench.papers.figures.subjects import MEASURED, MODELLED
 from ssd_bench.papers.knn_ssd.figures import PERPLEXITY, VECTORS
-from ssd_bench.papers.ours.cells import Cell, Record, Replication
+from ssd_bench.papers.ours.cells import Cell, Replication
 from ssd_bench.papers.ours.ran import setting_ran
 from ssd_bench.papers.runs import grid
 from ssd_bench.records.schema import PromptRecord

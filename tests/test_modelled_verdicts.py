@@ -15,12 +15,13 @@ from ssd_bench import metrics
 from ssd_bench.commands import claims as claims_command
 from ssd_bench.cost.reference import reference_machine
 from ssd_bench.metrics.modelled import REFERENCE, modelled_run, modelled_steps, reference_run
+from ssd_bench.metrics.record import Record
 from ssd_bench.papers.claims.claims import STATISTICS
 from ssd_bench.papers.claims.judge import CANNOT_SAY, FAILS, HOLDS, TOY, Judgement, judge_claim
 from ssd_bench.papers.claims.statistics import StatisticSample, take_sample
-from ssd_bench.papers.ours.cells import REPEATED_TIMINGS, Cell, Record
+from ssd_bench.papers.ours.cells import REPEATED_TIMINGS, Cell
 from ssd_bench.records.reader import Run
-from ssd_bench.report import verdicts
+from ssd_bench.report import verdict_texts, verdicts
 from ssd_bench.report.answers import claim_lines
 from tests import synthetic
 from tests.exhibit_runs import MINIATURE, indexed
@@ -72,7 +73,7 @@ def test_the_verdict_follows_the_modelled_times_and_shows_both(
     frame = verdicts.table([judged])
     (row,) = frame.to_dict("records")
     assert row["times"] == COSTS and row["measured"] == judged.measured.effect
-    shown = verdicts.times_text(judged.claim, frame.iloc[0])
+    shown = verdict_texts.times_text(judged.claim, frame.iloc[0])
     assert shown.startswith(f"{COSTS}; measured here: {judged.measured.effect:.2f} [") and shown.endswith("]×")
     line = next(line for line in claim_lines(frame) if line.claim is judged.claim)
     assert [verdict.times for verdict in line.verdicts[TOY]] == [shown]
@@ -105,7 +106,7 @@ def test_contaminated_timings_do_not_touch_modelled_times(tmp_path: Path) -> Non
     judged = verdict_of(tmp_path, "busy", "uniform")
     assert numbers(judged) == numbers(verdict_of(tmp_path, "own", "uniform"))
     assert judged.measured is not None and "timings unreliable" in judged.measured.reason
-    assert verdicts.times_text(judged.claim, verdicts.table([judged]).iloc[0]) == COSTS
+    assert verdict_texts.times_text(judged.claim, verdicts.table([judged]).iloc[0]) == COSTS
 
 
 def test_older_records_are_judged_by_measured_times(tmp_path: Path) -> None:
@@ -116,7 +117,7 @@ def test_older_records_are_judged_by_measured_times(tmp_path: Path) -> None:
     assert before.references == mixed.references == () and before.measured is None and mixed.measured is None
     assert numbers(before) == numbers(mixed)
     frame = verdicts.table([before])
-    assert verdicts.times_text(before.claim, frame.iloc[0]) == frame["times"].iloc[0] == "measured here"
+    assert verdict_texts.times_text(before.claim, frame.iloc[0]) == frame["times"].iloc[0] == "measured here"
     assert frame[[*verdicts.MEASURED]].isna().to_numpy().all()
 
 

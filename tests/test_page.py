@@ -19,17 +19,18 @@ import pytest
 
 from ssd_bench.commands import report as report_command
 from ssd_bench.errors import ConfigError
+from ssd_bench.metrics.record import records
 from ssd_bench.papers.audit import audit
 from ssd_bench.papers.claims.claims import claims
 from ssd_bench.papers.claims.judge import EVIDENCE_CLASSES, Judgement, judge
 from ssd_bench.papers.figures.shared import NotDrawable
 from ssd_bench.papers.ours import select
-from ssd_bench.papers.ours.cells import Replication, records, replications
+from ssd_bench.papers.ours.cells import Replication, replications
 from ssd_bench.papers.printed import reported
 from ssd_bench.papers.printed.catalogue import paper_versions
 from ssd_bench.predict import predictions
 from ssd_bench.predict.gpu_results import read_gpu_results
-from ssd_bench.report import figures, numbers, page, verdicts, write
+from ssd_bench.report import figures, numbers, page, verdict_texts, verdicts, write
 from ssd_bench.report.exhibit import build_exhibits
 from ssd_bench.report.figures import figure
 from ssd_bench.report.results import result_table
@@ -208,7 +209,7 @@ def test_the_first_screen_has_an_answer_for_every_claim(text: str, parsed: Page)
     assert sorted(listed) == sorted(claim.id for claim in claims())
     firsts = [next(claim.id for claim in claims() if claim.id.startswith(f"{paper}/")) for paper in PAPERS_WITH_CLAIMS]
     assert listed[: len(firsts)] == firsts  # the most important claim of every paper comes first
-    assert all(claim.says in top for claim in claims()) and verdicts.RULE.replace("*", "").replace("`", "") in top
+    assert all(claim.says in top for claim in claims()) and verdict_texts.RULE.replace("*", "").replace("`", "") in top
     assert "this project trained" in top and figures.FOREST in top and "What to use" in top
     assert [a["data-class"] for a in parsed.all("td") if "data-class" in a][:3] == list(EVIDENCE_CLASSES)
     row = re.search(r'<tr data-claim="swift/faster_than_ar".*?</tr>', top, re.DOTALL)
@@ -386,7 +387,7 @@ def test_the_committed_page_is_that_of_the_committed_records(
     for pattern in (r'<span class="n v-.*?</span>', r"<tr data-claim.*?</tr>", *parts):
         found, wanted = (re.findall(pattern, text, re.DOTALL) for text in (committed, fresh))
         assert found == wanted and found
-    assert verdicts.document(judged) == (COMMITTED / "verdicts.md").read_text(encoding="utf-8")
+    assert verdict_texts.document(judged) == (COMMITTED / "verdicts.md").read_text(encoding="utf-8")
     shown = {a[name] for a in Page(committed).all("img", "source") for name in ("src", "srcset") if name in a}
     assert shown == {f"figures/{path.name}" for path in (COMMITTED / "figures").iterdir()}
     linked = {a["href"] for a in Page(committed).all("a") if not a["href"].startswith("#")}

@@ -14,8 +14,8 @@ import pytest
 from ssd_bench import metrics
 from ssd_bench.commands.report import main
 from ssd_bench.errors import LosslessError
+from ssd_bench.metrics.record import Record
 from ssd_bench.metrics.text import format_interval, format_measured
-from ssd_bench.papers.ours.cells import Record
 from ssd_bench.report import figures
 from ssd_bench.report.closing import comparison_text, print_record, run_table
 from ssd_bench.report.runs import document, group_by_task, unrounded_table

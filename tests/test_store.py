@@ -16,9 +16,10 @@ from ssd_bench import metrics
 from ssd_bench.commands import claims as claims_command
 from ssd_bench.commands.report import main
 from ssd_bench.metrics import store as stored
+from ssd_bench.metrics.record import Record, prepare_records, records
 from ssd_bench.metrics.store import FILE, DigestStore, RunCache
 from ssd_bench.papers.claims.judge import judge
-from ssd_bench.papers.ours.cells import REPEATED_TIMINGS, Record, prepare_records, records, replications
+from ssd_bench.papers.ours.cells import REPEATED_TIMINGS, replications
 from ssd_bench.records.reader import Run, load_run
 from ssd_bench.report import figures, numbers, verdicts
 from ssd_bench.report.runs import RunGroup, group_by_task

@@ -14,8 +14,8 @@ from ssd_bench import load_runs, metrics
 from ssd_bench.commands.report import main as report
 from ssd_bench.data.local import LocalSource
 from ssd_bench.errors import ConfigError
+from ssd_bench.metrics.record import Record
 from ssd_bench.metrics.summary import Quality
-from ssd_bench.papers.ours.cells import Record
 from ssd_bench.records.schema import PromptRecord
 from ssd_bench.report.closing import comparison_text, run_table
 from ssd_bench.report.runs import document, group_by_task, readable_row

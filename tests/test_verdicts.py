@@ -25,7 +25,7 @@ from ssd_bench.papers.claims.judge import CANNOT_SAY, FAILS, HOLDS, NOT_RUN, VER
 from ssd_bench.papers.claims.statistics import _DEFINITIONS, StatisticSample, take_sample
 from ssd_bench.papers.ours.cells import REPEATED_TIMINGS, Replication, replications
 from ssd_bench.predict import predictions
-from ssd_bench.report import numbers, page, verdicts
+from ssd_bench.report import numbers, page, verdict_texts, verdicts
 from ssd_bench.report.answers import claim_lines, describe_records
 from ssd_bench.report.exhibit import build_exhibits
 from ssd_bench.report.results import result_table
@@ -83,9 +83,9 @@ def test_on_a_rehearsal_every_verdict_says_so(judgements: list[Judgement]) -> No
     frame = verdicts.table(judgements)
     for one, (_, row) in zip(judgements, frame.iterrows(), strict=True):
         assert one.toy == (one.verdict != NOT_RUN)
-        assert verdicts.verdict_text(row).startswith("on the toy model: ") == one.toy
+        assert verdict_texts.verdict_text(row).startswith("on the toy model: ") == one.toy
         assert (row["evidence_class"] == judge.TOY) == one.toy
-    assert "this project trained" in verdicts.terminal_text(frame)
+    assert "this project trained" in verdict_texts.terminal_text(frame)
 
 
 def test_every_statistic_and_part_is_made_of_something(judgements: list[Judgement]) -> None:
@@ -298,7 +298,7 @@ def test_a_verdict_says_if_its_claim_was_written_after_the_runs(written: str, af
     judged = judge.judge_claim(claim, ablation(tmp_path, "own", "uniform"))
     row = verdicts.table([judged]).iloc[0]
     assert judged.after_runs == row["after_runs"] == after
-    assert (verdicts.AFTER_RUNS in verdicts.evidence_text(claim, row)) == after
+    assert (verdict_texts.AFTER_RUNS in verdict_texts.evidence_text(claim, row)) == after
 
 
 # --- the records ------------------------------------------------------------------------------------------------------

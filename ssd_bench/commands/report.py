@@ -17,7 +17,8 @@ from collections import Counter
 from collections.abc import Sequence
 
 from ssd_bench.console import options, run_tool
-from ssd_bench.papers.ours.cells import prepare_records, records, replications
+from ssd_bench.metrics.record import prepare_records, records
+from ssd_bench.papers.ours.cells import replications
 from ssd_bench.paths import REFERENCE_FOLDER, display_path, local_path
 from ssd_bench.records.pack import records_folder
 from ssd_bench.report import runs

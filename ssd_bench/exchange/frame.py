@@ -9,7 +9,7 @@ from typing import Any
 import pandas as pd
 
 from ssd_bench.errors import ConfigError
-from ssd_bench.papers.ours.cells import Record, load_records, prepare_records, records
+from ssd_bench.metrics.record import Record, load_records, prepare_records, records
 from ssd_bench.paths import reference_hint
 from ssd_bench.records.pack import records_folder
 

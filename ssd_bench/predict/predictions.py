@@ -18,9 +18,10 @@ from ssd_bench import tables
 from ssd_bench.cost.roofline import simulated_machine
 from ssd_bench.cost.shapes import known_shape
 from ssd_bench.errors import ConfigError
+from ssd_bench.metrics.record import Record
 from ssd_bench.metrics.text import ABSENT, DECODE, END_TO_END, format_percent
 from ssd_bench.papers.ours import select
-from ssd_bench.papers.ours.cells import OTHER_SCALE, PAPERS_OWN, Cell, Record, Replication
+from ssd_bench.papers.ours.cells import OTHER_SCALE, PAPERS_OWN, Cell, Replication
 from ssd_bench.papers.ours.ran import parameter_counts
 from ssd_bench.papers.ours.values import BASELINES
 from ssd_bench.papers.printed.catalogue import folder_of, paper_versions, version_name

@@ -25,7 +25,7 @@ from ssd_bench.papers.ours.match import order_scales
 from ssd_bench.papers.ours.ran import model_names
 from ssd_bench.papers.printed.catalogue import paper_versions, version_name
 from ssd_bench.papers.runs import grid
-from ssd_bench.report import verdicts
+from ssd_bench.report import verdict_texts
 from ssd_bench.report.numbers import file_stem
 
 HEADLINES = 2
@@ -173,7 +173,7 @@ def headline_count() -> int:
 def verdict_totals(frame: pd.DataFrame) -> list[ModelTotals]:
     """Count the claims by verdict, for each model of each class of evidence."""
     totals = []
-    for name, model, rows in verdicts.models_judged(frame):
+    for name, model, rows in verdict_texts.models_judged(frame):
         by_claim = rows["verdict"].value_counts()
         counts = {verdict: int(by_claim.get(verdict, 0)) for verdict in VERDICTS}
         counts[NOT_RUN] = len(claims()) - sum(counts[verdict] for verdict in VERDICTS if verdict != NOT_RUN)
@@ -197,17 +197,19 @@ def _line(claim: Claim, rows: pd.DataFrame) -> ClaimLine:
     experiment = grid.load(claim.exhibit)
     anchor = file_stem(experiment.paper, experiment.exhibit)
     paper = version_name(claim.id.partition("/")[0])
-    return ClaimLine(claim, paper, anchor, verdicts.threshold_text(claim), verdicts.statistic_text(claim), by_class)
+    return ClaimLine(
+        claim, paper, anchor, verdict_texts.threshold_text(claim), verdict_texts.statistic_text(claim), by_class
+    )
 
 
 def _model_verdict(claim: Claim, row: pd.Series) -> ModelVerdict:
-    effect = verdicts.effect_text(claim, row)
+    effect = verdict_texts.effect_text(claim, row)
     return ModelVerdict(
         mark=_marks(row["evidence_class"])[row["verdict"]],
-        verdict=verdicts.verdict_text(row),
-        model=verdicts.model_and_scale(row),
+        verdict=verdict_texts.verdict_text(row),
+        model=verdict_texts.model_and_scale(row),
         effect="" if effect == ABSENT else effect,
-        times=verdicts.times_text(claim, row),
-        evidence=verdicts.evidence_text(claim, row),
+        times=verdict_texts.times_text(claim, row),
+        evidence=verdict_texts.evidence_text(claim, row),
         decided_by=str(row["decided_by"]),
     )

@@ -11,6 +11,7 @@ import pandas as pd
 
 from ssd_bench import metrics, tables
 from ssd_bench.errors import LosslessError
+from ssd_bench.metrics.record import Record
 from ssd_bench.metrics.text import (
     ABSENT,
     FROZEN,
@@ -26,7 +27,6 @@ from ssd_bench.metrics.text import (
     format_percent,
     format_score,
 )
-from ssd_bench.papers.ours.cells import Record
 from ssd_bench.papers.ours.ran import ModelRan
 from ssd_bench.records.reader import load_run
 from ssd_bench.report.runs import ACCOUNT_LABELS, costs_note, group_by_task, model_with_size, readable_row

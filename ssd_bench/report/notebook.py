@@ -22,7 +22,7 @@ from ssd_bench.papers.printed import reported
 from ssd_bench.papers.printed.catalogue import paper_versions
 from ssd_bench.papers.ssd_bench import figures as figures_compare
 from ssd_bench.records.pack import unpacked_folder
-from ssd_bench.report import choice, figures, layout, verdicts
+from ssd_bench.report import choice, figures, layout, verdict_texts, verdicts
 from ssd_bench.report.exhibit import LEGEND, Exhibit
 from ssd_bench.report.numbers import file_stem, long_table, long_tables, printed_verdict, verdict_counts
 from ssd_bench.report.results import comparison, result_table
@@ -90,7 +90,8 @@ class Paper:
         table = Exhibit(self.name, exhibit, frame, self._replications)
         sentences = [f"**{table.title}.** {table.results}", *table.verdicts, *table.baselines, *table.remarks]
         commands = ", ".join(f"`{command}`" for command in table.commands(table.number_scales))
-        return Shown("\n\n".join(filter(None, [*sentences, commands, LEGEND])), layout.wide_table(frame))
+        wide = layout.wide_table(frame)
+        return Shown("\n\n".join(filter(None, [*sentences, commands, LEGEND])), wide[wide["model"] != layout.NONE])
 
     def figure(self, exhibit: str) -> Shown:
         """Return a figure or case study ("Figure 6", "Figure 2a", "Table 13") from our runs, or why it is missing."""
@@ -108,9 +109,10 @@ class Paper:
     def claims(self) -> Shown:
         """Return the verdicts on the paper's claims."""
         rows = self._verdicts[self._verdicts["claim"].str.startswith(f"{self.name}/")]
-        table = verdicts.readable_table(rows[rows["verdict"] != NOT_RUN]).drop(columns="paper")
-        counts = "; ".join(f"{evidence}: {text}" for evidence, text in verdicts.class_counts(rows).items())
-        return Shown(f"{verdicts.RULE}\n\n{counts}.", table)
+        table = verdict_texts.readable_table(rows[rows["verdict"] != NOT_RUN])
+        table = table.drop(columns=["paper", verdict_texts.HASH])
+        counts = "; ".join(f"{evidence}: {text}" for evidence, text in verdict_texts.class_counts(rows).items())
+        return Shown(f"{verdict_texts.RULE}\n\n{counts}.", table)
 
     def claim(self, name: str) -> Shown:
         """Return a claim: the paper's numbers, the verdict of our records, and what would change this verdict."""
@@ -120,17 +122,17 @@ class Paper:
             allowed = sorted(key.partition("/")[2] for key in claims_by_id if key.startswith(f"{self.name}/"))
             raise ConfigError("claim", name, f"one of {', '.join(allowed)}")
         claim, rows = claims_by_id[claim_id], self._verdicts[self._verdicts["claim"] == claim_id]
-        paragraphs = [f"**{claim.says}** ({claim.section}). *The paper*: {verdicts.paper_values(claim)}."]
+        paragraphs = [f"**{claim.says}** ({claim.section}). *The paper*: {verdict_texts.paper_values(claim)}."]
         for _, row in rows.iterrows():
-            effect, model = verdicts.effect_text(claim, row), verdicts.model_text(row)
-            times = verdicts.times_text(claim, row)
+            effect, model = verdict_texts.effect_text(claim, row), verdict_texts.model_text(row)
+            times = verdict_texts.times_text(claim, row)
             paragraphs.append(
-                f"*Our records*{f', {model}' if model else ''}: **{verdicts.verdict_text(row)}**. Effect: {effect}"
+                f"*Our records*{f', {model}' if model else ''}: **{verdict_texts.verdict_text(row)}**. Effect: {effect}"
                 f"{f' ({times})' if times else ''}; "
-                f"threshold: {verdicts.threshold_text(claim)}. Statistic: {verdicts.statistic_text(claim)}. "
-                f"Evidence: {verdicts.evidence_text(claim, row)}."
+                f"threshold: {verdict_texts.threshold_text(claim)}. Statistic: {verdict_texts.statistic_text(claim)}. "
+                f"Evidence: {verdict_texts.evidence_text(claim, row)}."
             )
-            paragraphs.append(f"*What would change it*: {verdicts.verdict_change(claim, row)}.")
+            paragraphs.append(f"*What would change it*: {verdict_texts.verdict_change(claim, row)}.")
         return Shown("\n\n".join(paragraphs))
 
     def counts(self) -> Shown:
@@ -170,7 +172,7 @@ class Comparison:
         """Return the method to use for each task, according to these records."""
         compared = result_table(self._replications)
         lines = [f"- {line}" for line in choice.recommendations(compared)]
-        return Shown("\n".join([*lines, "", choice.note()]), choice.choice_table(compared))
+        return Shown("\n".join([*lines, "", choice.note(compared)]), choice.choice_table(compared))
 
     @property
     def _compared(self) -> Replication:

@@ -14,9 +14,10 @@ import pandas as pd
 
 from ssd_bench.errors import ConfigError
 from ssd_bench.metrics.intervals import Measured
+from ssd_bench.metrics.record import Record
 from ssd_bench.metrics.summary import Summary
 from ssd_bench.metrics.text import ABSENT, TOY, costs_text, format_measured
-from ssd_bench.papers.ours.cells import Record, Replication
+from ssd_bench.papers.ours.cells import Replication
 from ssd_bench.papers.ours.match import order_scales
 from ssd_bench.papers.ours.ran import ModelRan
 from ssd_bench.papers.ssd_bench.drafts import DRAFTS

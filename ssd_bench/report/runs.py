@@ -12,6 +12,7 @@ import pyarrow as pa
 
 from ssd_bench import metrics, tables
 from ssd_bench.metrics.intervals import divide
+from ssd_bench.metrics.record import Record
 from ssd_bench.metrics.speed import TIMES
 from ssd_bench.metrics.text import (
     ABSENT,
@@ -29,7 +30,6 @@ from ssd_bench.metrics.text import (
     format_percent,
     format_score,
 )
-from ssd_bench.papers.ours.cells import Record
 from ssd_bench.papers.ours.ran import ModelRan
 from ssd_bench.records.files import read_table
 from ssd_bench.records.schema import SCHEMAS

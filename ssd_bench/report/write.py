@@ -17,15 +17,16 @@ import pandas as pd
 from ssd_bench import tables
 from ssd_bench.conf import REFERENCE
 from ssd_bench.errors import ConfigError
+from ssd_bench.metrics.record import Record
 from ssd_bench.papers.audit import audit
 from ssd_bench.papers.claims.judge import NOT_RUN, judge
-from ssd_bench.papers.ours.cells import Record, Replication
+from ssd_bench.papers.ours.cells import Replication
 from ssd_bench.papers.ssd_bench.own import OWN
 from ssd_bench.paths import reference_hint
 from ssd_bench.predict import predictions
 from ssd_bench.predict.gpu_results import read_gpu_results
 from ssd_bench.records.files import write_atomic
-from ssd_bench.report import figures, layout, numbers, page, results, runs, verdicts
+from ssd_bench.report import figures, layout, numbers, page, results, runs, verdict_texts, verdicts
 from ssd_bench.report.exhibit import LEGEND, Exhibit, build_exhibits, completeness
 
 _to_judge: list[Replication] = []
@@ -137,7 +138,7 @@ def write_replication(
         written += write_texts(
             out,
             {
-                "verdicts.md": verdicts.document(judged),
+                "verdicts.md": verdict_texts.document(judged),
                 "verdicts.csv": tables.csv(judged),
                 "verdicts.tex": latex_verdicts(judged),
                 "predictions.md": predictions.document(predicted),
@@ -216,7 +217,7 @@ def latex(exhibit: Exhibit) -> str:
 
 def latex_verdicts(judged: pd.DataFrame) -> str:
     """Return the verdicts as LaTeX tables, one per paper, without the claims that were not run."""
-    shown = verdicts.readable_table(judged[judged["verdict"] != NOT_RUN])
+    shown = verdict_texts.readable_table(judged[judged["verdict"] != NOT_RUN])
     texts = []
     for paper, rows in shown.groupby("paper", sort=False):
         caption = f"Verdicts on claims of {paper}, by runs of ssd-bench. {VERDICTS_CAPTION}"

@@ -23,7 +23,7 @@ from ssd_bench.compose.application import JobFunction
 from ssd_bench.conf import REFERENCE
 from ssd_bench.console import EXTRAS, FULL, installed_by
 from ssd_bench.errors import ConfigError, JobsFailed
-from ssd_bench.papers.ours.cells import load_records
+from ssd_bench.metrics.record import load_records
 from ssd_bench.papers.runs import index
 from ssd_bench.papers.runs import scale as scales
 from ssd_bench.papers.runs.grid import key_of

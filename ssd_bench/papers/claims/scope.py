@@ -38,7 +38,7 @@ class Lack(NamedTuple):
 
 @dataclass(frozen=True)
 class RunScope:
-    """What of a run decides which claims it can decide.
+    """Facts of a run that determine which claims it can decide.
 
     Attributes:
         new_tokens, prompt_tokens: mean lengths.

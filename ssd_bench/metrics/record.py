@@ -1,0 +1,126 @@
+"""Records of a folder of runs: each run on disk, with its numbers computed when first needed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Iterable, Sequence
+from functools import cache, cached_property
+from pathlib import Path
+from typing import TypeVar, cast
+
+from ssd_bench.errors import ConfigError
+from ssd_bench.metrics.digest import Digest
+from ssd_bench.metrics.evidence import RunVariation, run_to_run_variation
+from ssd_bench.metrics.store import DigestStore, RunCache
+from ssd_bench.metrics.summary import DomainSummary, Summary
+from ssd_bench.records.header import RunHeader
+from ssd_bench.records.reader import Run, find_runs, load_run
+
+Result = TypeVar("Result")
+
+
+class Record:
+    """A run on disk, loaded when first needed; several cells may share it.
+
+    Args:
+        path: folder of the run.
+        variations: returns the run-to-run variations measured in the folder of runs; called when a number needs one.
+        cache: keeps the tables of recently used runs; default: a new cache.
+        store: keeps the digests of the folder's runs.
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        variations: Callable[[], Sequence[RunVariation]] = tuple,
+        cache: RunCache | None = None,
+        store: DigestStore | None = None,
+    ) -> None:
+        self.path, self.store, self._variations, self._cache = path, store, variations, cache or RunCache()
+        self._results: dict[Hashable, object] = {}
+
+    @property
+    def run(self) -> Run:
+        """Tables and header of the run; only recently used records stay in memory."""
+        return self._cache.run(self, self.path)
+
+    def remember(self, key: Hashable, compute: Callable[[], Result]) -> Result:
+        """Return a small result from the tables of the run, which `compute` computes at the first call with its key."""
+        if key not in self._results:
+            self._results[key] = compute()
+        return cast(Result, self._results[key])
+
+    @cached_property
+    def header(self) -> RunHeader:
+        """Content of run.json."""
+        return RunHeader.read(self.path)
+
+    @cached_property
+    def error(self) -> ConfigError | None:
+        """Reason why the record cannot be read; None if it can."""
+        if self.store is not None and self.store.has(self.path):
+            return None
+        try:
+            self.run  # noqa: B018
+        except ConfigError as error:
+            return error
+        return None
+
+    @cached_property
+    def digest(self) -> Digest:
+        """`metrics.Digest` of the run."""
+        if self.store is None:  # bypass the cache: a caller that needs only digests must not hold the tables
+            return Digest.of(self.run if self in self._cache else load_run(self.path))
+        return self.store.digest(self.path, lambda: self.run)
+
+    @cached_property
+    def summary(self) -> Summary:
+        """`metrics.summarise` of the run."""
+        return self.digest.summarise(self.path, self.variation)
+
+    @cached_property
+    def domains(self) -> Sequence[DomainSummary]:
+        """`metrics.summarise_domains` of the run."""
+        return self.digest.summarise_domains(self.variation)
+
+    @cached_property
+    def variation(self) -> RunVariation | None:
+        """Run-to-run variation of this model on this machine; None if the folder has no repeated timings of them."""
+        return next((variation for variation in self._variations() if variation.holds_for(self.digest.timing)), None)
+
+
+def records(runs_dir: Path) -> list[Record]:
+    """Return every complete run under a folder, not yet loaded, with the folder's run-to-run variation."""
+    run_records: list[Record] = []
+    run_cache, store = RunCache(), DigestStore(runs_dir)
+
+    @cache
+    def variations() -> list[RunVariation]:
+        store.fill([record.path for record in run_records])
+        # a copy of a record has the same name, and would count as a timing without any variation
+        records_by_name = {record.path.name: record for record in run_records if not record.error}
+        return run_to_run_variation([record.digest.timing for record in records_by_name.values()])
+
+    run_records += [Record(path, variations, run_cache, store) for path in find_runs(runs_dir)]
+    return run_records
+
+
+def load_records(run_dirs: Iterable[Path]) -> list[Record]:
+    """Return the records of some folders, each once, with their digests computed."""
+    stores: dict[Path, DigestStore] = {}
+    run_cache, loaded = RunCache(), []
+    for run_dir in dict.fromkeys(run_dirs):
+        if run_dir.parent not in stores:
+            stores[run_dir.parent] = DigestStore(run_dir.parent)
+        loaded.append(Record(run_dir, cache=run_cache, store=stores[run_dir.parent]))
+    prepare_records(loaded)
+    return loaded
+
+
+def prepare_records(run_records: Iterable[Record]) -> None:
+    """Compute and store the digests of all of these records at once (in parallel, and kept in their folders)."""
+    by_store: dict[DigestStore, list[Path]] = {}
+    for record in run_records:
+        if record.store is not None:
+            by_store.setdefault(record.store, []).append(record.path)
+    for store, paths in by_store.items():
+        store.fill(paths)
