@@ -23,28 +23,32 @@ KEY = ["model", "params", "rehearsal", "machine", "times"]
 def choice_table(results: pd.DataFrame) -> pd.DataFrame:
     """Return as texts the fastest methods of each model, machine and task, with the cost of a search before the run.
 
+    Tasks with too few prompts without loops are left out; `note` counts them.
+
     Args:
         results: result of `result_table`.
     """
     rows = []
-    for _, group in _groups(results):
-        for task, methods in group.groupby("task", sort=False):
-            usable = methods[methods["without_loops"] >= PROMPTS]
-            best = named_rows((methods if usable.empty else usable).sort_values("speedup", ascending=False))[0]
-            row = {
-                "task": str(task),
-                "tokens per answer": f"{best['tokens']:.0f}",
-                "n": str(best["n"]),
-                "without loops": str(best["without_loops"]),
-                "fastest method": f"cannot be said: fewer than {PROMPTS} prompts without loops",
-                "speedup": ABSENT,
-                "indistinguishable": ABSENT,
-                "its search before the run": ABSENT,
-            }
-            if not usable.empty:
-                row |= _fastest(best, usable)
-            rows.append(row | {"model": model_text(best), "times": _times(best)})
+    for task, methods in _by_task(results):
+        usable = methods[methods["without_loops"] >= PROMPTS]
+        if usable.empty:
+            continue
+        best = named_rows(usable.sort_values("speedup", ascending=False))[0]
+        row = {
+            "task": task,
+            "tokens per answer": f"{best['tokens']:.0f}",
+            "n": str(best["n"]),
+            "without loops": str(best["without_loops"]),
+            **_fastest(best, usable),
+        }
+        rows.append(row | {"model": model_text(best), "times": _times(best)})
     return pd.DataFrame(rows)
+
+
+def _by_task(results: pd.DataFrame) -> Iterator[tuple[str, pd.DataFrame]]:
+    """Yield each task of each group of results that can be compared."""
+    for _, group in _groups(results):
+        yield from ((str(task), methods) for task, methods in group.groupby("task", sort=False))
 
 
 def _fastest(best: Mapping[str, Any], methods: pd.DataFrame) -> dict[str, str]:
@@ -88,13 +92,20 @@ def recommendations(results: pd.DataFrame) -> Iterator[str]:
         )
 
 
-def note() -> str:
-    """Return sentences that explain the table."""
+def note(results: pd.DataFrame) -> str:
+    """Return sentences that explain the table.
+
+    Args:
+        results: result of `result_table`.
+    """
+    most = [methods["without_loops"].max() for _, methods in _by_task(results)]
+    few = sum(count < PROMPTS for count in most)
+    left_out = f"Left out: {few} of {len(most)} tasks with fewer than {PROMPTS} prompts without loops. " if few else ""
     return (
-        "Speedups are over AR while decoding; brackets: 95 % intervals over prompts. Fastest: chosen by the same data, "
-        "which its interval does not correct for. Indistinguishable: methods that are faster than AR and whose "
-        "interval reaches the fastest. Without loops: prompts on which neither AR's answer nor the method's has a "
-        f"share of repeated {NGRAM}-grams above {LOOP_SHARE}. A search before the run is not part of the speedup; it "
+        f"{left_out}Speedups are over AR while decoding; brackets: 95 % intervals over prompts. Fastest: chosen by the "
+        "same data, which its interval does not correct for. Indistinguishable: methods that are faster than AR and "
+        "whose interval reaches the fastest. Without loops: prompts on which neither AR's answer nor the method's has "
+        f"a share of repeated {NGRAM}-grams above {LOOP_SHARE}. A search before the run is not part of the speedup; it "
         "is paid back after so many decoded tokens. Searches while decoding are part of it."
     )
 

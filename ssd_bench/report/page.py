@@ -27,7 +27,7 @@ from ssd_bench.papers.printed.catalogue import paper_folders, paper_versions, ve
 from ssd_bench.papers.ssd_bench import figures as own_figures
 from ssd_bench.papers.ssd_bench.own import OWN, remarks
 from ssd_bench.predict import predictions
-from ssd_bench.report import answers, choice, facts, results, verdicts
+from ssd_bench.report import answers, choice, facts, results, verdict_texts
 from ssd_bench.report.exhibit import AXES, STATES, Exhibit, all_numbers, completeness
 from ssd_bench.report.figures import FOREST, NARROW, DrawnFigure
 from ssd_bench.report.layout import EXCLUDED, NONE, SAME_RUN, Cells, Column, Entry, layout, paper_label
@@ -35,14 +35,14 @@ from ssd_bench.report.numbers import distinct_results, file_stem, printed_verdic
 
 FOLDER = Path(__file__).parent
 FILTERS = {"paper": "Paper", "model": "Model", "task": "Task", "method": "Method"}
-SIGNS = dict(zip(STATES, "●◐○→–", strict=True))
+SIGNS = dict(zip(STATES, "■◧□→–", strict=True))
 PART = {agreement.ALGORITHMIC: "algorithmic", agreement.SPEED: "speed", "": "not compared"}
 LABELS = {"alpha": "α", "tpt": "TPT", "_pct": "", "rouge2": "ROUGE-2", "_": " "}  # parts of metric names -> texts
 MARKS = {  # the signs differ in form, not only in colour
     agreement.AGREES: ("✓", "agrees"),
     agreement.DIFFERS: ("✗", "differs"),
     agreement.BY_DEFINITION: ("≡", "definition"),
-    agreement.OTHER_MODEL: ("○", "model"),
+    agreement.OTHER_MODEL: ("▽", "model"),
     agreement.OTHER_SCALE: ("◇", "scale"),
     agreement.OTHER_HARDWARE: ("△", "hardware"),
     agreement.VOID: ("∅", "void"),
@@ -133,7 +133,7 @@ def render(
             signs=SIGNS,
             originals=[folder.versions[folder.latest] for folder in paper_folders() if folder.numbers],
             description=answers.describe_records(replications, len(distinct_results(everything))),
-            rule=verdicts.RULE.replace("*", "").replace("`", ""),
+            rule=verdict_texts.RULE.replace("*", "").replace("`", ""),
             forest=next(iter(drawn.get(FOREST, ())), None),
             narrow=next(iter(drawn.get(NARROW, ())), None),
             has_variation=compared is not None
@@ -158,21 +158,22 @@ def render(
 def _answers(content: PageContent) -> dict[str, Any]:
     """Return the variables of the top of the page: facts, claims, what to use, and all results."""
     judged = content.judged
+    chosen = choice.choice_table(content.results)
     title = "All results: method, task, model, machine; measured or modelled"
     return {
         "facts": facts.facts(content.checks, content.gpu_results),
         "classes": EVIDENCE_CLASSES,
         "totals": answers.verdict_totals(judged),
-        "undecided": verdicts.undecided_claims(judged),
-        "expected_errors": verdicts.expected_errors(judged),
+        "undecided": verdict_texts.undecided_claims(judged),
+        "expected_errors": verdict_texts.expected_errors(judged),
         "lines": answers.claim_lines(judged),
         "headlines": answers.headline_count(),
         "papers_with_claims": len({claim.id.partition("/")[0] for claim in claims()}),
         "marks": answers.MARKS,
         "toy_marks": [mark for mark in answers.TOY_MARKS.values() if mark not in answers.MARKS.values()],
         "advice": list(choice.recommendations(content.results)),
-        "choice": tables.html(choice.choice_table(content.results), "The fastest method of every task"),
-        "choice_note": choice.note(),
+        "choice": "" if chosen.empty else tables.html(chosen, "The fastest method of every task"),
+        "choice_note": choice.note(content.results),
         "results": tables.html(results.readable_results(content.results), title, "sortable"),
         "results_count": len(content.results),
     }
