@@ -10,37 +10,23 @@ from itertools import pairwise
 from pathlib import Path
 
 from tasks.scoring.boxes import boxes, braces_close, last_boxed
+from tasks.scoring.latex import plain_formulas, plain_latex
 from tasks.scoring.numbers import before_next_question
 from tasks.scoring.reading import ReadingScorer
 from tasks.scoring.worker import Worker
 
 MEMORY_MIB = 2048
-# Commands that set the size of brackets, fractions and spaces, and dollars around mathematics. Two backslashes begin a
-# new row of a matrix.
-_SIZE = re.compile(r"(?<!\\)\\(?:left|right|[bB]igg?[lr]?)(?![A-Za-z])\.?")
-_FRACTION = re.compile(r"(?<!\\)\\[dtc]frac(?![A-Za-z])")
-_SPACE = re.compile(r"(?<!\\)\\(?:[,;:! ]|q?quad(?![A-Za-z]))|~")
-_DOLLAR = re.compile(r"(?<!\\)\$")
-# Digits in groups of three. A bare comma separates them only next to a separator that does not occur in lists.
-_SEPARATOR = r"(?:(?:,\s*)?\\!\s*|\\[,:;]\s*|\\ |~|\{,\}(?:\\!)?\s*)"
-_THOUSANDS = re.compile(rf"(?<![\d.,])\d{{1,3}}(?:{_SEPARATOR}\d{{3}}|,\d{{3}})+(?!\d)")
-_THIN_SPACE = re.compile(r"(?<=\d)(?:\\[,!]|\{,\})(?=\d{3})")
-_SPACED = re.compile(r"-?\d{1,3}(?: \d{3})+(?:\.\d+)?")
-# Units, and numbers in forms that math-verify does not read.
-_TEXT_NUMBER = re.compile(r"\\text\s*\{\s*(-?\d[\d.,]*)\s+([A-Za-z][A-Za-z. ]*)\}")
-_LENGTH = r"(?:[cmk]?m|in|ft|yd|mi|inch(?:es)?|foot|feet|yards?|miles?|(?:centi|milli|kilo)?met(?:er|re)s?|units?)"
-_UNIT_POWER = re.compile(rf"(?<=[\d}}])\s+(?:sq\.?\s+)?{_LENGTH}\s*\^\s*\{{?\s*[23]\s*\}}?\s*\Z")
-_SCIENTIFIC = re.compile(r"(?<![A-Za-z\d.])(\d+(?:\.\d+)?)[eE]([+-]?\d+)(?![A-Za-z\d.])")
-_DEGREES = re.compile(r"°|(?<!\\)\\degree(?![A-Za-z])|\^\s*\{\s*\\circ\s*\}")
-_SCALE = re.compile(r"(\^\\circ)\s*(?:\\(?:text|mathrm)\s*\{\s*)?[CF](?:\s*\})?\s*\Z")
 # Two numbers, the first with a unit, as in 2 hours 30 minutes: neither is the answer.
 _COMPOUND = re.compile(
     r"\d\s*\\(?:text|mathrm|mbox)\s*\{\s*(?:hours?|hrs?|minutes?|mins?|days?|weeks?|months?|years?|feet|foot|ft|"
     r"yards?|miles?|pounds?|lbs?|dollars?|k?m|k?g)\.?,?\s*(?:and\s*)?\}\s*(?:\\text\s*\{\s*and\s*\}\s*)?\d"
 )
-_TEXT = re.compile(r"\\text(?:bf|it|rm)?\s*\{([^{}\\]*)\}")
-_PERIOD = re.compile(r"(?<![\d.])(\d{0,30})\.(\d{0,30})\\overline\s{0,4}\{\s{0,4}(\d{1,30})\s{0,4}\}")
+# one letter is a unit only where the reference has no letters
+_LETTER_UNIT = re.compile(r"(?<=\d)\s*[mghslLVAWNJK]\Z")
+_TEXT = re.compile(r"\\text\s*\{([^{}\\]*)\}")
 _PAIR_OR_SET = re.compile(r"\s*(?:(\()[^()]*,[^()]*\)|(\\\{)[^{}]*,[^{}]*\\\})\s*")
+_INNERMOST = re.compile(r"\\?[({\[][^(){}\[\]]*[)}\]]")
+_MOST_NESTED = 8
 _BASE = re.compile(r"[\dA-F]+_\{?(?P<base>\d+)\}?")
 # blanks, except between digits, where they separate two numbers
 _BLANK = re.compile(r"(?<!\d)\s+|\s+(?!\d)")
@@ -50,7 +36,6 @@ _BETWEEN = re.compile(
 )
 # a statement of the final answer, which counts if it comes after the last box
 _STATED = re.compile(r"final\s+answer\s+is:?\s*(?=[$\\\d(\[-])", re.IGNORECASE)
-_ROOT = re.compile(r"(\\sqrt\s*\[[^\]]*\])\s*([A-Za-z\d])")
 
 
 class MathAnswer(ReadingScorer[str]):
@@ -80,13 +65,15 @@ class MathAnswer(ReadingScorer[str]):
     def expected(self, reference: str) -> str | None:
         """Return the reference's content in plain LaTeX."""
         boxed = _last_boxes(reference)
-        return _plain(reference if boxed is None else boxed) or None
+        return plain_latex(reference if boxed is None else boxed) or None
 
     def verdict(self, prediction: str, expected: str) -> bool | None:
         """Return whether the answers are equal; a base model's text is cut before the next question."""
         text = before_next_question(prediction)
         boxed = _last_boxes(text)
-        answer = _thousands(text.replace(r"\$", "")) if boxed is None else _plain(boxed)
+        answer = plain_formulas(text.replace(r"\$", "")) if boxed is None else plain_latex(boxed)
+        if not any(map(str.isalpha, expected)):
+            answer = _LETTER_UNIT.sub("", answer)
         if boxed is not None and _letters(answer) == _letters(expected):
             return True
         if not answer:
@@ -134,40 +121,21 @@ def _letters(latex: str) -> str:
 
 
 def _other_kind(answer: str, expected: str) -> bool:
-    """Return whether both are numerals of different bases, or one is a pair and one a set.
+    """Return whether both are numerals of different bases, or one is a pair and one a set or a list.
 
     math-verify does not distinguish these.
     """
     numerals = [_BASE.fullmatch(side) for side in (answer, expected)]
     bases = {numeral["base"] for numeral in numerals if numeral}
-    brackets = {_PAIR_OR_SET.sub(r"\1\2", side) for side in (answer, expected)}
-    return len(bases) == 2 or brackets == {"(", r"\{"}
+    kinds = {_kind(side) for side in (answer, expected)}
+    return len(bases) == 2 or kinds == {"pair", "set"} or kinds == {"pair", "list"}
 
 
-def _thousands(latex: str) -> str:
-    """Return the text without those separators of thousands that only LaTeX has."""
-
-    def joined(number: re.Match[str]) -> str:
-        return re.sub(r"\D", "", number[0]) if re.search(r"[\\~{]", number[0]) else number[0]
-
-    return _THOUSANDS.sub(joined, latex)
-
-
-def _fraction(number: re.Match[str]) -> str:
-    """Return a repeating decimal as a fraction."""
-    integer, fixed, period = number.groups()
-    scale = 10 ** len(fixed)
-    top = int(f"{integer}{fixed}{period}") - int(f"{integer}{fixed}" or 0)
-    return rf"\frac{{{top}}}{{{scale * (10 ** len(period) - 1)}}}"
-
-
-def _plain(latex: str) -> str:
-    """Return the same mathematics without commands for its looks, and without a full stop at the end."""
-    latex = _DOLLAR.sub("", latex.replace(r"\$", ""))
-    latex = _THIN_SPACE.sub("", _thousands(_SIZE.sub("", latex)))
-    latex = _ROOT.sub(r"\1{\2}", _FRACTION.sub(r"\\frac", _SPACE.sub(" ", latex)))
-    latex = _PERIOD.sub(_fraction, latex.replace(r"\varnothing", r"\emptyset"))
-    latex = _DEGREES.sub(r"^\\circ", latex.replace("²", "^2").replace("³", "^3"))
-    latex = _TEXT_NUMBER.sub(r"\1\\text{ \2}", latex.strip().removesuffix(".").rstrip())
-    latex = _SCIENTIFIC.sub(r"\1\\times 10^{\2}", _SCALE.sub(r"\1", _UNIT_POWER.sub("", latex)))
-    return latex.replace(" ", "") if _SPACED.fullmatch(latex) else latex
+def _kind(latex: str) -> str:
+    """Return `pair` or `set` by the brackets around several values, `list` for values without them, else nothing."""
+    if brackets := _PAIR_OR_SET.fullmatch(latex):
+        return "pair" if brackets[1] else "set"
+    outside = latex
+    for _ in range(_MOST_NESTED):
+        outside = _INNERMOST.sub("", outside)
+    return "list" if "," in outside and "=" not in outside else ""

@@ -10,19 +10,26 @@ from __future__ import annotations
 import json
 import logging
 import os
+import re
 import resource
 import sys
 from decimal import Decimal
 from fractions import Fraction
 from typing import Any
 
+from latex2sympy2_extended.math_normalization import NormalizationConfig, normalize_latex
 from math_verify import grader, parse, verify
+from math_verify.parser import parse_latex_cached
 from sympy import Basic, Float, MatrixBase, MatrixExpr, Rational
 
 WORKING_DIGITS, MOST_DIGITS = 60, 400
 """Digits of values that are compared; most digits to which a difference is evaluated to distinguish it from zero."""
 DECIMALS = 6
 """Places to which a decimal must agree with another value; counted from its first digit if that comes later."""
+
+_FORMULA = NormalizationConfig(units=False, malformed_operators=True, nits=True)  # a letter may be no unit
+
+_PLAIN_NUMBER = re.compile(r"[-\d\s.,*+/()^%]*")
 
 
 def main() -> None:
@@ -54,9 +61,27 @@ def equal(reference: str, answer: str) -> bool | None:
 
     None: it extracts no answer. Time limits are off, since math-verify would implement them by alarms.
     """
-    expected, answers = (parse(text, parsing_timeout=None) for text in (reference, answer))
+    expected, answers = map(_parsed, (reference, answer))
     # an interval equals the inequality with the same meaning, whichever is the reference
     return bool(verify(expected, answers, timeout_seconds=None, allow_set_relation_comp=True)) if answers else None
+
+
+def _parsed(text: str) -> list[Any]:
+    """Return the value and the LaTeX of the formula that is the text or, in a text with words, its answer.
+
+    A formula is parsed as a whole or not at all: math-verify would go on with a number inside it.
+    """
+    latex = text
+    if not text.startswith("$") or "$" in text[1:-1]:
+        found: list[Any] = parse(text, parsing_timeout=None)
+        if not found or not isinstance(found[-1], str) or _PLAIN_NUMBER.fullmatch(found[-1]):
+            return found
+        latex = found[-1]  # the first formula that math-verify tried
+    latex = normalize_latex(latex, _FORMULA)
+    try:
+        return [parse_latex_cached(latex), latex]
+    except Exception:  # of any kind: equal only to the same LaTeX
+        return [latex] if latex else []
 
 
 def numerically_equal(a: Any, b: Any, decimals: int, digits: int) -> bool:
