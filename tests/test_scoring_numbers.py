@@ -8,6 +8,7 @@ import pytest
 
 from tasks.scoring.boxes import last_boxed
 from tasks.scoring.choice import chosen_option
+from tasks.scoring.latex import plain_formulas, plain_latex
 from tasks.scoring.numbers import FinalNumber, final_number
 from tasks.scoring.thoughts import without_thoughts
 
@@ -73,6 +74,36 @@ def test_the_number_in_a_box(content: str, number: int | str | None) -> None:
         ("Half of it is 1/2", "1/2"),
         ("3/0", None),
         ("#### 1/2", "1/2"),
+        # commas after ####, as in the official scorer
+        ("#### 1,23,456", 123456),
+        ("#### 12,34,567.", 1234567),
+        ("#### $1,23,456.00", 123456),
+        ("#### -$1,234.50", "-2469/2"),
+        ("#### \u2212$5", -5),
+        ("#### 12,00", 1200),
+        ("#### 10,0000", 100000),
+        ("#### 18,", 18),
+        ("#### 3, 4", 3),
+        ("it is 5,10,15", 15),
+        ("It has 12,34,567 people.", 1234567),
+        # blanks between thousands
+        ("1 000 000", 1000000),
+        ("#### 1 000 000", 1000000),
+        ("#### $12 000.50", "24001/2"),
+        ("#### 1\u2009000\u2009234", 1000234),
+        ("They saw 3\u202f400 stars.", 3400),
+        ("They saw 3\u00a0400 stars.", 3400),
+        ("The answer is 12 345 apples.", 12345),
+        ("They saw 12 000 stars.", 12000),
+        ("123 456 789", 123456789),
+        (r"\boxed{1 234 567}", 1234567),
+        (r"\boxed{1\ 234}", 1234),
+        (r"\boxed{12~345}", 12345),
+        ("They use 25 100 dollar notes", 100),
+        ("in 2020 100 people", 100),
+        ("#### 3 100 dollar notes", 3),
+        ("rows 100 200 3000", 3000),
+        ("3 4", 4),
         ("#### Step 1: 5 apples\nThey are \\boxed{18}", 18),
         ("#### 1. Count\n5\n#### 18", 18),
         ("#### Answer: 18", 18),
@@ -123,7 +154,28 @@ def test_answers_without_a_number_are_counted() -> None:
 
 
 @pytest.mark.parametrize(
-    "repeated", ["\n", " ", r"\boxed{", "{", "*", "([", "answer: ", "1 ", "1,", "####", "10^", r"\frac"]
+    "repeated",
+    [
+        "\n",
+        " ",
+        r"\boxed{",
+        "{",
+        "*",
+        "([",
+        "^(a",
+        r"\text{k}",
+        "$k$",
+        r"\(",
+        "answer: ",
+        "1 ",
+        "1,",
+        "1,11,1",
+        "111 ",
+        "111~",
+        "####",
+        "10^",
+        r"\frac",
+    ],
 )
 def test_a_model_that_repeats_itself_costs_no_time(repeated: str) -> None:
     """Patterns that try every beginning of such a text to its end would take minutes here."""
@@ -132,3 +184,5 @@ def test_a_model_that_repeats_itself_costs_no_time(repeated: str) -> None:
     assert without_thoughts(text) == text
     assert last_boxed(text) is None
     final_number(text)
+    plain_latex(text)
+    plain_formulas(text)

@@ -8,7 +8,7 @@ from fractions import Fraction
 from tasks.scoring.boxes import last_boxed
 from tasks.scoring.reading import ReadingScorer
 
-_DIGITS = r"\d{1,3}(?:,\d{3})+(?!\d)(?:\.\d+)?|\d+(?:\.\d+)?|\.\d+"
+_DIGITS = r"\d{1,3}(?:,\d{3})+(?!\d)(?:\.\d+)?|\d{1,2}(?:,\d{2}){1,6},\d{3}(?![,\d])(?:\.\d+)?|\d+(?:\.\d+)?|\.\d+"
 _INTEGER = r"\{\s{0,4}-?\d+\s{0,4}\}|-?\d+"
 # Digits glued to a letter ("H2O"), exponents ("cm^2") and subscripts ("x_1") are no numbers.
 _BEGIN = r"(?<![A-Za-z\d^])(?<!\^[{-])(?<!\^\{-)(?<!\d\*\*)(?<![A-Za-z\d})]_)(?<![A-Za-z\d})]_\{)"
@@ -36,6 +36,13 @@ _EQUALS = re.compile(r"=|\\approx|≈")
 _EXPRESSION = re.compile(r"\\(?:sqrt|pi|log|ln|sin|cos|tan|binom|infty)(?![A-Za-z])|[π√∞]|\d!|=.*[,;].*=", re.DOTALL)
 _MODULUS = re.compile(r"\\(?:p?mod|bmod)\s?(?:\{[^{}]*\}|\d+)")
 _SEPARATOR = re.compile(r"(?P<comma>,\\!\s*|\{,\})|\\[,!]")
+# Groups of three digits: blanks that do not break a line join them, other blanks only before 000 or in a number that
+# stands alone, since "25 100 dollar notes" has two numbers.
+_UNBROKEN = re.compile(r"(?<![\d.,])\d{1,3}(?:(?:[\u00a0\u2007\u2009\u202f~]|\\[ ;:])\d{3})+(?!\d)")
+_THOUSANDS = re.compile(r"(?<![\d.,])(?<!\d )\d{1,3}(?: \d{3})* 000(?! ?\d)")
+_ALONE = re.compile(r"\A([\s*$€£+-]*\d{1,3}(?: \d{3})+)(?! ?\d)(?=(?:\.\d+)?[\s*$€£%.]*\Z)")
+_BEGINS = re.compile(r"\A([*$€£+-]{0,4}\d{1,3}(?: \d{3})+)(?! ?\d)")
+_COMMA = re.compile(r"(?<=\d),(?=\d)")
 
 
 def final_number(text: str) -> Fraction | None:
@@ -45,12 +52,13 @@ def final_number(text: str) -> Fraction | None:
     is the number in the last `\boxed{}`; without a box, that of the last sentence "the answer is …"; else the last
     number of the text. After its few-shot answer a base model goes on with invented questions, so the text is cut at
     the first line that begins `Question:` or `Q:`. Thousands separators, currency, percent signs and units are dropped,
-    powers and fractions are evaluated, and 70.00 equals 70.
+    powers and fractions are evaluated, and 70.00 equals 70. After `####` all commas between digits are dropped, as in
+    GSM8K's own scorer.
     """
-    text = _plain(before_next_question(text))
+    text = _joined(_ALONE, _plain(before_next_question(text)))
     for marked in text.split("####")[1:]:
         line = marked.strip().split("\n", maxsplit=1)[0]
-        numbers = [] if _HEADING.match(line) else _numbers(line)
+        numbers = [] if _HEADING.match(line) else _numbers(_COMMA.sub("", _joined(_ALONE, line)))
         if numbers:
             return numbers[0]
     boxed = last_boxed(text)
@@ -62,8 +70,10 @@ def final_number(text: str) -> Fraction | None:
 
 def _stated(text: str) -> list[Fraction]:
     """Return the numbers in sentences that only state the answer."""
-    places = [_NUMBER.match(text, stated.end()) for stated in _STATED.finditer(text)]
-    values = [_value(place) for place in places if place and _SENTENCE_END.match(text, place.end())]
+    sentences = [text[stated.end() :][: 2 * MOST_DIGITS] for stated in _STATED.finditer(text)]
+    sentences = [_joined(_BEGINS, sentence) for sentence in sentences]
+    places = [(sentence, _NUMBER.match(sentence)) for sentence in sentences]
+    values = [_value(place) for sentence, place in places if place and _SENTENCE_END.match(sentence, place.end())]
     return [value for value in values if value is not None]
 
 
@@ -94,12 +104,18 @@ class FinalNumber(ReadingScorer[Fraction]):
 def _plain(text: str) -> str:
     r"""Return the text with `-` as the minus sign, and with LaTeX's separators and `\$` as in plain text."""
     text = _SEPARATOR.sub(lambda separator: "," if separator["comma"] else "", text)
+    text = _joined(_THOUSANDS, _joined(_UNBROKEN, text))
     return text.replace("\u2212", "-").replace(r"\$", "$").replace(r"\%", "%")
+
+
+def _joined(pattern: re.Pattern[str], text: str) -> str:
+    """Return the text without the blanks in numbers of the pattern."""
+    return pattern.sub(lambda number: re.sub(r"\\.|~|\s", "", number[0]), text)
 
 
 def _boxed_number(content: str) -> Fraction | None:
     """Return the number in a box; None if there is none, or several, or one that is part of an expression."""
-    content = _MODULUS.sub("", content)
+    content = _joined(_ALONE, _MODULUS.sub("", content))
     if _EXPRESSION.search(content):
         return None
     numbers = list(_numbers(_EQUALS.split(content)[-1]))
