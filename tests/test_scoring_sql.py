@@ -87,6 +87,7 @@ def score(query: str, answer: str) -> float | None:
         ("SELECT AVG(Fare) FROM ferry", "SELECT SUM(Fare) / COUNT(Fare) FROM ferry"),
         ('SELECT Name FROM harbour WHERE Country = "Norway"', "SELECT Name FROM harbour WHERE Country = 'Norway'"),
         (JOINED, f"```sql\n{JOINED};\n```\nThat is it."),
+        (JOINED, f"The query is {JOINED}"),
         (JOINED, f" {JOINED}\nInstruction: another\nSQL Query: SELECT 1"),
         (JOINED, f"-- by; name\n{JOINED}; DROP TABLE ferry;"),
     ],
@@ -134,7 +135,6 @@ def test_queries_that_give_the_same_are_equal(query: str, answer: str) -> None:
         (JOINED, ";"),
         (JOINED, "Norway"),
         (JOINED, JOINED.replace("Seats", "Chairs")),
-        (JOINED, f"The query is {JOINED}"),
         (JOINED, f"EXPLAIN {JOINED}"),
     ],
 )

@@ -149,6 +149,10 @@ from tests.test_tasks import make, score
         ("(D) 12 J", "D"),
         ("D. 12 J", "D"),
         ("D: 12 J", "D"),
+        ("**D) 12 J**", "D"),
+        ("__D. 12 J__", "D"),
+        ("Answer\uff1a D", "D"),
+        (r"\fbox{D}", "D"),
         ("Correct option: (D)", "D"),
         ("My choice: D", "D"),
         ("Answer - D", "D"),
@@ -324,7 +328,30 @@ TEST = "def check(candidate):\n    assert candidate(1, 2) == 3\n    assert candi
         (QUERY.replace("name,", '"name",'), False),
         (QUERY.replace("GROUP BY", "GROUPBY"), False),
         (QUERY + " SELECT 1", False),
-        ("The query is " + QUERY, False),
+        # chat forms
+        ("The query is " + QUERY, True),
+        ("The query is:\n" + QUERY[:-1], True),
+        ("SQL: " + QUERY, True),
+        ("SQL Query: " + QUERY + "\nInstruction: another one\nSQL Query: SELECT 1", True),
+        ("You can select the name so:\n\n" + QUERY + "\n\nIt's done; select it.", True),
+        (QUERY[:-1] + "\n\nThis query selects names from users.", True),
+        (QUERY + "\nThis query selects names.", True),
+        ("With users, it is: " + QUERY, True),
+        ("**Answer:** `" + QUERY + "`", True),
+        ("Use `" + QUERY[:-1] + "` for this.", True),
+        ("```sql " + QUERY + " ```", True),
+        ("```" + QUERY + "```", True),
+        ("~~~sql\n" + QUERY + "\n~~~\nIt counts.", True),
+        ("~~~\n" + QUERY, True),
+        ("1. So:\n   ```sql\n   " + QUERY + "\n   ```", True),
+        ("```\nname\n```\n```sql\n" + QUERY + "\n```", True),
+        ("> " + QUERY, True),
+        ("[SQL] " + QUERY[:-1] + " [/SQL]", True),
+        ("sql\n" + QUERY, True),
+        ("EXPLAIN " + QUERY, False),
+        ("I cannot select the name", False),
+        ("The query is " + QUERY[:-1] + " LIMIT 5;", False),
+        ("DELETE FROM users; " + QUERY, False),
         ("", False),
     ],
 )
@@ -332,6 +359,21 @@ def test_sql_is_compared_without_white_space_and_case(text: str, equal: bool) ->
     assert sql_match(QUERY, text) == float(equal)
     known = json.dumps({"query": QUERY, "schema": "", "dialect": "sqlite"})
     assert SqlExecution().item(text, known) == float(equal)
+
+
+@pytest.mark.parametrize(
+    "query",
+    [
+        "WITH t AS (\n  SELECT a FROM b\n),\n\nUsers AS (SELECT a FROM t)\n\nSELECT a FROM Users",
+        "SELECT a FROM b -- note; x\nWHERE c = 'is: SELECT 1'\n\nORDER BY a",
+        "SELECT a FROM `x.y` UNION SELECT `c` FROM d",
+        "(SELECT a FROM b)",
+        "VALUES (1)",
+    ],
+)
+@pytest.mark.parametrize("form", ["{}", "{};", "The query is {};", "```sql\n{}\n```", "So:\n{};\nIt is done."])
+def test_a_query_is_the_same_in_every_form(query: str, form: str) -> None:
+    assert sql_match(query, form.replace("{}", query)) == 1.0
 
 
 def test_sql_quotes_hold_what_is_quoted() -> None:
@@ -451,6 +493,19 @@ def test_rouge_of_other_scripts_is_1_against_itself(text: str) -> None:
     if len(text) > 4:
         half = Rouge().item(text[: len(text) // 2], text)
         assert half is not None and 0 <= half < 1
+
+
+@pytest.mark.parametrize("text", ["١٢٣٤", "१२३ ४५६", "１２３", "Ⅳ Ⅴ", "12 ٣٤", "𝟏𝟐"])
+def test_rouge_of_other_digits_is_1_against_itself(text: str) -> None:
+    assert Rouge().item(text, text) == 1.0 and Rouge().item("12", text) != 1.0
+
+
+def test_rouge_of_any_character_is_1_against_itself_or_no_score() -> None:
+    for code in range(0x20, 0x30000, 97):
+        character = chr(code)
+        assert Rouge().item(character, character) in (1.0, None), hex(code)
+        if character.isalpha() or character.isdecimal():
+            assert Rouge().item(f"{character} 12", f"{character} 12") == 1.0, hex(code)
 
 
 @pytest.mark.parametrize("reference", ["👍🏽❤️", "…!", "—\n", "½", "\u0301", "\u200d"])

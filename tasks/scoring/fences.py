@@ -10,7 +10,7 @@ _OPENING = re.compile(
     r"(?P<indent>[ \t]*(?:(?:[-*+]|\d+[.)])[ \t]+)*)(?P<mark>`{3,}|~{3,})(?P<info>[^`]*)"
     r"|[ \t]*[^\s`][^`]*(?P<end>`{3,})[ \t]*[A-Za-z][\w.+#-]*[ \t]*"
 )
-_LANGUAGE = re.compile(r"\A(?:python|py)\d*[ \t]+", re.IGNORECASE)
+_LANGUAGE = re.compile(r"\A(?:(?:python|py)\d*|sql|sqlite|mysql|postgresql)[ \t]+", re.IGNORECASE)
 _NESTED = 3
 """Most columns by which a closing fence may be indented relative to its opening fence (CommonMark)."""
 
