@@ -1,9 +1,9 @@
 """ROUGE by the `rouge-score` package, as the scorer of free text and between a method's outputs and those of AR.
 
 The package's own tokenizer keeps only `[a-z0-9]`, so that a text without Latin letters scores 0 against itself. It is
-used if at least nine of ten letters of the reference are a to z: for English with foreign names, whose scores must be
-those of the package, and for German and French, although accented letters split words there. All other references, and
-the texts compared with them, are split into Unicode words.
+used if at least nine of ten letters of the reference are a to z, where digits of other scripts count as letters: for
+English with foreign names, whose scores must be those of the package, and for German and French, although accented
+letters split words there. All other references, and the texts compared with them, are split into Unicode words.
 """
 
 from __future__ import annotations
@@ -44,7 +44,9 @@ def rouge(prediction: str, reference: str) -> dict[str, float]:
 
 
 def _is_plain_latin(text: str) -> bool:
-    letters = [character for character in unicodedata.normalize("NFC", text) if character.isalpha()]
+    composed = unicodedata.normalize("NFC", text)
+    # other digits count as letters: the package's tokenizer drops them, too
+    letters = [c for c in composed if c.isalpha() or (not c.isascii() and _kind(c) in ("word", "single"))]
     return sum(map(str.isascii, letters)) >= LATIN_SHARE * len(letters)
 
 
