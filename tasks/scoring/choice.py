@@ -9,7 +9,7 @@ from tasks.scoring.reading import ReadingScorer
 
 _EMPHASIS = r"(?:[\s*_$]|\\[(\[])*+"
 _STYLE = r"\\(?:text|textbf|textrm|mathrm|mathbf|boldsymbol)\s*\{\s*"
-_BOX = r"\\boxed\s*\{"
+_BOX = r"\\(?:f?boxed|fbox)\s*\{"
 _QUOTES = r"\"'`“”‘’"
 # Words that introduce a reason. Before other words the letter may be the first of the option's text ("B cells").
 _REASON = r"(?:because|since|as|due\s+to|which|where|if|when|but|is)\b"
@@ -83,11 +83,13 @@ def chosen_option(text: str) -> str | None:
     or a reason directly. A base model goes on with invented questions: the text is cut at the first line that begins
     `Question:` or `Q:`.
     """
-    text = before_next_question(text)
+    text = before_next_question(text).replace("\uff1a", ":")
     for pattern in _PATTERNS:
         letters = [letter for match in pattern.finditer(text) for letter in match.groups() if letter]
         if letters:
             return letters[-1].upper()
     matches = [pattern.fullmatch(text.rstrip().rpartition("\n")[2]) for pattern in _LAST_LINE]
-    letters = [letter for match in (*matches, _WHOLE.fullmatch(text.strip())) if match for letter in match.groups()]
+    letters = [
+        letter for match in (*matches, _WHOLE.fullmatch(text.strip().strip("*_"))) if match for letter in match.groups()
+    ]
     return next((letter.upper() for letter in letters if letter), None)
