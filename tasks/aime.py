@@ -36,7 +36,7 @@ class AIME(RowTask):
     """
 
     scorer = FinalNumber()
-    version = 2
+    version = 3
     in_order = True
 
     year: Literal[2024, 2025]

@@ -44,7 +44,7 @@ class GSM8K(VariantTask):
 
     name: str = "gsm8k"
     scorer = FinalNumber()
-    version: int = 2
+    version: int = 3
     variants = ("knn_ssd", "conflayers", "knapspec")
     zero_shot = "knapspec"
 

@@ -36,7 +36,7 @@ class Jsonl(RowTask):
     """Task with the prompts of a JSONL file."""
 
     name = "jsonl"
-    version = 2
+    version = 3
     in_order = True
     conversations = True
     reference_hint = "; task.score_by=none turns scoring off"

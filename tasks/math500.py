@@ -48,7 +48,7 @@ class Math(VariantTask):
 
     name: str = "math"
     scorer = MathAnswer()
-    version: int = 2
+    version: int = 3
     variants = ("knn_ssd", "knapspec")
     zero_shot = "knapspec"
 

@@ -30,7 +30,7 @@ class MmluPro(RowTask):
 
     name = "mmlu_pro"
     scorer = MultipleChoice()
-    version = 2
+    version = 3
     in_order = True
 
     max_new_tokens: MaxNewTokens

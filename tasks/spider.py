@@ -43,7 +43,7 @@ class TextToSql(RowTask):
     """
 
     scorer = SqlExecution()
-    version = 2
+    version = 3
     file: ClassVar[str]
     query_of_item: ClassVar[bool]
     dialect = ""
@@ -101,7 +101,7 @@ class Spider2(TextToSql):
     """Spider 2.0-lite, the text-to-SQL tasks of Spider 2.0 (KNN-SSD); the hub has no gold queries."""
 
     name = "spider2"
-    version = 3
+    version = 4
     file = "spider2_lite"
     query_of_item = False
     columns: ClassVar[Mapping[str, str]] = {"db": "db_id"}

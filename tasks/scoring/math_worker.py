@@ -17,9 +17,8 @@ from decimal import Decimal
 from fractions import Fraction
 from typing import Any
 
-from latex2sympy2_extended.math_normalization import NormalizationConfig, normalize_latex
 from math_verify import grader, parse, verify
-from math_verify.parser import parse_latex_cached
+from math_verify.parser import NormalizationConfig, normalize_latex, parse_latex_cached
 from sympy import Basic, Float, MatrixBase, MatrixExpr, Rational
 
 WORKING_DIGITS, MOST_DIGITS = 60, 400
