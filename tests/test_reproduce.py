@@ -6,7 +6,7 @@ import hashlib
 import json
 import os
 import shutil
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,11 +18,12 @@ import pytest
 from omegaconf import DictConfig, OmegaConf
 
 from ssd_bench.errors import ConfigError
+from ssd_bench.metrics.evidence import Steadiness
 from ssd_bench.model.arithmetic import FORCED
 from ssd_bench.records.header import RunHeader
 from ssd_bench.records.pack import pack
-from ssd_bench.records.reader import Run, load_run, read_run
-from ssd_bench.records.schema import DIGESTS, SCHEMAS
+from ssd_bench.records.reader import Run, find_runs, load_run, read_run
+from ssd_bench.records.schema import ANSWER, DIGESTS, PAIR, SCHEMAS
 from ssd_bench.reproduce import again, report
 from ssd_bench.reproduce.finding import DIFFERENT, OPEN, REPRODUCED, Report
 from ssd_bench.reproduce.recorded_config import config_again
@@ -290,9 +291,13 @@ def damaged(bench: Bench, folder: Path, damage: Damage, rehashed: bool) -> Path:
 
 
 @pytest.mark.parametrize("name", DAMAGES)
-def test_every_damage_is_named_with_its_part_and_prompt(name: str, repeated: Bench, tmp_path: Path) -> None:
+def test_every_damage_is_named_with_its_part_and_prompt(
+    name: str, repeated: Bench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Even where the damaged tables have the SHA-256 that run.json says."""
     damage, text, prompt = DAMAGES[name]
+    if name == "a longer time":  # of a record of a busy machine it is a note
+        monkeypatch.setattr(Steadiness, "contamination", "")
     content = reproduce(damaged(repeated, tmp_path / "record", damage, True), None, {}, tmp_path / "again")
     findings = [*content.faults, *(finding for part in content.parts for finding in part.findings)]
     assert not content.is_reproduced
@@ -309,6 +314,94 @@ def test_a_damage_without_a_new_hash_is_named_without_a_run(name: str, repeated:
     changed_files = {fault.part for fault in content.faults if "SHA-256" in fault.text}
     assert changed_files and changed_files <= {f"{table}.parquet" for table in SCHEMAS}
     assert not content.is_reproduced
+
+
+def all_times(factor: float, arm: str | None = None) -> Damage:
+    """Return a longer decode time of every answer (of an arm), in the record of a busy machine."""
+
+    def damage(tables: Tables, header: Header, bench: Bench) -> None:
+        prompts = tables["prompts"]
+        parts = prompts[["draft_ms", "verify_ms", "policy_ms"]].sum(axis=1)
+        counts = tables["steps"].groupby(list(ANSWER)).size().reindex(prompts.set_index(list(ANSWER)).index)
+        steady = parts + 0.01 * parts.mean() * (counts / counts.mean()).to_numpy()  # as on an idle machine
+        chosen = prompts["arm"].isin([arm] if arm else PAIR)
+        prompts["decode_ms"] = steady.where(~chosen, steady * factor)
+        header["others_share"] = 0.9
+
+    return damage
+
+
+def paused(rows: Sequence[int], share: float) -> Damage:
+    """Return pauses between two steps of some answers, as a share of their times, in a run of any length."""
+
+    def damage(tables: Tables, header: Header, bench: Bench) -> None:
+        all_times(1.0)(tables, header, bench)
+        tables["prompts"].loc[[*rows], "decode_ms"] *= 1 + share
+        header["wall_s"] = 1e6
+
+    return damage
+
+
+@pytest.mark.parametrize(
+    "rows, share", [([0], 0.3), ([3], 100.0), ([1, 4], 5.0), ([0, 5], 1.0)], ids=lambda value: str(value)
+)
+def test_pauses_of_a_busy_machine_are_notes(rows: list[int], share: float, repeated: Bench, tmp_path: Path) -> None:
+    folder = damaged(repeated, tmp_path / "record", paused(rows, share), True)
+    content = reproduce(folder, None, {}, tmp_path / "again")
+    assert content.is_reproduced, report_text(content)
+    assert sum("times the time of its steps" in note and "unreliable" in note for note in content.notes) == len(rows)
+
+
+def test_a_pause_of_an_idle_machine_is_a_fault(
+    repeated: Bench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Steadiness, "contamination", "")  # nor are there slow steps
+    content = reproduce(damaged(repeated, tmp_path / "record", paused([2], 0.5), True), 0, {}, tmp_path / "again")
+    assert [fault.key[0] for fault in content.faults if fault.key is not None] == [1], report_text(content)
+
+
+@pytest.mark.parametrize("factor, arm", [(2.0, "ar"), (1.6, "method"), (2.0, None), (10.0, "ar"), (3.0, "method")])
+def test_longer_times_of_a_whole_arm_are_a_fault_on_any_machine(
+    factor: float, arm: str | None, repeated: Bench, tmp_path: Path
+) -> None:
+    def damage(tables: Tables, header: Header, bench: Bench) -> None:
+        all_times(factor, arm)(tables, header, bench)
+        header["wall_s"] = 1e6  # as if it had been changed, too
+
+    content = reproduce(damaged(repeated, tmp_path / "record", damage, True), 0, {}, tmp_path / "again")
+    named = [fault.text for fault in content.faults]
+    assert not content.is_reproduced
+    assert [text for text in named if f"every answer of arm {arm or 'ar'}" in text], report_text(content)
+
+
+@pytest.mark.parametrize("seconds", [1e-6, 0.5, 0.9])
+def test_a_run_is_not_shorter_than_its_parts(seconds: float, repeated: Bench, tmp_path: Path) -> None:
+    prompts = repeated.run.prompts
+    spent = float(prompts["prefill_ms"].sum() + prompts["decode_ms"].sum()) / 1e3
+    damage = entry("wall_s", seconds * spent)
+    content = reproduce(damaged(repeated, tmp_path / "record", damage, True), 0, {}, tmp_path / "again")
+    assert [fault for fault in content.faults if "wall_s is" in fault.text] and not content.is_reproduced
+
+
+@pytest.mark.parametrize("sample", [1, 2, None])
+def test_the_record_of_a_second_run_is_itself_reproduced(sample: int | None, bench: Bench, tmp_path: Path) -> None:
+    folder = bench.second
+    if sample is not None:
+        assert reproduce(bench.run.path, sample, {}, tmp_path / "kept").prompts == sample
+        (folder,) = find_runs(tmp_path / "kept")
+    content = reproduce(folder, None, {}, tmp_path / "again")
+    assert not content.faults and content.is_reproduced, report_text(content)
+    assert content.prompts == content.total == (sample or PROMPTS)
+
+
+def test_a_record_with_fewer_prompts_is_no_sample(repeated: Bench, tmp_path: Path) -> None:
+    def shorter(tables: Tables, header: Header, bench: Bench) -> None:
+        header["domains"] = header["domains"][:1]
+        for name in ("prompts", "steps", "work"):
+            tables[name] = tables[name][tables[name]["prompt_index"] == 0]
+
+    content = reproduce(damaged(repeated, tmp_path / "record", shorter, True), 0, {}, tmp_path / "again")
+    assert [fault for fault in content.faults if "domains is" in fault.text], report_text(content)
 
 
 def test_the_undamaged_copy_is_reproduced(repeated: Bench, tmp_path: Path) -> None:

@@ -11,8 +11,10 @@ import pandas as pd
 from ssd_bench.contract.task import Prompt
 from ssd_bench.engine.lossless import tolerance
 from ssd_bench.errors import ConfigError
+from ssd_bench.metrics.evidence import Steadiness
 from ssd_bench.records.consistency import CHANGED, changed_tables, faults, stored_digests
 from ssd_bench.records.fault import ROUNDING, Key
+from ssd_bench.records.header import RunHeader
 from ssd_bench.records.reader import Run
 from ssd_bench.records.schema import ANSWER, stored_tables
 from ssd_bench.records.validation import HEADER, header_schema_faults
@@ -27,9 +29,15 @@ SAME = (
 )
 """Keys of run.json that follow from its config."""
 OUTSIDE_FACTOR, OUTSIDE_SHARE = 10, 0.1
-"""Time of an answer outside drafting, verification and method overhead, compared with these: it is suspicious if it is
-more than this factor times the arm's median, and more than this share. 3.2 is the largest factor in the committed
-records."""
+"""Decode time outside drafting, verification and method overhead: suspicious if it is more than this factor times what
+it is elsewhere (in the arm's other answers; per step, in the other arm), and more than this share of them. In the
+committed records, the arms differ per step by a factor of 4 at most."""
+LOOP_SHARE = 0.5
+"""Such a share in every answer of an arm is suspicious by itself; 0.04 is the largest in the committed records."""
+FEW_ANSWERS = 3
+"""Number of answers below which pauses of a busy machine may have hit every answer of an arm."""
+CLOCKS = 0.01  # relative difference of the clocks of a GPU and of the host
+SETUP_TIMES = ("load_ms", "profile_ms", "prepare_ms", "warmup_ms")
 KEY_DIGITS = 10  # of the content key, at the end of run_id
 
 
@@ -45,21 +53,71 @@ def table_faults(run: Run, stored: Mapping[str, Any]) -> Iterator[RecordFinding]
     for name in sorted({*stored_tables(stored)} - {*digests}) if digests else ():
         yield RecordFinding(HEADER, f"it has no SHA-256 of {name}.parquet")
     yield from (RecordFinding(f"{name}.parquet", CHANGED) for name in changed_tables(run.path, stored))
-    key, name = run.header.content_key, f"{run.header.model.name}-{run.header.method}-{run.header.task.name}"
-    if run.header.run_id != f"{name}-{key[:KEY_DIGITS]}":
-        yield RecordFinding(HEADER, f"run_id is {run.header.run_id}, and its parts give {name}-{key[:KEY_DIGITS]}")
+    if run.header.run_id != (name := run_name(run.header, run.header.content_key)):
+        yield RecordFinding(HEADER, f"run_id is {run.header.run_id}, and its parts give {name}")
     yield from (RecordFinding(table, text, key) for table, key, text in faults(stored, run.tables))
-    yield from _long_loops(run.prompts)
+    yield from _short_run(run)
+    yield from _long_loops(run)[0]
 
 
-def _long_loops(prompts: pd.DataFrame) -> Iterator[RecordFinding]:
-    """Yield answers with far more decode time outside of their steps than the other answers of the arm."""
+def run_name(header: RunHeader, key: str) -> str:
+    """Return the name of a run: model, method, task and the first digits of its content key."""
+    return f"{header.model.name}-{header.method}-{header.task.name}-{key[:KEY_DIGITS]}"
+
+
+def time_notes(run: Run) -> list[str]:
+    """Return the answers with pauses between their steps, where the record says that its times are unreliable."""
+    return [f"{finding}; the times of the record are unreliable" for finding in _long_loops(run)[1]]
+
+
+def _short_run(run: Run) -> Iterator[RecordFinding]:
+    """Yield a run whose answers, with what came before them, took longer than the whole run."""
+    header, prompts = run.header, run.prompts
+    spent = prompts["prefill_ms"].sum() + prompts["decode_ms"].sum()
+    spent += sum(getattr(header, name) or 0.0 for name in SETUP_TIMES)
+    # a resumed run has the time since it was resumed
+    if header.wall_s and not header.resumed and spent > 1e3 * header.wall_s * (1 + CLOCKS):
+        yield RecordFinding(HEADER, f"wall_s is {header.wall_s:.6g}, and the parts of the run took {spent / 1e3:.6g} s")
+
+
+def _long_loops(run: Run) -> tuple[list[RecordFinding], list[RecordFinding]]:
+    """Return arms and answers with far more decode time than their steps: faults, and pauses of a busy machine.
+
+    On a busy machine a process may have to wait between two steps, but not in every answer of an arm.
+    """
+    prompts = run.prompts
     parts = prompts[["draft_ms", "verify_ms", "policy_ms"]].sum(axis=1)
-    shares = ((prompts["decode_ms"] - parts) / parts).where(parts > 0)
+    outside = (prompts["decode_ms"] - parts).where(parts > 0)
+    shares = outside / parts
+    arms = _long_arms(run, outside, shares)
     medians = shares.groupby(prompts["arm"]).transform("median")
+    answers = []
     for at in shares.index[(shares > OUTSIDE_FACTOR * medians) & (shares > OUTSIDE_SHARE)]:
         text = f"decode_ms is {1 + shares[at]:.2f} times the time of its steps; the arm's median is"
-        yield RecordFinding("prompts", f"{text} {1 + medians[at]:.2f}", answer_key(prompts.loc[at]))
+        answers.append(RecordFinding("prompts", f"{text} {1 + medians[at]:.2f}", answer_key(prompts.loc[at])))
+    if not Steadiness.of(run).contamination:
+        return arms + answers, []
+    return (arms, answers) if (prompts["arm"].value_counts() >= FEW_ANSWERS).all() else ([], arms + answers)
+
+
+def _long_arms(run: Run, outside: pd.Series[float], shares: pd.Series[float]) -> list[RecordFinding]:
+    """Return the arms all of whose answers have far more decode time than their steps.
+
+    Args:
+        outside: decode time of each answer outside its steps; NaN for an answer without steps.
+        shares: the same over the time of the steps.
+    """
+    steps = run.steps.groupby(list(ANSWER)).size()
+    per_step = outside / steps.reindex(pd.MultiIndex.from_frame(run.prompts[[*ANSWER]])).to_numpy()
+    # the decode loop is the same in both arms: between two steps it takes about the same time
+    least = pd.DataFrame({"share": shares, "step": per_step}).groupby(run.prompts["arm"]).min()
+    findings = []
+    for arm, (share, step) in least.iterrows():
+        is_longer = step > OUTSIDE_FACTOR * least["step"].drop(arm).min()
+        if share > LOOP_SHARE or (share > OUTSIDE_SHARE and is_longer):
+            text = f"decode_ms of every answer of arm {arm} is at least {1 + share:.2f} times the time of its steps"
+            findings.append(RecordFinding("prompts", text))
+    return findings
 
 
 def answer_key(row: Any) -> Key:

@@ -15,7 +15,14 @@ from ssd_bench.records.files import read_header
 from ssd_bench.records.pack import unpacked_folder
 from ssd_bench.records.reader import find_runs, read_run
 from ssd_bench.reproduce.again import Deviations, SecondRun
-from ssd_bench.reproduce.check import header_faults, prompt_faults, score_faults, table_faults, text_faults
+from ssd_bench.reproduce.check import (
+    header_faults,
+    prompt_faults,
+    score_faults,
+    table_faults,
+    text_faults,
+    time_notes,
+)
 from ssd_bench.reproduce.finding import DIFFERENT, RecordFinding, Report
 from ssd_bench.reproduce.verdict import first_prompts, verdicts
 
@@ -57,7 +64,7 @@ def reproduce(folder: Path, sample: int | None, places: Mapping[str, str], runs_
     except ConfigError as error:
         return Report(str(folder), 0, 0, [RecordFinding("record", str(error))], stopped="the record cannot be read")
     total = len(run.header.domains) or 1 + int(run.prompts["prompt_index"].max())
-    report = Report(str(folder), 0, total, [*table_faults(run, stored)])
+    report = Report(str(folder), 0, total, [*table_faults(run, stored)], notes=time_notes(run))
     try:
         second = SecondRun.of(run, places, runs_dir)
     except ConfigError as error:
@@ -72,7 +79,7 @@ def reproduce(folder: Path, sample: int | None, places: Mapping[str, str], runs_
         report,
         faults=[*faults, *score_faults(run, second.plan)],
         differences=second.differences(stored),
-        notes=second.notes,
+        notes=[*report.notes, *second.notes],
     )
     count = len(second.plan.prompts.items) if sample is None else min(sample, len(second.plan.prompts.items))
     if not count:
