@@ -54,6 +54,7 @@ RULES: Mapping[tuple[type, str], Mapping[str, Any]] = {
     **{(RunHeader, name): TIME for name in ("load_ms", "profile_ms", "prepare_ms", "warmup_ms", "wall_s")},
     (RunHeader, "tie_tolerance"): {"minimum": 0},
     (RunHeader, "others_share"): {"minimum": 0},
+    (RunHeader, "sample"): {"minimum": 1},
     (RecordedModel, "n_layers"): {"minimum": 1},
     (RecordedDecoding, "max_new_tokens"): {"minimum": 1},
     (Work, "part"): {"enum": ["prepare", *PARTS]},

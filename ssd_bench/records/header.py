@@ -181,6 +181,7 @@ class RunHeader:
         caveat: restriction of the method that every report shows.
         data: fingerprint of every data file.
         domains: domain of every prompt, in stream order; empty in older records.
+        sample: number of first prompts of the config that a reproduction ran again; None: all.
         tie_tolerance: largest gap of logits of a near-tie.
         latency: latency profile; None without one.
         scores: scores of the task, by arm and name.
@@ -210,6 +211,7 @@ class RunHeader:
     task: RecordedTask = RecordedTask()
     data: Mapping[str, str] = field(default_factory=dict)
     domains: Sequence[str] = ()
+    sample: int | None = None
     decode: RecordedDecoding = RecordedDecoding()
     tie_tolerance: float | None = None
     seed: int | None = None

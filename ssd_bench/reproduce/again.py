@@ -14,7 +14,7 @@ from ssd_bench.records.fault import Key
 from ssd_bench.records.header import RunHeader
 from ssd_bench.records.reader import Run, load_run
 from ssd_bench.records.schema import ANSWER, LATER_TABLES
-from ssd_bench.reproduce.check import HEADER, lookup
+from ssd_bench.reproduce.check import HEADER, lookup, run_name
 from ssd_bench.reproduce.finding import Difference, RecordFinding
 from ssd_bench.reproduce.recorded_config import config_again
 from ssd_bench.run.loading import load_model
@@ -59,6 +59,8 @@ class SecondRun:
         """
         cfg, notes = config_again(run.header, options, str(runs_dir))
         planned = plan(cfg, ["reproduce", f"record={run.path}"])
+        if run.header.sample:
+            planned = planned.first(run.header.sample)
         if lookup(run.header.config, "method.search.reuse"):  # the name of a stored search, next to the record
             planned = replace(planned, origin=replace(planned.origin, folder=run.path.parent / SEARCHES))
         return cls(planned, initial_header(planned), notes + _history(run.header))
@@ -116,27 +118,20 @@ def _entry(content: Mapping[str, Any], name: str) -> Any:
 
 def _first_prompts(planned: Plan, run: Run, count: int) -> Plan:
     """Return the plan of the first prompts, with the recorded profile and an identity of its own."""
-    prompts, latency = planned.prompts, run.header.latency
-    hardware = planned.machine.hardware
-    if latency is not None:
-        hardware = replace(hardware, latency=latency)
-    is_sample = count < len(prompts.items)
-    config = planned.config | ({"repeats": 1} if is_sample else {})
+    header, hardware = run.header, planned.machine.hardware
+    if header.latency is not None:
+        hardware = replace(hardware, latency=header.latency)
+    first = planned.first(count)
+    config = planned.config | ({} if first is planned else {"repeats": 1})
     # the profile and the sample are no part of the config, so that the plan's own key would be that of another run
-    text = f"{planned.identity.content_key}|{count}|{latency}"
+    text = f"{planned.identity.content_key}|{count}|{header.latency}"
     key = hashlib.sha256(text.encode()).hexdigest()
-    run_dir = planned.identity.run_dir.with_name(f"{run.header.model.name}-{run.header.method}-again-{key[:10]}")
+    run_dir = planned.identity.run_dir.with_name(run_name(header, key))
     return replace(
-        planned,
+        first,
         config=config,
-        prompts=replace(
-            prompts,
-            items=prompts.items[:count],
-            encoded=prompts.encoded[:count],
-            new_tokens=prompts.new_tokens[:count],
-        ),
         machine=replace(planned.machine, hardware=hardware),
-        identity=replace(planned.identity, content_key=key, run_dir=run_dir),
+        identity=replace(first.identity, content_key=key, run_dir=run_dir),
     )
 
 

@@ -7,7 +7,7 @@ import inspect
 import json
 import shlex
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -144,12 +144,14 @@ class Identity:
         fingerprints: data set -> what identifies its content.
         run_dir: folder of the record.
         shard: the share of this job; None for the whole run.
+        sample: number of first prompts of the config that the run has; None: all.
     """
 
     content_key: str
     fingerprints: dict[str, str]
     run_dir: Path
     shard: Shard | None
+    sample: int | None = None
 
     @property
     def folder(self) -> Path:
@@ -200,6 +202,14 @@ class Plan:
         """Work items of this job, in stream order."""
         shard = self.identity.shard
         return self.run_items if shard is None else shard.share(self.run_items)
+
+    def first(self, count: int) -> Plan:
+        """Return the plan of the first prompts; calibration prompts and the length of the cache stay."""
+        prompts = self.prompts
+        if count >= len(prompts.items):
+            return self
+        first = {name: getattr(prompts, name)[:count] for name in ("items", "encoded", "new_tokens")}
+        return replace(self, prompts=replace(prompts, **first), identity=replace(self.identity, sample=count))
 
     def is_recorded(self) -> bool:
         """Return whether the run is on record and `force` does not ask to repeat it."""

@@ -195,7 +195,8 @@ def initial_header(plan: Plan) -> dict[str, Any]:
         "lm_head": checkpoint.head,
         "rehearsal": plan.model.rehearsal,
     }
-    return {
+    sample = plan.identity.sample
+    return ({} if sample is None else {"sample": sample}) | {
         "run_id": plan.identity.run_dir.name,
         "content_key": plan.identity.content_key,
         "command": plan.origin.command,
