@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import fields, is_dataclass
+from dataclasses import fields, is_dataclass, replace
 from typing import Any
 
 import pytest
 
+from ssd_bench.errors import ConfigError
 from ssd_bench.records.files import read_header
 from ssd_bench.records.header import RunHeader
 from ssd_bench.records.pack import unpacked_folder
@@ -41,14 +42,40 @@ def test_every_key_of_the_committed_records_is_a_field() -> None:
     [
         {},
         dict.fromkeys(KEYS),
-        {"model": 5, "latency": 5, "colour": 1},
+        {"model": {"colour": 5}, "colour": 1},
         {"latency": {"t_mlp_ms": 1.0}},
         {"latency": {"t_mlp_ms": 1.0, "t_attn_slope_ms": 0.1, "t_attn_intercept_ms": 1.0, "passes": [{"colour": 1}]}},
-        {"searches": 5},
+        {"searches": None, "config": {"hardware": "x"}},
     ],
 )
 def test_what_a_record_lacks_has_its_default(content: dict[str, Any]) -> None:
-    assert RunHeader.of(content) == RunHeader.of({}) != RunHeader.of(header())
+    read = replace(RunHeader.of(content), config={})
+    assert read == RunHeader.of({}) != RunHeader.of(header())
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ({"warnings": 5}, "warnings=5 is invalid: expected a list"),
+        ({"warnings": [5]}, "warnings[0]=5 is invalid: expected a text"),
+        ({"run_id": -1}, "run_id=-1 is invalid: expected a text"),
+        ({"run_id": "\ud800"}, "run_id='\\ud800' is invalid: expected a text"),
+        ({"model": 5}, "model=5 is invalid: expected an object"),
+        ({"model": {"n_layers": "4"}}, "model.n_layers='4' is invalid: expected an integer"),
+        ({"seed": True}, "seed=True is invalid: expected an integer"),
+        ({"seed": 10**30}, "is invalid: expected an integer"),
+        ({"decode": {"mode": "beam"}}, "expected one of greedy, sample"),
+        ({"config": {"repeats": "x"}}, "config.repeats="),
+        ({"latency": {"passes": [{"nodes": "1"}]}}, "latency.passes[0].nodes="),
+        ({"latency": {"points": [[1]]}}, "latency.points[0]=[1] is invalid: expected a list of 2"),
+        ({"scores": {"ar": {"rouge": "x"}}}, "scores.ar.rouge="),
+        ({"warnings": ["x"] * 999, "beside": "x" * 999}, '(1001 characters)" is invalid: expected a list'),
+    ],
+)
+def test_a_value_of_another_type_is_refused_by_its_key(content: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        RunHeader.of(content)
+    assert message in str(caught.value)
 
 
 def test_the_processor_counts_only_where_it_computes() -> None:

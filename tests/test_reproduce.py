@@ -343,7 +343,7 @@ def paused(rows: Sequence[int], share: float) -> Damage:
 
 
 @pytest.mark.parametrize(
-    "rows, share", [([0], 0.3), ([3], 100.0), ([1, 4], 5.0), ([0, 5], 1.0)], ids=lambda value: str(value)
+    ("rows", "share"), [([0], 0.3), ([3], 100.0), ([1, 4], 5.0), ([0, 5], 1.0)], ids=lambda value: str(value)
 )
 def test_pauses_of_a_busy_machine_are_notes(rows: list[int], share: float, repeated: Bench, tmp_path: Path) -> None:
     folder = damaged(repeated, tmp_path / "record", paused(rows, share), True)
@@ -360,7 +360,7 @@ def test_a_pause_of_an_idle_machine_is_a_fault(
     assert [fault.key[0] for fault in content.faults if fault.key is not None] == [1], report_text(content)
 
 
-@pytest.mark.parametrize("factor, arm", [(2.0, "ar"), (1.6, "method"), (2.0, None), (10.0, "ar"), (3.0, "method")])
+@pytest.mark.parametrize(("factor", "arm"), [(2.0, "ar"), (1.6, "method"), (2.0, None), (10.0, "ar"), (3.0, "method")])
 def test_longer_times_of_a_whole_arm_are_a_fault_on_any_machine(
     factor: float, arm: str | None, repeated: Bench, tmp_path: Path
 ) -> None:

@@ -39,7 +39,7 @@ from ssd_bench.model.decoder import Pass
 from ssd_bench.paths import reference_hint
 from ssd_bench.records.header import RunHeader
 from ssd_bench.records.pack import records_folder
-from ssd_bench.records.reader import Run, find_runs, load_run
+from ssd_bench.records.reader import Run, find_runs, load_run, read_each
 from ssd_bench.run.loading import load_model
 from ssd_bench.run.plan import Plan, plan
 
@@ -265,13 +265,14 @@ def find_comparable_runs(runs_dir: Path, model: str, task: str) -> list[Run]:
         ConfigError: no such run.
     """
     groups: dict[tuple[Any, ...], list[Run]] = {}
-    for path in find_runs(runs_dir):
-        header = RunHeader.read(path)
-        fits = header.model.name == model and header.task.name == task
-        if not fits or not header.decode.greedy or header.status != "complete" or header.latency is None:
-            continue
-        run = load_run(path)
-        ar_rows = _ar_rows(run)
+
+    def fits(header: RunHeader) -> bool:
+        of_question = header.model.name == model and header.task.name == task and header.decode.greedy
+        return of_question and header.status == "complete" and header.latency is not None
+
+    headers = read_each(find_runs(runs_dir), lambda path: (path, RunHeader.read(path)))
+    for run in read_each([path for path, header in headers if fits(header)], load_run):
+        header, ar_rows = run.header, _ar_rows(run)
         outputs = tuple(tuple(map(int, ids)) for ids in ar_rows["output_ids"])
         key = (
             header.model.weights,

@@ -18,7 +18,6 @@ Every number is predicted, unless it is called measured.
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -33,7 +32,7 @@ from ssd_bench.paths import local_path, reference_hint
 from ssd_bench.predict import calibration, validation
 from ssd_bench.predict.replay import OVERHEAD, Prediction, predict
 from ssd_bench.records.pack import records_folder
-from ssd_bench.records.reader import find_runs, load_run
+from ssd_bench.records.reader import find_runs, load_run, read_each
 
 OPTIONS, VALIDATE_OPTIONS = ("run", "hardware", "model", "devices"), ("runs_dir", "shapes")
 
@@ -101,12 +100,7 @@ def predictions_text(predictions: Sequence[Prediction]) -> str:
 
 def _validate(runs_dir: Path) -> None:
     runs, left_out = [], 0
-    for path in find_runs(runs_dir):
-        try:
-            run = load_run(path)
-        except ConfigError as error:
-            print(f"left out: {error}", file=sys.stderr)
-            continue
+    for run in read_each(find_runs(runs_dir), load_run):
         if validation.is_replayable(run):
             runs.append(run)
         else:

@@ -17,7 +17,7 @@ from ssd_bench.errors import ConfigError
 from ssd_bench.metrics.comparable import differing_settings
 from ssd_bench.records.header import RunHeader
 from ssd_bench.records.pack import records_folder
-from ssd_bench.records.reader import Run, find_runs, load_run
+from ssd_bench.records.reader import Run, find_runs, load_run, read_each
 from ssd_bench.records.schema import PAIR
 
 SHOWN = 6  # configurations that an error lists
@@ -50,8 +50,8 @@ class Configuration:
 
     @cached_property
     def runs(self) -> tuple[Run, ...]:
-        """The runs with their tables."""
-        return tuple(load_run(path) for path in self.paths)
+        """The runs with their tables; those that cannot be read are left out, unless they are all."""
+        return tuple(read_each(self.paths, load_run)) or (load_run(self.paths[0]),)
 
 
 @dataclass(frozen=True)
@@ -90,8 +90,7 @@ class RecordSet:
         """
         folder = records_folder(field, value)
         groups: dict[tuple[str, str], dict[tuple[str, str], Configuration]] = {}
-        for path in find_runs(folder):
-            configuration, copy = _configuration(path)
+        for configuration, copy in read_each(find_runs(folder), _configuration):
             # a copy of a record has the same name and time, and is no further timing
             groups.setdefault((configuration.settings, configuration.prompts), {})[copy] = configuration
         if not groups:

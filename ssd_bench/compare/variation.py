@@ -16,7 +16,7 @@ from ssd_bench.errors import ConfigError
 from ssd_bench.metrics import RunTiming, RunVariation, Spread, run_to_run_variation
 from ssd_bench.metrics.store import FEW, DigestStore
 from ssd_bench.records.pack import records_folder
-from ssd_bench.records.reader import find_runs, load_run
+from ssd_bench.records.reader import find_runs, load_run, read_each
 
 ASSUMED = {"speedup": Spread(0.04, 7), "rate": Spread(0.23, 7)}
 """Variation where none was measured: the largest of the three run lengths in docs/evidence.md, each timed eight times.
@@ -89,9 +89,9 @@ def _timings(folder: Path) -> list[RunTiming]:
     """Return the timing of every run in a folder, of copies of a record once."""
     paths = find_runs(folder)
     if len(paths) < FEW:  # a digest has many more numbers
-        timings = [RunTiming.of(load_run(path)) for path in paths]
+        timings = [RunTiming.of(run) for run in read_each(paths, load_run)]
     else:
         store = DigestStore(folder)
         store.fill(paths)
-        timings = [store.digest(path, partial(load_run, path)).timing for path in paths]
+        timings = [*read_each(paths, lambda path: store.digest(path, partial(load_run, path)).timing)]
     return [*{(timing.trace, timing.seconds): timing for timing in timings}.values()]

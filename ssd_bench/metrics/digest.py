@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
+from ssd_bench.errors import ConfigError, one_line
 from ssd_bench.metrics import definitions as d
 from ssd_bench.metrics.comparable import conditions
 from ssd_bench.metrics.evidence import (
@@ -23,6 +24,9 @@ from ssd_bench.metrics.numbers import domain_numbers, run_numbers
 from ssd_bench.metrics.summary import DomainSummary, Summary
 from ssd_bench.metrics.warnings import Facts, summary_warnings
 from ssd_bench.records.reader import Run
+
+UNCOMPUTABLE = (ArithmeticError, AttributeError, LookupError, TypeError, ValueError)
+"""Errors that the values of a damaged record may raise."""
 
 
 @dataclass(frozen=True)
@@ -48,7 +52,19 @@ class Digest:
 
     @classmethod
     def of(cls, run: Run) -> Digest:
-        """Compute the digest of a run."""
+        """Compute the digest of a run.
+
+        Raises:
+            ConfigError: the record has values from which a number cannot be computed; names its path.
+        """
+        try:
+            return cls._computed(run)
+        except UNCOMPUTABLE as error:
+            expected = f"values from which all numbers can be computed ({one_line(error)})"
+            raise ConfigError("record", str(run.path), expected) from error
+
+    @classmethod
+    def _computed(cls, run: Run) -> Digest:
         summary, ar = run_numbers(run), d.steps_of(run, "ar")
         speedup, rate = summary.speedup.value, summary.method_tokens_per_s.value
         contaminated = bool(summary.steadiness.contamination)

@@ -129,7 +129,7 @@ class Steadiness(SummaryRow):
         excess_ms = float((outliers["ms"] - outliers["expected_ms"]).sum())
         slow_share = excess_ms / decode_ms if decode_ms and len(run.steps) else None
         neighbours = run.header.neighbours
-        shared = None if neighbours is None else sum(neighbour["shares"] for neighbour in neighbours)
+        shared = None if neighbours is None else sum(bool(neighbour.get("shares")) for neighbour in neighbours)
         return cls(len(outliers), slow_share, run.header.others_share, shared)
 
     @property

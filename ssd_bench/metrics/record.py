@@ -60,7 +60,7 @@ class Record:
         if self.store is not None and self.store.has(self.path):
             return None
         try:
-            self.run  # noqa: B018
+            self.digest  # noqa: B018
         except ConfigError as error:
             return error
         return None

@@ -25,6 +25,7 @@ from numpy.typing import NDArray
 
 from ssd_bench.errors import ConfigError
 from ssd_bench.records.schema import SCHEMA_VERSION
+from ssd_bench.records.typed import brief
 
 REPEATED = "force=true in its command measures the run again"
 
@@ -84,7 +85,7 @@ def read_json(path: Path) -> dict[str, Any]:
         if isinstance(content, dict):
             return content
         reason = "it holds no JSON object"
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         reason = str(error)
     raise ConfigError("record", str(path), f"an intact file ({reason}); {REPEATED}")
 
@@ -103,7 +104,7 @@ def read_header(run_dir: Path) -> dict[str, Any]:
 def _check_version(header: Mapping[str, Any], path: Path) -> None:
     version = header.get("schema_version")
     if not isinstance(version, int) or version > SCHEMA_VERSION:
-        raise ConfigError("schema_version", version, f"at most {SCHEMA_VERSION}; {path} needs a newer ssd-bench")
+        raise ConfigError("schema_version", brief(version), f"at most {SCHEMA_VERSION}; {path} needs a newer ssd-bench")
 
 
 def write_output(option: str, path: Path, text: str) -> None:
@@ -132,28 +133,47 @@ def check_table(path: Path) -> None:
         raise ConfigError("record", str(path), f"an intact file ({error}); {REPEATED}") from error
 
 
+def _count_nulls(values: pa.ChunkedArray, column: pa.Field) -> int:
+    """Count the nulls of a column where its schema allows none; lists never contain any."""
+    within = values.combine_chunks().flatten().null_count if pa.types.is_list(column.type) else 0
+    return int(within + (0 if column.nullable else values.null_count))
+
+
 def read_table(path: Path, schema: pa.Schema) -> pd.DataFrame:
-    """Read the columns of `schema` from a Parquet file.
+    """Read the columns of `schema` from a Parquet file, as `table_frame`.
+
+    Raises:
+        ConfigError: the file is missing, damaged, without one of the columns, or has nulls in a required one; names its
+            path.
+    """
+    try:
+        with open_regular(path) as file:
+            return table_frame(pq.read_table(file, partitioning=None), schema)
+    except (OSError, KeyError, ValueError, pa.ArrowException) as error:
+        raise ConfigError("record", str(path), f"an intact file ({error}); {REPEATED}") from error
+
+
+def table_frame(table: pa.Table, schema: pa.Schema) -> pd.DataFrame:
+    """Return the columns of `schema` as a frame.
 
     Nullable integer columns get dtype Int32, nullable truth values boolean. A column that an older record lacks is
     null, or has its default.
 
     Raises:
-        ConfigError: the file is missing, damaged or without one of the columns; names its path.
+        KeyError, ValueError, pa.ArrowException: a column is missing, has another type, or nulls that it must not have.
     """
-    try:
-        with open_regular(path) as file:
-            table = pq.read_table(file, partitioning=None)
-        for column in schema:
-            if column.name in table.column_names:
-                continue
-            if column.nullable:
-                table = table.append_column(column.name, pa.nulls(len(table), column.type))
-            elif (default := (column.metadata or {}).get(b"default")) is not None:
-                table = table.append_column(column.name, pa.repeat(pa.scalar(int(default), column.type), len(table)))
-        frame: pd.DataFrame = table.select(schema.names).cast(schema).to_pandas()
-    except (OSError, KeyError, ValueError, pa.ArrowException) as error:
-        raise ConfigError("record", str(path), f"an intact file ({error}); {REPEATED}") from error
+    for column in schema:
+        if column.name in table.column_names:
+            continue
+        if column.nullable:
+            table = table.append_column(column.name, pa.nulls(len(table), column.type))
+        elif (default := (column.metadata or {}).get(b"default")) is not None:
+            table = table.append_column(column.name, pa.repeat(pa.scalar(int(default), column.type), len(table)))
+    table = table.select(schema.names).cast(schema)
+    for column in schema:
+        if _count_nulls(table[column.name], column):
+            raise ValueError(f"column {column.name} contains null")
+    frame: pd.DataFrame = table.to_pandas()
     for column in schema:
         if column.nullable and pa.types.is_integer(column.type):
             frame[column.name] = frame[column.name].astype("Int32")

@@ -1,21 +1,22 @@
 """Header of a record: run.json as a typed object.
 
 Code that reads records takes their headers from here. A key that a record lacks, because it is older or unfinished, or
-that is null, has the default of its field; unknown keys are ignored.
+that is null, has the default of its field; unknown keys are ignored; a value of another type is refused.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, is_dataclass
-from functools import cache
 from pathlib import Path
-from typing import Any, Literal, get_type_hints
+from typing import Any, Literal
 
 from ssd_bench.contract.generation import Work
 from ssd_bench.cost.latency import MEASURED, Latency
+from ssd_bench.errors import ConfigError
 from ssd_bench.records.files import read_header
 from ssd_bench.records.schema import DIGESTS
+from ssd_bench.records.typed import check_type, field_types
 
 
 @dataclass(frozen=True)
@@ -238,12 +239,17 @@ class RunHeader:
 
     @classmethod
     def of(cls, content: Mapping[str, Any]) -> RunHeader:
-        """Return the header with the content of a run.json."""
-        searches = content.get("searches")
+        """Return the header with the content of a run.json.
+
+        Raises:
+            ConfigError: a value has another type than its key; names the key.
+        """
+        check_type("", content, cls)
+        check_type("config.repeats", (content.get("config") or {}).get("repeats"), int | None)
         parts = {
             "latency": _latency(content.get("latency")),
             "prepare_work": _work(content.get("prepare_work")),
-            "searches": [_build(RecordedSearch, search) for search in (searches if isinstance(searches, list) else ())],
+            "searches": [_build(RecordedSearch, search) for search in content.get("searches") or ()],
         }
         header: RunHeader = _build(cls, {**content, **parts})
         return header
@@ -253,9 +259,18 @@ class RunHeader:
         """Read the header of a run, complete or not.
 
         Raises:
-            ConfigError: run.json is missing, damaged, or of a newer schema; names its path.
+            ConfigError: run.json is missing, damaged, of a newer schema, or has a value of another type; names its
+                path.
         """
-        return cls.of(read_header(run_dir))
+        return cls.of_file(read_header(run_dir), run_dir)
+
+    @classmethod
+    def of_file(cls, content: Mapping[str, Any], run_dir: Path) -> RunHeader:
+        """Return the header with the content of a run.json, as `of`, with errors that name the file."""
+        try:
+            return cls.of(content)
+        except ConfigError as error:
+            raise error.with_note(f"; in {run_dir / 'run.json'}") from error
 
     @property
     def profiled(self) -> bool:
@@ -264,7 +279,8 @@ class RunHeader:
 
     def options(self, group: str) -> Mapping[str, Any]:
         """Return the options of a group of the config, such as `method`; empty where the run has none."""
-        return self.config.get(group) or {}
+        options = self.config.get(group)
+        return options if isinstance(options, Mapping) else {}  # another program may record a name
 
     @property
     def settings(self) -> dict[str, Any]:
@@ -314,15 +330,10 @@ def _build(kind: Any, content: object) -> Any:
     """Build a dataclass from its JSON object; values that are missing or null have the defaults."""
     stored = content if isinstance(content, Mapping) else {}
     values: dict[str, Any] = {}
-    for part in fields(kind):
-        value = stored.get(part.metadata.get("key", part.name))
-        if is_dataclass(_hints(kind)[part.name]):
-            value = _build(_hints(kind)[part.name], value)
+    for part, (key, hint) in zip(fields(kind), field_types(kind).items(), strict=True):
+        value = stored.get(key)
+        if is_dataclass(hint):
+            value = _build(hint, value)
         if value is not None:
             values[part.name] = value
     return kind(**values)
-
-
-@cache
-def _hints(kind: type) -> dict[str, Any]:
-    return get_type_hints(kind)

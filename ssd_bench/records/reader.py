@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
+import sys
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import pandas as pd
 
@@ -20,9 +21,10 @@ from ssd_bench.records.files import check_table, read_header, read_json, read_ta
 from ssd_bench.records.header import RunHeader
 from ssd_bench.records.schema import SCHEMAS, stored_tables
 
+Result = TypeVar("Result")
+
 RUNS = "runs"
 """Default folder of records (option `runs_dir`)."""
-
 
 SIZES = ("n_layers", "n_attn", "n_mlp", "first_changed", "n_attn_int8", "n_mlp_int8")
 """Columns of `Run.set_sizes` that are attributes of `LayerSet`."""
@@ -117,9 +119,11 @@ def _read(path: Path) -> tuple[Run, dict[str, Any]]:
     if not (path / "run.json").is_file():
         raise ConfigError("run", str(path), f"the folder of a run{_suggestion(path)}")
     stored = read_header(path)
-    header = RunHeader.of(stored)
+    header = RunHeader.of_file(stored, path)
     if header.status != "complete":
         raise ConfigError("record", str(path), reason="the run is not complete; the same command continues it")
+    if (blocks := header.model.n_layers) < 1:
+        raise ConfigError("model.n_layers", blocks, f"an integer >= 1; in {path / 'run.json'}")
     frames = {name: schema.empty_table().to_pandas() for name, schema in SCHEMAS.items()}
     frames |= {name: read_table(path / f"{name}.parquet", SCHEMAS[name]) for name in stored_tables(stored)}
     return Run(path, header, **frames), stored
@@ -151,6 +155,15 @@ def find_runs(runs_dir: Path | str) -> list[Path]:
     return [Path(directory) for _, directory in sorted(runs)]
 
 
+def read_each(paths: Iterable[Path], read: Callable[[Path], Result]) -> Iterator[Result]:
+    """Yield what `read` returns for each record; leave out those that it refuses, and name them on stderr."""
+    for path in paths:
+        try:
+            yield read(path)
+        except ConfigError as error:
+            print(f"a record is left out: {error}", file=sys.stderr)
+
+
 def is_complete(run_dir: Path | str, content_key: str) -> bool:
     """Check whether `run_dir` holds a complete run of this content key.
 
@@ -160,9 +173,9 @@ def is_complete(run_dir: Path | str, content_key: str) -> bool:
     path = Path(run_dir)
     try:
         stored = read_header(path)
+        header = RunHeader.of_file(stored, path)
     except ConfigError:
         return False
-    header = RunHeader.of(stored)
     finished = header.status == "complete" and header.content_key == content_key
     if finished:
         for name in stored_tables(stored):

@@ -23,7 +23,7 @@ from ssd_bench.errors import shortened
 from ssd_bench.records.consistency import CHANGED, faults
 from ssd_bench.records.description import EXTENSION, default, description, header_schema, type_name
 from ssd_bench.records.fault import answer_name
-from ssd_bench.records.files import open_regular, read_table
+from ssd_bench.records.files import open_regular, table_frame
 from ssd_bench.records.schema import ANSWER, DIGESTS, SCHEMAS, stored_tables
 
 HEADER = "run.json"
@@ -76,11 +76,14 @@ def record_faults(path: Path) -> list[RecordFault]:
     faulty = {re.split(r"[.\[]", fault.place)[0] for fault in listed if fault.text not in HARMLESS}
     sound = {key: value for key, value in header.items() if key not in faulty}
     names, digests = stored_tables(sound), sound.get(DIGESTS) or {}
-    table_faults = [fault for name in names for fault in _table_faults(path / f"{name}.parquet", digests.get(name))]
+    tables: dict[str, pa.Table] = {}
+    table_faults = [
+        fault for name in names for fault in _table_faults(path / f"{name}.parquet", digests.get(name), tables)
+    ]
     listed += table_faults
     if all(fault.text in HARMLESS for fault in table_faults):
         frames = {name: schema.empty_table().to_pandas() for name, schema in SCHEMAS.items()}
-        frames |= {name: read_table(path / f"{name}.parquet", SCHEMAS[name]) for name in names}
+        frames |= {name: table_frame(table, SCHEMAS[name]) for name, table in tables.items()}
         for table, key, text in faults(sound, frames):
             listed.append(RecordFault(f"{table}.parquet", "" if key is None else answer_name(key), text))
     return listed
@@ -164,13 +167,17 @@ def _shown(value: object) -> str:
     return shortened(json.dumps(value, ensure_ascii=False, default=str))
 
 
-def _table_faults(file: Path, digest: object) -> Iterator[RecordFault]:
-    """Yield faults of one table's file, without those of its rows against others."""
+def _table_faults(file: Path, digest: object, tables: dict[str, pa.Table]) -> Iterator[RecordFault]:
+    """Yield faults of one table's file, without those of its rows against others.
+
+    Args:
+        tables: gets the table under its name.
+    """
     schema = SCHEMAS[file.stem]
     try:
         with open_regular(file) as source:
             actual = hashlib.file_digest(source, "sha256").hexdigest()  # type: ignore[arg-type]  # as in consistency
-            table = pq.read_table(source, partitioning=None)
+            table = tables[file.stem] = pq.read_table(source, partitioning=None)
     except FileNotFoundError:
         yield RecordFault(file.name, "", "the file is missing", f"a table with {', '.join(schema.names)}")
         return

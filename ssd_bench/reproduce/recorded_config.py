@@ -18,10 +18,13 @@ from ssd_bench.conf import CONF
 from ssd_bench.errors import ConfigError
 from ssd_bench.model.arithmetic import FORCED, LEVELS, available_levels
 from ssd_bench.records.header import RunHeader
+from ssd_bench.records.typed import brief
 from ssd_bench.run.options import KNOWN, TABLES
 
 SHOWN = {"force": False, "dry": False, "minutes": None, "retry": None, "shard": None}
 """Options that say where or how a run is shown; in a second run they have these values."""
+GROUPS = (*TABLES, "wandb")
+"""Options of a config that are tables of settings; null has the defaults."""
 DEFAULTS = {"hardware": "hardware/auto.yaml", "decode": "decode/greedy.yaml"}
 """Tables of settings, and the files with their defaults, for records of before a setting existed."""
 PLACES = (
@@ -46,11 +49,16 @@ def config_again(header: RunHeader, options: Mapping[str, str], runs_dir: str) -
         runs_dir: folder of the second record.
 
     Raises:
-        ConfigError: the record has no config, or an option is not in `PLACES`.
+        ConfigError: the record has no config, or one of another form, or an option is not in `PLACES`.
     """
     if not header.config:
         raise ConfigError("record", header.run_id, "a record with the config of its run")
-    config = deepcopy(dict(header.config))
+    config = {
+        name: value for name, value in deepcopy(dict(header.config)).items() if value is not None or name not in GROUPS
+    }
+    for name in GROUPS:
+        if not isinstance(config.get(name, {}), dict):
+            raise ConfigError(f"config.{name}", brief(config[name]), "an object with settings")
     notes = [f"unknown here and left out: {name}" for name in sorted(_drop_unknown(config))]
     notes += [f"not in this older record, set to its default: {name}" for name in sorted(_fill_missing(config))]
     notes += _fit_machine(config, header, options)

@@ -9,7 +9,8 @@ from pathlib import Path
 import pandas as pd
 
 from ssd_bench import tables
-from ssd_bench.errors import ConfigError
+from ssd_bench.errors import ConfigError, one_line
+from ssd_bench.metrics.digest import UNCOMPUTABLE
 from ssd_bench.paths import display_path, local_path
 from ssd_bench.records.files import read_header
 from ssd_bench.records.pack import unpacked_folder
@@ -63,7 +64,7 @@ def reproduce(folder: Path, sample: int | None, places: Mapping[str, str], runs_
         run, stored = read_run(folder), read_header(folder)
     except ConfigError as error:
         return Report(str(folder), 0, 0, [RecordFinding("record", str(error))], stopped="the record cannot be read")
-    total = len(run.header.domains) or 1 + int(run.prompts["prompt_index"].max())
+    total = len(run.header.domains) or 1 + max(run.prompts["prompt_index"], default=-1)
     report = Report(str(folder), 0, total, [*table_faults(run, stored)], notes=time_notes(run))
     try:
         second = SecondRun.of(run, places, runs_dir)
@@ -73,6 +74,9 @@ def reproduce(folder: Path, sample: int | None, places: Mapping[str, str], runs_
         return replace(
             report, faults=[*report.faults, RecordFinding("config", str(error))], stopped="no plan for its config"
         )
+    except UNCOMPUTABLE as error:
+        fault = RecordFinding("config", f"it cannot be planned ({one_line(error)})")
+        return replace(report, faults=[*report.faults, fault], stopped="no plan for its config")
     prompts = [*prompt_faults(run, second.plan)]
     faults = [*report.faults, *header_faults(stored, second.header), *prompts, *text_faults(run, second.plan)]
     report = replace(

@@ -10,13 +10,13 @@ from typing import Any
 import pandas as pd
 
 from ssd_bench import metrics
-from ssd_bench.errors import ConfigError
+from ssd_bench.metrics.digest import UNCOMPUTABLE
 from ssd_bench.metrics.evidence import Steadiness
 from ssd_bench.metrics.modelled import has_work, reference_run
 from ssd_bench.metrics.text import format_number
 from ssd_bench.records.fault import Key
 from ssd_bench.records.header import RunHeader
-from ssd_bench.records.reader import Run, find_runs, load_run
+from ssd_bench.records.reader import Run, find_runs, load_run, read_each
 from ssd_bench.records.schema import ANSWER
 from ssd_bench.reproduce.again import Deviations
 from ssd_bench.reproduce.check import answer_key, equal_numbers
@@ -44,7 +44,7 @@ MOST_REPEATED = 20  # further runs of the same method, task and machine that are
 
 def first_prompts(run: Run, count: int) -> Run:
     """Return the part of a run that a second run of its first prompts repeats."""
-    if count >= 1 + int(run.prompts["prompt_index"].max()):
+    if count >= 1 + max(run.prompts["prompt_index"], default=-1):
         return run
     prompts, steps, work = (
         frame[(frame["prompt_index"] < count) & (frame["repeat"] == 0)] for frame in (run.prompts, run.steps, run.work)
@@ -71,7 +71,7 @@ def verdicts(recorded: Run, again: Run, deviations: Deviations, is_sample: bool)
     for name, compute in parts.items():
         try:
             results.append(compute())
-        except (ArithmeticError, ConfigError, LookupError, TypeError, ValueError) as error:
+        except UNCOMPUTABLE as error:
             # a damaged record may have values with which no number can be computed: that is an answer, too
             finding = RecordFinding(name, f"it cannot be computed from the record ({type(error).__name__}: {error})")
             results.append(PartVerdict(name, DIFFERENT, findings=(finding,)))
@@ -272,8 +272,7 @@ def _speed_verdict(recorded: Run, again: Run, is_sample: bool) -> tuple[str, str
 def _repeated(run: Run) -> Iterator[Run]:
     """Yield further runs of the method and task on this machine, next to the record."""
     read = 0
-    for path in find_runs(run.path.parent):
-        header = RunHeader.read(path)
+    for path, header in read_each(find_runs(run.path.parent), lambda path: (path, RunHeader.read(path))):
         same = (header.method, header.task, header.model.name, header.hardware) == (
             run.header.method,
             run.header.task,
@@ -282,7 +281,7 @@ def _repeated(run: Run) -> Iterator[Run]:
         )
         if same and path.name != run.path.name and read < MOST_REPEATED:
             read += 1
-            yield load_run(path)
+            yield from read_each([path], load_run)
 
 
 def _score(recorded: Run, again: Run, is_sample: bool) -> PartVerdict:
