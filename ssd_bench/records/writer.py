@@ -30,7 +30,7 @@ import pyarrow.parquet as pq
 from ssd_bench.errors import ConfigError, one_line
 from ssd_bench.lease import NAME, Lease, LeaseHeld
 from ssd_bench.model.headers import reason
-from ssd_bench.records.files import read_header, read_json, read_table, write_atomic
+from ssd_bench.records.files import read_header, read_table, write_atomic
 from ssd_bench.records.header import RunHeader
 from ssd_bench.records.schema import (
     DIGESTS,
@@ -42,6 +42,7 @@ from ssd_bench.records.schema import (
     merge,
     pack,
 )
+from ssd_bench.records.units import FAULTS, dump, read_sealed, read_unit, sealed, unit_name
 
 SHARD = "shard"  # status of a finished shard, which is a part of a run
 FAILED, STOPPED = "failed", "stopped"  # ended by an error, or by a signal; run.json has the reason under `error`
@@ -49,18 +50,6 @@ DISCARDED = ".discarded"
 LEFTOVERS = (DISCARDED, "parts", NAME)
 """Names of files and folders that the writer removes last, after the record is finished."""
 TABLES = tuple(f"{name}.parquet" for name in SCHEMAS)
-FAULTS = (ConfigError, ValueError, TypeError, KeyError, AttributeError, pa.ArrowException)
-"""Errors that reading a damaged unit may raise."""
-
-
-def _plain(value: Any) -> Any:
-    if hasattr(value, "item"):  # numpy and torch scalars
-        return value.item()
-    raise TypeError(f"{type(value).__name__} cannot be written to a record: {value!r}")
-
-
-def _dump(value: Any, indent: int | None = None) -> bytes:
-    return json.dumps(value, indent=indent, default=_plain, ensure_ascii=False).encode()
 
 
 class RunWriter:
@@ -122,11 +111,11 @@ class RunWriter:
             if os.path.lexists(path := self.path / name) and path.is_dir() != (name == "parts"):
                 self._set_aside(path, "in the way")
         self._parts.mkdir(exist_ok=True)
-        write_atomic(self.path / "run.json", _dump(current, indent=2))
+        write_atomic(self.path / "run.json", dump(current, indent=2))
         return current
 
     def _resume(self, stored: dict[str, Any], header: dict[str, Any]) -> dict[str, Any]:
-        begun, present = (RunHeader.of(content) for content in (stored, json.loads(_dump(header))))
+        begun, present = (RunHeader.of(content) for content in (stored, json.loads(dump(header))))
         if begun.content_key != present.content_key:
             raise ConfigError(
                 "run", str(self.path), reason="it holds another configuration, code or data; use force=true"
@@ -166,7 +155,7 @@ class RunWriter:
         parts: dict[Path, dict[str, Any]] = {}
         for file in sorted(self._parts.glob("*.json")):
             try:
-                parts[file] = _read_unit(file)
+                parts[file] = read_unit(file, self.header)
             except FAULTS as error:
                 self._set_aside(file, f"damaged ({reason(error)})")
         files = sorted(parts, key=lambda file: parts[file]["seq"])
@@ -183,7 +172,14 @@ class RunWriter:
         os.replace(file, target)
 
     def _read_parts(self) -> list[dict[str, Any]]:
-        return sorted((read_json(file) for file in self._parts.glob("*.json")), key=lambda part: part["seq"])
+        parts = []
+        for file in self._parts.glob("*.json"):
+            try:
+                parts.append(read_sealed(file))
+            except ValueError as error:
+                expected = f"a unit as the run wrote it ({reason(error)}); the same command measures it again"
+                raise ConfigError("record", str(file), expected) from error
+        return sorted(parts, key=lambda part: part["seq"])
 
     @property
     def complete(self) -> bool:
@@ -220,10 +216,10 @@ class RunWriter:
             "repeat": repeat,
             "state": None if method_state is None else base64.b64encode(method_state).decode(),
         }
-        data = _dump(part)
+        data = sealed(part)
         self._lease.check()
         merge([json.loads(data)])  # a value of a wrong type must fail now, not after hours in `finish`
-        write_atomic(self._parts / _name(unit), data)
+        write_atomic(self._parts / unit_name(unit), data)
         self._seq[unit] = part["seq"]
         self._last_state = method_state
 
@@ -252,7 +248,7 @@ class RunWriter:
                 write_atomic(self.path / f"{name}.parquet", data)
                 digests[name] = hashlib.sha256(data).hexdigest()
             self.header = {**self.header, "finished_at": _timestamp(), **extra, DIGESTS: digests, "status": "complete"}
-            write_atomic(self.path / "run.json", _dump(self.header, indent=2))
+            write_atomic(self.path / "run.json", dump(self.header, indent=2))
             _discard_parts(self.path)
         self.close()
 
@@ -264,7 +260,7 @@ class RunWriter:
         """
         self._lease.check()
         self.header = {**self.header, **extra, "status": SHARD}
-        write_atomic(self.path / "run.json", _dump(self.header, indent=2))
+        write_atomic(self.path / "run.json", dump(self.header, indent=2))
         self.close()
 
     def adopt(self, folders: Sequence[Path], order: Iterable[Unit]) -> None:
@@ -275,14 +271,14 @@ class RunWriter:
         """
         for seq, unit in enumerate(order):
             if unit not in self._seq:
-                file = next((path for folder in folders if (path := folder / "parts" / _name(unit)).exists()), None)
+                file = next((path for folder in folders if (path := folder / "parts" / unit_name(unit)).exists()), None)
                 if file is None:
-                    raise ConfigError("shard", _name(unit), f"parts of all prompts in {folders[0].parent}")
+                    raise ConfigError("shard", unit_name(unit), f"parts of all prompts in {folders[0].parent}")
                 try:
-                    part = _read_unit(file)
+                    part = read_unit(file, self.header)
                 except FAULTS as error:
                     raise ConfigError("shard", str(file), f"an intact file ({reason(error)})") from error
-                write_atomic(self._parts / _name(unit), _dump(part | {"seq": seq}))
+                write_atomic(self._parts / unit_name(unit), sealed(part | {"seq": seq}))
                 self._seq[unit] = seq
 
     def _note_end(self, error: BaseException) -> None:
@@ -291,7 +287,7 @@ class RunWriter:
             status = FAILED if isinstance(error, Exception) else STOPPED
             self.header = {**self.header, "status": status, "error": one_line(error)}
             with suppress(OSError):  # on a full disk the error itself is still reported
-                write_atomic(self.path / "run.json", _dump(self.header, indent=2))
+                write_atomic(self.path / "run.json", dump(self.header, indent=2))
 
     def close(self) -> None:
         """Release the lease; added units stay."""
@@ -351,28 +347,6 @@ def _remove(path: Path) -> None:
 
 def _timestamp() -> str:
     return datetime.now(UTC).isoformat(timespec="milliseconds")
-
-
-def _read_unit(file: Path) -> dict[str, Any]:
-    """Read a finished unit and check it.
-
-    Raises:
-        FAULTS: the unit is damaged.
-    """
-    part = read_json(file)
-    unit, seq, state = (part["prompt_index"], part["repeat"]), part["seq"], part["state"]
-    if file.name != _name(unit):
-        raise ValueError(f"it is of the unit in {_name(unit)}")
-    if not isinstance(seq, int) or not isinstance(state, str | None):
-        raise ValueError("seq or state")
-    rows = merge([part])["prompts"]
-    if not len(rows) or {*zip(rows["prompt_index"].to_pylist(), rows["repeat"].to_pylist())} != {unit}:
-        raise ValueError("rows of another unit, or none")
-    return part
-
-
-def _name(unit: Unit) -> str:
-    return "{:05d}-{:03d}.json".format(*unit)
 
 
 def _commit(fingerprint: object) -> str | None:

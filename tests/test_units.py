@@ -1,0 +1,134 @@
+"""Units of an unfinished run that were changed and are still JSON: named, set aside, and measured again."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+
+from ssd_bench.errors import ConfigError
+from ssd_bench.records.reader import load_run
+from ssd_bench.records.schema import PromptRecord
+from ssd_bench.records.units import SEAL
+from ssd_bench.records.writer import RunWriter
+from tests.synthetic import header, unit, with_work, write_run
+
+Part = dict[str, Any]
+HEADER = header(config={"baseline": "paired", "repeats": 1}, decode={"mode": "greedy"}, domains=["toy"] * 3)
+
+
+def records(number: int) -> list[PromptRecord]:
+    return with_work(unit(number, tokens=12))
+
+
+def without_rows(part: Part, table: str, drop: Callable[[int], bool] = lambda row: True) -> None:
+    for name, values in part[table].items():
+        part[table][name] = [value for row, value in enumerate(values) if not drop(row)]
+
+
+def changed(table: str, column: str, edit: Callable[[Any], Any], row: int = 0) -> Callable[[Part], None]:
+    def damage(part: Part) -> None:
+        part[table][column][row] = edit(part[table][column][row])
+
+    return damage
+
+
+def other_arm(part: Part) -> None:
+    """Remove the rows of AR from every table."""
+    for table in ("prompts", "steps", "work"):
+        arms = list(part[table]["arm"])
+        without_rows(part, table, lambda row, arms=arms: arms[row] == "ar")  # type: ignore[misc]
+
+
+CONTRADICTIONS: dict[str, Callable[[Part], object]] = {
+    "an id more": changed("prompts", "output_ids", lambda ids: [*ids, 7]),
+    "an id less": changed("prompts", "output_ids", lambda ids: ids[1:]),
+    "no ids": changed("prompts", "output_ids", lambda ids: []),
+    "a token more": changed("prompts", "new_tokens", lambda count: count + 1),
+    "no steps": lambda part: without_rows(part, "steps"),
+    "a step less": lambda part: without_rows(part, "steps", lambda row: row == 3),
+    "the first row less": lambda part: without_rows(part, "prompts", lambda row: row == 0),
+    "the last row less": lambda part: without_rows(part, "prompts", lambda row: row == 1),
+    "an arm less": other_arm,
+    "an emitted token more": changed("steps", "emitted", lambda count: count + 1),
+    "another output": changed("prompts", "output_ids", lambda ids: [*ids[:-1], 99], row=1),
+    "no comparison": changed("prompts", "lossless", lambda verdict: None, row=1),
+    "a step's time": changed("steps", "verify_ms", lambda ms: ms * 2),
+    "no call of a step": lambda part: without_rows(part, "work", lambda row: row == 5),
+}
+"""Changes that make a unit contradict itself."""
+UNSEEN: dict[str, Callable[[Part], object]] = {
+    "a text": changed("prompts", "text", lambda text: f"{text}!"),
+    "a score": changed("prompts", "score", lambda score: 0.5),
+    "a longer time": changed("prompts", "decode_ms", lambda ms: ms * 2),
+    "no work": lambda part: without_rows(part, "work"),
+    "another state": lambda part: part.update(state="AAAA"),
+    "another domain": changed("prompts", "domain", lambda domain: "other"),
+}
+"""Changes that only the SHA-256 of a unit shows."""
+
+
+def begun(folder: Path) -> Path:
+    with RunWriter(folder, HEADER) as writer:
+        for number in range(3):
+            writer.add(number, 0, records(number), None)
+    return folder / "parts" / "00001-000.json"
+
+
+@pytest.mark.parametrize(
+    ("name", "sealed"),
+    [*((name, sealed) for name in CONTRADICTIONS for sealed in (True, False)), *((name, True) for name in UNSEEN)],
+)
+def test_a_changed_unit_is_measured_again(
+    name: str, sealed: bool, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Without its SHA-256, too, as in units of older versions."""
+    file = begun(tmp_path / "run")
+    part = json.loads(file.read_bytes())
+    (CONTRADICTIONS | UNSEEN)[name](part)
+    if not sealed:
+        del part[SEAL]
+    file.write_text(json.dumps(part, ensure_ascii=False), encoding="utf-8")
+    with RunWriter(tmp_path / "run", HEADER) as again:
+        assert again.done == {(0, 0), (2, 0)}
+        again.add(1, 0, records(1), None)
+        again.finish({})
+    assert "00001-000.json is damaged (" in (said := capsys.readouterr().err) and "measured again" in said
+    run, whole = load_run(tmp_path / "run"), write_run(tmp_path / "whole", [records(i) for i in range(3)])
+    for table in ("prompts", "steps", "work"):  # sets are numbered by first use, and this unit came last
+        frames = (read.tables[table].drop(columns="layer_set_id", errors="ignore") for read in (run, whole))
+        pd.testing.assert_frame_equal(*frames)
+
+
+@pytest.mark.parametrize("sealed", [True, False])
+def test_a_sound_unit_stays(sealed: bool, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = begun(tmp_path / "run")
+    part = json.loads(file.read_bytes())
+    file.write_text(json.dumps(part if sealed else {**part, SEAL: None}, indent=1), encoding="utf-8")
+    with RunWriter(tmp_path / "run", HEADER) as again:
+        assert again.done == {(0, 0), (1, 0), (2, 0)} and not capsys.readouterr().err
+
+
+def test_a_unit_that_changes_during_the_run_is_not_joined(tmp_path: Path) -> None:
+    file = begun(tmp_path / "run")
+    with RunWriter(tmp_path / "run", HEADER) as writer:
+        part = json.loads(file.read_bytes())
+        UNSEEN["a text"](part)
+        file.write_text(json.dumps(part), encoding="utf-8")
+        with pytest.raises(ConfigError, match=r"00001-000\.json.*the same command"):
+            writer.finish({})
+    with RunWriter(tmp_path / "run", HEADER) as again:
+        assert again.done == {(0, 0), (2, 0)}
+
+
+def test_a_changed_unit_of_a_shard_is_not_joined(tmp_path: Path) -> None:
+    file = begun(tmp_path / "shard")
+    part = json.loads(file.read_bytes())
+    CONTRADICTIONS["an id more"](part)
+    file.write_text(json.dumps(part), encoding="utf-8")
+    with RunWriter(tmp_path / "run", HEADER) as writer, pytest.raises(ConfigError, match=r"00001-000\.json"):
+        writer.adopt([tmp_path / "shard"], [(number, 0) for number in range(3)])
