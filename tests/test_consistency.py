@@ -12,6 +12,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from ssd_bench.contract.window import Window
 from ssd_bench.errors import ConfigError
 from ssd_bench.records.consistency import faults
 from ssd_bench.records.files import read_header
@@ -229,6 +230,66 @@ def shorter(verdict: str) -> list[PromptRecord]:
 def test_sound_records_of_every_kind_are_read(records: list[PromptRecord], tmp_path: Path) -> None:
     run = write_run(tmp_path / "run", [records], domains=["toy"])
     assert list(faults(read_header(run.path), tables(run))) == []
+
+
+WINDOW = Window(2, 6)
+
+
+def counting(folder: Path, windows: tuple[Window | None, ...] = (None,)) -> Run:
+    """Return a greedy run that counts its work; with windows, what its drafts read of them."""
+    units = [with_work(unit(i, tokens=20, windows=windows)) for i in range(2)]
+    for row in (row for records in units for record in records for row in record.work):
+        if row.part == "draft" and windows != (None,):
+            row.context = 7.0
+    config = {"baseline": "paired", "repeats": 1}
+    return write_run(
+        folder / "run", units, domains=["toy"] * 2, config=config, decode={"mode": "greedy"}, prepare_work=[]
+    )
+
+
+def in_part(name: str, column: str, value: float) -> Callable[[pd.DataFrame], pd.DataFrame]:
+    return lambda work: work.assign(
+        **{column: work[column].where(work["part"] != name, value).astype(work[column].dtype)}
+    )
+
+
+ERASED: dict[str, tuple[str, Callable[[pd.DataFrame], pd.DataFrame], str]] = {
+    "all work": ("work", lambda work: work[:0], "it has no rows, and run.json has prepare_work"),
+    "the work of AR": ("work", lambda work: work[work["arm"] != "ar"], "verification does not run every attention"),
+    "the work of a prompt": ("work", lambda work: work[work["prompt_index"] == 0], "does not run every attention"),
+    "all prefills": ("work", lambda work: work[work["part"] != "prefill"], "prefill does not run prompt_len nodes"),
+    "all comparisons": ("prompts", lambda prompts: prompts.assign(lossless=None), "lossless is null"),
+    "a comparison": (
+        "prompts",
+        lambda prompts: prompts.assign(lossless=prompts["lossless"].where(prompts["prompt_index"] == 0, None)),
+        "lossless is null",
+    ),
+    **{
+        f"{count} launches of {part}": ("work", in_part(part, "launches", count), "launches are more than sublayers")
+        for part, count in (("verify", 10**6), ("draft", 10**6), ("prefill", 10**6), ("draft", 17), ("verify", 19))
+    },
+    **{
+        f"context {context} of drafts": ("work", in_part("draft", "context", context), "its draft does not read")
+        for context in (0.0, 19.0, 1e6)
+    },
+}
+
+
+@pytest.mark.parametrize("name", ERASED)
+def test_what_was_erased_or_is_too_large_is_noticed(name: str, tmp_path: Path) -> None:
+    run = counting(tmp_path)
+    header = read_header(run.path)
+    assert list(faults(header, tables(run))) == []
+    table, edit, text = ERASED[name]
+    named = [str(fault) for fault in faults(header, tables(run) | {table: edit(getattr(run, table))})]
+    assert any(text in fault for fault in named), named
+
+
+@pytest.mark.parametrize(("context", "is_sound"), [(0.0, False), (6.5, False), (7.0, True), (8.0, True), (9.0, False)])
+def test_a_draft_reads_no_more_than_its_window(context: float, is_sound: bool, tmp_path: Path) -> None:
+    run = counting(tmp_path, (WINDOW,))
+    work = in_part("draft", "context", context)(run.work)
+    assert (list(faults(read_header(run.path), tables(run) | {"work": work})) == []) == is_sound
 
 
 def test_one_that_ends_early_is_no_tie(tmp_path: Path) -> None:

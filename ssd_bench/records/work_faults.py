@@ -3,96 +3,227 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import pandas as pd
+from numpy.typing import NDArray
 
 from ssd_bench.contract.generation import PARTS
-from ssd_bench.records.fault import ROUNDING, Fault, broken_rules, in_all, row_key
+from ssd_bench.records.fault import ROUNDING, Fault, Key, broken_rules, in_all
 from ssd_bench.records.schema import ANSWER
 
 STEP_TIMES = {"draft": "draft_ms", "verify": "verify_ms", "overhead": "policy_ms"}
 """Part of a step -> column of `steps` with the time that its calls are a part of."""
+INT8 = ("int8_attentions", "int8_mlps", "int8_heads")
+
+Values = NDArray[np.float64]
+"""A number of every step (or answer) of a `_Groups`; NaN: it has none."""
 
 
 def work_faults(
     header: Mapping[str, Any], prompts: pd.DataFrame, steps: pd.DataFrame, layer_sets: pd.DataFrame, work: pd.DataFrame
 ) -> Iterator[Fault]:
     """Yield impossible rows of `work`, and answers and steps whose passes it does not have."""
-    if work.empty:  # an older record
+    answers = prompts[prompts["arm"] != "hf"].drop_duplicates(
+        ANSWER
+    )  # rows that occur twice are faults of their tables
+    if work.empty:  # an older record, unless it counts the work of its preparation
+        if header.get("prepare_work") is not None and len(answers):
+            yield "work", None, "it has no rows, and run.json has prepare_work"
         return
     n_layers = (header.get("model") or {}).get("n_layers", np.inf)
-    int8 = ["int8_attentions", "int8_mlps", "int8_heads"]
-    columns = ["calls", "rows", "attentions", "mlps", "heads", "context", "launches", *int8]
+    yield from broken_rules("work", work, _row_rules(work, float(n_layers)))
+    expected = steps.drop_duplicates([*ANSWER, "step"]).merge(_set_sizes(layer_sets), on="layer_set_id", how="left")
+    by_step, by_answer = _Groups.of(expected, answers.assign(step=0), work)
+    if (strange := ~(by_step.has_step | by_step.has_prefill)[by_step.work]).any():
+        yield "work", by_step.key(by_step.work[strange.argmax()]), "its step is in no table"
+    yield from _verify_faults(by_step, expected, work, float(n_layers))
+    yield from _draft_faults(by_step, expected, work)
+    prefill = ((work["part"] == "prefill") & (work["attentions"] > 0)).to_numpy(bool)
+    nodes = by_answer.total(prefill, work["calls"] * work["rows"])
+    yield from by_answer.unequal(
+        nodes, by_answer.of_prefills(answers["prompt_len"]), "prefill does not run prompt_len nodes"
+    )
+    yield from _long_calls(by_step, expected, work)
+
+
+def _row_rules(work: pd.DataFrame, n_layers: float) -> dict[str, NDArray[np.bool_]]:
+    """Return which rows break each rule of a single row."""
+    columns = ["calls", "rows", "attentions", "mlps", "heads", "context", "launches", *INT8]
     counts = work[columns].to_numpy(dtype=float)
     times = work["ms"].fillna(0.0).to_numpy(dtype=float)
-    rules = {
+    return {
         "part is none of the parts of a step": ~work["part"].isin(PARTS).to_numpy(bool),
         "a count is negative or zero": (counts[:, :7] < 0).any(axis=1) | (counts[:, [0, 1, 6]] < 1).any(axis=1),
         "a pass has more sublayers than the model": (counts[:, 2:4] > n_layers).any(axis=1),
         "more is in 8 bits than is read": ~((counts[:, 7:] >= 0) & (counts[:, 7:] <= counts[:, 2:5])).all(axis=1),
         "only drafts and searches read 8-bit weights": (counts[:, 7:].sum(axis=1) > 0)
         & work["part"].isin(("prefill", "verify")).to_numpy(bool),
+        # a pass and its head are two launches; sublayers that a method calls by themselves are one each
+        "launches are more than sublayers and heads": counts[:, 6] > counts[:, 2:4].sum(axis=1) + 2,
         "ms is negative or no number": ~((times >= 0) & np.isfinite(times)),
     }
-    yield from broken_rules("work", work, rules)
-    step_key = [*ANSWER, "step"]
-    steps = steps.drop_duplicates(step_key)  # rows that occur twice are faults of their tables
-    answers = prompts[prompts["arm"] != "hf"].drop_duplicates(ANSWER).set_index(list(ANSWER))
-    steps_and_prefills = [*zip(*(steps[name] for name in step_key)), *((*key, 0) for key in answers.index)]
-    strange = ~pd.MultiIndex.from_frame(work[step_key]).isin(steps_and_prefills)
-    if strange.any():
-        yield "work", row_key(work, int(strange.argmax())), "its step is in no table"
-    expected = steps.merge(_set_sizes(layer_sets), on="layer_set_id", how="left").set_index(step_key)
-    verify, draft = (work[work["part"] == part] for part in ("verify", "draft"))
-    whole = verify.groupby(step_key)[["attentions", "mlps"]].sum()  # also if saved states divide the pass in two
-    last = verify[verify["heads"] > 0].groupby(step_key)[["calls", "rows", "heads", "context"]].sum()
-    drafted = draft.groupby(step_key)[["calls", "attentions", "mlps", *int8]].max()
-    prefill = work[(work["part"] == "prefill") & (work["attentions"] > 0)]
-    layers = expected["tree_nodes"] * 0 + (n_layers if np.isfinite(n_layers) else whole["attentions"].max())
-    by_layers = expected[expected["layer_set_id"].notna() & (expected["draft_len"] > 0)]
-    yield from _unequal(whole["attentions"], layers, "its verification does not run every attention")
-    yield from _unequal(whole["mlps"], layers, "its verification does not run every MLP")
-    yield from _unequal(last["rows"], expected["tree_nodes"], "its verified rows are not tree_nodes")
-    yield from _unequal(last["calls"], layers * 0 + 1, "it verifies more than once")
-    yield from _unequal(last["heads"], layers * 0 + 1, "it does not compute the LM head of every node")
-    yield from _unequal(last["context"], expected["context_len"], "its verification does not read context_len rows")
-    yield from _unequal(drafted["attentions"], by_layers["n_attn"], "its draft runs other attentions than its set")
-    yield from _unequal(drafted["mlps"], by_layers["n_mlp"], "its draft runs other MLPs than its set")
-    for column, what in zip(int8, ("attentions", "MLPs", "heads")):
-        rounded = by_layers[f"n_{column}"]
-        yield from _unequal(drafted[column], rounded, f"its draft reads other {what} in 8 bits than its set")
-    yield from _unequal(
-        drafted["calls"].clip(upper=by_layers["draft_len"].reindex(drafted.index)),
-        by_layers["draft_len"],
-        "its draft has fewer passes than draft_len",
+
+
+@dataclass(frozen=True)
+class _Groups:
+    """Steps (or answers) by number, in the order of their keys: pandas would compare their keys again in every sum.
+
+    Attributes:
+        unit: "steps" or "answers".
+        keys: table of the keys, by number.
+        steps, prefills, work: number of each row of `steps`, of the answers, and of `work`.
+    """
+
+    unit: str
+    keys: pd.DataFrame
+    steps: NDArray[np.int64]
+    prefills: NDArray[np.int64]
+    work: NDArray[np.int64]
+
+    @classmethod
+    def of(cls, *tables: pd.DataFrame) -> tuple[_Groups, _Groups]:
+        """Return the steps and the answers of the tables `steps`, answers with step 0, and `work`."""
+        keys = pd.concat([table[[*ANSWER, "step"]] for table in tables], ignore_index=True)
+        numbers, groups = np.zeros(len(keys), dtype=np.int64), []
+        ends = np.cumsum([len(table) for table in tables])[:-1]
+        for name in keys.columns:
+            unit = "steps" if name == "step" else "answers"
+            codes, values = pd.factorize(keys[name], sort=True)
+            numbers = pd.factorize(numbers * len(values) + codes, sort=True)[0]
+            groups.append(cls(unit, keys.iloc[np.unique(numbers, return_index=True)[1]], *np.split(numbers, ends)))
+        return groups[-1], groups[-2]
+
+    def key(self, number: int) -> Key:
+        prompt, repeat, turn, arm = self.keys[[*ANSWER]].iloc[number]
+        return prompt, repeat, turn, arm
+
+    @property
+    def has_step(self) -> NDArray[np.bool_]:
+        return np.bincount(self.steps, minlength=len(self.keys)) > 0
+
+    @property
+    def has_prefill(self) -> NDArray[np.bool_]:
+        return np.bincount(self.prefills, minlength=len(self.keys)) > 0
+
+    def of_steps(self, column: Any, chosen: Any = slice(None)) -> Values:
+        """Return a column of `steps` by number."""
+        return self._placed(self.steps[chosen], np.asarray(column, dtype=float)[chosen])
+
+    def of_prefills(self, column: Any) -> Values:
+        """Return a column of the answers by number."""
+        return self._placed(self.prefills, np.asarray(column, dtype=float))
+
+    def _placed(self, numbers: NDArray[np.int64], column: Values) -> Values:
+        values = np.full(len(self.keys), np.nan)
+        values[numbers] = column
+        return values
+
+    def total(self, chosen: NDArray[np.bool_], column: Any) -> Values:
+        """Return the sums of a column over the chosen rows of `work`."""
+        numbers, size = self.work[chosen], len(self.keys)
+        sums = np.bincount(numbers, np.asarray(column, dtype=float)[chosen], size)
+        return np.where(np.bincount(numbers, minlength=size) > 0, sums, np.nan)
+
+    def largest(self, chosen: NDArray[np.bool_], column: Any) -> Values:
+        """Return the largest values of a column over the chosen rows of `work`."""
+        values = np.full(len(self.keys), np.nan)
+        np.fmax.at(values, self.work[chosen], np.asarray(column, dtype=float)[chosen])
+        return values
+
+    def unequal(self, values: Values, expected: Values, text: str) -> Iterator[Fault]:
+        """Yield the first answer or step whose value is missing, too many, or not expected; say how many."""
+        differing = (values != expected) & ~(np.isnan(values) & np.isnan(expected))
+        yield from self.named(differing, f"its {text}")
+
+    def named(self, broken: NDArray[np.bool_], text: str, table: str = "work") -> Iterator[Fault]:
+        """Yield the first of the broken answers or steps, with their number."""
+        if broken.any():
+            number = int(broken.argmax())
+            place = f"step {self.keys['step'].iloc[number]}: " if self.unit == "steps" else ""
+            yield table, self.key(number), f"{place}{text}{in_all(broken, self.unit)}"
+
+
+def _verify_faults(by_step: _Groups, expected: pd.DataFrame, work: pd.DataFrame, n_layers: float) -> Iterator[Fault]:
+    """Yield steps whose verification is not one pass of the full model over their nodes.
+
+    Args:
+        expected: rows of `steps`, with the columns of `_set_sizes`.
+    """
+    verify = (work["part"] == "verify").to_numpy(bool)
+    last = verify & (work["heads"] > 0).to_numpy(bool)
+    attentions, mlps = (by_step.total(verify, work[name]) for name in ("attentions", "mlps"))  # of both halves, too
+    every = by_step.of_steps(expected["tree_nodes"])
+    count = n_layers if np.isfinite(n_layers) else np.fmax.reduce(attentions, initial=-np.inf)
+    layers, one = (np.where(np.isnan(every), np.nan, value) for value in (count, 1.0))
+    yield from by_step.unequal(attentions, layers, "verification does not run every attention")
+    yield from by_step.unequal(mlps, layers, "verification does not run every MLP")
+    yield from by_step.unequal(by_step.total(last, work["rows"]), every, "verified rows are not tree_nodes")
+    yield from by_step.unequal(by_step.total(last, work["calls"]), one, "verification runs more than once")
+    heads = by_step.total(last, work["heads"])
+    yield from by_step.unequal(heads, one, "verification does not compute the LM head of every node")
+    context = by_step.of_steps(expected["context_len"])
+    read = by_step.total(last, work["context"])
+    yield from by_step.unequal(read, context, "verification does not read context_len rows")
+
+
+def _draft_faults(by_step: _Groups, expected: pd.DataFrame, work: pd.DataFrame) -> Iterator[Fault]:
+    """Yield steps whose draft runs or reads something else than its layer set and window say.
+
+    Args:
+        expected: rows of `steps`, with the columns of `_set_sizes`.
+    """
+    draft = (work["part"] == "draft").to_numpy(bool)
+    by_layers = (expected["layer_set_id"].notna() & (expected["draft_len"] > 0)).to_numpy(bool)
+
+    def of_set(name: str) -> Values:
+        return by_step.of_steps(expected[name], by_layers)
+
+    for column, what in (("attentions", "attentions"), ("mlps", "MLPs")):
+        largest = by_step.largest(draft, work[column])
+        yield from by_step.unequal(largest, of_set(f"n_{column}"), f"draft runs other {what} than its set")
+    for column, what in zip(INT8, ("attentions", "MLPs", "heads")):
+        largest = by_step.largest(draft, work[column])
+        yield from by_step.unequal(largest, of_set(f"n_{column}"), f"draft reads other {what} in 8 bits than its set")
+    calls, length = by_step.largest(draft, work["calls"]), of_set("draft_len")
+    passes = np.where(np.isnan(calls), np.nan, np.fmin(calls, length))
+    yield from by_step.unequal(passes, length, "draft has fewer passes than draft_len")
+    # a pass reads the prefix and the tokens drafted before it, or what of them is in its window
+    with_attentions = draft & (work["attentions"] > 0).to_numpy(bool)
+    start, window, depth = (
+        values[by_step.work]
+        for values in (
+            by_step.of_steps(expected["context_len"]),
+            by_step.of_steps(expected["window"]),
+            by_step.total(with_attentions, work["calls"]),
+        )
     )
-    nodes = (prefill["calls"] * prefill["rows"]).groupby([prefill[name] for name in ANSWER]).sum()
-    yield from _unequal(nodes, answers["prompt_len"], "its prefill does not run prompt_len nodes")
-    yield from _long_calls(steps, work)
+    context = work["context"].to_numpy(dtype=float)
+    odd = (context < np.minimum(start, window - 1)) | (context > np.minimum(start + depth, window))
+    yield from broken_rules("work", work, {"its draft does not read the prefix or its window": with_attentions & odd})
 
 
-def _long_calls(steps: pd.DataFrame, work: pd.DataFrame) -> Iterator[Fault]:
+def _long_calls(by_step: _Groups, expected: pd.DataFrame, work: pd.DataFrame) -> Iterator[Fault]:
     """Yield steps whose calls together took longer than the part of the step that they belong to."""
-    step_key = [*ANSWER, "step"]
-    calls = work[work["ms"].notna()].groupby([*step_key, "part"])["ms"].sum().unstack("part")
-    times = steps.set_index(step_key)
+    timed = work["ms"].notna().to_numpy(bool)
     for part, column in STEP_TIMES.items():
-        if part in calls:
-            excess = calls[part] - times[column].reindex(calls.index)
-            longer = (excess > ROUNDING * (1 + calls[part])).to_numpy(bool)
-            if longer.any():
-                prompt, repeat, turn, arm, step = excess.index[int(longer.argmax())]
-                text = f"step {step}: {column} is shorter than its calls in work{in_all(longer, 'steps')}"
-                yield "steps", (prompt, repeat, turn, arm), text
+        calls = by_step.total(timed & (work["part"] == part).to_numpy(bool), work["ms"])
+        longer = calls - by_step.of_steps(expected[column]) > ROUNDING * (1 + calls)
+        yield from by_step.named(longer, f"{column} is shorter than its calls in work", "steps")
 
 
 def _set_sizes(layer_sets: pd.DataFrame) -> pd.DataFrame:
-    """Return the numbers of attentions and of MLPs that each layer set runs, in all and in 8 bits, by layer_set_id."""
+    """Return what each layer set runs, by layer_set_id.
+
+    Returns:
+        Columns n_attentions, n_mlps, and n_int8_attentions, n_int8_mlps, n_int8_heads; window: most positions that an
+        attention reads, infinite for all.
+    """
     run: dict[str, Any] = {
         name: layer_sets["n_layers"] - layer_sets[f"skip_{kind}"].map(len).astype("int64")
-        for name, kind in (("n_attn", "attn"), ("n_mlp", "mlp"))
+        for name, kind in (("n_attentions", "attn"), ("n_mlps", "mlp"))
     }
     ends = [
         (2 * count, () if int8 is None else int8) for count, int8 in zip(layer_sets["n_layers"], layer_sets["int8"])
@@ -100,14 +231,5 @@ def _set_sizes(layer_sets: pd.DataFrame) -> pd.DataFrame:
     run["n_int8_attentions"] = [sum(i % 2 == 0 for i in int8 if i < head) for head, int8 in ends]
     run["n_int8_mlps"] = [sum(i % 2 == 1 for i in int8 if i < head) for head, int8 in ends]
     run["n_int8_heads"] = [sum(i == head for i in int8) for head, int8 in ends]
+    run["window"] = (layer_sets["sinks"] + layer_sets["recent"]).astype("float64").fillna(np.inf)
     return layer_sets[["layer_set_id"]].astype("Int32").assign(**run)
-
-
-def _unequal(values: pd.Series[Any], expected: pd.Series[Any], text: str) -> Iterator[Fault]:
-    """Yield the first answer or step (by index) whose value is missing, too many, or not expected; say how many."""
-    keys = expected.index.union(values.index)
-    differing = values.reindex(keys).to_numpy(dtype=float) != expected.reindex(keys).to_numpy(dtype=float)
-    if differing.any():
-        prompt, repeat, turn, arm, *step = keys[int(differing.argmax())]
-        text += in_all(differing, "steps" if step else "answers")
-        yield "work", (prompt, repeat, turn, arm), f"step {step[0]}: {text}" if step else text
