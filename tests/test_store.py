@@ -166,6 +166,33 @@ def test_many_runs_are_digested_alike_by_several_processes(tmp_path: Path, monke
             assert one.summary == metrics.summarise(load_run(one.path))
 
 
+@pytest.mark.parametrize("stop", [KeyboardInterrupt, SystemExit, OSError, None])
+@pytest.mark.parametrize("done", [1, 3])
+def test_a_pass_that_is_stopped_is_continued(
+    stop: type[BaseException] | None, done: int, tmp_path: Path, digested: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also by a kill (None), after which no code runs: then the digests written from time to time are kept."""
+    make_some(tmp_path, "abcde")
+    compute, write, ended = stored._digest_of, DigestStore._write, []
+
+    def stopped(run_dir: Path) -> tuple[str, str] | None:
+        if len(digested) == done:
+            ended.append(True)
+            raise stop or KeyboardInterrupt
+        return compute(run_dir)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(stored, "_digest_of", stopped)
+        patch.setattr(stored, "WRITE_EVERY_S", 0.0 if stop is None else 1e6)
+        patch.setattr(DigestStore, "_write", lambda store: None if stop is None and ended else write(store))
+        found = records(tmp_path)
+        with pytest.raises(stop or KeyboardInterrupt):
+            prepare_records(found)
+    assert len(digested) == done
+    prepare_records(records(tmp_path))
+    assert sorted(digested) == list("abcde"), "none is computed twice"
+
+
 def test_a_changed_record_is_worked_out_again(some: Path, digested: list[str]) -> None:
     path = some / "a" / "run.json"
     path.write_text(path.read_text(encoding="utf-8").replace('"of a toy"', '"of a cat"'), encoding="utf-8")

@@ -9,7 +9,8 @@ import hashlib
 import io
 import json
 import os
-from collections.abc import Callable, Iterable, Iterator, Sequence
+import time
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from functools import cache
 from importlib.metadata import version
@@ -25,7 +26,7 @@ from ssd_bench.cost import latency, machine, reference, tpt, work
 from ssd_bench.engine import load
 from ssd_bench.errors import ConfigError
 from ssd_bench.metrics.digest import Digest
-from ssd_bench.records import consistency, fault, files, header, reader, schema, work_faults
+from ssd_bench.records import consistency, fault, files, header, reader, schema, typed, work_faults
 from ssd_bench.records.files import open_regular, write_atomic
 from ssd_bench.records.reader import Run, load_run
 from ssd_bench.records.schema import LATER_TABLES, SCHEMAS
@@ -39,13 +40,15 @@ CODE = (
     *(Path(str(module.__file__)) for module in (latency, machine, reference, tpt, work)),
     *(
         Path(str(module.__file__))
-        for module in (consistency, fault, files, header, reader, schema, work_faults, passk, rouge, scorer)
+        for module in (consistency, fault, files, header, reader, schema, typed, work_faults, passk, rouge, scorer)
     ),
 )
 """Code that computes a digest. A change in any of these files invalidates all digests."""
 COSTS = tuple(sorted(reference.COSTS.glob("*/*.yaml")))
 """Costs of reference machines, by which a digest has modelled numbers; a change invalidates all digests, too."""
 PACKAGES = ("numpy", "pandas", "pyarrow", "scipy", "rouge-score")
+WRITE_EVERY_S = 10.0
+"""Time between two writes of the file in a long pass."""
 FEW = 16
 """Number of runs below which starting more processes takes longer than it saves."""
 IN_MEMORY = 32 * 2**20
@@ -115,13 +118,21 @@ class DigestStore:
     def fill(self, run_dirs: Sequence[Path]) -> None:
         """Compute the missing digests of these runs, with one process per core, and write them to the file.
 
-        Runs that cannot be read are left out.
+        They are written from time to time: a pass that is stopped is continued by the next. Runs that cannot be read
+        are left out.
         """
         missing = [run_dir for run_dir in dict.fromkeys(run_dirs) if not self.has(run_dir)]
-        digests = dict(zip(map(self._name, missing), _digests(missing)))
-        self._entries |= {name: entry for name, entry in digests.items() if entry is not None}
-        if any(digests.values()):
-            self._write()
+        written, unwritten = time.monotonic(), 0
+        try:
+            for run_dir, entry in zip(missing, _digests(missing)):
+                if entry is not None:
+                    self._entries[self._name(run_dir)], unwritten = entry, unwritten + 1
+                if unwritten and time.monotonic() - written >= WRITE_EVERY_S:
+                    self._write()
+                    written, unwritten = time.monotonic(), 0
+        finally:
+            if unwritten:
+                self._write()
 
     def _name(self, run_dir: Path) -> str:
         return Path(os.path.relpath(run_dir, self._folder)).as_posix()
@@ -138,7 +149,7 @@ class DigestStore:
     def _write(self) -> None:
         entries = sorted((name, *entry) for name, entry in self._entries.items() if (self._folder / name).is_dir())
         names, stamps, texts = (list(column) for column in zip(*entries)) if entries else ([], [], [])
-        ids = [Digest.read(text).summary.run_id for text in texts]
+        ids = [json.loads(text)["summary"]["run_id"] for text in texts]
         metadata = {"version": _version(), "sha256": _sum([names, stamps, texts])}
         content = io.BytesIO()
         # a folder without write permission, a full disk, or names that are not text must not stop the caller
@@ -191,13 +202,14 @@ def _stamp(run_dir: Path) -> str:
     return json.dumps([[stat.st_size, stat.st_mtime_ns] for stat in stats])
 
 
-def _digests(run_dirs: Sequence[Path]) -> Iterable[tuple[str, str] | None]:
-    """Return stamp and digest of each run; None for a run that cannot be read."""
+def _digests(run_dirs: Sequence[Path]) -> Iterator[tuple[str, str] | None]:
+    """Yield stamp and digest of each run in turn; None for a run that cannot be read."""
     workers = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 1
     if workers < 2 or len(run_dirs) < FEW:
-        return [_digest_of(run_dir) for run_dir in run_dirs]
+        yield from map(_digest_of, run_dirs)
+        return
     with get_context("fork").Pool(workers) as pool:
-        return pool.map(_digest_of, run_dirs, chunksize=4)
+        yield from pool.imap(_digest_of, run_dirs, chunksize=4)
 
 
 def _digest_of(run_dir: Path) -> tuple[str, str] | None:
