@@ -24,7 +24,7 @@ RUNS ?= runs
 execute = printf '%s\n' notebooks/*.ipynb | SSD_BENCH_RUNS=$(abspath $(1)) xargs -P $(TEST_JOBS) -n 1 $(BIN)/jupyter nbconvert --log-level=ERROR --to=notebook --execute --ExecutePreprocessor.record_timing=False
 
 .DEFAULT_GOAL := help
-.PHONY: help lock fast test-cluster test-lowest browser setup kernels weights run test check format lint types tables report executed notebooks page replicate-mini glossary audit-papers bench miniature clean
+.PHONY: help lock fast test-cluster test-lowest browser setup kernels weights run test check format lint types tables report executed notebooks page replicate-mini audit-papers bench miniature clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z][a-z-]*:.*## / { printf "  make %-15s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -136,9 +136,6 @@ replicate-mini: setup ## The runs behind every exhibit of the papers on the mini
 	echo $$swept > build/swept
 	$(MAKE) --no-print-directory tables executed RUNS=runs/mini
 	@exit $$(cat build/swept)
-
-glossary: $(STAMP) ## The table of all options at the end of docs/glossary.md, as they now are
-	sed -i '/^| option | belongs to | allowed/,$$d' docs/glossary.md && $(BIN)/python -m ssd_bench options >> docs/glossary.md
 
 audit-papers: $(STAMP) ## What the papers' own numbers imply, and where they disagree
 	$(BIN)/python -m ssd_bench audit
