@@ -69,7 +69,6 @@ NOT_RUN = {
     "python -m tests.compare_scorers *": "minutes, and data of others; tests/test_code_answers.py compares a part",
     "python -m tests.interval_coverage": "a minute; tests/test_interval_coverage.py draws a part",
     "python -m tests.planted_faults": "an hour; tests/test_structure.py looks up its faults in the code",
-    "python -m ssd_bench -m scale=mini model=miniature_plain *": "to compose its runs takes a minute",
     "python -m ssd_bench method=successors *": "tests/test_methods_readme.py runs it",
     "python -m ssd_bench data fetch *": "needs a network; tests/test_data_tool.py fetches from folders",
     "python -m ssd_bench miniature evaluate": "minutes; tests/test_miniature.py asks some of its questions",
@@ -96,8 +95,6 @@ FILLED = {
     "compare runs/reference/mini runs/mini": "compare runs/NAME runs/NAME",
     "record=PACK_OR_DIR": "record=runs/NAME",
     "record=runs/reference/mini.zip": "record=runs/NAME",  # a minute; test_formats checks some
-    "runs_dir=runs/plain scale=mini": "scale=small",
-    "claims scale=long": "claims scale=small",
     "runs_dir=DIR": "runs_dir=runs/table",
     "runs_dir=…": "runs_dir=runs/del_home",
     "runs_dir=/shared/runs": "runs_dir=runs/del_home",
