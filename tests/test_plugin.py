@@ -131,13 +131,14 @@ def test_the_example_is_lossless_and_passes_its_own_tests(
         test()
 
 
-def test_the_page_shows_the_files_and_its_commands_work(
+def test_the_page_links_the_files_and_its_commands_work(
     site: Path, install: Callable[..., None], tmp_path: Path
 ) -> None:
     blocks = {text for _, text in re.findall(r"^```(\w*)\n(.*?)^```", PAGE, re.DOTALL | re.MULTILINE)}
     package = EXAMPLE / "src" / "ssd_bench_example"
     files = [EXAMPLE / "pyproject.toml", *package.glob("[!_]*.py"), *package.glob("conf/*/*.yaml")]
-    assert len(files) == 6 and {path.read_text(encoding="utf-8") for path in files} <= blocks
+    linked = {EXAMPLE.parent / target for target in re.findall(r"\]\((example_plugin/[^)]+)\)", PAGE)}
+    assert len(files) == 6 and {*files[1:]} <= linked and files[0].read_text(encoding="utf-8") in blocks
     (listed,) = (text for text in blocks if text.startswith("pyproject.toml\n"))
     assert all((EXAMPLE / line.split()[0]).is_file() for line in listed.splitlines())
     (commands,) = re.findall(r"```sh\n(.*?)```", PAGE, re.DOTALL)
