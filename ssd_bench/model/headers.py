@@ -39,9 +39,9 @@ class Header:
 
 @dataclass(frozen=True)
 class WeightsFile:
-    """An open weights file: its headers, and the function that reads a tensor by name."""
+    """An open weights file: functions that return its headers, and a tensor by name (a part of the mapped file)."""
 
-    headers: dict[str, Header]
+    headers: Callable[[], dict[str, Header]]
     get: Callable[[str], Tensor]
 
 
@@ -96,17 +96,19 @@ def open_weights(path: Path) -> Iterator[WeightsFile]:
         from safetensors import safe_open
 
         with safe_open(path, framework="pt") as file:
-            slices = {name: file.get_slice(name) for name in file.keys()}  # noqa: SIM118 (safe_open is no mapping)
-            headers = {n: Header(path, tuple(s.get_shape()), str(s.get_dtype())) for n, s in slices.items()}
+
+            def headers() -> dict[str, Header]:
+                slices = {name: file.get_slice(name) for name in file.keys()}  # noqa: SIM118 (safe_open is no mapping)
+                return {n: Header(path, tuple(s.get_shape()), str(s.get_dtype())) for n, s in slices.items()}
+
             yield WeightsFile(headers, file.get_tensor)
     else:
         import torch
 
         # files from before PyTorch 1.6 are no zip archives and cannot be memory-mapped
         state = torch.load(path, map_location="cpu", mmap=is_zipfile(path), weights_only=True)
-        yield WeightsFile(
-            {name: Header(path, tuple(t.shape), _dtype_name(t.dtype)) for name, t in state.items()}, state.get
-        )
+        of_state = {name: Header(path, tuple(t.shape), _dtype_name(t.dtype)) for name, t in state.items()}
+        yield WeightsFile(lambda: of_state, state.get)
 
 
 def _dtype_name(dtype: torch.dtype) -> str:
@@ -181,7 +183,7 @@ def _file_headers(shard: Path) -> dict[str, Header]:
         raise ConfigError("model", str(shard), expected + "index is of another model")
     try:
         with open_weights(shard) as file:
-            return file.headers
+            return file.headers()
     except Exception as error:  # safetensors' and pickle's errors have no common type
         raise ConfigError("model", str(shard), f"a readable weights file ({reason(error)})") from error
 

@@ -124,13 +124,15 @@ def _largest_weight(file: Path) -> tuple[float, str]:
     """Return the largest absolute value of a file's weights, as `Content.farthest`, and the name of its tensor."""
     largest = (0.0, "")
     with open_weights(file) as weights:
-        for name in weights.headers:
-            if name.endswith(NOT_WEIGHTS):
-                continue
-            low, high = weights.get(name).aminmax()  # both are NaN if a weight is
-            magnitude = max(-float(low), float(high))
-            if not magnitude <= largest[0]:  # unlike `>`, also true for NaN
-                largest = (magnitude, name)
-            if math.isnan(magnitude):
-                break
+        names = [name for name in weights.headers() if not name.endswith(NOT_WEIGHTS)]
+    # a file is opened anew for each tensor, or the pages of all would stay in memory; only a pickle takes long to open
+    for group in [[name] for name in names] if file.suffix == ".safetensors" else [names]:
+        with open_weights(file) as weights:
+            for name in group:
+                low, high = weights.get(name).aminmax()  # both are NaN if a weight is
+                magnitude = max(-float(low), float(high))
+                if not magnitude <= largest[0]:  # unlike `>`, also true for NaN
+                    largest = (magnitude, name)
+                if math.isnan(magnitude):
+                    return largest
     return largest
