@@ -296,16 +296,16 @@ class Checkpoint:
                 raise ConfigError("model", str(header.shard), expected)
 
     def read(self, names: list[str], dtype: torch.dtype) -> dict[str, Tensor]:
-        """Return the named tensors, copied out of their files into `dtype`.
+        """Return the named tensors in `dtype`; those that have it already are parts of the mapped files.
 
-        A file is open only during this call, and its pages leave memory afterwards. So loading block by block never
-        holds all weights twice.
+        The pages of a file leave memory with the last of its tensors. So loading block by block never holds all weights
+        twice.
         """
         tensors: dict[str, Tensor] = {}
         for shard in sorted({self.shards[name] for name in names}):
             with open_weights(shard) as file:
                 in_shard = [name for name in names if self.shards[name] == shard]
-                tensors.update({name: file.get(name).to(dtype, copy=True) for name in in_shard})
+                tensors.update({name: file.get(name).to(dtype) for name in in_shard})
         return tensors
 
 

@@ -216,14 +216,25 @@ def load(
     placement = [devices[i * len(devices) // arch.n_layers] for i in range(arch.n_layers)]
     # the largest tensors first, while little else is in memory
     name = EMBEDDING if EMBEDDING in checkpoint.headers else HEAD  # tied: the files may hold the head alone
-    embedding = pack(checkpoint.read([name], dtype)[name].to(placement[0]))
+
+    def alone(name: str, device: torch.device) -> Matrix:
+        return _packed([checkpoint.read([name], dtype)[name]], device, pack)
+
+    embedding = alone(name, placement[0])
     if arch.tied:
         head = embedding if placement[-1] == placement[0] else embedding.to(placement[-1])
     else:
-        head = pack(checkpoint.read([HEAD], dtype)[HEAD].to(placement[-1]))
-    norm = pack(checkpoint.read([NORM], dtype)[NORM].to(placement[-1]))
+        head = alone(HEAD, placement[-1])
+    norm = alone(NORM, placement[-1])
     blocks = [_load_block(checkpoint, i, arch, dtype, placement[i], pack) for i in range(arch.n_layers)]
     return Weights(arch, blocks, embedding, norm, head, frequencies(checkpoint.config), dtype, placement)
+
+
+def _packed(tensors: Sequence[Tensor], device: torch.device, pack: Callable[[Tensor], Matrix]) -> Matrix:
+    """Return tensors of a checkpoint on a device, stacked along their rows and packed, in memory of their own."""
+    moved = [tensor.to(device) for tensor in tensors]
+    matrix = pack(moved[0] if len(moved) == 1 else torch.cat(moved))
+    return matrix.clone() if matrix is tensors[0] else matrix  # else it would keep the whole file mapped
 
 
 def _prefix(index: int) -> str:
@@ -263,8 +274,8 @@ def _load_block(
 
     def optional(kind: str, *names: str) -> Matrix | None:
         """Return the named tensors, stacked along their rows, as one packed tensor; None if the block lacks them."""
-        parts = [tensors[key].to(device) for name in names if (key := f"{prefix}{name}.{kind}") in tensors]
-        return pack(parts[0] if len(parts) == 1 else torch.cat(parts)) if parts else None
+        parts = [tensors[key] for name in names if (key := f"{prefix}{name}.{kind}") in tensors]
+        return _packed(parts, device, pack) if parts else None
 
     def weight(*names: str) -> Matrix:
         matrix = optional("weight", *names)
