@@ -20,6 +20,7 @@ from ssd_bench.errors import ConfigError
 from ssd_bench.metrics.intervals import divide
 from ssd_bench.metrics.modelled import SPANS, has_work, reference_of, reference_run
 from ssd_bench.metrics.text import ABSENT, costs_text, format_number, format_percent
+from ssd_bench.papers.ours.ran import model_title
 from ssd_bench.records.pack import records_folder
 from ssd_bench.records.reader import Run, load_run
 from ssd_bench.records.schema import ANSWER
@@ -226,7 +227,7 @@ def render(run: Run, explanation: Explanation) -> str:
         (loss.name, f"{loss.ms:.3f}", ABSENT if loss.speedup is None else format_number(loss.speedup))
         for loss in explanation.losses
     ]
-    run_text = f"{header.method} on {header.task.name}, {header.model.name}"
+    run_text = f"{header.method} on {header.task.name}, {model_title(header.model.name)}"
     return "\n".join(
         [
             f"{run_text}: measured speedup {explanation.speedup:.2f}{_modelled_text(run, modelled)}",

@@ -36,6 +36,7 @@ from ssd_bench.engine.engine import Engine
 from ssd_bench.engine.probe import ModelProbe
 from ssd_bench.errors import ConfigError
 from ssd_bench.model.decoder import Pass
+from ssd_bench.papers.ours.ran import model_title
 from ssd_bench.paths import reference_hint
 from ssd_bench.records.header import RunHeader
 from ssd_bench.records.pack import records_folder
@@ -325,5 +326,6 @@ def render(plane: Plane) -> str:
         for name, point in best_points.items()
     ]
     heads = ["layer set", "c", "α", "skipped sublayers", "predicted speedup"]
-    caption = f"{plane.model} on {plane.task}: {plane.tried} sets tried ({plane.search}), α over {plane.tokens} tokens"
+    caption = f"{model_title(plane.model)} on {plane.task}: {plane.tried} sets tried ({plane.search}), "
+    caption += f"α over {plane.tokens} tokens"
     return f"{caption}\n{tables.terminal(pd.DataFrame(rows, columns=heads), heads[1:])}"

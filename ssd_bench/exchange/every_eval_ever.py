@@ -21,6 +21,7 @@ import pandas as pd
 from ssd_bench import metrics
 from ssd_bench.errors import ConfigError
 from ssd_bench.metrics.intervals import LEVEL, Measured, ratio
+from ssd_bench.papers.ours.ran import file_bits
 from ssd_bench.records.header import RunHeader
 from ssd_bench.records.reader import Run
 from ssd_bench.records.schema import PAIR
@@ -187,6 +188,7 @@ def _model_info(header: RunHeader, model: str) -> dict[str, Any]:
         "dtype": header.model.dtype,
         "parameters": header.model.n_params,
         "weights": header.model.weights,
+        "bits_of_file": file_bits(header.model.name),
         "commit": header.model.commit,
         "device": header.device_name,
         "toy_model": "true" if header.model.rehearsal else None,

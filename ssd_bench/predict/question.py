@@ -14,6 +14,7 @@ from ssd_bench.cost.reference import reference_machine, reference_names
 from ssd_bench.cost.roofline import PREFIX, gpu_named, simulated_machine, simulated_names
 from ssd_bench.cost.shapes import known_shape, shaped_models
 from ssd_bench.errors import ConfigError
+from ssd_bench.papers.ours.ran import model_title
 from ssd_bench.paths import local_path
 from ssd_bench.predict.acceptance import CONTEXT
 from ssd_bench.predict.replay import OWN, measured_machine
@@ -48,7 +49,7 @@ class Question:
     @property
     def model_name(self) -> str:
         """Name of the model in texts: the choice, or the folder of a local model."""
-        return self.model if self.path is None else self.path.name
+        return model_title(self.model) if self.path is None else self.path.name
 
     def has_model(self, header: RunHeader) -> bool:
         """Return whether a run is of exactly this model: its name and sizes, and for a local model its folder."""

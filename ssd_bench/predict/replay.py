@@ -34,6 +34,7 @@ from ssd_bench.cost.roofline import SimulatedMachine, gpu_named, simulated_machi
 from ssd_bench.cost.shapes import known_shape, shape_named
 from ssd_bench.errors import ConfigError
 from ssd_bench.metrics.modelled import PARTS, STEP, has_work, modelled_steps
+from ssd_bench.papers.ours.ran import model_title
 from ssd_bench.predict.workload import has_baseline, with_work
 from ssd_bench.records.reader import Run
 from ssd_bench.records.schema import ANSWER, PAIR
@@ -250,7 +251,7 @@ def _machine(run: Run, machine: str | Machine, model: str | None, devices: int |
 
 def _acceptance_text(run: Run, name: str, machine: Machine) -> str:
     header = run.header
-    text = f"drafts and acceptance as recorded: {header.method}, {header.model.name}, {header.task.name}"
+    text = f"drafts and acceptance as recorded: {header.method}, {model_title(header.model.name)}, {header.task.name}"
     if name == header.model.name:
         return text
     blocks = header.model.n_layers

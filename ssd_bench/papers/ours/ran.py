@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
+from functools import cache
 from typing import Any
 
 from ssd_bench.conf import config_file, read_yaml
@@ -49,7 +50,21 @@ class ModelRan:
     @property
     def text(self) -> str:
         """Name and size: `miniature, 2.9 million parameters`."""
-        return f"{self.name}, {size_text(self.params)}"
+        return f"{model_title(self.name)}, {size_text(self.params)}"
+
+
+@cache
+def model_title(name: str) -> str:
+    """Return a model's name for headings, with the bits of the file that its weights are from, if it is quantised."""
+    bits = file_bits(name)
+    return f"{name} (from a {bits}-bit file)" if bits else name
+
+
+def file_bits(name: str) -> int | None:
+    """Return the bits of the GGUF file of a choice of `model=`; None if its weights are from no such file."""
+    file = config_file("model", name)
+    source = read_yaml(file).get("gguf") if file is not None else None
+    return source["bits"] if source else None
 
 
 def _params(shape: Mapping[str, Any] | None) -> int | None:
