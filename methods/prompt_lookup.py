@@ -10,12 +10,13 @@ Where the sources differ, a switch selects one of them:
 * Saxena's demonstration uses an occurrence only if `draft_len` tokens follow it; Hugging Face's assisted generation
   drafts fewer tokens there: `whole`.
 
-The n-grams of the text are entered into a table as the text grows, so that a lookup does not scan the text again.
+The text is kept as a suffix automaton (Blumer et al. 1985), which grows with it: memory is linear in the text for every
+`max_ngram`, and a lookup does not scan the text again.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Annotated, Literal
 
 from methods.settings import DraftLen, Name
@@ -25,8 +26,6 @@ from ssd_bench.contract.shape import ModelDims
 from ssd_bench.contract.tree import TokenTree
 from ssd_bench.errors import ConfigError
 from ssd_bench.settings import Count, settings
-
-Ngram = tuple[int, ...]
 
 
 @settings("method")
@@ -58,36 +57,100 @@ class PromptLookup:
 
     def start(self, prefill: Prefill) -> None:
         """Begin with the text of the prompt."""
-        self._text = list(prefill.prompt)
-        self._prompt_len = len(self._text)
-        self._places: dict[Ngram, int] = {}  # n-gram -> position after its occurrence, its earliest or its latest
-        self._entered = 0  # n-grams that end before this position are in the table
+        self._text, self._prompt_len = IndexedText(self.match == "latest"), len(prefill.prompt)
+        self._text.extend(prefill.prompt)
 
     def propose(self, context: Context) -> TokenTree:
         """Return the root and the continuation of the longest n-gram that occurred before."""
-        self._text += context.output[len(self._text) - self._prompt_len :]
-        self._enter()
+        self._text.extend(context.output[len(self._text.tokens) - self._prompt_len :])
         return TokenTree.chain([context.output[-1], *self._continuation()[: context.max_draft]])
 
     def observe(self, verification: Verification, probe: Probe) -> Estimate | None:
         """Learn nothing: `propose` reads the output."""
         return None
 
-    def _enter(self) -> None:
-        """Enter the n-grams that end before the newest token; those that end with it have no continuation yet."""
-        text, places, earliest = self._text, self._places, self.match == "earliest"
-        for end in range(self._entered + 1, len(text)):
-            for n in range(self.min_ngram, min(self.max_ngram, end) + 1):
-                ngram = tuple(text[end - n : end])
-                if not (earliest and ngram in places):
-                    places[ngram] = end
-        self._entered = max(self._entered, len(text) - 1)
-
     def _continuation(self) -> list[int]:
         """Return the continuation, at most `draft_len` tokens; empty without an earlier occurrence."""
-        text = self._text
-        for n in range(min(self.max_ngram, len(text) - 1), self.min_ngram - 1, -1):
-            place = self._places.get(tuple(text[-n:]))
-            if place is not None and (not self.whole or place + self.draft_len <= len(text)):
-                return text[place : place + self.draft_len]
+        tokens = self._text.tokens
+        for lengths, place in self._text.occurrences():
+            if lengths.stop <= self.min_ngram:
+                break
+            if lengths.start <= self.max_ngram and not (self.whole and place + self.draft_len > len(tokens)):
+                return tokens[place : place + self.draft_len]
         return []
+
+
+class IndexedText:
+    """A growing text and its suffix automaton, which finds earlier occurrences of the text's end.
+
+    A state is a set of n-grams with the same occurrences; its `_suffix` is the state of the next shorter n-grams at the
+    same places, which occur at more. State 0 is the empty n-gram. There are at most two states per token.
+
+    Args:
+        latest: find the latest earlier occurrence, not the earliest; this costs time where the text repeats itself.
+    """
+
+    def __init__(self, latest: bool) -> None:
+        self.tokens: list[int] = []
+        self._latest = latest
+        self._next: list[dict[int, int]] = [{}]  # per state: token -> state of the n-grams followed by it
+        self._suffix = [-1]
+        self._length = [0]  # of the state's longest n-gram
+        self._place = [0]  # position after the earliest occurrence, or after the latest before the newest token
+        self._whole = 0  # state of the whole text
+
+    def occurrences(self) -> Iterator[tuple[range, int]]:
+        """Yield where the ends of the text occurred before, the longest ends first.
+
+        Yields:
+            The lengths of the ends that occurred there, and the position after the occurrence.
+        """
+        state = self._suffix[self._whole]  # the whole text has not occurred before
+        while state > 0:
+            yield range(self._length[self._suffix[state]] + 1, self._length[state] + 1), self._place[state]
+            state = self._suffix[state]
+
+    def extend(self, tokens: Sequence[int]) -> None:
+        """Append tokens."""
+        for token in tokens:
+            if self._latest:
+                self._note_end()
+            self.tokens.append(token)
+            self._append(token)
+
+    def _note_end(self) -> None:
+        """Note the text's end as the latest occurrence of all n-grams there, before the text grows."""
+        state = self._whole
+        while state > 0:
+            self._place[state] = len(self.tokens)
+            state = self._suffix[state]
+
+    def _append(self, token: int) -> None:
+        """Add the newest token to the automaton (Blumer et al. 1985)."""
+        state, self._whole = self._whole, self._add({}, 0, len(self.tokens), len(self.tokens))
+        # 1) All ends of the text that this token has not followed before are in the new state.
+        while state != -1 and token not in self._next[state]:
+            self._next[state][token] = self._whole
+            state = self._suffix[state]
+        if state == -1:
+            return
+        # 2) The next shorter one was followed by it. If longer n-grams share its state, they lack this occurrence.
+        target = self._next[state][token]
+        if self._length[target] > self._length[state] + 1:
+            longer = target
+            target = self._add(
+                self._next[longer].copy(), self._suffix[longer], self._length[state] + 1, self._place[longer]
+            )
+            self._suffix[longer] = target
+            while state != -1 and self._next[state].get(token) == longer:
+                self._next[state][token] = target
+                state = self._suffix[state]
+        self._suffix[self._whole] = target
+
+    def _add(self, followers: dict[int, int], suffix: int, length: int, place: int) -> int:
+        """Add a state and return its number."""
+        self._next.append(followers)
+        self._suffix.append(suffix)
+        self._length.append(length)
+        self._place.append(place)
+        return len(self._next) - 1

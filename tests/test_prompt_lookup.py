@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import tracemalloc
 from collections.abc import Callable, Sequence
 
 import pytest
@@ -36,7 +37,10 @@ def text(rng: random.Random) -> tuple[list[int], list[int], list[int]]:
     vocabulary = rng.choice([2, 4, 30])
     prompt = [rng.randrange(vocabulary) for _ in range(rng.choice([1, 2, 5, 40]))]
     sizes = [rng.randint(1, 4) for _ in range(12)]
-    return prompt, [rng.randrange(vocabulary) for _ in range(1 + sum(sizes))], sizes
+    output = [rng.randrange(vocabulary) for _ in range(1 + sum(sizes))]
+    if rng.random() < 0.3:  # an output that repeats itself
+        output = (output[: rng.randint(1, 5)] * len(output))[: len(output)]
+    return prompt, output, sizes
 
 
 def test_candidates_are_those_of_hugging_face() -> None:
@@ -65,10 +69,10 @@ def test_candidates_are_those_of_a_scan(match: str, whole: bool) -> None:
     for seed in range(100):
         rng = random.Random(seed)
         prompt, output, sizes = text(rng)
-        highest = rng.randint(1, 4)
+        highest = rng.choice([1, 2, 3, 4, 12, 300, 2**31 - 1])
         method = PromptLookup(
             max_ngram=highest,
-            min_ngram=rng.randint(1, highest),
+            min_ngram=rng.randint(1, min(highest, 6)),
             draft_len=rng.choice([1, 3, 8]),
             match=match,
             whole=whole,
@@ -83,13 +87,26 @@ def test_candidates_are_those_of_a_scan(match: str, whole: bool) -> None:
 
 def scanned(method: PromptLookup, tokens: list[int]) -> list[int]:
     """Return the draft by a scan of the whole text for every length of n-gram."""
-    for n in range(method.max_ngram, method.min_ngram - 1, -1):
+    for n in range(min(method.max_ngram, len(tokens)), method.min_ngram - 1, -1):
         ends = [end for end in range(n, len(tokens)) if tokens[end - n : end] == tokens[-n:] and n < len(tokens)]
         if ends:
             end = ends[0] if method.match == "earliest" else ends[-1]
             if not method.whole or end + method.draft_len <= len(tokens):
                 return tokens[end : end + method.draft_len]
     return []
+
+
+@pytest.mark.parametrize("match", ["earliest", "latest"])
+@pytest.mark.parametrize("vocabulary", [1, 3, 50, 4000])
+def test_memory_grows_with_the_text_whatever_the_longest_ngram(match: str, vocabulary: int) -> None:
+    rng = random.Random(1)
+    tokens = [rng.randrange(vocabulary) for _ in range(1000)]
+    method = PromptLookup(max_ngram=300, match=match)
+    tracemalloc.start()
+    drafts(method, tokens, [0], [1])
+    size, _ = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert size < 1000 * 1000  # bytes; a table of all n-grams has 300 per token, of 1.2 kB on average
 
 
 def test_a_known_continuation_is_drafted() -> None:
