@@ -40,7 +40,7 @@ from methods.arms import Arm, ArmChoice, Costs
 from methods.knapsack import integer_weights
 from methods.ledger import Ledger
 from methods.match_model import MatchModel
-from methods.settings import DraftLen, Name, ReusePrefix, is_window
+from methods.settings import WINDOW, DraftLen, Name, ReusePrefix, is_window
 from ssd_bench.contract.generation import Estimate
 from ssd_bench.contract.layer_set import LayerSet
 from ssd_bench.contract.method import Context, LayerDraft, Prefill, Probe, Sample, Taps, Verification
@@ -94,7 +94,7 @@ class Adaptive:
     uniform: Sequence[Inner] = (0.25, 0.45)
     """Uniform sets among the first arms, as shares of skipped sublayers; a share that the inner blocks cannot reach is
     left out."""
-    windows: Annotated[Sequence[Sequence[int]], Fits("pairs of sinks >= 0 and recent >= 1", are_windows)] = ((4, 508),)
+    windows: Annotated[Sequence[Sequence[int]], Fits(f"pairs of {WINDOW}", are_windows)] = ((4, 508),)
     """Windows of the cache among the first arms, with all sublayers and with the layer set in use; a window is
     considered in contexts of at least twice its positions."""
     int8: bool = False

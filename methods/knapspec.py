@@ -119,7 +119,7 @@ class KnapSpec(ModelDraft):
 
     def propose(self, context: Context) -> LayerDraft | TokenTree:
         """Draft with the last chosen set; ask for states when a search event is near."""
-        near = any(self._is_event(context.step + ahead) for ahead in range(self.capture_steps))
+        near = self._next_event(context.step) < context.step + self.capture_steps
         self.taps = self._search_taps if near else self._idle_taps
         if not (self._searched or self.warmup == "full"):
             return TokenTree((context.output[-1],), (-1,))
@@ -138,7 +138,7 @@ class KnapSpec(ModelDraft):
         if verification.hidden is not None:
             rows = torch.tensor(verification.path, device=verification.hidden.device)
             self._captured.append(verification.hidden.index_select(1, rows))
-        if self._is_event(verification.step):
+        if self._next_event(verification.step) == verification.step:
             self._choose(torch.cat(list(self._captured), dim=1), verification.length, probe)
             estimate, self._new_estimate = self._new_estimate, None
         return estimate
@@ -147,8 +147,10 @@ class KnapSpec(ModelDraft):
         choice = self.search(states, length, probe)
         self._layer_set, self._new_estimate, self._searched = choice.layer_set, choice.estimate, True
 
-    def _is_event(self, step: int) -> bool:
-        return step >= self._first_event and (step - self._first_event) % self._steps == 0
+    def _next_event(self, step: int) -> int:
+        """Return the step of the next search, which may be this one."""
+        soonest = max(step, self._first_event)
+        return soonest + (self._first_event - soonest) % self._steps
 
     def search(self, states: Tensor, length: int, probe: Probe) -> Choice:
         """Return the layer set of highest TPT for the last r committed tokens; needs `check` before.

@@ -29,7 +29,7 @@ from methods.ar import AR
 from methods.arms import Costs
 from methods.draft_stop import DraftStop, StoppedDraft
 from methods.layer_search import DraftedStep, expected_speedup
-from methods.settings import Calibration, DraftLen, Name, NewTokens, ReusePrefix
+from methods.settings import LONGEST_PRICED, Calibration, DraftLen, Name, NewTokens, ReusePrefix
 from ssd_bench.contract.generation import Estimate
 from ssd_bench.contract.layer_set import LayerSet
 from ssd_bench.contract.method import Prefill, Probe, Sample, Taps, Verification
@@ -84,7 +84,10 @@ class SweptLayerSkip(StoppedDraft):
     calibration: Calibration = 8
     exits: Annotated[Sequence[Count], Fits("at least one number of blocks, each >= 1", len)] | None = None
     """Values of E to try, at most L - 1; null: 1 to L - 1."""
-    draft_lens: Annotated[Sequence[Count], Fits("at least one length, each >= 1", len)] = (1, 2, 3, 4, 5, 6)
+    draft_lens: Annotated[
+        Sequence[Annotated[int, Range(1, LONGEST_PRICED)]],
+        Fits(f"at least one length, each in [1, {LONGEST_PRICED}]", len),
+    ] = (1, 2, 3, 4, 5, 6)
     """Values of d to try."""
     new_tokens: NewTokens = 32
     reuse_prefix: ReusePrefix = True

@@ -116,8 +116,9 @@ class Lookahead:
 
     def _most_nodes(self) -> int:
         """Return the nodes of the largest step: of the k-th filling pass, or of a full window with G n-grams."""
-        filling = [k * (self.window + self.ngram - 1 - k) for k in range(1, self.ngram - 1)]
-        return max(*filling, self.window * (self.ngram - 1) + self.guesses * self._guess_len)
+        longest_row = self.window + self.ngram - 1
+        k = min(self.ngram - 2, longest_row // 2)  # k * (longest_row - k) is largest in the middle
+        return max(k * (longest_row - k), self.window * (self.ngram - 1) + self.guesses * self._guess_len)
 
     def _read(self, tokens: Sequence[int]) -> None:
         """Append tokens to the text and put the n-grams that end with them into the pool."""

@@ -14,23 +14,31 @@ NewTokens = Annotated[
     int, Range(2, note=": the first comes from the prefill"), "Tokens decoded per prompt and candidate."
 ]
 DraftLen = Annotated[int, Range(1, note=" (method=ar drafts nothing)"), "K, largest number of drafted tokens per step."]
+LONGEST_PRICED = 1000  # longest draft of which costs are tabulated, one entry per length
 DraftLenGrid = Annotated[
     Sequence[Whole],
-    Fits("two lengths, 0 <= first <= second", lambda grid: len(grid) == 2 and grid[0] <= grid[1]),
+    Fits(
+        f"two lengths, 0 <= first <= second <= {LONGEST_PRICED}",
+        lambda grid: len(grid) == 2 and grid[0] <= grid[1] <= LONGEST_PRICED,
+    ),
     "Smallest and largest γ at which tokens per time are compared.",
 ]
 StopBelow = Annotated[Probability, "γ: drafting stops after a token less likely than γ, which stays in the draft."]
 TargetRate = Annotated[Rate | None, "α*, acceptance rate below which γ rises; null keeps γ fixed."]
 
 
+WIDEST = 2**31 - 1  # records hold the numbers of a window as int32
+WINDOW = f"sinks >= 0 and recent >= 1, each at most {WIDEST}"
+
+
 def is_window(pair: Sequence[int]) -> bool:
     """Return whether a pair can be a window: sinks >= 0, recent >= 1."""
-    return len(pair) == 2 and pair[0] >= 0 and pair[1] >= 1
+    return len(pair) == 2 and 0 <= pair[0] <= WIDEST and 1 <= pair[1] <= WIDEST
 
 
 DraftWindow = Annotated[
     Sequence[int],
-    Fits("sinks >= 0 and recent >= 1", is_window),
+    Fits(WINDOW, is_window),
     "Window of a draft's attentions, [sinks, recent]: they read the first `sinks` and the last `recent` positions.",
 ]
 DraftWeights = Annotated[

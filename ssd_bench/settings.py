@@ -13,7 +13,7 @@ setting, a string in its type; `ssd_bench.compose.help` shows both.
 from __future__ import annotations
 
 import inspect
-import math
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from functools import cache
@@ -24,6 +24,8 @@ from ssd_bench.errors import ConfigError
 
 T = TypeVar("T")
 GIVEN = "it must be given"
+LARGEST = 2**63 - 1
+"""Largest integer of a setting: records and kernels hold no larger one."""
 WORDS = {int: "an integer", float: "a number", bool: "true or false", str: "a text", NoneType: "null"}
 
 
@@ -152,6 +154,8 @@ def check_value(field: str, kind: Any, value: T) -> T:
     """
     if not fits(kind, value):
         expected = describe_type(kind)
+        if isinstance(value, int) and abs(value) > LARGEST:
+            expected += f", at most {LARGEST}"
         if isinstance(value, int | float) and fits(kind, str(value)):  # and YAML may change digits: it reads 0123 as 83
             expected += f"; a text that looks like a number needs quotes: '{field}=\"...\"'"
         raise ConfigError(field, value, expected)
@@ -169,8 +173,8 @@ def fits(kind: Any, value: object) -> bool:
     if origin is Literal:
         return any(value == member and type(value) is type(member) for member in args)
     if kind in (int, float):
-        numbers = int if kind is int else int | float
-        return isinstance(value, numbers) and not isinstance(value, bool) and math.isfinite(value)
+        numbers, largest = (int, LARGEST) if kind is int else (int | float, sys.float_info.max)
+        return isinstance(value, numbers) and not isinstance(value, bool) and abs(value) <= largest
     if origin is Sequence:
         return (
             isinstance(value, Sequence)

@@ -21,6 +21,7 @@ from tests.runs import python
 
 MADE = "{_target_:os.mkdir,path:made}"  # would be seen
 LATENCY = "{{t_mlp_ms:{},t_attn_slope_ms:0,t_attn_intercept_ms:1}}"
+HUGE = "9" * 400  # no float holds it
 STRANGE = f"os.system os.mkdir builtins.dict nope.nope null {MADE}"
 
 # field -> values, one a word; ~ is the field removed
@@ -34,7 +35,7 @@ VALUES = {
     "decode.mode": "abc null",
     "decode.temperature": "abc inf 0 true 1e-7 1e-37 1e-300",
     "decode.top_p": "0 1.1 null",
-    "decode.top_k": "1.5 -1",
+    "decode.top_k": f"1.5 -1 {HUGE}",
     "decode.max_new_tokens": "true 0 1.5 abc",
     "decode.reuse_prefix": "abc 1",
     "hardware.device": "~ null 1 [] meta",
@@ -50,7 +51,7 @@ VALUES = {
     "wandb.project": "~ null 1 [a]",
     "limit": "~ -1 1.5 abc true 1,2",
     "repeats": "~ 0 null 10001 99999999999999999999",
-    "seed": "~ abc null ???",
+    "seed": f"~ abc null ??? 9223372036854775808 {HUGE}",
     "baseline": "~ maybe null",
     "runs_dir": "~ null '' 1 FILE",
     "force": "~ maybe null",
@@ -100,6 +101,21 @@ LINES = {
         "method=knn_ssd +method.search.x=1",
         "method=knn_ssd method.search.iterations=abc",
     ),
+    "method.draft_window": tuple(
+        f"method={method} method.draft_window={window}"
+        for method in ("swift", "window_draft", "int8_draft")
+        for window in ("[4,2147483648]", "[2147483648,4]", "[4,0]", f"[4,{HUGE}]")
+    ),
+    "method.windows": ("method=adaptive method.windows=[[4,2147483648]]",),
+    "method.draft_len_grid": tuple(
+        f"method={method} method.draft_len_grid=[0,{length}]"
+        for method in ("del", "knapspec")
+        for length in (2147483648, HUGE)
+    ),
+    "method.draft_lens": ("method=layerskip_swept method.draft_lens=[2147483648]",),
+    "method.window": ("method=lookahead method.ngram=2147483648", "method=lookahead method.window=2147483648"),
+    "method.interval": (f"method=clasp method.interval={HUGE}", f"method=clasp method.interval=-{HUGE}"),
+    "method.factor": (f"method=suffix method.factor={HUGE}",),
     "task": ("~task", "task=nope", "+task._partial_=true", "+task.x=1"),
     "task.parts": (
         *(f"task=stream task.parts.gsm8k={value}" for value in ("null", MADE)),
@@ -211,6 +227,11 @@ def test_it_is_one_too_where_nothing_would_run(options: str, refused: Callable[[
     ("options", "said"),
     [
         ("decode=sample decode.temperature=inf", "decode.temperature=inf is invalid: expected a number >= 1e-06"),
+        ("seed=9223372036854775808", "expected an integer >= 0, at most 9223372036854775807"),
+        (
+            "method=swift method.draft_window=[4,2147483648]",
+            "expected sinks >= 0 and recent >= 1, each at most 2147483647",
+        ),
         ("hardware.threads=1.5", "hardware.threads=1.5 is invalid: expected an integer"),
         ("~seed", "seed=None is invalid: it must be given"),
         ("wandb=null", "wandb=None is invalid: expected a table of mode, project"),

@@ -20,7 +20,7 @@ from methods.knapspec import Choice, KnapSpec
 from methods.similarity import directions
 from ssd_bench.contract.generation import Generation
 from ssd_bench.contract.layer_set import LayerSet
-from ssd_bench.contract.method import Probe
+from ssd_bench.contract.method import Context, Prefill, Probe
 from ssd_bench.contract.shape import ModelDims
 from ssd_bench.cost.latency import Latency
 from ssd_bench.cost.tpt import tpt
@@ -269,17 +269,24 @@ def test_interval_follows_model_size() -> None:
     assert (small._steps, large._steps) == (64, 128)
 
 
-def test_states_are_tapped_only_before_a_search() -> None:
-    method = KnapSpec(interval=64)
+@pytest.mark.parametrize(
+    ("interval", "capture_steps", "tapped"),
+    [
+        (64, 5, [2, 3, 4, 5, 6, 66, 67, 68, 69, 70]),
+        (30, 1, [2, 32, 62]),
+        (2, 3, list(range(2, 80))),
+        (64, 2**63 - 1, list(range(2, 80))),
+    ],
+)
+def test_states_are_tapped_only_before_a_search(interval: int, capture_steps: int, tapped: list[int]) -> None:
+    method = KnapSpec(interval=interval, capture_steps=capture_steps)
     method.check(DIMS)
-    tapped = []
-    from ssd_bench.contract.method import Context, Prefill
-
     method.start(Prefill([1], None))
+    steps = []
     for step in range(1, 80):
         method.propose(Context(step, step, [1], 9))
-        tapped += [step] * bool(method.taps.verify)
-    assert tapped == [2, 3, 4, 5, 6, 66, 67, 68, 69, 70]
+        steps += [step] * bool(method.taps.verify)
+    assert steps == tapped
 
 
 @pytest.mark.parametrize("bad", [{"draft_len_grid": [5, 1]}, {"warmup": "none"}])
