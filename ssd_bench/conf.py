@@ -71,7 +71,8 @@ def read_yaml(path: Path) -> Any:
     """Return the content of a YAML file.
 
     Raises:
-        yaml.YAMLError: the file is not valid YAML.
+        yaml.YAMLError: the file is not valid YAML, or not in UTF-8.
     """
     # prefer the C parser, which is faster: a report reads all run sets
-    return yaml.load(path.read_text(encoding="utf-8"), Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))
+    with path.open("rb") as file:
+        return yaml.load(file, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))

@@ -14,6 +14,8 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from ssd_bench.errors import ConfigError, one_line
+
 ENTRY_POINTS = "ssd_bench.conf"
 """Group of entry points; the value of each is a package with a folder `conf`."""
 
@@ -62,23 +64,49 @@ def faults() -> list[str]:
 
 @cache
 def _entries() -> tuple[PlugIn | str, ...]:
-    points = importlib.metadata.entry_points(group=ENTRY_POINTS)
-    described = [
-        (point.dist.name if point.dist else point.name, point.dist.version if point.dist else "", point)
-        for point in points
-    ]
-    return tuple(_resolve(*parts) for parts in sorted(described, key=lambda parts: (parts[0], parts[2].name)))
+    """Return the plug-in of each entry point, or what is wrong with it.
+
+    Raises:
+        ConfigError: a package whose entry points cannot be read; importing torch fails with it, too.
+    """
+    described: dict[str, list[tuple[str, str, importlib.metadata.EntryPoint]]] = {}
+    for distribution in importlib.metadata.distributions():
+        try:
+            points = distribution.entry_points.select(group=ENTRY_POINTS)
+        except Exception as error:  # its errors have no common type
+            expected = (
+                f"lines NAME = VALUE in the package's entry_points.txt ({one_line(error)}); repair or uninstall it"
+            )
+            raise ConfigError("package", " ".join(_named(distribution)), expected) from error
+        if points:  # of several distributions with one name, the first on the path is imported
+            name, version = _named(distribution)
+            described.setdefault(name.lower(), [(name or point.name, version, point) for point in points])
+    parts = [part for parts in described.values() for part in parts]
+    return tuple(_resolve(*part) for part in sorted(parts, key=lambda part: (part[0], part[2].name)))
+
+
+def _named(distribution: importlib.metadata.Distribution) -> tuple[str, str]:
+    """Return name and version of a distribution; "" for what its metadata lack."""
+    metadata = distribution.metadata
+    name, version = (str(metadata[key]) if key in metadata else "" for key in ("Name", "Version"))
+    return name, version
 
 
 def _resolve(distribution: str, version: str, point: importlib.metadata.EntryPoint) -> PlugIn | str:
     """Return the plug-in of an entry point, or what is wrong with it."""
+    if not point.pattern.match(point.value):
+        return _fault(distribution, version, point, f"value {point.value!r} names no package")
     folders = list(_folders(point.module))
     for folder in folders:
         if any((folder / "conf").glob("*/*.yaml")):
             return PlugIn(point.name, distribution, version, point.module, folder)
     reason = f"has no folder conf with files GROUP/NAME.yaml in {folders[0]}" if folders else "is not installed"
+    return _fault(distribution, version, point, f"package {point.module} {reason}")
+
+
+def _fault(distribution: str, version: str, point: importlib.metadata.EntryPoint, fault: str) -> str:
     return (
-        f"plug-in {point.name} of {distribution} {version} is not used: its package {point.module} {reason}; "
+        f"plug-in {point.name} of {distribution} {version} is not used: its {fault}; "
         f"expected {point.name} = PACKAGE under {ENTRY_POINTS}"
     )
 

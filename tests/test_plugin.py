@@ -243,3 +243,75 @@ def test_a_record_names_a_plug_in_that_has_no_code(install: Callable[..., None],
     (path,) = find_runs(tmp_path / "runs")
     (entry,) = json.loads((path / "run.json").read_text(encoding="utf-8"))["provenance"]["plug_ins"]
     assert (entry["distribution"], entry["version"]) == ("made_site", "1.0")
+
+
+@pytest.mark.parametrize(
+    ("value", "fault"),
+    [
+        ("a b c", "value 'a b c' names no package"),
+        ("", "value '' names no package"),
+        ("../made_odd", "value '../made_odd' names no package"),
+        ("made-odd", "value 'made-odd' names no package"),
+        ("made..odd", "package made..odd is not installed"),
+    ],
+)
+def test_an_entry_point_that_names_no_package_is_a_warning(
+    value: str, fault: str, install: Callable[..., None], tmp_path: Path
+) -> None:
+    install("made_odd", {"conf/method/odd.yaml": AR})
+    points = tmp_path / "site_made_odd" / "made_odd-1.0.dist-info" / "entry_points.txt"
+    points.write_text(f"[ssd_bench.conf]\nodd = {value}\n", encoding="utf-8")
+    forget()
+    end = program("method=ar", "hardware=cpu", "dry=true")
+    assert end.returncode == 0 and end.stderr.startswith(
+        f"warning: plug-in odd of made_odd 1.0 is not used: its {fault};"
+    )
+    assert end.stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize("points", [b"[ssd_bench.conf]\na b c\n", b"[x]\na\n", b"[ssd_bench.conf]\ncaf\xe9 = a\n"])
+@pytest.mark.parametrize("words", ["method=ar dry=true", "options", "kernels", "status"])
+def test_entry_points_that_nobody_can_read_are_named(
+    points: bytes, words: str, install: Callable[..., None], tmp_path: Path
+) -> None:
+    install("made_odd", {})
+    (tmp_path / "site_made_odd" / "made_odd-1.0.dist-info" / "entry_points.txt").write_bytes(points)
+    forget()
+    message = refused(*words.split())
+    assert message.startswith("error: package='made_odd 1.0' is invalid: expected lines NAME = VALUE")
+    assert message.count("\n") == 1
+
+
+@pytest.mark.parametrize("text", ["name: caf\xe9\n", "\xff\xfe", f"# {'-' * 9000} \xe9\n", "\xe9: 1\n"])
+def test_a_config_that_is_not_in_utf_8_is_named(text: str, install: Callable[..., None], tmp_path: Path) -> None:
+    install("made_latin", {"conf/method/latin.yaml": AR, "conf/model/latin.yaml": "shape: {}\n"})
+    for group in ("method", "model"):
+        path = tmp_path / "site_made_latin" / "made_latin" / "conf" / group / "latin.yaml"
+        path.write_bytes(path.read_bytes() + text.encode("latin-1"))
+        for words in (f"{group}=latin", f"-m {group}=latin", f"run {group}=latin --help"):
+            message = refused(*words.split())
+            assert f"config={str(path)!r} is invalid: expected" in message and message.count("\n") == 1
+    listed = program("options", "about=window")
+    assert listed.returncode == 0 and "no options of method=latin" in listed.stderr
+    assert "latin" not in shaped_models()
+
+
+@pytest.mark.parametrize("statement", ["raise SystemExit(0)", "import sys; sys.exit()", "raise SystemExit('no GPU')"])
+def test_code_that_ends_the_program_is_named(statement: str, install: Callable[..., None], tmp_path: Path) -> None:
+    ending = "_target_: made_ending.work.Ending\nname: ending\n"
+    install("made_ending", {"work.py": statement, "__init__.py": "", "conf/method/ending.yaml": ending})
+    runs = f"runs_dir={tmp_path / 'runs'}"
+    for words in (["method=ending"], ["method=ending", "dry=true"], ["-m", "method=ending"]):
+        end = program(*words, *SHORT, runs)
+        assert end.returncode == 2 and "Traceback" not in end.stderr
+        assert "SystemExit" in end.stderr + end.stdout and "the plug-in made_ending 1.0" in end.stderr + end.stdout
+
+
+def test_a_method_that_ends_the_program_fails_its_run(install: Callable[..., None], tmp_path: Path) -> None:
+    code = (
+        "import sys\nfrom methods.ar import AR\nclass Ending(AR):\n    def start(self, prefill):\n        sys.exit(0)\n"
+    )
+    ending = "_target_: made_ending.work.Ending\nname: ending\n"
+    install("made_ending", {"work.py": code, "__init__.py": "", "conf/method/ending.yaml": ending})
+    with pytest.raises(RuntimeError, match="the code of the run ended the program"):
+        program("method=ending", "task=gsm8k", *SHORT, f"runs_dir={tmp_path / 'runs'}")

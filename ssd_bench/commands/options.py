@@ -61,7 +61,7 @@ def _choice_options(group: str, choice: str) -> list[Option]:
         values = read_yaml(file)
         # a choice without a class refines another and has the same options
         return list(options_of(group, values)) if "_target_" in values else []
-    except Exception as error:  # the code of a plug-in may raise anything
+    except (Exception, SystemExit) as error:  # the code of a plug-in may raise anything
         if file.is_relative_to(CONF):
             raise
         print(f"warning: no options of {group}={choice} in {file}: {one_line(error)}", file=sys.stderr)

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import importlib
+import io
 import os
 import re
 import sys
+import traceback
 from argparse import Namespace
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -26,7 +28,7 @@ from yaml.reader import ReaderError
 from ssd_bench import plug_ins
 from ssd_bench.conf import CHOSEN, CONF, choices, config_file, plug_ins_chosen, read_yaml
 from ssd_bench.console import print_anything, report, reported_ends
-from ssd_bench.errors import ConfigError, JobsFailed, LosslessError, Lost, shortened
+from ssd_bench.errors import ConfigError, JobsFailed, LosslessError, Lost, one_line, shortened
 from ssd_bench.paths import LONGEST_NAME
 from ssd_bench.quoting import as_text
 from ssd_bench.run_warnings import WarningLog
@@ -70,14 +72,18 @@ def command(work: JobFunction, arguments: Sequence[str]) -> int:
                 raise
             errors.append(error)  # not raised: Hydra would print its own lines about it
             return None
+        except SystemExit as end:  # the code of a method or task; Hydra would end quietly with its exit code
+            if HydraConfig.get().mode is RunMode.MULTIRUN:
+                raise
+            raise RuntimeError(f"the code of the run ended the program ({one_line(end)})") from end
 
     print_anything()
     try:
         _check_choices(arguments)
+        for fault in plug_ins.faults():
+            print(f"warning: {fault}", file=sys.stderr)
     except ConfigError as error:
         return report(error)
-    for fault in plug_ins.faults():
-        print(f"warning: {fault}", file=sys.stderr)
     OmegaConf.register_new_resolver("settings", _settings, replace=True)  # for the help
     OmegaConf.register_new_resolver("plug_ins", _plug_ins, replace=True)
     # Without this, Hydra prints its own errors and exits with 1.
@@ -91,6 +97,8 @@ def command(work: JobFunction, arguments: Sequence[str]) -> int:
         errors.append(_advised(error))
     except yaml.YAMLError as error:
         errors.append(_yaml_fault(error))
+    except UnicodeDecodeError as error:
+        errors.append(_encoding_fault(error))
     return report(errors[0]) if errors else end.code
 
 
@@ -178,6 +186,19 @@ def _yaml_fault(error: yaml.YAMLError) -> ConfigError:
     return ConfigError("config", f"{mark.name}:{mark.line + 1}", f"valid YAML ({reason})")
 
 
+def _encoding_fault(error: UnicodeDecodeError) -> ConfigError:
+    """Return the error for a config file that is not in UTF-8, with the file that Hydra had open.
+
+    Raises:
+        UnicodeDecodeError: the same, if no config file was being read.
+    """
+    opened = (frame.f_locals.get("f") for frame, _ in traceback.walk_tb(error.__traceback__))
+    for file in opened:
+        if isinstance(file, io.TextIOWrapper) and file.name.endswith(".yaml"):
+            return ConfigError("config", file.name, f"text in UTF-8 (byte {error.start + 1}: {error.reason})")
+    raise error
+
+
 def _advised(error: Exception) -> Exception:
     """Return the error for an unknown option, without Hydra's advice to add it with + where that would be refused.
 
@@ -207,7 +228,7 @@ def _advised(error: Exception) -> Exception:
             if fault.field == f"{table_name}.{key}"
             else error
         )
-    except Exception:  # importing a module may raise anything
+    except (Exception, SystemExit):  # importing a module may raise anything
         return error
     return error
 

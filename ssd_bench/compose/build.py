@@ -23,7 +23,7 @@ from omegaconf.errors import OmegaConfBaseException
 from ssd_bench.conf import CONF, choices
 from ssd_bench.contract.method import Method
 from ssd_bench.contract.task import DataSource, Task
-from ssd_bench.errors import ConfigError
+from ssd_bench.errors import ConfigError, one_line
 from ssd_bench.model.checkpoint import ModelSource
 from ssd_bench.plug_ins import plug_in_of
 from ssd_bench.settings import arguments, check_value
@@ -157,13 +157,14 @@ def _check_target(path: str, config: Any, kind: type | None = None) -> None:
         raise ConfigError(path, target, f"{expected}, as module.Class")
     try:
         cls = getattr(importlib.import_module(module), name)
-    except Exception as error:  # importing a module may raise anything
+    except (Exception, SystemExit) as error:  # importing a module may raise anything
         package = module.partition(".")[0]
         absent = isinstance(error, ModuleNotFoundError) and error.name == package
         advice = f": put the folder that holds {package} on PYTHONPATH" if absent else ""
         plug_in = plug_in_of(target)
         owner = f"; it belongs to the plug-in {plug_in}" if plug_in else ""
-        raise ConfigError(path, target, f"{expected} ({error}{advice}{owner})") from error
+        fault = one_line(error) if isinstance(error, SystemExit) else error
+        raise ConfigError(path, target, f"{expected} ({fault}{advice}{owner})") from error
     valid = _fits_kind(cls, kind) if kind is not None else _fits_kind(cls, Task) or is_dataclass(cls)
     if not valid:
         if kind is not None and kind is not ModelSource and isinstance(cls, type):

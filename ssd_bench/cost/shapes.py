@@ -37,7 +37,7 @@ def shaped_models() -> list[str]:
 def _is_shaped(name: str) -> bool:
     try:
         return known_shape(name) is not None
-    except (HydraException, OmegaConfBaseException, YAMLError, TypeError):
+    except (HydraException, OmegaConfBaseException, YAMLError, UnicodeDecodeError, TypeError):
         if config_file("model", name) == CONF / "model" / f"{name}.yaml":
             raise
         return False  # a fault of a plug-in concerns only those who choose its model
