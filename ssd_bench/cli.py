@@ -6,7 +6,7 @@ Only the chosen command is imported, so that commands without torch start fast.
 from __future__ import annotations
 
 import ast
-import importlib
+import importlib.util
 import os
 import pkgutil
 import re
@@ -16,9 +16,14 @@ from pathlib import Path
 from typing import NoReturn
 
 from ssd_bench import commands
+from ssd_bench.console import closed_pipes_end, report
+from ssd_bench.errors import ConfigError
+from ssd_bench.plug_ins import plug_ins
 
 COMMANDS = tuple(sorted(module.name for module in pkgutil.iter_modules(commands.__path__)))
 """Names of the commands: the modules of `ssd_bench.commands`."""
+BESIDE = ("methods", "tasks", "hydra_plugins")
+"""Packages of this project that are imported from the folder that holds `ssd_bench`."""
 
 HELP = """\
 ssd-bench [COMMAND] name=value ..., or python -m ssd_bench: self-speculative decoding, every method in one engine
@@ -29,7 +34,7 @@ Every group, choice and option of a run: ssd-bench run --help; of another comman
 
 def entry() -> NoReturn:
     """Run the program `ssd-bench`; exit with the command's exit code."""
-    sys.exit(dispatch(sys.argv[1:]))
+    sys.exit(closed_pipes_end(lambda: dispatch(sys.argv[1:])))
 
 
 def dispatch(arguments: Sequence[str]) -> int:
@@ -49,8 +54,31 @@ def dispatch(arguments: Sequence[str]) -> int:
     if first not in COMMANDS:
         print(f"error: unknown command {first}; available: {', '.join(COMMANDS)}, or name=value", file=sys.stderr)
         return 2
+    try:
+        check_imports()
+        plug_ins()  # a package whose entry points cannot be read stops the import of torch
+    except ConfigError as error:
+        return report(error)
     code: int = importlib.import_module(f"{commands.__name__}.{first}").main(arguments[1:])
     return code
+
+
+def check_imports() -> None:
+    """Refuse a file or folder that is imported instead of a package of this project.
+
+    `python -m` imports from the current folder first, and PYTHONPATH comes before installed packages.
+
+    Raises:
+        ConfigError: names the file that would be imported.
+    """
+    home = Path(__file__).resolve().parents[1]
+    for name in BESIDE:
+        spec = importlib.util.find_spec(name)
+        folders = list(spec.submodule_search_locations or ()) if spec else []
+        if (home / name).resolve() not in [Path(folder).resolve() for folder in folders]:
+            other = spec and (spec.origin or folders[0])
+            reason = f"it is imported instead of {home / name}; rename it, or start ssd-bench in another folder"
+            raise ConfigError("module", other or name, reason=reason)
 
 
 def describe(command: str) -> str:

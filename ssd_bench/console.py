@@ -38,10 +38,57 @@ def run_tool(work: Callable[[Sequence[str]], object], usage: str | None, argumen
             sys.stdout.flush()
     except ConfigError as error:
         return report(error)
-    except BrokenPipeError:  # the reader has closed the pipe, as head and less do
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # for the flush at the end of the process
-        return 128 + signal.SIGPIPE
     return end.code
+
+
+class ReaderGone(BaseException):
+    """The reader of this program's output has closed the pipe; a BaseException, because no job has failed."""
+
+
+class PipedText(io.TextIOWrapper):
+    """Standard stream that raises `ReaderGone` where its pipe is closed; other pipes keep their `BrokenPipeError`."""
+
+    def write(self, text: str) -> int:
+        """Write text."""
+        with self._reading():
+            return super().write(text)
+
+    def flush(self) -> None:
+        """Write the buffer."""
+        with self._reading():
+            super().flush()
+
+    @contextmanager
+    def _reading(self) -> Iterator[None]:
+        try:
+            yield
+        except BrokenPipeError:
+            os.dup2(os.open(os.devnull, os.O_WRONLY), self.fileno())  # for the flush at the end of the process
+            raise ReaderGone from None
+
+
+def closed_pipes_end(program: Callable[[], int]) -> int:
+    """Run a program, and end it quietly where the reader of its output has gone, as head and less do.
+
+    Returns:
+        The program's exit code; 141, as of a process that SIGPIPE ended, if the reader has gone.
+    """
+    for name in ("stdout", "stderr"):
+        if isinstance(stream := getattr(sys, name), io.TextIOWrapper):
+            piped = PipedText(
+                stream.buffer,
+                stream.encoding,
+                stream.errors,
+                line_buffering=stream.line_buffering,
+                write_through=stream.write_through,
+            )
+            setattr(sys, name, piped)
+    try:
+        code = program()
+        sys.stdout.flush()
+        return code
+    except ReaderGone:
+        return 128 + signal.SIGPIPE
 
 
 def options(arguments: Sequence[str], names: Sequence[str]) -> dict[str, str]:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
 import random
 import shutil
 import subprocess
+import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -26,7 +28,7 @@ from ssd_bench.records.reader import Run, find_runs, load_run
 from ssd_bench.run.plan import plan
 from ssd_bench.run.run import execute
 from tests.forked import Forked, at_once
-from tests.runs import GIVEN_LATENCY, ROOT, executed, local_model, planned, program, python
+from tests.runs import GIVEN_LATENCY, ROOT, environment, executed, local_model, planned, program, python
 
 Tensors = dict[str, torch.Tensor]
 TIMES = ["prefill_ms", "decode_ms", "draft_ms", "verify_ms", "policy_ms", "peak_bytes"]
@@ -401,3 +403,52 @@ def test_a_method_calibrates_on_another_task(small_checkpoint: Path, tmp_path: P
     assert set(found.prompts["domain"]) == {"xsum"} and set(found.prompts["lossless"].dropna()) == {"identical"}
     with pytest.raises(ConfigError, match=r"task@calibrate='stream' .*method=ar does not calibrate"):
         planned(tmp_path, *local_model(small_checkpoint), "method=ar", "task@calibrate=stream")
+
+
+@pytest.mark.parametrize(
+    ("words", "merged"),
+    [
+        ("--help", False),
+        ("options", False),
+        ("method=ar hardware=cpu dry=true", False),
+        ("audit", False),
+        ("nope", True),
+        ("decode.mode=abc", True),
+        ("-m method=ar,swift hardware=cpu dry=true", False),
+    ],
+)
+def test_output_whose_reader_has_gone_ends_quietly(words: str, merged: bool) -> None:
+    read, write = os.pipe()
+    os.close(read)
+    stderr = write if merged else subprocess.PIPE
+    line = [sys.executable, "-m", "ssd_bench", *words.split()]
+    done = subprocess.run(line, cwd=ROOT, env=environment(), stdout=write, stderr=stderr, timeout=300)
+    os.close(write)
+    assert done.returncode == 141 and not done.stderr
+
+
+@pytest.mark.parametrize(
+    ("file", "name"),
+    [
+        ("methods/__init__.py", "methods"),
+        ("tasks.py", "tasks"),
+        ("tasks/__init__.py", "tasks"),
+        ("methods.py", "methods"),
+        ("hydra_plugins/__init__.py", "hydra_plugins"),
+    ],
+)
+def test_a_file_that_is_imported_instead_of_ours_is_named(file: str, name: str, tmp_path: Path) -> None:
+    (tmp_path / file).parent.mkdir(exist_ok=True)
+    (tmp_path / file).touch()
+    done = python("-m", "ssd_bench", "method=ar", "dry=true", cwd=tmp_path)
+    assert done.returncode == 2 and done.stderr.count("\n") == 1
+    assert done.stderr.startswith(f"error: module={str(tmp_path / file)!r} is invalid: it is imported instead of")
+    assert str(ROOT / name) in done.stderr and "rename it" in done.stderr
+
+
+@pytest.mark.parametrize("folder", ["methods", "tasks", "conf", "hydra_plugins"])
+def test_a_folder_of_a_users_own_configs_and_notes_hides_nothing(folder: str, tmp_path: Path) -> None:
+    (tmp_path / folder).mkdir()
+    (tmp_path / folder / "notes.txt").touch()
+    done = python("-m", "ssd_bench", "schema", "--help", cwd=tmp_path)
+    assert done.returncode == 0 and not done.stderr
