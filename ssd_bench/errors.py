@@ -6,20 +6,24 @@ import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+NOT_GIVEN = ...
+"""Value of an option that nobody gave, for `ConfigError`; an error with it can be pickled and compared."""
+
 
 class ConfigError(ValueError):
     """An option, file or environment that is invalid; the message names the field, its value and what is expected.
 
     Args:
         field: path of the option, or place in a file.
-        value: its value.
+        value: its value; `NOT_GIVEN` if it is missing.
         expected: noun phrase for the values that are valid, such as "an integer >= 1".
         reason: clause for what is wrong, where `expected` does not say it, and what to do.
     """
 
     def __init__(self, field: str, value: object, expected: str = "", reason: str = ""):
         clauses = (reason, expected and f"expected {expected}")
-        super().__init__(f"{field}={value!r} is invalid: {'; '.join(filter(None, clauses))}")
+        fault = f"{field} is missing" if value is NOT_GIVEN else f"{field}={value!r} is invalid"
+        super().__init__(f"{fault}: {'; '.join(filter(None, clauses))}")
         self.field, self.value, self.expected, self.reason = field, value, expected, reason
 
     def with_note(self, note: str) -> ConfigError:

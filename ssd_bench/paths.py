@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
-from ssd_bench.errors import ConfigError, shortened
+from ssd_bench.errors import NOT_GIVEN, ConfigError, shortened
 
 URI = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://|file:", re.IGNORECASE)
 REFERENCE_FOLDER = "reference"
@@ -31,7 +31,7 @@ def local_path(field: str, value: object) -> Path:
         ConfigError: not a text, a URI, or a path that no file system accepts.
     """
     if not isinstance(value, str | Path) or not str(value):
-        raise ConfigError(field, value, "a path")
+        raise ConfigError(field, NOT_GIVEN if value is None else value, "a path")
     text = str(value)
     if URI.match(text):
         hint = " (file:///DIR is /DIR)" if text.lower().startswith("file:") else ""

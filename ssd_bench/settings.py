@@ -20,7 +20,7 @@ from functools import cache
 from types import NoneType, UnionType
 from typing import Annotated, Any, Literal, TypeVar, Union, dataclass_transform, get_args, get_origin, get_type_hints
 
-from ssd_bench.errors import ConfigError
+from ssd_bench.errors import NOT_GIVEN, ConfigError
 
 T = TypeVar("T")
 GIVEN = "it must be given"
@@ -138,7 +138,7 @@ def arguments(section: str, cls: type[Any], values: Any) -> dict[str, Any]:
             raise ConfigError(f"{section}.{name}", value, reason=f"{section} has no such setting; {present}")
     for name, parameter in names.items():
         if name not in values and parameter.default is parameter.empty:
-            raise ConfigError(f"{section}.{name}", None, reason=GIVEN)
+            raise ConfigError(f"{section}.{name}", NOT_GIVEN, reason=GIVEN)
     return dict(values)
 
 

@@ -233,11 +233,11 @@ def test_it_is_one_too_where_nothing_would_run(options: str, refused: Callable[[
             "expected sinks >= 0 and recent >= 1, each at most 2147483647",
         ),
         ("hardware.threads=1.5", "hardware.threads=1.5 is invalid: expected an integer"),
-        ("~seed", "seed=None is invalid: it must be given"),
+        ("~seed", "seed is missing: it must be given"),
         ("wandb=null", "wandb=None is invalid: expected a table of mode, project"),
         ("+wandb.x=1", "wandb.x=1 is invalid: wandb has no such setting; its settings are mode, project"),
         ("wandb.project=''", "wandb.project='' is invalid: expected the name of a project"),
-        ("~data", "data=None is invalid: expected one of hub, local, sample"),
+        ("~data", "data is missing: expected one of hub, local, sample"),
         (
             "task._target_=builtins.dict",
             "task='builtins.dict' is invalid: expected task._target_ to name the class of a Task",
@@ -406,8 +406,8 @@ def test_a_value_with_characters_of_the_grammar_gets_the_quoted_form_to_type(
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        ("model=local model.path=a model.template.form=???", "model.template.form=None is invalid: it must"),
-        ("seed=???", "seed=None is invalid: it must be given"),
+        ("model=local model.path=a model.template.form=???", "model.template.form is missing: it must"),
+        ("seed=???", "seed is missing: it must be given"),
         ("minutes=nan", "minutes=nan is invalid: expected null except in a sweep"),
         *(
             (f"experiment=swift_table2 minutes={value} -m", f"minutes='{value}' is invalid: expected a number")
@@ -443,3 +443,51 @@ def test_what_selects_nothing_and_what_is_too_long_is_one_message(
 ) -> None:
     message = refused(options)
     assert message.startswith("error: ") and message.count("\n") == 1 and said in message and len(message) < 6000
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ("experiment=typo", "experiment='typo' is invalid: expected a table, a figure or a run set, such as "),
+        (
+            "experiment=swift_table22",
+            "experiment='swift_table22' is invalid: expected a table, a figure or a run set, such",
+        ),
+        ("experiment=swift_table2,typo", "experiment='typo' is invalid"),
+        ("experiment=typo scale=mini dry=true", "experiment='typo' is invalid"),
+        ("scale=huge experiment=typo", "experiment='typo' is invalid"),
+        ("experiment=swift_table2", "experiment=swift_table2 needs a sweep: python -m ssd_bench -m "),
+    ],
+)
+def test_an_unknown_experiment_is_named_before_all_else(options: str, said: str, refused: Callable[[str], str]) -> None:
+    message = refused(options)
+    assert said in message and message.count("\n") == 1
+    assert "swift_table2" in message or "swift_table22" not in options
+
+
+@pytest.mark.parametrize(
+    "words",
+    ["advise", "frontier", "replay", "compare", "compare a", "pack", "validate", "reproduce", "advise model=local"],
+)
+def test_what_nobody_gave_is_missing(words: str, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert dispatch(words.split()) == 2
+    message = capsys.readouterr().err
+    assert " is missing: expected " in message and "None" not in message and message.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ("~wandb", "wandb is missing: expected a table of mode, project"),
+        ("~repeats", "repeats is missing: it must be given"),
+        ("~model", "model is missing: expected one of "),
+        ("task=jsonl", "task.path is missing: expected a file NAME.jsonl"),
+        ("data=local", "data.root is missing: expected data.root=DIR"),
+        ("model=local model.template=chat", "model.path is missing: it must be given"),
+        ("hardware=cpu ~hardware.dtype", "hardware.dtype is missing: it must be given"),
+    ],
+)
+def test_a_missing_option_of_a_run_is_said_to_be_missing(
+    options: str, said: str, refused: Callable[[str], str]
+) -> None:
+    assert said in refused(options)

@@ -79,7 +79,9 @@ def test_local_names_the_line_of_bytes_that_are_no_utf8(tmp_path: Path) -> None:
 
 def test_local_without_root_folder_file_or_rows(tmp_path: Path) -> None:
     for read in (LocalSource(None).rows, LocalSource(None).fingerprint):
-        with pytest.raises(ConfigError, match=r"data\.root=None .*data\.root=DIR, from which .*; or use data=sample"):
+        with pytest.raises(
+            ConfigError, match=r"data\.root is missing.*data\.root=DIR, from which .*; or use data=sample"
+        ):
             read(SPEC)
     with pytest.raises(ConfigError, match=r"data\.root='.*/none'.*existing folder that holds toy\.jsonl"):
         used(LocalSource(tmp_path / "none"), SPEC)

@@ -114,9 +114,9 @@ def test_a_limit_takes_the_first_lines(file: Path) -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (["task=jsonl"], r"task\.path=None .*a file NAME\.jsonl .*or data=local data\.root=DIR"),
-        (["task=gsm8k", "task@calibrate=jsonl", "method=oracle"], r"calibrate\.path=None .*a file NAME\.jsonl"),
-        (["task=stream", "+task@task.parts.own=jsonl"], r"task\.parts\.own\.path=None .*a file NAME\.jsonl"),
+        (["task=jsonl"], r"task\.path is missing.*a file NAME\.jsonl .*or data=local data\.root=DIR"),
+        (["task=gsm8k", "task@calibrate=jsonl", "method=oracle"], r"calibrate\.path is missing.*a file NAME\.jsonl"),
+        (["task=stream", "+task@task.parts.own=jsonl"], r"task\.parts\.own\.path is missing.*a file NAME\.jsonl"),
         (["task=stream", "+task@task.parts.own=jsonl", "task.parts.own.path=FILE"], r"task\.parts\.own\.path=.*null: "),
         (["task=stream", "+task@task.parts.own=jsonl", "task.parts.own.path=no.jsonl"], r"task\.parts\.own\.path='no"),
     ],

@@ -223,8 +223,8 @@ def test_arguments_are_those_of_the_constructor() -> None:
     for made, given, said in (
         (Toy, None, "toy=None is invalid: expected a table of few, name"),
         (Toy, {"few": 1, "fewer": 2}, "toy.fewer=2 is invalid: toy has no such setting; its settings are few, name"),
-        (Toy, {"name": "a"}, "toy.few=None is invalid: it must be given"),
-        (Open, {}, "toy.few=None is invalid: it must be given"),
+        (Toy, {"name": "a"}, "toy.few is missing: it must be given"),
+        (Open, {}, "toy.few is missing: it must be given"),
     ):
         with pytest.raises(ConfigError) as caught:
             arguments("toy", made, given)

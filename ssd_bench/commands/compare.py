@@ -29,7 +29,7 @@ from ssd_bench.compare.quantities import QUANTITIES
 from ssd_bench.compare.text import check_out, fail_words, fails, terminal_text, write
 from ssd_bench.compare.variation import read_variation
 from ssd_bench.console import options, run_tool
-from ssd_bench.errors import ConfigError
+from ssd_bench.errors import NOT_GIVEN, ConfigError
 from ssd_bench.paths import display_path, local_path
 
 SIDES = ("a", "b")
@@ -70,7 +70,9 @@ def _compare(arguments: Sequence[str]) -> bool:
         values.setdefault("b", values.get("a", ""))
     for name in SIDES:
         if not values.get(name):
-            raise ConfigError(name, None, "two paths: compare A B; for two methods of A: A method_a=NAME method_b=NAME")
+            raise ConfigError(
+                name, NOT_GIVEN, "two paths: compare A B; for two methods of A: A method_a=NAME method_b=NAME"
+            )
     margin, on = _margin(values.get("margin", "0.01")), values.get("on", "decode")
     if on not in QUANTITIES:
         raise ConfigError("on", on, f"one of {', '.join(QUANTITIES)}")

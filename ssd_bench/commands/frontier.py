@@ -34,7 +34,7 @@ from ssd_bench.cost.plane import DRAFT_LEN, LONGEST, Plane, Point, Use, pareto_f
 from ssd_bench.data.prompting import encode_turn
 from ssd_bench.engine.engine import Engine
 from ssd_bench.engine.probe import ModelProbe
-from ssd_bench.errors import ConfigError
+from ssd_bench.errors import NOT_GIVEN, ConfigError
 from ssd_bench.model.decoder import Pass
 from ssd_bench.papers.ours.ran import model_title
 from ssd_bench.paths import reference_hint
@@ -300,7 +300,7 @@ def _main(arguments: Sequence[str]) -> None:
     values = options(arguments, OPTIONS)
     for name in ("model", "task"):
         if name not in values:
-            raise ConfigError(name, None, f"{name}=NAME, as in the records")
+            raise ConfigError(name, NOT_GIVEN, f"{name}=NAME, as in the records")
     width = count("beam", values.get("beam", "4"))
     runs_dir = records_folder("runs_dir", values.get("runs_dir", "runs"))
     plane = frontier(find_comparable_runs(runs_dir, values["model"], values["task"]), width)

@@ -10,7 +10,7 @@ import zipfile
 from collections.abc import Sequence
 
 from ssd_bench.console import options, run_tool
-from ssd_bench.errors import ConfigError
+from ssd_bench.errors import NOT_GIVEN, ConfigError
 from ssd_bench.paths import local_path
 from ssd_bench.records.pack import SUFFIX, pack, records_folder
 
@@ -26,7 +26,7 @@ def _main(arguments: Sequence[str]) -> None:
     values = options(arguments, OPTIONS)
     for name in OPTIONS:
         if name not in values:
-            raise ConfigError(name, None, f"runs_dir=DIR out=FILE{SUFFIX}")
+            raise ConfigError(name, NOT_GIVEN, f"runs_dir=DIR out=FILE{SUFFIX}")
     out = local_path("out", values["out"])
     runs = pack(records_folder("runs_dir", values["runs_dir"]), out)
     with zipfile.ZipFile(out) as archive:

@@ -26,7 +26,7 @@ import pandas as pd
 from ssd_bench import tables
 from ssd_bench.console import count, options, run_tool
 from ssd_bench.cost.roofline import simulated_names
-from ssd_bench.errors import ConfigError
+from ssd_bench.errors import NOT_GIVEN, ConfigError
 from ssd_bench.metrics.text import REHEARSAL, format_number, format_percent
 from ssd_bench.paths import local_path, reference_hint
 from ssd_bench.predict import calibration, validation
@@ -53,7 +53,7 @@ def _replay(arguments: Sequence[str]) -> None:
     values = options(arguments, OPTIONS)
     for name in ("run", "hardware"):
         if name not in values:
-            raise ConfigError(name, None, "run=RUN_DIR and hardware=sim_<gpu>, or `validate`")
+            raise ConfigError(name, NOT_GIVEN, "run=RUN_DIR and hardware=sim_<gpu>, or `validate`")
     devices = count("devices", values["devices"]) if "devices" in values else None
     run = load_run(records_folder("run", values["run"]))
     machines = simulated_names() if values["hardware"] == "all" else values["hardware"].split(",")

@@ -21,7 +21,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from ssd_bench.console import options, run_tool
-from ssd_bench.errors import ConfigError, shortened
+from ssd_bench.errors import NOT_GIVEN, ConfigError, shortened
 from ssd_bench.paths import local_path
 from ssd_bench.records.files import write_output
 from ssd_bench.reproduce.recorded_config import PLACES
@@ -43,7 +43,7 @@ def _reproduce(arguments: Sequence[str]) -> bool:
     """Report on every record; return whether all are reproduced."""
     values = options(arguments, (*OPTIONS, *PLACES))
     if "record" not in values:
-        raise ConfigError("record", None, "record=PACK_OR_DIR, the folder or the pack of a run")
+        raise ConfigError("record", NOT_GIVEN, "record=PACK_OR_DIR, the folder or the pack of a run")
     sample = _sample(values["sample"]) if "sample" in values else None
     places = {name: value for name, value in values.items() if name in PLACES}
     folders, faults = record_folders(values["record"])

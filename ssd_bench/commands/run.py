@@ -23,17 +23,18 @@ def main(arguments: Sequence[str]) -> int:
     from ssd_bench.console import report
     from ssd_bench.errors import ConfigError
 
+    sweep = bool({"-m", "--multirun"} & set(arguments))
     odd = [argument for argument in arguments if argument.startswith(("experiment=", "experiment/", "scale="))]
-    if odd and not {"-m", "--multirun"} & set(arguments):
-        print(f"error: {odd[0]} needs a sweep: python -m ssd_bench -m {' '.join(arguments)}", file=sys.stderr)
-        return 2
-    if {"-m", "--multirun", "-h", "--help", "-sc", "--shell-completion"} & set(arguments):
+    if odd or sweep or {"-h", "--help", "-sc", "--shell-completion"} & set(arguments):
         from ssd_bench.sweep.overrides import register_experiments
 
         try:
             register_experiments(arguments)
         except ConfigError as error:
             return report(error)
+    if odd and not sweep:
+        print(f"error: {odd[0]} needs a sweep: python -m ssd_bench -m {' '.join(arguments)}", file=sys.stderr)
+        return 2
     return command(partial(_run, arguments=arguments), arguments)
 
 

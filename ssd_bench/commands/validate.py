@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from ssd_bench.console import options, run_tool
-from ssd_bench.errors import ConfigError
+from ssd_bench.errors import NOT_GIVEN, ConfigError
 from ssd_bench.records.pack import records_folder
 from ssd_bench.records.reader import find_runs
 from ssd_bench.records.schema import SCHEMA_VERSION
@@ -33,7 +33,7 @@ def _faulty_records(arguments: Sequence[str]) -> list[Path]:
     """Print the faults of all records; return the folders of the records that have some."""
     values = options(arguments, ("record",))
     if "record" not in values:
-        raise ConfigError("record", None, "record=PATH, a record, a folder of records, or a pack")
+        raise ConfigError("record", NOT_GIVEN, "record=PATH, a record, a folder of records, or a pack")
     named = records_folder("record", values["record"])
     folder = named.parent if named.name == HEADER and named.is_file() else named
     paths = [folder] if (folder / HEADER).is_file() else find_runs(folder)

@@ -23,7 +23,7 @@ from omegaconf.errors import OmegaConfBaseException
 from ssd_bench.conf import CONF, choices
 from ssd_bench.contract.method import Method
 from ssd_bench.contract.task import DataSource, Task
-from ssd_bench.errors import ConfigError, one_line
+from ssd_bench.errors import NOT_GIVEN, ConfigError, one_line
 from ssd_bench.model.checkpoint import ModelSource
 from ssd_bench.plug_ins import plug_in_of
 from ssd_bench.settings import arguments, check_value
@@ -100,7 +100,7 @@ def build(cfg: DictConfig, group: str) -> Any:
     Raises:
         ConfigError: `_target_` is not a class of the group's kind, a setting is invalid, or the constructor fails.
     """
-    settings = cfg.get(group)
+    settings = cfg.get(group, NOT_GIVEN)
     if not isinstance(settings, DictConfig):
         raise ConfigError(group, settings, f"one of {', '.join(choices('task' if group == 'calibrate' else group))}")
     _check_target(group, OmegaConf.to_container(settings, resolve=True), KINDS[group])

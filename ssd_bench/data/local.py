@@ -13,7 +13,7 @@ from typing import Any, NoReturn
 
 from ssd_bench.contract.task import DataSpec
 from ssd_bench.data.rows import Row, UnusableRow, examine_row
-from ssd_bench.errors import ConfigError, shortened
+from ssd_bench.errors import NOT_GIVEN, ConfigError, shortened
 from ssd_bench.paths import local_path
 
 LINE_LIMIT = 32 * 2**20  # bytes; rows of tasks are far shorter: a longer line means a file without line ends
@@ -105,7 +105,7 @@ class LocalSource:
         name = f"{spec.name}.jsonl"
         if self.root is None:
             raise ConfigError(
-                "data.root", None, f"data.root=DIR, from which data=local reads DIR/{name}; or use data=sample"
+                "data.root", NOT_GIVEN, f"data.root=DIR, from which data=local reads DIR/{name}; or use data=sample"
             )
         if not self.root.is_dir():
             raise ConfigError("data.root", str(self.root), f"an existing folder that holds {name}")

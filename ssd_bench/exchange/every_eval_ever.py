@@ -19,7 +19,7 @@ import numpy as np
 import pandas as pd
 
 from ssd_bench import metrics
-from ssd_bench.errors import ConfigError
+from ssd_bench.errors import NOT_GIVEN, ConfigError
 from ssd_bench.metrics.intervals import LEVEL, Measured, ratio
 from ssd_bench.papers.ours.ran import file_bits
 from ssd_bench.records.header import RunHeader
@@ -168,7 +168,7 @@ def _model_id(header: RunHeader) -> str:
         return str(options["hub"])
     if header.model.rehearsal:
         return f"ssd-bench/{header.model.name}"
-    raise ConfigError("model", None, "model=ORGANISATION/NAME, because the record names no model of the hub")
+    raise ConfigError("model", NOT_GIVEN, "model=ORGANISATION/NAME, because the record names no model of the hub")
 
 
 def _timestamp(header: RunHeader) -> str:

@@ -13,7 +13,7 @@ from ssd_bench.cost.machine import Machine
 from ssd_bench.cost.reference import reference_machine, reference_names
 from ssd_bench.cost.roofline import PREFIX, gpu_named, simulated_machine, simulated_names
 from ssd_bench.cost.shapes import known_shape, shaped_models
-from ssd_bench.errors import ConfigError
+from ssd_bench.errors import NOT_GIVEN, ConfigError
 from ssd_bench.papers.ours.ran import model_title
 from ssd_bench.paths import local_path
 from ssd_bench.predict.acceptance import CONTEXT
@@ -73,9 +73,9 @@ def parse_question(arguments: Sequence[str]) -> Question:
     """
     values = options(arguments, OPTIONS)
     if "model" not in values:
-        raise ConfigError("model", None, _model_choices())  # composes every model, so only for the message
+        raise ConfigError("model", NOT_GIVEN, _model_choices())  # composes every model, so only for the message
     if "hardware" not in values:
-        raise ConfigError("hardware", None, "hardware=sim_<gpu>")
+        raise ConfigError("hardware", NOT_GIVEN, "hardware=sim_<gpu>")
     machines = simulated_names() if values["hardware"] == "all" else values["hardware"].split(",")
     devices = count("devices", values["devices"]) if "devices" in values else None
     for name in machines:
@@ -112,7 +112,7 @@ def _model(name: str, path_text: str | None) -> tuple[Path | None, Shape]:
     """
     if name == LOCAL:
         if path_text is None:
-            raise ConfigError("model.path", None, "the folder of a checkpoint in Hugging Face format")
+            raise ConfigError("model.path", NOT_GIVEN, "the folder of a checkpoint in Hugging Face format")
         path = local_path("model.path", path_text)
         return path, _read_shape(path)
     if path_text is not None:

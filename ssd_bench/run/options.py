@@ -17,7 +17,7 @@ from ssd_bench.contract.optional import Calibrated
 from ssd_bench.contract.task import DataSource, Sourced, Task
 from ssd_bench.data.local import SampleSource
 from ssd_bench.engine.sampling import Decoding
-from ssd_bench.errors import ConfigError, shortened
+from ssd_bench.errors import NOT_GIVEN, ConfigError, shortened
 from ssd_bench.model.checkpoint import ModelSource
 from ssd_bench.model.template import TEMPLATES, Template
 from ssd_bench.paths import LONGEST_NAME, local_path
@@ -57,7 +57,7 @@ def resolve(cfg: DictConfig) -> dict[str, Any]:
         if not isinstance(error, MissingMandatoryValue):
             raise unresolved(cfg, name, error) from error
         forms = f": {' or '.join(f'model.template={form}' for form in TEMPLATES)}"
-        raise ConfigError(name, None, reason=GIVEN + (forms if name == "model.template.form" else "")) from error
+        raise ConfigError(name, NOT_GIVEN, reason=GIVEN + (forms if name == "model.template.form" else "")) from error
     _check(config)
     if (
         isinstance(model := config.get("model"), dict) and "template" in model
@@ -135,7 +135,7 @@ def _check_file(place: str, task: Task, source: DataSource) -> None:
         _check_file(f"{place}.parts.{name}", part, source)
     if isinstance(task, Sourced) and task.source is None and isinstance(source, SampleSource):
         expected = "a file NAME.jsonl with a prompt a line; or data=local data.root=DIR, which reads DIR/jsonl.jsonl"
-        raise ConfigError(f"{place}.path", None, expected)
+        raise ConfigError(f"{place}.path", NOT_GIVEN, expected)
 
 
 def _check(config: dict[str, Any]) -> None:
@@ -145,12 +145,12 @@ def _check(config: dict[str, Any]) -> None:
             raise ConfigError(name, config[name], reason=f"there is no such option; the options are {', '.join(KNOWN)}")
     for name, kind in OPTIONS.items():
         if name not in config:
-            raise ConfigError(name, None, reason=GIVEN)
+            raise ConfigError(name, NOT_GIVEN, reason=GIVEN)
         check_value(name, kind, config[name])
     if not _may_be_folder(local_path("runs_dir", config["runs_dir"])):
         raise ConfigError("runs_dir", config["runs_dir"], "a folder")
     for name, table in TABLES.items():
-        table(**arguments(name, table, config.get(name)))
+        table(**arguments(name, table, config.get(name, NOT_GIVEN)))
     if not _has_variant(config):
         raise ConfigError("variant", config["variant"], "null: this task has no named prompt formats")
     arms_of(config["baseline"])
