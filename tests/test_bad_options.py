@@ -491,3 +491,39 @@ def test_a_missing_option_of_a_run_is_said_to_be_missing(
     options: str, said: str, refused: Callable[[str], str]
 ) -> None:
     assert said in refused(options)
+
+
+@pytest.mark.parametrize("place", ["nowhere", "FILE", "nowhere.zip", "FILE/below"])
+@pytest.mark.parametrize(
+    "words",
+    [
+        "claims runs_dir=",
+        "report runs_dir=",
+        "status runs_dir=",
+        "compare b=. a=",
+        "frontier model=miniature task=gsm8k runs_dir=",
+        "replay validate runs_dir=",
+        "validate record=",
+        "export to=out run=",
+        "pack out=a.zip runs_dir=",
+        "explain run=",
+    ],
+)
+def test_a_missing_folder_of_records_is_refused_in_the_same_words(
+    words: str, place: str, folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert dispatch(f"{words}{place}".split()) == 2
+    shown = capsys.readouterr()
+    assert "expected an existing folder of runs, the folder of a run, or a pack (.zip)" in shown.err
+    assert shown.err.count("\n") == 1 and not shown.out
+    assert [path.name for path in folder.iterdir()] == ["FILE"]
+
+
+def test_an_empty_folder_of_records_gets_few_lines(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (folder / "empty").mkdir()
+    for command_name, code in (("claims", 0), ("status", 0), ("report", 2)):
+        assert dispatch([command_name, "runs_dir=empty"]) == code
+        shown = capsys.readouterr()
+        assert 1 <= (shown.out + shown.err).count("\n") <= 6
+    assert dispatch(["claims", "runs_dir=empty", "out=claims.csv"]) == 0
+    assert (folder / "claims.csv").read_text(encoding="utf-8").count("\n") == 1

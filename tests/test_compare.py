@@ -315,7 +315,7 @@ def test_what_cannot_be_compared_is_refused_by_name(
     [
         (["a"], "two paths"),
         (["a", "a", "a"], "two paths, A and B"),
-        (["a", "nosuch"], "a complete run"),
+        (["a", "nosuch"], "an existing folder of runs"),
         (["a", "a", "margin=1%"], "a number between 0 and 1"),
         (["a", "a", "on=speed"], "one of decode"),
         (["a", "a", "fail_if=lower"], "faster, slower"),

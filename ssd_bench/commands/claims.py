@@ -44,6 +44,10 @@ def _claims(arguments: Sequence[str]) -> None:
                 "scale", scale, f"one of the scales with runs: {', '.join(sorted(scales)) or 'there are no runs'}"
             )
         experiments = [replication for replication in experiments if replication.scale == scale]
+    if not experiments:
+        print(f"no run of an experiment in {display_path(runs_dir)}{reference_hint(runs_dir)}")
+        if "out" not in values:
+            return
     prepare_records(
         cell.record for replication in experiments for cell in replication.recorded_cells() if cell.record is not None
     )
@@ -51,9 +55,8 @@ def _claims(arguments: Sequence[str]) -> None:
     frame = merge_verdicts(
         table(judge(experiments)), external if scale is None else external[external["scale"] == scale]
     )
-    print(terminal_text(frame))
-    if not experiments:
-        print(f"no run of an experiment in {display_path(runs_dir)}{reference_hint(runs_dir)}")
+    if experiments:
+        print(terminal_text(frame))
     if "out" in values:
         path = local_path("out", values["out"])
         write_output("out", path, tables.csv(frame[frame["verdict"] != NOT_RUN]))

@@ -58,13 +58,7 @@ class StatusLine:
 
 
 def look(runs_dir: Path) -> list[StatusLine]:
-    """Return the state of every run, and of every failed or waiting job, of a folder.
-
-    Raises:
-        ConfigError: no such folder.
-    """
-    if not runs_dir.is_dir():
-        raise ConfigError("runs_dir", str(runs_dir), "a folder of runs")
+    """Return the state of every run, and of every failed or waiting job, of a folder."""
     headers = sorted(record_files(runs_dir, "run.json"))
     runs = [_run(path.parent) for path in headers if ".discarded" not in path.parts]
     return [line for line in runs if line is not None] + list(_jobs(runs_dir))

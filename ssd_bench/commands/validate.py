@@ -34,8 +34,8 @@ def _faulty_records(arguments: Sequence[str]) -> list[Path]:
     values = options(arguments, ("record",))
     if "record" not in values:
         raise ConfigError("record", NOT_GIVEN, "record=PATH, a record, a folder of records, or a pack")
-    named = records_folder("record", values["record"])
-    folder = named.parent if named.name == HEADER and named.is_file() else named
+    named = Path(values["record"])
+    folder = records_folder("record", named.parent if named.name == HEADER else named)
     paths = [folder] if (folder / HEADER).is_file() else find_runs(folder)
     if not paths:
         raise ConfigError("record", str(named), f"a record (a folder with {HEADER}), a folder of records, or a pack")

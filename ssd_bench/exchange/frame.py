@@ -8,7 +8,6 @@ from typing import Any
 
 import pandas as pd
 
-from ssd_bench.errors import ConfigError
 from ssd_bench.metrics.record import Record, load_records, prepare_records, records
 from ssd_bench.paths import reference_hint
 from ssd_bench.records.pack import records_folder
@@ -19,8 +18,6 @@ CALLER = 3  # stack frames from the warning up to the caller of `load_runs`
 def runs_frame(path: Path | str) -> pd.DataFrame:
     """Return the runs of a folder as a frame, one row per run; see `ssd_bench.load_runs`."""
     folder = records_folder("path", path)
-    if not folder.is_dir():
-        raise ConfigError("path", str(path), "a folder of runs, or the folder of one")
     if (folder / "run.json").is_file():
         run_records = load_records([folder])
     else:

@@ -19,7 +19,7 @@ from ssd_bench.paths import local_path
 from ssd_bench.predict.acceptance import CONTEXT
 from ssd_bench.predict.replay import OWN, measured_machine
 from ssd_bench.records.header import RunHeader
-from ssd_bench.records.pack import records_folder
+from ssd_bench.records.pack import records_folder, unpacked_folder
 
 OPTIONS = ("model", "model.path", "hardware", "task", "runs_dir", "context", "devices")
 LOCAL = "local"
@@ -87,7 +87,10 @@ def parse_question(arguments: Sequence[str]) -> Question:
     if values.get("task", tasks[0]) not in tasks:
         raise ConfigError("task", values["task"], f"one of {', '.join(tasks)}")
     context = count("context", values.get("context", str(CONTEXT)))
-    runs_dir = records_folder("runs_dir", values.get("runs_dir", "runs"))
+    if "runs_dir" in values:
+        runs_dir = records_folder("runs_dir", values["runs_dir"])
+    else:  # no records are needed
+        runs_dir = unpacked_folder(local_path("runs_dir", "runs"))
     path, shape = _model(values["model"], values.get("model.path"))
     if shape.context is not None and context >= shape.context:
         raise ConfigError("context", context, f"below {shape.context}, the context of {path or values['model']}")
@@ -95,8 +98,6 @@ def parse_question(arguments: Sequence[str]) -> Question:
     for name in machines:
         if name != OWN:
             machine_named(name, shape, devices)  # refuses too few devices
-    if "runs_dir" in values and not runs_dir.is_dir():
-        raise ConfigError("runs_dir", str(runs_dir), "a folder of records")
     return Question(values["model"], path, shape, tuple(machines), values.get("task", ""), runs_dir, context, devices)
 
 

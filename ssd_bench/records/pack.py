@@ -44,9 +44,12 @@ def records_folder(field: str, value: object) -> Path:
         value: a folder of records, the folder of a run, or the pack of either.
 
     Raises:
-        ConfigError: as `local_path` and `unpacked_folder`.
+        ConfigError: no such folder or pack; or as `local_path` and `unpacked_folder`.
     """
-    return unpacked_folder(local_path(field, value))
+    folder = unpacked_folder(local_path(field, value))
+    if not folder.is_dir():
+        raise ConfigError(field, str(value), f"an existing folder of runs, the folder of a run, or a pack ({SUFFIX})")
+    return folder
 
 
 def pack(folder: Path, out: Path) -> int:

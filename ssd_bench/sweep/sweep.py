@@ -30,7 +30,7 @@ from ssd_bench.papers.runs.grid import key_of
 from ssd_bench.papers.runs.index import Outcome
 from ssd_bench.paths import local_path
 from ssd_bench.quoting import plain_value
-from ssd_bench.records.pack import records_folder, unpacked_folder
+from ssd_bench.records.pack import unpacked_folder
 from ssd_bench.report.closing import comparison_text
 from ssd_bench.run_warnings import clear_notes, count_warnings
 from ssd_bench.sweep import dry
@@ -112,7 +112,8 @@ class Sweep:
 
     def _forecast(self, run: Overrides) -> Forecast:
         """Return a forecast by the project's reference records and those in the run's own folder."""
-        return Forecast([unpacked_folder(REFERENCE), records_folder("runs_dir", self._compose(run).runs_dir)])
+        runs_dir = local_path("runs_dir", self._compose(run).runs_dir)  # it may not exist yet
+        return Forecast([unpacked_folder(REFERENCE), unpacked_folder(runs_dir)])
 
     def _runs_in_time(self, part: ScaledExperiments) -> list[Overrides]:
         """Return the first runs that fit into `minutes`, in order; print the others."""
