@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from pathlib import Path
 
@@ -11,6 +12,7 @@ from omegaconf import OmegaConf
 from ssd_bench.compose.build import build
 from ssd_bench.conf import CONF
 from ssd_bench.contract.shape import Shape
+from ssd_bench.model.checkpoint import Checkpoint
 from ssd_bench.sweep import dry
 from tests.runs import ROOT, composed
 
@@ -90,3 +92,26 @@ def test_the_limits_count_the_pinned_models() -> None:
     assert pinned + revisions.count("main") == len(revisions)
     limits = " ".join((ROOT / "docs" / "limits.md").read_text(encoding="utf-8").split())
     assert f"{pinned} of {len(revisions)} models are pinned" in limits
+
+
+@pytest.mark.parametrize(
+    ("settings", "named"),
+    [
+        ({"repetition_penalty": 1.05, "temperature": 0.7, "top_p": 0.8}, "repetition_penalty=1.05"),
+        ({"no_repeat_ngram_size": 3}, "no_repeat_ngram_size=3"),
+        ({"suppress_tokens": [1, 2], "min_new_tokens": 4}, "min_new_tokens=4, suppress_tokens=[1, 2]"),
+        ({"bad_words_ids": [[7]] * 500}, "bad_words_ids=[[7]"),
+        ({"repetition_penalty": 1.0, "no_repeat_ngram_size": 0, "bad_words_ids": None, "do_sample": True}, None),
+        ({}, None),
+        (None, None),
+    ],
+)
+def test_a_checkpoint_says_which_logits_processors_are_not_applied(
+    settings: dict[str, object] | None, named: str | None, tmp_path: Path
+) -> None:
+    if settings is not None:
+        (tmp_path / "generation_config.json").write_text(json.dumps(settings), encoding="utf-8")
+    warnings = Checkpoint(tmp_path).unapplied_settings()
+    assert len(warnings) == (named is not None)
+    for warning in warnings:
+        assert f"in the papers: {named}" in warning and "temperature" not in warning and len(warning) < 400

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import json
 import shutil
+from datetime import datetime
 from pathlib import Path
+from typing import Any
 
 import pytest
+from transformers.utils import chat_template_utils
 
 from ssd_bench.contract.task import Prompt, Turn
 from ssd_bench.data.prompting import conversation_length, encode
@@ -214,3 +217,50 @@ def test_a_run_with_such_a_template_is_refused(
     options = (*local_model(folder), "limit=2", "method=ar", "decode.max_new_tokens=4")
     with pytest.raises(ConfigError, match=rf"chat_template\.jinja leaves out the .*{part}"):
         planned(tmp_path, f"task={task}", *options)
+
+
+CLOCKS = {
+    "a variable of its own": "{% set today = strftime_now('%d %b %Y') %}{{ today }}",
+    "by the hour": "{{ strftime_now('%H:%M') }}",
+    "a year in a macro": "{% macro year() %}{{ strftime_now('%Y') }}{% endmacro %}{{ year() }}",
+    "only if it is defined": "{% if strftime_now is defined %}{{ strftime_now('%A') }}{% endif %}",
+    "the variable of Llama 3.2": "{{ date_string }}",
+    "Llama 3.2 itself": (
+        "{% if not date_string is defined %}{% set date_string = strftime_now('%B') %}{% endif %}{{ date_string }}"
+    ),
+}
+
+
+@pytest.mark.parametrize("clock", CLOCKS.values(), ids=CLOCKS)
+def test_no_prompt_changes_with_the_clock(clock: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    tokenizer, template = make_tokenizer(CHAT + clock), Template("chat")
+    text = template.text(tokenizer, ["hello"])
+    late = datetime(2033, 12, 29, 23, 58)
+
+    class Late(datetime):
+        @classmethod
+        def now(cls, tz: Any = None) -> datetime:
+            return late
+
+    monkeypatch.setattr(chat_template_utils, "datetime", Late)
+    assert template.text(tokenizer, ["hello"]) == text
+    (warning,) = template.date_warning(tokenizer)
+    assert CHAT_DATE in warning
+
+
+def test_a_template_without_a_date_has_no_warning_and_the_clock_no_setting() -> None:
+    tokenizer = make_tokenizer(CHAT + "{% if messages | length > 9 %}{{ strftime_now('%d') }}{% endif %}")
+    assert Template("chat").date_warning(tokenizer) == [] == PLAIN.date_warning(tokenizer)
+    with pytest.raises(ConfigError, match="strftime_now"):
+        Template("chat", kwargs={"strftime_now": "today"}).check(tokenizer)
+
+
+def test_the_record_has_the_date_and_the_processors_left_out(small_checkpoint: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "model"
+    shutil.copytree(small_checkpoint, folder)
+    tokenizer = make_tokenizer(CHAT + "{{ strftime_now('%d %b') }}")
+    (folder / "chat_template.jinja").write_text(tokenizer.chat_template, encoding="utf-8")
+    (folder / "generation_config.json").write_text('{"repetition_penalty": 1.05}', encoding="utf-8")
+    run = executed(tmp_path, *local_model(folder), "method=ar", "limit=1", "decode.max_new_tokens=2")
+    warnings = "\n".join(run.header.warnings)
+    assert "it gets 26 Jul 2024" in warnings and "in the papers: repetition_penalty=1.05." in warnings

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 from ssd_bench.contract.shape import Shape
-from ssd_bench.errors import ConfigError
+from ssd_bench.errors import ConfigError, shortened
 from ssd_bench.model.headers import (
     NOT_WEIGHTS,
     Header,
@@ -63,6 +63,16 @@ KEYS: dict[str, Any] = {
     "eos_token_id": Whole | Sequence[Whole] | None,
 }
 """Keys of config.json that are checked, with their types; transformers has defaults for absent keys."""
+
+PROCESSORS: dict[str, tuple[object, ...]] = {
+    **dict.fromkeys(("repetition_penalty", "encoder_repetition_penalty", "guidance_scale"), (None, 1)),
+    **dict.fromkeys(("no_repeat_ngram_size", "encoder_no_repeat_ngram_size"), (None, 0)),
+    **dict.fromkeys(("min_length", "min_new_tokens"), (None, 0)),
+    **dict.fromkeys(("bad_words_ids", "suppress_tokens", "begin_suppress_tokens", "forced_decoder_ids"), (None, [])),
+    **dict.fromkeys(("forced_bos_token_id", "forced_eos_token_id", "exponential_decay_length_penalty"), (None,)),
+    **dict.fromkeys(("sequence_bias", "watermarking_config"), (None, {}, [])),
+}
+"""Keys of generation_config.json that also change greedy outputs, with the values that change nothing."""
 
 EMBEDDING, HEAD = "model.embed_tokens.weight", "lm_head.weight"
 
@@ -233,6 +243,19 @@ class Checkpoint:
             expected = f"ids below vocab_size {self.config.vocab_size} of config.json, in {path}"
             raise ConfigError("eos_token_id", value, expected)
         return frozenset(ids)
+
+    def unapplied_settings(self) -> list[str]:
+        """Return a warning with the settings of generation_config.json that change greedy outputs; else nothing."""
+        path = self.folder / "generation_config.json"
+        settings = read_object(path) if path.is_file() else {}
+        changing = {key: settings[key] for key, neutral in PROCESSORS.items() if settings.get(key) not in neutral}
+        if not changing:
+            return []
+        values = ", ".join(shortened(f"{key}={value}") for key, value in changing.items())
+        return [
+            "generation_config.json sets logits processors that are not applied, as in the papers: "
+            f"{values}. `generate` of transformers applies them by default, and so has other outputs."
+        ]
 
     @cached_property
     def headers(self) -> dict[str, Header]:

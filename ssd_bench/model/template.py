@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from datetime import datetime, tzinfo
 from itertools import zip_longest
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,9 +19,11 @@ if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
 TEMPLATES = ("chat", "plain")
-# Some chat templates (Llama 3.2) print today's date unless they are given one. Prompts must not change with the day,
-# so they get the date that Llama 3's own template falls back on; templates without a date ignore it.
-CHAT_DATE = "26 Jul 2024"
+# Some chat templates print today's date: that of `date_string` (Llama 3.2), or of the clock, by `strftime_now`. Prompts
+# must not change with the day, so both get the date that Llama 3's own template falls back on.
+CHAT_DAY = datetime(2024, 7, 26)
+CHAT_DATE = CHAT_DAY.strftime(DAY_FORMAT := "%d %b %Y")
+ANOTHER_DAY = datetime(2031, 11, 5, 17, 43, 29)  # differs from it in every part, to see whether a template prints one
 WORD = "Zq7wKx"  # occurs in no template
 FILLER = " and so on" * 400  # makes a probe as long as some pages, so that a template that truncates is noticed
 RESERVED = {"messages", "conversation", "chat_template", "tokenize", "add_generation_prompt", "enable_thinking"}
@@ -149,12 +153,25 @@ class Template:
             return f"refuses it ({reason(error.__cause__ or error)})"
         return None if rendered else "leaves it out"
 
-    def text(self, tokenizer: PreTrainedTokenizerBase, texts: Sequence[str], answers: Sequence[str] = ()) -> str:
+    def date_warning(self, tokenizer: PreTrainedTokenizerBase) -> list[str]:
+        """Return a warning with the date that every prompt has, if the chat template prints one; else nothing."""
+        if self.text(tokenizer, ["A text."]) == self.text(tokenizer, ["A text."], day=ANOTHER_DAY):
+            return []
+        return [f"the chat template prints a date: it gets {CHAT_DATE} on every day, so that prompts stay the same"]
+
+    def text(
+        self,
+        tokenizer: PreTrainedTokenizerBase,
+        texts: Sequence[str],
+        answers: Sequence[str] = (),
+        day: datetime = CHAT_DAY,
+    ) -> str:
         """Return the text of a conversation up to where the model's next answer begins.
 
         Args:
             texts: the user's messages, in turn.
             answers: the model's answers, to all messages but the last.
+            day: the day and time that a chat template prints.
 
         Raises:
             ConfigError: the chat template refuses it.
@@ -166,10 +183,13 @@ class Template:
         for text, answer in pairs:
             messages.append({"role": "user", "content": text})
             messages += [] if answer is None else [{"role": "assistant", "content": answer}]
-        options = {"date_string": CHAT_DATE, **self.kwargs}
+        options = {"date_string": day.strftime(DAY_FORMAT), **self.kwargs}
         options |= {} if self.enable_thinking is None else {"enable_thinking": self.enable_thinking}
         try:
-            return str(tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True, **options))
+            with _clock_at(day):
+                return str(
+                    tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True, **options)
+                )
         except Exception as error:  # a template raises what it likes
             expected = f"messages that this tokenizer's chat template accepts ({reason(error)})"
             raise ConfigError("model.template", "chat", expected) from error
@@ -184,6 +204,24 @@ class Template:
 
 
 PLAIN = Template("plain")
+
+
+@contextmanager
+def _clock_at(day: datetime) -> Iterator[None]:
+    """Let `strftime_now` in chat templates tell this time; transformers takes no function as a variable."""
+    from transformers.utils import chat_template_utils
+
+    class Clock(datetime):
+        @classmethod
+        def now(cls, tz: tzinfo | None = None) -> Any:
+            return day
+
+    names = vars(chat_template_utils)
+    clock, names["datetime"] = names["datetime"], Clock
+    try:
+        yield
+    finally:
+        names["datetime"] = clock
 
 
 def _probe(letter: str) -> str:

@@ -274,7 +274,11 @@ def plan(cfg: DictConfig, arguments: Sequence[str] = (), chosen: Mapping[str, An
             searches, dims.name, weights, calibrated_on, hardware.dtype_name, machine.name, config["seed"], command
         ),
         plug_ins=tuple(dict.fromkeys((*plug_ins, *plug_ins_chosen(chosen or {})))),
-        warnings=_unused(parts),
+        warnings=(
+            *_unused(parts),
+            *checkpoint.unapplied_settings(),
+            *model.prompting.date_warning(checkpoint.tokenizer),
+        ),
     )
 
 
