@@ -271,6 +271,27 @@ def test_a_dry_run_counts_every_arm_and_copy_of_the_weights() -> None:
         dry.estimate(composed((*options, "baseline=other")), "sim_h100")
 
 
+@pytest.mark.parametrize(
+    ("model", "hardware", "said"),
+    [
+        ("llama2_70b", "sim_h100", "80GB: 138 GB of weights and cache, 80 GB of memory; at least 2 GPUs: "),
+        ("llama2_13b", "sim_3090", "24 GB of memory; at least 2 GPUs: hardware.device=[cuda:0,cuda:1]"),
+        ("qwen3_32b", "sim_a6000", "48 GB of memory; at least 2 GPUs: "),
+        ("llama2_70b", "sim_3090", "24 GB of memory; at least 7 GPUs: "),
+        ("llama2_13b", "sim_h100", ""),
+        ("llama2_70b", "sim_mi300x", ""),
+        ("llama2_70b", "cpu", ""),
+    ],
+)
+def test_a_dry_run_names_a_model_that_does_not_fit_the_gpu(model: str, hardware: str, said: str) -> None:
+    cfg = composed((f"model={model}", "method=ar", "task=gsm8k", "limit=3"))
+    run = dry.Planned([], {"model": model, "method": "ar", "task": "gsm8k", "hardware": hardware}, cfg)
+    lines = [line for line in dry.describe("2 runs", [run, run], lambda _: None).splitlines() if "does not fit" in line]
+    assert len(lines) == bool(said) and all(
+        line.startswith(f"{model} does not fit one") and said in line for line in lines
+    )
+
+
 def test_no_run_and_no_name_stands_twice_in_an_exhibit() -> None:
     for name in names():
         found = load(name).jobs

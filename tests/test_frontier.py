@@ -203,3 +203,19 @@ def test_prompts_that_have_changed_are_refused(recorded: tuple[Path, list[Run]])
     prompts = run.prompts.assign(prompt_sha256="other")
     with pytest.raises(ConfigError, match=r"task='gsm8k'.*changed since"):
         frontier.frontier([replace(run, prompts=prompts)], 2)
+
+
+def test_every_long_part_shows_its_progress(scores: SetScores, capsys: pytest.CaptureFixture[str]) -> None:
+    sets = [LayerSet.full(LAYERS), LayerSet.exit(LAYERS, 2)]
+    prompts = len(scores._texts)
+    scores(sets)
+    assert not capsys.readouterr().err
+    scores.alphas = {}
+    scores(sets, "layer sets")
+    lines = capsys.readouterr().err.splitlines()
+    assert [line.split(",")[0] for line in lines] == [f"[{i + 1}/{prompts}] 2 layer sets" for i in range(prompts)]
+    assert all(line.endswith(" s left") for line in lines)
+    scores(sets, "layer sets")
+    assert not capsys.readouterr().err, "nothing new was scored"
+    beam(LAYERS, scores, width=1)
+    assert f"/{2 * LAYERS}] beam search, by skipped sublayers" in capsys.readouterr().err

@@ -11,7 +11,6 @@ the cache are scored with it; the search uses no windows. Sets with 8-bit weight
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from statistics import mean
@@ -21,7 +20,6 @@ import numpy as np
 import pandas as pd
 import torch
 from omegaconf import OmegaConf
-from tqdm import tqdm
 
 from methods.oracle import all_layer_sets
 from ssd_bench import metrics, tables
@@ -43,6 +41,7 @@ from ssd_bench.records.pack import records_folder
 from ssd_bench.records.reader import Run, find_runs, load_run, read_each
 from ssd_bench.run.loading import load_model
 from ssd_bench.run.plan import Plan, plan
+from ssd_bench.run.progress import counted
 
 OPTIONS = ("model", "task", "runs_dir", "beam")
 EXHAUSTIVE = 4096  # up to this number of sets, all are scored; above it, a beam search
@@ -67,13 +66,18 @@ class SetScores:
         self.tokens = sum(len(output) - 1 for _, output in self._texts)
         self.alphas: dict[LayerSet, float] = {}
 
-    def __call__(self, sets: Iterable[LayerSet]) -> list[float]:
-        """Return the α of each set; only new sets are scored."""
+    def __call__(self, sets: Iterable[LayerSet], what: str = "") -> list[float]:
+        """Return the α of each set; only new sets are scored.
+
+        Args:
+            what: name of the sets, to show progress; "": show none.
+        """
         requested = list(sets)
         unscored = [candidate for candidate in dict.fromkeys(requested) if candidate not in self.alphas]
         correct_tokens = dict.fromkeys(unscored, 0.0)
         with torch.inference_mode():
-            for prompt, output in self._texts if unscored else ():
+            texts = self._texts if unscored else []
+            for prompt, output in counted(texts, f"{len(unscored)} {what}, by prompts") if what else texts:
                 self._prefill([*prompt, *output[:-1]])
                 for layer_set in unscored:
                     correct_tokens[layer_set] += self._count_correct(layer_set, len(prompt), output)
@@ -118,15 +122,13 @@ def beam(n_layers: int, score: Callable[[Iterable[LayerSet]], list[float]], widt
     Ends at a size whose best α is below `LEAST`.
     """
     level = [LayerSet.full(n_layers)]
-    with tqdm(total=2 * n_layers, desc="frontier", unit="sublayer", disable=not sys.stderr.isatty()) as bar:
-        for _ in range(2 * n_layers):
-            skipped_sets = {level_set.skipped | {i} for level_set in level for i in level_set.kept}
-            sets = [LayerSet(n_layers, skipped) for skipped in sorted(skipped_sets, key=sorted)]
-            ranked = sorted(zip(score(sets), sets), key=lambda pair: -pair[0])[:width]
-            level = [layer_set for _, layer_set in ranked]
-            bar.update()
-            if ranked[0][0] < LEAST:
-                break
+    for _ in counted(range(2 * n_layers), "beam search, by skipped sublayers"):
+        skipped_sets = {level_set.skipped | {i} for level_set in level for i in level_set.kept}
+        sets = [LayerSet(n_layers, skipped) for skipped in sorted(skipped_sets, key=sorted)]
+        ranked = sorted(zip(score(sets), sets), key=lambda pair: -pair[0])[:width]
+        level = [layer_set for _, layer_set in ranked]
+        if ranked[0][0] < LEAST:
+            break
 
 
 def frontier(runs: Sequence[Run], width: int) -> Plane:
@@ -150,13 +152,14 @@ def frontier(runs: Sequence[Run], width: int) -> Plane:
     score = SetScores(engine, prompts, outputs)
     score([LayerSet.full(n_layers)])
     if exhaustive := 2 ** (2 * n_layers) <= EXHAUSTIVE:
-        score(all_layer_sets(n_layers))
+        score(all_layer_sets(n_layers), "layer sets")
     else:
         beam(n_layers, score, width)
     uses = _uses(runs)
-    score(layer_set for layer_set, window in uses if window is None)
+    score((layer_set for layer_set, window in uses if window is None), "drafted layer sets")
     alphas: dict[Draft, float] = {(layer_set, None): alpha for layer_set, alpha in score.alphas.items()}
-    alphas |= {(layer_set, window): score.with_window(layer_set, window) for layer_set, window in uses if window}
+    windowed = [(layer_set, window) for layer_set, window in uses if window]
+    alphas |= {draft: score.with_window(*draft) for draft in counted(windowed, "layer sets with a window")}
     context = mean(len(prompt) + len(output) / 2 for prompt, output in zip(prompts, outputs))
     machine = own_profile(runs[0])
     *_, verify = costs(machine, n_layers, context)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -14,7 +15,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from ssd_bench import tables
 from ssd_bench.contract.shape import Shape
-from ssd_bench.cost.roofline import VALUE_BYTES, simulated_machine
+from ssd_bench.cost.roofline import PREFIX, USABLE, VALUE_BYTES, gpu_named, simulated_machine
 from ssd_bench.data.local import LocalSource
 from ssd_bench.errors import ConfigError
 from ssd_bench.records.schema import arms_of
@@ -87,6 +88,7 @@ def describe(head: str, runs: Sequence[Planned], recorded: Callable[[Planned], f
         ConfigError: as `estimate`.
     """
     rows, tokens, hours, n_recorded, n_unknown = [], 0, 0.0, 0, 0
+    sizes: dict[tuple[str, str], float] = {}  # (hardware, model) -> GB of its largest run
     for run in runs:
         work = estimate(run.cfg, run.choices["hardware"])
         if work.unknown:
@@ -98,6 +100,8 @@ def describe(head: str, runs: Sequence[Planned], recorded: Callable[[Planned], f
         hours += work.hours or 0.0
         options = [o for o in run.overrides if o.partition("=")[0] not in SHOWN]
         names = [run.choices[axis] for axis in ("model", "method", "task")]
+        model = run.choices["hardware"], run.choices["model"]
+        sizes[model] = max(sizes.get(model, 0.0), work.gigabytes or 0.0)
         numbers = ["?" if value is None else f"{float(f'{value:.2g}'):g}" for value in (work.hours, work.gigabytes)]
         rows.append([*names, " ".join(options), str(work.prompts or "?"), str(work.new_tokens), *numbers])
     header = ["model", "method", "task", "options", "prompts", "new tokens", "hours", "GB"]
@@ -113,7 +117,27 @@ def describe(head: str, runs: Sequence[Planned], recorded: Callable[[Planned], f
         total += f"; not counted: {n_unknown} of {len(runs)} runs, whose data are not on this machine"
     if n_unknown == len(runs):
         total = "number of new tokens unknown: the data are not on this machine"
-    return "\n".join([head, total, "", tables.terminal(pd.DataFrame(rows, columns=header), header[4:], WIDTHS)])
+    lines = [head, total, *_too_large(sizes), ""]
+    return "\n".join([*lines, tables.terminal(pd.DataFrame(rows, columns=header), header[4:], WIDTHS)])
+
+
+def _too_large(sizes: Mapping[tuple[str, str], float]) -> list[str]:
+    """Return a line for each model that does not fit one GPU of the hardware, by its data sheet.
+
+    Args:
+        sizes: (hardware, model) -> GB.
+    """
+    lines = []
+    for (hardware, model), gigabytes in sizes.items():
+        gpu = gpu_named(hardware) if hardware.startswith(PREFIX) else None
+        if gpu is not None and gigabytes > USABLE * gpu.memory_gb:
+            needed = math.ceil(gigabytes / (USABLE * gpu.memory_gb))
+            devices = ",".join(f"cuda:{i}" for i in range(needed))
+            lines.append(
+                f"{model} does not fit one {gpu.name}: {gigabytes:.0f} GB of weights and cache, {gpu.memory_gb:g} GB "
+                f"of memory; at least {needed} GPUs: hardware.device=[{devices}], as many as the hours are for"
+            )
+    return lines
 
 
 def spell(hours: float) -> str:
