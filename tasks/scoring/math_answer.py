@@ -26,6 +26,8 @@ _LETTER_UNIT = re.compile(r"(?<=\d)\s*[mghslLVAWNJK]\Z")
 _TEXT = re.compile(r"\\text\s*\{([^{}\\]*)\}")
 _PAIR_OR_SET = re.compile(r"\s*(?:(\()[^()]*,[^()]*\)|(\\\{)[^{}]*,[^{}]*\\\})\s*")
 _INNERMOST = re.compile(r"\\?[({\[][^(){}\[\]]*[)}\]]")
+# a sum with letters and numbers that is zero; x + y = 0 may be the value of x + y
+_EQUATION = re.compile(r"(?=[^=]*[A-Za-z])(?=[^=]*\d)(?=[^=]*[+-])[^=]*=\s*0")
 _MOST_NESTED = 8
 _BASE = re.compile(r"[\dA-F]+_\{?(?P<base>\d+)\}?")
 # blanks, except between digits, where they separate two numbers
@@ -123,12 +125,13 @@ def _letters(latex: str) -> str:
 def _other_kind(answer: str, expected: str) -> bool:
     """Return whether both are numerals of different bases, or one is a pair and one a set or a list.
 
-    math-verify does not distinguish these.
+    An equation (`2x + y - 1 = 0`) is of another kind than a value, too. math-verify does not distinguish these.
     """
     numerals = [_BASE.fullmatch(side) for side in (answer, expected)]
     bases = {numeral["base"] for numeral in numerals if numeral}
     kinds = {_kind(side) for side in (answer, expected)}
-    return len(bases) == 2 or kinds == {"pair", "set"} or kinds == {"pair", "list"}
+    is_equation = "=" not in expected and _EQUATION.fullmatch(re.sub(r"\\[A-Za-z]+", "", answer))
+    return len(bases) == 2 or kinds in ({"pair", "set"}, {"pair", "list"}) or bool(is_equation)
 
 
 def _kind(latex: str) -> str:
