@@ -75,7 +75,7 @@ def _run(folder: Path) -> StatusLine | None:
     lease = folder / NAME
     owner = holder(lease)
     parts = sorted(((path.stat().st_mtime, path) for path in folder.glob("parts/*.json")), key=lambda part: part[0])
-    total = len(header.domains) * int(header.config.get("repeats", 1))
+    total = len(header.domains) * int(header.config.get("repeats") or 1)
     prompts = f"{len(parts)} of {total}"
     if owner is None or has_expired(lease, owner):
         failed = header.status == FAILED
