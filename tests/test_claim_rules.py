@@ -155,9 +155,9 @@ def test_the_sample_of_a_shared_search_is_seeds(seeds: int, verdict: str, tmp_pa
     found = in_seeds(tmp_path, seeds, gains, claim, "setting")
     assert (found.verdict, found.n, found.by_seed) == (verdict, seeds, True)
     if seeds == 1:
-        assert found.low is None and "one search of each run; searches with 5 seeds are required" in found.reason
+        assert found.low is None and "one search; 5 seeds are required" in found.reason
     elif seeds == 4:
-        assert "4 searches of each run" in found.reason and found.low is not None
+        assert "the layer sets of 4 searches" in found.reason and found.low is not None
     assert f"n = {seeds} seeds" in verdict_texts.evidence_text(claim, verdicts.table([found]).iloc[0])
 
 
@@ -224,7 +224,7 @@ def test_a_search_that_the_scale_cut_short_has_no_time(tmp_path: Path) -> None:
         found = judge.judge_claim(claim, made)
         assert found.verdict == CANNOT_SAY
         assert ("the scale cut the search of CNN/DM, " in found.reason) == cut
-        assert cut or "searches with 5 seeds are required" in found.reason
+        assert cut or "5 seeds are required" in found.reason
     text = verdict_texts.evidence_text(claim, verdicts.table([found]).iloc[0])
     assert "scaled settings: search.iterations 100 for 1000" in text
 

@@ -100,7 +100,7 @@ def test_sets_by_domain_need_a_search_of_some_length(tmp_path: Path) -> None:
     )
     assert short.verdict == CANNOT_SAY and short.reason.startswith("out of scope: the search of ")
     assert "scored 25 sets; at least 100 are required" in short.reason and short.effect == long.effect
-    assert "searches with 5 seeds are required" in long.reason
+    assert "5 seeds are required" in long.reason
 
 
 # --- lengths, models, devices -----------------------------------------------------------------------------------------

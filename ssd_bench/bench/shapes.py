@@ -33,13 +33,12 @@ from ssd_bench.model import drawn
 from ssd_bench.model.backend import select
 from ssd_bench.model.decoder import PREFILL_CHUNK, Pass
 from ssd_bench.predict.acceptance import Acceptance, ReportedSpeedup, plain_name, reported_speedups
-from ssd_bench.predict.gpu_results import speedup_over_hf, stated_for
+from ssd_bench.predict.gpu_results import HF_TOKENS, speedup_over_hf, stated_for
 from ssd_bench.run.hardware import Hardware
 from ssd_bench.run.hugging_face import HuggingFace
 
 READ = "read"
 ROUNDS = 9
-HF_TOKENS = 32
 COLUMNS = {
     "of_exhibit": "table or figure",
     "of_method": "method",

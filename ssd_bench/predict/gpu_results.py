@@ -9,6 +9,9 @@ from typing import Any
 
 from ssd_bench.predict.acceptance import ReportedSpeedup, reported_speedups
 
+HF_TOKENS = 32
+"""Tokens that Hugging Face `generate` decodes in `shapes`."""
+
 
 def read_gpu_results(folder: Path) -> list[dict[str, Any]]:
     """Return the results in a folder, one per model; an empty list if it has none."""

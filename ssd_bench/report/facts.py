@@ -11,7 +11,7 @@ import pandas as pd
 from ssd_bench.papers.audit import audit
 from ssd_bench.papers.printed.catalogue import version_name
 from ssd_bench.predict.calibration import sheet_of
-from ssd_bench.predict.gpu_results import speedup_over_hf
+from ssd_bench.predict.gpu_results import HF_TOKENS, speedup_over_hf
 from ssd_bench.predict.paper_speedups import MEASURED, WITHIN, count_met, errors, modelled_speedups
 
 SCRIPTED = ("knapspec", "Table 2", "CLaSp")
@@ -89,6 +89,7 @@ def _engine_facts(results: Sequence[dict[str, Any]]) -> Iterator[Fact]:
             f"{min(ratios):.1f} to {max(ratios):.1f} times as fast",
             "as Hugging Face generate is plain autoregressive decoding (AR) in this engine, over which speedups are "
             "given.",
-            f"Measured on one {results[0]['machine']}, {len(ratios)} sizes of models.",
+            f"Measured on one host with an {results[0]['machine']}, {len(ratios)} sizes of models, {HF_TOKENS} tokens; "
+            "generate with its defaults: no compilation, no static cache.",
             "python -m ssd_bench shapes read=runs/reference/shapes",
         )

@@ -110,7 +110,7 @@ class Paper:
         """Return the verdicts on the paper's claims."""
         rows = self._verdicts[self._verdicts["claim"].str.startswith(f"{self.name}/")]
         table = verdict_texts.readable_table(rows[rows["verdict"] != NOT_RUN])
-        table = table.drop(columns=["paper", verdict_texts.HASH])
+        table = table.drop(columns="paper")
         counts = "; ".join(f"{evidence}: {text}" for evidence, text in verdict_texts.class_counts(rows).items())
         return Shown(f"{verdict_texts.RULE}\n\n{counts}.", table)
 

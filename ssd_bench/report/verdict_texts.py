@@ -33,11 +33,7 @@ ABSENT_RECORDS = "the records are not in the folder of runs"
 MISSED = 0.025
 """Probability that one end of a 95 % interval is on the wrong side of the value."""
 WIDTH, NARROW = 50, 30
-HASH = "SHA-256 of the claim"
-READABLE = (
-    *("evidence", "paper", "claim", "model", "verdict", "effect", "times", "threshold", "data", "decided by"),
-    HASH,
-)
+READABLE = (*("evidence", "paper", "claim", "model", "verdict", "effect", "times", "threshold", "data", "decided by"),)
 """Columns of `readable_table`."""
 
 
@@ -109,7 +105,10 @@ def evidence_text(claim: Claim, row: pd.Series) -> str:
     """Return the evidence of a verdict: prompts, combinations, run-to-run variation, and why it is "cannot say"."""
     if row["verdict"] == NOT_RUN:
         return str(row["reason"])
-    parts = [f"n = {row['n']} {row['sample']}" if row["n"] else "", f"{row['places']} of {row['asked']} combinations"]
+    parts = [
+        f"n = {count_phrase(row['n'], row['sample'][:-1])}" if row["n"] else "",
+        f"{row['places']} of {row['asked']} combinations",
+    ]
     parts += [f"{row['out_of_scope']} out of scope"] if row["out_of_scope"] else []
     parts += [f"{count_phrase(row['loops'], 'prompt')} with looping answers left out"] if row["loops"] else []
     parts += [] if math.isnan(row["floor"]) else [f"run-to-run variation {100 * row['floor']:.1f} %"]
@@ -235,7 +234,6 @@ def readable_table(frame: pd.DataFrame) -> pd.DataFrame:
                 "threshold": threshold_text(claim),
                 "data": evidence_text(claim, row),
                 "decided by": row["decided_by"] or ABSENT,
-                HASH: row["claim_sha256"],
             }
         )
     return pd.DataFrame(rows, columns=[*READABLE])
@@ -245,7 +243,7 @@ def terminal_text(frame: pd.DataFrame) -> str:
     """Return the verdicts for a terminal, by class of evidence and paper."""
     parts = []
     for (evidence, paper), rows in readable_table(frame).groupby(["evidence", "paper"], sort=False):
-        shown = rows.drop(columns=["evidence", "paper", HASH])
+        shown = rows.drop(columns=["evidence", "paper"])
         wrap = [40, 12, 18, None, 24, None, WIDTH, NARROW]
         parts.append(f"{evidence}: {paper}\n\n{tables.terminal(shown, wrap=wrap)}")
     toy = [f"{TOY}: {TOY_NOTE}"] if frame["rehearsal"].any() else []
@@ -284,7 +282,7 @@ or over seeds where these are the sample, and for measured times over run-to-run
 Settings that the scale replaced stand in the row. Losslessness is a count: one mismatch refutes it.
 
 Each claim has the time at which its statement and threshold were written (`claims.yaml` of each paper), and a SHA-256
-that changes with them; the rule above was written on 27 November 2026. A verdict says if either was written *after the
-runs*. The data are counted in combinations of model, task and setting with runs, out of those of the paper's table or
-figure. The *evidence* is of one of three classes: the paper's model, another real model, or a toy model, which this
-project trained and which says nothing about the paper's model."""
+that changes with them (`verdicts.csv`); the rule above was written on 27 November 2026. A verdict says if either was
+written *after the runs*. The data are counted in combinations of model, task and setting with runs, out of those of the
+paper's table or figure. The *evidence* is of one of three classes: the paper's model, another real model, or a toy
+model, which this project trained and which says nothing about the paper's model."""

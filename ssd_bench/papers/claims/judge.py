@@ -270,10 +270,10 @@ def _few_seeds(comparisons: Sequence[ClaimComparison]) -> Lack | None:
     seeds = len({comparison.seed for comparison in comparisons})
     if seeds >= SEARCHES:
         return None
-    found = "one search of each run" if seeds == 1 else f"{seeds} searches of each run"
+    found = "one search" if seeds == 1 else f"{seeds} searches"
     return Lack(
-        f"all prompts share the layer sets of {found}; searches with {SEARCHES} seeds are required",
-        f"the same runs with {SEARCHES} seeds, each in a folder of its own (`seed=N runs_dir=DIR/seedN`)",
+        f"its prompts share the layer sets of {found}; {SEARCHES} seeds are required",
+        f"the same runs with {SEARCHES} seeds (`seed=N runs_dir=DIR/N`)",
     )
 
 
