@@ -6,12 +6,13 @@ Only the chosen command is imported, so that commands without torch start fast.
 from __future__ import annotations
 
 import ast
-import importlib.util
+import importlib
 import os
 import pkgutil
 import re
 import sys
 from collections.abc import Sequence
+from importlib.util import find_spec
 from pathlib import Path
 from typing import NoReturn
 
@@ -73,7 +74,7 @@ def check_imports() -> None:
     """
     home = Path(__file__).resolve().parents[1]
     for name in BESIDE:
-        spec = importlib.util.find_spec(name)
+        spec = find_spec(name)
         folders = list(spec.submodule_search_locations or ()) if spec else []
         if (home / name).resolve() not in [Path(folder).resolve() for folder in folders]:
             other = spec and (spec.origin or folders[0])

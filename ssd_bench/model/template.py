@@ -211,13 +211,13 @@ def _clock_at(day: datetime) -> Iterator[None]:
     """Let `strftime_now` in chat templates tell this time; transformers takes no function as a variable."""
     from transformers.utils import chat_template_utils
 
-    class Clock(datetime):
+    class FixedClock(datetime):
         @classmethod
         def now(cls, tz: tzinfo | None = None) -> Any:
             return day
 
     names = vars(chat_template_utils)
-    clock, names["datetime"] = names["datetime"], Clock
+    clock, names["datetime"] = names["datetime"], FixedClock
     try:
         yield
     finally:

@@ -274,11 +274,7 @@ def plan(cfg: DictConfig, arguments: Sequence[str] = (), chosen: Mapping[str, An
             searches, dims.name, weights, calibrated_on, hardware.dtype_name, machine.name, config["seed"], command
         ),
         plug_ins=tuple(dict.fromkeys((*plug_ins, *plug_ins_chosen(chosen or {})))),
-        warnings=(
-            *_unused(parts),
-            *checkpoint.unapplied_settings(),
-            *model.prompting.date_warning(checkpoint.tokenizer),
-        ),
+        warnings=_warnings(parts, checkpoint),
     )
 
 
@@ -340,6 +336,12 @@ def _dims(model: ModelSource, checkpoint: Checkpoint, method: Method, stated: Mo
     if dims != stated:
         method.check(dims)
     return dims
+
+
+def _warnings(parts: Parts, checkpoint: Checkpoint) -> tuple[str, ...]:
+    """Return the warnings that are known before the run."""
+    of_date = parts.model.prompting.date_warning(checkpoint.tokenizer)
+    return (*_unused(parts), *checkpoint.unapplied_settings(), *of_date)
 
 
 def _unused(parts: Parts) -> tuple[str, ...]:
