@@ -383,6 +383,9 @@ def test_the_number_of_verdicts_that_chance_makes_wrong_is_said(tmp_path: Path) 
     counted(tmp_path, "run", 0.97, 0.5)
     found = judged(tmp_path, "swift/faster_on_code", by_label("setting", {"pass@1": "run"}))
     frame = verdicts.table([found] * 40 + [replace(found, verdict=CANNOT_SAY, reason="r")])
-    expected = "40 verdicts follow from an interval. Each is wrong in at most 2.5 % of samples, so up to 1.0 of them"
+    expected = (
+        "40 verdicts follow from an interval, other decided ones count mismatches. Each interval is wrong in at most "
+        "2.5 % of samples, so up to 1.0 of them"
+    )
     assert verdict_texts.expected_errors(frame).startswith(expected)
     assert expected in verdict_texts.document(frame) and isinstance(frame, pd.DataFrame)

@@ -58,6 +58,7 @@ NOT_RUN = {
     "make page": "it writes into the repository; tests/test_page.py holds what it made to the records",
     "make weights*": "other packages have them; tests/test_packaged.py fetches a small model",
     "python -m ssd_bench weights *": "another package has them; tests/test_packaged.py fetches a small model",
+    "python -m ssd_bench model=qwen2_5_coder*": "0.5 GB of weights; tests/test_packaged.py fetches a small model",
     "make replicate-mini": "44 minutes; tests/test_replicate.py makes a replication in small",
     "make bench": "minutes, and another package's weights; tests/test_bench.py runs it on a small model",
     "make miniature": "hours; tests/test_miniature.py trains a few steps",
@@ -99,6 +100,8 @@ FILLED = {
     "runs_dir=DIR": "runs_dir=runs/table",
     "runs_dir=…": "runs_dir=runs/del_home",
     "runs_dir=/shared/runs": "runs_dir=runs/del_home",
+    "claims runs_dir=runs/reference/mini": "claims",  # of the records that it has
+    "claims runs_dir=runs/reference": "claims",
     "report runs_dir=runs/reference/mini": "report runs_dir=runs/table",  # tests/test_page.py makes the page
     "TASK": "gsm8k",
     "METHOD": "swift",
