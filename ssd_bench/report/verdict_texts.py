@@ -192,10 +192,9 @@ def expected_errors(frame: pd.DataFrame) -> str:
     counts = {claim.id for claim in claims() if STATISTICS[claim.statistic].is_count}
     judged = frame[frame["verdict"].isin(DECIDED) & ~frame["claim"].isin(counts)]
     return (
-        f"{len(judged)} verdicts follow from an interval, other decided ones count mismatches. Each interval is wrong in "
-        f"at most {100 * MISSED:g} % of samples, so up to {MISSED * len(judged):.1f} of them are expected to be wrong by "
-        "chance; the intervals are not "
-        "corrected for the number of claims."
+        f"{len(judged)} verdicts follow from an interval, other decided ones count mismatches. Each interval is wrong "
+        f"in at most {100 * MISSED:g} % of samples, so up to {MISSED * len(judged):.1f} of them are expected to be "
+        "wrong by chance; the intervals are not corrected for the number of claims."
     )
 
 
