@@ -121,7 +121,7 @@ PAGE := docs/report
 page: $(STAMP) browser ## The page of the committed records and a picture of its first screen, into docs/report
 	$(MAKE) --no-print-directory report RUNS=runs/reference OUT=build/report
 	rm -rf $(PAGE)/figures && mkdir -p $(PAGE)/figures
-	cd build/report && cp verdicts.md verdicts.csv results.csv audit.md first_screen.png $(CURDIR)/$(PAGE)
+	cd build/report && cp verdicts.md verdicts.csv results.csv first_screen.png $(CURDIR)/$(PAGE)
 	cd build/report && cp index.html $$(grep -oE 'src(set)?="figures/[^"]*' index.html | cut -d'"' -f2 | sort -u) $(CURDIR)/$(PAGE)/figures
 	mv $(PAGE)/figures/index.html $(PAGE)
 	# figures are kept in one format, so the page has no links to the others
