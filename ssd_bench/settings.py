@@ -25,7 +25,7 @@ from ssd_bench.errors import NOT_GIVEN, ConfigError
 T = TypeVar("T")
 GIVEN = "it must be given"
 LARGEST = 2**63 - 1
-"""Largest integer of a setting: records and kernels hold no larger one."""
+"""Largest integer of a `Range`: deques, arrays and kernels take no larger one."""
 WORDS = {int: "an integer", float: "a number", bool: "true or false", str: "a text", NoneType: "null"}
 
 
@@ -38,6 +38,7 @@ class Range:
         above, below: ends that it excludes.
         what: what such a number is, in words; "" for the name of its type.
         note: addition to messages.
+        any_size: whether integers may be above `LARGEST`, as for seeds.
     """
 
     least: float | None = None
@@ -46,12 +47,13 @@ class Range:
     below: float | None = None
     what: str = ""
     note: str = ""
+    any_size: bool = False
 
     def holds(self, value: float) -> bool:
         """Return whether a number is in the interval."""
         low = self.least is None or value >= self.least, self.above is None or value > self.above
         high = self.most is None or value <= self.most, self.below is None or value < self.below
-        return all(low + high)
+        return all(low + high) and (self.any_size or not isinstance(value, int) or value <= LARGEST)
 
     def describe(self, kind: str) -> str:
         """Return what is allowed, in words; `kind` is the type in words."""
@@ -81,6 +83,7 @@ class Fits:
 
 Count = Annotated[int, Range(1)]
 Whole = Annotated[int, Range(0)]
+Seed = Annotated[int, Range(0, any_size=True)]
 Share = Annotated[float, Range(0, 1, what="a share")]
 Rate = Annotated[float, Range(0, 1, what="a rate")]
 Probability = Annotated[float, Range(0, 1, what="a probability")]
@@ -155,7 +158,7 @@ def check_value(field: str, kind: Any, value: T) -> T:
     if not fits(kind, value):
         expected = describe_type(kind)
         if isinstance(value, int) and abs(value) > LARGEST:
-            expected += f", at most {LARGEST}"
+            expected += f", of fewer than {len(str(abs(value)))} digits"
         if isinstance(value, int | float) and fits(kind, str(value)):  # and YAML may change digits: it reads 0123 as 83
             expected += f"; a text that looks like a number needs quotes: '{field}=\"...\"'"
         raise ConfigError(field, value, expected)
@@ -173,8 +176,8 @@ def fits(kind: Any, value: object) -> bool:
     if origin is Literal:
         return any(value == member and type(value) is type(member) for member in args)
     if kind in (int, float):
-        numbers, largest = (int, LARGEST) if kind is int else (int | float, sys.float_info.max)
-        return isinstance(value, numbers) and not isinstance(value, bool) and abs(value) <= largest
+        numbers = int if kind is int else int | float
+        return isinstance(value, numbers) and not isinstance(value, bool) and abs(value) <= sys.float_info.max
     if origin is Sequence:
         return (
             isinstance(value, Sequence)

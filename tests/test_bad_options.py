@@ -49,9 +49,9 @@ VALUES = {
     "wandb": "~ null abc",
     "wandb.mode": "~ abc null",
     "wandb.project": "~ null 1 [a]",
-    "limit": "~ -1 1.5 abc true 1,2",
+    "limit": "~ -1 1.5 abc true 1,2 9223372036854775808",
     "repeats": "~ 0 null 10001 99999999999999999999",
-    "seed": f"~ abc null ??? 9223372036854775808 {HUGE}",
+    "seed": f"~ abc null ??? {HUGE}",
     "baseline": "~ maybe null",
     "runs_dir": "~ null '' 1 FILE",
     "force": "~ maybe null",
@@ -227,7 +227,7 @@ def test_it_is_one_too_where_nothing_would_run(options: str, refused: Callable[[
     ("options", "said"),
     [
         ("decode=sample decode.temperature=inf", "decode.temperature=inf is invalid: expected a number >= 1e-06"),
-        ("seed=9223372036854775808", "expected an integer >= 0, at most 9223372036854775807"),
+        ("limit=9223372036854775808", "expected an integer >= 1, or null, of fewer than 19 digits"),
         (
             "method=swift method.draft_window=[4,2147483648]",
             "expected sinks >= 0 and recent >= 1, each at most 2147483647",
