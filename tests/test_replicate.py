@@ -344,8 +344,8 @@ def test_what_no_sweep_can_do_is_refused(
 
 
 def test_an_experiment_without_a_sweep_says_how(capsys: pytest.CaptureFixture[str]) -> None:
-    assert dispatch([f"experiment={NAME}"]) == 2
-    assert f"python -m ssd_bench -m experiment={NAME}" in capsys.readouterr().err
+    assert dispatch(["experiment=swift_table2"]) == 2
+    assert "python -m ssd_bench -m experiment=swift_table2" in capsys.readouterr().err
 
 
 def test_help_lists_exhibits_and_run_sets(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
