@@ -11,7 +11,7 @@ import pandas as pd
 import pytest
 
 from ssd_bench.errors import ConfigError
-from ssd_bench.metrics import Effect, Measured
+from ssd_bench.metrics import Effect, Measured, Spread, VariationLevel
 from ssd_bench.papers.ours import cells
 from ssd_bench.papers.ours.cells import Replication, replications
 from ssd_bench.papers.printed.reported import numbers
@@ -142,7 +142,7 @@ def test_moments_widen_the_ratio_where_both_have_a_noise_floor(
 ) -> None:
     one = del_home.weights_pairs(explained)[0]
     narrow = one.ratio(end_to_end=True)
-    level = cells.VariationLevel(1.0, cells.metrics.Spread(0.2, 7), cells.metrics.Spread(0.2, 7), 8)
+    level = VariationLevel(1.0, Spread(0.2, 7), Spread(0.2, 7), 8)
     monkeypatch.setattr(cells.Cell, "variation", property(lambda self: level))
     wide = one.ratio(end_to_end=True)
     assert narrow is not None and wide is not None and narrow.value == wide.value
@@ -155,7 +155,7 @@ def test_moments_count_in_both_numbers_or_in_neither(explained: Replication, mon
     one = del_home.weights_pairs(explained)[0]
     monkeypatch.setattr(cells.Cell, "variation", None)
     narrow = one.ratio(end_to_end=True), one.speedup()
-    level = cells.VariationLevel(1.0, cells.metrics.Spread(0.2, 7), cells.metrics.Spread(0.2, 7), 8)
+    level = VariationLevel(1.0, Spread(0.2, 7), Spread(0.2, 7), 8)
     for path in (one.trained.path, one.stock.path):
         monkeypatch.setattr(
             cells.Cell, "variation", property(lambda self, path=path: level if self.path == path else None)
