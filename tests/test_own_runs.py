@@ -112,7 +112,6 @@ def test_without_own_runs_the_message_names_the_projects(
     monkeypatch.chdir(tmp_path)
     hint = "runs_dir=runs/reference"
     for line, code in (
-        ("report", 2),
         ("replay validate", 2),
         ("frontier model=miniature task=gsm8k", 2),
         ("advise model=miniature hardware=own", 2),
@@ -129,6 +128,20 @@ def test_without_own_runs_the_message_names_the_projects(
         warnings.simplefilter("error")
         (tmp_path / "none").mkdir()
         assert ssd_bench.load_runs("none").empty  # nothing to name
+
+
+def test_without_own_runs_the_report_is_of_the_projects(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    make(tmp_path / "runs/reference/mini", "projects", **GIVEN)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("ssd_bench.commands.report.write_replication", lambda *_: [])
+    assert dispatch(["report"]) == 0
+    first = capsys.readouterr().out.splitlines()[0]
+    assert first.startswith("no runs of yours yet: ") and first.endswith("committed records in runs/reference")
+    assert (tmp_path / "runs/report/README.md").is_file()
+    (tmp_path / "none").mkdir()
+    assert dispatch(["report", "runs_dir=none"]) == 2
 
 
 def test_files_are_found_by_name_or_by_folder_and_name(tmp_path: Path) -> None:
