@@ -100,7 +100,7 @@ def test_five_released_sets_have_the_share_nearest_to_r_by_another_definition() 
 
 def test_the_headline_counts_kinds_once_and_no_preprint(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "ssd_bench", "audit", f"out={tmp_path}"]
-    text = subprocess.run(command, cwd=ROOT, check=True, capture_output=True, text=True).stdout
+    text = subprocess.run(command, cwd=ROOT, check=True, capture_output=True, encoding="utf-8").stdout
     said = re.search(
         r"(\d+) kinds of contradiction covering (\d+) printed numbers, and (\d+) impossible numbers, in (\d+) papers "
         r"\((\d+) comparisons: ",
