@@ -158,7 +158,7 @@ def test_the_sample_of_a_shared_search_is_seeds(seeds: int, verdict: str, tmp_pa
         assert found.low is None and "one search; 5 seeds are required" in found.reason
     elif seeds == 4:
         assert "the layer sets of 4 searches" in found.reason and found.low is not None
-    assert f"n = {seeds} seeds" in verdict_texts.evidence_text(claim, verdicts.table([found]).iloc[0])
+    assert f"n = {seeds} seed" in verdict_texts.evidence_text(claim, verdicts.table([found]).iloc[0])
 
 
 def test_an_interval_over_searches_is_as_wide_as_they_differ() -> None:
