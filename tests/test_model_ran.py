@@ -139,7 +139,7 @@ def test_notebooks_head_our_rows_with_the_model_that_ran(runs: Path, out: Path) 
         bundle = Paper(TABLES[exhibit], runs).table(exhibit)._repr_mimebundle_()
         rows = [line for line in bundle["text/markdown"].splitlines() if line.startswith("|")]
         assert check_rows(iter(rows), ours_of(frame)) > 0
-    assert set(Paper("swift", runs).claims().frame["model"]) == {RAN}  # type: ignore[index]
+    assert set(Paper("swift", runs).claims().frame["model"]) == {f"{RAN}, scale mini"}  # type: ignore[index]
     assert RAN in Paper("swift", runs).claim("faster_than_ar").text
     compared = Comparison(runs)
     assert RAN in compared.table().text and set(compared.table().frame["model"]) == {RAN}  # type: ignore[index]
@@ -157,7 +157,7 @@ def test_csv_has_the_model_that_ran_with_every_number(out: Path) -> None:
     judged = pd.read_csv(out / "verdicts.csv", dtype="str", keep_default_na=False)
     ran = judged[judged["model"] != ""]
     assert len(ran) and set(zip(ran["model"], ran["params"])) == {("toy", "2883584")}
-    assert f", {RAN}\n" in (out / "verdicts.md").read_text(encoding="utf-8")
+    assert f", {RAN}, scale mini\n" in (out / "verdicts.md").read_text(encoding="utf-8")
 
 
 def words(figure: Figure) -> list[str]:
