@@ -256,7 +256,7 @@ def test_a_profile_from_before_trees_were_timed_is_read(run: Run) -> None:
         for name, value in asdict(LATENCY).items()
         if name not in ("draft_start_ms", "tree_token_ms", "tree_node_ms")
     }
-    header = RunHeader.of(read_header(run.path) | {"latency": old})
+    header = RunHeader.of(read_header(run.path) | {"latency": json.loads(json.dumps(old))})
     machine = own_profile(replace(run, header=header))
     assert machine.draft_rest_ms == LATENCY.draft_rest_ms
     assert machine.draft_start_ms == machine.tree_token_ms == machine.tree_node_ms == 0

@@ -37,7 +37,8 @@ def _report(arguments: Sequence[str]) -> None:
     runs_dir = records_folder("runs_dir", values.get("runs_dir", "runs"))
     out = local_path("out", values.get("out", runs_dir / "report"))
     all_records = records(runs_dir)
-    if not all_records and runs_dir == local_path("runs_dir", "runs") and (runs_dir / REFERENCE_FOLDER).is_dir():
+    default = records_folder("runs_dir", "runs", missing_ok=True)
+    if not all_records and runs_dir == default and (runs_dir / REFERENCE_FOLDER).is_dir():
         runs_dir = records_folder("runs_dir", runs_dir / REFERENCE_FOLDER)
         print(f"no runs of yours yet: this is the report of the committed records in {display_path(runs_dir)}")
         all_records = records(runs_dir)

@@ -19,7 +19,7 @@ from ssd_bench.paths import local_path
 from ssd_bench.predict.acceptance import CONTEXT
 from ssd_bench.predict.replay import OWN, measured_machine
 from ssd_bench.records.header import RunHeader
-from ssd_bench.records.pack import records_folder, unpacked_folder
+from ssd_bench.records.pack import records_folder
 
 OPTIONS = ("model", "model.path", "hardware", "task", "runs_dir", "context", "devices")
 LOCAL = "local"
@@ -90,7 +90,7 @@ def parse_question(arguments: Sequence[str]) -> Question:
     if "runs_dir" in values:
         runs_dir = records_folder("runs_dir", values["runs_dir"])
     else:  # no records are needed
-        runs_dir = unpacked_folder(local_path("runs_dir", "runs"))
+        runs_dir = records_folder("runs_dir", "runs", missing_ok=True)
     path, shape = _model(values["model"], values.get("model.path"))
     if shape.context is not None and context >= shape.context:
         raise ConfigError("context", context, f"below {shape.context}, the context of {path or values['model']}")

@@ -36,18 +36,19 @@ EPOCH = (1980, 1, 1, 0, 0, 0)  # the first date that a zip can store
 DAMAGED = (zipfile.BadZipFile, zlib.error, struct.error, EOFError, RuntimeError, ValueError)  # what zipfile raises
 
 
-def records_folder(field: str, value: object) -> Path:
+def records_folder(field: str, value: object, missing_ok: bool = False) -> Path:
     """Return the absolute path of the records that an option names, with all packs there unpacked.
 
     Args:
         field: the option, for errors.
         value: a folder of records, the folder of a run, or the pack of either.
+        missing_ok: return the path also if nothing is there, for a default that need not exist.
 
     Raises:
-        ConfigError: no such folder or pack; or as `local_path` and `unpacked_folder`.
+        ConfigError: no such folder or pack, unless `missing_ok`; or as `local_path` and `unpacked_folder`.
     """
     folder = unpacked_folder(local_path(field, value))
-    if not folder.is_dir():
+    if not missing_ok and not folder.is_dir():
         raise ConfigError(field, str(value), f"an existing folder of runs, the folder of a run, or a pack ({SUFFIX})")
     return folder
 
