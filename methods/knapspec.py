@@ -89,6 +89,9 @@ class KnapSpec(ModelDraft):
     """r, last tokens of the prompt on which an event on the prompt runs."""
 
     def __post_init__(self) -> None:
+        if self.search_on == "prefill" and self.warmup != "ar":
+            expected = "ar with method.search_on=prefill, which searches before it drafts"
+            raise ConfigError("method.warmup", self.warmup, expected)
         self.taps = Taps()
         self._prompt_end = self.prefill_tokens if self.search_on == "prefill" else None
 

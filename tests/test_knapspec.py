@@ -289,7 +289,9 @@ def test_states_are_tapped_only_before_a_search(interval: int, capture_steps: in
     assert steps == tapped
 
 
-@pytest.mark.parametrize("bad", [{"draft_len_grid": [5, 1]}, {"warmup": "none"}])
+@pytest.mark.parametrize(
+    "bad", [{"draft_len_grid": [5, 1]}, {"warmup": "none"}, {"warmup": "full", "search_on": "prefill"}]
+)
 def test_bad_settings_are_refused(bad: dict) -> None:
     with pytest.raises(ConfigError, match=f"method.{next(iter(bad))}"):
         KnapSpec(**bad)
@@ -300,7 +302,7 @@ def test_bad_settings_are_refused(bad: dict) -> None:
 
 LENGTH = 15  # committed tokens of `history`
 FULL = LayerSet.full(LAYERS)
-BEGINNINGS = [{"warmup": "full"}, {"warmup": "ar"}, {"search_on": "prefill", "prefill_tokens": 4}]
+BEGINNINGS = [{"warmup": "full"}, {"warmup": "ar"}, {"warmup": "ar", "search_on": "prefill", "prefill_tokens": 4}]
 PAPER = {
     "interval": None,
     "capture_steps": 5,
