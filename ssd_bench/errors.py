@@ -89,3 +89,18 @@ def one_line(error: BaseException) -> str:
 def shortened(text: str, most: int = 60) -> str:
     """Return a text for a message, with the middle cut out if it has more than `most` characters."""
     return text if len(text) <= most else f"{text[: most // 2]}...{text[-most // 2 :]} ({len(text)} characters)"
+
+
+def brief(value: object, most: int = 60) -> object:
+    """Return a value for a message, or its shortened representation if that has more than `most` characters."""
+    text = repr(value)
+    return value if len(text) <= most else shortened(text, most)
+
+
+def is_encodable(text: str) -> bool:
+    """Return whether a file can have a text: JSON may contain half of a surrogate pair."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True

@@ -1,10 +1,11 @@
-"""Paths: options made absolute, the files of a folder of records, the cache folder.
+"""Paths: options made absolute, hashes of files, the files of a folder of records, the cache folder.
 
 The text of an option becomes an absolute path only here.
 """
 
 from __future__ import annotations
 
+import hashlib
 import os
 import re
 from collections.abc import Iterator
@@ -49,6 +50,12 @@ def local_path(field: str, value: object) -> Path:
         expected = f"a path of at most {LONGEST_PATH} bytes, each name in it of at most {LONGEST_NAME}"
         raise ConfigError(field, shortened(text), expected)
     return Path(encoded.decode())
+
+
+def file_hash(path: Path) -> str:
+    """Return the SHA-256 of a file, in hex."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def record_files(folder: Path, pattern: str) -> Iterator[Path]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -14,7 +13,7 @@ from typing import Any, NoReturn
 from ssd_bench.contract.task import DataSpec
 from ssd_bench.data.rows import Row, UnusableRow, examine_row
 from ssd_bench.errors import NOT_GIVEN, ConfigError, shortened
-from ssd_bench.paths import local_path
+from ssd_bench.paths import file_hash, local_path
 
 LINE_LIMIT = 32 * 2**20  # bytes; rows of tasks are far shorter: a longer line means a file without line ends
 
@@ -96,8 +95,7 @@ class LocalSource:
         """Return `sha256:` and the hash of the file's bytes."""
         path = self._path(spec)
         try:
-            with path.open("rb") as file:
-                return "sha256:" + hashlib.file_digest(file, "sha256").hexdigest()
+            return f"sha256:{file_hash(path)}"
         except OSError as error:
             raise _unreadable(path, error) from error
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 import re
@@ -16,7 +15,7 @@ from pathlib import Path
 
 from ssd_bench.errors import ConfigError
 from ssd_bench.model.fetch import failure, reason
-from ssd_bench.paths import local_path
+from ssd_bench.paths import file_hash, local_path
 
 COMMIT = re.compile(r"[0-9a-f]{40}")
 CARDS = ("README.md", ".huggingface.yaml", "dataset_infos.json")
@@ -60,8 +59,7 @@ class Repository:
         target = file.resolve()
         if file.is_symlink() and target.parent.name == "blobs":
             return target.name
-        with file.open("rb") as stream:
-            return hashlib.file_digest(stream, "sha256").hexdigest()
+        return file_hash(file)
 
     @contextmanager
     def outline(self) -> Iterator[Path]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NoReturn, TypeVar
 
-from ssd_bench.errors import ConfigError, shortened
+from ssd_bench.errors import ConfigError, brief, is_encodable, shortened
 
 T = TypeVar("T")
 Row = dict[str, Any]
@@ -81,7 +81,7 @@ def examine_row(
         if expected is None:
             checked[field] = value
         else:
-            faults.append(ConfigError(f"{where} {field}", _shown(original), expected))
+            faults.append(ConfigError(f"{where} {field}", brief(original, SHOWN), expected))
     for field in optional:
         value = row.get(field)
         if field in listed:
@@ -89,20 +89,20 @@ def examine_row(
             if fault is None:
                 checked[field] = list(value or ())
             else:
-                faults.append(ConfigError(f"{where} {field}", _shown(value), f"{fault}, null or nothing"))
+                faults.append(ConfigError(f"{where} {field}", brief(value, SHOWN), f"{fault}, null or nothing"))
         elif value is None or value == "":
             checked[field] = ""
-        elif isinstance(value, str) and _encodable(value):
+        elif isinstance(value, str) and is_encodable(value):
             checked[field] = value
         else:
-            faults.append(ConfigError(f"{where} {field}", _shown(value), "a string, null or nothing"))
+            faults.append(ConfigError(f"{where} {field}", brief(value, SHOWN), "a string, null or nothing"))
     return checked, faults
 
 
 def _text_fault(value: object, expected: str = TEXT) -> str | None:
     if not isinstance(value, str) or not value.strip():
         return expected
-    return None if _encodable(value) else "Unicode text without half of a surrogate pair"
+    return None if is_encodable(value) else "Unicode text without half of a surrogate pair"
 
 
 def _list_fault(value: object, expected: str = LIST) -> str | None:
@@ -110,18 +110,3 @@ def _list_fault(value: object, expected: str = LIST) -> str | None:
         return expected
     faults = [_text_fault(item, expected) for item in value]
     return expected if expected in faults else next(filter(None, faults), None)
-
-
-def _encodable(text: str) -> bool:
-    # JSON's \ud800 becomes half of a surrogate pair, which neither tokenizers nor files accept
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        return False
-    return True
-
-
-def _shown(value: object) -> object:
-    """Return the value itself, or the beginning of its representation if that is long."""
-    text = repr(value)
-    return value if len(text) <= SHOWN else shortened(text, SHOWN)

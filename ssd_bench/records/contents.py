@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 from ssd_bench.errors import ConfigError
 from ssd_bench.lease import hold_lease
 from ssd_bench.model.headers import NOT_WEIGHTS, open_weights
-from ssd_bench.paths import cache_dir
+from ssd_bench.paths import cache_dir, file_hash
 from ssd_bench.records.files import write_atomic
 
 if TYPE_CHECKING:
@@ -110,14 +110,9 @@ def _read_weights(file: Path) -> Content:
     if (size := file.stat().st_size) >= MIN_REPORTED_BYTES:
         print(f"reading {file.name} ({size / 1e9:.1f} GB) once, to hash and check its weights", file=sys.stderr)
     with ThreadPoolExecutor(1) as pool:
-        sha256 = pool.submit(_file_hash, file)
+        sha256 = pool.submit(file_hash, file)
         farthest, tensor = _largest_weight(file)
         return Content(sha256.result(), farthest, tensor)
-
-
-def _file_hash(file: Path) -> str:
-    with file.open("rb") as opened_file:
-        return hashlib.file_digest(opened_file, "sha256").hexdigest()
 
 
 def _largest_weight(file: Path) -> tuple[float, str]:

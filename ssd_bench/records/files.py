@@ -23,9 +23,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
-from ssd_bench.errors import ConfigError
+from ssd_bench.errors import ConfigError, brief
 from ssd_bench.records.schema import SCHEMA_VERSION
-from ssd_bench.records.typed import brief
 
 REPEATED = "force=true in its command measures the run again"
 

@@ -8,7 +8,7 @@ from functools import cache
 from types import NoneType
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
-from ssd_bench.errors import ConfigError, shortened
+from ssd_bench.errors import ConfigError, brief, is_encodable
 
 LARGEST = 2**63
 """Bound of integers: tables of numbers have no larger ones."""
@@ -55,30 +55,15 @@ def check_type(place: str, value: Any, kind: Any) -> None:
 
 def _is_scalar(value: Any, kind: type) -> bool:
     if kind is str:
-        return isinstance(value, str) and _is_text(value)
+        return isinstance(value, str) and is_encodable(value)
     if kind is bool or isinstance(value, bool):
         return kind is bool and isinstance(value, bool)
     return isinstance(value, (int, float) if kind is float else int) and not abs(value) >= LARGEST
 
 
-def _is_text(value: str) -> bool:
-    """Return whether a file can have a text: JSON may contain half of a pair of surrogates."""
-    try:
-        value.encode()
-    except UnicodeEncodeError:
-        return False
-    return True
-
-
 def _expect(place: str, value: Any, is_valid: bool, expected: str) -> None:
     if not is_valid:
         raise ConfigError(place or "run.json", brief(value), expected)
-
-
-def brief(value: Any) -> Any:
-    """Return a value for a message, or its shortened text."""
-    text = repr(value)
-    return value if text == (short := shortened(text)) else short
 
 
 @cache

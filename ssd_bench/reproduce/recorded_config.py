@@ -15,10 +15,9 @@ from omegaconf import DictConfig, OmegaConf
 
 from ssd_bench.compose.build import HYDRA_KEYS, TARGET
 from ssd_bench.conf import CONF
-from ssd_bench.errors import ConfigError
+from ssd_bench.errors import ConfigError, brief
 from ssd_bench.model.arithmetic import FORCED, LEVELS, available_levels
 from ssd_bench.records.header import RunHeader
-from ssd_bench.records.typed import brief
 from ssd_bench.run.options import KNOWN, TABLES
 
 SHOWN = {"force": False, "dry": False, "minutes": None, "retry": None, "shard": None}

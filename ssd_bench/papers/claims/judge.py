@@ -170,9 +170,8 @@ def _repeated_comparisons(
     for seed, repeat in enumerate(replication.repeats, 1):
         cells = []
         for cell in repeat.cells:
-            same = own.get(tuple(cell.labels.values()))
-            fixed = cell.record is None and same is not None and not run_scope(same).shares_search
-            cells.append(same if fixed and same is not None else cell)
+            same = own.get(tuple(cell.labels.values())) if cell.record is None else None
+            cells.append(cell if same is None or run_scope(same).shares_search else same)
         complete = [
             comparison
             for comparison in comparisons(claim, cells)
