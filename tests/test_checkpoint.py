@@ -1,4 +1,4 @@
-"""Where models come from, what is refused, and real models against transformers."""
+"""Sources of models, refusals, and real models against transformers."""
 
 from __future__ import annotations
 

@@ -40,7 +40,7 @@ def units(accept: float = 0.7, prompts: int = 10, start: int = 0, **options: Any
 
 
 def sharing(made: Units) -> Units:
-    """With one search, in the first prompt, for all prompts."""
+    """Change records to one search, in the first prompt, for all prompts."""
     for step in (step for records in made[1:] for step in records[1].steps):
         step.est_alpha = None
     return made
@@ -103,7 +103,7 @@ def test_the_speedup_of_steps_compares_equal_contexts(tmp_path: Path) -> None:
 
 
 def looping(made: Units, prompts: Iterable[int]) -> Units:
-    """With answers that repeat one token, to some prompts."""
+    """Change the answers to some prompts to loops of one token."""
     for i in prompts:
         for record in made[i]:
             record.prompt.output_ids = [7] * len(record.prompt.output_ids)

@@ -39,7 +39,7 @@ def timed(units: list[list[PromptRecord]], factor: float) -> list[list[PromptRec
 
 
 def searched(units: list[list[PromptRecord]], when: Callable[[int], bool]) -> list[list[PromptRecord]]:
-    """With a search, at the first step of each prompt, that has or has not chosen the set of each draft step."""
+    """Add a search at the first step of each prompt; `when` says which steps draft with its set."""
     for step in (step for unit in units for record in unit for step in record.steps if record.prompt.arm == "method"):
         step.searched = when(step.step) if step.draft_len else None
         if step.step == 1 and when(10):

@@ -133,7 +133,7 @@ STEP = int(os.environ.get("MUTANTS_STEP", str(len(VALUES))))
 
 
 def test_every_mutant_is_read_or_refused_by_name(good: Path, tmp_path: Path) -> None:
-    """By the reader, `explain`, `validate` and `reproduce`, one by one."""
+    """The reader, `explain`, `validate` and `reproduce` read them one by one."""
     content, refused, failed = json.loads((good / "run.json").read_bytes()), 0, list[str]()
     for name, text in mutants(content, 0, STEP):
         folder = copied(good, tmp_path / name, text)

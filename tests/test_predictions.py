@@ -58,7 +58,7 @@ def test_expected_drafts_are_the_mean_of_those_drawn(alpha: float | None, tokens
 
 
 def test_a_share_is_never_assumed() -> None:
-    """By hand: r of the inner or of all sublayers, a preset's table, the mean of released sets; else no share."""
+    """Sources: r of the inner or of all sublayers, a preset's table, the mean of released sets; else no share."""
     skipped = {
         "CLaSp": {"preset": "clasp_knapspec", "source": "script"},
         "KNN-SSD": {"sets": ["cnndm", "gsm8k"], "models": ["LLaMA-2-13B"], "source": "sets"},

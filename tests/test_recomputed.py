@@ -51,7 +51,7 @@ def rise(steps: pd.DataFrame) -> float:
 
 
 def test_the_rise_of_skipped_attentions_is_that_of_steps_before_the_first_search() -> None:
-    """With the steps in which the full model drafts, the share rises by 0.09; over searched sets it does not rise."""
+    """The share rises by 0.09 with the steps in which the full model drafts; over searched sets it does not rise."""
     steps, prompts = figure3()
     assert rise(steps) == pytest.approx(0.086, abs=0.002)
     searched = steps[steps["searched"].astype(bool)]
