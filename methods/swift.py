@@ -46,7 +46,7 @@ from ssd_bench.contract.method import Context, LayerDraft, Prefill, Probe, Sampl
 from ssd_bench.contract.shape import ModelDims
 from ssd_bench.cost.matchness import matchness
 from ssd_bench.errors import ConfigError
-from ssd_bench.settings import Count, Range, Rate, Seed, Share, Whole, settings
+from ssd_bench.settings import Count, Range, Rate, Share, Whole, settings
 
 KAPPA = 2.5  # κ of the upper confidence bound (inference_swift.py:293-295)
 REDUCTION = 0.1  # step by which r is lowered: 0.5 to 0.4 (§C.2)
@@ -117,7 +117,7 @@ class SWIFT(ModelDraft):
     search_prompts: Count | None = None
     """Prompts to search on, after which the set is kept without restarts (the frozen set of ConfLayers Figure 4);
     null: all."""
-    seed: Seed = 0
+    seed: Whole = 0
     """Seed of the random candidates and of the Bayesian optimisation."""
 
     def __post_init__(self) -> None:

@@ -25,7 +25,7 @@ from ssd_bench.errors import NOT_GIVEN, ConfigError
 T = TypeVar("T")
 GIVEN = "it must be given"
 LARGEST = 2**63 - 1
-"""Largest integer of a `Range`: deques, arrays and kernels take no larger one."""
+"""Largest integer of a `Range`: records, deques, arrays and kernels take no larger one."""
 WORDS = {int: "an integer", float: "a number", bool: "true or false", str: "a text", NoneType: "null"}
 
 
@@ -38,7 +38,6 @@ class Range:
         above, below: ends that it excludes.
         what: what such a number is, in words; "" for the name of its type.
         note: addition to messages.
-        any_size: whether integers may be above `LARGEST`, as for seeds.
     """
 
     least: float | None = None
@@ -47,13 +46,12 @@ class Range:
     below: float | None = None
     what: str = ""
     note: str = ""
-    any_size: bool = False
 
     def holds(self, value: float) -> bool:
         """Return whether a number is in the interval."""
         low = self.least is None or value >= self.least, self.above is None or value > self.above
         high = self.most is None or value <= self.most, self.below is None or value < self.below
-        return all(low + high) and (self.any_size or not isinstance(value, int) or value <= LARGEST)
+        return all(low + high) and (not isinstance(value, int) or value <= LARGEST)
 
     def describe(self, kind: str) -> str:
         """Return what is allowed, in words; `kind` is the type in words."""
@@ -83,7 +81,6 @@ class Fits:
 
 Count = Annotated[int, Range(1)]
 Whole = Annotated[int, Range(0)]
-Seed = Annotated[int, Range(0, any_size=True)]
 Share = Annotated[float, Range(0, 1, what="a share")]
 Rate = Annotated[float, Range(0, 1, what="a rate")]
 Probability = Annotated[float, Range(0, 1, what="a probability")]

@@ -22,7 +22,7 @@ from typing import Any, Literal
 
 from ssd_bench.contract.task import DataSource, DataSpec, Prompt, Sourced, Task
 from ssd_bench.errors import ConfigError, naming
-from ssd_bench.settings import Count, Probability, Seed, settings
+from ssd_bench.settings import Count, Probability, Whole, settings
 from tasks.selection import first_rows
 
 VERSION = 1
@@ -45,7 +45,7 @@ class Stream:
     """Mixing ratio R; 0 for listed."""
     order: Literal["code", "markov", "listed"]
     """Order of KNN-SSD's code, Eq. 8 as printed, or part by part."""
-    order_seed: Seed
+    order_seed: Whole
     """Seed of the order alone; the items of a part depend on the run's seed."""
     first: str | None
     """Part of the first prompt; null: drawn at random."""

@@ -51,7 +51,7 @@ VALUES = {
     "wandb.project": "~ null 1 [a]",
     "limit": "~ -1 1.5 abc true 1,2 9223372036854775808",
     "repeats": "~ 0 null 10001 99999999999999999999",
-    "seed": f"~ abc null ??? {HUGE}",
+    "seed": f"~ abc null ??? 9223372036854775808 {HUGE}",
     "baseline": "~ maybe null",
     "runs_dir": "~ null '' 1 FILE",
     "force": "~ maybe null",

@@ -129,8 +129,8 @@ def test_an_error_is_shown_without_lines_of_hydra(
         "decode.temperature=1e-06",
         "decode.temperature=1e300",
         "decode.top_p=1e-300",
-        "decode.top_k=99999999999999999999",
-        "seed=9223372036854775808",
+        "decode.top_k=9223372036854775807",
+        "seed=9223372036854775807",
     ],
 )
 def test_sampling_at_its_limits_works(settings: str, answer: Callable[..., tuple[int, str]]) -> None:

@@ -29,7 +29,7 @@ class Decoding:
     """Divisor of the logits."""
     top_p: Annotated[float, Range(above=0, most=1)] = 1.0
     """Draw among the most likely tokens that together have this probability; 1: off."""
-    top_k: Annotated[int, Range(0, note=" (0: off)", any_size=True)] = 0
+    top_k: Annotated[int, Range(0, note=" (0: off)")] = 0
     """Draw among this many most likely tokens; 0: off."""
     max_new_tokens: Count | None = None
     """Longest output in tokens; null: the task's own limit."""

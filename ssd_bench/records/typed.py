@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import fields, is_dataclass
 from functools import cache
+from sys import float_info
 from types import NoneType
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
@@ -58,7 +59,9 @@ def _is_scalar(value: Any, kind: type) -> bool:
         return isinstance(value, str) and is_encodable(value)
     if kind is bool or isinstance(value, bool):
         return kind is bool and isinstance(value, bool)
-    return isinstance(value, (int, float) if kind is float else int) and not abs(value) >= LARGEST
+    if kind is float:
+        return isinstance(value, int | float) and not abs(value) > float_info.max
+    return isinstance(value, int) and abs(value) < LARGEST
 
 
 def _expect(place: str, value: Any, is_valid: bool, expected: str) -> None:

@@ -25,7 +25,7 @@ from ssd_bench.quoting import unresolved
 from ssd_bench.records.schema import arms_of
 from ssd_bench.run.hardware import Options
 from ssd_bench.run.tracking import Tracking
-from ssd_bench.settings import GIVEN, Count, Fits, Range, Seed, arguments, check_value
+from ssd_bench.settings import GIVEN, Count, Fits, Range, Whole, arguments, check_value
 
 Name = Annotated[str, Fits("a text without /, for the name of a folder", re.compile(r"[^/\0]+").fullmatch)]
 Part = Annotated[str, Fits("NUMBER/OF, such as 3/8 for the third of eight", lambda text: _is_part(text))]
@@ -34,7 +34,7 @@ MOST_REPEATS = 10_000  # the work items of a run are listed in memory
 OPTIONS = {
     "limit": Count | None,
     "repeats": Annotated[int, Range(1, MOST_REPEATS)],
-    "seed": Seed,
+    "seed": Whole,
     "force": bool,
     "runs_dir": str,
     "variant": str | None,
