@@ -10,7 +10,7 @@ import pandas as pd
 from ssd_bench import tables
 from ssd_bench.metrics.text import REHEARSAL
 from ssd_bench.papers.ours.cells import Replication
-from ssd_bench.papers.ssd_bench import del_home, families, figures, windows
+from ssd_bench.papers.ssd_bench import del_home, families, figures, real, windows
 
 
 @dataclass(frozen=True)
@@ -67,6 +67,9 @@ def remarks(replication: Replication) -> list[str]:
 
 
 OWN = (
+    OwnTable(real.REAL, "Methods on instruction-tuned models", real.table, real.note),
+    OwnTable(real.DISPUTE, "SWIFT against ConfLayers", real.table, real.note),
+    OwnTable(real.CONTEXTS, "Windows, skipped attentions and 8 bits by context", real.table, real.note),
     OwnTable(figures.COMPARISON, "All methods on one model", figures.table, figures.note),
     OwnTable(families.FAMILIES, "Families of drafts", families.table, families.note),
     OwnTable(windows.WINDOWS, "Windows of the cache and layer sets", windows.table, windows.note),

@@ -1,0 +1,50 @@
+"""Methods on instruction-tuned models: acceptance, and speed at the costs of the reference machine.
+
+No column is a measured time, so runs may share a machine with other work.
+"""
+
+from __future__ import annotations
+
+import pandas as pd
+
+from ssd_bench.metrics.text import ABSENT, FROZEN, MODELLED, format_lossless, format_measured, format_percent
+from ssd_bench.papers.ours.cells import Replication, ShownCell
+
+REAL, DISPUTE, CONTEXTS = "ssd_bench_real", "ssd_bench_real_dispute", "ssd_bench_real_contexts"
+"""Names of the experiments."""
+
+
+def table(replication: Replication) -> pd.DataFrame:
+    """Return the table of every model, task, method and setting that ran.
+
+    Returns:
+        Texts: the model that ran; prompts; with 95 % intervals M, α and the modelled speedup, as it was and without
+        method overhead; the share of sublayers skipped; outputs equal to AR's.
+    """
+    return pd.DataFrame([_row(cell) for cell in replication.shown_cells() if cell.is_readable])
+
+
+def note() -> str:
+    """Return sentences that explain the columns."""
+    return (
+        "Modelled: the work of the run at the costs of the reference machine, with this model's acceptance. Search "
+        "frozen: the same without method overhead. Intervals: 95 % over prompts."
+    )
+
+
+def _row(cell: ShownCell) -> dict[str, str]:
+    summary, modelled = cell.summary, cell.summary.modelled
+    setting = f", {cell['setting']}" if cell["setting"] else ""
+    return {
+        "model": cell["model"],
+        "task": cell["task"],
+        "method": cell["method"] + setting,
+        "n": str(summary.n_pairs),
+        "M": format_measured(summary.M),
+        "α": format_measured(summary.alpha, 3),
+        MODELLED: ABSENT if modelled is None else format_measured(modelled.speedup_modelled),
+        FROZEN: ABSENT if modelled is None else format_measured(modelled.speedup_frozen),
+        "skipped, of all sublayers": format_percent(summary.skip_ratio),
+        "equal to AR": format_lossless(summary.row),
+        "excluded": cell.exclusion or ABSENT,
+    }
