@@ -87,7 +87,10 @@ def test_without_a_decode_step_frames_have_no_number(record: Record, tmp_path: P
     assert pd.read_parquet(tmp_path / "runs.parquet")[list(UNDEFINED)].isna().all(axis=None)
 
 
-def test_without_a_decode_step_progress_has_no_rate(capsys: pytest.CaptureFixture[str]) -> None:
+def test_without_a_decode_step_progress_has_no_rate(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("ssd_bench.run.progress.LOG_SECONDS", 0.0)
     with Progress(2) as progress:
         progress.done("a", one_token(0))
         progress.done("b", unit(1))

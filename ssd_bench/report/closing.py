@@ -60,9 +60,11 @@ def print_record(path: Path, log: WarningLog | None = None) -> None:
 
 def run_line(summary: Mapping[str, Any]) -> str:
     """Return the main results of a run in one line, with the folder of its record."""
-    rows = [row for row in _result_rows(summary) if row[0] in (MEASURED, MODELLED)]
+    speedups = [f"{format_number(summary['speedup'])} measured"]
+    if summary.get("modelled_on"):
+        speedups.append(f"{format_number(summary['speedup_modelled'])} modelled")
     parts = [f"M {format_number(summary['M'])}", f"α {format_number(summary['alpha'], 3)}"]
-    parts += [f"{name} {value}" for name, value in rows] + [f"lossless {format_lossless(summary)}"]
+    parts += [f"speedup {', '.join(speedups)}", f"lossless {format_lossless(summary)}"]
     return f"{summary['method']} on {summary['task']}: {', '.join(parts)}; {summary['run_dir']}"
 
 
@@ -260,7 +262,6 @@ frozen: modelled, without method overhead"""
 
 NO_WORK = "modelled times need a record that counts its work"
 
-SIDE_BY_SIDE = """speedup: over AR on the same prompts in the same run [95 % interval over prompts], decode only;
-measured: on the machine of the run; modelled: the same work at the costs of a larger model on a
-GPU (docs/modelled.md); overhead: method overhead, a share of the measured decode time; lossless:
-outputs equal to AR's."""
+SIDE_BY_SIDE = """speedup over AR [95 % interval over prompts], decode only; modelled: the same work at the costs of a
+larger model on a GPU (docs/modelled.md); overhead: of the method, a share of the measured decode
+time; lossless: outputs equal to AR's"""

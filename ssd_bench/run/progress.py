@@ -1,4 +1,4 @@
-"""Progress of a run: a bar with tokens/s and time left on a terminal, a line every few seconds in a log."""
+"""Progress of a run: a bar with tokens/s and time left on a terminal, a line a minute in a log."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ VERDICTS = {"bug": "mismatch", "tie": "near-tie", "identical": "identical"}
 """Stored verdict on losslessness -> its text; of several turns the first verdict in this order is shown."""
 
 
-LOG_SECONDS = 10.0
-"""Shortest time between two lines in a log; first and last prompts, and mismatches, always get one."""
+LOG_SECONDS = 60.0
+"""Shortest time between two lines in a log; the first prompt and mismatches always get one."""
 
 
 def counted(items: Sequence[T], what: str) -> Iterator[T]:
@@ -73,7 +73,7 @@ class Progress:
             self._bar.set_description_str(line)
             self._bar.set_postfix_str(f"{self._new_tokens / elapsed:.1f} tok/s overall")
             self._bar.update(1)
-        elif self._finished in (1, self._total) or "bug" in verdicts or time.perf_counter() - self._shown > LOG_SECONDS:
+        elif self._finished == 1 or "bug" in verdicts or time.perf_counter() - self._shown > LOG_SECONDS:
             self._shown = time.perf_counter()
             print(f"[{self._finished}/{self._total}] {line}, {left_s:.0f} s left", file=sys.stderr, flush=True)
 

@@ -51,7 +51,7 @@ class Attempt:
         """Run the job and return its outcome; only a BaseException, such as a KeyboardInterrupt, is raised."""
         job = HydraConfig.get()
         overrides = list(job.overrides.task)
-        print(f"\n[run {job.job.num + 1} of {self.total}] {' '.join(overrides)}", flush=True)
+        print(f"[run {job.job.num + 1} of {self.total}] {' '.join(overrides)}", flush=True)
         runs_dir = local_path("runs_dir", cfg.runs_dir)
         log = WarningLog(self.notes, self.sweep)
         try:

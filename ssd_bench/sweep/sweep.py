@@ -233,16 +233,16 @@ def _launcher_name(config: DictConfig) -> str:
 
 
 def _conclude(jobs: Sequence[Overrides], ends: Sequence[Outcome]) -> None:
-    """Print how many runs had each kind of warning, then the outcome of every job.
+    """Print how many runs had each kind of warning, then, if any failed, the outcome of every job.
 
     Raises:
         JobsFailed: at least one job failed.
     """
     if text := count_warnings([end.warnings for end in ends]):
         print(f"\n{text}", flush=True)
-    print(f"\n{summary(jobs, ends)}", flush=True)
     failed = [end for end in ends if end.error is not None]
     if failed:
+        print(f"\n{summary(jobs, ends)}", flush=True)
         # 1, an unexpected error, takes precedence over 2, input that cannot work
         raise JobsFailed(f"{len(failed)} of {len(ends)} runs failed", min(end.code for end in failed))
 
