@@ -313,7 +313,7 @@ def draw_bars(
     unit: str,
     marks: Mapping[str, style.Mark] | None = None,
 ) -> dict[tuple[str, str], tuple[float, float]]:
-    """Draw groups of bars with intervals, their values at the foot, and the mark of excluded results on top.
+    """Draw groups of bars with intervals, and above them their values, or the mark of an excluded result.
 
     Args:
         series: label -> one number per group, None where it is missing.
@@ -367,10 +367,10 @@ def _draw_bar(axes: Axes, x: float, width: float, number: PlotValue, mark: style
         x, value, yerr=error_bar(number), color=mark.colour if number.exclusion else "black", capsize=1.5, linewidth=0.8
     )
     top = number.high or value
-    text, y, angle = (style.VOID, top, 0) if number.exclusion else (f"{value:.2f}", 0.0, rotation)
+    text, angle = (style.VOID, 0) if number.exclusion else (f"{value:.2f}", rotation)
     axes.annotate(
         text,
-        (x, y),
+        (x, top),
         (0, 3.5),
         textcoords="offset points",
         ha="center",
