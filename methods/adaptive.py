@@ -293,7 +293,7 @@ class Adaptive:
             threshold, length_index = divmod(int(rates[index].argmax()), self.draft_len)
             stop_below = float(pool.prior.thresholds[threshold - 1]) if threshold else 0.0
             arm, (draft_ms, verify_ms) = arms[index], pool.times(costs)
-            draft = LayerDraft(arm.layer_set, length_index + 1, stop_below, searched=True, window=arm.window)
+            draft = LayerDraft(arm.layer_set, length_index + 1, stop_below, searched=True)
             base_rate = float(best.max())
             times = float(draft_ms[index]), verify_ms[index].tolist(), costs.ar_ms
             self._choice = ArmChoice(arm, threshold, draft, *times, base_rate)
@@ -328,7 +328,7 @@ class Adaptive:
         self._goal, needed, boundaries = "", float("inf"), set[int]()
         if promising:
             self._goal, needed = "evaluate" if self._queue else "", min(prices)
-            boundaries = {arm.first_changed for arm in self._queue}
+            boundaries = {arm.layer_set.first_changed for arm in self._queue}
         elif costs.best_rate(self.budget, self.hoped) > needed_rate:
             needed = self._search_price(costs) * 2**self._ledger.failures
             if needed <= credit:
@@ -344,7 +344,7 @@ class Adaptive:
 
     def _evaluation_price(self, arm: Arm, costs: Costs) -> float:
         """Return the cost of an evaluation in AR steps, keeping its states included."""
-        return STATE_COST * self.rows + self.overhead * costs.evaluation_ms(arm.layer_set, arm.window) / costs.ar_ms
+        return STATE_COST * self.rows + self.overhead * costs.evaluation_ms(arm.layer_set) / costs.ar_ms
 
     def _search_price(self, costs: Costs) -> float:
         """Return the cost of a search in AR steps, keeping its states and evaluating its arms included."""
@@ -382,7 +382,7 @@ class Adaptive:
         for arm in self._queue:
             if (price := self._evaluation_price(arm, costs)) <= self._ledger.credit():
                 self._ledger.explored += price
-                self._pool.evaluate(arm, states[boundaries.index(arm.first_changed)], target, length, probe)
+                self._pool.evaluate(arm, states[boundaries.index(arm.layer_set.first_changed)], target, length, probe)
 
     def _search(self, states: Tensor, length: int, probe: Probe) -> None:
         """Search for new arms, and charge the cost to the ledger."""

@@ -9,6 +9,7 @@ other tokens.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any, Protocol
 
 import numpy as np
@@ -65,7 +66,7 @@ class ArmPool:
         sets += [pattern_set("uniform", u, n_layers) for u in fitting]
         self._windows, full = [Window(*pair) for pair in settings.windows], LayerSet.full(n_layers)
         self.arms = [Arm(layer_set, self.prior.counts.copy()) for layer_set in dict.fromkeys(sets)]
-        self.arms += [Arm(full, self.prior.counts.copy(), window=window) for window in self._windows]
+        self.arms += [Arm(replace(full, window=window), self.prior.counts.copy()) for window in self._windows]
         if settings.int8:
             self.arms.append(Arm(full.in_8_bits, self.prior.counts.copy()))
         self.outcomes: list[tuple[Arm, int, int, int, bool]] = []
@@ -90,8 +91,8 @@ class ArmPool:
         All arms are listed twice: `throughputs` computes expected and optimistic ones together.
         """
         if costs not in self._times:
-            draft_ms = [costs.draft_ms(arm.layer_set, arm.window) for arm in self.arms]
-            verify_ms = [costs.verify_ms(arm.layer_set, arm.window) for arm in self.arms]
+            draft_ms = [costs.draft_ms(arm.layer_set) for arm in self.arms]
+            verify_ms = [costs.verify_ms(arm.layer_set) for arm in self.arms]
             self._times[costs] = np.array(draft_ms * 2), np.array(verify_ms * 2)
         return self._times[costs]
 
@@ -106,7 +107,7 @@ class ArmPool:
         all_counts = np.concatenate([counts, optimistic_counts(counts, self._settings.optimism)])
         values = throughput(all_counts, *self.times(costs))
         rates, optimistic = values[: len(counts)], values[len(counts) :].max((1, 2))
-        usable = [arm.window is None or 2 * arm.window.count_read(length) <= length for arm in self.arms]
+        usable = [_fits(arm.layer_set.window, length) for arm in self.arms]
         evaluated = [arm.evaluated for arm in self.arms]
         best = np.where(np.logical_and(evaluated, usable), rates.max((1, 2)), 0.0)
         return rates, best, np.where(usable, optimistic, 0.0)
@@ -124,18 +125,18 @@ class ArmPool:
         They are candidates of the next plan. A window, and 8-bit weights, have at most one combination: when another
         layer set comes into use, its combination is replaced.
         """
-        if arm.window is not None:
+        if arm.layer_set.window is not None:
             return
-        fitting = [window for window in self._windows if 2 * window.count_read(length) <= length]
-        combinations: list[tuple[LayerSet, Window | None]] = [(arm.layer_set, window) for window in fitting]
+        fitting = [window for window in self._windows if _fits(window, length)]
+        combinations = [replace(arm.layer_set, window=window) for window in fitting]
         if self._settings.int8 and not arm.layer_set.int8:
-            combinations.append((arm.layer_set.in_8_bits, None))
-        for layer_set, window in combinations:
-            old = next((a for a in self.arms if a.derived and a.window == window), None)
+            combinations.append(arm.layer_set.in_8_bits)
+        for layer_set in combinations:
+            old = next((a for a in self.arms if a.derived and a.layer_set.window == layer_set.window), None)
             if old is not None and old.layer_set == layer_set:
                 continue
             counts = self.prior.counts.copy()
-            combined = Arm(layer_set, counts, search_number=arm.search_number, window=window, derived=True)
+            combined = Arm(layer_set, counts, search_number=arm.search_number, derived=True)
             self._replace([a for a in self.arms if a is not old] + [combined])
 
     def evaluate(self, arm: Arm, states: Tensor, target: Tensor, length: int, probe: Probe) -> None:
@@ -156,7 +157,7 @@ class ArmPool:
         weights = integer_weights(probe.latency, length, settings.weight_cap)
         budget, least = settings.budget, settings.min_similarity
         knapsack = Knapsack(states.float(), length - rows, weights, budget, least, True, False, states.dtype)
-        old_sets = {arm.layer_set for arm in self.arms if arm.window is None} | {LayerSet.full(self._n_layers)}
+        old_sets = {arm.layer_set for arm in self.arms} | {LayerSet.full(self._n_layers)}
         candidates = [candidate for candidate in knapsack.run(probe) if candidate.layer_set not in old_sets]
         if not candidates:
             return
@@ -173,14 +174,14 @@ class ArmPool:
     def state(self) -> list[Any]:
         """Return all arms, for JSON."""
         self.learn()
-        windows = [None if arm.window is None else (arm.window.sinks, arm.window.recent) for arm in self.arms]
+        windows = [arm.layer_set.window for arm in self.arms]
         return [
             (
                 (sorted(arm.layer_set.skipped), sorted(arm.layer_set.int8)),
                 arm.counts.tolist(),
                 arm.evaluated,
                 arm.search_number,
-                window,
+                window and (window.sinks, window.recent),
                 arm.derived,
             )
             for arm, window in zip(self.arms, windows)
@@ -190,9 +191,9 @@ class ArmPool:
         """Continue with the arms of `state`."""
         arms = []
         for (skipped, int8), counts, evaluated, number, pair, derived in state:
-            layer_set = LayerSet(self._n_layers, frozenset(skipped), frozenset(int8))
             window = pair and Window(*pair)
-            arms.append(Arm(layer_set, np.array(counts), evaluated, number, window, derived))
+            layer_set = LayerSet(self._n_layers, frozenset(skipped), frozenset(int8), window)
+            arms.append(Arm(layer_set, np.array(counts), evaluated, number, derived))
         self._replace(arms)
 
     def _replace(self, arms: list[Arm]) -> None:
@@ -215,3 +216,8 @@ def last_states(verifications: Sequence[Verification], rows: int) -> tuple[Tenso
         states.append(verification.hidden.index_select(1, path))
         logits.append(verification.logits.index_select(0, path.to(verification.logits.device)))
     return torch.cat(states, dim=1)[:, -rows:], torch.cat(logits).argmax(-1)[-rows:]
+
+
+def _fits(window: Window | None, length: int) -> bool:
+    """Return whether a window leaves out at least half of the context; None reads all and always fits."""
+    return window is None or 2 * window.count_read(length) <= length

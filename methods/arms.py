@@ -18,7 +18,6 @@ from torch import Tensor
 from methods.knapsack import n_columns
 from ssd_bench.contract.layer_set import LayerSet
 from ssd_bench.contract.method import LayerDraft, Probe
-from ssd_bench.contract.window import Window
 from ssd_bench.cost.latency import Latency
 
 Array = NDArray[np.float64]
@@ -51,14 +50,13 @@ class Prior:
 
 @dataclass(eq=False)
 class Arm:
-    """A layer set, with or without a window, and the posterior of its acceptance.
+    """A layer set and the posterior of its acceptance.
 
     Attributes:
-        layer_set: the sublayers that draft.
+        layer_set: what drafts run and read.
         counts: [2, bins] parameters of the Dirichlet: rejected and accepted tokens by confidence bin, prior included.
         evaluated: whether the arm was evaluated on other tokens than those that selected it, which favour it.
         search_number: number of the search that found the layer set; 0 for an initial arm.
-        window: the positions that the draft's attentions read; None: all.
         derived: whether the arm combines another arm's layer set with a window or with 8-bit weights.
     """
 
@@ -66,13 +64,7 @@ class Arm:
     counts: Array
     evaluated: bool = False
     search_number: int = 0
-    window: Window | None = None
     derived: bool = False
-
-    @property
-    def first_changed(self) -> int:
-        """Last boundary where the draft's stream is the full model's: the first changed sublayer, 0 with a window."""
-        return self.layer_set.first_changed if self.window is None else 0
 
     @property
     def acceptance(self) -> float:
@@ -206,9 +198,9 @@ class Costs:
         self._draft_rest_ms = latency.draft_rest_ms
         self._start_ms = np.where(np.arange(longest + 1) > 0, latency.draft_start_ms, 0.0)
 
-    def draft_ms(self, layer_set: LayerSet, window: Window | None = None) -> float:
+    def draft_ms(self, layer_set: LayerSet) -> float:
         """Return the time of one drafted token; with a window, attentions take the time of a context of its size."""
-        attn, read = self._attn_ms[0], self.context
+        attn, read, window = self._attn_ms[0], self.context, layer_set.window
         if window is not None:
             read = window.count_read(self.context)
             attn = self.latency.pass_ms(1, read)[0]
@@ -220,27 +212,27 @@ class Costs:
             total += self.latency.int8_draft_rest_ms - self._draft_rest_ms
         return total
 
-    def verify_ms(self, layer_set: LayerSet, window: Window | None = None) -> Array:
+    def verify_ms(self, layer_set: LayerSet) -> Array:
         """Return the times [longest + 1] of verifying 0, 1, .. drafted tokens, the fixed time of a draft included.
 
-        With reuse, the sublayers before the first skipped one run on the last node only.
+        With reuse, the sublayers before the first changed one run on the last node only.
         """
-        reused = layer_set.first_changed if self._reuse and window is None else 0
+        reused = layer_set.first_changed if self._reuse else 0
         attn, mlp = (reused + 1) // 2, reused // 2  # even sublayers are attentions, so they come first
         one_node_ms = attn * self._attn_ms[0] + mlp * self._mlp_ms[0]
         other_ms = self._rest_ms + self._start_ms
         return one_node_ms + (self.n_layers - attn) * self._attn_ms + (self.n_layers - mlp) * self._mlp_ms + other_ms
 
-    def evaluation_ms(self, layer_set: LayerSet, window: Window | None = None) -> float:
+    def evaluation_ms(self, layer_set: LayerSet) -> float:
         """Return the time of `evaluate_arm` over r tokens: the arm's sublayers from the first changed one on."""
-        attn, mlp, rest_ms = self._rows_ms
+        (attn, mlp, rest_ms), window = self._rows_ms, layer_set.window
         read = self.context if window is None else window.count_read(self.context)
         if window is not None:
             attn = self.latency.pass_ms(self._rows, read)[0]
         if layer_set.kept_in_8_bits:  # from the first of these on, the arms of `adaptive` read only 8-bit weights
             attn, mlp = self.latency.int8_pass_ms(self._rows, read)
-        first_changed = 0 if window is not None else layer_set.first_changed
-        n_attn, n_mlp = layer_set.n_attn - (first_changed + 1) // 2, layer_set.n_mlp - first_changed // 2
+        unchanged = layer_set.first_changed
+        n_attn, n_mlp = layer_set.n_attn - (unchanged + 1) // 2, layer_set.n_mlp - unchanged // 2
         return n_attn * attn + n_mlp * mlp + rest_ms
 
     def search_ms(self, budget: float, weights: tuple[int, int]) -> float:
@@ -268,16 +260,16 @@ def evaluate_arm(probe: Probe, prior: Prior, arm: Arm, states: Tensor, target: T
     The head reads full weights, also for an arm with 8-bit weights.
 
     Args:
-        states: [r, d] states of the full model at the boundary `arm.first_changed`.
+        states: [r, d] states of the full model at the boundary `arm.layer_set.first_changed`.
         target: [r] predictions of the full model, with which the draft's must agree.
         length: committed positions, the r tokens included.
 
     Returns:
         Counts [2, bins] of predictions that would have been rejected and accepted.
     """
-    sublayers = [i for i in arm.layer_set.kept if i >= arm.first_changed]
+    sublayers = [i for i in arm.layer_set.kept if i >= arm.layer_set.first_changed]
     int8 = arm.layer_set.kept_in_8_bits  # none of them comes before the first changed sublayer
-    hidden = probe.run_sublayers(sublayers, states, length - len(states), arm.window, int8)
+    hidden = probe.run_sublayers(sublayers, states, length - len(states), arm.layer_set.window, int8)
     predicted, confidence = probe.predict_confident(hidden)
     return prior.tally(predicted == target, confidence)
 

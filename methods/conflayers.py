@@ -258,7 +258,7 @@ class ConfLayers(ModelDraft):
         accepted = sum(m for m, _ in rounds)
         # α as in Eq. 4: accepted over tested tokens; min(k, m + 1) are tested, all up to the first rejected one
         alpha, draft_len = accepted / sum(min(k, m + 1) for m, k in rounds), max(1, round(fmean(k for _, k in rounds)))
-        return probe.latency.estimate(alpha, draft_len, self._draft.layer_set, length, self._draft.window)
+        return probe.latency.estimate(alpha, draft_len, self._draft.layer_set, length)
 
     def _renew(self, length: int, probe: Probe) -> None:
         """Choose a set by the confidences of the last tokens; at the last iteration, take the best set instead."""

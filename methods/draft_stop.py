@@ -7,8 +7,8 @@ until such a stop, `MovedDraft` of those whose threshold follows the acceptance 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from functools import cached_property
+from dataclasses import dataclass, replace
+from functools import cached_property, lru_cache
 from typing import Annotated, ClassVar
 
 from methods.settings import DraftLen, DraftWeights, DraftWindow, StopBelow, TargetRate
@@ -34,7 +34,7 @@ class Reading:
 
     def set_of(self, layer_set: LayerSet) -> LayerSet:
         """Return a set as it drafts."""
-        return layer_set.in_8_bits if self.int8 else layer_set
+        return layer_set if self == ALL else _as_read(layer_set, self)
 
     def draft(
         self,
@@ -45,7 +45,12 @@ class Reading:
         searched: bool | None = None,
     ) -> LayerDraft:
         """Return the draft with a set; arguments as in `LayerDraft`."""
-        return LayerDraft(self.set_of(layer_set), max_len, stop_below, widths, searched, self.window)
+        return LayerDraft(self.set_of(layer_set), max_len, stop_below, widths, searched)
+
+
+@lru_cache
+def _as_read(layer_set: LayerSet, reading: Reading) -> LayerSet:
+    return replace(layer_set.in_8_bits if reading.int8 else layer_set, window=reading.window)
 
 
 ALL = Reading()

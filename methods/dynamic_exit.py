@@ -126,7 +126,7 @@ class DEL(ModelDraft):
         alphas = self._statistics.acceptance()
         self._exit, self._gamma = best_exit(alphas, self._n_layers, self._grid)
         alpha, layer_set = float(alphas[self._exit - 1]), self._reading.set_of(self._sets[self._exit - 1])
-        return probe.latency.estimate(alpha, self._gamma, layer_set, verification.length, self._reading.window)
+        return probe.latency.estimate(alpha, self._gamma, layer_set, verification.length)
 
 
 class ShadowStatistics:

@@ -190,8 +190,8 @@ class KnapSpec(ModelDraft):
             return None
         low, high = self.draft_len_grid
         lengths, target_ms = range(low, high + 1), probe.latency.target_ms(self._full.n_layers, length)
-        sets, window = [self._reading.set_of(candidate.layer_set) for candidate in candidates], self._reading.window
-        draft_ms = [probe.latency.draft_ms(layer_set, length, window) for layer_set in sets]
+        sets = [self._reading.set_of(candidate.layer_set) for candidate in candidates]
+        draft_ms = [probe.latency.draft_ms(layer_set, length) for layer_set in sets]
 
         def estimate(index: int, alpha: float) -> Estimate:
             """Return the highest TPT over γ at an acceptance rate; it does not fall as the rate rises."""

@@ -152,8 +152,7 @@ class Objective:
         A verification takes one target pass, whatever its number of nodes, and only sublayers take time.
         """
         target = self._latency.target_ms(layer_set.n_layers, context)
-        reading = self._reading
-        return target, target + drafted * self._latency.draft_ms(reading.set_of(layer_set), context, reading.window)
+        return target, target + drafted * self._latency.draft_ms(self._reading.set_of(layer_set), context)
 
 
 class DraftedStep(NamedTuple):

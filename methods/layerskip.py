@@ -34,7 +34,6 @@ from ssd_bench.contract.generation import Estimate
 from ssd_bench.contract.layer_set import LayerSet
 from ssd_bench.contract.method import Prefill, Probe, Sample, Taps, Verification
 from ssd_bench.contract.shape import ModelDims
-from ssd_bench.contract.window import Window
 from ssd_bench.errors import ConfigError
 from ssd_bench.settings import Count, Fits, Range, settings
 
@@ -117,7 +116,7 @@ class SweptLayerSkip(StoppedDraft):
         costs = cache(partial(Costs, probe.latency, n_layers, longest=longest, reuse=self.reuse_prefix))
         scores = {}
         for row, blocks in enumerate(self._exits):
-            price = price_function(reading.set_of(LayerSet.exit(n_layers, blocks)), costs, reading.window)
+            price = price_function(reading.set_of(LayerSet.exit(n_layers, blocks)), costs)
             for d in self.draft_lens:
                 steps = (step for prompt_len, match in decodings for step in simulated_steps(prompt_len, match[row], d))
                 scores[blocks, d] = expected_speedup(steps, price)
@@ -130,20 +129,17 @@ class SweptLayerSkip(StoppedDraft):
         )
 
 
-def price_function(
-    layer_set: LayerSet, costs: Callable[[int], Costs], window: Window | None = None
-) -> Callable[[int, int], tuple[float, float]]:
+def price_function(layer_set: LayerSet, costs: Callable[[int], Costs]) -> Callable[[int, int], tuple[float, float]]:
     """Return the argument `price` of `expected_speedup`, for drafts with a set.
 
     Args:
         costs: function from a context to the costs of a step there.
-        window: positions that drafts read; None: all.
     """
 
     @cache
     def times(context: int) -> tuple[float, float, list[float]]:
         step = costs(context)
-        return step.ar_ms, step.draft_ms(layer_set, window), step.verify_ms(layer_set, window).tolist()
+        return step.ar_ms, step.draft_ms(layer_set), step.verify_ms(layer_set).tolist()
 
     def price(context: int, length: int) -> tuple[float, float]:
         ar, token, verify = times(context)

@@ -196,7 +196,7 @@ class SWIFT(ModelDraft):
             return None
         draft_len = round(self._drafted / verification.step)
         layer_set = self._reading.set_of(search.layer_set)
-        return probe.latency.estimate(search.best, draft_len, layer_set, verification.length, self._reading.window)
+        return probe.latency.estimate(search.best, draft_len, layer_set, verification.length)
 
     def state(self) -> bytes:
         """Return the search, r, the random generator, and the counts for the next prompt, as an npz file."""

@@ -69,8 +69,9 @@ def unit(
         k = min(int(rng.integers(1, 6)), left - 1)
         m = int((np.cumprod(rng.random(k) < accept)).sum())
         chosen = sets[int(rng.integers(len(sets)))] if k else None
+        if chosen is not None:
+            chosen = replace(chosen, window=windows[len(drafted) % len(windows)])
         step = _step(prompt_index, repeat, "method", len(drafted) + 1, context, chosen, k, m, m + 1, speed)
-        step.window = windows[len(drafted) % len(windows)] if k else None
         if rng.random() < 0.1:
             step.est_alpha, step.est_draft_len, step.est_tokens_per_s = 0.8, 4, 150.0
         drafted.append(step)

@@ -338,7 +338,7 @@ def test_a_search_adds_candidates_of_the_knapsack(decoders: Load) -> None:
         assert not arm.evaluated and arm.search_number == 1 and added.sum() == pytest.approx(0.5 * 4)
         assert added[1].sum() == pytest.approx(0.5 * int(matches.sum()))
     method._search(states, 15, probe)
-    sets = [arm.layer_set for arm in method._pool.arms if arm.window is None]
+    sets = [arm.layer_set for arm in method._pool.arms if arm.layer_set.window is None]
     assert len(set(sets)) == len(sets) and FULL not in sets
 
 
@@ -348,7 +348,7 @@ def test_an_evaluation_is_what_the_set_would_have_drafted(skipped: tuple[int, ..
     states, probe = history(decoders("llama"))
     layer_set, target, prior = LayerSet(LAYERS, frozenset(skipped)), probe.predict(states[-1]), Prior([0.3, 0.6], 1.0)
     arm = Arm(layer_set, prior.counts)
-    counts = evaluate_arm(probe, prior, arm, states[arm.first_changed], target, 15)
+    counts = evaluate_arm(probe, prior, arm, states[layer_set.first_changed], target, 15)
     ids, confidence = probe.predict_confident(rerun(states, probe, layer_set))
     assert np.array_equal(counts, Prior([0.3, 0.6], 1.0).tally(ids == target, confidence))
     assert counts.sum() == 4 and (skipped or counts[0].sum() == 0)
@@ -362,12 +362,12 @@ def test_an_evaluation_reads_the_window(decoders: Load) -> None:
     hidden, _ = probe._decoder.run(drafted, probe._cache)  # type: ignore[attr-defined]
     ids, confidence = probe.predict_confident(hidden.clone())
     for target in (ids, ids + 1):
-        arm = Arm(FULL, prior.counts, window=window)
-        assert arm.first_changed == 0
+        arm = Arm(replace(FULL, window=window), prior.counts)
+        assert arm.layer_set.first_changed == 0
         counts = evaluate_arm(probe, prior, arm, states[0], target, 12)
         assert np.array_equal(counts, prior.tally(ids == target, confidence))
     whole = evaluate_arm(
-        probe, prior, Arm(FULL, prior.counts, window=Window(4, 8)), states[0], probe.predict(states[-1]), 12
+        probe, prior, Arm(replace(FULL, window=Window(4, 8)), prior.counts), states[0], probe.predict(states[-1]), 12
     )
     assert whole[1].sum() == 1 and not torch.allclose(hidden, states[-1])
 
@@ -381,18 +381,17 @@ def test_windows_are_for_long_contexts() -> None:
     for arm in method._pool.arms:
         arm.counts, arm.evaluated = arm.counts + np.array([[0.0], [50.0]]), True
     method._plan(1000)
-    assert method._choice is not None and method._choice.draft.window is None and len(method._pool.arms) == 2
+    assert method._choice is not None and method._choice.draft.layer_set.window is None and len(method._pool.arms) == 2
     method._pool.arms[0].counts = method._pool.prior.counts * [[50], [1]]
     method._plan(4096)
-    assert method._choice.draft.window == Window(4, 508) and method._choice.arm.layer_set == FULL
+    assert method._choice.draft.layer_set == method._choice.arm.layer_set == replace(FULL, window=Window(4, 508))
     method._pool.arms[0].counts = method._pool.prior.counts + np.array([[0.0], [500.0]])
     method._pool.arms[1].counts = method._pool.prior.counts * [[50], [1]]
     for _ in range(2):
         method._plan(4096)
         derived = [arm for arm in method._pool.arms if arm.derived]
-        assert [(arm.layer_set, arm.window, arm.evaluated) for arm in derived] == [
-            (method._pool.arms[0].layer_set, Window(4, 508), False)
-        ]
+        expected = replace(method._pool.arms[0].layer_set, window=Window(4, 508))
+        assert [(arm.layer_set, arm.evaluated) for arm in derived] == [(expected, False)]
 
 
 @pytest.mark.parametrize("seed", range(5))
@@ -402,12 +401,13 @@ def test_costs_with_a_window_are_those_of_the_positions_that_it_reads(seed: int)
     costs, exit_set = Costs(profile, LAYERS, 2000, 4, True, 5), LayerSet.exit(LAYERS, 1)
     before = 0.0
     for recent in sorted(rng.sample(range(1, 3000), 6)):
-        cost = costs.draft_ms(exit_set, Window(4, recent))
+        cost = costs.draft_ms(replace(exit_set, window=Window(4, recent)))
         assert before <= cost <= costs.draft_ms(exit_set)
         assert cost == pytest.approx(1 + 0.01 * min(2000, recent + 4) + 1)
         before = cost
-    assert costs.draft_ms(exit_set, Window(4, 1996)) == costs.draft_ms(exit_set)
-    assert costs.verify_ms(exit_set, Window(4, 10))[0] == pytest.approx(costs.ar_ms)  # nothing is reused
+    assert costs.draft_ms(replace(exit_set, window=Window(4, 1996))) == costs.draft_ms(exit_set)
+    windowed = replace(exit_set, window=Window(4, 10))
+    assert costs.verify_ms(windowed)[0] == pytest.approx(costs.ar_ms)  # nothing is reused
 
 
 def lively(rng: random.Random, copies: int | None = None) -> Adaptive:
@@ -481,9 +481,9 @@ def test_first_arms_fit_the_model() -> None:
     method.check(ModelDims("deep", 30, 1, 128, VOCAB))
     sets = [arm.layer_set for arm in method._pool.arms]
     assert [s.first_changed // 2 for s in sets[:5]] == [4, 8, 11, 15, 19]
-    assert [len(s.skipped) for s in sets[5:]] == [15, 27, 0] and method._pool.arms[7].window == Window(4, 508)
+    assert [len(s.skipped) for s in sets[5:]] == [15, 27, 0] and method._pool.arms[7].layer_set.window == Window(4, 508)
     method.check(ModelDims("flat", 2, 1, 128, VOCAB))
-    assert [arm.layer_set for arm in method._pool.arms] == [LayerSet.exit(2, 1), LayerSet.full(2)]
+    assert [arm.layer_set for arm in method._pool.arms] == [LayerSet.exit(2, 1), LayerSet(2, window=Window(4, 508))]
     with pytest.raises(ConfigError, match=r"model\.n_layers"):
         method.check(ModelDims("one", 1, 1, 128, VOCAB))
 

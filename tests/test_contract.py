@@ -195,7 +195,7 @@ def draft(*arguments: Any) -> Callable[[Context], LayerDraft]:
 
 
 def windowed(window: Any) -> Callable[[Context], LayerDraft]:
-    return lambda context: LayerDraft(LayerSet(4), 2, window=window)
+    return lambda context: LayerDraft(LayerSet(4, window=window), 2)
 
 
 @pytest.mark.parametrize(
@@ -219,10 +219,13 @@ def windowed(window: Any) -> Callable[[Context], LayerDraft]:
         ({"propose": draft(3, LayerSet(4))}, r"LayerDraft\.layer_set=3 .* n_layers=4"),
         ({"propose": draft(LayerSet(4), -2)}, r"LayerDraft\.max_len=-2 .* at least 0"),
         ({"propose": draft(LayerSet(4), 2.5)}, r"LayerDraft\.max_len=2.5 .* an integer"),
-        ({"propose": windowed(Window(-1, 4))}, r"LayerDraft\.window=Window\(sinks=-1, .* at least 0 sinks"),
-        ({"propose": windowed(Window(4, 0))}, r"LayerDraft\.window=.*recent=0\) .* at least 1 recent position"),
-        ({"propose": windowed(Window(4, 2.5))}, r"LayerDraft\.window=.*recent=2\.5\) .* integers"),  # type: ignore[arg-type]
-        ({"propose": windowed((4, 252))}, r"LayerDraft\.window=\(4, 252\) .* None, or a Window"),
+        ({"propose": windowed(Window(-1, 4))}, r"layer_set\.window=Window\(sinks=-1, .* at least 0 sinks"),
+        (
+            {"propose": windowed(Window(4, 0))},
+            r"layer_set\.window=.*recent=0\) .* at least 1 recent position",
+        ),
+        ({"propose": windowed(Window(4, 2.5))}, r"layer_set\.window=.*recent=2\.5\) .* integers"),  # type: ignore[arg-type]
+        ({"propose": windowed((4, 252))}, r"layer_set\.window=\(4, 252\) .* None, or a Window"),
         ({"observe": 3.0}, r"answering\.observe=3.0 .* an Estimate after a search, or None"),
         ({"taps": None}, r"answering\.taps=None .* Taps"),
         ({"taps": Taps(verify=True)}, r"answering\.taps\.verify=True .* boundaries in \[0, 8\]"),  # type: ignore[arg-type]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import random
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -116,7 +117,7 @@ def test_a_draft_has_its_length_whatever_its_confidence(decoders: Load) -> None:
 def test_every_layer_draft_of_a_method_has_its_window(preset: str, decoders: Load) -> None:
     method = instantiate(config(preset), draft_window=[1, 2], **SMALL.get(preset, {}))
     made = decode(decoders(), method, [5, 6, 7, 8, 9], 40)
-    assert {step.window for step in made.steps if step.layer_set} == {Window(1, 2)}
+    assert {step.layer_set.window for step in made.steps if step.layer_set} == {Window(1, 2)}
 
 
 @pytest.mark.parametrize("family", FAMILIES)
@@ -127,7 +128,9 @@ def test_a_window_of_the_whole_text_changes_nothing(family: str, decoders: Load)
             decode(decoder, instantiate(config(preset), draft_window=window, **SMALL[preset]), prompt, 40)
             for window in (None, [0, 45], [40, 5], [0, 2])
         ]
-        steps = [[(s.layer_set, s.draft_len, s.accepted_len) for s in one.steps] for one in made]
+        steps = [
+            [(s.layer_set and s.layer_set.skipped, s.draft_len, s.accepted_len) for s in one.steps] for one in made
+        ]
         assert steps[0] == steps[1] == steps[2] != steps[3]
 
 
@@ -183,9 +186,9 @@ def test_a_row_of_layer_sets_is_a_set_with_its_window(tmp_path: Path) -> None:
     for set_id, step in zip(stored["layer_set_id"], added, strict=True):
         assert pd.isna(set_id) == (step.layer_set is None)
         if step.layer_set is not None:
-            assert (run.layer_set(int(set_id)), run.window(int(set_id))) == (step.layer_set, step.window)
-    pairs = dict.fromkeys((step.layer_set, step.window) for step in added if step.layer_set)
-    assert len(run.layer_sets) == len(pairs) > len({layer_set for layer_set, _ in pairs})
+            assert run.layer_set(int(set_id)) == step.layer_set
+    sets = dict.fromkeys(step.layer_set for step in added if step.layer_set)
+    assert len(run.layer_sets) == len(sets) > len({layer_set.skipped for layer_set in sets})
 
 
 @pytest.mark.parametrize("windows", [WINDOWS, (None,)])
@@ -220,7 +223,7 @@ def test_a_record_without_the_columns_reads_all_positions(tmp_path: Path) -> Non
     summary, trace = metrics.summarise(run), metrics.trace(run)
     old = without_window_columns(run)
     equal(old, run)
-    assert [old.window(int(i)) for i in old.layer_sets["layer_set_id"]] == [None] * len(old.layer_sets)
+    assert [old.layer_set(int(i)).window for i in old.layer_sets["layer_set_id"]] == [None] * len(old.layer_sets)
     assert (metrics.summarise(old), metrics.trace(old)) == (summary, trace)
 
 
@@ -251,7 +254,7 @@ def test_an_exported_set_drafts_with_its_window(small_checkpoint: Path, tmp_path
     short += ["hardware.kernels=torch"]
     line = [*short, "method=fixed_layers", "method.ratio=0.25", "method.draft_window=[2,5]"]
     first = executed(tmp_path / "a", *line)
-    assert first.window(0) == Window(2, 5) and set(first.prompts["lossless"].dropna()) == {"identical"}
+    assert first.layer_set(0).window == Window(2, 5) and set(first.prompts["lossless"].dropna()) == {"identical"}
     shards = [execute(planned(tmp_path / "shared", *line, f"shard={n}/2")) for n in (2, 1)]
     assert shards[1] is not None
     equal(load_run(shards[1]), first)
@@ -271,9 +274,12 @@ def test_a_drafted_token_costs_what_it_reads() -> None:
     profile, layer_set = Latency(2.0, 0.01, 1.0), LayerSet.skipping(10, attn=[1, 2], mlp=[3])
     for context in (0, 1, 7, 100, 5000):
         whole = profile.draft_ms(layer_set, context)
-        times = [profile.draft_ms(layer_set, context, Window(4, recent)) for recent in (1, 3, 96, 97, 5000, 9999)]
+        times = [
+            profile.draft_ms(replace(layer_set, window=Window(4, recent)), context)
+            for recent in (1, 3, 96, 97, 5000, 9999)
+        ]
         assert times == sorted(times) and times[-1] == whole and times[0] <= whole
-        assert profile.draft_ms(layer_set, context, Window(4, 96)) == profile.draft_ms(layer_set, min(context, 100))
+        assert times[2] == profile.draft_ms(layer_set, min(context, 100))
 
 
 def test_positions_read_are_the_mean_over_the_tokens_of_a_draft() -> None:
@@ -307,17 +313,19 @@ def test_a_replay_charges_each_step_for_its_own_window(tmp_path: Path) -> None:
     predicted = times.loc[times["arm"] == "method", "draft_ms"]
     for step, ms in zip(records[1].steps, predicted, strict=True):
         seen = [step.context_len + j for j in range(step.draft_len)]
-        if step.window is not None:
-            seen = [min(n, step.window.sinks + step.window.recent) for n in seen]
+        if step.layer_set is not None and step.layer_set.window is not None:
+            seen = [step.layer_set.window.count_read(n) for n in seen]
         profile = Latency(latency["t_mlp_ms"], latency["t_attn_slope_ms"], latency["t_attn_intercept_ms"])
-        expected = sum(profile.draft_ms(step.layer_set, n) for n in seen) if step.layer_set else 0.0
+        expected = (
+            sum(profile.draft_ms(replace(step.layer_set, window=None), n) for n in seen) if step.layer_set else 0.0
+        )
         assert ms == pytest.approx(expected)
 
 
 def test_a_replay_verifies_drafts_with_a_window_whole(tmp_path: Path) -> None:
     run = write_run(tmp_path / "run", [unit(0, windows=WINDOWS)], config={"method": {"reuse_prefix": True}})
     work, steps = with_work(run).work, run.steps
-    full = {int(i) for i in run.layer_sets["layer_set_id"] if run.window(int(i)) is None}
+    full = {int(i) for i in run.layer_sets["layer_set_id"] if run.layer_set(int(i)).window is None}
     reused = work[(work["part"] == "verify") & (work["heads"] == 0)]
     drafted = steps.loc[steps["layer_set_id"].isin(full), STEP]
     assert 0 < len(reused) < len(steps) and len(reused.merge(drafted, on=STEP)) == len(reused)

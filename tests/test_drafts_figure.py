@@ -34,14 +34,14 @@ KINDS = {
 
 def write(folder: Path, name: str, kind: str, accept: float) -> None:
     """Write a run whose drafts are all of a kind, or, of a router, 8-bit ones and copies in turns."""
-    window = Window(1, 16) if "window" in kind else None
-    units = [synthetic.unit(i, accept=accept, windows=[window]) for i in range(6)]
+    whole = LayerSet(synthetic.N_LAYERS, window=Window(1, 16) if "window" in kind else None)
+    units = [synthetic.unit(i, accept=accept) for i in range(6)]
     for records in units:
         for i, step in enumerate(records[1].steps):
             if kind == drafts.ROUTER and i % 2:
                 step.layer_set = None
             elif step.layer_set is not None:
-                layer_set = step.layer_set if "layers" in kind else LayerSet.full(synthetic.N_LAYERS)
+                layer_set = step.layer_set if "layers" in kind else whole
                 step.layer_set = layer_set.in_8_bits if "8 bits" in kind or kind == drafts.ROUTER else layer_set
     synthetic.write_record(folder / name, [synthetic.with_work(records) for records in units], run_id=name)
 

@@ -131,7 +131,7 @@ def test_what_drafted_is_listed_by_source(tmp_path: Path) -> None:
         elif i % 4 == 1:
             step.layer_set = None
         elif i % 4 == 2:
-            step.window = Window(4, 60)
+            step.layer_set = step.layer_set and replace(step.layer_set, window=Window(4, 60))
     run = write_run(tmp_path / "run", units)
     sources = explain.draft_sources(run).set_index("source")
     method = metrics.arm_rows(run.steps, "method")
@@ -153,7 +153,8 @@ def test_copied_tokens_count_as_skipping_everything(tmp_path: Path) -> None:
     for step in steps[::2]:
         step.layer_set = None
     mixed = write_run(tmp_path / "mixed", units)
-    steps[1].window = Window(4, 60)
+    assert steps[1].layer_set is not None
+    steps[1].layer_set = replace(steps[1].layer_set, window=Window(4, 60))
     assert metrics.skip_ratio_of_all(write_run(tmp_path / "windowed", units)) is None
     by_layers = sum(step.draft_len for step in steps[1::2]) / sum(step.draft_len for step in steps)
     c = (1 - (metrics.skip_ratio(mixed) or 0)) * by_layers

@@ -77,8 +77,8 @@ def test_alpha_is_what_full_passes_with_right_tokens_say(engine: Engine, scores:
 def test_a_window_of_the_whole_text_scores_as_none(scores: SetScores) -> None:
     """A draft of the narrowest window predicts less, and leaves nothing behind that later scores would see."""
     for layer_set in (LayerSet.full(LAYERS), LayerSet(LAYERS, frozenset([2, 5])), LayerSet.exit(LAYERS, 2)):
-        narrow = scores.with_window(layer_set, Window(0, 1))
-        assert scores.with_window(layer_set, Window(3, 100)) == scores([layer_set])[0] != narrow
+        narrow, whole = (scores.token_by_token(replace(layer_set, window=w)) for w in (Window(0, 1), Window(3, 100)))
+        assert whole == scores.token_by_token(layer_set) == scores([layer_set])[0] != narrow
 
 
 def test_a_wide_beam_finds_what_trying_all_sets_finds(scores: SetScores) -> None:

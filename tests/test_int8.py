@@ -418,8 +418,10 @@ def test_a_drafted_token_costs_what_its_sublayers_read() -> None:
     mixed = replace(full, int8=frozenset([1, 2, 4, 20]))
     for window, read in ((None, 100), (Window(4, 16), 20)):
         attn, int8_attn = 1.0 + 0.01 * read, 0.5 + 0.01 * read
-        assert profile.draft_ms(full, 100, window) == pytest.approx(9 * attn + 9 * 2.0)
-        assert profile.draft_ms(mixed, 100, window) == pytest.approx(7 * attn + 2 * int8_attn + 8 * 2.0 + 0.75)
+        assert profile.draft_ms(replace(full, window=window), 100) == pytest.approx(9 * attn + 9 * 2.0)
+        assert profile.draft_ms(replace(mixed, window=window), 100) == pytest.approx(
+            7 * attn + 2 * int8_attn + 8 * 2.0 + 0.75
+        )
     measured = replace(profile, passes=(NodeTimes(1, 0.01, 1.0, 2.0, 3.0),), draft_rest_ms=1.0, int8_draft_rest_ms=0.25)
     costs = Costs(measured, 10, 100, 4, False)
     assert costs.draft_ms(mixed) == pytest.approx(profile.draft_ms(mixed, 100) + 0.25)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
+from dataclasses import replace
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -48,7 +49,7 @@ class Windowed(AR):
 
     def __init__(self, window: Window | None, layer_set: LayerSet = FULL, max_len: int = 4, **options: object):
         super().__init__("windowed")
-        self.draft = LayerDraft(layer_set, max_len, window=window, **options)  # type: ignore[arg-type]
+        self.draft = LayerDraft(replace(layer_set, window=window), max_len, **options)  # type: ignore[arg-type]
         self.seen: list[Verification] = []
 
     def propose(self, context: Context) -> LayerDraft:  # type: ignore[override]
@@ -100,7 +101,7 @@ def test_every_drafted_token_has_a_window_of_its_own(decoders: Load, monkeypatch
         expected += [(prefix, 1, window.unread(prefix)) for prefix in prefixes]
         expected.append((step.context_len, step.tree_nodes, NO_ROWS))
     assert passes == expected and passes[1:4] == [(7, 1, (2, 5)), (8, 1, (2, 6)), (9, 1, (2, 7))]
-    assert {step.window for step in made.steps} == {window}
+    assert {step.layer_set and step.layer_set.window for step in made.steps} == {window}
 
 
 # ---- the model
@@ -281,7 +282,7 @@ def test_the_preset_has_the_window_of_magicdec() -> None:
     assert method.taps == Taps() and not method.reuse_prefix
     method.check(DIMS)
     draft = method.propose(Context(1, 9, [3], 20))
-    assert (draft.layer_set, draft.window, draft.max_len, draft.stop_below) == (FULL, Window(4, 252), 4, 0.0)
+    assert draft == LayerDraft(replace(FULL, window=Window(4, 252)), 4)
 
 
 def test_window_draft_equals_ar(decoders: Load) -> None:

@@ -169,10 +169,7 @@ def draft_sources(run: Run) -> pd.DataFrame:
 
 
 def _set_name(run: Run, set_id: int) -> str:
-    layers, window = run.layer_set(set_id), run.window(set_id)
-    read = "" if window is None else f", reads {window.sinks} + {window.recent} positions"
-    weights = ", 8-bit weights" if layers.int8 else ""
-    return f"set {set_id}: skips {len(layers.skip_attn)} attentions, {len(layers.skip_mlp)} MLPs{read}{weights}"
+    return f"set {set_id}: {run.layer_set(set_id).text}"
 
 
 def _source_table(run: Run) -> str:

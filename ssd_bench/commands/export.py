@@ -98,12 +98,9 @@ def _vllm(run: Run, arm: str) -> tuple[str, str]:
 
 def _set(run: Run, form: str, set_option: str | None) -> tuple[str, str]:
     set_id = layers.find_set_id(run, set_option)
-    layer_set, window = run.layer_set(set_id), run.window(set_id)
-    skipped = f"{len(layer_set.skip_attn)} attentions and {len(layer_set.skip_mlp)} MLPs of {layer_set.n_layers}"
-    read = "" if window is None else f" and reads {window.sinks} first and {window.recent} last positions"
-    weights = " with 8-bit weights" if layer_set.int8 else ""
-    command = layers.draft_command(layer_set, window)
-    summary = f"set {set_id}, which skips {skipped}{read}{weights}; to draft with it:\n  {command}"
+    layer_set = run.layer_set(set_id)
+    blocks, command = f"of {layer_set.n_layers} blocks", layers.draft_command(layer_set)
+    summary = f"set {set_id} {blocks}, which {layer_set.text}; to draft with it:\n  {command}"
     return f"{json.dumps(SETS[form](run, set_id), indent=1, ensure_ascii=False)}\n", summary
 
 

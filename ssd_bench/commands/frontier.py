@@ -33,7 +33,7 @@ from ssd_bench.data.prompting import encode_turn
 from ssd_bench.engine.engine import Engine
 from ssd_bench.engine.probe import ModelProbe
 from ssd_bench.errors import NOT_GIVEN, ConfigError
-from ssd_bench.model.decoder import Pass
+from ssd_bench.model.decoder import NO_ROWS, Pass
 from ssd_bench.papers.ours.ran import model_title
 from ssd_bench.paths import reference_hint
 from ssd_bench.records.header import RunHeader
@@ -46,9 +46,6 @@ from ssd_bench.run.progress import counted
 OPTIONS = ("model", "task", "runs_dir", "beam")
 EXHAUSTIVE = 4096  # up to this number of sets, all are scored; above it, a beam search
 LEAST = 0.1  # the search ends when the best α of a size is below
-
-Draft = tuple[LayerSet, Window | None]
-"""Layer set of a draft, and the window of the cache that it reads (None: all positions)."""
 
 
 class SetScores:
@@ -85,9 +82,10 @@ class SetScores:
         self.alphas |= {layer_set: count / self.tokens for layer_set, count in correct_tokens.items()}
         return [self.alphas[layer_set] for layer_set in requested]
 
-    def with_window(self, layer_set: LayerSet, window: Window) -> float:
-        """Return the α of a set whose attentions read a window of the cache, token by token as it drafts."""
+    def token_by_token(self, layer_set: LayerSet) -> float:
+        """Return the α of a set as it drafts, one token after the other: its window moves with every token."""
         decoder, cache, n_correct = self._engine.decoder, self._engine.cache, 0
+        window = layer_set.window
         with torch.inference_mode():
             for prompt, output in self._texts:
                 self._prefill([*prompt, *output[:-1]])
@@ -96,7 +94,8 @@ class SetScores:
                 for begin in reversed(range(0, last, DRAFT_LEN)):
                     for at in range(begin, min(begin + DRAFT_LEN, last)):
                         token, prefix = decoder.ids(output[at : at + 1]), len(prompt) + at
-                        step = Pass(layer_set.kept, token, prefix, unread=window.unread(prefix))
+                        unread = NO_ROWS if window is None else window.unread(prefix)
+                        step = Pass(layer_set.kept, token, prefix, unread=unread)
                         predicted = decoder.logits(decoder.run(step, cache)[0]).argmax(-1)
                         n_correct += int(predicted) == output[at + 1]
         cache.reset()
@@ -156,22 +155,21 @@ def frontier(runs: Sequence[Run], width: int) -> Plane:
     else:
         beam(n_layers, score, width)
     uses = _uses(runs)
-    score((layer_set for layer_set, window in uses if window is None), "drafted layer sets")
-    alphas: dict[Draft, float] = {(layer_set, None): alpha for layer_set, alpha in score.alphas.items()}
-    windowed = [(layer_set, window) for layer_set, window in uses if window]
-    alphas |= {draft: score.with_window(*draft) for draft in counted(windowed, "layer sets with a window")}
+    score((layer_set for layer_set in uses if layer_set.window is None), "drafted layer sets")
+    windowed = [layer_set for layer_set in uses if layer_set.window is not None]
+    windowed_alphas = {one: score.token_by_token(one) for one in counted(windowed, "layer sets with a window")}
     context = mean(len(prompt) + len(output) / 2 for prompt, output in zip(prompts, outputs))
     machine = own_profile(runs[0])
     *_, verify = costs(machine, n_layers, context)
     points = [
         Point(
-            tuple(sorted(draft[0].skipped)),
-            draft_cost(machine, draft, context),
+            tuple(sorted(layer_set.skipped)),
+            draft_cost(machine, layer_set, context),
             alpha,
-            tuple(uses.get(draft, ())),
-            None if draft[1] is None else (draft[1].sinks, draft[1].recent),
+            tuple(uses.get(layer_set, ())),
+            None if layer_set.window is None else (layer_set.window.sinks, layer_set.window.recent),
         )
-        for draft, alpha in alphas.items()
+        for layer_set, alpha in (score.alphas | windowed_alphas).items()
     ]
     return Plane(
         header.model.name,
@@ -217,10 +215,9 @@ def _plan(config: Mapping[str, Any]) -> Plan:
     return plan(OmegaConf.create(run_options | {"method": {"_target_": "methods.ar.AR"}}))
 
 
-def draft_cost(machine: Machine, draft: Draft, context: float) -> float:
+def draft_cost(machine: Machine, layer_set: LayerSet, context: float) -> float:
     """Return the cost of a drafted token in plain steps, at a context length."""
-    layer_set, window = draft
-    attn, mlp, rest_cost, _ = costs(machine, layer_set.n_layers, context, window)
+    attn, mlp, rest_cost, _ = costs(machine, layer_set.n_layers, context, layer_set.window)
     return layer_set.n_attn * attn + layer_set.n_mlp * mlp + rest_cost
 
 
@@ -246,17 +243,17 @@ def costs(
     return (*parts, tuple((verify / passes[0]).tolist()))  # type: ignore[return-value]
 
 
-def _uses(runs: Iterable[Run]) -> dict[Draft, list[Use]]:
-    """Return every draft with full weights (set and window), its runs, and its share of the drafted tokens of each."""
-    uses: dict[Draft, list[Use]] = {}
+def _uses(runs: Iterable[Run]) -> dict[LayerSet, list[Use]]:
+    """Return every set that drafted with full weights, its runs, and its share of the drafted tokens of each."""
+    uses: dict[LayerSet, list[Use]] = {}
     for run in runs:
         steps = metrics.arm_rows(run.steps, "method").dropna(subset=["layer_set_id"])
         drafted = steps.groupby("layer_set_id")["draft_len"].sum()
         for set_id, tokens in drafted[drafted > 0].items():
             use = Use(run.path.name, run.header.method, float(tokens / drafted.sum()))
-            key = int(str(set_id))
-            if not run.layer_set(key).int8:
-                uses.setdefault((run.layer_set(key), run.window(key)), []).append(use)
+            layer_set = run.layer_set(int(str(set_id)))
+            if not layer_set.int8:
+                uses.setdefault(layer_set, []).append(use)
     return uses
 
 

@@ -6,7 +6,6 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ssd_bench.contract.layer_set import LayerSet
-from ssd_bench.contract.window import Window
 
 
 @dataclass(frozen=True)
@@ -74,7 +73,6 @@ class Step:
             method proposed a tree).
         searched: whether a search chose the layer set, as in `LayerDraft`.
         estimate: the method's estimate after a search event in this step.
-        window: the positions that the draft's attentions read; None: all.
         marks: the moments at the start and after each part: propose, draft, verify to commit, observe.
         work: the calls of the model, by part; in the first step also those of the method's `start`.
         draft_ms: time of the draft.
@@ -92,7 +90,6 @@ class Step:
     stop_reason: str
     searched: bool | None
     estimate: Estimate | None
-    window: Window | None = None
     marks: tuple[Any, ...] = ()
     work: list[Work] = field(default_factory=list)
     draft_ms: float = 0.0

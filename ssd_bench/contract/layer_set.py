@@ -1,6 +1,7 @@
-"""Layer sets: which of a model's 2L sublayers run (sublayer 2i is the attention of block i, 2i+1 its MLP), and how.
+"""Layer sets: what a draft runs and reads of a model's 2L sublayers (2i is the attention of block i, 2i+1 its MLP).
 
-A sublayer that runs reads its weights as they were loaded, or a copy of them that was rounded to 8 bits.
+A sublayer that runs reads its weights as they were loaded, or a copy of them that was rounded to 8 bits; its attention
+reads the whole prefix, or a window of it.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from functools import cached_property
 
+from ssd_bench.contract.window import Window
 from ssd_bench.errors import ConfigError
 
 
@@ -22,6 +24,7 @@ class LayerSet:
         n_layers: L, number of blocks.
         skipped: indices in [0, 2L) of the sublayers that do not run; any collection.
         int8: indices in [0, 2L] of the sublayers that run with 8-bit weights, 2L for the LM head; any collection.
+        window: the positions that attentions read; None: all.
 
     Raises:
         ConfigError: an index out of range; a sublayer that is both skipped and in `int8`.
@@ -30,6 +33,7 @@ class LayerSet:
     n_layers: int
     skipped: frozenset[int] = frozenset()
     int8: frozenset[int] = frozenset()
+    window: Window | None = None
 
     def __post_init__(self) -> None:
         for name, text, end in (("skipped", "[0, {})", 2 * self.n_layers), ("int8", "[0, {}]", 2 * self.n_layers + 1)):
@@ -119,11 +123,20 @@ class LayerSet:
 
     @cached_property
     def first_changed(self) -> int:
-        """Index of the first sublayer that is skipped or reads 8-bit weights, 2L if none.
+        """Index of the first sublayer that is skipped, reads 8-bit weights or a window; 2L if none.
 
         Before it, the states of a draft are those of the full model.
         """
+        if self.window is not None:
+            return 0
         return min((*self.skipped, *self.kept_in_8_bits), default=2 * self.n_layers)
+
+    @property
+    def text(self) -> str:
+        """The set in words, such as `skips 2 attentions, 3 MLPs, reads 4 + 60 positions, 8-bit weights`."""
+        read = "" if self.window is None else f", reads {self.window.sinks} + {self.window.recent} positions"
+        weights = ", 8-bit weights" if self.int8 else ""
+        return f"skips {len(self.skip_attn)} attentions, {len(self.skip_mlp)} MLPs{read}{weights}"
 
     @property
     def skip_ratio(self) -> float:

@@ -54,7 +54,9 @@ class LayerDraft:
     """Draft a chain with `layer_set`, then verify it.
 
     Attributes:
-        layer_set: the sublayers that run while drafting, and those of them that read 8-bit weights (`Quantised`).
+        layer_set: the sublayers that run while drafting, those of them that read 8-bit weights (`Quantised`), and the
+            window that attentions read. A draft with a window is verified without `reuse_prefix`, since its states are
+            not the full model's.
         max_len: γ, draft at most this many tokens (the engine also stops at EOS and at the length limits).
         stop_below: stop after a token whose probability (raw softmax) is below this; the token stays in the draft.
         widths: pairs (bound, k), highest bound first: number of candidates k at each depth, from the first pair whose
@@ -63,8 +65,6 @@ class LayerDraft:
             (greedy), or tokens drawn without replacement. Drafts with widths are verified without `reuse_prefix`.
         searched: whether a search chose the set, before or during the run; False for the initial set of a method whose
             search has not found one yet, None for a method without a search.
-        window: the positions that the draft's attentions read; None: all. A draft with a window is verified without
-            `reuse_prefix`, since its states are not the full model's.
     """
 
     layer_set: LayerSet
@@ -72,7 +72,6 @@ class LayerDraft:
     stop_below: float = 0.0
     widths: tuple[tuple[float, int], ...] = ()
     searched: bool | None = None
-    window: Window | None = None
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,6 @@ from typing import Any
 
 from ssd_bench.contract.generation import Estimate
 from ssd_bench.contract.layer_set import LayerSet
-from ssd_bench.contract.window import Window
 from ssd_bench.cost.tpt import tpt
 from ssd_bench.errors import ConfigError
 
@@ -98,13 +97,13 @@ class Latency:
         """Return t_attn(n), one attention sublayer at context n."""
         return self.t_attn_slope_ms * context + self.t_attn_intercept_ms
 
-    def draft_ms(self, layer_set: LayerSet, context: float, window: Window | None = None) -> float:
-        """Return t_draft(S), the sublayers of S over one token; with a window, attentions read only its positions.
+    def draft_ms(self, layer_set: LayerSet, context: float) -> float:
+        """Return t_draft(S), the sublayers of S over one token; attentions read only the positions of its window.
 
         Raises:
             ConfigError: S has 8-bit sublayers, and the profile has no times of them.
         """
-        read = context if window is None else window.count_read(context)
+        read = context if layer_set.window is None else layer_set.window.count_read(context)
         total_ms = layer_set.n_attn * self.attn_ms(read) + layer_set.n_mlp * self.t_mlp_ms
         if layer_set.kept_in_8_bits:
             attn, mlp = self.int8_pass_ms(1, read)
@@ -116,11 +115,9 @@ class Latency:
         """Return t_target, all 2L sublayers over one token."""
         return n_layers * (self.attn_ms(context) + self.t_mlp_ms)
 
-    def estimate(
-        self, alpha: float, draft_len: int, layer_set: LayerSet, context: float, window: Window | None = None
-    ) -> Estimate:
+    def estimate(self, alpha: float, draft_len: int, layer_set: LayerSet, context: float) -> Estimate:
         """Return the estimate of a layer set by KnapSpec's Eq. 4, at an acceptance rate and a draft length."""
-        draft_ms, target_ms = self.draft_ms(layer_set, context, window), self.target_ms(layer_set.n_layers, context)
+        draft_ms, target_ms = self.draft_ms(layer_set, context), self.target_ms(layer_set.n_layers, context)
         return Estimate(alpha, draft_len, tpt(alpha, draft_len, draft_ms, target_ms))
 
     def pass_ms(self, nodes: float, context: float) -> tuple[float, float, float]:

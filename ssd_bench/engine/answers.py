@@ -77,9 +77,9 @@ class Contract:
             raise _config_error(method, "propose: LayerDraft.layer_set.int8", sorted(layer_set.int8), expected)
         if not isinstance(proposal.max_len, Integral) or proposal.max_len < 0:
             raise _config_error(method, "propose: LayerDraft.max_len", proposal.max_len, "an integer of at least 0")
-        if proposal.window is not None and not _is_window(proposal.window):
+        if layer_set.window is not None and not _is_window(layer_set.window):
             expected = "None, or a Window of at least 0 sinks and at least 1 recent position, integers"
-            raise _config_error(method, "propose: LayerDraft.window", proposal.window, expected)
+            raise _config_error(method, "propose: LayerDraft.layer_set.window", layer_set.window, expected)
         return proposal
 
     def check_estimate(self, method: Method, estimate: object) -> Estimate | None:

@@ -11,7 +11,6 @@ from torch import Tensor
 from ssd_bench.contract.layer_set import LayerSet
 from ssd_bench.contract.method import LayerDraft
 from ssd_bench.contract.tree import TokenTree, comb
-from ssd_bench.contract.window import Window
 from ssd_bench.engine.sampling import Decoding, draw, warp
 from ssd_bench.model.decoder import NO_ROWS, Decoder, Pass
 from ssd_bench.model.kv_cache import KVCache
@@ -21,12 +20,12 @@ from ssd_bench.model.kv_cache import KVCache
 class DraftResult:
     """A drafted or proposed tree, with the states for its verification and the fields for the trace.
 
-    The fork is the first sublayer that is skipped or reads 8-bit weights. Before it, drafting computes the full model's
+    The fork is the first changed sublayer (`LayerSet.first_changed`). Before it, drafting computes the full model's
     states.
 
     Attributes:
         tree: the root and its candidates.
-        stop_reason, layer_set, searched, window: as in `Step`.
+        stop_reason, layer_set, searched: as in `Step`.
         states: one tensor [taps + 1, 1, d] per node that drafting ran, thus for all nodes but the last: its streams at
             the taps before the fork, then the stream that enters the fork. None: verify from sublayer 0.
     """
@@ -36,7 +35,6 @@ class DraftResult:
     layer_set: LayerSet | None = None
     states: list[Tensor] | None = None
     searched: bool | None = None
-    window: Window | None = None
 
 
 class Drafter:
@@ -67,11 +65,11 @@ class Drafter:
             reuse: keep the states before the fork, the first changed sublayer, for the verification.
             taps: boundaries whose states the verification must return.
         """
-        decoder, start, window = self._decoder, self._cache.length, draft.window
+        decoder, start, window = self._decoder, self._cache.length, draft.layer_set.window
         fork = draft.layer_set.first_changed
-        # No reuse if the first sublayer is changed or a window is set (no state is the full model's), with siblings
+        # No reuse if the first sublayer is changed, as with a window (no state is the full model's), with siblings
         # (they do not run and have no states), or if no sublayer is changed (verification would have none left to run).
-        reuse = reuse and 0 < fork < 2 * decoder.arch.n_layers and not draft.widths and window is None
+        reuse = reuse and 0 < fork < 2 * decoder.arch.n_layers and not draft.widths
         levels: list[list[int]] = [[root]]  # candidates by depth
         states, probs = [], []
         reason = "length" if draft.max_len <= max_draft else "budget"
@@ -98,7 +96,7 @@ class Drafter:
                 break
         tree = comb(levels, probs or None).trimmed(max_draft, self._cache.capacity - start)
         reused_states = states if reuse and len(levels) > 1 else None  # the root alone: nothing ran, so no states
-        return DraftResult(tree, reason, draft.layer_set, reused_states, draft.searched, window)
+        return DraftResult(tree, reason, draft.layer_set, reused_states, draft.searched)
 
     def _candidates(
         self, draft: LayerDraft, logits: Tensor, probs: Tensor | None, generator: torch.Generator

@@ -177,7 +177,6 @@ class Engine:
             stop_reason=draft.stop_reason,
             searched=draft.searched,
             estimate=estimate,
-            window=draft.window,
             marks=tuple(marks),
         )
 

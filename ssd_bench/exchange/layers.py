@@ -7,7 +7,6 @@ from typing import Any
 
 from ssd_bench import metrics
 from ssd_bench.contract.layer_set import LayerSet
-from ssd_bench.contract.window import Window
 from ssd_bench.errors import ConfigError
 from ssd_bench.metrics.intervals import divide
 from ssd_bench.records.reader import Run
@@ -30,25 +29,26 @@ def find_set_id(run: Run, set_option: str | None) -> int:
     return int(set_option)
 
 
-def overrides(layer_set: LayerSet, window: Window | None = None) -> list[str]:
+def overrides(layer_set: LayerSet) -> list[str]:
     """Return the options with which `method=fixed_layers` drafts with a set, as lists of all skipped sublayers."""
     lists = {"skip_attn": layer_set.skip_attn, "skip_mlp": layer_set.skip_mlp}
-    if window is not None:
-        lists["draft_window"] = (window.sinks, window.recent)
+    if layer_set.window is not None:
+        lists["draft_window"] = (layer_set.window.sinks, layer_set.window.recent)
     if layer_set.int8:
         lists["int8_sublayers"] = tuple(sorted(layer_set.int8))
     options = [f"method.{name}=[{','.join(map(str, blocks))}]" for name, blocks in lists.items()]
     return ["method=fixed_layers", "method.ratio=null", *options]
 
 
-def draft_command(layer_set: LayerSet, window: Window | None = None) -> str:
+def draft_command(layer_set: LayerSet) -> str:
     """Return the command with the options of `overrides`, quoted for a shell."""
-    return f"python -m ssd_bench {shlex.join(overrides(layer_set, window))}"
+    return f"python -m ssd_bench {shlex.join(overrides(layer_set))}"
 
 
 def set_with_origin(run: Run, set_id: int) -> dict[str, Any]:
     """Return a set with its window, the options to draft with it, and its origin."""
-    header, layer_set, window = run.header, run.layer_set(set_id), run.window(set_id)
+    header, layer_set = run.header, run.layer_set(set_id)
+    window = layer_set.window
     method = metrics.arm_rows(run.steps, "method")
     steps = method[(method["layer_set_id"] == set_id).fillna(False).astype(bool)]
     by_layers = method.loc[method["layer_set_id"].notna(), "draft_len"].sum()
@@ -58,7 +58,7 @@ def set_with_origin(run: Run, set_id: int) -> dict[str, Any]:
         "skip_mlp": list(layer_set.skip_mlp),
         "window": None if window is None else [window.sinks, window.recent],
         "int8": sorted(layer_set.int8),
-        "overrides": overrides(layer_set, window),
+        "overrides": overrides(layer_set),
         "model": {key: getattr(header.model, key) for key in ("name", "weights", "commit", "dtype")},
         "method": header.method,
         "settings": header.settings,
@@ -86,8 +86,8 @@ def released_entry(run: Run, set_id: int) -> dict[str, Any]:
     Raises:
         ConfigError: the set drafted with a window or with 8-bit weights.
     """
-    layer_set, window = run.layer_set(set_id), run.window(set_id)
-    if window is not None:
+    layer_set = run.layer_set(set_id)
+    if (window := layer_set.window) is not None:
         expected = f"a set without a window (form=layer_set has them); set {set_id} reads {window.sinks} first and "
         raise ConfigError("set", set_id, f"{expected}{window.recent} last positions")
     if layer_set.int8:

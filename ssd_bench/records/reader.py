@@ -57,12 +57,9 @@ class Run:
         """Return a layer set by its id in the tables."""
         row = self._set_rows[set_id]
         skipping = LayerSet.skipping(row.n_layers, map(int, row.skip_attn), map(int, row.skip_mlp))
-        return skipping if row.int8 is None else replace(skipping, int8=frozenset(map(int, row.int8)))
-
-    def window(self, set_id: int) -> Window | None:
-        """Return the positions that the attentions of a layer set read, by its id in the tables; None: all."""
-        row = self._set_rows[set_id]
-        return None if pd.isna(row.recent) else Window(int(row.sinks), int(row.recent))
+        window = None if pd.isna(row.recent) else Window(int(row.sinks), int(row.recent))
+        int8 = frozenset() if row.int8 is None else frozenset(map(int, row.int8))
+        return replace(skipping, int8=int8, window=window)
 
     def set_sizes(self, ids: Iterable[int] | None = None) -> pd.DataFrame:
         """Return how much layer sets run, by `layer_set_id`.

@@ -94,7 +94,7 @@ class PromptRow:
 class StepRow:
     """One row of `steps`: one decode step, that is one target verification pass (the prefill is no row).
 
-    In the table `layer_set` and `window` are the integer column `layer_set_id` (first appearance in stream order).
+    In the table `layer_set` is the integer column `layer_set_id` (first appearance in stream order).
     """
 
     prompt_index: int = _col(_INT, "as in prompts")
@@ -111,7 +111,6 @@ class StepRow:
             "nullable": True,
         },
     )
-    window: Window | None = None
     draft_len: int = _col(_INT, "k, drafted length (depth, not nodes)")
     tree_nodes: int = _col(_INT, "nodes verified, the root included")
     accepted_len: int = _col(_INT, "m, accepted drafted tokens, the bonus token excluded")
@@ -161,8 +160,6 @@ class PromptRecord:
 def _schema(row: type[PromptRow] | type[StepRow] | type[WorkRow]) -> pa.Schema:
     columns = []
     for f in fields(row):
-        if not f.metadata:  # the window, which is stored in `layer_sets`
-            continue
         name = "layer_set_id" if f.name == "layer_set" else f.name
         nullable = bool(f.metadata.get("nullable"))
         metadata = {"description": f.metadata["text"]}
@@ -237,19 +234,20 @@ def _columns(rows: Sequence[PromptRow | StepRow | WorkRow], kind: type) -> dict[
 
 
 def pack(records: Sequence[PromptRecord]) -> dict[str, Any]:
-    """Return one unit as JSON: columns of its arms; steps refer to a list of layer sets with their windows."""
+    """Return one unit as JSON: columns of its arms; steps refer to a list of layer sets."""
     records = sorted(records, key=lambda record: (record.prompt.turn, record.prompt.arm))
     steps = _columns([step for record in records for step in record.steps], StepRow)
-    ids: dict[tuple[LayerSet, Window | None], int] = {}
-    drafts = zip(steps.pop("layer_set"), steps.pop("window"), strict=True)
-    steps["layer_set_id"] = [s if s is None else ids.setdefault((s, w), len(ids)) for s, w in drafts]
+    ids: dict[LayerSet, int] = {}
+    steps["layer_set_id"] = [s if s is None else ids.setdefault(s, len(ids)) for s in steps.pop("layer_set")]
     prompts = _columns([record.prompt for record in records], PromptRow)
     prompts["output_ids"] = [list(ids) for ids in prompts["output_ids"]]
-    layer_sets = [
-        [s.n_layers, s.skip_attn, s.skip_mlp, w and w.sinks, w and w.recent, sorted(s.int8) or None] for s, w in ids
-    ]
+    layer_sets = [[s.n_layers, s.skip_attn, s.skip_mlp, *_window_entry(s.window), sorted(s.int8) or None] for s in ids]
     work = _columns([row for record in records for row in record.work], WorkRow)
     return {"prompts": prompts, "steps": steps, "layer_sets": layer_sets, "work": work}
+
+
+def _window_entry(window: Window | None) -> tuple[int | None, int | None]:
+    return (None, None) if window is None else (window.sinks, window.recent)
 
 
 def merge(parts: Sequence[Mapping[str, Any]]) -> dict[str, pa.Table]:

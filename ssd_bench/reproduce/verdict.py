@@ -152,12 +152,11 @@ def _rows(frame: pd.DataFrame, columns: Sequence[str]) -> dict[Key, list[dict[st
 def _set_texts(run: Run) -> dict[int, str]:
     """Return each layer set in words, by its id."""
     texts = {}
-    for row in run.layer_sets.to_dict("records"):
-        rounded = [] if row["int8"] is None else [int(i) for i in row["int8"]]
-        window = "" if pd.isna(row["recent"]) else f", reads {row['sinks']} + {row['recent']} positions"
-        skipped = (", ".join(map(str, row[name])) or "none" for name in ("skip_attn", "skip_mlp"))
-        text = "skips attentions {}, MLPs {}".format(*skipped)
-        texts[int(row["layer_set_id"])] = f"{text}{window}{f', 8-bit {rounded}' if rounded else ''}"
+    for set_id in map(int, run.layer_sets["layer_set_id"]):
+        layer_set = run.layer_set(set_id)
+        skipped = (", ".join(map(str, blocks)) or "none" for blocks in (layer_set.skip_attn, layer_set.skip_mlp))
+        rounded = f"; in 8 bits: {sorted(layer_set.int8)}" if layer_set.int8 else ""
+        texts[set_id] = f"{layer_set.text}; attentions {{}}, MLPs {{}}{rounded}".format(*skipped)
     return texts
 
 

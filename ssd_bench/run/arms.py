@@ -174,7 +174,6 @@ def _step_row(keys: Mapping[str, Any], step: Step) -> StepRow:
         step=step.index,
         context_len=step.context_len,
         layer_set=step.layer_set,
-        window=step.window,
         draft_len=step.draft_len,
         tree_nodes=step.tree_nodes,
         accepted_len=step.accepted_len,

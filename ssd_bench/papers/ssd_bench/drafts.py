@@ -69,7 +69,7 @@ def kind_of(cell: ShownCell) -> str:
     for set_id in map(int, main):
         layer_set = cell.run.layer_set(set_id)
         parts["layers"] |= bool(layer_set.skipped)
-        parts["window"] |= bool(cell.run.window(set_id))
+        parts["window"] |= bool(layer_set.window)
         parts["8 bits"] |= bool(layer_set.int8)
     return " + ".join(name for name, changed in parts.items() if changed)
 
