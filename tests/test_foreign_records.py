@@ -10,12 +10,16 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from omegaconf import DictConfig
 
 from ssd_bench import load_runs
 from ssd_bench.commands import explain as explaining
 from ssd_bench.errors import ConfigError
+from ssd_bench.exchange.every_eval_ever import Publisher, eval_log
 from ssd_bench.records.header import RunHeader
 from ssd_bench.records.reader import load_run
 from ssd_bench.records.typed import field_types
@@ -129,11 +133,47 @@ def no_plan(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(figures, "save", lambda made, stem: [])
 
 
+def table_mutants(table: pa.Table, first: int) -> Iterator[tuple[str, pa.Table]]:
+    """Yield name and content of a table: its rows twice, none, and for every column one of five changes."""
+    frame = table.to_pandas()
+    yield "twice", pa.Table.from_pandas(pd.concat([frame, frame]), table.schema, preserve_index=False)
+    yield "empty", table.slice(0, 0)
+    for number, name in enumerate(frame.columns, start=first):
+        change = ("dropped", "null", "text", "lists", "negative")[number % 5]
+        if change == "dropped":
+            made = table.drop_columns([name])
+        elif change == "negative" and frame[name].dtype.kind in "iuf":
+            made = pa.Table.from_pandas(frame.assign(**{name: -frame[name]}), table.schema, preserve_index=False)
+        else:
+            value = {"text": "x", "lists": [[-1]] * len(frame)}.get(change)
+            made = pa.Table.from_pandas(frame.assign(**{name: value}), preserve_index=False)
+        yield f"{name} {change}", made
+
+
+@pytest.mark.parametrize("name", ["prompts", "steps", "layer_sets", "work"])
+def test_every_mutant_of_a_table_is_read_or_refused(name: str, good: Path, tmp_path: Path) -> None:
+    text, failed = (good / "run.json").read_text(encoding="utf-8"), list[str]()
+    for at, (what, made) in enumerate(table_mutants(pq.read_table(good / f"{name}.parquet"), STEP)):
+        folder = copied(good, tmp_path / str(at), text)
+        (folder / f"{name}.parquet").unlink()
+        pq.write_table(made, folder / f"{name}.parquet")
+        try:
+            if not record_faults(folder) or reproduce(folder, 0, {}, tmp_path / "again").is_reproduced:
+                failed.append(f"{what}: no fault")
+            load_run(folder)
+        except ConfigError:
+            pass
+        except Exception as error:
+            failed.append(f"{what}: {error!r}")
+        shutil.rmtree(folder)
+    assert not failed, "\n".join(failed)
+
+
 STEP = int(os.environ.get("MUTANTS_STEP", str(len(VALUES))))
 
 
 def test_every_mutant_is_read_or_refused_by_name(good: Path, tmp_path: Path) -> None:
-    """The reader, `explain`, `validate` and `reproduce` read them one by one."""
+    """The reader, `explain`, `validate`, `reproduce` and an export read them one by one."""
     content, refused, failed = json.loads((good / "run.json").read_bytes()), 0, list[str]()
     for name, text in mutants(content, 0, STEP):
         folder = copied(good, tmp_path / name, text)
@@ -142,6 +182,7 @@ def test_every_mutant_is_read_or_refused_by_name(good: Path, tmp_path: Path) -> 
             report_text(reproduce(folder, 0, {}, tmp_path / "again"))
             run = load_run(folder)
             explaining.render(run, explaining.explain(run))
+            assert json.loads(eval_log(run, Publisher(model="lab/tiny")).results_text)
         except ConfigError as error:
             refused += 1
             failed += [] if str(folder) in str(error) else [f"{name}: no path in {error}"]
@@ -193,3 +234,11 @@ def test_a_comparison_goes_on_without_a_mutant(good: Path, tmp_path: Path) -> No
     process = program("compare", f"{tmp_path / 'a'}", f"{tmp_path / 'b'}")
     assert process.returncode == 0, process.stderr
     assert "mutant" in process.stderr and "torn" in process.stderr
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), 10**400], ids=["nan", "inf", "huge"])
+def test_a_number_that_no_calculation_can_use_is_refused(value: float, good: Path, tmp_path: Path) -> None:
+    content = json.loads((good / "run.json").read_bytes())
+    content["decode"]["top_p"] = value
+    with pytest.raises(ConfigError, match=r"decode\.top_p"):
+        load_run(copied(good, tmp_path / "run", json.dumps(content)))

@@ -60,7 +60,7 @@ def _is_scalar(value: Any, kind: type) -> bool:
     if kind is bool or isinstance(value, bool):
         return kind is bool and isinstance(value, bool)
     if kind is float:
-        return isinstance(value, int | float) and not abs(value) > float_info.max
+        return isinstance(value, int | float) and abs(value) <= float_info.max  # also not NaN
     return isinstance(value, int) and abs(value) < LARGEST
 
 
