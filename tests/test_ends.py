@@ -266,7 +266,7 @@ def test_processes_that_are_started_at_once_make_each_run_once(
     assert not joint or len((tmp_path / "calls").read_text(encoding="utf-8").splitlines()) == 1
     found = {load_run(path).header.config["seed"]: load_run(path) for path in find_runs(tmp_path / "runs")}
     assert sorted(found) == ([0] if joint else list(range(3)))
-    assert sum(f"[{PROMPTS}/{PROMPTS}]" in end.stderr for end in ends) == len(found), ends
+    assert sum(f"[1/{PROMPTS}]" in end.stderr for end in ends) == len(found), ends
     assert sum("already on record" in end.stdout for end in ends) == 3 - len(found)
     for seed, run in found.items():
         same(run, executed(tmp_path_factory.mktemp("alone"), *short, f"seed={seed}"))
@@ -277,8 +277,8 @@ def test_two_equal_sweeps_share_their_runs(short: list[str], tmp_path: Path) -> 
     ends = at_once([["-m", *short, "seed=0,1,2", f"runs_dir={tmp_path}"]] * 2)
     assert [end.returncode for end in ends] == [0, 0], ends
     assert len(find_runs(tmp_path)) == 3
-    assert sum(end.stderr.count(f"[{PROMPTS}/{PROMPTS}]") for end in ends) == 3, ends
-    assert all(end.stdout.count("fixed_layers-gsm8k-") >= 3 and "3   " in end.stdout for end in ends)
+    assert sum(end.stderr.count(f"[1/{PROMPTS}]") for end in ends) == 3, ends
+    assert all(end.stdout.count("fixed_layers-gsm8k-") >= 3 for end in ends)
 
 
 def test_runs_that_ask_for_it_measure_one_after_the_other(short: list[str], tmp_path: Path) -> None:
