@@ -141,22 +141,22 @@ def table_mutants(table: pa.Table, first: int) -> Iterator[tuple[str, pa.Table]]
     for number, name in enumerate(frame.columns, start=first):
         change = ("dropped", "null", "text", "lists", "negative")[number % 5]
         if change == "dropped":
-            made = table.drop_columns([name])
+            mutant = table.drop_columns([name])
         elif change == "negative" and frame[name].dtype.kind in "iuf":
-            made = pa.Table.from_pandas(frame.assign(**{name: -frame[name]}), table.schema, preserve_index=False)
+            mutant = pa.Table.from_pandas(frame.assign(**{name: -frame[name]}), table.schema, preserve_index=False)
         else:
             value = {"text": "x", "lists": [[-1]] * len(frame)}.get(change)
-            made = pa.Table.from_pandas(frame.assign(**{name: value}), preserve_index=False)
-        yield f"{name} {change}", made
+            mutant = pa.Table.from_pandas(frame.assign(**{name: value}), preserve_index=False)
+        yield f"{name} {change}", mutant
 
 
 @pytest.mark.parametrize("name", ["prompts", "steps", "layer_sets", "work"])
 def test_every_mutant_of_a_table_is_read_or_refused(name: str, good: Path, tmp_path: Path) -> None:
     text, failed = (good / "run.json").read_text(encoding="utf-8"), list[str]()
-    for at, (what, made) in enumerate(table_mutants(pq.read_table(good / f"{name}.parquet"), STEP)):
+    for at, (what, mutant) in enumerate(table_mutants(pq.read_table(good / f"{name}.parquet"), STEP)):
         folder = copied(good, tmp_path / str(at), text)
         (folder / f"{name}.parquet").unlink()
-        pq.write_table(made, folder / f"{name}.parquet")
+        pq.write_table(mutant, folder / f"{name}.parquet")
         try:
             if not record_faults(folder) or reproduce(folder, 0, {}, tmp_path / "again").is_reproduced:
                 failed.append(f"{what}: no fault")
