@@ -20,7 +20,7 @@ from ssd_bench.records.schema import DIGESTS
 from tests import synthetic
 
 STREAMS = ("stream", "stream_swift", "stream_shift")
-MINIATURE = {"name": "miniature", "rehearsal": True}
+MINIATURE = {"name": "miniature", "toy": True}
 
 
 def make(folder: Path, name: str, accept: float = 0.7, prompts: int = 6, hf: bool = False, **changes: Any) -> str:

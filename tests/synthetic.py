@@ -19,6 +19,7 @@ from ssd_bench.records.writer import RunWriter
 
 N_LAYERS = 8
 T_TARGET_MS, T_DRAFT_MS = 10.0, 3.0
+NO_INT8 = {"int8_attentions": 0, "int8_mlps": 0, "int8_heads": 0.0}
 UNITS = [(0, 0), (1, 0), (0, 1)]  # of `stateful_run`; repeats outside, as the runner streams them
 
 HEADER: dict[str, Any] = {
@@ -102,7 +103,7 @@ def with_work(records: list[PromptRecord], searches: int = 0) -> list[PromptReco
         searches: passes of a single attention over 64 branches, in each step of the method, as its overhead.
     """
     for record in records:
-        if record.prompt.arm != "hf":
+        if record.prompt.arm != "hf" and not record.work:
             record.work = [*_prefill_work(record.prompt)]
             for step in record.steps:
                 record.work += _step_work(step, searches if record.prompt.arm == "method" else 0)
@@ -110,7 +111,7 @@ def with_work(records: list[PromptRecord], searches: int = 0) -> list[PromptReco
 
 
 def _prefill_work(row: PromptRow) -> list[WorkRow]:
-    keys = {name: getattr(row, name) for name in ANSWER} | {"step": 0, "part": "prefill", "calls": 1}
+    keys = {name: getattr(row, name) for name in ANSWER} | {"step": 0, "part": "prefill", "calls": 1} | NO_INT8
     whole = {"rows": row.prompt_len, "attentions": N_LAYERS, "mlps": N_LAYERS, "heads": 0.0, "launches": 1}
     head = {"rows": 1, "attentions": 0, "mlps": 0, "heads": 1.0, "launches": 1}
     return [WorkRow(**keys, **kind, context=0.0, ms=None) for kind in (whole, head)]
@@ -118,6 +119,7 @@ def _prefill_work(row: PromptRow) -> list[WorkRow]:
 
 def _step_work(step: StepRow, searches: int) -> list[WorkRow]:
     keys = {name: getattr(step, name) for name in (*ANSWER, "step")} | {"context": float(step.context_len)}
+    keys |= NO_INT8
     verified = {"rows": step.tree_nodes, "attentions": N_LAYERS, "mlps": N_LAYERS, "heads": 1.0, "launches": 2}
     work = [WorkRow(**keys, **verified, part="verify", calls=1, ms=step.verify_ms)]
     if (layers := step.layer_set) is not None:
@@ -127,7 +129,7 @@ def _step_work(step: StepRow, searches: int) -> list[WorkRow]:
             "int8_mlps": layers.n_mlp_int8,
             "int8_heads": float(layers.head_in_8_bits),
         }
-        work.insert(0, WorkRow(**keys, **drafted, part="draft", calls=step.draft_len, ms=step.draft_ms))
+        work.insert(0, WorkRow(**keys | drafted, part="draft", calls=step.draft_len, ms=step.draft_ms))
     if searches:
         branches = {"rows": 64, "attentions": 1, "mlps": 0, "heads": 0.0, "launches": 1}
         work.append(WorkRow(**keys, **branches, part="overhead", calls=searches, ms=step.policy_ms))
@@ -150,6 +152,7 @@ def _step(
     return StepRow(
         prompt_index=prompt_index,
         repeat=repeat,
+        turn=0,
         arm=arm,
         step=step,
         context_len=context,
@@ -174,6 +177,7 @@ def _row(
         prompt_id=f"toy-{prompt_index}",
         domain="toy",
         repeat=repeat,
+        turn=0,
         arm=arm,
         order=order,
         prompt_sha256=hashlib.sha256(str(prompt_index).encode()).hexdigest(),
@@ -201,7 +205,8 @@ def stateful_run(run_dir: Path) -> None:
         for prompt_index, repeat in UNITS:
             if (prompt_index, repeat) not in writer.done:
                 state = hashlib.sha256(state + bytes([prompt_index, repeat])).digest()
-                writer.add(prompt_index, repeat, unit(prompt_index, repeat, tokens=12, text=state.hex()), state)
+                records = with_work(unit(prompt_index, repeat, tokens=12, text=state.hex()))
+                writer.add(prompt_index, repeat, records, state)
         writer.finish({"wall_s": 1.0, "finished_at": "then"})
 
 
@@ -217,7 +222,7 @@ class _AtOnce(RunWriter):
 def write_record(run_dir: Path, units: Iterable[list[PromptRecord]], **changes: Any) -> None:
     """Write a complete run of these units."""
     with _AtOnce(run_dir, header(**changes)) as writer:
-        writer.units = [*units]
+        writer.units = [with_work(records) for records in units]
         writer.finish({"wall_s": 1.0})
 
 

@@ -250,7 +250,7 @@ def test_a_context_beyond_the_models_is_refused(tmp_path: Path) -> None:
 def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Records of the miniature with two methods, and some that say nothing of it."""
     folder = tmp_path_factory.mktemp("advise")
-    size = {"name": "miniature", "n_layers": 16, "n_params": shape_named("miniature").n_params, "rehearsal": True}
+    size = {"name": "miniature", "n_layers": 16, "n_params": shape_named("miniature").n_params, "toy": True}
     given = {"model": size, "latency": asdict(LATENCY), "task": {"name": "gsm8k"}, "config": {"method": {}}}
     make(folder, "one", accept=0.9, method="swift", **given)
     make(folder, "two", accept=0.8, method="swift", **given)

@@ -331,12 +331,6 @@ def test_on_a_real_model_both_times_must_agree(
         assert found.reason.startswith("holds by modelled times; the times measured here decide nothing: ")
 
 
-def test_measured_times_alone_decide_no_speed_of_a_real_model(tmp_path: Path) -> None:
-    write(tmp_path, "run", units(0.97, prompts=20), model={"name": "real"})
-    found = judged(tmp_path, "swift/faster_on_code", by_label("setting", {"pass@1": "run"}))
-    assert found.verdict == CANNOT_SAY and "the records count no work" in found.reason
-
-
 def test_scales_of_one_model_have_columns_of_their_own(tmp_path: Path) -> None:
     counted(tmp_path, "run", 0.97, 0.5)
     found = judged(tmp_path, "swift/faster_on_code", by_label("setting", {"pass@1": "run"}))

@@ -28,7 +28,7 @@ from tests.exhibit_runs import MINIATURE, indexed
 from tests.test_evidence import searched
 from tests.test_modelled_verdicts import counted
 
-PLAIN = {"name": "miniature_plain", "rehearsal": True}
+PLAIN = {"name": "miniature_plain", "toy": True}
 
 
 def named(name: str) -> Claim:
@@ -132,7 +132,7 @@ def test_claims_on_model_size_need_several_models(tmp_path: Path) -> None:
     claim = "swift/gain_grows_with_size"
     for i, setting in enumerate(("r=0.40", "r=0.45", "r=0.50", "r=0.55")):  # each with a trace of its own
         write(tmp_path, f"small {setting}", units(0.4 - 0.02 * i), model=PLAIN)
-        write(tmp_path, f"large {setting}", units(0.9 - 0.02 * i), model={"name": "larger", "rehearsal": True})
+        write(tmp_path, f"large {setting}", units(0.9 - 0.02 * i), model={"name": "larger", "toy": True})
     alone = judged(tmp_path, claim, lambda job: f"small {job.labels['setting']}")
     sizes = {"LLaMA-2-70B": "large", "LLaMA-2-7B": "small"}
     both = judged(

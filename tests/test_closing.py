@@ -83,16 +83,6 @@ def test_the_preparation_has_both_times(tmp_path: Path) -> None:
     assert row_text(text, "offline preparation, modelled") == "0.0 s"
 
 
-def test_an_older_record_shows_that_it_counts_no_work(tmp_path: Path) -> None:
-    run = write_run(tmp_path / "run", [unit(i) for i in range(3)])
-    text = run_table(metrics.summarise(run).row)
-    assert row_text(text, MODELLED) == row_text(text, FROZEN) == "–"
-    assert "modelled times need a record that counts its work" in text and "None" not in text
-    assert "modelled" not in row_text(text, "method overhead")
-    comparison = comparison_text([Record(run.path)])
-    assert "modelled at" not in comparison and "None" not in comparison
-
-
 def test_a_sweep_has_a_modelled_column_and_names_the_costs_once(tmp_path: Path) -> None:
     methods = ("swift", "clasp", "conflayers")
     runs = [counted_run(tmp_path / name, searches=20 * i, method=name) for i, name in enumerate(methods)]
@@ -116,24 +106,21 @@ def test_a_run_for_other_costs_is_told_from_the_same_method(tmp_path: Path) -> N
     assert f"modelled at {COSTS} (run-a); at {costs_text(OTHER)} (run-b)" in text
 
 
-def test_tables_of_runs_have_both_speedups_next_to_older_records(tmp_path: Path) -> None:
-    old = write_run(tmp_path / "old", [unit(i) for i in range(6)], run_id="run-old", method="del")
+def test_tables_of_runs_have_both_speedups(tmp_path: Path) -> None:
     new = counted_run(tmp_path / "new", run_id="run-new", method="swift")
-    groups = group_by_task([Record(old.path), Record(new.path)])["toy"]
+    groups = group_by_task([Record(new.path)])["toy"]
     ar, *rows = map(readable_row, groups[0].rows)
     shown = {row["method"]: (row[MODELLED], row[FROZEN]) for row in rows}
     summary = metrics.summarise(new).row
-    assert shown["del"] == ("–", "–") and (ar[MODELLED], ar[FROZEN]) == ("1.00", "1.00")
+    assert (ar[MODELLED], ar[FROZEN]) == ("1.00", "1.00")
     assert shown["swift"] == tuple(format_interval(summary, name) for name in ("speedup_modelled", "speedup_frozen"))
     assert document("toy", groups).count(f"{MODELLED}, and {FROZEN}: at {COSTS}.") == 1
     frame = unrounded_table(groups).set_index("method")
     assert frame.loc["swift", "speedup_modelled"] == summary["speedup_modelled"]
-    assert frame["speedup_modelled"].isna()["del"]
 
 
 def test_the_overview_has_a_table_for_each_reference_machine(tmp_path: Path) -> None:
     runs = [
-        write_run(tmp_path / "old", [unit(i) for i in range(6)], run_id="run-old", method="del"),
         counted_run(tmp_path / "a", run_id="run-a", method="swift"),
         counted_run(tmp_path / "b", run_id="run-b", method="clasp", **costing(OTHER)),
     ]
@@ -142,8 +129,7 @@ def test_the_overview_has_a_table_for_each_reference_machine(tmp_path: Path) -> 
     for costs, method, absent in ((COSTS, "swift", "clasp"), (costs_text(OTHER), "clasp", "swift")):
         lines = [line.split("|")[1:3] for line in parts[f"Speedup, modelled at {costs}"].splitlines() if "|" in line]
         cells = {name.strip(): value.strip() for name, value in lines}
-        assert cells[method] != "–" and cells[absent] == cells["del"] == "–"
-    assert "modelled at" not in overview(group_by_task([Record(runs[0].path)]))
+        assert cells[method] != "–" and cells[absent] == "–"
 
 
 def test_an_explanation_has_modelled_times_next_to_the_measured(tmp_path: Path) -> None:
@@ -158,6 +144,3 @@ def test_an_explanation_has_modelled_times_next_to_the_measured(tmp_path: Path) 
     first, *rest = explain.render(run, explain.explain(run)).splitlines()
     assert first.endswith(f", modelled {summary['speedup_modelled']:.2f} at {COSTS}")
     assert sum(explain.MODELLED_MS in line for line in rest) == 2
-    old = write_run(tmp_path / "old", [unit(i) for i in range(3)])
-    assert explain.modelled_times(old) == {} and explain.draft_sources(old)["modelled_ms"].isna().all()
-    assert "nan" not in explain.render(old, explain.explain(old))

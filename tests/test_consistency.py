@@ -138,7 +138,7 @@ def test_every_edit_of_a_cell_is_noticed_but_where_nothing_could(name: str, tmp_
 
 
 def rewritten(run: Run, name: str, frame: pd.DataFrame, digests: bool) -> None:
-    """Put another table in a record, without digests as in records of older versions."""
+    """Put another table in a record, with or without digests."""
     path = run.path / f"{name}.parquet"
     pq.write_table(pa.Table.from_pandas(frame, SCHEMAS[name], preserve_index=False), path)
     if not digests:
@@ -254,7 +254,7 @@ def in_part(name: str, column: str, value: float) -> Callable[[pd.DataFrame], pd
 
 
 ERASED: dict[str, tuple[str, Callable[[pd.DataFrame], pd.DataFrame], str]] = {
-    "all work": ("work", lambda work: work[:0], "it has no rows, and run.json has prepare_work"),
+    "all work": ("work", lambda work: work[:0], "it has no rows"),
     "the work of AR": ("work", lambda work: work[work["arm"] != "ar"], "verification does not run every attention"),
     "the work of a prompt": ("work", lambda work: work[work["prompt_index"] == 0], "does not run every attention"),
     "all prefills": ("work", lambda work: work[work["part"] != "prefill"], "prefill does not run prompt_len nodes"),

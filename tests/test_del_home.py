@@ -89,7 +89,7 @@ def made(folder: Path, trained: float, stock: float, alike: bool = False, prompt
                 ar.prompt.new_tokens = own.prompt.new_tokens
                 ar.prompt.decode_ms = (own.prompt.new_tokens - 1) / rate
                 own.prompt.decode_ms = ar.prompt.decode_ms / speed
-            model = {"name": "miniature" if exits else "miniature_plain", "n_params": 2_883_584, "rehearsal": True}
+            model = {"name": "miniature" if exits else "miniature_plain", "n_params": 2_883_584, "toy": True}
             synthetic.write_record(folder / name, units, run_id=name, model=model)
         return name
 

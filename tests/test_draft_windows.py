@@ -9,7 +9,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pandas as pd
 import pyarrow.parquet as pq
 import pytest
@@ -29,19 +28,16 @@ from ssd_bench.cost.machine import own_profile
 from ssd_bench.cost.roofline import simulated_machine
 from ssd_bench.errors import ConfigError
 from ssd_bench.exchange import layers
-from ssd_bench.metrics.modelled import STEP
 from ssd_bench.model.decoder import Decoder
 from ssd_bench.predict.replay import step_times
-from ssd_bench.predict.workload import positions_read, with_work
 from ssd_bench.records.files import read_header
 from ssd_bench.records.reader import Run, load_run
 from ssd_bench.records.schema import DIGESTS
-from ssd_bench.records.units import SEAL
 from ssd_bench.records.writer import RunWriter
 from ssd_bench.run.run import execute
 from tests.lossless import DIMS, FAMILIES, check_greedy, check_sampled, decode, engine_for, loaded, method_of
 from tests.runs import chosen, config, executed, local_model, planned
-from tests.synthetic import HEADER, N_LAYERS, header, unit, write_run
+from tests.synthetic import HEADER, header, unit, write_run
 from tests.test_fidelity import PRESETS
 from tests.test_knapspec import LENGTH, history
 from tests.test_replay import BIG
@@ -193,24 +189,18 @@ def test_a_row_of_layer_sets_is_a_set_with_its_window(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("windows", [WINDOWS, (None,)])
 def test_a_resumed_run_has_the_same_sets(windows: tuple[Window | None, ...], tmp_path: Path) -> None:
-    """Also where it was begun before there were windows: its parts have sets of three entries."""
     units = [unit(i, windows=windows) for i in range(3)]
     whole = write_run(tmp_path / "whole", units)
     for number, records in enumerate(units):
         with RunWriter(tmp_path / "run", header()) as writer:
             writer.add(number, 0, records, None)
-        if windows == (None,) and number < 2:
-            file = tmp_path / "run" / "parts" / f"{number:05d}-000.json"
-            part = json.loads(file.read_text(encoding="utf-8"))
-            older = part | {"layer_sets": [entry[:3] for entry in part["layer_sets"]], SEAL: None}
-            file.write_text(json.dumps(older), encoding="utf-8")
     with RunWriter(tmp_path / "run", header()) as writer:
         writer.finish({})
     equal(load_run(tmp_path / "run"), whole)
 
 
 def without_window_columns(run: Run) -> Run:
-    """The record as it was written before there were windows."""
+    """The record as a program without windows writes it."""
     file = run.path / "layer_sets.parquet"
     pq.write_table(pq.read_table(file).drop_columns(["sinks", "recent"]), file)
     kept = {key: value for key, value in read_header(run.path).items() if key != DIGESTS}
@@ -282,13 +272,6 @@ def test_a_drafted_token_costs_what_it_reads() -> None:
         assert times[2] == profile.draft_ms(layer_set, min(context, 100))
 
 
-def test_positions_read_are_the_mean_over_the_tokens_of_a_draft() -> None:
-    grid = [(n, k, w) for n in (1, 5, 20) for k in (0, 1, 2, 7, 30) for w in (1, 4, 5, 6, 20, 23, 49, 50, np.inf)]
-    context, drafted, window = np.array(grid, dtype=float).T
-    expected = [np.mean([min(n + j, w) for j in range(max(k, 1))]) for n, k, w in grid]
-    np.testing.assert_allclose(positions_read(context, drafted, window), expected, rtol=1e-12)
-
-
 def test_costs_of_a_record_fall_with_its_windows(tmp_path: Path) -> None:
     """TPT and replays, on the machine of the record and on a simulated one; with wide windows nothing changes."""
     windows = [None, Window(0, 2000), Window(4, 30), Window(4, 16), Window(0, 1)]
@@ -320,13 +303,3 @@ def test_a_replay_charges_each_step_for_its_own_window(tmp_path: Path) -> None:
             sum(profile.draft_ms(replace(step.layer_set, window=None), n) for n in seen) if step.layer_set else 0.0
         )
         assert ms == pytest.approx(expected)
-
-
-def test_a_replay_verifies_drafts_with_a_window_whole(tmp_path: Path) -> None:
-    run = write_run(tmp_path / "run", [unit(0, windows=WINDOWS)], config={"method": {"reuse_prefix": True}})
-    work, steps = with_work(run).work, run.steps
-    full = {int(i) for i in run.layer_sets["layer_set_id"] if run.layer_set(int(i)).window is None}
-    reused = work[(work["part"] == "verify") & (work["heads"] == 0)]
-    drafted = steps.loc[steps["layer_set_id"].isin(full), STEP]
-    assert 0 < len(reused) < len(steps) and len(reused.merge(drafted, on=STEP)) == len(reused)
-    assert work.loc[work["part"] == "verify"].groupby(STEP)["attentions"].sum().eq(N_LAYERS).all()

@@ -108,7 +108,7 @@ def test_the_same_trace_within_the_floor_is_void_and_no_more(planted: Replicatio
 
 def test_void_numbers_are_neither_shown_nor_ranked_nor_counted(planted: Replication) -> None:
     frame = numbers.long_table([planted], "swift", "Table 8")
-    void = frame[frame["verdict"] == agreement.VOID]
+    void = frame[frame["verdict"] == agreement.EXCLUDED]
     assert set(void["setting"]) == {"ablation=w/o early-stopping", "ablation=w/o dynamic ver."}
     assert void["ours"].isna().all() and void["reason"].str.startswith("excluded: ").all()
     assert frame.loc[frame["setting"] == "ablation=none", "ours"].notna().all()
@@ -116,7 +116,7 @@ def test_void_numbers_are_neither_shown_nor_ranked_nor_counted(planted: Replicat
     assert ranked and not ranked & set(void.index)
     shown = layout.wide_table(frame).to_string()
     assert layout.EXCLUDED in shown
-    assert int(numbers.verdict_counts([frame])[agreement.VOID].iloc[0]) == len(void)
+    assert int(numbers.verdict_counts([frame])[agreement.EXCLUDED].iloc[0]) == len(void)
 
 
 def test_settings_that_made_no_difference_are_a_sentence_in_place_of_a_figure(tmp_path: Path) -> None:

@@ -73,7 +73,7 @@ def made(root: Path, job: grid.Job, model: str, variant: int) -> Record:
         header: dict[str, Any] = {
             "model": {
                 "name": model,
-                "rehearsal": model == "miniature",
+                "toy": model == "miniature",
                 "n_params": 10**9 * (1 + len(model)),
                 "weights": path.name,  # no two runs have the same trace, so none is excluded
             },

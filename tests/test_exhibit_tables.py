@@ -91,7 +91,7 @@ def test_with_all_runs_only_claims_are_left(filled: dict[tuple[str, str], pd.Dat
 def test_a_rehearsal_never_looks_like_a_replication(filled: dict[tuple[str, str], pd.DataFrame]) -> None:
     found = pd.concat(filled.values())
     have = found[found["ours"].notna()]
-    assert have["rehearsal"].all()
+    assert have["toy"].all()
     assert set(have["verdict"]) == {"other model", "by definition"}
     for exhibit, frame in filled.items():
         if frame["ours"].notna().any():
@@ -267,14 +267,14 @@ def test_baselines_are_the_runs_other_arm(full: list[Replication]) -> None:
 
 def test_the_largest_scale_that_has_a_value_counts(tmp_path: Path) -> None:
     make(tmp_path, "mini-run")
-    make(tmp_path, "small-run", model={"name": "smollm2_135m", "rehearsal": False})
+    make(tmp_path, "small-run", model={"name": "smollm2_135m", "toy": False})
     indexed(tmp_path, "swift_table8", "mini", lambda job: "mini-run")
     one = "ablation=w/o early-stopping"
     indexed(tmp_path, "swift_table8", "small", lambda job: "small-run" if job.labels["setting"] == one else "!too slow")
     frame = numbers.long_table(replications(tmp_path), "swift", "Table 8")
     scales = frame[frame["method"] == "SWIFT"].groupby("setting")["scale"].unique().str.join("")
     assert dict(scales) == {setting: "small" if setting == one else "mini" for setting in scales.index}
-    assert (frame["rehearsal"] == (frame["scale"] == "mini")).all()
+    assert (frame["toy"] == (frame["scale"] == "mini")).all()
     assert (
         "scale small" in layout.wide_table(frame).to_string() and "scale mini" in layout.wide_table(frame).to_string()
     )
@@ -388,7 +388,7 @@ def test_latex_has_a_sign_for_everything(filled: dict[tuple[str, str], pd.DataFr
 # --- the two verdicts, and the order of methods -----------------------------------------------------------------------
 
 
-PAPER = {"rehearsal": False, "dtype": "float16", "device": "cuda"}
+PAPER = {"toy": False, "dtype": "float16", "device": "cuda"}
 A6000 = {"device": {"cpu": "Xeon", "cores": 32, "gpus": ["NVIDIA RTX A6000"] * 4}}
 HUB = {"data": {"_target_": "ssd_bench.data.HubSource"}}
 
@@ -453,7 +453,7 @@ def test_speed_needs_the_papers_hardware_and_both_need_its_model() -> None:
         (PAPER | {"name": "llama2_13b"}, "paper", HUB, {}, "differs", "other hardware"),
         (PAPER | {"name": "llama2_13b"}, "small", HUB, A6000, "other scale", "other scale"),
         (PAPER | {"name": "llama2_13b"}, "paper", {}, A6000, "other scale", "other scale"),
-        (PAPER | {"name": "llama2_13b", "rehearsal": True}, "paper", HUB, A6000, "other model", "other model"),
+        (PAPER | {"name": "llama2_13b", "toy": True}, "paper", HUB, A6000, "other model", "other model"),
         (PAPER | {"name": "llama2_7b"}, "paper", HUB, A6000, "other model", "other model"),
     ],
 )

@@ -206,7 +206,7 @@ def test_models_are_those_of_the_papers() -> None:
     for model in {choice(job, "model") for job in jobs()}:
         source = build(chosen((f"model={model}",)), "model")
         assert source.name == model
-        assert (source.hub or source.gguf) and source.shape and not source.rehearsal
+        assert (source.hub or source.gguf) and source.shape and not source.toy
 
 
 def test_whole_jobs_compose_with_hydra() -> None:

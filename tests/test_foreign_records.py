@@ -53,7 +53,7 @@ FULL: dict[str, Any] = {
     "searches": [{"name": "bayes", "evaluations": 2, "new": 2, "seconds": 1.0}],
     "latency": {"passes": [TIMES], "points": [[1, 0.5]]},
     "prepare_work": [{**WORK, "context": 0.0, "ms": 1.0}],
-    "beside": [{"run": "other", "shares": True}],
+    "concurrent_runs": [{"run": "other", "shares": True}],
     "others_share": 0.0,
     "base_bytes": 1,
     "warnings": ["a warning"],

@@ -69,7 +69,7 @@ def test_what_a_record_lacks_has_its_default(content: dict[str, Any]) -> None:
         ({"latency": {"passes": [{"nodes": "1"}]}}, "latency.passes[0].nodes="),
         ({"latency": {"points": [[1]]}}, "latency.points[0]=[1] is invalid: expected a list of 2"),
         ({"scores": {"ar": {"rouge": "x"}}}, "scores.ar.rouge="),
-        ({"warnings": ["x"] * 999, "beside": "x" * 999}, '(1001 characters)" is invalid: expected a list'),
+        ({"warnings": ["x"] * 999, "concurrent_runs": "x" * 999}, '(1001 characters)" is invalid: expected a list'),
     ],
 )
 def test_a_value_of_another_type_is_refused_by_its_key(content: dict[str, Any], message: str) -> None:

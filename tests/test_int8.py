@@ -51,7 +51,6 @@ from tests.conftest import LAYERS, SIZES, VOCAB, rope, save_model
 from tests.interpreted import NARROW_LANES, TOLERANCE, load
 from tests.lossless import DIMS, PROFILE, Load, check_greedy, check_sampled, decode, engine_for, loaded, method_of
 from tests.runs import config, executed, local_model
-from tests.synthetic import unit, write_run
 from tests.test_draft_windows import SMALL, maker, windowed
 from tests.test_knapspec import LENGTH, history
 from tests.test_replay import BIG
@@ -386,12 +385,6 @@ def test_an_edited_record_is_refused(
     pq.write_table(type(stored).from_pylist(rows, schema=stored.schema), file)
     with pytest.raises(ConfigError, match=text):
         load_run(run.path)
-
-
-def test_older_records_have_no_8_bit_weights(tmp_path: Path) -> None:
-    run = write_run(tmp_path / "run", [unit(0)])
-    sets = [run.layer_set(int(i)) for i in run.layer_sets["layer_set_id"]]
-    assert sets and not any(layer_set.int8 for layer_set in sets)
 
 
 # ---- costs

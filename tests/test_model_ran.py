@@ -27,7 +27,7 @@ from ssd_bench.report.notebook import Comparison, Paper
 from tests import synthetic
 from tests.exhibit_runs import indexed
 
-TOY = {"name": "toy", "n_params": 2_883_584, "rehearsal": True}
+TOY = {"name": "toy", "n_params": 2_883_584, "toy": True}
 PLAIN = {"name": "toy_plain", "n_params": 134_515_008}
 RAN = "toy, 2.9 million parameters"
 EXPERIMENTS = ("swift_table2", "swift_figure9", "conflayers_figure7", "knapspec_figure2", "ssd_bench_comparison")
@@ -261,7 +261,7 @@ def test_a_repeated_result_of_another_row_reads_same_run(tmp_path: Path) -> None
     frame = numbers.long_table(replications(tmp_path), "knn-ssd", "Table 6")
     text = write.document(Exhibit("knn-ssd", "Table 6", frame))
     assert "excluded" in text and " void " not in text
-    frame.loc[frame["verdict"] == agreement.VOID, ["ours", "verdict", "result"]] = [0.5, "other model", "r"]
+    frame.loc[frame["verdict"] == agreement.EXCLUDED, ["ours", "verdict", "result"]] = [0.5, "other model", "r"]
     frame["repeats"] = np.where(frame["id"] == frame["id"].iloc[0], "", frame["id"].iloc[0])
     assert "same run" in write.document(Exhibit("knn-ssd", "Table 6", frame))
 

@@ -25,7 +25,7 @@ from ssd_bench.report import verdict_texts, verdicts
 from ssd_bench.report.answers import claim_lines
 from tests import synthetic
 from tests.exhibit_runs import MINIATURE, indexed
-from tests.test_evidence import make, searched, timed
+from tests.test_evidence import searched, timed
 from tests.test_verdicts import ablation, named, verdict_of
 
 COSTS = "modelled at H200 x Llama-3.1-8B costs"
@@ -107,18 +107,6 @@ def test_contaminated_timings_do_not_touch_modelled_times(tmp_path: Path) -> Non
     assert numbers(judged) == numbers(verdict_of(tmp_path, "own", "uniform"))
     assert judged.measured is not None and "timings unreliable" in judged.measured.reason
     assert verdict_texts.times_text(judged.claim, verdicts.table([judged]).iloc[0]) == COSTS
-
-
-def test_older_records_are_judged_by_measured_times(tmp_path: Path) -> None:
-    make(tmp_path, "own", 0.8)
-    make(tmp_path, "uniform", 0.3)
-    counted(tmp_path, "counted", 0.3)
-    before, mixed = verdict_of(tmp_path, "own", "uniform"), verdict_of(tmp_path, "own", "counted")
-    assert before.references == mixed.references == () and before.measured is None and mixed.measured is None
-    assert numbers(before) == numbers(mixed)
-    frame = verdicts.table([before])
-    assert verdict_texts.times_text(before.claim, frame.iloc[0]) == frame["times"].iloc[0] == "measured here"
-    assert frame[[*verdicts.MEASURED]].isna().to_numpy().all()
 
 
 def test_runs_for_different_reference_machines_decide_nothing(tmp_path: Path) -> None:

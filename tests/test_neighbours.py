@@ -104,7 +104,7 @@ def test_only_those_that_both_ask_for_it_wait(other: bool) -> None:
 
 def test_a_run_says_which_were_beside_it(small_checkpoint: Path, tmp_path: Path) -> None:
     options = (*local_model(small_checkpoint), "task=gsm8k", "limit=2", "method=ar")
-    assert executed(tmp_path / "alone", *options).header.neighbours == []
+    assert executed(tmp_path / "alone", *options).header.concurrent_runs == []
     with Neighbours("another", on()):
         beside = executed(tmp_path / "beside", *options)
-    assert beside.header.neighbours == [{"run": "another", "shares": True}]
+    assert beside.header.concurrent_runs == [{"run": "another", "shares": True}]

@@ -27,7 +27,7 @@ from tests.test_replay import LATENCY
 
 OWN, PROJECTS = 7, 3
 EXPERIMENT = "swift_table2"
-SIZE = {"name": "miniature", "n_layers": 16, "n_params": shape_named("miniature").n_params, "rehearsal": True}
+SIZE = {"name": "miniature", "n_layers": 16, "n_params": shape_named("miniature").n_params, "toy": True}
 GIVEN = {"model": SIZE, "latency": asdict(LATENCY), "config": {"method": {}}, "task": {"name": "gsm8k"}}
 
 

@@ -140,9 +140,9 @@ def out(tmp_path_factory: pytest.TempPathFactory, every_experiment: Path) -> Pat
     out = tmp_path_factory.mktemp("page") / "out"
     (every_experiment / "verdicts").mkdir(exist_ok=True)  # nothing but a page reads them
     claim = next(claim for claim in claims() if claim.id == "swift/faster_than_ar")
-    values = {"claim": claim.id, "scale": "small", "model": "another", "rehearsal": False, "verdict": "fails"}
+    values = {"claim": claim.id, "scale": "small", "model": "another", "toy": False, "verdict": "fails"}
     values |= {"evidence_class": "another real model", "effect": 0.5, "low": 0.4, "high": 0.6, "n": 60}
-    values |= {"places": 3, "asked": 3, "out_of_scope": 0, "claim_sha256": claim.sha256}
+    values |= {"combinations": 3, "planned_combinations": 3, "out_of_scope": 0, "claim_sha256": claim.sha256}
     row = ",".join(str(values.get(name, "")) for name in verdicts.COLUMNS)
     text = f"{','.join(verdicts.COLUMNS)}\n{row}\n"
     (every_experiment / "verdicts" / "another.csv").write_text(text, encoding="utf-8")

@@ -30,12 +30,12 @@ DRAWS = 40_000
 def found(tmp_path_factory: pytest.TempPathFactory) -> Sequence[Replication]:
     """SWIFT's Table 2: rehearsed in all cells but one, which has a run of the paper's own model."""
     folder = tmp_path_factory.mktemp("predictions")
-    make(folder, "rehearsal")
+    make(folder, "toy")
     make(folder, "own", accept=0.5, model={"name": "llama2_70b"})
 
     def run(job: grid.Job) -> str:
         chosen = grid.choice(job.overrides, "model"), job.labels["task"], job.labels["method"]
-        return "own" if chosen == ("llama2_70b", "GSM8K", "SWIFT") else "rehearsal"
+        return "own" if chosen == ("llama2_70b", "GSM8K", "SWIFT") else "toy"
 
     indexed(folder, "swift_table2", "mini", run)
     return replications(folder)

@@ -19,7 +19,7 @@ from ssd_bench.predict.gpu_results import read_gpu_results
 from ssd_bench.report import choice, facts, results
 from tests.exhibit_runs import make
 
-REAL = {"model": "real", "params": 8e9, "rehearsal": False, "machine": "A GPU, bfloat16", "times": results.MEASURED}
+REAL = {"model": "real", "params": 8e9, "toy": False, "machine": "A GPU, bfloat16", "times": results.MEASURED}
 
 
 def row(method: str, task: str, speedup: float, **changes: Any) -> dict[str, Any]:
@@ -51,7 +51,7 @@ def test_a_method_is_recommended_if_it_is_faster_on_every_task() -> None:
         (THREE[:2], {}, "tokens per answer now: GSM8K (8, 300), CNN/DM (8, 300)."),
         (THREE, {"tokens": 46.0}, "GovReport (8, 46)"),
         (THREE, {"without_loops": 7}, "3 tasks with 8 prompts or more on which no answer loops"),
-        (THREE, {"rehearsal": True}, "no recommendation, because a toy model shows how methods behave"),
+        (THREE, {"toy": True}, "no recommendation, because a toy model shows how methods behave"),
         (THREE, {"speedup_lo": 0.99}, "no method is faster than plain decoding on every task"),
     ],
 )
@@ -94,7 +94,7 @@ def test_results_at_different_costs_are_not_mixed() -> None:
 
 def test_results_of_the_records_have_both_times_and_no_excluded_run(reference: list[Replication]) -> None:
     frame = results.result_table(reference)
-    assert set(frame["times"]) == {results.MEASURED, results.MODELLED} and frame["rehearsal"].all()
+    assert set(frame["times"]) == {results.MEASURED, results.MODELLED} and frame["toy"].all()
     compared = results.comparison(reference)
     assert compared is not None and results.comparison([]) is None
     for cell in compared.shown_cells():

@@ -55,7 +55,7 @@ def test_a_row_has_columns_for_the_interval_and_the_prompts(summaries: list[Summ
     names = ("speedup_matched", "speedup_matched_lo", "speedup_matched_hi", "speedup_matched_n")
     assert [three.row[name] for name in names] == [matched.value, matched.low, matched.high, matched.n]
     assert three.number("speedup") == metrics.Measured(three.speedup.value, three.speedup.low, three.speedup.high)
-    assert (three.row["ar_rouge1"], three.row["scores"], three.row["beside"]) == (0.5, ["rouge1"], None)
+    assert (three.row["ar_rouge1"], three.row["scores"], three.row["concurrent_runs"]) == (0.5, ["rouge1"], 0)
     assert {"hf_repetition", "speedup_hf", "hf_weight_bytes"} <= set(three.row)
     assert not [name for name in two.row if "hf" in name]
     assert list(three.row)[:2] == ["run_id", "run_dir"] and list(three.row)[-2:] == ["noise", "warnings"]

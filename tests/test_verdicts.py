@@ -96,7 +96,7 @@ def test_every_statistic_and_part_is_made_of_something(judgements: list[Judgemen
 
 def test_recorded_verdicts_stand_beside_and_replace_nothing(judgements: list[Judgement], tmp_path: Path) -> None:
     own = verdicts.table(judgements)
-    real = {"rehearsal": False, "evidence_class": judge.REAL_MODEL}
+    real = {"toy": False, "evidence_class": judge.REAL_MODEL}
     other = own[own["verdict"] != NOT_RUN].assign(model="another", scale="small", **real)
     (tmp_path / "verdicts").mkdir()
     other.to_csv(tmp_path / "verdicts" / "another.csv", index=False)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -14,18 +13,15 @@ import pytest
 import torch
 
 from methods.ar import AR
-from ssd_bench import metrics
 from ssd_bench.contract.generation import Generation, Work
 from ssd_bench.engine.meter import Meter
 from ssd_bench.model.backends.cpu import native_problem
 from ssd_bench.model.decoder import Decoder
 from ssd_bench.model.work import COMPARISON, HEAD, Kind, Sum, sum_calls
-from ssd_bench.records.reader import load_run
-from ssd_bench.records.schema import ANSWER, DIGESTS
+from ssd_bench.records.schema import ANSWER
 from tests.conftest import LAYERS, VOCAB
 from tests.lossless import Load, decode, engine_for, method_of, prepare
 from tests.runs import executed, local_model
-from tests.synthetic import unit, write_run
 
 PRESETS = {
     "ar": {},
@@ -210,17 +206,6 @@ def test_the_work_of_a_step_does_not_depend_on_the_backend(decoders: Load) -> No
         for generation in first
     )
     assert torch_work == native_work
-
-
-def test_older_records_have_no_work(tmp_path: Path) -> None:
-    run = write_run(tmp_path / "run", [unit(0)])
-    header = json.loads((run.path / "run.json").read_bytes())
-    del header[DIGESTS]["work"]
-    (run.path / "run.json").write_text(json.dumps(header), encoding="utf-8")
-    (run.path / "work.parquet").unlink()
-    older = load_run(run.path)
-    assert older.work.empty and len(older.steps) == len(run.steps)
-    assert metrics.summarise(older).modelled is None
 
 
 def test_a_run_records_its_work(small_checkpoint: Path, tmp_path: Path) -> None:

@@ -4,7 +4,7 @@
 
 Compares the measured speedup with that of the cost model at the same acceptance, splits the time of an emitted token,
 and computes the speedup without each loss, everything else as measured. Next to measured times are those modelled at
-the costs of a reference machine, if the record counts its work (docs/modelled.md).
+the costs of a reference machine (docs/modelled.md).
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from ssd_bench import metrics, tables
 from ssd_bench.console import run_tool
 from ssd_bench.errors import ConfigError
 from ssd_bench.metrics.intervals import divide
-from ssd_bench.metrics.modelled import SPANS, has_work, reference_of, reference_run
+from ssd_bench.metrics.modelled import SPANS, reference_of, reference_run
 from ssd_bench.metrics.text import ABSENT, costs_text, format_number, format_percent
 from ssd_bench.papers.ours.ran import model_title
 from ssd_bench.records.pack import records_folder
@@ -144,8 +144,8 @@ def _losses(ms: dict[str, float], m: float, k: float, c: float | None, c_measure
 
 
 def modelled_times(run: Run) -> dict[str, float]:
-    """Return the modelled parts of `Explanation.ms`; empty for a record that does not count its work."""
-    return explain(reference_run(run)).ms if has_work(run) else {}
+    """Return the modelled parts of `Explanation.ms`."""
+    return explain(reference_run(run)).ms
 
 
 def draft_sources(run: Run) -> pd.DataFrame:
@@ -153,9 +153,9 @@ def draft_sources(run: Run) -> pd.DataFrame:
 
     Returns:
         One row per source, most steps first; further layer sets after the first `SETS` share a row. Columns source,
-        steps, drafted, accepted and emitted (tokens), ms (of the steps) and modelled_ms (NaN if not modelled).
+        steps, drafted, accepted and emitted (tokens), ms and modelled_ms (of the steps).
     """
-    step_ms = reference_run(run).steps[[*SPANS]].sum(axis=1) if has_work(run) else float("nan")
+    step_ms = reference_run(run).steps[[*SPANS]].sum(axis=1)
     steps = metrics.arm_rows(run.steps.assign(modelled_ms=step_ms), "method")
     ids = steps["layer_set_id"]
     used = [int(i) for i in ids.value_counts().index]
@@ -215,8 +215,8 @@ def render(run: Run, explanation: Explanation) -> str:
             TIMES[name],
             f"{value:.3f}",
             format_percent(value / ar_ms),
-            format_number(modelled.get(name), 3),
-            format_percent(modelled[name] / modelled["ar"] if modelled else None),
+            format_number(modelled[name], 3),
+            format_percent(modelled[name] / modelled["ar"]),
         )
         for name, value in explanation.ms.items()
     ]
@@ -247,9 +247,7 @@ def render(run: Run, explanation: Explanation) -> str:
 
 
 def _modelled_text(run: Run, ms: dict[str, float]) -> str:
-    """Return the modelled speedup as the end of a sentence; empty without the times of `modelled_times`."""
-    if not ms:
-        return ""
+    """Return the modelled speedup as the end of a sentence."""
     return f", modelled {ms['ar'] / (sum(ms.values()) - ms['ar']):.2f} at {costs_text(reference_of(run.header))}"
 
 

@@ -59,7 +59,7 @@ def _replay(arguments: Sequence[str]) -> None:
     machines = simulated_names() if values["hardware"] == "all" else values["hardware"].split(",")
     model = values.get("model")
     print(predictions_text([predict(run, machine, model, devices) for machine in machines]))
-    if run.header.model.rehearsal:
+    if run.header.model.toy:
         print(f"\n{REHEARSAL}")
 
 

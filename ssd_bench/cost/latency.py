@@ -51,7 +51,7 @@ class Latency:
         points: measured (n, t_attn in ms).
         passes: measured times by number of nodes, ascending from 1; empty when given.
         calls: measured times of single sublayers and LM heads that a method calls by itself, by number of rows; their
-            `rest_ms` is the head. Empty when given, and in records of before 2026-12.
+            `rest_ms` is the head. Empty when given.
         int8_passes: as `passes`, with 8-bit weights of the sublayers (`rest_ms` is 0); empty unless a method reads
             them.
         draft_rest_ms: one drafted token without its sublayers; 0 when given.
@@ -86,7 +86,7 @@ class Latency:
 
     @classmethod
     def read(cls, stored: Mapping[str, Any]) -> Latency:
-        """Return the profile that was stored as JSON; parts that older versions did not measure have the defaults."""
+        """Return the profile that was stored as JSON."""
         values = {field.name: stored[field.name] for field in fields(cls) if stored.get(field.name) is not None}
         points = tuple((int(n), ms) for n, ms in stored.get("points") or ())
         names = ("passes", "calls", "int8_passes")

@@ -139,8 +139,7 @@ def eval_log(run: Run, publisher: Publisher) -> EvalLog:
             "source_name": "ssd-bench",
             "source_type": "evaluation_run",
             "source_organization_name": publisher.organization,
-            "evaluator_relationship": publisher.relationship
-            or ("first_party" if header.model.rehearsal else "third_party"),
+            "evaluator_relationship": publisher.relationship or ("first_party" if header.model.toy else "third_party"),
             "additional_details": {"run_id": header.run_id, "content_key": header.content_key},
         },
         "eval_library": {"name": "ssd-bench", "version": _version(header)},
@@ -166,7 +165,7 @@ def _model_id(header: RunHeader) -> str:
     options = header.options("model")
     if options.get("hub"):
         return str(options["hub"])
-    if header.model.rehearsal:
+    if header.model.toy:
         return f"ssd-bench/{header.model.name}"
     raise ConfigError("model", NOT_GIVEN, "model=ORGANISATION/NAME, because the record names no model of the hub")
 
@@ -191,11 +190,11 @@ def _model_info(header: RunHeader, model: str) -> dict[str, Any]:
         "bits_of_file": file_bits(header.model.name),
         "commit": header.model.commit,
         "device": header.device_name,
-        "toy_model": "true" if header.model.rehearsal else None,
+        "toy_model": "true" if header.model.toy else None,
         "decoding_method": header.method,
         "method_settings": json.dumps(header.settings, sort_keys=True),
     }
-    is_open = header.model.rehearsal or header.options("model").get("hub")
+    is_open = header.model.toy or header.options("model").get("hub")
     return {
         "name": header.model.name,
         "id": model,

@@ -12,7 +12,7 @@ import hashlib
 import json
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, fields, replace
 from typing import Any, TypeVar
 
 import numpy as np
@@ -115,14 +115,13 @@ class Steadiness(SummaryRow):
         slow_steps: number of outlier steps.
         slow_share: their time beyond the expected time, as a share of the decode time.
         others_share: share of the cores that other processes used; None if the record lacks it.
-        neighbours: number of runs that were measured at the same time and could use the same cores or GPU (column
-            `beside`); None if the record lacks it.
+        concurrent_runs: number of runs that were measured at the same time and could use the same cores or GPU.
     """
 
     slow_steps: int
     slow_share: float | None
     others_share: float | None
-    neighbours: int | None = field(metadata={"column": "beside"})
+    concurrent_runs: int
 
     @classmethod
     def of(cls, run: Run) -> Steadiness:
@@ -130,8 +129,7 @@ class Steadiness(SummaryRow):
         outliers, decode_ms = slow_steps(run), float(run.prompts["decode_ms"].sum())
         excess_ms = float((outliers["ms"] - outliers["expected_ms"]).sum())
         slow_share = excess_ms / decode_ms if decode_ms and len(run.steps) else None
-        neighbours = run.header.neighbours
-        shared = None if neighbours is None else sum(bool(neighbour.get("shares")) for neighbour in neighbours)
+        shared = sum(bool(other.get("shares")) for other in run.header.concurrent_runs)
         return cls(len(outliers), slow_share, run.header.others_share, shared)
 
     @property
@@ -140,8 +138,8 @@ class Steadiness(SummaryRow):
         reasons = []
         if self.others_share is not None and self.others_share > QUIET:
             reasons.append(f"other processes used {100 * self.others_share:.0f} % of the CPU cores")
-        if self.neighbours:
-            runs = "1 other run was" if self.neighbours == 1 else f"{self.neighbours} other runs were"
+        if self.concurrent_runs:
+            runs = "1 other run was" if self.concurrent_runs == 1 else f"{self.concurrent_runs} other runs were"
             reasons.append(f"{runs} measured on the same cores or GPU at the same time")
         if self.slow_share is not None and self.slow_share > SLOW_SHARE_LIMIT:
             steps = f"{self.slow_steps} step{'s' if self.slow_steps > 1 else ''}"

@@ -65,16 +65,10 @@ def reference_of(header: RunHeader) -> str:
     return str(header.options("hardware").get("costs") or REFERENCE)
 
 
-def has_work(run: Run) -> bool:
-    """Return whether a record counts the work of its steps; records of before 2026-12 do not."""
-    return len(run.work) > 0
-
-
 def modelled_steps(run: Run, machine: Machine) -> pd.DataFrame:
     """Return the modelled milliseconds of every step.
 
     Args:
-        run: a record that counts its work.
         machine: a machine for a model with as many blocks as the recorded one.
 
     Returns:
@@ -113,10 +107,8 @@ def _rows_with(frame: pd.DataFrame, keyed: pd.DataFrame, key: Sequence[str]) -> 
     return frame[has_key], position[has_key]
 
 
-def prepare_ms(run: Run, machine: Machine) -> float | None:
-    """Return the modelled milliseconds of the preparation; None if the record does not count it."""
-    if run.header.prepare_work is None:
-        return None
+def prepare_ms(run: Run, machine: Machine) -> float:
+    """Return the modelled milliseconds of the preparation."""
     columns = [part.name for part in fields(Work)]
     return float(work_ms(pd.DataFrame(run.header.prepare_work, columns=columns), machine).sum())
 
@@ -164,10 +156,8 @@ def reference_run(run: Run) -> Run:
     return replace(modelled, header=replace(modelled.header, latency=machine.latency))
 
 
-def modelled_numbers(run: Run) -> ModelledSummary | None:
-    """Return the modelled numbers of a run; None for a record that does not count its work."""
-    if not has_work(run):
-        return None
+def modelled_numbers(run: Run) -> ModelledSummary:
+    """Return the modelled numbers of a run."""
     modelled = reference_run(run)
     prompts = modelled.prompts
     method = arm_rows(prompts, "method")

@@ -45,7 +45,7 @@ def _identity(run: Run) -> dict[str, Any]:
         "task": header.task.name,
         "metric": header.task.metric,
         "model": header.model.name,
-        "rehearsal": header.model.rehearsal,
+        "toy": header.model.toy,
         "dtype": header.model.dtype,
         "device": header.device_name,
         "method": header.method,

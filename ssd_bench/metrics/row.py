@@ -29,7 +29,7 @@ class SummaryRow:
         columns: dict[str, Any] = {}
         for part in fields(self):
             value = getattr(self, part.name)
-            entries = {part.metadata.get("column", part.name): value}
+            entries = {part.name: value}
             if part.metadata.get("columns"):
                 entries = value.row if isinstance(value, SummaryRow) else value or {}
             for name, number in entries.items():

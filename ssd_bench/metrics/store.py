@@ -29,10 +29,11 @@ from ssd_bench.metrics.digest import Digest
 from ssd_bench.records import consistency, fault, files, header, reader, schema, typed, work_faults
 from ssd_bench.records.files import open_regular, write_atomic
 from ssd_bench.records.reader import Run, load_run
-from ssd_bench.records.schema import LATER_TABLES, SCHEMAS
+from ssd_bench.records.schema import SCHEMAS
 from tasks.scoring import passk, rouge, scorer
 
 FILE = ".summaries.parquet"
+FILES = ("run.json", *(f"{name}.parquet" for name in SCHEMAS))
 COLUMNS = pa.schema([(name, pa.string()) for name in ("run", "run_id", "stamp", "digest")])
 CODE = (
     *sorted(Path(__file__).parent.glob("*.py")),
@@ -80,7 +81,7 @@ class RunCache:
         entry = self._runs.pop(key, None)
         if entry is None:
             run = load_run(path)
-            entry = run, sum((path / name).stat().st_size for name in _file_names(path))
+            entry = run, sum((path / name).stat().st_size for name in FILES)
             while self._runs and self._capacity < entry[1] + sum(size for _, size in self._runs.values()):
                 del self._runs[next(iter(self._runs))]
         self._runs[key] = entry
@@ -185,18 +186,10 @@ def _version() -> str:
     return digest.hexdigest()
 
 
-def _file_names(run_dir: Path) -> Iterator[str]:
-    yield "run.json"
-    for name in SCHEMAS:
-        file = f"{name}.parquet"
-        if name not in LATER_TABLES or (run_dir / file).exists():
-            yield file
-
-
 def _stamp(run_dir: Path) -> str:
     """Return sizes and modification times of a record's files, to detect changes; "" if a file is missing."""
     try:
-        stats = [os.stat(run_dir / name) for name in _file_names(run_dir)]
+        stats = [os.stat(run_dir / name) for name in FILES]
     except OSError:
         return ""
     return json.dumps([[stat.st_size, stat.st_mtime_ns] for stat in stats])

@@ -48,7 +48,7 @@ class Summary(SummaryRow):
     """Every number of a run; `docs/glossary.md` explains the columns.
 
     Attributes:
-        modelled: numbers at the costs of a reference machine; None in records that do not count their work.
+        modelled: numbers at the costs of a reference machine.
         hf: numbers of the Hugging Face arm; None without this arm.
         first_divergence: first output that differs from AR's (`quality.lossless_counts`).
         repetition: `ARM_repetition` -> share of repeated n-grams in the outputs of an arm.
@@ -64,7 +64,7 @@ class Summary(SummaryRow):
     task: str
     metric: str | None
     model: str
-    rehearsal: bool
+    toy: bool
     dtype: str
     device: str
     method: str
@@ -101,7 +101,7 @@ class Summary(SummaryRow):
     speedup_wall: Measured
     speedup_matched: Measured = field(metadata=COUNTED)
     speedup_without_loops: Measured = field(metadata=COUNTED)
-    modelled: ModelledSummary | None = field(metadata=COLUMNS)
+    modelled: ModelledSummary = field(metadata=COLUMNS)
     hf: HFSummary | None = field(metadata=COLUMNS)
     overhead: float | None
     draft_share: float | None
@@ -133,7 +133,7 @@ class Summary(SummaryRow):
     def read(cls, stored: Mapping[str, Any]) -> Self:
         """Return the summary whose fields were stored as JSON."""
         parts = {
-            "modelled": None if stored["modelled"] is None else ModelledSummary.read(stored["modelled"]),
+            "modelled": ModelledSummary.read(stored["modelled"]),
             "hf": None if stored["hf"] is None else HFSummary.read(stored["hf"]),
             "quality": Quality(**stored["quality"]),
             "repetition": {name: Measured(**number) for name, number in stored["repetition"].items()},

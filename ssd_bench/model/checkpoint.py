@@ -138,7 +138,7 @@ class ModelSource:
         return Template.of(self.template)
 
     @property
-    def rehearsal(self) -> bool:
+    def toy(self) -> bool:
         """Whether runs of the model are toy-model runs: it is embedded, and no paper has results on it."""
         return self.embedded is not None
 

@@ -31,7 +31,7 @@ from ssd_bench.predict.correction import Correction, correction
 from ssd_bench.predict.predictions import predictions
 from ssd_bench.predict.question import LOCAL, Question
 from ssd_bench.predict.replay import OWN, predict, step_times
-from ssd_bench.predict.workload import with_work
+from ssd_bench.predict.workload import with_baseline
 from ssd_bench.records.header import RunHeader
 from ssd_bench.records.reader import Run, find_runs, load_run
 
@@ -74,7 +74,7 @@ def usable_runs(question: Question) -> tuple[list[Run], Counter[str]]:
             reason = _reason_unfit(question, RunHeader.read(path))
             if not reason:
                 run = load_run(path)
-                with_work(run)
+                with_baseline(run)
                 n_mismatches = metrics.lossless_counts(run.prompts)["bug"]
                 reason = "not lossless: outputs differ from AR's beyond rounding" if n_mismatches else ""
                 usable += [] if n_mismatches else [run]
@@ -316,7 +316,7 @@ def closing(question: Question, runs: Sequence[Run], unused: Counter[str]) -> li
     missing = Counter(f"{row.number.method}: {row.missing}" for row in _rows(question) if row.missing)
     lines = [f"Papers' numbers without a prediction: {n} ({why})." for why, n in missing.items()]
     lines += [f"Records not used: {n} ({why})." for why, n in unused.items()]
-    if any(run.header.model.rehearsal for run in runs):
+    if any(run.header.model.toy for run in runs):
         lines += [f"Records: {REHEARSAL}."]
     unknown = [f"- {line.format(model=question.model_name, context=question.context)}" for line in UNKNOWN]
     paragraphs = ["\n".join(map(_wrapped, lines)), "\n".join(["Not known to this estimate:", *map(_wrapped, unknown)])]

@@ -1,14 +1,11 @@
 """Predicted time of every step of a record on a machine, tokens per second of both arms, and the speedup.
 
-Every part of a step is timed by its work (`metrics.modelled_steps`): the calls of the model that the record counts, or
-in older records those that follow from its steps (`workload`). Drafts, acceptance and layer sets are those of the
-record. The blocks of a model of another size are represented by those of the recorded model, by relative depth.
+Every part of a step is timed by its work (`metrics.modelled_steps`): the calls of the model that the record counts.
+Drafts, acceptance and layer sets are those of the record. The blocks of a model of another size are
+represented by those of the recorded model, by relative depth.
 
 * Method overhead consists of calls of the model and of the method's own code. On the machine of the record the recorded
   time of this code is added; on another machine it is left out, since nothing tells how long it takes there.
-* Older records do not count the calls in the overhead. Its recorded time is then scaled by the change of a plain AR
-  step. On a GPU this usually overestimates it: searches are wide passes, which cost a GPU hardly more than narrow
-  passes, and their code does not grow with the model.
 * Decode loop: the time that AR spends outside its verification is the loop's work in every step, including the steps of
   the method. On the machine of the record it is the recorded time, scaled by AR's steps, whose speed may have changed
   since the profile; other machines have a constant.
@@ -33,9 +30,9 @@ from ssd_bench.cost.reference import ReferenceMachine, reference_machine, refere
 from ssd_bench.cost.roofline import SimulatedMachine, gpu_named, simulated_machine
 from ssd_bench.cost.shapes import known_shape, shape_named
 from ssd_bench.errors import ConfigError
-from ssd_bench.metrics.modelled import PARTS, STEP, has_work, modelled_steps
+from ssd_bench.metrics.modelled import PARTS, STEP, modelled_steps
 from ssd_bench.papers.ours.ran import model_title
-from ssd_bench.predict.workload import has_baseline, with_work
+from ssd_bench.predict.workload import has_baseline, with_baseline
 from ssd_bench.records.reader import Run
 from ssd_bench.records.schema import ANSWER, PAIR
 
@@ -43,8 +40,6 @@ OWN = "own"
 OVERHEAD = {
     "own": "overhead: calls of the model by the profile, and the recorded time of the method's own code",
     "calls": "overhead: the calls and comparisons that the record counts, without the time of the method's own code",
-    "scaled": "overhead: the recorded time, scaled with the time of an AR step, because the record does not count its "
-    "calls (its command counts them if it is run again with force=true)",
 }
 """Sources of predicted method overhead, and a sentence on each."""
 
@@ -63,7 +58,7 @@ class Prediction:
         speedup_forward: speedup of drafting and verification alone.
         ceiling: M.
         overhead_ms: milliseconds of the overhead over all steps.
-        calls_ms: milliseconds of the calls of the model in it; 0 if the record does not count them.
+        calls_ms: milliseconds of the calls of the model in it.
         shares: shares of the method's time by part.
     """
 
@@ -117,22 +112,17 @@ def step_times(run: Run, machine: Machine) -> pd.DataFrame:
         Columns prompt_index, repeat, turn, arm, step, emitted, and draft_ms, verify_ms, policy_ms, loop_ms, predicted.
         `attrs`: `overhead`, a key of `OVERHEAD`, and `calls_ms` as in `Prediction`.
     """
-    complete = with_work(run)
+    complete = with_baseline(run)
     times = modelled_steps(complete, machine.of_blocks(run.header.model.n_layers))
     calls_ms = float(times["policy_ms"].sum())
     is_method = times["arm"] == "method"
     plain = "ar" if has_baseline(run) else "method"
-    scale, loop_ms = _speed_change(times, complete.steps, plain), _recorded_loop(run, complete.steps, plain)
     if machine.loop_ms is None:
-        times["loop_ms"] = scale * loop_ms
+        scale = _speed_change(times, complete.steps, plain)
+        times["loop_ms"] = scale * _recorded_loop(run, complete.steps, plain)
     code = code_ms(run, complete.steps) if isinstance(machine, Profile) else None
     source = "calls"
-    if not has_work(run):
-        source = "scaled"
-        policy = complete.steps["policy_ms"].where(is_method, 0.0)
-        rest_ms = _outside_ms(run, complete.steps, "method") - loop_ms * int(is_method.sum())
-        times["policy_ms"] = scale * _ratio(max(0.0, rest_ms), policy.sum()) * policy
-    elif code is not None:
+    if code is not None:
         source = "own"
         times["policy_ms"] += np.where(is_method, code, 0.0)
     times.attrs |= {"overhead": source, "calls_ms": calls_ms}

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from ssd_bench.errors import ConfigError
 from ssd_bench.records.fault import ROUNDING, Fault, Key, answer_name, broken_rules, row_key
 from ssd_bench.records.files import REPEATED, open_regular
-from ssd_bench.records.schema import ANSWER, ARMS, BASELINES, DIGESTS, PAIR, SCHEMAS, stored_tables
+from ssd_bench.records.schema import ANSWER, ARMS, BASELINES, DIGESTS, PAIR, SCHEMAS
 from ssd_bench.records.work_faults import work_faults
 
 REASONS = ("eos", "length", "context")
@@ -51,7 +51,7 @@ def check_tables(path: Path, header: Mapping[str, Any], tables: Mapping[str, pd.
         ConfigError: the first fault, with its file and prompt.
     """
     files, changed = stored_digests(header), changed_tables(path, header)
-    if len(files) == len(stored_tables(header)) and not changed:  # comparing rows takes half as long as reading them
+    if len(files) == len(SCHEMAS) and not changed:  # comparing rows takes half as long as reading them
         return
     for table, key, text in faults(header, tables):
         _refuse(path / f"{table}.parquet", text if key is None else f"{answer_name(key)}: {text}")
@@ -60,7 +60,7 @@ def check_tables(path: Path, header: Mapping[str, Any], tables: Mapping[str, pd.
 
 
 def stored_digests(header: Mapping[str, Any]) -> dict[str, str]:
-    """Return the SHA-256 of each table's file, by table, as run.json has it; empty for an older record."""
+    """Return the SHA-256 of each table's file, by table, as run.json has it."""
     return {name: digest for name, digest in (header.get(DIGESTS) or {}).items() if name in SCHEMAS}
 
 
@@ -108,7 +108,7 @@ def _missing_rows(header: Mapping[str, Any], keys: Sequence[Key]) -> Iterator[Fa
     count = len(header.get("domains") or ()) or 1 + max((key[0] for key in keys), default=-1)
     last = max((key[1] for key in keys), default=0)
     repeats = min(int(config.get("repeats") or 1 + last), last + 2)  # the first missing one is enough
-    if "domains" not in header:  # an old record, which does not give its number of prompts
+    if "domains" not in header:  # a unit of an unfinished record
         units = {key[:2] for key in keys}
     else:
         units = {(prompt, repeat) for prompt in range(count) for repeat in range(repeats)}

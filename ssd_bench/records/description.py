@@ -19,7 +19,7 @@ import pyarrow as pa
 from ssd_bench import tables
 from ssd_bench.contract.generation import PARTS, Work
 from ssd_bench.records.header import RecordedDecoding, RecordedModel, RecordedTask, RunHeader
-from ssd_bench.records.schema import BASELINES, LATER_TABLES, SCHEMA_VERSION, SCHEMAS
+from ssd_bench.records.schema import BASELINES, SCHEMA_VERSION, SCHEMAS
 
 DIALECT = "https://json-schema.org/draft/2020-12/schema"
 EXTENSION = "x_"
@@ -27,7 +27,7 @@ EXTENSION = "x_"
 
 TYPES = {int: "integer", float: "number", bool: "boolean", str: "string", NoneType: "null"}
 REQUIRED: Mapping[type, Sequence[str]] = {
-    RunHeader: ("schema_version", "run_id", "status", "model", "method", "task", "decode", "finished_at"),
+    RunHeader: ("schema_version", "run_id", "status", "model", "method", "task", "domains", "decode", "finished_at"),
     RecordedModel: ("name", "n_layers", "dtype", "device"),
     RecordedTask: ("name",),
     RecordedDecoding: ("mode",),
@@ -133,13 +133,17 @@ def tables_description() -> str:
     """Return the description of every table's columns as Markdown."""
     parts = [HEAD.format(version=SCHEMA_VERSION, extension=EXTENSION)]
     for name, schema in SCHEMAS.items():
-        older = "\nA record that does not count its work lacks this table.\n" if name in LATER_TABLES else ""
         rows = [
-            (f"`{column.name}`", f"`{type_name(column.type)}`", _missing(column), description(column))
+            (
+                f"`{column.name}`",
+                f"`{type_name(column.type)}`",
+                "null" if column.nullable else "required",
+                description(column),
+            )
             for column in schema
         ]
         frame = pd.DataFrame(rows, columns=["column", "type", "without a value", "meaning"])
-        parts.append(f"## Columns of `{name}.parquet`\n{older}\n{tables.markdown(frame)}\n")
+        parts.append(f"## Columns of `{name}.parquet`\n\n{tables.markdown(frame)}\n")
     return "\n".join(parts)
 
 
@@ -152,8 +156,7 @@ program wrote.
 
 Tables are Parquet files. Their columns may be in any order. Columns of other programs begin with `{extension}`; any
 other unknown column is a fault. The column "without a value" says what a null means to a reader: *required* columns
-have no nulls; *null* columns may have nulls, or may be left out; a column with a *default* has no nulls, and is read
-with the default if it is left out.
+have no nulls; *null* columns may have nulls, or may be left out.
 """
 
 
@@ -162,20 +165,8 @@ def description(column: pa.Field) -> str:
     return str(column.metadata[b"description"].decode())
 
 
-def default(column: pa.Field) -> str | None:
-    """Return the value of a column that a record lacks; None: it has no default."""
-    text = (column.metadata or {}).get(b"default")
-    return None if text is None else str(text.decode())
-
-
 def type_name(kind: pa.DataType) -> str:
     """Return the name of an Arrow type, such as int32 or list<int32>."""
     if pa.types.is_list(kind) or pa.types.is_large_list(kind):
         return f"list<{type_name(kind.value_type)}>"
     return str(kind)
-
-
-def _missing(column: pa.Field) -> str:
-    if column.nullable:
-        return "null"
-    return "required" if default(column) is None else f"default {default(column)}"

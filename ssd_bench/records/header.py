@@ -1,7 +1,7 @@
 """Header of a record: run.json as a typed object.
 
-Code that reads records takes their headers from here. A key that a record lacks, because it is older or unfinished, or
-that is null, has the default of its field; unknown keys are ignored; a value of another type is refused.
+Code that reads records takes their headers from here. A key that a record lacks or that is null has the default of its
+field; unknown keys are ignored; a value of another type is refused.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any, Literal
 
 from ssd_bench.contract.generation import Work
 from ssd_bench.cost.latency import MEASURED, Latency
-from ssd_bench.errors import ConfigError
+from ssd_bench.errors import ConfigError, brief
 from ssd_bench.records.files import read_header
 from ssd_bench.records.schema import DIGESTS
 from ssd_bench.records.typed import check_type, field_types
@@ -35,7 +35,7 @@ class RecordedModel:
         weights: digest of the weights.
         commit: commit of the hub that the weights are from.
         lm_head: source of the LM head.
-        rehearsal: whether this project trained the model.
+        toy: whether this project trained the model.
         weight_bytes, cache_bytes: memory of the weights and of the cache.
         int8_bytes: memory of the 8-bit copy of the weights; None without one.
         cache_rows: positions in the cache.
@@ -52,7 +52,7 @@ class RecordedModel:
     weights: str = ""
     commit: str | None = None
     lm_head: str | None = None
-    rehearsal: bool = False
+    toy: bool = False
     weight_bytes: int | None = None
     int8_bytes: int | None = None
     cache_bytes: int | None = None
@@ -181,21 +181,21 @@ class RunHeader:
         finished_at: time of the end, ISO 8601 in UTC.
         caveat: restriction of the method that every report shows.
         data: fingerprint of every data file.
-        domains: domain of every prompt, in stream order; empty in older records.
+        domains: domain of every prompt, in stream order.
         sample: number of first prompts of the config that a reproduction ran again; None: all.
         tie_tolerance: largest gap of logits of a near-tie.
         latency: latency profile; None without one.
         scores: scores of the task, by arm and name.
         load_ms, profile_ms, prepare_ms, warmup_ms: times before the first prompt.
-        prepare_work: work of the preparation in this run (not that of searches that it reused); None in older records.
+        prepare_work: work of the preparation in this run (not that of searches that it reused).
         base_bytes: memory of the process before it loaded the model.
         others_share: share of the CPU cores that other processes used.
-        neighbours: runs that were measured at the same time: name (`run`), and whether they could use the same cores
-            or GPU (`shares`); None in records that lack them.
+        concurrent_runs: runs that were measured at the same time: name (`run`), and whether they could use the same
+            cores or GPU (`shares`).
         wall_s: time of the whole run; 0 in an unfinished record.
         hf: class, attention, weight bytes and time to load of the Hugging Face arm; empty without this arm.
         shards: provenance, profile, model and times of every shard; empty for a run in one part.
-        digests: SHA-256 of every table's file; empty in older records.
+        digests: SHA-256 of every table's file.
         resumed: times at which the run was continued.
         error: reason of the end of a failed or stopped run.
     """
@@ -224,10 +224,10 @@ class RunHeader:
     profile_ms: float | None = None
     prepare_ms: float | None = None
     warmup_ms: float | None = None
-    prepare_work: Sequence[Work] | None = None
+    prepare_work: Sequence[Work] = ()
     base_bytes: int | None = None
     others_share: float | None = None
-    neighbours: Sequence[Mapping[str, Any]] | None = field(default=None, metadata={"key": "beside"})
+    concurrent_runs: Sequence[Mapping[str, Any]] = ()
     wall_s: float = 0.0
     warnings: Sequence[str] = ()
     hf: Mapping[str, Any] = field(default_factory=dict)
@@ -248,7 +248,7 @@ class RunHeader:
         check_type("config.repeats", (content.get("config") or {}).get("repeats"), int | None)
         parts = {
             "latency": _latency(content.get("latency")),
-            "prepare_work": _work(content.get("prepare_work")),
+            "prepare_work": _work(content.get("prepare_work") or ()),
             "searches": [_build(RecordedSearch, search) for search in content.get("searches") or ()],
         }
         header: RunHeader = _build(cls, {**content, **parts})
@@ -318,12 +318,12 @@ def _latency(stored: object) -> Latency | None:
         return None
 
 
-def _work(stored: object) -> list[Work] | None:
-    """Return stored work; None if the record has none, or work of another form."""
+def _work(stored: Sequence[Mapping[str, Any]]) -> list[Work]:
     try:
-        return [Work(**entry) for entry in stored] if isinstance(stored, list) else None
-    except TypeError:
-        return None
+        return [Work(**entry) for entry in stored]
+    except TypeError as error:
+        names = ", ".join(part.name for part in fields(Work))
+        raise ConfigError("prepare_work", brief(stored), f"objects with the keys {names}") from error
 
 
 def _build(kind: Any, content: object) -> Any:

@@ -19,7 +19,7 @@ from ssd_bench.paths import record_files
 from ssd_bench.records.consistency import check_tables
 from ssd_bench.records.files import check_table, read_header, read_json, read_table
 from ssd_bench.records.header import RunHeader
-from ssd_bench.records.schema import SCHEMAS, stored_tables
+from ssd_bench.records.schema import SCHEMAS
 
 Result = TypeVar("Result")
 
@@ -37,9 +37,7 @@ class Run:
     Attributes:
         path: directory of the record.
         header: content of run.json.
-        prompts, steps, layer_sets, work: the tables; nullable integer columns have dtype Int32. `work` is empty in a
-            record that lacks it.
-    """
+        prompts, steps, layer_sets, work: the tables; nullable integer columns have dtype Int32."""
 
     path: Path
     header: RunHeader
@@ -121,8 +119,7 @@ def _read(path: Path) -> tuple[Run, dict[str, Any]]:
         raise ConfigError("record", str(path), reason="the run is not complete; the same command continues it")
     if (blocks := header.model.n_layers) < 1:
         raise ConfigError("model.n_layers", blocks, f"an integer >= 1; in {path / 'run.json'}")
-    frames = {name: schema.empty_table().to_pandas() for name, schema in SCHEMAS.items()}
-    frames |= {name: read_table(path / f"{name}.parquet", SCHEMAS[name]) for name in stored_tables(stored)}
+    frames = {name: read_table(path / f"{name}.parquet", schema) for name, schema in SCHEMAS.items()}
     return Run(path, header, **frames), stored
 
 
@@ -175,6 +172,6 @@ def is_complete(run_dir: Path | str, content_key: str) -> bool:
         return False
     finished = header.status == "complete" and header.content_key == content_key
     if finished:
-        for name in stored_tables(stored):
+        for name in SCHEMAS:
             check_table(path / f"{name}.parquet")
     return finished

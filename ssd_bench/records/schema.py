@@ -7,7 +7,7 @@ them: conversion of the rows of a unit to JSON, and of units to tables.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import MISSING, dataclass, field, fields
+from dataclasses import dataclass, field, fields
 from typing import Any
 
 import pyarrow as pa
@@ -34,7 +34,7 @@ ANSWER = ("prompt_index", "repeat", "turn", "arm")
 """Key of an answer in both tables."""
 PAIR = ("ar", "method")
 DIGESTS = "tables"
-"""Key of run.json: SHA-256 of each table's file; records of before 2026-11 have none."""
+"""Key of run.json: SHA-256 of each table's file."""
 
 Unit = tuple[int, int]
 """(prompt_index, repeat): finished as a whole or not at all; a conversation with all its turns."""
@@ -45,11 +45,6 @@ _INTS, _FLAG = pa.list_(pa.int32()), pa.bool_()
 
 def _col(kind: pa.DataType, text: str) -> Any:
     return field(metadata={"type": kind, "text": text})
-
-
-def _since(default: int, kind: pa.DataType, text: str) -> Any:
-    """Describe a column that older records lack; they are read with `default`."""
-    return field(default=default, metadata={"type": kind, "text": text})
 
 
 def _nullable(kind: pa.DataType, text: str) -> Any:
@@ -64,7 +59,7 @@ class PromptRow:
     prompt_id: str = _col(_TEXT, "id within the task, stable over runs")
     domain: str = _col(_TEXT, "label for per-domain methods and tables")
     repeat: int = _col(_INT, "repetition of the same prompt, from 0")
-    turn: int = _since(0, _INT, "answer of a conversation, from 0; its prompt contains AR's earlier answers")
+    turn: int = _col(_INT, "answer of a conversation, from 0; its prompt contains AR's earlier answers")
     arm: str = _col(_TEXT, '"ar": the paired baseline; "method": the method under test; "hf": Hugging Face generate')
     order: int = _col(_INT, "0: this arm ran first on its prompt; 1: second; 2: third")
     prompt_sha256: str = _col(_TEXT, "sha256 of the prompt's token ids; runs are comparable only where it agrees")
@@ -99,7 +94,7 @@ class StepRow:
 
     prompt_index: int = _col(_INT, "as in prompts")
     repeat: int = _col(_INT, "as in prompts")
-    turn: int = _since(0, _INT, "as in prompts")
+    turn: int = _col(_INT, "as in prompts")
     arm: str = _col(_TEXT, "as in prompts")
     step: int = _col(_INT, "1-based index of the step; the prefill is step 0 and has no row")
     context_len: int = _col(_INT, "committed cache positions before the step")
@@ -127,7 +122,7 @@ class StepRow:
 
 @dataclass(kw_only=True, slots=True)
 class WorkRow:
-    """One row of `work`: equal calls of the model in one part of a step; records of before 2026-12 have none."""
+    """One row of `work`: equal calls of the model in one part of a step."""
 
     prompt_index: int = _col(_INT, "as in prompts")
     repeat: int = _col(_INT, "as in prompts")
@@ -143,9 +138,9 @@ class WorkRow:
     launches: int = _col(_INT, "launches by the host that each call consists of, without a wait between them")
     context: float = _col(_REAL, "positions of the prefix that each attention reads, mean over the calls")
     ms: float | None = _nullable(_REAL, "milliseconds of the calls together; null on a GPU, which runs behind the host")
-    int8_attentions: int = _since(0, _INT, "those among `attentions` that read 8-bit weights")
-    int8_mlps: int = _since(0, _INT, "those among `mlps` that read 8-bit weights")
-    int8_heads: float = _since(0, _REAL, "the part of `heads` that reads 8-bit weights")
+    int8_attentions: int = _col(_INT, "those among `attentions` that read 8-bit weights")
+    int8_mlps: int = _col(_INT, "those among `mlps` that read 8-bit weights")
+    int8_heads: float = _col(_REAL, "the part of `heads` that reads 8-bit weights")
 
 
 @dataclass(slots=True)
@@ -162,10 +157,7 @@ def _schema(row: type[PromptRow] | type[StepRow] | type[WorkRow]) -> pa.Schema:
     for f in fields(row):
         name = "layer_set_id" if f.name == "layer_set" else f.name
         nullable = bool(f.metadata.get("nullable"))
-        metadata = {"description": f.metadata["text"]}
-        if not nullable and f.default is not MISSING:
-            metadata["default"] = str(f.default)
-        columns.append(pa.field(name, f.metadata["type"], nullable, metadata))
+        columns.append(pa.field(name, f.metadata["type"], nullable, {"description": f.metadata["text"]}))
     return pa.schema(columns, {"schema_version": str(SCHEMA_VERSION)})
 
 
@@ -193,15 +185,6 @@ SCHEMAS: dict[str, pa.Schema] = {
     "work": _schema(WorkRow),
 }
 """Arrow schema of each table; every field's metadata holds its one-line `description`."""
-
-LATER_TABLES = ("work",)
-"""Tables that older records lack; the record of a run names its tables under `DIGESTS`."""
-
-
-def stored_tables(header: Mapping[str, Any]) -> list[str]:
-    """Return the names of the tables that a finished record has on disk."""
-    digests = header.get(DIGESTS) or {}
-    return [name for name in SCHEMAS if name in digests or name not in LATER_TABLES]
 
 
 def arms_of(baseline: object) -> tuple[str, ...]:
@@ -263,8 +246,7 @@ def merge(parts: Sequence[Mapping[str, Any]]) -> dict[str, pa.Table]:
         steps = {**part["steps"], "layer_set_id": [i if i is None else merged_ids[i] for i in local]}
         tables["prompts"].append(_table("prompts", part["prompts"]))
         tables["steps"].append(_table("steps", steps))
-        if "work" in part:  # parts written before it was recorded lack it
-            tables["work"].append(_table("work", part["work"]))
+        tables["work"].append(_table("work", part["work"]))
     columns = zip(*ids, strict=True) if ids else ((),) * (len(SCHEMAS["layer_sets"]) - 1)
     sets = dict(zip(SCHEMAS["layer_sets"].names, (list(ids.values()), *columns), strict=True))
     order = [(key, "ascending") for key in ANSWER]
@@ -279,9 +261,8 @@ def merge(parts: Sequence[Mapping[str, Any]]) -> dict[str, pa.Table]:
 
 
 def _set_entry(entry: Sequence[Any]) -> tuple[int | tuple[int, ...] | None, ...]:
-    """Return a row of `layer_sets`, hashable; parts written before windows or 8-bit weights lack the last columns."""
-    missing = len(SCHEMAS["layer_sets"]) - 1 - len(entry)
-    return tuple(tuple(value) if isinstance(value, list) else value for value in (*entry, *[None] * missing))
+    """Return a row of `layer_sets`, hashable."""
+    return tuple(tuple(value) if isinstance(value, list) else value for value in entry)
 
 
 def _table(name: str, columns: Mapping[str, Sequence[Any]]) -> pa.Table:

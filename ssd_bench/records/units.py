@@ -37,7 +37,7 @@ def sealed(part: Mapping[str, Any]) -> bytes:
 
 
 def read_sealed(file: Path) -> dict[str, Any]:
-    """Read a unit as it was written; units of older versions have no SHA-256.
+    """Read a unit as it was written.
 
     Raises:
         ConfigError: the file is missing or damaged; names its path.
@@ -45,7 +45,7 @@ def read_sealed(file: Path) -> dict[str, Any]:
     """
     part = read_json(file)
     seal = part.pop(SEAL, None)
-    if seal is not None and seal != hashlib.sha256(dump(part)).hexdigest():
+    if seal != hashlib.sha256(dump(part)).hexdigest():
         raise ValueError("its SHA-256 is not that of its content")
     return part
 

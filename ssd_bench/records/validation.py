@@ -21,10 +21,10 @@ from jsonschema.exceptions import ValidationError
 
 from ssd_bench.errors import shortened
 from ssd_bench.records.consistency import CHANGED, faults
-from ssd_bench.records.description import EXTENSION, default, description, header_schema, type_name
+from ssd_bench.records.description import EXTENSION, description, header_schema, type_name
 from ssd_bench.records.fault import answer_name
 from ssd_bench.records.files import open_regular, table_frame
-from ssd_bench.records.schema import ANSWER, DIGESTS, SCHEMAS, stored_tables
+from ssd_bench.records.schema import ANSWER, DIGESTS, SCHEMAS
 
 HEADER = "run.json"
 UNKNOWN = "it is unknown"
@@ -75,15 +75,14 @@ def record_faults(path: Path) -> list[RecordFault]:
     listed += dict.fromkeys(header_schema_faults(header))
     faulty = {re.split(r"[.\[]", fault.place)[0] for fault in listed if fault.text not in HARMLESS}
     sound = {key: value for key, value in header.items() if key not in faulty}
-    names, digests = stored_tables(sound), sound.get(DIGESTS) or {}
+    digests = sound.get(DIGESTS) or {}
     tables: dict[str, pa.Table] = {}
     table_faults = [
-        fault for name in names for fault in _table_faults(path / f"{name}.parquet", digests.get(name), tables)
+        fault for name in SCHEMAS for fault in _table_faults(path / f"{name}.parquet", digests.get(name), tables)
     ]
     listed += table_faults
     if all(fault.text in HARMLESS for fault in table_faults):
-        frames = {name: schema.empty_table().to_pandas() for name, schema in SCHEMAS.items()}
-        frames |= {name: table_frame(table, SCHEMAS[name]) for name, table in tables.items()}
+        frames = {name: table_frame(table, SCHEMAS[name]) for name, table in tables.items()}
         for table, key, text in faults(sound, frames):
             listed.append(RecordFault(f"{table}.parquet", "" if key is None else answer_name(key), text))
     return listed
@@ -194,7 +193,7 @@ def _table_faults(file: Path, digest: object, tables: dict[str, pa.Table]) -> It
     for column in schema:
         place = f"column {column.name}"
         if column.name not in names:
-            if not column.nullable and default(column) is None:
+            if not column.nullable:
                 yield RecordFault(file.name, place, "the column is missing", _expected(column))
         elif names.count(column.name) > 1:
             yield RecordFault(file.name, place, f"{names.count(column.name)} columns have this name", "one")

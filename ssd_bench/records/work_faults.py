@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from ssd_bench.contract.generation import PARTS
 from ssd_bench.records.fault import ROUNDING, Fault, Key, broken_rules, in_all
-from ssd_bench.records.schema import ANSWER, DIGESTS
+from ssd_bench.records.schema import ANSWER
 
 STEP_TIMES = {"draft": "draft_ms", "verify": "verify_ms", "overhead": "policy_ms"}
 """Part of a step -> column of `steps` with the time that its calls are a part of."""
@@ -29,9 +29,9 @@ def work_faults(
     answers = prompts[prompts["arm"] != "hf"].drop_duplicates(
         ANSWER
     )  # rows that occur twice are faults of their tables
-    if work.empty:  # an older record, unless it has the table and counts the work of its preparation
-        if "work" in (header.get(DIGESTS) or {}) and header.get("prepare_work") is not None and len(answers):
-            yield "work", None, "it has no rows, and run.json has prepare_work"
+    if work.empty:
+        if len(answers):
+            yield "work", None, "it has no rows"
         return
     n_layers = (header.get("model") or {}).get("n_layers", np.inf)
     yield from broken_rules("work", work, _row_rules(work, float(n_layers)))

@@ -16,7 +16,7 @@ TASKS = 3
 """Smallest number of tasks for a recommendation."""
 LONG = 200
 """Mean tokens of an answer from which a task is long: methods that search while decoding start after dozens."""
-KEY = ["model", "params", "rehearsal", "machine", "times"]
+KEY = ["model", "params", "toy", "machine", "times"]
 """Columns with which results can be compared: the same model and the same costs."""
 
 
@@ -68,11 +68,11 @@ def recommendations(results: pd.DataFrame) -> Iterator[str]:
     Args:
         results: result of `result_table`.
     """
-    toys = dict.fromkeys(model_text(row) for row in named_rows(results[results["rehearsal"]]))
+    toys = dict.fromkeys(model_text(row) for row in named_rows(results[results["toy"]]))
     yield from (
         f"{model}: no recommendation, because a toy model shows how methods behave, not which to use." for model in toys
     )
-    for _, group in _groups(results[~results["rehearsal"]]):
+    for _, group in _groups(results[~results["toy"]]):
         first = named_rows(group)[0]
         where = f"{model_text(first)}, {_times(first)}"
         usable = group[group["without_loops"] >= PROMPTS]
@@ -112,7 +112,7 @@ def note(results: pd.DataFrame) -> str:
 
 def _groups(results: pd.DataFrame) -> Iterator[tuple[object, pd.DataFrame]]:
     """Yield the results that can be compared, real models first, then in the order of the table."""
-    ordered = results.sort_values("rehearsal", kind="stable")
+    ordered = results.sort_values("toy", kind="stable")
     yield from ordered.groupby(KEY, sort=False, dropna=False)
 
 

@@ -60,9 +60,10 @@ def print_record(path: Path, log: WarningLog | None = None) -> None:
 
 def run_line(summary: Mapping[str, Any]) -> str:
     """Return the main results of a run in one line, with the folder of its record."""
-    speedups = [f"{format_number(summary['speedup'])} measured"]
-    if summary.get("modelled_on"):
-        speedups.append(f"{format_number(summary['speedup_modelled'])} modelled")
+    speedups = [
+        f"{format_number(summary['speedup'])} measured",
+        f"{format_number(summary['speedup_modelled'])} modelled",
+    ]
     parts = [f"M {format_number(summary['M'])}", f"α {format_number(summary['alpha'], 3)}"]
     parts += [f"speedup {', '.join(speedups)}", f"lossless {format_lossless(summary)}"]
     return f"{summary['method']} on {summary['task']}: {', '.join(parts)}; {summary['run_dir']}"
@@ -85,9 +86,8 @@ def run_table(summary: Mapping[str, Any], domains: Sequence[Mapping[str, Any]] =
         f"{summary['device']}; n = {summary['n_prompts']} prompts, {pairs} pairs with AR"
     )
     rows = [*_result_rows(summary), *_hf_rows(summary), *_time_rows(summary), ("record", summary["run_dir"])]
-    costs = summary.get("modelled_on")
-    modelled = RUN_TIMES.format(costs_text(costs)) if costs else NO_WORK
-    note = [f"({REHEARSAL})"] if summary["rehearsal"] else []
+    modelled = RUN_TIMES.format(costs_text(summary["modelled_on"]))
+    note = [f"({REHEARSAL})"] if summary["toy"] else []
     lines = [*textwrap.wrap(head, WIDTH), *note, "", _indented_table(pd.DataFrame(rows, columns=["", ""]))]
     lines += ["", _by_domain(domains)] if domains else []
     for warning in summary["warnings"]:
@@ -115,7 +115,7 @@ def comparison_text(records: Sequence[Record]) -> str:
             note = f"timings unreliable, see the warnings: {'; '.join(unreliable)}" if unreliable else ""
             warnings = textwrap.wrap(note, WIDTH, subsequent_indent="  ")
             table = _indented_table(pd.DataFrame(rows), list(rows[0])[1:])
-            costs = textwrap.wrap(f"modelled {costs_note(group)}", WIDTH) if group.costs else []
+            costs = textwrap.wrap(f"modelled {costs_note(group)}", WIDTH)
             parts.append("\n".join([*textwrap.wrap(f"{task}: {group.title}", WIDTH), table, *costs, *warnings]))
     return "\n\n".join([*parts, SIDE_BY_SIDE]) if parts else ""
 
@@ -232,16 +232,13 @@ def _score_rows(s: Mapping[str, Any]) -> list[tuple[str, str]]:
 
 def _time_rows(s: Mapping[str, Any]) -> list[tuple[str, str]]:
     shares = ", ".join(f"{label} {format_percent(s[f'{account}_share'])}" for account, label in ACCOUNT_LABELS.items())
-    overhead, costs = format_percent(s["overhead"]), s.get("modelled_on")
-    if costs:
-        overhead = f"{overhead} measured, {format_percent(s['modelled_overhead'])} modelled"
+    overhead = f"{format_percent(s['overhead'])} measured, {format_percent(s['modelled_overhead'])} modelled"
     rows = [("decode time", shares), ("method overhead", overhead)]
     if (s["prepare_ms"] or 0) >= NOTABLE_MS:
         decoded = None not in (s["ar_tokens_per_s"], s["method_tokens_per_s"])
         rows.append(("offline preparation", _preparation(s["prepare_ms"], s["break_even_tokens"], decoded)))
-        if costs and s["modelled_prepare_ms"] is not None:
-            text = _preparation(s["modelled_prepare_ms"], s["modelled_break_even_tokens"], decoded)
-            rows.append(("offline preparation, modelled", text))
+        text = _preparation(s["modelled_prepare_ms"], s["modelled_break_even_tokens"], decoded)
+        rows.append(("offline preparation, modelled", text))
     return rows
 
 
@@ -260,7 +257,6 @@ def _preparation(ms: float, break_even: float | None, decoded: bool) -> str:
 RUN_TIMES = """measured: on the machine of this run; modelled: the same work at {}, with this model's acceptance; search
 frozen: modelled, without method overhead"""
 
-NO_WORK = "modelled times need a record that counts its work"
 
 SIDE_BY_SIDE = """speedup over AR [95 % interval over prompts], decode only; modelled: the same work at the costs of a
 larger model on a GPU (docs/modelled.md); overhead: of the method, a share of the measured decode

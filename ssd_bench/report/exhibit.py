@@ -145,7 +145,7 @@ class Exhibit:
 
     @property
     def _is_compared(self) -> pd.Series[bool]:
-        has_result = self.frame["ours"].notna() | (self.frame["verdict"] == agreement.VOID)
+        has_result = self.frame["ours"].notna() | (self.frame["verdict"] == agreement.EXCLUDED)
         return self.frame["model"].isin(self.frame.loc[has_result, "model"])
 
     @cached_property
@@ -239,7 +239,7 @@ class Exhibit:
             f"Our runs: {models}; results for {len(compared)} of the paper's "
             f"{count_phrase(len(self.frame), 'number')} ({', '.join(counted)}).{self._shared_runs}"
         )
-        toys = int(compared["rehearsal"].sum())
+        toys = int(compared["toy"].sum())
         if toys:
             subject = "This is a" if toys == len(compared) else f"{toys} of these results come from a"
             return f"{text} {subject} {REHEARSAL}."

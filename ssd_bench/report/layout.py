@@ -155,7 +155,7 @@ def _paper_entry(number: Any) -> Entry:
 def _our_entries(number: Any, column: Column) -> Iterator[tuple[Column, Entry]]:
     """Yield columns and entries of ours for a number: the compared one, then quantities that are not in the paper."""
     digits = max(DIGITS, len(number.printed.partition(".")[2]))
-    text = EXCLUDED if number.verdict == agreement.VOID else ABSENT
+    text = EXCLUDED if number.verdict == agreement.EXCLUDED else ABSENT
     if not math.isnan(number.ours):
         text = format_interval(number.ours, number.low, number.high, digits)
     yield column, Entry(text, number, is_own=True)

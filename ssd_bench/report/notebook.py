@@ -24,7 +24,7 @@ from ssd_bench.papers.ssd_bench import figures as figures_compare
 from ssd_bench.records.pack import unpacked_folder
 from ssd_bench.report import choice, figures, layout, verdict_texts, verdicts
 from ssd_bench.report.exhibit import LEGEND, Exhibit
-from ssd_bench.report.numbers import file_stem, long_table, long_tables, printed_verdict, verdict_counts
+from ssd_bench.report.numbers import file_stem, long_table, long_tables, verdict_counts
 from ssd_bench.report.results import comparison, result_table
 
 VARIABLE = "SSD_BENCH_RUNS"
@@ -138,7 +138,7 @@ class Paper:
     def counts(self) -> Shown:
         """Return how many of the paper's numbers have each verdict."""
         counted = verdict_counts(long_tables(self._replications, self.name).values()).drop(columns="paper")
-        return Shown("", counted.loc[:, (counted != 0).any()].rename(columns=printed_verdict))
+        return Shown("", counted.loc[:, (counted != 0).any()])
 
     def findings(self) -> Shown:
         """Return contradictions between the paper's numbers."""

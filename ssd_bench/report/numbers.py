@@ -13,7 +13,6 @@ from ssd_bench.papers.ours.cells import TOY_MODEL as TRAINED_HERE
 from ssd_bench.papers.ours.cells import Replication
 from ssd_bench.papers.ours.match import Matcher
 from ssd_bench.papers.printed.reported import Number, find_numbers, numbers
-from ssd_bench.report.layout import EXCLUDED
 
 COLUMNS = {  # of the long table
     "id": "id of the reported number, unique in the whole report",
@@ -41,7 +40,7 @@ COLUMNS = {  # of the long table
     "verdict": "outcome of the comparison",
     "order": "whether the methods of the row group rank as in the paper",
     "scale": "scale of our runs",
-    "rehearsal": "whether this project trained a model behind our number",
+    "toy": "whether this project trained a model behind our number",
     "model_ran": "model of our runs, with its size",
     "params": "its number of parameters",
     "runs": "ids of our runs",
@@ -104,7 +103,7 @@ def _row(number: Number, matcher: Matcher) -> dict[str, Any]:
         "verdict": match.verdict,
         "order": "",
         "scale": match.scale if match.value is not None else "",
-        "rehearsal": match.setup == TRAINED_HERE,
+        "toy": match.setup == TRAINED_HERE,
         "model_ran": ran.model_names(match.models),
         "params": ran.parameter_counts(match.models),
         "runs": "; ".join(match.runs),
@@ -131,11 +130,6 @@ def verdict_counts(frames: Iterable[pd.DataFrame]) -> pd.DataFrame:
     return totals.rename_axis(columns=None).reset_index()
 
 
-def printed_verdict(word: str) -> str:
-    """Return a verdict as printed: the stored word for an excluded result is `verdict.VOID`."""
-    return EXCLUDED if word == agreement.VOID else word
-
-
 def file_stem(paper: str, exhibit: str) -> str:
     """Return the stem of file names: `knn_ssd_table1`, also the name of the experiment, or `swift_text_5_2`."""
     numbered = re.sub(r"(Table|Figure) (?=\d)", r"\1", exhibit)
@@ -157,7 +151,7 @@ def verdict_sentences(frame: pd.DataFrame) -> list[str]:
     lines = []
     for name in (agreement.ALGORITHMIC, agreement.SPEED):
         totals = frame.loc[frame["kind"] == name, "verdict"].value_counts()
-        parts = ", ".join(f"{totals[word]} {printed_verdict(word)}" for word in agreement.VERDICTS if word in totals)
+        parts = ", ".join(f"{totals[word]} {word}" for word in agreement.VERDICTS if word in totals)
         distinct = count_phrase(len(distinct_results(frame[frame["kind"] == name])), "distinct result")
         lines += [f"{name.capitalize()} numbers: {parts}; {distinct} of ours."] if parts else []
     return [*lines, *order_sentences(frame)]

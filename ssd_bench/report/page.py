@@ -31,7 +31,7 @@ from ssd_bench.report import answers, choice, facts, results, verdict_texts
 from ssd_bench.report.exhibit import AXES, STATES, Exhibit, all_numbers, completeness
 from ssd_bench.report.figures import FOREST, NARROW, DrawnFigure
 from ssd_bench.report.layout import EXCLUDED, NONE, SAME_RUN, Cells, Column, Entry, layout, paper_label
-from ssd_bench.report.numbers import distinct_results, file_stem, printed_verdict, run_ids, verdict_sentences
+from ssd_bench.report.numbers import distinct_results, file_stem, run_ids, verdict_sentences
 
 FOLDER = Path(__file__).parent
 FILTERS = {"paper": "Paper", "model": "Model", "task": "Task", "method": "Method"}
@@ -45,7 +45,7 @@ MARKS = {  # the signs differ in form, not only in colour
     agreement.OTHER_MODEL: ("▽", "model"),
     agreement.OTHER_SCALE: ("◇", "scale"),
     agreement.OTHER_HARDWARE: ("△", "hardware"),
-    agreement.VOID: ("∅", "void"),
+    agreement.EXCLUDED: ("∅", "excluded"),
 }
 MEANING = {
     agreement.AGREES: "our run used the paper's model and prompts (for a speed, its hardware too); the paper's value "
@@ -56,8 +56,8 @@ MEANING = {
     agreement.OTHER_MODEL: "our run used another model: the values are not comparable, but the ranking may be",
     agreement.OTHER_SCALE: "our run used the paper's model, but fewer or other prompts",
     agreement.OTHER_HARDWARE: "a speed on hardware that the paper does not name: no verdict",
-    agreement.VOID: "the run does not count, because no search ran or its trace duplicates another run's; the number "
-    "is neither ranked nor counted as complete",
+    agreement.EXCLUDED: "the run does not count, because no search ran or its trace duplicates another run's; the "
+    "number is neither ranked nor counted as complete",
     "no run yet": "not run so far; the command is shown with the table or figure",
     "not run": "the experiment leaves it out and gives the reason",
     "undefined": "the runs exist, but do not define this number",
@@ -142,9 +142,7 @@ def render(
             complete=completeness(exhibits, replications),
             verdicts=verdict_sentences(everything),
             counts=_counts(everything),
-            legend=[
-                (*MARKS.get(word, ("–", "none")), printed_verdict(word), MEANING[word]) for word in agreement.VERDICTS
-            ],
+            legend=[(*MARKS.get(word, ("–", "none")), word, MEANING[word]) for word in agreement.VERDICTS],
             filters=_filters(exhibits),
             comparison=list(_own_sheets(replications, drawn)),
             predicted=list(_prediction_sheets(content.predicted)),
@@ -239,11 +237,11 @@ def _number_parts(entry: Entry) -> dict[str, str]:
     if entry.is_own:
         value, _, bounds = (entry.text, "", "") if entry.text in (SAME_RUN, ABSENT) else entry.text.partition(" [")
         title = f"same result as {number.repeats}" if entry.text == SAME_RUN else ""
-        style = "void" if entry.text == EXCLUDED else "ours"
+        style = "excluded" if entry.text == EXCLUDED else "ours"
         return {"ours": value, "rest": bounds and f"[{bounds}", "title": title, "style": style}
     sign, style = MARKS.get(number.verdict, ("", "none"))
     ran = f"; ours: {number.model_ran}" if number.model_ran else ""
-    word = printed_verdict(number.verdict)
+    word = number.verdict
     title = f"{number.kind or 'not compared'}: {word}{ran}" + (f"; {number.reason}" if number.reason else "")
     return {
         "id": number.id,
@@ -276,7 +274,7 @@ def _counts(everything: pd.DataFrame) -> str:
             behind = [str(len(distinct_results(rows_of_kind))), str(len(run_ids(rows_of_kind)))]
             rows[key] = [str(totals.get(word, 0) or "·") for word in columns] + [str(totals.sum()), *behind]
     index = pd.MultiIndex.from_tuples(rows, names=["paper", "kind of number"])
-    heads = [*map(printed_verdict, columns), "total", "distinct results of ours", "runs"]
+    heads = [*columns, "total", "distinct results of ours", "runs"]
     frame = pd.DataFrame(list(rows.values()), index, heads)
     return tables.html(frame, "Numbers by paper, kind and verdict", "counts")
 

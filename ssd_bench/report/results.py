@@ -36,7 +36,7 @@ COLUMNS = {
     "task": "name in a comparison, or in `task=NAME`",
     "model": "the model that ran",
     "params": "its number of parameters; empty if not recorded",
-    "rehearsal": "whether this project trained the model",
+    "toy": "whether this project trained the model",
     "machine": "machine of the times: of the runs, or the reference machine",
     "times": "measured or modelled",
     "n": "prompts",
@@ -107,7 +107,7 @@ def _rows(record: Record, method: str, task: str) -> Iterator[dict[str, Any]]:
         "task": task,
         "model": model.name,
         "params": model.params,
-        "rehearsal": model.toy,
+        "toy": model.toy,
         "n": summary.n_prompts,
         "without_loops": summary.speedup_without_loops.n,
         "tokens": digest.ar_emitted / summary.n_pairs + 1,  # the prefill emits the first token
@@ -118,10 +118,10 @@ def _rows(record: Record, method: str, task: str) -> Iterator[dict[str, Any]]:
     measured = {"machine": f"{summary.device}, {summary.dtype}", "times": MEASURED, "overhead": summary.overhead}
     if not digest.timing.contaminated:
         yield row | measured | _numbers(summary.row, "speedup", "speedup_e2e", "prepare_ms", "break_even_tokens")
-    if (modelled := summary.modelled) is not None:
-        names = ("speedup_modelled", "", "modelled_prepare_ms", "modelled_break_even_tokens")
-        times = {"machine": modelled.modelled_on, "times": MODELLED, "overhead": modelled.modelled_overhead}
-        yield row | times | _numbers(summary.row, *names)
+    modelled = summary.modelled
+    names = ("speedup_modelled", "", "modelled_prepare_ms", "modelled_break_even_tokens")
+    times = {"machine": modelled.modelled_on, "times": MODELLED, "overhead": modelled.modelled_overhead}
+    yield row | times | _numbers(summary.row, *names)
 
 
 def _numbers(row: Mapping[str, Any], speedup: str, end_to_end: str, prepare_ms: str, even: str) -> dict[str, Any]:
@@ -141,7 +141,7 @@ def _share_equal(summary: Summary) -> float | None:
 
 def _typed(frame: pd.DataFrame) -> pd.DataFrame:
     texts = ("method", "task", "model", "machine", "times", "n", "without_loops")
-    return frame.astype({name: "float64" for name in COLUMNS if name not in texts} | {"rehearsal": "bool"})
+    return frame.astype({name: "float64" for name in COLUMNS if name not in texts} | {"toy": "bool"})
 
 
 def read_results(runs_dir: Path) -> pd.DataFrame:
@@ -164,7 +164,7 @@ def read_results(runs_dir: Path) -> pd.DataFrame:
 
 def readable_results(frame: pd.DataFrame) -> pd.DataFrame:
     """Return the results as texts for a reader, real models first."""
-    ordered = frame.sort_values(["rehearsal", "model", "task", "times"], kind="stable")
+    ordered = frame.sort_values(["toy", "model", "task", "times"], kind="stable")
     rows = [
         {
             "method": row["method"],
@@ -197,7 +197,7 @@ def model_text(row: Mapping[str, Any]) -> str:
     """Return the model of a row with its size, marked if this project trained it."""
     params = row["params"]
     text = ModelRan(str(row["model"]), None if pd.isna(params) else int(params)).text
-    return f"{text} ({TOY})" if row["rehearsal"] else text
+    return f"{text} ({TOY})" if row["toy"] else text
 
 
 def search_text(row: Mapping[str, Any]) -> str:

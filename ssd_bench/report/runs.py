@@ -67,8 +67,8 @@ class RunGroup:
 
     @property
     def costs(self) -> list[str]:
-        """Names of the reference machines at whose costs the runs are modelled; empty for older records."""
-        return list(dict.fromkeys(row["modelled_on"] for row in self.runs if row.get("modelled_on")))
+        """Names of the reference machines at whose costs the runs are modelled."""
+        return list(dict.fromkeys(row["modelled_on"] for row in self.runs))
 
     @property
     def has_hf(self) -> bool:
@@ -99,7 +99,7 @@ def _title(row: dict[str, Any], conditions: str) -> str:
 
 def _machine(row: Mapping[str, Any]) -> str:
     """Return the model of a summary with its size and whether this project trained it, the dtype and the device."""
-    toy = f" ({TOY})" if row["rehearsal"] else ""
+    toy = f" ({TOY})" if row["toy"] else ""
     return f"{model_with_size(row)}{toy}, {row['dtype']}, {row['device']}"
 
 
@@ -118,7 +118,7 @@ def _ar_row(members: Sequence[Record]) -> list[dict[str, Any]]:
     first = summaries[0]
     predicted = [s["tpt_predicted_ar"] for s in summaries if s["tpt_predicted_ar"] is not None]
     shares = metrics.decode_time_shares(prompts)
-    shared = ("task", "metric", "model", "rehearsal", "dtype", "device")
+    shared = ("task", "metric", "model", "toy", "dtype", "device")
     row = dict.fromkeys(first) | {key: first[key] for key in shared} | _over_hf(arms)
     speedup = 1.0 if (prompts["new_tokens"] > 1).any() else None
     if any(s.get("speedup_modelled") is not None for s in summaries):
@@ -226,11 +226,11 @@ def document(task: str, groups: Sequence[RunGroup]) -> str:
     parts = [f"# {task}", LEGEND.format(metric=metric or "the task has none") + hf_legend]
     for group in groups:
         parts.append(f"## {group.title}")
-        parts += [f"*{REHEARSAL[0].upper()}{REHEARSAL[1:]}.*"] if group.rows[0]["rehearsal"] else []
+        parts += [f"*{REHEARSAL[0].upper()}{REHEARSAL[1:]}.*"] if group.rows[0]["toy"] else []
         variation = next((row["noise"] for row in group.rows if row["noise"] is not None), None)
         parts += [] if variation is None else [VARIATION_NOTE.format(format_percent(variation))]
         parts += [_table([readable_row(row, group.has_hf) for row in group.rows])]
-        parts += [f"{MODELLED}, and {FROZEN}: {costs_note(group)}."] if group.costs else []
+        parts += [f"{MODELLED}, and {FROZEN}: {costs_note(group)}."]
         parts += _scores(group) + _domains(group)
         parts += [f"- {row['run_id']}: {text}" for row in group.rows for text in row["warnings"]]
     return "\n\n".join(parts) + "\n"
@@ -243,8 +243,8 @@ def latex(task: str, groups: Sequence[RunGroup]) -> str:
     for number, group in enumerate(groups, 1):
         rows = [readable_row(row) for row in group.rows]
         variation = next((row["noise"] for row in group.rows if row["noise"] is not None), None)
-        caption = [f"{task}: {group.title}.", f"{REHEARSAL}." if group.rows[0]["rehearsal"] else "", PAPER_CAPTION]
-        caption += [f"Modelled {costs_note(group)}."] if group.costs else []
+        caption = [f"{task}: {group.title}.", f"{REHEARSAL}." if group.rows[0]["toy"] else "", PAPER_CAPTION]
+        caption += [f"Modelled {costs_note(group)}."]
         caption += [] if variation is None else [VARIATION_NOTE.format(format_percent(variation))]
         frame = pd.DataFrame(rows).fillna(ABSENT)[list(PAPER_COLUMNS)]
         texts.append(tables.latex(frame, " ".join(filter(None, caption)), f"tab:{name}-{number}"))
@@ -253,7 +253,7 @@ def latex(task: str, groups: Sequence[RunGroup]) -> str:
 
 def costs_note(group: RunGroup) -> str:
     """Return what the runs of a group are modelled at; the runs are named only if they differ."""
-    runs = {name: [str(row["run_id"]) for row in group.runs if row.get("modelled_on") == name] for name in group.costs}
+    runs = {name: [str(row["run_id"]) for row in group.runs if row["modelled_on"] == name] for name in group.costs}
     notes = (f"at {costs_text(name)}" + (f" ({', '.join(ids)})" if len(runs) > 1 else "") for name, ids in runs.items())
     return "; ".join(notes)
 
@@ -315,9 +315,7 @@ def overview(tasks: Mapping[str, Sequence[RunGroup]]) -> str:
                 by_cell.setdefault((task, str(row["method"])), []).append(row)
         methods = dict.fromkeys(method for _, method in by_cell)
         for statistic, heading, name in kinds:
-            rows_of = {
-                key: [row for row in rows if name in ("", row.get("modelled_on"))] for key, rows in by_cell.items()
-            }
+            rows_of = {key: [row for row in rows if name in ("", row["modelled_on"])] for key, rows in by_cell.items()}
             texts = {key: _speedups(rows, statistic) for key, rows in rows_of.items() if rows}
             frame = pd.DataFrame({task: {name: texts.get((task, name), ABSENT) for name in methods} for task in tasks})
             frame = frame.loc[:, (frame != ABSENT).any()].rename_axis("method")

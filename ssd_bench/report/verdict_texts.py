@@ -107,11 +107,11 @@ def evidence_text(claim: Claim, row: pd.Series) -> str:
         return str(row["reason"])
     parts = [
         f"n = {count_phrase(row['n'], row['sample'][:-1])}" if row["n"] else "",
-        f"{row['places']} of {row['asked']} combinations",
+        f"{row['combinations']} of {row['planned_combinations']} combinations",
     ]
     parts += [f"{row['out_of_scope']} out of scope"] if row["out_of_scope"] else []
     parts += [f"{count_phrase(row['loops'], 'prompt')} with looping answers left out"] if row["loops"] else []
-    parts += [] if math.isnan(row["floor"]) else [f"run-to-run variation {100 * row['floor']:.1f} %"]
+    parts += [] if math.isnan(row["variation"]) else [f"run-to-run variation {100 * row['variation']:.1f} %"]
     parts += [f"scaled settings: {row['scaled']}"] if row["scaled"] else []
     parts += [AFTER_RUNS] if row["after_runs"] else []
     parts += [str(row["reason"])] if row["verdict"] in (CANNOT_SAY, DEPENDS) else []
@@ -246,7 +246,7 @@ def terminal_text(frame: pd.DataFrame) -> str:
         shown = rows.drop(columns=["evidence", "paper"])
         wrap = [40, 12, 18, None, 24, None, WIDTH, NARROW]
         parts.append(f"{evidence}: {paper}\n\n{tables.terminal(shown, wrap=wrap)}")
-    toy = [f"{TOY}: {TOY_NOTE}"] if frame["rehearsal"].any() else []
+    toy = [f"{TOY}: {TOY_NOTE}"] if frame["toy"].any() else []
     totals = [f"{name}: {counts}" for name, counts in class_counts(frame).items()]
     return "\n\n".join([*parts, *toy, "\n".join([f"{len(frame)} claims:", *totals]), expected_errors(frame)])
 

@@ -27,7 +27,7 @@ COLUMNS = {
     "scale": "scale of the runs",
     "model": "names of the models that ran",
     "params": "their numbers of parameters",
-    "rehearsal": "whether this project trained the model",
+    "toy": "whether this project trained the model",
     "evidence_class": "the paper's model, another real model, or toy model; empty without runs",
     "verdict": "holds, fails, equivalent, depends on the machine, cannot say, or not run",
     "effect": "effect in the claim's unit",
@@ -37,10 +37,10 @@ COLUMNS = {
     "sample": "what n counts: prompts or seeds",
     "loops": "prompts of the runs that were left out because an answer loops",
     "scaled": "settings of methods that the scale replaced",
-    "places": "(task, method, setting) combinations that the effect is pooled over",
-    "asked": "combinations that the paper's table or figure has",
+    "combinations": "(task, method, setting) combinations that the effect is pooled over",
+    "planned_combinations": "combinations that the paper's table or figure has",
     "out_of_scope": "combinations with runs that lack what the claim needs, such as long outputs",
-    "floor": "relative standard deviation of the effect over repeated timings, where measured",
+    "variation": "relative standard deviation of the effect over repeated timings, where measured",
     "reason": "why no verdict is possible",
     "times": "times of the effect: modelled at the costs of a machine, or measured here; empty without times",
     "measured": "next to a modelled effect: effect by the times measured here",
@@ -65,7 +65,7 @@ def table(judgements: Iterable[Judgement]) -> pd.DataFrame:
             "scale": judged.scale,
             "model": ", ".join(model.name for model in judged.models),
             "params": ran.parameter_counts(judged.models),
-            "rehearsal": judged.toy,
+            "toy": judged.toy,
             "evidence_class": judged.evidence_class,
             "verdict": judged.verdict,
             "effect": judged.effect,
@@ -75,10 +75,10 @@ def table(judgements: Iterable[Judgement]) -> pd.DataFrame:
             "sample": SEEDS if judged.by_seed else PROMPTS,
             "loops": judged.loops,
             "scaled": "; ".join(judged.scaled),
-            "places": judged.comparisons,
-            "asked": judged.planned,
+            "combinations": judged.comparisons,
+            "planned_combinations": judged.planned,
             "out_of_scope": judged.out_of_scope,
-            "floor": judged.variation,
+            "variation": judged.variation,
             "reason": judged.reason,
             "times": _times(judged),
             **_measured(judged.measured),
@@ -130,7 +130,7 @@ def _decided_by(judged: Judgement) -> str:
 def _typed(frame: pd.DataFrame) -> pd.DataFrame:
     names = ("scale", "model", "params", "evidence_class", "reason", "times", "decided_by", "sample", "scaled")
     texts = dict.fromkeys(names, "")
-    return frame.fillna(texts).astype(dict.fromkeys(("effect", "low", "high", "floor", *MEASURED), "float64"))
+    return frame.fillna(texts).astype(dict.fromkeys(("effect", "low", "high", "variation", *MEASURED), "float64"))
 
 
 def read_verdicts(runs_dir: Path) -> pd.DataFrame:

@@ -13,7 +13,7 @@ from ssd_bench.engine.probe import ModelProbe
 from ssd_bench.records.fault import Key
 from ssd_bench.records.header import RunHeader
 from ssd_bench.records.reader import Run, load_run
-from ssd_bench.records.schema import ANSWER, LATER_TABLES
+from ssd_bench.records.schema import ANSWER
 from ssd_bench.reproduce.check import HEADER, lookup, run_name
 from ssd_bench.reproduce.finding import Difference, RecordFinding
 from ssd_bench.reproduce.recorded_config import config_again
@@ -150,9 +150,6 @@ def _history(header: RunHeader) -> list[str]:
         )
     if lookup(header.config, "method.search.max_seconds") is not None:
         notes.append("the search ends by its time: the number of its evaluations depends on the machine")
-    missing = [name for name in LATER_TABLES if name not in header.digests]
-    if missing:
-        notes.append(f"an older record, without {', '.join(missing)} or without SHA-256 of its tables")
     return notes
 
 

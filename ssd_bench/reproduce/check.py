@@ -16,7 +16,7 @@ from ssd_bench.records.consistency import CHANGED, changed_tables, faults, store
 from ssd_bench.records.fault import ROUNDING, Key
 from ssd_bench.records.header import RunHeader
 from ssd_bench.records.reader import Run
-from ssd_bench.records.schema import ANSWER, stored_tables
+from ssd_bench.records.schema import ANSWER, SCHEMAS
 from ssd_bench.records.validation import HEADER, header_schema_faults
 from ssd_bench.reproduce.finding import RecordFinding
 from ssd_bench.run.arms import task_text
@@ -24,7 +24,7 @@ from ssd_bench.run.plan import Plan
 
 SAME = (
     *("method", "seed", "tie_tolerance", "domains", "task.name", "task.metric"),
-    *(f"model.{name}" for name in ("name", "n_layers", "n_params", "context", "dtype", "lm_head", "rehearsal")),
+    *(f"model.{name}" for name in ("name", "n_layers", "n_params", "context", "dtype", "lm_head", "toy")),
     *(f"decode.{name}" for name in ("mode", "temperature", "top_p", "top_k", "max_new_tokens", "reuse_prefix")),
 )
 """Keys of run.json that follow from its config."""
@@ -50,7 +50,7 @@ def table_faults(run: Run, stored: Mapping[str, Any]) -> Iterator[RecordFinding]
     for fault in dict.fromkeys(header_schema_faults(stored)):
         yield RecordFinding(HEADER, str(fault).removeprefix(f"{HEADER}: "))
     digests = stored_digests(stored)
-    for name in sorted({*stored_tables(stored)} - {*digests}) if digests else ():
+    for name in sorted({*SCHEMAS} - {*digests}) if digests else ():
         yield RecordFinding(HEADER, f"it has no SHA-256 of {name}.parquet")
     yield from (RecordFinding(f"{name}.parquet", CHANGED) for name in changed_tables(run.path, stored))
     if run.header.run_id != (name := run_name(run.header, run.header.content_key)):

@@ -14,7 +14,6 @@ import yaml
 from omegaconf import DictConfig, OmegaConf
 
 from ssd_bench.compose.build import HYDRA_KEYS, TARGET
-from ssd_bench.conf import CONF
 from ssd_bench.errors import ConfigError, brief
 from ssd_bench.model.arithmetic import FORCED, LEVELS, available_levels
 from ssd_bench.records.header import RunHeader
@@ -22,10 +21,6 @@ from ssd_bench.run.options import KNOWN, TABLES
 
 SHOWN = {"force": False, "dry": False, "minutes": None, "retry": None, "shard": None}
 """Options that say where or how a run is shown; in a second run they have these values."""
-GROUPS = (*TABLES, "wandb")
-"""Options of a config that are tables of settings; null has the defaults."""
-DEFAULTS = {"hardware": "hardware/auto.yaml", "decode": "decode/greedy.yaml"}
-"""Tables of settings, and the files with their defaults, for records of before a setting existed."""
 PLACES = (
     *(
         "hardware.device",
@@ -52,14 +47,11 @@ def config_again(header: RunHeader, options: Mapping[str, str], runs_dir: str) -
     """
     if not header.config:
         raise ConfigError("record", header.run_id, "a record with the config of its run")
-    config = {
-        name: value for name, value in deepcopy(dict(header.config)).items() if value is not None or name not in GROUPS
-    }
-    for name in GROUPS:
-        if not isinstance(config.get(name, {}), dict):
-            raise ConfigError(f"config.{name}", brief(config[name]), "an object with settings")
+    config = deepcopy(dict(header.config))
+    for name in TABLES:
+        if not isinstance(config.get(name), dict):
+            raise ConfigError(f"config.{name}", brief(config.get(name)), "an object with settings")
     notes = [f"unknown here and left out: {name}" for name in sorted(_drop_unknown(config))]
-    notes += [f"not in this older record, set to its default: {name}" for name in sorted(_fill_missing(config))]
     notes += _fit_machine(config, header, options)
     config |= SHOWN | {"runs_dir": runs_dir, "wandb": {**config["wandb"], "mode": "disabled"}}
     for name, text in options.items():
@@ -111,26 +103,6 @@ def _settings_of(target: Any) -> list[str] | None:
         return None  # the plan says what is wrong with it
     takes_any = any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values())
     return None if takes_any else list(parameters)
-
-
-def _fill_missing(config: dict[str, Any]) -> Iterator[str]:
-    """Add the options and settings that an older record lacks, with their defaults, and yield their names."""
-    defaults = _read(CONF / "config.yaml")
-    for name in KNOWN:
-        if name not in config and name in defaults:
-            config[name] = defaults[name]
-            yield name
-    for name, file in DEFAULTS.items():
-        table = config.setdefault(name, {})
-        for key, value in _read(CONF / file).items():
-            if key not in table and key != "defaults":
-                table[key] = value
-                yield f"{name}.{key}"
-
-
-def _read(file: Any) -> dict[str, Any]:
-    content: dict[str, Any] = yaml.safe_load(file.read_text(encoding="utf-8"))
-    return content
 
 
 def _fit_machine(config: dict[str, Any], header: RunHeader, options: Mapping[str, str]) -> Iterator[str]:

@@ -12,7 +12,7 @@ import pandas as pd
 from ssd_bench import metrics
 from ssd_bench.metrics.digest import UNCOMPUTABLE
 from ssd_bench.metrics.evidence import Steadiness
-from ssd_bench.metrics.modelled import has_work, reference_run
+from ssd_bench.metrics.modelled import reference_run
 from ssd_bench.metrics.text import format_number
 from ssd_bench.records.fault import Key
 from ssd_bench.records.header import RunHeader
@@ -211,8 +211,6 @@ def _acceptance(recorded: Run, again: Run) -> PartVerdict:
 
 def _modelled(recorded: Run, again: Run) -> PartVerdict:
     """Compare the counted work of every answer, and its modelled time to the last digit."""
-    if not has_work(recorded):
-        return PartVerdict(MODELLED, OPEN, reason="an older record, which does not count its work")
     first, second = (_rows(run.work, CALLS) for run in (recorded, again))
     keys, findings = _both(MODELLED, first, second)
     for key in keys:

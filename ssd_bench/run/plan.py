@@ -103,12 +103,12 @@ class PlannedModel:
 
     Attributes:
         dims: sizes, as its weights have them.
-        rehearsal: whether this project trained the model (a toy model).
+        toy: whether this project trained the model (a toy model).
     """
 
     checkpoint: Checkpoint
     dims: ModelDims
-    rehearsal: bool
+    toy: bool
 
 
 @dataclass(frozen=True)
@@ -267,7 +267,7 @@ def plan(cfg: DictConfig, arguments: Sequence[str] = (), chosen: Mapping[str, An
         task=task,
         decoding=decoding,
         prompts=PlannedPrompts(prompts, encoded, new_tokens, samples, min(longest, arch.context)),
-        model=PlannedModel(checkpoint, dims, model.rehearsal),
+        model=PlannedModel(checkpoint, dims, model.toy),
         machine=machine,
         identity=Identity(key, _fingerprints(parts), run_dir, shard),
         origin=Origin(

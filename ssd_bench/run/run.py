@@ -146,7 +146,7 @@ def _measure(
                 "prepare_work": [asdict(work) for work in meter.total("prepare")],
                 "base_bytes": base_bytes,
                 "others_share": watch.other_share(),
-                "beside": neighbours.seen,
+                "concurrent_runs": neighbours.seen,
                 "wall_s": time.perf_counter() - begin,
                 "warnings": _warnings(plan, latency, writer),
             }
@@ -193,7 +193,7 @@ def initial_header(plan: Plan) -> dict[str, Any]:
         "weights": plan.origin.weights,
         "commit": checkpoint.commit,
         "lm_head": checkpoint.head,
-        "rehearsal": plan.model.rehearsal,
+        "toy": plan.model.toy,
     }
     sample = plan.identity.sample
     return ({} if sample is None else {"sample": sample}) | {

@@ -120,7 +120,9 @@ def _merged_header(headers: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     worst = {key: max((header[key] for header in headers if header[key] is not None), default=None) for key in WORST}
     warnings = list(dict.fromkeys(entry for header in headers for entry in header["warnings"]))
     entries = sorted((entry for header in headers for entry in header["searches"]), key=lambda entry: entry["new"])
-    neighbours = list({tuple(entry.items()): entry for header in headers for entry in header["beside"]}.values())
+    neighbours = list(
+        {tuple(entry.items()): entry for header in headers for entry in header["concurrent_runs"]}.values()
+    )
     # one shard searched, the others found its result
     searches = list({entry["name"]: entry for entry in entries}.values())
     return (
@@ -129,7 +131,7 @@ def _merged_header(headers: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         | {
             "warnings": warnings,
             "searches": searches,
-            "beside": neighbours,
+            "concurrent_runs": neighbours,
             "prepare_work": [work for header in headers for work in header.get("prepare_work") or ()],
             "shards": [{key: header.get(key) for key in PER_SHARD} for header in headers],
         }

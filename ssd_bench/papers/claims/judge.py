@@ -1,7 +1,7 @@
 """Verdict of the records on each claim: an effect with its interval, and one of six verdicts.
 
-The rule of the verdict is in `claims`, the interval in `effect`. A claim about speed is judged by modelled times if all
-of its records count their work, and the judgement by the measured times is kept next to it.
+The rule of the verdict is in `claims`, the interval in `effect`. A claim about speed is judged by modelled times; the
+judgement by the measured times is kept next to it.
 """
 
 from __future__ import annotations
@@ -56,8 +56,8 @@ class Judgement:
         decided_by: runs that would decide an undecided claim, where they are known without its effect; else "".
         after_runs: whether the claim or the rule of the verdicts got its present form after a run had started.
         cells: cells that the effect is computed from.
-        references: reference machines whose costs give the times of the effect; empty if they were measured, or if the
-            claim is not about times.
+        references: reference machines whose costs give the times of the effect; empty if the claim is not
+            about times.
         measured: judgement by the measured times, next to one by modelled times.
     """
 
@@ -152,9 +152,6 @@ def judge_claim(claim: Claim, replication: Replication) -> Judgement:
     if references := _references(claim, cells):
         modelled = _decide(replace(undecided, references=references, measured=measured), counted, exclusions, lack)
         return modelled if undecided.toy else _agreed(modelled, measured)
-    if STATISTICS[claim.statistic].timed and measured.verdict in DECIDED and not undecided.toy:
-        reason = f"{measured.verdict} by the times measured here; the records count no work, so no times are modelled"
-        return replace(measured, verdict=CANNOT_SAY, reason=reason, decided_by="runs that count their work")
     return measured
 
 
@@ -216,11 +213,10 @@ def _evidence_class(cells: Sequence[Cell]) -> str:
 
 
 def _references(claim: Claim, cells: Sequence[Cell]) -> tuple[str, ...]:
-    """Return the reference machines of a claim's records; empty if times play no role or a record lacks its work."""
-    modelled = [cell.summary.modelled for cell in cells]
-    if not STATISTICS[claim.statistic].timed or None in modelled:
+    """Return the reference machines of a claim's records; empty if times play no role."""
+    if not STATISTICS[claim.statistic].timed:
         return ()
-    return tuple(dict.fromkeys(numbers.modelled_on for numbers in modelled if numbers is not None))
+    return tuple(dict.fromkeys(cell.summary.modelled.modelled_on for cell in cells))
 
 
 def _decide(

@@ -54,7 +54,7 @@ def take_sample(
     Args:
         statistic: one of `claims.STATISTICS`.
         part: axis of `claims.PARTS` -> label, and `part` -> the part of a stream.
-        modelled: take the times of each run's reference machine; the records count their work.
+        modelled: take the times of each run's reference machine.
     """
     frames = []
     for cell in cells:

@@ -128,18 +128,15 @@ def set_slots(axes: Axes, labels: Sequence[str]) -> None:
 
 
 def timed_runs(points: Sequence[SettingPoint]) -> dict[str, list[Run]]:
-    """Return the runs with their measured times and, if all of them count their work, with modelled times."""
+    """Return the runs with their measured and with modelled times."""
     runs = [point.cell.run for point in points]
-    if any(point.cell.summary.modelled is None for point in points):
-        return {MEASURED: runs}
     return {MEASURED: runs, MODELLED: [reference_run(run) for run in runs]}
 
 
 def draw_speedups(axes: Axes, x: Sequence[float], points: Sequence[SettingPoint]) -> None:
-    """Draw measured and, if all runs count their work, modelled speedups, with AR's level."""
+    """Draw measured and modelled speedups, with AR's level."""
     draw_times(axes, x, {MEASURED: [common.plot_value(point.cell, "speedup") for point in points]})
-    if all(point.cell.summary.modelled is not None for point in points):
-        draw_times(axes, x, {MODELLED: [common.plot_value(point.cell, "speedup_modelled") for point in points]})
+    draw_times(axes, x, {MODELLED: [common.plot_value(point.cell, "speedup_modelled") for point in points]})
     common.draw_level(axes)
 
 
@@ -150,11 +147,8 @@ def draw_times(axes: Axes, x: Sequence[float], numbers_by_kind: dict[str, list[P
 
 
 def modelled_note(points: Sequence[SettingPoint]) -> str:
-    """Return a sentence that explains the modelled times; "" if a record does not count its work."""
-    summaries = [point.cell.summary.modelled for point in points]
-    if any(summary is None for summary in summaries):
-        return ""
-    costs = common.unique(costs_text(summary.modelled_on) for summary in summaries if summary is not None)
+    """Return a sentence that explains the modelled times."""
+    costs = common.unique(costs_text(point.cell.summary.modelled.modelled_on) for point in points)
     return f"Modelled: the counted work at {', '.join(costs)}."
 
 

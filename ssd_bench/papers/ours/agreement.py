@@ -29,11 +29,11 @@ from ssd_bench.papers.printed.catalogue import folder_of
 from ssd_bench.papers.printed.reported import METRICS, Number
 
 NO_RUN, NOT_RUN, UNDEFINED, UNMEASURED = "no run yet", "not run", "undefined", "not measurable"
-VOID = "void"
+EXCLUDED = "excluded"
 """Stored word for a number with an excluded cell; tables and pages print "excluded"."""
 AGREES, DIFFERS, BY_DEFINITION = "agrees", "differs", "by definition"
 OTHER_HARDWARE = "other hardware"
-ABSENT = (VOID, NO_RUN, NOT_RUN, UNDEFINED, UNMEASURED)
+ABSENT = (EXCLUDED, NO_RUN, NOT_RUN, UNDEFINED, UNMEASURED)
 VERDICTS = (AGREES, DIFFERS, BY_DEFINITION, OTHER_MODEL, OTHER_SCALE, OTHER_HARDWARE, *ABSENT)
 
 ALGORITHMIC, SPEED = "algorithmic", "speed"
@@ -50,7 +50,7 @@ class Counterpart:
 
     Attributes:
         value: our value; None if missing.
-        state: "" with a value, else `VOID` (one of its cells is excluded), `NO_RUN`, `NOT_RUN` (the experiment says
+        state: "" with a value, else `EXCLUDED` (one of its cells is excluded), `NO_RUN`, `NOT_RUN` (the experiment says
             why), `UNDEFINED` (the runs exist but do not define it) or `UNMEASURED`.
         reason: why the value is missing, or how it differs from the paper's statistic.
         scale: scale of the runs.

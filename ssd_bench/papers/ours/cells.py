@@ -119,7 +119,7 @@ class Cell:
     @property
     def setup(self) -> str:
         """Similarity of its run to the paper's: one of `SETUPS`."""
-        if self.header.model.rehearsal:
+        if self.header.model.toy:
             return TOY_MODEL
         if self.header.model.name != grid.choice(self.paper_overrides, "model"):
             return OTHER_MODEL

@@ -16,7 +16,7 @@ from dataclasses import replace
 
 from ssd_bench.errors import ConfigError
 from ssd_bench.papers.ours import select
-from ssd_bench.papers.ours.agreement import NO_RUN, NOT_RUN, UNDEFINED, UNMEASURED, VOID, Counterpart
+from ssd_bench.papers.ours.agreement import EXCLUDED, NO_RUN, NOT_RUN, UNDEFINED, UNMEASURED, Counterpart
 from ssd_bench.papers.ours.cells import Cell, Replication
 from ssd_bench.papers.ours.values import (
     BASELINES,
@@ -91,7 +91,7 @@ class Matcher:
             return Counterpart(number, None, NO_RUN, missing, scale)
         parts = [(cell, domain) for cell in matches if cell.record for domain in _domains(number, cell)]
         if exclusion := _exclusion(number, parts, replications):
-            return Counterpart(number, None, VOID, exclusion, scale, tuple(cell for cell, _ in parts))
+            return Counterpart(number, None, EXCLUDED, exclusion, scale, tuple(cell for cell, _ in parts))
         combined = _combine(number, parts)
         if isinstance(combined, str):
             return Counterpart(number, None, UNDEFINED, combined, scale)

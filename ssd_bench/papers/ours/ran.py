@@ -45,7 +45,7 @@ class ModelRan:
     def of(cls, header: RunHeader) -> ModelRan:
         """Return the model of a record."""
         params = header.model.n_params or _params(header.options("model").get("shape"))
-        return cls(header.model.name, params, header.model.rehearsal)
+        return cls(header.model.name, params, header.model.toy)
 
     @property
     def text(self) -> str:

@@ -75,14 +75,9 @@ def kind_of(cell: ShownCell) -> str:
 
 
 def best_of_each(drafting: Sequence[tuple[ShownCell, str]], number: str) -> Mapping[tuple[str, str], PlotValue]:
-    """Return task and kind -> the highest value of a number that is not excluded, else of the excluded ones.
-
-    Records that do not count their work have no modelled number.
-    """
+    """Return task and kind -> the highest value of a number that is not excluded, else of the excluded ones."""
     best: dict[tuple[str, str], PlotValue] = {}
     for cell, kind in drafting:
-        if number != MEASURED and not cell.summary.modelled:
-            continue
         shown, key = common.plot_value(cell, number), (cell["task"], kind)
         present = best.get(key)
         if shown.value is not None and (present is None or _rank(shown) > _rank(present)):
