@@ -1,4 +1,4 @@
-"""Paths: options made absolute, hashes of files, the files of a folder of records, the cache folder.
+"""Paths: options made absolute, atomic writes and hashes of files, the files of a folder of records, the cache folder.
 
 The text of an option becomes an absolute path only here.
 """
@@ -8,7 +8,9 @@ from __future__ import annotations
 import hashlib
 import os
 import re
+import uuid
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 from ssd_bench.errors import NOT_GIVEN, ConfigError, shortened
@@ -50,6 +52,27 @@ def local_path(field: str, value: object) -> Path:
         expected = f"a path of at most {LONGEST_PATH} bytes, each name in it of at most {LONGEST_NAME}"
         raise ConfigError(field, shortened(text), expected)
     return Path(encoded.decode())
+
+
+def write_atomic(path: Path, data: bytes) -> None:
+    """Replace `path` by `data`; a kill or power cut leaves either the old file or the new one complete."""
+    tmp = path.with_name(f"{path.name}.{uuid.uuid4().hex}.tmp")  # processes of several nodes may replace it at once
+    try:
+        with open(tmp, "wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(tmp, path)
+    except OSError as error:
+        with suppress(OSError):
+            tmp.unlink(missing_ok=True)  # a full disk needs the space
+        error.filename = str(path)  # an error of a full disk does not name it
+        raise
+    folder = os.open(path.parent, os.O_RDONLY)
+    try:
+        os.fsync(folder)  # the rename itself is durable only once its directory is
+    finally:
+        os.close(folder)
 
 
 def file_hash(path: Path) -> str:

@@ -24,12 +24,11 @@ from ssd_bench.contract.layer_set import LayerSet
 from ssd_bench.contract.method import Origin, Sample
 from ssd_bench.contract.window import Window
 from ssd_bench.cost.latency import Latency
-from ssd_bench.cost.machine import own_profile
 from ssd_bench.cost.roofline import simulated_machine
 from ssd_bench.errors import ConfigError
 from ssd_bench.exchange import layers
 from ssd_bench.model.decoder import Decoder
-from ssd_bench.predict.replay import step_times
+from ssd_bench.predict.replay import own_profile, step_times
 from ssd_bench.records.files import read_header
 from ssd_bench.records.reader import Run, load_run
 from ssd_bench.records.schema import DIGESTS

@@ -18,14 +18,14 @@ from ssd_bench.contract.shape import Shape
 from ssd_bench.cost import machine as machines
 from ssd_bench.cost import roofline
 from ssd_bench.cost.latency import Latency, NodeTimes
-from ssd_bench.cost.machine import Array, Machine, Profile, own_profile
+from ssd_bench.cost.machine import Array, Machine, Profile
 from ssd_bench.cost.reference import ReferenceMachine, reference_machine
 from ssd_bench.cost.roofline import Gpu, SimulatedMachine, simulated_machine, simulated_names
 from ssd_bench.cost.shapes import shape_named
 from ssd_bench.errors import ConfigError
 from ssd_bench.metrics.modelled import STEP, modelled_steps
 from ssd_bench.predict import validation
-from ssd_bench.predict.replay import code_ms, predict, step_times
+from ssd_bench.predict.replay import code_ms, own_profile, predict, step_times
 from ssd_bench.predict.workload import has_baseline, with_baseline
 from ssd_bench.records.reader import Run
 from ssd_bench.records.schema import PromptRecord, WorkRow
@@ -292,10 +292,9 @@ def test_more_work_is_never_faster(name: str) -> None:
 
 @pytest.mark.parametrize("name", ["own", *simulated_names()])
 def test_more_kept_sublayers_never_draft_faster(run: Run, name: str) -> None:
-    sets = run.layer_sets.copy()
-    sets["skip_mlp"] = [np.array([], dtype="int32")] * len(sets)
+    work = run.work.assign(mlps=run.work["mlps"].where(run.work["part"] != "draft", N_LAYERS))
     machine = own_profile(run) if name == "own" else simulated_machine(name, BIG)
-    fewer, more = step_times(run, machine), step_times(replace(run, layer_sets=sets), machine)
+    fewer, more = step_times(run, machine), step_times(replace(run, work=work), machine)
     assert (more["draft_ms"] >= fewer["draft_ms"]).all() and more["draft_ms"].sum() > fewer["draft_ms"].sum()
 
 

@@ -35,7 +35,8 @@ LAYERS = (
     ("contract",),
     ("model",),
     ("engine",),
-    ("records", "cost", "data", "compose"),
+    ("cost", "data", "compose"),
+    ("records",),
     ("methods", "tasks"),
     ("metrics",),
     ("papers.printed",),
@@ -117,6 +118,16 @@ def test_imports_go_to_lower_layers_only() -> None:
         if module != "ssd_bench" and layer(name) > layer(module)
     ]
     assert not up
+
+
+def package(module: str) -> str:
+    """Return the name of a module's package within the project, or of the module itself."""
+    return module.removeprefix("ssd_bench.").partition(".")[0]
+
+
+def test_no_two_packages_import_each_other() -> None:
+    pairs = {(package(module), package(name)) for module, names in imports().items() for name in names}
+    assert not [pair for pair in pairs if pair[0] < pair[1] and pair[::-1] in pairs]
 
 
 def test_no_paper_imports_another() -> None:

@@ -21,8 +21,8 @@ from ssd_bench.engine.engine import Engine
 from ssd_bench.engine.probe import ModelProbe
 from ssd_bench.engine.sampling import Decoding
 from ssd_bench.errors import ConfigError
+from ssd_bench.paths import write_atomic
 from ssd_bench.records import provenance
-from ssd_bench.records.files import write_atomic
 from ssd_bench.run.hardware import Hardware
 from ssd_bench.run.loading import load_model
 from ssd_bench.run.plan import Plan, plan

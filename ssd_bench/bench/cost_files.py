@@ -17,8 +17,8 @@ from ssd_bench.bench.search_costs import left_out_errors
 from ssd_bench.cost.latency import NodeTimes
 from ssd_bench.cost.reference import COLUMNS, ReferenceMachine
 from ssd_bench.errors import ConfigError
+from ssd_bench.paths import write_atomic
 from ssd_bench.predict.gpu_results import read_gpu_results
-from ssd_bench.records.files import write_atomic
 
 COSTS = "costs"
 DIGITS = 5

@@ -13,8 +13,7 @@ from ssd_bench import tables
 from ssd_bench.console import options, run_tool
 from ssd_bench.errors import ConfigError
 from ssd_bench.papers.audit import audit
-from ssd_bench.paths import local_path
-from ssd_bench.records.files import write_atomic
+from ssd_bench.paths import local_path, write_atomic
 
 
 def main(arguments: Sequence[str]) -> int:

@@ -26,7 +26,7 @@ from ssd_bench import metrics, tables
 from ssd_bench.console import count, options, run_tool
 from ssd_bench.contract.layer_set import LayerSet
 from ssd_bench.contract.window import Window
-from ssd_bench.cost.machine import Machine, own_profile
+from ssd_bench.cost.machine import Machine
 from ssd_bench.cost.matchness import matchness
 from ssd_bench.cost.plane import DRAFT_LEN, LONGEST, Plane, Point, Use, pareto_front, write
 from ssd_bench.data.prompting import encode_turn
@@ -36,6 +36,7 @@ from ssd_bench.errors import NOT_GIVEN, ConfigError
 from ssd_bench.model.decoder import NO_ROWS, Pass
 from ssd_bench.papers.ours.ran import model_title
 from ssd_bench.paths import reference_hint
+from ssd_bench.predict.replay import own_profile
 from ssd_bench.records.header import RunHeader
 from ssd_bench.records.pack import records_folder
 from ssd_bench.records.reader import Run, find_runs, load_run, read_each

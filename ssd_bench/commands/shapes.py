@@ -36,11 +36,10 @@ from ssd_bench.bench.shapes import READ, default_models, measure_model, render
 from ssd_bench.console import count, options, run_tool
 from ssd_bench.cost.shapes import known_shape
 from ssd_bench.errors import ConfigError
-from ssd_bench.paths import local_path
+from ssd_bench.paths import local_path, write_atomic
 from ssd_bench.predict.calibration import sheet_of
 from ssd_bench.predict.paper_speedups import modelled_text
 from ssd_bench.records import provenance
-from ssd_bench.records.files import write_atomic
 from ssd_bench.run.hardware import Hardware
 
 OPTIONS = {

@@ -1,4 +1,4 @@
-"""Machines for predictions: the times that they must provide, and the machine of a record with its latency profile."""
+"""Machines for predictions: the times that they must provide, and a machine with a latency profile."""
 
 from __future__ import annotations
 
@@ -8,9 +8,8 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from ssd_bench.cost.latency import GIVEN, MEASURED, NO_INT8, Latency, NodeTimes, interpolate
+from ssd_bench.cost.latency import NO_INT8, Latency, NodeTimes, interpolate
 from ssd_bench.errors import ConfigError
-from ssd_bench.records.reader import Run
 
 Array = NDArray[np.float64]
 
@@ -200,15 +199,3 @@ class Profile(LatencyTimes):
     def of_blocks(self, n_layers: int) -> Profile:
         """Return this machine: a record's profile belongs to its model."""
         return self
-
-
-def own_profile(run: Run) -> Profile:
-    """Return the machine of a record.
-
-    Raises:
-        ConfigError: the record has no latency profile.
-    """
-    latency = run.header.latency
-    if latency is None or latency.source not in (GIVEN, MEASURED):  # else the costs of a reference machine
-        raise ConfigError("run", str(run.path), "a record with a latency profile of its own machine")
-    return Profile(latency)

@@ -18,7 +18,7 @@ from typing import Any
 
 from ssd_bench.cost.tpt import tpt
 from ssd_bench.errors import ConfigError
-from ssd_bench.records.files import write_atomic
+from ssd_bench.paths import write_atomic
 
 FOLDER = "frontier"
 DRAFT_LEN = 8

@@ -25,7 +25,7 @@ from ssd_bench.engine.timing import Clock
 from ssd_bench.lease import hold_lease
 from ssd_bench.model.decoder import Decoder, Pass
 from ssd_bench.model.kv_cache import KVCache
-from ssd_bench.records.files import write_atomic
+from ssd_bench.paths import write_atomic
 from ssd_bench.run_warnings import WarningLog, new_warnings
 
 if TYPE_CHECKING:

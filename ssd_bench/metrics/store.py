@@ -26,8 +26,9 @@ from ssd_bench.cost import latency, machine, reference, tpt, work
 from ssd_bench.engine import load
 from ssd_bench.errors import ConfigError
 from ssd_bench.metrics.digest import Digest
+from ssd_bench.paths import write_atomic
 from ssd_bench.records import consistency, fault, files, header, reader, schema, typed, work_faults
-from ssd_bench.records.files import open_regular, write_atomic
+from ssd_bench.records.files import open_regular
 from ssd_bench.records.reader import Run, load_run
 from ssd_bench.records.schema import SCHEMAS
 from tasks.scoring import passk, rouge, scorer

@@ -15,7 +15,7 @@ from functools import cache
 import pandas as pd
 
 from ssd_bench import metrics, tables
-from ssd_bench.cost.machine import Machine, own_profile
+from ssd_bench.cost.machine import Machine
 from ssd_bench.cost.reference import ReferenceMachine
 from ssd_bench.cost.roofline import PREFIX, SimulatedMachine
 from ssd_bench.errors import ConfigError
@@ -30,7 +30,7 @@ from ssd_bench.predict.break_even import LEGEND, break_even_text, roofline_table
 from ssd_bench.predict.correction import Correction, correction
 from ssd_bench.predict.predictions import predictions
 from ssd_bench.predict.question import LOCAL, Question
-from ssd_bench.predict.replay import OWN, predict, step_times
+from ssd_bench.predict.replay import OWN, own_profile, predict, step_times
 from ssd_bench.predict.workload import with_baseline
 from ssd_bench.records.header import RunHeader
 from ssd_bench.records.reader import Run, find_runs, load_run

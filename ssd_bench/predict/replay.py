@@ -25,7 +25,8 @@ import pandas as pd
 
 from ssd_bench import metrics
 from ssd_bench.contract.shape import Shape
-from ssd_bench.cost.machine import Array, Machine, Profile, own_profile
+from ssd_bench.cost.latency import GIVEN, MEASURED
+from ssd_bench.cost.machine import Array, Machine, Profile
 from ssd_bench.cost.reference import ReferenceMachine, reference_machine, reference_names
 from ssd_bench.cost.roofline import SimulatedMachine, gpu_named, simulated_machine
 from ssd_bench.cost.shapes import known_shape, shape_named
@@ -100,6 +101,18 @@ def measured_machine(name: str) -> ReferenceMachine:
     if name not in reference_names():
         raise ConfigError("hardware", name, f"one of own, {', '.join(reference_names())}, or sim_<gpu>")
     return reference_machine(name)
+
+
+def own_profile(run: Run) -> Profile:
+    """Return the machine of a record.
+
+    Raises:
+        ConfigError: the record has no latency profile.
+    """
+    latency = run.header.latency
+    if latency is None or latency.source not in (GIVEN, MEASURED):  # else the costs of a reference machine
+        raise ConfigError("run", str(run.path), "a record with a latency profile of its own machine")
+    return Profile(latency)
 
 
 def step_times(run: Run, machine: Machine) -> pd.DataFrame:

@@ -16,8 +16,7 @@ from typing import TYPE_CHECKING
 from ssd_bench.errors import ConfigError
 from ssd_bench.lease import hold_lease
 from ssd_bench.model.headers import NOT_WEIGHTS, open_weights
-from ssd_bench.paths import cache_dir, file_hash
-from ssd_bench.records.files import write_atomic
+from ssd_bench.paths import cache_dir, file_hash, write_atomic
 
 if TYPE_CHECKING:
     import torch

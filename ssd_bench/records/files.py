@@ -1,4 +1,4 @@
-"""Files of a record: written completely or not at all; read back with errors that name the path.
+"""Files of a record, read with errors that name the path.
 
 A run that resumes reads with these functions. They are separate from `ssd_bench.records.reader`, whose changes make no
 run stale.
@@ -11,9 +11,7 @@ import io
 import json
 import os
 import stat
-import uuid
 from collections.abc import Mapping
-from contextlib import suppress
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -24,30 +22,10 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from ssd_bench.errors import ConfigError, brief
+from ssd_bench.paths import write_atomic
 from ssd_bench.records.schema import SCHEMA_VERSION
 
 REPEATED = "force=true in its command measures the run again"
-
-
-def write_atomic(path: Path, data: bytes) -> None:
-    """Replace `path` by `data`; a kill or power cut leaves either the old file or the new one complete."""
-    tmp = path.with_name(f"{path.name}.{uuid.uuid4().hex}.tmp")  # processes of several nodes may replace it at once
-    try:
-        with open(tmp, "wb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(tmp, path)
-    except OSError as error:
-        with suppress(OSError):
-            tmp.unlink(missing_ok=True)  # a full disk needs the space
-        error.filename = str(path)  # an error of a full disk does not name it
-        raise
-    folder = os.open(path.parent, os.O_RDONLY)
-    try:
-        os.fsync(folder)  # the rename itself is durable only once its directory is
-    finally:
-        os.close(folder)
 
 
 def open_regular(path: Path) -> BinaryIO:

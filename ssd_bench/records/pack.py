@@ -22,8 +22,7 @@ from typing import Any, BinaryIO
 
 from ssd_bench.errors import ConfigError
 from ssd_bench.lease import hold_lease
-from ssd_bench.paths import REFERENCE_FOLDER, local_path, record_files
-from ssd_bench.records.files import write_atomic
+from ssd_bench.paths import REFERENCE_FOLDER, local_path, record_files, write_atomic
 from ssd_bench.records.header import RunHeader
 
 SUFFIX, STAMP = ".zip", ".packed"

@@ -24,8 +24,8 @@ from ssd_bench import tables
 from ssd_bench.contract.layer_set import LayerSet
 from ssd_bench.errors import ConfigError
 from ssd_bench.lease import Lease
+from ssd_bench.paths import write_atomic
 from ssd_bench.records import provenance
-from ssd_bench.records.files import write_atomic
 
 HEADER, EVALUATIONS = "search.json", "evaluations.jsonl"
 LONGEST_LABEL = 150  # characters of the part of a name that comes from model and domain

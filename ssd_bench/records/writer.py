@@ -30,7 +30,8 @@ import pyarrow.parquet as pq
 from ssd_bench.errors import ConfigError, one_line
 from ssd_bench.lease import NAME, Lease, LeaseHeld
 from ssd_bench.model.headers import reason
-from ssd_bench.records.files import read_header, read_table, write_atomic
+from ssd_bench.paths import write_atomic
+from ssd_bench.records.files import read_header, read_table
 from ssd_bench.records.header import RunHeader
 from ssd_bench.records.schema import (
     DIGESTS,

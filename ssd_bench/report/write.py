@@ -22,10 +22,9 @@ from ssd_bench.papers.audit import audit
 from ssd_bench.papers.claims.judge import NOT_RUN, judge
 from ssd_bench.papers.ours.cells import Replication
 from ssd_bench.papers.ssd_bench.own import OWN
-from ssd_bench.paths import reference_hint
+from ssd_bench.paths import reference_hint, write_atomic
 from ssd_bench.predict import predictions
 from ssd_bench.predict.gpu_results import read_gpu_results
-from ssd_bench.records.files import write_atomic
 from ssd_bench.report import figures, layout, numbers, page, results, runs, verdict_texts, verdicts
 from ssd_bench.report.exhibit import LEGEND, Exhibit, build_exhibits, completeness
 

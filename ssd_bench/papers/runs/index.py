@@ -16,8 +16,7 @@ from pathlib import Path
 from ssd_bench.errors import ConfigError
 from ssd_bench.lease import Lease, LeaseHeld, abandoned_leases, hold_lease
 from ssd_bench.papers.runs.grid import key_of
-from ssd_bench.paths import record_files
-from ssd_bench.records.files import write_atomic
+from ssd_bench.paths import record_files, write_atomic
 from ssd_bench.records.provenance import DEFAULT_EXCLUDE
 
 FOLDER, OUTCOMES, REQUESTED, RUNNING = "replication", ".outcomes", ".jobs", ".begun"
