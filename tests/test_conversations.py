@@ -22,7 +22,7 @@ from ssd_bench.model.checkpoint import Checkpoint
 from ssd_bench.model.template import Template
 from ssd_bench.records.reader import Run, load_run
 from ssd_bench.records.writer import RunWriter
-from ssd_bench.run.run import execute
+from ssd_bench.run.shards import execute_shard
 from tests.runs import composed, executed, local_model, planned
 
 TIMES = ["prefill_ms", "decode_ms", "draft_ms", "verify_ms", "policy_ms", "peak_bytes"]
@@ -176,7 +176,7 @@ def test_a_unit_is_a_conversation(options: list[str], tmp_path: Path, monkeypatc
     resumed = executed(tmp_path / "resumed", *options, *FIXED, "repeats=2")
     assert len(resumed.header.resumed) == 1
     same(resumed, whole)
-    made = [execute(planned(tmp_path / "shared", *options, *FIXED, "repeats=2", f"shard={n}/2")) for n in (2, 1)]
+    made = [execute_shard(planned(tmp_path / "shared", *options, *FIXED, "repeats=2", f"shard={n}/2")) for n in (2, 1)]
     assert made[0] is None and made[1] is not None
     same(load_run(made[1]), whole)
 

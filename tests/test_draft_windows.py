@@ -33,7 +33,7 @@ from ssd_bench.records.files import read_header
 from ssd_bench.records.reader import Run, load_run
 from ssd_bench.records.schema import DIGESTS
 from ssd_bench.records.writer import RunWriter
-from ssd_bench.run.run import execute
+from ssd_bench.run.shards import execute_shard
 from tests.lossless import DIMS, FAMILIES, check_greedy, check_sampled, decode, engine_for, loaded, method_of
 from tests.runs import chosen, config, executed, local_model, planned
 from tests.synthetic import HEADER, header, unit, write_run
@@ -244,7 +244,7 @@ def test_an_exported_set_drafts_with_its_window(small_checkpoint: Path, tmp_path
     line = [*short, "method=fixed_layers", "method.ratio=0.25", "method.draft_window=[2,5]"]
     first = executed(tmp_path / "a", *line)
     assert first.layer_set(0).window == Window(2, 5) and set(first.prompts["lossless"].dropna()) == {"identical"}
-    shards = [execute(planned(tmp_path / "shared", *line, f"shard={n}/2")) for n in (2, 1)]
+    shards = [execute_shard(planned(tmp_path / "shared", *line, f"shard={n}/2")) for n in (2, 1)]
     assert shards[1] is not None
     equal(load_run(shards[1]), first)
     kept = layers.set_with_origin(first, layers.find_set_id(first, None))

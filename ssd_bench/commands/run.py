@@ -61,8 +61,10 @@ def _run(cfg: DictConfig, wait: bool, log: WarningLog | None, arguments: Sequenc
     from ssd_bench.report.closing import print_record
     from ssd_bench.run.plan import plan  # torch and transformers only once the config is composed
     from ssd_bench.run.run import execute
+    from ssd_bench.run.shards import execute_shard
 
-    record = execute(plan(cfg, arguments, HydraConfig.get().runtime.choices), wait, log)
+    job = plan(cfg, arguments, HydraConfig.get().runtime.choices)
+    record = execute(job, wait, log) if job.identity.shard is None else execute_shard(job, wait, log)
     if record is not None:
         print_record(record, log)
     return record

@@ -99,9 +99,7 @@ class SecondRun:
         A method may learn from every prompt, so a sample is always the beginning of the stream. Calibration prompts
         and the length of the cache stay those of the whole run.
         """
-        folder = execute(_first_prompts(self.plan, run, count))
-        assert folder is not None, "only a shard has no record"
-        return load_run(folder)
+        return load_run(execute(_first_prompts(self.plan, run, count)))
 
 
 def _is_input(finding: RecordFinding) -> bool:

@@ -24,72 +24,50 @@ from ssd_bench.records import provenance
 from ssd_bench.records.files import save_arrays
 from ssd_bench.records.pack import unpacked_folder
 from ssd_bench.records.reader import load_run
-from ssd_bench.records.writer import SHARD, RunWriter, clear_leftovers
+from ssd_bench.records.writer import RunWriter, clear_leftovers
 from ssd_bench.run.arms import Arms, load_hf_arm, task_text
 from ssd_bench.run.loading import check_logits, latency_of, load_model
 from ssd_bench.run.neighbours import Neighbours
 from ssd_bench.run.plan import Plan
 from ssd_bench.run.progress import Progress
-from ssd_bench.run.shards import clear_shards, merge_shards
 from ssd_bench.run.tracking import Tracker
 from ssd_bench.run_warnings import WarningLog, new_warnings
 from ssd_bench.stopping import Stopping
 
 
-def execute(plan: Plan, wait: bool = True, log: WarningLog | None = None) -> Path | None:
-    """Run a plan, resume it, or find it already recorded.
+def execute(plan: Plan, wait: bool = True, log: WarningLog | None = None) -> Path:
+    """Run a plan, resume it, or find it already recorded; one shard of a run is for `shards.execute_shard`.
 
     Args:
         wait: if another process runs the plan, wait until it is done.
         log: the log of a sweep's warnings; None: show all.
 
     Returns:
-        The record's folder; None while other shards of the run are missing.
+        The record's folder.
 
     Raises:
         LeaseHeld: another process runs the plan, and `wait` is false.
         Stopped: the system asked this process to end; the prompt in flight is finished first.
     """
-    run_dir = plan.identity.run_dir
-    unpacked_folder(run_dir)  # unpack the runs packed in this folder before adding to it
-    if plan.identity.shard is not None:
-        return _execute_shard(plan, wait, log)
-    if _is_on_record(plan):
-        clear_leftovers(run_dir)
-        return run_dir
-    with _open_record(plan, wait, log) as (writer, stopping):
-        if not _is_on_record(plan):  # another process may have recorded it while this one waited for the lease
-            _measure(plan, writer, writer.finish, stopping, log)
-    return run_dir
+    if is_on_record(plan):
+        clear_leftovers(plan.identity.run_dir)
+    else:
+        with open_record(plan, wait, log) as (writer, stopping):
+            if not is_on_record(plan):  # another process may have recorded it while this one waited for the lease
+                measure(plan, writer, writer.finish, stopping, log)
+    return plan.identity.run_dir
 
 
-def _execute_shard(plan: Plan, wait: bool, log: WarningLog | None) -> Path | None:
-    """Run one shard of a plan; merge the shards into the record once all of them are done. See `execute`."""
-    run_dir = plan.identity.run_dir
-    if _is_on_record(plan):
-        clear_shards(plan)
-        clear_leftovers(run_dir)
-        return run_dir
-    with _open_record(plan, wait, log) as (writer, stopping):
-        is_done = writer.header["status"] == SHARD and writer.done.issuperset(plan.work_items)
-        if not _is_on_record(plan) and not is_done:
-            _measure(plan, writer, writer.finish_shard, stopping, log)
-    if merge_shards(plan, lambda record: _scores(plan, record)):
-        return run_dir
-    shard = plan.identity.folder
-    print(f"shard {shard.name} is done; the record is written once all shards are done: {shard.parent}")
-    return None
-
-
-def _is_on_record(plan: Plan) -> bool:
-    """Return whether a run need not be measured, and say so."""
+def is_on_record(plan: Plan) -> bool:
+    """Return whether a run need not be measured, and say so; the runs packed in its folder are unpacked first."""
+    unpacked_folder(plan.identity.run_dir)
     if is_recorded := plan.is_recorded():
         print(f"already on record, not repeated (force=true repeats it): {plan.identity.run_dir}")
     return is_recorded
 
 
 @contextmanager
-def _open_record(plan: Plan, wait: bool, log: WarningLog | None) -> Iterator[tuple[RunWriter, Stopping]]:
+def open_record(plan: Plan, wait: bool, log: WarningLog | None) -> Iterator[tuple[RunWriter, Stopping]]:
     """Open the folder that this job writes, and turn signals into an orderly end."""
     for warning in new_warnings(plan.warnings, log):
         print(f"warning: {warning}", file=sys.stderr)
@@ -98,7 +76,7 @@ def _open_record(plan: Plan, wait: bool, log: WarningLog | None) -> Iterator[tup
         yield writer, stopping
 
 
-def _measure(
+def measure(
     plan: Plan,
     writer: RunWriter,
     finish: Callable[[Mapping[str, Any]], None],
@@ -137,7 +115,7 @@ def _measure(
             {
                 "latency": writer.header["latency"],
                 "model": writer.header["model"] | memory,
-                "scores": _scores(plan, writer),
+                "scores": task_scores(plan, writer),
                 "searches": [asdict(search) for search in probe.searches],
                 "load_ms": (loaded - begin) * 1e3,
                 "profile_ms": (profiled - loaded) * 1e3,
@@ -214,7 +192,7 @@ def initial_header(plan: Plan) -> dict[str, Any]:
     }
 
 
-def _scores(plan: Plan, writer: RunWriter) -> dict[str, dict[str, float]]:
+def task_scores(plan: Plan, writer: RunWriter) -> dict[str, dict[str, float]]:
     """Return the task's scores per arm, over every answer on disk, including those from before a resume."""
     answers: dict[str, list[tuple[Prompt, str]]] = {}
     for arm, index, turn, text in (answer for answer in writer.answers() if answer[0] != "hf"):

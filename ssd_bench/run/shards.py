@@ -1,9 +1,9 @@
-"""Merging of shards: one record of a run whose prompts several jobs shared (`shard=3/8`), once all of them are done."""
+"""Shards: one record of a run whose prompts several jobs share (`shard=3/8`), merged once all of them are done."""
 
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, suppress
 from pathlib import Path
 from typing import Any
@@ -11,8 +11,10 @@ from typing import Any
 from ssd_bench.errors import ConfigError
 from ssd_bench.lease import Lease, LeaseHeld, hold_lease
 from ssd_bench.records.files import read_header
-from ssd_bench.records.writer import SHARD, RunWriter
+from ssd_bench.records.writer import SHARD, RunWriter, clear_leftovers
 from ssd_bench.run.plan import Plan
+from ssd_bench.run.run import is_on_record, measure, open_record, task_scores
+from ssd_bench.run_warnings import WarningLog
 
 SUMMED = ("load_ms", "profile_ms", "prepare_ms", "warmup_ms", "wall_s")
 WORST = ("base_bytes", "others_share")
@@ -20,16 +22,34 @@ PER_SHARD = ("provenance", "latency", "model", "prepare_work", *SUMMED)
 """Keys of the header that the record keeps for every shard."""
 
 
-def merge_shards(plan: Plan, scores: Callable[[RunWriter], Mapping[str, Any]]) -> bool:
+def execute_shard(plan: Plan, wait: bool = True, log: WarningLog | None = None) -> Path | None:
+    """Run one shard of a plan, as `run.execute`; merge the shards into the record once all of them are done.
+
+    Returns:
+        The record's folder; None while other shards of the run are missing.
+    """
+    run_dir, shard_dir = plan.identity.run_dir, plan.identity.folder
+    if is_on_record(plan):
+        clear_shards(plan)
+        clear_leftovers(run_dir)
+        return run_dir
+    with open_record(plan, wait, log) as (writer, stopping):
+        is_done = writer.header["status"] == SHARD and writer.done.issuperset(plan.work_items)
+        if not is_on_record(plan) and not is_done:
+            measure(plan, writer, writer.finish_shard, stopping, log)
+    if merge_shards(plan):
+        return run_dir
+    print(f"shard {shard_dir.name} is done; the record is written once all shards are done: {shard_dir.parent}")
+    return None
+
+
+def merge_shards(plan: Plan) -> bool:
     """Merge all shards of a plan's run into its record and remove them; false if some are not done.
 
     If several jobs end at once, one of them merges and the others find the record.
 
     The record has the sums of the shards' times of loading, searching and warming up, and the maxima of their base
     memory and of the CPU share of other processes.
-
-    Args:
-        scores: computes the task's scores from the merged record.
 
     Raises:
         ConfigError: a shard's file is damaged.
@@ -49,7 +69,7 @@ def merge_shards(plan: Plan, scores: Callable[[RunWriter], Mapping[str, Any]]) -
                     writer.adopt(folders, plan.run_items)
                     for arrays in folders[0].glob("*.npz"):
                         shutil.copy(arrays, run_dir)
-                    writer.finish(_merged_header(headers) | {"scores": scores(writer)})
+                    writer.finish(_merged_header(headers) | {"scores": task_scores(plan, writer)})
         _remove(plan)
     return True
 
