@@ -18,6 +18,8 @@ from ssd_bench.errors import NOT_GIVEN, ConfigError, shortened
 URI = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://|file:", re.IGNORECASE)
 REFERENCE_FOLDER = "reference"
 """Folder of the project's committed records below `runs`: read only if the option names it, or a folder in it."""
+UNPACKING = ".unpacking"
+"""End of the names of folders that a pack is being unpacked into; a killed process leaves them."""
 LONGEST_NAME = 200  # bytes; file systems take 255, and files are written first as NAME.(32 digits).tmp
 LONGEST_PATH = 3500  # bytes; Linux takes 4095, and a record's files are below its runs_dir
 
@@ -90,7 +92,7 @@ def record_files(folder: Path, pattern: str) -> Iterator[Path]:
         pattern: name of the file, or FOLDER/NAME; may contain wildcards.
     """
     for path, folders, files in os.walk(folder):  # unlike rglob it tolerates folders that another process removes
-        folders[:] = [name for name in folders if name != REFERENCE_FOLDER]
+        folders[:] = [name for name in folders if name != REFERENCE_FOLDER and not name.endswith(UNPACKING)]
         for name in files:
             file = Path(path, name)
             if file.relative_to(folder).match(pattern):

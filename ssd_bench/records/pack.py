@@ -1,31 +1,26 @@
 """Pack the complete runs of a folder and their searches into one file, and unpack it.
 
 One file in git replaces hundreds of small ones. `DIR.zip` replaces the folder `DIR` next to it. A command turns its
-option into a folder with `records_folder`, which unpacks the file once, and again when it has changed; code that reads
-runs sees folders only.
+option into a folder with `records_folder`, which unpacks the file once; code that reads runs sees folders only.
 """
 
 from __future__ import annotations
 
-import hashlib
 import io
-import json
 import os
-import shutil
 import struct
+import tempfile
 import zipfile
 import zlib
-from collections.abc import Mapping
-from contextlib import suppress
 from pathlib import Path, PurePath, PurePosixPath, PureWindowsPath
-from typing import Any, BinaryIO
 
 from ssd_bench.errors import ConfigError
-from ssd_bench.lease import hold_lease
-from ssd_bench.paths import REFERENCE_FOLDER, local_path, record_files, write_atomic
+from ssd_bench.paths import REFERENCE_FOLDER, UNPACKING, file_hash, local_path, record_files, write_atomic
 from ssd_bench.records.header import RunHeader
 
-SUFFIX, STAMP = ".zip", ".packed"
+SUFFIX = ".zip"
+KEY = ".packed"
+"""File in an unpacked folder: the SHA-256 of its pack."""
 OUTCOMES = ".outcomes"
 OTHER_FOLDERS = ("replication", OUTCOMES, "searches", "frontier")
 """Folders that are packed in addition to the runs."""
@@ -76,6 +71,8 @@ def pack(folder: Path, out: Path) -> int:
     try:
         out.parent.mkdir(parents=True, exist_ok=True)
         write_atomic(out, content.getvalue())
+        if (key := out.with_suffix("") / KEY).is_file() and key.parent == folder:
+            write_atomic(key, file_hash(out).encode())
     except OSError as error:
         raise ConfigError("out", str(out), f"a file that can be written ({error})") from error
     return len(runs)
@@ -108,7 +105,8 @@ def unpacked_folder(runs_dir: Path) -> Path:
         runs_dir: a folder, or its pack.
 
     Raises:
-        ConfigError: a pack is damaged or would write outside its folder, or the folder cannot be written or replaced.
+        ConfigError: a pack is damaged, would write outside its folder or cannot be unpacked there, or the folder was
+            unpacked from another pack.
     """
     folder = runs_dir.with_suffix("") if runs_dir.suffix == SUFFIX else runs_dir
     for place in (*reversed(folder.parents), folder):
@@ -122,113 +120,53 @@ def unpacked_folder(runs_dir: Path) -> Path:
 
 
 def _unpack(folder: Path) -> None:
-    """Unpack the pack of `folder`, if it has one; killed at any point, this can be called again."""
+    """Unpack the pack of `folder`, if it has one; two processes may do so at once, and either may be killed."""
     packed = Path(f"{folder}{SUFFIX}")
     if not packed.is_file():
         return
-    new, old = (folder.with_name(f".{folder.name}.{end}") for end in ("new", "old"))
-    if _is_up_to_date(folder, packed) and not new.exists() and not old.exists():
+    if folder.is_file() or (folder.is_dir() and any(folder.iterdir())):
+        _check_key(folder, packed)
         return
+    names = {"prefix": f".{folder.name}.", "suffix": UNPACKING, "dir": folder.parent}
     try:
-        with hold_lease(folder.parent, f".{folder.name}.lock"):  # one process unpacks, the others wait
-            for leftover in (new, old):  # left by a killed process: its runs would be found twice
-                if leftover.exists():
-                    shutil.rmtree(leftover)
-            if _is_up_to_date(folder, packed):
-                return
-            try:
-                _extract(packed, new)
-                if folder.exists():
-                    _check_nothing_lost(folder, new, packed)
-                    os.replace(folder, old)
-                os.replace(new, folder)
-            finally:
-                shutil.rmtree(new, ignore_errors=True)
-            shutil.rmtree(old, ignore_errors=True)
+        with tempfile.TemporaryDirectory(**names, ignore_cleanup_errors=True) as scratch:
+            new = Path(scratch, folder.name)
+            _extract(packed, new)
+            os.rename(new, folder)
     except OSError as error:
-        raise ConfigError("runs_dir", str(folder), f"a folder that {packed} can be unpacked into ({error})") from error
+        if not (folder / KEY).is_file():  # else another process was first
+            expected = f"a folder that {packed} can be unpacked into ({error})"
+            raise ConfigError("runs_dir", str(folder), expected) from error
 
 
-def _is_up_to_date(folder: Path, packed: Path) -> bool:
-    """Check that nothing is to be unpacked: the folder is the user's own, or has everything from its pack."""
-    if not (folder / STAMP).is_file():
-        return folder.exists() and not (folder.is_dir() and not any(folder.iterdir()))
-    stamp = _stamp(folder)
-    if not all((folder / name).is_file() for name in stamp.get("files", ())):
-        return False  # git removes files when it checks out a commit that has them unpacked, and back
-    status = packed.stat()
-    if (stamp.get("size"), stamp.get("mtime_ns")) == (status.st_size, status.st_mtime_ns):
-        return True
-    with open(packed, "rb") as file:
-        identity = _identity(file)
-    if stamp.get("sha256") != identity["sha256"]:
-        return False
-    with suppress(OSError):  # a folder that cannot be written is read all the same
-        _write_stamp(folder, {**stamp, **identity})
-    return True
-
-
-def _stamp(folder: Path) -> dict[str, Any]:
-    """Read the stamp of an unpacked folder: `_identity` and `files` of its pack; empty if it is damaged."""
-    try:
-        content = json.loads((folder / STAMP).read_bytes())
-    except (OSError, ValueError):
-        return {}
-    return content if isinstance(content, dict) else {}
-
-
-def _write_stamp(folder: Path, content: Mapping[str, Any]) -> None:
-    write_atomic(folder / STAMP, json.dumps(content).encode())
-
-
-def _identity(file: BinaryIO) -> dict[str, Any]:
-    """Return the identity of an open pack (digest, size, mtime), which shows whether it was replaced."""
-    status = os.fstat(file.fileno())
-    digest = hashlib.file_digest(file, "sha256").hexdigest()  # type: ignore[arg-type]  # typeshed asks for more
-    return {"sha256": digest, "size": status.st_size, "mtime_ns": status.st_mtime_ns}
+def _check_key(folder: Path, packed: Path) -> None:
+    """Refuse a folder unpacked from another pack: it may have runs of its own, so it is not replaced."""
+    key = folder / KEY
+    if key.is_file() and key.read_bytes() != file_hash(packed).encode():
+        expected = f"a folder unpacked from the present {packed}: move your own runs away and delete it"
+        raise ConfigError("runs_dir", str(folder), expected)
 
 
 def _extract(packed: Path, new: Path) -> None:
-    """Unpack into a new folder, and stamp it.
+    """Unpack into a new folder, with the key of the pack.
 
     Raises:
         ConfigError: the pack is damaged, or a name in it leads out of the folder.
     """
     new.mkdir()
-    with open(packed, "rb") as file:
-        identity = _identity(file)
-        try:
-            with zipfile.ZipFile(file) as archive:
-                names = archive.namelist()
-                outside = [name for name in names if _leaves_folder(name)]
-                if not outside:
-                    archive.extractall(new)
-        except DAMAGED as error:
-            raise ConfigError("runs_dir", str(packed), f"an intact pack ({error}); fetch it again") from error
+    (new / KEY).write_text(file_hash(packed), encoding="ascii")
+    try:
+        with zipfile.ZipFile(packed) as archive:
+            outside = [name for name in archive.namelist() if _leaves_folder(name)]
+            if not outside:
+                archive.extractall(new)
+    except DAMAGED as error:
+        raise ConfigError("runs_dir", str(packed), f"an intact pack ({error}); fetch it again") from error
     if outside:
         raise ConfigError("runs_dir", str(packed), f"a pack whose paths stay in its folder; it holds {outside[0]!r}")
-    _write_stamp(new, {**identity, "files": [name for name in names if not name.endswith("/")]})
 
 
 def _leaves_folder(name: str) -> bool:
     """Check whether a name in a pack leads out of the folder, on any system."""
     path = PurePosixPath(name)
     return "\\" in name or path.is_absolute() or ".." in path.parts or bool(PureWindowsPath(name).drive)
-
-
-def _check_nothing_lost(folder: Path, new: Path, packed: Path) -> None:
-    """Refuse to replace an unpacked folder that has runs of its own: they took hours.
-
-    Raises:
-        ConfigError: a file is neither from the former pack nor in this one.
-    """
-    packed_names = {PurePath(name) for stamp in (_stamp(folder), _stamp(new)) for name in stamp.get("files", ())}
-    files = (file.relative_to(folder) for file in sorted(folder.rglob("*")) if file.is_file())
-    kept = {"parts", REFERENCE_FOLDER}  # not in a pack, but not to be computed again either
-    unpacked = [str(name) for name in files if name not in packed_names and (_is_packed(name) or kept & {*name.parts})]
-    if unpacked:
-        raise ConfigError(
-            "runs_dir",
-            str(folder),
-            f"{packed} has changed and lacks {unpacked[0]} ({len(unpacked)} such files); move them away",
-        )
