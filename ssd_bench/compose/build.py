@@ -120,7 +120,7 @@ def build(cfg: DictConfig, group: str) -> Any:
 
 
 def _failed_path(error: InstantiationException, group: str) -> str:
-    """Return the config path of the object that could not be made: of the group, or of a task within a stream."""
+    """Return the config path of the object that failed: a group, or a task of a stream."""
     # Hydra adds a line `full_key: PATH` per level of nesting; the longest path is that of the innermost object
     paths = re.findall(r"^full_key: (\S+)$", str(error), re.MULTILINE)
     return max((path for path in paths if path.startswith(f"{group}.parts.")), key=len, default=group)
@@ -198,7 +198,7 @@ def _fits_kind(cls: Any, kind: type) -> bool:
 
 
 def _missing_functions(cls: type, kind: type) -> list[str]:
-    """Return the names of the public functions of a protocol that a class lacks."""
+    """Return the public functions of a protocol that a class lacks."""
     functions = [name for name, member in vars(kind).items() if inspect.isfunction(member) and not name.startswith("_")]
     return [name for name in functions if not callable(getattr(cls, name, None))]
 

@@ -101,7 +101,7 @@ class Machine(Protocol):
         ...
 
     def of_blocks(self, n_layers: int) -> Machine:
-        """Return the machine for the work of a model of so many blocks, each of which stands for several of its own."""
+        """Return the machine for a model of so many blocks, each standing for several of its own."""
         ...
 
 

@@ -76,7 +76,7 @@ def measure(decoder: Decoder, cache: KVCache) -> Latency:
 
 
 def contexts(rows: int) -> list[int]:
-    """Return the context lengths to measure: powers of two from 64 up, and the longest that the cache holds."""
+    """Return the context lengths to measure: powers of two from 64, and the longest."""
     longest = rows - 1
     return [n for n in (2**e for e in range(6, 24)) if n < longest] + [longest]
 

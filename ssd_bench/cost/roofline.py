@@ -208,7 +208,7 @@ class SimulatedMachine:
 
 
 def simulated_names() -> list[str]:
-    """Return the names of all GPUs with a data sheet that a replay accepts as `hardware=`."""
+    """Return the GPUs with a data sheet (`hardware=` of a replay)."""
     return [name for name in choices("hardware") if name.startswith(PREFIX)]
 
 

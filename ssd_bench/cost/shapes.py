@@ -30,7 +30,7 @@ def known_shape(name: str) -> Shape | None:
 
 
 def shaped_models() -> list[str]:
-    """Return the models with known sizes; those of plug-ins included, except for configs that cannot be read."""
+    """Return the models with known sizes, including plug-ins; unreadable configs are left out."""
     return [name for name in choices("model") if _is_shaped(name)]
 
 

@@ -285,7 +285,7 @@ def _scored(run: Run, arm: str, domain: str) -> pd.DataFrame:
 
 
 def _score(run: Run, arm: str, domain: str) -> tuple[Measured, float | None]:
-    """Return the mean score over prompts with its interval, and the standard deviation of the prompts' scores."""
+    """Return the mean score with its interval, and the standard deviation over prompts."""
     scores = _scored(run, arm, domain).groupby("prompt_index")["score"].mean().to_numpy(float)
     return ratio(scores, np.ones_like(scores)), float(scores.std(ddof=1)) if len(scores) > 1 else None
 

@@ -65,11 +65,7 @@ def stored_digests(header: Mapping[str, Any]) -> dict[str, str]:
 
 
 def changed_tables(path: Path, header: Mapping[str, Any]) -> list[str]:
-    """Return the tables whose files differ from those that the run wrote.
-
-    Args:
-        path: folder of the record.
-    """
+    """Return the tables whose files differ from those that the run wrote."""
     return [name for name, digest in stored_digests(header).items() if _digest(path / f"{name}.parquet") != digest]
 
 

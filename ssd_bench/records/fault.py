@@ -43,5 +43,5 @@ def broken_rules(table: str, frame: pd.DataFrame, rules: Mapping[str, NDArray[np
 
 
 def in_all(broken: NDArray[np.bool_], unit: str) -> str:
-    """Return a note on the number of faults of a kind, of which only the first is named; "" for one."""
+    """Return a note on the number of faults; "" for one."""
     return f" ({broken.sum()} {unit} in all)" if broken.sum() > 1 else ""

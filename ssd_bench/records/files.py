@@ -111,7 +111,7 @@ def check_table(path: Path) -> None:
 
 
 def _count_nulls(values: pa.ChunkedArray, column: pa.Field) -> int:
-    """Count the nulls of a column where its schema allows none; lists never contain any."""
+    """Count forbidden nulls of a column; lists never contain any."""
     within = values.combine_chunks().flatten().null_count if pa.types.is_list(column.type) else 0
     return int(within + (0 if column.nullable else values.null_count))
 

@@ -89,7 +89,7 @@ def _members(folder: Path) -> tuple[set[Path], list[str]]:
 
 
 def _is_packed(name: PurePath) -> bool:
-    """Check by its name within the folder that a file is no lock, leftover or product."""
+    """Check that a file is no lock, leftover or product."""
     hidden = any(part.startswith(".") and part != OUTCOMES for part in name.parts)
     return not hidden and name.suffix not in (".tmp", ".lock") and not {*LEFT_OUT} & {*name.parts}
 

@@ -221,7 +221,7 @@ def cpu_model() -> str:
 
 
 def _cores() -> int:
-    """Return the number of cores this process may use; containers and schedulers can limit it."""
+    """Return the number of cores that containers and schedulers allow."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 

@@ -79,12 +79,12 @@ class Run:
         return frame.assign(read=self.window_sizes().loc[rows.index].to_numpy())
 
     def window_sizes(self) -> pd.Series[float]:
-        """Return how many positions the attentions of every row of `layer_sets` read at most; infinite: all."""
+        """Return the positions that the attentions of each layer set read at most; infinite: all."""
         return (self.layer_sets["sinks"] + self.layer_sets["recent"]).astype("float64").fillna(float("inf"))
 
     @cached_property
     def _set_rows(self) -> dict[int, Any]:
-        """Rows of `layer_sets` by id; of an id that a damaged record has twice, the first."""
+        """Rows of `layer_sets` by id; of a repeated id the first."""
         rows: list[Any] = [*self.layer_sets.itertuples(index=False)]
         return {row.layer_set_id: row for row in reversed(rows)}
 

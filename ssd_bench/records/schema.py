@@ -261,7 +261,6 @@ def merge(parts: Sequence[Mapping[str, Any]]) -> dict[str, pa.Table]:
 
 
 def _set_entry(entry: Sequence[Any]) -> tuple[int | tuple[int, ...] | None, ...]:
-    """Return a row of `layer_sets`, hashable."""
     return tuple(tuple(value) if isinstance(value, list) else value for value in entry)
 
 

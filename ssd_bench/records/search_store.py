@@ -82,7 +82,7 @@ class SearchRecord:
 
     @property
     def seconds(self) -> float:
-        """Cost in seconds: all evaluations and proposals, over all runs that took part."""
+        """Seconds of all evaluations and proposals, over all runs."""
         return sum(evaluation.seconds for evaluation in self.evaluations)
 
     def cut_to_budget(self, count: int, seconds: float) -> SearchRecord:

@@ -326,7 +326,7 @@ def clear_leftovers(path: Path) -> None:
 
 
 def _unfinished(path: Path) -> list[Path]:
-    """Return temporary files of a record that were never renamed; those of leases begin with a dot."""
+    """Return the temporary files of a killed writer; those of leases begin with a dot."""
     return [*path.glob("[!.]*.tmp"), *path.glob("parts/*.tmp")]
 
 
@@ -351,6 +351,6 @@ def _timestamp() -> str:
 
 
 def _commit(fingerprint: object) -> str | None:
-    """Return the commit of the hub in the fingerprint of a data file; None: it has none."""
+    """Return the hub commit in the fingerprint of a data file."""
     match = re.search(r"@([0-9a-f]{40}) ", str(fingerprint))
     return match[1] if match else None

@@ -66,7 +66,7 @@ def run_name(header: RunHeader, key: str) -> str:
 
 
 def time_notes(run: Run) -> list[str]:
-    """Return the answers with pauses between their steps, where the record says that its times are unreliable."""
+    """Return the answers with pauses between steps, where the record calls its times unreliable."""
     return [f"{finding}; the times of the record are unreliable" for finding in _long_loops(run)[1]]
 
 

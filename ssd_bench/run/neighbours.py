@@ -92,7 +92,7 @@ class Neighbours:
 
     @property
     def seen(self) -> list[dict[str, object]]:
-        """Every other run seen by `look`: its name, and whether it shares a core or GPU with this run."""
+        """Name of every other run seen by `look`, and whether it shares a core or GPU."""
         return [{"run": name, "shares": shares} for name, shares in sorted(self._seen)]
 
     def _shares(self, run: ActiveRun) -> bool:

@@ -170,7 +170,6 @@ def _has_variant(config: dict[str, Any]) -> bool:
 
 
 def _is_part(text: str) -> bool:
-    """Return whether a text is NUMBER/OF with 1 <= NUMBER <= OF."""
     match = re.fullmatch(r"([1-9]\d{0,5})/([1-9]\d{0,5})", text)
     return match is not None and int(match[1]) <= int(match[2])
 

@@ -56,7 +56,7 @@ class Shard:
 
     @classmethod
     def parse(cls, text: str | None) -> Shard | None:
-        """Return the shard that the option `shard` names (NUMBER/OF), None for null."""
+        """Parse the option `shard` (NUMBER/OF)."""
         return None if text is None else cls(*map(int, text.split("/")))
 
     @property
@@ -184,12 +184,12 @@ class Plan:
 
     @property
     def arms(self) -> tuple[str, ...]:
-        """Names of the arms that decode each prompt: method, and ar, hf where the run has them."""
+        """Arms that decode each prompt."""
         return arms_of(self.config["baseline"])
 
     @property
     def answering_arm(self) -> str:
-        """Arm whose answers the later turns of a conversation contain: AR, or the only arm."""
+        """Arm whose answers later turns contain: AR, or the only arm."""
         return "ar" if "ar" in self.arms else "method"
 
     @property
@@ -339,7 +339,6 @@ def _dims(model: ModelSource, checkpoint: Checkpoint, method: Method, stated: Mo
 
 
 def _warnings(parts: Parts, checkpoint: Checkpoint) -> tuple[str, ...]:
-    """Return the warnings that are known before the run."""
     of_date = parts.model.prompting.date_warning(checkpoint.tokenizer)
     return (*_unused(parts), *checkpoint.unapplied_settings(), *of_date)
 

@@ -83,7 +83,6 @@ def clear_shards(plan: Plan) -> None:
 
 
 def _shards_folder(plan: Plan) -> Path:
-    """Return the folder of all shards of the run."""
     return plan.identity.folder.parent
 
 

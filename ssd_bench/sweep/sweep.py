@@ -111,7 +111,7 @@ class Sweep:
         print(*descriptions, sep="\n\n")
 
     def _forecast(self, run: Overrides) -> Forecast:
-        """Return a forecast by the project's reference records and those in the run's own folder."""
+        """Return a forecast from the reference records and those of the run's folder."""
         runs_dir = local_path("runs_dir", self._compose(run).runs_dir)  # it may not exist yet
         return Forecast([unpacked_folder(REFERENCE), unpacked_folder(runs_dir)])
 
@@ -228,7 +228,6 @@ def _check_launcher(config: DictConfig) -> None:
 
 
 def _launcher_name(config: DictConfig) -> str:
-    """Return the chosen `hydra/launcher`."""
     return str(config.hydra.runtime.choices["hydra/launcher"])
 
 
