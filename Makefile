@@ -80,7 +80,7 @@ test-cluster: kernels $(CLUSTER)/.installed ## A sweep on a Slurm and a Ray of t
 
 # Lossless, chain = tree, cache = recompute, parity, DP <= brute force; records, tables, data and scores
 FAST := adaptive conflayers_search data data_hub engine fixed_layers kv_cache layer_search metrics model parity probe \
-  prompting provenance record replay scoring_sql scoring_text structure swift tables task_prompts
+  prompting provenance record replay scoring_text structure swift tables task_prompts
 fast: kernels ## The tests that most faults are found by, in two minutes
 	$(BIN)/python -m pytest -q -n $(TEST_JOBS) --randomly-seed=$(SEED) $(FAST:%=tests/test_%.py)
 

@@ -22,7 +22,7 @@ from tasks.scoring.qa import ShortAnswer
 from tasks.scoring.rouge import Rouge
 from tasks.scoring.sandbox import ProgramLimits
 from tasks.scoring.scorer import Scorer, mean
-from tasks.scoring.sql import SqlExecution
+from tasks.scoring.sql import SqlMatch
 from tasks.scoring.thoughts import without_thoughts
 from tasks.scoring.translation import Translation
 
@@ -32,7 +32,7 @@ SCORERS: dict[str, Callable[[], Scorer]] = {
     "math_answer": MathAnswer,
     "rouge": Rouge,
     "short_answer": ShortAnswer,
-    "sql": SqlExecution,
+    "sql": SqlMatch,
     "translation": Translation,
 }
 PASS_AT_K = "pass_at_k"

@@ -12,8 +12,6 @@ instruction that exceeds the context; here such a prompt is refused, and only a 
 
 from __future__ import annotations
 
-import json
-from collections.abc import Mapping
 from typing import Any, ClassVar
 
 from ssd_bench.contract.task import DataSpec, Prompt
@@ -21,14 +19,13 @@ from ssd_bench.data.rows import Row
 from ssd_bench.errors import ConfigError
 from ssd_bench.settings import settings
 from tasks.rows import RowTask
-from tasks.scoring.sql import SqlExecution
+from tasks.scoring.sql import SqlMatch
 from tasks.selection import CONTEXT
 from tasks.settings import ClipReserve, FewshotHub, Hub, MaxNewTokens, ShotCount, System
 from tasks.shots import Shots, in_one_line
 
 LEAD = "Instruction: "
 MARK = "SQL Query:"
-ABOUT = ("schema", "dialect", "db_id")
 
 
 @settings("task")
@@ -38,16 +35,12 @@ class TextToSql(RowTask):
     Attributes:
         file: name of the file of the items.
         query_of_item: whether every item has a query; an item without one is not scored.
-        dialect: dialect of a row that names none.
-        columns: hub column -> local field, if they differ.
     """
 
-    scorer = SqlExecution()
-    version = 3
+    scorer = SqlMatch()
+    version = 4
     file: ClassVar[str]
     query_of_item: ClassVar[bool]
-    dialect = ""
-    columns: ClassVar[Mapping[str, str]] = {}
 
     shots: ShotCount
     schema: bool
@@ -61,11 +54,9 @@ class TextToSql(RowTask):
     def __post_init__(self) -> None:
         self.max_prompt_tokens = CONTEXT if self.schema else None
         self.clip_reserve = self.clip_reserve if self.schema else 0
-        with_query: dict[str, Any] = {"fields": ("question", "query"), "optional": ABOUT}
-        without_query: dict[str, Any] = {"fields": ("question",), "optional": ("query", *ABOUT)}
-        items = DataSpec(
-            self.file, hub=self.hub, rename=self.columns, **(with_query if self.query_of_item else without_query)
-        )
+        with_query: dict[str, Any] = {"fields": ("question", "query"), "optional": ("schema",)}
+        without_query: dict[str, Any] = {"fields": ("question",), "optional": ("query", "schema")}
+        items = DataSpec(self.file, hub=self.hub, **(with_query if self.query_of_item else without_query))
         shots = Shots(items, self.fewshot_hub, self.shots, self._demonstration, with_query)
         super().__init__(items, self.max_new_tokens, shots)
 
@@ -73,11 +64,9 @@ class TextToSql(RowTask):
         return f"{LEAD}{self._schema_text(row)}{row['question']}{MARK} {in_one_line(row['query'])}\n"
 
     def _prompt(self, row: Row) -> Prompt:
-        reference = {key: row[key] for key in ("query", "schema")} | {"dialect": row["dialect"] or self.dialect}
-        reference_json = json.dumps(reference, ensure_ascii=False) if row["query"] else ""
         schema = self._schema_text(row)
         body, end = schema[:-1], schema[-1:]
-        return self._make_prompt(row, LEAD, body, f"{end}{row['question']}\n{MARK}", reference=reference_json)
+        return self._make_prompt(row, LEAD, body, f"{end}{row['question']}\n{MARK}", reference=row["query"])
 
     def _schema_text(self, row: Row) -> str:
         """Return the schema that precedes the question; empty without `schema`."""
@@ -94,14 +83,12 @@ class Spider(TextToSql):
     name = "spider"
     file = "spider"
     query_of_item = True
-    dialect = "sqlite"
 
 
 class Spider2(TextToSql):
     """Spider 2.0-lite, the text-to-SQL tasks of Spider 2.0 (KNN-SSD); the hub has no gold queries."""
 
     name = "spider2"
-    version = 4
+    version = 5
     file = "spider2_lite"
     query_of_item = False
-    columns: ClassVar[Mapping[str, str]] = {"db": "db_id"}

@@ -18,7 +18,7 @@ from tasks.scoring.numbers import FinalNumber
 from tasks.scoring.qa import ShortAnswer
 from tasks.scoring.rouge import Rouge
 from tasks.scoring.scorer import Scorer
-from tasks.scoring.sql import SqlExecution
+from tasks.scoring.sql import SqlMatch
 from tasks.scoring.translation import Translation
 
 MODULE = Path(__file__).parent.parent / "tasks/modules.py"
@@ -39,7 +39,7 @@ CASES: dict[str, tuple[Scorer, list[str], list[str]]] = {
         ["The house is old.", "The dog sleeps in the garden."],
     ),
     "short_answer": (ShortAnswer(), ["Paris", "in Rome", "?"], ['["Paris"]', '["Rome"]', '["Bonn"]']),
-    "sql": (SqlExecution(), ["select 1;", "SELECT 2"], ['{"query": "SELECT 1"}', '{"query": "SELECT 3"}']),
+    "sql": (SqlMatch(), ["select 1;", "SELECT 2"], ["SELECT 1", "SELECT 3"]),
 }
 PROBLEM = {"prompt": "def one():\n", "entry_point": "one", "test": "def check(f):\n    assert f() == 1\n"}
 RIGHT, WRONG = "    return 1\n", "    return 2\n"

@@ -14,7 +14,7 @@ from tasks.scoring.code import program, until_top_level
 from tasks.scoring.passk import pass_at_k
 from tasks.scoring.qa import ShortAnswer, normalise
 from tasks.scoring.rouge import Rouge, Words, rouge
-from tasks.scoring.sql import SqlExecution, sql_match
+from tasks.scoring.sql import SqlMatch, sql_match
 from tasks.scoring.translation import Translation, translation
 from tests.test_tasks import make, score
 
@@ -357,8 +357,7 @@ TEST = "def check(candidate):\n    assert candidate(1, 2) == 3\n    assert candi
 )
 def test_sql_is_compared_without_white_space_and_case(text: str, equal: bool) -> None:
     assert sql_match(QUERY, text) == float(equal)
-    known = json.dumps({"query": QUERY, "schema": "", "dialect": "sqlite"})
-    assert SqlExecution().item(text, known) == float(equal)
+    assert SqlMatch().item(text, QUERY) == float(equal)
 
 
 @pytest.mark.parametrize(

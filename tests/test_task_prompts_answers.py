@@ -179,14 +179,6 @@ def test_a_schema_stands_ahead_of_the_question_and_may_be_clipped(name: str, tmp
     assert text(prompt) == f"Instruction: {SCHEMA}\nCount users.\nSQL Query:"
 
 
-def test_a_reference_has_query_schema_and_dialect(tmp_path: Path) -> None:
-    rows = {"spider": [QUERY], "spider2_lite": [QUERY | {"schema": SCHEMA, "dialect": "snowflake"}]}
-    source = folder(tmp_path, rows)
-    found = {name: json.loads(make(name).prompts(source, "chat", None, 0)[0].reference) for name in FILES}
-    assert found["spider"] == {"query": QUERY["query"], "schema": "", "dialect": "sqlite"}
-    assert found["spider2"] == {"query": QUERY["query"], "schema": SCHEMA, "dialect": "snowflake"}
-
-
 def test_an_item_without_a_query_is_not_scored(tmp_path: Path) -> None:
     task = make("spider2")
     (prompt,) = task.prompts(folder(tmp_path, {"spider2_lite": [QUERY | {"query": ""}]}), "chat", None, 0)
@@ -198,7 +190,7 @@ def test_an_item_without_a_query_is_not_scored(tmp_path: Path) -> None:
 def test_the_right_query_scores_1(tmp_path: Path) -> None:
     for name in FILES:
         task = make(name)
-        source = folder(tmp_path, given(name, QUERY | {"schema": SCHEMA, "dialect": "sqlite"}))
+        source = folder(tmp_path, given(name, QUERY | {"schema": SCHEMA}))
         (prompt,) = task.prompts(source, "chat", None, 0)
         assert task.score(prompt, "select count(*) from users;") == 1.0
 

@@ -276,7 +276,6 @@ PARTS = {  # measures beside the mean score
     "cnn_dm": ["rouge1", "rouge2"],
     "gsm8k": ["unread"],
     "wmt16": ["corpus chrF", "BLEU"],
-    "spider2": ["exact_match", "executable"],
     "tinystories": ["rouge1", "rouge2"],
 }
 

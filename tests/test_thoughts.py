@@ -75,7 +75,7 @@ ANSWERS = {
     "math": (r"\frac{1}{2}", r"\boxed{0.5}", r"\boxed{5}"),
     "mmlu_pro": ("B", "Answer: B", "Answer: C"),
     "natural_questions": (json.dumps(["Paris"]), "Paris", "London"),
-    "spider": (json.dumps({"query": "SELECT 1", "schema": "", "dialect": "sqlite"}), "select 1", "select 2"),
+    "spider": ("SELECT 1", "select 1", "select 2"),
     "humaneval": (json.dumps(PROGRAM), "    return 1\n", "    return 2\n"),
     "mbpp": (json.dumps({"imports": [], "tests": ["assert f() == 1"]}), "def f(): return 1", "def f(): return 2"),
     "xsum": ("a ferry sank", "a ferry sank", "nothing"),

@@ -49,7 +49,7 @@ def make(rng: random.Random) -> Item:
 def row(item: Item) -> dict[str, str]:
     """Return the item's fields as in Spider2; the schema is part of the question, and a field of its own."""
     schema, _, _ = item.row["instruction"].rpartition("\n")
-    return {"question": item.row["instruction"], "query": item.row["query"], "schema": schema, "dialect": "sqlite"}
+    return {"question": item.row["instruction"], "query": item.row["query"], "schema": schema}
 
 
 def bare(item: Item) -> dict[str, str]:

@@ -1,16 +1,16 @@
-"""Reader of SQL that is not run: tokens, statements, and the query in a model's answer."""
+"""Scorer of answers that are SQL queries, compared as text."""
 
 from __future__ import annotations
 
 import re
 
 from tasks.scoring.fences import fenced_blocks
+from tasks.scoring.scorer import Scorer
 
-QUOTED = r"""'(?:[^']|'')*'|"(?:[^"]|"")*"|`[^`]*`"""
+_QUOTED = r"""'(?:[^']|'')*'|"(?:[^"]|"")*"|`[^`]*`"""
 # A quoted string or identifier, in which a doubled quote means one quote; a word or number; any other character.
-_TOKEN = re.compile(rf"{QUOTED}|\w+|[^\w\s]")
-_COMMENT = re.compile(rf"({QUOTED})|--[^\n]*|/\*.*?\*/", re.DOTALL)
-_PIECE = re.compile(rf"{QUOTED}|[^'\"`;]+|.", re.DOTALL)
+_TOKEN = re.compile(rf"{_QUOTED}|\w+|[^\w\s]")
+_COMMENT = re.compile(rf"({_QUOTED})|--[^\n]*|/\*.*?\*/", re.DOTALL)
 _NEXT = re.compile(r"\n\s*Instruction:")
 _COMMENTS = r"(?:\s|--[^\n]*(?:\n|\Z)|/\*[\s\S]{0,2000}?\*/)*"
 _CTE = rf"WITH\b(?=\s){_COMMENTS}(?:RECURSIVE\s+)?[\w\"`]+\s*(?:\([^()]*\)\s*)?AS\s*(?:\w+\s+)?\("
@@ -30,12 +30,30 @@ _BEGINNINGS = (
     ),
     re.compile(rf"(?<![\w.])(?={_QUERY})"),
 )
-_END = re.compile(rf"{QUOTED}|--[^\n]*|/\*.{{0,2000}}?\*/|(?P<end>;)", re.DOTALL)
+_END = re.compile(rf"{_QUOTED}|--[^\n]*|/\*.{{0,2000}}?\*/|(?P<end>;)", re.DOTALL)
 _STATEMENT = re.compile(rf"{_COMMENTS}(?:(?i:{_QUERY})|[A-Z]{{4,}}\b)", re.DOTALL)
 _PROSE = re.compile(
     r"(?<![,(])\n[ \t]{0,9}\n(?=[*#>\s]{0,9}[A-Z][a-z]*(?:[*]*:|['’]?[a-z]*\s+(?!as\b)[a-z]+\b(?!\s*[(=,.])))"
 )
 _MARKS = re.compile(r"(?:\s{0,9}(?:\*\*|`{1,3}|</sql>|\[/SQL\]|<\|[^|]{0,40}\|>)){1,6}\s*\Z", re.IGNORECASE)
+
+
+class SqlMatch(Scorer):
+    """A score of 1.0 if the query in the answer equals the reference query (`sql_match`), else 0.0."""
+
+    metric = "exact_match"
+
+    def item(self, prediction: str, reference: str) -> float | None:
+        return sql_match(reference, prediction) if reference.strip() else None
+
+
+def sql_match(reference: str, text: str) -> float:
+    """Return 1.0 if the query in `text` (`sql_of_answer`) equals `reference`, else 0.0.
+
+    White space, comments, closing semicolons, and the case of unquoted text do not count.
+    """
+    expected = _tokens(reference)
+    return float(bool(expected) and _tokens(sql_of_answer(text)) == expected)
 
 
 def sql_of_answer(text: str) -> str:
@@ -67,35 +85,9 @@ def _without_prose(query: str) -> str:
     return _MARKS.sub("", _PROSE.split(query, maxsplit=1)[0])
 
 
-def tokens(query: str) -> list[str]:
+def _tokens(query: str) -> list[str]:
     """Return the query's tokens without semicolons at its end, in lower case unless they are quoted."""
-    pieces = _TOKEN.findall(without_comments(query))
+    pieces = _TOKEN.findall(_COMMENT.sub(lambda match: match[1] or " ", query))
     while pieces and pieces[-1] == ";":
         pieces.pop()
     return [token if token[0] in "'\"`" else token.lower() for token in pieces]
-
-
-def statements(text: str) -> list[str]:
-    """Return the non-empty statements of a text, without comments and semicolons."""
-    parts = [""]
-    for piece in _PIECE.findall(without_comments(text)):
-        if piece == ";":
-            parts.append("")
-        else:
-            parts[-1] += piece
-    return [statement.strip() for statement in parts if statement.strip()]
-
-
-def without_comments(text: str) -> str:
-    return _COMMENT.sub(lambda match: match[1] or " ", text)
-
-
-def is_ordered(query: str) -> bool:
-    """Return whether the query orders the rows of its result: by an ORDER BY outside all parentheses."""
-    depth, before = 0, ""
-    for token in tokens(query):
-        depth += (token == "(") - (token == ")")
-        if depth == 0 and (before, token) == ("order", "by"):
-            return True
-        before = token
-    return False
