@@ -502,7 +502,6 @@ def test_a_missing_option_of_a_run_is_said_to_be_missing(
         "status runs_dir=",
         "compare b=. a=",
         "frontier model=miniature task=gsm8k runs_dir=",
-        "replay validate runs_dir=",
         "validate record=",
         "export to=out run=",
         "pack out=a.zip runs_dir=",

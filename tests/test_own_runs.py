@@ -16,7 +16,6 @@ from ssd_bench.cli import dispatch
 from ssd_bench.cost.shapes import shape_named
 from ssd_bench.papers.runs import index
 from ssd_bench.paths import record_files
-from ssd_bench.predict import predictions
 from ssd_bench.predict.advise import usable_runs
 from ssd_bench.predict.question import parse_question
 from ssd_bench.records.pack import pack
@@ -70,10 +69,8 @@ def test_every_command_reads_seven(
     here: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The report is of the one paper that the runs are of, without drawings."""
-    printed = [row for row in predictions.reported_speedups() if row.number.paper == "swift"]
     monkeypatch.setattr(figures, "save", lambda made, stem: [])
     monkeypatch.setattr(numbers, "long_tables", partial(numbers.long_tables, only="swift"))
-    monkeypatch.setattr(predictions, "reported_speedups", lambda: printed)
     frame = ssd_bench.load_runs("runs")
     assert len(frame) == OWN and frame["run_id"].str.startswith("own").all()
     assert dispatch(["status"]) == 0
@@ -112,7 +109,6 @@ def test_without_own_runs_the_message_names_the_projects(
     monkeypatch.chdir(tmp_path)
     hint = "runs_dir=runs/reference"
     for line, code in (
-        ("replay validate", 2),
         ("frontier model=miniature task=gsm8k", 2),
         ("advise model=miniature hardware=own", 2),
         ("advise model=miniature hardware=sim_h100", 0),

@@ -28,7 +28,6 @@ from ssd_bench.papers.ours import select
 from ssd_bench.papers.ours.cells import Replication, replications
 from ssd_bench.papers.printed import reported
 from ssd_bench.papers.printed.catalogue import paper_versions
-from ssd_bench.predict import predictions
 from ssd_bench.predict.gpu_results import read_gpu_results
 from ssd_bench.report import figures, numbers, page, verdict_texts, verdicts, write
 from ssd_bench.report.exhibit import build_exhibits
@@ -168,7 +167,7 @@ def test_tests_that_share_a_fixture_run_in_one_process(request: pytest.FixtureRe
 
 def test_the_command_writes_everything(out: Path) -> None:
     names = {path.relative_to(out).as_posix() for path in out.rglob("*") if path.is_file()}
-    assert {"index.html", "audit.md", "predictions.md", "tables/swift_table2.md", "tables/swift_table2.tex"} <= names
+    assert {"index.html", "audit.md", "tables/swift_table2.md", "tables/swift_table2.tex"} <= names
     assert {"verdicts.md", "verdicts.csv", "README.md", f"figures/{figures.FOREST}.png"} <= names
     assert {f"figures/{name}_mini.{kind}" for name in DRAWN for kind in ("png", "pdf")} <= names
     assert (out / "index.html").stat().st_size < 2e6
@@ -284,21 +283,10 @@ def test_the_audit_is_a_part_of_the_page(text: str, out: Path) -> None:
         assert all(what in body for what in told.loc[told["paper"] == paper, "what"])
 
 
-def test_predictions_are_a_part_of_the_page_and_called_so(text: str, out: Path, every_experiment: Path) -> None:
-    frame = predictions.predictions(replications(every_experiment))
-    assert pd.read_csv(out / "predictions.csv")["predicted"].tolist() == pytest.approx(
-        frame["predicted"].tolist(), nan_ok=True
-    )
-    for paper, rows in frame.groupby("paper"):
-        body = article(text, f"predictions_{numbers.file_stem(str(paper), '')}")
-        assert "PREDICTED" in body and all(f">{value:.2f}<" in body for value in rows["predicted"].dropna())
-    assert text.count("These are predictions, not measurements.") == 1 and predictions.INTRO in html.unescape(text)
-
-
 def test_a_page_without_runs_says_so_of_every_exhibit() -> None:
     judged = verdicts.table(judge([]))
     shown = build_exhibits(numbers.long_tables([]))
-    content = page.PageContent(predictions.predictions([]), audit.audit(), judged, result_table([]))
+    content = page.PageContent(audit.audit(), judged, result_table([]))
     text = page.render(shown, [], {}, content)
     Page(text)
     assert "No run of ours gives these numbers yet." in text and ">complete<" not in text and "<img" not in text
@@ -320,8 +308,6 @@ def test_the_same_records_give_the_same_bytes(tmp_path: Path, monkeypatch: pytes
         "verdicts.md",
         "verdicts.csv",
         "verdicts.tex",
-        "predictions.md",
-        "predictions.csv",
         "audit.md",
         "index.html",
     }
@@ -379,8 +365,8 @@ def test_the_committed_page_is_that_of_the_committed_records(
     judged = verdicts.merge_verdicts(verdicts.table(judgements), recorded.verdicts)
     shown = build_exhibits(numbers.long_tables(reference), reference)
     results = pd.concat([result_table(reference, records(REFERENCE)), recorded.results], ignore_index=True)
-    gpu_results = read_gpu_results(write.GPU_RESULTS)
-    content = page.PageContent(predictions.predictions(reference), audit.audit(), judged, results, gpu_results)
+    gpu_results = [*read_gpu_results(write.GPU_RESULTS).values()]
+    content = page.PageContent(audit.audit(), judged, results, gpu_results)
     fresh = page.render(shown, reference, {}, content)
     committed = (COMMITTED / "index.html").read_text(encoding="utf-8")
     parts = (r'<h2 id="use">.*?</table>', r'<table class="sortable">.*?</table>', r'<div class="fact">.*?</div>')

@@ -32,7 +32,6 @@ TOOLS = (
     "advise hardware=sim_h100 model=local model.path=",
     "explain run=",
     "replay hardware=sim_h100 run=",
-    "replay validate runs_dir=",
     "export to=x run=",
     "export run=x to=",
     "acceptance file=",

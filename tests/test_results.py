@@ -15,7 +15,7 @@ from ssd_bench.errors import ConfigError
 from ssd_bench.metrics.record import records
 from ssd_bench.papers.audit import audit
 from ssd_bench.papers.ours.cells import Replication
-from ssd_bench.predict.gpu_results import read_gpu_results
+from ssd_bench.predict.gpu_results import read_gpu_results, sheet_of
 from ssd_bench.report import choice, facts, results
 from tests.exhibit_runs import make
 
@@ -129,8 +129,18 @@ def test_results_are_read_from_files_and_a_damaged_file_is_named(tmp_path: Path)
     assert results.read_results(tmp_path / "nothing").empty
 
 
+def test_damaged_results_of_a_gpu_are_refused(tmp_path: Path) -> None:
+    assert read_gpu_results(tmp_path) == {}
+    with pytest.raises(ConfigError, match="data sheet"):
+        sheet_of("Imaginary 9000")
+    for text in ("{", "[]", "{}"):
+        (tmp_path / "bad.json").write_text(text, encoding="utf-8")
+        with pytest.raises(ConfigError, match=r"bad\.json"):
+            read_gpu_results(tmp_path)
+
+
 def test_facts_follow_from_the_audit_and_from_the_gpu() -> None:
-    checks, measured = audit.audit(), read_gpu_results(REFERENCE / "shapes")
+    checks, measured = audit.audit(), [*read_gpu_results(REFERENCE / "shapes").values()]
     found = facts.facts(checks, measured)
     assert len(found) == 3 and [fact.command.split()[3] for fact in found] == ["audit", "shapes", "shapes"]
     kinds, covered, impossible = audit.totals(checks)

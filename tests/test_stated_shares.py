@@ -1,23 +1,32 @@
-"""Modelled speedups of papers, computed again without this project's code, from its tables alone."""
+"""Modelled speedups of papers, computed again from the tables alone; acceptance, shares and costs of drafts."""
 
 from __future__ import annotations
 
 import csv
 import json
 import math
+import random
 import re
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
-from statistics import median
+from statistics import mean, median
 from typing import Any
 
 import numpy as np
 import pytest
 import yaml
 
+from ssd_bench.cost.roofline import simulated_machine
+from ssd_bench.cost.shapes import shape_named
+from ssd_bench.papers.printed.catalogue import PaperFolder
+from ssd_bench.predict.acceptance import Acceptance, Steps, smallest_argument
+from ssd_bench.predict.shares import Share, stated_share
+
 ROOT = Path(__file__).parents[1]
 GPU, CONTEXT, DRAFT_LEN = "h200", 1024, 10
+DRAWS = 40_000
 COMMAND = ("-m", "ssd_bench", "shapes", "read=runs/reference/shapes")
 KERNELS = {"attention": 25, "mask": 4, "mlp": 12, "rest": 13}  # launches of a pass (cost/roofline.py)
 
@@ -157,3 +166,47 @@ def test_a_printed_skip_ratio_is_the_share_of_the_released_set(printed_rows: lis
                 assert row[7] == f"{skipped / (2 * released['n_layers']):.1%}", row
                 compared += 1
     assert compared == 19
+
+
+@pytest.mark.parametrize(
+    ("alpha", "tokens", "draft_len"),
+    [(0.95, None, 10), (0.32, None, 10), (None, 4.34, 25), (0.62, 2.17, 12), (0.3, 1.9, 10), (1.0, 4.0, 12)],
+)
+def test_expected_drafts_are_the_mean_of_those_drawn(alpha: float | None, tokens: float | None, draft_len: int) -> None:
+    rng, acceptance = random.Random(0), Acceptance.of(alpha, tokens, draft_len)
+    drafts = [acceptance.sample(rng.random(), rng.random()) for _ in range(DRAWS)]
+    assert acceptance.accepted == pytest.approx(mean(a for a, _ in drafts), rel=0.02)
+    assert acceptance.drafted == pytest.approx(mean(d for _, d in drafts), rel=0.02)
+
+
+def test_a_share_is_never_assumed() -> None:
+    """Sources: r of the inner or of all sublayers, a preset's table, the mean of released sets; else no share."""
+    skipped = {
+        "CLaSp": {"preset": "clasp_knapspec", "source": "script"},
+        "KNN-SSD": {"sets": ["cnndm", "gsm8k"], "models": ["LLaMA-2-13B"], "source": "sets"},
+        "Mix": {"sets": ["cnndm", "none"], "source": "sets"},
+    }
+    plain = PaperFolder(Path("knn_ssd"), 9, {"x": "X"}, imposed={"drafts": "Table 3", "skipped": skipped})
+    inner = replace(plain, skip_ratio="inner")
+    assert stated_share(inner, "m", "any", 40, printed=0.45) == Share(34 / 80, "Table 3")
+    assert stated_share(plain, "m", "any", 40, printed=0.45) == Share(36 / 80, "Table 3")
+    assert stated_share(plain, "m", "CLaSp", 64) == Share(20 / 64, "script")
+    assert stated_share(plain, "m", "CLaSp", 48) is None  # not the preset's share for other models, which is ours
+    assert stated_share(plain, "LLaMA-2-13B", "KNN-SSD", 40) == Share((36 + 29) / 160, "sets")
+    for model, method in (("LLaMA-2-13B-Chat", "KNN-SSD"), ("LLaMA-2-13B", "Mix"), ("LLaMA-2-13B", "DEL")):
+        assert stated_share(plain, model, method, 40) is None
+
+
+def test_the_least_number_that_reaches_a_value() -> None:
+    assert smallest_argument(lambda x: x * x, 0.25) == pytest.approx(0.5) and smallest_argument(lambda x: x, 2.0) == 1.0
+
+
+def test_more_skipped_is_cheaper_to_draft_and_the_loop_is_in_both_arms() -> None:
+    shape = shape_named("llama2_13b")
+    steps = Steps(simulated_machine("sim_a6000", shape), shape.n_layers)
+    costs = [steps.draft_ms(share) for share in np.linspace(0, 1, 11)]
+    assert costs == sorted(costs, reverse=True)
+    loop = steps.machine.loop_ms
+    attn, mlp, rest = steps.machine.pass_ms(np.ones(1), np.full(1, float(steps.context)))
+    assert loop and steps.plain_ms == pytest.approx((steps.n_layers * (attn + mlp) + rest + loop).item())
+    assert steps.speedup(Acceptance(1.0, 0.0, 4), 0.5) > 1 > steps.speedup(Acceptance(0.0, 1.0, 4), 0.5)

@@ -24,7 +24,6 @@ from ssd_bench.papers.claims.effect import ClaimEffect, SampledComparison, Sampl
 from ssd_bench.papers.claims.judge import CANNOT_SAY, FAILS, HOLDS, NOT_RUN, VERDICTS, Judgement
 from ssd_bench.papers.claims.statistics import _DEFINITIONS, StatisticSample, take_sample
 from ssd_bench.papers.ours.cells import REPEATED_TIMINGS, Replication, replications
-from ssd_bench.predict import predictions
 from ssd_bench.report import numbers, page, verdict_texts, verdicts
 from ssd_bench.report.answers import claim_lines, describe_records
 from ssd_bench.report.exhibit import build_exhibits
@@ -181,7 +180,7 @@ def test_sides_on_different_machines_decide_nothing(tmp_path: Path) -> None:
 
 
 def test_the_pages_verdicts_follow_the_records(tmp_path: Path) -> None:
-    said, beside = [], (predictions.predictions([]), audit.audit())
+    said, checks = [], audit.audit()
     # each in its own folder, because two timings of a trace widen the intervals of a folder
     for name, factor, reference in (("own", 1.0, 0.3), ("slow", 2.0, 0.3), ("copied", 1.5, 0.6)):
         make(tmp_path / name, "own", 0.6, factor, prompts=60)
@@ -189,7 +188,7 @@ def test_the_pages_verdicts_follow_the_records(tmp_path: Path) -> None:
         made = ablation(tmp_path / name, "own", "uniform")
         shown = build_exhibits(numbers.long_tables([made], "swift"), [made])
         frame = verdicts.table(judge.judge([made]))
-        text = page.render(shown, [made], {}, page.PageContent(*beside, frame, result_table([made])))
+        text = page.render(shown, [made], {}, page.PageContent(checks, frame, result_table([made])))
         item = re.search(r'<tr data-claim="swift/more_candidates_help".*?</tr>', text, re.DOTALL)
         assert item is not None
         said.append(html.unescape(item[0]))

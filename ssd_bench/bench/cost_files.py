@@ -126,7 +126,7 @@ def write_costs(folder: Path, out: Path | None) -> str:
     Args:
         out: folder of the files, GPU/MODEL.yaml; None: write none.
     """
-    contents = read_gpu_results(folder)
+    contents = [*read_gpu_results(folder).values()]
     if not contents:
         raise ConfigError(COSTS, str(folder), "a folder with results of this command")
     fitted = machines(contents)

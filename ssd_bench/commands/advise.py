@@ -2,10 +2,10 @@
 
 `python -m ssd_bench advise model=llama3_1_8b hardware=sim_h100 [name=value ...]`
 
-Prints first what was measured: your runs of exactly this model, those on this machine first, and the speedups that
-papers measured. Then the acceptance that drafts need on the machine by its costs (skipped sublayers, a window of the
-cache, a lookup in earlier text), speedups predicted there from the papers' acceptance and from your runs, and what
-remains unknown. Every number that is not called MEASURED is PREDICTED.
+Prints first what was measured: your runs of exactly this model, those on this machine first, and the best speedup that
+a paper measured. Then the acceptance that drafts need on the machine by its costs (skipped sublayers, a window of the
+cache, a lookup in earlier text), the speedups of your runs' steps there, and what remains unknown. Every number that is
+not called MEASURED is PREDICTED.
 
   model=NAME        choice of conf/model; or model=local model.path=DIR, a checkpoint in Hugging Face format (only its
                     config.json is read)

@@ -6,9 +6,9 @@ Writes the tables as Markdown, CSV and LaTeX and one figure (PNG, SVG and PDF) p
 paths, and writes an index with an overview of all speedups (`README.md`). From runs of the papers' experiments
 (`-m experiment=...`) it also writes the verdicts on the papers' claims (`verdicts.md`, `verdicts.tex`), every table and
 figure of the papers with our results (`tables/`, `figures/`), all results in one table (`results.csv`; files of that
-form in a folder `results` under runs_dir are shown, too), predictions of a cost model for the papers' hardware
-(`predictions.md`), a check of the papers' numbers against each other (`audit.md`), and a page with all of these
-(`index.html`). While `runs` has no complete run, it makes the report of the committed records, and says so first.
+form in a folder `results` under runs_dir are shown, too), a check of the papers' numbers against each other
+(`audit.md`), and a page with all of these (`index.html`). While `runs` has no complete run, it makes the report of the
+committed records, and says so first.
 """
 
 from __future__ import annotations

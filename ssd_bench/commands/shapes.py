@@ -37,7 +37,7 @@ from ssd_bench.console import count, options, run_tool
 from ssd_bench.cost.shapes import known_shape
 from ssd_bench.errors import ConfigError
 from ssd_bench.paths import local_path, write_atomic
-from ssd_bench.predict.calibration import sheet_of
+from ssd_bench.predict.gpu_results import read_gpu_results, sheet_of
 from ssd_bench.predict.paper_speedups import modelled_text
 from ssd_bench.records import provenance
 from ssd_bench.run.hardware import Hardware
@@ -97,15 +97,12 @@ def _shapes(arguments: Sequence[str]) -> None:
 
 
 def _show(folder: Path) -> None:
-    paths = sorted(folder.rglob("*.json"))
-    if not paths:
+    results = read_gpu_results(folder)
+    if not results:
         raise ConfigError(READ, str(folder), "a folder with results of this command")
-    machines = []
-    for path in paths:
-        result = json.loads(path.read_text(encoding="utf-8"))
-        machines.append(result["machine"])
+    for path, result in results.items():
         print(render(result), f"\n{path}\n", sep="\n")
-    for machine in dict.fromkeys(machines):
+    for machine in dict.fromkeys(result["machine"] for result in results.values()):
         try:
             gpu = sheet_of(machine)
         except ConfigError:

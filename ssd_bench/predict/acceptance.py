@@ -261,11 +261,3 @@ def _pass_ms(machine: Machine, part: str, rows: float, n_blocks: float, context:
         [{"part": part, "calls": 1, "rows": rows, "launches": 2, "context": context, **counts, **rounded}]
     )
     return float(work_ms(work, machine)[0])
-
-
-def needed_cost(acceptance: Acceptance, speedup: float) -> float:
-    """Return the c that a speedup S needs if a verification takes as long as a plain step.
-
-    c = (M / S - 1) / drafted; it is below 0 if M < S.
-    """
-    return ((acceptance.accepted + 1) / speedup - 1) / acceptance.drafted

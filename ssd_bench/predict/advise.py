@@ -9,8 +9,7 @@ import re
 import textwrap
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from functools import cache
+from dataclasses import replace
 
 import pandas as pd
 
@@ -21,14 +20,11 @@ from ssd_bench.cost.roofline import PREFIX, SimulatedMachine
 from ssd_bench.errors import ConfigError
 from ssd_bench.metrics.text import ABSENT, REHEARSAL
 from ssd_bench.papers.ours import select
-from ssd_bench.papers.printed.catalogue import version_name
 from ssd_bench.papers.printed.reported import Number
 from ssd_bench.papers.runs import grid
 from ssd_bench.paths import display_path, reference_hint
-from ssd_bench.predict.acceptance import Acceptance, ReportedSpeedup, Steps, plain_name, reported_speedups
+from ssd_bench.predict.acceptance import ReportedSpeedup, Steps, plain_name, reported_speedups
 from ssd_bench.predict.break_even import LEGEND, break_even_text, roofline_table
-from ssd_bench.predict.correction import Correction, correction
-from ssd_bench.predict.predictions import predictions
 from ssd_bench.predict.question import LOCAL, Question
 from ssd_bench.predict.replay import OWN, own_profile, predict, step_times
 from ssd_bench.predict.workload import with_baseline
@@ -40,11 +36,6 @@ RECORDS_LEGEND = (
     "MEASURED: your runs of exactly this model, medians over runs, those on this machine first. PREDICTED: the same "
     "steps at the costs of {machine}, with the time of the method's search:"
 )
-PAPERS_LEGEND = (
-    "Speedups of papers for this model. M, α (≈: derived from the other of the two); skipped: share of all sublayers "
-    "({sources}); printed: measured on the paper's machine, or (*) calculated there from M and α; PREDICTED for "
-    "{machine} from M, α and this share, without search, {factor}:"
-)
 UNKNOWN = (
     "the acceptance of {model} on your prompts: no data sheet has it, and it differs from task to task",
     "slower kernels: c depends on the share of bandwidth that they reach and on the cost of a launch, which were "
@@ -55,15 +46,6 @@ UNKNOWN = (
     "contexts other than {context:,} tokens: the share of attention grows with the context, unless a window limits it",
     "the time of a method's own search: only records have it",
 )
-
-
-@dataclass(frozen=True)
-class Trace:
-    """A paper's speedup of the model, the acceptance by its M and α, and the speedup predicted on the machine."""
-
-    row: ReportedSpeedup
-    acceptance: Acceptance
-    predicted: float
 
 
 def usable_runs(question: Question) -> tuple[list[Run], Counter[str]]:
@@ -117,28 +99,6 @@ def ran_on(device: str, machine: str, name: str) -> bool:
     if machine == OWN:
         return device == name
     return machine.partition("/")[0].removeprefix(PREFIX) in re.split(r"\W+", device.lower())
-
-
-@cache
-def paper_correction() -> Correction | None:
-    """Return the correction of predictions at a paper's acceptance."""
-    return correction(predictions([]))
-
-
-def _factor() -> float:
-    """Return the factor on predictions at a paper's acceptance; 1 without a correction."""
-    corrected = paper_correction()
-    return 1.0 if corrected is None else corrected.factor
-
-
-def paper_traces(question: Question, steps: Steps) -> list[Trace]:
-    """Return the papers' speedups of the model and task for which they give an acceptance, highest prediction first."""
-    traces = []
-    for row in _rows(question):
-        if not row.missing and row.skipped is not None:
-            acceptance = Acceptance.of(row.alpha, row.tokens, row.draft_len)
-            traces.append(Trace(row, acceptance, _factor() * steps.speedup(acceptance, row.skipped)))
-    return sorted(traces, key=lambda trace: -trace.predicted)
 
 
 def _rows(question: Question) -> list[ReportedSpeedup]:
@@ -202,37 +162,14 @@ def advice(question: Question, steps: Steps, runs: Sequence[Run], name: str) -> 
     Args:
         name: name of the machine in the options.
     """
-    traces, medians = paper_traces(question, steps), record_medians(runs, steps.machine, name)
-    sections = [_wrapped(sentence) for sentence in answer(question, steps, traces, medians)]
+    medians = record_medians(runs, steps.machine, name)
+    sections = [_wrapped(sentence) for sentence in answer(question, steps, medians)]
     if len(medians):
         legend = RECORDS_LEGEND.format(machine=steps.machine_name)
         sections += [f"{_wrapped(legend)}\n\n{_table(_median_table(medians))}"]
     about = f"{_source(steps.machine)}; {question.context:,} tokens of context:"
-    sections += [f"{_wrapped(about)}\n\n{_table(roofline_table(steps))}\n\n{_wrapped(LEGEND + _papers_break_even())}"]
-    if traces:
-        factor = f"times {_factor():.2f} (see below)" if _factor() != 1 else "uncorrected (see below)"
-        legend = PAPERS_LEGEND.format(machine=steps.machine_name, sources=_share_sources(traces), factor=factor)
-        sections += [f"{_wrapped(legend)}\n\n{_table(_trace_table(traces))}"]
+    sections += [f"{_wrapped(about)}\n\n{_table(roofline_table(steps))}\n\n{_wrapped(LEGEND)}"]
     return "\n\n".join(sections)
-
-
-def _papers_break_even() -> str:
-    """Return a sentence on the predicted speedup at which an engine like the papers' breaks even."""
-    text = " Search, prefill and overheads are not in this table"
-    if _factor() == 1:
-        return f"{text}."
-    return (
-        f"{text}: with those of the papers' engines, the speedup is {_factor():.2f} times as high, so that "
-        f"{1 / _factor():.2f}x here breaks even there."
-    )
-
-
-def _share_sources(traces: Sequence[Trace]) -> str:
-    """Return the sources of the skipped shares, by paper and method."""
-    sources = {
-        f"{version_name(trace.row.number.paper)}, {trace.row.number.method}": trace.row.share_source for trace in traces
-    }
-    return "; ".join(f"{name}: {source}" for name, source in sorted(sources.items()))
 
 
 def _source(machine: Machine) -> str:
@@ -244,24 +181,18 @@ def _source(machine: Machine) -> str:
     return f"PREDICTED from the MEASURED latency profile of {machine.name}"
 
 
-def answer(question: Question, steps: Steps, traces: Sequence[Trace], medians: pd.DataFrame) -> list[str]:
+def answer(question: Question, steps: Steps, medians: pd.DataFrame) -> list[str]:
     """Return sentences: what your runs measured, what papers measured, and whether drafting pays by the costs."""
     sentences = [_records_answer(question, steps, medians)]
-    if traces:
-        trace = traces[0]
-        number, alpha = trace.row.number, trace.acceptance.accepted / trace.acceptance.drafted
+    if rows := _rows(question):
+        best = max(rows, key=lambda row: row.number.value)
+        number, alpha = best.number, "" if best.alpha is None else f" (α {best.alpha:.2f})"
         kind = "MEASURED by a paper, on its machine" if number.metric == "speedup" else "CALCULATED by a paper"
         sentences.append(
-            f"{kind}: {number.printed}x by {number.method} on {number.task} (α {alpha:.2f}), the best of this model. "
-            f"PREDICTED for this α on {steps.machine_name}: {trace.predicted:.2f}x."
+            f"{kind}: {number.printed}x by {number.method} on {number.task}{alpha}, the best of this model."
         )
     elif question.path is None:
-        where = f"this model{' on this task' if question.task else ''}"
-        sentences.append(
-            f"Papers have speedups of {where}, but none with an acceptance and a skipped share that a source states."
-            if _rows(question)
-            else f"No paper has the acceptance of {where}."
-        )
+        sentences.append(f"No paper has a speedup of this model{' on this task' if question.task else ''}.")
     return [*sentences, f"PREDICTED from costs: {break_even_text(steps, question.model_name)}."]
 
 
@@ -281,27 +212,6 @@ def _records_answer(question: Question, steps: Steps, medians: pd.DataFrame) -> 
     return text
 
 
-def _trace_table(traces: Sequence[Trace]) -> pd.DataFrame:
-    table_rows = []
-    for trace in traces:
-        row, drafts = trace.row, trace.acceptance
-        task = ", ".join([row.number.task, *sorted(select.distinguishing_settings(row.number))])
-        derived_mark = {name: "≈" if row.derived == name else "" for name in ("M", "alpha")}
-        table_rows.append(
-            (
-                version_name(row.number.paper),
-                row.number.method,
-                task,
-                f"{derived_mark['M']}{drafts.accepted + 1:.2f}",
-                f"{derived_mark['alpha']}{drafts.accepted / drafts.drafted:.2f}",
-                f"{row.skipped:.1%}",
-                row.number.printed + ("*" if row.number.metric == "expected_speedup" else ""),
-                f"{trace.predicted:.2f}x",
-            )
-        )
-    return pd.DataFrame(table_rows, columns=["paper", "method", "task", "M", "α", "skipped", "printed", "PREDICTED"])
-
-
 def _median_table(medians: pd.DataFrame) -> pd.DataFrame:
     texts = medians.assign(runs=medians["runs"].astype(str))
     for name in ("M", "alpha", "right", "measured", "predicted"):
@@ -312,16 +222,12 @@ def _median_table(medians: pd.DataFrame) -> pd.DataFrame:
 
 
 def closing(question: Question, runs: Sequence[Run], unused: Counter[str]) -> list[str]:
-    """Return the closing paragraphs: unused numbers and records, and what remains unknown."""
-    missing = Counter(f"{row.number.method}: {row.missing}" for row in _rows(question) if row.missing)
-    lines = [f"Papers' numbers without a prediction: {n} ({why})." for why, n in missing.items()]
-    lines += [f"Records not used: {n} ({why})." for why, n in unused.items()]
+    """Return the closing paragraphs: unused records, and what remains unknown."""
+    lines = [f"Records not used: {n} ({why})." for why, n in unused.items()]
     if any(run.header.model.toy for run in runs):
         lines += [f"Records: {REHEARSAL}."]
     unknown = [f"- {line.format(model=question.model_name, context=question.context)}" for line in UNKNOWN]
     paragraphs = ["\n".join(map(_wrapped, lines)), "\n".join(["Not known to this estimate:", *map(_wrapped, unknown)])]
-    corrected = paper_correction()
-    paragraphs += [] if corrected is None else [_wrapped(corrected.text)]
     return [part for part in paragraphs if part]
 
 

@@ -7,15 +7,44 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from ssd_bench.cost.roofline import PREFIX, gpu_named, simulated_names
+from ssd_bench.errors import ConfigError
 from ssd_bench.predict.acceptance import ReportedSpeedup, reported_speedups
 
 HF_TOKENS = 32
 """Tokens that Hugging Face `generate` decodes in `shapes`."""
+NEEDED = {"machine", "model", "context", "tokens", "pass_ms", "search", "rows"}
+"""Keys of every result."""
 
 
-def read_gpu_results(folder: Path) -> list[dict[str, Any]]:
-    """Return the results in a folder, one per model; an empty list if it has none."""
-    return [json.loads(path.read_text(encoding="utf-8")) for path in sorted(folder.rglob("*.json"))]
+def read_gpu_results(folder: Path) -> dict[Path, dict[str, Any]]:
+    """Read the results in a folder, one file per model; empty if it has none.
+
+    Raises:
+        ConfigError: a file is damaged.
+    """
+    results: dict[Path, dict[str, Any]] = {}
+    for path in sorted(folder.rglob("*.json")):
+        try:
+            content = json.loads(path.read_text(encoding="utf-8"))
+        except (OSError, ValueError) as error:
+            raise ConfigError("shapes", str(path), f"a result of `shapes` ({error})") from error
+        if not isinstance(content, dict) or not content.keys() >= NEEDED:
+            raise ConfigError("shapes", str(path), f"a result of `shapes`, with {', '.join(sorted(NEEDED))}")
+        results[path] = content
+    return results
+
+
+def sheet_of(gpu: str) -> str:
+    """Return the name of the simulated GPU with the vendor's name of a measured one, such as NVIDIA H200.
+
+    Raises:
+        ConfigError: there is none.
+    """
+    for name in simulated_names():
+        if gpu_named(name).name.startswith(gpu):
+            return name
+    raise ConfigError("shapes", gpu, f"measurements of a GPU with a data sheet: {PREFIX}<gpu> in conf/hardware")
 
 
 def speedup_over_hf(result: dict[str, Any]) -> float | None:

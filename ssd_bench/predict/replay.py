@@ -56,10 +56,7 @@ class Prediction:
         tokens_per_s: tokens per second of `ar` and `method`.
         speedup: speedup, method overhead included.
         speedup_frozen: speedup without method overhead.
-        speedup_forward: speedup of drafting and verification alone.
         ceiling: M.
-        overhead_ms: milliseconds of the overhead over all steps.
-        calls_ms: milliseconds of the calls of the model in it.
         shares: shares of the method's time by part.
     """
 
@@ -70,10 +67,7 @@ class Prediction:
     tokens_per_s: Mapping[str, float]
     speedup: float
     speedup_frozen: float
-    speedup_forward: float
     ceiling: float
-    overhead_ms: float
-    calls_ms: float
     shares: Mapping[str, float]
 
 
@@ -123,11 +117,10 @@ def step_times(run: Run, machine: Machine) -> pd.DataFrame:
 
     Returns:
         Columns prompt_index, repeat, turn, arm, step, emitted, and draft_ms, verify_ms, policy_ms, loop_ms, predicted.
-        `attrs`: `overhead`, a key of `OVERHEAD`, and `calls_ms` as in `Prediction`.
+        `attrs`: `overhead`, a key of `OVERHEAD`.
     """
     complete = with_baseline(run)
     times = modelled_steps(complete, machine.of_blocks(run.header.model.n_layers))
-    calls_ms = float(times["policy_ms"].sum())
     is_method = times["arm"] == "method"
     plain = "ar" if has_baseline(run) else "method"
     if machine.loop_ms is None:
@@ -138,7 +131,7 @@ def step_times(run: Run, machine: Machine) -> pd.DataFrame:
     if code is not None:
         source = "own"
         times["policy_ms"] += np.where(is_method, code, 0.0)
-    times.attrs |= {"overhead": source, "calls_ms": calls_ms}
+    times.attrs["overhead"] = source
     return times
 
 
@@ -214,20 +207,9 @@ def predict(run: Run, machine: str | Machine = OWN, model: str | None = None, de
         tokens_per_s={arm: 1000 * emitted[arm] / total[arm] for arm in PAIR},
         speedup=ar_ms / method_ms,
         speedup_frozen=ar_ms / (method_ms - parts["policy"] / emitted["method"]),
-        speedup_forward=_speedup_forward(by_arm),
         ceiling=emitted["method"] / len(by_arm["method"]),
-        overhead_ms=parts["policy"],
-        calls_ms=times.attrs["calls_ms"],
         shares={part: ms / total["method"] for part, ms in parts.items()},
     )
-
-
-def _speedup_forward(times: Mapping[str, pd.DataFrame]) -> float:
-    """Return the speedup of drafting and verification alone."""
-    per_token = {
-        arm: float(frame[["draft_ms", "verify_ms"]].to_numpy().sum()) / _emitted(frame) for arm, frame in times.items()
-    }
-    return per_token["ar"] / per_token["method"]
 
 
 def _emitted(times: pd.DataFrame) -> float:

@@ -10,8 +10,7 @@ import pandas as pd
 
 from ssd_bench.papers.audit import audit
 from ssd_bench.papers.printed.catalogue import version_name
-from ssd_bench.predict.calibration import sheet_of
-from ssd_bench.predict.gpu_results import HF_TOKENS, speedup_over_hf
+from ssd_bench.predict.gpu_results import HF_TOKENS, sheet_of, speedup_over_hf
 from ssd_bench.predict.paper_speedups import MEASURED, WITHIN, count_met, errors, modelled_speedups
 
 SCRIPTED = ("knapspec", "Table 2", "CLaSp")

@@ -26,7 +26,6 @@ from ssd_bench.papers.printed import reported
 from ssd_bench.papers.printed.catalogue import paper_folders, paper_versions, version_name
 from ssd_bench.papers.ssd_bench import figures as own_figures
 from ssd_bench.papers.ssd_bench.own import OWN, remarks
-from ssd_bench.predict import predictions
 from ssd_bench.report import answers, choice, facts, results, verdict_texts
 from ssd_bench.report.exhibit import AXES, STATES, Exhibit, all_numbers, completeness
 from ssd_bench.report.figures import FOREST, NARROW, DrawnFigure
@@ -94,14 +93,12 @@ class PageContent:
     """Tables behind the top of the page.
 
     Attributes:
-        predicted: result of `predictions.predictions`.
         checks: result of `audit.audit`.
         judged: result of `verdicts.table`.
         results: result of `results.result_table`.
         gpu_results: results of `shapes`; empty if they are not at hand.
     """
 
-    predicted: pd.DataFrame
     checks: pd.DataFrame
     judged: pd.DataFrame
     results: pd.DataFrame
@@ -145,8 +142,7 @@ def render(
             legend=[(*MARKS.get(word, ("–", "none")), word, MEANING[word]) for word in agreement.VERDICTS],
             filters=_filters(exhibits),
             comparison=list(_own_sheets(replications, drawn)),
-            predicted=list(_prediction_sheets(content.predicted)),
-            audits=list(_audit_sheets(content.checks, predictions.machine_needs(content.predicted))),
+            audits=list(_audit_sheets(content.checks)),
             **_answers(content),
         )
         + "\n"
@@ -315,26 +311,8 @@ def _own_sheets(replications: Sequence[Replication], drawn: Mapping[str, Sequenc
             )
 
 
-def _prediction_sheets(predicted: pd.DataFrame) -> Iterator[Sheet]:
-    """Yield the predictions for each paper; the first sheet has the introduction."""
-    lines = [predictions.introduction(predicted)]
-    for paper, rows in predicted.groupby("paper", sort=False):
-        title = f"Predictions for {version_name(str(paper))}"
-        yield Sheet(
-            f"predictions_{file_stem(str(paper), '')}",
-            title,
-            str(paper),
-            filter_values={axis: rows[axis] for axis in AXES},
-            name=title,
-            table=tables.html(predictions.readable_table(rows).fillna(""), title),
-            lines=lines,
-            reasons=[f"Not predicted: {reason}" for reason in dict.fromkeys(rows["reason"]) if reason],
-        )
-        lines = []
-
-
-def _audit_sheets(checks: pd.DataFrame, needs: Mapping[str, str]) -> Iterator[Sheet]:
-    """Yield the audit of each paper: counts of comparisons, the machine that its speedups need, kinds of findings."""
+def _audit_sheets(checks: pd.DataFrame) -> Iterator[Sheet]:
+    """Yield the audit of each paper: counts of comparisons, kinds of findings."""
     entries = audit.group_findings(checks).rename(columns={"verdict": "finding", "count": "numbers", "source": "from"})
     for paper in paper_versions():
         name = version_name(paper)
@@ -347,7 +325,5 @@ def _audit_sheets(checks: pd.DataFrame, needs: Mapping[str, str]) -> Iterator[Sh
             filter_values=dict.fromkeys(AXES, ()),
             name=f"Consistency of the numbers of {name}",
             table=tables.html(rows, f"Findings in {name}", "audit"),
-            lines=[
-                line for line in (f"{introduction}{audit.verdict_counts(checks, paper)}.", needs.get(paper)) if line
-            ],
+            lines=[f"{introduction}{audit.verdict_counts(checks, paper)}."],
         )

@@ -23,7 +23,6 @@ from ssd_bench.papers.claims.judge import NOT_RUN, judge
 from ssd_bench.papers.ours.cells import Replication
 from ssd_bench.papers.ssd_bench.own import OWN
 from ssd_bench.paths import reference_hint, write_atomic
-from ssd_bench.predict import predictions
 from ssd_bench.predict.gpu_results import read_gpu_results
 from ssd_bench.report import figures, layout, numbers, page, results, runs, verdict_texts, verdicts
 from ssd_bench.report.exhibit import LEGEND, Exhibit, build_exhibits, completeness
@@ -43,7 +42,6 @@ CONTENTS = {
     "results.csv": "results of all methods: method, task, model, machine",
     "tables": "tables of the papers, with our results",
     "figures": "figures of the papers, drawn from our runs",
-    "predictions.md": "predictions of a cost model for the papers' hardware",
     "audit.md": "consistency of the papers' numbers",
     "notebooks": "notebooks, executed on these runs",
 }
@@ -109,7 +107,7 @@ def write_replication(
     recorded: Recorded | None = None,
     folder_records: Sequence[Record] = (),
 ) -> list[Path]:
-    """Write `out/tables`, `out/figures`, verdicts, predictions, audit and `out/index.html`; return the paths.
+    """Write `out/tables`, `out/figures`, verdicts, audit and `out/index.html`; return the paths.
 
     Args:
         recorded: further verdicts and results, from records that are not here.
@@ -127,21 +125,19 @@ def write_replication(
             written += write_own_tables(replications, out / "tables")
             written += [path for scales in drawn.values() for figure in scales for path in figure.paths]
             print(completeness(exhibits, replications))
-            checks, predicted = audit.audit(), predictions.predictions(replications)
+            checks = audit.audit()
             all_results = own_results = results.result_table(replications, folder_records)
             judged = judged_table()
             if recorded is not None:
                 judged = verdicts.merge_verdicts(judged, recorded.verdicts)
                 all_results = pd.concat([own_results, recorded.results], ignore_index=True)
-            content = page.PageContent(predicted, checks, judged, all_results, read_gpu_results(GPU_RESULTS))
+            content = page.PageContent(checks, judged, all_results, [*read_gpu_results(GPU_RESULTS).values()])
         written += write_texts(
             out,
             {
                 "verdicts.md": verdict_texts.document(judged),
                 "verdicts.csv": tables.csv(judged),
                 "verdicts.tex": latex_verdicts(judged),
-                "predictions.md": predictions.document(predicted),
-                "predictions.csv": tables.csv(predicted),
                 "audit.md": audit.markdown_text(checks),
                 "results.csv": tables.csv(own_results),
                 PAGE: page.render(exhibits, replications, drawn, content),
