@@ -43,7 +43,7 @@ from methods.match_model import MatchModel
 from methods.settings import WINDOW, DraftLen, Name, ReusePrefix, is_window
 from ssd_bench.contract.generation import Estimate
 from ssd_bench.contract.layer_set import LayerSet
-from ssd_bench.contract.method import Context, LayerDraft, Prefill, Probe, Sample, Taps, Verification
+from ssd_bench.contract.method import Context, LayerDraft, Method, Prefill, Probe, Sample, Taps, Verification
 from ssd_bench.contract.shape import ModelDims
 from ssd_bench.contract.tree import TokenTree
 from ssd_bench.cost.latency import Latency
@@ -75,10 +75,8 @@ NotNegative = Annotated[float, Range(0)]
 
 
 @settings("method")
-class Adaptive:
+class Adaptive(Method):
     """A choice of layer set, draft length and stop threshold by expected tokens per millisecond, or of AR."""
-
-    greedy_only = False
 
     name: Name = "adaptive"
     draft_len: DraftLen = 10

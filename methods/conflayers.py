@@ -49,7 +49,7 @@ from methods.draft_stop import ModelDraft
 from methods.settings import DraftLen, Name, ReusePrefix, StopBelow
 from ssd_bench.contract.generation import Estimate
 from ssd_bench.contract.layer_set import LayerSet
-from ssd_bench.contract.method import Context, LayerDraft, Prefill, Probe, Taps, Verification
+from ssd_bench.contract.method import Context, LayerDraft, Prefill, Probe, Verification
 from ssd_bench.contract.shape import ModelDims
 from ssd_bench.errors import ConfigError
 from ssd_bench.settings import Count, Fits, Range, Rate, Whole, settings
@@ -87,8 +87,6 @@ class ConfidenceSearch:
 @settings("method")
 class ConfLayers(ModelDraft):
     """ConfLayers with a switch for every difference between paper, logs and released code."""
-
-    taps = Taps()
 
     name: Name = "conflayers"
     signal: Literal["raw", "lm_head"] = "raw"

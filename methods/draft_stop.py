@@ -14,7 +14,7 @@ from typing import Annotated, ClassVar
 from methods.settings import DraftLen, DraftWeights, DraftWindow, StopBelow, TargetRate
 from ssd_bench.contract.generation import Estimate
 from ssd_bench.contract.layer_set import LayerSet
-from ssd_bench.contract.method import Context, LayerDraft, Prefill, Probe, Sample, Taps, Verification
+from ssd_bench.contract.method import Context, LayerDraft, Method, Prefill, Probe, Verification
 from ssd_bench.contract.shape import ModelDims
 from ssd_bench.contract.window import Window
 from ssd_bench.settings import Range, Share, settings
@@ -120,10 +120,8 @@ class DraftStop:
 
 
 @settings("method", kw_only=True)
-class ModelDraft:
+class ModelDraft(Method):
     """A method that drafts with layers, which may read a window of the cache and 8-bit weights."""
-
-    greedy_only = False
 
     draft_window: DraftWindow | None = None
     """Window of a draft's attentions, [sinks, recent]: they read the first `sinks` and the last `recent` positions, and
@@ -143,15 +141,10 @@ class ModelDraft:
         window = None if self.draft_window is None else Window(*self.draft_window)
         return Reading(window, self.draft_weights == "int8")
 
-    def prepare(self, probe: Probe, samples: Sequence[Sample]) -> None:
-        """Prepare nothing."""
-
 
 class StoppedDraft(ModelDraft):
     """A method that drafts every step with one layer set until a stop; a subclass sets `_layer_set` and `_stop`."""
 
-    taps = Taps()
-    reuse_prefix = False
     searched: ClassVar[bool | None] = None
     """Whether a search chooses the set, as in `LayerDraft`."""
 

@@ -19,12 +19,11 @@ There is no sampling mode.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Annotated, Literal
 
 from methods.settings import Name
 from ssd_bench.contract.generation import Estimate
-from ssd_bench.contract.method import Context, Prefill, Probe, Sample, Taps, Verification
+from ssd_bench.contract.method import Context, Method, Prefill, Probe, Verification
 from ssd_bench.contract.shape import ModelDims
 from ssd_bench.contract.tree import TokenTree
 from ssd_bench.errors import ConfigError
@@ -32,11 +31,9 @@ from ssd_bench.settings import Count, Range, settings
 
 
 @settings("method")
-class Jacobi:
+class Jacobi(Method):
     """Jacobi decoding: the candidates are the target's own predictions of the last step."""
 
-    taps = Taps()
-    reuse_prefix = False
     greedy_only = True
 
     name: Name = "jacobi"
@@ -67,9 +64,6 @@ class Jacobi:
         """
         if self.filler == "pad" and self.pad_id >= dims.vocab_size:
             raise ConfigError("method.pad_id", self.pad_id, f"an id below {dims.vocab_size}, the vocabulary's size")
-
-    def prepare(self, probe: Probe, samples: Sequence[Sample]) -> None:
-        """Prepare nothing."""
 
     def start(self, prefill: Prefill) -> None:
         """Begin a prompt without an open block."""

@@ -43,7 +43,6 @@ from methods.fixed_layers import published_set
 from methods.settings import DraftLen, NewTokens, StopBelow, TargetRate
 from ssd_bench.contract.layer_set import LayerSet
 from ssd_bench.contract.method import Probe, Sample, SearchUse
-from ssd_bench.contract.shape import ModelDims
 from ssd_bench.cost.latency import Latency
 from ssd_bench.errors import ConfigError
 from ssd_bench.records import provenance, search_store
@@ -184,9 +183,6 @@ class _Trial(StoppedDraft):
 
     def __init__(self, layer_set: LayerSet, stop: DraftStop):
         self._layer_set, self._stop = layer_set, stop
-
-    def check(self, dims: ModelDims) -> None:
-        """Accept the model: the layer set is one of this model."""
 
 
 class Proposer:

@@ -33,8 +33,7 @@ from typing import Annotated, Literal
 
 from methods.settings import Name
 from ssd_bench.contract.generation import Estimate
-from ssd_bench.contract.method import Context, Prefill, Probe, Sample, Taps, Verification
-from ssd_bench.contract.shape import ModelDims
+from ssd_bench.contract.method import Context, Method, Prefill, Probe, Verification
 from ssd_bench.contract.tree import TokenTree
 from ssd_bench.engine.engine import SCRATCH
 from ssd_bench.errors import ConfigError
@@ -42,12 +41,8 @@ from ssd_bench.settings import Count, Range, Whole, settings
 
 
 @settings("method")
-class Lookahead:
+class Lookahead(Method):
     """Lookahead decoding with a switch for every difference between paper and code."""
-
-    taps = Taps()
-    reuse_prefix = False
-    greedy_only = False
 
     name: Name = "lookahead"
     window: Count = 7
@@ -70,12 +65,6 @@ class Lookahead:
         if self._most_nodes() > SCRATCH:
             sizes = f"W={self.window}, N={self.ngram}, G={self.guesses}"
             raise ConfigError("method.window", sizes, f"at most {SCRATCH} nodes a step, not {self._most_nodes()}")
-
-    def check(self, dims: ModelDims) -> None:
-        """Accept every model."""
-
-    def prepare(self, probe: Probe, samples: Sequence[Sample]) -> None:
-        """Prepare nothing."""
 
     def start(self, prefill: Prefill) -> None:
         """Begin a prompt with an empty pool and W+N-3 random prompt tokens as R_0."""

@@ -20,21 +20,15 @@ from collections.abc import Iterator, Sequence
 from typing import Annotated, Literal
 
 from methods.settings import DraftLen, Name
-from ssd_bench.contract.generation import Estimate
-from ssd_bench.contract.method import Context, Prefill, Probe, Sample, Taps, Verification
-from ssd_bench.contract.shape import ModelDims
+from ssd_bench.contract.method import Context, Method, Prefill
 from ssd_bench.contract.tree import TokenTree
 from ssd_bench.errors import ConfigError
 from ssd_bench.settings import Count, settings
 
 
 @settings("method")
-class PromptLookup:
+class PromptLookup(Method):
     """Drafting by copies from the prompt and the output."""
-
-    taps = Taps()
-    reuse_prefix = False
-    greedy_only = False
 
     name: Name = "prompt_lookup"
     max_ngram: Annotated[Count, "Tokens at the end of the text that are looked up first."] = 3
@@ -49,12 +43,6 @@ class PromptLookup:
         if self.min_ngram > self.max_ngram:
             raise ConfigError("method.min_ngram", self.min_ngram, f"at most method.max_ngram={self.max_ngram}")
 
-    def check(self, dims: ModelDims) -> None:
-        """Accept every model: drafting does not use it."""
-
-    def prepare(self, probe: Probe, samples: Sequence[Sample]) -> None:
-        """Prepare nothing."""
-
     def start(self, prefill: Prefill) -> None:
         """Begin with the text of the prompt."""
         self._text, self._prompt_len = IndexedText(self.match == "latest"), len(prefill.prompt)
@@ -64,10 +52,6 @@ class PromptLookup:
         """Return the root and the continuation of the longest n-gram that occurred before."""
         self._text.extend(context.output[len(self._text.tokens) - self._prompt_len :])
         return TokenTree.chain([context.output[-1], *self._continuation()[: context.max_draft]])
-
-    def observe(self, verification: Verification, probe: Probe) -> Estimate | None:
-        """Learn nothing: `propose` reads the output."""
-        return None
 
     def _continuation(self) -> list[int]:
         """Return the continuation, at most `draft_len` tokens; empty without an earlier occurrence."""

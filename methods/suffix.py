@@ -23,8 +23,7 @@ from numpy.typing import NDArray
 
 from methods.settings import DraftLen, Name
 from ssd_bench.contract.generation import Estimate
-from ssd_bench.contract.method import Context, Prefill, Probe, Sample, Taps, Verification
-from ssd_bench.contract.shape import ModelDims
+from ssd_bench.contract.method import Context, Method, Prefill, Probe, Sample, Verification
 from ssd_bench.contract.tree import TokenTree
 from ssd_bench.settings import Count, Probability, Range, Whole, settings
 
@@ -33,12 +32,8 @@ SEPARATOR = -1  # between outputs; no match and no draft runs across it
 
 
 @settings("method")
-class Suffix:
+class Suffix(Method):
     """Drafting by the counts of earlier continuations."""
-
-    taps = Taps()
-    reuse_prefix = False
-    greedy_only = False
 
     name: Name = "suffix"
     max_match: Annotated[Count, "Longest match, in tokens."] = 64
@@ -48,9 +43,6 @@ class Suffix:
     shape: Literal["chain", "tree"] = "chain"
     """Draft only the most frequent continuation (chain), or several (tree)."""
     memory: Annotated[Whole, "Newest tokens of earlier outputs that are kept; 0: each prompt starts anew."] = 100_000
-
-    def check(self, dims: ModelDims) -> None:
-        """Accept every model: drafting does not use it."""
 
     def prepare(self, probe: Probe, samples: Sequence[Sample]) -> None:
         """Begin without earlier outputs."""

@@ -42,7 +42,7 @@ from methods.draft_stop import ModelDraft
 from methods.settings import DraftLen, Name, StopBelow
 from ssd_bench.contract.generation import Estimate
 from ssd_bench.contract.layer_set import LayerSet
-from ssd_bench.contract.method import Context, LayerDraft, Prefill, Probe, Sample, Taps, Verification
+from ssd_bench.contract.method import Context, LayerDraft, Prefill, Probe, Sample, Verification
 from ssd_bench.contract.shape import ModelDims
 from ssd_bench.cost.matchness import matchness
 from ssd_bench.errors import ConfigError
@@ -80,9 +80,6 @@ class MatchnessSearch:
 @settings("method")
 class SWIFT(ModelDraft):
     """SWIFT with a switch for every difference between paper and code."""
-
-    taps = Taps()
-    reuse_prefix = False
 
     name: Name = "swift"
     skip_ratio: Share | None = None

@@ -25,9 +25,8 @@ from methods.int8_draft import Int8Draft
 from methods.knapsack import EXECUTE, INT8, SKIP, Knapsack, mixed_weights
 from ssd_bench import metrics
 from ssd_bench.contract.layer_set import LayerSet
-from ssd_bench.contract.method import Context, LayerDraft, Prefill, Probe, Sample, Taps, Verification
+from ssd_bench.contract.method import Context, LayerDraft, Method, Probe
 from ssd_bench.contract.optional import Quantised
-from ssd_bench.contract.shape import ModelDims
 from ssd_bench.contract.window import Window
 from ssd_bench.cost import profiling
 from ssd_bench.cost.latency import Latency, NodeTimes
@@ -226,24 +225,16 @@ def test_8_bit_weights_keep_the_sampled_distribution(quantised: Load) -> None:
     check_sampled(lambda: Int8Draft(draft_len=3), quantised)
 
 
-class Mixed:
+class Mixed(Method):
     """Drafts with full weights in the first sublayers and 8-bit weights in others, verified from the first of these."""
 
-    name, taps, reuse_prefix, greedy_only, int8 = "mixed", Taps(), True, False, True
+    name, reuse_prefix, int8 = "mixed", True, True
 
     def __init__(self, layer_set: LayerSet):
         self.layer_set = layer_set
 
-    def check(self, dims: ModelDims) -> None: ...
-
-    def prepare(self, probe: Probe, samples: list[Sample]) -> None: ...
-
-    def start(self, prefill: Prefill) -> None: ...
-
     def propose(self, context: Context) -> LayerDraft:
         return LayerDraft(self.layer_set, 3)
-
-    def observe(self, verification: Verification, probe: Probe) -> None: ...
 
 
 def test_mixed_sets_reuse_the_states_before_the_first_8_bit_sublayer(quantised: Load, rests: list[int]) -> None:

@@ -6,14 +6,12 @@ Nothing is searched, and the text is meaningless: such a run is not checked for 
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
 
 import torch
 from torch import Tensor
 
 from ssd_bench.contract.layer_set import LayerSet
-from ssd_bench.contract.method import Context, LayerDraft, Prefill, Probe, Sample, Taps, Verification
-from ssd_bench.contract.shape import ModelDims
+from ssd_bench.contract.method import Context, LayerDraft, Method
 from ssd_bench.contract.tree import TokenTree
 from ssd_bench.engine.engine import Engine
 from ssd_bench.predict.acceptance import Acceptance
@@ -22,25 +20,19 @@ WATCHED = 1e-30  # threshold of a confidence exit that never stops; its probabil
 STRIDES = (0.7548776662466927, 0.5698402909980532)  # of the R2 low-discrepancy sequence (Roberts 2018)
 
 
-class Imposed:
+class Imposed(Method):
     """A method that drafts with one layer set, and draws lengths and accepted tokens of drafts.
 
     The draws use a low-discrepancy sequence (an additive recurrence), so that some dozens of steps already have the
     wanted α and M; with independent random numbers they were 10 % off.
     """
 
-    name, taps, reuse_prefix, greedy_only = "imposed", Taps(), False, True
+    name, greedy_only = "imposed", True
 
     def __init__(self, layer_set: LayerSet, acceptance: Acceptance, seed: int = 0):
         rng = random.Random(seed)
         self._layer_set, self._acceptance, self._point = layer_set, acceptance, (rng.random(), rng.random())
         self.accepted = 0
-
-    def check(self, dims: ModelDims) -> None: ...
-
-    def prepare(self, probe: Probe, samples: Sequence[Sample]) -> None: ...
-
-    def start(self, prefill: Prefill) -> None: ...
 
     def propose(self, context: Context) -> LayerDraft | TokenTree:
         """Return a draft of a drawn length; for length 0 the root alone."""
@@ -50,8 +42,6 @@ class Imposed:
         if not drafted:
             return TokenTree((context.output[-1],), (-1,))
         return LayerDraft(self._layer_set, drafted, WATCHED)
-
-    def observe(self, verification: Verification, probe: Probe) -> None: ...
 
 
 class ImposedEngine(Engine):

@@ -310,7 +310,7 @@ class Probe(Protocol):
 
 
 class Method(Protocol):
-    """A drafting method; the module docstring has the order of calls.
+    """A drafting method; the module docstring has the order of calls. A base class, which only `propose` has to extend.
 
     Attributes:
         name: name in tables; the preset's name.
@@ -321,13 +321,13 @@ class Method(Protocol):
     """
 
     name: str
-    taps: Taps
-    reuse_prefix: bool
-    greedy_only: bool
+    taps: Taps = Taps()
+    reuse_prefix: bool = False
+    greedy_only: bool = False
 
     def check(self, dims: ModelDims) -> None:
         """Raise a ConfigError for settings that cannot work with this model; called before the weights load."""
-        ...
+        return
 
     def prepare(self, probe: Probe, samples: Sequence[Sample]) -> None:
         """Prepare for a run, once before its first prompt; the warm-up then decodes with a copy of this method.
@@ -336,11 +336,11 @@ class Method(Protocol):
             probe: the same object as in `observe`; the method may keep it.
             samples: empty, unless the method is `Calibrated`.
         """
-        ...
+        return
 
     def start(self, prefill: Prefill) -> None:
         """Begin a new prompt."""
-        ...
+        return
 
     def propose(self, context: Context) -> LayerDraft | TokenTree:
         """Propose candidates for the next step."""
@@ -348,4 +348,4 @@ class Method(Protocol):
 
     def observe(self, verification: Verification, probe: Probe) -> Estimate | None:
         """Learn from a verified step; return the Estimate of a search event, None without one."""
-        ...
+        return None

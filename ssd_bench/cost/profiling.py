@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import sys
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, fields, replace
 from functools import partial
 from pathlib import Path
@@ -15,8 +15,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from ssd_bench.contract.layer_set import LayerSet
-from ssd_bench.contract.method import Context, LayerDraft, Prefill, Probe, Sample, Taps, Verification
-from ssd_bench.contract.shape import ModelDims
+from ssd_bench.contract.method import Context, LayerDraft, Method, Probe
 from ssd_bench.contract.tree import TokenTree
 from ssd_bench.cost.latency import Latency, NodeTimes, fit_latency, fit_line
 from ssd_bench.engine.load import QUIET, LoadWatch
@@ -163,26 +162,18 @@ def _call_times(decoder: Decoder, cache: KVCache, n: int) -> NodeTimes:
     return NodeTimes(n, slope, intercept, mlp_ms, head_ms * decoder.arch.n_layers)
 
 
-class _FixedProposal:
+class _FixedProposal(Method):
     """A method that makes the same proposal in every step, as a new object: trees cache what they derive."""
 
-    name, taps, reuse_prefix, greedy_only = "timed", Taps(), False, True
+    name, greedy_only = "timed", True
 
     def __init__(self, proposal: LayerDraft | TokenTree):
         self._proposal = proposal
-
-    def check(self, dims: ModelDims) -> None: ...
-
-    def prepare(self, probe: Probe, samples: Sequence[Sample]) -> None: ...
-
-    def start(self, prefill: Prefill) -> None: ...
 
     def propose(self, context: Context) -> LayerDraft | TokenTree:
         if isinstance(self._proposal, LayerDraft):
             return replace(self._proposal)
         return replace(self._proposal, tokens=(context.output[-1], *self._proposal.tokens[1:]))
-
-    def observe(self, verification: Verification, probe: Probe) -> None: ...
 
 
 def _correct_by_steps(latency: Latency, decoder: Decoder, cache: KVCache, watch: LoadWatch) -> Latency:

@@ -1,21 +1,15 @@
 """Every second: draft without the MLP of every second block."""
 
-from collections.abc import Sequence
-
 from ssd_bench.contract.layer_set import LayerSet
-from ssd_bench.contract.method import Context, LayerDraft, Prefill, Probe, Sample, Taps, Verification
+from ssd_bench.contract.method import Context, LayerDraft, Method
 from ssd_bench.contract.shape import ModelDims
 from ssd_bench.errors import ConfigError
 from ssd_bench.settings import Count, settings
 
 
 @settings("method")
-class EverySecond:
+class EverySecond(Method):
     """Drafting with all attentions and every second MLP."""
-
-    taps = Taps()  # needs no hidden states
-    reuse_prefix = False
-    greedy_only = False
 
     name: str = "every_second"
     draft_len: Count = 4
@@ -31,15 +25,6 @@ class EverySecond:
             raise ConfigError("model", dims.name, "at least 2 blocks")
         self._layer_set = LayerSet.skipping(dims.n_layers, mlp=range(1, dims.n_layers, 2))
 
-    def prepare(self, probe: Probe, samples: Sequence[Sample]) -> None:
-        """Prepare nothing: the layer set is fixed."""
-
-    def start(self, prefill: Prefill) -> None:
-        """Keep nothing of the prompt."""
-
     def propose(self, context: Context) -> LayerDraft:
         """Return the layer set and the draft length; the engine drafts and verifies."""
         return LayerDraft(self._layer_set, self.draft_len)
-
-    def observe(self, verification: Verification, probe: Probe) -> None:
-        """Learn nothing."""
