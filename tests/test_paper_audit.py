@@ -11,8 +11,10 @@ import pytest
 from ssd_bench.commands.audit import main
 from ssd_bench.papers.audit import arithmetic
 from ssd_bench.papers.audit import audit as module
+from ssd_bench.papers.audit.relations import relations
 from ssd_bench.papers.knn_ssd import checks as knn_ssd
 from ssd_bench.papers.printed import reported
+from ssd_bench.papers.printed.catalogue import folder_of
 from ssd_bench.papers.printed.reported import Number, find_numbers, numbers
 from ssd_bench.papers.swift import checks as swift
 
@@ -89,6 +91,23 @@ def test_an_end_of_a_range_is_its_least_or_largest_cell() -> None:
     cells = [number("2.95", "M"), number("8.21", "M")]
     assert arithmetic.check_range_end(number("2.99", "M", "low"), cells, "x").verdict == "contradiction"
     assert arithmetic.check_range_end(number("8.2", "M", "high"), cells, "x").verdict == "consistent"
+
+
+@pytest.mark.parametrize(
+    ("entry", "message"),
+    [
+        ("each: {paper: swift, exhibit: Table 99}\n  range: {of: []}", "no number has"),
+        (
+            "each: {paper: swift, exhibit: abstract, metric: speedup, bound: low}\n"
+            "  repeat: {of: {exhibit: Table 2, metric: M}, check: repeats}",
+            "numbers have",
+        ),
+    ],
+)
+def test_a_relation_without_its_numbers_is_an_error(entry: str, message: str, tmp_path: Path) -> None:
+    (tmp_path / "checks.yaml").write_text(f"- {entry}\n", encoding="utf-8")
+    with pytest.raises(LookupError, match=message):
+        list(relations(dataclasses.replace(folder_of("swift"), path=tmp_path)))
 
 
 def test_columns_ids_and_verdicts(frame: pd.DataFrame) -> None:

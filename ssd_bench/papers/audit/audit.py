@@ -10,6 +10,7 @@ import pandas as pd
 
 from ssd_bench import tables
 from ssd_bench.papers.audit.arithmetic import CONSISTENT, CONTRADICTION, FINDINGS, IMPOSSIBLE, ROUNDING, check_repeats
+from ssd_bench.papers.audit.relations import relations
 from ssd_bench.papers.printed.catalogue import folder_of, paper_folders, paper_versions
 
 KIND = ["paper", "check", "source", "verdict"]  # equal for findings of one kind
@@ -25,8 +26,9 @@ def audit() -> pd.DataFrame:
     Raises:
         ConfigError: the data of the papers does not fit its schema.
     """
+    checks = [check for folder in paper_folders() for check in relations(folder)]
     modules = [module for folder in paper_folders() if (module := folder.module("checks"))]
-    checks = [*(check for module in modules for check in module.checks()), *check_repeats()]
+    checks += [*(check for module in modules for check in module.checks()), *check_repeats()]
     checks.sort(key=lambda check: paper_versions().index(check.paper))
     rows = [{**asdict(check), "difference": check.difference} for check in checks]
     numeric = dict.fromkeys(("stated", "implied", "difference"), "float64")

@@ -1,4 +1,4 @@
-"""Checks of ConfLayers: averages, the two tables of the same runs, and its sentences."""
+"""Checks of ConfLayers: E(speedup), repeats in Figure 4, released sets, and its sentences."""
 
 from __future__ import annotations
 
@@ -9,9 +9,7 @@ from ssd_bench.papers.audit.arithmetic import (
     CONTRADICTION,
     UNCLEAR,
     Check,
-    check_average,
     check_expected_speedup,
-    check_lower_bound,
     check_repeat,
     new_check,
     number_in_table,
@@ -25,19 +23,7 @@ FORMULA = "E = M alpha / ((M - 1)(1 - r) + alpha), M = accepted tokens (SWIFT Eq
 
 
 def checks() -> Iterator[Check]:
-    """Yield all checks of the paper."""
-    for model in MODELS:
-        for table, methods in (("Table 1", ("DEL", "SWIFT", "ConfLayers")), ("Table 3", ("SWIFT", "ConfLayers"))):
-            for method in methods:
-                parts = [_speedup(table, model, method, task) for task in TASKS]
-                yield check_average(_speedup(table, model, method, "Average"), parts, "tasks")
-        for method in ("SWIFT", "ConfLayers"):
-            first, third = ([_speedup(f"Table {n}", model, method, task) for task in TASKS] for n in (1, 3))
-            for cell, repeat in zip(first, third):
-                yield check_repeat(cell, repeat, "Table 3")
-            # Table 3's average has its own check, so a wrong one is one finding; Table 1's may be of its rounded tasks
-            average = _speedup("Table 1", model, method, "Average")
-            yield check_average(average, third, "tasks in Table 3", "Table 3", first[0].half)
+    """Yield the checks that `checks.yaml` cannot state."""
     yield from check_measured()
     yield from check_faster_than_swift()
     yield from check_prose()
@@ -77,20 +63,12 @@ def check_faster_than_swift() -> Iterator[Check]:
 
 
 def check_prose() -> Iterator[Check]:
-    """Check sentences: windows (Figure 6), transfer (Figure 4), skip ranges (§3.2, App. A, App. C)."""
+    """Check sentences: windows (Figure 6), skip ranges (§3.2, App. A, App. C)."""
     constant = find_number("conflayers", "Figure 6", model="LLaMA-2-70B", window="20")
     adaptive = _speedup("Table 3", "LLaMA-2-70B", "ConfLayers", "GSM8K")
     text = f"§4.3.2 says that the adaptive window, {adaptive.printed} (Table 3), is faster than both constant windows"
     fits = CONSISTENT if constant.value < adaptive.value else CONTRADICTION
     yield new_check(constant, "window", text, adaptive.value, "§4.3.2; Table 3", fits)
-    for model in ("LLaMA-2-13B", "LLaMA-2-70B"):
-        stated = find_number("conflayers", "Figure 6", model=model, window="adaptive")
-        yield check_lower_bound(stated, [_speedup("Table 3", model, "ConfLayers", "GSM8K")], "Table 3")
-    stated = find_number(
-        "conflayers", "Figure 4", method="ConfLayers", skip_set="CNN/DM", metric="speedup", bound="low"
-    )
-    transferred = find_number("conflayers", "Figure 4", method="ConfLayers", task="Alpaca", skip_set="CNN/DM")
-    yield check_lower_bound(stated, [transferred], "Figure 4")
     best = find_number("conflayers", "text §3.2", bound="high", metric="skip_ratio")
     appendix = find_number("conflayers", "Figure 7", bound="high", model="LLaMA-2-13B", metric="skip_ratio")
     text = f"§3.2 refers to App. A, where the range ends at {appendix.printed}"

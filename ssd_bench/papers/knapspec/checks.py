@@ -13,7 +13,6 @@ from ssd_bench.papers.audit.arithmetic import (
     ROUNDING,
     UNCLEAR,
     Check,
-    check_range_end,
     new_check,
     rounding_verdict,
 )
@@ -24,7 +23,7 @@ EQ4 = "TPT = (1 - a^(g+1)) / (1 - a) / (g t_draft + t_target) (§3.2 Eq. 4)"
 
 
 def checks() -> Iterator[Check]:
-    """Yield all checks of the paper."""
+    """Yield the checks that `checks.yaml` cannot state."""
     for speedup in find_numbers("knapspec", "Table 2", metric="speedup"):
         if speedup.method == "AR":
             yield new_check(
@@ -114,9 +113,8 @@ def check_highest_ratio() -> Check:
 
 
 def check_prose() -> Iterator[Check]:
-    """Check the abstract, Figure 4 and Figure 6."""
+    """Check Figure 4 and Figure 6."""
     speedups = find_numbers("knapspec", "Table 2", metric="speedup")
-    yield check_range_end(find_number("knapspec", "abstract", metric="speedup"), speedups, "Table 2")
     stated = find_number("knapspec", "Figure 4", metric="speedup", tau="0.5")
     cells = [n for n in speedups if n.model == stated.model and n.method == "KnapSpec"]
     text = "the task is not stated; Table 2 has " + ", ".join(f"{n.printed} ({n.task})" for n in cells)

@@ -1,4 +1,4 @@
-"""Checks of KNN-SSD: skip ratios implied by expected speedups, averages, and expected against measured speeds."""
+"""Checks of KNN-SSD: skip ratios implied by expected speedups, and expected against measured speeds."""
 
 from __future__ import annotations
 
@@ -11,11 +11,6 @@ from ssd_bench.papers.audit.arithmetic import (
     DEFINITIONAL,
     UNCLEAR,
     Check,
-    check_average,
-    check_lower_bound,
-    check_range_end,
-    check_repeat,
-    check_tokens_ratio,
     check_upper_bound,
     expected_speedup_at,
     format_value,
@@ -81,14 +76,12 @@ def common_skip_ratio(model: str, method: str) -> tuple[float, float]:
 
 
 def checks() -> Iterator[Check]:
-    """Yield all checks of the paper."""
+    """Yield the checks that `checks.yaml` cannot state."""
     for model in MODELS:
         yield from check_one_skip_ratio(model)
         yield check_published_sets(model)
-        for method in ("Vanilla", *METHODS):
-            yield from check_averages(model, method)
-            if "LLaMA" in model and method != "Vanilla":
-                yield check_measured(model, method)
+        if "LLaMA" in model:
+            yield from (check_measured(model, method) for method in METHODS)
     yield from check_prose()
     yield from check_repeated_sets()
 
@@ -126,21 +119,6 @@ def check_published_sets(model: str) -> Check:
     return new_check(stated, "published sets", text, implied, f"{FORMULA}; skip sets of the repository", result)
 
 
-def check_averages(model: str, method: str) -> Iterator[Check]:
-    """Check the overall columns of Tables 1 and 6, and Table 1's E against its tokens/s."""
-    overall = _expected(model, method, "overall")
-    yield check_average(overall, [_expected(model, method, ratio) for ratio in RATIOS], "mix ratios")
-    where = {"model": model, "method": method}
-    for metric in ("M", "alpha"):
-        cells = {n.settings["mix_ratio"]: n for n in find_numbers("knn-ssd", "Table 6", metric=metric, **where)}
-        if cells:
-            yield check_average(cells["overall"], [cells[ratio] for ratio in RATIOS], "mix ratios")
-        for stated in find_numbers("knn-ssd", "Table 2", metric=metric, **where):
-            if cells:
-                yield check_repeat(stated, cells["overall"], "printed twice")
-    yield check_tokens_ratio(overall, _rate(model, method), _rate(model, "Vanilla"))
-
-
 def _rate(model: str, method: str) -> Number:
     return find_number("knn-ssd", "Table 1", metric="tokens_per_s", model=model, method=method)
 
@@ -162,12 +140,8 @@ def check_measured(model: str, method: str) -> Check:
 
 def check_prose() -> Iterator[Check]:
     """Check sentences and captions against the tables."""
-    overall = [n for model in MODELS for n in [_expected(model, "KNN-SSD", "overall")]]
     actual = find_numbers("knn-ssd", "Table 2", method="KNN-SSD", metric="speedup")
     for bound in ("low", "high"):
-        yield check_range_end(
-            find_number("knn-ssd", "text §5.2", metric="expected_speedup", bound=bound), overall, "Table 1, overall"
-        )
         stated = find_number("knn-ssd", "abstract", metric="speedup", bound=bound)
         cell = (min if bound == "low" else max)(actual, key=lambda n: n.value)
         text = (
@@ -176,13 +150,8 @@ def check_prose() -> Iterator[Check]:
         )
         result = rounding_verdict(stated, cell.value, otherwise=UNCLEAR)
         yield new_check(stated, "headline", text, cell.value, "Table 2", result)
-    for series in ("LLaMA-2", "Qwen-2.5"):
-        cells = find_numbers("knn-ssd", "Table 6", method="KNN-SSD", metric="alpha")
-        stated = find_number("knn-ssd", "text §1", metric="alpha", model=f"{series} series")
-        yield check_lower_bound(stated, [n for n in cells if n.model.startswith(series)], f"Table 6, {series}")
     cells = find_numbers("knn-ssd", "Table 4", method="KNN-SSD", metric="speedup")
-    low, high = (find_number("knn-ssd", "text §5.3", metric="speedup", bound=bound) for bound in ("low", "high"))
-    yield check_lower_bound(low, cells, "Table 4")
+    high = find_number("knn-ssd", "text §5.3", metric="speedup", bound="high")
     most = max(cells, key=lambda n: n.value)
     yield check_upper_bound(high, most.value, f"the largest value in Table 4 is {most.printed}", "Table 4")
     about = find_number("knn-ssd", "Figure 7", metric="speedup")
