@@ -60,12 +60,11 @@ GRID_STEP = 0.1  # costs are computed at contexts 1.1^i, rounded
 
 
 def are_windows(pairs: Sequence[Sequence[int]]) -> bool:
-    """Return whether each pair can be a window."""
     return all(is_window(pair) for pair in pairs)
 
 
 def are_thresholds(thresholds: Sequence[float]) -> bool:
-    """Return whether the numbers are ascending probabilities in (0, 1)."""
+    """Return whether the numbers ascend within (0, 1)."""
     return all(low < high for low, high in zip([0.0, *thresholds], [*thresholds, 1.0]))
 
 
@@ -310,7 +309,7 @@ class Adaptive(Method):
         self._plan_exploration(costs, promising, needed_rate)
 
     def _price_copies(self, costs: Costs) -> None:
-        """Set the costs of verifying a copy near this context, and the throughput that it must beat."""
+        """Set the costs of verifying a copy, and the throughput to beat."""
         self._copy_ms, self._ar_ms = costs.copy_ms, costs.ar_ms
         self._base_rate = 1 / costs.ar_ms if self._choice is None else self._choice.rate
 
@@ -341,7 +340,7 @@ class Adaptive(Method):
             self._steps_left = int(min(max(wait, self.interval), LONGEST_WAIT))
 
     def _evaluation_price(self, arm: Arm, costs: Costs) -> float:
-        """Return the cost of an evaluation in AR steps, keeping its states included."""
+        """Return the cost of an evaluation and its kept states, in AR steps."""
         return STATE_COST * self.rows + self.overhead * costs.evaluation_ms(arm.layer_set) / costs.ar_ms
 
     def _search_price(self, costs: Costs) -> float:

@@ -197,7 +197,6 @@ class ArmPool:
         self._replace(arms)
 
     def _replace(self, arms: list[Arm]) -> None:
-        """Set the arms; the times are those of the old ones."""
         self.arms = arms
         self._times.clear()
 
@@ -219,5 +218,5 @@ def last_states(verifications: Sequence[Verification], rows: int) -> tuple[Tenso
 
 
 def _fits(window: Window | None, length: int) -> bool:
-    """Return whether a window leaves out at least half of the context; None reads all and always fits."""
+    """Return whether a window leaves out at least half of the context; None always fits."""
     return window is None or 2 * window.count_read(length) <= length

@@ -24,7 +24,7 @@ Array = NDArray[np.float64]
 
 
 class Prior:
-    """The prior of an arm: a calibrated draft, in which a token's acceptance rate equals its confidence.
+    """The prior of an arm: a calibrated draft; a token's acceptance rate equals its confidence.
 
     Args:
         thresholds: ascending probabilities in (0, 1), the borders of the confidence bins.
@@ -68,7 +68,7 @@ class Arm:
 
     @property
     def acceptance(self) -> float:
-        """Posterior mean of the probability that a drafted token is accepted if the tokens before it were."""
+        """Posterior mean of the acceptance of a token after accepted ones."""
         return float(self.counts[1].sum() / self.counts.sum())
 
     def learn(self, drafted: int, accepted: int, threshold: int, capped: bool) -> None:
@@ -103,7 +103,7 @@ class Arm:
         self.counts = np.array(counts)
 
     def limit(self, memory: float) -> None:
-        """Scale the counts down to at most `memory` tokens, so that the posterior follows the text."""
+        """Scale the counts down to `memory` tokens: the posterior follows the text."""
         self.counts *= min(1.0, memory / float(self.counts.sum()))
 
     def forget(self, prior: Prior, share: float) -> None:
@@ -177,7 +177,7 @@ class Costs:
         context: n.
         longest: largest number of drafted tokens.
         reuse: whether verification reuses the draft's states before the first skipped sublayer.
-        rows: r, number of tokens on which arms are evaluated and searches run.
+        rows: r, number of tokens for evaluations and searches.
         copied: largest number of tokens of a copied draft.
 
     Attributes:
@@ -261,7 +261,7 @@ def evaluate_arm(probe: Probe, prior: Prior, arm: Arm, states: Tensor, target: T
 
     Args:
         states: [r, d] states of the full model at the boundary `arm.layer_set.first_changed`.
-        target: [r] predictions of the full model, with which the draft's must agree.
+        target: [r] predictions of the full model.
         length: committed positions, the r tokens included.
 
     Returns:

@@ -1,6 +1,6 @@
 """Bayesian optimisation over layer sets: the next point of the unit cube, for every method that searches this way.
 
-The Gaussian process and the search for its highest confidence bound are those of bayes_opt, the library of Self-SD and
+Gaussian process and search for its highest confidence bound follow bayes_opt, the library of Self-SD and
 SWIFT, down to the order of random numbers. bayes_opt climbs by finite differences, with a prediction per dimension and
 step. Here the gradient is computed, so that proposals are the same (up to rounding) in a fraction of the time.
 """

@@ -101,7 +101,6 @@ class CLaSp(ModelDraft):
         self.taps = self._idle_taps
 
     def prepare(self, probe: Probe, samples: Sequence[Sample]) -> None:
-        """Keep the probe for the search on the prompt."""
         self._probe = probe
 
     def start(self, prefill: Prefill) -> None:
@@ -129,11 +128,11 @@ class CLaSp(ModelDraft):
         return None
 
     def _choose(self, states: Tensor, length: int, probe: Probe) -> None:
-        """Search on the last of `length` committed tokens, with its states [L+1, d]."""
+        """Search on the last committed token, with its states [L+1, d]."""
         self._layer_set = choose(states, self._n_skipped, length - 1, probe, self.protect_first_last).layer_set
 
     def _is_search_step(self, step: int) -> bool:
-        """Return whether a search follows a step: steps T, 2T, ... after a search on the prompt, else 1, T + 1, ..."""
+        """Return whether a search follows: steps T, 2T, ... after a search on the prompt, else 1, T + 1, ..."""
         return (step if self.search_on == "prefill" else step - 1) % self.interval == 0
 
 

@@ -53,7 +53,7 @@ class Rule:
     centred: bool = True
 
     def choose(self, confidences: Tensor, lam: float) -> list[int]:
-        """Choose the blocks to skip, ascending, by the confidences [2 (L - 2)] of attentions and MLPs in turn."""
+        """Choose the blocks to skip, ascending; arguments as `scores`."""
         return self.skipped_blocks(self.scores(confidences), lam)
 
     def scores(self, confidences: Tensor) -> Array:

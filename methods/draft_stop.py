@@ -1,6 +1,6 @@
 """Parts that methods which draft with layers share: stop rules, a window of the cache, 8-bit weights.
 
-`ModelDraft` is the base of all methods that draft with layers, `StoppedDraft` of those that draft with one layer set
+`ModelDraft` is the base of all methods that draft with layers, `StoppedDraft` of methods with one layer set
 until such a stop, `MovedDraft` of those whose threshold follows the acceptance rate.
 """
 
@@ -99,7 +99,7 @@ class DraftStop:
     def draft(
         self, layer_set: LayerSet, widths: Sequence[Sequence[float]] = (), searched: bool | None = None
     ) -> LayerDraft:
-        """Return the draft of the next step; `widths` and `searched` are those of `LayerDraft`."""
+        """Return the draft of the next step; `widths` and `searched` as in `LayerDraft`."""
         pairs = tuple((bound, int(k)) for bound, k in widths)
         return self._reading.draft(layer_set, self._draft_len, self.value, pairs, searched)
 
@@ -132,7 +132,7 @@ class ModelDraft(Method):
 
     @property
     def int8(self) -> bool:
-        """Whether drafts read 8-bit weights, at least in some sublayers."""
+        """Whether drafts read any 8-bit weights."""
         return self.draft_weights != "full"
 
     @cached_property

@@ -65,7 +65,7 @@ class DEL(ModelDraft):
     """Number of last prompt positions whose shadow tokens count."""
     draft_len_grid: DraftLenGrid = (0, 17)
     reuse_prefix: ReusePrefix = True
-    """Verify on the states that drafting left, those of the exits before E included."""
+    """Reuse draft states in the verification, including exits before E."""
 
     def __post_init__(self) -> None:
         self.taps = Taps()

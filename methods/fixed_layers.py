@@ -57,7 +57,6 @@ class FixedLayers(StoppedDraft):
 
     @property
     def int8(self) -> bool:
-        """Whether drafts read 8-bit weights, at least in some sublayers."""
         return super().int8 or bool(self.int8_sublayers)
 
     def check(self, dims: ModelDims) -> None:
@@ -101,7 +100,7 @@ def pattern_set(pattern: str, ratio: float, n_layers: int) -> LayerSet:
 
 @cache
 def published_sets() -> dict[str, dict[str, list[int] | int | str]]:
-    """Return the released layer sets by `paper/model/task`, with their L, block indices and source file."""
+    """Return the released layer sets by `paper/model/task`."""
     return json.loads(PUBLISHED.read_text(encoding="utf-8"))
 
 

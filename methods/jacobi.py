@@ -57,7 +57,7 @@ class Jacobi(Method):
             raise ConfigError("method.assumed_len", self.assumed_len, expected)
 
     def check(self, dims: ModelDims) -> None:
-        """Refuse a filler that is not a token of this model.
+        """Refuse a filler outside the vocabulary.
 
         Raises:
             ConfigError: `pad_id` outside the vocabulary.

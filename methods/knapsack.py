@@ -50,7 +50,7 @@ class AcceptanceRates:
         self._mark_mismatches(logits)
 
     def _mark_mismatches(self, logits: Tensor) -> None:
-        """Mark the tokens at which any of the logits [B, r, k] is larger than the target's."""
+        """Mark the tokens whose logits [B, r, k] exceed the target's."""
         self._possible &= logits.amax(-1) <= self._limit
 
     def bounds(self) -> list[float]:
@@ -211,7 +211,7 @@ class Knapsack:
         """Return row b + 1: for each column, the most similar branch among those that treat sublayer b differently.
 
         Args:
-            columns: those of row b.
+            columns: of row b.
             alternatives: for each choice, ascending, the streams [len(columns), r, d] after sublayer b, and the weight
                 that it saves; `EXECUTE` is among them.
             direction: [r, d] direction of X[b+1].
@@ -231,7 +231,7 @@ class Knapsack:
         # 2) the best of them; among equals the first choice
         choices, best = cosines.argmax(0).astype(np.uint8), cosines.max(0)
         survivors = np.flatnonzero(best > no_branch)
-        # 3) their streams: first as if all executed, then those of other choices
+        # 3) their streams: first as if all executed, then of other choices
         index = np.zeros(width, dtype=np.int64)  # column -> index of its branch in row b
         index[columns] = np.arange(len(columns))
         chosen = alternatives[EXECUTE][0].index_select(0, self._on_device(index[survivors]))

@@ -109,7 +109,6 @@ class KnapSpec(ModelDraft):
         self.taps = self._idle_taps
 
     def prepare(self, probe: Probe, samples: Sequence[Sample]) -> None:
-        """Keep the probe for the search on the prompt; it has the latency profile."""
         self._probe = probe
 
     def start(self, prefill: Prefill) -> None:
@@ -151,7 +150,7 @@ class KnapSpec(ModelDraft):
         self._layer_set, self._new_estimate, self._searched = choice.layer_set, choice.estimate, True
 
     def _next_event(self, step: int) -> int:
-        """Return the step of the next search, which may be this one."""
+        """Return the step of the next search, at the earliest `step`."""
         soonest = max(step, self._first_event)
         return soonest + (self._first_event - soonest) % self._steps
 

@@ -45,7 +45,7 @@ KMEANS_SEED, KMEANS_RUNS = 42, 10  # values of knn_utils.py:51-58
 
 @dataclass(frozen=True)
 class Anchors:
-    """Anchors of all domains: vectors with which the features of prompts are compared.
+    """Anchors of all domains: vectors to compare prompts' features with.
 
     Attributes:
         vectors: [n, d] float32.
@@ -56,13 +56,13 @@ class Anchors:
     domains: Sequence[str]
 
     def nearest_domain(self, feature: Tensor) -> str:
-        """Return the domain of the anchor with the highest cosine similarity to a feature [d]; the first of a tie."""
+        """Return the domain of the anchor most similar (cosine) to a feature [d]."""
         return self.domains[int(F.cosine_similarity(self.vectors, feature[None], dim=-1).argmax())]
 
 
 @settings("method")
 class KNNSSD(StoppedDraft):
-    """Method that drafts with the layer set of the domain to which the prompt's nearest anchor belongs."""
+    """Method that drafts with the layer set of the nearest anchor's domain."""
 
     searched = True
 
@@ -101,7 +101,7 @@ class KNNSSD(StoppedDraft):
         """Tap the states before the final norm; draft with the full model until `prepare`.
 
         Raises:
-            ConfigError: a published set that is unknown or for another model.
+            ConfigError: an unknown published set, or one for another model.
         """
         self.search.check(dims.n_layers)
         # boundary 2L: the stream that enters the final norm
@@ -143,7 +143,7 @@ class KNNSSD(StoppedDraft):
         return {"vectors": self._figure_arrays}
 
     def start(self, prefill: Prefill) -> None:
-        """Choose the layer set for a new prompt; no state carries over from the last one (γ is fixed)."""
+        """Choose the layer set for a new prompt."""
         assert prefill.hidden is not None, "check() sets the taps"
         self._layer_set = self._sets[self._all_anchors.nearest_domain(self._feature(prefill.hidden[0]))]
 
@@ -233,5 +233,5 @@ class Clusters:
 
 
 def _order_by_distance(features: Tensor, centre: Tensor) -> list[int]:
-    """Return the indices of features [n, d], nearest to a centre [d] first (Euclidean); ties keep their order."""
+    """Return the indices of features [n, d] by Euclidean distance to a centre [d], stably."""
     return torch.linalg.vector_norm(features - centre, dim=-1).sort(stable=True).indices.tolist()

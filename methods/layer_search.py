@@ -18,7 +18,7 @@ Decisions of this project:
 * Every evaluation is stored immediately (`ssd_bench.records.search_store`). The key of a search has everything that
   determines its scores: model, weights, dtype, machine, task, settings and prompts. The run's seed and the budget are
   not in the key: a smaller budget reads the beginning of a search, a larger one continues it. A continued search keeps
-  the latency profile with which it started.
+  its initial latency profile.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ LOG_SECONDS = 30  # seconds between two lines of progress in a log
 
 @settings("method.search", frozen=True)
 class SearchSettings:
-    """Settings of a search; the defaults are those of Self-SD's searching.py."""
+    """Settings of a search; defaults as in Self-SD's searching.py."""
 
     objective: Literal["expected", "wallclock"] = "expected"
     """Score of a set: the speedup that its drafts imply with measured times, or its measured speed."""
@@ -77,14 +77,14 @@ class SearchSettings:
     set per domain."""
 
     def draft_stop(self, reading: Reading = ALL) -> DraftStop:
-        """Return the stop rule of the drafts that a search scores."""
+        """Return the stop rule of a search's drafts."""
         return DraftStop(self.draft_len, self.stop_below, self.target_rate, reading=reading)
 
     def check(self, n_layers: int) -> None:
         """Check the published sets in `init_sets` and `reuse`, before the weights load.
 
         Raises:
-            ConfigError: a set that is unknown or for another number of blocks.
+            ConfigError: an unknown set, or one for another number of blocks.
         """
         for name in self.init_sets:
             _published(name, n_layers, "method.search.init_sets")
@@ -95,7 +95,7 @@ class SearchSettings:
 
     @property
     def scoring(self) -> dict[str, Any]:
-        """Settings on which the points or their scores depend."""
+        """Settings that determine points or scores."""
         names = ("objective", "new_tokens", "draft_len", "stop_below", "target_rate", "random_state")
         return {name: getattr(self, name) for name in names} | {"init_sets": list(self.init_sets)}
 
@@ -107,7 +107,7 @@ class Objective:
         settings: settings of the search.
         probe: probe of the run.
         prompts: token ids of each prompt.
-        latency: times of the sublayers, for `expected`; None: those of the probe.
+        latency: times of the sublayers, for `expected`; None: the probe's.
         reading: the parts of the model that drafts read.
     """
 
@@ -220,7 +220,7 @@ def layer_set_of(point: Sequence[float]) -> LayerSet:
 
 
 def point_of(layer_set: LayerSet) -> tuple[float, ...]:
-    """Return the point of a set: 1 for a skipped sublayer, 0 for the others, in the order of `Proposer`."""
+    """Return a set as a point: 1 for a skipped sublayer, else 0, in `Proposer`'s order."""
     kinds = (layer_set.skip_attn, layer_set.skip_mlp)
     return tuple(float(i in skipped) for skipped in kinds for i in range(layer_set.n_layers))
 
@@ -231,7 +231,7 @@ def search(
     """Run a search within the budget of the settings; continue or reuse a stored search with the same key.
 
     Args:
-        samples: the prompts on which sets are scored.
+        samples: prompts to score sets on.
         domain: domain of the prompts, for the name of the search and the table of searches.
         reading: the parts of the model that drafts read, in the search as in the run.
 
@@ -288,7 +288,7 @@ def _published(name: str, n_layers: int, option: str) -> LayerSet:
 def _header(
     settings: SearchSettings, probe: Probe, prompts: list[list[int]], domain: str, reading: Reading
 ) -> dict[str, Any]:
-    """Return the header of a search's record, with the content key of everything on which its scores depend."""
+    """Return the header of a search's record, with the content key of all that its scores depend on."""
     origin = probe.origin
     latency = {name: value for name, value in asdict(probe.latency).items() if name not in ("points", "passes")}
     run = {name: getattr(origin, name) for name in ("model", "weights", "task", "dtype", "machine")}
@@ -363,5 +363,4 @@ class _Progress:
             print(line, file=sys.stderr, flush=True)
 
     def close(self) -> None:
-        """Close the bar and leave it on the terminal."""
         self._bar.close()

@@ -1,4 +1,4 @@
-"""Ledger: gains of drafting, costs of exploration, and the loss that is still allowed."""
+"""Ledger: gains of drafting, costs of exploration, and the remaining allowed loss."""
 
 from __future__ import annotations
 
@@ -33,7 +33,6 @@ class Ledger:
     failures: int = 0
 
     def is_exhausted(self) -> bool:
-        """Return whether the allowed loss is used up."""
         return self.gain - self.explored < -self._allowance()
 
     def credit(self) -> float:

@@ -155,11 +155,10 @@ class Pool:
         self._grams: dict[int, list[tuple[int, ...]]] = {}
 
     def ngrams(self, key: int) -> Sequence[tuple[int, ...]]:
-        """Return the n-grams of a key, without the key."""
         return self._grams.get(key, ())
 
     def enter(self, key: int, gram: tuple[int, ...]) -> None:
-        """Put an n-gram last, also one that is in the list already; a full list loses its first."""
+        """Put an n-gram last, even a listed one; a full list loses its first."""
         if not self._size:
             return
         grams = self._grams.setdefault(key, [])

@@ -17,7 +17,7 @@ from collections.abc import Sequence
 from typing import Any
 
 ORDER = 3  # tokens of the longest n-gram in the index
-LONGEST = 32  # longest match that is told apart from longer ones
+LONGEST = 32  # longer matches count as this long
 CLASSES = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32)  # shortest match of each class of lengths
 SEPARATOR = -1  # between texts; no match and no draft runs across it
 CLASS_OF = [max(0, bisect_right(CLASSES, length) - 1) for length in range(LONGEST + 1)]
@@ -27,7 +27,7 @@ class MatchModel:
     """A source of drafts copied from earlier text, with their expected tokens.
 
     Args:
-        memory: number of newest tokens of earlier prompts and outputs that are kept.
+        memory: number of kept tokens of earlier prompts and outputs.
         prior: weight of the prior of a class, in tokens; its mean is l / (l + 2), l being the class's shortest match.
         limit: largest weight of the posterior of a class, in tokens.
     """
@@ -57,7 +57,7 @@ class MatchModel:
 
     @property
     def output_len(self) -> int:
-        """Output tokens of the prompt that the text holds."""
+        """Number of output tokens in the text."""
         return len(self._text) - self._output
 
     def extend(self, tokens: Sequence[int]) -> None:
@@ -108,13 +108,12 @@ class MatchModel:
             gain = expected - rate * verify_ms[k]
             if gain > best_gain:
                 best_k, best_gain, best_expected = k, gain, expected
-            length = min(length + 1, LONGEST)  # token k + 1 has a match that is one token longer
+            length = min(length + 1, LONGEST)  # the match of token k + 1 is one longer
         tokens = self._copy(best_k)
         # a copy that ends at a separator, before k tokens, gets a proportional part of the expected accepted tokens
         return tokens, best_expected if len(tokens) == best_k else 1 + (best_expected - 1) * len(tokens) / best_k
 
     def state(self) -> dict[str, Any]:
-        """Return the newest text and the counts, for JSON."""
         return {"text": self._text[len(self._text) - min(len(self._text), self._memory) :], "counts": self._counts}
 
     def restore(self, state: dict[str, Any]) -> None:

@@ -49,7 +49,7 @@ class PromptLookup(Method):
         self._text.extend(prefill.prompt)
 
     def propose(self, context: Context) -> TokenTree:
-        """Return the root and the continuation of the longest n-gram that occurred before."""
+        """Return the root and the continuation of the longest known n-gram."""
         self._text.extend(context.output[len(self._text.tokens) - self._prompt_len :])
         return TokenTree.chain([context.output[-1], *self._continuation()[: context.max_draft]])
 

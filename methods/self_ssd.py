@@ -71,7 +71,7 @@ class SelfSSD(MovedDraft):
         """Draft with the full model until `prepare`.
 
         Raises:
-            ConfigError: a published set that is unknown or for another model.
+            ConfigError: an unknown published set, or one for another model.
         """
         self.search.check(dims.n_layers)
         self._layer_set = LayerSet.full(dims.n_layers)

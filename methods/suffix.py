@@ -83,7 +83,7 @@ class Suffix(Method):
         return self._past.tobytes()
 
     def restore(self, state: bytes) -> None:
-        """Continue with the earlier outputs of a run that was resumed."""
+        """Continue with the outputs of an earlier process."""
         self._past = np.frombuffer(state, np.int64)
 
     def _append(self, tokens: Sequence[int]) -> None:

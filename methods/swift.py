@@ -49,7 +49,7 @@ from ssd_bench.errors import ConfigError
 from ssd_bench.settings import Count, Range, Rate, Share, Whole, settings
 
 KAPPA = 2.5  # κ of the upper confidence bound (inference_swift.py:293-295)
-REDUCTION = 0.1  # step by which r is lowered: 0.5 to 0.4 (§C.2)
+REDUCTION = 0.1  # r is lowered by this: 0.5 to 0.4 (§C.2)
 
 
 @dataclass
@@ -144,7 +144,7 @@ class SWIFT(ModelDraft):
         self._accepted = self._drafted = self._n_prompts = 0
 
     def prepare(self, probe: Probe, samples: Sequence[Sample]) -> None:
-        """Import the modules of the first suggestion now, so that no prompt's time includes the import."""
+        """Import the optimiser now, outside any prompt's time."""
         if self.bayes_interval and self.max_steps:
             importlib.import_module("sklearn.gaussian_process")
 
@@ -223,7 +223,6 @@ class SWIFT(ModelDraft):
         self._search = MatchnessSearch(self._initial, active=self.max_steps > 0)
 
     def _n_skipped(self, ratio: float) -> int:
-        """Return the number of sublayers that a candidate skips."""
         return int(len(self._sublayers) * ratio)
 
     def _lower_ratio(self) -> bool:

@@ -1,6 +1,6 @@
 r"""AIME: the thirty problems of one year's American Invitational Mathematics Examination, answers from 0 to 999.
 
-The prompt is that of KnapSpec's released code (`data.py` at kaist-flexml-lab/knapspec 8eef1a2), which gives it to its
+The prompt is from KnapSpec's released code (`data.py` at kaist-flexml-lab/knapspec 8eef1a2), which gives it to its
 models as plain text. A closed `<think>` block with one sentence, a space ahead of it and a newline after it, ends it.
 """
 
@@ -24,7 +24,6 @@ COLUMNS = {"question": "problem"}
 
 
 def boxed_prompt(problem: str) -> str:
-    """Return a problem as a prompt of KnapSpec's released code."""
     return f"{ASK}{problem}{THINK}"
 
 

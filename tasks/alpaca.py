@@ -59,7 +59,7 @@ class Alpaca(VariantTask):
         super().__init__(variant_name, shots, max_new_tokens, items, fewshot_hub, system)
 
     def _demonstration(self, row: Row) -> str:
-        """Return the text of a demonstration in the format of `knn_ssd`, the only variant that has any."""
+        """Return a demonstration for `knn_ssd`, the only variant with any."""
         return f"Instruction: {row['instruction']}\nAnswer: {in_one_line(row['output'])}\n"
 
     def _prompt(self, row: Row) -> Prompt:

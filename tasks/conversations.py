@@ -1,4 +1,4 @@
-"""Conversations on which the field measures speculative decoding, each with a category and without a score.
+"""Conversations of the field's benchmarks, each with a category and without a score.
 
 - MT-Bench: Zheng et al. 2023, arXiv:2306.05685; 80 questions of 8 categories, each with a second turn. A judge, GPT-4,
   scores its answers; here they are decoded for speed and losslessness alone.
@@ -73,7 +73,7 @@ class MTBench(Conversations):
 
 
 class SpecBench(Conversations):
-    """Spec-Bench: 480 conversations of 13 categories, those of MT-Bench in two turns."""
+    """Spec-Bench: 480 conversations of 13 categories; MT-Bench's have two turns."""
 
     name = "spec_bench"
 

@@ -1,7 +1,7 @@
 """Long documents to summarise: GovReport (Huang et al. 2021, arXiv:2104.02112), PG-19 (Rae et al. 2020,
 arXiv:1911.05507) and BookSum (Kryściński et al. 2022, arXiv:2105.08209).
 
-The prompt is that of KnapSpec's released code (`data.py` at kaist-flexml-lab/knapspec 8eef1a2), the same for the three.
+The prompt is from KnapSpec's released code (`data.py` at kaist-flexml-lab/knapspec 8eef1a2), the same for the three.
 Its input files, truncated to 16K tokens, are not published; here a document is truncated with the model's own
 tokenizer, so that the prompt has at most `max_prompt_tokens`.
 """

@@ -39,7 +39,7 @@ class Math(VariantTask):
     Args:
         variant: one of `variants`; None: `knn_ssd`.
         shots: demonstrations in a `plain` prompt, per variant or one number for all; `knapspec` has none.
-        subjects: those of `SUBJECTS` whose problems are items; None: all.
+        subjects: subset of `SUBJECTS` to take items from; None: all.
         max_new_tokens: most tokens of a solution, per variant or one number for all.
         hub: `datasets.load_dataset` arguments of the test split.
         fewshot_hub: the same for the split of the demonstrations.

@@ -1,6 +1,6 @@
 """MMLU-Pro: questions with up to ten options (Wang et al. 2024, arXiv:2406.01574).
 
-The prompt is that of KnapSpec's released code (`data.py` at kaist-flexml-lab/knapspec 8eef1a2), which gives it to its
+The prompt is from KnapSpec's released code (`data.py` at kaist-flexml-lab/knapspec 8eef1a2), which gives it to its
 models as plain text.
 """
 

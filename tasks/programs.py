@@ -1,4 +1,4 @@
-"""Base class of tasks whose answers are programs: the sandbox in which they run, and its limits."""
+"""Base class of tasks whose answers are programs: their sandbox and its limits."""
 
 from __future__ import annotations
 
@@ -39,7 +39,6 @@ class ProgramTask(RowTask):
 
     @property
     def required(self) -> bool:
-        """Whether no program runs on a kernel without full protection."""
         return self.sandbox == "required"
 
     def prompts(self, source: DataSource, template: str, limit: int | None, seed: int) -> Sequence[Prompt]:

@@ -55,7 +55,7 @@ class RowTask(ABC):
         self._items, self._shots = items, shots if shots is not None and shots.count > 0 else None
 
     def files(self, template: str) -> tuple[DataSpec, ...]:
-        """Return the file of the items and, if the template has demonstrations, their file."""
+        """Return the items' file, and the demonstrations' if the template has any."""
         shots = self._shots_of(template)
         return (self._items, shots.file) if shots else (self._items,)
 
@@ -86,11 +86,10 @@ class RowTask(ABC):
 
     @property
     def metric(self) -> str:
-        """Name of the scorer's score of one answer."""
         return self.scorer.metric
 
     def score(self, prompt: Prompt, text: str) -> float | None:
-        """Return the scorer's score of the text that follows the model's thoughts."""
+        """Score the text after the model's thoughts."""
         return self.scorer.item(without_thoughts(text), prompt.reference)
 
     def scores(self, prompts: Sequence[Prompt], texts: Sequence[str]) -> dict[str, float]:
@@ -126,7 +125,7 @@ class RowTask(ABC):
             raise ConfigError(f"{place} reference", shortened(reference), f"{expected}{self.reference_hint}{more}")
 
     def _select_items(self, rows: Sequence[Row]) -> Sequence[Row]:
-        """Return the rows that are items: all rows, unless a task leaves some out."""
+        """Return the items, by default all rows."""
         return rows
 
     @abstractmethod

@@ -27,7 +27,7 @@ class Shots:
         hub: `datasets.load_dataset` arguments of the demonstrations; {}: the hub has none.
         count: number of demonstrations.
         text: function from a row to its text as a demonstration.
-        differs: fields of the file's `DataSpec` that differ from those of the items; the first of `fields` must not.
+        differs: fields of the file's `DataSpec` that differ from the items'; the first of `fields` must not.
         group: function from a row to its group; an item gets demonstrations of its own group. None: the row is unused.
     """
 
@@ -75,5 +75,5 @@ class Shots:
 
 
 def in_one_line(text: str) -> str:
-    """Return the text without its line breaks, which nothing replaces, as in KNN-SSD's demonstrations."""
+    """Remove line breaks, as in KNN-SSD's demonstrations."""
     return text.replace("\n", "")

@@ -32,7 +32,7 @@ VERSION = 1
 class Stream:
     """Prompts of several tasks in one stream; each is built, truncated and scored as in its own task.
 
-    A prompt's domain is the name of its part, with which its id begins too.
+    A prompt's domain is the name of its part, and the beginning of its id.
     """
 
     name: str
@@ -83,7 +83,7 @@ class Stream:
         )
 
     def domains(self) -> list[str]:
-        """Return the part of each prompt of the whole stream, in order."""
+        """Return the part of each prompt of the stream."""
         rng = random.Random(self.order_seed)
         return ORDERS[self.order](list(self.parts), self.items, self.mix_ratio, self.first, rng)
 
@@ -106,7 +106,7 @@ class Stream:
         return [self._labelled(name, next(remaining[name])) for name in domains]
 
     def pool(self, source: DataSource, template: str, seed: int) -> Iterator[Prompt]:
-        """Yield all items of all parts, one of each part in turn, also those that are not in the stream."""
+        """Yield all items of all parts in turn, also items outside the stream."""
         pools: dict[str, Iterator[Prompt]] = {}
         for name, part in self.parts.items():
             with naming("task", f"task.parts.{name}"):
@@ -124,7 +124,6 @@ class Stream:
         return replace(prompt, id=f"{name}/{prompt.id}", domain=name, max_new_tokens=self._new_tokens[name])
 
     def score(self, prompt: Prompt, text: str) -> float | None:
-        """Return the score by the task of the prompt's part."""
         return self.parts[prompt.domain].score(prompt, text)
 
     def scores(self, prompts: Sequence[Prompt], texts: Sequence[str]) -> dict[str, float]:
@@ -181,7 +180,7 @@ def markov_order(
 def listed_order(
     names: Sequence[str], items: int, mix_ratio: float, first: str | None, rng: random.Random
 ) -> list[str]:
-    """Return `items` of each name, as listed; nothing is drawn."""
+    """Return `items` of each name, as listed."""
     return [name for name in names for _ in range(items)]
 
 

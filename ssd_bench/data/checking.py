@@ -15,7 +15,7 @@ from ssd_bench.errors import ConfigError
 from ssd_bench.model.template import TEMPLATES
 from ssd_bench.paths import local_path
 
-MOST = 20  # most faults of a file that are printed
+MOST = 20  # most printed faults of a file
 
 
 class Folder:
@@ -72,7 +72,7 @@ def check(root: str, choices: Sequence[TaskChoice]) -> None:
 
     Args:
         root: the folder, or one file of prompts, which is checked as `task=jsonl task.path=FILE` reads it.
-        choices: tasks whose files must all exist; empty: every task, with those of its files that exist.
+        choices: tasks whose files must all exist; empty: every task, with its existing files.
 
     Raises:
         ConfigError: the folder does not exist, or there was a problem.
@@ -114,7 +114,7 @@ def check(root: str, choices: Sequence[TaskChoice]) -> None:
 
 
 def _refuse_problems(folder: Folder, root: str) -> None:
-    """Refuse a folder in which a problem was found."""
+    """Refuse a folder with problems."""
     if folder.problems:
         raise ConfigError("DIR", root, "files without problems", f"{folder.problems} problems are listed above")
 

@@ -17,7 +17,7 @@ def fetch(choices: Sequence[TaskChoice], every: bool = False) -> None:
     """Download and check every hub file that the tasks read with the template `plain`, which reads all of their files.
 
     Args:
-        every: whether a file that is not on the hub is passed over.
+        every: whether to pass over files that the hub lacks.
 
     Raises:
         ConfigError: the hub cannot be reached; after all files are done, a file that cannot be used.

@@ -60,14 +60,13 @@ class LocalSource:
         return [UnusableRow(line.row, line.faults) if line.faults else line.row for line in lines]
 
     def unusable(self) -> Mapping[str, Sequence[ConfigError]]:
-        """Return the faults of all files that were read."""
         return self._faults
 
     def scan(self, spec: DataSpec) -> Iterator[JsonLine]:
         """Yield each row with all of its faults; an empty file yields one line with a fault.
 
         Raises:
-            ConfigError: no root, no such file, or one that cannot be read.
+            ConfigError: no root, or no readable file.
         """
         path = self._path(spec)
         line_of: dict[str, tuple[int, bool]] = {}  # id -> line, and whether the id is only the line's number
@@ -149,7 +148,7 @@ def _skip_line(file: BufferedReader) -> None:
 
 
 def _text(raw: bytes, where: str, first: bool) -> str:
-    """Return a line as text, without the byte order mark with which the first line may begin."""
+    """Return a line as text, without a byte order mark."""
     if _too_long(raw):
         shown = shortened(raw[:100].decode(errors="replace"))
         expected = f"at most {LINE_LIMIT} bytes (32 MiB) a line; {len(raw)} were read and it had not ended"

@@ -48,7 +48,7 @@ def encode(prompt: Prompt, tokenizer: PreTrainedTokenizerBase, template: Templat
         max_tokens: most ids that fit; None: no limit.
 
     Raises:
-        ConfigError: an empty prompt, or one that cannot be made to fit.
+        ConfigError: a prompt that is empty or cannot fit.
     """
     conversation = template.with_system(prompt.system)
 
@@ -77,7 +77,7 @@ def encode_turn(
 
 
 def scored_text(prompt: Prompt, turn: int, text: str, tokenizer: PreTrainedTokenizerBase, template: Template) -> str:
-    """Return an answer as tasks score it: with the `<think>` on which its prompt ends ahead of it.
+    """Return an answer as tasks score it: after the `<think>` at its prompt's end.
 
     The chat templates of DeepSeek-R1, QwQ and Qwen3-Thinking open the thoughts in the prompt. Without the opening tag,
     an answer that ends before `</think>` would be scored on its thoughts.
@@ -87,7 +87,7 @@ def scored_text(prompt: Prompt, turn: int, text: str, tokenizer: PreTrainedToken
 
 
 def conversation_length(prompt: Prompt, tokenizer: PreTrainedTokenizerBase, template: Template, new_tokens: int) -> int:
-    """Return the most positions that a conversation takes, with answers of `new_tokens` each."""
+    """Return the most positions of a conversation with answers of `new_tokens`."""
     encoded = encode_turn(prompt, ["."] * len(prompt.turns), tokenizer, template)
     return len(encoded.ids) + len(prompt.user_texts) * (new_tokens + SLACK)
 

@@ -1,4 +1,4 @@
-"""Prompts of a run: the most tokens of each answer, the token ids, and the prompts on which a method calibrates."""
+"""Prompts of a run: limits of the answers, token ids, and calibration prompts."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from ssd_bench.model.checkpoint import Checkpoint, ModelSource
 
 
 def answer_limits(prompts: Sequence[Prompt], requested: int | None, default: int) -> list[int]:
-    """Return the most new tokens of each prompt: `decode.max_new_tokens`, else the prompt's own, else the task's."""
+    """Return each prompt's limit: `decode.max_new_tokens`, else its own, else the task's."""
     return [requested or prompt.max_new_tokens or default for prompt in prompts]
 
 
@@ -58,7 +58,7 @@ def encode_all(
                 raise ConfigError("prompt", prompt.id, expected)
             expected = f"at most {fewer}, so that the {turns} turns of {prompt.id} fit: context {context}"
             raise ConfigError("decode.max_new_tokens", limit, expected)
-        if length >= context:  # a prompt that is not truncated needs one free position
+        if length >= context:  # an untruncated prompt needs one free position
             expected = f"at most {context - 1} tokens (context {context}); it has {length}, and {prompt.domain} does "
             raise ConfigError("prompt", prompt.id, expected + "not truncate prompts")
     return encoded
@@ -81,7 +81,7 @@ def positions_needed(
 def calibration_prompts(
     evaluated: Sequence[Prompt], pool: Iterable[Prompt], method: Calibrated, separate: bool = False
 ) -> list[Prompt]:
-    """Return the prompts on which a method calibrates: for each evaluated domain, the next ones that are not evaluated.
+    """Return the calibration prompts of a method: each evaluated domain's next items.
 
     The pool is read until there are enough.
 

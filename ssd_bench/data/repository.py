@@ -63,7 +63,7 @@ class Repository:
 
     @contextmanager
     def outline(self) -> Iterator[Path]:
-        """Make a folder with all file names, in which only files that describe other files have content.
+        """Make a folder with all file names; only files that describe other files have content.
 
         `datasets` looks up the files of a configuration and split there, as it would in the repository, so that only
         files that a run reads are downloaded.
@@ -112,7 +112,7 @@ def open_repository(path: str, revision: str | None, option: str) -> Repository:
 
 
 def cached_commits(path: str) -> list[str]:
-    """Return the commits of a repository that have files in the hub's cache."""
+    """Return a repository's commits in the hub's cache."""
     return sorted(folder.name for folder in (_storage(path) / "snapshots").glob("*"))
 
 
@@ -164,7 +164,7 @@ def _names(path: str, commit: str) -> tuple[str, ...]:
 
 
 def _complete_files(path: str, names: list[str]) -> tuple[str, ...]:
-    """Return the cached files of a commit, without files of which some shards are missing."""
+    """Return the cached files of a commit, without those whose shards are incomplete."""
     families = {name: match.groups() for name in names if (match := SHARD.fullmatch(name))}
     present = Counter(families.values())
     partial = {family for family, count in present.items() if count < int(family[1])}

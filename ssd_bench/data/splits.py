@@ -24,7 +24,7 @@ class SplitError(ValueError):
 
 
 class LayoutError(ValueError):
-    """A repository in which `datasets` does not find the requested data; the message is that of `datasets`."""
+    """A repository without the requested data; the message is from `datasets`."""
 
 
 @dataclass(frozen=True)
@@ -76,7 +76,6 @@ def read_split(repository: Repository, name: str | None, split: str, options: Ma
 
 
 def _relative_names(folder: Path, paths: list[str]) -> list[str]:
-    """Return the names of files within a folder."""
     return [Path(path).relative_to(folder).as_posix() for path in paths]
 
 

@@ -205,7 +205,7 @@ class Engine:
         decoder, start, sublayers = self.decoder, self.cache.length, self.decoder.all_sublayers
         token, n_early = decoder.ids([last_token]), len(states[0]) - 1  # n_early: number of taps before the fork
         early_taps = (*taps[:n_early], fork)
-        # 1) the last node catches up: sublayers before the fork, in the scratch row after those of the other nodes
+        # 1) the last node catches up: sublayers before the fork, in the scratch row after the other nodes'
         _, last_states = decoder.run(Pass(sublayers[:fork], token, start + len(states), taps=early_taps), self.cache)
         assert last_states is not None
         early = torch.cat([*states, last_states], dim=1)  # [n_early + 1, n, d]; the last entry enters the fork
@@ -226,6 +226,6 @@ class Engine:
         return verify_sampled(tree, warp(logits, self.decoding), generator)
 
     def _first_token(self, logits: Tensor, generator: torch.Generator) -> int:
-        """Choose the output's first token, from the logits [1, V] at the prompt's last position."""
+        """Choose the first token from the logits [1, V] of the prompt's last position."""
         # a tree without candidates: its "bonus" token; the ids of the tree itself play no role
         return self.accept(TokenTree((0,), (-1,)), logits, generator)[1]

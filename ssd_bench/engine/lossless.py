@@ -38,7 +38,7 @@ class Verdict:
 def classify(
     ids: Sequence[int], reference_ids: Sequence[int], gap_at: Callable[[int], float], tolerance: float
 ) -> Verdict:
-    """Compare greedy output ids with those of plain autoregressive decoding.
+    """Compare greedy output ids with plain autoregressive decoding's.
 
     Verification computes k + 1 positions in one pass, plain decoding computes one. The same sums are therefore rounded
     in another order, and where the two best logits nearly tie, the argmax may legitimately differ. From there on the

@@ -42,7 +42,7 @@ class Meter:
         return self._clock.mark(), len(self._log)
 
     def settle(self) -> None:
-        """Wait until the device has passed every mark; `ms` needs it."""
+        """Wait for the device; `ms` needs it."""
         self._clock.settle()
 
     def ms(self, start: Moment, end: Moment) -> float:
@@ -50,12 +50,12 @@ class Meter:
         return self._clock.ms(start[0], end[0])
 
     def work(self, part: str, *spans: tuple[Moment, Moment]) -> list[Work]:
-        """Return the work of one part of a step, from all spans of time that belong to it."""
+        """Return the work of a part of a step, from its spans of time."""
         calls = [call for (_, start), (_, end) in spans for call in self._log[start:end]]
         return self._of_part(part, sum_calls(calls))
 
     def total(self, part: str) -> list[Work]:
-        """Return all work of the last `counting`, nested outputs included, as that of one part."""
+        """Return all work of the last `counting`, nested outputs included, as one part."""
         return self._of_part(part, self._log.total())
 
     def _of_part(self, part: str, sums: Mapping[Kind, Sum]) -> list[Work]:

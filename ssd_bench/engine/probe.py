@@ -141,5 +141,5 @@ def mean_cosine(branches: Tensor, direction: Tensor) -> Tensor:
 
 
 def _contiguous(hidden: Tensor) -> Tensor:
-    """Return streams [..., d] as contiguous [n, d]; the reshaped slice of a tensor may not be contiguous."""
+    """Return streams [..., d] as contiguous [n, d]."""
     return hidden.reshape(-1, hidden.shape[-1]).contiguous()

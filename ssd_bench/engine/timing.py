@@ -28,7 +28,6 @@ class Clock:
         return event
 
     def settle(self) -> None:
-        """Wait until the device has passed every mark."""
         if self.device.type == "cuda":
             torch.cuda.synchronize(self.device)
 

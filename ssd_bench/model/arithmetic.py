@@ -109,7 +109,7 @@ def resolve(isa: str) -> IsaLevel:
     """Return the level of a choice; `auto` is the highest level of this CPU, or the one in `SSD_BENCH_ISA`.
 
     Raises:
-        ConfigError: an unknown level, or one that this CPU lacks.
+        ConfigError: a level that is unknown or missing on this CPU.
     """
     field, levels = "hardware.isa", available_levels()
     if isa == "auto":

@@ -42,7 +42,7 @@ class Backend:
 
 
 def all_backends() -> dict[str, type[Decoder]]:
-    """Return every backend by name, in the order in which `auto` prefers them."""
+    """Return every backend by name, in `auto`'s order of preference."""
     modules = (import_module(f"{backends.__name__}.{info.name}") for info in pkgutil.iter_modules(backends.__path__))
     kinds: list[type[Decoder]] = [module.BACKEND for module in modules]
     return {kind.name: kind for kind in sorted(kinds, key=lambda kind: -kind.rank)}

@@ -62,7 +62,7 @@ KEYS: dict[str, Any] = {
     "rope_parameters": Mapping[str, Any] | None,
     "eos_token_id": Whole | Sequence[Whole] | None,
 }
-"""Keys of config.json that are checked, with their types; transformers has defaults for absent keys."""
+"""Checked keys of config.json, with their types; transformers has defaults for absent keys."""
 
 PROCESSORS: dict[str, tuple[object, ...]] = {
     **dict.fromkeys(("repetition_penalty", "encoder_repetition_penalty", "guidance_scale"), (None, 1)),
@@ -134,7 +134,6 @@ class ModelSource:
 
     @property
     def prompting(self) -> Template:
-        """Template that makes a prompt's text for the model."""
         return Template.of(self.template)
 
     @property
@@ -191,7 +190,7 @@ class Checkpoint:
 
     @property
     def commit(self) -> str | None:
-        """Commit on the hub; None for a model that is not from the hub."""
+        """Commit on the hub; None for other models."""
         return None if self.snapshot is None else self.snapshot.commit
 
     @cached_property
@@ -221,14 +220,14 @@ class Checkpoint:
         return load_tokenizer(self.folder, self.template, self.config.vocab_size)
 
     def text(self, ids: Sequence[int]) -> str:
-        """Return the text of token ids without special tokens, exactly as the tokenizer decodes it."""
+        """Return the text of token ids without special tokens, uncleaned."""
         # tokenizer_config.json may ask for clean_up_tokenization_spaces, which removes spaces before punctuation: that
         # changes code and, with transformers 5.0 to 5.3, the text of byte-level tokenizers
         return str(self.tokenizer.decode(list(ids), skip_special_tokens=True, clean_up_tokenization_spaces=False))
 
     @cached_property
     def eos_ids(self) -> frozenset[int]:
-        """Ids that end an output: those of generation_config.json if present, as in Hugging Face `generate`.
+        """Ids that end an output, by generation_config.json if present, as in Hugging Face `generate`.
 
         Raises:
             ConfigError: a value that is no id of the model.
@@ -300,7 +299,7 @@ class Checkpoint:
         return {name: header.shard for name, header in self.headers.items()}
 
     def check_all_read(self, shapes: Mapping[str, Mapping[str, int]]) -> None:
-        """Refuse files whose tensors are not exactly those that the model reads; read only the files' headers.
+        """Refuse files whose tensors are not exactly the model's; read only the files' headers.
 
         Args:
             shapes: shape of every tensor that the model reads, by name; a shape maps keys of config.json to sizes.
@@ -330,7 +329,7 @@ class Checkpoint:
                 raise ConfigError("model", str(header.shard), expected)
 
     def read(self, names: list[str], dtype: torch.dtype) -> dict[str, Tensor]:
-        """Return the named tensors in `dtype`; those that have it already are parts of the mapped files.
+        """Return the named tensors in `dtype`; without conversion they are parts of the mapped files.
 
         The pages of a file leave memory with the last of its tensors. So loading block by block never holds all weights
         twice.
@@ -361,7 +360,6 @@ def _check_folder(folder: Path) -> None:
 
 
 def _first_names(names: Sequence[str]) -> str:
-    """Return the first three names and the number of the others, as text."""
     return ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
 
 

@@ -91,7 +91,7 @@ class Decoder:
     Attributes:
         name: name of the backend, a value of `hardware.kernels`.
         rank: order of preference; `auto` takes the highest rank that can serve.
-        device_types: types of devices on which the backend runs.
+        device_types: the backend's types of devices.
         spreads: whether the blocks of a model may be on several devices.
         log: log of all passes and heads; None: nothing is logged.
     """
@@ -114,7 +114,7 @@ class Decoder:
 
     @classmethod
     def problem(cls, dtype: torch.dtype, isa: str) -> str:
-        """Return why the backend cannot serve weights of a dtype here, in one line; empty if it can."""
+        """Return in one line why the backend cannot serve a dtype here; empty if it can."""
         return ""
 
     @classmethod
@@ -128,7 +128,6 @@ class Decoder:
 
     @property
     def has_int8(self) -> bool:
-        """Whether `quantise` has made the 8-bit copy of the weights."""
         return self._int8 is not None
 
     @property
@@ -246,7 +245,7 @@ class Decoder:
         return result
 
     def ids(self, tokens: Sequence[int]) -> Tensor:
-        """Copy token ids [n] to the first device, without waiting for the copy."""
+        """Copy token ids [n] to the first device, without waiting."""
         return torch.tensor(tokens).to(self.device, non_blocking=True)
 
     def embed(self, tokens: Tensor) -> Tensor:

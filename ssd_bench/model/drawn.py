@@ -21,7 +21,7 @@ ROPE_BASE = 500_000.0
 
 
 def architecture(name: str, shape: Shape, context: int) -> Architecture:
-    """Return the sizes of a model of `conf/model` as an architecture; the beginning of its name tells the family."""
+    """Return a model's sizes as an architecture; the family is the beginning of its name."""
     family = next((family for family in FAMILIES if name.startswith(family)), "llama")
     return Architecture(**asdict(shape) | {"context": context}, family=family, eps=1e-5)
 

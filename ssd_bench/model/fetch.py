@@ -61,7 +61,6 @@ def command(kind: Kind, name: str, revision: str | None = None) -> str:
 
 
 def reason(error: BaseException) -> str:
-    """Return the first line of an error with its type, shortened."""
     return one_line(error).removesuffix(": ")[:300]
 
 

@@ -20,12 +20,12 @@ STEMS = {".safetensors": "model", ".bin": "pytorch_model"}
 """Stem of a weights file's name by its suffix, the preferred suffix first."""
 
 NOT_WEIGHTS = ("rotary_emb.inv_freq",)
-"""Suffixes of names of tensors in old checkpoints that are derived from the config, not learned."""
+"""Suffixes of tensors in old checkpoints that are derived from the config."""
 
 LISTED_SUFFIXES = (".safetensors", ".bin", ".pth", ".pt", ".gguf", ".npz")
 """Suffixes of the files that the message lists for a folder without a weights file of a known name."""
 
-ROWS = 4096  # rows of two matrices that are compared at a time
+ROWS = 4096  # rows compared at a time
 
 
 @dataclass(frozen=True)
@@ -46,7 +46,6 @@ class WeightsFile:
 
 
 def reason(error: BaseException) -> str:
-    """Return a library's error message in one line of at most 300 characters."""
     return (" ".join(str(error).split()) or type(error).__name__)[:300]
 
 
@@ -112,7 +111,7 @@ def open_weights(path: Path) -> Iterator[WeightsFile]:
 
 
 def _dtype_name(dtype: torch.dtype) -> str:
-    """Return a dtype in safetensors' notation; an unsupported dtype keeps PyTorch's name."""
+    """Return a dtype in safetensors' notation, else PyTorch's name."""
     name = str(dtype).removeprefix("torch.")
     return {"float64": "F64", "float32": "F32", "float16": "F16", "bfloat16": "BF16"}.get(name, name)
 

@@ -24,10 +24,10 @@ Matrix: TypeAlias = Any
 LARGEST_INT8 = 127
 """Largest magnitude of an 8-bit weight: -128 is not used, so that a matrix and its negative round alike."""
 ROUNDED_ROWS = 4096
-"""Most rows that are in float32 at once while a matrix is rounded."""
+"""Most float32 rows at once while rounding a matrix."""
 Part: TypeAlias = tuple[int, int, int, Tensor | None]
 Visibility: TypeAlias = list[Part] | Tensor | None
-"""Rows that each node of a pass may attend to, in the form in which the class that computed it reads it."""
+"""Rows that each node of a pass may attend to, in the form of the class that computed it."""
 
 
 class Int8Matrix(NamedTuple):
@@ -138,7 +138,6 @@ class Operators:
         return F.embedding(tokens, W).to(self.arithmetic.activations)
 
     def select(self, W: Matrix, rows: Tensor) -> Matrix:
-        """Return some rows of a matrix as a matrix."""
         return W.index_select(0, rows)
 
     def round_to_int8(self, W: Matrix) -> Matrix:
@@ -172,7 +171,7 @@ class Operators:
         return self.arithmetic.inputs != self.arithmetic.activations
 
     def _round(self, operand: Tensor) -> Tensor:
-        """Round an operand of a product to the arithmetic's `inputs`, and return it in its old dtype."""
+        """Round an operand to the arithmetic's `inputs`, in its old dtype."""
         return operand.to(self.arithmetic.inputs).to(operand.dtype) if self._rounds else operand
 
     def norm_linear(self, x: Tensor, norm_w: Tensor, eps: float, W: Matrix, bias: Tensor | None = None) -> Tensor:

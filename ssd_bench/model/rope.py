@@ -59,7 +59,7 @@ def frequencies(config: PretrainedConfig) -> tuple[Tensor, float]:
 
 
 def _check(parameters: dict[str, Any], kind: str) -> None:
-    """Refuse parameters of a rotary embedding that are absent, not above 0, or contradictory."""
+    """Refuse absent, non-positive or contradictory parameters of a rotary embedding."""
     if "rope_theta" not in parameters:
         raise ConfigError("config.rope_parameters", parameters, "a rotary base, in rope_theta")
     for key in ("rope_theta", *PARAMETERS[kind]):

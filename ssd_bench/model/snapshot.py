@@ -21,7 +21,7 @@ TEXTS = (
     *("special_tokens_map.json", "added_tokens.json"),
     *("chat_template.jinja", "chat_template.json", "additional_chat_templates/*.jinja"),
 )
-"""Files of a model that are read besides its weights, by transformers' names."""
+"""Files read besides the weights, by transformers' names."""
 
 ELSEWHERE = "or choose a model that works offline: model=miniature, model=smollm2_135m, or model=local model.path=DIR"
 GB = 1e9
@@ -85,7 +85,7 @@ class Snapshot:
         try:
             listing = self._listing()
         except Exception as error:  # as above
-            if self._cached(".bin"):  # offline, these are all the weights that are known of the commit
+            if self._cached(".bin"):  # offline, no other weights of the commit are known
                 return
             raise _failed(error, self.hub, self.commit) from error
         missing = {path: size for path, size in listing.items() if not (self.folder / path).exists()}

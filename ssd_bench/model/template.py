@@ -1,4 +1,4 @@
-"""Template in which a prompt is put to a model: the chat template of its tokenizer, or the text as it is."""
+"""Template of a prompt: the tokenizer's chat template, or the text as it is."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ ANOTHER_DAY = datetime(2031, 11, 5, 17, 43, 29)  # differs from it in every part
 WORD = "Zq7wKx"  # occurs in no template
 FILLER = " and so on" * 400  # makes a probe as long as some pages, so that a template that truncates is noticed
 RESERVED = {"messages", "conversation", "chat_template", "tokenize", "add_generation_prompt", "enable_thinking"}
-"""Variables of a chat template that are set for every prompt."""
+"""Variables of a chat template, set for every prompt."""
 
 
 @dataclass(frozen=True)
@@ -225,13 +225,13 @@ def _clock_at(day: datetime) -> Iterator[None]:
 
 
 def _probe(letter: str) -> str:
-    """Return a long message with words at its beginning, middle and end that occur in no template."""
+    """Return a long message whose first, middle and last word occur in no template."""
     words = [f"{WORD}{letter}{place}" for place in ("first", "middle", "last")]
     return f"{FILLER}. ".join(words)
 
 
 def _place(tokenizer: PreTrainedTokenizerBase) -> str:
-    """Return the file that the chat template is in, in the order in which transformers looks for it."""
+    """Return the chat template's file, in transformers' order."""
     folder = Path(tokenizer.name_or_path)
     files = [folder / name for name in ("chat_template.jinja", "chat_template.json") if (folder / name).is_file()]
     return str([*files, folder / "tokenizer_config.json"][0]) if folder.is_dir() else "it"

@@ -25,7 +25,7 @@ LAYERS = "model.layers."
 ATTENTION = [f"self_attn.{x}_proj" for x in "qkvo"]
 MLP = [f"mlp.{x}_proj" for x in ("gate", "up", "down")]
 MATRICES = ("qkv", "out", "gate_up", "down")
-"""Fields of `Block` that are matrices."""
+"""Matrices of `Block`."""
 MAX_HEAD_DIM = 2**14  # a config with a larger one is faulty, and its rotary frequencies would fill the memory
 ACTIVATIONS = ("silu", "swish")  # two names of one function
 # names, in messages, of sizes that are a product of two keys of config.json
@@ -83,7 +83,6 @@ class Architecture(Shape):
         )
 
     def dims(self, name: str) -> ModelDims:
-        """Return the sizes against which methods check their settings."""
         return ModelDims(name, self.n_layers, self.n_params, self.context, self.vocab_size)
 
 
@@ -145,7 +144,6 @@ class Weights:
 
     @cached_property
     def head_norms(self) -> Sequence[HeadNorms]:
-        """Norms of the heads of every block, as the operators take them."""
         return [HeadNorms(block.q_norm, block.k_norm, self.arch.eps) for block in self.blocks]
 
     @property

@@ -108,7 +108,7 @@ def sum_calls(calls: Iterable[tuple[Sequence[int], int, int, float, float, float
 
 
 def _joined(kind: Kind, more: Kind) -> Kind:
-    """Return the sum of both, except for the rows, which are the same."""
+    """Return the sum; both have the same rows."""
     summed: Any = (a + b for a, b in zip(kind[1:], more[1:], strict=True))
     return Kind(kind.rows, *summed)
 
@@ -120,6 +120,6 @@ def _add(sums: dict[Kind, Sum], more: Mapping[Kind, Sum]) -> None:
 
 @cache
 def _count_sublayers(sublayers: tuple[int, ...]) -> tuple[int, int]:
-    """Return the numbers of attentions (even indices) and of MLPs (odd indices)."""
+    """Return the numbers of attentions (even) and MLPs (odd)."""
     mlps = sum(i % 2 for i in sublayers)
     return len(sublayers) - mlps, mlps

@@ -2,7 +2,7 @@
 
 The number of accepted tokens of a draft has a geometric distribution, truncated at the longest draft; the number of
 rejected tokens follows from the paper's α. Without an α, drafting is assumed to stop at the first wrong token, as with
-a confidence exit that is always right.
+a perfect confidence exit.
 """
 
 from __future__ import annotations
@@ -104,7 +104,7 @@ def _expected_accepted(probability: float, draft_len: int) -> float:
 
 
 def _probability_of(accepted: float, draft_len: int) -> float:
-    """Return the probability at which so many tokens are accepted on average."""
+    """Invert `_expected_accepted`."""
     return smallest_argument(lambda probability: _expected_accepted(probability, draft_len), accepted)
 
 
@@ -134,7 +134,7 @@ class ReportedSpeedup:
 
     @property
     def derived(self) -> str:
-        """Name of the value that the paper does not report and that is derived from the other: `M`, `alpha` or ""."""
+        """Value derived from the other: `M`, `alpha` or ""."""
         return "M" if self.tokens is None else "" if self.alpha is not None else "alpha"
 
 
@@ -189,7 +189,7 @@ def _cell_key(number: Number, folder: PaperFolder) -> tuple[str, ...]:
 
 
 def plain_name(name: str) -> str:
-    """Return the name of a model in the form common to papers and `conf/model`: lower-case letters and digits."""
+    """Return a model's name as lower-case letters and digits, common to papers and `conf/model`."""
     return re.sub(r"[^a-z0-9]", "", name.lower())
 
 
@@ -242,7 +242,7 @@ class Steps:
         return passed + start + (self.machine.loop_ms or 0.0)
 
     def cost(self, skipped: float) -> float:
-        """Return c: the time of a drafted token over that of a plain step."""
+        """Return c, the time of a drafted token over a plain step's."""
         return self.draft_ms(skipped) / self.plain_ms
 
     def speedup(self, acceptance: Acceptance, skipped: float) -> float:

@@ -1,6 +1,6 @@
 """Whether self-drafting pays for a model on a machine: what was measured first, then predictions.
 
-Every number that is not called measured is predicted.
+Numbers not called measured are predicted.
 """
 
 from __future__ import annotations

@@ -54,7 +54,7 @@ class Drafts:
 
     @property
     def cost(self) -> float:
-        """Relative draft cost c: time of a drafted token over that of an AR step."""
+        """Cost c: time of a drafted token over an AR step's."""
         return self.token / self.plain
 
     def best(self, acceptance: float) -> tuple[float, int]:

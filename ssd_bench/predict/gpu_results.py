@@ -48,7 +48,7 @@ def sheet_of(gpu: str) -> str:
 
 
 def speedup_over_hf(result: dict[str, Any]) -> float | None:
-    """Return how many times as fast AR is as Hugging Face `generate`; None if both did not fit in the memory."""
+    """Return AR's speed over Hugging Face `generate`'s; None if both did not fit in memory."""
     return None if result["hf"] is None else float(result["hf"]["ms"] / result["ar"]["ms"])
 
 

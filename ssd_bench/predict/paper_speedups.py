@@ -21,7 +21,7 @@ from ssd_bench.predict.question import machine_named, measured_name
 WITHIN = 0.05
 """Largest error of a modelled speedup that meets the printed one."""
 OTHER_SHARES = (0.2, 0.25, 0.3, 0.5)
-"""Skipped shares, the same for every model, with which the stated shares are compared."""
+"""Skipped shares, equal for all models, to compare the stated shares with."""
 MEASURED, SHEET = "measured", "data sheet"
 TITLE = (
     "Papers' speedups, MODELLED on {gpu}; nothing was run for them.\n"
@@ -78,7 +78,7 @@ def errors(frame: pd.DataFrame, column: str | float = "modelled") -> pd.Series[f
 
 
 def count_met(frame: pd.DataFrame, column: str | float = "modelled") -> int:
-    """Return the number of printed speedups that a column of `modelled_speedups` meets within `WITHIN`."""
+    """Count the printed speedups that a column meets within `WITHIN`."""
     return int((errors(frame, column).abs() <= WITHIN).sum())
 
 

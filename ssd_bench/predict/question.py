@@ -48,7 +48,7 @@ class Question:
 
     @property
     def model_name(self) -> str:
-        """Name of the model in texts: the choice, or the folder of a local model."""
+        """Name of the model in texts: its choice or, if local, its folder."""
         return model_title(self.model) if self.path is None else self.path.name
 
     def has_model(self, header: RunHeader) -> bool:
@@ -61,7 +61,7 @@ class Question:
 
 
 def sizes_key(shape: Shape) -> tuple[int, int]:
-    """Return the sizes that a record keeps: number of blocks and number of weights."""
+    """Return the sizes in a record."""
     return shape.n_layers, shape.n_params
 
 
@@ -109,7 +109,7 @@ def _model(name: str, path_text: str | None) -> tuple[Path | None, Shape]:
     """Return the folder (None for a choice of `model=`) and the sizes of a model.
 
     Raises:
-        ConfigError: no such model, several of this name, or one that a run would refuse.
+        ConfigError: no such model, several of this name, or one refused by runs.
     """
     if name == LOCAL:
         if path_text is None:
@@ -161,5 +161,4 @@ def _same_sizes(a: Shape | None, b: Shape) -> bool:
 
 
 def machine_named(name: str, shape: Shape, devices: int | None) -> Machine:
-    """Return a reference machine, or a simulated one with a model of some sizes."""
     return measured_machine(name) if "/" in name else simulated_machine(name, shape, devices)

@@ -75,7 +75,7 @@ def recorded_shape(run: Run) -> Shape:
     """Return the sizes of the recorded model.
 
     Raises:
-        ConfigError: its sizes are unknown, or differ from those of the record.
+        ConfigError: its sizes are unknown, or differ from the record's.
     """
     model = run.header.model
     shape = known_shape(model.name)

@@ -29,7 +29,7 @@ def boxes(text: str) -> list[tuple[int, int, str]]:
 
 
 def last_boxed(text: str) -> str | None:
-    """Return the content of the last box that is not empty; "" if all are empty, None if there is no box."""
+    """Return the last non-empty box's content; "" if all are empty, None without a box."""
     contents = [content for _, _, content in boxes(text)]
     return next((content for content in reversed(contents) if content.strip()), "" if contents else None)
 

@@ -35,7 +35,7 @@ _CHOSEN = r"\b(?:choose|chose|select|selected|pick|picked|go\s+with|going\s+with
 
 
 def _pattern(*befores: str) -> re.Pattern[str]:
-    """Return the pattern of an option after one of the expressions; one of its groups is the letter."""
+    """Return the pattern of an option after one of the expressions."""
     return re.compile(f"(?:{'|'.join(befores)}){_EMPHASIS}{_OPTION}", re.IGNORECASE)
 
 
@@ -69,12 +69,11 @@ class MultipleChoice(ReadingScorer[str]):
         return None if letter is None else letter == expected
 
     def reference_fault(self, reference: str) -> str | None:
-        """Return the requirement that a reference is the letter of an option, if it is not."""
         return None if reference.strip().upper() in tuple("ABCDEFGHIJ") else "one letter from A to J"
 
 
 def chosen_option(text: str) -> str | None:
-    r"""Return the letter on which an answer ends, or None.
+    r"""Return an answer's final letter, or None.
 
     It is that of the last `Answer: X`, the form that KnapSpec's prompt for MMLU-Pro asks for. Without one, the
     following are tried in turn: the last "the answer is X" (or option, choice) or \boxed{X}; "option X is correct"; "I

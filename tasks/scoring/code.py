@@ -1,4 +1,4 @@
-"""Scorers of answers that are Python functions: the program that tests an answer runs in the sandbox."""
+"""Scorers of Python functions, tested in the sandbox."""
 
 from __future__ import annotations
 
@@ -132,7 +132,7 @@ def program(prompt: str, answer: str, entry_point: str, test: str) -> str:
 
 
 def until_top_level(text: str) -> str:
-    """Return the text up to the first line that begins a new statement at the margin (def, class, print, #, ...)."""
+    """Return the text before the first statement at the margin (def, class, print, #, ...)."""
     match = _TOP_LEVEL.search(text)
     return text[: match.start()] if match else text
 
@@ -160,7 +160,7 @@ def _continuation(prompt: str, answer: str) -> str:
 
 
 def _goes_on(prompt: str, answer: str) -> bool:
-    """Return whether the answer begins like the body of the prompt's function; an indented fence does not count."""
+    """Return whether the answer begins like a function's body, not an indented fence."""
     first = _FIRST_LINE.match(answer)
     return first is not None and len(first[1]) > MOST_BLANKS and not _FENCE_AHEAD.match(answer, first.end())
 
@@ -189,7 +189,7 @@ def _up_to_fence(code: str) -> str:
 
 
 def _names(code: str) -> set[str]:
-    """Return the names that the statements at the margin bind."""
+    """Return the names bound at the margin."""
     statements = parse_python(code)
     return statements.bound if statements else set()
 
@@ -206,5 +206,5 @@ def _unix(text: str) -> str:
 
 
 def _spaces(code: str) -> str:
-    """Return the code with every tab of an indentation replaced by four spaces."""
+    """Replace each tab of an indentation by four spaces."""
     return _INDENT.sub(lambda match: match[0].replace("\t", "    "), code)

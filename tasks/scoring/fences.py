@@ -12,7 +12,7 @@ _OPENING = re.compile(
 )
 _LANGUAGE = re.compile(r"\A(?:(?:python|py)\d*|sql|sqlite|mysql|postgresql)[ \t]+", re.IGNORECASE)
 _NESTED = 3
-"""Most columns by which a closing fence may be indented relative to its opening fence (CommonMark)."""
+"""Largest indentation of a closing fence relative to its opening fence (CommonMark)."""
 
 
 def fenced_blocks(text: str, is_code: Callable[[str], bool]) -> list[str]:
@@ -64,5 +64,5 @@ def _body(
 
 
 def _without(width: int, line: str) -> str:
-    """Return the line without the blanks of its first `width` columns."""
+    """Strip blanks of the first `width` columns."""
     return line[:width].lstrip(" \t") + line[width:]

@@ -1,4 +1,4 @@
-r"""Scorer of answers that are mathematics in LaTeX, in the last \boxed{}."""
+r"""Scorer of mathematics in LaTeX, in the last \boxed{}."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ class MathAnswer(ReadingScorer[str]):
         return r"an answer in LaTeX whose braces close, such as \frac{1}{2}, bare or in a \boxed{}"
 
     def close(self) -> None:
-        """End the other process, if there is one; a later answer starts another."""
+        """End the other process."""
         self.worker.close()
 
 
@@ -118,7 +118,6 @@ def _last_boxes(text: str) -> str | None:
 
 
 def _letters(latex: str) -> str:
-    """Return the printed characters, without blanks and commands for upright text."""
     return _BLANK.sub("", _TEXT.sub(r"\1", latex))
 
 

@@ -103,7 +103,7 @@ def numerically_equal(a: Any, b: Any, decimals: int, digits: int) -> bool:
 
 
 def _readings(value: Basic) -> list[Basic]:
-    """Return the value and, for a percentage, the number before its sign."""
+    """Return the value and, of a percentage, its number."""
     number = grader.get_pct_val(value)
     return [value] if number is None else [value, number]
 
@@ -125,7 +125,7 @@ def _significant(value: Any) -> bool:
 
 
 def _exact(value: Any) -> Any:
-    """Return the expression with each decimal as the exact fraction that it denotes."""
+    """Replace each decimal by its exact fraction."""
     return value.xreplace({number: Rational(str(number)) for number in value.atoms(Float)})
 
 
@@ -153,7 +153,7 @@ def _equal_rounded(a: Fraction, b: Fraction) -> bool:
 
 
 def _limit(kind: int, value: int) -> None:
-    """Set the soft limit, which can be raised again; keep a hard limit that is stricter."""
+    """Set the soft limit, within the hard one."""
     hard = resource.getrlimit(kind)[1]
     resource.setrlimit(kind, (value if hard == resource.RLIM_INFINITY else min(value, hard), hard))
 

@@ -1,4 +1,4 @@
-"""Scorer of the number on which an answer ends."""
+"""Scorer of an answer's final number."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ _COMMA = re.compile(r"(?<=\d),(?=\d)")
 
 
 def final_number(text: str) -> Fraction | None:
-    r"""Return the number on which an answer ends, or None.
+    r"""Return an answer's final number, or None.
 
     It is the first number after the first `####` that has one (the mark of GSM8K's own solutions). Without that mark it
     is the number in the last `\boxed{}`; without a box, that of the last sentence "the answer is …"; else the last
@@ -78,12 +78,12 @@ def _stated(text: str) -> list[Fraction]:
 
 
 def before_next_question(text: str) -> str:
-    """Return the text up to the first line that begins `Question:` or `Q:`, where a base model invents questions."""
+    """Return the text up to a question that a base model invents: a line with `Question:` or `Q:`."""
     return _NEXT_QUESTION.split(text.strip(), maxsplit=1)[0]
 
 
 class FinalNumber(ReadingScorer[Fraction]):
-    """A score of 1.0 if the final number of an answer equals that of the reference, else 0.0."""
+    """A score of 1.0 if an answer's final number equals the reference's, else 0.0."""
 
     metric = "exact_match"
 
@@ -109,12 +109,12 @@ def _plain(text: str) -> str:
 
 
 def _joined(pattern: re.Pattern[str], text: str) -> str:
-    """Return the text without the blanks in numbers of the pattern."""
+    """Remove blanks within numbers of the pattern."""
     return pattern.sub(lambda number: re.sub(r"\\.|~|\s", "", number[0]), text)
 
 
 def _boxed_number(content: str) -> Fraction | None:
-    """Return the number in a box; None if there is none, or several, or one that is part of an expression."""
+    """Return the number in a box; None for no number, several, or part of an expression."""
     content = _joined(_ALONE, _MODULUS.sub("", content))
     if _EXPRESSION.search(content):
         return None

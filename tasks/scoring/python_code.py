@@ -29,7 +29,7 @@ _BUILTINS = frozenset(dir(builtins))
 
 @dataclass(frozen=True)
 class Code:
-    """A text that is Python.
+    """A Python text.
 
     Attributes:
         text: the whole text.
@@ -41,7 +41,7 @@ class Code:
 
     @property
     def bound(self) -> set[str]:
-        """Names that the statements at the margin bind."""
+        """Names bound at the margin."""
         return {name for statement in self.body for name in bound_names(statement)}
 
     @property
@@ -50,7 +50,7 @@ class Code:
         return any(isinstance(node, ast.Return) for statement in self.body for node in _of_scope(statement))
 
     def defines(self, name: str) -> bool:
-        """Return whether it binds the name to more than a stub: a docstring, `pass`, `raise`, an import."""
+        """Return whether the name is bound to more than a stub (docstring, `pass`, `raise`, import)."""
         return any(name in bound_names(statement) and not _is_stub(statement) for statement in self.body)
 
     def source(self, statements: Iterable[ast.stmt]) -> str:
@@ -78,12 +78,10 @@ def parse_python(text: str) -> Code | None:
 
 
 def is_python(text: str) -> bool:
-    """Return whether the text, indented or not, is Python."""
     return parse_python(_at_margin(text)) is not None
 
 
 def python_blocks(answer: str) -> list[str]:
-    """Return the contents of the answer's fenced blocks."""
     return fenced_blocks(answer, is_python)
 
 
@@ -108,7 +106,7 @@ def defining_code(answer: str, names: Iterable[str], predefined: Iterable[str] =
     Args:
         answer: a text with or without fences.
         names: names of the required functions.
-        predefined: names that are bound before the code runs.
+        predefined: names bound before the code runs.
     """
     wanted = set(names)
     blocks = [code for block in python_blocks(answer) if (code := code_of(block))]
@@ -183,7 +181,7 @@ def _every_name_bound(body: Iterable[ast.stmt]) -> set[str]:
 
 
 def _without_examples(code: Code, names: set[str]) -> Code:
-    """Return the code without statements that call its definitions and on which no definition depends."""
+    """Return the code without calls of its definitions that no definition depends on."""
     calling, examples = set(names), []
     inner = {n for s in code.body if isinstance(s, _DEFINITIONS) for n in used_names(s) - _every_name_bound([s])}
     for statement in code.body:
@@ -197,7 +195,7 @@ def _without_examples(code: Code, names: set[str]) -> Code:
 
 
 def _sets_part(statement: ast.stmt) -> bool:
-    """Return whether the statement sets an attribute or item (`add.cache = {}`), on which a function may depend."""
+    """Return whether the statement sets an attribute or item (`add.cache = {}`)."""
     nodes = (node for node in ast.walk(statement) if isinstance(node, ast.Attribute | ast.Subscript))
     return any(isinstance(node.ctx, ast.Store) for node in nodes)
 
@@ -215,7 +213,7 @@ def _is_stub(statement: ast.stmt) -> bool:
 
 
 def _statements(text: str) -> Iterator[str]:
-    """Yield the statements at the margin of a text with prose, each the shortest run of pieces that is Python."""
+    """Yield the statements at the margin of a text with prose, each the shortest Python run of pieces."""
     starts = [margin.start() for margin in _MARGIN.finditer(text)]
     pieces = [text[start:end] for start, end in zip(starts, [*starts[1:], len(text)])]
     i = 0
@@ -250,7 +248,7 @@ def _is_certain(statement: ast.stmt) -> bool:
 
 
 def _at_margin(text: str) -> str:
-    """Return the text without the indentation that all lines share."""
+    """Remove the common indentation."""
     return textwrap.dedent(text) if text.lstrip("\n")[:1] in (" ", "\t") else text
 
 

@@ -51,7 +51,7 @@ def _is_plain_latin(text: str) -> bool:
 
 
 def is_unspaced(text: str) -> bool:
-    """Return whether a text has characters of a script without spaces between words."""
+    """Return whether a text has characters of a script without spaces."""
     return any(_kind(character) == "single" for character in text)
 
 

@@ -1,4 +1,4 @@
-"""Scorer of answers that are SQL queries, compared as text."""
+"""Scorer of SQL queries, compared as text."""
 
 from __future__ import annotations
 

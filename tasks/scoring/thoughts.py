@@ -1,4 +1,4 @@
-"""Part of an answer that is scored: the text after a model's thoughts."""
+"""Scored part of an answer: the text after a model's thoughts."""
 
 from __future__ import annotations
 

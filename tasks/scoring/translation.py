@@ -48,7 +48,7 @@ def _share(percent: float) -> float:
 
 
 def translation(text: str) -> str:
-    """Return the part of an answer that is scored: up to the first blank line or the beginning of a further prompt.
+    """Return the scored part of an answer: up to the first blank line or further prompt.
 
     After its few-shot answer a base model goes on with invented prompts: lines that begin `Translate German to
     English:`, `German:`, `English:` or `Answer:`. Items are single sentences, so a translation has no blank line; after

@@ -16,7 +16,7 @@ START_SECONDS = 60.0
 
 
 class Worker:
-    """Client of a process that is started when first needed and lives until it hangs, dies or is closed.
+    """Client of a process, started when first needed, that lives until it hangs, dies or is closed.
 
     The process reads requests from stdin and writes answers to stdout, one line of JSON each; its first line, with any
     content, means that it is ready. It has a session of its own and is killed with all processes of its group: after a
@@ -53,13 +53,12 @@ class Worker:
             return _json(self._line(process, json.dumps(request).encode() + b"\n", self.seconds))
 
     def close(self) -> None:
-        """Kill the process, if there is one; a later request starts another."""
+        """Kill the process; a later request starts another."""
         with self._lock:
             self._stop()
 
     @property
     def pid(self) -> int | None:
-        """Id of the process; None if there is none."""
         return self._process.pid if self._process else None
 
     def _running(self) -> subprocess.Popen[bytes]:
@@ -110,12 +109,12 @@ def _json(line: bytes) -> Any | None:
 
 
 def _alive(process: subprocess.Popen[bytes]) -> bool:
-    """Return whether the process runs, without reaping it: until it is reaped, its id is not reused."""
+    """Return whether the process runs; unreaped, its id is not reused."""
     return os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None
 
 
 def _kill_group(pid: int) -> None:
-    """Kill the group and return when the process has ended; do not reap it."""
+    """Kill the group and wait, without reaping."""
     os.killpg(pid, signal.SIGKILL)
     os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
 

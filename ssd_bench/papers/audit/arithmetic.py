@@ -64,7 +64,6 @@ def describe(number: Number) -> str:
 
 
 def format_value(value: float) -> str:
-    """Return a value with up to four decimal places."""
     return f"{value:.4f}".rstrip("0").rstrip(".")
 
 

@@ -36,7 +36,7 @@ def audit() -> pd.DataFrame:
 
 
 def findings(frame: pd.DataFrame) -> pd.DataFrame:
-    """Return the rows that are neither consistent nor explained by rounding."""
+    """Return the rows with a finding: neither consistent nor rounding."""
     return frame[frame["verdict"].isin(FINDINGS)].reset_index(drop=True)
 
 
@@ -58,7 +58,7 @@ def group_findings(frame: pd.DataFrame) -> pd.DataFrame:
 
 
 def papers_alone() -> list[str]:
-    """Return the latest version of each paper; a finding in a preprint is listed, but does not count as the paper's."""
+    """Return the latest version of each paper; findings in preprints do not count."""
     return [paper for paper in paper_versions() if folder_of(paper).latest == paper]
 
 
@@ -83,7 +83,7 @@ def summary(frame: pd.DataFrame) -> str:
 
 
 def verdict_counts(frame: pd.DataFrame, *papers: str) -> str:
-    """Return in words the number of comparisons of these versions of papers, and how many have each verdict."""
+    """Return in words the comparisons of these papers, in total and by verdict."""
     counts = frame.loc[frame["paper"].isin(papers), "verdict"].value_counts()
     return f"{counts.sum()} comparisons: " + ", ".join(f"{counts[name]} {name}" for name in VERDICTS if name in counts)
 

@@ -97,7 +97,7 @@ def runs_to_the_end(program: str, limits: ProgramLimits, required: bool = True) 
     Args:
         program: Python source.
         limits: limits of its process.
-        required: whether to run it only with all protections; else with those that this kernel has.
+        required: whether to run it only with all protections, else with this kernel's.
 
     Raises:
         ConfigError: protection is required and the kernel lacks a part of it; nothing was run.
@@ -135,7 +135,7 @@ def _protection_error(problem: str) -> ConfigError:
 
 @contextmanager
 def _folder() -> Iterator[str]:
-    """Make an empty folder; remove it in the end with all that is in it, at any depth."""
+    """Make an empty folder; remove it in the end with all its content."""
     folder = tempfile.TemporaryDirectory(ignore_cleanup_errors=True)
     try:
         yield folder.name

@@ -57,7 +57,7 @@ def main() -> None:
 
 
 def _limit(cpu: int, memory: int, size: int) -> None:
-    """Set the limits of time, memory and files; keep existing limits that are stricter."""
+    """Set the limits of time, memory and files; keep stricter ones."""
     wanted = {"CPU": cpu, "AS": memory, "FSIZE": size, "CORE": 0, "NOFILE": _OPEN_FILES}
     for name, value in wanted.items():
         kind = getattr(resource, f"RLIMIT_{name}")

@@ -1,4 +1,4 @@
-"""System calls that are refused to a program in the sandbox, as a seccomp filter for the kernel.
+"""System calls refused in the sandbox, as a seccomp filter for the kernel.
 
 The numbers are Linux's (`asm/unistd_64.h` and `asm-generic/unistd.h`), the filter's form is that of `linux/seccomp.h`.
 With a list of refused calls, not of allowed ones, any interpreter and C library can start; calls that are newer than
@@ -93,15 +93,14 @@ def seccomp_filter(machine: str) -> bytes:
 
 
 def _if_call(number: int | None, block: list[_Instruction]) -> list[_Instruction]:
-    """Return instructions that run the block, which returns on every path, for the call with this number only."""
+    """Return instructions that run a block, which returns, for one call only."""
     return [] if number is None else [(_EQUAL, 0, len(block), number), *block]
 
 
 def _error(number: int) -> _Instruction:
-    """Return the instruction that refuses the call with this error."""
     return (_RETURN, 0, 0, 0x00050000 | number)
 
 
 def _argument(index: int) -> _Instruction:
-    """Return the instruction that loads the lower half of an argument, which suffices; machines are little-endian."""
+    """Return a load of an argument's lower half (little-endian)."""
     return (_LOAD, 0, 0, _ARGUMENTS + 8 * index)

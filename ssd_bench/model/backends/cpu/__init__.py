@@ -36,7 +36,7 @@ class NativeOperators(Operators):
         self._matrix, self._rope_append = module.Matrix, module.rope_append
 
     def pack(self, weight: Tensor) -> Matrix:
-        """Return a matrix in tiles, in the order in which products read them; a vector in the activations' dtype."""
+        """Return a matrix in tiles, in reading order; a vector in the activations' dtype."""
         return self._matrix(weight.contiguous()) if weight.dim() == 2 else super().pack(weight)
 
     def embed(self, W: Matrix, tokens: Tensor) -> Tensor:
@@ -57,7 +57,6 @@ class NativeOperators(Operators):
         return queries
 
     def visibility(self, n: int, prefix_len: int, mask: Tensor | None, device: torch.device) -> Visibility:
-        """Return the mask itself; a chain needs none."""
         return mask
 
 

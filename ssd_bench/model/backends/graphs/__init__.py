@@ -25,7 +25,7 @@ LANES = (16, 64)  # most nodes of a captured pass; a pass over more is launched 
 
 
 class GraphOperators(Operators):
-    """Operators of passes that are not captured, over many nodes: prompts, searches, wide trees."""
+    """Operators of uncaptured passes over many nodes: prompts, searches, wide trees."""
 
     def __init__(self, arithmetic: Arithmetic):
         from ssd_bench.model.backends.graphs import launches  # Triton: slow to import, and not installed everywhere
@@ -117,7 +117,7 @@ class GraphDecoder(Decoder):
         return cache
 
     def _run(self, forward: Pass, cache: KVCache) -> tuple[Tensor, Tensor | None]:
-        """Run a pass as `Decoder._run` does; the next pass overwrites the stream that is returned."""
+        """Run a pass as `Decoder._run`; the next pass overwrites the returned stream."""
         n = len(forward.nodes)
         lane = next((lane for lane in self._lanes if n <= lane.nodes and lane.cache is cache), None)
         if lane is None:

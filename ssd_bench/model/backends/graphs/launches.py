@@ -41,12 +41,11 @@ class Nodes(NamedTuple):
 
 
 def split_rows(capacity: int) -> int:
-    """Return the rows of a split: a power of two, so that a cache of any capacity has at most `SPLITS` splits."""
+    """Return the rows of a split, a power of two; at most `SPLITS` splits."""
     return max(LEAST_SPLIT, triton.next_power_of_2(triton.cdiv(capacity, SPLITS)))
 
 
 def _tile_nodes(size: int) -> int:
-    """Return the nodes of the smallest tiles that hold so many."""
     return next(nodes for nodes in QUERY_TILES if size <= nodes)
 
 
