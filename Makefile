@@ -23,7 +23,7 @@ RUNS ?= runs
 execute = printf '%s\n' notebooks/*.ipynb | SSD_BENCH_RUNS=$(abspath $(1)) xargs -P $(TEST_JOBS) -n 1 $(BIN)/jupyter nbconvert --log-level=ERROR --to=notebook --execute --ExecutePreprocessor.record_timing=False
 
 .DEFAULT_GOAL := help
-.PHONY: help lock fast test-cluster test-lowest browser setup kernels weights run test check format lint types tables report executed notebooks page replicate-mini audit-papers bench miniature clean
+.PHONY: help lock fast test-cluster test-lowest browser setup kernels weights run test check format lint types tables report executed notebooks page replicate-mini audit-papers bench miniature studies clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z][a-z-]*:.*## / { printf "  make %-15s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -143,7 +143,10 @@ bench: setup weights ## Speed of the engine on this machine, with SmolLM2
 	$(BIN)/python -m ssd_bench bench model=smollm2_135m
 
 miniature: setup ## Train both embedded models again, evaluate them, write the samples (hours; goes on where it was)
-	$(BIN)/python -m ssd_bench miniature train evaluate samples
+	$(BIN)/python -m studies.miniature train evaluate samples
+
+studies: kernels ## The tests of studies/, which made committed files: training, corpus, cost tables, frontier
+	$(BIN)/python -m pytest -q -n $(TEST_JOBS) --dist loadgroup --randomly-seed=$(SEED) tests/studies
 
 clean: ## Remove the virtual environment and caches (records stay)
 	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache *.egg-info

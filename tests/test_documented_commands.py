@@ -32,7 +32,15 @@ from tests import exhibit_runs
 from tests.runs import CPU, ROOT, executed, exit_code, program, python
 from tests.test_exchange import SERVER
 
-DOCUMENTS = ("*.md", "docs/**/*.md", "methods/**/*.md", "tasks/**/*.md", "conf/**/*.md", "ssd_bench/**/*.md")
+DOCUMENTS = (
+    "*.md",
+    "docs/**/*.md",
+    "methods/**/*.md",
+    "tasks/**/*.md",
+    "conf/**/*.md",
+    "ssd_bench/**/*.md",
+    "studies/*.md",
+)
 ELSEWHERE = {
     "CHANGELOG.md": "says what was",
     "docs/tutorials/": "tests/test_tutorials.py and tests/test_plugin.py run them",
@@ -61,7 +69,7 @@ NOT_RUN = {
     "python -m ssd_bench model=qwen2_5_coder*": "0.5 GB of weights; tests/test_packaged.py fetches a small model",
     "make replicate-mini": "44 minutes; tests/test_replicate.py makes a replication in small",
     "make bench": "minutes, and another package's weights; tests/test_bench.py runs it on a small model",
-    "make miniature": "hours; tests/test_miniature.py trains a few steps",
+    "make miniature": "hours; tests/studies/test_miniature.py trains a few steps",
     "pip install*": INDEX,
     "python -m hatchling build -t wheel": "tests/test_package.py builds it",
     "python -m pytest -m cluster -s tests/cluster/test_many_runs.py": "half an hour: tests/cluster/test_many_runs.py",
@@ -73,8 +81,8 @@ NOT_RUN = {
     "python -m tests.planted_faults": "an hour; tests/test_structure.py looks up its faults in the code",
     "python -m ssd_bench method=successors *": "tests/test_methods_readme.py runs it",
     "python -m ssd_bench data fetch *": "needs a network; tests/test_data_tool.py fetches from folders",
-    "python -m ssd_bench miniature evaluate": "minutes; tests/test_miniature.py asks some of its questions",
-    "python -m ssd_bench miniature samples": "it writes into the repository; tests/test_corpus.py writes elsewhere",
+    "python -m studies.miniature evaluate": "minutes; tests/studies/test_miniature.py asks some of its questions",
+    "python -m studies.miniature samples": "it writes into the repository; tests/studies/test_corpus.py elsewhere",
     "python -m ssd_bench shapes": "needs a GPU; tests/test_shapes.py runs it in small",
     "python -m ssd_bench shapes models=llama3_1_8b tokens=96": "needs a GPU; runs/reference/shapes has its record",
     "python -m ssd_bench bench": "minutes; tests/test_bench.py runs it on a small model",
@@ -140,7 +148,7 @@ SAYS = {
 NAMED = ("python -m ssd_bench advise", "python -m ssd_bench data")  # in prose, without what they need
 SMALL = ("limit=1", "decode.max_new_tokens=8", *CPU)
 TOOLS = ("python", "pip", "uv", "ruff", "mypy", "jupyter")  # that recipes start
-UNMADE = ("bench", "kernels", "miniature", "report", "weights")
+UNMADE = ("bench", "kernels", "report", "weights")
 """Commands that recipes have and that are run elsewhere, if at all."""
 
 

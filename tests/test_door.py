@@ -113,7 +113,7 @@ def test_what_reads_records_waits_for_no_library_that_it_does_not_use(modules: s
     assert done.returncode == 0, done.stderr
 
 
-@pytest.mark.parametrize("name", ["searches", "audit", "bench", "kernels", "weights", "miniature"])
+@pytest.mark.parametrize("name", ["searches", "audit", "bench", "kernels", "weights"])
 def test_every_command_says_how_it_is_used(name: str) -> None:
     done = program(name, "--help")
     assert done.returncode == 0 and f"python -m ssd_bench {name}" in done.stdout

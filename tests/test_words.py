@@ -11,7 +11,7 @@ from itertools import pairwise
 from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
-CODE = ("ssd_bench", "methods", "tasks", "hydra_plugins")
+CODE = ("ssd_bench", "methods", "tasks", "hydra_plugins", "studies")
 DOCUMENTED = ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
 
 

@@ -12,8 +12,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from ssd_bench.conf import read_yaml
-from ssd_bench.miniature.domains.arithmetic import LARGEST, SMALL
-from ssd_bench.miniature.domains.item import Item
+from studies.miniature.domains.arithmetic import LARGEST, SMALL
+from studies.miniature.domains.item import Item
 
 TASK = "aime24"
 STEPS = (30, 76)  # drawn uniformly; about 18 tokens per step

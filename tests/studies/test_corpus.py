@@ -14,15 +14,13 @@ import pytest
 import torch
 from transformers import PreTrainedTokenizerBase
 
-from ssd_bench.compose.build import task_named, task_names
+from ssd_bench.compose.build import task_named
 from ssd_bench.data import SampleSource
-from ssd_bench.miniature import corpus, samples, vocabulary
-from ssd_bench.miniature.domains import audits, problems, tales
-from ssd_bench.miniature.domains.item import Item
-from ssd_bench.miniature.recipe import RECIPES
 from ssd_bench.model.checkpoint import EMBEDDED, Checkpoint
-from ssd_bench.model.template import TEMPLATES
-from tasks.stream import Stream
+from studies.miniature import corpus, samples, vocabulary
+from studies.miniature.domains import audits, problems, tales
+from studies.miniature.domains.item import Item
+from studies.miniature.recipe import RECIPES
 
 RECIPE = RECIPES["miniature"]
 MIX = {"arithmetic": 0.4, "queries": 0.2, "chats": 0.2, "derivations": 0.2}
@@ -209,24 +207,10 @@ def test_samples_are_held_out_items_and_demonstrations_are_not(tmp_path: Path, d
                 seen.add(content)
 
 
-def test_every_task_has_samples_that_it_takes() -> None:
-    """But for streams, which take those of their parts."""
-    for name in task_names():
-        task = task_named(name)
-        if not isinstance(task, Stream):
-            for template in TEMPLATES:
-                assert len(task.prompts(SampleSource(), template, None, 0)) == samples.ITEMS
-            assert name in samples.sources()
-
-
-def test_long_samples_are_long_and_every_subject_of_math_occurs() -> None:
+def test_every_subject_of_math_occurs() -> None:
     folder = SampleSource().root
     assert folder is not None
-    for name, field in (("govreport", "report"), ("pg19", "text"), ("booksum", "chapter")):
-        assert min(len(row[field].split()) for row in _rows(folder / f"{name}.jsonl")) >= 300
-    rows = _rows(folder / "math500.jsonl")
-    assert {row["subject"] for row in rows} == set(problems.KINDS)
-    assert sum("frac" in row["answer"] for row in rows) >= 5
+    assert {row["subject"] for row in _rows(folder / "math500.jsonl")} == set(problems.KINDS)
 
 
 def _rows(path: Path) -> list[dict[str, Any]]:

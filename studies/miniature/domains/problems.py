@@ -7,7 +7,7 @@ import random
 from collections.abc import Callable
 from fractions import Fraction
 
-from ssd_bench.miniature.domains.item import Item
+from studies.miniature.domains.item import Item
 
 TASK = "math"
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import random
 
-from ssd_bench.miniature.domains.choices import with_options
-from ssd_bench.miniature.domains.derivations import HELD, change, route, shuffled, steps
-from ssd_bench.miniature.domains.item import Item
+from studies.miniature.domains.choices import with_options
+from studies.miniature.domains.derivations import HELD, change, route, shuffled, steps
+from studies.miniature.domains.item import Item
 
 TASK = "mmlu_pro"
 STEPS = (15, 40)  # drawn uniformly; about 35 tokens per step

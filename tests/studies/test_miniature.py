@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-import hashlib
 import json
 import math
 from dataclasses import replace
@@ -14,17 +13,17 @@ import torch
 from transformers import AutoModelForCausalLM, PreTrainedTokenizerBase
 
 from methods.fixed_layers import published_set
-from ssd_bench.miniature import corpus
-from ssd_bench.miniature import network as network_module
-from ssd_bench.miniature.evaluate import POSITIONS, RESULTS, Writer, repeated
-from ssd_bench.miniature.network import Network
-from ssd_bench.miniature.optimiser import Muon, orthogonalised
-from ssd_bench.miniature.recipe import RECIPES, Recipe, Size
-from ssd_bench.miniature.sparsity import ModelOutput, SetAgreement, search
-from ssd_bench.miniature.train import LOG, STATE, SUMMARY, Training, train
 from ssd_bench.model.backend import select
 from ssd_bench.model.checkpoint import EMBEDDED, Checkpoint
 from ssd_bench.model.decoder import Decoder, Pass
+from studies.miniature import corpus
+from studies.miniature import network as network_module
+from studies.miniature.evaluate import POSITIONS, RESULTS, Writer, repeated
+from studies.miniature.network import Network
+from studies.miniature.optimiser import Muon, orthogonalised
+from studies.miniature.recipe import RECIPES, Recipe, Size
+from studies.miniature.sparsity import ModelOutput, SetAgreement, search
+from studies.miniature.train import LOG, STATE, SUMMARY, Training, train
 
 CPU = torch.device("cpu")
 
@@ -238,7 +237,7 @@ def test_an_agreement_of_a_few_tokens_is_that_of_tokens_spread_evenly(network: N
 def test_a_killed_training_goes_on_where_it_was(
     tokenizer: PreTrainedTokenizerBase, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("ssd_bench.miniature.train.CHECKPOINT_EVERY", 2)
+    monkeypatch.setattr("studies.miniature.train.CHECKPOINT_EVERY", 2)
     whole = Training(SMALL, tokenizer, CPU)
     losses = [entry["loss"] for entry in whole.run(SMALL.steps)]
     assert losses[-1] < losses[0]
@@ -252,18 +251,6 @@ def test_a_killed_training_goes_on_where_it_was(
     torch.testing.assert_close(again.qkv, whole.network.qkv.bfloat16().float())
     summary = json.loads((tmp_path / "out" / SUMMARY).read_text(encoding="utf-8"))
     assert summary["recipe"]["name"] == "small" and summary["tokens"] == whole.log[-1]["tokens"]
-
-
-@pytest.mark.parametrize("name", RECIPES)
-def test_the_weights_are_those_of_the_log(name: str) -> None:
-    folder = EMBEDDED / name
-    summary = json.loads((folder / SUMMARY).read_text(encoding="utf-8"))
-    weights = (folder / "model.safetensors").read_bytes()
-    assert hashlib.sha256(weights).hexdigest() == summary["weights_sha256"] and len(weights) <= 12e6
-    assert summary["recipe"] == json.loads(json.dumps(RECIPES[name].as_dict())) and summary["parameters"] <= 6e6
-    rows = list(csv.DictReader((folder / LOG).open()))
-    assert [int(row["step"]) for row in rows] == list(range(RECIPES[name].steps))
-    assert int(rows[-1]["tokens"]) == summary["tokens"]
 
 
 def test_a_retraining_reproduces_the_logged_losses(tokenizer: PreTrainedTokenizerBase) -> None:

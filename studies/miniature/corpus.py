@@ -16,7 +16,8 @@ from torch import Tensor
 from ssd_bench.compose.build import task_named
 from ssd_bench.contract.task import DataSpec, Prompt
 from ssd_bench.data.prompting import encode
-from ssd_bench.miniature.domains import (
+from ssd_bench.model.template import Template
+from studies.miniature.domains import (
     arithmetic,
     articles,
     audits,
@@ -32,8 +33,7 @@ from ssd_bench.miniature.domains import (
     traces,
     translation,
 )
-from ssd_bench.miniature.domains.item import Item
-from ssd_bench.model.template import Template
+from studies.miniature.domains.item import Item
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase

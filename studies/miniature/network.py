@@ -11,7 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from ssd_bench.miniature.recipe import Size
+from studies.miniature.recipe import Size
 
 BLOCK = 256  # queries of one attention product
 # Scales of the initial weights. A token's embedding must outweigh what the first updates write to the stream: with

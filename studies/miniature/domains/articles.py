@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ssd_bench.conf import read_yaml
-from ssd_bench.miniature.domains.item import Item
+from studies.miniature.domains.item import Item
 
 TASK = "cnn_dm"
 BRIEF_TASK = "xsum"

@@ -6,8 +6,8 @@ import re
 from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from ssd_bench.miniature import corpus
-from ssd_bench.miniature.domains import audits, derivations, programs, requests, tales
+from studies.miniature import corpus
+from studies.miniature.domains import audits, derivations, programs, requests, tales
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase, PreTrainedTokenizerFast

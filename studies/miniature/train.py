@@ -16,11 +16,11 @@ import torch.nn.functional as F
 from torch import Tensor
 from tqdm import tqdm
 
-from ssd_bench.miniature import vocabulary
-from ssd_bench.miniature.corpus import Batch, Batches
-from ssd_bench.miniature.network import Network
-from ssd_bench.miniature.optimiser import Muon
-from ssd_bench.miniature.recipe import Recipe
+from studies.miniature import vocabulary
+from studies.miniature.corpus import Batch, Batches
+from studies.miniature.network import Network
+from studies.miniature.optimiser import Muon
+from studies.miniature.recipe import Recipe
 
 if TYPE_CHECKING:
     import random

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ssd_bench.conf import read_yaml
-from ssd_bench.miniature.domains.item import Item
+from studies.miniature.domains.item import Item
 
 TASK = "spider2"
 

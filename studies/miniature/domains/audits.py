@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ssd_bench.conf import read_yaml
-from ssd_bench.miniature.domains.item import Item
+from studies.miniature.domains.item import Item
 
 TASK = "govreport"
 FINDINGS_PER_REPORT = (5, 11)  # drawn uniformly; a finding makes about 45 tokens of summary and 95 of report

@@ -10,8 +10,8 @@ import random
 from pathlib import Path
 
 from ssd_bench.conf import read_yaml
-from ssd_bench.miniature.domains.item import Item
-from ssd_bench.miniature.domains.requests import ASKS, POOL, listed, notes, queue
+from studies.miniature.domains.item import Item
+from studies.miniature.domains.requests import ASKS, POOL, listed, notes, queue
 
 MESSAGES = read_yaml(Path(__file__).with_suffix(".yaml"))
 

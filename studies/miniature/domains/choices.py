@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import random
 
-from ssd_bench.miniature.domains.arithmetic import calculation
-from ssd_bench.miniature.domains.item import Item
+from studies.miniature.domains.arithmetic import calculation
+from studies.miniature.domains.item import Item
 
 TASK = "mmlu_pro"
 LETTERS = "ABCDEFGHIJ"

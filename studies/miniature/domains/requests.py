@@ -13,8 +13,8 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from ssd_bench.conf import read_yaml
-from ssd_bench.miniature.domains.arithmetic import calculation
-from ssd_bench.miniature.domains.item import Item
+from studies.miniature.domains.arithmetic import calculation
+from studies.miniature.domains.item import Item
 
 TASK = "alpaca"
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from ssd_bench.conf import read_yaml
-from ssd_bench.miniature.domains.item import Item
+from studies.miniature.domains.item import Item
 
 TASK = "wmt16"
 

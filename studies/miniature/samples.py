@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from ssd_bench.compose.build import task_named
-from ssd_bench.miniature import corpus
-from ssd_bench.miniature.domains import queries
-from ssd_bench.miniature.domains.item import Item
+from studies.miniature import corpus
+from studies.miniature.domains import queries
+from studies.miniature.domains.item import Item
 
 ITEMS, SHOTS = 60, 8
 SEED = 1

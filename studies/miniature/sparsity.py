@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from ssd_bench.miniature.network import Network
+from studies.miniature.network import Network
 
 
 @dataclass(frozen=True)

@@ -21,12 +21,12 @@ from ssd_bench.contract.layer_set import LayerSet
 from ssd_bench.engine.engine import SCRATCH, Engine
 from ssd_bench.engine.probe import ModelProbe
 from ssd_bench.engine.sampling import Decoding
-from ssd_bench.miniature import corpus
-from ssd_bench.miniature.network import Network
-from ssd_bench.miniature.recipe import RECIPES, Recipe
-from ssd_bench.miniature.sparsity import ModelOutput, SetAgreement, search
 from ssd_bench.model.backend import select
 from ssd_bench.model.checkpoint import Checkpoint
+from studies.miniature import corpus
+from studies.miniature.network import Network
+from studies.miniature.recipe import RECIPES, Recipe
+from studies.miniature.sparsity import ModelOutput, SetAgreement, search
 
 RESULTS = "evaluation.json"
 SEED = 2  # not that of the samples, so that items differ

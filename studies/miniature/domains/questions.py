@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from ssd_bench.conf import read_yaml
-from ssd_bench.miniature.domains.item import Item
-from ssd_bench.miniature.domains.requests import ACTIONS, CATEGORIES, OPPOSITES
+from studies.miniature.domains.item import Item
+from studies.miniature.domains.requests import ACTIONS, CATEGORIES, OPPOSITES
 
 TASK = "natural_questions"
 
