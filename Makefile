@@ -131,7 +131,7 @@ page: $(STAMP) browser ## The page of the committed records and a picture of its
 replicate-mini: setup ## The runs behind every exhibit of the papers on the miniature (goes on where it was), then the report
 	mkdir -p build
 	$(BIN)/python -m ssd_bench -m 'experiment=glob(*)' scale=mini runs_dir=runs/mini; swept=$$?; \
-	for task in gsm8k cnn_dm; do $(BIN)/python -m ssd_bench frontier model=miniature task=$$task runs_dir=runs/mini || swept=$$?; done; \
+	for task in gsm8k cnn_dm; do $(BIN)/python -m studies.frontier model=miniature task=$$task runs_dir=runs/mini || swept=$$?; done; \
 	echo $$swept > build/swept
 	$(MAKE) --no-print-directory tables executed RUNS=runs/mini
 	@exit $$(cat build/swept)

@@ -467,7 +467,7 @@ def test_an_unknown_experiment_is_named_before_all_else(options: str, said: str,
 
 @pytest.mark.parametrize(
     "words",
-    ["advise", "frontier", "replay", "compare", "compare a", "pack", "validate", "reproduce", "advise model=local"],
+    ["advise", "replay", "compare", "compare a", "pack", "validate", "reproduce", "advise model=local"],
 )
 def test_what_nobody_gave_is_missing(words: str, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert dispatch(words.split()) == 2
@@ -501,7 +501,6 @@ def test_a_missing_option_of_a_run_is_said_to_be_missing(
         "report runs_dir=",
         "status runs_dir=",
         "compare b=. a=",
-        "frontier model=miniature task=gsm8k runs_dir=",
         "validate record=",
         "export to=out run=",
         "pack out=a.zip runs_dir=",

@@ -83,6 +83,7 @@ NOT_RUN = {
     "python -m ssd_bench data fetch *": "needs a network; tests/test_data_tool.py fetches from folders",
     "python -m studies.miniature evaluate": "minutes; tests/studies/test_miniature.py asks some of its questions",
     "python -m studies.miniature samples": "it writes into the repository; tests/studies/test_corpus.py elsewhere",
+    "python -m studies.frontier *": "minutes; tests/studies/test_frontier.py runs it on a small model",
     "python -m ssd_bench shapes": "needs a GPU; tests/test_shapes.py runs it in small",
     "python -m ssd_bench shapes models=llama3_1_8b tokens=96": "needs a GPU; runs/reference/shapes has its record",
     "python -m ssd_bench bench": "minutes; tests/test_bench.py runs it on a small model",
@@ -118,8 +119,7 @@ FILLED = {
 }
 """What a command leaves open, or takes long -> what a user would write; {0} is the folder of `workplace`."""
 NAMES = ("to=FILE", "out=FILE.zip", "out=DIR")  # as good as any other
-SHORTER = {"frontier": "beam=1"}
-ROOMS = {"advise": "headers", "claims": "judged", "frontier": "alone"}
+ROOMS = {"advise": "headers", "claims": "judged"}
 """Command -> where it finds its runs, if not in `runs` of `workplace`."""
 SAYS = {
     "acceptance": "M, drafting steps",
@@ -130,7 +130,6 @@ SAYS = {
     "data": "gsm8k|0 problems",
     "explain": "largest loss:",
     "export": "answers of arm method|to draft with it|results, for data/",
-    "frontier": "miniature on gsm8k:",
     "pack": r"zip: \d runs",
     "help": "python -m ssd_bench",
     "options": r"method\.\w*window",
@@ -303,8 +302,7 @@ def workplace(small_checkpoint: Path, tmp_path_factory: pytest.TempPathFactory) 
     (runs / "reference/mini/searches").rename(runs / "searches")
     shutil.copytree(ROOT / "runs/reference/shapes", runs / "reference/shapes")
     made = executed(runs, "method=fixed_layers", "task=gsm8k", *SMALL).path
-    for name in ("alone/NAME", "runs/del_home/NAME"):
-        shutil.copytree(made, folder / name)
+    shutil.copytree(made, runs / "del_home/NAME")
     shutil.copytree(runs / "reference/mini" / RECORD, runs / "table" / RECORD)  # it has a profile of its own
     made.rename(runs / "NAME")
     exhibit_runs.make(folder / "judged", "small")
@@ -351,7 +349,7 @@ def told(line: str, folder: Path, capsys: pytest.CaptureFixture[str]) -> str:
         assert made.returncode == 0, made.stderr
         return made.stdout
     work = described if name == "run" and "--help" not in words else exit_code
-    code = work([*words, SHORTER[name]] if name in SHORTER else words)
+    code = work(words)
     said = capsys.readouterr()
     assert code == 0, said.err
     return said.out

@@ -18,8 +18,6 @@ from matplotlib.figure import Figure
 from matplotlib.text import Text
 from matplotlib.transforms import Bbox
 
-from ssd_bench.cost import plane
-from ssd_bench.cost.plane import Point, Use
 from ssd_bench.metrics.record import Record
 from ssd_bench.papers.conflayers import figures as conflayers
 from ssd_bench.papers.figures import cases as figures_cases
@@ -31,9 +29,11 @@ from ssd_bench.papers.ours.cells import Cell, Replication
 from ssd_bench.papers.printed.catalogue import paper_folders
 from ssd_bench.papers.printed.reported import released_set
 from ssd_bench.papers.runs import grid
+from ssd_bench.papers.ssd_bench.plane import Plane, Point, Use
 from ssd_bench.records.schema import PromptRecord
 from ssd_bench.report import figures as saving
 from ssd_bench.report.figures import FIGURES, figure
+from studies import frontier
 from tests.synthetic import unit, write_record
 
 STREAMS = {
@@ -307,11 +307,11 @@ def test_marks_differ_without_colour() -> None:
 def test_the_comparison_draws_sets_of_its_own_runs_and_the_best(root: Path, tmp_path: Path) -> None:
     one = replace(replication(root, "ssd_bench_comparison"), runs_dir=tmp_path)
     cell = one.shown_cells()[0]
-    assert "ssd_bench frontier" in figure(one).reason  # type: ignore[union-attr]
+    assert "studies.frontier" in figure(one).reason  # type: ignore[union-attr]
     uses = (Use(cell.run.path.name, "method", 1.0), Use("a run of something else", "other", 1.0))
     points = (Point((1,), 0.7, 0.8, uses[:1]), Point((1, 2), 0.5, 0.9, uses[1:]))
     names = (cell.run.header.model.name, cell.run.header.task.name)
-    plane.write(tmp_path, plane.Plane(*names, 8, "exhaustive", 9, 70, 12.5, (1.0, 1.1, 1.2), points[1:], points))
+    frontier.write(tmp_path, Plane(*names, 8, "exhaustive", 9, 70, 12.5, (1.0, 1.1, 1.2), points[1:], points))
     found = drawn(figure(one))
     check(found)
     labels = [text.get_text() for legend in found.subfigs[0].legends for text in legend.get_texts()]

@@ -109,7 +109,6 @@ def test_without_own_runs_the_message_names_the_projects(
     monkeypatch.chdir(tmp_path)
     hint = "runs_dir=runs/reference"
     for line, code in (
-        ("frontier model=miniature task=gsm8k", 2),
         ("advise model=miniature hardware=own", 2),
         ("advise model=miniature hardware=sim_h100", 0),
         ("claims", 0),

@@ -27,7 +27,6 @@ TOOLS = (
     "claims runs_dir=",
     "pack out=x.zip runs_dir=",
     "pack runs_dir=runs out=",
-    "frontier model=a task=b runs_dir=",
     "advise hardware=sim_h100 model=llama3_8b runs_dir=",
     "advise hardware=sim_h100 model=local model.path=",
     "explain run=",

@@ -39,7 +39,7 @@ READERS = (
             "commands",
         )
     ),
-    *(f"ssd_bench/cost/{file}.py" for file in ("machine", "plane", "reference", "roofline", "shapes")),
+    *(f"ssd_bench/cost/{file}.py" for file in ("machine", "reference", "roofline", "shapes")),
     *(f"ssd_bench/bench/{file}.py" for file in ("cost_files", "costs", "search_costs")),
     *(
         f"ssd_bench/{file}.py"

@@ -9,7 +9,6 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from ssd_bench.cost.plane import Plane, Point, Use, plane_path, read
 from ssd_bench.metrics.text import ABSENT, format_lossless, format_percent
 from ssd_bench.papers.figures import shared as common
 from ssd_bench.papers.figures import style
@@ -17,6 +16,7 @@ from ssd_bench.papers.figures.shared import NotDrawable
 from ssd_bench.papers.ours.cells import Replication, ShownCell
 from ssd_bench.papers.ssd_bench.drafts import drafts
 from ssd_bench.papers.ssd_bench.families import result_columns
+from ssd_bench.papers.ssd_bench.plane import Plane, Point, Use, plane_path, read
 from ssd_bench.papers.ssd_bench.windows import windows
 from ssd_bench.paths import display_path
 
@@ -46,9 +46,7 @@ def planes(replication: Replication) -> dict[str, Plane | NotDrawable]:
     for cell in replication.shown_cells():
         model, task = cell.header.model.name, cell.header.task.name
         path = plane_path(replication.runs_dir, model, task)
-        command = (
-            f"python -m ssd_bench frontier model={model} task={task} runs_dir={display_path(replication.runs_dir)}"
-        )
+        command = f"python -m studies.frontier model={model} task={task} runs_dir={display_path(replication.runs_dir)}"
         if cell["task"] not in by_task:
             by_task[cell["task"]] = read(path) if path.is_file() else NotDrawable(f"No data yet; run `{command}`.")
     return by_task
@@ -234,7 +232,7 @@ def table(replication: Replication) -> pd.DataFrame:
     Returns:
         Texts: the model that ran; with 95 % intervals both speedups (for an excluded run the reason), M and α; share of
         sublayers skipped; method overhead as a share of the decode time; outputs equal to AR's; and, once
-        `python -m ssd_bench frontier` has run, the predicted speedup of the set that drafted most, and of the best set
+        `python -m studies.frontier` has run, the predicted speedup of the set that drafted most, and of the best set
         found.
     """
     by_task = planes(replication)

@@ -1,4 +1,4 @@
-"""Layer sets as points of draft cost and α: scored on AR's own tokens, beside the best sets that there are."""
+"""Layer sets as points of draft cost and α: scored on AR's own tokens, next to the best sets."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ import torch
 
 from methods.ar import AR
 from methods.oracle import all_layer_sets
-from ssd_bench.commands import frontier
-from ssd_bench.commands.frontier import SetScores, beam, costs, main
 from ssd_bench.contract.layer_set import LayerSet
 from ssd_bench.contract.window import Window
-from ssd_bench.cost import plane
 from ssd_bench.cost.latency import Latency
 from ssd_bench.cost.machine import Profile
-from ssd_bench.cost.plane import DRAFT_LEN, Plane, Point, Use, pareto_front
 from ssd_bench.engine.engine import Engine
 from ssd_bench.engine.probe import ModelProbe
 from ssd_bench.errors import ConfigError
 from ssd_bench.model.decoder import Decoder
+from ssd_bench.papers.ssd_bench import plane
+from ssd_bench.papers.ssd_bench.plane import Plane, Point
 from ssd_bench.records.reader import Run
+from studies import frontier
+from studies.frontier import DRAFT_LEN, SetScores, beam, costs, main, pareto_front
 from tests.conftest import LAYERS
 from tests.lossless import engine_for
 from tests.runs import executed, local_model
@@ -169,16 +169,6 @@ def test_every_turn_of_a_conversation_is_scored(
     later = run.prompts.assign(prompt_sha256=run.prompts["prompt_sha256"].where(run.prompts["turn"] == 0, "other"))
     with pytest.raises(ConfigError, match="changed since"):
         frontier.frontier([replace(run, prompts=later)], 2)
-
-
-def test_a_plane_is_read_as_written(tmp_path: Path) -> None:
-    points = (Point((1, 4), 0.5, 0.75, (Use("run", "method", 1.0),), (4, 60)), Point((), 1.0, 1.0))
-    made = Plane("m", "t", 4, "beam of 2", 9, 70, 12.5, (1.0, 1.1), points[1:], points)
-    path = plane.write(tmp_path, made)
-    assert plane.read(path) == made
-    path.write_text(json.dumps(json.loads(path.read_text(encoding="utf-8")) | {"chosen": 1}), encoding="utf-8")
-    with pytest.raises(ConfigError, match=r"frontier=.*m\.t\.json"):
-        plane.read(path)
 
 
 @pytest.mark.parametrize(

@@ -1,9 +1,9 @@
 """Layer sets of one model on one task as points of draft cost c and acceptance rate α: chosen sets and the frontier.
 
-    runs_dir/frontier/MODEL.TASK.json     written by `python -m ssd_bench frontier`
+    runs_dir/frontier/MODEL.TASK.json     written by `python -m studies.frontier`
 
 Draft cost c is the time of a drafted token over that of an AR step, both by the machine's latency profile. α is the
-share of AR's output tokens that a set predicts when it drafts `DRAFT_LEN` of them at a time, teacher-forced: every
+share of AR's output tokens that a set predicts when it drafts 8 of them at a time, teacher-forced: every
 earlier token is the right one. All sets predict the same tokens, so that α compares sets, not the prompts or stop
 rules of their methods.
 """
@@ -11,19 +11,14 @@ rules of their methods.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from ssd_bench.cost.tpt import tpt
 from ssd_bench.errors import ConfigError
-from ssd_bench.paths import write_atomic
 
 FOLDER = "frontier"
-DRAFT_LEN = 8
-LONGEST = 32
-"""Longest draft length among which the best one is sought."""
 
 
 @dataclass(frozen=True)
@@ -85,29 +80,9 @@ class Plane:
         return max(tpt(alpha, n, cost, verify) for n, verify in enumerate(self.verify)) / 1000
 
 
-def pareto_front(points: Iterable[Point]) -> list[Point]:
-    """Return the points that no other point beats in cost or α without being worse in the other, by cost.
-
-    Of points with equal cost and α the first is kept.
-    """
-    best: list[Point] = []
-    for point in sorted(points, key=lambda point: (point.cost, -point.alpha)):
-        if not best or point.alpha > best[-1].alpha:
-            best.append(point)
-    return best
-
-
 def plane_path(runs_dir: Path, model: str, task: str) -> Path:
     """Return the file of a plane."""
     return runs_dir / FOLDER / f"{model}.{task}.json"
-
-
-def write(runs_dir: Path, plane: Plane) -> Path:
-    """Write a plane, replacing an older one."""
-    path = plane_path(runs_dir, plane.model, plane.task)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    write_atomic(path, json.dumps(asdict(plane), ensure_ascii=False).encode() + b"\n")
-    return path
 
 
 def read(path: Path) -> Plane:
@@ -122,7 +97,7 @@ def read(path: Path) -> Plane:
         return Plane(**content | points | {"verify": tuple(content["verify"])})
     except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
         raise ConfigError(
-            "frontier", str(path), f"a file written by the command frontier; this one is damaged ({error})"
+            "frontier", str(path), f"a file written by studies.frontier; this one is damaged ({error})"
         ) from error
 
 

@@ -1,17 +1,20 @@
 """Compare the layer sets of the runs with the best ones.
 
-`python -m ssd_bench frontier model=miniature task=gsm8k [runs_dir=runs] [beam=4]`
+`python -m studies.frontier model=miniature task=gsm8k [runs_dir=runs] [beam=4]`
 
 Scores every layer set that drafted in the recorded runs of a model on a task, by draft cost and teacher-forced
-acceptance rate (`ssd_bench.cost.plane`), on the prompts and AR outputs of those runs. Then it searches the best sets:
-all sets where feasible, else a beam search that skips one more sublayer at a time. Sets that drafted with a window of
-the cache are scored with it; the search uses no windows. Sets with 8-bit weights are left out. Writes
+acceptance rate (`ssd_bench.papers.ssd_bench.plane`), on the prompts and AR outputs of those runs. Then it searches the
+best sets: all sets where feasible, else a beam search that skips one more sublayer at a time. Sets that drafted with a
+window of the cache are scored with it; the search uses no windows. Sets with 8-bit weights are left out. Writes
 `runs_dir/frontier/MODEL.TASK.json`, which `notebooks/compare.ipynb` draws.
 """
 
 from __future__ import annotations
 
+import json
+import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from statistics import mean
 from typing import Any
@@ -28,14 +31,14 @@ from ssd_bench.contract.layer_set import LayerSet
 from ssd_bench.contract.window import Window
 from ssd_bench.cost.machine import Machine
 from ssd_bench.cost.matchness import matchness
-from ssd_bench.cost.plane import DRAFT_LEN, LONGEST, Plane, Point, Use, pareto_front, write
 from ssd_bench.data.prompting import encode_turn
 from ssd_bench.engine.engine import Engine
 from ssd_bench.engine.probe import ModelProbe
 from ssd_bench.errors import NOT_GIVEN, ConfigError
 from ssd_bench.model.decoder import NO_ROWS, Pass
 from ssd_bench.papers.ours.ran import model_title
-from ssd_bench.paths import reference_hint
+from ssd_bench.papers.ssd_bench.plane import Plane, Point, Use, plane_path
+from ssd_bench.paths import reference_hint, write_atomic
 from ssd_bench.predict.replay import own_profile
 from ssd_bench.records.header import RunHeader
 from ssd_bench.records.pack import records_folder
@@ -45,6 +48,8 @@ from ssd_bench.run.plan import Plan, plan
 from ssd_bench.run.progress import counted
 
 OPTIONS = ("model", "task", "runs_dir", "beam")
+DRAFT_LEN = 8
+LONGEST = 32  # draft length among which the best one is sought
 EXHAUSTIVE = 4096  # up to this number of sets, all are scored; above it, a beam search
 LEAST = 0.1  # the search ends when the best α of a size is below
 
@@ -184,6 +189,26 @@ def frontier(runs: Sequence[Run], width: int) -> Plane:
         tuple(pareto_front(points)),
         tuple(point for point in points if point.uses),
     )
+
+
+def pareto_front(points: Iterable[Point]) -> list[Point]:
+    """Return the points that no other point beats in cost or α without being worse in the other, by cost.
+
+    Of points with equal cost and α the first is kept.
+    """
+    best: list[Point] = []
+    for point in sorted(points, key=lambda point: (point.cost, -point.alpha)):
+        if not best or point.alpha > best[-1].alpha:
+            best.append(point)
+    return best
+
+
+def write(runs_dir: Path, plane: Plane) -> Path:
+    """Write a plane, replacing an older one."""
+    path = plane_path(runs_dir, plane.model, plane.task)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_atomic(path, json.dumps(asdict(plane), ensure_ascii=False).encode() + b"\n")
+    return path
 
 
 def _ar_rows(run: Run) -> pd.DataFrame:
@@ -330,3 +355,7 @@ def render(plane: Plane) -> str:
     caption = f"{model_title(plane.model)} on {plane.task}: {plane.tried} sets tried ({plane.search}), "
     caption += f"α over {plane.tokens} tokens"
     return f"{caption}\n{tables.terminal(pd.DataFrame(rows, columns=heads), heads[1:])}"
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
