@@ -37,8 +37,6 @@ TOOLS = (
     "searches ",
     "audit out=",
     "shapes read=",
-    "shapes costs=",
-    "shapes costs=a out=",
     "data check ",
 )
 

@@ -27,6 +27,7 @@ from ssd_bench.model import drawn
 from ssd_bench.model.backend import select
 from ssd_bench.predict.acceptance import Acceptance, ReportedSpeedup, reported_speedups
 from ssd_bench.predict.gpu_results import stated_for
+from studies.costs.__main__ import main as fit_costs
 from tests.runs import REFERENCE
 
 DRAWS = 20_000
@@ -149,7 +150,7 @@ def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeyp
     assert dispatch(["shapes", f"read={tmp_path}"]) == 0
     assert capsys.readouterr().out == printed
     assert list(found["sweeps"]["contexts"]) == ["16", "32"]
-    assert dispatch(["shapes", f"costs={tmp_path}", f"out={tmp_path}/costs"]) == 0
+    assert fit_costs([f"results={tmp_path}", f"out={tmp_path}/costs"]) == 0
     (file,) = (tmp_path / "costs").rglob("miniature.yaml")
     machine = ReferenceMachine.read("cpu/miniature", read_yaml(file))
     assert not {"call_ms", "compare_ms", "step_ms", "eager"} & set(machine.fitted)
@@ -161,7 +162,6 @@ def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeyp
         ("models=none", "models"),
         ("tokens=0", "tokens"),
         (f"read={tmp_path}/x", "read"),
-        (f"costs={tmp_path}/x", "costs"),
     ):
         assert dispatch(["shapes", *options[1:], wrong] if field != "tokens" else ["shapes", *options[:4], wrong]) == 2
         assert field in capsys.readouterr().err

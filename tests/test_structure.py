@@ -239,7 +239,6 @@ def test_no_lines_are_repeated() -> None:
         ("records/writer.py", True),
         ("cost/roofline.py", False),
         ("cost/reference.py", False),
-        ("bench/costs.py", False),
         ("cost/latency.py", True),
         ("engine/engine.py", True),
         ("model/backends/cpu/linear.h", True),

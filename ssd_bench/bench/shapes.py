@@ -7,6 +7,7 @@ speedup state (`predict.shares`).
 
 from __future__ import annotations
 
+import re
 import sys
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
@@ -59,6 +60,11 @@ OTHER_DRAFTS = (
 )
 DRAWS = 2  # runs per row, with different draws of its acceptance
 NODES = (1, 2, 4, 8, 16, 32, 64)
+
+
+def slug(machine: str) -> str:
+    """Return the name of a machine as folders have it."""
+    return re.sub("[^a-z0-9]+", "-", machine.lower()).strip("-")
 
 
 def default_models() -> set[str]:

@@ -19,10 +19,6 @@ meaningless, so there is no check of losslessness and no score.
 
 `python -m ssd_bench shapes read=runs/reference/shapes` prints recorded results without measuring, and the papers'
 speedups modelled at the costs of that GPU.
-
-`python -m ssd_bench shapes costs=runs/reference/shapes/nvidia-h200` fits the cost tables of a GPU to its results and
-prints how well they predict the measured speedups and searches. With out=conf/costs it also writes the tables,
-GPU/MODEL.yaml, which are the reference machines.
 """
 
 from __future__ import annotations
@@ -31,8 +27,7 @@ import json
 from collections.abc import Sequence
 from pathlib import Path
 
-from ssd_bench.bench.cost_files import COSTS, slug, write_costs
-from ssd_bench.bench.shapes import READ, default_models, measure_model, render
+from ssd_bench.bench.shapes import READ, default_models, measure_model, render, slug
 from ssd_bench.console import count, options, run_tool
 from ssd_bench.cost.shapes import known_shape
 from ssd_bench.errors import ConfigError
@@ -60,11 +55,7 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def _shapes(arguments: Sequence[str]) -> None:
-    given_options = options(arguments, (*OPTIONS, READ, COSTS))
-    if COSTS in given_options:
-        out = local_path("out", given_options["out"]) if "out" in given_options else None
-        print(write_costs(local_path(COSTS, given_options[COSTS]), out))
-        return
+    given_options = options(arguments, (*OPTIONS, READ))
     if READ in given_options:
         _show(local_path(READ, given_options[READ]))
         return

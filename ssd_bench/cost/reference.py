@@ -1,7 +1,7 @@
 """Reference machines: tables of measured costs of one model size on one GPU, in `conf/costs/GPU/MODEL.yaml`.
 
-`python -m ssd_bench shapes costs=FOLDER out=conf/costs` writes the files from results of `shapes`. Every value has an
-entry under `sources` in its file: measured, fitted (with the formula) or assumed.
+`studies/costs` writes the files from results of `shapes`. Every value has an entry under `sources` in its file:
+measured, fitted (with the formula) or assumed.
 """
 
 from __future__ import annotations

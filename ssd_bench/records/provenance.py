@@ -40,7 +40,6 @@ READERS = (
         )
     ),
     *(f"ssd_bench/cost/{file}.py" for file in ("machine", "reference", "roofline", "shapes")),
-    *(f"ssd_bench/bench/{file}.py" for file in ("cost_files", "costs", "search_costs")),
     *(
         f"ssd_bench/{file}.py"
         for file in ("cli", "console", "paths", "quoting", "run_warnings", "compose/help", "tables")

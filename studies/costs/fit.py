@@ -8,7 +8,7 @@ Results without sweeps have pass times at one context only. From them:
   the bandwidth are those of all models together; each model's two times are scaled to its measured block.
 * The slope of an attention by context is the time to read a position's keys and values at that bandwidth.
 * The growth of a pass up to the largest captured one is measured; attention, MLP and head share it as their FLOPs do.
-* A larger pass is launched sublayer by sublayer: the rates are those fitted to the searches (`search_costs`), and a
+* A larger pass is launched sublayer by sublayer: the rates are those fitted to the searches (`searches`), and a
   sublayer takes at least as long as its launch, and as over the largest captured number of nodes.
 
 Results with sweeps replace the shares and the rates by measured times.
@@ -25,9 +25,13 @@ import numpy as np
 import pandas as pd
 
 from methods.fixed_layers import pattern_set
-from ssd_bench.bench import cost_sweeps
 from ssd_bench.bench.limits import Model
-from ssd_bench.bench.search_costs import (
+from ssd_bench.cost.latency import NodeTimes
+from ssd_bench.cost.reference import ReferenceMachine
+from ssd_bench.cost.roofline import INT8_BYTES, TREE_NODE_MS
+from ssd_bench.cost.shapes import known_shape
+from ssd_bench.errors import ConfigError
+from studies.costs.searches import (
     KINDS,
     EagerRates,
     eager_parts_ms,
@@ -35,11 +39,7 @@ from ssd_bench.bench.search_costs import (
     predicted_search_ms,
     search_work,
 )
-from ssd_bench.cost.latency import NodeTimes
-from ssd_bench.cost.reference import ReferenceMachine
-from ssd_bench.cost.roofline import INT8_BYTES, TREE_NODE_MS
-from ssd_bench.cost.shapes import known_shape
-from ssd_bench.errors import ConfigError
+from studies.costs.sweeps import eager_table, large_passes, sublayer_ms
 
 KERNELS = 6, 3  # of a captured attention and MLP (model/backends/graphs): norm, products, rotation, attention, its sum
 VALUE_BYTES = {"bfloat16": 2, "float16": 2, "float32": 4, "float64": 8}
@@ -157,7 +157,7 @@ def single_node(result: ShapesResult, launch_ms: float, byte_ms: float) -> PassP
     """Return the parts of a pass over one node: a block as measured, its division as fitted (or as swept)."""
     parts = _fitted_parts(result.model, launch_ms, byte_ms)
     if result.sweeps is not None:
-        parts = PassParts(*cost_sweeps.sublayer_ms(result.sweeps, 1))
+        parts = PassParts(*sublayer_ms(result.sweeps, 1))
     parts = parts.scaled(_block_factor(result, parts))
     remainder = max(0.0, result.pass_ms()[1] - parts.total(result.n_layers, result.context))
     return PassParts(parts.slope, parts.intercept, parts.mlp, remainder)
@@ -202,7 +202,7 @@ def growth(result: ShapesResult, nodes: int) -> PassParts:
     flops = PassParts(4.0 * shape.n_heads * shape.head_dim, *products)
     if result.sweeps is None or str(nodes) not in result.sweeps["head"]:
         return flops
-    several, single = ((*cost_sweeps.sublayer_ms(result.sweeps, n), result.sweeps["head"][str(n)]) for n in (nodes, 1))
+    several, single = ((*sublayer_ms(result.sweeps, n), result.sweeps["head"][str(n)]) for n in (nodes, 1))
     swept = PassParts(*(max(0.0, more - less) for more, less in zip(several, single)))
     return swept if swept.total(result.n_layers, result.context) > 0 else flops
 
@@ -216,7 +216,7 @@ def passes(result: ShapesResult, single: PassParts, rates: EagerRates) -> list[N
         largest = single.plus(shares.scaled(increase)) if nodes > 1 else single
         table.append(largest.times(nodes))
     if result.sweeps is not None:
-        return table + cost_sweeps.large_passes(result.sweeps, result.n_layers, max(measured))
+        return table + large_passes(result.sweeps, result.n_layers, max(measured))
     for nodes in LARGE_NODES:
         slope, intercept, mlp, head = eager_parts(result, rates, nodes)
         launched = PassParts(slope, max(intercept, rates.call_ms), max(mlp, rates.call_ms), head)
@@ -225,7 +225,7 @@ def passes(result: ShapesResult, single: PassParts, rates: EagerRates) -> list[N
 
 
 def eager_parts(result: ShapesResult, rates: EagerRates, rows: int) -> tuple[float, ...]:
-    """Return device times over rows, launched one by one, as `search_costs.eager_parts_ms`."""
+    """Return device times over rows, launched one by one, as `searches.eager_parts_ms`."""
     parts = eager_parts_ms(result.model, result.content["limits"], rates, np.array(float(rows)))
     return tuple(float(ms) for ms in parts)
 
@@ -263,7 +263,7 @@ def fit_costs(contents: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, Any]
         if result.sweeps is None:
             eager = [NodeTimes(rows, *eager_parts(result, rates, rows)) for rows in EAGER_ROWS]
         else:
-            eager = cost_sweeps.eager_table(result.sweeps)
+            eager = eager_table(result.sweeps)
         tables[result.content["model"]] = {
             "gpu": result.content["machine"],
             "model": result.content["model"],

@@ -12,20 +12,21 @@ from typing import Any
 import pandas as pd
 
 from ssd_bench import tables
-from ssd_bench.bench.costs import ShapesResult, agreement, fit_costs
-from ssd_bench.bench.search_costs import left_out_errors
+from ssd_bench.bench.shapes import slug
 from ssd_bench.cost.latency import NodeTimes
 from ssd_bench.cost.reference import COLUMNS, ReferenceMachine
 from ssd_bench.errors import ConfigError
 from ssd_bench.paths import write_atomic
 from ssd_bench.predict.gpu_results import read_gpu_results
+from studies.costs.fit import ShapesResult, agreement, fit_costs
+from studies.costs.searches import left_out_errors
 
-COSTS = "costs"
+RESULTS = "results"
 DIGITS = 5
 FEWEST = 2  # models from which the rates of searches can be fitted
 HEADER = """\
 # Costs of {model} on one {gpu}, {dtype}, in milliseconds. Written by
-#   python -m ssd_bench shapes costs=FOLDER out=conf/costs
+#   python -m studies.costs results=FOLDER out=conf/costs
 # from the results of `shapes` in FOLDER, {slug}/{model}.json; `sources` names their keys.
 """
 FITTED = {
@@ -63,11 +64,6 @@ SWEPT = {
     "call_ms": "measured: sweeps.host.call_ms",
     "compare_ms": "measured: sweeps.host.compare_ms",
 }
-
-
-def slug(machine: str) -> str:
-    """Return the name of a machine as folders have it."""
-    return re.sub("[^a-z0-9]+", "-", machine.lower()).strip("-")
 
 
 def gpu_folder(machine: str) -> str:
@@ -128,7 +124,7 @@ def write_costs(folder: Path, out: Path | None) -> str:
     """
     contents = [*read_gpu_results(folder).values()]
     if not contents:
-        raise ConfigError(COSTS, str(folder), "a folder with results of this command")
+        raise ConfigError(RESULTS, str(folder), "a folder with results of `shapes`")
     fitted = machines(contents)
     lines = []
     for text, machine in fitted.values():

@@ -1,0 +1,1 @@
+"""Cost tables of reference machines (`conf/costs`), fitted to results of `shapes`."""

@@ -1,0 +1,33 @@
+"""Fit the cost tables of a GPU to its results of `shapes`, and compare their predictions with the results.
+
+`python -m studies.costs results=runs/reference/shapes/nvidia-h200 [out=conf/costs]`
+
+With out=conf/costs it also writes the tables, GPU/MODEL.yaml, which are the reference machines.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+
+from ssd_bench.console import options, run_tool
+from ssd_bench.errors import NOT_GIVEN, ConfigError
+from ssd_bench.paths import local_path
+from studies.costs.files import RESULTS, write_costs
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Fit and print; return the exit code: 0, or 2 if an option or the results cannot be used."""
+    return run_tool(_fit, __doc__, arguments)
+
+
+def _fit(arguments: Sequence[str]) -> None:
+    values = options(arguments, (RESULTS, "out"))
+    if RESULTS not in values:
+        raise ConfigError(RESULTS, NOT_GIVEN, "a folder with results of `shapes`")
+    out = local_path("out", values["out"]) if "out" in values else None
+    print(write_costs(local_path(RESULTS, values[RESULTS]), out))
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
