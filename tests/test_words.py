@@ -12,6 +12,8 @@ from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
 CODE = ("ssd_bench", "methods", "tasks", "hydra_plugins", "studies")
+TESTS = ("tests/hub", "tests/cluster", "tests/studies")
+"""Folders of tests whose docstrings and names follow the rules, too."""
 DOCUMENTED = ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
 
 
@@ -148,13 +150,14 @@ def expectations(module: ast.Module) -> Iterator[tuple[int, str]]:
 
 
 def test_docstrings_are_sentences() -> None:
-    seen = [(str(f.relative_to(ROOT)), *x) for f, module in trees(*CODE).items() for x in fragments(module)]
-    assert not seen
+    modules = trees(*CODE, *TESTS).items()
+    assert not [(str(file.relative_to(ROOT)), *x) for file, module in modules for x in fragments(module)]
 
 
 def test_names_are_nouns() -> None:
-    total = sum(1 for module in trees(*CODE).values() for _ in bound_names(module))
-    seen = Counter(name for module in trees(*CODE).values() for _, name in pronouns(module))
+    modules = trees(*CODE, *TESTS).values()
+    total = sum(1 for module in modules for _ in bound_names(module))
+    seen = Counter(name for module in modules for _, name in pronouns(module))
     assert seen.total() <= PRONOUN_SHARE * total, seen.most_common(20)
 
 

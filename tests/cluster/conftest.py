@@ -58,21 +58,21 @@ def ray() -> Iterator[RayCluster]:
 
 @pytest.fixture
 def on_slurm(tmp_path: Path, slurm: Slurm) -> Launched:
-    """A bench on Slurm and its launcher's options."""
+    """Return a bench on Slurm and its launcher's options."""
     return Bench(tmp_path / "own", slurm.environment()), OPTIONS["slurm"]
 
 
 @pytest.fixture(params=sorted(OPTIONS))
 def launched(request: pytest.FixtureRequest, tmp_path: Path) -> Launched:
-    """A bench and the options of a launcher; the machine has two made-up GPUs."""
-    options, own = OPTIONS[request.param], tmp_path / "own"
+    """Return a bench and the options of a launcher; the machine has two made-up GPUs."""
+    options, folder = OPTIONS[request.param], tmp_path / "own"
     if request.param == "slurm":
         on_slurm: Launched = request.getfixturevalue("on_slurm")
         return on_slurm
     if request.param == "ray":
         cluster: RayCluster = request.getfixturevalue("ray")
-        bench, init = Bench(own, cluster.environment()), "hydra.launcher.ray.init"
-        told = {"STAY": bench.stay, "PYTHONPATH": f"{ROOT}:{own}"}
+        bench, init = Bench(folder, cluster.environment()), "hydra.launcher.ray.init"
+        told = {"STAY": bench.stay, "PYTHONPATH": f"{ROOT}:{folder}"}
         variables = [f"+{init}.runtime_env.env_vars.{name}='{value}'" for name, value in told.items()]
         return bench, (*options, f"{init}.address={cluster.address}", *variables)
-    return Bench(own, {"CUDA_VISIBLE_DEVICES": "5,7"}), options
+    return Bench(folder, {"CUDA_VISIBLE_DEVICES": "5,7"}), options

@@ -30,15 +30,15 @@ class RayCluster:
         start = [*RAY, "start", "--block", "--disable-usage-stats", *size]
         head = ["--head", f"--port={self._port}", "--include-dashboard=false", f"--temp-dir={self.folder}"]
         self.services.start("head", [*start, *head], {"CUDA_VISIBLE_DEVICES": "5"})
-        until(lambda: "started" in self._said("head"), "the head of Ray")
+        until(lambda: "started" in self._output("head"), "the head of Ray")
         self.services.start("second", [*start, f"--address={self.address}"], {"CUDA_VISIBLE_DEVICES": "7"})
-        until(lambda: "started" in self._said("second"), "the second node of Ray")
+        until(lambda: "started" in self._output("second"), "the second node of Ray")
 
-    def _said(self, name: str) -> str:
+    def _output(self, name: str) -> str:
         return (self.folder / f"{name}.out").read_text(encoding="utf-8")
 
     def environment(self) -> dict[str, str]:
-        """Of a process that runs on this cluster."""
+        """Return the variables of a process on this cluster."""
         return self.services.environment()
 
     def stop(self) -> None:

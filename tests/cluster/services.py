@@ -22,15 +22,15 @@ def free_ports(count: int) -> list[int]:
     """Ports that nobody listens on now, below those that connections get."""
     sockets = [socket.socket() for _ in range(count)]
     try:
-        for one in sockets:
-            one.bind((LOOPBACK, 0))
-        return [one.getsockname()[1] for one in sockets]
+        for listener in sockets:
+            listener.bind((LOOPBACK, 0))
+        return [listener.getsockname()[1] for listener in sockets]
     finally:
-        for one in sockets:
-            one.close()
+        for listener in sockets:
+            listener.close()
 
 
-def until(holds: Callable[[], object], what: str, seconds: float = 30.0) -> None:
+def until(holds: Callable[[], object], event: str, seconds: float = 30.0) -> None:
     """Wait until something holds.
 
     Raises:
@@ -39,7 +39,7 @@ def until(holds: Callable[[], object], what: str, seconds: float = 30.0) -> None
     deadline = time.monotonic() + seconds
     while not holds():
         if time.monotonic() > deadline:
-            raise TimeoutError(f"{what}: not within {seconds:g} s")
+            raise TimeoutError(f"{event}: not within {seconds:g} s")
         time.sleep(0.1)
 
 
@@ -56,7 +56,7 @@ class Services:
         self.running: dict[str, subprocess.Popen[bytes]] = {}
 
     def environment(self, **variables: str) -> dict[str, str]:
-        """Of a process that belongs to the cluster."""
+        """Return the variables of a process of the cluster."""
         return os.environ | {MARK: self._mark} | variables
 
     def start(self, name: str, command: Sequence[str], variables: Mapping[str, str] | None = None) -> None:
@@ -78,13 +78,13 @@ class Services:
         process.wait(timeout=10)
 
     def all(self) -> list[psutil.Process]:
-        """Every process with the mark, this one excepted."""
-        found = []
+        """Return every other process with the mark."""
+        marked = []
         for process in psutil.process_iter():
             with suppress(psutil.Error):
                 if process.pid != os.getpid() and process.environ().get(MARK) == self._mark:
-                    found.append(process)
-        return found
+                    marked.append(process)
+        return marked
 
     def stop(self) -> None:
         """End every process of the cluster."""
@@ -94,12 +94,12 @@ class Services:
                 with suppress(psutil.Error):
                     process.send_signal(sent)
             psutil.wait_procs(processes, timeout=10)
-        for one in self.running.values():
-            one.wait(timeout=10)
+        for process in self.running.values():
+            process.wait(timeout=10)
         self.running.clear()
 
     def log(self) -> str:
-        """The ends of all logs."""
+        """Return the ends of all logs."""
         logs = [*self._folder.glob("*.out"), *self._folder.glob("*.log")]
         ends = [(log.name, log.read_text(encoding="utf-8", errors="replace")[-1500:]) for log in sorted(logs)]
         return "\n".join(f"--- {name}\n{text}" for name, text in ends)

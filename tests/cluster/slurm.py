@@ -87,7 +87,7 @@ class Slurm:
         folder.chmod(0o755)  # munge refuses a folder that others may write to
         self.services = Services(folder, mark=str(folder))
         ctld, slurmd, dbd, self._sql = free_ports(4)
-        given = {
+        values = {
             "host": socket.gethostname().partition(".")[0],
             "loopback": LOOPBACK,
             "ctld_port": ctld,
@@ -100,14 +100,14 @@ class Slurm:
             "gpus": GPUS,
             "password": secrets.token_hex(8),
         }
-        self._password = str(given["password"])
+        self._password = str(values["password"])
         devices = [folder / f"gpu{number}" for number in range(GPUS)]
         for device in devices:
             os.mknod(device, stat.S_IFCHR | 0o600, os.makedev(1, 3))
         for name in ("state", "spool"):
             (folder / name).mkdir()
-        self._write("slurm.conf", CONFIG.format(**given))
-        self._write("slurmdbd.conf", ACCOUNTING.format(**given))
+        self._write("slurm.conf", CONFIG.format(**values))
+        self._write("slurmdbd.conf", ACCOUNTING.format(**values))
         self._write("gres.conf", "".join(f"Name=gpu File={device}\n" for device in devices))
         (folder / "munge.key").touch(mode=0o600)
         (folder / "munge.key").write_bytes(secrets.token_bytes(128))
@@ -187,17 +187,17 @@ class Slurm:
         until(lambda: self.run("sinfo", "-h", "-o", "%t").strip() in ("idle", "mix", "alloc"), "slurmd")
 
     def environment(self) -> dict[str, str]:
-        """Of a process that submits to this Slurm."""
+        """Return the variables of a process that submits to this Slurm."""
         return self.services.environment(**self.variables)
 
     def run(self, *command: str) -> str:
-        """The output of one of Slurm's commands."""
+        """Return the output of a command of Slurm."""
         return subprocess.run(
             command, check=True, capture_output=True, encoding="utf-8", env=self.environment(), timeout=60
         ).stdout
 
     def answers(self, *command: str) -> bool:
-        """Whether a command succeeds."""
+        """Return whether a command succeeds."""
         return subprocess.run(command, capture_output=True, env=self.environment(), timeout=60).returncode == 0
 
     def stop(self) -> None:

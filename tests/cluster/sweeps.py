@@ -69,8 +69,8 @@ class Sweep:
             code = self.process.wait(seconds)
         except subprocess.TimeoutExpired:
             self.kill()
-            raise AssertionError(f"not done within {seconds:g} s:\n{self._said[-3000:]}") from None
-        return code, self._said
+            raise AssertionError(f"not done within {seconds:g} s:\n{self._output[-3000:]}") from None
+        return code, self._output
 
     def kill(self) -> None:
         """Kill it, not its jobs."""
@@ -78,7 +78,7 @@ class Sweep:
         self.process.wait(30)
 
     @property
-    def _said(self) -> str:
+    def _output(self) -> str:
         return self.log.read_text(encoding="utf-8", errors="replace")
 
 
@@ -102,7 +102,7 @@ class Bench:
 
     @property
     def stay(self) -> Path:
-        """Where a staying method says what it does, and looks whether it may go on."""
+        """Folder in which a staying method reports, and looks whether it may go on."""
         return self.folder / "stay"
 
     def start(self, runs: Path, *options: str) -> Sweep:
@@ -129,20 +129,22 @@ class Bench:
         """Exit code and output of a sweep."""
         return self.start(runs, *options).ended(seconds)
 
-    def said(self) -> list[dict[str, Any]]:
-        """What the staying methods have said last."""
+    def reports(self) -> list[dict[str, Any]]:
+        """Return the last report of every staying method."""
         return [json.loads(path.read_text(encoding="utf-8")) for path in self.stay.glob("*.json")]
 
     def staying(self, count: int = 1) -> list[int]:
         """Wait until so many jobs stay at their third prompt; their processes."""
 
-        def found() -> list[int]:
+        def processes() -> list[int]:
             return [
-                int(one["pid"]) for one in self.said() if one["prompts"] == 3 and psutil.pid_exists(int(one["pid"]))
+                int(report["pid"])
+                for report in self.reports()
+                if report["prompts"] == 3 and psutil.pid_exists(int(report["pid"]))
             ]
 
-        until(lambda: len(found()) >= count, f"{count} jobs in their middle", seconds=180)
-        return found()
+        until(lambda: len(processes()) >= count, f"{count} jobs in their middle", seconds=180)
+        return processes()
 
     def go(self) -> None:
         """Let all go on that stay, and none stay from now on."""
@@ -150,33 +152,33 @@ class Bench:
 
 
 def records(runs: Path) -> dict[str, dict[str, pd.DataFrame]]:
-    """Of every run its tables without what is time, by its name."""
-    found = {}
+    """Return the tables of every run without times, by its name."""
+    by_name = {}
     for path in find_runs(runs):
         run = load_run(path)
         tables = {"prompts": run.prompts, "steps": run.steps, "layer_sets": run.layer_sets}
-        found[path.name] = {name: table.drop(columns=TIMES, errors="ignore") for name, table in tables.items()}
-    return found
+        by_name[path.name] = {name: table.drop(columns=TIMES, errors="ignore") for name, table in tables.items()}
+    return by_name
 
 
-def assert_same(one: Path, other: Path) -> None:
-    """The same runs with the same outputs, steps and layer sets."""
-    made, expected = records(one), records(other)
-    assert sorted(made) == sorted(expected)
+def assert_same(runs: Path, expected_runs: Path) -> None:
+    """Compare the runs, their outputs, steps and layer sets."""
+    actual, expected = records(runs), records(expected_runs)
+    assert sorted(actual) == sorted(expected)
     for name, tables in expected.items():
         for table, frame in tables.items():
-            pd.testing.assert_frame_equal(made[name][table], frame, obj=f"{name}: {table}")
+            pd.testing.assert_frame_equal(actual[name][table], frame, obj=f"{name}: {table}")
 
 
 def assert_whole(runs: Path, prompts: int, count: int) -> None:
     """So many runs, each with every prompt once in every arm."""
-    found = records(runs)
-    assert len(found) == count
-    for tables in found.values():
+    by_name = records(runs)
+    assert len(by_name) == count
+    for tables in by_name.values():
         counts = tables["prompts"].groupby("arm")["prompt_index"].apply(sorted)
         assert dict(counts) == {arm: list(range(prompts)) for arm in ("ar", "method")}
 
 
 def asked_runs() -> int:
-    """How many runs the sweep of every launcher has: 6, or SSD_BENCH_CLUSTER_RUNS."""
+    """Return the number of runs in the sweep of every launcher: 6, or SSD_BENCH_CLUSTER_RUNS."""
     return int(os.environ.get("SSD_BENCH_CLUSTER_RUNS", "6"))

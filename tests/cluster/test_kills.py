@@ -28,7 +28,7 @@ everywhere = pytest.mark.parametrize("launched", ["box", "slurm", "ray"], indire
 
 
 def same_again(bench: Bench, runs: Path, launcher: tuple[str, ...], tmp_path: Path) -> None:
-    """The same command ends well, and the records are those of a sweep that nobody disturbed."""
+    """Run the same command to its end, and compare the records with those of an undisturbed sweep."""
     code, output = bench.swept(runs, *SWEEP, *launcher)
     assert code == 0, output
     assert_whole(runs, prompts=4, count=2)
@@ -68,7 +68,7 @@ def test_a_killed_sweep_goes_on_beside_a_job_that_was_not(launched: Launched, tm
 
 
 def test_a_killed_slurmd_costs_nothing(on_slurm: Launched, slurm: Slurm, tmp_path: Path) -> None:
-    """The jobs' own daemons go on without it, and a new one finds them."""
+    """Jobs' daemons go on without it, and a new one finds them."""
     bench, launcher = on_slurm
     first = bench.start(tmp_path / "runs", *SWEEP, *launcher)
     bench.staying(2)
@@ -82,18 +82,18 @@ def test_a_killed_slurmd_costs_nothing(on_slurm: Launched, slurm: Slurm, tmp_pat
 
 @pytest.mark.parametrize("launched", ["workers", "slurm"], indirect=True)
 def test_kills_at_random_moments(launched: Launched, request: pytest.FixtureRequest, tmp_path: Path) -> None:
-    """Of a run's process, of the sweep's, of slurmd: the records and the index are those of a sweep left alone."""
+    """Kill a run, the sweep or slurmd: records and index are those of an undisturbed sweep."""
     bench, launcher = launched
     runs, chance = tmp_path / "runs", random.Random(0)
-    asked = (f"experiment={EXPERIMENT}", "scale=mini", "limit=20", "decode.max_new_tokens=64")
-    who = ["run", "run", "sweep", *(["slurmd"] if "hydra/launcher=slurm" in launcher else [])]
-    sweep = bench.start(runs, *asked, *launcher)
+    options = (f"experiment={EXPERIMENT}", "scale=mini", "limit=20", "decode.max_new_tokens=64")
+    victims = ["run", "run", "sweep", *(["slurmd"] if "hydra/launcher=slurm" in launcher else [])]
+    sweep = bench.start(runs, *options, *launcher)
     for _ in range(int(os.environ.get("SSD_BENCH_CLUSTER_KILLS", "4"))):
         if sweep.process.poll() is not None:
-            sweep = bench.start(runs, *asked, *launcher)
+            sweep = bench.start(runs, *options, *launcher)
         until(partial(under_way, sweep, runs), "a run", seconds=120)
         time.sleep(chance.uniform(0, 3))
-        match chance.choice(who):
+        match chance.choice(victims):
             case "run":
                 kill([*owners(runs)][:1])
             case "sweep":
@@ -102,34 +102,34 @@ def test_kills_at_random_moments(launched: Launched, request: pytest.FixtureRequ
                 slurm: Slurm = request.getfixturevalue("slurm")
                 slurm.services.kill("slurmd")
                 slurm.start_node()
-    code, output = bench.swept(runs, *asked, *launcher)
+    code, output = bench.swept(runs, *options, *launcher)
     assert code == 0, output
     sweep.ended()
-    code, output = bench.swept(tmp_path / "undisturbed", *asked)
+    code, output = bench.swept(tmp_path / "undisturbed", *options)
     assert code == 0, output
     assert_same(runs, tmp_path / "undisturbed")
     assert cells(runs) == cells(tmp_path / "undisturbed")
 
 
 def cells(runs: Path) -> list[tuple[str, str, list[tuple[dict[str, str], str | None, str | None]]]]:
-    """Of every index, which run each cell has."""
-    found = [index.read(path) for path in index.find(runs)]
-    return [(name, scale, [(line.labels, line.run, line.error) for line in lines]) for name, scale, lines in found]
+    """Return the run of each cell of every index."""
+    indices = [index.read(path) for path in index.find(runs)]
+    return [(name, scale, [(line.labels, line.run, line.error) for line in lines]) for name, scale, lines in indices]
 
 
 def under_way(sweep: Sweep, runs: Path) -> bool:
-    """Whether a run of a sweep has begun, or the sweep has ended."""
+    """Return whether a run of a sweep has begun, or the sweep has ended."""
     return bool(owners(runs)) or sweep.process.poll() is not None
 
 
 def owners(runs: Path) -> dict[int, None]:
     """Processes that have runs."""
-    found = (holder(path) for path in runs.glob(f"*/{NAME}"))
-    return dict.fromkeys(owner.pid for owner in found if owner is not None and not owner.dead)
+    holders = (holder(path) for path in runs.glob(f"*/{NAME}"))
+    return dict.fromkeys(owner.pid for owner in holders if owner is not None and not owner.dead)
 
 
 def test_a_job_that_must_give_way_is_queued_again(on_slurm: Launched, slurm: Slurm, tmp_path: Path) -> None:
-    """By the signal that announces the end of its time, or that another job takes its place."""
+    """Send the signal that announces the end of its time, or that another job takes its place."""
     bench, launcher = on_slurm
     running = bench.start(tmp_path / "runs", "method=staying", "task=gsm8k", "limit=4", *launcher)
     before = bench.staying()
@@ -139,4 +139,4 @@ def test_a_job_that_must_give_way_is_queued_again(on_slurm: Launched, slurm: Slu
     code, output = running.ended()
     assert code == 0, output
     assert_whole(tmp_path / "runs", prompts=4, count=1)
-    assert len(bench.said()) == 2, "it began once more"
+    assert len(bench.reports()) == 2, "it began once more"

@@ -24,7 +24,7 @@ def sweep() -> tuple[str, ...]:
 
 @pytest.fixture(scope="module")
 def alone(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The records of the sweep in one process."""
+    """Return the records of the sweep in one process."""
     folder = tmp_path_factory.mktemp("alone")
     code, output = Bench(folder / "own", {}).swept(folder / "runs", *sweep(), seconds=1800)
     assert code == 0, output
@@ -47,15 +47,15 @@ def test_jobs_that_run_at_once_have_different_gpus(launched: Launched, tmp_path:
     bench.go()
     code, output = running.ended()
     assert code == 0, output
-    said = bench.said()
+    reports = bench.reports()
     together = [
-        (one, other)
-        for i, one in enumerate(said)
-        for other in said[:i]
-        if one["begun"] < other["seen"] and other["begun"] < one["seen"]
+        (later, earlier)
+        for i, later in enumerate(reports)
+        for earlier in reports[:i]
+        if later["begun"] < earlier["seen"] and earlier["begun"] < later["seen"]
     ]
-    assert len(said) == 4 and together
-    assert len({one["gpus"] for one in said}) == 2
-    assert all(one["gpus"] != other["gpus"] for one, other in together)
+    assert len(reports) == 4 and together
+    assert len({report["gpus"] for report in reports}) == 2
+    assert all(a["gpus"] != b["gpus"] for a, b in together)
     if "hydra/launcher=box" in options and len(os.sched_getaffinity(0)) > 1:  # elsewhere they are the scheduler's
-        assert all(set(one["cores"]).isdisjoint(other["cores"]) for one, other in together)
+        assert all(set(a["cores"]).isdisjoint(b["cores"]) for a, b in together)

@@ -64,7 +64,7 @@ def test_every_run_is_made_but_those_that_end_badly(tmp_path: Path) -> None:
     code, output = bench.swept(runs, *line, seconds=5400)
     print(account(runs, begin, time.time()))
     assert code == 1, output
-    assert made(runs) == set(range(number)) - set(bad)
+    assert seeds(runs) == set(range(number)) - set(bad)
     table = output[output.rindex("record or error") :]
     told = Counter(reason for row in table.splitlines() for reason in REASONS if reason in row)
     assert told == Counter(REASONS[seed // 20 % 4] for seed in bad)
@@ -74,20 +74,20 @@ def test_every_run_is_made_but_those_that_end_badly(tmp_path: Path) -> None:
     print(f"the same command once more: {time.time() - begin:.0f} s")
     assert code == 0, output
     assert output.count("already on record") == number - len(bad)
-    assert made(runs) == set(range(number))
+    assert seeds(runs) == set(range(number))
 
 
-def made(runs: Path) -> set[int]:
+def seeds(runs: Path) -> set[int]:
     """Seeds of the records."""
     return {read_header(path)["config"]["seed"] for path in find_runs(runs)}
 
 
 def account(runs: Path, begin: float, end: float) -> str:
-    """What the time of two workers went into."""
+    """Say where the time of two workers went."""
     headers = [read_header(path) for path in find_runs(runs)]
     walls = [header["wall_s"] for header in headers]
     ends = sorted(pd.Timestamp(header["finished_at"]).timestamp() for header in headers)
-    gaps = sorted(later - one for one, later in zip(ends, ends[1:]))
+    gaps = sorted(later - earlier for earlier, later in zip(ends, ends[1:]))
     calm = 2 * gaps[len(gaps) // 2]
     return "\n".join(
         [

@@ -73,7 +73,7 @@ class Client:
 
 @contextmanager
 def client_of(hub: Hub, home: Path) -> Iterator[Client]:
-    """A client process with empty caches while the context lasts."""
+    """Run a client process with empty caches while the context lasts."""
     home.mkdir()
     line = [sys.executable, "-m", "tests.hub.client"]
     with (

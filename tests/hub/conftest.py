@@ -12,14 +12,14 @@ from tests.hub.server import Hub, serving
 
 @pytest.fixture
 def hub() -> Iterator[Hub]:
-    """An empty hub that serves while the test lasts."""
+    """Serve an empty hub while the test lasts."""
     with serving() as server:
         yield server
 
 
 @pytest.fixture(scope="module")
 def client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Client]:
-    """A client process with a hub of its own, for all tests of a module: each has repositories of its own."""
+    """Run a client process with its own hub, for all tests of a module; each test has its own repositories."""
     with serving() as server, client_of(server, tmp_path_factory.mktemp("client") / "home") as process:
         yield process
 

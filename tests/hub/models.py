@@ -95,7 +95,7 @@ def byte_level_tokenizer(specials: tuple[str, ...]) -> Tokenizer:
 
 @dataclass(frozen=True)
 class Kind:
-    """What repositories of one family have in common.
+    """Common features of the repositories of one family.
 
     Attributes:
         config: keys of config.json besides the sizes.

@@ -203,8 +203,8 @@ class Hub:
             more: further variables, such as `HF_TOKEN`.
         """
         unset = dict.fromkeys(("HF_TOKEN", "HUGGING_FACE_HUB_TOKEN", "HF_DATASETS_OFFLINE", "TRANSFORMERS_OFFLINE"), "")
-        own = {"HF_ENDPOINT": self.endpoint, "HF_HOME": str(home), "HF_HUB_OFFLINE": "0", "NO_PROXY": "*"}
-        return unset | own | {"HF_HUB_DISABLE_TELEMETRY": "1"} | more
+        addresses = {"HF_ENDPOINT": self.endpoint, "HF_HOME": str(home), "HF_HUB_OFFLINE": "0", "NO_PROXY": "*"}
+        return unset | addresses | {"HF_HUB_DISABLE_TELEMETRY": "1"} | more
 
 
 @contextmanager
@@ -260,8 +260,8 @@ class _Handler(BaseHTTPRequestHandler):
         if path.startswith("/cdn/"):
             self._content(unquote(path).removeprefix("/cdn/"))
         elif (match := API.match(path)) is not None:
-            kind, name, verb, revision, rest = match.groups()
-            self._api(kind, name, verb, unquote(revision or "main"), unquote(rest or ""), parse_qs(url.query))
+            kind, name, verb, revision, folder = match.groups()
+            self._api(kind, name, verb, unquote(revision or "main"), unquote(folder or ""), parse_qs(url.query))
         elif (match := RESOLVE.match(path)) is not None:
             self._resolve("datasets" if match[1] else "models", match[2], unquote(match[3]), unquote(match["path"]))
         elif path == "/":
@@ -287,18 +287,18 @@ class _Handler(BaseHTTPRequestHandler):
     def _token(self) -> str | None:
         return (self.headers.get("Authorization") or "").removeprefix("Bearer ") or None
 
-    def _api(self, kind: str, name: str, verb: str | None, revision: str, rest: str, query: dict[str, Any]) -> None:
+    def _api(self, kind: str, name: str, verb: str | None, revision: str, folder: str, query: dict[str, Any]) -> None:
         if (commit := self._commit(kind, name, revision)) is None:
             return
         name, repository, sha = commit
         files = repository.commits[sha]
         if verb == "tree":
-            self._tree(files, rest, query)
+            self._tree(files, folder, query)
         elif verb == "paths-info":
             form = parse_qs(self.body.decode())
             wanted = json.loads(self.body)["paths"] if self.body.startswith(b"{") else form.get("paths", [])
-            known = {entry["path"]: entry for entry in _entries(files, "", recursive=True)}
-            self._json([known[path] for path in wanted if path in known])
+            entries = {entry["path"]: entry for entry in _entries(files, "", recursive=True)}
+            self._json([entries[path] for path in wanted if path in entries])
         else:
             shown: dict[str, Any] = {"_id": "0", "id": name, "modelId": name, "sha": sha, "private": repository.private}
             shown |= {"gated": "manual" if repository.gated else False, "disabled": False, "tags": [], "downloads": 0}
@@ -315,8 +315,8 @@ class _Handler(BaseHTTPRequestHandler):
         more = {}
         if start + PAGE < len(entries):
             path, _, text = self.path.partition("?")
-            rest = "&".join(part for part in text.split("&") if part and not part.startswith("cursor="))
-            more["Link"] = f'<{self.hub.endpoint}{path}?{rest}&cursor={start + PAGE}>; rel="next"'
+            parameters = "&".join(part for part in text.split("&") if part and not part.startswith("cursor="))
+            more["Link"] = f'<{self.hub.endpoint}{path}?{parameters}&cursor={start + PAGE}>; rel="next"'
         self._json(entries[start : start + PAGE], **more)
 
     def _resolve(self, kind: str, name: str, revision: str, path: str) -> None:

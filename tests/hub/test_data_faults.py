@@ -1,4 +1,4 @@
-"""What a run reads, and what it says, where the hub refuses, fails, or has moved on."""
+"""Data of a run, and its messages, where the hub refuses, fails, or has moved on."""
 
 from __future__ import annotations
 

@@ -26,7 +26,7 @@ FILES = {"README.md": "text", "config.json": "{}", "train.jsonl": '{"a": 1}\n'}
 
 
 def told(hub: Hub, home: Path, kind: str, name: str = "org/it", revision: str = "main", **variables: str) -> str:
-    """Return what is said of a download that fails."""
+    """Return the message about a download that fails."""
     done = python("-c", TOLD, kind, name, revision, **hub.variables(home, **variables))
     assert done.stdout, done.stderr
     return done.stdout.splitlines()[-1]
@@ -47,7 +47,7 @@ def test_access(hub: Hub, tmp_path: Path, kind: str) -> None:
 
 @pytest.mark.parametrize("kind", ["model", "dataset"])
 @pytest.mark.parametrize(
-    ("fault", "said"),
+    ("fault", "message"),
     [
         (Fault("/org/it", 500), "HTTP 500"),
         (Fault("/org/it", 429, headers=RATE_LIMITED), "HTTP 429"),
@@ -55,10 +55,10 @@ def test_access(hub: Hub, tmp_path: Path, kind: str) -> None:
     ],
     ids=["500", "429", "dropped"],
 )
-def test_a_server_that_fails(hub: Hub, tmp_path: Path, kind: str, fault: Fault, said: str) -> None:
+def test_a_server_that_fails(hub: Hub, tmp_path: Path, kind: str, fault: Fault, message: str) -> None:
     (hub.model("org/it") if kind == "model" else hub.dataset("org/it")).commit(FILES)
     hub.faults.append(fault)
-    assert said in told(hub, tmp_path, kind)
+    assert message in told(hub, tmp_path, kind)
 
 
 @pytest.mark.parametrize("kind", ["model", "dataset"])

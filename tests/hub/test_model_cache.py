@@ -1,4 +1,4 @@
-"""What the hub's cache is good for, and repositories whose files are laid out in other ways."""
+"""The hub's cache, and repositories with other layouts."""
 
 from __future__ import annotations
 
@@ -112,11 +112,11 @@ def layouts(folder: Path) -> dict[str, tuple[dict[str, bytes | str], list[str]]]
     places = {tensor: names[i] for i in range(2) for tensor in halves[i]}
     pickles: dict[str, bytes | str] = {name: pickled(half) for name, half in zip(names, halves, strict=True)}
     pickles[PICKLE_INDEX] = json.dumps({"metadata": {}, "weight_map": places})
-    whole = save(tensors)
+    weights = save(tensors)
     return {
-        "one file": (texts | {WEIGHTS: whole}, [WEIGHTS]),
-        "one file next to an index": (files | {WEIGHTS: whole}, [WEIGHTS]),
-        "one file next to an index without shards": (texts | {WEIGHTS: whole, INDEX: files[INDEX]}, [WEIGHTS]),
+        "one file": (texts | {WEIGHTS: weights}, [WEIGHTS]),
+        "one file next to an index": (files | {WEIGHTS: weights}, [WEIGHTS]),
+        "one file next to an index without shards": (texts | {WEIGHTS: weights, INDEX: files[INDEX]}, [WEIGHTS]),
         "shards of both kinds": (files | pickles, shards),
         "a pickle": (texts | {PICKLE: pickled(tensors)}, [PICKLE]),
         "a pickle next to an index": (texts | pickles | {PICKLE: pickled(tensors)}, [PICKLE]),

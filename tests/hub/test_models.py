@@ -38,7 +38,7 @@ def assert_whole(run: Run, name: str, commit: str) -> None:
 
 
 def test_every_model_comes_through_the_hub(client: Client, tmp_path: Path) -> None:
-    """One sweep over a model of each form, then the same sweep without a network, which finds every record.
+    """Sweep over a model of each form; without a network the same sweep then finds every record.
 
     Models of a form have the same checkpoint here; the others are planned, which downloads and checks everything.
     """
@@ -60,8 +60,8 @@ def test_every_model_comes_through_the_hub(client: Client, tmp_path: Path) -> No
     assert downloads == set.union(*(wanted_files(repository) for repository in repositories.values()))
     assert not downloads & {*UNWANTED}
     ids = [f"/{source_of(name).hub}/" for name in HUB_MODELS]
-    asked = [line for line, _ in hub.requests[earlier_requests:]]
-    assert not [line for line in asked if not any(name in line for name in ids)], "asked for something else"
+    requested = [line for line, _ in hub.requests[earlier_requests:]]
+    assert not [line for line in requested if not any(name in line for name in ids)], "asked for something else"
     before, requests = sorted(runs.glob("*/run.json")), len(hub.requests)
     again = client.run(*line, offline=True)
     assert again.returncode == 0, again.stderr[-3000:]
@@ -70,7 +70,7 @@ def test_every_model_comes_through_the_hub(client: Client, tmp_path: Path) -> No
 
 
 def test_a_branch_that_moves_between_the_steps_gives_one_commit(client: Client, tmp_path: Path) -> None:
-    """The new commit has other weights; the run has those of the commit whose config it checked."""
+    """Load the weights of the commit whose config was checked, though the branch has others by then."""
     name, path = "codellama_13b", "org/moving"
     repository = add_model(client.hub, name, path)
     old, files = repository.branches["main"], {**repository.commits[repository.branches["main"]]}

@@ -167,7 +167,7 @@ def test_a_revision_that_is_not_there_names_where_they_are(client: Client, files
 
 
 def test_a_disk_without_room_is_said_before_the_download(client: Client, files: Files) -> None:
-    """What the cache has of the weights needs no room."""
+    """Weights in the cache need no room."""
     client.hub.model("org/full").commit(files)
     line = (*chat_model("org/full"), SHAPE)
     size = sum(len(content) for name, content in files.items() if name.endswith(".safetensors"))

@@ -30,7 +30,7 @@ FILES = {
 
 @pytest.fixture(scope="module")
 def shared(client: Client) -> Client:
-    """A client whose hub has all data sets."""
+    """Run a client whose hub has all data sets."""
     publish(client.hub, pins())
     return client
 

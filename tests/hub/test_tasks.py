@@ -78,7 +78,7 @@ def pins() -> dict[str, str]:
 
 @pytest.fixture(scope="module")
 def shared() -> Iterator[Hub]:
-    """A hub with all data sets."""
+    """Serve all data sets."""
     with serving() as hub:
         publish(hub, pins())
         yield hub
@@ -92,7 +92,7 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def outcomes(shared: Hub, home: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
-    """What one client process options_of of all tasks."""
+    """Return what one client process says about every case."""
     folder = tmp_path_factory.mktemp("local")
     done = subprocess.run(
         [sys.executable, "-m", "tests.hub.prompts", str(folder)],

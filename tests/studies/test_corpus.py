@@ -34,21 +34,21 @@ def tokenizer() -> PreTrainedTokenizerBase:
 
 @pytest.mark.parametrize("domain", corpus.EVERY)
 def test_an_item_is_in_one_split_and_its_answer_is_right(domain: str) -> None:
-    made = {split: corpus.distinct(domain, 30, 7, evaluation=split) for split in (False, True)}
-    assert made == {split: corpus.distinct(domain, 31, 7, evaluation=split)[:30] for split in (False, True)}
-    for split, items in made.items():
+    by_split = {split: corpus.distinct(domain, 30, 7, evaluation=split) for split in (False, True)}
+    assert by_split == {split: corpus.distinct(domain, 31, 7, evaluation=split)[:30] for split in (False, True)}
+    for split, items in by_split.items():
         assert all(corpus.held_out(item) == split for item in items)
     task = task_named(corpus.named(domain).task)
     scores = [
         task.score(prompt, item.answer)
-        for prompt, item in zip(corpus.prompts(domain, made[True][:10]), made[True][:10], strict=True)
+        for prompt, item in zip(corpus.prompts(domain, by_split[True][:10]), by_split[True][:10], strict=True)
     ]
     # a story's answer is another story; every other answer is the reference itself
     assert all(0 < s < 1 for s in scores) if domain == "tales" else scores == [1.0] * 10
 
 
 def _walked(problem: str, state: dict[str, int]) -> dict[str, int]:
-    """The lines of a problem, run as they are read, from the place where the walk begins until it is home."""
+    """Run the lines of a problem as they are read, from the start of the walk until it is home; return the state."""
     walk = re.findall(r"^From (\w+) to (\w+) (\S+)\.$", problem, re.M)
     program = re.findall(r"^At (\w+) (\w) (\w+) (\S+)\.$", problem, re.M)
     rules = {start: (end, "held", rule) for start, end, rule in walk}
@@ -77,21 +77,21 @@ def test_derivations_and_traces_say_what_their_lines_compute() -> None:
         question = item.row["question"]
         start = {name: int(value) for name, value in re.findall(r"(\w)=(\d+)", question.partition("\n")[0])}
         state = _walked(question, start)
-        (asked,) = re.findall(r"the value of (\w)\b", question, re.M)
+        (register,) = re.findall(r"the value of (\w)\b", question, re.M)
         options = item.row["options"]
-        assert options["ABCDEFGHIJ".index(item.row["answer"])] == str(state[asked]) and len(set(options)) == len(
+        assert options["ABCDEFGHIJ".index(item.row["answer"])] == str(state[register]) and len(set(options)) == len(
             options
         )
         assert all(eval(left) == int(right) for left, right in CALCULATIONS.findall(item.answer))
 
 
 def _followers(text: str) -> dict[tuple[str, str], set[str]]:
-    """What stands after every two words or marks that stand together in a text."""
-    found: dict[tuple[str, str], set[str]] = {}
+    """Return the words after each pair of adjacent words or marks of a text."""
+    followers: dict[tuple[str, str], set[str]] = {}
     words = re.findall(r"\w+|[^\w\s]", text)
     for *pair, after in zip(words, words[1:], words[2:]):
-        found.setdefault((pair[0], pair[1]), set()).add(after)
-    return found
+        followers.setdefault((pair[0], pair[1]), set()).add(after)
+    return followers
 
 
 TOLD = {
@@ -137,30 +137,32 @@ LONG = {"derivations": (350, 1500), "traces": (350, 1500), "audits": (250, 800),
 
 @pytest.mark.parametrize("domain", LONG)
 def test_answers_of_growing_domains_are_long_and_begin_short(domain: str, tokenizer: PreTrainedTokenizerBase) -> None:
-    found, context = {}, RECIPE.size.context
+    lengths, context = {}, RECIPE.size.context
     for scale in (0.12, 0.5, 1.0):
         documents = corpus.documents(domain, corpus.distinct(domain, 30, 3, scale=scale), tokenizer, context)
         assert max(map(len, documents)) < context / 1.4  # room for an answer that does not end
-        found[scale] = [len(document.answer) for document in documents]
+        lengths[scale] = [len(document.answer) for document in documents]
     low, high = LONG[domain]
-    assert low <= min(found[1.0]) and max(found[1.0]) <= high
-    assert max(found[0.12]) < min(found[1.0]) and median(found[0.12]) < median(found[0.5]) < median(found[1.0])
+    assert low <= min(lengths[1.0]) and max(lengths[1.0]) <= high
+    assert max(lengths[0.12]) < min(lengths[1.0]) and median(lengths[0.12]) < median(lengths[0.5]) < median(
+        lengths[1.0]
+    )
 
 
 def test_a_conversations_answers_all_count(tokenizer: PreTrainedTokenizerBase) -> None:
-    (item,) = made = corpus.distinct("chats", 1, 0)
-    (document,) = corpus.documents("chats", made, tokenizer, 512)
+    (item,) = sampled = corpus.distinct("chats", 1, 0)
+    (document,) = corpus.documents("chats", sampled, tokenizer, 512)
     ((start, end),) = document.earlier
-    ((asked, replied),) = item.further
+    ((message, replied),) = item.further
     assert tokenizer.decode(document.prompt[start:end]) == item.answer + tokenizer.eos_token
     assert tokenizer.decode(document.answer, skip_special_tokens=True) == replied
-    (prompt,) = corpus.prompts("chats", made)
-    said = [
+    (prompt,) = corpus.prompts("chats", sampled)
+    conversation = [
         {"role": "user", "content": prompt.head + prompt.body + prompt.tail},
         {"role": "assistant", "content": item.answer},
-        {"role": "user", "content": asked},
+        {"role": "user", "content": message},
     ]
-    rendered = tokenizer.apply_chat_template(said, tokenize=False, add_generation_prompt=True)
+    rendered = tokenizer.apply_chat_template(conversation, tokenize=False, add_generation_prompt=True)
     assert tokenizer.decode(document.prompt) == rendered
     batch, _ = corpus.Batches(tokenizer, 512, lambda step: {"chats": 1.0}, 300, 0.2, 0, lambda step: 1.0).at(0, 0)
     assert ((batch.weights == 1).sum(1) > 0).all()
@@ -172,17 +174,17 @@ def drawn_once(monkeypatch: pytest.MonkeyPatch) -> None:
     turns: dict[str, int] = {}
     for source in samples.sources().values():
         turns[source.domain] = max(source.turn, turns.get(source.domain, 0))
-    whole = cache(corpus.distinct)
+    distinct = cache(corpus.distinct)
 
     def first(domain: str, n: int, seed: int, evaluation: bool) -> list[Item]:
         most = (turns[domain] + 1) * samples.ITEMS if evaluation else n
-        return whole(domain, most, seed, evaluation)[:n]
+        return distinct(domain, most, seed, evaluation)[:n]
 
     monkeypatch.setattr(corpus, "distinct", first)
 
 
 def test_samples_are_held_out_items_and_demonstrations_are_not(tmp_path: Path, drawn_once: None) -> None:
-    """The committed files are what the generator writes, and no training batch can hold one of their items."""
+    """Write the committed files again; no training batch can hold one of their items."""
     written = samples.write(tmp_path)
     folder = SampleSource().root
     assert folder is not None and {path.name for path in written} == {path.name for path in folder.glob("*.jsonl")}
@@ -194,13 +196,13 @@ def test_samples_are_held_out_items_and_demonstrations_are_not(tmp_path: Path, d
         rows = {False: [row for spec in shots for row in _rows(tmp_path / f"{spec.name}.jsonl")]}
         rows[True] = _rows(tmp_path / f"{items.name}.jsonl")
         assert len(rows[True]) == samples.ITEMS
-        for split, found in rows.items():
-            if not found:
+        for split, split_rows in rows.items():
+            if not split_rows:
                 continue
-            drawn = corpus.distinct(source.domain, (source.turn + 1) * len(found), 1, split)
-            made = {json.dumps(source.row(item)): item for item in drawn}
-            for row in found:
-                item = made[json.dumps({key: value for key, value in row.items() if key != "id"})]
+            drawn = corpus.distinct(source.domain, (source.turn + 1) * len(split_rows), 1, split)
+            by_row = {json.dumps(source.row(item)): item for item in drawn}
+            for row in split_rows:
+                item = by_row[json.dumps({key: value for key, value in row.items() if key != "id"})]
                 assert corpus.held_out(item) == split
                 content = source.domain + json.dumps(dict(item.row))
                 assert content not in seen
@@ -221,8 +223,8 @@ def test_a_split_depends_on_the_content_alone() -> None:
     item = Item({"a": "x", "b": "y"}, "z")
     assert corpus.held_out(item) == corpus.held_out(Item({"b": "y", "a": "x"}, "z"))
     rng = random.Random(0)
-    made = [corpus.DOMAINS["queries"].make(rng) for _ in range(2000)]
-    assert sum(map(corpus.held_out, made)) / 2000 == pytest.approx(corpus.HELD_OUT / 256, abs=0.02)
+    queries = [corpus.DOMAINS["queries"].make(rng) for _ in range(2000)]
+    assert sum(map(corpus.held_out, queries)) / 2000 == pytest.approx(corpus.HELD_OUT / 256, abs=0.02)
 
 
 def test_batches_are_functions_of_seed_and_step(tokenizer: PreTrainedTokenizerBase) -> None:
@@ -237,16 +239,16 @@ def test_batches_are_functions_of_seed_and_step(tokenizer: PreTrainedTokenizerBa
         assert all(row[0] == tokenizer.bos_token_id and tokenizer.eos_token_id in row for row in ends)
         tokens[batch.domain] += batch.tokens.numel()
         if step < 5:
-            other, other_rng = again.at(step, 1)
-            assert torch.equal(batch.tokens, other.tokens) and rng.random() == other_rng.random()
+            repeated, other_rng = again.at(step, 1)
+            assert torch.equal(batch.tokens, repeated.tokens) and rng.random() == other_rng.random()
     for domain, share in MIX.items():
         assert tokens[domain] / sum(tokens.values()) == pytest.approx(share, abs=0.2)
 
 
 def test_an_answers_tokens_weigh_one_and_its_prompt_less(tokenizer: PreTrainedTokenizerBase) -> None:
-    made = corpus.distinct("queries", 1, 0)
-    (document,) = corpus.documents("queries", made, tokenizer, 512)
-    assert tokenizer.decode(document.answer, skip_special_tokens=True) == made[0].answer
+    sampled = corpus.distinct("queries", 1, 0)
+    (document,) = corpus.documents("queries", sampled, tokenizer, 512)
+    assert tokenizer.decode(document.answer, skip_special_tokens=True) == sampled[0].answer
     assert document.answer[-1] == tokenizer.eos_token_id
     batches = corpus.Batches(tokenizer, 512, lambda step: {"queries": 1.0}, 300, 0.2, 0, lambda step: 1.0)
     batch, _ = batches.at(0, 0)
@@ -266,6 +268,6 @@ def test_the_tokenizer_is_learnt_from_the_corpus(tokenizer: PreTrainedTokenizerB
 
 
 def test_a_tokenizers_numbers_are_all_of_two_digits(tokenizer: PreTrainedTokenizerBase) -> None:
-    found = vocabulary.numbers(tokenizer)
-    assert set(found.values()) == set(range(100))
-    assert all(int(tokenizer.convert_ids_to_tokens(i)) == number for i, number in found.items())
+    numbers = vocabulary.numbers(tokenizer)
+    assert set(numbers.values()) == set(range(100))
+    assert all(int(tokenizer.convert_ids_to_tokens(i)) == number for i, number in numbers.items())

@@ -53,7 +53,7 @@ def test_the_full_model_predicts_all_of_its_own_tokens(scores: SetScores) -> Non
 
 
 def test_alpha_is_what_full_passes_with_right_tokens_say(engine: Engine, scores: SetScores) -> None:
-    """By hand: the full model up to where a draft begins, then the set over the drafted tokens, each a pass of its own.
+    """Run the full model up to where a draft begins, then the set over the drafted tokens, each in its own pass.
 
     A position's keys and values depend on which layers ran there, so every prediction is made again from the prompt.
     """
@@ -75,17 +75,17 @@ def test_alpha_is_what_full_passes_with_right_tokens_say(engine: Engine, scores:
 
 
 def test_a_window_of_the_whole_text_scores_as_none(scores: SetScores) -> None:
-    """A draft of the narrowest window predicts less, and leaves nothing behind that later scores would see."""
+    """Drafts of the narrowest window predict less, and leave nothing behind for later scores."""
     for layer_set in (LayerSet.full(LAYERS), LayerSet(LAYERS, frozenset([2, 5])), LayerSet.exit(LAYERS, 2)):
-        narrow, whole = (scores.token_by_token(replace(layer_set, window=w)) for w in (Window(0, 1), Window(3, 100)))
-        assert whole == scores.token_by_token(layer_set) == scores([layer_set])[0] != narrow
+        narrow, wide = (scores.token_by_token(replace(layer_set, window=w)) for w in (Window(0, 1), Window(3, 100)))
+        assert wide == scores.token_by_token(layer_set) == scores([layer_set])[0] != narrow
 
 
 def test_a_wide_beam_finds_what_trying_all_sets_finds(scores: SetScores) -> None:
     everything = dict(zip(all_layer_sets(LAYERS), scores(all_layer_sets(LAYERS)), strict=True))
-    known, scores.alphas = scores.alphas, {}
+    exhaustive, scores.alphas = scores.alphas, {}
     beam(LAYERS, scores, width=10**6)
-    assert all(known[layer_set] == alpha for layer_set, alpha in scores.alphas.items())
+    assert all(exhaustive[layer_set] == alpha for layer_set, alpha in scores.alphas.items())
     missed = set(everything) - set(scores.alphas) - {LayerSet.full(LAYERS)}
     assert not missed or min(len(s.skipped) for s in missed) > max(
         len(s.skipped) for s, alpha in scores.alphas.items() if alpha >= frontier.LEAST
@@ -104,16 +104,16 @@ def test_a_narrow_beam_is_never_above_all_sets(scores: SetScores) -> None:
 
 def test_costs_are_those_of_the_profile_in_plain_steps() -> None:
     """Without measured passes a verification is one plain step (KnapSpec): 2 blocks of 1.2 and 0.4 ms. A draft: 0.8."""
-    attn, mlp, rest, verify = costs(MACHINE, 2, 100.0)
-    assert (attn, mlp, rest) == pytest.approx((1.2 / 3.2, 0.4 / 3.2, 0.3 / 3.2))
+    attn, mlp, remainder, verify = costs(MACHINE, 2, 100.0)
+    assert (attn, mlp, remainder) == pytest.approx((1.2 / 3.2, 0.4 / 3.2, 0.3 / 3.2))
     assert verify[0] == 1.0 and set(verify[1:]) == {1.25}
 
 
 def test_the_speedup_is_the_best_of_all_draft_lengths() -> None:
-    found = Plane("m", "t", 2, "exhaustive", 1, 1, 1.0, (1.0, 1.1, 1.4), (), ())
+    empty_plane = Plane("m", "t", 2, "exhaustive", 1, 1, 1.0, (1.0, 1.1, 1.4), (), ())
     by_hand = [1.0, (1 + 0.8) / (0.25 + 1.1), (1 + 0.8 + 0.64) / (0.5 + 1.4)]
-    assert found.speedup(0.25, 0.8) == pytest.approx(max(by_hand)) and max(by_hand) == by_hand[1]
-    assert found.speedup(0.9, 0.1) == pytest.approx(1.0)  # drafting nothing is one of them
+    assert empty_plane.speedup(0.25, 0.8) == pytest.approx(max(by_hand)) and max(by_hand) == by_hand[1]
+    assert empty_plane.speedup(0.9, 0.1) == pytest.approx(1.0)  # drafting nothing is one of them
 
 
 def test_the_frontier_has_no_point_that_another_beats() -> None:
@@ -141,24 +141,24 @@ def test_sets_of_records_lie_under_the_frontier(
     model = runs[0].header.model.name
     assert main([f"model={model}", "task=gsm8k", f"runs_dir={folder}"]) == 0
     shown = capsys.readouterr().out
-    found = plane.read(plane.plane_path(folder, model, "gsm8k"))
-    used = {use.run: point for point in found.chosen for use in point.uses}
+    result = plane.read(plane.plane_path(folder, model, "gsm8k"))
+    used = {use.run: point for point in result.chosen for use in point.uses}
     assert set(used) == {run.path.name for run in runs} and all(name in shown for name in ("fixed_layers", "layerskip"))
     n_layers = runs[0].header.model.n_layers
     exits = [used[run.path.name] for run in runs[1:]]
     assert [point.skipped for point in exits] == [tuple(range(2, 2 * n_layers))] * 2
     assert [point.window for point in exits] == [None, (1, 3)] and exits[1].cost < exits[0].cost
-    for point in found.chosen:
+    for point in result.chosen:
         assert math.isclose(sum(use.share for use in point.uses), len(point.uses))  # each of these has one set
-        assert any(best.cost <= point.cost and best.alpha >= point.alpha for best in found.frontier)
+        assert any(best.cost <= point.cost and best.alpha >= point.alpha for best in result.frontier)
 
 
 def test_every_turn_of_a_conversation_is_scored(
     tmp_path: Path, small_checkpoint: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     file = tmp_path / "mine.jsonl"
-    said = [{"prompt": ["the report of the ferry", "shorter"]}, {"prompt": "a lease"}]
-    file.write_text("".join(f"{json.dumps(one)}\n" for one in said), encoding="utf-8")
+    items = [{"prompt": ["the report of the ferry", "shorter"]}, {"prompt": "a lease"}]
+    file.write_text("".join(f"{json.dumps(item)}\n" for item in items), encoding="utf-8")
     options = (*local_model(small_checkpoint), "task=jsonl", f"task.path={file}", "decode.max_new_tokens=20")
     run = executed(tmp_path / "runs", *options, "method=layerskip", "method.exit_layer=1")
     plain = run.prompts[run.prompts["arm"] == "ar"]
@@ -183,8 +183,8 @@ def test_every_turn_of_a_conversation_is_scored(
 def test_bad_options_are_named(
     arguments: list[str], message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    given = arguments if message == "option" else [*arguments, f"runs_dir={tmp_path}"]
-    assert main(given) == 2
+    options = arguments if message == "option" else [*arguments, f"runs_dir={tmp_path}"]
+    assert main(options) == 2
     assert message in capsys.readouterr().err
 
 

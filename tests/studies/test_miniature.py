@@ -57,12 +57,12 @@ def test_repeated_counts_sequences_that_stood_before() -> None:
 
 @pytest.fixture(scope="module")
 def network() -> Network:
-    made = Network(SIZE, seed=1)
+    model = Network(SIZE, seed=1)
     with torch.no_grad():
-        for parameter in made.parameters():
+        for parameter in model.parameters():
             parameter.add_(torch.randn(parameter.shape, generator=torch.Generator().manual_seed(2)) * 0.1)
             parameter.copy_(parameter.bfloat16())  # what a checkpoint holds
-    return made
+    return model
 
 
 @pytest.fixture(scope="module")
@@ -74,10 +74,10 @@ def saved(network: Network, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_the_network_is_the_llama_that_it_saves(network: Network, saved: Path) -> None:
     tokens = torch.randint(0, SIZE.vocab_size, (2, 40), generator=torch.Generator().manual_seed(0))
-    theirs = AutoModelForCausalLM.from_pretrained(saved, dtype=torch.float32)
+    llama = AutoModelForCausalLM.from_pretrained(saved, dtype=torch.float32)
     with torch.inference_mode():
         (stream,) = network(tokens)
-        torch.testing.assert_close(network.logits(stream), theirs(tokens).logits, atol=1e-4, rtol=1e-4)
+        torch.testing.assert_close(network.logits(stream), llama(tokens).logits, atol=1e-4, rtol=1e-4)
     again = Network.load(saved, SIZE)
     assert all(torch.equal(a, b) for a, b in zip(network.state_dict().values(), again.state_dict().values()))
 
@@ -93,9 +93,9 @@ def test_dropped_sublayers_and_exits_are_the_decoders(network: Network, decoder:
     dropped = {3, 4}
     kept = [i for i in range(8) if i not in dropped]
     with torch.inference_mode():
-        ours, left = network(tokens[None], dropped, exit_after=3)
+        last, left = network(tokens[None], dropped, exit_after=3)
         hidden, _ = decoder.run(Pass(kept, tokens, 0), cache)
-        torch.testing.assert_close(ours[0], hidden, atol=1e-5, rtol=1e-4)
+        torch.testing.assert_close(last[0], hidden, atol=1e-5, rtol=1e-4)
         hidden, _ = decoder.run(Pass([i for i in kept if i < 6], tokens, 0), cache)
         torch.testing.assert_close(left[0], hidden, atol=1e-5, rtol=1e-4)
 
@@ -110,26 +110,26 @@ def test_agreement_is_that_of_first_draft_tokens(network: Network, decoder: Deco
     agreement, cache = SetAgreement(network, outputs), decoder.new_cache(64)
     assert agreement.of(()) == 1.0
     for skipped in ({2, 3, 5}, {2}, set(range(4, 8))):
-        same = total = 0
-        for made in outputs:
-            ids = torch.tensor([*made.prompt, *made.output])
-            for position in range(len(made.prompt) - 1, len(ids) - 1):
+        equal = total = 0
+        for example in outputs:
+            ids = torch.tensor([*example.prompt, *example.output])
+            for position in range(len(example.prompt) - 1, len(ids) - 1):
                 with torch.inference_mode():
                     full, _ = decoder.prefill(ids[: position + 1], cache)
                     target = decoder.predict(full)
                     kept = [i for i in range(8) if i not in skipped]
                     hidden = decoder.embed(ids[position : position + 1])
                     hidden, _ = decoder.run(Pass(kept, hidden, position), cache)
-                same += int(decoder.predict(hidden) == target)
+                equal += int(decoder.predict(hidden) == target)
                 total += 1
-        assert agreement.of(skipped) == pytest.approx(same / total)
+        assert agreement.of(skipped) == pytest.approx(equal / total)
 
 
 def test_a_search_never_ends_below_its_start(network: Network) -> None:
     ids = torch.randint(0, SIZE.vocab_size, (60,), generator=torch.Generator().manual_seed(5)).tolist()
     agreement = SetAgreement(network, [ModelOutput(ids[:20], ids[20:])])
-    found = search(agreement, (2, 4), SIZE.n_layers, rounds=20, seed=0)
-    assert agreement.of(found) >= agreement.of((2, 4)) and len(found) == 2 and all(2 <= i < 6 for i in found)
+    best = search(agreement, (2, 4), SIZE.n_layers, rounds=20, seed=0)
+    assert agreement.of(best) >= agreement.of((2, 4)) and len(best) == 2 and all(2 <= i < 6 for i in best)
 
 
 def test_muon_orthogonalises_and_descends() -> None:
@@ -212,8 +212,8 @@ def test_numbers_stand_on_circles() -> None:
     directions = torch.linalg.svd((told - plain)[:100, 1:], full_matrices=False)
     assert directions.S[16:].max() < 1e-4 < directions.S[15]
     placed = told[:100, 1:] @ directions.Vh[:16].T
-    apart = (torch.arange(100)[:, None] - torch.arange(100)) * 2 * math.pi
-    expected = sum((apart / period).cos() for period in network_module.PERIODS) * network_module.RADIUS**2
+    angles = (torch.arange(100)[:, None] - torch.arange(100)) * 2 * math.pi
+    expected = sum((angles / period).cos() for period in network_module.PERIODS) * network_module.RADIUS**2
     assert (placed @ placed.T - expected).abs().max() < 0.2
 
 
@@ -228,18 +228,18 @@ def test_training_in_bfloat16_descends_like_float32(tokenizer: PreTrainedTokeniz
 
 def test_an_agreement_of_a_few_tokens_is_that_of_tokens_spread_evenly(network: Network) -> None:
     ids = torch.randint(0, SIZE.vocab_size, (80,), generator=torch.Generator().manual_seed(5)).tolist()
-    whole = ModelOutput(ids[:20], ids[20:])
+    output = ModelOutput(ids[:20], ids[20:])
     few = [ModelOutput(ids[: 20 + 3 * i], ids[20 + 3 * i : 21 + 3 * i]) for i in range(20)]
     for skipped in ({2, 3, 5}, {2}):
-        assert SetAgreement(network, [whole], 20).of(skipped) == pytest.approx(SetAgreement(network, few).of(skipped))
+        assert SetAgreement(network, [output], 20).of(skipped) == pytest.approx(SetAgreement(network, few).of(skipped))
 
 
 def test_a_killed_training_goes_on_where_it_was(
     tokenizer: PreTrainedTokenizerBase, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("studies.miniature.train.CHECKPOINT_EVERY", 2)
-    whole = Training(SMALL, tokenizer, CPU)
-    losses = [entry["loss"] for entry in whole.run(SMALL.steps)]
+    undisturbed = Training(SMALL, tokenizer, CPU)
+    losses = [entry["loss"] for entry in undisturbed.run(SMALL.steps)]
     assert losses[-1] < losses[0]
     killed = Training(SMALL, tokenizer, CPU)
     list(killed.run(4))
@@ -248,9 +248,9 @@ def test_a_killed_training_goes_on_where_it_was(
     logged = [row["loss"] for row in csv.DictReader((tmp_path / "out" / LOG).open())]
     assert logged == [f"{loss:.5f}" for loss in losses]
     again = Network.load(tmp_path / "out", SIZE)
-    torch.testing.assert_close(again.qkv, whole.network.qkv.bfloat16().float())
+    torch.testing.assert_close(again.qkv, undisturbed.network.qkv.bfloat16().float())
     summary = json.loads((tmp_path / "out" / SUMMARY).read_text(encoding="utf-8"))
-    assert summary["recipe"]["name"] == "small" and summary["tokens"] == whole.log[-1]["tokens"]
+    assert summary["recipe"]["name"] == "small" and summary["tokens"] == undisturbed.log[-1]["tokens"]
 
 
 def test_a_retraining_reproduces_the_logged_losses(tokenizer: PreTrainedTokenizerBase) -> None:
@@ -262,9 +262,9 @@ def test_a_retraining_reproduces_the_logged_losses(tokenizer: PreTrainedTokenize
 
 
 def test_the_sets_found_are_published_by_task() -> None:
-    found = json.loads((EMBEDDED / "miniature" / RESULTS).read_text(encoding="utf-8"))["domains"]
+    domains = json.loads((EMBEDDED / "miniature" / RESULTS).read_text(encoding="utf-8"))["domains"]
     n_layers = RECIPES["miniature"].size.n_layers
-    first = {entry["task"]: entry for entry in reversed(list(found.values()))}
+    first = {entry["task"]: entry for entry in reversed(list(domains.values()))}
     for task, entry in first.items():
         assert published_set(f"ssd-bench/miniature/{task}", n_layers).skipped == set(entry["skipped"])
         assert len(entry["skipped"]) / (2 * n_layers) == pytest.approx(0.47, abs=0.02)
@@ -272,7 +272,7 @@ def test_the_sets_found_are_published_by_task() -> None:
 
 @pytest.mark.parametrize(("domain", "n"), [("queries", 20), ("derivations", 4)])
 def test_the_miniature_answers_a_sample_as_its_evaluation_says(domain: str, n: int) -> None:
-    """The committed weights, by the project's engine, on the first held-out items."""
+    """Decode the first held-out items with the committed weights and the project's engine."""
     folder, recipe = EMBEDDED / "miniature", RECIPES["miniature"]
     stated = json.loads((folder / RESULTS).read_text(encoding="utf-8"))["domains"][domain]
     _, score, outputs, _ = Writer(folder, recipe.answer).answers(domain, n, evaluation=True)
