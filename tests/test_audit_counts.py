@@ -1,4 +1,4 @@
-"""The audit's counts, from the papers' files and the program's output alone: nothing of the package is imported."""
+"""The audit's findings and counts, from the papers' files and the program's output: the package is not imported."""
 
 from __future__ import annotations
 
@@ -98,6 +98,110 @@ def test_five_released_sets_have_the_share_nearest_to_r_by_another_definition() 
     assert len(found) == 5
 
 
+def printed(paper: str, exhibit: str, metric: str, setting: str = "", **labels: str) -> list[float]:
+    """Return the numbers of a table with these labels, and `setting` among their settings."""
+    return [
+        float(row["value"])
+        for row in rows(PAPERS / paper / "results.csv")
+        if (row["exhibit"], row["metric"]) == (exhibit, metric)
+        and paper.replace("_", "-") in row["paper"].split()
+        and setting in row["setting"]
+        and all(row[name] == label for name, label in labels.items())
+    ]
+
+
+def one(paper: str, exhibit: str, metric: str, setting: str = "", **labels: str) -> float:
+    """Return the only number of a table with these labels."""
+    (value,) = printed(paper, exhibit, metric, setting, **labels)
+    return value
+
+
+def wrong_means() -> dict[str, bool]:
+    """Return printed means -> whether the numbers under them have another mean, beyond the rounding of both."""
+
+    def is_wrong(stated: float, digit: float, values: list[float]) -> bool:
+        return abs(sum(values) / len(values) - stated) > digit
+
+    stream = {"model": "Qwen-2.5-14B", "method": "KNN-SSD"}
+    ratios = [one("knn_ssd", "Table 6", "M", f"mix_ratio={ratio}", **stream) for ratio in ("0.0", "0.3", "0.7", "1.0")]
+    chat = {"model": "LLaMA-2-70B-Chat", "method": "SWIFT"}
+    base = {"model": "LLaMA-2-70B", "method": "SWIFT"}
+    swift_tasks, tasks = ("CNN/DM", "GSM8K", "TinyStories"), ("CNN/DM", "GSM8K", "WMT14 DE-EN", "Alpaca")
+    speedups = [one("swift", "Table 5", "speedup", task=task, **chat) for task in swift_tasks]
+    all_m = [m for task in swift_tasks for m in printed("swift", "Table 2", "M", method="SWIFT", task=task)]
+    baseline = [one("conflayers", "Table 3", "speedup", task=task, **base) for task in tasks]
+    overall_m = one("knn_ssd", "Table 6", "M", "mix_ratio=overall", **stream)
+    overall = one("swift", "Table 5", "speedup", task="Overall", **chat)
+    average = one("conflayers", "Table 3", "speedup", task="Average", **base)
+    assert len(all_m) == 9
+    return {
+        "knn-ssd/table6/qwen-2.5-14b/knn-ssd/5-task-stream/mix_ratio=overall/M": is_wrong(overall_m, 0.01, ratios),
+        "swift/table5/llama-2-70b-chat/swift/overall/speedup": is_wrong(overall, 0.01, speedups),
+        "swift/text-5.2/swift/aggregate=mean-over-table-2/M": is_wrong(
+            one("swift", "text §5.2", "M", "mean over Table 2"), 0.01, all_m
+        ),
+        "conflayers/table3/llama-2-70b/swift/average/speedup": is_wrong(average, 0.001, baseline),
+    }
+
+
+def wrong_bounds() -> dict[str, bool]:
+    """Return printed ends of ranges -> whether a number of the tables lies beyond."""
+    swift = {"method": "SWIFT"}
+    speedups = [x for table in ("Table 2", "Table 6") for x in printed("swift", table, "speedup", **swift)]
+    gains = [
+        one("swift", "Table 2", "speedup", model=model, method="SWIFT", task="Overall")
+        / one("swift", "Table 2", "speedup", model=model, method="Lookahead", task="Overall")
+        for model in ("LLaMA-2-13B", "LLaMA-2-13B-Chat", "LLaMA-2-70B")
+    ]
+    least_gain = one("swift", "text §D.5", "speedup_improvement_pct", "bound=low")
+    adaptive = one("conflayers", "Table 3", "speedup", model="LLaMA-2-70B", method="ConfLayers", task="GSM8K")
+    best = max(printed("conflayers", "Figure 7", "skip_ratio", "bound=high"))
+    wide = one("conflayers", "Figure 6", "speedup", "window=20", model="LLaMA-2-70B")
+    return {
+        "swift/abstract/swift/speedup/low": min(speedups) < one("swift", "abstract", "speedup", "bound=low") - 0.05,
+        "swift/text-c1/swift/M/low": min(printed("swift", "Table 4", "M", **swift))
+        < one("swift", "text §C.1", "M", "bound=low"),
+        "swift/text-c2/llama-70b-series/swift/M/low": min(printed("swift", "Table 5", "M", **swift))
+        < one("swift", "text §C.2", "M", "bound=low"),
+        "swift/text-c3/deepseek-coder-33b-series/swift/humaneval/M/high": max(printed("swift", "Table 7", "M", **swift))
+        > one("swift", "text §C.3", "M", "bound=high"),
+        "swift/text-d5/swift/vs=lookahead/speedup_improvement_pct/low": 100 * (min(gains) - 1) < least_gain - 0.5,
+        "conflayers/figure6/llama-2-70b/conflayers/gsm8k/window=20/speedup": adaptive < wide - 0.05,
+        "conflayers/text-3.2/conflayers/skip_ratio/high": best
+        < one("conflayers", "text §3.2", "skip_ratio", "bound=high"),
+    }
+
+
+def impossible_numbers() -> dict[str, bool]:
+    """Return numbers -> whether they are beyond what the paper's own formula allows at any cost of a draft."""
+    table = table_2()
+    limits = {}
+    for model in ("Llama3.1-70B", "Llama3.1-8B"):
+        drafts, plain = (table[model, "BookSum", method] for method in ("DEL", "AR"))
+        # Eq. 4 with drafts that cost nothing and never end; both numbers at the end of their rounding
+        ratio, highest = (drafts["tpt"] - 0.005) / (plain["tpt"] + 0.005), 1 / (1 - drafts["alpha"] - 0.0005)
+        limits[f"knapspec/table2/{model.lower()}/del/booksum/tpt"] = ratio > highest
+    m, alpha, speedup = (one("swift", "Table 8", name, "w/o early-stopping") for name in ("M", "alpha", "speedup"))
+    expected = m * alpha / ((m - 1) * (1 - 0.45) + alpha)  # Eq. 6 at r = 0.45 (§B.2)
+    return limits | {"swift/table8/llama-2-13b/swift/cnn-dm/ablation=w-o-early-stopping/speedup": speedup > expected}
+
+
+def wrong_repeats() -> dict[str, bool]:
+    """Return numbers -> whether another number of the paper states the same quantity differently."""
+    alpaca = {"model": "LLaMA-3-8B", "method": "ConfLayers", "task": "Alpaca"}
+    seconds = one("swift", "Table 12", "optimization_latency_s", method="SWIFT")
+    steps = sum(printed("swift", "Table 12", "iterations", method="SWIFT"))
+    reduction = one("swift", "text §5.3", "optimization_latency_s", method="Self-SD") / seconds
+    step_ms = one("swift", "Table 9", "step_latency_ms", "gamma=32")
+    alphas = [one("conflayers", exhibit, "alpha", **alpaca) for exhibit in ("text App. C", "Table 3")]
+    return {
+        "swift/text-5.3/llama-2-13b/swift/cnn-dm/vs=self-sd/optimization_time_reduction": reduction
+        > 1.1 * one("swift", "text §5.3", "optimization_time_reduction"),
+        "swift/table9/llama-2-13b/swift/cnn-dm/gamma=32/step_latency_ms": 1000 * seconds / steps > 100 * step_ms,
+        "conflayers/text-app-c/llama-3-8b/conflayers/alpaca/alpha": alphas[0] != alphas[1],
+    }
+
+
 def test_the_headline_counts_kinds_once_and_no_preprint(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "ssd_bench", "audit", f"out={tmp_path}"]
     text = subprocess.run(command, cwd=ROOT, check=True, capture_output=True, encoding="utf-8").stdout
@@ -124,5 +228,8 @@ def test_the_headline_counts_kinds_once_and_no_preprint(tmp_path: Path) -> None:
     stated = (
         f"{len(kinds)} kinds of contradiction covering {len(numbers)} printed numbers, and {len(impossible)} impossible"
     )
-    for page in ("docs/artifact.md", "ssd_bench/papers/README.md"):
+    recomputed = wrong_means() | wrong_bounds() | impossible_numbers() | wrong_repeats()
+    findings = {row["id"].partition("#")[0] for row in wrong + impossible}
+    assert {name for name, is_wrong in recomputed.items() if is_wrong} == findings
+    for page in ("README.md", "docs/artifact.md", "ssd_bench/papers/README.md"):
         assert stated in " ".join((ROOT / page).read_text(encoding="utf-8").split())

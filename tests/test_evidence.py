@@ -204,6 +204,8 @@ def test_steps_that_took_many_times_what_their_like_do_are_marked(tmp_path: Path
     one = with_slow_steps(tmp_path, [2], 12)
     assert one["slow_steps"] == 1 and 0 < one["slow_share"] < evidence.SLOW_SHARE_LIMIT
     assert not any("unreliable" in w for w in one["warnings"])
+    long = with_slow_steps(tmp_path, [2], 200)  # one step alone, in a short run
+    assert long["slow_steps"] == 1 and any("timings unreliable: 1 step took" in w for w in long["warnings"])
     many = with_slow_steps(tmp_path, range(8), 100)
     assert many["slow_steps"] == 8 and any("timings unreliable: 8 steps" in w for w in many["warnings"])
 
