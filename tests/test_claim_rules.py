@@ -202,16 +202,6 @@ def test_a_run_without_a_search_stands_for_all_seeds(tmp_path: Path) -> None:
     assert (found.verdict, found.n) == (HOLDS, 5)
 
 
-def test_a_search_that_never_ended_is_out_of_scope(tmp_path: Path) -> None:
-    made = units(0.9, prompts=10)
-    for records in made:  # sets of earlier prompts draft, and the search goes on to the last prompt
-        first, *others = records[1].steps
-        first.est_alpha, others[-1].est_alpha = None, 0.9
-    write(tmp_path, "run", made)
-    found = judged(tmp_path, "swift/faster_on_code", by_label("setting", {"pass@1": "run"}))
-    assert found.verdict == CANNOT_SAY and "had not ended by the run's last prompt" in found.reason
-
-
 def test_a_search_that_the_scale_cut_short_has_no_time(tmp_path: Path) -> None:
     searches = [{"name": "s", "evaluations": 100, "new": 100, "seconds": 1000.0}]
     write(tmp_path, "offline", units(0.5), searches=searches)

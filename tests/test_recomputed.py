@@ -85,3 +85,18 @@ def test_the_streams_of_knn_ssd_have_one_trace_for_all_mixing_ratios() -> None:
     assert len(runs) == 4 and len(traces) == 1
     verdicts = pd.read_csv(VERDICTS).set_index("claim")
     assert "duplicates the trace of KNN-SSD" in verdicts.loc["knn-ssd/stable_under_mixing", "reason"]
+
+
+def test_the_records_behind_every_committed_verdict_are_in_the_repository() -> None:
+    verdicts = pd.read_csv(VERDICTS)
+    assert verdicts["records"].all() and set(verdicts["scale"].dropna()) == {"mini"}
+    with zipfile.ZipFile(RECORDS) as pack:
+        names = set(pack.namelist())
+        indices = [
+            json.loads(pack.read(name)) for name in names if name.endswith(".mini.json") and "replication/" in name
+        ]
+    runs = {cell["run"] for index in indices for cell in index["cells"] if cell["run"]}
+    assert len(indices) > 50 and len(runs) == 196
+    assert all(
+        any(name.endswith(f"{run}/{part}") for name in names) for run in runs for part in ("run.json", "steps.parquet")
+    )

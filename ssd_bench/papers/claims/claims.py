@@ -53,7 +53,7 @@ PROMPTS = 8
 """Smallest number of prompts on which a claim is judged, unless it states another."""
 SEARCHES = 5
 """Smallest number of searches, each with another seed, on which a claim about searched layer sets is judged."""
-RULE_WRITTEN = "2026-11-27T16:25:00+00:00"
+RULE_WRITTEN = "2026-11-27T23:45:00+00:00"
 """Time (UTC, ISO 8601) at which the rule of the verdicts got its present form; a change of the rule changes it."""
 
 

@@ -5,8 +5,9 @@ comparison counts only if its runs have what the claim `needs`; if none has it, 
 
 A search must have scored the required number of layer sets on the side that the claim is about, and on the other side
 if that searched at all. An online search scores one set per event, and an offline search one per evaluation. A search
-whose sets are kept for later prompts must have ended within the run, unless the claim is about the search itself. A
-claim on the time of a search needs searches that the scale did not cut short.
+whose sets are kept for later prompts must have ended within the run, unless the claim is about the search itself; one
+that a lower limit of the scale stopped has not ended if it scored fewer than `CUT_SETS` sets. A claim on the time of a
+search needs searches that the scale did not cut short.
 """
 
 from __future__ import annotations
@@ -26,6 +27,8 @@ from ssd_bench.records.reader import Run
 
 LENGTHS_OF_SEARCH = ("search.iterations", "max_steps", "max_iterations")
 """Options that limit the sets which a search scores."""
+CUT_SETS = 100
+"""Layer sets that a search stopped by a scale must have scored: a tenth of the 1,000 of most papers' searches."""
 LENGTHS = {"new_tokens": "outputs", "prompt_tokens": "prompts"}
 
 
@@ -148,14 +151,20 @@ def _unended_lack(claim: Claim, cell: Cell) -> Lack | None:
     statistic = STATISTICS[claim.statistic]
     name = cell_name(cell)
     scaled = scaled_settings(cell.overrides, cell.paper_overrides)
-    if claim.statistic == "search_s" and (cut := [text for text in scaled if text.startswith(LENGTHS_OF_SEARCH)]):
-        return Lack(f"out of scope: the scale cut the search of {name} short: {', '.join(cut)}", "searches in full")
+    cut = [text for text in scaled if text.startswith(LENGTHS_OF_SEARCH)]
+    short = Lack(f"out of scope: the scale cut the search of {name} short: {', '.join(cut)}", "searches in full")
+    if claim.statistic == "search_s" and cut:
+        return short
     if statistic.any_set or statistic.of_search or "search" in {*claim.of, *claim.over}:
         return None
     scope = run_scope(cell)
-    if not scope.shares_search or scope.search_ended:
+    if not scope.shares_search:
         return None
-    return Lack(f"out of scope: the search of {name} had not ended by the run's last prompt", "longer runs")
+    if not scope.search_ended:
+        return Lack(f"out of scope: the search of {name} had not ended by the run's last prompt", "longer runs")
+    # a search that ended below its limit ended by itself
+    limits = [int(text.split()[1]) for text in cut]
+    return short if scope.sets < CUT_SETS and any(scope.sets >= limit for limit in limits) else None
 
 
 def _loops_lack(claim: Claim, cell: Cell) -> Lack | None:
