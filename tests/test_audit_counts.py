@@ -9,7 +9,8 @@ import subprocess
 import sys
 from collections import Counter, defaultdict
 from pathlib import Path
-from typing import NamedTuple
+from statistics import mean, median
+from typing import Any, NamedTuple
 
 import pytest
 import yaml
@@ -233,3 +234,57 @@ def test_the_headline_counts_kinds_once_and_no_preprint(tmp_path: Path) -> None:
     assert {name for name, is_wrong in recomputed.items() if is_wrong} == findings
     for page in ("README.md", "docs/artifact.md", "ssd_bench/papers/README.md"):
         assert stated in " ".join((ROOT / page).read_text(encoding="utf-8").split())
+
+
+def middle(value: float | list[float]) -> float:
+    """Return a value, or the middle of a range."""
+    return mean(value) if isinstance(value, list) else value
+
+
+def comes_back(report: dict[str, Any]) -> float | None:
+    """Return the percentage of a printed speedup that came back; None if the paper prints none for the model."""
+    if "printed" not in report or "printed_for" in report or report["metric"] == "ratio of two methods":
+        return None
+    return 100 * (middle(report["came_back"]) - 1) / (middle(report["printed"]) - 1)
+
+
+def test_the_shares_of_printed_speedups_that_came_back() -> None:
+    content = yaml.safe_load((PAPERS / "replications.yaml").read_text(encoding="utf-8"))
+    command = [sys.executable, "-m", "ssd_bench", "audit", "replications"]
+    text = subprocess.run(command, cwd=ROOT, check=True, capture_output=True, encoding="utf-8").stdout
+    printed: dict[str, list[float]] = {}
+    for report in content["reports"]:
+        share = comes_back(report)
+        if share is not None:
+            values = r"\s+".join(
+                re.escape(str(report[key]).strip("[]").replace(", ", " to ")) for key in ("printed", "came_back")
+            )
+            assert re.search(rf"{values}\s+{share:.0f} %", text)
+            if report["tier"] == "third party":
+                printed.setdefault(report["paper"], []).append(share)
+    shares = [share for of_paper in printed.values() for share in of_paper]
+    speedups = [r for r in content["reports"] if r["tier"] == "third party" and not r["metric"].startswith("ratio")]
+    slower = sum(middle(report["came_back"]) < 1 for report in speedups)
+    assert f"a median of {median(shares):.0f} % of" in text and f"({min(shares):.0f} to {max(shares):.0f} %)" in text
+    assert f"n = {len(shares)} reports" in text and f"{slower} of all {len(speedups)} speedups are below 1" in text
+    assert all(f" {median(part):.0f} %, n = {len(part)}" in text for part in printed.values())
+
+
+def test_ranges_of_the_register_that_the_papers_tables_give() -> None:
+    """DEL and KnapSpec in KnapSpec's Table 2; SWIFT over ConfLayers in ConfLayers' Table 1."""
+    content = yaml.safe_load((PAPERS / "replications.yaml").read_text(encoding="utf-8"))
+    by_paper = {report["paper"]: report for report in content["reports"]}
+    speedups = {key: metrics["speedup"] for key, metrics in table_2().items()}
+    of_del = [speedup for (_, _, method), speedup in speedups.items() if method == "DEL"]
+    assert [min(of_del), max(of_del)] == by_paper["del"]["came_back"]
+    of_knapspec = [
+        speedup for (_, task, method), speedup in speedups.items() if (task, method) == ("AIME24", "KnapSpec")
+    ]
+    assert [min(of_knapspec), max(of_knapspec)] == by_paper["knapspec"]["printed"]
+    cells = {
+        (row["model"], row["task"], row["method"]): float(row["value"])
+        for row in rows(PAPERS / "conflayers" / "results.csv")
+        if row["exhibit"] == "Table 1" and row["task"] in ("GSM8K", "CNN/DM")
+    }
+    ratios = [cells[model, task, "SWIFT"] / cells[model, task, "ConfLayers"] for model, task, _ in cells]
+    assert [round(min(ratios), 2), round(max(ratios), 2)] == by_paper["conflayers"]["printed"]

@@ -125,7 +125,7 @@ ROOMS = {"advise": "headers", "claims": "judged"}
 SAYS = {
     "acceptance": "M, drafting steps",
     "advise": "Not known to this estimate:",
-    "audit": "comparisons:",
+    "audit": "comparisons:|came back",
     "claims": "claims:",
     "compare": "verdict on b",
     "data": "gsm8k|0 problems",

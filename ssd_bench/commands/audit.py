@@ -1,8 +1,10 @@
 """Find contradictions between the papers' own numbers.
 
 `python -m ssd_bench audit [out=DIR]`
+`python -m ssd_bench audit replications`
 
 Prints the disagreements by paper; with `out` also writes them as `audit.md` and every comparison as `audit.csv`.
+`replications` prints what others got when they ran a published method (`ssd_bench/papers/replications.yaml`).
 """
 
 from __future__ import annotations
@@ -12,7 +14,7 @@ from collections.abc import Sequence
 from ssd_bench import tables
 from ssd_bench.console import options, run_tool
 from ssd_bench.errors import ConfigError
-from ssd_bench.papers.audit import audit
+from ssd_bench.papers.audit import audit, register
 from ssd_bench.paths import local_path, write_atomic
 
 
@@ -22,6 +24,9 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def _audit(arguments: Sequence[str]) -> None:
+    if [*arguments] == ["replications"]:
+        print(register.terminal_text(register.read_reports()))
+        return
     folder = options(arguments, ("out",)).get("out")
     out = local_path("out", folder) if folder else None
     try:

@@ -16,7 +16,7 @@ from markupsafe import Markup
 
 from ssd_bench import tables
 from ssd_bench.metrics.text import ABSENT
-from ssd_bench.papers.audit import audit
+from ssd_bench.papers.audit import audit, register
 from ssd_bench.papers.claims.claims import claims
 from ssd_bench.papers.claims.judge import EVIDENCE_CLASSES
 from ssd_bench.papers.figures.style import unbroken
@@ -142,7 +142,7 @@ def render(
             legend=[(*MARKS.get(word, ("–", "none")), word, MEANING[word]) for word in agreement.VERDICTS],
             filters=_filters(exhibits),
             comparison=list(_own_sheets(replications, drawn)),
-            audits=list(_audit_sheets(content.checks)),
+            audits=[*_audit_sheets(content.checks), _register_sheet()],
             **_answers(content),
         )
         + "\n"
@@ -327,3 +327,19 @@ def _audit_sheets(checks: pd.DataFrame) -> Iterator[Sheet]:
             table=tables.html(rows, f"Findings in {name}", "audit"),
             lines=[f"{introduction}{audit.verdict_counts(checks, paper)}."],
         )
+
+
+def _register_sheet() -> Sheet:
+    """Return the register of replications by others."""
+    reports, title = register.read_reports(), "Replications by others"
+    rows = register.report_table(reports).set_index("paper")
+    return Sheet(
+        "replications",
+        title,
+        paper="",
+        filter_values={axis: [getattr(report, axis) for report in reports] for axis in AXES},
+        name=title,
+        table=tables.html(rows, title),
+        lines=[register.summary(reports)],
+        command="python -m ssd_bench audit replications",
+    )
