@@ -288,3 +288,6 @@ def test_ranges_of_the_register_that_the_papers_tables_give() -> None:
     }
     ratios = [cells[model, task, "SWIFT"] / cells[model, task, "ConfLayers"] for model, task, _ in cells]
     assert [round(min(ratios), 2), round(max(ratios), 2)] == by_paper["conflayers"]["printed"]
+    baselines = [report for report in content["reports"] if report["source"] == "ConfLayers Table 1"]
+    assert [cells[r["model"], r["task"], "SWIFT"] for r in baselines] == [r["came_back"] for r in baselines]
+    assert len(baselines) == 4
