@@ -110,6 +110,13 @@ def with_work(records: list[PromptRecord], searches: int = 0) -> list[PromptReco
     return records
 
 
+def thin(units: Sequence[list[PromptRecord]]) -> list[list[PromptRecord]]:
+    """Units whose drafts run two sublayers, so that they pay at modelled costs, too."""
+    for step in (step for records in units for record in records for step in record.steps if step.layer_set):
+        step.layer_set = LayerSet.skipping(N_LAYERS, attn=range(1, N_LAYERS), mlp=range(1, N_LAYERS))
+    return [*units]
+
+
 def _prefill_work(row: PromptRow) -> list[WorkRow]:
     keys = {name: getattr(row, name) for name in ANSWER} | {"step": 0, "part": "prefill", "calls": 1} | NO_INT8
     whole = {"rows": row.prompt_len, "attentions": N_LAYERS, "mlps": N_LAYERS, "heads": 0.0, "launches": 1}

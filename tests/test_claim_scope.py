@@ -29,6 +29,17 @@ from tests.test_evidence import searched
 from tests.test_modelled_verdicts import counted
 
 PLAIN = {"name": "miniature_plain", "toy": True}
+SEARCH = {
+    "part": "prepare",
+    "calls": 10**6,
+    "rows": 1,
+    "attentions": synthetic.N_LAYERS,
+    "mlps": synthetic.N_LAYERS,
+    "heads": 1.0,
+    "launches": 2,
+    "context": 0.0,
+    "ms": None,
+}
 
 
 def named(name: str) -> Claim:
@@ -76,8 +87,8 @@ def test_a_search_of_one_set_decides_no_claim_on_searches(claim: str, tmp_path: 
 def test_it_is_degenerate_on_either_side(tmp_path: Path) -> None:
     """SWIFT's search, of one set, is far shorter than Self-SD's: that decides nothing."""
     searches = [{"name": "s", "evaluations": 100, "new": 100, "seconds": 100.0}]
-    write(tmp_path, "self", units(0.5, sets=0), searches=searches)
-    write(tmp_path, "one", units(sets=1))
+    write(tmp_path, "self", units(0.5, sets=0), searches=searches, prepare_work=[SEARCH])
+    write(tmp_path, "one", [synthetic.with_work(records, 1) for records in units(sets=1)])
     found = judged(
         tmp_path, "swift/search_is_shorter", lambda job: "self" if job.labels["method"] == "Self-SD" else "one"
     )
@@ -108,8 +119,8 @@ def test_sets_by_domain_need_a_search_of_some_length(tmp_path: Path) -> None:
 
 def test_short_outputs_say_nothing_about_long_ones(tmp_path: Path) -> None:
     claim = "knapspec/faster_than_ar"
-    write(tmp_path, "short", units(0.9), model=PLAIN)
-    write(tmp_path, "long", units(0.9, prompts=8, tokens=530), model=PLAIN)
+    write(tmp_path, "short", synthetic.thin(units(0.9)), model=PLAIN)
+    write(tmp_path, "long", synthetic.thin(units(0.9, prompts=8, tokens=530)), model=PLAIN)
 
     def by_task(aime24: str, others: str) -> Judgement:
         def run(job: grid.Job) -> str | None:

@@ -51,6 +51,12 @@ def verdict_of(folder: Path, own: str, uniform: str) -> Judgement:
     return judge.judge_claim(named("swift/more_candidates_help"), ablation(folder, own, uniform))
 
 
+def measured_verdict(folder: Path) -> Judgement:
+    measured = verdict_of(folder, "own", "uniform").measured
+    assert measured is not None
+    return measured
+
+
 # --- what the records in the repository say ---------------------------------------------------------------------------
 
 
@@ -130,7 +136,7 @@ def test_one_methods_times_doubled_turn_a_verdict(tmp_path: Path) -> None:
     for folder, factor in (("true", 1.0), ("false", 2.0)):  # in one folder, the two would be timings of one trace
         make(tmp_path / folder, "own", 0.6, factor, prompts=60)
         make(tmp_path / folder, "uniform", 0.3, prompts=60)
-    true, false = (verdict_of(tmp_path / folder, "own", "uniform") for folder in ("true", "false"))
+    true, false = (measured_verdict(tmp_path / folder) for folder in ("true", "false"))
     assert (true.verdict, false.verdict) == (HOLDS, FAILS)
     assert true.effect is not None and false.effect == pytest.approx(true.effect / 2)
 
@@ -175,15 +181,15 @@ def test_sides_on_different_machines_decide_nothing(tmp_path: Path) -> None:
     synthetic.write_record(
         tmp_path / "uniform", units, run_id="uniform", model=MINIATURE, provenance={"device": {"cpu": "Another"}}
     )
-    found = verdict_of(tmp_path, "own", "uniform")
+    found = measured_verdict(tmp_path)
     assert found.verdict == CANNOT_SAY and found.reason.endswith("timed on different machines")
 
 
 def test_the_pages_verdicts_follow_the_records(tmp_path: Path) -> None:
     said, checks = [], audit.audit()
     # each in its own folder, because two timings of a trace widen the intervals of a folder
-    for name, factor, reference in (("own", 1.0, 0.3), ("slow", 2.0, 0.3), ("copied", 1.5, 0.6)):
-        make(tmp_path / name, "own", 0.6, factor, prompts=60)
+    for name, own, factor, reference in (("own", 0.8, 1.0, 0.3), ("slow", 0.3, 1.0, 0.8), ("copied", 0.6, 1.5, 0.6)):
+        make(tmp_path / name, "own", own, factor, prompts=60)
         make(tmp_path / name, "uniform", reference, prompts=60)
         made = ablation(tmp_path / name, "own", "uniform")
         shown = build_exhibits(numbers.long_tables([made], "swift"), [made])
@@ -257,11 +263,11 @@ def test_the_measured_floor_stands_in_a_speeds_interval(tmp_path: Path) -> None:
     logs = (0.0, 0.05, -0.05, 0.02, -0.02, 0.04, -0.04, 0.0)
     make(tmp_path, "own", 0.8)
     make(tmp_path, "uniform", 0.3)
-    without = verdict_of(tmp_path, "own", "uniform")
+    without = measured_verdict(tmp_path)
     for i, log in enumerate(logs):
         make(tmp_path, f"moment={i + 1}", 0.7, math.exp(log))
     indexed(tmp_path, REPEATED_TIMINGS, "mini", lambda job: job.labels["setting"])
-    found = verdict_of(tmp_path, "own", "uniform")
+    found = measured_verdict(tmp_path)
     sigma = float(np.std(logs, ddof=1))
     assert without.variation is None and found.variation == pytest.approx(math.sqrt(2) * sigma, rel=1e-6)
     assert found.effect == without.effect
