@@ -21,8 +21,6 @@ from transformers import (
 
 from ssd_bench.engine.engine import Engine
 from ssd_bench.lease import hold_lease
-from ssd_bench.metrics.record import prepare_records, records
-from ssd_bench.metrics.store import FILE
 from ssd_bench.model import arithmetic
 from ssd_bench.model.backend import select
 from ssd_bench.model.checkpoint import Checkpoint
@@ -30,6 +28,8 @@ from ssd_bench.model.decoder import Decoder
 from ssd_bench.papers.claims.judge import Judgement, judge
 from ssd_bench.papers.ours.cells import Replication, replications
 from ssd_bench.records.pack import unpacked_folder
+from ssd_bench.results.folder import prepare_records, records
+from ssd_bench.results.store import FILE
 from tests.exhibit_runs import make_all
 from tests.runs import REFERENCE
 

@@ -20,13 +20,13 @@ import numpy as np
 import pandas as pd
 from scipy import stats
 
-from ssd_bench import metrics, tables
-from ssd_bench.metrics import Measured, Spread, widen
-from ssd_bench.metrics.intervals import LEVEL, Array, measure, ratio_of_ratios, ratio_of_sums
-from ssd_bench.metrics.record import records
+from ssd_bench import results, tables
 from ssd_bench.papers.ours.cells import REPEATED_TIMINGS, Cell, replications
 from ssd_bench.records.pack import unpacked_folder
 from ssd_bench.records.reader import Run
+from ssd_bench.results import Measured, Spread, widen
+from ssd_bench.results.folder import records
+from ssd_bench.results.intervals import LEVEL, Array, measure, ratio_of_ratios, ratio_of_sums
 from tests.runs import ROOT
 
 POPULATION = "ssd_bench_population"
@@ -127,13 +127,13 @@ def coverage_over_timings(timings: Sequence[Sequence[Array]], n: int, draws: int
 
 def columns_of(run: Run) -> list[Array]:
     """Return the columns of a speedup, one entry per prompt: tokens and ms of the method, tokens and ms of AR."""
-    arms = [metrics.token_times(metrics.arm_rows(run.prompts, arm)) for arm in ("method", "ar")]
+    arms = [results.token_times(results.arm_rows(run.prompts, arm)) for arm in ("method", "ar")]
     return [sums[column].to_numpy() for sums in arms for column in ("tokens", "ms")]
 
 
 def acceptance_of(run: Run) -> list[Array]:
     """Return accepted and drafted tokens, one entry per prompt."""
-    sums = metrics.arm_rows(run.steps, "method").groupby("prompt_index")[["accepted_len", "draft_len"]].sum()
+    sums = results.arm_rows(run.steps, "method").groupby("prompt_index")[["accepted_len", "draft_len"]].sum()
     return [sums[column].to_numpy(dtype=float) for column in sums]
 
 
@@ -177,7 +177,7 @@ def by_timing(cells: Sequence[Cell]) -> pd.DataFrame:
     rows = []
     for task in dict.fromkeys(cell["task"] for cell in cells):
         runs = [cell.run for cell in cells if cell["task"] == task]
-        level = metrics.run_to_run_variation(runs)[0].levels[0]
+        level = results.run_to_run_variation(runs)[0].levels[0]
         level_texts = f"{level.seconds:.1f} s", f"{level.speedup.sigma:.1%}", f"{level.rate.sigma:.1%}"
         for n in SIZES:
             shares = coverage_over_timings([columns_of(run) for run in runs], n, DRAWS)

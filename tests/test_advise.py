@@ -19,7 +19,6 @@ from ssd_bench.cost.reference import reference_machine
 from ssd_bench.cost.roofline import simulated_machine, simulated_names
 from ssd_bench.cost.shapes import shape_named
 from ssd_bench.errors import ConfigError
-from ssd_bench.metrics.text import REHEARSAL
 from ssd_bench.predict import advise
 from ssd_bench.predict.acceptance import Acceptance, Steps, reported_speedups
 from ssd_bench.predict.advise import WIDTH
@@ -27,6 +26,7 @@ from ssd_bench.predict.break_even import AIMS, LONGEST, SHARES, Drafts
 from ssd_bench.predict.question import machine_named, parse_question
 from ssd_bench.predict.replay import predict
 from ssd_bench.records.files import read_header
+from ssd_bench.results.text import REHEARSAL
 from tests import synthetic
 from tests.exhibit_runs import make
 from tests.runs import python

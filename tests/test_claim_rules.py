@@ -11,7 +11,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from ssd_bench import metrics
+from ssd_bench import results
 from ssd_bench.contract.layer_set import LayerSet
 from ssd_bench.papers.claims import judge
 from ssd_bench.papers.claims.claims import RULE_WRITTEN, Claim
@@ -74,8 +74,8 @@ def test_steps_before_the_first_search_are_no_trend_of_the_searched_sets(tmp_pat
     found = judged(tmp_path, "knapspec/attention_with_context", by_label("method", {"KnapSpec": "run"}))
     assert found.effect == 0.0 and found.verdict == FAILS
     run = found.cells[0].run
-    assert set(metrics.skipped_shares(run)["attention"]) == {2 / synthetic.N_LAYERS}
-    assert metrics.main_set(run) == LayerSet.skipping(synthetic.N_LAYERS, attn=[1, 2], mlp=[3])
+    assert set(results.skipped_shares(run)["attention"]) == {2 / synthetic.N_LAYERS}
+    assert results.main_set(run) == LayerSet.skipping(synthetic.N_LAYERS, attn=[1, 2], mlp=[3])
 
 
 def test_skipped_depth_and_its_distance_between_models(tmp_path: Path) -> None:
@@ -232,9 +232,9 @@ def test_the_order_of_prompts_is_no_trace_of_its_own(tmp_path: Path) -> None:
             for step in record.steps:
                 step.prompt_index = position
     runs = [synthetic.write_run(tmp_path / name, one) for name, one in (("ordered", made), ("mixed", mixed))]
-    assert metrics.trace(runs[0]) == metrics.trace(runs[1])
+    assert results.trace(runs[0]) == results.trace(runs[1])
     another = synthetic.write_run(tmp_path / "another", [synthetic.unit(i, accept=0.6) for i in range(8)])
-    assert metrics.trace(another) != metrics.trace(runs[0])
+    assert results.trace(another) != results.trace(runs[0])
 
 
 def test_equal_traces_count_once_and_do_not_compare(tmp_path: Path) -> None:

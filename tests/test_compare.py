@@ -24,10 +24,10 @@ from ssd_bench.compare.pairing import RecordSet
 from ssd_bench.compare.prompts import SharedPrompts
 from ssd_bench.compare.quantities import QUANTITIES, pair_effect
 from ssd_bench.compare.variation import ASSUMED, read_variation
-from ssd_bench.metrics import Effect, RunTiming, Spread, run_to_run_variation
-from ssd_bench.metrics.intervals import Array
 from ssd_bench.records.pack import unpacked_folder
 from ssd_bench.records.schema import PromptRecord
+from ssd_bench.results import Effect, RunTiming, Spread, run_to_run_variation
+from ssd_bench.results.intervals import Array
 from tests.runs import REFERENCE, ROOT, environment, program
 from tests.synthetic import unit, with_work, write_record, write_run
 

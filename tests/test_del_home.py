@@ -11,7 +11,6 @@ import pandas as pd
 import pytest
 
 from ssd_bench.errors import ConfigError
-from ssd_bench.metrics import Effect, Measured, Spread, VariationLevel
 from ssd_bench.papers.ours import cells
 from ssd_bench.papers.ours.cells import Replication, replications
 from ssd_bench.papers.printed.reported import numbers
@@ -20,6 +19,7 @@ from ssd_bench.papers.ssd_bench import del_home
 from ssd_bench.papers.ssd_bench.del_home import ALL, EXPLAINS, HELPS, LOWERS, OVER, UNDECIDED, VERDICT, verdict
 from ssd_bench.papers.ssd_bench.own import OWN
 from ssd_bench.report import page, write
+from ssd_bench.results import Effect, Measured, Spread, VariationLevel
 from tests import synthetic
 from tests.exhibit_runs import indexed
 

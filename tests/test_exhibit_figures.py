@@ -18,7 +18,6 @@ from matplotlib.figure import Figure
 from matplotlib.text import Text
 from matplotlib.transforms import Bbox
 
-from ssd_bench.metrics.record import Record
 from ssd_bench.papers.conflayers import figures as conflayers
 from ssd_bench.papers.figures import cases as figures_cases
 from ssd_bench.papers.figures import layers as figures_layers
@@ -33,6 +32,7 @@ from ssd_bench.papers.ssd_bench.plane import Plane, Point, Use
 from ssd_bench.records.schema import PromptRecord
 from ssd_bench.report import figures as saving
 from ssd_bench.report.figures import FIGURES, figure
+from ssd_bench.results.folder import Record
 from studies import frontier
 from tests.synthetic import unit, write_record
 

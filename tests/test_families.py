@@ -10,10 +10,7 @@ import pandas as pd
 import pytest
 from matplotlib.figure import Figure
 
-from ssd_bench import metrics
 from ssd_bench.cost.tpt import tpt
-from ssd_bench.metrics.record import Record
-from ssd_bench.metrics.text import DECODE, END_TO_END, format_measured
 from ssd_bench.papers.ours.cells import Replication, replications
 from ssd_bench.papers.runs import grid
 from ssd_bench.papers.ssd_bench import families, windows
@@ -23,6 +20,10 @@ from ssd_bench.papers.ssd_bench.own import OWN
 from ssd_bench.papers.ssd_bench.windows import WINDOWS
 from ssd_bench.report import choice, page, results, write
 from ssd_bench.report.figures import figure
+from ssd_bench.results.definitions import draft_cost
+from ssd_bench.results.folder import Record
+from ssd_bench.results.speed import Pairs
+from ssd_bench.results.text import DECODE, END_TO_END, format_measured
 from tests import synthetic
 from tests.exhibit_runs import indexed
 
@@ -80,7 +81,7 @@ def test_the_table_has_both_baselines_and_every_method_of_a_task(whole: dict[str
     assert set(frame["model"]) == {"tiny, 2.0 million parameters"}
     assert set(frame.loc[frame["method"] == AR, DECODE]) == {"1"}
     run = next(one.recorded_cells(method="prompt lookup")).run
-    third = metrics.Pairs.of(run.prompts, ("ar", "hf")).speedup()
+    third = Pairs.of(run.prompts, ("ar", "hf")).speedup()
     assert frame.loc[frame["method"] == HF, DECODE].iloc[0] == format_measured(third)
     cell = next(one.recorded_cells(method="suffix"))
     summary = cell.summary
@@ -114,7 +115,7 @@ def test_the_figure_has_a_line_for_each_layer_set_in_each_panel(whole: dict[str,
     line = next(line for line in panels[0].lines if line.get_label() == sets[0])
     assert np.asarray(line.get_ydata()).tolist() == pytest.approx([cell.summary.alpha.value for cell in cells])
     # c of the synthetic runs: drafted tokens take 3 of AR's 10 ms, and AR's loop 2 % more
-    cost = metrics.draft_cost(cells[0].run).value
+    cost = draft_cost(cells[0].run).value
     assert cost is not None and cost == pytest.approx(synthetic.T_DRAFT_MS / synthetic.T_TARGET_MS / 1.02, rel=0.05)
     accepted = cells[0].summary.alpha_conditional
     best = max(tpt(accepted, n, cost, 1.0) / 1000 for n in range(1, 11))

@@ -12,7 +12,6 @@ import numpy as np
 import pytest
 from matplotlib.figure import Figure
 
-from ssd_bench.metrics.record import Record
 from ssd_bench.papers.figures.shared import NotDrawable
 from ssd_bench.papers.figures.subjects import MEASURED, MODELLED
 from ssd_bench.papers.knn_ssd.figures import PERPLEXITY, VECTORS
@@ -21,6 +20,7 @@ from ssd_bench.papers.ours.ran import setting_ran
 from ssd_bench.papers.runs import grid
 from ssd_bench.records.schema import PromptRecord
 from ssd_bench.report.figures import figure
+from ssd_bench.results.folder import Record
 from tests.synthetic import unit, with_work, write_record
 
 Units = list[list[PromptRecord]]

@@ -9,12 +9,12 @@ from pathlib import Path
 import pytest
 
 from ssd_bench.cli import dispatch
-from ssd_bench.metrics import summarise
-from ssd_bench.metrics.modelled import ModelledSummary
 from ssd_bench.model.checkpoint import ModelSource
 from ssd_bench.model.template import Template
 from ssd_bench.report import numbers, results, verdicts
 from ssd_bench.report.runs import readable_row
+from ssd_bench.results import summarise
+from ssd_bench.results.modelled import ModelledSummary
 from ssd_bench.run.options import KNOWN
 from tests.synthetic import unit, with_hf, write_run
 

@@ -11,11 +11,11 @@ import pytest
 import yaml
 
 from ssd_bench import tables
-from ssd_bench.metrics.record import load_records
 from ssd_bench.papers.claims.judge import NOT_RUN, Judgement
 from ssd_bench.papers.printed.catalogue import paper_folders
 from ssd_bench.report import runs, verdicts
 from ssd_bench.report.write import latex_verdicts
+from ssd_bench.results.folder import load_records
 from tests.exhibit_runs import MINIATURE, indexed, make
 from tests.runs import ROOT
 from tests.synthetic import unit, write_record

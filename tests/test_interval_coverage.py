@@ -7,8 +7,8 @@ from functools import cache
 import numpy as np
 import pytest
 
-from ssd_bench.metrics.intervals import measure, ratio_of_ratios, ratio_of_sums
 from ssd_bench.papers.ours.cells import REPEATED_TIMINGS, Cell
+from ssd_bench.results.intervals import measure, ratio_of_ratios, ratio_of_sums
 from tests import interval_coverage as coverage
 
 

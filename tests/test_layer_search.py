@@ -25,10 +25,10 @@ from ssd_bench.cost.latency import Latency
 from ssd_bench.engine.engine import Engine
 from ssd_bench.engine.probe import ModelProbe
 from ssd_bench.errors import ConfigError
-from ssd_bench.metrics import expected_speedup
 from ssd_bench.model.decoder import Decoder
 from ssd_bench.records import search_store
 from ssd_bench.records.search_store import Evaluation, SearchRecord
+from ssd_bench.results import expected_speedup
 from tests.conftest import LAYERS
 from tests.lossless import engine_for
 

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from ssd_bench import metrics
-from ssd_bench.metrics.modelled import REFERENCE, modelled_numbers
+from ssd_bench import results
+from ssd_bench.results.modelled import REFERENCE, modelled_numbers
 from tests.runs import executed
 
 SPEEDUPS = {"knapspec": 1.43, "swift": 1.35, "clasp": 1.45, "conflayers": 1.46, "adaptive": 2.04}
@@ -26,7 +26,7 @@ RUN = (
 @pytest.mark.parametrize("method", SPEEDUPS)
 def test_the_main_job_has_the_same_modelled_speedup_everywhere(method: str, tmp_path: Path) -> None:
     run = executed(tmp_path, f"method={method}", *RUN)
-    numbers = metrics.summarise(run).modelled
+    numbers = results.summarise(run).modelled
     assert numbers is not None and numbers.modelled_on == REFERENCE
     assert numbers.speedup_modelled.value == pytest.approx(SPEEDUPS[method], abs=0.005)
     # no time of this machine is part of it

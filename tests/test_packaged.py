@@ -26,7 +26,7 @@ from ssd_bench.model import packaged
 from ssd_bench.model.checkpoint import Checkpoint, ModelSource
 from ssd_bench.model.gguf import convert
 from ssd_bench.model.weights import architecture
-from ssd_bench.papers.ours.ran import ModelRan, model_title
+from ssd_bench.results.models import ModelRan, model_title
 from tests.conftest import CHAT, make_tokenizer, rope, save_model
 
 NAME, VERSION = "Tiny-Model.Q8_0.gguf", "1.0"

@@ -19,7 +19,6 @@ import pytest
 
 from ssd_bench.commands import report as report_command
 from ssd_bench.errors import ConfigError
-from ssd_bench.metrics.record import records
 from ssd_bench.papers.audit import audit
 from ssd_bench.papers.claims.claims import claims
 from ssd_bench.papers.claims.judge import EVIDENCE_CLASSES, Judgement, judge
@@ -33,6 +32,7 @@ from ssd_bench.report import figures, numbers, page, verdict_texts, verdicts, wr
 from ssd_bench.report.exhibit import build_exhibits
 from ssd_bench.report.figures import figure
 from ssd_bench.report.results import result_table
+from ssd_bench.results.folder import records
 from tests.exhibit_runs import indexed, make
 from tests.runs import REFERENCE, ROOT
 

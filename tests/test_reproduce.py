@@ -18,7 +18,6 @@ import pytest
 from omegaconf import DictConfig, OmegaConf
 
 from ssd_bench.errors import ConfigError
-from ssd_bench.metrics.evidence import Steadiness
 from ssd_bench.model.arithmetic import FORCED
 from ssd_bench.records.header import RunHeader
 from ssd_bench.records.pack import pack
@@ -28,6 +27,7 @@ from ssd_bench.reproduce import again, report
 from ssd_bench.reproduce.finding import DIFFERENT, OPEN, REPRODUCED, Report
 from ssd_bench.reproduce.recorded_config import config_again
 from ssd_bench.reproduce.report import record_folders, report_text, reproduce
+from ssd_bench.results.evidence import Steadiness
 from ssd_bench.run.plan import Plan, plan
 from tests.runs import executed, program
 

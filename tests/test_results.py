@@ -12,11 +12,11 @@ import pytest
 from ssd_bench import tables
 from ssd_bench.conf import REFERENCE
 from ssd_bench.errors import ConfigError
-from ssd_bench.metrics.record import records
 from ssd_bench.papers.audit import audit
 from ssd_bench.papers.ours.cells import Replication
 from ssd_bench.predict.gpu_results import read_gpu_results, sheet_of
 from ssd_bench.report import choice, facts, results
+from ssd_bench.results.folder import records
 from tests.exhibit_runs import make
 
 REAL = {"model": "real", "params": 8e9, "toy": False, "machine": "A GPU, bfloat16", "times": results.MEASURED}

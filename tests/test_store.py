@@ -12,17 +12,17 @@ from pathlib import Path
 
 import pytest
 
-from ssd_bench import metrics
+from ssd_bench import results
 from ssd_bench.commands import claims as claims_command
 from ssd_bench.commands.report import main
-from ssd_bench.metrics import store as stored
-from ssd_bench.metrics.record import Record, prepare_records, records
-from ssd_bench.metrics.store import FILE, DigestStore, RunCache
 from ssd_bench.papers.claims.judge import judge
 from ssd_bench.papers.ours.cells import REPEATED_TIMINGS, replications
 from ssd_bench.records.reader import Run, load_run
 from ssd_bench.report import figures, numbers, verdicts
 from ssd_bench.report.runs import RunGroup, group_by_task
+from ssd_bench.results import store as stored
+from ssd_bench.results.folder import Record, prepare_records, records
+from ssd_bench.results.store import FILE, DigestStore, RunCache
 from tests.exhibit_runs import indexed, make
 from tests.runs import ROOT
 from tests.synthetic import unit, with_hf, write_record
@@ -66,25 +66,25 @@ def some(prepared: Path, tmp_path: Path) -> Path:
 @pytest.fixture
 def digested(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The names of the runs whose digests were worked out."""
-    names, work_out = list[str](), metrics.Digest.of.__func__  # type: ignore[attr-defined]
+    names, work_out = list[str](), results.Digest.of.__func__  # type: ignore[attr-defined]
 
-    def counted(cls: type[metrics.Digest], run: Run) -> metrics.Digest:
+    def counted(cls: type[results.Digest], run: Run) -> results.Digest:
         names.append(run.path.name)
         return work_out(cls, run)  # type: ignore[no-any-return]
 
-    monkeypatch.setattr(metrics.Digest, "of", classmethod(counted))
+    monkeypatch.setattr(results.Digest, "of", classmethod(counted))
     return names
 
 
 def test_a_digest_says_what_its_run_does(tmp_path: Path) -> None:
     for path in sorted(make_some(tmp_path).iterdir()):
         run = load_run(path)
-        kept = metrics.Digest.read(metrics.Digest.of(run).text)
-        assert kept.summarise(path) == metrics.summarise(run) and kept.summarise_domains() == metrics.summarise_domains(
+        kept = results.Digest.read(results.Digest.of(run).text)
+        assert kept.summarise(path) == results.summarise(run) and kept.summarise_domains() == results.summarise_domains(
             run
         )
-        assert list(kept.summarise(path).row.items()) == list(metrics.summarise(run).row.items())
-        assert (kept.timing.machine, kept.timing.trace) == (metrics.evidence.machine(run), metrics.trace(run))
+        assert list(kept.summarise(path).row.items()) == list(results.summarise(run).row.items())
+        assert (kept.timing.machine, kept.timing.trace) == (results.evidence.machine(run), results.trace(run))
 
 
 def test_a_report_is_the_same_with_the_store_and_without(
@@ -163,7 +163,7 @@ def test_many_runs_are_digested_alike_by_several_processes(tmp_path: Path, monke
     assert [one.path.name for one in found if one.error] == ["0"]
     for one in found:
         if not one.error:
-            assert one.summary == metrics.summarise(load_run(one.path))
+            assert one.summary == results.summarise(load_run(one.path))
 
 
 @pytest.mark.parametrize("stop", [KeyboardInterrupt, SystemExit, OSError, None])
@@ -242,8 +242,8 @@ def test_a_damaged_store_is_written_anew(damage: Callable[[Path], object], some:
 
 def test_no_changed_bit_of_the_store_changes_a_number(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     prepare_records(records(make_some(tmp_path, "b")))
-    worked_out = metrics.Digest.of(load_run(tmp_path / "b"))  # once, not for every bit
-    monkeypatch.setattr(metrics.Digest, "of", lambda run: worked_out)
+    worked_out = results.Digest.of(load_run(tmp_path / "b"))  # once, not for every bit
+    monkeypatch.setattr(results.Digest, "of", lambda run: worked_out)
     told, content = [one.summary for one in records(tmp_path)], (tmp_path / FILE).read_bytes()
     for at in range(0, len(content), len(content) // 40):
         (tmp_path / FILE).write_bytes(content[:at] + bytes([content[at] ^ 4]) + content[at + 1 :])
@@ -266,14 +266,14 @@ def test_the_digests_of_other_code_or_costs_do_not_count(
 def test_all_code_that_makes_digests_is_counted() -> None:
     """But for how a fault is named."""
     taken, modules, others = set[str](), imports(), {"ssd_bench.errors"}
-    asked = ["ssd_bench.metrics", *(name for name in modules if name.startswith("ssd_bench.metrics."))]
+    asked = ["ssd_bench.results", *(name for name in modules if name.startswith("ssd_bench.results."))]
     while asked:
         name = asked.pop()
-        if name not in taken | others | {"ssd_bench.metrics.store"}:
+        if name not in taken | others | {"ssd_bench.results.store"}:
             taken.add(name)
             asked += modules[name]
     counted = {".".join(file.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__") for file in stored.CODE}
-    assert counted == taken | {"ssd_bench.metrics.store"}
+    assert counted == taken | {"ssd_bench.results.store"}
 
 
 def test_only_some_records_are_in_memory(tmp_path: Path) -> None:

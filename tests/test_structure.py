@@ -38,7 +38,7 @@ LAYERS = (
     ("cost", "data", "compose"),
     ("records",),
     ("methods", "tasks"),
-    ("metrics",),
+    ("results",),
     ("papers.printed",),
     ("papers.runs",),
     ("papers.audit",),
@@ -142,6 +142,15 @@ def test_no_paper_imports_another() -> None:
     assert papers and not [pair for pair in folders if len(pair) == 2 and pair <= papers]
 
 
+@pytest.mark.parametrize("start", ["ssd_bench.run.run", "ssd_bench.report.closing", "ssd_bench.exchange.frame"])
+def test_a_run_its_closing_table_and_load_runs_need_no_paper(start: str) -> None:
+    reached, pending = set[str](), [start]
+    while pending:
+        reached.add(module := pending.pop())
+        pending += imports()[module] - reached
+    assert not [module for module in reached if module.startswith("ssd_bench.papers")]
+
+
 def test_no_modules_import_each_other_in_a_circle() -> None:
     """Nor for types only: two modules that need each other's types are one, or need a third below them."""
     try:
@@ -233,7 +242,7 @@ def test_no_lines_are_repeated() -> None:
     ("file", "stale"),
     [
         ("papers/swift/figures.py", False),
-        ("metrics/definitions.py", False),
+        ("results/definitions.py", False),
         ("records/header.py", True),
         ("records/reader.py", False),
         ("records/writer.py", True),

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from ssd_bench import metrics
-from ssd_bench.metrics.row import SummaryRow
-from ssd_bench.metrics.summary import DomainSummary, Summary
+from ssd_bench import results
+from ssd_bench.results.row import SummaryRow
+from ssd_bench.results.summary import DomainSummary, Summary
 from tests.synthetic import unit, with_hf, write_run
 
 
@@ -23,7 +23,7 @@ def summaries(tmp_path: Path) -> list[Summary | DomainSummary]:
             record.prompt.domain = "ab"[record.prompt.prompt_index % 2]
     three = write_run(tmp_path / "three", units, hf={"weight_bytes": 5}, scores={"ar": {"rouge1": 0.5}})
     two = write_run(tmp_path / "two", [unit(i) for i in range(4)])
-    return [metrics.summarise(three), metrics.summarise(two), *metrics.summarise_domains(three)]
+    return [results.summarise(three), results.summarise(two), *results.summarise_domains(three)]
 
 
 def parts(summary: SummaryRow) -> list[SummaryRow]:
@@ -45,7 +45,7 @@ def test_numbers_with_an_interval_are_told_by_their_type(summaries: list[Summary
     """`SummaryRow.read` goes by the annotation."""
     for part in (part for summary in summaries for part in parts(summary)):
         for field in fields(part):
-            assert (field.type == "Measured") == isinstance(getattr(part, field.name), metrics.Measured), field.name
+            assert (field.type == "Measured") == isinstance(getattr(part, field.name), results.Measured), field.name
 
 
 def test_a_row_has_columns_for_the_interval_and_the_prompts(summaries: list[Summary | DomainSummary]) -> None:
@@ -54,7 +54,7 @@ def test_a_row_has_columns_for_the_interval_and_the_prompts(summaries: list[Summ
     matched = three.speedup_matched
     names = ("speedup_matched", "speedup_matched_lo", "speedup_matched_hi", "speedup_matched_n")
     assert [three.row[name] for name in names] == [matched.value, matched.low, matched.high, matched.n]
-    assert three.number("speedup") == metrics.Measured(three.speedup.value, three.speedup.low, three.speedup.high)
+    assert three.number("speedup") == results.Measured(three.speedup.value, three.speedup.low, three.speedup.high)
     assert (three.row["ar_rouge1"], three.row["scores"], three.row["concurrent_runs"]) == (0.5, ["rouge1"], 0)
     assert {"hf_repetition", "speedup_hf", "hf_weight_bytes"} <= set(three.row)
     assert not [name for name in two.row if "hf" in name]

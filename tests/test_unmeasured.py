@@ -10,15 +10,15 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from ssd_bench import load_runs, metrics
+from ssd_bench import load_runs, results
 from ssd_bench.commands.report import main as report
 from ssd_bench.data.local import LocalSource
 from ssd_bench.errors import ConfigError
-from ssd_bench.metrics.record import Record
-from ssd_bench.metrics.summary import Quality
 from ssd_bench.records.schema import PromptRecord
 from ssd_bench.report.closing import comparison_text, run_table
 from ssd_bench.report.runs import document, group_by_task, readable_row
+from ssd_bench.results.folder import Record
+from ssd_bench.results.summary import Quality
 from ssd_bench.run.progress import Progress
 from tasks.jsonl import Jsonl
 from tasks.scoring.choice import MultipleChoice
@@ -58,7 +58,7 @@ def test_without_a_decode_step_nothing_is_zero(record: Record) -> None:
     summary = record.summary.row
     assert {name: summary[name] for name in UNDEFINED} == dict.fromkeys(UNDEFINED)
     assert summary["speedup_e2e"] is not None and summary["method_tokens_per_s_e2e"] > 0
-    shares = metrics.decode_time_shares(metrics.arm_rows(record.run.prompts, "method"))
+    shares = results.decode_time_shares(results.arm_rows(record.run.prompts, "method"))
     assert shares == dict.fromkeys(("draft", "verify", "policy", "other"))
 
 
@@ -100,8 +100,8 @@ def test_without_a_decode_step_progress_has_no_rate(
 
 def test_an_arm_without_a_decoded_token_has_no_speedup() -> None:
     pairs = [(unit(i)[0], one_token(i)[1]) for i in range(3)]
-    prompts = pd.DataFrame([{name: getattr(r.prompt, name) for name in metrics.TIMES} for p in pairs for r in p])
-    assert metrics.Pairs.of(prompts).speedup().value is None and metrics.Pairs.of(prompts).speedup_mean().value is None
+    prompts = pd.DataFrame([{name: getattr(r.prompt, name) for name in results.TIMES} for p in pairs for r in p])
+    assert results.Pairs.of(prompts).speedup().value is None and results.Pairs.of(prompts).speedup_mean().value is None
 
 
 # ---- over how many answers a score is
@@ -126,7 +126,7 @@ def test_a_score_says_over_how_many_answers_it_is(tmp_path: Path) -> None:
 
 
 def test_a_score_over_all_answers_says_no_more_than_before(tmp_path: Path) -> None:
-    summary = metrics.summarise(write_run(tmp_path / "run", [unit(0), unit(1)])).row
+    summary = results.summarise(write_run(tmp_path / "run", [unit(0), unit(1)])).row
     assert readable_row(summary)["score method"] == "0.500" and "method (exact_match)" in run_table(summary)
 
 
@@ -204,7 +204,7 @@ def test_a_run_counts_the_answers_that_have_a_score(small_checkpoint: Path, tmp_
     path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
     options = ("task=jsonl", f"task.path={path}", "task.score_by=rouge", "decode.max_new_tokens=1", "method=ar")
     run = executed(tmp_path / "runs", *local_model(small_checkpoint), *options)
-    summary = metrics.summarise(run).row
+    summary = results.summarise(run).row
     assert (summary["n_scored"], summary["n_answers"]) == (1, 3)
     assert summary["method_tokens_per_s"] is None and summary["overhead"] is None
     assert "1 of 3 answers have a score" in run_table(summary)

@@ -15,7 +15,6 @@ import pytest
 
 from ssd_bench.commands import claims as claims_command
 from ssd_bench.errors import ConfigError
-from ssd_bench.metrics import intervals
 from ssd_bench.papers.audit import audit
 from ssd_bench.papers.claims import judge
 from ssd_bench.papers.claims.claims import PARTS, SEARCHES, STATISTICS, Claim, claims
@@ -28,6 +27,7 @@ from ssd_bench.report import numbers, page, verdict_texts, verdicts
 from ssd_bench.report.answers import claim_lines, describe_records
 from ssd_bench.report.exhibit import build_exhibits
 from ssd_bench.report.results import result_table
+from ssd_bench.results import intervals
 from tests import synthetic
 from tests.exhibit_runs import MINIATURE, indexed
 from tests.test_evidence import make, searched

@@ -13,14 +13,14 @@ import numpy as np
 import pytest
 from matplotlib.figure import Figure
 
-from ssd_bench.metrics import Digest
-from ssd_bench.metrics.record import Record
 from ssd_bench.papers.figures import style
 from ssd_bench.papers.figures.shared import PAPER, VOID_LABEL
 from ssd_bench.papers.ours.cells import Cell, Replication
 from ssd_bench.papers.printed.reported import numbers
 from ssd_bench.papers.runs import grid
 from ssd_bench.report.figures import figure
+from ssd_bench.results import Digest
+from ssd_bench.results.folder import Record
 from tests.synthetic import unit, write_record
 
 

@@ -14,7 +14,7 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from ssd_bench import metrics
+from ssd_bench import results
 from ssd_bench.errors import ConfigError
 from ssd_bench.model.checkpoint import Checkpoint, ModelSource
 from ssd_bench.model.weights import architecture
@@ -123,7 +123,7 @@ def opened(folder: Path) -> Checkpoint:
 
 def assert_lossless(run: Run) -> None:
     """Fail unless every output of the method is AR's."""
-    assert set(metrics.arm_rows(run.prompts, "method")["lossless"]) == {"identical"}
+    assert set(results.arm_rows(run.prompts, "method")["lossless"]) == {"identical"}
 
 
 @pytest.mark.parametrize(

@@ -23,11 +23,11 @@ from ssd_bench import tables
 from ssd_bench.console import options, run_tool
 from ssd_bench.errors import ConfigError
 from ssd_bench.exchange.answers import AcceptanceCounts, read_answers, record_acceptance
-from ssd_bench.metrics.intervals import divide
-from ssd_bench.metrics.text import ABSENT, format_number
 from ssd_bench.paths import local_path
 from ssd_bench.records.pack import records_folder
 from ssd_bench.records.reader import load_run
+from ssd_bench.results.intervals import divide
+from ssd_bench.results.text import ABSENT, format_number
 
 
 def acceptance_table(sides: dict[str, AcceptanceCounts]) -> str:

@@ -16,7 +16,6 @@ from collections.abc import Sequence
 from ssd_bench import tables
 from ssd_bench.console import options, run_tool
 from ssd_bench.errors import ConfigError
-from ssd_bench.metrics.record import prepare_records
 from ssd_bench.papers.claims.judge import NOT_RUN, judge
 from ssd_bench.papers.ours.cells import replications
 from ssd_bench.paths import display_path, local_path, reference_hint
@@ -24,6 +23,7 @@ from ssd_bench.records.files import write_output
 from ssd_bench.records.pack import records_folder
 from ssd_bench.report.verdict_texts import terminal_text
 from ssd_bench.report.verdicts import merge_verdicts, read_verdicts, table
+from ssd_bench.results.folder import prepare_records
 
 OPTIONS = ("runs_dir", "scale", "out")
 

@@ -20,10 +20,10 @@ from ssd_bench import tables
 from ssd_bench.console import count, options, run_tool
 from ssd_bench.cost.roofline import simulated_names
 from ssd_bench.errors import NOT_GIVEN, ConfigError
-from ssd_bench.metrics.text import REHEARSAL, format_number, format_percent
 from ssd_bench.predict.replay import OVERHEAD, Prediction, predict
 from ssd_bench.records.pack import records_folder
 from ssd_bench.records.reader import load_run
+from ssd_bench.results.text import REHEARSAL, format_number, format_percent
 
 OPTIONS = ("run", "hardware", "model", "devices")
 

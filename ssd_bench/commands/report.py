@@ -17,12 +17,12 @@ from collections import Counter
 from collections.abc import Sequence
 
 from ssd_bench.console import options, run_tool
-from ssd_bench.metrics.record import prepare_records, records
 from ssd_bench.papers.ours.cells import replications
 from ssd_bench.paths import REFERENCE_FOLDER, display_path, local_path
 from ssd_bench.records.pack import records_folder
 from ssd_bench.report import runs
 from ssd_bench.report.write import Recorded, index, readable_records, write, write_replication, write_texts
+from ssd_bench.results.folder import prepare_records, records
 
 OPTIONS = ("runs_dir", "out")
 

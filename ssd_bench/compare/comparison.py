@@ -24,11 +24,11 @@ from ssd_bench.compare.pairing import ConfigurationPair, RecordSet, check_pair, 
 from ssd_bench.compare.prompts import SharedPrompts, shared_prompts
 from ssd_bench.compare.quantities import QUANTITIES, PairEffect, Quantity, pair_effect
 from ssd_bench.compare.variation import Variation
-from ssd_bench.metrics import Effect, Spread, strata
-from ssd_bench.metrics.evidence import Steadiness
-from ssd_bench.metrics.intervals import EQUIVALENCE_LEVEL
-from ssd_bench.metrics.quality import lossless_counts
 from ssd_bench.records.reader import Run
+from ssd_bench.results import Effect, Spread, strata
+from ssd_bench.results.evidence import Steadiness
+from ssd_bench.results.intervals import EQUIVALENCE_LEVEL
+from ssd_bench.results.quality import lossless_counts
 
 FASTER, SLOWER, HIGHER, LOWER = "faster", "slower", "higher", "lower"
 EQUIVALENT, INCONCLUSIVE, NOT_COMPARED = "equivalent", "inconclusive", "not compared"

@@ -14,11 +14,11 @@ from functools import cached_property
 from pathlib import Path
 
 from ssd_bench.errors import ConfigError
-from ssd_bench.metrics.comparable import differing_settings
 from ssd_bench.records.header import RunHeader
 from ssd_bench.records.pack import records_folder
 from ssd_bench.records.reader import Run, find_runs, load_run, read_each
 from ssd_bench.records.schema import PAIR
+from ssd_bench.results.comparable import differing_settings
 
 SHOWN = 6  # configurations that an error lists
 

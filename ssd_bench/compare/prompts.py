@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pandas as pd
 
-from ssd_bench import metrics
+from ssd_bench import results
 from ssd_bench.compare.pairing import ConfigurationPair
 from ssd_bench.errors import ConfigError
-from ssd_bench.metrics.modelled import reference_of, reference_run
 from ssd_bench.records.reader import Run
+from ssd_bench.results.modelled import reference_of, reference_run
 
 ANSWER_KEY = ["prompt_id", "prompt_sha256", "turn", "repeat"]
 """Columns that are equal for the same answer of two runs; the position in the stream may differ."""
@@ -75,14 +75,14 @@ def shared_prompts(pair: ConfigurationPair) -> SharedPrompts:
         for frame, side in zip(frames, (pair.a.runs, pair.b.runs)):
             frame["score"] = sum(_scores(restricted[run.path]) for run in side) / len(side)
     hashes = shared.reset_index().drop_duplicates("prompt").set_index("prompt")["prompt_sha256"]
-    same_trace = len({metrics.trace(run) for run in restricted.values()}) == 1
+    same_trace = len({results.trace(run) for run in restricted.values()}) == 1
     names = [str(hashes[number]) for number in frames[0].index]
     return SharedPrompts(names, frames[0], frames[1], same_trace, missing)
 
 
 def _answers(run: Run, arm: str) -> pd.Series[int]:
     """Return the position in the stream of every answer of an arm, by its key."""
-    rows = metrics.arm_rows(run.prompts, arm)[[*ANSWER_KEY, "prompt_index"]].sort_values(metrics.UNIT)
+    rows = results.arm_rows(run.prompts, arm)[[*ANSWER_KEY, "prompt_index"]].sort_values(results.UNIT)
     rows = rows.assign(**{COPY: rows.groupby(ANSWER_KEY).cumcount()})
     return rows.set_index([*ANSWER_KEY, COPY])["prompt_index"]
 
@@ -103,13 +103,13 @@ def _shared_answers(runs: Sequence[Run], arm: str, among: pd.DataFrame | None = 
 def _restricted(run: Run, shared: pd.DataFrame, arm: str = "method") -> Run:
     """Return one arm of a run on shared answers, with the shared number of each prompt as its `prompt_index`."""
     positions = _answers(run, arm).loc[shared.index].to_frame().join(shared).reset_index()
-    numbers = positions[[*metrics.UNIT, "prompt"]]
+    numbers = positions[[*results.UNIT, "prompt"]]
 
-    keys = pd.MultiIndex.from_frame(numbers[metrics.UNIT])
+    keys = pd.MultiIndex.from_frame(numbers[results.UNIT])
 
     def renumbered(rows: pd.DataFrame) -> pd.DataFrame:
-        rows = metrics.arm_rows(rows, arm)
-        places = keys.get_indexer(pd.MultiIndex.from_frame(rows[metrics.UNIT]))
+        rows = results.arm_rows(rows, arm)
+        places = keys.get_indexer(pd.MultiIndex.from_frame(rows[results.UNIT]))
         return rows[places >= 0].assign(prompt_index=numbers["prompt"].to_numpy()[places[places >= 0]])
 
     return replace(run, prompts=renumbered(run.prompts), steps=renumbered(run.steps))
@@ -117,7 +117,7 @@ def _restricted(run: Run, shared: pd.DataFrame, arm: str = "method") -> Run:
 
 def _times(run: Run, prefix: str = "") -> pd.DataFrame:
     """Return tokens and milliseconds per prompt of a restricted run."""
-    decode, whole = metrics.token_times(run.prompts), metrics.token_times(run.prompts, end_to_end=True)
+    decode, whole = results.token_times(run.prompts), results.token_times(run.prompts, end_to_end=True)
     whole = whole.rename(columns={"tokens": "all_tokens", "ms": "all_ms"})
     return decode.join(whole).add_prefix(prefix)
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from ssd_bench.compare.prompts import SharedPrompts
-from ssd_bench.metrics.intervals import Array, ratio_of_ratios, ratio_of_sums, without_each
+from ssd_bench.results.intervals import Array, ratio_of_ratios, ratio_of_sums, without_each
 
 RATE, SPEEDUP = "rate", "speedup"
 ROUNDING = 1e-9
@@ -96,7 +96,7 @@ class PairEffect:
 def pair_effect(quantity: Quantity, shared: SharedPrompts) -> PairEffect:
     """Return the effect of a quantity on a pair: a jackknife over prompts, in which a prompt is left out of both sides.
 
-    The variance is that of `metrics.intervals.measure`: n / (n - 1) times the usual jackknife variance.
+    The variance is that of `results.intervals.measure`: n / (n - 1) times the usual jackknife variance.
     """
     a, b = ([side[name].to_numpy(dtype=float) for name in quantity.columns] for side in (shared.a, shared.b))
     n = len(shared.prompts)

@@ -13,9 +13,9 @@ from ssd_bench import tables
 from ssd_bench.compare.comparison import EQUIVALENT, INCONCLUSIVE, NOT_COMPARED, ComparedRow, RecordComparison
 from ssd_bench.compare.quantities import QUANTITIES
 from ssd_bench.errors import ConfigError
-from ssd_bench.metrics.intervals import LEVEL
-from ssd_bench.metrics.text import ABSENT
 from ssd_bench.records.files import write_output
+from ssd_bench.results.intervals import LEVEL
+from ssd_bench.results.text import ABSENT
 
 DIFFERENT = "different"
 """Word of `fail_if` for both verdicts that say a difference."""

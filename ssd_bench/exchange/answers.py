@@ -17,10 +17,10 @@ from typing import Any
 
 import pandas as pd
 
-from ssd_bench import metrics
+from ssd_bench import results
 from ssd_bench.errors import ConfigError
-from ssd_bench.metrics.intervals import divide
 from ssd_bench.records.reader import Run
+from ssd_bench.results.intervals import divide
 from ssd_bench.settings import Whole, describe_type, fits
 
 EXTRA_KEY = "ssd_bench"
@@ -74,16 +74,16 @@ class AcceptanceCounts:
 
     @property
     def by_position(self) -> pd.DataFrame:
-        """`metrics.alpha_by_position`, plus `reached`: the share of all steps that accepted so many tokens or more."""
-        by_position = metrics.alpha_by_position(self.steps)
+        """`results.alpha_by_position`, plus `reached`: the share of all steps that accepted so many tokens or more."""
+        by_position = results.alpha_by_position(self.steps)
         return by_position.assign(reached=by_position["accepted"] / max(len(self.steps), 1))
 
 
 def record_acceptance(run: Run) -> AcceptanceCounts:
     """Return the acceptance counts of the method arm of a run."""
-    all_steps = metrics.arm_rows(run.steps, "method")
-    steps, answers = _drafting_steps(all_steps), len(metrics.arm_rows(run.prompts, "method"))
-    return AcceptanceCounts(answers, steps, int(steps["draft_len"].sum()), True, metrics.tokens_per_pass(all_steps))
+    all_steps = results.arm_rows(run.steps, "method")
+    steps, answers = _drafting_steps(all_steps), len(results.arm_rows(run.prompts, "method"))
+    return AcceptanceCounts(answers, steps, int(steps["draft_len"].sum()), True, results.tokens_per_pass(all_steps))
 
 
 def _drafting_steps(steps: pd.DataFrame) -> pd.DataFrame:
@@ -96,14 +96,14 @@ def answer_lines(run: Run, arm: str = "method") -> Iterator[str]:
     Raises:
         ConfigError: the run has no such arm, or the arm ran in another engine, whose steps are not recorded.
     """
-    prompts, steps = metrics.arm_rows(run.prompts, arm), metrics.arm_rows(run.steps, arm)
+    prompts, steps = results.arm_rows(run.prompts, arm), results.arm_rows(run.steps, arm)
     if prompts.empty or arm == "hf":
         arms = [name for name in run.prompts["arm"].unique() if name != "hf"]
         raise ConfigError("arm", arm, f"one of the arms with recorded steps, {', '.join(sorted(arms))}")
     most = int(steps["draft_len"].max()) if len(steps) else 0
-    by_answer = {key: rows.sort_values("step") for key, rows in steps.groupby(metrics.UNIT)}
+    by_answer = {key: rows.sort_values("step") for key, rows in steps.groupby(results.UNIT)}
     for row in prompts.sort_values(["repeat", "prompt_index", "turn"]).to_dict("records"):
-        answer_steps = by_answer.get(tuple(row[key] for key in metrics.UNIT), steps.iloc[:0])
+        answer_steps = by_answer.get(tuple(row[key] for key in results.UNIT), steps.iloc[:0])
         answer = {
             "request_id": f"{row['prompt_id']}/{row['repeat']}" + (f"/{row['turn']}" if row["turn"] else ""),
             "metrics": {"speculative_decoding": _vllm_metrics(_drafting_steps(answer_steps), most)},

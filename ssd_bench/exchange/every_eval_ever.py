@@ -18,13 +18,14 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from ssd_bench import metrics
 from ssd_bench.errors import NOT_GIVEN, ConfigError
-from ssd_bench.metrics.intervals import LEVEL, Measured, ratio
-from ssd_bench.papers.ours.ran import file_bits
 from ssd_bench.records.header import RunHeader
 from ssd_bench.records.reader import Run
 from ssd_bench.records.schema import PAIR
+from ssd_bench.results.digest import summarise
+from ssd_bench.results.intervals import LEVEL, Measured, ratio
+from ssd_bench.results.models import file_bits
+from ssd_bench.results.speed import arm_rows
 
 VERSION = "0.3.0"
 """Version of their schema."""
@@ -210,7 +211,7 @@ def _model_info(header: RunHeader, model: str) -> dict[str, Any]:
 
 def _results(run: Run, evaluation_id: str) -> list[dict[str, Any]]:
     """Return the results: scores of both arms, then the numbers in `METRICS` that the run has."""
-    header, summary = run.header, metrics.summarise(run)
+    header, summary = run.header, summarise(run)
     common = {"source_data": _source_data(header), "generation_config": _generation(header)}
     results = []
     for domain, score_name in _score_names(header).items():
@@ -280,7 +281,7 @@ def _score_names(header: RunHeader) -> dict[str, str]:
 
 
 def _scored(run: Run, arm: str, domain: str) -> pd.DataFrame:
-    rows = metrics.arm_rows(run.prompts, arm).dropna(subset=["score"])
+    rows = arm_rows(run.prompts, arm).dropna(subset=["score"])
     return rows[rows["domain"] == domain] if domain else rows
 
 

@@ -8,9 +8,9 @@ from typing import Any
 
 import pandas as pd
 
-from ssd_bench.metrics.record import Record, load_records, prepare_records, records
 from ssd_bench.paths import reference_hint
 from ssd_bench.records.pack import records_folder
+from ssd_bench.results.folder import Record, load_records, prepare_records, records
 
 CALLER = 3  # stack frames from the warning up to the caller of `load_runs`
 

@@ -8,8 +8,8 @@ import pandas as pd
 
 from ssd_bench.contract.window import Window
 from ssd_bench.cost.tpt import tpt
-from ssd_bench.metrics.text import ABSENT
 from ssd_bench.predict.acceptance import Steps, smallest_argument
+from ssd_bench.results.text import ABSENT
 
 SHARES, HALF = (0.3, 0.4, 0.5, 0.6), 0.5  # shares of skipped sublayers
 WINDOWS = (Window(4, 252), Window(4, 1020))  # the default of method=window_draft, and a wider one

@@ -14,12 +14,12 @@ from ssd_bench.cost.reference import reference_machine, reference_names
 from ssd_bench.cost.roofline import PREFIX, gpu_named, simulated_machine, simulated_names
 from ssd_bench.cost.shapes import known_shape, shaped_models
 from ssd_bench.errors import NOT_GIVEN, ConfigError
-from ssd_bench.papers.ours.ran import model_title
 from ssd_bench.paths import local_path
 from ssd_bench.predict.acceptance import CONTEXT
 from ssd_bench.predict.replay import OWN, measured_machine
 from ssd_bench.records.header import RunHeader
 from ssd_bench.records.pack import records_folder
+from ssd_bench.results.models import model_title
 
 OPTIONS = ("model", "model.path", "hardware", "task", "runs_dir", "context", "devices")
 LOCAL = "local"

@@ -30,7 +30,7 @@ READERS = (
         for package in (
             "report",
             "papers",
-            "metrics",
+            "results",
             "predict",
             "exchange",
             "sweep",

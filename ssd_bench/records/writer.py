@@ -4,7 +4,7 @@
     runs/<run id>/parts/00012-000.json   one finished unit (prompt x repeat, all its arms), until the run is complete
     runs/<run id>/{prompts,steps,layer_sets,work}.parquet   the tables; columns: `ssd_bench.records.schema`
 
-A record has raw values only: `ssd_bench.metrics` computes every derived number (M, alpha, speedup, TPT) when a record
+A record has raw values only: `ssd_bench.results` computes every derived number (M, alpha, speedup, TPT) when a record
 is read.
 """
 

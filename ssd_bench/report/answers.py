@@ -7,7 +7,6 @@ from dataclasses import dataclass
 
 import pandas as pd
 
-from ssd_bench.metrics.text import ABSENT, TOY
 from ssd_bench.papers.claims.claims import Claim, claims
 from ssd_bench.papers.claims.judge import (
     CANNOT_SAY,
@@ -22,11 +21,12 @@ from ssd_bench.papers.claims.judge import (
 from ssd_bench.papers.claims.judge import TOY as TOY_CLASS
 from ssd_bench.papers.ours.cells import Replication
 from ssd_bench.papers.ours.match import order_scales
-from ssd_bench.papers.ours.ran import model_names
 from ssd_bench.papers.printed.catalogue import paper_versions, version_name
 from ssd_bench.papers.runs import grid
 from ssd_bench.report import verdict_texts
 from ssd_bench.report.numbers import file_stem
+from ssd_bench.results.models import model_names
+from ssd_bench.results.text import ABSENT, TOY
 
 HEADLINES = 2
 """Claims of each paper on the first screen; `claims.yaml` has the most important first."""

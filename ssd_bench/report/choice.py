@@ -7,10 +7,10 @@ from typing import Any
 
 import pandas as pd
 
-from ssd_bench.metrics.repetition import LOOP_SHARE, NGRAM
-from ssd_bench.metrics.text import ABSENT, costs_text
 from ssd_bench.papers.claims.claims import PROMPTS
 from ssd_bench.report.results import MEASURED, MODELLED, interval_text, model_text, named_rows, search_text
+from ssd_bench.results.repetition import LOOP_SHARE, NGRAM
+from ssd_bench.results.text import ABSENT, costs_text
 
 TASKS = 3
 """Smallest number of tasks for a recommendation."""

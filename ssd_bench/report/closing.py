@@ -9,10 +9,13 @@ from typing import Any
 
 import pandas as pd
 
-from ssd_bench import metrics, tables
+from ssd_bench import results, tables
 from ssd_bench.errors import LosslessError
-from ssd_bench.metrics.record import Record
-from ssd_bench.metrics.text import (
+from ssd_bench.records.reader import load_run
+from ssd_bench.report.runs import ACCOUNT_LABELS, costs_note, group_by_task, model_with_size, readable_row
+from ssd_bench.results.folder import Record
+from ssd_bench.results.models import ModelRan
+from ssd_bench.results.text import (
     ABSENT,
     FROZEN,
     MEASURED,
@@ -27,9 +30,6 @@ from ssd_bench.metrics.text import (
     format_percent,
     format_score,
 )
-from ssd_bench.papers.ours.ran import ModelRan
-from ssd_bench.records.reader import load_run
-from ssd_bench.report.runs import ACCOUNT_LABELS, costs_note, group_by_task, model_with_size, readable_row
 from ssd_bench.run_warnings import WarningLog, new_warnings
 
 WIDTH = 100
@@ -47,7 +47,7 @@ def print_record(path: Path, log: WarningLog | None = None) -> None:
         LosslessError: an output differs from AR's beyond rounding.
     """
     run = load_run(path)
-    summary, domains = metrics.summarise(run), [domain.row for domain in metrics.summarise_domains(run)]
+    summary, domains = results.summarise(run), [domain.row for domain in results.summarise_domains(run)]
     warnings = new_warnings(summary.warnings, log)
     row = summary.row | {"params": ModelRan.of(run.header).params, "warnings": warnings}
     print(run_table(row, domains) if log is None else "\n".join([run_line(row), *map(_warning, warnings)]))
@@ -77,8 +77,8 @@ def run_table(summary: Mapping[str, Any], domains: Sequence[Mapping[str, Any]] =
     """Return the results of a run as text of at most 100 columns.
 
     Args:
-        summary: row of the result of `metrics.summarise`, with `params` of the model.
-        domains: rows of the result of `metrics.summarise_domains`.
+        summary: row of the result of `results.summarise`, with `params` of the model.
+        domains: rows of the result of `results.summarise_domains`.
     """
     pairs = summary["n_pairs"] or "no"
     head = (

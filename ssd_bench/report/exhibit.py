@@ -9,7 +9,6 @@ from functools import cached_property
 
 import pandas as pd
 
-from ssd_bench.metrics.text import REHEARSAL
 from ssd_bench.papers.ours import agreement, select
 from ssd_bench.papers.ours.cells import Replication
 from ssd_bench.papers.ours.match import order_scales
@@ -19,6 +18,7 @@ from ssd_bench.papers.printed.catalogue import folder_of, paper_versions, versio
 from ssd_bench.papers.runs.grid import Experiment
 from ssd_bench.report.figures import FIGURES, DrawnFigure
 from ssd_bench.report.numbers import NO_NUMBERS, count_phrase, distinct_results, file_stem, run_ids, verdict_sentences
+from ssd_bench.results.text import REHEARSAL
 
 LEGEND = (
     "Labels of rows: ours, our result with the model that ran, its size and 95 % intervals over prompts (for speeds "

@@ -18,16 +18,16 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FixedLocator, FuncFormatter
 
 from ssd_bench.errors import ConfigError
-from ssd_bench.metrics.text import TOY
 from ssd_bench.papers.figures import style
 from ssd_bench.papers.figures.shared import NotDrawable, error_bar, missing_runs, prompts_per_run
 from ssd_bench.papers.figures.style import ACCOUNTS, AR_COLOUR, METHOD_COLOUR, STYLE
 from ssd_bench.papers.ours.cells import Replication, ShownCell
 from ssd_bench.papers.ours.match import order_scales
-from ssd_bench.papers.ours.ran import model_names
 from ssd_bench.papers.printed.catalogue import paper_folders
 from ssd_bench.report.results import comparison
 from ssd_bench.report.runs import ACCOUNT_LABELS, RunGroup
+from ssd_bench.results.models import model_names
+from ssd_bench.results.text import TOY
 
 _waiting: list[Replication] = []  # replications that forked processes draw
 FIGURES: dict[str, Callable[[Replication], Figure | NotDrawable]] = {

@@ -9,10 +9,10 @@ from typing import Any
 
 import pandas as pd
 
-from ssd_bench.metrics.text import ABSENT, DECODE, END_TO_END
 from ssd_bench.papers.ours import agreement
 from ssd_bench.papers.printed.catalogue import folder_of
 from ssd_bench.papers.printed.reported import METRICS
+from ssd_bench.results.text import ABSENT, DECODE, END_TO_END
 
 BOUNDS = {"": "", "low": "from ", "high": "to ", "max": "up to ", "about": "about "}
 DIGITS = 2  # fewest digits of our numbers; a number of the paper with more digits sets the number of digits

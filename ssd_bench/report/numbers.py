@@ -8,11 +8,12 @@ from typing import Any
 
 import pandas as pd
 
-from ssd_bench.papers.ours import agreement, ran
+from ssd_bench.papers.ours import agreement
 from ssd_bench.papers.ours.cells import TOY_MODEL as TRAINED_HERE
 from ssd_bench.papers.ours.cells import Replication
 from ssd_bench.papers.ours.match import Matcher
 from ssd_bench.papers.printed.reported import Number, find_numbers, numbers
+from ssd_bench.results.models import model_names, parameter_counts
 
 COLUMNS = {  # of the long table
     "id": "id of the reported number, unique in the whole report",
@@ -104,8 +105,8 @@ def _row(number: Number, matcher: Matcher) -> dict[str, Any]:
         "order": "",
         "scale": match.scale if match.value is not None else "",
         "toy": match.setup == TRAINED_HERE,
-        "model_ran": ran.model_names(match.models),
-        "params": ran.parameter_counts(match.models),
+        "model_ran": model_names(match.models),
+        "params": parameter_counts(match.models),
         "runs": "; ".join(match.runs),
         "result": match.value.result if match.value is not None else "",
         "repeats": "",

@@ -15,7 +15,6 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
 from ssd_bench import tables
-from ssd_bench.metrics.text import ABSENT
 from ssd_bench.papers.audit import audit, register
 from ssd_bench.papers.claims.claims import claims
 from ssd_bench.papers.claims.judge import EVIDENCE_CLASSES
@@ -31,6 +30,7 @@ from ssd_bench.report.exhibit import AXES, STATES, Exhibit, all_numbers, complet
 from ssd_bench.report.figures import FOREST, NARROW, DrawnFigure
 from ssd_bench.report.layout import EXCLUDED, NONE, SAME_RUN, Cells, Column, Entry, layout, paper_label
 from ssd_bench.report.numbers import distinct_results, file_stem, run_ids, verdict_sentences
+from ssd_bench.results.text import ABSENT
 
 FOLDER = Path(__file__).parent
 FILTERS = {"paper": "Paper", "model": "Model", "task": "Task", "method": "Method"}

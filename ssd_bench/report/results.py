@@ -13,17 +13,17 @@ from typing import Any
 import pandas as pd
 
 from ssd_bench.errors import ConfigError
-from ssd_bench.metrics.intervals import Measured
-from ssd_bench.metrics.record import Record
-from ssd_bench.metrics.summary import Summary
-from ssd_bench.metrics.text import ABSENT, TOY, costs_text, format_measured
 from ssd_bench.papers.ours.cells import Replication
 from ssd_bench.papers.ours.match import order_scales
-from ssd_bench.papers.ours.ran import ModelRan
 from ssd_bench.papers.ssd_bench.drafts import DRAFTS
 from ssd_bench.papers.ssd_bench.families import FAMILIES
 from ssd_bench.papers.ssd_bench.figures import COMPARISON
 from ssd_bench.paths import record_files
+from ssd_bench.results.folder import Record
+from ssd_bench.results.intervals import Measured
+from ssd_bench.results.models import ModelRan
+from ssd_bench.results.summary import Summary
+from ssd_bench.results.text import ABSENT, TOY, costs_text, format_measured
 
 FOLDER = "results"
 MEASURED, MODELLED = "measured", "modelled"

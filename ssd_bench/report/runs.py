@@ -10,11 +10,14 @@ from typing import Any
 import pandas as pd
 import pyarrow as pa
 
-from ssd_bench import metrics, tables
-from ssd_bench.metrics.intervals import divide
-from ssd_bench.metrics.record import Record
-from ssd_bench.metrics.speed import TIMES
-from ssd_bench.metrics.text import (
+from ssd_bench import results, tables
+from ssd_bench.records.files import read_table
+from ssd_bench.records.schema import SCHEMAS
+from ssd_bench.results.folder import Record
+from ssd_bench.results.intervals import divide
+from ssd_bench.results.models import ModelRan
+from ssd_bench.results.speed import TIMES
+from ssd_bench.results.text import (
     ABSENT,
     FROZEN,
     MEASURED,
@@ -30,9 +33,6 @@ from ssd_bench.metrics.text import (
     format_percent,
     format_score,
 )
-from ssd_bench.papers.ours.ran import ModelRan
-from ssd_bench.records.files import read_table
-from ssd_bench.records.schema import SCHEMAS
 
 PAPER_COLUMNS = ("method", "n", "M", "α", MEASURED, MODELLED, "overhead", "searched", "lossless")
 """Columns of the LaTeX table: what a paper must report of every method; the caption has model and machine."""
@@ -111,13 +111,13 @@ def model_with_size(row: Mapping[str, Any]) -> str:
 def _ar_row(members: Sequence[Record]) -> list[dict[str, Any]]:
     """Return one row for the baseline: the AR arms of all runs pooled, as repeats of the same prompts."""
     arms = [_baselines(record) for record in members]
-    prompts = pd.concat([metrics.arm_rows(rows, "ar") for rows in arms], ignore_index=True)
+    prompts = pd.concat([results.arm_rows(rows, "ar") for rows in arms], ignore_index=True)
     if prompts.empty:
         return []
     summaries, digests = [record.summary.row for record in members], [record.digest for record in members]
     first = summaries[0]
     predicted = [s["tpt_predicted_ar"] for s in summaries if s["tpt_predicted_ar"] is not None]
-    shares = metrics.decode_time_shares(prompts)
+    shares = results.decode_time_shares(prompts)
     shared = ("task", "metric", "model", "toy", "dtype", "device")
     row = dict.fromkeys(first) | {key: first[key] for key in shared} | _over_hf(arms)
     speedup = 1.0 if (prompts["new_tokens"] > 1).any() else None
@@ -131,15 +131,15 @@ def _ar_row(members: Sequence[Record]) -> list[dict[str, Any]]:
         "speedup": speedup,
         "speedup_e2e": 1.0,
         "tpt_predicted": sum(predicted) / len(predicted) if predicted else None,
-        "ar_score": metrics.mean_score(prompts),
-        **metrics.score_counts(metrics.arm_rows(prompts, "ar")),
+        "ar_score": results.mean_score(prompts),
+        **results.score_counts(results.arm_rows(prompts, "ar")),
         "clipped": int(prompts[prompts["clipped_tokens"] > 0]["prompt_index"].nunique()),
         "overhead": shares["policy"],
         **{f"{name}_share": share for name, share in shares.items()},
         "warnings": [],
     }
     for end_to_end, name in ((False, "tokens_per_s"), (True, "tokens_per_s_e2e")):
-        rate = metrics.tokens_per_s(prompts, end_to_end)
+        rate = results.tokens_per_s(prompts, end_to_end)
         for arm in ("ar", "method"):
             row |= {f"{arm}_{name}": rate.value, f"{arm}_{name}_lo": rate.low, f"{arm}_{name}_hi": rate.high}
     return [row]
@@ -162,8 +162,8 @@ def _over_hf(arms: Sequence[pd.DataFrame]) -> dict[str, Any]:
     repeats = 1 + max(int(rows["repeat"].max()) for rows in prompts)
     numbered = (rows.assign(repeat=rows["repeat"] + i * repeats) for i, rows in enumerate(prompts))
     pooled = pd.concat(numbered, ignore_index=True)
-    rate = metrics.tokens_per_s(metrics.arm_rows(pooled, "hf"))
-    speedup = metrics.Pairs.of(pooled, ("hf", "ar")).speedup()
+    rate = results.tokens_per_s(results.arm_rows(pooled, "hf"))
+    speedup = results.Pairs.of(pooled, ("hf", "ar")).speedup()
     return {
         "hf_tokens_per_s": rate.value,
         "hf_tokens_per_s_lo": rate.low,

@@ -9,7 +9,6 @@ from fnmatch import fnmatchcase
 import pandas as pd
 
 from ssd_bench import tables
-from ssd_bench.metrics.text import ABSENT
 from ssd_bench.papers.claims.claims import STATISTICS, Claim, claims
 from ssd_bench.papers.claims.judge import (
     CANNOT_SAY,
@@ -22,11 +21,12 @@ from ssd_bench.papers.claims.judge import (
     TOY,
     VERDICTS,
 )
-from ssd_bench.papers.ours import ran
 from ssd_bench.papers.printed.catalogue import version_name
 from ssd_bench.papers.printed.reported import numbers
 from ssd_bench.report.numbers import count_phrase
 from ssd_bench.report.verdicts import MEASURED, MEASURED_HERE, PARAMS
+from ssd_bench.results.models import ModelRan, model_names
+from ssd_bench.results.text import ABSENT
 
 AFTER_RUNS = "claim or rule written after the runs"
 ABSENT_RECORDS = "the records are not in the folder of runs"
@@ -49,9 +49,9 @@ def model_text(row: pd.Series) -> str:
         return ""
     sizes = params.split("; ") if params else [""] * len(names.split(", "))
     models = [
-        ran.ModelRan(name, int(count) if count else None) for name, count in zip(names.split(", "), sizes, strict=True)
+        ModelRan(name, int(count) if count else None) for name, count in zip(names.split(", "), sizes, strict=True)
     ]
-    return ran.model_names(models)
+    return model_names(models)
 
 
 def effect_text(claim: Claim, row: pd.Series) -> str:

@@ -9,7 +9,6 @@ from pathlib import Path
 import pandas as pd
 
 from ssd_bench.errors import ConfigError
-from ssd_bench.metrics.text import costs_text
 from ssd_bench.papers.claims.claims import STATISTICS, claims
 from ssd_bench.papers.claims.judge import (
     CANNOT_SAY,
@@ -17,8 +16,9 @@ from ssd_bench.papers.claims.judge import (
     VERDICTS,
     Judgement,
 )
-from ssd_bench.papers.ours import ran
 from ssd_bench.paths import record_files
+from ssd_bench.results.models import parameter_counts
+from ssd_bench.results.text import costs_text
 
 FOLDER = "verdicts"
 SEEDS, PROMPTS = "seeds", "prompts"
@@ -64,7 +64,7 @@ def table(judgements: Iterable[Judgement]) -> pd.DataFrame:
             "claim": judged.claim.id,
             "scale": judged.scale,
             "model": ", ".join(model.name for model in judged.models),
-            "params": ran.parameter_counts(judged.models),
+            "params": parameter_counts(judged.models),
             "toy": judged.toy,
             "evidence_class": judged.evidence_class,
             "verdict": judged.verdict,

@@ -17,7 +17,6 @@ import pandas as pd
 from ssd_bench import tables
 from ssd_bench.conf import REFERENCE
 from ssd_bench.errors import ConfigError
-from ssd_bench.metrics.record import Record
 from ssd_bench.papers.audit import audit
 from ssd_bench.papers.claims.judge import NOT_RUN, judge
 from ssd_bench.papers.ours.cells import Replication
@@ -26,6 +25,7 @@ from ssd_bench.paths import reference_hint, write_atomic
 from ssd_bench.predict.gpu_results import read_gpu_results
 from ssd_bench.report import figures, layout, numbers, page, results, runs, verdict_texts, verdicts
 from ssd_bench.report.exhibit import LEGEND, Exhibit, build_exhibits, completeness
+from ssd_bench.results.folder import Record
 
 _to_judge: list[Replication] = []
 PAGE = "index.html"

@@ -11,7 +11,6 @@ import pandas as pd
 from ssd_bench.contract.task import Prompt
 from ssd_bench.engine.lossless import tolerance
 from ssd_bench.errors import ConfigError
-from ssd_bench.metrics.evidence import Steadiness
 from ssd_bench.records.consistency import CHANGED, changed_tables, faults, stored_digests
 from ssd_bench.records.fault import ROUNDING, Key
 from ssd_bench.records.header import RunHeader
@@ -19,6 +18,7 @@ from ssd_bench.records.reader import Run
 from ssd_bench.records.schema import ANSWER, SCHEMAS
 from ssd_bench.records.validation import HEADER, header_schema_faults
 from ssd_bench.reproduce.finding import RecordFinding
+from ssd_bench.results.evidence import Steadiness
 from ssd_bench.run.arms import task_text
 from ssd_bench.run.plan import Plan
 

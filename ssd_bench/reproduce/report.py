@@ -10,7 +10,6 @@ import pandas as pd
 
 from ssd_bench import tables
 from ssd_bench.errors import ConfigError, one_line
-from ssd_bench.metrics.digest import UNCOMPUTABLE
 from ssd_bench.paths import display_path, local_path
 from ssd_bench.records.files import read_header
 from ssd_bench.records.pack import unpacked_folder
@@ -26,6 +25,7 @@ from ssd_bench.reproduce.check import (
 )
 from ssd_bench.reproduce.finding import DIFFERENT, RecordFinding, Report
 from ssd_bench.reproduce.verdict import first_prompts, verdicts
+from ssd_bench.results.digest import UNCOMPUTABLE
 
 WIDTHS = (None, None, None, None, 50)  # characters of each column of the table of parts
 SHOWN = 20  # most lines of a list in the text; the JSON has all

@@ -19,12 +19,12 @@ from ssd_bench.engine.engine import Engine
 from ssd_bench.engine.load import QUIET, LoadWatch
 from ssd_bench.engine.meter import Meter
 from ssd_bench.engine.probe import ModelProbe
-from ssd_bench.metrics import summarise
 from ssd_bench.records import provenance
 from ssd_bench.records.files import save_arrays
 from ssd_bench.records.pack import unpacked_folder
 from ssd_bench.records.reader import load_run
 from ssd_bench.records.writer import RunWriter, clear_leftovers
+from ssd_bench.results import summarise
 from ssd_bench.run.arms import Arms, load_hf_arm, task_text
 from ssd_bench.run.loading import check_logits, latency_of, load_model
 from ssd_bench.run.neighbours import Neighbours

@@ -23,7 +23,6 @@ from ssd_bench.compose.application import JobFunction
 from ssd_bench.conf import REFERENCE
 from ssd_bench.console import EXTRAS, FULL, installed_by
 from ssd_bench.errors import ConfigError, JobsFailed
-from ssd_bench.metrics.record import load_records
 from ssd_bench.papers.runs import index
 from ssd_bench.papers.runs import scale as scales
 from ssd_bench.papers.runs.grid import key_of
@@ -32,6 +31,7 @@ from ssd_bench.paths import local_path
 from ssd_bench.quoting import plain_value
 from ssd_bench.records.pack import unpacked_folder
 from ssd_bench.report.closing import comparison_text
+from ssd_bench.results.folder import load_records
 from ssd_bench.run_warnings import clear_notes, count_warnings
 from ssd_bench.sweep import dry
 from ssd_bench.sweep.batch import Attempt, JobBatch

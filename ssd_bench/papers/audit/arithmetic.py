@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from itertools import product
 from math import inf
 
-from ssd_bench.metrics.definitions import expected_speedup
 from ssd_bench.papers.printed.catalogue import paper_versions
 from ssd_bench.papers.printed.reported import Number, find_number, numbers, settings
+from ssd_bench.results.definitions import expected_speedup
 
 CONSISTENT, ROUNDING = "consistent", "rounding"
 CONTRADICTION, IMPOSSIBLE, DEFINITIONAL, UNCLEAR = "contradiction", "impossible", "definitional", "unclear"

@@ -9,7 +9,7 @@ arithmetic mean of differences and values. With `every` the worst effect counts 
 side that the claim is about gives a separate comparison; if the other side has several cells in one comparison, the
 best of them counts.
 
-A statistic of speed is computed from modelled times, at the costs of one reference machine (`metrics.modelled`); the
+A statistic of speed is computed from modelled times, at the costs of one reference machine (`results.modelled`); the
 effect by the times measured on the machine of the runs is shown next to it.
 
 The verdict follows from the effect and its 95 % interval (`effect`), widened by `noise` at both ends unless times are

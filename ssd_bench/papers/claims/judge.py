@@ -11,7 +11,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 
-from ssd_bench.metrics.intervals import EQUIVALENCE_LEVEL
 from ssd_bench.papers.claims.claims import RULE_WRITTEN, SEARCHES, STATISTICS, Claim, claims
 from ssd_bench.papers.claims.comparisons import ClaimComparison, cell_name, comparisons
 from ssd_bench.papers.claims.effect import ClaimEffect, SampledComparison, sample_comparison
@@ -24,7 +23,9 @@ from ssd_bench.papers.claims.scope import (
     split_scope,
 )
 from ssd_bench.papers.ours.cells import OTHER_MODEL, TOY_MODEL, Cell, Replication
-from ssd_bench.papers.ours.ran import ModelRan, scaled_settings
+from ssd_bench.papers.ours.ran import scaled_settings
+from ssd_bench.results.intervals import EQUIVALENCE_LEVEL
+from ssd_bench.results.models import ModelRan
 
 HOLDS, FAILS, EQUIVALENT = "holds", "fails", "equivalent"
 DEPENDS, CANNOT_SAY, NOT_RUN = "depends on the machine", "cannot say", "not run"

@@ -16,14 +16,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from ssd_bench import metrics
+from ssd_bench import results
 from ssd_bench.papers.claims.claims import STATISTICS, Claim
 from ssd_bench.papers.claims.comparisons import ClaimComparison, Side, cell_name
 from ssd_bench.papers.claims.statistics import count_loops, count_sets
 from ssd_bench.papers.ours import values
 from ssd_bench.papers.ours.cells import Cell
-from ssd_bench.papers.ours.ran import ModelRan, scaled_settings
+from ssd_bench.papers.ours.ran import scaled_settings
 from ssd_bench.records.reader import Run
+from ssd_bench.results.models import ModelRan
 
 LENGTHS_OF_SEARCH = ("search.iterations", "max_steps", "max_iterations")
 """Options that limit the sets which a search scores."""
@@ -46,7 +47,7 @@ class RunScope:
     Attributes:
         new_tokens, prompt_tokens: mean lengths.
         sets: number of layer sets that its search scored.
-        shares_search, search_ended: as the functions of `metrics`.
+        shares_search, search_ended: as the functions of `results`.
         loops: number of prompts on which an answer loops.
     """
 
@@ -60,9 +61,9 @@ class RunScope:
     @classmethod
     def of(cls, run: Run) -> RunScope:
         """Return the scope of a run."""
-        rows = metrics.arm_rows(run.prompts, "method")
+        rows = results.arm_rows(run.prompts, "method")
         new_tokens, prompt_tokens = (float(rows[name].mean()) for name in ("new_tokens", "prompt_len"))
-        shared, ended = metrics.shares_search(run), metrics.search_ended(run)
+        shared, ended = results.shares_search(run), results.search_ended(run)
         return cls(new_tokens, prompt_tokens, values.scored_sets(run), shared, ended, count_loops(run))
 
 

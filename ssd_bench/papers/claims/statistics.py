@@ -10,15 +10,15 @@ from functools import lru_cache, partial
 import numpy as np
 import pandas as pd
 
-from ssd_bench import metrics
+from ssd_bench import results
 from ssd_bench.contract.layer_set import LayerSet
-from ssd_bench.metrics import intervals
-from ssd_bench.metrics.intervals import Array
-from ssd_bench.metrics.modelled import reference_run
 from ssd_bench.papers.claims.claims import STATISTICS
 from ssd_bench.papers.ours import select, values
 from ssd_bench.papers.ours.cells import Cell
 from ssd_bench.records.reader import Run
+from ssd_bench.results import intervals
+from ssd_bench.results.intervals import Array
+from ssd_bench.results.modelled import reference_run
 
 NO_DRAFTS = "the run drafted no tokens with a searched layer set"
 _reference_run = lru_cache(maxsize=1)(reference_run)
@@ -118,7 +118,7 @@ def _prompts(run: Run, kept: pd.Series[bool]) -> Run | str:
 def _without_loops(run: Run) -> Run | str:
     """Restrict a run to the prompts on which no answer loops: a loop is easy to draft, whatever the method."""
     kept = (
-        metrics.rows_without_loops(run.prompts)["prompt_index"] if _has_both_arms(run) else run.prompts["prompt_index"]
+        results.rows_without_loops(run.prompts)["prompt_index"] if _has_both_arms(run) else run.prompts["prompt_index"]
     )
     return _prompts(run, run.prompts["prompt_index"].isin(kept))
 
@@ -140,7 +140,7 @@ def _context(cell: Cell, run: Run, label: str) -> Run | str:
 
     The range is that of the steps which drafted with a searched layer set.
     """
-    lengths = metrics.searched_drafts(metrics.arm_rows(run.steps, "method"))["context_len"]
+    lengths = results.searched_drafts(results.arm_rows(run.steps, "method"))["context_len"]
     if lengths.empty:
         return NO_DRAFTS
     low, high = lengths.min(), lengths.max()
@@ -208,7 +208,7 @@ def _times(end_to_end: bool) -> Callable[[Run], pd.DataFrame | str]:
 def _step_times(run: Run) -> pd.DataFrame | str:
     """Return emitted tokens and milliseconds of the method's steps of each prompt, then those of AR's steps."""
     steps = run.steps.assign(ms=run.steps[["draft_ms", "verify_ms", "policy_ms"]].sum(axis=1))
-    sums = [metrics.arm_rows(steps, arm).groupby("prompt_index")[["emitted", "ms"]].sum() for arm in ("method", "ar")]
+    sums = [results.arm_rows(steps, arm).groupby("prompt_index")[["emitted", "ms"]].sum() for arm in ("method", "ar")]
     joined = sums[0].join(sums[1], how="inner", rsuffix="_ar")
     return "no prompt has steps of both arms in this part" if joined.empty else joined
 
@@ -217,7 +217,7 @@ def _sums(*names: str) -> Callable[[Run], pd.DataFrame | str]:
     """Return the columns of a ratio of sums: sums per prompt over the method's steps; `steps` counts them."""
 
     def columns(run: Run) -> pd.DataFrame | str:
-        steps = metrics.arm_rows(run.steps, "method").assign(steps=1.0)
+        steps = results.arm_rows(run.steps, "method").assign(steps=1.0)
         return steps.groupby("prompt_index")[list(names)].sum()
 
     return columns
@@ -225,14 +225,14 @@ def _sums(*names: str) -> Callable[[Run], pd.DataFrame | str]:
 
 def _overhead(run: Run) -> pd.DataFrame | str:
     """Return method overhead and decode time of each prompt, in ms."""
-    return metrics.arm_rows(run.prompts, "method").groupby("prompt_index")[["policy_ms", "decode_ms"]].sum()
+    return results.arm_rows(run.prompts, "method").groupby("prompt_index")[["policy_ms", "decode_ms"]].sum()
 
 
 def _skipped(kind: str) -> Callable[[Run], pd.DataFrame | str]:
     """Return the columns of a share of skipped sublayers: sum of the shares and number of draft steps per prompt."""
 
     def columns(run: Run) -> pd.DataFrame | str:
-        shares = metrics.skipped_shares(run).assign(steps=1.0)
+        shares = results.skipped_shares(run).assign(steps=1.0)
         if shares.empty:
             return NO_DRAFTS
         return shares.groupby("prompt_index")[[kind, "steps"]].sum()
@@ -242,7 +242,7 @@ def _skipped(kind: str) -> Callable[[Run], pd.DataFrame | str]:
 
 def _skip_depth(run: Run) -> pd.DataFrame | str:
     """Return the sum over draft steps of the mean depth of the skipped sublayers, and the number of steps."""
-    steps = metrics.searched_drafts(metrics.arm_rows(run.steps, "method"))
+    steps = results.searched_drafts(results.arm_rows(run.steps, "method"))
     depths = {id_: _mean_depth(run.layer_set(int(id_))) for id_ in steps["layer_set_id"].unique()}
     rows = steps.assign(depth=steps["layer_set_id"].map(depths), steps=1.0).dropna(subset=["depth"])
     return NO_DRAFTS if rows.empty else rows.groupby("prompt_index")[["depth", "steps"]].sum()
@@ -270,19 +270,19 @@ def _search_seconds(run: Run) -> pd.DataFrame | str:
 
 def _matchness(run: Run) -> pd.DataFrame | str:
     """Return the score of the first set that the search scored in these steps."""
-    scores = metrics.arm_rows(run.steps, "method")["est_alpha"].dropna()
+    scores = results.arm_rows(run.steps, "method")["est_alpha"].dropna()
     return pd.DataFrame({"matchness": scores.iloc[:1]}) if len(scores) else "the search scored no set"
 
 
 def _routes(run: Run) -> pd.DataFrame | str:
     """Return for each prompt whether it was drafted with its domain's main layer set, if the domains' sets differ."""
     domains = list(dict.fromkeys(run.prompts["domain"]))
-    sets_by_domain = {domain: metrics.main_set(run, domain) for domain in domains}
+    sets_by_domain = {domain: results.main_set(run, domain) for domain in domains}
     if len(domains) < 2 or len(set(sets_by_domain.values())) < len(domains):
         return "the layer sets of the domains do not all differ"
     rows = run.prompts.drop_duplicates("prompt_index").set_index("prompt_index")["domain"]
     steps = run.steps
-    drafted = {i: metrics.main_set(replace(run, steps=steps[steps["prompt_index"] == i])) for i in rows.index}
+    drafted = {i: results.main_set(replace(run, steps=steps[steps["prompt_index"] == i])) for i in rows.index}
     routes = {
         i: (float(drafted[i] == sets_by_domain[domain]), 1.0) for i, domain in rows.items() if drafted[i] is not None
     }
@@ -297,7 +297,7 @@ def _tpt(run: Run) -> pd.DataFrame | str:
 
 def _mismatches(run: Run) -> pd.DataFrame | str:
     """Return for each prompt the number of its outputs that differ from AR's other than at a near-tie."""
-    audited = metrics.arm_rows(run.prompts, "method").dropna(subset=["lossless"])
+    audited = results.arm_rows(run.prompts, "method").dropna(subset=["lossless"])
     if audited.empty:
         return "sampled outputs cannot be compared with AR's token by token"
     return (audited["lossless"] == "bug").astype(float).groupby(audited["prompt_index"]).sum().to_frame()
@@ -320,9 +320,9 @@ _DEFINITIONS: dict[str, tuple[Callable[[Run], pd.DataFrame | str], Callable[...,
     "speedup_e2e": (_times(True), intervals.ratio_of_ratios),
     # (Σ tokens / Σ time of the method's steps) / (Σ tokens / Σ time of AR's steps) on the same prompts
     "speedup_steps": (_step_times, intervals.ratio_of_ratios),
-    # Σ accepted / Σ drafted tokens over all steps; `metrics.alpha`
+    # Σ accepted / Σ drafted tokens over all steps; `results.alpha`
     "alpha": (_sums("accepted_len", "draft_len"), intervals.ratio_of_sums),
-    # Σ emitted tokens / number of verifications; `metrics.tokens_per_pass`
+    # Σ emitted tokens / number of verifications; `results.tokens_per_pass`
     "M": (_sums("emitted", "steps"), intervals.ratio_of_sums),
     # Σ method overhead / Σ decode time
     "overhead": (_overhead, intervals.ratio_of_sums),

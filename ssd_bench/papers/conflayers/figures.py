@@ -9,12 +9,12 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from ssd_bench.metrics import Measured
 from ssd_bench.papers.figures import layers, streams, style, subjects
 from ssd_bench.papers.figures import shared as common
 from ssd_bench.papers.figures.shared import NotDrawable, PlotValue
 from ssd_bench.papers.ours.cells import Replication, ShownCell
 from ssd_bench.papers.ours.values import inner_skip_ratio
+from ssd_bench.results import Measured
 
 ROUNDS = (0, 3, 4, 7)
 """Search rounds of the sets in Figure 9."""

@@ -14,14 +14,14 @@ from matplotlib.markers import CARETDOWNBASE, CARETUPBASE
 from matplotlib.patheffects import withStroke
 from matplotlib.ticker import MaxNLocator
 
-from ssd_bench.metrics import Measured
-from ssd_bench.metrics.text import TOY
 from ssd_bench.papers.figures import style
 from ssd_bench.papers.ours.cells import SPEED_FACTOR, Replication, ShownCell
-from ssd_bench.papers.ours.ran import model_names
 from ssd_bench.papers.printed.catalogue import version_name
 from ssd_bench.papers.printed.reported import Number, find_numbers
 from ssd_bench.papers.runs.grid import AXES
+from ssd_bench.results import Measured
+from ssd_bench.results.models import model_names
+from ssd_bench.results.text import TOY
 
 INTERVALS = "Error bars: 95 % intervals over prompts."
 BY_LAYERS = "The run did not draft with layers."

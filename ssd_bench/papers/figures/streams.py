@@ -15,8 +15,7 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 from matplotlib.ticker import MaxNLocator
 
-from ssd_bench import metrics
-from ssd_bench.metrics import Measured, VariationLevel, intervals
+from ssd_bench import results
 from ssd_bench.papers.figures import shared as common
 from ssd_bench.papers.figures import style, subjects
 from ssd_bench.papers.figures.shared import NotDrawable, PlotValue
@@ -24,6 +23,7 @@ from ssd_bench.papers.ours.cells import Replication, ShownCell
 from ssd_bench.papers.ours.values import method_steps
 from ssd_bench.papers.printed.reported import Number
 from ssd_bench.records.reader import Run
+from ssd_bench.results import Measured, VariationLevel, intervals
 
 DOMAINS = {
     "cnn_dm": "CNN/DM",
@@ -67,12 +67,12 @@ def stream_rows(run: Run) -> pd.DataFrame:
         passes (of the method).
     """
     keys = ["repeat", "prompt_index"]
-    pairs = metrics.paired_rows(run.prompts)
+    pairs = results.paired_rows(run.prompts)
     pairs = pairs.assign(tokens=(pairs["new_tokens"] - 1).clip(lower=0), ms=pairs["decode_ms"]).set_index(keys)
     method = pairs.loc[pairs["arm"] == "method", ["domain", "tokens", "ms"]]
     ar = pairs.loc[pairs["arm"] == "ar", ["tokens", "ms"]].add_prefix("ar_")
     columns = {"accepted_len": "accepted", "draft_len": "drafted", "emitted": "emitted", "passes": "passes"}
-    steps = metrics.arm_rows(run.steps, "method").assign(passes=1).groupby(keys)[list(columns)].sum()
+    steps = results.arm_rows(run.steps, "method").assign(passes=1).groupby(keys)[list(columns)].sum()
     rows = method.join(ar).join(steps.rename(columns=columns)).fillna(dict.fromkeys(columns.values(), 0))
     rows = rows.sort_index().reset_index()
     rows.index += 1
@@ -101,7 +101,7 @@ def measure_rows(rows: pd.DataFrame, quantity: str, noise: VariationLevel | None
     _, columns, statistic = QUANTITIES[quantity]
     sums = rows.groupby("prompt_index")[list(columns)].sum()
     number = intervals.measure(statistic, *(sums[name].to_numpy(dtype=float) for name in columns))
-    return number if noise is None or quantity != "speedup" else metrics.widen(number, noise.speedup)
+    return number if noise is None or quantity != "speedup" else results.widen(number, noise.speedup)
 
 
 def cumulative_values(rows: pd.DataFrame, quantity: str = "speedup") -> pd.Series[float]:

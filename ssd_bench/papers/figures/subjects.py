@@ -9,15 +9,15 @@ from dataclasses import dataclass, replace
 import pandas as pd
 from matplotlib.axes import Axes
 
-from ssd_bench.metrics.modelled import reference_run
-from ssd_bench.metrics.text import costs_text
 from ssd_bench.papers.figures import shared as common
 from ssd_bench.papers.figures import style
 from ssd_bench.papers.figures.shared import NotDrawable, PlotValue
 from ssd_bench.papers.ours import values
 from ssd_bench.papers.ours.cells import DUPLICATE, ShownCell
-from ssd_bench.papers.ours.ran import model_names
 from ssd_bench.records.reader import Run
+from ssd_bench.results.modelled import reference_run
+from ssd_bench.results.models import model_names
+from ssd_bench.results.text import costs_text
 
 MIN_SETS = 2
 """Fewest scored sets that give a search a course: one set is neither better nor worse than another."""

@@ -11,8 +11,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from scipy import stats
 
-from ssd_bench import metrics
-from ssd_bench.metrics import Measured, intervals
+from ssd_bench import results
 from ssd_bench.papers.figures import shared as common
 from ssd_bench.papers.figures import style, subjects
 from ssd_bench.papers.figures.shared import NotDrawable
@@ -20,6 +19,7 @@ from ssd_bench.papers.ours import values
 from ssd_bench.papers.ours.cells import Replication
 from ssd_bench.papers.printed.reported import Number
 from ssd_bench.records.reader import Run
+from ssd_bench.results import Measured, intervals
 
 BINS = 10  # of context lengths
 
@@ -85,7 +85,7 @@ def figure3(replication: Replication) -> Figure | NotDrawable:
     drawn = replication.shown_cells()
     figure, body = common.new_figure(style.COLUMN, 2.9)
     axes = body.subplots()
-    frames = {cell["method"]: metrics.skipped_shares(cell.run) for cell in drawn}
+    frames = {cell["method"]: results.skipped_shares(cell.run) for cell in drawn}
     frames = {method: frame for method, frame in frames.items() if len(frame)}
     if not frames:
         return NotDrawable("No run drafted with layers.")
@@ -189,8 +189,8 @@ def _extra_memory_mib(run: Run) -> float:
 
 def _overhead_times(run: Run) -> pd.DataFrame:
     """Return milliseconds of method overhead (`policy_ms`) and decoded tokens of each prompt."""
-    rows = metrics.arm_rows(run.prompts, "method")
-    return metrics.token_times(rows)[["tokens"]].assign(policy_ms=rows.groupby("prompt_index")["policy_ms"].sum())
+    rows = results.arm_rows(run.prompts, "method")
+    return results.token_times(rows)[["tokens"]].assign(policy_ms=rows.groupby("prompt_index")["policy_ms"].sum())
 
 
 def _relative_time(times: pd.DataFrame, reference: pd.DataFrame) -> Measured:
@@ -308,7 +308,7 @@ def figure6(replication: Replication) -> Figure | NotDrawable:
 
 def _search_share(run: Run) -> Measured:
     """Return the method overhead of a run in percent of its decode time."""
-    rows = metrics.arm_rows(run.prompts, "method").groupby("prompt_index")[["policy_ms", "decode_ms"]].sum()
+    rows = results.arm_rows(run.prompts, "method").groupby("prompt_index")[["policy_ms", "decode_ms"]].sum()
     share = intervals.ratio(rows["policy_ms"].to_numpy(), rows["decode_ms"].to_numpy())
     value, low, high = (None if part is None else 100 * part for part in (share.value, share.low, share.high))
     return Measured(value, low, high, share.n)

@@ -14,7 +14,7 @@ from matplotlib.figure import Figure
 from numpy.typing import NDArray
 from scipy.spatial.distance import cdist
 
-from ssd_bench import metrics
+from ssd_bench import results
 from ssd_bench.papers.figures import cases, layers, streams, style
 from ssd_bench.papers.figures import shared as common
 from ssd_bench.papers.figures.shared import NotDrawable
@@ -193,7 +193,7 @@ def figure9(replication: Replication) -> Figure | NotDrawable:
     paper_model = replication.cells[0]["model"]
     run_panels, released_panels = [], []
     for name in domains:
-        title, layer_set = streams.domain_title(name), metrics.main_set(cell.run, name)
+        title, layer_set = streams.domain_title(name), results.main_set(cell.run, name)
         run_panels.append(layers.Panel.of(title, layer_set, "nothing drafted", bool(cell.exclusion)))
         released_panels.append(layers.Panel.of(title, released_set("knn_ssd", paper_model, title), "none released"))
     figure, body = common.new_figure(style.PAGE, layers.map_height(len(domains)) + 0.25)

@@ -19,14 +19,14 @@ from itertools import combinations
 import numpy as np
 import pandas as pd
 
-from ssd_bench.metrics import Measured
-from ssd_bench.metrics.intervals import ratio
 from ssd_bench.papers.ours.cells import OTHER_MODEL, OTHER_SCALE, PAPERS_OWN, SETUPS, Cell
-from ssd_bench.papers.ours.ran import ModelRan
 from ssd_bench.papers.ours.select import AVERAGES
 from ssd_bench.papers.ours.values import BASELINES, Value, is_by_definition
 from ssd_bench.papers.printed.catalogue import folder_of
 from ssd_bench.papers.printed.reported import METRICS, Number
+from ssd_bench.results import Measured
+from ssd_bench.results.intervals import ratio
+from ssd_bench.results.models import ModelRan
 
 NO_RUN, NOT_RUN, UNDEFINED, UNMEASURED = "no run yet", "not run", "undefined", "not measurable"
 EXCLUDED = "excluded"
@@ -259,7 +259,7 @@ def order_agreements(groups: Sequence[RankOrder]) -> list[OrderAgreement]:
                 tasks: dict[str, list[float]] = {}
                 for (task, _), same_pair in concordances.items():
                     tasks.setdefault(task, []).append(sum(same_pair) / len(same_pair))
-                # Σ shares / Σ pairs, with the jackknife of `metrics.intervals` over tasks
+                # Σ shares / Σ pairs, with the jackknife of `results.intervals` over tasks
                 sums = np.array([[sum(shares), len(shares)] for shares in tasks.values()], dtype=float)
                 agreements.append(OrderAgreement(metric, methods, len(concordances), ratio(sums[:, 0], sums[:, 1])))
     return agreements

@@ -8,13 +8,14 @@ from functools import cached_property
 from pathlib import Path
 
 from ssd_bench.errors import ConfigError
-from ssd_bench.metrics import DomainSummary, RunTiming, Summary, VariationLevel
-from ssd_bench.metrics.record import Record, Result, records
-from ssd_bench.papers.ours.ran import ModelRan, model_names, setting_ran
+from ssd_bench.papers.ours.ran import setting_ran
 from ssd_bench.papers.runs import grid, index
 from ssd_bench.papers.runs.scale import load as load_scale
 from ssd_bench.records.header import RunHeader
 from ssd_bench.records.reader import Run
+from ssd_bench.results import DomainSummary, RunTiming, Summary, VariationLevel
+from ssd_bench.results.folder import Record, Result, records
+from ssd_bench.results.models import ModelRan, model_names
 
 PAPERS_OWN, TOY_MODEL, OTHER_MODEL, OTHER_SCALE = "as the paper", "toy model", "other model", "other scale"
 REPEATED_TIMINGS = "ssd_bench_noise"
@@ -83,12 +84,12 @@ class Cell:
 
     @property
     def summary(self) -> Summary:
-        """`metrics.summarise` of the record."""
+        """`results.summarise` of the record."""
         return self._existing_record.summary
 
     @property
     def domains(self) -> Sequence[DomainSummary]:
-        """`metrics.summarise_domains` of the record."""
+        """`results.summarise_domains` of the record."""
         return self._existing_record.domains
 
     @property

@@ -1,18 +1,13 @@
-"""Models that ran our runs, and their sizes, by their records."""
+"""Settings that ran our runs, where a scale replaced those of the paper."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, fields
-from functools import cache
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ssd_bench.conf import config_file, read_yaml
-from ssd_bench.contract.shape import Shape
 from ssd_bench.papers.runs import grid
-from ssd_bench.records.header import RunHeader
 
-UNKNOWN = "size not recorded"
 MISSING = object()
 SETTING_OPTIONS = {
     "S": "max_steps",
@@ -25,58 +20,6 @@ SETTING_OPTIONS = {
     "clusters": "groups",
 }
 """Numbers in the papers' settings -> the options of a method that hold the values that ran."""
-
-
-@dataclass(frozen=True)
-class ModelRan:
-    """A model that ran.
-
-    Attributes:
-        name: name in the record.
-        params: number of parameters; None where the record has no sizes.
-        toy: whether this project trained it.
-    """
-
-    name: str
-    params: int | None
-    toy: bool = False
-
-    @classmethod
-    def of(cls, header: RunHeader) -> ModelRan:
-        """Return the model of a record."""
-        params = header.model.n_params or _params(header.options("model").get("shape"))
-        return cls(header.model.name, params, header.model.toy)
-
-    @property
-    def text(self) -> str:
-        """Name and size: `miniature, 2.9 million parameters`."""
-        return f"{model_title(self.name)}, {size_text(self.params)}"
-
-
-@cache
-def model_title(name: str) -> str:
-    """Return a model's name for headings, with the bits of the file that its weights are from, if it is quantised."""
-    bits = file_bits(name)
-    return f"{name} (from a {bits}-bit file)" if bits else name
-
-
-def file_bits(name: str) -> int | None:
-    """Return the bits of the GGUF file of a choice of `model=`; None if its weights are from no such file."""
-    file = config_file("model", name)
-    source = read_yaml(file).get("gguf") if file is not None else None
-    return source["bits"] if source else None
-
-
-def _params(shape: Mapping[str, Any] | None) -> int | None:
-    """Return the number of parameters of the sizes in a config, None where these are incomplete.
-
-    Records without `model.n_params`, from before that key existed, have nothing else.
-    """
-    shape_fields = {field.name for field in fields(Shape)}
-    try:
-        return Shape(**{key: value for key, value in (shape or {}).items() if key in shape_fields}).n_params
-    except TypeError:
-        return None
 
 
 def setting_ran(setting: str, options: Mapping[str, Any]) -> str:
@@ -130,25 +73,3 @@ def _preset_value(method: str, keys: Sequence[str]) -> Any:
         return "the paper's rule" if value is None else value
     parents = [name for name in content.get("defaults", ()) if isinstance(name, str) and name != "_self_"]
     return next((value for parent in parents if (value := _preset_value(parent, keys)) is not None), None)
-
-
-def size_text(params: int | None) -> str:
-    """Return a number of parameters as text: `2.9 million parameters`, `70.6 billion parameters`."""
-    if params is None:
-        return UNKNOWN
-    for unit, word in ((1e9, "billion"), (1e6, "million"), (1e3, "thousand")):
-        if params >= unit:
-            return f"{params / unit:.1f} {word} parameters"
-    return f"{params} parameters"
-
-
-def model_names(models: Iterable[ModelRan]) -> str:
-    """Return the distinct models as text, each with its size."""
-    return "; ".join(dict.fromkeys(model.text for model in models))
-
-
-def parameter_counts(models: Iterable[ModelRan]) -> str:
-    """Return the parameters of the distinct models for a column of numbers; "" if all are unknown."""
-    params_by_model = {model.name: model.params for model in models}
-    texts = ["" if params is None else str(params) for params in params_by_model.values()]
-    return "; ".join(texts) if any(texts) else ""

@@ -22,7 +22,7 @@ class MetricDefinition:
     """A paper's definition of a metric, where papers use one name for different statistics.
 
     Attributes:
-        statistic: name in `metrics.summarise` of our statistic with the same definition, paired with our AR.
+        statistic: name in `results.summarise` of our statistic with the same definition, paired with our AR.
         meaning: definition in words.
         source: place in the paper or its code that gives the definition.
         baseline: divisor of the paper: "ar", plain decoding in the method's loop, as here; "hf", Hugging Face

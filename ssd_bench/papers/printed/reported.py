@@ -42,7 +42,7 @@ class Metric:
         kind: "algorithmic" or "speed"; "" if no run measures it.
         within: absolute and relative tolerance of a comparison with ours; None: it is not compared.
         ranked: whether methods are ranked by it.
-        ours: name in `metrics.summarise` of our statistic for the method; of_ar: the same for plain decoding.
+        ours: name in `results.summarise` of our statistic for the method; of_ar: the same for plain decoding.
         by_definition: whether it is 1 for plain decoding by definition.
         why_not: reason why our runs do not measure it; "" if they do.
     """

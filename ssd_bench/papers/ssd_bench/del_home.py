@@ -25,15 +25,15 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from ssd_bench import metrics
-from ssd_bench.metrics import Effect, intervals
-from ssd_bench.metrics.intervals import Array
-from ssd_bench.metrics.text import ABSENT, DECODE, END_TO_END, format_lossless, format_measured, format_number
+from ssd_bench import results
 from ssd_bench.papers.ours.cells import Cell, Replication
 from ssd_bench.papers.ours.values import paired_times
 from ssd_bench.papers.printed.catalogue import version_name
 from ssd_bench.papers.printed.reported import find_numbers, numbers
 from ssd_bench.records.reader import Run
+from ssd_bench.results import Effect, intervals
+from ssd_bench.results.intervals import Array
+from ssd_bench.results.text import ABSENT, DECODE, END_TO_END, format_lossless, format_measured, format_number
 
 DEL_HOME = "ssd_bench_del_home"
 """Name of the experiment."""
@@ -96,7 +96,7 @@ class WeightsPair:
 
     def speedup(self) -> Effect | None:
         """Return the speedup on trained weights, end to end."""
-        measured = metrics.Pairs.of(self.trained.run.prompts).speedup(end_to_end=True)
+        measured = results.Pairs.of(self.trained.run.prompts).speedup(end_to_end=True)
         return Effect.of(measured, self._timing_variances()[:1])
 
     def _timing_variances(self) -> list[tuple[float, float]]:
@@ -210,7 +210,7 @@ def _effect_text(effect: Effect | None) -> str:
 
 def _exit_text(run: Run) -> str:
     """Return the blocks that draft and all blocks: mean over steps with a searched exit."""
-    chosen = metrics.searched_drafts(metrics.arm_rows(run.steps, "method"))
+    chosen = results.searched_drafts(results.arm_rows(run.steps, "method"))
     if chosen.empty:
         return ABSENT
     sets = run.layer_sets.set_index("layer_set_id")

@@ -6,11 +6,11 @@ from collections.abc import Mapping, Sequence
 
 from matplotlib.figure import Figure
 
-from ssd_bench.metrics.definitions import steps_of
 from ssd_bench.papers.figures import shared as common
 from ssd_bench.papers.figures import style
 from ssd_bench.papers.figures.shared import NotDrawable, PlotValue
 from ssd_bench.papers.ours.cells import Replication, ShownCell
+from ssd_bench.results.definitions import steps_of
 
 DRAFTS = "ssd_bench_drafts"
 """Name of the experiment."""

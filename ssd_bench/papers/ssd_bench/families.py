@@ -10,10 +10,10 @@ from collections.abc import Iterator, Sequence
 
 import pandas as pd
 
-from ssd_bench import metrics
-from ssd_bench.metrics import LOOP_SHARE, NGRAM
-from ssd_bench.metrics.text import ABSENT, DECODE, END_TO_END, format_lossless, format_measured, format_percent
+from ssd_bench import results
 from ssd_bench.papers.ours.cells import Replication, ShownCell
+from ssd_bench.results import LOOP_SHARE, NGRAM
+from ssd_bench.results.text import ABSENT, DECODE, END_TO_END, format_lossless, format_measured, format_percent
 
 FAMILIES = "ssd_bench_families"
 """Name of the experiment."""
@@ -61,7 +61,7 @@ def _baselines(cells: Sequence[ShownCell]) -> Iterator[dict[str, str]]:
         }
     third = next((cell for cell in cells if cell.summary.hf is not None), None)
     if third is not None and (over_hf := third.summary.hf) is not None:
-        without_loops = metrics.speedup_without_loops(third.run.prompts, ("ar", "hf"))
+        without_loops = results.speedup_without_loops(third.run.prompts, ("ar", "hf"))
         yield _head(third, HF) | {
             DECODE: _inverse(over_hf.ar_over_hf),
             END_TO_END: _inverse(over_hf.ar_over_hf_e2e),
@@ -95,7 +95,7 @@ def _head(cell: ShownCell, method: str) -> dict[str, str]:
     return {"model": cell["model"], "task": cell["task"], "method": method}
 
 
-def _inverse(ratio: metrics.Measured) -> str:
+def _inverse(ratio: results.Measured) -> str:
     """Return 1 / a ratio as text; the lower end of its interval is 1 / the upper end of the ratio's, and vice versa."""
     value, high, low = (1 / end if end else None for end in (ratio.value, ratio.low, ratio.high))
-    return format_measured(metrics.Measured(value, low, high))
+    return format_measured(results.Measured(value, low, high))

@@ -9,7 +9,6 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from ssd_bench.metrics.text import ABSENT, format_lossless, format_percent
 from ssd_bench.papers.figures import shared as common
 from ssd_bench.papers.figures import style
 from ssd_bench.papers.figures.shared import NotDrawable
@@ -19,6 +18,7 @@ from ssd_bench.papers.ssd_bench.families import result_columns
 from ssd_bench.papers.ssd_bench.plane import Plane, Point, Use, plane_path, read
 from ssd_bench.papers.ssd_bench.windows import windows
 from ssd_bench.paths import display_path
+from ssd_bench.results.text import ABSENT, format_lossless, format_percent
 
 __all__ = ["COMPARISON", "comparison", "drafts", "note", "planes", "table", "windows"]
 

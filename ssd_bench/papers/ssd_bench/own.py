@@ -8,9 +8,9 @@ from dataclasses import dataclass
 import pandas as pd
 
 from ssd_bench import tables
-from ssd_bench.metrics.text import REHEARSAL
 from ssd_bench.papers.ours.cells import Replication
 from ssd_bench.papers.ssd_bench import del_home, families, figures, real, windows
+from ssd_bench.results.text import REHEARSAL
 
 
 @dataclass(frozen=True)

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import pandas as pd
 
-from ssd_bench.metrics.text import ABSENT, FROZEN, MODELLED, format_lossless, format_measured, format_percent
 from ssd_bench.papers.ours.cells import Replication, ShownCell
+from ssd_bench.results.text import ABSENT, FROZEN, MODELLED, format_lossless, format_measured, format_percent
 
 REAL, DISPUTE, CONTEXTS = "ssd_bench_real", "ssd_bench_real_dispute", "ssd_bench_real_contexts"
 """Names of the experiments."""

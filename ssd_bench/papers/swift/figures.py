@@ -7,7 +7,7 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from ssd_bench import metrics
+from ssd_bench import results
 from ssd_bench.papers.figures import cases, layers, streams, style, subjects
 from ssd_bench.papers.figures import shared as common
 from ssd_bench.papers.figures.shared import NotDrawable, PlotValue
@@ -113,7 +113,7 @@ def _matchness_points(run: Run) -> tuple[list[float], list[float]]:
 
 def _draw_breakdown(axes: Axes, run: Run, reported: list[Number]) -> None:
     names = {"draft": "drafting", "verify": "verification", "policy": "search", "other": "other"}
-    shares = metrics.decode_time_shares(metrics.arm_rows(run.prompts, "method"))
+    shares = results.decode_time_shares(results.arm_rows(run.prompts, "method"))
     for i, (name, (colour, hatch)) in enumerate(style.ACCOUNTS.items()):
         share = 100 * max(shares[name] or 0.0, 0.0)
         axes.barh(i, share, 0.7, color=colour, hatch=hatch, edgecolor="black", linewidth=0.5)
@@ -227,7 +227,7 @@ def figure10(replication: Replication) -> Figure | NotDrawable:
     drawn = replication.shown_cells()
     panels = [
         layers.Panel.of(
-            cell.setting("skip_set"), metrics.main_set(cell.run), "no drafts with layers", bool(cell.exclusion)
+            cell.setting("skip_set"), results.main_set(cell.run), "no drafts with layers", bool(cell.exclusion)
         )
         for cell in drawn
     ]

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from ssd_bench.metrics.speed import UNIT, Pairs
-from ssd_bench.metrics.summary import Summary
 from ssd_bench.records.reader import Run
 from ssd_bench.records.schema import PAIR
+from ssd_bench.results.speed import UNIT, Pairs
+from ssd_bench.results.summary import Summary
 
 FEW_PROMPTS = 20
 """Smallest number of prompts without the warning that intervals are uncertain."""

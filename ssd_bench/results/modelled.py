@@ -19,13 +19,13 @@ from ssd_bench.contract.generation import Work
 from ssd_bench.cost.machine import Machine
 from ssd_bench.cost.reference import reference_machine
 from ssd_bench.cost.work import work_ms
-from ssd_bench.metrics import definitions as d
-from ssd_bench.metrics.intervals import Measured
-from ssd_bench.metrics.row import SummaryRow
-from ssd_bench.metrics.speed import TIMES, Pairs, arm_rows, sums_at, tokens_per_s
 from ssd_bench.records.header import RunHeader
 from ssd_bench.records.reader import Run
 from ssd_bench.records.schema import ANSWER, PAIR
+from ssd_bench.results import definitions as d
+from ssd_bench.results.intervals import Measured
+from ssd_bench.results.row import SummaryRow
+from ssd_bench.results.speed import TIMES, Pairs, arm_rows, sums_at, tokens_per_s
 
 REFERENCE = "h200/llama3_1_8b"
 """Reference machine of runs that name none (`hardware.costs`): the GPU and the size nearest to the papers' claims."""

@@ -7,7 +7,7 @@ from dataclasses import dataclass, fields
 from functools import cached_property
 from typing import Any, Self
 
-from ssd_bench.metrics.intervals import Measured
+from ssd_bench.results.intervals import Measured
 
 COUNTED = {"counted": True}
 """Metadata of a number that may have fewer prompts than `n_prompts`, so that its row has a column for them."""

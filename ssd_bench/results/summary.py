@@ -6,10 +6,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Self
 
-from ssd_bench.metrics.evidence import Steadiness
-from ssd_bench.metrics.intervals import Measured
-from ssd_bench.metrics.modelled import ModelledSummary
-from ssd_bench.metrics.row import COLUMNS, COUNTED, SummaryRow
+from ssd_bench.results.evidence import Steadiness
+from ssd_bench.results.intervals import Measured
+from ssd_bench.results.modelled import ModelledSummary
+from ssd_bench.results.row import COLUMNS, COUNTED, SummaryRow
 
 
 @dataclass(frozen=True)

@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from ssd_bench.metrics.speed import UNIT, arm_rows, pair_positions
 from ssd_bench.records.schema import PAIR
+from ssd_bench.results.speed import UNIT, arm_rows, pair_positions
 from tasks.scoring.passk import pass_at_k
 from tasks.scoring.rouge import rouge
 

@@ -19,14 +19,14 @@ import numpy as np
 import pandas as pd
 
 from ssd_bench.engine.load import QUIET
-from ssd_bench.metrics import definitions as d
-from ssd_bench.metrics.effect import widen
-from ssd_bench.metrics.intervals import Measured, Spread, t_quantile
-from ssd_bench.metrics.modelled import ModelledSummary
-from ssd_bench.metrics.row import SummaryRow
-from ssd_bench.metrics.speed import UNIT, Pairs, tokens_per_s
 from ssd_bench.records.reader import Run
 from ssd_bench.records.schema import PAIR
+from ssd_bench.results import definitions as d
+from ssd_bench.results.effect import widen
+from ssd_bench.results.intervals import Measured, Spread, t_quantile
+from ssd_bench.results.modelled import ModelledSummary
+from ssd_bench.results.row import SummaryRow
+from ssd_bench.results.speed import UNIT, Pairs, tokens_per_s
 
 Row = TypeVar("Row", bound=SummaryRow)
 

@@ -8,12 +8,12 @@ from pathlib import Path
 from typing import TypeVar, cast
 
 from ssd_bench.errors import ConfigError
-from ssd_bench.metrics.digest import Digest
-from ssd_bench.metrics.evidence import RunVariation, run_to_run_variation
-from ssd_bench.metrics.store import DigestStore, RunCache
-from ssd_bench.metrics.summary import DomainSummary, Summary
 from ssd_bench.records.header import RunHeader
 from ssd_bench.records.reader import Run, find_runs, load_run
+from ssd_bench.results.digest import Digest
+from ssd_bench.results.evidence import RunVariation, run_to_run_variation
+from ssd_bench.results.store import DigestStore, RunCache
+from ssd_bench.results.summary import DomainSummary, Summary
 
 Result = TypeVar("Result")
 
@@ -67,19 +67,19 @@ class Record:
 
     @cached_property
     def digest(self) -> Digest:
-        """`metrics.Digest` of the run."""
+        """`results.Digest` of the run."""
         if self.store is None:  # bypass the cache: a caller that needs only digests must not hold the tables
             return Digest.of(self.run if self in self._cache else load_run(self.path))
         return self.store.digest(self.path, lambda: self.run)
 
     @cached_property
     def summary(self) -> Summary:
-        """`metrics.summarise` of the run."""
+        """`results.summarise` of the run."""
         return self.digest.summarise(self.path, self.variation)
 
     @cached_property
     def domains(self) -> Sequence[DomainSummary]:
-        """`metrics.summarise_domains` of the run."""
+        """`results.summarise_domains` of the run."""
         return self.digest.summarise_domains(self.variation)
 
     @cached_property

@@ -16,10 +16,10 @@ import pandas as pd
 from ssd_bench.contract.layer_set import LayerSet
 from ssd_bench.cost.machine import LatencyTimes
 from ssd_bench.cost.tpt import tpt
-from ssd_bench.metrics.intervals import Array, Measured, divide, measure, ratio, ratio_of_ratios
-from ssd_bench.metrics.speed import TIMES, arm_rows, paired_rows, token_times
 from ssd_bench.records.header import RunHeader
 from ssd_bench.records.reader import Run
+from ssd_bench.results.intervals import Array, Measured, divide, measure, ratio, ratio_of_ratios
+from ssd_bench.results.speed import TIMES, arm_rows, paired_rows, token_times
 
 
 @lru_cache(maxsize=4)  # every number of a summary needs some of them

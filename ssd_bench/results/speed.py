@@ -13,7 +13,8 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from ssd_bench.metrics.intervals import (
+from ssd_bench.records.schema import PAIR
+from ssd_bench.results.intervals import (
     Array,
     Measured,
     mean_of_ratios,
@@ -22,7 +23,6 @@ from ssd_bench.metrics.intervals import (
     ratio_of_means,
     ratio_of_ratios,
 )
-from ssd_bench.records.schema import PAIR
 
 TIMES = ["arm", "prompt_index", "repeat", "turn", "new_tokens", "prefill_ms", "decode_ms"]
 """Columns of `prompts` that speeds need. Selecting rows of these columns alone is much faster than with the texts."""

@@ -10,9 +10,9 @@ from collections.abc import Sequence
 import numpy as np
 import pandas as pd
 
-from ssd_bench.metrics.intervals import Measured, ratio
-from ssd_bench.metrics.speed import TIMES, Pairs, paired_rows
 from ssd_bench.records.schema import PAIR
+from ssd_bench.results.intervals import Measured, ratio
+from ssd_bench.results.speed import TIMES, Pairs, paired_rows
 
 NGRAM = 8
 """Tokens of an n-gram."""

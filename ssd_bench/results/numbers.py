@@ -6,16 +6,16 @@ from typing import Any
 
 import pandas as pd
 
-from ssd_bench.metrics import definitions as d
-from ssd_bench.metrics import quality as q
-from ssd_bench.metrics.evidence import Steadiness, searched_share
-from ssd_bench.metrics.intervals import Measured, divide
-from ssd_bench.metrics.modelled import modelled_numbers
-from ssd_bench.metrics.repetition import repetition, speedup_without_loops
-from ssd_bench.metrics.speed import TIMES, Pairs, arm_rows, tokens_per_s
-from ssd_bench.metrics.summary import DomainOverHF, DomainSummary, HFSummary, Quality, Summary
 from ssd_bench.records.reader import Run
 from ssd_bench.records.schema import PAIR
+from ssd_bench.results import definitions as d
+from ssd_bench.results import quality as q
+from ssd_bench.results.evidence import Steadiness, searched_share
+from ssd_bench.results.intervals import Measured, divide
+from ssd_bench.results.modelled import modelled_numbers
+from ssd_bench.results.repetition import repetition, speedup_without_loops
+from ssd_bench.results.speed import TIMES, Pairs, arm_rows, tokens_per_s
+from ssd_bench.results.summary import DomainOverHF, DomainSummary, HFSummary, Quality, Summary
 
 OVER_HF = ("hf", "method")
 """Arms of a speedup over Hugging Face's `generate`: divisor, dividend."""

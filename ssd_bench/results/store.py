@@ -25,12 +25,12 @@ from ssd_bench.contract import generation, layer_set, window
 from ssd_bench.cost import latency, machine, reference, tpt, work
 from ssd_bench.engine import load
 from ssd_bench.errors import ConfigError
-from ssd_bench.metrics.digest import Digest
 from ssd_bench.paths import write_atomic
 from ssd_bench.records import consistency, fault, files, header, reader, schema, typed, work_faults
 from ssd_bench.records.files import open_regular
 from ssd_bench.records.reader import Run, load_run
 from ssd_bench.records.schema import SCHEMAS
+from ssd_bench.results.digest import Digest
 from tasks.scoring import passk, rouge, scorer
 
 FILE = ".summaries.parquet"

@@ -1,7 +1,7 @@
 """Numbers with intervals from the tables of a record; `speed` and `definitions` define each number in one place."""
 
-from ssd_bench.metrics.comparable import check_comparable, conditions
-from ssd_bench.metrics.definitions import (
+from ssd_bench.results.comparable import check_comparable, conditions
+from ssd_bench.results.definitions import (
     alpha,
     alpha_by_position,
     alpha_conditional,
@@ -26,9 +26,9 @@ from ssd_bench.metrics.definitions import (
     tokens_per_call,
     tokens_per_pass,
 )
-from ssd_bench.metrics.digest import Digest, summarise, summarise_domains
-from ssd_bench.metrics.effect import Effect, strata, widen
-from ssd_bench.metrics.evidence import (
+from ssd_bench.results.digest import Digest, summarise, summarise_domains
+from ssd_bench.results.effect import Effect, strata, widen
+from ssd_bench.results.evidence import (
     SLOW_FACTOR,
     RunTiming,
     RunVariation,
@@ -40,9 +40,9 @@ from ssd_bench.metrics.evidence import (
     slow_steps,
     trace,
 )
-from ssd_bench.metrics.intervals import Measured, Spread
-from ssd_bench.metrics.quality import agreement, lossless_counts, mean_score, pass_at, score_counts
-from ssd_bench.metrics.repetition import (
+from ssd_bench.results.intervals import Measured, Spread
+from ssd_bench.results.quality import agreement, lossless_counts, mean_score, pass_at, score_counts
+from ssd_bench.results.repetition import (
     LOOP_SHARE,
     NGRAM,
     repeated_ngram_share,
@@ -50,8 +50,8 @@ from ssd_bench.metrics.repetition import (
     rows_without_loops,
     speedup_without_loops,
 )
-from ssd_bench.metrics.speed import TIMES, UNIT, Pairs, arm_rows, paired_rows, token_times, tokens_per_s
-from ssd_bench.metrics.summary import DomainSummary, Summary
+from ssd_bench.results.speed import TIMES, UNIT, Pairs, arm_rows, paired_rows, token_times, tokens_per_s
+from ssd_bench.results.summary import DomainSummary, Summary
 
 __all__ = [
     "LOOP_SHARE",

@@ -9,9 +9,10 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 from ssd_bench.errors import ConfigError, one_line
-from ssd_bench.metrics import definitions as d
-from ssd_bench.metrics.comparable import conditions
-from ssd_bench.metrics.evidence import (
+from ssd_bench.records.reader import Run
+from ssd_bench.results import definitions as d
+from ssd_bench.results.comparable import conditions
+from ssd_bench.results.evidence import (
     RunTiming,
     RunVariation,
     VariationLevel,
@@ -20,10 +21,9 @@ from ssd_bench.metrics.evidence import (
     trace,
     widen_speed_intervals,
 )
-from ssd_bench.metrics.numbers import domain_numbers, run_numbers
-from ssd_bench.metrics.summary import DomainSummary, Summary
-from ssd_bench.metrics.warnings import Facts, summary_warnings
-from ssd_bench.records.reader import Run
+from ssd_bench.results.numbers import domain_numbers, run_numbers
+from ssd_bench.results.summary import DomainSummary, Summary
+from ssd_bench.results.warnings import Facts, summary_warnings
 
 UNCOMPUTABLE = (ArithmeticError, AttributeError, LookupError, TypeError, ValueError)
 """Errors that the values of a damaged record may raise."""
