@@ -25,7 +25,7 @@ import torch
 from omegaconf import OmegaConf
 
 from methods.oracle import all_layer_sets
-from ssd_bench import results, tables
+from ssd_bench import tables
 from ssd_bench.console import count, options, run_tool
 from ssd_bench.contract.layer_set import LayerSet
 from ssd_bench.contract.window import Window
@@ -43,6 +43,7 @@ from ssd_bench.records.header import RunHeader
 from ssd_bench.records.pack import records_folder
 from ssd_bench.records.reader import Run, find_runs, load_run, read_each
 from ssd_bench.results.models import model_title
+from ssd_bench.results.rows import arm_rows
 from ssd_bench.run.loading import load_model
 from ssd_bench.run.plan import Plan, plan
 from ssd_bench.run.progress import counted
@@ -273,7 +274,7 @@ def _uses(runs: Iterable[Run]) -> dict[LayerSet, list[Use]]:
     """Return every set that drafted with full weights, its runs, and its share of the drafted tokens of each."""
     uses: dict[LayerSet, list[Use]] = {}
     for run in runs:
-        steps = results.arm_rows(run.steps, "method").dropna(subset=["layer_set_id"])
+        steps = arm_rows(run.steps, "method").dropna(subset=["layer_set_id"])
         drafted = steps.groupby("layer_set_id")["draft_len"].sum()
         for set_id, tokens in drafted[drafted > 0].items():
             use = Use(run.path.name, run.header.method, float(tokens / drafted.sum()))

@@ -20,13 +20,24 @@ import numpy as np
 import pandas as pd
 from scipy import stats
 
-from ssd_bench import results, tables
+from ssd_bench import tables
 from ssd_bench.papers.ours.cells import REPEATED_TIMINGS, Cell, replications
 from ssd_bench.records.pack import unpacked_folder
 from ssd_bench.records.reader import Run
-from ssd_bench.results import Measured, Spread, widen
+from ssd_bench.results.effect import widen
+from ssd_bench.results.evidence import run_to_run_variation
 from ssd_bench.results.folder import records
-from ssd_bench.results.intervals import LEVEL, Array, measure, ratio_of_ratios, ratio_of_sums
+from ssd_bench.results.prompt_table import PromptTable
+from ssd_bench.results.quantity import (
+    LEVEL,
+    QUANTITIES,
+    Array,
+    Measured,
+    Spread,
+    measure,
+    ratio_of_sums,
+)
+from ssd_bench.results.rows import arm_rows
 from tests.runs import ROOT
 
 POPULATION = "ssd_bench_population"
@@ -105,13 +116,13 @@ def coverage_over_timings(timings: Sequence[Sequence[Array]], n: int, draws: int
     """Return how often the interval from n prompts of one timing contains the speedup over all timings.
 
     Args:
-        timings: per run of one trace, columns of `ratio_of_ratios`, one entry per prompt.
+        timings: per run of one trace, columns of a speedup, one entry per prompt.
 
     Returns:
         Shares of draws: of the interval over prompts, and of the interval widened by the run-to-run variation of the
         other timings.
     """
-    statistic: Statistic = ratio_of_ratios
+    statistic: Statistic = QUANTITIES["speedup"]
     logs = [math.log(float(statistic(*columns))) for columns in timings]
     truth, rng, hits = math.exp(np.mean(logs)), np.random.default_rng([SEED, n]), np.zeros(2)
     for _ in range(draws):
@@ -127,13 +138,13 @@ def coverage_over_timings(timings: Sequence[Sequence[Array]], n: int, draws: int
 
 def columns_of(run: Run) -> list[Array]:
     """Return the columns of a speedup, one entry per prompt: tokens and ms of the method, tokens and ms of AR."""
-    arms = [results.token_times(results.arm_rows(run.prompts, arm)) for arm in ("method", "ar")]
+    arms = [PromptTable(run.prompts).frame(QUANTITIES[f"{arm}_tokens_per_s"]) for arm in ("method", "ar")]
     return [sums[column].to_numpy() for sums in arms for column in ("tokens", "ms")]
 
 
 def acceptance_of(run: Run) -> list[Array]:
     """Return accepted and drafted tokens, one entry per prompt."""
-    sums = results.arm_rows(run.steps, "method").groupby("prompt_index")[["accepted_len", "draft_len"]].sum()
+    sums = arm_rows(run.steps, "method").groupby("prompt_index")[["accepted_len", "draft_len"]].sum()
     return [sums[column].to_numpy(dtype=float) for column in sums]
 
 
@@ -153,7 +164,7 @@ def by_method(cells: Sequence[Cell]) -> pd.DataFrame:
     rows = []
     for n in SIZES:
         for cell in cells:
-            speedup, width = coverage(measure, ratio_of_ratios, columns_of(cell.run), n, DRAWS)
+            speedup, width = coverage(measure, QUANTITIES["speedup"], columns_of(cell.run), n, DRAWS)
             alpha, _ = coverage(measure, ratio_of_sums, acceptance_of(cell.run), n, DRAWS)
             size = int(cell.run.prompts["prompt_index"].nunique())
             rows.append((str(n), cell["method"], str(size), f"{speedup:.3f}", f"{width:.2f}", f"{alpha:.3f}"))
@@ -166,7 +177,7 @@ def by_kind(cells: Sequence[Cell]) -> pd.DataFrame:
     for name, maker in MAKERS.items():
         means = []
         for n in SIZES:
-            shares = [coverage(maker, ratio_of_ratios, columns_of(cell.run), n, DRAWS)[0] for cell in cells]
+            shares = [coverage(maker, QUANTITIES["speedup"], columns_of(cell.run), n, DRAWS)[0] for cell in cells]
             means.append(f"{np.mean(shares):.3f} ({min(shares):.3f})")
         rows.append((name, *means))
     return pd.DataFrame(rows, columns=["interval", *(f"n = {n}" for n in SIZES)])
@@ -177,7 +188,7 @@ def by_timing(cells: Sequence[Cell]) -> pd.DataFrame:
     rows = []
     for task in dict.fromkeys(cell["task"] for cell in cells):
         runs = [cell.run for cell in cells if cell["task"] == task]
-        level = results.run_to_run_variation(runs)[0].levels[0]
+        level = run_to_run_variation(runs)[0].levels[0]
         level_texts = f"{level.seconds:.1f} s", f"{level.speedup.sigma:.1%}", f"{level.rate.sigma:.1%}"
         for n in SIZES:
             shares = coverage_over_timings([columns_of(run) for run in runs], n, DRAWS)

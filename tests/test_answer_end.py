@@ -22,7 +22,7 @@ from ssd_bench.engine.engine import SCRATCH
 from ssd_bench.errors import ConfigError
 from ssd_bench.model.decoder import Decoder
 from ssd_bench.model.kv_cache import BUCKET
-from ssd_bench.results import summarise
+from ssd_bench.results.digest import summarise
 from tests.conftest import LAYERS, SIZES, VOCAB
 from tests.lossless import FAMILIES, decode, loaded
 from tests.runs import executed, local_model, planned

@@ -21,7 +21,7 @@ from ssd_bench.errors import ConfigError
 from ssd_bench.model.decoder import Decoder
 from ssd_bench.report.closing import run_table
 from ssd_bench.report.runs import document, group_by_task
-from ssd_bench.results import summarise
+from ssd_bench.results.digest import summarise
 from ssd_bench.results.folder import Record
 from tests.conftest import CONTEXT, LAYERS, VOCAB
 from tests.lossless import DIMS, check_greedy, check_sampled, decode

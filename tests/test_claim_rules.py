@@ -11,7 +11,6 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from ssd_bench import results
 from ssd_bench.contract.layer_set import LayerSet
 from ssd_bench.papers.claims import judge
 from ssd_bench.papers.claims.claims import RULE_WRITTEN, Claim
@@ -23,6 +22,8 @@ from ssd_bench.papers.ours.cells import replications
 from ssd_bench.papers.runs import grid
 from ssd_bench.records.schema import PromptRecord
 from ssd_bench.report import verdict_texts, verdicts
+from ssd_bench.results.definitions import main_set, skipped_shares
+from ssd_bench.results.evidence import trace
 from tests import synthetic
 from tests.exhibit_runs import indexed
 from tests.test_claim_scope import PLAIN, judged, named
@@ -74,8 +75,8 @@ def test_steps_before_the_first_search_are_no_trend_of_the_searched_sets(tmp_pat
     found = judged(tmp_path, "knapspec/attention_with_context", by_label("method", {"KnapSpec": "run"}))
     assert found.effect == 0.0 and found.verdict == FAILS
     run = found.cells[0].run
-    assert set(results.skipped_shares(run)["attention"]) == {2 / synthetic.N_LAYERS}
-    assert results.main_set(run) == LayerSet.skipping(synthetic.N_LAYERS, attn=[1, 2], mlp=[3])
+    assert set(skipped_shares(run)["attention"]) == {2 / synthetic.N_LAYERS}
+    assert main_set(run) == LayerSet.skipping(synthetic.N_LAYERS, attn=[1, 2], mlp=[3])
 
 
 def test_skipped_depth_and_its_distance_between_models(tmp_path: Path) -> None:
@@ -232,9 +233,9 @@ def test_the_order_of_prompts_is_no_trace_of_its_own(tmp_path: Path) -> None:
             for step in record.steps:
                 step.prompt_index = position
     runs = [synthetic.write_run(tmp_path / name, one) for name, one in (("ordered", made), ("mixed", mixed))]
-    assert results.trace(runs[0]) == results.trace(runs[1])
+    assert trace(runs[0]) == trace(runs[1])
     another = synthetic.write_run(tmp_path / "another", [synthetic.unit(i, accept=0.6) for i in range(8)])
-    assert results.trace(another) != results.trace(runs[0])
+    assert trace(another) != trace(runs[0])
 
 
 def test_equal_traces_count_once_and_do_not_compare(tmp_path: Path) -> None:

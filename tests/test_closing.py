@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from ssd_bench import results
 from ssd_bench.commands import explain
 from ssd_bench.records.reader import Run
 from ssd_bench.report.closing import comparison_text, run_table
 from ssd_bench.report.runs import document, group_by_task, overview, readable_row, unrounded_table
+from ssd_bench.results.digest import summarise
 from ssd_bench.results.folder import Record
 from ssd_bench.results.modelled import REFERENCE
 from ssd_bench.results.text import FROZEN, MEASURED, MODELLED, costs_text, format_interval
@@ -54,7 +54,7 @@ def test_a_reference_machine_has_one_readable_name(name: str, text: str) -> None
 
 
 def test_the_table_of_a_run_shows_both_times(tmp_path: Path) -> None:
-    summary = results.summarise(counted_run(tmp_path / "run")).row
+    summary = summarise(counted_run(tmp_path / "run")).row
     assert summary["speedup_frozen"] > summary["speedup_modelled"] != summary["speedup"]
     text = run_table(summary)
     assert row_text(text, MEASURED) == format_interval(summary, "speedup")
@@ -76,10 +76,10 @@ def test_the_preparation_has_both_times(tmp_path: Path) -> None:
         "launches": 2,
     }
     prepare_work = [work | {"context": 100.0, "ms": 2000.0}]
-    text = run_table(results.summarise(counted_run(tmp_path / "run", prepare_work=prepare_work)).row)
+    text = run_table(summarise(counted_run(tmp_path / "run", prepare_work=prepare_work)).row)
     assert row_text(text, "offline preparation").startswith("5.0 s, ")
     assert " s, " in row_text(text, "offline preparation, modelled")
-    text = run_table(results.summarise(counted_run(tmp_path / "none", prepare_work=[])).row)
+    text = run_table(summarise(counted_run(tmp_path / "none", prepare_work=[])).row)
     assert row_text(text, "offline preparation, modelled") == "0.0 s"
 
 
@@ -92,7 +92,7 @@ def test_a_sweep_has_a_modelled_column_and_names_the_costs_once(tmp_path: Path) 
     assert text.count(f"modelled at {COSTS}") == 1
     for run in runs:
         (line,) = (line for line in text.splitlines() if line.startswith(f"  {run.header.method} "))
-        assert format_interval(results.summarise(run).row, "speedup_modelled") in line
+        assert format_interval(summarise(run).row, "speedup_modelled") in line
     assert max(map(len, text.splitlines())) <= 110
 
 
@@ -111,7 +111,7 @@ def test_tables_of_runs_have_both_speedups(tmp_path: Path) -> None:
     groups = group_by_task([Record(new.path)])["toy"]
     ar, *rows = map(readable_row, groups[0].rows)
     shown = {row["method"]: (row[MODELLED], row[FROZEN]) for row in rows}
-    summary = results.summarise(new).row
+    summary = summarise(new).row
     assert (ar[MODELLED], ar[FROZEN]) == ("1.00", "1.00")
     assert shown["swift"] == tuple(format_interval(summary, name) for name in ("speedup_modelled", "speedup_frozen"))
     assert document("toy", groups).count(f"{MODELLED}, and {FROZEN}: at {COSTS}.") == 1
@@ -134,7 +134,7 @@ def test_the_overview_has_a_table_for_each_reference_machine(tmp_path: Path) -> 
 
 def test_an_explanation_has_modelled_times_next_to_the_measured(tmp_path: Path) -> None:
     run = counted_run(tmp_path / "run")
-    times, summary = explain.modelled_times(run), results.summarise(run).row
+    times, summary = explain.modelled_times(run), summarise(run).row
     assert times["ar"] / (sum(times.values()) - times["ar"]) == pytest.approx(summary["speedup_modelled"])
     assert times["policy"] / (sum(times.values()) - times["ar"]) == pytest.approx(summary["modelled_overhead"])
     sources = explain.draft_sources(run)

@@ -21,13 +21,13 @@ from scipy import stats
 
 from ssd_bench.compare.comparison import EQUIVALENT, INCONCLUSIVE, compare, pooled_effect, verdict
 from ssd_bench.compare.pairing import RecordSet
-from ssd_bench.compare.prompts import SharedPrompts
-from ssd_bench.compare.quantities import QUANTITIES, pair_effect
+from ssd_bench.compare.quantities import COMPARED, pair_effect
 from ssd_bench.compare.variation import ASSUMED, read_variation
 from ssd_bench.records.pack import unpacked_folder
 from ssd_bench.records.schema import PromptRecord
-from ssd_bench.results import Effect, RunTiming, Spread, run_to_run_variation
-from ssd_bench.results.intervals import Array
+from ssd_bench.results.effect import Effect
+from ssd_bench.results.evidence import RunTiming, run_to_run_variation
+from ssd_bench.results.quantity import Array, Spread
 from tests.runs import REFERENCE, ROOT, environment, program
 from tests.synthetic import unit, with_work, write_record, write_run
 
@@ -36,7 +36,7 @@ MOST_FALSE = 16
 """Most false verdicts in `DRAWS` at a rate of 5 %: exceeded once in 40 such samples."""
 SHORT, LONG = "HumanEval, 4 problems", "HumanEval, 20 problems"
 RUN_SD = 0.04
-TIMES = ("ms", "ar_ms")
+TIMES = ("ms", "base_ms")
 
 
 # --- simulated pairs --------------------------------------------------------------------------------------------------
@@ -60,7 +60,7 @@ class Population:
 
     def side(self, rng: np.random.Generator, prompts: Array, factor: float) -> pd.DataFrame:
         """Draw the columns of a run: prompt times, each with the deviation of some recorded time."""
-        columns = {name: self.timings[0][name].to_numpy()[prompts] for name in ("tokens", "ar_tokens")}
+        columns = {name: self.timings[0][name].to_numpy()[prompts] for name in ("tokens", "base_tokens")}
         for name in TIMES:
             deviations = self.rest[name][rng.integers(len(self.rest[name]), size=len(prompts))]
             columns[name] = self.base[name][prompts] * np.exp(deviations)
@@ -91,18 +91,19 @@ def recorded_times(run_dir: Path) -> pd.DataFrame:
     rows = pd.read_parquet(run_dir / "prompts.parquet", columns=["prompt_index", "arm", "new_tokens", "decode_ms"])
     arms = [rows[rows["arm"] == arm].sort_values("prompt_index") for arm in ("method", "ar")]
     assert (rows.groupby(["arm", "prompt_index"]).size() == 1).all()
-    columns = {f"{prefix}tokens": arm["new_tokens"].to_numpy() - 1.0 for prefix, arm in zip(("", "ar_"), arms)}
+    columns = {f"{prefix}tokens": arm["new_tokens"].to_numpy() - 1.0 for prefix, arm in zip(("", "base_"), arms)}
     return pd.DataFrame(
-        columns | {f"{prefix}ms": arm["decode_ms"].to_numpy() for prefix, arm in zip(("", "ar_"), arms)}
+        columns | {f"{prefix}ms": arm["decode_ms"].to_numpy() for prefix, arm in zip(("", "base_"), arms)}
     )
 
 
 def decided(name: str, a: pd.DataFrame, b: pd.DataFrame, timing: Mapping[Spread, float]) -> str:
     """Return the verdict on two sides with these columns."""
-    shared = SharedPrompts([str(i) for i in range(len(a))], a, b, True, {})
-    effect, reason = pooled_effect(QUANTITIES[name], [pair_effect(QUANTITIES[name], shared)], [timing])
+    quantity, prompts = COMPARED[name], [str(i) for i in range(len(a))]
+    sides = ([side[column].to_numpy() for column in quantity.columns] for side in (a, b))
+    effect, reason = pooled_effect(quantity, [pair_effect(quantity, prompts, sides)], [timing])
     assert effect is not None and not reason
-    return verdict(QUANTITIES[name], effect, 0.01)
+    return verdict(quantity, effect, 0.01)
 
 
 def differing_share(
@@ -158,7 +159,7 @@ def test_recorded_timings_of_one_trace_differ_by_more_than_prompts_say(populatio
     """The figures of docs/compare.md: pairs of timings that differ without variation, and with that assumed."""
     timings = populations[LONG].timings
     for name, different in (("decode", 17), ("speedup", 5)):
-        kind = QUANTITIES[name].timing
+        kind = COMPARED[name].variation
         pairs = list(combinations(timings, 2))
         over_prompts = sum(decided(name, a, b, {}) in ("faster", "slower") for a, b in pairs)
         with_assumed = sum(decided(name, a, b, {ASSUMED[kind]: 2.0}) in ("faster", "slower") for a, b in pairs)
@@ -186,7 +187,7 @@ def test_recorded_timings_of_one_trace_differ_by_more_than_prompts_say(populatio
     ],
 )
 def test_verdict_on_an_effect(name: str, value: float, sd: float, expected: str) -> None:
-    quantity = QUANTITIES[name]
+    quantity = COMPARED[name]
     effect = Effect(value, ((sd**2, 1000.0),) if sd else (), not quantity.difference)
     assert verdict(quantity, effect, 0.01) == expected
 
@@ -420,7 +421,7 @@ def test_csv_has_the_rows_of_json(compared: Callable[..., dict[str, Any]], tmp_p
     with open("out.csv", encoding="utf-8", newline="") as file:
         rows = list(csv.DictReader(file))
     texts = [{name: "" if value is None else str(value) for name, value in row.items()} for row in result["rows"]]
-    assert rows == texts and len(rows) == len(QUANTITIES)
+    assert rows == texts and len(rows) == len(COMPARED)
 
 
 MAKEFILE = """\

@@ -12,7 +12,6 @@ import pandas as pd
 import pytest
 from hydra.utils import instantiate
 
-from ssd_bench import results
 from ssd_bench.contract.task import Prompt, Turn
 from ssd_bench.data.local import LocalSource
 from ssd_bench.engine.engine import Engine
@@ -22,6 +21,10 @@ from ssd_bench.model.checkpoint import Checkpoint
 from ssd_bench.model.template import Template
 from ssd_bench.records.reader import Run, load_run
 from ssd_bench.records.writer import RunWriter
+from ssd_bench.results.digest import summarise
+from ssd_bench.results.prompt_table import PromptTable
+from ssd_bench.results.quantity import QUANTITIES
+from ssd_bench.results.rows import UNIT, arm_rows
 from ssd_bench.run.shards import execute_shard
 from tests.runs import composed, executed, local_model, planned
 
@@ -99,16 +102,16 @@ def test_each_turn_reads_the_answers_of_ar(
         == ["writing"] * 3 + ["maths"] + ["writing"] * 2
     )
     for (index, turn), rows in run.prompts.groupby(["prompt_index", "turn"]):
-        before = results.arm_rows(run.prompts[run.prompts["prompt_index"] == index], "ar").sort_values("turn")
+        before = arm_rows(run.prompts[run.prompts["prompt_index"] == index], "ar").sort_values("turn")
         answers = list(before["text"])[:turn]
         ids = Template(form).ids(tokenizer, asked(ROWS[index], turn, form), answers)
         assert set(rows["prompt_sha256"]) == {hashlib.sha256(",".join(map(str, ids)).encode()).hexdigest()}
         assert set(rows["arm"]) == {"ar", "method"} and set(rows["prompt_len"]) == {len(ids)}
-    method = results.arm_rows(run.prompts, "method")
+    method = arm_rows(run.prompts, "method")
     assert (method["lossless"] == "identical").all() and method["score"].isna().all()
-    assert (results.arm_rows(run.steps, "method")["accepted_len"] > 0).any()
-    emitted = run.steps.groupby([*results.UNIT, "arm"])["emitted"].sum()
-    told = run.prompts.set_index([*results.UNIT, "arm"])["new_tokens"] - 1
+    assert (arm_rows(run.steps, "method")["accepted_len"] > 0).any()
+    emitted = run.steps.groupby([*UNIT, "arm"])["emitted"].sum()
+    told = run.prompts.set_index([*UNIT, "arm"])["new_tokens"] - 1
     assert (emitted.reindex(told.index, fill_value=0) == told).all()
 
 
@@ -140,10 +143,10 @@ def test_a_turn_that_does_not_fit_after_its_answers_is_not_asked(
     byte = next(i for i in range(2048) if tokenizer.decode([i] * 9) == "\ufffd" * 9)
     monkeypatch.setattr(Engine, "accept", lambda *_: ([0], byte))
     run = executed(tmp_path / "runs", *line)
-    made = results.arm_rows(run.prompts, "method")
+    made = arm_rows(run.prompts, "method")
     assert list(zip(made["prompt_index"], made["turn"])) == [*((0, turn) for turn in range(turns)), (1, 0)]
     assert set(made["lossless"]) == {"identical"}
-    assert results.summarise(run).n_prompts == 2
+    assert summarise(run).n_prompts == 2
     warned = [text.partition(": ")[0] for text in run.header.warnings if "turns" in text]
     assert warned == [f"{3 - turns} of 4 turns were left out"] * (turns < 3)
 
@@ -183,17 +186,17 @@ def test_a_unit_is_a_conversation(options: list[str], tmp_path: Path, monkeypatc
 
 def test_intervals_are_over_conversations(options: list[str], tmp_path: Path) -> None:
     run = executed(tmp_path, *options, *FIXED)
-    summary = results.summarise(run).row
+    summary = summarise(run).row
     assert summary["n_prompts"] == 3 and summary["lossless_identical"] == sum(TURNS)
-    times = results.token_times(results.arm_rows(run.prompts, "method"))
-    tokens = results.arm_rows(run.prompts, "method").groupby("prompt_index")["new_tokens"].sum()
+    times = PromptTable(run.prompts).frame(QUANTITIES["method_tokens_per_s"])
+    tokens = arm_rows(run.prompts, "method").groupby("prompt_index")["new_tokens"].sum()
     assert np.array_equal(times["tokens"], tokens - np.array(TURNS))
 
 
 def test_each_answer_is_exported_with_its_own_steps(options: list[str], tmp_path: Path) -> None:
     run = executed(tmp_path, *options, *FIXED)
     found = [json.loads(line) for line in answer_lines(run)]
-    steps = results.arm_rows(run.steps, "method")
+    steps = arm_rows(run.steps, "method")
     assert sum(one["ssd_bench"]["steps"] for one in found) == len(steps)
     assert sum(one["ssd_bench"]["emitted"] for one in found) == steps["emitted"].sum()
     assert len({one["request_id"] for one in found}) == len(found) == sum(TURNS)

@@ -19,7 +19,9 @@ from ssd_bench.papers.ssd_bench import del_home
 from ssd_bench.papers.ssd_bench.del_home import ALL, EXPLAINS, HELPS, LOWERS, OVER, UNDECIDED, VERDICT, verdict
 from ssd_bench.papers.ssd_bench.own import OWN
 from ssd_bench.report import page, write
-from ssd_bench.results import Effect, Measured, Spread, VariationLevel
+from ssd_bench.results.effect import Effect
+from ssd_bench.results.evidence import VariationLevel
+from ssd_bench.results.quantity import Measured, Spread
 from tests import synthetic
 from tests.exhibit_runs import indexed
 

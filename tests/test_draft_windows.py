@@ -19,7 +19,6 @@ from methods import knn_ssd
 from methods.draft_stop import ModelDraft, Reading
 from methods.layer_search import SearchSettings, search
 from methods.window_draft import WindowDraft
-from ssd_bench import results
 from ssd_bench.contract.layer_set import LayerSet
 from ssd_bench.contract.method import Origin, Sample
 from ssd_bench.contract.window import Window
@@ -33,6 +32,9 @@ from ssd_bench.records.files import read_header
 from ssd_bench.records.reader import Run, load_run
 from ssd_bench.records.schema import DIGESTS
 from ssd_bench.records.writer import RunWriter
+from ssd_bench.results.definitions import predicted_tpt
+from ssd_bench.results.digest import summarise
+from ssd_bench.results.evidence import trace
 from ssd_bench.run.shards import execute_shard
 from tests.lossless import DIMS, FAMILIES, check_greedy, check_sampled, decode, engine_for, loaded, method_of
 from tests.runs import chosen, config, executed, local_model, planned
@@ -209,11 +211,11 @@ def without_window_columns(run: Run) -> Run:
 
 def test_a_record_without_the_columns_reads_all_positions(tmp_path: Path) -> None:
     run = write_run(tmp_path / "run", [unit(i) for i in range(3)])
-    summary, trace = results.summarise(run), results.trace(run)
+    summary, before = summarise(run), trace(run)
     old = without_window_columns(run)
     equal(old, run)
     assert [old.layer_set(int(i)).window for i in old.layer_sets["layer_set_id"]] == [None] * len(old.layer_sets)
-    assert (results.summarise(old), results.trace(old)) == (summary, trace)
+    assert (summarise(old), trace(old)) == (summary, before)
 
 
 def test_traces_differ_where_windows_do(tmp_path: Path) -> None:
@@ -221,7 +223,7 @@ def test_traces_differ_where_windows_do(tmp_path: Path) -> None:
         write_run(tmp_path / str(i), [unit(0, windows=[window])])
         for i, window in enumerate([None, Window(1, 4), Window(1, 5), Window(2, 4), Window(1, 4)])
     ]
-    traces = [results.trace(run) for run in runs]
+    traces = [trace(run) for run in runs]
     assert traces[1] == traces[4] and len(set(traces)) == 4
 
 
@@ -277,7 +279,7 @@ def test_costs_of_a_record_fall_with_its_windows(tmp_path: Path) -> None:
     runs = [
         write_run(tmp_path / str(i), [unit(p, windows=[window]) for p in range(3)]) for i, window in enumerate(windows)
     ]
-    predicted = [results.predicted_tpt(run) for run in runs]
+    predicted = [predicted_tpt(run) for run in runs]
     assert predicted[0] == predicted[1] and predicted == sorted(predicted) and len(set(predicted)) == 4
     for machine in (own_profile(runs[0]), simulated_machine("sim_h100", BIG)):
         times = [step_times(run, machine) for run in runs]

@@ -11,7 +11,6 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from ssd_bench import results
 from ssd_bench.papers.figures.shared import NotDrawable
 from ssd_bench.papers.ours import agreement
 from ssd_bench.papers.ours.cells import REPEATED_TIMINGS, Cell, Replication, replications
@@ -19,7 +18,12 @@ from ssd_bench.records.schema import PromptRecord
 from ssd_bench.report import figures, layout, numbers
 from ssd_bench.report.closing import comparison_text
 from ssd_bench.results import evidence
+from ssd_bench.results.digest import summarise
+from ssd_bench.results.effect import widen
+from ssd_bench.results.evidence import run_to_run_variation, searched_share, trace
 from ssd_bench.results.folder import Record
+from ssd_bench.results.quantity import Measured, Spread
+from ssd_bench.results.rows import arm_rows
 from tests import synthetic
 from tests.exhibit_runs import MINIATURE, indexed
 from tests.runs import executed
@@ -135,7 +139,7 @@ def test_intervals_of_speeds_have_the_noise_floor_and_others_do_not(planted: Rep
     assert (one.variation.speedup.dof, one.variation.runs) == (8, 10)
     floors = one.record.variation  # type: ignore[union-attr]
     assert floors is not None and len(floors.levels) == 3 and one.variation is floors.levels[-1]
-    alone = results.summarise(one.run)
+    alone = summarise(one.run)
     assert alone.noise is None and one.summary.noise == one.variation.speedup.sigma
     for name in ("speedup", "speedup_e2e", "method_tokens_per_s"):
         wide, narrow = one.summary.number(name), alone.number(name)
@@ -160,7 +164,7 @@ def test_every_pair_of_runs_of_one_trace_sets_the_variation(tmp_path: Path) -> N
         pytest.approx(math.log(1.3) / math.sqrt(2)),
         1,
     )
-    wide, narrow = another.summary.number("speedup"), results.summarise(another.run).number("speedup")
+    wide, narrow = another.summary.number("speedup"), summarise(another.run).number("speedup")
     assert wide.low < narrow.low < narrow.high < wide.high  # type: ignore[operator]
 
 
@@ -170,22 +174,22 @@ def test_levels_join_traces_until_they_have_enough_timings(tmp_path: Path) -> No
         for j, log in enumerate((0.0, 0.1, -0.1)):
             name = make(tmp_path, f"{i}-{j}", 0.7, math.exp(log), prompts=prompts)
             runs.append(Record(tmp_path / name).run)
-    (variation,) = results.run_to_run_variation(runs)
+    (variation,) = run_to_run_variation(runs)
     assert [(level.runs, level.speedup.dof) for level in variation.levels] == [(12, 8)]
     assert variation.levels[0].speedup.sigma == pytest.approx(0.1, rel=1e-6)
 
 
 @pytest.mark.parametrize("sigma", [0.0, 0.03])
 def test_widening_adds_variances(sigma: float) -> None:
-    number = results.Measured(1.2, 1.2 / math.exp(0.1), 1.2 * math.exp(0.1), 20)
-    wide = results.widen(number, results.Spread(sigma, 7))
+    number = Measured(1.2, 1.2 / math.exp(0.1), 1.2 * math.exp(0.1), 20)
+    wide = widen(number, Spread(sigma, 7))
     assert wide.low is not None and wide.high is not None and wide.value == 1.2
     assert wide.low * wide.high == pytest.approx(1.2**2)
     if sigma:
         assert wide.high > number.high  # type: ignore[operator]
     else:
         assert wide.high == pytest.approx(number.high)
-    assert results.widen(results.Measured(1.2, n=1), results.Spread(0.1, 7)) == results.Measured(1.2, n=1)
+    assert widen(Measured(1.2, n=1), Spread(0.1, 7)) == Measured(1.2, n=1)
 
 
 def with_slow_steps(folder: Path, slow: Sequence[int], times: float) -> dict[str, Any]:
@@ -194,7 +198,7 @@ def with_slow_steps(folder: Path, slow: Sequence[int], times: float) -> dict[str
         step = units[i][1].steps[3]
         units[i][1].prompt.decode_ms += (times - 1) * step.verify_ms
         step.verify_ms *= times
-    return results.summarise(synthetic.write_run(folder / f"{len(slow)}-{times:g}", units)).row
+    return summarise(synthetic.write_run(folder / f"{len(slow)}-{times:g}", units)).row
 
 
 def test_steps_that_took_many_times_what_their_like_do_are_marked(tmp_path: Path) -> None:
@@ -213,7 +217,7 @@ def test_steps_that_took_many_times_what_their_like_do_are_marked(tmp_path: Path
 def test_a_search_is_no_slow_step(tmp_path: Path) -> None:
     units = [synthetic.unit(i) for i in range(4)]
     units[0][1].steps[2].policy_ms *= 1000
-    assert results.summarise(synthetic.write_run(tmp_path / "run", units)).row["slow_steps"] == 0
+    assert summarise(synthetic.write_run(tmp_path / "run", units)).row["slow_steps"] == 0
 
 
 def test_a_run_beside_others_says_so_and_is_no_moment(tmp_path: Path) -> None:
@@ -221,12 +225,12 @@ def test_a_run_beside_others_says_so_and_is_no_moment(tmp_path: Path) -> None:
         synthetic.write_run(tmp_path / f"{i}", [synthetic.unit(j) for j in range(4)], others_share=share)
         for i, share in enumerate((0.01, 0.02, 0.4))
     ]
-    said = [results.summarise(run).warnings for run in runs]
+    said = [summarise(run).warnings for run in runs]
     assert any("other processes used 40 % of the CPU cores" in w for w in said[2])
     assert not any("unreliable" in w for w in said[0])
     together = comparison_text([Record(tmp_path / f"{i}") for i in range(3)])
     assert together.count("\ntimings unreliable, see the warnings: knapspec\n") == 1
-    floors = results.run_to_run_variation(runs)
+    floors = run_to_run_variation(runs)
     assert len(floors) == 1 and [(level.runs, level.speedup.sigma) for level in floors[0].levels] == [(2, 0.0)]
 
 
@@ -235,7 +239,7 @@ def test_no_floor_without_two_runs_of_a_trace(tmp_path: Path) -> None:
         synthetic.write_run(tmp_path / f"{i}", [synthetic.unit(0, accept=accept)])
         for i, accept in enumerate((0.2, 0.9))
     ]
-    assert results.trace(runs[0]) != results.trace(runs[1]) and results.run_to_run_variation(runs) == []
+    assert trace(runs[0]) != trace(runs[1]) and run_to_run_variation(runs) == []
 
 
 @pytest.mark.parametrize(
@@ -261,9 +265,9 @@ def test_a_record_says_whose_set_drafted(
     options: tuple[str, ...], before: bool | None, after: bool | None, tmp_path: Path
 ) -> None:
     run = executed(tmp_path, "model=miniature", "task=tinystories", "limit=1", "decode.max_new_tokens=100", *options)
-    steps = results.arm_rows(run.steps, "method").sort_values("step")
+    steps = arm_rows(run.steps, "method").sort_values("step")
     told = [None if pd.isna(value) else bool(value) for value in steps.loc[steps["draft_len"] > 0, "searched"]]
     assert (told[0], told[-1]) == (before, after) and told == sorted(told, key=lambda value: bool(value))
-    assert results.arm_rows(run.steps, "ar")["searched"].isna().all()
-    share = results.searched_share(run)
+    assert arm_rows(run.steps, "ar")["searched"].isna().all()
+    share = searched_share(run)
     assert share is None if before is None else share == sum(map(bool, told)) / len(told)

@@ -13,10 +13,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ssd_bench import load_runs, results
+from ssd_bench import load_runs
 from ssd_bench.cli import dispatch
 from ssd_bench.exchange import answers, layers
 from ssd_bench.records.reader import Run
+from ssd_bench.results.definitions import alpha_by_position, main_set
+from ssd_bench.results.digest import summarise
+from ssd_bench.results.prompt_table import of_steps
+from ssd_bench.results.rows import arm_rows
 from tests.runs import executed, local_model, python
 from tests.synthetic import unit, with_hf, write_run
 
@@ -60,13 +64,13 @@ def response(**changes: Any) -> dict[str, Any]:
 def assert_round_trip(run: Run, folder: Path) -> None:
     file = folder / "answers.jsonl"
     file.write_text("\n".join(answers.answer_lines(run)), encoding="utf-8")
-    found, steps = answers.read_answers(file), results.arm_rows(run.steps, "method")
+    found, steps = answers.read_answers(file), arm_rows(run.steps, "method")
     drafting = steps[steps["draft_len"] > 0]
-    assert found.exact and found.answers == len(results.arm_rows(run.prompts, "method"))
-    assert found.m == results.tokens_per_pass(steps) and found.alpha == results.alpha_micro(steps)
+    assert found.exact and found.answers == len(arm_rows(run.prompts, "method"))
+    assert found.m == of_steps("M", steps) and found.alpha == of_steps("alpha", steps)
     expected = 1 + drafting["accepted_len"].mean() if len(drafting) else None
     assert found.per_step == (None if expected is None else pytest.approx(expected))
-    own = results.alpha_by_position(steps)
+    own = alpha_by_position(steps)
     pd.testing.assert_frame_equal(found.by_position[list(own.columns)], own, check_dtype=False)
     for text in file.read_text(encoding="utf-8").splitlines():
         told = json.loads(text)["metrics"]["speculative_decoding"]
@@ -97,7 +101,7 @@ def test_a_found_set_drafts_in_another_run(small_checkpoint: Path, tmp_path: Pat
     assert kept["method"] == "layerskip" and kept["settings"]["exit_layer"] == 2
     assert kept["model"]["weights"] == first.header.model.weights and kept["draft_share"] == 1.0
     second = executed(tmp_path / "b", *short, "limit=1", *kept["overrides"])
-    assert results.main_set(second) == results.main_set(first)
+    assert main_set(second) == main_set(first)
     assert second.header.config["method"]["skip_attn"] == kept["skip_attn"]
 
 
@@ -113,7 +117,7 @@ def test_lists_as_released_codes_read_them(run: Run, tmp_path: Path, capsys: pyt
 
 
 def test_the_set_that_drafted_most_is_the_default(run: Run) -> None:
-    assert run.layer_set(layers.find_set_id(run, None)) == results.main_set(run)
+    assert run.layer_set(layers.find_set_id(run, None)) == main_set(run)
     shares = [layers.set_with_origin(run, int(one))["draft_share"] for one in run.layer_sets["layer_set_id"]]
     assert sum(shares) == pytest.approx(1) and max(shares) == shares[layers.find_set_id(run, None)]
 
@@ -178,7 +182,7 @@ def test_bad_lines_are_named(told: Any, why: str, tmp_path: Path, capsys: pytest
 def test_a_run_stands_beside_the_file(run: Run, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert dispatch(["acceptance", f"file={written(tmp_path, response())}", f"run={run.path}"]) == 0
     lines = capsys.readouterr().out.splitlines()
-    alpha = results.alpha_micro(results.arm_rows(run.steps, "method"))
+    alpha = of_steps("alpha", arm_rows(run.steps, "method"))
     row = next(line.split() for line in lines if line.startswith("α, accepted"))
     assert row[-2:] == ["0.078", f"{alpha:.3f}"]
     heads = [line.split("  ")[0] for line in lines[2:]]
@@ -235,7 +239,7 @@ def test_runs_as_a_frame(tmp_path: Path) -> None:
         frame = load_runs(tmp_path / "runs")
     assert told[0].filename == __file__  # of the caller
     assert len(frame) == 1 and frame["run_dir"].tolist() == [str(made[0].path)]
-    summary = results.summarise(made[0]).row
+    summary = summarise(made[0]).row
     assert frame["M"].item() == summary["M"] and set(summary) | {"settings"} == set(frame.columns)
     assert frame["settings"].str["draft_len"].tolist() == [4]
     pd.testing.assert_frame_equal(load_runs(made[0].path), frame)

@@ -10,7 +10,6 @@ from typing import Any
 import pandas as pd
 import pytest
 
-from ssd_bench import results
 from ssd_bench.papers.ours import agreement
 from ssd_bench.papers.ours.agreement import Counterpart
 from ssd_bench.papers.ours.cells import OTHER_MODEL, OTHER_SCALE, PAPERS_OWN, TOY_MODEL, Cell, Replication, replications
@@ -22,6 +21,8 @@ from ssd_bench.papers.printed.reported import Number
 from ssd_bench.report import layout, numbers, write
 from ssd_bench.report.exhibit import Exhibit, build_exhibits
 from ssd_bench.results.folder import Record
+from ssd_bench.results.prompt_table import of_steps
+from ssd_bench.results.rows import arm_rows
 from tests import synthetic
 from tests.exhibit_runs import indexed, make, make_code, number
 
@@ -330,7 +331,7 @@ def test_correlation_of_points(full: list[Replication]) -> None:
 def test_values_are_those_of_metrics(full: list[Replication]) -> None:
     """What the report shows is what `metrics` defines, not a second definition."""
     made = next(r.record for r in full[0].cells if r.record is not None)
-    assert made.summary.alpha.value == results.alpha_micro(results.arm_rows(made.run.steps, "method"))
+    assert made.summary.alpha.value == of_steps("alpha", arm_rows(made.run.steps, "method"))
 
 
 # --- files ------------------------------------------------------------------------------------------------------------

@@ -7,10 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from ssd_bench import results
 from ssd_bench.commands import explain
 from ssd_bench.contract.window import Window
 from ssd_bench.records.reader import Run
+from ssd_bench.results.definitions import expected_speedup, skip_ratio_of_all
+from ssd_bench.results.prompt_table import PromptTable, of_steps
+from ssd_bench.results.rows import arm_rows
 from tests.synthetic import T_DRAFT_MS, T_TARGET_MS, unit, write_run
 
 POLICY, OTHER, VERIFY, DRAFT, REJECTED = (
@@ -43,12 +45,12 @@ def loss(found: explain.Explanation, name: str) -> explain.Loss:
 
 def test_the_split_adds_up_to_the_measured_speedup(run: Run) -> None:
     found = explain.explain(run)
-    assert found.speedup == pytest.approx(results.Pairs.of(run.prompts).speedup().value)
+    assert found.speedup == pytest.approx(PromptTable(run.prompts).value("speedup"))
     assert found.ms["ar"] / (sum(found.ms.values()) - found.ms["ar"]) == pytest.approx(found.speedup)
-    steps = results.arm_rows(run.steps, "method")
-    assert found.ceiling == results.tokens_per_pass(steps)
-    assert found.cost_model == results.expected_speedup(
-        found.ceiling, results.alpha_micro(steps), results.skip_ratio(run)
+    steps = arm_rows(run.steps, "method")
+    assert found.ceiling == of_steps("M", steps)
+    assert found.cost_model == expected_speedup(
+        found.ceiling, of_steps("alpha", steps), PromptTable.of(run).value("skip_ratio")
     )
     assert [x.ms for x in found.losses] == sorted((x.ms for x in found.losses), reverse=True)
 
@@ -64,7 +66,7 @@ def test_each_speedup_without_a_loss_is_that_of_a_run_without_it(run: Run) -> No
         assert loss(found, name).speedup == pytest.approx(other.speedup), name
         assert loss(other, name).ms == pytest.approx(0, abs=1e-9)
     # accepting all k drafted tokens in the same time multiplies the tokens by (k + 1) / M
-    steps = results.arm_rows(run.steps, "method")
+    steps = arm_rows(run.steps, "method")
     factor = (steps["draft_len"] + 1).sum() / steps["emitted"].sum()
     assert loss(found, REJECTED).speedup == pytest.approx(found.speedup * factor)
 
@@ -134,7 +136,7 @@ def test_what_drafted_is_listed_by_source(tmp_path: Path) -> None:
             step.layer_set = step.layer_set and replace(step.layer_set, window=Window(4, 60))
     run = write_run(tmp_path / "run", units)
     sources = explain.draft_sources(run).set_index("source")
-    method = results.arm_rows(run.steps, "method")
+    method = arm_rows(run.steps, "method")
     for name, column in (("drafted", "draft_len"), ("accepted", "accepted_len"), ("emitted", "emitted")):
         assert sources[name].sum() == method[column].sum()
     assert sources["steps"].sum() == len(method) and len(sources) == 2 + len(run.layer_sets)
@@ -149,13 +151,13 @@ def test_copied_tokens_count_as_skipping_everything(tmp_path: Path) -> None:
     units = [unit(i) for i in range(6)]
     steps = [step for records in units for step in records[1].steps]
     whole = write_run(tmp_path / "whole", units)
-    assert results.skip_ratio_of_all(whole) == results.skip_ratio(whole)
+    assert skip_ratio_of_all(whole) == PromptTable.of(whole).value("skip_ratio")
     for step in steps[::2]:
         step.layer_set = None
     mixed = write_run(tmp_path / "mixed", units)
     assert steps[1].layer_set is not None
     steps[1].layer_set = replace(steps[1].layer_set, window=Window(4, 60))
-    assert results.skip_ratio_of_all(write_run(tmp_path / "windowed", units)) is None
+    assert skip_ratio_of_all(write_run(tmp_path / "windowed", units)) is None
     by_layers = sum(step.draft_len for step in steps[1::2]) / sum(step.draft_len for step in steps)
-    c = (1 - (results.skip_ratio(mixed) or 0)) * by_layers
-    assert results.skip_ratio_of_all(mixed) == pytest.approx(1 - c) and explain.explain(mixed).c == pytest.approx(c)
+    c = (1 - (PromptTable.of(mixed).value("skip_ratio") or 0)) * by_layers
+    assert skip_ratio_of_all(mixed) == pytest.approx(1 - c) and explain.explain(mixed).c == pytest.approx(c)

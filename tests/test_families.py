@@ -20,9 +20,8 @@ from ssd_bench.papers.ssd_bench.own import OWN
 from ssd_bench.papers.ssd_bench.windows import WINDOWS
 from ssd_bench.report import choice, page, results, write
 from ssd_bench.report.figures import figure
-from ssd_bench.results.definitions import draft_cost
 from ssd_bench.results.folder import Record
-from ssd_bench.results.speed import Pairs
+from ssd_bench.results.prompt_table import PromptTable
 from ssd_bench.results.text import DECODE, END_TO_END, format_measured
 from tests import synthetic
 from tests.exhibit_runs import indexed
@@ -81,7 +80,7 @@ def test_the_table_has_both_baselines_and_every_method_of_a_task(whole: dict[str
     assert set(frame["model"]) == {"tiny, 2.0 million parameters"}
     assert set(frame.loc[frame["method"] == AR, DECODE]) == {"1"}
     run = next(one.recorded_cells(method="prompt lookup")).run
-    third = Pairs.of(run.prompts, ("ar", "hf")).speedup()
+    third = PromptTable(run.prompts).number("speedup", ("hf", "ar"))
     assert frame.loc[frame["method"] == HF, DECODE].iloc[0] == format_measured(third)
     cell = next(one.recorded_cells(method="suffix"))
     summary = cell.summary
@@ -115,7 +114,7 @@ def test_the_figure_has_a_line_for_each_layer_set_in_each_panel(whole: dict[str,
     line = next(line for line in panels[0].lines if line.get_label() == sets[0])
     assert np.asarray(line.get_ydata()).tolist() == pytest.approx([cell.summary.alpha.value for cell in cells])
     # c of the synthetic runs: drafted tokens take 3 of AR's 10 ms, and AR's loop 2 % more
-    cost = draft_cost(cells[0].run).value
+    cost = cells[0].summary.draft_cost.value
     assert cost is not None and cost == pytest.approx(synthetic.T_DRAFT_MS / synthetic.T_TARGET_MS / 1.02, rel=0.05)
     accepted = cells[0].summary.alpha_conditional
     best = max(tpt(accepted, n, cost, 1.0) / 1000 for n in range(1, 11))

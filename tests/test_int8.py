@@ -23,7 +23,6 @@ from methods.draft_stop import ModelDraft
 from methods.fixed_layers import FixedLayers
 from methods.int8_draft import Int8Draft
 from methods.knapsack import EXECUTE, INT8, SKIP, Knapsack, mixed_weights
-from ssd_bench import results
 from ssd_bench.contract.layer_set import LayerSet
 from ssd_bench.contract.method import Context, LayerDraft, Method, Probe
 from ssd_bench.contract.optional import Quantised
@@ -46,6 +45,8 @@ from ssd_bench.model.weights import MATRICES
 from ssd_bench.predict.acceptance import Steps
 from ssd_bench.predict.break_even import kinds_of_drafts
 from ssd_bench.records.reader import load_run
+from ssd_bench.results.digest import summarise
+from ssd_bench.results.evidence import trace
 from tests.conftest import LAYERS, SIZES, VOCAB, rope, save_model
 from tests.interpreted import NARROW_LANES, TOLERANCE, load
 from tests.lossless import DIMS, PROFILE, Load, check_greedy, check_sampled, decode, engine_for, loaded, method_of
@@ -341,7 +342,7 @@ def test_a_record_has_the_weights_of_its_drafts(small_checkpoint: Path, tmp_path
     assert run.header.latency.int8_draft_rest_ms > 0
     drafts = run.work[run.work["part"] == "draft"]
     assert (drafts["int8_mlps"] == drafts["mlps"]).all() and (drafts["int8_heads"] == 1).all()
-    summary = results.summarise(run)
+    summary = summarise(run)
     assert summary.tpt_predicted and summary.number("speedup_modelled").value
     entry = layers.set_with_origin(run, 0)
     options = [option for option in entry["overrides"] if option != "method=fixed_layers"]
@@ -351,7 +352,7 @@ def test_a_record_has_the_weights_of_its_drafts(small_checkpoint: Path, tmp_path
         layers.released_entry(run, 0)
     plain = executed(tmp_path / "c", *short, "method=fixed_layers", "method.ratio=0.25")
     assert plain.header.model.int8_bytes is None and plain.header.latency and not plain.header.latency.int8_passes
-    assert plain.layer_set(0).int8 == frozenset() and results.trace(plain) != results.trace(run)
+    assert plain.layer_set(0).int8 == frozenset() and trace(plain) != trace(run)
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from ssd_bench.papers.ours.cells import REPEATED_TIMINGS, Cell
-from ssd_bench.results.intervals import measure, ratio_of_ratios, ratio_of_sums
+from ssd_bench.results.quantity import QUANTITIES, measure, ratio_of_sums
 from tests import interval_coverage as coverage
 
 
@@ -22,7 +22,7 @@ def cells(experiment: str) -> list[Cell]:
 def test_speedups_of_recorded_prompts_are_covered(method: str, n: int) -> None:
     cell = next(one for one in cells(coverage.POPULATION) if one["method"] == method)
     assert cell.run.prompts["prompt_index"].nunique() == 60
-    share, width = coverage.coverage(measure, ratio_of_ratios, coverage.columns_of(cell.run), n, coverage.DRAWS)
+    share, width = coverage.coverage(measure, QUANTITIES["speedup"], coverage.columns_of(cell.run), n, coverage.DRAWS)
     assert share >= 0.92 and 0 < width < 2
 
 
@@ -49,5 +49,5 @@ def test_coverage_counts_what_lies_in_the_interval() -> None:
 def test_each_kind_of_interval_is_one(name: str) -> None:
     rng = np.random.default_rng(1)
     columns = [rng.lognormal(1, 0.2, 12) for _ in range(4)]
-    made = coverage.MAKERS[name](ratio_of_ratios, *columns)
+    made = coverage.MAKERS[name](QUANTITIES["speedup"], *columns)
     assert made.low is not None and made.high is not None and made.value is not None and made.low < made.high

@@ -28,7 +28,7 @@ from ssd_bench.errors import ConfigError
 from ssd_bench.model.decoder import Decoder
 from ssd_bench.records import search_store
 from ssd_bench.records.search_store import Evaluation, SearchRecord
-from ssd_bench.results import expected_speedup
+from ssd_bench.results.definitions import expected_speedup
 from tests.conftest import LAYERS
 from tests.lossless import engine_for
 

@@ -17,11 +17,16 @@ from hypothesis import strategies as st
 from rouge_score.rouge_scorer import RougeScorer
 from scipy import stats
 
-from ssd_bench import results
 from ssd_bench.cost.tpt import tpt
 from ssd_bench.errors import ConfigError
 from ssd_bench.records.reader import Run
-from ssd_bench.results import intervals
+from ssd_bench.results.comparable import check_comparable
+from ssd_bench.results.definitions import alpha_by_position, alpha_macro, expected_speedup, predicted_tpt
+from ssd_bench.results.digest import summarise, summarise_domains
+from ssd_bench.results.prompt_table import PromptTable, of_steps
+from ssd_bench.results.quality import agreement, pass_at
+from ssd_bench.results.quantity import QUANTITIES, Measured, ratio
+from ssd_bench.results.rows import arm_rows, paired_rows
 from tests.synthetic import N_LAYERS, unit, with_hf, write_run
 
 
@@ -53,21 +58,21 @@ PAIRS = st.lists(
 @given(DRAFTS)
 def test_acceptance_identities(drafts: list[tuple[int, int]]) -> None:
     steps = steps_of(drafts)
-    m, alpha, k = results.tokens_per_pass(steps), results.alpha_micro(steps), results.mean_draft_len(steps)
+    m, alpha, k = of_steps("M", steps), of_steps("alpha", steps), of_steps("mean_draft_len", steps)
     assert m is not None
     assert k is not None
     assert m == pytest.approx(1 + (alpha or 0) * k)
     assert (alpha is None) == (k == 0)
-    conditional = results.alpha_conditional(steps)
+    conditional = of_steps("hazard", steps)
     if alpha is not None and conditional is not None:
         assert alpha <= conditional + 1e-12 <= 1 + 1e-12
-        assert results.alpha_macro(steps) == pytest.approx(alpha)  # one prompt
+        assert alpha_macro(steps) == pytest.approx(alpha)  # one prompt
 
 
 @FEWER
 @given(DRAFTS)
 def test_acceptance_by_position_is_brute_force_and_adds_up(drafts: list[tuple[int, int]]) -> None:
-    table = results.alpha_by_position(steps_of(drafts)).set_index("position")
+    table = alpha_by_position(steps_of(drafts)).set_index("position")
     outcomes: dict[int, list[bool]] = {}
     for k, m in drafts:
         for position in range(1, k + 1):
@@ -81,96 +86,91 @@ def test_acceptance_by_position_is_brute_force_and_adds_up(drafts: list[tuple[in
 
 def test_acceptance_by_hand() -> None:
     steps = pd.concat([steps_of([(4, 2), (3, 3)]), steps_of([(2, 0)], prompt_index=1), steps_of([(0, 0)], 2)])
-    assert results.tokens_per_pass(steps) == (3 + 4 + 1 + 1) / 4
-    assert results.alpha_micro(steps) == 5 / 9
-    assert results.alpha_macro(steps) == (5 / 7 + 0) / 2
-    assert results.alpha_conditional(steps) == 5 / (3 + 3 + 1)
-    assert results.mean_draft_len(steps) == 9 / 4
-    prompts = pd.DataFrame({"new_tokens": [8, 2, 2]})
-    assert results.tokens_per_call(prompts, steps) == 12 / (4 + 3)
+    assert of_steps("M", steps) == (3 + 4 + 1 + 1) / 4
+    assert of_steps("alpha", steps) == 5 / 9
+    assert alpha_macro(steps) == (5 / 7 + 0) / 2
+    assert of_steps("hazard", steps) == 5 / (3 + 3 + 1)
+    assert of_steps("mean_draft_len", steps) == 9 / 4
+    answers = {"prompt_index": [0, 1, 2], "repeat": 0, "turn": 0, "arm": "method", "new_tokens": [8, 2, 2]}
+    assert PromptTable(pd.DataFrame(answers), steps.assign(turn=0, arm="method")).value("M_call") == 12 / (4 + 3)
 
 
 def test_plain_decoding_has_m_of_one_and_no_alpha(tmp_path: Path) -> None:
     run = write_run(tmp_path / "run", [unit(0), unit(1)])
-    ar = results.arm_rows(run.steps, "ar")
-    assert results.tokens_per_pass(ar) == 1
-    assert results.alpha_micro(ar) is None
-    assert results.alpha(ar).value is None
+    ar = arm_rows(run.steps, "ar")
+    assert of_steps("M", ar) == 1
+    assert of_steps("alpha", ar) is None
 
 
 def test_speed_by_hand() -> None:
     prompts = prompts_of([(10, 100, 10, 50), (20, 400, 30, 200)])
-    assert results.tokens_per_s(results.arm_rows(prompts, "ar")).value == pytest.approx(1000 * 30 / 500)
-    assert results.tokens_per_s(results.arm_rows(prompts, "method"), True).value == pytest.approx(1000 * 42 / 270)
-    assert results.Pairs.of(prompts).speedup().value == pytest.approx((40 / 250) / (30 / 500))
-    assert results.Pairs.of(prompts).speedup(end_to_end=True).value == pytest.approx((42 / 270) / (32 / 520))
-    assert results.Pairs.of(prompts).speedup_mean().value == pytest.approx((2 + 3) / 2)
-    matched = results.Pairs.of(prompts).matched.speedup()
+    assert PromptTable(prompts).value("ar_tokens_per_s") == pytest.approx(1000 * 30 / 500)
+    assert PromptTable(prompts).value("method_tokens_per_s_e2e") == pytest.approx(1000 * 42 / 270)
+    assert PromptTable(prompts).value("speedup") == pytest.approx((40 / 250) / (30 / 500))
+    assert PromptTable(prompts).value("speedup_e2e") == pytest.approx((42 / 270) / (32 / 520))
+    assert PromptTable(prompts).value("speedup_mean") == pytest.approx((2 + 3) / 2)
+    matched = PromptTable(prompts).number("speedup_matched")
     assert matched.value == pytest.approx(2)
     assert matched.n == 1
 
 
 def test_a_ratio_of_mean_rates_and_of_total_times_by_hand() -> None:
     prompts = prompts_of([(10, 100, 10, 50), (20, 400, 30, 200)])
-    assert results.Pairs.of(prompts).speedup_rates().value == pytest.approx(
-        (10 / 50 + 30 / 200) / (10 / 100 + 20 / 400)
-    )
+    assert PromptTable(prompts).value("speedup_rates") == pytest.approx((10 / 50 + 30 / 200) / (10 / 100 + 20 / 400))
     whole = (11 / 60 + 31 / 210) / (11 / 110 + 21 / 410)
-    assert results.Pairs.of(prompts).speedup_rates(end_to_end=True).value == pytest.approx(whole)
-    assert results.Pairs.of(prompts).speedup_wall().value == pytest.approx((110 + 410) / (60 + 210))
+    assert PromptTable(prompts).value("speedup_rates_e2e") == pytest.approx(whole)
+    assert PromptTable(prompts).value("speedup_wall") == pytest.approx((110 + 410) / (60 + 210))
     nothing = pd.concat([prompts, prompts_of([(0, 0, 0, 0)]).assign(prompt_index=2)])  # an EOS in the prefill
-    assert results.Pairs.of(nothing).speedup_rates() == results.Pairs.of(prompts).speedup_rates()
-    assert results.Pairs.of(nothing).speedup_rates(end_to_end=True).n == 3
+    assert PromptTable(nothing).number("speedup_rates") == PromptTable(prompts).number("speedup_rates")
+    assert PromptTable(nothing).number("speedup_rates_e2e").n == 3
 
 
 def test_an_interval_is_a_jackknifes_on_the_logarithm() -> None:
     rng = np.random.default_rng(3)
     prompts = prompts_of([(10, float(rng.uniform(90, 110)), 12, float(rng.uniform(40, 60))) for _ in range(15)])
-    rates = {arm: results.token_times(results.arm_rows(prompts, arm)).eval("tokens / ms") for arm in ("method", "ar")}
+    rates = {
+        arm: PromptTable(prompts).frame(QUANTITIES[f"{arm}_tokens_per_s"]).eval("tokens / ms")
+        for arm in ("method", "ar")
+    }
     others = [rates["method"].drop(i).mean() / rates["ar"].drop(i).mean() for i in range(15)]
     reach = stats.t.ppf(0.975, 14) * np.sqrt(14) * np.std(np.log(others), ddof=1)
     value = rates["method"].mean() / rates["ar"].mean()
     expected = value, value * np.exp(-reach), value * np.exp(reach)
-    assert results.Pairs.of(prompts).speedup_rates() == results.Measured(*map(pytest.approx, expected), 15)
+    assert PromptTable(prompts).number("speedup_rates") == Measured(*map(pytest.approx, expected), 15)
 
 
 def test_speedups_over_a_third_arm_are_those_over_ar_with_its_times() -> None:
     rows = [(10, 100.0, 10, 50.0), (20, 400.0, 30, 200.0), (15, 200.0, 15, 90.0)]
     prompts = prompts_of(rows)
     slower = [(tokens - 2, 3 * ms, *method) for tokens, ms, *method in rows]
-    hf = results.arm_rows(prompts_of(slower), "ar").assign(arm="hf")
+    hf = arm_rows(prompts_of(slower), "ar").assign(arm="hf")
     three, two = pd.concat([prompts, hf.iloc[:2]]), prompts_of(slower[:2])
-    over_hf = ("hf", "method")
-    for name in ("speedup", "speedup_mean", "speedup_rates", "speedup_wall"):
-        count = getattr(results.Pairs, name)
-        assert count(results.Pairs.of(three)) == count(results.Pairs.of(prompts))  # AR and the method are as they were
+    both, plain, slow = PromptTable(three), PromptTable(prompts), PromptTable(two)
+    for name in ("speedup", "speedup_e2e", "speedup_mean", "speedup_rates", "speedup_rates_e2e", "speedup_wall"):
+        assert both.number(name) == plain.number(name)  # AR and the method are as they were
         # on the prompts that both have
-        assert count(results.Pairs.of(three, over_hf)) == count(results.Pairs.of(two))
-    assert results.Pairs.of(three, over_hf).speedup(end_to_end=True) == results.Pairs.of(two).speedup(end_to_end=True)
-    assert results.Pairs.of(three, over_hf).speedup_rates(end_to_end=True) == results.Pairs.of(two).speedup_rates(
-        end_to_end=True
-    )
+        assert both.number(name.replace("speedup", "speedup_hf")) == slow.number(name)
 
 
 def test_answers_are_paired_in_any_order_and_the_first_of_two_counts() -> None:
     prompts = prompts_of([(10, 100.0, 10, 50.0), (20, 400.0, 30, 200.0), (15, 200.0, 15, 90.0)])
     again = prompts.iloc[[0]].assign(decode_ms=1.0)  # a damaged record has an answer twice
     mixed = pd.concat([prompts.iloc[::-1], again], ignore_index=True)
-    assert results.Pairs.of(mixed).speedup() == results.Pairs.of(prompts).speedup()
-    assert results.paired_rows(mixed)["decode_ms"].tolist() == prompts["decode_ms"].tolist()[::-1]
+    assert PromptTable(mixed).number("speedup") == PromptTable(prompts).number("speedup")
+    assert paired_rows(mixed)["decode_ms"].tolist() == prompts["decode_ms"].tolist()[::-1]
 
 
 def test_only_pairs_count_and_repeats_stay_with_their_prompt() -> None:
     rows = [(10, 100.0, 10, 50.0), (10, 100.0, 12, 80.0), (10, 110.0, 11, 70.0)]
     once, twice = prompts_of(rows), pd.concat([prompts_of(rows), prompts_of(rows, repeat=1)])
-    single, double = results.Pairs.of(once).speedup(), results.Pairs.of(twice).speedup()
+    single, double = PromptTable(once).number("speedup"), PromptTable(twice).number("speedup")
     assert (single.low, single.high, single.n) == (
         double.low,
         double.high,
         double.n,
     )  # no new prompts, no new certainty
     alone = prompts_of([*rows, (10, 1.0, 10, 1.0)]).iloc[:-1]
-    assert results.Pairs.of(alone).speedup() == single
+    assert PromptTable(alone).number("speedup") == single
 
 
 @settings(max_examples=12, deadline=None)
@@ -178,9 +178,9 @@ def test_only_pairs_count_and_repeats_stay_with_their_prompt() -> None:
 def test_an_interval_contains_its_estimate_or_is_absent(rows: list[tuple[int, float, int, float]]) -> None:
     prompts = prompts_of(rows)
     for measured in (
-        results.Pairs.of(prompts).speedup(),
-        results.Pairs.of(prompts).speedup_mean(),
-        results.tokens_per_s(prompts),
+        PromptTable(prompts).number("speedup"),
+        PromptTable(prompts).number("speedup_mean"),
+        PromptTable(prompts).number("method_tokens_per_s"),
     ):
         assert measured.value is not None
         assert math.isfinite(measured.value)
@@ -191,19 +191,19 @@ def test_an_interval_contains_its_estimate_or_is_absent(rows: list[tuple[int, fl
         if measured.low is not None and measured.high is not None:
             assert measured.low <= measured.value <= measured.high
     swapped = prompts.assign(arm=prompts["arm"].map({"ar": "method", "method": "ar"}))
-    forth, back = results.Pairs.of(prompts).speedup(), results.Pairs.of(swapped).speedup()
+    forth, back = PromptTable(prompts).number("speedup"), PromptTable(swapped).number("speedup")
     assert back.value == pytest.approx(1 / (forth.value or math.nan))
     if forth.low is not None and back.high is not None:
         assert back.high == pytest.approx(1 / forth.low)
 
 
 def test_an_interval_is_absent_where_prompts_agree_and_a_shares_ends_at_one() -> None:
-    same = results.Pairs.of(prompts_of([(10, 100, 10, 50)] * 5)).speedup()
+    same = PromptTable(prompts_of([(10, 100, 10, 50)] * 5)).number("speedup")
     assert (same.value, same.low, same.high, same.n) == (2, None, None, 5)
-    assert results.Pairs.of(prompts_of([(10, 100, 10, 50)])[:0]).speedup().value is None
-    one = intervals.ratio(np.array([0.0, 0.0, 3.0]), np.array([9.0, 9.0, 9.0]))  # without the third there is none
+    assert PromptTable(prompts_of([(10, 100, 10, 50)])[:0]).value("speedup") is None
+    one = ratio(np.array([0.0, 0.0, 3.0]), np.array([9.0, 9.0, 9.0]))  # without the third there is none
     assert (one.value, one.low, one.high) == (pytest.approx(1 / 9), None, None)
-    share = intervals.ratio(np.array([100.0, 99.0, 70.0]), np.full(3, 100.0))
+    share = ratio(np.array([100.0, 99.0, 70.0]), np.full(3, 100.0), at_most=1.0)
     assert share.high == 1.0 and share.low is not None and share.low < 0.8
 
 
@@ -213,9 +213,7 @@ def test_intervals_cover_what_they_say(n: int) -> None:
     rng = np.random.default_rng(1)
     tokens, slow, gain = (rng.lognormal(mean, spread, (400, n)) for mean, spread in ((6, 0.3), (0, 0.1), (0.3, 0.2)))
     truth = math.exp(0.3 - 0.2**2 / 2)  # of the population, in which these do not depend on each other
-    found = [
-        intervals.measure(intervals.ratio_of_ratios, t, t * s / g, t, t * s) for t, s, g in zip(tokens, slow, gain)
-    ]
+    found = [QUANTITIES["speedup"].measure(t, t * s / g, t, t * s) for t, s, g in zip(tokens, slow, gain)]
     covered = sum(m.low is not None and m.high is not None and m.low <= truth <= m.high for m in found)
     assert 0.93 <= covered / 400 <= 0.975
 
@@ -238,12 +236,12 @@ def test_tpt_grows_with_alpha_and_takes_real_lengths(a: float, b: float, draft_l
 def test_expected_speedup_is_m_over_the_cost_of_a_cycle() -> None:
     drafts, skip = [(4, 2), (3, 3), (2, 0)], 0.4
     steps = steps_of(drafts)
-    m, alpha = results.tokens_per_pass(steps), results.alpha_micro(steps)
+    m, alpha = of_steps("M", steps), of_steps("alpha", steps)
     cycle = 1 + (1 - skip) * 9 / 3  # one verification and three drafted tokens per pass
     assert m is not None
-    assert results.expected_speedup(m, alpha, skip) == pytest.approx(m / cycle)
-    assert results.expected_speedup(1.0, 0.0, 0.4) is None
-    assert results.expected_speedup(m, None, skip) is None
+    assert expected_speedup(m, alpha, skip) == pytest.approx(m / cycle)
+    assert expected_speedup(1.0, 0.0, 0.4) is None
+    assert expected_speedup(m, None, skip) is None
 
 
 @pytest.fixture(scope="module")
@@ -263,17 +261,17 @@ def test_predicted_tpt_by_brute_force(run: Run) -> None:
     tested = [min(step["draft_len"], step["accepted_len"] + 1) for _, step in steps.iterrows()]
     alpha, k = steps["accepted_len"].sum() / sum(tested), steps["draft_len"].mean()
     expected = tpt(alpha, k, float(np.mean(costs)), N_LAYERS * (t_attn + 0.75))
-    assert results.predicted_tpt(run) == pytest.approx(expected)
+    assert predicted_tpt(run) == pytest.approx(expected)
     ar = run.steps[run.steps["arm"] == "ar"]
     plain = 1000 / (N_LAYERS * (0.001 * ar["context_len"].mean() + 0.4 + 0.75))
-    assert results.predicted_tpt(run, "ar") == pytest.approx(plain)
-    assert results.predicted_tpt(replace(run, header=replace(run.header, latency=None))) is None
-    assert results.skip_ratio(run) == pytest.approx(3 / (2 * N_LAYERS))
-    assert results.skipped_sublayers(run) == pytest.approx((2, 1))
+    assert predicted_tpt(run, "ar") == pytest.approx(plain)
+    assert predicted_tpt(replace(run, header=replace(run.header, latency=None))) is None
+    assert PromptTable.of(run).value("skip_ratio") == pytest.approx(3 / (2 * N_LAYERS))
+    assert [PromptTable.of(run).value(f"skipped_{kind}") for kind in ("attn", "mlp")] == pytest.approx([2, 1])
 
 
 def test_summary_of_a_run(run: Run) -> None:
-    summary = results.summarise(run).row
+    summary = summarise(run).row
     method = run.steps[run.steps["arm"] == "method"]
     assert summary["M"] == pytest.approx(method["emitted"].sum() / len(method))
     assert summary["M_lo"] < summary["M"] < summary["M_hi"]
@@ -299,7 +297,7 @@ def test_summary_of_a_run(run: Run) -> None:
 def test_summary_warns_of_what_cannot_be_or_weakens_a_claim(tmp_path: Path) -> None:
     bug: dict[str, Any] = {"lossless": "bug", "divergence_index": 7, "divergence_gap": 2.5, "clipped_tokens": 3}
     fast = write_run(tmp_path / "run", [unit(0, decode_ms=1.0), unit(1, decode_ms=1.2, **bug)])
-    summary = results.summarise(fast).row
+    summary = summarise(fast).row
     text = "\n".join(summary["warnings"])
     assert "exceeds M" in text
     assert "not lossless: outputs that differ from AR's beyond rounding: 1;" in text
@@ -311,19 +309,19 @@ def test_summary_warns_of_what_cannot_be_or_weakens_a_claim(tmp_path: Path) -> N
     assert summary["first_divergence"] == where | {"gap": 2.5, "lossless": "bug"}
     longer = unit(1)
     longer[1].prompt.new_tokens += 1
-    text = "\n".join(results.summarise(write_run(tmp_path / "longer", [unit(0), longer])).warnings)
+    text = "\n".join(summarise(write_run(tmp_path / "longer", [unit(0), longer])).warnings)
     assert "1 of 2 pairs of outputs differ in length" in text
     assert "do not add up" in text
     told = write_run(tmp_path / "told", [unit(0)], warnings=["a process was busy"])
-    assert results.summarise(told).warnings[0] == "a process was busy"
+    assert summarise(told).warnings[0] == "a process was busy"
 
 
 def test_summary_without_a_baseline_or_without_layers(tmp_path: Path) -> None:
-    alone = results.summarise(write_run(tmp_path / "alone", [unit(0)[1:], unit(1)[1:]])).row
+    alone = summarise(write_run(tmp_path / "alone", [unit(0)[1:], unit(1)[1:]])).row
     assert (alone["n_pairs"], alone["speedup"], alone["ar_tokens_per_s"]) == (0, None, None)
     assert alone["method_tokens_per_s"] > 0
     assert any("no baseline" in text for text in alone["warnings"])
-    baseline = results.summarise(write_run(tmp_path / "baseline", [unit(0)[:1]])).row
+    baseline = summarise(write_run(tmp_path / "baseline", [unit(0)[:1]])).row
     assert (baseline["M"], baseline["alpha"], baseline["skip_ratio"], baseline["tpt_predicted"]) == (None,) * 4
 
 
@@ -332,7 +330,7 @@ def test_summary_with_a_third_arm(tmp_path: Path) -> None:
     other = units[0][2].prompt
     other.output_ids = [*other.output_ids[:-1], other.output_ids[-1] + 1]
     run = write_run(tmp_path / "run", units, hf={"weight_bytes": 2**30})
-    summary = results.summarise(run).row
+    summary = summarise(run).row
     for way in ("", "_e2e", "_rates", "_rates_e2e", "_wall", "_mean"):
         assert summary[f"speedup_hf{way}"] == pytest.approx(5 * summary[f"speedup{way}"])
         assert summary[f"speedup_hf{way}_lo"] < summary[f"speedup_hf{way}"] < summary[f"speedup_hf{way}_hi"]
@@ -343,20 +341,18 @@ def test_summary_with_a_third_arm(tmp_path: Path) -> None:
         "5.0% of Hugging Face's outputs differ from AR's, because of rounding or because of a fault"
     ]
     sampled = write_run(tmp_path / "sampled", units, decode={"mode": "sample"})
-    assert results.summarise(sampled).row["hf_output_exact"] is None
+    assert summarise(sampled).row["hf_output_exact"] is None
     halves = replace(run, prompts=run.prompts.assign(domain=run.prompts["prompt_index"].map(lambda i: "ab"[i % 2])))
-    for summary_of_half in results.summarise_domains(halves):
+    for summary_of_half in summarise_domains(halves):
         own = halves.prompts[halves.prompts["domain"] == summary_of_half.domain]
-        assert summary_of_half.row["speedup_hf_wall"] == results.Pairs.of(own, ("hf", "method")).speedup_wall().value
-        assert summary_of_half.speedup_rates_e2e == results.Pairs.of(own).speedup_rates(end_to_end=True)
-    assert not {key for key in results.summarise(write_run(tmp_path / "pair", [unit(0)])).row if "hf" in key}
+        assert summary_of_half.row["speedup_hf_wall"] == PromptTable(own).number("speedup_wall", ("method", "hf")).value
+        assert summary_of_half.speedup_rates_e2e == PromptTable(own).number("speedup_rates_e2e")
+    assert not {key for key in summarise(write_run(tmp_path / "pair", [unit(0)])).row if "hf" in key}
 
 
 def test_runs_compare_only_under_equal_conditions(run: Run, tmp_path: Path) -> None:
     units = [unit(i) for i in range(24)]
-    results.check_comparable(
-        run, write_run(tmp_path / "same", units, method="swift", seed=1, decode={"reuse_prefix": True})
-    )
+    check_comparable(run, write_run(tmp_path / "same", units, method="swift", seed=1, decode={"reuse_prefix": True}))
     different: list[tuple[str, list[Any], dict[str, Any]]] = [
         ("prompts: 24 and 23, 23 in common", units[1:], {}),
         ("model", units, {"model": {"dtype": "bfloat16"}}),
@@ -365,7 +361,7 @@ def test_runs_compare_only_under_equal_conditions(run: Run, tmp_path: Path) -> N
     ]
     for i, (what, chosen, changes) in enumerate(different):
         with pytest.raises(ConfigError, match=what):
-            results.check_comparable(run, write_run(tmp_path / str(i), chosen, **changes))
+            check_comparable(run, write_run(tmp_path / str(i), chosen, **changes))
 
 
 def answered(rows: Sequence[tuple[str, str, list[int], list[int]]]) -> pd.DataFrame:
@@ -381,12 +377,12 @@ def test_outputs_against_ar_are_rouge_2_and_equal_tokens() -> None:
     scorer = RougeScorer(["rouge2"], use_stemmer=True)
     ar, other = "the ferry left the harbour at noon", "the ferry left the port at noon"
     rows = answered([(ar, other, [1, 2], [1, 3]), ("yes", "yes", [4], [4]), ("", "no", [], [5])])
-    found = results.agreement(rows)
+    found = agreement(rows)
     expected = scorer.score(ar, other)["rouge2"].fmeasure
     assert 0 < expected < 1
     assert found["output_rouge2"] == pytest.approx((expected + 1 + 0) / 3)
     assert found["output_exact"] == pytest.approx(1 / 3)
-    assert results.agreement(rows[rows["arm"] == "ar"]) == {"output_rouge2": None, "output_exact": None}
+    assert agreement(rows[rows["arm"] == "ar"]) == {"output_rouge2": None, "output_exact": None}
 
 
 @pytest.mark.parametrize("seed", range(5))
@@ -396,20 +392,20 @@ def test_pass_at_k_is_the_share_of_draws_of_k_that_hold_a_pass(seed: int) -> Non
     rows = pd.DataFrame([{"prompt_index": i, "repeat": j, "score": scores[i, j]} for i in range(4) for j in range(n)])
     draws = list(itertools.combinations(range(n), k))
     brute = np.mean([[scores[i, list(draw)].any() for draw in draws] for i in range(4)])
-    assert results.pass_at(rows, k) == pytest.approx(brute)
-    assert results.pass_at(rows, 1) == pytest.approx(scores.mean())
-    assert results.pass_at(rows, n + 1) is None
+    assert pass_at(rows, k) == pytest.approx(brute)
+    assert pass_at(rows, 1) == pytest.approx(scores.mean())
+    assert pass_at(rows, n + 1) is None
 
 
 def test_each_domain_has_the_numbers_of_its_own_prompts(tmp_path: Path) -> None:
     run = write_run(tmp_path, [unit(i) for i in range(6)])
-    assert results.summarise_domains(run) == []
+    assert summarise_domains(run) == []
     domains = run.prompts["prompt_index"].map(lambda i: "even" if i % 2 == 0 else "odd")
     mixed = replace(run, prompts=run.prompts.assign(domain=domains))
-    rows = results.summarise_domains(mixed)
+    rows = summarise_domains(mixed)
     assert [(row.domain, row.n_prompts) for row in rows] == [("even", 3), ("odd", 3)]
     for row in rows:
         own = mixed.prompts[mixed.prompts["domain"] == row.domain]
-        assert row.speedup == results.Pairs.of(own).speedup()
-        steps = results.arm_rows(mixed.steps[mixed.steps["prompt_index"].isin(own["prompt_index"])], "method")
-        assert row.alpha.value == results.alpha_micro(steps)
+        assert row.speedup == PromptTable(own).number("speedup")
+        steps = arm_rows(mixed.steps[mixed.steps["prompt_index"].isin(own["prompt_index"])], "method")
+        assert row.alpha.value == of_steps("alpha", steps)

@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from ssd_bench import results
-from ssd_bench.results.modelled import REFERENCE, modelled_numbers
+from ssd_bench.results.digest import summarise
+from ssd_bench.results.modelled import REFERENCE
+from ssd_bench.results.prompt_table import PromptTable
 from tests.runs import executed
 
 SPEEDUPS = {"knapspec": 1.43, "swift": 1.35, "clasp": 1.45, "conflayers": 1.46, "adaptive": 2.04}
@@ -26,9 +27,9 @@ RUN = (
 @pytest.mark.parametrize("method", SPEEDUPS)
 def test_the_main_job_has_the_same_modelled_speedup_everywhere(method: str, tmp_path: Path) -> None:
     run = executed(tmp_path, f"method={method}", *RUN)
-    numbers = results.summarise(run).modelled
-    assert numbers is not None and numbers.modelled_on == REFERENCE
-    assert numbers.speedup_modelled.value == pytest.approx(SPEEDUPS[method], abs=0.005)
+    summary = summarise(run)
+    assert summary.modelled_on == REFERENCE
+    assert summary.speedup_modelled.value == pytest.approx(SPEEDUPS[method], abs=0.005)
     # no time of this machine is part of it
     slower = replace(run, steps=run.steps.assign(policy_ms=1e3 * run.steps["policy_ms"]), work=run.work.assign(ms=1.0))
-    assert modelled_numbers(slower) == numbers
+    assert PromptTable.of(slower).number("speedup_modelled") == summary.speedup_modelled

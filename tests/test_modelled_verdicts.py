@@ -11,7 +11,6 @@ from typing import Any
 import pandas as pd
 import pytest
 
-from ssd_bench import results
 from ssd_bench.commands import claims as claims_command
 from ssd_bench.cost.reference import reference_machine
 from ssd_bench.papers.claims.claims import STATISTICS
@@ -21,8 +20,10 @@ from ssd_bench.papers.ours.cells import REPEATED_TIMINGS, Cell
 from ssd_bench.records.reader import Run
 from ssd_bench.report import verdict_texts, verdicts
 from ssd_bench.report.answers import claim_lines
+from ssd_bench.results.digest import summarise
 from ssd_bench.results.folder import Record
 from ssd_bench.results.modelled import REFERENCE, modelled_run, modelled_steps, reference_run
+from ssd_bench.results.prompt_table import PromptTable
 from tests import synthetic
 from tests.exhibit_runs import MINIATURE, indexed
 from tests.test_evidence import searched, timed
@@ -140,7 +141,7 @@ def test_an_interval_of_modelled_times_is_over_prompts_alone(tmp_path: Path) -> 
     assert (judged.low, judged.high) == (quiet.low, quiet.high)
     record = next(cell for cell in judged.cells if cell.path.name == "own")
     assert record.summary.noise is not None
-    assert record.summary.modelled == results.summarise(record.run).modelled
+    assert record.summary.speedup_modelled == summarise(record.run).speedup_modelled
 
 
 # --- modelled times by the definitions of the measured ones -----------------------------------------------------------
@@ -163,11 +164,11 @@ def test_every_time_of_a_modelled_run_is_from_its_work(tmp_path: Path) -> None:
 
 def test_statistics_of_modelled_times_have_the_definitions_of_measured_ones(tmp_path: Path) -> None:
     run = counted(tmp_path, "run")
-    modelled, summary = reference_run(run), results.summarise(run).modelled
-    assert summary is not None and summary.modelled_on == REFERENCE
+    modelled, summary = reference_run(run), summarise(run)
+    assert summary.modelled_on == REFERENCE
     decode, end_to_end = (
-        results.Pairs.of(modelled.prompts).speedup(),
-        results.Pairs.of(modelled.prompts).speedup(end_to_end=True),
+        PromptTable(modelled.prompts).number("speedup"),
+        PromptTable(modelled.prompts).number("speedup_e2e"),
     )
     assert value(tmp_path, "run", "speedup") == summary.speedup_modelled.value == decode.value
     assert value(tmp_path, "run", "speedup_e2e") == end_to_end.value and end_to_end.value != decode.value
@@ -182,9 +183,9 @@ def test_a_search_that_runs_twice_costs_its_calls_again(tmp_path: Path) -> None:
     assert second["policy_ms"].tolist() == pytest.approx((2 * first["policy_ms"]).tolist()) and first["policy_ms"].any()
     assert second["draft_ms"].tolist() == first["draft_ms"].tolist()
     assert second["verify_ms"].tolist() == first["verify_ms"].tolist()
-    summaries = [results.summarise(run).modelled for run in (once, twice)]
+    summaries = [summarise(run) for run in (once, twice)]
     frozen, speedups = (
-        [getattr(one, name).value for one in summaries] for name in ("speedup_frozen", "speedup_modelled")
+        [summary.number(name).value for summary in summaries] for name in ("speedup_frozen", "speedup_modelled")
     )
     assert frozen[0] == pytest.approx(frozen[1]) and frozen[0] > speedups[0] > speedups[1]
 
@@ -207,6 +208,6 @@ def test_an_offline_search_takes_as_long_as_the_work_of_the_preparation(tmp_path
         searches = [{"name": "greedy", "evaluations": 10, "new": 10, "seconds": 40.0}]
         synthetic.write_record(tmp_path / name, units, searches=searches, prepare_work=[work | {"calls": calls}])
     once, twice = (value(tmp_path, name, "search_s") for name in ("once", "twice"))
-    modelled = results.summarise(cell(tmp_path, "once").run).modelled
-    assert modelled is not None and modelled.modelled_prepare_ms == pytest.approx(1000 * once)
+    summary = summarise(cell(tmp_path, "once").run)
+    assert summary.modelled_prepare_ms == pytest.approx(1000 * once)
     assert twice == pytest.approx(2 * once) and once > 0

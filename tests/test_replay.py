@@ -11,7 +11,6 @@ import numpy as np
 import pytest
 import yaml
 
-from ssd_bench import results
 from ssd_bench.commands.replay import main
 from ssd_bench.conf import CONF
 from ssd_bench.contract.shape import Shape
@@ -29,6 +28,8 @@ from ssd_bench.predict.workload import has_baseline, with_baseline
 from ssd_bench.records.reader import Run
 from ssd_bench.records.schema import PromptRecord, WorkRow
 from ssd_bench.results.modelled import STEP, modelled_steps
+from ssd_bench.results.prompt_table import PromptTable, of_steps
+from ssd_bench.results.rows import arm_rows
 from ssd_bench.run.plan import plan
 from tests.runs import composed
 from tests.synthetic import N_LAYERS, NO_INT8, unit, write_run
@@ -143,7 +144,7 @@ def call_costs(machine: Machine, context: Array, heads: float = 0.0) -> Array:
 def overhead_ms(run: Run, machine: str = "own", model: str | None = None) -> float:
     """Return the predicted milliseconds of the method overhead of a run."""
     times = step_times(run, replay._machine(run, machine, model, None))
-    return float(results.arm_rows(times, "method")["policy_ms"].sum())
+    return float(arm_rows(times, "method")["policy_ms"].sum())
 
 
 @pytest.fixture(scope="module")
@@ -164,9 +165,9 @@ def test_a_record_made_by_a_latency_model_is_replayed_exactly(tmp_path: Path, re
     run = made(tmp_path / "run", reuse)
     found = predict(run)
     for arm in ("ar", "method"):
-        measured = results.tokens_per_s(results.arm_rows(run.prompts, arm)).value
+        measured = PromptTable(run.prompts).value(f"{arm}_tokens_per_s")
         assert found.tokens_per_s[arm] == pytest.approx(measured, rel=1e-9)
-    assert found.speedup == pytest.approx(results.Pairs.of(run.prompts).speedup().value, rel=1e-9)
+    assert found.speedup == pytest.approx(PromptTable(run.prompts).value("speedup"), rel=1e-9)
     assert found.overhead == "own"
     assert sum(found.shares.values()) == pytest.approx(1)
     keys = ["prompt_index", "repeat", "arm", "step"]
@@ -185,13 +186,13 @@ def test_the_profile_is_the_latency_model_without_torch() -> None:
 
 def test_the_machine_of_the_record_adds_the_recorded_time_of_the_methods_code(counted: Run) -> None:
     """The calls of the search are predicted; what else the method took is as recorded, and elsewhere left out."""
-    steps = results.arm_rows(counted.steps, "method")
+    steps = arm_rows(counted.steps, "method")
     context = steps["context_len"].to_numpy(dtype=float)
     own, reference = own_profile(counted), reference_machine(REFERENCE)
     np.testing.assert_allclose(code_ms(counted, counted.steps), np.where(counted.steps["arm"] == "ar", 0.0, 0.3))
-    here = results.arm_rows(step_times(counted, own), "method")["policy_ms"]
+    here = arm_rows(step_times(counted, own), "method")["policy_ms"]
     np.testing.assert_allclose(here, call_costs(own, context) + POLICY_MS - CALLS_MS)
-    there = results.arm_rows(step_times(counted, reference), "method")["policy_ms"]
+    there = arm_rows(step_times(counted, reference), "method")["policy_ms"]
     np.testing.assert_allclose(there, call_costs(reference.of_blocks(N_LAYERS), context))
     assert predict(counted).overhead == "own" and predict(counted, REFERENCE).overhead == "calls"
     assert overhead_ms(counted) == pytest.approx(call_costs(own, context).sum() + len(steps) * (POLICY_MS - CALLS_MS))
@@ -204,7 +205,7 @@ def test_the_machine_of_the_record_adds_the_recorded_time_of_the_methods_code(co
 def test_a_planted_fault_costs_what_it_computes(counted: Run, machine: str) -> None:
     """A search that runs twice, or asks for an LM head at every exit, raises the overhead by its cost and no more."""
     model = "llama3_1_8b" if machine.startswith("sim_") else None
-    steps, work = results.arm_rows(counted.steps, "method"), counted.work
+    steps, work = arm_rows(counted.steps, "method"), counted.work
     context, calls = steps["context_len"].to_numpy(dtype=float), work["part"] == "overhead"
     timed_by = own_profile(counted) if machine == "own" else reference_machine(REFERENCE).of_blocks(N_LAYERS)
     if model is not None:
@@ -239,8 +240,8 @@ def test_without_a_baseline_ar_is_made_up_from_the_output(run: Run, counted: Run
     for record in (run, counted):
         alone = replace(
             record,
-            prompts=results.arm_rows(record.prompts, "method"),
-            steps=results.arm_rows(record.steps, "method").reset_index(drop=True),
+            prompts=arm_rows(record.prompts, "method"),
+            steps=arm_rows(record.steps, "method").reset_index(drop=True),
             work=record.work[record.work["arm"] == "method"].reset_index(drop=True),
         )
         paired = predict(record)
@@ -306,7 +307,7 @@ def test_more_kept_sublayers_never_draft_faster(run: Run, name: str) -> None:
 @pytest.mark.parametrize("name", ["own", *simulated_names()])
 def test_no_speedup_beyond_m(run: Run, name: str) -> None:
     found = predict(run, name, None if name == "own" else "llama3_8b")
-    m = results.tokens_per_pass(results.arm_rows(run.steps, "method"))
+    m = of_steps("M", arm_rows(run.steps, "method"))
     assert found.ceiling == pytest.approx(m)
     assert found.speedup <= found.speedup_frozen <= found.ceiling
 
@@ -330,7 +331,7 @@ def test_blocks_of_another_size_count_by_relative_depth(run: Run) -> None:
         np.testing.assert_allclose(part, factor * ms)
     assert smaller.call_ms == pytest.approx(5 * machine.call_ms) and smaller.of_blocks(40) == machine
     plain = step_times(run, machine).query("arm == 'ar'")
-    context = results.arm_rows(run.steps, "ar")["context_len"].to_numpy(dtype=float)
+    context = arm_rows(run.steps, "ar")["context_len"].to_numpy(dtype=float)
     attn, mlp, rest = machine.pass_ms(np.ones_like(context), context)
     np.testing.assert_allclose(plain["verify_ms"], 40 * (attn + mlp) + rest)
 
@@ -339,7 +340,7 @@ def test_a_reference_machine_times_a_record_of_a_smaller_model(counted: Run) -> 
     prediction, machine = predict(counted, REFERENCE), reference_machine(REFERENCE)
     assert (prediction.machine, prediction.model) == (REFERENCE, "llama3_1_8b")
     assert "8 stand for 32" in prediction.acceptance and machine.n_layers == 32
-    context = results.arm_rows(counted.steps, "ar")["context_len"].to_numpy(dtype=float)
+    context = arm_rows(counted.steps, "ar")["context_len"].to_numpy(dtype=float)
     attn, mlp, rest = machine.pass_ms(np.ones_like(context), context)
     ms = float((32 * (attn + mlp) + rest + machine.loop_ms).mean())
     assert prediction.tokens_per_s["ar"] == pytest.approx(1000 / ms)

@@ -11,12 +11,12 @@ from typing import Any
 
 import pytest
 
-from ssd_bench import results
 from ssd_bench.commands.report import main
 from ssd_bench.errors import LosslessError
 from ssd_bench.report import figures
 from ssd_bench.report.closing import comparison_text, print_record, run_table
 from ssd_bench.report.runs import document, group_by_task, unrounded_table
+from ssd_bench.results.digest import summarise
 from ssd_bench.results.folder import Record
 from ssd_bench.results.text import format_interval, format_measured
 from tests.synthetic import unit, with_hf, write_record, write_run
@@ -219,7 +219,7 @@ def test_a_damaged_run_is_named_and_left_out(
 
 def test_the_terminal_table_shows_the_numbers_the_record_and_every_warning(tmp_path: Path) -> None:
     bug: dict[str, Any] = {"lossless": "bug", "divergence_index": 2, "divergence_gap": 1.0}
-    summary = results.summarise(write_run(tmp_path / "run", [unit(0), unit(1, **bug)])).row
+    summary = summarise(write_run(tmp_path / "run", [unit(0), unit(1, **bug)])).row
     text = run_table(summary)
     assert max(len(line) for line in text.splitlines() if str(tmp_path) not in line) <= 100
     assert f"{summary['speedup']:.2f} [{summary['speedup_lo']:.2f}, {summary['speedup_hi']:.2f}]" in text
@@ -228,7 +228,7 @@ def test_the_terminal_table_shows_the_numbers_the_record_and_every_warning(tmp_p
     assert "n = 2 prompts" in text
     assert text.count("warning:") == len(summary["warnings"]) >= 2
     assert "offline preparation" in text
-    alone = run_table(results.summarise(write_run(tmp_path / "alone", [unit(0)[1:]])).row)
+    alone = run_table(summarise(write_run(tmp_path / "alone", [unit(0)[1:]])).row)
     assert "no pairs" in alone
     assert "nan" not in alone.lower()
     assert "None" not in alone
@@ -268,12 +268,12 @@ def test_runs_of_one_method_are_told_apart_by_what_they_differ_in(tmp_path: Path
 
 def test_the_terminal_table_shows_a_third_arm_only_where_there_is_one(tmp_path: Path) -> None:
     units = [with_hf(unit(i), slower=5.0) for i in range(3)]
-    summary = results.summarise(write_run(tmp_path / "three", units, hf={"weight_bytes": 5 * 10**6})).row
+    summary = summarise(write_run(tmp_path / "three", units, hf={"weight_bytes": 5 * 10**6})).row
     text = run_table(summary)
     for name in ("speedup_hf", "speedup_hf_e2e", "speedup_hf_rates_e2e", "speedup_hf_wall", "ar_over_hf_e2e"):
         assert f"  {format_interval(summary, name)}" in text
     assert "same tokens 100.0 %" in text and "5 MB, in a separate process" in text
-    two = run_table(results.summarise(write_run(tmp_path / "two", [unit(i) for i in range(3)])).row)
+    two = run_table(summarise(write_run(tmp_path / "two", [unit(i) for i in range(3)])).row)
     assert "HF" not in two
     kept = [line for line in text.splitlines() if "HF" not in line and "ratio of" not in line and "record" not in line]
     assert kept == [line for line in two.splitlines() if "record" not in line]

@@ -15,7 +15,7 @@ import pytest
 from ssd_bench.records.files import read_header
 from ssd_bench.records.reader import Run, find_runs, load_run
 from ssd_bench.records.writer import RunWriter
-from ssd_bench.results import summarise
+from ssd_bench.results.digest import summarise
 from ssd_bench.run import run as runner
 from ssd_bench.run import shards
 from ssd_bench.run.plan import Shard

@@ -12,7 +12,6 @@ from pathlib import Path
 
 import pytest
 
-from ssd_bench import results
 from ssd_bench.commands import claims as claims_command
 from ssd_bench.commands.report import main
 from ssd_bench.papers.claims.judge import judge
@@ -21,6 +20,8 @@ from ssd_bench.records.reader import Run, load_run
 from ssd_bench.report import figures, numbers, verdicts
 from ssd_bench.report.runs import RunGroup, group_by_task
 from ssd_bench.results import store as stored
+from ssd_bench.results.digest import Digest, summarise, summarise_domains
+from ssd_bench.results.evidence import machine, trace
 from ssd_bench.results.folder import Record, prepare_records, records
 from ssd_bench.results.store import FILE, DigestStore, RunCache
 from tests.exhibit_runs import indexed, make
@@ -66,25 +67,23 @@ def some(prepared: Path, tmp_path: Path) -> Path:
 @pytest.fixture
 def digested(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The names of the runs whose digests were worked out."""
-    names, work_out = list[str](), results.Digest.of.__func__  # type: ignore[attr-defined]
+    names, work_out = list[str](), Digest.of.__func__  # type: ignore[attr-defined]
 
-    def counted(cls: type[results.Digest], run: Run) -> results.Digest:
+    def counted(cls: type[Digest], run: Run) -> Digest:
         names.append(run.path.name)
         return work_out(cls, run)  # type: ignore[no-any-return]
 
-    monkeypatch.setattr(results.Digest, "of", classmethod(counted))
+    monkeypatch.setattr(Digest, "of", classmethod(counted))
     return names
 
 
 def test_a_digest_says_what_its_run_does(tmp_path: Path) -> None:
     for path in sorted(make_some(tmp_path).iterdir()):
         run = load_run(path)
-        kept = results.Digest.read(results.Digest.of(run).text)
-        assert kept.summarise(path) == results.summarise(run) and kept.summarise_domains() == results.summarise_domains(
-            run
-        )
-        assert list(kept.summarise(path).row.items()) == list(results.summarise(run).row.items())
-        assert (kept.timing.machine, kept.timing.trace) == (results.evidence.machine(run), results.trace(run))
+        kept = Digest.read(Digest.of(run).text)
+        assert kept.summarise(path) == summarise(run) and kept.summarise_domains() == summarise_domains(run)
+        assert list(kept.summarise(path).row.items()) == list(summarise(run).row.items())
+        assert (kept.timing.machine, kept.timing.trace) == (machine(run), trace(run))
 
 
 def test_a_report_is_the_same_with_the_store_and_without(
@@ -163,7 +162,7 @@ def test_many_runs_are_digested_alike_by_several_processes(tmp_path: Path, monke
     assert [one.path.name for one in found if one.error] == ["0"]
     for one in found:
         if not one.error:
-            assert one.summary == results.summarise(load_run(one.path))
+            assert one.summary == summarise(load_run(one.path))
 
 
 @pytest.mark.parametrize("stop", [KeyboardInterrupt, SystemExit, OSError, None])
@@ -242,8 +241,8 @@ def test_a_damaged_store_is_written_anew(damage: Callable[[Path], object], some:
 
 def test_no_changed_bit_of_the_store_changes_a_number(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     prepare_records(records(make_some(tmp_path, "b")))
-    worked_out = results.Digest.of(load_run(tmp_path / "b"))  # once, not for every bit
-    monkeypatch.setattr(results.Digest, "of", lambda run: worked_out)
+    worked_out = Digest.of(load_run(tmp_path / "b"))  # once, not for every bit
+    monkeypatch.setattr(Digest, "of", lambda run: worked_out)
     told, content = [one.summary for one in records(tmp_path)], (tmp_path / FILE).read_bytes()
     for at in range(0, len(content), len(content) // 40):
         (tmp_path / FILE).write_bytes(content[:at] + bytes([content[at] ^ 4]) + content[at + 1 :])

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, fields
+from dataclasses import asdict
 from pathlib import Path
 
 import pytest
 
-from ssd_bench import results
-from ssd_bench.results.row import SummaryRow
+from ssd_bench.results.digest import summarise, summarise_domains
+from ssd_bench.results.quantity import QUANTITIES, Measured
 from ssd_bench.results.summary import DomainSummary, Summary
 from tests.synthetic import unit, with_hf, write_run
 
@@ -23,13 +23,7 @@ def summaries(tmp_path: Path) -> list[Summary | DomainSummary]:
             record.prompt.domain = "ab"[record.prompt.prompt_index % 2]
     three = write_run(tmp_path / "three", units, hf={"weight_bytes": 5}, scores={"ar": {"rouge1": 0.5}})
     two = write_run(tmp_path / "two", [unit(i) for i in range(4)])
-    return [results.summarise(three), results.summarise(two), *results.summarise_domains(three)]
-
-
-def parts(summary: SummaryRow) -> list[SummaryRow]:
-    """Return a summary and its parts."""
-    values = [getattr(summary, field.name) for field in fields(summary)]
-    return [summary, *(value for value in values if isinstance(value, SummaryRow))]
+    return [summarise(three), summarise(two), *summarise_domains(three)]
 
 
 def test_a_summary_is_the_same_after_json(summaries: list[Summary | DomainSummary]) -> None:
@@ -41,11 +35,17 @@ def test_a_summary_is_the_same_after_json(summaries: list[Summary | DomainSummar
             type(summary).read({**stored, "colour": 1})
 
 
-def test_numbers_with_an_interval_are_told_by_their_type(summaries: list[Summary | DomainSummary]) -> None:
-    """`SummaryRow.read` goes by the annotation."""
-    for part in (part for summary in summaries for part in parts(summary)):
-        for field in fields(part):
-            assert (field.type == "Measured") == isinstance(getattr(part, field.name), results.Measured), field.name
+def test_the_numbers_are_the_catalogues_and_attributes(summaries: list[Summary | DomainSummary]) -> None:
+    for summary in summaries:
+        assert [*summary.numbers] == [key for key in QUANTITIES if key in summary.numbers]
+        for key, number in summary.numbers.items():
+            assert getattr(summary, key) == (number if QUANTITIES[key].interval else number.value)
+            assert (f"{key}_lo" in summary.row) == QUANTITIES[key].interval
+    three, two = summaries[:2]
+    assert {*three.numbers} == {*QUANTITIES}
+    assert {*three.numbers} - {*two.numbers} == {key for key in three.numbers if "hf" in key}
+    with pytest.raises(AttributeError, match="colour"):
+        _ = three.colour
 
 
 def test_a_row_has_columns_for_the_interval_and_the_prompts(summaries: list[Summary | DomainSummary]) -> None:
@@ -54,7 +54,7 @@ def test_a_row_has_columns_for_the_interval_and_the_prompts(summaries: list[Summ
     matched = three.speedup_matched
     names = ("speedup_matched", "speedup_matched_lo", "speedup_matched_hi", "speedup_matched_n")
     assert [three.row[name] for name in names] == [matched.value, matched.low, matched.high, matched.n]
-    assert three.number("speedup") == results.Measured(three.speedup.value, three.speedup.low, three.speedup.high)
+    assert three.number("speedup") == Measured(three.speedup.value, three.speedup.low, three.speedup.high)
     assert (three.row["ar_rouge1"], three.row["scores"], three.row["concurrent_runs"]) == (0.5, ["rouge1"], 0)
     assert {"hf_repetition", "speedup_hf", "hf_weight_bytes"} <= set(three.row)
     assert not [name for name in two.row if "hf" in name]

@@ -18,7 +18,7 @@ from ssd_bench.conf import CONF
 from ssd_bench.contract.task import DataSpec, Prompt, Task
 from ssd_bench.data import SampleSource
 from ssd_bench.errors import ConfigError
-from ssd_bench.results import summarise
+from ssd_bench.results.digest import summarise
 from tasks.scoring.numbers import FinalNumber, final_number
 from tasks.scoring.rouge import Rouge
 from tasks.selection import shuffled

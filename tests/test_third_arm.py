@@ -12,13 +12,14 @@ import pandas as pd
 import pytest
 import torch
 
-from ssd_bench import results
 from ssd_bench.commands import explain
 from ssd_bench.engine.sampling import Decoding
 from ssd_bench.errors import ConfigError
 from ssd_bench.predict.workload import with_work
 from ssd_bench.records.reader import Run
 from ssd_bench.records.writer import RunWriter
+from ssd_bench.results.digest import summarise
+from ssd_bench.results.rows import arm_rows, paired_rows
 from ssd_bench.run import arms
 from ssd_bench.run import run as running
 from ssd_bench.run.hardware import Hardware
@@ -54,25 +55,25 @@ def test_all_arms_decode_every_prompt_and_say_the_same_in_float32(record: Run) -
     assert len(record.prompts) == 9
     for _, rows in record.prompts.groupby("prompt_index"):
         assert set(rows["arm"]) == {"ar", "hf", "method"} and sorted(rows["order"]) == [0, 1, 2]
-    hf, ar = (results.arm_rows(record.prompts, arm).reset_index() for arm in ("hf", "ar"))
+    hf, ar = (arm_rows(record.prompts, arm).reset_index() for arm in ("hf", "ar"))
     assert hf["output_ids"].map(list).equals(ar["output_ids"].map(list)) and hf["text"].equals(ar["text"])
     assert hf["finish_reason"].equals(ar["finish_reason"])
     assert (hf["prefill_ms"] > 0).all() and (hf["decode_ms"] > 0).all()
 
 
 def test_it_is_there_for_its_speed_only(record: Run) -> None:
-    hf = results.arm_rows(record.prompts, "hf")
+    hf = arm_rows(record.prompts, "hf")
     assert hf[["score", "lossless", "divergence_index"]].isna().all(axis=None)
     assert not hf[["draft_ms", "verify_ms", "policy_ms"]].to_numpy().any()
     assert set(record.steps["arm"]) == {"ar", "method"} and set(record.header.scores) == {"ar", "method"}
-    assert set(results.arm_rows(record.prompts, "method")["lossless"]) == {"identical"}
+    assert set(arm_rows(record.prompts, "method")["lossless"]) == {"identical"}
 
 
 def test_its_copy_of_the_weights_is_counted_apart(record: Run) -> None:
     about = record.header.hf
     assert about.keys() == {"class", "attention", "weight_bytes", "load_ms"} and about["class"] == "LlamaForCausalLM"
     assert about["weight_bytes"] == pytest.approx(record.header.model.weight_bytes, rel=0.1)
-    assert results.arm_rows(record.prompts, "hf")["peak_bytes"].gt(about["weight_bytes"]).all()
+    assert arm_rows(record.prompts, "hf")["peak_bytes"].gt(about["weight_bytes"]).all()
 
 
 def test_a_killed_run_goes_on_with_all_three_arms(
@@ -101,7 +102,7 @@ def test_sampling_gives_each_arm_the_prompts_own_seed(
 ) -> None:
     monkeypatch.setattr(arms, "HFProcess", Here)
     options = (*local_model(small_checkpoint), *OPTIONS, "decode=sample", "repeats=2", "limit=1")
-    found = [results.arm_rows(executed(tmp_path / name, *options).prompts, "hf") for name in "ab"]
+    found = [arm_rows(executed(tmp_path / name, *options).prompts, "hf") for name in "ab"]
     outputs = [[tuple(ids) for ids in rows["output_ids"]] for rows in found]
     assert outputs[0] == outputs[1] and outputs[0][0] != outputs[0][1]
     assert found[0]["lossless"].isna().all()
@@ -146,11 +147,11 @@ def test_no_number_of_the_pair_changes_with_a_third_arm(tmp_path: Path) -> None:
     units = [unit(i, r) for i in range(6) for r in range(2)]
     two = write_run(tmp_path / "two", units)
     three = write_run(tmp_path / "three", [with_hf(one, new_tokens=40 + i % 3) for i, one in enumerate(units)])
-    before, after = results.summarise(two).row, results.summarise(three).row
+    before, after = summarise(two).row, summarise(three).row
     assert {key: after[key] for key in before if key != "run_dir"} == {
         key: value for key, value in before.items() if key != "run_dir"
     }
-    pd.testing.assert_frame_equal(results.paired_rows(three.prompts).reset_index(drop=True), two.prompts)
+    pd.testing.assert_frame_equal(paired_rows(three.prompts).reset_index(drop=True), two.prompts)
     assert explain.explain(three) == explain.explain(two)
     pd.testing.assert_frame_equal(with_work(three).steps, with_work(two).steps)
     pd.testing.assert_frame_equal(with_work(three).work, with_work(two).work)

@@ -10,14 +10,17 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from ssd_bench import load_runs, results
+from ssd_bench import load_runs
 from ssd_bench.commands.report import main as report
 from ssd_bench.data.local import LocalSource
 from ssd_bench.errors import ConfigError
 from ssd_bench.records.schema import PromptRecord
 from ssd_bench.report.closing import comparison_text, run_table
 from ssd_bench.report.runs import document, group_by_task, readable_row
+from ssd_bench.results.digest import summarise
 from ssd_bench.results.folder import Record
+from ssd_bench.results.prompt_table import PromptTable
+from ssd_bench.results.rows import TIMES
 from ssd_bench.results.summary import Quality
 from ssd_bench.run.progress import Progress
 from tasks.jsonl import Jsonl
@@ -58,8 +61,7 @@ def test_without_a_decode_step_nothing_is_zero(record: Record) -> None:
     summary = record.summary.row
     assert {name: summary[name] for name in UNDEFINED} == dict.fromkeys(UNDEFINED)
     assert summary["speedup_e2e"] is not None and summary["method_tokens_per_s_e2e"] > 0
-    shares = results.decode_time_shares(results.arm_rows(record.run.prompts, "method"))
-    assert shares == dict.fromkeys(("draft", "verify", "policy", "other"))
+    assert all(summary[f"{name}_share"] is None for name in ("draft", "verify", "policy", "other"))
 
 
 def test_without_a_decode_step_every_table_has_dashes(record: Record, tmp_path: Path) -> None:
@@ -100,8 +102,8 @@ def test_without_a_decode_step_progress_has_no_rate(
 
 def test_an_arm_without_a_decoded_token_has_no_speedup() -> None:
     pairs = [(unit(i)[0], one_token(i)[1]) for i in range(3)]
-    prompts = pd.DataFrame([{name: getattr(r.prompt, name) for name in results.TIMES} for p in pairs for r in p])
-    assert results.Pairs.of(prompts).speedup().value is None and results.Pairs.of(prompts).speedup_mean().value is None
+    prompts = pd.DataFrame([{name: getattr(r.prompt, name) for name in TIMES} for p in pairs for r in p])
+    assert PromptTable(prompts).value("speedup") is None and PromptTable(prompts).value("speedup_mean") is None
 
 
 # ---- over how many answers a score is
@@ -115,7 +117,8 @@ def some_scored(prompt_index: int) -> list[PromptRecord]:
 
 def test_a_score_says_over_how_many_answers_it_is(tmp_path: Path) -> None:
     record = Record(write_run(tmp_path / "runs" / "a", [some_scored(i) for i in range(10)]).path)
-    assert record.summary.quality == Quality(1.0, 1.0, 4, 10, 1.0, 1.0)
+    assert record.summary.quality == Quality(4, 10, 1.0)
+    assert (record.summary.ar_score, record.summary.method_score, record.summary.output_exact) == (1.0, 1.0, 1.0)
     table = run_table(record.summary.row, [domain.row for domain in record.domains])
     assert "1.000 AR, 1.000 method (exact_match; 4 of 10 answers have a score)" in table
     (group,) = group_by_task([record])["toy"]
@@ -126,7 +129,7 @@ def test_a_score_says_over_how_many_answers_it_is(tmp_path: Path) -> None:
 
 
 def test_a_score_over_all_answers_says_no_more_than_before(tmp_path: Path) -> None:
-    summary = results.summarise(write_run(tmp_path / "run", [unit(0), unit(1)])).row
+    summary = summarise(write_run(tmp_path / "run", [unit(0), unit(1)])).row
     assert readable_row(summary)["score method"] == "0.500" and "method (exact_match)" in run_table(summary)
 
 
@@ -204,7 +207,7 @@ def test_a_run_counts_the_answers_that_have_a_score(small_checkpoint: Path, tmp_
     path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
     options = ("task=jsonl", f"task.path={path}", "task.score_by=rouge", "decode.max_new_tokens=1", "method=ar")
     run = executed(tmp_path / "runs", *local_model(small_checkpoint), *options)
-    summary = results.summarise(run).row
+    summary = summarise(run).row
     assert (summary["n_scored"], summary["n_answers"]) == (1, 3)
     assert summary["method_tokens_per_s"] is None and summary["overhead"] is None
     assert "1 of 3 answers have a score" in run_table(summary)

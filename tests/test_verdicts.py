@@ -27,7 +27,7 @@ from ssd_bench.report import numbers, page, verdict_texts, verdicts
 from ssd_bench.report.answers import claim_lines, describe_records
 from ssd_bench.report.exhibit import build_exhibits
 from ssd_bench.report.results import result_table
-from ssd_bench.results import intervals
+from ssd_bench.results.quantity import measure, ratio_of_sums
 from tests import synthetic
 from tests.exhibit_runs import MINIATURE, indexed
 from tests.test_evidence import make, searched
@@ -209,7 +209,7 @@ def test_the_pages_verdicts_follow_the_records(tmp_path: Path) -> None:
 
 def samples(values: Sequence[Sequence[float]], name: str = "p") -> StatisticSample:
     columns = np.array(values, dtype=float)
-    return StatisticSample(np.array([f"{name}{i}" for i in range(len(columns))]), columns, intervals.ratio_of_sums)
+    return StatisticSample(np.array([f"{name}{i}" for i in range(len(columns))]), columns, ratio_of_sums)
 
 
 def effect(claim: Claim, places: Sequence[Sequence[StatisticSample]]) -> ClaimEffect:
@@ -224,7 +224,7 @@ def test_of_one_run_it_is_the_interval_of_every_number() -> None:
     rng = np.random.default_rng(1)
     columns = np.stack([rng.uniform(1, 5, 12), rng.uniform(6, 9, 12)], axis=1)
     found = effect(VALUE, [[samples(columns)]])
-    theirs = intervals.measure(intervals.ratio_of_sums, *columns.T)
+    theirs = measure(ratio_of_sums, *columns.T)
     assert (found.value, *found.interval()) == pytest.approx((theirs.value, theirs.low, theirs.high))
     assert found.n == 12 and found.variation is None
 

@@ -19,7 +19,7 @@ from ssd_bench.papers.ours.cells import Cell, Replication
 from ssd_bench.papers.printed.reported import numbers
 from ssd_bench.papers.runs import grid
 from ssd_bench.report.figures import figure
-from ssd_bench.results import Digest
+from ssd_bench.results.digest import Digest
 from ssd_bench.results.folder import Record
 from tests.synthetic import unit, write_record
 

@@ -14,13 +14,13 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from ssd_bench import results
 from ssd_bench.errors import ConfigError
 from ssd_bench.model.checkpoint import Checkpoint, ModelSource
 from ssd_bench.model.weights import architecture
 from ssd_bench.records import contents as module
 from ssd_bench.records.contents import contents
 from ssd_bench.records.reader import Run
+from ssd_bench.results.rows import arm_rows
 from tests.conftest import LAYERS
 from tests.runs import executed, local_model, planned
 
@@ -123,7 +123,7 @@ def opened(folder: Path) -> Checkpoint:
 
 def assert_lossless(run: Run) -> None:
     """Fail unless every output of the method is AR's."""
-    assert set(results.arm_rows(run.prompts, "method")["lossless"]) == {"identical"}
+    assert set(arm_rows(run.prompts, "method")["lossless"]) == {"identical"}
 
 
 @pytest.mark.parametrize(

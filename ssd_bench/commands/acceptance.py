@@ -26,7 +26,7 @@ from ssd_bench.exchange.answers import AcceptanceCounts, read_answers, record_ac
 from ssd_bench.paths import local_path
 from ssd_bench.records.pack import records_folder
 from ssd_bench.records.reader import load_run
-from ssd_bench.results.intervals import divide
+from ssd_bench.results.quantity import divide
 from ssd_bench.results.text import ABSENT, format_number
 
 

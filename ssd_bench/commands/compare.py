@@ -8,8 +8,8 @@
   method_a=NAME      of A only the runs of this method; b=A if only A is named
   method_b=NAME      of B only the runs of this method
   margin=0.01        margin of equivalence
-  on=decode          quantity that decides: decode, end_to_end, speedup, speedup_e2e (over AR of the same run),
-                     modelled, M, alpha, score, ar_decode
+  on=decode          quantity that decides: decode, end_to_end, tpot, speedup, speedup_e2e (over AR of the same run),
+                     modelled, M, alpha, hazard, score, ar_decode
   fail_if=WORDS      exit with code 1 if the verdict is one of these: slower, faster (lower, higher), equivalent,
                      inconclusive, different; several are separated by commas
   variation=SD|DIR   run-to-run variation of a speed: its standard deviation, or a folder of runs in which it was
@@ -25,7 +25,7 @@ from collections.abc import Sequence
 
 from ssd_bench.compare.comparison import compare
 from ssd_bench.compare.pairing import RecordSet
-from ssd_bench.compare.quantities import QUANTITIES
+from ssd_bench.compare.quantities import COMPARED
 from ssd_bench.compare.text import check_out, fail_words, fails, terminal_text, write
 from ssd_bench.compare.variation import read_variation
 from ssd_bench.console import options, run_tool
@@ -74,8 +74,8 @@ def _compare(arguments: Sequence[str]) -> bool:
                 name, NOT_GIVEN, "two paths: compare A B; for two methods of A: A method_a=NAME method_b=NAME"
             )
     margin, on = _margin(values.get("margin", "0.01")), values.get("on", "decode")
-    if on not in QUANTITIES:
-        raise ConfigError("on", on, f"one of {', '.join(QUANTITIES)}")
+    if on not in COMPARED:
+        raise ConfigError("on", on, f"one of {', '.join(COMPARED)}")
     words = fail_words(values.get("fail_if"), on)
     out = local_path("out", values["out"]) if "out" in values else None
     if out is not None:

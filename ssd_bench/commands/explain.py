@@ -14,15 +14,19 @@ from dataclasses import dataclass
 
 import pandas as pd
 
-from ssd_bench import results, tables
+from ssd_bench import tables
 from ssd_bench.console import run_tool
 from ssd_bench.errors import ConfigError
 from ssd_bench.records.pack import records_folder
 from ssd_bench.records.reader import Run, load_run
 from ssd_bench.records.schema import ANSWER
-from ssd_bench.results.intervals import divide
+from ssd_bench.results.definitions import expected_speedup, skip_ratio_of_all
+from ssd_bench.results.evidence import SLOW_FACTOR, slow_steps
 from ssd_bench.results.modelled import SPANS, reference_of, reference_run
 from ssd_bench.results.models import model_title
+from ssd_bench.results.prompt_table import of_steps
+from ssd_bench.results.quantity import divide
+from ssd_bench.results.rows import arm_rows, paired_rows
 from ssd_bench.results.text import ABSENT, costs_text, format_number, format_percent
 
 SHOWN = 5  # outlier steps in the table
@@ -33,7 +37,7 @@ MODELLED_MS = "modelled ms"
 OVERHEAD = "method overhead (search, statistics, lookups)"
 NO_DRAFT, NO_LAYERS = "nothing (AR step)", "no layers (such as copied text)"
 """Sources of drafts that are not layer sets."""
-OUTLIERS = f"more than {results.SLOW_FACTOR:g}x the time expected from the medians of comparable steps"
+OUTLIERS = f"more than {SLOW_FACTOR:g}x the time expected from the medians of comparable steps"
 
 
 @dataclass(frozen=True)
@@ -85,10 +89,10 @@ def explain(run: Run) -> Explanation:
     Raises:
         ConfigError: no prompt was decoded by both arms, or no output has a token after the prefill's.
     """
-    prompts = results.paired_rows(run.prompts)
+    prompts = paired_rows(run.prompts)
     steps = run.steps.merge(prompts[list(ANSWER)], on=list(ANSWER))
-    method_prompts, method_steps = results.arm_rows(prompts, "method"), results.arm_rows(steps, "method")
-    ar_prompts, ar_steps = results.arm_rows(prompts, "ar"), results.arm_rows(steps, "ar")
+    method_prompts, method_steps = arm_rows(prompts, "method"), arm_rows(steps, "method")
+    ar_prompts, ar_steps = arm_rows(prompts, "ar"), arm_rows(steps, "ar")
     if not len(method_steps) or not len(ar_steps):
         raise ConfigError("run", str(run.path), "a run with baseline=paired or hf and outputs of two tokens or more")
     emitted, drafted, passes = (
@@ -100,15 +104,15 @@ def explain(run: Run) -> Explanation:
     shares = {name: float(method_prompts[f"{name}_ms"].sum()) / emitted for name in ("draft", "verify", "policy")}
     total = float(method_prompts["decode_ms"].sum()) / emitted
     ms = {"ar": ar_ms, **shares, "other": total - sum(shares.values())}
-    m, alpha, skipped = emitted / passes, results.alpha_micro(method_steps), results.skip_ratio_of_all(run)
+    m, alpha, skipped = emitted / passes, of_steps("alpha", method_steps), skip_ratio_of_all(run)
     per_draft = divide(ms["draft"] * emitted, drafted)
     c = None if skipped is None else 1 - skipped
     c_measured = None if per_draft is None else per_draft / ar_ms
     return Explanation(
         ar_ms / total,
         m,
-        results.expected_speedup(m, alpha, skipped),
-        None if c_measured is None else results.expected_speedup(m, alpha, 1 - c_measured),
+        expected_speedup(m, alpha, skipped),
+        None if c_measured is None else expected_speedup(m, alpha, 1 - c_measured),
         c,
         c_measured,
         ms["verify"] * m / ar_ms,
@@ -156,7 +160,7 @@ def draft_sources(run: Run) -> pd.DataFrame:
         steps, drafted, accepted and emitted (tokens), ms and modelled_ms (of the steps).
     """
     step_ms = reference_run(run).steps[[*SPANS]].sum(axis=1)
-    steps = results.arm_rows(run.steps.assign(modelled_ms=step_ms), "method")
+    steps = arm_rows(run.steps.assign(modelled_ms=step_ms), "method")
     ids = steps["layer_set_id"]
     used = [int(i) for i in ids.value_counts().index]
     names = {i: _set_name(run, i) if at < SETS else f"{len(used) - SETS} other layer sets" for at, i in enumerate(used)}
@@ -253,7 +257,7 @@ def _modelled_text(run: Run, ms: dict[str, float]) -> str:
 
 def _slow(run: Run) -> list[str]:
     """Return lines on outliers, steps much slower than the median of comparable steps, in order of their time."""
-    slow = results.slow_steps(run)
+    slow = slow_steps(run)
     if slow.empty:
         return []
     worst = slow.sort_values("ms", ascending=False).head(SHOWN)

@@ -22,13 +22,13 @@ import numpy as np
 
 from ssd_bench.compare.pairing import ConfigurationPair, RecordSet, check_pair, pairs
 from ssd_bench.compare.prompts import SharedPrompts, shared_prompts
-from ssd_bench.compare.quantities import QUANTITIES, PairEffect, Quantity, pair_effect
+from ssd_bench.compare.quantities import COMPARED, RATE, PairEffect, pair_effect, same_work
 from ssd_bench.compare.variation import Variation
 from ssd_bench.records.reader import Run
-from ssd_bench.results import Effect, Spread, strata
+from ssd_bench.results.effect import Effect, strata
 from ssd_bench.results.evidence import Steadiness
-from ssd_bench.results.intervals import EQUIVALENCE_LEVEL
 from ssd_bench.results.quality import lossless_counts
+from ssd_bench.results.quantity import EQUIVALENCE_LEVEL, Quantity, Spread
 
 FASTER, SLOWER, HIGHER, LOWER = "faster", "slower", "higher", "lower"
 EQUIVALENT, INCONCLUSIVE, NOT_COMPARED = "equivalent", "inconclusive", "not compared"
@@ -45,7 +45,7 @@ class ComparedRow:
 
     Attributes:
         pair: name of the pair.
-        quantity: a key of `QUANTITIES`.
+        quantity: a key of `COMPARED`.
         kind: "A/A" if both sides did the same work, so that only machine, code or chance can differ; else "A/B".
         a, b: numbers of the sides; None for all pairs.
         effect: ratio b over a, or the difference b minus a; None if undefined.
@@ -123,13 +123,13 @@ def compare(
         ConfigError: no pair, or a pair with another model, other decoding or no common prompt.
     """
     matched, unpaired = pairs(a, b, by_method)
-    samples: dict[str, list[_Sample]] = {name: [] for name in QUANTITIES}
+    samples: dict[str, list[_Sample]] = {name: [] for name in COMPARED}
     warnings: list[str] = []
     for pair in matched:
         check_pair(pair)
         shared, machines, doubt = shared_prompts(pair), _machine_difference(pair), _contamination(pair)
         warnings += _warnings(pair)
-        for name, quantity in QUANTITIES.items():
+        for name, quantity in COMPARED.items():
             samples[name].append(_sample(pair, quantity, shared, variation, (machines, doubt)))
     rows = [row for name, parts in samples.items() for row in _rows(name, parts, margin)]
     return RecordComparison(rows, unpaired, list(dict.fromkeys(warnings)), _variation_text(samples))
@@ -148,20 +148,19 @@ def _sample(
         timing_faults: difference of the machines, and contamination of the times; "" for none.
     """
     machines, doubt = timing_faults
-    kind = A_A if shared.same_trace or quantity.same_work else A_B
-    lack = next((shared.missing[name] for name in quantity.columns if shared.missing.get(name)), "")
-    lack = lack or (machines if quantity.raw_time else "")
+    kind = A_A if shared.same_trace or same_work(quantity) else A_B
+    lack = shared.lack(quantity) or (machines if quantity.variation == RATE else "")
     if lack:
         return _Sample(pair.label, kind, None, {}, len(shared.prompts), lack)
     timing: dict[Spread, float] = {}
     sources = set()
-    if quantity.timing:
+    if quantity.variation:
         for side in (pair.a, pair.b):
-            spread, source = variation.spread(side, quantity.timing)
+            spread, source = variation.spread(side, quantity.variation)
             timing[spread] = timing.get(spread, 0.0) + 1 / len(side.paths)
-            sources.add(f"{source} SD {100 * spread.sigma:.1f} % of a {quantity.timing}")
-    effect = pair_effect(quantity, shared)
-    doubt = doubt if quantity.timing else ""
+            sources.add(f"{source} SD {100 * spread.sigma:.1f} % of a {quantity.variation}")
+    effect = pair_effect(quantity, [*shared.prompts], shared.columns(quantity))
+    doubt = doubt if quantity.variation else ""
     return _Sample(pair.label, kind, effect, timing, len(shared.prompts), "", doubt, frozenset(sources))
 
 
@@ -173,7 +172,7 @@ def _rows(name: str, samples: Sequence[_Sample], margin: float) -> list[Compared
 
 def _row(name: str, samples: Sequence[_Sample], margin: float) -> ComparedRow:
     """Return the row of one pair or of several together; pairs that lack the quantity are left out."""
-    quantity, usable = QUANTITIES[name], [sample for sample in samples if sample.effect is not None]
+    quantity, usable = COMPARED[name], [sample for sample in samples if sample.effect is not None]
     label = samples[0].label if len(samples) == 1 else ALL_PAIRS
     kind = A_A if all(sample.kind == A_A for sample in samples) else A_B
     if not usable:

@@ -2,52 +2,67 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 
+import numpy as np
 import pandas as pd
 
-from ssd_bench import results
 from ssd_bench.compare.pairing import ConfigurationPair
 from ssd_bench.errors import ConfigError
 from ssd_bench.records.reader import Run
+from ssd_bench.results.evidence import trace
 from ssd_bench.results.modelled import reference_of, reference_run
+from ssd_bench.results.prompt_table import PromptTable
+from ssd_bench.results.quantity import Array, Quantity
+from ssd_bench.results.rows import UNIT, arm_rows
 
 ANSWER_KEY = ["prompt_id", "prompt_sha256", "turn", "repeat"]
 """Columns that are equal for the same answer of two runs; the position in the stream may differ."""
-_AR = ["ar_tokens", "ar_ms", "ar_all_tokens", "ar_all_ms"]
 COPY = "copy"
 """Number of an answer among those of equal key: a stream may contain a prompt twice."""
 
 
 @dataclass(frozen=True)
 class SharedPrompts:
-    """Columns of two sides, one row per prompt, summed over repeats and timings.
+    """Tables of two sides over the prompts that both have.
 
     Attributes:
-        prompts: [n] hash of each prompt.
-        a, b: column -> [n] values. Columns of both arms: tokens and ms of decoding, all_tokens and all_ms with the
-            prefill; those of AR begin with `ar_`. Columns of the method: emitted, steps, accepted, drafted,
-            modelled_ms, score.
+        prompts: shared number of each prompt -> its hash; [n].
+        sides: the tables of the timings of a and of b.
+        modelled: the same with modelled times; empty if they are missing.
         same_trace: whether the method of both sides took the same steps, so that only times can differ.
-        missing: `ar_ms`, `modelled_ms`, `score` -> reason why the column is missing; "" if it is not.
+        missing: "ar", "modelled", "score" -> reason why it is missing; "" if it is not.
     """
 
-    prompts: Sequence[str]
-    a: pd.DataFrame
-    b: pd.DataFrame
+    prompts: pd.Series[str]
+    sides: Sequence[Sequence[PromptTable]]
+    modelled: Sequence[Sequence[PromptTable]]
     same_trace: bool
     missing: Mapping[str, str]
 
+    def lack(self, quantity: Quantity) -> str:
+        """Return why the sides have no such quantity; "" if they have."""
+        needed = (quantity.times, "score" if quantity.difference else "", "ar" if "ar" in quantity.arms else "")
+        return next((self.missing[name] for name in needed if name and self.missing[name]), "")
+
+    def columns(self, quantity: Quantity) -> Iterator[list[Array]]:
+        """Yield the columns of a quantity for a and for b, [n] each, summed over repeats and timings."""
+        for tables in self.modelled if quantity.times else self.sides:
+            frames = [table.frame(replace(quantity, times="")) for table in tables]
+            # an output of one token has no steps; a further timing counts as a further repeat of its prompts
+            rows = [frame.reindex(self.prompts.index, fill_value=0.0).to_numpy(dtype=float) for frame in frames]
+            yield [*np.sum(rows, axis=0).T]
+
 
 def shared_prompts(pair: ConfigurationPair) -> SharedPrompts:
-    """Return the columns of a pair over the answers that all of its runs have.
+    """Return the tables of a pair over the answers that all of its runs have.
 
     Raises:
         ConfigError: no answer is in all runs.
     """
-    runs = [*pair.a.runs, *pair.b.runs]
+    sides = pair.a.runs, pair.b.runs
+    runs = [run for side in sides for run in side]
     shared = _shared_answers(runs, "method")
     if shared.empty:
         counts = [run.prompts["prompt_id"].nunique() for run in (pair.a.runs[0], pair.b.runs[0])]
@@ -57,32 +72,25 @@ def shared_prompts(pair: ConfigurationPair) -> SharedPrompts:
             "prompts with the same ids and tokens on both sides; rerun with the same task, limit and seed",
             f"none of its {counts[1]} prompts is among the {counts[0]} of {pair.a.runs[0].path.name}",
         )
-    restricted = {run.path: _restricted(run, shared) for run in runs}
-    frames = [_columns(side, restricted) for side in (pair.a.runs, pair.b.runs)]
-    missing = {}
+    restricted = [_restricted(run, shared) for run in runs]
     with_ar = _shared_answers(runs, "ar", shared)
-    missing["ar_ms"] = "" if len(with_ar) == len(shared) else "a run lacks answers of AR; baseline=paired records them"
-    if not missing["ar_ms"]:
-        for frame, side in zip(frames, (pair.a.runs, pair.b.runs)):
-            frame[_AR] = _summed([_times(_restricted(run, with_ar, "ar"), "ar_") for run in side])[_AR]
-    missing["modelled_ms"] = _lack_of_work(runs)
-    if not missing["modelled_ms"]:
-        for frame, side in zip(frames, (pair.a.runs, pair.b.runs)):
-            modelled = [_times(_restricted(reference_run(run), shared)) for run in side]
-            frame["modelled_ms"] = _summed(modelled)["ms"]
-    missing["score"] = _lack_of_scores(runs, restricted)
-    if not missing["score"]:
-        for frame, side in zip(frames, (pair.a.runs, pair.b.runs)):
-            frame["score"] = sum(_scores(restricted[run.path]) for run in side) / len(side)
-    hashes = shared.reset_index().drop_duplicates("prompt").set_index("prompt")["prompt_sha256"]
-    same_trace = len({results.trace(run) for run in restricted.values()}) == 1
-    names = [str(hashes[number]) for number in frames[0].index]
-    return SharedPrompts(names, frames[0], frames[1], same_trace, missing)
+    missing = {
+        "ar": "" if len(with_ar) == len(shared) else "a run lacks answers of AR; baseline=paired records them",
+        "modelled": _lack_of_work(runs),
+        "score": _lack_of_scores(runs, restricted),
+    }
+    arms = {"method": shared} | ({} if missing["ar"] else {"ar": with_ar})
+    modelled = [[_table(reference_run(run), arms) for run in side] for side in sides if not missing["modelled"]]
+    hashes = shared.reset_index().drop_duplicates("prompt").set_index("prompt")["prompt_sha256"].sort_index()
+    same_trace = len({trace(run) for run in restricted}) == 1
+    return SharedPrompts(
+        hashes.astype(str), [[_table(run, arms) for run in side] for side in sides], modelled, same_trace, missing
+    )
 
 
 def _answers(run: Run, arm: str) -> pd.Series[int]:
     """Return the position in the stream of every answer of an arm, by its key."""
-    rows = results.arm_rows(run.prompts, arm)[[*ANSWER_KEY, "prompt_index"]].sort_values(results.UNIT)
+    rows = arm_rows(run.prompts, arm)[[*ANSWER_KEY, "prompt_index"]].sort_values(UNIT)
     rows = rows.assign(**{COPY: rows.groupby(ANSWER_KEY).cumcount()})
     return rows.set_index([*ANSWER_KEY, COPY])["prompt_index"]
 
@@ -103,42 +111,26 @@ def _shared_answers(runs: Sequence[Run], arm: str, among: pd.DataFrame | None = 
 def _restricted(run: Run, shared: pd.DataFrame, arm: str = "method") -> Run:
     """Return one arm of a run on shared answers, with the shared number of each prompt as its `prompt_index`."""
     positions = _answers(run, arm).loc[shared.index].to_frame().join(shared).reset_index()
-    numbers = positions[[*results.UNIT, "prompt"]]
+    numbers = positions[[*UNIT, "prompt"]]
 
-    keys = pd.MultiIndex.from_frame(numbers[results.UNIT])
+    keys = pd.MultiIndex.from_frame(numbers[UNIT])
 
     def renumbered(rows: pd.DataFrame) -> pd.DataFrame:
-        rows = results.arm_rows(rows, arm)
-        places = keys.get_indexer(pd.MultiIndex.from_frame(rows[results.UNIT]))
+        rows = arm_rows(rows, arm)
+        places = keys.get_indexer(pd.MultiIndex.from_frame(rows[UNIT]))
         return rows[places >= 0].assign(prompt_index=numbers["prompt"].to_numpy()[places[places >= 0]])
 
     return replace(run, prompts=renumbered(run.prompts), steps=renumbered(run.steps))
 
 
-def _times(run: Run, prefix: str = "") -> pd.DataFrame:
-    """Return tokens and milliseconds per prompt of a restricted run."""
-    decode, whole = results.token_times(run.prompts), results.token_times(run.prompts, end_to_end=True)
-    whole = whole.rename(columns={"tokens": "all_tokens", "ms": "all_ms"})
-    return decode.join(whole).add_prefix(prefix)
+def _table(run: Run, answers: Mapping[str, pd.DataFrame]) -> PromptTable:
+    """Return the table of a run over shared answers.
 
-
-def _columns(runs: Sequence[Run], restricted: Mapping[Path, Run]) -> pd.DataFrame:
-    """Return times and counts of the method, over all timings of one side."""
-    frames = []
-    for run in (restricted[run.path] for run in runs):
-        steps = run.steps.assign(steps=1).groupby("prompt_index")
-        counts = steps[["emitted", "steps", "accepted_len", "draft_len"]].sum().astype(float)
-        counts = counts.rename(columns={"accepted_len": "accepted", "draft_len": "drafted"})
-        frames.append(_times(run).join(counts).fillna(0.0))  # an output of one token has no steps
-    return _summed(frames)
-
-
-def _summed(frames: Sequence[pd.DataFrame]) -> pd.DataFrame:
-    """Return the sum of frames with equal rows: a further timing counts as a further repeat of its prompts."""
-    total = frames[0].sort_index()
-    for frame in frames[1:]:
-        total = total + frame
-    return total
+    Args:
+        answers: arm -> its shared answers.
+    """
+    arms = [_restricted(run, shared, arm) for arm, shared in answers.items()]
+    return PromptTable(*(pd.concat([getattr(arm, name) for arm in arms]) for name in ("prompts", "steps")))
 
 
 def _lack_of_work(runs: Sequence[Run]) -> str:
@@ -147,14 +139,9 @@ def _lack_of_work(runs: Sequence[Run]) -> str:
     return "" if len(references) == 1 else f"reference machines differ (hardware.costs): {', '.join(references)}"
 
 
-def _lack_of_scores(runs: Sequence[Run], restricted: Mapping[Path, Run]) -> str:
+def _lack_of_scores(runs: Sequence[Run], restricted: Sequence[Run]) -> str:
     """Return why the runs have no scores to compare; "" if they have."""
     tasks = sorted({f"{run.header.task.name} version {run.header.task.version}" for run in runs})
     if len(tasks) > 1:
         return f"scoring differs: {', '.join(tasks)}"
-    return "an answer has no score" if any(_scores(run).isna().any() for run in restricted.values()) else ""
-
-
-def _scores(run: Run) -> pd.Series[float]:
-    """Return the mean score of each prompt over its repeats."""
-    return run.prompts.groupby("prompt_index")["score"].mean()
+    return "an answer has no score" if any(run.prompts["score"].isna().any() for run in restricted) else ""

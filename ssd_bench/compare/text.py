@@ -11,10 +11,10 @@ import pandas as pd
 
 from ssd_bench import tables
 from ssd_bench.compare.comparison import EQUIVALENT, INCONCLUSIVE, NOT_COMPARED, ComparedRow, RecordComparison
-from ssd_bench.compare.quantities import QUANTITIES
+from ssd_bench.compare.quantities import COMPARED
 from ssd_bench.errors import ConfigError
 from ssd_bench.records.files import write_output
-from ssd_bench.results.intervals import LEVEL
+from ssd_bench.results.quantity import LEVEL
 from ssd_bench.results.text import ABSENT
 
 DIFFERENT = "different"
@@ -34,11 +34,11 @@ def fail_words(option: str | None, quantity: str) -> list[str]:
         ConfigError: a verdict that the quantity cannot have.
     """
     words = option.split(",") if option else []
-    possible = (*QUANTITIES[quantity].words, EQUIVALENT, INCONCLUSIVE, DIFFERENT)
+    possible = (*COMPARED[quantity].words, EQUIVALENT, INCONCLUSIVE, DIFFERENT)
     for word in words:
         if word not in possible:
             raise ConfigError("fail_if", word, f"one or more of {', '.join(possible)}, for on={quantity}")
-    return [*words, *(QUANTITIES[quantity].words if DIFFERENT in words else ())]
+    return [*words, *(COMPARED[quantity].words if DIFFERENT in words else ())]
 
 
 def fails(row: ComparedRow, words: Sequence[str]) -> bool:
@@ -81,7 +81,7 @@ def terminal_text(comparison: RecordComparison, margin: float, on: str) -> str:
             noted.setdefault(row.note, {})[row.quantity] = None
     notes = [f"{', '.join(quantities)}: {note}" for note, quantities in noted.items()]
     shown = {row.quantity for row in rows}
-    meanings = [f"{name}: {quantity.meaning}" for name, quantity in QUANTITIES.items() if name in shown]
+    meanings = [f"{name}: {quantity.note}" for name, quantity in COMPARED.items() if name in shown]
     lines = [
         f"Margin of equivalence: {100 * margin:g} %. Run-to-run variation: {comparison.variation}.",
         *([] if len(pairs) == 1 else [f"The row of all pairs decides. Single pairs are shown for {on}; {ALL_ROWS}"]),
@@ -101,7 +101,7 @@ def _number(value: float | None) -> str:
 def _effect(row: ComparedRow, value: float | None) -> str:
     if value is None:
         return ABSENT
-    return f"{value:+.3f}" if QUANTITIES[row.quantity].difference else f"{value:.3f}"
+    return f"{value:+.3f}" if COMPARED[row.quantity].difference else f"{value:.3f}"
 
 
 def _interval(row: ComparedRow) -> str:

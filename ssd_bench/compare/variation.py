@@ -15,7 +15,8 @@ from ssd_bench.compare.pairing import Configuration
 from ssd_bench.errors import ConfigError
 from ssd_bench.records.pack import records_folder
 from ssd_bench.records.reader import find_runs, load_run, read_each
-from ssd_bench.results import RunTiming, RunVariation, Spread, run_to_run_variation
+from ssd_bench.results.evidence import RunTiming, RunVariation, run_to_run_variation
+from ssd_bench.results.quantity import Spread
 from ssd_bench.results.store import FEW, DigestStore
 
 ASSUMED = {"speedup": Spread(0.04, 7), "rate": Spread(0.23, 7)}

@@ -17,10 +17,12 @@ from typing import Any
 
 import pandas as pd
 
-from ssd_bench import results
 from ssd_bench.errors import ConfigError
 from ssd_bench.records.reader import Run
-from ssd_bench.results.intervals import divide
+from ssd_bench.results.definitions import alpha_by_position
+from ssd_bench.results.prompt_table import of_steps
+from ssd_bench.results.quantity import divide
+from ssd_bench.results.rows import UNIT, arm_rows
 from ssd_bench.settings import Whole, describe_type, fits
 
 EXTRA_KEY = "ssd_bench"
@@ -74,16 +76,16 @@ class AcceptanceCounts:
 
     @property
     def by_position(self) -> pd.DataFrame:
-        """`results.alpha_by_position`, plus `reached`: the share of all steps that accepted so many tokens or more."""
-        by_position = results.alpha_by_position(self.steps)
+        """`alpha_by_position`, plus `reached`: the share of all steps that accepted so many tokens or more."""
+        by_position = alpha_by_position(self.steps)
         return by_position.assign(reached=by_position["accepted"] / max(len(self.steps), 1))
 
 
 def record_acceptance(run: Run) -> AcceptanceCounts:
     """Return the acceptance counts of the method arm of a run."""
-    all_steps = results.arm_rows(run.steps, "method")
-    steps, answers = _drafting_steps(all_steps), len(results.arm_rows(run.prompts, "method"))
-    return AcceptanceCounts(answers, steps, int(steps["draft_len"].sum()), True, results.tokens_per_pass(all_steps))
+    all_steps = arm_rows(run.steps, "method")
+    steps, answers = _drafting_steps(all_steps), len(arm_rows(run.prompts, "method"))
+    return AcceptanceCounts(answers, steps, int(steps["draft_len"].sum()), True, of_steps("M", all_steps))
 
 
 def _drafting_steps(steps: pd.DataFrame) -> pd.DataFrame:
@@ -96,14 +98,14 @@ def answer_lines(run: Run, arm: str = "method") -> Iterator[str]:
     Raises:
         ConfigError: the run has no such arm, or the arm ran in another engine, whose steps are not recorded.
     """
-    prompts, steps = results.arm_rows(run.prompts, arm), results.arm_rows(run.steps, arm)
+    prompts, steps = arm_rows(run.prompts, arm), arm_rows(run.steps, arm)
     if prompts.empty or arm == "hf":
         arms = [name for name in run.prompts["arm"].unique() if name != "hf"]
         raise ConfigError("arm", arm, f"one of the arms with recorded steps, {', '.join(sorted(arms))}")
     most = int(steps["draft_len"].max()) if len(steps) else 0
-    by_answer = {key: rows.sort_values("step") for key, rows in steps.groupby(results.UNIT)}
+    by_answer = {key: rows.sort_values("step") for key, rows in steps.groupby(UNIT)}
     for row in prompts.sort_values(["repeat", "prompt_index", "turn"]).to_dict("records"):
-        answer_steps = by_answer.get(tuple(row[key] for key in results.UNIT), steps.iloc[:0])
+        answer_steps = by_answer.get(tuple(row[key] for key in UNIT), steps.iloc[:0])
         answer = {
             "request_id": f"{row['prompt_id']}/{row['repeat']}" + (f"/{row['turn']}" if row["turn"] else ""),
             "metrics": {"speculative_decoding": _vllm_metrics(_drafting_steps(answer_steps), most)},

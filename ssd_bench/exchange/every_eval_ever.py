@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import re
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
@@ -23,9 +24,9 @@ from ssd_bench.records.header import RunHeader
 from ssd_bench.records.reader import Run
 from ssd_bench.records.schema import PAIR
 from ssd_bench.results.digest import summarise
-from ssd_bench.results.intervals import LEVEL, Measured, ratio
 from ssd_bench.results.models import file_bits
-from ssd_bench.results.speed import arm_rows
+from ssd_bench.results.quantity import LEVEL, MODELLED, QUANTITIES, Measured, ratio
+from ssd_bench.results.rows import arm_rows
 
 VERSION = "0.3.0"
 """Version of their schema."""
@@ -33,42 +34,8 @@ RELATIONSHIPS = ("first_party", "third_party", "collaborative", "other")
 """Relationships between evaluator and model that their schema has."""
 INTERVAL = "jackknife t-interval on the logarithm, over prompts"
 UNBOUNDED = "Infinity"
+SCORE = "score"
 MODEL_ID = re.compile(r"[\w.-]+(?:/[\w.-]+)+")
-
-
-@dataclass(frozen=True)
-class ExportedMetric:
-    """A number of a run's summary in their schema.
-
-    Attributes:
-        column: column of the summary.
-        name: name for readers.
-        unit: unit.
-        most: largest possible value; None: unbounded.
-        about: definition.
-        arm: arm that the number is about.
-    """
-
-    column: str
-    name: str
-    unit: str
-    most: float | None
-    about: str
-    arm: str = "method"
-
-
-METRICS = (
-    ExportedMetric("M", "mean acceptance length (M)", "tokens", None, "emitted tokens per verification"),
-    ExportedMetric("alpha", "acceptance rate (α)", "proportion", 1.0, "accepted over drafted tokens of all steps"),
-    ExportedMetric("speedup", "decode speedup", "ratio", None, "tokens/s over those of AR, decoding only, measured"),
-    ExportedMetric("speedup_e2e", "end-to-end speedup", "ratio", None, "the same with the prefill, measured"),
-    ExportedMetric(
-        "speedup_modelled", "modelled decode speedup", "ratio", None, "recorded work at a reference machine's costs"
-    ),
-    ExportedMetric("method_tokens_per_s", "tokens per second", "tokens/s", None, "decoding only, measured"),
-    ExportedMetric("ar_tokens_per_s", "tokens per second of AR", "tokens/s", None, "decoding only, measured", "ar"),
-    ExportedMetric("output_exact", "outputs equal to AR's", "proportion", 1.0, "share of outputs with the same tokens"),
-)
 
 
 @dataclass(frozen=True)
@@ -210,7 +177,7 @@ def _model_info(header: RunHeader, model: str) -> dict[str, Any]:
 
 
 def _results(run: Run, evaluation_id: str) -> list[dict[str, Any]]:
-    """Return the results: scores of both arms, then the numbers in `METRICS` that the run has."""
+    """Return the results: scores of both arms, then the quantities of the catalogue that the run has."""
     header, summary = run.header, summarise(run)
     common = {"source_data": _source_data(header), "generation_config": _generation(header)}
     results = []
@@ -227,21 +194,22 @@ def _results(run: Run, evaluation_id: str) -> list[dict[str, Any]]:
                 }
                 details = _score_details(number, deviation)
                 results.append(_result(header, _score_id(evaluation_id, arm, domain), domain, config, details) | common)
-    for metric in METRICS:
-        if metric.column in summary.row and (number := summary.number(metric.column)).value is not None:
+    for key, number in summary.numbers.items():
+        quantity = QUANTITIES[key]
+        if number.value is not None and quantity.unit != SCORE:  # scores stand above, by domain
             config = {
-                "metric_name": metric.name,
-                "metric_id": f"ssd_bench.{metric.column}",
-                "metric_unit": metric.unit,
-                "metric_parameters": {"arm": metric.arm},
-                "evaluation_description": metric.about,
-                **_bounds(metric.most),
+                "metric_name": quantity.label,
+                "metric_id": f"ssd_bench.{key}",
+                "metric_unit": quantity.unit,
+                "metric_parameters": {"arm": quantity.arms[0]},
+                "evaluation_description": quantity.note,
+                "lower_is_better": quantity.better == "lower",
+                **_bounds(None if math.isinf(quantity.at_most) else quantity.at_most),
             }
-            if metric.column == "speedup_modelled":
-                config["additional_details"] = {"reference_machine": str(summary.row["modelled_on"])}
+            if quantity.times == MODELLED:
+                config["additional_details"] = {"reference_machine": str(summary.modelled_on)}
             counted = Measured(number.value, number.low, number.high, summary.n_prompts)
-            result_id = f"{evaluation_id}#{metric.column}"
-            results.append(_result(header, result_id, "", config, _score_details(counted)) | common)
+            results.append(_result(header, f"{evaluation_id}#{key}", "", config, _score_details(counted)) | common)
     return results
 
 
@@ -288,7 +256,7 @@ def _scored(run: Run, arm: str, domain: str) -> pd.DataFrame:
 def _score(run: Run, arm: str, domain: str) -> tuple[Measured, float | None]:
     """Return the mean score with its interval, and the standard deviation over prompts."""
     scores = _scored(run, arm, domain).groupby("prompt_index")["score"].mean().to_numpy(float)
-    return ratio(scores, np.ones_like(scores)), float(scores.std(ddof=1)) if len(scores) > 1 else None
+    return ratio(scores, np.ones_like(scores), at_most=1.0), float(scores.std(ddof=1)) if len(scores) > 1 else None
 
 
 def _score_details(number: Measured, deviation: float | None = None) -> dict[str, Any]:

@@ -5,11 +5,13 @@ from __future__ import annotations
 import shlex
 from typing import Any
 
-from ssd_bench import results
 from ssd_bench.contract.layer_set import LayerSet
 from ssd_bench.errors import ConfigError
 from ssd_bench.records.reader import Run
-from ssd_bench.results.intervals import divide
+from ssd_bench.results.definitions import main_set_id
+from ssd_bench.results.prompt_table import of_steps
+from ssd_bench.results.quantity import divide
+from ssd_bench.results.rows import arm_rows
 
 
 def find_set_id(run: Run, set_option: str | None) -> int:
@@ -19,7 +21,7 @@ def find_set_id(run: Run, set_option: str | None) -> int:
         ConfigError: no layers drafted, or the run has no such set.
     """
     set_ids = [int(set_id) for set_id in run.layer_sets["layer_set_id"]]
-    main = results.main_set_id(run)
+    main = main_set_id(run)
     if main is None:
         raise ConfigError("run", str(run.path), "a run that drafted with layer sets; this one did not")
     if set_option is None:
@@ -49,7 +51,7 @@ def set_with_origin(run: Run, set_id: int) -> dict[str, Any]:
     """Return a set with its window, the options to draft with it, and its origin."""
     header, layer_set = run.header, run.layer_set(set_id)
     window = layer_set.window
-    method = results.arm_rows(run.steps, "method")
+    method = arm_rows(run.steps, "method")
     steps = method[(method["layer_set_id"] == set_id).fillna(False).astype(bool)]
     by_layers = method.loc[method["layer_set_id"].notna(), "draft_len"].sum()
     return {
@@ -65,8 +67,8 @@ def set_with_origin(run: Run, set_id: int) -> dict[str, Any]:
         "task": header.task.name,
         "run_id": header.run_id,
         "layer_set_id": set_id,
-        "alpha": results.alpha_micro(steps),
-        "M": results.tokens_per_pass(steps),
+        "alpha": of_steps("alpha", steps),
+        "M": of_steps("M", steps),
         "drafted_tokens": int(steps["draft_len"].sum()),
         "draft_share": divide(steps["draft_len"].sum(), by_layers),
         "code": header.provenance.code,

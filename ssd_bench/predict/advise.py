@@ -13,7 +13,7 @@ from dataclasses import replace
 
 import pandas as pd
 
-from ssd_bench import results, tables
+from ssd_bench import tables
 from ssd_bench.cost.machine import Machine
 from ssd_bench.cost.reference import ReferenceMachine
 from ssd_bench.cost.roofline import PREFIX, SimulatedMachine
@@ -29,6 +29,8 @@ from ssd_bench.predict.replay import OWN, own_profile, predict, step_times
 from ssd_bench.predict.workload import with_baseline
 from ssd_bench.records.header import RunHeader
 from ssd_bench.records.reader import Run, find_runs, load_run
+from ssd_bench.results.prompt_table import PromptTable
+from ssd_bench.results.quality import lossless_counts
 from ssd_bench.results.text import ABSENT, REHEARSAL
 
 WIDTH = 100  # characters per line
@@ -57,7 +59,7 @@ def usable_runs(question: Question) -> tuple[list[Run], Counter[str]]:
             if not reason:
                 run = load_run(path)
                 with_baseline(run)
-                n_mismatches = results.lossless_counts(run.prompts)["bug"]
+                n_mismatches = lossless_counts(run.prompts)["bug"]
                 reason = "not lossless: outputs differ from AR's beyond rounding" if n_mismatches else ""
                 usable += [] if n_mismatches else [run]
         except ConfigError as error:
@@ -128,7 +130,7 @@ def record_medians(runs: Sequence[Run], machine: Machine, name: str) -> pd.DataF
     """
     table_rows = []
     for run in runs:
-        steps = results.arm_rows(run.steps, "method")
+        numbers = PromptTable.of(run)
         is_own = name == OWN
         table_rows.append(
             {
@@ -137,10 +139,10 @@ def record_medians(runs: Sequence[Run], machine: Machine, name: str) -> pd.DataF
                 "device": run.header.device_name,
                 "here": ran_on(run.header.device_name, name, machine.name),
                 "runs": run.path.name,
-                "M": results.mean_acceptance_length(steps).value,
-                "alpha": results.alpha(steps).value,
-                "right": results.alpha_conditional(steps),
-                "measured": results.Pairs.of(run.prompts).speedup().value,
+                "M": numbers.value("M"),
+                "alpha": numbers.value("alpha"),
+                "right": numbers.value("hazard"),
+                "measured": numbers.value("speedup"),
                 "predicted": None
                 if is_own and not run.header.profiled
                 else predict(run, OWN if is_own else machine).speedup,

@@ -1,6 +1,6 @@
 """Predicted time of every step of a record on a machine, tokens per second of both arms, and the speedup.
 
-Every part of a step is timed by its work (`results.modelled_steps`): the calls of the model that the record counts.
+Every part of a step is timed by its work (`modelled_steps`): the calls of the model that the record counts.
 Drafts, acceptance and layer sets are those of the record. The blocks of a model of another size are
 represented by those of the recorded model, by relative depth.
 
@@ -23,7 +23,6 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 
-from ssd_bench import results
 from ssd_bench.contract.shape import Shape
 from ssd_bench.cost.latency import GIVEN, MEASURED
 from ssd_bench.cost.machine import Array, Machine, Profile
@@ -36,6 +35,7 @@ from ssd_bench.records.reader import Run
 from ssd_bench.records.schema import ANSWER, PAIR
 from ssd_bench.results.modelled import PARTS, STEP, modelled_steps
 from ssd_bench.results.models import model_title
+from ssd_bench.results.rows import arm_rows
 
 OWN = "own"
 OVERHEAD = {
@@ -138,13 +138,13 @@ def step_times(run: Run, machine: Machine) -> pd.DataFrame:
 def _speed_change(times: pd.DataFrame, steps: pd.DataFrame, arm: str) -> float:
     """Return the predicted over the recorded time of an arm's verifications, with AR's empty drafts."""
     columns = ["draft_ms", "verify_ms"] if arm == "ar" else ["verify_ms"]
-    recorded_ms = results.arm_rows(steps, arm)[columns].to_numpy().sum()
-    return _ratio(results.arm_rows(times, arm)["verify_ms"].sum(), recorded_ms)
+    recorded_ms = arm_rows(steps, arm)[columns].to_numpy().sum()
+    return _ratio(arm_rows(times, arm)["verify_ms"].sum(), recorded_ms)
 
 
 def _recorded_loop(run: Run, steps: pd.DataFrame, arm: str) -> float:
     """Return the recorded milliseconds of the decode loop in a step: all time of an arm outside of its parts."""
-    rows = results.arm_rows(steps, arm)
+    rows = arm_rows(steps, arm)
     # the proposals of AR are part of its loop
     overhead_ms = float(rows["policy_ms"].sum()) if arm == "method" else 0.0
     return max(0.0, _ratio(_outside_ms(run, steps, arm) - overhead_ms, len(rows)))
@@ -153,8 +153,8 @@ def _recorded_loop(run: Run, steps: pd.DataFrame, arm: str) -> float:
 def _outside_ms(run: Run, steps: pd.DataFrame, arm: str) -> float:
     """Return the recorded milliseconds of an arm's decoding outside of drafts and verifications."""
     answers = run.prompts.merge(steps[list(ANSWER)].drop_duplicates(), on=list(ANSWER))
-    inside = results.arm_rows(steps, arm)[["draft_ms", "verify_ms"]].to_numpy().sum()
-    return float(results.arm_rows(answers, arm)["decode_ms"].sum() - inside)
+    inside = arm_rows(steps, arm)[["draft_ms", "verify_ms"]].to_numpy().sum()
+    return float(arm_rows(answers, arm)["decode_ms"].sum() - inside)
 
 
 def code_ms(run: Run, steps: pd.DataFrame) -> Array | None:
@@ -193,7 +193,7 @@ def predict(run: Run, machine: str | Machine = OWN, model: str | None = None, de
     chosen = _machine(run, machine, model, devices)
     name = chosen.model if isinstance(chosen, ReferenceMachine) else model or run.header.model.name
     times = step_times(run, chosen)
-    by_arm = {arm: results.arm_rows(times, arm) for arm in PAIR}
+    by_arm = {arm: arm_rows(times, arm) for arm in PAIR}
     if by_arm["method"].empty:
         raise ConfigError("run", str(run.path), "a method's outputs of two tokens or more")
     emitted, total = ({arm: f(frame) for arm, frame in by_arm.items()} for f in (_emitted, _total))

@@ -6,11 +6,11 @@ from dataclasses import replace
 
 import pandas as pd
 
-from ssd_bench import results
 from ssd_bench.errors import ConfigError
 from ssd_bench.records.reader import Run
 from ssd_bench.records.schema import ANSWER
 from ssd_bench.results.modelled import STEP
+from ssd_bench.results.rows import arm_rows, paired_rows
 
 COLUMNS = ("draft_ms", "verify_ms", "policy_ms")
 """Columns of `steps` with the recorded times."""
@@ -18,7 +18,7 @@ COLUMNS = ("draft_ms", "verify_ms", "policy_ms")
 
 def has_baseline(run: Run) -> bool:
     """Return whether a record has AR's steps of an answer that the method decoded, too."""
-    return len(results.paired_rows(run.prompts)) > 0
+    return len(paired_rows(run.prompts)) > 0
 
 
 def with_baseline(run: Run) -> Run:
@@ -32,9 +32,9 @@ def with_baseline(run: Run) -> Run:
     """
     work = run.work
     if has_baseline(run):
-        steps = run.steps.merge(results.paired_rows(run.prompts)[list(ANSWER)], on=list(ANSWER))
+        steps = run.steps.merge(paired_rows(run.prompts)[list(ANSWER)], on=list(ANSWER))
     else:
-        method = results.arm_rows(run.steps, "method")
+        method = arm_rows(run.steps, "method")
         ar = _plain_steps(method)
         steps = pd.concat([ar, method], ignore_index=True)
         work = pd.concat([work, _plain_work(run, ar)], ignore_index=True)

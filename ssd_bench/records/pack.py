@@ -17,6 +17,7 @@ from pathlib import Path, PurePath, PurePosixPath, PureWindowsPath
 from ssd_bench.errors import ConfigError
 from ssd_bench.paths import REFERENCE_FOLDER, UNPACKING, file_hash, local_path, record_files, write_atomic
 from ssd_bench.records.header import RunHeader
+from ssd_bench.records.writer import RESULTS
 
 SUFFIX = ".zip"
 KEY = ".packed"
@@ -24,7 +25,7 @@ KEY = ".packed"
 OUTCOMES = ".outcomes"
 OTHER_FOLDERS = ("replication", OUTCOMES, "searches", "frontier")
 """Folders that are packed in addition to the runs."""
-LEFT_OUT = ("parts", "report", REFERENCE_FOLDER)
+LEFT_OUT = ("parts", "report", RESULTS, REFERENCE_FOLDER)
 """Folders that are not packed: unfinished work, results that can be computed from the runs, the project's records."""
 EPOCH = (1980, 1, 1, 0, 0, 0)  # the first date that a zip can store
 DAMAGED = (zipfile.BadZipFile, zlib.error, struct.error, EOFError, RuntimeError, ValueError)  # what zipfile raises

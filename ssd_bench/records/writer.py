@@ -4,8 +4,8 @@
     runs/<run id>/parts/00012-000.json   one finished unit (prompt x repeat, all its arms), until the run is complete
     runs/<run id>/{prompts,steps,layer_sets,work}.parquet   the tables; columns: `ssd_bench.records.schema`
 
-A record has raw values only: `ssd_bench.results` computes every derived number (M, alpha, speedup, TPT) when a record
-is read.
+The tables have raw values only: `ssd_bench.results` computes every derived number (M, alpha, speedup, TPT) from them,
+and writes them next to the tables when the run ends (results.parquet).
 """
 
 from __future__ import annotations
@@ -51,6 +51,8 @@ DISCARDED = ".discarded"
 LEFTOVERS = (DISCARDED, "parts", NAME)
 """Names of files and folders that the writer removes last, after the record is finished."""
 TABLES = tuple(f"{name}.parquet" for name in SCHEMAS)
+RESULTS = "results.parquet"
+"""Numbers of the run, made from its tables (`ssd_bench.results.table_file`); no part of the record."""
 
 
 class RunWriter:
@@ -99,6 +101,7 @@ class RunWriter:
             _remove(leftover)
         if fresh or not (self.path / "run.json").exists():
             _discard_parts(self.path)  # before the header: parts must never outlive the header they belong to
+            _remove(self.path / RESULTS)
             for name in (*TABLES, "run.json") if fresh else ():  # a folder of this name would make `finish` fail
                 if (self.path / name).is_dir():
                     _remove(self.path / name)

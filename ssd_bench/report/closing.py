@@ -9,10 +9,11 @@ from typing import Any
 
 import pandas as pd
 
-from ssd_bench import results, tables
+from ssd_bench import tables
 from ssd_bench.errors import LosslessError
 from ssd_bench.records.reader import load_run
 from ssd_bench.report.runs import ACCOUNT_LABELS, costs_note, group_by_task, model_with_size, readable_row
+from ssd_bench.results.digest import summarise, summarise_domains
 from ssd_bench.results.folder import Record
 from ssd_bench.results.models import ModelRan
 from ssd_bench.results.text import (
@@ -47,7 +48,7 @@ def print_record(path: Path, log: WarningLog | None = None) -> None:
         LosslessError: an output differs from AR's beyond rounding.
     """
     run = load_run(path)
-    summary, domains = results.summarise(run), [domain.row for domain in results.summarise_domains(run)]
+    summary, domains = summarise(run), [domain.row for domain in summarise_domains(run)]
     warnings = new_warnings(summary.warnings, log)
     row = summary.row | {"params": ModelRan.of(run.header).params, "warnings": warnings}
     print(run_table(row, domains) if log is None else "\n".join([run_line(row), *map(_warning, warnings)]))
@@ -77,8 +78,8 @@ def run_table(summary: Mapping[str, Any], domains: Sequence[Mapping[str, Any]] =
     """Return the results of a run as text of at most 100 columns.
 
     Args:
-        summary: row of the result of `results.summarise`, with `params` of the model.
-        domains: rows of the result of `results.summarise_domains`.
+        summary: row of the result of `summarise`, with `params` of the model.
+        domains: rows of the result of `summarise_domains`.
     """
     pairs = summary["n_pairs"] or "no"
     head = (

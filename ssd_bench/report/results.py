@@ -20,8 +20,8 @@ from ssd_bench.papers.ssd_bench.families import FAMILIES
 from ssd_bench.papers.ssd_bench.figures import COMPARISON
 from ssd_bench.paths import record_files
 from ssd_bench.results.folder import Record
-from ssd_bench.results.intervals import Measured
 from ssd_bench.results.models import ModelRan
+from ssd_bench.results.quantity import Measured
 from ssd_bench.results.summary import Summary
 from ssd_bench.results.text import ABSENT, TOY, costs_text, format_measured
 
@@ -118,9 +118,8 @@ def _rows(record: Record, method: str, task: str) -> Iterator[dict[str, Any]]:
     measured = {"machine": f"{summary.device}, {summary.dtype}", "times": MEASURED, "overhead": summary.overhead}
     if not digest.timing.contaminated:
         yield row | measured | _numbers(summary.row, "speedup", "speedup_e2e", "prepare_ms", "break_even_tokens")
-    modelled = summary.modelled
     names = ("speedup_modelled", "", "modelled_prepare_ms", "modelled_break_even_tokens")
-    times = {"machine": modelled.modelled_on, "times": MODELLED, "overhead": modelled.modelled_overhead}
+    times = {"machine": summary.modelled_on, "times": MODELLED, "overhead": summary.modelled_overhead}
     yield row | times | _numbers(summary.row, *names)
 
 

@@ -10,13 +10,15 @@ from typing import Any
 import pandas as pd
 import pyarrow as pa
 
-from ssd_bench import results, tables
+from ssd_bench import tables
 from ssd_bench.records.files import read_table
 from ssd_bench.records.schema import SCHEMAS
 from ssd_bench.results.folder import Record
-from ssd_bench.results.intervals import divide
 from ssd_bench.results.models import ModelRan
-from ssd_bench.results.speed import TIMES
+from ssd_bench.results.prompt_table import PromptTable
+from ssd_bench.results.quality import score_counts
+from ssd_bench.results.quantity import divide
+from ssd_bench.results.rows import TIMES, arm_rows
 from ssd_bench.results.text import (
     ABSENT,
     FROZEN,
@@ -111,13 +113,14 @@ def model_with_size(row: Mapping[str, Any]) -> str:
 def _ar_row(members: Sequence[Record]) -> list[dict[str, Any]]:
     """Return one row for the baseline: the AR arms of all runs pooled, as repeats of the same prompts."""
     arms = [_baselines(record) for record in members]
-    prompts = pd.concat([results.arm_rows(rows, "ar") for rows in arms], ignore_index=True)
+    prompts = pd.concat([arm_rows(rows, "ar") for rows in arms], ignore_index=True)
     if prompts.empty:
         return []
     summaries, digests = [record.summary.row for record in members], [record.digest for record in members]
     first = summaries[0]
     predicted = [s["tpt_predicted_ar"] for s in summaries if s["tpt_predicted_ar"] is not None]
-    shares = results.decode_time_shares(prompts)
+    table = PromptTable(prompts)
+    shares = {f"{name}_share": table.value(f"{name}_share", ("ar",)) for name in ACCOUNT_LABELS}
     shared = ("task", "metric", "model", "toy", "dtype", "device")
     row = dict.fromkeys(first) | {key: first[key] for key in shared} | _over_hf(arms)
     speedup = 1.0 if (prompts["new_tokens"] > 1).any() else None
@@ -131,15 +134,15 @@ def _ar_row(members: Sequence[Record]) -> list[dict[str, Any]]:
         "speedup": speedup,
         "speedup_e2e": 1.0,
         "tpt_predicted": sum(predicted) / len(predicted) if predicted else None,
-        "ar_score": results.mean_score(prompts),
-        **results.score_counts(results.arm_rows(prompts, "ar")),
+        "ar_score": table.value("ar_score"),
+        **score_counts(arm_rows(prompts, "ar")),
         "clipped": int(prompts[prompts["clipped_tokens"] > 0]["prompt_index"].nunique()),
-        "overhead": shares["policy"],
-        **{f"{name}_share": share for name, share in shares.items()},
+        "overhead": shares["policy_share"],
+        **shares,
         "warnings": [],
     }
-    for end_to_end, name in ((False, "tokens_per_s"), (True, "tokens_per_s_e2e")):
-        rate = results.tokens_per_s(prompts, end_to_end)
+    for name in ("tokens_per_s", "tokens_per_s_e2e"):
+        rate = table.number(f"ar_{name}")
         for arm in ("ar", "method"):
             row |= {f"{arm}_{name}": rate.value, f"{arm}_{name}_lo": rate.low, f"{arm}_{name}_hi": rate.high}
     return [row]
@@ -162,8 +165,8 @@ def _over_hf(arms: Sequence[pd.DataFrame]) -> dict[str, Any]:
     repeats = 1 + max(int(rows["repeat"].max()) for rows in prompts)
     numbered = (rows.assign(repeat=rows["repeat"] + i * repeats) for i, rows in enumerate(prompts))
     pooled = pd.concat(numbered, ignore_index=True)
-    rate = results.tokens_per_s(results.arm_rows(pooled, "hf"))
-    speedup = results.Pairs.of(pooled, ("hf", "ar")).speedup()
+    table = PromptTable(pooled)
+    rate, speedup = table.number("hf_tokens_per_s"), table.number("ar_over_hf")
     return {
         "hf_tokens_per_s": rate.value,
         "hf_tokens_per_s_lo": rate.low,

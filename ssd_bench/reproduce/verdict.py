@@ -9,7 +9,6 @@ from typing import Any
 
 import pandas as pd
 
-from ssd_bench import results
 from ssd_bench.records.fault import Key
 from ssd_bench.records.header import RunHeader
 from ssd_bench.records.reader import Run, find_runs, load_run, read_each
@@ -18,8 +17,10 @@ from ssd_bench.reproduce.again import Deviations
 from ssd_bench.reproduce.check import answer_key, equal_numbers
 from ssd_bench.reproduce.finding import DIFFERENT, OPEN, REPRODUCED, PartVerdict, RecordFinding
 from ssd_bench.results.digest import UNCOMPUTABLE
-from ssd_bench.results.evidence import Steadiness
+from ssd_bench.results.evidence import Steadiness, run_to_run_variation
 from ssd_bench.results.modelled import reference_run
+from ssd_bench.results.prompt_table import PromptTable, of_steps
+from ssd_bench.results.rows import arm_rows
 from ssd_bench.results.text import format_number
 
 OUTPUTS, STEPS, ACCEPTANCE, MODELLED, SPEEDUP, SCORE = (
@@ -199,8 +200,8 @@ def _step_difference(
 
 def _acceptance(recorded: Run, again: Run) -> PartVerdict:
     """Compare M and α of the method to the last digit."""
-    steps = [results.arm_rows(run.steps, "method") for run in (recorded, again)]
-    numbers = [(results.tokens_per_pass(part), results.alpha_micro(part)) for part in steps]
+    steps = [arm_rows(run.steps, "method") for run in (recorded, again)]
+    numbers = [(of_steps("M", part), of_steps("alpha", part)) for part in steps]
     findings = [
         RecordFinding(ACCEPTANCE, f"{name} is {a} recorded, {b} again")
         for name, a, b in zip(("M", "α"), *numbers)
@@ -224,7 +225,7 @@ def _modelled(recorded: Run, again: Run) -> PartVerdict:
         for key in sorted(times[0].keys() & times[1].keys())
         if times[0][key] != times[1][key] and key not in named
     ]
-    speedups = [results.Pairs.of(frame).speedup().value for frame in modelled]
+    speedups = [PromptTable(frame).value("speedup") for frame in modelled]
     texts = ["" if value is None else f"speedup {format_number(value, 4)}" for value in speedups]
     return PartVerdict.judged(MODELLED, findings, *texts)
 
@@ -239,7 +240,7 @@ def _work_difference(a: Sequence[Mapping[str, Any]], b: Sequence[Mapping[str, An
 
 def _speedup(recorded: Run, again: Run, is_sample: bool) -> PartVerdict:
     """Compare the measured speedup with run-to-run variation, where the machine is the same and was idle."""
-    values = [results.Pairs.of(run.prompts).speedup().value for run in (recorded, again)]
+    values = [PromptTable(run.prompts).value("speedup") for run in (recorded, again)]
     texts = [format_number(value) for value in values]
     verdict, reason = OPEN, "no prompt was decoded by both arms"
     if None not in values:
@@ -258,7 +259,7 @@ def _speed_verdict(recorded: Run, again: Run, is_sample: bool) -> tuple[str, str
             return OPEN, f"times of the {name} are unreliable: {reasons}"
     if is_sample:
         return OPEN, "run-to-run variation is known for whole runs, not for a sample"
-    for variation in results.run_to_run_variation([recorded, *_repeated(recorded)]):
+    for variation in run_to_run_variation([recorded, *_repeated(recorded)]):
         ratio = variation.speed_ratio(recorded, again)
         if ratio is None:
             return REPRODUCED, "within run-to-run variation of repeated runs"

@@ -1,8 +1,7 @@
-"""Definitions of the numbers in a report: pure functions of the tables of a record, each number in one place.
+"""Numbers of a run that are no formula of `quantities.yaml`: TPT, layer sets, acceptance by position.
 
 Symbols: k drafted length, m accepted length (bonus token excluded), r skip ratio, c = 1 - r, L blocks, n context.
-Times are in milliseconds, rates in tokens per second. An undefined number is None, never NaN. Functions that return
-`Measured` give a 95 % interval over prompts (`intervals.measure`).
+Times are in milliseconds, rates in tokens per second. An undefined number is None, never NaN.
 """
 
 from __future__ import annotations
@@ -18,8 +17,8 @@ from ssd_bench.cost.machine import LatencyTimes
 from ssd_bench.cost.tpt import tpt
 from ssd_bench.records.header import RunHeader
 from ssd_bench.records.reader import Run
-from ssd_bench.results.intervals import Array, Measured, divide, measure, ratio, ratio_of_ratios
-from ssd_bench.results.speed import TIMES, arm_rows, paired_rows, token_times
+from ssd_bench.results.quantity import Array, divide
+from ssd_bench.results.rows import arm_rows
 
 
 @lru_cache(maxsize=4)  # every number of a summary needs some of them
@@ -37,44 +36,12 @@ def answers_of(run: Run, arm: str = "method") -> pd.DataFrame:
 # --- acceptance -------------------------------------------------------------------------------------------------------
 
 
-def tokens_per_pass(steps: pd.DataFrame) -> float | None:
-    """Return M, the mean acceptance length: emitted tokens per verification (AR: 1).
-
-    The bonus token counts; the prefill and its token do not (SWIFT's M; tau in EAGLE).
-    """
-    # M = sum emitted / number of verifications
-    return divide(steps["emitted"].sum(), len(steps))
-
-
-def tokens_per_call(prompts: pd.DataFrame, steps: pd.DataFrame) -> float | None:
-    """Return M_call: emitted tokens per target forward pass; each prefill is one pass that gives one token."""
-    # M_call = sum new_tokens / (verifications + prefills), as KNN-SSD's code counts M (inference_knn.py)
-    return divide(prompts["new_tokens"].sum(), len(steps) + len(prompts))
-
-
-def alpha_micro(steps: pd.DataFrame) -> float | None:
-    """Return alpha, accepted over drafted tokens of all steps; None if nothing was drafted."""
-    # alpha = sum m / sum k, as SWIFT's code pools it (eval.py)
-    return divide(steps["accepted_len"].sum(), steps["draft_len"].sum())
-
-
 def alpha_macro(steps: pd.DataFrame) -> float | None:
     """Return the mean of alpha over answers (a prompt in a repeat); answers without a draft are left out."""
     # mean over answers of sum m / sum k, as KnapSpec's code and KNN-SSD's speed.py average it
     sums = steps.groupby(["prompt_index", "repeat"])[["accepted_len", "draft_len"]].sum()
     sums = sums[sums["draft_len"] > 0]
     return float((sums["accepted_len"] / sums["draft_len"]).mean()) if len(sums) else None
-
-
-def alpha_conditional(steps: pd.DataFrame | Mapping[str, Array]) -> float | None:
-    """Return accepted over tested drafted tokens; a token after a rejected one is not tested.
-
-    This is the probability that a token is accepted if its predecessors were: KnapSpec's Eq. 4 takes it and its Eq. 9
-    estimates it. For k > 1 it is above alpha = sum m / sum k.
-    """
-    # sum m / sum min(k, m + 1): the m accepted tokens and the first rejected one were tested
-    tested = np.minimum(steps["draft_len"], steps["accepted_len"] + 1)
-    return divide(steps["accepted_len"].sum(), tested.sum())
 
 
 def alpha_by_position(steps: pd.DataFrame) -> pd.DataFrame:
@@ -93,18 +60,6 @@ def alpha_by_position(steps: pd.DataFrame) -> pd.DataFrame:
     return pd.DataFrame(rows, columns=["position", "tested", "accepted", "alpha"])
 
 
-def mean_draft_len(steps: pd.DataFrame) -> float | None:
-    """Return the mean of k over all steps, including those without a draft."""
-    return divide(steps["draft_len"].sum(), len(steps))
-
-
-def skip_ratio(run: Run) -> float | None:
-    """Return r, the share of the 2L sublayers that drafting skips; None if no layers drafted."""
-    # mean over drafted tokens: sum over steps of (skipped / 2L) k, over sum k
-    steps = _with_sets(run)
-    return divide(_skipped_tokens(steps), steps["draft_len"].sum())
-
-
 def skip_ratio_of_all(run: Run) -> float | None:
     """Return r over all drafted tokens, as SWIFT's Eq. 6 needs it.
 
@@ -117,22 +72,8 @@ def skip_ratio_of_all(run: Run) -> float | None:
     if not by_layers["draft_len"].sum() or cheaper.any():
         return None
     n_not_by_layers = steps["draft_len"].sum() - by_layers["draft_len"].sum()
-    return divide(_skipped_tokens(by_layers) + n_not_by_layers, steps["draft_len"].sum())
-
-
-def _skipped_tokens(steps: pd.DataFrame) -> float:
-    """Return the share of skipped sublayers, summed over the drafted tokens of steps with their sets."""
-    skipped = (2 * steps["n_layers"] - steps["n_attn"] - steps["n_mlp"]) / (2 * steps["n_layers"])
-    return float((skipped * steps["draft_len"]).sum())
-
-
-def skipped_sublayers(run: Run) -> tuple[float | None, float | None]:
-    """Return the attention and the MLP sublayers (each of L) that drafting skips, means over drafted tokens."""
-    steps = _with_sets(run)
-    drafted = steps["draft_len"].sum()
-    kinds = (steps["n_layers"] - steps[column] for column in ("n_attn", "n_mlp"))
-    attn, mlp = (divide((skipped * steps["draft_len"]).sum(), drafted) for skipped in kinds)
-    return attn, mlp
+    skipped = 1 - (by_layers["n_attn"] + by_layers["n_mlp"]) / (2 * by_layers["n_layers"])
+    return divide((skipped * by_layers["draft_len"]).sum() + n_not_by_layers, steps["draft_len"].sum())
 
 
 def searched_drafts(steps: pd.DataFrame) -> pd.DataFrame:
@@ -191,32 +132,6 @@ def main_set_id(run: Run, domain: str | None = None) -> int | None:
         return None
     drafted = steps.groupby("layer_set_id")["draft_len"].sum()
     return int(str(drafted.idxmax()))
-
-
-# --- speed ------------------------------------------------------------------------------------------------------------
-
-
-def draft_cost(run: Run) -> Measured:
-    """Return c as measured: time per token drafted by layers over AR's time per token on the same prompts."""
-    # c = (sum draft_ms / sum k) / (sum ms_AR / sum tokens_AR); the formulas of the papers set c = 1 - r instead
-    steps = steps_of(run).dropna(subset=["layer_set_id"])
-    drafted = steps.groupby("prompt_index")[["draft_ms", "draft_len"]].sum()
-    sums = drafted.join(token_times(arm_rows(paired_rows(run.prompts[TIMES]), "ar")), how="inner")
-    if not (sums["draft_len"].any() and sums["tokens"].any()):
-        return Measured(None, n=len(sums))
-    return measure(ratio_of_ratios, *(sums[name].to_numpy() for name in ("draft_ms", "draft_len", "ms", "tokens")))
-
-
-def mean_acceptance_length(steps: pd.DataFrame) -> Measured:
-    """Return M (`tokens_per_pass`) with its interval."""
-    emitted = steps.groupby("prompt_index")["emitted"].agg(["sum", "size"])
-    return ratio(emitted["sum"].to_numpy(), emitted["size"].to_numpy())
-
-
-def alpha(steps: pd.DataFrame) -> Measured:
-    """Return alpha (`alpha_micro`) with its interval."""
-    sums = steps.groupby("prompt_index")[["accepted_len", "draft_len"]].sum()
-    return ratio(sums["accepted_len"].to_numpy(), sums["draft_len"].to_numpy())
 
 
 # --- models of speed --------------------------------------------------------------------------------------------------
@@ -291,24 +206,14 @@ def _predicted_tpt(header: RunHeader, steps: Mapping[str, Array], sets: Mapping[
             token += sets["n_attn_int8"] * (attn - t_read) + sets["n_mlp_int8"] * (mlp - latency.t_mlp_ms)
         t_draft = divide(float((token * sets["draft_len"]).sum()), drafted) or 0.0
     t_target = latency.target_ms(header.model.n_layers, context)
-    return tpt(alpha_conditional(steps) or 0.0, drafted / n, t_draft, t_target)
+    tested = np.minimum(steps["draft_len"], steps["accepted_len"] + 1).sum()
+    return tpt(divide(steps["accepted_len"].sum(), tested) or 0.0, drafted / n, t_draft, t_target)
 
 
 def estimated_tpt(steps: pd.DataFrame) -> tuple[float | None, int]:
     """Return the method's own TPT estimate in tokens per second, a mean over its search events, and their number."""
     events = steps["est_tokens_per_s"].dropna()
     return (float(events.mean()) if len(events) else None), len(events)
-
-
-def decode_time_shares(prompts: pd.DataFrame) -> dict[str, float | None]:
-    """Return the shares of the decode time, which sum to 1: draft, verify, policy (method overhead), other (no span).
-
-    All are None if no prompt has a decode step.
-    """
-    total = prompts["decode_ms"].sum() if (prompts["new_tokens"] > 1).any() else 0.0
-    shares = {name: divide(prompts[f"{name}_ms"].sum(), total) for name in ("draft", "verify", "policy")}
-    defined = [share for share in shares.values() if share is not None]
-    return {**shares, "other": 1 - sum(defined) if defined else None}
 
 
 def break_even_tokens(prepare_ms: float | None, ar: float | None, method: float | None) -> float | None:

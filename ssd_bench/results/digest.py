@@ -138,11 +138,14 @@ def _run_level(run: Run, variation: RunVariation | None) -> VariationLevel | Non
 def _finished(summary: Summary, facts: Facts, level: VariationLevel | None) -> Summary:
     """Return a summary with widened intervals and with warnings."""
     if level is not None:
-        summary = replace(widen_speed_intervals(summary, level, summary.n_prompts), noise=level.speedup.sigma)
+        widened = widen_speed_intervals(summary.numbers, level, summary.n_prompts)
+        summary = replace(summary, numbers=widened, noise=level.speedup.sigma)
     return replace(summary, warnings=summary_warnings(summary, facts))
 
 
 def _widened_domains(domains: Sequence[DomainSummary], level: VariationLevel | None) -> Sequence[DomainSummary]:
     if level is None:
         return domains
-    return [widen_speed_intervals(domain, level, domain.n_prompts) for domain in domains]
+    return [
+        replace(domain, numbers=widen_speed_intervals(domain.numbers, level, domain.n_prompts)) for domain in domains
+    ]

@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterable, Sequence, Set
 from dataclasses import dataclass
 
-from ssd_bench.results.intervals import LEVEL, Measured, Spread, t_quantile
+from ssd_bench.results.quantity import LEVEL, Measured, Spread, t_quantile
 
 
 @dataclass(frozen=True)

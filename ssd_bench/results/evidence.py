@@ -11,9 +11,8 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass, fields, replace
-from typing import Any, TypeVar
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pandas as pd
@@ -23,12 +22,10 @@ from ssd_bench.records.reader import Run
 from ssd_bench.records.schema import PAIR
 from ssd_bench.results import definitions as d
 from ssd_bench.results.effect import widen
-from ssd_bench.results.intervals import Measured, Spread, t_quantile
-from ssd_bench.results.modelled import ModelledSummary
+from ssd_bench.results.prompt_table import PromptTable
+from ssd_bench.results.quantity import QUANTITIES, Measured, Spread, t_quantile
 from ssd_bench.results.row import SummaryRow
-from ssd_bench.results.speed import UNIT, Pairs, tokens_per_s
-
-Row = TypeVar("Row", bound=SummaryRow)
+from ssd_bench.results.rows import UNIT
 
 SLOW_FACTOR = 5.0
 """A step is an outlier if it takes more than this many times the median of comparable steps."""
@@ -178,9 +175,9 @@ class RunTiming:
     @classmethod
     def of(cls, run: Run) -> RunTiming:
         """Return the facts of a run."""
-        rate = tokens_per_s(d.answers_of(run)).value
-        speedup, contaminated = Pairs.of(run.prompts).speedup().value, bool(Steadiness.of(run).contamination)
-        return cls(machine(run), trace(run), decode_seconds(run), speedup, rate, contaminated)
+        table, contaminated = PromptTable.of(run), bool(Steadiness.of(run).contamination)
+        speeds = table.value("speedup"), table.value("method_tokens_per_s")
+        return cls(machine(run), trace(run), decode_seconds(run), *speeds, contaminated)
 
 
 @dataclass(frozen=True)
@@ -198,12 +195,6 @@ class VariationLevel:
     speedup: Spread
     rate: Spread
     runs: int
-
-    def spread(self, name: str) -> Spread | None:
-        """Return the variation of a number by its name; None if the number is no speed."""
-        if name.startswith(("speedup", "ar_over_hf")):
-            return self.speedup
-        return self.rate if "tokens_per_s" in name else None
 
 
 @dataclass(frozen=True)
@@ -315,16 +306,14 @@ def _spread(traces: Sequence[Sequence[float | None]]) -> Spread:
     return Spread(math.sqrt(squares / dof), dof) if dof else Spread(0.0, 1)
 
 
-def widen_speed_intervals(summary: Row, level: VariationLevel, n_prompts: int) -> Row:
-    """Return numbers (of a run or a domain) with the intervals of measured speeds widened by run-to-run variation."""
-    widened: dict[str, Any] = {}
-    for part in fields(summary):
-        number, spread = getattr(summary, part.name), level.spread(part.name)
-        if isinstance(number, ModelledSummary):  # the same record always gives the same modelled time
-            continue
-        if isinstance(number, SummaryRow):
-            widened[part.name] = widen_speed_intervals(number, level, n_prompts)
-        elif isinstance(number, Measured) and spread is not None:
-            n = number.n if part.metadata.get("counted") else n_prompts
-            widened[part.name] = replace(widen(replace(number, n=n), spread), n=number.n)
-    return replace(summary, **widened)
+def widen_speed_intervals(
+    numbers: Mapping[str, Measured], level: VariationLevel, n_prompts: int
+) -> dict[str, Measured]:
+    """Return quantities of a run or a domain, the intervals of measured speeds widened by run-to-run variation."""
+    widened = dict(numbers)
+    for key, number in widened.items():
+        quantity = QUANTITIES[key]
+        if quantity.variation and number.low is not None:
+            n = number.n if quantity.counted else n_prompts
+            widened[key] = replace(widen(replace(number, n=n), getattr(level, quantity.variation)), n=number.n)
+    return widened

@@ -9,8 +9,7 @@ those of the recorded model. The Python code of a method is not in it, except fo
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import fields, replace
 
 import numpy as np
 import pandas as pd
@@ -22,42 +21,16 @@ from ssd_bench.cost.work import work_ms
 from ssd_bench.records.header import RunHeader
 from ssd_bench.records.reader import Run
 from ssd_bench.records.schema import ANSWER, PAIR
-from ssd_bench.results import definitions as d
-from ssd_bench.results.intervals import Measured
-from ssd_bench.results.row import SummaryRow
-from ssd_bench.results.speed import TIMES, Pairs, arm_rows, sums_at, tokens_per_s
+from ssd_bench.results.rows import rows_with, sums_at
 
 REFERENCE = "h200/llama3_1_8b"
 """Reference machine of runs that name none (`hardware.costs`): the GPU and the size nearest to the papers' claims."""
-
-Rows = np.ndarray[tuple[int], np.dtype[np.int64]]
 
 STEP = [*ANSWER, "step"]
 SPANS = ("draft_ms", "verify_ms", "policy_ms")
 """Times in `steps` and `prompts`; `policy_ms` is method overhead."""
 PARTS = (*SPANS, "loop_ms")
 """Columns of `modelled_steps`: with the time of the decode loop, all of a step."""
-
-
-@dataclass(frozen=True)
-class ModelledSummary(SummaryRow):
-    """Speedup at the costs of a reference machine; intervals are over prompts alone, since nothing varies by run.
-
-    Attributes:
-        modelled_on: name of the reference machine.
-        speedup_modelled: speedup of decoding.
-        speedup_frozen: the same without method overhead, as if the search were frozen.
-        modelled_overhead: method overhead, as a share of the method's decode time.
-        modelled_prepare_ms: preparation before the run; searches that the run reused are not in it.
-        modelled_break_even_tokens: tokens after which the preparation is paid back; None without one, or if never.
-    """
-
-    modelled_on: str
-    speedup_modelled: Measured
-    speedup_frozen: Measured
-    modelled_overhead: float | None
-    modelled_prepare_ms: float | None
-    modelled_break_even_tokens: float | None
 
 
 def reference_of(header: RunHeader) -> str:
@@ -74,7 +47,7 @@ def modelled_steps(run: Run, machine: Machine) -> pd.DataFrame:
     Returns:
         Columns of `STEP`, emitted, and `PARTS`; in the order of `steps`.
     """
-    steps, (work, row) = run.steps, _rows_with(run.work[run.work["step"] > 0], run.steps, STEP)
+    steps, (work, row) = run.steps, rows_with(run.work[run.work["step"] > 0], run.steps, STEP)
     part, ms = work["part"].to_numpy(), work_ms(work, machine)
     draft, verify, overhead = (
         sums_at(row, ms * (part == name), len(steps)) for name in ("draft", "verify", "overhead")
@@ -91,20 +64,6 @@ def modelled_steps(run: Run, machine: Machine) -> pd.DataFrame:
     loop = np.full(len(steps), machine.loop_ms or 0.0)
     times = dict(zip(PARTS, (draft, verify, overhead, loop), strict=True))
     return steps[[*STEP, "emitted"]].assign(**times)
-
-
-def _rows_with(frame: pd.DataFrame, keyed: pd.DataFrame, key: Sequence[str]) -> tuple[pd.DataFrame, Rows]:
-    """Return the rows of `frame` whose key is in `keyed`, and for each the position of its key there."""
-    codes = np.zeros(len(keyed) + len(frame), dtype=np.int64)  # one number per key, which is looked up without a merge
-    for name in key:
-        values, kinds = pd.factorize(pd.concat([keyed[name], frame[name]]))
-        codes = codes * len(kinds) + values
-    keys, wanted = codes[: len(keyed)], codes[len(keyed) :]
-    order = np.argsort(keys, kind="stable")  # a damaged record may have a key twice: the first row counts
-    place = np.searchsorted(keys, wanted, sorter=order)
-    position = np.append(order, -1)[place]
-    has_key = (place < len(keys)) & (np.append(keys, 0)[position] == wanted)
-    return frame[has_key], position[has_key]
 
 
 def prepare_ms(run: Run, machine: Machine) -> float:
@@ -135,8 +94,8 @@ def modelled_run(run: Run, machine: Machine) -> Run:
 def _modelled_prompts(run: Run, steps: pd.DataFrame, machine: Machine) -> pd.DataFrame:
     """Return the rows of `prompts` of AR and the method with modelled times, from those of `modelled_steps`."""
     prompts = run.prompts[run.prompts["arm"].isin(PAIR)]
-    prefill, prefilled = _rows_with(run.work[run.work["step"] == 0], prompts, ANSWER)
-    decoded, answer = _rows_with(steps, prompts, ANSWER)
+    prefill, prefilled = rows_with(run.work[run.work["step"] == 0], prompts, ANSWER)
+    decoded, answer = rows_with(steps, prompts, ANSWER)
     parts = {name: sums_at(answer, decoded[name].to_numpy(), len(prompts)) for name in PARTS}
     return prompts.assign(
         prefill_ms=sums_at(prefilled, work_ms(prefill, machine), len(prompts)),
@@ -154,21 +113,3 @@ def reference_run(run: Run) -> Run:
     machine = reference_machine(reference_of(run.header)).of_blocks(run.header.model.n_layers)
     modelled = modelled_run(run, machine)
     return replace(modelled, header=replace(modelled.header, latency=machine.latency))
-
-
-def modelled_numbers(run: Run) -> ModelledSummary:
-    """Return the modelled numbers of a run."""
-    modelled = reference_run(run)
-    prompts = modelled.prompts
-    method = arm_rows(prompts, "method")
-    rates = [tokens_per_s(rows).value for rows in (arm_rows(prompts, "ar"), method)]
-    frozen = prompts[TIMES].assign(decode_ms=prompts["decode_ms"] - prompts["policy_ms"])
-    prepared = modelled.header.prepare_ms
-    return ModelledSummary(
-        modelled_on=reference_of(run.header),
-        speedup_modelled=Pairs.of(prompts).speedup(),
-        speedup_frozen=Pairs.of(frozen).speedup(),
-        modelled_overhead=d.decode_time_shares(method)["policy"],
-        modelled_prepare_ms=prepared,
-        modelled_break_even_tokens=d.break_even_tokens(prepared, *rates),
-    )

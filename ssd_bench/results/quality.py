@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 
 from ssd_bench.records.schema import PAIR
-from ssd_bench.results.speed import UNIT, arm_rows, pair_positions
+from ssd_bench.results.rows import UNIT, arm_rows, pair_positions
 from tasks.scoring.passk import pass_at_k
 from tasks.scoring.rouge import rouge
 
@@ -30,12 +30,6 @@ def lossless_counts(prompts: pd.DataFrame) -> dict[str, Any]:
         first = {key: row[key] for key in ("prompt_id", "lossless")} | {"gap": gap, "repeat": int(row["repeat"])}
         first["index"] = None if pd.isna(row["divergence_index"]) else int(row["divergence_index"])
     return {**counts, "unchecked": len(rows) - sum(counts.values()), "first": first}
-
-
-def mean_score(prompts: pd.DataFrame) -> float | None:
-    """Return the mean task score of the rows, prompts weighted equally; None if the task has no score."""
-    scores = prompts.dropna(subset=["score"]).groupby("prompt_index")["score"].mean()
-    return float(scores.mean()) if len(scores) else None
 
 
 def score_counts(prompts: pd.DataFrame) -> dict[str, int]:

@@ -9,10 +9,11 @@ from collections.abc import Sequence
 
 import numpy as np
 import pandas as pd
+from numpy.typing import NDArray
 
 from ssd_bench.records.schema import PAIR
-from ssd_bench.results.intervals import Measured, ratio
-from ssd_bench.results.speed import TIMES, Pairs, paired_rows
+from ssd_bench.results.quantity import Measured, ratio
+from ssd_bench.results.rows import paired_rows
 
 NGRAM = 8
 """Tokens of an n-gram."""
@@ -40,16 +41,16 @@ def repetition(prompts: pd.DataFrame) -> Measured:
         prompts: rows of one arm.
     """
     by_prompt = prompts["output_ids"].map(repeated_ngram_share).groupby(prompts["prompt_index"]).mean()
-    return ratio(by_prompt.to_numpy(), np.ones(len(by_prompt)))
+    return ratio(by_prompt.to_numpy(), np.ones(len(by_prompt)), at_most=1.0)
+
+
+def looping_prompts(rows: pd.DataFrame) -> NDArray[np.int64]:
+    """Return the prompts (prompt_index) with a looping answer among some rows of `prompts`."""
+    loops = rows["output_ids"].map(repeated_ngram_share) > LOOP_SHARE
+    return rows.loc[loops, "prompt_index"].to_numpy()
 
 
 def rows_without_loops(prompts: pd.DataFrame, arms: tuple[str, str] = PAIR) -> pd.DataFrame:
     """Return the rows of two arms for the prompts where neither arm gave a looping answer."""
     pairs = paired_rows(prompts, arms)
-    loops = pairs["output_ids"].map(repeated_ngram_share) > LOOP_SHARE
-    return pairs[~pairs["prompt_index"].isin(pairs.loc[loops, "prompt_index"])]
-
-
-def speedup_without_loops(prompts: pd.DataFrame, arms: tuple[str, str] = PAIR) -> Measured:
-    """Return the decode speedup over the prompts of `rows_without_loops`; its `n` counts these prompts."""
-    return Pairs.of(rows_without_loops(prompts[[*TIMES, "output_ids"]], arms), arms).speedup()
+    return pairs[~pairs["prompt_index"].isin(looping_prompts(pairs))]

@@ -7,10 +7,8 @@ from dataclasses import dataclass, fields
 from functools import cached_property
 from typing import Any, Self
 
-from ssd_bench.results.intervals import Measured
+from ssd_bench.results.quantity import QUANTITIES, Measured
 
-COUNTED = {"counted": True}
-"""Metadata of a number that may have fewer prompts than `n_prompts`, so that its row has a column for them."""
 COLUMNS = {"columns": True}
 """Metadata of a field with several columns: a part of the row, or a mapping from columns to values."""
 
@@ -19,9 +17,15 @@ COLUMNS = {"columns": True}
 class SummaryRow:
     """Numbers that are a row of a table, or a part of one; the fields are named as its columns.
 
-    A number with an interval has the columns NAME, NAME_lo, NAME_hi, and NAME_n if it is `COUNTED`. Undefined numbers
-    are None.
+    A number with an interval has the columns NAME, NAME_lo, NAME_hi, and NAME_n if its quantity is `counted`. Undefined
+    numbers are None. The quantities of a field `numbers` are attributes, too: numbers with an interval as `Measured`.
     """
+
+    def __getattr__(self, name: str) -> Any:
+        numbers = self.__dict__.get("numbers", {})
+        if name not in numbers:
+            raise AttributeError(f"{type(self).__name__} has no {name}")
+        return numbers[name] if QUANTITIES[name].interval else numbers[name].value
 
     @cached_property
     def row(self) -> dict[str, Any]:
@@ -33,11 +37,11 @@ class SummaryRow:
             if part.metadata.get("columns"):
                 entries = value.row if isinstance(value, SummaryRow) else value or {}
             for name, number in entries.items():
-                if isinstance(number, Measured):
-                    columns |= {name: number.value, f"{name}_lo": number.low, f"{name}_hi": number.high}
-                else:
-                    columns[name] = number
-                if part.metadata.get("counted"):
+                columns[name] = number.value if isinstance(number, Measured) else number
+                quantity = QUANTITIES.get(name)
+                if isinstance(number, Measured) and (quantity is None or quantity.interval):
+                    columns |= {f"{name}_lo": number.low, f"{name}_hi": number.high}
+                if quantity is not None and quantity.counted:
                     columns[f"{name}_n"] = number.n
         return columns
 
@@ -52,5 +56,6 @@ class SummaryRow:
         Raises:
             TypeError, KeyError: a field is missing, unknown or of another type.
         """
-        numbers = {part.name: Measured(**stored[part.name]) for part in fields(cls) if part.type == "Measured"}
+        mappings = {part.name for part in fields(cls) if part.type == "Mapping[str, Measured]"}
+        numbers = {name: {key: Measured(**number) for key, number in stored[name].items()} for name in mappings}
         return cls(**{**stored, **numbers})

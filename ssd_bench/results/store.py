@@ -37,7 +37,7 @@ FILE = ".summaries.parquet"
 FILES = ("run.json", *(f"{name}.parquet" for name in SCHEMAS))
 COLUMNS = pa.schema([(name, pa.string()) for name in ("run", "run_id", "stamp", "digest")])
 CODE = (
-    *sorted(Path(__file__).parent.glob("*.py")),
+    *sorted(path for path in Path(__file__).parent.iterdir() if path.suffix in (".py", ".yaml")),
     *(Path(str(module.__file__)) for module in (conf, generation, layer_set, load, paths, plug_ins, window)),
     *(Path(str(module.__file__)) for module in (latency, machine, reference, tpt, work)),
     *(

@@ -7,7 +7,7 @@ from functools import cache
 from typing import Any
 
 from ssd_bench.conf import CONF, read_yaml
-from ssd_bench.results.intervals import Measured
+from ssd_bench.results.quantity import Measured
 
 ABSENT = "–"
 DECODE, END_TO_END = "speedup, decode", "speedup, end to end"

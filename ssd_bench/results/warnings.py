@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from ssd_bench.records.reader import Run
 from ssd_bench.records.schema import PAIR
-from ssd_bench.results.speed import UNIT, Pairs
+from ssd_bench.results.rows import UNIT, pair_positions
 from ssd_bench.results.summary import Summary
 
 FEW_PROMPTS = 20
@@ -36,14 +36,14 @@ class Facts:
     def of(cls, run: Run) -> Facts:
         """Return the facts of a run."""
         caveats = [run.header.caveat] if run.header.caveat else []
-        pairs = Pairs.of(run.prompts)
+        lengths = [run.prompts["new_tokens"].to_numpy()[rows] for rows in pair_positions(run.prompts)]
         emitted = run.steps.groupby([*UNIT, "arm"])["emitted"].sum()
         engine_rows = run.prompts[run.prompts["arm"].isin(PAIR)]  # Hugging Face's arm has no steps
         expected = engine_rows.set_index([*UNIT, "arm"])["new_tokens"] - 1  # the prefill emits the first token
         return cls(
             recorded=[*caveats, *run.header.warnings],
             units=len(run.prompts[UNIT].drop_duplicates()),
-            uneven=len(pairs) - len(pairs.matched),
+            uneven=int((lengths[0] != lengths[1]).sum()),
             outputs=int((run.prompts["arm"] == "method").sum()),
             adds_up=bool((emitted.reindex(expected.index, fill_value=0) == expected.clip(lower=0)).all()),
         )
@@ -82,7 +82,7 @@ def summary_warnings(s: Summary, facts: Facts) -> list[str]:
         warnings.append(
             f"{facts.uneven} of {s.n_pairs} pairs of outputs differ in length; speedup_matched excludes them"
         )
-    exact = None if s.hf is None else s.hf.hf_output_exact
+    exact = s.hf_output_exact if s.has_hf else None
     if exact is not None and exact < 1:
         warnings.append(
             f"{1 - exact:.1%} of Hugging Face's outputs differ from AR's, because of rounding or because of a fault"

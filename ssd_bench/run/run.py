@@ -24,7 +24,8 @@ from ssd_bench.records.files import save_arrays
 from ssd_bench.records.pack import unpacked_folder
 from ssd_bench.records.reader import load_run
 from ssd_bench.records.writer import RunWriter, clear_leftovers
-from ssd_bench.results import summarise
+from ssd_bench.results.digest import summarise
+from ssd_bench.results.table_file import write_results
 from ssd_bench.run.arms import Arms, load_hf_arm, task_text
 from ssd_bench.run.loading import check_logits, latency_of, load_model
 from ssd_bench.run.neighbours import Neighbours
@@ -55,6 +56,7 @@ def execute(plan: Plan, wait: bool = True, log: WarningLog | None = None) -> Pat
         with open_record(plan, wait, log) as (writer, stopping):
             if not is_on_record(plan):  # another process may have recorded it while this one waited for the lease
                 measure(plan, writer, writer.finish, stopping, log)
+                write_results(plan.identity.run_dir)
     return plan.identity.run_dir
 
 

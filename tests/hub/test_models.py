@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from ssd_bench import results
 from ssd_bench.records.reader import Run, load_run
+from ssd_bench.results.rows import arm_rows
 from tests.hub.client import Client
 from tests.hub.models import HUB_MODELS, KINDS, UNWANTED, add_model, forms_of, kind_of, source_of, wanted_files
 from tests.hub.server import Fault
@@ -34,7 +34,7 @@ def assert_whole(run: Run, name: str, commit: str) -> None:
     """Fail unless the record is complete and lossless, and names the commit."""
     assert run.header.model.commit == commit
     assert run.header.model.name == name
-    assert set(results.arm_rows(run.prompts, "method")["lossless"]) == {"identical"}
+    assert set(arm_rows(run.prompts, "method")["lossless"]) == {"identical"}
 
 
 def test_every_model_comes_through_the_hub(client: Client, tmp_path: Path) -> None:

@@ -2,7 +2,7 @@
 
 Each end of the interval is the wider of two: that of the interval over prompts and searches, widened by the claim's
 `noise`; and, if the run-to-run variation was measured, that of the interval over prompts, searches and runs. The
-variance over prompts is a jackknife as in `results.intervals`, stratified by groups of runs without a common prompt: a
+variance over prompts is a jackknife as in `results.quantity`, stratified by groups of runs without a common prompt: a
 prompt is left out of all runs at once, so that a prompt shared by two runs is not counted twice. If prompts share the
 layer sets of one search, the number of searches counts: the same comparisons are made with several seeds, and the
 variance of their effects over seeds is added. Modelled times do not vary between runs.
@@ -19,12 +19,12 @@ from typing import NamedTuple
 import numpy as np
 from scipy import stats
 
-from ssd_bench import results
 from ssd_bench.papers.claims.claims import STATISTICS, Claim
 from ssd_bench.papers.claims.comparisons import ClaimComparison, Side
 from ssd_bench.papers.claims.statistics import StatisticSample, take_sample
-from ssd_bench.results import VariationLevel
-from ssd_bench.results.intervals import LEVEL
+from ssd_bench.results.effect import Effect, strata
+from ssd_bench.results.evidence import VariationLevel
+from ssd_bench.results.quantity import LEVEL
 
 ROUNDING_VARIANCE = 1e-18
 """Variances up to this come from rounding and count as 0."""
@@ -218,7 +218,7 @@ class ClaimEffect:
             return max(float(exact.low) - noise, 0.0), min(float(exact.high) + noise, 1.0)
         sampled = [(variance, n - 1) for variance, n in (*self._strata, *self._seeds) if variance > ROUNDING_VARIANCE]
         over_prompts, over_runs = (
-            results.Effect(self.value, tuple(variances), self._logs).interval_at(level)
+            Effect(self.value, tuple(variances), self._logs).interval_at(level)
             for variances in (sampled, [*sampled, *self._runs])
         )
         return min(over_prompts[0] - noise, over_runs[0]), max(over_prompts[1] + noise, over_runs[1])
@@ -234,7 +234,7 @@ class ClaimEffect:
         """Return the strata, which are independent: they share no prompt."""
         if self._statistic.once_per_run:
             return []
-        joined = results.strata(comparison.prompts for comparison in self._comparisons)
+        joined = strata(comparison.prompts for comparison in self._comparisons)
         return [Stratum(self._variance(sorted(prompts)), len(prompts)) for prompts in joined]
 
     def _variance(self, prompts: Sequence[str]) -> float:
@@ -250,7 +250,7 @@ class ClaimEffect:
             ]
             left_out.append(self._scaled(self._pooled(effects) if all(map(math.isfinite, effects)) else math.nan))
         # Σ (θ_i - mean θ)² with θ_i the effect without prompt i: n / (n - 1) times the usual jackknife variance, as
-        # in `results.intervals`
+        # in `results.quantity`
         return float(((np.array(left_out) - np.mean(left_out)) ** 2).sum())
 
     def _scaled(self, value: float) -> float:

@@ -24,8 +24,8 @@ from ssd_bench.papers.claims.scope import (
 )
 from ssd_bench.papers.ours.cells import OTHER_MODEL, TOY_MODEL, Cell, Replication
 from ssd_bench.papers.ours.ran import scaled_settings
-from ssd_bench.results.intervals import EQUIVALENCE_LEVEL
 from ssd_bench.results.models import ModelRan
+from ssd_bench.results.quantity import EQUIVALENCE_LEVEL
 
 HOLDS, FAILS, EQUIVALENT = "holds", "fails", "equivalent"
 DEPENDS, CANNOT_SAY, NOT_RUN = "depends on the machine", "cannot say", "not run"
@@ -217,7 +217,7 @@ def _references(claim: Claim, cells: Sequence[Cell]) -> tuple[str, ...]:
     """Return the reference machines of a claim's records; empty if times play no role."""
     if not STATISTICS[claim.statistic].timed:
         return ()
-    return tuple(dict.fromkeys(cell.summary.modelled.modelled_on for cell in cells))
+    return tuple(dict.fromkeys(cell.summary.modelled_on for cell in cells))
 
 
 def _decide(

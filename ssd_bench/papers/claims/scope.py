@@ -16,7 +16,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from ssd_bench import results
 from ssd_bench.papers.claims.claims import STATISTICS, Claim
 from ssd_bench.papers.claims.comparisons import ClaimComparison, Side, cell_name
 from ssd_bench.papers.claims.statistics import count_loops, count_sets
@@ -24,7 +23,9 @@ from ssd_bench.papers.ours import values
 from ssd_bench.papers.ours.cells import Cell
 from ssd_bench.papers.ours.ran import scaled_settings
 from ssd_bench.records.reader import Run
+from ssd_bench.results.evidence import search_ended, shares_search
 from ssd_bench.results.models import ModelRan
+from ssd_bench.results.rows import arm_rows
 
 LENGTHS_OF_SEARCH = ("search.iterations", "max_steps", "max_iterations")
 """Options that limit the sets which a search scores."""
@@ -61,9 +62,9 @@ class RunScope:
     @classmethod
     def of(cls, run: Run) -> RunScope:
         """Return the scope of a run."""
-        rows = results.arm_rows(run.prompts, "method")
+        rows = arm_rows(run.prompts, "method")
         new_tokens, prompt_tokens = (float(rows[name].mean()) for name in ("new_tokens", "prompt_len"))
-        shared, ended = results.shares_search(run), results.search_ended(run)
+        shared, ended = shares_search(run), search_ended(run)
         return cls(new_tokens, prompt_tokens, values.scored_sets(run), shared, ended, count_loops(run))
 
 

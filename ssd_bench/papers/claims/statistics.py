@@ -10,15 +10,17 @@ from functools import lru_cache, partial
 import numpy as np
 import pandas as pd
 
-from ssd_bench import results
 from ssd_bench.contract.layer_set import LayerSet
 from ssd_bench.papers.claims.claims import STATISTICS
 from ssd_bench.papers.ours import select, values
 from ssd_bench.papers.ours.cells import Cell
 from ssd_bench.records.reader import Run
-from ssd_bench.results import intervals
-from ssd_bench.results.intervals import Array
+from ssd_bench.results.definitions import main_set, searched_drafts, skipped_shares
 from ssd_bench.results.modelled import reference_run
+from ssd_bench.results.prompt_table import PromptTable, frame_of_steps
+from ssd_bench.results.quantity import QUANTITIES, Array, Quantity, ratio_of_sums
+from ssd_bench.results.repetition import rows_without_loops
+from ssd_bench.results.rows import arm_rows
 
 NO_DRAFTS = "the run drafted no tokens with a searched layer set"
 _reference_run = lru_cache(maxsize=1)(reference_run)
@@ -117,9 +119,7 @@ def _prompts(run: Run, kept: pd.Series[bool]) -> Run | str:
 
 def _without_loops(run: Run) -> Run | str:
     """Restrict a run to the prompts on which no answer loops: a loop is easy to draft, whatever the method."""
-    kept = (
-        results.rows_without_loops(run.prompts)["prompt_index"] if _has_both_arms(run) else run.prompts["prompt_index"]
-    )
+    kept = rows_without_loops(run.prompts)["prompt_index"] if _has_both_arms(run) else run.prompts["prompt_index"]
     return _prompts(run, run.prompts["prompt_index"].isin(kept))
 
 
@@ -140,7 +140,7 @@ def _context(cell: Cell, run: Run, label: str) -> Run | str:
 
     The range is that of the steps which drafted with a searched layer set.
     """
-    lengths = results.searched_drafts(results.arm_rows(run.steps, "method"))["context_len"]
+    lengths = searched_drafts(arm_rows(run.steps, "method"))["context_len"]
     if lengths.empty:
         return NO_DRAFTS
     low, high = lengths.min(), lengths.max()
@@ -195,44 +195,36 @@ def count_sets(number: int) -> str:
     return f"{number} set{'' if number == 1 else 's'}"
 
 
-def _times(end_to_end: bool) -> Callable[[Run], pd.DataFrame | str]:
-    """Return the columns of a speedup: the method's tokens and time per prompt, then those of AR."""
+def _of_answers(key: str) -> tuple[Callable[[Run], pd.DataFrame | str], Quantity]:
+    """Return columns and formula of a quantity that is computed from answers."""
+    quantity = QUANTITIES[key]
 
     def columns(run: Run) -> pd.DataFrame | str:
-        times = values.paired_times(run, end_to_end)
-        return "the run has no baseline" if times.empty else times
+        rows = PromptTable(run.prompts).frame(quantity)
+        return "the run has no baseline" if rows.empty and len(quantity.arms) > 1 else rows
 
-    return columns
+    return columns, quantity
+
+
+def _of_steps(key: str) -> tuple[Callable[[Run], pd.DataFrame], Quantity]:
+    """Return columns and formula of a quantity that is computed from the method's steps, whatever their prompts."""
+    quantity = QUANTITIES[key]
+    return lambda run: frame_of_steps(quantity, arm_rows(run.steps, "method")), quantity
 
 
 def _step_times(run: Run) -> pd.DataFrame | str:
     """Return emitted tokens and milliseconds of the method's steps of each prompt, then those of AR's steps."""
     steps = run.steps.assign(ms=run.steps[["draft_ms", "verify_ms", "policy_ms"]].sum(axis=1))
-    sums = [results.arm_rows(steps, arm).groupby("prompt_index")[["emitted", "ms"]].sum() for arm in ("method", "ar")]
+    sums = [arm_rows(steps, arm).groupby("prompt_index")[["emitted", "ms"]].sum() for arm in ("method", "ar")]
     joined = sums[0].join(sums[1], how="inner", rsuffix="_ar")
     return "no prompt has steps of both arms in this part" if joined.empty else joined
-
-
-def _sums(*names: str) -> Callable[[Run], pd.DataFrame | str]:
-    """Return the columns of a ratio of sums: sums per prompt over the method's steps; `steps` counts them."""
-
-    def columns(run: Run) -> pd.DataFrame | str:
-        steps = results.arm_rows(run.steps, "method").assign(steps=1.0)
-        return steps.groupby("prompt_index")[list(names)].sum()
-
-    return columns
-
-
-def _overhead(run: Run) -> pd.DataFrame | str:
-    """Return method overhead and decode time of each prompt, in ms."""
-    return results.arm_rows(run.prompts, "method").groupby("prompt_index")[["policy_ms", "decode_ms"]].sum()
 
 
 def _skipped(kind: str) -> Callable[[Run], pd.DataFrame | str]:
     """Return the columns of a share of skipped sublayers: sum of the shares and number of draft steps per prompt."""
 
     def columns(run: Run) -> pd.DataFrame | str:
-        shares = results.skipped_shares(run).assign(steps=1.0)
+        shares = skipped_shares(run).assign(steps=1.0)
         if shares.empty:
             return NO_DRAFTS
         return shares.groupby("prompt_index")[[kind, "steps"]].sum()
@@ -242,7 +234,7 @@ def _skipped(kind: str) -> Callable[[Run], pd.DataFrame | str]:
 
 def _skip_depth(run: Run) -> pd.DataFrame | str:
     """Return the sum over draft steps of the mean depth of the skipped sublayers, and the number of steps."""
-    steps = results.searched_drafts(results.arm_rows(run.steps, "method"))
+    steps = searched_drafts(arm_rows(run.steps, "method"))
     depths = {id_: _mean_depth(run.layer_set(int(id_))) for id_ in steps["layer_set_id"].unique()}
     rows = steps.assign(depth=steps["layer_set_id"].map(depths), steps=1.0).dropna(subset=["depth"])
     return NO_DRAFTS if rows.empty else rows.groupby("prompt_index")[["depth", "steps"]].sum()
@@ -270,19 +262,19 @@ def _search_seconds(run: Run) -> pd.DataFrame | str:
 
 def _matchness(run: Run) -> pd.DataFrame | str:
     """Return the score of the first set that the search scored in these steps."""
-    scores = results.arm_rows(run.steps, "method")["est_alpha"].dropna()
+    scores = arm_rows(run.steps, "method")["est_alpha"].dropna()
     return pd.DataFrame({"matchness": scores.iloc[:1]}) if len(scores) else "the search scored no set"
 
 
 def _routes(run: Run) -> pd.DataFrame | str:
     """Return for each prompt whether it was drafted with its domain's main layer set, if the domains' sets differ."""
     domains = list(dict.fromkeys(run.prompts["domain"]))
-    sets_by_domain = {domain: results.main_set(run, domain) for domain in domains}
+    sets_by_domain = {domain: main_set(run, domain) for domain in domains}
     if len(domains) < 2 or len(set(sets_by_domain.values())) < len(domains):
         return "the layer sets of the domains do not all differ"
     rows = run.prompts.drop_duplicates("prompt_index").set_index("prompt_index")["domain"]
     steps = run.steps
-    drafted = {i: results.main_set(replace(run, steps=steps[steps["prompt_index"] == i])) for i in rows.index}
+    drafted = {i: main_set(replace(run, steps=steps[steps["prompt_index"] == i])) for i in rows.index}
     routes = {
         i: (float(drafted[i] == sets_by_domain[domain]), 1.0) for i, domain in rows.items() if drafted[i] is not None
     }
@@ -297,7 +289,7 @@ def _tpt(run: Run) -> pd.DataFrame | str:
 
 def _mismatches(run: Run) -> pd.DataFrame | str:
     """Return for each prompt the number of its outputs that differ from AR's other than at a near-tie."""
-    audited = results.arm_rows(run.prompts, "method").dropna(subset=["lossless"])
+    audited = arm_rows(run.prompts, "method").dropna(subset=["lossless"])
     if audited.empty:
         return "sampled outputs cannot be compared with AR's token by token"
     return (audited["lossless"] == "bug").astype(float).groupby(audited["prompt_index"]).sum().to_frame()
@@ -315,33 +307,26 @@ def _determination(x: Array, y: Array) -> Array:
 
 
 _DEFINITIONS: dict[str, tuple[Callable[[Run], pd.DataFrame | str], Callable[..., Array]]] = {
-    # (Σ tokens / Σ time of the method) / (Σ tokens / Σ time of AR) on the same prompts; `Pairs.speedup`
-    "speedup": (_times(False), intervals.ratio_of_ratios),
-    "speedup_e2e": (_times(True), intervals.ratio_of_ratios),
+    **{key: _of_answers(key) for key in ("speedup", "speedup_e2e", "overhead")},
+    **{key: _of_steps(key) for key in ("alpha", "M")},
     # (Σ tokens / Σ time of the method's steps) / (Σ tokens / Σ time of AR's steps) on the same prompts
-    "speedup_steps": (_step_times, intervals.ratio_of_ratios),
-    # Σ accepted / Σ drafted tokens over all steps; `results.alpha`
-    "alpha": (_sums("accepted_len", "draft_len"), intervals.ratio_of_sums),
-    # Σ emitted tokens / number of verifications; `results.tokens_per_pass`
-    "M": (_sums("emitted", "steps"), intervals.ratio_of_sums),
-    # Σ method overhead / Σ decode time
-    "overhead": (_overhead, intervals.ratio_of_sums),
+    "speedup_steps": (_step_times, QUANTITIES["speedup"]),
     # mean over runs
     "search_s": (_search_seconds, np.mean),
     # Σ shares of skipped attentions (MLPs) / number of layer-drafted steps
-    "attention_skipped": (_skipped("attention"), intervals.ratio_of_sums),
-    "mlp_skipped": (_skipped("MLP"), intervals.ratio_of_sums),
+    "attention_skipped": (_skipped("attention"), ratio_of_sums),
+    "mlp_skipped": (_skipped("MLP"), ratio_of_sums),
     # Σ mean depth of a set's skipped sublayers / number of layer-drafted steps
-    "skip_depth": (_skip_depth, intervals.ratio_of_sums),
+    "skip_depth": (_skip_depth, ratio_of_sums),
     # share of tokens that a set predicts (SWIFT Eq. 3), as the search scored it; mean over runs
     "matchness": (_matchness, np.mean),
     # mean over prompts of KnapSpec Eq. 4
-    "tpt": (_tpt, intervals.ratio_of_sums),
+    "tpt": (_tpt, ratio_of_sums),
     # squared Pearson correlation with tokens/s over prompts (and methods)
     "tpt_r2": (_points("tpt_predicted"), _determination),
     "alpha_r2": (_points("alpha"), _determination),
     # prompts drafted with their own domain's set / prompts
-    "routing": (_routes, intervals.ratio_of_sums),
+    "routing": (_routes, ratio_of_sums),
     # sum over outputs
     "mismatches": (_mismatches, np.sum),
     "peak_memory": (_peak_memory, np.mean),

@@ -14,7 +14,7 @@ from ssd_bench.papers.figures import shared as common
 from ssd_bench.papers.figures.shared import NotDrawable, PlotValue
 from ssd_bench.papers.ours.cells import Replication, ShownCell
 from ssd_bench.papers.ours.values import inner_skip_ratio
-from ssd_bench.results import Measured
+from ssd_bench.results.quantity import Measured
 
 ROUNDS = (0, 3, 4, 7)
 """Search rounds of the sets in Figure 9."""
@@ -48,7 +48,7 @@ def figure4(replication: Replication) -> Figure | NotDrawable:
             marks[_series_label(method, FROZEN_TASK)] = replace(mark, hatch="////")
             series[_series_label(method, "")] = [_cell_value(by_task.get(task), name) for task in tasks]
             series[_series_label(method, FROZEN_TASK)] = [_task_value(kept, task, name) for task in tasks]
-        places = common.draw_bars(axes, tasks, series, streams.QUANTITIES[name][0], marks)
+        places = common.draw_bars(axes, tasks, series, streams.AXES[name], marks)
         # numbers of a single task first: a number of several tasks is drawn only at bars without a number of that task
         for number in sorted(common.paper_numbers(replication, name), key=lambda number: number.task.count(",")):
             label = _series_label(number.method, FROZEN_TASK if number.settings["skip_set"] == FROZEN_TASK else "")

@@ -14,7 +14,6 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure, SubFigure
 from tokenizers import Tokenizer
 
-from ssd_bench import results
 from ssd_bench.model.checkpoint import EMBEDDED
 from ssd_bench.model.packaged import PackagedFile
 from ssd_bench.papers.figures import layers, streams, style
@@ -23,6 +22,9 @@ from ssd_bench.papers.figures.shared import NotDrawable
 from ssd_bench.papers.ours.cells import Replication, ShownCell
 from ssd_bench.paths import cache_dir, local_path
 from ssd_bench.records.reader import Run
+from ssd_bench.results.definitions import main_set
+from ssd_bench.results.prompt_table import of_steps
+from ssd_bench.results.rows import arm_rows
 
 FONT, POINTS = "DejaVu Sans Mono", 6.578  # a character is 11 pixels wide at 200 dpi: rounding shifts no character
 ADVANCE = 0.60205 * POINTS
@@ -82,9 +84,9 @@ def _folders(source: Mapping[str, Any]) -> Iterator[Path]:
 
 def output_tokens(run: Run, index: int, tokenizer: Tokenizer) -> list[tuple[str, bool]]:
     """Return text of every token of a prompt's first repeat, and whether the token was drafted and accepted."""
-    rows = results.arm_rows(run.prompts, "method")
+    rows = arm_rows(run.prompts, "method")
     row = rows[rows["prompt_index"] == index].sort_values("repeat").iloc[0]
-    steps = results.arm_rows(run.steps, "method")
+    steps = arm_rows(run.steps, "method")
     steps = steps[(steps["prompt_index"] == index) & (steps["repeat"] == row["repeat"])].sort_values("step")
     drafted = [False]  # the prefill's own token
     for accepted, emitted in zip(steps["accepted_len"], steps["emitted"]):
@@ -193,7 +195,7 @@ def outputs_figure(replication: Replication) -> Figure | NotDrawable:
 
 def _example_prompt(drawn: Sequence[ShownCell]) -> int:
     """Return the index of the first prompt whose output in the first run has the median length."""
-    rows = results.arm_rows(drawn[0].run.prompts, "method").drop_duplicates("prompt_index").sort_values("prompt_index")
+    rows = arm_rows(drawn[0].run.prompts, "method").drop_duplicates("prompt_index").sort_values("prompt_index")
     middle = rows["new_tokens"].quantile(0.5, interpolation="lower")
     return int(rows.loc[rows["new_tokens"] == middle, "prompt_index"].iloc[0])
 
@@ -201,10 +203,10 @@ def _example_prompt(drawn: Sequence[ShownCell]) -> int:
 def _excerpt(cell: ShownCell, index: int, name: str, tokenizer: Tokenizer, most: int) -> Excerpt:
     rows = streams.stream_rows(cell.run)
     rows = rows[rows["prompt_index"] == index]
-    steps = results.arm_rows(cell.run.steps, "method")
+    steps = arm_rows(cell.run.steps, "method")
     steps = steps[steps["prompt_index"] == index]
-    alpha = results.alpha_micro(steps)
-    parts = [f"M = {results.tokens_per_pass(steps) or 1:.2f}", f"α = {alpha:.2f}" if alpha is not None else ""]
+    alpha = of_steps("alpha", steps)
+    parts = [f"M = {of_steps('M', steps) or 1:.2f}", f"α = {alpha:.2f}" if alpha is not None else ""]
     if len(rows):
         parts.append(f"speedup {streams.pooled_value(rows, 'speedup'):.2f}×")
     lines, cut = wrap(output_tokens(cell.run, index, tokenizer), most)
@@ -222,7 +224,7 @@ def stream_outputs_figure(replication: Replication) -> Figure | NotDrawable:
     outputs = [_excerpt(cell, int(i), name, tokenizer, 4) for i, name in zip(rows["prompt_index"], names)]
     steps = cell.run.steps
     prompt_runs = [replace(cell.run, steps=steps[steps["prompt_index"] == index]) for index in rows["prompt_index"]]
-    panels = [layers.Panel.of(name, results.main_set(run), "nothing drafted") for name, run in zip(names, prompt_runs)]
+    panels = [layers.Panel.of(name, main_set(run), "nothing drafted") for name, run in zip(names, prompt_runs)]
     columns = [panels[::2], panels[1::2]] if layers.map_width(panels) < style.PAGE and len(panels) > 1 else [panels]
     text, maps = excerpts_height(outputs) - 0.75, layers.map_height(len(columns[0])) - 0.75
     figure = style.new(style.PAGE, text + maps + 0.75)

@@ -19,8 +19,8 @@ from ssd_bench.papers.ours.cells import SPEED_FACTOR, Replication, ShownCell
 from ssd_bench.papers.printed.catalogue import version_name
 from ssd_bench.papers.printed.reported import Number, find_numbers
 from ssd_bench.papers.runs.grid import AXES
-from ssd_bench.results import Measured
 from ssd_bench.results.models import model_names
+from ssd_bench.results.quantity import Measured
 from ssd_bench.results.text import TOY
 
 INTERVALS = "Error bars: 95 % intervals over prompts."

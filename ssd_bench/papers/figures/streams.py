@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import matplotlib
@@ -15,7 +15,6 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 from matplotlib.ticker import MaxNLocator
 
-from ssd_bench import results
 from ssd_bench.papers.figures import shared as common
 from ssd_bench.papers.figures import style, subjects
 from ssd_bench.papers.figures.shared import NotDrawable, PlotValue
@@ -23,7 +22,10 @@ from ssd_bench.papers.ours.cells import Replication, ShownCell
 from ssd_bench.papers.ours.values import method_steps
 from ssd_bench.papers.printed.reported import Number
 from ssd_bench.records.reader import Run
-from ssd_bench.results import Measured, VariationLevel, intervals
+from ssd_bench.results.effect import widen
+from ssd_bench.results.evidence import VariationLevel
+from ssd_bench.results.quantity import QUANTITIES, Measured
+from ssd_bench.results.rows import arm_rows, paired_rows
 
 DOMAINS = {
     "cnn_dm": "CNN/DM",
@@ -46,12 +48,8 @@ SO_FAR = "Speedup: ratio of totals over the prompts so far; right of each curve:
 MARGIN = 0.06
 """Unused share of a task's width, on each side."""
 
-QUANTITIES: dict[str, tuple[str, tuple[str, ...], Callable[..., Any]]] = {
-    "speedup": ("speedup, decode (×)", ("tokens", "ms", "ar_tokens", "ar_ms"), intervals.ratio_of_ratios),
-    "alpha": ("acceptance rate α", ("accepted", "drafted"), intervals.ratio_of_sums),
-    "M": ("tokens per verification M", ("emitted", "passes"), intervals.ratio_of_sums),
-}
-"""Name -> label of its axis, the columns of `stream_rows` that it is computed from, and the statistic."""
+AXES = {"speedup": "speedup, decode (×)", "alpha": "acceptance rate α", "M": "tokens per verification M"}
+"""Quantity -> label of its axis."""
 
 
 def domain_title(name: str) -> str:
@@ -63,16 +61,16 @@ def stream_rows(run: Run) -> pd.DataFrame:
     """Return one row per prompt that both arms decoded, in the order of the stream, with an index from 1.
 
     Returns:
-        Columns domain, prompt_index, repeat, tokens, ms, ar_tokens, ar_ms (decode only), accepted, drafted, emitted,
-        passes (of the method).
+        Columns domain, prompt_index, repeat, tokens, ms, base_tokens, base_ms (of AR; decode only), accepted,
+        drafted, emitted, steps (of the method).
     """
     keys = ["repeat", "prompt_index"]
-    pairs = results.paired_rows(run.prompts)
+    pairs = paired_rows(run.prompts)
     pairs = pairs.assign(tokens=(pairs["new_tokens"] - 1).clip(lower=0), ms=pairs["decode_ms"]).set_index(keys)
     method = pairs.loc[pairs["arm"] == "method", ["domain", "tokens", "ms"]]
-    ar = pairs.loc[pairs["arm"] == "ar", ["tokens", "ms"]].add_prefix("ar_")
-    columns = {"accepted_len": "accepted", "draft_len": "drafted", "emitted": "emitted", "passes": "passes"}
-    steps = results.arm_rows(run.steps, "method").assign(passes=1).groupby(keys)[list(columns)].sum()
+    ar = pairs.loc[pairs["arm"] == "ar", ["tokens", "ms"]].add_prefix("base_")
+    columns = {"accepted_len": "accepted", "draft_len": "drafted", "emitted": "emitted", "steps": "steps"}
+    steps = arm_rows(run.steps, "method").assign(steps=1).groupby(keys)[list(columns)].sum()
     rows = method.join(ar).join(steps.rename(columns=columns)).fillna(dict.fromkeys(columns.values(), 0))
     rows = rows.sort_index().reset_index()
     rows.index += 1
@@ -81,9 +79,9 @@ def stream_rows(run: Run) -> pd.DataFrame:
 
 def pooled_value(rows: pd.DataFrame, quantity: str) -> float:
     """Return a quantity over all of these rows of a stream together; NaN where it is not defined."""
-    _, columns, statistic = QUANTITIES[quantity]
+    statistic = QUANTITIES[quantity]
     with np.errstate(all="ignore"):
-        value = float(statistic(*(rows[name].to_numpy(dtype=float) for name in columns)))
+        value = float(statistic(*(rows[name].to_numpy(dtype=float) for name in statistic.columns)))
     return value if np.isfinite(value) else float("nan")
 
 
@@ -98,15 +96,14 @@ def measure_rows(rows: pd.DataFrame, quantity: str, noise: VariationLevel | None
     Args:
         noise: run-to-run variation of timings, which widens the interval of a speedup.
     """
-    _, columns, statistic = QUANTITIES[quantity]
-    sums = rows.groupby("prompt_index")[list(columns)].sum()
-    number = intervals.measure(statistic, *(sums[name].to_numpy(dtype=float) for name in columns))
-    return number if noise is None or quantity != "speedup" else results.widen(number, noise.speedup)
+    columns = list(QUANTITIES[quantity].columns)
+    number = QUANTITIES[quantity].measure(*rows.groupby("prompt_index")[columns].sum().to_numpy(dtype=float).T)
+    return number if noise is None or quantity != "speedup" else widen(number, noise.speedup)
 
 
 def cumulative_values(rows: pd.DataFrame, quantity: str = "speedup") -> pd.Series[float]:
     """Return a quantity over all prompts of a stream up to each row."""
-    sums = rows[list(QUANTITIES[quantity][1])].cumsum()
+    sums = rows[list(QUANTITIES[quantity].columns)].cumsum()
     return pd.Series([pooled_value(sums.loc[[i]], quantity) for i in sums.index], sums.index, dtype=float)
 
 
@@ -280,7 +277,7 @@ def _draw_tasks(axes: Axes, lines: Mapping[str, ShownCell], quantity: str, repor
         axes.axvline(start, color=style.FAINT, linewidth=0.5)
     axes.set_xlim(0, len(domains))
     axes.set_xticks(np.arange(len(domains)) + 0.5, [textwrap.fill(domain_title(name), 14) for name in domains])
-    axes.set_ylabel(textwrap.fill(QUANTITIES[quantity][0], 14))
+    axes.set_ylabel(textwrap.fill(AXES[quantity], 14))
     return sum(value > axes.get_ylim()[1] for value in prompt_values)
 
 

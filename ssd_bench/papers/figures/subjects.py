@@ -148,7 +148,7 @@ def draw_times(axes: Axes, x: Sequence[float], numbers_by_kind: dict[str, list[P
 
 def modelled_note(points: Sequence[SettingPoint]) -> str:
     """Return a sentence that explains the modelled times."""
-    costs = common.unique(costs_text(point.cell.summary.modelled.modelled_on) for point in points)
+    costs = common.unique(costs_text(point.cell.summary.modelled_on) for point in points)
     return f"Modelled: the counted work at {', '.join(costs)}."
 
 

@@ -11,7 +11,6 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from scipy import stats
 
-from ssd_bench import results
 from ssd_bench.papers.figures import shared as common
 from ssd_bench.papers.figures import style, subjects
 from ssd_bench.papers.figures.shared import NotDrawable
@@ -19,7 +18,10 @@ from ssd_bench.papers.ours import values
 from ssd_bench.papers.ours.cells import Replication
 from ssd_bench.papers.printed.reported import Number
 from ssd_bench.records.reader import Run
-from ssd_bench.results import Measured, intervals
+from ssd_bench.results.definitions import skipped_shares
+from ssd_bench.results.prompt_table import PromptTable
+from ssd_bench.results.quantity import QUANTITIES, Measured, ratio
+from ssd_bench.results.rows import arm_rows
 
 BINS = 10  # of context lengths
 
@@ -85,7 +87,7 @@ def figure3(replication: Replication) -> Figure | NotDrawable:
     drawn = replication.shown_cells()
     figure, body = common.new_figure(style.COLUMN, 2.9)
     axes = body.subplots()
-    frames = {cell["method"]: results.skipped_shares(cell.run) for cell in drawn}
+    frames = {cell["method"]: skipped_shares(cell.run) for cell in drawn}
     frames = {method: frame for method, frame in frames.items() if len(frame)}
     if not frames:
         return NotDrawable("No run drafted with layers.")
@@ -115,7 +117,7 @@ def figure3(replication: Replication) -> Figure | NotDrawable:
 
 def _mean(frame: pd.DataFrame, column: str) -> Measured:
     sums = frame.assign(steps=1.0).groupby("prompt_index")[[column, "steps"]].sum()
-    return intervals.ratio(sums[column].to_numpy(), sums["steps"].to_numpy())
+    return ratio(sums[column].to_numpy(), sums["steps"].to_numpy(), at_most=1.0)
 
 
 def figure4(replication: Replication) -> Figure | NotDrawable:
@@ -189,15 +191,16 @@ def _extra_memory_mib(run: Run) -> float:
 
 def _overhead_times(run: Run) -> pd.DataFrame:
     """Return milliseconds of method overhead (`policy_ms`) and decoded tokens of each prompt."""
-    rows = results.arm_rows(run.prompts, "method")
-    return results.token_times(rows)[["tokens"]].assign(policy_ms=rows.groupby("prompt_index")["policy_ms"].sum())
+    rows = arm_rows(run.prompts, "method")
+    tokens = PromptTable(rows).frame(QUANTITIES["method_tokens_per_s"])[["tokens"]]
+    return tokens.assign(policy_ms=rows.groupby("prompt_index")["policy_ms"].sum())
 
 
 def _relative_time(times: pd.DataFrame, reference: pd.DataFrame) -> Measured:
     """Return the time per token relative to that of the reference, on the prompts that both decoded."""
     joined = times.join(reference.add_suffix("_reference"), how="inner")
     names = ("policy_ms", "tokens", "policy_ms_reference", "tokens_reference")
-    return intervals.measure(intervals.ratio_of_ratios, *(joined[name].to_numpy(dtype=float) for name in names))
+    return QUANTITIES["draft_cost"].measure(*(joined[name].to_numpy(dtype=float) for name in names))
 
 
 def figure5(replication: Replication) -> Figure | NotDrawable:
@@ -308,7 +311,7 @@ def figure6(replication: Replication) -> Figure | NotDrawable:
 
 def _search_share(run: Run) -> Measured:
     """Return the method overhead of a run in percent of its decode time."""
-    rows = results.arm_rows(run.prompts, "method").groupby("prompt_index")[["policy_ms", "decode_ms"]].sum()
-    share = intervals.ratio(rows["policy_ms"].to_numpy(), rows["decode_ms"].to_numpy())
+    times = PromptTable(run.prompts).frame(QUANTITIES["overhead"])
+    share = ratio(times["policy_ms"].to_numpy(), times["ms"].to_numpy(), at_most=1.0)
     value, low, high = (None if part is None else 100 * part for part in (share.value, share.low, share.high))
     return Measured(value, low, high, share.n)

@@ -14,13 +14,13 @@ from matplotlib.figure import Figure
 from numpy.typing import NDArray
 from scipy.spatial.distance import cdist
 
-from ssd_bench import results
 from ssd_bench.papers.figures import cases, layers, streams, style
 from ssd_bench.papers.figures import shared as common
 from ssd_bench.papers.figures.shared import NotDrawable
 from ssd_bench.papers.ours.cells import Replication
 from ssd_bench.papers.printed import reported
 from ssd_bench.papers.printed.reported import released_set
+from ssd_bench.results.definitions import main_set
 
 VECTORS = "vectors.npz"
 """File in a record's folder: `vectors` [n, d] and `labels` [n] of its prompts; with anchors also `anchors` [k, d] and
@@ -193,7 +193,7 @@ def figure9(replication: Replication) -> Figure | NotDrawable:
     paper_model = replication.cells[0]["model"]
     run_panels, released_panels = [], []
     for name in domains:
-        title, layer_set = streams.domain_title(name), results.main_set(cell.run, name)
+        title, layer_set = streams.domain_title(name), main_set(cell.run, name)
         run_panels.append(layers.Panel.of(title, layer_set, "nothing drafted", bool(cell.exclusion)))
         released_panels.append(layers.Panel.of(title, released_set("knn_ssd", paper_model, title), "none released"))
     figure, body = common.new_figure(style.PAGE, layers.map_height(len(domains)) + 0.25)

@@ -24,9 +24,8 @@ from ssd_bench.papers.ours.select import AVERAGES
 from ssd_bench.papers.ours.values import BASELINES, Value, is_by_definition
 from ssd_bench.papers.printed.catalogue import folder_of
 from ssd_bench.papers.printed.reported import METRICS, Number
-from ssd_bench.results import Measured
-from ssd_bench.results.intervals import ratio
 from ssd_bench.results.models import ModelRan
+from ssd_bench.results.quantity import Measured, ratio
 
 NO_RUN, NOT_RUN, UNDEFINED, UNMEASURED = "no run yet", "not run", "undefined", "not measurable"
 EXCLUDED = "excluded"
@@ -259,7 +258,9 @@ def order_agreements(groups: Sequence[RankOrder]) -> list[OrderAgreement]:
                 tasks: dict[str, list[float]] = {}
                 for (task, _), same_pair in concordances.items():
                     tasks.setdefault(task, []).append(sum(same_pair) / len(same_pair))
-                # Σ shares / Σ pairs, with the jackknife of `results.intervals` over tasks
+                # Σ shares / Σ pairs, with the jackknife of `results.quantity` over tasks
                 sums = np.array([[sum(shares), len(shares)] for shares in tasks.values()], dtype=float)
-                agreements.append(OrderAgreement(metric, methods, len(concordances), ratio(sums[:, 0], sums[:, 1])))
+                agreements.append(
+                    OrderAgreement(metric, methods, len(concordances), ratio(sums[:, 0], sums[:, 1], at_most=1.0))
+                )
     return agreements

@@ -13,9 +13,10 @@ from ssd_bench.papers.runs import grid, index
 from ssd_bench.papers.runs.scale import load as load_scale
 from ssd_bench.records.header import RunHeader
 from ssd_bench.records.reader import Run
-from ssd_bench.results import DomainSummary, RunTiming, Summary, VariationLevel
+from ssd_bench.results.evidence import RunTiming, VariationLevel
 from ssd_bench.results.folder import Record, Result, records
 from ssd_bench.results.models import ModelRan, model_names
+from ssd_bench.results.summary import DomainSummary, Summary
 
 PAPERS_OWN, TOY_MODEL, OTHER_MODEL, OTHER_SCALE = "as the paper", "toy model", "other model", "other scale"
 REPEATED_TIMINGS = "ssd_bench_noise"

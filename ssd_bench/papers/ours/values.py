@@ -11,11 +11,14 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from ssd_bench import results
 from ssd_bench.papers.ours.cells import Cell
 from ssd_bench.papers.printed.catalogue import folder_of
 from ssd_bench.papers.printed.reported import METRICS, Number
 from ssd_bench.records.reader import Run
+from ssd_bench.results.definitions import predicted_tpt_by_prompt
+from ssd_bench.results.prompt_table import PromptTable
+from ssd_bench.results.quantity import QUANTITIES
+from ssd_bench.results.rows import arm_rows
 
 BASELINES = ("AR", "Vanilla")
 """Names of plain decoding, which is the second arm of every run."""
@@ -58,7 +61,7 @@ def is_by_definition(number: Number) -> bool:
 
 def has_hf_arm(cell: Cell) -> bool:
     """Return whether a run has Hugging Face `generate` as an arm."""
-    return cell.summary.hf is not None
+    return cell.summary.has_hf
 
 
 def our_value(
@@ -116,7 +119,7 @@ def _variant(number: Number) -> str:
 
 
 def _statistic(number: Number, with_hf: bool) -> tuple[str | None, str]:
-    """Return the name in `results.summarise` of the paper's statistic, and a remark if ours differs from it."""
+    """Return the name in `summarise` of the paper's statistic, and a remark if ours differs from it."""
     definition = folder_of(number.paper).counts.get(number.metric)
     if definition is None:
         return METRICS[number.metric].ours, ""
@@ -193,15 +196,7 @@ def _overhead(number: Number, cell: Cell) -> Value | str:
 
 def method_steps(run: Run) -> pd.DataFrame:
     """Return the method's steps in the order in which it made them."""
-    return results.arm_rows(run.steps, "method").sort_values(["repeat", "prompt_index", "step"])
-
-
-def paired_times(run: Run, end_to_end: bool) -> pd.DataFrame:
-    """Return tokens and milliseconds of each prompt that both arms decoded, of the method and of AR (`ar_`)."""
-    pairs = results.Pairs.of(run.prompts)
-    method, ar = (answers.sums(end_to_end) for answers in (pairs.dividend, pairs.divisor))
-    columns = {"tokens": method.tokens, "ms": method.ms, "ar_tokens": ar.tokens, "ar_ms": ar.ms}
-    return pd.DataFrame(columns, index=pd.Index(method.prompts, name="prompt_index"))
+    return arm_rows(run.steps, "method").sort_values(["repeat", "prompt_index", "step"])
 
 
 def _search_events(run: Run) -> pd.DataFrame:
@@ -292,12 +287,12 @@ def numbers_by_prompt(run: Run) -> pd.DataFrame:
     """
     # once for all prompts: `results.tokens_per_s` and others of one prompt after the other take ten times as long
     columns = ["prompt_index", "accepted_len", "draft_len", "est_tokens_per_s"]
-    steps = results.arm_rows(run.steps, "method")[columns].groupby("prompt_index")
-    sums, times = steps.sum(), results.token_times(results.arm_rows(run.prompts, "method"))
+    steps = arm_rows(run.steps, "method")[columns].groupby("prompt_index")
+    sums, times = steps.sum(), PromptTable(run.prompts).frame(QUANTITIES["method_tokens_per_s"])
     numbers = {
         "tokens_per_s": (1000 * times["tokens"] / times["ms"]).where(times["tokens"] > 0).reindex(sums.index),
         "alpha": sums["accepted_len"] / sums["draft_len"],
-        "tpt_predicted": pd.Series(results.predicted_tpt_by_prompt(run), dtype=float),
+        "tpt_predicted": pd.Series(predicted_tpt_by_prompt(run), dtype=float),
         "tpt_estimated": steps["est_tokens_per_s"].mean(),
     }
     return pd.DataFrame(numbers).astype(float).replace([np.inf, -np.inf], np.nan)

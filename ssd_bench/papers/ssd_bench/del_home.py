@@ -25,14 +25,15 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from ssd_bench import results
 from ssd_bench.papers.ours.cells import Cell, Replication
-from ssd_bench.papers.ours.values import paired_times
 from ssd_bench.papers.printed.catalogue import version_name
 from ssd_bench.papers.printed.reported import find_numbers, numbers
 from ssd_bench.records.reader import Run
-from ssd_bench.results import Effect, intervals
-from ssd_bench.results.intervals import Array
+from ssd_bench.results.definitions import searched_drafts
+from ssd_bench.results.effect import Effect
+from ssd_bench.results.prompt_table import PromptTable
+from ssd_bench.results.quantity import QUANTITIES, Array, measure
+from ssd_bench.results.rows import arm_rows
 from ssd_bench.results.text import ABSENT, DECODE, END_TO_END, format_lossless, format_measured, format_number
 
 DEL_HOME = "ssd_bench_del_home"
@@ -92,11 +93,11 @@ class WeightsPair:
         """Return the speedup on trained weights over that on stock weights."""
         joined = _times(self.trained.run, end_to_end).join(_times(self.stock.run, end_to_end), rsuffix="_stock")
         columns = joined.dropna().to_numpy().T
-        return Effect.of(intervals.measure(_ratio_of_speedups, *columns), self._timing_variances())
+        return Effect.of(measure(_ratio_of_speedups, *columns), self._timing_variances())
 
     def speedup(self) -> Effect | None:
         """Return the speedup on trained weights, end to end."""
-        measured = results.Pairs.of(self.trained.run.prompts).speedup(end_to_end=True)
+        measured = PromptTable(self.trained.run.prompts).number("speedup_e2e")
         return Effect.of(measured, self._timing_variances()[:1])
 
     def _timing_variances(self) -> list[tuple[float, float]]:
@@ -108,13 +109,13 @@ class WeightsPair:
 
 def _ratio_of_speedups(*columns: Array, axis: int = -1) -> Array:
     """Return the speedup of the first four of eight columns over that of the last four."""
-    (a, b, c, d), (e, f, g, h) = columns[:4], columns[4:]
-    return np.asarray(intervals.ratio_of_ratios(a, b, c, d, axis) / intervals.ratio_of_ratios(e, f, g, h, axis))
+    speedup = QUANTITIES["speedup"]
+    return np.asarray(speedup(*columns[:4], axis=axis) / speedup(*columns[4:], axis=axis))
 
 
 def _times(run: Run, end_to_end: bool) -> pd.DataFrame:
     """Return tokens and times of the method and of AR by prompt id, which does not depend on the model."""
-    times = paired_times(run, end_to_end)
+    times = PromptTable(run.prompts).frame(QUANTITIES["speedup_e2e" if end_to_end else "speedup"])
     ids = run.prompts.drop_duplicates("prompt_index").set_index("prompt_index")["prompt_id"]
     return times.set_index(ids.reindex(times.index).to_numpy())
 
@@ -210,7 +211,7 @@ def _effect_text(effect: Effect | None) -> str:
 
 def _exit_text(run: Run) -> str:
     """Return the blocks that draft and all blocks: mean over steps with a searched exit."""
-    chosen = results.searched_drafts(results.arm_rows(run.steps, "method"))
+    chosen = searched_drafts(arm_rows(run.steps, "method"))
     if chosen.empty:
         return ABSENT
     sets = run.layer_sets.set_index("layer_set_id")

@@ -10,9 +10,10 @@ from collections.abc import Iterator, Sequence
 
 import pandas as pd
 
-from ssd_bench import results
 from ssd_bench.papers.ours.cells import Replication, ShownCell
-from ssd_bench.results import LOOP_SHARE, NGRAM
+from ssd_bench.results.prompt_table import PromptTable
+from ssd_bench.results.quantity import Measured
+from ssd_bench.results.repetition import LOOP_SHARE, NGRAM
 from ssd_bench.results.text import ABSENT, DECODE, END_TO_END, format_lossless, format_measured, format_percent
 
 FAMILIES = "ssd_bench_families"
@@ -59,9 +60,10 @@ def _baselines(cells: Sequence[ShownCell]) -> Iterator[dict[str, str]]:
             REPEATED: format_measured(plain.summary.repetition["ar_repetition"], 3),
             WITHOUT_LOOPS: "1",
         }
-    third = next((cell for cell in cells if cell.summary.hf is not None), None)
-    if third is not None and (over_hf := third.summary.hf) is not None:
-        without_loops = results.speedup_without_loops(third.run.prompts, ("ar", "hf"))
+    third = next((cell for cell in cells if cell.summary.has_hf), None)
+    if third is not None:
+        over_hf = third.summary
+        without_loops = PromptTable(third.run.prompts).number("speedup_without_loops", ("hf", "ar"))
         yield _head(third, HF) | {
             DECODE: _inverse(over_hf.ar_over_hf),
             END_TO_END: _inverse(over_hf.ar_over_hf_e2e),
@@ -95,7 +97,7 @@ def _head(cell: ShownCell, method: str) -> dict[str, str]:
     return {"model": cell["model"], "task": cell["task"], "method": method}
 
 
-def _inverse(ratio: results.Measured) -> str:
+def _inverse(ratio: Measured) -> str:
     """Return 1 / a ratio as text; the lower end of its interval is 1 / the upper end of the ratio's, and vice versa."""
     value, high, low = (1 / end if end else None for end in (ratio.value, ratio.low, ratio.high))
-    return format_measured(results.Measured(value, low, high))
+    return format_measured(Measured(value, low, high))

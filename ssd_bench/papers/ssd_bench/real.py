@@ -33,7 +33,7 @@ def note() -> str:
 
 
 def _row(cell: ShownCell) -> dict[str, str]:
-    summary, modelled = cell.summary, cell.summary.modelled
+    summary = cell.summary
     setting = f", {cell['setting']}" if cell["setting"] else ""
     return {
         "model": cell["model"],
@@ -42,8 +42,8 @@ def _row(cell: ShownCell) -> dict[str, str]:
         "n": str(summary.n_pairs),
         "M": format_measured(summary.M),
         "α": format_measured(summary.alpha, 3),
-        MODELLED: format_measured(modelled.speedup_modelled),
-        FROZEN: format_measured(modelled.speedup_frozen),
+        MODELLED: format_measured(summary.speedup_modelled),
+        FROZEN: format_measured(summary.speedup_frozen),
         "skipped, of all sublayers": format_percent(summary.skip_ratio),
         "equal to AR": format_lossless(summary.row),
         "excluded": cell.exclusion or ABSENT,

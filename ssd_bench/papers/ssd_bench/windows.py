@@ -7,13 +7,12 @@ from collections.abc import Mapping, Sequence
 import pandas as pd
 from matplotlib.figure import Figure
 
-from ssd_bench import results
 from ssd_bench.cost.tpt import tpt
 from ssd_bench.papers.figures import shared as common
 from ssd_bench.papers.figures import style
 from ssd_bench.papers.figures.shared import NotDrawable, PlotValue
 from ssd_bench.papers.ours.cells import Replication, ShownCell
-from ssd_bench.results import Measured
+from ssd_bench.results.quantity import Measured
 from ssd_bench.results.text import ABSENT, format_measured, format_number
 
 WINDOWS = "ssd_bench_windows"
@@ -53,7 +52,7 @@ def table(replication: Replication) -> pd.DataFrame:
             "recent positions": cell.setting("recent"),
             "α": format_measured(cell.summary.alpha, 3),
             "α, conditional": format_number(cell.summary.alpha_conditional, 3),
-            "c": format_measured(results.draft_cost(cell.run), 3),
+            "c": format_measured(cell.summary.draft_cost, 3),
             "speedup, predicted": format_number(predicted_speedup(cell), 2),
             "excluded": cell.exclusion or ABSENT,
         }
@@ -74,7 +73,7 @@ def note() -> str:
 
 def predicted_speedup(cell: ShownCell) -> float | None:
     """Return the highest speedup by Eq. 4 over all draft lengths; None where acceptance or cost is undefined."""
-    acceptance, cost = cell.summary.alpha_conditional, results.draft_cost(cell.run).value
+    acceptance, cost = cell.summary.alpha_conditional, cell.summary.draft_cost.value
     if acceptance is None or cost is None:
         return None
     return max(tpt(acceptance, length, cost, 1.0) / 1000 for length in range(1, LONGEST + 1))
@@ -92,7 +91,7 @@ def _lines(cells: Sequence[ShownCell], panel: int) -> Mapping[str, Mapping[str, 
         if panel == 0:
             shown = common.plot_value(cell, "alpha")
         elif panel == 1:
-            shown = common.plot_value(cell, results.draft_cost(cell.run))
+            shown = common.plot_value(cell, cell.summary.draft_cost)
         else:
             shown = common.plot_value(cell, Measured(predicted_speedup(cell)))
         lines.setdefault(cell["method"], {})[cell.setting("recent")] = shown

@@ -7,7 +7,6 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from ssd_bench import results
 from ssd_bench.papers.figures import cases, layers, streams, style, subjects
 from ssd_bench.papers.figures import shared as common
 from ssd_bench.papers.figures.shared import NotDrawable, PlotValue
@@ -15,6 +14,8 @@ from ssd_bench.papers.ours.cells import Replication, ShownCell
 from ssd_bench.papers.ours.values import method_steps, search_origin, search_time
 from ssd_bench.papers.printed.reported import Number
 from ssd_bench.records.reader import Run
+from ssd_bench.results.definitions import main_set
+from ssd_bench.results.prompt_table import PromptTable
 
 STEPS = (0, 64, 128, 512)
 """Search steps of the sets in Figure 12."""
@@ -30,7 +31,7 @@ def figure2a(replication: Replication) -> Figure | NotDrawable:
     panels = body.subplots(1, 2)
     for axes, name in zip(panels, ("alpha", "speedup"), strict=True):
         series = {m: [_cell_value(drawn, name, task=t, method=m) for t in tasks] for m in methods}
-        common.draw_bars(axes, tasks, series, streams.QUANTITIES[name][0])
+        common.draw_bars(axes, tasks, series, streams.AXES[name])
         for method in methods:
             reported = common.paper_numbers(replication, name, method=method)
             reported = [n for n in reported if n.settings.get("skip_set") == "uniform"]
@@ -113,9 +114,9 @@ def _matchness_points(run: Run) -> tuple[list[float], list[float]]:
 
 def _draw_breakdown(axes: Axes, run: Run, reported: list[Number]) -> None:
     names = {"draft": "drafting", "verify": "verification", "policy": "search", "other": "other"}
-    shares = results.decode_time_shares(results.arm_rows(run.prompts, "method"))
+    table = PromptTable(run.prompts)
     for i, (name, (colour, hatch)) in enumerate(style.ACCOUNTS.items()):
-        share = 100 * max(shares[name] or 0.0, 0.0)
+        share = 100 * max(table.value(f"{name}_share") or 0.0, 0.0)
         axes.barh(i, share, 0.7, color=colour, hatch=hatch, edgecolor="black", linewidth=0.5)
         text = axes.annotate(f"{share:.1f} %", (share, i), (3, 0), textcoords="offset points", va="center")
         if name == "policy" and reported:
@@ -226,9 +227,7 @@ def figure10(replication: Replication) -> Figure | NotDrawable:
     """Draw the sets that Self-SD found on each task."""
     drawn = replication.shown_cells()
     panels = [
-        layers.Panel.of(
-            cell.setting("skip_set"), results.main_set(cell.run), "no drafts with layers", bool(cell.exclusion)
-        )
+        layers.Panel.of(cell.setting("skip_set"), main_set(cell.run), "no drafts with layers", bool(cell.exclusion))
         for cell in drawn
     ]
     figure, body = common.new_figure(layers.map_width(panels), layers.map_height(len(panels)))
