@@ -15,7 +15,7 @@ import torch
 from ssd_bench.commands import explain
 from ssd_bench.engine.sampling import Decoding
 from ssd_bench.errors import ConfigError
-from ssd_bench.predict.workload import with_work
+from ssd_bench.predict.workload import with_baseline
 from ssd_bench.records.reader import Run
 from ssd_bench.records.writer import RunWriter
 from ssd_bench.results.digest import summarise
@@ -153,5 +153,5 @@ def test_no_number_of_the_pair_changes_with_a_third_arm(tmp_path: Path) -> None:
     }
     pd.testing.assert_frame_equal(paired_rows(three.prompts).reset_index(drop=True), two.prompts)
     assert explain.explain(three) == explain.explain(two)
-    pd.testing.assert_frame_equal(with_work(three).steps, with_work(two).steps)
-    pd.testing.assert_frame_equal(with_work(three).work, with_work(two).work)
+    pd.testing.assert_frame_equal(with_baseline(three).steps, with_work(two).steps)
+    pd.testing.assert_frame_equal(with_baseline(three).work, with_work(two).work)

@@ -128,9 +128,9 @@ def _unpack(folder: Path) -> None:
     if folder.is_file() or (folder.is_dir() and any(folder.iterdir())):
         _check_key(folder, packed)
         return
-    names = {"prefix": f".{folder.name}.", "suffix": UNPACKING, "dir": folder.parent}
+    prefix = f".{folder.name}."
     try:
-        with tempfile.TemporaryDirectory(**names, ignore_cleanup_errors=True) as scratch:
+        with tempfile.TemporaryDirectory(UNPACKING, prefix, folder.parent, ignore_cleanup_errors=True) as scratch:
             new = Path(scratch, folder.name)
             _extract(packed, new)
             os.rename(new, folder)
