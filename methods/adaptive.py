@@ -10,16 +10,14 @@ sets (not the arms of a record, `ar` and `method`):
   (prompt lookup). It needs no pass of the model, and its acceptance rate is known from the text alone
   (`methods/match_model.py`). It is verified only if it promises more tokens per millisecond than the step without it.
 * Arms. The layer sets are early exits, uniform sets and results of searches; in long contexts also a window of the
-  cache, and with `int8` all sublayers with 8-bit weights, alone and with the layer set in use. Each arm has a
-  posterior of its acceptance by draft confidence (`methods/arms.py`). Every verified draft updates it, and it lasts
-  from prompt to prompt.
+  cache, and with `int8` and `int4` all sublayers with rounded weights, alone and with the layer set in use. Each has a
+  posterior of its acceptance by draft confidence (`methods/arms.py`), which every verified draft updates.
 * Plans. Every few steps a plan chooses the arm, draft length γ and stop threshold with the most expected tokens per
   millisecond. If no arm beats AR by a margin, it chooses AR.
 * Evaluations and searches. An arm never drafts only to be explored: it is evaluated on the last r output tokens, for
   the time of one or two AR steps. KnapSpec's knapsack proposes new arms (`methods/arm_pool.py`).
 * Losses. A ledger (`methods/ledger.py`) counts, in AR steps, the gains of drafting and the costs of evaluations and
-  searches, and bounds the losses. A search waits until it is affordable. After each search without a useful arm, twice
-  as much is needed for the next one.
+  searches, and bounds the losses. A search waits until it is affordable, twice as long after one without a useful arm.
 
 All times come from the latency profile; the method reads no clock.
 """
@@ -96,6 +94,8 @@ class Adaptive(Method):
     considered in contexts of at least twice its positions."""
     int8: bool = False
     """Whether 8-bit weights are among the first arms, with all sublayers and with the layer set in use."""
+    int4: bool = False
+    """The same with 4-bit weights."""
     interval: Count = 16
     """Steps between plans while drafting."""
     rows: Count = 12
@@ -136,9 +136,9 @@ class Adaptive(Method):
     reuse_prefix: ReusePrefix = True
 
     def __post_init__(self) -> None:
-        if self.pool <= len(self.exits) + len(self.uniform) + len(self.windows) + self.int8:
-            expected = "more than the number of method.exits, method.uniform and method.windows, and of method.int8"
-            raise ConfigError("method.pool", self.pool, expected)
+        self.bits = [bits for bits, used in ((8, self.int8), (4, self.int4)) if used]
+        if self.pool <= len(self.exits) + len(self.uniform) + len(self.windows) + len(self.bits):
+            raise ConfigError("method.pool", self.pool, "more than exits, uniform, windows, int8 and int4 together")
         if self.memory <= self.prior:
             raise ConfigError("method.memory", self.memory, f"more than method.prior={self.prior}")
         self.taps = Taps()

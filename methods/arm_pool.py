@@ -31,7 +31,7 @@ class ArmSettings(Protocol):
     exits: Sequence[float]
     uniform: Sequence[float]
     windows: Sequence[Sequence[int]]
-    int8: bool
+    bits: list[int]
     budget: float
     min_similarity: float
     weight_cap: int | None
@@ -53,7 +53,7 @@ class ArmPool:
 
     Attributes:
         prior: prior of every arm.
-        arms: the exits, uniform sets, windows and 8-bit weights of the settings, then arms of searches and of
+        arms: the exits, uniform sets, windows and rounded weights of the settings, then arms of searches and of
             combinations.
         outcomes: drafts that `learn` adds to the posteriors: an arm and the arguments of `Arm.learn`.
     """
@@ -67,8 +67,7 @@ class ArmPool:
         self._windows, full = [Window(*pair) for pair in settings.windows], LayerSet.full(n_layers)
         self.arms = [Arm(layer_set, self.prior.counts.copy()) for layer_set in dict.fromkeys(sets)]
         self.arms += [Arm(replace(full, window=window), self.prior.counts.copy()) for window in self._windows]
-        if settings.int8:
-            self.arms.append(Arm(full.in_8_bits, self.prior.counts.copy()))
+        self.arms += [Arm(full.in_bits(bits), self.prior.counts.copy()) for bits in settings.bits]
         self.outcomes: list[tuple[Arm, int, int, int, bool]] = []
         self._times: dict[Costs, tuple[Array, Array]] = {}
 
@@ -120,19 +119,21 @@ class ArmPool:
             self._replace([arm for arm in self.arms if arm not in dropped])
 
     def combine(self, arm: Arm, length: int) -> None:
-        """Combine the layer set in use with each window for which the context is long enough, and with 8-bit weights.
+        """Combine the layer set in use with each window for which the context is long enough, and with rounded weights.
 
-        They are candidates of the next plan. A window, and 8-bit weights, have at most one combination: when another
-        layer set comes into use, its combination is replaced.
+        They are candidates of the next plan. A window, and each number of bits, have at most one combination: when
+        another layer set comes into use, its combination is replaced.
         """
         if arm.layer_set.window is not None:
             return
         fitting = [window for window in self._windows if _fits(window, length)]
         combinations = [replace(arm.layer_set, window=window) for window in fitting]
-        if self._settings.int8 and not arm.layer_set.int8:
-            combinations.append(arm.layer_set.in_8_bits)
+        if not arm.layer_set.rounded:
+            combinations += [arm.layer_set.in_bits(bits) for bits in self._settings.bits]
         for layer_set in combinations:
-            old = next((a for a in self.arms if a.derived and a.layer_set.window == layer_set.window), None)
+            changes = layer_set.window, set(layer_set.bits.values())
+            derived = [a for a in self.arms if a.derived]
+            old = next((a for a in derived if (a.layer_set.window, set(a.layer_set.bits.values())) == changes), None)
             if old is not None and old.layer_set == layer_set:
                 continue
             counts = self.prior.counts.copy()
@@ -177,7 +178,7 @@ class ArmPool:
         windows = [arm.layer_set.window for arm in self.arms]
         return [
             (
-                (sorted(arm.layer_set.skipped), sorted(arm.layer_set.int8)),
+                (sorted(arm.layer_set.skipped), sorted(arm.layer_set.rounded)),
                 arm.counts.tolist(),
                 arm.evaluated,
                 arm.search_number,
@@ -190,9 +191,9 @@ class ArmPool:
     def restore(self, state: list[Any]) -> None:
         """Continue with the arms of `state`."""
         arms = []
-        for (skipped, int8), counts, evaluated, number, pair, derived in state:
+        for (skipped, rounded), counts, evaluated, number, pair, derived in state:
             window = pair and Window(*pair)
-            layer_set = LayerSet(self._n_layers, frozenset(skipped), frozenset(int8), window)
+            layer_set = LayerSet(self._n_layers, frozenset(skipped), frozenset(map(tuple, rounded)), window)
             arms.append(Arm(layer_set, np.array(counts), evaluated, number, derived))
         self._replace(arms)
 

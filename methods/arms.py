@@ -57,7 +57,7 @@ class Arm:
         counts: [2, bins] parameters of the Dirichlet: rejected and accepted tokens by confidence bin, prior included.
         evaluated: whether the arm was evaluated on other tokens than those that selected it, which favour it.
         search_number: number of the search that found the layer set; 0 for an initial arm.
-        derived: whether the arm combines another arm's layer set with a window or with 8-bit weights.
+        derived: whether the arm combines another arm's layer set with a window or with rounded weights.
     """
 
     layer_set: LayerSet
@@ -205,11 +205,11 @@ class Costs:
             read = window.count_read(self.context)
             attn = self.latency.pass_ms(1, read)[0]
         total = float(layer_set.n_attn * attn + layer_set.n_mlp * self._mlp_ms[0] + self._draft_rest_ms)
-        if layer_set.kept_in_8_bits:
-            int8_attn, int8_mlp = self.latency.int8_pass_ms(1, read)
-            total += layer_set.n_attn_int8 * (int8_attn - attn) + layer_set.n_mlp_int8 * (int8_mlp - self._mlp_ms[0])
-        if layer_set.head_in_8_bits:
-            total += self.latency.int8_draft_rest_ms - self._draft_rest_ms
+        for bits, (n_attn, n_mlp) in layer_set.n_rounded.items():
+            rounded_attn, rounded_mlp, _ = self.latency.pass_ms(1, read, bits)
+            total += n_attn * (rounded_attn - attn) + n_mlp * (rounded_mlp - self._mlp_ms[0])
+        if layer_set.head_bits:
+            total += self.latency.rest_ms(layer_set.head_bits) - self._draft_rest_ms
         return total
 
     def verify_ms(self, layer_set: LayerSet) -> Array:
@@ -229,8 +229,8 @@ class Costs:
         read = self.context if window is None else window.count_read(self.context)
         if window is not None:
             attn = self.latency.pass_ms(self._rows, read)[0]
-        if layer_set.kept_in_8_bits:  # from the first of these on, the arms of `adaptive` read only 8-bit weights
-            attn, mlp = self.latency.int8_pass_ms(self._rows, read)
+        for bits in layer_set.n_rounded:  # the sublayers of an arm of `adaptive` all have the same bits
+            attn, mlp, _ = self.latency.pass_ms(self._rows, read, bits)
         unchanged = layer_set.first_changed
         n_attn, n_mlp = layer_set.n_attn - (unchanged + 1) // 2, layer_set.n_mlp - unchanged // 2
         return n_attn * attn + n_mlp * mlp + rest_ms
@@ -257,7 +257,7 @@ class Costs:
 def evaluate_arm(probe: Probe, prior: Prior, arm: Arm, states: Tensor, target: Tensor, length: int) -> Array:
     """Count the predictions of an arm's draft at the last r committed tokens: one teacher-forced pass, no decoding.
 
-    The head reads full weights, also for an arm with 8-bit weights.
+    The head reads full weights, also for an arm with rounded weights.
 
     Args:
         states: [r, d] states of the full model at the boundary `arm.layer_set.first_changed`.
@@ -268,8 +268,8 @@ def evaluate_arm(probe: Probe, prior: Prior, arm: Arm, states: Tensor, target: T
         Counts [2, bins] of predictions that would have been rejected and accepted.
     """
     sublayers = [i for i in arm.layer_set.kept if i >= arm.layer_set.first_changed]
-    int8 = arm.layer_set.kept_in_8_bits  # none of them comes before the first changed sublayer
-    hidden = probe.run_sublayers(sublayers, states, length - len(states), arm.layer_set.window, int8)
+    bits = arm.layer_set.bits or None
+    hidden = probe.run_sublayers(sublayers, states, length - len(states), arm.layer_set.window, bits)
     predicted, confidence = probe.predict_confident(hidden)
     return prior.tally(predicted == target, confidence)
 

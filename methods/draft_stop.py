@@ -1,4 +1,4 @@
-"""Parts that methods which draft with layers share: stop rules, a window of the cache, 8-bit weights.
+"""Parts that methods which draft with layers share: stop rules, a window of the cache, rounded weights.
 
 `ModelDraft` is the base of all methods that draft with layers, `StoppedDraft` of methods with one layer set
 until such a stop, `MovedDraft` of those whose threshold follows the acceptance rate.
@@ -6,14 +6,14 @@ until such a stop, `MovedDraft` of those whose threshold follows the acceptance 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from typing import Annotated, ClassVar
 
 from methods.settings import DraftLen, DraftWeights, DraftWindow, StopBelow, TargetRate
 from ssd_bench.contract.generation import Estimate
-from ssd_bench.contract.layer_set import LayerSet
+from ssd_bench.contract.layer_set import BITS, LayerSet
 from ssd_bench.contract.method import Context, LayerDraft, Method, Prefill, Probe, Verification
 from ssd_bench.contract.shape import ModelDims
 from ssd_bench.contract.window import Window
@@ -26,11 +26,11 @@ class Reading:
 
     Attributes:
         window: positions that their attentions read; None: all.
-        int8: whether they read 8-bit weights, in all sublayers and in the head.
+        bits: bits of the weights that they read, in all sublayers and in the head; 0: as loaded.
     """
 
     window: Window | None = None
-    int8: bool = False
+    bits: int = 0
 
     def set_of(self, layer_set: LayerSet) -> LayerSet:
         """Return a set as it drafts."""
@@ -50,9 +50,11 @@ class Reading:
 
 @lru_cache
 def _as_read(layer_set: LayerSet, reading: Reading) -> LayerSet:
-    return replace(layer_set.in_8_bits if reading.int8 else layer_set, window=reading.window)
+    return replace(layer_set.in_bits(reading.bits) if reading.bits else layer_set, window=reading.window)
 
 
+DRAFT_BITS = {f"int{bits}": (bits,) for bits in BITS}
+"""Bits of the weights that all sublayers read, by the value of `draft_weights`."""
 ALL = Reading()
 """Drafts that read all positions and full weights."""
 
@@ -121,25 +123,25 @@ class DraftStop:
 
 @settings("method", kw_only=True)
 class ModelDraft(Method):
-    """A method that drafts with layers, which may read a window of the cache and 8-bit weights."""
+    """A method that drafts with layers, which may read a window of the cache and rounded weights."""
 
     draft_window: DraftWindow | None = None
     """Window of a draft's attentions, [sinks, recent]: they read the first `sinks` and the last `recent` positions, and
     `reuse_prefix` has no effect; null: they read all positions."""
     draft_weights: DraftWeights = "full"
-    """Weights that drafts read: as they were loaded (full), or in 8 bits (int8); `reuse_prefix` then has no effect.
-    Searches on states read full weights; the times of drafts are those in 8 bits."""
+    """Weights that drafts read: as they were loaded (full), or in 8 or 4 bits (int8, int4); `reuse_prefix` then has no
+    effect. Searches on states read full weights; the times of drafts are those with rounded weights."""
 
     @property
-    def int8(self) -> bool:
-        """Whether drafts read any 8-bit weights."""
-        return self.draft_weights != "full"
+    def bits(self) -> Collection[int]:
+        """Bits of the rounded weights that drafts read."""
+        return DRAFT_BITS.get(self.draft_weights, ())
 
     @cached_property
     def _reading(self) -> Reading:
         """The parts of the model that drafts read, by the settings."""
         window = None if self.draft_window is None else Window(*self.draft_window)
-        return Reading(window, self.draft_weights == "int8")
+        return Reading(window, *DRAFT_BITS.get(self.draft_weights, ()))
 
 
 class StoppedDraft(ModelDraft):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
@@ -11,7 +11,7 @@ from typing import Annotated, Literal
 
 from methods.draft_stop import DraftStop, StoppedDraft
 from methods.settings import DraftLen, Name, ReusePrefix, StopBelow
-from ssd_bench.contract.layer_set import LayerSet
+from ssd_bench.contract.layer_set import BITS, LayerSet
 from ssd_bench.contract.shape import ModelDims
 from ssd_bench.errors import ConfigError
 from ssd_bench.settings import Range, settings
@@ -41,6 +41,8 @@ class FixedLayers(StoppedDraft):
     int8_sublayers: Sequence[int] | None = None
     """Indices in [0, 2L] of the sublayers with 8-bit weights (2i: attention of block i, 2i + 1: its MLP, 2L: LM head);
     null: as `draft_weights`."""
+    int4_sublayers: Sequence[int] | None = None
+    """The same list for 4-bit weights."""
     draft_len: DraftLen = 8
     stop_below: StopBelow = 0.0
     reuse_prefix: ReusePrefix = False
@@ -51,13 +53,22 @@ class FixedLayers(StoppedDraft):
         if by_index + (self.ratio is not None) + (self.published is not None) != 1:
             expected = "exactly one of method.skip_attn/skip_mlp, method.ratio and method.published"
             raise ConfigError("method", self.name, expected)
-        if self.int8_sublayers is not None and self.draft_weights != "full":
-            raise ConfigError("method.int8_sublayers", self.int8_sublayers, "null with method.draft_weights=int8")
+        for bits, sublayers in self._sublayers.items():
+            if self.draft_weights != "full":
+                expected = f"null with method.draft_weights={self.draft_weights}"
+                raise ConfigError(f"method.int{bits}_sublayers", sublayers, expected)
         self._stop = DraftStop(self.draft_len, self.stop_below, reading=self._reading)
 
     @property
-    def int8(self) -> bool:
-        return super().int8 or bool(self.int8_sublayers)
+    def _sublayers(self) -> dict[int, Sequence[int]]:
+        """Sublayers whose weights the settings round one by one, by their bits."""
+        given = {bits: getattr(self, f"int{bits}_sublayers") for bits in BITS}
+        return {bits: sublayers for bits, sublayers in given.items() if sublayers is not None}
+
+    @property
+    def bits(self) -> Collection[int]:
+        """Bits of the rounded weights that drafts read, at least in some sublayers."""
+        return super().bits or [bits for bits, sublayers in self._sublayers.items() if sublayers]
 
     def check(self, dims: ModelDims) -> None:
         """Resolve the set for this model.
@@ -71,8 +82,8 @@ class FixedLayers(StoppedDraft):
             self._layer_set = pattern_set(self.pattern, self.ratio, dims.n_layers)
         else:
             self._layer_set = LayerSet.skipping(dims.n_layers, self.skip_attn or (), self.skip_mlp or ())
-        if self.int8_sublayers:
-            self._layer_set = replace(self._layer_set, int8=frozenset(self.int8_sublayers))
+        pairs = frozenset((i, bits) for bits, sublayers in self._sublayers.items() for i in sublayers)
+        self._layer_set = replace(self._layer_set, rounded=pairs)
 
 
 def pattern_set(pattern: str, ratio: float, n_layers: int) -> LayerSet:

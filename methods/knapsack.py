@@ -5,8 +5,8 @@ Source: Cha et al., ICML 2026, §3.4 and Appendix C. The settings come from the 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, field
 
 import numpy as np
 import torch
@@ -19,8 +19,9 @@ from ssd_bench.contract.method import Probe
 from ssd_bench.cost.latency import Latency
 
 Columns = NDArray[np.int64]
-EXECUTE, INT8, SKIP = range(3)
-"""Choices for a sublayer: it runs, it runs with 8-bit weights, it is skipped."""
+EXECUTE, INT8, INT4, SKIP = range(4)
+"""Choices for a sublayer: it runs, it runs with 8-bit or 4-bit weights, it is skipped."""
+CHOICE_BITS = {INT8: 8, INT4: 4}
 
 
 class AcceptanceRates:
@@ -94,29 +95,34 @@ class Branch:
     hidden: Tensor
 
 
-def integer_weights(latency: Latency, context: float, cap: int | None, int8: bool = False) -> tuple[int, int]:
+def integer_weights(latency: Latency, context: float, cap: int | None, bits: int = 0) -> tuple[int, int]:
     """Return weights (w_attn, w_mlp): 1 for the faster kind, the rounded ratio of their times for the other (§3.4).
 
     Args:
-        int8: whether the times are those with 8-bit weights.
+        bits: bits of the weights with which the times are taken; 0: as loaded.
     """
-    attn, mlp = latency.int8_pass_ms(1, context) if int8 else (latency.attn_ms(context), latency.t_mlp_ms)
+    attn, mlp = latency.pass_ms(1, context, bits)[:2] if bits else (latency.attn_ms(context), latency.t_mlp_ms)
     ratio = max(1, round(max(attn, mlp) / min(attn, mlp)))
     heavy = ratio if cap is None else min(ratio, cap)
     return (heavy, 1) if attn > mlp else (1, heavy)
 
 
-def mixed_weights(latency: Latency, context: float, cap: int | None) -> tuple[tuple[int, int], tuple[int, int]]:
-    """Return weights (w_attn, w_mlp) in half of the units of `integer_weights`, and those that 8-bit weights save.
+def mixed_weights(
+    latency: Latency, context: float, cap: int | None, bits: Collection[int]
+) -> tuple[tuple[int, int], dict[int, tuple[int, int]]]:
+    """Return weights (w_attn, w_mlp) in parts of the units of `integer_weights`, and those that rounding saves.
 
-    8 bits save at least one unit, and less than a skip does.
+    A unit has one part more than there are bits. Rounded weights save at least one part, and less than a skip does.
     """
     attn, mlp = integer_weights(latency, context, cap)
-    full, int8 = (latency.attn_ms(context), latency.t_mlp_ms), latency.int8_pass_ms(1, context)
-    whole = 2 * attn, 2 * mlp
-    shares = [1 - rounded / ms for ms, rounded in zip(full, int8)]
-    saved = [min(max(1, round(share * weight)), weight - 1) for share, weight in zip(shares, whole)]
-    return whole, (saved[0], saved[1])
+    full, parts = (latency.attn_ms(context), latency.t_mlp_ms), 1 + len(bits)
+    whole = parts * attn, parts * mlp
+
+    def saved(of: int, kind: int) -> int:
+        share = 1 - latency.pass_ms(1, context, of)[kind] / full[kind]
+        return min(max(1, round(share * whole[kind])), whole[kind] - 1)
+
+    return whole, {of: (saved(of, 0), saved(of, 1)) for of in bits}
 
 
 def n_columns(budget: float, weights: tuple[int, int], n_sub: int) -> int:
@@ -133,10 +139,10 @@ class Knapsack:
 
         g[b+1, j] = argmax_s mean cos(s, X[b+1]) over s = f_b(g[b, j]) (execute) and s = g[b, j - w] (skip).
 
-    With `int8_weights` there is a third kind of branch (ours): s = f8_b(g[b, j - w8]), sublayer b with 8-bit
-    weights, which saves the weight w8. Ties execute, then read 8 bits. A branch with a cosine below
-    `min_similarity` is dropped. g[b, 0] = X[b] is known without a pass. A branch attends to the committed prefix
-    and to its own r tokens. Cosines are computed in float32.
+    With `rounded_weights` there are more kinds of branches (ours): s = f8_b(g[b, j - w8]), sublayer b with 8-bit
+    weights, which saves the weight w8, and the same in 4 bits. Ties execute, then read more bits. A branch with a
+    cosine below `min_similarity` is dropped. g[b, 0] = X[b] is known without a pass. A branch attends to the committed
+    prefix and to its own r tokens. Cosines are computed in float32.
 
     Args:
         states: X, [2L+1, r, d] float32: the full model's stream that enters each sublayer, and the one after the last.
@@ -147,7 +153,7 @@ class Knapsack:
         strict: drop branches with a mean cosine equal to τ, too.
         protect: never skip a sublayer of the first and the last block.
         dtype: dtype of the model's streams.
-        int8_weights: (w8_attn, w8_mlp), what 8-bit weights save; None: sublayers execute or are skipped.
+        rounded_weights: (w8_attn, w8_mlp), what 8-bit weights save, by bits; empty: sublayers execute or are skipped.
     """
 
     states: Tensor
@@ -158,7 +164,7 @@ class Knapsack:
     strict: bool
     protect: bool
     dtype: torch.dtype
-    int8_weights: tuple[int, int] | None = None
+    rounded_weights: Mapping[int, tuple[int, int]] = field(default_factory=dict)
 
     def run(self, probe: Probe) -> list[Branch]:
         """Return the surviving branches of the last row, by ascending skipped weight."""
@@ -178,9 +184,10 @@ class Knapsack:
             free = b < n_sub - protected
             # by the number of the choice: streams after sublayer b, and the weight that it saves
             alternatives = {EXECUTE: (self._execute(probe, b, hidden, columns), 0)}
-            if self.int8_weights is not None and free:
-                rounded = probe.apply_sublayer(b, hidden, self.prefix_len, int8=True)
-                alternatives[INT8] = rounded, self.int8_weights[b % 2]
+            for choice, bits in CHOICE_BITS.items():
+                if free and bits in self.rounded_weights:
+                    rounded = probe.apply_sublayer(b, hidden, self.prefix_len, bits)
+                    alternatives[choice] = rounded, self.rounded_weights[bits][b % 2]
             alternatives[SKIP] = hidden, self.weights[b % 2] if free else width
             columns, hidden, choices[b], cosines = self._next_row(probe, columns, alternatives, full_directions[b + 1])
             if not len(columns):
@@ -246,14 +253,14 @@ class Knapsack:
         return torch.from_numpy(indices).to(self.states.device)
 
     def _backtrack(self, choices: NDArray[np.uint8], j: int) -> LayerSet:
-        """Return the layer set of the branch in the last row, column j; with 8-bit weights the head has them, too."""
-        n_sub, skipped, int8 = len(choices), [], []
+        """Return the set of the branch in the last row, column j; with rounded weights the head has the fewest bits."""
+        n_sub, skipped = len(choices), []
+        rounded = [(len(choices), min(self.rounded_weights))] if self.rounded_weights else []
         for b in range(n_sub - 1, -1, -1):
             if choices[b, j] == SKIP:  # the branch came from column j - w, if sublayer b executed from column j
                 skipped.append(b)
                 j -= self.weights[b % 2]
-            elif choices[b, j] == INT8 and self.int8_weights is not None:
-                int8.append(b)
-                j -= self.int8_weights[b % 2]
-        head = [] if self.int8_weights is None else [n_sub]
-        return LayerSet(n_sub // 2, frozenset(skipped), frozenset(int8 + head))
+            elif (bits := CHOICE_BITS.get(int(choices[b, j]))) is not None:
+                rounded.append((b, bits))
+                j -= self.rounded_weights[bits][b % 2]
+        return LayerSet(n_sub // 2, frozenset(skipped), frozenset(rounded))

@@ -16,10 +16,10 @@ Where paper and released code (kaist-flexml-lab/knapspec) differ, a switch selec
   is drafted before a set was found (`warmup`).
 
 `search_on=prefill` is in neither: the first event moves to the end of the prompt, so that the first step drafts with a
-searched set. With `draft_window` drafts read a part of the cache, and with `draft_weights=int8` 8-bit weights.
-Candidates still read all of it and full weights, as in the paper; their weights and times are those of the drafts. With
-`draft_weights=mixed` (ours) the knapsack chooses for each sublayer whether it runs, runs with 8-bit weights, or is
-skipped.
+searched set. With `draft_window` drafts read a part of the cache, and with `draft_weights` int8 or int4 rounded
+weights. Candidates still read all of it and full weights, as in the paper; their weights and times are those of the
+drafts. With `draft_weights=mixed` (ours) the knapsack chooses for each sublayer whether it runs, runs with 8-bit or
+4-bit weights, or is skipped.
 
 Two more things are in neither. States are captured over the last m steps before every event, so that any interval
 works (the code never searches for T <= 6). A sublayer executes unless it is marked as skipped (the paper's backtracking
@@ -29,7 +29,7 @@ stops at weight 0 and would lose sublayers).
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from typing import Annotated, Literal
 
@@ -40,7 +40,7 @@ from methods.draft_stop import ModelDraft
 from methods.knapsack import AcceptanceRates, Branch, Knapsack, integer_weights, mixed_weights
 from methods.settings import DraftLen, DraftLenGrid, Name, ReusePrefix, StopBelow
 from ssd_bench.contract.generation import Estimate
-from ssd_bench.contract.layer_set import LayerSet
+from ssd_bench.contract.layer_set import BITS, LayerSet
 from ssd_bench.contract.method import Context, LayerDraft, Prefill, Probe, Sample, Taps, Verification
 from ssd_bench.contract.shape import ModelDims
 from ssd_bench.contract.tree import TokenTree
@@ -49,9 +49,9 @@ from ssd_bench.errors import ConfigError
 from ssd_bench.settings import Cosine, Count, Share, settings
 
 MixedWeights = Annotated[
-    Literal["full", "int8", "mixed"],
-    "Weights that drafts read: as they were loaded (full), all in 8 bits (int8), or in 8 bits in those sublayers for "
-    "which the knapsack chooses them (mixed).",
+    Literal["full", "int8", "int4", "mixed"],
+    "Weights that drafts read: as they were loaded (full), all in 8 or 4 bits (int8, int4), or as the knapsack chooses "
+    "for each sublayer (mixed).",
 ]
 
 
@@ -94,6 +94,11 @@ class KnapSpec(ModelDraft):
             raise ConfigError("method.warmup", self.warmup, expected)
         self.taps = Taps()
         self._prompt_end = self.prefill_tokens if self.search_on == "prefill" else None
+
+    @property
+    def bits(self) -> Collection[int]:
+        """Bits of the rounded weights that drafts may read."""
+        return BITS if self.draft_weights == "mixed" else super().bits
 
     def check(self, dims: ModelDims) -> None:
         """Set what depends on the model: the interval by its size, the full set to start from."""
@@ -163,10 +168,11 @@ class KnapSpec(ModelDraft):
         """
         window = self._reading.window
         read = length if window is None else window.count_read(length)
+        rounded_weights: dict[int, tuple[int, int]] = {}
         if self.draft_weights == "mixed":
-            weights, int8_weights = mixed_weights(probe.latency, read, self.weight_cap)
+            weights, rounded_weights = mixed_weights(probe.latency, read, self.weight_cap, self.bits)
         else:
-            weights, int8_weights = integer_weights(probe.latency, read, self.weight_cap, self.int8), None
+            weights = integer_weights(probe.latency, read, self.weight_cap, self._reading.bits)
         knapsack = Knapsack(
             states.float(),
             length - states.shape[1],
@@ -176,7 +182,7 @@ class KnapSpec(ModelDraft):
             self.strict,
             self.protect_first_last,
             states.dtype,
-            int8_weights,
+            rounded_weights,
         )
         candidates = knapsack.run(probe)
         if not self.include_zero_skip:

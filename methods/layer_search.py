@@ -299,8 +299,8 @@ def _header(
     window = reading.window
     if window is not None:  # searches without a window keep the key that they had before windows existed
         scoring |= {"window": [window.sinks, window.recent]}
-    if reading.int8:
-        scoring |= {"weights": "int8"}
+    if reading.bits:
+        scoring |= {"weights": f"int{reading.bits}"}
     identity = {**run, "settings": scoring, "latency": given_latency, "n_layers": probe.n_layers}
     return {
         "content_key": provenance.content_key(identity, VERSION, data),

@@ -42,6 +42,7 @@ DraftWindow = Annotated[
     "Window of a draft's attentions, [sinks, recent]: they read the first `sinks` and the last `recent` positions.",
 ]
 DraftWeights = Annotated[
-    Literal["full", "int8"],
-    "Weights that drafts read: as they were loaded (full), or rounded to 8 bits, one scale for each output (int8).",
+    Literal["full", "int8", "int4"],
+    "Weights that drafts read: as they were loaded (full), rounded to 8 bits with a scale for each output (int8), or "
+    "to 4 bits with a scale and a minimum for each group of 32 inputs (int4).",
 ]

@@ -279,7 +279,7 @@ def _uses(runs: Iterable[Run]) -> dict[LayerSet, list[Use]]:
         for set_id, tokens in drafted[drafted > 0].items():
             use = Use(run.path.name, run.header.method, float(tokens / drafted.sum()))
             layer_set = run.layer_set(int(str(set_id)))
-            if not layer_set.int8:
+            if not layer_set.rounded:
                 uses.setdefault(layer_set, []).append(use)
     return uses
 

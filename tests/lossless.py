@@ -34,7 +34,8 @@ Load = Callable[..., Decoder]
 DIMS = ModelDims("tiny", LAYERS, 100_000, CONTEXT, VOCAB)
 FAMILIES = ("llama", "qwen2", "qwen3")
 CASES, DRAWS, LONGEST_SAMPLE = 50, 400, 6
-PROFILE = Latency(0.5, 1e-3, 0.5, int8_passes=(NodeTimes(1, 1e-3, 0.25, 0.25, 0.0), NodeTimes(64, 1e-3, 0.5, 0.5, 0.0)))
+ROUNDED_PASSES = (NodeTimes(1, 1e-3, 0.25, 0.25, 0.0), NodeTimes(64, 1e-3, 0.5, 0.5, 0.0))
+PROFILE = Latency(0.5, 1e-3, 0.5, int8_passes=ROUNDED_PASSES, int4_passes=ROUNDED_PASSES)
 # What AR made of a case, which no method's settings change, for all tests of a process.
 _greedy: dict[int, Generation] = {}
 _sampled: list[list[int]] = []
@@ -105,8 +106,8 @@ def likes_zero(decoder: Decoder) -> Decoder:
     head = operators.embed(decoder.weights.head, torch.arange(VOCAB)).to(decoder.weights.dtype)
     head[0] *= 6
     changed = type(decoder)(decoder.arithmetic, replace(decoder.weights, head=operators.pack(head)))
-    if decoder.has_int8:
-        changed.quantise()
+    for bits in decoder.bits:
+        changed.quantise(bits)
     return changed
 
 

@@ -131,11 +131,10 @@ def _step_work(step: StepRow, searches: int) -> list[WorkRow]:
     work = [WorkRow(**keys, **verified, part="verify", calls=1, ms=step.verify_ms)]
     if (layers := step.layer_set) is not None:
         drafted = {"rows": 1, "attentions": layers.n_attn, "mlps": layers.n_mlp, "heads": 1.0, "launches": 2}
-        drafted |= {
-            "int8_attentions": layers.n_attn_int8,
-            "int8_mlps": layers.n_mlp_int8,
-            "int8_heads": float(layers.head_in_8_bits),
-        }
+        for bits, (attentions, mlps) in layers.n_rounded.items():
+            drafted |= {f"int{bits}_attentions": attentions, f"int{bits}_mlps": mlps}
+        if layers.head_bits:
+            drafted[f"int{layers.head_bits}_heads"] = 1.0
         work.insert(0, WorkRow(**keys | drafted, part="draft", calls=step.draft_len, ms=step.draft_ms))
     if searches:
         branches = {"rows": 64, "attentions": 1, "mlps": 0, "heads": 0.0, "launches": 1}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from itertools import product
 from typing import Any
@@ -60,7 +60,7 @@ class FakeProbe:
     def __init__(self, profile: Latency, agrees: bool):
         self.latency, self._agrees = profile, agrees
 
-    def apply_sublayer(self, i: int, hidden: Tensor, prefix_len: int, int8: bool = False) -> Tensor:
+    def apply_sublayer(self, i: int, hidden: Tensor, prefix_len: int, bits: int = 0) -> Tensor:
         return hidden.clone()
 
     def run_sublayers(
@@ -69,7 +69,7 @@ class FakeProbe:
         hidden: Tensor,
         prefix_len: int,
         window: Window | None = None,
-        int8: Sequence[int] = (),
+        bits: Mapping[int, int] | None = None,
     ) -> Tensor:
         return hidden.clone()
 

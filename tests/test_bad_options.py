@@ -103,7 +103,7 @@ LINES = {
     ),
     "method.draft_window": tuple(
         f"method={method} method.draft_window={window}"
-        for method in ("swift", "window_draft", "int8_draft")
+        for method in ("swift", "window_draft", "int8_draft", "int4_draft")
         for window in ("[4,2147483648]", "[2147483648,4]", "[4,0]", f"[4,{HUGE}]")
     ),
     "method.windows": ("method=adaptive method.windows=[[4,2147483648]]",),

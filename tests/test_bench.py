@@ -17,6 +17,7 @@ from ssd_bench.bench import limits, measures
 from ssd_bench.bench.limits import MachineLimits, Model, Traffic
 from ssd_bench.cli import dispatch
 from ssd_bench.commands import bench as bench_command
+from ssd_bench.contract.layer_set import BITS
 from ssd_bench.contract.shape import Shape
 from ssd_bench.cost.latency import Latency
 from ssd_bench.model.arithmetic import decide
@@ -85,10 +86,10 @@ def test_bench_writes_its_figures(small_checkpoint: Path, tmp_path: Path, capsys
         assert found["tokens"] >= 1 and found["ratio"] == pytest.approx(found["search_ms"] / found["plain_ms"])
         assert found["figure"]["ms"] == found["search_ms"]
     assert written["search"].keys() == {"knapspec", "clasp"}
-    assert written["int8_drafts"].keys() == {"16", "64"}
-    for times in written["int8_drafts"].values():
+    for times in (times for bits in BITS for times in written[f"int{bits}_drafts"].values()):
         assert min(times["ar_ms"], times["draft_ms"], times["ratio"]) > 0
-    assert 0.2 < written["int8_over_full_bytes"] < 0.5 and "a token drafted with 8-bit weights" in shown
+    assert written["int4_drafts"].keys() == {"16", "64"} and "a token drafted with 4-bit weights" in shown
+    assert 0.1 < written["int4_over_full_bytes"] < written["int8_over_full_bytes"] < 0.5
     assert written["edges"].keys() == {"2", "9"} and all(ratio > 0 for ratio in written["edges"].values())
     assert written["figures"]["prefill"].keys() == {"16", "4096"}  # the model's context
     assert written["figures"]["forward"]["32"]["8"]["ms"] == written["step_ms"]["32"]["8"]

@@ -143,7 +143,7 @@ def test_batched_branches_equal_single_ones(deep: Decoder) -> None:
     widths = []
 
     class OneByOne(ModelProbe):
-        def apply_sublayer(self, i: int, hidden: Tensor, prefix_len: int, int8: bool = False) -> Tensor:
+        def apply_sublayer(self, i: int, hidden: Tensor, prefix_len: int, bits: int = 0) -> Tensor:
             widths.append(len(hidden))
             assert hidden.shape[1] == 1 and prefix_len == PREFIX
             return torch.cat([super(OneByOne, self).apply_sublayer(i, h[None], prefix_len) for h in hidden])
@@ -161,7 +161,7 @@ def test_no_block_runs_where_the_streams_are_known(deep: Decoder) -> None:
     """M = 0 needs no pass; nor does column 0 ever."""
 
     class Refusing(ModelProbe):
-        def apply_sublayer(self, i: int, hidden: Tensor, prefix_len: int, int8: bool = False) -> Tensor:
+        def apply_sublayer(self, i: int, hidden: Tensor, prefix_len: int, bits: int = 0) -> Tensor:
             raise AssertionError("not needed")
 
     states, probe = last_token(deep)
@@ -187,7 +187,7 @@ def test_ties_skip() -> None:
     """Execute only if strictly better: where no block changes anything, backtracking skips the last M."""
 
     class Still:
-        def apply_sublayer(self, i: int, hidden: Tensor, prefix_len: int, int8: bool = False) -> Tensor:
+        def apply_sublayer(self, i: int, hidden: Tensor, prefix_len: int, bits: int = 0) -> Tensor:
             return hidden.clone()
 
         def mean_cosine(self, branches: Tensor, direction: Tensor) -> NDArray[np.float32]:

@@ -47,6 +47,8 @@ UNNOTICED = {
         "context": "a window; calls of the method",
         "int8_attentions": "calls of the method",
         "int8_mlps": "calls of the method",
+        "int4_attentions": "calls of the method",
+        "int4_mlps": "calls of the method",
         "ms": "a time",
     },
     "steps": {
@@ -60,7 +62,7 @@ UNNOTICED = {
         "est_draft_len": "the method's own estimate",
         "est_tokens_per_s": "the method's own estimate",
     },
-    "layer_sets": {"skip_attn": "another set", "skip_mlp": "another set", "int8": "another set"},
+    "layer_sets": {"skip_attn": "another set", "skip_mlp": "another set", "int8": "another set", "int4": "another set"},
 }
 """Columns of which single edits may pass where run.json has no digests, and why."""
 
@@ -83,8 +85,8 @@ def tables(run: Run) -> dict[str, pd.DataFrame]:
     return {name: getattr(run, name) for name in SCHEMAS}
 
 
-LISTS = ("output_ids", "skip_attn", "skip_mlp", "int8")
-"""Columns of lists; `int8` may be null."""
+LISTS = ("output_ids", "skip_attn", "skip_mlp", "int8", "int4")
+"""Columns of lists; `int8` and `int4` may be null."""
 
 
 def edited(value: Any, is_list: bool = False) -> Iterator[Any]:

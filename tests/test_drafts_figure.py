@@ -42,7 +42,7 @@ def write(folder: Path, name: str, kind: str, accept: float) -> None:
                 step.layer_set = None
             elif step.layer_set is not None:
                 layer_set = step.layer_set if "layers" in kind else whole
-                step.layer_set = layer_set.in_8_bits if "8 bits" in kind or kind == drafts.ROUTER else layer_set
+                step.layer_set = layer_set.in_bits(8) if "8 bits" in kind or kind == drafts.ROUTER else layer_set
     synthetic.write_record(folder / name, [synthetic.with_work(records) for records in units], run_id=name)
 
 

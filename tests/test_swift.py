@@ -172,10 +172,10 @@ def test_a_candidate_costs_one_pass_a_cycle_and_leaves_the_cache(decoders: Load)
     decoder, passes = decoders(), []
 
     class Counting(ModelProbe):
-        def apply_sublayer(self, i: int, hidden: Tensor, prefix_len: int, int8: bool = False) -> Tensor:
+        def apply_sublayer(self, i: int, hidden: Tensor, prefix_len: int, bits: int = 0) -> Tensor:
             passes[-1].append(i)
             assert hidden.shape[:2] == (1, 2)
-            return super().apply_sublayer(i, hidden, prefix_len, int8)
+            return super().apply_sublayer(i, hidden, prefix_len, bits)
 
     class Watched(SWIFT):
         def observe(self, verification: Verification, probe: Probe) -> Estimate | None:

@@ -16,6 +16,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from ssd_bench import tables
 from ssd_bench.bench import limits, measures
+from ssd_bench.contract.layer_set import BITS
 from ssd_bench.cost import profiling
 from ssd_bench.engine.engine import Engine
 from ssd_bench.engine.probe import ModelProbe
@@ -93,9 +94,8 @@ def _measure_all(planned: Plan, engine: Engine) -> dict[str, Any]:
     _say("one search compared with a plain forward")
     results["search"] = measures.searches(planned.model.dims, engine, machine_limits, latency)
     results["outside_forward_share"] = measures.outside_share(planned, engine)
-    _say("drafts with 8-bit weights")
-    results["int8_drafts"] = measures.int8_drafts(engine)
-    results["int8_over_full_bytes"] = engine.decoder.int8.nbytes / engine.decoder.weights.nbytes
+    _say("drafts with rounded weights")
+    results |= measures.rounded_drafts(engine)
     figures = {"ar": ar, "forward": forwards, "prefill": prefills}
     return {"limits": machine_limits.named(), "figures": figures, **results}
 
@@ -178,10 +178,14 @@ def _summary(results: dict[str, Any]) -> list[tuple[str, str]]:
         *searches,
         ("outside model forwards", f"{results['outside_forward_share']:.1%}"),
         *(
-            (f"a token drafted with 8-bit weights over an AR step, context {context}", f"{times['ratio']:.2f}x")
-            for context, times in results["int8_drafts"].items()
+            (f"a token drafted with {bits}-bit weights over an AR step, context {context}", f"{times['ratio']:.2f}x")
+            for bits in BITS
+            for context, times in results[f"int{bits}_drafts"].items()
         ),
-        ("memory of the 8-bit weights over that of the weights", f"{results['int8_over_full_bytes']:.2f}"),
+        *(
+            (f"memory of the {bits}-bit weights over that of all", f"{results[f'int{bits}_over_full_bytes']:.2f}")
+            for bits in BITS
+        ),
     ]
 
 

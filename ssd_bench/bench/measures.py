@@ -19,6 +19,7 @@ from methods.ar import AR
 from methods.knapspec import KnapSpec
 from ssd_bench.bench.limits import MachineLimits, Model, Traffic, interleaved
 from ssd_bench.contract.generation import Generation
+from ssd_bench.contract.layer_set import BITS
 from ssd_bench.contract.method import Method, Probe
 from ssd_bench.contract.shape import ModelDims
 from ssd_bench.cost.latency import Latency
@@ -146,39 +147,40 @@ def contexts(engine: Engine) -> dict[str, Any]:
 
 
 @torch.inference_mode()
-def int8_drafts(engine: Engine) -> dict[str, dict[str, float]]:
-    """Measure a drafted token with 8-bit weights and an AR step, in turns, by context; adds the copy of the weights.
+def rounded_drafts(engine: Engine) -> dict[str, Any]:
+    """Measure a drafted token with rounded weights and an AR step, in turns, by context; adds copies of the weights.
 
     Passes run on a cache of their own, because a copy comes before the passes that a backend captures for a cache. The
     engine is not used after it.
     """
     decoder = engine.decoder
-    decoder.quantise()
+    for bits in BITS:
+        decoder.quantise(bits)
     cache = decoder.new_cache(engine.cache.capacity)
     lengths = sorted({min(context, engine.context - 1) for context in (CONTEXTS[0], CONTEXTS[2])})
     runs = {
-        f"{length}{suffix}": partial(_token, decoder, cache, length, bool(suffix))
-        for length in lengths
-        for suffix in ("", " int8")
+        f"{length} {bits}": partial(_token, decoder, cache, length, bits) for length in lengths for bits in (0, *BITS)
     }
     times = interleaved(runs, decoder.device, rounds=4 * ROUNDS)
-    ratios = {n: median(b / a for a, b in zip(times[str(n)], times[f"{n} int8"])) for n in lengths}
-    return {
-        str(n): {
-            "ar_ms": median(times[str(n)]) * 1e3,
-            "draft_ms": median(times[f"{n} int8"]) * 1e3,
-            "ratio": ratios[n],
-        }
-        for n in lengths
+
+    def drafts(n: int, bits: int) -> dict[str, float]:
+        plain, rounded = times[f"{n} 0"], times[f"{n} {bits}"]
+        ratio = median(b / a for a, b in zip(plain, rounded))
+        return {"ar_ms": median(plain) * 1e3, "draft_ms": median(rounded) * 1e3, "ratio": ratio}
+
+    shares = {bits: decoder.in_bits(bits).nbytes / decoder.weights.nbytes for bits in BITS}
+    return {f"int{bits}_drafts": {str(n): drafts(n, bits) for n in lengths} for bits in BITS} | {
+        f"int{bits}_over_full_bytes": share for bits, share in shares.items()
     }
 
 
 @torch.inference_mode()
-def _token(decoder: Decoder, cache: KVCache, context: int, int8: bool) -> list[int]:
-    """Decode one token after `context` rows, with full or 8-bit weights."""
+def _token(decoder: Decoder, cache: KVCache, context: int, bits: int) -> list[int]:
+    """Decode one token after `context` rows, with weights as loaded (0) or rounded."""
     every = decoder.all_sublayers
-    hidden, _ = decoder.run(Pass(every, _prompt(decoder, 1), context, int8=every if int8 else ()), cache)
-    tokens: list[int] = decoder.logits(hidden, int8=int8).argmax(-1).tolist()
+    rounded = dict.fromkeys(every, bits) if bits else None
+    hidden, _ = decoder.run(Pass(every, _prompt(decoder, 1), context, bits=rounded), cache)
+    tokens: list[int] = decoder.logits(hidden, bits=bits).argmax(-1).tolist()
     return tokens
 
 
@@ -206,11 +208,11 @@ class _CountingProbe(ModelProbe):
         self.work: list[Traffic] = []
         self._model = Model.of(decoder)
 
-    def apply_sublayer(self, i: int, hidden: Tensor, prefix_len: int, int8: bool = False) -> Tensor:
+    def apply_sublayer(self, i: int, hidden: Tensor, prefix_len: int, bits: int = 0) -> Tensor:
         branches, tokens, _ = hidden.shape
         self.passes.append((i, branches * tokens))
         self.work.append(self._model.sublayer(i, branches * tokens, prefix_len, prefix_len + (tokens + 1) / 2))
-        return super().apply_sublayer(i, hidden, prefix_len, int8)
+        return super().apply_sublayer(i, hidden, prefix_len, bits)
 
 
 @torch.inference_mode()

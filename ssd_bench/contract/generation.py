@@ -41,6 +41,7 @@ class Work:
         context: prefix rows that every attention reads, mean over the calls.
         ms: milliseconds of all calls together; None on a GPU, where they are only queued.
         int8_attentions, int8_mlps, int8_heads: those among them that read 8-bit weights.
+        int4_attentions, int4_mlps, int4_heads: those among them that read 4-bit weights.
     """
 
     part: str
@@ -55,6 +56,9 @@ class Work:
     int8_attentions: int = 0
     int8_mlps: int = 0
     int8_heads: float = 0.0
+    int4_attentions: int = 0
+    int4_mlps: int = 0
+    int4_heads: float = 0.0
 
 
 @dataclass

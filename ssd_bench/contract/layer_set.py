@@ -1,7 +1,7 @@
 """Layer sets: what a draft runs and reads of a model's 2L sublayers (2i is the attention of block i, 2i+1 its MLP).
 
-A sublayer that runs reads its weights as they were loaded, or a copy of them that was rounded to 8 bits; its attention
-reads the whole prefix, or a window of it.
+A sublayer that runs reads its weights as they were loaded, or a copy of them that was rounded to 8 or to 4 bits; its
+attention reads the whole prefix, or a window of it.
 """
 
 from __future__ import annotations
@@ -13,6 +13,9 @@ from functools import cached_property
 from ssd_bench.contract.window import Window
 from ssd_bench.errors import ConfigError
 
+BITS = (8, 4)
+"""Bits of the rounded copies of the weights; 0 stands for the weights as they were loaded."""
+
 
 @dataclass(frozen=True)
 class LayerSet:
@@ -23,28 +26,30 @@ class LayerSet:
     Args:
         n_layers: L, number of blocks.
         skipped: indices in [0, 2L) of the sublayers that do not run; any collection.
-        int8: indices in [0, 2L] of the sublayers that run with 8-bit weights, 2L for the LM head; any collection.
+        rounded: pairs (index, bits) of the sublayers that run with rounded weights (`in_bits`), 2L for the LM head.
         window: the positions that attentions read; None: all.
 
     Raises:
-        ConfigError: an index out of range; a sublayer that is both skipped and in `int8`.
+        ConfigError: an index out of range; a sublayer that is both skipped and rounded, or rounded twice; other bits.
     """
 
     n_layers: int
     skipped: frozenset[int] = frozenset()
-    int8: frozenset[int] = frozenset()
+    rounded: frozenset[tuple[int, int]] = frozenset()
     window: Window | None = None
 
     def __post_init__(self) -> None:
-        for name, text, end in (("skipped", "[0, {})", 2 * self.n_layers), ("int8", "[0, {}]", 2 * self.n_layers + 1)):
-            indices = getattr(self, name)
-            if not isinstance(indices, frozenset):
-                object.__setattr__(self, name, frozenset(indices))
-            outside = sorted(i for i in indices if not 0 <= i < end)
-            if outside:
-                raise ConfigError(f"{name} sublayers", outside, f"indices in {text.format(2 * self.n_layers)}")
-        if both := sorted(self.skipped & self.int8):
-            raise ConfigError("int8 sublayers", both, "sublayers that are not skipped")
+        head = 2 * self.n_layers
+        if not isinstance(self.skipped, frozenset):
+            object.__setattr__(self, "skipped", frozenset(self.skipped))
+        if outside := sorted(i for i in self.skipped if not 0 <= i < head):
+            raise ConfigError("skipped sublayers", outside, f"indices in [0, {head})")
+        if outside := sorted(i for i in self.bits if not 0 <= i <= head):
+            raise ConfigError("rounded sublayers", outside, f"indices in [0, {head}]")
+        if len(self.bits) < len(self.rounded) or not {*self.bits.values()} <= {*BITS}:
+            raise ConfigError("rounded sublayers", sorted(self.rounded), f"one of {BITS} bits for each")
+        if both := sorted(self.skipped & self.bits.keys()):
+            raise ConfigError("rounded sublayers", both, "sublayers that are not skipped")
 
     @classmethod
     def full(cls, n_layers: int) -> LayerSet:
@@ -71,10 +76,10 @@ class LayerSet:
                 )
         return cls(n_layers, frozenset([2 * i for i in attn] + [2 * i + 1 for i in mlp]))
 
-    @cached_property
-    def in_8_bits(self) -> LayerSet:
-        """The set with the weights of all its sublayers and of the head in 8 bits."""
-        return replace(self, int8=frozenset(self.kept) | {2 * self.n_layers})
+    def in_bits(self, bits: int, indices: Iterable[int] | None = None) -> LayerSet:
+        """Return the set with the weights of some sublayers rounded to 8 or 4 bits; None: of all and of the head."""
+        chosen = (*self.kept, 2 * self.n_layers) if indices is None else indices
+        return replace(self, rounded=frozenset((self.bits | dict.fromkeys(chosen, bits)).items()))
 
     @cached_property
     def kept(self) -> tuple[int, ...]:
@@ -82,14 +87,24 @@ class LayerSet:
         return tuple(i for i in range(2 * self.n_layers) if i not in self.skipped)
 
     @cached_property
-    def kept_in_8_bits(self) -> tuple[int, ...]:
-        """Indices of the sublayers that run with 8-bit weights, ascending."""
-        return tuple(sorted(self.int8 - {2 * self.n_layers}))
+    def bits(self) -> dict[int, int]:
+        """Bits of the sublayers with rounded weights and of the head (index 2L), by index."""
+        return dict(self.rounded)
+
+    def sublayers_in(self, bits: int) -> list[int]:
+        """Return the indices of the sublayers with weights of so many bits, 2L for the LM head, ascending."""
+        return sorted(i for i, own in self.rounded if own == bits)
 
     @cached_property
-    def head_in_8_bits(self) -> bool:
-        """Whether the LM head reads 8-bit weights."""
-        return 2 * self.n_layers in self.int8
+    def n_rounded(self) -> dict[int, tuple[int, int]]:
+        """Numbers of attentions and of MLPs with rounded weights, by their bits; bits of none are left out."""
+        sublayers = {bits: [i for i in self.sublayers_in(bits) if i < 2 * self.n_layers] for bits in BITS}
+        return {b: (sum(i % 2 == 0 for i in of), sum(i % 2 for i in of)) for b, of in sublayers.items() if of}
+
+    @property
+    def head_bits(self) -> int:
+        """Bits of the weights of the LM head; 0: as loaded."""
+        return self.bits.get(2 * self.n_layers, 0)
 
     @cached_property
     def skip_attn(self) -> tuple[int, ...]:
@@ -112,30 +127,20 @@ class LayerSet:
         return self.n_layers - len(self.skip_mlp)
 
     @cached_property
-    def n_attn_int8(self) -> int:
-        """Number of attention sublayers that run with 8-bit weights."""
-        return sum(i % 2 == 0 for i in self.kept_in_8_bits)
-
-    @cached_property
-    def n_mlp_int8(self) -> int:
-        """Number of MLP sublayers that run with 8-bit weights."""
-        return len(self.kept_in_8_bits) - self.n_attn_int8
-
-    @cached_property
     def first_changed(self) -> int:
-        """Index of the first sublayer that is skipped, reads 8-bit weights or a window; 2L if none.
+        """Index of the first sublayer that is skipped, reads rounded weights or a window; 2L if none.
 
         Before it, the states of a draft are those of the full model.
         """
         if self.window is not None:
             return 0
-        return min((*self.skipped, *self.kept_in_8_bits), default=2 * self.n_layers)
+        return min((*self.skipped, *self.bits), default=2 * self.n_layers)
 
     @property
     def text(self) -> str:
         """The set in words, such as `skips 2 attentions, 3 MLPs, reads 4 + 60 positions, 8-bit weights`."""
         read = "" if self.window is None else f", reads {self.window.sinks} + {self.window.recent} positions"
-        weights = ", 8-bit weights" if self.int8 else ""
+        weights = "".join(f", {bits}-bit weights" for bits in BITS if bits in self.bits.values())
         return f"skips {len(self.skip_attn)} attentions, {len(self.skip_mlp)} MLPs{read}{weights}"
 
     @property

@@ -15,7 +15,7 @@ class; no other file needs to name it.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
@@ -54,7 +54,7 @@ class LayerDraft:
     """Draft a chain with `layer_set`, then verify it.
 
     Attributes:
-        layer_set: the sublayers that run while drafting, those of them that read 8-bit weights (`Quantised`), and the
+        layer_set: the sublayers that run while drafting, those of them that read rounded weights (`Quantised`), and the
             window that attentions read. A draft with a window is verified without `reuse_prefix`, since its states are
             not the full model's.
         max_len: γ, draft at most this many tokens (the engine also stops at EOS and at the length limits).
@@ -201,14 +201,14 @@ class Probe(Protocol):
         """Return the streams [n, d] that enter sublayer 0 for n tokens."""
         ...
 
-    def apply_sublayer(self, i: int, hidden: Tensor, prefix_len: int, int8: bool = False) -> Tensor:
+    def apply_sublayer(self, i: int, hidden: Tensor, prefix_len: int, bits: int = 0) -> Tensor:
         """Run sublayer i over B independent continuations of the committed prefix.
 
         Args:
             i: index in [0, 2L).
             hidden: [B, r, d] streams at positions prefix_len .. prefix_len + r - 1; not modified.
             prefix_len: committed rows that every branch sees; after them a branch sees its own r rows, causally.
-            int8: whether it reads 8-bit weights; only for a method with `int8` (`Quantised`).
+            bits: bits of its weights, 0 for those as loaded; others only if in the method's `bits` (`Quantised`).
 
         Returns:
             [B, r, d] streams after the sublayer.
@@ -224,7 +224,7 @@ class Probe(Protocol):
         hidden: Tensor,
         prefix_len: int,
         window: Window | None = None,
-        int8: Sequence[int] = (),
+        bits: Mapping[int, int] | None = None,
     ) -> Tensor:
         """Run several sublayers over one continuation of the committed prefix, in one pass.
 
@@ -235,7 +235,7 @@ class Probe(Protocol):
             prefix_len: committed rows before the r positions; after them a position sees the r positions up to itself.
             window: the positions that attentions read. The prefix rows that the first position leaves out are left out
                 for all r positions.
-            int8: those of `sublayers` that read 8-bit weights, ascending; only for a method with `int8` (`Quantised`).
+            bits: bits of the sublayers that read rounded weights, by index, as for `apply_sublayer`.
 
         Returns:
             [r, d] streams after the last sublayer; the next pass overwrites them.

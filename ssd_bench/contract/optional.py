@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 if TYPE_CHECKING:
@@ -22,15 +23,15 @@ class Calibrated(Protocol):
 
 @runtime_checkable
 class Quantised(Protocol):
-    """A method whose drafts may read 8-bit weights.
+    """A method whose drafts may read rounded weights.
 
     Attributes:
-        int8: whether they do. The 8-bit copy of the weights is then made before `prepare`; without it a draft with such
-            weights is refused.
+        bits: their bits, 8 and 4. These copies of the weights are made before `prepare`; a draft that reads another is
+            refused.
     """
 
     @property
-    def int8(self) -> bool: ...
+    def bits(self) -> Collection[int]: ...
 
 
 @runtime_checkable

@@ -7,14 +7,14 @@ from dataclasses import dataclass, fields
 from typing import Any
 
 from ssd_bench.contract.generation import Estimate
-from ssd_bench.contract.layer_set import LayerSet
+from ssd_bench.contract.layer_set import BITS, LayerSet
 from ssd_bench.cost.tpt import tpt
 from ssd_bench.errors import ConfigError
 
 GIVEN, MEASURED = "given", "measured"
 """Values of `Latency.source`: set by options, or measured on the machine of the run."""
 
-NO_INT8 = "costs with times of 8-bit weights: measured ones (no hardware.latency), or a reference machine"
+NO_ROUNDED = "costs with times of {}-bit weights: measured ones (no hardware.latency), or a reference machine"
 
 
 @dataclass(frozen=True)
@@ -52,10 +52,11 @@ class Latency:
         passes: measured times by number of nodes, ascending from 1; empty when given.
         calls: measured times of single sublayers and LM heads that a method calls by itself, by number of rows; their
             `rest_ms` is the head. Empty when given.
-        int8_passes: as `passes`, with 8-bit weights of the sublayers (`rest_ms` is 0); empty unless a method reads
-            them.
+        int8_passes, int4_passes: as `passes`, with rounded weights of the sublayers (`rest_ms` is 0); empty unless a
+            method reads them.
         draft_rest_ms: one drafted token without its sublayers; 0 when given.
-        int8_draft_rest_ms: the same with 8-bit weights of the LM head; 0 unless a method reads them.
+        int8_draft_rest_ms, int4_draft_rest_ms: the same with rounded weights of the LM head; 0 unless a method reads
+            them.
         draft_start_ms: one draft without its tokens; 0 when given.
         tree_token_ms: extra time of a drafted token with siblings; 0 when given.
         tree_node_ms: extra time of a verified node of a tree, compared with one of a chain; 0 when given.
@@ -71,8 +72,10 @@ class Latency:
     passes: tuple[NodeTimes, ...] = ()
     calls: tuple[NodeTimes, ...] = ()
     int8_passes: tuple[NodeTimes, ...] = ()
+    int4_passes: tuple[NodeTimes, ...] = ()
     draft_rest_ms: float = 0.0
     int8_draft_rest_ms: float = 0.0
+    int4_draft_rest_ms: float = 0.0
     draft_start_ms: float = 0.0
     tree_token_ms: float = 0.0
     tree_node_ms: float = 0.0
@@ -89,7 +92,7 @@ class Latency:
         """Return the profile that was stored as JSON."""
         values = {field.name: stored[field.name] for field in fields(cls) if stored.get(field.name) is not None}
         points = tuple((int(n), ms) for n, ms in stored.get("points") or ())
-        names = ("passes", "calls", "int8_passes")
+        names = ("passes", "calls", *(f"int{bits}_passes" for bits in BITS))
         tables = {name: tuple(NodeTimes(**times) for times in stored.get(name) or ()) for name in names}
         return cls(**values | {"points": points} | tables)
 
@@ -101,14 +104,13 @@ class Latency:
         """Return t_draft(S), the sublayers of S over one token; attentions read only the positions of its window.
 
         Raises:
-            ConfigError: S has 8-bit sublayers, and the profile has no times of them.
+            ConfigError: S has rounded sublayers, and the profile has no times of them.
         """
         read = context if layer_set.window is None else layer_set.window.count_read(context)
         total_ms = layer_set.n_attn * self.attn_ms(read) + layer_set.n_mlp * self.t_mlp_ms
-        if layer_set.kept_in_8_bits:
-            attn, mlp = self.int8_pass_ms(1, read)
-            total_ms += layer_set.n_attn_int8 * (attn - self.attn_ms(read))
-            total_ms += layer_set.n_mlp_int8 * (mlp - self.t_mlp_ms)
+        for bits, (n_attn, n_mlp) in layer_set.n_rounded.items():
+            attn, mlp, _ = self.pass_ms(1, read, bits)
+            total_ms += n_attn * (attn - self.attn_ms(read)) + n_mlp * (mlp - self.t_mlp_ms)
         return total_ms
 
     def target_ms(self, n_layers: int, context: float) -> float:
@@ -120,26 +122,38 @@ class Latency:
         draft_ms, target_ms = self.draft_ms(layer_set, context), self.target_ms(layer_set.n_layers, context)
         return Estimate(alpha, draft_len, tpt(alpha, draft_len, draft_ms, target_ms))
 
-    def pass_ms(self, nodes: float, context: float) -> tuple[float, float, float]:
-        """Return the times of one attention, of one MLP and of the rest of a verification of `nodes` at context n.
-
-        The times are linear between the measured numbers of nodes and beyond the largest. Without measured passes the
-        paper's model holds: a pass takes as long as over one node, and only its sublayers take time.
-        """
-        if not self.passes:
-            return self.attn_ms(context), self.t_mlp_ms, 0.0
-        return _between(self.passes, nodes, context)
-
-    def int8_pass_ms(self, nodes: float, context: float) -> tuple[float, float]:
-        """Return the times of one attention and of one MLP with 8-bit weights, as `pass_ms`.
+    def passes_in(self, bits: int) -> tuple[NodeTimes, ...]:
+        """Return `passes` (bits 0) or those with rounded weights.
 
         Raises:
             ConfigError: the profile has no times of them.
         """
-        if not self.int8_passes:
-            raise ConfigError("hardware.latency", self.source, NO_INT8)
-        attn, mlp, _ = _between(self.int8_passes, nodes, context)
-        return attn, mlp
+        passes: tuple[NodeTimes, ...] = getattr(self, f"int{bits}_passes") if bits else self.passes
+        if bits and not passes:
+            raise ConfigError("hardware.latency", self.source, NO_ROUNDED.format(bits))
+        return passes
+
+    def rest_ms(self, bits: int) -> float:
+        """Return the time of one drafted token without its sublayers, by the bits of the head's weights."""
+        rest_ms: float = getattr(self, f"int{bits}_draft_rest_ms") if bits else self.draft_rest_ms
+        return rest_ms
+
+    def pass_ms(self, nodes: float, context: float, bits: int = 0) -> tuple[float, float, float]:
+        """Return the times of one attention, of one MLP and of the rest of a verification of `nodes` at context n.
+
+        The times are linear between the measured numbers of nodes and beyond the largest. Without measured passes the
+        paper's model holds: a pass takes as long as over one node, and only its sublayers take time.
+
+        Args:
+            bits: bits of the sublayers' weights; 0: as loaded. With rounded weights the rest is 0.
+
+        Raises:
+            ConfigError: as `passes_in`.
+        """
+        passes = self.passes_in(bits)
+        if not passes:
+            return self.attn_ms(context), self.t_mlp_ms, 0.0
+        return _between(passes, nodes, context)
 
 
 def _between(passes: Sequence[NodeTimes], nodes: float, context: float) -> tuple[float, float, float]:

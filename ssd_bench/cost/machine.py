@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass, fields, replace
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ssd_bench.cost.latency import NO_INT8, Latency, NodeTimes, interpolate
-from ssd_bench.errors import ConfigError
+from ssd_bench.contract.layer_set import BITS
+from ssd_bench.cost.latency import Latency, NodeTimes, interpolate
 
 Array = NDArray[np.float64]
 
@@ -31,6 +32,9 @@ class Calls(NamedTuple):
     int8_attentions: Array
     int8_mlps: Array
     int8_heads: Array
+    int4_attentions: Array
+    int4_mlps: Array
+    int4_heads: Array
 
     @property
     def whole(self) -> NDArray[np.bool_]:
@@ -50,8 +54,7 @@ class Machine(Protocol):
     Attributes:
         name: as tables show it.
         draft_rest_ms: one drafted token without its sublayers.
-        has_int8: whether it has times of 8-bit weights.
-        int8_draft_rest_ms: `draft_rest_ms` with 8-bit weights of the LM head.
+        bits: bits of the rounded weights whose times it has.
         draft_start_ms: one draft without its tokens.
         tree_token_ms: extra time of a drafted token with siblings.
         tree_node_ms: extra time of a verified node of a tree, compared with one of a chain.
@@ -68,10 +71,7 @@ class Machine(Protocol):
     def draft_rest_ms(self) -> float: ...
 
     @property
-    def has_int8(self) -> bool: ...
-
-    @property
-    def int8_draft_rest_ms(self) -> float: ...
+    def bits(self) -> Collection[int]: ...
 
     @property
     def draft_start_ms(self) -> float: ...
@@ -88,12 +88,15 @@ class Machine(Protocol):
     @property
     def copy_ms(self) -> float: ...
 
-    def pass_ms(self, nodes: Array, context: Array) -> tuple[Array, Array, Array]:
-        """Return the times of one attention, of one MLP and of the rest of passes, by their nodes and contexts."""
+    def pass_ms(self, nodes: Array, context: Array, bits: int = 0) -> tuple[Array, Array, Array]:
+        """Return the times of one attention, of one MLP and of the rest of passes, by their nodes and contexts.
+
+        With rounded weights (`bits`) the sublayers read those, and the rest has no meaning.
+        """
         ...
 
-    def int8_pass_ms(self, nodes: Array, context: Array) -> tuple[Array, Array]:
-        """Return the times of one attention and of one MLP with 8-bit weights, as `pass_ms`."""
+    def rest_ms(self, bits: int) -> float:
+        """Return `draft_rest_ms` by the bits of the head's weights; 0: as loaded."""
         ...
 
     def calls_ms(self, calls: Calls) -> Array:
@@ -125,12 +128,8 @@ class LatencyTimes:
         return self.latency.draft_rest_ms
 
     @property
-    def has_int8(self) -> bool:
-        return bool(self.latency.int8_passes)
-
-    @property
-    def int8_draft_rest_ms(self) -> float:
-        return self.latency.int8_draft_rest_ms
+    def bits(self) -> Collection[int]:
+        return [bits for bits in BITS if getattr(self.latency, f"int{bits}_passes")]
 
     @property
     def draft_start_ms(self) -> float:
@@ -144,24 +143,20 @@ class LatencyTimes:
     def tree_node_ms(self) -> float:
         return self.latency.tree_node_ms
 
-    def pass_ms(self, nodes: Array, context: Array) -> tuple[Array, Array, Array]:
-        """Interpolate the measured passes over 1, 2, 4, .. nodes; without measured passes, use the paper's model."""
-        latency, passes = self.latency, self.latency.passes
+    def rest_ms(self, bits: int) -> float:
+        return self.latency.rest_ms(bits)
+
+    def pass_ms(self, nodes: Array, context: Array, bits: int = 0) -> tuple[Array, Array, Array]:
+        """Interpolate the measured passes over 1, 2, 4, .. nodes; without measured passes, use the paper's model.
+
+        Raises:
+            ConfigError: as `Latency.passes_in`.
+        """
+        latency, passes = self.latency, self.latency.passes_in(bits)
         if not passes:
             attn = latency.t_attn_slope_ms * context + latency.t_attn_intercept_ms
             return attn, np.full_like(context, latency.t_mlp_ms), np.zeros_like(context)
         return _between(passes, nodes, context)
-
-    def int8_pass_ms(self, nodes: Array, context: Array) -> tuple[Array, Array]:
-        """Interpolate the measured passes with 8-bit weights, as `pass_ms`.
-
-        Raises:
-            ConfigError: the profile has no times of them.
-        """
-        if not self.latency.int8_passes:
-            raise ConfigError("hardware.latency", self.latency.source, NO_INT8)
-        attn, mlp, _ = _between(self.latency.int8_passes, nodes, context)
-        return attn, mlp
 
 
 def _between(passes: tuple[NodeTimes, ...], nodes: Array, context: Array) -> tuple[Array, Array, Array]:

@@ -49,7 +49,7 @@ ATTEMPTS = 2
 def measure(decoder: Decoder, cache: KVCache) -> Latency:
     """Time one-token sublayers at contexts from 64 to the cache's capacity, and passes over up to 128 nodes.
 
-    Passes with 8-bit weights are timed if the decoder has them.
+    Passes with rounded weights are timed if the decoder has copies of them.
 
     Times are medians of repeats over all blocks. All L blocks run in turn, so that weights come from memory as in
     decoding. If other processes use more than 10 % of the machine, the measurement is repeated once, and the one with
@@ -62,8 +62,11 @@ def measure(decoder: Decoder, cache: KVCache) -> Latency:
         t_mlp = _median_ms(decoder, lambda: _sweep(decoder, cache, 1, cache.rows - 1))
         passes = [_node_times(decoder, cache, n) for n in NODES if n < cache.rows]
         calls = tuple(_call_times(decoder, cache, n) for n in CALL_ROWS)
-        int8 = tuple(_node_times(decoder, cache, n, int8=True) for n in NODES if n < cache.rows and decoder.has_int8)
-        fitted = replace(fit_latency(points, t_mlp, passes=passes), calls=calls, int8_passes=int8)
+        rounded: dict[str, Any] = {
+            f"int{bits}_passes": tuple(_node_times(decoder, cache, n, bits) for n in NODES if n < cache.rows)
+            for bits in decoder.bits
+        }
+        fitted = replace(fit_latency(points, t_mlp, passes=passes), calls=calls, **rounded)
         latency = _correct_by_steps(fitted, decoder, cache, watch)
         load = watch.other_share()
         if best is None or load < best[0]:
@@ -110,11 +113,11 @@ def _load(path: Path) -> Latency | None:
         return None
 
 
-def _sweep(decoder: Decoder, cache: KVCache, parity: int, context: int, n: int = 1, int8: bool = False) -> None:
+def _sweep(decoder: Decoder, cache: KVCache, parity: int, context: int, n: int = 1, bits: int = 0) -> None:
     """Run all attentions (parity 0) or all MLPs (parity 1) over n tokens at `context`."""
     tokens = torch.zeros(n, dtype=torch.long, device=decoder.device)
     sublayers = range(parity, 2 * decoder.arch.n_layers, 2)
-    decoder.run(Pass(sublayers, tokens, context, int8=sublayers if int8 else ()), cache)
+    decoder.run(Pass(sublayers, tokens, context, bits=dict.fromkeys(sublayers, bits) if bits else None), cache)
 
 
 def _run_head(decoder: Decoder, cache: KVCache, n: int) -> None:
@@ -128,15 +131,15 @@ def _attention_ms(decoder: Decoder, cache: KVCache, context: int) -> float:
     return _median_ms(decoder, lambda: _sweep(decoder, cache, 0, context))
 
 
-def _node_times(decoder: Decoder, cache: KVCache, n: int, int8: bool = False) -> NodeTimes:
+def _node_times(decoder: Decoder, cache: KVCache, n: int, bits: int = 0) -> NodeTimes:
     """Time a pass over n nodes: attentions at a near and a far context, MLPs, and (in full precision) the rest."""
     points = []
     for context in sorted({min(context, cache.rows - n) for context in (NEAR, FAR)}):
-        attentions = partial(_sweep, decoder, cache, 0, context, n, int8)
+        attentions = partial(_sweep, decoder, cache, 0, context, n, bits)
         points.append((max(1, context), _median_ms(decoder, attentions, NODE_REPEATS)))
     slope, intercept, _ = fit_line(points)
-    mlp_ms = _median_ms(decoder, partial(_sweep, decoder, cache, 1, 0, n, int8), NODE_REPEATS)
-    if int8:
+    mlp_ms = _median_ms(decoder, partial(_sweep, decoder, cache, 1, 0, n, bits), NODE_REPEATS)
+    if bits:
         return NodeTimes(n, slope, intercept, mlp_ms, 0.0)
     # the rest is once per pass, not once per block
     rest_ms = _median_ms(decoder, partial(_run_head, decoder, cache, n), NODE_REPEATS) * decoder.arch.n_layers
@@ -182,12 +185,12 @@ def _correct_by_steps(latency: Latency, decoder: Decoder, cache: KVCache, watch:
     Drafts without sublayers, short and long, give the times of a draft and of a drafted token without sublayers.
     Compared with them, drafts with all sublayers give one factor for sublayers over one node, and drafts with siblings
     the extra time of siblings. The verifications of all these drafts give the growth of a pass with its nodes, and the
-    extra time of a tree. Drafts in 8 bits, without and with all sublayers, give the time of a drafted token with an
-    8-bit head and one factor for 8-bit sublayers.
+    extra time of a tree. Drafts with rounded weights, without and with all sublayers, give the time of a drafted token
+    with such a head and one factor for such sublayers.
     """
     n_layers = decoder.arch.n_layers
     sizes = {times.nodes for times in latency.passes} | {2, DRAFT_LEN + 1, TREE_NODES}
-    steps = _steps(ModelProbe(decoder, cache), _proposals(n_layers, sizes, decoder.has_int8), watch)
+    steps = _steps(ModelProbe(decoder, cache), _proposals(n_layers, sizes, decoder.bits), watch)
     if not {"whole", "siblings", 1, 2, DRAFT_LEN + 1, TREE_NODES} <= set(steps):  # a context of a few tokens
         return latency
     draft_ms = {name: _trimmed_mean(step.draft_ms for step in samples) for name, samples in steps.items()}
@@ -203,18 +206,17 @@ def _correct_by_steps(latency: Latency, decoder: Decoder, cache: KVCache, watch:
     verify_ms[1] += draft_ms[1]  # an empty draft also takes time
     contexts = {name: mean(step.context_len for step in samples) for name, samples in steps.items()}
     verified = {nodes: (contexts[nodes], verify_ms[nodes]) for nodes in sizes & set(steps)}
-    int8: dict[str, Any] = {}
-    if {"int8 head", "int8"} <= set(steps):
-        int8_token = max(0.0, draft_ms["int8 head"] - start) / DRAFT_LEN
-        int8_profiled = n_layers * sum(latency.int8_pass_ms(1, context))
-        factor = max(0.0, (draft_ms["int8"] - start) / DRAFT_LEN - int8_token) / int8_profiled
-        int8 = {
-            "int8_draft_rest_ms": int8_token,
-            "int8_passes": tuple(_scaled(times, factor) for times in latency.int8_passes),
-        }
+    rounded: dict[str, Any] = {}
+    for name, bits in ((f"int{bits}", bits) for bits in decoder.bits):
+        if {name, f"{name} head"} <= set(steps):
+            head = max(0.0, draft_ms[f"{name} head"] - start) / DRAFT_LEN
+            factor = max(0.0, (draft_ms[name] - start) / DRAFT_LEN - head)
+            factor /= n_layers * sum(latency.pass_ms(1, context, bits))
+            rounded[f"{name}_draft_rest_ms"] = head
+            rounded[f"{name}_passes"] = tuple(_scaled(times, factor) for times in latency.passes_in(bits))
     return replace(
         latency,
-        **int8,
+        **rounded,
         passes=_grown(latency, n_layers, single, verified),
         draft_rest_ms=token,
         draft_start_ms=start,
@@ -234,7 +236,9 @@ def _trimmed_mean(times: Iterable[float]) -> float:
     return float(trim_mean(list(times), 0.1))
 
 
-def _proposals(n_layers: int, sizes: Iterable[int], int8: bool = False) -> dict[str | int, LayerDraft | TokenTree]:
+def _proposals(
+    n_layers: int, sizes: Iterable[int], rounded_to: Iterable[int] = ()
+) -> dict[str | int, LayerDraft | TokenTree]:
     """Return drafts with all sublayers, with siblings, and without sublayers for each number of nodes; 1 is no draft.
 
     A threshold above 0 makes the engine compute the probabilities of drafted tokens.
@@ -242,8 +246,9 @@ def _proposals(n_layers: int, sizes: Iterable[int], int8: bool = False) -> dict[
     full, nothing = LayerSet.full(n_layers), LayerSet(n_layers, frozenset(range(2 * n_layers)))
     chains = {n: LayerDraft(nothing, n - 1, 1e-9) if n > 1 else TokenTree.chain([0]) for n in sorted(sizes)}
     siblings = LayerDraft(nothing, DRAFT_LEN, 1e-9, ((0.0, WIDTH),))
-    rounded = {"int8": full.in_8_bits, "int8 head": nothing.in_8_bits} if int8 else {}
-    drafts = {name: LayerDraft(layer_set, DRAFT_LEN, 1e-9) for name, layer_set in {"whole": full, **rounded}.items()}
+    sets = {"whole": full} | {f"int{bits}": full.in_bits(bits) for bits in rounded_to}
+    sets |= {f"int{bits} head": nothing.in_bits(bits) for bits in rounded_to}
+    drafts = {name: LayerDraft(layer_set, DRAFT_LEN, 1e-9) for name, layer_set in sets.items()}
     return drafts | {"siblings": siblings} | chains
 
 

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from ssd_bench.conf import CONF, read_yaml
+from ssd_bench.contract.layer_set import BITS
 from ssd_bench.cost.latency import Latency, NodeTimes
 from ssd_bench.cost.machine import Array, Calls, LatencyTimes, Profile
 from ssd_bench.errors import ConfigError
@@ -64,12 +65,12 @@ class ReferenceMachine(LatencyTimes):
     @classmethod
     def read(cls, name: str, content: Mapping[str, Any]) -> ReferenceMachine:
         """Return the machine of a file's content."""
-        tables = ("passes", "eager", "int8_passes")  # files made before 8-bit weights were known lack the last one
-        passes, eager, int8_passes = (_node_times(content.get(table, [])) for table in tables)
-        draft: dict[str, Any] = {key: float(ms) for key, ms in content["draft"].items()}
-        single = passes[0]
-        line = single.mlp_ms, single.attn_slope_ms, single.attn_intercept_ms
-        latency = Latency(*line, source=name, passes=passes, int8_passes=int8_passes, **draft)
+        # files made before rounded weights were known lack their tables
+        names = ("passes", *(f"int{bits}_passes" for bits in BITS))
+        tables: dict[str, Any] = {table: _node_times(content.get(table, [])) for table in names}
+        tables |= {key: float(ms) for key, ms in content["draft"].items()}
+        single = tables["passes"][0]
+        latency = Latency(single.mlp_ms, single.attn_slope_ms, single.attn_intercept_ms, source=name, **tables)
         return cls(
             name=name,
             gpu=content["gpu"],
@@ -77,7 +78,7 @@ class ReferenceMachine(LatencyTimes):
             n_layers=content["n_layers"],
             dtype=content["dtype"],
             latency=latency,
-            eager=eager,
+            eager=_node_times(content["eager"]),
             captured_nodes=content["captured_nodes"],
             **{key: float(ms) for key, ms in content["host"].items()},
             fitted=tuple(key for key, text in content["sources"].items() if not text.startswith("measured")),
@@ -126,13 +127,16 @@ class ReferenceMachine(LatencyTimes):
         def scaled(times: NodeTimes) -> NodeTimes:
             return replace(times, **{column: factor * getattr(times, column) for column in SUBLAYER_COLUMNS})
 
+        tables: dict[str, Any] = {
+            name: tuple(map(scaled, getattr(self.latency, name)))
+            for name in ("passes", *(f"int{bits}_passes" for bits in BITS))
+        }
         latency = replace(
             self.latency,
             t_mlp_ms=factor * self.latency.t_mlp_ms,
             t_attn_slope_ms=factor * self.latency.t_attn_slope_ms,
             t_attn_intercept_ms=factor * self.latency.t_attn_intercept_ms,
-            passes=tuple(map(scaled, self.latency.passes)),
-            int8_passes=tuple(map(scaled, self.latency.int8_passes)),
+            **tables,
         )
         return replace(
             self,

@@ -11,7 +11,7 @@ this engine and in the papers' settings: their times add up, and the stream move
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
@@ -21,6 +21,7 @@ from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from ssd_bench.conf import choices, config_file, plug_in_with
+from ssd_bench.contract.layer_set import BITS
 from ssd_bench.contract.shape import Shape
 from ssd_bench.cost.machine import Array, Calls, head_ms
 from ssd_bench.errors import ConfigError
@@ -33,7 +34,9 @@ ADD_GPU = (
 """Instruction for a GPU that is missing."""
 VALUE_BYTES = 2  # bfloat16 or float16, as in every speed table of the papers
 FLOAT_BYTES = 4
-INT8_BYTES = 1  # the scale of each output, 4 bytes to a row of thousands of weights, is left out
+ROUNDED_BYTES = {8: 1, 4: 0.625}
+"""Bytes of a weight by its bits. 8 bits: the scale of each output, 4 bytes to a row of thousands of weights, is left
+out; 4 bits: with the scale and the minimum of a group of 32, 2 bytes each."""
 USABLE = 0.9  # of a GPU's memory for weights; the rest holds cache, activations and the runtime
 
 # Numbers of kernels that this engine's PyTorch operations launch on a GPU, counted in `ssd_bench.model.operators`
@@ -135,12 +138,11 @@ class SimulatedMachine:
         return float(self._rest_ms(np.ones(1))[0])
 
     @property
-    def has_int8(self) -> bool:
-        return True
+    def bits(self) -> Collection[int]:
+        return BITS
 
-    @property
-    def int8_draft_rest_ms(self) -> float:
-        return float(self._rest_ms(np.ones(1), INT8_BYTES)[0])
+    def rest_ms(self, bits: int) -> float:
+        return float(self._rest_ms(np.ones(1), ROUNDED_BYTES.get(bits, VALUE_BYTES))[0])
 
     @property
     def draft_start_ms(self) -> float:
@@ -154,15 +156,12 @@ class SimulatedMachine:
     def tree_node_ms(self) -> float:
         return TREE_NODE_MS
 
-    def pass_ms(self, nodes: Array, context: Array) -> tuple[Array, Array, Array]:
-        """Return the times of one attention, of one MLP and of the rest of passes, as `Machine.pass_ms`."""
-        return *self._sublayers_ms(nodes, context, VALUE_BYTES), self._rest_ms(nodes)
+    def pass_ms(self, nodes: Array, context: Array, bits: int = 0) -> tuple[Array, Array, Array]:
+        """Return the times as `Machine.pass_ms`; with rounded weights products stay in half precision."""
+        weight_bytes = ROUNDED_BYTES.get(bits, VALUE_BYTES)
+        return *self._sublayers_ms(nodes, context, weight_bytes), self._rest_ms(nodes)
 
-    def int8_pass_ms(self, nodes: Array, context: Array) -> tuple[Array, Array]:
-        """Return the times of one attention and of one MLP with 8-bit weights; products stay in half precision."""
-        return self._sublayers_ms(nodes, context, INT8_BYTES)
-
-    def _sublayers_ms(self, nodes: Array, context: Array, weight_bytes: int) -> tuple[Array, Array]:
+    def _sublayers_ms(self, nodes: Array, context: Array, weight_bytes: float) -> tuple[Array, Array]:
         """Return the times of one attention and of one MLP of passes."""
         shape = self.shape
         heads, seen = shape.n_heads * shape.head_dim, context + nodes
@@ -189,7 +188,7 @@ class SimulatedMachine:
         """Return this machine for the work of a model with another number of blocks, by relative depth."""
         return replace(self, block_factor=self.shape.n_layers / n_layers)
 
-    def _rest_ms(self, nodes: Array, weight_bytes: int = VALUE_BYTES) -> Array:
+    def _rest_ms(self, nodes: Array, weight_bytes: float = VALUE_BYTES) -> Array:
         """Return the time of embedding, norm, LM head and choice of tokens, of the host and between GPUs."""
         shape = self.shape
         # bytes of the logits: written and read in half precision, then in float32 (upcast, softmax or argmax)

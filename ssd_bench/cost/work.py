@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pandas as pd
 
+from ssd_bench.contract.layer_set import BITS
 from ssd_bench.cost.machine import Array, Calls, Machine, head_ms
 
 
@@ -26,12 +27,14 @@ def work_ms(work: pd.DataFrame, machine: Machine) -> Array:
 
 
 def _saved_ms(calls: Calls, machine: Machine) -> Array:
-    """Return what 8-bit weights save in calls; only drafts read the LM head in 8 bits."""
+    """Return what rounded weights save in calls; only drafts read a rounded LM head."""
     saved = np.zeros_like(calls.rows)
-    at = np.flatnonzero(calls.int8_attentions + calls.int8_mlps + calls.int8_heads)
-    if len(at):
-        attn, mlp, _ = machine.pass_ms(calls.rows[at], calls.context[at])
-        int8_attn, int8_mlp = machine.int8_pass_ms(calls.rows[at], calls.context[at])
-        saved[at] = calls.int8_attentions[at] * (attn - int8_attn) + calls.int8_mlps[at] * (mlp - int8_mlp)
-        saved[at] += calls.int8_heads[at] * (machine.draft_rest_ms - machine.int8_draft_rest_ms)
+    for bits in BITS:
+        attentions, mlps, heads = (getattr(calls, f"int{bits}_{part}") for part in ("attentions", "mlps", "heads"))
+        at = np.flatnonzero(attentions + mlps + heads)
+        if len(at):
+            attn, mlp, _ = machine.pass_ms(calls.rows[at], calls.context[at])
+            rounded_attn, rounded_mlp, _ = machine.pass_ms(calls.rows[at], calls.context[at], bits)
+            saved[at] += attentions[at] * (attn - rounded_attn) + mlps[at] * (mlp - rounded_mlp)
+            saved[at] += heads[at] * (machine.draft_rest_ms - machine.rest_ms(bits))
     return saved

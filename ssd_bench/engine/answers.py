@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from numbers import Integral
 
 from ssd_bench.contract.generation import Estimate
@@ -21,11 +21,11 @@ class Contract:
     Args:
         n_layers: L.
         vocab_size: V.
-        has_int8: whether there is an 8-bit copy of the weights.
+        bits: bits of the rounded copies of the weights.
     """
 
-    def __init__(self, n_layers: int, vocab_size: int, has_int8: bool = False):
-        self._n_layers, self._vocab_size, self._has_int8 = n_layers, vocab_size, has_int8
+    def __init__(self, n_layers: int, vocab_size: int, bits: Collection[int] = ()):
+        self._n_layers, self._vocab_size, self._bits = n_layers, vocab_size, frozenset(bits)
         self._checked_taps = Taps()
 
     def check_taps(self, method: Method) -> Taps:
@@ -72,9 +72,9 @@ class Contract:
         if not isinstance(layer_set, LayerSet) or layer_set.n_layers != self._n_layers:
             expected = f"a LayerSet of this model: n_layers={self._n_layers}"
             raise _config_error(method, "propose: LayerDraft.layer_set", layer_set, expected)
-        if layer_set.int8 and not self._has_int8:
-            expected = "sublayers with full weights, or a method whose attribute int8 is true"
-            raise _config_error(method, "propose: LayerDraft.layer_set.int8", sorted(layer_set.int8), expected)
+        if layer_set.rounded and not self._bits.issuperset(layer_set.bits.values()):
+            expected = "sublayers with full weights, or a method whose attribute bits names theirs"
+            raise _config_error(method, "propose: LayerDraft.layer_set.rounded", sorted(layer_set.rounded), expected)
         if not isinstance(proposal.max_len, Integral) or proposal.max_len < 0:
             raise _config_error(method, "propose: LayerDraft.max_len", proposal.max_len, "an integer of at least 0")
         if layer_set.window is not None and not _is_window(layer_set.window):

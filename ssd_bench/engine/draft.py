@@ -75,15 +75,15 @@ class Drafter:
         reason = "length" if draft.max_len <= max_draft else "budget"
         # before the fork, verification runs the last node only: it takes the taps of the other nodes from here
         draft_taps = (*(t for t in taps if t < fork), fork) if reuse else ()
-        sublayers, int8 = draft.layer_set.kept, draft.layer_set.kept_in_8_bits
-        token, int8_head = decoder.ids([root]), draft.layer_set.head_in_8_bits
+        sublayers, bits = draft.layer_set.kept, draft.layer_set.bits or None
+        token, head_bits = decoder.ids([root]), draft.layer_set.head_bits
         for depth in range(min(draft.max_len, max_draft)):
             unread = NO_ROWS if window is None else window.unread(start + depth)
-            draft_pass = Pass(sublayers, token, start + depth, taps=draft_taps, unread=unread, int8=int8)
+            draft_pass = Pass(sublayers, token, start + depth, taps=draft_taps, unread=unread, bits=bits)
             hidden, tapped = decoder.run(draft_pass, self._cache)
             if tapped is not None:
                 states.append(tapped)
-            logits = decoder.logits(hidden, int8=int8_head)
+            logits = decoder.logits(hidden, bits=head_bits)
             if not self._decoding.greedy:
                 probs.append(warp(logits, self._decoding)[0])
             token, level, confidence = self._candidates(draft, logits[0], probs[-1] if probs else None, generator)

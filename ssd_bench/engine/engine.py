@@ -48,7 +48,7 @@ class Engine:
         self.decoder, self.cache, self.decoding, self.eos_ids = decoder, cache, decoding, eos_ids
         self.context = context or cache.capacity - SCRATCH
         self._meter = Meter(decoder)
-        self._contract = Contract(decoder.arch.n_layers, decoder.arch.vocab_size, decoder.has_int8)
+        self._contract = Contract(decoder.arch.n_layers, decoder.arch.vocab_size, decoder.bits)
         self._drafter = Drafter(decoder, cache, decoding, eos_ids)
         self.probe = probe
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -52,9 +52,9 @@ class ModelProbe:
     def embed(self, tokens: Sequence[int]) -> Tensor:
         return self._decoder.embed(self._decoder.ids(tokens))
 
-    def apply_sublayer(self, i: int, hidden: Tensor, prefix_len: int, int8: bool = False) -> Tensor:
+    def apply_sublayer(self, i: int, hidden: Tensor, prefix_len: int, bits: int = 0) -> Tensor:
         self._check_prefix(prefix_len)
-        return self._decoder.run_branches(i, hidden, self._cache, prefix_len, int8)
+        return self._decoder.run_branches(i, hidden, self._cache, prefix_len, bits)
 
     def run_sublayers(
         self,
@@ -62,7 +62,7 @@ class ModelProbe:
         hidden: Tensor,
         prefix_len: int,
         window: Window | None = None,
-        int8: Sequence[int] = (),
+        bits: Mapping[int, int] | None = None,
     ) -> Tensor:
         self._check_prefix(prefix_len)
         unread = NO_ROWS if window is None else window.unread(prefix_len)
@@ -71,14 +71,14 @@ class ModelProbe:
             raise ValueError(f"{len(hidden)} streams, and the cache has {free} free rows")
         # row: write behind all committed rows, also if prefix_len is smaller, so that none is overwritten;
         # clone: a pass overwrites its streams
-        search_pass = Pass(sublayers, hidden.clone(), prefix_len, row=self._cache.length, unread=unread, int8=int8)
+        search_pass = Pass(sublayers, hidden.clone(), prefix_len, row=self._cache.length, unread=unread, bits=bits)
         return self._decoder.run(search_pass, self._cache)[0]
 
     def mean_cosine(self, branches: Tensor, direction: Tensor) -> NDArray[np.float32]:
         start = time.perf_counter()
         cosines: NDArray[np.float32] = mean_cosine(branches, direction).cpu().numpy()
         if (log := self._decoder.log) is not None:
-            log.append((COMPARISON, branches.shape[0] * branches.shape[1], 0, 0.0, start, time.perf_counter(), ()))
+            log.append((COMPARISON, branches.shape[0] * branches.shape[1], 0, 0.0, start, time.perf_counter(), None))
         return cosines
 
     def predict(self, hidden: Tensor) -> Tensor:

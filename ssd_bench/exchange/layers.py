@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 from typing import Any
 
-from ssd_bench.contract.layer_set import LayerSet
+from ssd_bench.contract.layer_set import BITS, LayerSet
 from ssd_bench.errors import ConfigError
 from ssd_bench.records.reader import Run
 from ssd_bench.results.definitions import main_set_id
@@ -36,8 +36,7 @@ def overrides(layer_set: LayerSet) -> list[str]:
     lists = {"skip_attn": layer_set.skip_attn, "skip_mlp": layer_set.skip_mlp}
     if layer_set.window is not None:
         lists["draft_window"] = (layer_set.window.sinks, layer_set.window.recent)
-    if layer_set.int8:
-        lists["int8_sublayers"] = tuple(sorted(layer_set.int8))
+    lists |= {f"int{bits}_sublayers": tuple(of) for bits in BITS if (of := layer_set.sublayers_in(bits))}
     options = [f"method.{name}=[{','.join(map(str, blocks))}]" for name, blocks in lists.items()]
     return ["method=fixed_layers", "method.ratio=null", *options]
 
@@ -59,7 +58,7 @@ def set_with_origin(run: Run, set_id: int) -> dict[str, Any]:
         "skip_attn": list(layer_set.skip_attn),
         "skip_mlp": list(layer_set.skip_mlp),
         "window": None if window is None else [window.sinks, window.recent],
-        "int8": sorted(layer_set.int8),
+        **{f"int{bits}": layer_set.sublayers_in(bits) for bits in BITS},
         "overrides": overrides(layer_set),
         "model": {key: getattr(header.model, key) for key in ("name", "weights", "commit", "dtype")},
         "method": header.method,
@@ -83,19 +82,18 @@ def released_entry(run: Run, set_id: int) -> dict[str, Any]:
     dilab-zju/self-speculative-decoding and of hemingkx/SWIFT, whose code looks it up as model and task joined by `_`.
     `skip_set` is the form in memory of KnapSpec's code (kaist-flexml-lab/knapspec, `Knapspec.skip_set`), which reads no
     file: 2L flags, 1 for skipped, attention of block i at 2i and its MLP at 2i + 1. None of these implementations has
-    windows or 8-bit weights, so a set with either is refused.
+    windows or rounded weights, so a set with either is refused.
 
     Raises:
-        ConfigError: the set drafted with a window or with 8-bit weights.
+        ConfigError: the set drafted with a window or with rounded weights.
     """
     layer_set = run.layer_set(set_id)
     if (window := layer_set.window) is not None:
         expected = f"a set without a window (form=layer_set has them); set {set_id} reads {window.sinks} first and "
         raise ConfigError("set", set_id, f"{expected}{window.recent} last positions")
-    if layer_set.int8:
-        raise ConfigError(
-            "set", set_id, f"a set with full weights (form=layer_set has others); set {set_id} reads 8 bits"
-        )
+    if layer_set.rounded:
+        expected = f"a set with full weights (form=layer_set has others); set {set_id} reads rounded ones"
+        raise ConfigError("set", set_id, expected)
     entry = {
         "attention": list(layer_set.skip_attn),
         "mlp": list(layer_set.skip_mlp),

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import time
 from bisect import bisect_left
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from functools import partial
 from typing import ClassVar, NamedTuple
 
 import torch
@@ -41,7 +42,7 @@ class Pass(NamedTuple):
         taps: ascending boundaries in [0, 2L] at which the stream is kept.
         row: cache row of node 0; None: the first row after the prefix.
         unread: range [first, end) of prefix rows that no attention reads (outside a window), within [0, prefix_len].
-        int8: those of `sublayers` that read 8-bit weights, ascending; `Decoder.quantise` comes first.
+        bits: bits of rounded weights, by sublayer; `Decoder.quantise` comes first. None: all read weights as loaded.
     """
 
     sublayers: Sequence[int]
@@ -51,7 +52,7 @@ class Pass(NamedTuple):
     taps: Sequence[int] = ()
     row: int | None = None
     unread: tuple[int, int] = NO_ROWS
-    int8: Sequence[int] = ()
+    bits: Mapping[int, int] | None = None
 
     @property
     def first_row(self) -> int:
@@ -110,7 +111,7 @@ class Decoder:
         self._tables: Rotation | None = None  # of every position
         self._branch_rotation: tuple[tuple[object, ...], Rotation] | None = None  # key, and the rotation of branches
         self.log: WorkLog | None = None
-        self._int8: Rounded | None = None
+        self._rounded: dict[int, Rounded] = {}
 
     @classmethod
     def problem(cls, dtype: torch.dtype, isa: str) -> str:
@@ -127,22 +128,21 @@ class Decoder:
         return Operators(arithmetic)
 
     @property
-    def has_int8(self) -> bool:
-        return self._int8 is not None
+    def bits(self) -> Collection[int]:
+        """Bits of the rounded copies of the weights that `quantise` has made."""
+        return self._rounded.keys()
 
-    @property
-    def int8(self) -> Rounded:
-        """The 8-bit copy of the weights; `quantise` comes first."""
-        assert self._int8 is not None, "quantise comes first"
-        return self._int8
+    def in_bits(self, bits: int) -> Weights | Rounded:
+        """Return the weights as loaded (0) or their rounded copy; `quantise` comes first."""
+        return self._rounded[bits] if bits else self.weights
 
-    def quantise(self) -> None:
-        """Round a copy of the blocks' matrices and of the LM head to 8 bits, if there is none yet.
+    def quantise(self, bits: int) -> None:
+        """Round a copy of the blocks' matrices and of the LM head to 8 or 4 bits, if there is none yet.
 
         It comes before `new_cache`, with which a backend may record its passes.
         """
-        if self._int8 is None:
-            self._int8 = self.weights.rounded(self._ops.round_to_int8)
+        if bits not in self._rounded:
+            self._rounded[bits] = self.weights.rounded(partial(self._ops.round, bits=bits))
 
     def new_cache(self, capacity: int, bucket: int = BUCKET) -> KVCache:
         """Allocate an empty cache of up to `capacity` rows, and rotary tables of as many positions."""
@@ -165,8 +165,8 @@ class Decoder:
         result = self._run(forward, cache)
         if self.log is not None:
             read = forward.prefix_len - (end_unread - first_unread)
-            int8 = forward.int8
-            self.log.append((forward.sublayers, len(forward.nodes), read, 0.0, start, time.perf_counter(), int8))
+            bits = forward.bits
+            self.log.append((forward.sublayers, len(forward.nodes), read, 0.0, start, time.perf_counter(), bits))
         return result
 
     def _run(self, forward: Pass, cache: KVCache) -> tuple[Tensor, Tensor | None]:
@@ -180,11 +180,12 @@ class Decoder:
     def _run_sublayers(self, forward: Pass, hidden: Tensor, tapped: Tensor | None, cache: KVCache) -> Tensor:
         """Run streams [n, d] through the sublayers, in place; copy those at the taps to `tapped` [len(taps), n, d]."""
         inputs, devices = self._attention_inputs(forward, hidden.device), self.weights.devices
+        bits = forward.bits or {}
         for sublayers, slot in forward.segments(tapped):
             for i in sublayers:
                 if self._spread and hidden.device != devices[i // 2]:
                     hidden, inputs = hidden.to(devices[i // 2]), self._attention_inputs(forward, devices[i // 2])
-                block = (self.int8.blocks if i in forward.int8 else self.weights.blocks)[i // 2]
+                block = self.in_bits(bits.get(i, 0)).blocks[i // 2]
                 if i % 2:
                     self._mlp(block, hidden)
                 else:
@@ -218,7 +219,7 @@ class Decoder:
         # clone: the next pass overwrites the stream
         return hidden[-1:].clone(), torch.cat(states, dim=1) if states else None
 
-    def run_branches(self, i: int, hidden: Tensor, cache: KVCache, prefix_len: int, int8: bool = False) -> Tensor:
+    def run_branches(self, i: int, hidden: Tensor, cache: KVCache, prefix_len: int, bits: int = 0) -> Tensor:
         """Run sublayer i over B independent continuations of one prefix; the cache is read, not written.
 
         Every branch is a chain of r nodes at positions prefix_len, prefix_len + 1, ... It attends to the first
@@ -226,12 +227,12 @@ class Decoder:
 
         Args:
             hidden: [B, r, d] residual streams; not modified.
-            int8: whether the sublayer reads 8-bit weights; `quantise` comes first.
+            bits: bits of the sublayer's weights, 0 as loaded; `quantise` comes first.
 
         Returns:
             [B, r, d] streams after the sublayer.
         """
-        start, block = time.perf_counter(), (self.int8.blocks if int8 else self.weights.blocks)[i // 2]
+        start, block = time.perf_counter(), self.in_bits(bits).blocks[i // 2]
         streams = hidden.to(self.weights.devices[i // 2], copy=True)
         for part in streams.split(max(1, BRANCH_ROWS // hidden.shape[1])):
             if i % 2:
@@ -241,7 +242,7 @@ class Decoder:
         result = streams.to(hidden.device)
         if self.log is not None:
             rows = hidden.shape[0] * hidden.shape[1]
-            self.log.append(((i,), rows, prefix_len, 0.0, start, time.perf_counter(), (i,) if int8 else ()))
+            self.log.append(((i,), rows, prefix_len, 0.0, start, time.perf_counter(), {i: bits} if bits else None))
         return result
 
     def ids(self, tokens: Sequence[int]) -> Tensor:
@@ -254,19 +255,21 @@ class Decoder:
             tokens = tokens.to(self.device)
         return self._ops.embed(self.weights.embedding, tokens)
 
-    def logits(self, hidden: Tensor, tokens: Tensor | None = None, norm: bool = True, int8: bool = False) -> Tensor:
+    def logits(self, hidden: Tensor, tokens: Tensor | None = None, norm: bool = True, bits: int = 0) -> Tensor:
         """Apply the LM head: residual streams [n, d] -> logits [n, V], float32.
 
         Args:
             tokens: vocabulary entries to compute, the columns of the result; None: all V.
             norm: whether the final norm is applied first.
-            int8: whether the head reads 8-bit weights; `quantise` comes first.
+            bits: bits of the head's weights, 0 as loaded; `quantise` comes first.
         """
         start = time.perf_counter()
-        logits = self._logits(hidden, tokens, norm, self.int8.head if int8 else self.weights.head)
+        logits = self._logits(hidden, tokens, norm, self.in_bits(bits).head)
         if self.log is not None:
             share = logits.shape[1] / self.arch.vocab_size
-            self.log.append((HEAD, len(hidden), 0, share, start, time.perf_counter(), HEAD if int8 else ()))
+            self.log.append(
+                (HEAD, len(hidden), 0, share, start, time.perf_counter(), {HEAD[0]: bits} if bits else None)
+            )
         return logits
 
     def _logits(self, hidden: Tensor, tokens: Tensor | None, norm: bool, head: Matrix) -> Tensor:
@@ -319,7 +322,7 @@ class Decoder:
             running = new_best, torch.where(best > old_best, ids + start, old_ids), mass  # ties keep the lower id
         assert running is not None
         if self.log is not None:
-            self.log.append((HEAD, len(hidden), 0, 1.0, begin, time.perf_counter(), ()))
+            self.log.append((HEAD, len(hidden), 0, 1.0, begin, time.perf_counter(), None))
         return running[1:]
 
     def _attention_inputs(self, forward: Pass, device: torch.device) -> _AttentionInputs:

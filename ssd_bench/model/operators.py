@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple, TypeAlias
 
 import torch
@@ -23,6 +23,9 @@ Matrix: TypeAlias = Any
 """A weight as the operators pack it; like a tensor it has shape, nbytes, device, data_ptr() and slices of rows."""
 LARGEST_INT8 = 127
 """Largest magnitude of an 8-bit weight: -128 is not used, so that a matrix and its negative round alike."""
+LARGEST_INT4 = 15
+GROUP = 32
+"""Inputs that share a scale and a minimum in 4 bits."""
 ROUNDED_ROWS = 4096
 """Most float32 rows at once while rounding a matrix."""
 Part: TypeAlias = tuple[int, int, int, Tensor | None]
@@ -30,40 +33,76 @@ Visibility: TypeAlias = list[Part] | Tensor | None
 """Rows that each node of a pass may attend to, in the form of the class that computed it."""
 
 
-class Int8Matrix(NamedTuple):
-    """A matrix [N, K] in 8 bits, W[n, k] = scale[n] * values[n, k]: symmetric, with one scale per output.
+class RoundedMatrix(NamedTuple):
+    """A matrix [N, K] in 8 bits, symmetric with one scale per output, or in 4 bits, asymmetric in groups of 32 inputs.
+
+    In 8 bits W[n, k] = scale[n] * values[n, k]. In 4 bits W[n, k] = scale[n, g] * v + minimum[n, g] for input k of
+    group g, where v is in 0..15; the last group is padded with zeros.
 
     Attributes:
-        values: [N, K] int8.
-        scale: [N] float32.
+        values: [N, K] int8; or [N, groups, 16] uint8, where byte j has inputs j (low half) and j + 16 of a group.
+        scale: [N] float32; or [N, groups] float16.
+        minimum: [N, groups] float16; None in 8 bits.
+        width: K.
     """
 
     values: Tensor
     scale: Tensor
+    minimum: Tensor | None
+    width: int
 
     @classmethod
-    def of(cls, parts: Iterable[Tensor]) -> Int8Matrix:
-        """Round the rows of a matrix to the nearest multiple of their largest magnitude over 127.
+    def of(cls, parts: Iterable[Tensor], bits: int) -> RoundedMatrix:
+        """Round the weights of a matrix to the nearest of the values that 8 or 4 bits can have.
 
         Args:
             parts: consecutive rows [n, K], in any floating dtype.
         """
-        values, scales = [], []
-        for part in parts:
-            rows = part.float()
-            scale = rows.abs().amax(1).div_(LARGEST_INT8)
-            # a row of zeros has scale 0, and any divisor gives its zeros
-            values.append((rows / torch.where(scale > 0, scale, 1).unsqueeze(1)).round_().to(torch.int8))
-            scales.append(scale)
-        return cls(torch.cat(values), torch.cat(scales))
+        rounded = [(_round_to_int8 if bits == 8 else _round_to_int4)(part.float()) for part in parts]
+        values, scale, *minimum = (torch.cat(tensors) for tensors in zip(*(kept for kept, _ in rounded)))
+        return cls(values, scale, minimum[0] if minimum else None, rounded[0][1])
+
+    def split(self, rows: int) -> Iterator[RoundedMatrix]:
+        """Yield the matrix in parts of so many rows."""
+        for values, scale, *minimum in zip(*(t.split(rows) for t in (*self[:2], self.minimum) if t is not None)):
+            yield RoundedMatrix(values, scale, minimum[0] if minimum else None, self.width)
+
+    def floats(self, dtype: torch.dtype) -> Tensor:
+        """Return the weights [N, K] that the values stand for, computed in float32 or float64."""
+        wide = torch.promote_types(dtype, torch.float32)
+        if self.minimum is None:
+            return (self.values.to(wide) * self.scale.unsqueeze(1)).to(dtype)
+        halves = torch.cat((self.values & LARGEST_INT4, self.values >> 4), dim=-1).to(wide)
+        scale, minimum = (t.to(wide).unsqueeze(-1) for t in (self.scale, self.minimum))
+        return halves.mul_(scale).add_(minimum).flatten(1)[:, : self.width].to(dtype)
 
     @property
     def nbytes(self) -> int:
-        return self.values.nbytes + self.scale.nbytes
+        return sum(t.nbytes for t in (*self[:2], self.minimum) if t is not None)
 
     @property
     def device(self) -> torch.device:
         return self.values.device
+
+
+def _round_to_int8(rows: Tensor) -> tuple[tuple[Tensor, ...], int]:
+    """Return values and scales of float32 rows [n, K], and K: multiples of their largest magnitude over 127."""
+    scale = rows.abs().amax(1).div_(LARGEST_INT8)
+    # a row of zeros has scale 0, and any divisor gives its zeros
+    values = (rows / torch.where(scale > 0, scale, 1).unsqueeze(1)).round_().to(torch.int8)
+    return (values, scale), rows.shape[1]
+
+
+def _round_to_int4(rows: Tensor) -> tuple[tuple[Tensor, ...], int]:
+    """Return values, scales and minima of float32 rows [n, K], and K: 16 values between a group's extremes."""
+    groups = F.pad(rows, (0, -rows.shape[1] % GROUP)).unflatten(1, (-1, GROUP))
+    low, high = groups.aminmax(dim=-1)
+    minimum = low.half()
+    scale = ((high - minimum.float()) / LARGEST_INT4).half()
+    divisor = torch.where(scale > 0, scale, 1).float().unsqueeze(-1)
+    steps = (groups - minimum.float().unsqueeze(-1)).div_(divisor).round_().clamp_(0, LARGEST_INT4).to(torch.uint8)
+    first, second = steps.chunk(2, dim=-1)
+    return (first | second << 4, scale, minimum), rows.shape[1]
 
 
 class HeadNorms(NamedTuple):
@@ -140,20 +179,23 @@ class Operators:
     def select(self, W: Matrix, rows: Tensor) -> Matrix:
         return W.index_select(0, rows)
 
-    def round_to_int8(self, W: Matrix) -> Matrix:
-        """Return a copy of a matrix in 8 bits (`Int8Matrix`), packed for the products of this class."""
-        return Int8Matrix.of(W.split(ROUNDED_ROWS))
+    def round(self, W: Matrix, bits: int) -> Matrix:
+        """Return a rounded copy of a matrix (`RoundedMatrix`), packed for the products of this class."""
+        return RoundedMatrix.of(W.split(ROUNDED_ROWS), bits)
 
     def linear(self, x: Tensor, W: Matrix, bias: Tensor | None = None) -> Tensor:
         """Apply a linear layer: x [n, K], W [N, K], bias [N] -> [n, N] in the dtype of x.
 
-        With a matrix in 8 bits, x is not rounded, and sums are scaled before the bias is added.
+        With a rounded matrix, x is not rounded; in 8 bits sums are scaled before the bias is added.
         """
         bias = None if bias is None else bias.to(x.dtype)
-        if isinstance(W, Int8Matrix):
-            step = max(1, UPCAST_ELEMENTS // max(1, W.values.shape[1]))
-            parts = [F.linear(x, part.to(x.dtype)) for part in W.values.split(step)]
-            out = torch.cat(parts, dim=1).mul_(W.scale.to(x.dtype))
+        if isinstance(W, RoundedMatrix):
+            rounded = W.split(max(1, UPCAST_ELEMENTS // max(1, W.width)))
+            if W.minimum is None:
+                out = torch.cat([F.linear(x, part.values.to(x.dtype)) for part in rounded], dim=1)
+                out.mul_(W.scale.to(x.dtype))
+            else:
+                out = torch.cat([F.linear(x, part.floats(x.dtype)) for part in rounded], dim=1)
             return out if bias is None else out.add_(bias)
         x = self._round(x)
         if W.dtype == x.dtype:

@@ -110,10 +110,10 @@ class Block:
 
 @dataclass(frozen=True)
 class Rounded:
-    """Copies of a model's blocks and LM head with their matrices in 8 bits; embedding, norms and biases are shared.
+    """Copies of a model's blocks and LM head with rounded matrices; embedding, norms and biases are shared.
 
     Attributes:
-        nbytes: memory of the 8-bit matrices and their scales.
+        nbytes: memory of the rounded matrices, their scales and minima.
     """
 
     blocks: Sequence[Block]
@@ -153,10 +153,10 @@ class Weights:
         tensors += [t for block in self.blocks for t in vars(block).values() if t is not None]
         return sum(nbytes for _, nbytes in {(t.data_ptr(), t.nbytes) for t in tensors})  # a set: shared memory once
 
-    def rounded(self, to_int8: Callable[[Matrix], Matrix]) -> Rounded:
-        """Return the matrices that decoding reads in 8 bits; a token reads one row of the embedding, so that stays."""
-        blocks = [replace(block, **{name: to_int8(getattr(block, name)) for name in MATRICES}) for block in self.blocks]
-        head = to_int8(self.head)
+    def rounded(self, to_bits: Callable[[Matrix], Matrix]) -> Rounded:
+        """Return the matrices that decoding reads, rounded; a token reads one row of the embedding, so that stays."""
+        blocks = [replace(block, **{name: to_bits(getattr(block, name)) for name in MATRICES}) for block in self.blocks]
+        head = to_bits(self.head)
         nbytes = sum(getattr(block, name).nbytes for block in blocks for name in MATRICES) + head.nbytes
         return Rounded(blocks, head, nbytes)
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cache
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
+
+from ssd_bench.contract.layer_set import BITS
 
 HEAD: tuple[int, ...] = (-1,)
 """`Call.sublayers` of an LM head, which no pass has."""
@@ -21,7 +23,7 @@ class Call(NamedTuple):
         context: prefix rows that every node reads.
         heads: share of the vocabulary that the head computed; 0 for a pass.
         start, end: clock of the host, in seconds.
-        int8: those of `sublayers` that read 8-bit weights; `HEAD` for such a head.
+        bits: bits of rounded weights, by sublayer; of a head, by `HEAD`'s index. None: all as loaded.
     """
 
     sublayers: Sequence[int]
@@ -30,13 +32,17 @@ class Call(NamedTuple):
     heads: float
     start: float
     end: float
-    int8: Sequence[int] = ()
+    bits: Mapping[int, int] | None = None
+
+
+LoggedCall: TypeAlias = tuple[Sequence[int], int, int, float, float, float, Mapping[int, int] | None]
+"""Values of a `Call`."""
 
 
 class Kind(NamedTuple):
     """Work of equal calls: sublayers and LM heads over the same number of rows, and number of launches.
 
-    Those with 8-bit weights are counted in both columns: `attentions` and `int8_attentions`, for example.
+    Those with rounded weights are counted in both columns: `attentions` and `int8_attentions`, for example.
     """
 
     rows: int
@@ -44,6 +50,9 @@ class Kind(NamedTuple):
     mlps: int
     heads: float
     launches: int
+    int4_attentions: int = 0
+    int4_mlps: int = 0
+    int4_heads: float = 0.0
     int8_attentions: int = 0
     int8_mlps: int = 0
     int8_heads: float = 0.0
@@ -61,7 +70,7 @@ class Sum(NamedTuple):
         return Sum(self.calls + other.calls, self.context + other.context, self.seconds + other.seconds)
 
 
-class WorkLog(list[tuple[Sequence[int], int, int, float, float, float, Sequence[int]]]):
+class WorkLog(list[LoggedCall]):
     """Calls of a decoder (values of `Call`), in their order; those of outputs decoded meanwhile are only summed."""
 
     def __init__(self) -> None:
@@ -79,7 +88,7 @@ class WorkLog(list[tuple[Sequence[int], int, int, float, float, float, Sequence[
         return sums
 
 
-def sum_calls(calls: Iterable[tuple[Sequence[int], int, int, float, float, float, Sequence[int]]]) -> dict[Kind, Sum]:
+def sum_calls(calls: Iterable[LoggedCall]) -> dict[Kind, Sum]:
     """Sum calls by kind, in order of first occurrence.
 
     Two kinds of calls join the call before them, if it has the same rows: an LM head its pass, and a sublayer that is
@@ -91,8 +100,7 @@ def sum_calls(calls: Iterable[tuple[Sequence[int], int, int, float, float, float
         is_head, is_pass = call.sublayers == HEAD, call.sublayers not in (HEAD, COMPARISON)
         is_single = is_pass and len(call.sublayers) == 1
         attentions, mlps = _count_sublayers(tuple(call.sublayers)) if is_pass else (0, 0)
-        int8 = (*_count_sublayers(tuple(call.int8)), 0.0) if is_pass else (0, 0, call.heads if call.int8 else 0.0)
-        work = Kind(call.rows, attentions, mlps, call.heads, 1, *int8)
+        work = Kind(call.rows, attentions, mlps, call.heads, 1, *(_count_rounded(call) if call.bits else ()))
         seconds = call.end - call.start
         joins = (is_head and last_is_pass) or (is_single and last_is_single)
         if joins and joined[-1][0].rows == call.rows:
@@ -116,6 +124,16 @@ def _joined(kind: Kind, more: Kind) -> Kind:
 def _add(sums: dict[Kind, Sum], more: Mapping[Kind, Sum]) -> None:
     for kind, spent in more.items():
         sums[kind] = sums.get(kind, Sum()).plus(spent)
+
+
+def _count_rounded(call: Call) -> Iterator[float]:
+    """Yield the numbers of attentions, MLPs and heads with weights of 4 bits, then those of 8 bits."""
+    own = [(call.bits or {}).get(i, 0) for i in call.sublayers]
+    for bits in reversed(BITS):
+        if call.sublayers == HEAD:
+            yield from (0, 0, call.heads if own == [bits] else 0.0)
+        else:
+            yield from (*_count_sublayers(tuple(i for i, of in zip(call.sublayers, own) if of == bits)), 0.0)
 
 
 @cache

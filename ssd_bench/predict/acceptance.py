@@ -25,6 +25,7 @@ from ssd_bench.papers.ours.values import BASELINES
 from ssd_bench.papers.printed.catalogue import PaperFolder, paper_folders
 from ssd_bench.papers.printed.reported import Number, numbers
 from ssd_bench.predict.shares import stated_share
+from ssd_bench.records.schema import ROUNDED
 
 CONTEXT = 1024
 """Default context length of a step, as in `ssd-bench shapes`: the papers give none for each speedup."""
@@ -221,15 +222,15 @@ class Steps:
         """Time of a step of AR."""
         return self.verify_ms(0)
 
-    def draft_ms(self, skipped: float, window: Window | None = None, int8: bool = False) -> float:
+    def draft_ms(self, skipped: float, window: Window | None = None, bits: int = 0) -> float:
         """Return the time of a drafted token with this share of the sublayers skipped.
 
         Args:
             window: positions that its attentions read; None: all.
-            int8: whether the sublayers that run, and the LM head, read 8-bit weights.
+            bits: bits of the weights of the sublayers that run, and of the LM head; 0: as loaded.
         """
         read = self.context if window is None else window.count_read(self.context)
-        return _pass_ms(self.machine, "draft", 1.0, (1 - skipped) * self.n_layers, read, int8)
+        return _pass_ms(self.machine, "draft", 1.0, (1 - skipped) * self.n_layers, read, bits)
 
     def verify_ms(self, drafted: float, by_layers: bool = True) -> float:
         """Return the time of a step without drafting, after `drafted` tokens (a mean, which may be a fraction).
@@ -253,10 +254,11 @@ class Steps:
 
 
 @cache  # a report predicts hundreds of speedups from few passes
-def _pass_ms(machine: Machine, part: str, rows: float, n_blocks: float, context: float, int8: bool = False) -> float:
+def _pass_ms(machine: Machine, part: str, rows: float, n_blocks: float, context: float, bits: int = 0) -> float:
     """Return the time of a pass with its LM head, in a part of a step."""
     counts = {"attentions": n_blocks, "mlps": n_blocks, "heads": 1.0}
-    rounded = {f"int8_{name}": count if int8 else 0.0 for name, count in counts.items()}
+    rounded = dict.fromkeys(ROUNDED, 0.0)
+    rounded |= {f"int{bits}_{name}": count for name, count in counts.items() if bits}
     work = pd.DataFrame(
         [{"part": part, "calls": 1, "rows": rows, "launches": 2, "context": context, **counts, **rounded}]
     )

@@ -1,4 +1,4 @@
-"""The acceptance that drafts need on a machine: by skipped sublayers, a window, 8-bit weights, and by lookup."""
+"""The acceptance that drafts need on a machine: by skipped sublayers, a window, rounded weights, and by lookup."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ AIMS = (1.0, 1.2, 1.5)  # speedups
 HEADS = ("drafts", "c", "verification", "breaks even", *(f"{aim}x" for aim in AIMS[1:]), "all accepted")
 LEGEND = (
     "drafts: with a share of the sublayers skipped; with all sublayers and a window of the cache (its first 4 and its "
-    "last positions), or 8-bit weights; by a lookup in earlier text, which needs no pass. c: cost of a drafted token "
+    "last positions), or rounded weights; by a lookup in earlier text, which needs no pass. c: cost of a drafted token "
     "in AR steps. verification: cost of verifying γ + 1 nodes in AR steps. breaks even, "
     f"{', '.join(HEADS[4:-1])}: acceptance per token needed, at the best draft length (γ <= {LONGEST}): the "
     "probability that a token is accepted if all tokens before it were. α also counts the tokens after a rejection, "
@@ -41,10 +41,10 @@ class Drafts:
     verify: tuple[float, ...]
 
     @classmethod
-    def of(cls, steps: Steps, skipped: float, window: Window | None = None, int8: bool = False) -> Drafts:
+    def of(cls, steps: Steps, skipped: float, window: Window | None = None, bits: int = 0) -> Drafts:
         """Return drafts of 1 to `LONGEST` tokens by the model, with a share of its sublayers skipped."""
         verify = tuple(steps.verify_ms(n) for n in range(1, LONGEST + 1))
-        return cls(steps.plain_ms, steps.draft_ms(skipped, window, int8), verify)
+        return cls(steps.plain_ms, steps.draft_ms(skipped, window, bits), verify)
 
     @classmethod
     def lookup(cls, steps: Steps) -> Drafts:
@@ -72,7 +72,7 @@ class Drafts:
 
 
 def break_even_text(steps: Steps, model: str) -> str:
-    """Return the acceptance that half of the sublayers, a window, 8-bit weights and a lookup need to break even."""
+    """Return the acceptance that half of the sublayers, a window, rounded weights and a lookup need to break even."""
     where, half = f"on {steps.machine_name} for {model}", Drafts.of(steps, HALF)
     if (even := half.needed(1.0)) is None:
         most = f"at most {half.best(1.0)[0]:.2f}x, even if all are accepted"
@@ -81,8 +81,7 @@ def break_even_text(steps: Steps, model: str) -> str:
         text = f"Skipping pays {where} if a token drafted by half of the sublayers is accepted with a probability of "
         text += f"{even[0]:.2f} or more (draft length {even[1]})"
     others = {f"a window of {_width(WINDOWS[0])} positions": Drafts.of(steps, 0.0, WINDOWS[0])}
-    if steps.machine.has_int8:
-        others["a draft with 8-bit weights"] = Drafts.of(steps, 0.0, int8=True)
+    others |= {f"a draft with {bits}-bit weights": Drafts.of(steps, 0.0, bits=bits) for bits in steps.machine.bits}
     others["a lookup"] = Drafts.lookup(steps)
     needs = {name: drafts.needed(1.0) for name, drafts in others.items()}
     return f"{text}; " + ", ".join(
@@ -98,8 +97,7 @@ def kinds_of_drafts(steps: Steps) -> dict[str, Drafts]:
     """Return every kind of drafts by its name in the table."""
     drafts_by_name = {f"{share:.0%} skipped": Drafts.of(steps, share) for share in SHARES}
     drafts_by_name |= {f"window {_width(window)}": Drafts.of(steps, 0.0, window) for window in WINDOWS}
-    if steps.machine.has_int8:
-        drafts_by_name["8-bit weights"] = Drafts.of(steps, 0.0, int8=True)
+    drafts_by_name |= {f"{bits}-bit weights": Drafts.of(steps, 0.0, bits=bits) for bits in steps.machine.bits}
     return drafts_by_name | {"lookup": Drafts.lookup(steps)}
 
 

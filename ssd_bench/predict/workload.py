@@ -8,7 +8,7 @@ import pandas as pd
 
 from ssd_bench.errors import ConfigError
 from ssd_bench.records.reader import Run
-from ssd_bench.records.schema import ANSWER
+from ssd_bench.records.schema import ANSWER, ROUNDED
 from ssd_bench.results.modelled import STEP
 from ssd_bench.results.rows import arm_rows, paired_rows
 
@@ -58,5 +58,5 @@ def _plain_work(run: Run, ar: pd.DataFrame) -> pd.DataFrame:
     """Return the work of AR steps: each is one pass of the full model over one node."""
     n_layers = run.header.model.n_layers
     counts = {"calls": 1, "rows": 1, "attentions": n_layers, "mlps": n_layers, "heads": 1.0, "launches": 2}
-    no_int8 = {"int8_attentions": 0, "int8_mlps": 0, "int8_heads": 0.0}
-    return ar[STEP].assign(part="verify", **counts, context=ar["context_len"].astype(float), **no_int8)
+    counts |= dict.fromkeys(ROUNDED, 0)
+    return ar[STEP].assign(part="verify", **counts, context=ar["context_len"].astype(float))

@@ -12,6 +12,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
+from ssd_bench.contract.layer_set import BITS
 from ssd_bench.errors import ConfigError
 from ssd_bench.records.fault import ROUNDING, Fault, Key, answer_name, broken_rules, row_key
 from ssd_bench.records.files import REPEATED, open_regular
@@ -214,14 +215,17 @@ def _set_faults(header: Mapping[str, Any], steps: pd.DataFrame, layer_sets: pd.D
                 yield "layer_sets", None, f"layer set {i} skips {[*map(int, blocks)]} of {count} blocks"
         if n_layers not in (None, count):
             yield "layer_sets", None, f"layer set {i} has {count} blocks, and the model {n_layers}"
-    for i, count, attn, mlp, int8 in zip(
-        ids, *(layer_sets[name] for name in ("n_layers", "skip_attn", "skip_mlp", "int8"))
+    for i, count, attn, mlp, *rounded in zip(
+        ids, *(layer_sets[name] for name in ("n_layers", "skip_attn", "skip_mlp", *(f"int{bits}" for bits in BITS)))
     ):
-        rounded = [] if int8 is None else [*map(int, int8)]
         left_out = {*(2 * block for block in attn), *(2 * block + 1 for block in mlp)}
-        outside = any(not 0 <= sublayer <= 2 * count or sublayer in left_out for sublayer in rounded)
-        if outside or rounded != sorted(set(rounded)):
-            yield "layer_sets", None, f"layer set {i} reads 8-bit weights in {rounded} of {2 * count} sublayers"
+        for bits, of in zip(BITS, rounded):
+            sublayers = [] if of is None else [*map(int, of)]
+            outside = any(not 0 <= sublayer <= 2 * count or sublayer in left_out for sublayer in sublayers)
+            if outside or sublayers != sorted(set(sublayers)):
+                text = f"layer set {i} reads {bits}-bit weights in {sublayers} of {2 * count} sublayers"
+                yield "layer_sets", None, text
+            left_out.update(sublayers)
     for i, sinks, recent in zip(ids, layer_sets["sinks"], layer_sets["recent"]):
         if pd.isna(sinks) != pd.isna(recent) or not (pd.isna(sinks) or (sinks >= 0 and recent >= 1)):
             yield "layer_sets", None, f"layer set {i} reads {sinks} sinks and {recent} recent positions"

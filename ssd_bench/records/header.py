@@ -37,7 +37,7 @@ class RecordedModel:
         lm_head: source of the LM head.
         toy: whether this project trained the model.
         weight_bytes, cache_bytes: memory of the weights and of the cache.
-        int8_bytes: memory of the 8-bit copy of the weights; None without one.
+        int8_bytes, int4_bytes: memory of the rounded copies of the weights; None without one.
         cache_rows: positions in the cache.
     """
 
@@ -55,6 +55,7 @@ class RecordedModel:
     toy: bool = False
     weight_bytes: int | None = None
     int8_bytes: int | None = None
+    int4_bytes: int | None = None
     cache_bytes: int | None = None
     cache_rows: int | None = None
 

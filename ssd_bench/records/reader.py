@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 
 import pandas as pd
 
-from ssd_bench.contract.layer_set import LayerSet
+from ssd_bench.contract.layer_set import BITS, LayerSet
 from ssd_bench.contract.window import Window
 from ssd_bench.errors import ConfigError
 from ssd_bench.paths import record_files
@@ -26,8 +26,10 @@ Result = TypeVar("Result")
 RUNS = "runs"
 """Default folder of records (option `runs_dir`)."""
 
-SIZES = ("n_layers", "n_attn", "n_mlp", "first_changed", "n_attn_int8", "n_mlp_int8")
+SIZES = ("n_layers", "n_attn", "n_mlp", "first_changed")
 """Columns of `Run.set_sizes` that are attributes of `LayerSet`."""
+ROUNDED_SIZES = tuple(f"n_{kind}_int{bits}" for bits in BITS for kind in ("attn", "mlp"))
+"""Columns of `Run.set_sizes` that count sublayers with rounded weights."""
 
 
 @dataclass(frozen=True, eq=False)  # tables cannot be compared by ==: a run is equal to itself alone
@@ -56,8 +58,9 @@ class Run:
         row = self._set_rows[set_id]
         skipping = LayerSet.skipping(row.n_layers, map(int, row.skip_attn), map(int, row.skip_mlp))
         window = None if pd.isna(row.recent) else Window(int(row.sinks), int(row.recent))
-        int8 = frozenset() if row.int8 is None else frozenset(map(int, row.int8))
-        return replace(skipping, int8=int8, window=window)
+        of_bits = [(bits, getattr(row, f"int{bits}")) for bits in BITS]
+        rounded = frozenset((int(i), bits) for bits, sublayers in of_bits if sublayers is not None for i in sublayers)
+        return replace(skipping, rounded=rounded, window=window)
 
     def set_sizes(self, ids: Iterable[int] | None = None) -> pd.DataFrame:
         """Return how much layer sets run, by `layer_set_id`.
@@ -66,16 +69,23 @@ class Run:
             ids: layer sets to return; None: all. A search may have scored hundreds that did not draft.
 
         Returns:
-            Columns n_layers, and integers of `LayerSet`: n_attn, n_mlp, first_changed, n_attn_int8, n_mlp_int8; read:
-            most positions that an attention reads, infinite without a window.
+            Columns `SIZES` and `ROUNDED_SIZES`; read: most positions that an attention reads, infinite without a
+            window.
         """
         rows = self.layer_sets
         if ids is not None:
             rows = rows[rows["layer_set_id"].isin([*ids])]
         set_ids = [int(i) for i in rows["layer_set_id"]]
         sets = [self.layer_set(i) for i in set_ids]
-        sizes = {name: [getattr(layer_set, name) for layer_set in sets] for name in SIZES}
-        frame = pd.DataFrame(sizes, index=pd.Index(set_ids, name="layer_set_id"), dtype="int64")
+        rows_of_sizes = [
+            (
+                *(getattr(layer_set, name) for name in SIZES),
+                *(count for bits in BITS for count in layer_set.n_rounded.get(bits, (0, 0))),
+            )
+            for layer_set in sets
+        ]
+        index = pd.Index(set_ids, name="layer_set_id")
+        frame = pd.DataFrame(rows_of_sizes, index=index, columns=[*SIZES, *ROUNDED_SIZES], dtype="int64")
         return frame.assign(read=self.window_sizes().loc[rows.index].to_numpy())
 
     def window_sizes(self) -> pd.Series[float]:

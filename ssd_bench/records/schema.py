@@ -12,7 +12,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from ssd_bench.contract.layer_set import LayerSet
+from ssd_bench.contract.layer_set import BITS, LayerSet
 from ssd_bench.contract.window import Window
 from ssd_bench.errors import ConfigError
 
@@ -45,6 +45,11 @@ _INTS, _FLAG = pa.list_(pa.int32()), pa.bool_()
 
 def _col(kind: pa.DataType, text: str) -> Any:
     return field(metadata={"type": kind, "text": text})
+
+
+def _since(default: int, kind: pa.DataType, text: str) -> Any:
+    """Describe a column that older records lack; they are read with `default`."""
+    return field(default=default, metadata={"type": kind, "text": text, "default": default})
 
 
 def _nullable(kind: pa.DataType, text: str) -> Any:
@@ -141,6 +146,13 @@ class WorkRow:
     int8_attentions: int = _col(_INT, "those among `attentions` that read 8-bit weights")
     int8_mlps: int = _col(_INT, "those among `mlps` that read 8-bit weights")
     int8_heads: float = _col(_REAL, "the part of `heads` that reads 8-bit weights")
+    int4_attentions: int = _since(0, _INT, "those among `attentions` that read 4-bit weights")
+    int4_mlps: int = _since(0, _INT, "those among `mlps` that read 4-bit weights")
+    int4_heads: float = _since(0, _REAL, "the part of `heads` that reads 4-bit weights")
+
+
+ROUNDED = tuple(f"int{bits}_{part}" for bits in BITS for part in ("attentions", "mlps", "heads"))
+"""Columns of `work` that count rounded weights."""
 
 
 @dataclass(slots=True)
@@ -157,7 +169,10 @@ def _schema(row: type[PromptRow] | type[StepRow] | type[WorkRow]) -> pa.Schema:
     for f in fields(row):
         name = "layer_set_id" if f.name == "layer_set" else f.name
         nullable = bool(f.metadata.get("nullable"))
-        columns.append(pa.field(name, f.metadata["type"], nullable, {"description": f.metadata["text"]}))
+        texts = {"description": f.metadata["text"]}
+        if "default" in f.metadata:
+            texts["default"] = str(f.metadata["default"])
+        columns.append(pa.field(name, f.metadata["type"], nullable, texts))
     return pa.schema(columns, {"schema_version": str(SCHEMA_VERSION)})
 
 
@@ -176,8 +191,14 @@ SCHEMAS: dict[str, pa.Schema] = {
             _plain_field("skip_mlp", _INTS, "blocks whose MLP is skipped, ascending"),
             _plain_field("sinks", _INT, "first positions that the attentions read; null: they read all", True),
             _plain_field("recent", _INT, "last positions that they read, the token's own included; null: all", True),
-            _plain_field(
-                "int8", _INTS, "sublayers with 8-bit weights (2i: attention, 2i + 1: MLP, 2L: head); null: none", True
+            *(
+                _plain_field(
+                    f"int{bits}",
+                    _INTS,
+                    f"sublayers with {bits}-bit weights (2i: attention, 2i + 1: MLP, 2L: head); null: none",
+                    True,
+                )
+                for bits in BITS
             ),
         ],
         {"schema_version": str(SCHEMA_VERSION)},
@@ -224,9 +245,13 @@ def pack(records: Sequence[PromptRecord]) -> dict[str, Any]:
     steps["layer_set_id"] = [s if s is None else ids.setdefault(s, len(ids)) for s in steps.pop("layer_set")]
     prompts = _columns([record.prompt for record in records], PromptRow)
     prompts["output_ids"] = [list(ids) for ids in prompts["output_ids"]]
-    layer_sets = [[s.n_layers, s.skip_attn, s.skip_mlp, *_window_entry(s.window), sorted(s.int8) or None] for s in ids]
+    layer_sets = [[s.n_layers, s.skip_attn, s.skip_mlp, *_window_entry(s.window), *_rounded_entry(s)] for s in ids]
     work = _columns([row for record in records for row in record.work], WorkRow)
     return {"prompts": prompts, "steps": steps, "layer_sets": layer_sets, "work": work}
+
+
+def _rounded_entry(layer_set: LayerSet) -> list[list[int] | None]:
+    return [layer_set.sublayers_in(bits) or None for bits in BITS]
 
 
 def _window_entry(window: Window | None) -> tuple[int | None, int | None]:

@@ -11,12 +11,12 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from ssd_bench.contract.generation import PARTS
+from ssd_bench.contract.layer_set import BITS
 from ssd_bench.records.fault import ROUNDING, Fault, Key, broken_rules, in_all
-from ssd_bench.records.schema import ANSWER
+from ssd_bench.records.schema import ANSWER, ROUNDED
 
 STEP_TIMES = {"draft": "draft_ms", "verify": "verify_ms", "overhead": "policy_ms"}
 """Part of a step -> column of `steps` with the time that its calls are a part of."""
-INT8 = ("int8_attentions", "int8_mlps", "int8_heads")
 
 Values = NDArray[np.float64]
 """A number of every step (or answer) of a `_Groups`; NaN: it has none."""
@@ -51,15 +51,16 @@ def work_faults(
 
 def _row_rules(work: pd.DataFrame, n_layers: float) -> dict[str, NDArray[np.bool_]]:
     """Return which rows break each rule of a single row."""
-    columns = ["calls", "rows", "attentions", "mlps", "heads", "context", "launches", *INT8]
+    columns = ["calls", "rows", "attentions", "mlps", "heads", "context", "launches", *ROUNDED]
     counts = work[columns].to_numpy(dtype=float)
     times = work["ms"].fillna(0.0).to_numpy(dtype=float)
     return {
         "part is none of the parts of a step": ~work["part"].isin(PARTS).to_numpy(bool),
         "a count is negative or zero": (counts[:, :7] < 0).any(axis=1) | (counts[:, [0, 1, 6]] < 1).any(axis=1),
         "a pass has more sublayers than the model": (counts[:, 2:4] > n_layers).any(axis=1),
-        "more is in 8 bits than is read": ~((counts[:, 7:] >= 0) & (counts[:, 7:] <= counts[:, 2:5])).all(axis=1),
-        "only drafts and searches read 8-bit weights": (counts[:, 7:].sum(axis=1) > 0)
+        "more is rounded than is read": (counts[:, 7:] < 0).any(axis=1)
+        | (counts[:, 7:10] + counts[:, 10:] > counts[:, 2:5]).any(axis=1),
+        "only drafts and searches read rounded weights": (counts[:, 7:].sum(axis=1) > 0)
         & work["part"].isin(("prefill", "verify")).to_numpy(bool),
         # a pass and its head are two launches; sublayers that a method calls by themselves are one each
         "launches are more than sublayers and heads": counts[:, 6] > counts[:, 2:4].sum(axis=1) + 2,
@@ -184,9 +185,10 @@ def _draft_faults(by_step: _Groups, expected: pd.DataFrame, work: pd.DataFrame) 
     for column, what in (("attentions", "attentions"), ("mlps", "MLPs")):
         largest = by_step.largest(draft, work[column])
         yield from by_step.unequal(largest, of_set(f"n_{column}"), f"draft runs other {what} than its set")
-    for column, what in zip(INT8, ("attentions", "MLPs", "heads")):
-        largest = by_step.largest(draft, work[column])
-        yield from by_step.unequal(largest, of_set(f"n_{column}"), f"draft reads other {what} in 8 bits than its set")
+    for column in ROUNDED:
+        name, part = column.removeprefix("int").split("_")
+        text = f"draft reads other {part.replace('mlp', 'MLP')} in {name} bits than its set"
+        yield from by_step.unequal(by_step.largest(draft, work[column]), of_set(f"n_{column}"), text)
     calls, length = by_step.largest(draft, work["calls"]), of_set("draft_len")
     passes = np.where(np.isnan(calls), np.nan, np.fmin(calls, length))
     yield from by_step.unequal(passes, length, "draft has fewer passes than draft_len")
@@ -218,18 +220,17 @@ def _set_sizes(layer_sets: pd.DataFrame) -> pd.DataFrame:
     """Return what each layer set runs, by layer_set_id.
 
     Returns:
-        Columns n_attentions, n_mlps, and n_int8_attentions, n_int8_mlps, n_int8_heads; window: most positions that an
-        attention reads, infinite for all.
+        Columns n_attentions, n_mlps, and n_ with the names of `ROUNDED`; window: most positions that an attention
+        reads, infinite for all.
     """
     run: dict[str, Any] = {
         name: layer_sets["n_layers"] - layer_sets[f"skip_{kind}"].map(len).astype("int64")
         for name, kind in (("n_attentions", "attn"), ("n_mlps", "mlp"))
     }
-    ends = [
-        (2 * count, () if int8 is None else int8) for count, int8 in zip(layer_sets["n_layers"], layer_sets["int8"])
-    ]
-    run["n_int8_attentions"] = [sum(i % 2 == 0 for i in int8 if i < head) for head, int8 in ends]
-    run["n_int8_mlps"] = [sum(i % 2 == 1 for i in int8 if i < head) for head, int8 in ends]
-    run["n_int8_heads"] = [sum(i == head for i in int8) for head, int8 in ends]
+    for name in (f"int{bits}" for bits in BITS):
+        ends = [(2 * count, () if of is None else of) for count, of in zip(layer_sets["n_layers"], layer_sets[name])]
+        run[f"n_{name}_attentions"] = [sum(i % 2 == 0 for i in of if i < head) for head, of in ends]
+        run[f"n_{name}_mlps"] = [sum(i % 2 == 1 for i in of if i < head) for head, of in ends]
+        run[f"n_{name}_heads"] = [sum(i == head for i in of) for head, of in ends]
     run["window"] = (layer_sets["sinks"] + layer_sets["recent"]).astype("float64").fillna(np.inf)
     return layer_sets[["layer_set_id"]].astype("Int32").assign(**run)

@@ -9,10 +9,11 @@ from typing import Any
 
 import pandas as pd
 
+from ssd_bench.contract.layer_set import BITS
 from ssd_bench.records.fault import Key
 from ssd_bench.records.header import RunHeader
 from ssd_bench.records.reader import Run, find_runs, load_run, read_each
-from ssd_bench.records.schema import ANSWER
+from ssd_bench.records.schema import ANSWER, ROUNDED
 from ssd_bench.reproduce.again import Deviations
 from ssd_bench.reproduce.check import answer_key, equal_numbers
 from ssd_bench.reproduce.finding import DIFFERENT, OPEN, REPRODUCED, PartVerdict, RecordFinding
@@ -37,7 +38,7 @@ ESTIMATE_ROUNDING = 1e-3
 """Relative difference of two estimates of a method that rounding explains: they are computed from logits and states."""
 CALLS = (
     *("step", "part", "calls", "rows", "attentions", "mlps", "heads", "launches", "context"),
-    *("int8_attentions", "int8_mlps", "int8_heads"),
+    *ROUNDED,
 )
 """Columns of `work` by which calls are timed on a reference machine."""
 MOST_REPEATED = 20  # further runs of the same method, task and machine that are read for run-to-run variation
@@ -156,7 +157,8 @@ def _set_texts(run: Run) -> dict[int, str]:
     for set_id in map(int, run.layer_sets["layer_set_id"]):
         layer_set = run.layer_set(set_id)
         skipped = (", ".join(map(str, blocks)) or "none" for blocks in (layer_set.skip_attn, layer_set.skip_mlp))
-        rounded = f"; in 8 bits: {sorted(layer_set.int8)}" if layer_set.int8 else ""
+        in_bits = {bits: layer_set.sublayers_in(bits) for bits in BITS}
+        rounded = "".join(f"; in {bits} bits: {of}" for bits, of in in_bits.items() if of)
         texts[set_id] = f"{layer_set.text}; attentions {{}}, MLPs {{}}{rounded}".format(*skipped)
     return texts
 

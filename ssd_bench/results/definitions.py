@@ -12,11 +12,11 @@ from functools import lru_cache
 import numpy as np
 import pandas as pd
 
-from ssd_bench.contract.layer_set import LayerSet
+from ssd_bench.contract.layer_set import BITS, LayerSet
 from ssd_bench.cost.machine import LatencyTimes
 from ssd_bench.cost.tpt import tpt
 from ssd_bench.records.header import RunHeader
-from ssd_bench.records.reader import Run
+from ssd_bench.records.reader import ROUNDED_SIZES, Run
 from ssd_bench.results.quantity import Array, divide
 from ssd_bench.results.rows import arm_rows
 
@@ -64,11 +64,11 @@ def skip_ratio_of_all(run: Run) -> float | None:
     """Return r over all drafted tokens, as SWIFT's Eq. 6 needs it.
 
     A token that no layers drafted skips all sublayers. Equal to `skip_ratio` if layers drafted every token. None if
-    they drafted no token, or if they read a window of the cache or 8-bit weights, whose cost c = 1 - r does not
+    they drafted no token, or if they read a window of the cache or rounded weights, whose cost c = 1 - r does not
     describe.
     """
     steps, by_layers = steps_of(run), _with_sets(run)
-    cheaper = np.isfinite(by_layers["read"]) | (by_layers["n_attn_int8"] + by_layers["n_mlp_int8"] > 0)
+    cheaper = np.isfinite(by_layers["read"]) | (by_layers[[*ROUNDED_SIZES]].sum(axis=1) > 0)
     if not by_layers["draft_len"].sum() or cheaper.any():
         return None
     n_not_by_layers = steps["draft_len"].sum() - by_layers["draft_len"].sum()
@@ -150,8 +150,8 @@ def predicted_tpt(run: Run, arm: str = "method") -> float | None:
 
     One formula for all methods. Conditional alpha and mean k are as realised, n is the mean context length,
     t_target = L (t_attn(n) + t_mlp). t_draft is the mean over drafted tokens of n_attn(S) t_attn(n) + n_mlp(S) t_mlp,
-    where n is at most the positions that the window reads, and 8-bit sublayers have their own times. Tokens that no
-    layers drafted cost nothing. None without a latency profile or steps, or if drafts read 8-bit weights and the
+    where n is at most the positions that the window reads, and rounded sublayers have their own times. Tokens that no
+    layers drafted cost nothing. None without a latency profile or steps, or if drafts read rounded weights and the
     profile has no times of them.
     """
     steps = steps_of(run, arm)
@@ -174,7 +174,7 @@ def predicted_tpt_by_prompt(run: Run) -> dict[Hashable, float | None]:
 
 
 TPT_STEPS = ("context_len", "accepted_len", "draft_len")
-TPT_SETS = ("n_attn", "n_mlp", "n_attn_int8", "n_mlp_int8", "read", "draft_len")
+TPT_SETS = ("n_attn", "n_mlp", *ROUNDED_SIZES, "read", "draft_len")
 """Columns from which a TPT is predicted: of the steps, and of those that drafted by layers with their sets."""
 
 
@@ -198,12 +198,14 @@ def _predicted_tpt(header: RunHeader, steps: Mapping[str, Array], sets: Mapping[
         read = np.minimum(sets["read"], context)
         t_read = latency.t_attn_slope_ms * read + latency.t_attn_intercept_ms
         token = sets["n_attn"] * t_read + sets["n_mlp"] * latency.t_mlp_ms
-        int8 = sets["n_attn_int8"] + sets["n_mlp_int8"] > 0
-        if int8.any() and not latency.int8_passes:
-            return None
-        if int8.any():
-            attn, mlp = LatencyTimes(latency).int8_pass_ms(np.ones(len(read)), read)
-            token += sets["n_attn_int8"] * (attn - t_read) + sets["n_mlp_int8"] * (mlp - latency.t_mlp_ms)
+        for bits in BITS:
+            n_attn, n_mlp = sets[f"n_attn_int{bits}"], sets[f"n_mlp_int{bits}"]
+            if not (n_attn + n_mlp > 0).any():
+                continue
+            if bits not in LatencyTimes(latency).bits:
+                return None
+            attn, mlp, _ = LatencyTimes(latency).pass_ms(np.ones(len(read)), read, bits)
+            token += n_attn * (attn - t_read) + n_mlp * (mlp - latency.t_mlp_ms)
         t_draft = divide(float((token * sets["draft_len"]).sum()), drafted) or 0.0
     t_target = latency.target_ms(header.model.n_layers, context)
     tested = np.minimum(steps["draft_len"], steps["accepted_len"] + 1).sum()

@@ -75,7 +75,11 @@ def trace(run: Run) -> str:
     steps = d.steps_of(run)
     steps = steps.assign(prompt_index=steps["prompt_index"].map(ranks)).sort_values(STEP_KEY)
     layer_sets = {int(i): run.layer_set(int(i)) for i in run.layer_sets["layer_set_id"]}
-    sets = {i: (sorted(s.skipped), sorted(s.int8), s.window) for i, s in layer_sets.items()}
+    # 4-bit weights come last, and only if they are read: digests of other drafts stay as they were
+    sets = {
+        i: (sorted(s.skipped), s.sublayers_in(8), s.window, *filter(None, [s.sublayers_in(4)]))
+        for i, s in layer_sets.items()
+    }
     used = [sets[int(i)] if pd.notna(i) else None for i in steps["layer_set_id"]]
     prompt_text = json.dumps([list(prompts["prompt_sha256"]), run.header.model.name, run.header.model.weights])
     step_bytes = np.ascontiguousarray(steps[TRACE_COLUMNS].to_numpy(dtype=np.int64)).tobytes()

@@ -27,14 +27,14 @@ from ssd_bench.run_warnings import WarningLog
 def load_model(plan: Plan, capacity: int | None = None) -> tuple[Decoder, KVCache]:
     """Load a plan's weights and allocate its cache, for its longest sequence or for `capacity` positions.
 
-    The weights are copied in 8 bits if the method's drafts read such weights.
+    The weights are copied in 8 or 4 bits if the method's drafts read such weights.
     """
     hardware = plan.machine.hardware
     torch.set_num_threads(hardware.threads)
     with lasting_buffers():
         decoder = plan.machine.backend.load(plan.model.checkpoint, hardware.dtype, hardware.devices)
-        if _reads_int8(plan):
-            decoder.quantise()
+        for bits in _rounded_bits(plan):
+            decoder.quantise(bits)
         cache = decoder.new_cache((capacity or plan.prompts.context) + SCRATCH)
         # Allocate what the prompts need before the first one is timed; answers longer than a bucket make it grow.
         longest = max(len(encoded.ids) for encoded in plan.prompts.encoded)
@@ -42,8 +42,9 @@ def load_model(plan: Plan, capacity: int | None = None) -> tuple[Decoder, KVCach
     return decoder, cache
 
 
-def _reads_int8(plan: Plan) -> bool:
-    return isinstance(plan.method, Quantised) and plan.method.int8
+def _rounded_bits(plan: Plan) -> list[int]:
+    """Return the bits of the rounded weights that the method's drafts may read, descending."""
+    return sorted(plan.method.bits, reverse=True) if isinstance(plan.method, Quantised) else []
 
 
 def check_logits(plan: Plan, probe: ModelProbe) -> None:
@@ -87,7 +88,7 @@ def profile_path(plan: Plan, rows: int) -> Path:
         provenance.cpu_model(),
         torch.__version__,
         context_bits,
-        _reads_int8(plan),
+        _rounded_bits(plan),
         profiling.VERSION,
     )
     key = hashlib.sha256(repr(parts).encode()).hexdigest()[:16]

@@ -111,8 +111,7 @@ def measure(
         _decode_pending(arms, writer, stopping, neighbours, tracker)
         # the cache has its final size now
         memory = {"weight_bytes": decoder.weights.nbytes, "cache_bytes": cache.nbytes, "cache_rows": cache.rows}
-        if decoder.has_int8:
-            memory["int8_bytes"] = decoder.int8.nbytes
+        memory |= {f"int{bits}_bytes": decoder.in_bits(bits).nbytes for bits in decoder.bits}
         finish(
             {
                 "latency": writer.header["latency"],

@@ -14,8 +14,9 @@ import pandas as pd
 from omegaconf import DictConfig, OmegaConf
 
 from ssd_bench import tables
+from ssd_bench.contract.optional import Quantised
 from ssd_bench.contract.shape import Shape
-from ssd_bench.cost.roofline import PREFIX, USABLE, VALUE_BYTES, gpu_named, simulated_machine
+from ssd_bench.cost.roofline import PREFIX, ROUNDED_BYTES, USABLE, VALUE_BYTES, gpu_named, simulated_machine
 from ssd_bench.data.local import LocalSource
 from ssd_bench.errors import ConfigError
 from ssd_bench.records.schema import arms_of
@@ -177,6 +178,8 @@ def estimate(cfg: DictConfig, hardware: str) -> WorkEstimate:
     row_bytes = shape.n_layers * shape.cache_row * VALUE_BYTES
     arms = arms_of(cfg.baseline)
     gigabytes = (2 if "hf" in arms else 1) * (shape.n_params * VALUE_BYTES + row_bytes * (length + new)) / 1e9
+    if isinstance(parts.method, Quantised):  # its drafts read copies of the weights
+        gigabytes += shape.n_params * sum(ROUNDED_BYTES[bits] for bits in parts.method.bits) / 1e9
     hours = (len(arms) * answers * new + searched) * per_token / 3.6e6
     return WorkEstimate(prompts, answers, unknown, new, hours, gigabytes)
 

@@ -13,6 +13,7 @@ import pandas as pd
 
 from ssd_bench import tables
 from ssd_bench.bench.shapes import slug
+from ssd_bench.contract.layer_set import BITS
 from ssd_bench.cost.latency import NodeTimes
 from ssd_bench.cost.reference import COLUMNS, ReferenceMachine
 from ssd_bench.errors import ConfigError
@@ -38,8 +39,16 @@ FITTED = {
     "passes, slope by context": "fitted: bytes of a position's keys and values over the same bandwidth; growth with "
     "nodes by FLOPs",
     "passes, not captured": "fitted: the largest of call_ms, the table `eager` and the largest captured pass",
-    "int8_passes": "fitted: `passes` less the time of the bytes that 8-bit weights save; no 8-bit product was measured",
-    "int8_draft_rest_ms": "fitted: draft_rest_ms less the time of the bytes that an 8-bit head saves; not measured",
+    **{
+        f"int{b}_passes": f"fitted: `passes` less the time of the bytes that {b}-bit weights save; no {b}-bit product "
+        "was measured"
+        for b in BITS
+    },
+    **{
+        f"int{b}_draft_rest_ms": f"fitted: draft_rest_ms less the time of the bytes that {a} {b}-bit head saves; not "
+        "measured"
+        for b, a in zip(BITS, ("an", "a"))
+    },
     "eager": "fitted: max(bytes / (share * limits.bandwidth_bytes_per_s), FLOPs / (share * limits.peak_flops)); both "
     "shares from search.knapspec.ms and search.clasp.ms of all models",
     "step_ms": "measured: median of ar.ms and rows[].ar_ms_per_token, less pass_ms['1 nodes']",
@@ -82,7 +91,7 @@ def file_text(content: Mapping[str, Any], swept: bool) -> str:
     lines += [f"{key}: {content[key]}" for key in ("gpu", "model", "n_layers", "dtype", "captured_nodes")]
     for section in ("host", "draft"):
         lines += [f"{section}:", *(f"  {key}: {_number(ms)}" for key, ms in content[section].items())]
-    for table in ("passes", "int8_passes", "eager"):
+    for table in ("passes", *(f"int{bits}_passes" for bits in BITS), "eager"):
         lines += [f"{table}: # {', '.join(COLUMNS)}", *map(_row, content[table])]
     lines += ["sources:", *(f"  {key}: {json.dumps(text)}" for key, text in sources(swept).items())]
     return "\n".join(lines) + "\n"

@@ -26,9 +26,10 @@ import pandas as pd
 
 from methods.fixed_layers import pattern_set
 from ssd_bench.bench.limits import Model
+from ssd_bench.contract.layer_set import BITS
 from ssd_bench.cost.latency import NodeTimes
 from ssd_bench.cost.reference import ReferenceMachine
-from ssd_bench.cost.roofline import INT8_BYTES, TREE_NODE_MS
+from ssd_bench.cost.roofline import ROUNDED_BYTES, TREE_NODE_MS
 from ssd_bench.cost.shapes import known_shape
 from ssd_bench.errors import ConfigError
 from studies.costs.searches import (
@@ -163,14 +164,14 @@ def single_node(result: ShapesResult, launch_ms: float, byte_ms: float) -> PassP
     return PassParts(parts.slope, parts.intercept, parts.mlp, remainder)
 
 
-def saved_by_int8(result: ShapesResult, launch_ms: float, byte_ms: float) -> PassParts:
-    """Return what reading weights in 8 bits saves in a pass: the time of the bytes that are no longer read.
+def saved_by_rounding(result: ShapesResult, launch_ms: float, byte_ms: float, bits: int) -> PassParts:
+    """Return what reading rounded weights saves in a pass: the time of the bytes that are no longer read.
 
-    8-bit products were not measured on a GPU. A byte takes as long as one of a block's weights in `single_node`; that
-    of the LM head as in all models together.
+    Products with rounded weights were not measured on a GPU. A byte takes as long as one of a block's weights in
+    `single_node`; that of the LM head as in all models together.
     """
     model, shape = result.model, result.model.shape
-    saved = model.value_bytes - INT8_BYTES
+    saved = model.value_bytes - ROUNDED_BYTES[bits]
     factor = _block_factor(result, _fitted_parts(model, launch_ms, byte_ms))
     block_byte_ms = factor * saved * byte_ms
     return PassParts(
@@ -258,7 +259,8 @@ def fit_costs(contents: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, Any]
     for result in results:
         host = None if result.sweeps is None else result.sweeps["host"]
         rates = fitted if host is None else EagerRates(host["call_ms"], host["compare_ms"], *astuple(fitted)[2:])
-        single, saved = single_node(result, launch_ms, byte_ms), saved_by_int8(result, launch_ms, byte_ms)
+        single = single_node(result, launch_ms, byte_ms)
+        saved = {bits: saved_by_rounding(result, launch_ms, byte_ms, bits) for bits in BITS}
         captured = passes(result, single, rates)
         if result.sweeps is None:
             eager = [NodeTimes(rows, *eager_parts(result, rates, rows)) for rows in EAGER_ROWS]
@@ -278,17 +280,20 @@ def fit_costs(contents: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, Any]
             },
             "draft": {
                 "draft_rest_ms": single.remainder,
-                "int8_draft_rest_ms": max(0.0, single.remainder - saved.remainder),
+                **{f"int{b}_draft_rest_ms": max(0.0, single.remainder - less.remainder) for b, less in saved.items()},
                 "draft_start_ms": 0.0,
                 "tree_token_ms": TREE_TOKEN_MS,
                 "tree_node_ms": TREE_NODE_MS,
             },
             "passes": captured,
-            "int8_passes": [
-                PassParts(*astuple(times)[1:]).less(saved).times(times.nodes)
-                for times in captured
-                if times.nodes <= result.captured_nodes
-            ],
+            **{
+                f"int{bits}_passes": [
+                    PassParts(*astuple(times)[1:]).less(less).times(times.nodes)
+                    for times in captured
+                    if times.nodes <= result.captured_nodes
+                ]
+                for bits, less in saved.items()
+            },
             "eager": eager,
         }
     return tables

@@ -139,7 +139,7 @@ def predicted_search_ms(machine: ReferenceMachine, work: SearchWork) -> float:
     rows, nothing = np.maximum(work.attn_rows, work.mlp_rows), np.zeros_like(work.attn_rows)
     attentions, mlps = (work.attn_rows > 0).astype(float), (work.mlp_rows > 0).astype(float)
     context = np.full_like(rows, float(SEARCH_CONTEXT))
-    stages = Calls(rows, context, attentions, mlps, nothing, work.calls, nothing, nothing, nothing)
+    stages = Calls(rows, context, attentions, mlps, nothing, work.calls, *[nothing] * 6)
     called = machine.calls_ms(stages)[work.calls > 0].sum()
     return float(called + work.comparisons.sum() * machine.compare_ms)
 

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import yaml
 
+from ssd_bench.contract.layer_set import BITS
 from ssd_bench.contract.shape import Shape
 from ssd_bench.cost.reference import reference_machine
 from ssd_bench.errors import ConfigError
@@ -61,7 +62,7 @@ def test_every_value_has_a_source() -> None:
     assert not {"step_ms", "draft_rest_ms", "passes, total of captured"} & set(machine.fitted)
     # results with sweeps have measured everything but the assumptions and 8-bit products
     fitted_with_sweeps = {name for name, text in files.sources(True).items() if text.startswith("fitted")}
-    assert fitted_with_sweeps == {"int8_passes", "int8_draft_rest_ms"}
+    assert fitted_with_sweeps == {f"int{bits}_{name}" for bits in BITS for name in ("passes", "draft_rest_ms")}
 
 
 @pytest.mark.parametrize("model", MODELS)

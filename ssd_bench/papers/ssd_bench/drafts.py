@@ -1,4 +1,4 @@
-"""The best draft of every kind by task: skipped sublayers, a window, 8-bit weights, their products, and a router."""
+"""The best draft of every kind by task: skipped sublayers, a window, rounded weights, their products, and a router."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from matplotlib.figure import Figure
 
+from ssd_bench.contract.layer_set import BITS
 from ssd_bench.papers.figures import shared as common
 from ssd_bench.papers.figures import style
 from ssd_bench.papers.figures.shared import NotDrawable, PlotValue
@@ -56,7 +57,7 @@ def note() -> str:
 
 
 def kind_of(cell: ShownCell) -> str:
-    """Return what drafts leave out: layers, window, 8 bits, or several; `ROUTER` if some copy text; "" if nothing.
+    """Return what drafts leave out: layers, window, 8 or 4 bits, or several; `ROUTER` if some copy text; "" if nothing.
 
     Sets that drafted less than `LEAST` of the tokens do not count.
     """
@@ -65,12 +66,12 @@ def kind_of(cell: ShownCell) -> str:
     main = drafted[drafted > LEAST * drafted.sum()].index
     if main.isna().any():
         return ROUTER
-    parts = dict.fromkeys(("layers", "window", "8 bits"), False)
+    parts = dict.fromkeys(("layers", "window", *(f"{bits} bits" for bits in BITS)), False)
     for set_id in map(int, main):
         layer_set = cell.run.layer_set(set_id)
         parts["layers"] |= bool(layer_set.skipped)
         parts["window"] |= bool(layer_set.window)
-        parts["8 bits"] |= bool(layer_set.int8)
+        parts |= {f"{bits} bits": True for bits in layer_set.bits.values()}
     return " + ".join(name for name, changed in parts.items() if changed)
 
 

@@ -13,7 +13,7 @@ from ssd_bench.model.arithmetic import Arithmetic, IsaLevel, resolve
 from ssd_bench.model.backends.cpu.build import BuildError, load_extension
 from ssd_bench.model.decoder import Decoder, Pass
 from ssd_bench.model.kv_cache import KVCache
-from ssd_bench.model.operators import ROUNDED_ROWS, HeadNorms, Int8Matrix, Matrix, Operators, Visibility
+from ssd_bench.model.operators import ROUNDED_ROWS, HeadNorms, Matrix, Operators, RoundedMatrix, Visibility
 from ssd_bench.model.rope import Rotation
 from ssd_bench.model.weights import MATRICES, Weights
 
@@ -46,9 +46,9 @@ class NativeOperators(Operators):
     def select(self, W: Matrix, rows: Tensor) -> Matrix:
         return W.select(rows)
 
-    def round_to_int8(self, W: Matrix) -> Matrix:
+    def round(self, W: Matrix, bits: int) -> Matrix:
         ids = torch.arange(W.shape[0])
-        return self._matrix(*Int8Matrix.of(W.floats(part) for part in ids.split(ROUNDED_ROWS)))
+        return self._matrix(*RoundedMatrix.of((W.floats(part) for part in ids.split(ROUNDED_ROWS)), bits))
 
     def rope_append(
         self, qkv: Tensor, rotation: Rotation, norms: HeadNorms, keys: Tensor, values: Tensor, row: int
@@ -85,12 +85,12 @@ class NativeDecoder(Decoder):
     def operators(cls, arithmetic: Arithmetic) -> Operators:
         return _operators(arithmetic)
 
-    def quantise(self) -> None:
-        first = self._int8 is None
-        super().quantise()
+    def quantise(self, bits: int) -> None:
+        first = bits not in self.bits
+        super().quantise(bits)
         if first:
-            for block in self.int8.blocks:
-                self._blocks.append_int8(**{name: getattr(block, name) for name in MATRICES})
+            for block in self.in_bits(bits).blocks:
+                self._blocks.append_rounded(bits, **{name: getattr(block, name) for name in MATRICES})
 
     def _run_sublayers(self, forward: Pass, hidden: Tensor, tapped: Tensor | None, cache: KVCache) -> Tensor:
         """Run all sublayers in one call, by one team of threads."""
@@ -107,7 +107,7 @@ class NativeDecoder(Decoder):
             cache.keys,
             cache.values,
             inputs.unread,
-            forward.int8,
+            [forward.bits.get(i, 0) for i in forward.sublayers] if forward.bits else [],
         )
         return hidden
 

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <map>
 #include <optional>
 #include <tuple>
 #include <vector>
@@ -50,32 +51,49 @@ void with_type(at::ScalarType dtype, const char* name, const F& f) {
   }
 }
 
-// As `with_type`, also for weights in 8 bits.
+// As `with_type`, also for weights in 8 and in 4 bits.
 template <class F>
 void with_weights(at::ScalarType dtype, const char* name, const F& f) {
   if (dtype == at::kChar) return f(static_cast<int8_t*>(nullptr));
+  if (dtype == at::kByte) return f(static_cast<ssd::Tile4*>(nullptr));
   with_type(dtype, name, f);
 }
 
-// A matrix of weights, packed once; parts of it share its memory. Weights in 8 bits have a scale for every row.
+// A matrix of weights, packed once; parts of it share its memory. Weights in 8 bits have a scale for every row; those in
+// 4 bits have scales and minima in their tiles.
 class Matrix {
  public:
-  // Packs W [rows, width]; scale [rows] for int8, else none.
-  explicit Matrix(const Tensor& W, OptTensor scale = {})
-      : dtype_(W.scalar_type()), rows_(W.size(0)), width_(W.size(1)), scale_(std::move(scale)) {
-    TORCH_CHECK(W.device().is_cpu() && W.is_contiguous() && W.dim() == 2 && W.numel() > 0,
+  // Packs W [rows, width], with scale [rows] for int8; or a matrix in 4 bits: W [rows, tiles, 16] uint8 with scale and
+  // minimum [rows, tiles].
+  explicit Matrix(const Tensor& W, OptTensor scale = {}, const OptTensor& minimum = {}, int64_t width = 0)
+      : dtype_(W.scalar_type()), rows_(W.size(0)), width_(minimum ? width : W.size(1)) {
+    const int64_t tiles = ssd::ceil_div(width_, ssd::kDepth);
+    TORCH_CHECK(W.device().is_cpu() && W.is_contiguous() && W.dim() == (minimum ? 3 : 2) && W.numel() > 0,
                 "a matrix must be a contiguous CPU tensor [rows, width]");
-    TORCH_CHECK((vector_or_null(scale_, "scale", rows_) != nullptr) == (dtype_ == at::kChar),
-                "int8 weights have a scale, others have none");
+    TORCH_CHECK(minimum.has_value() == (dtype_ == at::kByte), "weights in 4 bits have a minimum, others have none");
+    if (minimum) {
+      TORCH_CHECK(W.size(1) == tiles && W.size(2) == ssd::kDepth / 2, "weights in 4 bits must be [rows, tiles, 16]");
+      for (const OptTensor& t : {scale, minimum})
+        TORCH_CHECK(t && t->is_contiguous() && t->scalar_type() == at::kHalf && t->sizes() == W.sizes().slice(0, 2),
+                    "scales and minima must be float16 [rows, tiles]");
+    } else {
+      scale_ = std::move(scale);
+      TORCH_CHECK((vector_or_null(scale_, "scale", rows_) != nullptr) == (dtype_ == at::kChar),
+                  "int8 weights have a scale, others have none");
+    }
     with_weights(dtype_, "a matrix", [&](auto* type) {
       using T = std::remove_pointer_t<decltype(type)>;
-      part_ = ssd::take_part(tile_bytes());
-      const T* from = W.const_data_ptr<T>();
+      part_ = ssd::take_part(packed<T>().bytes());
       const auto to = packed<T>();
       ssd::share_out(to.panels(), W.numel() >= ssd::kSerialWork, [&](int64_t p) {
-        const int64_t first = p * ssd::kPanel;
-        ssd::pack_panel(from + first * width_, std::min<int64_t>(ssd::kPanel, rows_ - first), width_,
-                        const_cast<T*>(to.panel(p)));
+        const int64_t first = p * ssd::kPanel, count = std::min<int64_t>(ssd::kPanel, rows_ - first);
+        T* panel = const_cast<T*>(to.panel(p));
+        if constexpr (std::is_same_v<T, ssd::Tile4>)
+          ssd::pack_panel(W.const_data_ptr<uint8_t>() + first * tiles * (ssd::kDepth / 2),
+                          scale->const_data_ptr<f16>() + first * tiles, minimum->const_data_ptr<f16>() + first * tiles,
+                          count, tiles, panel);
+        else
+          ssd::pack_panel(W.const_data_ptr<T>() + first * width_, count, width_, panel);
       });
     });
   }
@@ -126,8 +144,9 @@ class Matrix {
 
  private:
   int64_t tile_bytes() const {
-    return ssd::ceil_div(rows_, ssd::kPanel) * ssd::ceil_div(width_, ssd::kDepth) * ssd::kTile *
-           static_cast<int64_t>(c10::elementSize(dtype_));
+    int64_t bytes = 0;
+    with_weights(dtype_, "a matrix", [&](auto* type) { bytes = packed<std::remove_pointer_t<decltype(type)>>().bytes(); });
+    return bytes;
   }
 
   at::ScalarType dtype_;
@@ -379,37 +398,42 @@ class Blocks {
                        down_bias});
     with_type(qkv.dtype(), "weights", [&](auto* type) {
       using T = std::remove_pointer_t<decltype(type)>;
-      std::get<std::vector<ssd::Block<T>>>(read_).push_back(of<T>(blocks_.back()));
+      std::get<std::vector<ssd::Block<T>>>(read_[0]).push_back(of<T>(blocks_.back()));
     });
   }
 
-  // Gives every block, in their order, a copy of its matrices in 8 bits.
-  void append_int8(Matrix qkv, Matrix out, Matrix gate_up, Matrix down) {
-    TORCH_CHECK(int8_.size() < blocks_.size(), "8-bit weights of more blocks than there are");
-    const Weights& block = blocks_[int8_.size()];
+  // Gives every block, in their order, a copy of its matrices in 8 or in 4 bits.
+  void append_rounded(int64_t bits, Matrix qkv, Matrix out, Matrix gate_up, Matrix down) {
+    auto& copies = rounded_[bits];
+    TORCH_CHECK(copies.size() < blocks_.size(), "rounded weights of more blocks than there are");
+    const Weights& block = blocks_[copies.size()];
     for (const auto& [copy, of] : {std::pair{&qkv, &block.qkv}, {&out, &block.out}, {&gate_up, &block.gate_up},
                                    {&down, &block.down}})
-      TORCH_CHECK(copy->dtype() == at::kChar && copy->rows() == of->rows() && copy->width() == of->width(),
-                  "a copy must be int8, of the size of its matrix");
-    int8_.push_back({qkv, out, gate_up, down});
+      TORCH_CHECK(copy->dtype() == (bits == 8 ? at::kChar : at::kByte) && copy->rows() == of->rows() &&
+                      copy->width() == of->width(),
+                  "a copy must have ", bits, " bits and the size of its matrix");
+    copies.push_back({qkv, out, gate_up, down});
     with_type(block.qkv.dtype(), "weights", [&](auto* type) {
       using T = std::remove_pointer_t<decltype(type)>;
       ssd::Block<T> read = of<T>(block);
-      const auto [q, o, g, d] = std::tie(int8_.back()[0], int8_.back()[1], int8_.back()[2], int8_.back()[3]);
-      read.qkv.W8 = q.template packed<int8_t>(), read.qkv.scale = q.scale();
-      read.out.W8 = o.template packed<int8_t>(), read.out.scale = o.scale();
-      read.gate_up.W8 = g.template packed<int8_t>(), read.gate_up.scale = g.scale();
-      read.down.W8 = d.template packed<int8_t>(), read.down.scale = d.scale();
-      std::get<std::vector<ssd::Block<T>>>(read_int8_).push_back(read);
+      ssd::Linear<T>* linears[] = {&read.qkv, &read.out, &read.gate_up, &read.down};
+      for (int i = 0; i < 4; i++) {
+        const Matrix& copy = copies.back()[i];
+        if (bits == 8)
+          linears[i]->W8 = copy.packed<int8_t>(), linears[i]->scale = copy.scale();
+        else
+          linears[i]->W4 = copy.packed<ssd::Tile4>();
+      }
+      std::get<std::vector<ssd::Block<T>>>(read_[bits]).push_back(read);
     });
   }
 
-  // Runs sublayers over streams [n, d], in place, those in `int8` (ascending) with 8-bit weights; the stream at each
-  // tap is copied to kept [taps, n, d].
+  // Runs sublayers over streams [n, d], in place, each with weights of the given bits (0, or no bits: as appended); the
+  // stream at each tap is copied to kept [taps, n, d].
   void run(const Tensor& hidden, const std::vector<int64_t>& sublayers, int64_t prefix_len, int64_t row,
            const Tensor& cos, const Tensor& sin, const OptTensor& mask, const std::vector<int64_t>& taps,
            const OptTensor& kept, const std::vector<Tensor>& keys, const std::vector<Tensor>& values,
-           const std::pair<int64_t, int64_t>& unread, const std::vector<int64_t>& int8) const {
+           const std::pair<int64_t, int64_t>& unread, const std::vector<int64_t>& bits) const {
     check_float(hidden, "hidden", 2);
     check_float(cos, "cos", 2);
     check_float(sin, "sin", 2);
@@ -429,7 +453,9 @@ class Blocks {
       places = kept->mutable_data_ptr<float>();
     }
     const uint8_t* visible = mask_or_null(mask, n);
-    TORCH_CHECK(int8.empty() || int8_.size() == blocks_.size(), "append_int8 comes first");
+    TORCH_CHECK(bits.empty() || bits.size() == sublayers.size(), "every sublayer must have bits");
+    for (const int64_t b : bits)
+      TORCH_CHECK(b == 0 || (rounded_.count(b) && rounded_.at(b).size() == blocks_.size()), "append_rounded comes first");
     for (const int64_t i : sublayers) {
       TORCH_CHECK(0 <= i && i < 2 * L, "sublayer ", i, " is not one of ", 2 * L);
       if (i % 2) continue;
@@ -444,14 +470,11 @@ class Blocks {
     if (n == 0) return;
     with_type(blocks_[0].qkv.dtype(), "weights", [&](auto* type) {
       using T = std::remove_pointer_t<decltype(type)>;
-      const auto &blocks = std::get<std::vector<ssd::Block<T>>>(read_),
-                 &rounded = std::get<std::vector<ssd::Block<T>>>(read_int8_);
       std::vector<ssd::Sublayer<T>> steps;
       steps.reserve(sublayers.size());
-      auto next = int8.begin();
-      for (const int64_t i : sublayers) {
-        next = std::find_if(next, int8.end(), [i](int64_t other) { return other >= i; });
-        const auto& read = next != int8.end() && *next == i ? rounded : blocks;
+      for (size_t at = 0; at < sublayers.size(); at++) {
+        const int64_t i = sublayers[at];
+        const auto& read = std::get<std::vector<ssd::Block<T>>>(read_.at(bits.empty() ? 0 : bits[at]));
         steps.push_back({&read[i / 2], i % 2 == 1,
                          i % 2 ? ssd::CacheRows<T>{} : cache_rows<T>(keys[i / 2], values[i / 2])});
       }
@@ -474,10 +497,11 @@ class Blocks {
 
   ssd::Heads heads_;
   std::vector<Weights> blocks_;  // own the weights
-  std::vector<std::array<Matrix, 4>> int8_;  // own their copies in 8 bits
-  // The blocks as passes read them; only the vector of the weights' dtype is used.
-  std::tuple<std::vector<ssd::Block<float>>, std::vector<ssd::Block<bf16>>, std::vector<ssd::Block<f16>>> read_,
-      read_int8_;
+  std::map<int64_t, std::vector<std::array<Matrix, 4>>> rounded_;  // own their copies, by bits
+  // The blocks as passes read them, by bits (0: as appended); only the vector of the weights' dtype is used.
+  std::map<int64_t,
+           std::tuple<std::vector<ssd::Block<float>>, std::vector<ssd::Block<bf16>>, std::vector<ssd::Block<f16>>>>
+      read_;
 };
 
 }  // namespace
@@ -489,7 +513,8 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {
   const py::call_guard<py::gil_scoped_release> released;
   TORCH_CHECK(ssd::tiles_given(), "the system does not let this process use the CPU's matrix unit; hardware.isa=avx512_bf16 does without");
   py::class_<Matrix>(m, "Matrix")
-      .def(py::init<const Tensor&, OptTensor>(), arg("W"), arg("scale") = py::none())
+      .def(py::init<const Tensor&, OptTensor, const OptTensor&, int64_t>(), arg("W"), arg("scale") = py::none(),
+           arg("minimum") = py::none(), arg("width") = 0)
       .def("__getitem__",
            [](const Matrix& W, const py::slice& rows) {
              size_t begin, end, step, count;
@@ -508,10 +533,10 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {
       .def("append", &Blocks::append, arg("attn_norm"), arg("qkv"), arg("qkv_bias"), arg("q_norm"), arg("k_norm"),
            arg("out"), arg("out_bias"), arg("mlp_norm"), arg("gate_up"), arg("gate_up_bias"), arg("down"),
            arg("down_bias"))
-      .def("append_int8", &Blocks::append_int8, arg("qkv"), arg("out"), arg("gate_up"), arg("down"))
+      .def("append_rounded", &Blocks::append_rounded, arg("bits"), arg("qkv"), arg("out"), arg("gate_up"), arg("down"))
       .def("run", &Blocks::run, released, arg("hidden"), arg("sublayers"), arg("prefix_len"), arg("row"), arg("cos"),
            arg("sin"), arg("mask"), arg("taps"), arg("kept"), arg("keys"), arg("values"), all_read,
-           arg("int8") = std::vector<int64_t>());
+           arg("bits") = std::vector<int64_t>());
   m.def("norm_linear", &norm_linear, released, arg("x"), arg("norm_w"), arg("eps"), arg("W"), no_bias);
   m.def("linear", &linear, released, arg("x"), arg("W"), no_bias);
   m.def("linear_add_", &linear_add_, released, arg("residual"), arg("x"), arg("W"), no_bias);

@@ -129,8 +129,19 @@ struct Dot<bf16> {
 };
 #endif
 
+template <>
+struct Dot<Tile4> {
+  using X = float;
+};
+
 template <class T>
 using Node = typename Dot<T>::X;
+
+// Numbers that products read of a node and a tile: its inputs and, in 4 bits, their sum.
+template <class T>
+constexpr int kInputs = kDepth;
+template <>
+inline constexpr int kInputs<Tile4> = kDepth + 8;
 
 template <class T>
 constexpr bool kByTiles = kTileUnit && std::is_same_v<T, bf16>;
@@ -164,7 +175,7 @@ struct Group {
   // Address that tile t of panel `p` prefetches; the tile itself if it is not its turn.
   SSD_INLINE const char* ahead(int64_t t, int p) const {
     const char* own = reinterpret_cast<const char*>(w + p * panel);
-    constexpr int64_t bytes = kTile * sizeof(T);
+    constexpr int64_t bytes = kUnits<T> * sizeof(T);
     if (turns > 1 && t % turns != turn) return own + t * bytes;
     if (t + distance < tiles) return own + (t + distance) * bytes;
     return next.data + p * next.panel + (t + distance - tiles) * bytes;
@@ -172,7 +183,7 @@ struct Group {
 };
 
 template <class T, int M, int P>
-void vectors_by_nodes(const Group<T>& g, const Node<T>* x, int64_t ldx, int64_t node, int64_t row, const Output& out) {
+void elements_by_nodes(const Group<T>& g, const Node<T>* x, int64_t ldx, int64_t node, int64_t row, const Output& out) {
   vf acc[M][P][kVectors] = {};
   for (int64_t t = 0; t < g.tiles; t++) {
     const T* w = g.w + t * kTile;
@@ -197,6 +208,53 @@ void vectors_by_nodes(const Group<T>& g, const Node<T>* x, int64_t ldx, int64_t 
   }
   for (int m = 0; m < M; m++)
     for (int p = 0; p < P; p++) out.put(node + m, row + p * kPanel, out.stride - row - p * kPanel, acc[m][p]);
+}
+
+// Product with weights in 4 bits. A node's sum over a tile, sum of v x, is one chain in the order of the inputs; then
+// scale times it and minimum times the sum of the inputs are added, tile after tile. v stays at its place in the word,
+// as v 16^i; `fill_inputs` divides input i by 16^i.
+template <int M, int P>
+void words_by_nodes(const Group<Tile4>& g, const float* x, int64_t ldx, int64_t node, int64_t row, const Output& out) {
+  vf acc[M][P][kVectors] = {};
+  for (int64_t t = 0; t < g.tiles; t++) {
+    const float* inputs = x + t * ldx;
+    for (int p = 0; p < P; p++) fetch_ahead(g.ahead(t, p), sizeof(Tile4));
+    vf sums[M][P][kVectors] = {};
+    for (int k = 0; k < kDepth; k += 8) {
+#pragma GCC unroll 8
+      for (int i = 0; i < 8; i++) {
+#pragma GCC unroll 4
+        for (int p = 0; p < P; p++) {
+#pragma GCC unroll 4
+          for (int v = 0; v < kVectors; v++) {
+            const vu word = load_as<vu>(g.w[p * g.panel + t].words[k / 8] + v * VL);
+            // the highest four bits, in place, would be a negative number
+            const vi value = (vi)(i == 7 ? word >> 28 : word & (15u << 4 * i));
+            const vf w = __builtin_convertvector(value, vf);
+#pragma GCC unroll 12
+            for (int m = 0; m < M; m++) sums[m][p][v] += w * splat(inputs[m * kInputs<Tile4> + k + i]);
+          }
+        }
+      }
+    }
+    for (int p = 0; p < P; p++)
+      for (int v = 0; v < kVectors; v++) {
+        const Tile4& tile = g.w[p * g.panel + t];
+        const vf scale = load1(tile.scale + v * VL), minimum = load1(tile.minimum + v * VL);
+        for (int m = 0; m < M; m++) {  // two statements: the compiler has no choice of what to fuse
+          acc[m][p][v] += sums[m][p][v] * scale;
+          acc[m][p][v] += minimum * splat(inputs[m * kInputs<Tile4> + kDepth]);
+        }
+      }
+  }
+  for (int m = 0; m < M; m++)
+    for (int p = 0; p < P; p++) out.put(node + m, row + p * kPanel, out.stride - row - p * kPanel, acc[m][p]);
+}
+
+template <class T, int M, int P>
+void vectors_by_nodes(const Group<T>& g, const Node<T>* x, int64_t ldx, int64_t node, int64_t row, const Output& out) {
+  if constexpr (std::is_same_v<T, Tile4>) return words_by_nodes<M, P>(g, x, ldx, node, row, out);
+  else return elements_by_nodes<T, M, P>(g, x, ldx, node, row, out);
 }
 
 // Product of `panels` panels and m nodes, both at most as many as registers hold.
@@ -269,6 +327,7 @@ struct Shares {
   Packed<T> W;
   int64_t n, threads;
 
+  static int64_t tile_bytes() { return kUnits<T> * static_cast<int64_t>(sizeof(T)); }
   int64_t blocks() const { return ceil_div(n, kNodes<T>); }
   // First node of a block; with tiles, blocks are full, with vectors they are of equal size.
   int64_t node(int64_t block) const {
@@ -278,31 +337,31 @@ struct Shares {
   int64_t step() const { return panels_of<T>(static_cast<int>(ceil_div(n, blocks()))); }
   // Panels of a task. Many nodes do not stay in the cache and are read again for every task, so there are few tasks.
   int64_t panels() const {
-    const int64_t bytes = kTile * static_cast<int64_t>(sizeof(T)) * W.tiles() * step();
+    const int64_t bytes = tile_bytes() * W.tiles() * step();
     const int64_t fit = blocks() < kManyBlocks ? 1 : kGroupBytes / bytes;
     return step() * std::max<int64_t>(1, std::min(fit, W.panels() / (step() * kTasks * threads)));
   }
   int64_t tasks() const { return ceil_div(W.panels(), panels()); }
   Next from(int64_t panel) const {
-    return {reinterpret_cast<const char*>(W.panel(panel)), W.tiles() * kTile * static_cast<int64_t>(sizeof(T))};
+    return {reinterpret_cast<const char*>(W.panel(panel)), W.tiles() * tile_bytes()};
   }
   // Weights with which a member begins.
   Next start(const Member& member) const { return from(Member::begin(tasks(), member.id, member.size) * panels()); }
 };
 
-// Multiplies W by x, n prepared nodes [tiles, room(n), kDepth]; `next` are the weights that this member reads
+// Multiplies W by x, n prepared nodes [tiles, room(n), kInputs]; `next` are the weights that this member reads
 // afterwards.
 template <class T>
 void multiply(Member& member, const Packed<T>& W, const Node<T>* x, int64_t n, const Output& out, Next next) {
   const Shares<T> shares{W, n, member.size};
   const int64_t blocks = shares.blocks(), step = shares.step(), panels = shares.panels(), tasks = shares.tasks();
-  const int64_t ldx = room<T>(n) * kDepth;
+  const int64_t ldx = room<T>(n) * kInputs<T>;
   const int64_t last = Member::begin(tasks, member.id + 1, member.size) - 1;
-  const int64_t bytes = kTile * static_cast<int64_t>(sizeof(T)) * step;
+  const int64_t bytes = shares.tile_bytes() * step;
   const int64_t distance = blocks > 1 ? W.tiles() : std::clamp<int64_t>(kAheadBytes / bytes, 1, W.tiles());
   member.each(tasks, [&](int64_t task) {
     const int64_t end = std::min(W.panels(), (task + 1) * panels);
-    Group<T> g{nullptr, W.tiles() * kTile, W.tiles(), distance, 0, blocks, {}};
+    Group<T> g{nullptr, W.tiles() * kUnits<T>, W.tiles(), distance, 0, blocks, {}};
     const Next after = task == last && next.data ? next : shares.from(end);
     for (int64_t b = 0; b < blocks; b++) {
       const int64_t node = shares.node(b), m = shares.node(b + 1) - node;
@@ -311,25 +370,41 @@ void multiply(Member& member, const Packed<T>& W, const Node<T>* x, int64_t n, c
         count = end - p >= step ? step : end - p >= 2 ? 2 : 1;
         g.w = W.panel(p);
         g.next = {after.data + (p - task * panels) * after.panel, after.panel};
-        const Node<T>* inputs = x + node * kDepth;
+        const Node<T>* inputs = x + node * kInputs<T>;
         block_product(m, count, g, inputs, ldx, node, p * kPanel, out);
       }
     }
   });
 }
 
+// Writes a node's inputs of one tile as products read them.
+template <class T>
+void fill_inputs(const float* from, Node<T>* to) {
+  if constexpr (std::is_same_v<T, Tile4>) {
+    constexpr float factors[8] = {0x1p0f, 0x1p-4f, 0x1p-8f, 0x1p-12f, 0x1p-16f, 0x1p-20f, 0x1p-24f, 0x1p0f};
+    float sum = 0.0f;
+    for (int k = 0; k < kDepth; k++) {
+      to[k] = from[k] * factors[k % 8];
+      sum += from[k];
+    }
+    to[kDepth] = sum;
+  } else {
+    convert32(from, to);
+  }
+}
+
 // Prepares x of `multiply` from rows of length K, which fill(node, row pointer) writes.
 template <class T, class Fill>
 const Node<T>* prepare(Member& member, int64_t n, int64_t K, Node<T>* shared, const Fill& fill) {
   static thread_local Scratch filled, own;
-  const int64_t padded = ceil_div(K, kDepth) * kDepth, ldx = room<T>(n) * kDepth;
+  const int64_t padded = ceil_div(K, kDepth) * kDepth, ldx = room<T>(n) * kInputs<T>;
   const bool alone = member.size == 1 || n * K <= kFewElements;
   Node<T>* x = alone ? own.get<Node<T>>(padded / kDepth * ldx) : shared;
   const auto one = [&](int64_t i) {
     float* row = filled.get<float>(padded);
     fill(i, row);
     std::fill(row + K, row + padded, 0.0f);
-    for (int64_t t = 0; t < padded / kDepth; t++) convert32(row + t * kDepth, x + t * ldx + i * kDepth);
+    for (int64_t t = 0; t < padded / kDepth; t++) fill_inputs<T>(row + t * kDepth, x + t * ldx + i * kInputs<T>);
   };
   if (alone)
     for (int64_t i = 0; i < n; i++) one(i);
@@ -341,7 +416,7 @@ const Node<T>* prepare(Member& member, int64_t n, int64_t K, Node<T>* shared, co
 // Number of elements in `shared` of `prepare`.
 template <class T>
 int64_t prepared_size(int64_t n, int64_t K) {
-  return ceil_div(K, kDepth) * kDepth * room<T>(n);
+  return ceil_div(K, kDepth) * kInputs<T> * room<T>(n);
 }
 
 // out = x * rsqrt(mean(x^2) + eps) * weight over `size` elements; safe in place.

@@ -71,15 +71,20 @@ Attention<T> attention_of(const Heads& heads, const float* q, const CacheRows<T>
           1.0f / std::sqrt(static_cast<float>(heads.D)), unread};
 }
 
-// A product's weights: W, or W8 with the scale of every row.
+// A product's weights: W, or a rounded copy that is read instead: W8 with the scale of every row, or W4.
 template <class T>
 struct Linear {
   Packed<T> W;
   const float* bias;
   Packed<int8_t> W8 = {};
   const float* scale = nullptr;
+  Packed<Tile4> W4 = {};
 
-  int64_t rows() const { return scale ? W8.rows : W.rows; }
+  // Calls f with the weights that are read.
+  template <class F>
+  auto with_weights(const F& f) const {
+    return W4.data ? f(W4) : W8.data ? f(W8) : f(W);
+  }
 };
 
 template <class T>
@@ -130,9 +135,9 @@ void run_pass(const Passed<T>& pass) {
   static thread_local Scratch of_x, of_wide, of_q, of_attended, of_states;
   const int64_t n = pass.n, d = pass.width, I = pass.intermediate, columns = pass.heads.Hq * pass.heads.D;
   const int64_t longest = std::max({d, I, columns});
-  // operands of products with T or with 8-bit weights, one after the other
+  // operands of products with T or with rounded weights, one after the other; those of 4 bits are the largest
   char* const x = of_x.get<char>(std::max<int64_t>(prepared_size<T>(n, longest) * sizeof(Node<T>),
-                                                   prepared_size<int8_t>(n, longest) * sizeof(Node<int8_t>)));
+                                                   prepared_size<Tile4>(n, longest) * sizeof(Node<Tile4>)));
   float* const wide = of_wide.get<float>(n * std::max(pass.heads.columns(), 2 * I));
   float *const q = of_q.get<float>(n * columns), *const attended = of_attended.get<float>(n * columns);
   const auto any = attention_of(pass.heads, q, pass.rows(), pass.prefix, pass.row, pass.mask, n, pass.unread);
@@ -145,17 +150,17 @@ void run_pass(const Passed<T>& pass) {
           std::memcpy(pass.kept + (tap * n + i) * d, pass.hidden + i * d, d * sizeof(float));
     };
     const auto start = [&](const Linear<T>& next) {
-      return next.scale ? Shares<int8_t>{next.W8, n, member.size}.start(member)
-                        : Shares<T>{next.W, n, member.size}.start(member);
+      return next.with_weights([&](const auto& W) {
+        return Shares<typename std::decay_t<decltype(W)>::Type>{W, n, member.size}.start(member);
+      });
     };
     // Multiplies rows of length K, which fill(node, row pointer) writes, by the weights of `linear`.
     const auto apply = [&](const Linear<T>& linear, int64_t K, const auto& fill, float* data, bool add, Next next) {
-      const Output out{data, linear.rows(), linear.bias, add, linear.scale};
-      const auto by = [&](auto type, const auto& W) {
-        using V = decltype(type);
+      const Output out{data, linear.W.rows, linear.bias, add, linear.scale};
+      linear.with_weights([&](const auto& W) {
+        using V = typename std::decay_t<decltype(W)>::Type;
         multiply<V>(member, W, prepare<V>(member, n, K, reinterpret_cast<Node<V>*>(x), fill), n, out, next);
-      };
-      linear.scale ? by(int8_t{}, linear.W8) : by(T{}, linear.W);
+      });
     };
     for (size_t at = 0; at < pass.sublayers.size(); at++) {
       keep(at);

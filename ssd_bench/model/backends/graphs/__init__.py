@@ -12,7 +12,7 @@ from torch import Tensor
 from ssd_bench.model.arithmetic import Arithmetic
 from ssd_bench.model.decoder import Decoder, Pass
 from ssd_bench.model.kv_cache import BUCKET, KVCache
-from ssd_bench.model.operators import HeadNorms, Int8Matrix, Matrix, Operators
+from ssd_bench.model.operators import HeadNorms, Matrix, Operators, RoundedMatrix
 from ssd_bench.model.rope import Rotation
 from ssd_bench.model.weights import Weights
 
@@ -45,7 +45,7 @@ class GraphOperators(Operators):
         return self.linear(F.rms_norm(x, norm_w.shape, norm_w, eps), W, bias)
 
     def linear_add_(self, residual: Tensor, x: Tensor, W: Matrix, bias: Tensor | None = None) -> None:
-        if isinstance(W, Int8Matrix):
+        if isinstance(W, RoundedMatrix):
             super().linear_add_(residual, x, W, bias)
             return
         residual.addmm_(x, W.t())
@@ -113,7 +113,7 @@ class GraphDecoder(Decoder):
         cache = super().new_cache(capacity, capacity)
         assert self._tables is not None
         self._lanes = ()  # frees the old buffers before new ones are allocated
-        self._lanes = tuple(Lane(self.weights, cache, self._tables, nodes, self._int8) for nodes in LANES)
+        self._lanes = tuple(Lane(self.weights, cache, self._tables, nodes, self._rounded) for nodes in LANES)
         return cache
 
     def _run(self, forward: Pass, cache: KVCache) -> tuple[Tensor, Tensor | None]:
@@ -130,9 +130,8 @@ class GraphDecoder(Decoder):
             torch.index_select(self.weights.embedding, 0, forward.nodes, out=hidden)
         lane.enter(forward)
         kept = hidden.new_empty(len(forward.taps), *hidden.shape) if forward.taps else None
-        int8 = frozenset(forward.int8)
         for sublayers, slot in forward.segments(kept):
-            lane.run(sublayers, int8)
+            lane.run(sublayers, forward.bits)
             if slot is not None:
                 slot.copy_(hidden)
         return hidden, kept

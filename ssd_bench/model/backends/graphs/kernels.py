@@ -38,6 +38,7 @@ def linear(
     x_ptr,
     w_ptr,
     scale_ptr,
+    minimum_ptr,
     bias_ptr,
     out_ptr,
     meta_ptr,
@@ -46,7 +47,8 @@ def linear(
     ADD: tl.constexpr,
     GATED: tl.constexpr,
     BIAS: tl.constexpr,
-    INT8: tl.constexpr,
+    BITS: tl.constexpr,
+    GROUP: tl.constexpr,
     EXACT: tl.constexpr,
     ROWS: tl.constexpr,
     BN: tl.constexpr,
@@ -54,13 +56,12 @@ def linear(
 ):
     """Compute out [n, N] (+)= f(x [n, K] W^T + bias); one program per tile of BN columns, for all rows.
 
-    GATED: W is [2N, K], the gate's rows first; f = silu(gate) * up. ADD: in place on out, a residual stream. INT8: row
-    r of W is scale[r] times 8-bit integers, which both 16-bit types hold exactly.
+    GATED: W is [2N, K], the gate's rows first; f = silu(gate) * up. ADD: in place on out, a residual stream. BITS: 8,
+    row r of W is scale[r] times 8-bit integers, which both 16-bit types hold exactly; 4, see `_weights`; else 0.
     """
     rows = tl.arange(0, ROWS)
     columns = tl.program_id(0) * BN + tl.arange(0, BN)
     inside = columns < N
-    w_rows = w_ptr + columns[:, None].to(tl.int64) * K
     n = tl.load(meta_ptr)
     live = rows < n
     sums = tl.zeros((ROWS, BN), tl.float32)
@@ -68,23 +69,21 @@ def linear(
     for start in range(0, K, BK):
         at = start + tl.arange(0, BK)
         within = at < K
-        w = tl.load(w_rows + at[None, :], mask=inside[:, None] & within[None, :], other=0.0)
-        if INT8:
-            w = w.to(x_ptr.dtype.element_ty)
+        w_tile = inside[:, None] & within[None, :]
+        w = _weights(w_ptr, scale_ptr, minimum_ptr, columns, at, w_tile, x_ptr.dtype.element_ty, K, BITS, GROUP)
         x = tl.load(x_ptr + rows[:, None] * K + at[None, :], mask=live[:, None] & within[None, :], other=0.0)
         if EXACT:
             sums = tl.dot(x, tl.trans(w), sums, input_precision="ieee")
         else:
             sums = tl.dot(x, tl.trans(w), sums)
         if GATED:
-            up = tl.load(w_rows + N.to(tl.int64) * K + at[None, :], mask=inside[:, None] & within[None, :], other=0.0)
-            if INT8:
-                up = up.to(x_ptr.dtype.element_ty)
+            rows_of_up = N + columns
+            up = _weights(w_ptr, scale_ptr, minimum_ptr, rows_of_up, at, w_tile, x_ptr.dtype.element_ty, K, BITS, GROUP)
             if EXACT:
                 ups = tl.dot(x, tl.trans(up), ups, input_precision="ieee")
             else:
                 ups = tl.dot(x, tl.trans(up), ups)
-    if INT8:
+    if BITS == 8:
         sums *= tl.load(scale_ptr + columns, mask=inside, other=0.0)[None, :]
         if GATED:
             ups *= tl.load(scale_ptr + N + columns, mask=inside, other=0.0)[None, :]
@@ -99,6 +98,37 @@ def linear(
     if ADD:
         sums += tl.load(out_at, mask=written, other=0.0).to(tl.float32)
     tl.store(out_at, sums.to(out_ptr.dtype.element_ty), mask=written)
+
+
+@triton.jit
+def _weights(
+    w_ptr,
+    scale_ptr,
+    minimum_ptr,
+    w_rows,
+    at,
+    tile,
+    kind: tl.constexpr,
+    K: tl.constexpr,
+    BITS: tl.constexpr,
+    GROUP: tl.constexpr,
+):
+    """Load weights [rows, inputs] of W as operands of a product; zeros outside the tile.
+
+    In 4 bits byte j of a group has inputs j and j + GROUP / 2, and a weight is scale * value + minimum, in float32.
+    """
+    w_rows = w_rows[:, None].to(tl.int64)
+    if BITS == 4:
+        groups: tl.constexpr = (K + GROUP - 1) // GROUP
+        group, inside = (w_rows * groups + at[None, :] // GROUP), at[None, :] % GROUP
+        pair = tl.load(w_ptr + group * (GROUP // 2) + inside % (GROUP // 2), mask=tile, other=0)
+        value = (pair.to(tl.int32) >> (inside // (GROUP // 2) * 4)) & 15
+        scale = tl.load(scale_ptr + group, mask=tile, other=0.0).to(tl.float32)
+        minimum = tl.load(minimum_ptr + group, mask=tile, other=0.0).to(tl.float32)
+        w = value.to(tl.float32) * scale + minimum
+    else:
+        w = tl.load(w_ptr + w_rows * K + at[None, :], mask=tile, other=0.0)
+    return w.to(kind)
 
 
 @triton.jit

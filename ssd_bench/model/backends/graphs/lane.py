@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 
 import torch
@@ -29,13 +29,13 @@ class Lane:
         cache: the only cache that these passes read and write.
         tables: rotation of every position.
         nodes: most nodes of a pass.
-        int8: the 8-bit copy of the weights; None without one.
+        rounded: rounded copies of the weights, by bits.
 
     Attributes:
         hidden: [nodes, d], the stream.
     """
 
-    def __init__(self, weights: Weights, cache: KVCache, tables: Rotation, nodes: int, int8: Rounded | None = None):
+    def __init__(self, weights: Weights, cache: KVCache, tables: Rotation, nodes: int, rounded: Mapping[int, Rounded]):
         self.weights, self.cache, self.nodes, arch = weights, cache, nodes, weights.arch
         self._tables, device, dtype = tables, weights.devices[0], weights.dtype
         width = max(16, triton.next_power_of_2(arch.head_dim))
@@ -54,9 +54,10 @@ class Lane:
         self._parts = buffer(splits, nodes, arch.n_heads, width, kind=torch.float32)
         self._stats = buffer(2, splits, nodes, arch.n_heads, kind=torch.float32)
         self._n_sub = n_sub = 2 * arch.n_layers
-        # sublayer i with 8-bit weights has the index n_sub + i; no range has both kinds
-        self._blocks = [weights.blocks] if int8 is None else [weights.blocks, int8.blocks]
+        # sublayer i with weights of the k-th copy has the index k n_sub + i; no range has several kinds
+        self._blocks = [weights.blocks, *(copy.blocks for copy in rounded.values())]
         starts = [kind * n_sub for kind in range(len(self._blocks))]
+        self._starts = dict(zip((0, *rounded), starts))
         with torch.inference_mode():
             if device.type == "cuda":
                 # compiles and loads the kernels; with n = 0 nodes they write nothing
@@ -82,9 +83,9 @@ class Lane:
             self._nodes.depths[:n].copy_(torch.tensor(tree.depths, dtype=torch.int32), non_blocking=True)
             self._nodes.mask[:n, :n].copy_(tree.mask().byte().to(self.hidden.device, non_blocking=True))
 
-    def run(self, sublayers: Sequence[int], int8: frozenset[int] = frozenset()) -> None:
-        """Run some sublayers, in place on `hidden`, those in `int8` with 8-bit weights."""
-        key = tuple(i + self._n_sub * (i in int8) for i in sublayers) if int8 else tuple(sublayers)
+    def run(self, sublayers: Sequence[int], bits: Mapping[int, int] | None = None) -> None:
+        """Run some sublayers, in place on `hidden`, with rounded weights by `bits` (`Pass.bits`)."""
+        key = tuple(i + self._starts[bits.get(i, 0)] for i in sublayers) if bits else tuple(sublayers)
         chain = self._chains.get(key)
         if chain is None:
             chain = self._chains[key] = [self._ranges[part] for part in self._parts_of(key)]

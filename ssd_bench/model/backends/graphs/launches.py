@@ -9,7 +9,7 @@ import triton
 from torch import Tensor
 
 from ssd_bench.model.backends.graphs import kernels
-from ssd_bench.model.operators import HeadNorms, Int8Matrix, Matrix
+from ssd_bench.model.operators import GROUP, HeadNorms, Matrix, RoundedMatrix
 from ssd_bench.model.rope import Rotation
 
 # (rows, gated, many columns) -> columns and K of a tile, warps, pipeline stages: the fastest on an H200 for the
@@ -60,10 +60,13 @@ def linear(
 ) -> None:
     """Launch `kernels.linear` over the first n rows of x, with the tiles for 16 or for 64 rows."""
     nodes = _tile_nodes(len(x))
-    scale = x  # not read
-    if isinstance(weight, Int8Matrix):
-        weight, scale = weight
-    columns, depth = out.shape[1], weight.shape[1]
+    scale = minimum = x  # not read
+    columns, bits = out.shape[1], 0
+    if isinstance(weight, RoundedMatrix):
+        bits, depth = 8 if weight.minimum is None else 4, weight.width
+        weight, scale, minimum = weight.values, weight.scale, scale if weight.minimum is None else weight.minimum
+    else:
+        depth = weight.shape[1]
     width, step, warps, stages = MATRIX_TILES[nodes, gated, columns >= MANY]
     step, exact = min(step, max(16, triton.next_power_of_2(depth))), x.dtype == torch.float32
     if exact:
@@ -72,6 +75,7 @@ def linear(
         x,
         weight,
         scale,
+        minimum,
         x if bias is None else bias,
         out,
         meta,
@@ -80,7 +84,8 @@ def linear(
         ADD=add,
         GATED=gated,
         BIAS=bias is not None,
-        INT8=weight.dtype == torch.int8,
+        BITS=bits,
+        GROUP=GROUP,
         EXACT=exact,
         ROWS=nodes,
         BN=width,
