@@ -137,7 +137,7 @@ def tables_description() -> str:
             (
                 f"`{column.name}`",
                 f"`{type_name(column.type)}`",
-                "null" if column.nullable else "default 0" if b"default" in column.metadata else "required",
+                "null" if column.nullable else "required",
                 description(column),
             )
             for column in schema
@@ -156,7 +156,7 @@ program wrote.
 
 Tables are Parquet files. Their columns may be in any order. Columns of other programs begin with `{extension}`; any
 other unknown column is a fault. The column "without a value" says what a null means to a reader: *required* columns
-have no nulls; *null* columns may have nulls, or may be left out, as may those with a *default*.
+have no nulls; *null* columns may have nulls, or may be left out.
 """
 
 

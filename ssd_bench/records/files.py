@@ -133,19 +133,14 @@ def read_table(path: Path, schema: pa.Schema) -> pd.DataFrame:
 def table_frame(table: pa.Table, schema: pa.Schema) -> pd.DataFrame:
     """Return the columns of `schema` as a frame.
 
-    Nullable integer columns get dtype Int32, nullable truth values boolean. A nullable column may be missing: null; so
-    may one with a default.
+    Nullable integer columns get dtype Int32, nullable truth values boolean. A nullable column may be missing: null.
 
     Raises:
         KeyError, ValueError, pa.ArrowException: a column is missing, has another type, or nulls that it must not have.
     """
     for column in schema:
-        if column.name in table.column_names:
-            continue
-        if column.nullable:
+        if column.nullable and column.name not in table.column_names:
             table = table.append_column(column.name, pa.nulls(len(table), column.type))
-        elif (default := column.metadata.get(b"default")) is not None:
-            table = table.append_column(column.name, pa.repeat(pa.scalar(int(default), column.type), len(table)))
     table = table.select(schema.names).cast(schema)
     for column in schema:
         if _count_nulls(table[column.name], column):

@@ -47,11 +47,6 @@ def _col(kind: pa.DataType, text: str) -> Any:
     return field(metadata={"type": kind, "text": text})
 
 
-def _since(default: int, kind: pa.DataType, text: str) -> Any:
-    """Describe a column that older records lack; they are read with `default`."""
-    return field(default=default, metadata={"type": kind, "text": text, "default": default})
-
-
 def _nullable(kind: pa.DataType, text: str) -> Any:
     return field(default=None, metadata={"type": kind, "text": text, "nullable": True})
 
@@ -146,9 +141,9 @@ class WorkRow:
     int8_attentions: int = _col(_INT, "those among `attentions` that read 8-bit weights")
     int8_mlps: int = _col(_INT, "those among `mlps` that read 8-bit weights")
     int8_heads: float = _col(_REAL, "the part of `heads` that reads 8-bit weights")
-    int4_attentions: int = _since(0, _INT, "those among `attentions` that read 4-bit weights")
-    int4_mlps: int = _since(0, _INT, "those among `mlps` that read 4-bit weights")
-    int4_heads: float = _since(0, _REAL, "the part of `heads` that reads 4-bit weights")
+    int4_attentions: int = _col(_INT, "those among `attentions` that read 4-bit weights")
+    int4_mlps: int = _col(_INT, "those among `mlps` that read 4-bit weights")
+    int4_heads: float = _col(_REAL, "the part of `heads` that reads 4-bit weights")
 
 
 ROUNDED = tuple(f"int{bits}_{part}" for bits in BITS for part in ("attentions", "mlps", "heads"))
@@ -169,10 +164,7 @@ def _schema(row: type[PromptRow] | type[StepRow] | type[WorkRow]) -> pa.Schema:
     for f in fields(row):
         name = "layer_set_id" if f.name == "layer_set" else f.name
         nullable = bool(f.metadata.get("nullable"))
-        texts = {"description": f.metadata["text"]}
-        if "default" in f.metadata:
-            texts["default"] = str(f.metadata["default"])
-        columns.append(pa.field(name, f.metadata["type"], nullable, texts))
+        columns.append(pa.field(name, f.metadata["type"], nullable, {"description": f.metadata["text"]}))
     return pa.schema(columns, {"schema_version": str(SCHEMA_VERSION)})
 
 

@@ -193,7 +193,7 @@ def _table_faults(file: Path, digest: object, tables: dict[str, pa.Table]) -> It
     for column in schema:
         place = f"column {column.name}"
         if column.name not in names:
-            if not column.nullable and b"default" not in column.metadata:
+            if not column.nullable:
                 yield RecordFault(file.name, place, "the column is missing", _expected(column))
         elif names.count(column.name) > 1:
             yield RecordFault(file.name, place, f"{names.count(column.name)} columns have this name", "one")
