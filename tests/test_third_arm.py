@@ -153,5 +153,5 @@ def test_no_number_of_the_pair_changes_with_a_third_arm(tmp_path: Path) -> None:
     }
     pd.testing.assert_frame_equal(paired_rows(three.prompts).reset_index(drop=True), two.prompts)
     assert explain.explain(three) == explain.explain(two)
-    pd.testing.assert_frame_equal(with_baseline(three).steps, with_work(two).steps)
-    pd.testing.assert_frame_equal(with_baseline(three).work, with_work(two).work)
+    pd.testing.assert_frame_equal(with_baseline(three).steps, with_baseline(two).steps)
+    pd.testing.assert_frame_equal(with_baseline(three).work, with_baseline(two).work)
