@@ -79,10 +79,13 @@ test-cluster: kernels $(CLUSTER)/.installed ## A sweep on a Slurm and a Ray of t
 	unshare --net sh -c "ip link set lo up && exec $(CLUSTER_TESTS) ray"
 
 # Lossless, chain = tree, cache = recompute, parity, DP <= brute force; records, tables, data and scores
-FAST := adaptive conflayers_search data data_hub engine fixed_layers kv_cache layer_search metrics model parity probe \
-  prompting provenance record replay scoring_text structure swift tables task_prompts
+FAST := methods/test_adaptive methods/test_conflayers_search data/test_data data/test_data_hub \
+  engine/test_engine methods/test_fixed_layers model/test_kv_cache methods/test_layer_search \
+  results/test_metrics model/test_model model/test_parity engine/test_probe data/test_prompting \
+  records/test_provenance records/test_record predict/test_replay tasks/test_scoring_text project/test_structure \
+  methods/test_swift project/test_tables tasks/test_task_prompts
 fast: kernels ## The tests that most faults are found by, in two minutes
-	$(BIN)/python -m pytest -q -n $(TEST_JOBS) --randomly-seed=$(SEED) $(FAST:%=tests/test_%.py)
+	$(BIN)/python -m pytest -q -n $(TEST_JOBS) --randomly-seed=$(SEED) $(FAST:%=tests/%.py)
 
 test-lowest: $(STAMP) ## The fast tests with the oldest packages that pyproject.toml allows, PyTorch excepted
 	$(BIN)/uv pip compile --quiet --resolution lowest-direct --python-version 3.11 $(EXTRAS:%=--extra %) \

@@ -8,8 +8,8 @@ of probabilities is verified; the sum is the expected number of accepted tokens 
 
 Differences from the released code (snowflakedb/ArcticInference), which keeps suffix trees in C++: here the texts are
 arrays, and the occurrences of a match are found by narrowing those of its last token, one token at a time. The counts
-are those of the tree: `tests/test_suffix.py` compares them with a brute-force count. Earlier outputs are kept up to
-`memory` tokens, the newest; there, up to a number of requests.
+are those of the tree: `tests/methods/test_suffix.py` compares them with a brute-force count. Earlier outputs are kept
+up to `memory` tokens, the newest; there, up to a number of requests.
 """
 
 from __future__ import annotations

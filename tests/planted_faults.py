@@ -49,7 +49,7 @@ class Fault:
     @property
     def test_files(self) -> list[str]:
         """Paths of the test files."""
-        return [f"tests/test_{name}.py" for name in self.tests]
+        return [f"tests/{name}.py" for name in self.tests]
 
     def plant(self, root: Path) -> None:
         """Make the change in a copy of the project.

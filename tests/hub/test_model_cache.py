@@ -12,7 +12,7 @@ from safetensors.torch import load, save
 from tests.hub.client import Client
 from tests.hub.models import add_model, checkpoint_files, source_of
 from tests.hub.server import Fault, Repository
-from tests.test_weights_files import INDEX, PICKLE, PICKLE_INDEX, WEIGHTS
+from tests.model.test_weights_files import INDEX, PICKLE, PICKLE_INDEX, WEIGHTS
 
 PINNED, BRANCH, SHAPE = "qwen3_8b", "codellama_13b", "model.shape=null"
 

@@ -18,7 +18,7 @@ from tasks.stream import Stream
 from tests.hub.layouts import publish
 from tests.hub.server import Hub, serving
 from tests.runs import ROOT, environment
-from tests.test_tasks import make
+from tests.tasks.test_tasks import make
 
 VARIANTS = {
     "gsm8k": ("conflayers", "knapspec"),

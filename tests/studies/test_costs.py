@@ -15,8 +15,8 @@ from ssd_bench.cost.reference import reference_machine
 from ssd_bench.errors import ConfigError
 from studies.costs import files, fit, searches
 from studies.costs.__main__ import main
+from tests.cost.test_reference import MODELS, result
 from tests.runs import ROOT
-from tests.test_reference import MODELS, result
 
 # Largest errors of the predicted speedups: median, and of any row. AR of Llama-3.2-1B and Llama-2-13B varied by 8 and
 # 5 % from row to row, which no table can predict.

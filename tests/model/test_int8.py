@@ -1,0 +1,588 @@
+"""Drafts with rounded weights: products, lossless decoding, records, costs; every backend against PyTorch."""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+import pytest
+import torch
+from hydra.utils import get_class, instantiate
+from torch import Tensor
+from transformers import LlamaConfig
+
+from methods import knn_ssd
+from methods.arms import Costs
+from methods.draft_stop import ModelDraft
+from methods.fixed_layers import FixedLayers
+from methods.int4_draft import Int4Draft
+from methods.int8_draft import Int8Draft
+from methods.knapsack import CHOICE_BITS, EXECUTE, SKIP, Knapsack, mixed_weights
+from ssd_bench.contract.layer_set import BITS, LayerSet
+from ssd_bench.contract.method import Context, LayerDraft, Method, Probe
+from ssd_bench.contract.optional import Quantised
+from ssd_bench.contract.window import Window
+from ssd_bench.cost import profiling
+from ssd_bench.cost.latency import Latency, NodeTimes
+from ssd_bench.cost.machine import LatencyTimes, Profile
+from ssd_bench.cost.reference import reference_machine, reference_names
+from ssd_bench.cost.roofline import simulated_machine
+from ssd_bench.cost.work import work_ms
+from ssd_bench.errors import ConfigError
+from ssd_bench.exchange import layers
+from ssd_bench.model.arithmetic import available_levels
+from ssd_bench.model.backend import select
+from ssd_bench.model.backends.cpu import native_problem
+from ssd_bench.model.checkpoint import Checkpoint
+from ssd_bench.model.decoder import Decoder, Pass
+from ssd_bench.model.operators import GROUP, RoundedMatrix
+from ssd_bench.model.weights import MATRICES
+from ssd_bench.predict.acceptance import Steps
+from ssd_bench.predict.break_even import kinds_of_drafts
+from ssd_bench.records.reader import load_run
+from ssd_bench.records.schema import ROUNDED
+from ssd_bench.results.digest import summarise
+from ssd_bench.results.evidence import trace
+from tests.conftest import LAYERS, SIZES, VOCAB, rope, save_model
+from tests.interpreted import NARROW_LANES, TOLERANCE, load
+from tests.lossless import DIMS, PROFILE, Load, check_greedy, check_sampled, decode, engine_for, loaded, method_of
+from tests.methods.test_draft_windows import SMALL, maker, windowed
+from tests.methods.test_knapspec import LENGTH, history
+from tests.predict.test_replay import BIG
+from tests.runs import config, executed, local_model
+
+CPU = torch.device("cpu")
+NATIVE_LEVELS = [level.name for level in available_levels()]
+DRAFTS = {8: Int8Draft, 4: Int4Draft}
+
+
+def tokens(n: int, seed: int = 0) -> Tensor:
+    return torch.randint(VOCAB, (n,), generator=torch.Generator().manual_seed(seed))
+
+
+@pytest.fixture(scope="session")
+def quantised(decoders: Load) -> Load:
+    """Loads a family's tiny decoder with rounded copies of its weights, not the one that other tests use."""
+    loaded: dict[tuple[Any, ...], Decoder] = {}
+
+    def load(*key: Any) -> Decoder:
+        if key not in loaded:
+            original = decoders(*key)
+            loaded[key] = type(original)(original.arithmetic, original.weights)
+            for bits in BITS:
+                loaded[key].quantise(bits)
+        return loaded[key]
+
+    return load
+
+
+def dequantised(decoder: Decoder, bits: int) -> Decoder:
+    """The decoder whose loaded weights are the numbers that a rounded copy stands for."""
+    copy = decoder.in_bits(bits)
+
+    def wide(matrix: RoundedMatrix) -> Tensor:
+        return matrix.floats(torch.float64)
+
+    blocks = [replace(block, **{name: wide(getattr(block, name)) for name in MATRICES}) for block in copy.blocks]
+    weights = replace(decoder.weights, blocks=blocks, head=wide(copy.head))
+    return type(decoder)(decoder.arithmetic, weights)
+
+
+# ---- rounding and products
+
+
+def test_rounding_is_to_the_nearest_of_255_values_of_a_row() -> None:
+    weights = torch.randn(70, 33, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
+    weights[3] = 0.0
+    weights[5, 7] = 40.0
+    matrix = RoundedMatrix.of(weights.split(32), 8)
+    error = (weights - matrix.values.double() * matrix.scale.double().unsqueeze(1)).abs()
+    assert (error <= matrix.scale.double().unsqueeze(1) * 0.5001).all()
+    assert matrix.values.abs().max() == 127 and not matrix.values[3].any() and matrix.scale[3] == 0
+    negative = RoundedMatrix.of([-weights], 8)
+    assert torch.equal(negative.values, -matrix.values) and torch.equal(negative.scale, matrix.scale)
+
+
+def test_rounding_is_to_the_nearest_of_16_values_of_a_group() -> None:
+    weights = torch.randn(70, 80, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
+    weights[3], weights[4] = 0.0, 0.25
+    weights[5, 7] = 40.0
+    matrix = RoundedMatrix.of(weights.split(32), 4)
+    assert matrix.minimum is not None and matrix.scale.shape == matrix.minimum.shape == (70, 3)
+    rounded, step = matrix.floats(torch.float64), matrix.scale.double().repeat_interleave(GROUP, 1)[:, :80]
+    # scale and minimum have the 11 bits of float16
+    assert ((weights - rounded).abs() <= 0.51 * step + 2**-9 * weights.abs().amax(1, keepdim=True)).all()
+    assert torch.equal(rounded[3:5, :64], weights[3:5, :64])  # the last group is padded with zeros
+    assert torch.equal(torch.cat([part.floats(torch.float64) for part in matrix.split(9)]), rounded)
+    assert matrix.nbytes == 70 * 3 * (16 + 4)
+
+
+@pytest.mark.parametrize("bits", BITS)
+@pytest.mark.parametrize("family", ["llama_bias", "qwen2", "qwen3"])
+def test_a_pass_is_one_of_the_rounded_weights(family: str, bits: int, quantised: Load) -> None:
+    """Of all sublayers, of some of them, with a window, with the head in either precision; float64."""
+    decoder = quantised(family)
+    every, rounded = decoder.all_sublayers, dequantised(decoder, bits)
+    mixed = replace(rounded.weights, blocks=[*rounded.weights.blocks[:1], *decoder.weights.blocks[1:]])
+    some = type(decoder)(decoder.arithmetic, mixed)
+    for sublayers, expected in ((every, rounded), (every[:2], some)):
+        results = []
+        for model, chosen in ((decoder, dict.fromkeys(sublayers, bits)), (expected, None)):
+            cache = model.new_cache(40)
+            cache.reserve(20)
+            # both read the same prefix: that of the full model
+            decoder.prefill(tokens(9), cache)
+            hidden, _ = model.run(Pass(every, tokens(5, 1), 9, bits=chosen), cache)
+            results.append(hidden.clone())
+        torch.testing.assert_close(results[0], results[1], rtol=1e-6, atol=1e-6)
+        logits = decoder.logits(results[0], bits=bits), rounded.logits(results[0])
+        torch.testing.assert_close(*logits, rtol=1e-5, atol=1e-5)
+        assert not torch.equal(logits[0], decoder.logits(results[0]))
+
+
+def passes(decoder: Decoder, bits: int, counts: Sequence[Sequence[int]] = ((1, 5, 17, 70),) * 3) -> Iterator[Tensor]:
+    """Logits of passes with rounded weights over one node and over several, in some or all sublayers.
+
+    Args:
+        counts: numbers of nodes with all sublayers rounded, with every second, and with the first three.
+    """
+    cache, every = decoder.new_cache(8 + max(map(max, filter(None, counts)))), decoder.all_sublayers
+    decoder.prefill(tokens(6), cache)
+    for rounded, sizes in zip((every, every[1::2], every[:3]), counts, strict=True):
+        for n in sizes:
+            hidden, _ = decoder.run(Pass(every, tokens(n, n), cache.length, bits=dict.fromkeys(rounded, bits)), cache)
+            yield decoder.logits(hidden.clone(), bits=bits)
+    kept = Pass((0, 2, 3), tokens(3), cache.length, bits={3: bits}, taps=(2,))
+    yield decoder.logits(decoder.run(kept, cache)[0].clone())
+
+
+@pytest.mark.parametrize("isa", NATIVE_LEVELS)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("bits", BITS)
+def test_compiled_products_are_pytorchs(isa: str, dtype: torch.dtype, bits: int, quantised: Load) -> None:
+    if problem := native_problem(isa):
+        pytest.skip(f"level {isa} is not tested: {problem}")
+    kinds = (passes(quantised("qwen2", dtype, kernels, isa), bits) for kernels in ("torch", "native"))
+    for expected, computed in zip(*kinds, strict=True):
+        assert (expected - computed).abs().max() <= (TOLERANCE if dtype == torch.float32 else 0.03)
+
+
+@pytest.mark.parametrize("isa", NATIVE_LEVELS)
+@pytest.mark.parametrize("bits", BITS)
+def test_a_node_has_the_same_bits_in_every_pass(isa: str, bits: int, quantised: Load) -> None:
+    if problem := native_problem(isa):
+        pytest.skip(f"level {isa} is not tested: {problem}")
+    decoder = quantised("qwen3", torch.bfloat16, "native", isa)
+    cache, every, ids = decoder.new_cache(320), decoder.all_sublayers, tokens(140)
+    decoder.prefill(tokens(9), cache)
+    for rounded in (dict.fromkeys(every, bits), dict.fromkeys(every[::2], bits)):
+        alone = []
+        for i in range(len(ids)):
+            hidden, _ = decoder.run(Pass(every, ids[i : i + 1], 9 + i, bits=rounded), cache)
+            alone.append(decoder.logits(hidden.clone(), bits=bits))
+        for n in (2, 11, 12, 13, 24, 25, 100, len(ids)):
+            hidden, _ = decoder.run(Pass(every, ids[:n], 9, bits=rounded), cache)
+            assert torch.equal(decoder.logits(hidden.clone(), bits=bits), torch.cat(alone[:n])), n
+
+
+@pytest.mark.parametrize("bits", BITS)
+def test_captured_passes_are_pytorchs(
+    bits: int, short_checkpoints: dict[str, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("triton")
+    from ssd_bench.model.backends import graphs
+
+    folder = short_checkpoints["qwen2"]
+    expected_of = load(folder, "torch", torch.float32)
+    expected_of.quantise(bits)
+    monkeypatch.setattr(graphs, "LANES", NARROW_LANES)
+    # graphs of the first lane, of the second, and larger passes, each once: the interpreter takes seconds for a pass.
+    # The streams, too, have the dtype of the weights, thus 11 bits in float16, which may round to another of 16 values
+    for dtype, tolerance, counts in (
+        (torch.float32, TOLERANCE, ((1,), (17,), (20,))),
+        (torch.float16, 0.15 if bits == 8 else 0.3, ((5,), (), (17,))),
+    ):
+        decoder = load(folder, "graphs", dtype)
+        decoder.quantise(bits)
+        for expected, computed in zip(passes(expected_of, bits, counts), passes(decoder, bits, counts), strict=True):
+            assert (expected - computed).abs().max() <= tolerance
+
+
+def test_rounding_twice_is_rounding_once(quantised: Load) -> None:
+    decoder = quantised("llama")
+    copies = [decoder.in_bits(bits) for bits in BITS]
+    for bits, copy, share in zip(BITS, copies, (4, 5)):
+        decoder.quantise(bits)
+        assert decoder.in_bits(bits) is copy and copy.nbytes < decoder.weights.nbytes / share
+
+
+# ---- decoding
+
+
+@pytest.mark.parametrize("preset", windowed())
+def test_every_method_is_lossless_with_rounded_weights(
+    preset: str, quantised: Load, rests: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(knn_ssd, "KMEANS_RUNS", 1)  # of two prompts each domain
+
+    def drawn(rng: random.Random) -> dict[str, Any]:
+        return {"draft_weights": f"int{rng.choice(BITS)}"} | ({"draft_window": [1, 2]} if rng.random() < 0.3 else {})
+
+    assert check_greedy(maker(preset, drawn), quantised, 40) > 0
+    assert not rests, "states of a draft with rounded weights are not the full model's"
+
+
+@pytest.mark.parametrize("bits", BITS)
+def test_a_rounded_draft_is_lossless(bits: int, quantised: Load) -> None:
+    def make(rng: random.Random) -> ModelDraft:
+        return DRAFTS[bits](draft_len=rng.choice([1, 3, 8]), stop_below=rng.choice([0.0, 0.3]))
+
+    assert check_greedy(make, quantised, cases=200) > 0
+
+
+@pytest.mark.parametrize("bits", BITS)
+def test_rounded_weights_keep_the_sampled_distribution(bits: int, quantised: Load) -> None:
+    check_sampled(lambda: DRAFTS[bits](draft_len=3), quantised)
+
+
+class Mixed(Method):
+    """Drafts with full weights in the first sublayers and rounded ones in others, verified from the first of these."""
+
+    name, reuse_prefix, bits = "mixed", True, BITS
+
+    def __init__(self, layer_set: LayerSet):
+        self.layer_set = layer_set
+
+    def propose(self, context: Context) -> LayerDraft:
+        return LayerDraft(self.layer_set, 3)
+
+
+def test_mixed_sets_reuse_the_states_before_the_first_rounded_sublayer(quantised: Load, rests: list[int]) -> None:
+    def make(rng: random.Random) -> Mixed:
+        first = rng.choice([2, 3])
+        rounded = {i: rng.choice(BITS) for i in range(first, 2 * LAYERS + 1) if i != 4}
+        return Mixed(
+            LayerSet(LAYERS, frozenset([4]) if rng.random() < 0.5 else frozenset(), frozenset(rounded.items()))
+        )
+
+    assert check_greedy(make, quantised, 60) > 0
+    assert {2, 3} <= set(rests)
+
+
+def test_a_rounded_draft_without_its_copy_is_refused(decoders: Load) -> None:
+    original = decoders("llama")
+    other = type(original)(original.arithmetic, original.weights)
+    other.quantise(8)
+    with pytest.raises(ConfigError, match="bits"):
+        decode(other, Mixed(LayerSet.full(LAYERS).in_bits(4)), [4, 5], 9)
+
+
+def test_sets_that_cannot_be_are_refused() -> None:
+    with pytest.raises(ConfigError, match="not skipped"):
+        LayerSet(4, frozenset([3]), frozenset([(3, 8)]))
+    with pytest.raises(ConfigError, match=r"\[0, 8\]"):
+        LayerSet(4, rounded=frozenset([(9, 8)]))
+    for pairs in ([(1, 5)], [(1, 4), (1, 8)]):
+        with pytest.raises(ConfigError, match="bits"):
+            LayerSet(4, rounded=frozenset(pairs))
+
+
+@pytest.mark.parametrize("bits", BITS)
+def test_sizes_of_a_rounded_set(bits: int) -> None:
+    layer_set = LayerSet(4, frozenset([2, 5]))
+    rounded = layer_set.in_bits(bits)
+    assert rounded.sublayers_in(bits) == [*layer_set.kept, 8] and rounded.head_bits == bits
+    assert rounded.n_rounded == {bits: (rounded.n_attn, rounded.n_mlp)} == {bits: (3, 3)}
+    assert (rounded.first_changed, layer_set.first_changed, LayerSet.full(4).first_changed) == (0, 2, 8)
+    assert LayerSet(4, frozenset([5])).in_bits(bits, [3, 8]).first_changed == 3
+    assert rounded != layer_set and rounded.skip_ratio == layer_set.skip_ratio
+    assert f"{bits}-bit weights" in rounded.text
+
+
+@pytest.mark.parametrize("bits", BITS)
+@pytest.mark.parametrize("preset", [*windowed(), "int8_draft"])
+def test_every_draft_of_a_method_reads_rounded_weights(preset: str, bits: int, quantised: Load) -> None:
+    method = instantiate(config(preset), draft_weights=f"int{bits}", **SMALL.get(preset, {}))
+    assert isinstance(method, Quantised) and [*method.bits] == [bits]
+    generation = decode(quantised("llama"), method, [5, 6, 7, 8, 9], 40)
+    sets = {step.layer_set for step in generation.steps if step.layer_set}
+    assert sets and all(layer_set == layer_set.in_bits(bits) for layer_set in sets)
+    drafts = [work for step in generation.steps for work in step.work if work.part == "draft"]
+    assert all(
+        (work.attentions, work.mlps, work.heads)
+        == tuple(getattr(work, f"int{bits}_{name}") for name in ("attentions", "mlps", "heads"))
+        for work in drafts
+    )
+    verified = [work for step in generation.steps for work in step.work if work.part == "verify"]
+    assert not any(getattr(work, name) for work in verified for name in ROUNDED)
+
+
+@pytest.mark.parametrize("preset", windowed())
+def test_presets_read_full_weights(preset: str) -> None:
+    settings = config(preset)
+    assert settings["draft_weights"] == "full" and not get_class(settings["_target_"]).bits.fget(instantiate(settings))
+
+
+# ---- the router
+
+
+@pytest.mark.parametrize("bits", BITS)
+def test_the_router_uses_rounded_weights_where_they_pay(bits: int, quantised: Load) -> None:
+    """With a profile in which they cost a fifth, and other drafts hardly less than AR."""
+    fast = tuple(replace(times, attn_intercept_ms=0.05, mlp_ms=0.05) for times in PROFILE.int8_passes)
+    decoder = loaded(quantised, "qwen3", compiled=True)
+    used = {}
+    for rounds in (True, False):
+        options = {"lookup_len": 0, "rows": 4, "interval": 2, "stake": 50, "exits": [0.9], "uniform": []}
+        options[f"int{bits}"] = rounds
+        method = instantiate(config("adaptive"), **options)
+        engine = engine_for(decoder, 300, 200, frozenset())
+        engine.probe.latency = replace(PROFILE, **{f"int{bits}_passes": fast})
+        method.check(DIMS)
+        method.prepare(engine.probe, [])
+        generation = engine.generate(method, [5, 6, 7, 8, 9])
+        used[rounds] = {step.layer_set for step in generation.steps if step.layer_set}
+        assert generation.output == decode(decoder, instantiate(config("ar")), [5, 6, 7, 8, 9], 200).output
+        again = instantiate(config("adaptive"), **options)
+        again.check(DIMS)
+        again.prepare(engine.probe, [])
+        again.restore(method.state())
+        assert again.state() == method.state()
+    assert any(layer_set.sublayers_in(bits) for layer_set in used[True])
+    assert not any(layer_set.rounded for layer_set in used[False])
+
+
+# ---- records
+
+
+@pytest.fixture
+def few_rounds(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Profiles of few repeats, made once: which times there are is tested, not how exact they are."""
+    for name, value in {"ROUNDS": profiling.LEAST, "NODE_REPEATS": 2, "ATTEMPTS": 1}.items():
+        monkeypatch.setattr(profiling, name, value)
+
+
+@pytest.mark.parametrize("bits", BITS)
+@pytest.mark.usefixtures("few_rounds")
+def test_a_record_has_the_weights_of_its_drafts(bits: int, small_checkpoint: Path, tmp_path: Path) -> None:
+    short = [*local_model(small_checkpoint), "task=gsm8k", "limit=2", "decode.max_new_tokens=12"]
+    short += ["hardware.latency=null"]  # a given profile has no times of rounded weights
+    name, others = f"int{bits}", [f"int{other}" for other in BITS if other != bits]
+    line = [*short, "method=fixed_layers", "method.ratio=0.25", f"method.draft_weights={name}"]
+    run = executed(tmp_path / "a", *line)
+    layer_set = run.layer_set(0)
+    assert layer_set == layer_set.in_bits(bits) and set(run.prompts["lossless"].dropna()) == {"identical"}
+    latency = run.header.latency
+    assert latency is not None and LatencyTimes(latency).bits == [bits] and latency.rest_ms(bits) > 0
+    assert getattr(run.header.model, f"{name}_bytes") and getattr(run.header.model, f"{others[0]}_bytes") is None
+    drafts = run.work[run.work["part"] == "draft"]
+    assert (drafts[f"{name}_mlps"] == drafts["mlps"]).all() and (drafts[f"{name}_heads"] == 1).all()
+    summary = summarise(run)
+    assert summary.tpt_predicted and summary.number("speedup_modelled").value
+    entry = layers.set_with_origin(run, 0)
+    options = [option for option in entry["overrides"] if option != "method=fixed_layers"]
+    again = executed(tmp_path / "b", *short, "method=fixed_layers", *options, "method.stop_below=0.7")
+    assert again.layer_set(0) == layer_set
+    with pytest.raises(ConfigError, match="full weights"):
+        layers.released_entry(run, 0)
+    plain = executed(tmp_path / "c", *short, "method=fixed_layers", "method.ratio=0.25")
+    assert plain.header.latency and not LatencyTimes(plain.header.latency).bits
+    assert plain.layer_set(0).rounded == frozenset() and trace(plain) != trace(run)
+
+
+@pytest.mark.parametrize(
+    ("table", "column", "value", "text"),
+    [
+        ("layer_sets", "int8", [99], "layer set 0 reads 8-bit weights"),
+        ("layer_sets", "int8", [1], "its draft reads other attentions in 8 bits than its set"),
+        ("work", "int8_mlps", 99, "more is rounded than is read"),
+        ("work", "int8_heads", 0.0, "its draft reads other heads in 8 bits than its set"),
+        ("layer_sets", "int4", [2], "layer set 0 reads 4-bit weights"),
+        ("work", "int4_mlps", 1, "more is rounded than is read"),
+    ],
+)
+def test_an_edited_record_is_refused(
+    table: str, column: str, value: object, text: str, small_checkpoint: Path, tmp_path: Path
+) -> None:
+    options = [*local_model(small_checkpoint), "task=gsm8k", "limit=1", "decode.max_new_tokens=12"]
+    run = executed(tmp_path / "a", *options, "method=int8_draft")
+    file = run.path / f"{table}.parquet"
+    stored = pq.read_table(file)
+    rows = stored.to_pylist()
+    changed = next(i for i, row in enumerate(rows) if table == "layer_sets" or row["part"] == "draft")
+    rows[changed][column] = value
+    pq.write_table(type(stored).from_pylist(rows, schema=stored.schema), file)
+    with pytest.raises(ConfigError, match=text):
+        load_run(run.path)
+
+
+# ---- costs
+
+
+@pytest.mark.usefixtures("few_rounds")
+def test_a_profile_has_times_of_rounded_weights(quantised: Load) -> None:
+    decoder = quantised("llama", torch.float32)
+    latency = profiling.measure(decoder, decoder.new_cache(300))
+    for bits in BITS:
+        assert [times.nodes for times in latency.passes_in(bits)] == [times.nodes for times in latency.passes]
+        assert latency.rest_ms(bits) > 0 and min(latency.pass_ms(1, 100, bits)[:2]) > 0
+    older = Latency.read({"t_mlp_ms": 1.0, "t_attn_slope_ms": 0.1, "t_attn_intercept_ms": 1.0})
+    assert older.int8_passes == older.int4_passes == ()
+
+
+def test_a_profile_without_them_is_refused_for_such_drafts() -> None:
+    for bits in BITS:
+        with pytest.raises(ConfigError, match=f"{bits}-bit weights"):
+            Latency(1.0, 0.1, 1.0).draft_ms(LayerSet.full(4).in_bits(bits), 100)
+
+
+def test_a_drafted_token_costs_what_its_sublayers_read() -> None:
+    passes = {"int8_passes": (NodeTimes(1, 0.01, 0.5, 0.75, 0.0),), "int4_passes": (NodeTimes(1, 0.01, 0.4, 0.5, 0.0),)}
+    profile = replace(Latency(2.0, 0.01, 1.0), **passes)
+    full = LayerSet(10, frozenset([0, 3]))
+    mixed = full.in_bits(8, [1, 2, 4, 20]).in_bits(4, [5])
+    for window, read in ((None, 100), (Window(4, 16), 20)):
+        attn, int8_attn = 1.0 + 0.01 * read, 0.5 + 0.01 * read
+        assert profile.draft_ms(replace(full, window=window), 100) == pytest.approx(9 * attn + 9 * 2.0)
+        assert profile.draft_ms(replace(mixed, window=window), 100) == pytest.approx(
+            7 * attn + 2 * int8_attn + 7 * 2.0 + 0.75 + 0.5
+        )
+    measured = replace(profile, passes=(NodeTimes(1, 0.01, 1.0, 2.0, 3.0),), draft_rest_ms=1.0, int8_draft_rest_ms=0.25)
+    costs = Costs(measured, 10, 100, 4, False)
+    assert costs.draft_ms(mixed) == pytest.approx(profile.draft_ms(mixed, 100) + 0.25)
+    assert costs.draft_ms(full) == pytest.approx(profile.draft_ms(full, 100) + 1.0)
+
+
+@pytest.mark.parametrize("name", reference_names())
+def test_reference_machines_read_rounded_weights_faster(name: str) -> None:
+    machine = reference_machine(name)
+    steps, small = Steps(machine, machine.n_layers), machine.of_blocks(machine.n_layers // 2)
+    assert [*machine.bits] == [*BITS]
+    for bits, least in zip(BITS, (0.45, 0.25)):
+        assert f"int{bits}_passes" in machine.fitted, "no product with rounded weights was measured on a GPU"
+        assert least < steps.draft_ms(0.0, bits=bits) / steps.draft_ms(0.0) < 0.95
+        scaled = Steps(small, machine.n_layers // 2).draft_ms(0.0, bits=bits)
+        assert scaled == pytest.approx(steps.draft_ms(0.0, bits=bits))
+    assert steps.draft_ms(0.0, bits=4) < steps.draft_ms(0.0, bits=8)
+
+
+@pytest.mark.parametrize("bits", BITS)
+def test_machines_charge_recorded_work_for_its_weights(bits: int, small_checkpoint: Path, tmp_path: Path) -> None:
+    options = [*local_model(small_checkpoint), "task=gsm8k", "limit=1", "decode.max_new_tokens=12"]
+    run = executed(tmp_path / "a", *options, f"method=int{bits}_draft")
+    work = run.work
+    full = work.assign(**dict.fromkeys(ROUNDED, 0))
+    blocks = run.header.model.n_layers
+    assert run.header.latency is not None
+    machines = [
+        reference_machine("h200/llama3_1_8b").of_blocks(blocks),
+        simulated_machine("sim_h100", BIG).of_blocks(blocks),
+        Profile(replace(PROFILE, passes=(NodeTimes(1, 1e-3, 0.5, 0.5, 0.0),))),
+    ]
+    drafts = (work["part"] == "draft").to_numpy()
+    for machine in machines:
+        cheaper, dearer = work_ms(work, machine), work_ms(full, machine)
+        assert (cheaper[drafts] < dearer[drafts]).all() and (cheaper[~drafts] == dearer[~drafts]).all()
+
+
+def test_advice_names_rounded_weights() -> None:
+    drafts = kinds_of_drafts(Steps(reference_machine("h200/llama3_1_8b"), 32))
+    assert drafts["4-bit weights"].cost < drafts["8-bit weights"].cost < drafts["30% skipped"].cost < 1
+
+
+@pytest.mark.parametrize("bits", BITS)
+def test_fixed_layers_with_nothing_skipped_is_a_rounded_draft(bits: int, quantised: Load) -> None:
+    results = [
+        decode(quantised("llama"), method, [5, 6, 7], 30)
+        for method in (DRAFTS[bits](draft_len=3), FixedLayers(ratio=0.0, draft_len=3, draft_weights=f"int{bits}"))
+    ]
+    steps = [[(s.layer_set, s.draft_len, s.accepted_len) for s in result.steps] for result in results]
+    assert steps[0] == steps[1]
+
+
+# ---- mixed sets
+
+
+def similarities(probe: Probe, states: Tensor, prefix_len: int, layer_set: LayerSet) -> Tensor:
+    """Mean cosine of a set's stream with the full model's, after the last sublayer."""
+    hidden = states[0][None]
+    for i in layer_set.kept:
+        hidden = probe.apply_sublayer(i, hidden, prefix_len, layer_set.bits.get(i, 0))
+    return torch.cosine_similarity(hidden[0], states[-1], dim=-1).mean()
+
+
+def test_a_mixed_knapsack_finds_no_better_set_than_brute_force(tmp_path: Path) -> None:
+    """For every weight, the branch's cosine is that of its set, and at most the best of all sets of this weight.
+
+    Two blocks have 256 sets, three have 4,096.
+    """
+    blocks = 2
+    save_model(LlamaConfig(**SIZES | {"num_hidden_layers": blocks}, rope_parameters=rope(5e4)), tmp_path)
+    decoder = select("cpu", torch.float64, "torch", "auto").load(Checkpoint(tmp_path), torch.float64, [CPU])
+    for bits in BITS:
+        decoder.quantise(bits)
+    states, probe = history(decoder)
+    weights, rounded_weights = (3, 6), {8: (1, 2), 4: (2, 3)}
+    knapsack = Knapsack(
+        states.float(), LENGTH - states.shape[1], weights, 1.0, -1.0, True, False, states.dtype, rounded_weights
+    )
+    prefix_len, n_sub = LENGTH - states.shape[1], 2 * blocks
+    best: dict[int, float] = {}
+    for choices in product((EXECUTE, *CHOICE_BITS, SKIP), repeat=n_sub):
+        skipped = frozenset(i for i, choice in enumerate(choices) if choice == SKIP)
+        rounded = frozenset((i, CHOICE_BITS[choice]) for i, choice in enumerate(choices) if choice in CHOICE_BITS)
+        saved = sum(weights[i % 2] for i in skipped) + sum(rounded_weights[bits][i % 2] for i, bits in rounded)
+        cosine = float(similarities(probe, states, prefix_len, LayerSet(blocks, skipped, rounded)))
+        best[saved] = max(best.get(saved, -1.0), cosine)
+    branches = knapsack.run(probe)
+    assert len(branches) == len(best)
+    kinds = set()
+    for branch in branches:
+        cosine = float(similarities(probe, states, prefix_len, branch.layer_set))
+        assert branch.similarity == pytest.approx(cosine, abs=1e-5) and cosine <= best[branch.weight] + 1e-6
+        kinds |= {*branch.layer_set.n_rounded} | ({SKIP} if branch.layer_set.skipped else set())
+        assert branch.layer_set.head_bits == 4
+    assert kinds >= {8, SKIP}
+
+
+def test_weights_of_a_mixed_knapsack() -> None:
+    profile = replace(Latency(3.0, 0.0, 1.0), int8_passes=(NodeTimes(1, 0.0, 0.5, 1.0, 0.0),))
+    assert mixed_weights(profile, 100, None, [8]) == ((2, 6), {8: (1, 4)})
+    slower = replace(profile, int8_passes=(NodeTimes(1, 0.0, 2.0, 0.001, 0.0),))
+    assert mixed_weights(slower, 100, None, [8]) == ((2, 6), {8: (1, 5)})
+    both = replace(profile, int4_passes=(NodeTimes(1, 0.0, 0.3, 0.6, 0.0),))
+    assert mixed_weights(both, 100, None, BITS) == ((3, 9), {8: (2, 6), 4: (2, 7)})
+
+
+def test_mixed_sets_are_lossless_and_are_exported(quantised: Load) -> None:
+    def make(rng: random.Random) -> ModelDraft:
+        method: ModelDraft = method_of(
+            "knapspec", draft_weights="mixed", interval=2, capture_steps=1, min_similarity=-1
+        )
+        return method
+
+    assert check_greedy(make, quantised, 60) > 0
+    method = make(random.Random(0))
+    generation = decode(quantised("llama"), method, [5, 6, 7, 8, 9], 40)
+    mixed = [step.layer_set for step in generation.steps if step.layer_set and step.layer_set.n_rounded]
+    assert mixed
+    options = dict(option.removeprefix("method.").split("=") for option in layers.overrides(mixed[-1])[1:])
+    lists = {name: None if value == "null" else json.loads(value) for name, value in options.items()}
+    repeated = FixedLayers(**lists, draft_len=3)
+    repeated.check(DIMS)
+    assert repeated.bits and repeated._layer_set == mixed[-1]
+
+
+def test_a_knapsack_without_rounded_weights_has_none(quantised: Load) -> None:
+    states, probe = history(quantised("llama"))
+    probe.latency = PROFILE
+    for weights in ("full", "int8", "int4"):
+        method = method_of("knapspec", draft_weights=weights, min_similarity=-1.0)
+        method.check(DIMS)
+        assert not method.search(states, LENGTH, probe).layer_set.rounded

@@ -1,0 +1,171 @@
+"""What a scale or a training decides is no verdict: searches cut short, scaled settings, planted effects."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ssd_bench.papers.claims import judge
+from ssd_bench.papers.claims.claims import Claim, claims
+from ssd_bench.papers.claims.judge import CANNOT_SAY, HOLDS, NOT_RUN, Judgement
+from ssd_bench.papers.ours.cells import replications
+from ssd_bench.report import verdict_texts, verdicts
+from tests.exhibit_runs import MINIATURE, indexed
+from tests.papers.test_claim_rules import Units, by_label, sharing, units, write
+from tests.papers.test_claim_scope import PLAIN, judged, named
+from tests.papers.test_evidence import timed
+
+
+def judged_as(folder: Path, claim: Claim, runs: Mapping[str, str], options: Sequence[str] = ()) -> Judgement:
+    """Judge a claim by one run for each method, made with further options."""
+    indexed(folder, claim.exhibit, "mini", by_label("method", dict(runs)), own_traces=False, options=options)
+    (made,) = [one for one in replications(folder) if one.experiment.name == claim.exhibit]
+    return judge.judge_claim(claim, made)
+
+
+# --- searches ---------------------------------------------------------------------------------------------------------
+
+FASTER = {"swift": "SWIFT", "knn-ssd": "KNN-SSD", "conflayers": "ConfLayers"}
+
+
+@pytest.mark.parametrize("paper", FASTER)
+def test_a_search_that_never_ended_is_out_of_scope_for_all_methods(paper: str, tmp_path: Path) -> None:
+    made = units(0.1, prompts=20)
+    for records in made:  # sets of earlier prompts draft, and the search goes on to the last prompt
+        first, *others = records[1].steps
+        first.est_alpha, others[-1].est_alpha = None, 0.9
+    write(tmp_path, "run", made)
+    found = judged_as(tmp_path, named(f"{paper}/faster_than_ar"), {FASTER[paper]: "run"})
+    assert found.verdict == CANNOT_SAY and "had not ended by the run's last prompt" in found.reason
+
+
+def scoring(sets: int) -> Units:
+    """Prompts that share one online search, which scored so many sets in the first of them."""
+    made = sharing(units(0.1, prompts=20, tokens=60))
+    for i, step in enumerate(made[0][1].steps):
+        step.est_alpha = 0.5 if i < sets else None
+    return made
+
+
+@pytest.mark.parametrize(
+    ("option", "sets", "reason"),
+    [
+        ("method.max_steps=10", 10, "the scale cut the search of "),
+        ("method.max_steps=10", 4, "5 seeds are required"),  # it ended below its limit, by itself
+        ("method.max_steps=1000", 10, "5 seeds are required"),  # the paper's limit
+    ],
+)
+def test_a_search_that_a_scale_stopped_has_not_ended(option: str, sets: int, reason: str, tmp_path: Path) -> None:
+    write(tmp_path, "run", scoring(sets))
+    found = judged_as(tmp_path, named("swift/faster_than_ar"), {"SWIFT": "run"}, [option])
+    assert found.verdict == CANNOT_SAY and reason in found.reason
+    assert ("max_steps 10 for 1000" in found.reason) == (reason != "5 seeds are required")
+
+
+@pytest.mark.parametrize(("evaluations", "cut"), [(24, True), (100, False)])
+def test_an_offline_search_that_a_scale_cut_to_few_sets_has_not_ended(
+    evaluations: int, cut: bool, tmp_path: Path
+) -> None:
+    """A tenth of the papers' 1,000 sets counts, and stands in the row; a fortieth does not."""
+    made = units(0.1, prompts=20)
+    for step in (step for records in made for step in records[1].steps):
+        step.est_alpha = None
+    searches = [{"name": "s", "evaluations": evaluations, "new": evaluations, "seconds": 1.0}]
+    write(tmp_path, "run", made, searches=searches)
+    claim, options = named("knn-ssd/faster_than_ar"), [f"method.search.iterations={evaluations}"]
+    found = judged_as(tmp_path, claim, {"KNN-SSD": "run"}, options)
+    assert found.verdict == CANNOT_SAY and found.out_of_scope == cut
+    assert found.reason.startswith("out of scope: the scale cut the search of ") == cut
+    assert cut or "5 seeds are required" in found.reason
+    text = verdict_texts.evidence_text(claim, verdicts.table([found]).iloc[0])
+    assert f"search.iterations {evaluations} for 1000" in text
+
+
+def test_the_scores_of_one_search_are_one_number(tmp_path: Path) -> None:
+    """The matchness of a run is one number, whatever its prompts: without further seeds it has no interval."""
+    made = sharing(units(0.7, prompts=20))
+    for i, step in enumerate(made[0][1].steps):
+        step.est_alpha = (0.1, 0.9)[i] if i < 2 else None
+    write(tmp_path, "run", made)
+    found = judged(tmp_path, "swift/matchness_rises", lambda job: "run")
+    assert found.effect == pytest.approx(0.8) and (found.n, found.low, found.by_seed) == (1, None, True)
+    assert found.verdict == CANNOT_SAY and "5 seeds are required" in found.reason
+
+
+def test_a_claim_without_a_record_of_its_statistic_is_not_run(tmp_path: Path) -> None:
+    write(tmp_path, "run", units())
+    found = judged(tmp_path, "knapspec/cosine_predicts", lambda job: "run")
+    assert found.verdict == NOT_RUN and found.reason.startswith("records lack the cosine and the acceptance rate")
+
+
+# --- settings ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("claim", "method", "option", "text"),
+    [
+        ("knapspec/faster_than_ar", "KnapSpec", "method.interval=32", "interval 32 for the paper's rule"),
+        ("swift/faster_than_ar", "SWIFT", "method.max_steps=100", "max_steps 100 for 1000"),
+        ("knn-ssd/types_form_clusters", "KNN-SSD", "method.calibration=3", "calibration 3 for 16"),
+    ],
+)
+def test_scaled_settings_stand_in_the_row(claim: str, method: str, option: str, text: str, tmp_path: Path) -> None:
+    write(tmp_path, "run", units(tokens=60))
+    found = judged_as(tmp_path, named(claim), {method: "run"}, [option])
+    assert f"scaled settings: {text}" in verdict_texts.evidence_text(named(claim), verdicts.table([found]).iloc[0])
+
+
+# --- training ---------------------------------------------------------------------------------------------------------
+
+VALUES = {f"{paper}/faster_than_ar": method for paper, method in FASTER.items()} | {
+    "knapspec/faster_than_ar": "KnapSpec",
+    "swift/high_alpha": "SWIFT",
+}
+RIVALS = ("DEL", "SWIFT", "CLaSp")
+MODELS = [(MINIATURE, CANNOT_SAY), (PLAIN, HOLDS)]
+
+
+@pytest.mark.parametrize(("model", "verdict"), MODELS)
+@pytest.mark.parametrize("name", VALUES)
+def test_redundancy_from_training_makes_no_method_fast(
+    name: str, model: dict[str, Any], verdict: str, tmp_path: Path
+) -> None:
+    write(tmp_path, "run", units(1.0, prompts=20, tokens=60), model=model)
+    found = judged_as(tmp_path, replace(named(name), needs={}), {VALUES[name]: "run"})
+    assert found.verdict == verdict, found.reason
+    assert (verdict == HOLDS) == ("planted by training" not in found.reason)
+
+
+@pytest.mark.parametrize(("model", "verdict"), MODELS)
+@pytest.mark.parametrize("name", ["fastest", "highest_tpt", "alpha_is_not_speed"])
+def test_exits_from_training_make_no_rival(name: str, model: dict[str, Any], verdict: str, tmp_path: Path) -> None:
+    """The rivals accept less, or in the last claim more but at many times the cost."""
+    slow = name == "alpha_is_not_speed"
+    write(tmp_path, "own", units(0.8, prompts=20, tokens=60), model=model)
+    for i, rival in enumerate(RIVALS):
+        accept = (0.9 if slow else 0.2) + 0.02 * i
+        write(tmp_path, rival, timed(units(accept, prompts=20, tokens=60), 5.0 if slow else 1.0), model=model)
+    runs = {"KnapSpec": "own"} | {rival: rival for rival in RIVALS}
+    found = judged_as(tmp_path, replace(named(f"knapspec/{name}"), needs={}), runs)
+    assert found.verdict == verdict, (found.effect, found.reason)
+    assert (verdict == HOLDS) == ("planted by training" not in found.reason)
+
+
+def test_claims_that_the_training_bears_on_are_marked() -> None:
+    """Speed over AR and over other methods, acceptance, kinds and number of skipped sublayers, and search time."""
+    plain = {claim.id for claim in claims() if not claim.planted}
+    for claim in claims():
+        methods = {label for side in (claim.of, claim.over, claim.cells) for label in side.get("method", ())}
+        over_ar = claim.statistic == "speedup_e2e" and claim.effect == "value"
+        between = claim.statistic in ("speedup_e2e", "tpt", "alpha", "M") and len(methods) > 1
+        skipped = claim.statistic in ("attention_skipped", "mlp_skipped", "skip_depth", "matchness")
+        if (over_ar or between or skipped) and claim.exhibit != "knn_ssd_table3":  # not by type of problem
+            assert claim.planted == ["miniature"], claim.id
+    assert {claim for claim in plain if claim.endswith("/lossless")} == {f"{paper}/lossless" for paper in PAPERS}
+
+
+PAPERS = ("knapspec", "swift", "conflayers", "knn-ssd")

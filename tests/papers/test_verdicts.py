@@ -1,0 +1,315 @@
+"""Which claims hold: the rule, its intervals, and what false records do to a verdict and to the page."""
+
+from __future__ import annotations
+
+import html
+import math
+import re
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from ssd_bench.commands import claims as claims_command
+from ssd_bench.errors import ConfigError
+from ssd_bench.papers.audit import audit
+from ssd_bench.papers.claims import judge
+from ssd_bench.papers.claims.claims import PARTS, SEARCHES, STATISTICS, Claim, claims
+from ssd_bench.papers.claims.comparisons import Side
+from ssd_bench.papers.claims.effect import ClaimEffect, SampledComparison, SampledSide
+from ssd_bench.papers.claims.judge import CANNOT_SAY, FAILS, HOLDS, NOT_RUN, VERDICTS, Judgement
+from ssd_bench.papers.claims.statistics import _DEFINITIONS, StatisticSample, take_sample
+from ssd_bench.papers.ours.cells import REPEATED_TIMINGS, Replication, replications
+from ssd_bench.report import numbers, page, verdict_texts, verdicts
+from ssd_bench.report.answers import claim_lines, describe_records
+from ssd_bench.report.exhibit import build_exhibits
+from ssd_bench.report.results import result_table
+from ssd_bench.results.quantity import measure, ratio_of_sums
+from tests import synthetic
+from tests.exhibit_runs import MINIATURE, indexed
+from tests.papers.test_evidence import make, searched
+
+TABLE = "swift_table8"
+"""SWIFT's ablation: `more_candidates_help` compares two of its cells, 1.05 times is asked."""
+
+
+def named(name: str) -> Claim:
+    return next(claim for claim in claims() if claim.id == name)
+
+
+def ablation(folder: Path, own: str, uniform: str) -> Replication:
+    """Table 8 with two of its runs behind all of its cells, each with a trace of its own but for these two."""
+    runs = {"ablation=none": own, "ablation=w/o dynamic ver.": uniform}
+    indexed(folder, TABLE, "mini", lambda job: runs.get(job.labels["setting"]), own_traces=False)
+    return next(one for one in replications(folder) if one.experiment.name == TABLE)
+
+
+def verdict_of(folder: Path, own: str, uniform: str) -> Judgement:
+    return judge.judge_claim(named("swift/more_candidates_help"), ablation(folder, own, uniform))
+
+
+def measured_verdict(folder: Path) -> Judgement:
+    measured = verdict_of(folder, "own", "uniform").measured
+    assert measured is not None
+    return measured
+
+
+# --- what the records in the repository say ---------------------------------------------------------------------------
+
+
+def test_every_claim_has_a_verdict_with_its_evidence(judgements: list[Judgement]) -> None:
+    assert {one.claim.id for one in judgements} == {claim.id for claim in claims()}
+    for one in judgements:
+        assert one.verdict in VERDICTS
+        assert bool(one.reason) == (one.verdict in (CANNOT_SAY, NOT_RUN)), one
+        assert bool(verdicts._decided_by(one)) == (one.verdict in (CANNOT_SAY, NOT_RUN)), one
+        if one.verdict in (HOLDS, FAILS):
+            assert one.effect is not None and one.low is not None and one.high is not None
+            assert one.low <= one.effect <= one.high and one.n >= (SEARCHES if one.by_seed else 8)
+            assert 0 < one.comparisons <= one.planned
+            if STATISTICS[one.claim.statistic].variation and not one.references:  # modelled times do not vary
+                assert one.variation is not None
+    assert {one.verdict for one in judgements} >= {HOLDS, CANNOT_SAY}
+
+
+def test_no_verdict_rests_on_a_void_cell(judgements: list[Judgement], reference: list[Replication]) -> None:
+    exclusions = {cell: reason for replication in reference for cell, reason in replication.exclusions.items()}
+    for one in judgements:
+        void = [exclusions[cell] for cell in one.cells if exclusions[cell]]
+        if "gpus" not in one.claim.needs:  # on a CPU its number has no meaning, excluded or not
+            assert (one.verdict == CANNOT_SAY and one.reason.startswith("excluded: ")) == bool(void)
+    assert any(one.reason.startswith("excluded: ") for one in judgements)
+
+
+def test_on_a_rehearsal_every_verdict_says_so(judgements: list[Judgement]) -> None:
+    frame = verdicts.table(judgements)
+    for one, (_, row) in zip(judgements, frame.iterrows(), strict=True):
+        assert one.toy == (one.verdict != NOT_RUN)
+        assert verdict_texts.verdict_text(row).startswith("on the toy model: ") == one.toy
+        assert (row["evidence_class"] == judge.TOY) == one.toy
+    assert "this project trained" in verdict_texts.terminal_text(frame)
+
+
+def test_every_statistic_and_part_is_made_of_something(judgements: list[Judgement]) -> None:
+    recorded = {name for name, statistic in STATISTICS.items() if not statistic.unrecorded}
+    assert set(_DEFINITIONS) == recorded and set(STATISTICS) >= {claim.statistic for claim in claims()}
+    assert set(PARTS) == {axis for claim in claims() for side in (claim.of, claim.over) for axis in side} & set(PARTS)
+
+
+def test_recorded_verdicts_stand_beside_and_replace_nothing(judgements: list[Judgement], tmp_path: Path) -> None:
+    own = verdicts.table(judgements)
+    real = {"toy": False, "evidence_class": judge.REAL_MODEL}
+    other = own[own["verdict"] != NOT_RUN].assign(model="another", scale="small", **real)
+    (tmp_path / "verdicts").mkdir()
+    other.to_csv(tmp_path / "verdicts" / "another.csv", index=False)
+    again = verdicts.read_verdicts(tmp_path)
+    pd.testing.assert_frame_equal(again, other.assign(records=False).reset_index(drop=True), check_dtype=False)
+    both = verdicts.merge_verdicts(own, pd.concat([again, own]))
+    assert len(both) == len(own) + len(again)
+    lines = claim_lines(both)
+    assert {sum(map(len, line.verdicts.values())) for line in lines} == {0, 2}  # 0: not run
+    assert sorted(line.claim.id for line in lines) == sorted(own["claim"])
+    (tmp_path / "verdicts" / "broken.csv").write_text("claim\nnone/such\n", encoding="utf-8")
+    with pytest.raises(ConfigError, match=r"broken\.csv"):
+        verdicts.read_verdicts(tmp_path)
+
+
+def test_the_command_prints_and_writes_them(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    make(tmp_path, "own", 0.8)
+    make(tmp_path, "uniform", 0.3)
+    ablation(tmp_path, "own", "uniform")
+    out = tmp_path / "verdicts" / "mini.csv"
+    assert claims_command.main([f"runs_dir={tmp_path}", "scale=mini", f"out={out}"]) == 0
+    assert "on the toy model:" in capsys.readouterr().out
+    assert verdicts.read_verdicts(tmp_path)["claim"].tolist() == ["swift/more_candidates_help"]
+    assert claims_command.main([f"runs_dir={tmp_path}", "scale=paper"]) == 2
+    assert "one of the scales with runs: mini" in capsys.readouterr().err
+
+
+# --- false records ----------------------------------------------------------------------------------------------------
+
+
+def test_one_methods_times_doubled_turn_a_verdict(tmp_path: Path) -> None:
+    for folder, factor in (("true", 1.0), ("false", 2.0)):  # in one folder, the two would be timings of one trace
+        make(tmp_path / folder, "own", 0.6, factor, prompts=60)
+        make(tmp_path / folder, "uniform", 0.3, prompts=60)
+    true, false = (measured_verdict(tmp_path / folder) for folder in ("true", "false"))
+    assert (true.verdict, false.verdict) == (HOLDS, FAILS)
+    assert true.effect is not None and false.effect == pytest.approx(true.effect / 2)
+
+
+@pytest.mark.parametrize(
+    ("own", "uniform", "why"), [("own", "copy", "duplicates the trace of"), ("own", "never", "no search ran")]
+)
+def test_void_cells_decide_nothing(own: str, uniform: str, why: str, tmp_path: Path) -> None:
+    make(tmp_path, "own", 0.8)
+    make(tmp_path, "copy", 0.8, factor=2.0)
+    make(tmp_path, "never", 0.3, search=False)
+    found = verdict_of(tmp_path, own, uniform)
+    assert found.verdict == CANNOT_SAY and found.reason.startswith("excluded: ") and why in found.reason
+    assert found.effect is None
+
+
+@pytest.mark.parametrize("prompts", [7, 8])
+def test_few_prompts_decide_nothing(prompts: int, tmp_path: Path) -> None:
+    make(tmp_path, "own", 0.8, prompts=prompts)
+    make(tmp_path, "uniform", 0.3)
+    found = verdict_of(tmp_path, "own", "uniform")
+    assert found.verdict == (HOLDS if prompts == 8 else CANNOT_SAY)
+    assert prompts == 8 or "has 7 prompts; 8 are required" in found.reason
+    assert found.effect is not None and found.low is not None and found.n > 0
+
+
+def test_a_run_that_is_missing_is_no_evidence(tmp_path: Path) -> None:
+    make(tmp_path, "own", 0.8)
+    indexed(tmp_path, TABLE, "mini", lambda job: "own" if job.labels["setting"] == "ablation=none" else None)
+    (made,) = replications(tmp_path)
+    assert judge.judge_claim(named("swift/more_candidates_help"), made).verdict == NOT_RUN
+    indexed(
+        tmp_path, TABLE, "mini", lambda job: "own" if job.labels["setting"] == "ablation=none" else "!out of memory"
+    )
+    (made,) = replications(tmp_path)
+    assert judge.judge_claim(named("swift/more_candidates_help"), made).reason == "a run failed: out of memory"
+
+
+def test_sides_on_different_machines_decide_nothing(tmp_path: Path) -> None:
+    make(tmp_path, "own", 0.8)
+    units = searched([synthetic.unit(i, accept=0.3) for i in range(20)], lambda step: step > 2)
+    synthetic.write_record(
+        tmp_path / "uniform", units, run_id="uniform", model=MINIATURE, provenance={"device": {"cpu": "Another"}}
+    )
+    found = measured_verdict(tmp_path)
+    assert found.verdict == CANNOT_SAY and found.reason.endswith("timed on different machines")
+
+
+def test_the_pages_verdicts_follow_the_records(tmp_path: Path) -> None:
+    said, checks = [], audit.audit()
+    # each in its own folder, because two timings of a trace widen the intervals of a folder
+    for name, own, factor, reference in (("own", 0.8, 1.0, 0.3), ("slow", 0.3, 1.0, 0.8), ("copied", 0.6, 1.5, 0.6)):
+        make(tmp_path / name, "own", own, factor, prompts=60)
+        make(tmp_path / name, "uniform", reference, prompts=60)
+        made = ablation(tmp_path / name, "own", "uniform")
+        shown = build_exhibits(numbers.long_tables([made], "swift"), [made])
+        frame = verdicts.table(judge.judge([made]))
+        text = page.render(shown, [made], {}, page.PageContent(checks, frame, result_table([made])))
+        item = re.search(r'<tr data-claim="swift/more_candidates_help".*?</tr>', text, re.DOTALL)
+        assert item is not None
+        said.append(html.unescape(item[0]))
+    assert [re.findall(r"<b>(.*?)</b>", each) for each in said] == [
+        [f"on the toy model: {verdict}"] for verdict in ("holds", "fails", "cannot say")
+    ]
+    assert "excluded: " in said[2]
+
+
+# --- the interval -----------------------------------------------------------------------------------------------------
+
+
+def samples(values: Sequence[Sequence[float]], name: str = "p") -> StatisticSample:
+    columns = np.array(values, dtype=float)
+    return StatisticSample(np.array([f"{name}{i}" for i in range(len(columns))]), columns, ratio_of_sums)
+
+
+def effect(claim: Claim, places: Sequence[Sequence[StatisticSample]]) -> ClaimEffect:
+    side = Side((), {}, claim.statistic)
+    return ClaimEffect(claim, [SampledComparison(*(SampledSide(side, one) for one in place)) for place in places])
+
+
+VALUE = Claim("p/c", "It.", "§1", (), "swift_table8", "alpha", "value", 0.0, at_least=0.5, none=0.0)
+
+
+def test_of_one_run_it_is_the_interval_of_every_number() -> None:
+    rng = np.random.default_rng(1)
+    columns = np.stack([rng.uniform(1, 5, 12), rng.uniform(6, 9, 12)], axis=1)
+    found = effect(VALUE, [[samples(columns)]])
+    theirs = measure(ratio_of_sums, *columns.T)
+    assert (found.value, *found.interval()) == pytest.approx((theirs.value, theirs.low, theirs.high))
+    assert found.n == 12 and found.variation is None
+
+
+def test_runs_without_a_common_prompt_add_their_variances_and_the_same_prompts_do_not_count_twice() -> None:
+    rng = np.random.default_rng(2)
+    a, b = (rng.uniform((1, 6), (5, 10), (12, 2)) for _ in range(2))
+    alone, twice = effect(VALUE, [[samples(a)]]), effect(VALUE, [[samples(a)], [samples(a)]])
+    assert twice.interval() == pytest.approx(alone.interval()) and twice.n == 12
+    apart = effect(VALUE, [[samples(a)], [samples(b, "q")]])
+    assert apart.n == 24 and len(apart._strata) == 2
+    ratio = replace(VALUE, effect="ratio", over={"method": ["x"]}, none=None)
+    same = effect(ratio, [[samples(a), samples(1.5 * a)]])
+    assert same.lacking == "" and (same.value, *same.interval()) == pytest.approx((1.0, 1.0, 1.0))
+
+
+def test_noise_widens_both_ends_and_a_share_of_prompts_has_an_exact_interval() -> None:
+    columns = np.random.default_rng(3).uniform((1, 6), (5, 10), (12, 2))
+    plain, wide = (effect(replace(VALUE, noise=noise), [[samples(columns)]]).interval() for noise in (0.0, 0.1))
+    assert wide == pytest.approx((plain[0] - 0.1, plain[1] + 0.1))
+    routed = replace(VALUE, statistic="routing")
+    low, high = effect(routed, [[samples([[1, 1]] * 20)]]).interval()
+    assert (low, high) == pytest.approx((0.025 ** (1 / 20), 1.0))
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "verdict"),
+    [(0.96, 1.01, HOLDS), (1.05, 1.2, HOLDS), (0.94, 1.0, CANNOT_SAY), (0.85, 0.94, FAILS)],
+)
+def test_the_rule_of_a_loss_that_is_small(low: float, high: float, verdict: str) -> None:
+    claim = named("conflayers/transfers")
+    assert claim.at_least == 0.95 and judge._verdict(claim, (low, high), (low, high)) == verdict
+
+
+def test_the_measured_floor_stands_in_a_speeds_interval(tmp_path: Path) -> None:
+    logs = (0.0, 0.05, -0.05, 0.02, -0.02, 0.04, -0.04, 0.0)
+    make(tmp_path, "own", 0.8)
+    make(tmp_path, "uniform", 0.3)
+    without = measured_verdict(tmp_path)
+    for i, log in enumerate(logs):
+        make(tmp_path, f"moment={i + 1}", 0.7, math.exp(log))
+    indexed(tmp_path, REPEATED_TIMINGS, "mini", lambda job: job.labels["setting"])
+    found = measured_verdict(tmp_path)
+    sigma = float(np.std(logs, ddof=1))
+    assert without.variation is None and found.variation == pytest.approx(math.sqrt(2) * sigma, rel=1e-6)
+    assert found.effect == without.effect
+    assert None not in (found.low, without.low) and found.low < without.low and found.high > without.high  # type: ignore[operator]
+
+
+def test_the_interval_of_a_ratio_of_two_methods_covers_on_recorded_prompts(reference: list[Replication]) -> None:
+    """Of the four methods' 60 prompts in the repository: samples of 20 hold the ratio over all 60."""
+    made = next(one for one in reference if one.experiment.name == "ssd_bench_population")
+    by_method = {cell["method"]: take_sample([cell], "speedup", {}) for cell in made.recorded_cells()}
+    a, b = (by_method[name] for name in ("adaptive", "KnapSpec"))
+    assert isinstance(a, StatisticSample) and isinstance(b, StatisticSample) and set(a.prompts) == set(b.prompts)
+    claim = replace(VALUE, statistic="M", effect="ratio", over={"method": ["x"]}, none=None)
+    truth, rng, held, rounds = a.value() / b.value(), np.random.default_rng(0), 0, 300
+    for _ in range(rounds):
+        chosen = np.isin(a.prompts, rng.choice(a.prompts, 20, replace=False))
+        parts = [
+            StatisticSample(one.prompts[keep], one.columns[keep], one.formula)
+            for one, keep in ((a, chosen), (b, np.isin(b.prompts, a.prompts[chosen])))
+        ]
+        low, high = effect(claim, [parts]).interval()
+        held += low <= truth <= high
+    assert held / rounds >= 0.93
+
+
+@pytest.mark.parametrize(
+    ("written", "after"), [("2026-11-23T00:00:00+00:00", False), ("2027-01-02T00:00:00+00:00", True)]
+)
+def test_a_verdict_says_if_its_claim_was_written_after_the_runs(written: str, after: bool, tmp_path: Path) -> None:
+    for name, accept in (("own", 0.8), ("uniform", 0.3)):
+        make(tmp_path, name, accept, provenance={"started_at": "2027-01-01T12:00:00+00:00"})
+    claim = replace(named("swift/more_candidates_help"), written=written)
+    judged = judge.judge_claim(claim, ablation(tmp_path, "own", "uniform"))
+    row = verdicts.table([judged]).iloc[0]
+    assert judged.after_runs == row["after_runs"] == after
+    assert (verdict_texts.AFTER_RUNS in verdict_texts.evidence_text(claim, row)) == after
+
+
+# --- the records ------------------------------------------------------------------------------------------------------
+
+
+def test_the_first_screen_says_what_the_records_are(reference: list[Replication]) -> None:
+    assert "this project trained" in describe_records(reference, 7)
+    assert "miniature, 2.9 million parameters" in describe_records(reference, 7)
+    assert describe_records([], 0).startswith("There are no runs")

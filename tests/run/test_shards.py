@@ -1,0 +1,215 @@
+"""A run whose prompts several jobs share is the run that one job makes."""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+
+from ssd_bench.records.files import read_header
+from ssd_bench.records.reader import Run, find_runs, load_run
+from ssd_bench.records.writer import RunWriter
+from ssd_bench.results.digest import summarise
+from ssd_bench.run import run as runner
+from ssd_bench.run import shards
+from ssd_bench.run.plan import Shard
+from ssd_bench.run.shards import execute_shard, merge_shards
+from tests.forked import Forked
+from tests.records.test_header import unknown_keys
+from tests.runs import CPU, executed, local_model, planned
+
+TIMES = ["prefill_ms", "decode_ms", "draft_ms", "verify_ms", "policy_ms", "peak_bytes"]
+METHODS = {
+    "given": ("method=fixed_layers", "method.ratio=0.25"),
+    "per prompt": ("method=knapspec", "method.interval=3"),
+    "searched": (
+        "method=knn_ssd",
+        "method.search.iterations=3",
+        "method.search.new_tokens=4",
+        "method.calibration=2",
+    ),
+}
+
+
+@pytest.fixture
+def options(small_checkpoint: Path) -> list[str]:
+    return [*local_model(small_checkpoint), "task=gsm8k", "limit=7", "decode.max_new_tokens=12", "repeats=2"]
+
+
+def equal(one: Run, other: Run) -> None:
+    for name in ("prompts", "steps", "layer_sets"):
+        tables = (getattr(run, name).drop(columns=TIMES, errors="ignore") for run in (one, other))
+        pd.testing.assert_frame_equal(*tables)
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_shards_in_any_order_make_the_record_of_one_job(method: str, options: list[str], tmp_path: Path) -> None:
+    line = [*options, *METHODS[method]]
+    whole = executed(tmp_path / "whole", *line)
+    made = [execute_shard(planned(tmp_path / "shared", *line, f"shard={n}/3")) for n in (2, 3, 1)]
+    assert made[:2] == [None, None] and made[2] is not None and find_runs(tmp_path / "shared") == [made[2]]
+    run = load_run(made[2])
+    equal(run, whole)
+    assert not unknown_keys(read_header(run.path))
+    assert run.path.name == whole.path.name and run.header.content_key == whole.header.content_key
+    assert run.header.scores == whole.header.scores and run.header.config["shard"] is None
+    assert {*read_header(whole.path)} <= {*read_header(run.path)} and len(run.header.shards) == 3
+    assert [search.name for search in run.header.searches] == [search.name for search in whole.header.searches]
+    assert run.header.wall_s == sum(shard["wall_s"] for shard in run.header.shards)
+    assert {*summarise(run).row} == {*summarise(whole).row}
+    assert not (tmp_path / "shared" / ".shards" / run.path.name).exists()
+    assert execute_shard(planned(tmp_path / "shared", *line, "shard=2/3")) == made[2], "it is on record"
+
+
+def test_each_prompt_is_one_shards(options: list[str], tmp_path: Path) -> None:
+    plan = planned(tmp_path, *options, *METHODS["given"], "shard=1/3")
+    units = [unit for shard in Shard(1, 3).all_of_run for unit in shard.share(plan.run_items)]
+    assert sorted(units) == sorted(plan.run_items) and len(units) == 14
+    assert plan.work_items == [unit for unit in plan.run_items if unit[0] in (0, 3, 6)]
+    assert [i for i, repeat in Shard(3, 3).share(plan.run_items) if not repeat] == [2, 5]
+
+
+def test_a_shard_goes_on_where_it_was(options: list[str], tmp_path: Path) -> None:
+    line = [*options, *METHODS["given"]]
+    assert execute_shard(planned(tmp_path, *line, "shard=1/2")) is None
+    plan = planned(tmp_path, *line, "shard=1/2")
+    folder = plan.identity.folder
+    header = json.loads((folder / "run.json").read_text(encoding="utf-8"))
+    (folder / "run.json").write_text(json.dumps(header | {"status": "running"}), encoding="utf-8")
+    kept = sorted((folder / "parts").iterdir())
+    kept[0].unlink()
+    times = {part: part.stat().st_mtime_ns for part in kept[1:]}
+    assert execute_shard(plan) is None
+    assert {part: part.stat().st_mtime_ns for part in kept[1:]} == times and kept[0].is_file()
+    made = execute_shard(planned(tmp_path, *line, "shard=2/2"))
+    assert made is not None
+    equal(load_run(made), executed(tmp_path / "whole", *line))
+
+
+def test_force_makes_all_shards_again(options: list[str], tmp_path: Path) -> None:
+    line = [*options, *METHODS["given"]]
+    first = [execute_shard(planned(tmp_path, *line, f"shard={n}/2")) for n in (1, 2)][-1]
+    assert first is not None
+    before = load_run(first).header.finished_at
+    again = [execute_shard(planned(tmp_path, *line, f"shard={n}/2", "force=true")) for n in (1, 2)]
+    assert again[0] is None and load_run(first).header.finished_at > before
+
+
+def test_of_shards_that_end_at_once_one_makes_the_record(
+    options: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plans = [planned(tmp_path, *options, *METHODS["given"], f"shard={n}/4") for n in (1, 2, 3, 4)]
+    with monkeypatch.context() as patch:
+        patch.setattr(shards, "merge_shards", lambda plan: False)
+        assert [execute_shard(plan) for plan in plans] == [None] * 4
+    together, made = threading.Barrier(len(plans)), []
+
+    def scores(plan: Any, writer: RunWriter) -> dict[str, float]:
+        time.sleep(0.3)  # the others come meanwhile
+        made.append(writer.path)
+        return {}
+
+    def ends(plan: Any) -> bool:
+        together.wait()
+        return merge_shards(plan)
+
+    monkeypatch.setattr(shards, "task_scores", scores)
+    with ThreadPoolExecutor(len(plans)) as jobs:
+        assert list(jobs.map(ends, plans)) == [True] * 4
+    assert made == find_runs(tmp_path) == [plans[0].identity.run_dir]
+    assert not any((tmp_path / ".shards").iterdir())
+    equal(load_run(made[0]), executed(tmp_path / "whole", *options, *METHODS["given"]))
+
+
+def test_a_shard_whose_run_was_made_while_it_waited_is_not_measured_again(
+    options: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, last = (planned(tmp_path, *options, *METHODS["given"], f"shard={n}/2") for n in (1, 2))
+    assert execute_shard(first) is None
+
+    def after_a_twin(*args: Any, **words: Any) -> RunWriter:
+        monkeypatch.undo()
+        assert execute_shard(last) == last.identity.run_dir
+        monkeypatch.setattr(shards, "measure", lambda *_: pytest.fail("it is on record"))
+        return RunWriter(*args, **words)
+
+    monkeypatch.setattr(runner, "RunWriter", after_a_twin)
+    assert execute_shard(last) == last.identity.run_dir
+    assert not any((tmp_path / ".shards").iterdir())
+
+
+def left_by_one_that_was_killed(options: list[str], folder: Path, patch: pytest.MonkeyPatch, *more: str) -> Path:
+    """A record, and the shards that it was made of: its process ended before it removed them."""
+    with patch.context() as patched:
+        patched.setattr("ssd_bench.run.shards._remove", lambda plan: None)
+        made = [execute_shard(planned(folder, *options, *METHODS["given"], *more, f"shard={n}/2")) for n in (1, 2)]
+    assert made[1] is not None and len(list((folder / ".shards" / made[1].name).iterdir())) == 2
+    return made[1]
+
+
+def test_shards_that_a_killed_process_left_are_removed(
+    options: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = left_by_one_that_was_killed(options, tmp_path, monkeypatch)
+    assert execute_shard(planned(tmp_path, *options, *METHODS["given"], "shard=1/2")) == made
+    assert not any((tmp_path / ".shards").iterdir())
+
+
+@pytest.mark.parametrize("before", ["", "force=true"])
+def test_force_takes_no_shard_of_before(
+    before: str, options: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = left_by_one_that_was_killed(options, tmp_path, monkeypatch, *filter(None, [before]))
+    first = load_run(made).header.finished_at
+    again = [planned(tmp_path, *options, *METHODS["given"], f"shard={n}/2", "force=true") for n in (1, 2)]
+    assert execute_shard(again[0]) is None
+    assert load_run(made).header.finished_at == first, "the second shard is not made again yet"
+    assert execute_shard(planned(tmp_path, *options, *METHODS["given"], "shard=2/2")) == made, "it is on record"
+    assert again[0].identity.folder.exists(), "it is of a record to come"
+    assert execute_shard(again[1]) == made and load_run(made).header.finished_at > first
+    assert not any((tmp_path / ".shards").iterdir())
+
+
+def test_a_shard_without_force_is_none_of_those_that_are_made_again(options: list[str], tmp_path: Path) -> None:
+    line = [*options, *METHODS["given"]]
+    assert execute_shard(planned(tmp_path, *line, "shard=1/2")) is None
+    assert execute_shard(planned(tmp_path, *line, "shard=2/2", "force=true")) is None
+    assert execute_shard(planned(tmp_path, *line, "shard=1/2", "force=true")) is not None
+
+
+def test_a_damaged_part_of_a_shard_is_measured_again(options: list[str], tmp_path: Path) -> None:
+    line = [*options, *METHODS["given"]]
+    first, last = (planned(tmp_path, *line, f"shard={n}/2") for n in (1, 2))
+    assert execute_shard(first) is None
+    part = min((first.identity.folder / "parts").iterdir())
+    part.write_bytes(part.read_bytes()[:50])
+    assert execute_shard(planned(tmp_path, *line, "shard=1/2")) is None
+    made = execute_shard(last)
+    assert made is not None
+    equal(load_run(made), executed(tmp_path / "whole", *line))
+
+
+def test_a_shard_that_somebody_works_on_is_not_removed(options: list[str], tmp_path: Path) -> None:
+    """Of another division of the same prompts: it finds the record when it is done."""
+    line = [*options, *METHODS["given"]]
+    other = planned(tmp_path, *line, "shard=1/3")
+    with RunWriter(other.identity.folder, runner.initial_header(other)) as writer:
+        assert [execute_shard(planned(tmp_path, *line, f"shard={n}/2")) for n in (1, 2)][-1] == other.identity.run_dir
+        writer.finish_shard({})
+    assert merge_shards(other) and not any((tmp_path / ".shards").iterdir())
+
+
+def test_a_sweep_of_all_shards_on_two_workers_shows_the_run(options: list[str], tmp_path: Path) -> None:
+    workers = ("hydra/launcher=joblib", "hydra.launcher.n_jobs=2")
+    line = ["-m", *options, *METHODS["given"], *CPU, f"runs_dir={tmp_path}", "shard=1/4,2/4,3/4,4/4", *workers]
+    with Forked(line, forks=True) as sweep:
+        done = sweep.communicate()
+    assert done.returncode == 0, done.stderr
+    (path,) = find_runs(tmp_path)
+    equal(load_run(path), executed(tmp_path / "whole", *options, *METHODS["given"]))
