@@ -27,6 +27,9 @@ from ssd_bench.records.schema import SCHEMA_VERSION
 
 REPEATED = "force=true in its command measures the run again"
 
+RESULTS = "results.parquet"
+"""Numbers of the run, made from its tables (`ssd_bench.results.table_file`); no part of the record."""
+
 
 def open_regular(path: Path) -> BinaryIO:
     """Open a regular file for reading.

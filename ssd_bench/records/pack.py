@@ -16,8 +16,8 @@ from pathlib import Path, PurePath, PurePosixPath, PureWindowsPath
 
 from ssd_bench.errors import ConfigError
 from ssd_bench.paths import REFERENCE_FOLDER, UNPACKING, file_hash, local_path, record_files, write_atomic
+from ssd_bench.records.files import RESULTS
 from ssd_bench.records.header import RunHeader
-from ssd_bench.records.writer import RESULTS
 
 SUFFIX = ".zip"
 KEY = ".packed"

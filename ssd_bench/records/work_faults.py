@@ -58,8 +58,9 @@ def _row_rules(work: pd.DataFrame, n_layers: float) -> dict[str, NDArray[np.bool
         "part is none of the parts of a step": ~work["part"].isin(PARTS).to_numpy(bool),
         "a count is negative or zero": (counts[:, :7] < 0).any(axis=1) | (counts[:, [0, 1, 6]] < 1).any(axis=1),
         "a pass has more sublayers than the model": (counts[:, 2:4] > n_layers).any(axis=1),
-        "more is rounded than is read": (counts[:, 7:] < 0).any(axis=1)
-        | (counts[:, 7:10] + counts[:, 10:] > counts[:, 2:5]).any(axis=1),
+        "more is rounded than is read": ~(
+            (counts[:, 7:] >= 0).all(axis=1) & (counts[:, 7:10] + counts[:, 10:] <= counts[:, 2:5]).all(axis=1)
+        ),
         "only drafts and searches read rounded weights": (counts[:, 7:].sum(axis=1) > 0)
         & work["part"].isin(("prefill", "verify")).to_numpy(bool),
         # a pass and its head are two launches; sublayers that a method calls by themselves are one each

@@ -31,7 +31,7 @@ from ssd_bench.errors import ConfigError, one_line
 from ssd_bench.lease import NAME, Lease, LeaseHeld
 from ssd_bench.model.headers import reason
 from ssd_bench.paths import write_atomic
-from ssd_bench.records.files import read_header, read_table
+from ssd_bench.records.files import RESULTS, read_header, read_table
 from ssd_bench.records.header import RunHeader
 from ssd_bench.records.schema import (
     DIGESTS,
@@ -51,8 +51,6 @@ DISCARDED = ".discarded"
 LEFTOVERS = (DISCARDED, "parts", NAME)
 """Names of files and folders that the writer removes last, after the record is finished."""
 TABLES = tuple(f"{name}.parquet" for name in SCHEMAS)
-RESULTS = "results.parquet"
-"""Numbers of the run, made from its tables (`ssd_bench.results.table_file`); no part of the record."""
 
 
 class RunWriter:

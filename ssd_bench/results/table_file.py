@@ -17,9 +17,9 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from ssd_bench.records.files import write_atomic
+from ssd_bench.paths import write_atomic
+from ssd_bench.records.files import RESULTS
 from ssd_bench.records.reader import Run, load_run
-from ssd_bench.records.writer import RESULTS
 from ssd_bench.results import definitions as d
 from ssd_bench.results.modelled import reference_of
 from ssd_bench.results.numbers import numbers
