@@ -14,12 +14,12 @@ import numpy as np
 from ssd_bench.contract.layer_set import LayerSet
 from ssd_bench.contract.window import Window
 from ssd_bench.records.reader import Run, load_run
-from ssd_bench.records.schema import ANSWER, PromptRecord, PromptRow, StepRow, WorkRow, pack
+from ssd_bench.records.schema import ANSWER, ROUNDED, PromptRecord, PromptRow, StepRow, WorkRow, pack
 from ssd_bench.records.writer import RunWriter
 
 N_LAYERS = 8
 T_TARGET_MS, T_DRAFT_MS = 10.0, 3.0
-NO_INT8 = {"int8_attentions": 0, "int8_mlps": 0, "int8_heads": 0.0}
+NOT_ROUNDED = dict.fromkeys(ROUNDED, 0)
 UNITS = [(0, 0), (1, 0), (0, 1)]  # of `stateful_run`; repeats outside, as the runner streams them
 
 HEADER: dict[str, Any] = {
@@ -118,7 +118,7 @@ def thin(units: Sequence[list[PromptRecord]]) -> list[list[PromptRecord]]:
 
 
 def _prefill_work(row: PromptRow) -> list[WorkRow]:
-    keys = {name: getattr(row, name) for name in ANSWER} | {"step": 0, "part": "prefill", "calls": 1} | NO_INT8
+    keys = {name: getattr(row, name) for name in ANSWER} | {"step": 0, "part": "prefill", "calls": 1} | NOT_ROUNDED
     whole = {"rows": row.prompt_len, "attentions": N_LAYERS, "mlps": N_LAYERS, "heads": 0.0, "launches": 1}
     head = {"rows": 1, "attentions": 0, "mlps": 0, "heads": 1.0, "launches": 1}
     return [WorkRow(**keys, **kind, context=0.0, ms=None) for kind in (whole, head)]
@@ -126,7 +126,7 @@ def _prefill_work(row: PromptRow) -> list[WorkRow]:
 
 def _step_work(step: StepRow, searches: int) -> list[WorkRow]:
     keys = {name: getattr(step, name) for name in (*ANSWER, "step")} | {"context": float(step.context_len)}
-    keys |= NO_INT8
+    keys |= NOT_ROUNDED
     verified = {"rows": step.tree_nodes, "attentions": N_LAYERS, "mlps": N_LAYERS, "heads": 1.0, "launches": 2}
     work = [WorkRow(**keys, **verified, part="verify", calls=1, ms=step.verify_ms)]
     if (layers := step.layer_set) is not None:

@@ -32,7 +32,7 @@ from ssd_bench.results.prompt_table import PromptTable, of_steps
 from ssd_bench.results.rows import arm_rows
 from ssd_bench.run.plan import plan
 from tests.runs import composed
-from tests.synthetic import N_LAYERS, NO_INT8, unit, write_run
+from tests.synthetic import N_LAYERS, NOT_ROUNDED, unit, write_run
 
 PASSES = tuple(NodeTimes(n, 1e-4 * n, 0.1 + 0.01 * n, 0.2 + 0.02 * n, 0.5 + 0.1 * n) for n in (1, 2, 4, 8, 16, 32, 128))
 LATENCY = Latency(
@@ -117,7 +117,7 @@ def work_row(
     attentions, mlps, heads = kinds
     counts = {"calls": calls, "rows": rows, "attentions": attentions, "mlps": mlps, "heads": heads}
     launches = max(1, (attentions + mlps > 0) + (heads > 0))
-    return WorkRow(**key, **counts, **NO_INT8, part=part, launches=launches, context=context, ms=ms)
+    return WorkRow(**key, **counts, **NOT_ROUNDED, part=part, launches=launches, context=context, ms=ms)
 
 
 def made(folder: Path, reuse: bool = False, searching: bool = False, **changes: Any) -> Run:

@@ -70,7 +70,8 @@ def step_rows() -> list[dict[str, Any]]:
         for arm, steps in (("ar", [(0, 0, 1)] * (len(output) - 1)), ("method", drafted)):
             context = 10
             for number, (draft, accepted, emitted) in enumerate(steps, 1):
-                row = {"prompt_index": prompt, "repeat": 0, "arm": arm, "step": number, "context_len": context}
+                row = {"prompt_index": prompt, "repeat": 0, "turn": 0, "arm": arm, "step": number}
+                row |= {"context_len": context}
                 row |= {"layer_set_id": 0 if draft else None, "draft_len": draft, "tree_nodes": draft + 1}
                 row |= {"accepted_len": accepted, "emitted": emitted, "stop_reason": "length" if draft else "none"}
                 rows.append(row | {"draft_ms": 1.0 * draft, "verify_ms": 4.0, "policy_ms": 0.0})
@@ -84,7 +85,14 @@ def prompt_rows() -> list[dict[str, Any]]:
         for order, arm in enumerate(("ar", "method")):
             steps = [step for step in step_rows() if (step["prompt_index"], step["arm"]) == (prompt, arm)]
             times = {name: sum(step[name] for step in steps) for name in ("draft_ms", "verify_ms", "policy_ms")}
-            row = {"prompt_index": prompt, "prompt_id": f"q{prompt}", "domain": "quiz", "repeat": 0, "arm": arm}
+            row = {
+                "prompt_index": prompt,
+                "prompt_id": f"q{prompt}",
+                "domain": "quiz",
+                "repeat": 0,
+                "turn": 0,
+                "arm": arm,
+            }
             row |= {"order": order, "prompt_sha256": hashlib.sha256(bytes([prompt])).hexdigest(), "prompt_len": 10}
             row |= {"clipped_tokens": 0, "new_tokens": len(output), "prefill_ms": 6.0, **times, "peak_bytes": 10**9}
             row |= {"decode_ms": sum(times.values()), "finish_reason": "eos", "output_ids": output, "text": "a b"}
@@ -92,11 +100,28 @@ def prompt_rows() -> list[dict[str, Any]]:
     return rows
 
 
+def work_rows() -> list[dict[str, Any]]:
+    rows = []
+    whole, head = {"attentions": 4, "mlps": 4}, {"attentions": 0, "mlps": 0, "heads": 1.0}
+    full, drafted = whole | {"heads": 1.0, "launches": 2}, {"attentions": 3, "mlps": 3, "heads": 1.0, "launches": 2}
+    answers = ("prompt_index", "repeat", "turn", "arm")
+    for prompt in prompt_rows():
+        keys = {name: prompt[name] for name in answers} | {"step": 0, "part": "prefill", "calls": 1, "context": 0.0}
+        rows += [keys | whole | {"rows": 10, "heads": 0.0, "launches": 1}, keys | head | {"rows": 1, "launches": 1}]
+    for step in step_rows():
+        keys = {name: step[name] for name in (*answers, "step")} | {"context": float(step["context_len"])}
+        if step["draft_len"]:
+            rows.append(keys | drafted | {"part": "draft", "calls": step["draft_len"], "rows": 1})
+        rows.append(keys | full | {"part": "verify", "calls": 1, "rows": step["tree_nodes"]})
+    unrounded = {f"int{bits}_{part}": 0 for bits in (8, 4) for part in ("attentions", "mlps")}
+    return [row | unrounded | {"int8_heads": 0.0, "int4_heads": 0.0} for row in rows]
+
+
 def other_record(folder: Path) -> Path:
     """Write a record by the documents alone: JSON and Parquet, without this project's writer."""
     folder.mkdir(parents=True)
     (folder / "run.json").write_text(json.dumps(HEADER), encoding="utf-8")
-    rows = {"prompts": prompt_rows(), "steps": step_rows()}
+    rows = {"prompts": prompt_rows(), "steps": step_rows(), "work": work_rows()}
     rows["layer_sets"] = [{"layer_set_id": 0, "n_layers": 4, "skip_attn": [1], "skip_mlp": [2]}]
     for name, content in rows.items():
         columns = described_columns(name)
@@ -228,7 +253,7 @@ MUTATIONS: dict[str, tuple[Callable[[Path], object], list[str]]] = {
     ),
     "a digest of no table": (edit_header(lambda h: h.update(tables={"rows": "0" * 64})), ["run.json: tables: "]),
     "a missing table": (
-        edit_header(lambda h: h.update(tables={"work": "0" * 64})),
+        lambda record: (record / "work.parquet").unlink(),
         ["work.parquet: the file is missing; expected a table with prompt_index"],
     ),
     "no table": (lambda record: (record / "steps.parquet").unlink(), ["steps.parquet: the file is missing"]),
@@ -333,7 +358,6 @@ def test_what_other_programs_may_do(record: Path) -> None:
         edit_table(name, cast(column, pa.large_string()))(record)
     edit_table("prompts", lambda table: table.select(table.column_names[::-1]).drop_columns("score"))(record)
     edit_table("steps", lambda table: table.append_column("x_entropy", pa.array([0.5] * len(table))))(record)
-    edit_table("steps", lambda table: table.append_column("turn", pa.array([0] * len(table), pa.int32())))(record)
     assert record_faults(record) == [] and len(load_run(record).steps) == 8
 
 
