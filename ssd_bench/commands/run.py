@@ -64,7 +64,7 @@ def _run(cfg: DictConfig, wait: bool, log: WarningLog | None, arguments: Sequenc
     from ssd_bench.run.shards import execute_shard
 
     job = plan(cfg, arguments, HydraConfig.get().runtime.choices)
-    record = execute(job, wait, log) if job.identity.shard is None else execute_shard(job, wait, log)
+    record = execute(job, wait, log) if cfg.shard is None else execute_shard(job, wait, log)
     if record is not None:
         print_record(record, log)
     return record

@@ -16,14 +16,14 @@ from ssd_bench.lease import Lease
 from ssd_bench.papers.runs import index
 from ssd_bench.papers.runs.index import Outcome
 from ssd_bench.records.writer import RunWriter
-from tests.synthetic import header, unit, write_record
+from tests.synthetic import header, unit, with_work, write_record
 
 
 def begun(folder: Path, prompts: int, seconds: float) -> int:
     """A run of 8 prompts of which some are done, each in so many seconds; returns the tokens after the first."""
     with RunWriter(folder, header(domains=["toy"] * 8)) as writer:
         for number in range(prompts):
-            writer.add(number, 0, unit(number), None)
+            writer.add(number, 0, with_work(unit(number)), None)
     parts = sorted((folder / "parts").iterdir())
     for number, part in enumerate(parts):
         when = time.time() + seconds * (number + 1)

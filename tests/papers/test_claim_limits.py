@@ -18,6 +18,7 @@ from tests.exhibit_runs import MINIATURE, indexed
 from tests.papers.test_claim_rules import Units, by_label, sharing, units, write
 from tests.papers.test_claim_scope import PLAIN, judged, named
 from tests.papers.test_evidence import timed
+from tests.synthetic import with_work
 
 
 def judged_as(folder: Path, claim: Claim, runs: Mapping[str, str], options: Sequence[str] = ()) -> Judgement:
@@ -148,7 +149,9 @@ def test_exits_from_training_make_no_rival(name: str, model: dict[str, Any], ver
     write(tmp_path, "own", units(0.8, prompts=20, tokens=60), model=model)
     for i, rival in enumerate(RIVALS):
         accept = (0.9 if slow else 0.2) + 0.02 * i
-        write(tmp_path, rival, timed(units(accept, prompts=20, tokens=60), 5.0 if slow else 1.0), model=model)
+        made = timed(units(accept, prompts=20, tokens=60), 5.0 if slow else 1.0)
+        # the times that decide are modelled, from the work
+        write(tmp_path, rival, [with_work(records, 3000 if slow else 0) for records in made], model=model)
     runs = {"KnapSpec": "own"} | {rival: rival for rival in RIVALS}
     found = judged_as(tmp_path, replace(named(f"knapspec/{name}"), needs={}), runs)
     assert found.verdict == verdict, (found.effect, found.reason)

@@ -143,7 +143,7 @@ def test_what_to_use_counts_methods_of_no_experiment_under_the_same_conditions(
     task = one.experiment.jobs[0].labels["task"]
     table = choice.choice_table(results.result_table([one])).set_index("task")
     assert table.loc[task, "fastest method"] == "adaptive"
-    units = [synthetic.unit(i, accept=0.99) for i in range(6)]
+    units = synthetic.thin([synthetic.unit(i, accept=0.99) for i in range(6)])
     model = {"name": "tiny", "n_params": 2_000_000}
     synthetic.write_record(tmp_path / "own", units, run_id="own", method="successors", model=model)
     synthetic.write_record(tmp_path / "few", units[:5], run_id="few", method="fewer_prompts", model=model)

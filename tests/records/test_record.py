@@ -23,7 +23,7 @@ from ssd_bench.records.reader import Run, find_runs, is_complete, load_run
 from ssd_bench.records.schema import SCHEMA_VERSION, SCHEMAS, PromptRecord
 from ssd_bench.records.writer import RunWriter, clear_leftovers
 from tests.runs import python
-from tests.synthetic import UNITS, header, stateful_run, unit, write_record, write_run
+from tests.synthetic import UNITS, header, stateful_run, unit, with_work, write_record, write_run
 
 
 def assert_same(run: Run, reference: Run) -> None:
@@ -160,13 +160,13 @@ def test_a_value_that_does_not_fit_fails_when_it_is_added(tmp_path: Path) -> Non
             with pytest.raises((ValueError, TypeError)):
                 writer.add(0, 0, wrong, None)
         with pytest.raises(ValueError, match="a row belongs to"):
-            writer.add(1, 0, unit(0), None)
+            writer.add(1, 0, with_work(unit(0)), None)
         with pytest.raises(ValueError, match="arms"):
             writer.add(0, 0, [unit(0)[0], unit(0)[0]], None)
         assert writer.done == set()
-        writer.add(0, 0, unit(0), None)
+        writer.add(0, 0, with_work(unit(0)), None)
         with pytest.raises(ValueError, match="done already"):
-            writer.add(0, 0, unit(0), None)
+            writer.add(0, 0, with_work(unit(0)), None)
 
 
 def test_two_writers_of_one_run_are_refused_until_the_first_lets_go(tmp_path: Path) -> None:
@@ -202,7 +202,7 @@ def test_a_complete_run_is_left_as_it_is_unless_fresh(tmp_path: Path) -> None:
 
 def test_fresh_discards_the_units_of_a_killed_run(tmp_path: Path) -> None:
     with RunWriter(tmp_path / "run", header()) as writer:
-        writer.add(0, 0, unit(0), b"state")
+        writer.add(0, 0, with_work(unit(0)), b"state")
     with RunWriter(tmp_path / "run", header(), fresh=True) as writer:
         assert writer.done == set()
         assert writer.last_state() is None
@@ -210,7 +210,7 @@ def test_fresh_discards_the_units_of_a_killed_run(tmp_path: Path) -> None:
 
 def test_another_key_or_machine_cannot_resume(tmp_path: Path) -> None:
     with RunWriter(tmp_path / "run", header()) as writer:
-        writer.add(0, 0, unit(0), None)
+        writer.add(0, 0, with_work(unit(0)), None)
     with pytest.raises(ConfigError, match="another configuration"):
         RunWriter(tmp_path / "run", header(content_key="other"))
     with pytest.raises(ConfigError, match="Imaginary 9000"):
@@ -225,7 +225,7 @@ def test_another_commit_of_the_model_cannot_resume(tmp_path: Path) -> None:
         return header(model=header()["model"] | {"commit": commit})
 
     with RunWriter(tmp_path / "run", at("a" * 40)) as writer:
-        writer.add(0, 0, unit(0), None)
+        writer.add(0, 0, with_work(unit(0)), None)
     with pytest.raises(ConfigError, match=f"model.revision='{'b' * 40}'.*model.revision={'a' * 40}; or use force=true"):
         RunWriter(tmp_path / "run", at("b" * 40))
     with RunWriter(tmp_path / "run", at("a" * 40)) as writer:
@@ -288,7 +288,7 @@ def test_find_runs_lists_complete_runs_oldest_first(tmp_path: Path) -> None:
         ("a", "2026-01-01"),
     ):
         with RunWriter(tmp_path / name, header()) as writer:
-            writer.add(0, 0, unit(0), None)
+            writer.add(0, 0, with_work(unit(0)), None)
             writer.finish({"finished_at": finished})
     RunWriter(tmp_path / "running", header()).close()
     assert [str(path.relative_to(tmp_path)) for path in find_runs(tmp_path)] == ["a", "deep/b", "c"]

@@ -27,10 +27,11 @@ from ssd_bench.run.arms import Arms
 from ssd_bench.stopping import Stopped
 from tests.kills import dead
 from tests.runs import CPU, environment, exit_code
-from tests.synthetic import header, unit, write_record
+from tests.synthetic import header, unit, with_work, write_record
 
 LINE = (*CPU, "limit=2", "decode.max_new_tokens=4", "method=ar", "runs_dir=runs")
 FILES = ["layer_sets.parquet", "prompts.parquet", "run.json", "steps.parquet", "work.parquet"]
+OF_A_RUN = sorted([*FILES, "results.parquet"])
 STAGES = {
     "load": (run, "load_model"),
     "profile": (run, "latency_of"),
@@ -166,7 +167,7 @@ def test_what_a_killed_process_left_is_removed_by_the_same_command(
         if lease:
             dead(record() / NAME)
         assert answer(*LINE)[0] == 0
-        assert sorted(path.name for path in record().iterdir()) == FILES
+        assert sorted(path.name for path in record().iterdir()) == OF_A_RUN
         assert load_run(record()).header.status == "complete"
 
 
@@ -280,20 +281,20 @@ def test_odd_files_in_a_finished_record_are_named_and_force_replaces_them(
         assert "force=true in its command measures the run again" in said
         assert answer(*LINE, "force=true")[0] == 0
     assert load_run(record()).header.status == "complete"
-    assert sorted(path.name for path in record().iterdir()) == FILES
+    assert sorted(path.name for path in record().iterdir()) == OF_A_RUN
 
 
 @pytest.mark.parametrize("odd", [directory, empty, pipe, dangling])
 @pytest.mark.parametrize("name", ["parts", "steps.parquet", "x.tmp", ".discarded"])
 def test_odd_files_in_a_begun_record_are_not_in_its_way(name: str, odd: Callable[[Path], None], tmp_path: Path) -> None:
     with module.RunWriter(tmp_path, header()) as begun:
-        begun.add(0, 0, unit(0), None)
+        begun.add(0, 0, with_work(unit(0)), None)
     if name == "parts":
         shutil.rmtree(tmp_path / "parts")
     odd(tmp_path / name)
     with module.RunWriter(tmp_path, header()) as again:
         for number in {0, 1} - {prompt for prompt, _ in again.done}:
-            again.add(number, 0, unit(number), None)
+            again.add(number, 0, with_work(unit(number)), None)
         again.finish({})
     assert {path.name for path in tmp_path.iterdir()} - {".damaged"} == set(FILES)
     assert len(load_run(tmp_path).prompts) == 4

@@ -27,7 +27,7 @@ from ssd_bench.records.reader import Run, find_runs, is_complete, load_run
 from ssd_bench.stopping import Stopping
 from tests.forked import Forked, at_once
 from tests.runs import CPU, environment, executed, local_model, program
-from tests.synthetic import header, unit, write_run
+from tests.synthetic import header, unit, with_work, write_run
 
 PROMPTS = 5
 METHODS = """
@@ -373,14 +373,14 @@ def test_damaged_parts_are_named_set_aside_and_measured_again(
     """With a method that learns so is all that came after, for it goes on from where it was."""
     with module.RunWriter(tmp_path / "run", header()) as begun:
         for number in range(4):
-            begun.add(number, 0, unit(number), b"%d" % number if learns else None)
+            begun.add(number, 0, with_work(unit(number)), b"%d" % number if learns else None)
     damage(tmp_path / "run" / "parts" / "00001-000.json")
     with module.RunWriter(tmp_path / "run", header()) as again:
         whole = {0, 1, 2, 3} if damage is copied else {0} if learns else {0, 2, 3}
         assert again.done == {(number, 0) for number in whole}
         assert again.last_state() == (b"%d" % max(whole) if learns else None)
         for number in sorted({0, 1, 2, 3} - whole):
-            again.add(number, 0, unit(number), b"%d" % number if learns else None)
+            again.add(number, 0, with_work(unit(number)), b"%d" % number if learns else None)
         again.finish({})
     said = capsys.readouterr().err
     name = "00005-000.json" if damage is copied else "00001-000.json"
@@ -403,7 +403,7 @@ def test_a_finished_run_with_a_broken_table_says_how_to_repeat_it(
     if damage is not a_folder:
         with module.RunWriter(run.path, header(), fresh=True) as again:
             for number in range(40):
-                again.add(number, 0, unit(number), None)
+                again.add(number, 0, with_work(unit(number)), None)
             again.finish({})
         same(load_run(run.path), run)
 
