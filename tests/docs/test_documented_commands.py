@@ -82,6 +82,7 @@ NOT_RUN = {
     "python -m tests.planted_faults": "an hour; tests/project/test_structure.py looks up its faults in the code",
     "python -m ssd_bench method=successors *": "tests/methods/test_methods_readme.py runs it",
     "python -m ssd_bench data fetch *": "needs a network; tests/data/test_data_tool.py fetches from folders",
+    "python -m studies.miniature train evaluate": "hours; tests/studies/test_miniature.py trains a few steps",
     "python -m studies.miniature evaluate": "minutes; tests/studies/test_miniature.py asks some of its questions",
     "python -m studies.miniature samples": "it writes into the repository; tests/studies/test_corpus.py elsewhere",
     "python -m studies.frontier *": "minutes; tests/studies/test_frontier.py runs it on a small model",
