@@ -133,6 +133,10 @@ def _step_work(step: StepRow, searches: int) -> list[WorkRow]:
         drafted = {"rows": 1, "attentions": layers.n_attn, "mlps": layers.n_mlp, "heads": 1.0, "launches": 2}
         for bits, (attentions, mlps) in layers.n_rounded.items():
             drafted |= {f"int{bits}_attentions": attentions, f"int{bits}_mlps": mlps}
+        read = [*range(step.context_len, step.context_len + step.draft_len)]
+        if layers.window is not None:
+            read = [*map(layers.window.count_read, read)]
+        drafted["context"] = sum(read) / max(1, len(read))
         if layers.head_bits:
             drafted[f"int{layers.head_bits}_heads"] = 1.0
         work.insert(0, WorkRow(**keys | drafted, part="draft", calls=step.draft_len, ms=step.draft_ms))
