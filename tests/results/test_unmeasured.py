@@ -74,7 +74,8 @@ def test_without_a_decode_step_every_table_has_dashes(record: Record, tmp_path: 
     for row in group.rows:
         assert {readable_row(row)[name] for name in empty} == {"–"}
     texts = table, document("toy", [group]), comparison_text([record])
-    assert not any(word in text for text in texts for word in ("nan", "None", " 0.0 "))
+    lines = [line for text in texts for line in text.splitlines() if "preparation, modelled" not in line]  # 0.0 s: none
+    assert not [line for line in lines if any(word in line for word in ("nan", "None", " 0.0 "))]
     assert report([f"runs_dir={record.path.parent}", f"out={tmp_path / 'out'}"]) == 0
     with (tmp_path / "out" / "toy.csv").open(encoding="utf-8") as file:
         for row in csv.DictReader(file):
