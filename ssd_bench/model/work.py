@@ -50,12 +50,12 @@ class Kind(NamedTuple):
     mlps: int
     heads: float
     launches: int
-    int4_attentions: int = 0
-    int4_mlps: int = 0
-    int4_heads: float = 0.0
     int8_attentions: int = 0
     int8_mlps: int = 0
     int8_heads: float = 0.0
+    int4_attentions: int = 0
+    int4_mlps: int = 0
+    int4_heads: float = 0.0
 
 
 class Sum(NamedTuple):
@@ -127,9 +127,9 @@ def _add(sums: dict[Kind, Sum], more: Mapping[Kind, Sum]) -> None:
 
 
 def _count_rounded(call: Call) -> Iterator[float]:
-    """Yield the numbers of attentions, MLPs and heads with weights of 4 bits, then those of 8 bits."""
+    """Yield the numbers of attentions, MLPs and heads with weights of each of `BITS`, as `Kind` has them."""
     own = [(call.bits or {}).get(i, 0) for i in call.sublayers]
-    for bits in reversed(BITS):
+    for bits in BITS:
         if call.sublayers == HEAD:
             yield from (0, 0, call.heads if own == [bits] else 0.0)
         else:

@@ -126,14 +126,14 @@ class PromptTable:
 
     def value(self, key: str, arms: Sequence[str] = ()) -> float | None:
         """Return a quantity without its interval; None if it is undefined."""
-        return replace(QUANTITIES[key], interval=False).measure(*self.columns(QUANTITIES[key], arms)[1]).value
+        return QUANTITIES[key].measure(*self.columns(QUANTITIES[key], arms)[1], interval=False).value
 
     def by_prompt(self, key: str) -> pd.Series[float]:
         """Return a quantity of each prompt that has it (index: prompt_index); NaN where it is undefined."""
         quantity = QUANTITIES[key]
         prompts, columns = self.columns(quantity)
         one_by_one = [[column[i : i + 1] for column in columns] for i in range(len(prompts))]
-        values = [replace(quantity, interval=False).measure(*row).value for row in one_by_one]
+        values = [quantity.measure(*row, interval=False).value for row in one_by_one]
         return pd.Series(values, pd.Index(prompts, name="prompt_index"), dtype=float)
 
     def frame(self, quantity: Quantity) -> pd.DataFrame:

@@ -111,12 +111,12 @@ class Quantity:
         # a formula is a line of this package's own file
         return np.asarray(eval(self._code, {"__builtins__": {}}, names))
 
-    def measure(self, *columns: Array) -> Measured:
-        """Return the value with its interval; undefined if a column that it needs has a sum of 0."""
+    def measure(self, *columns: Array, interval: bool = True) -> Measured:
+        """Return the value with its interval, if it has one; undefined if a column that it needs has a sum of 0."""
         given = dict(zip(self.columns, columns, strict=True))
         if not all(given[name].any() for name in self.needs):
             return Measured(None, n=len(columns[0]))
-        return measure(self, *columns, at_most=self.at_most, interval=self.interval)
+        return measure(self, *columns, at_most=self.at_most, interval=interval and self.interval)
 
     @property
     def words(self) -> tuple[str, str]:

@@ -47,6 +47,12 @@ SCHEMA = pa.schema(
 """Columns: the same in every file. `level` is run, domain or prompt."""
 
 
+def complete_results(run_dir: Path) -> None:
+    """Write `results.parquet` where it is missing: a job may have ended between the record and this file."""
+    if not (run_dir / RESULTS).is_file():
+        write_results(run_dir)
+
+
 def write_results(run_dir: Path) -> None:
     """Write `results.parquet` next to the tables of a complete run.
 

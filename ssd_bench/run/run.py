@@ -25,7 +25,7 @@ from ssd_bench.records.pack import unpacked_folder
 from ssd_bench.records.reader import load_run
 from ssd_bench.records.writer import RunWriter, clear_leftovers
 from ssd_bench.results.digest import summarise
-from ssd_bench.results.table_file import write_results
+from ssd_bench.results.table_file import complete_results
 from ssd_bench.run.arms import Arms, load_hf_arm, task_text
 from ssd_bench.run.loading import check_logits, latency_of, load_model
 from ssd_bench.run.neighbours import Neighbours
@@ -50,14 +50,15 @@ def execute(plan: Plan, wait: bool = True, log: WarningLog | None = None) -> Pat
         LeaseHeld: another process runs the plan, and `wait` is false.
         Stopped: the system asked this process to end; the prompt in flight is finished first.
     """
+    run_dir = plan.identity.run_dir
     if is_on_record(plan):
-        clear_leftovers(plan.identity.run_dir)
+        clear_leftovers(run_dir)
     else:
         with open_record(plan, wait, log) as (writer, stopping):
             if not is_on_record(plan):  # another process may have recorded it while this one waited for the lease
                 measure(plan, writer, writer.finish, stopping, log)
-                write_results(plan.identity.run_dir)
-    return plan.identity.run_dir
+    complete_results(run_dir)
+    return run_dir
 
 
 def is_on_record(plan: Plan) -> bool:

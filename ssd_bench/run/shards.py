@@ -12,7 +12,7 @@ from ssd_bench.errors import ConfigError
 from ssd_bench.lease import Lease, LeaseHeld, hold_lease
 from ssd_bench.records.files import read_header
 from ssd_bench.records.writer import SHARD, RunWriter, clear_leftovers
-from ssd_bench.results.table_file import write_results
+from ssd_bench.results.table_file import complete_results
 from ssd_bench.run.plan import Plan
 from ssd_bench.run.run import is_on_record, measure, open_record, task_scores
 from ssd_bench.run_warnings import WarningLog
@@ -33,13 +33,14 @@ def execute_shard(plan: Plan, wait: bool = True, log: WarningLog | None = None) 
     if is_on_record(plan):
         clear_shards(plan)
         clear_leftovers(run_dir)
+        complete_results(run_dir)
         return run_dir
     with open_record(plan, wait, log) as (writer, stopping):
         is_done = writer.header["status"] == SHARD and writer.done.issuperset(plan.work_items)
         if not is_on_record(plan) and not is_done:
             measure(plan, writer, writer.finish_shard, stopping, log)
     if merge_shards(plan):
-        write_results(plan.identity.run_dir)
+        complete_results(run_dir)
         return run_dir
     print(f"shard {shard_dir.name} is done; the record is written once all shards are done: {shard_dir.parent}")
     return None

@@ -19,7 +19,8 @@ NUMBERS = ["M", "alpha", "speedup", "speedup_modelled", "tpt_predicted"]
 
 
 def test_pandas_reads_the_numbers_of_a_fresh_run_in_one_line(tmp_path: Path) -> None:
-    run = executed(tmp_path, "method=fixed_layers", "task=gsm8k", "limit=2", "decode.max_new_tokens=24")
+    options = "method=fixed_layers", "task=gsm8k", "limit=2", "decode.max_new_tokens=24"
+    run = executed(tmp_path, *options)
     frame = pd.read_parquet(run.path / RESULTS).set_index("level")
     summary = summarise(run)
     assert list(frame.loc["run", NUMBERS]) == [summary.row[name] for name in NUMBERS]
@@ -27,6 +28,9 @@ def test_pandas_reads_the_numbers_of_a_fresh_run_in_one_line(tmp_path: Path) -> 
     assert len(frame.loc["prompt"]) == 2 and frame.loc["prompt", "M"].notna().all()
     made_again = results_table(run).to_pandas().set_index("level")
     pd.testing.assert_frame_equal(made_again, frame)
+    (run.path / RESULTS).unlink()  # as if the job had been killed before it wrote this file
+    executed(tmp_path, *options)
+    pd.testing.assert_frame_equal(pd.read_parquet(run.path / RESULTS).set_index("level"), frame)
 
 
 def test_domains_and_prompts_have_the_definitions_of_the_run(tmp_path: Path) -> None:

@@ -64,7 +64,7 @@ def linear(
     columns, bits = out.shape[1], 0
     if isinstance(weight, RoundedMatrix):
         bits, depth = 8 if weight.minimum is None else 4, weight.width
-        weight, scale, minimum = weight.values, weight.scale, scale if weight.minimum is None else weight.minimum
+        weight, scale, minimum = weight.values, weight.scale, x if weight.minimum is None else weight.minimum
     else:
         depth = weight.shape[1]
     width, step, warps, stages = MATRIX_TILES[nodes, gated, columns >= MANY]
