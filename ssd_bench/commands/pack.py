@@ -1,7 +1,7 @@
 """Pack the complete runs of a folder and their searches into one file.
 
 `python -m ssd_bench pack runs_dir=DIR out=FILE.zip`: one file in git replaces hundreds of small ones. `DIR.zip` next to
-the folder `DIR` replaces it: commands that read runs unpack the file once, and again when it has changed.
+the folder `DIR` replaces it: commands that read runs unpack the file once, and refuse the folder of an older file.
 """
 
 from __future__ import annotations

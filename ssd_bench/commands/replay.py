@@ -23,7 +23,7 @@ from ssd_bench.errors import NOT_GIVEN, ConfigError
 from ssd_bench.predict.replay import OVERHEAD, Prediction, predict
 from ssd_bench.records.pack import records_folder
 from ssd_bench.records.reader import load_run
-from ssd_bench.results.text import REHEARSAL, format_number, format_percent
+from ssd_bench.results.text import TOY_RUN, format_number, format_percent
 
 OPTIONS = ("run", "hardware", "model", "devices")
 
@@ -44,7 +44,7 @@ def _replay(arguments: Sequence[str]) -> None:
     model = values.get("model")
     print(predictions_text([predict(run, machine, model, devices) for machine in machines]))
     if run.header.model.toy:
-        print(f"\n{REHEARSAL}")
+        print(f"\n{TOY_RUN}")
 
 
 def predictions_text(predictions: Sequence[Prediction]) -> str:

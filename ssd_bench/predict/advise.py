@@ -31,7 +31,7 @@ from ssd_bench.records.header import RunHeader
 from ssd_bench.records.reader import Run, find_runs, load_run
 from ssd_bench.results.prompt_table import PromptTable
 from ssd_bench.results.quality import lossless_counts
-from ssd_bench.results.text import ABSENT, REHEARSAL
+from ssd_bench.results.text import ABSENT, TOY_RUN
 
 WIDTH = 100  # characters per line
 RECORDS_LEGEND = (
@@ -227,7 +227,7 @@ def closing(question: Question, runs: Sequence[Run], unused: Counter[str]) -> li
     """Return the closing paragraphs: unused records, and what remains unknown."""
     lines = [f"Records not used: {n} ({why})." for why, n in unused.items()]
     if any(run.header.model.toy for run in runs):
-        lines += [f"Records: {REHEARSAL}."]
+        lines += [f"Records: {TOY_RUN}."]
     unknown = [f"- {line.format(model=question.model_name, context=question.context)}" for line in UNKNOWN]
     paragraphs = ["\n".join(map(_wrapped, lines)), "\n".join(["Not known to this estimate:", *map(_wrapped, unknown)])]
     return [part for part in paragraphs if part]

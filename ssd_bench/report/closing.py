@@ -22,7 +22,7 @@ from ssd_bench.results.text import (
     MEASURED,
     MEASURED_END_TO_END,
     MODELLED,
-    REHEARSAL,
+    TOY_RUN,
     costs_text,
     format_interval,
     format_lossless,
@@ -88,7 +88,7 @@ def run_table(summary: Mapping[str, Any], domains: Sequence[Mapping[str, Any]] =
     )
     rows = [*_result_rows(summary), *_hf_rows(summary), *_time_rows(summary), ("record", summary["run_dir"])]
     modelled = RUN_TIMES.format(costs_text(summary["modelled_on"]))
-    note = [f"({REHEARSAL})"] if summary["toy"] else []
+    note = [f"({TOY_RUN})"] if summary["toy"] else []
     lines = [*textwrap.wrap(head, WIDTH), *note, "", _indented_table(pd.DataFrame(rows, columns=["", ""]))]
     lines += ["", _by_domain(domains)] if domains else []
     for warning in summary["warnings"]:

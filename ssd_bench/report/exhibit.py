@@ -18,7 +18,7 @@ from ssd_bench.papers.printed.catalogue import folder_of, paper_versions, versio
 from ssd_bench.papers.runs.grid import Experiment
 from ssd_bench.report.figures import FIGURES, DrawnFigure
 from ssd_bench.report.numbers import NO_NUMBERS, count_phrase, distinct_results, file_stem, run_ids, verdict_sentences
-from ssd_bench.results.text import REHEARSAL
+from ssd_bench.results.text import TOY_RUN
 
 LEGEND = (
     "Labels of rows: ours, our result with the model that ran, its size and 95 % intervals over prompts (for speeds "
@@ -242,7 +242,7 @@ class Exhibit:
         toys = int(compared["toy"].sum())
         if toys:
             subject = "This is a" if toys == len(compared) else f"{toys} of these results come from a"
-            return f"{text} {subject} {REHEARSAL}."
+            return f"{text} {subject} {TOY_RUN}."
         replicated = (agreement.AGREES, agreement.DIFFERS, agreement.OTHER_HARDWARE, agreement.BY_DEFINITION)
         if not compared["verdict"].isin(replicated).any():
             return f"{text} They use another model or fewer prompts than the paper: not a replication of its values."

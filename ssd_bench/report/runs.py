@@ -25,8 +25,8 @@ from ssd_bench.results.text import (
     MEASURED,
     MEASURED_END_TO_END,
     MODELLED,
-    REHEARSAL,
     TOY,
+    TOY_RUN,
     costs_text,
     format_interval,
     format_lossless,
@@ -229,7 +229,7 @@ def document(task: str, groups: Sequence[RunGroup]) -> str:
     parts = [f"# {task}", LEGEND.format(metric=metric or "the task has none") + hf_legend]
     for group in groups:
         parts.append(f"## {group.title}")
-        parts += [f"*{REHEARSAL[0].upper()}{REHEARSAL[1:]}.*"] if group.rows[0]["toy"] else []
+        parts += [f"*{TOY_RUN[0].upper()}{TOY_RUN[1:]}.*"] if group.rows[0]["toy"] else []
         variation = next((row["noise"] for row in group.rows if row["noise"] is not None), None)
         parts += [] if variation is None else [VARIATION_NOTE.format(format_percent(variation))]
         parts += [_table([readable_row(row, group.has_hf) for row in group.rows])]
@@ -246,7 +246,7 @@ def latex(task: str, groups: Sequence[RunGroup]) -> str:
     for number, group in enumerate(groups, 1):
         rows = [readable_row(row) for row in group.rows]
         variation = next((row["noise"] for row in group.rows if row["noise"] is not None), None)
-        caption = [f"{task}: {group.title}.", f"{REHEARSAL}." if group.rows[0]["toy"] else "", PAPER_CAPTION]
+        caption = [f"{task}: {group.title}.", f"{TOY_RUN}." if group.rows[0]["toy"] else "", PAPER_CAPTION]
         caption += [f"Modelled {costs_note(group)}."]
         caption += [] if variation is None else [VARIATION_NOTE.format(format_percent(variation))]
         frame = pd.DataFrame(rows).fillna(ABSENT)[list(PAPER_COLUMNS)]

@@ -145,7 +145,7 @@ def header_faults(stored: Mapping[str, Any], planned: Mapping[str, Any]) -> Iter
         value, expected = lookup(stored, name), lookup(planned, name)
         if name == "tie_tolerance":  # it follows from the arithmetic of the recorded run, not from that of this machine
             expected = _tolerance(stored)
-        if value is not None and expected is not None and value != expected:  # an older record may lack it
+        if value is not None and expected is not None and value != expected:
             yield RecordFinding(HEADER, f"{name} is {_short(value)}, and its config gives {_short(expected)}")
 
 

@@ -17,7 +17,7 @@ MEASURED, MEASURED_END_TO_END = "speedup, measured", "measured, end to end"
 MODELLED, FROZEN = "speedup, modelled", "search frozen"
 """Heads of the speedups of decoding at the costs of a reference machine: with and without method overhead."""
 TOY = "toy-model run"
-REHEARSAL = f"{TOY} on a model that this project trained: not a replication of any paper"
+TOY_RUN = f"{TOY} on a model that this project trained: not a replication of any paper"
 
 
 def format_number(value: float | None, digits: int = 2, unit: str = "") -> str:

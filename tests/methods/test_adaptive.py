@@ -53,7 +53,7 @@ def ready(**options: Any) -> Adaptive:
 
 
 class FakeProbe:
-    """A model of streams that no sublayer changes: rehearsals agree with the full model always, or never."""
+    """A model of streams that no sublayer changes: evaluations agree with the full model always, or never."""
 
     n_layers = LAYERS
 
@@ -196,7 +196,7 @@ def test_optimism_raises_the_acceptance_by_deviations_of_a_beta() -> None:
 
 
 def test_costs_are_those_of_all_parts() -> None:
-    """AR is verification of nothing; an exit leaves the blocks before it to one node; a rehearsal runs the rest."""
+    """AR is verification of nothing; an exit leaves the blocks before it to one node; an evaluation runs the rest."""
     costs, exit_set = Costs(latency(2.0), LAYERS, 10, 4, True, 5), LayerSet.exit(LAYERS, 1)
     assert costs.ar_ms == pytest.approx(SUBLAYERS + 2)
     assert costs.draft_ms(exit_set) == pytest.approx(2 + 2) and costs.draft_ms(FULL) == pytest.approx(costs.ar_ms)
@@ -258,7 +258,7 @@ def test_it_is_ar_where_a_draft_costs_a_target_step() -> None:
 @pytest.mark.parametrize("rate", [0.0, 0.2, 0.5])
 @pytest.mark.parametrize("agrees", [True, False])
 def test_losses_stay_within_the_allowance(agrees: bool, rate: float) -> None:
-    """Rehearsals that promise everything and drafts that keep nothing: bounded by stake, regret and one step more."""
+    """Evaluations that promise everything and drafts that keep nothing: bounded by stake, regret and one step more."""
     method = ready(stake=4, regret=0.02)
     play, costs = Play(method, FakeProbe(CHEAP, agrees), rate), Costs(CHEAP, LAYERS, 20, 10, True, 3)
     for _ in range(600):
@@ -295,7 +295,7 @@ def test_gains_of_copies_pay_for_no_exploration() -> None:
 
 
 def test_searches_that_bring_nothing_become_rare() -> None:
-    """Each one waits until the next, twice as dear, is affordable; what it finds does not draft unrehearsed."""
+    """Each one waits until the next, twice as dear, is affordable; what it finds does not draft before it is evaluated."""
     method = ready(stake=40, regret=0.2, interval=1)
     play, at = Play(method, FakeProbe(CHEAP, agrees=False), rate=0.0), [0]
     for _ in range(2500):
@@ -411,7 +411,7 @@ def test_costs_with_a_window_are_those_of_the_positions_that_it_reads(seed: int)
 
 
 def lively(rng: random.Random, copies: int | None = None) -> Adaptive:
-    """Settings under which it rehearses, searches and drafts within a few tokens of a random model."""
+    """Settings under which it evaluates, searches and drafts within a few tokens of a random model."""
     copies = rng.choice([0, 2, 16]) if copies is None else copies
     return instantiate(
         config("adaptive"),

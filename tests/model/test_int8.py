@@ -334,7 +334,7 @@ def test_presets_read_full_weights(preset: str) -> None:
 
 @pytest.mark.parametrize("bits", BITS)
 def test_the_router_uses_rounded_weights_where_they_pay(bits: int, quantised: Load) -> None:
-    """With a profile in which they cost a fifth, and other drafts hardly less than AR."""
+    """The profile gives them a fifth of the cost, and other drafts hardly less than AR's."""
     fast = tuple(replace(times, attn_intercept_ms=0.05, mlp_ms=0.05) for times in PROFILE.int8_passes)
     decoder = loaded(quantised, "qwen3", compiled=True)
     used = {}

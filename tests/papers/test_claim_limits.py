@@ -1,4 +1,4 @@
-"""What a scale or a training decides is no verdict: searches cut short, scaled settings, planted effects."""
+"""No verdict follows from what a scale or a training decides: searches cut short, scaled settings, planted effects."""
 
 from __future__ import annotations
 

@@ -84,7 +84,7 @@ def test_no_verdict_rests_on_a_void_cell(judgements: list[Judgement], reference:
     assert any(one.reason.startswith("excluded: ") for one in judgements)
 
 
-def test_on_a_rehearsal_every_verdict_says_so(judgements: list[Judgement]) -> None:
+def test_on_a_toy_run_every_verdict_says_so(judgements: list[Judgement]) -> None:
     frame = verdicts.table(judgements)
     for one, (_, row) in zip(judgements, frame.iterrows(), strict=True):
         assert one.toy == (one.verdict != NOT_RUN)

@@ -26,7 +26,7 @@ from ssd_bench.predict.break_even import AIMS, LONGEST, SHARES, Drafts
 from ssd_bench.predict.question import machine_named, parse_question
 from ssd_bench.predict.replay import predict
 from ssd_bench.records.files import read_header
-from ssd_bench.results.text import REHEARSAL
+from ssd_bench.results.text import TOY_RUN
 from tests import synthetic
 from tests.exhibit_runs import make
 from tests.predict.test_replay import LATENCY
@@ -268,7 +268,7 @@ def test_records_of_the_model_count_and_no_others(runs: Path, capsys: pytest.Cap
     assert text.startswith(
         "MEASURED on another machine, Imaginary 9000: the best of your runs of miniature on gsm8k is"
     )
-    assert text.index("PREDICTED for the same steps on NVIDIA H100") < text.index("breaks even") and REHEARSAL in text
+    assert text.index("PREDICTED for the same steps on NVIDIA H100") < text.index("breaks even") and TOY_RUN in text
     parts = ("1 (model smollm2_135m: acceptance does not carry over", "1 (other task)", "another version")
     assert all(part in text for part in (*parts, "2 (AR, or sampled)"))
 

@@ -72,7 +72,7 @@ def put_runs(folder: Path, runs: int = 3, seed: int = 0) -> Path:
 
 
 def files(folder: Path) -> dict[str, bytes]:
-    """Of all files under a folder but the key."""
+    """Return the content of all files under a folder but the key, by name."""
     found = {file.relative_to(folder).as_posix(): file for file in folder.rglob("*") if file.is_file()}
     return {name: file.read_bytes() for name, file in found.items() if name != KEY}
 

@@ -89,7 +89,7 @@ def test_with_all_runs_only_claims_are_left(filled: dict[tuple[str, str], pd.Dat
     assert counts["other model"].sum() + counts["by definition"].sum() == len(found) - len(missing)
 
 
-def test_a_rehearsal_never_looks_like_a_replication(filled: dict[tuple[str, str], pd.DataFrame]) -> None:
+def test_a_toy_run_never_looks_like_a_replication(filled: dict[tuple[str, str], pd.DataFrame]) -> None:
     found = pd.concat(filled.values())
     have = found[found["ours"].notna()]
     assert have["toy"].all()

@@ -10,7 +10,7 @@ import pandas as pd
 from ssd_bench import tables
 from ssd_bench.papers.ours.cells import Replication
 from ssd_bench.papers.ssd_bench import del_home, families, figures, real, windows
-from ssd_bench.results.text import REHEARSAL
+from ssd_bench.results.text import TOY_RUN
 
 
 @dataclass(frozen=True)
@@ -39,7 +39,7 @@ class OwnTable:
         frame = self.table(replication)
         parts = [f"# {self.title}"]
         if any(cell.model_ran.toy for cell in replication.recorded_cells()):
-            parts.append(f"**A {REHEARSAL}.**")
+            parts.append(f"**A {TOY_RUN}.**")
         parts += [f"    {replication.command}", tables.markdown(frame) if len(frame) else "No results yet."]
         parts += [self.note(), *(f"- {line}" for line in remarks(replication))]
         return "\n\n".join(parts) + "\n"
@@ -47,7 +47,7 @@ class OwnTable:
     def latex(self, replication: Replication) -> str:
         """Return the table as LaTeX, with models and note in its caption."""
         toy = any(cell.model_ran.toy for cell in replication.recorded_cells())
-        caption = [f"{self.title}, {replication.models_ran}.", f"{REHEARSAL}." if toy else "", self.note()]
+        caption = [f"{self.title}, {replication.models_ran}.", f"{TOY_RUN}." if toy else "", self.note()]
         label = f"tab:{self.experiment}-{replication.scale}".replace("_", "-")
         return tables.latex(self.table(replication), " ".join(filter(None, caption)), label)
 
