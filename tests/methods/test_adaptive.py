@@ -295,7 +295,7 @@ def test_gains_of_copies_pay_for_no_exploration() -> None:
 
 
 def test_searches_that_bring_nothing_become_rare() -> None:
-    """Each one waits until the next, twice as dear, is affordable; what it finds does not draft before it is evaluated."""
+    """Each waits until the next, twice as dear, is affordable; its set does not draft before it is evaluated."""
     method = ready(stake=40, regret=0.2, interval=1)
     play, at = Play(method, FakeProbe(CHEAP, agrees=False), rate=0.0), [0]
     for _ in range(2500):
