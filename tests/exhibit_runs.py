@@ -63,7 +63,7 @@ def indexed(
     Args:
         options: further options of every run.
         own_traces: where methods or settings have one run, all but the first get a copy with another trace and the same
-            numbers, so that none is void for it.
+            numbers, so that none is excluded for it.
     """
     cells, users = [], dict[tuple[str, str], tuple[str, str]]()
     for job in grid.load(experiment).jobs:

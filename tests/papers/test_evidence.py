@@ -1,4 +1,4 @@
-"""Void is void: planted records that decide nothing are caught, and every speed has the noise floor in its interval."""
+"""Planted records that decide nothing are caught, and every speed has the noise floor in its interval."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ def cell(replication: Replication, run: str) -> Cell:
     return next(one for one in replication.cells if one.path.name == run)
 
 
-def test_what_decides_nothing_is_void_and_says_why(planted: Replication) -> None:
+def test_what_decides_nothing_is_excluded_and_says_why(planted: Replication) -> None:
     reasons = {cell.path.name: reason for cell, reason in planted.exclusions.items()}
     assert reasons["own"] == reasons["another"] == ""
     assert reasons["never"] == "no search ran"
@@ -99,7 +99,7 @@ def test_what_decides_nothing_is_void_and_says_why(planted: Replication) -> None
     assert 0.7 < cell(planted, "own").summary.searched_share < 1
 
 
-def test_the_same_trace_within_the_floor_is_void_and_no_more(planted: Replication, tmp_path: Path) -> None:
+def test_the_same_trace_within_the_floor_is_excluded_and_no_more(planted: Replication, tmp_path: Path) -> None:
     for name, factor in (("a", 1.0), ("b", 1.01)):
         make(tmp_path, name, 0.7, factor)
     noise = cell(planted, "own").record.variation  # type: ignore[union-attr]
@@ -110,17 +110,17 @@ def test_the_same_trace_within_the_floor_is_void_and_no_more(planted: Replicatio
     assert noise.speed_ratio(a.run, cell(planted, "doubled").run) == pytest.approx(2.0)
 
 
-def test_void_numbers_are_neither_shown_nor_ranked_nor_counted(planted: Replication) -> None:
+def test_excluded_numbers_are_neither_shown_nor_ranked_nor_counted(planted: Replication) -> None:
     frame = numbers.long_table([planted], "swift", "Table 8")
-    void = frame[frame["verdict"] == agreement.EXCLUDED]
-    assert set(void["setting"]) == {"ablation=w/o early-stopping", "ablation=w/o dynamic ver."}
-    assert void["ours"].isna().all() and void["reason"].str.startswith("excluded: ").all()
+    excluded = frame[frame["verdict"] == agreement.EXCLUDED]
+    assert set(excluded["setting"]) == {"ablation=w/o early-stopping", "ablation=w/o dynamic ver."}
+    assert excluded["ours"].isna().all() and excluded["reason"].str.startswith("excluded: ").all()
     assert frame.loc[frame["setting"] == "ablation=none", "ours"].notna().all()
     ranked = {row for order in agreement.rank_orders(frame) for row in order.rows}
-    assert ranked and not ranked & set(void.index)
+    assert ranked and not ranked & set(excluded.index)
     shown = layout.wide_table(frame).to_string()
     assert layout.EXCLUDED in shown
-    assert int(numbers.verdict_counts([frame])[agreement.EXCLUDED].iloc[0]) == len(void)
+    assert int(numbers.verdict_counts([frame])[agreement.EXCLUDED].iloc[0]) == len(excluded)
 
 
 def test_settings_that_made_no_difference_are_a_sentence_in_place_of_a_figure(tmp_path: Path) -> None:

@@ -75,12 +75,12 @@ def test_every_claim_has_a_verdict_with_its_evidence(judgements: list[Judgement]
     assert {one.verdict for one in judgements} >= {HOLDS, CANNOT_SAY}
 
 
-def test_no_verdict_rests_on_a_void_cell(judgements: list[Judgement], reference: list[Replication]) -> None:
+def test_no_verdict_rests_on_an_excluded_cell(judgements: list[Judgement], reference: list[Replication]) -> None:
     exclusions = {cell: reason for replication in reference for cell, reason in replication.exclusions.items()}
     for one in judgements:
-        void = [exclusions[cell] for cell in one.cells if exclusions[cell]]
+        excluded = [exclusions[cell] for cell in one.cells if exclusions[cell]]
         if "gpus" not in one.claim.needs:  # on a CPU its number has no meaning, excluded or not
-            assert (one.verdict == CANNOT_SAY and one.reason.startswith("excluded: ")) == bool(void)
+            assert (one.verdict == CANNOT_SAY and one.reason.startswith("excluded: ")) == bool(excluded)
     assert any(one.reason.startswith("excluded: ") for one in judgements)
 
 
@@ -144,7 +144,7 @@ def test_one_methods_times_doubled_turn_a_verdict(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("own", "uniform", "why"), [("own", "copy", "duplicates the trace of"), ("own", "never", "no search ran")]
 )
-def test_void_cells_decide_nothing(own: str, uniform: str, why: str, tmp_path: Path) -> None:
+def test_excluded_cells_decide_nothing(own: str, uniform: str, why: str, tmp_path: Path) -> None:
     make(tmp_path, "own", 0.8)
     make(tmp_path, "copy", 0.8, factor=2.0)
     make(tmp_path, "never", 0.3, search=False)

@@ -183,7 +183,7 @@ def outputs_figure(replication: Replication) -> Figure | NotDrawable:
     if isinstance(tokenizer, NotDrawable):
         return tokenizer
     index = _example_prompt(drawn)
-    outputs = [_excerpt(cell, index, cell["method"] + common.void_sign(cell), tokenizer, LINES) for cell in drawn]
+    outputs = [_excerpt(cell, index, cell["method"] + common.excluded_sign(cell), tokenizer, LINES) for cell in drawn]
     figure, body = common.new_figure(style.PAGE, excerpts_height(outputs))
     draw_excerpts(body, outputs)
     prompt = drawn[0].run.prompts.set_index("prompt_index")["prompt_id"].loc[[index]].iloc[0]

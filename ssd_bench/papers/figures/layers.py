@@ -79,7 +79,7 @@ def draw_maps(body: SubFigure, columns: Sequence[Sequence[Panel]]) -> None:
 
 
 def _draw_map(axes: Axes, panel: Panel, blocks: int) -> None:
-    axes.set_title(f"{panel.title} {style.VOID}" if panel.excluded else panel.title, loc="left", fontsize=7, pad=2)
+    axes.set_title(f"{panel.title} {style.EXCLUDED}" if panel.excluded else panel.title, loc="left", fontsize=7, pad=2)
     for spine in axes.spines.values():
         spine.set_visible(False)
     axes.tick_params(length=0, pad=1)

@@ -25,7 +25,7 @@ from ssd_bench.results.text import TOY
 
 INTERVALS = "Error bars: 95 % intervals over prompts."
 BY_LAYERS = "The run did not draft with layers."
-VOID_LABEL, PAPER = "excluded", "paper"
+EXCLUDED_LABEL, PAPER = "excluded", "paper"
 """Legend labels of excluded results and of the paper's own numbers."""
 SYMBOLS = {
     "beta=": "β=",
@@ -113,7 +113,7 @@ def finish(figure: Figure, replication: Replication, drawn: Sequence[ShownCell],
     if toy == "ours" and replication.scale != "paper":
         title += f", scale {replication.scale}"
     if all(cell.exclusion for cell in drawn):
-        title += f" – {style.VOID} {VOID_LABEL}"
+        title += f" – {style.EXCLUDED} {EXCLUDED_LABEL}"
     planned = len(replication.cells)
     absent = planned - sum(cell.record is not None for cell in replication.cells)
     parts = [
@@ -122,7 +122,7 @@ def finish(figure: Figure, replication: Replication, drawn: Sequence[ShownCell],
         f"n = {sample or prompts_per_run(drawn)}.",
         f"{absent} of {planned} runs are missing." if absent else "",
         _paper_sentence(figure, replication, drawn),
-        *_void_sentences(drawn),
+        *_excluded_sentences(drawn),
         *(f"{caveat}." for caveat in unique(cell.header.caveat or "" for cell in drawn) if caveat),
     ]
     style.describe(figure, title, " ".join(part for part in parts if part))
@@ -136,7 +136,7 @@ def prompts_per_run(drawn: Sequence[ShownCell]) -> str:
     return f"{text} prompts{' per run' if len(drawn) > 1 else ''}"
 
 
-def _void_sentences(drawn: Sequence[ShownCell]) -> list[str]:
+def _excluded_sentences(drawn: Sequence[ShownCell]) -> list[str]:
     """Return a sentence for each reason of exclusion; it names cells by the axes on which the drawn cells differ."""
     axes = [axis for axis in AXES if len(unique(cell[axis] for cell in drawn)) > 1] or ["method"]
     by_reason: dict[str, list[str]] = {}
@@ -148,7 +148,7 @@ def _void_sentences(drawn: Sequence[ShownCell]) -> list[str]:
                 f"{name} (speedups differ by a factor of {factor})" if differs else name
             )
     return [
-        f"{style.VOID} {VOID_LABEL} ({pretty(reason)}): {'; '.join(map(pretty, names))}."
+        f"{style.EXCLUDED} {EXCLUDED_LABEL} ({pretty(reason)}): {'; '.join(map(pretty, names))}."
         for reason, names in by_reason.items()
     ]
 
@@ -174,7 +174,9 @@ def draw_legend(body: SubFigure) -> None:
     for axes in body.axes:
         for handle, label in zip(*axes.get_legend_handles_labels()):
             handles.setdefault(label, handle)
-    last = [label for label in handles if label == VOID_LABEL] + [label for label in handles if label.startswith(PAPER)]
+    last = [label for label in handles if label == EXCLUDED_LABEL] + [
+        label for label in handles if label.startswith(PAPER)
+    ]
     labels = [label for label in handles if label not in last] + last
 
     def width(columns: int) -> float:
@@ -195,9 +197,9 @@ def plot_value(cell: ShownCell, number: Measured | str) -> PlotValue:
     return PlotValue(number.value, number.low, number.high, number.n, cell.exclusion)
 
 
-def void_sign(cell: ShownCell) -> str:
+def excluded_sign(cell: ShownCell) -> str:
     """Return the sign that follows the name of an excluded cell; "" for other cells."""
-    return f" {style.VOID}" if cell.exclusion else ""
+    return f" {style.EXCLUDED}" if cell.exclusion else ""
 
 
 def paper_numbers(replication: Replication, metric: str, **labels: str) -> list[Number]:
@@ -283,13 +285,15 @@ def point_style(mark: style.Mark, exclusion: str = "", face: str = "") -> dict[s
     """Return colour and marker of points, with `face` as the inner colour; excluded points have a special marker."""
     if exclusion:
         edge = {"markeredgecolor": mark.colour, "markeredgewidth": 0.3}
-        return {"color": mark.colour, "marker": style.VOID_MARKER, "markersize": 6, **edge}
+        return {"color": mark.colour, "marker": style.EXCLUDED_MARKER, "markersize": 6, **edge}
     return {"color": mark.colour, "marker": mark.marker, "markerfacecolor": face or mark.colour}
 
 
-def explain_void(axes: Axes) -> None:
+def explain_excluded(axes: Axes) -> None:
     """Add the mark of excluded cells to the legend."""
-    axes.plot([], [], linestyle="", **point_style(style.Mark(style.FAINT, "", "", ""), VOID_LABEL), label=VOID_LABEL)
+    axes.plot(
+        [], [], linestyle="", **point_style(style.Mark(style.FAINT, "", "", ""), EXCLUDED_LABEL), label=EXCLUDED_LABEL
+    )
 
 
 def draw_line(axes: Axes, x: Sequence[float], numbers: Sequence[PlotValue], mark: style.Mark, label: str) -> None:
@@ -300,7 +304,7 @@ def draw_line(axes: Axes, x: Sequence[float], numbers: Sequence[PlotValue], mark
     axes.plot(places, solid, color=mark.colour, marker=mark.marker, linestyle=mark.line, label=label)
     if any(number.exclusion for _, number, _ in defined):
         axes.plot(places, values, color=style.FAINT, linestyle=style.DASHED, linewidth=0.8, zorder=1)
-        explain_void(axes)
+        explain_excluded(axes)
     for at, number, value in defined:
         look = point_style(mark, number.exclusion) if number.exclusion else {"color": mark.colour}
         axes.errorbar(at, value, yerr=error_bar(number), capsize=2, linewidth=0.8, **look)
@@ -346,7 +350,7 @@ def draw_bars(
             label=label,
         )
     if any(number.exclusion for numbers in series.values() for number in numbers if number is not None):
-        explain_void(axes)
+        explain_excluded(axes)
     axes.set_xticks(range(len(groups)), [textwrap.fill(group, 14) for group in groups])
     axes.set_xlim(-0.55, len(groups) - 0.45)
     axes.set_ylim(0, 1.25 * max(tops))
@@ -361,13 +365,13 @@ def _draw_bar(axes: Axes, x: float, width: float, number: PlotValue, mark: style
     value = number.value or 0.0
     look: dict[str, Any] = {"facecolor": mark.colour, "hatch": mark.hatch, "edgecolor": "white", "linewidth": 0}
     if number.exclusion:
-        look |= {"facecolor": "white", "hatch": style.VOID_HATCH, "edgecolor": mark.colour, "linewidth": 0.6}
+        look |= {"facecolor": "white", "hatch": style.EXCLUDED_HATCH, "edgecolor": mark.colour, "linewidth": 0.6}
     axes.bar(x, value, width, **look)
     axes.errorbar(
         x, value, yerr=error_bar(number), color=mark.colour if number.exclusion else "black", capsize=1.5, linewidth=0.8
     )
     top = number.high or value
-    text, angle = (style.VOID, 0) if number.exclusion else (f"{value:.2f}", rotation)
+    text, angle = (style.EXCLUDED, 0) if number.exclusion else (f"{value:.2f}", rotation)
     axes.annotate(
         text,
         (x, top),

@@ -130,7 +130,7 @@ def draw_speedup_so_far(
             values.index,
             values,
             markevery=max(1, len(values) // 8),
-            label=names[label] + common.void_sign(cell),
+            label=names[label] + common.excluded_sign(cell),
             **common.point_style(mark, cell.exclusion) | look,
         )
         number = common.plot_value(cell, "speedup")
@@ -262,7 +262,7 @@ def _draw_tasks(axes: Axes, lines: Mapping[str, ShownCell], quantity: str, repor
                 linestyle="",
                 linewidth=0.9,
                 zorder=3,
-                label=None if task else names[label] + common.void_sign(cell),
+                label=None if task else names[label] + common.excluded_sign(cell),
             )
     if quantity == "speedup":
         common.draw_level(axes)
@@ -334,7 +334,7 @@ def transfer_figure(replication: Replication) -> Figure | NotDrawable:
             look: dict[str, Any] = {
                 "facecolor": "white",
                 "edgecolor": "#D0D0D0",
-                "hatch": style.VOID_HATCH,
+                "hatch": style.EXCLUDED_HATCH,
                 "linewidth": 0,
             }
             axes.add_patch(Rectangle((j - 0.5, i - 0.5), 1, 1, **look))
@@ -360,6 +360,6 @@ def _cell_text(number: PlotValue | None) -> str:
     if number is None or number.value is None:
         return "–"
     if number.exclusion:
-        return style.VOID
+        return style.EXCLUDED
     text = f"{number.value:.2f}"
     return text if number.low is None else f"{text}\n[{number.low:.2f}, {number.high:.2f}]"

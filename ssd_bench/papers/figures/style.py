@@ -48,7 +48,7 @@ ATTENTION, MLP = ("#0072B2", ""), ("#E69F00", "////")
 
 FAINT = "#7F7F7F"
 """Colour of reference lines, such as the speed of AR, and of the papers' numbers, which we did not measure."""
-VOID, VOID_HATCH, VOID_MARKER = "∅", "-----", "$∅$"
+EXCLUDED, EXCLUDED_HATCH, EXCLUDED_MARKER = "∅", "-----", "$∅$"
 """Mark of an excluded result: in a text, as the hatch of a bar (no method uses this hatch), and as a point."""
 DASHED = (0, (2, 2))
 """Style of a line with an excluded point."""

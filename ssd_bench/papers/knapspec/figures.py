@@ -47,7 +47,7 @@ def figure2(replication: Replication) -> Figure | NotDrawable:
                 frame[key],
                 frame["tokens_per_s"],
                 linestyle="",
-                label=cell["method"] + common.void_sign(cell),
+                label=cell["method"] + common.excluded_sign(cell),
                 **common.point_style(mark, cell.exclusion, face="none"),
             )
         panel.set_xlabel(text)
@@ -104,7 +104,7 @@ def figure3(replication: Replication) -> Figure | NotDrawable:
         for j, (kind, numbers) in enumerate(lines.items()):
             if not (same_shares and j):
                 kinds = "attention = MLP" if same_shares else kind
-                label = f"{cell['method']}: {kinds}{common.void_sign(cell)}"
+                label = f"{cell['method']}: {kinds}{common.excluded_sign(cell)}"
                 plot_values = [common.plot_value(cell, number) for number in numbers]
                 common.draw_line(axes, x, plot_values, style.MARKS[2 * i + j], label)
     axes.set_xlabel("context length (tokens)")
@@ -223,7 +223,7 @@ def figure5(replication: Replication) -> Figure | NotDrawable:
                 axes,
                 common.paper_numbers(replication, "layer_index", model=common.paper_model(replication, cell["model"])),
             )
-        title = f"({chr(97 + i)}) {cell['model']}, {cell['task']}: {events} searches{common.void_sign(cell)}"
+        title = f"({chr(97 + i)}) {cell['model']}, {cell['task']}: {events} searches{common.excluded_sign(cell)}"
         axes.set_title(title, loc="left")
     panels[-1].set_xlabel("sublayer (odd: attention, even: MLP)")
     common.draw_legend(body)

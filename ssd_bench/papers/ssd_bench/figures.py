@@ -206,7 +206,7 @@ def _draw_names(
             zorder=1,
         )
         axes.annotate(
-            cell["method"] + common.void_sign(cell),
+            cell["method"] + common.excluded_sign(cell),
             (NAME_X, row),
             (5, 0),
             "axes fraction",

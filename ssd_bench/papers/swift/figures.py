@@ -285,7 +285,7 @@ def _draw_searches(axes: Axes, points: list[tuple[float, ShownCell]], method: st
             **common.point_style(mark, number.exclusion, face),
         )
         if number.exclusion:
-            common.explain_void(axes)
+            common.explain_excluded(axes)
         options, below = cell.header.options("method").get("search"), i % 2 == 1
         if options is not None:
             end = number.low if below else number.high

@@ -14,7 +14,7 @@ import pytest
 from matplotlib.figure import Figure
 
 from ssd_bench.papers.figures import style
-from ssd_bench.papers.figures.shared import PAPER, VOID_LABEL
+from ssd_bench.papers.figures.shared import EXCLUDED_LABEL, PAPER
 from ssd_bench.papers.ours.cells import Cell, Replication
 from ssd_bench.papers.printed.reported import numbers
 from ssd_bench.papers.runs import grid
@@ -39,7 +39,7 @@ def made(root: Path, name: str, accept: float = 0.0, **changes: Sequence[Any]) -
 
 @pytest.fixture(scope="module")
 def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.mktemp("void")
+    return tmp_path_factory.mktemp("excluded")
 
 
 @cache  # several tests read a figure, and none changes it
@@ -62,15 +62,15 @@ def caption(found: Figure) -> str:
     return found.get_supxlabel().replace("\n", " ")
 
 
-def test_a_void_bar_is_hatched_and_has_the_mark_in_the_place_of_its_value(root: Path) -> None:
+def test_an_excluded_bar_is_hatched_and_has_the_mark_in_the_place_of_its_value(root: Path) -> None:
     found = drawn(root, "swift_figure2a")
     for axes in found.axes:
-        hatched = [bar for bar in axes.patches if bar.get_hatch() == style.VOID_HATCH]
+        hatched = [bar for bar in axes.patches if bar.get_hatch() == style.EXCLUDED_HATCH]
         assert len(hatched) == 3  # of three tasks the second method
-        assert [text.get_text() for text in axes.texts].count(style.VOID) == 3
-    assert style.VOID_HATCH not in {mark.hatch for mark in style.MARKS}
-    assert VOID_LABEL in named(found)
-    assert caption(found).count(f"{style.VOID} {VOID_LABEL} (") == 1
+        assert [text.get_text() for text in axes.texts].count(style.EXCLUDED) == 3
+    assert style.EXCLUDED_HATCH not in {mark.hatch for mark in style.MARKS}
+    assert EXCLUDED_LABEL in named(found)
+    assert caption(found).count(f"{style.EXCLUDED} {EXCLUDED_LABEL} (") == 1
 
 
 def test_curves_of_one_trace_are_drawn_once_and_the_legend_says_for_how_many(root: Path) -> None:
@@ -87,7 +87,7 @@ def test_streams_of_one_trace_are_drawn_once(root: Path, name: str) -> None:
     assert len(named(found)) == 2  # and the paper's
 
 
-def test_a_void_point_leaves_the_line_and_has_the_mark(tmp_path: Path) -> None:
+def test_an_excluded_point_leaves_the_line_and_has_the_mark(tmp_path: Path) -> None:
     one = made(tmp_path, "knapspec_figure6", 0.02)
     for cell in one.cells[2:]:
         cell.run.steps["searched"] = False
@@ -97,8 +97,8 @@ def test_a_void_point_leaves_the_line_and_has_the_mark(tmp_path: Path) -> None:
     assert isinstance(found, Figure)
     upper = found.axes[0]
     assert np.isfinite(np.asarray(upper.lines[0].get_ydata(), dtype=float)).tolist() == 2 * [True] + 5 * [False]
-    marked = [line for line in upper.lines if line.get_marker() == style.VOID_MARKER and len(line.get_xdata())]
-    assert [float(line.get_xdata()[0]) for line in marked] == [2, 3, 4, 5, 6]
+    marked = [line for line in upper.lines if line.get_marker() == style.EXCLUDED_MARKER and len(line.get_xdata())]
+    assert [float(line.get_xdata()[0]) for line in marked] == 2 * [2, 3, 4, 5, 6]  # measured, then modelled
 
 
 @pytest.mark.parametrize(
@@ -142,13 +142,13 @@ def test_a_search_that_was_not_run_is_hollow_at_the_time_that_it_took(tmp_path: 
     assert faces[110.0] != "white" and faces[104.0] == faces[100.0] == "white"
 
 
-def test_a_void_row_of_transfers_is_hatched_and_has_no_values(tmp_path: Path) -> None:
+def test_an_excluded_row_of_transfers_is_hatched_and_has_no_values(tmp_path: Path) -> None:
     one = made(tmp_path, "swift_figure2b")
     for i, cell in enumerate(one.cells):
         cell.run.prompts["domain"] = ["abcd"[(k + i) % 4] for k in cell.run.prompts["prompt_index"]]
     found = figure(one)
     assert isinstance(found, Figure)
     axes = found.axes[0]
-    assert [text.get_text() for text in axes.texts].count(style.VOID) == 12  # of four rows all but the first
-    assert [patch.get_hatch() for patch in axes.patches] == 12 * [style.VOID_HATCH]
+    assert [text.get_text() for text in axes.texts].count(style.EXCLUDED) == 12  # of four rows all but the first
+    assert [patch.get_hatch() for patch in axes.patches] == 12 * [style.EXCLUDED_HATCH]
     assert axes.images[0].norm(1.0) == 0.5  # colours part at the speed of AR
