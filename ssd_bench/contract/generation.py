@@ -28,37 +28,46 @@ PARTS = ("prefill", "draft", "verify", "overhead")
 
 
 @dataclass(frozen=True, slots=True)
-class Work:
-    """Equal calls of the model in one part of a step.
+class WorkKind:
+    """What equal calls of the model compute.
 
     Attributes:
-        part: one of `PARTS`.
-        calls: number of calls; those without sublayers and heads compare streams (`Probe.mean_cosine`).
         rows: nodes of each call; in a search, branches times nodes.
         attentions, mlps: sublayers that each call runs over these rows.
         heads: LM heads that each call computes over these rows, as a share of the vocabulary: 1, 0 or a part.
         launches: launches by the host that each call consists of, without a wait between them.
-        context: prefix rows that every attention reads, mean over the calls.
-        ms: milliseconds of all calls together; None on a GPU, where they are only queued.
         int8_attentions, int8_mlps, int8_heads: those among them that read 8-bit weights.
         int4_attentions, int4_mlps, int4_heads: those among them that read 4-bit weights.
     """
 
-    part: str
-    calls: int
     rows: int
     attentions: int
     mlps: int
     heads: float
     launches: int
-    context: float
-    ms: float | None
     int8_attentions: int = 0
     int8_mlps: int = 0
     int8_heads: float = 0.0
     int4_attentions: int = 0
     int4_mlps: int = 0
     int4_heads: float = 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Work(WorkKind):
+    """Equal calls of the model in one part of a step.
+
+    Attributes:
+        part: one of `PARTS`.
+        calls: number of calls; those without sublayers and heads compare streams (`Probe.mean_cosine`).
+        context: prefix rows that every attention reads, mean over the calls.
+        ms: milliseconds of all calls together; None on a GPU, where they are only queued.
+    """
+
+    part: str
+    calls: int
+    context: float
+    ms: float | None
 
 
 @dataclass

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import asdict
 
-from ssd_bench.contract.generation import Work
+from ssd_bench.contract.generation import Work, WorkKind
 from ssd_bench.engine.timing import Clock, Mark
 from ssd_bench.model.decoder import Decoder
-from ssd_bench.model.work import Kind, Sum, WorkLog, sum_calls
+from ssd_bench.model.work import Sum, WorkLog, sum_calls
 
 Moment = tuple[Mark, int]
 """A mark on the time line of the device, and the number of calls until then; a plain tuple, since a step makes five."""
@@ -58,14 +59,14 @@ class Meter:
         """Return all work of the last `counting`, nested outputs included, as one part."""
         return self._of_part(part, self._log.total())
 
-    def _of_part(self, part: str, sums: Mapping[Kind, Sum]) -> list[Work]:
+    def _of_part(self, part: str, sums: Mapping[WorkKind, Sum]) -> list[Work]:
         # on a GPU the host only queues the calls, so that its clock does not measure them
         timed = self._decoder.device.type == "cpu"
         return [
             Work(
-                part,
-                spent.calls,
-                **kind._asdict(),
+                **asdict(kind),
+                part=part,
+                calls=spent.calls,
                 context=spent.context / spent.calls,
                 ms=1e3 * spent.seconds if timed else None,
             )

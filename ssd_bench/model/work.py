@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cache
 from typing import Any, NamedTuple, TypeAlias
 
+from ssd_bench.contract.generation import WorkKind
 from ssd_bench.contract.layer_set import BITS
 
 HEAD: tuple[int, ...] = (-1,)
@@ -37,25 +38,7 @@ class Call(NamedTuple):
 
 LoggedCall: TypeAlias = tuple[Sequence[int], int, int, float, float, float, Mapping[int, int] | None]
 """Values of a `Call`."""
-
-
-class Kind(NamedTuple):
-    """Work of equal calls: sublayers and LM heads over the same number of rows, and number of launches.
-
-    Those with rounded weights are counted in both columns: `attentions` and `int8_attentions`, for example.
-    """
-
-    rows: int
-    attentions: int
-    mlps: int
-    heads: float
-    launches: int
-    int8_attentions: int = 0
-    int8_mlps: int = 0
-    int8_heads: float = 0.0
-    int4_attentions: int = 0
-    int4_mlps: int = 0
-    int4_heads: float = 0.0
+_NONE_ROUNDED = (0, 0, 0.0) * len(BITS)
 
 
 class Sum(NamedTuple):
@@ -75,59 +58,54 @@ class WorkLog(list[LoggedCall]):
 
     def __init__(self) -> None:
         super().__init__()
-        self._nested: dict[Kind, Sum] = {}
+        self._nested: dict[WorkKind, Sum] = {}
 
     def nest(self, log: WorkLog) -> None:
         """Add the sums of another log: a search before the run may decode thousands of outputs."""
         _add(self._nested, log.total())
 
-    def total(self) -> dict[Kind, Sum]:
+    def total(self) -> dict[WorkKind, Sum]:
         """Return the sums of all calls."""
         sums = sum_calls(self)
         _add(sums, self._nested)
         return sums
 
 
-def sum_calls(calls: Iterable[LoggedCall]) -> dict[Kind, Sum]:
+def sum_calls(calls: Iterable[LoggedCall]) -> dict[WorkKind, Sum]:
     """Sum calls by kind, in order of first occurrence.
 
     Two kinds of calls join the call before them, if it has the same rows: an LM head its pass, and a sublayer that is
     launched by itself other such sublayers, because the host launches it without waiting for them.
     """
-    joined: list[tuple[Kind, Sum]] = []
+    joined: list[tuple[tuple[Any, ...], Sum]] = []  # values of a `WorkKind`, which is slower to make and to hash
     last_is_pass = last_is_single = False
     for call in map(Call._make, calls):
         is_head, is_pass = call.sublayers == HEAD, call.sublayers not in (HEAD, COMPARISON)
         is_single = is_pass and len(call.sublayers) == 1
         attentions, mlps = _count_sublayers(tuple(call.sublayers)) if is_pass else (0, 0)
-        work = Kind(call.rows, attentions, mlps, call.heads, 1, *(_count_rounded(call) if call.bits else ()))
+        work = (call.rows, attentions, mlps, call.heads, 1, *(_count_rounded(call) if call.bits else _NONE_ROUNDED))
         seconds = call.end - call.start
         joins = (is_head and last_is_pass) or (is_single and last_is_single)
-        if joins and joined[-1][0].rows == call.rows:
-            kind, spent = joined.pop()
-            joined.append((_joined(kind, work), spent._replace(seconds=spent.seconds + seconds)))
+        if joins and joined[-1][0][0] == call.rows:
+            (rows, *counts), spent = joined.pop()
+            together = (rows, *(a + b for a, b in zip(counts, work[1:], strict=True)))
+            joined.append((together, spent._replace(seconds=spent.seconds + seconds)))
         else:
             joined.append((work, Sum(1, call.context, seconds)))
         last_is_pass, last_is_single = is_pass, is_single
-    sums: dict[Kind, Sum] = {}
-    for kind, spent in joined:
-        sums[kind] = sums.get(kind, Sum()).plus(spent)
-    return sums
+    sums: dict[tuple[Any, ...], Sum] = {}
+    for work, spent in joined:
+        sums[work] = sums.get(work, Sum()).plus(spent)
+    return {WorkKind(*work): spent for work, spent in sums.items()}
 
 
-def _joined(kind: Kind, more: Kind) -> Kind:
-    """Return the sum; both have the same rows."""
-    summed: Any = (a + b for a, b in zip(kind[1:], more[1:], strict=True))
-    return Kind(kind.rows, *summed)
-
-
-def _add(sums: dict[Kind, Sum], more: Mapping[Kind, Sum]) -> None:
+def _add(sums: dict[WorkKind, Sum], more: Mapping[WorkKind, Sum]) -> None:
     for kind, spent in more.items():
         sums[kind] = sums.get(kind, Sum()).plus(spent)
 
 
 def _count_rounded(call: Call) -> Iterator[float]:
-    """Yield the numbers of attentions, MLPs and heads with weights of each of `BITS`, as `Kind` has them."""
+    """Yield the numbers of attentions, MLPs and heads with weights of each of `BITS`, as `WorkKind` has them."""
     own = [(call.bits or {}).get(i, 0) for i in call.sublayers]
     for bits in BITS:
         if call.sublayers == HEAD:

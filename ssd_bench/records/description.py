@@ -122,8 +122,8 @@ def _type_schema(kind: Any, definitions: dict[str, Any]) -> dict[str, Any]:
 
 
 def attribute_docs(kind: type[Any]) -> dict[str, str]:
-    """Return the descriptions in the section `Attributes` of a class's docstring, by attribute."""
-    _, _, section = (inspect.getdoc(kind) or "").partition("Attributes:\n")
+    """Return the descriptions in the sections `Attributes` of a class and its bases, by attribute."""
+    section = "".join((inspect.getdoc(base) or "").partition("Attributes:\n")[2] + "\n" for base in kind.__mro__)
     entries = re.findall(r"^    (\S[^:\n]*): (.*(?:\n {5,}.*)*)", section, re.MULTILINE)
     texts = {names: re.sub(r"\bNone\b", "null", " ".join(text.split())) for names, text in entries}
     return {name: text for names, text in texts.items() for name in names.split(", ")}

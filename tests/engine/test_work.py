@@ -13,11 +13,11 @@ import pytest
 import torch
 
 from methods.ar import AR
-from ssd_bench.contract.generation import Generation, Work
+from ssd_bench.contract.generation import Generation, Work, WorkKind
 from ssd_bench.engine.meter import Meter
 from ssd_bench.model.backends.cpu import native_problem
 from ssd_bench.model.decoder import Decoder
-from ssd_bench.model.work import COMPARISON, HEAD, Kind, Sum, sum_calls
+from ssd_bench.model.work import COMPARISON, HEAD, Sum, sum_calls
 from ssd_bench.records.schema import ANSWER
 from tests.conftest import LAYERS, VOCAB
 from tests.lossless import Load, decode, engine_for, method_of, prepare
@@ -115,7 +115,7 @@ def test_ar_runs_one_full_pass_a_step(decoders: Load) -> None:
     for step in generation.steps:
         (work,) = step.work
         assert work.ms is not None and 0 < work.ms <= step.verify_ms
-        assert work == Work("verify", 1, 1, LAYERS, LAYERS, 1.0, 2, step.context_len, work.ms)
+        assert work == Work(1, LAYERS, LAYERS, 1.0, 2, part="verify", calls=1, context=step.context_len, ms=work.ms)
 
 
 @pytest.mark.parametrize("window", [None, [2, 4]])
@@ -182,19 +182,23 @@ def test_trees_and_parts_of_the_vocabulary(decoders: Load) -> None:
 
 
 def test_calls_join_what_the_host_launches_without_waiting() -> None:
-    def logged(*calls: tuple[tuple[int, ...], int, float]) -> list[Kind]:
+    def logged(*calls: tuple[tuple[int, ...], int, float]) -> list[WorkKind]:
         return list(sum_calls((sublayers, rows, 7, heads, 0.0, 1.0, ()) for sublayers, rows, heads in calls))
 
     attention, mlp, head, comparison = ((0,), 4, 0.0), ((1,), 4, 0.0), (HEAD, 4, 1.0), (COMPARISON, 4, 0.0)
     nothing = ((), 4, 0.0)
-    assert logged(attention, mlp, head) == [Kind(4, 1, 1, 1.0, 3)]
-    assert logged(attention, comparison, mlp) == [Kind(4, 1, 0, 0, 1), Kind(4, 0, 0, 0, 1), Kind(4, 0, 1, 0, 1)]
-    assert logged(comparison, head) == [Kind(4, 0, 0, 0, 1), Kind(4, 0, 0, 1.0, 1)]
-    assert logged(nothing, head) == [Kind(4, 0, 0, 1.0, 2)]  # a draft that skips every sublayer
-    assert logged(attention, ((1,), 5, 0.0)) == [Kind(4, 1, 0, 0, 1), Kind(5, 0, 1, 0, 1)]
-    assert logged(((0, 1), 4, 0.0), mlp) == [Kind(4, 1, 1, 0, 1), Kind(4, 0, 1, 0, 1)]  # a pass is one launch
+    assert logged(attention, mlp, head) == [WorkKind(4, 1, 1, 1.0, 3)]
+    assert logged(attention, comparison, mlp) == [
+        WorkKind(4, 1, 0, 0, 1),
+        WorkKind(4, 0, 0, 0, 1),
+        WorkKind(4, 0, 1, 0, 1),
+    ]
+    assert logged(comparison, head) == [WorkKind(4, 0, 0, 0, 1), WorkKind(4, 0, 0, 1.0, 1)]
+    assert logged(nothing, head) == [WorkKind(4, 0, 0, 1.0, 2)]  # a draft that skips every sublayer
+    assert logged(attention, ((1,), 5, 0.0)) == [WorkKind(4, 1, 0, 0, 1), WorkKind(5, 0, 1, 0, 1)]
+    assert logged(((0, 1), 4, 0.0), mlp) == [WorkKind(4, 1, 1, 0, 1), WorkKind(4, 0, 1, 0, 1)]  # a pass is one launch
     twice = sum_calls([((0, 1), 4, 6, 0.0, 0.0, 1.0, ()), ((0, 1), 4, 8, 0.0, 2.0, 3.0, ())])
-    assert twice == {Kind(4, 1, 1, 0, 1): Sum(2, 14, 2.0)}
+    assert twice == {WorkKind(4, 1, 1, 0, 1): Sum(2, 14, 2.0)}
 
 
 @pytest.mark.skipif(bool(native_problem()), reason=native_problem())
