@@ -1,11 +1,7 @@
 """Comparison of two sets of records: a row for every pair and quantity, and one for all pairs together.
 
-Verdict on b compared with a, in this order:
-
-* *equivalent*: the 90 % interval lies inside the margin around no effect (two one-sided tests at 5 %);
-* *faster* or *slower* (*higher* or *lower* for numbers other than speeds): the 95 % interval excludes no effect;
-* *inconclusive*: neither;
-* *not compared*: the sides do not have this quantity, or not on one machine; the note says why.
+The verdict on b compared with a is that of `results.effect.verdict`, or *not compared*: the sides do not have this
+quantity, or not on one machine; the note says why.
 
 The interval is Student's t on the logarithm (on the difference of scores). Its variance is a jackknife over prompts,
 plus the run-to-run variation of measured speeds (docs/evidence.md). The row of all pairs is their geometric mean; a
@@ -18,21 +14,17 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-import numpy as np
-
 from ssd_bench.compare.pairing import ConfigurationPair, RecordSet, check_pair, pairs
 from ssd_bench.compare.prompts import SharedPrompts, shared_prompts
-from ssd_bench.compare.quantities import COMPARED, RATE, PairEffect, pair_effect, same_work
+from ssd_bench.compare.quantities import COMPARED, RATE, same_work
 from ssd_bench.compare.variation import Variation
 from ssd_bench.records.reader import Run
-from ssd_bench.results.effect import Effect, strata
+from ssd_bench.results.effect import INCONCLUSIVE, PairEffect, pair_effect, pooled_effect, verdict
 from ssd_bench.results.evidence import Steadiness
 from ssd_bench.results.quality import lossless_counts
-from ssd_bench.results.quantity import EQUIVALENCE_LEVEL, Quantity, Spread
+from ssd_bench.results.quantity import Quantity, Spread
 
-FASTER, SLOWER, HIGHER, LOWER = "faster", "slower", "higher", "lower"
-EQUIVALENT, INCONCLUSIVE, NOT_COMPARED = "equivalent", "inconclusive", "not compared"
-VERDICTS = (FASTER, SLOWER, HIGHER, LOWER, EQUIVALENT, INCONCLUSIVE, NOT_COMPARED)
+NOT_COMPARED = "not compared"
 MACHINE = ("device", "cpu", "cores", "gpus")
 """Parts of `RunHeader.hardware` that make a machine; threads and kernels may be what is compared."""
 ALL_PAIRS = "all pairs"
@@ -51,7 +43,7 @@ class ComparedRow:
         effect: ratio b over a, or the difference b minus a; None if undefined.
         low, high: its 95 % interval; None if undefined.
         n: number of prompts that all runs of the pair have.
-        verdict: one of `VERDICTS`.
+        verdict: as `results.effect.verdict`, or `NOT_COMPARED`.
         note: why there is no verdict, or what restricts it.
     """
 
@@ -193,49 +185,6 @@ def _row(name: str, samples: Sequence[_Sample], margin: float) -> ComparedRow:
     decided = INCONCLUSIVE if reason or doubt else verdict(quantity, effect, margin)
     note = "; ".join(filter(None, [reason, doubt, *notes]))
     return ComparedRow(label, name, kind, *sides, effect.value, low, high, n, decided, note)
-
-
-def pooled_effect(
-    quantity: Quantity, effects: Sequence[PairEffect], timings: Sequence[Mapping[Spread, float]]
-) -> tuple[Effect | None, str]:
-    """Return the mean effect of pairs with its variances, and why it has no interval ("" if it has).
-
-    Args:
-        timings: for each pair, spread of one timing -> sum over sides of 1 / number of timings.
-    """
-    count = len(effects)
-    value = float(np.mean([effect.value for effect in effects]))
-    if not math.isfinite(value):
-        return None, "undefined: one side is 0"
-    spreads: dict[Spread, float] = {}
-    for timing in timings:
-        for spread, weight in timing.items():
-            spreads[spread] = spreads.get(spread, 0.0) + weight / count**2
-    variances = [(spread.sigma**2 * weight, float(spread.dof)) for spread, weight in spreads.items() if spread.sigma]
-    reason = ""
-    for prompts in strata(effect.deviations.keys() for effect in effects):
-        # a prompt that several pairs share is left out of all of them at once
-        deviations = [sum(effect.deviations.get(prompt, 0.0) for effect in effects) for prompt in sorted(prompts)]
-        if len(deviations) < 2:
-            reason = "no interval: only one prompt"
-        elif not all(map(math.isfinite, deviations)):
-            reason = "no interval: one prompt alone determines the number"
-        elif variance := sum((deviation / count) ** 2 for deviation in deviations):
-            variances.append((variance, len(deviations) - 1))
-    logs = not quantity.difference
-    return Effect(math.exp(value) if logs else value, tuple(variances), logs), reason
-
-
-def verdict(quantity: Quantity, effect: Effect, margin: float) -> str:
-    """Return the verdict on an effect by the rule of this module."""
-    none = 1.0 if effect.on_logarithm else 0.0
-    bounds = (1 / (1 + margin), 1 + margin) if effect.on_logarithm else (-margin, margin)
-    inner = effect.interval_at(EQUIVALENCE_LEVEL)
-    if bounds[0] <= inner[0] and inner[1] <= bounds[1]:
-        return EQUIVALENT
-    low, high = effect.interval
-    above, below = quantity.words
-    return above if low > none else below if high < none else INCONCLUSIVE
 
 
 def _first_lack(samples: Sequence[_Sample]) -> str:

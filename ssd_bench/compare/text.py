@@ -10,10 +10,11 @@ from pathlib import Path
 import pandas as pd
 
 from ssd_bench import tables
-from ssd_bench.compare.comparison import EQUIVALENT, INCONCLUSIVE, NOT_COMPARED, ComparedRow, RecordComparison
+from ssd_bench.compare.comparison import NOT_COMPARED, ComparedRow, RecordComparison
 from ssd_bench.compare.quantities import COMPARED
 from ssd_bench.errors import ConfigError
 from ssd_bench.records.files import write_output
+from ssd_bench.results.effect import EQUIVALENT, INCONCLUSIVE
 from ssd_bench.results.quantity import LEVEL
 from ssd_bench.results.text import ABSENT
 

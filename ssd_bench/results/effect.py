@@ -1,12 +1,31 @@
-"""The interval of a number whose variance has several independent sources, such as prompts and repeated runs."""
+"""Effects: of one run over another with its jackknife over prompts, pooled, with its interval and verdict.
+
+The variance of an effect has several independent sources, such as prompts and repeated runs.
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence, Set
+import warnings
+from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass
 
-from ssd_bench.results.quantity import LEVEL, Measured, Spread, t_quantile
+import numpy as np
+
+from ssd_bench.results.quantity import (
+    EQUIVALENCE_LEVEL,
+    LEVEL,
+    Array,
+    Measured,
+    Quantity,
+    Spread,
+    t_quantile,
+    without_each,
+)
+
+EQUIVALENT, INCONCLUSIVE = "equivalent", "inconclusive"
+ROUNDING = 1e-9
+"""Deviations of logarithms up to this come from rounding and count as 0."""
 
 
 @dataclass(frozen=True)
@@ -82,3 +101,103 @@ def widen(number: Measured, spread: Spread) -> Measured:
     """
     effect = Effect.of(number, [(spread.sigma**2, spread.dof)])
     return number if effect is None else Measured(number.value, *effect.interval, number.n)
+
+
+@dataclass(frozen=True)
+class PairEffect:
+    """Effect of a quantity on one pair.
+
+    Attributes:
+        a, b: numbers of the sides.
+        value: logarithm of b over a, or the difference; NaN where it is undefined.
+        deviations: prompt -> deviation of `value` without this prompt from the mean over prompts; NaN where it is
+            undefined. Their squares sum up to the variance of `value` over prompts.
+    """
+
+    a: float
+    b: float
+    value: float
+    deviations: Mapping[str, float]
+
+
+def pair_effect(quantity: Quantity, prompts: Sequence[str], sides: Iterable[Sequence[Array]]) -> PairEffect:
+    """Return the effect of a quantity on a pair: a jackknife over prompts, in which a prompt is left out of both sides.
+
+    The variance is that of `quantity.measure`: n / (n - 1) times the usual jackknife variance.
+
+    Args:
+        prompts: [n] hash of each prompt.
+        sides: for a and b, the columns of the quantity, [n] each.
+    """
+    (a, b), n = sides, len(prompts)
+    with np.errstate(all="ignore"), warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # undefined values become NaN
+        values = float(quantity(*a)), float(quantity(*b))
+        effect = float(_effect(quantity, *map(np.asarray, values)))
+        deviations = np.full(n, math.nan)
+        if n > 1 and math.isfinite(effect):
+            left_one_out = _effect(quantity, *(without_each(quantity, side) for side in (a, b)))
+            deviations = left_one_out - left_one_out.mean()
+    deviations[np.abs(deviations) < ROUNDING] = 0.0
+    by_prompt: dict[str, float] = {}
+    for prompt, deviation in zip(prompts, deviations.tolist()):
+        by_prompt[prompt] = by_prompt.get(prompt, 0.0) + deviation  # a stream may have a prompt twice
+    return PairEffect(*values, effect, by_prompt)
+
+
+def _effect(quantity: Quantity, a: Array, b: Array) -> Array:
+    """Return the difference, or the logarithm of the ratio, NaN where one of the sides is 0."""
+    if quantity.difference:
+        return b - a
+    return np.where((a > 0) & (b > 0), np.log(b / a), math.nan)
+
+
+def pooled_effect(
+    quantity: Quantity, effects: Sequence[PairEffect], timings: Sequence[Mapping[Spread, float]]
+) -> tuple[Effect | None, str]:
+    """Return the mean effect of pairs with its variances, and why it has no interval ("" if it has).
+
+    Args:
+        timings: for each pair, spread of one timing -> sum over sides of 1 / number of timings.
+    """
+    count = len(effects)
+    value = float(np.mean([effect.value for effect in effects]))
+    if not math.isfinite(value):
+        return None, "undefined: one side is 0"
+    spreads: dict[Spread, float] = {}
+    for timing in timings:
+        for spread, weight in timing.items():
+            spreads[spread] = spreads.get(spread, 0.0) + weight / count**2
+    variances = [(spread.sigma**2 * weight, float(spread.dof)) for spread, weight in spreads.items() if spread.sigma]
+    reason = ""
+    for prompts in strata(effect.deviations.keys() for effect in effects):
+        # a prompt that several pairs share is left out of all of them at once
+        deviations = [sum(effect.deviations.get(prompt, 0.0) for effect in effects) for prompt in sorted(prompts)]
+        if len(deviations) < 2:
+            reason = "no interval: only one prompt"
+        elif not all(map(math.isfinite, deviations)):
+            reason = "no interval: one prompt alone determines the number"
+        elif variance := sum((deviation / count) ** 2 for deviation in deviations):
+            variances.append((variance, len(deviations) - 1))
+    logs = not quantity.difference
+    return Effect(math.exp(value) if logs else value, tuple(variances), logs), reason
+
+
+def verdict(quantity: Quantity, effect: Effect, margin: float) -> str:
+    """Return the verdict on an effect, in this order.
+
+    * equivalent: the 90 % interval lies inside the margin around no effect (two one-sided tests at 5 %);
+    * faster or slower (higher or lower for numbers other than speeds): the 95 % interval excludes no effect;
+    * inconclusive: neither.
+
+    Args:
+        margin: relative; of a difference absolute.
+    """
+    none = 1.0 if effect.on_logarithm else 0.0
+    bounds = (1 / (1 + margin), 1 + margin) if effect.on_logarithm else (-margin, margin)
+    inner = effect.interval_at(EQUIVALENCE_LEVEL)
+    if bounds[0] <= inner[0] and inner[1] <= bounds[1]:
+        return EQUIVALENT
+    low, high = effect.interval
+    above, below = quantity.words
+    return above if low > none else below if high < none else INCONCLUSIVE

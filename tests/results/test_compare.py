@@ -19,13 +19,13 @@ import pandas as pd
 import pytest
 from scipy import stats
 
-from ssd_bench.compare.comparison import EQUIVALENT, INCONCLUSIVE, compare, pooled_effect, verdict
+from ssd_bench.compare.comparison import compare
 from ssd_bench.compare.pairing import RecordSet
-from ssd_bench.compare.quantities import COMPARED, pair_effect
+from ssd_bench.compare.quantities import COMPARED
 from ssd_bench.compare.variation import ASSUMED, read_variation
 from ssd_bench.records.pack import unpacked_folder
 from ssd_bench.records.schema import PromptRecord
-from ssd_bench.results.effect import Effect
+from ssd_bench.results.effect import EQUIVALENT, INCONCLUSIVE, Effect, pair_effect, pooled_effect, verdict
 from ssd_bench.results.evidence import RunTiming, run_to_run_variation
 from ssd_bench.results.quantity import Array, Spread
 from tests.runs import REFERENCE, ROOT, environment, program
