@@ -4,24 +4,22 @@ from __future__ import annotations
 
 import os
 import textwrap
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from multiprocessing import get_context
 from pathlib import Path
-from typing import Any
 
 import matplotlib
-import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import FixedLocator, FuncFormatter
 
 from ssd_bench.errors import ConfigError
-from ssd_bench.papers.figures import style
-from ssd_bench.papers.figures.shared import NotDrawable, error_bar, missing_runs, prompts_per_run
+from ssd_bench.papers.figures import forest, style
+from ssd_bench.papers.figures.forest import label_methods
+from ssd_bench.papers.figures.shared import NotDrawable, missing_runs, prompts_per_run
 from ssd_bench.papers.figures.style import ACCOUNTS, AR_COLOUR, METHOD_COLOUR, STYLE
-from ssd_bench.papers.ours.cells import Replication, ShownCell
+from ssd_bench.papers.ours.cells import Replication
 from ssd_bench.papers.ours.match import order_scales
 from ssd_bench.papers.printed.catalogue import paper_folders
 from ssd_bench.report.results import comparison
@@ -105,11 +103,6 @@ def _fastest(group: RunGroup) -> RunGroup:
     return replace(group, title=f"{group.title}; the {ROWS} fastest of {len(runs)} runs", rows=rows)
 
 
-def _labels(axes: Axes, rows: Sequence[dict[str, Any]]) -> None:
-    axes.set_yticks(range(len(rows)), [str(row["method"]) for row in rows])
-    axes.set_ylim(len(rows) - 0.5, -0.5)
-
-
 def _draw_speed(axes: Axes, group: RunGroup) -> None:
     for i, row in enumerate(group.rows):
         rate = row["method_tokens_per_s"] or 0.0
@@ -121,7 +114,7 @@ def _draw_speed(axes: Axes, group: RunGroup) -> None:
             axes.errorbar(rate, i, xerr=[[rate - low], [high - rate]], color="black", capsize=2, linewidth=1)
         if row["speedup"] is not None:
             axes.annotate(f"{row['speedup']:.2f}×", (high or rate, i), (4, 0), textcoords="offset points", va="center")
-    _labels(axes, group.rows)
+    label_methods(axes, [str(row["method"]) for row in group.rows])
     axes.margins(x=0.18)
     axes.set_xlim(left=0)
     axes.set_xlabel("tokens/s, decode only; ×: speedup over AR in the same run")
@@ -136,7 +129,7 @@ def _draw_time(axes: Axes, group: RunGroup) -> None:
             label = ACCOUNT_LABELS[name] if i == 0 else None
             axes.barh(i, width, 0.7, start, color=colour, hatch=hatch, edgecolor="black", linewidth=0.5, label=label)
             start += width
-    _labels(axes, group.rows)
+    label_methods(axes, [str(row["method"]) for row in group.rows])
     axes.tick_params(labelleft=False)
     axes.set_xlabel("ms per token")
     axes.legend(ncols=4, fontsize=7, frameon=False, loc="lower left", bbox_to_anchor=(0, 1), handlelength=1.5)
@@ -153,18 +146,13 @@ def forest_plot(replication: Replication, narrow: bool = False) -> Figure:
         narrow: draw for one column of a paper, with the panels in one column.
     """
     drawn = [cell for cell in replication.shown_cells() if cell.summary.speedup.value is not None]
-    tasks = list(dict.fromkeys(cell["task"] for cell in drawn))
-    methods = _ranked(drawn)
+    panels, methods = ({cell[axis] for cell in drawn} for axis in ("task", "method"))
     with matplotlib.rc_context(STYLE):
-        rows, columns = (len(tasks), 1) if narrow else (1, len(tasks))
-        figure = style.new(style.COLUMN if narrow else style.PAGE, 0.75 + rows * (0.2 + 0.17 * len(methods)))
+        rows, columns = (len(panels), 1) if narrow else (1, len(panels))
+        figure = style.new(style.COLUMN if narrow else style.PAGE, forest.height(rows, len(methods)))
         body = figure.subfigures(1, 1, squeeze=False)[0, 0]
-        panels = body.subplots(rows, columns, squeeze=False, sharey=True, sharex=True).flat
-        for axes, task in zip(panels, tasks, strict=True):
-            _draw_forest(axes, {cell["method"]: cell for cell in drawn if cell["task"] == task}, methods)
-            axes.set_title(task, loc="left", fontweight="bold")
-        body.supxlabel("speedup over AR (×)", fontsize=8)
-        varied = any(cell.variation is not None for cell in drawn)
+        forest.draw(body, drawn, ("speedup_e2e", "speedup"), ("end to end", "decode"), columns)
+        varied = forest.variation_of(drawn) is not None
         kind = f"{TOY}s".capitalize() if any(cell.model_ran.toy for cell in drawn) else "Our runs"
         style.describe(
             figure,
@@ -172,68 +160,7 @@ def forest_plot(replication: Replication, narrow: bool = False) -> Figure:
             f"Bars: 95 % intervals over prompts{' and run-to-run variation' if varied else ''}. "
             f"n = {prompts_per_run(drawn)}.",
         )
-        handles, labels = panels[0].get_legend_handles_labels()
-        legend = dict(zip(labels, handles))
-        body.legend(list(legend.values()), list(legend), loc="outside upper left", ncols=2 if narrow else len(legend))
     return figure
-
-
-def _ranked(drawn: Sequence[ShownCell]) -> list[str]:
-    """Return the methods by the geometric mean of their end-to-end speedups, the fastest first; excluded ones last."""
-    logs: dict[str, list[float]] = {}
-    for cell in drawn:
-        speedup = cell.summary.speedup_e2e.value
-        logs.setdefault(cell["method"], []).append(-np.inf if cell.exclusion or speedup is None else np.log(speedup))
-    return sorted(logs, key=lambda method: -float(np.mean(logs[method])))
-
-
-def _draw_forest(axes: Axes, cells_by_method: Mapping[str, ShownCell], methods: Sequence[str]) -> None:
-    variation, band = (
-        next((cell.variation for cell in cells_by_method.values() if cell.variation is not None), None),
-        1.0,
-    )
-    if variation is not None:
-        # 95 % of repeated timings of one trace are within exp(+-1.96 sigma)
-        band = float(np.exp(1.96 * variation.speedup.sigma))
-        axes.axvspan(1 / band, band, color="#DDDDDD", linewidth=0, zorder=0, label="run-to-run variation")
-    axes.axvline(1, color="#444444", linewidth=0.8, zorder=1, label="AR")
-    for i, method in enumerate(methods):
-        cell = cells_by_method.get(method)
-        if cell is None or cell.exclusion:
-            reason = "not run" if cell is None else f"excluded: {cell.exclusion.split(', ')[0]}"
-            axes.annotate(
-                reason,
-                (1 / band, i),
-                (-3, 0),
-                textcoords="offset points",
-                ha="right",
-                va="center",
-                fontsize=style.SMALL,
-            )
-            continue
-        for number, shift, face, label in (
-            (cell.summary.speedup_e2e, -0.14, METHOD_COLOUR, "end to end"),
-            (cell.summary.speedup, 0.16, "white", "decode"),
-        ):
-            assert number.value is not None, "cells without a speedup are not drawn"
-            axes.errorbar(
-                number.value,
-                i + shift,
-                xerr=error_bar(number),
-                color=METHOD_COLOUR,
-                marker="o" if face != "white" else "s",
-                markerfacecolor=face,
-                markersize=4.5 if face != "white" else 3.5,
-                linestyle="",
-                linewidth=1.2 if face != "white" else 0.7,
-                label=label if i == 0 else None,
-            )
-    _labels(axes, [{"method": method} for method in methods])
-    axes.set_xscale("log")
-    axes.xaxis.set_major_locator(FixedLocator([0.25, 0.5, 0.75, 1, 1.5, 2, 3]))
-    axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
-    axes.minorticks_off()
-    axes.grid(axis="y", color="#EEEEEE", linewidth=0.6, zorder=0)
 
 
 def save(figure: Figure, stem: Path, salt: str = "") -> list[Path]:

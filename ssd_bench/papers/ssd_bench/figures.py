@@ -16,11 +16,12 @@ from ssd_bench.papers.ours.cells import Replication, ShownCell
 from ssd_bench.papers.ssd_bench.drafts import drafts
 from ssd_bench.papers.ssd_bench.families import result_columns
 from ssd_bench.papers.ssd_bench.plane import Plane, Point, Use, plane_path, read
+from ssd_bench.papers.ssd_bench.real import real
 from ssd_bench.papers.ssd_bench.windows import windows
 from ssd_bench.paths import display_path
 from ssd_bench.results.text import ABSENT, format_lossless, format_percent
 
-__all__ = ["COMPARISON", "comparison", "drafts", "note", "planes", "table", "windows"]
+__all__ = ["COMPARISON", "comparison", "drafts", "note", "planes", "real", "table", "windows"]
 
 COMPARISON = "ssd_bench_comparison"
 """Name of the experiment."""

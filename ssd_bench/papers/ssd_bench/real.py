@@ -6,12 +6,19 @@ No column is a measured time, so runs may share a machine with other work.
 from __future__ import annotations
 
 import pandas as pd
+from matplotlib.figure import Figure
 
+from ssd_bench.papers.figures import forest, style
+from ssd_bench.papers.figures import shared as common
+from ssd_bench.papers.figures.shared import NotDrawable
 from ssd_bench.papers.ours.cells import Replication, ShownCell
 from ssd_bench.results.text import ABSENT, FROZEN, MODELLED, format_lossless, format_measured, format_percent
 
 REAL, DISPUTE, CONTEXTS = "ssd_bench_real", "ssd_bench_real_dispute", "ssd_bench_real_contexts"
 """Names of the experiments."""
+SPEEDUPS = "speedup_modelled", "speedup_frozen"
+"""Numbers of a summary: with the time of the method's searches, and without."""
+COLUMNS = 2
 
 
 def table(replication: Replication) -> pd.DataFrame:
@@ -22,6 +29,21 @@ def table(replication: Replication) -> pd.DataFrame:
         method overhead; the share of sublayers skipped; outputs equal to AR's.
     """
     return pd.DataFrame([_row(cell) for cell in replication.shown_cells() if cell.is_readable])
+
+
+def real(replication: Replication) -> Figure | NotDrawable:
+    """Draw the modelled speedup of every method by model and task, with and without its searches."""
+    drawn = [cell for cell in replication.shown_cells() if cell.is_readable]
+    drawn = [cell for cell in drawn if cell.summary.speedup_modelled.value is not None]
+    if not drawn:
+        return NotDrawable("No run has modelled times.")
+    methods, panels = (
+        {tuple(cell[axis] for axis in axes) for cell in drawn} for axes in (["method"], ["model", "task"])
+    )
+    columns = min(COLUMNS, len(panels))
+    figure, body = common.new_figure(style.PAGE, forest.height(-(-len(panels) // columns), len(methods)))
+    forest.draw(body, drawn, SPEEDUPS, ("modelled", "without method overhead"), columns)
+    return common.finish(figure, replication, drawn, f"{note()} Order: by the mean of the modelled speedups.")
 
 
 def note() -> str:

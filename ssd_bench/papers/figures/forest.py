@@ -1,0 +1,113 @@
+"""Forest plot: two speedups of every method with their intervals, one panel per model and task, AR at 1."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import SubFigure
+from matplotlib.ticker import FixedLocator, FuncFormatter
+
+from ssd_bench.papers.figures import style
+from ssd_bench.papers.figures.shared import error_bar
+from ssd_bench.papers.figures.style import METHOD_COLOUR
+from ssd_bench.papers.ours.cells import ShownCell
+from ssd_bench.results.evidence import VariationLevel
+
+Numbers = tuple[str, str]
+"""Two numbers of a summary: that of the filled marks, by which methods are ranked, and that of the hollow ones."""
+TICKS = (0.25, 0.5, 0.75, 1, 1.5, 2, 3)
+
+
+def height(panel_rows: int, methods: int) -> float:
+    """Return the height in inches that the panels need."""
+    return 0.75 + panel_rows * (0.2 + 0.17 * methods)
+
+
+def ranked(cells: Sequence[ShownCell], number: str) -> list[str]:
+    """Return the methods by the geometric mean of a speedup over their cells, the fastest first; excluded ones last."""
+    logs: dict[str, list[float]] = {}
+    for cell in cells:
+        speedup = getattr(cell.summary, number).value
+        logs.setdefault(cell["method"], []).append(-np.inf if cell.exclusion or speedup is None else np.log(speedup))
+    return sorted(logs, key=lambda method: -float(np.mean(logs[method])))
+
+
+def draw(body: SubFigure, cells: Sequence[ShownCell], numbers: Numbers, labels: Numbers, columns: int) -> None:
+    """Draw the panels and the legend; a band shows run-to-run variation of measured speedups.
+
+    Args:
+        labels: names of the numbers in the legend.
+        columns: panels side by side.
+    """
+    by_panel: dict[tuple[str, str], dict[str, ShownCell]] = {}
+    for cell in cells:
+        by_panel.setdefault((cell["model"], cell["task"]), {})[cell["method"]] = cell
+    methods, models = ranked(cells, numbers[0]), {model for model, _ in by_panel}
+    panels = body.subplots(-(-len(by_panel) // columns), columns, squeeze=False, sharey=True, sharex=True).flat
+    for axes, ((model, task), by_method) in zip(panels, by_panel.items()):
+        _draw_panel(axes, by_method, methods, dict(zip(numbers, labels)))
+        axes.set_title(task if len(models) == 1 else f"{model}: {task}", loc="left", fontweight="bold")
+    for axes in panels:  # those that are left
+        axes.set_visible(False)
+    body.supxlabel("speedup over AR (×)", fontsize=8)
+    handles, texts = panels[0].get_legend_handles_labels()
+    legend = dict(zip(texts, handles))
+    body.legend([*legend.values()], [*legend], loc="outside upper left", ncols=2 if columns == 1 else len(legend))
+
+
+def variation_of(cells: Sequence[ShownCell]) -> VariationLevel | None:
+    """Return the run-to-run variation of the first cell that has it."""
+    return next((cell.variation for cell in cells if cell.variation is not None), None)
+
+
+def _draw_panel(
+    axes: Axes, by_method: Mapping[str, ShownCell], methods: Sequence[str], labels: Mapping[str, str]
+) -> None:
+    variation, band = variation_of([*by_method.values()]), 1.0
+    if variation is not None and not any("modelled" in number for number in labels):
+        # 95 % of repeated timings of one trace are within exp(+-1.96 sigma)
+        band = float(np.exp(1.96 * variation.speedup.sigma))
+        axes.axvspan(1 / band, band, color="#DDDDDD", linewidth=0, zorder=0, label="run-to-run variation")
+    axes.axvline(1, color="#444444", linewidth=0.8, zorder=1, label="AR")
+    for i, method in enumerate(methods):
+        cell = by_method.get(method)
+        if cell is None or cell.exclusion:
+            reason = "not run" if cell is None else f"excluded: {cell.exclusion.split(', ')[0]}"
+            axes.annotate(
+                reason,
+                (1 / band, i),
+                (-3, 0),
+                textcoords="offset points",
+                ha="right",
+                va="center",
+                fontsize=style.SMALL,
+            )
+            continue
+        for (number, label), shift, filled in zip(labels.items(), (-0.14, 0.16), (True, False)):
+            speedup = getattr(cell.summary, number)
+            axes.errorbar(
+                speedup.value,
+                i + shift,
+                xerr=error_bar(speedup),
+                color=METHOD_COLOUR,
+                marker="o" if filled else "s",
+                markerfacecolor=METHOD_COLOUR if filled else "white",
+                markersize=4.5 if filled else 3.5,
+                linestyle="",
+                linewidth=1.2 if filled else 0.7,
+                label=label if i == 0 else None,
+            )
+    label_methods(axes, methods)
+    axes.set_xscale("log")
+    axes.xaxis.set_major_locator(FixedLocator(TICKS))
+    axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+    axes.minorticks_off()
+    axes.grid(axis="y", color="#EEEEEE", linewidth=0.6, zorder=0)
+
+
+def label_methods(axes: Axes, methods: Sequence[str]) -> None:
+    """Label the rows of a panel with methods, the first on top."""
+    axes.set_yticks(range(len(methods)), methods)
+    axes.set_ylim(len(methods) - 0.5, -0.5)
