@@ -27,12 +27,14 @@ class Fact:
         says: sentence that explains it.
         basis: what was measured or computed, and on which machine.
         command: command that gives the number.
+        asks: the question that it answers; "" if none is written above it.
     """
 
     number: str
     says: str
     basis: str
     command: str
+    asks: str = ""
 
 
 def facts(checks: pd.DataFrame, results: Sequence[dict[str, Any]]) -> list[Fact]:

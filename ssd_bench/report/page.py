@@ -25,11 +25,13 @@ from ssd_bench.papers.printed import reported
 from ssd_bench.papers.printed.catalogue import paper_folders, paper_versions, version_name
 from ssd_bench.papers.ssd_bench import figures as own_figures
 from ssd_bench.papers.ssd_bench.own import OWN, remarks
+from ssd_bench.papers.ssd_bench.real import REAL
 from ssd_bench.report import answers, choice, facts, results, verdict_texts
 from ssd_bench.report.exhibit import AXES, STATES, Exhibit, all_numbers, completeness
 from ssd_bench.report.figures import FOREST, NARROW, DrawnFigure
 from ssd_bench.report.layout import EXCLUDED, NONE, SAME_RUN, Cells, Column, Entry, layout, paper_label
 from ssd_bench.report.numbers import distinct_results, file_stem, run_ids, verdict_sentences
+from ssd_bench.report.questions import questions
 from ssd_bench.results.text import ABSENT
 
 FOLDER = Path(__file__).parent
@@ -118,7 +120,7 @@ def render(
     """
     everything = all_numbers(exhibits)
     style, script = (Markup((FOLDER / name).read_text(encoding="utf-8")) for name in ("style.css", "script.js"))
-    compared = results.comparison(replications)
+    compared, real = (results.comparison(replications, name) for name in (own_figures.COMPARISON, REAL))
     return (
         _environment()
         .get_template("page.html")
@@ -135,6 +137,9 @@ def render(
             narrow=next(iter(drawn.get(NARROW, ())), None),
             has_variation=compared is not None
             and any(cell.variation is not None for cell in compared.recorded_cells()),
+            real=next(iter(drawn.get(REAL, ())), None),
+            real_anchor="" if real is None else f"{REAL}_{real.scale}",
+            questions=questions(real, register.read_reports()),
             compared="" if compared is None else f"{own_figures.COMPARISON}_{compared.scale}",
             complete=completeness(exhibits, replications),
             verdicts=verdict_sentences(everything),

@@ -18,6 +18,7 @@ from ssd_bench.papers.ours.match import order_scales
 from ssd_bench.papers.ssd_bench.drafts import DRAFTS
 from ssd_bench.papers.ssd_bench.families import FAMILIES
 from ssd_bench.papers.ssd_bench.figures import COMPARISON
+from ssd_bench.papers.ssd_bench.real import REAL
 from ssd_bench.paths import record_files
 from ssd_bench.results.folder import Record
 from ssd_bench.results.models import ModelRan
@@ -82,7 +83,7 @@ def result_table(replications: Sequence[Replication], records: Sequence[Record] 
 
 def comparisons(replications: Sequence[Replication]) -> list[Replication]:
     """Return the runs of every experiment that compares methods, each at the scale nearest to the papers'."""
-    compared = (comparison(replications, name) for name in (COMPARISON, FAMILIES, DRAFTS))
+    compared = (comparison(replications, name) for name in (REAL, COMPARISON, FAMILIES, DRAFTS))
     return [replication for replication in compared if replication is not None]
 
 

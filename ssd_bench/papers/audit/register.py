@@ -124,15 +124,24 @@ def report_table(reports: Sequence[ReplicationReport]) -> pd.DataFrame:
     return pd.DataFrame(rows)
 
 
+def shares(reports: Sequence[ReplicationReport]) -> list[float]:
+    """Return the shares of the printed speedups that came back to third parties, in percent."""
+    return [100 * report.share for report in _third_party(reports) if report.share is not None]
+
+
+def _third_party(reports: Sequence[ReplicationReport]) -> list[ReplicationReport]:
+    return [report for report in reports if report.tier == "third party" and report.metric != RATIO]
+
+
 def summary(reports: Sequence[ReplicationReport]) -> str:
     """Return the median share of the printed speedups that came back to third parties, in all and by paper."""
-    speedups = [report for report in reports if report.tier == "third party" and report.metric != RATIO]
-    shares = pd.Series({(r.name, i): 100 * r.share for i, r in enumerate(speedups) if r.share is not None})
-    by_paper = [f"{name} {part.median():.0f} %, n = {len(part)}" for name, part in shares.groupby(level=0, sort=False)]
+    speedups = _third_party(reports)
+    named = pd.Series(shares(reports), [report.name for report in speedups if report.share is not None])
+    by_paper = [f"{name} {part.median():.0f} %, n = {len(part)}" for name, part in named.groupby(level=0, sort=False)]
     slower = sum(_middle(report.came_back) < 1 for report in speedups)
     return (
-        f"Third parties got back a median of {shares.median():.0f} % of a printed speedup ({shares.min():.0f} to "
-        f"{shares.max():.0f} %), n = {len(shares)} reports on a model that the paper prints: {'; '.join(by_paper)}. "
+        f"Third parties got back a median of {named.median():.0f} % of a printed speedup ({named.min():.0f} to "
+        f"{named.max():.0f} %), n = {len(named)} reports on a model that the paper prints: {'; '.join(by_paper)}. "
         f"Share: (came back - 1) / (printed - 1), at the middle of ranges. {slower} of all {len(speedups)} speedups "
         f"are below 1. {CAVEAT}"
     )

@@ -107,7 +107,7 @@ class PaperFolder:
         return {
             name: draw
             for name, draw in functions.items()
-            if re.fullmatch(r"(figure|table)\d+[a-z]?|comparison|windows|drafts", name)
+            if re.fullmatch(r"(figure|table)\d+[a-z]?|comparison|drafts|real|windows", name)
         }
 
 

@@ -18,8 +18,9 @@ DRAFTS = "ssd_bench_drafts"
 MEASURED = "speedup"
 PANELS = {MEASURED: "measured", "speedup_modelled": "modelled"}
 """Numbers of a summary, and how their panels are called."""
-ROUTER = "router"
-"""Kind of the runs that also copy earlier text, which no layers draft: they choose between kinds at every step."""
+LAYERS, ROUTER, TEXT = "layers", "router", "copied text"
+"""Kinds of runs that skip layers, that choose between layers and copies of earlier text at every step, and that draft
+without layers at all: copies, or guesses of the full model."""
 LEAST = 0.05
 """Least share of the drafted tokens for a layer set to count."""
 
@@ -57,7 +58,7 @@ def note() -> str:
 
 
 def kind_of(cell: ShownCell) -> str:
-    """Return what drafts leave out: layers, window, 8 or 4 bits, or several; `ROUTER` if some copy text; "" if nothing.
+    """Return what drafts leave out: layers, window, 8 or 4 bits, or several; "" if nothing; or `ROUTER` or `TEXT`.
 
     Sets that drafted less than `LEAST` of the tokens do not count.
     """
@@ -65,11 +66,11 @@ def kind_of(cell: ShownCell) -> str:
     drafted = steps.groupby("layer_set_id", dropna=False)["draft_len"].sum()
     main = drafted[drafted > LEAST * drafted.sum()].index
     if main.isna().any():
-        return ROUTER
-    parts = dict.fromkeys(("layers", "window", *(f"{bits} bits" for bits in BITS)), False)
+        return TEXT if drafted.index.isna().all() else ROUTER
+    parts = dict.fromkeys((LAYERS, "window", *(f"{bits} bits" for bits in BITS)), False)
     for set_id in map(int, main):
         layer_set = cell.run.layer_set(set_id)
-        parts["layers"] |= bool(layer_set.skipped)
+        parts[LAYERS] |= bool(layer_set.skipped)
         parts["window"] |= bool(layer_set.window)
         parts |= {f"{bits} bits": True for bits in layer_set.bits.values()}
     return " + ".join(name for name, changed in parts.items() if changed)

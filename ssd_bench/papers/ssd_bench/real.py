@@ -19,6 +19,8 @@ REAL, DISPUTE, CONTEXTS = "ssd_bench_real", "ssd_bench_real_dispute", "ssd_bench
 SPEEDUPS = "speedup_modelled", "speedup_frozen"
 """Numbers of a summary: with the time of the method's searches, and without."""
 COLUMNS = 2
+CAPTION = 0.7
+"""Height of the figure's caption, in inches."""
 
 
 def table(replication: Replication) -> pd.DataFrame:
@@ -41,7 +43,7 @@ def real(replication: Replication) -> Figure | NotDrawable:
         {tuple(cell[axis] for axis in axes) for cell in drawn} for axes in (["method"], ["model", "task"])
     )
     columns = min(COLUMNS, len(panels))
-    figure, body = common.new_figure(style.PAGE, forest.height(-(-len(panels) // columns), len(methods)))
+    figure, body = common.new_figure(style.PAGE, CAPTION + forest.height(-(-len(panels) // columns), len(methods)))
     forest.draw(body, drawn, SPEEDUPS, ("modelled", "without method overhead"), columns)
     return common.finish(figure, replication, drawn, f"{note()} Order: by the mean of the modelled speedups.")
 

@@ -1,0 +1,152 @@
+"""What a visitor asks first, answered from the runs of real models and from the register of replications.
+
+Every speedup is modelled: the work of a run at the costs of the reference machine, with this model's acceptance.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+
+from ssd_bench.papers.audit.register import ReplicationReport, shares
+from ssd_bench.papers.figures import forest
+from ssd_bench.papers.figures.shared import prompts_per_run, unique
+from ssd_bench.papers.ours.cells import Replication, ShownCell
+from ssd_bench.papers.ssd_bench.drafts import LAYERS, kind_of
+from ssd_bench.papers.ssd_bench.real import SPEEDUPS
+from ssd_bench.report.facts import Fact
+from ssd_bench.results.effect import Effect, pair_effect, pooled_effect
+from ssd_bench.results.prompt_table import PromptTable
+from ssd_bench.results.quantity import QUANTITIES
+from ssd_bench.results.text import costs_text
+
+WITH, WITHOUT = SPEEDUPS
+RIVALS = "SWIFT", "ConfLayers"
+"""Methods whose order is disputed: arXiv 2608.28846 against the ConfLayers paper."""
+
+
+def questions(real: Replication | None, reports: Sequence[ReplicationReport]) -> list[Fact]:
+    """Return the answers.
+
+    Args:
+        real: runs of the experiment `real.REAL`; None without them: only the register answers.
+    """
+    cells = [] if real is None else [cell for cell in real.shown_cells() if _has_speedups(cell)]
+    by_model = [[cell for cell in cells if cell["model"] == model] for model in unique(cell["model"] for cell in cells)]
+    answers = [
+        fact
+        for answer in (_fastest_kind, _layers, _rivals)
+        for of_model in by_model
+        if real is not None and (fact := answer(of_model, real.command))
+    ]
+    return [*answers, _register(reports)]
+
+
+def _has_speedups(cell: ShownCell) -> bool:
+    return cell.is_readable and not cell.exclusion and cell.summary.speedup_modelled.value is not None
+
+
+def _fastest_kind(cells: Sequence[ShownCell], command: str) -> Fact | None:
+    """Return the fastest method of every kind of draft, by the mean of its speedups over the tasks of all kinds."""
+    kinds = {cell: kind_of(cell) for cell in cells}
+    best: dict[str, list[ShownCell]] = {}
+    for method in forest.ranked(cells, WITH):
+        of_method = [cell for cell in cells if cell["method"] == method]
+        best.setdefault(kinds[of_method[0]], of_method)
+    if len(best) < 2:
+        return None
+    (kind, winner), *others = best.items()
+    listed = [f"{other} {_range(own)} ({own[0]['method']})" for other, own in others]
+    return Fact(
+        f"{kind}: {_range(winner)}",
+        f"on {cells[0]['model']}. The best of the other kinds: {', '.join(listed)}.",
+        _basis(cells),
+        command,
+        "Which kind of draft is fastest?",
+    )
+
+
+def _layers(cells: Sequence[ShownCell], command: str) -> Fact | None:
+    """Return how many methods that skip layers are faster than AR, with and without the time of their searches."""
+    skipping = [cell for cell in cells if kind_of(cell) == LAYERS]
+    if not skipping:
+        return None
+    counts = {number: sum((getattr(cell.summary, number).low or 0) > 1 for cell in skipping) for number in SPEEDUPS}
+    return Fact(
+        f"{counts[WITH]} of {len(skipping)}",
+        f"combinations of a method and a task are faster than AR, by their whole intervals, on {cells[0]['model']}; "
+        f"without the time of searches {counts[WITHOUT]} are. Methods: "
+        f"{', '.join(unique(cell['method'] for cell in skipping))}.",
+        _basis(skipping),
+        command,
+        "Do methods that skip layers beat plain decoding?",
+    )
+
+
+def _rivals(cells: Sequence[ShownCell], command: str) -> Fact | None:
+    """Return the effect of the second of `RIVALS` over the first, prompt by prompt, over all tasks that both have."""
+    runs = {(cell["task"], cell["method"]): cell for cell in cells if cell["method"] in RIVALS}
+    tasks = [task for task in unique(cell["task"] for cell in cells) if all((task, name) in runs for name in RIVALS)]
+    pairs = [(runs[task, RIVALS[0]], runs[task, RIVALS[1]]) for task in tasks]
+    effects = {number: _paired(pairs, number) for number in SPEEDUPS} if pairs else {}
+    searching, frozen = (effects.get(number) for number in SPEEDUPS)
+    if searching is None or frozen is None:
+        return None
+    return Fact(
+        f"{_faster(searching)} with searches, {_faster(frozen)} without",
+        f"on {cells[0]['model']}, {' and '.join(tasks)}: the speed of {RIVALS[1]} over that of {RIVALS[0]}, prompt by "
+        f"prompt, is {searching} with the time of their searches and {frozen} without it.",
+        _basis([cell for pair in pairs for cell in pair]),
+        command,
+        f"Which is faster, {' or '.join(RIVALS)}?",
+    )
+
+
+def _faster(effect: Effect) -> str:
+    low, high = effect.interval
+    return RIVALS[1] if low > 1 else RIVALS[0] if high < 1 else "neither"
+
+
+def _paired(pairs: Sequence[tuple[ShownCell, ShownCell]], number: str) -> Effect | None:
+    """Return a number of the second runs over that of the first, pooled over pairs on the prompts that both have."""
+    quantity = QUANTITIES[number]
+    effects = []
+    for pair in pairs:
+        a, b = (PromptTable.of(cell.run).frame(quantity) for cell in pair)
+        shared = a.index.intersection(b.index)
+        hashes = pair[0].run.prompts.groupby("prompt_index")["prompt_sha256"].first().loc[shared].astype(str)
+        sides = [[*frame.loc[shared].to_numpy(dtype=float).T] for frame in (a, b)]
+        effects.append(pair_effect(quantity, [*hashes], sides))
+    return pooled_effect(quantity, effects, [{}] * len(effects))[0]
+
+
+def _register(reports: Sequence[ReplicationReport]) -> Fact:
+    """Return the share of published speedups that came back to third parties."""
+    got = shares(reports)
+    return Fact(
+        f"{np.median(got):.0f} %",
+        f"of a printed speedup is what third parties got back: the median of {len(got)} reports on a model that the "
+        f"paper prints, {min(got):.0f} to {max(got):.0f} %.",
+        "Reports that somebody chose to publish, not a sample of all attempts.",
+        "python -m ssd_bench audit replications",
+        "How much of a published speedup comes back elsewhere?",
+    )
+
+
+def _range(cells: Sequence[ShownCell]) -> str:
+    """Return the smallest and the largest modelled speedup of some runs."""
+    values = [float(cell.summary.speedup_modelled.value or math.nan) for cell in cells]
+    texts = [f"{value:.2f}" for value in (min(values), max(values))]
+    return " to ".join(dict.fromkeys(texts)) + "×"
+
+
+def _basis(cells: Sequence[ShownCell]) -> str:
+    """Return what the numbers rest on: costs, tasks, prompts, and outputs equal to AR's."""
+    same, of = (sum(getattr(cell.summary, name) for cell in cells) for name in ("lossless_identical", "n_pairs"))
+    costs = " and ".join(unique(costs_text(cell.summary.modelled_on) for cell in cells))
+    return (
+        f"Modelled at {costs}, not measured; {', '.join(unique(cell['task'] for cell in cells))}, "
+        f"{prompts_per_run(cells)}; {same} of {of} outputs equal AR's."
+    )

@@ -1,0 +1,102 @@
+"""The answers at the top of the page, on runs whose kind, acceptance and order are planted."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from ssd_bench.contract.layer_set import LayerSet
+from ssd_bench.papers.audit.register import read_reports
+from ssd_bench.papers.figures.shared import NotDrawable
+from ssd_bench.papers.ours.cells import Replication, replications
+from ssd_bench.papers.runs import grid
+from ssd_bench.papers.ssd_bench.real import REAL, real
+from ssd_bench.report.facts import Fact
+from ssd_bench.report.questions import questions
+from tests import synthetic
+from tests.exhibit_runs import indexed
+
+ACCEPTANCE = {"8 bits": 0.95, "SWIFT": 0.5, "ConfLayers": 0.8, "prompt lookup": 0.05}
+TASKS = "GSM8K", "HumanEval"
+MODEL = "Qwen2.5-Coder-0.5B"
+
+
+def write(folder: Path, name: str, method: str) -> None:
+    """Write a run whose drafts are of the method's kind."""
+    units = [synthetic.unit(i, accept=ACCEPTANCE[method]) for i in range(6)]
+    for step in (step for records in units for step in records[1].steps):
+        if method == "8 bits":
+            step.layer_set = LayerSet(synthetic.N_LAYERS).in_bits(8)
+        if method == "prompt lookup":
+            step.layer_set = None
+    synthetic.write_record(folder / name, [synthetic.with_work(records) for records in units], run_id=name)
+
+
+@pytest.fixture(scope="module")
+def replication(tmp_path_factory: pytest.TempPathFactory) -> Replication:
+    folder = tmp_path_factory.mktemp("real")
+
+    def run(job: grid.Job) -> str | None:
+        method, task = job.labels["method"], job.labels["task"]
+        if method not in ACCEPTANCE or task not in TASKS or job.labels["model"] != MODEL:
+            return None
+        if not (folder / (name := f"{task}-{method.replace(' ', '_')}")).is_dir():
+            write(folder, name, method)
+        return name
+
+    indexed(folder, REAL, "paper", run)
+    return next(one for one in replications(folder) if one.experiment.name == REAL)
+
+
+def answers(replication: Replication | None) -> dict[str, Fact]:
+    return {fact.asks: fact for fact in questions(replication, read_reports())}
+
+
+def cells_of(replication: Replication, method: str) -> list[float]:
+    shown = [cell for cell in replication.shown_cells() if cell["method"] == method]
+    return [cell.summary.speedup_modelled.value or 0.0 for cell in shown]
+
+
+def test_the_fastest_kind_is_named_with_its_range_and_the_others(replication: Replication) -> None:
+    fact = answers(replication)["Which kind of draft is fastest?"]
+    fastest = cells_of(replication, "8 bits")
+    assert fact.number == "8 bits: " + " to ".join(dict.fromkeys(f"{v:.2f}" for v in sorted(fastest))) + "×"
+    assert "layers" in fact.says and "(ConfLayers)" in fact.says and "copied text" in fact.says
+    assert "(SWIFT)" not in fact.says and "outputs equal AR's" in fact.basis
+
+
+def test_methods_that_skip_layers_are_counted_by_their_whole_intervals(replication: Replication) -> None:
+    fact = answers(replication)["Do methods that skip layers beat plain decoding?"]
+    skipping = [cell for cell in replication.shown_cells() if cell["method"] in ("SWIFT", "ConfLayers")]
+    faster = sum((cell.summary.speedup_modelled.low or 0) > 1 for cell in skipping)
+    frozen = sum((cell.summary.speedup_frozen.low or 0) > 1 for cell in skipping)
+    assert fact.number == f"{faster} of 4" and f"searches {frozen} are. Methods: SWIFT, ConfLayers" in fact.says
+
+
+def test_the_rivals_are_compared_prompt_by_prompt(replication: Replication) -> None:
+    fact = answers(replication)["Which is faster, SWIFT or ConfLayers?"]
+    stated = re.search(r"prompt, is ([\d.]+) \[([\d.]+), ([\d.]+)\]", fact.says)
+    assert stated is not None
+    pooled, low, high = map(float, stated.groups())
+    ratios = [b / a for a, b in zip(cells_of(replication, "SWIFT"), cells_of(replication, "ConfLayers"))]
+    assert pooled == pytest.approx(np.exp(np.mean(np.log(ratios))), abs=0.005)
+    assert (fact.number.split(" ")[0] == "ConfLayers") == (low > 1) and low <= pooled <= high
+
+
+def test_without_runs_only_the_register_answers(replication: Replication) -> None:
+    empty = replace(replication, cells=tuple(replace(cell, record=None) for cell in replication.cells))
+    assert [*answers(None)] == [*answers(empty)] == ["How much of a published speedup comes back elsewhere?"]
+    assert isinstance(real(empty), NotDrawable)
+
+
+def test_the_figure_has_a_panel_of_each_task_with_all_methods(replication: Replication) -> None:
+    figure = real(replication)
+    assert not isinstance(figure, NotDrawable)
+    panels = [axes for axes in figure.get_axes() if axes.get_visible()]
+    assert [axes.get_title(loc="left") for axes in panels] == [*TASKS]
+    ticks = [label.get_text() for label in panels[0].get_yticklabels()]
+    assert sorted(ticks) == sorted(ACCEPTANCE) and ticks[0] == "8 bits"
