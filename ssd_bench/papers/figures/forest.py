@@ -17,7 +17,7 @@ from ssd_bench.results.evidence import VariationLevel
 
 Numbers = tuple[str, str]
 """Two numbers of a summary: that of the filled marks, by which methods are ranked, and that of the hollow ones."""
-TICKS = (0.25, 0.5, 0.75, 1, 1.5, 2, 3)
+TICKS = (0.25, 0.5, 0.75, 1, 1.25, 1.5, 2, 3)
 
 
 def height(panel_rows: int, methods: int) -> float:

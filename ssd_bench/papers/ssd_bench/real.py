@@ -44,7 +44,7 @@ def real(replication: Replication) -> Figure | NotDrawable:
     )
     columns = min(COLUMNS, len(panels))
     figure, body = common.new_figure(style.PAGE, CAPTION + forest.height(-(-len(panels) // columns), len(methods)))
-    forest.draw(body, drawn, SPEEDUPS, ("modelled", "without method overhead"), columns)
+    forest.draw(body, drawn, SPEEDUPS, ("modelled", FROZEN), columns)
     return common.finish(figure, replication, drawn, f"{note()} Order: by the mean of the modelled speedups.")
 
 
