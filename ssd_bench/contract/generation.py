@@ -29,7 +29,7 @@ PARTS = ("prefill", "draft", "verify", "overhead")
 
 @dataclass(frozen=True, slots=True)
 class WorkKind:
-    """What equal calls of the model compute.
+    """Work of one of several equal calls of the model.
 
     Attributes:
         rows: nodes of each call; in a search, branches times nodes.

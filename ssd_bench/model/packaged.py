@@ -24,6 +24,7 @@ from ssd_bench.errors import ConfigError
 from ssd_bench.lease import hold_lease
 from ssd_bench.model.fetch import failure
 from ssd_bench.model.gguf import convert
+from ssd_bench.model.snapshot import GB
 from ssd_bench.paths import file_hash
 from ssd_bench.settings import Count, Fits
 
@@ -33,7 +34,6 @@ WHEEL = re.compile(r"(?P<requirement>\w[\w.-]*==\w[\w.+!-]*) sha256:(?P<sha256>[
 DIGEST = re.compile(r"[0-9a-f]{64}")
 NAME = re.compile(r"\w[\w.-]*\.gguf")
 CHUNK = 2**20
-GB = 1e9
 CONVERTED_BITS = 16
 
 Wheel = Annotated[str, Fits("NAME==VERSION sha256:HEX", WHEEL.fullmatch)]

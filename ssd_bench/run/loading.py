@@ -20,6 +20,7 @@ from ssd_bench.model.kv_cache import BUCKET, KVCache
 from ssd_bench.paths import cache_dir
 from ssd_bench.records import provenance
 from ssd_bench.run.hardware import lasting_buffers
+from ssd_bench.run.memory import check_memory
 from ssd_bench.run.plan import Plan
 from ssd_bench.run_warnings import WarningLog
 
@@ -28,14 +29,18 @@ def load_model(plan: Plan, capacity: int | None = None) -> tuple[Decoder, KVCach
     """Load a plan's weights and allocate its cache, for its longest sequence or for `capacity` positions.
 
     The weights are copied in 8 or 4 bits if the method's drafts read such weights.
+
+    Raises:
+        ConfigError: as `check_memory`.
     """
-    hardware = plan.machine.hardware
+    hardware, positions = plan.machine.hardware, (capacity or plan.prompts.context) + SCRATCH
+    check_memory(plan, positions)
     torch.set_num_threads(hardware.threads)
     with lasting_buffers():
         decoder = plan.machine.backend.load(plan.model.checkpoint, hardware.dtype, hardware.devices)
         for bits in _rounded_bits(plan):
             decoder.quantise(bits)
-        cache = decoder.new_cache((capacity or plan.prompts.context) + SCRATCH)
+        cache = decoder.new_cache(positions)
         # Allocate what the prompts need before the first one is timed; answers longer than a bucket make it grow.
         longest = max(len(encoded.ids) for encoded in plan.prompts.encoded)
         cache.reserve(cache.capacity if capacity else min(longest + BUCKET, cache.capacity))
