@@ -1,11 +1,11 @@
 """Comparison of two sets of records: a row for every pair and quantity, and one for all pairs together.
 
-The verdict on b compared with a is that of `results.effect.verdict`, or *not compared*: the sides do not have this
-quantity, or not on one machine; the note says why.
+The verdict on b compared with a is that of `results.effect.verdict`, or *not compared*: a side lacks the quantity, or
+the machines differ; the note says why.
 
 The interval is Student's t on the logarithm (on the difference of scores). Its variance is a jackknife over prompts,
 plus the run-to-run variation of measured speeds (docs/evidence.md). The row of all pairs is their geometric mean; a
-prompt that several pairs share is left out of all of them at once.
+prompt shared by several pairs is left out of all of them at once.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from ssd_bench.results.quantity import Quantity, Spread
 
 NOT_COMPARED = "not compared"
 MACHINE = ("device", "cpu", "cores", "gpus")
-"""Parts of `RunHeader.hardware` that make a machine; threads and kernels may be what is compared."""
+"""Parts of `RunHeader.hardware` that identify a machine; threads and kernels may be what is compared."""
 ALL_PAIRS = "all pairs"
 A_A, A_B = "A/A", "A/B"
 
@@ -36,13 +36,12 @@ class ComparedRow:
     """A quantity of one pair, or of all pairs.
 
     Attributes:
-        pair: name of the pair.
         quantity: a key of `COMPARED`.
-        kind: "A/A" if both sides did the same work, so that only machine, code or chance can differ; else "A/B".
+        kind: "A/A" if both sides did the same work (only machine, code or chance can differ); else "A/B".
         a, b: numbers of the sides; None for all pairs.
         effect: ratio b over a, or the difference b minus a; None if undefined.
         low, high: its 95 % interval; None if undefined.
-        n: number of prompts that all runs of the pair have.
+        n: number of prompts in all runs of the pair.
         verdict: as `results.effect.verdict`, or `NOT_COMPARED`.
         note: why there is no verdict, or what restricts it.
     """
@@ -65,10 +64,9 @@ class RecordComparison:
     """Result of a comparison.
 
     Attributes:
-        rows: by quantity and pair; with several pairs the row of all pairs comes first.
-        unpaired: a line for each configuration without a partner.
-        warnings: other facts that a reader should know.
-        variation: text on the run-to-run variation in the intervals.
+        rows: by quantity and pair; with several pairs, the row of all pairs first.
+        unpaired: a line per configuration without a partner.
+        variation: text on run-to-run variation in the intervals.
     """
 
     rows: Sequence[ComparedRow]
@@ -77,7 +75,7 @@ class RecordComparison:
     variation: str
 
     def headline(self, quantity: str) -> ComparedRow:
-        """Return the row of a quantity that decides: that of all pairs, or of the only pair."""
+        """Return the decisive row of a quantity: of all pairs, or of the only pair."""
         return next(row for row in self.rows if row.quantity == quantity)
 
 
@@ -87,9 +85,9 @@ class _Sample:
 
     Attributes:
         timing: spread of a timing -> sum over sides of 1 / number of timings.
-        lack: why the effect cannot be compared; "" if it can.
-        doubt: why the effect decides nothing although it has a number; "" if it may decide.
-        sources: where the spreads are from.
+        lack: why the effect cannot be compared; else "".
+        doubt: why the effect, although a number, decides nothing; else "".
+        sources: of the spreads.
     """
 
     label: str
@@ -108,11 +106,11 @@ def compare(
     """Compare two sets of records.
 
     Args:
-        margin: relative margin of equivalence; for scores absolute.
+        margin: relative margin of equivalence (absolute for scores).
         by_method: as in `pairs`.
 
     Raises:
-        ConfigError: no pair, or a pair with another model, other decoding or no common prompt.
+        ConfigError: no pair, or a pair with different models, different decoding or no common prompt.
     """
     matched, unpaired = pairs(a, b, by_method)
     samples: dict[str, list[_Sample]] = {name: [] for name in COMPARED}
@@ -134,7 +132,7 @@ def _sample(
     variation: Variation,
     timing_faults: tuple[str, str],
 ) -> _Sample:
-    """Return the effect of a quantity on a pair, or the reason why it lacks one.
+    """Return the effect of a quantity on a pair, or why it lacks one.
 
     Args:
         timing_faults: difference of the machines, and contamination of the times; "" for none.
@@ -157,13 +155,13 @@ def _sample(
 
 
 def _rows(name: str, samples: Sequence[_Sample], margin: float) -> list[ComparedRow]:
-    """Return the rows of a quantity: of all pairs together, if they are several, and of each."""
+    """Return the row of all pairs together, if there are several, then one per pair."""
     rows = [_row(name, [sample], margin) for sample in samples]
     return rows if len(rows) == 1 else [_row(name, samples, margin), *rows]
 
 
 def _row(name: str, samples: Sequence[_Sample], margin: float) -> ComparedRow:
-    """Return the row of one pair or of several together; pairs that lack the quantity are left out."""
+    """Return the row of one or several pairs; pairs without the quantity are left out."""
     quantity, usable = COMPARED[name], [sample for sample in samples if sample.effect is not None]
     label = samples[0].label if len(samples) == 1 else ALL_PAIRS
     kind = A_A if all(sample.kind == A_A for sample in samples) else A_B
@@ -196,7 +194,7 @@ def _number(value: float) -> float | None:
 
 
 def _machine_difference(pair: ConfigurationPair) -> str:
-    """Return in what the machines of a pair differ; "" for one machine."""
+    """Return how the machines of a pair differ; "" for one machine."""
     texts = []
     for name in MACHINE:
         values = list(dict.fromkeys(str(run.header.hardware[name]) for run in (*pair.a.runs, *pair.b.runs)))
@@ -205,7 +203,6 @@ def _machine_difference(pair: ConfigurationPair) -> str:
 
 
 def _contamination(pair: ConfigurationPair) -> str:
-    """Return why the times of a pair are unreliable; "" if they are not."""
     for run in (*pair.a.runs, *pair.b.runs):
         if reason := Steadiness.of(run).contamination:
             return f"timings of {run.path.name} unreliable: {reason}"
@@ -213,7 +210,7 @@ def _contamination(pair: ConfigurationPair) -> str:
 
 
 def _warnings(pair: ConfigurationPair) -> list[str]:
-    """Return what else differs between the sides of a pair, and mismatches of outputs."""
+    """Return other differences between the sides, and mismatches of outputs."""
     lines = []
     for run in (*pair.a.runs, *pair.b.runs):
         if mismatches := lossless_counts(run.prompts)["bug"]:
@@ -223,7 +220,6 @@ def _warnings(pair: ConfigurationPair) -> list[str]:
 
 
 def _differences(a: Run, b: Run) -> list[str]:
-    """Return in which settings, code and hardware two runs differ."""
     facts = []
     for header in (a.header, b.header):
         code = header.provenance.code or {}
@@ -241,6 +237,5 @@ def _differences(a: Run, b: Run) -> list[str]:
 
 
 def _variation_text(samples: Mapping[str, Sequence[_Sample]]) -> str:
-    """Return the text on run-to-run variation in the intervals."""
     sources = sorted({source for parts in samples.values() for sample in parts for source in sample.sources})
     return "; ".join(sources) or "none: no measured speed was compared"

@@ -1,8 +1,8 @@
-"""Pairs of configurations: what of two sets of records is held against what.
+"""Pairs of configurations to compare from two sets of records.
 
 A set of records is a run, a folder of runs, or a pack. Its runs of one configuration and one choice of prompts are
-repeated timings. Two sets of one configuration each are compared whatever their methods, settings and code. Of larger
-sets those configurations are compared that both have.
+repeated timings. Two sets of one configuration each are compared whatever their methods, settings and code. Larger sets
+are compared in the configurations that both have.
 """
 
 from __future__ import annotations
@@ -28,11 +28,9 @@ class Configuration:
     """Runs of one configuration on one choice of prompts: repeated timings.
 
     Attributes:
-        paths: folders of the runs.
-        method, task, model: their names.
         settings: JSON of model, task, decoding, method and its settings; equal for configurations to be compared.
-        subject: the same without method and settings, for the comparison of two methods.
-        prompts: JSON of what chooses the prompts: limit, repeats, seed.
+        subject: the same without method and settings, to compare two methods.
+        prompts: JSON of limit, repeats and seed, which choose the prompts.
     """
 
     paths: tuple[Path, ...]
@@ -50,7 +48,7 @@ class Configuration:
 
     @cached_property
     def runs(self) -> tuple[Run, ...]:
-        """The runs with their tables; those that cannot be read are left out, unless they are all."""
+        """Runs with their tables; unreadable runs are left out, unless all are."""
         return tuple(read_each(self.paths, load_run)) or (load_run(self.paths[0]),)
 
 
@@ -65,12 +63,12 @@ class ConfigurationPair:
 
 @dataclass(frozen=True)
 class RecordSet:
-    """Records that an option names.
+    """Records named by an option.
 
     Attributes:
         field: the option.
-        folder: folder of the records; a pack is unpacked.
-        configurations: one for every configuration and choice of prompts.
+        folder: of the records; a pack is unpacked.
+        configurations: one per configuration and choice of prompts.
     """
 
     field: str
@@ -79,14 +77,14 @@ class RecordSet:
 
     @classmethod
     def read(cls, field: str, value: str, method: str | None = None) -> RecordSet:
-        """Read the headers of the records that an option names.
+        """Read the headers of the records named by an option.
 
         Args:
             value: a run, a folder of runs, or a pack.
-            method: leave out the runs of other methods.
+            method: leave out other methods.
 
         Raises:
-            ConfigError: no complete run, or none of the method.
+            ConfigError: no complete run (of the method).
         """
         folder = records_folder(field, value)
         groups: dict[tuple[str, str], dict[tuple[str, str], Configuration]] = {}
@@ -104,7 +102,7 @@ class RecordSet:
 
 
 def _configuration(path: Path) -> tuple[Configuration, tuple[str, str]]:
-    """Return the configuration of one run, and what identifies copies of its record."""
+    """Return the configuration of a run, and a key shared by copies of its record."""
     run = RunHeader.read(path)
     subject = {
         "model": run.model.name,
@@ -118,20 +116,19 @@ def _configuration(path: Path) -> tuple[Configuration, tuple[str, str]]:
 
 
 def _joined(parts: Sequence[Configuration]) -> Configuration:
-    """Return one configuration with all runs of these."""
     first = parts[0]
     paths = tuple(path for part in parts for path in part.paths)
     return Configuration(paths, first.method, first.task, first.model, first.settings, first.subject, first.prompts)
 
 
 def pairs(a: RecordSet, b: RecordSet, by_method: bool) -> tuple[list[ConfigurationPair], list[str]]:
-    """Return the pairs of two sets of records, and a line for each configuration without a partner.
+    """Return the pairs of two sets of records, and a line per configuration without a partner.
 
     Args:
-        by_method: compare two methods: their names and settings may differ.
+        by_method: names and settings of methods may differ.
 
     Raises:
-        ConfigError: no configuration of one set is in the other.
+        ConfigError: the sets share no configuration.
     """
     if len(a.configurations) == len(b.configurations) == 1:
         first, second = a.configurations[0], b.configurations[0]
@@ -162,7 +159,7 @@ def pairs(a: RecordSet, b: RecordSet, by_method: bool) -> tuple[list[Configurati
 
 
 def _on_equal_prompts(first: Sequence[Configuration], second: Sequence[Configuration]) -> list[ConfigurationPair]:
-    """Return the pairs of configurations that were run on equal choices of prompts, where each side has one."""
+    """Return the pairs of configurations with equal choices of prompts, where each side has one."""
     matched = []
     for prompts in dict.fromkeys(configuration.prompts for configuration in first):
         sides = [[c for c in part if c.prompts == prompts] for part in (first, second)]
@@ -180,7 +177,7 @@ def _pair_label(a: Configuration, b: Configuration) -> str:
 
 
 def _distinct_labels(matched: Sequence[ConfigurationPair]) -> list[ConfigurationPair]:
-    """Return the pairs with the name of a run in labels that several of them share."""
+    """Add a run's name to labels that several pairs share."""
     labels = [pair.label for pair in matched]
     return [
         ConfigurationPair(f"{pair.label} ({pair.b.paths[0].name})", pair.a, pair.b)
@@ -191,14 +188,13 @@ def _distinct_labels(matched: Sequence[ConfigurationPair]) -> list[Configuration
 
 
 def _listed(configurations: Sequence[Configuration]) -> str:
-    """Return the names of configurations for an error."""
     labels = list(dict.fromkeys(configuration.label for configuration in configurations))
     more = f" and {len(labels) - SHOWN} more" if len(labels) > SHOWN else ""
     return ", ".join(labels[:SHOWN]) + more
 
 
 def check_pair(pair: ConfigurationPair) -> None:
-    """Refuse a pair of which a run has another model or other decoding.
+    """Refuse a pair whose runs differ in model or decoding.
 
     Raises:
         ConfigError: names the fields that differ, with both values.

@@ -1,4 +1,4 @@
-"""Numbers of a pair of configurations, prompt by prompt, over the prompts that all of its runs have."""
+"""Numbers of a pair of configurations, prompt by prompt, over the prompts in all of its runs."""
 
 from __future__ import annotations
 
@@ -18,21 +18,21 @@ from ssd_bench.results.quantity import Array, Quantity
 from ssd_bench.results.rows import UNIT, arm_rows
 
 ANSWER_KEY = ["prompt_id", "prompt_sha256", "turn", "repeat"]
-"""Columns that are equal for the same answer of two runs; the position in the stream may differ."""
+"""Columns equal for the same answer in two runs; its position in the stream may differ."""
 COPY = "copy"
-"""Number of an answer among those of equal key: a stream may contain a prompt twice."""
+"""Number of an answer among answers of equal key: a stream may contain a prompt twice."""
 
 
 @dataclass(frozen=True)
 class SharedPrompts:
-    """Tables of two sides over the prompts that both have.
+    """Tables of two sides over their common prompts.
 
     Attributes:
         prompts: shared number of each prompt -> its hash; [n].
-        sides: the tables of the timings of a and of b.
+        sides: tables of the timings of a and of b.
         modelled: the same with modelled times; empty if they are missing.
-        same_trace: whether the method of both sides took the same steps, so that only times can differ.
-        missing: "ar", "modelled", "score" -> reason why it is missing; "" if it is not.
+        same_trace: whether the method took the same steps on both sides, so that only times can differ.
+        missing: "ar", "modelled", "score" -> why it is missing; else "".
     """
 
     prompts: pd.Series[str]
@@ -42,7 +42,7 @@ class SharedPrompts:
     missing: Mapping[str, str]
 
     def lack(self, quantity: Quantity) -> str:
-        """Return why the sides have no such quantity; "" if they have."""
+        """Return why the sides lack a quantity; "" if they have it."""
         needed = (quantity.times, "score" if quantity.difference else "", "ar" if "ar" in quantity.arms else "")
         return next((self.missing[name] for name in needed if name and self.missing[name]), "")
 
@@ -56,7 +56,7 @@ class SharedPrompts:
 
 
 def shared_prompts(pair: ConfigurationPair) -> SharedPrompts:
-    """Return the tables of a pair over the answers that all of its runs have.
+    """Return the tables of a pair over the answers in all of its runs.
 
     Raises:
         ConfigError: no answer is in all runs.
@@ -89,14 +89,14 @@ def shared_prompts(pair: ConfigurationPair) -> SharedPrompts:
 
 
 def _answers(run: Run, arm: str) -> pd.Series[int]:
-    """Return the position in the stream of every answer of an arm, by its key."""
+    """Return the position of each answer of an arm in the stream, by its key."""
     rows = arm_rows(run.prompts, arm)[[*ANSWER_KEY, "prompt_index"]].sort_values(UNIT)
     rows = rows.assign(**{COPY: rows.groupby(ANSWER_KEY).cumcount()})
     return rows.set_index([*ANSWER_KEY, COPY])["prompt_index"]
 
 
 def _shared_answers(runs: Sequence[Run], arm: str, among: pd.DataFrame | None = None) -> pd.DataFrame:
-    """Return the answers of an arm that all runs have: a row each, with the number of its prompt.
+    """Return the answers of an arm in all runs: a row each, with the number of its prompt.
 
     Args:
         among: result for another arm, to which the answers are restricted.
@@ -109,7 +109,7 @@ def _shared_answers(runs: Sequence[Run], arm: str, among: pd.DataFrame | None = 
 
 
 def _restricted(run: Run, shared: pd.DataFrame, arm: str = "method") -> Run:
-    """Return one arm of a run on shared answers, with the shared number of each prompt as its `prompt_index`."""
+    """Return one arm of a run on shared answers; `prompt_index` becomes the shared number of the prompt."""
     positions = _answers(run, arm).loc[shared.index].to_frame().join(shared).reset_index()
     numbers = positions[[*UNIT, "prompt"]]
 
@@ -124,23 +124,16 @@ def _restricted(run: Run, shared: pd.DataFrame, arm: str = "method") -> Run:
 
 
 def _table(run: Run, answers: Mapping[str, pd.DataFrame]) -> PromptTable:
-    """Return the table of a run over shared answers.
-
-    Args:
-        answers: arm -> its shared answers.
-    """
     arms = [_restricted(run, shared, arm) for arm, shared in answers.items()]
     return PromptTable(*(pd.concat([getattr(arm, name) for arm in arms]) for name in ("prompts", "steps")))
 
 
 def _lack_of_work(runs: Sequence[Run]) -> str:
-    """Return why the runs have no modelled times to compare; "" if they have."""
     references = sorted({reference_of(run.header) for run in runs})
     return "" if len(references) == 1 else f"reference machines differ (hardware.costs): {', '.join(references)}"
 
 
 def _lack_of_scores(runs: Sequence[Run], restricted: Sequence[Run]) -> str:
-    """Return why the runs have no scores to compare; "" if they have."""
     tasks = sorted({f"{run.header.task.name} version {run.header.task.version}" for run in runs})
     if len(tasks) > 1:
         return f"scoring differs: {', '.join(tasks)}"

@@ -10,12 +10,12 @@ RATE = "rate"
 
 
 def _order(quantity: Quantity) -> tuple[bool, bool]:
-    """Return the place of a quantity in the table: times first, what does not depend on the method last."""
+    """Order the table: times first, quantities independent of the method last."""
     return same_work(quantity), not (quantity.variation or quantity.times)
 
 
 def same_work(quantity: Quantity) -> bool:
-    """Return whether both sides do the same work by definition, so that the row is an A/A comparison."""
+    """Return whether both sides do the same work by definition, which makes the row an A/A comparison."""
     return "method" not in quantity.arms
 
 

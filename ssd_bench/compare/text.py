@@ -1,4 +1,4 @@
-"""Text and files of a comparison, and the verdicts that an exit code depends on."""
+"""Text and files of a comparison, and the verdicts that decide the exit code."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from ssd_bench.results.quantity import LEVEL
 from ssd_bench.results.text import ABSENT
 
 DIFFERENT = "different"
-"""Word of `fail_if` for both verdicts that say a difference."""
+"""Word of `fail_if` for both verdicts of a difference."""
 SUFFIXES = (".json", ".csv")
 ALL_ROWS = "out=FILE has those of every quantity. One in twenty of them differs by chance."
 RIGHT = ("a", "b", "b over a", "n")
@@ -43,10 +43,10 @@ def fail_words(option: str | None, quantity: str) -> list[str]:
 
 
 def fails(row: ComparedRow, words: Sequence[str]) -> bool:
-    """Return whether the verdict of the decisive row is one at which the command fails.
+    """Return whether the decisive row has one of these verdicts.
 
     Raises:
-        ConfigError: there is no verdict to decide by.
+        ConfigError: it has no verdict.
     """
     if words and row.verdict == NOT_COMPARED:
         raise ConfigError("on", row.quantity, "a quantity that both sides have (on=NAME)", row.note)
@@ -54,10 +54,10 @@ def fails(row: ComparedRow, words: Sequence[str]) -> bool:
 
 
 def terminal_text(comparison: RecordComparison, margin: float, on: str) -> str:
-    """Return the table of a comparison for a terminal, with what restricts it.
+    """Return the table of a comparison for a terminal, with its restrictions.
 
     Args:
-        on: quantity whose single pairs are shown; of the others only the row of all pairs is, if there are several.
+        on: quantity shown pair by pair; others show only the row of all pairs, if there are several.
     """
     heads = {quantity: comparison.headline(quantity) for quantity in dict.fromkeys(r.quantity for r in comparison.rows)}
     rows = [row for row in comparison.rows if row.quantity == on or row is heads[row.quantity]]
@@ -112,11 +112,7 @@ def _interval(row: ComparedRow) -> str:
 
 
 def check_out(path: Path) -> None:
-    """Refuse a file whose name does not say its format.
-
-    Raises:
-        ConfigError: the name ends with no suffix of `SUFFIXES`.
-    """
+    """Refuse a file name without a suffix of `SUFFIXES` (raises `ConfigError`)."""
     if path.suffix not in SUFFIXES:
         raise ConfigError("out", str(path), f"a file whose name ends with {' or '.join(SUFFIXES)}")
 

@@ -1,7 +1,7 @@
-"""Run-to-run variation that enters the intervals of a comparison.
+"""Run-to-run variation in the intervals of a comparison.
 
-It is measured on runs of one trace that are on the same side. Two runs of one trace on different sides measure nothing:
-their difference may be the one in question, such as that of two versions of the code.
+It is measured on runs of one trace on the same side. Two runs of one trace on different sides measure nothing: their
+difference may be the one in question, such as between two versions of the code.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ class Variation:
     """Run-to-run variation by kind of speed.
 
     Attributes:
-        measured: variations of the models and machines that were timed repeatedly.
-        stated: standard deviation that the user states for all speeds; None: use the measured, else `ASSUMED`.
+        measured: variations of models and machines timed repeatedly.
+        stated: the user's standard deviation for all speeds; None: use the measured, else `ASSUMED`.
     """
 
     measured: Sequence[RunVariation] = ()
@@ -57,10 +57,10 @@ class Variation:
 
 
 def read_variation(option: str | None, folders: Sequence[Path]) -> Variation:
-    """Return the variation that an option names, or that was measured by the runs of both sides.
+    """Return the variation named by an option, or measured by the runs of both sides.
 
     Args:
-        option: a standard deviation such as 0.02, or a folder of runs that has repeated timings; None: the sides.
+        option: a standard deviation such as 0.02, or a folder of runs with repeated timings; None: the sides.
         folders: the folder of each side.
 
     Raises:
@@ -87,7 +87,7 @@ def read_variation(option: str | None, folders: Sequence[Path]) -> Variation:
 
 
 def _timings(folder: Path) -> list[RunTiming]:
-    """Return the timing of every run in a folder, of copies of a record once."""
+    """Return the timing of every run in a folder; copies of a record count once."""
     paths = find_runs(folder)
     if len(paths) < FEW:  # a digest has many more numbers
         timings = [RunTiming.of(run) for run in read_each(paths, load_run)]

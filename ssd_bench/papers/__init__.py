@@ -1,5 +1,5 @@
-"""Numbers that four papers report (KnapSpec, SWIFT in two versions, ConfLayers, KNN-SSD), and comparisons with ours.
+"""Numbers that four papers report (KnapSpec, SWIFT in two versions, ConfLayers, KNN-SSD), compared with ours.
 
 `reported` loads every printed number, setting, exhibit and feature from the papers' folders; `audit` recomputes the
-papers' own numbers from each other and lists each disagreement.
+papers' numbers from each other and lists disagreements.
 """

@@ -1,4 +1,4 @@
-"""Top of the page: a description of the records, and the verdicts on the papers' claims by class of evidence."""
+"""Top of the page: description of the records, and verdicts on the papers' claims by class of evidence."""
 
 from __future__ import annotations
 
@@ -34,11 +34,11 @@ HEADLINES = 2
 
 @dataclass(frozen=True)
 class VerdictMark:
-    """A sign for a verdict.
+    """Sign for a verdict.
 
     Attributes:
         style: CSS class.
-        meaning: meaning in the legend.
+        meaning: in the legend.
     """
 
     sign: str
@@ -69,11 +69,11 @@ class ModelVerdict:
     """Verdict of one model's records on a claim.
 
     Attributes:
-        verdict: verdict in words; on a toy model, whether the effect is as the claim says.
-        model: the model that ran, with its size and scale; "" if no model ran.
-        times: whether the times of the effect are modelled or measured, and the measured effect next to a modelled one.
-        evidence: prompts, combinations, settings that the scale replaced, and why a verdict is missing.
-        decided_by: what would decide the claim; "" if it is decided.
+        verdict: in words; on a toy model, whether the effect is as claimed.
+        model: with its size and scale; "" if none ran.
+        times: whether the effect's times are modelled or measured; for modelled ones, the measured effect.
+        evidence: prompts, combinations, settings replaced by the scale, and why a verdict is missing.
+        decided_by: what would decide the claim; else "".
     """
 
     mark: VerdictMark
@@ -90,9 +90,8 @@ class ClaimLine:
     """A claim with its verdicts.
 
     Attributes:
-        paper: its name.
-        exhibit: anchor of the table or figure that decides it.
-        threshold: threshold of the effect.
+        exhibit: anchor of the deciding table or figure.
+        threshold: of the effect.
         measured: statistic of the effect, in words.
         verdicts: class of evidence -> verdicts, one per model.
     """
@@ -111,8 +110,8 @@ class ModelTotals:
 
     Attributes:
         model: with its size and scale; "" if no model of the class ran.
-        counts: mark of every verdict in the order of `VERDICTS`, and the number of its claims; a claim without runs of
-            the model is "not run".
+        counts: mark of every verdict in the order of `VERDICTS` and its number of claims; "not run" without runs of the
+            model.
     """
 
     evidence_class: str
@@ -124,7 +123,7 @@ def describe_records(replications: Sequence[Replication], results: int) -> str:
     """Return sentences on the records: runs, distinct results, scale, models and machine.
 
     Args:
-        results: number of our distinct results that are compared with numbers of the papers.
+        results: number of our distinct results compared with the papers'.
     """
     by_path = {
         cell.path: (cell, replication.scale) for replication in replications for cell in replication.recorded_cells()
@@ -152,10 +151,10 @@ def describe_records(replications: Sequence[Replication], results: int) -> str:
 
 
 def claim_lines(frame: pd.DataFrame) -> list[ClaimLine]:
-    """Return all claims, the first of every paper, then the second of every paper, and so on.
+    """Return all claims: the first of every paper, then the second of every paper, and so on.
 
     Args:
-        frame: verdicts of all scales and models, as from `verdicts.table`.
+        frame: all verdicts, as from `verdicts.table`.
     """
     ranked: list[tuple[int, Claim]] = []
     for paper in paper_versions():
@@ -164,14 +163,14 @@ def claim_lines(frame: pd.DataFrame) -> list[ClaimLine]:
 
 
 def headline_count() -> int:
-    """Return the number of claims at the start of `claim_lines` that belong on the first screen."""
+    """Return how many of the first `claim_lines` belong on the first screen."""
     return sum(
         min(HEADLINES, sum(claim.id.partition("/")[0] == paper for claim in claims())) for paper in paper_versions()
     )
 
 
 def verdict_totals(frame: pd.DataFrame) -> list[ModelTotals]:
-    """Count the claims by verdict, for each model of each class of evidence."""
+    """Count the claims by verdict, per model and class of evidence."""
     totals = []
     for name, model, rows in verdict_texts.models_judged(frame):
         by_claim = rows["verdict"].value_counts()

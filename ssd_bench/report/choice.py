@@ -1,4 +1,4 @@
-"""Advice on the method to use: the fastest on each task with its cost, and the methods that are faster on all tasks."""
+"""Advice on the method: the fastest on each task with its cost, and the methods faster on all tasks."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ TASKS = 3
 LONG = 200
 """Mean tokens of an answer from which a task is long: methods that search while decoding start after dozens."""
 KEY = ["model", "params", "toy", "machine", "times"]
-"""Columns with which results can be compared: the same model and the same costs."""
+"""Columns equal for comparable results: the same model and the same costs."""
 
 
 def choice_table(results: pd.DataFrame) -> pd.DataFrame:
-    """Return as texts the fastest methods of each model, machine and task, with the cost of a search before the run.
+    """Return as texts the fastest methods per model, machine and task, with the cost of a search before the run.
 
     Tasks with too few prompts without loops are left out; `note` counts them.
 
     Args:
-        results: result of `result_table`.
+        results: from `result_table`.
     """
     rows = []
     for task, methods in _by_task(results):
@@ -46,13 +46,12 @@ def choice_table(results: pd.DataFrame) -> pd.DataFrame:
 
 
 def _by_task(results: pd.DataFrame) -> Iterator[tuple[str, pd.DataFrame]]:
-    """Yield each task of each group of results that can be compared."""
+    """Yield each task of each group of comparable results."""
     for _, group in _groups(results):
         yield from ((str(task), methods) for task, methods in group.groupby("task", sort=False))
 
 
 def _fastest(best: Mapping[str, Any], methods: pd.DataFrame) -> dict[str, str]:
-    """Return the columns about the fastest of the methods of a task."""
     faster = best["speedup_lo"] > 1
     return {
         "fastest method": str(best["method"]) if faster else "plain decoding (AR)",
@@ -63,10 +62,10 @@ def _fastest(best: Mapping[str, Any], methods: pd.DataFrame) -> dict[str, str]:
 
 
 def recommendations(results: pd.DataFrame) -> Iterator[str]:
-    """Yield a sentence for each model and machine: the methods that are faster than AR on every task, or why none is.
+    """Yield a sentence for each model and machine: the methods faster than AR on every task, or why none is.
 
     Args:
-        results: result of `result_table`.
+        results: from `result_table`.
     """
     toys = dict.fromkeys(model_text(row) for row in named_rows(results[results["toy"]]))
     yield from (
@@ -96,7 +95,7 @@ def note(results: pd.DataFrame) -> str:
     """Return sentences that explain the table.
 
     Args:
-        results: result of `result_table`.
+        results: from `result_table`.
     """
     most = [methods["without_loops"].max() for _, methods in _by_task(results)]
     few = sum(count < PROMPTS for count in most)
@@ -111,26 +110,26 @@ def note(results: pd.DataFrame) -> str:
 
 
 def _groups(results: pd.DataFrame) -> Iterator[tuple[object, pd.DataFrame]]:
-    """Yield the results that can be compared, real models first, then in the order of the table."""
+    """Yield groups of comparable results, real models first, then in the order of the table."""
     ordered = results.sort_values("toy", kind="stable")
     yield from ordered.groupby(KEY, sort=False, dropna=False)
 
 
 def _evidence(group: pd.DataFrame) -> str:
-    """Say how many prompts without loops, and how long answers, each task of comparable results has."""
+    """Say how many prompts without loops, and how long answers, each task has."""
     tasks = group.groupby("task", sort=False).agg({"without_loops": "max", "tokens": "max"})
     counted = (f"{task} ({row.without_loops:.0f}, {row.tokens:.0f})" for task, row in tasks.iterrows())
     return f"Such prompts and tokens per answer now: {', '.join(counted)}."
 
 
 def _ties(methods: pd.DataFrame, best: Mapping[str, Any]) -> list[str]:
-    """Return the other methods that are faster than AR and whose interval reaches the best speedup."""
+    """Return the other methods faster than AR whose interval reaches the best speedup."""
     near = methods[(methods["speedup_hi"] >= best["speedup"]) & (methods["speedup"] >= 1)]
     return [name for name in dict.fromkeys(near["method"]) if name != best["method"]]
 
 
 def _faster_everywhere(group: pd.DataFrame, n_tasks: int) -> Iterator[str]:
-    """Yield the methods whose interval is above 1 on every task, the best by its lowest speedup first."""
+    """Yield the methods with an interval above 1 on every task, by their lowest speedup."""
     ranges = {
         str(method): (rows["speedup"].min(), rows["speedup"].max(), rows)
         for method, rows in group.groupby("method", sort=False)
@@ -143,7 +142,6 @@ def _faster_everywhere(group: pd.DataFrame, n_tasks: int) -> Iterator[str]:
 
 
 def _times(row: Mapping[str, Any]) -> str:
-    """Return the machine of a row's times."""
     if row["times"] == MODELLED:
         return f"modelled at {costs_text(row['machine'])}"
     return f"{MEASURED} on {row['machine']}"

@@ -1,4 +1,4 @@
-"""Texts at the end of runs: the table of one run, and the comparison of the runs of a sweep."""
+"""Texts at the end of runs: the table of a run, and the comparison of a sweep's runs."""
 
 from __future__ import annotations
 
@@ -35,14 +35,14 @@ from ssd_bench.run_warnings import WarningLog, new_warnings
 
 WIDTH = 100
 NOTABLE_MS = 1000
-"""Milliseconds; a shorter preparation (a cached profile, reading a layer set) gets no line."""
+"""Milliseconds; shorter preparations (a cached profile, reading a layer set) get no line."""
 
 
 def print_record(path: Path, log: WarningLog | None = None) -> None:
-    """Print the table of a record; in a sweep, one line, and its warnings whose kind no run has shown.
+    """Print the table of a record; in a sweep, one line, and warnings of kinds not shown yet.
 
     Args:
-        log: the log of the sweep's warnings.
+        log: of the sweep's warnings.
 
     Raises:
         LosslessError: an output differs from AR's beyond rounding.
@@ -60,7 +60,7 @@ def print_record(path: Path, log: WarningLog | None = None) -> None:
 
 
 def run_line(summary: Mapping[str, Any]) -> str:
-    """Return the main results of a run in one line, with the folder of its record."""
+    """Return a run's main results in one line, with the folder of its record."""
     speedups = [
         f"{format_number(summary['speedup'])} measured",
         f"{format_number(summary['speedup_modelled'])} modelled",
@@ -78,8 +78,8 @@ def run_table(summary: Mapping[str, Any], domains: Sequence[Mapping[str, Any]] =
     """Return the results of a run as text of at most 100 columns.
 
     Args:
-        summary: row of the result of `summarise`, with `params` of the model.
-        domains: rows of the result of `summarise_domains`.
+        summary: row of `summarise`, with `params` of the model.
+        domains: rows of `summarise_domains`.
     """
     pairs = summary["n_pairs"] or "no"
     head = (
@@ -100,8 +100,8 @@ def run_table(summary: Mapping[str, Any], domains: Sequence[Mapping[str, Any]] =
 def comparison_text(records: Sequence[Record]) -> str:
     """Return the results of a sweep as text of about 100 columns: one table per task, the largest speedup first.
 
-    Runs that are not comparable (other prompts, tokens, model or machine) are in separate tables. Several runs of one
-    method are labelled with the settings that differ between them.
+    Incomparable runs (other prompts, tokens, model or machine) get separate tables. Several runs of one method are
+    labelled with their differing settings.
     """
     parts = []
     settings = {str(record.path): _settings(record) for record in records}
@@ -122,12 +122,12 @@ def comparison_text(records: Sequence[Record]) -> str:
 
 
 def _settings(record: Record) -> dict[str, Any]:
-    """Return the settings that may differ between runs of a method: its options, and the costs that it gets."""
+    """Return what may differ between runs of a method: its options, and the costs it gets."""
     return {**record.header.options("method"), "hardware.costs": record.header.options("hardware").get("costs")}
 
 
 def _distinguishing_names(rows: Sequence[dict[str, Any]], settings: Mapping[str, Mapping[str, Any]]) -> list[str]:
-    """Return the method of each row, with the settings that differ between rows of this method.
+    """Return each row's method, with the settings that differ between its rows.
 
     Args:
         settings: folder of a run -> its settings.
@@ -197,13 +197,12 @@ def _result_rows(s: Mapping[str, Any]) -> list[tuple[str, str]]:
 
 
 def _scored_by(s: Mapping[str, Any]) -> str:
-    """Return the metric, and the number of scored answers if some have no score."""
     metric, answered = str(s["metric"]), s["n_scored"]
     return metric if answered == s["n_answers"] else f"{metric}; {answered} of {s['n_answers']} answers have a score"
 
 
 def _hf_rows(s: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """Return the rows of the Hugging Face `generate` (HF) arm, with the ratios that papers report."""
+    """Return the rows of the Hugging Face `generate` (HF) arm, with the papers' ratios."""
     if "speedup_hf" not in s:
         return []
     weights = s["hf_weight_bytes"]
@@ -223,7 +222,7 @@ def _hf_rows(s: Mapping[str, Any]) -> list[tuple[str, str]]:
 
 
 def _score_rows(s: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """Return the rows of further scores of the whole run; the main score has a separate row."""
+    """Return the rows of further scores of the whole run, without the main score."""
     pairs = {name: (s.get(f"ar_{name}"), s.get(f"method_{name}")) for name in s["scores"] if "/" not in name}
     return [
         (f"score, {name}", f"{format_number(ar, 3)} AR, {format_number(method, 3)} method")
@@ -244,10 +243,10 @@ def _time_rows(s: Mapping[str, Any]) -> list[tuple[str, str]]:
 
 
 def _preparation(ms: float, break_even: float | None, decoded: bool) -> str:
-    """Return the time of a preparation, and the tokens that pay it back.
+    """Return the time of a preparation, and after how many tokens it is paid back.
 
     Args:
-        decoded: whether both arms decoded a token, so that the method has a speedup.
+        decoded: whether both arms decoded a token, which a speedup needs.
     """
     if not ms:  # no call of the model in it
         return "0.0 s"

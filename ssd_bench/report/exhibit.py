@@ -1,4 +1,4 @@
-"""Tables, figures and passages of the papers with our results, as page, Markdown, LaTeX and notebooks show them."""
+"""Tables, figures and passages of the papers with our results, for the page, Markdown, LaTeX and notebooks."""
 
 from __future__ import annotations
 
@@ -41,14 +41,14 @@ STATES = {
 
 @dataclass(frozen=True)
 class Exhibit:
-    """A table, figure or passage of a paper: its numbers with ours, figures of our runs, and sentences on them.
+    """Table, figure or passage of a paper: its numbers with ours, our figures, and sentences on them.
 
     Attributes:
         paper: version of the paper.
         label: name in the paper: "Table 2", "Figure 4", "text §5.2", "abstract".
         frame: long table of its numbers and ours; without rows if the paper prints no number.
         all_replications: our runs of all experiments.
-        all_drawn: figures of our runs by experiment, as from `figures.draw_figures`.
+        all_drawn: our figures by experiment, as from `figures.draw_figures`.
     """
 
     paper: str
@@ -64,7 +64,7 @@ class Exhibit:
 
     @cached_property
     def version_experiments(self) -> list[Experiment]:
-        """Experiments of this version of the paper, without those that it shares with another version."""
+        """Experiments of this version of the paper only."""
         return [experiment for experiment in self.experiments if experiment.paper == self.paper]
 
     @cached_property
@@ -75,7 +75,7 @@ class Exhibit:
 
     @cached_property
     def listed(self) -> Mapping[str, str]:
-        """Row in the list of tables and figures; empty for a passage of the text."""
+        """Row in the list of tables and figures; empty for a passage."""
         rows = reported.exhibits(self.paper, self.label)
         return {} if rows.empty else {str(key): str(value) for key, value in rows.iloc[0].items()}
 
@@ -88,7 +88,7 @@ class Exhibit:
 
     @property
     def stem(self) -> str:
-        """Stem of its files, which is also its anchor on the page."""
+        """Stem of its files, and its anchor on the page."""
         return file_stem(self.paper, self.label)
 
     @property
@@ -98,7 +98,7 @@ class Exhibit:
 
     @property
     def heading(self) -> str:
-        """Label and title, without the name of the paper."""
+        """Label and title, without the paper."""
         title = self.listed.get("title", "Numbers of the text" if self.label != "abstract" else "Numbers")
         return f"{self.label[:1].upper()}{self.label[1:]}: {title}"
 
@@ -118,7 +118,7 @@ class Exhibit:
 
     @property
     def filter_values(self) -> dict[str, list[str]]:
-        """Names in the paper on each axis, from the numbers and jobs."""
+        """The paper's names on each axis, from numbers and jobs."""
         jobs = [job for experiment in self.experiments for job in experiment.jobs]
         return {axis: [*self.frame[axis], *(job.labels[axis] for job in jobs)] for axis in AXES}
 
@@ -126,7 +126,7 @@ class Exhibit:
 
     @cached_property
     def features(self) -> pd.DataFrame:
-        """Table of the features of methods; empty if the paper prints none."""
+        """Features of methods; empty if the paper prints none."""
         rows = reported.features(self.paper, self.label)
         if rows.empty:  # as in nearly all: pivoting none of them takes as long as the rest of an exhibit
             return rows
@@ -135,12 +135,12 @@ class Exhibit:
 
     @cached_property
     def compared(self) -> pd.DataFrame:
-        """Numbers of the models with results of ours, excluded ones included."""
+        """Numbers of models with results of ours, also excluded ones."""
         return self.frame[self._is_compared]
 
     @cached_property
     def uncompared(self) -> pd.DataFrame:
-        """Numbers of the models without any result of ours."""
+        """Numbers of models without results of ours."""
         return self.frame[~self._is_compared]
 
     @property
@@ -150,7 +150,7 @@ class Exhibit:
 
     @cached_property
     def drawn(self) -> list[DrawnFigure]:
-        """Figures of our runs, also those that could not be drawn; without those of other versions of the paper."""
+        """Figures of our runs, also those not drawn; without other versions of the paper."""
         return [drawn for experiment in self.version_experiments for drawn in self.all_drawn.get(experiment.name, ())]
 
     @property
@@ -172,12 +172,12 @@ class Exhibit:
 
     @property
     def number_scales(self) -> list[str]:
-        """Scales of our numbers, in the order of the numbers; without numbers of ours, the paper's scale."""
+        """Scales of our numbers, in order; without numbers, the paper's."""
         return list(dict.fromkeys(filter(None, self.frame["scale"]))) or ["paper"]
 
     @cached_property
     def scales(self) -> list[str]:
-        """Scales of the available runs, the nearest to the paper's scale first; without runs, the paper's scale."""
+        """Scales of the available runs, the nearest to the paper's first; without runs, the paper's."""
         scales = {r.scale for r in self.replications if any(cell.record for cell in r.cells)}
         return order_scales(dict.fromkeys(scales | set(filter(None, self.frame["scale"])))) or ["paper"]
 
@@ -203,7 +203,7 @@ class Exhibit:
 
     @property
     def summary(self) -> Iterator[str]:
-        """Sentences on the content in the paper, and on our numbers."""
+        """Sentences on the content in the paper and on our numbers."""
         if content := self.listed.get("content"):
             yield f"In the paper: {content}."
         if self.has_numbers:
@@ -222,7 +222,7 @@ class Exhibit:
 
     @property
     def results(self) -> str:
-        """Sentence on our numbers: models, scale, and whether they replicate the paper's values."""
+        """Sentence on our numbers: models, scale, and whether they replicate the paper's."""
         compared = self.frame[self.frame["ours"].notna()]
         if compared.empty:
             return "No run of ours gives these numbers yet."
@@ -250,7 +250,7 @@ class Exhibit:
 
     @property
     def _shared_runs(self) -> str:
-        """Sentence on other tables and figures whose runs give these numbers; "" if there are no others."""
+        """Sentence on other tables and figures with numbers from these runs; else ""."""
         if self.experiments:
             exhibits = [(experiment.paper, experiment.exhibit) for experiment in self.experiments]
             foreign = [exhibit for exhibit in exhibits if exhibit != (self.paper, self.label)]
@@ -266,7 +266,7 @@ class Exhibit:
 
     @property
     def baselines(self) -> list[str]:
-        """Sentences on the baseline of speedups, for a paper that divides by Hugging Face `generate`."""
+        """Sentences on the baseline, for a paper that divides by Hugging Face `generate`."""
         is_speedup = (self.frame["metric"] == "speedup") & self.frame["ours"].notna()
         rows = self.frame[is_speedup & (self.frame["verdict"] != agreement.BY_DEFINITION)]
         counting = None if rows.empty else folder_of(self.paper).counts.get("speedup")
@@ -280,7 +280,7 @@ class Exhibit:
 
     @property
     def remarks(self) -> list[str]:
-        """Notes of the runs, e.g. on parts that the scale leaves out, and reasons of missing numbers with counts."""
+        """Notes of the runs, e.g. on parts left out by the scale, and reasons of missing numbers with counts."""
         notes = [note for replication in self.replications for note in replication.notes]
         without = self.frame.loc[self.frame["ours"].isna() & (self.frame["reason"] != ""), "reason"]
         return notes + [
@@ -306,11 +306,11 @@ def build_exhibits(
     replications: Sequence[Replication] = (),
     drawn: Mapping[str, Sequence[DrawnFigure]] | None = None,
 ) -> list[Exhibit]:
-    """Return all tables, figures and passages of the papers: first those with numbers, in the order of the numbers.
+    """Return all tables, figures and passages, those with numbers first, in the order of the numbers.
 
     Args:
-        frames: result of `numbers.long_tables`.
-        drawn: result of `figures.draw_figures`; None: no figure was drawn.
+        frames: from `numbers.long_tables`.
+        drawn: from `figures.draw_figures`; None: no figures.
     """
     listed = reported.exhibits()[["paper", "exhibit"]].itertuples(index=False, name=None)
     return [
@@ -321,15 +321,12 @@ def build_exhibits(
 
 
 def all_numbers(exhibits: Iterable[Exhibit]) -> pd.DataFrame:
-    """Return the long tables of exhibits as one."""
+    """Return the exhibits' long tables as one."""
     return pd.concat([exhibit.frame for exhibit in exhibits if exhibit.has_numbers], ignore_index=True)
 
 
 def completeness(exhibits: Sequence[Exhibit], replications: Iterable[Replication]) -> str:
-    """Return sentences on the coverage of the papers' tables and figures, and on our runs.
-
-    Passages of the text do not count.
-    """
+    """Return sentences on the coverage of the papers' tables and figures (without passages), and on our runs."""
     listed = [exhibit for exhibit in exhibits if exhibit.listed]
     states = Counter(exhibit.state for exhibit in listed)
     parts = ", ".join(f"{states[state]} {phrase}" for state, phrase in STATES.items() if states[state])

@@ -1,4 +1,4 @@
-"""Findings at the top of the page that need no run of the papers' models: the audit, and passes timed on a GPU."""
+"""Findings that need no run of the papers' models: the audit, and passes timed on a GPU."""
 
 from __future__ import annotations
 
@@ -14,20 +14,20 @@ from ssd_bench.predict.gpu_results import HF_TOKENS, sheet_of, speedup_over_hf
 from ssd_bench.predict.paper_speedups import MEASURED, WITHIN, count_met, errors, modelled_speedups
 
 SCRIPTED = ("knapspec", "Table 2", "CLaSp")
-"""Paper, table and method whose share of skipped blocks only the authors' script states."""
+"""Paper, table and method whose share of skipped blocks is stated by the authors' script only."""
 HALF = 0.5
 
 
 @dataclass(frozen=True)
 class Fact:
-    """A finding, with its evidence.
+    """Finding with its evidence.
 
     Attributes:
-        number: the number that a reader should remember.
+        number: the number to remember.
         says: sentence that explains it.
         basis: what was measured or computed, and on which machine.
-        command: command that gives the number.
-        asks: the question that it answers; "" if none is written above it.
+        command: gives the number.
+        asks: the question answered; "" if none is written above it.
     """
 
     number: str
@@ -41,8 +41,8 @@ def facts(checks: pd.DataFrame, results: Sequence[dict[str, Any]]) -> list[Fact]
     """Return the findings.
 
     Args:
-        checks: result of `audit.audit`.
-        results: results of `shapes` on one GPU; empty if they are not at hand.
+        checks: from `audit.audit`.
+        results: of `shapes` on one GPU; may be empty.
     """
     return [_audit_fact(checks), *_acceptance_facts(results), *_engine_facts(results)]
 
@@ -61,7 +61,7 @@ def _audit_fact(checks: pd.DataFrame) -> Fact:
 
 
 def _acceptance_facts(results: Sequence[dict[str, Any]]) -> Iterator[Fact]:
-    """Yield the number of printed speedups that follow from the printed α and the blocks that a script skips."""
+    """Yield how many printed speedups follow from the printed α and a script's skipped blocks."""
     if not results:
         return
     gpu = results[0]["machine"]

@@ -31,10 +31,10 @@ _waiting: list[Replication] = []  # replications that forked processes draw
 FIGURES: dict[str, Callable[[Replication], Figure | NotDrawable]] = {
     f"{folder.name}_{name}": draw for folder in paper_folders() for name, draw in folder.figures().items()
 }
-"""Experiment -> the function in the paper's `figures.py` that draws its figure."""
+"""Experiment -> function in the paper's `figures.py` that draws it."""
 SVG_LIMIT = 150_000  # bytes; a larger figure is shown as PNG
 ROWS = 60
-"""Largest number of runs of a group in the figure of a task; the table has all runs."""
+"""Most runs of a group in a task's figure; the table has all runs."""
 LONGEST = 30_000  # pixels of the longer side; Matplotlib cannot draw twice as many
 FOREST, NARROW = "comparison_forest", "comparison_forest_narrow"
 
@@ -44,12 +44,12 @@ class DrawnFigure:
     """Files of the figure of an experiment at a scale.
 
     Attributes:
-        name: name of the experiment.
-        models: models that ran, with their sizes.
-        image: file for the page, SVG if it is small, else PNG; None if the figure could not be drawn.
-        reason: why it could not be drawn; "" if it was.
-        width, height: size of the image in screen pixels.
-        paths: all files written.
+        name: of the experiment.
+        models: that ran, with sizes.
+        image: for the page, SVG if small, else PNG; None if not drawn.
+        reason: why it was not drawn; else "".
+        width, height: in screen pixels.
+        paths: files written.
     """
 
     name: str
@@ -63,7 +63,7 @@ class DrawnFigure:
 
 
 def figure(replication: Replication) -> Figure | NotDrawable | None:
-    """Return the figure of an experiment, or why it cannot be drawn; None if the experiment is a table."""
+    """Return an experiment's figure, or why it cannot be drawn; None for a table."""
     draw = FIGURES.get(replication.experiment.name)
     if draw is None:
         return None
@@ -93,7 +93,7 @@ def task_figure(task: str, groups: Sequence[RunGroup]) -> Figure:
 
 
 def _fastest(group: RunGroup) -> RunGroup:
-    """Return the group with AR and at most the `ROWS` fastest runs; the title says if runs are missing."""
+    """Return AR and at most the `ROWS` fastest runs; the title says if runs are missing."""
     runs = group.runs
     if len(runs) <= ROWS:
         return group
@@ -138,12 +138,11 @@ def _draw_time(axes: Axes, group: RunGroup) -> None:
 def forest_plot(replication: Replication, narrow: bool = False) -> Figure:
     """Draw the speedups of all methods, one panel per task: decode and end to end with intervals, AR at 1.
 
-    A band shows run-to-run variation. Methods are in the order of their end-to-end speedup over all tasks, the fastest
-    first.
+    A band shows run-to-run variation. Methods are ordered by end-to-end speedup over all tasks, the fastest first.
 
     Args:
-        replication: the comparison, with at least one run.
-        narrow: draw for one column of a paper, with the panels in one column.
+        replication: with at least one run.
+        narrow: draw the panels in one column, for one column of a paper.
     """
     drawn = [cell for cell in replication.shown_cells() if cell.summary.speedup.value is not None]
     panels, methods = ({cell[axis] for cell in drawn} for axis in ("task", "method"))
@@ -167,7 +166,7 @@ def save(figure: Figure, stem: Path, salt: str = "") -> list[Path]:
     """Write `stem`.svg, `stem`.png and `stem`.pdf; the same records give the same bytes.
 
     Args:
-        salt: text that the names within the SVG depend on; default: the name of the files.
+        salt: determines the names within the SVG; default: the files' name.
     """
     svg, png, pdf = (stem.with_name(f"{stem.name}.{kind}") for kind in ("svg", "png", "pdf"))
     with matplotlib.rc_context(STYLE | {"svg.hashsalt": salt or stem.name, "svg.fonttype": "path"}):
@@ -179,7 +178,7 @@ def save(figure: Figure, stem: Path, salt: str = "") -> list[Path]:
 
 
 def save_for_page(figure: Figure, name: str, replication: Replication, stem: Path) -> DrawnFigure:
-    """Save a figure; the page shows the SVG if that is small, else the PNG."""
+    """Save a figure; the page shows the SVG if small, else the PNG."""
     svg, png, pdf = save(figure, stem, name)
     shown = svg if svg.stat().st_size <= SVG_LIMIT else png
     width, height = (round(96 * inches) for inches in figure.get_size_inches())
@@ -187,7 +186,7 @@ def save_for_page(figure: Figure, name: str, replication: Replication, stem: Pat
 
 
 def draw_figures(replications: Sequence[Replication], out: Path) -> dict[str, list[DrawnFigure]]:
-    """Draw every experiment that is a figure, into `out/EXPERIMENT_SCALE.{png,svg,pdf}`.
+    """Draw every experiment that is a figure into `out/EXPERIMENT_SCALE.{png,svg,pdf}`.
 
     Returns:
         Figures by experiment, the scale nearest to the papers' scale first; `FOREST` and `NARROW` are further keys if
@@ -205,7 +204,7 @@ def draw_figures(replications: Sequence[Replication], out: Path) -> dict[str, li
 
 
 def _draw_in_parallel(shown: Sequence[Replication], out: Path) -> list[DrawnFigure]:
-    """Draw the figures with one process per core; forked processes share the records already in memory."""
+    """Draw with one process per core; forked processes share the records in memory."""
     workers = min(len(shown), len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 1)
     if workers < 2:
         return [_draw(replication, out) for replication in shown]

@@ -1,4 +1,4 @@
-"""Layout of a long table as in the paper: our rows, labelled with the model that ran, above the paper's rows."""
+"""Layout of a long table as in the paper: our rows, labelled with the model that ran, above the paper's."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ Column = tuple[str, str]  # task, metric
 
 @dataclass(frozen=True)
 class Entry:
-    """A text in a cell of the laid-out table.
+    """Text in a cell of the laid-out table.
 
     Attributes:
-        number: the row of the long table.
-        is_own: True for a number of our runs, False for a number of the paper.
-        main: True for a number that is compared with the paper; False for quantities that the paper does not report.
+        number: row of the long table.
+        is_own: whether a number is ours, not the paper's.
+        main: whether it is compared with the paper; False for quantities that the paper does not report.
     """
 
     text: str
@@ -40,7 +40,7 @@ class Entry:
 
     @property
     def identity(self) -> tuple[object, ...]:
-        """Key that is equal for texts of one result, whatever their number of digits."""
+        """Key equal for texts of one result, whatever their digits."""
         return self.number.result, self.number.runs, math.isnan(self.number.ours), self.main
 
 
@@ -49,10 +49,10 @@ Cells = Mapping[Column, Sequence[Entry]]
 
 @dataclass
 class RowGroup:
-    """Rows of one method and setting: our rows, and the rows of the paper's models that they are compared with.
+    """Rows of one method and setting: ours, and those of the paper's models compared with them.
 
     Attributes:
-        own_rows: label of the model that ran -> cells; the label is `NONE` if nothing ran.
+        own_rows: model that ran (`NONE` if nothing ran) -> cells.
         paper_rows: model of the paper -> cells.
     """
 
@@ -76,15 +76,15 @@ def ours_label(number: Any, with_scale: bool = False) -> str:
 
 
 def paper_label(model: str) -> str:
-    """Return the label of a row of the paper."""
+    """Return a label of the paper's rows."""
     return f"paper: {model}" if model else "paper"
 
 
 def layout(frame: pd.DataFrame) -> tuple[list[Column], list[RowGroup]]:
     """Arrange a long table: columns by task, a group of rows for every method, setting and set of our results.
 
-    Models of the paper that are compared with the same results of ours share a group, so that no result is in two rows.
-    `SAME_RUN` replaces a result that an earlier group has shown.
+    Models of the paper compared with the same results of ours share a group, so that no result is in two rows.
+    `SAME_RUN` replaces a result shown in an earlier group.
     """
     several = len({scale for scale in frame["scale"] if scale}) > 1
     rows: dict[tuple[str, str, str], RowGroup] = {}
@@ -108,9 +108,9 @@ def wide_table(frame: pd.DataFrame) -> pd.DataFrame:
     """Return a long table in the paper's layout, as texts.
 
     Returns:
-        Columns method, setting (if the rows differ in it), model, and one for each task and metric. `model` is
-        `ours: NAME, SIZE` of the model that ran, or `paper: NAME`. Our numbers have an interval, or are `ABSENT`. A
-        cell is "" where the paper has no number.
+        Columns method, setting (if rows differ in it), model, and one per task and metric. `model` is `ours: NAME,
+        SIZE` of the model that ran, or `paper: NAME`. Our numbers have an interval, or are `ABSENT`. A cell is "" where
+        the paper has no number.
     """
     columns, groups = layout(frame)
     if all(set(group.own_rows) == {NONE} for group in groups):
@@ -139,7 +139,7 @@ def column_head(metric: str, paper: str) -> str:
 
 
 def _setting_and_column(number: Any) -> tuple[str, Column]:
-    """Return setting and column of a number; the setting keeps only the parts that distinguish numbers."""
+    """Return setting and column of a number; the setting keeps only distinguishing parts."""
     parts = [
         part
         for part in number.setting.split(";")
@@ -153,7 +153,7 @@ def _paper_entry(number: Any) -> Entry:
 
 
 def _our_entries(number: Any, column: Column) -> Iterator[tuple[Column, Entry]]:
-    """Yield columns and entries of ours for a number: the compared one, then quantities that are not in the paper."""
+    """Yield our columns and entries for a number: the compared one, then quantities not in the paper."""
     digits = max(DIGITS, len(number.printed.partition(".")[2]))
     text = EXCLUDED if number.verdict == agreement.EXCLUDED else ABSENT
     if not math.isnan(number.ours):
@@ -169,13 +169,13 @@ def _our_entries(number: Any, column: Column) -> Iterator[tuple[Column, Entry]]:
 
 
 def format_interval(value: float, low: float, high: float, digits: int) -> str:
-    """Return a number as text, with its interval if there is one."""
+    """Return a number as text, with its interval if any."""
     text = f"{value:.{digits}f}"
     return text if math.isnan(low) or math.isnan(high) else f"{text} [{low:.{digits}f}, {high:.{digits}f}]"
 
 
 def _fold_gaps(group: RowGroup) -> RowGroup:
-    """Move entries without a number into our first row, if the group has a row with numbers."""
+    """Move entries without a number into our first row, if another row has numbers."""
     if NONE in group.own_rows and len(group.own_rows) > 1:
         gaps = group.own_rows.pop(NONE)
         first = next(iter(group.own_rows.values()))
@@ -185,7 +185,7 @@ def _fold_gaps(group: RowGroup) -> RowGroup:
 
 
 def _merge_equal_results(rows: Sequence[RowGroup]) -> list[RowGroup]:
-    """Merge groups of the paper's models that are compared with the same results of ours; keep the methods' order."""
+    """Merge groups of paper models compared with the same results of ours; keep the methods' order."""
     groups: dict[tuple[str, str], list[RowGroup]] = {}
     for row in rows:
         same_key = groups.setdefault((row.method, row.setting), [])
@@ -206,7 +206,7 @@ def _merge_equal_results(rows: Sequence[RowGroup]) -> list[RowGroup]:
 
 
 def _have_same_results(group: RowGroup, row: RowGroup) -> bool:
-    """Check whether our rows of two groups have the same models, and equal results in common columns."""
+    """Check whether our rows of two groups have equal models, and equal results in common columns."""
     if set(group.own_rows) != set(row.own_rows):
         return False
     return all(
@@ -218,7 +218,6 @@ def _have_same_results(group: RowGroup, row: RowGroup) -> bool:
 
 
 def _mark_repeats(group: RowGroup) -> None:
-    """Replace results that an earlier group has shown with `SAME_RUN`."""
     for cells in group.own_rows.values():
         for entries in cells.values():
             entries[:] = [replace(entry, text=SAME_RUN) if entry.number.repeats else entry for entry in entries]

@@ -1,4 +1,4 @@
-"""Functions for the notebooks: a paper's tables and figures from the available records, ready for display."""
+"""Functions for notebooks: a paper's tables and figures from the available records, ready for display."""
 
 from __future__ import annotations
 
@@ -38,12 +38,11 @@ def runs_folder() -> Path:
 
 
 class Shown:
-    """Output of a notebook cell: sentences, then a table or a figure if it has one.
+    """Output of a notebook cell: sentences, then a table or figure, if any.
 
     Attributes:
-        text: sentences as Markdown.
-        frame: the table, for further work.
-        figure: the figure, for further work.
+        text: Markdown.
+        frame, figure: for further work.
     """
 
     def __init__(self, text: str, frame: pd.DataFrame | None = None, figure: Figure | None = None):
@@ -66,7 +65,7 @@ class Paper:
 
     Args:
         name: `knapspec`, `swift`, `conflayers` or `knn-ssd`.
-        runs_dir: folder of records; None: `runs_folder()`.
+        runs_dir: None: `runs_folder()`.
 
     Raises:
         ConfigError: the paper is unknown.
@@ -82,7 +81,7 @@ class Paper:
         return replications(self._runs_dir)
 
     def table(self, exhibit: str) -> Shown:
-        """Return our numbers and the paper's of a table, figure or passage ("Table 2", "Figure 4", "text §5.2")."""
+        """Return a table, figure or passage ("Table 2", "Figure 4", "text §5.2") with our numbers and the paper's."""
         available = {number.exhibit for number in reported.numbers() if number.paper == self.name}
         if exhibit not in available:
             raise ConfigError("exhibit", exhibit, f"one of {', '.join(sorted(available))}")
@@ -115,7 +114,7 @@ class Paper:
         return Shown(f"{verdict_texts.RULE}\n\n{counts}.", table)
 
     def claim(self, name: str) -> Shown:
-        """Return a claim: the paper's numbers, the verdict of our records, and what would change this verdict."""
+        """Return a claim: the paper's numbers, our records' verdict, and what would change it."""
         claims_by_id = {claim.id: claim for claim in claims()}
         claim_id = f"{self.name}/{name}"
         if claim_id not in claims_by_id:
@@ -136,7 +135,7 @@ class Paper:
         return Shown("\n\n".join(paragraphs))
 
     def counts(self) -> Shown:
-        """Return how many of the paper's numbers have each verdict."""
+        """Count the paper's numbers by verdict."""
         counted = verdict_counts(long_tables(self._replications, self.name).values()).drop(columns="paper")
         return Shown("", counted.loc[:, (counted != 0).any()])
 
@@ -148,28 +147,28 @@ class Paper:
 
 
 class Comparison:
-    """All methods on one model, from the runs of the experiment `ssd_bench_comparison` under a folder.
+    """All methods on one model, from runs of the experiment `ssd_bench_comparison`.
 
     Args:
-        runs_dir: folder of records; None: `runs_folder()`.
+        runs_dir: None: `runs_folder()`.
     """
 
     def __init__(self, runs_dir: Path | str | None = None):
         self._replications = replications(unpacked_folder(Path(runs_dir or runs_folder())))
 
     def figure(self) -> Shown:
-        """Return a figure of layer sets by draft cost and α, with lines of equal TPT and the best sets found."""
+        """Draw layer sets by draft cost and α, with lines of equal TPT and the best sets found."""
         return _draw(figures_compare.COMPARISON, self._replications)
 
     def forest(self) -> Shown:
-        """Return a figure of the speedups of all methods by task, decode and end to end."""
+        """Draw the speedups of all methods by task, decode and end to end."""
         return Shown(
             f"speedups of all methods, {self._compared.models_ran}: a figure",
             figure=figures.forest_plot(self._compared),
         )
 
     def advice(self) -> Shown:
-        """Return the method to use for each task, according to these records."""
+        """Return the method to use for each task, by these records."""
         compared = result_table(self._replications)
         lines = [f"- {line}" for line in choice.recommendations(compared)]
         return Shown("\n".join([*lines, "", choice.note(compared)]), choice.choice_table(compared))
@@ -179,12 +178,12 @@ class Comparison:
         return _replication_of(figures_compare.COMPARISON, self._replications)
 
     def table(self) -> Shown:
-        """Return a table of speed, M, α and losslessness, and of the speed that the layer sets would give."""
+        """Tabulate speed, M, α and losslessness, and the speed that the layer sets would give."""
         return Shown(f"Our runs: {self._compared.models_ran}.", figures_compare.table(self._compared))
 
 
 def _replication_of(name: str, experiments: list[Replication]) -> Replication:
-    """Return the runs of an experiment at the scale nearest to the paper's."""
+    """Return an experiment's runs at the scale nearest to the paper's."""
     if (replication := comparison(experiments, name)) is None:
         raise ConfigError("experiment", name, "an experiment with runs here")
     return replication

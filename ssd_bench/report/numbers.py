@@ -1,4 +1,4 @@
-"""Numbers of the papers with ours: long tables, one row per number; counts of and sentences on these tables."""
+"""Numbers of the papers with ours: long tables, one row per number, with counts and sentences."""
 
 from __future__ import annotations
 
@@ -55,10 +55,10 @@ NO_NUMBERS = pd.DataFrame(columns=list(COLUMNS))
 
 
 def long_table(replications: Sequence[Replication], paper: str, exhibit: str) -> pd.DataFrame:
-    """Return every reported number of a table or figure with ours, one per row, in the order of the paper.
+    """Return every reported number of a table or figure with ours, one per row, in the paper's order.
 
     Args:
-        replications: runs to compare with; runs of other tables and figures count only for numbers of the text.
+        replications: to compare with; runs of other tables and figures count only for numbers of the text.
 
     Returns:
         Columns `COLUMNS`.
@@ -72,7 +72,7 @@ def long_tables(replications: Sequence[Replication], only: str | None = None) ->
     Numbers of figures, abstracts and the text have separate tables ("Figure 4", "text §5.2").
 
     Args:
-        only: restrict to this paper.
+        only: a paper.
     """
     matcher = Matcher(replications)
     exhibits = dict.fromkeys((number.paper, number.exhibit) for number in numbers() if only in (None, number.paper))
@@ -118,7 +118,7 @@ def verdict_counts(frames: Iterable[pd.DataFrame]) -> pd.DataFrame:
     """Count the numbers by paper and verdict.
 
     Returns:
-        One row per paper; one column per verdict of `verdict.VERDICTS`; their total, `numbers`; our `distinct results`
+        One row per paper; a column per verdict of `verdict.VERDICTS`, their total `numbers`, and our `distinct results`
         and `runs`.
     """
     joined = pd.concat([frame[["paper", "verdict", "result", "runs"]] for frame in frames], ignore_index=True)
@@ -132,13 +132,13 @@ def verdict_counts(frames: Iterable[pd.DataFrame]) -> pd.DataFrame:
 
 
 def file_stem(paper: str, exhibit: str) -> str:
-    """Return the stem of file names: `knn_ssd_table1`, also the name of the experiment, or `swift_text_5_2`."""
+    """Return the stem of file names: `knn_ssd_table1`, also the experiment's name, or `swift_text_5_2`."""
     numbered = re.sub(r"(Table|Figure) (?=\d)", r"\1", exhibit)
     return re.sub(r"[^a-z0-9]+", "_", f"{paper} {numbered}".lower()).strip("_")
 
 
 def distinct_results(frame: pd.DataFrame) -> list[str]:
-    """Return the digests of our distinct results in a table."""
+    """Return digests of our distinct results."""
     return [result for result in dict.fromkeys(frame["result"]) if result]
 
 
@@ -148,7 +148,7 @@ def count_phrase(count: int, name: str) -> str:
 
 
 def verdict_sentences(frame: pd.DataFrame) -> list[str]:
-    """Return sentences on the algorithmic verdicts, the speed verdicts and the ranking."""
+    """Return sentences on algorithmic verdicts, speed verdicts and ranking."""
     lines = []
     for name in (agreement.ALGORITHMIC, agreement.SPEED):
         totals = frame.loc[frame["kind"] == name, "verdict"].value_counts()
@@ -177,5 +177,5 @@ def order_sentences(frame: pd.DataFrame) -> list[str]:
 
 
 def run_ids(frame: pd.DataFrame) -> list[str]:
-    """Return the ids of the runs of a table, in the order of its numbers."""
+    """Return the ids of a table's runs, in the order of its numbers."""
     return list(dict.fromkeys(run for runs in frame["runs"] for run in runs.split("; ") if run))

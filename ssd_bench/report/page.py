@@ -1,4 +1,4 @@
-"""Page of the report: answers, then every table and figure of every paper, and counts. It loads only its figures.
+"""Page of the report: answers, every table and figure of every paper, and counts. It loads only its figures.
 
 This module collects the content; `page.html`, with its style and script, presents it.
 """
@@ -68,14 +68,14 @@ MEANING = {
 
 @dataclass(frozen=True)
 class Sheet:
-    """A table that is not in a paper, with its text.
+    """Table outside the papers, with its text.
 
     Attributes:
-        title: text for the filters and for screen readers.
+        title: for filters and screen readers.
         filter_values: names on each axis, as in `Exhibit`.
         name: heading.
         lines: sentences.
-        reasons: reasons why parts are missing.
+        reasons: why parts are missing.
     """
 
     anchor: str
@@ -95,10 +95,10 @@ class PageContent:
     """Tables behind the top of the page.
 
     Attributes:
-        checks: result of `audit.audit`.
-        judged: result of `verdicts.table`.
-        results: result of `results.result_table`.
-        gpu_results: results of `shapes`; empty if they are not at hand.
+        checks: from `audit.audit`.
+        judged: from `verdicts.table`.
+        results: from `results.result_table`.
+        gpu_results: of `shapes`; may be empty.
     """
 
     checks: pd.DataFrame
@@ -113,10 +113,10 @@ def render(
     drawn: Mapping[str, Sequence[DrawnFigure]],
     content: PageContent,
 ) -> str:
-    """Return the page as HTML; the same text for the same records.
+    """Return the page as HTML, the same for the same records.
 
     Args:
-        drawn: result of `figures.draw_figures`, with `figures.FOREST` if methods were compared.
+        drawn: from `figures.draw_figures`, with `figures.FOREST` if methods were compared.
     """
     everything = all_numbers(exhibits)
     style, script = (Markup((FOLDER / name).read_text(encoding="utf-8")) for name in ("style.css", "script.js"))
@@ -155,7 +155,6 @@ def render(
 
 
 def _answers(content: PageContent) -> dict[str, Any]:
-    """Return the variables of the top of the page: facts, claims, what to use, and all results."""
     judged = content.judged
     chosen = choice.choice_table(content.results)
     title = "All results: method, task, model, machine; measured or modelled"
@@ -179,7 +178,6 @@ def _answers(content: PageContent) -> dict[str, Any]:
 
 
 def _environment() -> Environment:
-    """Return Jinja's environment with the page's filters."""
     environment = Environment(
         loader=FileSystemLoader(FOLDER),
         autoescape=True,
@@ -192,12 +190,12 @@ def _environment() -> Environment:
 
 
 def join_values(values: Iterable[str]) -> str:
-    """Join the distinct values of a data attribute with "|", which the script splits; split lists of tasks."""
+    """Join the distinct values of a data attribute with "|", where the script splits; split lists of tasks."""
     return "|".join(dict.fromkeys(part for value in values for part in value.split(", ") if part))
 
 
 def _tables(frame: pd.DataFrame) -> list[dict[str, Any]]:
-    """Lay out a long table; models of the paper without a common column get separate tables."""
+    """Lay out a long table; paper models without a common column get separate tables."""
     groups: list[tuple[set[Column], list[pd.DataFrame]]] = []
     for _, rows in frame.groupby("model", sort=False):
         used = set(zip(rows["task"], rows["metric"]))
@@ -209,7 +207,7 @@ def _tables(frame: pd.DataFrame) -> list[dict[str, Any]]:
 
 
 def _table(frame: pd.DataFrame) -> dict[str, Any]:
-    """Return the metrics by task, and the labelled rows of every method and setting."""
+    """Return the metrics by task, and each method's and setting's labelled rows."""
     columns, groups = layout(frame)
     tasks: dict[str, list[str]] = {}
     for task, metric in columns:
@@ -233,7 +231,7 @@ def _cells(cells: Cells, columns: Sequence[Column]) -> list[tuple[str, list[dict
 
 
 def _number_parts(entry: Entry) -> dict[str, str]:
-    """Return the parts of a number that the page styles separately; a number of the paper carries the verdict."""
+    """Return the separately styled parts of a number; a number of the paper carries the verdict."""
     number = entry.number
     if entry.is_own:
         value, _, bounds = (entry.text, "", "") if entry.text in (SAME_RUN, ABSENT) else entry.text.partition(" [")
@@ -255,14 +253,14 @@ def _number_parts(entry: Entry) -> dict[str, str]:
 
 
 def _in_page_order(exhibits: Iterable[Exhibit], paper: str) -> list[Exhibit]:
-    """Return the tables and figures of a paper in their order, then abstract and text."""
+    """Order a paper's tables and figures as printed, then abstract and text."""
     ranks = {label: rank for rank, label in enumerate(reported.exhibits(paper)["exhibit"])}
     of_paper = [exhibit for exhibit in exhibits if exhibit.paper == paper]
     return sorted(of_paper, key=lambda exhibit: ranks.get(exhibit.label, len(ranks)))
 
 
 def _counts(everything: pd.DataFrame) -> str:
-    """Return a table of verdicts by paper and kind (algorithmic or speed), with the numbers of our results and runs."""
+    """Return a table of verdicts by paper and kind, with the numbers of our results and runs."""
     shown = (agreement.AGREES, agreement.DIFFERS, *set(everything["verdict"]))
     columns = [word for word in agreement.VERDICTS if word in shown]
     rows = {}
@@ -281,7 +279,7 @@ def _counts(everything: pd.DataFrame) -> str:
 
 
 def _filters(exhibits: Sequence[Exhibit]) -> list[tuple[str, str, list[tuple[str, str]]]]:
-    """Return for each axis its name, its label, and its values with their names."""
+    """Return each axis with its label, and its values with their names."""
     options = {"paper": [(paper, version_name(paper)) for paper in paper_versions()]}
     for axis in AXES:
         values = {value for exhibit in exhibits for value in exhibit.filter_values[axis]}
@@ -291,7 +289,7 @@ def _filters(exhibits: Sequence[Exhibit]) -> list[tuple[str, str, list[tuple[str
 
 
 def _own_sheets(replications: Sequence[Replication], drawn: Mapping[str, Sequence[DrawnFigure]]) -> Iterator[Sheet]:
-    """Yield the tables of our experiments, one per scale with runs; without runs, a sentence with the command."""
+    """Yield the tables of our experiments, one per scale with runs; without runs, the command."""
     for table in OWN:
         with_runs = [r for r in replications if r.experiment.name == table.experiment and any(r.recorded_cells())]
         frames = [(replication, table.table(replication)) for replication in with_runs]
@@ -335,7 +333,6 @@ def _audit_sheets(checks: pd.DataFrame) -> Iterator[Sheet]:
 
 
 def _register_sheet() -> Sheet:
-    """Return the register of replications by others."""
     reports, title = register.read_reports(), "Replications by others"
     rows = register.report_table(reports).set_index("paper")
     return Sheet(

@@ -1,6 +1,6 @@
-"""What a visitor asks first, answered from the runs of real models and from the register of replications.
+"""First questions of visitors, answered from runs of real models and the register of replications.
 
-Every speedup is modelled: the work of a run at the costs of the reference machine, with this model's acceptance.
+Every speedup is modelled: a run's work at the reference machine's costs, with this model's acceptance.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def questions(real: Replication | None, reports: Sequence[ReplicationReport]) ->
     """Return the answers.
 
     Args:
-        real: runs of the experiment `real.REAL`; None without them: only the register answers.
+        real: runs of the experiment `real.REAL`; None: only the register answers.
     """
     cells = [] if real is None else [cell for cell in real.shown_cells() if _has_speedups(cell)]
     by_model = [[cell for cell in cells if cell["model"] == model] for model in unique(cell["model"] for cell in cells)]
@@ -49,7 +49,7 @@ def _has_speedups(cell: ShownCell) -> bool:
 
 
 def _fastest_kind(cells: Sequence[ShownCell], command: str) -> Fact | None:
-    """Return the fastest method of every kind of draft, by the mean of its speedups over the tasks of all kinds."""
+    """Return the fastest method of each kind of draft, by mean speedup over the tasks of all kinds."""
     kinds = {cell: kind_of(cell) for cell in cells}
     best: dict[str, list[ShownCell]] = {}
     for method in forest.ranked(cells, WITH):
@@ -69,7 +69,7 @@ def _fastest_kind(cells: Sequence[ShownCell], command: str) -> Fact | None:
 
 
 def _layers(cells: Sequence[ShownCell], command: str) -> Fact | None:
-    """Return how many methods that skip layers are faster than AR, with and without the time of their searches."""
+    """Return how many layer-skipping methods are faster than AR, with and without search time."""
     skipping = [cell for cell in cells if kind_of(cell) == LAYERS]
     if not skipping:
         return None
@@ -86,7 +86,7 @@ def _layers(cells: Sequence[ShownCell], command: str) -> Fact | None:
 
 
 def _rivals(cells: Sequence[ShownCell], command: str) -> Fact | None:
-    """Return the effect of the second of `RIVALS` over the first, prompt by prompt, over all tasks that both have."""
+    """Return the effect of the second of `RIVALS` over the first, prompt by prompt, over common tasks."""
     runs = {(cell["task"], cell["method"]): cell for cell in cells if cell["method"] in RIVALS}
     tasks = [task for task in unique(cell["task"] for cell in cells) if all((task, name) in runs for name in RIVALS)]
     pairs = [(runs[task, RIVALS[0]], runs[task, RIVALS[1]]) for task in tasks]
@@ -110,7 +110,7 @@ def _faster(effect: Effect) -> str:
 
 
 def _paired(pairs: Sequence[tuple[ShownCell, ShownCell]], number: str) -> Effect | None:
-    """Return a number of the second runs over that of the first, pooled over pairs on the prompts that both have."""
+    """Return a number of the second runs over the first's, pooled over pairs on common prompts."""
     quantity = QUANTITIES[number]
     effects = []
     for pair in pairs:
@@ -136,14 +136,13 @@ def _register(reports: Sequence[ReplicationReport]) -> Fact:
 
 
 def _range(cells: Sequence[ShownCell]) -> str:
-    """Return the smallest and the largest modelled speedup of some runs."""
     values = [float(cell.summary.speedup_modelled.value or math.nan) for cell in cells]
     texts = [f"{value:.2f}" for value in (min(values), max(values))]
     return " to ".join(dict.fromkeys(texts)) + "×"
 
 
 def _basis(cells: Sequence[ShownCell]) -> str:
-    """Return what the numbers rest on: costs, tasks, prompts, and outputs equal to AR's."""
+    """Return the basis of the numbers: costs, tasks, prompts, and outputs equal to AR's."""
     same, of = (sum(getattr(cell.summary, name) for cell in cells) for name in ("lossless_identical", "n_pairs"))
     costs = " and ".join(unique(costs_text(cell.summary.modelled_on) for cell in cells))
     return (

@@ -1,7 +1,7 @@
 """Results of all methods as one table: method x task x model x machine, with measured and modelled speedups.
 
-Rows come from the records of this folder and from files that others wrote from theirs: `results.csv` of a report, in a
-folder `results` under the folder of runs.
+Rows come from this folder's records and from others' files: `results.csv` of a report, in a folder `results` under the
+folder of runs.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ from ssd_bench.results.text import ABSENT, TOY, costs_text, format_measured
 FOLDER = "results"
 MEASURED, MODELLED = "measured", "modelled"
 ENDS = ("", "_lo", "_hi")
-"""Ends of the columns of a number: its value, and the bounds of its interval."""
+"""Ends of the columns of a number: value, and bounds of its interval."""
 SHORTEST_SEARCH_MS = 10.0
-"""Preparations before a run that are shorter than this are no search."""
+"""Shorter preparations before a run are no search."""
 COLUMNS = {
     "method": "name in a comparison, or in `method=NAME`",
     "task": "name in a comparison, or in `task=NAME`",
@@ -59,11 +59,11 @@ COLUMNS = {
 
 
 def result_table(replications: Sequence[Replication], records: Sequence[Record] = ()) -> pd.DataFrame:
-    """Return one row per run and kind of times, with the columns `COLUMNS`; excluded runs are left out.
+    """Return one row per run and kind of times, with `COLUMNS`; excluded runs are left out.
 
     Args:
-        records: all records of the folder. Those outside every experiment are added, for instance of a user's method;
-            if they have the conditions of a comparison (prompts, model, hardware, choice of tokens), under its task.
+        records: all records of the folder. Those outside every experiment, for instance of a user's method, are added;
+            under a comparison's task if they have its conditions (prompts, model, hardware, choice of tokens).
     """
     rows: list[dict[str, Any]] = []
     task_names: dict[str, set[str]] = {}
@@ -82,13 +82,13 @@ def result_table(replications: Sequence[Replication], records: Sequence[Record] 
 
 
 def comparisons(replications: Sequence[Replication]) -> list[Replication]:
-    """Return the runs of every experiment that compares methods, each at the scale nearest to the papers'."""
+    """Return the runs of every experiment that compares methods, at the scale nearest to the papers'."""
     compared = (comparison(replications, name) for name in (REAL, COMPARISON, FAMILIES, DRAFTS))
     return [replication for replication in compared if replication is not None]
 
 
 def comparison(replications: Sequence[Replication], name: str = COMPARISON) -> Replication | None:
-    """Return the runs of an experiment, at the available scale nearest to the papers'; None without readable runs."""
+    """Return an experiment's runs at the available scale nearest to the papers'; None without readable runs."""
     by_scale = {
         replication.scale: replication
         for replication in replications
@@ -98,7 +98,7 @@ def comparison(replications: Sequence[Replication], name: str = COMPARISON) -> R
 
 
 def _rows(record: Record, method: str, task: str) -> Iterator[dict[str, Any]]:
-    """Yield the measured row of a run, if its timings are reliable, and the modelled one if its work is counted."""
+    """Yield a run's measured row, if its timings are reliable, and modelled row, if its work is counted."""
     summary, digest = record.summary, record.digest
     if summary.speedup.value is None:
         return
@@ -125,7 +125,7 @@ def _rows(record: Record, method: str, task: str) -> Iterator[dict[str, Any]]:
 
 
 def _numbers(row: Mapping[str, Any], speedup: str, end_to_end: str, prepare_ms: str, even: str) -> dict[str, Any]:
-    """Return the columns of times, from the columns of a summary's row."""
+    """Return the columns of times, from a summary's row."""
     ms = row[prepare_ms] if (row[prepare_ms] or 0) >= SHORTEST_SEARCH_MS else None
     columns = {"search_s": ms / 1000 if ms else None, "break_even": row[even] if ms else None}
     for name, column in (("speedup", speedup), ("end_to_end", end_to_end)):
@@ -145,10 +145,10 @@ def _typed(frame: pd.DataFrame) -> pd.DataFrame:
 
 
 def read_results(runs_dir: Path) -> pd.DataFrame:
-    """Read the results in files under a folder of runs, in the form of `result_table`.
+    """Read the results in files under a folder of runs, as `result_table`.
 
     Raises:
-        ConfigError: a file has other columns; names the file.
+        ConfigError: other columns; names the file.
     """
     frames = []
     for path in sorted(record_files(runs_dir, f"{FOLDER}/*.csv")):
@@ -163,7 +163,7 @@ def read_results(runs_dir: Path) -> pd.DataFrame:
 
 
 def readable_results(frame: pd.DataFrame) -> pd.DataFrame:
-    """Return the results as texts for a reader, real models first."""
+    """Return the results as texts, real models first."""
     ordered = frame.sort_values(["toy", "model", "task", "times"], kind="stable")
     rows = [
         {
@@ -189,19 +189,19 @@ def readable_results(frame: pd.DataFrame) -> pd.DataFrame:
 
 
 def named_rows(frame: pd.DataFrame) -> list[dict[str, Any]]:
-    """Return the rows of a table, each as column -> value."""
+    """Return the rows of a table as column -> value."""
     return [dict(zip(frame.columns, values)) for values in frame.itertuples(index=False)]
 
 
 def model_text(row: Mapping[str, Any]) -> str:
-    """Return the model of a row with its size, marked if this project trained it."""
+    """Return a row's model with its size, marked if this project trained it."""
     params = row["params"]
     text = ModelRan(str(row["model"]), None if pd.isna(params) else int(params)).text
     return f"{text} ({TOY})" if row["toy"] else text
 
 
 def search_text(row: Mapping[str, Any]) -> str:
-    """Return the search before a run: its duration, and after how many tokens it is paid back; a dash without one."""
+    """Return the duration of a search before a run, and after how many tokens it is paid back; a dash without one."""
     seconds, even = row["search_s"], row["break_even"]
     if pd.isna(seconds):
         return ABSENT
@@ -210,7 +210,7 @@ def search_text(row: Mapping[str, Any]) -> str:
 
 
 def interval_text(row: Mapping[str, Any], name: str) -> str:
-    """Return a number of a row with its interval; a dash if it is undefined."""
+    """Return a row's number with its interval; a dash if undefined."""
     value, low, high = (None if pd.isna(row[f"{name}{end}"]) else float(row[f"{name}{end}"]) for end in ENDS)
     return format_measured(Measured(value, low, high))
 

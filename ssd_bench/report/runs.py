@@ -37,7 +37,7 @@ from ssd_bench.results.text import (
 )
 
 PAPER_COLUMNS = ("method", "n", "M", "α", MEASURED, MODELLED, "overhead", "searched", "lossless")
-"""Columns of the LaTeX table: what a paper must report of every method; the caption has model and machine."""
+"""Columns of the LaTeX table: what a paper must report of a method; the caption has model and machine."""
 BASELINE_COLUMNS = [*TIMES, "draft_ms", "verify_ms", "policy_ms", "clipped_tokens", "score"]
 ACCOUNT_LABELS = {"draft": "draft", "verify": "verify", "policy": "method overhead", "other": "other"}
 """Printed names of the shares of the decode time."""
@@ -49,8 +49,8 @@ class RunGroup:
 
     Attributes:
         title: model, dtype, device, prompts.
-        rows: summaries; the first is AR (all baselines of the group pooled), unless no run has a baseline.
-        domains: run id -> main numbers by domain; empty for a run with one domain.
+        rows: summaries; first AR (all baselines pooled), if a run has a baseline.
+        domains: run id -> main numbers by domain; empty for a single domain.
     """
 
     title: str
@@ -59,7 +59,7 @@ class RunGroup:
 
     @property
     def runs(self) -> list[dict[str, Any]]:
-        """Summaries of the runs, without the row of AR."""
+        """Summaries of the runs, without AR."""
         return [row for row in self.rows if row["run_dir"] is not None]
 
     @property
@@ -69,7 +69,7 @@ class RunGroup:
 
     @property
     def costs(self) -> list[str]:
-        """Names of the reference machines at whose costs the runs are modelled."""
+        """Reference machines whose costs model the runs."""
         return list(dict.fromkeys(row["modelled_on"] for row in self.runs))
 
     @property
@@ -100,18 +100,17 @@ def _title(row: dict[str, Any], conditions: str) -> str:
 
 
 def _machine(row: Mapping[str, Any]) -> str:
-    """Return the model of a summary with its size and whether this project trained it, the dtype and the device."""
     toy = f" ({TOY})" if row["toy"] else ""
     return f"{model_with_size(row)}{toy}, {row['dtype']}, {row['device']}"
 
 
 def model_with_size(row: Mapping[str, Any]) -> str:
-    """Return the model of a summary with its size."""
+    """Return a summary's model with its size."""
     return ModelRan(str(row["model"]), row.get("params")).text
 
 
 def _ar_row(members: Sequence[Record]) -> list[dict[str, Any]]:
-    """Return one row for the baseline: the AR arms of all runs pooled, as repeats of the same prompts."""
+    """Return one row for the baseline: all AR arms pooled, as repeats of the same prompts."""
     arms = [_baselines(record) for record in members]
     prompts = pd.concat([arm_rows(rows, "ar") for rows in arms], ignore_index=True)
     if prompts.empty:
@@ -149,7 +148,7 @@ def _ar_row(members: Sequence[Record]) -> list[dict[str, Any]]:
 
 
 def _baselines(record: Record) -> pd.DataFrame:
-    """Read the rows of the AR and HF arms, without the outputs."""
+    """Read the AR and HF arms, without outputs."""
     rows = read_table(
         record.path / "prompts.parquet", pa.schema([SCHEMAS["prompts"].field(name) for name in BASELINE_COLUMNS])
     )
@@ -157,7 +156,7 @@ def _baselines(record: Record) -> pd.DataFrame:
 
 
 def _over_hf(arms: Sequence[pd.DataFrame]) -> dict[str, Any]:
-    """Return the numbers of AR over Hugging Face `generate`, pooled over the runs that have both arms."""
+    """Return AR's numbers over Hugging Face `generate`, pooled over runs with both arms."""
     prompts = [rows for rows in arms if "hf" in set(rows["arm"])]
     if not prompts:
         return {}
@@ -178,10 +177,10 @@ def _over_hf(arms: Sequence[pd.DataFrame]) -> dict[str, Any]:
 
 
 def readable_row(row: dict[str, Any], with_hf: bool = False) -> dict[str, str]:
-    """Return a summary as texts: column -> text.
+    """Return a summary as column -> text.
 
     Args:
-        with_hf: add the columns of the Hugging Face arm.
+        with_hf: add the Hugging Face arm.
     """
     ar, has_hf = row["run_dir"] is None, row.get("speedup_hf") is not None
     hf = {
@@ -223,7 +222,7 @@ def _skipped_text(row: dict[str, Any]) -> str:
 
 
 def document(task: str, groups: Sequence[RunGroup]) -> str:
-    """Return the tables of one task, one per group of comparable runs, with a legend and all warnings."""
+    """Return a task's tables, one per group of comparable runs, with a legend and all warnings."""
     metric = groups[0].rows[0]["metric"]
     hf_legend = HF_LEGEND if any(group.has_hf for group in groups) else ""
     parts = [f"# {task}", LEGEND.format(metric=metric or "the task has none") + hf_legend]
@@ -240,7 +239,7 @@ def document(task: str, groups: Sequence[RunGroup]) -> str:
 
 
 def latex(task: str, groups: Sequence[RunGroup]) -> str:
-    """Return the main numbers of a task as LaTeX tables, one per group of comparable runs, for a paper."""
+    """Return a task's main numbers as LaTeX tables, one per group of comparable runs."""
     name = re.sub(r"[^a-z0-9]+", "-", task.lower())
     texts = []
     for number, group in enumerate(groups, 1):
@@ -255,14 +254,14 @@ def latex(task: str, groups: Sequence[RunGroup]) -> str:
 
 
 def costs_note(group: RunGroup) -> str:
-    """Return what the runs of a group are modelled at; the runs are named only if they differ."""
+    """Return the costs at which a group is modelled; runs are named only if they differ."""
     runs = {name: [str(row["run_id"]) for row in group.runs if row["modelled_on"] == name] for name in group.costs}
     notes = (f"at {costs_text(name)}" + (f" ({', '.join(ids)})" if len(runs) > 1 else "") for name, ids in runs.items())
     return "; ".join(notes)
 
 
 def _scores(group: RunGroup) -> list[str]:
-    """Return a table of all scores of AR and the method, if the task has further scores than its main one."""
+    """Return a table of all scores of AR and the method, if the task has more than one."""
     rows = []
     for row in (row for row in group.runs if row["scores"]):
         pairs = {name: (row.get(f"ar_{name}"), row.get(f"method_{name}")) for name in row["scores"]}
@@ -300,10 +299,10 @@ def _table(rows: Sequence[dict[str, str]]) -> str:
 
 
 def overview(tasks: Mapping[str, Sequence[RunGroup]]) -> str:
-    """Return the speedups of all methods over all tasks, one table per model, dtype, device and kind of speedup.
+    """Return all speedups over all tasks, one table per model, dtype, device and kind of speedup.
 
-    A cell has the number from the table of its task; columns may differ in their prompts. If a method ran more than
-    once under the same conditions, the cell names the runs.
+    A cell has the number from its task's table; columns may differ in prompts. If a method ran repeatedly under the
+    same conditions, the cell names the runs.
     """
     runs = [(task, row) for task, groups in tasks.items() for group in groups for row in group.runs]
     costs = dict.fromkeys(name for groups in tasks.values() for group in groups for name in group.costs)
@@ -334,7 +333,7 @@ def _speedups(rows: Sequence[dict[str, Any]], statistic: str) -> str:
 
 
 def unrounded_table(groups: Sequence[RunGroup]) -> pd.DataFrame:
-    """Return the unrounded rows for the CSV, one column per key of `Summary.row`."""
+    """Return the unrounded rows for the CSV, a column per key of `Summary.row`."""
     rows = [
         {"group": group.title, **row, "warnings": "; ".join(row["warnings"])} for group in groups for row in group.rows
     ]

@@ -1,4 +1,4 @@
-"""Verdicts on the papers' claims as texts: for a terminal, as Markdown, and part by part for the page and notebooks."""
+"""Verdicts on the papers' claims as texts: for a terminal, as Markdown, and in parts for the page and notebooks."""
 
 from __future__ import annotations
 
@@ -31,19 +31,19 @@ from ssd_bench.results.text import ABSENT
 AFTER_RUNS = "claim or rule written after the runs"
 ABSENT_RECORDS = "the records are not in the folder of runs"
 MISSED = 0.025
-"""Probability that one end of a 95 % interval is on the wrong side of the value."""
+"""Probability that one end of a 95 % interval is on the wrong side."""
 WIDTH, NARROW = 50, 30
 READABLE = (*("evidence", "paper", "claim", "model", "verdict", "effect", "times", "threshold", "data", "decided by"),)
 """Columns of `readable_table`."""
 
 
 def verdict_text(row: pd.Series) -> str:
-    """Return the verdict; that of a toy model says so first, because it is none on the paper's model."""
+    """Return the verdict; a toy model's says so first, because it is none on the paper's model."""
     return f"on the {TOY}: {row['verdict']}" if row["evidence_class"] == TOY else str(row["verdict"])
 
 
 def model_text(row: pd.Series) -> str:
-    """Return the models that ran, with their sizes; "" if no model ran."""
+    """Return the models that ran, with their sizes; else ""."""
     names, params = (str(row[name]) for name in ("model", PARAMS))
     if not names:
         return ""
@@ -55,12 +55,12 @@ def model_text(row: pd.Series) -> str:
 
 
 def effect_text(claim: Claim, row: pd.Series) -> str:
-    """Return the effect in the claim's unit, with its interval; without one if the statistic has no prompts."""
+    """Return the effect in the claim's unit, with its interval if the statistic has prompts."""
     return _interval_text(claim, *row[["effect", "low", "high"]])
 
 
 def times_text(claim: Claim, row: pd.Series) -> str:
-    """Return whether the times of an effect are modelled or measured; with a modelled effect, the measured one."""
+    """Return whether an effect's times are modelled or measured; with a modelled effect, the measured one."""
     times = str(row["times"])
     if times in ("", MEASURED_HERE):
         return times
@@ -89,7 +89,7 @@ def threshold_text(claim: Claim) -> str:
 
 
 def statistic_text(claim: Claim) -> str:
-    """Return the statistic of a claim, in a few words."""
+    """Return a claim's statistic in a few words."""
     meaning = STATISTICS[claim.statistic].meaning
     relation = {
         "ratio": "ratio of the two sides",
@@ -120,7 +120,7 @@ def evidence_text(claim: Claim, row: pd.Series) -> str:
 
 
 def verdict_change(claim: Claim, row: pd.Series) -> str:
-    """Return a phrase on what would change a verdict."""
+    """Return what would change a verdict."""
     if row["decided_by"]:
         return str(row["decided_by"])
     if row["verdict"] == EQUIVALENT:
@@ -139,7 +139,7 @@ def verdict_change(claim: Claim, row: pd.Series) -> str:
 
 
 def paper_values(claim: Claim) -> str:
-    """Return the paper's numbers for a claim: metrics with their ranges."""
+    """Return the paper's numbers for a claim: metrics with ranges."""
     values_by_metric: dict[str, list[float]] = {}
     for number in numbers():
         if any(fnmatchcase(number.id, glob) for glob in claim.theirs):
@@ -171,7 +171,7 @@ def verdict_counts(frame: pd.DataFrame) -> str:
 def models_judged(frame: pd.DataFrame) -> Iterator[tuple[str, str, pd.DataFrame]]:
     """Yield a class of evidence, a model of it with its size and scale, and its verdicts.
 
-    Scales are apart, because answers and searches differ in length. A class without runs has "" as its model.
+    Scales are separate, because answers and searches differ in length. A class without runs has the model "".
     """
     for name in EVIDENCE_CLASSES:
         rows = frame[frame["evidence_class"] == name]
@@ -183,12 +183,12 @@ def models_judged(frame: pd.DataFrame) -> Iterator[tuple[str, str, pd.DataFrame]
 
 
 def model_and_scale(row: pd.Series) -> str:
-    """Return the models that ran with their sizes, and the scale unless it is the paper's."""
+    """Return the models that ran with sizes, and the scale unless it is the paper's."""
     return model_text(row) if row["scale"] in ("", "paper") else f"{model_text(row)}, scale {row['scale']}"
 
 
 def expected_errors(frame: pd.DataFrame) -> str:
-    """Return a sentence on how many of the decided verdicts one expects to be wrong by chance."""
+    """Return a sentence on how many decided verdicts are expected to be wrong by chance."""
     counts = {claim.id for claim in claims() if STATISTICS[claim.statistic].is_count}
     judged = frame[frame["verdict"].isin(DECIDED) & ~frame["claim"].isin(counts)]
     return (
@@ -204,7 +204,7 @@ def undecided_claims(frame: pd.DataFrame) -> int:
 
 
 def class_counts(frame: pd.DataFrame) -> dict[str, str]:
-    """Return the counts of verdicts by class of evidence and model, the paper's model first; "not run" comes last."""
+    """Count verdicts by class of evidence and model, the paper's model first, "not run" last."""
     counts = {
         f"{name}, {model}" if model else name: verdict_counts(rows) if model else "no runs"
         for name, model, rows in models_judged(frame)
@@ -214,7 +214,7 @@ def class_counts(frame: pd.DataFrame) -> dict[str, str]:
 
 
 def readable_table(frame: pd.DataFrame) -> pd.DataFrame:
-    """Return the verdicts as texts for a reader, those on the papers' models first."""
+    """Return the verdicts as texts, the papers' models first."""
     by_id = {claim.id: claim for claim in claims()}
     order = [*EVIDENCE_CLASSES, ""]
     rows = []

@@ -1,4 +1,4 @@
-"""Verdicts of the records on the papers' claims: their table, the same as text, and verdicts read from files."""
+"""Verdicts of the records on the papers' claims: as a table, as text, and from files."""
 
 from __future__ import annotations
 
@@ -93,20 +93,20 @@ def table(judgements: Iterable[Judgement]) -> pd.DataFrame:
 
 
 def _times(judged: Judgement) -> str:
-    """Return a phrase on the times of an effect; "" if times do not determine it, or without runs."""
+    """Return a phrase on the times of an effect; "" without runs, or if times do not determine it."""
     if judged.references:
         return f"modelled at {' and '.join(map(costs_text, judged.references))}"
     return MEASURED_HERE if STATISTICS[judged.claim.statistic].timed and judged.verdict != NOT_RUN else ""
 
 
 def _measured(judged: Judgement | None) -> dict[str, float | None]:
-    """Return the columns of the effect by measured times, from the judgement next to one by modelled times."""
+    """Return the columns of the effect by measured times, from the judgement next to the modelled one."""
     values = (None, None, None) if judged is None else (judged.effect, judged.low, judged.high)
     return dict(zip(MEASURED, values))
 
 
 def _decided_by(judged: Judgement) -> str:
-    """Return the runs that would decide a claim that is "cannot say" or "not run"; "" for any other verdict."""
+    """Return the runs that would decide a claim that is "cannot say" or "not run"; else ""."""
     claim = judged.claim
     if judged.verdict not in (CANNOT_SAY, NOT_RUN):
         return ""
@@ -134,9 +134,9 @@ def _typed(frame: pd.DataFrame) -> pd.DataFrame:
 
 
 def read_verdicts(runs_dir: Path) -> pd.DataFrame:
-    """Read the verdicts in files under a folder of runs (written with `out=`), in the form of `table`.
+    """Read the verdicts in files under a folder of runs (written with `out=`), as `table`.
 
-    Verdicts on a claim whose statement or test has changed since, which its SHA-256 shows, are left out.
+    Verdicts on a claim with a changed statement or test (by SHA-256) are left out.
 
     Raises:
         ConfigError: a file has other columns or verdicts; names the file.
@@ -162,7 +162,7 @@ def read_verdicts(runs_dir: Path) -> pd.DataFrame:
 
 
 def merge_verdicts(local: pd.DataFrame, external: pd.DataFrame | None) -> pd.DataFrame:
-    """Add external verdicts to those of local records, which take precedence for the same claim, model and scale."""
+    """Add external verdicts; local ones take precedence for the same claim, model and scale."""
     if external is None or external.empty:
         return local
     keys = ["claim", "model", "scale"]

@@ -1,4 +1,4 @@
-"""Writing of the tables, figures and documents of a folder of runs, and of the page with all of them."""
+"""Writing of a folder's tables, figures and documents, and of the page with all of them."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ CONTENTS = {
 
 @dataclass(frozen=True)
 class Recorded:
-    """Verdicts and results from records that are not here, as their authors wrote them to files."""
+    """Verdicts and results from others' records, as their authors wrote them to files."""
 
     verdicts: pd.DataFrame
     results: pd.DataFrame
@@ -65,7 +65,7 @@ class Recorded:
 
 
 def write(tasks: Mapping[str, Sequence[runs.RunGroup]], out: Path) -> list[Path]:
-    """Write the tables and figures of runs under `out` and print the tables; return the paths.
+    """Write tables and figures under `out` and print the tables; return the paths.
 
     Raises:
         ConfigError: `out` cannot be written.
@@ -91,7 +91,7 @@ def _stem(task: str) -> str:
 
 
 def index(out: Path, tasks: Mapping[str, Sequence[runs.RunGroup]]) -> str:
-    """Return a table of contents of the report's folder, and the speedups of runs outside the papers' experiments."""
+    """Return a table of contents, and the speedups of runs outside the papers' experiments."""
     parts = ["# Report"]
     listed = [f"- [{meaning}]({name})" for name, meaning in CONTENTS.items() if (out / name).exists()]
     parts += ["\n".join(listed)] if listed else []
@@ -110,8 +110,8 @@ def write_replication(
     """Write `out/tables`, `out/figures`, verdicts, audit and `out/index.html`; return the paths.
 
     Args:
-        recorded: further verdicts and results, from records that are not here.
-        folder_records: all records of the folder, including those outside the experiments.
+        recorded: verdicts and results from others' records.
+        folder_records: all records of the folder.
 
     Raises:
         ConfigError: `out` cannot be written.
@@ -169,7 +169,7 @@ def _judged_table() -> pd.DataFrame:
 
 
 def write_tables(exhibits: Iterable[Exhibit], out: Path) -> list[Path]:
-    """Write every table, figure and passage with numbers as `out/PAPER_EXHIBIT.{md,tex,csv}`; return the paths."""
+    """Write every exhibit with numbers as `out/PAPER_EXHIBIT.{md,tex,csv}`; return the paths."""
     out.mkdir(parents=True, exist_ok=True)
     written = []
     for exhibit in exhibits:
@@ -180,7 +180,7 @@ def write_tables(exhibits: Iterable[Exhibit], out: Path) -> list[Path]:
 
 
 def write_own_tables(replications: Sequence[Replication], out: Path) -> list[Path]:
-    """Write and print the tables of our experiments, `out/EXPERIMENT_SCALE.{md,csv,tex}`; return the paths."""
+    """Write and print our experiments' tables, `out/EXPERIMENT_SCALE.{md,csv,tex}`; return the paths."""
     by_name, written = {own_table.experiment: own_table for own_table in OWN}, []
     for replication in replications:
         if replication.experiment.name in by_name and any(replication.recorded_cells()):
@@ -205,13 +205,13 @@ def document(exhibit: Exhibit) -> str:
 
 
 def latex(exhibit: Exhibit) -> str:
-    """Return the numbers of a table or figure as a LaTeX table."""
+    """Return a table's or figure's numbers as LaTeX."""
     caption = " ".join([f"{exhibit.title}.", exhibit.results, *exhibit.baselines, LEGEND])
     return tables.latex(layout.wide_table(exhibit.frame), caption, f"tab:{exhibit.stem.replace('_', '-')}")
 
 
 def latex_verdicts(judged: pd.DataFrame) -> str:
-    """Return the verdicts as LaTeX tables, one per paper, without the claims that were not run."""
+    """Return the verdicts as LaTeX tables, one per paper, without claims not run."""
     shown = verdict_texts.readable_table(judged[judged["verdict"] != NOT_RUN])
     texts = []
     for paper, rows in shown.groupby("paper", sort=False):
@@ -233,7 +233,7 @@ def _unwritable(out: Path, error: OSError) -> ConfigError:
 
 
 def readable_records(all_records: Sequence[Record], runs_dir: Path) -> list[Record]:
-    """Return the records that can be read; report the others on stderr."""
+    """Return the readable records; report the others on stderr."""
     for record in all_records:
         if record.error:
             print(f"a record is left out: {record.error}", file=sys.stderr)

@@ -1,1 +1,1 @@
-"""Numbers with intervals from the tables of a record; `quantities.yaml` defines each in one place."""
+"""Numbers with intervals from the tables of a record, each defined once in `quantities.yaml`."""

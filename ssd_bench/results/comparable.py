@@ -10,7 +10,7 @@ from ssd_bench.records.reader import Run
 
 
 def conditions(run: Run) -> dict[str, Any]:
-    """Return the properties that comparable runs share: task, prompts, model, hardware and decoding settings."""
+    """Return what comparable runs share: task, prompts, model, hardware and decoding settings."""
     header = run.header
     task, model, decode = header.task, header.model, header.decode
     hashes = run.prompts.drop_duplicates("prompt_index").sort_values("prompt_index")["prompt_sha256"]
@@ -24,7 +24,7 @@ def conditions(run: Run) -> dict[str, Any]:
 
 
 def differing_settings(a: RunHeader, b: RunHeader) -> dict[str, tuple[Any, Any]]:
-    """Return the properties of model and decoding in which two runs differ -> both values.
+    """Return the differing properties of model and decoding -> both values.
 
     Names of models count only without digests of weights, and sampling settings only if one run samples.
     """
@@ -41,7 +41,7 @@ def differing_settings(a: RunHeader, b: RunHeader) -> dict[str, tuple[Any, Any]]
 
 
 def check_comparable(a: Run, b: Run) -> None:
-    """Refuse to compare two runs that differ in anything but the method.
+    """Refuse two runs that differ in more than the method.
 
     Raises:
         ConfigError: task, prompts, model, hardware or decoding settings differ; every difference is listed.

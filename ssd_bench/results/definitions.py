@@ -1,7 +1,7 @@
-"""Numbers of a run that are no formula of `quantities.yaml`: TPT, layer sets, acceptance by position.
+"""Numbers of a run without a formula in `quantities.yaml`: TPT, layer sets, acceptance by position.
 
-Symbols: k drafted length, m accepted length (bonus token excluded), r skip ratio, c = 1 - r, L blocks, n context.
-Times are in milliseconds, rates in tokens per second. An undefined number is None, never NaN.
+Symbols: k drafted length, m accepted length (bonus token excluded), r skip ratio, c = 1 - r, L blocks, n context. Times
+are in milliseconds, rates in tokens per second. An undefined number is None, never NaN.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ from ssd_bench.results.rows import arm_rows
 
 @lru_cache(maxsize=4)  # every number of a summary needs some of them
 def steps_of(run: Run, arm: str = "method") -> pd.DataFrame:
-    """Return the steps of one arm of a run."""
+    """Return one arm's steps."""
     return arm_rows(run.steps, arm)
 
 
 @lru_cache(maxsize=4)
 def answers_of(run: Run, arm: str = "method") -> pd.DataFrame:
-    """Return the rows of `prompts` of one arm of a run."""
+    """Return one arm's rows of `prompts`."""
     return arm_rows(run.prompts, arm)
 
 
@@ -48,8 +48,8 @@ def alpha_by_position(steps: pd.DataFrame) -> pd.DataFrame:
     """Return the conditional acceptance at each position i = 1, 2, ... of the draft.
 
     Returns:
-        One row per position that was ever tested. Columns: position; tested: steps with k >= i and m >= i - 1;
-        accepted: steps among these with m >= i; alpha = accepted / tested.
+        One row per tested position. Columns: position; tested: steps with k >= i and m >= i - 1;
+        accepted: these with m >= i; alpha = accepted / tested.
     """
     rows = []
     for position in range(1, int(steps["draft_len"].max() if len(steps) else 0) + 1):
@@ -61,11 +61,10 @@ def alpha_by_position(steps: pd.DataFrame) -> pd.DataFrame:
 
 
 def skip_ratio_of_all(run: Run) -> float | None:
-    """Return r over all drafted tokens, as SWIFT's Eq. 6 needs it.
+    """Return r over all drafted tokens, for SWIFT's Eq. 6.
 
-    A token that no layers drafted skips all sublayers. Equal to `skip_ratio` if layers drafted every token. None if
-    they drafted no token, or if they read a window of the cache or rounded weights, whose cost c = 1 - r does not
-    describe.
+    A token drafted without layers skips all sublayers. Equal to `skip_ratio` if layers drafted every token. None if
+    they drafted no token, or read a window of the cache or rounded weights, whose cost c = 1 - r does not describe.
     """
     steps, by_layers = steps_of(run), _with_sets(run)
     cheaper = np.isfinite(by_layers["read"]) | (by_layers[[*ROUNDED_SIZES]].sum(axis=1) > 0)
@@ -77,15 +76,15 @@ def skip_ratio_of_all(run: Run) -> float | None:
 
 
 def searched_drafts(steps: pd.DataFrame) -> pd.DataFrame:
-    """Return the steps that drafted with a layer set from the method's search, not with the search's initial set.
+    """Return the steps that drafted with a layer set from the method's search, not the search's initial set.
 
-    All sets of a method without a search count.
+    Without a search, all sets count.
     """
     return steps[steps["layer_set_id"].notna() & steps["searched"].fillna(True).astype(bool)]
 
 
 def skipped_shares(run: Run) -> pd.DataFrame:
-    """Return the steps of `searched_drafts`, with the shares of attentions and of MLPs that their sets skip.
+    """Return the steps of `searched_drafts`, with the shares of attentions and MLPs skipped.
 
     Returns:
         Columns prompt_index, context_len, attention, MLP.
@@ -100,17 +99,13 @@ def skipped_shares(run: Run) -> pd.DataFrame:
 
 @lru_cache(maxsize=8)  # several numbers of a summary need it
 def _with_sets(run: Run) -> pd.DataFrame:
-    """Return the method's steps that drafted by layers, joined with their layer sets.
-
-    Returns:
-        The columns of `steps`, and those of `Run.set_sizes`.
-    """
+    """Return the method's steps that drafted by layers: columns of `steps` and of `Run.set_sizes`."""
     steps = steps_of(run).dropna(subset=["layer_set_id"]).astype({"layer_set_id": "int64"})
     return steps.merge(run.set_sizes(steps["layer_set_id"].unique()), left_on="layer_set_id", right_index=True)
 
 
 def main_set(run: Run, domain: str | None = None) -> LayerSet | None:
-    """Return the layer set that drafted most tokens, as `main_set_id` does."""
+    """Return the layer set of `main_set_id`."""
     set_id = main_set_id(run, domain)
     return None if set_id is None else run.layer_set(set_id)
 
@@ -119,10 +114,10 @@ def main_set_id(run: Run, domain: str | None = None) -> int | None:
     """Return the id of the layer set (with its window) that drafted most tokens in the steps of `searched_drafts`.
 
     Args:
-        domain: count the prompts of this domain alone; None: all prompts.
+        domain: restrict to this domain; None: all prompts.
 
     Returns:
-        None if there are no such steps.
+        None without such steps.
     """
     steps = searched_drafts(steps_of(run))
     if domain is not None:
@@ -148,11 +143,10 @@ def expected_speedup(m: float | None, acceptance: float | None, skip: float | No
 def predicted_tpt(run: Run, arm: str = "method") -> float | None:
     """Return the TPT (KnapSpec Eq. 4), in tokens per second, that the latency profile predicts for the arm's steps.
 
-    One formula for all methods. Conditional alpha and mean k are as realised, n is the mean context length,
-    t_target = L (t_attn(n) + t_mlp). t_draft is the mean over drafted tokens of n_attn(S) t_attn(n) + n_mlp(S) t_mlp,
-    where n is at most the positions that the window reads, and rounded sublayers have their own times. Tokens that no
-    layers drafted cost nothing. None without a latency profile or steps, or if drafts read rounded weights and the
-    profile has no times of them.
+    One formula for all methods. Conditional alpha and mean k are realised, n is the mean context length, t_target = L
+    (t_attn(n) + t_mlp). t_draft is the mean over drafted tokens of n_attn(S) t_attn(n) + n_mlp(S) t_mlp, where n is at
+    most the window's positions, and rounded sublayers have their own times. Tokens drafted without layers cost nothing.
+    None without a latency profile or steps, or if the profile lacks times of the rounded weights that drafts read.
     """
     steps = steps_of(run, arm)
     sets = _with_sets(run) if arm == "method" else None
@@ -160,7 +154,7 @@ def predicted_tpt(run: Run, arm: str = "method") -> float | None:
 
 
 def predicted_tpt_by_prompt(run: Run) -> dict[Hashable, float | None]:
-    """Return `predicted_tpt` of the method's steps of each prompt, by prompt_index."""
+    """Return `predicted_tpt` of the method's steps by prompt_index."""
     steps, sets = steps_of(run), _with_sets(run)
     step_prompts, set_prompts = (frame["prompt_index"].to_numpy() for frame in (steps, sets))
     # a report needs thousands, and selecting rows of a frame is slow
@@ -175,7 +169,7 @@ def predicted_tpt_by_prompt(run: Run) -> dict[Hashable, float | None]:
 
 TPT_STEPS = ("context_len", "accepted_len", "draft_len")
 TPT_SETS = ("n_attn", "n_mlp", *ROUNDED_SIZES, "read", "draft_len")
-"""Columns from which a TPT is predicted: of the steps, and of those that drafted by layers with their sets."""
+"""Columns that predict a TPT: of the steps, and of steps that drafted by layers with their sets."""
 
 
 def _arrays(frame: pd.DataFrame, names: Iterable[str]) -> dict[str, Array]:
@@ -187,7 +181,7 @@ def _predicted_tpt(header: RunHeader, steps: Mapping[str, Array], sets: Mapping[
 
     Args:
         steps: `TPT_STEPS`.
-        sets: `TPT_SETS` of the steps that drafted by layers; None: AR's, which drafts nothing.
+        sets: `TPT_SETS` of steps that drafted by layers; None for AR.
     """
     latency, n, drafted = header.latency, len(steps["draft_len"]), float(steps["draft_len"].sum())
     if not n or latency is None:
@@ -213,13 +207,13 @@ def _predicted_tpt(header: RunHeader, steps: Mapping[str, Array], sets: Mapping[
 
 
 def estimated_tpt(steps: pd.DataFrame) -> tuple[float | None, int]:
-    """Return the method's own TPT estimate in tokens per second, a mean over its search events, and their number."""
+    """Return the method's own TPT estimate in tokens per second, the mean over its search events, and their number."""
     events = steps["est_tokens_per_s"].dropna()
     return (float(events.mean()) if len(events) else None), len(events)
 
 
 def break_even_tokens(prepare_ms: float | None, ar: float | None, method: float | None) -> float | None:
-    """Return the output tokens after which an offline preparation is paid back; None without one, or if it never is.
+    """Return after how many output tokens an offline preparation is paid back; None without one, or if never.
 
     Args:
         ar, method: tokens per second of the two arms.

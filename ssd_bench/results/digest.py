@@ -1,4 +1,4 @@
-"""Summaries with warnings, and the digest of a run from which they are made without reading its tables."""
+"""Summaries with warnings, and a run's digest, which gives them without its tables."""
 
 from __future__ import annotations
 
@@ -26,19 +26,19 @@ from ssd_bench.results.summary import DomainSummary, Summary
 from ssd_bench.results.warnings import Facts, summary_warnings
 
 UNCOMPUTABLE = (ArithmeticError, AttributeError, LookupError, TypeError, ValueError)
-"""Errors that the values of a damaged record may raise."""
+"""Errors raised by the values of a damaged record."""
 
 
 @dataclass(frozen=True)
 class Digest:
-    """Numbers of a run that every report needs, in plain types, so that they can be cached as a line of JSON.
+    """Numbers of a run that every report needs, in plain types, so that JSON can cache them.
 
     Attributes:
         summary, domains: results of `summarise` and `summarise_domains`, without warnings and run-to-run variation.
-        facts: facts for warnings.
+        facts: for warnings.
         timing: facts for run-to-run variation.
-        conditions: hash of `conditions`; equal for two comparable runs.
-        ar_emitted: tokens that AR's steps emitted.
+        conditions: hash of `conditions`; equal for comparable runs.
+        ar_emitted: tokens emitted by AR's steps.
         ar_steps: number of AR's steps.
     """
 
@@ -55,7 +55,7 @@ class Digest:
         """Compute the digest of a run.
 
         Raises:
-            ConfigError: the record has values from which a number cannot be computed; names its path.
+            ConfigError: a number cannot be computed from the record's values; names its path.
         """
         try:
             return cls._computed(run)
@@ -96,19 +96,18 @@ class Digest:
         return cls(**content | parts)
 
     def summarise(self, path: Path, variation: RunVariation | None = None) -> Summary:
-        """Return what the function `summarise` returns for the run, without reading its tables.
+        """Return the run's `summarise`, without reading its tables.
 
         Args:
-            path: folder of the run; it may have been moved since the digest was computed.
+            path: folder of the run, which may have moved since.
         """
         return _finished(replace(self.summary, run_dir=str(path)), self.facts, self._level(variation))
 
     def summarise_domains(self, variation: RunVariation | None = None) -> Sequence[DomainSummary]:
-        """Return what the function `summarise_domains` returns for the run, without reading its tables."""
+        """Return the run's `summarise_domains`, without reading its tables."""
         return _widened_domains(self.domains, self._level(variation))
 
     def _level(self, variation: RunVariation | None) -> VariationLevel | None:
-        """Return the variation for runs of this length; None if it was not measured on this model and machine."""
         return variation.at(self.timing.seconds) if variation is not None and variation.holds_for(self.timing) else None
 
 
@@ -116,14 +115,13 @@ def summarise(run: Run, variation: RunVariation | None = None) -> Summary:
     """Return every number of a run.
 
     Args:
-        variation: run-to-run variation, by which the interval of every speed is widened if it was measured on the
-            run's model and machine. None: no interval is widened.
+        variation: run-to-run variation, which widens intervals of speeds if measured on the run's model and machine.
     """
     return _finished(run_numbers(run), Facts.of(run), _run_level(run, variation))
 
 
 def summarise_domains(run: Run, variation: RunVariation | None = None) -> Sequence[DomainSummary]:
-    """Return the main numbers of each domain, in the order in which domains appear; empty for a run of one domain.
+    """Return the main numbers of each domain, in order of appearance; empty for a single domain.
 
     Args:
         variation: as in `summarise`.
@@ -136,7 +134,6 @@ def _run_level(run: Run, variation: RunVariation | None) -> VariationLevel | Non
 
 
 def _finished(summary: Summary, facts: Facts, level: VariationLevel | None) -> Summary:
-    """Return a summary with widened intervals and with warnings."""
     if level is not None:
         widened = widen_speed_intervals(summary.numbers, level, summary.n_prompts)
         summary = replace(summary, numbers=widened, noise=level.speedup.sigma)

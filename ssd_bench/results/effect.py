@@ -1,4 +1,4 @@
-"""Effects: of one run over another with its jackknife over prompts, pooled, with its interval and verdict.
+"""Effects of one run over another, by a jackknife over prompts; pooled, with interval and verdict.
 
 The variance of an effect has several independent sources, such as prompts and repeated runs.
 """
@@ -25,7 +25,7 @@ from ssd_bench.results.quantity import (
 
 EQUIVALENT, INCONCLUSIVE = "equivalent", "inconclusive"
 ROUNDING = 1e-9
-"""Deviations of logarithms up to this come from rounding and count as 0."""
+"""Deviations of logarithms up to this are rounding and count as 0."""
 
 
 @dataclass(frozen=True)
@@ -33,9 +33,9 @@ class Effect:
     """Number with the variances of its independent sources.
 
     Attributes:
-        value: the number; positive if `on_logarithm`.
+        value: positive if `on_logarithm`.
         variances: variance of each source, with its degrees of freedom.
-        on_logarithm: whether the variances are of the logarithm, as for ratios, and not of the number itself.
+        on_logarithm: the variances are of the logarithm, as for ratios.
     """
 
     value: float
@@ -44,7 +44,7 @@ class Effect:
 
     @classmethod
     def of(cls, measured: Measured, timing: Sequence[tuple[float, float]] = ()) -> Effect | None:
-        """Build an effect from a number with an interval over prompts; None without an interval.
+        """Build an effect from a number with its interval over prompts; None without.
 
         Args:
             timing: variances of run-to-run variation, with degrees of freedom.
@@ -65,11 +65,11 @@ class Effect:
 
     @property
     def interval(self) -> tuple[float, float]:
-        """The interval at `LEVEL`, as `interval_at`."""
+        """Interval at `LEVEL`."""
         return self.interval_at(LEVEL)
 
     def interval_at(self, level: float) -> tuple[float, float]:
-        """Return the confidence interval from Student's t; without variance the number itself, twice."""
+        """Return the Student's t confidence interval; without variance, the number itself twice."""
         total = sum(variance for variance, _ in self.variances)
         if not total:
             return self.value, self.value
@@ -86,7 +86,7 @@ class Effect:
 
 
 def strata(prompt_sets: Iterable[Set[str]]) -> list[set[str]]:
-    """Return the prompts of comparisons, joined where comparisons share one, so that strata are independent."""
+    """Return the prompts of comparisons, joined where comparisons share one, to make independent strata."""
     joined: list[set[str]] = []
     for prompts in prompt_sets:
         sharing = [stratum for stratum in joined if stratum & prompts]
@@ -95,10 +95,7 @@ def strata(prompt_sets: Iterable[Set[str]]) -> list[set[str]]:
 
 
 def widen(number: Measured, spread: Spread) -> Measured:
-    """Return a number with its interval widened by run-to-run variation.
-
-    A number without an interval over prompts stays without an interval.
-    """
+    """Widen a number's interval, if it has one, by run-to-run variation."""
     effect = Effect.of(number, [(spread.sigma**2, spread.dof)])
     return number if effect is None else Measured(number.value, *effect.interval, number.n)
 
@@ -109,9 +106,9 @@ class PairEffect:
 
     Attributes:
         a, b: numbers of the sides.
-        value: logarithm of b over a, or the difference; NaN where it is undefined.
-        deviations: prompt -> deviation of `value` without this prompt from the mean over prompts; NaN where it is
-            undefined. Their squares sum up to the variance of `value` over prompts.
+        value: logarithm of b over a, or the difference; NaN if undefined.
+        deviations: prompt -> deviation of `value` without this prompt from the mean over prompts; NaN if undefined.
+            Their squares sum to the variance of `value` over prompts.
     """
 
     a: float
@@ -121,12 +118,12 @@ class PairEffect:
 
 
 def pair_effect(quantity: Quantity, prompts: Sequence[str], sides: Iterable[Sequence[Array]]) -> PairEffect:
-    """Return the effect of a quantity on a pair: a jackknife over prompts, in which a prompt is left out of both sides.
+    """Return the effect of a quantity on a pair: a jackknife leaves each prompt out of both sides.
 
     The variance is that of `quantity.measure`: n / (n - 1) times the usual jackknife variance.
 
     Args:
-        prompts: [n] hash of each prompt.
+        prompts: [n] hashes.
         sides: for a and b, the columns of the quantity, [n] each.
     """
     (a, b), n = sides, len(prompts)
@@ -146,7 +143,6 @@ def pair_effect(quantity: Quantity, prompts: Sequence[str], sides: Iterable[Sequ
 
 
 def _effect(quantity: Quantity, a: Array, b: Array) -> Array:
-    """Return the difference, or the logarithm of the ratio, NaN where one of the sides is 0."""
     if quantity.difference:
         return b - a
     return np.where((a > 0) & (b > 0), np.log(b / a), math.nan)
@@ -155,7 +151,7 @@ def _effect(quantity: Quantity, a: Array, b: Array) -> Array:
 def pooled_effect(
     quantity: Quantity, effects: Sequence[PairEffect], timings: Sequence[Mapping[Spread, float]]
 ) -> tuple[Effect | None, str]:
-    """Return the mean effect of pairs with its variances, and why it has no interval ("" if it has).
+    """Return the mean effect of pairs with its variances, and why it has no interval (else "").
 
     Args:
         timings: for each pair, spread of one timing -> sum over sides of 1 / number of timings.
@@ -184,14 +180,14 @@ def pooled_effect(
 
 
 def verdict(quantity: Quantity, effect: Effect, margin: float) -> str:
-    """Return the verdict on an effect, in this order.
+    """Return the first verdict that applies to an effect.
 
     * equivalent: the 90 % interval lies inside the margin around no effect (two one-sided tests at 5 %);
-    * faster or slower (higher or lower for numbers other than speeds): the 95 % interval excludes no effect;
+    * faster or slower (for other numbers, higher or lower): the 95 % interval excludes no effect;
     * inconclusive: neither.
 
     Args:
-        margin: relative; of a difference absolute.
+        margin: relative; absolute for a difference.
     """
     none = 1.0 if effect.on_logarithm else 0.0
     bounds = (1 / (1 + margin), 1 + margin) if effect.on_logarithm else (-margin, margin)

@@ -1,9 +1,8 @@
 """Checks of a run: whether its search ran, whether its trace differs from other runs', how steady the machine was.
 
-*Run-to-run variation*: the standard deviation of the logarithm of a speed over runs with the same trace, timed
-repeatedly. An interval over prompts does not contain it, because all prompts of a run are timed under the same machine
-conditions. Any two runs of one trace on one machine measure it, whatever they were made for. They widen the interval of
-every speed in their folder.
+*Run-to-run variation*: the standard deviation of the logarithm of a speed over repeated timings of one trace. An
+interval over prompts does not contain it, because all prompts of a run are timed under the same machine conditions. Any
+two runs of one trace on one machine measure it. They widen the interval of every speed in their folder.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ from ssd_bench.results.rows import UNIT
 SLOW_FACTOR = 5.0
 """A step is an outlier if it takes more than this many times the median of comparable steps."""
 SLOW_SHARE_LIMIT = 0.05
-"""Share of the decode time that outlier steps may take beyond these medians."""
+"""Limit on outlier steps' time beyond these medians, as a share of the decode time."""
 LEVEL_DOF = 7
 """Degrees of freedom of a level of run-to-run variation; with fewer, Student's t would dominate its intervals."""
 STEP_KEY = [*UNIT, "step"]
@@ -39,7 +38,7 @@ TRACE_COLUMNS = ["prompt_index", "repeat", "step", "draft_len", "tree_nodes", "a
 
 
 def searched_share(run: Run) -> float | None:
-    """Return the share of the method's draft steps whose layer set a search chose; None where nothing is searched."""
+    """Return the share of draft steps whose layer set a search chose; None without searching."""
     searched = d.steps_of(run)["searched"].dropna()
     return float(searched.astype(float).mean()) if len(searched) else None
 
@@ -47,7 +46,7 @@ def searched_share(run: Run) -> float | None:
 def shares_search(run: Run) -> bool:
     """Return whether a search chose the sets of several prompts at once, before the run or in an earlier prompt.
 
-    The prompts of such a run then say little about another search: its sample is of one search.
+    Its prompts then say little about another search: the sample is one search.
     """
     if run.header.searches:
         return True
@@ -59,16 +58,16 @@ def shares_search(run: Run) -> bool:
 
 
 def search_ended(run: Run) -> bool:
-    """Return whether a search whose sets outlive a prompt (`shares_search`) had ended before the run's last prompt."""
+    """Return whether a search across prompts (`shares_search`) ended before the run's last prompt."""
     steps = d.steps_of(run)
     events = steps.loc[steps["est_alpha"].notna(), "prompt_index"]
     return bool(run.header.searches) or not len(events) or bool(events.max() < steps["prompt_index"].max())
 
 
 def trace(run: Run) -> str:
-    """Return a digest of the trace: model, and each prompt with every step of the method, without any time.
+    """Return a digest of the trace: model, and each prompt with every step of the method, without times.
 
-    The order of the prompts does not count: a method without memory has one trace for all orders.
+    Order does not count: a method without memory has one trace for all orders of prompts.
     """
     prompts = run.prompts.drop_duplicates(PROMPT_KEY).sort_values(["prompt_sha256", *PROMPT_KEY])
     ranks = {index: rank for rank, index in enumerate(dict.fromkeys(prompts["prompt_index"]))}
@@ -89,10 +88,10 @@ def trace(run: Run) -> str:
 def slow_steps(run: Run) -> pd.DataFrame:
     """Return the outlier steps: drafting and verification took more than `SLOW_FACTOR` times the expected time.
 
-    Method overhead is left out: a search makes a step long without any fault of the machine.
+    Method overhead is left out: a search makes a step long on any machine.
 
     Returns:
-        The rows of `steps`, with `ms` (drafting and verifying) and `expected_ms`.
+        Rows of `steps`, with `ms` (drafting and verifying) and `expected_ms`.
     """
     # expected = (arm's median draft time per sublayer pass) x (passes of this step)
     #          + median verification time of the arm's steps with as many nodes
@@ -113,10 +112,10 @@ class Steadiness(SummaryRow):
     """Steadiness of the machine during a run, over both arms.
 
     Attributes:
-        slow_steps: number of outlier steps.
+        slow_steps: number of outliers.
         slow_share: their time beyond the expected time, as a share of the decode time.
-        others_share: share of the cores that other processes used; None if the record lacks it.
-        concurrent_runs: number of runs that were measured at the same time and could use the same cores or GPU.
+        others_share: share of the cores used by other processes; None if not recorded.
+        concurrent_runs: number of simultaneous runs that could use the same cores or GPU.
     """
 
     slow_steps: int
@@ -135,7 +134,7 @@ class Steadiness(SummaryRow):
 
     @property
     def contamination(self) -> str:
-        """Ways in which other work on the machine contaminated the times; "" if it did not."""
+        """Ways in which other work contaminated the times; else ""."""
         reasons = []
         if self.others_share is not None and self.others_share > QUIET:
             reasons.append(f"other processes used {100 * self.others_share:.0f} % of the CPU cores")
@@ -159,14 +158,14 @@ class Steadiness(SummaryRow):
 
 @dataclass(frozen=True)
 class RunTiming:
-    """Facts of a run that run-to-run variation needs, kept so that the tables of the run need not be read.
+    """Facts of a run for run-to-run variation, kept so that its tables need not be read.
 
     Attributes:
-        machine, trace: results of the functions of these names.
+        machine, trace: results of these functions.
         seconds: decode time of AR and the method.
         speedup: over AR, decoding alone.
         rate: tokens per second of the method.
-        contaminated: whether other work on the machine contaminated its times.
+        contaminated: whether other work contaminated the times.
     """
 
     machine: str
@@ -189,10 +188,10 @@ class VariationLevel:
     """Run-to-run variation of runs of similar length.
 
     Attributes:
-        seconds: decode time of the shortest of their traces, both arms.
-        speedup: variation of a speedup over AR, which is timed in the same run.
-        rate: variation of tokens per second.
-        runs: number of runs that it was measured on.
+        seconds: decode time of the shortest trace, both arms.
+        speedup: of a speedup over AR, timed in the same run.
+        rate: of tokens per second.
+        runs: number of runs.
     """
 
     seconds: float
@@ -206,7 +205,7 @@ class RunVariation:
     """Run-to-run variation of a model on a machine, by the length of the run.
 
     Attributes:
-        machine: model, dtype and hardware that it holds for.
+        machine: model, dtype and hardware.
         levels: one per length, the shortest runs first.
     """
 
@@ -214,19 +213,18 @@ class RunVariation:
     levels: tuple[VariationLevel, ...]
 
     def holds_for(self, run: Run | RunTiming) -> bool:
-        """Check whether a run is of the same model on the same machine."""
+        """Check whether a run has the same model and machine."""
         return self.machine == (run.machine if isinstance(run, RunTiming) else machine(run))
 
     def at(self, seconds: float) -> VariationLevel:
-        """Return the level for runs of a length: the longest level that is not longer, else the shortest."""
+        """Return the longest level not longer than this, else the shortest."""
         shorter = [level for level in self.levels if level.seconds <= seconds]
         return shorter[-1] if shorter else self.levels[0]
 
     def speed_ratio(self, a: Run | RunTiming, b: Run | RunTiming) -> float | None:
         """Return the ratio (>= 1) of the speedups of two runs of one trace, if it exceeds run-to-run variation.
 
-        Returns:
-            None if the ratio is within the 95 % range of two timings of the same trace.
+        None within the 95 % range of two timings of the same trace.
         """
         first, second = _run_timing(a), _run_timing(b)
         if first.speedup is None or second.speedup is None:
@@ -244,13 +242,13 @@ def decode_seconds(run: Run) -> float:
 
 
 def machine(run: Run) -> str:
-    """Return model, dtype and hardware as JSON; timings are comparable where it is equal."""
+    """Return model, dtype and hardware as JSON; equal where timings are comparable."""
     model = run.header.model
     return json.dumps([model.name, model.dtype, run.header.hardware], sort_keys=True, default=str)
 
 
 def run_to_run_variation(runs: Sequence[Run | RunTiming]) -> list[RunVariation]:
-    """Estimate run-to-run variation from runs of equal traces, for each model and machine with at least two of them.
+    """Estimate run-to-run variation from runs of equal traces, for each model and machine with at least two.
 
     Contaminated runs are left out: they carry a warning, and other processes cause their variation.
     """
@@ -266,7 +264,7 @@ def run_to_run_variation(runs: Sequence[Run | RunTiming]) -> list[RunVariation]:
 
 
 def _levels(traces: Sequence[Sequence[RunTiming]]) -> list[VariationLevel]:
-    """Return levels of traces of similar length, the shortest first, each with `LEVEL_DOF` if there are enough runs.
+    """Return levels of traces of similar length, the shortest first, each with `LEVEL_DOF` given enough runs.
 
     Args:
         traces: runs of each trace, at least two.
@@ -295,14 +293,13 @@ def _run_timing(run: Run | RunTiming) -> RunTiming:
 
 
 def _level(traces: Sequence[Sequence[RunTiming]]) -> VariationLevel:
-    """Return the variation of the runs of some traces, the shortest trace first."""
     speedups = [[run.speedup for run in runs] for runs in traces]
     rates = [[run.rate for run in runs] for runs in traces]
     return VariationLevel(_median_seconds(traces[0]), _spread(speedups), _spread(rates), sum(map(len, traces)))
 
 
 def _spread(traces: Sequence[Sequence[float | None]]) -> Spread:
-    """Return the standard deviation of the logarithms within traces; 0 for fewer than two values of every trace."""
+    """Return the standard deviation of the logarithms within traces; 0 if no trace has two values."""
     logs = [np.log([value for value in values if value]) for values in traces]
     # pooled within traces: sigma² = Σ (log v - mean of its trace)² / Σ (n - 1)
     dof = sum(len(values) - 1 for values in logs if len(values))
@@ -313,7 +310,7 @@ def _spread(traces: Sequence[Sequence[float | None]]) -> Spread:
 def widen_speed_intervals(
     numbers: Mapping[str, Measured], level: VariationLevel, n_prompts: int
 ) -> dict[str, Measured]:
-    """Return quantities of a run or a domain, the intervals of measured speeds widened by run-to-run variation."""
+    """Widen the intervals of measured speeds by run-to-run variation."""
     widened = dict(numbers)
     for key, number in widened.items():
         quantity = QUANTITIES[key]

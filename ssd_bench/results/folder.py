@@ -1,4 +1,4 @@
-"""Records of a folder of runs: each run on disk, with its numbers computed when first needed."""
+"""Records of a folder of runs, with numbers computed when first needed."""
 
 from __future__ import annotations
 
@@ -19,11 +19,10 @@ Result = TypeVar("Result")
 
 
 class Record:
-    """A run on disk, loaded when first needed; several cells may share it.
+    """Run on disk, loaded when first needed; several cells may share it.
 
     Args:
-        path: folder of the run.
-        variations: returns the run-to-run variations measured in the folder of runs; called when a number needs one.
+        variations: returns the run-to-run variations measured in the folder; called when a number needs one.
         cache: keeps the tables of recently used runs; default: a new cache.
         store: keeps the digests of the folder's runs.
     """
@@ -40,11 +39,11 @@ class Record:
 
     @property
     def run(self) -> Run:
-        """Tables and header of the run; only recently used records stay in memory."""
+        """Tables and header; only recently used records stay in memory."""
         return self._cache.run(self, self.path)
 
     def remember(self, key: Hashable, compute: Callable[[], Result]) -> Result:
-        """Return a small result from the tables of the run, which `compute` computes at the first call with its key."""
+        """Return a small result from the tables, computed at the first call with its key."""
         if key not in self._results:
             self._results[key] = compute()
         return cast(Result, self._results[key])
@@ -56,7 +55,7 @@ class Record:
 
     @cached_property
     def error(self) -> ConfigError | None:
-        """Reason why the record cannot be read; None if it can."""
+        """Reason why the record cannot be read; else None."""
         if self.store is not None and self.store.has(self.path):
             return None
         try:
@@ -84,12 +83,12 @@ class Record:
 
     @cached_property
     def variation(self) -> RunVariation | None:
-        """Run-to-run variation of this model on this machine; None if the folder has no repeated timings of them."""
+        """Run-to-run variation of this model and machine; None without repeated timings in the folder."""
         return next((variation for variation in self._variations() if variation.holds_for(self.digest.timing)), None)
 
 
 def records(runs_dir: Path) -> list[Record]:
-    """Return every complete run under a folder, not yet loaded, with the folder's run-to-run variation."""
+    """Return every complete run under a folder, not loaded, with the folder's run-to-run variation."""
     run_records: list[Record] = []
     run_cache, store = RunCache(), DigestStore(runs_dir)
 
@@ -105,7 +104,7 @@ def records(runs_dir: Path) -> list[Record]:
 
 
 def load_records(run_dirs: Iterable[Path]) -> list[Record]:
-    """Return the records of some folders, each once, with their digests computed."""
+    """Return the records of some folders, each once, with computed digests."""
     stores: dict[Path, DigestStore] = {}
     run_cache, loaded = RunCache(), []
     for run_dir in dict.fromkeys(run_dirs):
@@ -117,7 +116,7 @@ def load_records(run_dirs: Iterable[Path]) -> list[Record]:
 
 
 def prepare_records(run_records: Iterable[Record]) -> None:
-    """Compute and store the digests of all of these records at once (in parallel, and kept in their folders)."""
+    """Compute the digests of all records in parallel, and store them in their folders."""
     by_store: dict[DigestStore, list[Path]] = {}
     for record in run_records:
         if record.store is not None:

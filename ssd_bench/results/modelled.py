@@ -1,8 +1,8 @@
-"""Modelled time: the recorded work of every step, at the costs of a reference machine; no recorded time is part of it.
+"""Modelled time: the recorded work of every step, at the costs of a reference machine, without any recorded time.
 
-A GPU and a model size whose passes were measured (`ssd_bench.cost.reference`) time the calls that a record counts. The
-blocks of a smaller model stand for those of the reference by relative depth. Acceptance, drafts and layer sets are
-those of the recorded model. The Python code of a method is not in it, except for the host's time per call.
+The measured passes of a GPU and a model size (`ssd_bench.cost.reference`) time the calls counted in a record. The
+blocks of a smaller model stand for the reference's by relative depth. Acceptance, drafts and layer sets come from the
+recorded model. A method's Python code is not in it, except for the host's time per call.
 
 `modelled_run` replaces the times of a run, so that modelled numbers have the definitions of the measured ones.
 """
@@ -24,17 +24,17 @@ from ssd_bench.records.schema import ANSWER, PAIR
 from ssd_bench.results.rows import rows_with, sums_at
 
 REFERENCE = "h200/llama3_1_8b"
-"""Reference machine of runs that name none (`hardware.costs`): the GPU and the size nearest to the papers' claims."""
+"""Reference machine of runs that name none (`hardware.costs`): GPU and size nearest to the papers' claims."""
 
 STEP = [*ANSWER, "step"]
 SPANS = ("draft_ms", "verify_ms", "policy_ms")
 """Times in `steps` and `prompts`; `policy_ms` is method overhead."""
 PARTS = (*SPANS, "loop_ms")
-"""Columns of `modelled_steps`: with the time of the decode loop, all of a step."""
+"""Columns of `modelled_steps`: all of a step, including the decode loop."""
 
 
 def reference_of(header: RunHeader) -> str:
-    """Return the name of the reference machine by which a run is judged."""
+    """Return the name of the reference machine that judges a run."""
     return str(header.options("hardware").get("costs") or REFERENCE)
 
 
@@ -42,7 +42,7 @@ def modelled_steps(run: Run, machine: Machine) -> pd.DataFrame:
     """Return the modelled milliseconds of every step.
 
     Args:
-        machine: a machine for a model with as many blocks as the recorded one.
+        machine: for a model with as many blocks as the recorded one.
 
     Returns:
         Columns of `STEP`, emitted, and `PARTS`; in the order of `steps`.
@@ -73,7 +73,7 @@ def prepare_ms(run: Run, machine: Machine) -> float:
 
 
 def modelled_run(run: Run, machine: Machine) -> Run:
-    """Return the run with modelled times in place of the recorded ones, in both tables and in the header.
+    """Replace the recorded times of a run by modelled ones, in both tables and the header.
 
     The arm of Hugging Face, whose work is not counted, is left out.
 
@@ -92,7 +92,7 @@ def modelled_run(run: Run, machine: Machine) -> Run:
 
 
 def _modelled_prompts(run: Run, steps: pd.DataFrame, machine: Machine) -> pd.DataFrame:
-    """Return the rows of `prompts` of AR and the method with modelled times, from those of `modelled_steps`."""
+    """Return the prompts of AR and the method with times from `modelled_steps`."""
     prompts = run.prompts[run.prompts["arm"].isin(PAIR)]
     prefill, prefilled = rows_with(run.work[run.work["step"] == 0], prompts, ANSWER)
     decoded, answer = rows_with(steps, prompts, ANSWER)
@@ -105,7 +105,7 @@ def _modelled_prompts(run: Run, steps: pd.DataFrame, machine: Machine) -> pd.Dat
 
 
 def reference_run(run: Run) -> Run:
-    """Return the run with the times and the latency profile of the reference machine by which it is judged.
+    """Return the run with the times and latency profile of its reference machine.
 
     Raises:
         ConfigError: the reference machine is unknown.

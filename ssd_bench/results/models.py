@@ -1,4 +1,4 @@
-"""Models that ran, and their sizes, by their records."""
+"""Models that ran, with their sizes, from their records."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ class ModelRan:
     """A model that ran.
 
     Attributes:
-        name: name in the record.
-        params: number of parameters; None where the record has no sizes.
+        name: in the record.
+        params: number of parameters; None if not recorded.
         toy: whether this project trained it.
     """
 
@@ -42,22 +42,22 @@ class ModelRan:
 
 @cache
 def model_title(name: str) -> str:
-    """Return a model's name for headings, with the bits of the file that its weights are from, if it is quantised."""
+    """Return a model's name for headings, with the bits of its quantised file, if any."""
     bits = file_bits(name)
     return f"{name} (from a {bits}-bit file)" if bits else name
 
 
 def file_bits(name: str) -> int | None:
-    """Return the bits of the GGUF file of a choice of `model=`; None if its weights are from no such file."""
+    """Return the bits of the GGUF file of a choice of `model=`; None without such a file."""
     file = config_file("model", name)
     source = read_yaml(file).get("gguf") if file is not None else None
     return source["bits"] if source else None
 
 
 def _params(shape: Mapping[str, Any] | None) -> int | None:
-    """Return the number of parameters of the sizes in a config, None where these are incomplete.
+    """Return the number of parameters of the sizes in a config; None if incomplete.
 
-    Records without `model.n_params`, from before that key existed, have nothing else.
+    Records from before `model.n_params` have nothing else.
     """
     shape_fields = {field.name for field in fields(Shape)}
     try:
@@ -77,12 +77,12 @@ def size_text(params: int | None) -> str:
 
 
 def model_names(models: Iterable[ModelRan]) -> str:
-    """Return the distinct models as text, each with its size."""
+    """Return the distinct models as text, with sizes."""
     return "; ".join(dict.fromkeys(model.text for model in models))
 
 
 def parameter_counts(models: Iterable[ModelRan]) -> str:
-    """Return the parameters of the distinct models for a column of numbers; "" if all are unknown."""
+    """Return the distinct models' parameters for a column of numbers; "" if all are unknown."""
     params_by_model = {model.name: model.params for model in models}
     texts = ["" if params is None else str(params) for params in params_by_model.values()]
     return "; ".join(texts) if any(texts) else ""

@@ -1,4 +1,4 @@
-"""Summaries of a run and of its domains, computed from the tables, without warnings and run-to-run variation."""
+"""Summaries of a run and its domains from the tables, without warnings and run-to-run variation."""
 
 from __future__ import annotations
 
@@ -34,14 +34,13 @@ def run_numbers(run: Run) -> Summary:
 
 
 def numbers(run: Run, table: PromptTable) -> dict[str, Measured]:
-    """Return every quantity that a run can have, in the order of the catalogue."""
+    """Return every quantity of a run, in the order of the catalogue."""
     values = {key: table.number(key) for key in table.defined}
     values |= {key: Measured(value) for key, value in _other_numbers(run, table, values).items()}
     return {key: values[key] for key in QUANTITIES if key in values}
 
 
 def _other_numbers(run: Run, table: PromptTable, values: Mapping[str, Measured]) -> dict[str, float | None]:
-    """Return the quantities without a formula."""
     steps, prepare_ms = d.steps_of(run), run.header.prepare_ms
     m, m_call, alpha = (values[key].value for key in ("M", "M_call", "alpha"))
     # E(speedup) counts all drafted tokens, so its r includes tokens that no layers drafted; skip_ratio leaves them out
@@ -70,7 +69,7 @@ def _other_numbers(run: Run, table: PromptTable, values: Mapping[str, Measured])
 
 
 def _identity(run: Run) -> dict[str, Any]:
-    """Return the numbers that say what was run, and on how many prompts, repeats and pairs of answers."""
+    """Return what was run, and the numbers of prompts, repeats and pairs of answers."""
     header = run.header
     return {
         "run_id": header.run_id,
@@ -90,7 +89,6 @@ def _identity(run: Run) -> dict[str, Any]:
 
 
 def _quality(run: Run) -> dict[str, Any]:
-    """Return losslessness, reasons for the ends of outputs, number of truncated prompts, scores and repetition."""
     prompts = run.prompts
     method, lossless = d.answers_of(run), q.lossless_counts(prompts)
     ends = {f"finish_{end}": int((method["finish_reason"] == end).sum()) for end in ("eos", "length", "context")}
@@ -113,7 +111,7 @@ def _scores(prompts: pd.DataFrame) -> Quality:
 
 
 def _task_scores(run: Run) -> dict[str, float]:
-    """Return the task's scores over all answers of an arm as `ARM_NAME`, and pass@k for each k with enough repeats."""
+    """Return the task's scores over an arm's answers as `ARM_NAME`, and pass@k for each k with enough repeats."""
     by_arm = run.header.scores
     scores = {f"{arm}_{name}": value for arm, arm_scores in by_arm.items() for name, value in arm_scores.items()}
     if run.header.task.metric == "pass@1":
@@ -123,7 +121,7 @@ def _task_scores(run: Run) -> dict[str, float]:
 
 
 def domain_numbers(run: Run) -> list[DomainSummary]:
-    """Return the summary of each domain, in the order in which domains appear; empty for a run of one domain."""
+    """Return the summary of each domain, in order of appearance; empty for a single domain."""
     domains = list(dict.fromkeys(run.prompts.sort_values(["repeat", "prompt_index"])["domain"]))
     table = PromptTable.of(run)
     return [_domain(run, table, domain) for domain in domains] if len(domains) > 1 else []

@@ -1,7 +1,7 @@
-"""A run as one row per prompt: the columns of each arm from which `quantities.yaml` defines every number.
+"""A run as one row per prompt: each arm's columns, from which `quantities.yaml` defines every number.
 
-All columns but `step_ms` are additive: those of a prompt are sums over its answers and their steps. Each is read when a
-quantity first needs it.
+All columns but `step_ms` are additive: a prompt's are sums over its answers and their steps. Each is read when first
+needed.
 
 | column | of an answer |
 |---|---|
@@ -49,7 +49,7 @@ _ANSWERS: Mapping[str, _Column] = {
     "score": lambda rows: rows["score"].fillna(0.0),
     "scored": lambda rows: rows["score"].notna(),
 }
-"""Column -> its values from rows of `prompts`."""
+"""Column -> its values from `prompts`."""
 _STEPS: Mapping[str, _Column] = {
     "steps": lambda rows: rows["emitted"].notna(),
     "emitted": lambda rows: rows["emitted"],
@@ -61,28 +61,28 @@ _STEPS: Mapping[str, _Column] = {
     "layer_drafted": lambda rows: rows["draft_len"].where(rows["layer_set_id"].notna(), 0),
     "layer_draft_ms": lambda rows: rows["draft_ms"].where(rows["layer_set_id"].notna(), 0.0),
 }
-"""Column -> its values from rows of `steps`."""
+"""Column -> its values from `steps`."""
 _SKIPPED: Mapping[str, Callable[[pd.DataFrame], pd.Series[float]]] = {
     "skipped": lambda sets: (2 * sets["n_layers"] - sets["n_attn"] - sets["n_mlp"]) / (2 * sets["n_layers"]),
     "skipped_attn": lambda sets: sets["n_layers"] - sets["n_attn"],
     "skipped_mlp": lambda sets: sets["n_layers"] - sets["n_mlp"],
 }
-"""Column -> its value of a layer set, which counts for each token drafted with the set."""
+"""Column -> its value for a layer set, counted for each token drafted with the set."""
 STEP_MS = "step_ms"
 _PRESENT = {
     **dict.fromkeys([*_STEPS, STEP_MS], "steps"),
     **dict.fromkeys([*_SKIPPED, "layer_steps", "layer_drafted", "layer_draft_ms"], "layer_steps"),
     **dict.fromkeys(("score", "scored"), "scored"),
 }
-"""Column -> the column that is positive on the prompts that have it; `answers` for the others."""
+"""Column -> column that is positive on the prompts that have it; default: `answers`."""
 
 
 class PromptTable:
     """Rows of prompts.
 
     Args:
-        prompts, steps: tables of a run, or some rows of them; columns and steps that no quantity needs may be missing.
-        run: the run, for quantities of layer sets and of modelled times.
+        prompts, steps: tables of a run, or some of their rows; unneeded columns and steps may be missing.
+        run: for quantities of layer sets and modelled times.
     """
 
     def __init__(self, prompts: pd.DataFrame, steps: pd.DataFrame | None = None, run: Run | None = None) -> None:
@@ -97,7 +97,7 @@ class PromptTable:
         return cls(run.prompts, run.steps, run)
 
     def restrict(self, prompts: ArrayLike) -> PromptTable:
-        """Return the table of some prompts (prompt_index)."""
+        """Restrict the table to some prompts (prompt_index)."""
         restricted = copy(self)
         restricted._kept = np.isin(self._prompts["prompt_index"].to_numpy(), np.asarray(prompts))
         restricted._views = {}
@@ -106,7 +106,7 @@ class PromptTable:
 
     @cached_property
     def defined(self) -> list[str]:
-        """Keys of the quantities with a formula that the run can have, by its arms."""
+        """Keys of the quantities with a formula that the run's arms allow."""
         without = {"hf"} - set(self._prompts["arm"])
         return [
             key
@@ -115,21 +115,20 @@ class PromptTable:
         ]
 
     def number(self, key: str, arms: Sequence[str] = ()) -> Measured:
-        """Return a quantity with its interval.
+        """Return a quantity of `QUANTITIES` with its interval.
 
         Args:
-            key: key of `QUANTITIES`.
             arms: other arms than the quantity's.
         """
         quantity = QUANTITIES[key]
         return quantity.measure(*self.columns(quantity, arms)[1])
 
     def value(self, key: str, arms: Sequence[str] = ()) -> float | None:
-        """Return a quantity without its interval; None if it is undefined."""
+        """Return a quantity without its interval; None if undefined."""
         return QUANTITIES[key].measure(*self.columns(QUANTITIES[key], arms)[1], interval=False).value
 
     def by_prompt(self, key: str) -> pd.Series[float]:
-        """Return a quantity of each prompt that has it (index: prompt_index); NaN where it is undefined."""
+        """Return a quantity of each prompt that has it (index: prompt_index); NaN if undefined."""
         quantity = QUANTITIES[key]
         prompts, columns = self.columns(quantity)
         one_by_one = [[column[i : i + 1] for column in columns] for i in range(len(prompts))]
@@ -162,7 +161,7 @@ class PromptTable:
         return prompts[present], [column[present] for column in columns]
 
     def _rows(self, arms: tuple[str, ...], pairs: str) -> tuple[Positions, ...]:
-        """Return where the answers of the arm stand in `prompts`, and those of the arm that it is paired with."""
+        """Return the positions in `prompts` of the arm's answers, and of the paired arm's."""
         if len(arms) == 1:
             return (np.flatnonzero(self._kept & (self._prompts["arm"].to_numpy() == arms[0])),)
         base, rows = (rows[self._kept[rows]] for rows in pair_positions(self._prompts, (arms[1], arms[0])))
@@ -187,7 +186,6 @@ class PromptTable:
         return np.asarray(np.bincount(place, self._columns[name][rows], n), dtype=float)
 
     def _column(self, name: str) -> Array:
-        """Return a column of every row of `prompts`."""
         if name in _ANSWERS:
             return np.asarray(_ANSWERS[name](self._prompts), dtype=float)
         steps, answers = self._placed_steps
@@ -199,13 +197,12 @@ class PromptTable:
 
     @cached_property
     def _placed_steps(self) -> tuple[pd.DataFrame, Positions]:
-        """Steps, and where the answer of each stands in `prompts`."""
+        """Steps, and the position of each step's answer in `prompts`."""
         assert self._steps is not None, "a table without steps has no quantity of drafting"
         return rows_with(self._steps, self._prompts, ANSWER)
 
     @cached_property
     def _step_ms(self) -> list[Array]:
-        """Times of the steps of every row of `prompts`."""
         steps, answers = self._placed_steps
         ms = steps[["draft_ms", "verify_ms", "policy_ms"]].sum(axis=1).to_numpy(dtype=float)
         order = np.argsort(answers, kind="stable")
@@ -229,17 +226,17 @@ class PromptTable:
 
 
 def of_steps(key: str, steps: pd.DataFrame) -> float | None:
-    """Return a quantity of some steps of one run; None if it is undefined.
+    """Return a quantity of some steps of one run; None if undefined.
 
     Args:
-        key: key of a quantity whose columns are all of steps.
-        steps: rows of one arm.
+        key: of a quantity with columns of steps only.
+        steps: of one arm.
     """
     quantity = QUANTITIES[key]
     return quantity.measure(*frame_of_steps(quantity, steps).to_numpy().T).value
 
 
 def frame_of_steps(quantity: Quantity, steps: pd.DataFrame) -> pd.DataFrame:
-    """Return the columns of a quantity of some steps of one arm, by prompt (index: prompt_index)."""
+    """Return a quantity's columns from some steps of one arm, by prompt (index: prompt_index)."""
     columns = {name: np.asarray(_STEPS[name](steps), dtype=float) for name in quantity.columns}
     return pd.DataFrame(columns).groupby(steps["prompt_index"].to_numpy()).sum()

@@ -1,4 +1,4 @@
-"""Checks that a speedup left the output unchanged: lossless audit, task scores, and comparison with AR's outputs."""
+"""Checks that a speedup left the output unchanged: lossless audit, task scores, comparison with AR's outputs."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ def lossless_counts(prompts: pd.DataFrame) -> dict[str, Any]:
     """Count the outcomes of comparing the method's outputs with AR's.
 
     Returns:
-        Counts under identical, tie (near-tie), bug (mismatch) and unchecked. Under `first`: prompt_id, repeat, index,
-        gap and verdict of the first bug in stream order, or without a bug of the first tie; None without either.
+        Counts of identical, tie (near-tie), bug (mismatch) and unchecked. `first`: prompt_id, repeat, index, gap and
+        verdict of the first bug in stream order, else of the first tie, else None.
     """
     rows = arm_rows(prompts, "method").sort_values(UNIT)
     counts = {verdict: int((rows["lossless"] == verdict).sum()) for verdict in ("identical", "tie", "bug")}
@@ -33,11 +33,7 @@ def lossless_counts(prompts: pd.DataFrame) -> dict[str, Any]:
 
 
 def score_counts(prompts: pd.DataFrame) -> dict[str, int]:
-    """Count the answers that contribute to a mean score.
-
-    Returns:
-        n_scored: answers with a score; n_answers: all answers.
-    """
+    """Count the answers with a score (`n_scored`) and all answers (`n_answers`)."""
     return {"n_scored": int(prompts["score"].notna().sum()), "n_answers": len(prompts)}
 
 
@@ -51,7 +47,7 @@ def pass_at(prompts: pd.DataFrame, k: int) -> float | None:
 
 
 def agreement(prompts: pd.DataFrame) -> dict[str, float | None]:
-    """Compare the method's outputs with AR's for the same prompt and repeat: the papers' measure of quality.
+    """Compare the method's outputs with AR's per prompt and repeat: the papers' measure of quality.
 
     Returns:
         output_rouge2: mean ROUGE-2 F1 of the texts with AR's as the reference (Lin 2004); 1 for equal texts of any
@@ -67,7 +63,7 @@ def agreement(prompts: pd.DataFrame) -> dict[str, float | None]:
 
 
 def same_token_share(prompts: pd.DataFrame, arms: tuple[str, str] = PAIR) -> float | None:
-    """Return the share of pairs of outputs (same prompt and repeat) with equal tokens; None without a pair."""
+    """Return the share of paired outputs (same prompt and repeat) with equal tokens; None without a pair."""
     output_ids, rows = prompts["output_ids"].to_numpy(), pair_positions(prompts, arms)
     equal = [np.array_equal(output_ids[first], output_ids[second]) for first, second in zip(*rows, strict=True)]
     return sum(equal) / len(equal) if equal else None

@@ -1,11 +1,10 @@
-"""Quantities and their intervals over prompts; `quantities.yaml` defines each quantity once.
+"""Quantities, defined in `quantities.yaml`, and their intervals over prompts.
 
-The repeats of a prompt are summed first, so that a prompt counts as one observation. The interval is a jackknife
-t-interval on the logarithm, with n / (n - 1) times the usual jackknife variance. Its coverage of the speedup was
-measured by drawing samples from 60 recorded prompts of each of four methods: in samples of 8 prompts it is 95 % (93 %
-without the factor n / (n - 1), 88 % for the BCa bootstrap); in samples of 4 prompts 95, 94 and 81 %; in samples of 20
-prompts 95 % each. No interval covers a number that a single prompt of sixty determines, such as the share of a search
-that ran once.
+A prompt's repeats are summed first, to count as one observation. The interval is a jackknife t-interval on the
+logarithm, with n / (n - 1) times the usual jackknife variance. Its coverage of the speedup, measured on samples from 60
+recorded prompts of each of four methods: with 8 prompts 95 % (93 % without the factor n / (n - 1), 88 % for the BCa
+bootstrap); with 4 prompts 95, 94 and 81 %; with 20 prompts 95 % each. No interval covers a number determined by one
+prompt of sixty, such as the share of a search that ran once.
 """
 
 from __future__ import annotations
@@ -26,24 +25,24 @@ from ssd_bench.conf import read_yaml
 
 LEVEL = 0.95
 EQUIVALENCE_LEVEL = 2 * LEVEL - 1
-"""Level of the interval of a test of equivalence: two one-sided tests at 5 % each."""
+"""Level of an equivalence test's interval: two one-sided tests at 5 % each."""
 BASE = "base_"
-"""Beginning of the columns of the arm that a quantity's arm is paired with."""
+"""Beginning of the columns of the paired arm."""
 MODELLED = "modelled"
 
 Array = NDArray[np.float64]
 Statistic = Callable[..., Array]
-"""Function of columns and `axis`, over which it reduces them."""
+"""Function of columns, reduced over `axis`."""
 
 
 @dataclass(frozen=True)
 class Measured:
-    """A number with its interval.
+    """Number with its interval.
 
     Attributes:
-        value: the point estimate; None if undefined.
-        low, high: its 95 % interval; both None for fewer than two prompts, when all prompts agree, or when it is
-            undefined without one of them.
+        value: None if undefined.
+        low, high: 95 % interval; None for fewer than two prompts, if all prompts agree, or if the value is undefined
+            without one of them.
         n: number of prompts.
     """
 
@@ -55,11 +54,11 @@ class Measured:
 
 @dataclass(frozen=True)
 class Spread:
-    """Run-to-run variation of the logarithm of a number, over repeated timings of the same trace.
+    """Run-to-run variation of the logarithm of a number, over repeated timings of one trace.
 
     Attributes:
         sigma: standard deviation.
-        dof: degrees of freedom of the estimate of sigma.
+        dof: degrees of freedom of sigma.
     """
 
     sigma: float
@@ -68,7 +67,7 @@ class Spread:
 
 @dataclass(frozen=True)
 class Quantity:
-    """A row of `quantities.yaml`, which explains the fields.
+    """Row of `quantities.yaml`, which explains the fields.
 
     Attributes:
         key: name in summaries, files and options.
@@ -100,19 +99,19 @@ class Quantity:
 
     @cached_property
     def columns(self) -> tuple[str, ...]:
-        """Columns of a prompt table that it is computed from."""
+        """Columns of a prompt table that the formula reads."""
         names = [name for name in self._code.co_names if name not in ("sum", "mean", "quantile")]
         return tuple(dict.fromkeys((*names, *self.needs)))
 
     def __call__(self, *columns: Array, axis: int = -1) -> Array:
-        """Return the value of `columns`, in their order, reduced over prompts."""
+        """Return the value of `columns`, in order, reduced over prompts."""
         functions = {"sum": lambda a: a.sum(axis), "mean": lambda a: a.mean(axis), "quantile": quantile}
         names = functions | dict(zip(self.columns, columns, strict=True))
         # a formula is a line of this package's own file
         return np.asarray(eval(self._code, {"__builtins__": {}}, names))
 
     def measure(self, *columns: Array, interval: bool = True) -> Measured:
-        """Return the value with its interval, if it has one; undefined if a column that it needs has a sum of 0."""
+        """Return the value with its interval, if any; undefined if a needed column sums to 0."""
         given = dict(zip(self.columns, columns, strict=True))
         if not all(given[name].any() for name in self.needs):
             return Measured(None, n=len(columns[0]))
@@ -120,7 +119,7 @@ class Quantity:
 
     @property
     def words(self) -> tuple[str, str]:
-        """Verdicts on b if it is above and if it is below a."""
+        """Verdicts on b if above and if below a."""
         if not (self.variation or self.times):
             return "higher", "lower"
         return ("faster", "slower") if self.better == "higher" else ("slower", "faster")
@@ -144,14 +143,14 @@ QUANTITIES: Mapping[str, Quantity] = _read()
 
 
 def divide(numerator: float, denominator: float) -> float | None:
-    """Return numerator / denominator; None where that is not a finite number."""
+    """Return numerator / denominator; None if not finite."""
     if denominator == 0 or not (math.isfinite(numerator) and math.isfinite(denominator)):
         return None
     return float(numerator) / float(denominator)
 
 
 def t_quantile(dof: float, level: float = LEVEL) -> float:
-    """Return the quantile of Student's t that bounds a two-sided interval of this level."""
+    """Return the quantile of Student's t for a two-sided interval of this level."""
     return float(stdtrit(dof, (1 + level) / 2))
 
 
@@ -161,18 +160,15 @@ def ratio_of_sums(a: Array, b: Array, axis: int = -1) -> Array:
 
 
 def ratio(numerator: Array, denominator: Array, at_most: float = math.inf) -> Measured:
-    """Return a ratio of totals with its interval; the arrays have one entry per prompt."""
+    """Return a ratio of totals with its interval; one array entry per prompt."""
     return measure(ratio_of_sums, numerator, denominator, at_most=at_most)
 
 
 def without_each(statistic: Statistic, columns: Sequence[Array]) -> Array:
-    """Return `statistic` without each prompt in turn.
+    """Return `statistic` without each prompt in turn, [n].
 
     Args:
-        columns: arrays of n entries, one per prompt.
-
-    Returns:
-        [n] values.
+        columns: one entry per prompt, [n] each.
     """
     n = len(columns[0])
     kept = ~np.eye(n, dtype=bool)
@@ -184,9 +180,8 @@ def measure(statistic: Statistic, *columns: Array, at_most: float = math.inf, in
 
     Args:
         statistic: positive.
-        columns: arrays with one entry per prompt; the jackknife leaves out one prompt in all of them.
+        columns: one entry per prompt; the jackknife leaves a prompt out of all columns.
         at_most: largest possible value, at which the interval ends.
-        interval: False: leave out the interval.
     """
     n = len(columns[0])
     with np.errstate(all="ignore"), warnings.catch_warnings():

@@ -1,6 +1,6 @@
-"""Repetition in outputs. Loops are easy to draft, so a speedup is read together with the share of repeated n-grams.
+"""Repetition in outputs. Loops are easy to draft, so a speedup is read with the share of repeated n-grams.
 
-The share of an output's n-grams that are not distinct is seq-rep-n of Welleck et al. (arXiv:1908.04319); here n = 8.
+The share of an output's n-grams that are not distinct is seq-rep-n (Welleck et al., arXiv:1908.04319); here n = 8.
 """
 
 from __future__ import annotations
@@ -19,11 +19,12 @@ NGRAM = 8
 """Tokens of an n-gram."""
 LOOP_SHARE = 0.1
 """Share of repeated n-grams above which an output counts as a loop. A copied phrase of 16 tokens is 9 of the 249
-n-grams of an output of 256 tokens (0.04); a passage that is repeated once is about 0.5."""
+n-grams of an output of 256 tokens (0.04); a passage repeated once is about 0.5.
+"""
 
 
 def repeated_ngram_share(output_ids: Sequence[int]) -> float:
-    """Return the share of an output's n-grams that are repeats; 0 for an output shorter than an n-gram."""
+    """Return the share of repeats among an output's n-grams; 0 for an output shorter than an n-gram."""
     ids = np.asarray(output_ids, dtype=np.int64)
     if len(ids) < NGRAM:
         return 0.0
@@ -35,7 +36,7 @@ def repeated_ngram_share(output_ids: Sequence[int]) -> float:
 
 
 def repetition(prompts: pd.DataFrame) -> Measured:
-    """Return the mean share of repeated n-grams over prompts, each prompt the mean of its answers.
+    """Return the mean share of repeated n-grams over prompts, each the mean of its answers.
 
     Args:
         prompts: rows of one arm.
@@ -45,12 +46,12 @@ def repetition(prompts: pd.DataFrame) -> Measured:
 
 
 def looping_prompts(rows: pd.DataFrame) -> NDArray[np.int64]:
-    """Return the prompts (prompt_index) with a looping answer among some rows of `prompts`."""
+    """Return the prompts (prompt_index) with a looping answer."""
     loops = rows["output_ids"].map(repeated_ngram_share) > LOOP_SHARE
     return rows.loc[loops, "prompt_index"].to_numpy()
 
 
 def rows_without_loops(prompts: pd.DataFrame, arms: tuple[str, str] = PAIR) -> pd.DataFrame:
-    """Return the rows of two arms for the prompts where neither arm gave a looping answer."""
+    """Return the rows of two arms for prompts without a looping answer in either."""
     pairs = paired_rows(prompts, arms)
     return pairs[~pairs["prompt_index"].isin(looping_prompts(pairs))]

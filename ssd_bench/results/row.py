@@ -1,4 +1,4 @@
-"""Numbers as a typed object, and as a row of a table with one column per number."""
+"""Numbers as a typed object, and as a table row with one column per number."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from typing import Any, Self
 from ssd_bench.results.quantity import QUANTITIES, Measured
 
 COLUMNS = {"columns": True}
-"""Metadata of a field with several columns: a part of the row, or a mapping from columns to values."""
+"""Metadata of a field with several columns: part of the row, or a mapping from columns to values."""
 
 
 @dataclass(frozen=True)
 class SummaryRow:
-    """Numbers that are a row of a table, or a part of one; the fields are named as its columns.
+    """Numbers that form a table row or part of it; fields are named as columns.
 
     A number with an interval has the columns NAME, NAME_lo, NAME_hi, and NAME_n if its quantity is `counted`. Undefined
-    numbers are None. The quantities of a field `numbers` are attributes, too: numbers with an interval as `Measured`.
+    numbers are None. The quantities of a field `numbers` are also attributes: numbers with an interval as `Measured`.
     """
 
     def __getattr__(self, name: str) -> Any:
@@ -29,7 +29,7 @@ class SummaryRow:
 
     @cached_property
     def row(self) -> dict[str, Any]:
-        """Column -> value, in the order of the fields; every table, CSV and frame is made from it."""
+        """Column -> value, in the order of the fields; the source of every table, CSV and frame."""
         columns: dict[str, Any] = {}
         for part in fields(self):
             value = getattr(self, part.name)
@@ -46,12 +46,12 @@ class SummaryRow:
         return columns
 
     def number(self, name: str) -> Measured:
-        """Return the number of a column with its interval."""
+        """Return a column's number with its interval."""
         return Measured(self.row[name], self.row.get(f"{name}_lo"), self.row.get(f"{name}_hi"))
 
     @classmethod
     def read(cls, stored: Mapping[str, Any]) -> Self:
-        """Return the object whose fields were stored as JSON (`dataclasses.asdict`).
+        """Read the object from its fields in JSON (`dataclasses.asdict`).
 
         Raises:
             TypeError, KeyError: a field is missing, unknown or of another type.

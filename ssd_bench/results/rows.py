@@ -1,4 +1,4 @@
-"""Rows of the tables of a record: of one arm, of pairs of answers, and where the rows of one table stand in another."""
+"""Rows of a record's tables: of one arm, of pairs of answers, and their positions in another table."""
 
 from __future__ import annotations
 
@@ -11,21 +11,21 @@ from numpy.typing import ArrayLike, NDArray
 from ssd_bench.records.schema import PAIR
 
 TIMES = ["arm", "prompt_index", "repeat", "turn", "new_tokens", "prefill_ms", "decode_ms"]
-"""Columns of `prompts` that speeds need. Selecting rows of these columns alone is much faster than with the texts."""
+"""Columns of `prompts` for speeds. Selecting rows of these alone is much faster than with the texts."""
 
 UNIT = ["prompt_index", "repeat", "turn"]
-"""Key of one answer, the same in all arms."""
+"""Key of an answer, equal in all arms."""
 
 Positions = NDArray[np.intp]
 
 
 def arm_rows(frame: pd.DataFrame, arm: str) -> pd.DataFrame:
-    """Return the rows of `prompts` or `steps` of one arm ("ar", "method" or "hf")."""
+    """Return one arm's rows ("ar", "method" or "hf") of `prompts` or `steps`."""
     return frame[frame["arm"] == arm]
 
 
 def pair_positions(prompts: pd.DataFrame, arms: tuple[str, str] = PAIR) -> tuple[Positions, Positions]:
-    """Return where the answers of two arms stand in `prompts`, for the answers that both gave, in the order of `UNIT`.
+    """Return the positions in `prompts` of the answers that both arms gave, in the order of `UNIT`.
 
     Where a damaged record has an answer twice, the first row counts.
     """
@@ -41,17 +41,17 @@ def pair_positions(prompts: pd.DataFrame, arms: tuple[str, str] = PAIR) -> tuple
 
 
 def sums_at(place: Positions, values: ArrayLike, n: int) -> NDArray[np.float64]:
-    """Return [n] the sum of the values at each place; 0.0 at a place without one."""
+    """Return [n] the sum of the values at each place; 0.0 without values."""
     return np.asarray(np.bincount(place, np.asarray(values, dtype=float), n), dtype=float)
 
 
 def paired_rows(prompts: pd.DataFrame, arms: tuple[str, str] = PAIR) -> pd.DataFrame:
-    """Return the rows of two arms for the answers that both gave, in the order of `prompts`."""
+    """Return two arms' rows for the answers that both gave, in the order of `prompts`."""
     return prompts.iloc[np.sort(np.concatenate(pair_positions(prompts, arms)))]
 
 
 def rows_with(frame: pd.DataFrame, keyed: pd.DataFrame, key: Sequence[str]) -> tuple[pd.DataFrame, Positions]:
-    """Return the rows of `frame` whose key is in `keyed`, and for each the position of its key there."""
+    """Return the rows of `frame` whose key is in `keyed`, each with its position there."""
     codes = np.zeros(len(keyed) + len(frame), dtype=np.int64)  # one number per key, which is looked up without a merge
     for name in key:
         values, kinds = pd.factorize(pd.concat([keyed[name], frame[name]]))

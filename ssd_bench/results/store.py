@@ -1,6 +1,6 @@
-"""Cache for a folder of runs: every run's digest in one file, the tables of the most recently used runs in memory.
+"""Cache for a folder of runs: digests in one file, tables of the most recently used runs in memory.
 
-The file is only a cache: digests that cannot be read or written are computed again, with the same numbers.
+Digests that cannot be read or written are computed again, with the same numbers.
 """
 
 from __future__ import annotations
@@ -45,16 +45,16 @@ CODE = (
         for module in (consistency, fault, files, header, reader, schema, typed, work_faults, passk, rouge, scorer)
     ),
 )
-"""Code that computes a digest. A change in any of these files invalidates all digests."""
+"""Code that computes a digest. Any change in it invalidates all digests."""
 COSTS = tuple(sorted(reference.COSTS.glob("*/*.yaml")))
-"""Costs of reference machines, by which a digest has modelled numbers; a change invalidates all digests, too."""
+"""Costs of reference machines for modelled numbers; a change invalidates all digests, too."""
 PACKAGES = ("numpy", "pandas", "pyarrow", "scipy", "rouge-score")
 WRITE_EVERY_S = 10.0
-"""Time between two writes of the file in a long pass."""
+"""Seconds between writes of the file in a long pass."""
 FEW = 16
-"""Number of runs below which starting more processes takes longer than it saves."""
+"""Number of runs below which more processes cost more than they save."""
 IN_MEMORY = 32 * 2**20
-"""Size in bytes of the files whose tables are kept; in memory they take about eight times as much."""
+"""Bytes of files whose tables are kept; in memory they take about eight times as much."""
 
 
 class RunCache:
@@ -93,7 +93,7 @@ class DigestStore:
     """Digests of the runs in a folder.
 
     Args:
-        folder: contains the runs and the file of digests.
+        folder: of the runs and the file of digests.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -105,11 +105,7 @@ class DigestStore:
         return self._digest(run_dir) is not None
 
     def digest(self, run_dir: Path, run: Callable[[], Run]) -> Digest:
-        """Return the digest of a run, from the store or computed.
-
-        Args:
-            run: reads the run.
-        """
+        """Return a run's digest, stored or computed."""
         stored = self._digest(run_dir)
         if stored is not None:
             return stored
@@ -120,8 +116,7 @@ class DigestStore:
     def fill(self, run_dirs: Sequence[Path]) -> None:
         """Compute the missing digests of these runs, with one process per core, and write them to the file.
 
-        They are written from time to time: a pass that is stopped is continued by the next. Runs that cannot be read
-        are left out.
+        They are written from time to time, so that a stopped pass can continue. Unreadable runs are left out.
         """
         missing = [run_dir for run_dir in dict.fromkeys(run_dirs) if not self.has(run_dir)]
         written, unwritten = time.monotonic(), 0
@@ -162,7 +157,7 @@ class DigestStore:
 
 
 def _read(file: Path) -> dict[str, tuple[str, str]]:
-    """Return run -> (stamp, digest); empty if the file is damaged or was written by other code."""
+    """Return run -> (stamp, digest); empty if the file is damaged or from other code."""
     try:
         with open_regular(file) as source:
             table = pq.read_table(source, partitioning=None, use_threads=False)
@@ -180,7 +175,6 @@ def _sum(columns: Sequence[Sequence[object]]) -> str:
 
 @cache
 def _version() -> str:
-    """Return a hash of the code that computes digests and of the versions of its packages."""
     digest = hashlib.sha256(repr([(name, version(name)) for name in PACKAGES]).encode())
     for file in (*CODE, *COSTS):
         digest.update(file.name.encode() + b"\0" + hashlib.sha256(file.read_bytes()).digest())
@@ -188,7 +182,7 @@ def _version() -> str:
 
 
 def _stamp(run_dir: Path) -> str:
-    """Return sizes and modification times of a record's files, to detect changes; "" if a file is missing."""
+    """Return sizes and modification times of a record's files; "" if one is missing."""
     try:
         stats = [os.stat(run_dir / name) for name in FILES]
     except OSError:
@@ -197,7 +191,7 @@ def _stamp(run_dir: Path) -> str:
 
 
 def _digests(run_dirs: Sequence[Path]) -> Iterator[tuple[str, str] | None]:
-    """Yield stamp and digest of each run in turn; None for a run that cannot be read."""
+    """Yield stamp and digest of each run; None if unreadable."""
     workers = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 1
     if workers < 2 or len(run_dirs) < FEW:
         yield from map(_digest_of, run_dirs)

@@ -1,4 +1,4 @@
-"""Summary of a run and of a domain: every number that tables, CSVs and frames show."""
+"""Summary of a run and of a domain: the numbers in tables, CSVs and frames."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from ssd_bench.results.row import COLUMNS, SummaryRow
 
 @dataclass(frozen=True)
 class Quality(SummaryRow):
-    """Answers that contribute to the method's score, and agreement of the method's outputs with AR's."""
+    """Answers with a score, and agreement of the method's outputs with AR's."""
 
     n_scored: int
     n_answers: int
@@ -25,16 +25,15 @@ class Summary(SummaryRow):
     """Every number of a run; `docs/glossary.md` explains the columns.
 
     Attributes:
-        numbers: key of `QUANTITIES` -> number; without the quantities of the Hugging Face arm if the run lacks it.
+        numbers: key of `QUANTITIES` -> number; without the Hugging Face arm's if the run lacks it.
         tpt_estimated_n: number of the method's forecasts.
         modelled_on: reference machine of modelled times.
         first_divergence: first output that differs from AR's (`quality.lossless_counts`).
-        repetition: `ARM_repetition` -> share of repeated n-grams in the outputs of an arm.
-        scores: names of all scores of the task.
-        task_scores: `ARM_NAME` -> score over all answers of an arm, and pass@k for each k with enough repeats.
-        noise: run-to-run variation that widened the intervals of speeds; None if no interval was widened.
-        warnings: sentences: the caveat of the method, the warnings of the run, and warnings that follow from the
-            numbers.
+        repetition: `ARM_repetition` -> share of repeated n-grams in an arm's outputs.
+        scores: names of the task's scores.
+        task_scores: `ARM_NAME` -> score over an arm's answers, and pass@k for each k with enough repeats.
+        noise: run-to-run variation that widened the intervals of speeds; None if none did.
+        warnings: the method's caveat, the run's warnings, and warnings from the numbers.
     """
 
     run_id: str
@@ -79,14 +78,14 @@ class Summary(SummaryRow):
 
     @classmethod
     def read(cls, stored: Mapping[str, Any]) -> Self:
-        """Return the summary whose fields were stored as JSON."""
+        """Read the summary from its fields in JSON."""
         parts = {"quality": Quality(**stored["quality"]), "steadiness": Steadiness(**stored["steadiness"])}
         return super().read({**stored, **parts})
 
 
 @dataclass(frozen=True)
 class DomainSummary(SummaryRow):
-    """The main numbers of one domain of a run."""
+    """Main numbers of one domain of a run."""
 
     domain: str
     n_prompts: int
@@ -95,5 +94,5 @@ class DomainSummary(SummaryRow):
 
     @classmethod
     def read(cls, stored: Mapping[str, Any]) -> Self:
-        """Return the summary whose fields were stored as JSON."""
+        """Read the summary from its fields in JSON."""
         return super().read({**stored, "quality": Quality(**stored["quality"])})

@@ -1,7 +1,7 @@
 """`results.parquet` of a run: its quantities per prompt, per domain and for the run, for any reader of Parquet.
 
-It is made from the tables of the record when the run ends, and can be made again (`write_results`). Intervals are over
-prompts: run-to-run variation is a property of a folder of runs.
+It is made from the record's tables when the run ends, and can be remade (`write_results`). Intervals are over prompts:
+run-to-run variation is a property of a folder of runs.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from ssd_bench.results.quantity import QUANTITIES
 from ssd_bench.results.rows import arm_rows
 
 OF_RUN = ("prepare_ms", "modelled_prepare_ms", "break_even_tokens", "modelled_break_even_tokens")
-"""Quantities that a prompt or a domain does not have."""
+"""Quantities of a run only."""
 VERDICTS = ("identical", "tie", "bug", "unchecked")
 _TEXTS = ("level", "run_id", "model", "method", "task", "device", "modelled_on", "domain", "prompt_id")
 _COUNTS = ("prompt_index", "n_prompts", *(f"lossless_{verdict}" for verdict in VERDICTS))
@@ -44,17 +44,17 @@ SCHEMA = pa.schema(
         ),
     ]
 )
-"""Columns: the same in every file. `level` is run, domain or prompt."""
+"""Columns, equal in every file. `level` is run, domain or prompt."""
 
 
 def complete_results(run_dir: Path) -> None:
-    """Write `results.parquet` where it is missing: a job may have ended between the record and this file."""
+    """Write a missing `results.parquet`: a job may have ended between the record and this file."""
     if not (run_dir / RESULTS).is_file():
         write_results(run_dir)
 
 
 def write_results(run_dir: Path) -> None:
-    """Write `results.parquet` next to the tables of a complete run.
+    """Write `results.parquet` of a complete run.
 
     Raises:
         ConfigError: as `load_run`.
@@ -65,7 +65,7 @@ def write_results(run_dir: Path) -> None:
 
 
 def results_table(run: Run) -> pa.Table:
-    """Return the rows of a run: its own, then those of its domains, then those of its prompts; columns as `SCHEMA`."""
+    """Return the rows of a run, its domains and its prompts, in this order; columns as `SCHEMA`."""
     header, table = run.header, PromptTable.of(run)
     facts = {"run_id": header.run_id, "method": header.method}
     facts |= {"model": header.model.name, "task": header.task.name}
@@ -75,7 +75,7 @@ def results_table(run: Run) -> pa.Table:
 
 
 def _summed(run: Run, table: PromptTable) -> dict[str, Any]:
-    """Return the row of a run, or of the part of it that a table is restricted to."""
+    """Return the row of a run, or of the part in `table`."""
     row: dict[str, Any] = {"level": "run", "n_prompts": run.prompts["prompt_index"].nunique()} | _lossless(run.prompts)
     for key, number in numbers(run, table).items():
         row |= {key: number.value, f"{key}_low": number.low, f"{key}_high": number.high}
@@ -91,7 +91,6 @@ def _domain_rows(run: Run, table: PromptTable) -> Iterator[dict[str, Any]]:
 
 
 def _prompt_rows(run: Run, table: PromptTable) -> Iterator[dict[str, Any]]:
-    """Yield the row of each prompt, in the order of the stream."""
     values = {key: table.by_prompt(key) for key in table.defined}
     values["tpt_predicted"] = pd.Series(d.predicted_tpt_by_prompt(run), dtype=float)
     values["tpt_estimated"] = d.steps_of(run).groupby("prompt_index")["est_tokens_per_s"].mean()

@@ -11,17 +11,17 @@ from ssd_bench.results.quantity import Measured
 
 ABSENT = "–"
 DECODE, END_TO_END = "speedup, decode", "speedup, end to end"
-"""Heads of the two speedups over AR: decoding alone, and with the time and the token of the prefill."""
+"""Heads of the two speedups over AR: decoding alone, and with the prefill's time and token."""
 MEASURED, MEASURED_END_TO_END = "speedup, measured", "measured, end to end"
-"""Heads of the same two where modelled ones are next to them: measured on the machine of the run."""
+"""Heads of the same two next to modelled ones: measured on the run's machine."""
 MODELLED, FROZEN = "speedup, modelled", "search frozen"
-"""Heads of the speedups of decoding at the costs of a reference machine: with and without method overhead."""
+"""Heads of decoding speedups at a reference machine's costs: with and without method overhead."""
 TOY = "toy-model run"
 TOY_RUN = f"{TOY} on a model that this project trained: not a replication of any paper"
 
 
 def format_number(value: float | None, digits: int = 2, unit: str = "") -> str:
-    """Return `value` with `digits` decimals; a dash if it is undefined."""
+    """Return `value` with `digits` decimals; a dash if undefined."""
     return ABSENT if value is None else f"{value:.{digits}f}{unit}"
 
 
@@ -39,13 +39,13 @@ def format_measured(number: Measured, digits: int = 2) -> str:
 
 
 def format_interval(row: Mapping[str, Any], name: str, digits: int = 2) -> str:
-    """Return a number of a row of `Summary.row` with its interval."""
+    """Return a number of `Summary.row` with its interval."""
     return format_measured(Measured(row[name], row.get(f"{name}_lo"), row.get(f"{name}_hi")), digits)
 
 
 @cache
 def costs_text(name: str) -> str:
-    """Return what times are modelled at, by the name of a reference machine: `H200 x Llama-3.1-8B costs`."""
+    """Return the costs of a reference machine as text: `H200 x Llama-3.1-8B costs`."""
     gpu, _, model = name.rpartition("/")
     file = CONF / "model" / f"{model}.yaml"
     hub = read_yaml(file).get("hub") if file.is_file() else None
@@ -53,7 +53,7 @@ def costs_text(name: str) -> str:
 
 
 def format_score(row: Mapping[str, Any], name: str) -> str:
-    """Return a score of a row with three decimals, and the number of scored answers if some have no score."""
+    """Return a row's score with three decimals, and the number of scored answers unless all are."""
     text, answered = format_number(row[name], 3), row.get("n_scored")
     if row[name] is None or answered is None or answered == row["n_answers"]:
         return text
@@ -61,12 +61,12 @@ def format_score(row: Mapping[str, Any], name: str) -> str:
 
 
 def format_modelled(row: Mapping[str, Any], name: str) -> str:
-    """Return a modelled number of a row with its interval; a dash if the record does not count its work."""
+    """Return a row's modelled number with its interval; a dash if the record does not count its work."""
     return ABSENT if row.get(name) is None else format_interval(row, name)
 
 
 def format_lossless(row: Mapping[str, Any]) -> str:
-    """Return the outputs equal to AR's over the outputs checked, and the numbers of near-ties and mismatches."""
+    """Return the outputs equal to AR's over those checked, and the numbers of near-ties and mismatches."""
     identical, tie, bug = (row[f"lossless_{verdict}"] for verdict in ("identical", "tie", "bug"))
     checked = identical + tie + bug
     if not checked:

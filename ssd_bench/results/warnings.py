@@ -11,19 +11,19 @@ from ssd_bench.results.rows import UNIT, pair_positions
 from ssd_bench.results.summary import Summary
 
 FEW_PROMPTS = 20
-"""Smallest number of prompts without the warning that intervals are uncertain."""
+"""Number of prompts below which a warning says that intervals are uncertain."""
 
 
 @dataclass(frozen=True)
 class Facts:
-    """Facts of a run that warnings need in addition to its summary.
+    """Facts for warnings that a run's summary lacks.
 
     Attributes:
-        recorded: warnings that the record contains: the method's caveat and the warnings of the run.
+        recorded: the method's caveat and the warnings of the run.
         units: number of answers per arm.
-        uneven: number of pairs of outputs that differ in length.
-        outputs: number of outputs of the method.
-        adds_up: whether the tokens that the steps emitted add up to the length of every output.
+        uneven: number of pairs of outputs of different length.
+        outputs: number of the method's outputs.
+        adds_up: whether the tokens emitted by the steps add up to every output's length.
     """
 
     recorded: Sequence[str]
@@ -50,9 +50,9 @@ class Facts:
 
 
 def summary_warnings(s: Summary, facts: Facts) -> list[str]:
-    """Return the warnings that the record contains, then those that follow from the numbers of its summary `s`.
+    """Return the recorded warnings, then those that follow from the numbers of the summary `s`.
 
-    M is an upper bound of the speedup: a step emits M tokens in the mean and takes at least as long as a step of AR,
+    M is an upper bound of the speedup: a step emits M tokens on average and takes at least as long as a step of AR,
     which emits one. The lower end of the interval is compared, so that variation over prompts causes no warning.
     """
     warnings = [*facts.recorded]

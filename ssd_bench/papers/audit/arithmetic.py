@@ -1,4 +1,4 @@
-"""Comparison of a printed number with the value that other printed numbers imply, with allowance for rounding."""
+"""Comparison of a printed number with the value implied by other printed numbers, allowing for rounding."""
 
 from __future__ import annotations
 
@@ -21,20 +21,20 @@ CARD_GB = 48  # memory of an NVIDIA RTX A6000, by its data sheet
 
 @dataclass(frozen=True)
 class Check:
-    """Comparison of a number that a paper states with the value that its other numbers imply.
+    """Comparison of a paper's stated number with the value implied by its other numbers.
 
     Attributes:
         id: id of the stated number, "#" and the name of the check.
-        paper, exhibit: paper, and table, figure or section, of the stated number.
-        check: name of the check, such as "mean".
+        paper, exhibit: of the stated number (table, figure or section).
+        check: name, such as "mean".
         what: the comparison as a sentence.
-        stated, implied: the two values; None where a paper prints nothing to compare.
-        source: formula, table or section from which `implied` follows. Findings of one check with one source are of one
-            kind: one cause explains them.
-        verdict: "consistent" (equal in the printed digits), "rounding" (equal for some values that round to the
-            printed ones), "contradiction" (two printed numbers that cannot both be right), "impossible" (beyond a limit
-            of the paper's own formula), "definitional" (the two follow different definitions; `what` states both) or
-            "unclear" (the paper leaves open what it compares).
+        stated, implied: None where a paper prints nothing to compare.
+        source: formula, table or section that gives `implied`. Findings of one check with one source are of one kind:
+            one cause explains them.
+        verdict: "consistent" (equal in the printed digits), "rounding" (equal for some values that round to the printed
+            ones), "contradiction" (they cannot both be right), "impossible" (beyond a limit of the paper's own
+            formula), "definitional" (different definitions; `what` states both) or "unclear" (the paper leaves open
+            what it compares).
     """
 
     id: str
@@ -54,7 +54,7 @@ class Check:
 
 
 def describe(number: Number) -> str:
-    """Return the identity of a number in words: table, figure or section, model, method, task, settings, metric."""
+    """Return a number's identity in words: table, figure or section, model, method, task, settings, metric."""
     # decoding, temperature and skip ratio are left out: no two rows of a table or figure differ in these alone
     settings_shown = [
         f"{k}={v}" for k, v in number.settings.items() if k not in ("decoding", "temperature", "skip_ratio")
@@ -70,7 +70,7 @@ def format_value(value: float) -> str:
 def implied_range(formula: Callable[..., float], *inputs: Number) -> tuple[float, float]:
     """Return the lowest and highest result of a formula over all values that round to the printed inputs.
 
-    The formula must be monotone in each input: its extremes are then at the ends of the inputs' intervals.
+    The formula must be monotone in each input, so that extremes are at the ends of the inputs' intervals.
     """
     # no input is negative, and no acceptance rate is above 1
     intervals = [
@@ -86,8 +86,8 @@ def rounding_verdict(
     """Return the verdict on a printed number: consistent, rounding or `otherwise`.
 
     Args:
-        implied: value that follows from the printed digits.
-        low, high: range of `implied` over all values that round to these digits; None: `implied` itself.
+        implied: from the printed digits.
+        low, high: range of `implied` over all values that round to them; None: `implied` itself.
     """
     low, high = implied if low is None else low, implied if high is None else high
     if abs(implied - number.value) <= number.half + EPSILON:
@@ -97,7 +97,7 @@ def rounding_verdict(
 
 
 def new_check(number: Number, check_name: str, what: str, implied: float | None, source: str, verdict: str) -> Check:
-    """Make the `Check` of a number that the caller has compared with `implied`.
+    """Make the `Check` of a number already compared with `implied`.
 
     Args:
         what: end of the sentence "NUMBER is printed as VALUE; ...".
@@ -114,9 +114,8 @@ def check_formula(
     """Compare `number` with a formula of other printed numbers.
 
     Args:
-        words: noun phrase for the result of the formula, such as "E(speedup) at r 0.45".
+        words: noun phrase for the result, such as "E(speedup) at r 0.45".
         source: the formula as text.
-        inputs: arguments of the formula.
     """
     implied = formula(*(n.value for n in inputs))
     result = rounding_verdict(number, implied, *implied_range(formula, *inputs))
@@ -126,11 +125,11 @@ def check_formula(
 def check_average(
     number: Number, parts: Sequence[Number], part_name: str, check_name: str = "mean", half: float | None = None
 ) -> Check:
-    """Compare `number` with the arithmetic mean of its parts.
+    """Compare `number` with its parts' arithmetic mean.
 
     Args:
         part_name: plural noun for the parts, such as "tasks".
-        half: rounding of the parts that were averaged; None: of the printed ones.
+        half: rounding of the averaged parts; None: as printed.
     """
     implied = sum(n.value for n in parts) / len(parts)
     if half is None:
@@ -141,7 +140,7 @@ def check_average(
 
 
 def check_repeat(number: Number, repeat: Number, check_name: str) -> Check:
-    """Compare `number` with another place that prints the same quantity, perhaps with other digits."""
+    """Compare `number` with another print of the same quantity, perhaps with other digits."""
     implied = repeat.value
     result = rounding_verdict(number, implied, implied - repeat.half, implied + repeat.half)
     # with equally many digits, two roundings of one value are equal
@@ -152,12 +151,12 @@ def check_repeat(number: Number, repeat: Number, check_name: str) -> Check:
 
 
 def check_lower_bound(number: Number, cells: Sequence[Number], source: str, if_below: str = CONTRADICTION) -> Check:
-    """Compare a lower bound ("over 90 %") with the smallest of the numbers that it is stated for.
+    """Compare a lower bound ("over 90 %") with the smallest number that it covers.
 
     Args:
-        cells: numbers that the bound is stated for.
+        cells: the covered numbers.
         source: their table or section.
-        if_below: verdict if one of them is below the bound by more than its rounding.
+        if_below: verdict if one is below the bound by more than its rounding.
     """
     least = min(cells, key=lambda n: n.value)
     below = [n for n in cells if n.value + n.half < number.value - EPSILON]
@@ -168,19 +167,19 @@ def check_lower_bound(number: Number, cells: Sequence[Number], source: str, if_b
 
 
 def check_upper_bound(number: Number, value: float, text: str, source: str) -> Check:
-    """Compare an upper bound with `value`, the largest that its source implies.
+    """Compare an upper bound with `value`, the largest implied by its source.
 
     Args:
-        text: end of the sentence in `Check.what`.
+        text: end of `Check.what`.
     """
     result = CONSISTENT if value <= number.value + number.half + EPSILON else CONTRADICTION
     return new_check(number, "upper bound", text, value, source, result)
 
 
 def check_range_end(number: Number, cells: Sequence[Number], source: str) -> Check:
-    """Compare one end of a range ("from 3.43 to 7.80") with the extreme of the numbers that it summarises.
+    """Compare one end of a range ("from 3.43 to 7.80") with the extreme of the summarised numbers.
 
-    The field `bound` of the number says which end: "low" is compared with the smallest, "high" with the largest.
+    The number's `bound` says which end: "low" is compared with the smallest, "high" with the largest.
     """
     choose, word = (min, "smallest") if number.bound == "low" else (max, "largest")
     cell = choose(cells, key=lambda n: n.value)
@@ -190,7 +189,7 @@ def check_range_end(number: Number, cells: Sequence[Number], source: str) -> Che
 
 
 def check_tokens_ratio(number: Number, method: Number, plain: Number) -> Check:
-    """Compare a speedup with the ratio of the method's tokens/s to plain decoding's."""
+    """Compare a speedup with the method's tokens/s over plain decoding's."""
     how = f"{method.printed} / {plain.printed} tokens/s"
     return check_formula(number, "tokens/s", how, "ratio of tokens/s", lambda a, b: a / b, method, plain)
 
@@ -208,7 +207,7 @@ def expected_speedup_at(skip: float) -> Callable[[float, float], float]:
 
 
 def check_expected_speedup(number: Number, m: Number, acceptance: Number, skip: float, source: str) -> Check:
-    """Check that a measured speedup does not exceed E(speedup), an upper limit because it contains no overhead."""
+    """Check that a measured speedup does not exceed E(speedup), its upper limit without overhead."""
     formula = expected_speedup_at(skip)
     implied, (_, high) = formula(m.value, acceptance.value), implied_range(formula, m, acceptance)
     result = IMPOSSIBLE if number.value - number.half > high + EPSILON else CONSISTENT
@@ -220,7 +219,7 @@ def check_expected_speedup(number: Number, m: Number, acceptance: Number, skip: 
 
 
 def check_repeats() -> Iterator[Check]:
-    """Check numbers that repeat a table, by their note, against that table, and GPU memory against the data sheet."""
+    """Check numbers whose note says that they repeat a table, and GPU memory against the data sheet."""
     for number in numbers():
         repeated = re.match(r"repeats (Table \d+)|likely typo in the paper: (Table \d+) prints", number.note)
         if repeated:
@@ -230,14 +229,14 @@ def check_repeats() -> Iterator[Check]:
 
 
 def number_in_table(number: Number, table: str) -> Number:
-    """Return the number in `table` that has the model, method, task, metric and optimizer of `number`."""
+    """Return the number in `table` with the model, method, task, metric and optimizer of `number`."""
     # the optimizer, because SWIFT's Table 12 has SWIFT once per optimizer
     labels = {"model": number.model, "method": number.method, "task": number.task, "metric": number.metric}
     return find_number(number.paper, table, **labels, optimizer=number.settings.get("optimizer"))
 
 
 def _check_memory(paper: str) -> Iterator[Check]:
-    """Compare the printed memory of an RTX A6000 (setting "hardware" of each table or figure) with the data sheet."""
+    """Compare the printed memory of an RTX A6000 (setting "hardware" of each exhibit) with the data sheet."""
     for row in settings(paper).itertuples():
         printed = re.search(r"RTX A6000 \((\d+)GB", str(row.value))
         if row.key == "hardware" and printed:

@@ -1,4 +1,4 @@
-"""Audit of the papers' own numbers: comparison of printed values with implied ones, and the disagreements in words."""
+"""Audit of the papers' own numbers: printed values compared with implied ones, and the disagreements in words."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def audit() -> pd.DataFrame:
     """Return every comparison, one row each, by paper; columns as in `arithmetic.Check`.
 
     Raises:
-        ConfigError: the data of the papers does not fit its schema.
+        ConfigError: the papers' data does not fit its schema.
     """
     checks = [check for folder in paper_folders() for check in relations(folder)]
     modules = [module for folder in paper_folders() if (module := folder.module("checks"))]
@@ -36,12 +36,12 @@ def audit() -> pd.DataFrame:
 
 
 def findings(frame: pd.DataFrame) -> pd.DataFrame:
-    """Return the rows with a finding: neither consistent nor rounding."""
+    """Return the findings: rows neither consistent nor rounding."""
     return frame[frame["verdict"].isin(FINDINGS)].reset_index(drop=True)
 
 
 def group_findings(frame: pd.DataFrame) -> pd.DataFrame:
-    """Return the findings by kind: one entry, with the largest disagreement, for all that one cause explains.
+    """Return the findings by kind: one entry per cause, with its largest disagreement.
 
     Returns:
         Columns paper, verdict, count, what, source, and others (the sentences of the kind's other findings).
@@ -63,7 +63,7 @@ def papers_alone() -> list[str]:
 
 
 def totals(frame: pd.DataFrame) -> tuple[int, int, int]:
-    """Return kinds of contradiction in the papers alone, printed numbers that they cover, and impossible numbers."""
+    """Return the papers' kinds of contradiction, printed numbers that they cover, and impossible numbers."""
     counted = frame[frame["paper"].isin(papers_alone())]
     contradictions, impossible = (counted[counted["verdict"] == verdict] for verdict in (CONTRADICTION, IMPOSSIBLE))
     # an id is a number's, "#", a check's: a number that fails two checks counts once
@@ -72,7 +72,7 @@ def totals(frame: pd.DataFrame) -> tuple[int, int, int]:
 
 
 def summary(frame: pd.DataFrame) -> str:
-    """Return one line: totals of the papers, and their earlier versions, which do not count."""
+    """Return one line: totals of the papers, and of their earlier versions, which do not count."""
     kinds, numbers, impossible = totals(frame)
     papers = papers_alone()
     earlier = [f"; not counted: {v}, {verdict_counts(frame, v)}" for v in paper_versions() if v not in papers]
@@ -83,7 +83,7 @@ def summary(frame: pd.DataFrame) -> str:
 
 
 def verdict_counts(frame: pd.DataFrame, *papers: str) -> str:
-    """Return in words the comparisons of these papers, in total and by verdict."""
+    """Return in words these papers' comparisons, in total and by verdict."""
     counts = frame.loc[frame["paper"].isin(papers), "verdict"].value_counts()
     return f"{counts.sum()} comparisons: " + ", ".join(f"{counts[name]} {name}" for name in VERDICTS if name in counts)
 
@@ -101,7 +101,7 @@ def terminal_text(frame: pd.DataFrame) -> str:
 
 
 def markdown_text(frame: pd.DataFrame) -> str:
-    """Return the audit as Markdown: the summary, and one table of kinds of findings per paper."""
+    """Return the audit as Markdown: the summary, and a table of kinds of findings per paper."""
     parts = [f"# Consistency of the papers' own numbers\n\n{summary(frame)}.\n"]
     for paper, rows in _kinds_by_paper(frame):
         printed = rows[["verdict", "count", "what", "source"]].rename(columns={"count": "numbers", "source": "from"})

@@ -1,4 +1,4 @@
-"""Register of replications: published speedups, and what others got, from `replications.yaml`."""
+"""Register of replications in `replications.yaml`: published speedups, and what others got."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from ssd_bench.settings import Fits, Range, arguments, check_value, kinds
 FILE = FOLDER / "replications.yaml"
 RATIO, UNSTATED = "ratio of two methods", "not stated"
 TIERS = {"authors": "self-reported", "this project": "reproduced here"}
-"""Who reports -> tier; everyone else is a third party."""
+"""Who reports -> tier; others are third parties."""
 DATE = re.compile(r"20\d\d(-(0[1-9]|1[0-2])(-(0[1-9]|[12]\d|3[01]))?)?")
 CAVEAT = "These are reports that somebody chose to publish, not a sample of all attempts."
 
@@ -35,11 +35,11 @@ class ReplicationReport:
     """One report of a value that came back; speedups are over plain decoding.
 
     Attributes:
-        paper: version of a paper here, or a key of `papers` in the file; `name` is its name for readers.
-        exhibit: table, notebook or other place of the printed value.
+        paper: version of a paper here, or a key of `papers` in the file; `name` is for readers.
+        exhibit: place of the printed value.
         model, task: what ran.
         printed, came_back: values, or ranges of several; None if nothing is printed.
-        printed_for: what the printed value is for, if not for this model; it then has no share.
+        printed_for: what the printed value is for, if not this model; it then has no share.
     """
 
     paper: Text
@@ -61,7 +61,7 @@ class ReplicationReport:
 
     @property
     def share(self) -> float | None:
-        """Share of the printed speedup that came back, at the middle of ranges; None if the two do not compare."""
+        """Share of the printed speedup that came back, at the middle of ranges; None if not comparable."""
         if self.printed is None or self.printed_for or self.metric == RATIO or _middle(self.printed) <= 1:
             return None
         return (_middle(self.came_back) - 1) / (_middle(self.printed) - 1)
@@ -71,7 +71,7 @@ def read_reports(path: Path = FILE) -> list[ReplicationReport]:
     """Return the reports of a register.
 
     Raises:
-        ConfigError: an entry is invalid; the message has its position, the key and what is expected.
+        ConfigError: an invalid entry; names position, key and what is expected.
     """
     try:
         content = read_yaml(path)
@@ -84,7 +84,7 @@ def read_reports(path: Path = FILE) -> list[ReplicationReport]:
 
 
 def _parse_report(location: str, entry: Any, names: Mapping[str, str]) -> ReplicationReport:
-    """Return the report of an entry, as `read_reports`; `names` has the names of the papers."""
+    """Return the report of an entry, as `read_reports`; `names` are the papers'."""
     values = arguments(location, ReplicationReport, entry)
     values["date"] = str(values["date"])  # YAML reads 2025-03-21 as a date, 2025 as an integer
     for key, value in values.items():
@@ -125,7 +125,7 @@ def report_table(reports: Sequence[ReplicationReport]) -> pd.DataFrame:
 
 
 def shares(reports: Sequence[ReplicationReport]) -> list[float]:
-    """Return the shares of the printed speedups that came back to third parties, in percent."""
+    """Return the shares of printed speedups that came back to third parties, in percent."""
     return [100 * report.share for report in _third_party(reports) if report.share is not None]
 
 
@@ -134,7 +134,7 @@ def _third_party(reports: Sequence[ReplicationReport]) -> list[ReplicationReport
 
 
 def summary(reports: Sequence[ReplicationReport]) -> str:
-    """Return the median share of the printed speedups that came back to third parties, in all and by paper."""
+    """Return the median share of printed speedups that came back to third parties, overall and by paper."""
     speedups = _third_party(reports)
     named = pd.Series(shares(reports), [report.name for report in speedups if report.share is not None])
     by_paper = [f"{name} {part.median():.0f} %, n = {len(part)}" for name, part in named.groupby(level=0, sort=False)]

@@ -1,7 +1,7 @@
-"""Relations between printed numbers that a paper's `checks.yaml` states: averages, ratios, repeats, ranges, bounds.
+"""Relations between printed numbers in a paper's `checks.yaml`: averages, ratios, repeats, ranges, bounds.
 
 An entry selects numbers (`each`) and names their relation to other numbers. A selection gives labels or settings with
-one allowed value or a list; `not` has values that are left out, `same` the labels that the checked number shares.
+one allowed value or a list; `not` has values to leave out, `same` the labels shared with the checked number.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ Selection = Mapping[str, Any]
 
 
 def relations(folder: PaperFolder) -> Iterator[Check]:
-    """Yield the checks of a paper's `checks.yaml`, if it has one."""
+    """Yield the checks of a paper's `checks.yaml`, if any."""
     path = folder.path / "checks.yaml"
     for entry in read_yaml(path) if path.is_file() else ():
         (kind,) = entry.keys() - {"each"}
@@ -38,7 +38,7 @@ def relations(folder: PaperFolder) -> Iterator[Check]:
 
 
 def _select(selection: Selection, number: Number | None = None) -> list[Number]:
-    """Return the selected numbers in the order of the files; those of another number's version if it is given."""
+    """Return the selected numbers in the order of the files, restricted to a given number's version."""
     wanted = {name: value for name, value in selection.items() if name not in ("same", "not")}
     if number is not None:
         wanted |= {name: _label(number, name) for name in ("paper", *selection.get("same", ()))}
@@ -66,7 +66,7 @@ def _one(selection: Selection, number: Number) -> Number:
 
 
 def _mean(number: Number, of: Selection, parts: str, check: str = "mean", own_digits: bool = False) -> Check:
-    """Check an average; with `own_digits` its parts are those that were rounded as the average, not as printed."""
+    """Check an average; with `own_digits` its parts were rounded as the average, not as printed."""
     return check_average(number, _select(of, number), parts, check, number.half if own_digits else None)
 
 
@@ -98,4 +98,4 @@ RELATIONS: Mapping[str, Callable[..., Check]] = {
     "range": _range,
     "lower_bound": _lower_bound,
 }
-"""Relation, as `checks.yaml` names it -> function of the checked number and of the entry's other keys."""
+"""Relation, as in `checks.yaml` -> function of the checked number and the entry's other keys."""

@@ -1,22 +1,21 @@
 """Claims of the papers, as statements that data can refute: `claims.yaml` of each paper.
 
-A verdict says if its claim was written after the runs.
+Verdicts say if their claim was written after the runs.
 
 A claim compares two sides, or one side with a threshold, by one statistic of the cells of a table or figure. A
-comparison has the same model, task, method and setting on both sides except for those that the sides name (a part of a
-stream counts as its task). Each comparison has an effect; the effects are then pooled: geometric mean of ratios,
-arithmetic mean of differences and values. With `every` the worst effect counts instead of the mean. Each label of the
-side that the claim is about gives a separate comparison; if the other side has several cells in one comparison, the
-best of them counts.
+comparison has the same model, task, method and setting on both sides except for those named by the sides (a part of a
+stream counts as its task). Each comparison has an effect; effects are pooled: geometric mean of ratios, arithmetic mean
+of differences and values. With `every` the worst effect counts instead. Each label of the claim's subject gives a
+separate comparison; if the other side has several cells in it, the best counts.
 
-A statistic of speed is computed from modelled times, at the costs of one reference machine (`results.modelled`); the
-effect by the times measured on the machine of the runs is shown next to it.
+A statistic of speed uses modelled times, at the costs of one reference machine (`results.modelled`); the effect by
+measured times is shown next to it.
 
 The verdict follows from the effect and its 95 % interval (`effect`), widened by `noise` at both ends unless times are
-modelled: the same record always gives the same modelled times. The first of these verdicts that applies counts:
+modelled: a record always gives the same modelled times. The first verdict that applies counts:
 
-* *not run*: the runs that the claim needs do not exist: none at all, of too few models (`needs.models`), or none that
-  records the statistic;
+* *not run*: the needed runs do not exist: none at all, too few models (`needs.models`), or none that records the
+  statistic;
 * *cannot say*: a cell is excluded (no search ran, or its trace duplicates another cell's), sides were timed on
   different machines, no comparison is in the claim's scope (`scope` has the rule), a cell has fewer than `prompts`
   prompts, the effect rests on fewer than `SEARCHES` searches, or the training of the model decides it (`planted`);
@@ -26,8 +25,8 @@ modelled: the same record always gives the same modelled times. The first of the
 * *fails*: the whole interval is below `at_least`, or above `at_most`;
 * *cannot say* otherwise.
 
-On a real model a verdict on speed needs both times: *depends on the machine* if modelled and measured times decide
-differently, *cannot say* if only one of them decides.
+On a real model a verdict on speed needs both times: *depends on the machine* if they decide differently, *cannot say*
+if only one decides.
 """
 
 from __future__ import annotations
@@ -50,31 +49,29 @@ from ssd_bench.papers.runs.grid import Job
 from ssd_bench.papers.runs.scale import Scale
 
 PROMPTS = 8
-"""Smallest number of prompts on which a claim is judged, unless it states another."""
+"""Fewest prompts on which a claim is judged, unless it states another number."""
 SEARCHES = 5
-"""Smallest number of searches, each with another seed, on which a claim about searched layer sets is judged."""
+"""Fewest searches, each with another seed, on which a claim about searched layer sets is judged."""
 RULE_WRITTEN = "2026-11-27T23:45:00+00:00"
-"""Time (UTC, ISO 8601) at which the rule of the verdicts got its present form; a change of the rule changes it."""
+"""Time (UTC, ISO 8601) at which the verdicts' rule got its present form; change it with the rule."""
 
 
 @dataclass(frozen=True)
 class ClaimStatistic:
-    """A statistic that claims use; `statistics` defines it on the records.
+    """Statistic of claims; `statistics` defines it on the records.
 
     Attributes:
-        meaning: definition in words.
-        timed: whether it is judged by modelled times where all records have them.
-        variation: field of the run-to-run variation that applies to it if the times are measured: "speedup" or "rate";
-            "" if none does.
-        lower_is_better: whether a smaller value is better.
-        pooled: whether the runs of all methods together give one number, unless a claim is `per_method`.
-        once_per_run: whether a run gives one number, however many prompts it has.
-        of_search: whether it measures a search, which must have scored at least two layer sets.
-        is_share: whether it is a share of prompts, with an exact binomial interval over all comparisons.
-        is_count: whether it counts outputs over all comparisons; a count has no interval.
-        any_answer: whether looping answers count, too.
-        any_set: whether it does not depend on which layer set a search found.
-        unrecorded: reason why no record has it; "" if records do.
+        meaning: in words.
+        timed: judged by modelled times where all records have them.
+        variation: field of the run-to-run variation of its measured times: "speedup" or "rate"; "" for none.
+        pooled: the runs of all methods together give one number, unless a claim is `per_method`.
+        once_per_run: a run gives one number, however many prompts it has.
+        of_search: it measures a search, which must have scored at least two layer sets.
+        is_share: a share of prompts, with an exact binomial interval over all comparisons.
+        is_count: a count of outputs over all comparisons, without interval.
+        any_answer: looping answers count, too.
+        any_set: independent of the layer set that a search found.
+        unrecorded: why no record has it; else "".
     """
 
     meaning: str
@@ -158,32 +155,32 @@ MARGIN = 0.03
 
 @dataclass(frozen=True)
 class Claim:
-    """One claim of a paper; the fields from `exhibit` on are under `test` in its file.
+    """Claim of a paper; fields from `exhibit` on are under `test` in its file.
 
     Attributes:
         id: `paper/name`.
         says: a sentence.
-        section: section of the paper that makes the claim.
-        theirs: ids, with wildcards, of the paper's numbers for it; empty if the paper prints no number.
-        exhibit: name of the experiment whose cells decide it.
+        section: section of the paper.
+        theirs: ids, with wildcards, of the paper's numbers for it; may be empty.
+        exhibit: experiment whose cells decide it.
         statistic: one of `STATISTICS`.
         effect: one of `EFFECTS`.
-        of: axis or part -> labels of the side that the claim is about; or `STATISTIC`.
+        of: axis or part -> labels of the claim's subject; or `STATISTIC`.
         over: axis or part -> labels of the other side; empty for a value.
         cells: axis -> labels; other cells of the exhibit do not count.
-        at_least, at_most: the threshold: smallest or largest effect that the claim allows; exactly one of them.
-        none: value of no effect: 1 for a ratio, 0 for a difference, stated in the file for a value.
-        noise: expected difference between identical runs, in the unit of the effect; none with modelled times.
-        prompts: smallest number of prompts in each cell. Below eight, the coverage of our intervals was not measured.
+        at_least, at_most: threshold: smallest or largest allowed effect; exactly one of them.
+        none: value of no effect: 1 for a ratio, 0 for a difference, in the file for a value.
+        noise: expected difference between identical runs, in the effect's unit; none with modelled times.
+        prompts: fewest prompts in each cell. Below eight, the coverage of our intervals was not measured.
         margin: largest difference from no effect that counts as none; None: `MARGIN` for ratios and speedups.
-        needs: smallest values of what a run must have, for keys of `NEEDS`: different models; mean tokens of outputs or
-            of prompts (if both are given, one is enough); layer sets that each search scored; GPUs.
+        needs: smallest values for keys of `NEEDS`: different models; mean tokens of outputs or prompts (of both, one is
+            enough); layer sets scored by each search; GPUs.
         planted: names of models whose training decides the effect.
-        every: whether the worst comparison counts, instead of the mean over comparisons.
-        per_method: whether a statistic that pools methods is computed for each method.
-        given: statistic in which a reference must reach the subject, else it does not count; "": all references count.
-        refuted_by: result that would refute the claim.
-        written: time (UTC, ISO 8601) at which statement, section and test got their present form.
+        every: the worst comparison counts, not the mean.
+        per_method: a statistic that pools methods is computed for each.
+        given: statistic in which a reference must reach the subject to count; "": all count.
+        refuted_by: refuting result.
+        written: time (UTC, ISO 8601) of the present statement, section and test.
         sha256: first 12 digits of the SHA-256 of statement, section and test, and of the rule's time.
     """
 
@@ -214,7 +211,7 @@ class Claim:
 
     @property
     def is_ratio(self) -> bool:
-        """Whether the effect is a factor: a ratio, or a speedup."""
+        """Whether the effect is a ratio or a speedup."""
         return self.effect == "ratio" or self.statistic.startswith("speedup")
 
     @property
@@ -231,18 +228,18 @@ class Claim:
 
     @property
     def is_pooled(self) -> bool:
-        """Whether the runs of all methods together give one number."""
+        """Whether all methods' runs together give one number."""
         return STATISTICS[self.statistic].pooled and not self.per_method
 
     @property
     def required_sets(self) -> int:
-        """Smallest number of layer sets that a search must have scored; 0: any."""
+        """Fewest layer sets that a search must have scored; 0: any."""
         measures_search = STATISTICS[self.statistic].of_search or "search" in {*self.of, *self.over}
         return self.needs.get("sets", 2 if measures_search else 0)
 
     @property
     def equivalence(self) -> tuple[float, float] | None:
-        """Effects between which the sides count as equivalent; None for a claim that states no difference."""
+        """Effects between which sides count as equivalent; None for a claim that states no difference."""
         states_difference = (
             self.at_least >= self.no_effect if self.at_least is not None else self.is_ratio and self.threshold < 1
         )
@@ -260,13 +257,13 @@ def claims() -> tuple[Claim, ...]:
     """Return all claims, paper by paper.
 
     Raises:
-        ConfigError: a `claims.yaml` that does not fit; names file, claim and key.
+        ConfigError: an invalid `claims.yaml`; names file, claim and key.
     """
     return tuple(claim for folder in paper_folders() for claim in read_claims(folder))
 
 
 def read_claims(folder: PaperFolder) -> list[Claim]:
-    """Return the claims of one paper; an empty list if it has no `claims.yaml`.
+    """Return the claims of one paper; empty without `claims.yaml`.
 
     Raises:
         ConfigError: as `claims`.
@@ -279,7 +276,7 @@ def read_claims(folder: PaperFolder) -> list[Claim]:
 
 
 def claim_jobs(claim: Claim) -> list[Job]:
-    """Return the jobs whose cells decide a claim: jobs with labels of `cells` and of either side."""
+    """Return the jobs that decide a claim: with labels of `cells` and of either side."""
     sides = [side for side in (claim.of, claim.over) if side] or [{}]
     return [
         job
@@ -289,7 +286,7 @@ def claim_jobs(claim: Claim) -> list[Job]:
 
 
 def claim_ranks(scale: Scale) -> dict[tuple[str, ...], int]:
-    """Return the overrides at a scale of every job that a claim reads -> index of the first claim that reads it."""
+    """Return every job's overrides at a scale -> index of the first claim that reads it."""
     ranks: dict[tuple[str, ...], int] = {}
     for rank, claim in enumerate(claims()):
         for job in claim_jobs(claim):
@@ -298,15 +295,14 @@ def claim_ranks(scale: Scale) -> dict[tuple[str, ...], int]:
 
 
 def _has_labels(job: Job, side: Mapping[str, Sequence[str]]) -> bool:
-    """Return whether a job has a label of the side on each axis that the side names."""
     return all(job.labels[axis] in labels for axis, labels in side.items() if axis in grid.AXES)
 
 
 def _parse_claim(folder: PaperFolder, name: str, content: Mapping[str, Any]) -> Claim:
-    """Return the claim that an entry of `claims.yaml` describes.
+    """Return the claim of an entry of `claims.yaml`.
 
     Raises:
-        ConfigError: a key or value does not fit; names file, claim and key.
+        ConfigError: an invalid key or value; names file, claim and key.
     """
     location, sha256 = f"{folder.name}/claims.yaml {name}", _digest(content)
     content = {key: value for key, value in content.items() if key != "test"} | content.get("test", {})
@@ -325,7 +321,7 @@ def _parse_claim(folder: PaperFolder, name: str, content: Mapping[str, Any]) -> 
 
 
 def _digest(entry: Mapping[str, Any]) -> str:
-    """Return the first 12 digits of the SHA-256 of statement, section and test, and of the rule by its time."""
+    """Return the first 12 digits of the SHA-256 of statement, section and test, and the rule's time."""
     content = {key: entry.get(key) for key in ("says", "section", "test")} | {"rule": RULE_WRITTEN}
     return hashlib.sha256(json.dumps(content, sort_keys=True, ensure_ascii=False).encode()).hexdigest()[:12]
 

@@ -17,9 +17,8 @@ class Side:
     """Cells that together give one number.
 
     Attributes:
-        cells: several only for a statistic that pools the runs of all methods.
-        part: part of their runs, as in `statistics.take_sample`.
-        statistic: statistic of the number.
+        cells: several only for a statistic that pools all methods.
+        part: of their runs, as in `statistics.take_sample`.
     """
 
     cells: tuple[Cell, ...]
@@ -28,12 +27,12 @@ class Side:
 
     @property
     def identity(self) -> tuple[object, ...]:
-        """Key that is equal for sides of the same drafts and accepted tokens."""
+        """Key equal for sides of the same drafts and accepted tokens."""
         return tuple(cell.timing.trace for cell in self.cells), tuple(self.part.items()), self.statistic
 
     @property
     def labels(self) -> tuple[str, ...]:
-        """Labels of its first cell, and the part of its run."""
+        """Labels of the first cell, and the part of its run."""
         return (*self.cells[0].labels.values(), *self.part.values()) if self.cells else ()
 
     @property
@@ -44,11 +43,11 @@ class Side:
 
 @dataclass(frozen=True)
 class ClaimComparison:
-    """Sides that are equal in all labels except those that the claim's sides name.
+    """Sides equal in all labels except those named by the claim's sides.
 
     Attributes:
-        subject: the side that the claim is about.
-        references: the sides that it is compared with, of which the best counts; empty for a value.
+        subject: side that the claim is about.
+        references: sides to compare with, the best of which counts; empty for a value.
         seed: 0; for the same comparison with another seed of its runs, 1, 2, ...
     """
 
@@ -68,7 +67,7 @@ class ClaimComparison:
 
     @property
     def identity(self) -> tuple[object, ...]:
-        """Key that is equal for comparisons of the same drafts and accepted tokens on all sides."""
+        """Key equal for comparisons of the same drafts and accepted tokens on all sides."""
         return tuple(side.identity for side in self.sides)
 
     @property
@@ -81,8 +80,8 @@ class _Group(NamedTuple):
     """Labels of cells that form one side, or one side each.
 
     Attributes:
-        shared: labels on the axes on which both sides are equal.
-        named: labels on the axes that the sides name.
+        shared: labels on axes where both sides are equal.
+        named: labels on axes named by the sides.
         stream_part: part of a stream; "" for the whole run.
     """
 
@@ -92,7 +91,7 @@ class _Group(NamedTuple):
 
 
 def comparisons(claim: Claim, cells: Sequence[Cell]) -> Iterator[ClaimComparison]:
-    """Yield every comparison of the claim in the exhibit, whether or not it was run."""
+    """Yield every comparison of the claim, whether run or not."""
     # an axis that one side names and the other does not is the same on both
     over = {axis: labels for axis, labels in claim.of.items() if axis in grid.AXES} | dict(claim.over)
     counted = [cell for cell in cells if _within(cell, claim.cells)]
@@ -107,7 +106,6 @@ def comparisons(claim: Claim, cells: Sequence[Cell]) -> Iterator[ClaimComparison
 
 
 def _within(cell: Cell, side: Mapping[str, Sequence[str]]) -> bool:
-    """Return whether a cell has a label of the side on each axis that the side names."""
     return all(cell[axis] in labels for axis, labels in side.items() if axis in grid.AXES)
 
 
@@ -118,11 +116,11 @@ def _sides(
     opposite_cells: Sequence[Cell],
     statistic: str,
 ) -> dict[tuple[str, ...], list[Side]]:
-    """Return the sides of a claim, keyed by their labels on the axes that both sides of a comparison share.
+    """Return the sides of a claim, keyed by their labels on the axes shared by both sides.
 
     Args:
-        side: axis or part -> labels, as in the claim.
-        opposite_cells: cells of the other side; a stream is split into its parts if these are on its parts.
+        side: as in the claim.
+        opposite_cells: cells of the other side; a stream is split if these are on its parts.
     """
     named = [axis for axis in grid.AXES if axis in claim.of or axis in claim.over]
     pooled = ["method"] if claim.is_pooled else []
@@ -146,7 +144,7 @@ def _split(cell: Cell, tasks: set[str]) -> dict[str, str]:
     """Return task -> part of the cell's stream, "" for the whole run.
 
     Args:
-        tasks: tasks of the other side. A stream is split into those that are its parts.
+        tasks: of the other side. A stream is split into those that are its parts.
     """
     parts = select.stream_parts(grid.choice(cell.overrides, "task"))
     if not parts or not tasks or cell["task"] in tasks:

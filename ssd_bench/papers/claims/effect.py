@@ -1,11 +1,11 @@
 """Effect of a claim, pooled over its comparisons, with its 95 % interval.
 
-Each end of the interval is the wider of two: that of the interval over prompts and searches, widened by the claim's
-`noise`; and, if the run-to-run variation was measured, that of the interval over prompts, searches and runs. The
-variance over prompts is a jackknife as in `results.quantity`, stratified by groups of runs without a common prompt: a
-prompt is left out of all runs at once, so that a prompt shared by two runs is not counted twice. If prompts share the
-layer sets of one search, the number of searches counts: the same comparisons are made with several seeds, and the
-variance of their effects over seeds is added. Modelled times do not vary between runs.
+Each end of the interval is the wider of two: of the interval over prompts and searches, widened by the claim's `noise`;
+and, if run-to-run variation was measured, of the interval over prompts, searches and runs. The variance over prompts is
+a jackknife as in `results.quantity`, stratified by groups of runs without a common prompt: a prompt is left out of all
+runs at once, so that shared prompts are not counted twice. If prompts share one search's layer sets, the number of
+searches counts: comparisons are made with several seeds, and the variance of their effects over seeds is added.
+Modelled times do not vary between runs.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from ssd_bench.results.evidence import VariationLevel
 from ssd_bench.results.quantity import LEVEL
 
 ROUNDING_VARIANCE = 1e-18
-"""Variances up to this come from rounding and count as 0."""
+"""Variances up to this are rounding and count as 0."""
 
 
 @dataclass(frozen=True)
@@ -40,10 +40,10 @@ class SampledSide:
 
 @dataclass(frozen=True)
 class SampledComparison:
-    """Subject of a comparison and the reference that counts.
+    """Subject of a comparison and its counting reference.
 
     Attributes:
-        reference: the best of the references; None for a value.
+        reference: the best; None for a value.
         seed: as in `ClaimComparison`.
     """
 
@@ -63,11 +63,11 @@ class SampledComparison:
 
     @property
     def labels(self) -> tuple[str, ...]:
-        """Labels of the subject: comparisons with equal labels are one comparison, made with several seeds."""
+        """Labels of the subject: comparisons with equal labels are one, made with several seeds."""
         return self.subject.side.labels
 
     def effect(self, kind: str, without: str | None = None) -> float:
-        """Return the effect of all prompts, or of all but one; NaN where it is undefined.
+        """Return the effect of all prompts, or all but one; NaN if undefined.
 
         Args:
             kind: one of `claims.EFFECTS`.
@@ -85,7 +85,7 @@ class Stratum(NamedTuple):
     """Comparisons that share prompts, directly or through others.
 
     Attributes:
-        variance: variance of the pooled effect over their prompts.
+        variance: of the pooled effect over their prompts.
         n: number of their prompts.
     """
 
@@ -96,13 +96,13 @@ class Stratum(NamedTuple):
 def sample_comparison(
     claim: Claim, comparison: ClaimComparison, modelled: bool = False
 ) -> SampledComparison | str | None:
-    """Return the samples of the subject and of the best reference, or the reason why a side lacks one.
+    """Return the samples of the subject and the best reference, or why a side lacks one.
 
     Args:
         modelled: as in `take_sample`.
 
     Returns:
-        None if no reference counts, because each has less of the statistic `given` than the subject.
+        None if each reference has less of the statistic `given` than the subject.
     """
     sampled: list[SampledSide] = []
     for side in comparison.sides:
@@ -130,7 +130,7 @@ def sample_comparison(
 def _reaching(
     claim: Claim, subject: SampledSide, references: Sequence[SampledSide], modelled: bool
 ) -> list[SampledSide] | str:
-    """Return the references with at least as much of the statistic `given` as the subject; a reason if one lacks it."""
+    """Return the references with at least as much of the statistic `given` as the subject, or why one lacks it."""
     values: list[float] = []
     for sampled in (subject, *references):
         sample = take_sample(sampled.side.cells, claim.given, sampled.side.part, modelled)
@@ -143,11 +143,11 @@ def _reaching(
 class ClaimEffect:
     """Effect of a claim pooled over its comparisons, and its variances over prompts, searches and runs.
 
-    Variances are on the scale on which the interval is symmetric: of logarithms, or of the values for differences.
+    Variances are on the scale where the interval is symmetric: of logarithms, or of values for differences.
 
     Args:
-        modelled: whether the times of the samples are modelled, so that nothing varies between runs.
-        by_seed: whether seeds are the sample, because prompts share a search or a run gives one number.
+        modelled: the samples' times are modelled, so that nothing varies between runs.
+        by_seed: seeds are the sample, because prompts share a search or a run gives one number.
     """
 
     def __init__(
@@ -163,7 +163,7 @@ class ClaimEffect:
         self._strata, self._runs, self._seeds = self._prompt_strata(), self._run_variances(), self._seed_variances()
 
     def _counted_comparisons(self) -> list[int]:
-        """Return the indices of the comparisons that count: all, or with `every` those with the worst effect."""
+        """Return the indices of the comparisons that count: all, or with `every` the worst."""
         by_labels: dict[tuple[str, ...], list[int]] = {}
         for i, comparison in enumerate(self._comparisons):
             by_labels.setdefault(comparison.labels, []).append(i)
@@ -173,30 +173,30 @@ class ClaimEffect:
         return worst(by_labels.values(), key=lambda indices: self._mean([self._effects[i] for i in indices]))
 
     def _pooled(self, effects: Sequence[float]) -> float:
-        """Return the mean of the effects that count; with `every`, of the worst comparison of these effects."""
+        """Return the mean of the effects that count; with `every`, the worst comparison's."""
         if self._claim.every and len(self.seeds) == 1:
             return min(effects) if self._claim.at_least is not None else max(effects)
         return self._mean([effects[i] for i in self._counted])
 
     def _mean(self, effects: Sequence[float]) -> float:
-        """Return the geometric mean of ratios, the sum of counts, the arithmetic mean of others."""
+        """Return the geometric mean of ratios, the sum of counts, else the arithmetic mean."""
         if self._claim.effect == "ratio":
             return float(np.exp(np.mean(np.log(effects)))) if min(effects) > 0 else math.nan
         return float(np.sum(effects) if self._statistic.is_count else np.mean(effects))
 
     @property
     def n(self) -> int:
-        """Number of distinct prompts; of seeds, where these are the sample."""
+        """Number of distinct prompts, or of seeds if these are the sample."""
         return len(self.seeds) if self._by_seed else sum(stratum.n for stratum in self._strata)
 
     @property
     def variation(self) -> float | None:
-        """Relative standard deviation between runs, where it was measured."""
+        """Relative standard deviation between runs, if measured."""
         return math.sqrt(sum(variance for variance, _ in self._runs)) if self._runs else None
 
     @property
     def lacking(self) -> str:
-        """Reason why the interval is missing; "" if it is not."""
+        """Reason why the interval is missing; else ""."""
         if not math.isfinite(self.value):
             return "the effect is undefined"
         if self._statistic.is_count or self._shares() is not None:
@@ -208,7 +208,7 @@ class ClaimEffect:
         return ""
 
     def interval(self, level: float = LEVEL) -> tuple[float, float]:
-        """Return the interval that the module describes; the effect itself, without `noise`, if all prompts agree."""
+        """Return the interval of the module's docstring; the effect itself, without `noise`, if all prompts agree."""
         if self._statistic.is_count:
             return self.value, self.value
         noise = 0.0 if self._modelled else self._claim.noise
@@ -224,21 +224,21 @@ class ClaimEffect:
         return min(over_prompts[0] - noise, over_runs[0]), max(over_prompts[1] + noise, over_runs[1])
 
     def _shares(self) -> tuple[int, int] | None:
-        """Return the prompts that count and all prompts of the comparisons, for a share of prompts; None otherwise."""
+        """Return the prompts that count and all prompts, for a share of prompts; else None."""
         if not self._statistic.is_share or self._claim.effect != "value":
             return None
         successes, total = np.sum([pair.subject.sample.columns.sum(axis=0) for pair in self._comparisons], axis=0)
         return int(successes), int(total)
 
     def _prompt_strata(self) -> list[Stratum]:
-        """Return the strata, which are independent: they share no prompt."""
+        """Return the strata, independent because they share no prompt."""
         if self._statistic.once_per_run:
             return []
         joined = strata(comparison.prompts for comparison in self._comparisons)
         return [Stratum(self._variance(sorted(prompts)), len(prompts)) for prompts in joined]
 
     def _variance(self, prompts: Sequence[str]) -> float:
-        """Return the jackknife variance of the pooled effect over the prompts of one stratum."""
+        """Return the jackknife variance of the pooled effect over one stratum's prompts."""
         if len(prompts) < 2:
             return math.nan
         prompt_sets = [comparison.prompts for comparison in self._comparisons]
@@ -254,13 +254,13 @@ class ClaimEffect:
         return float(((np.array(left_out) - np.mean(left_out)) ** 2).sum())
 
     def _scaled(self, value: float) -> float:
-        """Return a value on the scale of the variances; NaN where it has none."""
+        """Return a value on the scale of the variances; NaN outside its domain."""
         if not self._logs:
             return value
         return math.log(value) if value > 0 else math.nan
 
     def _seed_variances(self) -> list[Stratum]:
-        """Return the variance of the mean over seeds; empty where seeds are not the sample, or there is one seed."""
+        """Return the variance of the mean over seeds; empty if seeds are not the sample, or for one seed."""
         count = len(self.seeds)
         if not self._by_seed or count < 2:
             return []
@@ -272,9 +272,9 @@ class ClaimEffect:
         return [Stratum(float(np.var([self._scaled(value) for value in by_seed], ddof=1)) / count, count)]
 
     def _run_variances(self) -> list[tuple[float, float]]:
-        """Return variance and degrees of freedom of the effect's logarithm between runs, by level of the variation.
+        """Return variance and degrees of freedom of the effect's logarithm between runs, by level of variation.
 
-        Empty if run-to-run variation does not apply, or was not measured for one of the runs.
+        Empty if run-to-run variation does not apply, or was not measured for a run.
         """
         if self._modelled or not self._statistic.variation or not self._logs:
             return []

@@ -1,7 +1,7 @@
 """Verdict of the records on each claim: an effect with its interval, and one of six verdicts.
 
 The rule of the verdict is in `claims`, the interval in `effect`. A claim about speed is judged by modelled times; the
-judgement by the measured times is kept next to it.
+judgement by measured times is kept next to it.
 """
 
 from __future__ import annotations
@@ -41,24 +41,22 @@ class Judgement:
 
     Attributes:
         verdict: one of `VERDICTS`.
-        reason: why the verdict or the run is missing; "" otherwise.
+        reason: why verdict or run is missing; else "".
         effect, low, high: effect in the claim's unit, with its 95 % interval; None if undefined.
-        n: number of distinct prompts, or of seeds where these are the sample.
-        by_seed: whether seeds are the sample, because prompts share a search or a run gives one number.
-        loops: number of prompts that were left out because an answer loops.
-        scaled: settings of methods that the scale replaced.
-        comparisons: number of comparisons that the effect is pooled over; planned: number that the exhibit has.
-        out_of_scope: number of comparisons with runs that lack what the claim needs.
-        variation: relative standard deviation of the effect between runs; None if run-to-run variation was not measured
-            or does not apply.
-        models: models that ran.
+        n: number of distinct prompts, or of seeds if these are the sample.
+        by_seed: whether seeds are the sample (prompts share a search, or a run gives one number).
+        loops: number of prompts left out because an answer loops.
+        scaled: settings of methods replaced by the scale.
+        comparisons: number of pooled comparisons; planned: number in the exhibit.
+        out_of_scope: number of comparisons that lack what the claim needs.
+        variation: relative standard deviation of the effect between runs; None if not measured or not applicable.
+        models: that ran.
         toy: whether this project trained one of these.
-        evidence_class: one of `EVIDENCE_CLASSES`, of the run that is least similar to the paper's; "" without runs.
-        decided_by: runs that would decide an undecided claim, where they are known without its effect; else "".
-        after_runs: whether the claim or the rule of the verdicts got its present form after a run had started.
-        cells: cells that the effect is computed from.
-        references: reference machines whose costs give the times of the effect; empty if the claim is not
-            about times.
+        evidence_class: one of `EVIDENCE_CLASSES`, of the run least similar to the paper's; "" without runs.
+        decided_by: runs that would decide an undecided claim, if known without its effect; else "".
+        after_runs: whether the claim or the verdicts' rule got its present form after a run started.
+        cells: from which the effect is computed.
+        references: reference machines of modelled times; empty for a claim not about times.
         measured: judgement by the measured times, next to one by modelled times.
     """
 
@@ -88,7 +86,7 @@ class Judgement:
 
 
 def judge(replications: Sequence[Replication], paper: str | None = None) -> list[Judgement]:
-    """Return the verdicts on all claims, or on those of a paper, at every scale of their exhibits with runs.
+    """Return the verdicts on all claims, or a paper's, at every scale of their exhibits with runs.
 
     A claim without runs is "not run".
     """
@@ -161,7 +159,7 @@ def _repeated_comparisons(
 ) -> Iterator[ClaimComparison]:
     """Yield the counted comparisons of each further seed that has all of them.
 
-    A run without a search that prompts share stands for all seeds: its side need not be run again.
+    A run whose prompts share no search stands for all seeds: its side need not run again.
     """
     own = {tuple(cell.labels.values()): cell for cell in replication.cells if cell.is_readable}
     counted_labels = {comparison.labels for comparison in counted}
@@ -181,7 +179,7 @@ def _repeated_comparisons(
 
 
 def _agreed(modelled: Judgement, measured: Judgement) -> Judgement:
-    """Return the judgement by modelled times if measured times agree with it; else what they disagree on."""
+    """Return the judgement by modelled times if measured times agree; else what they disagree on."""
     if modelled.verdict not in DECIDED or modelled.verdict == measured.verdict:
         return modelled
     if measured.verdict in DECIDED:
@@ -192,29 +190,28 @@ def _agreed(modelled: Judgement, measured: Judgement) -> Judgement:
 
 
 def _started_before(cell: Cell, time: str) -> bool:
-    """Return whether a run started before a time (UTC, ISO 8601); records without a time count as older."""
+    """Return whether a run started before a time (UTC, ISO 8601); without a recorded time it counts as older."""
     started = cell.header.provenance.started_at
     return not started or datetime.fromisoformat(started) < datetime.fromisoformat(time)
 
 
 def _cells(comparisons: Sequence[ClaimComparison]) -> tuple[Cell, ...]:
-    """Return the cells of comparisons, each run once."""
+    """Return the comparisons' cells, each run once."""
     return tuple({cell.path: cell for comparison in comparisons for cell in comparison.cells}.values())
 
 
 def _models(comparisons: Sequence[ClaimComparison]) -> tuple[ModelRan, ...]:
-    """Return the models that ran for comparisons."""
     return tuple(dict.fromkeys(cell.model_ran for cell in _cells(comparisons)))
 
 
 def _evidence_class(cells: Sequence[Cell]) -> str:
-    """Return the class of the evidence: that of the run that is least similar to the paper's."""
+    """Return the evidence class of the run least similar to the paper's."""
     setups = {cell.setup for cell in cells}
     return TOY if TOY_MODEL in setups else REAL_MODEL if OTHER_MODEL in setups else PAPERS_MODEL
 
 
 def _references(claim: Claim, cells: Sequence[Cell]) -> tuple[str, ...]:
-    """Return the reference machines of a claim's records; empty if times play no role."""
+    """Return the records' reference machines; empty if times play no role."""
     if not STATISTICS[claim.statistic].timed:
         return ()
     return tuple(dict.fromkeys(cell.summary.modelled_on for cell in cells))
@@ -223,11 +220,11 @@ def _references(claim: Claim, cells: Sequence[Cell]) -> tuple[str, ...]:
 def _decide(
     undecided: Judgement, comparisons: Sequence[ClaimComparison], exclusions: Mapping[Cell, str], lack: Lack | None
 ) -> Judgement:
-    """Return the judgement with the effect of the comparisons and its verdict, or the reason why it has none.
+    """Return the judgement with the comparisons' effect and verdict, or why it has none.
 
     Args:
-        undecided: "cannot say", with the cells of the comparisons; its times are modelled if it has references.
-        lack: why the comparisons cannot decide the claim, whatever their effect; None if they can.
+        undecided: "cannot say", with the comparisons' cells; times are modelled if it has references.
+        lack: why the comparisons cannot decide the claim, whatever their effect; else None.
     """
     claim, modelled = undecided.claim, bool(undecided.references)
     if "gpus" in claim.needs and lack is not None:  # the number itself has no meaning
@@ -262,7 +259,7 @@ def _decide(
 
 
 def _few_seeds(comparisons: Sequence[ClaimComparison]) -> Lack | None:
-    """Return why a claim on searched sets rests on too few searches; None if it does not."""
+    """Return why a claim on searched sets rests on too few searches; else None."""
     seeds = len({comparison.seed for comparison in comparisons})
     if seeds >= SEARCHES:
         return None
@@ -274,7 +271,7 @@ def _few_seeds(comparisons: Sequence[ClaimComparison]) -> Lack | None:
 
 
 def _few_prompts(claim: Claim, sampled: Sequence[SampledComparison]) -> Lack | None:
-    """Return which side of the comparisons has too few prompts; None if all have enough."""
+    """Return which side has too few prompts; None if all have enough."""
     for side in (side for comparison in sampled for side in comparison.sides):
         is_single = STATISTICS[side.side.statistic].once_per_run  # the run's prompts count, which all share the number
         numbers = [cell.summary.n_prompts for cell in side.side.cells]
@@ -288,14 +285,14 @@ def _few_prompts(claim: Claim, sampled: Sequence[SampledComparison]) -> Lack | N
 
 
 def _planned_comparisons(claim: Claim, replication: Replication) -> list[ClaimComparison]:
-    """Return all comparisons of the claim in its exhibit, also those whose runs are not in the index."""
+    """Return all comparisons of the claim in its exhibit, also without indexed runs."""
     indexed_labels = {tuple(cell.labels.values()) for cell in replication.cells}
     jobs = (job for job in replication.experiment.jobs if tuple(job.labels.values()) not in indexed_labels)
     return list(comparisons(claim, [*replication.cells, *(Cell(job.labels, job.overrides) for job in jobs)]))
 
 
 def _verdict(claim: Claim, interval: tuple[float, float], narrower_interval: tuple[float, float]) -> str:
-    """Return the verdict on an effect's intervals by the rule in `claims`.
+    """Return the verdict on an effect's intervals, by the rule in `claims`.
 
     Args:
         interval: 95 % interval.
@@ -314,7 +311,7 @@ def _verdict(claim: Claim, interval: tuple[float, float], narrower_interval: tup
 def _exclusion(
     undecided: Judgement, comparisons: Sequence[ClaimComparison], exclusions: Mapping[Cell, str]
 ) -> Lack | None:
-    """Return the reason why the cells decide nothing, whatever their numbers; None if they can decide."""
+    """Return why the cells decide nothing, whatever their numbers; else None."""
     claim, references = undecided.claim, undecided.references
     # modelled times do not depend on the machine of the runs, nor on what else ran there
     is_measured = STATISTICS[claim.statistic].variation and not references
@@ -335,7 +332,7 @@ def _exclusion(
 
 
 def _machines(claim: Claim, comparison: ClaimComparison) -> set[str]:
-    """Return the machines of a comparison's runs, each with its model unless the claim compares models."""
+    """Return a comparison's machines, each with its model unless the claim compares models."""
     machines = {cell.timing.machine for cell in comparison.cells}
     if "models" not in claim.needs:
         return machines

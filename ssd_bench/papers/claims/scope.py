@@ -1,13 +1,13 @@
-"""Scope of a claim: the lengths, searches, models and devices of the runs that can decide it.
+"""Scope of a claim: lengths, searches, models and devices of the runs that can decide it.
 
 A claim about long outputs says nothing about short ones, and a search that scored one layer set did not choose. So a
 comparison counts only if its runs have what the claim `needs`; if none has it, the claim is undecided.
 
-A search must have scored the required number of layer sets on the side that the claim is about, and on the other side
-if that searched at all. An online search scores one set per event, and an offline search one per evaluation. A search
-whose sets are kept for later prompts must have ended within the run, unless the claim is about the search itself; one
-that a lower limit of the scale stopped has not ended if it scored fewer than `CUT_SETS` sets. A claim on the time of a
-search needs searches that the scale did not cut short.
+A search must have scored the required number of layer sets on the claim's subject, and on the other side if that
+searched at all. An online search scores one set per event, an offline search one per evaluation. A search whose sets
+are kept for later prompts must have ended within the run, unless the claim is about the search itself; if stopped by a
+lower limit of the scale, it has not ended below `CUT_SETS` scored sets. A claim on search time needs searches not cut
+short by the scale.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ from ssd_bench.results.models import ModelRan
 from ssd_bench.results.rows import arm_rows
 
 LENGTHS_OF_SEARCH = ("search.iterations", "max_steps", "max_iterations")
-"""Options that limit the sets which a search scores."""
+"""Options that limit the sets scored by a search."""
 CUT_SETS = 100
-"""Layer sets that a search stopped by a scale must have scored: a tenth of the 1,000 of most papers' searches."""
+"""Layer sets that a search stopped by a scale must have scored: a tenth of the 1,000 of most papers."""
 LENGTHS = {"new_tokens": "outputs", "prompt_tokens": "prompts"}
 
 
 class Lack(NamedTuple):
-    """Reason why runs cannot decide a claim, and the runs that could."""
+    """Why runs cannot decide a claim, and the runs that could."""
 
     reason: str
     decided_by: str
@@ -43,11 +43,11 @@ class Lack(NamedTuple):
 
 @dataclass(frozen=True)
 class RunScope:
-    """Facts of a run that determine which claims it can decide.
+    """Facts of a run that decide its scope.
 
     Attributes:
         new_tokens, prompt_tokens: mean lengths.
-        sets: number of layer sets that its search scored.
+        sets: number of layer sets scored by its search.
         shares_search, search_ended: as the functions of `results`.
         loops: number of prompts on which an answer loops.
     """
@@ -69,19 +69,18 @@ class RunScope:
 
 
 def run_scope(cell: Cell) -> RunScope:
-    """Return the scope of a cell's run."""
     return cell.remember("scope", lambda: RunScope.of(cell.run))
 
 
 def split_scope(claim: Claim, comparisons: Sequence[ClaimComparison]) -> tuple[list[ClaimComparison], Lack | None]:
-    """Return the comparisons in the scope of a claim, and why the first of the others is not."""
+    """Return the comparisons in a claim's scope, and why the first of the others is not."""
     lacks = [_lack(claim, comparison) for comparison in comparisons]
     in_scope = [comparison for comparison, lack in zip(comparisons, lacks) if lack is None]
     return in_scope, next(filter(None, lacks), None)
 
 
 def model_lack(claim: Claim, models: Sequence[ModelRan]) -> Lack | None:
-    """Return why these models are too few for a claim that compares models; None if they are enough."""
+    """Return why these models are too few for a claim that compares models; else None."""
     needed = claim.needs.get("models", 1)
     if len(models) >= needed:
         return None
@@ -90,7 +89,7 @@ def model_lack(claim: Claim, models: Sequence[ModelRan]) -> Lack | None:
 
 
 def planted_lack(claim: Claim, models: Sequence[ModelRan]) -> Lack | None:
-    """Return why a model's training decides the effect of a claim; None if it does not."""
+    """Return why a model's training decides a claim's effect; else None."""
     planted = [model.name for model in models if model.name in claim.planted]
     if not planted:
         return None
@@ -102,7 +101,7 @@ def planted_lack(claim: Claim, models: Sequence[ModelRan]) -> Lack | None:
 
 
 def _lack(claim: Claim, comparison: ClaimComparison) -> Lack | None:
-    """Return why a comparison is out of scope; None if it is not."""
+    """Return why a comparison is out of scope; else None."""
     lacks = [_length_lack(claim.needs, cell) for cell in comparison.cells]
     lacks += [_gpu_lack(claim.needs, cell) for cell in comparison.cells]
     if claim.required_sets:
@@ -113,7 +112,7 @@ def _lack(claim: Claim, comparison: ClaimComparison) -> Lack | None:
 
 
 def _length_lack(needs: Mapping[str, int], cell: Cell) -> Lack | None:
-    """Return why the outputs or prompts of a run are too short; None if one of the two lengths is enough."""
+    """Return why a run's outputs or prompts are too short; None if either length is enough."""
     needed = {key: needs[key] for key in LENGTHS if key in needs}
     if not needed:
         return None
@@ -127,7 +126,7 @@ def _length_lack(needs: Mapping[str, int], cell: Cell) -> Lack | None:
 
 
 def _gpu_lack(needs: Mapping[str, int], cell: Cell) -> Lack | None:
-    """Return why a run without enough GPUs is out of scope; None if it has enough or a claim needs none."""
+    """Return why a run has too few GPUs; else None."""
     gpus = len(cell.header.provenance.device.gpus) if cell.header.model.device.startswith("cuda") else 0
     if gpus >= needs.get("gpus", 0):
         return None
@@ -135,7 +134,7 @@ def _gpu_lack(needs: Mapping[str, int], cell: Cell) -> Lack | None:
 
 
 def _search_lack(claim: Claim, side: Side, is_subject: bool) -> Lack | None:
-    """Return why a search of a side scored too few layer sets; None if all scored enough, or a reference has none."""
+    """Return why a side's search scored too few layer sets; else None, also for a reference without a search."""
     scored = [run_scope(cell).sets for cell in side.cells]
     searched = [sets for sets in scored if sets or is_subject or STATISTICS[claim.statistic].of_search]
     required = claim.required_sets
@@ -149,7 +148,7 @@ def _search_lack(claim: Claim, side: Side, is_subject: bool) -> Lack | None:
 
 
 def _unended_lack(claim: Claim, cell: Cell) -> Lack | None:
-    """Return why a search was cut short where that decides the effect; None if it was not."""
+    """Return why a search was cut short where that decides the effect; else None."""
     statistic = STATISTICS[claim.statistic]
     name = cell_name(cell)
     scaled = scaled_settings(cell.overrides, cell.paper_overrides)
@@ -170,7 +169,7 @@ def _unended_lack(claim: Claim, cell: Cell) -> Lack | None:
 
 
 def _loops_lack(claim: Claim, cell: Cell) -> Lack | None:
-    """Return why too few prompts of a run have answers without loops; None if there are enough."""
+    """Return why too few prompts have answers without loops; else None."""
     loops, prompts = run_scope(cell).loops, cell.summary.n_prompts
     if STATISTICS[claim.statistic].any_answer or not loops or prompts - loops >= claim.prompts:
         return None
@@ -180,7 +179,7 @@ def _loops_lack(claim: Claim, cell: Cell) -> Lack | None:
 
 
 def rests_on_searches(claim: Claim, comparisons: Sequence[ClaimComparison]) -> bool:
-    """Return whether seeds are a claim's sample: a run gives one number, or its prompts share the sets of a search."""
+    """Return whether seeds are a claim's sample: a run gives one number, or its prompts share one search's sets."""
     statistic = STATISTICS[claim.statistic]
     if statistic.any_set:
         return False

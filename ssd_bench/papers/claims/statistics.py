@@ -24,15 +24,15 @@ from ssd_bench.results.rows import arm_rows
 
 NO_DRAFTS = "the run drafted no tokens with a searched layer set"
 _reference_run = lru_cache(maxsize=1)(reference_run)
-"""`reference_run` of the last run: several statistics of a run follow each other."""
+"""`reference_run` of the last run: a run's statistics follow each other."""
 
 
 @dataclass(frozen=True)
 class StatisticSample:
-    """Data of a statistic from one or more runs.
+    """Data of a statistic from runs.
 
     Attributes:
-        prompts: [n] hash of each row's prompt; "" for a statistic with one number per run.
+        prompts: [n] hash of each row's prompt; "" for one number per run.
         columns: [n, c] arguments of the formula.
         formula: computes the statistic from the columns.
     """
@@ -42,7 +42,7 @@ class StatisticSample:
     formula: Callable[..., Array]
 
     def value(self, without: str | None = None) -> float:
-        """Return the statistic of all prompts, or of all but one; NaN where it is undefined."""
+        """Return the statistic of all prompts, or all but one; NaN if undefined."""
         rows = self.columns if without is None else self.columns[self.prompts != without]
         with np.errstate(all="ignore"):
             return float(self.formula(*rows.T)) if len(rows) else float("nan")
@@ -51,12 +51,12 @@ class StatisticSample:
 def take_sample(
     cells: Sequence[Cell], statistic: str, part: Mapping[str, str], modelled: bool = False
 ) -> StatisticSample | str:
-    """Return the sample of a statistic over the runs of these cells, or the reason why one of them lacks it.
+    """Return the sample of a statistic over these cells' runs, or why one lacks it.
 
     Args:
         statistic: one of `claims.STATISTICS`.
         part: axis of `claims.PARTS` -> label, and `part` -> the part of a stream.
-        modelled: take the times of each run's reference machine.
+        modelled: use each run's reference machine's times.
     """
     frames = []
     for cell in cells:
@@ -71,7 +71,7 @@ def take_sample(
 
 
 def _rows(cell: Cell, statistic: str, part: Mapping[str, str], modelled: bool) -> pd.DataFrame | str:
-    """Return the columns of a statistic for one run, indexed by the prompts' hashes, or the reason why it lacks it."""
+    """Return a statistic's columns for one run, indexed by the prompts' hashes, or why it lacks them."""
     run = _restrict(cell, _reference_run(cell.run) if modelled else cell.run, part)
     if not isinstance(run, str) and not STATISTICS[statistic].any_answer:
         run = _without_loops(run)
@@ -87,7 +87,7 @@ def _rows(cell: Cell, statistic: str, part: Mapping[str, str], modelled: bool) -
 
 
 def _restrict(cell: Cell, run: Run, part: Mapping[str, str]) -> Run | str:
-    """Return the part of a cell's run that a side is restricted to, or the reason why the run lacks this part."""
+    """Return the part of a cell's run for a side, or why the run lacks it."""
     for axis, label in part.items():
         narrowed = _RESTRICTIONS[axis](cell, run, label)
         if isinstance(narrowed, str):
@@ -97,7 +97,7 @@ def _restrict(cell: Cell, run: Run, part: Mapping[str, str]) -> Run | str:
 
 
 def _domain(cell: Cell, run: Run, label: str) -> Run | str:
-    """Restrict a run to prompts of the domain that its stream begins with, on which it searched, or to the others."""
+    """Restrict a run to prompts of the stream's first domain, on which it searched, or to the others."""
     # a task of several domains that is no stream was searched on the domain of its first prompt
     first_domain = select.first_domain(cell) or run.prompts.sort_values("prompt_index")["domain"].iloc[0]
     in_first_domain = run.prompts["domain"] == first_domain
@@ -105,12 +105,11 @@ def _domain(cell: Cell, run: Run, label: str) -> Run | str:
 
 
 def _stream_part(cell: Cell, run: Run, name: str) -> Run | str:
-    """Restrict a run to the prompts of one part of its stream."""
+    """Restrict a run to one part of its stream."""
     return _prompts(run, run.prompts["domain"] == name)
 
 
 def _prompts(run: Run, kept: pd.Series[bool]) -> Run | str:
-    """Restrict a run to some prompts and their steps."""
     prompts = run.prompts[kept]
     if prompts.empty:
         return "the run has no prompts in this part"
@@ -118,13 +117,13 @@ def _prompts(run: Run, kept: pd.Series[bool]) -> Run | str:
 
 
 def _without_loops(run: Run) -> Run | str:
-    """Restrict a run to the prompts on which no answer loops: a loop is easy to draft, whatever the method."""
+    """Restrict a run to prompts without looping answers: a loop is easy to draft, whatever the method."""
     kept = rows_without_loops(run.prompts)["prompt_index"] if _has_both_arms(run) else run.prompts["prompt_index"]
     return _prompts(run, run.prompts["prompt_index"].isin(kept))
 
 
 def count_loops(run: Run) -> int:
-    """Return the number of prompts on which an answer loops."""
+    """Return the number of prompts with a looping answer."""
     kept = _without_loops(run)
     return run.prompts["prompt_index"].nunique() - (
         0 if isinstance(kept, str) else kept.prompts["prompt_index"].nunique()
@@ -136,9 +135,9 @@ def _has_both_arms(run: Run) -> bool:
 
 
 def _context(cell: Cell, run: Run, label: str) -> Run | str:
-    """Restrict a run to the steps, of both arms, in the first or last third of its range of context lengths.
+    """Restrict both arms to steps in the first or last third of the run's range of context lengths.
 
-    The range is that of the steps which drafted with a searched layer set.
+    The range is over steps that drafted with a searched layer set.
     """
     lengths = searched_drafts(arm_rows(run.steps, "method"))["context_len"]
     if lengths.empty:
@@ -151,7 +150,6 @@ def _context(cell: Cell, run: Run, label: str) -> Run | str:
 
 
 def _stream_half(cell: Cell, run: Run, label: str) -> Run | str:
-    """Restrict a run to the first or last half of its prompts."""
     indices = np.sort(run.prompts["prompt_index"].unique())
     half = len(indices) // 2
     kept = indices[:half] if label == "first half" else indices[len(indices) - half :]
@@ -159,9 +157,9 @@ def _stream_half(cell: Cell, run: Run, label: str) -> Run | str:
 
 
 def _search(cell: Cell, run: Run, label: str) -> Run | str:
-    """Restrict a run to the steps drafted with the first or last set that its search scored; `est_alpha` is that score.
+    """Restrict a run to steps drafted with the first or last set scored by its search (score: `est_alpha`).
 
-    The prompts are all prompts up to that with the first score, or all prompts after that with the last score.
+    The prompts are all up to the one with the first score, or all after the one with the last.
     """
     steps = values.method_steps(run).reset_index(drop=True)
     events = steps.index[steps["est_alpha"].notna()]
@@ -196,7 +194,7 @@ def count_sets(number: int) -> str:
 
 
 def _of_answers(key: str) -> tuple[Callable[[Run], pd.DataFrame | str], Quantity]:
-    """Return columns and formula of a quantity that is computed from answers."""
+    """Return columns and formula of a quantity of answers."""
     quantity = QUANTITIES[key]
 
     def columns(run: Run) -> pd.DataFrame | str:
@@ -207,13 +205,13 @@ def _of_answers(key: str) -> tuple[Callable[[Run], pd.DataFrame | str], Quantity
 
 
 def _of_steps(key: str) -> tuple[Callable[[Run], pd.DataFrame], Quantity]:
-    """Return columns and formula of a quantity that is computed from the method's steps, whatever their prompts."""
+    """Return columns and formula of a quantity of the method's steps, whatever their prompts."""
     quantity = QUANTITIES[key]
     return lambda run: frame_of_steps(quantity, arm_rows(run.steps, "method")), quantity
 
 
 def _step_times(run: Run) -> pd.DataFrame | str:
-    """Return emitted tokens and milliseconds of the method's steps of each prompt, then those of AR's steps."""
+    """Return emitted tokens and milliseconds of each prompt's method steps, then AR steps."""
     steps = run.steps.assign(ms=run.steps[["draft_ms", "verify_ms", "policy_ms"]].sum(axis=1))
     sums = [arm_rows(steps, arm).groupby("prompt_index")[["emitted", "ms"]].sum() for arm in ("method", "ar")]
     joined = sums[0].join(sums[1], how="inner", rsuffix="_ar")
@@ -221,7 +219,7 @@ def _step_times(run: Run) -> pd.DataFrame | str:
 
 
 def _skipped(kind: str) -> Callable[[Run], pd.DataFrame | str]:
-    """Return the columns of a share of skipped sublayers: sum of the shares and number of draft steps per prompt."""
+    """Return the columns of a share of skipped sublayers: sum of shares and number of draft steps per prompt."""
 
     def columns(run: Run) -> pd.DataFrame | str:
         shares = skipped_shares(run).assign(steps=1.0)
@@ -233,7 +231,7 @@ def _skipped(kind: str) -> Callable[[Run], pd.DataFrame | str]:
 
 
 def _skip_depth(run: Run) -> pd.DataFrame | str:
-    """Return the sum over draft steps of the mean depth of the skipped sublayers, and the number of steps."""
+    """Return the sum of the skipped sublayers' mean depth over draft steps, and the number of steps."""
     steps = searched_drafts(arm_rows(run.steps, "method"))
     depths = {id_: _mean_depth(run.layer_set(int(id_))) for id_ in steps["layer_set_id"].unique()}
     rows = steps.assign(depth=steps["layer_set_id"].map(depths), steps=1.0).dropna(subset=["depth"])
@@ -241,19 +239,19 @@ def _skip_depth(run: Run) -> pd.DataFrame | str:
 
 
 def _mean_depth(layers: LayerSet) -> float:
-    """Return the mean depth of a set's skipped sublayers; NaN if it skips none."""
+    """Return the mean depth of a set's skipped sublayers; NaN without any."""
     return (
         float(np.mean([i // 2 / max(1, layers.n_layers - 1) for i in layers.skipped])) if layers.skipped else math.nan
     )
 
 
 def _points(name: str) -> Callable[[Run], pd.DataFrame | str]:
-    """Return the columns of a correlation: a predictor of speed and tokens per second, one point per prompt."""
+    """Return the columns of a correlation: a predictor of speed and tokens/s, one point per prompt."""
     return lambda run: values.numbers_by_prompt(run)[[name, "tokens_per_s"]].dropna()
 
 
 def _search_seconds(run: Run) -> pd.DataFrame | str:
-    """Return the seconds of a search that the run itself made, or the reason why they are missing."""
+    """Return the seconds of the run's own search, or why they are missing."""
     origin, seconds = values.search_origin(run), values.search_time(run)
     if origin in ("continued", "read"):
         return f"the search was {origin} from the store, so its time was measured in an earlier run"
@@ -261,13 +259,13 @@ def _search_seconds(run: Run) -> pd.DataFrame | str:
 
 
 def _matchness(run: Run) -> pd.DataFrame | str:
-    """Return the score of the first set that the search scored in these steps."""
+    """Return the score of the first set scored in these steps."""
     scores = arm_rows(run.steps, "method")["est_alpha"].dropna()
     return pd.DataFrame({"matchness": scores.iloc[:1]}) if len(scores) else "the search scored no set"
 
 
 def _routes(run: Run) -> pd.DataFrame | str:
-    """Return for each prompt whether it was drafted with its domain's main layer set, if the domains' sets differ."""
+    """Return whether each prompt was drafted with its domain's main layer set, if the domains' sets differ."""
     domains = list(dict.fromkeys(run.prompts["domain"]))
     sets_by_domain = {domain: main_set(run, domain) for domain in domains}
     if len(domains) < 2 or len(set(sets_by_domain.values())) < len(domains):
@@ -282,13 +280,13 @@ def _routes(run: Run) -> pd.DataFrame | str:
 
 
 def _tpt(run: Run) -> pd.DataFrame | str:
-    """Return the predicted TPT of each prompt and 1, or the reason why it is undefined."""
+    """Return each prompt's predicted TPT and 1, or why it is undefined."""
     tpt = values.numbers_by_prompt(run)[["tpt_predicted"]].dropna()
     return "the run has no latency profile" if tpt.empty else tpt.assign(prompts=1.0)
 
 
 def _mismatches(run: Run) -> pd.DataFrame | str:
-    """Return for each prompt the number of its outputs that differ from AR's other than at a near-tie."""
+    """Return each prompt's number of mismatches with AR's outputs (near-ties excluded)."""
     audited = arm_rows(run.prompts, "method").dropna(subset=["lossless"])
     if audited.empty:
         return "sampled outputs cannot be compared with AR's token by token"
@@ -296,12 +294,12 @@ def _mismatches(run: Run) -> pd.DataFrame | str:
 
 
 def _peak_memory(run: Run) -> pd.DataFrame | str:
-    """Return the peak memory of the run in bytes."""
+    """Return the run's peak memory in bytes."""
     return pd.DataFrame({"bytes": [float(run.prompts["peak_bytes"].max())]})
 
 
 def _determination(x: Array, y: Array) -> Array:
-    """Return R², the squared Pearson correlation; NaN for fewer than three points or a constant."""
+    """Return R², the squared Pearson correlation; NaN below three points or for a constant."""
     defined = len(x) > 2 and np.ptp(x) > 0 and np.ptp(y) > 0
     return np.asarray(np.corrcoef(x, y)[0, 1] ** 2 if defined else np.nan)
 
@@ -331,5 +329,6 @@ _DEFINITIONS: dict[str, tuple[Callable[[Run], pd.DataFrame | str], Callable[...,
     "mismatches": (_mismatches, np.sum),
     "peak_memory": (_peak_memory, np.mean),
 }
-"""Statistic -> function that returns its columns for a run (one row per prompt, index prompt_index) or the reason why
-they are missing; and its formula."""
+"""Statistic -> function that returns its columns for a run (one row per prompt, index prompt_index) or why they are
+missing; and its formula.
+"""

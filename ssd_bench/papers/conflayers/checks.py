@@ -49,7 +49,7 @@ def check_measured() -> Iterator[Check]:
 
 
 def check_faster_than_swift() -> Iterator[Check]:
-    """Check that ConfLayers is faster than SWIFT in every cell of Table 3 (§4.2.1), by up to 1.4x (abstract)."""
+    """Check that ConfLayers beats SWIFT in every cell of Table 3 (§4.2.1), by up to 1.4x (abstract)."""
     cells = find_numbers("conflayers", "Table 3", method="ConfLayers", metric="speedup")
     for cell in cells:
         swift = _speedup("Table 3", cell.model, "SWIFT", cell.task)
@@ -93,7 +93,7 @@ def check_prose() -> Iterator[Check]:
 
 
 def check_released_sets() -> Iterator[Check]:
-    """Check Table 3's skip ratios against the 16 released sets, counted over the blocks that may be skipped."""
+    """Check Table 3's skip ratios against the 16 released sets, counted over skippable blocks."""
     for model in MODELS:
         for task in TASKS:
             where = {"model": model, "method": "ConfLayers", "task": task}

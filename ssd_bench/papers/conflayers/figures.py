@@ -1,4 +1,4 @@
-"""ConfLayers' figures: other domains, speedup during the search, windows, λ, confidences by block, sets by round."""
+"""ConfLayers' figures: other domains, speedup during search, windows, λ, confidences by block, sets by round."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ ROUNDS = (0, 3, 4, 7)
 BEST_LAMBDA = "0.2"
 """λ of the paper's highest speedup in Figure 7."""
 SIGNALS = "confidences.npz"
-"""File in a record's folder: `block` [b]; `confidence`, `gradient`, `window`, `threshold` [rounds, b] of the search."""
+"""File in a record's folder: the search's `block` [b]; `confidence`, `gradient`, `window`, `threshold` [rounds, b]."""
 FROZEN_TASK = "CNN/DM"
-"""Task whose set Figure 4 uses, unchanged, on the other tasks."""
+"""Task whose set Figure 4 uses on the other tasks."""
 
 
 def figure4(replication: Replication) -> Figure | NotDrawable:
-    """Draw speedup and acceptance with the set found on CNN/DM, next to those with a set found on each task."""
+    """Draw speedup and acceptance with CNN/DM's set, next to those with each task's own set."""
     drawn = replication.shown_cells()
     frozen = [cell for cell in drawn if cell.setting("skip_set") != cell["task"]]
     tasks = common.unique(cell["task"] for cell in drawn if cell not in frozen)
@@ -69,7 +69,7 @@ def _cell_value(cell: ShownCell | None, name: str) -> PlotValue | None:
 
 
 def _task_value(cell: ShownCell | None, task: str, name: str) -> PlotValue | None:
-    """Return a number of a task's part of a stream; None if the cell or the task is missing."""
+    """Return a number of a task's part of a stream; None without cell or task."""
     rows = [row for row in ([] if cell is None else cell.domains) if streams.domain_title(row.domain) == task]
     return common.plot_value(cell, rows[0].number(name)) if cell is not None and rows else None
 
@@ -79,21 +79,21 @@ def figure5(replication: Replication) -> Figure | NotDrawable:
     reported = common.paper_numbers(replication, "speedup")
 
     def bound(axes: Axes, name: str, lines: Mapping[str, ShownCell]) -> None:
-        """Draw the paper's numbers, which do not name their task, in the panels of both tasks."""
+        """Draw the paper's numbers, which do not name their task, in both panels."""
         common.draw_paper_numbers(axes, reported)
 
     return _draw_panels(replication, "task", "method", bound)
 
 
 def figure6(replication: Replication) -> Figure | NotDrawable:
-    """Draw the speedup so far with windows of a constant width and with the adaptive window."""
+    """Draw the speedup so far with constant windows and the adaptive window."""
     drawn = replication.shown_cells()
     if (reason := subjects.no_difference(subjects.setting_points(drawn), "the window")) is not None:
         return reason
     reported = common.paper_numbers(replication, "speedup")
 
     def ends(axes: Axes, model: str, lines: Mapping[str, ShownCell]) -> None:
-        """Draw the values of the paper's bars where ours over all prompts are."""
+        """Draw the values of the paper's bars next to ours over all prompts."""
         of_model = [number for number in reported if number.model == common.paper_model(replication, model)]
         for label, place in streams.whole_run_places(lines).items():
             of_window = [number for number in of_model if common.pretty(f"window={number.settings['window']}") == label]
@@ -108,10 +108,10 @@ def _draw_panels(
     series: str,
     draw_reference: Callable[[Axes, str, Mapping[str, ShownCell]], None],
 ) -> Figure:
-    """Draw the speedup so far, with a panel for each name of `axis` and a curve for each name of `series`.
+    """Draw the speedup so far, a panel per name of `axis` and a curve per name of `series`.
 
     Args:
-        draw_reference: draws the paper's numbers into a panel (axes, its name, label -> cell of its curves).
+        draw_reference: draws the paper's numbers into a panel (axes, name, label -> cell of a curve).
     """
     drawn = replication.shown_cells()
     names = common.unique(cell[axis] for cell in drawn)
@@ -176,7 +176,7 @@ def figure7(replication: Replication) -> Figure | NotDrawable:
 
 
 def figure8(replication: Replication) -> Figure | NotDrawable:
-    """Draw confidence, gradient, window and threshold of each block, if a run stored them."""
+    """Draw each block's confidence, gradient, window and threshold, if a run stored them."""
     drawn = replication.shown_cells()
     cell = next((cell for cell in drawn if (cell.path / SIGNALS).is_file()), None)
     if cell is None:
@@ -208,7 +208,7 @@ def figure8(replication: Replication) -> Figure | NotDrawable:
 
 
 def figure9(replication: Replication) -> Figure | NotDrawable:
-    """Draw the sets of search rounds 0, 3, 4 and 7, as far as the run went, with the tokens accepted in them."""
+    """Draw the sets of search rounds 0, 3, 4 and 7, as far as the run went, with their accepted tokens."""
     cell = replication.shown_cells()[0]
     rounds = layers.set_sequence(cell.run)
     if rounds.empty:

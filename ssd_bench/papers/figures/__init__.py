@@ -1,1 +1,1 @@
-"""Parts that figures of several papers share: curves, streams, layers, style."""
+"""Parts shared by several papers' figures: curves, streams, layers, style."""

@@ -1,4 +1,4 @@
-"""Case studies: outputs with accepted drafted tokens coloured and underlined, by the steps of a record."""
+"""Case studies: outputs with accepted drafted tokens coloured and underlined, from a record's steps."""
 
 from __future__ import annotations
 
@@ -28,17 +28,17 @@ from ssd_bench.results.rows import arm_rows
 
 FONT, POINTS = "DejaVu Sans Mono", 6.578  # a character is 11 pixels wide at 200 dpi: rounding shifts no character
 ADVANCE = 0.60205 * POINTS
-"""Width of a character in points: 1233 of the font's 2048 units per em."""
+"""Character width in points: 1233 of the font's 2048 units per em."""
 COLUMNS = 122
-"""Characters of a line that fit both columns of a paper at this size."""
+"""Characters per line that fit both columns of a paper."""
 LINES = 14
-"""Most lines of one output; further lines are left out, and the caption says so."""
+"""Most lines of an output; the caption says if lines are left out."""
 ACCEPTED = "#D55E00"
 SAMPLES = 6
-"""Prompts of a stream that KNN-SSD's Figure 8 shows."""
+"""Prompts in KNN-SSD's Figure 8."""
 
 Character = tuple[str, bool]
-"""Character of an output, and whether an accepted drafted token contains it."""
+"""Character, and whether an accepted drafted token contains it."""
 
 
 @dataclass(frozen=True)
@@ -46,8 +46,7 @@ class Excerpt:
     """Output of a prompt, wrapped and cut to a number of lines.
 
     Attributes:
-        heading: text above the output.
-        lines: characters of each line.
+        heading: above the output.
         cut: whether lines were left out.
     """
 
@@ -57,7 +56,7 @@ class Excerpt:
 
 
 def tokenizer_of(run: Run) -> Tokenizer | NotDrawable:
-    """Return the tokenizer of the run's model if its file is on this machine; nothing is downloaded."""
+    """Return the tokenizer of the run's model if its file is here; nothing is downloaded."""
     for folder in _folders(run.header.options("model")):
         if (folder / "tokenizer.json").is_file():
             return Tokenizer.from_file(str(folder / "tokenizer.json"))
@@ -67,7 +66,6 @@ def tokenizer_of(run: Run) -> Tokenizer | NotDrawable:
 
 
 def _folders(source: Mapping[str, Any]) -> Iterator[Path]:
-    """Yield the folders that may hold a model's files."""
     if source.get("embedded"):
         yield EMBEDDED / source["embedded"]
     if source.get("path"):
@@ -83,7 +81,7 @@ def _folders(source: Mapping[str, Any]) -> Iterator[Path]:
 
 
 def output_tokens(run: Run, index: int, tokenizer: Tokenizer) -> list[tuple[str, bool]]:
-    """Return text of every token of a prompt's first repeat, and whether the token was drafted and accepted."""
+    """Return each token's text in a prompt's first repeat, and whether it was drafted and accepted."""
     rows = arm_rows(run.prompts, "method")
     row = rows[rows["prompt_index"] == index].sort_values("repeat").iloc[0]
     steps = arm_rows(run.steps, "method")
@@ -103,7 +101,7 @@ def output_tokens(run: Run, index: int, tokenizer: Tokenizer) -> list[tuple[str,
 
 
 def wrap(pieces: Sequence[tuple[str, bool]], most: int) -> tuple[list[list[Character]], bool]:
-    """Return up to `most` lines of `COLUMNS` characters, broken at spaces if possible, and whether lines were cut."""
+    """Wrap to `most` lines of `COLUMNS` characters, at spaces if possible; also return whether lines were cut."""
     glyphs = _glyphs()
     characters = [
         (c if c == "\n" or ord(c) in glyphs else "□", flag)
@@ -168,7 +166,7 @@ def _draw_line(axes: Axes, characters: Sequence[Character], y: float) -> None:
 
 
 def excerpts_height(outputs: Sequence[Excerpt]) -> float:
-    """Return the height in inches of the outputs, with title and caption."""
+    """Return the outputs' height in inches, with title and caption."""
     rows = sum(1.9 + 1.25 * (len(output.lines) + output.cut) for output in outputs)
     return 0.95 + rows * POINTS * 1.2 / 72
 
@@ -177,7 +175,7 @@ NOTE = "Coloured and underlined: accepted draft tokens; black: tokens of the ful
 
 
 def outputs_figure(replication: Replication) -> Figure | NotDrawable:
-    """Draw SWIFT's Tables 13 and 14: the same prompt decoded by each method."""
+    """Draw SWIFT's Tables 13 and 14: a prompt decoded by each method."""
     drawn = replication.shown_cells()
     tokenizer = tokenizer_of(drawn[0].run)
     if isinstance(tokenizer, NotDrawable):
@@ -194,7 +192,7 @@ def outputs_figure(replication: Replication) -> Figure | NotDrawable:
 
 
 def _example_prompt(drawn: Sequence[ShownCell]) -> int:
-    """Return the index of the first prompt whose output in the first run has the median length."""
+    """Return the index of the first prompt with the median output length in the first run."""
     rows = arm_rows(drawn[0].run.prompts, "method").drop_duplicates("prompt_index").sort_values("prompt_index")
     middle = rows["new_tokens"].quantile(0.5, interpolation="lower")
     return int(rows.loc[rows["new_tokens"] == middle, "prompt_index"].iloc[0])

@@ -1,4 +1,4 @@
-"""Forest plot: two speedups of every method with their intervals, one panel per model and task, AR at 1."""
+"""Forest plot: two speedups per method with intervals, one panel per model and task, AR at 1."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ from ssd_bench.papers.ours.cells import ShownCell
 from ssd_bench.results.evidence import VariationLevel
 
 Numbers = tuple[str, str]
-"""Two numbers of a summary: that of the filled marks, by which methods are ranked, and that of the hollow ones."""
+"""Numbers of a summary: of the filled marks, which rank methods, and of the hollow ones."""
 TICKS = (0.25, 0.5, 0.75, 1, 1.25, 1.5, 2, 3)
 
 
 def height(panel_rows: int, methods: int) -> float:
-    """Return the height in inches that the panels need."""
+    """Return the panels' height in inches."""
     return 0.75 + panel_rows * (0.2 + 0.17 * methods)
 
 
 def ranked(cells: Sequence[ShownCell], number: str) -> list[str]:
-    """Return the methods by the geometric mean of a speedup over their cells, the fastest first; excluded ones last."""
+    """Rank the methods by the geometric mean of a speedup over their cells, the fastest first; excluded ones last."""
     logs: dict[str, list[float]] = {}
     for cell in cells:
         speedup = getattr(cell.summary, number).value
@@ -35,10 +35,10 @@ def ranked(cells: Sequence[ShownCell], number: str) -> list[str]:
 
 
 def draw(body: SubFigure, cells: Sequence[ShownCell], numbers: Numbers, labels: Numbers, columns: int) -> None:
-    """Draw the panels and the legend; a band shows run-to-run variation of measured speedups.
+    """Draw panels and legend; a band shows run-to-run variation of measured speedups.
 
     Args:
-        labels: names of the numbers in the legend.
+        labels: of the numbers in the legend.
         columns: panels side by side.
     """
     by_panel: dict[tuple[str, str], dict[str, ShownCell]] = {}
@@ -58,7 +58,7 @@ def draw(body: SubFigure, cells: Sequence[ShownCell], numbers: Numbers, labels: 
 
 
 def variation_of(cells: Sequence[ShownCell]) -> VariationLevel | None:
-    """Return the run-to-run variation of the first cell that has it."""
+    """Return the run-to-run variation of the first cell with one."""
     return next((cell.variation for cell in cells if cell.variation is not None), None)
 
 

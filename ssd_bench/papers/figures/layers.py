@@ -1,4 +1,4 @@
-"""Maps of layer sets: a row of squares for the attentions, one for the MLPs, filled where a sublayer is skipped."""
+"""Maps of layer sets: a row of squares for attentions, one for MLPs, filled where a sublayer is skipped."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from ssd_bench.papers.ours.values import method_steps
 from ssd_bench.records.reader import Run
 
 COLUMN_BLOCKS = 20
-"""Most blocks that fit a column of a paper."""
+"""Most blocks that fit a paper's column."""
 
 
 @dataclass(frozen=True)
@@ -25,9 +25,8 @@ class Panel:
     """Map of one layer set.
 
     Attributes:
-        title: text above the map.
-        layers: the layer set; None if missing (`title` gives the reason).
-        excluded: whether its run is excluded.
+        title: above the map.
+        layers: None if missing (`title` says why).
     """
 
     title: str
@@ -36,7 +35,7 @@ class Panel:
 
     @classmethod
     def of(cls, name: str, layers: LayerSet | None, missing: str, excluded: bool = False) -> Panel:
-        """Return the map of a set with its numbers of skipped sublayers in the title, or with `missing`."""
+        """Return a set's map, titled with its numbers of skipped sublayers or with `missing`."""
         return cls(f"{name}: {missing if layers is None else skip_counts(layers)}", layers, excluded)
 
 
@@ -46,19 +45,19 @@ def skip_counts(layers: LayerSet) -> str:
 
 
 def map_width(panels: Sequence[Panel]) -> float:
-    """Return the width in inches at which the sublayers of one column of maps are about square."""
+    """Return the width in inches that makes sublayers of one column of maps about square."""
     return (
         style.COLUMN if max((p.layers.n_layers for p in panels if p.layers), default=0) <= COLUMN_BLOCKS else style.PAGE
     )
 
 
 def map_height(rows: int) -> float:
-    """Return the height in inches of so many rows of maps, with title and caption."""
+    """Return the height in inches of rows of maps, with title and caption."""
     return 1.25 + 0.5 * rows
 
 
 def draw_maps(body: SubFigure, columns: Sequence[Sequence[Panel]]) -> None:
-    """Draw columns of maps, with blocks counted from 0 and one legend above."""
+    """Draw columns of maps, with blocks counted from 0 and one legend."""
     rows = max(map(len, columns))
     blocks = [max((p.layers.n_layers for p in column if p.layers), default=1) for column in columns]
     grid = body.subplots(rows, len(columns), squeeze=False, width_ratios=[max(n, 0.4 * max(blocks)) for n in blocks])
@@ -106,7 +105,7 @@ def _draw_map(axes: Axes, panel: Panel, blocks: int) -> None:
 
 
 def set_sequence(run: Run) -> pd.DataFrame:
-    """Return one row for each time a run changed its set.
+    """Return one row per change of a run's set.
 
     Returns:
         Columns layer_set_id, steps; mean, fewest, most (accepted tokens per step).

@@ -1,4 +1,4 @@
-"""Shared parts of the papers' figures: captions, exclusions, the papers' numbers, bars and lines."""
+"""Shared parts of the figures: captions, exclusions, the papers' numbers, bars and lines."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from ssd_bench.results.text import TOY
 INTERVALS = "Error bars: 95 % intervals over prompts."
 BY_LAYERS = "The run did not draft with layers."
 EXCLUDED_LABEL, PAPER = "excluded", "paper"
-"""Legend labels of excluded results and of the paper's own numbers."""
+"""Legend labels of excluded results and the paper's numbers."""
 SYMBOLS = {
     "beta=": "β=",
     "lambda=": "λ=",
@@ -41,14 +41,14 @@ SYMBOLS = {
 CARETS = {"low": CARETUPBASE, "high": CARETDOWNBASE, "max": CARETDOWNBASE}
 SIGNS = {"low": "≥ ", "high": "≤ ", "max": "≤ ", "about": "≈ "}
 PAPER_ZORDER = 1.5
-"""Z-order of the paper's numbers: above bars and below lines, so that they do not hide our numbers."""
+"""Z-order of the paper's numbers: above bars, below lines, so that they do not hide ours."""
 MAX_BAR_WIDTH = 0.4
-"""Widest bar, in units of the distance between two groups; reached if a figure has few bars."""
+"""Widest bar, in distances between groups, for figures with few bars."""
 
 
 @dataclass(frozen=True)
 class NotDrawable:
-    """Table or figure that cannot be drawn from the runs.
+    """Table or figure that cannot be drawn.
 
     Attributes:
         reason: one sentence for readers of a report.
@@ -62,14 +62,14 @@ class PlotValue(Measured):
     """Number of a figure.
 
     Attributes:
-        exclusion: reason why its cell is excluded; "" if it is not.
+        exclusion: why its cell is excluded; else "".
     """
 
     exclusion: str = ""
 
 
 def missing_runs(replication: Replication) -> NotDrawable:
-    """Return the reason why the experiment has no run to draw."""
+    """Return why the experiment has no run to draw."""
     errors = sorted({cell.error for cell in replication.cells if cell.error})
     if errors:
         return NotDrawable(f"No run has finished: {'; '.join(errors)}")
@@ -92,18 +92,18 @@ def pretty(setting: str) -> str:
 
 
 def new_figure(width: float, height: float) -> tuple[Figure, SubFigure]:
-    """Return an empty figure of a size in inches, and its part for panels and legend, between title and caption."""
+    """Return an empty figure, and its part for panels and legend, between title and caption."""
     figure = style.new(width, height)
     return figure, figure.subfigures(1, 1, squeeze=False)[0, 0]
 
 
 def finish(figure: Figure, replication: Replication, drawn: Sequence[ShownCell], note: str, sample: str = "") -> Figure:
-    """Add title (paper, table or figure, model that ran) and caption, and return the figure.
+    """Add title (paper, exhibit, model that ran) and caption; return the figure.
 
-    The caption has models, tasks, `note`, sample size, missing runs, the paper's numbers, and excluded cells.
+    The caption has models, tasks, `note`, sample size, missing runs, the paper's numbers and excluded cells.
 
     Args:
-        sample: sample size with its unit; default: prompts per run.
+        sample: size with its unit; default: prompts per run.
     """
     experiment = replication.experiment
     panel = experiment.name[-1] if experiment.name[-2].isdigit() and experiment.name[-1].isalpha() else ""
@@ -137,7 +137,7 @@ def prompts_per_run(drawn: Sequence[ShownCell]) -> str:
 
 
 def _excluded_sentences(drawn: Sequence[ShownCell]) -> list[str]:
-    """Return a sentence for each reason of exclusion; it names cells by the axes on which the drawn cells differ."""
+    """Return a sentence per reason of exclusion, with cells named by the axes on which drawn cells differ."""
     axes = [axis for axis in AXES if len(unique(cell[axis] for cell in drawn)) > 1] or ["method"]
     by_reason: dict[str, list[str]] = {}
     for cell in drawn:
@@ -154,7 +154,7 @@ def _excluded_sentences(drawn: Sequence[ShownCell]) -> list[str]:
 
 
 def _paper_sentence(figure: Figure, replication: Replication, drawn: Sequence[ShownCell]) -> str:
-    """Return a sentence that explains the grey marks; "" without grey marks."""
+    """Return a sentence on the grey marks; "" without any."""
     labels = [label for axes in figure.axes for label in axes.get_legend_handles_labels()[1]]
     if not any(label.startswith(PAPER) for label in labels):
         return ""
@@ -169,7 +169,7 @@ def _paper_sentence(figure: Figure, replication: Replication, drawn: Sequence[Sh
 
 
 def draw_legend(body: SubFigure) -> None:
-    """Draw one legend of all panels above them, each label once, in as many columns as fit."""
+    """Draw one legend above all panels, each label once, in as many columns as fit."""
     handles: dict[str, Any] = {}
     for axes in body.axes:
         for handle, label in zip(*axes.get_legend_handles_labels()):
@@ -180,7 +180,7 @@ def draw_legend(body: SubFigure) -> None:
     labels = [label for label in handles if label not in last] + last
 
     def width(columns: int) -> float:
-        """Return the legend's width in points, by the mean width of a letter."""
+        """Return the legend's width in points, by a letter's mean width."""
         return 35 * columns - 8 + 4.2 * sum(max(map(len, part)) for part in np.array_split(labels, columns))
 
     available = 72 * body.get_figure(root=True).get_figwidth()
@@ -192,47 +192,47 @@ def draw_legend(body: SubFigure) -> None:
 
 
 def plot_value(cell: ShownCell, number: Measured | str) -> PlotValue:
-    """Return a number of a cell to draw: a number of its summary, by name, or a computed number."""
+    """Return a cell's number to draw: of its summary, by name, or computed."""
     number = cell.summary.number(number) if isinstance(number, str) else number
     return PlotValue(number.value, number.low, number.high, number.n, cell.exclusion)
 
 
 def excluded_sign(cell: ShownCell) -> str:
-    """Return the sign that follows the name of an excluded cell; "" for other cells."""
+    """Return the sign after an excluded cell's name; else ""."""
     return f" {style.EXCLUDED}" if cell.exclusion else ""
 
 
 def paper_numbers(replication: Replication, metric: str, **labels: str) -> list[Number]:
-    """Return the paper's numbers of this table or figure and metric, with these `model`, `task` or `method`."""
+    """Return the exhibit's numbers by metric and `model`, `task` or `method`."""
     return find_numbers(replication.experiment.paper, replication.experiment.exhibit, metric=metric, **labels)
 
 
 def paper_model(replication: Replication, model: str) -> str:
-    """Return the paper's model to compare with the label `model` of a shown cell: the same, else the first replaced."""
+    """Return the paper's model to compare with a shown cell's `model`: the same, else the first replaced."""
     same_model = [cell for cell in replication.recorded_cells() if cell.model_ran.text == model]
     nearest = sorted(same_model, key=lambda cell: not cell.is_of_papers_model) or replication.cells
     return nearest[0]["model"]
 
 
 def paper_label(number: Number) -> str:
-    """Return the legend label of a number of the paper, with the paper's model."""
+    """Return a paper number's legend label, with its model."""
     return f"{PAPER}: {number.model}" if number.model else PAPER
 
 
 def printed_text(number: Number) -> str:
-    """Return a number as the paper prints it, with the sign of a bound."""
+    """Return a number as printed, with the sign of a bound."""
     return f"{SIGNS.get(number.bound, '')}{number.printed}"
 
 
 def draw_paper_numbers(
     axes: Axes, reported: Iterable[Number], over: tuple[float, float] | None = None, marker: str = "", name: str = ""
 ) -> None:
-    """Draw the paper's numbers as thin grey lines, with carets up from a lower bound and down from an upper one.
+    """Draw the paper's numbers as thin grey lines; carets point up from a lower bound, down from an upper one.
 
     Args:
-        over: part of the x axis that the lines cover; None: all of it.
-        marker: marker of the numbers' series, at the end of the line; "": no marker.
-        name: name of the numbers' series, right of the panel before the number; "": neither name nor number.
+        over: part of the x axis; None: all of it.
+        marker: at the end of the line; "": no marker.
+        name: of the series, right of the panel before the number; "": neither.
     """
     for number in reported:
         place: dict[str, Any] = {} if over else {"transform": axes.get_yaxis_transform()}
@@ -282,7 +282,7 @@ def error_bar(number: Measured) -> list[list[float]] | None:
 
 
 def point_style(mark: style.Mark, exclusion: str = "", face: str = "") -> dict[str, Any]:
-    """Return colour and marker of points, with `face` as the inner colour; excluded points have a special marker."""
+    """Return points' colour and marker, with `face` as inner colour; excluded points have a special marker."""
     if exclusion:
         edge = {"markeredgecolor": mark.colour, "markeredgewidth": 0.3}
         return {"color": mark.colour, "marker": style.EXCLUDED_MARKER, "markersize": 6, **edge}
@@ -297,7 +297,7 @@ def explain_excluded(axes: Axes) -> None:
 
 
 def draw_line(axes: Axes, x: Sequence[float], numbers: Sequence[PlotValue], mark: style.Mark, label: str) -> None:
-    """Draw a line through defined numbers with their intervals, dashed and grey at excluded numbers."""
+    """Draw a line through defined numbers with intervals, dashed and grey at excluded ones."""
     defined = [(at, number, number.value) for at, number in zip(x, numbers) if number.value is not None]
     places, values = [at for at, _, _ in defined], [value for _, _, value in defined]
     solid = [float("nan") if number.exclusion else value for _, number, value in defined]
@@ -317,12 +317,12 @@ def draw_bars(
     unit: str,
     marks: Mapping[str, style.Mark] | None = None,
 ) -> dict[tuple[str, str], tuple[float, float]]:
-    """Draw groups of bars with intervals, and above them their values, or the mark of an excluded result.
+    """Draw groups of bars with intervals and, above them, values or the mark of exclusion.
 
     Args:
-        series: label -> one number per group, None where it is missing.
-        unit: label of the axis.
-        marks: label -> mark, where the labels are not methods.
+        series: label -> one number per group, None if missing.
+        unit: of the axis.
+        marks: label -> mark, if labels are not methods.
 
     Returns:
         Group and label -> left and right end of the bar.
@@ -361,7 +361,7 @@ def draw_bars(
 
 
 def _draw_bar(axes: Axes, x: float, width: float, number: PlotValue, mark: style.Mark, rotation: int) -> float:
-    """Draw one bar with its interval and value, and return their upper end."""
+    """Draw a bar, interval and value; return their upper end."""
     value = number.value or 0.0
     look: dict[str, Any] = {"facecolor": mark.colour, "hatch": mark.hatch, "edgecolor": "white", "linewidth": 0}
     if number.exclusion:
@@ -386,10 +386,10 @@ def _draw_bar(axes: Axes, x: float, width: float, number: PlotValue, mark: style
 
 
 def draw_level(axes: Axes, value: float = 1.0) -> None:
-    """Draw a thin line at a reference value, such as the speed of AR."""
+    """Draw a thin line at a reference value, such as AR's speed."""
     axes.axhline(value, color=style.FAINT, linewidth=0.6, zorder=0)
 
 
 def use_integer_ticks(axes: Axes) -> None:
-    """Put the ticks of the x axis at whole numbers only."""
+    """Put ticks of the x axis at whole numbers only."""
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))

@@ -42,27 +42,27 @@ DOMAINS = {
     "natural_questions": "Natural Questions",
 }
 AXIS_LIMIT = 1.3
-"""End of an axis, as a multiple of the highest interval of a task; single prompts can be far above it."""
+"""End of an axis, as a multiple of a task's highest interval; single prompts can be far above."""
 SO_FAR = "Speedup: ratio of totals over the prompts so far; right of each curve: all prompts, with the 95 % interval."
 """Caption of `draw_speedup_so_far`."""
 MARGIN = 0.06
-"""Unused share of a task's width, on each side."""
+"""Unused share of a task's width, per side."""
 
 AXES = {"speedup": "speedup, decode (×)", "alpha": "acceptance rate α", "M": "tokens per verification M"}
-"""Quantity -> label of its axis."""
+"""Quantity -> axis label."""
 
 
 def domain_title(name: str) -> str:
-    """Return the papers' name of a task of a stream."""
+    """Return the papers' name of a stream's task."""
     return DOMAINS.get(name, name.replace("_", " "))
 
 
 def stream_rows(run: Run) -> pd.DataFrame:
-    """Return one row per prompt that both arms decoded, in the order of the stream, with an index from 1.
+    """Return one row per prompt decoded by both arms, in the stream's order, indexed from 1.
 
     Returns:
-        Columns domain, prompt_index, repeat, tokens, ms, base_tokens, base_ms (of AR; decode only), accepted,
-        drafted, emitted, steps (of the method).
+        Columns domain, prompt_index, repeat, tokens, ms, base_tokens, base_ms (of AR; decode only), accepted, drafted,
+        emitted, steps (of the method).
     """
     keys = ["repeat", "prompt_index"]
     pairs = paired_rows(run.prompts)
@@ -78,7 +78,7 @@ def stream_rows(run: Run) -> pd.DataFrame:
 
 
 def pooled_value(rows: pd.DataFrame, quantity: str) -> float:
-    """Return a quantity over all of these rows of a stream together; NaN where it is not defined."""
+    """Return a quantity over all rows of a stream together; NaN if undefined."""
     statistic = QUANTITIES[quantity]
     with np.errstate(all="ignore"):
         value = float(statistic(*(rows[name].to_numpy(dtype=float) for name in statistic.columns)))
@@ -86,15 +86,15 @@ def pooled_value(rows: pd.DataFrame, quantity: str) -> float:
 
 
 def row_values(rows: pd.DataFrame, quantity: str) -> list[float]:
-    """Return a quantity of every row of a stream."""
+    """Return a quantity of each row of a stream."""
     return [pooled_value(rows.loc[[i]], quantity) for i in rows.index]
 
 
 def measure_rows(rows: pd.DataFrame, quantity: str, noise: VariationLevel | None = None) -> Measured:
-    """Return a quantity over all of these rows of a stream, with its interval over prompts.
+    """Return a quantity over all rows of a stream, with its interval over prompts.
 
     Args:
-        noise: run-to-run variation of timings, which widens the interval of a speedup.
+        noise: run-to-run variation that widens a speedup's interval.
     """
     columns = list(QUANTITIES[quantity].columns)
     number = QUANTITIES[quantity].measure(*rows.groupby("prompt_index")[columns].sum().to_numpy(dtype=float).T)
@@ -102,7 +102,7 @@ def measure_rows(rows: pd.DataFrame, quantity: str, noise: VariationLevel | None
 
 
 def cumulative_values(rows: pd.DataFrame, quantity: str = "speedup") -> pd.Series[float]:
-    """Return a quantity over all prompts of a stream up to each row."""
+    """Return a quantity over prompts up to each row."""
     sums = rows[list(QUANTITIES[quantity].columns)].cumsum()
     return pd.Series([pooled_value(sums.loc[[i]], quantity) for i in sums.index], sums.index, dtype=float)
 
@@ -113,11 +113,10 @@ def cumulative_values(rows: pd.DataFrame, quantity: str = "speedup") -> pd.Serie
 def draw_speedup_so_far(
     axes: Axes, lines: Mapping[str, ShownCell], stops: Mapping[str, int | None] | None = None
 ) -> None:
-    """Draw the speedup over all prompts so far, prompt by prompt, a curve for each trace, and that of the whole run.
+    """Draw the speedup so far, prompt by prompt, a curve per trace, and the whole run's.
 
     Args:
-        lines: label -> cell.
-        stops: label -> prompt at which the search stopped, marked by a star.
+        stops: label -> prompt where the search stopped, marked by a star.
     """
     names = subjects.trace_labels(lines)
     places = whole_run_places(lines)
@@ -162,14 +161,14 @@ def draw_speedup_so_far(
 
 
 def whole_run_places(lines: Mapping[str, ShownCell]) -> dict[str, float]:
-    """Return label -> x of the value over all prompts, right of the curves; labels of one trace share it."""
+    """Return label -> x of the value over all prompts, right of the curves; labels of a trace share it."""
     last = max((len(stream_rows(cell.run)) for cell in lines.values()), default=1)
     traces = common.unique(cell.timing.trace for cell in lines.values())
     return {label: last * (1.07 + 0.07 * traces.index(cell.timing.trace)) for label, cell in lines.items()}
 
 
 def last_change(cell: ShownCell) -> int | None:
-    """Return the position of the last prompt in which the set changed or the search recorded an estimate, if any."""
+    """Return the position of the last prompt with a changed set or a recorded estimate, if any."""
     steps = method_steps(cell.run)
     drafted = steps.dropna(subset=["layer_set_id"])
     changed = drafted[(drafted["layer_set_id"] != drafted["layer_set_id"].shift()).fillna(False).astype(bool)]
@@ -185,10 +184,10 @@ def last_change(cell: ShownCell) -> int | None:
 def stream_figure(
     replication: Replication, quantities: Sequence[str], dashed: str | None = None
 ) -> Figure | NotDrawable:
-    """Draw quantities along the stream by task: a dot per prompt, and a value with its interval per task.
+    """Draw quantities along the stream by task: a dot per prompt, a value with interval per task.
 
     Args:
-        dashed: method whose value over the whole stream is a dashed line, as in KNN-SSD's figures; None: no line.
+        dashed: method whose value over the stream is a dashed line, as in KNN-SSD's figures.
     """
     drawn = replication.shown_cells()
     models = common.unique(cell["model"] for cell in drawn)
@@ -223,7 +222,7 @@ def stream_figure(
 
 
 def _draw_tasks(axes: Axes, lines: Mapping[str, ShownCell], quantity: str, reported: Sequence[Number]) -> int:
-    """Draw a column per task with a strip per curve, and return the number of prompts above the end of the axis."""
+    """Draw a column per task with a strip per curve; return the number of prompts above the axis."""
     names = subjects.trace_labels(lines)
     domains = common.unique(str(name) for cell in lines.values() for name in stream_rows(cell.run)["domain"])
     heights, prompt_values = list[float](), list[float]()
@@ -282,7 +281,7 @@ def _draw_tasks(axes: Axes, lines: Mapping[str, ShownCell], quantity: str, repor
 
 
 def _task_span(number: Number, domains: Sequence[str]) -> tuple[float, float]:
-    """Return the x range of the tasks that a number of the paper covers: one, the first, all others, or all."""
+    """Return the x range of the tasks covered by a paper's number: one, the first, all others, or all."""
     point, titles = number.settings.get("point"), [domain_title(name) for name in domains]
     first, last = 0, len(domains)
     if number.task in titles:
@@ -298,7 +297,7 @@ def _task_span(number: Number, domains: Sequence[str]) -> tuple[float, float]:
 
 
 def transfer_figure(replication: Replication) -> Figure | NotDrawable:
-    """Draw the speedup of each task's set on each task; each row is a task that the set was searched on."""
+    """Draw the speedup of each task's set on each task; rows are tasks searched on."""
     drawn = replication.shown_cells()
     rows: dict[str, ShownCell] = {str(stream_rows(cell.run)["domain"].iloc[0]): cell for cell in drawn}
     if len(rows) < 2:
@@ -350,7 +349,7 @@ def transfer_figure(replication: Replication) -> Figure | NotDrawable:
 
 
 def _task_value(cell: ShownCell, name: str) -> PlotValue | None:
-    """Return the speedup of a cell on a task of its stream; None if the stream has no prompts of that task."""
+    """Return a cell's speedup on a task of its stream; None without such prompts."""
     rows = stream_rows(cell.run)
     part = rows[rows["domain"] == name]
     return common.plot_value(cell, measure_rows(part, "speedup", cell.variation)) if len(part) else None

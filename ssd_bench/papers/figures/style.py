@@ -1,4 +1,4 @@
-"""Style of all figures: widths of a paper's columns, colours for the colour-blind, marks that differ in grey."""
+"""Style of all figures: widths of a paper's columns, colour-blind colours, marks that differ in grey."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from matplotlib.figure import Figure
 from matplotlib.layout_engine import ConstrainedLayoutEngine
 
 COLUMN, PAGE = 3.4, 7.0
-"""Widths of a figure in inches: one column of a paper, or the whole page."""
+"""Figure widths in inches: one column of a paper, or the page."""
 
 SMALL = 6.5
-"""Font size of captions and of numbers within a panel, in points; other text has 8."""
+"""Font size in points of captions and numbers within panels; other text has 8."""
 
 STYLE: dict[Any, Any] = {
     "font.size": 8,
@@ -44,19 +44,19 @@ ACCOUNTS = {
 }
 AR_COLOUR, METHOD_COLOUR = "#BDBDBD", "#0072B2"
 ATTENTION, MLP = ("#0072B2", ""), ("#E69F00", "////")
-"""Colour and hatch of the two kinds of sublayers."""
+"""Colour and hatch of the kinds of sublayers."""
 
 FAINT = "#7F7F7F"
-"""Colour of reference lines, such as the speed of AR, and of the papers' numbers, which we did not measure."""
+"""Colour of reference lines, such as AR's speed, and of the papers' numbers, not measured by us."""
 EXCLUDED, EXCLUDED_HATCH, EXCLUDED_MARKER = "∅", "-----", "$∅$"
-"""Mark of an excluded result: in a text, as the hatch of a bar (no method uses this hatch), and as a point."""
+"""Mark of an excluded result: in text, as a bar's hatch (no method's), and as a point."""
 DASHED = (0, (2, 2))
 """Style of a line with an excluded point."""
 
 
 @dataclass(frozen=True)
 class Mark:
-    """Look of a series; each of colour, marker, line and hatch alone identifies it."""
+    """Look of a series, identified by colour, marker, line or hatch alone."""
 
     colour: str
     marker: str
@@ -89,28 +89,28 @@ METHODS = {
 
 
 def mark(label: str, position: int) -> Mark:
-    """Return the mark of a series: a method has the same one in every figure, other series go by position."""
+    """Return a series' mark: a method's is the same in every figure, others go by position."""
     return MARKS[METHODS.get(label, position) % len(MARKS)]
 
 
 def new(width: float, height: float) -> Figure:
-    """Return an empty figure of a size in inches; its layout makes room for titles, labels and legends."""
+    """Return an empty figure (size in inches); its layout makes room for titles, labels and legends."""
     return Figure(figsize=(width, height), layout=ConstrainedLayoutEngine(w_pad=0.05, h_pad=0.05))
 
 
 def unbroken(text: str) -> str:
-    """Return a text with no-break spaces in sizes ("2.9 million")."""
+    """Put no-break spaces into sizes ("2.9 million")."""
     return re.sub(r"(?<=\d) (?=(?:thousand|million|billion)\b)", "\xa0", text)
 
 
 def wrap(text: str, figure: Figure, size: float = SMALL) -> str:
-    """Wrap a text to the width of the figure, at `size` points; never at "=", before "%" or within "2.9 million"."""
+    """Wrap a text to the figure's width at `size` points; never at "=", before "%" or within "2.9 million"."""
     unbreakable = unbroken(text).replace(" = ", "\xa0=\xa0").replace(" %", "\xa0%")
     return textwrap.fill(unbreakable, int(figure.get_figwidth() * 72 / (0.6 * size))).replace("\xa0", " ")
 
 
 def describe(figure: Figure, title: str, caption: str) -> None:
-    """Set the title and the caption; a long caption makes the figure higher, not its panels smaller."""
+    """Set title and caption; a long caption makes the figure higher, not its panels smaller."""
     wrapped = wrap(caption, figure)
     figure.suptitle(wrap(title, figure, 8.5), x=0.01, ha="left")
     figure.supxlabel(wrapped, x=0.01, ha="left", fontsize=SMALL)

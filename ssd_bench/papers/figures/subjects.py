@@ -1,4 +1,4 @@
-"""Evidence of runs on a figure's subject: settings that made a difference, searches, models; else a sentence."""
+"""Evidence of runs on a figure's subject: settings that mattered, searches, models; else a sentence."""
 
 from __future__ import annotations
 
@@ -23,17 +23,17 @@ MIN_SETS = 2
 """Fewest scored sets that give a search a course: one set is neither better nor worse than another."""
 MEASURED, MODELLED = "measured", "modelled"
 TIME_MARKS = {MEASURED: style.MARKS[0], MODELLED: style.MARKS[1]}
-"""Marks of the two kinds of times in one panel."""
+"""Marks of measured and modelled times in one panel."""
 
 
 @dataclass(frozen=True)
 class SettingPoint:
-    """Point of a figure over a setting; settings whose runs did the same work share it.
+    """Point of a figure over a setting, shared by settings with equal work.
 
     Attributes:
-        cell: the first of these runs, which is drawn.
-        settings: values of the setting, that of `cell` first.
-        factor: ratio of the highest and the lowest measured speedup of these runs; None for a single run.
+        cell: the first, which is drawn.
+        settings: values of the setting, `cell`'s first.
+        factor: ratio of the highest to the lowest measured speedup; None for a single run.
     """
 
     cell: ShownCell
@@ -50,13 +50,13 @@ class SettingPoint:
 
 
 def setting_points(cells: Iterable[ShownCell], key: str = "") -> list[SettingPoint]:
-    """Return one point for each group of cells whose runs made the same steps and counted the same work.
+    """Return one point per group of cells with equal steps and counted work.
 
-    Such runs differ in their timing alone: as separate points they would show run-to-run variation as an effect of the
-    setting. A run with the steps of another one but different work, for example of its search, is a point.
+    Such runs differ in timing alone: separate points would show run-to-run variation as an effect of the setting. Equal
+    steps with different work, for example in the search, are a separate point.
 
     Args:
-        key: name of the setting; "": all of it.
+        key: of the setting; "": all of it.
     """
     groups: dict[tuple[str, int], list[ShownCell]] = {}
     for cell in cells:
@@ -73,12 +73,12 @@ def _setting_point(group: Sequence[ShownCell], key: str) -> SettingPoint:
 
 
 def _counted_work(run: Run) -> int:
-    """Return a digest of the counted work, without its times and its order."""
+    """Return a digest of the counted work, without times and order."""
     return int(pd.util.hash_pandas_object(run.work.drop(columns="ms"), index=False).sum())
 
 
 def no_difference(points: Sequence[SettingPoint], symbol: str) -> NotDrawable | None:
-    """Return the reason why runs show nothing about a setting: none of its values made a difference."""
+    """Return why runs show nothing about a setting: no value made a difference."""
     if len(points) > 1:
         return None
     shown = [value for point in points for value in point.settings]
@@ -91,7 +91,7 @@ def no_difference(points: Sequence[SettingPoint], symbol: str) -> NotDrawable | 
 
 
 def same_work_note(points: Iterable[SettingPoint], symbol: str) -> str:
-    """Return sentences on points that several settings share; "" without such points."""
+    """Return sentences on points shared by several settings; "" without any."""
     sentences = []
     for point in points:
         if len(point.settings) > 1:
@@ -107,7 +107,7 @@ def _listed(texts: Sequence[str]) -> str:
 
 
 def trace_labels(lines: Mapping[str, ShownCell]) -> dict[str, str]:
-    """Return label -> legend text of the first curve of each trace; other curves of the same trace are not drawn."""
+    """Return label -> legend text of each trace's first curve; other curves of a trace are not drawn."""
     by_trace: dict[str, list[str]] = {}
     for label, cell in lines.items():
         by_trace.setdefault(cell.timing.trace, []).append(label)
@@ -119,7 +119,7 @@ def trace_labels(lines: Mapping[str, ShownCell]) -> dict[str, str]:
 
 
 def set_slots(axes: Axes, labels: Sequence[str]) -> None:
-    """Put a tick with a wrapped label at each of the places 0, 1, ...; distances between them mean nothing."""
+    """Put a tick with a wrapped label at 0, 1, ...; distances mean nothing."""
     axes.set_xticks(range(len(labels)), [textwrap.fill(label, 10) for label in labels])
     axes.set_xlim(-0.5, len(labels) - 0.5)
 
@@ -128,7 +128,7 @@ def set_slots(axes: Axes, labels: Sequence[str]) -> None:
 
 
 def timed_runs(points: Sequence[SettingPoint]) -> dict[str, list[Run]]:
-    """Return the runs with their measured and with modelled times."""
+    """Return the runs with measured and modelled times."""
     runs = [point.cell.run for point in points]
     return {MEASURED: runs, MODELLED: [reference_run(run) for run in runs]}
 
@@ -141,13 +141,12 @@ def draw_speedups(axes: Axes, x: Sequence[float], points: Sequence[SettingPoint]
 
 
 def draw_times(axes: Axes, x: Sequence[float], numbers_by_kind: dict[str, list[PlotValue]]) -> None:
-    """Draw numbers of measured and of modelled times."""
     for kind, numbers in numbers_by_kind.items():
         common.draw_line(axes, x, numbers, TIME_MARKS[kind], kind)
 
 
 def modelled_note(points: Sequence[SettingPoint]) -> str:
-    """Return a sentence that explains the modelled times."""
+    """Return a sentence on modelled times."""
     costs = common.unique(costs_text(point.cell.summary.modelled_on) for point in points)
     return f"Modelled: the counted work at {', '.join(costs)}."
 
@@ -156,7 +155,7 @@ def modelled_note(points: Sequence[SettingPoint]) -> str:
 
 
 def no_course(cells: Sequence[ShownCell]) -> NotDrawable | None:
-    """Return the reason why searches have no course: none of them scored `MIN_SETS` sets."""
+    """Return why searches have no course: none scored `MIN_SETS` sets."""
     counts = [values.scored_sets(cell.run) for cell in cells]
     if max(counts, default=0) >= MIN_SETS:
         return None
@@ -168,7 +167,7 @@ def no_course(cells: Sequence[ShownCell]) -> NotDrawable | None:
 
 
 def one_model(cells: Sequence[ShownCell], by_size: bool = False) -> NotDrawable | None:
-    """Return the reason why runs show nothing about models: they are of one model.
+    """Return why runs show nothing about models: there is only one.
 
     Args:
         by_size: the models must differ in size.

@@ -46,7 +46,7 @@ def _cell_number(cell: Number, metric: str, method: str | None = None) -> Number
 
 
 def check_direction(speedup: Number) -> Check:
-    """Check that TPT (tokens per unit of time) and the measured speedup are on the same side of AR.
+    """Check that TPT (tokens per unit of time) and measured speedup are on the same side of AR.
 
     Opposite sides are "unclear". Above AR's (DEL): Eq. 4 contains no overhead, so a run may be slower. Below (CLaSp,
     SWIFT): the paper prints no draft length of TPT. Drafts stop early (§3.5), so a run beats Eq. 4 at a long length.
@@ -74,7 +74,7 @@ def check_limits(speedup: Number) -> Iterator[Check]:
 
 
 def check_highest(cell: Number) -> Iterator[Check]:
-    """Check that KnapSpec's TPT and speedup are the highest of the cell (§5.1)."""
+    """Check that KnapSpec has the highest TPT and speedup of the cell (§5.1)."""
     for number in (cell, _cell_number(cell, "tpt")):
         competitors = [_cell_number(number, number.metric, method) for method in ("AR", *METHODS[:-1])]
         second = max(competitors, key=lambda n: n.value)
@@ -84,7 +84,7 @@ def check_highest(cell: Number) -> Iterator[Check]:
 
 
 def check_factor_ten() -> Iterator[Check]:
-    """Find acceptance rates far below the method's other cells that are within their range when multiplied by ten."""
+    """Find acceptance rates far below the method's other cells, but within their range if multiplied by ten."""
     for method in METHODS:
         cells = find_numbers("knapspec", "Table 2", method=method, metric="alpha")
         for cell in cells:
@@ -97,7 +97,7 @@ def check_factor_ten() -> Iterator[Check]:
 
 
 def check_highest_ratio() -> Check:
-    """Compare KnapSpec's TPT ratio to AR with its measured speedup, in the cell in which they differ most."""
+    """Compare KnapSpec's TPT ratio to AR with its measured speedup, in the cell where they differ most."""
     rows = [
         (_cell_number(n, "tpt").value / _cell_number(n, "tpt", "AR").value, n)
         for n in find_numbers("knapspec", "Table 2", method="KnapSpec", metric="speedup")

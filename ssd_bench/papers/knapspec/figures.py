@@ -1,4 +1,4 @@
-"""KnapSpec's figures: predictors of speed, skipped sublayers over the context length, and the sweeps of τ and T."""
+"""KnapSpec's figures: predictors of speed, skipped sublayers over context length, and sweeps of τ and T."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ BINS = 10  # of context lengths
 
 
 def figure2(replication: Replication) -> Figure | NotDrawable:
-    """Draw TPT and α of each prompt against its tokens/s, with Pearson's r over all prompts and methods."""
+    """Draw each prompt's TPT and α against its tokens/s, with Pearson's r over all prompts and methods."""
     drawn = replication.shown_cells()
     points = {cell["method"]: values.numbers_by_prompt(cell.run) for cell in drawn}
     panels = {
@@ -83,7 +83,7 @@ def _correlation_text(frame: pd.DataFrame) -> str:
 
 
 def figure3(replication: Replication) -> Figure | NotDrawable:
-    """Draw the share of attentions and of MLPs that drafting skips, over the context length."""
+    """Draw the shares of attentions and MLPs skipped in drafting, over context length."""
     drawn = replication.shown_cells()
     figure, body = common.new_figure(style.COLUMN, 2.9)
     axes = body.subplots()
@@ -121,7 +121,7 @@ def _mean(frame: pd.DataFrame, column: str) -> Measured:
 
 
 def figure4(replication: Replication) -> Figure | NotDrawable:
-    """Draw throughput, time of the search and memory over the pruning threshold τ."""
+    """Draw throughput, search time and memory over the pruning threshold τ."""
     drawn = replication.shown_cells()
     points = subjects.setting_points(drawn, "tau")
     if (reason := subjects.no_difference(points, "τ")) is not None:
@@ -161,7 +161,6 @@ def figure4(replication: Replication) -> Figure | NotDrawable:
 
 
 def _pruning_note(replication: Replication, points: Sequence[subjects.SettingPoint], memory: bool) -> str:
-    """Return the caption of Figure 4."""
     less = ", ".join(
         f"{n.printed} % less at τ = {n.settings['tau']}"
         for n in common.paper_numbers(replication, "memory_reduction_pct")
@@ -184,27 +183,27 @@ def _pruning_note(replication: Replication, points: Sequence[subjects.SettingPoi
 
 
 def _extra_memory_mib(run: Run) -> float:
-    """Return the largest difference over prompts between the peak of the method and that of AR, in MiB."""
+    """Return the largest difference over prompts between the method's and AR's peak, in MiB."""
     peaks = run.prompts.pivot_table(index=["prompt_index", "repeat"], columns="arm", values="peak_bytes")
     return float((peaks["method"] - peaks["ar"]).max()) / 2**20 if "ar" in peaks else float("nan")
 
 
 def _overhead_times(run: Run) -> pd.DataFrame:
-    """Return milliseconds of method overhead (`policy_ms`) and decoded tokens of each prompt."""
+    """Return each prompt's milliseconds of method overhead (`policy_ms`) and decoded tokens."""
     rows = arm_rows(run.prompts, "method")
     tokens = PromptTable(rows).frame(QUANTITIES["method_tokens_per_s"])[["tokens"]]
     return tokens.assign(policy_ms=rows.groupby("prompt_index")["policy_ms"].sum())
 
 
 def _relative_time(times: pd.DataFrame, reference: pd.DataFrame) -> Measured:
-    """Return the time per token relative to that of the reference, on the prompts that both decoded."""
+    """Return the time per token relative to the reference's, on prompts that both decoded."""
     joined = times.join(reference.add_suffix("_reference"), how="inner")
     names = ("policy_ms", "tokens", "policy_ms_reference", "tokens_reference")
     return QUANTITIES["draft_cost"].measure(*(joined[name].to_numpy(dtype=float) for name in names))
 
 
 def figure5(replication: Replication) -> Figure | NotDrawable:
-    """Draw how often each sublayer is skipped in the sets that the search chose."""
+    """Draw how often the search's chosen sets skip each sublayer."""
     frequencies = [(cell, *_skip_frequency(cell.run)) for cell in replication.shown_cells()]
     never = [
         f"{cell['task']} has no panel: no search was followed by drafting with layers."
@@ -262,7 +261,7 @@ def _draw_frequency(axes: Axes, frequency: Any) -> None:
 
 
 def _draw_paper_sublayers(axes: Axes, reported: Sequence[Number]) -> None:
-    """Draw triangles at the sublayers that the paper names: upwards for hardly skipped, downwards for often skipped."""
+    """Draw triangles at sublayers named in the paper: up for hardly skipped, down for often skipped."""
     for number in reported:
         hardly = number.settings["observation"].startswith("near-zero")
         axes.plot(
@@ -278,7 +277,7 @@ def _draw_paper_sublayers(axes: Axes, reported: Sequence[Number]) -> None:
 
 
 def figure6(replication: Replication) -> Figure | NotDrawable:
-    """Draw throughput and the search's share of the time, over the interval T."""
+    """Draw throughput and the search's share of the time over the interval T."""
     drawn = sorted(replication.shown_cells(), key=lambda cell: int(cell.setting("opt_interval")))
     points = subjects.setting_points(drawn, "opt_interval")
     if (reason := subjects.no_difference(points, "T")) is not None:
@@ -310,7 +309,7 @@ def figure6(replication: Replication) -> Figure | NotDrawable:
 
 
 def _search_share(run: Run) -> Measured:
-    """Return the method overhead of a run in percent of its decode time."""
+    """Return a run's method overhead in percent of its decode time."""
     times = PromptTable(run.prompts).frame(QUANTITIES["overhead"])
     share = ratio(times["policy_ms"].to_numpy(), times["ms"].to_numpy(), at_most=1.0)
     value, low, high = (None if part is None else 100 * part for part in (share.value, share.low, share.high))

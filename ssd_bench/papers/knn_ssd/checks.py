@@ -29,7 +29,7 @@ FORMULA = "E = M alpha / ((M - 1)(1 - r) + alpha) (§5.1 Eq. 9)"
 
 @dataclass(frozen=True)
 class ImpliedRatio:
-    """Skip ratio r at which Eq. 9 gives a cell of Table 1 from M and alpha of Table 6; [low, high]: with rounding."""
+    """Skip ratio r for which Eq. 9 gives a cell of Table 1 from Table 6's M and alpha; [low, high]: with rounding."""
 
     model: str
     method: str
@@ -41,7 +41,7 @@ class ImpliedRatio:
 
 @cache
 def implied_skip_ratios() -> tuple[ImpliedRatio, ...]:
-    """Return r of every cell of Table 1 and of its overall column: 1 - r = alpha (M / E - 1) / (M - 1)."""
+    """Return r of every cell of Table 1 and its overall column: 1 - r = alpha (M / E - 1) / (M - 1)."""
 
     def skip(m: float, acceptance: float, speedup: float) -> float:
         return 1 - acceptance * (m / speedup - 1) / (m - 1)
@@ -70,7 +70,7 @@ def _expected(model: str, method: str, ratio: str) -> Number:
 
 
 def common_skip_ratio(model: str, method: str) -> tuple[float, float]:
-    """Return the lowest and highest r that fit all four mix ratios; the first exceeds the second if no r does."""
+    """Return the lowest and highest r that fit all four mix ratios; reversed if no r does."""
     rows = [n for n in implied_skip_ratios() if (n.model, n.method) == (model, method) and n.mix_ratio != "overall"]
     return max(n.low for n in rows), min(n.high for n in rows)
 
@@ -87,7 +87,7 @@ def checks() -> Iterator[Check]:
 
 
 def check_one_skip_ratio(model: str) -> Iterator[Check]:
-    """Check that one r explains all rows of a model; the verdict is "unclear" at most, as the paper prints no r."""
+    """Check that one r explains all rows of a model; "unclear" at most, as the paper prints no r."""
     fits = {method: common_skip_ratio(model, method) for method in METHODS}
     low, high = max(low for low, _ in fits.values()), min(high for _, high in fits.values())
     by_method = ", ".join(
@@ -101,9 +101,9 @@ def check_one_skip_ratio(model: str) -> Iterator[Check]:
 
 
 def check_published_sets(model: str) -> Check:
-    """Check the overall E of KNN-SSD with the mean r of the published sets of the five tasks, in equal shares.
+    """Check KNN-SSD's overall E with the mean r of the five tasks' published sets, in equal shares.
 
-    The verdict is "unclear" at most, as the paper prints neither r, nor which sublayers r counts, nor the shares.
+    The verdict is "unclear" at most, as the paper prints neither r, nor its sublayers, nor the shares.
     """
     m, acceptance, stated = _cells(model, "KNN-SSD", "overall")
     ratios = [share_skipped("knn_ssd", model, task) for task in TASKS]
@@ -124,7 +124,7 @@ def _rate(model: str, method: str) -> Number:
 
 
 def check_measured(model: str, method: str) -> Check:
-    """Check Table 1's tokens/s, which §5.1 calls expected, against the speedup that Table 2 measured on that stream."""
+    """Check Table 1's tokens/s, "expected" in §5.1, against the speedup that Table 2 measured on that stream."""
     rate, plain = _rate(model, method), _rate(model, "Vanilla")
     actual = find_number("knn-ssd", "Table 2", metric="speedup", model=model, method=method)
     implied = actual.value * plain.value
@@ -139,7 +139,7 @@ def check_measured(model: str, method: str) -> Check:
 
 
 def check_prose() -> Iterator[Check]:
-    """Check sentences and captions against the tables."""
+    """Check sentences and captions against tables."""
     actual = find_numbers("knn-ssd", "Table 2", method="KNN-SSD", metric="speedup")
     for bound in ("low", "high"):
         stated = find_number("knn-ssd", "abstract", metric="speedup", bound=bound)

@@ -1,4 +1,4 @@
-"""KNN-SSD's figures: streams by task, last hidden vectors, our layer sets next to the released sets."""
+"""KNN-SSD's figures: streams by task, last hidden vectors, our layer sets next to the released ones."""
 
 from __future__ import annotations
 
@@ -23,13 +23,14 @@ from ssd_bench.papers.printed.reported import released_set
 from ssd_bench.results.definitions import main_set
 
 VECTORS = "vectors.npz"
-"""File in a record's folder: `vectors` [n, d] and `labels` [n] of its prompts; with anchors also `anchors` [k, d] and
-`anchor_labels` [k]."""
+"""File in a record's folder: `vectors` [n, d] and `labels` [n] of prompts; optionally `anchors` [k, d] and
+`anchor_labels` [k].
+"""
 
 PERPLEXITY = 30
-"""Neighbours that t-SNE aims at, its usual value, unless the vectors are too few; also the fewest vectors per domain.
+"""t-SNE's target number of neighbours, its usual value, unless vectors are too few; also the fewest vectors per domain.
 
-A domain with fewer vectors than a neighbourhood has neighbours of other domains, however well the domains separate.
+A domain with fewer vectors has neighbours of other domains, however well the domains separate.
 """
 
 Array = NDArray[np.floating[Any]]
@@ -37,13 +38,13 @@ Array = NDArray[np.floating[Any]]
 
 @dataclass(frozen=True)
 class Vectors:
-    """Features of prompts and of anchors.
+    """Features of prompts and anchors.
 
     Attributes:
-        vectors: features of the prompts [n, d].
-        labels: domain of each prompt.
-        anchors: features of the anchors [k, d]; k may be 0.
-        anchor_labels: domain of each anchor.
+        vectors: of the prompts [n, d].
+        labels: domains of the prompts.
+        anchors: [k, d]; k may be 0.
+        anchor_labels: domains of the anchors.
     """
 
     vectors: Array
@@ -53,7 +54,7 @@ class Vectors:
 
 
 def load_vectors(path: Path) -> Vectors:
-    """Read `VECTORS` of a run, or a model's folder of the authors' release, which has only anchors (as `vectors`)."""
+    """Read a run's `VECTORS`, or a model's folder of the authors' release, which has only anchors (as `vectors`)."""
     if path.is_dir():
         vectors = np.load(path / "all_tasks_last_hidden_vector.npy")
         labels = [str(label) for label in np.load(path / "all_tasks_label.npy")]
@@ -75,7 +76,7 @@ def nearest_accuracy(vectors: Array, labels: list[str]) -> float:
 
 
 def tsne_embedding(vectors: Array) -> Array:
-    """Return the vectors in two dimensions [n, 2], by t-SNE on cosine distances with a fixed seed."""
+    """Embed the vectors in two dimensions [n, 2], by t-SNE on cosine distances with a fixed seed."""
     from sklearn.manifold import TSNE
 
     perplexity = min(PERPLEXITY, (len(vectors) - 1) / 3)
@@ -84,7 +85,7 @@ def tsne_embedding(vectors: Array) -> Array:
 
 
 def scatter_figure(features: Vectors) -> tuple[Figure, str]:
-    """Draw the vectors in the plane by t-SNE, a mark per domain, hollow for anchors; return figure and caption."""
+    """Draw the vectors by t-SNE, a mark per domain, hollow for anchors; return figure and caption."""
     points, anchors, alone = _plane_positions(features)
     figure, body = common.new_figure(style.COLUMN, 3.3)
     axes = body.subplots()
@@ -137,9 +138,9 @@ def _per_domain(labels: Sequence[str]) -> str:
 
 
 def _plane_positions(features: Vectors) -> tuple[Array, Array, int]:
-    """Return vectors and anchors in the plane, and the number of anchors that equal a vector.
+    """Return vectors and anchors in the plane, and the number of anchors equal to a vector.
 
-    Such an anchor has the position of its vector; t-SNE would place it next to the vector.
+    Such an anchor gets its vector's position; t-SNE would place it next to it.
     """
     if not len(features.anchors):
         return tsne_embedding(features.vectors), features.anchors, 0
@@ -152,7 +153,7 @@ def _plane_positions(features: Vectors) -> tuple[Array, Array, int]:
 
 
 def released_anchors_figure(folder: Path, model: str) -> Figure:
-    """Draw Figure 5 from the anchors that the authors released for a model, by the folder of its two .npy files."""
+    """Draw Figure 5 from the authors' released anchors of a model, in a folder of two .npy files."""
     with matplotlib.rc_context(style.STYLE):
         figure, caption = scatter_figure(load_vectors(folder))
         style.describe(figure, f"KNN-SSD Figure 5 – the authors' anchors of {model}", caption)
@@ -160,7 +161,7 @@ def released_anchors_figure(folder: Path, model: str) -> Figure:
 
 
 def figure5(replication: Replication) -> Figure | NotDrawable:
-    """Draw Figures 5 and 6: last hidden vectors of the prompts that the anchors are computed from."""
+    """Draw Figures 5 and 6: last hidden vectors of the prompts behind the anchors."""
     cell = next((cell for cell in replication.shown_cells() if (cell.path / VECTORS).is_file()), None)
     if cell is None:
         return NotDrawable("No run stored the vectors of its calibration prompts.")
@@ -187,7 +188,7 @@ def figure4(replication: Replication) -> Figure | NotDrawable:
 
 
 def figure9(replication: Replication) -> Figure | NotDrawable:
-    """Draw Figures 9 and 10: the sets of the run's domains next to the released sets of the paper's model."""
+    """Draw Figures 9 and 10: sets of the run's domains next to the released sets of the paper's model."""
     cell = replication.shown_cells()[0]
     domains = common.unique(str(name) for name in streams.stream_rows(cell.run)["domain"])
     paper_model = replication.cells[0]["model"]

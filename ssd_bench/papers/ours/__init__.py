@@ -1,1 +1,1 @@
-"""Our results: the records of a paper's runs, their values, and their match with the printed numbers."""
+"""Our results: records of a paper's runs, their values, and their match with the printed numbers."""

@@ -1,13 +1,13 @@
-"""Two separate verdicts: whether a method's algorithmic numbers agree with the paper's, and whether its speed does.
+"""Two separate verdicts: whether algorithmic numbers agree with the paper's, and whether speed does.
 
 *Algorithmic* numbers (M, α, skip ratio, expected speedup, ROUGE-2, pass@k, matchness) do not depend on the machine. On
-the paper's own model and prompts they agree if the paper's value, within half a unit of its last digit, lies in our
-95 % interval widened by a tolerance (`metrics.yaml`); without an interval both its ends are our value. A lower bound
-agrees if the widened interval extends above it, an upper bound if it extends below. On another model the value gets no
-verdict, but the order of the methods can be compared with the paper's (`rank_orders`).
+the paper's model and prompts they agree if the paper's value, within half a unit of its last digit, lies in our 95 %
+interval widened by a tolerance (`metrics.yaml`); without one, both ends are our value. A lower bound agrees if the
+widened interval extends above it, an upper bound if below. On another model values get no verdict, but the methods'
+order can be compared with the paper's (`rank_orders`).
 
 *Speed* (speedup, tokens/s, TPT, times, memory) depends on the hardware: the same rule applies on the paper's model and
-device, and no verdict is given otherwise.
+device; otherwise there is no verdict.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from ssd_bench.results.quantity import Measured, ratio
 
 NO_RUN, NOT_RUN, UNDEFINED, UNMEASURED = "no run yet", "not run", "undefined", "not measurable"
 EXCLUDED = "excluded"
-"""Stored word for a number with an excluded cell; tables and pages print "excluded"."""
+"""Stored word for a number with an excluded cell, also printed."""
 AGREES, DIFFERS, BY_DEFINITION = "agrees", "differs", "by definition"
 OTHER_HARDWARE = "other hardware"
 ABSENT = (EXCLUDED, NO_RUN, NOT_RUN, UNDEFINED, UNMEASURED)
@@ -45,16 +45,16 @@ def metric_kind(number: Number) -> str:
 
 @dataclass(frozen=True)
 class Counterpart:
-    """Our counterpart of a reported number, and what the comparison says.
+    """Our counterpart of a reported number.
 
     Attributes:
-        value: our value; None if missing.
-        state: "" with a value, else `EXCLUDED` (one of its cells is excluded), `NO_RUN`, `NOT_RUN` (the experiment says
-            why), `UNDEFINED` (the runs exist but do not define it) or `UNMEASURED`.
+        value: None if missing.
+        state: "" with a value, else `EXCLUDED` (a cell is excluded), `NO_RUN`, `NOT_RUN` (the experiment says why),
+            `UNDEFINED` (runs do not define it) or `UNMEASURED`.
         reason: why the value is missing, or how it differs from the paper's statistic.
-        scale: scale of the runs.
-        cells: cells that the value is computed from.
-        decode: for a speedup, which every paper counts end to end: our speedup of decoding alone.
+        scale: of the runs.
+        cells: source of the value.
+        decode: for a speedup (end to end in every paper), our speedup of decoding alone.
     """
 
     number: Number
@@ -67,22 +67,22 @@ class Counterpart:
 
     @property
     def runs(self) -> list[str]:
-        """Ids of the runs that the value is computed from."""
+        """Ids of the runs behind the value."""
         return list(dict.fromkeys(cell.header.run_id for cell in self.cells))
 
     @property
     def models(self) -> list[ModelRan]:
-        """The distinct models that ran."""
+        """Distinct models that ran."""
         return list(dict.fromkeys(cell.model_ran for cell in self.cells))
 
     @property
     def setup(self) -> str:
-        """The setup among those of its runs that is furthest from the paper's (`cells.SETUPS`); "" without runs."""
+        """Setup of its runs furthest from the paper's (`cells.SETUPS`); "" without runs."""
         return max((cell.setup for cell in self.cells), key=SETUPS.index, default="")
 
     @property
     def verdict(self) -> str:
-        """Verdict: one of `VERDICTS`."""
+        """One of `VERDICTS`."""
         if self.value is None:
             return self.state
         if is_by_definition(self.number):
@@ -98,7 +98,7 @@ class Counterpart:
 
 
 def agrees_with_paper(number: Number, value: Value) -> bool:
-    """Return whether the paper's value lies in our interval, widened by its rounding and the tolerance."""
+    """Return whether the paper's value lies in our interval, widened by rounding and tolerance."""
     absolute, relative = METRICS[number.metric].within or (0.0, 0.0)
     tolerance = number.half + absolute + relative * number.value + 1e-9
     low = value.value if value.low is None else value.low
@@ -114,9 +114,9 @@ class RankedPair:
     """Two rows with different values in the paper, and whether our values have the same order.
 
     Attributes:
-        runs: our runs of both rows; at a small scale one pair of runs represents several pairs of the paper.
-        task: task of both rows.
-        concordance: 1.0 in the paper's order, 0.0 in the opposite order, 0.5 if our values are equal.
+        runs: of both rows; at a small scale one pair of runs represents several pairs of the paper.
+        task: of both rows.
+        concordance: 1.0 in the paper's order, 0.0 in the opposite, 0.5 if our values are equal.
     """
 
     runs: frozenset[str]
@@ -129,11 +129,10 @@ class RankOrder:
     """Ranks of the methods of a row group, here and in the paper.
 
     Attributes:
-        rows: index values of the group in the long table.
-        model, task, metric, scale: labels of the group.
-        within: the setting whose methods are ranked, or the method whose settings are.
-        methods: whether methods are ranked, within one setting; else settings of one method.
-        pairs: pairs of rows that have different values in the paper and different runs here.
+        rows: the group's index values in the long table.
+        within: setting whose methods are ranked, or method whose settings are.
+        methods: whether methods are ranked, not settings.
+        pairs: rows with different values in the paper and different runs here.
         same_best: whether one of our best rows is one of the paper's best.
     """
 
@@ -161,8 +160,8 @@ class RankOrder:
     def tau(self) -> float | None:
         """Somers' D of our order given the paper's: (concordant - discordant) / pairs; None without pairs.
 
-        Pairs that are equal in the paper are left out; pairs that are equal here stay in the denominator and count as
-        neither. Without ties on either side D equals Kendall's τ.
+        Pairs equal in the paper are left out; pairs equal here stay in the denominator and count as neither. Without
+        ties D equals Kendall's τ.
         """
         return (self.concordant - self.discordant) / len(self.pairs) if self.pairs else None
 
@@ -174,11 +173,11 @@ class RankOrder:
 
 
 def rank_orders(frame: pd.DataFrame) -> list[RankOrder]:
-    """Return the order of each row group, which can be compared on any model.
+    """Return the order of each row group, comparable on any model.
 
-    A group has the rows that a table compares: the methods on one model, task and setting by one metric, or, for a
-    single method, its settings. All its values are of one scale and over one baseline. Plain decoding, bounds, excluded
-    cells, and pairs of rows with the same run are left out.
+    A group has the rows compared in a table: methods on one model, task and setting by one metric, or a single method's
+    settings, at one scale and over one baseline. Plain decoding, bounds, excluded cells, and pairs with the same run
+    are left out.
 
     Args:
         frame: long table of `report.numbers`.
@@ -204,7 +203,7 @@ def rank_orders(frame: pd.DataFrame) -> list[RankOrder]:
 
 
 def _pairs(group: pd.DataFrame, task: str) -> Iterator[RankedPair]:
-    """Yield the pairs of rows with different values in the paper and different runs here."""
+    """Yield pairs of rows with different values in the paper and different runs here."""
     rows = zip(group["value"].tolist(), group["ours"].tolist(), group["runs"].tolist())
     for (paper_1, our_1, runs_1), (paper_2, our_2, runs_2) in combinations(rows, 2):
         if paper_1 != paper_2 and runs_1 != runs_2:
@@ -222,10 +221,10 @@ class OrderAgreement:
     """Agreement of our runs with the papers' order by one metric.
 
     Attributes:
-        methods: whether methods are ranked, within one setting; else settings of one method.
-        pairs: number of distinct pairs of our runs.
-        share: share of them in the paper's order, with its 95 % interval over tasks; a pair that represents several
-            pairs of the paper counts with the mean concordance of these.
+        methods: whether methods are ranked, not settings.
+        pairs: distinct pairs of our runs.
+        share: share of them in the paper's order, with its 95 % interval over tasks; a pair that represents several of
+            the paper's counts with their mean concordance.
     """
 
     metric: str
@@ -242,7 +241,7 @@ class OrderAgreement:
 
 
 def order_agreements(groups: Sequence[RankOrder]) -> list[OrderAgreement]:
-    """Return the agreement by metric, first of methods within a setting, then of settings of one method.
+    """Return the agreement by metric, first of methods within a setting, then of a method's settings.
 
     Each distinct pair of runs counts once; rows that average over tasks are left out.
     """

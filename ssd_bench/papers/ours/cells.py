@@ -1,4 +1,4 @@
-"""Data of a report: every cell of every experiment, with its run, its numbers and the names that the paper uses."""
+"""Data of a report: every cell of every experiment, with its run, numbers and the paper's names."""
 
 from __future__ import annotations
 
@@ -20,28 +20,28 @@ from ssd_bench.results.summary import DomainSummary, Summary
 
 PAPERS_OWN, TOY_MODEL, OTHER_MODEL, OTHER_SCALE = "as the paper", "toy model", "other model", "other scale"
 REPEATED_TIMINGS = "ssd_bench_noise"
-"""Experiment that times the same traces repeatedly, to measure the run-to-run variation."""
+"""Experiment that times the same traces repeatedly, to measure run-to-run variation."""
 DUPLICATE = "duplicates the trace of "
-"""First words of the reason of a cell whose steps are those of an earlier cell."""
+"""First words of the exclusion's reason if the steps are an earlier cell's."""
 SPEED_FACTOR = ", although their speedups differ by a factor of "
-"""Part of an exclusion's reason, before a factor that run-to-run variation does not explain."""
+"""Part of an exclusion's reason, before a factor unexplained by run-to-run variation."""
 SETUPS = (PAPERS_OWN, OTHER_SCALE, OTHER_MODEL, TOY_MODEL)
-"""Setups of a run, the most similar to the paper's first: another scale has the paper's model, but fewer or other
-prompts; a toy model is one that this project trained."""
+"""Setups of a run, most similar to the paper's first: another scale has the paper's model, but fewer or other prompts;
+this project trained the toy model.
+"""
 
 
 @dataclass(frozen=True, eq=False)
 class Cell:
-    """One cell of a table or figure: the labels that the paper gives it, and our run for it.
+    """Cell of a table or figure: the paper's labels, and our run.
 
-    Each cell equals only itself: two cells of an experiment may have the same run.
+    Each cell equals only itself: two may have the same run.
 
     Attributes:
         labels: axis (`model`, `task`, `method`, `setting`) -> the paper's own name.
-        overrides: options of our run.
-        record: our run; None without one (`error` says why, if it was tried).
-        scale: scale of the run.
-        paper_overrides: options of the paper's own run, before its scale.
+        overrides: our run's options.
+        record: None without a run (`error` says why, if tried).
+        paper_overrides: options of the paper's run, before its scale.
     """
 
     labels: Mapping[str, str]
@@ -65,7 +65,7 @@ class Cell:
 
     @property
     def is_readable(self) -> bool:
-        """Whether the cell has a record that can be read."""
+        """Whether the cell has a readable record."""
         return self.record is not None and not self.record.error
 
     @property
@@ -95,13 +95,13 @@ class Cell:
 
     @property
     def variation(self) -> VariationLevel | None:
-        """Run-to-run variation for this model, machine and length of run; None if the folder has not measured it."""
+        """Run-to-run variation for this model, machine and run length; None if the folder has not measured it."""
         variation = self._existing_record.variation
         return None if variation is None else variation.at(self.timing.seconds)
 
     @property
     def timing(self) -> RunTiming:
-        """Machine, trace and speeds of the record, from which run-to-run variation is estimated."""
+        """Machine, trace and speeds of the record, for run-to-run variation."""
         return self._existing_record.digest.timing
 
     def remember(self, key: Hashable, compute: Callable[[], Result]) -> Result:
@@ -115,12 +115,12 @@ class Cell:
 
     @property
     def is_of_papers_model(self) -> bool:
-        """Whether the paper's own model ran."""
+        """Whether the paper's model ran."""
         return self.setup in (PAPERS_OWN, OTHER_SCALE)
 
     @property
     def setup(self) -> str:
-        """Similarity of its run to the paper's: one of `SETUPS`."""
+        """Similarity to the paper's run: one of `SETUPS`."""
         if self.header.model.toy:
             return TOY_MODEL
         if self.header.model.name != grid.choice(self.paper_overrides, "model"):
@@ -129,17 +129,17 @@ class Cell:
         return PAPERS_OWN if self.scale == "paper" and data.endswith(("HubSource", "LocalSource")) else OTHER_SCALE
 
     def ran_on(self, gpus: Sequence[str]) -> bool:
-        """Return whether the run used at least one GPU and the name of each contains one of these parts."""
+        """Return whether the run used GPUs, all with one of these parts in their names."""
         used = self.header.provenance.device.gpus
         return bool(used) and all(any(name in gpu for name in gpus) for gpu in used)
 
 
 @dataclass(frozen=True, eq=False)
 class ShownCell(Cell):
-    """Cell as our figures and tables show it: its labels `model` and `setting` are what ran, not what the paper ran.
+    """Cell as shown in our figures and tables: `model` and `setting` are what ran, not the paper's.
 
     Attributes:
-        exclusion: reason why the cell is excluded; "" if it is not.
+        exclusion: why the cell is excluded; else "".
     """
 
     exclusion: str = ""
@@ -147,12 +147,11 @@ class ShownCell(Cell):
 
 @dataclass(frozen=True)
 class Replication:
-    """An experiment at a scale, with its cells and their runs.
+    """Experiment at a scale, with its cells and runs.
 
     Attributes:
-        cells: one per job, in the experiment's order; the record of a cell without a run is None.
-        runs_dir: folder of the records.
-        repeats: the same experiment at the same scale with other seeds.
+        cells: one per job, in the experiment's order.
+        repeats: the same experiment and scale with other seeds.
     """
 
     experiment: grid.Experiment
@@ -173,12 +172,12 @@ class Replication:
 
     @property
     def models_ran(self) -> str:
-        """The models of its runs, with their sizes."""
+        """Models of its runs, with sizes."""
         return model_names(cell.model_ran for cell in self.recorded_cells())
 
     @property
     def notes(self) -> list[str]:
-        """Notes on its runs: note of the scale, caveats of methods, settings that share one run."""
+        """Notes on its runs: note of the scale, caveats of methods, settings that share a run."""
         notes = [self._scale_note] if self._scale_note else []
         caveats = dict.fromkeys(cell.header.caveat for cell in self.cells if cell.is_readable)
         notes += [f"{caveat}." for caveat in caveats if caveat]
@@ -203,17 +202,17 @@ class Replication:
 
     @property
     def finished(self) -> str:
-        """End of the last of its runs (UTC, ISO 8601); "" without one."""
+        """End of its last run (UTC, ISO 8601); "" without one."""
         return max((cell.header.finished_at for cell in self.recorded_cells()), default="")
 
     def recorded_cells(self, **labels: str) -> Iterator[Cell]:
-        """Yield the cells with these labels that have a record."""
+        """Yield the cells with these labels and a record."""
         for cell in self.cells:
             if cell.record is not None and all(cell[axis] == name for axis, name in labels.items()):
                 yield cell
 
     def shown_cells(self) -> list[ShownCell]:
-        """Return the cells that have a record, each record once (at a small scale cells share records)."""
+        """Return the cells with a record, each record once (at a small scale cells share records)."""
         by_path: dict[Path, ShownCell] = {}
         for cell in self.recorded_cells():
             setting = setting_ran(cell["setting"], cell.header.options("method"))
@@ -224,9 +223,9 @@ class Replication:
 
     @cached_property
     def exclusions(self) -> dict[Cell, str]:
-        """Cell -> reason why it is excluded: no search ran, or its trace duplicates an earlier cell's; "" otherwise.
+        """Cell -> why it is excluded: no search ran, or its trace duplicates an earlier cell's; else "".
 
-        Only cells of the same model and task are compared: at a small scale one run represents several models.
+        Only cells of one model and task are compared: at a small scale one run represents several models.
         """
         exclusions = dict.fromkeys(self.cells, "")
         earlier_cells: dict[tuple[str, str], list[Cell]] = {}
@@ -239,10 +238,10 @@ class Replication:
 
 
 def _exclusion(cell: Cell, earlier_cells: Sequence[Cell]) -> str:
-    """Return the reason why a cell is excluded; "" if it is not.
+    """Return why a cell is excluded; else "".
 
     Args:
-        earlier_cells: cells of the same model and task, all with a readable record.
+        earlier_cells: of the same model and task, with readable records.
     """
     if cell.summary.searched_share == 0:
         return "no search ran"
@@ -257,10 +256,10 @@ def _exclusion(cell: Cell, earlier_cells: Sequence[Cell]) -> str:
 
 
 def replications(runs_dir: Path, run_records: Sequence[Record] | None = None) -> list[Replication]:
-    """Return every experiment that has an index under `runs_dir`; records are looked up by the names of their folders.
+    """Return every experiment with an index under `runs_dir`; records are found by their folders' names.
 
-    If an experiment has several indices at one scale and with the same seeds, for example of older and of newer
-    records, the latest counts. Indices with other seeds than the experiment's own are its `repeats`.
+    Of several indices with one scale and seeds, for example of older and newer records, the latest counts. Indices with
+    other seeds than the experiment's own are its `repeats`.
 
     Args:
         run_records: `records` of the folder, if already at hand.
@@ -299,7 +298,7 @@ def replications(runs_dir: Path, run_records: Sequence[Record] | None = None) ->
 
 
 def _with_repeats(by_seeds: Mapping[tuple[str, ...], Replication]) -> Replication:
-    """Return the replication with the experiment's own seeds, or else the first, with the others as its repeats."""
+    """Return the replication with the experiment's own seeds, else the first, with the others as repeats."""
     jobs = next(iter(by_seeds.values())).experiment.jobs
     own = _seeds(job.overrides for job in jobs)
     first, *others = sorted(by_seeds, key=lambda seeds: (seeds != own, seeds))
@@ -307,5 +306,5 @@ def _with_repeats(by_seeds: Mapping[tuple[str, ...], Replication]) -> Replicatio
 
 
 def _seeds(overrides: Iterable[tuple[str, ...]]) -> tuple[str, ...]:
-    """Return the seeds that options of runs state, in ascending order."""
+    """Return the stated seeds, in ascending order."""
     return tuple(sorted({grid.choice(options, "seed") for options in overrides}))

@@ -1,11 +1,10 @@
-"""Our value for every number that the papers report, from the available runs, or the reason why it is missing.
+"""Our value for every reported number, from the available runs, or why it is missing.
 
-A number of a table or figure is looked up in the cells of its experiment by the paper's names of model, task, method
-and setting. If runs exist at several scales, the first of `SCALES` that has all parts of the number gives the value;
-scales are never mixed. Averages (Overall, Average, mix_ratio=overall, KNN-SSD Table 2, lists of tasks) are arithmetic
-means of our values over the tasks or settings of the row and need all of them; up to rounding, the papers' own columns
-are such means. A bound of a range is our smallest or largest value. A number in the text is looked up in the table that
-the text is about.
+A number of a table or figure is looked up in its experiment's cells by the paper's names of model, task, method and
+setting. Of several scales, the first of `SCALES` with all parts of the number counts; scales are never mixed. Averages
+(Overall, Average, mix_ratio=overall, KNN-SSD Table 2, lists of tasks) are arithmetic means of our values over all tasks
+or settings of the row, as in the papers up to rounding. A bound of a range is our smallest or largest value. A number
+in the text is looked up in its table.
 """
 
 from __future__ import annotations
@@ -37,11 +36,11 @@ SCALES = ("paper", "long", "small", "mini")
 
 
 Part = tuple[Cell, str | None]
-"""One of the values that a number combines: a cell, and the part of its stream, None for the whole stream."""
+"""Value combined in a number: a cell, and the part of its stream (None: all)."""
 
 
 class Matcher:
-    """Lookup of numbers in replications; each number is computed once."""
+    """Lookup of numbers in replications; each is computed once."""
 
     def __init__(self, replications: Sequence[Replication]) -> None:
         self._counterparts: dict[str, Counterpart] = {}
@@ -100,7 +99,7 @@ class Matcher:
         return Counterpart(number, combined, "", combined.remark, scale, tuple(cell for cell, _ in parts), decode)
 
     def _counterpart_of_prose(self, number: Number) -> Counterpart:
-        """Return the counterpart of a number in the text, from the numbers of the table that the text is about."""
+        """Return the counterpart of a number in the text, from the numbers of its table."""
         repeated, reason = select.repeated_numbers(number)
         if reason:
             return Counterpart(number, None, UNMEASURED, reason)
@@ -122,12 +121,12 @@ class Matcher:
 
 
 def order_scales(scales: Mapping[str, object]) -> list[str]:
-    """Return the scales, the nearest to the papers' first."""
+    """Order the scales, nearest to the papers' first."""
     return sorted(scales, key=lambda name: (SCALES.index(name) if name in SCALES else len(SCALES), name))
 
 
 def bound_reduction(bound: str) -> Callable[[Sequence[Value]], Value]:
-    """Return the function that reduces several values to one, by the bound of a number.
+    """Return the function that combines values by a number's bound.
 
     It returns the smallest value for a lower bound, the largest for an upper bound, else the arithmetic mean.
     """
@@ -139,13 +138,13 @@ def bound_reduction(bound: str) -> Callable[[Sequence[Value]], Value]:
 
 
 def _missing_runs(number: Number, cells: Sequence[Cell], n_jobs: int) -> str:
-    """Return the reason why a number has too few cells with runs; "" if it has enough.
+    """Return why a number has too few cells with runs; else "".
 
     For plain decoding one run of each task and setting suffices.
 
     Args:
         cells: matching cells of one scale.
-        n_jobs: number of matching jobs of the experiments.
+        n_jobs: number of the experiments' matching jobs.
     """
     if not cells:
         return NO_RUN
@@ -164,9 +163,9 @@ def _missing_runs(number: Number, cells: Sequence[Cell], n_jobs: int) -> str:
 
 
 def _exclusion(number: Number, parts: Sequence[Part], replications: Sequence[Replication]) -> str:
-    """Return the reason why a cell of a number is excluded; "" if no cell is.
+    """Return why a cell of a number is excluded; else "".
 
-    Plain decoding, which every run has, is never excluded.
+    Plain decoding, in every run, is never excluded.
     """
     if number.method in BASELINES:
         return ""
@@ -175,14 +174,13 @@ def _exclusion(number: Number, parts: Sequence[Part], replications: Sequence[Rep
 
 
 def _key(cell: Cell) -> tuple[str, str, str]:
-    """Return the labels that distinguish cells of plain decoding."""
     return cell["model"], cell["task"], cell["setting"]
 
 
 def _domains(number: Number, cell: Cell) -> list[str | None]:
-    """Return the parts of a cell's stream that a number is about, as `select.domains`.
+    """Return the parts of a cell's stream for a number, as `select.domains`.
 
-    A number along a stream is about all its parts, or about the parts before or after the domain shift.
+    A number along a stream is about all parts, or those before or after the domain shift.
     """
     stream = select.stream_parts(grid.choice(cell.overrides, "task"))
     if "stream" not in number.settings or cell["task"] != number.task or not stream:
@@ -195,7 +193,7 @@ def _domains(number: Number, cell: Cell) -> list[str | None]:
 
 
 def _combine(number: Number, parts: Sequence[Part], statistic: str = "") -> Value | str:
-    """Return one value of all parts, or the reason why one of them lacks a value; `statistic` as in `our_value`."""
+    """Return one value of all parts, or why one lacks it; `statistic` as in `our_value`."""
     if number.metric == "pearson":
         return pearson(number, list({cell.path: cell for cell, _ in parts}.values()))
     if number.metric in folder_of(number.paper).compared:
@@ -219,7 +217,7 @@ def _peak(number: Number, part: Part, with_hf: bool) -> float:
 
 
 def _compare_runs(number: Number, cells: Sequence[Cell]) -> Value | str:
-    """Return the ratio of two runs of the exhibit: peak memory (weights and cache included), or search time."""
+    """Return the ratio of two runs of the exhibit: peak memory (with weights and cache), or search time."""
     axis, reference = folder_of(number.paper).compared[number.metric]
     reference_cells = [cell for cell in cells if cell[axis] == reference]
     method_cells = [cell for cell in cells if cell[axis] != reference]

@@ -1,4 +1,4 @@
-"""Settings that ran our runs, where a scale replaced those of the paper."""
+"""Settings that ran, where a scale replaced the paper's."""
 
 from __future__ import annotations
 
@@ -19,22 +19,22 @@ SETTING_OPTIONS = {
     "lambda": "lam",
     "clusters": "groups",
 }
-"""Numbers in the papers' settings -> the options of a method that hold the values that ran."""
+"""Numbers in the papers' settings -> options with the values that ran."""
 
 
 def setting_ran(setting: str, options: Mapping[str, Any]) -> str:
-    """Return a setting of a paper with the values that ran: a small scale may replace them.
+    """Return a paper's setting with the values that ran: a small scale may replace them.
 
     Args:
-        setting: `key=value` pairs as the paper has them, separated by ";".
-        options: options of the method in the record.
+        setting: the paper's `key=value` pairs, separated by ";".
+        options: the method's options in the record.
     """
     parts = (part.partition("=") for part in setting.split(";"))
     return ";".join(f"{key}{sign}{_value_ran(key, value, options)}" for key, sign, value in parts)
 
 
 def _value_ran(key: str, value: str, options: Mapping[str, Any]) -> str:
-    """Return the value that ran of a number in a setting; words, such as "none", stay as they are."""
+    """Return the value that ran for a number in a setting; words, such as "none", stay."""
     try:
         planned = float(value)
         ran = options[SETTING_OPTIONS[key]]
@@ -46,12 +46,7 @@ def _value_ran(key: str, value: str, options: Mapping[str, Any]) -> str:
 
 
 def scaled_settings(overrides: Sequence[str], paper_overrides: Sequence[str]) -> list[str]:
-    """Return the method's settings that a scale replaced: `interval 32 for 64`.
-
-    Args:
-        overrides: options of our run.
-        paper_overrides: options of the paper's own run.
-    """
+    """Return the method's settings replaced by a scale: `interval 32 for 64`."""
     paper_values = {grid.key_of(override): override.partition("=")[2] for override in paper_overrides}
     texts = []
     for override in overrides:
@@ -63,7 +58,7 @@ def scaled_settings(overrides: Sequence[str], paper_overrides: Sequence[str]) ->
 
 
 def _preset_value(method: str, keys: Sequence[str]) -> Any:
-    """Return the value of a nested key in a preset of a method, or in the presets that it extends."""
+    """Return a nested key's value in a preset of a method, or in presets that it extends."""
     path = config_file("method", method)
     content: Any = read_yaml(path) if path else {}
     value = content

@@ -1,4 +1,4 @@
-"""Runs that a reported number is about, by the names that the paper gives them; numbers that prose repeats."""
+"""Runs for a reported number, by the paper's names; numbers that prose repeats."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ class LabelledItem(Protocol):
 
     @property
     def labels(self) -> Mapping[str, str]:
-        """Labels: axis -> the paper's own name."""
+        """Axis -> the paper's own name."""
 
     @property
     def overrides(self) -> tuple[str, ...]:
-        """Options of the command line."""
+        """Command-line options."""
 
 
 T = TypeVar("T", bound=LabelledItem)
@@ -43,7 +43,7 @@ T = TypeVar("T", bound=LabelledItem)
 def experiments() -> Mapping[tuple[str, str], tuple[grid.Experiment, ...]]:
     """Return all experiments by (paper, exhibit).
 
-    An exhibit may have several experiments, and an experiment may serve two versions of a paper.
+    An exhibit may have several experiments; an experiment may serve two versions of a paper.
     """
     by_exhibit: dict[tuple[str, str], tuple[grid.Experiment, ...]] = {}
     for experiment in map(grid.load, grid.names()):
@@ -53,9 +53,9 @@ def experiments() -> Mapping[tuple[str, str], tuple[grid.Experiment, ...]]:
 
 
 def why_not_run(number: Number, exhibit_experiments: Iterable[grid.Experiment]) -> str | None:
-    """Return the reason that an experiment states for having no job for the number; None if no experiment states one.
+    """Return the stated reason why no experiment has a job for the number; else None.
 
-    Ids in `not_run` may be those of the version of the paper that the experiment names first.
+    Ids in `not_run` may be of the version that the experiment names first.
     """
     for experiment in exhibit_experiments:
         name = number.id.replace(f"{number.paper}/", f"{experiment.paper}/", 1)
@@ -67,7 +67,7 @@ def why_not_run(number: Number, exhibit_experiments: Iterable[grid.Experiment]) 
 
 @cache
 def stream_parts(task: str) -> tuple[str, ...]:
-    """Return the parts of a stream, which are the domains of its prompts; () if the task is not a stream."""
+    """Return the parts of a stream, the domains of its prompts; () if the task is no stream."""
     path = config_file("task", task)
     content: Any = OmegaConf.load(path) if path else {}
     defaults = content.get("defaults", [])
@@ -76,7 +76,7 @@ def stream_parts(task: str) -> tuple[str, ...]:
 
 @cache
 def task_choices() -> Mapping[str, str]:
-    """Return the papers' names of tasks -> choices of `task=`."""
+    """Return the papers' task names -> choices of `task=`."""
     jobs = [
         job
         for exhibit_experiments in experiments().values()
@@ -89,7 +89,7 @@ def task_choices() -> Mapping[str, str]:
 
 
 def matching_items(number: Number, candidates: Iterable[T]) -> list[T]:
-    """Return the jobs or cells of an exhibit that a number of it is about.
+    """Return the jobs or cells of an exhibit for one of its numbers.
 
     A number of plain decoding is about all runs, as each has an AR arm.
     """
@@ -101,7 +101,7 @@ def matching_items(number: Number, candidates: Iterable[T]) -> list[T]:
 
 
 def _on_task(item: LabelledItem, number: Number) -> bool:
-    """Return whether an item has results on the number's task or one of its tasks, possibly as a part of a stream."""
+    """Return whether an item has results on the number's task or tasks, possibly as part of a stream."""
     name = number.task
     if name in (*ALL_TASKS, *folder_of(number.paper).all_tasks, item.labels["task"]):
         return True
@@ -111,7 +111,7 @@ def _on_task(item: LabelledItem, number: Number) -> bool:
 
 
 def _with_setting(items: Sequence[T], number: Number) -> list[T]:
-    """Return the items that share most of the number's setting, else those that the number summarises."""
+    """Return the items sharing most of the number's setting, else those that it summarises."""
     wanted = distinguishing_settings(number)
     settings = [(set(filter(None, item.labels["setting"].split(";"))), item) for item in items]
     largest = max((len(setting) for setting, _ in settings if setting <= wanted), default=None)
@@ -121,7 +121,7 @@ def _with_setting(items: Sequence[T], number: Number) -> list[T]:
 
 
 def distinguishing_settings(number: Number) -> set[str]:
-    """Return the number's setting in the form of the experiments; empty for an average over settings."""
+    """Return the number's setting in the experiments' form; empty for an average over settings."""
     return {
         f"pass@{text}" if key == "pass@k" else f"{key}={text}"
         for key, text in number.settings.items()
@@ -130,7 +130,7 @@ def distinguishing_settings(number: Number) -> set[str]:
 
 
 def domains(number: Number, item: LabelledItem) -> list[str | None]:
-    """Return the parts of the item's stream that a number is about; [None] for the whole run."""
+    """Return the parts of the item's stream for a number; [None] for the whole run."""
     parts = stream_parts(grid.choice(item.overrides, "task"))
     tasks = number.task.split(", ")
     if not parts or number.task in ("", *AVERAGES) or item.labels["task"] in tasks:
@@ -142,7 +142,7 @@ def domains(number: Number, item: LabelledItem) -> list[str | None]:
 
 
 def first_domain(item: LabelledItem) -> str:
-    """Return the part that a stream begins with, on which methods with one search run it; "" if it is no stream."""
+    """Return the first part of a stream, on which methods with one search run it; "" if no stream."""
     stated = next(
         (override.partition("=")[2] for override in item.overrides if override.lstrip("+").startswith("task.first=")),
         "",
@@ -154,7 +154,7 @@ def first_domain(item: LabelledItem) -> str:
 
 
 def repeated_numbers(number: Number) -> tuple[list[Number], str]:
-    """Return the numbers of a table or figure that a number in the text repeats or bounds.
+    """Return the numbers of an exhibit that a number in the text repeats or bounds.
 
     Returns:
         The numbers and ""; a bound is the smallest or largest of them. Without a match, no numbers and the reason.
@@ -174,26 +174,24 @@ def repeated_numbers(number: Number) -> tuple[list[Number], str]:
 
 
 def source_exhibits(paper: str, exhibit: str) -> list[str]:
-    """Return the tables and figures that the numbers of a passage may be about."""
+    """Return the exhibits that a passage's numbers may be about."""
     tables_in_notes = [table for number in find_numbers(paper, exhibit) for table in _tables_in_note(number)]
     return list(dict.fromkeys([*tables_in_notes, *_exhibits_of_passage(paper, exhibit)]))
 
 
 def _exhibits_of_passage(paper: str, passage: str) -> Sequence[str]:
-    """Return the exhibits that `paper.yaml` lists for a passage."""
     return folder_of(paper).prose.get(paper, {}).get(passage, ())
 
 
 def _tables_in_note(number: Number) -> list[str]:
-    """Return the tables that the note names as source of the number: "repeats Table 12", "prose on Table 4"."""
+    """Return the tables named as source in the note: "repeats Table 12", "prose on Table 4"."""
     return re.findall(r"(?:repeats|prose on|refers to|are) (Table \d+)", number.note)
 
 
 def _same_numbers(number: Number, candidates: Sequence[Number]) -> list[Number]:
-    """Return the candidates that a number in the text restates.
+    """Return the candidates restated by a number in the text.
 
-    A bound is about all rows except averages, or about averages only; any other number is about the row with the same
-    value.
+    A bound is about all rows except averages, or about averages only; other numbers about the row with the same value.
     """
     if number.bound:
         of_averages = "Overall" in number.note
@@ -209,7 +207,7 @@ def _is_average(number: Number) -> bool:
 
 
 def _same_model(number: Number, candidate: Number) -> bool:
-    """Return whether the candidate is of the number's model, or of a model of that series."""
+    """Return whether the candidate has the number's model, or one of that series."""
     if series := folder_of(number.paper).series.get(number.model):
         return candidate.model in series
     if number.model.endswith(" series"):
@@ -218,7 +216,7 @@ def _same_model(number: Number, candidate: Number) -> bool:
 
 
 def _same_task(number: Number, candidate: Number) -> bool:
-    """Return whether the candidate is on the number's task, or on one of its tasks."""
+    """Return whether the candidate is on the number's task or tasks."""
     return (
         "" in (number.task, candidate.task)
         or candidate.task in number.task.split(", ")

@@ -1,4 +1,4 @@
-"""Value of each metric of the papers (`papers.printed.numbers.METRICS`) in one record, in the papers' units."""
+"""Value of each metric (`papers.printed.numbers.METRICS`) in one record, in the papers' units."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from ssd_bench.results.quantity import QUANTITIES
 from ssd_bench.results.rows import arm_rows
 
 BASELINES = ("AR", "Vanilla")
-"""Names of plain decoding, which is the second arm of every run."""
+"""Names of plain decoding, every run's second arm."""
 
 NOT_BY_LAYERS = "the run drafted no tokens by skipping layers"
 OVER_AR = "relative to AR in this engine, whereas the paper divides by Hugging Face generate (run with baseline=hf)"
@@ -29,14 +29,13 @@ OVER_AR = "relative to AR in this engine, whereas the paper divides by Hugging F
 
 @dataclass(frozen=True)
 class Value:
-    """Our number, with its 95 % interval if it has one.
+    """Our number, with its 95 % interval, if any.
 
     Attributes:
         estimate: the method's own estimate, for TPT.
-        remark: difference from the paper's statistic; "" if the two are the same.
-        compared: whether it may be compared with the paper's number at all.
-        source: statistic, run and part of the run that it was computed from; equal for values that are the same result.
-            Empty for a value that no run measured.
+        remark: difference from the paper's statistic; "" for none.
+        compared: whether it may be compared with the paper's number.
+        source: statistic, run and part of the run; equal for values of the same result. Empty for a value not measured.
     """
 
     value: float
@@ -55,24 +54,24 @@ class Value:
 
 
 def is_by_definition(number: Number) -> bool:
-    """Return whether a number is 1 because plain decoding is the baseline of the others."""
+    """Return whether a number is 1 because plain decoding is the baseline."""
     return number.method in BASELINES and METRICS[number.metric].by_definition
 
 
 def has_hf_arm(cell: Cell) -> bool:
-    """Return whether a run has Hugging Face `generate` as an arm."""
+    """Return whether a run has the arm of Hugging Face `generate`."""
     return cell.summary.has_hf
 
 
 def our_value(
     number: Number, cell: Cell, domain: str | None = None, with_hf: bool = False, statistic: str = ""
 ) -> Value | str:
-    """Return our value for a reported number from one record, or the reason why the record lacks it.
+    """Return our value for a reported number from one record, or why the record lacks it.
 
     Args:
-        domain: part of a stream that the number is about; None: the whole run.
-        with_hf: divide by the Hugging Face arm if the paper divides by Hugging Face; the run must have that arm.
-        statistic: name in the summary, instead of the paper's statistic.
+        domain: part of a stream; None: the whole run.
+        with_hf: divide by the Hugging Face arm, which the run must have, if the paper does.
+        statistic: summary name that replaces the paper's statistic.
     """
     baseline = number.method in BASELINES
     if domain is not None:
@@ -106,12 +105,12 @@ def our_value(
 
 
 def source_of(cells: Iterable[Cell], statistic: str, part: str = "") -> frozenset[tuple[str, ...]]:
-    """Return the source of a value, as `Value.source`: one statistic of some runs, or of a part of their streams."""
+    """Return a value's source, as `Value.source`: one statistic of some runs, or of a part of their streams."""
     return frozenset((statistic, cell.path.name, part) for cell in cells)
 
 
 def _variant(number: Number) -> str:
-    """Return the name of a special metric's statistic with everything that determines its value in a given record."""
+    """Return the name of a special metric's statistic with everything that determines its value in a record."""
     arm = "ar" if number.method in BASELINES else "method"
     sublayers = folder_of(number.paper).skip_ratio if number.metric == "skip_ratio" else ""
     settings = [number.settings.get(key, "") for key in ("pass@k", "point")]
@@ -119,7 +118,7 @@ def _variant(number: Number) -> str:
 
 
 def _statistic(number: Number, with_hf: bool) -> tuple[str | None, str]:
-    """Return the name in `summarise` of the paper's statistic, and a remark if ours differs from it."""
+    """Return the name of the paper's statistic in `summarise`, and a remark if ours differs."""
     definition = folder_of(number.paper).counts.get(number.metric)
     if definition is None:
         return METRICS[number.metric].ours, ""
@@ -129,7 +128,7 @@ def _statistic(number: Number, with_hf: bool) -> tuple[str | None, str]:
 
 
 def _undefined(metric: str, source: Mapping[str, Any]) -> str:
-    """Return the reason why a number that the record should have is undefined."""
+    """Return why a number that the record should have is undefined."""
     if metric in ("speedup", "rouge2"):
         return "the run has no baseline"
     if metric == "tpt":
@@ -140,10 +139,10 @@ def _undefined(metric: str, source: Mapping[str, Any]) -> str:
 
 
 def mean_value(values: Sequence[Value]) -> Value:
-    """Return the arithmetic mean of several values, which share one remark.
+    """Return the arithmetic mean of values with a common remark.
 
-    Its interval treats them as independent: at each end the half width is sqrt(sum h²) / n. The mean has no interval
-    unless all values have one.
+    Its interval treats them as independent: at each end the half width is sqrt(sum h²) / n. It has none unless all
+    values have one.
     """
     if len(values) == 1:
         return values[0]
@@ -163,7 +162,7 @@ def mean_value(values: Sequence[Value]) -> Value:
 
 
 def _skip_ratio(number: Number, cell: Cell) -> Value | str:
-    """Return r, the skipped share of all 2L sublayers, or for some papers of the 2(L - 2) sublayers of inner blocks."""
+    """Return r, the skipped share of all 2L sublayers, or for some papers of the 2(L - 2) inner blocks' sublayers."""
     share = cell.summary.skip_ratio
     if share is None:
         return NOT_BY_LAYERS
@@ -174,13 +173,13 @@ def _skip_ratio(number: Number, cell: Cell) -> Value | str:
 
 
 def inner_skip_ratio(cell: Cell) -> float | None:
-    """Return the skipped share of the sublayers between the first and the last block; None where it is undefined."""
+    """Return the skipped share of sublayers between the first and the last block; None if undefined."""
     share, n_layers = cell.summary.skip_ratio, cell.header.model.n_layers
     return None if share is None or n_layers <= 2 else float(share * n_layers / (n_layers - 2))
 
 
 def _accuracy(number: Number, cell: Cell) -> Value | str:
-    """Return pass@k of generated programs, for the arm that the number is about."""
+    """Return pass@k of generated programs, for the number's arm."""
     arm, k = "ar" if number.method in BASELINES else "method", number.settings.get("pass@k", "1")
     accuracy = cell.summary.task_scores.get(f"{arm}_pass@{k}")
     if accuracy is None:
@@ -189,27 +188,25 @@ def _accuracy(number: Number, cell: Cell) -> Value | str:
 
 
 def _overhead(number: Number, cell: Cell) -> Value | str:
-    """Return the method's overhead in percent of the decode time."""
     share = cell.summary.overhead
     return "the run decoded no tokens" if share is None else Value(100 * share)
 
 
 def method_steps(run: Run) -> pd.DataFrame:
-    """Return the method's steps in the order in which it made them."""
+    """Return the method's steps in the order made."""
     return arm_rows(run.steps, "method").sort_values(["repeat", "prompt_index", "step"])
 
 
 def _search_events(run: Run) -> pd.DataFrame:
-    """Return the method's steps after which its online search scored a set, in the order of the prompts."""
+    """Return the steps after which the online search scored a set, by prompt."""
     steps = method_steps(run)
     return steps[steps["est_alpha"].notna()]
 
 
 def search_time(run: Run) -> float | None:
-    """Return the seconds of the search: its steps if it is online, else the search before the run; None without one.
+    """Return the seconds of the search: its online steps, else the search before the run; None without one.
 
-    A search read from the store counts with the time that it took originally. A run without any search counts with
-    `prepare_ms`.
+    A search from the store counts with its original time, a run without any search with `prepare_ms`.
     """
     online = _search_events(run)["policy_ms"].sum()
     offline = 1000 * sum(search.seconds for search in run.header.searches)
@@ -218,7 +215,7 @@ def search_time(run: Run) -> float | None:
 
 
 def search_origin(run: Run) -> str:
-    """Return how a run got its search: "run", "continued" from the store, "read" from it, or "" without a search."""
+    """Return the origin of a run's search: "run", "continued" from the store, "read" from it, or "" without one."""
     if len(_search_events(run)):
         return "run"
     searches = run.header.searches
@@ -229,13 +226,13 @@ def search_origin(run: Run) -> str:
 
 
 def scored_sets(run: Run) -> int:
-    """Return the number of layer sets that the search of a run scored: online, else in the shortest offline search."""
+    """Return the number of layer sets scored by a run's search: online, else in the shortest offline search."""
     online = len(_search_events(run))
     return online or min((search.evaluations for search in run.header.searches), default=0)
 
 
 def _search_time(number: Number, cell: Cell) -> Value | str:
-    """Return the seconds of the search; the time of a stored search is not compared with the paper's."""
+    """Return the seconds of the search; a stored search's time is not compared with the paper's."""
     seconds, origin = search_time(cell.run), search_origin(cell.run)
     if seconds is None:
         return "the method did not search"
@@ -246,13 +243,13 @@ def _search_time(number: Number, cell: Cell) -> Value | str:
 
 
 def _step_latency(number: Number, cell: Cell) -> Value | str:
-    """Return the mean milliseconds of method overhead at steps where the search scored a set."""
+    """Return the mean milliseconds of method overhead at steps with a scored set."""
     events = _search_events(cell.run)
     return Value(float(events["policy_ms"].mean())) if len(events) else "the method did not search"
 
 
 def _matchness(number: Number, cell: Cell) -> Value | str:
-    """Return the best score of the search: at its first event, at the last one of the first prompt, or at its last."""
+    """Return the search's best score: at its first event, at the first prompt's last, or at its last."""
     events = _search_events(cell.run)
     if events.empty:
         return "the method did not search"
@@ -269,7 +266,7 @@ def _matchness(number: Number, cell: Cell) -> Value | str:
 def pearson(number: Number, cells: Sequence[Cell]) -> Value | str:
     """Return Pearson's r of TPT or α with tokens/s.
 
-    A point is a prompt and method; TPT of a prompt is predicted by KnapSpec Eq. 4.
+    A point is a prompt and method; KnapSpec Eq. 4 predicts its TPT.
     """
     x_name = "tpt_predicted" if number.settings["pair"].startswith("TPT") else "alpha"
     points = pd.concat([numbers_by_prompt(cell.run) for cell in cells])[[x_name, "tokens_per_s"]].dropna()
@@ -280,10 +277,10 @@ def pearson(number: Number, cells: Sequence[Cell]) -> Value | str:
 
 
 def numbers_by_prompt(run: Run) -> pd.DataFrame:
-    """Return numbers of each prompt (index: prompt_index), NaN where undefined: predictors of speed, and speed.
+    """Return each prompt's predictors of speed, and speed (index: prompt_index); NaN if undefined.
 
     Returns:
-        tokens_per_s; alpha; tpt_predicted, by KnapSpec Eq. 4; tpt_estimated, the estimate of the method.
+        tokens_per_s; alpha; tpt_predicted, by KnapSpec Eq. 4; tpt_estimated, the method's estimate.
     """
     # once for all prompts: `results.tokens_per_s` and others of one prompt after the other take ten times as long
     columns = ["prompt_index", "accepted_len", "draft_len", "est_tokens_per_s"]
@@ -306,4 +303,4 @@ SPECIAL = {
     "step_latency_ms": _step_latency,
     "matchness": _matchness,
 }
-"""Metrics that are not one column of a run's summary -> their functions."""
+"""Metrics without a single column in a run's summary -> their functions."""

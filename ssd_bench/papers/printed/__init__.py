@@ -1,1 +1,1 @@
-"""The numbers, settings and features that the papers print, and the folders that hold them."""
+"""Numbers, settings and features printed in the papers, and their folders."""

@@ -1,4 +1,4 @@
-"""Folders of the papers, in the folder of this file: each has `paper.yaml`, the paper's numbers, checks and figures."""
+"""Folders of the papers, each with `paper.yaml`, the paper's numbers, checks and figures."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ FOLDER = Path(__file__).parents[1]
 
 @dataclass(frozen=True)
 class MetricDefinition:
-    """A paper's definition of a metric, where papers use one name for different statistics.
+    """A paper's definition of a metric, where one name has different statistics.
 
     Attributes:
-        statistic: name in `results.summarise` of our statistic with the same definition, paired with our AR.
-        meaning: definition in words.
-        source: place in the paper or its code that gives the definition.
-        baseline: divisor of the paper: "ar", plain decoding in the method's loop, as here; "hf", Hugging Face
-            `generate`; "" for a metric that is not a ratio to a baseline.
+        statistic: our statistic of the same definition in `results.summarise`, paired with our AR.
+        meaning: in words.
+        source: place in the paper or its code.
+        baseline: the paper's divisor: "ar", plain decoding in the method's loop, as here; "hf", Hugging Face
+            `generate`; "" for a metric that is no ratio to a baseline.
     """
 
     statistic: str
@@ -37,28 +37,27 @@ class MetricDefinition:
 
 @dataclass(frozen=True)
 class PaperFolder:
-    """Folder of a paper in all its versions, with the content of `paper.yaml`.
+    """Folder of a paper in all versions, with the content of `paper.yaml`.
 
     Attributes:
-        path: path of the folder.
-        rank: position among the papers, in tables and pages.
+        rank: position among the papers.
         versions: names in `results.csv` -> names for readers, the latest version first.
-        hardware: GPUs of the paper, by a part of their names; empty if it states none.
-        skip_ratio: sublayers that its r counts: "all", or the "inner" ones between the first and the last block.
-        counts: metric -> the paper's definition, if it differs from ours.
-        telling: keys of settings that distinguish numbers of one exhibit, and are part of their ids.
-        conditions: keys of settings under which numbers were measured; they never distinguish numbers of one exhibit.
-        not_measured: key of a setting -> reason why a whole run does not have such a number.
-        compared: metric that is a ratio to another run of the exhibit -> axis and label of that run.
-        tasks: the paper's names of tasks that occur only in streams -> choices of `task=`.
-        all_tasks, all_models: names that include all labels of an axis.
-        series: name of a series of models -> its models.
-        prose: version -> passage -> exhibits that the passage is about, if the notes of its numbers do not say so; the
-            first exhibit with such a number counts.
-        imposed: the `exhibit` whose speedups (`metric`) can be modelled at the paper's acceptance, the exhibit with its
-            `drafts` (α, M, skip ratio), their largest length (`draft_len`), and, by method, what states the share that
-            is `skipped` if that exhibit does not: `skip_by_layers` of a `preset` of conf/method, or the mean of
-            released `sets`, with the `source` in words and the `models` that it concerns (default: all).
+        hardware: GPUs, by a part of their names; empty if not stated.
+        skip_ratio: sublayers counted in r: "all", or "inner" between the first and last block.
+        counts: metric -> the paper's definition, if unlike ours.
+        telling: keys of settings that distinguish numbers of an exhibit, also in ids.
+        conditions: keys of settings of the measurement; they never distinguish numbers of an exhibit.
+        not_measured: key of a setting -> why a whole run has no such number.
+        compared: metric as a ratio to another run of the exhibit -> that run's axis and label.
+        tasks: the paper's names of tasks only in streams -> choices of `task=`.
+        all_tasks, all_models: names for all labels of an axis.
+        series: series of models -> its models.
+        prose: version -> passage -> its exhibits, if notes of its numbers do not say so; the first with such a number
+            counts.
+        imposed: `exhibit` whose speedups (`metric`) can be modelled at the paper's acceptance, exhibit with its
+            `drafts` (α, M, skip ratio), their largest length (`draft_len`), and, by method, the source of the share
+            `skipped` if not in that exhibit: `skip_by_layers` of a `preset` of conf/method, or the mean of released
+            `sets`, with the `source` in words and its `models` (default: all).
     """
 
     path: Path
@@ -80,28 +79,28 @@ class PaperFolder:
 
     @property
     def name(self) -> str:
-        """Name of its folder, its run sets and its files in a report."""
+        """Name of its folder, run sets and files in a report."""
         return self.path.name
 
     @property
     def latest(self) -> str:
-        """The latest version, to which exhibits belong unless they name another version."""
+        """Latest version, the default of exhibits."""
         return next(iter(self.versions))
 
     @property
     def numbers(self) -> Path | None:
-        """Path of its `results.csv`; None for a folder without a paper."""
+        """Path of `results.csv`; None for a folder without a paper."""
         path = self.path / "results.csv"
         return path if path.is_file() else None
 
     def module(self, name: str) -> ModuleType | None:
-        """Import its `checks` or `figures`; None if it lacks the file."""
+        """Import `checks` or `figures`; None if missing."""
         if not (self.path / f"{name}.py").is_file():
             return None
         return importlib.import_module(f"ssd_bench.papers.{self.name}.{name}")
 
     def figures(self) -> dict[str, Callable[..., Any]]:
-        """Return the functions that draw its exhibits, by their names (`figure2a`, `table13`)."""
+        """Return the functions that draw its exhibits by name (`figure2a`, `table13`)."""
         module = self.module("figures")
         functions = {} if module is None else vars(module)
         return {
@@ -113,10 +112,10 @@ class PaperFolder:
 
 @cache
 def paper_folders() -> tuple[PaperFolder, ...]:
-    """Return the folders of all papers by rank.
+    """Return all papers' folders by rank.
 
     Raises:
-        ConfigError: a `paper.yaml` is invalid; the message names the file and the key.
+        ConfigError: an invalid `paper.yaml`; names file and key.
     """
     return tuple(sorted(map(read_folder, FOLDER.glob("*/paper.yaml")), key=lambda folder: (folder.rank, folder.name)))
 
@@ -155,7 +154,7 @@ def read_folder(path: Path) -> PaperFolder:
 
 @cache
 def paper_versions() -> tuple[str, ...]:
-    """Return every version of every paper that reports numbers, in their order."""
+    """Return every version of every paper with numbers, in order."""
     return tuple(version for folder in paper_folders() if folder.numbers for version in folder.versions)
 
 
@@ -163,7 +162,7 @@ def find_folder(name: str) -> PaperFolder:
     """Return the folder with this name.
 
     Raises:
-        ConfigError: no folder has this name.
+        ConfigError: no such folder.
     """
     for folder in paper_folders():
         if folder.name == name:
@@ -177,7 +176,7 @@ def folder_of(paper: str) -> PaperFolder:
     """Return the folder of a version of a paper.
 
     Raises:
-        ConfigError: no folder has this version.
+        ConfigError: no such version.
     """
     for folder in paper_folders():
         if paper in folder.versions:

@@ -1,7 +1,7 @@
-"""Every number, setting, exhibit and feature that the papers print, loaded from the papers' folders and validated.
+"""Every printed number, setting, exhibit and feature, loaded from the papers' folders and validated.
 
 Values keep their printed digits; percentages of alpha and skip ratio are stored as fractions. Rows of tables are the
-papers' results; rows of the text (`text §5.2`, `abstract`, figure captions) may repeat them. `speedup` is measured,
+papers' results; rows of text (`text §5.2`, `abstract`, figure captions) may repeat them. `speedup` is measured,
 `expected_speedup` comes from a formula, `cited_speedup` is quoted from other papers; `tpt` has no printed unit.
 """
 
@@ -34,17 +34,17 @@ COLUMNS = {
 
 @dataclass(frozen=True)
 class Metric:
-    """One metric of the papers, as `metrics.yaml` describes it.
+    """Metric of the papers, from `metrics.yaml`.
 
     Attributes:
-        unit: unit of the stored values.
-        range: smallest and largest value allowed.
+        unit: of stored values.
+        range: smallest and largest allowed value.
         kind: "algorithmic" or "speed"; "" if no run measures it.
-        within: absolute and relative tolerance of a comparison with ours; None: it is not compared.
-        ranked: whether methods are ranked by it.
-        ours: name in `results.summarise` of our statistic for the method; of_ar: the same for plain decoding.
+        within: absolute and relative tolerance of a comparison with ours; None: not compared.
+        ranked: whether it ranks methods.
+        ours: name of our statistic in `results.summarise`; of_ar: for plain decoding.
         by_definition: whether it is 1 for plain decoding by definition.
-        why_not: reason why our runs do not measure it; "" if they do.
+        why_not: why our runs do not measure it; else "".
     """
 
     unit: str
@@ -59,7 +59,6 @@ class Metric:
 
 
 def _metrics() -> dict[str, Metric]:
-    """Return the metrics of `metrics.yaml` by name."""
     content = read_yaml(FOLDER / "metrics.yaml")
     for entry in content.values():
         if "within" in entry:  # "5 %" is a relative tolerance, "0.02" an absolute one
@@ -74,7 +73,7 @@ METRICS = _metrics()
 
 @dataclass(frozen=True)
 class Number:
-    """One reported number; `half` is half a unit of its last printed digit, `line` its line in results.csv."""
+    """Reported number; `half` is half a unit of its last printed digit, `line` its line in results.csv."""
 
     id: str
     paper: str
@@ -95,12 +94,12 @@ class Number:
 
 
 def settings(paper: str | None = None, exhibit: str | None = None) -> pd.DataFrame:
-    """Return the settings of each exhibit: paper, exhibit, key, value, source_section."""
+    """Return each exhibit's settings: paper, exhibit, key, value, source_section."""
     return _frame("settings", ("paper", "exhibit", "key"), paper, exhibit)
 
 
 def exhibits(paper: str | None = None, exhibit: str | None = None) -> pd.DataFrame:
-    """Return every table and figure; models, tasks and methods are texts, numbers_in_text is yes, partly or no."""
+    """Return all tables and figures; models, tasks and methods are texts, numbers_in_text is yes, partly or no."""
     return _frame("exhibits", ("paper", "exhibit"), paper, exhibit)
 
 
@@ -111,27 +110,27 @@ def features(paper: str | None = None, exhibit: str | None = None) -> pd.DataFra
 
 @cache
 def numbers() -> tuple[Number, ...]:
-    """Return all reported numbers, validated, paper by paper.
+    """Return all validated numbers, paper by paper.
 
     Raises:
-        ConfigError: a row is invalid; the message names the file, the line and the column.
+        ConfigError: an invalid row; names file, line and column.
     """
     return tuple(number for folder in _folders_with_numbers() for number in read_numbers(folder))
 
 
 def find_numbers(paper: str, exhibit: str | None = None, **wanted: object) -> list[Number]:
-    """Return the numbers of a paper that have all `wanted` values.
+    """Return a paper's numbers with all `wanted` values.
 
     Args:
         exhibit: table, figure or section; None: all.
-        wanted: value by name; a name that is not a field of `Number` is a key of its `settings`.
+        wanted: value by field of `Number`, or by key of its `settings`.
     """
     return [*_numbers_by(paper, exhibit, tuple(wanted)).get(tuple(wanted.values()), ())]
 
 
 @cache
 def _numbers_by(paper: str, exhibit: str | None, names: tuple[str, ...]) -> dict[tuple[object, ...], list[Number]]:
-    """Return the numbers of an exhibit, or of a whole paper, by their values of these names."""
+    """Return an exhibit's, or a whole paper's, numbers by their values of these names."""
     columns, by_values = Number.__dataclass_fields__, dict[tuple[object, ...], list[Number]]()
     for number in numbers():
         if number.paper == paper and exhibit in (None, number.exhibit):
@@ -141,10 +140,10 @@ def _numbers_by(paper: str, exhibit: str | None, names: tuple[str, ...]) -> dict
 
 
 def find_number(paper: str, exhibit: str, **wanted: object) -> Number:
-    """Return the number that has all `wanted` values; arguments as in `find_numbers`.
+    """Return the number with all `wanted` values; arguments as in `find_numbers`.
 
     Raises:
-        LookupError: no number has them, or several have.
+        LookupError: no number, or several.
     """
     matches = find_numbers(paper, exhibit, **wanted)
     if len(matches) != 1:
@@ -157,7 +156,7 @@ def _folders_with_numbers() -> list[PaperFolder]:
 
 
 def read_numbers(folder: PaperFolder) -> list[Number]:
-    """Return the reported numbers of one paper.
+    """Return one paper's reported numbers.
 
     Raises:
         ConfigError: as `numbers`.
@@ -183,16 +182,16 @@ def read_numbers(folder: PaperFolder) -> list[Number]:
 
 @cache
 def layer_sets() -> Mapping[str, Mapping[str, Any]]:
-    """Return the layer sets that authors released, by `paper/model/task`: n_layers, skip_attn, skip_mlp, source."""
+    """Return the authors' released layer sets by `paper/model/task`: n_layers, skip_attn, skip_mlp, source."""
     published = json.loads((files("methods") / "published_layer_sets.json").read_text(encoding="utf-8"))
     return {name: entry for name, entry in published.items() if not name.startswith("ssd-bench/")}
 
 
 def share_skipped(paper: str, model: str, task: str, inner: bool = False) -> float:
-    """Return the share of sublayers that a published set skips.
+    """Return the share of sublayers skipped in a published set.
 
     Args:
-        inner: count the sublayers between the first and last block, 2(L - 2), instead of all 2L.
+        inner: count only the 2(L - 2) sublayers between the first and last block.
     """
     entry = layer_sets()[layer_set_name(paper, model, task)]
     blocks = entry["n_layers"] - (2 if inner else 0)
@@ -200,7 +199,7 @@ def share_skipped(paper: str, model: str, task: str, inner: bool = False) -> flo
 
 
 def released_set(paper: str, model: str, task: str) -> LayerSet | None:
-    """Return a set that the paper's authors released, as `layer_set_name` names it; None if they released none."""
+    """Return a set released by the authors, named by `layer_set_name`; else None."""
     entry = layer_sets().get(layer_set_name(paper, model, task))
     return None if entry is None else LayerSet.skipping(entry["n_layers"], entry["skip_attn"], entry["skip_mlp"])
 
@@ -211,10 +210,10 @@ def layer_set_name(paper: str, model: str, task: str) -> str:
 
 
 def parse_setting(text: str) -> dict[str, str]:
-    """Parse `k=v;k=v` as a mapping; `pass@1`, which has no value in the files, becomes `pass@k` = 1.
+    """Parse `k=v;k=v` as a mapping; `pass@1` becomes `pass@k` = 1.
 
     Raises:
-        ValueError: a part has neither form, or a key occurs twice.
+        ValueError: another form, or a repeated key.
     """
     setting: dict[str, str] = {}
     for part in filter(None, text.split(";")):
@@ -230,7 +229,7 @@ def parse_setting(text: str) -> dict[str, str]:
 
 
 def slug(text: str) -> str:
-    """Return a name as a part of an id: lower case, dots only within numbers, hyphens for other characters."""
+    """Return a name as part of an id: lower case, dots only within numbers, hyphens for other characters."""
     name = re.sub(r"^(table|figure) (?=\d)", r"\1", text.lower())
     name = re.sub(r"(?<!\d)\.|\.(?!\d)", "", name)
     return re.sub(r"[^a-z0-9_.=@]+", "-", name).strip("-")
@@ -239,10 +238,10 @@ def slug(text: str) -> str:
 def _number(
     row: Mapping[str, str], line: int, folder: PaperFolder, known_exhibits: Collection[tuple[str, str]]
 ) -> Number:
-    """Return a validated row; its id is paper/exhibit/model/method/task/settings/metric/bound without the empty parts.
+    """Return a validated row; its id is paper/exhibit/model/method/task/settings/metric/bound without empty parts.
 
     Raises:
-        ConfigError: the row is invalid; the message names the file, the line and the column.
+        ConfigError: as `numbers`.
     """
 
     def require(fits: bool, column: str, expected: str) -> None:
@@ -291,7 +290,7 @@ def _number(
 
 @cache
 def _frame(name: str, key: tuple[str, ...], paper: str | None, exhibit: str | None) -> pd.DataFrame:
-    """Return a file of all papers as a frame, restricted to a paper and an exhibit if given."""
+    """Return a file of all papers, restricted to a paper and an exhibit if given."""
     frame = _checked_frame(name, key)
     for column, value in (("paper", paper), ("exhibit", exhibit)):
         if value is not None:
@@ -301,7 +300,7 @@ def _frame(name: str, key: tuple[str, ...], paper: str | None, exhibit: str | No
 
 @cache
 def _checked_frame(name: str, key: tuple[str, ...]) -> pd.DataFrame:
-    """Return a file of all papers as a frame of texts; rows are unique by `key`."""
+    """Return a file of all papers as texts; rows are unique by `key`."""
     rows = [row for folder in _folders_with_numbers() for row in _unique_rows(name, key, folder)]
     return pd.DataFrame(rows, columns=list(COLUMNS[name]), dtype="str")
 
@@ -310,7 +309,7 @@ def _unique_rows(name: str, key: tuple[str, ...], folder: PaperFolder) -> Iterat
     """Yield the rows of one file of a paper.
 
     Raises:
-        ConfigError: two rows have the same key, or a row names an exhibit that the paper lacks.
+        ConfigError: a repeated key, or an exhibit that the paper lacks.
     """
     lines_by_key = dict[tuple[str, ...], int]()
     known_exhibits = {(row["paper"], row["exhibit"]) for _, row in _rows("exhibits", folder)}
@@ -328,9 +327,9 @@ def _unique_rows(name: str, key: tuple[str, ...], folder: PaperFolder) -> Iterat
 
 
 def _rows(name: str, folder: PaperFolder) -> Iterator[tuple[int, dict[str, str]]]:
-    """Yield line number and row of one of a paper's files, if it exists, by version; check columns and versions.
+    """Yield line number and row of a paper's file, if it exists, by version; check columns and versions.
 
-    A row that belongs to several versions names all of them.
+    A row of several versions names all.
     """
     path, rows = folder.path / f"{name}.csv", list[tuple[int, dict[str, str]]]()
     if not path.is_file():

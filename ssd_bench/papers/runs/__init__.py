@@ -1,1 +1,1 @@
-"""The runs behind a paper's tables and figures: run sets, scales, outcomes."""
+"""Runs behind a paper's tables and figures: run sets, scales, outcomes."""

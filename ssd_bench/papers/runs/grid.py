@@ -1,7 +1,6 @@
-"""Run sets (`conf/experiment`): jobs, each a list of overrides, by the names that a paper uses, and their exhibits.
+"""Run sets (`conf/experiment`): jobs, each a list of overrides, by a paper's names, and their exhibits.
 
-Each job is defined in one run set, and any number of exhibits may show it. An experiment is one exhibit with the jobs
-that it shows.
+Each job is defined in one run set; any number of exhibits may show it. An experiment is an exhibit with its jobs.
 """
 
 from __future__ import annotations
@@ -29,12 +28,11 @@ FOLDER = CONF / "experiment"
 
 @dataclass(frozen=True)
 class Job:
-    """One run of an exhibit.
+    """Run of an exhibit.
 
     Attributes:
-        experiment: name of the experiment.
         labels: axis -> the paper's own name; "" for a setting without one.
-        overrides: options of the command line `python -m ssd_bench`.
+        overrides: options of `python -m ssd_bench`.
     """
 
     experiment: str
@@ -44,16 +42,16 @@ class Job:
 
 @dataclass(frozen=True)
 class Experiment:
-    """One exhibit of a paper and its jobs.
+    """Exhibit of a paper and its jobs.
 
     Attributes:
-        name: name on the command line, such as `swift_figure2a`.
+        name: on the command line, such as `swift_figure2a`.
         paper, exhibit: as in the reported numbers; panels of one figure are several experiments.
         kind: one of `KINDS`.
-        jobs: jobs in the exhibit's order.
-        not_run: parts of the exhibit without a job, each with the reason.
-        also: exhibits of other versions of the paper with the same runs, as (paper, exhibit).
-        spread: whether its jobs are distributed over a sweep, and so run at different times.
+        jobs: in the exhibit's order.
+        not_run: parts of the exhibit without a job, with the reason.
+        also: (paper, exhibit) of other versions of the paper with the same runs.
+        spread: whether its jobs are distributed over a sweep, to run at different times.
     """
 
     name: str
@@ -71,8 +69,8 @@ class Grid:
     """Product of four axes.
 
     Attributes:
-        axes: axis -> the paper's own name -> overrides.
-        first, last: overrides of all jobs, before and after those of the axes.
+        axes: axis -> the paper's name -> overrides.
+        first, last: overrides of all jobs, before and after the axes'.
     """
 
     axes: Mapping[str, Mapping[str, Sequence[str]]]
@@ -80,7 +78,7 @@ class Grid:
     last: Sequence[str] = ()
 
     def overrides(self, labels: Sequence[str]) -> tuple[str, ...]:
-        """Return the overrides of the job with one label of each axis."""
+        """Return the overrides of the job with these labels, one per axis."""
         axis_overrides = (self.axes[axis][label] for axis, label in zip(AXES, labels, strict=True))
         return merge_overrides([o for part in (self.first, *axis_overrides, self.last) for o in part])
 
@@ -91,12 +89,12 @@ class Grid:
 
 @dataclass(frozen=True)
 class RunSet:
-    """A file of `conf/experiment`.
+    """File of `conf/experiment`.
 
     Attributes:
         name: folder and file, such as `swift/text`.
-        grids: grids by name.
-        exhibits: name on the command line -> its entry in the file.
+        grids: by name.
+        exhibits: name on the command line -> entry in the file.
     """
 
     name: str
@@ -117,7 +115,7 @@ def load(name: str) -> Experiment:
     """Return an experiment.
 
     Raises:
-        ConfigError: no experiment has that name; or as `read_run_sets`.
+        ConfigError: an unknown name; or as `read_run_sets`.
     """
     experiment = read_run_sets(FOLDER)[1].get(name)
     if experiment is None:
@@ -135,12 +133,12 @@ def sets() -> Mapping[str, RunSet]:
 
 
 def expand_name(name: str) -> list[str]:
-    """Return the experiments that a name on the command line selects: all of a run set, or the one with that name.
+    """Return the experiments of a name on the command line: all of a run set, or one.
 
-    The file's name alone selects a run set if no other run set has it.
+    A unique file name alone selects its run set.
 
     Raises:
-        ConfigError: neither a run set nor an experiment has that name; or as `read_run_sets`.
+        ConfigError: an unknown name; or as `read_run_sets`.
     """
     if name not in sets() and name not in names():
         matches = [run_set for run_set in sets() if run_set.partition("/")[2] == name]
@@ -149,10 +147,7 @@ def expand_name(name: str) -> list[str]:
 
 
 def _unknown_name(name: str) -> ConfigError:
-    """Return the error for an unknown name.
-
-    It suggests names that begin with the given one, else similar names, else all run sets.
-    """
+    """Return an error that suggests names with this beginning, else similar names, else all run sets."""
     known_names = [*sets(), *names()]
     suggestions = (
         [known_name for known_name in known_names if known_name.startswith(name)]
@@ -167,10 +162,10 @@ def _unknown_name(name: str) -> ConfigError:
 
 @cache
 def read_run_sets(folder: Path) -> tuple[Mapping[str, RunSet], Mapping[str, Experiment]]:
-    """Return all run sets of a folder, and all experiments, by name.
+    """Return all run sets and experiments of a folder by name.
 
     Raises:
-        ConfigError: a file is not as described in `conf/experiment/README.md`, or two files have the same exhibit.
+        ConfigError: a file contradicts `conf/experiment/README.md`, or two files have the same exhibit.
     """
     files = sorted(folder.glob("*/*.yaml"))
     run_sets = {run_set.name: run_set for run_set in map(_run_set, files)}
@@ -188,11 +183,6 @@ def read_run_sets(folder: Path) -> tuple[Mapping[str, RunSet], Mapping[str, Expe
 
 
 def _run_set(path: Path) -> RunSet:
-    """Return the run set of a file.
-
-    Raises:
-        ConfigError: as `read_run_sets`.
-    """
     paper, name = path.parent.name, f"{path.parent.name}/{path.stem}"
     try:
         written = read_yaml(path)
@@ -210,7 +200,7 @@ def _run_set(path: Path) -> RunSet:
 
 
 def _grid(location: str, content: Any, first: Sequence[str]) -> Grid:
-    """Return the grid of an entry; `first` are the overrides of the file."""
+    """Return the grid of an entry; `first` are the file's overrides."""
     entry = _mapping(location, content, (*AXES, "overrides"), ("model", "task", "method"))
     axes = {axis: _mapping(f"{location}.{axis}", entry.get(axis, {"": []})) for axis in AXES}
     overrides = {
@@ -220,7 +210,7 @@ def _grid(location: str, content: Any, first: Sequence[str]) -> Grid:
 
 
 def _overrides(axis: str, value: str | Sequence[str]) -> list[str]:
-    """Return an axis value's overrides; a plain word is the choice of the group that has the axis' name."""
+    """Return an axis value's overrides; a plain word is a choice of the axis' group."""
     values = [value] if isinstance(value, str) else list(value)
     return [part if "=" in part or part.startswith("~") else f"{axis}={part}" for part in values]
 
@@ -229,7 +219,7 @@ def _experiment(name: str, content: Any, home: RunSet, run_sets: Mapping[str, Ru
     """Return the experiment of an exhibit's entry in the run set `home`.
 
     Args:
-        run_sets: all run sets, whose grids the entry may use.
+        run_sets: whose grids the entry may use.
     """
     folder = home.name.partition("/")[0]
     key = name.removeprefix(f"{folder}_")
@@ -265,7 +255,7 @@ def _experiment(name: str, content: Any, home: RunSet, run_sets: Mapping[str, Ru
 def _part(
     location: str, content: Any, home: RunSet, run_sets: Mapping[str, RunSet]
 ) -> Iterator[tuple[Sequence[str], tuple[str, ...]]]:
-    """Yield labels, as the exhibit names them, and overrides of the jobs of a grid that an exhibit's part selects."""
+    """Yield labels, as in the exhibit, and overrides of the jobs that its part selects."""
     part = _mapping(location, content, ("from", "grid", *AXES), ("grid",))
     source = run_sets.get(part.get("from", home.name))
     if source is None:
@@ -281,7 +271,7 @@ def _part(
 
 
 def _select_labels(location: str, content: Any, grid_labels: Sequence[str]) -> dict[str, str]:
-    """Return the labels of a grid that an exhibit shows, in its order -> the names that it gives them."""
+    """Return a grid's labels shown in an exhibit, in its order -> the exhibit's names."""
     if not isinstance(content, list) or not content or not all(isinstance(item, str | dict) for item in content):
         raise ConfigError(location, content, "a list of labels, each plain or as {label: name in the table or figure}")
     shown_labels: dict[str, str] = {}
@@ -296,10 +286,10 @@ def _select_labels(location: str, content: Any, grid_labels: Sequence[str]) -> d
 def _mapping(
     location: str, content: Any, allowed: Sequence[str] | None = None, required: Sequence[str] = ()
 ) -> Mapping[str, Any]:
-    """Return a mapping of a file, with keys that are allowed (None: any) and keys that are required.
+    """Return a mapping of a file, with allowed (None: any) and required keys.
 
     Raises:
-        ConfigError: it is not a mapping, or a key is unknown or missing.
+        ConfigError: no mapping, or an unknown or missing key.
     """
     expected = "a mapping" if allowed is None else f"a mapping of {', '.join(allowed)}"
     if not isinstance(content, Mapping):
@@ -316,7 +306,7 @@ def _mapping(
 def merge_overrides(overrides: Sequence[str]) -> tuple[str, ...]:
     """Return one override per key, the last of each, with choices of config groups first.
 
-    Hydra applies choices of groups before values, so this order does not change the composed config.
+    Hydra applies choices of groups before values, so this order keeps the composed config.
     """
     last = {key_of(override): override for override in overrides}
     groups = [o for key, o in last.items() if key in GROUPS]
@@ -324,7 +314,7 @@ def merge_overrides(overrides: Sequence[str]) -> tuple[str, ...]:
 
 
 def choice(overrides: Sequence[str], group: str) -> str:
-    """Return the choice of a config group; "" if the overrides have none."""
+    """Return the choice of a config group; else ""."""
     return next((o.partition("=")[2] for o in overrides if o.startswith(f"{group}=")), "")
 
 

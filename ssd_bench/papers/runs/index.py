@@ -1,7 +1,7 @@
-"""Outcomes of the jobs of a sweep, one small file per job, and the run of each cell, one file per experiment and scale.
+"""Outcomes of a sweep's jobs, a small file each, and each cell's run, one file per experiment and scale.
 
-A job writes only its own file, so any number of processes and sweeps may share a folder of runs. The index of an
-experiment, with an entry per cell, is derived from these files.
+A job writes only its own file, so processes and sweeps may share a folder of runs. An experiment's index, with an entry
+per cell, is derived from these files.
 """
 
 from __future__ import annotations
@@ -28,11 +28,10 @@ class Outcome:
     """End of a job.
 
     Attributes:
-        run: name of the record's folder; None: there is no valid record.
-        error: reason why it failed; None: it did not fail.
-        code: exit code of the job as a program of its own: 0 done; 2 invalid input; `HELD` another process works on
-            it; 1 any other error.
-        warnings: kinds of the run's warnings.
+        run: name of the record's folder; None: no valid record.
+        error: why it failed; else None.
+        code: the job's exit code: 0 done; 2 invalid input; `HELD` another process works on it; 1 any other error.
+        warnings: kinds of warnings.
     """
 
     run: str | None = None
@@ -42,19 +41,19 @@ class Outcome:
 
     @property
     def has_ended(self) -> bool:
-        """Whether the job has ended at all."""
+        """Whether the job has ended."""
         return self.run is not None or self.error is not None
 
 
 @dataclass(frozen=True)
 class IndexEntry:
-    """One job of an experiment and its outcome, as stored in the index.
+    """Job of an experiment and its outcome, as stored in the index.
 
     Attributes:
         labels: axis -> the paper's own name.
-        overrides: options of the run, after its scale.
-        run: name of the record's folder; None: the job failed, or has not run yet.
-        error: reason why it failed.
+        overrides: of the run, after its scale.
+        run: name of the record's folder; None: failed, or not run yet.
+        error: why it failed.
     """
 
     labels: dict[str, str]
@@ -66,10 +65,10 @@ class IndexEntry:
 def refresh(
     runs_dir: Path, experiment: str, scale: str, jobs: Sequence[tuple[Mapping[str, str], Sequence[str]]]
 ) -> Path:
-    """Write the index of an experiment at a scale from the outcomes of its jobs, whichever process ran them.
+    """Write an experiment's index at a scale from its jobs' outcomes, whichever process ran them.
 
     Args:
-        jobs: labels and overrides of every cell.
+        jobs: every cell's labels and overrides.
 
     Raises:
         ConfigError: the folder cannot be written.
@@ -87,7 +86,7 @@ def refresh(
 
 
 def write(runs_dir: Path, experiment: str, scale: str, cells: Sequence[IndexEntry]) -> Path:
-    """Write the index of an experiment at a scale, replacing an older one."""
+    """Write an experiment's index at a scale, replacing an older one."""
     path = runs_dir / FOLDER / f"{experiment}.{scale}.json"
     path.parent.mkdir(parents=True, exist_ok=True)
     content = {"experiment": experiment, "scale": scale, "cells": [asdict(cell) for cell in cells]}
@@ -96,7 +95,7 @@ def write(runs_dir: Path, experiment: str, scale: str, cells: Sequence[IndexEntr
 
 
 def read(path: Path) -> tuple[str, str, list[IndexEntry]]:
-    """Return experiment, scale and cells of an index, with the outcomes noted since a sweep wrote it at its start.
+    """Return experiment, scale and cells of an index, with outcomes noted since a sweep began and wrote it.
 
     Raises:
         ConfigError: the file is damaged.
@@ -120,14 +119,14 @@ def find(runs_dir: Path) -> list[Path]:
 
 
 def note_request(runs_dir: Path, jobs: Sequence[Sequence[str]], sweep: str) -> None:
-    """Note the jobs that a sweep requests."""
+    """Note a sweep's requested jobs."""
     path = runs_dir / OUTCOMES / f"{sweep}{REQUESTED}"
     path.parent.mkdir(parents=True, exist_ok=True)
     write_atomic(path, json.dumps([list(job) for job in jobs], ensure_ascii=False).encode())
 
 
 def requested_jobs(runs_dir: Path) -> Iterator[tuple[list[str], Outcome, bool]]:
-    """Yield every job that sweeps requested, once: its overrides, its outcome, and whether it is running."""
+    """Yield every requested job once: its overrides, its outcome, and whether it is running."""
     seen = set()
     running = {path.name.partition(".")[0] for path in (runs_dir / OUTCOMES).glob(f"*{RUNNING}")}
     for path in sorted((runs_dir / OUTCOMES).glob(f"*{REQUESTED}"), key=lambda path: path.stat().st_mtime):
@@ -143,7 +142,7 @@ def requested_jobs(runs_dir: Path) -> Iterator[tuple[list[str], Outcome, bool]]:
 
 @contextmanager
 def mark_running(runs_dir: Path, overrides: Sequence[str], sweep: str) -> Iterator[None]:
-    """Mark a job of a sweep as running until the block or its process ends."""
+    """Mark a sweep's job as running until the block or its process ends."""
     path = _running_path(runs_dir, overrides, sweep)
     path.parent.mkdir(parents=True, exist_ok=True)
     with ExitStack() as stack:
@@ -153,9 +152,9 @@ def mark_running(runs_dir: Path, overrides: Sequence[str], sweep: str) -> Iterat
 
 
 def lost_jobs(runs_dir: Path, jobs: Iterable[Sequence[str]], sweep: str) -> list[Sequence[str]]:
-    """Return the jobs whose process ended before the job did.
+    """Return the jobs whose process ended first.
 
-    For a process on another node it may take `lease.SILENT` seconds to notice.
+    On another node, noticing may take `lease.SILENT` seconds.
     """
     leases = {_running_path(runs_dir, job, sweep): job for job in jobs}
     abandoned_paths = abandoned_leases(leases)
@@ -163,7 +162,7 @@ def lost_jobs(runs_dir: Path, jobs: Iterable[Sequence[str]], sweep: str) -> list
 
 
 def note_outcome(runs_dir: Path, overrides: Sequence[str], outcome: Outcome, sweep: str = "") -> None:
-    """Note the outcome of a job, replacing an earlier one."""
+    """Note a job's outcome, replacing an earlier one."""
     path = _outcome_path(runs_dir, overrides)
     path.parent.mkdir(parents=True, exist_ok=True)
     content = {"overrides": list(overrides), **asdict(outcome), "sweep": sweep}
@@ -171,10 +170,10 @@ def note_outcome(runs_dir: Path, overrides: Sequence[str], outcome: Outcome, swe
 
 
 def read_outcome(runs_dir: Path, overrides: Sequence[str], sweep: str | None = None) -> Outcome:
-    """Return the outcome of a job; an empty outcome if the job has not ended, or its record no longer exists.
+    """Return a job's outcome; empty if it has not ended, or its record no longer exists.
 
     Args:
-        sweep: the sweep in which the job ended; None: any sweep.
+        sweep: in which the job ended; None: any.
     """
     try:
         content = json.loads(_outcome_path(runs_dir, overrides).read_bytes())
@@ -189,17 +188,16 @@ def read_outcome(runs_dir: Path, overrides: Sequence[str], sweep: str | None = N
 def job_identity(overrides: Sequence[str]) -> tuple[str, ...]:
     """Return the overrides that determine the record.
 
-    Options that only repeat a job or move its folder (`provenance.DEFAULT_EXCLUDE`) do not change the job.
+    Options that only repeat it or move its folder (`provenance.DEFAULT_EXCLUDE`) do not change it.
     """
     return tuple(override for override in overrides if key_of(override).partition(".")[0] not in DEFAULT_EXCLUDE)
 
 
 def _outcome_path(runs_dir: Path, overrides: Sequence[str]) -> Path:
-    """Return the path of a job's outcome, named by a hash of its identity."""
     return runs_dir / OUTCOMES / f"{hashlib.sha256(json.dumps(job_identity(overrides)).encode()).hexdigest()[:20]}.json"
 
 
 def _running_path(runs_dir: Path, overrides: Sequence[str], sweep: str) -> Path:
-    """Return the path that exists while a job of a sweep runs."""
+    """Return the path that exists while a sweep's job runs."""
     path = _outcome_path(runs_dir, overrides)
     return path.with_name(f"{path.stem}.{sweep}{RUNNING}")

@@ -1,4 +1,4 @@
-"""Scales (`conf/scale`): every model replaced by one; numbers of prompts, tokens and search steps capped."""
+"""Scales (`conf/scale`): every model replaced by one; prompts, tokens and search steps capped."""
 
 from __future__ import annotations
 
@@ -21,20 +21,20 @@ FOLDER = CONF / "scale"
 
 @dataclass(frozen=True)
 class Scale:
-    """Rules that make the papers' jobs smaller; everything else stays.
+    """Rules that make the papers' jobs smaller.
 
     Attributes:
-        name: name in `conf/scale`.
+        name: in `conf/scale`.
         model: replaces every model; None: models stay.
-        models: experiment -> model -> its replacement there, where an exhibit compares two models.
-        overrides: overrides of every job, before its own.
-        replace: override -> the overrides that replace it.
-        limit: largest number of prompts of a job, None for no cap; for each part of a stream it is `items`.
-        limits: experiment -> largest number of prompts of its jobs, if larger than `limit`.
-        new_tokens: largest number of new tokens; a smaller limit of the task stays.
-        minutes: limit on the total time of its runs on this machine; runs that do not fit are left out, the last first.
-        caps: option -> its largest value, where a job's method or task has the option.
-        notes: experiment -> a sentence for the report on what this scale leaves out.
+        models: experiment -> model -> its replacement, where an exhibit compares two models.
+        overrides: of every job, before its own.
+        replace: override -> its replacements.
+        limit: most prompts of a job, None for no cap; `items` for each part of a stream.
+        limits: experiment -> most prompts of its jobs, if larger than `limit`.
+        new_tokens: most new tokens; a task's smaller limit stays.
+        minutes: limit on its runs' total time on this machine; runs that do not fit are left out, the last first.
+        caps: option -> its largest value, if a job's method or task has it.
+        notes: experiment -> sentence for the report on what this scale leaves out.
     """
 
     name: str
@@ -51,10 +51,7 @@ class Scale:
     notes: Mapping[str, str] = field(default_factory=dict)
 
     def map_job(self, job: Job) -> tuple[str, ...]:
-        """Return the job's overrides with the scale's model and replacements.
-
-        The caps need the composed config: `apply_caps`.
-        """
+        """Return the job's overrides with the scale's model and replacements; `apply_caps` then adds caps."""
         replaced = [
             replacement
             for override in self.replace_model(job)
@@ -72,16 +69,16 @@ class Scale:
         return [override for override in overrides if not key_of(override).startswith("model.")]
 
     def prompt_limit(self, job: Job) -> int | None:
-        """Return the largest number of prompts of a job; None for no cap."""
+        """Return the most prompts of a job; None for no cap."""
         limits = [self.limits.get(job.experiment), self.limit]
         return max((limit for limit in limits if limit is not None), default=None)
 
     def apply_caps(self, overrides: Sequence[str], cfg: DictConfig, prompt_limit: int | None) -> tuple[str, ...]:
-        """Return the overrides, with the overrides that the caps add.
+        """Add the overrides of the caps.
 
         Args:
-            cfg: the config that `overrides` compose.
-            prompt_limit: largest number of prompts.
+            cfg: composed from `overrides`.
+            prompt_limit: most prompts.
         """
         caps: dict[str, float] = dict(self.caps) | ({"task.items": self.items} if self.items else {})
         additions = []
@@ -104,7 +101,7 @@ def load(name: str) -> Scale:
     """Read a scale.
 
     Raises:
-        ConfigError: no scale has that name, or the scale has an unknown key.
+        ConfigError: an unknown name or key.
     """
     path = FOLDER / f"{name}.yaml"
     if not path.is_file():
@@ -118,10 +115,10 @@ def load(name: str) -> Scale:
 
 @cache
 def load_checked(name: str) -> Scale:
-    """Read a scale and check that each of its keys matches something in some experiment.
+    """Read a scale and check that each key matches something in an experiment.
 
     Raises:
-        ConfigError: as `load`, or a key matches nothing (probably it is misspelt, or its target was removed).
+        ConfigError: as `load`, or a key matches nothing (probably misspelt, or its target was removed).
     """
     scale = load(name)
     jobs = [job for experiment in grid.names() for job in grid.load(experiment).jobs]
@@ -149,14 +146,14 @@ def load_checked(name: str) -> Scale:
 
 
 def _is_option(option: str) -> bool:
-    """Return whether any choice of the option's group has it, or the config itself."""
+    """Return whether any choice of the option's group, or the config itself, has it."""
     group, _, path = option.partition(".")
     files = (CONF / group).glob("*.yaml") if path else [CONF / "config.yaml"]
     return any(_has(file, (path or group).split(".")) for file in files)
 
 
 def _has(file: Path, keys: Sequence[str]) -> bool:
-    """Return whether a YAML file holds a nested key, whatever its value."""
+    """Return whether a YAML file has a nested key."""
     content = read_yaml(file)
     for key in keys:
         if not isinstance(content, Mapping) or key not in content:

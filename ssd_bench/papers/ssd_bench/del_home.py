@@ -1,10 +1,10 @@
-"""DEL on weights trained for early exits and on stock weights: does its gain come from that training?
+"""DEL on weights trained for early exits and on stock weights: does training cause its gain?
 
 DEL's authors report 2.16 to 2.62 times AR on LayerSkip's checkpoints; KnapSpec's and ConfLayers' authors report less
-than AR on stock weights; nobody has run both. The criterion was fixed before any run: the ratio of DEL's speedup over
-AR on trained weights to that on stock weights, end to end as both sides count, with its 95 % interval over prompts.
-Both weights have the same prompts; the jackknife leaves a prompt out of both at once. The interval includes run-to-run
-variation if the folder has measured it for both models.
+than AR on stock weights; nobody has run both. The criterion was fixed before any run: DEL's speedup over AR on trained
+weights, relative to stock weights, end to end as both sides count, with its 95 % interval over prompts. Both weights
+have the same prompts; the jackknife leaves a prompt out of both. The interval includes run-to-run variation if the
+folder has measured it for both models.
 
 | ratio's interval | DEL on trained weights | verdict |
 |---|---|---|
@@ -13,7 +13,7 @@ variation if the folder has measured it for both models.
 | below 1 | | training lowers it |
 | contains 1, or is missing | | undecided |
 
-Over all tasks: geometric means, with the same weight for each task.
+Over all tasks: geometric means, tasks weighted equally.
 """
 
 from __future__ import annotations
@@ -39,10 +39,10 @@ from ssd_bench.results.text import ABSENT, DECODE, END_TO_END, format_lossless, 
 DEL_HOME = "ssd_bench_del_home"
 """Name of the experiment."""
 PAIRS: Mapping[str, str] = {"LayerSkip-Llama3.2-1B": "Llama3.2-1B", "LayerSkip-LLaMA-3-8B": "LLaMA-3-8B"}
-"""Label of trained weights -> label of the stock weights that they were trained from."""
+"""Label of trained weights -> label of their stock weights."""
 JUDGED = "DEL"
 AUTHORS = "DEL 2.16 to 2.62 (LayerSkip weights, overall)"
-"""Abstract of arXiv 2504.05598v2: over all its models and tasks. Its first version says 2.16 to 2.50."""
+"""Abstract of arXiv 2504.05598v2: over all models and tasks. Its first version says 2.16 to 2.50."""
 
 EXPLAINS = "training explains the gain"
 HELPS = "training helps, but no gain over AR is sure"
@@ -54,7 +54,7 @@ VERDICT, ALL = "verdict", "all tasks"
 
 
 def verdict(ratio: Effect | None, trained: Effect | None) -> str:
-    """Return the verdict of the table in the module's docstring.
+    """Return the verdict by the module's table.
 
     Args:
         ratio: speedup on trained weights over that on stock weights.
@@ -70,11 +70,11 @@ def verdict(ratio: Effect | None, trained: Effect | None) -> str:
 
 @dataclass(frozen=True)
 class WeightsPair:
-    """Runs of a task and a method on trained and on stock weights.
+    """Runs of a task and a method on trained and stock weights.
 
     Attributes:
-        labels: the papers' models that the runs represent.
-        exclusion: reason why one of the two is excluded; "" if none is.
+        labels: the papers' models represented by the runs.
+        exclusion: why one is excluded; else "".
     """
 
     trained: Cell
@@ -84,13 +84,13 @@ class WeightsPair:
 
     @property
     def reason(self) -> str:
-        """Reason why the two runs cannot be compared; "" if they can."""
+        """Reason why the runs cannot be compared; else ""."""
         if self.trained.path == self.stock.path:
             return "at this scale one model represents both"
         return f"excluded: {self.exclusion}" if self.exclusion else ""
 
     def ratio(self, end_to_end: bool) -> Effect | None:
-        """Return the speedup on trained weights over that on stock weights."""
+        """Return the speedup on trained weights over stock weights."""
         joined = _times(self.trained.run, end_to_end).join(_times(self.stock.run, end_to_end), rsuffix="_stock")
         columns = joined.dropna().to_numpy().T
         return Effect.of(measure(_ratio_of_speedups, *columns), self._timing_variances())
@@ -108,20 +108,20 @@ class WeightsPair:
 
 
 def _ratio_of_speedups(*columns: Array, axis: int = -1) -> Array:
-    """Return the speedup of the first four of eight columns over that of the last four."""
+    """Return the first four columns' speedup over the last four's."""
     speedup = QUANTITIES["speedup"]
     return np.asarray(speedup(*columns[:4], axis=axis) / speedup(*columns[4:], axis=axis))
 
 
 def _times(run: Run, end_to_end: bool) -> pd.DataFrame:
-    """Return tokens and times of the method and of AR by prompt id, which does not depend on the model."""
+    """Return tokens and times of the method and AR by prompt id, independent of the model."""
     times = PromptTable(run.prompts).frame(QUANTITIES["speedup_e2e" if end_to_end else "speedup"])
     ids = run.prompts.drop_duplicates("prompt_index").set_index("prompt_index")["prompt_id"]
     return times.set_index(ids.reindex(times.index).to_numpy())
 
 
 def weights_pairs(replication: Replication) -> list[WeightsPair]:
-    """Return every task and method with runs on both weights; at a small scale one pair of runs represents several."""
+    """Return every task and method with runs on both weights; at a small scale one pair represents several."""
     pairs: dict[Any, WeightsPair] = {}
     for cell in replication.recorded_cells():
         stock = PAIRS.get(cell["model"])
@@ -134,12 +134,12 @@ def weights_pairs(replication: Replication) -> list[WeightsPair]:
 
 
 def table(replication: Replication) -> pd.DataFrame:
-    """Return the table of every task, method and set of weights, with the verdict on the ratio of the two speedups.
+    """Return the table of every task, method and set of weights, with the verdict on the ratio of speedups.
 
     Returns:
-        Texts with 95 % intervals: the exit in blocks (for DEL the mean of its choices), α, M, tokens/s of AR, both
-        speedups, outputs equal to AR's, the papers' numbers; in rows of trained weights the ratios and, for DEL, the
-        verdict. The last row of each pair pools all tasks.
+        Texts with 95 % intervals: the exit in blocks (for DEL the mean), α, M, tokens/s of AR, both speedups, outputs
+        equal to AR's, the papers' numbers; for trained weights the ratios and, for DEL, the verdict. The last row of
+        each pair pools all tasks.
     """
     rows: list[dict[str, str]] = []
     by_models: dict[tuple[str, str], list[WeightsPair]] = {}
@@ -154,7 +154,7 @@ def table(replication: Replication) -> pd.DataFrame:
 
 
 def _rows(pair: WeightsPair) -> Iterator[dict[str, str]]:
-    """Yield the rows of a task and a method: trained weights first, then stock weights."""
+    """Yield the rows of a task and a method: trained weights, then stock weights."""
     judged = pair.trained["method"] == JUDGED
     for cell, weights in ((pair.trained, "trained for exits"), (pair.stock, "stock")):
         summary = cell.summary
@@ -182,7 +182,7 @@ def _rows(pair: WeightsPair) -> Iterator[dict[str, str]]:
 
 
 def _pooled_row(models: str, task_pairs: Sequence[WeightsPair]) -> Iterator[dict[str, str]]:
-    """Yield the row that pools all tasks with comparable runs of DEL; no row if no task has them."""
+    """Yield the row that pools all tasks with comparable runs of DEL, if any."""
     comparable = [weights_pair for weights_pair in task_pairs if not weights_pair.reason]
     if not comparable:
         return
@@ -210,7 +210,7 @@ def _effect_text(effect: Effect | None) -> str:
 
 
 def _exit_text(run: Run) -> str:
-    """Return the blocks that draft and all blocks: mean over steps with a searched exit."""
+    """Return the drafting blocks and all blocks: mean over steps with a searched exit."""
     chosen = searched_drafts(arm_rows(run.steps, "method"))
     if chosen.empty:
         return ABSENT
@@ -220,7 +220,7 @@ def _exit_text(run: Run) -> str:
 
 
 def _papers_text(pair: WeightsPair, cell: Cell) -> str:
-    """Return the papers' speedups of DEL on these weights and this task, for every model that the run represents."""
+    """Return the papers' speedups of DEL on these weights and this task, for every model represented by the run."""
     if cell is pair.trained:
         return AUTHORS
     texts = [

@@ -1,4 +1,4 @@
-"""The best draft of every kind by task: skipped sublayers, a window, rounded weights, their products, and a router."""
+"""Best draft of every kind by task: skipped sublayers, a window, rounded weights, products, and a router."""
 
 from __future__ import annotations
 
@@ -17,16 +17,17 @@ DRAFTS = "ssd_bench_drafts"
 """Name of the experiment."""
 MEASURED = "speedup"
 PANELS = {MEASURED: "measured", "speedup_modelled": "modelled"}
-"""Numbers of a summary, and how their panels are called."""
+"""Numbers of a summary, and names of their panels."""
 LAYERS, ROUTER, TEXT = "layers", "router", "copied text"
-"""Kinds of runs that skip layers, that choose between layers and copies of earlier text at every step, and that draft
-without layers at all: copies, or guesses of the full model."""
+"""Kinds of runs that skip layers, that choose between layers and copied text at every step, and that draft without
+layers: copies, or the full model's guesses.
+"""
 LEAST = 0.05
-"""Least share of the drafted tokens for a layer set to count."""
+"""Least share of drafted tokens for a layer set to count."""
 
 
 def drafts(replication: Replication) -> Figure | NotDrawable:
-    """Draw for each task the highest speedup of every kind of draft, measured and modelled."""
+    """Draw each task's highest speedup of every kind of draft, measured and modelled."""
     readable = [cell for cell in replication.shown_cells() if cell.is_readable]
     drafting = [(cell, kind) for cell in readable if (kind := kind_of(cell))]
     if not drafting:
@@ -77,7 +78,7 @@ def kind_of(cell: ShownCell) -> str:
 
 
 def best_of_each(drafting: Sequence[tuple[ShownCell, str]], number: str) -> Mapping[tuple[str, str], PlotValue]:
-    """Return task and kind -> the highest value of a number that is not excluded, else of the excluded ones."""
+    """Return task and kind -> the highest value of a number that is not excluded, else of excluded ones."""
     best: dict[tuple[str, str], PlotValue] = {}
     for cell, kind in drafting:
         shown, key = common.plot_value(cell, number), (cell["task"], kind)

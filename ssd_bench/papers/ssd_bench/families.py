@@ -1,7 +1,7 @@
-"""The families of drafts on one model: earlier text, windows of the cache, skipped sublayers, and a router over them.
+"""Families of drafts on one model: earlier text, windows of the cache, skipped sublayers, and their router.
 
-Speedups are over AR of the same run, with the share of repeated 8-grams of the outputs: text that repeats itself is
-easy to draft, above all by looking it up.
+Speedups are over AR of the same run, with the outputs' share of repeated 8-grams: repeated text is easy to draft, above
+all by lookup.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ COLUMNS = ("model", "task", "method", DECODE, END_TO_END, "M", "α", REPEATED, W
 
 
 def table(replication: Replication) -> pd.DataFrame:
-    """Return the table of every task and method, AR first, then Hugging Face where a run has it.
+    """Return the table of every task and method, AR first, then Hugging Face if run.
 
     Returns:
-        Texts: the model that ran; with 95 % intervals both speedups (for an excluded run the reason), M, α, the share
-        of repeated 8-grams, and the decode speedup over prompts without loops with their number; outputs equal to AR's.
+        Texts: the model that ran; with 95 % intervals both speedups (for an excluded run the reason), M, α, share of
+        repeated 8-grams, and the decode speedup over prompts without loops, with their number; outputs equal to AR's.
     """
     tasks: dict[tuple[str, str], list[ShownCell]] = {}
     for cell in replication.shown_cells():
@@ -50,7 +50,7 @@ def note() -> str:
 
 
 def _baselines(cells: Sequence[ShownCell]) -> Iterator[dict[str, str]]:
-    """Yield the rows of AR and of Hugging Face, each from the first run of the task that has it."""
+    """Yield the rows of AR and Hugging Face, each from the task's first run with it."""
     plain = next((cell for cell in cells if cell.summary.n_pairs), None)
     if plain is not None:
         yield _head(plain, AR) | {
@@ -83,7 +83,7 @@ def _method(cell: ShownCell) -> dict[str, str]:
 
 
 def result_columns(cell: ShownCell) -> dict[str, str]:
-    """Return the columns that this project's tables share: model, task, method, both speedups, M and α."""
+    """Return the columns shared by our tables: model, task, method, both speedups, M and α."""
     summary = cell.summary
     return _head(cell, cell["method"]) | {
         DECODE: f"excluded: {cell.exclusion}" if cell.exclusion else format_measured(summary.speedup),
@@ -98,6 +98,6 @@ def _head(cell: ShownCell, method: str) -> dict[str, str]:
 
 
 def _inverse(ratio: Measured) -> str:
-    """Return 1 / a ratio as text; the lower end of its interval is 1 / the upper end of the ratio's, and vice versa."""
+    """Return 1 / a ratio as text; the interval's ends swap."""
     value, high, low = (1 / end if end else None for end in (ratio.value, ratio.low, ratio.high))
     return format_measured(Measured(value, low, high))

@@ -1,4 +1,4 @@
-"""All methods on one model: a figure of their layer sets by draft cost and acceptance rate, and a table of results."""
+"""All methods on one model: a figure of layer sets by draft cost and acceptance rate, and a table of results."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ LEVELS = (1.1, 1.25, 1.5, 2.0, 3.0, 4.0)  # predicted speedups whose contours ar
 GRID = 120
 MAX_COST = 1.15  # draft cost c in AR steps: with all layers it may exceed 1
 MIN_MARKER, MAX_MARKER = 2.5, 7.0
-"""Sizes in points of the markers of sets that drafted almost nothing, and of sets that drafted everything."""
+"""Marker sizes in points of sets that drafted almost nothing, and everything."""
 RATES = (0.0, 0.5, 0.8, 0.9, 0.95, 0.98, 0.99, 0.995, 0.998, 0.999)
 """Values of α with a tick, if the axis reaches them."""
 NAME_SPACING = 0.068  # distance of names right of a panel, as a share of its height
@@ -38,7 +38,7 @@ HEADROOM = 1.3  # space above the best set, as a factor on 1 − α
 LABEL_SPACING = 0.08  # distance of the labels of contours, as a share of the panel's width
 
 Look = tuple[style.Mark, str]
-"""Mark of a method, and the colour inside it."""
+"""Mark of a method, and its inner colour."""
 
 
 def planes(replication: Replication) -> dict[str, Plane | NotDrawable]:
@@ -54,7 +54,7 @@ def planes(replication: Replication) -> dict[str, Plane | NotDrawable]:
 
 
 def comparison(replication: Replication) -> Figure | NotDrawable:
-    """Draw every set that drafted as a point of draft cost and α, with lines of equal TPT and the best sets found."""
+    """Draw every set that drafted by draft cost and α, with lines of equal TPT and the best sets found."""
     drawn = replication.shown_cells()
     drawable = {task: plane for task, plane in planes(replication).items() if isinstance(plane, Plane)}
     if not drawable:
@@ -102,20 +102,20 @@ def comparison(replication: Replication) -> Figure | NotDrawable:
 
 
 def _uses(plane: Plane, cells: Sequence[ShownCell]) -> list[tuple[Point, Use]]:
-    """Return the sets with skipped layers that drafted in the runs of these cells, most used first."""
+    """Return the layer-skipping sets that drafted in these cells' runs, most used first."""
     runs = {cell.path.name for cell in cells}
     uses = [(point, use) for point in plane.chosen if point.skipped for use in point.uses if use.run in runs]
     return sorted(uses, key=lambda pair: -pair[1].share)
 
 
 def _skips_layers(plane: Plane, cell: ShownCell) -> bool:
-    """Return whether the set that drafted most of a run skips layers: one that only narrows the cache does not."""
+    """Return whether a run's most used set skips layers, not only narrows the cache."""
     main = _main_set(plane, cell)
     return main is not None and bool(main.skipped)
 
 
 def _set_scale(axes: Axes, highest: float, lowest: float) -> None:
-    """Set a log scale of 1 − α with the best value on top, and ticks that show α."""
+    """Set a log scale of 1 − α, best on top, with ticks that show α."""
     rates = [rate for rate in RATES if highest * HEADROOM < 1 - rate < lowest]
     axes.set_yscale("log")
     axes.set_yticks([*(1 - rate for rate in rates), highest], [*(f"{rate:g}" for rate in rates), "1"])
@@ -124,7 +124,7 @@ def _set_scale(axes: Axes, highest: float, lowest: float) -> None:
 
 
 def _method_looks(methods: Sequence[str]) -> dict[str, Look]:
-    """Return a look for each method: its mark in `style` if that is free; hollow marks once all filled are used."""
+    """Return each method's look: its mark in `style` if free; hollow marks once all filled are used."""
     free = [(mark, face or mark.colour) for face in ("", "white") for mark in style.MARKS]
     looks: dict[str, Look] = {}
     for method in (method for method in methods if method in style.METHODS):
@@ -164,7 +164,6 @@ def _draw_contours(axes: Axes, plane: Plane, highest: float, lowest: float) -> N
 def _draw_points(
     axes: Axes, plane: Plane, drawn: Sequence[ShownCell], marks: Mapping[str, Look], highest: float
 ) -> None:
-    """Draw the sets that drafted."""
     cells, uses = {cell.path.name: cell for cell in drawn}, _uses(plane, drawn)
     for point, use in uses:
         mark, face = marks[cells[use.run]["method"]]
@@ -176,7 +175,7 @@ def _draw_points(
 
 
 def _main_set(plane: Plane, cell: ShownCell) -> Point | None:
-    """Return the set that drafted most of a run; None if no set of the plane drafted in it."""
+    """Return the set that drafted most of a run; else None."""
     uses = [(use.share, point) for point in plane.chosen for use in point.uses if use.run == cell.path.name]
     return max(uses, key=lambda pair: pair[0])[1] if uses else None
 
@@ -184,7 +183,7 @@ def _main_set(plane: Plane, cell: ShownCell) -> Point | None:
 def _draw_names(
     axes: Axes, plane: Plane, drawn: Sequence[ShownCell], marks: Mapping[str, Look], ends: tuple[float, float]
 ) -> None:
-    """Write the methods right of a panel, in the order of their main sets' α, with a line from each to that set."""
+    """Write the methods right of a panel, by their main sets' α, with a line from each to its set."""
     highest, lowest = ends
     top = np.log(lowest / (highest / HEADROOM))
     mains = [
@@ -218,7 +217,7 @@ def _draw_names(
 
 
 def _spread_rows(places: Sequence[float]) -> list[float]:
-    """Return rows from 1 down to 0, as close to the given descending positions as a minimum distance allows."""
+    """Return rows from 1 down to 0, as close to the descending positions as a minimum distance allows."""
     gap, rows = min(NAME_SPACING, 1 / max(1, len(places))), list[float]()
     for place in places:
         rows.append(min(place, rows[-1] - gap) if rows else place)
@@ -228,13 +227,12 @@ def _spread_rows(places: Sequence[float]) -> list[float]:
 
 
 def table(replication: Replication) -> pd.DataFrame:
-    """Return the table of every method and task of the comparison.
+    """Return the table of every method and task.
 
     Returns:
         Texts: the model that ran; with 95 % intervals both speedups (for an excluded run the reason), M and α; share of
-        sublayers skipped; method overhead as a share of the decode time; outputs equal to AR's; and, once
-        `python -m studies.frontier` has run, the predicted speedup of the set that drafted most, and of the best set
-        found.
+        skipped sublayers; method overhead's share of the decode time; outputs equal to AR's; and, after `python -m
+        studies.frontier`, the predicted speedup of the set that drafted most, and of the best set found.
     """
     by_task = planes(replication)
     return pd.DataFrame([_row(cell, by_task[cell["task"]]) for cell in replication.shown_cells()]).fillna(ABSENT)

@@ -1,4 +1,4 @@
-"""Tables of this project's experiments, and each of them as a Markdown document."""
+"""Tables of this project's experiments, also as Markdown documents."""
 
 from __future__ import annotations
 
@@ -15,13 +15,12 @@ from ssd_bench.results.text import TOY_RUN
 
 @dataclass(frozen=True)
 class OwnTable:
-    """Table of one of this project's experiments.
+    """Table of one of our experiments.
 
     Attributes:
-        experiment: name of the experiment.
         title: heading, without the model.
-        table: returns the table as texts; without rows if it has no results.
-        note: returns sentences on the meaning of the numbers and the criterion of a verdict.
+        table: returns the table as texts; no rows without results.
+        note: returns sentences on the numbers' meaning and a verdict's criterion.
     """
 
     experiment: str
@@ -31,11 +30,11 @@ class OwnTable:
 
     @property
     def not_run(self) -> str:
-        """Sentence for a folder without runs of the experiment."""
+        """Sentence for a folder without the experiment's runs."""
         return f"Not run yet. Command: python -m ssd_bench -m experiment={self.experiment}"
 
     def document(self, replication: Replication) -> str:
-        """Return the table as Markdown: title, command, rows, note, and remarks on the scale and on missing runs."""
+        """Return the table as Markdown: title, command, rows, note, and remarks on scale and missing runs."""
         frame = self.table(replication)
         parts = [f"# {self.title}"]
         if any(cell.model_ran.toy for cell in replication.recorded_cells()):
@@ -53,7 +52,7 @@ class OwnTable:
 
 
 def remarks(replication: Replication) -> list[str]:
-    """Return sentences on changes by the scale, the number of runs with unreliable timings, and of missing runs."""
+    """Return sentences on the scale's changes, and on numbers of unreliable timings and missing runs."""
     runs = {cell.path: cell for cell in replication.cells if cell.is_readable}
     lines, noisy = [*replication.notes], sum(cell.timing.contaminated for cell in runs.values())
     if noisy:
@@ -75,4 +74,4 @@ OWN = (
     OwnTable(windows.WINDOWS, "Windows of the cache and layer sets", windows.table, windows.note),
     OwnTable(del_home.DEL_HOME, "Does training for early exits explain DEL's gain?", del_home.table, del_home.note),
 )
-"""Tables of this project's experiments, in the order of the page."""
+"""Our experiments' tables, in page order."""

@@ -23,7 +23,7 @@ FOLDER = "frontier"
 
 @dataclass(frozen=True)
 class Use:
-    """The use of a set in a run: `share` of the run's drafted tokens came from it."""
+    """Use of a set in a run: `share` of the run's drafted tokens came from it."""
 
     run: str
     method: str
@@ -32,14 +32,14 @@ class Use:
 
 @dataclass(frozen=True)
 class Point:
-    """A layer set.
+    """Layer set.
 
     Attributes:
-        skipped: its skipped sublayers, ascending.
-        cost: c, time of one drafted token in AR steps.
+        skipped: skipped sublayers, ascending.
+        cost: c, a drafted token's time in AR steps.
         alpha: α, teacher-forced.
-        uses: the runs that drafted with it; empty for a set that only the frontier search found.
-        window: (sinks, recent) positions that its attentions read; None: all.
+        uses: runs that drafted with it; empty for a set found only by the frontier search.
+        window: (sinks, recent) positions read by its attentions; None: all.
     """
 
     skipped: tuple[int, ...]
@@ -54,13 +54,13 @@ class Plane:
     """All points of a model and task.
 
     Attributes:
-        search: search for the frontier: `exhaustive`, or `beam` of some width.
+        search: for the frontier: `exhaustive`, or `beam` of some width.
         tried: number of scored sets.
-        tokens: number of tokens in the denominator of α.
+        tokens: denominator of α.
         context: mean context of the costs.
-        verify: time of verifying γ = 0, 1, ... drafted tokens, in AR steps.
-        frontier: the Pareto-optimal sets among all scored ones, chosen sets included.
-        chosen: the sets that runs drafted with.
+        verify: time to verify γ = 0, 1, ... drafted tokens, in AR steps.
+        frontier: Pareto-optimal sets of all scored ones, with chosen sets.
+        chosen: sets used in runs.
     """
 
     model: str

@@ -1,4 +1,4 @@
-"""Methods on instruction-tuned models: acceptance, and speed at the costs of the reference machine.
+"""Methods on instruction-tuned models: acceptance, and speed at the reference machine's costs.
 
 No column is a measured time, so runs may share a machine with other work.
 """
@@ -17,24 +17,24 @@ from ssd_bench.results.text import ABSENT, FROZEN, MODELLED, format_lossless, fo
 REAL, DISPUTE, CONTEXTS = "ssd_bench_real", "ssd_bench_real_dispute", "ssd_bench_real_contexts"
 """Names of the experiments."""
 SPEEDUPS = "speedup_modelled", "speedup_frozen"
-"""Numbers of a summary: with the time of the method's searches, and without."""
+"""Numbers of a summary: with and without search time."""
 COLUMNS = 2
 CAPTION = 0.7
-"""Height of the figure's caption, in inches."""
+"""Height of the caption, in inches."""
 
 
 def table(replication: Replication) -> pd.DataFrame:
-    """Return the table of every model, task, method and setting that ran.
+    """Return the table of every model, task, method and setting run.
 
     Returns:
-        Texts: the model that ran; prompts; with 95 % intervals M, α and the modelled speedup, as it was and without
-        method overhead; the share of sublayers skipped; outputs equal to AR's.
+        Texts: the model that ran; prompts; with 95 % intervals M, α and the modelled speedup, with and without method
+        overhead; the share of skipped sublayers; outputs equal to AR's.
     """
     return pd.DataFrame([_row(cell) for cell in replication.shown_cells() if cell.is_readable])
 
 
 def real(replication: Replication) -> Figure | NotDrawable:
-    """Draw the modelled speedup of every method by model and task, with and without its searches."""
+    """Draw each method's modelled speedup by model and task, with and without searches."""
     drawn = [cell for cell in replication.shown_cells() if cell.is_readable]
     drawn = [cell for cell in drawn if cell.summary.speedup_modelled.value is not None]
     if not drawn:

@@ -23,7 +23,7 @@ PANELS = ("accepted per drafted token (α)", "cost of a drafted token (c)", "pre
 
 
 def windows(replication: Replication) -> Figure | NotDrawable:
-    """Draw α, c and the predicted speedup against the window, a line for each layer set."""
+    """Draw α, c and the predicted speedup against the window, a line per layer set."""
     cells = _drafted(replication)
     if not cells:
         return NotDrawable("No run drafted with layers.")
@@ -43,7 +43,7 @@ def windows(replication: Replication) -> Figure | NotDrawable:
 
 
 def table(replication: Replication) -> pd.DataFrame:
-    """Return the numbers of the figure as texts: the model that ran, α, c and the predicted speedup of every run."""
+    """Return the figure's numbers as texts: the model that ran, and α, c and predicted speedup of every run."""
     rows = [
         {
             "model": cell.model_ran.text,
@@ -72,7 +72,7 @@ def note() -> str:
 
 
 def predicted_speedup(cell: ShownCell) -> float | None:
-    """Return the highest speedup by Eq. 4 over all draft lengths; None where acceptance or cost is undefined."""
+    """Return the highest speedup by Eq. 4 over all draft lengths; None if acceptance or cost is undefined."""
     acceptance, cost = cell.summary.alpha_conditional, cell.summary.draft_cost.value
     if acceptance is None or cost is None:
         return None
@@ -80,12 +80,12 @@ def predicted_speedup(cell: ShownCell) -> float | None:
 
 
 def _drafted(replication: Replication) -> list[ShownCell]:
-    """Return the cells whose record can be read, each record once."""
+    """Return the readable cells, each record once."""
     return [cell for cell in replication.shown_cells() if cell.is_readable]
 
 
 def _lines(cells: Sequence[ShownCell], panel: int) -> Mapping[str, Mapping[str, PlotValue]]:
-    """Return layer set -> window -> the number of a panel."""
+    """Return layer set -> window -> a panel's number."""
     lines: dict[str, dict[str, PlotValue]] = {}
     for cell in cells:
         if panel == 0:

@@ -53,7 +53,7 @@ WITHOUT_LAYERS = ("Vanilla", "Parallel", "Lookahead")  # methods that skip no la
 
 
 def checks() -> Iterator[Check]:
-    """Yield the checks of both versions that `checks.yaml` cannot state."""
+    """Yield both versions' checks that `checks.yaml` cannot state."""
     for paper in VERSIONS:
         yield from check_expected(paper)
         yield from check_measured(paper)
@@ -80,7 +80,7 @@ def check_expected(paper: str) -> Iterator[Check]:
 
 
 def check_measured(paper: str) -> Iterator[Check]:
-    """Check measured speedups of methods that skip layers against E(speedup) of their M, alpha and r."""
+    """Check measured speedups of layer-skipping methods against E(speedup) of their M, alpha and r."""
     for content, table in TABLES[paper].items():
         if content == "expected":
             continue
@@ -94,14 +94,13 @@ def check_measured(paper: str) -> Iterator[Check]:
 
 
 def _row_number(cell: Number, table: str, metric: str) -> Number | None:
-    """Return another metric of the same row, None if missing; the setting r may be in only one of two tables."""
+    """Return another metric of the same row, else None; the setting r may be in only one of the tables."""
     rows = find_numbers(cell.paper, table, model=cell.model, method=cell.method, task=cell.task, metric=metric)
     wanted = {**cell.settings, "skip_ratio": ""}
     return next((n for n in rows if {**n.settings, "skip_ratio": ""} == wanted), None)
 
 
 def _skip_ratio(cell: Number) -> float:
-    """Return r from the row, else from its caption, else from §B.2."""
     ratio = _row_number(cell, cell.exhibit, "skip_ratio")
     if ratio:
         return ratio.value
@@ -109,7 +108,7 @@ def _skip_ratio(cell: Number) -> float:
 
 
 def stated_skip_ratio(model: str) -> float:
-    """Return r of §B.2 by the size of the model: 0.45 for 13B, 0.5 for 34B and 70B."""
+    """Return r of §B.2 by model size: 0.45 for 13B, 0.5 for 34B and 70B."""
     rows = settings("swift", "Table 2").set_index("key")["value"]
     size = re.search(r"(\d+B)", model)
     assert size is not None
@@ -119,7 +118,7 @@ def stated_skip_ratio(model: str) -> float:
 
 
 def check_skip_ratio_34b(paper: str) -> Check:
-    """Check r in the caption of the Yi-34B table against §B.2; other captions replace its r too (LLaMA-3, Table 5)."""
+    """Check r in the Yi-34B table's caption against §B.2; other captions replace its r too (LLaMA-3, Table 5)."""
     cell = find_number(paper, TABLES[paper]["yi"], model="Yi-34B", method="SWIFT", task="Overall", metric="speedup")
     stated, implied = float(cell.settings["skip_ratio"]), stated_skip_ratio("34B")
     text = f"{cell.exhibit}, caption: r = {stated:g} for Yi-34B; §B.2 fixes r = {implied:g} for 34B models"
@@ -128,7 +127,7 @@ def check_skip_ratio_34b(paper: str) -> Check:
 
 
 def check_versions() -> Iterator[Check]:
-    """Check every table number of the first version against the same cell of the ICLR version."""
+    """Check every table number of the first version against the ICLR version."""
     renamed = {first: TABLES["swift"][content] for content, first in TABLES["swift-v1"].items()}
     for number in find_numbers("swift-v1"):
         table = {**renamed, "Table 1": "Table 1"}.get(number.exhibit)
@@ -142,7 +141,7 @@ def check_versions() -> Iterator[Check]:
 
 
 def check_token_share(paper: str) -> Check:
-    """Check the share of drafted tokens in the output (§5.3) against the mean M of Table 2."""
+    """Check drafted tokens' share of the output (§5.3) against Table 2's mean M."""
     m = [n for n in find_numbers(paper, "Table 2", method="SWIFT", metric="M") if n.task != "Overall"]
     share = find_number(paper, "text §5.3", metric="output_token_share_pct")
     implied = 100 * (1 - len(m) / sum(n.value for n in m))
@@ -152,7 +151,7 @@ def check_token_share(paper: str) -> Check:
 
 
 def check_ablation(paper: str) -> Iterator[Check]:
-    """Check §D.1: gains by the optimisation and by early stopping, in percent; its numbers are points."""
+    """Check §D.1: gains by optimisation and early stopping, in percent; its numbers are points."""
     table = TABLES[paper]["ablation"]
     for metric, removed in (("speedup", "w/o optimization"), ("alpha", "w/o early-stopping")):
         stated = find_number(paper, "text §D.1", metric=f"{metric}_improvement_pct")
@@ -165,7 +164,7 @@ def check_ablation(paper: str) -> Iterator[Check]:
 
 
 def check_search_end(paper: str) -> Iterator[Check]:
-    """Check Figure 6: the matchness at which the optimisation ended against the threshold of §B.2."""
+    """Check Figure 6: the optimisation's final matchness against the threshold of §B.2."""
     stated = find_number(paper, "Figure 6", metric="matchness", point="termination")
     rule = settings(paper, "Table 2").set_index("key")["value"]["opt_early_stop"]
     threshold = re.search(r"matchness above (\d\.\d+)", rule)
@@ -175,7 +174,7 @@ def check_search_end(paper: str) -> Iterator[Check]:
 
 
 def check_optimisation() -> Iterator[Check]:
-    """Check search costs of the ICLR version: reductions, latency of a step, numbers of steps."""
+    """Check search costs of the ICLR version: reductions, step latency, numbers of steps."""
     swift = find_number("swift", "Table 12", metric="optimization_latency_s", **RUN)
     self_ssd = find_number("swift", "text §5.3", metric="optimization_latency_s", method="Self-SD")
     stated = find_number("swift", "text §5.3", metric="optimization_time_reduction")
@@ -205,7 +204,7 @@ def check_optimisation() -> Iterator[Check]:
 
 
 def check_comparisons() -> Iterator[Check]:
-    """Check §D.4 and §D.5: how much longer and how much faster than other methods."""
+    """Check §D.4 and §D.5: how much longer and faster than other methods."""
     slow = find_number("swift", "Figure 11", metric="optimization_latency_s", method="Self-SD", iterations="100")
     swift = find_number("swift", "Figure 11", metric="optimization_latency_s", method="SWIFT")
     stated = find_number("swift", "text §D.4", metric="optimization_latency_ratio")
@@ -240,8 +239,8 @@ def check_comparisons() -> Iterator[Check]:
 def check_released_sets() -> Iterator[Check]:
     """Check r of §B.2 against the released sets, and r of Self-SD against its set.
 
-    Eq. 6 needs the skipped share of all sublayers. The code counts those that may be skipped: another definition, by
-    which a set has the share nearest to r.
+    Eq. 6 needs the skipped share of all sublayers. The code counts skippable ones; by that definition a set
+    has the share nearest to r.
     """
     for name, entry in layer_sets().items():
         paper, model, task = name.split("/")

@@ -1,4 +1,4 @@
-"""SWIFT's figures: sparsity alone, the search over time, its settings, other models, and its layer sets."""
+"""SWIFT's figures: sparsity alone, the search over time, its settings, other models, and layer sets."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ from ssd_bench.results.prompt_table import PromptTable
 STEPS = (0, 64, 128, 512)
 """Search steps of the sets in Figure 12."""
 SHORT_NAMES = {"layer skipping + top-k drafts": "top-k"}
-"""Short names of Figure 2a's methods, for the labels next to a panel."""
+"""Short names of Figure 2a's methods, for labels next to a panel."""
 
 
 def figure2a(replication: Replication) -> Figure | NotDrawable:
-    """Draw acceptance and speedup of uniform skipping by task, with ten candidates per position and with one."""
+    """Draw uniform skipping's acceptance and speedup by task, with ten candidates per position and with one."""
     drawn = replication.shown_cells()
     tasks, methods = (common.unique(cell[axis] for cell in drawn) for axis in ("task", "method"))
     figure, body = common.new_figure(style.PAGE, 2.6)
@@ -45,13 +45,12 @@ def figure2a(replication: Replication) -> Figure | NotDrawable:
 
 
 def _cell_value(drawn: list[ShownCell], name: str, **labels: str) -> PlotValue | None:
-    """Return a number of the cell with these labels; None without such a cell."""
     matches = (cell for cell in drawn if all(cell[axis] == label for axis, label in labels.items()))
     return next((common.plot_value(cell, name) for cell in matches), None)
 
 
 def figure6(replication: Replication) -> Figure | NotDrawable:
-    """Draw matchness and speedup during the search, and the shares of the decode time."""
+    """Draw matchness and speedup during the search, and shares of the decode time."""
     cell = replication.shown_cells()[0]
     rows = streams.stream_rows(cell.run)
     if rows.empty:
@@ -103,7 +102,7 @@ def figure6(replication: Replication) -> Figure | NotDrawable:
 
 
 def _matchness_points(run: Run) -> tuple[list[float], list[float]]:
-    """Return the positions in the stream (in instances) at which the search recorded a matchness, and the values."""
+    """Return the stream positions (in instances) of recorded matchness values, and the values."""
     steps = method_steps(run)
     keys = ["repeat", "prompt_index"]
     done = steps.groupby(keys)["emitted"].cumsum() / steps.groupby(keys)["emitted"].transform("sum")
@@ -137,7 +136,7 @@ def _draw_breakdown(axes: Axes, run: Run, reported: list[Number]) -> None:
 
 
 def figure7(replication: Replication) -> Figure | NotDrawable:
-    """Draw speedup and acceptance rate along a stream of five tasks."""
+    """Draw speedup and acceptance rate along a five-task stream."""
     return streams.stream_figure(replication, ("speedup", "alpha"))
 
 
@@ -157,7 +156,7 @@ def figure8a(replication: Replication) -> Figure | NotDrawable:
 
 
 def figure8b(replication: Replication) -> Figure | NotDrawable:
-    """Draw the speedup by skip ratio for each model, and the best speedup by model size."""
+    """Draw each model's speedup by skip ratio, and the best speedup by model size."""
     drawn = replication.shown_cells()
     if (reason := subjects.one_model(drawn, by_size=True)) is not None:
         return reason
@@ -224,7 +223,7 @@ def figure9(replication: Replication) -> Figure | NotDrawable:
 
 
 def figure10(replication: Replication) -> Figure | NotDrawable:
-    """Draw the sets that Self-SD found on each task."""
+    """Draw the sets found by Self-SD on each task."""
     drawn = replication.shown_cells()
     panels = [
         layers.Panel.of(cell.setting("skip_set"), main_set(cell.run), "no drafts with layers", bool(cell.exclusion))
@@ -237,7 +236,7 @@ def figure10(replication: Replication) -> Figure | NotDrawable:
 
 
 def figure11(replication: Replication) -> Figure | NotDrawable:
-    """Draw the speedup of Self-SD over the time of its search, compared with SWIFT."""
+    """Draw Self-SD's speedup over its search time, compared with SWIFT."""
     drawn = replication.shown_cells()
     timed = [(seconds, cell) for cell in drawn if (seconds := search_time(cell.run)) is not None]
     if not timed:
@@ -268,7 +267,7 @@ def figure11(replication: Replication) -> Figure | NotDrawable:
 
 
 def _draw_searches(axes: Axes, points: list[tuple[float, ShownCell]], method: str) -> None:
-    """Draw the points of a method over the time of their search, with their iterations."""
+    """Draw a method's points over search time, with iterations."""
     mark = style.mark(method, 0)
     axes.plot([], [], linestyle="", label=method, **common.point_style(mark))
     for i, (seconds, cell) in enumerate(points):
@@ -301,7 +300,7 @@ def _draw_searches(axes: Axes, points: list[tuple[float, ShownCell]], method: st
 
 
 def _draw_paper_searches(axes: Axes, replication: Replication) -> None:
-    """Draw the paper's pairs of search time and speedup, with the markers of their methods."""
+    """Draw the paper's pairs of search time and speedup, with their methods' markers."""
     times = {(n.method, n.setting): n for n in common.paper_numbers(replication, "optimization_latency_s")}
     for number in common.paper_numbers(replication, "speedup"):
         time = times.get((number.method, number.setting))
@@ -358,7 +357,7 @@ def figure12(replication: Replication) -> Figure | NotDrawable:
 
 
 def _sets_after_steps(run: Run) -> pd.Series[int]:
-    """Return number of search steps -> id of the set that drafted next."""
+    """Return search steps -> id of the set that drafted next."""
     steps = method_steps(run)
     done = steps["est_alpha"].notna().astype(int).cumsum().shift(fill_value=0)
     drafted = steps["layer_set_id"].notna()
