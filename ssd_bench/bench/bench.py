@@ -34,14 +34,11 @@ SHOWN = ("1", "8", "32", "64")  # numbers of nodes with rows in the table of lim
 
 
 def bench(cfg: DictConfig, record: bool = False, arguments: Sequence[str] = ()) -> Path:
-    """Run all measurements, print and write them.
+    """Run all measurements; print them, write them to a file and return it.
 
     Args:
         record: name the file by machine and model instead of by time.
-        arguments: other arguments of the command line, which the file names.
-
-    Returns:
-        The file.
+        arguments: other arguments of the command line, for the file.
 
     Raises:
         ConfigError: as in a run.
@@ -74,7 +71,6 @@ def bench(cfg: DictConfig, record: bool = False, arguments: Sequence[str] = ()) 
 
 
 def _measure_all(planned: Plan, engine: Engine) -> dict[str, Any]:
-    """Return the results of all measurements."""
     _say("the limits of this machine")
     machine_limits = limits.measure(engine.decoder)
     _say("AR and Hugging Face generate")
@@ -105,12 +101,10 @@ def _say(task: str) -> None:
 
 
 def _machine(hardware: Hardware) -> str:
-    """Return processors and threads, as tables show them."""
     return f"{', '.join(hardware.gpu_names()) or provenance.cpu_model()}, {hardware.threads} threads"
 
 
 def _write_by_machine(results: dict[str, Any], folder: Path) -> Path:
-    """Write results to a file named by machine, model and arithmetic, replacing an older one."""
     names = (str(results[key]) for key in ("model", "dtype", "kernels", "isa") if results[key] is not None)
     target = folder / re.sub("[^a-z0-9]+", "-", results["machine"].lower()).strip("-") / f"{'-'.join(names)}.json"
     target.parent.mkdir(parents=True, exist_ok=True)
@@ -119,7 +113,6 @@ def _write_by_machine(results: dict[str, Any], folder: Path) -> Path:
 
 
 def _write_by_time(results: dict[str, Any], folder: Path) -> Path:
-    """Write results to a new file named by the time."""
     folder.mkdir(parents=True, exist_ok=True)
     now = f"{datetime.now(UTC):%Y%m%dT%H%M%SZ}"
     target, number = folder / f"{now}.json", 1

@@ -7,8 +7,8 @@
     branch_mlp.N, branch_head.N   device times over N rows, launched one by one
     host                       step_ms, call_ms, compare_ms, as in `ReferenceMachine`
 
-All times are milliseconds, keys are texts. A cache is allocated for every context, because captured attentions divide
-its rows among the GPU's processors.
+All times are milliseconds, keys are texts. Every context has its own cache, because captured attentions divide its rows
+among the GPU's processors.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ Run = Callable[[], Any]
 def measure(decoder: Decoder, longest: int | None) -> dict[str, Any]:
     """Measure all sweeps; contexts end at `longest`, the model's context, and where the cache no longer fits.
 
-    The decoder's caches of before become unusable.
+    The decoder's earlier caches become unusable.
     """
     if decoder.device.type == "cuda":
         gc.collect()  # memory of measurements before counts as used until it is released
@@ -112,7 +112,6 @@ def _times_without_context(decoder: Decoder, cache: KVCache) -> dict[str, dict[s
 def _pass(
     decoder: Decoder, cache: KVCache, sublayers: Iterable[int], n: int, context: int, predicts: bool = True
 ) -> None:
-    """Run a pass over n nodes, down to the chosen tokens on the host if it predicts."""
     tokens = torch.zeros(n, dtype=torch.long, device=decoder.device)
     hidden, _ = decoder.run(Pass(tuple(sublayers), tokens, context), cache)
     if predicts:
@@ -120,7 +119,6 @@ def _pass(
 
 
 def _medians(decoder: Decoder, runs: Mapping[str, Run], parts: int = 1) -> dict[str, float]:
-    """Return the median milliseconds of runs that take turns, divided by their equal parts."""
     return {name: median(times) * 1e3 / parts for name, times in interleaved(runs, decoder.device, ROUNDS).items()}
 
 
@@ -129,7 +127,7 @@ def _streams(decoder: Decoder, branches: int, rows: int) -> torch.Tensor:
 
 
 def _calls(decoder: Decoder, cache: KVCache, parity: int, size: tuple[int, int], context: int) -> list[Run]:
-    """Return calls of the attentions (parity 0) or MLPs (parity 1) of the first blocks over branches, as in a search.
+    """Return calls of attentions (parity 0) or MLPs (parity 1) of the first blocks over branches, as in a search.
 
     Args:
         size: number of branches, and rows of each.
@@ -145,7 +143,7 @@ def _device_ms(decoder: Decoder, calls: list[Run]) -> float:
 
 
 def _queued_ms(decoder: Decoder, calls: list[Run]) -> tuple[float, float]:
-    """Return the host time to queue a call, and its device time, which is equal on a CPU."""
+    """Return the host time to queue a call, and its device time; on a CPU both are equal."""
     cuda = decoder.device.type == "cuda"
     if cuda:
         first, last = (torch.cuda.Event(enable_timing=True) for _ in range(2))
@@ -164,7 +162,6 @@ def _queued_ms(decoder: Decoder, calls: list[Run]) -> tuple[float, float]:
 
 
 def _host_times(decoder: Decoder, cache: KVCache, context: int) -> dict[str, float]:
-    """Return the host times of a step, of a call, and of a comparison of branches."""
     engine = Engine(
         decoder, cache, Decoding(max_new_tokens=STEPS + 1), frozenset(), ModelProbe(decoder, cache), context + STEPS + 2
     )

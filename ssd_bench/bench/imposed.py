@@ -1,6 +1,6 @@
 """Drafts with random weights, accepted as often as a paper reports (`predict.acceptance`), for speedups on a machine.
 
-Nothing is searched, and the text is meaningless: such a run is not checked for losslessness and has no score.
+Nothing is searched, and the text is meaningless: such a run has no losslessness check or score.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class Imposed(Method):
     """A method that drafts with one layer set, and draws lengths and accepted tokens of drafts.
 
     The draws use a low-discrepancy sequence (an additive recurrence), so that some dozens of steps already have the
-    wanted α and M; with independent random numbers they were 10 % off.
+    wanted α and M; independent random numbers were 10 % off.
     """
 
     name, greedy_only = "imposed", True
@@ -45,7 +45,7 @@ class Imposed(Method):
 
 
 class ImposedEngine(Engine):
-    """An engine that accepts what `method` drew; the model runs as in any engine, but does not decide."""
+    """An engine that accepts as many tokens as `method` drew; the model runs, but does not decide."""
 
     method: Imposed | None = None
 

@@ -1,12 +1,12 @@
-"""Limits of a machine: its measured bandwidth and arithmetic, the least work of a pass, and so the share of the limit.
+"""Limits of a machine: measured bandwidth and arithmetic, the least work of a pass, and the share of the limit.
 
 A pass reads its weights and all earlier keys and values once, and multiplies every weight with every node:
 
     limit = max(bytes / read bandwidth, FLOPs / peak arithmetic).
 
 Passes run one after another, so their limits add up. Small work is left out: norms, biases, activations. A share may
-exceed 1 if the weights fit in a cache, which is read faster than memory, or if PyTorch uses instructions beyond the
-chosen level.
+exceed 1 if the weights fit in a cache, which is faster than memory, or if PyTorch uses instructions beyond the chosen
+level.
 """
 
 from __future__ import annotations
@@ -46,8 +46,7 @@ class Model:
     """Sizes of a decoder, and the work of its passes.
 
     Attributes:
-        shape: sizes of the decoder.
-        value_bytes: bytes per element of its matrices and of its KV cache.
+        value_bytes: bytes per element of its matrices and KV cache.
     """
 
     shape: Shape
@@ -94,7 +93,7 @@ class MachineLimits:
     Attributes:
         by: the kernels that measured them.
         reads: bytes per second of each kernel that only reads.
-        products: FLOP/s of each kernel that only multiplies and adds, as products of the run do.
+        products: FLOP/s of each kernel that only multiplies and adds, as the run's products do.
     """
 
     by: str
@@ -112,7 +111,7 @@ class MachineLimits:
         return max(self.products.values())
 
     def named(self) -> dict[str, Any]:
-        """Return both limits, the kernels that reached them, and the speeds of all kernels, as results keep them."""
+        """Return both limits, the kernels that reached them, and the speeds of all kernels."""
         best_read, best_product = (max(speeds, key=speeds.__getitem__) for speeds in (self.reads, self.products))
         return {
             "by": self.by,
@@ -149,7 +148,7 @@ class MachineLimits:
 
 
 def measure(decoder: Decoder) -> MachineLimits:
-    """Measure the limits of a decoder's first device: by compiled kernels if they run its passes, else by PyTorch."""
+    """Measure the limits of a decoder's first device, by compiled kernels if they run its passes, else by PyTorch."""
     if not isinstance(decoder, NativeDecoder):
         return _by_torch(decoder.device, decoder.arithmetic.activations)
     compiled = extension(decoder.arithmetic)
@@ -169,7 +168,6 @@ def measure(decoder: Decoder) -> MachineLimits:
 
 
 def _by_torch(device: torch.device, dtype: torch.dtype) -> MachineLimits:
-    """Measure PyTorch's reductions of one large tensor, and its product of two large matrices of a dtype."""
     data = torch.ones(SUMMED_BYTES[device.type] // 4, dtype=torch.float32, device=device)
     times = interleaved({"sum": data.sum, "max": data.max, "dot": partial(torch.dot, data, data)}, device, ROUNDS)
     reads = {name: data.nbytes / min(rounds_s) for name, rounds_s in times.items()}
@@ -189,7 +187,7 @@ def seconds(run: Callable[[], Any], device: torch.device) -> float:
 
 
 def interleaved(runs: Mapping[str, Callable[[], Any]], device: torch.device, rounds: int) -> dict[str, list[float]]:
-    """Return the seconds of each run in each round, after a warm-up round; runs take turns, so that all share drift."""
+    """Return each run's seconds by round, after a warm-up round; runs take turns, so that all share drift."""
     times: dict[str, list[float]] = {name: [] for name in runs}
     for index in range(rounds + 1):
         for name, run in runs.items():

@@ -1,4 +1,4 @@
-"""Measurements of the benchmark: AR and Hugging Face, passes of any size, prefills, searches, the loop's own work.
+"""Measurements: AR and Hugging Face, passes of any size, prefills, searches, the loop's own work.
 
 Compared calls take turns within one run; medians are reported.
 """
@@ -82,7 +82,7 @@ def _contexts_of(engine: Engine) -> list[int]:
 
 
 def forwards(engine: Engine, limits: MachineLimits) -> dict[str, dict[str, Any]]:
-    """Measure full forwards with LM head, by context and number of nodes; numbers of nodes take turns."""
+    """Measure full forwards with LM head, by context and number of nodes, in turns."""
     decoder, model, table = engine.decoder, Model.of(engine.decoder), {}
     for context in _contexts_of(engine):
         runs = {str(n): _forward(engine, n, context) for n in NODES}
@@ -94,7 +94,7 @@ def forwards(engine: Engine, limits: MachineLimits) -> dict[str, dict[str, Any]]
 
 
 def edges(engine: Engine) -> dict[str, float]:
-    """Return the median time of n over n - 1 nodes, where kernels may change, by n; all take turns."""
+    """Return the median time of n over n - 1 nodes, where kernels may change, by n, in turns."""
     context = CONTEXTS[0]
     edge_nodes = [n for n in EDGES if context + n <= engine.context]
     runs = {str(n): _forward(engine, n, context) for edge in edge_nodes for n in (edge - 1, edge)}
@@ -103,7 +103,7 @@ def edges(engine: Engine) -> dict[str, float]:
 
 
 def prefills(engine: Engine, limits: MachineLimits) -> dict[str, Any]:
-    """Measure prefills including the first token, by length of the prompt; lengths take turns."""
+    """Measure prefills including the first token, by length of the prompt, in turns."""
     decoder, model = engine.decoder, Model.of(engine.decoder)
     lengths = sorted({min(length, engine.context) for length in PREFILLS})
     runs = {str(length): partial(_prefill, engine, length) for length in lengths}
@@ -150,8 +150,8 @@ def contexts(engine: Engine) -> dict[str, Any]:
 def rounded_drafts(engine: Engine) -> dict[str, Any]:
     """Measure a drafted token with rounded weights and an AR step, in turns, by context; adds copies of the weights.
 
-    Passes run on a cache of their own, because a copy comes before the passes that a backend captures for a cache. The
-    engine is not used after it.
+    Passes run on their own cache, because a copy comes before the passes that a backend captures for a cache. The
+    engine is not used afterwards.
     """
     decoder = engine.decoder
     for bits in BITS:
@@ -176,7 +176,6 @@ def rounded_drafts(engine: Engine) -> dict[str, Any]:
 
 @torch.inference_mode()
 def _token(decoder: Decoder, cache: KVCache, context: int, bits: int) -> list[int]:
-    """Decode one token after `context` rows, with weights as loaded (0) or rounded."""
     every = decoder.all_sublayers
     rounded = dict.fromkeys(every, bits) if bits else None
     hidden, _ = decoder.run(Pass(every, _prompt(decoder, 1), context, bits=rounded), cache)
@@ -200,7 +199,7 @@ def policy(planned: Plan, engine: Engine, latency: Latency) -> dict[str, Any]:
 
 
 class _CountingProbe(ModelProbe):
-    """A probe that records every applied sublayer: its tokens over all branches, and its work."""
+    """A probe that records every applied sublayer's tokens and work."""
 
     def __init__(self, decoder: Decoder, cache: KVCache, latency: Latency):
         super().__init__(decoder, cache, latency)

@@ -1,8 +1,8 @@
 """Speed of known model sizes with random weights, and of drafts at imposed acceptance.
 
-Times do not depend on the weights. Acceptance is imposed on random drafts, so the text is meaningless: there is no
-check of losslessness and no score. α, M and the share of skipped sublayers are those that the sources of a paper's
-speedup state (`predict.shares`).
+Times do not depend on the weights. Acceptance is imposed on random drafts, so the text is meaningless: losslessness is
+not checked, and there is no score. α, M and the share of skipped sublayers are from the sources of a paper's speedup
+(`predict.shares`).
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ NODES = (1, 2, 4, 8, 16, 32, 64)
 
 
 def slug(machine: str) -> str:
-    """Return the name of a machine as folders have it."""
+    """Return a machine's name for a folder."""
     return re.sub("[^a-z0-9]+", "-", machine.lower()).strip("-")
 
 
@@ -119,7 +119,7 @@ def measure_model(name: str, hardware: Hardware, counts: dict[str, int]) -> dict
 
 
 def _speeds(engine: ImposedEngine, machine_limits: limits.MachineLimits, prompt: Sequence[int]) -> dict[str, Any]:
-    """Measure AR, passes by nodes, and drafts of half of the sublayers, with one set and with alternating sets."""
+    """Measure AR, passes by nodes, and drafts of half of the sublayers, with one and with alternating sets."""
     decoder, context, n_layers = engine.decoder, len(prompt), engine.decoder.arch.n_layers
     generations = [engine.generate(AR(), prompt) for _ in range(4)][1:]
     model = limits.Model.of(decoder)
@@ -150,7 +150,6 @@ def _pass(engine: ImposedEngine, sublayers: Sequence[int], n: int, context: int)
 
 
 def _imposed(engine: ImposedEngine, row: ReportedSpeedup, prompt: Sequence[int]) -> dict[str, Any]:
-    """Measure the speedup over AR at a row's acceptance, over `DRAWS` draws of it."""
     assert row.skipped is not None
     layer_set = pattern_set("uniform", row.skipped, engine.decoder.arch.n_layers)
     acceptance = Acceptance.of(row.alpha, row.tokens, row.draft_len)
@@ -185,7 +184,6 @@ def _label(row: ReportedSpeedup) -> dict[str, Any]:
 
 
 def _hugging_face(engine: ImposedEngine, hardware: Hardware, prompt: Sequence[int]) -> dict[str, Any] | None:
-    """Measure Hugging Face generate on a model of the same sizes; None if a second model does not fit in memory."""
     weights, device = engine.decoder.weights, engine.decoder.device
     if device.type == "cuda" and torch.cuda.mem_get_info(device)[0] < 1.2 * weights.nbytes:
         return None
@@ -207,7 +205,6 @@ def _text(value: Any) -> str:
 
 
 def _sweep_lines(sweeps: Mapping[str, Any] | None) -> list[tuple[str, str]]:
-    """Return lines on the sweeps, which results of older versions lack."""
     if sweeps is None:
         return []
     passes = {context: times["passes"]["1"] for context, times in sweeps["contexts"].items()}
@@ -217,7 +214,7 @@ def _sweep_lines(sweeps: Mapping[str, Any] | None) -> list[tuple[str, str]]:
 
 
 def _row_parts(result: dict[str, Any]) -> list[str]:
-    """Return the table of drafts at imposed acceptance, with a paper's speedup where its sources state these drafts."""
+    """Return the table of drafts at imposed acceptance, with the paper's speedup if it is for these drafts."""
     if not result["rows"]:
         return []
     n_layers, n_other, table = shape_named(result["model"]).n_layers, 0, []
@@ -232,7 +229,7 @@ def _row_parts(result: dict[str, Any]) -> list[str]:
 
 
 def render(result: dict[str, Any]) -> str:
-    """Return the tables of one model: its measurements, and its drafts at imposed acceptance."""
+    """Return the tables of one model's measurements and drafts at imposed acceptance."""
     ar, ms, over_hf = result["ar"], result["pass_ms"], speedup_over_hf(result)
     one_node_ms = ms["1 nodes"]
     lines = [

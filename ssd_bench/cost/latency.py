@@ -40,7 +40,7 @@ class NodeTimes:
 class Latency:
     """Latency model of KnapSpec (§3.2): t_attn(n) = slope * n + intercept, t_mlp constant, all in milliseconds.
 
-    As in the paper, the model leaves out LM head, embedding and passes over several nodes; `pass_ms` includes them.
+    As in the paper, LM head, embedding and passes over several nodes are left out; `pass_ms` includes them.
 
     Attributes:
         t_mlp_ms: one MLP sublayer over one token, norm and residual included.
@@ -104,7 +104,7 @@ class Latency:
         """Return t_draft(S), the sublayers of S over one token; attentions read only the positions of its window.
 
         Raises:
-            ConfigError: S has rounded sublayers, and the profile has no times of them.
+            ConfigError: the profile has no times of S's rounded sublayers.
         """
         read = context if layer_set.window is None else layer_set.window.count_read(context)
         total_ms = layer_set.n_attn * self.attn_ms(read) + layer_set.n_mlp * self.t_mlp_ms
@@ -145,7 +145,7 @@ class Latency:
         paper's model holds: a pass takes as long as over one node, and only its sublayers take time.
 
         Args:
-            bits: bits of the sublayers' weights; 0: as loaded. With rounded weights the rest is 0.
+            bits: bits of the sublayers' weights; 0: as loaded, else the rest is 0.
 
         Raises:
             ConfigError: as `passes_in`.
@@ -170,9 +170,8 @@ def interpolate(low: NodeTimes, high: NodeTimes, share: Any, context: Any, large
 
     Args:
         low, high: measured passes of fewer and of more nodes.
-        share: position between `low` (0) and `high` (1); above 1 for more nodes than were measured.
-        context: n.
-        larger: function for the larger of two numbers, `max` or NumPy's.
+        share: position between `low` (0) and `high` (1); above 1 beyond the measured nodes.
+        larger: `max` or NumPy's.
     """
 
     def blend(a: Any, b: Any) -> Any:
@@ -193,8 +192,8 @@ def fit_latency(
 def fit_line(points: Sequence[tuple[int, float]]) -> tuple[float, float, float]:
     """Return slope, intercept and r2 of a least-squares line through points (n, t), with slope and intercept >= 0.
 
-    A free fit of a steep, slightly convex curve can have a negative intercept, thus negative times at short contexts,
-    and a negative time would make the knapsack prefer attentions without a reason.
+    A free fit of a steep, slightly convex curve can have a negative intercept. Negative times at short contexts would
+    make the knapsack prefer attentions without a reason.
     """
     import numpy as np
     from scipy.optimize import nnls

@@ -1,4 +1,4 @@
-"""Machines for predictions: the times that they must provide, and a machine with a latency profile."""
+"""Machines for predictions: their required times, and a machine with a latency profile."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _COLUMNS = tuple(field.name for field in fields(NodeTimes))
 
 
 class Calls(NamedTuple):
-    """Calls of the model that a method makes, one entry each; columns of the table `work` as arrays."""
+    """A method's calls of the model, one entry each; columns of the table `work` as arrays."""
 
     rows: Array
     context: Array
@@ -38,13 +38,13 @@ class Calls(NamedTuple):
 
     @property
     def whole(self) -> NDArray[np.bool_]:
-        """Whether a call is one pass with several sublayers, not sublayers that are launched one by one."""
+        """Whether a call is one pass with several sublayers, not sublayers launched one by one."""
         sublayers, passes = self.attentions + self.mlps, self.launches - (self.heads > 0)
         return np.asarray(sublayers > passes)
 
     @property
     def comparisons(self) -> NDArray[np.bool_]:
-        """Whether a call compares streams: it runs neither sublayers nor heads."""
+        """Whether a call compares streams and runs neither sublayers nor heads."""
         return np.asarray(self.attentions + self.mlps + self.heads == 0)
 
 
@@ -52,12 +52,8 @@ class Machine(Protocol):
     """The times of the parts of a step, in milliseconds.
 
     Attributes:
-        name: as tables show it.
-        draft_rest_ms: one drafted token without its sublayers.
+        draft_rest_ms, draft_start_ms, tree_token_ms, tree_node_ms: as in `Latency`.
         bits: bits of the rounded weights whose times it has.
-        draft_start_ms: one draft without its tokens.
-        tree_token_ms: extra time of a drafted token with siblings.
-        tree_node_ms: extra time of a verified node of a tree, compared with one of a chain.
         loop_ms: work of the decode loop in a step; None: as in the record, scaled with the forward passes.
         copy_ms: keeping one state of the residual stream.
     """
@@ -89,9 +85,9 @@ class Machine(Protocol):
     def copy_ms(self) -> float: ...
 
     def pass_ms(self, nodes: Array, context: Array, bits: int = 0) -> tuple[Array, Array, Array]:
-        """Return the times of one attention, of one MLP and of the rest of passes, by their nodes and contexts.
+        """Return the times of one attention, of one MLP and of the rest of passes.
 
-        With rounded weights (`bits`) the sublayers read those, and the rest has no meaning.
+        With rounded weights (`bits`) the rest has no meaning.
         """
         ...
 
@@ -100,7 +96,7 @@ class Machine(Protocol):
         ...
 
     def calls_ms(self, calls: Calls) -> Array:
-        """Return the times of calls that a method makes, as if all their weights were read in full precision."""
+        """Return the times of a method's calls, as if all weights were read in full precision."""
         ...
 
     def of_blocks(self, n_layers: int) -> Machine:
@@ -119,7 +115,7 @@ def head_ms(machine: Machine, rows: Array) -> Array:
 
 @dataclass(frozen=True)
 class LatencyTimes:
-    """Times of a machine that a latency profile gives: `Latency.pass_ms` over arrays, without torch."""
+    """Times from a latency profile: `Latency.pass_ms` over arrays, without torch."""
 
     latency: Latency
 
@@ -160,7 +156,6 @@ class LatencyTimes:
 
 
 def _between(passes: tuple[NodeTimes, ...], nodes: Array, context: Array) -> tuple[Array, Array, Array]:
-    """Return the times of the parts of passes, linear between the measured numbers of nodes."""
     columns: dict[str, Any] = {
         name: np.array([getattr(times, name) for times in passes], dtype=float) for name in _COLUMNS
     }
@@ -175,14 +170,14 @@ def _between(passes: tuple[NodeTimes, ...], nodes: Array, context: Array) -> tup
 
 @dataclass(frozen=True)
 class Profile(LatencyTimes):
-    """The measured (or given) latency profile of a record."""
+    """A record's measured (or given) latency profile."""
 
     name: str = "its own machine"
     loop_ms: float | None = None
     copy_ms: float = COPY_MS
 
     def calls_ms(self, calls: Calls) -> Array:
-        """Return the times of the calls' sublayers and heads; the profile has none of a comparison."""
+        """Return the times of the calls' sublayers and heads; the profile has none for comparisons."""
         attn, mlp, _ = self.pass_ms(calls.rows, calls.context)
         passes = calls.attentions * attn + calls.mlps * mlp
         if not self.latency.calls:

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 
 def matchness(layer_set: LayerSet, tokens: Sequence[int], prefix_len: int, probe: Probe) -> float:
-    """Return the share of the tokens after the first that a layer set predicts from the tokens before them (Eq. 3).
+    """Return the share of the tokens after the first that a layer set predicts from earlier tokens (Eq. 3).
 
     Args:
         layer_set: the sublayers that run over the tokens; keys and values of the prefix are the full model's.

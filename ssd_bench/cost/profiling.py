@@ -1,4 +1,4 @@
-"""Measurement of a model's latency profile on this machine: sublayers in isolation, corrected by real steps."""
+"""Measurement of a model's latency profile: sublayers in isolation, corrected by real steps."""
 
 from __future__ import annotations
 
@@ -49,11 +49,9 @@ ATTEMPTS = 2
 def measure(decoder: Decoder, cache: KVCache) -> Latency:
     """Time one-token sublayers at contexts from 64 to the cache's capacity, and passes over up to 128 nodes.
 
-    Passes with rounded weights are timed if the decoder has copies of them.
-
-    Times are medians of repeats over all blocks. All L blocks run in turn, so that weights come from memory as in
-    decoding. If other processes use more than 10 % of the machine, the measurement is repeated once, and the one with
-    less other load counts.
+    Passes with rounded weights are timed if the decoder has copies of them. Times are medians of repeats over all
+    blocks, which run in turn, so that weights come from memory as in decoding. If other processes use more than 10 % of
+    the machine, the measurement is repeated once, and the attempt with less other load counts.
     """
     best: tuple[float, Latency] | None = None
     for _ in range(ATTEMPTS):
@@ -84,11 +82,7 @@ def contexts(rows: int) -> list[int]:
 
 
 def load_or_measure(decoder: Decoder, cache: KVCache, path: Path, log: WarningLog | None = None) -> Latency:
-    """Load the profile in `path`; without one, measure it, and store it unless other processes used the machine.
-
-    Args:
-        log: the log of a sweep's warnings; None: show all.
-    """
+    """Load the profile in `path`; without one, measure it, and store it unless other processes used the machine."""
     latency = _load(path)
     if latency is None:
         try:
@@ -121,7 +115,7 @@ def _sweep(decoder: Decoder, cache: KVCache, parity: int, context: int, n: int =
 
 
 def _run_head(decoder: Decoder, cache: KVCache, n: int) -> None:
-    """Run a pass without sublayers, down to the chosen tokens and their probabilities on the host."""
+    """Run a pass without sublayers, down to the chosen tokens and probabilities on the host."""
     hidden, _ = decoder.run(Pass((), torch.tensor([0] * n, device=decoder.device), 0), cache)
     for values in decoder.logits(hidden).softmax(-1).max(-1):
         values.tolist()
@@ -147,7 +141,7 @@ def _node_times(decoder: Decoder, cache: KVCache, n: int, bits: int = 0) -> Node
 
 
 def _call_times(decoder: Decoder, cache: KVCache, n: int) -> NodeTimes:
-    """Time calls that a method makes by itself, over n rows: an attention and an MLP over branches, and an LM head."""
+    """Time single calls over n rows: an attention and an MLP over branches, and an LM head."""
     tokens = BRANCH_TOKENS if n > BRANCH_TOKENS else 1
     flat = decoder.embed(torch.zeros(n, dtype=torch.long, device=decoder.device))
     branches = flat.view(n // tokens, tokens, -1)
@@ -166,7 +160,7 @@ def _call_times(decoder: Decoder, cache: KVCache, n: int) -> NodeTimes:
 
 
 class _FixedProposal(Method):
-    """A method that makes the same proposal in every step, as a new object: trees cache what they derive."""
+    """A method with a fixed proposal, as a new object in every step: trees cache what they derive."""
 
     name, greedy_only = "timed", True
 
@@ -182,11 +176,11 @@ class _FixedProposal(Method):
 def _correct_by_steps(latency: Latency, decoder: Decoder, cache: KVCache, watch: LoadWatch) -> Latency:
     """Return the profile corrected by real steps of the engine, whose parts take longer than in isolation.
 
-    Drafts without sublayers, short and long, give the times of a draft and of a drafted token without sublayers.
-    Compared with them, drafts with all sublayers give one factor for sublayers over one node, and drafts with siblings
-    the extra time of siblings. The verifications of all these drafts give the growth of a pass with its nodes, and the
-    extra time of a tree. Drafts with rounded weights, without and with all sublayers, give the time of a drafted token
-    with such a head and one factor for such sublayers.
+    Short and long drafts without sublayers give the times of a draft and of a drafted token without sublayers. Compared
+    with them, drafts with all sublayers give one factor for sublayers over one node, and drafts with siblings the extra
+    time of siblings. Their verifications give the growth of a pass with its nodes, and the extra time of a tree. Drafts
+    with rounded weights, without and with all sublayers, give the time of a drafted token with such a head and one
+    factor for such sublayers.
     """
     n_layers = decoder.arch.n_layers
     sizes = {times.nodes for times in latency.passes} | {2, DRAFT_LEN + 1, TREE_NODES}
@@ -230,7 +224,7 @@ def _scaled(times: NodeTimes, factor: float) -> NodeTimes:
 
 
 def _trimmed_mean(times: Iterable[float]) -> float:
-    """Return the mean without a tenth at either end: unlike a median, it includes the usual delays of a run."""
+    """Return the mean without a tenth at either end: unlike a median, it includes a run's usual delays."""
     from scipy.stats import trim_mean
 
     return float(trim_mean(list(times), 0.1))
@@ -261,7 +255,7 @@ def _grown(
 
     Args:
         single: factor of sublayers over one node.
-        verified: mean context and milliseconds of verifications by number of nodes; 1 must be among them.
+        verified: mean context and milliseconds of verifications by number of nodes, including 1.
     """
     one_node = latency.passes[0]
     corrected_one = {name: single * getattr(one_node, name) for name in TIMES}
@@ -287,10 +281,10 @@ def _grown(
 def _steps(
     probe: Probe, proposals: Mapping[str | int, LayerDraft | TokenTree], watch: LoadWatch
 ) -> dict[str | int, list[Step]]:
-    """Return engine steps whose whole proposal fitted, by name, without the first step of a prompt, which is slower.
+    """Return engine steps whose whole proposal fitted, by name, without a prompt's slower first step.
 
-    The proposals take turns, so that a machine that slows down for a while slows all of them. While other processes use
-    the machine, only `LEAST` rounds are run.
+    The proposals take turns, so that a temporary slowdown affects all of them. While other processes use the machine,
+    only `LEAST` rounds are run.
     """
     steps: dict[str | int, list[Step]] = {}
     begin = time.perf_counter()

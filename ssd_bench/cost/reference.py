@@ -29,22 +29,20 @@ class ReferenceMachine(LatencyTimes):
     """The costs of a model size on a GPU; a `Machine`.
 
     Calls of a search are launched one by one and wait for the device where branches are compared with the full model.
-    Between two waits the host queues calls while the device works, so that the slower of the two counts (`stage_ms`).
+    Between two waits the host queues calls while the device works; the slower of the two counts (`stage_ms`).
 
     Attributes:
-        name: GPU/MODEL, as `reference_machine` takes it.
+        name: GPU/MODEL.
         gpu: the vendor's name of the GPU.
         model: the choice of `conf/model` whose sizes were measured.
-        n_layers: number of blocks.
         dtype: dtype of weights and KV cache.
         latency: times of passes by nodes, and of drafts.
-        eager: device times of sublayers and head over rows that are launched one by one, as in a search.
-        captured_nodes: most nodes of a captured pass; a pass over more is launched sublayer by sublayer.
+        eager: device times of sublayers and head over rows, launched one by one as in a search.
+        captured_nodes: most nodes of a captured pass; larger passes are launched sublayer by sublayer.
         step_ms: host time of a decode step outside its passes.
         call_ms: host time to launch one call of a search: a sublayer over branches, or a head over rows.
         compare_ms: host time of one comparison of branches with the full model's stream, wait for the device included.
-        copy_ms: as in `Machine`.
-        fitted: names of values that are fitted or assumed, not measured.
+        fitted: names of fitted or assumed values.
         block_factor: number of blocks for which a block of the timed work stands (`of_blocks`).
     """
 
@@ -93,18 +91,18 @@ class ReferenceMachine(LatencyTimes):
         return Profile(replace(self.latency, passes=self.eager)).pass_ms(rows, context)
 
     def stage_ms(self, calls: Array, device_ms: Array, comparisons: Array) -> Array:
-        """Return the times between waits of a search for the device.
+        """Return the times between a search's waits for the device.
 
         Args:
             calls: number of calls between two waits.
-            device_ms: device time of these calls (`eager_ms`).
+            device_ms: their device time (`eager_ms`).
             comparisons: number of comparisons of branches at the end.
         """
         # the host runs ahead of the device: the slower of the two counts until the wait
         return np.maximum(calls * self.call_ms, device_ms) + comparisons * self.compare_ms
 
     def calls_ms(self, calls: Calls) -> Array:
-        """Return the times of calls that a method makes; those launched without a wait between them are one stage."""
+        """Return the times of a method's calls; calls launched without a wait between them are one stage."""
         attn, mlp, _ = self.pass_ms(calls.rows, calls.context)
         eager_attn, eager_mlp, eager_head = self.eager_ms(calls.rows, calls.context)
         sublayers = calls.attentions + calls.mlps

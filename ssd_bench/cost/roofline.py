@@ -4,8 +4,8 @@ A sublayer over n nodes at context c reads its weights, and an attention the key
 
     max(bytes / (bandwidth * efficiency), FLOPs / (rate * efficiency)) + kernels * launch.
 
-The activations of the residual stream, a few KB per node, are left out. Several GPUs hold the blocks in order, as in
-this engine and in the papers' settings: their times add up, and the stream moves from one GPU to the next.
+Activations, a few KB per node, are left out. Several GPUs hold the blocks in order, as in this engine and in the
+papers' settings: their times add up, and the stream moves from one GPU to the next.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ ADD_GPU = (
     "to add a GPU, copy conf/hardware/sim_h100.yaml to conf/hardware/sim_NAME.yaml and set latency.name, memory_gb, "
     "bandwidth_gb_s and dense_tflops by its data sheet (docs/advise.md)"
 )
-"""Instruction for a GPU that is missing."""
+"""Instruction for a missing GPU."""
 VALUE_BYTES = 2  # bfloat16 or float16, as in every speed table of the papers
 FLOAT_BYTES = 4
 ROUNDED_BYTES = {8: 1, 4: 0.625}
-"""Bytes of a weight by its bits. 8 bits: the scale of each output, 4 bytes to a row of thousands of weights, is left
-out; 4 bits: with the scale and the minimum of a group of 32, 2 bytes each."""
+"""Bytes of a weight by its bits. 8 bits: without each output's scale, 4 bytes per row of thousands of weights; 4 bits:
+with the scale and minimum of a group of 32, 2 bytes each."""
 USABLE = 0.9  # of a GPU's memory for weights; the rest holds cache, activations and the runtime
 
 # Numbers of kernels that this engine's PyTorch operations launch on a GPU, counted in `ssd_bench.model.operators`
@@ -47,10 +47,10 @@ MLP_KERNELS = NORM + 5  # gate and up, SiLU, product, down, residual
 REST_KERNELS = 1 + NORM + 5  # embedding, norm, head, upcast, softmax, maximum, copy to the host
 
 CAPTURED_ROWS = 64
-"""Most rows of a pass that this engine replays as a captured graph; calls over more are launched by operator."""
+"""Most rows of a pass that this engine replays as a captured graph; larger calls are launched by operator."""
 
 SIBLINGS_MS = 0.03
-"""Milliseconds of the siblings of a drafted token (assumed): top-k over the vocabulary, a longer copy to the host."""
+"""Milliseconds of a drafted token's siblings (assumed): top-k over the vocabulary, a longer copy to the host."""
 
 TREE_NODE_MS = 0.005
 """Milliseconds of host work per node of a tree (mask, depths, children) on a core of 2.5 GHz; 0.006 at 21 nodes, 0.005
@@ -62,17 +62,17 @@ class Gpu:
     """A GPU, from `latency` in `conf/hardware/sim_*.yaml`.
 
     Attributes:
-        name: the vendor's name of it.
+        name: the vendor's name.
         memory_gb, bandwidth_gb_s, dense_tflops: data sheet; 10^9 bytes, 10^9 bytes/s, 10^12 half-precision FLOP/s
             without sparsity.
         bandwidth_efficiency, flops_efficiency: shares of bandwidth and FLOP/s that decoding kernels reach, in (0, 1].
-        launch_us: microseconds that one more kernel adds to a pass.
-        sync_us: microseconds of a pass apart from its kernels, such as a round trip to the host; once per drafted token
-            and once per verification.
-        loop_us: microseconds of the decode loop's Python code in a step.
-        hop_us: microseconds to move the stream to the next GPU.
-        call_us: microseconds of the host for a call that a search launches by itself.
-        compare_us: microseconds of a comparison of streams, for whose result the host waits.
+        launch_us: one more kernel in a pass.
+        sync_us: a pass apart from its kernels, such as a round trip to the host; once per drafted token and per
+            verification.
+        loop_us: the decode loop's Python code in a step.
+        hop_us: moving the stream to the next GPU.
+        call_us: host time of a call that a search launches by itself.
+        compare_us: a comparison of streams, for whose result the host waits.
     """
 
     name: str
@@ -162,7 +162,6 @@ class SimulatedMachine:
         return *self._sublayers_ms(nodes, context, weight_bytes), self._rest_ms(nodes)
 
     def _sublayers_ms(self, nodes: Array, context: Array, weight_bytes: float) -> tuple[Array, Array]:
-        """Return the times of one attention and of one MLP of passes."""
         shape = self.shape
         heads, seen = shape.n_heads * shape.head_dim, context + nodes
         cache = shape.cache_row * VALUE_BYTES * (seen + nodes)  # bytes: all positions are read, the nodes' written
@@ -177,7 +176,7 @@ class SimulatedMachine:
         return self.block_factor * attn, self.block_factor * mlp
 
     def calls_ms(self, calls: Calls) -> Array:
-        """Return the times of calls that a method makes, with the launches of those that are not captured."""
+        """Return the times of a method's calls, including launches that are not captured."""
         attn, mlp, _ = self.pass_ms(calls.rows, calls.context)
         sublayers = calls.attentions + calls.mlps
         launches = np.where(calls.whole & (calls.rows <= CAPTURED_ROWS), 0.0, np.maximum(sublayers, 1.0))
@@ -207,7 +206,7 @@ class SimulatedMachine:
 
 
 def simulated_names() -> list[str]:
-    """Return the GPUs with a data sheet (`hardware=` of a replay)."""
+    """Return the GPUs with a data sheet."""
     return [name for name in choices("hardware") if name.startswith(PREFIX)]
 
 
@@ -215,7 +214,7 @@ def gpu_named(name: str) -> Gpu:
     """Return the GPU in `conf/hardware/<name>.yaml`, here or in a plug-in.
 
     Raises:
-        ConfigError: the file is missing, several packages have it, or its description is invalid.
+        ConfigError: the file is missing, in several packages, or invalid.
     """
     plug_in_with("hardware", name)
     file = config_file("hardware", name) if name.startswith(PREFIX) else None
@@ -242,11 +241,10 @@ def simulated_machine(name: str, shape: Shape, devices: int | None = None) -> Si
     """Return a model on one or more simulated GPUs.
 
     Args:
-        name: one of `simulated_names`.
         devices: number of GPUs; None: the fewest that hold the weights in half precision.
 
     Raises:
-        ConfigError: unknown GPU, too few of them for the weights, or more than blocks.
+        ConfigError: unknown GPU, too few for the weights, or more than blocks.
     """
     gpu = gpu_named(name)
     needed = max(1, math.ceil(shape.n_params * VALUE_BYTES / (gpu.memory_gb * 1e9 * USABLE)))

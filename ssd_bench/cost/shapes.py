@@ -20,7 +20,7 @@ from ssd_bench.errors import ConfigError
 
 @cache
 def known_shape(name: str) -> Shape | None:
-    """Return the sizes of a model from `conf/model` or a plug-in; None if the model or its sizes are missing there."""
+    """Return a model's sizes from `conf/model` or a plug-in; None if unknown there."""
     if config_file("model", name) is None:
         return None
     GlobalHydra.instance().clear()
@@ -44,10 +44,10 @@ def _is_shaped(name: str) -> bool:
 
 
 def shape_named(name: str) -> Shape:
-    """Return the sizes of a model in `conf/model`, or those in a `config.json` if the name is a path to one.
+    """Return the sizes of a model in `conf/model`, or in a `config.json` if the name is a path.
 
     Raises:
-        ConfigError: the name is neither, or several packages have a model of this name.
+        ConfigError: the name is neither, or several packages have it.
     """
     plug_in_with("model", name)
     if (shape := known_shape(name)) is not None:

@@ -1,4 +1,4 @@
-"""Tokens per time (KnapSpec Eq. 4): the throughput that follows from acceptance, draft length and times of passes."""
+"""Tokens per time (KnapSpec Eq. 4): throughput from acceptance, draft length and times of passes."""
 
 from __future__ import annotations
 
@@ -9,10 +9,9 @@ def tpt(acceptance: float, draft_len: float, t_draft_ms: float, t_target_ms: flo
     """Return the TPT of KnapSpec's Eq. 4, in tokens per second: [(1 - a^(g+1)) / (1 - a)] / (g t_draft + t_target).
 
     Args:
-        acceptance: a in [0, 1], probability that a drafted token is accepted if those before it were.
+        acceptance: a in [0, 1], probability that a drafted token is accepted if all earlier ones were.
         draft_len: g >= 0, tokens drafted per verification; not necessarily an integer.
-        t_draft_ms: milliseconds to draft one token.
-        t_target_ms: milliseconds of one verification.
+        t_draft_ms, t_target_ms: time of one drafted token, and of one verification.
     """
     # expected tokens of a step: 1 + a + ... + a^g = (1 - a^(g+1)) / (1 - a), the target's own token included
     if acceptance >= 1:

@@ -12,7 +12,7 @@ from ssd_bench.cost.machine import Array, Calls, Machine, head_ms
 def work_ms(work: pd.DataFrame, machine: Machine) -> Array:
     """Return the milliseconds of every row of `work` (columns of the record's table) on a machine.
 
-    Host time that no call explains is not part of it: the decode loop (`Machine.loop_ms`), the Python code of a method.
+    Host time outside calls is left out: the decode loop (`Machine.loop_ms`), the method's Python code.
     """
     part, n_calls = work["part"].to_numpy(), work["calls"].to_numpy(dtype=float)
     calls = Calls(*(work[name].to_numpy(dtype=float) for name in Calls._fields))
@@ -27,7 +27,7 @@ def work_ms(work: pd.DataFrame, machine: Machine) -> Array:
 
 
 def _saved_ms(calls: Calls, machine: Machine) -> Array:
-    """Return what rounded weights save in calls; only drafts read a rounded LM head."""
+    """Return the milliseconds that rounded weights save; only drafts read a rounded LM head."""
     saved = np.zeros_like(calls.rows)
     for bits in BITS:
         attentions, mlps, heads = (getattr(calls, f"int{bits}_{part}") for part in ("attentions", "mlps", "heads"))

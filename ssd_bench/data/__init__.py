@@ -1,4 +1,4 @@
-"""Data sources of the tasks: the Hugging Face hub, a folder of JSONL files, and the samples that the project ships."""
+"""Data sources of the tasks: the Hugging Face hub, a folder of JSONL files, and this project's samples."""
 
 from ssd_bench.data.hub import HubSource
 from ssd_bench.data.local import LocalSource, SampleSource

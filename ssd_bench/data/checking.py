@@ -1,4 +1,4 @@
-"""A check of the JSONL files of a folder against the tasks that read them."""
+"""A check of a folder's JSONL files against the tasks that read them."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ MOST = 20  # most printed faults of a file
 
 
 class Folder:
-    """A folder of JSONL files; a file is read once for all tasks that need the same fields of it.
+    """A folder of JSONL files; a file is read once for all tasks that need the same fields.
 
     Attributes:
         problems: number of problems printed so far.
@@ -38,7 +38,7 @@ class Folder:
         return (self.root / f"{spec.name}.jsonl").exists()
 
     def is_sound(self, spec: DataSpec) -> bool:
-        """Return whether all rows can be used; at the first call print their number and their faults."""
+        """Return whether all rows are usable; the first call prints their number and faults."""
         key = repr(replace(spec, hub={}, place=None))
         if key not in self._sound:
             self._sound[key] = self._examine(spec)
@@ -68,7 +68,7 @@ class Folder:
 
 
 def check(root: str, choices: Sequence[TaskChoice]) -> None:
-    """Print what the files of a folder hold, and all of their problems.
+    """Print the content and all problems of a folder's files.
 
     Args:
         root: the folder, or one file of prompts, which is checked as `task=jsonl task.path=FILE` reads it.
@@ -114,13 +114,12 @@ def check(root: str, choices: Sequence[TaskChoice]) -> None:
 
 
 def _refuse_problems(folder: Folder, root: str) -> None:
-    """Refuse a folder with problems."""
     if folder.problems:
         raise ConfigError("DIR", root, "files without problems", f"{folder.problems} problems are listed above")
 
 
 def _check_task(folder: Folder, task: Task, present: Sequence[DataSpec], named: bool) -> None:
-    """Check the files of a task, then build its prompts, which checks what only the task itself can check.
+    """Check a task's files, then build its prompts, which runs the task's own checks.
 
     Too few rows for an option of the task (`task.items` of a stream) are a problem only if the user named the task.
     """

@@ -1,4 +1,4 @@
-"""Downloads of the files that tasks read from the hub, with a check of all rows and the commit to pin."""
+"""Downloads of the tasks' hub files, with a check of all rows and the commit to pin."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from ssd_bench.errors import ConfigError
 
 
 def fetch(choices: Sequence[TaskChoice], every: bool = False) -> None:
-    """Download and check every hub file that the tasks read with the template `plain`, which reads all of their files.
+    """Download and check every hub file of the tasks, with the template `plain`, which reads all files.
 
     Args:
         every: whether to pass over files that the hub lacks.
 
     Raises:
-        ConfigError: the hub cannot be reached; after all files are done, a file that cannot be used.
+        ConfigError: the hub cannot be reached; after all files, an unusable file.
     """
     failed = []
     fetched: dict[str, Survey] = {}
@@ -49,7 +49,6 @@ def fetch(choices: Sequence[TaskChoice], every: bool = False) -> None:
 
 
 def _fetch_file(spec: DataSpec, settings: Mapping[str, Any], fetched: dict[str, Survey]) -> str:
-    """Download and check a file, once for all tasks that read it, and return a line about it."""
     content = repr(replace(spec, place=None))
     survey = fetched.get(content)
     if survey is None:
@@ -66,7 +65,6 @@ def _fetch_file(spec: DataSpec, settings: Mapping[str, Any], fetched: dict[str, 
 
 
 def _options_of(settings: Mapping[str, Any], hub: Mapping[str, Any], at: str = "task") -> Iterator[str]:
-    """Yield the options whose value is `hub`."""
     for key, value in settings.items():
         if isinstance(value, dict):
             if value == hub:
@@ -75,7 +73,7 @@ def _options_of(settings: Mapping[str, Any], hub: Mapping[str, Any], at: str = "
 
 
 def _reach_hub(files: Sequence[DataSpec]) -> None:
-    """Refuse at once if there is no network: the hub's client would retry for every file."""
+    """Refuse at once without a network: the hub's client would retry for every file."""
     from huggingface_hub import constants
     from huggingface_hub.utils import get_session
 

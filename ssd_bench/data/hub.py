@@ -1,4 +1,4 @@
-"""Rows from data sets of the Hugging Face hub, or from folders with the layout of such a data set."""
+"""Rows from data sets of the Hugging Face hub, or from folders with a data set's layout."""
 
 from __future__ import annotations
 
@@ -29,7 +29,6 @@ class Survey:
     """Size and commit of a split.
 
     Attributes:
-        rows: number of rows.
         commit: 40 hex digits; None: a folder, which has no commits.
     """
 
@@ -38,12 +37,11 @@ class Survey:
 
 
 class HubSource:
-    """Data sets of the Hugging Face hub, by the id, configuration, split and revision that a task pins.
+    """Data sets of the Hugging Face hub, by a task's id, configuration, split and revision.
 
     Ids of rows are `<name>-<split>-<index>`. The name is the part of `DataSpec.name` before the first dot. The index is
-    that in the split, so that a row can be traced back; over several configurations it counts on. Numbers become text.
-
-    A revision is resolved once: one object reads a repository at one commit.
+    the row's in the split; over several configurations it counts on. Numbers become text. A revision is resolved once:
+    one object reads a repository at one commit.
     """
 
     def __init__(self) -> None:
@@ -52,7 +50,7 @@ class HubSource:
         self._faults: dict[str, dict[str, list[ConfigError]]] = {}
 
     def rows(self, spec: DataSpec) -> HubRows:
-        """Return the rows of the split in the data set's order, columns renamed to the local fields.
+        """Return the split's rows in the data set's order, columns renamed to the local fields.
 
         Raises:
             ConfigError: the hub cannot be reached, or the split lacks a column, has no rows, or has another number of
@@ -63,14 +61,14 @@ class HubSource:
         return HubRows(spec, [split.data for split in splits], faults.__setitem__)
 
     def unusable(self) -> Mapping[str, Sequence[ConfigError]]:
-        """Return the faults of all rows that were read, by split."""
+        """Return the faults of all rows read, by split."""
         return {label: [fault for row in faults.values() for fault in row] for label, faults in self._faults.items()}
 
     def fingerprint(self, spec: DataSpec) -> str:
-        """Return `PATH@COMMIT files:HASH`: the commit that was read, and a hash of the names and contents of its files.
+        """Return `PATH@COMMIT files:HASH`: the commit, and a hash of its files' names and contents.
 
-        The hub names contents by their hash, so no file is read for it. The hash tells whether two runs read the same
-        files, whatever the name of their revision.
+        The hub names contents by their hash, so no file is read. Two runs with the same hash read the same files,
+        whatever the name of their revision.
         """
         splits, repository = self._read(spec), self._repository(spec)
         contents = [(name, repository.content_hash(name)) for split in splits for name in split.files]
@@ -82,7 +80,7 @@ class HubSource:
         """Read and check all rows without keeping them.
 
         Raises:
-            ConfigError: as `rows`; rows that cannot be used: the first fault, and the number of such rows.
+            ConfigError: as `rows`; unusable rows: the first fault, and the number of such rows.
         """
         rows = self.rows(spec)
         faulty = [row for row in rows if isinstance(row, UnusableRow)]
@@ -99,7 +97,6 @@ class HubSource:
         return self._repositories[key]
 
     def _read(self, spec: DataSpec) -> list[Split]:
-        """Return the split of each configuration that the task names."""
         key = repr(dict(spec.hub))
         if key not in self._splits:
             _check(spec)
@@ -117,7 +114,7 @@ class HubSource:
 
 
 class HubRows(Sequence[Row]):
-    """Rows of a split, read when they are accessed; a row with faults is an `UnusableRow`.
+    """Rows of a split, read on access; a row with faults is an `UnusableRow`.
 
     Args:
         parts: the split of each configuration, in order.
@@ -166,7 +163,6 @@ class HubRows(Sequence[Row]):
     def _checked_rows(
         self, batch: Mapping[str, list[Any]], columns: Mapping[str, tuple[str, ...]], index: int
     ) -> Iterator[Row]:
-        """Yield the rows of a batch whose first row has this index."""
         spec = self._spec
         values = [_values(batch, path, field in spec.lists) for field, path in columns.items()]
         for row in zip(*values, strict=True):
@@ -180,7 +176,6 @@ class HubRows(Sequence[Row]):
 
 
 def _check(spec: DataSpec) -> None:
-    """Refuse arguments that cannot name a split."""
     option = spec.option
     if not spec.hub:
         instead = "use data=local" + ("; task.shots=0 needs none" if "." in spec.name else "")
@@ -198,7 +193,6 @@ def _check(spec: DataSpec) -> None:
 
 
 def _check_count(spec: DataSpec, splits: Sequence[Split]) -> None:
-    """Refuse a split of another length than the task expects or, if it expects none, than the card states."""
     option, expected = spec.option, spec.hub.get("rows")
     count, stated = sum(split.data.num_rows for split in splits), [split.stated for split in splits]
     if expected is not None and count != expected:
@@ -219,7 +213,7 @@ def _failure(spec: DataSpec, repository: Repository, error: Exception) -> Config
 
 
 def _columns(spec: DataSpec, part: Dataset) -> dict[str, tuple[str, ...]]:
-    """Return the column of each local field: its name, followed by the keys of the entry if the column is nested."""
+    """Return the column of each local field: its name, then the entry's keys if the column is nested."""
     column_of = {field: column for column, field in spec.rename.items()}
     exist = dict(_paths(part))
     wanted = {field: column_of.get(field, field) for field in (*spec.fields, *spec.optional)}
@@ -230,7 +224,7 @@ def _columns(spec: DataSpec, part: Dataset) -> dict[str, tuple[str, ...]]:
 
 
 def _paths(part: Dataset) -> Iterator[tuple[str, tuple[str, ...]]]:
-    """Yield every column, and each entry of a nested one as `column.entry`, with the keys that lead to it."""
+    """Yield every column, and each nested entry as `column.entry`, with its keys."""
     from pyarrow.types import is_struct
 
     def walk(path: tuple[str, ...], kind: Any) -> Iterator[tuple[str, tuple[str, ...]]]:

@@ -1,4 +1,4 @@
-"""Table of all tasks with the files that they read."""
+"""Table of all tasks with their files."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ WIDTHS = (None, None, 36, 44, None, None, 28, None)
 
 
 def show() -> None:
-    """Print one line for each file that a task reads with the template `plain`, which reads all of its files.
+    """Print one line per file of a task with the template `plain`, which reads all files.
 
     Raises:
-        ConfigError: the settings of a task cannot work; the other tasks are printed.
+        ConfigError: a task's settings are invalid; the other tasks are printed.
     """
     import pandas as pd  # imported here: other commands for data start without it
 

@@ -1,4 +1,4 @@
-"""Rows from a folder of JSONL files: a user's folder, or the samples shipped with the project."""
+"""Rows from a folder of JSONL files: a user's folder, or the project's samples."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ LINE_LIMIT = 32 * 2**20  # bytes; rows of tasks are far shorter: a longer line m
 
 @dataclass(frozen=True)
 class JsonLine:
-    """One row of a file: its usable fields, and the faults of the other fields or of the whole line.
+    """One row of a file: its usable fields, and the faults of other fields or of the whole line.
 
     Attributes:
-        where: the file and the line's number, FILE:LINE.
+        where: FILE:LINE.
     """
 
     row: Row
@@ -32,11 +32,11 @@ class JsonLine:
 
 
 class LocalSource:
-    """JSONL files of a folder, one object per line, `DIR/NAME.jsonl` for each file that a task reads.
+    """JSONL files of a folder, one object per line, `DIR/NAME.jsonl` for each file of a task.
 
-    Every row needs `id` (an integer or a non-empty string) and the fields of the `DataSpec`, under their local names or
-    those of the source. Optional fields may be missing or empty. Other fields and blank lines are ignored. Besides the
-    rows, one line at a time is held in memory.
+    Every row needs `id` (an integer or a non-empty string) and the fields of the `DataSpec`, under their local or
+    source names. Optional fields may be missing or empty. Other fields and blank lines are ignored. Besides the rows,
+    one line at a time is held in memory.
 
     Args:
         root: the folder; None is accepted, so that the config composes, and refused when rows are read.
@@ -125,7 +125,7 @@ class SampleSource(LocalSource):
 
 
 def _lines(path: Path) -> Iterator[tuple[int, bytes]]:
-    """Yield number and bytes of each line; a line over the limit is cut to one byte more than the limit."""
+    """Yield number and bytes of each line; a longer line is cut to one byte more than the limit."""
     try:
         with path.open("rb") as file:
             number = 0
@@ -148,7 +148,6 @@ def _skip_line(file: BufferedReader) -> None:
 
 
 def _text(raw: bytes, where: str, first: bool) -> str:
-    """Return a line as text, without a byte order mark."""
     if _too_long(raw):
         shown = shortened(raw[:100].decode(errors="replace"))
         expected = f"at most {LINE_LIMIT} bytes (32 MiB) a line; {len(raw)} were read and it had not ended"
@@ -190,7 +189,6 @@ def _json_object(line: str, where: str) -> dict[str, Any]:
 
 
 def _rename_fields(row: dict[str, Any], rename: Mapping[str, str]) -> dict[str, Any]:
-    """Return a row with local names for the fields that it has only under another name."""
     renamed = dict(row)
     for path, field in rename.items():
         value: Any = row
@@ -202,11 +200,11 @@ def _rename_fields(row: dict[str, Any], rename: Mapping[str, str]) -> dict[str, 
 
 
 def _repeated_id(where: str, name: str | None, earlier: int, unnamed: bool) -> ConfigError:
-    """Return the error for a row with the id of an earlier line.
+    """Return the error for a row with an earlier line's id.
 
     Args:
-        name: id of the row; None: the row has none, and its line's number stands for it.
-        unnamed: whether the earlier row has none either.
+        name: id of the row; None: its line's number.
+        unnamed: whether the earlier row has no id either.
     """
     if name is None:
         number = where.rpartition(":")[2]

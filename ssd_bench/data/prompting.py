@@ -1,4 +1,4 @@
-"""Tokenisation of a `Prompt`: the chat or plain template, and truncation of the body to what fits."""
+"""Tokenisation of a `Prompt`: the chat or plain template, and truncation of the body."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Encoded:
 
     Attributes:
         ids: token ids, special tokens and template included; never empty.
-        clipped: number of tokens that were truncated.
+        clipped: number of truncated tokens.
         sha256: hash of `ids`; equal hashes mean that two runs read the same prompt.
     """
 
@@ -39,10 +39,10 @@ class Encoded:
 
 
 def encode(prompt: Prompt, tokenizer: PreTrainedTokenizerBase, template: Template, max_tokens: int | None) -> Encoded:
-    """Return the ids of `head + body + tail`; truncate the body's end if there would be more than `max_tokens`.
+    """Return the ids of `head + body + tail`; truncate the body's end beyond `max_tokens`.
 
-    The cut falls between two tokens of the body and is maximal: with one more token of the body the prompt would
-    exceed `max_tokens`. Head and tail are never cut (KNN-SSD and ConfLayers code cut just before the end marker).
+    The cut falls between two tokens of the body and keeps as many as fit. Head and tail are never cut (KNN-SSD and
+    ConfLayers code cut just before the end marker).
 
     Args:
         max_tokens: most ids that fit; None: no limit.
@@ -70,7 +70,7 @@ def encode_turn(
     """Return the ids of a conversation up to its next answer.
 
     Args:
-        answers: answers to the turns so far; the next answer is to the turn after them.
+        answers: answers to all earlier turns.
     """
     conversation = template.with_system(prompt.system)
     return _encoded(conversation.ids(tokenizer, prompt.user_texts[: len(answers) + 1], answers), clipped=0)
@@ -95,10 +95,10 @@ def conversation_length(prompt: Prompt, tokenizer: PreTrainedTokenizerBase, temp
 def _clip(
     prompt: Prompt, tokenizer: PreTrainedTokenizerBase, ids_of: Callable[[str], list[int]], total: int, limit: int
 ) -> list[int]:
-    """Return the ids with the longest beginning of the body, in whole tokens, that gives at most `limit` ids.
+    """Return the ids with the longest beginning of the body, in whole tokens, within `limit`.
 
     Tokens may merge at the cut and at the template's edges, so the length of the whole is not exactly the sum of the
-    parts: guess from the sum, then search outwards from the guess.
+    parts: guess from the sum, then search outwards.
     """
     ends = _token_ends(prompt.body, tokenizer)
     cuts = sorted(set(ends) | {len(prompt.body)})
@@ -127,7 +127,7 @@ def _clip(
 
 
 def _token_ends(body: str, tokenizer: PreTrainedTokenizerBase) -> list[int]:
-    """Return where in `body` each token ends, in characters; tokens that share a character end at the same place."""
+    """Return the end of each token in `body`, in characters; tokens may share an end."""
     if not body:
         return []
     if not tokenizer.is_fast:

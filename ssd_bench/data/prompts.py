@@ -19,18 +19,17 @@ def answer_limits(prompts: Sequence[Prompt], requested: int | None, default: int
 def encode_all(
     prompts: Sequence[Prompt], new_tokens: Sequence[int], model: ModelSource, checkpoint: Checkpoint, context: int
 ) -> list[Encoded]:
-    """Return the token ids of all prompts, truncated if the paper of their task truncates.
+    """Return the token ids of all prompts, truncated if their task's paper truncates.
 
-    A truncated prompt leaves room for its whole answer. Any other prompt only has to fit the context itself: an answer
-    that reaches the end of the context ends there, with `finish_reason=context`.
+    A truncated prompt leaves room for its whole answer. Any other prompt only has to fit the context itself: its answer
+    may end at the end of the context, with `finish_reason=context`.
 
     Args:
         new_tokens: most new tokens of each prompt.
-        context: positions that the model has.
+        context: the model's positions.
 
     Raises:
-        ConfigError: a prompt, or a conversation with its answers, that cannot be made to fit, or that has a token that
-            the model lacks.
+        ConfigError: a prompt, or a conversation with its answers, that cannot fit, or a token that the model lacks.
     """
     encoded = []
     if any(prompt.turns for prompt in prompts):
@@ -67,7 +66,7 @@ def encode_all(
 def positions_needed(
     prompt: Prompt, encoded: Encoded, new_tokens: int, model: ModelSource, checkpoint: Checkpoint
 ) -> int:
-    """Return the most positions that a prompt takes with its answers.
+    """Return the most positions of a prompt with its answers.
 
     Answers of a conversation may become longer when they are tokenised again: a quarter more is allowed for, and a turn
     that still does not fit is left out.
@@ -81,12 +80,12 @@ def positions_needed(
 def calibration_prompts(
     evaluated: Sequence[Prompt], pool: Iterable[Prompt], method: Calibrated, separate: bool = False
 ) -> list[Prompt]:
-    """Return the calibration prompts of a method: each evaluated domain's next items.
+    """Return a method's calibration prompts: each evaluated domain's next items.
 
     The pool is read until there are enough.
 
     Args:
-        separate: whether the pool is another task's; then its own domains are taken, not the evaluated ones.
+        separate: whether the pool is another task's; then its own domains are taken.
 
     Raises:
         ConfigError: too few prompts are left.

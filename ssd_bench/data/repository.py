@@ -19,7 +19,7 @@ from ssd_bench.paths import file_hash, local_path
 
 COMMIT = re.compile(r"[0-9a-f]{40}")
 CARDS = ("README.md", ".huggingface.yaml", "dataset_infos.json")
-"""Files that say which data files belong to which configuration and split."""
+"""Files that assign data files to configurations and splits."""
 
 ARCHIVES = (".zip",)
 """Suffixes of data files that `datasets` opens to find out how to read them."""
@@ -32,12 +32,12 @@ SHARD = re.compile(r"(?P<stem>.*-)\d{5}-of-(?P<count>\d{5})(?P<suffix>\.[^/]*)")
 
 @dataclass(frozen=True)
 class Repository:
-    """Files of one commit; a file is downloaded when it is first read, at that commit and no other.
+    """Files of one commit; a file is downloaded at that commit when first read.
 
     Attributes:
         path: id on the hub, or a folder.
         commit: 40 hex digits; None: a folder, which has no commits.
-        names: paths of all files in the repository; None: a folder, which can be searched.
+        names: paths of all files; None: a folder, which can be searched.
     """
 
     path: str
@@ -45,7 +45,7 @@ class Repository:
     names: tuple[str, ...] | None = None
 
     def file(self, name: str) -> Path:
-        """Return a file on this machine, downloaded unless the cache has it."""
+        """Return a file on this machine, downloaded unless cached."""
         if self.commit is None or self.names is None:
             return Path(self.path, name)
         from huggingface_hub import hf_hub_download
@@ -54,7 +54,7 @@ class Repository:
         return Path(hf_hub_download(self.path, name, repo_type="dataset", revision=self.commit))
 
     def content_hash(self, name: str) -> str:
-        """Return a hash of a file: the name of its blob in the hub's cache, else the sha256 of its bytes."""
+        """Return a hash of a file: its blob's name in the hub's cache, else its bytes' sha256."""
         file = self.file(name)
         target = file.resolve()
         if file.is_symlink() and target.parent.name == "blobs":
@@ -63,10 +63,10 @@ class Repository:
 
     @contextmanager
     def outline(self) -> Iterator[Path]:
-        """Make a folder with all file names; only files that describe other files have content.
+        """Make a folder with all file names; only files that describe others have content.
 
-        `datasets` looks up the files of a configuration and split there, as it would in the repository, so that only
-        files that a run reads are downloaded.
+        `datasets` looks up the files of a configuration and split there, so that only files that a run reads are
+        downloaded.
         """
         if self.names is None:
             yield Path(self.path).resolve()
@@ -85,10 +85,7 @@ class Repository:
 def open_repository(path: str, revision: str | None, option: str) -> Repository:
     """Return the repository at the present commit of a revision.
 
-    If the hub does not answer, a branch or tag means the commit that the cache has for it; a line on stderr says so.
-
-    Args:
-        option: name of the revision's option, for messages.
+    If the hub does not answer, a branch or tag means its commit in the cache; a line on stderr says so.
 
     Raises:
         ConfigError: the revision is not available; no other revision is read instead.
@@ -141,8 +138,7 @@ def _resolve(path: str, revision: str) -> str:
 def _names(path: str, commit: str) -> tuple[str, ...]:
     """Return the files of a commit, as the hub lists them.
 
-    The list is kept in the hub's cache of the repository: a machine without a network, to which the cache was copied,
-    knows the files from it.
+    The list is cached, so that a machine without a network, to which the cache was copied, knows the files.
     """
     from huggingface_hub import HfApi
     from huggingface_hub.hf_api import RepoFile
@@ -164,7 +160,6 @@ def _names(path: str, commit: str) -> tuple[str, ...]:
 
 
 def _complete_files(path: str, names: list[str]) -> tuple[str, ...]:
-    """Return the cached files of a commit, without those whose shards are incomplete."""
     families = {name: match.groups() for name in names if (match := SHARD.fullmatch(name))}
     present = Counter(families.values())
     partial = {family for family, count in present.items() if count < int(family[1])}
@@ -177,7 +172,7 @@ def _complete_files(path: str, names: list[str]) -> tuple[str, ...]:
 
 
 def _unanswered(error: BaseException) -> bool:
-    """Return whether the hub said nothing about the repository: not reached, busy, or at fault itself."""
+    """Return whether the hub said nothing about the repository: not reached, busy, or at fault."""
     from huggingface_hub.errors import HfHubHTTPError
 
     status = error.response.status_code if isinstance(error, HfHubHTTPError) else None
@@ -191,7 +186,6 @@ def _storage(path: str) -> Path:
 
 
 def _write(file: Path, text: str) -> None:
-    """Write a small file completely or not at all; do nothing if the cache cannot be written."""
     with suppress(OSError):
         file.parent.mkdir(parents=True, exist_ok=True)
         partial = file.with_name(f".{file.name}.{os.getpid()}")

@@ -33,11 +33,7 @@ class UnusableRow(Row):
 
 
 def usable(row: T) -> T:
-    """Return the row itself if it has no faults.
-
-    Raises:
-        ConfigError: the row's first fault.
-    """
+    """Return the row itself; raise its first fault, a ConfigError, if it has any."""
     if isinstance(row, UnusableRow):
         raise row.faults[0]
     return row
@@ -51,15 +47,15 @@ def examine_row(
     lists: Iterable[str] = (),
     singles: Iterable[str] = (),
 ) -> tuple[Row, list[ConfigError]]:
-    """Return the fields of one row that can be used, and an error for each field that cannot.
+    """Return a row's usable fields, and an error for each other field.
 
     Args:
         fields: fields that must be non-empty strings; `id` may also be an integer, which becomes its decimal text.
-        where: place of the row, which the errors name before the field.
+        where: place of the row, for errors.
         optional: fields that must be strings, or null or missing, which both become "".
-        lists: those of `fields` that must be non-empty lists of non-empty strings instead, and those of `optional` that
-            must be lists, which may be empty.
-        singles: those of `lists` in which a single string stands for a list of it.
+        lists: members of `fields` that must be non-empty lists of non-empty strings instead, and members of `optional`
+            that must be lists, possibly empty.
+        singles: members of `lists` in which a single string stands for a list of it.
     """
     checked: Row = {}
     faults = []

@@ -20,7 +20,7 @@ PLACES = ("name", "version", "data_dir", "data_files", "description", "features"
 
 
 class SplitError(ValueError):
-    """A split that a configuration lacks; the message lists the splits that it has."""
+    """A missing split; the message lists the available ones."""
 
 
 class LayoutError(ValueError):
@@ -33,7 +33,6 @@ class Split:
 
     Attributes:
         data: its rows, memory-mapped.
-        files: names of the files that it was read from.
         stated: number of rows on the repository's card; None: not stated, or only a part of the split is read.
     """
 
@@ -43,7 +42,7 @@ class Split:
 
 
 def read_split(repository: Repository, name: str | None, split: str, options: Mapping[str, Any]) -> Split:
-    """Read a split from its own files: no file of another split or configuration is downloaded.
+    """Read a split from its own files: no other file is downloaded.
 
     Args:
         name: name of the configuration; None: the default one.
@@ -80,7 +79,7 @@ def _relative_names(folder: Path, paths: list[str]) -> list[str]:
 
 
 def _reading(builder: DatasetBuilder) -> dict[str, Any]:
-    """Return the settings of a configuration that affect how files are read, such as the separator of a CSV file."""
+    """Return the settings of a configuration that affect how files are read, such as a CSV's separator."""
     chosen = {}
     for field in dataclasses.fields(builder.config):
         default = field.default if field.default_factory is dataclasses.MISSING else field.default_factory()

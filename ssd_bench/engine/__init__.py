@@ -1,1 +1,1 @@
-"""The decode loop and what it needs: probe, sampling, acceptance rules, losslessness, time and load."""
+"""The decode loop with its probe, sampling, acceptance rules, losslessness, time and load."""

@@ -1,4 +1,4 @@
-"""Checks of a method's answers before a pass runs on them, so that a wrong answer is reported and never decoded."""
+"""Checks of a method's answers before a pass runs on them."""
 
 from __future__ import annotations
 
@@ -16,23 +16,17 @@ EXCERPT_LEN = 200  # characters of a wrong answer that an error message quotes
 
 
 class Contract:
-    """Checks of the answers of methods against one model.
-
-    Args:
-        n_layers: L.
-        vocab_size: V.
-        bits: bits of the rounded copies of the weights.
-    """
+    """Checks of methods' answers against one model."""
 
     def __init__(self, n_layers: int, vocab_size: int, bits: Collection[int] = ()):
         self._n_layers, self._vocab_size, self._bits = n_layers, vocab_size, frozenset(bits)
         self._checked_taps = Taps()
 
     def check_taps(self, method: Method) -> Taps:
-        """Return the taps of a method.
+        """Return a method's taps.
 
         Raises:
-            ConfigError: they are not `Taps`, or name a boundary that the model does not have.
+            ConfigError: they are not `Taps`, or name a boundary that the model lacks.
         """
         taps = method.taps
         if taps is self._checked_taps:  # the usual case: called in every step, and taps rarely change
@@ -50,7 +44,7 @@ class Contract:
         """Return a method's proposal for an output that ends with `root`.
 
         Raises:
-            ConfigError: it is not a proposal, or does not fit this model or this output.
+            ConfigError: it is not a proposal, or does not fit this model or output.
         """
         if isinstance(proposal, TokenTree):
             tokens = proposal.tokens
@@ -83,18 +77,14 @@ class Contract:
         return proposal
 
     def check_estimate(self, method: Method, estimate: object) -> Estimate | None:
-        """Return the answer of a method's `observe`.
-
-        Raises:
-            ConfigError: it is neither an `Estimate` nor None.
-        """
+        """Return the answer of a method's `observe`; raise ConfigError unless it is an `Estimate` or None."""
         if estimate is not None and not isinstance(estimate, Estimate):
             raise _config_error(method, "observe", estimate, "an Estimate after a search, or None")
         return estimate
 
 
 def _are_integers(values: object) -> bool:
-    """Return whether an object is a sequence of integers, NumPy's included; called in every step, so kept cheap."""
+    """Return whether an object is a sequence of integers, NumPy's included; fast, since every step calls it."""
     if type(values) is not tuple and not isinstance(values, Sequence):
         return False
     kinds = {*map(type, values)}

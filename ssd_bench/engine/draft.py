@@ -1,4 +1,4 @@
-"""Drafting with a layer set, token by token; candidates, stop thresholds and the states that verification reuses."""
+"""Drafting with a layer set, token by token."""
 
 from __future__ import annotations
 
@@ -18,16 +18,15 @@ from ssd_bench.model.kv_cache import KVCache
 
 @dataclass(frozen=True)
 class DraftResult:
-    """A drafted or proposed tree, with the states for its verification and the fields for the trace.
+    """A drafted or proposed tree, with states for its verification and fields for the trace.
 
-    The fork is the first changed sublayer (`LayerSet.first_changed`). Before it, drafting computes the full model's
-    states.
+    Before the fork, the first changed sublayer (`LayerSet.first_changed`), drafting computes the full model's states.
 
     Attributes:
         tree: the root and its candidates.
         stop_reason, layer_set, searched: as in `Step`.
-        states: one tensor [taps + 1, 1, d] per node that drafting ran, thus for all nodes but the last: its streams at
-            the taps before the fork, then the stream that enters the fork. None: verify from sublayer 0.
+        states: one tensor [taps + 1, 1, d] per node that drafting ran (all but the last): its streams at the taps
+            before the fork, then the stream that enters the fork. None: verify from sublayer 0.
     """
 
     tree: TokenTree
@@ -38,14 +37,7 @@ class DraftResult:
 
 
 class Drafter:
-    """Drafting on the engine's model and cache.
-
-    Args:
-        decoder: the model.
-        cache: the engine's cache; drafts write to its scratch rows.
-        decoding: mode and warpers.
-        eos_ids: ids that end a draft.
-    """
+    """Drafting on the engine's model and cache; drafts write to scratch rows and end at `eos_ids`."""
 
     def __init__(self, decoder: Decoder, cache: KVCache, decoding: Decoding, eos_ids: frozenset[int]):
         self._decoder, self._cache, self._decoding, self._eos_ids = decoder, cache, decoding, eos_ids
@@ -57,12 +49,12 @@ class Drafter:
         """Draft token by token with a layer set.
 
         The token at position p = start + depth writes its keys and values to scratch row p, but only in the attentions
-        that run. The tokens after it read this row as if it were committed.
+        that run. Later tokens read this row as if it were committed.
 
         Args:
             root: newest output token.
             max_draft: longest draft within the limits.
-            reuse: keep the states before the fork, the first changed sublayer, for the verification.
+            reuse: keep the states before the fork for the verification.
             taps: boundaries whose states the verification must return.
         """
         decoder, start, window = self._decoder, self._cache.length, draft.layer_set.window
@@ -131,7 +123,7 @@ class Drafter:
         return ids if max_width == 1 else ids[:1], [int(token) for token in level if token >= 0][:width], probability
 
     def _fetch(self, *parts: Tensor) -> list[list[float]]:
-        """Return the values of vectors, read in one transfer, so that the host waits for the device once."""
+        """Return the values of vectors in one transfer, so that the host waits for the device once."""
         if not self._asynchronous:
             return [part.tolist() for part in parts]
         values = torch.cat([part.double() for part in parts]).tolist()  # float64 holds every token id exactly

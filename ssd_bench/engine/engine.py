@@ -1,7 +1,7 @@
 """The decode loop: propose, draft, verify, accept, commit, observe; `Engine._step` has these in order.
 
 The engine knows no method by name. Invariant at the start of a step: the cache holds full-model keys and values of
-exactly the c tokens before the root. The root is the newest output token. It is at position c and has not run yet.
+exactly the c tokens before the root, the newest output token, which is at position c and has not run yet.
 """
 
 from __future__ import annotations
@@ -28,12 +28,10 @@ class Engine:
     """The decode loop on one model and one cache: one prompt at a time, with any method.
 
     Args:
-        decoder: the model.
         cache: `SCRATCH` rows longer than the longest prompt with its output.
-        decoding: mode, warpers and limits; `max_new_tokens` must be set.
-        eos_ids: ids that end an output.
+        decoding: with `max_new_tokens` set.
         probe: access of methods to the same model and cache.
-        context: positions that a sequence may fill; None: the capacity of the cache without its scratch rows.
+        context: positions that a sequence may fill; None: the cache's capacity without scratch rows.
     """
 
     def __init__(
@@ -65,15 +63,13 @@ class Engine:
         """Decode one prompt until EOS (kept), the longest output allowed or the end of the context.
 
         Args:
-            method: the method that proposes candidates.
-            prompt: token ids, at least one, at most `context`.
+            prompt: token ids, from one to `context`.
             seed: seed of this prompt's random generator; model, method, prompt and seed determine the output.
             on_token: called after every step with the number of tokens so far (progress bars).
             max_new: longest output; None: `decoding.max_new_tokens`.
-            max_steps: most steps; None: no limit.
 
         Raises:
-            ConfigError: an answer of the method violates the contract.
+            ConfigError: the method's answer violates the contract.
         """
         max_new = max_new or self.decoding.max_new_tokens
         assert max_new is not None, "the caller resolves decode.max_new_tokens"
@@ -112,7 +108,6 @@ class Engine:
         return Generation(output, reason, prefill_ms, decode_ms, steps, meter.work("prefill", prefill))
 
     def _finish_reason(self, output: list[int], max_new: int) -> str:
-        """Return the reason why an output is complete, "" if it is not."""
         if output[-1] in self.eos_ids:
             return "eos"
         if len(output) >= max_new:
@@ -193,14 +188,12 @@ class Engine:
     def _verify_from_fork(
         self, states: list[Tensor], last_token: int, fork: int, taps: Sequence[int]
     ) -> tuple[Tensor, Tensor | None]:
-        """Verify a chain from sublayer `fork` on; drafting ran those before it, except for the last node.
+        """Verify a chain from sublayer `fork` on; drafting ran the earlier ones, except for the last node.
 
-        The keys and values that drafting wrote before the fork are the full model's and still in the scratch rows.
+        Keys and values that drafting wrote before the fork are the full model's and still in the scratch rows.
 
         Args:
-            states: as in `DraftResult`.
-            last_token: token of the last node.
-            taps: ascending boundaries; `states` has those before the fork.
+            states: as in `DraftResult`, with the taps before the fork.
         """
         decoder, start, sublayers = self.decoder, self.cache.length, self.decoder.all_sublayers
         token, n_early = decoder.ids([last_token]), len(states[0]) - 1  # n_early: number of taps before the fork
@@ -216,16 +209,11 @@ class Engine:
         return decoder.logits(hidden), tapped
 
     def accept(self, tree: TokenTree, logits: Tensor, generator: torch.Generator) -> tuple[list[int], int]:
-        """Return the accepted nodes of a verified tree, root first, and the target's token after them.
-
-        Args:
-            logits: [n, V] of the target, at every node.
-        """
+        """Return a verified tree's accepted nodes, root first, and the target's next token, from logits [n, V]."""
         if self.decoding.greedy:
             return verify_greedy(tree, logits.argmax(-1).tolist())
         return verify_sampled(tree, warp(logits, self.decoding), generator)
 
     def _first_token(self, logits: Tensor, generator: torch.Generator) -> int:
-        """Choose the first token from the logits [1, V] of the prompt's last position."""
         # a tree without candidates: its "bonus" token; the ids of the tree itself play no role
         return self.accept(TokenTree((0,), (-1,)), logits, generator)[1]

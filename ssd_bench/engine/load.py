@@ -1,4 +1,4 @@
-"""Load that other processes put on the machine during a measurement."""
+"""Machine load by other processes during a measurement."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ QUIET = 0.1
 
 
 class LoadWatch:
-    """Meter of the CPU share that other processes and the hypervisor use, from its construction on."""
+    """Meter of the CPU share of other processes and the hypervisor."""
 
     def __init__(self) -> None:
         self._start = self._read()
 
     @staticmethod
     def _read() -> tuple[float, float, float]:
-        """Return wall-clock seconds, busy CPU seconds of the machine, CPU seconds of this process and its children."""
+        """Return seconds: wall-clock, busy CPUs of the machine, CPUs of this process and its children."""
         process, total = psutil.Process(), psutil.cpu_times()
         process_s = 0.0
         for member in (process, *process.children(recursive=True)):

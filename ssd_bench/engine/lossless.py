@@ -26,7 +26,7 @@ class Verdict:
 
     Attributes:
         index: first position that differs; None if the outputs are identical.
-        gap: the reference's top-2 logit gap at that position; None if identical or if no token was compared there.
+        gap: the reference's top-2 logit gap there; None if identical or if no token was compared there.
         verdict: "identical", "tie" (near-tie: the gap is within rounding) or "bug" (mismatch).
     """
 
@@ -40,18 +40,17 @@ def classify(
 ) -> Verdict:
     """Compare greedy output ids with plain autoregressive decoding's.
 
-    Verification computes k + 1 positions in one pass, plain decoding computes one. The same sums are therefore rounded
-    in another order, and where the two best logits nearly tie, the argmax may legitimately differ. From there on the
-    two texts are different, so only the first difference is informative.
+    Verification computes k + 1 positions in one pass, plain decoding one. The same sums are rounded in another order,
+    so where the two best logits nearly tie, the argmax may legitimately differ. Then the texts diverge: only the first
+    difference is informative.
 
     Both outputs are cut at their first EOS and at the same max_new_tokens. If one is a prefix of the other, the arms
-    agreed on every token and then disagreed on whether to stop. Rounding cannot cause that: it is a mismatch of the
-    stop rules, whatever the logits are.
+    disagreed only on whether to stop. Rounding cannot cause that: it is a mismatch, whatever the logits are.
 
     Args:
-        ids, reference_ids: emitted token ids of the method and of the baseline.
+        ids, reference_ids: token ids of the method and the baseline.
         gap_at: recomputes the reference's top-2 logit gap at an output position; called only for a differing token.
-        tolerance: largest gap in logits that counts as a near-tie.
+        tolerance: largest gap of a near-tie.
     """
     ids, reference_ids = list(ids), list(reference_ids)
     if ids == reference_ids:
@@ -65,17 +64,17 @@ def classify(
 
 
 def tolerance(activations: str, inputs: str, cache: str) -> float:
-    """Return the largest top-2 logit gap, in logits, at which a different token counts as rounding.
+    """Return the largest top-2 logit gap at which a different token counts as rounding.
 
-    Measured on SmolLM2-135M, over the first 600 tokens of a report. Between a pass of one token and a pass of 10 or 64,
+    Measured on SmolLM2-135M, over the first 600 tokens of a report: between a pass of one token and a pass of 10 or 64,
     the top-2 gap changes at most by 0.5 with bfloat16 activations, 0.27 with float32 activations whose products take
     bfloat16 inputs, 0.049 with float32 products and a bfloat16 cache (0.038 from 5,000 tokens on), 0.011 with a float16
-    cache, and 3e-5 in float32. The tolerances are the next powers of two. Those of float32 and float64 are wider, for
-    deeper models; gaps that small are rare, so almost no mismatch is hidden.
+    cache, and 3e-5 in float32. The tolerances are the next powers of two. For float32 and float64 they are wider, to
+    allow for deeper models; gaps that small are rare, so almost no mismatch is hidden.
 
     Args:
-        activations, inputs: names of the dtypes in `ssd_bench.model.arithmetic.Arithmetic`.
-        cache: name of the dtype of weights and KV cache.
+        activations, inputs: dtypes in `ssd_bench.model.arithmetic.Arithmetic`.
+        cache: dtype of weights and KV cache.
 
     Raises:
         ConfigError: a combination without a tolerance.

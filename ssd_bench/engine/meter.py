@@ -1,4 +1,4 @@
-"""Times and work of the parts of an output: the moments that the decode loop notes, and what lies between them."""
+"""Times and work of an output's parts, between moments that the decode loop marks."""
 
 from __future__ import annotations
 
@@ -12,15 +12,11 @@ from ssd_bench.model.decoder import Decoder
 from ssd_bench.model.work import Sum, WorkLog, sum_calls
 
 Moment = tuple[Mark, int]
-"""A mark on the time line of the device, and the number of calls until then; a plain tuple, since a step makes five."""
+"""A mark on the device's time line, and the number of calls until then; a plain tuple, since a step makes five."""
 
 
 class Meter:
-    """Moments of one decoder, with the time and the work between them; a moment does not wait for the device.
-
-    Args:
-        decoder: the model; its calls are logged within `counting`.
-    """
+    """Moments of one decoder, with the time and work between them; a moment does not wait for the device."""
 
     def __init__(self, decoder: Decoder):
         self._decoder, self._clock = decoder, Clock(decoder.device)
@@ -28,7 +24,7 @@ class Meter:
 
     @contextmanager
     def counting(self) -> Iterator[None]:
-        """Log the decoder's work within this context; the outputs of `probe.trial` nest in a preparation's log."""
+        """Log the decoder's work within this context; outputs of `probe.trial` nest in a preparation's log."""
         outer, self._log = self._decoder.log, WorkLog()
         self._decoder.log = self._log
         try:
@@ -51,7 +47,7 @@ class Meter:
         return self._clock.ms(start[0], end[0])
 
     def work(self, part: str, *spans: tuple[Moment, Moment]) -> list[Work]:
-        """Return the work of a part of a step, from its spans of time."""
+        """Return the work of a part of a step from its spans of time."""
         calls = [call for (_, start), (_, end) in spans for call in self._log[start:end]]
         return self._of_part(part, sum_calls(calls))
 

@@ -29,12 +29,10 @@ class ModelProbe:
     """The `method.Probe` of a decoder and the engine's cache; the protocol documents the methods.
 
     Args:
-        decoder: the model.
-        cache: the engine's cache.
-        latency, origin: as in `method.Probe`; None: the probe lacks them, and no method may ask for them.
+        latency, origin: as in `method.Probe`; None: no method may ask for them.
 
     Attributes:
-        searches: reports of `report_search`, in their order.
+        searches: reports of `report_search`, in order.
     """
 
     latency: Latency
@@ -134,12 +132,11 @@ class ModelProbe:
 
 
 def mean_cosine(branches: Tensor, direction: Tensor) -> Tensor:
-    """Return what `method.Probe.mean_cosine` returns, as a tensor [B] on the branches' device."""
+    """Compute `method.Probe.mean_cosine` as a tensor [B] on the branches' device."""
     branches = branches.float()  # in half precision near-equal branches would tie
     products = torch.bmm(branches.transpose(0, 1), direction.unsqueeze(-1)).squeeze(-1).t()
     return (products / torch.linalg.vector_norm(branches, dim=-1).clamp_(min=1e-12)).mean(-1)
 
 
 def _contiguous(hidden: Tensor) -> Tensor:
-    """Return streams [..., d] as contiguous [n, d]."""
     return hidden.reshape(-1, hidden.shape[-1]).contiguous()

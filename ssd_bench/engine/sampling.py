@@ -1,7 +1,7 @@
 """The acceptance rules: warped distributions, greedy match, speculative sampling over chains and trees.
 
-Tokens are accepted only here, by functions of a tree and the target's logits or probabilities. A chain is a tree whose
-nodes have one child each. Throughout, p is the target's probability of a token and q the draft's.
+Tokens are accepted only here, from a tree and the target's logits or probabilities. A chain is a tree whose nodes have
+one child each. Throughout, p is the target's probability of a token and q the draft's.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from ssd_bench.errors import ConfigError
 from ssd_bench.settings import Count, Range, settings
 
 LOWEST_TEMPERATURE = 1e-6
-"""Lowest temperature allowed: it already gives a one-hot distribution, and a lower one may overflow float32."""
+"""Lowest temperature: it already gives a one-hot distribution; a lower one may overflow float32."""
 
 
 @settings("decode", frozen=True)
@@ -71,7 +71,7 @@ def warp(logits: Tensor, decoding: Decoding) -> Tensor:
 def draw(probs: Tensor, n: int, generator: torch.Generator) -> Tensor:
     """Draw n token ids without replacement from a distribution [V], on its device; -1 where no mass is left.
 
-    Gives the ids of `torch.multinomial`, but without its checks, which would make the host wait for the device.
+    Gives the ids of `torch.multinomial` without its checks, which would make the host wait for the device.
     """
     # exponential race: with independent E_x ~ Exp(1), the ids of the n largest p(x) / E_x are such a draw
     noise = torch.empty_like(probs).exponential_(1, generator=generator)
@@ -83,11 +83,10 @@ def verify_greedy(tree: TokenTree, predicted: list[int]) -> tuple[list[int], int
     """Follow the target's argmax from the root: a child is accepted if its token is the argmax at its parent.
 
     Args:
-        tree: the root and its candidates.
         predicted: argmax of the target's logits at every node.
 
     Returns:
-        The accepted nodes, root first, and the token that the target adds after the last of them.
+        The accepted nodes, root first, and the target's next token.
     """
     path = [0]
     while True:
@@ -107,12 +106,10 @@ def verify_sampled(tree: TokenTree, probs: Tensor, generator: torch.Generator) -
     random, q is a point mass: x is accepted with probability p(x), and p loses x on rejection.
 
     Args:
-        tree: the root and its candidates, with the distributions that they were drawn from.
         probs: [n, V] warped target probabilities at every node.
-        generator: source of the uniform numbers.
 
     Returns:
-        The accepted nodes, root first, and the token drawn from the remaining p at the last of them.
+        The accepted nodes, root first, and the token drawn from the remaining p at the last.
     """
     path = [0]
     while True:
@@ -137,7 +134,7 @@ def verify_sampled(tree: TokenTree, probs: Tensor, generator: torch.Generator) -
 
 
 def _reject(p: Tensor, q: Tensor | None, token: int) -> tuple[Tensor, Tensor | None]:
-    """Return p and q after the rejection of a token: the residual of p, and q without the token."""
+    """Return the residual of p after the rejection of a token, and q without the token."""
     if q is None:  # q is a point mass on the token: max(p - q, 0) is p without the token
         residual = p.clone()
         residual[token] = 0

@@ -1,4 +1,4 @@
-"""Marks on the time line of a device, and the milliseconds between them."""
+"""Marks on a device's time line, and the milliseconds between them."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Mark = float | torch.cuda.Event
 class Clock:
     """Marks on the device's own time line: CUDA events on a GPU, the monotonic clock on a CPU.
 
-    A mark does not wait for the device. Read differences after `settle`, which waits once.
+    A mark does not wait for the device; `settle` waits once, before differences are read.
     """
 
     device: torch.device
@@ -33,7 +33,7 @@ class Clock:
 
     @staticmethod
     def ms(start: Mark, end: Mark) -> float:
-        """Return the milliseconds between two marks; `settle` must have run after them."""
+        """Return the milliseconds between two marks, after `settle`."""
         if isinstance(start, torch.cuda.Event) and isinstance(end, torch.cuda.Event):
             return start.elapsed_time(end)
         return (float(end) - float(start)) * 1e3  # type: ignore[arg-type]

@@ -1,7 +1,6 @@
-"""Decision of how a run computes: which operators, which CPU instructions, and what is rounded to which dtype.
+"""Choice of a run's arithmetic: operators, CPU instructions, rounding.
 
-All passes of a run use the same arithmetic, whether over one node or a thousand: other features of the CPU never change
-a result.
+All passes of a run use the same arithmetic, over one node or a thousand; other CPU features never change a result.
 """
 
 from __future__ import annotations
@@ -16,17 +15,16 @@ import torch
 from ssd_bench.errors import ConfigError
 
 FORCED = "SSD_BENCH_ISA"
-"""Environment variable with the level that `auto` stands for, to run everything (all tests, say) on that level."""
+"""Environment variable with the level of `auto`, to run everything (all tests, say) on that level."""
 
 
 @dataclass(frozen=True)
 class IsaLevel:
-    """A level of CPU instructions that the kernels are compiled for.
+    """A level of CPU instructions for compiled kernels.
 
     Attributes:
         name: choice of `hardware.isa`.
-        needs: CPU flags that it needs, by Linux's names.
-        flags: compiler flags.
+        needs: required CPU flags, by Linux's names.
         rounds: whether products with bfloat16 weights and caches round their other operand to bfloat16 too.
     """
 
@@ -60,11 +58,10 @@ class Arithmetic:
     """Arithmetic of every pass of a run.
 
     Attributes:
-        kernels: name of the backend.
         isa: instruction level of the kernels; None on accelerators. PyTorch's own operators choose their instructions
-            themselves, but round what the level rounds and nothing else.
-        activations: dtype of the residual stream, of all vectors, and of sums.
-        inputs: dtype that both operands of a product are rounded to, in attention too; sums are not rounded.
+            themselves, but round exactly what the level rounds.
+        activations: dtype of the residual stream, vectors and sums.
+        inputs: dtype to which both operands of a product are rounded, in attention too; sums are not rounded.
     """
 
     kernels: str
@@ -73,7 +70,7 @@ class Arithmetic:
     inputs: torch.dtype
 
     def named(self) -> dict[str, str | None]:
-        """Return the fields as strings, as records and tables show them."""
+        """Return the fields as strings for records and tables."""
         kinds = {"activations": self.activations, "inputs": self.inputs}
         names = {field: str(dtype).removeprefix("torch.") for field, dtype in kinds.items()}
         return {"kernels": self.kernels, "isa": self.isa, **names}
@@ -83,20 +80,13 @@ class Arithmetic:
 
 
 def decide(device: torch.device, weights: torch.dtype, kernels: str, isa: str) -> Arithmetic:
-    """Return the arithmetic of a run.
+    """Return the arithmetic of a run with weights of a dtype on a device.
 
-    A CPU reads 16-bit weights and caches and computes in float32, with or without compiled kernels. On levels with an
-    instruction for products of bfloat16, both operands are rounded to bfloat16 if the weights are. An accelerator
-    computes in the dtype of the weights.
-
-    Args:
-        device: device of the weights.
-        weights: dtype of the weights.
-        kernels: name of the backend.
-        isa: a choice of `hardware.isa`; accelerators have none.
+    A CPU reads 16-bit weights and caches and computes in float32. On levels with bfloat16 products, both operands are
+    rounded to bfloat16 if the weights are. An accelerator computes in the dtype of the weights, whatever `isa` is.
 
     Raises:
-        ConfigError: a level that does not exist, or that this CPU lacks.
+        ConfigError: as `resolve`.
     """
     if device.type != "cpu":
         return Arithmetic(kernels, None, weights, weights)
@@ -106,10 +96,10 @@ def decide(device: torch.device, weights: torch.dtype, kernels: str, isa: str) -
 
 
 def resolve(isa: str) -> IsaLevel:
-    """Return the level of a choice; `auto` is the highest level of this CPU, or the one in `SSD_BENCH_ISA`.
+    """Return the level of a choice; `auto` is this CPU's highest level, or the one in `SSD_BENCH_ISA`.
 
     Raises:
-        ConfigError: a level that is unknown or missing on this CPU.
+        ConfigError: the level is unknown, or missing on this CPU.
     """
     field, levels = "hardware.isa", available_levels()
     if isa == "auto":
@@ -124,13 +114,12 @@ def resolve(isa: str) -> IsaLevel:
 
 @cache
 def available_levels() -> tuple[IsaLevel, ...]:
-    """Return the levels that this CPU supports, ascending."""
+    """Return this CPU's levels, ascending."""
     flags = _flags()
     return tuple(level for level in LEVELS if flags.issuperset(level.needs))
 
 
 def _flags() -> set[str]:
-    """Return the feature flags of an x86 CPU that the system allows; empty if /proc/cpuinfo has none."""
     try:
         lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
     except OSError:

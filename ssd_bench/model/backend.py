@@ -19,11 +19,9 @@ from ssd_bench.model.weights import load
 
 @dataclass(frozen=True)
 class Backend:
-    """A backend that can serve, chosen before anything large is loaded.
+    """An available backend, chosen before anything large is loaded.
 
     Attributes:
-        kind: decoder class that runs the passes.
-        arithmetic: arithmetic of all passes.
         warning: reason why `auto` did not choose a faster backend for this kind of device; empty if it did.
     """
 
@@ -32,7 +30,7 @@ class Backend:
     warning: str = ""
 
     def load(self, checkpoint: Checkpoint, dtype: torch.dtype, devices: Sequence[torch.device]) -> Decoder:
-        """Load the decoder of a checkpoint, its blocks spread evenly over `devices` in order.
+        """Load a checkpoint's decoder, with its blocks spread evenly over `devices` in order.
 
         Raises:
             ConfigError: as `weights.load`.
@@ -49,11 +47,7 @@ def all_backends() -> dict[str, type[Decoder]]:
 
 
 def check_name(choice: str) -> None:
-    """Refuse a value of `hardware.kernels` that names no backend.
-
-    Raises:
-        ConfigError: the value is neither auto nor the name of a backend.
-    """
+    """Raise ConfigError if a value of `hardware.kernels` is neither auto nor a backend."""
     if choice != "auto" and choice not in all_backends():
         raise ConfigError("hardware.kernels", choice, f"one of auto, {', '.join(reversed(all_backends()))}")
 
@@ -61,15 +55,14 @@ def check_name(choice: str) -> None:
 def select(
     device: torch.device | str, dtype: torch.dtype, choice: str = "auto", isa: str = "auto", spread: bool = False
 ) -> Backend:
-    """Return the backend for weights of a dtype on a device; `auto` takes the highest in rank that can serve.
+    """Return the backend for weights of a dtype on a device; `auto` takes the highest available rank.
 
     Args:
         spread: whether the blocks are on other devices too.
-        choice: `hardware.kernels`.
-        isa: `hardware.isa`.
+        choice, isa: `hardware.kernels` and `hardware.isa`.
 
     Raises:
-        ConfigError: a backend that does not exist or cannot serve, or a level that this CPU lacks.
+        ConfigError: the backend is unknown or cannot serve, or this CPU lacks the level.
     """
     check_name(choice)
     device, warning = torch.device(device), ""

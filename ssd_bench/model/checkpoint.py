@@ -72,24 +72,24 @@ PROCESSORS: dict[str, tuple[object, ...]] = {
     **dict.fromkeys(("forced_bos_token_id", "forced_eos_token_id", "exponential_decay_length_penalty"), (None,)),
     **dict.fromkeys(("sequence_bias", "watermarking_config"), (None, {}, [])),
 }
-"""Keys of generation_config.json that also change greedy outputs, with the values that change nothing."""
+"""Keys of generation_config.json that also change greedy outputs, with their neutral values."""
 
 EMBEDDING, HEAD = "model.embed_tokens.weight", "lm_head.weight"
 
 HUB_ID = re.compile(r"[\w.-]+(/[\w.-]+)?")
 
 EMBEDDED = Path(__file__).parents[1] / "miniature" / "weights"
-"""Folder with the checkpoints that this package ships."""
+"""Folder of the checkpoints in this package."""
 
 
 @dataclass(frozen=True)
 class ModelSource:
-    """One entry of `conf/model`: exactly one of `embedded`, `path`, `hub` and `gguf` says where the checkpoint is.
+    """One entry of `conf/model`: exactly one of `embedded`, `path`, `hub` and `gguf` locates the checkpoint.
 
     Attributes:
         name: name in tables and run ids.
         template: settings of the `Template`, or only its form.
-        embedded: name of a model that this project trained and ships (`ssd_bench/miniature/weights`).
+        embedded: name of a model trained for this project (`ssd_bench/miniature/weights`).
         path: folder of a checkpoint in Hugging Face format.
         hub: hub id; `revision` pins its commit.
         gguf: fields of `PackagedFile`, a GGUF file.
@@ -123,7 +123,7 @@ class ModelSource:
 
     @property
     def packaged(self) -> PackagedFile | None:
-        """The GGUF file; None for a model from elsewhere."""
+        """The GGUF file; None for other sources."""
         if self.gguf is None:
             return None
         values = arguments("model.gguf", PackagedFile, self.gguf)
@@ -138,15 +138,11 @@ class ModelSource:
 
     @property
     def toy(self) -> bool:
-        """Whether runs of the model are toy-model runs: it is embedded, and no paper has results on it."""
+        """Whether the model is embedded, so that no paper has results on it."""
         return self.embedded is not None
 
     def check_shape(self, actual: Shape) -> None:
-        """Refuse a checkpoint whose sizes differ from `shape`: predictions without the weights would be wrong.
-
-        Raises:
-            ConfigError: names the sizes that differ.
-        """
+        """Raise ConfigError if a checkpoint's sizes differ from `shape`: predictions would be wrong."""
         declared = {} if self.shape is None else {"tied": False, **self.shape}  # without `tied` the head is untied
         differing = [name for name, size in declared.items() if getattr(actual, name, None) != size]
         if differing:
@@ -154,12 +150,12 @@ class ModelSource:
             raise ConfigError("model.shape", self.shape, f"the sizes of its checkpoint: {sizes}")
 
     def open(self) -> Checkpoint:
-        """Return the checkpoint without loading weights; those from the hub are downloaded by `Checkpoint.headers`.
+        """Return the checkpoint without loading weights; `Checkpoint.headers` downloads hub weights.
 
         A GGUF file, which has the config and the tokenizer too, is fetched and converted now.
 
         Raises:
-            ConfigError: the checkpoint is missing, or cannot be had; the message says what gets it.
+            ConfigError: the checkpoint is missing or unavailable; the message says how to get it.
         """
         if self.embedded:
             folder = EMBEDDED / self.embedded
@@ -215,12 +211,12 @@ class Checkpoint:
         """Tokenizer of the checkpoint.
 
         Raises:
-            ConfigError: it cannot be read or used, or has ids that the model lacks.
+            ConfigError: as `load_tokenizer`.
         """
         return load_tokenizer(self.folder, self.template, self.config.vocab_size)
 
     def text(self, ids: Sequence[int]) -> str:
-        """Return the text of token ids without special tokens, uncleaned."""
+        """Return the uncleaned text of token ids without special tokens."""
         # tokenizer_config.json may ask for clean_up_tokenization_spaces, which removes spaces before punctuation: that
         # changes code and, with transformers 5.0 to 5.3, the text of byte-level tokenizers
         return str(self.tokenizer.decode(list(ids), skip_special_tokens=True, clean_up_tokenization_spaces=False))
@@ -230,7 +226,7 @@ class Checkpoint:
         """Ids that end an output, by generation_config.json if present, as in Hugging Face `generate`.
 
         Raises:
-            ConfigError: a value that is no id of the model.
+            ConfigError: a value is no id of the model.
         """
         path = self.folder / "generation_config.json"
         value = read_object(path).get("eos_token_id") if path.is_file() else None
@@ -244,7 +240,7 @@ class Checkpoint:
         return frozenset(ids)
 
     def unapplied_settings(self) -> list[str]:
-        """Return a warning with the settings of generation_config.json that change greedy outputs; else nothing."""
+        """Return a warning with generation_config.json settings that change greedy outputs; else nothing."""
         path = self.folder / "generation_config.json"
         settings = read_object(path) if path.is_file() else {}
         changing = {key: settings[key] for key, neutral in PROCESSORS.items() if settings.get(key) not in neutral}
@@ -258,11 +254,10 @@ class Checkpoint:
 
     @cached_property
     def headers(self) -> dict[str, Header]:
-        """Headers of all tensors in the files, by name; the weights of a model from the hub are downloaded now.
+        """Headers of all tensors, by name; hub weights are downloaded now.
 
         Raises:
-            ConfigError: weights that cannot be downloaded; a folder without weights, with files that cannot be read, or
-                with an adapter.
+            ConfigError: weights cannot be downloaded; the folder has no weights, unreadable files or an adapter.
         """
         if adapters := sorted(path.name for path in self.folder.glob("adapter_*")):
             raise ConfigError(
@@ -274,7 +269,7 @@ class Checkpoint:
 
     @property
     def head(self) -> str:
-        """Tensor that the LM head reads, for the record."""
+        """Tensor of the LM head, for the record."""
         if self.head_differs:
             return "lm_head.weight, which differs from the embedding that config.json ties it to"
         return "embedding" if self.config.tie_word_embeddings else HEAD
@@ -299,13 +294,10 @@ class Checkpoint:
         return {name: header.shard for name, header in self.headers.items()}
 
     def check_all_read(self, shapes: Mapping[str, Mapping[str, int]]) -> None:
-        """Refuse files whose tensors are not exactly the model's; read only the files' headers.
+        """Raise ConfigError unless the files hold exactly the model's tensors; read only their headers.
 
         Args:
-            shapes: shape of every tensor that the model reads, by name; a shape maps keys of config.json to sizes.
-
-        Raises:
-            ConfigError: as `headers`; tensors that are missing, of another shape or dtype, or not read by the model.
+            shapes: shape of every model tensor, by name; a shape maps keys of config.json to sizes.
         """
         unread = sorted(name for name in self.headers if name not in shapes and not name.endswith(NOT_WEIGHTS))
         if unread:
@@ -331,8 +323,7 @@ class Checkpoint:
     def read(self, names: list[str], dtype: torch.dtype) -> dict[str, Tensor]:
         """Return the named tensors in `dtype`; without conversion they are parts of the mapped files.
 
-        The pages of a file leave memory with the last of its tensors. So loading block by block never holds all weights
-        twice.
+        A file's pages leave memory with its last tensor, so loading block by block never holds all weights twice.
         """
         tensors: dict[str, Tensor] = {}
         for shard in sorted({self.shards[name] for name in names}):
@@ -345,9 +336,8 @@ class Checkpoint:
 def _check_folder(folder: Path) -> None:
     """Refuse a folder without a model; for a model's folder in the hub's cache, the message names its snapshot.
 
-    Raises:
-        ConfigError: no config.json, or a dangling link: a model without its generation_config.json or template would
-            run, but with other EOS ids or prompts.
+    Dangling links are refused: without its generation_config.json or template, a model would run with other EOS ids or
+    prompts.
     """
     for path in sorted(folder.iterdir()) if folder.is_dir() else []:
         if any(fnmatch(path.name, name) for name in TEXTS):
@@ -364,11 +354,7 @@ def _first_names(names: Sequence[str]) -> str:
 
 
 def _check_config(config: Mapping[str, Any], path: Path) -> None:
-    """Refuse a config.json with custom code, quantised weights, weights files of other names, or unexpected values.
-
-    Raises:
-        ConfigError: names the key of config.json.
-    """
+    """Refuse custom code, quantised weights, other names of weights files, or unexpected values."""
     check_no_code(config, path)
     for key in ("quantization_config", "compression_config"):
         if (method := config.get(key)) is not None:

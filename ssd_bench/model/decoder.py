@@ -30,15 +30,14 @@ class Pass(NamedTuple):
     """One run of sublayers over n nodes after a visible prefix, fully specified before it starts.
 
     Cache rows [0, prefix_len) hold the keys and values of the prefix, row p those of position p. Node i writes its own
-    to scratch row `row` + i. The index of a scratch row is not a position: siblings in a tree share a position, but not
-    a row. Node i is at position prefix_len plus its depth. It attends to the prefix rows outside `unread`, to the
-    scratch rows of its ancestors, and to its own row.
+    to scratch row `row` + i, but is at position prefix_len plus its depth: siblings share a position, not a row. It
+    attends to the prefix rows outside `unread`, to the scratch rows of its ancestors, and to its own row.
 
     Attributes:
         sublayers: indices in [0, 2L), ascending; skipped sublayers leave the residual stream as it is.
-        nodes: [n] token ids, or [n, d] residual streams that enter the first sublayer; the pass overwrites the streams.
+        nodes: [n] token ids, or [n, d] residual streams for the first sublayer, which the pass overwrites.
         prefix_len: number of visible committed rows.
-        tree: parents of the nodes; None: a chain, each node the child of the one before.
+        tree: parents of the nodes; None: a chain.
         taps: ascending boundaries in [0, 2L] at which the stream is kept.
         row: cache row of node 0; None: the first row after the prefix.
         unread: range [first, end) of prefix rows that no attention reads (outside a window), within [0, prefix_len].
@@ -59,7 +58,7 @@ class Pass(NamedTuple):
         return self.prefix_len if self.row is None else self.row
 
     def segments(self, tapped: Tensor | None) -> Iterator[tuple[Sequence[int], Tensor | None]]:
-        """Yield the sublayers up to each tap with the slot of `tapped` for the stream after them; the last has none."""
+        """Yield the sublayers up to each tap with its slot of `tapped`; the last segment has none."""
         done = 0
         for tap, slot in zip(self.taps, () if tapped is None else tapped.unbind()):
             until = bisect_left(self.sublayers, tap)  # sublayers skipped since the last tap did not change the stream
@@ -69,7 +68,7 @@ class Pass(NamedTuple):
 
 
 class _AttentionInputs(NamedTuple):
-    """Inputs that all attentions of a pass share: rows, rotation at the nodes' positions, visibility."""
+    """Inputs shared by all attentions of a pass."""
 
     prefix_len: int
     row: int
@@ -81,18 +80,15 @@ class _AttentionInputs(NamedTuple):
 class Decoder:
     """The model: embedding, 2L sublayers (2i attention of block i, 2i+1 its MLP, norm and residual included), head.
 
-    A backend is a subclass in `ssd_bench.model.backends`. This class runs a pass sublayer by sublayer with its
-    operators. A subclass may replace the operators, the whole pass (`_run`) or the head (`_logits`); `run` and `logits`
-    log the work.
+    A backend is a subclass in `ssd_bench.model.backends`. It may replace the operators, which run a pass sublayer by
+    sublayer, the whole pass (`_run`) or the head (`_logits`); `run` and `logits` log the work.
 
     Args:
-        arithmetic: arithmetic of all passes; the residual stream has the dtype `activations`.
         weights: weights, packed by the operators of this class.
 
     Attributes:
-        name: name of the backend, a value of `hardware.kernels`.
-        rank: order of preference; `auto` takes the highest rank that can serve.
-        device_types: the backend's types of devices.
+        name: a value of `hardware.kernels`.
+        rank: order of preference; `auto` takes the highest available rank.
         spreads: whether the blocks of a model may be on several devices.
         log: log of all passes and heads; None: nothing is logged.
     """
@@ -129,7 +125,7 @@ class Decoder:
 
     @property
     def bits(self) -> Collection[int]:
-        """Bits of the rounded copies of the weights that `quantise` has made."""
+        """Bits of `quantise`'s rounded copies of the weights."""
         return self._rounded.keys()
 
     def in_bits(self, bits: int) -> Weights | Rounded:
@@ -139,7 +135,7 @@ class Decoder:
     def quantise(self, bits: int) -> None:
         """Round a copy of the blocks' matrices and of the LM head to 8 or 4 bits, if there is none yet.
 
-        It comes before `new_cache`, with which a backend may record its passes.
+        Call it before `new_cache`, when a backend may record its passes.
         """
         if bits not in self._rounded:
             self._rounded[bits] = self.weights.rounded(partial(self._ops.round, bits=bits))
@@ -158,8 +154,8 @@ class Decoder:
             cache: rows [0, prefix_len) are read, scratch rows [row, row + n) written.
 
         Returns:
-            The stream [n, d] after the last sublayer (in the storage of the incoming streams, or in storage that the
-            next pass overwrites), and the tapped states [len(taps), n, d] on the first device (None without taps).
+            The stream [n, d] after the last sublayer (in the incoming streams' storage, or in storage that the next
+            pass overwrites), and the tapped states [len(taps), n, d] on the first device (None without taps).
         """
         start, (first_unread, end_unread) = time.perf_counter(), forward.unread
         result = self._run(forward, cache)
@@ -170,7 +166,6 @@ class Decoder:
         return result
 
     def _run(self, forward: Pass, cache: KVCache) -> tuple[Tensor, Tensor | None]:
-        """Run a pass, as `run` returns it."""
         nodes = forward.nodes
         cache.reserve(forward.first_row + len(nodes))
         hidden = nodes if nodes.is_floating_point() else self.embed(nodes)
@@ -200,10 +195,10 @@ class Decoder:
         """Run all sublayers over a prompt of P tokens into an emptied cache, chunk by chunk, and commit its rows.
 
         Args:
-            prompt_end: keep the tapped states of only this many positions at the prompt's end; None: of all P.
+            prompt_end: number of positions at the prompt's end whose tapped states are kept; None: all P.
 
         Returns:
-            The stream [1, d] of the last position before the final norm, and the tapped states
+            The last position's stream [1, d] before the final norm, and the tapped states
             [len(taps), min(prompt_end, P), d] (None without taps).
         """
         cache.reset()
@@ -223,11 +218,11 @@ class Decoder:
         """Run sublayer i over B independent continuations of one prefix; the cache is read, not written.
 
         Every branch is a chain of r nodes at positions prefix_len, prefix_len + 1, ... It attends to the first
-        `prefix_len` cache rows and, causally, to its own nodes, whose keys and values are kept outside the cache.
+        `prefix_len` cache rows and, causally, to its own nodes, whose keys and values stay outside the cache.
 
         Args:
             hidden: [B, r, d] residual streams; not modified.
-            bits: bits of the sublayer's weights, 0 as loaded; `quantise` comes first.
+            bits: as in `in_bits`.
 
         Returns:
             [B, r, d] streams after the sublayer.
@@ -260,8 +255,8 @@ class Decoder:
 
         Args:
             tokens: vocabulary entries to compute, the columns of the result; None: all V.
-            norm: whether the final norm is applied first.
-            bits: bits of the head's weights, 0 as loaded; `quantise` comes first.
+            norm: whether to apply the final norm first.
+            bits: as in `in_bits`.
         """
         start = time.perf_counter()
         logits = self._logits(hidden, tokens, norm, self.in_bits(bits).head)
@@ -273,7 +268,6 @@ class Decoder:
         return logits
 
     def _logits(self, hidden: Tensor, tokens: Tensor | None, norm: bool, head: Matrix) -> Tensor:
-        """Apply the LM head, as `logits` returns it."""
         weights, ops = self.weights, self._ops
         if self._spread or hidden.dtype != self.arithmetic.activations:
             hidden = hidden.to(head.device, self.arithmetic.activations)
@@ -282,7 +276,7 @@ class Decoder:
         return logits.float()
 
     def final_norm(self, hidden: Tensor) -> Tensor:
-        """Return streams [..., d] after the final norm, as the LM head reads them, in float32."""
+        """Return streams [..., d] after the final norm, in float32."""
         norm = self.weights.norm
         return F.rms_norm(hidden.to(norm.device).float(), norm.shape, norm.float(), self.arch.eps)
 
@@ -299,7 +293,7 @@ class Decoder:
     def _top(self, hidden: Tensor, confidence: bool) -> tuple[Tensor, Tensor | None]:
         """Return the argmax ids [n] and, with `confidence`, the sums [n] of exp(logit - best) over all V logits.
 
-        For many streams, `HEAD_ROWS` vocabulary entries are computed at a time: logits [n, V] need much memory.
+        For many streams, `HEAD_ROWS` vocabulary entries are computed at a time to save memory.
         """
         begin = time.perf_counter()
         weights, ops, size = self.weights, self._ops, self.arch.vocab_size
@@ -343,7 +337,7 @@ class Decoder:
     def _rotation_of_branches(self, b: int, r: int, prefix_len: int, device: torch.device) -> Rotation:
         """Return the rotation of r positions from `prefix_len` on, repeated B times: B * r rows.
 
-        It is cached, since all sublayers of a search use the same one.
+        It is cached for the other sublayers of a search.
         """
         assert self._tables is not None, "new_cache comes first"
         key, cached = (r, prefix_len, device), self._branch_rotation

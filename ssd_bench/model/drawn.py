@@ -1,4 +1,4 @@
-"""Random weights in the sizes of a known model: passes and searches take as long as with the model's own weights."""
+"""Random weights in a known model's sizes: passes and searches take as long as with its own weights."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ ROPE_BASE = 500_000.0
 
 
 def architecture(name: str, shape: Shape, context: int) -> Architecture:
-    """Return a model's sizes as an architecture; the family is the beginning of its name."""
+    """Return a model's sizes as an architecture, with the family from the beginning of its name."""
     family = next((family for family in FAMILIES if name.startswith(family)), "llama")
     return Architecture(**asdict(shape) | {"context": context}, family=family, eps=1e-5)
 
 
 def config(arch: Architecture) -> PretrainedConfig:
-    """Return the config of transformers with the same sizes."""
+    """Return transformers' config with these sizes."""
     from transformers import CONFIG_MAPPING
 
     sizes = {

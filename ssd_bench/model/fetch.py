@@ -1,4 +1,4 @@
-"""Causes of failed downloads from the Hugging Face hub, and what to do about each."""
+"""Causes and remedies of failed downloads from the Hugging Face hub."""
 
 from __future__ import annotations
 
@@ -14,11 +14,9 @@ Kind = Literal["model", "dataset"]
 def failure(error: BaseException, kind: Kind, name: str, revision: str | None = None) -> str:
     """Return the cause of a failed download and its remedy, in one line.
 
-    The hub's clients wrap errors of different libraries in one another, so the most specific error of the whole chain
-    of causes is taken.
+    The hub's clients wrap errors of different libraries: the most specific one in the chain of causes is taken.
 
     Args:
-        name: id of the repository.
         revision: commit, branch or tag; None: the default branch.
     """
     from huggingface_hub import constants, errors
@@ -65,7 +63,6 @@ def reason(error: BaseException) -> str:
 
 
 def _causes(error: BaseException) -> Iterator[BaseException]:
-    """Yield the error and the chain of its causes."""
     step: BaseException | None = error
     seen: set[int] = set()
     while step is not None and id(step) not in seen:
@@ -75,7 +72,7 @@ def _causes(error: BaseException) -> Iterator[BaseException]:
 
 
 def _disconnected(chain: list[BaseException]) -> bool:
-    """Return whether the connection failed, by the names of the errors: the client may use any HTTP library."""
+    """Return whether the connection failed, by the errors' names: the client may use any HTTP library."""
     names = ("ConnectError", "ConnectTimeout", "ReadTimeout", "ReadError", "RemoteProtocolError", "TransportError")
     by_name = any(kind.__name__ in names for e in chain for kind in type(e).__mro__)
     return by_name or any(isinstance(e, ConnectionError | TimeoutError) for e in chain)

@@ -36,9 +36,6 @@ CHUNK_WEIGHTS = 2**22  # most weights in float32 at a time
 def convert(source: Path, target: Path, description: str) -> None:
     """Write a GGUF file's config, tokenizer, chat template and dequantised weights (bfloat16) into a folder.
 
-    Args:
-        description: label of the progress bar.
-
     Raises:
         ConfigError: the file has tensors that no model of this project has.
     """
@@ -63,7 +60,7 @@ def convert(source: Path, target: Path, description: str) -> None:
 
 
 def checkpoint_name(name: str) -> str:
-    """Return the name in a checkpoint of a tensor of a GGUF file.
+    """Return the checkpoint name of a GGUF tensor.
 
     Raises:
         ConfigError: no model of this project has the tensor.
@@ -78,7 +75,7 @@ def checkpoint_name(name: str) -> str:
 
 
 def _save_texts(origin: Mapping[str, Any], target: Path, tied: bool) -> dict[str, Any]:
-    """Write the tokenizer, its chat template, generation_config.json and config.json; return the config."""
+    """Write the tokenizer, chat template, generation_config.json and config.json; return the config."""
     from transformers import AutoConfig, AutoTokenizer, GenerationConfig
     from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 
@@ -96,7 +93,7 @@ def _save_texts(origin: Mapping[str, Any], target: Path, tied: bool) -> dict[str
 
 
 def _shards(sizes: Mapping[str, int]) -> Sequence[Sequence[str]]:
-    """Return the names of tensors in groups of at most `SHARD_BYTES`, in their order."""
+    """Return the names in groups of at most `SHARD_BYTES`, in their order."""
     shards: list[list[str]] = []
     room = 0
     for name, size in sizes.items():
@@ -109,7 +106,7 @@ def _shards(sizes: Mapping[str, int]) -> Sequence[Sequence[str]]:
 
 
 def _dequantise(source: Path, tensor: Any, name: str, config: Mapping[str, Any]) -> Tensor:
-    """Return a tensor in bfloat16, read from the file and dequantised a few rows at a time.
+    """Return a tensor in bfloat16, dequantised a few rows at a time.
 
     The reader's own array maps the file, whose pages would all stay in memory.
     """

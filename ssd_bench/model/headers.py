@@ -23,14 +23,14 @@ NOT_WEIGHTS = ("rotary_emb.inv_freq",)
 """Suffixes of tensors in old checkpoints that are derived from the config."""
 
 LISTED_SUFFIXES = (".safetensors", ".bin", ".pth", ".pt", ".gguf", ".npz")
-"""Suffixes of the files that the message lists for a folder without a weights file of a known name."""
+"""Suffixes of files listed in the message about a folder without known weights files."""
 
 ROWS = 4096  # rows compared at a time
 
 
 @dataclass(frozen=True)
 class Header:
-    """Header of a tensor: its file, its shape, and its dtype in safetensors' notation."""
+    """A tensor's file, shape, and dtype in safetensors' notation."""
 
     shard: Path
     shape: tuple[int, ...]
@@ -39,7 +39,7 @@ class Header:
 
 @dataclass(frozen=True)
 class WeightsFile:
-    """An open weights file: functions that return its headers, and a tensor by name (a part of the mapped file)."""
+    """Functions of an open weights file: its headers, and a tensor by name (a part of the mapped file)."""
 
     headers: Callable[[], dict[str, Header]]
     get: Callable[[str], Tensor]
@@ -65,11 +65,7 @@ def read_object(path: Path) -> dict[str, Any]:
 
 
 def check_no_code(content: Mapping[str, Any], path: Path) -> None:
-    """Refuse a JSON file of a checkpoint that asks transformers to run the checkpoint's own code.
-
-    Raises:
-        ConfigError: the file has auto_map.
-    """
+    """Raise ConfigError if a JSON file asks transformers to run the checkpoint's own code (auto_map)."""
     if content.get("auto_map"):
         expected = f"a model without custom code, which is never run: {path} has auto_map; remove it if the class "
         raise ConfigError("model", str(path.parent), expected + "that it names is in transformers")
@@ -111,13 +107,12 @@ def open_weights(path: Path) -> Iterator[WeightsFile]:
 
 
 def _dtype_name(dtype: torch.dtype) -> str:
-    """Return a dtype in safetensors' notation, else PyTorch's name."""
     name = str(dtype).removeprefix("torch.")
     return {"float64": "F64", "float32": "F32", "float16": "F16", "bfloat16": "BF16"}.get(name, name)
 
 
 def weights_file_names() -> Iterator[tuple[str, str]]:
-    """Yield the names of weights files and indices, each with the suffix of its files, in the order of preference.
+    """Yield the names of weights files and indices with their files' suffix, in the order of preference.
 
     The order is that of transformers (`_get_resolved_checkpoint_files`): safetensors before pickles, and a single file
     before an index, which an older save may have left. transformers reads other names only with a `variant`.
@@ -128,10 +123,10 @@ def weights_file_names() -> Iterator[tuple[str, str]]:
 
 
 def read_headers(folder: Path) -> dict[str, Header]:
-    """Return the headers of all tensors of a folder, by name, from the files that transformers would load.
+    """Return all tensors' headers, by name, from the files that transformers would load.
 
     Raises:
-        ConfigError: no weights, a file that cannot be read, or an index that differs from its files.
+        ConfigError: no weights, an unreadable file, or an index that differs from its files.
     """
     for name, suffix in weights_file_names():
         path = folder / name
@@ -146,11 +141,7 @@ def read_headers(folder: Path) -> dict[str, Header]:
 
 
 def check_link(path: Path) -> None:
-    """Refuse a dangling link; an interrupted or deleted download leaves such links in the hub's cache.
-
-    Raises:
-        ConfigError: names the link, its target and what to do.
-    """
+    """Raise ConfigError for a dangling link, as incomplete or deleted downloads leave in the hub's cache."""
     if path.is_symlink() and not path.exists():
         expected = (
             f"a file: it is a link to {path.readlink()}, which does not exist; the download is incomplete or its "
@@ -160,12 +151,7 @@ def check_link(path: Path) -> None:
 
 
 def same_numbers(first: Header, first_name: str, second: Header, second_name: str) -> bool:
-    """Return whether two matrices on disk are equal; compare `ROWS` rows at a time, so that memory stays bounded.
-
-    Args:
-        first_name: name of the tensor in the file of `first`.
-        second_name: name of the tensor in the file of `second`.
-    """
+    """Return whether two matrices on disk are equal, comparing `ROWS` rows at a time to bound memory."""
     if first.shape != second.shape:
         return False
     with open_weights(first.shard) as left, open_weights(second.shard) as right:
@@ -175,7 +161,6 @@ def same_numbers(first: Header, first_name: str, second: Header, second_name: st
 
 
 def _file_headers(shard: Path) -> dict[str, Header]:
-    """Return the headers of the tensors in one weights file."""
     check_link(shard)
     if not shard.is_file():
         expected = "a weights file that exists: the index of its folder names it; the download is incomplete, or the "
@@ -188,7 +173,7 @@ def _file_headers(shard: Path) -> dict[str, Header]:
 
 
 def _index_headers(index: Path, suffix: str) -> dict[str, Header]:
-    """Return the headers of all tensors in the files of an index; check that index and files name the same tensors."""
+    """Return the headers of an index's files; check that both name the same tensors."""
     file_of = read_object(index).get("weight_map")
     if not isinstance(file_of, dict) or not file_of or not all(isinstance(name, str) for name in file_of.values()):
         raise ConfigError("model", str(index), "an index whose weight_map has the name of a file for each tensor")

@@ -8,29 +8,27 @@ import torch
 from torch import Tensor
 
 BUCKET = 4096
-"""Rows by which the buffers grow. Outputs may reach 32k tokens but mostly end earlier, so 32k rows are not reserved."""
+"""Rows by which the buffers grow. Outputs may reach 32k tokens but mostly end earlier, so 32k are not reserved."""
 
 
 class KVCache:
     """Keys and values of all blocks, in one buffer per device.
 
-    A row holds the key and value of one token, [n_kv_heads, head_dim] each, in every block. Rows [0, length) are
-    committed: full-model passes wrote them, and row p belongs to position p. Rows from `length` on are scratch: drafts
-    and verifications write them, and the next pass may overwrite them. `commit` moves the accepted scratch rows into
-    place. Rejected rows stay where they are until they are overwritten, so a rollback costs nothing.
+    A row holds one token's key and value, [n_kv_heads, head_dim] each, in every block. Rows [0, length) are committed:
+    full-model passes wrote them, and row p belongs to position p. Later rows are scratch: drafts and verifications
+    write them, and the next pass may overwrite them. `commit` moves the accepted scratch rows into place. Rejected rows
+    stay until overwritten, so a rollback costs nothing.
 
-    The buffers grow by buckets when a pass needs more rows, and never shrink. While a buffer grows, the old and the new
-    one are both in memory. A row of all blocks takes 2 L n_kv_heads head_dim elements.
+    The buffers grow by buckets and never shrink. Growing needs the old and the new buffer for a moment. A row of all
+    blocks takes 2 L n_kv_heads head_dim elements.
 
     Args:
         devices: device of every block, length L.
-        n_kv_heads, head_dim: sizes of one row of one block.
         capacity: most rows per block, committed and scratch together.
-        dtype: element type.
-        bucket: initial number of rows, and number of rows by which the buffers grow.
+        bucket: initial rows, and rows by which the buffers grow.
 
     Attributes:
-        rows: number of rows that the buffers have now.
+        rows: current rows of the buffers.
         keys, values: per block [n_kv_heads, rows, head_dim], views of the buffers.
         held: whether a prompt is being decoded; `reset` then refuses to drop its rows.
     """
@@ -81,7 +79,6 @@ class KVCache:
         self._view()
 
     def _view(self) -> None:
-        """Set `keys` and `values` to views of the buffers, block by block."""
         blocks = {device: iter(buffer) for device, buffer in zip(dict.fromkeys(self._devices), self._buffers)}
         pairs = [next(blocks[device]).unbind(0) for device in self._devices]
         self.keys, self.values = [keys for keys, _ in pairs], [values for _, values in pairs]

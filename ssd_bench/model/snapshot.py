@@ -1,4 +1,4 @@
-"""A model of the hub, downloaded in two steps at one commit: first config and tokenizer, then the weights."""
+"""A hub model, downloaded in two steps at one commit: first config and tokenizer, then the weights."""
 
 from __future__ import annotations
 
@@ -29,10 +29,9 @@ GB = 1e9
 
 @dataclass(frozen=True)
 class Snapshot:
-    """A model of the hub at one commit, in the hub's cache on this machine.
+    """A model of the hub at one commit, in this machine's cache.
 
     Attributes:
-        hub: id of the repository.
         folder: the snapshot in the cache; its name is the commit.
     """
 
@@ -43,11 +42,8 @@ class Snapshot:
     def of(cls, hub: str, revision: str | None) -> Snapshot:
         """Return a model's snapshot with its config and tokenizer files; weights only if the cache has them.
 
-        Args:
-            revision: commit, branch or tag; the weights are read at the same commit.
-
         Raises:
-            ConfigError: these files cannot be downloaded, or the repository holds no model in Hugging Face format.
+            ConfigError: these files cannot be downloaded, or the repository has no model in Hugging Face format.
         """
         from huggingface_hub import snapshot_download
 
@@ -73,10 +69,10 @@ class Snapshot:
         return self.folder.name
 
     def fetch_weights(self) -> None:
-        """Download the weights that transformers would load, unless they are in the cache.
+        """Download the weights that transformers would load, unless cached.
 
         Raises:
-            ConfigError: they cannot be downloaded, are in no format that is read, or do not fit on the disk.
+            ConfigError: they cannot be downloaded, have no supported format, or exceed the free disk space.
         """
         from huggingface_hub import snapshot_download
 
@@ -98,7 +94,7 @@ class Snapshot:
             raise _failed(error, self.hub, self.commit) from error
 
     def _cached(self, kind: str) -> bool:
-        """Return whether the cache has all weights files with a suffix, so that no network is needed."""
+        """Return whether the cache has all weights files with a suffix."""
         for name, suffix in weights_file_names():
             if suffix == kind and (path := self.folder / name).is_file():
                 files = _indexed(path) if name.endswith(".index.json") else [name]
@@ -106,7 +102,7 @@ class Snapshot:
         return False
 
     def _listing(self) -> dict[str, int]:
-        """Return the files of the commit with the bytes that a download of each takes; 0 where the cache has them."""
+        """Return the commit's files with their download bytes; 0 if cached."""
         from huggingface_hub import HfApi
 
         blobs, sizes = self.folder.parents[1] / "blobs", {}
@@ -117,11 +113,7 @@ class Snapshot:
         return sizes
 
     def _weights(self, listing: Collection[str]) -> list[str]:
-        """Return those files of the commit that transformers would load as weights.
-
-        Raises:
-            ConfigError: no weights, or an index that names a file that the commit lacks.
-        """
+        """Return the commit's files that transformers would load as weights."""
         for name, _ in weights_file_names():
             if name not in listing:
                 continue
@@ -136,11 +128,6 @@ class Snapshot:
         raise ConfigError("model.hub", self.hub, expected + _some(listing))
 
     def _check_disk_space(self, needed: int) -> None:
-        """Refuse a download that the disk has no room for, before it starts.
-
-        Raises:
-            ConfigError: says what it needs, what is free, and where.
-        """
         cache = self.folder.parents[2]
         if needed > (free := shutil.disk_usage(cache).free):
             expected = f"a model that fits on the disk of {cache}: its weights need {needed / GB:.1f} GB more and "
@@ -155,7 +142,6 @@ class Snapshot:
             raise ConfigError("model.hub", self.hub, expected)
 
     def _content_note(self) -> str:
-        """Return the first files of the repository as part of a message; empty if the hub cannot list them."""
         try:
             return _some(self._listing())
         except Exception:  # the message does without it
@@ -177,19 +163,16 @@ def _no_progress() -> Iterator[None]:
 
 
 def _indexed(index: Path) -> list[str]:
-    """Return the files that an index names."""
     places = read_object(index).get("weight_map")
     return sorted({str(name) for name in places.values()}) if isinstance(places, Mapping) else []
 
 
 def _some(listing: Collection[str]) -> str:
-    """Return the first files of a repository as part of a message."""
     files = sorted(path for path in listing if not path.startswith(".git"))
     return f"; it has {', '.join(files[:3])}{', ...' if len(files) > 3 else ''}" if files else ""
 
 
 def _failed(error: Exception, hub: str, revision: str | None) -> ConfigError:
-    """Return the refusal of a model whose download failed."""
     cause = failure(error, "model", hub, revision)
     advice = command("model", hub, revision)
     message = cause if advice in cause else f"{cause}; {advice}"

@@ -49,7 +49,7 @@ class Template:
 
     @classmethod
     def of(cls, config: object) -> Template:
-        """Return the template that a config describes by its form alone or by all settings.
+        """Return the template of a config with its form alone or all settings.
 
         Raises:
             ConfigError: an unknown form, or a setting of a wrong type.
@@ -66,11 +66,7 @@ class Template:
         return cls(str(config))
 
     def check(self, tokenizer: PreTrainedTokenizerBase) -> None:
-        """Refuse settings that this tokenizer's template would ignore.
-
-        Raises:
-            ConfigError: no chat template, or a setting that it does not know.
-        """
+        """Raise ConfigError for settings that this tokenizer's template lacks and would ignore."""
         settings = {"enable_thinking": self.enable_thinking, "system": self.system, "kwargs": dict(self.kwargs) or None}
         chosen = {name: value for name, value in settings.items() if value is not None}
         if self.form == "plain":
@@ -92,13 +88,10 @@ class Template:
         self._check_renders(tokenizer, [_probe("a")], [])
 
     def with_system(self, system: str | None, option: str = "task.system") -> Template:
-        """Return the template with a task's system message.
-
-        Args:
-            option: name of the option with the message, for errors.
+        """Return the template with a task's system message from an option.
 
         Raises:
-            ConfigError: a plain form, or a template that has a system message already.
+            ConfigError: a plain form, or a template that already has a system message.
         """
         if system is None:
             return self
@@ -111,29 +104,17 @@ class Template:
         return replace(self, system=system)
 
     def check_heard(self, tokenizer: PreTrainedTokenizerBase, option: str) -> None:
-        """Refuse a system message that this tokenizer's chat template does not render.
-
-        Raises:
-            ConfigError: the template refuses it or leaves it out.
-        """
+        """Raise ConfigError if this tokenizer's chat template refuses or omits the system message."""
         if self.system is not None and (fault := self._system_fault(tokenizer)):
             raise ConfigError(option, self.system, f"null: this chat template {fault}")
 
     def check_conversation(self, tokenizer: PreTrainedTokenizerBase) -> None:
-        """Refuse a chat template that leaves out a part of a conversation of several turns.
-
-        Raises:
-            ConfigError: names the part and the template's file.
-        """
+        """Raise ConfigError if a chat template omits a part of a conversation of several turns."""
         if self.form == "chat":
             self._check_renders(tokenizer, [_probe("a"), _probe("b"), _probe("c")], [_probe("d"), _probe("e")])
 
     def _check_renders(self, tokenizer: PreTrainedTokenizerBase, texts: Sequence[str], answers: Sequence[str]) -> None:
-        """Refuse a chat template whose text lacks words of the messages; changes of spaces and case are allowed.
-
-        Raises:
-            ConfigError: names the message and the template's file.
-        """
+        """Refuse a chat template whose text lacks words of the messages; changes of spaces and case are allowed."""
         text = self.text(tokenizer, texts, answers).casefold()
         names = ["user's text"] if len(texts) == 1 else [f"user's text of turn {i + 1}" for i in range(len(texts))]
         names += [f"model's answer of turn {i + 1}" for i in range(len(answers))]
@@ -145,7 +126,7 @@ class Template:
                 raise ConfigError("model.template", "chat", expected)
 
     def _system_fault(self, tokenizer: PreTrainedTokenizerBase) -> str | None:
-        """Return why the template does not render the system's message, tried with a rare word; None if it does."""
+        """Return why the template does not render the system message; None if it does."""
         try:
             rendered = WORD in replace(self, system=WORD).text(tokenizer, ["A text."])
         except ConfigError as error:
@@ -154,7 +135,7 @@ class Template:
         return None if rendered else "leaves it out"
 
     def date_warning(self, tokenizer: PreTrainedTokenizerBase) -> list[str]:
-        """Return a warning with the date that every prompt has, if the chat template prints one; else nothing."""
+        """Return a warning with every prompt's date, if the chat template prints one; else nothing."""
         if self.text(tokenizer, ["A text."]) == self.text(tokenizer, ["A text."], day=ANOTHER_DAY):
             return []
         return [f"the chat template prints a date: it gets {CHAT_DATE} on every day, so that prompts stay the same"]
@@ -166,12 +147,12 @@ class Template:
         answers: Sequence[str] = (),
         day: datetime = CHAT_DAY,
     ) -> str:
-        """Return the text of a conversation up to where the model's next answer begins.
+        """Return the text of a conversation up to the model's next answer.
 
         Args:
             texts: the user's messages, in turn.
-            answers: the model's answers, to all messages but the last.
-            day: the day and time that a chat template prints.
+            answers: the model's answers to all messages but the last.
+            day: date and time for chat templates that print it.
 
         Raises:
             ConfigError: the chat template refuses it.
@@ -197,7 +178,7 @@ class Template:
     def ids(self, tokenizer: PreTrainedTokenizerBase, texts: Sequence[str], answers: Sequence[str] = ()) -> list[int]:
         """Return the token ids of `text`; the tokenizer adds no special tokens to those of a chat template.
 
-        (Released code of papers is known to double them.)
+        (Some papers' released code doubles them.)
         """
         rendered = self.text(tokenizer, texts, answers)
         return list(tokenizer(rendered, add_special_tokens=self.form == "plain", verbose=False)["input_ids"])
@@ -225,7 +206,7 @@ def _clock_at(day: datetime) -> Iterator[None]:
 
 
 def _probe(letter: str) -> str:
-    """Return a long message whose first, middle and last word occur in no template."""
+    """Return a long message whose first, middle and last word are rare."""
     words = [f"{WORD}{letter}{place}" for place in ("first", "middle", "last")]
     return f"{FILLER}. ".join(words)
 
@@ -238,7 +219,6 @@ def _place(tokenizer: PreTrainedTokenizerBase) -> str:
 
 
 def _variables(tokenizer: PreTrainedTokenizerBase) -> set[str]:
-    """Return the names of the variables that a chat template uses."""
     from jinja2 import Environment, meta  # imported here: not every command needs it
 
     source = Environment(extensions=["jinja2.ext.loopcontrols"])

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
 TOKENIZERS = ("tokenizer.json", "tokenizer.model", "vocab.json")
-"""Files that hold a tokenizer; a folder needs at least one of them."""
+"""Files that hold a tokenizer; a folder needs at least one."""
 
 PROBE = "The ferry's 1,234 na\u00efve caf\u00e9s:  \u65e5\u672c\n\n\tdef f(x):\n    return x**2  # 10% \U0001f6a2 I'LL"
 """Text that tokenizers split in different ways: contractions, digits, letters beyond ASCII, spaces, code."""
@@ -67,7 +67,7 @@ def _check_tokenizer(tokenizer: PreTrainedTokenizerBase, folder: Path, template:
 
 
 def _check_same_split(tokenizer: PreTrainedTokenizerBase, file: Path) -> None:
-    """Refuse a tokenizer that transformers changes on loading: some of its classes add rules that the file lacks."""
+    """Refuse a tokenizer that transformers changes on loading: some of its classes add rules."""
     from tokenizers import Tokenizer
 
     ids = Tokenizer.from_file(str(file)).encode(PROBE, add_special_tokens=False).ids

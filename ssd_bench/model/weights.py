@@ -34,7 +34,7 @@ Q_SIZE, KV_SIZE = "num_attention_heads * head_dim", "num_key_value_heads * head_
 
 @dataclass(frozen=True, kw_only=True)
 class Architecture(Shape):
-    """Sizes and constants of a checkpoint's config that the decoder needs."""
+    """Sizes and constants of a checkpoint's config."""
 
     family: str
     context: int
@@ -45,7 +45,7 @@ class Architecture(Shape):
         """Return the architecture of a config.
 
         Raises:
-            ConfigError: another family, or a variant of a family that this decoder does not support.
+            ConfigError: an unsupported family or variant.
         """
         if config.model_type not in FAMILIES:
             raise ConfigError("config.model_type", config.model_type, f"one of {', '.join(FAMILIES)}")
@@ -126,8 +126,8 @@ class Weights:
     """All weights of a model.
 
     Attributes:
-        embedding, norm, head: weights outside the blocks; a tied head is the embedding's tensor, or a copy of it on
-            another device.
+        embedding, norm, head: weights outside the blocks; a tied head is the embedding's tensor, or its copy on another
+            device.
         rope: inverse frequencies and attention scaling of the rotary embedding.
         dtype: dtype of the matrices.
         devices: device of every block, length L.
@@ -154,7 +154,7 @@ class Weights:
         return sum(nbytes for _, nbytes in {(t.data_ptr(), t.nbytes) for t in tensors})  # a set: shared memory once
 
     def rounded(self, to_bits: Callable[[Matrix], Matrix]) -> Rounded:
-        """Return the matrices that decoding reads, rounded; a token reads one row of the embedding, so that stays."""
+        """Return rounded matrices for decoding; the embedding stays, since a token reads only one row."""
         blocks = [replace(block, **{name: to_bits(getattr(block, name)) for name in MATRICES}) for block in self.blocks]
         head = to_bits(self.head)
         nbytes = sum(getattr(block, name).nbytes for block in blocks for name in MATRICES) + head.nbytes
@@ -162,7 +162,7 @@ class Weights:
 
 
 def declared_architecture(checkpoint: Checkpoint) -> Architecture:
-    """Return the architecture that config.json declares, without the weights, which may not be downloaded yet.
+    """Return the architecture in config.json, before the weights are downloaded.
 
     Raises:
         ConfigError: an unsupported architecture; quantised weights; EOS ids outside the vocabulary.
@@ -175,13 +175,12 @@ def declared_architecture(checkpoint: Checkpoint) -> Architecture:
 
 
 def architecture(checkpoint: Checkpoint) -> Architecture:
-    """Check that a checkpoint's files hold exactly the tensors of its config; return its architecture, load no weights.
+    """Check that a checkpoint's files hold exactly its config's tensors; return the architecture, load no weights.
 
     The head is tied as in transformers: if config.json says so, unless the files hold a head with other numbers.
 
     Raises:
-        ConfigError: as `declared_architecture`; weights that cannot be downloaded; tensors that are missing, of another
-            shape or dtype, or not read by the model.
+        ConfigError: as `declared_architecture`; weights that cannot be downloaded, or differ from the config's tensors.
     """
     arch = declared_architecture(checkpoint)
     layers = {name.split(".")[2] for name in checkpoint.headers if name.startswith(LAYERS)}
@@ -204,11 +203,11 @@ def load(
     """Load a checkpoint block by block, blocks spread evenly over `devices` in order.
 
     Args:
-        pack: converts a matrix [out, in] or a vector, on its device, to the layout of the operators. It is called as
-            soon as the tensor is read, so that at most one block is in memory twice.
+        pack: converts a matrix [out, in] or a vector, on its device, to the operators' layout. It is called as soon as
+            the tensor is read, so that at most one block is in memory twice.
 
     Raises:
-        ConfigError: unsupported architecture, or weights that are missing or not all read.
+        ConfigError: as `architecture`.
     """
     arch = architecture(checkpoint)
     placement = [devices[i * len(devices) // arch.n_layers] for i in range(arch.n_layers)]
@@ -229,7 +228,6 @@ def load(
 
 
 def _packed(tensors: Sequence[Tensor], device: torch.device, pack: Callable[[Tensor], Matrix]) -> Matrix:
-    """Return tensors of a checkpoint on a device, stacked along their rows and packed, in memory of their own."""
     moved = [tensor.to(device) for tensor in tensors]
     matrix = pack(moved[0] if len(moved) == 1 else torch.cat(moved))
     return matrix.clone() if matrix is tensors[0] else matrix  # else it would keep the whole file mapped
@@ -271,7 +269,7 @@ def _load_block(
     tensors = checkpoint.read([prefix + name for name in _block_shapes(checkpoint.config, arch)], dtype)
 
     def optional(kind: str, *names: str) -> Matrix | None:
-        """Return the named tensors, stacked along their rows, as one packed tensor; None if the block lacks them."""
+        """Return the named tensors as one packed tensor; None if the block lacks them."""
         parts = [tensors[key] for name in names if (key := f"{prefix}{name}.{kind}") in tensors]
         return _packed(parts, device, pack) if parts else None
 

@@ -1,4 +1,4 @@
-"""Log of a decoder's work: the passes and LM heads that it computes, call by call, and their sums by kind."""
+"""Log of a decoder's work: its passes and LM heads, call by call, and their sums by kind."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Call(NamedTuple):
         rows: nodes of the pass, or streams of the head or comparison.
         context: prefix rows that every node reads.
         heads: share of the vocabulary that the head computed; 0 for a pass.
-        start, end: clock of the host, in seconds.
+        start, end: host clock in seconds.
         bits: bits of rounded weights, by sublayer; of a head, by `HEAD`'s index. None: all as loaded.
     """
 
@@ -42,7 +42,7 @@ _NONE_ROUNDED = (0, 0, 0.0) * len(BITS)
 
 
 class Sum(NamedTuple):
-    """Number of calls of a kind, sum of their contexts, and their seconds."""
+    """Number, summed contexts and seconds of calls of a kind."""
 
     calls: int = 0
     context: float = 0.0
@@ -54,7 +54,7 @@ class Sum(NamedTuple):
 
 
 class WorkLog(list[LoggedCall]):
-    """Calls of a decoder (values of `Call`), in their order; those of outputs decoded meanwhile are only summed."""
+    """Calls of a decoder (values of `Call`), in order; calls of outputs decoded meanwhile are only summed."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -105,7 +105,7 @@ def _add(sums: dict[WorkKind, Sum], more: Mapping[WorkKind, Sum]) -> None:
 
 
 def _count_rounded(call: Call) -> Iterator[float]:
-    """Yield the numbers of attentions, MLPs and heads with weights of each of `BITS`, as `WorkKind` has them."""
+    """Yield the numbers of attentions, MLPs and heads per weight width in `BITS`, as in `WorkKind`."""
     own = [(call.bits or {}).get(i, 0) for i in call.sublayers]
     for bits in BITS:
         if call.sublayers == HEAD:
@@ -116,6 +116,5 @@ def _count_rounded(call: Call) -> Iterator[float]:
 
 @cache
 def _count_sublayers(sublayers: tuple[int, ...]) -> tuple[int, int]:
-    """Return the numbers of attentions (even) and MLPs (odd)."""
     mlps = sum(i % 2 for i in sublayers)
     return len(sublayers) - mlps, mlps

@@ -1,4 +1,4 @@
-"""The papers' acceptance for each reported speedup: accepted and drafted tokens of a step, and the time of a step.
+"""The papers' acceptance for each reported speedup: accepted and drafted tokens, and time of a step.
 
 The number of accepted tokens of a draft has a geometric distribution, truncated at the longest draft; the number of
 rejected tokens follows from the paper's α. Without an α, drafting is assumed to stop at the first wrong token, as with
@@ -28,7 +28,7 @@ from ssd_bench.predict.shares import stated_share
 from ssd_bench.records.schema import ROUNDED
 
 CONTEXT = 1024
-"""Default context length of a step, as in `ssd-bench shapes`: the papers give none for each speedup."""
+"""Default context of a step, as in `ssd-bench shapes`: the papers give none for each speedup."""
 BISECTIONS = 60
 AVERAGE = re.compile("overall|average", re.IGNORECASE)
 
@@ -38,7 +38,7 @@ class Acceptance:
     """Distribution of the accepted and drafted tokens of a step.
 
     Attributes:
-        probability: probability that a token is accepted if all tokens before it are accepted.
+        probability: probability that a token is accepted if all earlier ones are.
         rejected: mean number of rejected tokens at the end of a draft, unless the longest draft is accepted in full.
         draft_len: longest draft.
     """
@@ -80,7 +80,7 @@ class Acceptance:
         )
 
     def sample(self, u: float, v: float) -> tuple[int, int]:
-        """Sample accepted and drafted tokens of a step from two independent uniform numbers in [0, 1)."""
+        """Sample a step's accepted and drafted tokens from two independent uniform numbers in [0, 1)."""
         accepted = self.draft_len
         if self.probability < 1:
             accepted = int(math.log(1 - u) / math.log(self.probability)) if self.probability else 0
@@ -92,7 +92,7 @@ class Acceptance:
 
 
 def smallest_argument(function: Callable[[float], float], target: float) -> float:
-    """Return the smallest number in [0, 1] at which a non-decreasing function reaches `target`; 1 if it never does."""
+    """Return the smallest number in [0, 1] at which a non-decreasing function reaches `target`, else 1."""
     low, high = 0.0, 1.0
     for _ in range(BISECTIONS):
         middle = (low + high) / 2
@@ -105,22 +105,18 @@ def _expected_accepted(probability: float, draft_len: int) -> float:
 
 
 def _probability_of(accepted: float, draft_len: int) -> float:
-    """Invert `_expected_accepted`."""
     return smallest_argument(lambda probability: _expected_accepted(probability, draft_len), accepted)
 
 
 @dataclass(frozen=True)
 class ReportedSpeedup:
-    """Speedup of a paper, with the acceptance that the paper reports for the same result.
+    """Speedup of a paper, with the acceptance reported for the same result.
 
     Attributes:
-        number: the speedup.
         model: `plain_name` of the model.
         alpha: α; None if not reported.
         tokens: M; None if not reported.
         skipped: skipped share of all sublayers; None if no source states it.
-        share_source: source of this share.
-        draft_len: longest draft.
         missing: reason why the acceptance cannot be imposed; "" if it can.
     """
 
@@ -140,7 +136,7 @@ class ReportedSpeedup:
 
 
 def reported_speedups() -> Iterator[ReportedSpeedup]:
-    """Yield every speedup of the tables and figures that papers name under `imposed`, without averages."""
+    """Yield every speedup of the tables and figures under `imposed` in the papers' files, without averages."""
     for folder in paper_folders():
         if folder.imposed:
             yield from _folder_speedups(folder)
@@ -184,7 +180,7 @@ def _reported_speedup(number: Number, folder: PaperFolder, cell: Mapping[str, fl
 
 
 def _cell_key(number: Number, folder: PaperFolder) -> tuple[str, ...]:
-    """Return the labels that all numbers of a result share, in every table and figure; conditions are not labels."""
+    """Return the labels shared by all numbers of a result, in every table and figure; conditions are not labels."""
     telling = (f"{key}={value}" for key, value in sorted(number.settings.items()) if key in folder.telling)
     return number.model, number.method, number.task, *telling
 
@@ -202,10 +198,9 @@ def model_choices() -> Mapping[str, str]:
 
 @dataclass(frozen=True)
 class Steps:
-    """Times of the parts of a step of a model on a machine, in milliseconds, at one context.
+    """Times of a step's parts in milliseconds, for a model on a machine at one context.
 
-    Every step, including those of AR, contains the time of the decode loop. A skipped share applies to attentions and
-    to MLPs.
+    Every step, including AR's, contains the decode loop. A skipped share applies to attentions and to MLPs.
     """
 
     machine: Machine
@@ -227,13 +222,13 @@ class Steps:
 
         Args:
             window: positions that its attentions read; None: all.
-            bits: bits of the weights of the sublayers that run, and of the LM head; 0: as loaded.
+            bits: bits of the weights of the remaining sublayers and the LM head; 0: as loaded.
         """
         read = self.context if window is None else window.count_read(self.context)
         return _pass_ms(self.machine, "draft", 1.0, (1 - skipped) * self.n_layers, read, bits)
 
     def verify_ms(self, drafted: float, by_layers: bool = True) -> float:
-        """Return the time of a step without drafting, after `drafted` tokens (a mean, which may be a fraction).
+        """Return the time of a step without drafting, after `drafted` tokens (a mean, possibly a fraction).
 
         Args:
             by_layers: whether the model drafted, which adds the start of a draft; false: the draft is earlier text.
@@ -255,7 +250,6 @@ class Steps:
 
 @cache  # a report predicts hundreds of speedups from few passes
 def _pass_ms(machine: Machine, part: str, rows: float, n_blocks: float, context: float, bits: int = 0) -> float:
-    """Return the time of a pass with its LM head, in a part of a step."""
     counts = {"attentions": n_blocks, "mlps": n_blocks, "heads": 1.0}
     rounded = dict.fromkeys(ROUNDED, 0.0)
     rounded |= {f"int{bits}_{name}": count for name, count in counts.items() if bits}

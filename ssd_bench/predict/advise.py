@@ -1,4 +1,4 @@
-"""Whether self-drafting pays for a model on a machine: what was measured first, then predictions.
+"""Whether self-drafting pays for a model on a machine: measurements first, then predictions.
 
 Numbers not called measured are predicted.
 """
@@ -69,7 +69,6 @@ def usable_runs(question: Question) -> tuple[list[Run], Counter[str]]:
 
 
 def _reason_unfit(question: Question, header: RunHeader) -> str:
-    """Return why a run is not used, "" if its header does not rule it out."""
     if header.model.name != question.model:
         return f"model {header.model.name}: acceptance does not carry over from one model to another"
     if not question.has_model(header):
@@ -91,12 +90,11 @@ def recorded_machine(question: Question, runs: Sequence[Run]) -> Machine:
 
 
 def ran_on(device: str, machine: str, name: str) -> bool:
-    """Return whether a run's device is the machine that an option names.
+    """Return whether a run's device is the machine of an option.
 
     Args:
-        device: name of the device in the record.
         machine: `own`, a reference machine or a simulated GPU.
-        name: name of the machine of the records, for `own`.
+        name: name of the records' machine, for `own`.
     """
     if machine == OWN:
         return device == name
@@ -109,7 +107,7 @@ def _rows(question: Question) -> list[ReportedSpeedup]:
 
 
 def _tasks(number: Number) -> set[str]:
-    """Return the choices of `task=` for a paper's name of a task, by table or figure, since names are not unique."""
+    """Return the choices of `task=` for a paper's task name, by table or figure, since names are not unique."""
     jobs = [
         job for experiment in select.experiments().get((number.paper, number.exhibit), ()) for job in experiment.jobs
     ]
@@ -120,13 +118,12 @@ def record_medians(runs: Sequence[Run], machine: Machine, name: str) -> pd.DataF
     """Return medians over the runs of each method on each task and device.
 
     Args:
-        machine: the machine that the advice is about.
-        name: its name in the options.
+        name: the machine's name in the options.
 
     Returns:
-        Columns method, task, device, runs, M, alpha, right (acceptance of a token given that those before it were
-        accepted), measured and predicted (speedups; NaN where unknown), here (measured on this machine). Those measured
-        here come first, then the highest measured speedup.
+        Columns method, task, device, runs, M, alpha, right (acceptance of a token if all earlier ones were accepted),
+        measured and predicted (speedups; NaN where unknown), here (measured on this machine). Rows measured here come
+        first, then the highest measured speedup.
     """
     table_rows = []
     for run in runs:
@@ -159,7 +156,7 @@ def record_medians(runs: Sequence[Run], machine: Machine, name: str) -> pd.DataF
 
 
 def advice(question: Question, steps: Steps, runs: Sequence[Run], name: str) -> str:
-    """Return the text for one machine: the answer, then what was measured, then what is predicted.
+    """Return the text for one machine: the answer, then measurements, then predictions.
 
     Args:
         name: name of the machine in the options.
@@ -175,7 +172,6 @@ def advice(question: Question, steps: Steps, runs: Sequence[Run], name: str) -> 
 
 
 def _source(machine: Machine) -> str:
-    """Return the origin of a machine's times."""
     if isinstance(machine, ReferenceMachine):
         return f"PREDICTED from costs MEASURED for {machine.model} on {machine.gpu} (conf/costs)"
     if isinstance(machine, SimulatedMachine):
@@ -184,7 +180,7 @@ def _source(machine: Machine) -> str:
 
 
 def answer(question: Question, steps: Steps, medians: pd.DataFrame) -> list[str]:
-    """Return sentences: what your runs measured, what papers measured, and whether drafting pays by the costs."""
+    """Return sentences: your runs' measurements, papers' measurements, and whether drafting pays by the costs."""
     sentences = [_records_answer(question, steps, medians)]
     if rows := _rows(question):
         best = max(rows, key=lambda row: row.number.value)
@@ -199,7 +195,6 @@ def answer(question: Question, steps: Steps, medians: pd.DataFrame) -> list[str]
 
 
 def _records_answer(question: Question, steps: Steps, medians: pd.DataFrame) -> str:
-    """Return what the runs of the model measured, best first on this machine; else that there is no such run."""
     rows = medians[medians["measured"].notna()]
     where = f"{question.model_name}{f' on {question.task}' if question.task else ''}"
     if rows.empty:
@@ -224,7 +219,7 @@ def _median_table(medians: pd.DataFrame) -> pd.DataFrame:
 
 
 def closing(question: Question, runs: Sequence[Run], unused: Counter[str]) -> list[str]:
-    """Return the closing paragraphs: unused records, and what remains unknown."""
+    """Return the closing paragraphs: unused records, and remaining unknowns."""
     lines = [f"Records not used: {n} ({why})." for why, n in unused.items()]
     if any(run.header.model.toy for run in runs):
         lines += [f"Records: {TOY_RUN}."]

@@ -72,7 +72,7 @@ class Drafts:
 
 
 def break_even_text(steps: Steps, model: str) -> str:
-    """Return the acceptance that half of the sublayers, a window, rounded weights and a lookup need to break even."""
+    """Return the break-even acceptance of half of the sublayers, a window, rounded weights and a lookup."""
     where, half = f"on {steps.machine_name} for {model}", Drafts.of(steps, HALF)
     if (even := half.needed(1.0)) is None:
         most = f"at most {half.best(1.0)[0]:.2f}x, even if all are accepted"
@@ -102,7 +102,7 @@ def kinds_of_drafts(steps: Steps) -> dict[str, Drafts]:
 
 
 def roofline_table(steps: Steps) -> pd.DataFrame:
-    """Return the costs of each kind of drafts and the acceptance that it needs, as texts."""
+    """Return the costs and needed acceptance of each kind of drafts, as texts."""
     rows = []
     for name, drafts in kinds_of_drafts(steps).items():
         needed = [drafts.needed(aim) for aim in AIMS]

@@ -1,4 +1,4 @@
-"""Results of `ssd-bench shapes`: passes of models of known sizes, and speedups at imposed acceptance, on a GPU."""
+"""Results of `ssd-bench shapes`: passes of known model sizes, and speedups at imposed acceptance, on a GPU."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ NEEDED = {"machine", "model", "context", "tokens", "pass_ms", "search", "rows"}
 
 
 def read_gpu_results(folder: Path) -> dict[Path, dict[str, Any]]:
-    """Read the results in a folder, one file per model; empty if it has none.
+    """Read the results in a folder, one file per model.
 
     Raises:
         ConfigError: a file is damaged.
@@ -36,7 +36,7 @@ def read_gpu_results(folder: Path) -> dict[Path, dict[str, Any]]:
 
 
 def sheet_of(gpu: str) -> str:
-    """Return the name of the simulated GPU with the vendor's name of a measured one, such as NVIDIA H200.
+    """Return the simulated GPU with a measured one's vendor name, such as NVIDIA H200.
 
     Raises:
         ConfigError: there is none.

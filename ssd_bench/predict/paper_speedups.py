@@ -1,6 +1,6 @@
-"""Speedups of papers, modelled at the costs of one GPU: from the printed α and M, and the share that a source states.
+"""Papers' speedups, modelled at one GPU's costs: from the printed α and M, and a source's share of sublayers.
 
-Nothing is run for them and nothing is searched.
+Nothing is run or searched.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from ssd_bench.predict.question import machine_named, measured_name
 WITHIN = 0.05
 """Largest error of a modelled speedup that meets the printed one."""
 OTHER_SHARES = (0.2, 0.25, 0.3, 0.5)
-"""Skipped shares, equal for all models, to compare the stated shares with."""
+"""Skipped shares, equal for all models, to compare with the stated shares."""
 MEASURED, SHEET = "measured", "data sheet"
 TITLE = (
     "Papers' speedups, MODELLED on {gpu}; nothing was run for them.\n"
@@ -83,7 +83,7 @@ def count_met(frame: pd.DataFrame, column: str | float = "modelled") -> int:
 
 
 def modelled_text(gpu: str) -> str:
-    """Return all results, and per method how many are met, as text for a terminal."""
+    """Return all results, and the number met per method, as text for a terminal."""
     frame = modelled_speedups(gpu)
     named = frame.assign(paper=frame["paper"].map(version_name))
     names = ["paper", "table", "model", "method", "task", "source", "costs"]

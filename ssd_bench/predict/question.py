@@ -1,4 +1,4 @@
-"""Options of `advise`: the model, its sizes, and the machines that the advice is about."""
+"""Options of `advise`: the model, its sizes, and the machines."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from ssd_bench.results.models import model_title
 
 OPTIONS = ("model", "model.path", "hardware", "task", "runs_dir", "context", "devices")
 LOCAL = "local"
-"""Choice of `conf/model` for a checkpoint in a folder of the user."""
+"""Choice of `conf/model` for a checkpoint in a user's folder."""
 
 
 @dataclass(frozen=True)
@@ -61,7 +61,7 @@ class Question:
 
 
 def sizes_key(shape: Shape) -> tuple[int, int]:
-    """Return the sizes in a record."""
+    """Return the sizes as a record has them."""
     return shape.n_layers, shape.n_params
 
 
@@ -69,7 +69,7 @@ def parse_question(arguments: Sequence[str]) -> Question:
     """Check the options, before any record is read or anything is computed.
 
     Raises:
-        ConfigError: an option that cannot be used.
+        ConfigError: an unusable option.
     """
     values = options(arguments, OPTIONS)
     if "model" not in values:
@@ -106,11 +106,7 @@ def _model_choices() -> str:
 
 
 def _model(name: str, path_text: str | None) -> tuple[Path | None, Shape]:
-    """Return the folder (None for a choice of `model=`) and the sizes of a model.
-
-    Raises:
-        ConfigError: no such model, several of this name, or one refused by runs.
-    """
+    """Return a model's folder (None for a choice of `model=`) and sizes."""
     if name == LOCAL:
         if path_text is None:
             raise ConfigError("model.path", NOT_GIVEN, "the folder of a checkpoint in Hugging Face format")
@@ -126,7 +122,7 @@ def _model(name: str, path_text: str | None) -> tuple[Path | None, Shape]:
 
 
 def _read_shape(folder: Path) -> Shape:
-    """Return the sizes of a checkpoint by its config.json; refuse what a run would refuse; read no weights."""
+    """Return the sizes in a checkpoint's config.json; refuse what a run would refuse; read no weights."""
     from ssd_bench.model.checkpoint import ModelSource  # imports torch, which models of conf/model do not need
     from ssd_bench.model.weights import declared_architecture
 
@@ -134,10 +130,7 @@ def _read_shape(folder: Path) -> Shape:
 
 
 def measured_name(name: str, shape: Shape, devices: int | None) -> str:
-    """Return the reference machine of a simulated GPU for a model of these sizes, if its passes were measured.
-
-    Returns:
-        Name of the reference machine; the given name without one.
+    """Return the reference machine of a simulated GPU for a model of these sizes, else the given name.
 
     Raises:
         ConfigError: a reference machine of other sizes, or of several devices.

@@ -1,17 +1,16 @@
 """Predicted time of every step of a record on a machine, tokens per second of both arms, and the speedup.
 
-Every part of a step is timed by its work (`modelled_steps`): the calls of the model that the record counts.
-Drafts, acceptance and layer sets are those of the record. The blocks of a model of another size are
-represented by those of the recorded model, by relative depth.
+Every part of a step is timed by its recorded calls of the model (`modelled_steps`). Drafts, acceptance and layer sets
+are the record's. The blocks of a model of another size are represented by the recorded model's, by relative depth.
 
-* Method overhead consists of calls of the model and of the method's own code. On the machine of the record the recorded
-  time of this code is added; on another machine it is left out, since nothing tells how long it takes there.
-* Decode loop: the time that AR spends outside its verification is the loop's work in every step, including the steps of
-  the method. On the machine of the record it is the recorded time, scaled by AR's steps, whose speed may have changed
-  since the profile; other machines have a constant.
-* A draft takes a fixed time in addition to its tokens, and a tree takes longer than a chain with the same number of
-  nodes, in drafting (choice of siblings) and in verification (mask, depths, paths). The record does not say which
-  drafted tokens had siblings, so that all tokens of a tree count as siblings.
+* Method overhead consists of calls of the model and of the method's own code. The recorded time of this code is added
+  on the machine of the record; on another machine it is unknown and left out.
+* Decode loop: the time that AR spends outside its verification is the loop's work in every step, including the method's
+  steps. On the machine of the record it is the recorded time, scaled by AR's steps, whose speed may have changed since
+  the profile; other machines have a constant.
+* A draft takes a fixed time in addition to its tokens. A tree takes longer than a chain with as many nodes, in drafting
+  (choice of siblings) and in verification (mask, depths, paths). The record does not say which drafted tokens had
+  siblings, so all tokens of a tree count as siblings.
 * A draft whose states the verification reuses keeps one state per token; the cost of a method's taps is left out.
 """
 
@@ -50,12 +49,10 @@ class Prediction:
     """Predicted speed of a recorded run on a machine.
 
     Attributes:
-        machine, model: their names.
         acceptance: a sentence on its source.
         overhead: source of the predicted method overhead, a key of `OVERHEAD`.
         tokens_per_s: tokens per second of `ar` and `method`.
-        speedup: speedup, method overhead included.
-        speedup_frozen: speedup without method overhead.
+        speedup, speedup_frozen: with and without method overhead.
         ceiling: M.
         shares: shares of the method's time by part.
     """
@@ -87,7 +84,7 @@ def recorded_shape(run: Run) -> Shape:
 
 
 def measured_machine(name: str) -> ReferenceMachine:
-    """Return the reference machine that an option names.
+    """Return the reference machine of an option.
 
     Raises:
         ConfigError: there is none.
@@ -113,7 +110,7 @@ def step_times(run: Run, machine: Machine) -> pd.DataFrame:
     """Predict the milliseconds of every step.
 
     Args:
-        machine: the machine that times the steps; a simulated or reference machine includes the model.
+        machine: a simulated or reference machine includes the model.
 
     Returns:
         Columns prompt_index, repeat, turn, arm, step, emitted, and draft_ms, verify_ms, policy_ms, loop_ms, predicted.
@@ -143,7 +140,7 @@ def _speed_change(times: pd.DataFrame, steps: pd.DataFrame, arm: str) -> float:
 
 
 def _recorded_loop(run: Run, steps: pd.DataFrame, arm: str) -> float:
-    """Return the recorded milliseconds of the decode loop in a step: all time of an arm outside of its parts."""
+    """Return the decode loop's recorded milliseconds in a step: all time of an arm outside its parts."""
     rows = arm_rows(steps, arm)
     # the proposals of AR are part of its loop
     overhead_ms = float(rows["policy_ms"].sum()) if arm == "method" else 0.0
@@ -151,14 +148,13 @@ def _recorded_loop(run: Run, steps: pd.DataFrame, arm: str) -> float:
 
 
 def _outside_ms(run: Run, steps: pd.DataFrame, arm: str) -> float:
-    """Return the recorded milliseconds of an arm's decoding outside of drafts and verifications."""
     answers = run.prompts.merge(steps[list(ANSWER)].drop_duplicates(), on=list(ANSWER))
     inside = arm_rows(steps, arm)[["draft_ms", "verify_ms"]].to_numpy().sum()
     return float(arm_rows(answers, arm)["decode_ms"].sum() - inside)
 
 
 def code_ms(run: Run, steps: pd.DataFrame) -> Array | None:
-    """Return the recorded milliseconds of a method's own code in every step: its overhead without calls of the model.
+    """Return the recorded milliseconds of a method's own code in every step, without calls of the model.
 
     None if the calls were not timed: on a GPU the host only queues them.
     """
@@ -171,7 +167,7 @@ def code_ms(run: Run, steps: pd.DataFrame) -> Array | None:
 
 
 def model_calls(work: pd.DataFrame) -> pd.DataFrame:
-    """Return the calls of the model in the method overhead; no profile has times of comparisons of streams."""
+    """Return the method overhead's calls of the model; no profile has times of comparisons."""
     return work[(work["part"] == "overhead") & (work[["attentions", "mlps", "heads"]].sum(axis=1) > 0)]
 
 

@@ -1,4 +1,4 @@
-"""Shares of skipped sublayers that a source states: a paper, the script its authors released, or their layer sets.
+"""Skipped shares of sublayers by source: a paper, its authors' script, or their layer sets.
 
 Nothing is assumed: drafts without a stated share have none.
 """
@@ -15,7 +15,7 @@ from ssd_bench.papers.printed.reported import layer_set_name, layer_sets, share_
 
 @dataclass(frozen=True)
 class Share:
-    """Skipped share of all 2L sublayers, and the source that states it."""
+    """Skipped share of all 2L sublayers, and its source."""
 
     value: float
     source: str
@@ -29,8 +29,7 @@ def stated_share(
     Args:
         folder: the paper; `imposed` has the sources.
         model: the paper's name of the model.
-        n_layers: L, number of its blocks.
-        printed: skip ratio r printed with the drafts; its r counts the sublayers that `folder.skip_ratio` names.
+        printed: skip ratio r printed with the drafts, over the sublayers in `folder.skip_ratio`.
     """
     if printed is not None:
         counted = 2 * (n_layers - 2 if folder.skip_ratio == "inner" else n_layers)
@@ -48,7 +47,6 @@ def stated_share(
 
 
 def _preset_share(name: str, n_layers: int) -> float | None:
-    """Return the share by `skip_by_layers` of a method's preset; None if it lacks this number of blocks."""
     path = config_file("method", name)
     assert path is not None, f"paper.yaml names {name}, which is no choice of conf/method"
     blocks = read_yaml(path)["skip_by_layers"].get(n_layers)

@@ -1,4 +1,4 @@
-"""The steps of a record with their work; without a baseline, with AR's steps made up from its output."""
+"""The steps of a record with their work; without a baseline, AR's steps are made up from its output."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ def has_baseline(run: Run) -> bool:
 def with_baseline(run: Run) -> Run:
     """Return the run with the steps of all answers that both arms decoded.
 
-    Without AR's answers its steps are made from the method's: m AR steps, which have no times, for a step that emitted
-    m tokens.
+    Without AR's answers its steps are made from the method's: m AR steps, without times, for a step that emitted m
+    tokens.
 
     Raises:
         ConfigError: the record has no steps, because no output has a token after the prefill's.
@@ -44,7 +44,6 @@ def with_baseline(run: Run) -> Run:
 
 
 def _plain_steps(method: pd.DataFrame) -> pd.DataFrame:
-    """Return AR steps that emit the tokens of a method's steps."""
     ar = method.loc[method.index.repeat(method["emitted"])].copy()
     ar["context_len"] += ar.groupby(level=0).cumcount().astype("int32")  # AR commits one position per step
     ar["step"] = (ar.groupby(list(ANSWER)).cumcount() + 1).astype(method["step"].dtype)
@@ -55,7 +54,6 @@ def _plain_steps(method: pd.DataFrame) -> pd.DataFrame:
 
 
 def _plain_work(run: Run, ar: pd.DataFrame) -> pd.DataFrame:
-    """Return the work of AR steps: each is one pass of the full model over one node."""
     n_layers = run.header.model.n_layers
     counts = {"calls": 1, "rows": 1, "attentions": n_layers, "mlps": n_layers, "heads": 1.0, "launches": 2}
     counts |= dict.fromkeys(ROUNDED, 0)

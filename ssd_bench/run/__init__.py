@@ -1,1 +1,1 @@
-"""A run: checked options, the plan, hardware, measuring and recording it, shards, progress."""
+"""A run: checked options, plan, hardware, measurement and record, shards, progress."""

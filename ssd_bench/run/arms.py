@@ -1,4 +1,4 @@
-"""Arms of a run: the method, AR, and Hugging Face `generate` decode every prompt, each with the same input."""
+"""Arms of a run: the method, AR, and Hugging Face `generate` decode every prompt from the same input."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ WARMUP_TOKENS = 16
 
 @dataclass(frozen=True)
 class TurnInput:
-    """Input of every arm: a prompt, or one turn of a conversation after the turns and answers before it."""
+    """Input of every arm: a prompt, or one turn of a conversation after the earlier turns and answers."""
 
     index: int
     repeat: int
@@ -40,7 +40,7 @@ class Arms:
 
     Attributes:
         engine: the engine of the method and of AR.
-        hf_arm: the arm hf; None in a run without it.
+        hf_arm: None in a run without it.
     """
 
     plan: Plan
@@ -48,7 +48,7 @@ class Arms:
     hf_arm: HFProcess | None
 
     def warm_up(self) -> None:
-        """Generate a few tokens per arm, with every shape in use; a copy of the method learns, not the method."""
+        """Generate a few tokens per arm, with every shape in use; only a copy of the method learns."""
         plan, engine, longest = self.plan, self.engine, self.plan.decoding.max_new_tokens
         assert longest is not None, "the plan resolves decode.max_new_tokens"
         short_decoding = Decoding(**plan.config["decode"] | {"max_new_tokens": min(WARMUP_TOKENS, longest)})
@@ -65,9 +65,6 @@ class Arms:
         """Decode one prompt with every arm; of a conversation, every turn that fits into the context.
 
         Later turns follow AR's answers in every arm, so that all arms read the same text.
-
-        Args:
-            on_token: as in `Engine.generate`.
         """
         plan, checkpoint = self.plan, self.plan.model.checkpoint
         prompt, encoded = plan.prompts.items[index], plan.prompts.encoded[index]
@@ -85,7 +82,7 @@ class Arms:
     def _decode_turn(self, inputs: TurnInput, on_token: Callable[[int], None]) -> list[PromptRecord]:
         """Decode one input with every arm, in random order, so that drift of the machine favours no arm.
 
-        The method's record carries the verdict on losslessness, in greedy runs with AR.
+        In greedy runs with AR, the method's record carries the verdict on losslessness.
         """
         plan, run_seed = self.plan, self.plan.config["seed"]
         names, turn_suffix = sorted(plan.arms), f":{inputs.turn}" if inputs.turn else ""
@@ -107,7 +104,6 @@ class Arms:
         return self.engine.generate(method, ids, seed, on_token, max_new)
 
     def _verdict(self, inputs: TurnInput, generations: Mapping[str, Generation]) -> lossless.Verdict:
-        """Return whether the method's output is that of AR."""
         reference = generations["ar"].output
 
         def gap_at(position: int) -> float:
@@ -119,7 +115,6 @@ class Arms:
     def _record(
         self, inputs: TurnInput, arm: str, order: int, generation: Generation, verdict: lossless.Verdict | None
     ) -> PromptRecord:
-        """Return one arm's rows of the record: the prompt's, and one per step."""
         plan, encoded = self.plan, inputs.encoded
         prompt = plan.prompts.items[inputs.index].at(inputs.turn)
         keys: dict[str, Any] = {"prompt_index": inputs.index, "repeat": inputs.repeat, "turn": inputs.turn, "arm": arm}
@@ -154,7 +149,7 @@ class Arms:
 
 
 def load_hf_arm(plan: Plan) -> AbstractContextManager[HFProcess | None]:
-    """Return the arm that runs Hugging Face `generate` (in a process of its own), None for a run without it."""
+    """Return the Hugging Face arm, in its own process; None for a run without it."""
     if "hf" not in plan.arms:
         return nullcontext()
     checkpoint = plan.model.checkpoint
@@ -194,5 +189,5 @@ def _work_row(keys: Mapping[str, Any], step: int, work: Work) -> WorkRow:
 
 
 def _prompt_seed(seed: int, prompt_id: str, repeat: int) -> int:
-    """Return a seed for sampling, the same for every arm, in 63 bits."""
+    """Return a sampling seed of 63 bits, the same for every arm."""
     return int.from_bytes(hashlib.sha256(f"{seed}:{prompt_id}:{repeat}".encode()).digest()[:8], "big") >> 1

@@ -40,14 +40,14 @@ class Options:
     """Backend that runs passes: native (compiled, for CPUs), graphs (captured Triton kernels, for one GPU), torch, or
     auto: the first two where they can serve."""
     isa: Literal["auto", "amx_emulated", "generic", "avx2", "avx512", "avx512_bf16", "amx"]
-    """Instruction level of the CPU for all passes; auto is the highest that it has. Sums are float32 on every level. On
-    the last two, products with bfloat16 weights round the other operand to bfloat16 too, in attention as well; nothing
+    """Instruction level of the CPU for all passes; auto is the highest available. Sums are float32 on every level. On
+    the last two, products with bfloat16 weights, also in attention, round the other operand to bfloat16 too; nothing
     else is rounded. amx_emulated computes what amx does without the matrix unit, slowly, for tests. The record holds
-    the level, and the tolerance of the losslessness audit depends on it."""
+    the level; the tolerance of the losslessness audit depends on it."""
     latency: Mapping[str, Any] | None
     """Milliseconds of the sublayers, set instead of measured: t_mlp_ms, t_attn_slope_ms and t_attn_intercept_ms."""
     costs: str | None = None
-    """Reference machine, such as h200/llama3_1_8b, whose costs a method gets instead of those of this machine: it then
+    """Reference machine, such as h200/llama3_1_8b, whose costs a method gets instead of this machine's: it then
     optimises for the machine by which modelled speedups judge it. null: this machine's costs."""
     exclusive: bool = False
     """Wait until no other run with this switch measures on the same CPU or GPUs of this machine."""
@@ -79,7 +79,7 @@ class Hardware:
         """Resolve and check the `Options` of `conf/hardware`.
 
         Raises:
-            ConfigError: a missing device, a dtype or instructions that it does not support, a count out of range.
+            ConfigError: a missing device, an unsupported dtype or instruction level, a count out of range.
         """
         chosen = Options(*values, **options)
         cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
@@ -107,14 +107,14 @@ class Hardware:
 
     @property
     def label(self) -> str:
-        """Names of the devices, as records and tables show them."""
+        """Names of the devices for records and tables."""
         return ",".join(str(device) for device in self.devices)
 
     def gpu_names(self) -> list[str]:
         return [torch.cuda.get_device_name(d) for d in self.devices if d.type == "cuda"]
 
     def peak_bytes(self) -> int:
-        """Return the highest memory use so far: of the GPUs' allocators, or of the whole process on a CPU."""
+        """Return the highest memory use so far: of the GPUs' allocators, or of the process on a CPU."""
         if self.devices[0].type == "cuda":
             return sum(torch.cuda.max_memory_allocated(device) for device in self.devices)
         return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
@@ -160,8 +160,7 @@ def lasting_buffers() -> Iterator[None]:
     """Allocate weights and cache, in this context, outside glibc's heap, and everything after it on the heap.
 
     By default glibc adapts and puts large buffers on the heap too, where memory freed between them is lost (160 MB on a
-    135M model). Short-lived activations belong on the heap: mapped anew at each use, their page faults nearly double
-    the time of a search.
+    135M model). Short-lived activations belong on the heap: mapping them anew nearly doubles the time of a search.
     """
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)  # glibc only
     if mallopt is not None:

@@ -1,7 +1,7 @@
-"""Hugging Face `generate` on the stock class of a checkpoint: the baseline of some papers; only its speed is measured.
+"""Hugging Face `generate` on a checkpoint's stock class: the baseline of some papers; only its speed is measured.
 
-`HuggingFace` decodes in this process. `HFProcess` decodes in a process of its own, so that its copy of the weights, and
-the memory to load and run them, do not count for the other arms: within one process the peak cannot be split.
+`HuggingFace` decodes in this process. `HFProcess` decodes in its own process, so that the memory for its copy of the
+weights does not count for the other arms: within one process the peak cannot be split.
 """
 
 from __future__ import annotations
@@ -33,13 +33,12 @@ REST_S = 0.02
 
 
 class HuggingFace:
-    """The stock class of a checkpoint, as `AutoModelForCausalLM` loads it, with its own `generate`.
+    """A checkpoint's stock class, as `AutoModelForCausalLM` loads it, with its own `generate`.
 
     Args:
         source: the checkpoint's folder, in Hugging Face format; or a config, for a model of random values.
         hardware: one device, and the dtype of the weights.
-        decoding: mode, warpers and limits; `max_new_tokens` must be set.
-        eos_ids: ids that end an output.
+        decoding: with `max_new_tokens` set.
         context: most positions of a sequence.
 
     Attributes:
@@ -87,9 +86,8 @@ class HuggingFace:
         not timed.
 
         Args:
-            prompt: token ids, at least one, at most the context.
             seed: seed of PyTorch's global generators, from which `generate` samples; they are not reset afterwards.
-            max_new: longest output; None: that of the decoding.
+            max_new: longest output; None: the decoding's.
         """
         from transformers import StoppingCriteriaList
 
@@ -101,7 +99,7 @@ class HuggingFace:
         chosen: list[Mark] = []
 
         def mark_first(ids: Tensor, scores: object, **_: object) -> Tensor:
-            """Mark the time of the first token; a stopping criterion, called after every token, that never stops."""
+            """Mark the time of the first token; a stopping criterion that never stops."""
             if not chosen:
                 chosen.append(self._clock.mark())
             return self._continue
@@ -123,11 +121,7 @@ class HuggingFace:
 
 
 def _load(folder: Path, hardware: Hardware) -> Any:
-    """Load the model onto its device.
-
-    Raises:
-        ConfigError: the model cannot be loaded, or transformers would initialise missing weights at random.
-    """
+    """Load the model onto its device; refuse weights that transformers would initialise at random."""
     from transformers import AutoModelForCausalLM
 
     auto: Any = AutoModelForCausalLM
@@ -145,7 +139,6 @@ def _load(folder: Path, hardware: Hardware) -> Any:
 
 
 def _random_model(config: PretrainedConfig, hardware: Hardware) -> Any:
-    """Return a model with random weights on its device."""
     from transformers import AutoModelForCausalLM
 
     auto: Any = AutoModelForCausalLM
@@ -154,7 +147,7 @@ def _random_model(config: PretrainedConfig, hardware: Hardware) -> Any:
 
 
 class HFProcess:
-    """A `HuggingFace` with the same arguments in a process of its own; a context manager.
+    """A `HuggingFace` with the same arguments in its own process; a context manager.
 
     Only one of the two processes works at a time, so that neither slows the other down.
 
@@ -179,7 +172,7 @@ class HFProcess:
         self.about["load_ms"] = (time.perf_counter() - begin) * 1e3
 
     def generate(self, prompt: Sequence[int], seed: int = 0, max_new: int | None = None) -> Generation:
-        """Decode as `HuggingFace.generate`; times are taken in the other process, without the communication."""
+        """Decode as `HuggingFace.generate`; times exclude the communication."""
         generation: Generation
         time.sleep(REST_S)
         generation, self.peak_bytes = self._answer((list(prompt), seed, max_new))
@@ -211,7 +204,7 @@ class HFProcess:
 
 
 def _peak_bytes(hardware: Hardware) -> int:
-    """Return `Hardware.peak_bytes`; on a CPU without the parent's memory at the fork, which ru_maxrss would include."""
+    """Return `Hardware.peak_bytes`; on a CPU without the parent's memory at the fork, included in ru_maxrss."""
     if hardware.devices[0].type == "cpu":
         for line in Path("/proc/self/status").read_text(encoding="utf-8").splitlines():
             if line.startswith("VmHWM:"):

@@ -1,4 +1,4 @@
-"""Loading of a planned model, with its cache, and its latency profile on this machine."""
+"""Loading of a planned model, its cache, and its latency profile on this machine."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from ssd_bench.run_warnings import WarningLog
 def load_model(plan: Plan, capacity: int | None = None) -> tuple[Decoder, KVCache]:
     """Load a plan's weights and allocate its cache, for its longest sequence or for `capacity` positions.
 
-    The weights are copied in 8 or 4 bits if the method's drafts read such weights.
+    The weights are copied in 8 or 4 bits if the method's drafts read them.
 
     Raises:
         ConfigError: as `check_memory`.
@@ -48,16 +48,11 @@ def load_model(plan: Plan, capacity: int | None = None) -> tuple[Decoder, KVCach
 
 
 def _rounded_bits(plan: Plan) -> list[int]:
-    """Return the bits of the rounded weights that the method's drafts may read, descending."""
     return sorted(plan.method.bits, reverse=True) if isinstance(plan.method, Quantised) else []
 
 
 def check_logits(plan: Plan, probe: ModelProbe) -> None:
-    """Refuse a model whose logits overflow, which finite weights do not rule out.
-
-    Raises:
-        ConfigError: the logits after the shortest prompt are not finite.
-    """
+    """Raise ConfigError if a model's logits overflow, which finite weights do not rule out."""
     if not math.isfinite(probe.top2_gap(plan.prompts.shortest.ids)):
         expected = "one in which this model's logits are finite: those of a prompt are not"
         raise ConfigError("hardware.dtype", plan.machine.hardware.dtype_name, expected)
@@ -66,11 +61,7 @@ def check_logits(plan: Plan, probe: ModelProbe) -> None:
 def latency_of(plan: Plan, decoder: Decoder, cache: KVCache, log: WarningLog | None = None) -> Latency:
     """Return the profile of `hardware.latency` or `hardware.costs`, or one measured on this machine.
 
-    A profile is measured once per model, hardware and context (rounded up to a power of two) and kept in the cache
-    folder.
-
-    Args:
-        log: the log of a sweep's warnings; None: show all.
+    A profile is measured once per model, hardware and context (rounded up to a power of two), then cached.
     """
     hardware = plan.machine.hardware
     if hardware.latency is not None:
@@ -81,7 +72,7 @@ def latency_of(plan: Plan, decoder: Decoder, cache: KVCache, log: WarningLog | N
 
 
 def profile_path(plan: Plan, rows: int) -> Path:
-    """Return the file for the profile of a plan's model on this machine, measured up to `rows` of context."""
+    """Return the file of a model's profile on this machine, measured up to `rows` of context."""
     context_bits = (rows - 1).bit_length()  # short contexts say little about long ones
     parts = (
         plan.origin.weights,

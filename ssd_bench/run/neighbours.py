@@ -1,7 +1,7 @@
-"""Runs that measure on this machine at the same time: each records the others, or waits with `hardware.exclusive`.
+"""Concurrent runs on this machine: each records the others, or waits with `hardware.exclusive`.
 
-Each run has a lease in the machine's folder of temporary files, and next to it a file with the cores and GPUs that it
-may use. Two runs share the machine if they may use the same core or GPU.
+Each run has a lease in the machine's folder of temporary files, and next to it a file with its cores and GPUs. Two runs
+share the machine if they may use the same core or GPU.
 """
 
 from __future__ import annotations
@@ -33,7 +33,6 @@ class ActiveRun:
     Attributes:
         name: name of its record.
         places: names of the cores and GPUs that it may use.
-        exclusive: value of `hardware.exclusive`.
     """
 
     name: str
@@ -45,9 +44,6 @@ class Neighbours:
     """Other runs that measure on this machine while this run does; a context manager.
 
     With `hardware.exclusive`, entering waits until no other run with that option shares a core or GPU.
-
-    Args:
-        name: name of this run's record.
     """
 
     def __init__(self, name: str, hardware: Hardware) -> None:
@@ -87,7 +83,7 @@ class Neighbours:
             return None
 
     def look(self) -> None:
-        """Remember the runs that are measuring now."""
+        """Remember the current runs."""
         self._seen |= {(run.name, self._shares(run)): None for run in self._other_runs()}
 
     @property
@@ -117,7 +113,7 @@ class Neighbours:
 
 
 def places(hardware: Hardware) -> list[str]:
-    """Return the cores and GPUs that a run may use, by names that are the same in every process."""
+    """Return the cores and GPUs that a run may use, by the same names in every process."""
     names = []
     for device in hardware.devices:
         names += _cores() if device.type == "cpu" else [_gpu(device)]
@@ -130,7 +126,7 @@ def _cores() -> list[str]:
 
 
 def _gpu(device: torch.device) -> str:
-    """Return the name of a GPU by its number on the machine; `device.index` counts only GPUs this process sees."""
+    """Return a GPU's name by its number on the machine; `device.index` counts only visible GPUs."""
     index = device.index or 0
     visible = [identifier for identifier in os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",") if identifier]
     return f"GPU {visible[index] if index < len(visible) else index}"

@@ -1,4 +1,4 @@
-"""Options of a run, checked before anything is opened: names, types, and the classes that a config names."""
+"""Options of a run, checked before anything is opened: names, types, and classes."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def resolve(cfg: DictConfig) -> dict[str, Any]:
     """Return a config as plain values, with every option checked.
 
     Raises:
-        ConfigError: an unknown option, or a value that its type does not allow.
+        ConfigError: an unknown option, or a value of a wrong type.
     """
     try:
         config: Any = OmegaConf.to_container(cfg, resolve=True, throw_on_missing=True)
@@ -68,10 +68,10 @@ def resolve(cfg: DictConfig) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class Parts:
-    """Objects that a config names; none has opened anything.
+    """Objects of a config; none has opened anything.
 
     Attributes:
-        source: rows of tasks that bring none themselves.
+        source: rows for tasks without their own.
         calibration_task: the task whose prompts the method calibrates on; usually `task` itself.
     """
 
@@ -86,7 +86,7 @@ class Parts:
         """Make the objects.
 
         Raises:
-            ConfigError: a setting that cannot work, or a class of the wrong kind.
+            ConfigError: an invalid setting, or a class of the wrong kind.
         """
         method, task, source, model = (build(cfg, group) for group in ("method", "task", "data", "model"))
         parts = {"model": model, "method": method, "task": task}  # their names are in that of the record's folder
@@ -124,13 +124,13 @@ class Parts:
         return {option: system for option, system in messages.items() if system is not None}
 
     def source_of(self, task: Task) -> DataSource:
-        """Return the data source of a task: its own, or the run's."""
+        """Return a task's own data source, or the run's."""
         task_source = task.source if isinstance(task, Sourced) else None
         return task_source or self.source
 
 
 def _check_file(place: str, task: Task, source: DataSource) -> None:
-    """Refuse a task that reads a user's own file if no file is named; the sample rows would be meaningless."""
+    """Refuse a task of a user's file without a file; the sample rows would be meaningless."""
     for name, part in getattr(task, "parts", {}).items():
         _check_file(f"{place}.parts.{name}", part, source)
     if isinstance(task, Sourced) and task.source is None and isinstance(source, SampleSource):
@@ -139,7 +139,6 @@ def _check_file(place: str, task: Task, source: DataSource) -> None:
 
 
 def _check(config: dict[str, Any]) -> None:
-    """Refuse an unknown, missing or invalid option."""
     for name in config:
         if name not in KNOWN:
             raise ConfigError(name, config[name], reason=f"there is no such option; the options are {', '.join(KNOWN)}")
@@ -161,7 +160,6 @@ def _check(config: dict[str, Any]) -> None:
 
 
 def _has_variant(config: dict[str, Any]) -> bool:
-    """Return whether `variant` is null, or the task or a part of it has variants."""
     task = config.get("task")
     options = task if isinstance(task, dict) else {}
     parts = options.get("parts")
@@ -175,5 +173,4 @@ def _is_part(text: str) -> bool:
 
 
 def _may_be_folder(path: Path) -> bool:
-    """Return whether a path is a folder, or can be created below one."""
     return os.path.isdir(next(ancestor for ancestor in (path, *path.parents) if os.path.exists(ancestor)))

@@ -1,4 +1,4 @@
-"""A plan: everything about a run that can be checked before anything large is loaded."""
+"""A plan: all checks of a run before anything large is loaded."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ COMMAND = "python -m ssd_bench "
 SEARCHES, SHARDS = "searches", ".shards"  # folders in runs_dir: results of offline searches, parts of runs
 FAULTS = 5  # most faults of a file that a warning names
 UNRECORDED = ("runs_dir", "force", "wandb", "dry", "minutes", "retry", "shard", "model.revision", "hardware.exclusive")
-"""Options that do not change what is measured. The name of a revision does not count: its contents are hashed."""
+"""Options that do not change what is measured. A revision's name does not count: its contents are hashed."""
 
 
 WorkItem = tuple[int, int]
@@ -49,7 +49,7 @@ WorkItem = tuple[int, int]
 
 @dataclass(frozen=True)
 class Shard:
-    """One job's share of the prompts of a run: prompt i belongs to shard number i mod `of` + 1."""
+    """One job's share of a run's prompts: prompt i belongs to shard number i mod `of` + 1."""
 
     number: int
     of: int
@@ -65,7 +65,7 @@ class Shard:
         return [Shard(number, self.of) for number in range(1, self.of + 1)]
 
     def share(self, items: Sequence[WorkItem]) -> list[WorkItem]:
-        """Return the shard's work items, out of those of the run."""
+        """Return the shard's work items."""
         return [(index, repeat) for index, repeat in items if index % self.of == self.number - 1]
 
     def folder(self, run_dir: Path) -> Path:
@@ -78,11 +78,10 @@ class PlannedPrompts:
     """Prompts of a run, as the model reads them.
 
     Attributes:
-        items: the prompts.
         encoded: token ids of each prompt; of a conversation, of its first turn.
         new_tokens: most new tokens of an answer, per prompt.
         samples: prompts that the method searches or calibrates on; none of them is evaluated.
-        context: positions of the longest sequence, at most those of the model.
+        context: positions of the longest sequence, at most the model's.
     """
 
     items: Sequence[Prompt]
@@ -102,8 +101,8 @@ class PlannedModel:
     """A checkpoint that was checked and not loaded.
 
     Attributes:
-        dims: sizes, as its weights have them.
-        toy: whether this project trained the model (a toy model).
+        dims: sizes by the weights.
+        toy: whether this project trained the model.
     """
 
     checkpoint: Checkpoint
@@ -113,16 +112,16 @@ class PlannedModel:
 
 @dataclass(frozen=True)
 class PlannedMachine:
-    """Devices of a run, and the backend that computes on them."""
+    """Devices of a run, and their backend."""
 
     hardware: Hardware
     backend: Backend
 
     @property
     def name(self) -> str:
-        """Devices, arithmetic, and on a CPU its model and threads; they must stay the same when a run is resumed.
+        """Devices, arithmetic, and on a CPU its model and threads; fixed when a run is resumed.
 
-        For a run on GPUs, the CPU and its threads are provenance only.
+        On GPUs, the CPU and its threads are provenance only.
         """
         hardware = self.hardware
         host = () if hardware.gpu_names() else (hardware.threads, provenance.cpu_model())
@@ -141,10 +140,9 @@ class Identity:
 
     Attributes:
         content_key: hash of everything that determines the record's content.
-        fingerprints: data set -> what identifies its content.
-        run_dir: folder of the record.
+        fingerprints: data set -> identity of its content.
         shard: the share of this job; None for the whole run.
-        sample: number of first prompts of the config that the run has; None: all.
+        sample: number of the config's first prompts in the run; None: all.
     """
 
     content_key: str
@@ -155,7 +153,7 @@ class Identity:
 
     @property
     def folder(self) -> Path:
-        """The folder that this job writes."""
+        """Folder of this job's output."""
         return self.run_dir if self.shard is None else self.shard.folder(self.run_dir)
 
 
@@ -166,8 +164,7 @@ class Plan:
     Attributes:
         config: the resolved options.
         origin: the run, as its searches store it.
-        plug_ins: plug-ins that the run uses.
-        warnings: warnings that are known before the run.
+        warnings: warnings known before the run.
     """
 
     config: dict[str, Any]
@@ -204,7 +201,7 @@ class Plan:
         return self.run_items if shard is None else shard.share(self.run_items)
 
     def first(self, count: int) -> Plan:
-        """Return the plan of the first prompts; calibration prompts and the length of the cache stay."""
+        """Return the plan of the first prompts, with the same calibration prompts and cache length."""
         prompts = self.prompts
         if count >= len(prompts.items):
             return self
@@ -212,7 +209,7 @@ class Plan:
         return replace(self, prompts=replace(prompts, **first), identity=replace(self.identity, sample=count))
 
     def is_recorded(self) -> bool:
-        """Return whether the run is on record and `force` does not ask to repeat it."""
+        """Return whether the run is on record and `force` does not repeat it."""
         return not self.config["force"] and is_complete(self.identity.run_dir, self.identity.content_key)
 
 
@@ -220,11 +217,11 @@ def plan(cfg: DictConfig, arguments: Sequence[str] = (), chosen: Mapping[str, An
     """Compose and check a run and tokenise its prompts, without loading weights.
 
     Args:
-        arguments: arguments of the command line, for the provenance of the record.
-        chosen: config group -> its choice, for plug-ins without code; None: only those with code are recorded.
+        arguments: arguments of the command line, for the record's provenance.
+        chosen: config group -> its choice, for plug-ins without code; None: only plug-ins with code are recorded.
 
     Raises:
-        ConfigError: an option, file or environment that cannot work; names the field, its value and what is allowed.
+        ConfigError: an invalid option, file or environment.
     """
     # 1) Options and the objects that they name; no model is opened.
     config = resolve(cfg)
@@ -279,7 +276,6 @@ def plan(cfg: DictConfig, arguments: Sequence[str] = (), chosen: Mapping[str, An
 
 
 def _check_modes(baseline: str, hardware: Hardware, decoding: Decoding, method: Method) -> None:
-    """Refuse a baseline that the devices rule out, and sampling with a method that has none."""
     if baseline == "hf" and len(set(hardware.devices)) > 1:
         raise ConfigError(
             "baseline",
@@ -303,7 +299,6 @@ def _backend(hardware: Hardware) -> Backend:
 
 
 def _fingerprints(parts: Parts) -> dict[str, str]:
-    """Return data set -> what identifies its content, for the tasks that are evaluated and calibrated on."""
     return {
         spec.name: parts.source_of(task).fingerprint(spec)
         for task in dict.fromkeys((parts.task, parts.calibration_task))
@@ -312,7 +307,6 @@ def _fingerprints(parts: Parts) -> dict[str, str]:
 
 
 def _calibration_prompts(parts: Parts, prompts: Sequence[Prompt], seed: int) -> list[Prompt]:
-    """Return the prompts that the method searches or calibrates on, without any that is evaluated."""
     if not isinstance(parts.method, Calibrated):
         return []
     separate = parts.calibration_task is not parts.task
@@ -322,13 +316,10 @@ def _calibration_prompts(parts: Parts, prompts: Sequence[Prompt], seed: int) -> 
 
 
 def _dims(model: ModelSource, checkpoint: Checkpoint, method: Method, stated: ModelDims) -> ModelDims:
-    """Return the model's sizes as its weights have them; weights on the hub are downloaded now.
+    """Return the model's sizes by its weights; weights on the hub are downloaded now.
 
     Args:
         stated: sizes by config.json, which may differ: only the weights tell whether the LM head is tied.
-
-    Raises:
-        ConfigError: weights that differ from config.json, or sizes that the model's settings or the method refuse.
     """
     arch = architecture(checkpoint)
     model.check_shape(arch)
@@ -344,7 +335,7 @@ def _warnings(parts: Parts, checkpoint: Checkpoint) -> tuple[str, ...]:
 
 
 def _unused(parts: Parts) -> tuple[str, ...]:
-    """Return one warning per file with unusable rows; this run needs none of them, or it would have been refused."""
+    """Return a warning per file with unusable rows, which this run does not need."""
     sources = {id(source): source for source in (parts.source_of(parts.task), parts.source_of(parts.calibration_task))}
     lines = []
     for source in sources.values():
@@ -358,7 +349,7 @@ def _unused(parts: Parts) -> tuple[str, ...]:
 
 
 def _data_id(prompts: Sequence[Prompt], encoded: Sequence[Encoded]) -> str:
-    """Return the identity of a run's items: all that is decoded, scored, part of a seed, or shown in tables."""
+    """Return the identity of a run's items: everything decoded, scored, part of a seed, or shown in tables."""
     items = [
         (p.id, p.domain, e.sha256, p.reference, [(turn.text, turn.reference) for turn in p.turns])
         for p, e in zip(prompts, encoded, strict=True)
@@ -367,7 +358,7 @@ def _data_id(prompts: Sequence[Prompt], encoded: Sequence[Encoded]) -> str:
 
 
 def _shard(config: dict[str, Any], method: Method, prompts: int) -> Shard | None:
-    """Return the shard of the option `shard`; refuse one where the order of prompts matters, or without a prompt."""
+    """Return the shard; refuse it where the order of prompts matters, or without a prompt."""
     shard, text = Shard.parse(config.get("shard")), config.get("shard")
     if shard is not None:
         if isinstance(method, Stateful):
@@ -380,7 +371,7 @@ def _shard(config: dict[str, Any], method: Method, prompts: int) -> Shard | None
 
 
 def _weights_id(checkpoint: Checkpoint, dtype: torch.dtype) -> str:
-    """Return the identity of a checkpoint: its config, the ids that end an output, its files' names and contents.
+    """Return the identity of a checkpoint: its config, EOS ids, and its files' names and contents.
 
     Raises:
         ConfigError: a weight that is not finite in this dtype.

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 VERDICTS = {"bug": "mismatch", "tie": "near-tie", "identical": "identical"}
-"""Stored verdict on losslessness -> its text; of several turns the first verdict in this order is shown."""
+"""Stored verdict on losslessness -> its text; of several turns the first in this order is shown."""
 
 
 LOG_SECONDS = 60.0
@@ -23,11 +23,7 @@ LOG_SECONDS = 60.0
 
 
 def counted(items: Sequence[T], what: str) -> Iterator[T]:
-    """Yield items, and show how many are done: a bar on a terminal, one line each in a log.
-
-    Args:
-        what: name of the work.
-    """
+    """Yield items, and show how many are done: a bar on a terminal, one line each in a log."""
     begin, bar = time.perf_counter(), sys.stderr.isatty()
     for done, item in enumerate(tqdm(items, desc=what, dynamic_ncols=True, disable=not bar), start=1):
         yield item
@@ -49,7 +45,7 @@ class Progress:
         self._shown = 0.0
 
     def token(self, tokens: int) -> None:
-        """Show the length of the current output; redraw the bar at most five times a second."""
+        """Show the length of the current output, at most five times a second."""
         now = time.perf_counter()
         if self._bar is not None and now - self._shown > 0.2:
             self._shown = now

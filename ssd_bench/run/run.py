@@ -37,7 +37,7 @@ from ssd_bench.stopping import Stopping
 
 
 def execute(plan: Plan, wait: bool = True, log: WarningLog | None = None) -> Path:
-    """Run a plan, resume it, or find it already recorded; one shard of a run is for `shards.execute_shard`.
+    """Run a plan, resume it, or find it already recorded; `shards.execute_shard` runs one shard.
 
     Args:
         wait: if another process runs the plan, wait until it is done.
@@ -62,7 +62,7 @@ def execute(plan: Plan, wait: bool = True, log: WarningLog | None = None) -> Pat
 
 
 def is_on_record(plan: Plan) -> bool:
-    """Return whether a run need not be measured, and say so; the runs packed in its folder are unpacked first."""
+    """Return whether a run is on record, and say so; runs packed in its folder are unpacked first."""
     unpacked_folder(plan.identity.run_dir)
     if is_recorded := plan.is_recorded():
         print(f"already on record, not repeated (force=true repeats it): {plan.identity.run_dir}")
@@ -71,7 +71,7 @@ def is_on_record(plan: Plan) -> bool:
 
 @contextmanager
 def open_record(plan: Plan, wait: bool, log: WarningLog | None) -> Iterator[tuple[RunWriter, Stopping]]:
-    """Open the folder that this job writes, and turn signals into an orderly end."""
+    """Open this job's folder, and turn signals into an orderly end."""
     for warning in new_warnings(plan.warnings, log):
         print(f"warning: {warning}", file=sys.stderr)
     stopping, fresh = Stopping(), plan.config["force"]
@@ -138,7 +138,6 @@ def measure(
 def _decode_pending(
     arms: Arms, writer: RunWriter, stopping: Stopping, neighbours: Neighbours, tracker: Tracker
 ) -> None:
-    """Decode every work item of this job that is not on disk, and write it."""
     plan, state, done = arms.plan, writer.last_state(), writer.done
     if state is not None and isinstance(plan.method, Stateful):
         plan.method.restore(state)
@@ -159,7 +158,7 @@ def _decode_pending(
 
 
 def initial_header(plan: Plan) -> dict[str, Any]:
-    """Return the header of the record (run.json) as it is before the first prompt."""
+    """Return the record's header (run.json) before the first prompt."""
     hardware, dims, checkpoint = plan.machine.hardware, plan.model.dims, plan.model.checkpoint
     model = {
         "name": dims.name,
@@ -195,7 +194,7 @@ def initial_header(plan: Plan) -> dict[str, Any]:
 
 
 def task_scores(plan: Plan, writer: RunWriter) -> dict[str, dict[str, float]]:
-    """Return the task's scores per arm, over every answer on disk, including those from before a resume."""
+    """Return the task's scores per arm over every answer on disk, including answers before a resume."""
     answers: dict[str, list[tuple[Prompt, str]]] = {}
     for arm, index, turn, text in (answer for answer in writer.answers() if answer[0] != "hf"):
         answers.setdefault(arm, []).append((plan.prompts.items[index].at(turn), task_text(plan, index, turn, text)))
@@ -203,7 +202,6 @@ def task_scores(plan: Plan, writer: RunWriter) -> dict[str, dict[str, float]]:
 
 
 def _warnings(plan: Plan, latency: Latency, writer: RunWriter) -> list[str]:
-    """Return the warnings of a finished run, as the record keeps them."""
     warnings, checkpoint = list(plan.warnings), plan.model.checkpoint
     prompts = [plan.prompts.items[index] for index, _ in plan.work_items]
     turns = sum(len(prompt.user_texts) for prompt in prompts)

@@ -1,4 +1,4 @@
-"""Shards: one record of a run whose prompts several jobs share (`shard=3/8`), merged once all of them are done."""
+"""Shards: one record of a run whose prompts several jobs share (`shard=3/8`), merged once all are done."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ PER_SHARD = ("provenance", "latency", "model", "prepare_work", *SUMMED)
 
 
 def execute_shard(plan: Plan, wait: bool = True, log: WarningLog | None = None) -> Path | None:
-    """Run one shard of a plan, as `run.execute`; merge the shards into the record once all of them are done.
+    """Run one shard of a plan, as `run.execute`; merge the shards into the record once all are done.
 
     Returns:
-        The record's folder; None while other shards of the run are missing.
+        The record's folder; None while other shards are missing.
     """
     run_dir, shard_dir = plan.identity.run_dir, plan.identity.folder
     if is_on_record(plan):
@@ -49,10 +49,8 @@ def execute_shard(plan: Plan, wait: bool = True, log: WarningLog | None = None) 
 def merge_shards(plan: Plan) -> bool:
     """Merge all shards of a plan's run into its record and remove them; false if some are not done.
 
-    If several jobs end at once, one of them merges and the others find the record.
-
-    The record has the sums of the shards' times of loading, searching and warming up, and the maxima of their base
-    memory and of the CPU share of other processes.
+    If several jobs end at once, one of them merges and the others find the record. The record has the sums of the
+    shards' times of loading, searching and warming up, and the maxima of base memory and of other processes' CPU share.
 
     Raises:
         ConfigError: a shard's file is damaged.
@@ -78,7 +76,7 @@ def merge_shards(plan: Plan) -> bool:
 
 
 def clear_shards(plan: Plan) -> None:
-    """Remove shards that are in the record, and that a killed process left behind."""
+    """Remove recorded shards that a killed process left behind."""
     folder = _shards_folder(plan)
     if folder.is_dir() or folder.with_name(f"{folder.name}.lease").exists():
         with _merge_lock(plan):
@@ -99,7 +97,7 @@ def _merge_lock(plan: Plan) -> AbstractContextManager[None]:
 
 
 def _remove(plan: Plan) -> None:
-    """Delete the shards of a recorded run, except those in use and those repeated (force=true) after the record."""
+    """Delete a recorded run's shards, except shards in use or repeated (force=true) after the record."""
     shards = _shards_folder(plan)
     for folder in [path for path in shards.glob("*") if path.is_dir()]:
         with suppress(LeaseHeld, FileNotFoundError), Lease(folder, wait=False):
@@ -110,14 +108,14 @@ def _remove(plan: Plan) -> None:
 
 
 def _finished_header(plan: Plan, folder: Path) -> Mapping[str, Any] | None:
-    """Return the header of a shard that can be merged, else None; with force=true only that of a repeated shard."""
+    """Return the header of a mergeable shard, else None; with force=true the shard must have been repeated."""
     header = _header(folder)
     current = not plan.config["force"] or _forced_since(plan, folder, header)
     return header if current and header.get("status") == SHARD else None
 
 
 def _forced_since(plan: Plan, folder: Path, header: Mapping[str, Any]) -> bool:
-    """Return whether a shard was repeated, or is being repeated, with force=true after the record was written."""
+    """Return whether a shard was or is being repeated with force=true since the record was written."""
     record, shard_file = (path / "run.json" for path in (plan.identity.run_dir, folder))
     forced = bool((header.get("config") or {}).get("force"))
     return forced and (not record.exists() or shard_file.stat().st_mtime_ns > record.stat().st_mtime_ns)
@@ -131,13 +129,11 @@ def _header(folder: Path) -> Mapping[str, Any]:
 
 
 def _first_header(headers: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Return the record's header at its start: the first shard's, with the option `shard` unset."""
     first = headers[0]
     return {**first, "config": {**first["config"], "shard": None}}
 
 
 def _merged_header(headers: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Return the keys of the header that sum up all shards."""
     summed = {key: sum(header[key] for header in headers) for key in SUMMED}
     worst = {key: max((header[key] for header in headers if header[key] is not None), default=None) for key in WORST}
     warnings = list(dict.fromkeys(entry for header in headers for entry in header["warnings"]))

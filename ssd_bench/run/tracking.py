@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 @settings("wandb", frozen=True)
 class Tracking:
-    """Options `wandb` of a run."""
+    """Options `wandb`."""
 
     mode: Literal["disabled", "offline", "online"]
     """Logging to Weights & Biases: disabled, offline (a folder next to the record) or online."""
@@ -26,9 +26,7 @@ class Tracker:
     """A run on Weights & Biases: one log step per prompt, the summary at the end.
 
     Args:
-        options: settings of `Tracking`.
         run_dir: record of the run; its name is the id there, so that a resumed run continues it.
-        config: resolved config.
     """
 
     def __init__(self, options: Mapping[str, Any], run_dir: Path, config: Mapping[str, Any]):
@@ -47,7 +45,7 @@ class Tracker:
             )
 
     def log(self, records: list[PromptRecord]) -> None:
-        """Log the raw numbers of one prompt, per arm."""
+        """Log one prompt's raw numbers per arm."""
         if self._run is None:
             return
         values: dict[str, Any] = {}

@@ -1,1 +1,1 @@
-"""Backends that run passes: every module and package here has a subclass of `Decoder` called `BACKEND`."""
+"""Backends that run passes: every module and package here has a `Decoder` subclass called `BACKEND`."""

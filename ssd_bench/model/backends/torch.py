@@ -1,4 +1,4 @@
-"""PyTorch's own operators, one after the other, on any device: the reference for every other backend."""
+"""PyTorch's own operators, one by one, on any device: the reference for every other backend."""
 
 from typing import ClassVar
 

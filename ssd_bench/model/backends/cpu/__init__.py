@@ -1,4 +1,4 @@
-"""Compiled kernels for a CPU, at the instruction level that the arithmetic names."""
+"""Compiled kernels for a CPU, at the arithmetic's instruction level."""
 
 from __future__ import annotations
 
@@ -22,12 +22,7 @@ DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 
 
 class NativeOperators(Operators):
-    """The operators as compiled functions; a node's result has the same bits for any number of nodes.
-
-    Args:
-        arithmetic: arithmetic with an instruction level of this CPU.
-        module: the extension of that level.
-    """
+    """Compiled operators; a node's result has the same bits for any number of nodes."""
 
     def __init__(self, arithmetic: Arithmetic, module: ModuleType):
         super().__init__(arithmetic)
@@ -61,7 +56,7 @@ class NativeOperators(Operators):
 
 
 class NativeDecoder(Decoder):
-    """The decoder on compiled operators, which read 16-bit weights and caches as they are and sum in float32."""
+    """The decoder on compiled operators, which read 16-bit weights and caches directly and sum in float32."""
 
     name: ClassVar[str] = "native"
     rank: ClassVar[int] = 1
@@ -116,13 +111,13 @@ BACKEND = NativeDecoder
 
 
 def native_problem(isa: str = "auto") -> str:
-    """Return why there are no compiled operators of this level, in one line; empty if there are."""
+    """Return in one line why this level has no compiled operators; empty if it has."""
     module = _extension(resolve(isa))
     return module if isinstance(module, str) else ""
 
 
 def extension(arithmetic: Arithmetic) -> ModuleType:
-    """Return the compiled functions of an arithmetic's level, which `NativeDecoder.decide` chose."""
+    """Return the compiled functions of the level chosen by `NativeDecoder.decide`."""
     module = _extension(resolve(arithmetic.isa or "auto"))
     assert isinstance(module, ModuleType), "`problem` comes first"
     return module
@@ -135,7 +130,7 @@ def _operators(arithmetic: Arithmetic) -> NativeOperators:
 
 @cache
 def _extension(level: IsaLevel) -> ModuleType | str:
-    """Return the compiled operators of a level, built on the first call (under a minute), or why there are none."""
+    """Return a level's operators, built on the first call (under a minute), or why there are none."""
     try:
         return load_extension(level)
     except BuildError as error:

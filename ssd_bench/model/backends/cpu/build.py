@@ -30,7 +30,7 @@ class BuildError(Exception):
 
 
 def build_directory(level: IsaLevel) -> Path:
-    """Return the folder of a level's build, under $SSD_BENCH_CACHE or torch's extension cache."""
+    """Return a level's build folder, under $SSD_BENCH_CACHE or torch's extension cache."""
     text = "".join(path.read_text(encoding="utf-8") for path in SOURCES + HEADERS)
     parts = [text, *CFLAGS, *level.flags, torch.__version__, sysconfig.get_config_var("SOABI"), platform.machine()]
     digest = hashlib.sha256("\n".join(map(str, parts)).encode()).hexdigest()[:16]
@@ -49,7 +49,7 @@ def _module_name(level: IsaLevel) -> str:
 
 @contextmanager
 def _tools_on_path() -> Iterator[None]:
-    """Let torch find the ninja of a virtual environment that is not activated."""
+    """Let torch find ninja in a virtual environment that is not activated."""
     before = os.environ.get("PATH", "")
     os.environ["PATH"] = os.pathsep.join([before, str(Path(sys.executable).parent)])
     try:
@@ -59,7 +59,7 @@ def _tools_on_path() -> Iterator[None]:
 
 
 def _import(name: str, library: Path) -> ModuleType:
-    """Load a finished build without running ninja again (which costs about a second)."""
+    """Load a finished build without rerunning ninja (about a second)."""
     loader = importlib.machinery.ExtensionFileLoader(name, str(library))
     spec = importlib.util.spec_from_loader(name, loader)
     if spec is None:
@@ -70,7 +70,6 @@ def _import(name: str, library: Path) -> ModuleType:
 
 
 def _reason(error: BaseException) -> str:
-    """Return the compiler's first error in one line, or the exception's own first line."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     errors = [line for line in lines if "error:" in line or "not found" in line]
     text = (errors or lines or [type(error).__name__])[0]
@@ -93,10 +92,10 @@ def _compile(level: IsaLevel, directory: Path) -> None:
 
 
 def load_extension(level: IsaLevel) -> ModuleType:
-    """Return the compiled module of a level; build it unless a finished build exists.
+    """Return a level's compiled module; build it if necessary.
 
     Raises:
-        BuildError: no compiler or ninja, or a failed build; the message is one line.
+        BuildError: no compiler or ninja, or a failed build.
     """
     try:
         name, directory = _module_name(level), build_directory(level)

@@ -35,7 +35,7 @@ class GraphOperators(Operators):
         self._chain: tuple[tuple[int, ...], Nodes] | None = None
 
     def _nodes(self, *values: int, device: torch.device) -> Nodes:
-        """Return a chain with this `meta` on the device; it is kept, since all sublayers of a pass ask for the same."""
+        """Return a chain with this `meta` on the device, cached for the other sublayers of the pass."""
         if self._chain is None or self._chain[0] != values:
             meta = torch.tensor(values, dtype=torch.int32).to(device, non_blocking=True)
             self._chain = values, self._launches.Nodes(meta, meta, meta)  # a chain has neither depths nor a mask
@@ -79,7 +79,7 @@ class GraphDecoder(Decoder):
     """The decoder on captured passes over up to 64 nodes, for one GPU.
 
     A node's result has the same bits in every pass over up to 16 nodes, whatever the other nodes are. The same holds
-    for passes over 17 to 64 nodes, whose bits may differ from the former.
+    for passes over 17 to 64 nodes, but the bits may differ from the former.
     """
 
     name: ClassVar[str] = "graphs"
@@ -107,7 +107,7 @@ class GraphDecoder(Decoder):
         return GraphOperators(arithmetic)
 
     def new_cache(self, capacity: int, bucket: int = BUCKET) -> KVCache:
-        """Allocate a cache as `Decoder.new_cache` does, with all rows at once: captured passes hold their addresses."""
+        """Allocate all rows of a cache at once: captured passes hold their addresses."""
         from ssd_bench.model.backends.graphs.lane import Lane
 
         cache = super().new_cache(capacity, capacity)
@@ -117,7 +117,7 @@ class GraphDecoder(Decoder):
         return cache
 
     def _run(self, forward: Pass, cache: KVCache) -> tuple[Tensor, Tensor | None]:
-        """Run a pass as `Decoder._run`; the next pass overwrites the returned stream."""
+        """Run a pass; the next pass overwrites the returned stream."""
         n = len(forward.nodes)
         lane = next((lane for lane in self._lanes if n <= lane.nodes and lane.cache is cache), None)
         if lane is None:

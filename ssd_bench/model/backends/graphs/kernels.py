@@ -1,13 +1,13 @@
 """Triton kernels of a decoder's sublayers for few nodes; every weight is read from memory once.
 
-One captured graph serves every pass, because the kernels read all that changes between passes from the device, from the
-vector `meta` = (n, prefix_len, row, chain, unread_begin, unread_end):
+One captured graph serves every pass: the kernels read all that changes from the device vector `meta` = (n, prefix_len,
+row, chain, unread_begin, unread_end):
 
-- n: number of nodes, the first n rows of a buffer; the rows after them are not computed.
+- n: number of nodes, the first n rows of a buffer; later rows are not computed.
 - prefix_len: committed cache rows before the nodes.
 - row: cache row of node 0; node i writes its keys and values to row + i.
-- chain: 1 if node i sees nodes 0..i and is at position prefix_len + i; 0 if it sees the nodes that its row of the tree
-  mask `mask` [capacity, capacity] (uint8) marks, and is at position prefix_len + depths[i].
+- chain: 1 if node i sees nodes 0..i and is at position prefix_len + i; 0 if it sees the nodes in its row of the tree
+  mask `mask` [capacity, capacity] (uint8), and is at position prefix_len + depths[i].
 - unread_begin, unread_end: range of committed rows that no node sees; only `attend` loads these two.
 
 For equal tile sizes a node's result has the same bits whatever the other nodes are: sums over K and over cache rows run
@@ -218,10 +218,10 @@ def attend(
 ):
     """Compute attention of q [n, HEADS, DIM]; one program per kv head, tile of queries and split of rows.
 
-    Index t < prefix_len is cache row t, a committed one; index prefix_len + j is cache row `row` + j, that of node j.
-    Unread rows are not loaded. The GROUP query heads that share a kv head are rows of one tile, so that each cache row
-    is read once for all of them. Each split of SPLIT rows writes its sums to parts [splits, capacity, HEADS, WIDTH] and
-    its softmax statistics to stats [2, splits, capacity, HEADS], for `combine`.
+    Index t < prefix_len is committed cache row t; index prefix_len + j is cache row `row` + j, that of node j. Unread
+    rows are not loaded. The GROUP query heads of a kv head are rows of one tile, so that each cache row is read once.
+    Each split of SPLIT rows writes its sums to parts [splits, capacity, HEADS, WIDTH] and its softmax statistics to
+    stats [2, splits, capacity, HEADS], for `combine`.
     """
     kv, tile, split = tl.program_id(0), tl.program_id(1), tl.program_id(2)
     n, prefix_len, row, chain = (tl.load(meta_ptr), tl.load(meta_ptr + 1), tl.load(meta_ptr + 2), tl.load(meta_ptr + 3))
@@ -276,7 +276,7 @@ def attend_branches(
     BLOCK: tl.constexpr,
     EXACT: tl.constexpr,
 ):
-    """Compute attention of branches of LENGTH nodes; a node sees the prefix and, causally, the nodes of its branch.
+    """Compute attention of branches of LENGTH nodes; a node sees the prefix and, causally, its branch.
 
     The branches' own keys and values [Hkv, n, DIM] are not in the cache. One program per kv head and tile of queries
     writes its part of out [n, HEADS, DIM].
@@ -319,7 +319,7 @@ def _queries(
     WIDTH: tl.constexpr,
     TILE: tl.constexpr,
 ):
-    """Load a tile of queries: return their nodes, heads and values, and softmax statistics and sums over no rows."""
+    """Load a tile of queries; return nodes, heads, values, and empty softmax statistics and sums."""
     query, dims = tile * TILE + tl.arange(0, TILE), tl.arange(0, WIDTH)
     node, head = query // GROUP, kv * GROUP + query % GROUP
     at = (node[:, None] * HEADS + head[:, None]) * DIM + dims[None, :]
@@ -338,7 +338,7 @@ def _rows(ptr, rows, valid, DIM: tl.constexpr, WIDTH: tl.constexpr):
 
 @triton.jit
 def _absorb(q, k, v, visible, scale, best, mass, sums, EXACT: tl.constexpr):
-    """Add one block of rows to the statistics (maximum, mass) and sums of the rows so far: online softmax.
+    """Add a block of rows to the softmax statistics (maximum, mass) and sums: online softmax.
 
     Milakov and Gimelshein 2018 (arXiv:1805.02867). Rows that nobody sees leave all bits as they are.
     """
@@ -372,7 +372,7 @@ def combine(
     WIDTH: tl.constexpr,
     SPLIT: tl.constexpr,
 ):
-    """Combine the splits that `attend` wrote into out [n, HEADS * DIM]; one program per node and head."""
+    """Combine `attend`'s splits into out [n, HEADS * DIM]; one program per node and head."""
     node, head = tl.program_id(0), tl.program_id(1)
     n, prefix_len = tl.load(meta_ptr), tl.load(meta_ptr + 1)
     if node < n:

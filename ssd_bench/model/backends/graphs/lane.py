@@ -19,17 +19,16 @@ LENGTHS = (16, 8, 4, 2, 1)  # ranges of so many sublayers have a graph, from eve
 
 
 class Lane:
-    """The buffers of passes over up to `nodes` nodes, and the graphs that compute in them.
+    """Buffers of passes over up to `nodes` nodes, and the graphs that compute in them.
 
     A graph holds the addresses of weights, cache and buffers, and reads everything else from the buffers: it serves any
     prefix length, number of nodes and tree. A layer set is a chain of these graphs, so a new one needs no capture.
 
     Args:
         weights: weights on one GPU; on a CPU (Triton's interpreter, in tests) kernels are launched one by one.
-        cache: the only cache that these passes read and write.
+        cache: the only cache that these passes use.
         tables: rotation of every position.
-        nodes: most nodes of a pass.
-        rounded: rounded copies of the weights, by bits.
+        rounded: rounded weights, by bits.
 
     Attributes:
         hidden: [nodes, d], the stream.
@@ -73,7 +72,7 @@ class Lane:
     def enter(self, forward: Pass) -> None:
         """Write a pass's metadata, depths and mask to the buffers; the caller writes the streams.
 
-        The sources are in pageable host memory, which the driver has read by the time that the copy returns.
+        The sources are in pageable host memory, which the driver has read when the copy returns.
         """
         n, tree = len(forward.nodes), forward.tree
         chain = tree is None or tree.is_chain
@@ -84,7 +83,7 @@ class Lane:
             self._nodes.mask[:n, :n].copy_(tree.mask().byte().to(self.hidden.device, non_blocking=True))
 
     def run(self, sublayers: Sequence[int], bits: Mapping[int, int] | None = None) -> None:
-        """Run some sublayers, in place on `hidden`, with rounded weights by `bits` (`Pass.bits`)."""
+        """Run sublayers, in place on `hidden`; `bits` as in `Pass.bits`."""
         key = tuple(i + self._starts[bits.get(i, 0)] for i in sublayers) if bits else tuple(sublayers)
         chain = self._chains.get(key)
         if chain is None:
@@ -93,7 +92,7 @@ class Lane:
             replay()
 
     def _parts_of(self, sublayers: tuple[int, ...]) -> Iterator[tuple[int, int]]:
-        """Yield the fewest ranges with a graph that together make up the sublayers, ascending."""
+        """Yield the fewest captured ranges that make up the sublayers, ascending."""
         at = 0
         while at < len(sublayers):
             first, left = sublayers[at], len(sublayers) - at

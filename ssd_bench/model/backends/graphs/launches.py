@@ -27,12 +27,12 @@ LEAST_SPLIT = 128  # rows of the smallest split
 
 
 class Nodes(NamedTuple):
-    """The nodes of a pass over up to C nodes, in device memory.
+    """Nodes of a pass over up to C nodes, in device memory.
 
     Attributes:
         meta: int32: number of nodes, rows of the prefix, row of node 0, whether they are a chain, unread rows.
-        depths: [C] int32, depth of every node in its tree; not read if they are a chain.
-        mask: [C, C] uint8, ancestors of every node and itself; not read if they are a chain.
+        depths: [C] int32, depth of every node in its tree; not read for a chain.
+        mask: [C, C] uint8, ancestors of every node and itself; not read for a chain.
     """
 
     meta: Tensor
@@ -58,7 +58,7 @@ def rms_norm(x: Tensor, norm: Tensor, out: Tensor, meta: Tensor, eps: float) -> 
 def linear(
     x: Tensor, weight: Matrix, bias: Tensor | None, out: Tensor, meta: Tensor, add: bool = False, gated: bool = False
 ) -> None:
-    """Launch `kernels.linear` over the first n rows of x, with the tiles for 16 or for 64 rows."""
+    """Launch `kernels.linear` over the first n rows of x, with tiles for 16 or 64 rows."""
     nodes = _tile_nodes(len(x))
     scale = minimum = x  # not read
     columns, bits = out.shape[1], 0
@@ -124,7 +124,7 @@ def rope_append(
 
 
 def attend(q: Tensor, keys: Tensor, values: Tensor, out: Tensor, parts: Tensor, stats: Tensor, nodes: Nodes) -> None:
-    """Compute attention of q [C, Hq, D] over the rows of prefix and nodes in the cache -> out [C, Hq * D].
+    """Compute attention of q [C, Hq, D] over prefix and node rows in the cache -> out [C, Hq * D].
 
     Args:
         parts: [splits, C, Hq, D rounded up to a power of two], float32.
