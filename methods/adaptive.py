@@ -1,23 +1,22 @@
 """Adaptive: KnapSpec's search with every cost measured, a shrunk acceptance rate, and AR among the candidates.
 
-The project's own method. On small models the released codes are slower than AR, for five reasons. Their cost models
-leave out head, embedding and the growth of verification with its nodes. They use the largest of dozens of acceptance
-rates, each measured on a few tokens, which is too high. They do not use the draft length that they compute. They draft
-in every step. They forget everything after each prompt. This method works as a multi-armed bandit, whose arms are layer
-sets (not the arms of a record, `ar` and `method`):
+On small models the released codes are slower than AR: their cost models leave out head, embedding and the growth of
+verification with its nodes; they use the largest of dozens of rates measured on a few tokens, which is too high; they
+ignore the draft length they compute, draft in every step, and forget everything after each prompt. This method of the
+project is a multi-armed bandit over layer sets (not a record's arms, `ar` and `method`):
 
-* Copies. In every step the continuation of the newest tokens, copied from earlier prompts and outputs, is a candidate
-  (prompt lookup). It needs no pass of the model, and its acceptance rate is known from the text alone
-  (`methods/match_model.py`). It is verified only if it promises more tokens per millisecond than the step without it.
-* Arms. The layer sets are early exits, uniform sets and results of searches; in long contexts also a window of the
-  cache, and with `int8` and `int4` all sublayers with rounded weights, alone and with the layer set in use. Each has a
-  posterior of its acceptance by draft confidence (`methods/arms.py`), which every verified draft updates.
+* Copies. Every step has one candidate from prompt lookup: the continuation of the newest tokens in earlier prompts and
+  outputs. Its acceptance rate follows from the text (`methods/match_model.py`). It is verified only if it promises more
+  tokens per millisecond than the step without it.
+* Arms. Early exits, uniform sets and results of searches; in long contexts a window of the cache; with `int8` and
+  `int4` rounded weights, alone and with the layer set in use. Every verified draft updates its arm's posterior of
+  acceptance by draft confidence (`methods/arms.py`).
 * Plans. Every few steps a plan chooses the arm, draft length γ and stop threshold with the most expected tokens per
-  millisecond. If no arm beats AR by a margin, it chooses AR.
-* Evaluations and searches. An arm never drafts only to be explored: it is evaluated on the last r output tokens, for
-  the time of one or two AR steps. KnapSpec's knapsack proposes new arms (`methods/arm_pool.py`).
-* Losses. A ledger (`methods/ledger.py`) counts, in AR steps, the gains of drafting and the costs of evaluations and
-  searches, and bounds the losses. A search waits until it is affordable, twice as long after one without a useful arm.
+  millisecond, or AR if no arm beats it by a margin.
+* Evaluations and searches. An arm never drafts only to be explored: evaluating it on the last r output tokens takes one
+  or two AR steps. KnapSpec's knapsack proposes new arms (`methods/arm_pool.py`).
+* Losses. A ledger (`methods/ledger.py`) counts the gains of drafting and the costs of exploration in AR steps, and
+  bounds the losses. A search waits until it is affordable, twice as long after a useless one.
 
 All times come from the latency profile; the method reads no clock.
 """
@@ -62,7 +61,7 @@ def are_windows(pairs: Sequence[Sequence[int]]) -> bool:
 
 
 def are_thresholds(thresholds: Sequence[float]) -> bool:
-    """Return whether the numbers ascend within (0, 1)."""
+    """Check for ascending numbers in (0, 1)."""
     return all(low < high for low, high in zip([0.0, *thresholds], [*thresholds, 1.0]))
 
 
@@ -73,7 +72,7 @@ NotNegative = Annotated[float, Range(0)]
 
 @settings("method")
 class Adaptive(Method):
-    """A choice of layer set, draft length and stop threshold by expected tokens per millisecond, or of AR."""
+    """Choice of layer set, draft length and stop threshold, or AR, by expected tokens per millisecond."""
 
     name: Name = "adaptive"
     draft_len: DraftLen = 10
@@ -81,58 +80,57 @@ class Adaptive(Method):
     lookup_len: Whole = 16
     """Longest draft copied from earlier text; 0: none."""
     lookup_memory: Whole = 32_768
-    """Newest tokens of earlier prompts and outputs that are searched for copies; 0: each prompt starts anew."""
+    """Newest tokens of earlier prompts and outputs searched for copies; 0: each prompt starts anew."""
     thresholds: Thresholds = (0.3, 0.5, 0.7, 0.85)
-    """Stop thresholds to choose from; drafting without a threshold is always considered, too."""
+    """Stop thresholds to choose from; drafting without one is always considered."""
     exits: Annotated[Sequence[Inner], Fits("at least one share in (0, 1)", len)] = (0.125, 0.25, 0.375, 0.5, 0.625)
     """Early exits among the first arms, as shares of the blocks."""
     uniform: Sequence[Inner] = (0.25, 0.45)
-    """Uniform sets among the first arms, as shares of skipped sublayers; a share that the inner blocks cannot reach is
-    left out."""
+    """Uniform sets among the first arms, as shares of skipped sublayers; shares beyond the inner blocks are left
+    out."""
     windows: Annotated[Sequence[Sequence[int]], Fits(f"pairs of {WINDOW}", are_windows)] = ((4, 508),)
-    """Windows of the cache among the first arms, with all sublayers and with the layer set in use; a window is
-    considered in contexts of at least twice its positions."""
+    """Windows of the cache among the first arms, with all sublayers and with the layer set in use; considered in
+    contexts of at least twice their positions."""
     int8: bool = False
-    """Whether 8-bit weights are among the first arms, with all sublayers and with the layer set in use."""
+    """Add 8-bit weights to the first arms, with all sublayers and with the layer set in use."""
     int4: bool = False
     """The same with 4-bit weights."""
     interval: Count = 16
     """Steps between plans while drafting."""
     rows: Count = 12
-    """r, last output tokens on which arms are evaluated and searches run."""
+    """r, last output tokens for evaluations and searches."""
     budget: Annotated[float, Range(above=0, most=1, what="a share")] = 0.6
-    """Skipped weight that a search allows, as a share of the weight of all sublayers."""
+    """Share of all sublayers' weight that a search may skip."""
     min_similarity: Cosine = 0.5
     """τ of the search."""
     weight_cap: Count | None = 1
-    """Largest integer weight of a sublayer in the search; null for no cap."""
+    """Largest integer weight of a sublayer in the search; null: no cap."""
     hoped: Annotated[float, Range(above=0, below=1, what="a rate")] = 0.95
-    """A search runs only if a set that skips the whole budget would pay at this acceptance rate."""
+    """A search runs only if skipping the whole budget would pay at this acceptance rate."""
     shortlist: Count = 2
-    """Largest number of arms that a search adds."""
+    """Most arms that a search adds."""
     pool: int = 14
-    """Largest number of arms; beyond it the least promising ones from searches are dropped."""
+    """Most arms; beyond it the least promising ones from searches are dropped."""
     prior: Annotated[float, Range(above=0, what="a number of tokens")] = 2.5
     """Weight of the prior, in tokens."""
     selected: Annotated[float, Range(0, 1, what="a weight")] = 0.25
-    """Weight of a token on which the arm was selected; any other token weighs 1."""
+    """Weight of a token that selected the arm; other tokens weigh 1."""
     memory: float = 256
     """Largest weight of a posterior, in tokens."""
     forget: Share = 0.02
-    """Share by which every posterior moves back to the prior at the start of a prompt."""
+    """Share by which posteriors move back to the prior at the start of a prompt."""
     optimism: NotNegative = 1.0
-    """Posterior standard deviations added to an arm's acceptance to decide whether its evaluation may pay."""
+    """Posterior standard deviations added to an arm's acceptance to judge an evaluation."""
     margin: NotNegative = 0.05
-    """Share by which drafting must beat AR, and by which an arm's optimistic throughput must exceed the present one for
-    an evaluation."""
+    """Share by which drafting must beat AR, and an arm's optimistic throughput the present one for an evaluation."""
     stake: Annotated[float, Range(0, what="a number of AR steps")] = 6
     """Allowed loss of drafting and exploration, in AR steps."""
     regret: Inner = 0.01
     """Share of the output tokens by which the allowed loss grows."""
     profit: Annotated[float, Range(0, below=1, what="a share")] = 0.03
-    """Share of the gain of layer sets and windows that may be spent on exploration."""
+    """Share of the gain of layer sets and windows available for exploration."""
     overhead: Annotated[float, Range(above=0)] = 1.5
-    """Factor on the predicted time of an evaluation or search, for cosines and copies, which the profile leaves out."""
+    """Factor on the predicted time of exploration, for cosines and copies that the profile leaves out."""
     reuse_prefix: ReusePrefix = True
 
     def __post_init__(self) -> None:
@@ -147,7 +145,7 @@ class Adaptive(Method):
         """Make the first arms for this model.
 
         Raises:
-            ConfigError: a model of one block, which has no exit.
+            ConfigError: a one-block model, which has no exit.
         """
         n_layers = dims.n_layers
         if n_layers < 2:
@@ -171,7 +169,7 @@ class Adaptive(Method):
         self._set_latency(probe.latency)
 
     def start(self, prefill: Prefill) -> None:
-        """Begin a prompt: keep the arms, the ledger and a wait of the last prompt, but not its states."""
+        """Begin a prompt: keep arms, ledger and a pending wait, but not the states."""
         self._pool.forget()
         self._drop_states()
         if self.lookup_len:
@@ -187,7 +185,7 @@ class Adaptive(Method):
         self._pace_ms, self._pace_tokens = PACE_STEPS * self._ar_ms, PACE_STEPS * self._ar_ms * self._base_rate
 
     def propose(self, context: Context) -> LayerDraft | TokenTree:
-        """Propose a copy of earlier text if it promises more than the last plan's draft; else that draft or AR."""
+        """Propose a copy of earlier text if it promises more than the last plan's choice; else that draft or AR."""
         self._copied, self._step_choice = False, None
         if self.lookup_len:
             self._match_model.extend(context.output[self._match_model.output_len :])
@@ -207,10 +205,10 @@ class Adaptive(Method):
         return self._step_choice.draft
 
     def observe(self, verification: Verification, probe: Probe) -> Estimate | None:
-        """Update ledger, posterior and pace; explore once enough states are kept; plan again when a plan is due.
+        """Update ledger, posterior and pace; explore once enough states are kept; plan when due.
 
         Returns:
-            After an evaluation or search, the estimate for the choice of the plan that follows; AR: γ = 0.
+            After exploration, the estimate for the next plan's choice; AR: γ = 0.
         """
         self._ledger.tokens += len(verification.emitted)
         step_ms = self._ar_ms
@@ -236,13 +234,13 @@ class Adaptive(Method):
         return self._estimate(verification.length) if explores else None
 
     def state(self) -> bytes:
-        """Return arms, ledger and the text for copies, as JSON."""
+        """Return arms, ledger and text for copies, as JSON."""
         arms, left = self._pool.state(), self._steps_left if self._is_waiting() else 0
         saved = {"arms": arms, "ledger": asdict(self._ledger), "left": left, "copies": self._match_model.state()}
         return json.dumps(saved).encode()
 
     def restore(self, state: bytes) -> None:
-        """Continue with the arms, ledger and text of `state`."""
+        """Continue from `state`."""
         saved = json.loads(state)
         self._pool.restore(saved["arms"])
         self._ledger = Ledger(**saved["ledger"])
@@ -250,19 +248,18 @@ class Adaptive(Method):
         self._match_model.restore(saved["copies"])
 
     def _is_waiting(self) -> bool:
-        """Return whether AR runs until an exploration is affordable; a plan before that would choose AR again."""
+        """Return whether AR runs until exploration is affordable; an earlier plan would choose AR again."""
         return self._choice is None and not self._goal and self._steps_left > 0
 
     def _set_latency(self, latency: Latency) -> None:
-        """Take a profile; discard the costs that were computed from another one."""
         if latency is not self._latency:
             self._latency, self._costs = latency, {}
 
     def _learn(self, choice: ArmChoice, verification: Verification) -> float:
-        """Note the outcome of a draft and update the ledger; stop drafting once the allowed loss is used up.
+        """Update posterior and ledger by a draft; stop drafting once the allowed loss is used up.
 
         Returns:
-            The milliseconds of the step by the profile.
+            The step's milliseconds by the profile.
         """
         drafted, accepted = verification.tree.draft_len, len(verification.path) - 1
         step_ms = drafted * choice.draft_ms + choice.verify_ms[drafted]
@@ -275,7 +272,6 @@ class Adaptive(Method):
         return step_ms
 
     def _plan(self, length: int) -> None:
-        """Choose the draft at this context length, and what to explore next."""
         pool, costs = self._pool, self._costs_at(length)
         pool.learn()
         # 1) throughputs of all arms, thresholds and lengths: expected, and with optimistic acceptance rates
@@ -309,16 +305,15 @@ class Adaptive(Method):
         self._plan_exploration(costs, promising, needed_rate)
 
     def _price_copies(self, costs: Costs) -> None:
-        """Set the costs of verifying a copy, and the throughput to beat."""
         self._copy_ms, self._ar_ms = costs.copy_ms, costs.ar_ms
         self._base_rate = 1 / costs.ar_ms if self._choice is None else self._choice.rate
 
     def _plan_exploration(self, costs: Costs, promising: Sequence[Arm], needed_rate: float) -> None:
-        """Choose an affordable exploration: promising arms, else a search, else none; and when to plan again.
+        """Choose an affordable exploration (promising arms, else a search, else none) and the next plan's step.
 
         Args:
-            promising: arms that an evaluation may bring into use, the best first.
-            needed_rate: tokens per millisecond that the result of a search must be able to reach.
+            promising: arms that an evaluation may bring into use, best first.
+            needed_rate: tokens per millisecond that a search's result must be able to reach.
         """
         credit, prices = self._ledger.credit() - COLLECT_COST, [self._evaluation_price(arm, costs) for arm in promising]
         self._queue = [arm for arm, price in zip(promising, prices) if price <= credit]
@@ -340,11 +335,10 @@ class Adaptive(Method):
             self._steps_left = int(min(max(wait, self.interval), LONGEST_WAIT))
 
     def _evaluation_price(self, arm: Arm, costs: Costs) -> float:
-        """Return the cost of an evaluation and its kept states, in AR steps."""
         return STATE_COST * self.rows + self.overhead * costs.evaluation_ms(arm.layer_set) / costs.ar_ms
 
     def _search_price(self, costs: Costs) -> float:
-        """Return the cost of a search in AR steps, keeping its states and evaluating its arms included."""
+        """Return the cost of a search in AR steps, including its states and evaluations."""
         weights = integer_weights(costs.latency, costs.context, self.weight_cap)
         search = self.overhead * costs.search_ms(self.budget, weights) / costs.ar_ms
         largest = Arm(LayerSet(self._n_layers, frozenset([0])), self._pool.prior.counts)  # the most that a set can run
@@ -352,7 +346,7 @@ class Adaptive(Method):
         return STATE_COST * self.rows * (2 * self._n_layers + 1) + search + evaluations
 
     def _costs_at(self, length: int) -> Costs:
-        """Return the costs at the grid context nearest to a length; a resumed run computes the same costs."""
+        """Return the costs at the nearest grid context, the same in a resumed run."""
         assert self._latency is not None
         grid_index = round(math.log(max(length, 1)) / math.log1p(GRID_STEP))
         if grid_index not in self._costs:
@@ -366,7 +360,6 @@ class Adaptive(Method):
         self._n_states = 0
 
     def _explore(self, length: int, probe: Probe) -> None:
-        """Evaluate arms or search, on the last r tokens, and charge the cost to the ledger."""
         self._pool.learn()
         states, target = last_states(self._verifications, self.rows)
         boundaries, costs = self.taps.verify, self._costs_at(length)
@@ -382,7 +375,6 @@ class Adaptive(Method):
                 self._pool.evaluate(arm, states[boundaries.index(arm.layer_set.first_changed)], target, length, probe)
 
     def _search(self, states: Tensor, length: int, probe: Probe) -> None:
-        """Search for new arms, and charge the cost to the ledger."""
         costs, weights = self._costs_at(length), integer_weights(probe.latency, length, self.weight_cap)
         self._ledger.explored += self.overhead * costs.search_ms(self.budget, weights) / costs.ar_ms
         self._ledger.searches += 1
@@ -390,7 +382,7 @@ class Adaptive(Method):
         self._pool.search(states, length, probe, costs, self._ledger.searches)
 
     def _estimate(self, length: int) -> Estimate:
-        """Return the expected throughput of the present choice; AR is the full model at γ = 0."""
+        """Return the choice's expected throughput; AR is the full model at γ = 0."""
         if self._choice is not None:
             choice = self._choice
             return Estimate(choice.arm.acceptance, choice.draft.max_len, 1000 * choice.rate)

@@ -10,7 +10,7 @@ from ssd_bench.settings import settings
 
 @settings("method")
 class AR(Method):
-    """No candidates: the tree is the root alone, so a step is one plain forward pass (M = 1)."""
+    """Decoding without candidates: the tree is the root alone (M = 1)."""
 
     name: Name = "ar"
 

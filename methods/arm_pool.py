@@ -1,9 +1,9 @@
 """The arms of `methods.adaptive`: the first ones, and what drafts, evaluations and searches add to them.
 
-An evaluation runs an arm's sublayers over the last r output tokens, whose full-model states and predictions exist
-already, in one teacher-forced pass; this gives r outcomes. A search is KnapSpec's knapsack over these tokens. As they
-selected the new arms, they have little weight in their posteriors, and a new arm drafts only after an evaluation on
-other tokens.
+An evaluation runs an arm's sublayers over the last r output tokens in one teacher-forced pass and gives r outcomes;
+full-model states and predictions exist already. A search is KnapSpec's knapsack over these tokens. Because they
+selected the new arms, they weigh little in the posteriors, and a new arm drafts only after an evaluation on other
+tokens.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from ssd_bench.contract.window import Window
 
 
 class ArmSettings(Protocol):
-    """Settings of `methods.adaptive` on which its arms depend."""
+    """Settings of `methods.adaptive` used by its arms."""
 
     thresholds: Sequence[float]
     exits: Sequence[float]
@@ -45,15 +45,14 @@ class ArmSettings(Protocol):
 
 
 class ArmPool:
-    """The arms for one model; they last from prompt to prompt.
+    """Arms for one model, kept across prompts.
 
     Args:
-        settings: the method.
         n_layers: L, at least 2.
 
     Attributes:
         prior: prior of every arm.
-        arms: the exits, uniform sets, windows and rounded weights of the settings, then arms of searches and of
+        arms: exits, uniform sets, windows and rounded weights of the settings, then arms from searches and
             combinations.
         outcomes: drafts that `learn` adds to the posteriors: an arm and the arguments of `Arm.learn`.
     """
@@ -72,14 +71,14 @@ class ArmPool:
         self._times: dict[Costs, tuple[Array, Array]] = {}
 
     def learn(self) -> None:
-        """Update the arms by the outcomes; not in every step, since steps of a small model are short."""
+        """Update the arms by the outcomes; not in every step, since steps of small models are short."""
         for arm, drafted, accepted, threshold, capped in self.outcomes:
             arm.learn(drafted, accepted, threshold, capped)
             arm.limit(self._settings.memory)
         self.outcomes.clear()
 
     def forget(self) -> None:
-        """Move every posterior back to the prior by the share of a prompt."""
+        """Move every posterior towards the prior at the start of a prompt."""
         self.learn()
         for arm in self.arms:
             arm.forget(self.prior, self._settings.forget)
@@ -87,7 +86,7 @@ class ArmPool:
     def times(self, costs: Costs) -> tuple[Array, Array]:
         """Return milliseconds of one drafted token [2 arms] and of verifying 0, 1, .. of them [2 arms, draft_len + 1].
 
-        All arms are listed twice: `throughputs` computes expected and optimistic ones together.
+        Arms are listed twice, for expected and optimistic `throughputs`.
         """
         if costs not in self._times:
             draft_ms = [costs.draft_ms(arm.layer_set) for arm in self.arms]
@@ -99,8 +98,8 @@ class ArmPool:
         """Return the expected throughputs of all arms at a context length.
 
         Returns:
-            For each arm the tokens per millisecond by threshold and draft length, [arms, thresholds, lengths]; the best
-            of them, 0 for an arm that must not draft, [arms]; the best with an optimistic acceptance rate, [arms].
+            Tokens per millisecond [arms, thresholds, lengths]; the best per arm, 0 if it must not draft; the best with
+            an optimistic acceptance rate.
         """
         counts = np.array([arm.counts for arm in self.arms])
         all_counts = np.concatenate([counts, optimistic_counts(counts, self._settings.optimism)])
@@ -112,17 +111,17 @@ class ArmPool:
         return rates, best, np.where(usable, optimistic, 0.0)
 
     def shrink(self, ranked: Sequence[Arm]) -> None:
-        """Drop the surplus arms of searches and combinations, of arms in descending order the last ones."""
+        """Drop surplus arms from searches and combinations; `ranked` is in descending order."""
         surplus = len(self.arms) - self._settings.pool
         if surplus > 0:
             dropped = [arm for arm in ranked if arm.search_number or arm.derived][-surplus:]
             self._replace([arm for arm in self.arms if arm not in dropped])
 
     def combine(self, arm: Arm, length: int) -> None:
-        """Combine the layer set in use with each window for which the context is long enough, and with rounded weights.
+        """Combine the layer set in use with rounded weights and every window that suits the context.
 
-        They are candidates of the next plan. A window, and each number of bits, have at most one combination: when
-        another layer set comes into use, its combination is replaced.
+        The combinations are candidates of the next plan. Each window and number of bits has at most one, replaced when
+        another layer set comes into use.
         """
         if arm.layer_set.window is not None:
             return
@@ -141,18 +140,17 @@ class ArmPool:
             self._replace([a for a in self.arms if a is not old] + [combined])
 
     def evaluate(self, arm: Arm, states: Tensor, target: Tensor, length: int, probe: Probe) -> None:
-        """Add the outcomes of an evaluation to an arm, which may draft from now on; arguments as in `evaluate_arm`."""
+        """Add the outcomes of an evaluation to an arm, which may then draft; arguments as in `evaluate_arm`."""
         arm.counts += evaluate_arm(probe, self.prior, arm, states, target, length)
         arm.limit(self._settings.memory)
         arm.evaluated = True
 
     def search(self, states: Tensor, length: int, probe: Probe, costs: Costs, number: int) -> None:
-        """Run KnapSpec's knapsack; the candidates of highest throughput, with shrunk rates, become arms.
+        """Run KnapSpec's knapsack; the candidates of highest shrunk throughput become arms.
 
         Args:
             states: [2L+1, r, d] states of the last r tokens.
-            length: committed positions, those tokens included.
-            number: number of the search.
+            length: committed positions, including those tokens.
         """
         settings, rows = self._settings, states.shape[1]
         weights = integer_weights(probe.latency, length, settings.weight_cap)
@@ -173,7 +171,7 @@ class ArmPool:
         self._replace(arms)
 
     def state(self) -> list[Any]:
-        """Return all arms, for JSON."""
+        """Return all arms for JSON."""
         self.learn()
         windows = [arm.layer_set.window for arm in self.arms]
         return [
@@ -189,7 +187,7 @@ class ArmPool:
         ]
 
     def restore(self, state: list[Any]) -> None:
-        """Continue with the arms of `state`."""
+        """Continue from `state`."""
         arms = []
         for (skipped, rounded), counts, evaluated, number, pair, derived in state:
             window = pair and Window(*pair)
@@ -203,11 +201,10 @@ class ArmPool:
 
 
 def last_states(verifications: Sequence[Verification], rows: int) -> tuple[Tensor, Tensor]:
-    """Return states [taps, r, d] and the full model's predictions [r] of the last r committed tokens.
+    """Return states [taps, r, d] and full-model predictions [r] of the last r = `rows` committed tokens.
 
     Args:
         verifications: the last steps, all with the same taps.
-        rows: r.
     """
     states, logits = [], []
     for verification in verifications:
@@ -219,5 +216,5 @@ def last_states(verifications: Sequence[Verification], rows: int) -> tuple[Tenso
 
 
 def _fits(window: Window | None, length: int) -> bool:
-    """Return whether a window leaves out at least half of the context; None always fits."""
+    """Return whether a window leaves out at least half of the context; None fits."""
     return window is None or 2 * window.count_read(length) <= length

@@ -1,9 +1,8 @@
 """Expected throughput of drafting with a layer set: the posterior of its acceptance, and the costs of a step's parts.
 
-An arm (of `methods.adaptive`, a multi-armed bandit) is a layer set, with or without a window of the cache, and a
-Dirichlet posterior over the outcomes of a drafted token. An outcome is a pair: accepted or rejected, and the bin of the
-token's confidence, its probability under the draft. The posterior and the times of passes over 1, 2, .. nodes give the
-expected tokens per millisecond of every draft length and stop threshold.
+An arm of the bandit `methods.adaptive` is a layer set, perhaps with a window, and a Dirichlet posterior over a drafted
+token's outcomes: accepted or rejected, by bin of its draft probability, the confidence. The posterior and the times of
+passes over 1, 2, .. nodes give the expected tokens per millisecond of every draft length and stop threshold.
 """
 
 from __future__ import annotations
@@ -24,11 +23,11 @@ Array = NDArray[np.float64]
 
 
 class Prior:
-    """The prior of an arm: a calibrated draft; a token's acceptance rate equals its confidence.
+    """Prior of an arm: a calibrated draft, whose acceptance rate equals its confidence.
 
     Args:
         thresholds: ascending probabilities in (0, 1), the borders of the confidence bins.
-        strength: weight of the prior in tokens, spread evenly over the bins.
+        strength: weight in tokens, spread evenly over the bins.
 
     Attributes:
         counts: [2, bins] parameters of the Dirichlet: row 0 rejected, row 1 accepted.
@@ -41,7 +40,7 @@ class Prior:
         self.counts = strength / len(accepted) * np.stack([1 - accepted, accepted])
 
     def tally(self, match: Tensor, confidence: Tensor) -> Array:
-        """Count r tokens by outcome, as [2, bins], from whether each one matches ([r] bool) and its confidence [r]."""
+        """Count r tokens as [2, bins] by match [r] and confidence [r]."""
         counts = np.zeros_like(self.counts)
         bins = np.digitize(confidence.double().cpu().numpy(), self.thresholds)
         np.add.at(counts, (match.cpu().numpy().astype(int), bins), 1)
@@ -53,11 +52,10 @@ class Arm:
     """A layer set and the posterior of its acceptance.
 
     Attributes:
-        layer_set: what drafts run and read.
-        counts: [2, bins] parameters of the Dirichlet: rejected and accepted tokens by confidence bin, prior included.
-        evaluated: whether the arm was evaluated on other tokens than those that selected it, which favour it.
-        search_number: number of the search that found the layer set; 0 for an initial arm.
-        derived: whether the arm combines another arm's layer set with a window or with rounded weights.
+        counts: [2, bins] Dirichlet parameters: rejected and accepted tokens by confidence bin, including the prior.
+        evaluated: whether it was evaluated on tokens that did not select it (those favour it).
+        search_number: number of the search that found it; 0 for an initial arm.
+        derived: whether it combines another arm's layer set with a window or rounded weights.
     """
 
     layer_set: LayerSet
@@ -68,24 +66,23 @@ class Arm:
 
     @property
     def acceptance(self) -> float:
-        """Posterior mean of the acceptance of a token after accepted ones."""
+        """Posterior mean acceptance of a token after accepted ones."""
         return float(self.counts[1].sum() / self.counts.sum())
 
     def learn(self, drafted: int, accepted: int, threshold: int, capped: bool) -> None:
-        """Add a verified draft to the counts: its tokens up to the first rejected one.
+        """Add a verified draft to the counts, up to the first rejected token.
 
-        Only the side of the threshold is known of a token's confidence. So the token is spread over the bins on that
-        side, in proportion to their counts. (A draft that ended at a rejected EOS counts as one ended by confidence.)
+        Only the side of the threshold is known of a token's confidence, so the token is spread over the bins on that
+        side, in proportion to their counts. (A rejected EOS counts as an end by confidence.)
 
         Args:
             drafted, accepted: k >= 1 and m.
             threshold: index of the stop threshold, 0 for none: tokens in bins below it end a draft.
-            capped: whether the draft reached its cap: then its last token may be on either side.
+            capped: whether the draft reached its cap, so that its last token may be on either side.
         """
         counts = self.counts.tolist()  # a step of a small model is short: for a few floats, lists are faster than NumPy
 
         def add(outcome: int, tokens: int, first: int, end: int) -> None:
-            """Add tokens to the bins [first, end) of an outcome, in proportion to their counts."""
             row = counts[outcome]
             factor = 1 + tokens / sum(row[first:end])
             row[first:end] = [factor * value for value in row[first:end]]
@@ -103,20 +100,19 @@ class Arm:
         self.counts = np.array(counts)
 
     def limit(self, memory: float) -> None:
-        """Scale the counts down to `memory` tokens: the posterior follows the text."""
+        """Scale the counts down to `memory` tokens, so that the posterior follows the text."""
         self.counts *= min(1.0, memory / float(self.counts.sum()))
 
     def forget(self, prior: Prior, share: float) -> None:
-        """Move the counts a share of the way back to the prior."""
+        """Move the counts towards the prior by a share."""
         self.counts += share * (prior.counts - self.counts)
 
 
 @dataclass(frozen=True)
 class ArmChoice:
-    """A plan's choice: an arm, with a draft length and a stop threshold, that drafts until the next plan.
+    """A plan's choice of arm, draft length and stop threshold, used until the next plan.
 
     Attributes:
-        arm: the chosen arm.
         threshold: index of the stop threshold; 0: none.
         draft: the proposal to the engine.
         draft_ms, verify_ms, ar_ms: milliseconds of a drafted token, of verifying 0, 1, .. of them, and of an AR step.
@@ -133,7 +129,7 @@ class ArmChoice:
 
 
 def optimistic_counts(counts: Array, deviations: float) -> Array:
-    """Return counts [arms, 2, bins] with the acceptance rate raised by posterior standard deviations, at most to 1."""
+    """Return counts [arms, 2, bins] with acceptance rates raised by posterior standard deviations, at most to 1."""
     total, accepted = counts.sum((1, 2)), counts[:, 1].sum(1)
     mean = accepted / total
     # the acceptance rate has a Beta posterior: variance mean (1 - mean) / (total + 1)
@@ -145,17 +141,17 @@ def optimistic_counts(counts: Array, deviations: float) -> Array:
 def throughput(counts: Array, draft_ms: Array, verify_ms: Array) -> Array:
     """Return the expected tokens per millisecond of a step, [arms, thresholds, lengths]: index t, γ - 1.
 
-    Tokens are assumed independent. A draft ends after γ tokens, or earlier after a token in a bin below the threshold.
-    For one token let s be the probability that drafting goes on after it, a that it is accepted, and b that both hold.
-    With v_j the time to verify j drafted tokens,
+    Tokens are assumed independent. A draft ends after γ tokens or a token in a bin below the threshold. For one token
+    let s be the probability that drafting goes on, a that it is accepted, b that both hold, and v_j the time to verify
+    j drafted tokens:
 
         E[tokens] = 1 + a (1 + b + ... + b^(γ-1)),  E[ms] = v_0 + sum_(j = 1..γ) s^(j-1) (t_draft + v_j - v_(j-1)).
 
-    Without a threshold, s = 1 and b = a. If also v does not grow with j, this is KnapSpec's Eq. 4.
+    Without a threshold, s = 1 and b = a. If v is also constant, this is KnapSpec's Eq. 4.
 
     Args:
         counts: [arms, 2, bins].
-        draft_ms: [arms] t_draft, one drafted token.
+        draft_ms: [arms] t_draft.
         verify_ms: [arms, lengths + 1] v_0, v_1, ...
     """
     mass = counts / counts.sum((1, 2), keepdims=True)
@@ -172,16 +168,16 @@ class Costs:
     """Milliseconds of every part of a step at one context length.
 
     Args:
-        latency: the profile; its measured passes include head, embedding and the growth with the nodes.
+        latency: its measured passes include head, embedding and the growth with the nodes.
         n_layers: L.
         context: n.
-        longest: largest number of drafted tokens.
-        reuse: whether verification reuses the draft's states before the first skipped sublayer.
-        rows: r, number of tokens for evaluations and searches.
-        copied: largest number of tokens of a copied draft.
+        longest: most drafted tokens.
+        reuse: reuse draft states before the first skipped sublayer in the verification.
+        rows: r, tokens for evaluations and searches.
+        copied: most tokens of a copied draft.
 
     Attributes:
-        ar_ms: time of one AR step.
+        ar_ms: time of an AR step.
         copy_ms: times of verifying 0, 1, .. copied tokens.
     """
 
@@ -199,7 +195,7 @@ class Costs:
         self._start_ms = np.where(np.arange(longest + 1) > 0, latency.draft_start_ms, 0.0)
 
     def draft_ms(self, layer_set: LayerSet) -> float:
-        """Return the time of one drafted token; with a window, attentions take the time of a context of its size."""
+        """Return the time of one drafted token; attentions with a window take the time of a context of its size."""
         attn, read, window = self._attn_ms[0], self.context, layer_set.window
         if window is not None:
             read = window.count_read(self.context)
@@ -213,7 +209,7 @@ class Costs:
         return total
 
     def verify_ms(self, layer_set: LayerSet) -> Array:
-        """Return the times [longest + 1] of verifying 0, 1, .. drafted tokens, the fixed time of a draft included.
+        """Return the times [longest + 1] of verifying 0, 1, .. drafted tokens, including a draft's fixed time.
 
         With reuse, the sublayers before the first changed one run on the last node only.
         """
@@ -224,7 +220,7 @@ class Costs:
         return one_node_ms + (self.n_layers - attn) * self._attn_ms + (self.n_layers - mlp) * self._mlp_ms + other_ms
 
     def evaluation_ms(self, layer_set: LayerSet) -> float:
-        """Return the time of `evaluate_arm` over r tokens: the arm's sublayers from the first changed one on."""
+        """Return the time of `evaluate_arm` over r tokens, from the first changed sublayer on."""
         (attn, mlp, rest_ms), window = self._rows_ms, layer_set.window
         read = self.context if window is None else window.count_read(self.context)
         if window is not None:
@@ -236,7 +232,7 @@ class Costs:
         return n_attn * attn + n_mlp * mlp + rest_ms
 
     def search_ms(self, budget: float, weights: tuple[int, int]) -> float:
-        """Return the longest time of a knapsack over r tokens: sublayers over all its branches, and LM heads."""
+        """Return the longest time of a knapsack over r tokens: sublayers over all branches, and LM heads."""
         n_sub, columns, total_ms = 2 * self.n_layers, 1, 0.0
         width = n_columns(budget, weights, n_sub)
         for b in range(n_sub):  # before sublayer b at most `columns` skipped weights have a branch
@@ -255,17 +251,17 @@ class Costs:
 
 
 def evaluate_arm(probe: Probe, prior: Prior, arm: Arm, states: Tensor, target: Tensor, length: int) -> Array:
-    """Count the predictions of an arm's draft at the last r committed tokens: one teacher-forced pass, no decoding.
+    """Count an arm's draft predictions at the last r committed tokens, in one teacher-forced pass without decoding.
 
-    The head reads full weights, also for an arm with rounded weights.
+    The head reads full weights, even for an arm with rounded weights.
 
     Args:
-        states: [r, d] states of the full model at the boundary `arm.layer_set.first_changed`.
-        target: [r] predictions of the full model.
-        length: committed positions, the r tokens included.
+        states: [r, d] full-model states at the boundary `arm.layer_set.first_changed`.
+        target: [r] full-model predictions.
+        length: committed positions, including the r tokens.
 
     Returns:
-        Counts [2, bins] of predictions that would have been rejected and accepted.
+        Counts [2, bins] of rejected and accepted predictions.
     """
     sublayers = [i for i in arm.layer_set.kept if i >= arm.layer_set.first_changed]
     bits = arm.layer_set.bits or None
@@ -275,11 +271,10 @@ def evaluate_arm(probe: Probe, prior: Prior, arm: Arm, states: Tensor, target: T
 
 
 def throughput_by_matches(prior: Prior, weight: float, costs: Costs, layer_set: LayerSet, rows: int) -> Array:
-    """Return the expected tokens per millisecond [r + 1] of a set, if it matches 0, 1, .. r of r tokens.
+    """Return a set's expected tokens per millisecond [r + 1] at 0, 1, .. r matches in r = `rows` tokens.
 
     Args:
-        weight: weight of each of the r tokens in the posterior.
-        rows: r.
+        weight: weight of each token in the posterior.
     """
     matches = np.arange(rows + 1.0)
     # posterior without confidence bins: the prior's counts plus the weighted mismatches and matches

@@ -1,16 +1,16 @@
 """ASD-style drafting: skip the attentions that change the prompt's states least (after Metel et al., EMNLP 2024).
 
-"Draft on the Fly" (in the Findings; called ADMG or ASD elsewhere) is known here from its abstract and other papers:
-only attentions are skipped; an attention is skipped if the cosine similarity of its input and output, while the full
-model reads the prompt, exceeds a threshold; drafting ends by Draft & Verify's adaptive exit. The body of the paper was
-not read: its threshold and its two further rules of removal are missing here, hence the name. Decided here:
+"Draft on the Fly" (in the Findings; elsewhere ADMG or ASD) is known here only from its abstract and other papers: only
+attentions are skipped, if the cosine of input and output in the prompt exceeds a threshold; drafting ends by Draft &
+Verify's adaptive exit. The body was not read: its threshold and two removal rules are missing, hence the name. Decided
+here:
 
-* the output includes the residual; the similarity of attention l, s_l, is the mean over the last q prompt positions;
-* attention l is skipped if s_l >= τ, but never that of the first or the last block;
-* with `refresh`, the set is chosen anew every T steps, from the tokens accepted since the last choice.
+* the output includes the residual; s_l, the similarity of attention l, is the mean over the last q prompt positions;
+* attention l is skipped if s_l >= τ, never in the first or last block;
+* with `refresh`, the set is chosen anew every T steps from the tokens accepted since.
 
-Draft & Verify (Zhang et al., ACL 2024; decoding.py) moves its exit threshold γ after every step by a moving average ρ
-of the acceptance rate. Its notebooks carry γ from prompt to prompt; here every prompt starts anew.
+Draft & Verify (Zhang et al., ACL 2024; decoding.py) moves its exit threshold γ after every step by ρ, a moving average
+of the acceptance rate. Its notebooks carry γ across prompts; here every prompt starts anew.
 """
 
 from __future__ import annotations
@@ -39,11 +39,11 @@ class ASD(MovedDraft):
 
     name: Name = "asd_style"
     min_similarity: float = 0.95
-    """τ, smallest similarity at which an attention is skipped; above 1: never; -1: all inner attentions."""
+    """τ, smallest similarity for skipping an attention; above 1: never; -1: all inner attentions."""
     positions: Count | None = None
-    """q, number of last positions of the prompt (with `refresh`: of the accepted tokens) that count; null: all."""
+    """q, last positions of the prompt (with `refresh`: of the accepted tokens) that count; null: all."""
     refresh: Count | None = None
-    """T, steps between choices of the set; null: it is chosen once per prompt."""
+    """T, steps between choices of the set; null: one choice per prompt."""
     rules_extra: Annotated[bool, Fits("false: the paper's two further rules are not known", lambda on: not on)] = False
     """The paper's two further rules."""
     reuse_prefix: ReusePrefix = False
@@ -60,7 +60,7 @@ class ASD(MovedDraft):
         """Ask for the states around every attention that may be skipped.
 
         Raises:
-            ConfigError: a model without a block between the first and the last.
+            ConfigError: no block between the first and the last.
         """
         if dims.n_layers < 3:
             raise ConfigError("model", dims.name, f"a model of at least 3 blocks; it has {dims.n_layers}")
@@ -76,7 +76,7 @@ class ASD(MovedDraft):
         self._stop.start()
 
     def observe(self, verification: Verification, probe: Probe) -> Estimate | None:
-        """Move γ; with `refresh`, collect similarities and choose again when it is time."""
+        """Move γ; with `refresh`, collect similarities and choose a set when due."""
         self._stop.observe(verification)
         if self.refresh:
             assert verification.hidden is not None, "the taps ask for it"
@@ -88,17 +88,16 @@ class ASD(MovedDraft):
         return None
 
     def _last(self, by_position: Tensor) -> Tensor:
-        """Return the last q positions of a tensor [_, n, ...]."""
         return by_position if self.positions is None else by_position[:, -self.positions :]
 
     def _choose(self, cosines: Tensor) -> LayerSet:
-        """Return the set that skips attentions of high mean similarity, by cosines [L - 2, n] of blocks 1 .. L - 2."""
+        """Return the set without attentions of high mean similarity, by cosines [L - 2, n] of blocks 1 .. L - 2."""
         means = cosines.mean(-1).tolist()
         attn = [block for block, mean in enumerate(means, start=1) if mean >= self.min_similarity]
         return LayerSet.skipping(self._n_layers, attn=attn)
 
 
 def similarities(states: Tensor) -> Tensor:
-    """Return the cosines [k, n] float32 of input and output of k attentions, from states [2k, n, d] in that order."""
+    """Return cosines [k, n] float32 of input and output of k attentions, from states [2k, n, d] in that order."""
     pairs = zip(states[0::2], states[1::2])
     return torch.stack([F.cosine_similarity(before.float(), after.float(), dim=-1) for before, after in pairs])

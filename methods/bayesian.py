@@ -1,8 +1,8 @@
 """Bayesian optimisation over layer sets: the next point of the unit cube, for every method that searches this way.
 
-Gaussian process and search for its highest confidence bound follow bayes_opt, the library of Self-SD and
-SWIFT, down to the order of random numbers. bayes_opt climbs by finite differences, with a prediction per dimension and
-step. Here the gradient is computed, so that proposals are the same (up to rounding) in a fraction of the time.
+Gaussian process and search for the highest confidence bound follow bayes_opt, the library of Self-SD and SWIFT, down to
+the order of random numbers. bayes_opt climbs by finite differences, one prediction per dimension and step; the gradient
+used here gives the same proposals (up to rounding) in a fraction of the time.
 """
 
 from __future__ import annotations
@@ -26,16 +26,15 @@ BATCH = 1000  # points predicted together: larger matrices are allocated and pag
 def suggest(
     points: Sequence[NDArray[np.float64]], scores: Sequence[float], random: np.random.RandomState, kappa: float
 ) -> NDArray[np.float64]:
-    """Return the point of highest upper confidence bound, found by climbs (L-BFGS-B) from the best random points.
+    """Return the point of highest upper confidence bound, by L-BFGS-B climbs from the best random points.
 
     Args:
         points: [dims] each, in the unit cube; at least one.
-        scores: values of the points.
-        random: random generator; advances.
+        random: advances.
         kappa: κ, posterior standard deviations above the mean.
 
     Returns:
-        [dims] in the unit cube; the same bits whatever the number of threads.
+        [dims] in the unit cube; the same bits for any number of threads.
     """
     from scipy.optimize import minimize
     from threadpoolctl import threadpool_limits
@@ -66,8 +65,7 @@ def fit_process(
 
     Args:
         points: [dims] each; at least one.
-        scores: values of the points.
-        random: random generator of the restarts; advances.
+        random: for the restarts; advances.
     """
     from sklearn.gaussian_process import GaussianProcessRegressor
     from sklearn.gaussian_process.kernels import Matern
@@ -88,9 +86,8 @@ def confidence_bound(
     (Rasmussen and Williams 2006, Eqs. 2.25, 2.26 and 4.17).
 
     Args:
-        process: a process of `fit_process`.
+        process: from `fit_process`.
         point: x, [dims].
-        kappa: κ.
 
     Returns:
         The bound, and its gradient [dims].

@@ -30,7 +30,7 @@ def widths(k_set: KSet, mode: Mode) -> tuple[tuple[float, int], ...]:
 
     Args:
         k_set: `paper`, `code`, `chain` (no siblings) or four numbers, for probabilities above each of `BOUNDS`.
-        mode: the run's `decode.mode`, on which the code's numbers depend.
+        mode: the run's `decode.mode`; the code's numbers depend on it.
     """
     counts = K_SETS[k_set][mode] if isinstance(k_set, str) else k_set
     return tuple(zip(BOUNDS, counts)) if max(counts) > 1 else ()

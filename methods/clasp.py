@@ -1,22 +1,21 @@
 """CLaSp: choose the blocks to skip by dynamic programming on the last accepted token (Chen et al., ACL 2025).
 
-After a verification the last accepted token is run again through subsets of the blocks, by dynamic programming over
-(block, blocks skipped so far). Each cell keeps the stream that is closest (cosine) to the full model's at that depth
-(Eq. 2, Alg. 1). The last cell's set, which skips exactly M blocks, drafts from then on. Neighbouring tokens have nearly
-the same best set ("sparse persistence", §3.7), so the search takes place only every T verifications.
+After a verification the last accepted token runs again through subsets of the blocks, by dynamic programming over
+(block, blocks skipped so far). Each cell keeps the stream closest (cosine) to the full model's at that depth (Eq. 2,
+Alg. 1). The last cell's set, which skips exactly M blocks, then drafts. Neighbouring tokens have nearly the same best
+set ("sparse persistence", §3.7), so a search runs only every T verifications.
 
-The authors released no code. The presets are `clasp` (paper, arXiv 2505.24196) and `clasp_knapspec`, the
-re-implementation that KnapSpec was compared with (kaist-flexml-lab/knapspec @ 8eef1a2), which skips 22 to 31 % of the
-blocks where the paper skips 50 to 60 %. Where the paper leaves something open:
+No code was released. The presets are `clasp` (paper, arXiv 2505.24196) and `clasp_knapspec`, KnapSpec's
+re-implementation (kaist-flexml-lab/knapspec @ 8eef1a2), which skips 22 to 31 % of the blocks (paper: 50 to 60 %). Where
+the paper is open:
 
-* Eq. 1 is printed as a minimum of the cosine; text, Eq. 2 and Alg. 1 maximise it, and so does this file;
-* Fig. 1 begins with an update after the prefill, which neither Alg. 1 nor the port has (`search_on`). With it the first
-  search is on the prompt's last token, and the next one follows after T verifications (§3.7). Without it the first
-  search follows the first verification, and the full model drafts until then;
-* the backtracking of Alg. 1 compares streams by value; here every cell keeps a bit: executed or skipped.
+* Eq. 1 is printed as a minimum of the cosine; text, Eq. 2, Alg. 1 and this file maximise it;
+* Fig. 1 begins with an update after the prefill, unlike Alg. 1 and the port (`search_on`). With it the first search is
+  on the prompt's last token; without it the full model drafts in the first step;
+* Alg. 1 backtracks by comparing streams; here every cell keeps a bit: executed or skipped.
 
-The result is not exact: a cell keeps only one branch, and later cosines depend on it (§3.5). With `draft_window` drafts
-read a part of the cache; the search still reads all of it.
+The result is not exact: a cell keeps one branch, on which later cosines depend (§3.5). With `draft_window` drafts read
+a part of the cache; the search reads all of it.
 """
 
 from __future__ import annotations
@@ -48,21 +47,20 @@ ByLayers = Annotated[
 
 @settings("method")
 class CLaSp(ModelDraft):
-    """CLaSp with the settings on which paper and port differ.
+    """CLaSp, with a setting for every difference between paper and port.
 
-    M, the number of skipped blocks, comes from the first of `skip_blocks`, `skip_by_layers` and `skip_ratio` that has a
-    value for the model.
+    M, the number of skipped blocks, is the first of `skip_blocks`, `skip_by_layers` and `skip_ratio` with a value.
     """
 
     name: Name = "clasp"
     skip_blocks: Annotated[int, Range(0, what="a number of blocks", note=" (a share is method.skip_ratio)")] | None = (
         None
     )
-    """M, number of skipped blocks, for every model; null: by `skip_by_layers`, else by `skip_ratio`."""
+    """M, number of skipped blocks; null: by `skip_by_layers`, else by `skip_ratio`."""
     skip_by_layers: ByLayers | None = None
     """M by number of blocks L."""
     skip_ratio: Annotated[float, Range(0, below=1, what="a share of the blocks")] = 0.5
-    """Share of skipped blocks: M = round(skip_ratio * L), halves to the even number."""
+    """Share of skipped blocks: M = round(skip_ratio * L), halves to even."""
     interval: Count = 128
     """T, verification steps between searches."""
     protect_first_last: bool = False
@@ -77,7 +75,7 @@ class CLaSp(ModelDraft):
         self.taps = Taps()
 
     def check(self, dims: ModelDims) -> None:
-        """Set M, the full set to start from, and the taps of searches for this model.
+        """Set M, the initial full set and the taps of searches.
 
         Raises:
             ConfigError: M blocks cannot be skipped, since at least one block and the protected ones must run.
@@ -104,23 +102,23 @@ class CLaSp(ModelDraft):
         self._probe = probe
 
     def start(self, prefill: Prefill) -> None:
-        """Start a prompt with a search on its last token, or with the full model as its own draft."""
+        """Search on the prompt's last token, or draft with the full model."""
         self._layer_set = self._full
         if prefill.hidden is not None:
             self._choose(prefill.hidden[:, -1], len(prefill.prompt), self._probe)
 
     def propose(self, context: Context) -> LayerDraft:
-        """Draft with the last chosen set; ask for the states between blocks if a search follows."""
+        """Draft with the last set; ask for the states between blocks before a search."""
         self.taps = self._search_taps if self._is_search_step(context.step) else self._idle_taps
         searched = self._layer_set is not self._full
         draft = self._layer_set, self.draft_len, self.stop_below
         return self._reading.draft(*draft, searched=searched)
 
     def observe(self, verification: Verification, probe: Probe) -> Estimate | None:
-        """Search every T steps; not after the last step, since the next prompt does not use the set.
+        """Search every T steps, but not after the last step.
 
         Returns:
-            None: a search gives only a cosine at one token, which is no acceptance rate.
+            None: a cosine at one token is no acceptance rate.
         """
         if self._is_search_step(verification.step) and not verification.last:
             assert verification.hidden is not None, "propose asks for states before a search"
@@ -128,7 +126,6 @@ class CLaSp(ModelDraft):
         return None
 
     def _choose(self, states: Tensor, length: int, probe: Probe) -> None:
-        """Search on the last committed token, with its states [L+1, d]."""
         self._layer_set = choose(states, self._n_skipped, length - 1, probe, self.protect_first_last).layer_set
 
     def _is_search_step(self, step: int) -> bool:
@@ -138,7 +135,7 @@ class CLaSp(ModelDraft):
 
 @dataclass(frozen=True)
 class BlockChoice:
-    """The result of a search: a set that skips M blocks, and g[L, M], the token's stream [d] after it."""
+    """Result of a search: a set that skips M blocks, and g[L, M], the token's stream [d] after it."""
 
     layer_set: LayerSet
     hidden: Tensor
@@ -147,18 +144,17 @@ class BlockChoice:
 def choose(states: Tensor, count: int, prefix_len: int, probe: Probe, protect: bool = False) -> BlockChoice:
     """Choose the `count` blocks to skip, by the recurrence of Eq. 2, all candidates of a row at once (§3.6).
 
-    Row i, column j of its table: g[i, j] is the token's stream after the first i blocks, in the best candidate that
-    skips j of them. x_i is the full model's stream there, and f_i is block i. Then
+    g[i, j] is the token's stream after the first i blocks, in the best candidate that skips j of them; x_i is the full
+    model's stream there; f_i is block i:
 
         g[i, j] = argmax_s cos(s, x_i) over s = f_i(g[i-1, j]) (execute) and s = g[i-1, j-1] (skip).
 
-    A tie skips. g[i, 0] = x_i is known without a pass. Cells from which (L, M) cannot be reached are left out, which
-    changes no choice.
+    A tie skips. g[i, 0] = x_i needs no pass. Cells that cannot reach (L, M) are left out, which changes no choice.
 
     Args:
         states: [L+1, d], x_0 .. x_L: the full model's stream of one token between its blocks.
         count: M, at most L-1, with `protect` L-2.
-        prefix_len: position of the token; every candidate sees the committed rows before it, and itself.
+        prefix_len: position of the token; candidates see the committed rows before it, and it.
         protect: never skip the first and the last block.
     """
     n_layers = len(states) - 1
@@ -194,7 +190,7 @@ def choose(states: Tensor, count: int, prefix_len: int, probe: Probe, protect: b
 
 
 def _backtrack(skips: NDArray[np.bool_], j: int) -> LayerSet:
-    """Return the layer set of the last row's column j, from the bits [L, M + 1] of all cells."""
+    """Return the layer set of the last row's column j, from the cells' bits [L, M + 1]."""
     blocks = []
     for b in reversed(range(len(skips))):
         if skips[b, j]:  # the block was skipped: its candidate came from column j - 1, else from column j

@@ -20,29 +20,28 @@ CLAMP = math.log(torch.finfo(torch.float32).tiny), 88.7  # range in which exp st
 
 
 def entropies(scores: Tensor) -> Tensor:
-    """Return the entropies [n] float32, in nats, of the softmax of each row of scores [n, V] (Eqs. 1-2)."""
+    """Return the softmax entropies [n] float32, in nats, of scores [n, V] (Eqs. 1-2)."""
     probabilities = scores.float().clamp(*CLAMP).softmax(-1)
     return -(probabilities * (probabilities + 1e-12).log()).sum(-1)
 
 
 def confidence(entropy: Tensor, size: int) -> Tensor:
-    """Return the scalar c = 1 - mean entropy / ln size in [0, 1] (Eqs. 3-4), of entropies [n] over `size` outcomes."""
+    """Return c = 1 - mean entropy / ln size in [0, 1] (Eqs. 3-4), for entropies [n] over `size` outcomes."""
     return 1 - entropy.mean() / math.log(size)
 
 
 @dataclass(frozen=True)
 class Rule:
-    """The rule that chooses blocks by confidences; every array is over blocks 1 .. L-2.
+    """The rule that chooses blocks by confidences; arrays are over blocks 1 .. L-2.
 
     With `dtype` float16 arrays and reductions round as in the released code on NumPy 1.26; scalars are double.
 
     Args:
         n_layers: L.
-        dtype: dtype of the arrays.
         base_window: w0.
         window_scale: V per leading equal gradient.
         max_scale: largest V; None: no limit.
-        centred: map the rescaled gradient so that its mean is 0.5 (code only).
+        centred: map the rescaled gradient to mean 0.5 (code only).
     """
 
     n_layers: int
@@ -53,19 +52,19 @@ class Rule:
     centred: bool = True
 
     def choose(self, confidences: Tensor, lam: float) -> list[int]:
-        """Choose the blocks to skip, ascending; arguments as `scores`."""
+        """Return the blocks to skip, ascending; arguments as in `scores`."""
         return self.skipped_blocks(self.scores(confidences), lam)
 
     def scores(self, confidences: Tensor) -> Array:
-        """Return ĉ of the blocks, by the confidences [2 (L - 2)] of attentions and MLPs in turn."""
+        """Return ĉ of the blocks from confidences [2 (L - 2)], attentions and MLPs in turn."""
         modules = confidences.cpu().numpy().astype(self.dtype)
         return self.normalise(modules[0::2] + modules[1::2])
 
     def calibrated_lambda(self, confidences: Tensor, count: int) -> float | None:
         """Return a λ at which the rule skips `count` blocks or, where some are equal, as few more as possible.
 
-        It is in the middle between the λ at which the next block would be skipped, too, and the one at which one of
-        these blocks no longer is. None if no λ skips that many blocks, because confidences are equal.
+        It is midway between the λ that adds the next block and the λ that drops one. None if equal confidences rule
+        this out.
         """
         rounded = self.scores(confidences)
         scores, means, deviations = (a.astype(np.float64) for a in (rounded, *self.neighbour_statistics(rounded)))
@@ -83,7 +82,7 @@ class Rule:
         return float((last + (lower[0] if len(lower) else last - 1)) / 2)
 
     def decision(self, confidences: Tensor, lam: float) -> dict[str, Array]:
-        """Return the arrays behind `choose`: a block is skipped if its confidence is below its threshold."""
+        """Return the arrays behind `choose`: blocks with confidence below their threshold are skipped."""
         scores = self.scores(confidences)
         means, deviations = self.neighbour_statistics(scores)
         return {
@@ -94,7 +93,7 @@ class Rule:
         }
 
     def normalise(self, scores: Array) -> Array:
-        """Return ĉ = (c - mean) / (std + 1e-6) (Eq. 5), exactly 0 where all c are equal."""
+        """Return ĉ = (c - mean) / (std + 1e-6) (Eq. 5), exactly 0 if all c are equal."""
         if scores.min() == scores.max():
             return np.zeros_like(scores)
         return (scores - scores.mean()) / self.dtype(float(scores.std()) + 1e-6)
@@ -113,7 +112,7 @@ class Rule:
         return [self.base_window + int(scale * share * (block / self.n_layers)) for block, share in shares]
 
     def rescale(self, gradient: Array) -> Array:
-        """Return the gradient mapped to [0, 1], with mean 0.5 if `centred`; 0.5 everywhere if it is constant."""
+        """Return the gradient mapped to [0, 1], with mean 0.5 if `centred`; 0.5 if it is constant."""
         low, spread = gradient.min(), float(gradient.max() - gradient.min())
         if spread == 0:
             return np.full_like(gradient, 0.5)
@@ -126,7 +125,7 @@ class Rule:
         return np.clip(scaled * self.dtype(slope) + self.dtype(0.5 - slope * float(mean)), 0, 1)
 
     def neighbour_statistics(self, scores: Array) -> tuple[Array, Array]:
-        """Return mean and population standard deviation of the scores in the window around each block, without it."""
+        """Return mean and population standard deviation of the scores in each block's window, without the block."""
         stats = []
         for i, width in enumerate(self.windows(scores)):
             near = np.concatenate([scores[max(0, i - width // 2) : i], scores[i + 1 : i + width // 2 + 1]])

@@ -1,33 +1,29 @@
 """ConfLayers: skip the blocks whose outputs are less confident than their neighbours' (Amer et al., arXiv 2604.14612).
 
-From time to time the full model reads its last generated tokens again. A module's confidence is one minus the mean
-normalised entropy of its output; a block's confidence is the sum over its attention and its MLP (Eqs. 1-4). A block is
-skipped if its confidence is below the mean of its neighbours by more than λ of their standard deviations. The
-neighbours are in a window that the second difference of the confidences widens (Eqs. 5-10). The set then drafts for
-some 30 rounds. By the tokens accepted in them it is frozen for the rest of the run, noted as the best so far, or given
-up for a new one. Search and set survive from prompt to prompt.
+At times the full model rereads its last tokens. A module's confidence is one minus the mean normalised entropy of its
+output; a block's is the sum over its attention and MLP (Eqs. 1-4). A block is skipped if its confidence is more than λ
+standard deviations below the mean of its neighbours, in a window that the second difference of the confidences widens
+(Eqs. 5-10). The set drafts for some 30 rounds; by its accepted tokens it is then frozen for the rest of the run, noted
+as the best so far, or given up. Search and set persist across prompts.
 
-Where the paper and the released code (WA225/ConfLayers @ d9f157e) differ, a switch selects one of them; presets are
-`conflayers`, `conflayers_paper`, `conflayers_logs` and `conflayers_release`:
+Each difference between paper and released code (WA225/ConfLayers @ d9f157e) has a switch; presets are `conflayers`,
+`conflayers_paper`, `conflayers_logs` and `conflayers_release`:
 
-* the paper puts a module's output through the LM head and takes the entropy over the vocabulary, the code takes it over
-  the channels of the output itself and never calls the head: `signal`;
-* λ is fixed by hand (paper, logs) or moves with the size of the set (code): `lambda_mode`;
-* the search ends at four accepted tokens (paper), or at more than that with an acceptance rate above 0.95 (code):
-  `stop_rule`;
-* the code reads the tokens right after the prompt, as if there were no output in between: `estimate_context`;
-* the code's statistics are half precision, in which the gradients that widen the windows can be equal: `stats_dtype`;
-* verification is SWIFT's, for which paper and code have different numbers of candidates: `k_set`.
+* the paper takes the entropy over the vocabulary, by the LM head; the code takes it over the output's channels and
+  never calls the head: `signal`;
+* λ is fixed (paper, logs) or follows the set's size (code): `lambda_mode`;
+* the search ends at four accepted tokens (paper), or at more with an acceptance rate above 0.95 (code): `stop_rule`;
+* the code reads the tokens at positions right after the prompt: `estimate_context`;
+* the code's statistics are half precision, where the gradients that widen windows can be equal: `stats_dtype`;
+* verification is SWIFT's; paper and code differ in the numbers of candidates: `k_set`.
 
-These are known from the code alone, and each has a switch: the map that gives the rescaled gradient the mean 0.5,
-without which the logged sets are not reproduced (`centred`); the largest window of Qwen models (`cap_window`); the
-early end of a trial with less than one accepted token per round (`abort_below`); one round more than the interval
-(`extra_round`); the end of a trial with its prompt (`trial_by_prompt`).
+Known from the code alone: rescaling the gradient to mean 0.5, needed to reproduce the logged sets (`centred`); the
+largest window of Qwen models (`cap_window`); ending a trial below one accepted token per round (`abort_below`) or with
+its prompt (`trial_by_prompt`); one round more than the interval (`extra_round`).
 
-Three things follow neither. The output of a module is the difference of the streams after and before it, so in half
-precision it carries their rounding. If all confidences are equal, nothing is skipped (the code divides by zero). For a
-model without a published λ, the first estimate of a run sets it so that this estimate's set skips half of the inner
-blocks; the paper's sets skip 40 to 60 %.
+Three things follow neither. A module's output is the difference of the streams after and before it, including their
+rounding in half precision. If all confidences are equal, nothing is skipped (the code divides by zero). Without a
+published λ, a run's first estimate sets it to skip half of the inner blocks; the paper's sets skip 40 to 60 %.
 """
 
 from __future__ import annotations
@@ -61,17 +57,17 @@ LOGITS = 2**22  # most logits in memory at a time
 
 @dataclass
 class ConfidenceSearch:
-    """The state of a search, which survives from prompt to prompt.
+    """State of a search, kept across prompts.
 
     Attributes:
         blocks: skipped blocks of the set that drafts.
-        lam: λ; None until the first estimate sets it.
+        lam: λ; None before the first estimate.
         iteration: estimates so far.
-        best_acc: mean accepted tokens per round of the best set so far; it starts at 0, so only a better set is noted.
-        best_blocks: skipped blocks of that set, empty before the first one.
-        rounds: (accepted, drafted) of the rounds of the trial.
+        best_acc: mean accepted tokens per round of the best set so far; 0 at first.
+        best_blocks: skipped blocks of that set, empty at first.
+        rounds: (accepted, drafted) of the trial's rounds.
         active: whether the search goes on.
-        prompts: prompts that began while it went on.
+        prompts: prompts begun during the search.
     """
 
     blocks: list[int]
@@ -86,7 +82,7 @@ class ConfidenceSearch:
 
 @settings("method")
 class ConfLayers(ModelDraft):
-    """ConfLayers with a switch for every difference between paper, logs and released code."""
+    """ConfLayers, with a switch for every difference between paper, logs and released code."""
 
     name: Name = "conflayers"
     signal: Literal["raw", "lm_head"] = "raw"
@@ -94,45 +90,45 @@ class ConfLayers(ModelDraft):
     head_norm: bool = True
     """Apply the final norm before the LM head (`lm_head` only)."""
     stats_dtype: Literal["fp32", "fp16_compat"] = "fp16_compat"
-    """Number format of confidences, gradients and window statistics."""
+    """Format of confidences, gradients and window statistics."""
     lambda_mode: Literal["fixed", "adaptive"] = "fixed"
-    """Whether λ is fixed, or moves by 0.05 after an estimate: up for a set too large, down for one too small."""
+    """Fix λ, or move it by 0.05 after an estimate: up if the set is too large, down if too small."""
     lam: float | None = None
-    """λ at the start; null: from `lam_by_model`, else calibrated by the first estimate."""
+    """Initial λ; null: from `lam_by_model`, else calibrated by the first estimate."""
     lam_by_model: Mapping[str, float] | None = None
-    """λ by the model's name, for models that have a published one."""
+    """Published λ by the model's name."""
     skip_aim: Annotated[float, Range(above=0, below=1, what="a share of the inner blocks")] = 0.5
     """Share of the inner blocks that a calibrated λ skips at first."""
     base_window: Annotated[int, Range(2, note=", one neighbour on either side")] = 2
     """w0, smallest window of a block."""
     window_scale: Whole = 5
-    """V per leading equal gradient; 0: all windows are w0 wide."""
+    """V per leading equal gradient; 0: all windows are w0."""
     cap_window: bool | None = None
     """Limit V to L/3; null: only for models with "qwen" in their name."""
     centred: bool = True
-    """Map the gradient that widens a window so that its mean over blocks is 0.5."""
+    """Map the gradient that widens windows to mean 0.5 over blocks."""
     min_skip_ratio: Annotated[float, Range(0, below=1, what="a share of the inner blocks")] = 0.4
     """ρ, share of skipped inner blocks that a set must exceed to be tried."""
     context_window: Count = 100
-    """Tokens that an estimate reads; a prompt's output must be at least two tokens longer."""
+    """Tokens that an estimate reads; the output must be at least two tokens longer."""
     interval: Annotated[int, Fits("an even number >= 2", lambda rounds: rounds >= 2 and rounds % 2 == 0)] = 30
     """Rounds of a set's trial."""
     extra_round: bool = True
     """Add one round to a trial."""
     abort_below: Annotated[float, Range(0, what="a number of tokens")] | None = 1.0
-    """Accepted tokens per round below which a set is given up in the middle of its trial; null: never."""
+    """Accepted tokens per round below which a set is given up mid-trial; null: never."""
     trial_by_prompt: bool = True
-    """Give up a set on trial when a new prompt begins; false: its trial goes on."""
+    """Give up a set on trial when a prompt begins; false: its trial goes on."""
     max_iterations: Count = 100
     """Estimates after which the search ends with its best set."""
     stop_rule: Literal["acc_only", "acc_and_rate"] = "acc_only"
-    """Rule that ends the search: `stop_accepted` alone, or `stop_rate` as well."""
+    """Rule that ends the search: `stop_accepted` alone, or also `stop_rate`."""
     stop_accepted: Annotated[float, Range(0, what="a number of tokens")] = 4.0
     """Accepted tokens per round that a set must exceed to end the search."""
     stop_rate: Rate = 0.95
-    """Mean share of accepted tokens that a set must exceed, too, with `acc_and_rate`."""
+    """Mean share of accepted tokens that a set must also exceed with `acc_and_rate`."""
     estimate_context: Literal["prompt_gap", "true_prefix"] = "prompt_gap"
-    """Positions at which an estimate reads its tokens: right after the prompt, or their true ones."""
+    """Positions of an estimate's tokens: right after the prompt, or their true ones."""
     k_set: KSet = "paper"
     mode: Mode = "greedy"
     draft_len: DraftLen = 25
@@ -140,16 +136,16 @@ class ConfLayers(ModelDraft):
     reuse_prefix: ReusePrefix = False
     """Verify from the first skipped sublayer on saved states (`chain` only)."""
     search_prompts: Count | None = None
-    """Prompts to search on, after which the best set is kept (Figure 4's frozen set); null: all."""
+    """Prompts to search on before keeping the best set (Figure 4's frozen set); null: all."""
 
     def __post_init__(self) -> None:
         self._widths = widths(self.k_set, self.mode)
 
     def check(self, dims: ModelDims) -> None:
-        """Set what depends on the model, and begin the search with blocks 1, 3, 5, ...
+        """Prepare for this model, and begin the search with blocks 1, 3, 5, ...
 
         Raises:
-            ConfigError: fewer than two blocks between the first and the last, which have no second difference.
+            ConfigError: fewer than two inner blocks, which have no second difference.
         """
         n_layers, self._vocab_size = dims.n_layers, dims.vocab_size
         if n_layers < 4:
@@ -163,7 +159,7 @@ class ConfLayers(ModelDraft):
         self._seen: list[tuple[Tensor, float]] = []
 
     def start(self, prefill: Prefill) -> None:
-        """Begin a prompt with the current set; during the search, a set on trial will be given up (as in the code)."""
+        """Begin a prompt with the current set; during the search, give up a set on trial (as in the code)."""
         self._prompt_len = len(prefill.prompt)
         self._written: list[int] = []  # tokens of the output that the cache holds
         search = self._search
@@ -180,12 +176,11 @@ class ConfLayers(ModelDraft):
         return self._draft
 
     def observe(self, verification: Verification, probe: Probe) -> Estimate | None:
-        """Count the round; judge the set and choose a new one when it is time.
+        """Count the round; judge the set and choose a new one when due.
 
         Returns:
-            After the last round of a trial, for a set that is frozen or noted as the best: the acceptance rate of a
-            token whose predecessors were accepted, the mean draft length of that trial, and the tokens per second that
-            follow from both by the latency profile.
+            After a trial whose set is frozen or noted: its conditional acceptance rate, mean draft length, and the
+            resulting tokens per second by the latency profile.
         """
         search, tree = self._search, verification.tree
         if not search.active:
@@ -210,7 +205,7 @@ class ConfLayers(ModelDraft):
         self._resume(ConfidenceSearch(**json.loads(state)))
 
     def arrays(self) -> dict[str, dict[str, NDArray[Any]]]:
-        """Return the arrays of every estimate since the start or resume of the run, [estimates, L - 2] (Figure 8)."""
+        """Return the arrays of every estimate since the run's start or resume, [estimates, L - 2] (Figure 8)."""
         decisions = [self._rule.decision(confidences, lam) for confidences, lam in self._seen]
         if not decisions:
             return {}
@@ -229,7 +224,7 @@ class ConfLayers(ModelDraft):
         self._draft = self._reading.draft(*draft)
 
     def _judge(self) -> list[tuple[int, int]]:
-        """Judge the set at the middle and at the end of its trial; return the rounds if it is kept, else nothing."""
+        """Judge the set at the middle and end of its trial; return the rounds if it is kept, else nothing."""
         search = self._search
         rounds, enough = search.rounds, len(search.blocks) >= self._least
         if not search.iteration or not rounds:
@@ -259,7 +254,7 @@ class ConfLayers(ModelDraft):
         return probe.latency.estimate(alpha, draft_len, self._draft.layer_set, length)
 
     def _renew(self, length: int, probe: Probe) -> None:
-        """Choose a set by the confidences of the last tokens; at the last iteration, take the best set instead."""
+        """Choose a set by the last tokens' confidences; at the last iteration, take the best set."""
         search, inner = self._search, self._rule.n_layers - 2
         confidences = self._confidences(length, probe)
         if search.lam is None:
@@ -277,7 +272,7 @@ class ConfLayers(ModelDraft):
         self._install(blocks)
 
     def _confidences(self, length: int, probe: Probe) -> Tensor:
-        """Return confidences [2 (L - 2)] of the modules of blocks 1 .. L-2, over the last tokens in the cache."""
+        """Return confidences [2 (L - 2)] of the modules of blocks 1 .. L-2, over the last cached tokens."""
         tokens = self._written[-self.context_window :]
         prefix = self._prompt_len if self.estimate_context == "prompt_gap" else length - len(tokens)
         stream = probe.embed(tokens)[None]
@@ -290,7 +285,6 @@ class ConfLayers(ModelDraft):
         return torch.stack(confidences)
 
     def _confidence(self, output: Tensor, probe: Probe) -> Tensor:
-        """Return the confidence of a module by its output [n, d]."""
         if self.signal == "raw":
             return confidence(entropies(output), output.shape[-1])
         # a few positions at a time, to bound the memory of the logits

@@ -1,7 +1,7 @@
 """Parts that methods which draft with layers share: stop rules, a window of the cache, rounded weights.
 
-`ModelDraft` is the base of all methods that draft with layers, `StoppedDraft` of methods with one layer set
-until such a stop, `MovedDraft` of those whose threshold follows the acceptance rate.
+Bases: `ModelDraft` of all of them, `StoppedDraft` with one layer set and a stop, `MovedDraft` if the threshold follows
+the acceptance rate.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from ssd_bench.settings import Range, Share, settings
 
 @dataclass(frozen=True)
 class Reading:
-    """The parts of the model that drafts read.
+    """Parts of the model that drafts read.
 
     Attributes:
-        window: positions that their attentions read; None: all.
-        bits: bits of the weights that they read, in all sublayers and in the head; 0: as loaded.
+        window: read positions; None: all.
+        bits: bits of all weights, including the head; 0: as loaded.
     """
 
     window: Window | None = None
@@ -44,7 +44,7 @@ class Reading:
         widths: tuple[tuple[float, int], ...] = (),
         searched: bool | None = None,
     ) -> LayerDraft:
-        """Return the draft with a set; arguments as in `LayerDraft`."""
+        """Return a set's draft; arguments as in `LayerDraft`."""
         return LayerDraft(self.set_of(layer_set), max_len, stop_below, widths, searched)
 
 
@@ -54,9 +54,8 @@ def _as_read(layer_set: LayerSet, reading: Reading) -> LayerSet:
 
 
 DRAFT_BITS = {f"int{bits}": (bits,) for bits in BITS}
-"""Bits of the weights that all sublayers read, by the value of `draft_weights`."""
+"""Bits of all sublayers' weights, by the value of `draft_weights`."""
 ALL = Reading()
-"""Drafts that read all positions and full weights."""
 
 
 class DraftStop:
@@ -67,11 +66,10 @@ class DraftStop:
         ρ ← β1 ρ + (1 - β1) m/k;  γ' = γ + ε if ρ < α*, γ if k = K, else γ - ε;  γ ← β2 γ + (1 - β2) γ'
 
     Args:
-        draft_len: K, largest number of drafted tokens.
+        draft_len: K, most drafted tokens.
         stop_below: γ at the start; drafting stops after a token less likely than γ, which stays in the draft.
         target_rate: α*, acceptance rate below which γ rises; None keeps γ fixed.
         rate_decay, stop_step, stop_decay: β1, ε and β2.
-        reading: the parts of the model that drafts read.
 
     Attributes:
         value: γ.
@@ -93,7 +91,7 @@ class DraftStop:
         self.value, self._rate = stop_below, 0.0
 
     def start(self, carry: bool = False) -> None:
-        """Begin a prompt: reset ρ to 0, and γ to its start unless it is carried over."""
+        """Reset ρ to 0, and γ to its start unless carried over."""
         self._rate = 0.0
         if not carry:
             self.value = self._stop_below
@@ -101,12 +99,12 @@ class DraftStop:
     def draft(
         self, layer_set: LayerSet, widths: Sequence[Sequence[float]] = (), searched: bool | None = None
     ) -> LayerDraft:
-        """Return the draft of the next step; `widths` and `searched` as in `LayerDraft`."""
+        """Return the next step's draft; `widths` and `searched` as in `LayerDraft`."""
         pairs = tuple((bound, int(k)) for bound, k in widths)
         return self._reading.draft(layer_set, self._draft_len, self.value, pairs, searched)
 
     def observe(self, verification: Verification) -> None:
-        """Move γ after a step; a step without a draft changes nothing."""
+        """Move γ after a step with a draft."""
         drafted, accepted = verification.tree.draft_len, len(verification.path) - 1
         if self._target is None or not drafted:
             return
@@ -123,14 +121,14 @@ class DraftStop:
 
 @settings("method", kw_only=True)
 class ModelDraft(Method):
-    """A method that drafts with layers, which may read a window of the cache and rounded weights."""
+    """A method that drafts with layers, perhaps with a window of the cache and rounded weights."""
 
     draft_window: DraftWindow | None = None
     """Window of a draft's attentions, [sinks, recent]: they read the first `sinks` and the last `recent` positions, and
-    `reuse_prefix` has no effect; null: they read all positions."""
+    `reuse_prefix` has no effect; null: all positions."""
     draft_weights: DraftWeights = "full"
-    """Weights that drafts read: as they were loaded (full), or in 8 or 4 bits (int8, int4); `reuse_prefix` then has no
-    effect. Searches on states read full weights; the times of drafts are those with rounded weights."""
+    """Weights that drafts read: as loaded (full), or in 8 or 4 bits (int8, int4), where `reuse_prefix` has no effect.
+    Searches on states read full weights; draft times are those of rounded weights."""
 
     @property
     def bits(self) -> Collection[int]:
@@ -139,13 +137,12 @@ class ModelDraft(Method):
 
     @cached_property
     def _reading(self) -> Reading:
-        """The parts of the model that drafts read, by the settings."""
         window = None if self.draft_window is None else Window(*self.draft_window)
         return Reading(window, *DRAFT_BITS.get(self.draft_weights, ()))
 
 
 class StoppedDraft(ModelDraft):
-    """A method that drafts every step with one layer set until a stop; a subclass sets `_layer_set` and `_stop`."""
+    """A method that drafts every step with one layer set until a stop; subclasses set `_layer_set` and `_stop`."""
 
     searched: ClassVar[bool | None] = None
     """Whether a search chooses the set, as in `LayerDraft`."""
@@ -188,7 +185,7 @@ class MovedDraft(StoppedDraft):
 
     draft_len: DraftLen = 12
     stop_below: StopBelow = 0.6
-    """γ at the start; drafting stops after a token less likely than γ, which stays in the draft."""
+    """Initial γ; a token less likely than γ ends the draft, and stays in it."""
     target_rate: TargetRate = 0.9
     rate_decay: Share = 0.5
     """β1, weight that ρ keeps in a step."""

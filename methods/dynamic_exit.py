@@ -1,27 +1,25 @@
 """DEL: choose exit and draft length before every step, by tokens per loaded block (Entezari Zarch et al., COLM 2025).
 
-After a verification the tokens that every exit would have drafted are known: an exit's shadow tokens are the
-predictions of final norm and LM head on the stream after its last block. Their share of matches with the target's
-predictions is the exit's acceptance rate. Their mean confidences, of matches and of mismatches, give its threshold for
-ending a draft. The next step drafts with the exit E and the length γ* of highest TPL (KnapSpec, Eq. 2), tokens per
-loaded block:
+A verification shows the tokens that every exit would have drafted, its shadow tokens: the predictions of final norm and
+LM head on the stream after its last block. Their share of matches with the target's predictions is the exit's
+acceptance rate; the mean confidences of matches and of mismatches give its threshold for ending a draft. The next step
+drafts with the exit E and length γ* of highest TPL (KnapSpec, Eq. 2), tokens per loaded block:
 
     TPL(l, γ) = (1 + a_l + ... + a_l^γ) / (L + γ l)
 
 The presets are `del` (DEL_fly_speculation_generator.py in a public fork of the authors' hoenza/DEL) and `del_knapspec`
-(the port in kaist-flexml-lab/knapspec @ 8eef1a2). Both codes do three things that a reader of Eq. 2 would not expect:
+(the port in kaist-flexml-lab/knapspec @ 8eef1a2). Both codes depart from Eq. 2 in three ways:
 
-* γ* is computed and then not used as a length: drafting runs to the cap and ends early by confidence. `gamma_mode`
-  drafts γ* tokens instead (the authors' README lists such a variant, DELE; that it does this is an assumption);
-* γ* = 0 still drafts (`allow_zero_draft` stops that), and with γ* = 0 the positions after a rejected draft count, too;
-* an exit without a match, or without a mismatch, has no mean confidence of this kind. In the code the threshold is then
-  NaN and drafting runs to the cap; here it is the mean of the other kind, 0.5 without either.
+* γ* is not used as a length: drafting runs to the cap and ends early by confidence. `gamma_mode` can draft γ* tokens
+  (assumed to be the variant DELE of the authors' README);
+* γ* = 0 still drafts (`allow_zero_draft` stops that), and then the positions after a rejected draft also count;
+* without a match, or a mismatch, an exit's threshold is NaN and drafting runs to the cap; here it is the other kind's
+  mean, 0.5 without either.
 
-Two things differ from both codes. The prompt is processed by all blocks before the first step, so that the first output
-token is never drafted, and the window of prompt positions ends with the prompt's last one. The codes compute shadow
-tokens of all positions and then drop those after the first error of exit E; here these positions have none, and when
-sampling, the accepted path decides which these are. With `draft_window` shadow tokens still use full attention, since
-they come from the verification.
+Two things differ from both codes. All blocks process the prompt before the first step, so that the first output token
+is never drafted, and the window of prompt positions ends with the prompt's last one. Positions after the first error of
+exit E have no shadow tokens (the codes drop them); when sampling, the accepted path decides. With `draft_window` shadow
+tokens still use full attention, from the verification.
 """
 
 from __future__ import annotations
@@ -50,19 +48,19 @@ log = logging.getLogger(__name__)
 
 @settings("method")
 class DEL(ModelDraft):
-    """DEL with a switch for every difference between its codes."""
+    """DEL, with a switch for every difference between its codes."""
 
     name: Name = "del"
     gamma_mode: Literal["dynamic", "tpl_star"] = "dynamic"
     """Draft up to `draft_cap` tokens and end by confidence (dynamic), or draft γ* tokens (tpl_star)."""
     draft_cap: DraftLen = 18
-    """Largest number of drafted tokens per step."""
+    """Most drafted tokens per step."""
     allow_zero_draft: bool = False
     """Draft nothing if γ* is 0."""
     decay: Annotated[float, Range(0, 1, what="a weight")] = 0.95
     """ω, weight that a step's counts keep in the next step."""
     window: Whole = 32
-    """Number of last prompt positions whose shadow tokens count."""
+    """Last prompt positions whose shadow tokens count."""
     draft_len_grid: DraftLenGrid = (0, 17)
     reuse_prefix: ReusePrefix = True
     """Reuse draft states in the verification, including exits before E."""
@@ -73,10 +71,10 @@ class DEL(ModelDraft):
         self._grid = low, high
 
     def check(self, dims: ModelDims) -> None:
-        """Set what depends on the model: the exits 1..L-1 and the states after their blocks.
+        """Set the exits 1..L-1 and the states after their blocks.
 
         Raises:
-            ConfigError: a model of one block, which has no exit.
+            ConfigError: a one-block model, which has no exit.
         """
         if dims.n_layers < 2:
             raise ConfigError("model.n_layers", dims.n_layers, "at least 2 blocks: an exit comes before the last one")
@@ -87,7 +85,7 @@ class DEL(ModelDraft):
         self.taps = Taps(prefill=shadowed, verify=blocks, prompt_end=self.window)
 
     def start(self, prefill: Prefill) -> None:
-        """Begin a prompt at E = 1, γ* = 1, without counts; its last positions are counted with the first step."""
+        """Begin a prompt at E = 1, γ* = 1, without counts; its last positions count with the first step."""
         self._exit, self._gamma = 1, 1
         self._statistics = ShadowStatistics(self._n_layers - 1, self.decay)
         kept = min(self.window, len(prefill.prompt) - 1)  # the code's window never has the prompt's first position
@@ -96,7 +94,7 @@ class DEL(ModelDraft):
             self._prompt_states = prefill.hidden[:, -kept:]
 
     def propose(self, context: Context) -> LayerDraft:
-        """Draft with the blocks before the exit: one token in the first step, then up to the cap or γ*."""
+        """Draft with the blocks before the exit: one token at first, then up to the cap or γ*."""
         threshold = 0.0
         if self._gamma == 0 and self.allow_zero_draft:
             length = 0
@@ -108,7 +106,7 @@ class DEL(ModelDraft):
         return self._reading.draft(layer_set, length, threshold, searched=searched)
 
     def observe(self, verification: Verification, probe: Probe) -> Estimate | None:
-        """Count the shadow tokens of this step, then choose E and γ* for the next one, if there is one."""
+        """Count this step's shadow tokens, then choose the next E and γ*."""
         if verification.last:  # counts end with their prompt
             return None
         assert verification.hidden is not None
@@ -146,13 +144,13 @@ class ShadowStatistics:
         self.counts, self.sums = np.zeros((2, n_exits, 2))
 
     def update(self, match: NDArray[np.bool_], confidence: NDArray[np.floating]) -> None:
-        """Add T >= 1 positions: `match` [n_exits, T] and `confidence` [n_exits, T], the tokens' probabilities."""
+        """Add T >= 1 positions: `match` and `confidence` [n_exits, T], the tokens' probabilities."""
         kinds = np.stack([match, ~match], axis=1).astype(float)
         self.counts = self._decay * self.counts + kinds.sum(2)
         self.sums = self._decay * self.sums + (kinds * confidence[:, None]).sum(2)
 
     def acceptance(self) -> Array:
-        """Return the acceptance rates a_l of the exits, [n_exits] float64 in [0, 1]; needs an update before."""
+        """Return the exits' acceptance rates a_l, [n_exits] float64 in [0, 1]; needs an update before."""
         total = self.counts.sum(1)
         assert (total > 0).all(), "no shadow token was counted"
         return self.counts[:, 0] / total
@@ -174,7 +172,7 @@ def tpl_table(alphas: Array, n_layers: int, grid: tuple[int, int]) -> Array:
     """Return TPL(l, γ) in tokens per block (KnapSpec, Eq. 2): [exits l = 1.., lengths γ of the grid], float64.
 
     Args:
-        alphas: [exits] acceptance rates in [0, 1].
+        alphas: [exits] in [0, 1].
         grid: smallest and largest γ.
     """
     lengths = np.arange(grid[1] + 1)
@@ -184,7 +182,7 @@ def tpl_table(alphas: Array, n_layers: int, grid: tuple[int, int]) -> Array:
 
 
 def best_exit(alphas: Array, n_layers: int, grid: tuple[int, int]) -> tuple[int, int]:
-    """Return (E, γ*) of highest TPL; among equals the first exit, then the first length."""
+    """Return (E, γ*) of highest TPL; ties go to the first exit, then the first length."""
     table = tpl_table(alphas, n_layers, grid)
     row, column = divmod(int(table.argmax()), table.shape[1])
     return row + 1, grid[0] + column

@@ -21,23 +21,23 @@ PUBLISHED = Path(__file__).with_name("published_layer_sets.json")
 
 @settings("method")
 class FixedLayers(StoppedDraft):
-    """Drafting with the same sublayers in every step (the decoding half of Self-SD, with a fixed exit threshold).
+    """Drafting with the same sublayers in every step (Self-SD's decoding, with a fixed exit threshold).
 
-    Exactly one of the three ways to specify the set must be used.
+    Exactly one of the three ways to specify the set is required.
     """
 
     name: Name = "fixed_layers"
     skip_attn: Sequence[int] | None = None
-    """Indices of the blocks whose attention is skipped."""
+    """Blocks whose attention is skipped."""
     skip_mlp: Sequence[int] | None = None
-    """Indices of the blocks whose MLP is skipped."""
+    """Blocks whose MLP is skipped."""
     ratio: Annotated[float, Range(0, 1, what="a share of the 2L sublayers")] | None = None
     """Skip round(ratio * 2L) sublayers."""
     pattern: Literal["uniform", "attention", "mlp", "exit"] = "uniform"
-    """Sublayers that `ratio` skips: spread evenly over both kinds (uniform), over attentions or over MLPs, all three
-    within blocks 1..L-2, or the deepest ones (exit)."""
+    """Sublayers that `ratio` skips: spread evenly over both kinds (uniform), attentions or MLPs, all three within
+    blocks 1..L-2, or the deepest ones (exit)."""
     published: str | None = None
-    """Name `paper/model/task` of a set that a paper's authors released."""
+    """Name `paper/model/task` of a published set."""
     int8_sublayers: Sequence[int] | None = None
     """Indices in [0, 2L] of the sublayers with 8-bit weights (2i: attention of block i, 2i + 1: its MLP, 2L: LM head);
     null: as `draft_weights`."""
@@ -61,7 +61,6 @@ class FixedLayers(StoppedDraft):
 
     @property
     def _sublayers(self) -> dict[int, Sequence[int]]:
-        """Sublayers whose weights the settings round one by one, by their bits."""
         given = {bits: getattr(self, f"int{bits}_sublayers") for bits in BITS}
         return {bits: sublayers for bits, sublayers in given.items() if sublayers is not None}
 
@@ -74,7 +73,7 @@ class FixedLayers(StoppedDraft):
         """Resolve the set for this model.
 
         Raises:
-            ConfigError: an index out of range, a ratio that the pattern cannot reach, an unknown or misfitting name.
+            ConfigError: an index out of range, an unreachable ratio, an unknown or misfitting name.
         """
         if self.published is not None:
             self._layer_set = published_set(self.published, dims.n_layers)
@@ -90,7 +89,7 @@ def pattern_set(pattern: str, ratio: float, n_layers: int) -> LayerSet:
     """Return the layer set that skips round(ratio * 2L) sublayers in a pattern of `FixedLayers`.
 
     Raises:
-        ConfigError: the pattern cannot skip that many sublayers.
+        ConfigError: too many sublayers for the pattern.
     """
     count = round(ratio * 2 * n_layers)
     inner = range(2, 2 * n_layers - 2)
@@ -119,7 +118,7 @@ def published_set(name: str, n_layers: int) -> LayerSet:
     """Return a released set by name.
 
     Raises:
-        ConfigError: unknown name (the message lists the known ones), or a set for another number of blocks.
+        ConfigError: unknown name (the message lists all), or a set for another number of blocks.
     """
     entry = published_sets().get(name)
     if entry is None:

@@ -1,6 +1,6 @@
 """4-bit drafts: all sublayers draft, but they and the LM head read weights that were rounded to 4 bits.
 
-As `methods.int8_draft`, with a scale and a minimum in float16 for each group of 32 inputs: 5 bits for each weight.
+As `methods.int8_draft`, with a float16 scale and minimum per 32 inputs: 5 bits per weight.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """8-bit drafts: all sublayers draft, but they and the LM head read weights that were rounded to 8 bits.
 
-At batch 1 a drafted token costs the bytes that it reads: with 8 bits half of those of 16-bit weights. Drafts by a
-quantised copy of the same model are in QuantSpec (arXiv:2502.10424) and QSpec (arXiv:2410.11305), at 4 bits and with
-quantised activations or caches. Here activations, cache and verification stay in full precision.
+At batch 1 a drafted token costs the bytes it reads: half of 16-bit weights' with 8 bits. QuantSpec (arXiv:2502.10424)
+and QSpec (arXiv:2410.11305) draft with a 4-bit copy of the model and quantised activations or caches. Here activations,
+cache and verification stay in full precision.
 """
 
 from __future__ import annotations

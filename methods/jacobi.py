@@ -1,18 +1,17 @@
 """Parallel (Jacobi) decoding: greedy decoding as a fixed-point iteration over a block (Santilli et al., ACL 2023).
 
 A block of b unknown tokens starts as filler y_1 .. y_b. A step runs the target on the root and y_1 .. y_{b-1}. Its
-argmax g_i at the i-th of these b inputs is AR's token if y_1 .. y_{i-1} are AR's tokens. If the first m guesses are
-right, y_i = g_i, the step emits g_1 .. g_{m+1}. The last of these tokens is the next root, and g_{m+2} .. g_b are the
-guesses of the next step.
+argmax g_i at the i-th input is AR's token if y_1 .. y_{i-1} are. If the first m guesses are right, y_i = g_i, the step
+emits g_1 .. g_{m+1}. The last one is the next root; g_{m+2} .. g_b are the next guesses.
 
-The paper's modes differ in the block: PJ takes all remaining tokens, PGJ blocks of b one after the other, HGJ is PGJ up
-to an assumed length and AR after it. `sliding` refills the block at every step (not in the paper).
+The paper's modes differ in the block: PJ takes all remaining tokens, PGJ successive blocks of b, HGJ is PGJ up to an
+assumed length, then AR. `sliding` refills the block at every step (not in the paper).
 
-Two things differ from the released code (teelinsan/parallel-decoding), which is for encoder-decoder translation:
+Two differences from the released code (teelinsan/parallel-decoding, encoder-decoder translation):
 
-* its frontier moves one token per iteration, and a block ends early only after an iteration that changed nothing; here
-  the frontier moves past every right guess, which never takes more passes and gives the same text;
-* it decodes up to the length of AR's answer; here the end is EOS or the length limit, as for every method.
+* its frontier moves one token per iteration, and a block ends early only after an iteration without a change; here the
+  frontier moves past every right guess, giving the same text in no more passes;
+* it decodes up to the length of AR's answer; here the end is EOS or the length limit.
 
 There is no sampling mode.
 """
@@ -32,7 +31,7 @@ from ssd_bench.settings import Count, Range, settings
 
 @settings("method")
 class Jacobi(Method):
-    """Jacobi decoding: the candidates are the target's own predictions of the last step."""
+    """Jacobi decoding: the target's last predictions are the candidates."""
 
     greedy_only = True
 
@@ -41,11 +40,11 @@ class Jacobi(Method):
     """Block of a step: all remaining tokens (PJ), b tokens at a time (PGJ), the same up to an assumed length (HGJ), or
     b tokens refilled at every step (sliding)."""
     block: Count = 5
-    """b, tokens of a block, the token after the last guess included (1: AR); PJ ignores it."""
+    """b, tokens of a block, including the token after the last guess (1: AR); PJ ignores it."""
     filler: Literal["pad", "last"] = "pad"
     """Guesses of a new block: the id `pad_id`, or the newest output token."""
     pad_id: Annotated[int, Range(0, what="a token id")] = 0
-    """Token id of `pad`; any id is allowed, since it is only a guess."""
+    """Token id of `pad`; any id works as a guess."""
     assumed_len: Count | None = None
     """Output tokens after which HGJ decodes as AR; null in every other mode."""
 
@@ -60,7 +59,7 @@ class Jacobi(Method):
         """Refuse a filler outside the vocabulary.
 
         Raises:
-            ConfigError: `pad_id` outside the vocabulary.
+            ConfigError: `pad_id` is outside.
         """
         if self.filler == "pad" and self.pad_id >= dims.vocab_size:
             raise ConfigError("method.pad_id", self.pad_id, f"an id below {dims.vocab_size}, the vocabulary's size")
@@ -82,7 +81,7 @@ class Jacobi(Method):
         return None
 
     def _size(self, context: Context) -> int:
-        """Return b of this step: the size of the open block or of a new one, within the remaining tokens."""
+        """Return b of this step: the size of the open or a new block, within the remaining tokens."""
         remaining = context.max_draft + 1
         if self.assumed_len is not None:
             remaining = min(remaining, max(1, self.assumed_len - len(context.output)))

@@ -1,6 +1,6 @@
 """The parts of KnapSpec's search: the knapsack over sublayers, and the acceptance rates of its survivors.
 
-Source: Cha et al., ICML 2026, §3.4 and Appendix C. The settings come from the method that searches.
+Source: Cha et al., ICML 2026, §3.4 and Appendix C.
 """
 
 from __future__ import annotations
@@ -20,17 +20,17 @@ from ssd_bench.cost.latency import Latency
 
 Columns = NDArray[np.int64]
 EXECUTE, INT8, INT4, SKIP = range(4)
-"""Choices for a sublayer: it runs, it runs with 8-bit or 4-bit weights, it is skipped."""
+"""Choices for a sublayer: run, run with 8-bit or 4-bit weights, skip."""
 CHOICE_BITS = {INT8: 8, INT4: 4}
 
 
 class AcceptanceRates:
-    """Acceptance rates (Eq. 9) of branches, with as few passes of the LM head as their comparison needs.
+    """Acceptance rates (Eq. 9) of branches, with the fewest passes of the LM head for their comparison.
 
     A branch mismatches at a token if any vocabulary entry has a larger logit than the full model's prediction, the
-    target. The logits of a few entries, the tokens predicted so far, can show a mismatch, but not a match. They give an
-    upper bound of every rate. Only a branch whose bound is among the best needs the whole vocabulary, and only at its
-    tokens without a known mismatch: then it is settled, and its bound is its rate.
+    target. The logits of the tokens predicted so far can show a mismatch but no match, so they bound every rate from
+    above. Only branches with the best bounds need the whole vocabulary, at tokens without a known mismatch: then they
+    are settled, and the bound is the rate.
 
     Args:
         full: [r, d] the full model's last states.
@@ -51,15 +51,14 @@ class AcceptanceRates:
         self._mark_mismatches(logits)
 
     def _mark_mismatches(self, logits: Tensor) -> None:
-        """Mark the tokens whose logits [B, r, k] exceed the target's."""
         self._possible &= logits.amax(-1) <= self._limit
 
     def bounds(self) -> list[float]:
-        """Return an upper bound of every branch's rate; for a settled branch it is the rate."""
+        """Return an upper bound of every branch's rate; the rate itself for a settled branch."""
         return self._possible.float().mean(-1).tolist()
 
     def settle(self, index: int) -> None:
-        """Make a branch's bound its rate: the share of its tokens with the full model's prediction (Eq. 9)."""
+        """Make a branch's bound its rate, the share of tokens predicted as by the full model (Eq. 9)."""
         rows = torch.nonzero(self._possible[index]).flatten()
         if len(rows):
             predicted = self._probe.predict(self._branches[index, rows.to(self._branches.device)])
@@ -68,10 +67,10 @@ class AcceptanceRates:
             self._mark_mismatches(self._probe.token_logits(self._branches, predicted.unique()))
 
     def leaders(self, value: Callable[[int, float], float], count: int) -> list[int]:
-        """Return the `count` branches of highest value(index, rate), best first, lower index among equals; settle them.
+        """Settle and return the `count` branches of highest value(index, rate), best first; ties go to the lower index.
 
         Args:
-            value: score of a branch; it must not fall as the rate rises.
+            value: score of a branch; must not fall as the rate rises.
         """
         settled: set[int] = set()
         # settle the best bounds until all of them are rates: as value does not fall, no other branch can beat them
@@ -87,7 +86,7 @@ class AcceptanceRates:
 
 @dataclass(frozen=True)
 class Branch:
-    """A surviving branch of the knapsack: its set, skipped weight, mean cosine and final states [r, d]."""
+    """Surviving branch of the knapsack: its set, skipped weight, mean cosine and final states [r, d]."""
 
     layer_set: LayerSet
     weight: int
@@ -99,7 +98,7 @@ def integer_weights(latency: Latency, context: float, cap: int | None, bits: int
     """Return weights (w_attn, w_mlp): 1 for the faster kind, the rounded ratio of their times for the other (§3.4).
 
     Args:
-        bits: bits of the weights with which the times are taken; 0: as loaded.
+        bits: bits of the timed weights; 0: as loaded.
     """
     attn, mlp = latency.pass_ms(1, context, bits)[:2] if bits else (latency.attn_ms(context), latency.t_mlp_ms)
     ratio = max(1, round(max(attn, mlp) / min(attn, mlp)))
@@ -110,9 +109,9 @@ def integer_weights(latency: Latency, context: float, cap: int | None, bits: int
 def mixed_weights(
     latency: Latency, context: float, cap: int | None, bits: Collection[int]
 ) -> tuple[tuple[int, int], dict[int, tuple[int, int]]]:
-    """Return weights (w_attn, w_mlp) in parts of the units of `integer_weights`, and those that rounding saves.
+    """Return weights (w_attn, w_mlp) in parts of the units of `integer_weights`, and the weights that rounding saves.
 
-    A unit has one part more than there are bits. Rounded weights save at least one part, and less than a skip does.
+    A unit has one part more than there are bits. Rounding saves at least one part, and less than a skip.
     """
     attn, mlp = integer_weights(latency, context, cap)
     full, parts = (latency.attn_ms(context), latency.t_mlp_ms), 1 + len(bits)
@@ -126,7 +125,7 @@ def mixed_weights(
 
 
 def n_columns(budget: float, weights: tuple[int, int], n_sub: int) -> int:
-    """Return the number of skipped weights 0, 1, ... within a budget, a share of the weight of all n_sub sublayers."""
+    """Return the number of skipped weights 0, 1, ... within a budget, a share of the weight of n_sub sublayers."""
     return int(budget * sum(weights) * n_sub / 2) + 1
 
 
@@ -134,26 +133,25 @@ def n_columns(budget: float, weights: tuple[int, int], n_sub: int) -> int:
 class Knapsack:
     """The dynamic programme over (sublayer, skipped weight), all weights of a row at once (§3.4, App. C).
 
-    Row b, column j of its table: g[b, j] is the stream of r tokens after sublayers 0 .. b-1, in the best branch that
-    skips weight j. X[b] is the full model's stream that enters sublayer b, f_b is sublayer b, and w its weight. Then
+    g[b, j] is the stream of r tokens after sublayers 0 .. b-1, in the best branch that skips weight j; X[b] is the full
+    model's stream that enters sublayer b; f_b is sublayer b, w its weight:
 
         g[b+1, j] = argmax_s mean cos(s, X[b+1]) over s = f_b(g[b, j]) (execute) and s = g[b, j - w] (skip).
 
-    With `rounded_weights` there are more kinds of branches (ours): s = f8_b(g[b, j - w8]), sublayer b with 8-bit
-    weights, which saves the weight w8, and the same in 4 bits. Ties execute, then read more bits. A branch with a
-    cosine below `min_similarity` is dropped. g[b, 0] = X[b] is known without a pass. A branch attends to the committed
-    prefix and to its own r tokens. Cosines are computed in float32.
+    `rounded_weights` adds branches (ours): s = f8_b(g[b, j - w8]), sublayer b with 8-bit weights, which saves weight
+    w8, and the same in 4 bits. Ties execute, then read more bits. g[b, 0] = X[b] needs no pass. A branch attends to the
+    committed prefix and its own r tokens. Cosines are float32.
 
     Args:
-        states: X, [2L+1, r, d] float32: the full model's stream that enters each sublayer, and the one after the last.
+        states: X, [2L+1, r, d] float32: the full model's stream into each sublayer, and after the last.
         prefix_len: committed rows before the r tokens.
         weights: (w_attn, w_mlp).
-        budget: skipped weight allowed, as a share of the total.
+        budget: largest skipped weight, as a share of the total.
         min_similarity: τ, branches with a smaller mean cosine are dropped.
-        strict: drop branches with a mean cosine equal to τ, too.
+        strict: also drop branches with a mean cosine equal to τ.
         protect: never skip a sublayer of the first and the last block.
-        dtype: dtype of the model's streams.
-        rounded_weights: (w8_attn, w8_mlp), what 8-bit weights save, by bits; empty: sublayers execute or are skipped.
+        dtype: of the model's streams.
+        rounded_weights: saved weights such as (w8_attn, w8_mlp), by bits; empty: sublayers execute or are skipped.
     """
 
     states: Tensor
@@ -167,7 +165,7 @@ class Knapsack:
     rounded_weights: Mapping[int, tuple[int, int]] = field(default_factory=dict)
 
     def run(self, probe: Probe) -> list[Branch]:
-        """Return the surviving branches of the last row, by ascending skipped weight."""
+        """Return the last row's surviving branches, by ascending skipped weight."""
         n_sub = self.states.shape[0] - 1
         width = self._width
         protected = 2 if self.protect else 0
@@ -199,11 +197,10 @@ class Knapsack:
 
     @property
     def _width(self) -> int:
-        """Number of columns of the table."""
         return n_columns(self.budget, self.weights, self.states.shape[0] - 1)
 
     def _execute(self, probe: Probe, b: int, hidden: Tensor, columns: Columns) -> Tensor:
-        """Run sublayer b over every branch; the stream of column 0, the full model's, needs no pass (App. C)."""
+        """Run sublayer b over every branch; column 0, the full model's stream, needs no pass (App. C)."""
         full_model = self.states[b + 1].to(self.dtype)[None]
         if columns[-1] == 0:
             return full_model
@@ -215,16 +212,16 @@ class Knapsack:
     def _next_row(
         self, probe: Probe, columns: Columns, alternatives: Mapping[int, tuple[Tensor, int]], direction: Tensor
     ) -> tuple[Columns, Tensor, NDArray[np.uint8], NDArray[np.float32]]:
-        """Return row b + 1: for each column, the most similar branch among those that treat sublayer b differently.
+        """Return row b + 1: per column, the most similar branch over all choices for sublayer b.
 
         Args:
             columns: of row b.
-            alternatives: for each choice, ascending, the streams [len(columns), r, d] after sublayer b, and the weight
-                that it saves; `EXECUTE` is among them.
-            direction: [r, d] direction of X[b+1].
+            alternatives: by choice, ascending, the streams [len(columns), r, d] after sublayer b, and the saved weight;
+                includes `EXECUTE`.
+            direction: [r, d], of X[b+1].
 
         Returns:
-            Columns with a branch, the branches' streams, the choice of each column [width], and the branches' cosines.
+            Columns with a branch, the branches' streams, each column's choice [width], and the branches' cosines.
         """
         no_branch, width = -np.inf, self._width
         # 1) cosines by choice and column j, from g[b, j - saved weight]
@@ -253,7 +250,7 @@ class Knapsack:
         return torch.from_numpy(indices).to(self.states.device)
 
     def _backtrack(self, choices: NDArray[np.uint8], j: int) -> LayerSet:
-        """Return the set of the branch in the last row, column j; with rounded weights the head has the fewest bits."""
+        """Return the set of the last row's column j; with rounded weights the head has the fewest bits."""
         n_sub, skipped = len(choices), []
         rounded = [(len(choices), min(self.rounded_weights))] if self.rounded_weights else []
         for b in range(n_sub - 1, -1, -1):

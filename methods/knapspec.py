@@ -1,29 +1,28 @@
 """KnapSpec: choose the sublayers to skip with a knapsack over latency-weighted budgets (Cha et al., ICML 2026).
 
-At a search event the last r committed tokens are run again through subsets of the sublayers, by dynamic programming
-over (sublayer, skipped weight). Each cell keeps the branch whose hidden states are closest (cosine) to the full model's
-(`methods.knapsack`). Every surviving skipped weight is then scored by its tokens per time (TPT, Eq. 4) at its best
-draft length, with the acceptance rate (Eq. 9) measured on those r tokens. The best set drafts from then on.
+A search event reruns the last r committed tokens through subsets of the sublayers, by dynamic programming over
+(sublayer, skipped weight). Each cell keeps the branch with hidden states closest (cosine) to the full model's
+(`methods.knapsack`). Every surviving skipped weight is scored by its tokens per time (TPT, Eq. 4) at its best draft
+length, with the acceptance rate (Eq. 9) on those r tokens. The best set then drafts.
 
-Where paper and released code (kaist-flexml-lab/knapspec) differ, a switch selects one of them; the presets are
-`knapspec` (paper) and `knapspec_code`:
+Each difference between paper and released code (kaist-flexml-lab/knapspec) has a switch; the presets are `knapspec`
+(paper) and `knapspec_code`:
 
-* the paper protects no block, caps no weight, takes γ from 1..10 and keeps the full model as a candidate; the code
-  protects first and last block, caps weights at 5, takes γ from 0..17 and drops the candidate of least skipped weight;
-* the paper keeps branches with a cosine > τ, the code those with >= τ;
-* both compute the best γ and then draft up to a fixed cap with a confidence exit instead;
-* until the first event the code drafts with the full model, which cannot pay; the paper does not say, and here nothing
-  is drafted before a set was found (`warmup`).
+* the paper protects no block, caps no weight, has γ in 1..10 and keeps the full model as a candidate; the code protects
+  first and last block, caps weights at 5, has γ in 0..17 and drops the least skipped weight;
+* the paper keeps branches with a cosine > τ, the code with >= τ;
+* both compute the best γ, but draft up to a fixed cap with a confidence exit;
+* until the first event the code drafts with the full model, which cannot pay; the paper does not say; here nothing is
+  drafted (`warmup`).
 
-`search_on=prefill` is in neither: the first event moves to the end of the prompt, so that the first step drafts with a
-searched set. With `draft_window` drafts read a part of the cache, and with `draft_weights` int8 or int4 rounded
-weights. Candidates still read all of it and full weights, as in the paper; their weights and times are those of the
-drafts. With `draft_weights=mixed` (ours) the knapsack chooses for each sublayer whether it runs, runs with 8-bit or
-4-bit weights, or is skipped.
+`search_on=prefill` is in neither: the first event is at the prompt's end. With `draft_window` and `draft_weights`
+(int8, int4) candidates still read the whole cache and full weights, as in the paper; their weights and times are those
+of the drafts. With `draft_weights=mixed` (ours) the knapsack chooses for each sublayer: run, run with 8-bit or 4-bit
+weights, or skip.
 
-Two more things are in neither. States are captured over the last m steps before every event, so that any interval
-works (the code never searches for T <= 6). A sublayer executes unless it is marked as skipped (the paper's backtracking
-stops at weight 0 and would lose sublayers).
+Also in neither: states are captured over the last m steps before every event, so that any interval works (the code
+never searches for T <= 6); a sublayer executes unless marked as skipped (the paper's backtracking stops at weight 0 and
+would lose sublayers).
 """
 
 from __future__ import annotations
@@ -57,22 +56,22 @@ MixedWeights = Annotated[
 
 @settings("method")
 class KnapSpec(ModelDraft):
-    """KnapSpec with a switch for every difference between paper and code."""
+    """KnapSpec, with a switch for every difference between paper and code."""
 
     name: Name = "knapspec"
     draft_weights: MixedWeights = "full"  # type: ignore[assignment]  # a choice more than other methods have
     interval: Count | None = None
     """T, steps between search events; null: the paper's rule (64 below 10B parameters, else 128)."""
     capture_steps: Count = 5
-    """m, last steps whose accepted tokens a search runs on."""
+    """m, last steps whose accepted tokens a search uses."""
     min_similarity: Cosine = 0.5
-    """τ, smallest mean cosine of a branch that is kept."""
+    """τ, smallest mean cosine of a kept branch."""
     strict: bool = True
-    """Drop branches with a cosine equal to τ, too (paper)."""
+    """Also drop branches with a cosine equal to τ (paper)."""
     budget: Share = 0.5
-    """Largest skipped weight, as a share of the weight K of all sublayers."""
+    """Largest skipped weight, as a share of the total K."""
     weight_cap: Count | None = None
-    """Largest integer weight of a sublayer; null for no cap."""
+    """Largest integer weight of a sublayer; null: no cap."""
     protect_first_last: bool = False
     """Never skip a sublayer of the first and the last block."""
     include_zero_skip: bool = True
@@ -84,9 +83,9 @@ class KnapSpec(ModelDraft):
     warmup: Literal["ar", "full"] = "ar"
     """Drafting before the first event of search_on=steps: none (ar), or with the full model."""
     search_on: Literal["steps", "prefill"] = "steps"
-    """Tokens of the first event: those of the first m steps, or the prompt's last ones (prefill)."""
+    """Tokens of the first event: the first m steps', or the prompt's last ones (prefill)."""
     prefill_tokens: Count = 32
-    """r, last tokens of the prompt on which an event on the prompt runs."""
+    """r, last prompt tokens used by an event on the prompt."""
 
     def __post_init__(self) -> None:
         if self.search_on == "prefill" and self.warmup != "ar":
@@ -101,7 +100,7 @@ class KnapSpec(ModelDraft):
         return BITS if self.draft_weights == "mixed" else super().bits
 
     def check(self, dims: ModelDims) -> None:
-        """Set what depends on the model: the interval by its size, the full set to start from."""
+        """Set the interval by the model's size, and the initial full set."""
         if self.protect_first_last and dims.n_layers < 3:
             raise ConfigError("method.protect_first_last", True, "false for a model of fewer than 3 blocks")
         self._steps = self.interval or (64 if dims.n_params < 10e9 else 128)
@@ -117,7 +116,7 @@ class KnapSpec(ModelDraft):
         self._probe = probe
 
     def start(self, prefill: Prefill) -> None:
-        """Start a prompt with the full model, or with a search on the prompt's end."""
+        """Start a prompt with the full model, or with a search on its end."""
         self._layer_set, self._searched = self._full, False
         self._new_estimate: Estimate | None = None
         self._captured: deque[Tensor] = deque(maxlen=self.capture_steps)
@@ -125,7 +124,7 @@ class KnapSpec(ModelDraft):
             self._choose(prefill.hidden, len(prefill.prompt), self._probe)
 
     def propose(self, context: Context) -> LayerDraft | TokenTree:
-        """Draft with the last chosen set; ask for states when a search event is near."""
+        """Draft with the last set; ask for states when a search is near."""
         near = self._next_event(context.step) < context.step + self.capture_steps
         self.taps = self._search_taps if near else self._idle_taps
         if not (self._searched or self.warmup == "full"):
@@ -134,10 +133,10 @@ class KnapSpec(ModelDraft):
         return self._reading.draft(*draft, searched=self._searched)
 
     def observe(self, verification: Verification, probe: Probe) -> Estimate | None:
-        """Keep the states of the accepted tokens; search when it is time, if the output goes on.
+        """Keep the accepted tokens' states; search when due, if the output goes on.
 
         Returns:
-            The estimate of a search in this step, or in the first step of the search on the prompt.
+            The estimate of a search in this step or, in the first step, on the prompt.
         """
         estimate, self._new_estimate = self._new_estimate, None
         if verification.last:  # every prompt starts anew
@@ -155,7 +154,6 @@ class KnapSpec(ModelDraft):
         self._layer_set, self._new_estimate, self._searched = choice.layer_set, choice.estimate, True
 
     def _next_event(self, step: int) -> int:
-        """Return the step of the next search, at the earliest `step`."""
         soonest = max(step, self._first_event)
         return soonest + (self._first_event - soonest) % self._steps
 
@@ -164,7 +162,7 @@ class KnapSpec(ModelDraft):
 
         Args:
             states: [2L+1, r, d] states of the r tokens, as for `Knapsack`, in the model's dtype.
-            length: committed positions, those tokens included.
+            length: committed positions, including those tokens.
         """
         window = self._reading.window
         read = length if window is None else window.count_read(length)
@@ -190,7 +188,7 @@ class KnapSpec(ModelDraft):
         return self._best(candidates, states, length, probe) or Choice(self._full, None)
 
     def _best(self, candidates: list[Branch], states: Tensor, length: int, probe: Probe) -> Choice | None:
-        """Return the candidate of highest TPT; among equals the lowest skipped weight, then the lowest γ."""
+        """Return the candidate of highest TPT; ties go to the lowest skipped weight, then the lowest γ."""
         if not candidates:
             return None
         low, high = self.draft_len_grid
@@ -199,7 +197,7 @@ class KnapSpec(ModelDraft):
         draft_ms = [probe.latency.draft_ms(layer_set, length) for layer_set in sets]
 
         def estimate(index: int, alpha: float) -> Estimate:
-            """Return the highest TPT over γ at an acceptance rate; it does not fall as the rate rises."""
+            """Return the highest TPT over γ at an acceptance rate; it must not fall as the rate rises."""
             values = {g: tpt(alpha, g, draft_ms[index], target_ms) for g in lengths}
             draft_len = max(values, key=values.__getitem__)
             return Estimate(alpha, draft_len, values[draft_len])

@@ -1,21 +1,20 @@
 """KNN-SSD: one layer set per domain; a prompt drafts with the set of its nearest anchor's domain (Song et al., 2025).
 
-The feature of a prompt comes from its prefill: the hidden states after the final norm, pooled over the prompt.
+A prompt's feature is its prefill's hidden states after the final norm, pooled over the prompt.
 
-1. Before the run, K-means over the features of a domain's calibration prompts gives the domain's anchors.
+1. Before the run, K-means over the features of a domain's calibration prompts gives its anchors.
 2. Before the run, Self-SD's search (`methods.layer_search`) gives every domain a layer set.
-3. For each prompt, the anchor with the highest cosine similarity to its feature determines the domain.
-4. The domain's set drafts at most 12 tokens; a draft ends after a token less likely than 0.8 (§4; mbsong/KNN-SSD).
+3. The anchor most similar (cosine) to a prompt's feature determines the domain.
+4. Its set drafts at most 12 tokens, until a token less likely than 0.8 (§4; mbsong/KNN-SSD).
 
-Paper and released code differ in the anchors and in the prompts of the search. `knn_ssd` follows the code, which
-produced the released sets and vectors; `knn_ssd_paper` follows the paper. The paper's "last hidden vector" of a prompt
-has two readings: the last layer's states, pooled as in the code (`knn_ssd_paper`), or the last token's state
-(`knn_ssd_last_token`). Decided here:
+Paper and released code differ in anchors and search prompts. `knn_ssd` follows the code, the source of the released
+sets and vectors; `knn_ssd_paper` the paper. The paper's "last hidden vector" of a prompt may be the last layer's
+states, pooled as in the code (`knn_ssd_paper`), or the last token's state (`knn_ssd_last_token`). Decided here:
 
-* the search maximises a speedup computed from measured times; `knn_ssd_wallclock` maximises the measured speed of every
-  set, as paper and code do;
-* a domain without a set is an error; in the code it drafts with every second layer;
-* sampling works as in every method here; the code ignores its sampling options.
+* the search maximises a speedup computed from measured times; `knn_ssd_wallclock` the measured speed, as paper and code
+  do;
+* a domain without a set is an error; the code drafts with every second layer;
+* sampling works as in every method; the code ignores its sampling options.
 """
 
 from __future__ import annotations
@@ -45,7 +44,7 @@ KMEANS_SEED, KMEANS_RUNS = 42, 10  # values of knn_utils.py:51-58
 
 @dataclass(frozen=True)
 class Anchors:
-    """Anchors of all domains: vectors to compare prompts' features with.
+    """Anchors of all domains, for comparison with prompts' features.
 
     Attributes:
         vectors: [n, d] float32.
@@ -62,7 +61,7 @@ class Anchors:
 
 @settings("method")
 class KNNSSD(StoppedDraft):
-    """Method that drafts with the layer set of the nearest anchor's domain."""
+    """Drafting with the layer set of the nearest anchor's domain."""
 
     searched = True
 
@@ -70,19 +69,19 @@ class KNNSSD(StoppedDraft):
     """Settings of every domain's search; `reuse` (domain: name of a set) takes stored or published sets instead."""
     name: Name = "knn_ssd"
     calibration: Calibration = 16
-    """m, number of calibration prompts per domain, for anchors and search."""
+    """m, calibration prompts per domain, for anchors and search."""
     anchors: Literal["centroids_per_task", "nearest_samples", "global_kmeans"] = "centroids_per_task"
-    """Choice of anchors. `centroids_per_task`: the centroids of K-means within each domain. `nearest_samples`: the
-    prompts nearest to these centroids. `global_kmeans`: K-means over all prompts; its clusters (`cluster-0`, ...)
-    replace the domains, and the prompts nearest to a cluster's centroid are its anchors."""
+    """Choice of anchors. `centroids_per_task`: centroids of K-means within each domain. `nearest_samples`: the prompts
+    nearest to them. `global_kmeans`: K-means over all prompts; its clusters (`cluster-0`, ...) replace the domains, and
+    the prompts nearest to a centroid are its anchors."""
     anchors_per_domain: Count = 10
-    """k, number of anchors per domain; a domain with fewer prompts gets one anchor per prompt."""
+    """k, anchors per domain, at most one per prompt."""
     groups: Count | None = None
-    """n, number of clusters of `global_kmeans`; null: the number of domains."""
+    """n, clusters of `global_kmeans`; null: the number of domains."""
     pooling: Literal["mean", "last_token"] = "mean"
-    """Feature of a prompt: the mean of the last layer's states over all positions, or the last token's state."""
+    """Feature of a prompt: mean of the last layer's states over all positions, or the last token's state."""
     search_prompts: Count = 8
-    """Largest number of prompts on which a domain's search scores its sets."""
+    """Most prompts on which a domain's search scores its sets."""
     search_on: Literal["first", "representative"] = "first"
     """Prompts of a search: the domain's first, or those nearest to the centroids of `search_prompts` clusters."""
     draft_len: DraftLen = 12
@@ -139,7 +138,7 @@ class KNNSSD(StoppedDraft):
         }
 
     def arrays(self) -> dict[str, dict[str, NDArray[Any]]]:
-        """Return the calibration prompts' features [n, d], the anchors, and the domains of both (Figures 5, 6)."""
+        """Return the calibration prompts' features [n, d], the anchors, and all domains (Figures 5, 6)."""
         return {"vectors": self._figure_arrays}
 
     def start(self, prefill: Prefill) -> None:
@@ -148,13 +147,12 @@ class KNNSSD(StoppedDraft):
         self._layer_set = self._sets[self._all_anchors.nearest_domain(self._feature(prefill.hidden[0]))]
 
     def _feature(self, states: Tensor) -> Tensor:
-        """Return the feature [d] float32 of a prompt's states [P, d] before the final norm."""
+        """Return the feature [d] float32 of states [P, d] before the final norm."""
         if self.pooling == "last_token":
             states = states[-1:]  # the mean over one position is its state
         return self._probe.final_norm(states).mean(0)
 
     def _check_reuse(self, domains: Mapping[str, Any]) -> None:
-        """Refuse a mapping `search.reuse` that has no set for one of the domains."""
         if isinstance(self.search.reuse, Mapping):
             missing = [domain for domain in domains if domain not in self.search.reuse]
             if missing:
@@ -162,12 +160,12 @@ class KNNSSD(StoppedDraft):
                 raise ConfigError("method.search.reuse", dict(self.search.reuse), expected)
 
     def _make_anchors(self, features: Tensor, rows: list[int], global_clusters: Clusters | None) -> Tensor:
-        """Return the anchors [k, d] of a domain.
+        """Return a domain's anchors [k, d].
 
         Args:
             features: [n, d] of all prompts.
             rows: indices of the domain's prompts.
-            global_clusters: the clusters that replace the domains; None: the prompts keep the domains of their tasks.
+            global_clusters: clusters that replace the domains; None: domains are the tasks'.
         """
         domain_features = features[rows]
         if global_clusters is not None:
@@ -179,11 +177,10 @@ class KNNSSD(StoppedDraft):
         return clusters.centres
 
     def _find_set(self, domain: str, samples: Sequence[Sample], features: Tensor, probe: Probe) -> LayerSet:
-        """Look up the set of a domain in `search.reuse`, or search it on some of the domain's samples.
+        """Look up a domain's set in `search.reuse`, or search it on some of the domain's samples.
 
         Args:
-            samples: calibration prompts of the domain.
-            features: [n, d], their features.
+            samples, features: the domain's calibration prompts and their features [n, d].
         """
         if isinstance(self.search.reuse, Mapping):
             return named_set(self.search.reuse[domain], probe)
@@ -222,7 +219,7 @@ class Clusters:
         """Return the index of the feature nearest to the centre, for each non-empty cluster.
 
         Args:
-            features: [n, d], the features that were clustered.
+            features: [n, d], as clustered.
         """
         indices = []
         for label, centre in enumerate(self.centres):
@@ -233,5 +230,4 @@ class Clusters:
 
 
 def _order_by_distance(features: Tensor, centre: Tensor) -> list[int]:
-    """Return the indices of features [n, d] by Euclidean distance to a centre [d], stably."""
     return torch.linalg.vector_norm(features - centre, dim=-1).sort(stable=True).indices.tolist()

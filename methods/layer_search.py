@@ -1,24 +1,22 @@
 """Offline search for the sublayers to skip: Bayesian optimisation of the decoding speed (Zhang et al., ACL 2024).
 
 Draft & Verify ("Self-SD") gives each of the 2L sublayers a variable in [0, 1] and skips those above 0.5. A Gaussian
-process over these points proposes the next point by upper confidence bound. The score of a point is the speed of
-self-speculative decoding with its set over a few prompts. The result is the best evaluated set. Source: searching.py
-and search.ipynb of dilab-zju/self-speculative-decoding; its optimiser is bayes_opt's, as in `methods.bayesian`. KNN-SSD
-uses the same search per domain.
+process proposes points by upper confidence bound. A point's score is the speed of decoding with its set over a few
+prompts; the best set is the result. Source: searching.py and search.ipynb of dilab-zju/self-speculative-decoding; its
+optimiser is bayes_opt's, as in `methods.bayesian`. KNN-SSD searches per domain.
 
 Decisions of this project:
 
-* The default objective is `expected`: the speedup of the decoded drafts at measured times of attention and MLP. Unlike
-  the paper's wall time (`wallclock`), it is deterministic and independent of other load on the machine. These times
-  leave out the LM head, so sets that skip nearly everything look a little faster than they are.
-* Both objectives decode greedily past EOS, whatever the run does, and reset γ for each prompt, as in the released code.
-* The random generator is seeded before every proposal with `random_state` and the number of points so far. So an
+* The default objective is `expected`: the drafts' speedup at measured times of attention and MLP. Unlike the paper's
+  wall time (`wallclock`), it is deterministic. It leaves out the LM head, so sets that skip nearly everything look a
+  little too fast.
+* Both objectives decode greedily past EOS and reset γ for each prompt, as in the released code.
+* The random generator is seeded before every proposal with `random_state` and the number of points, so that an
   interrupted search continues as if it had never stopped. A point proposed twice counts twice (bayes_opt's version 1
-  ignores the second); with `expected` its set is decoded only once.
-* Every evaluation is stored immediately (`ssd_bench.records.search_store`). The key of a search has everything that
-  determines its scores: model, weights, dtype, machine, task, settings and prompts. The run's seed and the budget are
-  not in the key: a smaller budget reads the beginning of a search, a larger one continues it. A continued search keeps
-  its initial latency profile.
+  ignores the second); with `expected` its set is decoded once.
+* Every evaluation is stored immediately (`ssd_bench.records.search_store`). A search's key has all that determines its
+  scores: model, weights, dtype, machine, task, settings and prompts, but not the run's seed and the budget: a smaller
+  budget reads the beginning of a search, a larger one continues it, with its initial latency profile.
 """
 
 from __future__ import annotations
@@ -59,11 +57,11 @@ class SearchSettings:
     """Settings of a search; defaults as in Self-SD's searching.py."""
 
     objective: Literal["expected", "wallclock"] = "expected"
-    """Score of a set: the speedup that its drafts imply with measured times, or its measured speed."""
+    """Score of a set: its drafts' speedup at measured times, or its measured speed."""
     iterations: Whole = 1000
-    """Points that the optimiser proposes after the first ones (`init_sets`, else one random point)."""
+    """Points proposed after the first ones (`init_sets`, else one random point)."""
     max_seconds: Annotated[float, Range(above=0)] | None = None
-    """Seconds, over all runs, after which no further point is evaluated; null: no limit."""
+    """Seconds, over all runs, after which no point is evaluated; null: no limit."""
     new_tokens: NewTokens = 32
     draft_len: DraftLen = 8
     stop_below: StopBelow = 0.8
@@ -73,8 +71,7 @@ class SearchSettings:
     init_sets: Sequence[str] = ()
     """Published sets (`paper/model/task`) to evaluate first; empty: a cold start."""
     reuse: str | Mapping[str, str] | None = None
-    """Name of a search or of a published set to use instead of a new search; a mapping by domain for a method with a
-    set per domain."""
+    """Search or published set to use instead of a new search; a mapping by domain for methods with a set per domain."""
 
     def draft_stop(self, reading: Reading = ALL) -> DraftStop:
         """Return the stop rule of a search's drafts."""
@@ -95,20 +92,16 @@ class SearchSettings:
 
     @property
     def scoring(self) -> dict[str, Any]:
-        """Settings that determine points or scores."""
         names = ("objective", "new_tokens", "draft_len", "stop_below", "target_rate", "random_state")
         return {name: getattr(self, name) for name in names} | {"init_sets": list(self.init_sets)}
 
 
 class Objective:
-    """The objective of a search: the speed of self-speculative decoding with a layer set over some prompts.
+    """Objective of a search: the speed of self-speculative decoding with a layer set over some prompts.
 
     Args:
-        settings: settings of the search.
-        probe: probe of the run.
-        prompts: token ids of each prompt.
         latency: times of the sublayers, for `expected`; None: the probe's.
-        reading: the parts of the model that drafts read.
+        reading: parts of the model that drafts read.
     """
 
     def __init__(
@@ -127,8 +120,8 @@ class Objective:
         """Score a set; higher is better.
 
         Returns:
-            `expected`: the speedup over AR at the latency profile's times (SWIFT's E(speedup), with measured times); 1:
-            as fast as AR. `wallclock`: tokens per second, prefill included.
+            `expected`: the speedup over AR at the latency profile's times (SWIFT's E(speedup), with measured times).
+            `wallclock`: tokens per second, including prefill.
         """
         trial = _Trial(layer_set, self._settings.draft_stop(self._reading))
         if not self._warm:  # the first decoding of a process is slower and does not count
@@ -148,14 +141,14 @@ class Objective:
     def _step_costs(self, layer_set: LayerSet, context: int, drafted: int) -> tuple[float, float]:
         """Return the times of an AR step and of a draft step in KnapSpec's latency model.
 
-        A verification takes one target pass, whatever its number of nodes, and only sublayers take time.
+        A verification takes one target pass, whatever its nodes; only sublayers take time.
         """
         target = self._latency.target_ms(layer_set.n_layers, context)
         return target, target + drafted * self._latency.draft_ms(self._reading.set_of(layer_set), context)
 
 
 class DraftedStep(NamedTuple):
-    """The counts of a step from which a score is computed: c before the step, drafted tokens, emitted tokens."""
+    """A step's counts for a score: c before the step, drafted tokens, emitted tokens."""
 
     context_len: int
     draft_len: int
@@ -163,10 +156,10 @@ class DraftedStep(NamedTuple):
 
 
 def expected_speedup(steps: Iterable[DraftedStep], price: Callable[[int, int], tuple[float, float]]) -> float:
-    """Return the speedup over AR: the cost of the steps' tokens with AR, over the cost of the steps.
+    """Return the speedup over AR: the cost of the same tokens with AR, over the cost of the steps.
 
     Args:
-        price: function (context, drafted tokens) -> (cost of an AR step, cost of a step with such a draft).
+        price: (context, drafted tokens) -> (cost of an AR step, cost of a step with such a draft).
     """
     ar_cost = draft_cost = 0.0
     for context, drafted, emitted in steps:
@@ -186,7 +179,7 @@ class _Trial(StoppedDraft):
 
 
 class Proposer:
-    """The Bayesian optimiser over points in [0, 1]^2L: attentions of blocks 0 .. L-1, then their MLPs.
+    """Bayesian optimiser over points in [0, 1]^2L: attentions of blocks 0 .. L-1, then their MLPs.
 
     Args:
         n_layers: L.
@@ -204,7 +197,7 @@ class Proposer:
         self._scores.append(score)
 
     def propose(self) -> tuple[float, ...]:
-        """Propose the next point: a random one at first, then the point of the highest upper confidence bound."""
+        """Propose the next point: random at first, then by upper confidence bound."""
         random = np.random.RandomState([self._seed, len(self._points)])
         if not self._points:
             return tuple(random.rand(self._dims).tolist())
@@ -212,7 +205,7 @@ class Proposer:
 
 
 def layer_set_of(point: Sequence[float]) -> LayerSet:
-    """Return the set that skips the sublayers above 0.5 in a point of `Proposer` (searching.py:38-45)."""
+    """Return the set that skips the sublayers above 0.5 in a `Proposer` point (searching.py:38-45)."""
     n_layers = len(point) // 2
     skipped = [i for i, value in enumerate(point) if value > 0.5]
     attn, mlp = [i for i in skipped if i < n_layers], [i - n_layers for i in skipped if i >= n_layers]
@@ -220,7 +213,7 @@ def layer_set_of(point: Sequence[float]) -> LayerSet:
 
 
 def point_of(layer_set: LayerSet) -> tuple[float, ...]:
-    """Return a set as a point: 1 for a skipped sublayer, else 0, in `Proposer`'s order."""
+    """Return a set as a `Proposer` point: 1 for a skipped sublayer, else 0."""
     kinds = (layer_set.skip_attn, layer_set.skip_mlp)
     return tuple(float(i in skipped) for skipped in kinds for i in range(layer_set.n_layers))
 
@@ -228,12 +221,11 @@ def point_of(layer_set: LayerSet) -> tuple[float, ...]:
 def search(
     settings: SearchSettings, probe: Probe, samples: Sequence[Sample], domain: str, reading: Reading = ALL
 ) -> SearchRecord:
-    """Run a search within the budget of the settings; continue or reuse a stored search with the same key.
+    """Run a search within the settings' budget; continue or reuse a stored search with the same key.
 
     Args:
-        samples: prompts to score sets on.
-        domain: domain of the prompts, for the name of the search and the table of searches.
-        reading: the parts of the model that drafts read, in the search as in the run.
+        domain: domain of the prompts, for the search's name and the table of searches.
+        reading: parts of the model that drafts read, in search and run.
 
     Returns:
         The search up to the budget; its `best` is the result.
@@ -264,10 +256,10 @@ def search(
 
 
 def named_set(name: str, probe: Probe) -> LayerSet:
-    """Return the best set of an earlier search, or a published set, by name.
+    """Return an earlier search's best set, or a published set, by name.
 
     Raises:
-        ConfigError: unknown name (the message lists the known ones), or a set for another number of blocks.
+        ConfigError: unknown name (the message lists all), or a set for another number of blocks.
     """
     option = "method.search.reuse"
     if "/" in name:
@@ -288,7 +280,7 @@ def _published(name: str, n_layers: int, option: str) -> LayerSet:
 def _header(
     settings: SearchSettings, probe: Probe, prompts: list[list[int]], domain: str, reading: Reading
 ) -> dict[str, Any]:
-    """Return the header of a search's record, with the content key of all that its scores depend on."""
+    """Return a search record's header, with the content key of its scores."""
     origin = probe.origin
     latency = {name: value for name, value in asdict(probe.latency).items() if name not in ("points", "passes")}
     run = {name: getattr(origin, name) for name in ("model", "weights", "task", "dtype", "machine")}
@@ -318,7 +310,6 @@ def _header(
 def _extend(
     record: SearchRecord, settings: SearchSettings, objective: Objective, n_layers: int, count: int, budget: float
 ) -> None:
-    """Add evaluations up to `count`, or until the budget of seconds is spent."""
     proposer = Proposer(n_layers, settings.random_state)
     scores: dict[LayerSet, float] = {}
     for evaluation in record.evaluations:  # a continued search: the optimiser learns the stored scores first
@@ -350,7 +341,6 @@ class _Progress:
         self._bar = tqdm(total=count, initial=len(record.evaluations), desc=label, disable=not terminal)
 
     def update(self) -> None:
-        """Show one more evaluation."""
         best = f"best score {self._record.best.score:.4f}"
         self._bar.set_postfix_str(best, refresh=False)
         self._bar.update()

@@ -1,20 +1,18 @@
 """LayerSkip: draft with the first E blocks, verify with the rest (Elhoushi et al., ACL 2024, arXiv 2404.16710).
 
 Exit E and draft length d are fixed for a run: by settings (`LayerSkip`), or by a sweep before it (`SweptLayerSkip`).
-Verification reuses the states, keys and values that drafting computed in the first E blocks, and runs these blocks only
-on the last drafted token. There is no confidence rule. The method needs weights trained for early exits: with others an
-exit this early predicts few tokens.
+Verification reuses the drafts' states, keys and values of the first E blocks, and runs these blocks only on the last
+drafted token. There is no confidence rule. The weights must be trained for early exits.
 
-One thing differs from the released code: the prompt is processed by all blocks before the first step, where the code
-has no such pass and drafts the first output token too.
+One difference from the released code: all blocks process the prompt before the first step; the code has no such pass
+and drafts even the first output token.
 
-The authors choose E and d by timing a decoding with every pair (facebookresearch/LayerSkip, sweep.py). Here all pairs
-are scored on one autoregressive decoding of each calibration prompt. Up to its exit a draft computes the same states as
-the full model. So the predictions of an exit after each of the model's own tokens show where a draft of any length
-would have been rejected, and give the steps of a decoding with the pair. The score is the speedup of these steps at
-measured costs (`layer_search.expected_speedup`; `arms.Costs` has head, embedding and the growth of a verification with
-its nodes). A profile that was given has only the times of sublayers; then it is the score of `layer_search.Objective`.
-With a window the sweep still uses predictions of exits that read all positions; its costs are those with the window.
+The authors time a decoding with every pair of E and d (facebookresearch/LayerSkip, sweep.py). Here one autoregressive
+decoding of each calibration prompt scores all pairs. Up to its exit a draft computes the full model's states, so an
+exit's predictions after the model's own tokens give the steps of a decoding with any draft length. The score is these
+steps' speedup at measured costs (`layer_search.expected_speedup`; `arms.Costs` has head, embedding and the growth of a
+verification with its nodes). A given profile has only the times of sublayers; then the score is that of
+`layer_search.Objective`. With a window, predictions still read all positions; costs are those with the window.
 """
 
 from __future__ import annotations
@@ -46,13 +44,13 @@ class LayerSkip(StoppedDraft):
 
     name: Name = "layerskip"
     exit_layer: Count | None = None
-    """E, number of blocks that draft; L: the full model."""
+    """E, blocks that draft; L: the full model."""
     exit_ratio: Annotated[float, Range(above=0, most=1, what="a share")] | None = None
-    """E as a share of the L blocks: E = max(1, round(ratio L)); null: 0.25, unless `exit_layer` is set."""
+    """E as a share of L: E = max(1, round(ratio L)); null: 0.25, unless `exit_layer` is set."""
     draft_len: DraftLen = 6
     """d, drafted tokens per step."""
     reuse_prefix: ReusePrefix = True
-    """Verify on the states that drafting left; false: run all blocks again, as for any layer set."""
+    """Verify on the drafts' states; false: run all blocks again."""
 
     def __post_init__(self) -> None:
         if self.exit_layer is not None and self.exit_ratio is not None:
@@ -75,7 +73,7 @@ class LayerSkip(StoppedDraft):
 
 @settings("method")
 class SweptLayerSkip(StoppedDraft):
-    """LayerSkip with the exit and draft length of the best score on calibration prompts."""
+    """LayerSkip with the exit and draft length that score best on calibration prompts."""
 
     searched = True
 
@@ -98,7 +96,7 @@ class SweptLayerSkip(StoppedDraft):
         """Fix the exits to try; draft with the full model until `prepare`.
 
         Raises:
-            ConfigError: a model of one block, which has no exit, or an exit that this model does not have.
+            ConfigError: a one-block model, or an exit that this model lacks.
         """
         last = dims.n_layers - 1
         if last < 1:
@@ -109,7 +107,7 @@ class SweptLayerSkip(StoppedDraft):
         self._layer_set = LayerSet.full(dims.n_layers)
 
     def prepare(self, probe: Probe, samples: Sequence[Sample]) -> None:
-        """Score every pair and draft with the best; among equals the earlier exit, then the shorter draft."""
+        """Score every pair and draft with the best; ties go to the earlier exit, then the shorter draft."""
         begin, n_layers = time.perf_counter(), probe.n_layers
         decodings = [exit_matches(probe, sample.prompt, self._exits, self.new_tokens) for sample in samples]
         reading, longest = self._reading, max(self.draft_lens)
@@ -130,10 +128,10 @@ class SweptLayerSkip(StoppedDraft):
 
 
 def price_function(layer_set: LayerSet, costs: Callable[[int], Costs]) -> Callable[[int, int], tuple[float, float]]:
-    """Return the argument `price` of `expected_speedup`, for drafts with a set.
+    """Return the `price` of `expected_speedup` for drafts with a set.
 
     Args:
-        costs: function from a context to the costs of a step there.
+        costs: context -> costs of a step there.
     """
 
     @cache
@@ -156,11 +154,9 @@ class _ExitPredictions(AR):
         self.taps = Taps(verify=tuple(2 * blocks for blocks in exits))
 
     def start(self, prefill: Prefill) -> None:
-        """Begin without predictions."""
         self.match: list[list[bool]] = [[] for _ in self.taps.verify]
 
     def observe(self, verification: Verification, probe: Probe) -> Estimate | None:
-        """Note which exits predicted the model's token."""
         assert verification.hidden is not None
         for match, token in zip(self.match, probe.predict(verification.hidden[:, 0]).tolist()):
             match.append(token == verification.emitted[0])
@@ -177,7 +173,7 @@ def exit_matches(
         new_tokens: length of the output.
 
     Returns:
-        The prompt's length and, by exit, whether it predicts output token 2, 3, .. after the tokens before.
+        The prompt's length and, by exit, whether it predicts output token 2, 3, ..
     """
     method = _ExitPredictions(exits)
     probe.trial(method, prompt, new_tokens)
@@ -185,11 +181,10 @@ def exit_matches(
 
 
 def simulated_steps(prompt_len: int, match: Sequence[bool], draft_len: int) -> Iterator[DraftedStep]:
-    """Yield the steps of a decoding with drafts of up to d tokens.
+    """Yield the steps of a decoding with drafts of up to d = `draft_len` tokens.
 
     Args:
         match: one exit's matches, from `exit_matches`; the output has one more token.
-        draft_len: d.
     """
     done, total = 1, len(match) + 1  # output tokens; the first comes from the prefill
     while done < total:

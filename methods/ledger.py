@@ -10,15 +10,14 @@ class Ledger:
     """Gains and costs of one stream of prompts, in AR steps.
 
     Drafting and exploration together may lose `stake` steps plus a share `regret` of the output tokens. Exploration
-    alone may cost `stake` steps plus half that share of the output tokens, plus a share `profit` of the gain of layer
-    sets and windows. The gain of copied text does not pay for exploration, since it says nothing about layer sets.
+    alone may cost `stake` steps, half that share, and a share `profit` of the gain of layer sets and windows. The gain
+    of copied text says nothing about layer sets and does not pay for exploration.
 
     Attributes:
-        tokens: output tokens so far.
+        tokens: output tokens.
         gain: emitted tokens of all draft steps minus their time; AR would have taken one step per token.
-        layer_gain: the part of `gain` from steps with a layer set or window.
+        layer_gain: part of `gain` from layer sets or windows.
         explored: cost of evaluations and searches.
-        searches: searches so far.
         failures: searches since the last one whose layer set came into use.
     """
 
@@ -36,10 +35,9 @@ class Ledger:
         return self.gain - self.explored < -self._allowance()
 
     def credit(self) -> float:
-        """Return the AR steps that exploration may cost now: within its own budget and the allowed loss."""
+        """Return the AR steps that exploration may cost now, within its budget and the allowed loss."""
         budget = self.stake + self.regret / 2 * self.tokens + self.profit * max(0.0, self.layer_gain)
         return min(budget, self._allowance() + self.gain) - self.explored
 
     def _allowance(self) -> float:
-        """Return the allowed loss, in AR steps."""
         return self.stake + self.regret * self.tokens

@@ -1,28 +1,26 @@
 """Lookahead decoding: n-grams from Jacobi trajectories, verified in the pass that extends them (Fu et al., ICML 2024).
 
-A window of N-1 rows holds guesses in W columns from N-1 successive Jacobi iterations: R_0 is the oldest, R_{N-2} the
+A window of N-1 rows and W columns holds guesses of N-1 successive Jacobi iterations: R_0 is the oldest, R_{N-2} the
 newest. A step runs the target on the root, the rows and the pool's n-grams for the root. The argmax at R_{N-2} is the
 next row. Every column (R_1[j], .., R_{N-2}[j], new[j]) goes into the pool under the key C_j, the token before it: C_0
-is the root, and C_j = R_0[j-1]. All this is one tree. R_0 is a chain after the root, R_1[j] a child of C_j, and
-R_{l+1}[j] a child of R_l[j]. The n-grams are chains after the root, merged where they begin with the same tokens.
-Depths are the positions of the released code, and ancestors are the nodes that its mask shows. Window and n-grams never
-see each other.
+is the root, and C_j = R_0[j-1]. All this is one tree: R_0 is a chain after the root, R_1[j] a child of C_j, and
+R_{l+1}[j] a child of R_l[j]; the n-grams are chains after the root, merged at common beginnings. Depths and ancestors
+equal the released code's positions and mask. Window and n-grams never see each other.
 
-Only n-grams are candidates. A window node with the target's token could be accepted without any loss. But that is
-another algorithm, with Jacobi's gains on top (G = 0 would no longer be AR). As n-grams are merged, acceptance finds the
-longest match.
+Only n-grams are candidates. Accepting window nodes would be lossless, but another algorithm (G = 0 would no longer be
+AR). Since n-grams are merged, acceptance finds the longest match.
 
-Where paper and released codes differ, a switch selects one of them:
+Each difference between paper and released codes has a switch:
 
 * a fully matched n-gram yields N tokens, as in the authors' code (hao-ai-lab/LookaheadDecoding), or N-1 by the loop
-  index of its copy in Spec-Bench, with which other papers compare: `cap`. A token that cannot be accepted is not run;
-* the pool starts empty (default) or with the n-grams of the prompt, and then also learns those of the output
-  (`pool_from_prompt`, that code's POOL_FROM_PROMPT, without its error of entering the last token of a step for each);
+  index of Spec-Bench's copy, with which other papers compare: `cap`. A token that cannot be accepted is not run;
+* the pool starts empty (default) or with the prompt's n-grams, and then also learns the output's (`pool_from_prompt`,
+  that code's POOL_FROM_PROMPT, without its error of entering a step's last token for each);
 * under sampling that code removes EOS from the newest row: `keep_out`.
 
 Two things follow neither. The released codes begin to fill the window in the prefill pass; here all N-2 filling passes
-come after it, so the window is full one pass later. Near the length limit the columns beyond it are dropped: their
-n-grams would be for tokens that are never emitted, and the other columns are unchanged.
+come after it, so the window is full one pass later. Columns beyond the length limit are dropped: their n-grams would be
+for tokens never emitted.
 """
 
 from __future__ import annotations
@@ -42,21 +40,21 @@ from ssd_bench.settings import Count, Range, Whole, settings
 
 @settings("method")
 class Lookahead(Method):
-    """Lookahead decoding with a switch for every difference between paper and code."""
+    """Lookahead decoding, with a switch for every difference between paper and code."""
 
     name: Name = "lookahead"
     window: Count = 7
     """W, columns of the window."""
     ngram: Annotated[int, Range(3)] = 5
-    """N, length of an n-gram, its key included."""
+    """N, length of an n-gram, including its key."""
     guesses: Whole = 7
     """G, n-grams stored and verified per key; 0: no pool."""
     cap: Literal["code", "full"] = "code"
-    """Tokens that a fully matched n-gram yields: N-1 (code) or N (full)."""
+    """Tokens of a fully matched n-gram: N-1 (code) or N (full)."""
     pool_from_prompt: bool = False
-    """Put the n-grams of the prompt and of the output into the pool, too."""
+    """Also put the n-grams of prompt and output into the pool."""
     keep_out: Sequence[Annotated[int, Range(0, what="a token id")]] = ()
-    """Token ids (EOS) that are replaced by random prompt tokens in the newest row."""
+    """Token ids (EOS) replaced by random prompt tokens in the newest row."""
     seed: int = 10
     """Seed of the random prompt tokens, the same for every prompt."""
 
@@ -76,7 +74,7 @@ class Lookahead(Method):
             self._read(prefill.prompt)
 
     def propose(self, context: Context) -> TokenTree:
-        """Propose the window and, once it is full, the pool's n-grams for the root, both within the length limit."""
+        """Propose the window and, once full, the pool's n-grams for the root, within the length limit."""
         if self.pool_from_prompt:
             self._read(context.output[len(self._text) - len(self._prompt) :])
         root, max_depth = context.output[-1], context.max_draft
@@ -85,7 +83,7 @@ class Lookahead(Method):
         return window_tree(root, [gram[: min(self._guess_len, max_depth)] for gram in grams], self._rows)
 
     def observe(self, verification: Verification, probe: Probe) -> Estimate | None:
-        """Add the argmax at the newest row to the window as a row, and the window's columns to the pool."""
+        """Add the argmax at the newest row to the window, and the window's columns to the pool."""
         if verification.last:  # both end with their prompt
             return None
         rows, width = self._rows, len(self._rows[-1])
@@ -104,13 +102,11 @@ class Lookahead(Method):
         return len(self._rows) == self.ngram - 1
 
     def _most_nodes(self) -> int:
-        """Return the nodes of the largest step: of the k-th filling pass, or of a full window with G n-grams."""
         longest_row = self.window + self.ngram - 1
         k = min(self.ngram - 2, longest_row // 2)  # k * (longest_row - k) is largest in the middle
         return max(k * (longest_row - k), self.window * (self.ngram - 1) + self.guesses * self._guess_len)
 
     def _read(self, tokens: Sequence[int]) -> None:
-        """Append tokens to the text and put the n-grams that end with them into the pool."""
         for token in tokens:
             self._text.append(token)
             if len(self._text) >= self.ngram:
@@ -119,10 +115,9 @@ class Lookahead(Method):
 
 
 def window_tree(root: int, grams: Sequence[Sequence[int]], rows: Sequence[Sequence[int]]) -> TokenTree:
-    """Return the tree of a step: the root and the n-grams as a prefix tree (the candidates), then R_0, R_1, .. by row.
+    """Return a step's tree: root and n-grams as a prefix tree (the candidates), then R_0, R_1, .. by row.
 
     Args:
-        root: newest output token.
         grams: n-grams without their key, in the pool's order.
         rows: R_0 one shorter than every other row (which are equally long), or R_0 alone.
     """
@@ -148,7 +143,7 @@ def window_tree(root: int, grams: Sequence[Sequence[int]], rows: Sequence[Sequen
 
 
 class Pool:
-    """A pool of at most `size` n-grams per key token, the least recently entered first."""
+    """At most `size` n-grams per key token, the least recently entered first."""
 
     def __init__(self, size: int):
         self._size = size
@@ -170,7 +165,7 @@ class Pool:
 
 
 def trim_window(rows: list[list[int]], max_depth: int) -> list[list[int]]:
-    """Return the columns of a window whose nodes are all at depth `max_depth` or less."""
+    """Return the window's columns whose nodes are all at most `max_depth` deep."""
     newest = len(rows) - 1
     if newest == 0:
         return [rows[0][:max_depth]]

@@ -1,13 +1,13 @@
 """A match model: an earlier occurrence of the end of the text, and the probability that its continuation repeats.
 
-A match is the newest earlier occurrence of the last l tokens. The token after it is the prediction for the next token.
-If the prediction is right, the match moves on by one token and l grows by one. If not, a new match is looked up. A
-match of l tokens predicts correctly with probability a(l), which has a Beta posterior for each class of lengths. Every
-output token updates it, whether it was drafted or not. So the acceptance rate of a copied draft is known without
-verifying any draft, and a step without a copy costs a few dictionary lookups.
+A match is the newest earlier occurrence of the last l tokens; the token after it predicts the next token. If the
+prediction is right, the match moves on by one token and l grows by one; if not, a new match is looked up. A match of l
+tokens predicts correctly with probability a(l), which has a Beta posterior per class of lengths. Every output token
+updates it, drafted or not. So a copy's acceptance rate is known without verifying drafts, and a step without a copy
+costs a few lookups.
 
-Sources: copied drafts are those of prompt lookup (Saxena 2023), here with an acceptance rate. Match models with an
-adaptive confidence by length come from data compression (Mahoney 2005, PAQ).
+Sources: copied drafts are prompt lookup's (Saxena 2023), here with an acceptance rate; match models with an adaptive
+confidence by length come from data compression (Mahoney 2005, PAQ).
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ CLASS_OF = [max(0, bisect_right(CLASSES, length) - 1) for length in range(LONGES
 
 
 class MatchModel:
-    """A source of drafts copied from earlier text, with their expected tokens.
+    """Source of drafts copied from earlier text, with their expected tokens.
 
     Args:
-        memory: number of kept tokens of earlier prompts and outputs.
-        prior: weight of the prior of a class, in tokens; its mean is l / (l + 2), l being the class's shortest match.
-        limit: largest weight of the posterior of a class, in tokens.
+        memory: kept tokens of earlier prompts and outputs.
+        prior: weight of a class's prior, in tokens; its mean is l / (l + 2), l being the class's shortest match.
+        limit: largest weight of a class's posterior, in tokens.
     """
 
     def __init__(self, memory: int, prior: float, limit: float):
@@ -43,7 +43,7 @@ class MatchModel:
         self._output = 0  # position at which the output of this prompt begins
 
     def start(self, prompt: Sequence[int], forget: float) -> None:
-        """Begin a prompt: append it to the text, and move every posterior a share `forget` back to the prior."""
+        """Append a prompt to the text, and move every posterior a share `forget` back to the prior."""
         for pair, prior in zip(self._counts, self._prior):
             scale = (1 - forget) * min(1.0, self._limit / sum(pair))
             pair[:] = [scale * count + forget * prior_count for count, prior_count in zip(pair, prior)]
@@ -57,7 +57,6 @@ class MatchModel:
 
     @property
     def output_len(self) -> int:
-        """Number of output tokens in the text."""
         return len(self._text) - self._output
 
     def extend(self, tokens: Sequence[int]) -> None:
@@ -83,13 +82,12 @@ class MatchModel:
             self._source, self._length = source, length
 
     def draft(self, longest: int, verify_ms: Sequence[float], rate: float) -> tuple[list[int], float]:
-        """Return the copy of the length k with the largest gain, and the expected tokens of a step that verifies it.
+        """Return the copy of the most useful length k, and the expected tokens of a step that verifies it.
 
-        The gain is E(k) - rate * verify_ms[k]: expected tokens minus the tokens that `rate` gives in the same time. For
-        a match of l tokens E(k) = 1 + Σ_(j <= k) Π_(i < j) a(l + i).
+        It maximises the gain E(k) - rate * verify_ms[k]: expected tokens minus those at `rate` in the same time. For a
+        match of l tokens E(k) = 1 + Σ_(j <= k) Π_(i < j) a(l + i).
 
         Args:
-            longest: largest k.
             verify_ms: milliseconds of verifying 0, 1, .. tokens.
             rate: tokens per millisecond without the copy.
 
@@ -117,12 +115,12 @@ class MatchModel:
         return {"text": self._text[len(self._text) - min(len(self._text), self._memory) :], "counts": self._counts}
 
     def restore(self, state: dict[str, Any]) -> None:
-        """Continue with the text and counts of `state`."""
+        """Continue from `state`."""
         self._text, self._counts, self._places = list(state["text"]), [list(pair) for pair in state["counts"]], {}
         self._index(0)
 
     def _copy(self, count: int) -> list[int]:
-        """Return `count` tokens from the source on, fewer if a separator follows."""
+        """Return `count` tokens from the source on, or fewer before a separator."""
         source, text = self._source, self._text
         tokens = text[source : source + count]
         if SEPARATOR in tokens:
@@ -134,10 +132,10 @@ class MatchModel:
         return tokens
 
     def _find(self, grams: Sequence[tuple[int, ...]]) -> tuple[int, int]:
-        """Return the position after the newest occurrence of the longest n-gram found, and the length of this match.
+        """Return the position after the newest occurrence of the longest n-gram found, and the match's length.
 
         Args:
-            grams: the n-grams at the end of the text, longest first.
+            grams: n-grams at the end of the text, longest first.
         """
         text = self._text
         for gram in grams:
@@ -152,7 +150,6 @@ class MatchModel:
         return 0, 0
 
     def _index(self, begin: int) -> None:
-        """Add the n-grams of the text from a position on to the index."""
         tokens = self._text[begin:]
         for n in range(1, ORDER + 1):
             columns = [tokens[i:] for i in range(n)]

@@ -1,8 +1,8 @@
 """The best of all layer sets, by exhaustive search: an upper bound for searches, on models of few blocks.
 
-Every set has the score of an offline search (`layer_search.Objective`, `expected`): the speedup that greedy drafts over
-the calibration prompts imply with the measured times of attention and MLP. So no search with the same objective and
-prompts finds a better set, and the difference to the oracle is the loss of the search.
+Every set has the score of an offline search (`layer_search.Objective`, `expected`): the speedup of greedy drafts over
+the calibration prompts at measured times of attention and MLP. No search with this objective and prompts finds a better
+set.
 """
 
 from __future__ import annotations
@@ -27,19 +27,19 @@ from ssd_bench.settings import Count, Range, settings
 
 @settings("method")
 class Oracle(StoppedDraft):
-    """Drafting with the best of all layer sets, or of all that skip a certain number of sublayers."""
+    """Drafting with the best of all layer sets, or of all with `skipped` sublayers."""
 
     searched = True
 
     name: Name = "oracle"
     calibration: Calibration = 8
     skipped: Annotated[int, Range(0, what="a number of sublayers")] | None = None
-    """Number of sublayers that a set skips; null: any."""
+    """Number of skipped sublayers; null: any."""
     new_tokens: NewTokens = 32
     draft_len: DraftLen = 8
     stop_below: StopBelow = 0.7
     most_sets: Count = 4096
-    """Largest number of sets; a model with more is refused."""
+    """Most sets; a model with more is refused."""
     reuse_prefix: ReusePrefix = False
 
     def __post_init__(self) -> None:
@@ -52,7 +52,7 @@ class Oracle(StoppedDraft):
         """Refuse a model with too many sets.
 
         Raises:
-            ConfigError: there are too many sets, or fewer sublayers than `skipped`.
+            ConfigError: too many sets, or fewer sublayers than `skipped`.
         """
         n_sub = 2 * dims.n_layers
         if self.skipped is not None and self.skipped > n_sub:
@@ -76,14 +76,14 @@ class Oracle(StoppedDraft):
 
 
 def all_layer_sets(n_layers: int, skipped: int | None = None) -> Iterator[LayerSet]:
-    """Yield all layer sets of a model, or those with `skipped` sublayers skipped; sets that skip fewer come first."""
+    """Yield a model's layer sets, or those with `skipped` sublayers; sets that skip fewer come first."""
     for count in range(2 * n_layers + 1) if skipped is None else (skipped,):
         for indices in combinations(range(2 * n_layers), count):
             yield LayerSet(n_layers, frozenset(indices))
 
 
 def best_set(objective: Callable[[LayerSet], float], sets: Iterable[LayerSet]) -> tuple[LayerSet, float]:
-    """Return the set of highest score and that score; the first among equals.
+    """Return the set of highest score, the first of ties, and its score.
 
     Raises:
         ValueError: there are no sets.

@@ -1,17 +1,15 @@
 """Prompt lookup decoding: draft the continuation of an earlier occurrence of the newest tokens (Saxena 2023).
 
-The text is the prompt and the output so far. For n from `max_ngram` down to `min_ngram`, the last n tokens are looked
-up among the earlier n-grams of the text; the continuation of the first match is the draft, a chain. Drafting runs no
-part of the model, so a step costs one verification.
+For n from `max_ngram` down to `min_ngram`, the last n tokens are looked up in the prompt and output so far; the
+continuation of the first match is the draft, a chain. A step costs one verification.
 
-Where the sources differ, a switch selects one of them:
+The sources differ, by switch:
 
 * the earliest occurrence (Saxena's demonstration, Hugging Face) or the latest: `match`;
-* Saxena's demonstration uses an occurrence only if `draft_len` tokens follow it; Hugging Face's assisted generation
-  drafts fewer tokens there: `whole`.
+* Saxena's demonstration needs `draft_len` tokens after an occurrence; Hugging Face drafts fewer there: `whole`.
 
-The text is kept as a suffix automaton (Blumer et al. 1985), which grows with it: memory is linear in the text for every
-`max_ngram`, and a lookup does not scan the text again.
+The text is kept as a growing suffix automaton (Blumer et al. 1985): memory is linear in the text for every `max_ngram`,
+and a lookup does not scan the text again.
 """
 
 from __future__ import annotations
@@ -35,7 +33,7 @@ class PromptLookup(Method):
     min_ngram: Annotated[Count, "Smallest number of tokens that are looked up."] = 1
     draft_len: DraftLen = 10
     match: Literal["earliest", "latest"] = "earliest"
-    """Occurrence whose continuation is drafted if there are several."""
+    """Occurrence to continue if there are several."""
     whole: bool = True
     """Use an occurrence only if `draft_len` tokens follow it."""
 
@@ -44,7 +42,7 @@ class PromptLookup(Method):
             raise ConfigError("method.min_ngram", self.min_ngram, f"at most method.max_ngram={self.max_ngram}")
 
     def start(self, prefill: Prefill) -> None:
-        """Begin with the text of the prompt."""
+        """Begin with the prompt's text."""
         self._text, self._prompt_len = IndexedText(self.match == "latest"), len(prefill.prompt)
         self._text.extend(prefill.prompt)
 
@@ -54,7 +52,6 @@ class PromptLookup(Method):
         return TokenTree.chain([context.output[-1], *self._continuation()[: context.max_draft]])
 
     def _continuation(self) -> list[int]:
-        """Return the continuation, at most `draft_len` tokens; empty without an earlier occurrence."""
         tokens = self._text.tokens
         for lengths, place in self._text.occurrences():
             if lengths.stop <= self.min_ngram:
@@ -65,13 +62,13 @@ class PromptLookup(Method):
 
 
 class IndexedText:
-    """A growing text and its suffix automaton, which finds earlier occurrences of the text's end.
+    """A growing text and its suffix automaton, which finds earlier occurrences of its end.
 
-    A state is a set of n-grams with the same occurrences; its `_suffix` is the state of the next shorter n-grams at the
-    same places, which occur at more. State 0 is the empty n-gram. There are at most two states per token.
+    A state is a set of n-grams with the same occurrences; its `_suffix` is the state of the next shorter n-grams there,
+    which occur more often. State 0 is the empty n-gram. There are at most two states per token.
 
     Args:
-        latest: find the latest earlier occurrence, not the earliest; this costs time where the text repeats itself.
+        latest: find the latest earlier occurrence, not the earliest; slower where the text repeats itself.
     """
 
     def __init__(self, latest: bool) -> None:
@@ -84,7 +81,7 @@ class IndexedText:
         self._whole = 0  # state of the whole text
 
     def occurrences(self) -> Iterator[tuple[range, int]]:
-        """Yield where the ends of the text occurred before, the longest ends first.
+        """Yield where the ends of the text occurred before, the longest first.
 
         Yields:
             The lengths of the ends that occurred there, and the position after the occurrence.
@@ -103,7 +100,7 @@ class IndexedText:
             self._append(token)
 
     def _note_end(self) -> None:
-        """Note the text's end as the latest occurrence of all n-grams there, before the text grows."""
+        """Note the text's end as the latest occurrence of its n-grams, before the text grows."""
         state = self._whole
         while state > 0:
             self._place[state] = len(self.tokens)
@@ -132,7 +129,6 @@ class IndexedText:
         self._suffix[self._whole] = target
 
     def _add(self, followers: dict[int, int], suffix: int, length: int, place: int) -> int:
-        """Add a state and return its number."""
         self._next.append(followers)
         self._suffix.append(suffix)
         self._length.append(length)

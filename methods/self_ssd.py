@@ -1,19 +1,17 @@
 """Self-SD (Draft & Verify, Zhang et al., ACL 2024): one layer set, searched before the run, and an adaptive exit.
 
-The set comes from `methods.layer_search`. A step drafts up to K tokens with it and ends after a token less likely than
-γ, which follows the acceptance rate (`methods.draft_stop`). Presets have its published settings and those with which
-later papers compare: `self_ssd` (the evaluation notebooks, but with another search objective), `self_ssd_wallclock`
-(with their objective, too), `self_ssd_fix` and `self_ssd_mix` (KNN-SSD's baselines on a stream of tasks: γ fixed, the
-set searched on the first task or on all tasks) and `self_ssd_dynamic_ver` (SWIFT's comparison: the searched set with
-SWIFT's tree of candidates).
+The set comes from `methods.layer_search`. A step drafts up to K tokens and ends after a token less likely than γ, which
+follows the acceptance rate (`methods.draft_stop`). Presets: `self_ssd` (the evaluation notebooks, with another search
+objective), `self_ssd_wallclock` (with theirs), `self_ssd_fix` and `self_ssd_mix` (KNN-SSD's baselines: γ fixed, the set
+searched on the first task or on all) and `self_ssd_dynamic_ver` (SWIFT's comparison, with its tree of candidates).
 
 Differences from the released code (dilab-zju/self-speculative-decoding):
 
-* nothing is drafted where the length limits leave no room (decoding.py always drafts one token), and nothing after EOS
-  (there, the output runs beyond EOS to the end of the cycle);
-* sampling draws each drafted token from the warped distribution, compares its raw probability with γ, and verifies
-  with separate random numbers; the code's default for sampling is γ = 0.5 (decoding.py:190), the preset's is 0.6;
-* γ is carried from prompt to prompt, as in the notebooks, so that a resumed run restores it; ρ is not.
+* nothing is drafted beyond the length limits (decoding.py always drafts one token) or EOS (there, the output runs on to
+  the end of the cycle);
+* sampling draws drafted tokens from the warped distribution, compares their raw probability with γ, and verifies with
+  separate random numbers; γ is 0.6 in the preset, 0.5 in the code (decoding.py:190);
+* γ is carried across prompts, as in the notebooks, so a resumed run restores it; ρ is not.
 """
 
 from __future__ import annotations
@@ -32,7 +30,7 @@ from ssd_bench.settings import Fits, settings
 
 
 def are_widths(widths: Sequence[Sequence[float]]) -> bool:
-    """Return whether all entries are pairs of a bound and a count >= 1, the highest bound first."""
+    """Check for pairs of a bound and a count >= 1, the highest bound first."""
     bounds = [pair[0] for pair in widths if len(pair) == 2 and pair[1] >= 1]
     return len(bounds) == len(widths) and bounds == sorted(bounds, reverse=True)
 
@@ -45,7 +43,7 @@ Widths = Annotated[
 
 @settings("method")
 class SelfSSD(MovedDraft):
-    """Drafting with the best layer set of an offline search; a reused set needs no calibration prompts."""
+    """Drafting with an offline search's best layer set; a reused set needs no calibration prompts."""
 
     searched = True
 
@@ -54,9 +52,9 @@ class SelfSSD(MovedDraft):
     name: Name = "self_ssd"
     calibration: Calibration = 8
     search_on: Literal["all", "first"] = "all"
-    """Search on all domains of the run together, or on the run's first domain."""
+    """Search on all domains together, or on the run's first."""
     carry_stop: bool = True
-    """Start a prompt with the γ at the end of the prompt before."""
+    """Start a prompt with the last prompt's γ."""
     widths: Widths = ()
     """Candidates verified at a depth, by the drafted token's probability (`LayerDraft.widths`); empty: a chain."""
     reuse_prefix: ReusePrefix = False
@@ -94,7 +92,7 @@ class SelfSSD(MovedDraft):
         self._layer_set = search(self.search, probe, samples, label, self._reading).best.layer_set
 
     def start(self, prefill: Prefill) -> None:
-        """Reset ρ, and γ unless it is carried over."""
+        """Reset ρ, and γ unless carried over."""
         self._stop.start(self.carry_stop)
 
     def propose(self, context: Context) -> LayerDraft:
@@ -102,9 +100,9 @@ class SelfSSD(MovedDraft):
         return self._stop.draft(self._layer_set, self.widths, self.searched)
 
     def state(self) -> bytes:
-        """Return γ, as the text of a hexadecimal float."""
+        """Return γ as a hexadecimal float."""
         return self._stop.value.hex().encode()
 
     def restore(self, state: bytes) -> None:
-        """Continue with the γ of `state`."""
+        """Continue from `state`."""
         self._stop.value = float.fromhex(state.decode())

@@ -1,15 +1,15 @@
 """Suffix decoding: draft the most frequent continuations of the newest tokens (Oliaro et al., arXiv:2411.04975).
 
-The longest match of the output's end is looked up in two texts: the prompt with its output, and the earlier outputs of
-the stream. Every suffix of the match is a source of a draft, too: it is shorter and so occurs more often. A draft grows
-greedily from the occurrences: the probability of a token is its share among the continuations, times the probability
-of the path to it. Growth ends below `min_prob` and at `factor` times the match's length. The draft with the largest sum
-of probabilities is verified; the sum is the expected number of accepted tokens if the text goes on as before.
+The longest match of the output's end is looked up in two texts: the prompt with its output, and the stream's earlier
+outputs. Every suffix of the match is also a source, since it occurs more often. A draft grows greedily from the
+occurrences: a token's probability is its share among the continuations, times the probability of the path to it. Growth
+ends below `min_prob` and at `factor` times the match's length. The draft with the largest sum of probabilities is
+verified; the sum is the expected number of accepted tokens.
 
-Differences from the released code (snowflakedb/ArcticInference), which keeps suffix trees in C++: here the texts are
-arrays, and the occurrences of a match are found by narrowing those of its last token, one token at a time. The counts
-are those of the tree: `tests/methods/test_suffix.py` compares them with a brute-force count. Earlier outputs are kept
-up to `memory` tokens, the newest; there, up to a number of requests.
+The released code (snowflakedb/ArcticInference) keeps suffix trees in C++; here texts are arrays, and a match's
+occurrences are found by narrowing its last token's, one token at a time. The counts are the tree's:
+`tests/methods/test_suffix.py` compares them with a brute-force count. The newest `memory` tokens of earlier outputs are
+kept; there, a number of requests.
 """
 
 from __future__ import annotations
@@ -49,13 +49,13 @@ class Suffix(Method):
         self._past: Tokens = np.empty(0, np.int64)
 
     def start(self, prefill: Prefill) -> None:
-        """Begin with the text of the prompt."""
+        """Begin with the prompt's text."""
         self._prompt_len = self._length = len(prefill.prompt)
         self._text = np.empty(2 * self._length + 64, np.int64)
         self._text[: self._length] = prefill.prompt
 
     def propose(self, context: Context) -> TokenTree:
-        """Return the root and the draft of the largest expected acceptance, from one of the two texts."""
+        """Return the root and the draft of the largest expected acceptance."""
         self._append(context.output[self._length - self._prompt_len :])
         text = self._text[: self._length]
         limit = min(self.draft_len, context.max_draft)
@@ -83,7 +83,7 @@ class Suffix(Method):
         return self._past.tobytes()
 
     def restore(self, state: bytes) -> None:
-        """Continue with the outputs of an earlier process."""
+        """Continue from `state`."""
         self._past = np.frombuffer(state, np.int64)
 
     def _append(self, tokens: Sequence[int]) -> None:
@@ -95,11 +95,11 @@ class Suffix(Method):
 
 
 class Draft(NamedTuple):
-    """A draft after the root, with the sum of its tokens' probabilities.
+    """A draft after the root.
 
     Attributes:
         tokens, parents: as in `TokenTree`, without the root, whose index is 0.
-        score: expected number of accepted tokens, by the counts.
+        score: expected number of accepted tokens, the sum of the tokens' probabilities.
     """
 
     tokens: Sequence[int]
@@ -114,7 +114,7 @@ def matches(source: Tokens, text: Tokens, longest: int) -> Iterator[tuple[Tokens
         longest: longest suffix, in tokens.
 
     Yields:
-        The positions after the occurrences, and the length of the longest suffix that all of them have.
+        The positions after the occurrences, and the length of their longest common suffix.
     """
     newest = source[:-1] if source is text else source
     positions = np.flatnonzero(newest == text[-1])
@@ -135,10 +135,10 @@ def grow(source: Tokens, positions: Tokens, size: int, min_prob: float, branches
     """Return the likeliest continuations of some occurrences, by their counts.
 
     Args:
-        positions: positions at which continuations begin.
-        size: largest number of drafted tokens.
+        positions: where continuations begin.
+        size: most drafted tokens.
         min_prob: probability below which a path is left out.
-        branches: whether a token may have several continuations; else only the most frequent one.
+        branches: whether a token may have several continuations, not only the most frequent.
     """
     tokens: list[int] = []
     parents: list[int] = []
@@ -148,7 +148,6 @@ def grow(source: Tokens, positions: Tokens, size: int, min_prob: float, branches
     serial = 0
 
     def enqueue(parent: int, starts: Tokens, prob: float) -> None:
-        """Put the continuations that begin at these positions into the heap."""
         nonlocal serial
         inside = starts[starts < len(source)]
         values, counts = np.unique(source[inside], return_counts=True)

@@ -1,27 +1,26 @@
 """SWIFT: search the sublayers to skip while decoding, by matchness on the output's own tokens (Xia et al., ICLR 2025).
 
-Every cycle, until the search ends, one candidate set is scored by matchness: it runs on the output tokens of a context
-window, all in one pass, and the score is the share of correctly predicted next tokens. Candidates skip the same number
-of sublayers; they are drawn at random or, every β-th time, suggested by Bayesian optimisation. The best set so far
-drafts. Drafting ends early by confidence, and uncertain positions are verified with more candidates. The search and its
-best set are kept from prompt to prompt.
+Every cycle, until the search ends, one candidate set is scored by matchness: the share of next tokens that it predicts
+correctly in one pass over a context window of the output. Candidates skip the same number of sublayers; they are random
+or, every β-th time, suggested by Bayesian optimisation. The best set so far drafts. Drafting ends early by confidence;
+uncertain positions have more candidates. Search and set persist across prompts.
 
-Where the paper and its code (hemingkx/SWIFT @ 88caed7) differ or leave something open, a switch selects:
+Switches for what the paper and its code (hemingkx/SWIFT @ 88caed7) do differently or leave open:
 
-* greedy decoding verifies 3, 5, 8 or 10 candidates in the code; the paper, and sampling in both, have 1, 3, 5 or 10:
+* greedy decoding verifies 3, 5, 8 or 10 candidates in the code; the paper, and sampling in both, 1, 3, 5 or 10:
   `k_set`;
-* the initial set skips every other block whatever r is, and never gets a score, so the first candidate with any match
-  replaces it: `score_initial` makes it the first candidate;
+* the initial set skips every other block whatever r is, and has no score, so any match replaces it: `score_initial`
+  makes it the first candidate;
 * the code scores the first γ+1 tokens of an output, the paper does not say which: `window`;
-* the paper can be read as restarting the search with every prompt; the code never does, and compares matchness across
-  prompts: `reset`. `on_shift` is in neither: it restarts the search when the acceptance rate of a prompt is more than
-  `shift_drop` below its mean over the prompts since the last start;
-* the paper lowered r of a model from 0.5 to 0.4 for α < 0.7 (footnote 3), which the code does not do: `reduce_below`
-  lowers r by 0.1 and restarts the search, after a prompt whose α is below this value and whose search has ended.
+* the paper may restart the search with every prompt; the code never does, and compares matchness across prompts:
+  `reset`. `on_shift` is in neither: it restarts the search when a prompt's acceptance rate is more than `shift_drop`
+  below the mean over the prompts since the last start;
+* the paper, not the code, lowered a model's r from 0.5 to 0.4 for α < 0.7 (footnote 3): `reduce_below` lowers r by 0.1
+  and restarts the search, after a prompt with α below this value whose search has ended.
 
 Ablations of Table 8: `stop_below=0` (no early stopping), `k_set=chain` (no dynamic verification), `max_steps=0` (no
 optimisation). As in the code, the search ends after more than S candidates or more than `patience` without progress.
-With `draft_window` drafts read a part of the cache; candidates are still scored with all of it.
+With `draft_window` candidates are still scored on the whole cache.
 """
 
 from __future__ import annotations
@@ -54,15 +53,15 @@ REDUCTION = 0.1  # r is lowered by this: 0.5 to 0.4 (§C.2)
 
 @dataclass
 class MatchnessSearch:
-    """The state of a search, which survives from prompt to prompt.
+    """State of a search, kept across prompts.
 
     Attributes:
         layer_set: z_best, the set that drafts.
         best: matchness of z_best; 0 before the first score above 0.
-        steps: o, number of scored candidates.
-        stale: number of candidates scored since the best one.
-        active: whether candidates are still scored.
-        alpha_sum, prompts: sum of the acceptance rates of the prompts since the start of the search, and their number.
+        steps: o, scored candidates.
+        stale: candidates scored since the best one.
+        active: whether the search goes on.
+        alpha_sum, prompts: sum of the prompts' acceptance rates since the search's start, and their number.
         points, scores: scored candidates as points of the unit cube, and their matchness, for the Gaussian process.
     """
 
@@ -79,20 +78,20 @@ class MatchnessSearch:
 
 @settings("method")
 class SWIFT(ModelDraft):
-    """SWIFT with a switch for every difference between paper and code."""
+    """SWIFT, with a switch for every difference between paper and code."""
 
     name: Name = "swift"
     skip_ratio: Share | None = None
     """r, share of the 2(L-2) sublayers outside the first and the last block that a candidate skips; null: the paper's
     rule (0.45 below 30B parameters, else 0.5)."""
     context_window: Count = 32
-    """γ, output tokens on which a candidate is scored."""
+    """γ, output tokens that score a candidate."""
     window: Literal["first", "last"] = "first"
-    """Score candidates on the first or on the last tokens of the output."""
+    """Score candidates on the output's first or last tokens."""
     opt_interval: Count = 1
     """Cycles between candidates."""
     bayes_interval: Count | None = 25
-    """β, every β-th candidate is suggested by Bayesian optimisation; null: random candidates only."""
+    """β, every β-th candidate is suggested by Bayesian optimisation; null: only random ones."""
     max_steps: Whole = 1000
     """S, candidates after which the search ends; 0: keep the initial set."""
     patience: Whole = 300
@@ -102,20 +101,19 @@ class SWIFT(ModelDraft):
     score_initial: bool = False
     """Score the initial set as the first candidate."""
     reset: Literal["never", "on_instance", "on_shift"] = "never"
-    """Restarts of the search: never, with every prompt, or on a shift of the acceptance rate."""
+    """Restarts of the search: never, with every prompt, or when the acceptance rate shifts."""
     shift_drop: Annotated[float, Range(0, 1, what="a difference of rates")] = 0.1
     """Fall of the acceptance rate that counts as a shift."""
     reduce_below: Rate | None = None
-    """Acceptance rate below which r is lowered when a search has ended; null: never."""
+    """Acceptance rate below which r is lowered after a search; null: never."""
     draft_len: DraftLen = 25
     stop_below: StopBelow = 0.8
     k_set: KSet = "paper"
     mode: Mode = "greedy"
     search_prompts: Count | None = None
-    """Prompts to search on, after which the set is kept without restarts (the frozen set of ConfLayers Figure 4);
-    null: all."""
+    """Prompts to search on, after which the set is kept (the frozen set of ConfLayers Figure 4); null: all."""
     seed: Whole = 0
-    """Seed of the random candidates and of the Bayesian optimisation."""
+    """Seed of random candidates and Bayesian optimisation."""
 
     def __post_init__(self) -> None:
         if self.reduce_below is not None and not self.max_steps:
@@ -123,10 +121,10 @@ class SWIFT(ModelDraft):
         self._widths = widths(self.k_set, self.mode)
 
     def check(self, dims: ModelDims) -> None:
-        """Set the candidates' sublayers, their number and the initial set for this model, and start the search.
+        """Set the candidates' sublayers, their number and the initial set, and start the search.
 
         Raises:
-            ConfigError: a model without a block between the first and the last.
+            ConfigError: no block between the first and the last.
         """
         n_layers = dims.n_layers
         if n_layers < 3:
@@ -149,7 +147,7 @@ class SWIFT(ModelDraft):
             importlib.import_module("sklearn.gaussian_process")
 
     def start(self, prefill: Prefill) -> None:
-        """Begin a prompt; restart the search first if the last prompt's acceptance rate or `reset` asks for it."""
+        """Begin a prompt; first restart the search if the last acceptance rate or `reset` says so."""
         self._n_prompts += 1
         frozen = self.search_prompts is not None and self._n_prompts > self.search_prompts
         if frozen:
@@ -178,8 +176,8 @@ class SWIFT(ModelDraft):
         """Score one candidate, if the search goes on and the output is long enough.
 
         Returns:
-            After a candidate, the estimate for the best set: its matchness as α, at the mean draft length of this
-            prompt so far; None while no set has a score above 0.
+            After a candidate, the best set's estimate: its matchness as α, at this prompt's mean draft length; None
+            while no score is above 0.
         """
         tree, search = verification.tree, self._search
         self._committed += [tree.tokens[node] for node in verification.path]
@@ -196,7 +194,7 @@ class SWIFT(ModelDraft):
         return probe.latency.estimate(search.best, draft_len, layer_set, verification.length)
 
     def state(self) -> bytes:
-        """Return the search, r, the random generator, and the counts for the next prompt, as an npz file."""
+        """Return search, r, random generator and the next prompt's counts, as an npz file."""
         saved = asdict(self._search) | {
             "layer_set": sorted(self._search.layer_set.skipped),
             "ratio": self._ratio,
@@ -211,7 +209,7 @@ class SWIFT(ModelDraft):
         return file.getvalue()
 
     def restore(self, state: bytes) -> None:
-        """Continue from a value of `state`."""
+        """Continue from `state`."""
         with np.load(io.BytesIO(state)) as file:
             points, scores, saved = list(file["points"]), file["scores"].tolist(), json.loads(file["rest"].item())
         self._ratio, self._bit_generator.state = saved.pop("ratio"), saved.pop("bits")
@@ -226,7 +224,7 @@ class SWIFT(ModelDraft):
         return int(len(self._sublayers) * ratio)
 
     def _lower_ratio(self) -> bool:
-        """Lower r unless candidates would then skip no sublayer; return whether r was lowered."""
+        """Lower r unless candidates would then skip nothing; return whether it was lowered."""
         lower = round(self._ratio - REDUCTION, 6)
         if self._n_skipped(lower) < 1:
             return False
@@ -234,7 +232,7 @@ class SWIFT(ModelDraft):
         return True
 
     def _score_candidate(self, length: int, probe: Probe) -> None:
-        """Score the next candidate on the context window, and make it the best set if it is better.
+        """Score the next candidate on the context window, and keep it if it is the best.
 
         Args:
             length: committed positions, prompt and output.
@@ -262,7 +260,7 @@ class SWIFT(ModelDraft):
     def _next_candidate(self) -> tuple[NDArray[np.float64], LayerSet]:
         """Return the next set to score, and its point for the Gaussian process.
 
-        The point of a random set is 1 for skipped sublayers and 0 for the others; a suggested point stays as it is.
+        A random set's point is 1 for skipped sublayers, else 0; a suggested point stays as it is.
         """
         search, n = self._search, len(self._sublayers)
         if self.score_initial and not search.steps:

@@ -1,11 +1,11 @@
 """Window drafts: all sublayers draft, but their attentions read only the first and the last positions.
 
-StreamingLLM (Xiao et al., arXiv:2309.17453) found that a model's predictions hardly change if its attentions read only
-a few positions at the beginning, the sinks, and a window at the end. MagicDec (Chen et al., arXiv:2408.11049) drafts in
-this way: the cost of a drafted token no longer grows with the context.
+StreamingLLM (Xiao et al., arXiv:2309.17453): predictions hardly change if attentions read only a few first positions,
+the sinks, and a window at the end. MagicDec (Chen et al., arXiv:2408.11049) drafts so: a drafted token's cost no longer
+grows with the context.
 
-Differences from MagicDec: positions keep their place in the text, so that one cache serves draft and verification;
-StreamingLLM and MagicDec renumber the positions that are read. The window moves with every drafted token.
+Differences: read positions keep their place in the text, so that one cache serves draft and verification; StreamingLLM
+and MagicDec renumber them. The window moves with every token.
 """
 
 from __future__ import annotations

@@ -22,9 +22,9 @@ from ssd_bench.errors import ConfigError
 from ssd_bench.plug_ins import plug_ins
 
 COMMANDS = tuple(sorted(module.name for module in pkgutil.iter_modules(commands.__path__)))
-"""Names of the commands: the modules of `ssd_bench.commands`."""
+"""Names of the commands, the modules of `ssd_bench.commands`."""
 BESIDE = ("methods", "tasks", "hydra_plugins")
-"""Packages of this project that are imported from the folder that holds `ssd_bench`."""
+"""This project's packages imported from the folder that holds `ssd_bench`."""
 
 HELP = """\
 ssd-bench [COMMAND] name=value ..., or python -m ssd_bench: self-speculative decoding, every method in one engine
@@ -34,15 +34,15 @@ Every group, choice and option of a run: ssd-bench run --help; of another comman
 
 
 def entry() -> NoReturn:
-    """Run the program `ssd-bench`; exit with the command's exit code."""
+    """Run `ssd-bench`; exit with the command's exit code."""
     sys.exit(closed_pipes_end(lambda: dispatch(sys.argv[1:])))
 
 
 def dispatch(arguments: Sequence[str]) -> int:
-    """Run the command that the arguments name, `run` by default.
+    """Run the named command, `run` by default.
 
     Returns:
-        The command's exit code; 2 for an unknown command.
+        The exit code; 2 for an unknown command.
     """
     arguments = [expand_home(argument) for argument in arguments]
     first = arguments[0] if arguments else "run"
@@ -65,7 +65,7 @@ def dispatch(arguments: Sequence[str]) -> int:
 
 
 def check_imports() -> None:
-    """Refuse a file or folder that is imported instead of a package of this project.
+    """Refuse a file or folder imported instead of a package of this project.
 
     `python -m` imports from the current folder first, and PYTHONPATH comes before installed packages.
 
@@ -83,13 +83,13 @@ def check_imports() -> None:
 
 
 def describe(command: str) -> str:
-    """Return the first line of a command's docstring, which is read from its source and not imported."""
+    """Return the first line of a command's docstring from its source, without an import."""
     file = Path(commands.__path__[0], f"{command}.py")
     first, *_ = (ast.get_docstring(ast.parse(file.read_text(encoding="utf-8"))) or "").splitlines()
     return first
 
 
 def expand_home(argument: str) -> str:
-    """Expand a leading ~ in an option's value, quoted or not; shells expand it only at the start of a word."""
+    """Expand a leading ~ in an option's value, quoted or not; shells do so only at the start of a word."""
     match = re.fullmatch(r"""([^=]*=['"]?)(~/.*)""", argument, re.DOTALL)
     return match[1] + os.path.expanduser(match[2]) if match else argument

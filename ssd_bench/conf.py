@@ -1,4 +1,4 @@
-"""The folder of configs, and the choices of its groups, those of plug-ins included."""
+"""The folder of configs, and the choices of its groups, including plug-ins'."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from ssd_bench.errors import ConfigError
 from ssd_bench.plug_ins import PlugIn, plug_ins
 
 CONF = next(path for path in (Path(__file__).with_name("conf"), Path(__file__).parents[1] / "conf") if path.is_dir())
-"""Folder of configs: in an installed package, or at the top level of a clone."""
+"""Folder of configs: in an installed package, or at a clone's top level."""
 
 REFERENCE = CONF.parent / "runs" / "reference"
 """Folder of the committed records; only in a clone."""
@@ -22,21 +22,21 @@ CHOSEN = ("model", "method", "task", "data", "hardware", "decode")
 
 
 def choices(group: str) -> list[str]:
-    """Return every choice of a config group, sorted: those in `conf` and those of plug-ins."""
+    """Return every choice of a config group, including plug-ins', sorted."""
     return sorted({path.stem for folder in _folders() for path in (folder / group).glob("*.yaml")})
 
 
 def config_file(group: str, name: str) -> Path | None:
-    """Return the file of a choice, in `conf` or in a plug-in; None if there is no such choice."""
+    """Return a choice's file, in `conf` or a plug-in; None without such a choice."""
     files = (folder / group / f"{name}.yaml" for folder in _folders())
     return next((file for file in files if file.is_file()), None)
 
 
 def plug_in_with(group: str, name: str) -> PlugIn | None:
-    """Return the plug-in that has a choice; None if it is in `conf`, or in none.
+    """Return the plug-in that has a choice; None if it is in `conf`, or nowhere.
 
     Raises:
-        ConfigError: several packages have this choice, so that its name does not say which one is meant.
+        ConfigError: several packages have this choice.
     """
     owners = [plug_in for plug_in in plug_ins() if name in plug_in.choices(group)]
     packages = [str(owner) for owner in owners]
@@ -55,7 +55,7 @@ def plug_ins_chosen(chosen: Mapping[str, Any]) -> list[PlugIn]:
         chosen: config group -> its choice, as Hydra composed them; `task@calibrate` is a task.
 
     Raises:
-        ConfigError: several packages have a choice. Hydra would take the first of them silently.
+        ConfigError: several packages have a choice. Hydra would silently take the first.
     """
     places = ((place.partition("@")[0], name) for place, name in chosen.items() if isinstance(name, str))
     owners = (plug_in_with(group, name) for group, name in places if group in CHOSEN)
@@ -63,7 +63,6 @@ def plug_ins_chosen(chosen: Mapping[str, Any]) -> list[PlugIn]:
 
 
 def _folders() -> list[Path]:
-    """Return the folders of configs in the order in which Hydra searches them."""
     return [CONF, *(plug_in.conf for plug_in in plug_ins())]
 
 
@@ -71,7 +70,7 @@ def read_yaml(path: Path) -> Any:
     """Return the content of a YAML file.
 
     Raises:
-        yaml.YAMLError: the file is not valid YAML, or not in UTF-8.
+        yaml.YAMLError: not valid YAML, or not UTF-8.
     """
     # prefer the C parser, which is faster: a report reads all run sets
     with path.open("rb") as file:

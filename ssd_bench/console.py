@@ -1,4 +1,4 @@
-"""Console of a command: its options, its exit code, and errors as one line instead of a traceback."""
+"""Console of a command: options, exit code, and errors in one line."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ LONGEST_MESSAGE = 5000
 FULL = (errno.ENOSPC, errno.EDQUOT)
 RESUME_HINT = "finished work is on record; the same command resumes the run"
 EXTRAS = {"joblib": "cluster", "submitit": "cluster", "ray": "ray"}
-"""Prefix of the name of a launcher of Hydra -> the extra that installs it."""
+"""Prefix of a Hydra launcher's name -> extra that installs it."""
 
 
 def run_tool(work: Callable[[Sequence[str]], object], usage: str | None, arguments: Sequence[str]) -> int:
@@ -42,11 +42,11 @@ def run_tool(work: Callable[[Sequence[str]], object], usage: str | None, argumen
 
 
 class ReaderGone(BaseException):
-    """The reader of this program's output has closed the pipe; a BaseException, because no job has failed."""
+    """The reader of this program's output closed the pipe; a BaseException, because no job failed."""
 
 
 class PipedText(io.TextIOWrapper):
-    """Standard stream that raises `ReaderGone` where its pipe is closed; other pipes keep their `BrokenPipeError`."""
+    """Standard stream that raises `ReaderGone` for its closed pipe; other pipes keep their `BrokenPipeError`."""
 
     def write(self, text: str) -> int:
         """Write text."""
@@ -68,10 +68,10 @@ class PipedText(io.TextIOWrapper):
 
 
 def closed_pipes_end(program: Callable[[], int]) -> int:
-    """Run a program, and end it quietly where the reader of its output has gone, as head and less do.
+    """Run a program, and end it quietly when its output's reader goes, as head and less do.
 
     Returns:
-        The program's exit code; 141, as of a process that SIGPIPE ended, if the reader has gone.
+        The program's exit code; 141, as after SIGPIPE, if the reader has gone.
     """
     for name in ("stdout", "stderr"):
         if isinstance(stream := getattr(sys, name), io.TextIOWrapper):
@@ -92,7 +92,7 @@ def closed_pipes_end(program: Callable[[], int]) -> int:
 
 
 def options(arguments: Sequence[str], names: Sequence[str]) -> dict[str, str]:
-    """Parse the arguments NAME=VALUE of a `run_tool`.
+    """Parse arguments NAME=VALUE of a `run_tool`.
 
     Raises:
         ConfigError: an argument of another form, with another name, or given twice.
@@ -107,7 +107,7 @@ def options(arguments: Sequence[str], names: Sequence[str]) -> dict[str, str]:
 
 
 def count(name: str, text: str) -> int:
-    """Parse an option of a `run_tool` that is a count.
+    """Parse a count of a `run_tool`.
 
     Raises:
         ConfigError: not a whole number above 0.
@@ -126,7 +126,7 @@ class End:
 
 @contextmanager
 def reported_ends() -> Iterator[End]:
-    """Report an interrupt, a signal, a full disk or an unusable file in one line, instead of a traceback."""
+    """Report an interrupt, a signal, a full disk or an unusable file in one line."""
     end = End()
     try:
         yield end
@@ -141,7 +141,7 @@ def reported_ends() -> Iterator[End]:
 
 
 def disk_fault(error: BaseException) -> str | None:
-    """Return one line about a full disk, or a file that cannot be read or written; None for any other error."""
+    """Return one line about a full disk, or a file that cannot be read or written; else None."""
     if not isinstance(error, OSError) or (error.errno not in FULL and error.filename is None):
         return None
     resume = f": {RESUME_HINT}" if error.errno in FULL else ""
@@ -168,12 +168,12 @@ def report(error: Exception) -> int:
 
 
 def installed_by(extra: str) -> str:
-    """Return the command that installs a missing package, for a message."""
+    """Return the command that installs a missing package."""
     return f"pip install 'ssd-bench[{extra}]' has it"
 
 
 def print_anything() -> None:
-    """Print escape codes for characters that the locale lacks, instead of raising an exception."""
+    """Print escape codes for characters that the locale lacks, without an exception."""
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")

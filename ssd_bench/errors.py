@@ -1,4 +1,4 @@
-"""Errors that a run or a sweep raises on purpose."""
+"""Errors of runs and sweeps."""
 
 from __future__ import annotations
 
@@ -7,17 +7,17 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 NOT_GIVEN = ...
-"""Value of an option that nobody gave, for `ConfigError`; an error with it can be pickled and compared."""
+"""Value of a missing option for `ConfigError`; errors with it can be pickled and compared."""
 
 
 class ConfigError(ValueError):
-    """An option, file or environment that is invalid; the message names the field, its value and what is expected.
+    """Invalid option, file or environment; the message names the field, its value and what is expected.
 
     Args:
         field: path of the option, or place in a file.
-        value: its value; `NOT_GIVEN` if it is missing.
-        expected: noun phrase for the values that are valid, such as "an integer >= 1".
-        reason: clause for what is wrong, where `expected` does not say it, and what to do.
+        value: its value; `NOT_GIVEN` if missing.
+        expected: noun phrase for valid values, such as "an integer >= 1".
+        reason: clause for what is wrong, if `expected` does not say it, and what to do.
     """
 
     def __init__(self, field: str, value: object, expected: str = "", reason: str = ""):
@@ -27,7 +27,7 @@ class ConfigError(ValueError):
         self.field, self.value, self.expected, self.reason = field, value, expected, reason
 
     def with_note(self, note: str) -> ConfigError:
-        """Return the error with a note after its last clause, such as ", in config.json"."""
+        """Return the error with a note such as ", in config.json" after its last clause."""
         if self.expected:
             return ConfigError(self.field, self.value, self.expected + note, self.reason)
         return ConfigError(self.field, self.value, "", self.reason + note)
@@ -49,7 +49,7 @@ class ConfigError(ValueError):
 
 @contextmanager
 def naming(section: str, place: str) -> Iterator[None]:
-    """Rename options in the errors of a block by their path in the config, as `ConfigError.within`."""
+    """Rename options in a block's errors by their path in the config, as `ConfigError.within`."""
     try:
         yield
     except ConfigError as error:
@@ -61,14 +61,13 @@ class LosslessError(RuntimeError):
 
 
 class Lost(RuntimeError):
-    """Another process has taken over the work of this one."""
+    """Another process has taken over this one's work."""
 
 
 class JobsFailed(RuntimeError):
     """Jobs of a sweep failed; their outcomes have been printed.
 
     Args:
-        message: how many jobs failed.
         code: exit code of the program.
     """
 
@@ -81,18 +80,18 @@ class JobsFailed(RuntimeError):
 
 
 def one_line(error: BaseException) -> str:
-    """Return the kind of an error and the first line of its message."""
+    """Return an error's kind and first line."""
     first, *_ = str(error).strip().splitlines() or [""]
     return f"{type(error).__name__}: {first}"
 
 
 def shortened(text: str, most: int = 60) -> str:
-    """Return a text for a message, with the middle cut out if it has more than `most` characters."""
+    """Return a text for a message, its middle cut out beyond `most` characters."""
     return text if len(text) <= most else f"{text[: most // 2]}...{text[-most // 2 :]} ({len(text)} characters)"
 
 
 def brief(value: object, most: int = 60) -> object:
-    """Return a value for a message, or its shortened representation if that has more than `most` characters."""
+    """Return a value for a message, or its representation shortened to `most` characters."""
     text = repr(value)
     return value if len(text) <= most else shortened(text, most)
 

@@ -1,7 +1,7 @@
-"""Leases on folders: a file names the owner, which touches it as a heartbeat. Works on file systems without locks.
+"""Leases on folders: a file names the owner, who touches it as a heartbeat. Works without file locks.
 
-An owner that has ended loses its lease: at once if it was a process of this machine, else when its file has not been
-touched for `SILENT` seconds by the clock of the shared file system.
+An ended owner loses its lease: at once on this machine, else after `SILENT` seconds without a heartbeat, by the shared
+file system's clock.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ NO_LINKS = (errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS)  # error
 
 
 class LeaseHeld(ConfigError):
-    """Error: another process has the lease, and this process does not wait for it."""
+    """Another process has the lease, and this one does not wait."""
 
 
 @dataclass(frozen=True)
@@ -43,7 +43,6 @@ class Owner:
 
     Attributes:
         token: unique for each lease.
-        host: name of the machine.
         space: identity of the machine since its start, and of the container; within it a process number is unique.
         pid, begun: process number and start time, which tells it from a later process with the same number.
         since: time when it took the lease (UTC).
@@ -58,14 +57,14 @@ class Owner:
 
     @classmethod
     def current(cls) -> Owner:
-        """Return this process as an owner."""
+        """Return this process."""
         now = datetime.now(UTC).isoformat(timespec="seconds")
         begun = psutil.Process().create_time()
         return cls(uuid.uuid4().hex, socket.gethostname(), _space(), os.getpid(), begun, now)
 
     @property
     def dead(self) -> bool | None:
-        """True if the process has ended, False if it runs; None if it runs elsewhere, where this cannot be seen."""
+        """Whether the process has ended; None if it runs elsewhere, out of sight."""
         if self.space != _space():
             return None
         try:
@@ -89,11 +88,11 @@ def _space() -> str:
 
 
 class Lease:
-    """Exclusive use of a folder by this process until `close`, or until the process ends.
+    """Exclusive use of a folder by this process until `close` or its end.
 
     Args:
         folder: exists and can be written.
-        wait: wait until another owner has finished; False: refuse.
+        wait: wait for another owner; False: refuse.
         name: of the lease file.
 
     Raises:
@@ -120,11 +119,11 @@ class Lease:
         threading.Thread(target=self._beat, name="lease", daemon=True).start()
 
     def _take(self) -> Owner | str | None:
-        """Take the lease if it is free or its owner has ended, and return None; else return the owner.
+        """Take a free or ended lease and return None; else return the owner.
 
-        A lease whose owner has ended is replaced by the process that first created a claim on that owner, and by no
-        other: a second one would replace the lease that the first just took. If the owner of the claim has also ended,
-        a claim on that owner is needed, and so on.
+        An ended owner's lease is replaced only by the process that first created a claim on that owner: a second one
+        would replace the lease just taken. If the claim's owner has also ended, a claim on that owner is needed, and so
+        on.
         """
         content = json.dumps(asdict(self._owner)).encode()
         if _create(self._path, content):
@@ -153,12 +152,12 @@ class Lease:
 
     @property
     def is_held(self) -> bool:
-        """True if the lease file still names this process."""
+        """Whether the lease file still names this process."""
         owner = holder(self._path)
         return owner is not None and owner.token == self._owner.token
 
     def check(self) -> None:
-        """Raise `Lost` if another process has taken the lease or deleted it."""
+        """Raise `Lost` if another process has taken or deleted the lease."""
         if not self._path.exists():
             raise Lost(f"{self._path.parent}: the folder, or {self._path.name} in it, was deleted during the run")
         if not self.is_held:
@@ -200,7 +199,7 @@ def hold_lease(folder: Path, name: str = NAME) -> Iterator[None]:
 
 
 def holder(path: Path) -> Owner | None:
-    """Return the owner of a lease; None if the lease does not exist or is just being written."""
+    """Return a lease's owner; None if it does not exist or is just being written."""
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK)  # does not wait if it is a pipe
         with os.fdopen(descriptor, "rb") as file:
@@ -210,7 +209,7 @@ def holder(path: Path) -> Owner | None:
 
 
 def has_expired(path: Path, owner: Owner | None) -> bool:
-    """Check whether the owner of an existing lease has ended, or has been silent for too long."""
+    """Check whether a lease's owner has ended, or been silent too long."""
     if owner is not None and (dead := owner.dead) is not None:
         return dead
     try:
@@ -220,7 +219,7 @@ def has_expired(path: Path, owner: Owner | None) -> bool:
 
 
 def abandoned_leases(leases: Iterable[Path]) -> set[Path]:
-    """Return the existing leases whose owner has ended; a remote owner gets `SILENT` seconds for a heartbeat."""
+    """Return the existing leases of ended owners; a remote owner gets `SILENT` seconds for a heartbeat."""
     ended, touched_at = set(), {path: _mtime(path) for path in leases}
     undecided = {path for path in touched_at if touched_at[path] is not None}
     while undecided:
@@ -247,7 +246,6 @@ def _mtime(path: Path) -> float | None:
 
 
 def _file_system_time(folder: Path) -> float:
-    """Return the time by the clock of the file system of a folder."""
     probe = folder / f"{NAME}.{uuid.uuid4().hex}.tmp"
     probe.touch()
     try:

@@ -1,6 +1,6 @@
-"""Paths: options made absolute, atomic writes and hashes of files, the files of a folder of records, the cache folder.
+"""Paths: absolute options, atomic writes, hashes, files of a folder of records, the cache folder.
 
-The text of an option becomes an absolute path only here.
+Options become absolute paths only here.
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ URI = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://|file:", re.IGNORECASE)
 REFERENCE_FOLDER = "reference"
 """Folder of the project's committed records below `runs`: read only if the option names it, or a folder in it."""
 UNPACKING = ".unpacking"
-"""End of the names of folders that a pack is being unpacked into; a killed process leaves them."""
+"""Suffix of folders that a pack is being unpacked into; a killed process leaves them."""
 LONGEST_NAME = 200  # bytes; file systems take 255, and files are written first as NAME.(32 digits).tmp
 LONGEST_PATH = 3500  # bytes; Linux takes 4095, and a record's files are below its runs_dir
 
 
 def local_path(field: str, value: object) -> Path:
-    """Return the absolute path that an option names, with a leading ~ expanded.
+    """Return an option's absolute path, with a leading ~ expanded.
 
-    Symbolic links are not resolved, so that a record keeps the path on the command line.
+    Symbolic links are not resolved, so that a record keeps the command line's path.
 
     Args:
         field: the option, for errors.
@@ -57,7 +57,7 @@ def local_path(field: str, value: object) -> Path:
 
 
 def write_atomic(path: Path, data: bytes) -> None:
-    """Replace `path` by `data`; a kill or power cut leaves either the old file or the new one complete."""
+    """Replace `path` by `data`; a kill or power cut leaves the old or the new file complete."""
     tmp = path.with_name(f"{path.name}.{uuid.uuid4().hex}.tmp")  # processes of several nodes may replace it at once
     try:
         with open(tmp, "wb") as file:
@@ -78,15 +78,15 @@ def write_atomic(path: Path, data: bytes) -> None:
 
 
 def file_hash(path: Path) -> str:
-    """Return the SHA-256 of a file, in hex."""
+    """Return a file's SHA-256, in hex."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def record_files(folder: Path, pattern: str) -> Iterator[Path]:
-    """Yield the files anywhere under a folder of records, without those of its subfolders `reference`.
+    """Yield the files anywhere under a folder of records, except its subfolders `reference`.
 
-    A user's question about their own records must not be answered from the project's.
+    Questions about a user's records must not be answered from the project's.
 
     Args:
         pattern: name of the file, or FOLDER/NAME; may contain wildcards.
@@ -100,17 +100,17 @@ def record_files(folder: Path, pattern: str) -> Iterator[Path]:
 
 
 def reference_hint(folder: Path) -> str:
-    """Return a clause on how to read the project's records, for a folder without other runs; "" if it has none."""
+    """Return a clause on reading the project's records, for a folder without other runs, or ""."""
     reference = folder / REFERENCE_FOLDER
     text = f"; to read the project's own toy-model runs: runs_dir={display_path(reference)}"
     return text if reference.is_dir() else ""
 
 
 def display_path(path: Path) -> str:
-    """Return a path for documents: relative to the current folder if it is below it, else absolute."""
+    """Return a path for documents: relative below the current folder, else absolute."""
     return str(path.relative_to(Path.cwd())) if path.is_relative_to(Path.cwd()) else str(path)
 
 
 def cache_dir() -> Path:
-    """Return the folder of converted checkpoints and latency profiles: `$SSD_BENCH_CACHE` or `~/.cache/ssd-bench`."""
+    """Return the cache folder, `$SSD_BENCH_CACHE` or `~/.cache/ssd-bench`."""
     return Path(os.environ.get("SSD_BENCH_CACHE") or Path.home() / ".cache" / "ssd-bench")

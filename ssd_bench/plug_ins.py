@@ -1,7 +1,7 @@
 """Installed packages with methods, tasks, models and hardware (docs/tutorials/plugin.md).
 
-A package names itself as an entry point of the group `ssd_bench.conf`; its folder `conf` has the same groups as ours.
-No plug-in is imported here, so one that cannot be imported stops only the runs that choose it.
+A package is an entry point of the group `ssd_bench.conf`; its folder `conf` has the same groups as ours. Plug-ins are
+not imported here, so a broken one stops only the runs that choose it.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import Any
 from ssd_bench.errors import ConfigError, one_line
 
 ENTRY_POINTS = "ssd_bench.conf"
-"""Group of entry points; the value of each is a package with a folder `conf`."""
+"""Group of entry points; each value is a package with a folder `conf`."""
 
 
 @dataclass(frozen=True)
@@ -27,7 +27,6 @@ class PlugIn:
     Attributes:
         name: name of its entry point.
         distribution: name of the installed distribution.
-        version: its version.
         module: its Python package.
         folder: folder of that package.
     """
@@ -40,7 +39,7 @@ class PlugIn:
 
     @property
     def conf(self) -> Path:
-        """Folder of its configs, with one folder per config group."""
+        """Folder of its configs, with a folder per group."""
         return self.folder / "conf"
 
     def choices(self, group: str) -> list[str]:
@@ -53,18 +52,18 @@ class PlugIn:
 
 @cache
 def plug_ins() -> tuple[PlugIn, ...]:
-    """Return the installed plug-ins, sorted by distribution; `faults` describes those that cannot be used."""
+    """Return the usable installed plug-ins, sorted by distribution."""
     return tuple(plug_in for plug_in in _entries() if isinstance(plug_in, PlugIn))
 
 
 def faults() -> list[str]:
-    """Return a message for each entry point whose package is missing or has no configs."""
+    """Return a message for each entry point without package or configs."""
     return [fault for fault in _entries() if isinstance(fault, str)]
 
 
 @cache
 def _entries() -> tuple[PlugIn | str, ...]:
-    """Return the plug-in of each entry point, or what is wrong with it.
+    """Return each entry point's plug-in, or what is wrong.
 
     Raises:
         ConfigError: a package whose entry points cannot be read; importing torch fails with it, too.
@@ -86,14 +85,12 @@ def _entries() -> tuple[PlugIn | str, ...]:
 
 
 def _named(distribution: importlib.metadata.Distribution) -> tuple[str, str]:
-    """Return name and version of a distribution; "" for what its metadata lack."""
     metadata = distribution.metadata
     name, version = (str(metadata[key]) if key in metadata else "" for key in ("Name", "Version"))
     return name, version
 
 
 def _resolve(distribution: str, version: str, point: importlib.metadata.EntryPoint) -> PlugIn | str:
-    """Return the plug-in of an entry point, or what is wrong with it."""
     if not point.pattern.match(point.value):
         return _fault(distribution, version, point, f"value {point.value!r} names no package")
     folders = list(_folders(point.module))
@@ -112,7 +109,7 @@ def _fault(distribution: str, version: str, point: importlib.metadata.EntryPoint
 
 
 def _folders(module: str) -> Iterator[Path]:
-    """Yield the folders of a package, without importing it or its parents."""
+    """Yield a package's folders, without importing it or its parents."""
     top, *below = module.split(".")
     try:
         spec = importlib.util.find_spec(top)
@@ -125,12 +122,12 @@ def _folders(module: str) -> Iterator[Path]:
 
 
 def plug_in_of(target: str) -> PlugIn | None:
-    """Return the plug-in that has a class, by its dotted path; None if no plug-in has it."""
+    """Return the plug-in of a class, by its dotted path, or None."""
     return next((plug_in for plug_in in plug_ins() if f"{target}.".startswith(f"{plug_in.module}.")), None)
 
 
 def plug_ins_with_code(value: Any) -> list[PlugIn]:
-    """Return the plug-ins that have a class named in a config (`_target_`, at any depth), each once."""
+    """Return the plug-ins with a class in a config (`_target_`, at any depth), each once."""
     entries = value.values() if isinstance(value, Mapping) else value if isinstance(value, list) else ()
     plug_ins_below = [plug_in for entry in entries for plug_in in plug_ins_with_code(entry)]
     plug_in = plug_in_of(str(value.get("_target_"))) if isinstance(value, Mapping) else None

@@ -1,4 +1,4 @@
-"""Option values with characters of Hydra's grammar: how to type them as text, and errors about unresolved ones."""
+"""Option values with characters of Hydra's grammar: typing them, and errors about unresolved ones."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from ssd_bench.errors import ConfigError
 
 
 def as_text(name: str, value: str) -> str:
-    """Return how to type a text with characters of Hydra's grammar in a shell, for a message."""
+    """Return how to type a text with characters of Hydra's grammar in a shell."""
     escaped = re.sub(r'(\\*)"', r'\1\1\\"', value.replace("${", r"\${"))
     ending = "\\" * (len(escaped) - len(escaped.rstrip("\\")))
     typed = shlex.quote(f'{name}="{escaped}{ending}"')
@@ -31,7 +31,7 @@ def unresolved(cfg: DictConfig, name: str, error: OmegaConfBaseException) -> Con
 
 
 def plain_value(cfg: DictConfig, name: str) -> object:
-    """Return the value of an option.
+    """Return an option's value.
 
     Raises:
         ConfigError: it names another option that does not exist.

@@ -1,4 +1,4 @@
-"""Warnings of runs on the console: a single run shows all of its warnings, a sweep shows each kind once."""
+"""Warnings of runs on the console: a single run shows all, a sweep each kind once."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 SUFFIX = ".shown"
-"""Ending of the files that note which kinds a sweep has shown."""
+"""Ending of the files that note the kinds a sweep has shown."""
 
 
 def warning_kind(text: str) -> str:
-    """Return the first clause of a warning, with N for every number: the same for all runs that have this warning."""
+    """Return a warning's first clause, with N for every number: the same for all runs with this warning."""
     clause = re.split(r"[:;.] ", text, maxsplit=1)[0]
     return re.sub(r"(?<![\w.-])\d+(?:[.,]\d+)*(?!\w)", "N", clause)
 
@@ -23,7 +23,7 @@ def warning_kind(text: str) -> str:
 class WarningLog:
     """Warnings of one run of a sweep.
 
-    The kinds that the sweep has shown are noted on disk, because a launcher may run jobs in several processes.
+    The kinds shown are noted on disk, because a launcher may run jobs in several processes.
 
     Attributes:
         folder: folder of the notes, the same for all jobs of the sweep.
@@ -36,7 +36,7 @@ class WarningLog:
     kinds: list[str] = field(default_factory=list)
 
     def is_new(self, text: str) -> bool:
-        """Count a warning of the run, and return whether it is the sweep's first of its kind."""
+        """Count a warning, and return whether it is the sweep's first of its kind."""
         if (kind := warning_kind(text)) in self.kinds:
             return False
         self.kinds.append(kind)
@@ -51,18 +51,18 @@ class WarningLog:
 
 
 def new_warnings(texts: Iterable[str], log: WarningLog | None) -> list[str]:
-    """Return the warnings to show: all of a single run (None); in a sweep those whose kind no run has shown."""
+    """Return the warnings to show: all of a single run (None); in a sweep only new kinds."""
     return [text for text in texts if log is None or log.is_new(text)]
 
 
 def clear_notes(folder: Path, sweep: str) -> None:
-    """Remove the notes of a sweep that has ended."""
+    """Remove an ended sweep's notes."""
     for path in folder.glob(f".{sweep}.*{SUFFIX}"):
         path.unlink(missing_ok=True)
 
 
 def count_warnings(kinds_by_run: Sequence[Iterable[str]]) -> str:
-    """Return one line per kind with the number of runs that have it; "" without a warning."""
+    """Return a line per kind with its number of runs, or ""."""
     counts = Counter(kind for kinds in kinds_by_run for kind in set(kinds))
     lines = [f"  {count} of {len(kinds_by_run)} runs: {kind}" for kind, count in counts.most_common()]
     return "\n".join(["Warnings, each in full at the first run that has it:", *lines] if lines else [])

@@ -6,8 +6,8 @@
         \"""Most tokens of a draft.\"""
 
 A field's type says what is allowed: int, float, bool, str, None for null, `Literal`, sequences and mappings of these, a
-`Range` or `Fits` in `Annotated`, or a class. Its doc is the string under it or, where several classes have the same
-setting, a string in its type; `ssd_bench.compose.help` shows both.
+`Range` or `Fits` in `Annotated`, or a class. Its doc is the string under it or, for a setting of several classes, in
+its type; `ssd_bench.compose.help` shows both.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ WORDS = {int: "an integer", float: "a number", bool: "true or false", str: "a te
 
 @dataclass(frozen=True)
 class Range:
-    """Interval of numbers that a setting allows, with `least` or `above` as its lower end.
+    """Interval of allowed numbers, with `least` or `above` as its lower end.
 
     Attributes:
-        least, most: ends that the interval includes.
-        above, below: ends that it excludes.
-        what: what such a number is, in words; "" for the name of its type.
+        least, most: included ends.
+        above, below: excluded ends.
+        what: what such a number is, in words; "" for its type's name.
         note: addition to messages.
     """
 
@@ -75,7 +75,7 @@ class Fits:
     holds: Callable[[Any], object]
 
     def describe(self, kind: str) -> str:
-        """Return what is allowed, in words."""
+        """Return `description`."""
         return self.description
 
 
@@ -92,9 +92,9 @@ def settings(section: str, *, frozen: bool = False, kw_only: bool = False) -> Ca
     """Make a class a dataclass that refuses values its fields' types do not allow, before its own `__post_init__`.
 
     Args:
-        section: section of the config that has the settings, for messages.
+        section: config section of the settings, for messages.
         frozen: make objects immutable, and equal if their settings are.
-        kw_only: take settings only by name; in a base class, so that they do not come before those of its subclasses.
+        kw_only: take settings only by name; in a base class, so that they do not come before its subclasses'.
     """
 
     def declared(cls: type[T]) -> type[T]:
@@ -113,13 +113,13 @@ def settings(section: str, *, frozen: bool = False, kw_only: bool = False) -> Ca
 
 @cache
 def kinds(cls: type[Any]) -> dict[str, Any]:
-    """Return the settings of a class with their types."""
+    """Return a class's settings with their types."""
     hints = get_type_hints(cls, include_extras=True)
     return {field.name: hints[field.name] for field in fields(cls)}
 
 
 def arguments(section: str, cls: type[Any], values: Any) -> dict[str, Any]:
-    """Return the config's table for a class, checked: every name is a parameter, and none without default is missing.
+    """Return a class's config table, checked: only parameters, and none without default missing.
 
     Raises:
         ConfigError: not a table, an unknown setting, or a missing one.
@@ -143,11 +143,10 @@ def arguments(section: str, cls: type[Any], values: Any) -> dict[str, Any]:
 
 
 def check_value(field: str, kind: Any, value: T) -> T:
-    """Return a value that its type allows.
+    """Return a value that its type `kind` allows.
 
     Args:
         field: path of the option, for the error.
-        kind: the type.
 
     Raises:
         ConfigError: the type does not allow the value.
@@ -163,7 +162,7 @@ def check_value(field: str, kind: Any, value: T) -> T:
 
 
 def fits(kind: Any, value: object) -> bool:
-    """Return whether a setting's type allows a value; true is no number, 1.0 is no integer, NaN is never allowed."""
+    """Return whether a setting's type allows a value; true is no number, 1.0 no integer, NaN never allowed."""
     origin, args = get_origin(kind), get_args(kind)
     if origin is Annotated:
         conditions = (condition for condition in args[1:] if isinstance(condition, Range | Fits))
@@ -187,7 +186,7 @@ def fits(kind: Any, value: object) -> bool:
 
 
 def describe_type(kind: Any) -> str:
-    """Return what a setting's type allows, in words, for messages and the help."""
+    """Return what a setting's type allows, in words."""
     origin, args = get_origin(kind), get_args(kind)
     if origin is Annotated:
         conditions = [condition for condition in args[1:] if isinstance(condition, Range | Fits)]
@@ -203,5 +202,5 @@ def describe_type(kind: Any) -> str:
 
 
 def doc_of(kind: Any) -> str:
-    """Return the doc in a type's annotation, shared by all settings of that type; "" without one."""
+    """Return the doc in a type's annotation, shared by its settings, or ""."""
     return "".join(part for part in getattr(kind, "__metadata__", ()) if isinstance(part, str))

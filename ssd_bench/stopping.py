@@ -1,4 +1,4 @@
-"""Orderly end of a run on SIGTERM, as schedulers send it, SIGUSR1, their earlier warning, or SIGINT (Ctrl-C)."""
+"""Orderly end of a run on SIGTERM from a scheduler, SIGUSR1, its earlier warning, or SIGINT (Ctrl-C)."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ CODE = 128 + signal.SIGTERM  # exit code of a process ended by SIGTERM
 
 
 class Stopped(BaseException):
-    """The system asked this process to end; a BaseException, like KeyboardInterrupt, because no job has failed."""
+    """The system asked this process to end; a BaseException, because no job failed."""
 
 
 class Stopping:
     """Handler that turns a signal into `Stopped`, after the current block of `finishing`.
 
-    A second signal ends the process at once. SIGINT is a `KeyboardInterrupt` at once, as without this handler; where
-    Python ignores exceptions, as in a `__del__`, it is raised again after the block.
+    A second signal ends the process at once. SIGINT is a `KeyboardInterrupt` at once; where Python ignores exceptions,
+    as in a `__del__`, it is raised again after the block.
     """
 
     def __init__(self) -> None:
@@ -39,7 +39,7 @@ class Stopping:
 
     @contextmanager
     def listening(self) -> Iterator[None]:
-        """Handle signals in this block; in the main thread only, because Python delivers signals to no other."""
+        """Handle signals in this block; Python delivers them to the main thread only."""
         if threading.current_thread() is not threading.main_thread():
             yield
             return

@@ -33,8 +33,8 @@ SIGNS = str.maketrans(
         **{sign: f"${name}$" if name == "-" else rf"$\{name}$" for sign, name in MATHS.items()},
     }
 )
-"""Characters that pandas does not escape: three that LaTeX's default font replaces by other characters, those that are
-not ASCII, and brackets, because LaTeX reads a bracket after the end of a row as an argument."""
+"""Characters that pandas does not escape: three that LaTeX's default font replaces, non-ASCII ones, and brackets,
+because LaTeX reads a bracket after the end of a row as an argument."""
 HTML = """\
 <table{% if style %} class="{{ style }}"{% endif %}><caption class="hidden">{{ caption }}</caption>
 <thead><tr>{% for head in heads %}<th scope="col">{{ head }}</th>{% endfor %}</tr></thead>
@@ -54,7 +54,7 @@ def terminal(
 
     Args:
         right: columns to align right, such as numbers.
-        wrap: largest number of characters per line, for each column; None: no wrapping.
+        wrap: most characters per line, for each column; None: no wrapping.
         ruled: whether to draw a rule below the header.
     """
     flat = _flat(frame)
@@ -70,13 +70,13 @@ def terminal(
 
 
 def markdown(frame: pd.DataFrame) -> str:
-    """Return a Markdown table; bars in cells are escaped here, because tabulate does not."""
+    """Return a Markdown table, with bars escaped, which tabulate does not."""
     cells = _flat(frame).map(lambda cell: " ".join(str(cell).replace("|", r"\|").splitlines()))
     return str(cells.to_markdown(index=False, disable_numparse=True))
 
 
 def csv(frame: pd.DataFrame) -> str:
-    """Return the columns as CSV, with the same line endings on every system."""
+    """Return CSV with the same line endings on every system."""
     return frame.to_csv(index=False, lineterminator="\n")
 
 
@@ -113,7 +113,7 @@ def html(frame: pd.DataFrame, caption: str, style: str = "") -> Markup:
 
     Args:
         frame: the cells; the first of two index levels names groups of rows.
-        caption: caption for screen readers; not visible.
+        caption: for screen readers; not visible.
         style: CSS class of the table.
     """
     from markupsafe import Markup

@@ -1,7 +1,7 @@
 r"""AIME: the thirty problems of one year's American Invitational Mathematics Examination, answers from 0 to 999.
 
-The prompt is from KnapSpec's released code (`data.py` at kaist-flexml-lab/knapspec 8eef1a2), which gives it to its
-models as plain text. A closed `<think>` block with one sentence, a space ahead of it and a newline after it, ends it.
+The prompt is from KnapSpec's released code (`data.py` at kaist-flexml-lab/knapspec 8eef1a2), which gives it as plain
+text. It ends with a closed `<think>` block of one sentence, after a space and before a newline.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def boxed_prompt(problem: str) -> str:
 class AIME(RowTask):
     r"""One problem, zero-shot, in the data set's order (KnapSpec Table 2).
 
-    The seed has no effect. A chat model gets the same text as one user turn.
+    The seed has no effect. Chat models get the same text as one user turn.
     """
 
     scorer = FinalNumber()
@@ -39,7 +39,7 @@ class AIME(RowTask):
     in_order = True
 
     year: Literal[2024, 2025]
-    """Year of the examination, which is part of the names of the task and its file."""
+    """Year of the examination, part of the task's and the file's name."""
     max_new_tokens: MaxNewTokens
     hub: Hub
     system: System = None

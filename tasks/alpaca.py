@@ -1,13 +1,13 @@
 r"""Alpaca: instructions with answers by a language model (Taori et al. 2023, tatsu-lab/stanford_alpaca).
 
-Two prompt formats, as the released code of the papers builds them:
+Two prompt formats, from the papers' released code:
 
-- `knn_ssd` (mbsong/KNN-SSD @ cfa8532, `evaluation_llama/utils.py`): a line `Instruction: …`, a line with the input
-  (empty if the item has none), and `Answer:`. Demonstrations have no line for the input.
-- `conflayers` (WA225/ConfLayers @ 8f04171, `evaluation/eval.py`): `### Instruction: …`, `### Input: …` and
-  `### Response: ` on one line, zero-shot. Without an input, only two spaces follow `### Input:`.
+- `knn_ssd` (mbsong/KNN-SSD @ cfa8532, `evaluation_llama/utils.py`): lines `Instruction: …`, the input (may be empty),
+  and `Answer:`. Demonstrations have no input line.
+- `conflayers` (WA225/ConfLayers @ 8f04171, `evaluation/eval.py`): `### Instruction: …`, `### Input: …` and `###
+  Response: ` on one line, zero-shot. Without an input, two spaces follow `### Input:`.
 
-Difference: the papers' code truncates an instruction that exceeds the context; here such a prompt is refused.
+Difference: the papers' code truncates overlong instructions; here they are refused.
 """
 
 from __future__ import annotations
@@ -24,15 +24,15 @@ from tasks.shots import in_one_line
 
 
 class Alpaca(VariantTask):
-    """Task with one instruction per prompt. For a chat model the prompt is one user message, without demonstrations.
+    """One instruction per prompt; for a chat model one user message, without demonstrations.
 
     Args:
         variant: one of `variants`; None: `knn_ssd`.
-        shots: number of demonstrations in a `plain` prompt; 0 for `conflayers`.
-        max_new_tokens: most tokens of an answer; one number, or a mapping from variant to number.
-        hub: mapping from variant to the arguments of `datasets.load_dataset` for the items.
-        fewshot_hub: arguments of `datasets.load_dataset` for the demonstrations.
-        system: system message ahead of every prompt, for chat templates; None: none.
+        shots: demonstrations in a `plain` prompt; 0 for `conflayers`.
+        max_new_tokens: most tokens of an answer, per variant or one number.
+        hub: `datasets.load_dataset` arguments of the items, per variant.
+        fewshot_hub: the same for the demonstrations.
+        system: system message of chat templates.
     """
 
     name: str = "alpaca"
@@ -59,7 +59,7 @@ class Alpaca(VariantTask):
         super().__init__(variant_name, shots, max_new_tokens, items, fewshot_hub, system)
 
     def _demonstration(self, row: Row) -> str:
-        """Return a demonstration for `knn_ssd`, the only variant with any."""
+        """Return a demonstration for `knn_ssd`; the other variant has none."""
         return f"Instruction: {row['instruction']}\nAnswer: {in_one_line(row['output'])}\n"
 
     def _prompt(self, row: Row) -> Prompt:

@@ -1,15 +1,15 @@
 """Conversations of the field's benchmarks, each with a category and without a score.
 
-- MT-Bench: Zheng et al. 2023, arXiv:2306.05685; 80 questions of 8 categories, each with a second turn. A judge, GPT-4,
-  scores its answers; here they are decoded for speed and losslessness alone.
+- MT-Bench: Zheng et al. 2023, arXiv:2306.05685; 80 questions of 8 categories, each with a second turn. GPT-4 judges its
+  answers; here they serve speed and losslessness alone.
 - Spec-Bench: Xia et al. 2024, arXiv:2401.07851; 480 questions: MT-Bench's, and 80 each of translation, summarization,
   question answering, mathematical reasoning and retrieval-augmented generation, in one turn.
 - SPEED-Bench: Abramovich et al. 2026, arXiv:2604.09557; its qualitative set has 880 of 11 categories, some of several
-  turns. On the hub some rows are placeholders, which its authors' script fills in from other data sets. Placeholders
-  are read as they are, so run the task on the script's file (`data=local`).
+  turns. Some rows on the hub are placeholders that its authors' script fills in from other data sets, so run the task
+  on the script's file (`data=local`).
 
-A chat model gets each turn as the user's message, a base model as `Question: …`, `Answer:`. The prompt of a turn after
-the first holds AR's answers to the turns before it, so that both arms read the same. Items keep the data's order.
+A chat model gets each turn as the user's message, a base model as `Question: …`, `Answer:`. Later turns' prompts hold
+AR's answers to the earlier ones, so that both arms read the same. Items keep the data's order.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class Conversations(RowTask):
     """A task whose rows have a category and one or several turns.
 
     Attributes:
-        turns: column of the hub that has the turns.
+        turns: the hub's column of turns.
     """
 
     version = 1
@@ -60,7 +60,7 @@ class Conversations(RowTask):
 
 
 def _as_plain_text(prompt: Prompt) -> Prompt:
-    """Return a conversation as text that a base model continues."""
+    """Return a conversation as text for a base model."""
     first, *following = (f"Question: {text}\nAnswer:" for text in prompt.user_texts)
     return replace(prompt, head=first, turns=tuple(Turn(f"\n\n{text}") for text in following))
 

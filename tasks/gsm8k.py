@@ -1,16 +1,16 @@
 """GSM8K: grade-school arithmetic word problems with worked solutions (Cobbe et al. 2021, arXiv:2110.14168).
 
-Three prompt formats, as the released code of the papers builds them:
+Three prompt formats, from the papers' released code:
 
-- `knn_ssd`: KNN-SSD, `evaluation_llama/utils.py` at mbsong/KNN-SSD cfa8532: `Question: …`, `Answer: …`; newlines
-  inside a demonstration's answer are deleted, not replaced by spaces, and one newline follows each demonstration.
+- `knn_ssd`: KNN-SSD, `evaluation_llama/utils.py` at mbsong/KNN-SSD cfa8532: `Question: …`, `Answer: …`; newlines inside
+  a demonstration's answer are deleted, and one follows it.
 - `conflayers`: ConfLayers, `evaluation/eval.py` at WA225/ConfLayers d9f157e: `Q: …`, `A: …`, texts stripped, a blank
   line after each demonstration.
-- `knapspec`: the prompt that KnapSpec's code (`data.py` at kaist-flexml-lab/knapspec 8eef1a2) has for AIME, on these
-  questions, zero-shot, in the data set's order. Neither its paper nor its code has GSM8K: no table or figure uses it.
+- `knapspec`: the AIME prompt of KnapSpec's code (`data.py` at kaist-flexml-lab/knapspec 8eef1a2), zero-shot, in the
+  data set's order. Neither its paper nor its code has GSM8K: no table or figure uses it.
 
-Where we differ: the papers' code would cut the end of a question that exceeds the context. No question does at their
-4096 tokens, and a problem without its end has no answer, so here such a prompt is refused.
+Difference: the papers' code would truncate a question that exceeds the context. None does at their 4096 tokens, and a
+problem without its end has no answer, so here it is refused.
 """
 
 from __future__ import annotations
@@ -30,16 +30,16 @@ from tasks.shots import in_one_line
 class GSM8K(VariantTask):
     """Five worked examples and a question for base models, the question alone for chat models.
 
-    Base models (`plain`) get `shots` demonstrations from the train split, shuffled with the run's seed, the same for
-    every item. Chat models get the same format zero-shot as one user turn (KNN-SSD App. B; ConfLayers has none).
+    The demonstrations are from the train split, shuffled with the run's seed, the same for every item. Chat models get
+    the same format as one user turn (KNN-SSD App. B; ConfLayers has none).
 
     Args:
         variant: one of `variants`; None: `knn_ssd`.
-        shots: demonstrations in a `plain` prompt, per variant or one number for all; `knapspec` has none.
-        max_new_tokens: most tokens of an answer, per variant or one number for all.
+        shots: demonstrations in a `plain` prompt, per variant or one number; `knapspec` has none.
+        max_new_tokens: most tokens of an answer, per variant or one number.
         hub: `datasets.load_dataset` arguments of the test split.
-        fewshot_hub: the same for the split of the demonstrations.
-        system: system message ahead of every prompt, for chat templates; None: none.
+        fewshot_hub: the same for the demonstrations.
+        system: system message of chat templates.
     """
 
     name: str = "gsm8k"

@@ -1,10 +1,10 @@
 r"""HumanEval: Python functions to complete from signature and docstring (Chen et al. 2021, arXiv:2107.03374).
 
-The prompt is the data set's with every four spaces replaced by a tab, and the order the data set's, as in the released
-code of SWIFT (`evaluation_llama/eval.py` at hemingkx/SWIFT 0501393) and ConfLayers (`evaluation/eval.py` at
-WA225/ConfLayers 8f04171). A chat model gets the same text as one user turn.
+Prompt and order are the data set's, with every four spaces replaced by a tab, as in the released code of SWIFT
+(`evaluation_llama/eval.py` at hemingkx/SWIFT 0501393) and ConfLayers (`evaluation/eval.py` at WA225/ConfLayers
+8f04171). Chat models get the same text as one user turn.
 
-The papers' code would cut the end of a prompt that exceeds the context; here it is refused.
+The papers' code would truncate a prompt that exceeds the context; here it is refused.
 """
 
 from __future__ import annotations

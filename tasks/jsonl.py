@@ -3,8 +3,8 @@
     {"prompt": "Explain how a lease works."}
     {"prompt": ["Name three rivers.", "Which is the longest?"], "category": "geography", "reference": "…"}
 
-The task adds nothing to the text. Three fields may be missing: `id` (default: the line number), `category` (the domain
-in tables) and `reference` (the expected first answer, for `task.score_by`). Items keep the file's order.
+The task adds nothing to the text. Optional: `id` (default: the line number), `category` (the domain in tables) and
+`reference` (the expected first answer, for `task.score_by`). Items keep the file's order.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ SCORERS: dict[str, type[Scorer]] = {"none": Unscored, "rouge": Rouge, "number": 
 
 @settings("task")
 class Jsonl(RowTask):
-    """Task with the prompts of a JSONL file."""
+    """Prompts of a JSONL file."""
 
     name = "jsonl"
     version = 3
@@ -44,7 +44,7 @@ class Jsonl(RowTask):
     path: PromptFile | None
     """File of the prompts; null: DIR/jsonl.jsonl (data=local data.root=DIR), or the data set in `hub` (data=hub)."""
     score_by: Literal["none", "rouge", "number", "math"]
-    """Scorer that compares an answer with its reference: none, ROUGE-L, the final number, or equal expressions."""
+    """Scorer of an answer by its reference: none, ROUGE-L, the final number, or equal expressions."""
     max_new_tokens: MaxNewTokens
     hub: Hub
     system: System = None

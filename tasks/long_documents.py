@@ -1,9 +1,9 @@
 """Long documents to summarise: GovReport (Huang et al. 2021, arXiv:2104.02112), PG-19 (Rae et al. 2020,
 arXiv:1911.05507) and BookSum (Kryściński et al. 2022, arXiv:2105.08209).
 
-The prompt is from KnapSpec's released code (`data.py` at kaist-flexml-lab/knapspec 8eef1a2), the same for the three.
-Its input files, truncated to 16K tokens, are not published; here a document is truncated with the model's own
-tokenizer, so that the prompt has at most `max_prompt_tokens`.
+The prompt is from KnapSpec's released code (`data.py` at kaist-flexml-lab/knapspec 8eef1a2). Its input files, truncated
+to 16K tokens, are not published; here the model's own tokenizer truncates documents so that a prompt has at most
+`max_prompt_tokens`.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ MARK = "\n\nSummary:"
 class LongDocument(RowTask):
     """One document to summarise, zero-shot, in the data set's order (KnapSpec Table 2).
 
-    The seed has no effect. A chat model gets the same text as one user turn.
+    The seed has no effect. Chat models get the same text as one user turn.
 
     Attributes:
         text: field of the document.
-        summary: field of its summary; None: there are no summaries, and nothing is scored.
+        summary: field of its summary; None: nothing is scored.
     """
 
     scorer = Rouge()
@@ -40,7 +40,7 @@ class LongDocument(RowTask):
 
     max_new_tokens: MaxNewTokens
     max_prompt_tokens: Count | None
-    """Largest number of tokens of a prompt; longer documents are truncated at their end."""
+    """Most tokens of a prompt; longer documents lose their end."""
     clip_reserve: ClipReserve
     hub: Hub
     system: System = None

@@ -1,16 +1,16 @@
 r"""MATH: competition problems of seven subjects (Hendrycks et al. 2021, arXiv:2103.03874), the 500 of Lightman et al.
 2023 (arXiv:2305.20050).
 
-Two prompt formats, as the released code of the papers builds them:
+Two prompt formats, from the papers' released code:
 
 - `knn_ssd`: KNN-SSD, `evaluation_llama/utils.py` at mbsong/KNN-SSD cfa8532: `Question: …`, `Answer: …`; newlines inside
-  a demonstration's solution are deleted, and one newline follows it. Demonstrations are of the item's own subject.
-- `knapspec`: the prompt that KnapSpec's code (`data.py` at kaist-flexml-lab/knapspec 8eef1a2) has for AIME, on these
-  problems, zero-shot, in the data set's order. Neither its paper nor its code has MATH: no table or figure uses it.
+  a demonstration's solution are deleted, and one follows it. Demonstrations are of the item's subject.
+- `knapspec`: the AIME prompt of KnapSpec's code (`data.py` at kaist-flexml-lab/knapspec 8eef1a2), zero-shot, in the
+  data set's order. Neither its paper nor its code has MATH: no table or figure uses it.
 
-Where we differ: KNN-SSD's code draws items of one subject from all 5,000 test problems, with replacement; here they are
-a seeded shuffle of the 500, without repeats, of all subjects or of some. The code would cut the end of a problem that
-exceeds the context; here such a prompt is refused.
+Differences: KNN-SSD's code draws items of one subject from all 5,000 test problems, with replacement; here they are a
+seeded shuffle of the 500, of all subjects or of some. The code would truncate a problem that exceeds the context; here
+it is refused.
 """
 
 from __future__ import annotations
@@ -38,12 +38,12 @@ class Math(VariantTask):
 
     Args:
         variant: one of `variants`; None: `knn_ssd`.
-        shots: demonstrations in a `plain` prompt, per variant or one number for all; `knapspec` has none.
-        subjects: subset of `SUBJECTS` to take items from; None: all.
-        max_new_tokens: most tokens of a solution, per variant or one number for all.
+        shots: demonstrations in a `plain` prompt, per variant or one number; `knapspec` has none.
+        subjects: subset of `SUBJECTS`; None: all.
+        max_new_tokens: most tokens of a solution, per variant or one number.
         hub: `datasets.load_dataset` arguments of the test split.
-        fewshot_hub: the same for the split of the demonstrations.
-        system: system message ahead of every prompt, for chat templates; None: none.
+        fewshot_hub: the same for the demonstrations.
+        system: system message of chat templates.
     """
 
     name: str = "math"
@@ -92,7 +92,7 @@ def subject_of(row: Row) -> str:
     """Return the row's subject as one of `SUBJECTS`.
 
     Raises:
-        ConfigError: it is not one of them.
+        ConfigError: any other subject.
     """
     if (subject := known_subject(row)) is None:
         raise ConfigError(f"math {row['id']} subject", row["subject"], f"one of {', '.join(SUBJECTS)}")
@@ -100,9 +100,6 @@ def subject_of(row: Row) -> str:
 
 
 def known_subject(row: Row) -> str | None:
-    """Return the row's subject as one of `SUBJECTS`, or None.
-
-    `Counting & Probability` becomes `counting_and_probability`.
-    """
+    """Return the row's subject, such as `counting_and_probability`, if it is one of `SUBJECTS`."""
     subject = re.sub(r"[^a-z]+", "_", row.get("subject", "").lower().replace("&", "and")).strip("_")
     return subject if subject in SUBJECTS else None

@@ -1,9 +1,9 @@
 """MBPP: short Python functions from a sentence and three tests (Austin et al. 2021, arXiv:2108.07732).
 
-The sanitized set: 427 problems that its authors checked, 257 of them for tests. The prompt is the paper's: the task,
-its tests, and `[BEGIN]`. A base model sees three solved problems before it, drawn with the run's seed (the paper's are
-always numbers 2, 3 and 4); a chat model sees none. The answer of a base model is its text up to `[DONE]`; that of a
-chat model is the code that defines the tested functions, in a fenced block or not.
+The sanitized set: 427 problems checked by the authors, 257 of them for tests. The prompt is the paper's: the task, its
+tests, and `[BEGIN]`. Base models first see three solved problems, drawn with the run's seed (the paper's are always
+numbers 2, 3 and 4); chat models see none. A base model's answer is its text up to `[DONE]`; a chat model's is the code
+that defines the tested functions, fenced or not.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from tasks.shots import Shots
 
 @settings("task", kw_only=True)
 class MBPP(ProgramTask):
-    """One function to write. An answer is run against the item's tests: pass@1."""
+    """One function to write, run against the item's tests: pass@1."""
 
     name = "mbpp"
     version = 2

@@ -1,7 +1,7 @@
 """MMLU-Pro: questions with up to ten options (Wang et al. 2024, arXiv:2406.01574).
 
-The prompt is from KnapSpec's released code (`data.py` at kaist-flexml-lab/knapspec 8eef1a2), which gives it to its
-models as plain text.
+The prompt is from KnapSpec's released code (`data.py` at kaist-flexml-lab/knapspec 8eef1a2), which gives it as plain
+text.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ ASK = (
 class MmluPro(RowTask):
     """One question with its options, zero-shot, in the data set's order (KnapSpec Table 2).
 
-    The seed has no effect. A chat model gets the same text as one user turn.
+    The seed has no effect. Chat models get the same text as one user turn.
     """
 
     name = "mmlu_pro"

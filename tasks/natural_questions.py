@@ -1,11 +1,11 @@
 """Natural Questions in its open form: questions that people searched for, with short answers (Lee et al. 2019,
 arXiv:1906.00300).
 
-SWIFT has the data set in Figure 7; neither its paper nor its released code has a prompt for it. The format here is the
-one that KNN-SSD's code has for such questions (`nq` in `evaluation_llama/utils.py` at mbsong/KNN-SSD cfa8532, used in
-none of its tables and figures): `Question: …`, `Answer:`.
+SWIFT has the data set in Figure 7, but its paper and released code have no prompt for it. The format is KNN-SSD's for
+such questions (`nq` in `evaluation_llama/utils.py` at mbsong/KNN-SSD cfa8532, in none of its tables and figures):
+`Question: …`, `Answer:`.
 
-Where we differ: that code reads another copy, with long answers, and shows one demonstration; here there is none.
+Difference: that code reads another copy, with long answers, and shows one demonstration; here there is none.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from tasks.settings import Hub, MaxNewTokens, System
 
 @settings("task")
 class NaturalQuestions(RowTask):
-    """One question, zero-shot, in the seeded shuffle of SWIFT's code. A chat model gets it as one user turn."""
+    """One question, zero-shot, in the seeded shuffle of SWIFT's code; chat models get it as one user turn."""
 
     name = "natural_questions"
     scorer = ShortAnswer()

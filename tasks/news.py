@@ -1,12 +1,13 @@
 r"""News articles to summarise: CNN/DailyMail (See et al. 2017, arXiv:1704.04368) and XSum (Narayan et al. 2018,
 arXiv:1808.08745).
 
-The format is that of the released code of KNN-SSD (`evaluation_llama/utils.py` at mbsong/KNN-SSD cfa8532) and
-ConfLayers (`evaluation/eval.py` at WA225/ConfLayers 8f04171), the same in both and in SWIFT's and Self-SD's: `Article:
-…`, `Summary:`; newlines inside a demonstration's summary are deleted, not replaced by spaces, and one newline follows
-each demonstration. The variants are the papers that differ in demonstrations or new tokens.
+The format is the same in the released code of KNN-SSD (`evaluation_llama/utils.py` at mbsong/KNN-SSD cfa8532),
+ConfLayers (`evaluation/eval.py` at WA225/ConfLayers 8f04171), SWIFT and Self-SD: `Article: …`, `Summary:`; newlines
+inside a demonstration's summary are deleted, and one follows it. The variants are papers that differ in demonstrations
+or new tokens.
 
-If prompt and new tokens exceed the context, the article loses its end, as in both; demonstrations are kept.
+If prompt and new tokens exceed the context, the article loses its end, as in KNN-SSD and ConfLayers; demonstrations are
+kept.
 """
 
 from __future__ import annotations
@@ -30,17 +31,17 @@ class News(VariantTask):
     """Base of CNN/DailyMail and XSum: an article and its summary, in the seeded shuffle of the papers' code.
 
     Args:
-        variant: the paper whose numbers apply, one of `variants`; None: `knn_ssd`. The prompts are the same.
-        shots: demonstrations in a `plain` prompt, of each variant or one number for all; a `chat` prompt is one user
-            turn without any (KNN-SSD App. B).
-        max_new_tokens: most tokens of a summary, of each variant's paper or one number for all.
+        variant: paper whose numbers apply, one of `variants`; None: `knn_ssd`. The prompts are the same.
+        shots: demonstrations in a `plain` prompt, per variant or one number; a `chat` prompt is one user turn without
+            any (KNN-SSD App. B).
+        max_new_tokens: most tokens of a summary, per variant or one number.
         clip_reserve: tokens kept free besides prompt and summary when an article is truncated.
         hub: `datasets.load_dataset` arguments of the test split.
-        fewshot_hub: the same for the split of the demonstrations.
-        system: system message ahead of every prompt, for chat templates; None: none.
+        fewshot_hub: the same for the demonstrations.
+        system: system message of chat templates.
 
     Attributes:
-        file: name of the file of the test articles.
+        file: name of the test articles' file.
         fields: fields of the article and of its summary.
     """
 

@@ -21,20 +21,19 @@ class ProgramTask(RowTask):
 
     max_new_tokens: MaxNewTokens
     cpu_seconds: Count
-    """Limit on the processor time of the tests of one answer, in seconds."""
+    """Processor time for an answer's tests, in seconds."""
     wall_seconds: Count
-    """Limit on the wall-clock time of the tests of one answer, in seconds."""
+    """Wall-clock time for an answer's tests, in seconds."""
     memory_mib: Count
-    """Limit on the address space of the tests of one answer, in MiB."""
+    """Address space for an answer's tests, in MiB."""
     sandbox: Literal["required", "best_effort"]
     """required: no answer runs unless the kernel can keep it from files, network and processes; best_effort: it runs
-    with the protections that the kernel has."""
+    with the kernel's protections."""
     hub: Hub
     system: System = None
 
     @property
     def limits(self) -> ProgramLimits:
-        """Limits of one program."""
         return ProgramLimits(cpu_seconds=self.cpu_seconds, wall_seconds=self.wall_seconds, memory_mib=self.memory_mib)
 
     @property
@@ -45,8 +44,8 @@ class ProgramTask(RowTask):
         """Return the first `limit` problems.
 
         Raises:
-            ConfigError: a row cannot be used, the limits are too low even for an empty program, or `sandbox` requires
-                protection that this kernel lacks.
+            ConfigError: an unusable row, limits too low even for an empty program, or a kernel without the protection
+                that `sandbox` requires.
         """
         checked_template(template)
         check(self.limits, self.required)

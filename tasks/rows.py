@@ -20,21 +20,20 @@ from tasks.shots import Shots
 
 
 class RowTask(ABC):
-    """Files, prompts and scores of a task; a subclass makes a prompt of a row (`_prompt`) and sets version and scorer.
+    """Files, prompts and scores of a task; subclasses define `_prompt`, version and scorer.
 
     Args:
         items: file of the items.
         max_new_tokens: most tokens of an answer.
-        shots: demonstrations ahead of each item with the template `plain` (base models); `chat` has none.
+        shots: demonstrations ahead of each item with the template `plain` (base models).
 
     Attributes:
-        name: name as in `task=NAME`, and the domain of all prompts unless a task sets the domain by row.
-        scorer: scorer that compares answers with references.
-        max_prompt_tokens, clip_reserve: `max_tokens` and `clip_reserve` of all prompts; by default None and 0.
-        in_order: whether items keep the data's order; else they are shuffled with the run's seed.
+        name: name as in `task=NAME`, and the default domain of all prompts.
+        max_prompt_tokens, clip_reserve: `max_tokens` and `clip_reserve` of all prompts; default None and 0.
+        in_order: whether items keep the data's order, or are shuffled with the run's seed.
         conversations: whether an item may have several turns.
-        reference_hint: advice on items whose references the scorer cannot read, for an error message.
-        system: system message ahead of every prompt; None: none.
+        reference_hint: advice in the error message on unreadable references.
+        system: system message ahead of every prompt.
     """
 
     name: str
@@ -55,7 +54,7 @@ class RowTask(ABC):
         self._items, self._shots = items, shots if shots is not None and shots.count > 0 else None
 
     def files(self, template: str) -> tuple[DataSpec, ...]:
-        """Return the items' file, and the demonstrations' if the template has any."""
+        """Return the items' file, and the demonstrations' if any."""
         shots = self._shots_of(template)
         return (self._items, shots.file) if shots else (self._items,)
 
@@ -72,7 +71,7 @@ class RowTask(ABC):
         return (prompt_of(usable(row)) for row in ordered)
 
     def _prepare(self, source: DataSource, template: str, seed: int) -> tuple[Sequence[Row], Callable[[Row], Prompt]]:
-        """Return all items in their order, and a function from an item to its prompt with the demonstrations."""
+        """Return all items in order, and a function from an item to its prompt with demonstrations."""
         shots = self._shots_of(template)
         rows = list(source.rows(self._items))  # all rows, so that every fault of the file is counted
         items = self._select_items(rows)
@@ -93,7 +92,7 @@ class RowTask(ABC):
         return self.scorer.item(without_thoughts(text), prompt.reference)
 
     def scores(self, prompts: Sequence[Prompt], texts: Sequence[str]) -> dict[str, float]:
-        """Return the scorer's scores over all prompts and, if there are several domains, `DOMAIN/NAME` over each."""
+        """Return the scorer's scores over all prompts and, for several domains, `DOMAIN/NAME` over each."""
         answers: dict[str, tuple[list[str], list[str]]] = {}
         for prompt, text in zip(prompts, texts, strict=True):
             for domain in ("", f"{prompt.domain}/"):
@@ -111,7 +110,7 @@ class RowTask(ABC):
         """Refuse references that the scorer cannot read: their items would have no score, or always 0.
 
         Raises:
-            ConfigError: names file and line of the first such reference, or its id if the rows are from the hub.
+            ConfigError: names the first one's file and line, or its id on the hub.
         """
         faulty = []
         for prompt in prompts:
@@ -125,12 +124,12 @@ class RowTask(ABC):
             raise ConfigError(f"{place} reference", shortened(reference), f"{expected}{self.reference_hint}{more}")
 
     def _select_items(self, rows: Sequence[Row]) -> Sequence[Row]:
-        """Return the items, by default all rows."""
+        """Return the items, by default all."""
         return rows
 
     @abstractmethod
     def _prompt(self, row: Row) -> Prompt:
-        """Return the prompt of a row, without demonstrations; `_make_prompt` builds it."""
+        """Return a row's prompt without demonstrations; `_make_prompt` builds it."""
 
     def _make_prompt(
         self, row: Row, head: str, body: str = "", tail: str = "", *, reference: str, domain: str | None = None
@@ -143,20 +142,18 @@ class RowTask(ABC):
 
 
 class VariantTask(RowTask):
-    """A task that several papers use, each in its own format; a subclass adds the text of a demonstration.
+    """A task that several papers use in different formats; a subclass adds the text of a demonstration.
 
     Args:
         variant: one of `variants`; None: the first.
-        shots: demonstrations in a `plain` prompt, per variant or one number for all.
-        max_new_tokens: most tokens of an answer, per variant or one number for all.
-        items: file of the items.
+        shots: demonstrations in a `plain` prompt, per variant or one number.
+        max_new_tokens: most tokens of an answer, per variant or one number.
         fewshot_hub: `datasets.load_dataset` arguments of the demonstrations.
-        system: system message ahead of every prompt, for chat templates; None: none.
+        system: system message of chat templates.
         drawn: other settings of `Shots`.
 
     Attributes:
-        variants: names of the variants.
-        zero_shot: variant without demonstrations; "": there is none.
+        zero_shot: variant without demonstrations, or "".
     """
 
     variants: tuple[str, ...]
@@ -181,11 +178,10 @@ class VariantTask(RowTask):
 
     @abstractmethod
     def _demonstration(self, row: Row) -> str:
-        """Return the text of a row with its answer."""
+        """Return a row's text with its answer."""
 
 
 def _place(source: DataSource, spec: DataSpec, identity: str) -> str:
-    """Return the place of an item: its file and line or, if it is from the hub, the file's name and the item's id."""
     if isinstance(source, LocalSource):
         for line in source.scan(spec):
             if line.row.get("id") == identity:

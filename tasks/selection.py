@@ -39,10 +39,10 @@ class Permuted(Sequence[T]):
 
 
 def shuffled(rows: Sequence[T], seed: int) -> Permuted[T]:
-    """Return the rows in the order of `datasets.Dataset.shuffle(seed)`, which the released code of the papers calls.
+    """Return the rows in the order of `datasets.Dataset.shuffle(seed)`.
 
     KNN-SSD (`evaluation_llama/utils.py`) and ConfLayers (`evaluation/eval.py`) take the first n rows of that order, so
-    that the same split and seed give the same items.
+    the same split and seed give the same items.
     """
     order: Any = numpy.random.default_rng(seed).permutation(len(rows))
     return Permuted(rows, order)
@@ -52,7 +52,7 @@ def first_rows(rows: Sequence[T], limit: int | None) -> list[T]:
     """Return the first `limit` rows, or all if there are fewer or `limit` is None.
 
     Raises:
-        ConfigError: a row among them that cannot be used.
+        ConfigError: an unusable row among them.
     """
     if limit is not None and limit < 1:
         raise ConfigError("limit", limit, "null (all items) or an integer >= 1")
@@ -60,14 +60,14 @@ def first_rows(rows: Sequence[T], limit: int | None) -> list[T]:
 
 
 def checked_template(template: str) -> str:
-    """Return `template` if it is known, else raise ConfigError."""
+    """Return a known `template`, else raise ConfigError."""
     if template not in TEMPLATES:
         raise ConfigError("model.template", template, f"one of {', '.join(TEMPLATES)}")
     return template
 
 
 def checked_variant(variant: str | None, variants: Sequence[str]) -> str:
-    """Return `variant` if it is allowed, the first (the default) for None, else raise ConfigError."""
+    """Return an allowed `variant`, the first one for None, else raise ConfigError."""
     if variant is None:
         return variants[0]
     if variant not in variants:
@@ -76,14 +76,14 @@ def checked_variant(variant: str | None, variants: Sequence[str]) -> str:
 
 
 def checked_shots(shots: int, variant: str, without: str) -> int:
-    """Return `shots`; raise ConfigError if it is not 0 for the variant without demonstrations."""
+    """Return `shots`; raise ConfigError unless it is 0 for the variant without demonstrations."""
     if variant == without and shots != 0:
         raise ConfigError("task.shots", shots, f"0 for the variant {variant}, which is zero-shot")
     return shots
 
 
 def of_variant(option: str, values: T | Mapping[str, T], variant: str) -> T:
-    """Return a variant's value of an option; a value that is no mapping holds for all variants."""
+    """Return a variant's value of an option; without a mapping, the value holds for all."""
     if not isinstance(values, Mapping):
         return values
     if variant not in values:

@@ -17,18 +17,17 @@ from tasks.settings import ShotCount
 
 @dataclass(frozen=True)
 class Shots:
-    """Demonstrations of a `plain` prompt (base models), the same for all items, or for all items of one group.
+    """Demonstrations of a `plain` prompt (base models), the same for all items or all of one group.
 
     They are the first rows of their file after a shuffle with the run's seed, as in the released code of KNN-SSD and
-    ConfLayers. A row whose first field or id is that of an item is left out.
+    ConfLayers. Rows with an item's first field or id are left out.
 
     Attributes:
-        items: file of the items; the file of the demonstrations has the same name followed by `.fewshot`.
-        hub: `datasets.load_dataset` arguments of the demonstrations; {}: the hub has none.
-        count: number of demonstrations.
-        text: function from a row to its text as a demonstration.
+        items: file of the items; the demonstrations' has the same name followed by `.fewshot`.
+        hub: `datasets.load_dataset` arguments; {}: the hub has none.
+        text: row -> its text as a demonstration.
         differs: fields of the file's `DataSpec` that differ from the items'; the first of `fields` must not.
-        group: function from a row to its group; an item gets demonstrations of its own group. None: the row is unused.
+        group: row -> its group, for items of the same group; None: the row is unused.
     """
 
     items: DataSpec
@@ -43,11 +42,11 @@ class Shots:
 
     @property
     def file(self) -> DataSpec:
-        """File from which the demonstrations are drawn."""
+        """File of the demonstrations."""
         return replace(self.items, name=f"{self.items.name}.fewshot", hub=self.hub, place=None, **self.differs)
 
     def draw(self, source: DataSource, items: Sequence[Row], seed: int) -> Callable[[Row], str]:
-        """Return a function from an item to the text of all its demonstrations.
+        """Return a function from an item to the text of its demonstrations.
 
         Rows are read in order until an item's group has enough, so that a train split is not read as a whole.
 

@@ -1,13 +1,13 @@
 r"""Questions to databases, answered in SQL: Spider (Yu et al. 2018, arXiv:1809.08887) and Spider 2.0-lite (Lei et al.
 2024, arXiv:2411.07763).
 
-The format is that of KNN-SSD's released code (`evaluation_llama/utils.py` at mbsong/KNN-SSD cfa8532), which reads a
-folder of JSON files that is not published: `Instruction: …`, `SQL Query:`. A demonstration lacks the newline ahead of
-`SQL Query:` that the question has; so it does here.
+The format is that of KNN-SSD's released code (`evaluation_llama/utils.py` at mbsong/KNN-SSD cfa8532), which reads
+unpublished JSON files: `Instruction: …`, `SQL Query:`. As there, a demonstration lacks the question's newline ahead of
+`SQL Query:`.
 
-Where we differ: that code draws items and demonstrations with replacement by Python's `random`; here both are a seeded
-shuffle, without repeats. It shows one demonstration, its paper says three; here three. It would cut the end of an
-instruction that exceeds the context; here such a prompt is refused, and only a schema may lose its end.
+Differences: that code draws items and demonstrations with replacement by Python's `random`; here both are a seeded
+shuffle. It shows one demonstration; here three, as its paper says. It would truncate an instruction that exceeds the
+context; here it is refused, and only a schema may lose its end.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ class TextToSql(RowTask):
     """Demonstrations and an instruction for base models, the instruction alone for chat models.
 
     Attributes:
-        file: name of the file of the items.
-        query_of_item: whether every item has a query; an item without one is not scored.
+        file: name of the items' file.
+        query_of_item: whether every item has a query; others are not scored.
     """
 
     scorer = SqlMatch()
@@ -44,7 +44,7 @@ class TextToSql(RowTask):
 
     shots: ShotCount
     schema: bool
-    """Whether the database's schema precedes the question, in demonstrations too."""
+    """Put the database's schema ahead of the question, even in demonstrations."""
     max_new_tokens: MaxNewTokens
     clip_reserve: ClipReserve
     hub: Hub
@@ -69,7 +69,6 @@ class TextToSql(RowTask):
         return self._make_prompt(row, LEAD, body, f"{end}{row['question']}\n{MARK}", reference=row["query"])
 
     def _schema_text(self, row: Row) -> str:
-        """Return the schema that precedes the question; empty without `schema`."""
         if not self.schema:
             return ""
         if not row["schema"].strip():
@@ -78,7 +77,7 @@ class TextToSql(RowTask):
 
 
 class Spider(TextToSql):
-    """Spider, its dev split: queries to small SQLite databases. No paper here uses it; the settings are Spider2's."""
+    """Spider, dev split: queries to small SQLite databases. No paper here uses it; the settings are Spider2's."""
 
     name = "spider"
     file = "spider"
@@ -86,7 +85,7 @@ class Spider(TextToSql):
 
 
 class Spider2(TextToSql):
-    """Spider 2.0-lite, the text-to-SQL tasks of Spider 2.0 (KNN-SSD); the hub has no gold queries."""
+    """Spider 2.0-lite, Spider 2.0's text-to-SQL tasks (KNN-SSD); the hub has no gold queries."""
 
     name = "spider2"
     version = 5

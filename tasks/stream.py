@@ -1,16 +1,16 @@
 """Streams of prompts whose task changes: the mixed-task stream of KNN-SSD (§4.2, Eq. 8), and streams task by task.
 
-With mixing ratio R, the next prompt is from another task with probability R (each other task is equally likely), and
-from the same task with probability 1 - R. Three orders:
+With mixing ratio R, the next prompt is from another task, all equally likely, with probability R, else from the same
+task. Three orders:
 
 - `code`: KNN-SSD's released code (`load_multiple_tasks` in `evaluation_llama/utils.py` at mbsong/KNN-SSD cfa8532).
-  Every task has the same number of prompts, and a task without any left is not drawn again. Hence the tail is mixed
-  less than R, and with R = 0 there is one block per task, in random order.
+  Every task has the same number of prompts, so the tail is mixed less than R; R = 0 gives one block per task, in random
+  order.
 - `markov`: Eq. 8 as printed. A task has as many prompts as the chain visits it, all different.
 - `listed`: task by task as listed, the same number of each: SWIFT Figure 7, ConfLayers Figure 4.
 
-Where we differ from that code: the order has its own random generator. There it depends on Python's global generator,
-which the loaders of SQL and MATH seed again, and thus on the order in which the tasks are listed.
+Difference from that code: the order has its own random generator. There it depends on Python's global one, which the
+loaders of SQL and MATH seed again, and thus on the order of the listed tasks.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class Stream:
     first: str | None
     """Part of the first prompt; null: drawn at random."""
     max_new_tokens: Count | None
-    """Largest number of tokens of an answer, for all parts; null: that of each part."""
+    """Most tokens of an answer, for all parts; null: each part's."""
 
     def __post_init__(self) -> None:
         if len(self.parts) < 2:
@@ -88,7 +88,7 @@ class Stream:
         return ORDERS[self.order](list(self.parts), self.items, self.mix_ratio, self.first, rng)
 
     def prompts(self, source: DataSource, template: str, limit: int | None, seed: int) -> Sequence[Prompt]:
-        """Return the first `limit` prompts of the stream; within a part they have the order of its task.
+        """Return the first `limit` prompts of the stream; within a part they have its task's order.
 
         Raises:
             ConfigError: a part has fewer items than the stream needs.
@@ -106,7 +106,7 @@ class Stream:
         return [self._labelled(name, next(remaining[name])) for name in domains]
 
     def pool(self, source: DataSource, template: str, seed: int) -> Iterator[Prompt]:
-        """Yield all items of all parts in turn, also items outside the stream."""
+        """Yield all items of all parts in turn, even outside the stream."""
         pools: dict[str, Iterator[Prompt]] = {}
         for name, part in self.parts.items():
             with naming("task", f"task.parts.{name}"):
@@ -137,7 +137,6 @@ class Stream:
 
 
 def _metrics(parts: Mapping[str, Task]) -> str:
-    """Return the metrics of the parts, each with the names of the parts that it scores."""
     scored: dict[str, list[str]] = {}
     for name, part in parts.items():
         scored.setdefault(part.metric, []).append(name)
@@ -148,7 +147,7 @@ def code_order(names: Sequence[str], items: int, mix_ratio: float, first: str | 
     """Return `items` of each name, as KNN-SSD's released code mixes them.
 
     Until nothing is left: choose a name with prompts left, other than the last one if possible, and take prompts from
-    it until it has none left or, after each prompt, with probability `mix_ratio`.
+    it until it has none or, after each prompt, with probability `mix_ratio`.
     """
     left, order = dict.fromkeys(names, items), list[str]()
     while any(left.values()):
@@ -167,8 +166,8 @@ def markov_order(
 ) -> list[str]:
     """Return the order of KNN-SSD Eq. 8, a Markov chain over the names.
 
-    It leaves a name with probability `mix_ratio`, for any other name with equal probability. Its length is `items`
-    times the number of names. It starts at `first`, or at a name drawn uniformly.
+    It leaves a name with probability `mix_ratio`, uniformly for another. It has `items` prompts per name on average,
+    and starts at `first` or a uniformly drawn name.
     """
     order = [first or rng.choice(names)]
     while len(order) < items * len(names):

@@ -1,7 +1,7 @@
 """TinyStories: short stories in the words of a small child (Eldan and Li 2023, arXiv:2305.07759).
 
 The format is that of KNN-SSD's released code (`evaluation_llama/utils.py` at mbsong/KNN-SSD cfa8532): the item's own
-story is the demonstration in its prompt, for base and chat models, and nothing is drawn from the train split.
+story is the demonstration, for base and chat models; the train split is unused.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from tasks.settings import ClipReserve, Hub, MaxNewTokens, System
 
 @settings("task")
 class TinyStories(RowTask):
-    """A story and the request for another. The score is how much of the shown story the answer repeats."""
+    """A story and the request for another; the score is how much of the shown story the answer repeats."""
 
     name = "tinystories"
     scorer = Rouge()

@@ -1,13 +1,13 @@
 r"""News translation from German to English: WMT16 (Bojar et al. 2016) and WMT14 (Bojar et al. 2014).
 
-Two tasks, each in the format of one paper's released code:
+Two tasks, each in the format of a paper's released code:
 
 - `wmt16`: KNN-SSD, `evaluation_llama/utils.py` at mbsong/KNN-SSD cfa8532: `Translate German to English: …`,
   `Answer:`, five demonstrations for base models.
 - `wmt14`: ConfLayers, `evaluation/eval.py` at WA225/ConfLayers 8f04171: `Translate German to English:`,
   `German: …`, `English:`, zero-shot. Section 4.3.1 of the paper says English to German; the code does not.
 
-Where we differ: the papers' code would cut the end of a sentence that exceeds the context; here it is refused.
+Difference: the papers' code would truncate a sentence that exceeds the context; here it is refused.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ COLUMNS = {"translation.de": "source_de", "translation.en": "target_en"}
 
 @settings("task")
 class WMT16(RowTask):
-    """WMT16, German to English (KNN-SSD). A chat model gets the sentence alone in the same format, zero-shot."""
+    """WMT16, German to English (KNN-SSD). Chat models get the sentence alone in the same format, zero-shot."""
 
     name = "wmt16"
     scorer = Translation()
@@ -53,7 +53,7 @@ class WMT16(RowTask):
 
 @settings("task")
 class WMT14(RowTask):
-    """WMT14, German to English (ConfLayers), zero-shot. A chat model gets the same text as one user turn."""
+    """WMT14, German to English (ConfLayers), zero-shot. Chat models get the same text as one user turn."""
 
     name = "wmt14"
     scorer = Translation()

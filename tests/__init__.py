@@ -1,4 +1,4 @@
-"""Tests; what they need of the environment is set before anything that reads it is imported."""
+"""Tests; their environment is set before anything that reads it is imported."""
 
 import os
 

@@ -1,4 +1,4 @@
-"""Forms in which models write a function that they were asked to complete: from the program to the answer."""
+"""Forms in which models write a function to complete: from the program to the answer."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ OPPOSITE = {
     ast.Mod: ast.Mult,
     ast.In: ast.NotIn,
 }
-"""An operator and one that gives other results."""
+"""Operator -> one with other results."""
 
 
 @dataclass(frozen=True)
@@ -30,7 +30,7 @@ class Solution:
     """A function to complete and its body.
 
     Attributes:
-        prompt: what the model was given: imports, helpers, signature, docstring.
+        prompt: imports, helpers, signature, docstring.
         body: what completes it, indented.
         name: of the function.
     """
@@ -41,11 +41,10 @@ class Solution:
 
     @property
     def whole(self) -> str:
-        """The program, the prompt repeated."""
+        """The program, including the prompt."""
         return f"{self.prompt}{self.body}".strip("\n") + "\n"
 
     def renamed(self, name: str) -> str:
-        """Return the program with another name of the function."""
         return re.sub(rf"\b{self.name}\b", name, self.whole)
 
 
@@ -109,7 +108,7 @@ RAW: Mapping[str, Callable[[Solution], str]] = {
     "continuation, newline ahead": lambda s: f"\n{s.body}",
     "continuation, next function": lambda s: f"{s.body}\n\ndef _next(x):\n    return x\n",
 }
-"""Texts that follow the prompt: the official harness runs them as they are."""
+"""Texts that follow the prompt, which the official harness runs as they are."""
 
 CHAT: Mapping[str, Callable[[Solution], str]] = {
     "continuation, tabs": lambda s: s.body.replace("    ", "\t"),
@@ -151,11 +150,11 @@ CHAT: Mapping[str, Callable[[Solution], str]] = {
     "examples after": _examples_after,
     "future import": lambda s: f"```python\nfrom __future__ import annotations\n{s.whole}```\n",
 }
-"""Answers around the program of prompt and body, most of them as chat models write; tabs are those of our prompt."""
+"""Answers around the program of prompt and body, mostly in chat form; tabs are our prompt's."""
 
 
 def changed(row: Mapping[str, str]) -> str | None:
-    """Return the canonical solution with its first comparison reversed, else its first sum; None without either."""
+    """Return the canonical solution with its first comparison reversed, else its first sum, or None."""
     source = ast.parse(row["prompt"] + row["canonical_solution"])
     functions = [node for node in source.body if isinstance(node, ast.FunctionDef)]
     (function,) = [node for node in functions if node.name == row["entry_point"]]
@@ -175,5 +174,5 @@ def _body(function: ast.FunctionDef) -> str:
 
 
 def start_by_forks() -> None:
-    """Let a spawned process fork others; here, since it is found by the name of its module, and this imports little."""
+    """Let a spawned process fork others; it is here because this module imports little."""
     set_start_method("fork", force=True)

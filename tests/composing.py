@@ -1,7 +1,7 @@
-"""What Hydra makes of the files in `conf`, and of a choice among them: once in a process, and copied from then on.
+"""What Hydra makes of the files in `conf`, and of a choice among them: once per process, then copied.
 
-Of the 0.2 s that a config takes this is more than half. The options of a command line are parsed, checked and applied
-by Hydra every time, each time to a config of its own.
+This is more than half of a config's 0.2 s. Hydra parses, checks and applies a command line's options every time, to a
+new config.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from omegaconf import DictConfig
 from ssd_bench.conf import CONF
 
 LASTING = ["hydra.conf", str(CONF), ""]
-"""Paths of the sources of a command line without plug-ins and folders of its own: no test writes to these."""
+"""Sources of a command line without plug-ins and own folders, to which no test writes."""
 
 _files: dict[str, ConfigResult | None] = {}
 _lists: dict[object, DefaultsList] = {}
@@ -31,7 +31,7 @@ _configs: dict[str, DictConfig] = {}
 
 
 def compose_once() -> None:
-    """Let Hydra keep in this process what it reads and composes."""
+    """Let Hydra keep what it reads and composes in this process."""
     repository: Any = ConfigRepository
     repository.load_config = _reading_once(repository.load_config)
     loader: Any = ConfigLoaderImpl
@@ -41,13 +41,13 @@ def compose_once() -> None:
 
 
 def _lasts(repo: IConfigRepository, *names: str) -> bool:
-    """Whether no test changes what a repository has under these names; experiments are registered by each sweep."""
+    """Whether no test changes a repository's content under these names; each sweep registers experiments."""
     sources = [source.path for source in repo.get_sources()]
     return sources == LASTING and not any("experiment" in name for name in names)
 
 
 def _reading_once(load: Callable[..., ConfigResult | None]) -> Callable[..., ConfigResult | None]:
-    """Of `load_config`, which reads a file."""
+    """Wrap `load_config`, which reads a file."""
 
     def kept(repo: ConfigRepository, config_path: str) -> ConfigResult | None:
         if not _lasts(repo, config_path):
@@ -75,7 +75,7 @@ def _defaults_list(
 
 
 def _copying(compose: Callable[..., DictConfig]) -> Callable[..., DictConfig]:
-    """Of `_compose_config_from_defaults_list`, which merges the chosen files."""
+    """Wrap `_compose_config_from_defaults_list`, which merges the chosen files."""
 
     def copied(loader: ConfigLoaderImpl, defaults: list[ResultDefault], repo: CachingConfigRepository) -> DictConfig:
         if not _lasts(repo):

@@ -37,12 +37,12 @@ torch.set_num_threads(1)  # for matrices this small, waking a second thread cost
 os.fsync = lambda _: None  # 3 ms each, some 50,000 of them; a killed process, unlike a power cut, loses nothing without
 
 LONGEST = ("ends", "page", "models", "bad_options", "sweep", "notebooks", "documented_commands", "exhibit_figures")
-"""Files with the longest tests or groups of tests. They come first, so that no process is left alone with one."""
+"""Files with the longest tests or groups, run first so that no process is left alone with one."""
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Send the tests that share a fixture of their module, or verdicts, to one process, which makes it once.
+    """Send tests that share a module's fixture, or verdicts, to one process, which makes it once.
 
     They are the groups of `--dist loadgroup`.
     """
@@ -108,7 +108,7 @@ CHAT = (
 
 
 def make_tokenizer(chat_template: str | None) -> PreTrainedTokenizerFast:
-    """A small byte-level BPE tokenizer that puts `<s>` before a text."""
+    """A small byte-level BPE tokenizer that begins texts with `<s>`."""
     core = Tokenizer(models.BPE())
     core.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     core.decoder = token_decoders.ByteLevel()
@@ -121,10 +121,10 @@ def make_tokenizer(chat_template: str | None) -> PreTrainedTokenizerFast:
 
 
 def save_model(config: PretrainedConfig, folder: Path, seed: int = 0, shard: str = "50GB") -> Path:
-    """A random model of this config as a checkpoint; norms and biases are random too, so that none is ignored.
+    """A random checkpoint of this config, with random norms and biases so that none is ignored.
 
     Args:
-        shard: the largest that a file of weights may be.
+        shard: largest file of weights.
     """
     torch.manual_seed(seed)
     model = AutoModelForCausalLM.from_config(config)
@@ -144,7 +144,7 @@ def checkpoints(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 
 @pytest.fixture(scope="session")
 def short_checkpoints(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    """The models with two blocks, which are enough where a pass takes seconds: in Triton's interpreter."""
+    """The models with two blocks, for Triton's interpreter, where a pass takes seconds."""
     root, names = tmp_path_factory.mktemp("short_models"), ("llama", "llama_bias", "qwen2", "qwen3")
     return {name: save_model(FAMILIES[name](num_hidden_layers=2), root / name) for name in names}
 
@@ -169,7 +169,7 @@ def decoders(checkpoints: dict[str, Path]) -> Callable[..., Decoder]:
 
 @pytest.fixture(scope="session")
 def small_checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A tiny model with a tokenizer and a context that sample prompts fit in, for whole runs."""
+    """A tiny model with a tokenizer and a context for sample prompts, for whole runs."""
     folder = tmp_path_factory.mktemp("small")
     tokenizer = make_tokenizer(CHAT)
     sizes = SIZES | {"vocab_size": len(tokenizer), "max_position_embeddings": 4096}
@@ -180,7 +180,7 @@ def small_checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def reference() -> list[Replication]:
-    """Return the experiments of the committed records, whose digests (half a minute) are computed once and stored."""
+    """Return the committed records' experiments; their digests (half a minute) are computed once and stored."""
     with hold_lease(REFERENCE, ".digests.lock"):
         folder = unpacked_folder(REFERENCE)
         run_records = records(folder)
@@ -190,13 +190,13 @@ def reference() -> list[Replication]:
 
 @pytest.fixture(scope="session")
 def judgements(reference: list[Replication]) -> list[Judgement]:
-    """Return the verdicts of the committed records (half a minute)."""
+    """Return the committed records' verdicts (half a minute)."""
     return judge(reference)
 
 
 @pytest.fixture(scope="session")
 def every_experiment(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return a folder with runs of every experiment at scale mini, made and digested once for all processes (20 s)."""
+    """Return a folder with runs of every experiment at scale mini, made and digested once (20 s)."""
     base = tmp_path_factory.getbasetemp()
     base = base.parent if "PYTEST_XDIST_WORKER" in os.environ else base
     folder = base / "every_experiment"
@@ -209,7 +209,7 @@ def every_experiment(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def rests(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """The forks of the verifications that ran on saved states, as they happen."""
+    """Forks of the verifications on saved states, as they happen."""
     verify_rest, seen = Engine._verify_from_fork, []
 
     def counted(self: Engine, *arguments: object) -> object:
@@ -222,7 +222,7 @@ def rests(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
 @pytest.fixture
 def every_level(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """A CPU that has all there is, matrix units included."""
+    """A CPU that has everything, even matrix units."""
     monkeypatch.setattr(arithmetic, "_flags", lambda: {need for level in arithmetic.LEVELS for need in level.needs})
     monkeypatch.delenv(arithmetic.FORCED, raising=False)
     arithmetic.available_levels.cache_clear()

@@ -1,4 +1,4 @@
-"""Records and indices behind the papers' exhibits, made up for tests of tables, verdicts and the page."""
+"""Made-up records and indices behind the papers' exhibits, for tests of tables, verdicts and the page."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ MINIATURE = {"name": "miniature", "toy": True}
 
 
 def make(folder: Path, name: str, accept: float = 0.7, prompts: int = 6, hf: bool = False, **changes: Any) -> str:
-    """A record, with Hugging Face's arm if `hf`; returns the name of its folder."""
+    """A record, with Hugging Face's arm if `hf`; returns its folder's name."""
     units = [synthetic.unit(i, accept=accept) for i in range(prompts)]
     units = [synthetic.with_hf(one, slower=3 + i) for i, one in enumerate(units)] if hf else units
     synthetic.write_record(folder / name, units, **{"run_id": name, "model": MINIATURE} | changes)
@@ -58,12 +58,12 @@ def indexed(
     own_traces: bool = True,
     options: Sequence[str] = (),
 ) -> None:
-    """An index in which each job has the run that `run` names; an error where that begins with a bang.
+    """An index in which each job has the run named by `run`, or an error where that begins with a bang.
 
     Args:
         options: further options of every run.
         own_traces: where methods or settings have one run, all but the first get a copy with another trace and the same
-            numbers, so that none is excluded for it.
+            numbers, so that none is excluded.
     """
     cells, users = [], dict[tuple[str, str], tuple[str, str]]()
     for job in grid.load(experiment).jobs:
@@ -78,7 +78,7 @@ def indexed(
 
 
 def _with_another_trace(folder: Path, name: str, which: int) -> str:
-    """A copy of a record whose last step verified more nodes, as none of the papers' numbers says."""
+    """A copy of a record whose last step verified more nodes, which changes none of the papers' numbers."""
     copy = folder / f"{name}~{which:08x}"
     if (folder / name).is_dir() and not copy.exists():
         shutil.copytree(folder / name, copy)
@@ -100,7 +100,7 @@ def number(name: str) -> reported.Number:
 
 
 def make_all(folder: Path) -> None:
-    """Every experiment at scale mini, all its cells made; a few records stand behind them."""
+    """Every experiment at scale mini, with all cells from a few records."""
     make(folder, "plain")
     make_code(folder)
     for stream in STREAMS:

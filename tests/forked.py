@@ -1,4 +1,4 @@
-"""The program in processes that are forked from one that has imported what runs import, which takes four seconds."""
+"""The program in forks of a process that has imported what runs import, which takes four seconds."""
 
 from __future__ import annotations
 
@@ -26,14 +26,10 @@ TIMEOUT_S = 300
 
 
 class Forked:
-    """The program in a process of its own; a context manager that ends a process which is not waited for.
+    """The program in its own process; a context manager that ends a process not waited for.
 
     Args:
-        forks: whether the workers of a parallel sweep are forked in their turn.
-
-    Attributes:
-        pid: number of the process.
-        stdout, stderr: what it says.
+        forks: whether the workers of a parallel sweep are also forked.
     """
 
     def __init__(self, words: Sequence[str], variables: Mapping[str, str] | None = None, forks: bool = False) -> None:
@@ -56,13 +52,12 @@ class Forked:
         os.kill(self.pid, number)
 
     def wait(self) -> int:
-        """Return the exit code, negative if a signal ended the process."""
+        """Return the exit code, negative after a signal."""
         self._process.join(TIMEOUT_S)
         assert self._process.exitcode is not None, "it does not end"
         return self._process.exitcode
 
     def communicate(self) -> CompletedProcess[str]:
-        """Read what it says until it ends."""
         with ThreadPoolExecutor(2) as readers:
             out, err = readers.map(lambda stream: stream.read(), (self.stdout, self.stderr))
         return CompletedProcess("ssd_bench", self.wait(), out, err)
@@ -81,7 +76,7 @@ class Forked:
 
 
 def _work(words: Sequence[str], out: Connection, err: Connection, variables: Mapping[str, str], forks: bool) -> None:
-    """Run the program as a process that has just started does."""
+    """Run the program like a new process."""
     if forks:
         set_start_method("fork")
     for number, end in enumerate((out, err), start=1):
@@ -103,7 +98,7 @@ def _work(words: Sequence[str], out: Connection, err: Connection, variables: Map
 
 
 def at_once(lines: Sequence[Sequence[str]], variables: Mapping[str, str] | None = None) -> list[CompletedProcess[str]]:
-    """Start the program with each of these lines at once, and return their ends."""
+    """Start the program with all these lines at once, and return their ends."""
     started = [Forked(line, variables) for line in lines]
     with ThreadPoolExecutor(len(started)) as readers:
         ends = list(readers.map(Forked.communicate, started))

@@ -1,4 +1,4 @@
-"""Decoders with the graphs' kernels in Triton's interpreter, which takes seconds for a pass."""
+"""Decoders with the graphs' kernels in Triton's interpreter, which takes seconds per pass."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from ssd_bench.model.decoder import Decoder
 
 TOLERANCE = 1e-4  # of a float32 logit
 NARROW_LANES = (6, 18)
-"""Nodes of the captured passes here: the interpreter takes milliseconds for each row of a lane, also of unused ones.
-The first lane has tiles for 16 rows, the second those for 64, as the lanes of a GPU."""
+"""Nodes of the captured passes: the interpreter takes milliseconds per row of a lane, even unused. The first lane has
+tiles for 16 rows, the second for 64, as on a GPU."""
 
 
 def load(folder: Path, kernels: str, dtype: torch.dtype, isa: str = "auto") -> Decoder:
-    """A checkpoint's decoder on the CPU, with the graphs' kernels or with others."""
+    """A checkpoint's decoder on the CPU, with the graphs' kernels or others."""
     if kernels == "graphs":
         backend = Backend(GraphDecoder, Arithmetic(kernels, None, dtype, dtype))
     else:

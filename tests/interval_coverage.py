@@ -1,12 +1,11 @@
-"""The tables on intervals in docs/evidence.md: how often they cover, simulated on the reference runs.
+"""The tables on intervals' coverage in docs/evidence.md, simulated on the reference runs.
 
     python -m tests.interval_coverage
 
-The runs of the experiment `ssd_bench_population` (four methods, 60 prompts each) are the populations. The script draws
-n of their prompts with replacement, computes an interval, and counts how often the interval contains the number of the
-population. It compares the interval of all tables with the alternatives that were considered. The last table also
-draws the timing, from the runs of `ssd_bench_noise` (one trace, timed repeatedly); there the true value is the speedup
-over all timings.
+The populations are the runs of `ssd_bench_population` (four methods, 60 prompts each). The script draws n prompts with
+replacement, computes an interval, and counts how often it contains the population's number. It compares the tables'
+interval with alternatives. The last table also draws the timing, from the runs of `ssd_bench_noise` (one trace, timed
+repeatedly); there the true value is the speedup over all timings.
 """
 
 from __future__ import annotations
@@ -52,7 +51,7 @@ Maker = Callable[..., Measured]
 
 
 def bootstrap(method: str, statistic: Statistic, *columns: Array) -> Measured:
-    """Return an interval by scipy's bootstrap over prompts, "percentile" or "BCa"."""
+    """Return scipy's bootstrap interval over prompts, "percentile" or "BCa"."""
     with warnings.catch_warnings(), np.errstate(all="ignore"):
         warnings.simplefilter("ignore")  # the interval of equal prompts is undefined
         result = stats.bootstrap(
@@ -86,20 +85,20 @@ MAKERS: Mapping[str, Maker] = {
 
 
 def covers(interval: Measured, truth: float) -> bool:
-    """Return whether an interval contains a number; if all prompts are equal, whether the value equals the number."""
+    """Return whether an interval contains a number; for equal prompts, whether the value equals it."""
     if interval.low is None or interval.high is None:
         return interval.value is not None and math.isclose(interval.value, truth)
     return interval.low <= truth <= interval.high
 
 
 def coverage(maker: Maker, statistic: Statistic, columns: Sequence[Array], n: int, draws: int) -> tuple[float, float]:
-    """Return how often intervals from n drawn prompts contain the number of the population.
+    """Return how often intervals from n drawn prompts contain the population's number.
 
     Args:
         columns: columns of the population, one entry per prompt.
 
     Returns:
-        Share of draws, and mean width of the intervals as a multiple of the number.
+        Share of draws, and the intervals' mean width as a multiple of the number.
     """
     rng, truth = np.random.default_rng([SEED, n]), float(statistic(*columns))
     hits, widths = 0, []
@@ -119,8 +118,7 @@ def coverage_over_timings(timings: Sequence[Sequence[Array]], n: int, draws: int
         timings: per run of one trace, columns of a speedup, one entry per prompt.
 
     Returns:
-        Shares of draws: of the interval over prompts, and of the interval widened by the run-to-run variation of the
-        other timings.
+        Shares of draws: of the interval over prompts, and of the interval widened by the other timings' variation.
     """
     statistic: Statistic = QUANTITIES["speedup"]
     logs = [math.log(float(statistic(*columns))) for columns in timings]
@@ -137,19 +135,18 @@ def coverage_over_timings(timings: Sequence[Sequence[Array]], n: int, draws: int
 
 
 def columns_of(run: Run) -> list[Array]:
-    """Return the columns of a speedup, one entry per prompt: tokens and ms of the method, tokens and ms of AR."""
+    """Return a speedup's columns, one entry per prompt: tokens and ms of the method, then of AR."""
     arms = [PromptTable(run.prompts).frame(QUANTITIES[f"{arm}_tokens_per_s"]) for arm in ("method", "ar")]
     return [sums[column].to_numpy() for sums in arms for column in ("tokens", "ms")]
 
 
 def acceptance_of(run: Run) -> list[Array]:
-    """Return accepted and drafted tokens, one entry per prompt."""
     sums = arm_rows(run.steps, "method").groupby("prompt_index")[["accepted_len", "draft_len"]].sum()
     return [sums[column].to_numpy(dtype=float) for column in sums]
 
 
 def cells_of(experiment: str) -> list[Cell]:
-    """Return the results of an experiment that have a reference run."""
+    """Return an experiment's results with a reference run."""
     folder = unpacked_folder(RUNS)
     return [
         cell
@@ -160,7 +157,7 @@ def cells_of(experiment: str) -> list[Cell]:
 
 
 def by_method(cells: Sequence[Cell]) -> pd.DataFrame:
-    """Return a table of the coverage of every table's interval, by number of prompts, method and metric."""
+    """Return a table of the tables' interval coverage, by number of prompts, method and metric."""
     rows = []
     for n in SIZES:
         for cell in cells:
@@ -172,7 +169,7 @@ def by_method(cells: Sequence[Cell]) -> pd.DataFrame:
 
 
 def by_kind(cells: Sequence[Cell]) -> pd.DataFrame:
-    """Return a table of the coverage of a speedup by kind of interval: mean over methods, and minimum."""
+    """Return a table of a speedup's coverage by kind of interval: mean and minimum over methods."""
     rows = []
     for name, maker in MAKERS.items():
         means = []
@@ -198,7 +195,6 @@ def by_timing(cells: Sequence[Cell]) -> pd.DataFrame:
 
 
 def main() -> None:
-    """Print all tables."""
     cells = cells_of(POPULATION)
     print(f"Coverage of 95 % intervals, {DRAWS} draws.\n\nIntervals of the tables, by method:\n")
     print(tables.markdown(by_method(cells)))

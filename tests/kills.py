@@ -1,4 +1,4 @@
-"""Kills at every call of some functions, each in a process of its own."""
+"""Kills at every call of some functions, each in its own process."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ from ssd_bench.lease import Owner
 
 
 def dead(path: Path) -> None:
-    """Leave a lease of a process that has ended."""
+    """Leave an ended process's lease."""
     path.write_text(json.dumps(vars(replace(Owner.current(), begun=1.0))), encoding="utf-8")
 
 
 def kill_at_every_call(
     root: Path, names: Sequence[str], work: Callable[[Path], object], prepare: Callable[[Path], object] = lambda _: None
 ) -> None:
-    """Do some work in folder after folder: in `root/1` until its first call of these functions of os, and so on.
+    """Do some work in folder after folder: in `root/1` until its first call of these os functions, and so on.
 
     Args:
-        root: gets the folders; the last is that of work which was done to its end.
+        root: gets the folders; the last has finished work.
         work: makes its folder.
-        prepare: what is done first, without a kill.
+        prepare: is done first, without a kill.
     """
     kill_at, killed = 0, True
     while killed:
@@ -41,7 +41,7 @@ def kill_at_every_call(
 
 
 def _until_call(kill_at: int, names: Sequence[str]) -> None:
-    """Replace functions of os by ones of which a certain call ends the process."""
+    """Replace functions of os so that a certain call ends the process."""
     calls = 0
 
     def deadly(function: Callable[..., object]) -> Callable[..., object]:

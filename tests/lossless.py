@@ -1,4 +1,4 @@
-"""What every method must pass: greedy output equal to AR's on adversarial cases, and AR's sampled distribution."""
+"""Tests for every method: greedy output equal to AR's on adversarial cases, and AR's sampled distribution."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ _sampled: list[list[int]] = []
 
 
 def method_of(preset: str, **changes: Any) -> Any:
-    """A preset's method with changed settings, as Hydra's `instantiate` makes it in some milliseconds."""
+    """A preset's method with changed settings, as by Hydra's `instantiate`, in milliseconds."""
     return _instance(deepcopy(_settings(preset)), changes)
 
 
@@ -60,14 +60,13 @@ def _instance(settings: Mapping[str, Any], changes: Mapping[str, Any]) -> Any:
 
 
 def engine_for(decoder: Decoder, positions: int, new: int, eos: frozenset[int], **options: object) -> Engine:
-    """An engine with a made-up latency profile."""
     decoding = Decoding(max_new_tokens=new, **options)  # type: ignore[arg-type]
     cache = decoder.new_cache(positions + SCRATCH)
     return Engine(decoder, cache, decoding, eos, ModelProbe(decoder, cache, PROFILE))
 
 
 def prepare(engine: Engine, method: Method) -> None:
-    """Check and prepare a method, if it is calibrated on one-token prompts of two domains, in a folder of its own."""
+    """Check and prepare a method, calibrated if necessary on one-token prompts of two domains."""
     samples = []
     if isinstance(method, Calibrated):
         samples = [Sample([first + i], d) for d, first in (("a", 3), ("b", 30)) for i in range(method.calibration)]
@@ -92,7 +91,7 @@ def decode(
     """One prompt as a run decodes it: checked, prepared, generated.
 
     Args:
-        spare: positions that the context holds beyond the prompt; None: as many as `new`.
+        spare: positions of the context beyond the prompt; None: `new`.
     """
     engine = engine_for(decoder, len(prompt) + (new if spare is None else spare), new, eos, **options)
     prepare(engine, method)
@@ -101,7 +100,7 @@ def decode(
 
 @lru_cache(maxsize=32)
 def likes_zero(decoder: Decoder) -> Decoder:
-    """The same model with token id 0 a likely prediction: a padding id that is not kept apart shows."""
+    """The model with token id 0 a likely prediction: a padding id that is not kept apart shows."""
     operators = decoder.operators(decoder.arithmetic)
     head = operators.embed(decoder.weights.head, torch.arange(VOCAB)).to(decoder.weights.dtype)
     head[0] *= 6
@@ -112,9 +111,9 @@ def likes_zero(decoder: Decoder) -> Decoder:
 
 
 def loaded(decoders: Load, family: str, compiled: bool) -> Decoder:
-    """A tiny decoder with which no output depends on rounding: compiled, where it can be, or PyTorch's in float64.
+    """A tiny decoder whose outputs do not depend on rounding: compiled, if possible, or PyTorch's in float64.
 
-    The compiled one gives a node the same bits in every pass (test_bits), and takes a sixth of the time.
+    The compiled one gives a node the same bits in every pass (test_bits), in a sixth of the time.
     """
     return decoders(family, torch.float32, "native") if compiled and not native_problem() else decoders(family)
 
@@ -122,11 +121,11 @@ def loaded(decoders: Load, family: str, compiled: bool) -> Decoder:
 def check_greedy(make: Callable[[random.Random], Method], decoders: Load, cases: int = CASES) -> int:
     """Greedy output and finish reason equal AR's over `cases` random cases, every fifth with PyTorch's operators.
 
-    Every case draws family, prompt (of one token, too), EOS id, length limit, room in the context and, by `make`, the
+    Every case draws family, prompt (even of one token), EOS id, length limit, room in the context and, by `make`, the
     method's settings.
 
     Returns:
-        Accepted draft tokens over all cases, so that a test can say that its cases do exercise acceptance.
+        Accepted draft tokens over all cases, to show that the cases exercise acceptance.
     """
     accepted = 0
     for seed in range(cases):

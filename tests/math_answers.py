@@ -1,4 +1,4 @@
-r"""Pairs of reference and answer in LaTeX: equal and different ones, and those on which math-verify is wrong."""
+r"""Pairs of reference and answer in LaTeX: equal, different, and judged wrongly by math-verify."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Ways to write a mathematical answer in LaTeX otherwise, and ways to make a wrong one of it."""
+"""Other ways to write a mathematical answer in LaTeX, and ways to make it wrong."""
 
 from __future__ import annotations
 
@@ -12,12 +12,11 @@ NUMBER = re.compile(r"-?\d+|\\frac\{\d+\}\{\d+\}")
 
 
 def separated(separator: str) -> Rewrite:
-    """Return a rewrite that separates thousands."""
     return lambda answer: LONG_NUMBER.sub(lambda number: f"{int(number[0]):,}".replace(",", separator), answer)
 
 
 def only(pattern: re.Pattern[str], rewrite: Rewrite) -> Rewrite:
-    """Return a rewrite of the answers that match as a whole; all others stay as they are."""
+    """Return a rewrite of answers that match as a whole; others stay as they are."""
     return lambda answer: rewrite(answer) if pattern.fullmatch(answer) else answer
 
 
@@ -49,4 +48,4 @@ WRONG: dict[str, Rewrite] = {
     "a further 0": only(POSITIVE, lambda a: f"{a}0"),
     "another sign": only(re.compile(r"[1-9]\d*|\\frac\{\d+\}\{\d+\}"), lambda a: f"-{a}"),
 }
-"""Rewrites that change the value; an answer that one leaves as it is has none of its kind."""
+"""Rewrites that change the value; an answer left as it is has none of its kind."""

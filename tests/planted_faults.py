@@ -34,7 +34,6 @@ class Fault:
 
     Attributes:
         what: the mistake, in a few words.
-        file: file of the project.
         right: text that occurs exactly once in the file.
         wrong: text that replaces it.
         tests: names of the test files that should notice.
@@ -48,7 +47,6 @@ class Fault:
 
     @property
     def test_files(self) -> list[str]:
-        """Paths of the test files."""
         return [f"tests/{name}.py" for name in self.tests]
 
     def plant(self, root: Path) -> None:
@@ -71,7 +69,7 @@ def read_faults() -> list[Fault]:
 
 
 def copy_project(folder: Path) -> None:
-    """Copy the files that git tracks, and new ones that it does not ignore."""
+    """Copy files that git tracks, and new ones that it does not ignore."""
     listed = ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
     names = subprocess.run(listed, cwd=ROOT, check=True, capture_output=True, encoding="utf-8").stdout.split("\0")
     for name in filter(None, names):
@@ -81,7 +79,7 @@ def copy_project(folder: Path) -> None:
 
 
 def failed_test(folder: Path, files: Sequence[str]) -> str:
-    """Run test files of a copy until the first failure, and return its name; "" without one.
+    """Run test files of a copy, and return the first failure's name, or "".
 
     Raises:
         RuntimeError: pytest itself failed.
@@ -102,7 +100,7 @@ def failed_test(folder: Path, files: Sequence[str]) -> str:
 
 
 def plant(faults: Sequence[tuple[int, Fault]]) -> int:
-    """Plant faults in a copy, print what became of each, and return the exit code."""
+    """Plant faults in a copy, print each outcome, and return the exit code."""
     with TemporaryDirectory() as name:
         folder = Path(name)
         copy_project(folder)

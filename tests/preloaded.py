@@ -1,4 +1,4 @@
-"""What a run of a small model imports and composes at its start, for the processes of tests/forked: three seconds."""
+"""A small model's imports and compositions for the processes of tests/forked: three seconds."""
 
 from __future__ import annotations
 

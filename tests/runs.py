@@ -1,4 +1,4 @@
-"""Whole runs, from options as on the command line: in this process, or in one of their own."""
+"""Whole runs, from options as on the command line: in this process, or in their own."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ REFERENCE = ROOT / "runs" / "reference"
 
 
 def environment(extra_path: Path | None = None) -> dict[str, str]:
-    """Of a process that runs the project as it stands here."""
+    """Environment of a process that runs the project from here."""
     path = os.pathsep.join(str(p) for p in (ROOT, extra_path) if p)
     return os.environ | {"PYTHONPATH": path, "HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1"}
 
@@ -41,7 +41,7 @@ def environment(extra_path: Path | None = None) -> dict[str, str]:
 def python(
     *line: str, cwd: Path = ROOT, extra_path: Path | None = None, **variables: str
 ) -> subprocess.CompletedProcess[str]:
-    """A process of the project as it stands here, and what it says."""
+    """A process that runs the project from here, with its output."""
     env = environment(extra_path) | variables
     return subprocess.run([sys.executable, *line], cwd=cwd, env=env, capture_output=True, encoding="utf-8", timeout=300)
 
@@ -57,7 +57,7 @@ def exit_code(words: Sequence[str]) -> int:
 
 
 def program(*words: str, by: Callable[[Sequence[str]], int] = exit_code) -> subprocess.CompletedProcess[str]:
-    """Run the program in this process, which has imported torch already: `python` takes four seconds longer."""
+    """Run the program in this process, which has imported torch: `python` takes four seconds longer."""
     out, err = io.StringIO(), io.StringIO()
     with redirect_stdout(out), redirect_stderr(err):
         code = by(words)
@@ -65,7 +65,6 @@ def program(*words: str, by: Callable[[Sequence[str]], int] = exit_code) -> subp
 
 
 def composed(*options: str) -> DictConfig:
-    """The config of a command line."""
     GlobalHydra.instance().clear()
     with initialize_config_dir(version_base="1.3", config_dir=str(CONF)):
         return compose("config", overrides=list(options))
@@ -79,9 +78,9 @@ def config(preset: str, *options: str) -> DictConfig:
 
 @cache
 def chosen(group: str, name: str) -> DictConfig:
-    """The settings of `conf/GROUP/NAME.yaml` and of the files that it starts from, by themselves.
+    """The settings of `conf/GROUP/NAME.yaml` and its base files, by themselves.
 
-    For what is needed of every file when tests are collected: composing a config takes 0.2 s.
+    For all files at the collection of tests: composing a config takes 0.2 s.
     """
     own = OmegaConf.load(CONF / group / f"{name}.yaml")
     assert isinstance(own, DictConfig)
@@ -104,10 +103,8 @@ def planned(runs_dir: Path, *options: str) -> Plan:
 
 
 def executed(runs_dir: Path, *options: str) -> Run:
-    """The record of a run."""
     return load_run(execute(planned(runs_dir, *options)))
 
 
 def local_model(folder: Path) -> tuple[str, ...]:
-    """Options for a checkpoint in a folder."""
     return ("model=local", f"model.path={folder}", "model.template=chat")

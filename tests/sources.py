@@ -1,4 +1,4 @@
-"""Rows as a run reads them that needs all of them."""
+"""Rows of a run that needs all of them."""
 
 from __future__ import annotations
 
@@ -9,5 +9,5 @@ from ssd_bench.data.rows import usable
 
 
 def used(source: DataSource, spec: DataSpec) -> list[dict[str, Any]]:
-    """Return all rows, or raise the fault of the first that cannot be used."""
+    """Return all rows, or raise the first unusable one's fault."""
     return [usable(row) for row in source.rows(spec)]

@@ -1,4 +1,4 @@
-"""Records made up from a seed, for tests of whatever reads or writes them (no model, no torch)."""
+"""Made-up records from a seed, for tests that read or write them (no model, no torch)."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ HEADER: dict[str, Any] = {
 
 
 def header(**changes: Any) -> dict[str, Any]:
-    """HEADER with top-level keys replaced; dictionaries are updated instead."""
+    """HEADER with top-level keys replaced, and dictionaries updated."""
     made = copy.deepcopy(HEADER)
     for key, value in changes.items():
         made[key] = {**made.get(key, {}), **value} if isinstance(value, dict) else value
@@ -89,7 +89,7 @@ def unit(
 
 
 def with_hf(records: list[PromptRecord], slower: float = 4.0, **row: Any) -> list[PromptRecord]:
-    """A unit with Hugging Face's arm beside the others: AR's tokens in `slower` times its time, and no steps."""
+    """A unit with Hugging Face's arm: AR's tokens in `slower` times its time, and no steps."""
     ar = records[0].prompt
     times = {"prefill_ms": slower * ar.prefill_ms, "decode_ms": slower * ar.decode_ms}
     none = {"draft_ms": 0.0, "verify_ms": 0.0, "policy_ms": 0.0, "score": None}
@@ -97,7 +97,7 @@ def with_hf(records: list[PromptRecord], slower: float = 4.0, **row: Any) -> lis
 
 
 def with_work(records: list[PromptRecord], searches: int = 0) -> list[PromptRecord]:
-    """A unit that counts its work: each draft token by token, each verification as one pass, as the engine does them.
+    """A unit that counts its work: drafts token by token, verifications as one pass, as in the engine.
 
     Args:
         searches: passes of a single attention over 64 branches, in each step of the method, as its overhead.
@@ -111,7 +111,7 @@ def with_work(records: list[PromptRecord], searches: int = 0) -> list[PromptReco
 
 
 def thin(units: Sequence[list[PromptRecord]]) -> list[list[PromptRecord]]:
-    """Units whose drafts run two sublayers, so that they pay at modelled costs, too."""
+    """Units whose drafts run two sublayers, so that they pay even at modelled costs."""
     for step in (step for records in units for record in records for step in record.steps if step.layer_set):
         step.layer_set = LayerSet.skipping(N_LAYERS, attn=range(1, N_LAYERS), mlp=range(1, N_LAYERS))
     return [*units]
@@ -209,7 +209,7 @@ def _row(
 
 
 def stateful_run(run_dir: Path) -> None:
-    """A run whose every unit depends on the method state that the units before it left."""
+    """A run whose every unit depends on the method state left by the earlier ones."""
     with RunWriter(run_dir, header()) as writer:
         state = writer.last_state() or b"start"
         for prompt_index, repeat in UNITS:
@@ -221,7 +221,7 @@ def stateful_run(run_dir: Path) -> None:
 
 
 class _AtOnce(RunWriter):
-    """A writer that is given all units at the end: writing and checking each alone takes three times as long."""
+    """A writer that gets all units at the end: writing and checking each alone takes three times as long."""
 
     units: Sequence[list[PromptRecord]] = ()
 
@@ -230,13 +230,11 @@ class _AtOnce(RunWriter):
 
 
 def write_record(run_dir: Path, units: Iterable[list[PromptRecord]], **changes: Any) -> None:
-    """Write a complete run of these units."""
     with _AtOnce(run_dir, header(**changes)) as writer:
         writer.units = [with_work(records) for records in units]
         writer.finish({"wall_s": 1.0})
 
 
 def write_run(run_dir: Path, units: Iterable[list[PromptRecord]], **changes: Any) -> Run:
-    """Write and load a complete run of these units."""
     write_record(run_dir, units, **changes)
     return load_run(run_dir)

@@ -35,19 +35,19 @@ from ssd_bench.run_warnings import WarningLog
 from ssd_bench.settings import arguments as settings_of
 
 EXPECTED = (ConfigError, LosslessError, Lost, JobsFailed, HydraException, OmegaConfBaseException)
-"""Errors that are reported by their message, without a traceback."""
+"""Errors reported without a traceback."""
 
 CLOSED = ("decode", "hardware", "wandb", "model.template")
-"""Tables that list all of their settings, so that no setting can be added with +."""
+"""Tables that list all of their settings: none can be added with +."""
 NAMED = 3
-"""Largest number of choices that a message names."""
+"""Most choices that a message names."""
 WITHOUT_JOBS = {"--cfg", "-c", "--info", "-i"}
-"""Hydra's options that show the config of one run, so that they cannot be used in a sweep."""
+"""Hydra's options for the config of one run, invalid in a sweep."""
 
 
 JobFunction = Callable[[DictConfig, bool, WarningLog | None], object]
-"""Work of a command for one config; it may return the folder of a record. Its other arguments: whether to wait for a
-run that another process works on, and the log of a sweep's warnings (None: a single run, which shows all)."""
+"""Work of a command for one config; may return a record's folder. Other arguments: whether to wait for a run that
+another process works on, and the log of a sweep's warnings (None: a single run, which shows all)."""
 
 
 def command(work: JobFunction, arguments: Sequence[str]) -> int:
@@ -56,8 +56,8 @@ def command(work: JobFunction, arguments: Sequence[str]) -> int:
     A failing job does not stop the others (`ssd_bench.sweep.sweep`).
 
     Returns:
-        Exit code: 0 done; 1 an output was not lossless, a job of a sweep failed unexpectedly, or a disk is full; 2 an
-        option, file or environment that cannot work; 130 interrupt from the keyboard; 143 SIGTERM or SIGUSR1.
+        Exit code: 0 done; 1 an output was not lossless, a job failed unexpectedly, or a disk is full; 2 an invalid
+        option, file or environment; 130 keyboard interrupt; 143 SIGTERM or SIGUSR1.
     """
 
     errors: list[Exception] = []
@@ -103,7 +103,7 @@ def command(work: JobFunction, arguments: Sequence[str]) -> int:
 
 
 def _call_hydra(job: TaskFunction, arguments: Sequence[str]) -> None:
-    """Do what `hydra.main` does, with these arguments; it always takes those of the process."""
+    """Do what `hydra.main` does, but with these arguments, not the process's."""
     version.setbase("1.3")
     parser = get_args_parser()
     options = parser.parse_args(list(arguments))
@@ -116,7 +116,7 @@ def _call_hydra(job: TaskFunction, arguments: Sequence[str]) -> None:
 
 @contextmanager
 def _mode_of_command_line(options: Namespace) -> Iterator[None]:
-    """Let Hydra take run or sweep from the command line alone, where no config can say otherwise.
+    """Let Hydra take run or sweep from the command line alone.
 
     To look for `hydra.mode`, which no config here sets, Hydra composes every config twice.
     """
@@ -133,7 +133,7 @@ def _mode_of_command_line(options: Namespace) -> Iterator[None]:
 
 
 def _check_choices(arguments: Sequence[str]) -> None:
-    """Refuse arguments for which Hydra has only a traceback: a choice that is no name (`method=null`), `-m --cfg`.
+    """Refuse arguments that give a traceback in Hydra: a choice that is no name (`method=null`), `-m --cfg`.
 
     Raises:
         ConfigError: names the group and its choices, or the option.
@@ -175,7 +175,7 @@ def _check_grammar(argument: str, sweep: bool) -> None:
 
 
 def _yaml_fault(error: yaml.YAMLError) -> ConfigError:
-    """Return the error for a config file that YAML cannot read, with file and line."""
+    """Return the error for an unreadable YAML file, with file and line."""
     if isinstance(error, ReaderError):
         return ConfigError("config", str(error.name), f"valid YAML (character {error.position + 1}: {error.reason})")
     if not isinstance(error, yaml.MarkedYAMLError) or error.problem_mark is None:
@@ -187,7 +187,7 @@ def _yaml_fault(error: yaml.YAMLError) -> ConfigError:
 
 
 def _encoding_fault(error: UnicodeDecodeError) -> ConfigError:
-    """Return the error for a config file that is not in UTF-8, with the file that Hydra had open.
+    """Return the error for a config file that is not UTF-8, by the file that Hydra had open.
 
     Raises:
         UnicodeDecodeError: the same, if no config file was being read.
@@ -200,9 +200,9 @@ def _encoding_fault(error: UnicodeDecodeError) -> ConfigError:
 
 
 def _advised(error: Exception) -> Exception:
-    """Return the error for an unknown option, without Hydra's advice to add it with + where that would be refused.
+    """Return the error for an unknown option without Hydra's advice to add it with + where that would be refused.
 
-    Any other error is returned as it is.
+    Other errors are returned as they are.
     """
     suggestion = re.search(r"use \+([^=\s]+)=(.*)", str(error))
     cause = error.__cause__
@@ -234,7 +234,7 @@ def _advised(error: Exception) -> Exception:
 
 
 def _elsewhere(group: str, key: str) -> str:
-    """Return which choices of a config group have a setting, as a note after an error; "" if none has."""
+    """Return a note on the choices of a config group that have a setting; "" if none has."""
     if group not in CHOSEN:
         return ""
     files = {name: config_file(group, name) for name in choices(group)}
@@ -245,14 +245,14 @@ def _elsewhere(group: str, key: str) -> str:
 
 
 def _settings(*, _root_: DictConfig) -> str:
-    """Return the settings for the template of the help, where `$` has a meaning of Hydra's and is escaped."""
+    """Return the settings for the help's template, with `$` escaped for Hydra."""
     from ssd_bench.compose.help import describe_settings
 
     return describe_settings(_root_).replace("$", "$$")
 
 
 def _plug_ins() -> str:
-    """Return the installed plug-ins and their choices, for the template of the help."""
+    """Return plug-ins and their choices for the help's template."""
     from ssd_bench.compose.help import describe_plug_ins
 
     return describe_plug_ins().replace("$", "$$")

@@ -1,6 +1,6 @@
-"""Construction of the parts of a run (method, task, data source, model) from the configs in `conf/`.
+"""Construction of a run's parts (method, task, data source, model) from the configs in `conf/`.
 
-Programs can use it without Hydra's command line.
+It works without Hydra's command line.
 """
 
 from __future__ import annotations
@@ -29,20 +29,20 @@ from ssd_bench.plug_ins import plug_in_of
 from ssd_bench.settings import arguments, check_value
 
 KINDS = {"method": Method, "task": Task, "calibrate": Task, "data": DataSource, "model": ModelSource}
-"""Config group -> the class or protocol that its `_target_` must fit."""
+"""Config group -> class or protocol of its `_target_`."""
 
 SECTIONS = {"calibrate": "task"}
-"""Config group -> prefix of options in its objects' error messages, if it is not the group's name.
+"""Config group -> prefix of options in error messages, if not the group's name.
 
-A calibration task is a task, so its messages say `task.shots` where the config has `calibrate.shots`.
+A calibration task is a task, so its messages say `task.shots` for `calibrate.shots`.
 """
 
 TARGET = "_target_"
 AR = "methods.ar.AR"
-"""The only class that may have the name "ar", because in tables "ar" is plain decoding."""
+"""The only class that may be named "ar", which means plain decoding in tables."""
 HYDRA_KEYS = (TARGET, "_convert_")
-"""Keys that Hydra itself reads. It also reads `_args_`, `_partial_` and `_recursive_`; these are refused, because with
-them it makes something else than the object whose settings are checked here."""
+"""Keys that Hydra itself reads. Its `_args_`, `_partial_` and `_recursive_` are refused: with them it makes something
+else than the object whose settings are checked here."""
 
 
 def task_names() -> list[str]:
@@ -52,22 +52,22 @@ def task_names() -> list[str]:
 
 @cache
 def task_named(name: str, variant: str | None = None) -> Task:
-    """Make a task with its default settings, or with those of a variant.
+    """Make a task with its default settings, or those of a variant.
 
     Raises:
-        ConfigError: the task, its variant or a setting is invalid.
+        ConfigError: an invalid task, variant or setting.
     """
     return build(_compose_task(name, variant), "task")
 
 
 def task_settings(name: str, variant: str | None = None) -> dict[str, Any]:
-    """Return the config of a task as plain values; for arguments and errors see `task_named`."""
+    """Return a task's config as plain values; arguments and errors as in `task_named`."""
     return OmegaConf.to_container(_compose_task(name, variant).task, resolve=True)  # type: ignore[return-value]
 
 
 @dataclass(frozen=True)
 class TaskChoice:
-    """A task's name in `conf/task` and the name of one of its variants; None: its default variant."""
+    """A task's name in `conf/task` and one of its variants; None: the default."""
 
     name: str
     variant: str | None = None
@@ -85,17 +85,17 @@ class TaskChoice:
         """Make the task.
 
         Raises:
-            ConfigError: the task, its variant or a setting is invalid.
+            ConfigError: an invalid task, variant or setting.
         """
         return task_named(self.name, self.variant)
 
     def settings(self) -> dict[str, Any]:
-        """Return the task's config as plain values; for errors see `task`."""
+        """Return the task's config as plain values; errors as in `task`."""
         return task_settings(self.name, self.variant)
 
 
 def build(cfg: DictConfig, group: str) -> Any:
-    """Make the object that the config of a group describes.
+    """Make the object of a group's config.
 
     Raises:
         ConfigError: `_target_` is not a class of the group's kind, a setting is invalid, or the constructor fails.
@@ -120,7 +120,7 @@ def build(cfg: DictConfig, group: str) -> Any:
 
 
 def _failed_path(error: InstantiationException, group: str) -> str:
-    """Return the config path of the object that failed: a group, or a task of a stream."""
+    """Return the config path of the failed object: a group, or a task of a stream."""
     # Hydra adds a line `full_key: PATH` per level of nesting; the longest path is that of the innermost object
     paths = re.findall(r"^full_key: (\S+)$", str(error), re.MULTILINE)
     return max((path for path in paths if path.startswith(f"{group}.parts.")), key=len, default=group)
@@ -142,12 +142,12 @@ def _check_object(group: str, target: Any, part: Any) -> None:
 
 
 def _check_target(path: str, config: Any, kind: type | None = None) -> None:
-    """Refuse a `_target_` that is not a class of the right kind, and settings that the class does not take.
+    """Refuse a `_target_` that is not a class of the right kind, and unknown settings.
 
     Args:
-        path: path of the table in the config, for messages.
+        path: the table's path in the config, for messages.
         config: the table, with `_target_` and settings.
-        kind: class or protocol to fit; None for a nested object, which is a task or a dataclass of settings.
+        kind: class or protocol to fit; None for a nested object: a task or a dataclass of settings.
     """
     target = config.get(TARGET)
     kind_text = "a task or of settings" if kind is None else f"a {kind.__name__}"
@@ -181,7 +181,7 @@ def _check_target(path: str, config: Any, kind: type | None = None) -> None:
 
 
 def _nested_targets(path: str, value: Any) -> Iterator[tuple[str, Any]]:
-    """Yield path and table of every object in a value (a table with `_target_`), but not of objects within these."""
+    """Yield path and table of every outermost object in a value (a table with `_target_`)."""
     entries = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
     for name, entry in entries:
         if isinstance(entry, dict) and TARGET in entry:
@@ -191,14 +191,13 @@ def _nested_targets(path: str, value: Any) -> Iterator[tuple[str, Any]]:
 
 
 def _fits_kind(cls: Any, kind: type) -> bool:
-    """Return whether `cls` is a class with the functions of the protocol `kind`, or a subclass of `ModelSource`."""
+    """Return whether `cls` is a class with the protocol's functions, or a subclass of `ModelSource`."""
     if not isinstance(cls, type):
         return False
     return issubclass(cls, kind) if kind is ModelSource else not _missing_functions(cls, kind)
 
 
 def _missing_functions(cls: type, kind: type) -> list[str]:
-    """Return the public functions of a protocol that a class lacks."""
     functions = [name for name, member in vars(kind).items() if inspect.isfunction(member) and not name.startswith("_")]
     return [name for name in functions if not callable(getattr(cls, name, None))]
 

@@ -1,7 +1,7 @@
-"""Help on settings for `run --help`: every declared setting of the chosen method, task, decoding, machine and log.
+"""Help for `run --help`: every declared setting of the chosen method, task, decoding, machine and log.
 
-Declarations (`ssd_bench.settings`) are read from the source, not imported: methods and tasks import torch, which takes
-longer than the rest of the help.
+Declarations (`ssd_bench.settings`) are read from the source: methods and tasks import torch, which takes longer than
+the rest of the help.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ UNTARGETED = {
     "hardware": "ssd_bench.run.hardware.Options",
     "wandb": "ssd_bench.run.tracking.Tracking",
 }
-"""Group whose config has no `_target_` -> the class of its settings."""
+"""Group without `_target_` -> class of its settings."""
 
 LONGEST = 200  # characters of a value; a longer one, such as the parts of a stream, is shown as ...
 
 
 class Declared(NamedTuple):
-    """A setting: its name, its type and its doc ("" if it has none)."""
+    """A setting: name, type and doc ("" without one)."""
 
     name: str
     kind: Any
@@ -43,13 +43,12 @@ class Declared(NamedTuple):
 
 
 class Option(NamedTuple):
-    """A declared setting in the config, as the help and the listing of all options show it.
+    """A declared setting in the config.
 
     Attributes:
-        path: `GROUP.NAME`, with the names of settings between them if it is nested.
-        value: its value; `...` if the config does not have it.
+        path: `GROUP.NAME`, with names between them if nested.
+        value: its value; `...` if not in the config.
         allowed: allowed values, in words.
-        doc: its doc in one line.
     """
 
     path: str
@@ -59,7 +58,7 @@ class Option(NamedTuple):
 
 
 def options_of(section: str, values: Mapping[str, Any], target: str = "") -> Iterator[Option]:
-    """Yield the options of a section of the config, those of nested settings included.
+    """Yield the options of a config section, including nested ones.
 
     Args:
         target: class of the settings if `values` has no `_target_`.
@@ -73,7 +72,7 @@ def options_of(section: str, values: Mapping[str, Any], target: str = "") -> Ite
 
 
 def describe_settings(cfg: DictConfig) -> str:
-    """Return a text with every option of the config: `GROUP.NAME=VALUE`, what is allowed, and its doc."""
+    """Return every option of the config: `GROUP.NAME=VALUE`, allowed values, and doc."""
     lines: list[str] = []
     for group in ("method", "task", *UNTARGETED):
         values: Any = OmegaConf.to_container(cfg[group], resolve=True)
@@ -87,7 +86,7 @@ def describe_settings(cfg: DictConfig) -> str:
 
 
 def describe_plug_ins() -> str:
-    """Return a line with the choices of each installed plug-in; without plug-ins, where to read about them."""
+    """Return a line with each plug-in's choices; without plug-ins, where to read about them."""
     lines = []
     for plug_in in plug_ins():
         groups = ((group, ",".join(plug_in.choices(group))) for group in CHOSEN)
@@ -96,7 +95,7 @@ def describe_plug_ins() -> str:
 
 
 def declared_settings(target: str) -> list[Declared]:
-    """Return the settings that a class declares, by its dotted path; those of its bases first."""
+    """Return a class's declared settings, by its dotted path; bases first."""
     module, _, name = target.rpartition(".")
     source = _source(module)
     node = source.nodes.get(name)
@@ -119,11 +118,11 @@ def declared_settings(target: str) -> list[Declared]:
 
 
 class _Source(dict[str, Any]):
-    """A module's source, parsed but not imported; as a mapping, the values of names in its annotations.
+    """A module's parsed source; as a mapping, the values of names in its annotations.
 
     Attributes:
-        nodes: name -> syntax tree of a class, function or constant of the module.
-        origins: name -> the module that it is imported from, and its name there.
+        nodes: name -> syntax tree of a class, function or constant.
+        origins: name -> module of origin, and name there.
     """
 
     def __init__(self, module: str):
@@ -154,7 +153,6 @@ class _Source(dict[str, Any]):
         return getattr(importlib.import_module(module), attribute)
 
     def evaluate(self, node: ast.expr) -> Any:
-        """Return the value of an expression in the module."""
         return eval(ast.unparse(node), {}, self)
 
 

@@ -1,9 +1,8 @@
-"""Acceptance by answer in vLLM's format: written from a record, read from any file in that format.
+"""Acceptance by answer in vLLM's format: written from a record, read from any file.
 
-vLLM from 0.29 puts `metrics.speculative_decoding` into the responses of a server that was started with
-`--per-request-spec-decode-metrics`, `summary` or `detailed`; `docs/exchange.md` has the fields. A step of this format
-is a verification of drafted tokens: verifications without a draft do not count. For a tree, drafted tokens are its
-depth, as in our records.
+vLLM from 0.29 puts `metrics.speculative_decoding` into the responses of a server started with
+`--per-request-spec-decode-metrics`, `summary` or `detailed`; `docs/exchange.md` has the fields. Its steps are
+verifications of drafted tokens, not those without a draft. A tree's drafted tokens are its depth, as in our records.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ from ssd_bench.results.rows import UNIT, arm_rows
 from ssd_bench.settings import Whole, describe_type, fits
 
 EXTRA_KEY = "ssd_bench"
-"""Key of an answer, next to `metrics`, for counts that vLLM does not have: all steps, and the tokens they emitted."""
+"""Key of an answer, next to `metrics`, for counts that vLLM lacks: all steps, and their emitted tokens."""
 FIELDS: dict[str, Any] = {
     "acceptance_histogram": Sequence[Whole],
     "num_spec_steps": Whole,
@@ -34,7 +33,7 @@ FIELDS: dict[str, Any] = {
     "num_draft_tokens": Whole,
     "num_spec_tokens": Whole,
 }
-"""Required fields of an answer, with their types; its two ratios follow from these and are not read."""
+"""Required fields of an answer, with their types; its two ratios follow from them and are not read."""
 MAX_STEPS = 10**6  # most steps of an answer; more are refused
 PER_STEP = ("per_step_drafted", "per_step_accepted")
 BY_LENGTH = "acceptance_histogram_by_draft_length"
@@ -49,11 +48,9 @@ class AcceptanceCounts:
     """Acceptance counts of several answers together.
 
     Attributes:
-        answers: number of answers.
-        steps: one row per step that verified drafted tokens: draft_len, accepted_len.
-        drafted: drafted tokens.
-        exact: whether the drafted length of each step is known. If not, `steps` has the longest possible length, so
-            that conditional acceptance by position is a lower bound.
+        steps: a row per verification of drafted tokens: draft_len, accepted_len.
+        exact: whether each step's drafted length is known. If not, `steps` has the longest possible one, so that
+            conditional acceptance by position is a lower bound.
         m: emitted tokens per verification over all steps; None if unknown.
     """
 
@@ -76,13 +73,13 @@ class AcceptanceCounts:
 
     @property
     def by_position(self) -> pd.DataFrame:
-        """`alpha_by_position`, plus `reached`: the share of all steps that accepted so many tokens or more."""
+        """`alpha_by_position`, plus `reached`: the share of all steps that accepted at least so many tokens."""
         by_position = alpha_by_position(self.steps)
         return by_position.assign(reached=by_position["accepted"] / max(len(self.steps), 1))
 
 
 def record_acceptance(run: Run) -> AcceptanceCounts:
-    """Return the acceptance counts of the method arm of a run."""
+    """Return the acceptance counts of a run's method arm."""
     all_steps = arm_rows(run.steps, "method")
     steps, answers = _drafting_steps(all_steps), len(arm_rows(run.prompts, "method"))
     return AcceptanceCounts(answers, steps, int(steps["draft_len"].sum()), True, of_steps("M", all_steps))
@@ -93,10 +90,10 @@ def _drafting_steps(steps: pd.DataFrame) -> pd.DataFrame:
 
 
 def answer_lines(run: Run, arm: str = "method") -> Iterator[str]:
-    """Yield the answers of an arm in stream order, each as a line of JSON.
+    """Yield an arm's answers in stream order, each as a line of JSON.
 
     Raises:
-        ConfigError: the run has no such arm, or the arm ran in another engine, whose steps are not recorded.
+        ConfigError: no such arm, or it ran in another engine, whose steps are not recorded.
     """
     prompts, steps = arm_rows(run.prompts, arm), arm_rows(run.steps, arm)
     if prompts.empty or arm == "hf":
@@ -132,7 +129,7 @@ def _vllm_metrics(steps: pd.DataFrame, most: int) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class _Answer:
-    """Counts of one line: how often each (drafted, accepted) occurred; other fields as in `AcceptanceCounts`."""
+    """Counts of one line: frequency of each (drafted, accepted); other fields as in `AcceptanceCounts`."""
 
     pairs: Counter[tuple[int, int]]
     drafted: int
@@ -141,10 +138,10 @@ class _Answer:
 
 
 def read_answers(file: Path) -> AcceptanceCounts:
-    """Read a file of answers, ours or of a vLLM server: one JSON object a line; empty lines are skipped.
+    """Read a file of answers, ours or a vLLM server's: one JSON object a line; empty lines are skipped.
 
     Raises:
-        ConfigError: no such file, no line, or a line that is not an answer or whose counts contradict each other.
+        ConfigError: no such file, no line, a line that is no answer, or contradictory counts.
     """
     try:
         texts = file.read_text(encoding="utf-8").split("\n")
@@ -172,7 +169,7 @@ def _parse(text: str) -> _Answer:
     """Parse and check one answer.
 
     Raises:
-        ValueError: the text is not an answer; the message says what is wrong.
+        ValueError: no valid answer; the message says why.
     """
     try:
         content = json.loads(text)
@@ -211,7 +208,7 @@ def _parse(text: str) -> _Answer:
 
 
 def _response_counts(content: object) -> Mapping[str, Any]:
-    """Return the acceptance counts of a response, of its `metrics`, or of an object that is nothing else."""
+    """Return the acceptance counts of a response, of its `metrics`, or of an object of counts alone."""
     outer = content.get("metrics", content) if isinstance(content, dict) else None
     counts = outer.get("speculative_decoding", outer) if isinstance(outer, dict) else None
     if isinstance(counts, dict) and "num_spec_steps" in counts:
@@ -220,7 +217,6 @@ def _response_counts(content: object) -> Mapping[str, Any]:
 
 
 def _pairs(response: Mapping[str, Any]) -> Counter[tuple[int, int]] | None:
-    """Return how often each (drafted, accepted) occurred; None if the response does not say."""
     if any(response.get(name) is not None for name in PER_STEP):
         drafted, accepted = (response.get(name) for name in PER_STEP)
         are_lists = fits(Sequence[Whole], drafted) and fits(Sequence[Whole], accepted)
@@ -244,7 +240,6 @@ def _checked_pairs(pairs: Counter[tuple[int, int]]) -> Counter[tuple[int, int]]:
 
 
 def _all_steps(content: Mapping[str, Any]) -> tuple[int, int] | None:
-    """Return the number of all steps and of the tokens they emitted; None unless the file is ours."""
     extra = content.get(EXTRA_KEY)
     if extra is None:
         return None

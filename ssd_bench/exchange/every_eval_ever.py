@@ -1,7 +1,7 @@
-"""A run in the schema of Every Eval Ever, a shared store of evaluation results: one file of results, one of samples.
+"""A run in the schema of Every Eval Ever, a shared store of evaluation results: files of results and samples.
 
-The files follow the published JSON schemas, version 0.3.0 of the package `every-eval-ever` (MIT licence); no text of
-theirs is in this project. A record has no prompts as text, so the SHA-256 of its token ids names a sample's input.
+The files follow the JSON schemas of `every-eval-ever` 0.3.0 (MIT licence); no text of theirs is in this project.
+Records have no prompts as text, so the SHA-256 of its token ids names a sample's input.
 """
 
 from __future__ import annotations
@@ -29,9 +29,8 @@ from ssd_bench.results.quantity import LEVEL, MODELLED, QUANTITIES, Measured, ra
 from ssd_bench.results.rows import arm_rows
 
 VERSION = "0.3.0"
-"""Version of their schema."""
 RELATIONSHIPS = ("first_party", "third_party", "collaborative", "other")
-"""Relationships between evaluator and model that their schema has."""
+"""Their schema's relationships between evaluator and model."""
 INTERVAL = "jackknife t-interval on the logarithm, over prompts"
 UNBOUNDED = "Infinity"
 SCORE = "score"
@@ -43,10 +42,9 @@ class Publisher:
     """Facts about a result that no record has.
 
     Attributes:
-        model: id of the model as on the hub, ORGANISATION/NAME; empty: from the record.
-        organization: name of the organisation that publishes the result.
-        relationship: relationship between evaluator and model; empty: first_party for this project's own models, else
-            third_party.
+        model: the model's hub id, ORGANISATION/NAME; empty: from the record.
+        organization: name of the publishing organisation.
+        relationship: between evaluator and model; empty: first_party for this project's models, else third_party.
     """
 
     model: str = ""
@@ -65,9 +63,9 @@ class EvalLog:
     """A run in their schema.
 
     Attributes:
-        results: the file of results.
+        results: content of the file of results.
         samples: lines of the file of samples; empty for a task without a score.
-        place: name of the file of results in their data store, `data/TASK/ORGANISATION/MODEL/UUID.json`.
+        place: the results' file in their data store, `data/TASK/ORGANISATION/MODEL/UUID.json`.
     """
 
     results: Mapping[str, Any]
@@ -81,7 +79,7 @@ class EvalLog:
 
     @property
     def samples_text(self) -> str:
-        """Text of the file of samples, one JSON object a line."""
+        """Text of the file of samples, a JSON object a line."""
         return _lines(self.samples)
 
 
@@ -89,7 +87,7 @@ def eval_log(run: Run, publisher: Publisher) -> EvalLog:
     """Return a run in the schema of Every Eval Ever; the same record gives the same files.
 
     Raises:
-        ConfigError: the record names no model of the hub and `publisher` names none, or has no time of its end.
+        ConfigError: neither the record nor `publisher` names a model of the hub, or the record has no end time.
     """
     header, model = run.header, publisher.model or _model_id(run.header)
     ended = _timestamp(header)
@@ -139,7 +137,6 @@ def _model_id(header: RunHeader) -> str:
 
 
 def _timestamp(header: RunHeader) -> str:
-    """Return the end of a run in seconds since 1970, as a text."""
     try:
         return str(int(datetime.fromisoformat(header.finished_at).timestamp()))
     except ValueError:
@@ -177,7 +174,7 @@ def _model_info(header: RunHeader, model: str) -> dict[str, Any]:
 
 
 def _results(run: Run, evaluation_id: str) -> list[dict[str, Any]]:
-    """Return the results: scores of both arms, then the quantities of the catalogue that the run has."""
+    """Return the results: both arms' scores, then the run's quantities of the catalogue."""
     header, summary = run.header, summarise(run)
     common = {"source_data": _source_data(header), "generation_config": _generation(header)}
     results = []
@@ -237,7 +234,7 @@ def _score_id(evaluation_id: str, arm: str, domain: str) -> str:
 
 
 def _score_names(header: RunHeader) -> dict[str, str]:
-    """Return the headline metric of a task under ""; for a stream of tasks that of every task by domain.
+    """Return a task's headline metric under ""; for a stream every task's by domain.
 
     A stream's metric is a text such as "rougeL of cnn_dm, xsum; exact_match of gsm8k": its mean would mix metrics.
     """
@@ -271,7 +268,7 @@ def _score_details(number: Measured, deviation: float | None = None) -> dict[str
 
 
 def _source_data(header: RunHeader) -> dict[str, Any]:
-    """Return the source of the prompts: a data set of the hub, or another one (generated samples, local files)."""
+    """Return the source of the prompts: a hub data set, or another one (generated samples, local files)."""
     source, hub = str(header.options("data").get("_target_", "")), header.options("task").get("hub")
     details = {"source": source.rpartition(".")[2], **{name: str(text) for name, text in header.data.items()}}
     if source.endswith("HubSource") and isinstance(hub, Mapping) and hub.get("path"):
@@ -300,7 +297,6 @@ def _generation(header: RunHeader) -> dict[str, Any]:
 
 
 def _samples(run: Run, evaluation_id: str) -> Iterator[dict[str, Any]]:
-    """Yield the scored answers of both arms in stream order."""
     header = run.header
     for domain in _score_names(header):
         for arm in PAIR:
@@ -315,7 +311,7 @@ def _samples(run: Run, evaluation_id: str) -> Iterator[dict[str, Any]]:
 
 
 def _sample(row: Mapping[Any, Any]) -> dict[str, Any]:
-    """Return an answer as a sample, without the keys that it shares with others."""
+    """Return an answer as a sample, without keys that all share."""
     unknown = f"not in the record; SHA-256 of its token ids: {row['prompt_sha256']}"
     source = {"source": "output.raw", "extracted_value": row["text"], "extraction_method": "custom"}
     total_ms = row["prefill_ms"] + row["decode_ms"]

@@ -16,7 +16,7 @@ CALLER = 3  # stack frames from the warning up to the caller of `load_runs`
 
 
 def runs_frame(path: Path | str) -> pd.DataFrame:
-    """Return the runs of a folder as a frame, one row per run; see `ssd_bench.load_runs`."""
+    """Return a folder's runs as a frame, one row per run; see `ssd_bench.load_runs`."""
     folder = records_folder("path", path)
     if (folder / "run.json").is_file():
         run_records = load_records([folder])
@@ -35,6 +35,5 @@ def runs_frame(path: Path | str) -> pd.DataFrame:
 
 
 def _row(record: Record) -> dict[str, Any]:
-    """Return the summary of a record, as in the report's CSV, with its settings."""
     warnings_text = "; ".join(record.summary.warnings)
     return {**record.summary.row, "warnings": warnings_text, "settings": record.header.settings}

@@ -1,4 +1,4 @@
-"""Export of a layer set of a run, for other runs and for released implementations."""
+"""Export of a run's layer set, for other runs and for released implementations."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from ssd_bench.results.rows import arm_rows
 
 
 def find_set_id(run: Run, set_option: str | None) -> int:
-    """Return the id of a set of the run: `set_option`, or by default the set that drafted most tokens.
+    """Return the id of the run's set `set_option`, by default the set that drafted most tokens.
 
     Raises:
-        ConfigError: no layers drafted, or the run has no such set.
+        ConfigError: no layers drafted, or no such set.
     """
     set_ids = [int(set_id) for set_id in run.layer_sets["layer_set_id"]]
     main = main_set_id(run)
@@ -32,7 +32,7 @@ def find_set_id(run: Run, set_option: str | None) -> int:
 
 
 def overrides(layer_set: LayerSet) -> list[str]:
-    """Return the options with which `method=fixed_layers` drafts with a set, as lists of all skipped sublayers."""
+    """Return the options for drafting with a set by `method=fixed_layers`, as lists of skipped sublayers."""
     lists = {"skip_attn": layer_set.skip_attn, "skip_mlp": layer_set.skip_mlp}
     if layer_set.window is not None:
         lists["draft_window"] = (layer_set.window.sinks, layer_set.window.recent)
@@ -42,7 +42,7 @@ def overrides(layer_set: LayerSet) -> list[str]:
 
 
 def draft_command(layer_set: LayerSet) -> str:
-    """Return the command with the options of `overrides`, quoted for a shell."""
+    """Return the command with the `overrides`, quoted for a shell."""
     return f"python -m ssd_bench {shlex.join(overrides(layer_set))}"
 
 
@@ -76,13 +76,13 @@ def set_with_origin(run: Run, set_id: int) -> dict[str, Any]:
 
 
 def released_entry(run: Run, set_id: int) -> dict[str, Any]:
-    """Return a set as an entry of the files that released implementations read, under the name MODEL_TASK.
+    """Return a set as an entry of released implementations' files, under the name MODEL_TASK.
 
-    `attention` and `mlp` are the blocks, from 0, whose sublayers are skipped: an entry of `skip_layers.json` of
-    dilab-zju/self-speculative-decoding and of hemingkx/SWIFT, whose code looks it up as model and task joined by `_`.
-    `skip_set` is the form in memory of KnapSpec's code (kaist-flexml-lab/knapspec, `Knapspec.skip_set`), which reads no
-    file: 2L flags, 1 for skipped, attention of block i at 2i and its MLP at 2i + 1. None of these implementations has
-    windows or rounded weights, so a set with either is refused.
+    `attention` and `mlp` are the skipped blocks, from 0: an entry of `skip_layers.json` of
+    dilab-zju/self-speculative-decoding and hemingkx/SWIFT, looked up as model and task joined by `_`. `skip_set` is the
+    form in memory of KnapSpec's code (kaist-flexml-lab/knapspec, `Knapspec.skip_set`), which reads no file: 2L flags, 1
+    for skipped, attention of block i at 2i, MLP at 2i + 1. These implementations have no windows or rounded weights, so
+    such sets are refused.
 
     Raises:
         ConfigError: the set drafted with a window or with rounded weights.

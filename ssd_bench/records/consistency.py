@@ -1,4 +1,4 @@
-"""Faults of a finished record that show in its tables: rows that are missing, doubled, or contradictory."""
+"""Faults in a finished record's tables: missing, doubled or contradictory rows."""
 
 from __future__ import annotations
 
@@ -36,17 +36,14 @@ NUMBERS = (
     "verify_ms",
     "policy_ms",
 )
-"""Columns of `steps` that are compared."""
+"""Compared columns of `steps`."""
 TIMES = ("draft_ms", "verify_ms", "policy_ms")
 """Columns of `prompts` that are sums over `steps`."""
 CHANGED = f"its SHA-256 is not that under {DIGESTS} in run.json"
 
 
 def check_tables(path: Path, header: Mapping[str, Any], tables: Mapping[str, pd.DataFrame]) -> None:
-    """Refuse a record that was changed after its run, or that contradicts itself.
-
-    Args:
-        tables: by name, as read.
+    """Refuse a record that was changed after its run, or contradicts itself.
 
     Raises:
         ConfigError: the first fault, with its file and prompt.
@@ -61,12 +58,12 @@ def check_tables(path: Path, header: Mapping[str, Any], tables: Mapping[str, pd.
 
 
 def stored_digests(header: Mapping[str, Any]) -> dict[str, str]:
-    """Return the SHA-256 of each table's file, by table, as run.json has it."""
+    """Return the SHA-256 of each table's file from run.json."""
     return {name: digest for name, digest in (header.get(DIGESTS) or {}).items() if name in SCHEMAS}
 
 
 def changed_tables(path: Path, header: Mapping[str, Any]) -> list[str]:
-    """Return the tables whose files differ from those that the run wrote."""
+    """Return the tables whose files changed since the run."""
     return [name for name, digest in stored_digests(header).items() if _digest(path / f"{name}.parquet") != digest]
 
 
@@ -80,7 +77,7 @@ def _digest(file: Path) -> str:
 
 
 def faults(header: Mapping[str, Any], tables: Mapping[str, pd.DataFrame]) -> Iterator[Fault]:
-    """Yield every fault of a record, except those of the digests of its files."""
+    """Yield every fault of a record, except its files' digests."""
     prompts, steps, layer_sets, work = (tables[name] for name in SCHEMAS)
     columns = {name: prompts[name].tolist() for name in prompts.columns if name != "output_ids"}
     columns["output_ids"] = list(prompts["output_ids"])
@@ -96,7 +93,7 @@ def faults(header: Mapping[str, Any], tables: Mapping[str, pd.DataFrame]) -> Ite
 
 
 def _missing_rows(header: Mapping[str, Any], keys: Sequence[Key]) -> Iterator[Fault]:
-    """Yield answers that `prompts` has twice or lacks: every prompt in every repeat, turns without gaps, all arms."""
+    """Yield doubled or missing answers of `prompts`: every prompt in every repeat, turns without gaps, all arms."""
     present = set(keys)
     if len(present) < len(keys):
         yield "prompts", next(key for i, key in enumerate(keys) if key in keys[:i]), "it has two rows"
@@ -129,7 +126,6 @@ def _missing_rows(header: Mapping[str, Any], keys: Sequence[Key]) -> Iterator[Fa
 
 
 def _row_faults(header: Mapping[str, Any], row: Mapping[str, Any]) -> Iterator[str]:
-    """Yield the faults within one row of `prompts`."""
     domains, most = header.get("domains"), (header.get("decode") or {}).get("max_new_tokens")
     times = {name: row[name] for name in ("prefill_ms", "decode_ms", *TIMES)}
     if (length := len(row["output_ids"])) != row["new_tokens"]:
@@ -159,7 +155,7 @@ def _row_faults(header: Mapping[str, Any], row: Mapping[str, Any]) -> Iterator[s
 def _disagreeing_rows(
     header: Mapping[str, Any], keys: Sequence[Key], rows: Sequence[Mapping[str, Any]]
 ) -> Iterator[Fault]:
-    """Yield rows of one prompt that contradict each other: its name, its tokens, the order of arms, the audit."""
+    """Yield contradictory rows of one prompt: its name, its tokens, the order of arms, the audit."""
     prompts: dict[object, tuple[object, ...]] = {}
     orders: dict[object, list[int]] = {}
     for key, row in zip(keys, rows, strict=True):
@@ -182,7 +178,7 @@ def _disagreeing_rows(
 
 
 def _audit_fault(header: Mapping[str, Any], row: Mapping[str, Any], baseline: NDArray[np.int32] | None) -> str | None:
-    """Check the stored comparison of an output with AR's against the two outputs; return the fault, if any."""
+    """Check the stored comparison of an output with AR's against both outputs; return the fault, if any."""
     verdict, index = row["lossless"], row["divergence_index"]
     if verdict is None or verdict != verdict:
         if row["arm"] == "method" and baseline is not None and (header.get("decode") or {}).get("mode") == "greedy":
@@ -206,7 +202,7 @@ def _audit_fault(header: Mapping[str, Any], row: Mapping[str, Any], baseline: ND
 
 
 def _set_faults(header: Mapping[str, Any], steps: pd.DataFrame, layer_sets: pd.DataFrame) -> Iterator[Fault]:
-    """Yield impossible layer sets and windows, and ids that only one of the two tables has."""
+    """Yield impossible layer sets and windows, and ids in only one of the two tables."""
     ids, used = layer_sets["layer_set_id"].tolist(), steps["layer_set_id"]
     n_layers = (header.get("model") or {}).get("n_layers")
     for i, count, *skipped in zip(ids, *(layer_sets[name] for name in ("n_layers", "skip_attn", "skip_mlp"))):
@@ -240,7 +236,7 @@ def _set_faults(header: Mapping[str, Any], steps: pd.DataFrame, layer_sets: pd.D
 
 
 def _step_faults(answers: Mapping[Key, Mapping[str, Any]], steps: pd.DataFrame) -> Iterator[Fault]:
-    """Yield rows of `steps` that contradict each other, and answers that their steps do not add up to."""
+    """Yield contradictory rows of `steps`, and answers that are not the sum of their steps."""
     columns = {name: steps[name].to_numpy() for name in NUMBERS}
     for arm in PAIR:
         columns[arm] = (steps["arm"] == arm).to_numpy(bool)  # ten times as fast as comparing Python strings
@@ -280,7 +276,7 @@ def _step_faults(answers: Mapping[Key, Mapping[str, Any]], steps: pd.DataFrame) 
 def _odd_steps(
     columns: Mapping[str, NDArray[Any]], starts: NDArray[np.int64], lengths: NDArray[np.int64], steps: pd.DataFrame
 ) -> Iterator[Fault]:
-    """Yield the first row of `steps` that breaks each rule of a step, with the number of such rows."""
+    """Yield the first row of `steps` that breaks each rule, with the number of such rows."""
     if not len(steps):
         return
     position = np.arange(len(steps)) - np.repeat(starts, lengths)

@@ -1,4 +1,4 @@
-"""Contents of weights files: the hash of each file, and its largest weight by absolute value."""
+"""Contents of weights files: each file's hash and largest absolute weight."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ class Content:
     """Content of a weights file.
 
     Attributes:
-        sha256: hash of the file, hex.
+        sha256: hex.
         farthest: largest absolute value of a weight; NaN if a weight is NaN, else infinity if a weight is infinite.
-        tensor: name of the tensor with this weight.
+        tensor: its tensor's name.
     """
 
     sha256: str
@@ -43,9 +43,8 @@ class Content:
 def contents(files: Iterable[Path]) -> dict[Path, Content]:
     """Return the content of each weights file.
 
-    Results for large files are kept in the cache folder. Such a file is read again if its size or modification time has
-    changed, or if the cache folder cannot be written. A file with several names (links, as in the hub's cache) is read
-    once.
+    Large files' results are kept in the cache folder. Such a file is read again if its size or modification time
+    changed, or if the folder cannot be written. A file with several names (links, as in the hub's cache) is read once.
     """
     by_inode: dict[tuple[int, int], Content] = {}
     by_name = {}
@@ -59,10 +58,10 @@ def contents(files: Iterable[Path]) -> dict[Path, Content]:
 
 
 def check_finite(contents_by_file: dict[Path, Content], dtype: torch.dtype) -> None:
-    """Refuse weights that are not finite in the dtype of the run.
+    """Refuse weights that are not finite in the run's dtype.
 
     Raises:
-        ConfigError: a weight is not finite; names the file and the tensor.
+        ConfigError: a weight is not finite; names file and tensor.
     """
     import torch
 
@@ -76,10 +75,10 @@ def check_finite(contents_by_file: dict[Path, Content], dtype: torch.dtype) -> N
 
 
 def _cached_content(file: Path) -> Content:
-    """Return the content of a file, from the cache folder if possible.
+    """Return a file's content, from the cache folder if possible.
 
-    In the hub's cache a name in the model's folder is a link to a blob without a suffix. The file is read by its name,
-    because the suffix says how to read it. The cache key has the path of the blob, which several snapshots may share.
+    In the hub's cache a name in the model's folder links to a blob without a suffix. The file is read by its name,
+    whose suffix says how. The cache key has the path of the blob, which several snapshots may share.
     """
     blob, stat = file.resolve(), file.stat()
     if stat.st_size < MIN_CACHED_BYTES:
@@ -97,7 +96,6 @@ def _cached_content(file: Path) -> Content:
 
 
 def _read_cache(cache_file: Path) -> Content | None:
-    """Return a stored content; None if its file is missing or damaged."""
     try:
         return Content(**json.loads(cache_file.read_bytes()))
     except (OSError, ValueError, TypeError):
@@ -105,7 +103,7 @@ def _read_cache(cache_file: Path) -> Content | None:
 
 
 def _read_weights(file: Path) -> Content:
-    """Hash a file and search its tensors, in two threads at the same time because both read the whole file."""
+    """Hash a file and search its tensors in two threads, since both read the whole file."""
     if (size := file.stat().st_size) >= MIN_REPORTED_BYTES:
         print(f"reading {file.name} ({size / 1e9:.1f} GB) once, to hash and check its weights", file=sys.stderr)
     with ThreadPoolExecutor(1) as pool:
@@ -115,7 +113,6 @@ def _read_weights(file: Path) -> Content:
 
 
 def _largest_weight(file: Path) -> tuple[float, str]:
-    """Return the largest absolute value of a file's weights, as `Content.farthest`, and the name of its tensor."""
     largest = (0.0, "")
     with open_weights(file) as weights:
         names = [name for name in weights.headers() if not name.endswith(NOT_WEIGHTS)]

@@ -1,4 +1,4 @@
-"""Faults of a record: the answer and the table that they are in, and the rows that break a rule."""
+"""Faults of a record: their answer and table, and the rows that break a rule."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from ssd_bench.records.schema import ANSWER
 Key = tuple[int, int, int, str]
 """Values of `ANSWER`."""
 NAMES = ("prompt", "repeat", "turn", "arm")
-"""Names of the parts of a `Key` in messages."""
+"""Names of a `Key`'s parts in messages."""
 Fault = tuple[str, Key | None, str]
-"""Table, answer (None: the whole table), and text of the fault."""
+"""Table, answer (None: the whole table), and text."""
 
 ROUNDING = 1e-9  # relative, of a sum of floats in another order
 
 
 def answer_name(key: Key) -> str:
-    """Return an answer for messages, such as "prompt 3, repeat 0, arm method"."""
+    """Name an answer in messages, such as "prompt 3, repeat 0, arm method"."""
     shown = [f"{name} {value}" for name, value in zip(NAMES, key, strict=True) if name != "turn" or value]
     return ", ".join(shown)
 
@@ -34,7 +34,7 @@ def broken_rules(table: str, frame: pd.DataFrame, rules: Mapping[str, NDArray[np
     """Yield the first row that breaks each rule, with the number of such rows.
 
     Args:
-        rules: text of each rule -> which rows break it.
+        rules: text of each rule -> the rows that break it.
     """
     for text, broken in rules.items():
         if broken.any():

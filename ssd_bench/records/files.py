@@ -1,7 +1,6 @@
 """Files of a record, read with errors that name the path.
 
-A run that resumes reads with these functions. They are separate from `ssd_bench.records.reader`, whose changes make no
-run stale.
+A resumed run reads with these; changes in `ssd_bench.records.reader` make no run stale.
 """
 
 from __future__ import annotations
@@ -28,16 +27,16 @@ from ssd_bench.records.schema import SCHEMA_VERSION
 REPEATED = "force=true in its command measures the run again"
 
 RESULTS = "results.parquet"
-"""Numbers of the run, made from its tables (`ssd_bench.results.table_file`); no part of the record."""
+"""Numbers made from the run's tables (`ssd_bench.results.table_file`); no part of the record."""
 
 
 def open_regular(path: Path) -> BinaryIO:
     """Open a regular file for reading.
 
-    Pyarrow itself would take the name `exp:2/steps.parquet` for a URI, and `~` for the home folder.
+    Pyarrow would take `exp:2/steps.parquet` for a URI, and `~` for the home folder.
 
     Raises:
-        OSError: no such file, or a folder, pipe or device (reading from the last two could wait for ever).
+        OSError: no such file, or a folder, pipe or device (the last two could block for ever).
     """
     descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
     if not stat.S_ISREG(os.fstat(descriptor).st_mode):
@@ -57,7 +56,7 @@ def read_json(path: Path) -> dict[str, Any]:
     """Read a JSON file that holds an object.
 
     Raises:
-        ConfigError: the file is missing or damaged; names its path.
+        ConfigError: missing or damaged; names the path.
     """
     try:
         with open_regular(path) as file:
@@ -74,7 +73,7 @@ def read_header(run_dir: Path) -> dict[str, Any]:
     """Read run.json of a run, complete or not.
 
     Raises:
-        ConfigError: the file is missing, damaged, or of a newer schema; names its path.
+        ConfigError: missing, damaged, or of a newer schema; names the path.
     """
     header = read_json(Path(run_dir) / "run.json")
     _check_version(header, Path(run_dir) / "run.json")
@@ -88,7 +87,7 @@ def _check_version(header: Mapping[str, Any], path: Path) -> None:
 
 
 def write_output(option: str, path: Path, text: str) -> None:
-    """Write the file that an option names, in a folder that is made if it is missing.
+    """Write the file that an option names; make its folder if missing.
 
     Raises:
         ConfigError: the file cannot be written.
@@ -101,10 +100,10 @@ def write_output(option: str, path: Path, text: str) -> None:
 
 
 def check_table(path: Path) -> None:
-    """Check by the two ends of a Parquet file that it was not cut off.
+    """Check both ends of a Parquet file, in case it was cut off.
 
     Raises:
-        ConfigError: the file is missing or damaged; names its path.
+        ConfigError: missing or damaged; names the path.
     """
     try:
         with open_regular(path) as file:
@@ -114,7 +113,7 @@ def check_table(path: Path) -> None:
 
 
 def _count_nulls(values: pa.ChunkedArray, column: pa.Field) -> int:
-    """Count forbidden nulls of a column; lists never contain any."""
+    """Count a column's forbidden nulls; lists may not contain any."""
     within = values.combine_chunks().flatten().null_count if pa.types.is_list(column.type) else 0
     return int(within + (0 if column.nullable else values.null_count))
 
@@ -123,8 +122,7 @@ def read_table(path: Path, schema: pa.Schema) -> pd.DataFrame:
     """Read the columns of `schema` from a Parquet file, as `table_frame`.
 
     Raises:
-        ConfigError: the file is missing, damaged, without one of the columns, or has nulls in a required one; names its
-            path.
+        ConfigError: the file is missing, damaged, without a column, or with forbidden nulls; names its path.
     """
     try:
         with open_regular(path) as file:
@@ -136,10 +134,10 @@ def read_table(path: Path, schema: pa.Schema) -> pd.DataFrame:
 def table_frame(table: pa.Table, schema: pa.Schema) -> pd.DataFrame:
     """Return the columns of `schema` as a frame.
 
-    Nullable integer columns get dtype Int32, nullable truth values boolean. A nullable column may be missing: null.
+    Nullable integers get dtype Int32, nullable truth values boolean. A missing nullable column is null.
 
     Raises:
-        KeyError, ValueError, pa.ArrowException: a column is missing, has another type, or nulls that it must not have.
+        KeyError, ValueError, pa.ArrowException: a column is missing, or has another type or forbidden nulls.
     """
     for column in schema:
         if column.nullable and column.name not in table.column_names:

@@ -1,7 +1,7 @@
 """Pack the complete runs of a folder and their searches into one file, and unpack it.
 
-One file in git replaces hundreds of small ones. `DIR.zip` replaces the folder `DIR` next to it. A command turns its
-option into a folder with `records_folder`, which unpacks the file once; code that reads runs sees folders only.
+In git `DIR.zip` replaces hundreds of small files in the folder `DIR` next to it. Commands turn their option into a
+folder with `records_folder`, which unpacks the file once; code that reads runs sees only folders.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from ssd_bench.records.header import RunHeader
 
 SUFFIX = ".zip"
 KEY = ".packed"
-"""File in an unpacked folder: the SHA-256 of its pack."""
+"""File of an unpacked folder with its pack's SHA-256."""
 OUTCOMES = ".outcomes"
 OTHER_FOLDERS = ("replication", OUTCOMES, "searches", "frontier")
-"""Folders that are packed in addition to the runs."""
+"""Folders packed in addition to the runs."""
 LEFT_OUT = ("parts", "report", RESULTS, REFERENCE_FOLDER)
-"""Folders that are not packed: unfinished work, results that can be computed from the runs, the project's records."""
+"""Folders not packed: unfinished work, results that follow from the runs, the project's records."""
 EPOCH = (1980, 1, 1, 0, 0, 0)  # the first date that a zip can store
 DAMAGED = (zipfile.BadZipFile, zlib.error, struct.error, EOFError, RuntimeError, ValueError)  # what zipfile raises
 
@@ -36,8 +36,8 @@ def records_folder(field: str, value: object, missing_ok: bool = False) -> Path:
 
     Args:
         field: the option, for errors.
-        value: a folder of records, the folder of a run, or the pack of either.
-        missing_ok: return the path also if nothing is there, for a default that need not exist.
+        value: a folder of records or of a run, or the pack of either.
+        missing_ok: accept a missing folder, for a default that need not exist.
 
     Raises:
         ConfigError: no such folder or pack, unless `missing_ok`; or as `local_path` and `unpacked_folder`.
@@ -49,10 +49,7 @@ def records_folder(field: str, value: object, missing_ok: bool = False) -> Path:
 
 
 def pack(folder: Path, out: Path) -> int:
-    """Write the complete runs under a folder into one file; the same files give the same bytes.
-
-    Returns:
-        The number of runs.
+    """Write a folder's complete runs into one file (same files, same bytes); return their number.
 
     Raises:
         ConfigError: no run is complete, a run.json is damaged, or `out` is no `.zip` or cannot be written.
@@ -80,7 +77,6 @@ def pack(folder: Path, out: Path) -> int:
 
 
 def _members(folder: Path) -> tuple[set[Path], list[str]]:
-    """Return the complete runs under a folder, and the names of all files to pack, sorted."""
     headers = [file for file in record_files(folder, "run.json") if _is_packed(file.relative_to(folder))]
     runs = {file.parent for file in headers if RunHeader.read(file.parent).status == "complete"}
     folders = {path for name in OTHER_FOLDERS for path in folder.rglob(name) if path.is_dir()}
@@ -98,16 +94,16 @@ def _is_packed(name: PurePath) -> bool:
 def unpacked_folder(runs_dir: Path) -> Path:
     """Unpack all packs of `runs_dir` and return the folder to read.
 
-    Looks for the pack of the folder, for packs of the folders above it (it may be one run of a pack), and for all packs
-    within it, except in a subfolder `reference` (`paths.record_files`). A folder that was not unpacked from the pack
-    next to it belongs to the user and is read as it is.
+    Packs are looked for next to the folder, above it (it may be one run of a pack) and within it, except in a subfolder
+    `reference` (`paths.record_files`). A folder that was not unpacked from the pack next to it belongs to the user and
+    is read as it is.
 
     Args:
         runs_dir: a folder, or its pack.
 
     Raises:
-        ConfigError: a pack is damaged, would write outside its folder or cannot be unpacked there, or the folder was
-            unpacked from another pack.
+        ConfigError: a pack is damaged, would write outside its folder or cannot be unpacked, or the folder is from
+            another pack.
     """
     folder = runs_dir.with_suffix("") if runs_dir.suffix == SUFFIX else runs_dir
     for place in (*reversed(folder.parents), folder):
@@ -121,7 +117,7 @@ def unpacked_folder(runs_dir: Path) -> Path:
 
 
 def _unpack(folder: Path) -> None:
-    """Unpack the pack of `folder`, if it has one; two processes may do so at once, and either may be killed."""
+    """Unpack the pack of `folder`, if any; two processes may do so at once, and either may be killed."""
     packed = Path(f"{folder}{SUFFIX}")
     if not packed.is_file():
         return
@@ -141,7 +137,7 @@ def _unpack(folder: Path) -> None:
 
 
 def _check_key(folder: Path, packed: Path) -> None:
-    """Refuse a folder unpacked from another pack: it may have runs of its own, so it is not replaced."""
+    """Refuse a folder unpacked from another pack; it may have runs of its own, so it is not replaced."""
     key = folder / KEY
     if key.is_file() and key.read_bytes() != file_hash(packed).encode():
         expected = f"a folder unpacked from the present {packed}: move your own runs away and delete it"
@@ -149,7 +145,7 @@ def _check_key(folder: Path, packed: Path) -> None:
 
 
 def _extract(packed: Path, new: Path) -> None:
-    """Unpack into a new folder, with the key of the pack.
+    """Unpack into a new folder, with the pack's key.
 
     Raises:
         ConfigError: the pack is damaged, or a name in it leads out of the folder.

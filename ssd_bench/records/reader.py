@@ -1,4 +1,4 @@
-"""Reading of records. A run does not use this module, so changes here make no run stale."""
+"""Reading of records. Runs do not use this module, so changes here make none stale."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ RUNS = "runs"
 """Default folder of records (option `runs_dir`)."""
 
 SIZES = ("n_layers", "n_attn", "n_mlp", "first_changed")
-"""Columns of `Run.set_sizes` that are attributes of `LayerSet`."""
+"""Columns of `Run.set_sizes` from attributes of `LayerSet`."""
 ROUNDED_SIZES = tuple(f"n_{kind}_int{bits}" for bits in BITS for kind in ("attn", "mlp"))
-"""Columns of `Run.set_sizes` that count sublayers with rounded weights."""
+"""Columns of `Run.set_sizes` for sublayers with rounded weights."""
 
 
 @dataclass(frozen=True, eq=False)  # tables cannot be compared by ==: a run is equal to itself alone
@@ -39,7 +39,8 @@ class Run:
     Attributes:
         path: directory of the record.
         header: content of run.json.
-        prompts, steps, layer_sets, work: the tables; nullable integer columns have dtype Int32."""
+        prompts, steps, layer_sets, work: the tables; nullable integer columns have dtype Int32.
+    """
 
     path: Path
     header: RunHeader
@@ -66,7 +67,7 @@ class Run:
         """Return how much layer sets run, by `layer_set_id`.
 
         Args:
-            ids: layer sets to return; None: all. A search may have scored hundreds that did not draft.
+            ids: layer sets; None: all. A search may have scored hundreds that did not draft.
 
         Returns:
             Columns `SIZES` and `ROUNDED_SIZES`; read: most positions that an attention reads, infinite without a
@@ -89,12 +90,12 @@ class Run:
         return frame.assign(read=self.window_sizes().loc[rows.index].to_numpy())
 
     def window_sizes(self) -> pd.Series[float]:
-        """Return the positions that the attentions of each layer set read at most; infinite: all."""
+        """Return the most positions that each layer set's attentions read; infinite: all."""
         return (self.layer_sets["sinks"] + self.layer_sets["recent"]).astype("float64").fillna(float("inf"))
 
     @cached_property
     def _set_rows(self) -> dict[int, Any]:
-        """Rows of `layer_sets` by id; of a repeated id the first."""
+        """Rows of `layer_sets` by id, the first of a repeated one."""
         rows: list[Any] = [*self.layer_sets.itertuples(index=False)]
         return {row.layer_set_id: row for row in reversed(rows)}
 
@@ -103,7 +104,7 @@ def load_run(run_dir: Path | str) -> Run:
     """Read a complete run.
 
     Raises:
-        ConfigError: no run, not complete, damaged, or of a newer schema; names its path.
+        ConfigError: no run, not complete, damaged, or of a newer schema; names the path.
     """
     run, stored = _read(Path(run_dir))
     check_tables(run.path, stored, run.tables)
@@ -111,16 +112,16 @@ def load_run(run_dir: Path | str) -> Run:
 
 
 def read_run(run_dir: Path | str) -> Run:
-    """Read a complete run whose tables may contradict each other, or differ from those that the run wrote.
+    """Read a complete run whose tables may be contradictory or changed.
 
     Raises:
-        ConfigError: no run, not complete, a file that cannot be read, or of a newer schema; names its path.
+        ConfigError: no run, not complete, unreadable, or of a newer schema; names the path.
     """
     return _read(Path(run_dir))[0]
 
 
 def _read(path: Path) -> tuple[Run, dict[str, Any]]:
-    """Return a complete run, without comparing its tables, and the content of its run.json."""
+    """Return a complete run, its tables unchecked, and the content of its run.json."""
     if not (path / "run.json").is_file():
         raise ConfigError("run", str(path), f"the folder of a run{_suggestion(path)}")
     stored = read_header(path)
@@ -134,7 +135,7 @@ def _read(path: Path) -> tuple[Run, dict[str, Any]]:
 
 
 def _suggestion(path: Path) -> str:
-    """Return why a path is no folder of a run, and which may be meant: tables give only the names of runs."""
+    """Say why a path is no run's folder, and which may be meant: tables give only names of runs."""
     if path.exists():
         return ", and it has no run.json" if path.is_dir() else ", and it is a file"
     near = Path(RUNS, os.path.relpath(path))
@@ -143,9 +144,9 @@ def _suggestion(path: Path) -> str:
 
 
 def find_runs(runs_dir: Path | str) -> list[Path]:
-    """Return the folders of the complete runs anywhere under `runs_dir`, oldest first; `record_files` leaves some out.
+    """Return the folders of complete runs anywhere under `runs_dir`, oldest first, except as in `record_files`.
 
-    A folder with an unreadable run.json is listed too, so that `load_run` reports it.
+    Folders with an unreadable run.json are listed, for `load_run` to report.
     """
     runs = []
     for file in record_files(Path(runs_dir), "run.json"):
@@ -160,7 +161,7 @@ def find_runs(runs_dir: Path | str) -> list[Path]:
 
 
 def read_each(paths: Iterable[Path], read: Callable[[Path], Result]) -> Iterator[Result]:
-    """Yield what `read` returns for each record; leave out those that it refuses, and name them on stderr."""
+    """Yield what `read` returns for each record; name those that it refuses on stderr."""
     for path in paths:
         try:
             yield read(path)
@@ -172,7 +173,7 @@ def is_complete(run_dir: Path | str, content_key: str) -> bool:
     """Check whether `run_dir` holds a complete run of this content key.
 
     Raises:
-        ConfigError: it does, but a table is missing or damaged; names its path.
+        ConfigError: it does, but a table is missing or damaged; names the path.
     """
     path = Path(run_dir)
     try:

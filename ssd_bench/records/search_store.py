@@ -1,8 +1,7 @@
 """Layer searches on disk, which other runs continue and reuse.
 
-A search is a folder. `search.json` describes the search and its provenance. `evaluations.jsonl` grows by one line per
-evaluated layer set, so that a killed search, or one with a larger budget, continues. Best set, trace and cost of a
-search follow from these two files.
+A search is a folder: `search.json` has its description and provenance, `evaluations.jsonl` a line per evaluated layer
+set, so that a killed search, or one with a larger budget, continues. Best set, trace and cost follow from them.
 """
 
 from __future__ import annotations
@@ -37,10 +36,9 @@ class Evaluation:
     """One evaluated layer set.
 
     Attributes:
-        point: proposal of the optimiser, which `layer_set` was made from.
-        layer_set: evaluated layer set.
+        point: the optimiser's proposal for `layer_set`.
         score: value of the objective, higher is better.
-        seconds: time spent on proposing and evaluating it.
+        seconds: time of proposing and evaluating it.
     """
 
     point: tuple[float, ...]
@@ -54,7 +52,7 @@ class SearchRecord:
     """A search on disk, finished or not.
 
     Attributes:
-        path: its folder, whose name is the name of the search.
+        path: its folder, named like the search.
         header: `search.json`: content_key, n_layers, model, weights, task, domain, dtype, machine, seed, latency,
             settings, prompts (their number) and provenance.
         evaluations: in order of time.
@@ -71,7 +69,7 @@ class SearchRecord:
 
     @property
     def best(self) -> Evaluation:
-        """Evaluation with the highest score, the first among equals.
+        """Evaluation with the highest score, the first of ties.
 
         Raises:
             ConfigError: nothing was evaluated yet.
@@ -82,17 +80,17 @@ class SearchRecord:
 
     @property
     def seconds(self) -> float:
-        """Seconds of all evaluations and proposals, over all runs."""
+        """Seconds of all proposals and evaluations, over all runs."""
         return sum(evaluation.seconds for evaluation in self.evaluations)
 
     def cut_to_budget(self, count: int, seconds: float) -> SearchRecord:
-        """Return the part that fits a budget of evaluations and seconds; an evaluation begun in time counts."""
+        """Return the part within a budget of evaluations and seconds; an evaluation begun in time counts."""
         ends = accumulate((evaluation.seconds for evaluation in self.evaluations), initial=0.0)
         begun = sum(end < seconds for end in list(ends)[:-1])
         return SearchRecord(self.path, self.header, self.evaluations[: min(count, begun)])
 
     def add(self, evaluation: Evaluation) -> None:
-        """Append an evaluation. It is on disk when this returns; a kill before that loses this evaluation alone."""
+        """Append an evaluation; it is on disk when this returns, and a kill before loses it alone."""
         layers = evaluation.layer_set
         line = {
             "score": evaluation.score,
@@ -110,13 +108,13 @@ class SearchRecord:
 
 @contextmanager
 def open_search(folder: Path, label: str, header: Mapping[str, Any], command: str) -> Iterator[SearchRecord]:
-    """Open the search with this content key for adding evaluations; create it if it does not exist.
+    """Open the search with this content key for adding evaluations; create it if missing.
 
     Another process that opens it meanwhile waits, and then sees the evaluations added here.
 
     Args:
         folder: contains all searches.
-        label: start of the name of a new search, which ends with digits of its content key.
+        label: start of a new search's name, which ends with digits of its content key.
         header: as in `SearchRecord`, without provenance. A header on disk stays as it is.
         command: command line of the run, for the provenance.
 
@@ -152,7 +150,7 @@ def _provenance(command: str) -> dict[str, Any]:
 
 
 def _drop_torn_line(file: Path) -> None:
-    """Cut the unfinished last line that a killed process left."""
+    """Cut a killed process's unfinished last line."""
     if file.is_file():
         content = file.read_bytes()
         end_of_lines = content.rfind(b"\n") + 1
@@ -161,10 +159,10 @@ def _drop_torn_line(file: Path) -> None:
 
 
 def load(path: Path) -> SearchRecord:
-    """Read a search; an unfinished last line does not count.
+    """Read a search without an unfinished last line.
 
     Raises:
-        ConfigError: missing or damaged (named with its path).
+        ConfigError: missing or damaged; names the path.
     """
     try:
         header = json.loads((path / HEADER).read_bytes())
@@ -193,7 +191,7 @@ def find(folder: Path, name: str, field: str) -> SearchRecord:
         field: the option that names it, for errors.
 
     Raises:
-        ConfigError: no search has this name (the message lists the names), or it is damaged.
+        ConfigError: no such search (the message lists the names), or it is damaged.
     """
     available = search_names(folder)
     if name not in available:
@@ -202,7 +200,7 @@ def find(folder: Path, name: str, field: str) -> SearchRecord:
 
 
 def searches_table(folder: Path) -> str:
-    """Return a table of the searches in a folder: task, evaluations, best score, seconds, skipped sublayers."""
+    """Return a table of a folder's searches: task, evaluations, best score, seconds, skipped sublayers."""
     rows = []
     for name in search_names(folder):
         artifact = load(folder / name)

@@ -1,4 +1,4 @@
-"""Types of JSON values: a value of another type than its key has is refused by the name of the key."""
+"""Types of JSON values: a value of the wrong type is refused by the name of its key."""
 
 from __future__ import annotations
 
@@ -12,21 +12,21 @@ from typing import Any, Literal, get_args, get_origin, get_type_hints
 from ssd_bench.errors import ConfigError, brief, is_encodable
 
 LARGEST = 2**63
-"""Bound of integers: tables of numbers have no larger ones."""
+"""Bound of integers, as in tables of numbers."""
 NOUNS = {str: "a text", bool: "true or false", int: "an integer", float: "a number"}
 
 
 def check_type(place: str, value: Any, kind: Any) -> None:
     """Refuse a JSON value of another type.
 
-    A missing or null entry of an object is valid: it has the default of its key.
+    A missing or null entry is valid: it has its key's default.
 
     Args:
         place: dotted name of the value; "" for the whole content.
-        kind: type of a field of a dataclass, or a dataclass.
+        kind: a dataclass, or the type of a dataclass's field.
 
     Raises:
-        ConfigError: the value has another type; names its place.
+        ConfigError: another type; names the place.
     """
     origin, args = get_origin(kind), get_args(kind)
     if kind is Any or (value is None and NoneType in args):
@@ -71,6 +71,6 @@ def _expect(place: str, value: Any, is_valid: bool, expected: str) -> None:
 
 @cache
 def field_types(kind: type) -> dict[str, Any]:
-    """Return the type of every key of a dataclass in JSON."""
+    """Return the types of a dataclass's keys in JSON."""
     hints = get_type_hints(kind)
     return {part.metadata.get("key", part.name): hints[part.name] for part in fields(kind)}

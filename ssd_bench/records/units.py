@@ -1,4 +1,4 @@
-"""Units of a run that is not finished: one file for each prompt and repeat, checked when it is read."""
+"""Units of an unfinished run: a file for each prompt and repeat, checked when read."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from ssd_bench.records.files import read_json, table_frame
 from ssd_bench.records.schema import SCHEMAS, Unit, merge
 
 SEAL = "sha256"
-"""Key of a unit with the SHA-256 of its other keys."""
+"""Key of a unit's SHA-256 over its other keys."""
 FAULTS = (ConfigError, ValueError, TypeError, KeyError, AttributeError, pa.ArrowException)
-"""Errors that reading a damaged unit may raise."""
+"""Errors of reading a damaged unit."""
 
 
 def _plain(value: Any) -> Any:
@@ -32,7 +32,7 @@ def dump(value: Any, indent: int | None = None) -> bytes:
 
 
 def sealed(part: Mapping[str, Any]) -> bytes:
-    """Return a unit as JSON, with its SHA-256: a file may be damaged and still be JSON."""
+    """Return a unit as JSON with its SHA-256: a damaged file may still be JSON."""
     return dump({**part, SEAL: hashlib.sha256(dump(part)).hexdigest()})
 
 
@@ -40,8 +40,8 @@ def read_sealed(file: Path) -> dict[str, Any]:
     """Read a unit as it was written.
 
     Raises:
-        ConfigError: the file is missing or damaged; names its path.
-        ValueError: the unit was changed since.
+        ConfigError: missing or damaged; names the path.
+        ValueError: changed since.
     """
     part = read_json(file)
     seal = part.pop(SEAL, None)
@@ -51,7 +51,7 @@ def read_sealed(file: Path) -> dict[str, Any]:
 
 
 def read_unit(file: Path, header: Mapping[str, Any]) -> dict[str, Any]:
-    """Read a finished unit and check it.
+    """Read and check a finished unit.
 
     Args:
         header: run.json of its run.

@@ -1,6 +1,6 @@
 """All faults of a record: header against its JSON Schema, tables against their schemas, rows against each other.
 
-`load_run` refuses a record at its first fault; this module lists every fault, for records that other programs wrote.
+`load_run` refuses a record at its first fault; this lists all, for records of other programs.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from ssd_bench.records.schema import ANSWER, DIGESTS, SCHEMAS
 HEADER = "run.json"
 UNKNOWN = "it is unknown"
 HARMLESS = (CHANGED, UNKNOWN)
-"""Texts of the faults with which the rows can still be checked."""
+"""Faults that still allow checks of the rows."""
 NOUNS = {
     "string": "a text",
     "number": "a number",
@@ -40,7 +40,7 @@ NOUNS = {
     "null": "null",
 }
 LARGE = {pa.large_string(): pa.string(), pa.string_view(): pa.string()}
-"""Arrow types that a Parquet file stores in the same way -> the type in the schemas."""
+"""Arrow type -> type in the schemas that a Parquet file stores in the same way."""
 
 
 @dataclass(frozen=True)
@@ -48,8 +48,8 @@ class RecordFault:
     """A fault of a record.
 
     Attributes:
-        file: name of the file in the record's folder.
-        place: key of run.json, column, or prompt and arm; empty: the file as a whole.
+        file: name in the record's folder.
+        place: key of run.json, column, or prompt and arm; empty: the whole file.
         text: what is wrong.
         expected: valid values; empty where `text` has both sides.
     """
@@ -65,9 +65,9 @@ class RecordFault:
 
 
 def record_faults(path: Path) -> list[RecordFault]:
-    """Return every fault of the record in a folder; empty: the record is valid.
+    """Return every fault of the record in a folder.
 
-    Rows are checked against each other if every table has the right form, and against the keys of run.json that have.
+    Rows are checked against each other if every table has the right form, and against valid keys of run.json.
     """
     header, listed = _read_header(path / HEADER)
     if header is None:
@@ -89,7 +89,7 @@ def record_faults(path: Path) -> list[RecordFault]:
 
 
 def _read_header(file: Path) -> tuple[dict[str, Any] | None, list[RecordFault]]:
-    """Return the content of run.json, or None, and the faults of the file as such."""
+    """Return the content of run.json, or None, and the file's own faults."""
     numbers: list[str] = []  # NaN and infinities, which Python writes and JSON does not have
 
     def zero(name: str) -> float:
@@ -109,7 +109,7 @@ def _read_header(file: Path) -> tuple[dict[str, Any] | None, list[RecordFault]]:
 
 
 def header_schema_faults(header: Mapping[str, Any]) -> Iterator[RecordFault]:
-    """Yield the faults of run.json against its JSON Schema."""
+    """Yield faults of run.json against its JSON Schema."""
     for error in sorted(
         _validator().iter_errors(header), key=lambda error: [str(part) for part in error.absolute_path]
     ):
@@ -123,7 +123,7 @@ def _validator() -> Draft202012Validator:
 
 
 def _explained(error: ValidationError) -> Iterator[tuple[str, str, str]]:
-    """Yield place, what is wrong and what is expected, for an error of a JSON Schema."""
+    """Yield place, fault and expectation for a JSON Schema error."""
     place = ".".join(f"[{part}]" if isinstance(part, int) else str(part) for part in error.absolute_path)
     place, value = place.replace(".[", "["), error.instance
     dot = "." if place else ""
@@ -167,7 +167,7 @@ def _shown(value: object) -> str:
 
 
 def _table_faults(file: Path, digest: object, tables: dict[str, pa.Table]) -> Iterator[RecordFault]:
-    """Yield faults of one table's file, without those of its rows against others.
+    """Yield faults of one table's file, without rows against other tables.
 
     Args:
         tables: gets the table under its name.
@@ -217,7 +217,7 @@ def _column_faults(file: str, column: pa.Field, table: pa.Table) -> Iterator[Rec
 
 
 def _stored_type(kind: pa.DataType) -> pa.DataType:
-    """Return the type of the schemas that a Parquet file stores in the same way, such as string for large_string."""
+    """Return the schemas' type that a Parquet file stores in the same way, such as string for large_string."""
     if pa.types.is_dictionary(kind):
         kind = kind.value_type
     if pa.types.is_list(kind) or pa.types.is_large_list(kind):
@@ -235,7 +235,7 @@ def _more(count: int) -> str:
 
 
 def _row_name(table: pa.Table, row: int) -> str:
-    """Return the name of a row: prompt and arm where the table has them, with the step; else its number."""
+    """Name a row by prompt, arm and step where the table has them, else by number."""
     if not {*ANSWER} - {"turn"} <= {*table.column_names}:
         return f"row {row}"
     values: list[Any] = [table[name][row].as_py() if name in table.column_names else 0 for name in ANSWER]

@@ -1,4 +1,4 @@
-"""Faults of the table `work`: impossible calls, and answers and steps whose passes it does not have."""
+"""Faults of the table `work`: impossible calls, and answers and steps without their passes."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ from ssd_bench.records.fault import ROUNDING, Fault, Key, broken_rules, in_all
 from ssd_bench.records.schema import ANSWER, ROUNDED
 
 STEP_TIMES = {"draft": "draft_ms", "verify": "verify_ms", "overhead": "policy_ms"}
-"""Part of a step -> column of `steps` with the time that its calls are a part of."""
+"""Part of a step -> column of `steps` with its time."""
 
 Values = NDArray[np.float64]
-"""A number of every step (or answer) of a `_Groups`; NaN: it has none."""
+"""A number of every step (or answer) of a `_Groups`; NaN: none."""
 
 
 def work_faults(
     header: Mapping[str, Any], prompts: pd.DataFrame, steps: pd.DataFrame, layer_sets: pd.DataFrame, work: pd.DataFrame
 ) -> Iterator[Fault]:
-    """Yield impossible rows of `work`, and answers and steps whose passes it does not have."""
+    """Yield impossible rows of `work`, and answers and steps without their passes."""
     answers = prompts[prompts["arm"] != "hf"].drop_duplicates(
         ANSWER
     )  # rows that occur twice are faults of their tables
@@ -50,7 +50,6 @@ def work_faults(
 
 
 def _row_rules(work: pd.DataFrame, n_layers: float) -> dict[str, NDArray[np.bool_]]:
-    """Return which rows break each rule of a single row."""
     columns = ["calls", "rows", "attentions", "mlps", "heads", "context", "launches", *ROUNDED]
     counts = work[columns].to_numpy(dtype=float)
     times = work["ms"].fillna(0.0).to_numpy(dtype=float)
@@ -71,7 +70,7 @@ def _row_rules(work: pd.DataFrame, n_layers: float) -> dict[str, NDArray[np.bool
 
 @dataclass(frozen=True)
 class _Groups:
-    """Steps (or answers) by number, in the order of their keys: pandas would compare their keys again in every sum.
+    """Steps (or answers) numbered in the order of their keys: pandas would compare the keys again in every sum.
 
     Attributes:
         unit: "steps" or "answers".
@@ -87,7 +86,7 @@ class _Groups:
 
     @classmethod
     def of(cls, *tables: pd.DataFrame) -> tuple[_Groups, _Groups]:
-        """Return the steps and the answers of the tables `steps`, answers with step 0, and `work`."""
+        """Return steps and answers of the tables `steps`, answers with step 0, and `work`."""
         keys = pd.concat([table[[*ANSWER, "step"]] for table in tables], ignore_index=True)
         numbers, groups = np.zeros(len(keys), dtype=np.int64), []
         ends = np.cumsum([len(table) for table in tables])[:-1]
@@ -124,24 +123,22 @@ class _Groups:
         return values
 
     def total(self, chosen: NDArray[np.bool_], column: Any) -> Values:
-        """Return the sums of a column over the chosen rows of `work`."""
         numbers, size = self.work[chosen], len(self.keys)
         sums = np.bincount(numbers, np.asarray(column, dtype=float)[chosen], size)
         return np.where(np.bincount(numbers, minlength=size) > 0, sums, np.nan)
 
     def largest(self, chosen: NDArray[np.bool_], column: Any) -> Values:
-        """Return the largest values of a column over the chosen rows of `work`."""
         values = np.full(len(self.keys), np.nan)
         np.fmax.at(values, self.work[chosen], np.asarray(column, dtype=float)[chosen])
         return values
 
     def unequal(self, values: Values, expected: Values, text: str) -> Iterator[Fault]:
-        """Yield the first answer or step whose value is missing, too many, or not expected; say how many."""
+        """Yield the first answer or step whose value is missing, extra or unexpected, with their number."""
         differing = (values != expected) & ~(np.isnan(values) & np.isnan(expected))
         yield from self.named(differing, f"its {text}")
 
     def named(self, broken: NDArray[np.bool_], text: str, table: str = "work") -> Iterator[Fault]:
-        """Yield the first of the broken answers or steps, with their number."""
+        """Yield the first broken answer or step, with their number."""
         if broken.any():
             number = int(broken.argmax())
             place = f"step {self.keys['step'].iloc[number]}: " if self.unit == "steps" else ""
@@ -149,7 +146,7 @@ class _Groups:
 
 
 def _verify_faults(by_step: _Groups, expected: pd.DataFrame, work: pd.DataFrame, n_layers: float) -> Iterator[Fault]:
-    """Yield steps whose verification is not one pass of the full model over their nodes.
+    """Yield steps whose verification is not one full-model pass over their nodes.
 
     Args:
         expected: rows of `steps`, with the columns of `_set_sizes`.
@@ -172,7 +169,7 @@ def _verify_faults(by_step: _Groups, expected: pd.DataFrame, work: pd.DataFrame,
 
 
 def _draft_faults(by_step: _Groups, expected: pd.DataFrame, work: pd.DataFrame) -> Iterator[Fault]:
-    """Yield steps whose draft runs or reads something else than its layer set and window say.
+    """Yield steps whose draft runs or reads other parts than its layer set and window.
 
     Args:
         expected: rows of `steps`, with the columns of `_set_sizes`.
@@ -209,7 +206,7 @@ def _draft_faults(by_step: _Groups, expected: pd.DataFrame, work: pd.DataFrame) 
 
 
 def _long_calls(by_step: _Groups, expected: pd.DataFrame, work: pd.DataFrame) -> Iterator[Fault]:
-    """Yield steps whose calls together took longer than the part of the step that they belong to."""
+    """Yield steps whose calls together took longer than their part of the step."""
     timed = work["ms"].notna().to_numpy(bool)
     for part, column in STEP_TIMES.items():
         calls = by_step.total(timed & (work["part"] == part).to_numpy(bool), work["ms"])

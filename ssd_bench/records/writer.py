@@ -1,11 +1,11 @@
-"""Writing of records: run.json and four Parquet tables, written so that a kill at any moment loses nothing.
+"""Writing of records: run.json and four Parquet tables; a kill at any moment loses nothing.
 
     runs/<run id>/run.json            header: resolved config, provenance, status; written first and last
     runs/<run id>/parts/00012-000.json   one finished unit (prompt x repeat, all its arms), until the run is complete
     runs/<run id>/{prompts,steps,layer_sets,work}.parquet   the tables; columns: `ssd_bench.records.schema`
 
-The tables have raw values only: `ssd_bench.results` computes every derived number (M, alpha, speedup, TPT) from them,
-and writes them next to the tables when the run ends (results.parquet).
+The tables have only raw values: `ssd_bench.results` derives every other number (M, alpha, speedup, TPT), and writes
+them next to the tables when the run ends (results.parquet).
 """
 
 from __future__ import annotations
@@ -49,26 +49,26 @@ SHARD = "shard"  # status of a finished shard, which is a part of a run
 FAILED, STOPPED = "failed", "stopped"  # ended by an error, or by a signal; run.json has the reason under `error`
 DISCARDED = ".discarded"
 LEFTOVERS = (DISCARDED, "parts", NAME)
-"""Names of files and folders that the writer removes last, after the record is finished."""
+"""Files and folders removed last, after the record is finished."""
 TABLES = tuple(f"{name}.parquet" for name in SCHEMAS)
 
 
 class RunWriter:
-    """Writer of one run, unit by unit. Added units survive a kill, and the same command continues the run.
+    """Writer of one run, unit by unit. Added units survive a kill; the same command continues the run.
 
-    A folder with finished units of the same content key is resumed: its header stays, and `resumed` in it grows by one
-    time stamp. In a complete folder every unit is done, and `finish` changes nothing. One process writes at a time: it
-    holds the folder's lease until `finish`, `close` or its end.
+    A folder with finished units of the same content key is resumed: its header stays, and `resumed` grows by a time
+    stamp. In a complete folder `finish` changes nothing. The writing process holds the folder's lease until `finish`,
+    `close` or its end.
 
     Args:
-        run_dir: folder of the record, created with its parents.
+        run_dir: folder, created with its parents.
         header: run.json; `content_key` is required, `schema_version` and `status` are set here.
-        fresh: remove the present content of the folder (`force=true`).
+        fresh: remove the folder's content (`force=true`).
         wait: wait for another process that writes this run; False: refuse.
 
     Raises:
         LeaseHeld: another process writes this run.
-        ConfigError: the directory cannot be written, or holds a run of another content key, schema or machine, or a
+        ConfigError: the folder cannot be written, or holds a run of another content key, schema or machine, or a
             damaged file.
     """
 
@@ -153,7 +153,7 @@ class RunWriter:
             self._last_state = None if part["state"] is None else base64.b64decode(part["state"])
 
     def _set_aside_faults(self) -> None:
-        """Move damaged units to the folder `.damaged` and report them, so that they are measured again."""
+        """Move damaged units to `.damaged` and report them, so that they are measured again."""
         parts: dict[Path, dict[str, Any]] = {}
         for file in sorted(self._parts.glob("*.json")):
             try:
@@ -201,7 +201,7 @@ class RunWriter:
         """Write one finished unit to disk; after this returns, no kill can lose it.
 
         Args:
-            records: the arms of this unit (of a conversation in every turn), in any order.
+            records: the unit's arms (in every turn of a conversation), in any order.
             method_state: state from which a stateful method continues after this unit.
 
         Raises:
@@ -235,7 +235,7 @@ class RunWriter:
         return rows
 
     def finish(self, extra: Mapping[str, Any]) -> None:
-        """Merge the units into the tables and mark the record complete; killed at any point, it can be called again.
+        """Merge the units into the tables and mark the record complete; if killed, call it again.
 
         Args:
             extra: keys to add to run.json (`finished_at` is set if missing).
@@ -255,7 +255,7 @@ class RunWriter:
         self.close()
 
     def finish_shard(self, extra: Mapping[str, Any]) -> None:
-        """Mark a shard of a run as done; its units stay as they are, for `adopt`.
+        """Mark a shard as done; its units stay as they are, for `adopt`.
 
         Args:
             extra: keys to add to run.json.
@@ -266,10 +266,10 @@ class RunWriter:
         self.close()
 
     def adopt(self, folders: Sequence[Path], order: Iterable[Unit]) -> None:
-        """Copy the missing units from the run's shards, in stream order.
+        """Copy missing units from the run's shards, in stream order.
 
         Raises:
-            ConfigError: a unit is missing in all shards, or damaged; names its path.
+            ConfigError: a unit is missing in all shards, or damaged; names the path.
         """
         for seq, unit in enumerate(order):
             if unit not in self._seq:
@@ -284,7 +284,7 @@ class RunWriter:
                 self._seq[unit] = seq
 
     def _note_end(self, error: BaseException) -> None:
-        """Write to run.json what ended the run, if the disk allows; a killed process cannot do this."""
+        """Write to run.json what ended the run, if the disk allows."""
         if self.header["status"] == "running" and self._lease.is_held:
             status = FAILED if isinstance(error, Exception) else STOPPED
             self.header = {**self.header, "status": status, "error": one_line(error)}
@@ -315,7 +315,7 @@ class RunWriter:
 
 
 def clear_leftovers(path: Path) -> None:
-    """Remove leftovers of a process that was killed while it finished a record, unless another one works on it."""
+    """Remove leftovers of a process killed while finishing a record, unless another one works on it."""
     if any(os.path.lexists(path / name) for name in LEFTOVERS) or [*_unfinished(path), *path.glob(f"{NAME}.*")]:
         with (
             suppress(LeaseHeld, OSError),
@@ -327,7 +327,7 @@ def clear_leftovers(path: Path) -> None:
 
 
 def _unfinished(path: Path) -> list[Path]:
-    """Return the temporary files of a killed writer; those of leases begin with a dot."""
+    """Return a killed writer's temporary files; those of leases begin with a dot."""
     return [*path.glob("[!.]*.tmp"), *path.glob("parts/*.tmp")]
 
 
@@ -340,7 +340,6 @@ def _discard_parts(path: Path) -> None:
 
 
 def _remove(path: Path) -> None:
-    """Remove a file, link or folder, if it exists."""
     if path.is_dir() and not path.is_symlink():
         shutil.rmtree(path, ignore_errors=True)
     else:

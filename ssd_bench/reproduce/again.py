@@ -1,4 +1,4 @@
-"""The second run of a record: the same prompts in the same order, and the recorded latency profile."""
+"""The second run of a record: same prompts, same order, and the recorded latency profile."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ COMPARED = (
     *(f"model.arithmetic.{name}" for name in ("kernels", "isa", "activations", "inputs")),
     *("model.dtype", "model.weights", "model.commit", "task.version"),
 )
-"""Keys of run.json that may be different here; packages and data files are compared by name as well."""
+"""Keys of run.json that may differ here; packages and data files are also compared by name."""
 TABLES = ("provenance.packages", "data")
 WEIGHTS = "model.weights"
 
@@ -37,9 +37,9 @@ class SecondRun:
     """A run planned from a record, without any part of it loaded.
 
     Attributes:
-        plan: the plan, of all prompts of the record.
+        plan: the plan of all the record's prompts.
         header: its run.json before the first prompt.
-        notes: how it departs from the recorded run.
+        notes: departures from the recorded run.
     """
 
     plan: Plan
@@ -48,7 +48,7 @@ class SecondRun:
 
     @classmethod
     def of(cls, run: Run, options: Mapping[str, str], runs_dir: Path) -> SecondRun:
-        """Plan the run of a record again.
+        """Plan a record's run again.
 
         Args:
             options: values for `recorded_config.PLACES`.
@@ -66,7 +66,7 @@ class SecondRun:
         return cls(planned, initial_header(planned), notes + _history(run.header))
 
     def differences(self, stored: Mapping[str, Any]) -> list[Difference]:
-        """Return the properties of the recorded run that are different here.
+        """Return the recorded run's properties that differ here.
 
         Args:
             stored: content of run.json.
@@ -79,7 +79,7 @@ class SecondRun:
         return [Difference(*row) for row in values if row[1] != row[2]]
 
     def obstacle(self, stored: Mapping[str, Any], prompts: list[RecordFinding], count: int) -> str:
-        """Return why a second run could not be compared with the record; "" if it can.
+        """Return why a second run could not be compared with the record, or "".
 
         Args:
             prompts: prompts that differ here.
@@ -96,8 +96,8 @@ class SecondRun:
     def execute(self, run: Run, count: int) -> Run:
         """Decode the first `count` prompts again with the recorded latency profile, and return the record.
 
-        A method may learn from every prompt, so a sample is always the beginning of the stream. Calibration prompts
-        and the length of the cache stay those of the whole run.
+        A method may learn from every prompt, so a sample is the beginning of the stream. Calibration prompts and the
+        cache's length stay those of the whole run.
         """
         return load_run(execute(_first_prompts(self.plan, run, count)))
 
@@ -107,7 +107,6 @@ def _is_input(finding: RecordFinding) -> bool:
 
 
 def _entry(content: Mapping[str, Any], name: str) -> Any:
-    """Return an entry by its dotted name, where the last part may contain dots itself."""
     for table in TABLES:
         if name.startswith(f"{table}."):
             return (lookup(content, table) or {}).get(name.removeprefix(f"{table}."))
@@ -115,7 +114,7 @@ def _entry(content: Mapping[str, Any], name: str) -> Any:
 
 
 def _first_prompts(planned: Plan, run: Run, count: int) -> Plan:
-    """Return the plan of the first prompts, with the recorded profile and an identity of its own."""
+    """Return the plan of the first prompts, with the recorded profile and its own identity."""
     header, hardware = run.header, planned.machine.hardware
     if header.latency is not None:
         hardware = replace(hardware, latency=header.latency)
@@ -152,7 +151,7 @@ def _history(header: RunHeader) -> list[str]:
 
 
 class Deviations:
-    """Logits of the model at a position where two outputs differ; the model is loaded when the first is asked for.
+    """The model's logits where two outputs differ; the model is loaded on first use.
 
     Args:
         planned: the plan of the recorded run here.
@@ -164,7 +163,7 @@ class Deviations:
         self._probe: ModelProbe | None = None
 
     def deficit(self, key: Key, output: list[int], index: int, tokens: tuple[int, int]) -> float:
-        """Return by how much the less likely of two tokens is below the most likely one, in logits.
+        """Return by how many logits the less likely of two tokens is below the most likely one.
 
         Args:
             output: token ids of the answer, equal in both runs before `index`.
@@ -177,7 +176,7 @@ class Deviations:
         return float(logits.max() - min(logits[token] for token in tokens))
 
     def _prompt_ids(self, key: Key) -> tuple[int, ...]:
-        """Return the token ids of an answer's prompt; in a conversation, with the recorded answers before it."""
+        """Return the token ids of an answer's prompt, including a conversation's recorded answers before it."""
         index, repeat, turn, _ = key
         encoded = self._plan.prompts.encoded[index]
         if turn:

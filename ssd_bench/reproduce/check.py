@@ -1,4 +1,4 @@
-"""Check of a record without running it: whole, consistent, and in agreement with its prompts, tokenizer and task."""
+"""Check of a record without running it: complete, consistent, and in agreement with its prompts, tokenizer and task."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ SAME = (
 )
 """Keys of run.json that follow from its config."""
 OUTSIDE_FACTOR, OUTSIDE_SHARE = 10, 0.1
-"""Decode time outside drafting, verification and method overhead: suspicious if it is more than this factor times what
-it is elsewhere (in the arm's other answers; per step, in the other arm), and more than this share of them. In the
-committed records, the arms differ per step by a factor of 4 at most."""
+"""Decode time outside drafting, verification and method overhead is suspicious above this factor times the time
+elsewhere (in the arm's other answers; per step, in the other arm), and above this share of them. In the committed
+records, the arms differ per step by a factor of 4 at most."""
 LOOP_SHARE = 0.5
-"""Such a share in every answer of an arm is suspicious by itself; 0.04 is the largest in the committed records."""
+"""Share that is suspicious in every answer of an arm; the committed records have 0.04 at most."""
 FEW_ANSWERS = 3
-"""Number of answers below which pauses of a busy machine may have hit every answer of an arm."""
+"""Number of answers below which a busy machine's pauses may have hit every answer of an arm."""
 CLOCKS = 0.01  # relative difference of the clocks of a GPU and of the host
 SETUP_TIMES = ("load_ms", "profile_ms", "prepare_ms", "warmup_ms")
 KEY_DIGITS = 10  # of the content key, at the end of run_id
@@ -61,17 +61,16 @@ def table_faults(run: Run, stored: Mapping[str, Any]) -> Iterator[RecordFinding]
 
 
 def run_name(header: RunHeader, key: str) -> str:
-    """Return the name of a run: model, method, task and the first digits of its content key."""
+    """Name a run by model, method, task and the first digits of its content key."""
     return f"{header.model.name}-{header.method}-{header.task.name}-{key[:KEY_DIGITS]}"
 
 
 def time_notes(run: Run) -> list[str]:
-    """Return the answers with pauses between steps, where the record calls its times unreliable."""
+    """Return the answers with pauses between steps, if the record calls its times unreliable."""
     return [f"{finding}; the times of the record are unreliable" for finding in _long_loops(run)[1]]
 
 
 def _short_run(run: Run) -> Iterator[RecordFinding]:
-    """Yield a run whose answers, with what came before them, took longer than the whole run."""
     header, prompts = run.header, run.prompts
     spent = prompts["prefill_ms"].sum() + prompts["decode_ms"].sum()
     spent += sum(getattr(header, name) or 0.0 for name in SETUP_TIMES)
@@ -81,9 +80,9 @@ def _short_run(run: Run) -> Iterator[RecordFinding]:
 
 
 def _long_loops(run: Run) -> tuple[list[RecordFinding], list[RecordFinding]]:
-    """Return arms and answers with far more decode time than their steps: faults, and pauses of a busy machine.
+    """Return arms and answers with far more decode time than their steps: faults, and a busy machine's pauses.
 
-    On a busy machine a process may have to wait between two steps, but not in every answer of an arm.
+    On a busy machine a process may wait between two steps, but not in every answer of an arm.
     """
     prompts = run.prompts
     parts = prompts[["draft_ms", "verify_ms", "policy_ms"]].sum(axis=1)
@@ -101,10 +100,10 @@ def _long_loops(run: Run) -> tuple[list[RecordFinding], list[RecordFinding]]:
 
 
 def _long_arms(run: Run, outside: pd.Series[float], shares: pd.Series[float]) -> list[RecordFinding]:
-    """Return the arms all of whose answers have far more decode time than their steps.
+    """Return the arms whose answers all have far more decode time than their steps.
 
     Args:
-        outside: decode time of each answer outside its steps; NaN for an answer without steps.
+        outside: each answer's decode time outside its steps; NaN for an answer without steps.
         shares: the same over the time of the steps.
     """
     steps = run.steps.groupby(list(ANSWER)).size()
@@ -121,13 +120,13 @@ def _long_arms(run: Run, outside: pd.Series[float], shares: pd.Series[float]) ->
 
 
 def answer_key(row: Any) -> Key:
-    """Return the key of a row of a table."""
+    """Return the key of a table's row."""
     prompt, repeat, turn, arm = (row[name] for name in ANSWER)
     return int(prompt), int(repeat), int(turn), str(arm)
 
 
 def lookup(content: Mapping[str, Any], name: str) -> Any:
-    """Return an entry of nested tables by its dotted name; None if it is missing."""
+    """Return an entry of nested tables by its dotted name, or None."""
     value: Any = content
     for part in name.split("."):
         value = value.get(part) if isinstance(value, Mapping) else None
@@ -135,11 +134,11 @@ def lookup(content: Mapping[str, Any], name: str) -> Any:
 
 
 def header_faults(stored: Mapping[str, Any], planned: Mapping[str, Any]) -> Iterator[RecordFinding]:
-    """Yield the entries of run.json that contradict its config.
+    """Yield entries of run.json that contradict its config.
 
     Args:
         stored: content of run.json.
-        planned: header of a run that was planned from its config.
+        planned: header of a run planned from its config.
     """
     for name in SAME:
         value, expected = lookup(stored, name), lookup(planned, name)
@@ -162,7 +161,7 @@ def _short(value: object) -> str:
 
 
 def prompt_faults(run: Run, plan: Plan) -> Iterator[RecordFinding]:
-    """Yield the answers whose prompt is not the one that the task gives here, by name or by its tokens."""
+    """Yield answers whose prompt is not the task's here, by name or tokens."""
     for row in run.prompts.to_dict("records"):
         index = row["prompt_index"]
         if not 0 <= index < len(plan.prompts.items):
@@ -182,7 +181,7 @@ def prompt_faults(run: Run, plan: Plan) -> Iterator[RecordFinding]:
 
 
 def text_faults(run: Run, plan: Plan) -> Iterator[RecordFinding]:
-    """Yield the answers whose text, end or score does not follow from their token ids."""
+    """Yield answers whose text, end or score does not follow from their token ids."""
     checkpoint = plan.model.checkpoint
     size = checkpoint.config.vocab_size
     for row in _known_rows(run, plan):
@@ -212,7 +211,7 @@ def text_faults(run: Run, plan: Plan) -> Iterator[RecordFinding]:
 
 
 def score_faults(run: Run, plan: Plan) -> Iterator[RecordFinding]:
-    """Yield the scores of run.json that the recorded texts do not give."""
+    """Yield scores of run.json that do not follow from the recorded texts."""
     answers: dict[str, tuple[list[Prompt], list[str]]] = {}
     for row in _known_rows(run, plan):
         if row["arm"] != "hf":
@@ -228,7 +227,7 @@ def score_faults(run: Run, plan: Plan) -> Iterator[RecordFinding]:
 
 
 def _known_rows(run: Run, plan: Plan) -> list[dict[str, Any]]:
-    """Return the rows of `prompts` whose prompt and turn the task has here."""
+    """Return the rows of `prompts` with a prompt and turn of the task here."""
     items = plan.prompts.items
     rows: list[dict[str, Any]] = run.prompts.to_dict("records")  # type: ignore[assignment]
     return [
@@ -243,6 +242,6 @@ def _turn(plan: Plan, key: Key) -> Prompt:
 
 
 def equal_numbers(a: Any, b: Any) -> bool:
-    """Return whether two numbers are equal but for the order of a sum; null and NaN are no number."""
+    """Return whether two numbers are equal but for the order of a sum; null equals NaN."""
     missing = [value is None or pd.isna(value) for value in (a, b)]
     return all(missing) if any(missing) else math.isclose(a, b, rel_tol=ROUNDING, abs_tol=ROUNDING)

@@ -10,7 +10,7 @@ from typing import Any
 from ssd_bench.records.fault import NAMES, Key, answer_name
 
 REPRODUCED, DIFFERENT, OPEN = "reproduced", "not reproduced", "not judged"
-"""Verdicts on a part; a part that is not judged, with a reason, does not count against the record."""
+"""Verdicts on a part; one not judged, with a reason, does not count against the record."""
 
 HASH = re.compile(r"[0-9a-f]{40}|[0-9a-f]{64}")
 
@@ -48,10 +48,9 @@ class PartVerdict:
     """Verdict on one part of a record.
 
     Attributes:
-        part: name of the part.
         verdict: `REPRODUCED`, `DIFFERENT` or `OPEN`.
         recorded, again: number or count of the record, and of the second run, as text.
-        reason: what was compared, or why the part is not judged.
+        reason: what was compared, or why it is not judged.
         findings: every answer or number that differs.
     """
 
@@ -64,13 +63,13 @@ class PartVerdict:
 
     @classmethod
     def judged(cls, part: str, findings: Sequence[RecordFinding], recorded: str, again: str) -> PartVerdict:
-        """Return the verdict that a part is reproduced if nothing differs."""
+        """Return the verdict on a part, reproduced if nothing differs."""
         return cls(part, DIFFERENT if findings else REPRODUCED, recorded, again, findings=tuple(findings))
 
 
 @dataclass(frozen=True)
 class Difference:
-    """A property of the machine, the software or the inputs that is not that of the recorded run."""
+    """Property of the machine, software or inputs that differs from the recorded run's."""
 
     name: str
     recorded: Any
@@ -84,16 +83,16 @@ class Difference:
 
 @dataclass(frozen=True)
 class Report:
-    """Everything that is known about the reproduction of one record.
+    """Result of one record's reproduction.
 
     Attributes:
         record: folder of the record.
-        prompts: number of prompts that were run again, of `total`; 0 if nothing was run.
+        prompts: number of prompts run again, of `total`; 0: none.
         faults: faults of the record itself.
-        differences: properties that are different here.
-        notes: how the second run departs from the recorded one, and which parts may differ for that.
-        parts: verdicts, in the order of the report; empty if nothing was run.
-        stopped: reason for which nothing was run again; "" if it was.
+        differences: properties that differ here.
+        notes: departures of the second run, and the parts that may therefore differ.
+        parts: verdicts, in the report's order; empty if nothing was run.
+        stopped: why nothing was run again, or "".
     """
 
     record: str
@@ -107,7 +106,7 @@ class Report:
 
     @property
     def is_reproduced(self) -> bool:
-        """Whether the record has no fault, and nothing that was judged differs."""
+        """Whether the record has no fault and nothing judged differs."""
         return not self.faults and not any(part.verdict == DIFFERENT for part in self.parts)
 
     @property

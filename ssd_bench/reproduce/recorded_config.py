@@ -1,4 +1,4 @@
-"""The config of a record, made ready to be planned again: on this machine, and by this version of the code."""
+"""The config of a record, made ready for another run on this machine and by this version of the code."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from ssd_bench.records.header import RunHeader
 from ssd_bench.run.options import KNOWN, TABLES
 
 SHOWN = {"force": False, "dry": False, "minutes": None, "retry": None, "shard": None}
-"""Options that say where or how a run is shown; in a second run they have these values."""
+"""Options of where or how a run is shown, with their values in a second run."""
 PLACES = (
     *(
         "hardware.device",
@@ -32,18 +32,18 @@ PLACES = (
     ),
     *("model.path", "data.root", "task.path", "calibrate.path"),
 )
-"""Options of the config that a second run may set: what computes, and where the weights and the prompts are."""
+"""Options that a second run may set: what computes, and where weights and prompts are."""
 
 
 def config_again(header: RunHeader, options: Mapping[str, str], runs_dir: str) -> tuple[DictConfig, list[str]]:
-    """Return the config of a record for a second run, and notes on everything that had to change.
+    """Return a record's config for a second run, and notes on all changes.
 
     Args:
         options: values for `PLACES`, as on a command line.
         runs_dir: folder of the second record.
 
     Raises:
-        ConfigError: the record has no config, or one of another form, or an option is not in `PLACES`.
+        ConfigError: no config, one of another form, or an option outside `PLACES`.
     """
     if not header.config:
         raise ConfigError("record", header.run_id, "a record with the config of its run")
@@ -65,7 +65,7 @@ def config_again(header: RunHeader, options: Mapping[str, str], runs_dir: str) -
 
 
 def _drop_unknown(config: dict[str, Any]) -> Iterator[str]:
-    """Remove the keys that this version does not know, and yield their dotted names."""
+    """Remove keys unknown to this version, and yield their dotted names."""
     for name in [name for name in config if name not in KNOWN]:
         del config[name]
         yield name
@@ -77,7 +77,7 @@ def _drop_unknown(config: dict[str, Any]) -> Iterator[str]:
 
 
 def _drop_settings(place: str, value: Any) -> Iterator[str]:
-    """Remove the settings that the class of a table, or of a table within it, does not take."""
+    """Remove settings that a table's class, or a nested one's, does not take."""
     if isinstance(value, list):
         value = dict(enumerate(value))
     if not isinstance(value, dict):
@@ -95,7 +95,7 @@ def _drop_keys(place: str, table: dict[str, Any], known: set[str]) -> Iterator[s
 
 
 def _settings_of(target: Any) -> list[str] | None:
-    """Return the settings of a class by its path; None if any may be given, or if there is no such class."""
+    """Return a class's settings by its path; None if any may be given, or without such a class."""
     module, _, name = str(target).rpartition(".")
     try:
         parameters = inspect.signature(getattr(importlib.import_module(module), name)).parameters
@@ -106,7 +106,7 @@ def _settings_of(target: Any) -> list[str] | None:
 
 
 def _fit_machine(config: dict[str, Any], header: RunHeader, options: Mapping[str, str]) -> Iterator[str]:
-    """Set what `auto` and null stood for in the recorded run, as far as this machine has it, and yield notes."""
+    """Set what `auto` and null meant in the recorded run, as far as this machine has it, and yield notes."""
     hardware, model = config["hardware"], header.model
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     if "hardware.threads" not in options:
@@ -129,7 +129,7 @@ def _fit_machine(config: dict[str, Any], header: RunHeader, options: Mapping[str
 
 
 def _escaped(value: Any) -> Any:
-    """Return plain values in which OmegaConf resolves nothing: a prompt may contain its sign for an interpolation."""
+    """Return plain values that OmegaConf does not resolve: a prompt may contain its interpolation sign."""
     if isinstance(value, dict):
         return {key: _escaped(entry) for key, entry in value.items()}
     if isinstance(value, list):

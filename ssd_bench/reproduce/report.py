@@ -1,4 +1,4 @@
-"""Reproduction of one record, from its folder to a report, and the report as text."""
+"""Reproduction of one record, from its folder to a report and its text."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ SHOWN = 20  # most lines of a list in the text; the JSON has all
 
 
 def record_folders(value: str) -> tuple[list[Path], list[Report]]:
-    """Return the folders of the records that an option names, and a report on a pack that cannot be read.
+    """Return the folders of the records that an option names, and a report on an unreadable pack.
 
     Raises:
         ConfigError: no such folder or pack, or no complete run in it.
@@ -53,7 +53,7 @@ def reproduce(folder: Path, sample: int | None, places: Mapping[str, str], runs_
     """Check a record, run it again, and compare part by part.
 
     Args:
-        sample: number of prompts to run, from the first; None: all; 0: none.
+        sample: number of first prompts to run; None: all; 0: none.
         places: options of the second run (`recorded_config.PLACES`).
         runs_dir: folder of the second record.
 
@@ -112,7 +112,7 @@ def report_text(report: Report) -> str:
 
 
 def _listed(nothing: str, title: str, entries: list[str]) -> list[str]:
-    """Return a list with its title, cut to `SHOWN` entries; `nothing` where it is empty."""
+    """Return a titled list, cut to `SHOWN` entries; `nothing` if empty."""
     if not entries:
         return [nothing] if nothing else []
     further = [f"  … {len(entries) - SHOWN} more, in out=FILE.json"] if len(entries) > SHOWN else []
@@ -120,7 +120,7 @@ def _listed(nothing: str, title: str, entries: list[str]) -> list[str]:
 
 
 def _conclusion(report: Report) -> str:
-    """Return the last line: what was reproduced, or what was not."""
+    """Return the last line: what was or was not reproduced."""
     failed = [part.part for part in report.parts if part.verdict == DIFFERENT]
     failed += ["the record has faults"] if report.faults else []
     if report.stopped:

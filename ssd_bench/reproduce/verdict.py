@@ -1,4 +1,4 @@
-"""Verdicts on the parts of a record, from the record and its second run on the same prompts."""
+"""Verdicts on the parts of a record, by its second run on the same prompts."""
 
 from __future__ import annotations
 
@@ -35,12 +35,12 @@ OUTPUTS, STEPS, ACCEPTANCE, MODELLED, SPEEDUP, SCORE = (
 COUNTS = ("context_len", "draft_len", "tree_nodes", "accepted_len", "emitted", "stop_reason", "searched")
 ESTIMATES = ("est_alpha", "est_draft_len", "est_tokens_per_s")
 ESTIMATE_ROUNDING = 1e-3
-"""Relative difference of two estimates of a method that rounding explains: they are computed from logits and states."""
+"""Relative difference that rounding explains between a method's estimates, computed from logits and states."""
 CALLS = (
     *("step", "part", "calls", "rows", "attentions", "mlps", "heads", "launches", "context"),
     *ROUNDED,
 )
-"""Columns of `work` by which calls are timed on a reference machine."""
+"""Columns of `work` that time calls on a reference machine."""
 MOST_REPEATED = 20  # further runs of the same method, task and machine that are read for run-to-run variation
 
 
@@ -85,14 +85,13 @@ def _answers(run: Run) -> dict[Key, Any]:
 
 
 def _both(part: str, a: Mapping[Key, Any], b: Mapping[Key, Any]) -> tuple[list[Key], list[RecordFinding]]:
-    """Return the answers that two runs have, and a finding for each that only one of them has."""
+    """Return the answers of both runs, and a finding for each of only one."""
     missing = [RecordFinding(part, "the record lacks this answer", key) for key in sorted(b.keys() - a.keys())]
     missing += [RecordFinding(part, "the second run lacks this answer", key) for key in sorted(a.keys() - b.keys())]
     return sorted(a.keys() & b.keys()), missing
 
 
 def _outputs(recorded: Run, again: Run, deviations: Deviations) -> PartVerdict:
-    """Compare token ids and texts, and the stored comparison with AR."""
     first, second = _answers(recorded), _answers(again)
     keys, findings = _both(OUTPUTS, first, second)
     limit = max(recorded.header.tie_tolerance or 0.0, again.header.tie_tolerance or 0.0)
@@ -109,7 +108,7 @@ def _outputs(recorded: Run, again: Run, deviations: Deviations) -> PartVerdict:
 def _output_difference(
     a: Mapping[str, Any], b: Mapping[str, Any], key: Key, deviations: Deviations, limit: float
 ) -> tuple[str, bool]:
-    """Return how an answer differs, and whether rounding explains it; "" for an equal answer.
+    """Return how an answer differs ("": equal), and whether rounding explains it.
 
     Args:
         a, b: rows of `prompts`, recorded and again.
@@ -143,7 +142,7 @@ def _brief(value: Any) -> str:
 
 
 def _rows(frame: pd.DataFrame, columns: Sequence[str]) -> dict[Key, list[dict[str, Any]]]:
-    """Return the rows of each answer, in their order, with None for null."""
+    """Return each answer's rows, in order, with None for null."""
     part = frame[[*ANSWER, *columns]].astype(object)
     rows: dict[Key, list[dict[str, Any]]] = {}
     for row in part.where(part.notna(), None).to_dict("records"):
@@ -152,7 +151,6 @@ def _rows(frame: pd.DataFrame, columns: Sequence[str]) -> dict[Key, list[dict[st
 
 
 def _set_texts(run: Run) -> dict[int, str]:
-    """Return each layer set in words, by its id."""
     texts = {}
     for set_id in map(int, run.layer_sets["layer_set_id"]):
         layer_set = run.layer_set(set_id)
@@ -164,7 +162,6 @@ def _set_texts(run: Run) -> dict[int, str]:
 
 
 def _steps(recorded: Run, again: Run) -> PartVerdict:
-    """Compare every step: the layer set that drafted, all counts, and the method's estimates."""
     columns = ("step", "layer_set_id", *COUNTS, *ESTIMATES)
     first, second = (_rows(run.steps, columns) for run in (recorded, again))
     texts = _set_texts(recorded), _set_texts(again)
@@ -180,7 +177,7 @@ def _steps(recorded: Run, again: Run) -> PartVerdict:
 def _step_difference(
     a: Sequence[Mapping[str, Any]], b: Sequence[Mapping[str, Any]], texts: tuple[dict[int, str], dict[int, str]]
 ) -> str:
-    """Return the first difference of the steps of an answer; "" if there is none."""
+    """Return the first difference of an answer's steps, or ""."""
     for one_step, new_step in zip(a, b):
         sets = [
             None if s["layer_set_id"] is None else t.get(int(s["layer_set_id"]), "unknown")
@@ -201,7 +198,7 @@ def _step_difference(
 
 
 def _acceptance(recorded: Run, again: Run) -> PartVerdict:
-    """Compare M and α of the method to the last digit."""
+    """Compare the method's M and α to the last digit."""
     steps = [arm_rows(run.steps, "method") for run in (recorded, again)]
     numbers = [(of_steps("M", part), of_steps("alpha", part)) for part in steps]
     findings = [
@@ -213,7 +210,7 @@ def _acceptance(recorded: Run, again: Run) -> PartVerdict:
 
 
 def _modelled(recorded: Run, again: Run) -> PartVerdict:
-    """Compare the counted work of every answer, and its modelled time to the last digit."""
+    """Compare every answer's counted work, and its modelled time to the last digit."""
     first, second = (_rows(run.work, CALLS) for run in (recorded, again))
     keys, findings = _both(MODELLED, first, second)
     for key in keys:
@@ -241,7 +238,7 @@ def _work_difference(a: Sequence[Mapping[str, Any]], b: Sequence[Mapping[str, An
 
 
 def _speedup(recorded: Run, again: Run, is_sample: bool) -> PartVerdict:
-    """Compare the measured speedup with run-to-run variation, where the machine is the same and was idle."""
+    """Compare the measured speedup with run-to-run variation, if the machine is the same and was idle."""
     values = [PromptTable(run.prompts).value("speedup") for run in (recorded, again)]
     texts = [format_number(value) for value in values]
     verdict, reason = OPEN, "no prompt was decoded by both arms"
@@ -252,7 +249,6 @@ def _speedup(recorded: Run, again: Run, is_sample: bool) -> PartVerdict:
 
 
 def _speed_verdict(recorded: Run, again: Run, is_sample: bool) -> tuple[str, str]:
-    """Return the verdict on the measured speedup and its reason."""
     first, second = recorded.header.hardware, again.header.hardware
     if differing := [name for name in first if first[name] != second[name]]:
         return OPEN, f"other hardware: {', '.join(differing)}"
@@ -285,7 +281,7 @@ def _repeated(run: Run) -> Iterator[Run]:
 
 
 def _score(recorded: Run, again: Run, is_sample: bool) -> PartVerdict:
-    """Compare the score of every answer, and those over all answers."""
+    """Compare the score of every answer, and those over all."""
     first, second = _answers(recorded), _answers(again)
     keys, findings = _both(SCORE, first, second)
     findings += [

@@ -1,4 +1,4 @@
-"""Jobs of a sweep as one batch for Hydra's launcher, which may run them in parallel and in other processes."""
+"""Jobs of a sweep as one batch for Hydra's launcher, perhaps in parallel and in other processes."""
 
 from __future__ import annotations
 
@@ -29,15 +29,14 @@ REQUEUED = -1  # exit code of a process whose job submitit has queued again
 
 @dataclass(frozen=True)
 class Attempt:
-    """A job for the launcher that returns its outcome instead of raising, in whatever process it runs.
+    """A job for the launcher that returns its outcome instead of raising, in any process.
 
     The outcome is also written to disk when the job ends, so that an interrupted sweep can be reported.
 
     Attributes:
-        work: the job itself.
-        total: number of jobs in the sweep.
+        total: jobs in the sweep.
         sweep: unique name of the sweep.
-        notes: folder in which jobs note the kinds of warnings shown.
+        notes: folder of notes on the kinds of warnings shown.
         wait: wait for a run that another process works on; if false, the outcome is `HELD`.
     """
 
@@ -48,7 +47,7 @@ class Attempt:
     wait: bool = False
 
     def __call__(self, cfg: DictConfig) -> Outcome:
-        """Run the job and return its outcome; only a BaseException, such as a KeyboardInterrupt, is raised."""
+        """Run the job and return its outcome; raise only a BaseException, such as a KeyboardInterrupt."""
         job = HydraConfig.get()
         overrides = list(job.overrides.task)
         print(f"[run {job.job.num + 1} of {self.total}] {' '.join(overrides)}", flush=True)
@@ -83,12 +82,11 @@ class Attempt:
 
 @dataclass(frozen=True)
 class JobBatch:
-    """Runs jobs with a launcher until each has an outcome, even if processes of the launcher die.
+    """Runs jobs with a launcher until each has an outcome, even if the launcher's processes die.
 
     Attributes:
-        make_launcher: function that returns the launcher of an attempt.
         name: the chosen `hydra/launcher`.
-        runs_dir: folder in which jobs note their beginning and their outcome.
+        runs_dir: folder of notes on beginnings and outcomes.
     """
 
     make_launcher: Callable[[Attempt], Launcher]
@@ -97,7 +95,7 @@ class JobBatch:
     runs_dir: Path
 
     def outcomes(self, jobs: Sequence[Overrides]) -> list[Outcome]:
-        """Run the jobs and return their outcomes; jobs that another process works on come last."""
+        """Return the jobs' outcomes; jobs that another process works on run last."""
         outcomes = self._launch_all(jobs, self.attempt)
         if held := [job for job in jobs if outcomes[job].code == HELD]:
             print(f"\nwaiting for {len(held)} runs of other processes", flush=True)
@@ -105,7 +103,7 @@ class JobBatch:
         return [outcomes[job] for job in jobs]
 
     def _launch_all(self, jobs: Sequence[Overrides], attempt: Attempt) -> dict[Overrides, Outcome]:
-        """Launch the jobs again and again until each has an outcome.
+        """Launch the jobs until each has an outcome.
 
         A job whose process died in two broken launches runs alone; if that launch breaks as well, the job has failed.
 
@@ -139,7 +137,7 @@ class JobBatch:
     def _launch(
         self, launcher: Launcher, jobs: Sequence[Overrides], first_number: int
     ) -> tuple[dict[Overrides, Outcome], Exception | None]:
-        """Launch one batch; return the outcomes of the jobs that ended, and the error that broke the launch, if any."""
+        """Launch one batch; return the outcomes of ended jobs, and the error that broke the launch, if any."""
         try:
             returned = launcher.launch([list(job) for job in jobs], initial_job_idx=first_number)
         except EXPECTED:

@@ -1,4 +1,4 @@
-"""Dry run (`dry=true`): the runs of a command line, their tokens and their approximate time, without running them."""
+"""Dry run (`dry=true`): a command line's runs, their tokens and approximate time."""
 
 from __future__ import annotations
 
@@ -38,10 +38,10 @@ class WorkEstimate:
     Attributes:
         prompts: prompts times repeats.
         answers: answers of one arm: prompts, or turns of conversations.
-        unknown: whether prompts or answers are only a lower bound, because the data are not on this machine.
+        unknown: whether prompts or answers are a lower bound, because the data are not on this machine.
         new_tokens: most new tokens of an answer.
-        hours: time of all arms, each as fast as AR, and of the offline search; None for a model of unknown size.
-        gigabytes: weights in half precision and cache; twice the weights if the run has the arm hf.
+        hours: time of all arms, each as fast as AR, and of the offline search; None if the model's size is unknown.
+        gigabytes: weights in half precision and cache; twice the weights with the arm hf.
     """
 
     prompts: int
@@ -79,11 +79,10 @@ def is_requested(value: object) -> bool:
 
 
 def describe(head: str, runs: Sequence[Planned], recorded: Callable[[Planned], float | None]) -> str:
-    """Return a heading, the totals, and a table of runs with prompts, new tokens, hours and memory.
+    """Return heading, totals, and a table of runs with prompts, new tokens, hours and memory.
 
     Args:
-        head: the heading.
-        recorded: function that returns the hours of a run by an earlier record, None without one.
+        recorded: returns a run's hours by an earlier record, None without one.
 
     Raises:
         ConfigError: as `estimate`.
@@ -123,7 +122,7 @@ def describe(head: str, runs: Sequence[Planned], recorded: Callable[[Planned], f
 
 
 def _too_large(sizes: Mapping[tuple[str, str], float]) -> list[str]:
-    """Return a line for each model that does not fit one GPU of the hardware, by its data sheet.
+    """Return a line for each model too large for one GPU of the hardware, by its data sheet.
 
     Args:
         sizes: (hardware, model) -> GB.
@@ -142,7 +141,7 @@ def _too_large(sizes: Mapping[tuple[str, str], float]) -> list[str]:
 
 
 def spell(hours: float) -> str:
-    """Return a time in words: minutes below two hours."""
+    """Return a time in words, in minutes below two hours."""
     return f"{hours:.1f} hours" if hours >= 2 else f"{60 * hours:.0f} minutes"
 
 
@@ -185,7 +184,7 @@ def estimate(cfg: DictConfig, hardware: str) -> WorkEstimate:
 
 
 def _counted(cfg: DictConfig, parts: Parts) -> tuple[int, int, bool]:
-    """Return the prompts and answers of an arm, repeats included, and whether they are only a lower bound.
+    """Return an arm's prompts and answers, including repeats, and whether they are a lower bound.
 
     Rows on this machine are counted; otherwise the task's config states their number.
     """
@@ -209,7 +208,7 @@ def _counted(cfg: DictConfig, parts: Parts) -> tuple[int, int, bool]:
 
 @cache
 def _token_ms(shape: Shape, context: float, hardware: str) -> float:
-    """Return the milliseconds of a plain decoding step at a context length, by the roofline or the memory bandwidth."""
+    """Return the milliseconds of a plain step at a context length, by roofline or memory bandwidth."""
     if hardware.startswith("sim_"):
         machine = simulated_machine(hardware, shape)
         attn, mlp, rest_ms = (float(part[0]) for part in machine.pass_ms(np.ones(1), np.full(1, context)))
@@ -221,7 +220,7 @@ def _token_ms(shape: Shape, context: float, hardware: str) -> float:
 
 @cache
 def _bandwidth() -> float:
-    """Return the memory bandwidth of this machine in bytes/s: the best of three copies, reads and writes counted."""
+    """Return this machine's memory bandwidth in bytes/s: the best of three copies, counting reads and writes."""
     source = np.zeros(COPIED_BYTES, dtype=np.uint8)
     target, best = np.ones_like(source), float("inf")
     for _ in range(3):

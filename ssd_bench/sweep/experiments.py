@@ -1,4 +1,4 @@
-"""Experiments at a scale: the runs of their jobs, in the order in which the papers' claims need them."""
+"""Experiments at a scale: their jobs' runs, in the order of the papers' claims."""
 
 from __future__ import annotations
 
@@ -21,11 +21,10 @@ class ScaledExperiments:
     """Experiments at one scale.
 
     Attributes:
-        experiments: their names.
         scale: its name.
         jobs: every job, with its overrides at this scale.
-        ranks: overrides -> position of the first claim that needs them; only of runs that a claim reads.
-        minutes: limit on the time of all runs together; None for no limit.
+        ranks: overrides -> position of the first claim that needs them, if any.
+        minutes: limit on all runs together; None: no limit.
     """
 
     experiments: Sequence[str]
@@ -46,12 +45,12 @@ class ScaledExperiments:
 
     @property
     def heading(self) -> str:
-        """Line with the numbers of experiments, jobs and runs."""
+        """Numbers of experiments, jobs and runs."""
         counts = f"{len(self.jobs)} results, {len(self.distinct_runs)} distinct runs"
         return f"{len(self.experiments)} experiments at scale {self.scale}: {counts}"
 
     def write_indices(self, runs_dir: Path) -> None:
-        """Write each experiment's index, which names the run of every job, from the records on disk."""
+        """Write each experiment's index, which names every job's run, from the records on disk."""
         for name in self.experiments:
             jobs = [(job.labels, overrides) for job, overrides in self.jobs if job.experiment == name]
             index.refresh(runs_dir, name, self.scale, jobs)
@@ -64,14 +63,14 @@ def scale_experiments(
     minutes: float | None,
     compose: Callable[[Overrides], DictConfig],
 ) -> ScaledExperiments:
-    """Return the experiments at a scale; overrides of the command line win over those of jobs and scale.
+    """Return the experiments at a scale; the command line's overrides win over those of jobs and scale.
 
     Args:
-        minutes: limit on the time of all runs; None: that of the scale.
-        compose: function that composes the config of a run.
+        minutes: limit on all runs together; None: the scale's.
+        compose: composes the config of a run.
 
     Raises:
-        ConfigError: an option of the command line would give results of different settings the same run.
+        ConfigError: an option would give results of different settings the same run.
     """
     jobs = [job for name in experiments for job in grid.load(name).jobs]
     jobs_by_run: dict[Overrides, list[grid.Job]] = {}
@@ -116,7 +115,7 @@ def _check_equal(same_jobs: Sequence[grid.Job], scale: scales.Scale, command_lin
 
 
 def spread_repeats(runs: Sequence[Overrides], repeats: Sequence[Overrides]) -> list[Overrides]:
-    """Return the runs with the repeated timings inserted at equal distances, one at the start and one at the end."""
+    """Return the runs with repeated timings at equal distances, one at the start and one at the end."""
     gaps = max(len(repeats) - 1, 1)
     positions = [round(i * len(runs) / gaps) for i in range(len(repeats))]
     mixed: list[Overrides] = []

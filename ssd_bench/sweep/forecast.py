@@ -1,8 +1,8 @@
-"""Forecast of how long runs will take: the time of the same run on record, scaled by the speed of this machine.
+"""Forecast of runs' durations: the same run's time on record, scaled by this machine's speed.
 
 Records are searched in `runs/reference` and in the folder of runs. A machine's speed is the time of a plain step by its
-latency profile, which is measured if none is stored. A run without a record is estimated as if its method were as fast
-as AR and all outputs had their full length (`ssd_bench.sweep.dry`).
+latency profile, measured if none is stored. A run without a record is estimated as if its method were as fast as AR and
+all outputs had full length (`ssd_bench.sweep.dry`).
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class Forecast:
 
     @cached_property
     def timings(self) -> Mapping[tuple[str, ...], RecordedTime]:
-        """Times on record by `index.identity`; of several records, that of the last folder."""
+        """Times on record by `index.identity`; the last folder's of several."""
         timings: dict[tuple[str, ...], RecordedTime] = {}
         for path in (path for folder in self.folders if folder.exists() for path in index.find(folder)):
             for line in index.read(path)[2]:
@@ -54,14 +54,14 @@ class Forecast:
         return timings
 
     def hours(self, run: dry.Planned) -> float | None:
-        """Return the hours of a run; None without a record of it."""
+        """Return a run's hours; None without a record."""
         timing = self.timings.get(index.job_identity(run.overrides))
         return None if timing is None else (timing.seconds * self._slowdown(run, timing) + BETWEEN) / 3600
 
     def _slowdown(self, run: dry.Planned, timing: RecordedTime) -> float:
         """Return the time of a plain step on this machine over that on the record's machine.
 
-        One ratio per model, by its first run with a profile: profiles of other runs were measured at other times.
+        One ratio per model, by its first run with a profile: other runs' profiles are from other times.
         """
         if timing.step_ms is not None and timing.model not in self._ratios:
             from ssd_bench.run.loading import latency_of, load_model
@@ -81,7 +81,7 @@ class Forecast:
 
 
 def _complete_header(folder: Path) -> RunHeader | None:
-    """Return the header of a complete record; None for an incomplete or unreadable one."""
+    """Return a complete record's header; None for an incomplete or unreadable one."""
     try:
         header = RunHeader.read(folder)
     except ConfigError:

@@ -1,4 +1,4 @@
-"""Options of a sweep's command line: those of the sweep itself, and the values of those of its runs."""
+"""Options of a sweep's command line: the sweep's own, and its runs' with their values."""
 
 from __future__ import annotations
 
@@ -24,15 +24,15 @@ MOST_JOBS = 100_000  # most jobs of a sweep
 
 @dataclass(frozen=True)
 class SweepRequest:
-    """Options of a sweep, checked.
+    """Checked options of a sweep.
 
     Attributes:
-        experiments: names of experiments; empty for the product of all choices.
-        scales: names of their scales; empty for the default.
-        minutes: limit on the time of all runs together; None for that of the scale.
+        experiments: names; empty: the product of all choices.
+        scales: names of their scales; empty: the default.
+        minutes: limit on all runs together; None: the scale's.
         describes: describe the runs instead of running them (`dry=true`).
         repeats_failed: run only what failed before (`retry=failed`).
-        options: options of the runs.
+        options: of the runs.
     """
 
     experiments: Sequence[str]
@@ -63,7 +63,7 @@ class SweepRequest:
         return cls(experiments, scales, minutes, describes, repeats_failed, list(options.values()))
 
     def single_options(self) -> list[str]:
-        """Return the options of the runs of experiments, which define the grid themselves.
+        """Return the options of experiments' runs, which define the grid themselves.
 
         Raises:
             ConfigError: an option has several values.
@@ -84,12 +84,12 @@ def product(overrides: Iterable[Override]) -> list[Overrides]:
 
 
 def register_experiments(arguments: Sequence[str]) -> None:
-    """Register the names of experiments with Hydra, which lists, completes and composes only names it knows.
+    """Register experiments' names with Hydra, which lists, completes and composes only known names.
 
     Tables and figures are experiments without config files of their own.
 
     Args:
-        arguments: arguments of the command line; unknown experiments are refused before anything is composed.
+        arguments: command line; unknown experiments are refused before anything is composed.
 
     Raises:
         ConfigError: as `grid.expand_name`, or a run set is written as Hydra writes a choice of a nested group.

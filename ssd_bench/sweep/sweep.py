@@ -1,7 +1,7 @@
 """The sweep of `python -m ssd_bench -m`: products of choices, and experiments with their grids and scales.
 
-Jobs -> distinct jobs -> one batch for Hydra's launcher, which may run them in parallel -> a summary of all jobs, and
-the indices of experiments, written from the records on disk.
+Jobs -> distinct jobs -> one batch for Hydra's launcher, perhaps in parallel -> a summary of all jobs, and the
+experiments' indices, from the records on disk.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ class Sweep:
         _check_launcher(config)
 
     def __call__(self, arguments: Sequence[str]) -> None:
-        """Run all jobs of the given experiments, or without experiments the product of all choices.
+        """Run all jobs of the experiments, or without experiments the product of all choices.
 
         Raises:
             ConfigError: an unknown experiment or scale, a scale without an experiment, an experiment with several
@@ -79,7 +79,6 @@ class Sweep:
             self._run(jobs, parts)
 
     def _scaled_experiments(self, request: SweepRequest) -> list[ScaledExperiments]:
-        """Return the experiments at every scale; none for a product of choices."""
         if not request.experiments:
             return []
         options = request.single_options()
@@ -89,7 +88,6 @@ class Sweep:
         ]
 
     def _select_runs(self, request: SweepRequest, parts: Sequence[ScaledExperiments]) -> list[list[Overrides]]:
-        """Return the runs of each part; without parts, those of the product of all choices."""
         runs_of_parts = [self._runs_in_time(part) for part in parts]
         if not parts:
             runs_of_parts = [product(request.options)]
@@ -101,7 +99,6 @@ class Sweep:
         return runs_of_parts
 
     def _describe(self, headings: Sequence[str], runs_of_parts: Sequence[Sequence[Overrides]]) -> None:
-        """Print the runs of each part, with their approximate times."""
         first = next(run for runs in runs_of_parts for run in runs)
         recorded = self._forecast(first).hours
         descriptions = [
@@ -111,12 +108,11 @@ class Sweep:
         print(*descriptions, sep="\n\n")
 
     def _forecast(self, run: Overrides) -> Forecast:
-        """Return a forecast from the reference records and those of the run's folder."""
         runs_dir = local_path("runs_dir", self._compose(run).runs_dir)  # it may not exist yet
         return Forecast([unpacked_folder(REFERENCE), unpacked_folder(runs_dir)])
 
     def _runs_in_time(self, part: ScaledExperiments) -> list[Overrides]:
-        """Return the first runs that fit into `minutes`, in order; print the others."""
+        """Return the first runs that fit into `minutes`; print the others."""
         runs = part.distinct_runs
         if part.minutes is None:
             return runs
@@ -132,7 +128,6 @@ class Sweep:
         return [run for run, fit in zip(runs, fits, strict=True) if fit]
 
     def _run(self, jobs: Sequence[Overrides], parts: Sequence[ScaledExperiments]) -> None:
-        """Run all jobs as one batch, so that the launcher may run them in parallel."""
         for overrides in jobs:  # refuse an option that no job can have before the first job begins
             self._runs_dir(overrides)
         folder = Path(str(self._config.hydra.sweep.dir))
@@ -165,7 +160,6 @@ class Sweep:
         _conclude(jobs, ends)
 
     def _launcher(self, attempt: Attempt) -> Launcher:
-        """Return the chosen launcher, for jobs that are attempted in this way."""
         return Plugins.instance().instantiate_launcher(
             hydra_context=self._context, task_function=attempt, config=self._config
         )
@@ -181,7 +175,7 @@ class Sweep:
         return self._plans[overrides]
 
     def _runs_dir(self, overrides: Sequence[str]) -> Path:
-        """Return the `runs_dir` of a job.
+        """Return a job's `runs_dir`.
 
         Composing takes 0.1 s, so jobs that differ only in plain values are composed once.
         """
@@ -197,7 +191,7 @@ class Sweep:
         return folder
 
     def _is_chooser(self, key: str) -> bool:
-        """Return whether an option changes more than a plain value: a choice of a group, runs_dir, or Hydra's own."""
+        """Return whether an option changes more than a plain value: a group's choice, runs_dir, or Hydra's own."""
         if key not in self._choosers:  # searching its files takes as long as a run of the miniature
             group = key.partition("@")[0]
             is_group = bool(self._loader.get_group_options(group))
@@ -211,7 +205,7 @@ class Sweep:
 def _check_launcher(config: DictConfig) -> None:
     """Refuse a launcher whose package is not installed.
 
-    Composing refuses most of them, except a launcher whose config does not need its package.
+    Composing does so only if the launcher's config needs its package.
 
     Raises:
         ConfigError: names the extra that has the package.
@@ -232,7 +226,7 @@ def _launcher_name(config: DictConfig) -> str:
 
 
 def _conclude(jobs: Sequence[Overrides], ends: Sequence[Outcome]) -> None:
-    """Print how many runs had each kind of warning, then, if any failed, the outcome of every job.
+    """Print how many runs had each kind of warning, then, after a failure, every job's outcome.
 
     Raises:
         JobsFailed: at least one job failed.
@@ -247,7 +241,7 @@ def _conclude(jobs: Sequence[Overrides], ends: Sequence[Outcome]) -> None:
 
 
 def summary(jobs: Sequence[Overrides], ends: Sequence[Outcome]) -> str:
-    """Return a table of the jobs, by the options in which they differ, and their outcomes."""
+    """Return a table of the jobs, by differing options, and their outcomes."""
     shared = set(jobs[0]).intersection(*jobs) if len(jobs) > 1 else set()
     rows = [
         (

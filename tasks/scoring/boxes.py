@@ -12,9 +12,9 @@ _END = re.compile(r"(?:\\[)\]]|[.,;:!?])+\Z")
 
 
 def boxes(text: str) -> list[tuple[int, int, str]]:
-    r"""Return begin, end and content of all complete boxes, by their begin.
+    r"""Return begin, end and content of all complete boxes, by begin.
 
-    A box is `\boxed{…}`, `\fbox{…}` or `\boxed 5`. Braces nest, boxes too; `\{` is no brace.
+    A box is `\boxed{…}`, `\fbox{…}` or `\boxed 5`. Braces and boxes nest; `\{` is no brace.
     """
     complete = []
     open_braces: list[tuple[int, int] | None] = []  # begin of a box and of its content; None: another brace

@@ -35,7 +35,6 @@ _CHOSEN = r"\b(?:choose|chose|select|selected|pick|picked|go\s+with|going\s+with
 
 
 def _pattern(*befores: str) -> re.Pattern[str]:
-    """Return the pattern of an option after one of the expressions."""
     return re.compile(f"(?:{'|'.join(befores)}){_EMPHASIS}{_OPTION}", re.IGNORECASE)
 
 
@@ -55,16 +54,16 @@ _WHOLE = re.compile(r"\s*(?:[(\[]([A-J])[)\]]|([A-J])[):])[ ].*|\s*([A-J])\.[ ][
 
 
 class MultipleChoice(ReadingScorer[str]):
-    """A score of 1.0 if an answer ends on the letter of the right option, else 0.0; references are letters A to J."""
+    """1.0 if an answer ends on the letter of the right option, else 0.0; references are letters A to J."""
 
     metric = "accuracy"
 
     def expected(self, reference: str) -> str | None:
-        """Return the letter of the reference."""
+        """Return the reference's letter."""
         return reference.strip().upper() or None
 
     def verdict(self, prediction: str, expected: str) -> bool | None:
-        """Return whether the letters are the same."""
+        """Return whether the letters are equal."""
         letter = chosen_option(prediction)
         return None if letter is None else letter == expected
 
@@ -75,12 +74,11 @@ class MultipleChoice(ReadingScorer[str]):
 def chosen_option(text: str) -> str | None:
     r"""Return an answer's final letter, or None.
 
-    It is that of the last `Answer: X`, the form that KnapSpec's prompt for MMLU-Pro asks for. Without one, the
-    following are tried in turn: the last "the answer is X" (or option, choice) or \boxed{X}; "option X is correct"; "I
-    choose X"; a last line that is a letter alone or ends on "thus X", or a text of one line `X) …`. X may be in
-    brackets, quotes, emphasis or a box. Its option's text may follow after a full stop, colon, comma or dash, a number
-    or a reason directly. A base model goes on with invented questions: the text is cut at the first line that begins
-    `Question:` or `Q:`.
+    It is the X of the last `Answer: X`, the form of KnapSpec's prompt for MMLU-Pro. Otherwise the following are tried
+    in turn: the last "the answer is X" (or option, choice) or \boxed{X}; "option X is correct"; "I choose X"; a last
+    line that is a letter or ends on "thus X", or a one-line text `X) …`. X may be in brackets, quotes, emphasis or a
+    box. Its option's text may follow after a full stop, colon, comma or dash, a number or a reason directly. Base
+    models go on with invented questions: the text is cut at the first line that begins `Question:` or `Q:`.
     """
     text = before_next_question(text).replace("\uff1a", ":")
     for pattern in _PATTERNS:

@@ -28,14 +28,14 @@ _FIRST_LINE = re.compile(r"\A(?:[ ]*\n)*( *)(?=\S)")
 
 
 class Runs(Scorer):
-    """A score of 1.0 if the program of an answer and its tests runs to its end, else 0.0.
+    """1.0 if the program of an answer and its tests runs to its end, else 0.0.
 
     Args:
-        limits: limits of the process that runs it.
-        required: whether programs run only on a kernel that can lock the process up.
+        limits: limits of its process.
+        required: whether programs need a kernel that can lock the process up.
 
     Attributes:
-        parts: keys of a reference, which is a JSON object, with the types of their values.
+        parts: keys of a reference (a JSON object), with the types of their values.
     """
 
     metric = "pass@1"
@@ -66,11 +66,11 @@ class Runs(Scorer):
 
     @abstractmethod
     def _fault(self, reference: Mapping[str, Any]) -> str | None:
-        """Return the requirement on the parts of a reference without which no answer could pass."""
+        """Return a requirement on the reference without which no answer could pass."""
 
 
 class PassesTests(Runs):
-    """Score of the function that an answer completes; a reference is HumanEval's `prompt`, `test` and `entry_point`."""
+    """Score of a completed function; a reference is HumanEval's `prompt`, `test` and `entry_point`."""
 
     parts: ClassVar = {"prompt": str, "test": str, "entry_point": str}
 
@@ -85,7 +85,7 @@ class PassesTests(Runs):
 
 
 class PassesAsserts(Runs):
-    """Score of an answer by MBPP's tests; a reference is their `imports` and the `tests`, lists of statements."""
+    """Score by MBPP's tests; a reference is their `imports` and the `tests`, lists of statements."""
 
     parts: ClassVar = {"imports": list, "tests": list}
 
@@ -102,7 +102,7 @@ class PassesAsserts(Runs):
 
 
 def _solution(answer: str, imports: str, tests: str) -> str:
-    """Return the definition of the tested functions: a base model's text up to `[DONE]`, or a chat model's code."""
+    """Return the tested functions' definition: a base model's text up to `[DONE]`, or a chat model's code."""
     begin, end = _BEGIN.search(answer), _DONE.search(answer)
     if begin and not (end and end.start() < begin.start()):
         answer = answer[begin.end() :]
@@ -122,9 +122,9 @@ def _solution(answer: str, imports: str, tests: str) -> str:
 def program(prompt: str, answer: str, entry_point: str, test: str) -> str:
     """Return the function that `answer` completes, its tests, and the call that runs them.
 
-    Base models continue the prompt. Chat models may also write the whole function, in a fenced block or not; it is then
-    put after the prompt, whose imports and helpers it may use, and replaces the prompt's function. Indentation by tabs
-    becomes indentation by four spaces, in prompt and answer.
+    Base models continue the prompt. Chat models may write the whole function, fenced or not; it then follows the
+    prompt, whose imports and helpers it may use, and replaces the prompt's function. Tabs of an indentation become four
+    spaces, in prompt and answer.
     """
     prompt, answer = _spaces(_unix(prompt)), _spaces(_unix(answer))
     code = _complete_program(prompt, answer, entry_point)
@@ -138,7 +138,6 @@ def until_top_level(text: str) -> str:
 
 
 def _complete_program(prompt: str, answer: str, entry_point: str) -> str:
-    """Return the prompt together with the code that the answer adds to it."""
     continued = prompt + _continuation(prompt, answer)
     if _goes_on(prompt, answer) or (_may_go_on(prompt, answer) and parse_python(continued)):
         return _up_to_fence(continued)
@@ -151,7 +150,6 @@ def _complete_program(prompt: str, answer: str, entry_point: str) -> str:
 
 
 def _continuation(prompt: str, answer: str) -> str:
-    """Return the part of an answer that continues the prompt's function."""
     if not prompt.endswith("\n"):  # the answer's first line goes on with the prompt's last one
         line, end, following = answer.partition("\n")
         return line + end + until_top_level(following)
@@ -160,7 +158,6 @@ def _continuation(prompt: str, answer: str) -> str:
 
 
 def _goes_on(prompt: str, answer: str) -> bool:
-    """Return whether the answer begins like a function's body, not an indented fence."""
     first = _FIRST_LINE.match(answer)
     return first is not None and len(first[1]) > MOST_BLANKS and not _FENCE_AHEAD.match(answer, first.end())
 
@@ -173,7 +170,7 @@ def _may_go_on(prompt: str, answer: str) -> bool:
 
 
 def _body(block: str) -> str | None:
-    """Return the block as a function's body if it is one: if it is indented, or returns outside of any function."""
+    """Return the block if it is a function's body: indented, or with a return outside of any function."""
     if block.lstrip("\n").startswith(" "):
         return block
     code = parse_python(block)
@@ -181,7 +178,6 @@ def _body(block: str) -> str | None:
 
 
 def _up_to_fence(code: str) -> str:
-    """Return the code up to a fence that ends it; the fence may be on the last line of code."""
     fence = _FENCE.search(code)
     if fence is None or parse_python(code) or not parse_python(code[: fence.start()]):
         return code
@@ -189,13 +185,12 @@ def _up_to_fence(code: str) -> str:
 
 
 def _names(code: str) -> set[str]:
-    """Return the names bound at the margin."""
     statements = parse_python(code)
     return statements.bound if statements else set()
 
 
 def _called(tests: str) -> set[str]:
-    """Return the names that tests use and do not bind."""
+    """Return the names that tests use without binding them."""
     code = parse_python(tests)
     used = {name for statement in code.body for name in used_names(statement)} if code else set()
     return used - (code.bound if code else set()) - set(dir(builtins))
@@ -206,5 +201,4 @@ def _unix(text: str) -> str:
 
 
 def _spaces(code: str) -> str:
-    """Replace each tab of an indentation by four spaces."""
     return _INDENT.sub(lambda match: match[0].replace("\t", "    "), code)

@@ -16,11 +16,11 @@ _NESTED = 3
 
 
 def fenced_blocks(text: str, is_code: Callable[[str], bool]) -> list[str]:
-    """Return the contents of all blocks, without the indentation of their fences.
+    """Return all blocks' contents, without their fences' indentation.
 
-    A block ends at a fence with the same mark that is at least as long; at a fence with a language, which opens the
-    next block; at the end of the text; and at a line of code that ends with the mark, if `is_code` holds for the block
-    so far (within a docstring the mark is text).
+    A block ends at a fence with the same mark of at least its length; at a fence with a language, which opens the next
+    block; at the end of the text; and at a line of code that ends with the mark, if `is_code` holds for the block so
+    far (within a docstring the mark is text).
     """
     lines = text.split("\n")
     blocks, i = [], 0
@@ -36,7 +36,7 @@ def fenced_blocks(text: str, is_code: Callable[[str], bool]) -> list[str]:
 
 
 def _in_one_line(line: str) -> str | None:
-    """Return the content of a block that begins and ends in the line, or None."""
+    """Return the content of a one-line block, or None."""
     line = line.strip()
     mark = line[:3]
     if mark not in ("```", "~~~") or not line.endswith(mark):
@@ -48,7 +48,6 @@ def _in_one_line(line: str) -> str | None:
 def _body(
     lines: Sequence[str], start: int, mark: str, width: int, is_code: Callable[[str], bool]
 ) -> tuple[list[str], int]:
-    """Return the lines of the block that begins at `start`, and the index of the line after it."""
     body: list[str] = []
     for i in range(start, len(lines)):
         line = lines[i].rstrip()
@@ -64,5 +63,4 @@ def _body(
 
 
 def _without(width: int, line: str) -> str:
-    """Strip blanks of the first `width` columns."""
     return line[:width].lstrip(" \t") + line[width:]

@@ -113,7 +113,7 @@ _UNITS = _rewrites(
 
 @lru_cache(maxsize=4096)  # references, and the formulas of a model that repeats itself
 def plain_latex(latex: str) -> str:
-    """Return the same mathematics without commands for its looks, units, and a full stop at the end."""
+    """Return the same mathematics without commands for looks, units, and a final full stop."""
     latex = latex_signs(re.sub(r"\\\$|\$", "", latex))
     latex = _applied(_MARKDOWN, latex.strip())
     latex = re.sub(r"(?<=\d)(?:\\[,!]|\{,\})(?=\d{3})", "", joined_thousands(_applied(_SIZES, latex)))
@@ -124,14 +124,14 @@ def plain_latex(latex: str) -> str:
 
 
 def plain_formulas(text: str) -> str:
-    """Return a text with its formulas, between dollars or brackets of LaTeX, in plain LaTeX."""
+    """Return a text with its formulas, between dollars or LaTeX brackets, in plain LaTeX."""
     return _FORMULA.sub(
         lambda formula: f"${plain_latex(formula[2] or formula[3] or formula[4])}$", joined_thousands(text)
     )
 
 
 def joined_thousands(latex: str) -> str:
-    """Return the text without those separators of thousands that only LaTeX has."""
+    """Return the text without thousands separators that only LaTeX has."""
 
     def joined(number: re.Match[str]) -> str:
         return re.sub(r"\D", "", number[0]) if re.search(r"[\\~{]", number[0]) else number[0]
@@ -140,7 +140,7 @@ def joined_thousands(latex: str) -> str:
 
 
 def latex_signs(text: str) -> str:
-    """Return the text with commands of LaTeX for the signs of Unicode."""
+    """Return the text with LaTeX commands for Unicode signs."""
     for pattern, form in _DIGIT_SIGNS:
         text = pattern.sub(_plain_digits(form), text)
     text = _FRACTION_SIGN.sub(
@@ -160,7 +160,6 @@ def _applied(rewrites: Rewrites, latex: str) -> str:
 
 
 def _fraction(number: re.Match[str]) -> str:
-    """Return a repeating decimal as a fraction."""
     integer, fixed, period = number.groups()
     scale = 10 ** len(fixed)
     top = int(f"{integer}{fixed}{period}") - int(f"{integer}{fixed}" or 0)

@@ -41,17 +41,17 @@ _STATED = re.compile(r"final\s+answer\s+is:?\s*(?=[$\\\d(\[-])", re.IGNORECASE)
 
 
 class MathAnswer(ReadingScorer[str]):
-    r"""A score of 1.0 if the last \boxed{} of an answer equals the reference, else 0.0.
+    r"""1.0 if an answer's last \boxed{} equals the reference, else 0.0.
 
-    The reference is LaTeX, in a \boxed{} or bare. Answers with the same notation are equal; on all others math-verify
+    The reference is LaTeX, in a \boxed{} or bare. Answers with the same notation are equal; on others math-verify
     decides (`parse` and `verify`, with the comparison of values in `math_worker`), which also finds the final answer of
-    a text without a box. Boxes with only a comma, "and" or "or" between them are one answer. math-verify runs in
-    another process, one for all answers, since some answers keep it busy for hours: an answer that is not compared
-    within the time limit scores 0.0 and counts as unread, like a text in which it finds no answer.
+    a text without a box. Boxes with only a comma, "and" or "or" between them are one answer. math-verify runs in one
+    other process, since some answers keep it busy for hours: an answer beyond the time limit scores 0.0 and counts as
+    unread, like a text without an answer.
 
     Args:
         seconds: wall-clock time for one answer.
-        command: program that compares, instead of `math_worker`; `Worker` describes its protocol.
+        command: replacement for `math_worker`, with `Worker`'s protocol.
     """
 
     metric = "exact_match"
@@ -89,7 +89,7 @@ class MathAnswer(ReadingScorer[str]):
         return self._verdicts[request]
 
     def reference_fault(self, reference: str) -> str | None:
-        """Return the requirement that a reference has content to compare and balanced braces, if it fails."""
+        """Return the failed requirement that a reference has content to compare and balanced braces."""
         if braces_close(reference) and any(map(str.isalnum, self.expected(reference) or "")):
             return None
         return r"an answer in LaTeX whose braces close, such as \frac{1}{2}, bare or in a \boxed{}"
@@ -100,9 +100,9 @@ class MathAnswer(ReadingScorer[str]):
 
 
 def _last_boxes(text: str) -> str | None:
-    """Return the content of the last box and of the boxes that form one answer with it.
+    """Return the content of the last box and of boxes that form one answer with it.
 
-    "": all boxes are empty. None: the text has no box, or states the final answer after the last box.
+    "": all boxes are empty. None: there is no box, or the final answer follows the last one.
     """
     filled = [box for box in boxes(text) if box[2].strip()]
     if not filled:
@@ -122,9 +122,10 @@ def _letters(latex: str) -> str:
 
 
 def _other_kind(answer: str, expected: str) -> bool:
-    """Return whether both are numerals of different bases, or one is a pair and one a set or a list.
+    """Return whether these are numerals of different bases, a pair and a set or list, or an equation (`2x + y - 1 = 0`)
+    and a value.
 
-    An equation (`2x + y - 1 = 0`) is of another kind than a value, too. math-verify does not distinguish these.
+    math-verify does not distinguish these.
     """
     numerals = [_BASE.fullmatch(side) for side in (answer, expected)]
     bases = {numeral["base"] for numeral in numerals if numeral}
@@ -134,7 +135,7 @@ def _other_kind(answer: str, expected: str) -> bool:
 
 
 def _kind(latex: str) -> str:
-    """Return `pair` or `set` by the brackets around several values, `list` for values without them, else nothing."""
+    """Return `pair` or `set` by the brackets around several values, `list` without brackets, else nothing."""
     if brackets := _PAIR_OR_SET.fullmatch(latex):
         return "pair" if brackets[1] else "set"
     outside = latex

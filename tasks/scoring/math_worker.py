@@ -1,8 +1,8 @@
 """Program that compares mathematical answers by math-verify; `MathAnswer` runs it in a process of its own.
 
-Its arguments are the processor time of one comparison in seconds and the address space in MiB. It prints a line `true`
-when it is ready, and then, for each line [REFERENCE, ANSWER] of JSON on stdin, a line of JSON: whether the answer
-equals the reference, or null if the text has no answer.
+Arguments: processor time of one comparison in seconds, address space in MiB. It prints a line `true` when ready, and
+then for each JSON line [REFERENCE, ANSWER] on stdin a JSON line: whether the answer equals the reference, or null
+without an answer.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ from math_verify.parser import NormalizationConfig, normalize_latex, parse_latex
 from sympy import Basic, Float, MatrixBase, MatrixExpr, Rational
 
 WORKING_DIGITS, MOST_DIGITS = 60, 400
-"""Digits of values that are compared; most digits to which a difference is evaluated to distinguish it from zero."""
+"""Digits of compared values; most digits for distinguishing a difference from zero."""
 DECIMALS = 6
-"""Places to which a decimal must agree with another value; counted from its first digit if that comes later."""
+"""Places to which a decimal must agree with another value, from its first digit if that comes later."""
 
 _FORMULA = NormalizationConfig(units=False, malformed_operators=True, nits=True)  # a letter may be no unit
 
@@ -58,7 +58,7 @@ def main() -> None:
 def equal(reference: str, answer: str) -> bool | None:
     """Return whether the final answers in `answer` and `reference`, as math-verify extracts them, are equal.
 
-    None: it extracts no answer. Time limits are off, since math-verify would implement them by alarms.
+    None: it extracts no answer. Time limits are off, since math-verify implements them by alarms.
     """
     expected, answers = map(_parsed, (reference, answer))
     # an interval equals the inequality with the same meaning, whichever is the reference
@@ -66,7 +66,7 @@ def equal(reference: str, answer: str) -> bool | None:
 
 
 def _parsed(text: str) -> list[Any]:
-    """Return the value and the LaTeX of the formula that is the text or, in a text with words, its answer.
+    """Return value and LaTeX of the formula that is the text or, among words, its answer.
 
     A formula is parsed as a whole or not at all: math-verify would go on with a number inside it.
     """
@@ -84,11 +84,11 @@ def _parsed(text: str) -> list[Any]:
 
 
 def numerically_equal(a: Any, b: Any, decimals: int, digits: int) -> bool:
-    """Return whether two expressions have the same value; exactly, unless one of them has a decimal.
+    """Return whether two expressions have the same value; exactly, unless one has a decimal.
 
-    A decimal equals a value that rounds to the same at `DECIMALS` places, or significant digits if that is stricter. A
-    percentage equals its number and its hundredth. The arguments are those of math-verify's function, which this one
-    replaces; the numbers of digits are not used.
+    A decimal equals a value that rounds to the same at `DECIMALS` places, or significant digits if stricter. A
+    percentage equals its number and its hundredth. The signature is that of the replaced math-verify function; the
+    numbers of digits are not used.
     """
     if all(isinstance(side, MatrixBase | MatrixExpr) for side in (a, b)):
         a, b = (grader.safe_sympy_doit(side) for side in (a, b))
@@ -103,7 +103,7 @@ def numerically_equal(a: Any, b: Any, decimals: int, digits: int) -> bool:
 
 
 def _readings(value: Basic) -> list[Basic]:
-    """Return the value and, of a percentage, its number."""
+    """Return the value and a percentage's number."""
     number = grader.get_pct_val(value)
     return [value] if number is None else [value, number]
 
@@ -120,12 +120,11 @@ def _equal_values(a: Any, b: Any) -> bool:
 
 
 def _significant(value: Any) -> bool:
-    """Return whether a value differs from zero: SymPy marks a value without a certain digit by a precision of 1."""
+    """Return whether a value differs from zero; SymPy marks a value without a certain digit by a precision of 1."""
     return bool(value != 0 and getattr(value, "_prec", 0) != 1)
 
 
 def _exact(value: Any) -> Any:
-    """Replace each decimal by its exact fraction."""
     return value.xreplace({number: Rational(str(number)) for number in value.atoms(Float)})
 
 
@@ -139,7 +138,6 @@ def _equal_terms(a: Any, b: Any) -> bool:
 
 
 def _parts(value: Any) -> list[Fraction]:
-    """Return real and imaginary part."""
     return [Fraction(str(part)) for part in value.evalf(WORKING_DIGITS).as_real_imag()]
 
 
@@ -153,7 +151,6 @@ def _equal_rounded(a: Fraction, b: Fraction) -> bool:
 
 
 def _limit(kind: int, value: int) -> None:
-    """Set the soft limit, within the hard one."""
     hard = resource.getrlimit(kind)[1]
     resource.setrlimit(kind, (value if hard == resource.RLIM_INFINITY else min(value, hard), hard))
 

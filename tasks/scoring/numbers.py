@@ -48,12 +48,11 @@ _COMMA = re.compile(r"(?<=\d),(?=\d)")
 def final_number(text: str) -> Fraction | None:
     r"""Return an answer's final number, or None.
 
-    It is the first number after the first `####` that has one (the mark of GSM8K's own solutions). Without that mark it
-    is the number in the last `\boxed{}`; without a box, that of the last sentence "the answer is …"; else the last
-    number of the text. After its few-shot answer a base model goes on with invented questions, so the text is cut at
-    the first line that begins `Question:` or `Q:`. Thousands separators, currency, percent signs and units are dropped,
-    powers and fractions are evaluated, and 70.00 equals 70. After `####` all commas between digits are dropped, as in
-    GSM8K's own scorer.
+    It is the first number after the first `####` that has one (GSM8K's own mark); else in the last `\boxed{}`; else in
+    the last sentence "the answer is …"; else the last number of the text. Base models go on with invented questions, so
+    the text is cut at the first line that begins `Question:` or `Q:`. Thousands separators, currency, percent signs and
+    units are dropped, powers and fractions are evaluated, and 70.00 equals 70. After `####` all commas between digits
+    are dropped, as in GSM8K's own scorer.
     """
     text = _joined(_ALONE, _plain(before_next_question(text)))
     for marked in text.split("####")[1:]:
@@ -78,43 +77,42 @@ def _stated(text: str) -> list[Fraction]:
 
 
 def before_next_question(text: str) -> str:
-    """Return the text up to a question that a base model invents: a line with `Question:` or `Q:`."""
+    """Return the text up to a base model's invented question: a line with `Question:` or `Q:`."""
     return _NEXT_QUESTION.split(text.strip(), maxsplit=1)[0]
 
 
 class FinalNumber(ReadingScorer[Fraction]):
-    """A score of 1.0 if an answer's final number equals the reference's, else 0.0."""
+    """1.0 if an answer's final number equals the reference's, else 0.0."""
 
     metric = "exact_match"
 
     def expected(self, reference: str) -> Fraction | None:
-        """Return the final number of the reference."""
+        """Return the reference's final number."""
         return final_number(reference)
 
     def verdict(self, prediction: str, expected: Fraction) -> bool | None:
-        """Return whether the values are equal, in whatever notation."""
+        """Return whether the values are equal, in any notation."""
         number = final_number(prediction)
         return None if number is None else number == expected
 
     def reference_fault(self, reference: str) -> str | None:
-        """Return the requirement that a reference has a number in digits, if it has none."""
+        """Return the failed requirement that a reference has a number in digits."""
         return None if final_number(reference) is not None else "a text that ends on a number in digits, such as 12"
 
 
 def _plain(text: str) -> str:
-    r"""Return the text with `-` as the minus sign, and with LaTeX's separators and `\$` as in plain text."""
+    r"""Return the text with `-` as minus sign, and LaTeX's separators and `\$` as in plain text."""
     text = _SEPARATOR.sub(lambda separator: "," if separator["comma"] else "", text)
     text = _joined(_THOUSANDS, _joined(_UNBROKEN, text))
     return text.replace("\u2212", "-").replace(r"\$", "$").replace(r"\%", "%")
 
 
 def _joined(pattern: re.Pattern[str], text: str) -> str:
-    """Remove blanks within numbers of the pattern."""
     return pattern.sub(lambda number: re.sub(r"\\.|~|\s", "", number[0]), text)
 
 
 def _boxed_number(content: str) -> Fraction | None:
-    """Return the number in a box; None for no number, several, or part of an expression."""
+    """Return a box's number; None for no number, several, or part of an expression."""
     content = _joined(_ALONE, _MODULUS.sub("", content))
     if _EXPRESSION.search(content):
         return None
@@ -128,7 +126,7 @@ def _numbers(text: str) -> list[Fraction]:
 
 
 def _value(match: re.Match[str]) -> Fraction | None:
-    """Return the value of a match; None if it has too many digits or divides by zero."""
+    """Return a match's value; None with too many digits or a division by zero."""
     parts = {name: re.sub(r"[{}\s,]", "", text) for name, text in match.groupdict().items() if text}
     if max(map(len, parts.values())) > MOST_DIGITS or any(abs(int(parts.get(name, 0))) > MOST_POWER for name in POWERS):
         return None

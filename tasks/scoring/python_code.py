@@ -19,7 +19,7 @@ _MARGIN = re.compile(r"^(?=[^\s)\]}])", re.MULTILINE)
 _CONTINUED = re.compile(r"(?:else|elif|except|finally)\b")
 _INDENTED = re.compile(r"(?:^[ \t]+\S.*\n?(?:^[ \t]*\n)*)+", re.MULTILINE)
 _MOST_PIECES = 12
-"""Most pieces at the margin in one statement of a text with prose: decorators, strings over several lines."""
+"""Most pieces at the margin in one statement among prose: decorators, strings over several lines."""
 _DEFINITIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
 _IMPORTS = (ast.Import, ast.ImportFrom)
 # Statements that prose can be read as are left out: `Note: this` is an annotation, `Sure` a name.
@@ -29,12 +29,7 @@ _BUILTINS = frozenset(dir(builtins))
 
 @dataclass(frozen=True)
 class Code:
-    """A Python text.
-
-    Attributes:
-        text: the whole text.
-        body: statements at the margin.
-    """
+    """A Python text, with its statements at the margin."""
 
     text: str
     body: Sequence[ast.stmt]
@@ -46,7 +41,7 @@ class Code:
 
     @property
     def returns(self) -> bool:
-        """Whether it has a `return` outside of any function."""
+        """Whether it returns outside of any function."""
         return any(isinstance(node, ast.Return) for statement in self.body for node in _of_scope(statement))
 
     def defines(self, name: str) -> bool:
@@ -54,12 +49,12 @@ class Code:
         return any(name in bound_names(statement) and not _is_stub(statement) for statement in self.body)
 
     def source(self, statements: Iterable[ast.stmt]) -> str:
-        """Return the lines of some of its statements."""
+        """Return some statements' lines."""
         lines = self.text.split("\n")
         return "".join("\n".join(lines[first - 1 : last]) + "\n" for first, last in map(_lines, statements))
 
     def without(self, statements: Iterable[ast.stmt]) -> Code:
-        """Return the code with some statements blanked; a statement that shares a line with others stays."""
+        """Return the code with some statements blanked; one that shares a line with others stays."""
         gone = list(statements)
         kept = {n for s in self.body if s not in gone for n in range(_lines(s)[0], _lines(s)[1] + 1)}
         blank = {n for s in gone for n in range(_lines(s)[0], _lines(s)[1] + 1)} - kept
@@ -68,7 +63,7 @@ class Code:
 
 
 def parse_python(text: str) -> Code | None:
-    """Return the text as code, or None if it is no Python."""
+    """Return the text as code, or None if it is not Python."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # about escapes in an answer
         try:
@@ -86,7 +81,7 @@ def python_blocks(answer: str) -> list[str]:
 
 
 def code_of(text: str) -> Code | None:
-    """Return the Python in a text: all of it, or the statements at the margin between lines of prose; None if none."""
+    """Return the Python in a text: all of it, or the statements at the margin between lines of prose, or None."""
     text = _at_margin(text)
     code = parse_python(text)
     if code is not None:
@@ -96,16 +91,14 @@ def code_of(text: str) -> Code | None:
 
 
 def defining_code(answer: str, names: Iterable[str], predefined: Iterable[str] = ()) -> Code | None:
-    """Return the code of an answer that defines all of the names, or None.
+    """Return an answer's code that defines all names, or None.
 
-    It is the first fenced block that does; without one, the answer itself without prose; without either, a run of
-    indented lines. Code that defines more than a stub is preferred. Definitions and imports of other blocks that a
-    block uses are put ahead of it. Statements that only call what is defined are examples and left out: a wrong example
-    would end the program.
+    It is the first fenced block that does, else the answer without prose, else a run of indented lines. Code that
+    defines more than a stub is preferred. Definitions and imports that it uses from other blocks are put ahead.
+    Statements that only call what is defined are left out: a wrong example would end the program.
 
     Args:
-        answer: a text with or without fences.
-        names: names of the required functions.
+        names: the required functions.
         predefined: names bound before the code runs.
     """
     wanted = set(names)
@@ -121,7 +114,7 @@ def defining_code(answer: str, names: Iterable[str], predefined: Iterable[str] =
 
 
 def future_first(ahead: str, text: str) -> str:
-    """Return both texts as one program, which begins with the second text's imports of `__future__`."""
+    """Return both texts as one program, beginning with the second's imports of `__future__`."""
     code = parse_python(text) if "__future__" in text else None
     if code is None:
         return ahead + text
@@ -130,7 +123,7 @@ def future_first(ahead: str, text: str) -> str:
 
 
 def bound_names(statement: ast.AST) -> Iterator[str]:
-    """Yield the names that a statement binds in its own scope, not those within functions and classes."""
+    """Yield the names that a statement binds in its own scope, not within functions and classes."""
     for node in _of_scope(statement):
         match node:
             case ast.FunctionDef() | ast.AsyncFunctionDef() | ast.ClassDef():
@@ -142,7 +135,7 @@ def bound_names(statement: ast.AST) -> Iterator[str]:
 
 
 def _of_scope(statement: ast.AST) -> Iterator[ast.AST]:
-    """Yield a statement and all of its parts, except those within functions and classes."""
+    """Yield a statement and its parts, except within functions and classes."""
     nodes = [statement]  # no recursion: a tree may be deeper than Python's stack
     while nodes:
         node = nodes.pop()
@@ -157,7 +150,7 @@ def used_names(node: ast.AST) -> set[str]:
 
 
 def _needed(chosen: Code, blocks: Sequence[Code], predefined: set[str]) -> str:
-    """Return the definitions and imports of other blocks whose names the chosen code uses but nothing else binds."""
+    """Return other blocks' definitions and imports that the chosen code uses and nothing else binds."""
     ahead = ""
     bound, wanted = predefined | _every_name_bound(chosen.body), {n for s in chosen.body for n in used_names(s)}
     definitions = [
@@ -181,7 +174,7 @@ def _every_name_bound(body: Iterable[ast.stmt]) -> set[str]:
 
 
 def _without_examples(code: Code, names: set[str]) -> Code:
-    """Return the code without calls of its definitions that no definition depends on."""
+    """Return the code without calls of its definitions on which no definition depends."""
     calling, examples = set(names), []
     inner = {n for s in code.body if isinstance(s, _DEFINITIONS) for n in used_names(s) - _every_name_bound([s])}
     for statement in code.body:
@@ -195,7 +188,6 @@ def _without_examples(code: Code, names: set[str]) -> Code:
 
 
 def _sets_part(statement: ast.stmt) -> bool:
-    """Return whether the statement sets an attribute or item (`add.cache = {}`)."""
     nodes = (node for node in ast.walk(statement) if isinstance(node, ast.Attribute | ast.Subscript))
     return any(isinstance(node.ctx, ast.Store) for node in nodes)
 
@@ -225,7 +217,7 @@ def _statements(text: str) -> Iterator[str]:
 
 
 def _statement_length(pieces: Sequence[str]) -> int:
-    """Return how many pieces the statement at the beginning has; 0: there is no statement."""
+    """Return the number of pieces of the first statement; 0: none."""
     length = 0
     for count in range(1, min(len(pieces), _MOST_PIECES) + 1):
         code = parse_python("".join(pieces[:count]))
@@ -248,11 +240,9 @@ def _is_certain(statement: ast.stmt) -> bool:
 
 
 def _at_margin(text: str) -> str:
-    """Remove the common indentation."""
     return textwrap.dedent(text) if text.lstrip("\n")[:1] in (" ", "\t") else text
 
 
 def _lines(statement: ast.stmt) -> tuple[int, int]:
-    """Return the first and last line of a statement, decorators included."""
     first = min([statement.lineno, *(d.lineno for d in getattr(statement, "decorator_list", []))])
     return first, statement.end_lineno or first

@@ -15,10 +15,10 @@ _PUNCTUATION = str.maketrans("", "", string.punctuation)
 
 
 class ShortAnswer(Scorer):
-    """A comparison of an answer's first line with a JSON list of accepted answers, normalised as in SQuAD's evaluation.
+    """An answer's first line against a JSON list of accepted answers, normalised as in SQuAD's evaluation.
 
-    `exact_match` is 1.0 if the line is one of them; `contains` is 1.0 if the words of one of them occur in it side by
-    side and in order, as is usual for models that answer in sentences. Else they are 0.0.
+    `exact_match` is 1.0 if the line is one of them; `contains` is 1.0 if one's words occur in it in sequence, as is
+    usual for models that answer in sentences. Else they are 0.0.
     """
 
     metric = "exact_match"

@@ -12,10 +12,10 @@ Expected = TypeVar("Expected")
 
 
 class ReadingScorer(Scorer, Generic[Expected]):
-    """A score of the answer that is read from a text: 1.0 if it is right, else 0.0.
+    """1.0 if the answer read from a text is right, else 0.0.
 
-    `unread` is the share of texts in which no answer could be read. They score 0.0 like wrong answers, but often say
-    more about the prompt or the limit of new tokens than about the model.
+    `unread` is the share of texts without a readable answer. They score 0.0, but often say more about the prompt or the
+    limit of new tokens than about the model.
     """
 
     def item(self, prediction: str, reference: str) -> float | None:
@@ -24,7 +24,7 @@ class ReadingScorer(Scorer, Generic[Expected]):
         return None if expected is None else float(self.verdict(prediction, expected) is True)
 
     def corpus(self, predictions: Sequence[str], references: Sequence[str]) -> dict[str, float]:
-        """Return the share of texts without a readable answer."""
+        """Return the share of unread texts."""
         pairs = [(text, self.expected(reference)) for text, reference in zip(predictions, references, strict=True)]
         unread = [self.verdict(text, expected) is None for text, expected in pairs if expected is not None]
         return {"unread": sum(unread) / len(unread)} if unread else {}
@@ -35,4 +35,4 @@ class ReadingScorer(Scorer, Generic[Expected]):
 
     @abstractmethod
     def verdict(self, prediction: str, expected: Expected) -> bool | None:
-        """Return whether a text's answer is the expected one; None if no answer can be read."""
+        """Return whether a text's answer is the expected one; None if it has none."""

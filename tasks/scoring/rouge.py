@@ -1,9 +1,9 @@
 """ROUGE by the `rouge-score` package, as the scorer of free text and between a method's outputs and those of AR.
 
-The package's own tokenizer keeps only `[a-z0-9]`, so that a text without Latin letters scores 0 against itself. It is
-used if at least nine of ten letters of the reference are a to z, where digits of other scripts count as letters: for
-English with foreign names, whose scores must be those of the package, and for German and French, although accented
-letters split words there. All other references, and the texts compared with them, are split into Unicode words.
+The package's tokenizer keeps only `[a-z0-9]`: a text without Latin letters scores 0 against itself. It is used if at
+least nine of ten letters of the reference are a to z, counting digits of other scripts as letters: for English with
+foreign names, to match the package's scores, and for German and French, although accented letters split words. Other
+references, and texts compared with them, are split into Unicode words.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 KINDS = ("rougeL", "rouge1", "rouge2")
 LATIN_SHARE = 0.9
-"""Least share of a to z among a reference's letters for the package's own tokenizer."""
+"""Least share of a to z among a reference's letters for the package's tokenizer."""
 ZERO_WIDTH_SPACE = "\u200b"
 # Scripts without spaces between words: each character, with its marks, is a token.
 _UNSPACED = (
@@ -36,7 +36,7 @@ _PLAIN = {code: unicodedata.normalize("NFKC", chr(code)) for code in (*range(0xF
 
 @lru_cache(maxsize=4096)  # AR and a lossless method give the same text, and a run scores it twice
 def rouge(prediction: str, reference: str) -> dict[str, float]:
-    """Return F1 of every kind with Porter stemming, L over the whole text; empty if the reference has no token."""
+    """Return F1 of every kind with Porter stemming, L over the whole text; empty for a reference without tokens."""
     if not any(_kind(character) in ("word", "single") for character in reference):
         return {}
     scores = _scorer(_is_plain_latin(reference)).score(reference, prediction)
@@ -58,9 +58,9 @@ def is_unspaced(text: str) -> bool:
 class Words:
     """A tokenizer for `RougeScorer`: Unicode words in lower case, ASCII words stemmed as in the package.
 
-    A word is a run of letters, decimal digits and the marks on them, in composed form (NFC). Full-width letters and
-    ligatures count as plain letters. Joiners, soft hyphens and other layout characters do not split a word. In scripts
-    without spaces (Chinese, Japanese, Thai, Lao, Khmer, Burmese) every character is a word.
+    A word is a run of letters, decimal digits and their marks, in composed form (NFC). Full-width letters and ligatures
+    count as plain letters. Layout characters (joiners, soft hyphens) do not split a word. In scripts without spaces
+    (Chinese, Japanese, Thai, Lao, Khmer, Burmese) every character is a word.
     """
 
     def tokenize(self, text: str) -> list[str]:
@@ -84,7 +84,7 @@ class Words:
 
 @lru_cache(maxsize=8192)
 def _kind(character: str) -> str:
-    """Return the role of a character in a word: word, mark, single (a word by itself), layout or gap."""
+    """Return a character's role: word, mark, single (a word by itself), layout or gap."""
     category, code = unicodedata.category(character), ord(character)
     if category[0] == "M":
         selects_glyph = 0xFE00 <= code <= 0xFE0F or 0xE0100 <= code <= 0xE01EF or category == "Me"

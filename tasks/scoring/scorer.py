@@ -7,36 +7,29 @@ from collections.abc import Iterable, Mapping, Sequence
 
 
 class Scorer(ABC):
-    """A comparison of answers with references, both texts; a reference of several parts is JSON.
+    """Comparison of answers with references, both texts; a reference of several parts is JSON.
 
     Attributes:
-        metric: name of the score that `item` returns, the headline in every table.
+        metric: name of `item`'s score, the headline in every table.
     """
 
     metric: str
 
     @abstractmethod
     def item(self, prediction: str, reference: str) -> float | None:
-        """Return the score in [0, 1] of one answer; None if the reference is empty, as the item cannot be scored."""
+        """Return an answer's score in [0, 1]; None if the reference is empty."""
 
     def reference_fault(self, reference: str) -> str | None:
-        """Return the requirement that a reference fails to meet; None if the scorer can read it.
-
-        Args:
-            reference: a text that is not empty; an empty one is no fault, but its item has no score.
-        """
+        """Return the requirement that a non-empty reference fails; None if the scorer can read it."""
         return None
 
     def corpus(self, predictions: Sequence[str], references: Sequence[str]) -> dict[str, float]:
-        """Return further scores of many answers, by name, in [0, 1], besides the mean of `item`.
-
-        Items without a reference are left out.
-        """
+        """Return further scores of many answers, by name, in [0, 1]; items without a reference are left out."""
         return {}
 
 
 def mean(rows: Iterable[Mapping[str, float]]) -> dict[str, float]:
-    """Return the mean of every name over the rows that have it."""
+    """Return every name's mean over the rows that have it."""
     values_of: dict[str, list[float]] = {}
     for row in rows:
         for name, value in row.items():

@@ -39,7 +39,7 @@ _MARKS = re.compile(r"(?:\s{0,9}(?:\*\*|`{1,3}|</sql>|\[/SQL\]|<\|[^|]{0,40}\|>)
 
 
 class SqlMatch(Scorer):
-    """A score of 1.0 if the query in the answer equals the reference query (`sql_match`), else 0.0."""
+    """1.0 if the query in the answer equals the reference query (`sql_match`), else 0.0."""
 
     metric = "exact_match"
 
@@ -50,7 +50,7 @@ class SqlMatch(Scorer):
 def sql_match(reference: str, text: str) -> float:
     """Return 1.0 if the query in `text` (`sql_of_answer`) equals `reference`, else 0.0.
 
-    White space, comments, closing semicolons, and the case of unquoted text do not count.
+    White space, comments, closing semicolons and unquoted case do not count.
     """
     expected = _tokens(reference)
     return float(bool(expected) and _tokens(sql_of_answer(text)) == expected)
@@ -59,9 +59,9 @@ def sql_match(reference: str, text: str) -> float:
 def sql_of_answer(text: str) -> str:
     """Return the SQL in an answer.
 
-    After its few-shot answer a base model goes on with invented instructions, so the text is cut at the first line that
-    begins `Instruction:`. A chat model's SQL is the first fenced block with a query, or the first block; else inline
-    code that is a query; else the text from where a query begins, up to its semicolon or to a paragraph of prose.
+    Base models go on with invented instructions, so the text is cut at the first line that begins `Instruction:`. A
+    chat model's SQL is the first fenced block with a query, or the first block; else inline code that is a query; else
+    the text from a query's beginning up to its semicolon or a paragraph of prose.
     """
     answer = _NEXT.split(text, maxsplit=1)[0]
     if _IS_QUERY.match(answer):
@@ -78,7 +78,7 @@ def sql_of_answer(text: str) -> str:
 
 
 def _without_prose(query: str) -> str:
-    """Return a text that begins with a query up to its end; further statements stay."""
+    """Return a text that begins with a query up to its end, including further statements."""
     for part in _END.finditer(query):
         if part["end"] and not _STATEMENT.match(query, part.end()):
             return query[: part.start()]
@@ -86,7 +86,7 @@ def _without_prose(query: str) -> str:
 
 
 def _tokens(query: str) -> list[str]:
-    """Return the query's tokens without semicolons at its end, in lower case unless they are quoted."""
+    """Return the query's tokens without final semicolons, in lower case unless quoted."""
     pieces = _TOKEN.findall(_COMMENT.sub(lambda match: match[1] or " ", query))
     while pieces and pieces[-1] == ";":
         pieces.pop()

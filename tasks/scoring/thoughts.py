@@ -18,10 +18,10 @@ _TAG = re.compile(
 
 
 def without_thoughts(text: str) -> str:
-    """Return the last text outside of thoughts, after the first thoughts have ended.
+    """Return the last text outside of thoughts, after the first ones.
 
     A text without tags is returned as it is. Thoughts may lack their opening tag, which many chat templates put into
-    the prompt. Thoughts that do not end leave no answer: the model has not begun it.
+    the prompt. Unfinished thoughts leave no answer.
     """
     parts: list[str] = []
     begin, thinking, ended = 0, False, False

@@ -12,7 +12,7 @@ _NEXT_PROMPT = re.compile(r"\n\s*(?:\n|(?:Translate German to English|German|Eng
 
 
 class Translation(Scorer):
-    """chrF of a translation: character n-grams up to 6, beta 2, and for many translations also BLEU."""
+    """chrF of a translation (character n-grams up to 6, beta 2), and BLEU of many."""
 
     metric = "chrF"
 
@@ -25,10 +25,10 @@ class Translation(Scorer):
         return _share(CHRF().sentence_score(translation(prediction), [reference]).score)
 
     def corpus(self, predictions: Sequence[str], references: Sequence[str]) -> dict[str, float]:
-        """Return chrF and BLEU (tokenizer 13a, exponential smoothing) of the corpus, not means over sentences.
+        """Return the corpus's chrF and BLEU (tokenizer 13a, exponential smoothing), not means over sentences.
 
-        The tokenizer splits at spaces. Without spaces (Chinese, Japanese, Thai) a whole sentence would count as one
-        word, so BLEU is left out if any reference is in such a script.
+        The tokenizer splits at spaces, so BLEU is left out if any reference is in a script without them (Chinese,
+        Japanese, Thai).
         """
         from sacrebleu.metrics import BLEU, CHRF
 
@@ -48,10 +48,9 @@ def _share(percent: float) -> float:
 
 
 def translation(text: str) -> str:
-    """Return the scored part of an answer: up to the first blank line or further prompt.
+    """Return an answer's scored part, up to the first blank line or further prompt.
 
-    After its few-shot answer a base model goes on with invented prompts: lines that begin `Translate German to
-    English:`, `German:`, `English:` or `Answer:`. Items are single sentences, so a translation has no blank line; after
-    one come remarks of a chat model.
+    Base models go on with invented prompts: lines that begin `Translate German to English:`, `German:`, `English:` or
+    `Answer:`. Items are single sentences: after a blank line come a chat model's remarks.
     """
     return _NEXT_PROMPT.split(text.strip(), maxsplit=1)[0].strip()

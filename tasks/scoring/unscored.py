@@ -6,10 +6,10 @@ from tasks.scoring.scorer import Scorer
 
 
 class Unscored(Scorer):
-    """A scorer that gives no score: the benchmark's authors let a larger model judge the answers."""
+    """No score: the benchmark's authors let a larger model judge the answers."""
 
     metric = "none"
 
     def item(self, prediction: str, reference: str) -> float | None:
-        """Return None: there is no score."""
+        """Return None."""
         return None

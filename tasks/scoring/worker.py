@@ -19,15 +19,14 @@ class Worker:
     """Client of a process, started when first needed, that lives until it hangs, dies or is closed.
 
     The process reads requests from stdin and writes answers to stdout, one line of JSON each; its first line, with any
-    content, means that it is ready. It has a session of its own and is killed with all processes of its group: after a
-    request that takes too long, on `close`, when this object is deleted, and at the interpreter's exit. If this process
-    dies of a signal, the other's stdin ends, at which it should end too. Several threads may ask; they take turns. A
-    copy, pickled or not, and a fork have no process yet and start their own.
+    content, means that it is ready. It has a session of its own and is killed with its process group: after a request
+    that takes too long, on `close`, when this object is deleted, and at the interpreter's exit. It should end with its
+    stdin, in case this process dies of a signal. Threads take turns. Copies, pickled or not, and forks start their own
+    process.
 
     Args:
-        command: program and arguments.
-        seconds: wall-clock time for one request; the start of the process has `START_SECONDS`.
-        environment: additional environment variables of the process.
+        seconds: wall-clock time for one request; the start has `START_SECONDS`.
+        environment: additional variables.
     """
 
     def __init__(self, command: Sequence[str], seconds: float, environment: dict[str, str] | None = None) -> None:
@@ -78,7 +77,7 @@ class Worker:
         return process
 
     def _line(self, process: subprocess.Popen[bytes], sent: bytes, seconds: float) -> bytes:
-        """Return the line that the process writes after reading `sent`; empty if the process had to be killed."""
+        """Return the line written after reading `sent`; empty if the process had to be killed."""
         assert process.stdin is not None
         assert process.stdout is not None
         # the process may hang while reading or while writing: a timer covers both
@@ -114,13 +113,12 @@ def _alive(process: subprocess.Popen[bytes]) -> bool:
 
 
 def _kill_group(pid: int) -> None:
-    """Kill the group and wait, without reaping."""
     os.killpg(pid, signal.SIGKILL)
     os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
 
 
 def _kill(process: subprocess.Popen[bytes], owner: int) -> None:
-    """End the process and close its pipes; do nothing in a fork of the owner, which runs the same code at its exit."""
+    """End the process and close its pipes, but not in a fork of the owner, which runs the same code at its exit."""
     if os.getpid() != owner:
         return
     os.killpg(process.pid, signal.SIGKILL)

@@ -1,4 +1,4 @@
-"""Clusters that are started for a module of tests and ended after it."""
+"""Clusters for one module of tests."""
 
 from __future__ import annotations
 
@@ -58,13 +58,12 @@ def ray() -> Iterator[RayCluster]:
 
 @pytest.fixture
 def on_slurm(tmp_path: Path, slurm: Slurm) -> Launched:
-    """Return a bench on Slurm and its launcher's options."""
     return Bench(tmp_path / "own", slurm.environment()), OPTIONS["slurm"]
 
 
 @pytest.fixture(params=sorted(OPTIONS))
 def launched(request: pytest.FixtureRequest, tmp_path: Path) -> Launched:
-    """Return a bench and the options of a launcher; the machine has two made-up GPUs."""
+    """Return a bench and a launcher's options; the machine has two made-up GPUs."""
     options, folder = OPTIONS[request.param], tmp_path / "own"
     if request.param == "slurm":
         on_slurm: Launched = request.getfixturevalue("on_slurm")

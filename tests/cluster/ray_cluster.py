@@ -1,4 +1,4 @@
-"""A Ray cluster of two nodes on one machine, on loopback alone, with made-up GPUs."""
+"""A Ray cluster of two nodes on one machine, on loopback, with made-up GPUs."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ class RayCluster:
     """Two nodes of one CPU and one GPU each.
 
     Args:
-        folder: for everything that it writes; short, as it holds sockets.
+        folder: for all its files; short, as it holds sockets.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -25,7 +25,6 @@ class RayCluster:
         self._port = port
 
     def start(self) -> None:
-        """Start the head and a second node, and wait for both."""
         size = ["--num-cpus=1", "--num-gpus=1", "--object-store-memory=80000000", f"--node-ip-address={LOOPBACK}"]
         start = [*RAY, "start", "--block", "--disable-usage-stats", *size]
         head = ["--head", f"--port={self._port}", "--include-dashboard=false", f"--temp-dir={self.folder}"]
@@ -38,9 +37,7 @@ class RayCluster:
         return (self.folder / f"{name}.out").read_text(encoding="utf-8")
 
     def environment(self) -> dict[str, str]:
-        """Return the variables of a process on this cluster."""
         return self.services.environment()
 
     def stop(self) -> None:
-        """End both nodes and their workers."""
         self.services.stop()

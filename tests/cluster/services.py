@@ -1,4 +1,4 @@
-"""Background processes of the cluster tests: started, waited for with a bound, and all ended at the end."""
+"""Background processes of the cluster tests: started, awaited with a bound, and ended."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ import psutil
 
 LOOPBACK = "127.0.0.1"
 MARK = "SSD_BENCH_CLUSTER_TEST"
-"""Environment variable that every process of a test cluster inherits, daemons of daemons included."""
+"""Environment variable that every process of a test cluster inherits, even daemons of daemons."""
 
 
 def free_ports(count: int) -> list[int]:
-    """Ports that nobody listens on now, below those that connections get."""
+    """Find unused ports, below those that connections get."""
     sockets = [socket.socket() for _ in range(count)]
     try:
         for listener in sockets:
@@ -34,7 +34,7 @@ def until(holds: Callable[[], object], event: str, seconds: float = 30.0) -> Non
     """Wait until something holds.
 
     Raises:
-        TimeoutError: it does not in time.
+        TimeoutError: too late.
     """
     deadline = time.monotonic() + seconds
     while not holds():
@@ -44,11 +44,11 @@ def until(holds: Callable[[], object], event: str, seconds: float = 30.0) -> Non
 
 
 class Services:
-    """Processes in the foreground of their own sessions, marked so that whatever they start is found again.
+    """Processes in the foreground of their own sessions, marked so that all their children are found.
 
     Args:
         folder: for their logs.
-        mark: value of the mark, of this cluster alone.
+        mark: value of the mark, unique for this cluster.
     """
 
     def __init__(self, folder: Path, mark: str) -> None:
@@ -56,11 +56,9 @@ class Services:
         self.running: dict[str, subprocess.Popen[bytes]] = {}
 
     def environment(self, **variables: str) -> dict[str, str]:
-        """Return the variables of a process of the cluster."""
         return os.environ | {MARK: self._mark} | variables
 
     def start(self, name: str, command: Sequence[str], variables: Mapping[str, str] | None = None) -> None:
-        """Start a process under a name."""
         with open(self._folder / f"{name}.out", "ab") as log:
             self.running[name] = subprocess.Popen(
                 command,
@@ -72,13 +70,13 @@ class Services:
             )
 
     def kill(self, name: str) -> None:
-        """Kill one process, which leaves what it started."""
+        """Kill one process, but not its children."""
         process = self.running.pop(name)
         process.kill()
         process.wait(timeout=10)
 
     def all(self) -> list[psutil.Process]:
-        """Return every other process with the mark."""
+        """Return all other processes with the mark."""
         marked = []
         for process in psutil.process_iter():
             with suppress(psutil.Error):
@@ -87,7 +85,6 @@ class Services:
         return marked
 
     def stop(self) -> None:
-        """End every process of the cluster."""
         for sent in (signal.SIGTERM, signal.SIGKILL):
             processes = self.all()
             for process in processes:
@@ -99,7 +96,6 @@ class Services:
         self.running.clear()
 
     def log(self) -> str:
-        """Return the ends of all logs."""
         logs = [*self._folder.glob("*.out"), *self._folder.glob("*.log")]
         ends = [(log.name, log.read_text(encoding="utf-8", errors="replace")[-1500:]) for log in sorted(logs)]
         return "\n".join(f"--- {name}\n{text}" for name, text in ends)

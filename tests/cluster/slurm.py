@@ -1,4 +1,4 @@
-"""A Slurm of one machine: munged, slurmdbd over MariaDB, slurmctld and slurmd, all of them on loopback alone."""
+"""A Slurm of one machine: munged, slurmdbd over MariaDB, slurmctld and slurmd, all on loopback."""
 
 from __future__ import annotations
 
@@ -69,7 +69,6 @@ CommunicationParameters=NoInAddrAny
 
 
 def missing() -> list[str]:
-    """Programs that are not installed."""
     return [name for name in PROGRAMS if shutil.which(name) is None]
 
 
@@ -77,9 +76,9 @@ class Slurm:
     """One cluster of one node.
 
     Args:
-        folder: for everything that it writes; short, as it holds sockets.
-        cpus: that the node has to share out, whatever the machine has.
-        patience: seconds after which a node that does not answer is down, and its jobs are queued again.
+        folder: for all its files; short, as it holds sockets.
+        cpus: of the node, whatever the machine has.
+        patience: seconds after which a silent node is down, and its jobs are queued again.
     """
 
     def __init__(self, folder: Path, cpus: int = 2, patience: int = 60) -> None:
@@ -119,7 +118,7 @@ class Slurm:
         path.write_text(text.lstrip(), encoding="utf-8")
 
     def start(self) -> None:
-        """Start all daemons, each once the one before it answers."""
+        """Start all daemons, each after the previous one answers."""
         folder, services = self.folder, self.services
         socket_path = folder / "munge.socket"
         services.start(
@@ -182,26 +181,21 @@ class Slurm:
         subprocess.run([*client, grant], check=True, capture_output=True, timeout=30)
 
     def start_node(self) -> None:
-        """Start slurmd and wait until it takes jobs."""
         self.services.start("slurmd", ["slurmd", "-D", "-f", f"{self.folder}/slurm.conf"])
         until(lambda: self.run("sinfo", "-h", "-o", "%t").strip() in ("idle", "mix", "alloc"), "slurmd")
 
     def environment(self) -> dict[str, str]:
-        """Return the variables of a process that submits to this Slurm."""
         return self.services.environment(**self.variables)
 
     def run(self, *command: str) -> str:
-        """Return the output of a command of Slurm."""
         return subprocess.run(
             command, check=True, capture_output=True, encoding="utf-8", env=self.environment(), timeout=60
         ).stdout
 
     def answers(self, *command: str) -> bool:
-        """Return whether a command succeeds."""
         return subprocess.run(command, capture_output=True, env=self.environment(), timeout=60).returncode == 0
 
     def stop(self) -> None:
-        """Cancel all jobs and end all daemons."""
         if "slurmctld" in self.services.running:
             self.answers("scancel", "--full", f"--user={os.environ.get('USER', 'root')}")
         self.services.stop()

@@ -1,4 +1,4 @@
-"""Sweeps as a user starts them, on the launchers' own processes, and what their records must have in common."""
+"""Sweeps as a user starts them, in the launchers' own processes, and what their records must have in common."""
 
 from __future__ import annotations
 
@@ -54,17 +54,13 @@ CONFIG = "_target_: staying.Staying\nname: staying\n"
 
 @dataclass(frozen=True)
 class Sweep:
-    """A sweep that runs.
-
-    Attributes:
-        log: what it says.
-    """
+    """A sweep that runs."""
 
     process: subprocess.Popen[bytes]
     log: Path
 
     def ended(self, seconds: float = 600) -> tuple[int, str]:
-        """Exit code and output; it is killed if it takes longer."""
+        """Return exit code and output; kill it if it takes longer."""
         try:
             code = self.process.wait(seconds)
         except subprocess.TimeoutExpired:
@@ -84,10 +80,10 @@ class Sweep:
 
 @dataclass(frozen=True)
 class Bench:
-    """A folder with a method of the user's, and sweeps that may use it.
+    """A folder with a user's method, and sweeps that may use it.
 
     Attributes:
-        folder: for the method and for what it says.
+        folder: for the method and its reports.
         variables: environment of the cluster.
     """
 
@@ -106,7 +102,6 @@ class Bench:
         return self.folder / "stay"
 
     def start(self, runs: Path, *options: str) -> Sweep:
-        """Start a sweep."""
         line = [
             "-m",
             "ssd_bench",
@@ -126,15 +121,13 @@ class Bench:
         return Sweep(process, log)
 
     def swept(self, runs: Path, *options: str, seconds: float = 600) -> tuple[int, str]:
-        """Exit code and output of a sweep."""
         return self.start(runs, *options).ended(seconds)
 
     def reports(self) -> list[dict[str, Any]]:
-        """Return the last report of every staying method."""
         return [json.loads(path.read_text(encoding="utf-8")) for path in self.stay.glob("*.json")]
 
     def staying(self, count: int = 1) -> list[int]:
-        """Wait until so many jobs stay at their third prompt; their processes."""
+        """Wait until so many jobs stay at their third prompt; return their processes."""
 
         def processes() -> list[int]:
             return [
@@ -147,12 +140,12 @@ class Bench:
         return processes()
 
     def go(self) -> None:
-        """Let all go on that stay, and none stay from now on."""
+        """Let all staying jobs go on, and none stay from now on."""
         (self.stay / "go").touch()
 
 
 def records(runs: Path) -> dict[str, dict[str, pd.DataFrame]]:
-    """Return the tables of every run without times, by its name."""
+    """Return every run's tables without times, by name."""
     by_name = {}
     for path in find_runs(runs):
         run = load_run(path)
@@ -162,7 +155,7 @@ def records(runs: Path) -> dict[str, dict[str, pd.DataFrame]]:
 
 
 def assert_same(runs: Path, expected_runs: Path) -> None:
-    """Compare the runs, their outputs, steps and layer sets."""
+    """Compare runs, outputs, steps and layer sets."""
     actual, expected = records(runs), records(expected_runs)
     assert sorted(actual) == sorted(expected)
     for name, tables in expected.items():
@@ -171,7 +164,7 @@ def assert_same(runs: Path, expected_runs: Path) -> None:
 
 
 def assert_whole(runs: Path, prompts: int, count: int) -> None:
-    """So many runs, each with every prompt once in every arm."""
+    """Check for so many runs, each with every prompt once in every arm."""
     by_name = records(runs)
     assert len(by_name) == count
     for tables in by_name.values():
@@ -180,5 +173,5 @@ def assert_whole(runs: Path, prompts: int, count: int) -> None:
 
 
 def asked_runs() -> int:
-    """Return the number of runs in the sweep of every launcher: 6, or SSD_BENCH_CLUSTER_RUNS."""
+    """Return every launcher's number of runs: 6, or SSD_BENCH_CLUSTER_RUNS."""
     return int(os.environ.get("SSD_BENCH_CLUSTER_RUNS", "6"))

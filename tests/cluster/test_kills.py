@@ -1,4 +1,4 @@
-"""Jobs, sweeps and a node's daemon killed in the middle: the same command ends the sweep, no prompt lost or doubled."""
+"""Jobs, sweeps and a node's daemon killed midway: the same command ends the sweep, no prompt lost or doubled."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ everywhere = pytest.mark.parametrize("launched", ["box", "slurm", "ray"], indire
 
 
 def same_again(bench: Bench, runs: Path, launcher: tuple[str, ...], tmp_path: Path) -> None:
-    """Run the same command to its end, and compare the records with those of an undisturbed sweep."""
+    """Run the same command to its end, and compare the records with an undisturbed sweep's."""
     code, output = bench.swept(runs, *SWEEP, *launcher)
     assert code == 0, output
     assert_whole(runs, prompts=4, count=2)
@@ -112,24 +112,21 @@ def test_kills_at_random_moments(launched: Launched, request: pytest.FixtureRequ
 
 
 def cells(runs: Path) -> list[tuple[str, str, list[tuple[dict[str, str], str | None, str | None]]]]:
-    """Return the run of each cell of every index."""
     indices = [index.read(path) for path in index.find(runs)]
     return [(name, scale, [(line.labels, line.run, line.error) for line in lines]) for name, scale, lines in indices]
 
 
 def under_way(sweep: Sweep, runs: Path) -> bool:
-    """Return whether a run of a sweep has begun, or the sweep has ended."""
     return bool(owners(runs)) or sweep.process.poll() is not None
 
 
 def owners(runs: Path) -> dict[int, None]:
-    """Processes that have runs."""
     holders = (holder(path) for path in runs.glob(f"*/{NAME}"))
     return dict.fromkeys(owner.pid for owner in holders if owner is not None and not owner.dead)
 
 
 def test_a_job_that_must_give_way_is_queued_again(on_slurm: Launched, slurm: Slurm, tmp_path: Path) -> None:
-    """Send the signal that announces the end of its time, or that another job takes its place."""
+    """Send the signal that announces the end of its time, or another job in its place."""
     bench, launcher = on_slurm
     running = bench.start(tmp_path / "runs", "method=staying", "task=gsm8k", "limit=4", *launcher)
     before = bench.staying()

@@ -1,4 +1,4 @@
-"""The same sweep through every launcher: equal outputs, layer sets, steps; jobs at once have GPUs of their own."""
+"""The same sweep through every launcher: equal outputs, layer sets, steps; simultaneous jobs have their own GPUs."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ TASKS = ("gsm8k", "humaneval", "xsum", "alpaca")
 
 
 def sweep() -> tuple[str, ...]:
-    """Options of as many runs as were asked for, or a few more."""
+    """Return options for as many runs as requested, or a few more."""
     tasks = TASKS if asked_runs() > 2 * len(METHODS) else TASKS[:2]
     methods = METHODS[: -(-asked_runs() // len(tasks))]
     return f"method={','.join(methods)}", f"task={','.join(tasks)}"

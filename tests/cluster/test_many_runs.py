@@ -1,8 +1,8 @@
-"""Many runs on two workers, of which one in twenty ends badly: every other is made, by one command.
+"""Many runs on two workers, one in twenty of which fails: one command makes all others.
 
     SSD_BENCH_CLUSTER_MANY=1000 python -m pytest -m cluster -s tests/cluster/test_many_runs.py
 
-prints what the time went into.
+prints where the time went.
 """
 
 from __future__ import annotations
@@ -78,12 +78,11 @@ def test_every_run_is_made_but_those_that_end_badly(tmp_path: Path) -> None:
 
 
 def seeds(runs: Path) -> set[int]:
-    """Seeds of the records."""
     return {read_header(path)["config"]["seed"] for path in find_runs(runs)}
 
 
 def account(runs: Path, begin: float, end: float) -> str:
-    """Say where the time of two workers went."""
+    """Say where two workers' time went."""
     headers = [read_header(path) for path in find_runs(runs)]
     walls = [header["wall_s"] for header in headers]
     ends = sorted(pd.Timestamp(header["finished_at"]).timestamp() for header in headers)

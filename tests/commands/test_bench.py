@@ -1,4 +1,4 @@
-"""The benchmark end to end on a tiny model: every key is there and means what it says; its limits, by hand."""
+"""The benchmark end to end on a tiny model: every key means what it says; limits by hand."""
 
 from __future__ import annotations
 
@@ -46,7 +46,6 @@ SMALL: dict[Any, dict[str, Any]] = {
 
 @pytest.fixture
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A benchmark of seconds."""
     for part, constants in SMALL.items():
         for name, value in constants.items():
             monkeypatch.setattr(part, name, value)
@@ -108,7 +107,7 @@ def test_bench_writes_its_figures(small_checkpoint: Path, tmp_path: Path, capsys
 
 
 def test_a_search_does_the_work_of_its_sublayers(small_checkpoint: Path) -> None:
-    """Weights and prefix are read once a call, whatever the number of branches."""
+    """Weights and prefix are read once a call, for any number of branches."""
     decoder = select("cpu", torch.float32, "torch").load(Checkpoint(small_checkpoint), torch.float32, [CPU])
     cache = decoder.new_cache(64)
     decoder.prefill(torch.arange(20), cache)
@@ -159,7 +158,7 @@ def test_a_limit_is_the_slower_of_memory_and_arithmetic() -> None:
 @pytest.mark.skipif(bool(native_problem()), reason=native_problem())
 @pytest.mark.parametrize(("isa", "huge"), [("auto", False), ("auto", True), ("amx_emulated", True)])
 def test_compiled_kernels_measure_a_machine(isa: str, huge: bool) -> None:
-    """They raise where a sum is wrong, so that a kernel that does less than it says is no limit."""
+    """They raise if a sum is wrong, so a kernel that does less than it says is no limit."""
     compiled = extension(decide(CPU, torch.float32, "native", isa))
     reads = compiled.read_speeds(3 * 2**22 + 5, huge, 2)
     products = compiled.product_speeds(100, 2)

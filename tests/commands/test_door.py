@@ -1,4 +1,4 @@
-"""The one way in: its commands, what it shows, and what it does not load."""
+"""The entry point: its commands, output, and imports."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from tests.runs import ROOT, environment, program, python
 
 @pytest.fixture
 def chosen(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, list[str]]]:
-    """What the door hands to which module, instead of it being done."""
+    """What the entry point hands to which module, without running it."""
     asked: list[tuple[str, list[str]]] = []
 
     def module(name: str) -> SimpleNamespace:

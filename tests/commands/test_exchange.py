@@ -1,4 +1,4 @@
-"""Records in other tools' forms and back: the same numbers, sets that draft again, faults named by line."""
+"""Records in other tools' forms and back: same numbers, sets that draft again, faults named by line."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ LONG = {
     "num_draft_tokens": 2,
     "num_spec_tokens": 1,
 }
-"""Of two steps with a token each; with both tokens in one of them it is longer than may be."""
+"""Two steps with a token each; both tokens in one step would be too long."""
 
 
 @pytest.fixture
@@ -51,7 +51,6 @@ def run(tmp_path: Path) -> Run:
 
 
 def written(folder: Path, *told: object) -> Path:
-    """A file of these objects."""
     file = folder / "answers.jsonl"
     file.write_text("".join(f"{json.dumps(one)}\n" for one in told), encoding="utf-8")
     return file
@@ -91,7 +90,7 @@ def test_what_is_written_is_read(prompts: list[tuple[int, int, float]]) -> None:
 
 
 def test_a_found_set_drafts_in_another_run(small_checkpoint: Path, tmp_path: Path) -> None:
-    """End to end: a run exports its set, the options in the file draft with it, and say so in their record."""
+    """End to end: a run exports its set, whose options draft with it, and say so in their record."""
     short = (*local_model(small_checkpoint), "task=gsm8k", "decode.max_new_tokens=16")
     first = executed(tmp_path / "a", *short, "limit=2", "method=layerskip", "method.exit_layer=2")
     assert_round_trip(first, tmp_path)
@@ -123,7 +122,7 @@ def test_the_set_that_drafted_most_is_the_default(run: Run) -> None:
 
 
 def test_every_shape_of_a_servers_answers_is_read(tmp_path: Path) -> None:
-    """A response, its metrics, the counts alone; without arrays exact where every step drafted the most there is."""
+    """A response, its metrics, or counts alone; without arrays exact if every step drafted the maximum."""
     found = answers.read_answers(written(tmp_path, response(), response()["metrics"], SERVER))
     assert (found.answers, len(found.steps), found.m, found.exact) == (3, 129, None, True)
     assert found.per_step == pytest.approx(1.2325581395348837) and found.alpha == pytest.approx(0.07751937984496124)
@@ -218,7 +217,7 @@ def test_a_file_that_exists_is_left_alone(run: Run, tmp_path: Path, capsys: pyte
 
 
 def test_arms_without_drafts(tmp_path: Path) -> None:
-    """AR drafts nothing; of Hugging Face's arm no steps are known; without layers there is no set."""
+    """AR drafts nothing; Hugging Face's steps are unknown; without layers there is no set."""
     run = write_run(tmp_path / "run", [with_hf(unit(0))])
     told = json.loads(next(answers.answer_lines(run, "ar")))["metrics"]["speculative_decoding"]
     assert told["acceptance_histogram"] == [0] and told["mean_acceptance_length"] == 1.0

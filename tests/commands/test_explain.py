@@ -30,7 +30,7 @@ def run(tmp_path: Path) -> Run:
 
 
 def without(run: Run, column: str, factor: float) -> Run:
-    """The run with a column of the method's times scaled, and the decode time with it."""
+    """The run with a scaled column of the method's times, and its decode time."""
     prompts, steps = run.prompts.copy(), run.steps.copy()
     method = prompts["arm"] == "method"
     prompts.loc[method, "decode_ms"] += (factor - 1) * prompts.loc[method, column]
@@ -72,7 +72,7 @@ def test_each_speedup_without_a_loss_is_that_of_a_run_without_it(run: Run) -> No
 
 
 def test_costs_are_those_of_the_record(run: Run) -> None:
-    """The synthetic record drafts a token in 3 of 10 ms while it runs 13 of 16 sublayers, and AR loses 2 % outside."""
+    """The synthetic record drafts a token in 3 of 10 ms with 13 of 16 sublayers; AR loses 2 % outside."""
     found = explain.explain(run)
     assert found.c == pytest.approx(13 / 16)
     assert found.c_measured == pytest.approx(T_DRAFT_MS / T_TARGET_MS / 1.02, rel=0.1)
@@ -82,7 +82,7 @@ def test_costs_are_those_of_the_record(run: Run) -> None:
 
 
 def test_a_method_without_layer_drafts(tmp_path: Path) -> None:
-    """No skip ratio, no cost model: drafting is one loss as a whole."""
+    """No skip ratio, no cost model: drafting is one loss."""
     units = [unit(i) for i in range(3)]
     for records in units:
         for step in records[1].steps:
@@ -124,7 +124,7 @@ def test_slow_steps_are_listed_the_slowest_first(tmp_path: Path, run: Run) -> No
 
 
 def test_what_drafted_is_listed_by_source(tmp_path: Path) -> None:
-    """Plain steps, copied tokens, sets with and without a window: their counts add up to the record's."""
+    """Counts of plain steps, copied tokens, sets with and without a window add up to the record's."""
     units = [unit(i) for i in range(6)]
     steps = [step for records in units for step in records[1].steps]
     for i, step in enumerate(steps):

@@ -1,4 +1,4 @@
-"""Questions about the user's own records are answered from these alone, next to the project's records."""
+"""Questions about the user's records are answered from these alone, next to the project's records."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ GIVEN = {"model": SIZE, "latency": asdict(LATENCY), "config": {"method": {}}, "t
 
 
 def fill(folder: Path, n_runs: int, label: str) -> None:
-    """Runs of two methods, and an index of an experiment in which all of them appear."""
+    """Runs of two methods, and an experiment's index with all of them."""
     names = [
         make(folder, f"{label}-{i}", accept=0.5 + 0.05 * i, method=("swift", "clasp")[i % 2], **GIVEN)
         for i in range(n_runs)
@@ -42,7 +42,7 @@ def fill(folder: Path, n_runs: int, label: str) -> None:
 
 @pytest.fixture(scope="module")
 def clone(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Seven own runs next to the project's: three in a folder and three that are packed."""
+    """Seven own runs next to the project's: three in a folder and three packed."""
     folder = tmp_path_factory.mktemp("clone")
     fill(folder / "runs", OWN, "own")
     fill(folder / "runs/reference/mini", PROJECTS, "projects")
@@ -68,7 +68,7 @@ def test_a_folder_of_runs_does_not_contain_the_projects(here: Path) -> None:
 def test_every_command_reads_seven(
     here: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The report is of the one paper that the runs are of, without drawings."""
+    """The report is of these runs' paper, without drawings."""
     monkeypatch.setattr(figures, "save", lambda made, stem: [])
     monkeypatch.setattr(numbers, "long_tables", partial(numbers.long_tables, only="swift"))
     frame = ssd_bench.load_runs("runs")

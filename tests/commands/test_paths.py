@@ -1,4 +1,4 @@
-"""Paths in options: any name that a file system takes works to the end, all else is refused before anything runs."""
+"""Paths in options: any name valid on the file system works to the end, others are refused before anything runs."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ TOOLS = (
 def answer(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> Callable[..., tuple[int, str]]:
-    """Exit code and errors of a command in an empty folder, which is the home folder, too."""
+    """Exit code and errors of a command in an empty folder, which is also the home folder."""
     (tmp_path / "here").mkdir()
     monkeypatch.chdir(tmp_path / "here")
     monkeypatch.setenv("HOME", str(tmp_path / "here"))
@@ -58,7 +58,6 @@ def answer(
 
 
 def quoted(name: str) -> str:
-    """A value as Hydra's grammar quotes it."""
     return "'" + name.replace("'", "\\'") + "'"
 
 

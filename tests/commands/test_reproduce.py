@@ -1,4 +1,4 @@
-"""Reproduction of records: on other threads and instructions, and of records with faults of 30 kinds."""
+"""Reproduction of records: on other threads and instructions, and with 30 kinds of faults."""
 
 from __future__ import annotations
 
@@ -39,10 +39,10 @@ PARTS = ["outputs", "layer sets and steps", "M and α", "modelled time", "measur
 
 @dataclass(frozen=True)
 class Bench:
-    """A record, its second run, and the plan of the latter.
+    """A record, its second run, and the latter's plan.
 
     Attributes:
-        header: run.json of the second run before its first prompt.
+        header: the second run's run.json before its first prompt.
         config: of the second run, as text.
         clean: report on the undamaged record.
     """
@@ -71,7 +71,7 @@ def bench(tmp_path_factory: pytest.TempPathFactory) -> Bench:
 
 @pytest.fixture
 def repeated(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> Bench:
-    """The bench, where a second run of the same config is the one that was made already."""
+    """The bench, with the existing second run for the same config."""
 
     def planned_once(cfg: DictConfig, arguments: list[str]) -> Plan:
         same = OmegaConf.to_yaml(OmegaConf.merge(cfg, {"runs_dir": "runs"})) == bench.config
@@ -102,7 +102,7 @@ def test_threads_change_nothing_but_times(bench: Bench) -> None:
 def test_instructions_and_a_sample_change_nothing_but_times(
     bench: Bench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The whole command, as on a CPU that has no vectors beyond the baseline, on the pack of the record."""
+    """The whole command on the record's pack, as on a CPU without vectors beyond the baseline."""
     assert pack(bench.run.path.parent, tmp_path / "packed.zip") == 1
     monkeypatch.setenv(FORCED, "generic")
     monkeypatch.chdir(tmp_path)
@@ -126,18 +126,17 @@ Damage = Callable[[Tables, Header, Bench], object]
 
 
 def rows(frame: pd.DataFrame, arm: str | None = "method") -> pd.Series:
-    """Return which rows belong to the damaged prompt."""
+    """Return the damaged prompt's rows."""
     hit = frame["prompt_index"] == HIT
     return hit if arm is None else hit & (frame["arm"] == arm)
 
 
 def at(frame: pd.DataFrame, number: int = 1) -> Any:
-    """Return the label of a row of the damaged prompt."""
     return frame.index[rows(frame)][number]
 
 
 def changed(table: str, column: str, edit: Callable[[Any], Any], number: int = 0) -> Damage:
-    """Return the damage of one value in the damaged prompt's rows of the method."""
+    """Return the damage of one value in the method's rows of the damaged prompt."""
 
     def damage(tables: Tables, header: Header, bench: Bench) -> None:
         frame = tables[table]
@@ -147,8 +146,6 @@ def changed(table: str, column: str, edit: Callable[[Any], Any], number: int = 0
 
 
 def entry(name: str, value: Any) -> Damage:
-    """Return the damage of one entry of run.json."""
-
     def damage(tables: Tables, header: Header, bench: Bench) -> None:
         *path, last = name.split(".")
         for part in path:
@@ -169,7 +166,7 @@ def token_everywhere(tables: Tables, header: Header, bench: Bench) -> None:
 
 
 def set_everywhere(tables: Tables, header: Header, bench: Bench) -> None:
-    """Exchange a skipped attention of a set for another one, so that all counts stay."""
+    """Exchange a set's skipped attention for another, so that all counts stay."""
     sets = tables["layer_sets"]
     used = tables["steps"].loc[rows(tables["steps"]), "layer_set_id"].dropna().iloc[0]
     label = sets.index[sets["layer_set_id"] == used][0]
@@ -186,7 +183,7 @@ def other_set(tables: Tables, header: Header, bench: Bench) -> None:
 
 
 def faster_step(tables: Tables, header: Header, bench: Bench) -> None:
-    """Take nine tenths of the time of a step from it and from its answer; a busy machine may have made it slow."""
+    """Remove nine tenths of a step's time from it and its answer; a busy machine may have made it slow."""
     steps, prompts = tables["steps"], tables["prompts"]
     saved = steps.at[at(steps), "verify_ms"] * 0.9
     steps.at[at(steps), "verify_ms"] -= saved
@@ -274,7 +271,7 @@ DAMAGES: dict[str, tuple[Damage, str, int | None]] = {
 
 
 def damaged(bench: Bench, folder: Path, damage: Damage, rehashed: bool) -> Path:
-    """Write a damaged copy of the record, with or without the SHA-256 of the damaged tables."""
+    """Write a damaged copy of the record, with or without the damaged tables' SHA-256."""
     shutil.copytree(bench.run.path, folder)
     header = json.loads((folder / "run.json").read_text(encoding="utf-8"))
     before = bench.run.tables
@@ -294,7 +291,7 @@ def damaged(bench: Bench, folder: Path, damage: Damage, rehashed: bool) -> Path:
 def test_every_damage_is_named_with_its_part_and_prompt(
     name: str, repeated: Bench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Even where the damaged tables have the SHA-256 that run.json says."""
+    """Even if the damaged tables' SHA-256 matches run.json."""
     damage, text, prompt = DAMAGES[name]
     if name == "a longer time":  # of a record of a busy machine it is a note
         monkeypatch.setattr(Steadiness, "contamination", "")
@@ -317,7 +314,7 @@ def test_a_damage_without_a_new_hash_is_named_without_a_run(name: str, repeated:
 
 
 def all_times(factor: float, arm: str | None = None) -> Damage:
-    """Return a longer decode time of every answer (of an arm), in the record of a busy machine."""
+    """Return a longer decode time of every answer (of an arm), on a busy machine."""
 
     def damage(tables: Tables, header: Header, bench: Bench) -> None:
         prompts = tables["prompts"]
@@ -332,7 +329,7 @@ def all_times(factor: float, arm: str | None = None) -> Damage:
 
 
 def paused(rows: Sequence[int], share: float) -> Damage:
-    """Return pauses between two steps of some answers, as a share of their times, in a run of any length."""
+    """Return pauses between two steps of some answers, as a share of their times."""
 
     def damage(tables: Tables, header: Header, bench: Bench) -> None:
         all_times(1.0)(tables, header, bench)
@@ -431,13 +428,13 @@ def test_another_config_is_another_run(bench: Bench, tmp_path: Path) -> None:
 
 
 def test_the_recorded_profile_is_that_of_the_second_run(bench: Bench) -> None:
-    """Methods that choose by times would choose other sets with a profile of this machine."""
+    """Methods that choose by times would choose other sets with this machine's profile."""
     assert RunHeader.read(bench.second).latency == bench.run.header.latency
 
 
 @pytest.mark.parametrize("slower", ["t_mlp_ms", None])
 def test_a_recorded_profile_decides_which_layers_are_skipped(slower: str | None, tmp_path: Path) -> None:
-    """A record whose profile was measured, on a machine with attentions 100 times as slow as MLPs."""
+    """A record with a profile from a machine with attentions 100 times as slow as MLPs."""
     times = "{t_mlp_ms: 0.01, t_attn_slope_ms: 0.001, t_attn_intercept_ms: 1.0}"
     options = (
         "method=knapspec",

@@ -1,4 +1,4 @@
-"""What the runs of a folder are at."""
+"""The state of a folder's runs."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tests.synthetic import header, unit, with_work, write_record
 
 
 def begun(folder: Path, prompts: int, seconds: float) -> int:
-    """A run of 8 prompts of which some are done, each in so many seconds; returns the tokens after the first."""
+    """A run of 8 prompts, some done in so many seconds; returns the tokens after the first."""
     with RunWriter(folder, header(domains=["toy"] * 8)) as writer:
         for number in range(prompts):
             writer.add(number, 0, with_work(unit(number)), None)

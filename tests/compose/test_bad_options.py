@@ -1,4 +1,4 @@
-"""Options that cannot work: one message that names the field, exit code 2, and nothing called, loaded or written."""
+"""Invalid options: one message that names the field, exit code 2, and nothing called, loaded or written."""
 
 from __future__ import annotations
 
@@ -150,7 +150,7 @@ LINES = {
 
 
 def line(field: str, value: str) -> str:
-    """The options that give the field this value; those of sampling with it."""
+    """The options for a value of this field, with sampling if needed."""
     option = f"~{field}" if value == "~" else f"{field}={value}"
     return f"decode=sample {option}" if field in ("decode.temperature", "decode.top_p", "decode.top_k") else option
 
@@ -162,12 +162,12 @@ ELSEWHERE = ("shard=1/", "hardware.device", "hardware.latency", "hardware=sim", 
 """What only this machine, its files or the weights can refuse."""
 
 TYPED = ("~seed", "method=nope", "nonsense=1", "wandb.mode=abc", "method=knn_ssd method.search=null", "data.root=1")
-"""Those that are described from the command line too, one of each kind."""
+"""Options also described from the command line, one of each kind."""
 
 
 @pytest.fixture(scope="module", autouse=True)
 def all_else_uncollected() -> Iterator[None]:
-    """Each config is many objects: without this, torch's are looked through again and again for them."""
+    """Each config is many objects: otherwise torch's are searched for garbage again and again."""
     gc.freeze()
     yield
     gc.unfreeze()
@@ -175,7 +175,6 @@ def all_else_uncollected() -> Iterator[None]:
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The current one, with a file in it."""
     (tmp_path / "FILE").touch()
     monkeypatch.chdir(tmp_path)
     return tmp_path
@@ -199,7 +198,7 @@ def refused(folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytes
 def test_a_bad_option_is_one_message(
     field: str, options: str, refused: Callable[[str], str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Also where `dry=true` describes it, which looks at nothing that depends on this machine or the model itself."""
+    """Also with `dry=true`, which looks at nothing that depends on this machine or the model."""
     described: list[str] = []
     work = command._run
 
@@ -280,7 +279,7 @@ def test_the_message_says_what_is_allowed(options: str, said: str, refused: Call
 
 
 def test_so_it_is_in_a_process_of_its_own(folder: Path) -> None:
-    """What is said only once in a process, or at an import, would be one more line."""
+    """Output said once per process, or at an import, would be one more line."""
     options = ["wandb=null", "~seed", "method._target_=os.mkdir"]
     code = (
         "import sys; from ssd_bench.cli import dispatch\n"
@@ -335,7 +334,7 @@ def test_a_part_of_another_type_is_refused(
 
 
 def module(folders: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch, lines: list[str]) -> str:
-    """The name of a module with a method `M` of these lines."""
+    """Name of a module with a method `M` of these lines."""
     folder = folders.mktemp("own")
     head = ["from ssd_bench.contract.method import Taps", "class M:", "    def __init__(self, name): self.name = name"]
     (folder / f"{folder.name}.py").write_text("\n".join([*head, *lines]), encoding="utf-8")

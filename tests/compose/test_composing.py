@@ -1,4 +1,4 @@
-"""Tests get the configs that users get, though Hydra reads and composes less for them."""
+"""Tests get users' configs, though Hydra reads and composes less for them."""
 
 from __future__ import annotations
 
@@ -19,7 +19,6 @@ LINES = [
 
 
 def composed(line: tuple[str, ...]) -> DictConfig:
-    """The config, Hydra's own part included."""
     GlobalHydra.instance().clear()
     with initialize_config_dir(version_base="1.3", config_dir=str(CONF)):
         return compose("config", list(line), return_hydra_config=True)

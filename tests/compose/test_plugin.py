@@ -1,4 +1,4 @@
-"""Plug-ins: the example package of docs/tutorials/plugin.md as pip installs it, and packages made for these tests."""
+"""Plug-ins: the example package of docs/tutorials/plugin.md, installed by pip, and packages made here."""
 
 from __future__ import annotations
 
@@ -32,7 +32,6 @@ AR = "_target_: methods.ar.AR\nname: plain\n"
 
 
 def forget() -> None:
-    """Forget which packages are installed."""
     plug_ins.plug_ins.cache_clear()
     plug_ins._entries.cache_clear()
     importlib.invalidate_caches()
@@ -40,7 +39,7 @@ def forget() -> None:
 
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder into which pip installed the example."""
+    """Folder into which pip installed the example."""
     folder = tmp_path_factory.mktemp("site")
     offline = ("--no-deps", "--no-build-isolation", "--no-index", "--quiet", "--target", str(folder))
     command = (sys.executable, "-m", "pip", "install", *offline, str(EXAMPLE))
@@ -50,7 +49,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., None]]:
-    """Installs a package made of files, as pip would; or adds a folder into which pip installed one."""
+    """Installs a package made of files, as pip would; or adds a folder with an installed one."""
     modules = set(sys.modules)
 
     def add(name: str = "", files: dict[str, str] | None = None, folder: Path | None = None) -> None:
@@ -75,20 +74,17 @@ def install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callabl
 
 
 def refused(*words: str) -> str:
-    """The message of a command line that is refused."""
     end = program(*words)
     assert end.returncode == 2 and "Traceback" not in end.stderr, end.stderr
     return end.stderr
 
 
 def project_files() -> list[Path]:
-    """The code and the configs of the project."""
     folders = ("conf", "methods", "tasks", "ssd_bench", "hydra_plugins")
     return sorted(path for folder in folders for path in (ROOT / folder).rglob("*") if path.suffix in (".py", ".yaml"))
 
 
 def described(shown: str) -> str:
-    """What the help says of plug-ins."""
     return re.split(r"which the list above includes:\n", shown)[1].strip().splitlines()[0]
 
 

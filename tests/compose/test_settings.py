@@ -1,4 +1,4 @@
-"""Settings are spelled once: what the constructor takes, what is refused and what the help says are the same."""
+"""Settings are spelled once: constructor, refusals and help agree."""
 
 from __future__ import annotations
 
@@ -40,21 +40,20 @@ DECLARED = [task for task, target in TASK_TARGETS.items() if declared_settings(t
 
 
 def parts(kind: Any) -> Iterator[Any]:
-    """A type and what it is made of, but for what lists and tables hold."""
+    """A type and its parts, except for the contents of lists and tables."""
     yield kind
     for part in get_args(kind) if get_origin(kind) not in (Sequence, Mapping, Literal) else ():
         yield from parts(part)
 
 
 def allowed(kind: Any) -> Iterator[Any]:
-    """Values at the limits of a number's range."""
     for part in parts(kind):
         if isinstance(part, Range):
             yield from (limit for limit in (part.least, part.most) if limit is not None)
 
 
 def refused(kind: Any) -> Iterator[Any]:
-    """Values just beyond the limits of a number, none of the choices, and of wrong types, in a list or table too."""
+    """Values just beyond a number's limits, outside the choices, and of wrong types, also in a list or table."""
     made = list(parts(kind))
     if Any in made:
         return
@@ -80,7 +79,7 @@ def refused(kind: Any) -> Iterator[Any]:
 
 @pytest.mark.parametrize("preset", PRESETS)
 def test_a_preset_gives_every_setting_and_no_other(preset: str) -> None:
-    """Help and constructor are of one mind, though the help imports nothing."""
+    """Help and constructor agree, though the help imports nothing."""
     config = composed(f"method={preset}").method
     for made in (config, config.get("search")):
         if made is not None:

@@ -19,7 +19,6 @@ MODELS = ("llama2_13b", "llama3_1_8b", "llama3_2_1b", "qwen3_32b", "qwen3_8b")
 
 
 def result(model: str) -> dict[str, Any]:
-    """Return the recorded result of a model on the H200."""
     content: dict[str, Any] = json.loads((RESULTS / f"{model}.json").read_text(encoding="utf-8"))
     return content
 

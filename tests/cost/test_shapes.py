@@ -1,4 +1,4 @@
-"""Speeds of known sizes with random weights, and acceptance that is imposed: what is drawn is what a paper says."""
+"""Speeds of known sizes with random weights, and imposed acceptance: what is drawn is what a paper says."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def test_few_steps_have_the_acceptance_that_was_asked_for(engine: ImposedEngine)
 
 
 def test_the_engine_accepts_what_was_drawn(engine: ImposedEngine) -> None:
-    """Whatever the model says; drafts of all right tokens are whole, drafts of none give one token a step."""
+    """Whatever the model says; right drafts are whole, wrong ones give one token a step."""
     layer_set = LayerSet(6, frozenset(range(3, 9)))
     for right, emitted in ((1.0, 5), (0.0, 1)):
         engine.method = Imposed(layer_set, Acceptance(right, 1.0, 4))
@@ -130,7 +130,7 @@ def test_a_paper_s_speedup_stands_only_next_to_drafts_that_its_sources_state(
 
 
 def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    """Writes what it prints, and prints what is on record; says what is wrong before anything is drawn."""
+    """Writes what it prints, prints what is on record, and says what is wrong before anything is drawn."""
     for module in (shapes, limits, measures, cost_sweeps):  # how well they measure does not matter here
         monkeypatch.setattr(module, "ROUNDS", 1)
     for name, small in (("CONTEXTS", (16, 32, 10**6)), ("NODES", (1, 2, 64, 80)), ("BRANCHES", ((1, 1), (2, 4)))):

@@ -1,4 +1,4 @@
-"""Data sources: what they read, optional fields and lists too, and that every fault names its place."""
+"""Data sources: their content, optional fields and lists, and every fault with its place."""
 
 from __future__ import annotations
 
@@ -214,7 +214,6 @@ NOTED = DataSpec(name="toy", fields=("question",), hub=HUB, optional=("note",))
 
 
 def source(folder: Path, **row: object) -> LocalSource:
-    """A folder whose data is one row."""
     (folder / "toy.jsonl").write_text(json.dumps({"id": "a", "question": "1+1?"} | row) + "\n", encoding="utf-8")
     return LocalSource(folder)
 

@@ -1,4 +1,4 @@
-"""Faults of a local file: wherever they stand, the error names the file and the line, and it comes before the model."""
+"""Faults of a local file: the error names file and line, and comes before the model."""
 
 from __future__ import annotations
 

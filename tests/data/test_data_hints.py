@@ -1,4 +1,4 @@
-"""Messages about data name options that can be typed: each is typed here, and the run gets past the fault."""
+"""Options named in messages about data are typed here, and the run gets past the fault."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ ALPACA = [{"instruction": f"i{i}", "input": "", "output": f"o{i}"} for i in rang
 
 
 def options(folder: Path, path: str, rows: Rows, place: str, split: str = "test") -> list[str]:
-    """Return options that let a task read a repository in a folder."""
+    """Return options for a task to read a repository in a folder."""
     repository(folder / path, {f"{split}.jsonl": rows})
     return [f"{place}.path={folder / path}", f"{place}.name=null", f"{place}.split={split}", f"{place}.revision=null"]
 
 
 def cases(folder: Path) -> dict[str, tuple[list[str], str]]:
-    """Return command lines that are refused, each with the option that its message has to name."""
+    """Return refused command lines, each with the option that its message must name."""
     gsm8k, alpaca = options(folder, "qa", qa(*range(9)), "task.hub"), options(folder, "al", ALPACA, "task.hub.knn_ssd")
     train = options(folder, "shots", qa(*range(20, 29)), "task.fewshot_hub", split="train")
     stream = ["task=stream", "~task.parts.wmt16", "~task.parts.spider2", "~task.parts.tinystories", "task.items=1"]

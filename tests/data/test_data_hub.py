@@ -1,4 +1,4 @@
-"""Reading repositories laid out as those on the hub: cards with configurations, Parquet, JSON lines, CSV."""
+"""Repositories laid out as on the hub: cards with configurations, Parquet, JSON lines, CSV."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def _offline(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def repository(folder: Path, files: Mapping[str, Rows], card: Mapping[str, Any] | None = None) -> Path:
-    """Write a repository: files by what their names end in, and a card if there is one."""
+    """Write a repository: files by their suffix, and a card if any."""
     for name, rows in files.items():
         path = folder / name
         path.parent.mkdir(parents=True, exist_ok=True)

@@ -1,4 +1,4 @@
-"""`python -m ssd_bench data`: what the tasks read, fetched from repositories on disk, and a folder of files checked."""
+"""`python -m ssd_bench data`: the tasks' data, fetched from repositories on disk, and a folder of files checked."""
 
 from __future__ import annotations
 
@@ -110,7 +110,7 @@ def stub(*specs: DataSpec) -> Any:
 
 @pytest.fixture
 def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, dict[str, Any]]:
-    """Settings of tasks whose repositories are folders; `fetch` knows these tasks and no others."""
+    """Settings of tasks with folders as repositories, the only ones that `fetch` knows."""
     monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "cache")
     monkeypatch.setattr(datasets.config, "HF_HUB_OFFLINE", True)
     monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", True)

@@ -1,4 +1,4 @@
-"""Rows that cannot be used stop a run that uses them, and every other tells of them; only drawn rows are read."""
+"""Unusable rows stop a run that uses them, others report them; only drawn rows are read."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def problems(count: int, *faulty: int) -> list[Row]:
 
 
 class Lazy(Sequence[Row]):
-    """Rows that remember which of them were read."""
+    """Rows that remember which were read."""
 
     def __init__(self, rows: list[Row]) -> None:
         self.rows, self.read = rows, list[int]()
@@ -67,7 +67,7 @@ class Both:
 
 
 def eager(items: list[Row], shots: list[Row], count: int, seed: int) -> list[str]:
-    """Return the ids of the demonstrations by reading all: shuffle the rows, leave out the items, take the first."""
+    """Return the demonstrations' ids by reading all: shuffle the rows, leave out the items, take the first."""
     excluded = {row["question"].strip() for row in items} | {row["id"] for row in items}
     rows = [shots[i] for i in numpy.random.default_rng(seed).permutation(len(shots))]
     pool = [row for row in rows if row["question"].strip() not in excluded and row["id"] not in excluded]
@@ -145,7 +145,6 @@ def test_a_row_with_faults_has_its_other_fields(tmp_path: Path) -> None:
 
 
 def position(rows: list[Row], name: str, seed: int = 0) -> int:
-    """Return where a row comes in the order of the run."""
     return [row["id"] for row in shuffled(rows, seed)].index(name)
 
 

@@ -1,5 +1,5 @@
-"""Every command in README and docs is run: as it stands, in small, or described by `dry=true`; what is not stands in
-`NOT_RUN` with the reason.
+"""Every command in README and docs is run: as it stands, in small, or described by `dry=true`, except those in
+`NOT_RUN`, with the reason.
 """
 
 from __future__ import annotations
@@ -93,7 +93,7 @@ NOT_RUN = {
     "python -m ssd_bench bench record=true model=*": BESIDE,
     "python -m ssd_bench bench hardware=cuda *": "needs a GPU; tests/commands/test_bench.py runs it on a small model",
 }
-"""Command, with a star for any text -> why not here. Of `make` recipes are still looked at, of `bench` the options."""
+"""Command, with a star for any text -> why not here. `make` recipes and the options of `bench` are still looked at."""
 
 RECORD = "miniature-swift-govreport-83a0974387"
 FILLED = {
@@ -123,7 +123,7 @@ FILLED = {
 """What a command leaves open, or takes long -> what a user would write; {0} is the folder of `workplace`."""
 NAMES = ("to=FILE", "out=FILE.zip", "out=DIR")  # as good as any other
 ROOMS = {"advise": "headers", "claims": "judged"}
-"""Command -> where it finds its runs, if not in `runs` of `workplace`."""
+"""Command -> folder of its runs, if not `runs` of `workplace`."""
 SAYS = {
     "acceptance": "M, drafting steps",
     "advise": "Not known to this estimate:",
@@ -146,12 +146,12 @@ SAYS = {
     "shapes": "llama3_1_8b",
     "validate": r"(\d+) of \1 records are valid",
 }
-"""Command -> what its output has."""
+"""Command -> expected output."""
 NAMED = ("python -m ssd_bench advise", "python -m ssd_bench data")  # in prose, without what they need
 SMALL = ("limit=1", "decode.max_new_tokens=8", *CPU)
 TOOLS = ("python", "pip", "uv", "ruff", "mypy", "jupyter")  # that recipes start
 UNMADE = ("bench", "kernels", "report", "weights")
-"""Commands that recipes have and that are run elsewhere, if at all."""
+"""Commands in recipes that are run elsewhere, if at all."""
 
 
 @dataclass(frozen=True)
@@ -161,7 +161,7 @@ class Command:
     Attributes:
         line: without prompt, comment and `.venv/bin/`.
         files: that have it.
-        shown: the lines that the first of them shows as its output.
+        shown: output lines in the first of them.
     """
 
     line: str
@@ -170,7 +170,6 @@ class Command:
 
 
 def documents() -> Iterator[tuple[str, str]]:
-    """Name and text of each."""
     for path in sorted({path for pattern in DOCUMENTS for path in ROOT.glob(pattern)}):
         name = path.relative_to(ROOT).as_posix()
         if not name.startswith(tuple(ELSEWHERE)):
@@ -178,14 +177,14 @@ def documents() -> Iterator[tuple[str, str]]:
 
 
 def command_in(line: str) -> str | None:
-    """What a line gives to a shell, perhaps within quotes to another program."""
+    """What a line gives to a shell, perhaps in quotes to another program."""
     line = re.sub(r"\s+#\s.*", "", line.replace(".venv/bin/", ""))
     found = re.match(rf"(?:\w+=\S+ )*({PROGRAM}.*)", line) or re.search(rf'"({PROGRAM}[^"]*)"', line)
     return " ".join(found[1].split()) if found else None
 
 
 def in_block(block: str) -> Iterator[tuple[str, list[str]]]:
-    """The lines that a shell would be given, and where there are prompts what is shown under each."""
+    """The lines given to a shell, and the output shown under each prompt."""
     known: dict[str, str] = {}
     shown: list[str] = []
     text = re.sub(r"\\\n\s*", " ", block)
@@ -207,7 +206,6 @@ def in_block(block: str) -> Iterator[tuple[str, list[str]]]:
 
 
 def collected(texts: Iterable[tuple[str, str]]) -> dict[str, Command]:
-    """The commands of documents, by line."""
     found: dict[str, Command] = {}
     for name, text in texts:
         fences = re.findall(r"^```(\w*)\n(.*?)^```", text, re.DOTALL | re.MULTILINE)
@@ -224,7 +222,6 @@ def collected(texts: Iterable[tuple[str, str]]) -> dict[str, Command]:
 
 
 def matches(line: str, entry: str) -> bool:
-    """Whether a command is what an entry of `NOT_RUN` names."""
     return re.fullmatch(".*".join(map(re.escape, entry.split("*"))), line) is not None
 
 
@@ -235,7 +232,6 @@ RUN = [line for line in FOUND if line not in LEFT and line not in MADE]
 
 
 def arguments(line: str) -> list[str]:
-    """What the project's program is given."""
     return shlex.split(next(line.removeprefix(start) for start in OURS if line.startswith(start)))
 
 
@@ -245,7 +241,7 @@ def is_run(words: Sequence[str]) -> bool:
 
 @contextmanager
 def sparing() -> Iterator[None]:
-    """Sweeps compose each choice that a command names, not the product; of a pattern two; of experiments the first job.
+    """Sweeps compose each choice of a command, not the product; of a pattern two; of experiments the first job.
 
     tests/sweep/test_experiments.py composes all. Times on record are not asked for: they need this machine's profile.
     """
@@ -280,13 +276,13 @@ def sparing() -> Iterator[None]:
 
 
 def described(words: Sequence[str]) -> int:
-    """Say what a run or a sweep would be; every option is looked at."""
+    """Say what a run or a sweep would be, looking at every option."""
     with sparing():
         return exit_code([*words, "dry=true"])
 
 
 def unpacked(pack: Path, runs: Path, headers: Path) -> None:
-    """Of the reference runs those that commands read, with the searches; and the headers of all."""
+    """Unpack the reference runs and searches that commands read, and all headers."""
     with zipfile.ZipFile(pack) as archive:
         every = archive.namelist()
         indices = [f"replication/ssd_bench_{name}.mini.json" for name in ("noise", "population")]
@@ -329,7 +325,7 @@ def desk(workplace: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Pa
 
 
 def filled(line: str, folder: Path) -> list[str]:
-    """The words of a command, with what a user would write where it leaves something open."""
+    """A command's words, with a user's text where it leaves something open."""
     for code in re.findall(r'\$\(python -c "(.*?)"\)', line):
         line = line.replace(f'$(python -c "{code}")', python("-c", code, cwd=Path.cwd()).stdout.strip())
     for left, written in FILLED.items():
@@ -341,7 +337,7 @@ def filled(line: str, folder: Path) -> list[str]:
 
 
 def told(line: str, folder: Path, capsys: pytest.CaptureFixture[str]) -> str:
-    """What a command says, which has to end well."""
+    """Output of a command, which must succeed."""
     words = filled(line, folder)
     name = "run" if is_run(words) else words[0]
     Path("runs").symlink_to(folder / ROOMS.get(name, "runs"))
@@ -359,7 +355,7 @@ def told(line: str, folder: Path, capsys: pytest.CaptureFixture[str]) -> str:
 
 
 def unsaid(shown: Iterable[str], said: str) -> list[str]:
-    """The lines that a document shows and a command does not say; dots stand for any."""
+    """Lines that a document shows and a command does not say; dots stand for any."""
     lines = {" ".join(line.split()) for line in said.splitlines()} | {"…"}
     return [line for line in shown if " ".join(line.split()) not in lines]
 
@@ -391,7 +387,7 @@ def test_a_program_of_the_users_own_runs(
 
 
 def of_make(line: str, folder: Path) -> tuple[int, list[list[str]], str]:
-    """Exit code, the project's commands in the recipes, and errors of `make -n` in a folder that has nothing else.
+    """Exit code, the project's commands, and errors of `make -n` in an otherwise empty folder.
 
     Lines with $(MAKE) are executed all the same: their programs are stubs, in `bin`.
     """
@@ -423,7 +419,7 @@ def test_make_knows_the_target_and_its_commands_are_the_projects(
 
 
 def checked_runs(folder: Path) -> int:
-    """The number of runs in a folder, all of whose outputs are AR's."""
+    """Number of runs in a folder, whose outputs must all be AR's."""
     found = [load_run(path).prompts for path in find_runs(folder)]
     for prompts in found:
         assert set(prompts.loc[prompts["arm"] == "method", "lossless"]) == {"identical"}

@@ -39,7 +39,7 @@ def test_it_has_the_columns_of_the_papers_tables() -> None:
 
 
 def test_it_has_the_columns_of_frames(tmp_path: Path) -> None:
-    """Of a run with all arms, and modelled; ends of intervals and numbers of prompts go with what they are of."""
+    """A run with all arms, and modelled; ends of intervals and numbers of prompts belong to their quantity."""
     units = [with_hf(unit(i), slower=3.0) for i in range(2)]
     summary = summarise(write_run(tmp_path / "run", units, hf={"weight_bytes": 5})).row
     columns = {name for name in summary if not re.search(r"_(lo|hi)$|(?<!^)_n$", name)} - {*QUANTITIES}

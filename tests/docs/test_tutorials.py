@@ -1,4 +1,4 @@
-"""docs/tutorials: the method of each page is written, tested and run as the page says."""
+"""docs/tutorials: each page's method is written, tested and run as the page says."""
 
 from __future__ import annotations
 
@@ -20,12 +20,10 @@ MODULES = {"tree_method": "token_recycling", "layer_method": "least_change"}
 
 
 def blocks(page: str, language: str) -> list[str]:
-    """What a page has in fences of a language."""
     return re.findall(rf"```{language}\n(.*?)```", PAGES[page], re.DOTALL)
 
 
 def written(page: str, folder: Path) -> Path:
-    """The method and its settings in a folder, as the page has them."""
     (folder / "method").mkdir()
     (folder / f"{MODULES[page]}.py").write_text(blocks(page, "python")[0], encoding="utf-8")
     (settings,) = blocks(page, "yaml")
@@ -54,7 +52,7 @@ def test_its_tests_pass(page: str, decoders: Callable[..., Decoder]) -> None:
 
 
 def test_its_commands_run(page: str, tmp_path: Path) -> None:
-    """The first block's run, and the sweep and the explanation of the last; each shortened."""
+    """The first block's run, and the last's sweep and explanation, shortened."""
     lines = "".join(blocks(page, "sh")).replace("YOUR_FOLDER", str(tmp_path)).splitlines()
     short = ("limit=2", "decode.max_new_tokens=16", f"runs_dir={tmp_path / 'runs'}", *CPU)
     for line in lines:

@@ -1,4 +1,4 @@
-"""How outputs end: what a method learns from the last step, and what happens at the end of the model's context."""
+"""How outputs end: what a method learns from the last step, and the end of the model's context."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class Refusing:
 
 
 def watched(method: Method, seen: list[tuple[bool, bool]]) -> Method:
-    """The method; of each step whether it was the last, and whether anything was estimated, are noted."""
+    """The method, noting of each step whether it was the last, and whether anything was estimated."""
     observe = method.observe
 
     def noting(verification: Verification, probe: Probe) -> Estimate | None:
@@ -61,7 +61,7 @@ def watched(method: Method, seen: list[tuple[bool, bool]]) -> Method:
 
 @pytest.mark.parametrize("name", ANEW)
 def test_nothing_is_searched_after_the_end(name: str, decoders: Load) -> None:
-    """However an output ends, and whatever the settings: one step is the last, and it is the last one."""
+    """However an output ends, and whatever the settings: exactly the final step is the last."""
     ends, estimates = set(), 0
     for seed in range(CASES):
         rng = random.Random(seed)
@@ -81,7 +81,7 @@ def test_nothing_is_searched_after_the_end(name: str, decoders: Load) -> None:
 
 
 def test_what_lasts_goes_on_learning(decoders: Load) -> None:
-    """A search whose state outlives the prompt looks at a candidate after its last step, too."""
+    """A search that outlives the prompt also looks at a candidate after its last step."""
     method, scored = SWIFT(context_window=4, max_score=1.0), []
     observe, score = method.observe, method._score_candidate
 

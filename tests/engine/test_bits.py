@@ -1,4 +1,4 @@
-"""On the compiled backend a node's result does not depend on what else a pass holds, bit for bit."""
+"""On the compiled backend a node's result does not depend on the rest of the pass, bit for bit."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ Load = Callable[..., Decoder]
 
 @pytest.fixture(params=EVERY)
 def decoder(request: pytest.FixtureRequest, decoders: Load) -> Decoder:
-    """A model of bfloat16 weights, at every level of instructions that this CPU has."""
+    """A bfloat16 model, at every level of instructions of this CPU."""
     if problem := native_problem(request.param):
         pytest.skip(f"level {request.param} is not tested: {problem}")
     return decoders("qwen3", torch.bfloat16, "native", request.param)
@@ -39,7 +39,6 @@ def tokens(n: int, seed: int = 0) -> Tensor:
 
 
 def filled(decoder: Decoder, prefix: int) -> KVCache:
-    """A cache with so many committed rows, and room."""
     cache = decoder.new_cache(prefix + LONG + 16)
     if prefix:
         decoder.prefill(tokens(prefix, 1), cache)
@@ -52,7 +51,7 @@ def logits(decoder: Decoder, cache: KVCache, ids: Tensor, prefix: int, tree: Tok
 
 
 def test_a_node_in_a_chain_is_the_node_alone(decoder: Decoder) -> None:
-    """Also where the rows before it are nodes of the same pass in one case and committed ones in the other."""
+    """Whether the rows before it are nodes of the same pass or committed."""
     ids = tokens(max(PREFIXES) + LONG)
     cache = decoder.new_cache(len(ids) + 16)
     alone = torch.cat([logits(decoder, cache, ids[i : i + 1], i) for i in range(len(ids))])
@@ -67,7 +66,6 @@ def test_a_node_in_a_chain_is_the_node_alone(decoder: Decoder) -> None:
 
 @pytest.mark.parametrize("prefix", PREFIXES)
 def test_a_prefill_is_its_decoding_steps(prefix: int, decoder: Decoder) -> None:
-    """Chunks of a prompt are chains as others are."""
     cache, ids = decoder.new_cache(prefix + LONG + 16), torch.cat([tokens(prefix, 1), tokens(LONG)])
     last, _ = decoder.prefill(ids, cache)
     made = decoder.logits(last)
@@ -76,7 +74,7 @@ def test_a_prefill_is_its_decoding_steps(prefix: int, decoder: Decoder) -> None:
 
 @pytest.mark.parametrize("prefix", PREFIXES)
 def test_a_node_in_a_tree_is_the_node_in_its_chain(prefix: int, decoder: Decoder) -> None:
-    """Where its ancestors stand right before it; whatever else the tree holds."""
+    """If its ancestors stand right before it, whatever else the tree holds."""
     cache, ids = filled(decoder, prefix), tokens(LONG)
     for depth, siblings in ((1, 7), (4, 40), (20, 100)):
         parents = (*range(-1, depth - 1), *(i % depth for i in range(siblings)))
@@ -87,7 +85,7 @@ def test_a_node_in_a_tree_is_the_node_in_its_chain(prefix: int, decoder: Decoder
 
 @pytest.mark.parametrize("unread", [(0, 1), (4, 171), (4, 299), (64, 128), (0, 256), (150, 150), (0, 300)])
 def test_a_node_behind_a_window_is_the_node_alone(unread: tuple[int, int], decoder: Decoder) -> None:
-    """In chains and trees; what unread rows hold does not matter."""
+    """In chains and trees, for any content of unread rows."""
     prefix, every, ids = 300, decoder.all_sublayers, tokens(40)
     cache = filled(decoder, prefix)
     tree = TokenTree(tuple(ids.tolist()), (*range(-1, 19), *(i % 20 for i in range(20))))
@@ -119,7 +117,7 @@ def test_a_branch_is_a_chain(prefix: int, decoder: Decoder) -> None:
 
 
 def test_a_pass_has_the_same_bits_on_any_number_of_threads(decoder: Decoder) -> None:
-    """However its panels, heads and chunks of rows are shared out, and where taps copy states on the way."""
+    """However panels, heads and chunks of rows are shared out, and with taps that copy states."""
     prefix, taps = 300, (0, 3, 2 * LAYERS)
     tree = TokenTree(tuple(tokens(40).tolist()), (-1, *(i // 3 for i in range(39))))
     cache, before = filled(decoder, prefix), torch.get_num_threads()

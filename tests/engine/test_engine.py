@@ -35,7 +35,7 @@ NO_EOS: frozenset[int] = frozenset()
 
 
 class Drafts(AR):
-    """Drafts with a given set; a method made of nothing but its proposal."""
+    """Drafts with a given set; nothing but a proposal."""
 
     def __init__(
         self,
@@ -53,7 +53,7 @@ class Drafts(AR):
 
 
 class RandomTrees(AR):
-    """Verifies random trees in which some nodes hold what AR would say, so that paths of all lengths are accepted."""
+    """Verifies random trees, some of whose nodes hold AR's tokens, so that paths of all lengths are accepted."""
 
     def __init__(self, answer: Sequence[int], seed: int):
         super().__init__("trees")
@@ -145,7 +145,7 @@ def test_random_trees_equal_ar(family: str, compiled: bool, cases: int, new: int
 def test_drafting_waits_for_the_device_once_a_token(
     stop_below: float, widths: tuple, options: dict, decoders: Load, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Of all ways in which the host reads a tensor; on a GPU each is a stop."""
+    """Counts all ways in which the host reads a tensor; on a GPU each is a stop."""
     reads, drafted = [], []
     engine = engine_for(decoders("llama", torch.float32), 40, 30, NO_EOS, **options)
     engine._drafter._asynchronous = True  # as it does for a GPU; on a CPU nothing is gained by it
@@ -167,7 +167,7 @@ def test_drafting_waits_for_the_device_once_a_token(
 
 
 def test_committed_cache_equals_recomputed_cache(decoders: Load) -> None:
-    """Compaction after tree steps leaves the rows that a fresh prefill of the same tokens writes."""
+    """Compaction after tree steps leaves the rows of a fresh prefill."""
     decoder, prompt = decoders(), [3, 1, 4, 1, 5]
     expected = decode(decoder, AR(), prompt, 40).output
     cache = decoder.new_cache(45 + SCRATCH)
@@ -189,7 +189,7 @@ def test_full_set_accepts_everything(decoders: Load) -> None:
 
 
 def test_length_limit_inside_a_draft(decoders: Load) -> None:
-    """At most max_new - emitted - 1 tokens are drafted; 0 is a plain one-token forward."""
+    """At most max_new - emitted - 1 tokens are drafted; 0 is a plain forward."""
     for new in range(1, 12):
         made = decode(decoders(), Drafts(LayerSet.full(LAYERS), 4), [7, 8, 9], new)
         assert len(made.output) == new and made.finish_reason == "length"
@@ -202,7 +202,7 @@ def test_length_limit_inside_a_draft(decoders: Load) -> None:
 
 
 def test_eos_ends_output_and_draft(decoders: Load) -> None:
-    """The output is cut after the first EOS, drafting stops right after a drafted one, counts leave out the rest."""
+    """The output ends at the first EOS, drafting right after a drafted one; counts leave out the rest."""
     decoder, prompt = decoders(), [5, 6]
     plain = decode(decoder, AR(), prompt, 30).output
     for token in set(plain):
@@ -286,7 +286,7 @@ def test_greedy_verification_of_a_tree_by_hand() -> None:
 @pytest.mark.parametrize("kind", ["chain", "siblings", "deterministic"])
 @pytest.mark.parametrize("decoding", [Decoding("sample"), Decoding("sample", temperature=0.6, top_p=0.95)])
 def test_speculative_sampling_keeps_the_distribution(kind: str, decoding: Decoding) -> None:
-    """First token, second token (after an accepted one) and bonus token follow the target, by chi-square."""
+    """First, second (after an accepted one) and bonus token follow the target, by chi-square."""
     generator = torch.Generator().manual_seed(11)
     vocab, rounds = 6, 3000
     logits = 0.6 * torch.randn(vocab, vocab, generator=generator)  # row t: logits after token t, a Markov chain
@@ -340,7 +340,7 @@ WIDE = ((0.5, 2), (0.2, 3), (0.0, 5))
 def test_sampled_decoding_keeps_the_models_distribution(
     position: int, widths: tuple, kernels: str, decoders: Load
 ) -> None:
-    """End to end, with and without siblings: drafted sampling against AR sampling over the same model."""
+    """End to end, with and without siblings: drafted against AR sampling with the same model."""
     skip = LayerSet.skipping(LAYERS, attn=[1], mlp=[2])
     check_sampled(lambda: Drafts(skip, 2, widths=widths), decoders, position=position, kernels=kernels)
 
@@ -429,7 +429,7 @@ def test_a_nan_gap_is_no_tie() -> None:
 
 
 def test_tolerances_follow_precision_and_unknown_arithmetic_is_refused() -> None:
-    """What rounds more may turn over a larger gap, whether activations, inputs or the cache do."""
+    """More rounding, of activations, inputs or the cache, may turn over a larger gap."""
     f64, f32, f16, b16 = "float64", "float32", "float16", "bfloat16"
     ordered = [(f64, f64, f64), (f32, f32, f32), (f32, f32, f16), (f32, f32, b16), (f32, b16, b16), (b16, b16, b16)]
     assert [tolerance(*kinds) for kinds in ordered] == sorted(tolerance(*kinds) for kinds in ordered)

@@ -29,7 +29,7 @@ Load = Callable[..., Decoder]
 def test_predictions_are_those_of_the_whole_vocabulary(
     n: int, kernels: str, rows: int, decoders: Load, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """For few streams and for more than are predicted in one piece, with any slices of the LM head."""
+    """For few and for many streams (several pieces), with any slices of the LM head."""
     if kernels == "native" and (problem := native_problem()):
         pytest.skip(problem)
     monkeypatch.setattr(decoder_module, "HEAD_ROWS", rows)
@@ -125,7 +125,6 @@ def test_sublayers_in_one_pass_are_those_one_after_the_other(family: str, decode
 
 @pytest.mark.parametrize("package", ["ssd_bench", "methods"])
 def test_a_probe_is_complete_when_made(package: str) -> None:
-    """Nobody assigns an attribute of a probe from outside."""
     for file in (ROOT / package).rglob("*.py"):
         for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
             if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store):

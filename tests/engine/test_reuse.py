@@ -1,4 +1,4 @@
-"""Verification on the states that drafting left: the logits and tapped states of a whole pass, with any taps."""
+"""Verification on the drafts' states: logits and tapped states of a whole pass, with any taps."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class Watching(AR):
 
 
 def forked(rng: random.Random) -> LayerSet:
-    """A set whose first skipped sublayer may be any."""
+    """A set with any first skipped sublayer."""
     fork = rng.randrange(1, END)
     return LayerSet(LAYERS, frozenset([fork, *(i for i in range(fork, END) if rng.random() < 0.7)]))
 
@@ -60,7 +60,7 @@ def check_as_a_whole_pass(
     exact: bool,
     **options: object,
 ) -> None:
-    """Same trees, paths, logits and tapped states with reuse as without; it is used for every draft, and only for one.
+    """Same trees, paths, logits and tapped states with reuse as without; used for every draft, and only then.
 
     Args:
         exact: bit for bit; else up to the order of sums.
@@ -100,7 +100,7 @@ def test_states_are_those_of_a_whole_pass(family: str, decoders: Load, rests: li
 def test_states_have_the_bits_of_a_whole_pass(
     dtype: torch.dtype, taps: tuple[int, ...], options: dict, decoders: Load, rests: list[int]
 ) -> None:
-    """On compiled kernels; so a sampled output is the same one, too."""
+    """On compiled kernels; so even a sampled output is equal."""
     if problem := native_problem():
         pytest.skip(problem)
     decoder = decoders("qwen3", dtype, "native")
@@ -109,7 +109,7 @@ def test_states_have_the_bits_of_a_whole_pass(
 
 
 def test_drafting_keeps_no_more_than_is_asked_for(decoders: Load, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without taps the fork alone; with them those before it as well, which no later pass keeps again."""
+    """Without taps the fork alone; with taps also those before it, which no later pass keeps again."""
     passes: list[tuple[int, int, tuple[int, ...]]] = []
     run = Decoder.run
 

@@ -1,4 +1,4 @@
-"""Drafts that read a window of the cache: the rows they read, parity with transformers under a mask, losslessness."""
+"""Drafts with a window of the cache: the rows read, parity with transformers under a mask, losslessness."""
 
 from __future__ import annotations
 
@@ -39,11 +39,11 @@ PREFIX = 200
 ON_CPU = ["torch", *(f"native {level.name}" for level in available_levels())]
 WINDOWS = [Window(4, 30), Window(0, 1), Window(1, 72), Window(64, 73)]
 TOLERANCES = {torch.float32: 1e-4, torch.bfloat16: 0.1, torch.float16: 0.02}
-"""Largest difference between logits: rounding of sums; of keys, values and inputs of products, in Triton of streams."""
+"""Largest difference of logits: rounding of sums; of keys, values and inputs of products, in Triton of streams."""
 
 
 class Windowed(AR):
-    """A method that drafts with one layer set and one window, and keeps every verification."""
+    """Drafts with one layer set and one window, and keeps every verification."""
 
     reuse_prefix = True
 
@@ -61,7 +61,7 @@ class Windowed(AR):
 
 
 def random_windowed(rng: random.Random) -> Windowed:
-    """Return a method with any layer set, any window that is shorter than most contexts, exits and siblings."""
+    """Return a method with any layer set, any window shorter than most contexts, exits and siblings."""
     share = rng.choice([0.0, 0.3, 0.6])
     layer_set = LayerSet(LAYERS, frozenset(i for i in range(2 * LAYERS) if rng.random() < share))
     widths = tuple((bound, rng.randint(1, 6)) for bound in rng.choice([(), (0.3, 0.0)]))
@@ -108,7 +108,7 @@ def test_every_drafted_token_has_a_window_of_its_own(decoders: Load, monkeypatch
 
 
 class Sources:
-    """Tiny models, transformers' and ours, and caches that hold the keys and values of a prompt of `PREFIX` tokens."""
+    """Tiny models, transformers' and ours, and caches with a prompt of `PREFIX` tokens."""
 
     def __init__(self, folders: dict[str, Path]):
         self.folders, self._models, self._decoders = folders, dict[Any, Any](), dict[Any, Decoder]()
@@ -117,7 +117,7 @@ class Sources:
         self.prompt = torch.randint(VOCAB, (PREFIX,), generator=torch.Generator().manual_seed(0))
 
     def decoder(self, backend: str, family: str, dtype: torch.dtype) -> Decoder:
-        """Return the decoder of torch, of a level of the native kernels, or of Triton's kernels in its interpreter."""
+        """Return the decoder of torch, a level of the native kernels, or Triton's kernels in its interpreter."""
         key = backend, family, dtype
         if key not in self._decoders:
             kernels, _, isa = backend.partition(" ")
@@ -129,7 +129,7 @@ class Sources:
         return self._decoders[key]
 
     def cache(self, decoder: Decoder, family: str, dtype: torch.dtype) -> KVCache:
-        """Return a cache with the prompt's rows, which PyTorch's operators computed, and room for a tree."""
+        """Return a cache with the prompt's rows, by PyTorch's operators, and room for a tree."""
         key = family, dtype
         if key not in self._rows:
             plain = self.decoder("torch", *key)
@@ -174,7 +174,7 @@ class Sources:
 def sources(
     checkpoints: dict[str, Path], short_checkpoints: dict[str, Path], tmp_path_factory: pytest.TempPathFactory
 ) -> Sources:
-    """Models in which query heads share KV heads, and one in which they do not; two of them with two blocks, too."""
+    """Models with and without shared KV heads; two also with two blocks."""
     root = tmp_path_factory.mktemp("multi_head")
     folders = {"grouped": checkpoints["llama"], "short grouped": short_checkpoints["llama"]}
     for name, blocks in (("multi-head", LAYERS), ("short multi-head", 2)):
@@ -184,7 +184,6 @@ def sources(
 
 
 def run(decoder: Decoder, cache: KVCache, tree: TokenTree, unread: tuple[int, int] = NO_ROWS) -> Tensor:
-    """Return the logits of a tree after the prompt."""
     what = Pass(decoder.all_sublayers, torch.tensor(tree.tokens), PREFIX, tree, unread=unread)
     return decoder.logits(decoder.run(what, cache)[0])
 
@@ -207,7 +206,7 @@ def _narrow(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_parity_with_transformers_under_a_mask(
     backend: str, family: str, window: Window, dtype: torch.dtype, sources: Sources
 ) -> None:
-    """One token, a chain and a tree behind a prompt; without the window logits differ by far more."""
+    """One token, a chain and a tree after a prompt; without the window logits differ by far more."""
     decoder = sources.decoder(backend, family, dtype)
     cache, unread = sources.cache(decoder, family, dtype), window.unread(PREFIX)
     for tree in (TokenTree.chain(TREE.tokens[:1]), TokenTree.chain(TREE.tokens), TREE):
@@ -218,7 +217,7 @@ def test_parity_with_transformers_under_a_mask(
 
 @pytest.mark.parametrize("backend", [*ON_CPU, "graphs"])
 def test_unread_rows_are_not_read(backend: str, sources: Sources) -> None:
-    """Whatever they hold, logits have the same bits."""
+    """For any content, logits have the same bits."""
     where = ("short grouped", torch.float16) if backend == "graphs" else ("grouped", torch.bfloat16)
     decoder = sources.decoder(backend, *where)
     cache, unread = sources.cache(decoder, *where), WINDOWS[0].unread(PREFIX)
@@ -233,7 +232,7 @@ def test_unread_rows_are_not_read(backend: str, sources: Sources) -> None:
 
 @pytest.mark.parametrize("backend", ON_CPU)
 def test_a_window_longer_than_the_context_drafts_as_without(backend: str, sources: Sources) -> None:
-    """Sampled, so that trees hold the draft's distributions: their bits, and those of all logits."""
+    """Sampled, so that trees hold the draft's distributions: their bits, and all logits'."""
     decoder, seen = sources.decoder(backend, "grouped", torch.float32), []
     for window in (None, Window(4, 100), Window(90, 10), Window(4, 5)):
         method = Windowed(window, LayerSet.skipping(LAYERS, mlp=[1]))
@@ -248,7 +247,7 @@ def test_a_window_longer_than_the_context_drafts_as_without(backend: str, source
 
 
 def test_greedy_equals_ar_with_any_window(decoders: Load, rests: list[int]) -> None:
-    """With `reuse_prefix`, which a window turns off: states that it changed are not the full model's."""
+    """With `reuse_prefix`, which a window turns off: its states are not the full model's."""
     assert check_greedy(random_windowed, decoders) > 25
     assert rests == []
 

@@ -1,4 +1,4 @@
-"""Work of a step: what the engine and the probe count, against counts that are made apart from them."""
+"""Work of a step: counts of engine and probe, against independent counts."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ PROMPT = [3, 5, 8, 3, 5, 8, 3, 5, 11, 7, 3, 5]
 
 @contextmanager
 def counted(decoder: Decoder) -> Iterator[Counter[str]]:
-    """Count nodes through attentions, MLPs and the head where the operators run, below the decoder's log."""
+    """Count nodes through attentions, MLPs and the head at the operators, below the decoder's log."""
     counts: Counter[str] = Counter()
     attention, mlp, branches, norm_linear = (
         decoder._attention,

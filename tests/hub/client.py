@@ -1,4 +1,4 @@
-"""A client process of a hub: it plans runs and runs command lines, one after the other."""
+"""A client process of a hub that plans runs and runs command lines, one after the other."""
 
 from __future__ import annotations
 
@@ -33,7 +33,6 @@ class Client:
     """A process that knows one hub alone.
 
     Attributes:
-        hub: what it knows.
         home: folder of its caches.
     """
 
@@ -41,17 +40,17 @@ class Client:
         self.hub, self.home, self._process = hub, home, process
 
     def plan(self, *options: str, offline: bool = False, free: int | None = None) -> dict[str, Any]:
-        """Return what comes of a line of options: what refuses it, or the model's commit, folder, files and weights.
+        """Plan a line of options; return its refusal, or the model's commit, folder, files and weights.
 
         Args:
             offline: as with HF_HUB_OFFLINE=1.
-            free: bytes that the disk has room for; None: as it is.
+            free: free bytes on the disk; None: as it is.
         """
         result: dict[str, Any] = self._answer("plan", [*options, *COMMON], offline, free=free)
         return result
 
     def run(self, *words: str, offline: bool = False, token: str = "") -> subprocess.CompletedProcess[str]:
-        """Return what comes of a command line, as of a process of its own.
+        """Run a command line, as in a process of its own.
 
         Args:
             offline: as with HF_HUB_OFFLINE=1.
@@ -73,7 +72,7 @@ class Client:
 
 @contextmanager
 def client_of(hub: Hub, home: Path) -> Iterator[Client]:
-    """Run a client process with empty caches while the context lasts."""
+    """Run a client process with empty caches."""
     home.mkdir()
     line = [sys.executable, "-m", "tests.hub.client"]
     with (
@@ -94,7 +93,7 @@ def client_of(hub: Hub, home: Path) -> Iterator[Client]:
 
 
 def told(line: list[str]) -> dict[str, Any]:
-    """Return what comes of a line of options."""
+    """Plan a line of options."""
     try:
         plan = planned(Path("runs"), *line)
     except ConfigError as error:
@@ -107,7 +106,6 @@ def told(line: list[str]) -> dict[str, Any]:
 
 
 def ran(words: list[str]) -> list[Any]:
-    """Return exit code, standard output and standard error of a command line."""
     done = program(*words)
     return [done.returncode, done.stdout, done.stderr]
 

@@ -1,8 +1,7 @@
-"""Small data sets in the layout of the repositories that the tasks read: file names, columns, cards.
+"""Small data sets in the tasks' repository layouts: file names, columns, cards.
 
-Contents are the project's own samples. Layouts follow the repositories' listings as public code and pages show them;
-those of `kmfoda/booksum`, `xlangai/spider2-lite`, `nvidia/SPEED-Bench` and `EdinburghNLP/xsum` at its pin are not
-confirmed.
+Contents are the project's own samples. Layouts follow the repositories' listings in public code and pages;
+`kmfoda/booksum`, `xlangai/spider2-lite`, `nvidia/SPEED-Bench` and `EdinburghNLP/xsum` at its pin are not confirmed.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ OTHER = "0" * 39 + "1"  # a commit that no task pins, which `main` points to whe
 
 
 def sample(name: str) -> list[dict[str, Any]]:
-    """Return the rows of a file of `tasks/sample`, without their ids."""
+    """Return the rows of a file of `tasks/sample`, without ids."""
     folder = SampleSource().root
     assert folder is not None
     lines = (folder / f"{name}.jsonl").read_text(encoding="utf-8").splitlines()
@@ -34,19 +33,16 @@ def sample(name: str) -> list[dict[str, Any]]:
 
 
 def parquet(rows: Rows) -> bytes:
-    """Return a Parquet file."""
     sink = io.BytesIO()
     pyarrow.parquet.write_table(pyarrow.Table.from_pylist(list(rows)), sink)
     return sink.getvalue()
 
 
 def jsonl(rows: Rows) -> str:
-    """Return a file of JSON lines."""
     return "".join(json.dumps(row) + "\n" for row in rows)
 
 
 def table(rows: Rows) -> str:
-    """Return a CSV file."""
     sink = io.StringIO()
     writer = csv.DictWriter(sink, list(rows[0]))
     writer.writeheader()
@@ -55,7 +51,7 @@ def table(rows: Rows) -> str:
 
 
 def card(configs: Mapping[str, Mapping[str, str]], **more: object) -> str:
-    """Return a README whose head lists files by configuration and split."""
+    """Return a README that lists files by configuration and split."""
     listed = [
         {"config_name": name, "data_files": [{"split": split, "path": path} for split, path in splits.items()]}
         for name, splits in configs.items()
@@ -64,7 +60,6 @@ def card(configs: Mapping[str, Mapping[str, str]], **more: object) -> str:
 
 
 def shards(folder: str, split: str, rows: Rows, count: int = 1) -> Files:
-    """Return the Parquet files of a split."""
     size = -(-len(rows) // count)
     parts = [rows[at : at + size] for at in range(0, len(rows), size)]
     return {f"{folder}/{split}-{i:05}-of-{len(parts):05}.parquet": parquet(part) for i, part in enumerate(parts)}
@@ -81,13 +76,13 @@ def grouped(folders: Mapping[str, Mapping[str, Rows]]) -> Files:
 
 
 def renamed(rows: Rows, drop: Iterable[str] = (), **names: str) -> list[dict[str, Any]]:
-    """Return rows whose columns have the repository's names, `column=field`."""
+    """Return rows with the repository's column names, `column=field`."""
     column_of = {field: column for column, field in names.items()}
     return [{column_of.get(k, k): v for k, v in row.items() if k not in {*drop}} for row in rows]
 
 
 def numbered(rows: Rows, **more: Any) -> list[dict[str, Any]]:
-    """Return rows with columns that no task reads, of which `id` is a number."""
+    """Return rows with columns that no task reads, including a numeric `id`."""
     return [{"id": 60 + i, **row, **more} for i, row in enumerate(rows)]
 
 
@@ -97,17 +92,16 @@ def translated(name: str) -> list[dict[str, Any]]:
 
 
 def xsum_train() -> list[dict[str, Any]]:
-    """Return demonstrations of XSum, of which there is no sample: those of the other news."""
+    """Return the other news' demonstrations: XSum has no sample."""
     return renamed(sample("cnndm.fewshot"), document="article", summary="highlights")
 
 
 def by_subject(rows: Rows) -> dict[str, list[Mapping[str, Any]]]:
-    """Return problems by the configuration that has them."""
     return {subject: [row for row in rows if known_subject(dict(row)) == subject] for subject in SUBJECTS}
 
 
 def wmt(name: str, **splits: list[dict[str, Any]]) -> Files:
-    """Return a repository of a WMT data set, whose card also states features and numbers of rows."""
+    """Return a WMT repository, whose card also states features and numbers of rows."""
     languages = {"dtype": {"translation": {"languages": ["de", "en"]}}, "name": "translation"}
     stated = [{"name": split, "num_bytes": 1, "num_examples": len(rows)} for split, rows in splits.items()]
     info = [{"config_name": "de-en", "features": [languages], "splits": stated}]
@@ -117,7 +111,7 @@ def wmt(name: str, **splits: list[dict[str, Any]]) -> Files:
 
 
 def repositories() -> dict[str, Files]:
-    """Return the files of every repository by its id."""
+    """Return every repository's files by id."""
     gsm8k, math = sample("gsm8k"), renamed(sample("math500.fewshot"), ["answer"], type="subject")
     aime25, stories = renamed(sample("aime25"), question="problem"), sample("tinystories")
     booksum, mbpp = numbered(sample("booksum"), is_aggregate=False), renamed(sample("mbpp"), ["test_imports"])
@@ -204,7 +198,7 @@ def publish(hub: Hub, pins: Mapping[str, str]) -> None:
     """Give a hub all repositories.
 
     Args:
-        pins: commit, or branch, of each; a pinned repository's `main` is another commit, which has nothing to read.
+        pins: commit or branch of each; a pinned repository's `main` is another, unreadable commit.
     """
     for name, files in repositories().items():
         repository = hub.dataset(name)
@@ -216,7 +210,7 @@ def publish(hub: Hub, pins: Mapping[str, str]) -> None:
 
 
 def local_rows(file: str, split: str) -> list[dict[str, Any]]:
-    """Return the rows of a file of a folder with the same items, under the ids that a hub's rows have."""
+    """Return the rows of a local file with the same items, under a hub's ids."""
     rows = xsum_train() if file == "xsum.fewshot" else sample({"alpaca.fewshot": "alpaca"}.get(file, file))
     if file == "math500.fewshot":
         rows = [dict(row) for group in by_subject(rows).values() for row in group]

@@ -1,6 +1,6 @@
-"""Small checkpoints for the models of `conf/model`, in repositories that are laid out as the real ones.
+"""Small checkpoints for the models of `conf/model`, in repositories laid out as the real ones.
 
-A config has the keys that the family's real config.json has, in the form of its time (`rope_theta`, `torch_dtype`);
+A config has the keys of the family's real config.json, in the form of its time (`rope_theta`, `torch_dtype`);
 sizes are small, weights random. Tokenizers are of the family's kind, trained on a few lines. Chat templates are ours.
 """
 
@@ -44,11 +44,11 @@ UNWANTED = {
     "pytorch_model-00001-of-00001.bin": b"a pickle",
     "runs/events.out.tfevents": b"a log",
 }
-"""Files that real repositories have, which no run reads."""
+"""Files of real repositories that no run reads."""
 
 
 def sentencepiece_tokenizer(specials: tuple[str, ...]) -> Tokenizer:
-    """Make a BPE tokenizer with byte fallback, as tokenizer.json has those of SentencePiece."""
+    """Make a BPE tokenizer with byte fallback, as SentencePiece's in tokenizer.json."""
     alphabet = [f"<0x{byte:02X}>" for byte in range(256)]
     core = Tokenizer(models.BPE(byte_fallback=True, fuse_unk=True, unk_token="<unk>"))
     core.pre_tokenizer = pre_tokenizers.Metaspace()
@@ -98,13 +98,13 @@ class Kind:
     """Common features of the repositories of one family.
 
     Attributes:
-        config: keys of config.json besides the sizes.
-        tokenizer: function that makes one; specials: its special tokens, the end last.
+        config: keys of config.json, without sizes.
+        tokenizer: makes one; specials: its special tokens, the end last.
         tokenizer_class: as tokenizer_config.json names it.
-        padding: rows of the embedding that no token has.
+        padding: rows of the embedding without a token.
         ends: `eos_token_id` of generation_config.json as indices of special tokens.
-        template: where a chat template is: a file's name, `named` for a list in tokenizer_config.json, or `text`.
-        files: the files of the tokenizer besides tokenizer.json.
+        template: place of the chat template: a file's name, `named` for a list in tokenizer_config.json, or `text`.
+        files: of the tokenizer, besides tokenizer.json.
     """
 
     config: Mapping[str, Any]
@@ -204,13 +204,12 @@ HUB_MODELS = sorted(path.stem for path in (CONF / "model").glob("*.yaml") if Ome
 
 
 def kind_of(name: str) -> str:
-    """Return the family of a model of `conf/model`."""
     base = name.removeprefix("layerskip_")
     return max((kind for kind in KINDS if base.startswith(kind)), key=len)
 
 
 def forms_of(name: str) -> list[tuple[object, ...]]:
-    """Return the forms of a model's checkpoint: its family with its prompts, and with its sizes."""
+    """Return the forms of a model's checkpoint: its family with prompts, and with sizes."""
     source = source_of(name)
     sizes = source.shape or {}
     wide = sizes["head_dim"] * sizes["n_heads"] != sizes["width"]
@@ -219,7 +218,6 @@ def forms_of(name: str) -> list[tuple[object, ...]]:
 
 @cache
 def source_of(name: str) -> ModelSource:
-    """Return the entry of a model of `conf/model`."""
     source: ModelSource = build(composed(f"model={name}"), "model")
     return source
 
@@ -236,7 +234,7 @@ def checkpoint_files(name: str) -> dict[str, bytes]:
 
 @cache
 def _checkpoint_files(kind: str, kv_heads: int, wide: bool, tied: bool, chat: bool) -> dict[str, bytes]:
-    """Return the files of a checkpoint, which models of the same kind and form have in common."""
+    """Return a checkpoint's files, shared by models of the same kind and form."""
     with TemporaryDirectory() as name:
         folder = Path(name)
         _write_checkpoint(KINDS[kind], kv_heads, wide, tied, folder)
@@ -247,7 +245,6 @@ def _checkpoint_files(kind: str, kv_heads: int, wide: bool, tied: bool, chat: bo
 
 
 def _write_checkpoint(kind: Kind, kv_heads: int, wide: bool, tied: bool, folder: Path) -> None:
-    """Write weights, config, generation config and tokenizer."""
     tokenizer = kind.tokenizer(kind.specials)
     tokenizer.save(str(folder / "tokenizer.json"))
     vocabulary, end = tokenizer.get_vocab_size() + kind.padding, tokenizer.token_to_id(kind.specials[-1])
@@ -286,7 +283,7 @@ def _write_checkpoint(kind: Kind, kv_heads: int, wide: bool, tied: bool, folder:
 
 
 def _write_tokenizer_config(kind: Kind, chat: bool, folder: Path) -> None:
-    """Write the tokenizer's config, the chat template, and the further files of the tokenizer beside tokenizer.json."""
+    """Write the tokenizer's config, the chat template, and further files besides tokenizer.json."""
     config: dict[str, Any] = {"tokenizer_class": kind.tokenizer_class, "eos_token": kind.specials[-1]}
     config |= {"clean_up_tokenization_spaces": True, "model_max_length": CONTEXT}
     if kind.tokenizer is sentencepiece_tokenizer:

@@ -1,4 +1,4 @@
-"""A client process: the prompts of tasks from the hub, compared with those of local files of the same items.
+"""A client process: prompts of tasks from the hub, compared with local files of the same items.
 
 python -m tests.hub.prompts FOLDER    reads a JSON list of option lists from stdin, prints a JSON list of outcomes
 """
@@ -19,7 +19,7 @@ from tests.runs import composed
 
 
 def outcome(options: list[str], folder: Path) -> str:
-    """Return `equal`, or how the prompts of a task differ or why there are none."""
+    """Return `equal`, or how a task's prompts differ or why there are none."""
     try:
         task: Task = build(composed(*options), "task")
         source, counts = HubSource(), []

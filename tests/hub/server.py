@@ -1,8 +1,8 @@
 """An HTTP server that speaks to `huggingface_hub`, `transformers` and `datasets` as the hub does.
 
-Repositories are in memory: commits of files, and branches that point to commits. Files over `LFS_FROM` bytes, and all
-weights and Parquet files, are served through a redirect to a second host name, as the hub's large files are. A `Fault`
-makes matching requests fail. What it cannot show: Xet transfers, the hub's own limits and its real repositories.
+Repositories are in memory: commits of files, and branches. Files over `LFS_FROM` bytes, and all weights and Parquet
+files, are served through a redirect to a second host name, as on the hub. A `Fault` makes matching requests fail. Not
+shown: Xet transfers, the hub's limits and real repositories.
 """
 
 from __future__ import annotations
@@ -31,20 +31,19 @@ API = re.compile(r"^/api/(models|datasets)/(.+?)(?:/(revision|tree|paths-info)/(
 
 @dataclass(frozen=True)
 class File:
-    """One file of a commit, with its hashes as the hub gives them."""
+    """A file of a commit, with the hub's hashes."""
 
     content: bytes
     path: str
 
     @property
     def oid(self) -> str:
-        """Hash of the git object that git itself would store: of a large file, its pointer."""
+        """Hash of git's object: a large file's pointer."""
         stored = self.pointer if self.large else self.content
         return hashlib.sha1(b"blob %d\0" % len(stored) + stored).hexdigest()
 
     @property
     def sha256(self) -> str:
-        """Hash of the content."""
         return hashlib.sha256(self.content).hexdigest()
 
     @property
@@ -54,18 +53,16 @@ class File:
 
     @property
     def pointer(self) -> bytes:
-        """Text that git stores in place of a large file."""
+        """Text that git stores for a large file."""
         text = f"version https://git-lfs.github.com/spec/v1\noid sha256:{self.sha256}\nsize {len(self.content)}\n"
         return text.encode()
 
     @property
     def etag(self) -> str:
-        """Name of the file's blob in a client's cache."""
         return self.sha256 if self.large else self.oid
 
     @property
     def entry(self) -> dict[str, Any]:
-        """Row of the file in a listing of the repository's tree."""
         row = {"type": "file", "oid": self.oid, "size": len(self.content), "path": self.path}
         if self.large:
             row["lfs"] = {"oid": self.sha256, "size": len(self.content), "pointerSize": len(self.pointer)}
@@ -77,11 +74,11 @@ class Repository:
     """A repository of the hub.
 
     Attributes:
-        commits: files by path, by the commit's 40 hex digits.
+        commits: 40 hex digits -> files by path.
         branches: name (or tag) -> commit.
-        gated: whether files need a token of `readers`; listings are open, as on the hub.
+        gated: whether files, but not listings, need a token of `readers`.
         private: whether it exists only for requests with a token of `readers`.
-        readers: tokens that were granted access.
+        readers: tokens with access.
     """
 
     commits: dict[str, dict[str, File]] = field(default_factory=dict)
@@ -115,7 +112,6 @@ class Repository:
         return sha
 
     def resolve(self, revision: str) -> str | None:
-        """Return the commit that a branch, a tag or a commit's own name stands for."""
         return revision if revision in self.commits else self.branches.get(revision)
 
 
@@ -124,9 +120,8 @@ class Fault:
     """A way in which requests fail.
 
     Attributes:
-        pattern: regular expression that is searched in `METHOD /path?query`.
+        pattern: regular expression searched in `METHOD /path?query`.
         status: of the answer; None: the connection is closed after `after` bytes of the content.
-        after: bytes of a content that is cut off.
         times: how many matching requests fail; None: all.
         headers: of the answer.
         then: called before a matching request is answered, to change something in its middle.
@@ -148,13 +143,13 @@ RATE_LIMITED = {
 
 
 class Hub:
-    """Repositories, the faults of their server, and the requests that came.
+    """Repositories, the server's faults, and its requests.
 
     Attributes:
         models, datasets: repositories by id.
-        renamed: an id that leads to another, as `gsm8k` leads to `openai/gsm8k`.
-        faults: tried in order; the first that matches decides.
-        requests: `METHOD /path` and the status of the answer, in order.
+        renamed: an id that leads to another, as `gsm8k` to `openai/gsm8k`.
+        faults: tried in order; the first match decides.
+        requests: `METHOD /path` and the answer's status, in order.
         endpoint: the server's address, for `HF_ENDPOINT`.
     """
 
@@ -168,15 +163,13 @@ class Hub:
         self.lock = threading.Lock()
 
     def model(self, name: str) -> Repository:
-        """Return a model's repository, made if it is new."""
         return self.models.setdefault(name, Repository())
 
     def dataset(self, name: str) -> Repository:
-        """Return a data set's repository, made if it is new."""
         return self.datasets.setdefault(name, Repository())
 
     def downloads(self) -> list[str]:
-        """Return the paths in their repositories of all files whose content was asked for, in order."""
+        """Return the paths of all requested contents, in order."""
         paths = []
         for line, status in self.requests:
             method, _, target = line.partition(" ")
@@ -187,7 +180,7 @@ class Hub:
         return paths
 
     def fault(self, line: str) -> Fault | None:
-        """Take the fault of a request, which counts as one of its times."""
+        """Take a request's fault, which counts as one of its times."""
         with self.lock:
             for fault in self.faults:
                 if fault.times != 0 and re.search(fault.pattern, line):
@@ -209,7 +202,7 @@ class Hub:
 
 @contextmanager
 def serving() -> Iterator[Hub]:
-    """Serve an empty hub on a free port of 127.0.0.1 while the context lasts."""
+    """Serve an empty hub on a free port of 127.0.0.1."""
     hub = Hub()
     server = ThreadingHTTPServer(("127.0.0.1", 0), type("Handler", (_Handler,), {"hub": hub}))
     server.daemon_threads = True
@@ -270,7 +263,7 @@ class _Handler(BaseHTTPRequestHandler):
             self._refuse(404, message="Not Found")
 
     def _commit(self, kind: str, name: str, revision: str) -> tuple[str, Repository, str] | None:
-        """Return the repository's id, the repository as this client may see it and a commit, or answer what lacks."""
+        """Return the repository's id, its content for this client and a commit, or answer with an error."""
         name = self.hub.renamed.get(name, name)
         repository: Repository | None = getattr(self.hub, kind).get(name)
         if repository is None or (repository.private and self._token() not in repository.readers):
@@ -341,7 +334,7 @@ class _Handler(BaseHTTPRequestHandler):
                 self._file(file, **headers)
 
     def _content(self, target: str) -> None:
-        """Serve a large file from the second host, which asks for no token: its address is the permission."""
+        """Serve a large file from the second host without a token: its address is the permission."""
         for kind in ("models", "datasets"):
             for name, repository in getattr(self.hub, kind).items():
                 for sha, files in repository.commits.items():
@@ -388,7 +381,7 @@ class _Handler(BaseHTTPRequestHandler):
 
 
 def _entries(files: Mapping[str, File], folder: str, recursive: bool) -> list[dict[str, Any]]:
-    """Return the rows of a folder's listing: its files and folders, of all depths if `recursive`."""
+    """Return a folder listing's rows: files and folders, of all depths if `recursive`."""
     prefix = f"{folder}/" if folder else ""
     rows: dict[str, dict[str, Any]] = {}
     for path, file in sorted(files.items()):

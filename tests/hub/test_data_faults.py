@@ -1,4 +1,4 @@
-"""Data of a run, and its messages, where the hub refuses, fails, or has moved on."""
+"""Data of a run, and its messages, if the hub refuses, fails, or has moved on."""
 
 from __future__ import annotations
 
@@ -32,12 +32,11 @@ def lines(*questions: str) -> str:
 
 
 def files(word: str) -> dict[str, bytes | str]:
-    """Return a repository of two splits."""
     return {"test.jsonl": lines(f"{word} 0", f"{word} 1"), "train.jsonl": lines("t"), "README.md": "text"}
 
 
 def read(hub: Hub, home: Path, *arguments: dict[str, object], **variables: str) -> list[object]:
-    """Return what one client process reads or is told, for each set of arguments."""
+    """Return what a client process reads or is told, for each set of arguments."""
     done = python("-c", READ, json.dumps(arguments), **hub.variables(home, **variables))
     assert done.returncode == 0, done.stderr
     return [json.loads(line) for line in done.stdout.splitlines()]

@@ -26,7 +26,6 @@ FILES = {"README.md": "text", "config.json": "{}", "train.jsonl": '{"a": 1}\n'}
 
 
 def told(hub: Hub, home: Path, kind: str, name: str = "org/it", revision: str = "main", **variables: str) -> str:
-    """Return the message about a download that fails."""
     done = python("-c", TOLD, kind, name, revision, **hub.variables(home, **variables))
     assert done.stdout, done.stderr
     return done.stdout.splitlines()[-1]

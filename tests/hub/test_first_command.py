@@ -1,6 +1,6 @@
-"""A researcher's first real command, from an empty cache: model and data of the hub, at the sizes of their splits.
+"""A researcher's first real command, from an empty cache: model and data of the hub, with their real numbers of rows.
 
-Only `model.shape=null` is added to it (the weights are small), and what makes it short.
+It adds only `model.shape=null` (the weights are small), and what makes it short.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ SPLITS = {"test": ("gsm8k", 1319), "train": ("gsm8k.fewshot", 7473)}
 
 
 def publish(hub: Hub) -> tuple[str, str]:
-    """Give a hub the model, gated as it is, and GSM8K with as many rows as the real one; return both commits."""
+    """Give a hub the gated model, and GSM8K with its real number of rows; return both commits."""
     add_model(hub, "llama3_1_8b").gated = True
     rows = {split: list(islice(cycle(sample(name)), count)) for split, (name, count) in SPLITS.items()}
     commit = composed("task=gsm8k").task.hub.revision

@@ -18,14 +18,14 @@ PINNED, BRANCH, SHAPE = "qwen3_8b", "codellama_13b", "model.shape=null"
 
 
 def served(client: Client, tmp_path: Path, name: str) -> tuple[Repository, tuple[str, ...]]:
-    """Serve a model of `conf/model` in a repository of this test alone; return it and the options for it."""
+    """Serve a model of `conf/model` in a repository of this test alone; return it and its options."""
     path = f"{tmp_path.name}/{name}"
     return add_model(client.hub, name, path), (f"model={name}", SHAPE, f"model.hub={path}")
 
 
 @pytest.mark.parametrize("name", [PINNED, BRANCH])
 def test_a_whole_cache_serves_without_a_hub(name: str, client: Client, tmp_path: Path) -> None:
-    """Offline, with a server that is gone or fails, and for a gated model whose token is no longer there."""
+    """Run offline, with a server that is gone or fails, and for a gated model without its token."""
     repository, line = served(client, tmp_path, name)
     first = client.plan(*line)
     assert first.get("commit") == repository.branches["main"], first
@@ -78,7 +78,7 @@ def test_a_cache_that_lacks_files_is_completed_or_refused(suffix: str, client: C
 def test_what_a_user_downloads_runs_as_a_folder(
     client: Client, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """`hf download ID`, with and without `--local-dir`: the cache's snapshot and the folder have the same weights."""
+    """Compare the weights of `hf download ID`, with and without `--local-dir`."""
     from huggingface_hub import constants, snapshot_download
 
     _, line = served(client, tmp_path, PINNED)
@@ -92,7 +92,7 @@ def test_what_a_user_downloads_runs_as_a_folder(
 
 
 def layouts(folder: Path) -> dict[str, tuple[dict[str, bytes | str], list[str]]]:
-    """Return files of repositories that keep their weights in other ways, each with the weights that a run reads.
+    """Return files of repositories with other layouts of weights, each with the weights that a run reads.
 
     Args:
         folder: scratch.

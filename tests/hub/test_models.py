@@ -1,4 +1,4 @@
-"""Whole runs of the models of `conf/model` through a hub, from a cache without them, as a user types them."""
+"""Whole runs of the models of `conf/model` through a hub, from an empty cache, as a user types them."""
 
 from __future__ import annotations
 
@@ -25,7 +25,6 @@ OPTIONS = (
 
 
 def run_of(runs: Path, name: str) -> Run:
-    """Return the record of a model."""
     (folder,) = runs.glob(f"{name}-knapspec-*")
     return load_run(folder)
 
@@ -38,9 +37,9 @@ def assert_whole(run: Run, name: str, commit: str) -> None:
 
 
 def test_every_model_comes_through_the_hub(client: Client, tmp_path: Path) -> None:
-    """Sweep over a model of each form; without a network the same sweep then finds every record.
+    """Sweep over a model of each form; offline the same sweep then finds every record.
 
-    Models of a form have the same checkpoint here; the others are planned, which downloads and checks everything.
+    Models of a form share a checkpoint here; the others are planned, which downloads and checks everything.
     """
     hub, runs = client.hub, tmp_path / "runs"
     earlier_requests, earlier_downloads = len(hub.requests), len(hub.downloads())
@@ -70,7 +69,7 @@ def test_every_model_comes_through_the_hub(client: Client, tmp_path: Path) -> No
 
 
 def test_a_branch_that_moves_between_the_steps_gives_one_commit(client: Client, tmp_path: Path) -> None:
-    """Load the weights of the commit whose config was checked, though the branch has others by then."""
+    """Load the weights of the checked config's commit, though the branch has moved."""
     name, path = "codellama_13b", "org/moving"
     repository = add_model(client.hub, name, path)
     old, files = repository.branches["main"], {**repository.commits[repository.branches["main"]]}
@@ -85,7 +84,7 @@ def test_a_branch_that_moves_between_the_steps_gives_one_commit(client: Client, 
 
 
 def test_the_first_command_needs_one_line_each_way(client: Client, tmp_path: Path) -> None:
-    """Gated without a token: one message, nothing downloaded. With one: runs, at the commit that is pinned."""
+    """Check that it is gated without a token (one message, no download), and runs at the pinned commit with one."""
     hub, name, path = client.hub, "llama3_1_8b", "org/gated"
     add_model(hub, name, path).gated = True
     line, earlier_downloads = (f"model={name}", f"model.hub={path}", *OPTIONS), len(hub.downloads())

@@ -1,4 +1,4 @@
-"""Models of a hub that are refused, before their weights are downloaded; failures, and what a cache is good for."""
+"""Models refused before their weights are downloaded; failures, and the use of a cache."""
 
 from __future__ import annotations
 
@@ -18,7 +18,6 @@ SHAPE = "model.shape=null"
 
 @pytest.fixture(scope="module")
 def files() -> Files:
-    """Return a sound checkpoint for a chat model."""
     return {**checkpoint_files("qwen2_5_14b_instruct")}
 
 
@@ -120,7 +119,6 @@ def test_options_that_are_refused_download_no_weights(options: tuple[str, ...], 
 
 
 def weights_asked(hub: Hub, repository: str) -> list[str]:
-    """Return the requests for weights of a repository."""
     ends = (".safetensors", ".bin", ".gguf")
     return [line for line, _ in hub.requests if f"{repository}/" in line and line.endswith(ends)]
 

@@ -38,7 +38,6 @@ FILES: Mapping[str, bytes | str] = {
 
 
 def snapshot(hub: Hub, home: Path, revision: str = "main", **variables: str) -> str:
-    """Return the last line that a client prints of a download."""
     done = python("-c", SNAPSHOT, revision, **hub.variables(home, **variables))
     return (done.stdout.splitlines() or [done.stderr])[-1]
 

@@ -1,4 +1,4 @@
-"""Whole runs with `data=hub`, as a user types them, from a cache without the data."""
+"""Whole runs with `data=hub`, as a user types them, from a cache without data."""
 
 from __future__ import annotations
 
@@ -36,7 +36,6 @@ def shared(client: Client) -> Client:
 
 
 def typed(client: Client, runs: Path, *options: str, offline: bool = False) -> subprocess.CompletedProcess[str]:
-    """Run a command line on the embedded model."""
     line = ("model=miniature", "method=fixed_layers", "decode.max_new_tokens=4", *CPU, f"runs_dir={runs}")
     return client.run(*line, *options, offline=offline)
 

@@ -34,7 +34,7 @@ UNREAD = re.compile(r"(socratic|1\.0\.0|cs-en|throughput_1k|full)/|pg19.*train|T
 
 
 def counted(task: str) -> list[str]:
-    """Return the options that accept other numbers of rows than the real data sets have."""
+    """Return the options that accept other numbers of rows than the real data sets'."""
     task_of = make(task)
     parts = {f"task.parts.{name}.": part for name, part in task_of.parts.items()} if isinstance(task_of, Stream) else {}
     return [
@@ -46,7 +46,7 @@ def counted(task: str) -> list[str]:
 
 
 def cases() -> dict[str, list[str]]:
-    """Return the options of every task and of its variants that read the hub."""
+    """Return the options of every task and variant that read the hub."""
     options_of = {}
     for name in choices("task"):
         if name == "spec_bench":
@@ -71,14 +71,12 @@ CASES = cases()
 
 @cache
 def pins() -> dict[str, str]:
-    """Return the revision of each repository that a task reads."""
     specs: list[DataSpec] = [spec for name in choices("task") for spec in make(name).files("plain")]
     return {spec.hub["path"]: spec.hub["revision"] for spec in specs if spec.hub}
 
 
 @pytest.fixture(scope="module")
 def shared() -> Iterator[Hub]:
-    """Serve all data sets."""
     with serving() as hub:
         publish(hub, pins())
         yield hub

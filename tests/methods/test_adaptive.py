@@ -1,4 +1,4 @@
-"""Adaptive: posterior and throughput against enumeration, its choices, ledger and searches, state and losslessness."""
+"""Adaptive: posterior and throughput against enumeration, choices, ledger, searches, state and losslessness."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ FULL, ROOM, SUBLAYERS = LayerSet.full(LAYERS), 100, 2 * LAYERS
 
 
 def latency(rest: float, growth: float = 0.1) -> Latency:
-    """Sublayers of 1 ms over one node, `growth` more for each further one; `rest` ms beside them."""
+    """Sublayers of 1 ms over one node, `growth` more per further node, and `rest` ms."""
     times = [NodeTimes(n, 0.0, 1 + growth * (n - 1), 1 + growth * (n - 1), rest) for n in (1, 64)]
     return Latency(1.0, 0.0, 1.0, passes=tuple(times), draft_rest_ms=rest)
 
@@ -53,7 +53,7 @@ def ready(**options: Any) -> Adaptive:
 
 
 class FakeProbe:
-    """A model of streams that no sublayer changes: evaluations agree with the full model always, or never."""
+    """A model whose sublayers change no stream: evaluations always agree with the full model, or never."""
 
     n_layers = LAYERS
 
@@ -87,7 +87,7 @@ class FakeProbe:
 
 
 class Play:
-    """Steps of a method without a model: `rate` is the probability that a drafted token is accepted."""
+    """Steps of a method without a model: `rate` is a drafted token's probability of acceptance."""
 
     def __init__(self, method: Adaptive, probe: FakeProbe, rate: float, seed: int = 0):
         self.method, self.probe, self.rate = method, probe, rate
@@ -117,7 +117,7 @@ class Play:
 
 
 def test_a_posterior_without_bins_is_a_beta() -> None:
-    """Accepted tokens and the first rejected one count; those after it were not tested."""
+    """Accepted tokens and the first rejected one count; later ones were not tested."""
     arm = Arm(FULL, Prior([], 3.0).counts.copy())
     assert arm.counts.ravel().tolist() == [1.5, 1.5]
     arm.learn(drafted=5, accepted=2, threshold=0, capped=True)
@@ -144,7 +144,7 @@ def test_a_posterior_without_bins_is_a_beta() -> None:
 def test_tokens_count_on_the_side_of_the_threshold_that_is_known(
     drafted: int, accepted: int, capped: bool, high: list[int], low: list[int], either: list[int]
 ) -> None:
-    """[rejected, accepted] counts: all but the last token of a draft went on, the last one did not or was capped."""
+    """[rejected, accepted] counts: all but a draft's last token went on, the last did not or was capped."""
     prior = Prior([0.3, 0.6], 3.0)
     arm = Arm(FULL, prior.counts.copy())
     arm.learn(drafted, accepted, 2, capped)
@@ -164,7 +164,7 @@ def test_tally_puts_tokens_into_the_bins_that_the_engine_compares_with() -> None
 
 @pytest.mark.parametrize("seed", range(3))
 def test_throughput_is_that_of_all_outcomes(seed: int) -> None:
-    """Every threshold and length, by enumeration of the bins and outcomes of four drafted tokens."""
+    """Every threshold and length, by enumeration of bins and outcomes of four drafted tokens."""
     rng = np.random.default_rng(seed)
     counts, draft = rng.random((2, 2, 3)) + 0.1, rng.random(2) + 0.1
     verify = 1 + rng.random((2, 5)).cumsum(1)
@@ -196,7 +196,7 @@ def test_optimism_raises_the_acceptance_by_deviations_of_a_beta() -> None:
 
 
 def test_costs_are_those_of_all_parts() -> None:
-    """AR is verification of nothing; an exit leaves the blocks before it to one node; an evaluation runs the rest."""
+    """AR verifies nothing; an exit leaves the blocks before it to one node; an evaluation runs the rest."""
     costs, exit_set = Costs(latency(2.0), LAYERS, 10, 4, True, 5), LayerSet.exit(LAYERS, 1)
     assert costs.ar_ms == pytest.approx(SUBLAYERS + 2)
     assert costs.draft_ms(exit_set) == pytest.approx(2 + 2) and costs.draft_ms(FULL) == pytest.approx(costs.ar_ms)
@@ -211,7 +211,7 @@ def test_costs_are_those_of_all_parts() -> None:
 
 @pytest.mark.parametrize("seed", range(30))
 def test_the_choice_is_the_grids_best_and_never_below_ar(seed: int) -> None:
-    """Random posteriors and profiles: the arm is within the margin of the best, its γ and threshold are its best."""
+    """Random posteriors and profiles: the arm is within the margin of the best, with its best γ and threshold."""
     rng = random.Random(seed)
     method = ready(margin=rng.choice([0.0, 0.03]), draft_len=5, reuse_prefix=rng.random() < 0.5)
     profile = latency(rng.choice([0.0, 1.0, 8.0]), rng.choice([0.0, 0.1, 0.5]))
@@ -248,7 +248,7 @@ def test_it_drafts_where_drafts_are_cheap_and_right() -> None:
 
 
 def test_it_is_ar_where_a_draft_costs_a_target_step() -> None:
-    """No posterior could pay, so that nothing is explored either."""
+    """No posterior could pay, so nothing is explored."""
     play = Play(ready(), FakeProbe(DEAR, agrees=True), rate=1.0)
     for _ in range(300):
         assert play.step() is None
@@ -258,7 +258,7 @@ def test_it_is_ar_where_a_draft_costs_a_target_step() -> None:
 @pytest.mark.parametrize("rate", [0.0, 0.2, 0.5])
 @pytest.mark.parametrize("agrees", [True, False])
 def test_losses_stay_within_the_allowance(agrees: bool, rate: float) -> None:
-    """Evaluations that promise everything and drafts that keep nothing: bounded by stake, regret and one step more."""
+    """Evaluations that promise everything and drafts that keep nothing: bounded by stake, regret and one step."""
     method = ready(stake=4, regret=0.02)
     play, costs = Play(method, FakeProbe(CHEAP, agrees), rate), Costs(CHEAP, LAYERS, 20, 10, True, 3)
     for _ in range(600):
@@ -295,7 +295,7 @@ def test_gains_of_copies_pay_for_no_exploration() -> None:
 
 
 def test_searches_that_bring_nothing_become_rare() -> None:
-    """Each waits until the next, twice as dear, is affordable; its set does not draft before it is evaluated."""
+    """Each waits until the next, twice as expensive, is affordable; its set does not draft before an evaluation."""
     method = ready(stake=40, regret=0.2, interval=1)
     play, at = Play(method, FakeProbe(CHEAP, agrees=False), rate=0.0), [0]
     for _ in range(2500):
@@ -320,7 +320,7 @@ def test_a_search_that_brings_something_is_no_failure() -> None:
 
 
 def test_a_search_adds_candidates_of_the_knapsack(decoders: Load) -> None:
-    """As untried arms, their tokens discounted, and none that is an arm already."""
+    """As untried arms with discounted tokens, none of them an arm already."""
     states, probe = history(decoders("qwen3"))
     probe.latency = latency(0.5)
     method = ready(rows=4, min_similarity=-1.0, shortlist=2, selected=0.5)
@@ -344,7 +344,7 @@ def test_a_search_adds_candidates_of_the_knapsack(decoders: Load) -> None:
 
 @pytest.mark.parametrize("skipped", [(), (2, 3, 4, 5, 6, 7), (0, 5), (3,)])
 def test_an_evaluation_is_what_the_set_would_have_drafted(skipped: tuple[int, ...], decoders: Load) -> None:
-    """The same predictions as running the whole subset alone; the full model agrees with itself."""
+    """The same predictions as running the subset alone; the full model agrees with itself."""
     states, probe = history(decoders("llama"))
     layer_set, target, prior = LayerSet(LAYERS, frozenset(skipped)), probe.predict(states[-1]), Prior([0.3, 0.6], 1.0)
     arm = Arm(layer_set, prior.counts)
@@ -373,7 +373,7 @@ def test_an_evaluation_reads_the_window(decoders: Load) -> None:
 
 
 def test_windows_are_for_long_contexts() -> None:
-    """One is considered from twice its positions on, and combined with the layer set in use."""
+    """Considered from twice their positions on, and combined with the layer set in use."""
     profile = Latency(1.0, 0.01, 1.0)  # attention over 512 positions takes 6 ms, over 4,096 takes 42
     method = ready(windows=[[4, 508]], exits=[0.5], uniform=[], margin=0.0)
     method.start(Prefill([1] * 30, None))
@@ -411,7 +411,7 @@ def test_costs_with_a_window_are_those_of_the_positions_that_it_reads(seed: int)
 
 
 def lively(rng: random.Random, copies: int | None = None) -> Adaptive:
-    """Settings under which it evaluates, searches and drafts within a few tokens of a random model."""
+    """Settings under which it evaluates, searches and drafts within a few tokens."""
     copies = rng.choice([0, 2, 16]) if copies is None else copies
     return instantiate(
         config("adaptive"),
@@ -438,7 +438,7 @@ def test_greedy_output_is_ar(decoders: Load) -> None:
 
 
 def test_sampled_output_is_distributed_as_ar(decoders: Load) -> None:
-    """A prior that trusts arms at once, so that the tokens in question come from drafts."""
+    """A prior that trusts arms at once, so that the tokens come from drafts."""
 
     def make() -> Adaptive:
         return instantiate(config("adaptive"), rows=1, interval=1, stake=8, margin=0.0, prior=20.0, thresholds=[0.9])

@@ -1,4 +1,4 @@
-"""ASD-style drafting: the rule against states taken by hand, its limits, refresh and exit, losslessness."""
+"""ASD-style drafting: the rule against states by hand, its limits, refresh, exit, losslessness."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def by_hand(states: Tensor) -> dict[int, float]:
 
 
 def between(scores: dict[int, float]) -> tuple[float, list[int]]:
-    """A threshold that splits the blocks, and those at or above it."""
+    """A threshold that splits the blocks, and the blocks at or above it."""
     low, high = min(scores.values()), max(scores.values())
     return (low + high) / 2, [b for b, score in scores.items() if score >= (low + high) / 2]
 
@@ -70,7 +70,7 @@ class Watched(ASD):
 
 
 def test_preset_is_lossless(decoders: Load) -> None:
-    """50 random cases of the preset at thresholds that matter to these models."""
+    """50 random cases at thresholds that matter to these models."""
     preset = config("asd")
     assert instantiate(preset).name == "asd_style"
     assert check_greedy(lambda rng: instantiate(preset, min_similarity=rng.choice([-1, 0.5, 0.9, 2])), decoders) > 12
@@ -98,7 +98,7 @@ def test_sampled_distribution_is_ars(refresh: int | None, decoders: Load) -> Non
 
 
 def test_threshold_above_one_skips_nothing(decoders: Load) -> None:
-    """The draft is the full model, so all that it drafts is accepted (α = 1)."""
+    """The draft is the full model, so everything is accepted (α = 1)."""
     made = decode(decoders(), ASD(min_similarity=1.01, draft_len=4, stop_below=0.0), PROMPT, 30)
     assert all(step.layer_set == FULL for step in made.steps)
     assert all(step.accepted_len == step.draft_len for step in made.steps)
@@ -112,7 +112,7 @@ def test_threshold_of_minus_one_keeps_the_protected(decoders: Load) -> None:
 
 @pytest.mark.parametrize("family", ["llama", "qwen2", "qwen3"])
 def test_skips_fall_with_the_threshold(family: str, decoders: Load) -> None:
-    """|S(τ)| never rises with τ; MLPs and the attentions of the first and last block are never skipped."""
+    """|S(τ)| never rises with τ; MLPs and the first and last block's attentions are never skipped."""
     sizes = []
     for tenth in range(-10, 12):
         made = decode(decoders(family), ASD(min_similarity=tenth / 10, draft_len=1), PROMPT, 2)
@@ -125,7 +125,7 @@ def test_skips_fall_with_the_threshold(family: str, decoders: Load) -> None:
 @pytest.mark.parametrize("positions", [None, 1, 3])
 @pytest.mark.parametrize("family", ["llama", "qwen3"])
 def test_set_is_the_cosines_by_hand(family: str, positions: int | None, decoders: Load) -> None:
-    """Input and output of each attention, residual included, over the last q prompt positions."""
+    """Input and output of each attention, including the residual, over the last q prompt positions."""
     last = PROMPT if positions is None else PROMPT[-positions:]
     scores = by_hand(states_of(decoders(family), PROMPT)[:, -len(last) :])
     threshold, expected = between(scores)
@@ -144,7 +144,7 @@ def test_threshold_itself_is_skipped() -> None:
 
 @pytest.mark.parametrize("positions", [None, 2])
 def test_refresh_uses_the_tokens_accepted_since(positions: int | None, decoders: Load) -> None:
-    """Every T steps the cosines of the committed positions of those T steps, or of the last q among them, decide."""
+    """Every T steps the cosines of their committed positions, or of the last q, decide."""
     decoder, every = decoders("qwen2"), 3
     for threshold in (0.6, 0.7, 0.8, 0.9):
         method = ASD(min_similarity=threshold, positions=positions, refresh=every, draft_len=3, stop_below=0.0)
@@ -197,7 +197,7 @@ def test_exit_threshold_follows_the_rule() -> None:
 
 
 def test_the_record_says_what_is_not_known(small_checkpoint: Path, tmp_path: Path) -> None:
-    """The two rules and τ, wherever numbers of a run stand: its table, the report's, figures and exhibits."""
+    """The two rules and τ, wherever a run's numbers are: its table, the report's, figures and exhibits."""
     options = ("method=asd", "method.min_similarity=0.5", "task=gsm8k", "limit=1", "decode.max_new_tokens=4")
     run = executed(tmp_path, *options, *local_model(small_checkpoint))
     caveat = run.header.caveat
@@ -208,7 +208,6 @@ def test_the_record_says_what_is_not_known(small_checkpoint: Path, tmp_path: Pat
 
 
 def test_prompts_share_no_state(decoders: Load) -> None:
-    """The set and γ begin anew with every prompt."""
     method = Watched(min_similarity=-1.0, refresh=2, stop_step=0.5)
     runs = []
     for prompt in (PROMPT, [1, 2], PROMPT):

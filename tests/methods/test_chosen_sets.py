@@ -1,4 +1,4 @@
-"""What the presets that follow released code choose is fixed: their sets on four prompts stay as they were."""
+"""Choices of the presets that follow released code are fixed: their sets on four prompts."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ OPTIONS = ("hardware.isa=generic", "limit=1", "decode.max_new_tokens=200", "meth
 
 
 def chosen(run: Run) -> list[list[object]]:
-    """[step, skipped attentions, skipped MLPs] of every step whose set is another than the one before."""
+    """[step, skipped attentions, skipped MLPs] of every step with another set than the last."""
     sets = run.layer_sets.set_index("layer_set_id")
     found: list[list[object]] = []
     before = None

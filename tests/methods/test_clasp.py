@@ -1,4 +1,4 @@
-"""CLaSp: the dynamic programme against its recurrence and brute force, its schedule, presets and losslessness."""
+"""CLaSp: the dynamic programme against its recurrence and brute force, schedule, presets, losslessness."""
 
 from __future__ import annotations
 
@@ -42,14 +42,13 @@ def made(preset: str, **options: Any) -> CLaSp:
 
 
 def skipped(method: CLaSp, n_layers: int) -> int:
-    """M for a model of this many blocks."""
     method.check(ModelDims("model", n_layers, 1, 128, VOCAB))
     return method._n_skipped
 
 
 @pytest.fixture(scope="module")
 def deep(tmp_path_factory: pytest.TempPathFactory) -> Decoder:
-    """A random model of six blocks: deep enough for the search to have to choose."""
+    """A random model of six blocks: deep enough for a choice."""
     sizes = SIZES | {"num_hidden_layers": DEEP}
     folder = save_model(LlamaConfig(**sizes, rope_parameters=rope(5e4)), tmp_path_factory.mktemp("deep"))
     return select("cpu", torch.float64, "torch").load(Checkpoint(folder), torch.float64, [torch.device("cpu")])
@@ -65,7 +64,6 @@ def last_token(decoder: Decoder, seed: int = 0) -> tuple[Tensor, Probe]:
 
 
 def block(probe: Probe, b: int, stream: Tensor) -> Tensor:
-    """Block b over one stream [d], alone."""
     stream = stream[None, None]
     for i in (2 * b, 2 * b + 1):
         stream = probe.apply_sublayer(i, stream, PREFIX)
@@ -86,7 +84,7 @@ def cosine(stream: Tensor, target: Tensor) -> float:
 
 
 def by_the_recurrence(states: Tensor, probe: Probe, count: int) -> tuple[LayerSet, Tensor]:
-    """Eq. 2 as it is printed: every cell of the table, one candidate at a time."""
+    """Eq. 2 as printed: every cell of the table, one candidate at a time."""
     table: dict[tuple[int, int], tuple[Tensor, tuple[int, ...]]] = {(0, 0): (states[0], ())}
     for i in range(1, probe.n_layers + 1):
         table[i, 0] = states[i], ()
@@ -131,7 +129,7 @@ def test_rerunning_the_set_gives_the_last_cell(family: str, protect: bool, decod
 
 @pytest.mark.parametrize("seed", range(4))
 def test_the_table_is_that_of_the_recurrence(seed: int, deep: Decoder) -> None:
-    """Leaving out the cells that cannot reach (L, M), and taking g[i, 0] from the states, changes nothing."""
+    """Leaving out cells that cannot reach (L, M), and taking g[i, 0] from the states, changes nothing."""
     states, probe = last_token(deep, seed)
     for count in range(DEEP):
         layer_set, stream = by_the_recurrence(states, probe, count)
@@ -158,7 +156,7 @@ def test_batched_branches_equal_single_ones(deep: Decoder) -> None:
 
 
 def test_no_block_runs_where_the_streams_are_known(deep: Decoder) -> None:
-    """M = 0 needs no pass; nor does column 0 ever."""
+    """M = 0 and column 0 need no pass."""
 
     class Refusing(ModelProbe):
         def apply_sublayer(self, i: int, hidden: Tensor, prefix_len: int, bits: int = 0) -> Tensor:
@@ -170,7 +168,7 @@ def test_no_block_runs_where_the_streams_are_known(deep: Decoder) -> None:
 
 
 def test_dp_is_at_most_brute_force_and_mostly_near_it(deep: Decoder) -> None:
-    """Over C(6, M) subsets; the paper reports a close agreement (§3.5), so that is asked of the aggregate only."""
+    """Over C(6, M) subsets; the paper reports a close agreement (§3.5), here required of the aggregate."""
     shares = []
     for seed in range(4):
         states, probe = last_token(deep, seed)
@@ -184,7 +182,7 @@ def test_dp_is_at_most_brute_force_and_mostly_near_it(deep: Decoder) -> None:
 
 
 def test_ties_skip() -> None:
-    """Execute only if strictly better: where no block changes anything, backtracking skips the last M."""
+    """Execute only if strictly better: if no block changes anything, backtracking skips the last M."""
 
     class Still:
         def apply_sublayer(self, i: int, hidden: Tensor, prefix_len: int, bits: int = 0) -> Tensor:
@@ -213,7 +211,7 @@ def test_m_of_zero_is_the_full_model(decoders: Load) -> None:
 
 
 def test_the_search_sees_the_last_accepted_token(decoders: Load) -> None:
-    """Its states are those that a fresh pass over the committed tokens leaves, its prefix all tokens before it."""
+    """Its states are a fresh pass's over the committed tokens, its prefix all tokens before it."""
     decoder, prompt, seen = decoders("qwen3"), [5, 6, 7], []
 
     class Watched(CLaSp):
@@ -235,7 +233,7 @@ def test_the_search_sees_the_last_accepted_token(decoders: Load) -> None:
 
 @pytest.mark.parametrize("interval", [1, 3, 128])
 def test_a_search_follows_step_one_and_every_t_steps(interval: int, decoders: Load) -> None:
-    """States are tapped in those steps only, between blocks only; the set changes after them, not in them."""
+    """States are tapped in those steps only, between blocks only; the set changes after them."""
     method, tapped = made("clasp_knapspec", interval=interval, draft_len=2), []
     method.check(DIMS)
     method.start(Prefill([1], None))
@@ -254,7 +252,7 @@ def test_a_search_follows_step_one_and_every_t_steps(interval: int, decoders: Lo
 
 @pytest.mark.parametrize("interval", [1, 3, 128])
 def test_an_update_after_the_prefill_is_the_first(interval: int, decoders: Load) -> None:
-    """The first step drafts with a searched set; the next search is T verifications on."""
+    """The first step drafts with a searched set; the next search is T verifications later."""
     method, tapped = made("clasp", interval=interval, draft_len=2), []
     run = decode(decoders(), method, [5, 6, 7], 40)
     sets = [step.layer_set for step in run.steps]
@@ -332,7 +330,7 @@ def test_m_comes_from_number_then_table_then_share() -> None:
     ],
 )
 def test_more_blocks_than_can_be_skipped_are_refused(options: dict, field: str) -> None:
-    """M >= L leaves g[L, M] undefined; the last block that may be skipped is still fine."""
+    """M >= L leaves g[L, M] undefined; the last block that may be skipped is fine."""
     with pytest.raises(ConfigError) as error:
         CLaSp(**options).check(DIMS)
     assert error.value.field == f"method.{field}" and f"this model's {LAYERS}" in error.value.expected

@@ -1,4 +1,4 @@
-"""ConfLayers: confidences, the rule against its formulas and a logged set, what survives prompts, losslessness."""
+"""ConfLayers: confidences, the rule against its formulas and a logged set, persistence, losslessness."""
 
 from __future__ import annotations
 
@@ -59,7 +59,6 @@ def deep(tmp_path_factory: pytest.TempPathFactory) -> Callable[[torch.dtype], De
 
 
 def run(decoder: Decoder, method: ConfLayers, prompts: Sequence[list[int]] = (PROMPT,), new: int = 40) -> list[Any]:
-    """Some prompts in order, as a run decodes them."""
     engine = engine_for(decoder, max(map(len, prompts)) + new, new, frozenset())
     return [engine.generate(method, prompt) for prompt in prompts]
 
@@ -110,7 +109,7 @@ def test_probe_logits_are_the_heads(norm: bool, decoders: Load) -> None:
 def test_confidences_are_those_of_the_full_model(
     signal: str, place: str, decoders: Load, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Of the last tokens in the cache, read after the prompt alone, or where they stand."""
+    """The last cached tokens, read after the prompt alone, or at their positions."""
     monkeypatch.setattr(conflayers, "LOGITS", 2 * VOCAB)  # two positions at a time
     decoder, window, seen = decoders("qwen3"), 4, []
 
@@ -172,7 +171,7 @@ def test_the_first_and_the_last_block_are_never_skipped(deep: Callable[..., Deco
 
 
 def test_an_empty_set_accepts_all(deep: Callable[..., Decoder]) -> None:
-    """A search that ends without a best set skips nothing: the draft is the target, in float32 as well."""
+    """A search without a best set skips nothing: the draft is the target, even in float32."""
     steps = run(deep(torch.float32), ready(made(max_iterations=1, **QUICK)), new=60)[0].steps
     full = [step for step in steps if step.layer_set == LayerSet.full(DEEP)]
     assert sum(step.draft_len for step in full) > 30
@@ -249,7 +248,7 @@ def test_presets_hold_the_published_settings() -> None:
 
 
 def test_model_dependent_settings() -> None:
-    """λ of the logs by the model; Qwen's largest window by the name."""
+    """The logs' λ by model; Qwen's largest window by name."""
     large = ModelDims("Qwen2.5-Math-72B", 80, 1, 4096, VOCAB)
     assert ready(made("conflayers_logs"), ModelDims("llama2_70b", 80, 1, 4096, VOCAB))._search.lam == 0.45
     assert ready(made("conflayers_logs"), large)._search.lam is None
@@ -320,14 +319,14 @@ LLAMA_13B = Rule(40, np.float16, 2, 5, None)
 
 
 def test_golden_vector() -> None:
-    """The set that the authors' log shows for these confidences."""
+    """The set in the authors' log for these confidences."""
     scores = np.array(LOGGED, np.float16)
     assert LLAMA_13B.skipped_blocks(scores, 0.4) == LOGGED_SET
     assert set(LLAMA_13B.windows(scores)) == {2, 3, 4, 5, 6}
 
 
 def test_golden_vector_with_a_half_precision_threshold_loses_block_4() -> None:
-    """What the released code would choose on NumPy 2: the subtraction rounds, too."""
+    """The released code's choice on NumPy 2: the subtraction also rounds."""
     scores = np.array(LOGGED, np.float16)
     means, deviations = LLAMA_13B.neighbour_statistics(scores)
     below = np.flatnonzero(scores < means - np.float16(0.4) * deviations) + 1

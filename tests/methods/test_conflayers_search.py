@@ -1,4 +1,4 @@
-"""The search of ConfLayers, on rounds and confidences that a script gives it."""
+"""The search of ConfLayers, on scripted rounds and confidences."""
 
 from __future__ import annotations
 
@@ -45,7 +45,6 @@ class Scripted(ConfLayers):
 
 
 def scripted(sets: Sequence[Sequence[int]], **options: Any) -> Scripted:
-    """The search, begun, with these sets to come."""
     method = Scripted(sets, **options)
     method.check(DIMS)
     return method
@@ -67,7 +66,7 @@ def rounds(method: ConfLayers, *accepted: int, drafted: int = 5) -> list[Estimat
 
 
 def begin(method: ConfLayers) -> None:
-    """A new prompt, up to the round before the first that the search counts."""
+    """A new prompt, up to the round before the first that counts."""
     method.start(Prefill([1], None))
     rounds(method, 1)
 
@@ -116,7 +115,7 @@ def test_without_the_codes_abort_a_set_is_tried_to_its_end() -> None:
 
 
 def test_a_trial_may_go_on_in_the_next_prompt() -> None:
-    """Without the code's new estimate at the beginning of a prompt; the first estimate is made all the same."""
+    """Without the code's new estimate at a prompt's beginning; the first estimate is made all the same."""
     method = scripted([A, B], trial_by_prompt=False)
     begin(method)
     rounds(method, 2, 2)
@@ -142,7 +141,7 @@ def test_a_set_that_accepts_little_is_given_up_at_half_time() -> None:
 
 
 def test_sets_that_skip_too_little_are_not_tried() -> None:
-    """Another one is looked for in every round."""
+    """Every round looks for another one."""
     method = scripted([[1, 3], [], B])
     begin(method)
     rounds(method, 5)
@@ -158,7 +157,7 @@ def test_sets_that_skip_too_little_are_not_tried() -> None:
     [("acc_only", 4, False), ("acc_only", 5, True), ("acc_and_rate", 5, False), ("acc_and_rate", 6, True)],
 )
 def test_the_search_ends_with_the_score(rule: str, accepted: int, stops: bool) -> None:
-    """More than four accepted tokens; with `acc_and_rate` more than 95 % of the drafted ones as well."""
+    """More than four accepted tokens; with `acc_and_rate` also more than 95 % of the drafted ones."""
     method = scripted([A, B], stop_rule=rule)
     begin(method)
     seen = rounds(method, *[accepted] * 6, drafted=6)
@@ -195,7 +194,7 @@ def test_the_best_score_never_falls() -> None:
 
 
 def test_the_last_iteration_takes_the_best_set() -> None:
-    """An empty one where no set was ever tried to its end."""
+    """An empty one if none was tried to its end."""
     method = scripted([A, B, C], max_iterations=3)
     begin(method)
     rounds(method, *[3] * 6, *[2] * 4)
@@ -209,7 +208,7 @@ def test_the_last_iteration_takes_the_best_set() -> None:
 
 
 def test_a_new_prompt_looks_for_a_new_set() -> None:
-    """The set drafts on until then; the trial of the prompt before is lost."""
+    """The set drafts on until then; the last prompt's trial is lost."""
     method = scripted([A, B])
     begin(method)
     rounds(method, 2, 2)
@@ -221,7 +220,7 @@ def test_a_new_prompt_looks_for_a_new_set() -> None:
 
 
 def test_adaptive_lambda_follows_the_size_of_the_set() -> None:
-    """+0.05 above ρ + 0.25, -0.05 below ρ, else as it is; a fixed one never moves."""
+    """+0.05 above ρ + 0.25, -0.05 below ρ, else unchanged; a fixed one never moves."""
     scripts = [[1, 2, 3, 5, 6], A, [1, 4], []]
     for mode, moved in (("adaptive", [0.05, 0.05, 0.0, -0.05]), ("fixed", [0.0] * 4)):
         method = scripted([], lambda_mode=mode, lam=0.0, min_skip_ratio=0.5)
@@ -233,7 +232,7 @@ def test_adaptive_lambda_follows_the_size_of_the_set() -> None:
 
 
 def test_a_model_without_a_published_lambda_is_calibrated_once() -> None:
-    """By the first estimate, to half of the inner blocks, at least the least that is tried; λ lasts from then on."""
+    """By the first estimate, to half of the inner blocks, or the least that is tried; then λ lasts."""
     method = scripted([], lam=None)
     assert method._search.lam is None and b'"lam": null' in method.state()
     noise = np.random.default_rng(0).random((3, 2 * (BLOCKS - 2)))
@@ -273,7 +272,7 @@ class Fixed(Rule):
 
 
 def test_the_search_ends_after_its_prompts_with_the_best_set() -> None:
-    """Figure 4: the set of the search task is kept; a method that is restored in between goes on the same way."""
+    """Figure 4: the search task's set is kept; a method restored in between goes on the same way."""
     method = scripted([A, B, C], search_prompts=2)
     begin(method)
     rounds(method, *[3] * 5)  # A is noted as the best

@@ -1,4 +1,4 @@
-"""methods/README.md: its table of what a method may call when, each cell tried while a method decodes."""
+"""methods/README.md: its table of what a method may call when, each cell tried while decoding."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ HOOKS = ("prepare", "start", "propose", "observe")
 
 
 def table() -> dict[tuple[str, str], str]:
-    """What the README's table says, by what is called and where."""
+    """What the README's table says, by call and hook."""
     part = README.split("\n## What may be called when\n")[1].split("\n## ")[0]
     header, _, *rows = [line.strip("| ").split(" | ") for line in part.splitlines() if line.startswith("|")]
     hooks = [re.sub(r"\W", "", name) for name in header[1:]]
@@ -46,7 +46,7 @@ TABLE = table()
 
 
 def calls(probe: Probe, name: str, committed: int) -> Any:
-    """What a method may ask for, with arguments that are right while `committed` tokens are in the cache."""
+    """A method's possible calls, with arguments for `committed` tokens in the cache."""
     hidden = probe.embed(PROMPT)
     arguments: dict[str, tuple[Any, ...]] = {
         "embed": (PROMPT,),
@@ -68,7 +68,7 @@ def calls(probe: Probe, name: str, committed: int) -> Any:
 
 
 class Asking(AR):
-    """AR that calls something of the probe in one of its hooks, and keeps what that raised."""
+    """AR that calls something of the probe in one hook, and keeps what that raised."""
 
     def __init__(self, name: str, hook: str):
         super().__init__("asking")
@@ -106,7 +106,7 @@ def test_the_table_has_all_that_there_is() -> None:
 
 @pytest.mark.parametrize(("name", "hook"), TABLE)
 def test_what_it_says_is_so(name: str, hook: str, decoders: Callable[..., Decoder]) -> None:
-    """What may be called changes nothing that decoding sees, and what may not says so before it does."""
+    """Allowed calls change nothing that decoding sees; others are refused before they do."""
     decoder = decoders("llama")
     expected = decode(decoder, AR(), PROMPT, NEW).output
     method = Asking(name, hook)
@@ -149,7 +149,7 @@ class Prepared(AR):
 
 
 def warmed_up(runs_dir: Path, *options: str) -> Run:
-    """The record of a run of two short prompts, on one thread, whose engine was warmed up."""
+    """The record of a warmed-up run of two short prompts, on one thread."""
     return executed(runs_dir, "limit=2", "task=gsm8k", "decode.max_new_tokens=4", *CPU, "hardware.warmup=1", *options)
 
 
@@ -257,7 +257,7 @@ def test_taps_that_change_are_looked_at_anew(decoders: Callable[..., Decoder]) -
 
 @pytest.mark.parametrize("mode", ["greedy", "sample"])
 def test_no_token_is_a_methods_to_choose(mode: str, decoders: Callable[..., Decoder]) -> None:
-    """What it writes over what it is shown stays its own."""
+    """What it writes over its inputs stays its own."""
 
     def spoils(context: Context) -> LayerDraft:
         context.output[:] = [5] * 20  # type: ignore[index]

@@ -1,4 +1,4 @@
-"""Drafts that read a window of the cache: lossless with every method, kept in records, charged for what they read."""
+"""Drafts with a window of the cache: lossless with every method, recorded, charged for what they read."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def windowed() -> list[str]:
 
 
 def maker(preset: str, drawn: Callable[[random.Random], dict[str, Any]]) -> Callable[[random.Random], ModelDraft]:
-    """A function that makes the method for a case: with small searches, reused states and drawn settings."""
+    """Makes the method for a case: small searches, reused states and drawn settings."""
     reuse = {"reuse_prefix": True} if "reuse_prefix" in config(preset) else {}
 
     def make(rng: random.Random) -> ModelDraft:
@@ -143,7 +143,7 @@ def test_windows_that_cannot_be_are_refused(window: object) -> None:
 
 
 def test_a_search_with_a_window_is_a_search_of_its_own(decoders: Load, tmp_path: Path) -> None:
-    """Its trials draft with the window and are priced by it; without one, a search is what it was."""
+    """Its trials draft with the window and are priced by it; without one, a search is unchanged."""
     probe = engine_for(decoders(), 40, 30, frozenset()).probe
     probe.origin = Origin(tmp_path, "tiny", "w", "none", "float64", "cpu", 0, "")
     settings = SearchSettings(iterations=3, new_tokens=12, draft_len=3, stop_below=0.0, target_rate=None)
@@ -240,7 +240,7 @@ def test_windows_that_cannot_be_are_faults_of_a_record(edit: tuple[int | None, i
 
 
 def test_an_exported_set_drafts_with_its_window(small_checkpoint: Path, tmp_path: Path) -> None:
-    """Whole runs: shards make the record of one job, and the exported options repeat the drafts of a run."""
+    """Whole runs: shards make one job's record, and the exported options repeat a run's drafts."""
     short = [*local_model(small_checkpoint), "task=gsm8k", "limit=3", "decode.max_new_tokens=12"]
     short += ["hardware.kernels=torch"]
     line = [*short, "method=fixed_layers", "method.ratio=0.25", "method.draft_window=[2,5]"]
@@ -274,7 +274,7 @@ def test_a_drafted_token_costs_what_it_reads() -> None:
 
 
 def test_costs_of_a_record_fall_with_its_windows(tmp_path: Path) -> None:
-    """TPT and replays, on the machine of the record and on a simulated one; with wide windows nothing changes."""
+    """TPT and replays, on the record's machine and a simulated one; wide windows change nothing."""
     windows = [None, Window(0, 2000), Window(4, 30), Window(4, 16), Window(0, 1)]
     runs = [
         write_run(tmp_path / str(i), [unit(p, windows=[window]) for p in range(3)]) for i, window in enumerate(windows)

@@ -1,4 +1,4 @@
-"""DEL: its statistics by hand and against a plain pass, its choice, drafting modes, presets and losslessness."""
+"""DEL: statistics by hand and against a plain pass, choice, drafting modes, presets, losslessness."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def preset(name: str) -> DEL:
 
 
 class Watched(DEL):
-    """DEL that keeps, of every step, the exit in use, γ*, the verification and the counts afterwards."""
+    """Keeps every step's exit, γ*, verification and counts afterwards."""
 
     def start(self, prefill: Prefill) -> None:
         super().start(prefill)
@@ -81,7 +81,7 @@ def streams(*rows: Sequence[tuple[int, float]]) -> Tensor:
 
 
 def seen(step: int, length: int, *rows: Sequence[tuple[int, float]], drafts: int = 1) -> Verification:
-    """A step's verification by its exits' predictions and, as the last row, the target's; exit `drafts` has drafted."""
+    """A verification by its exits' predictions and, as the last row, the target's; exit `drafts` drafted."""
     return verified(step, length, streams(*rows), drafts)
 
 
@@ -104,7 +104,7 @@ def choose(alphas: Sequence[float], n_layers: int, grid: tuple[int, int] = GRID)
 
 
 def test_statistics_by_hand() -> None:
-    """Two exits, ω = 1/2: decayed once an update whatever its number of columns; an empty kind has no mean."""
+    """Two exits, ω = 1/2: decayed once per update, whatever its columns; an empty kind has no mean."""
     statistics = ShadowStatistics(2, 0.5)
     statistics.update(np.array([[True, False], [True, True]]), np.array([[0.8, 0.4], [0.6, 0.2]]))
     statistics.update(np.array([[False], [True]]), np.array([[0.2], [1.0]]))
@@ -116,7 +116,7 @@ def test_statistics_by_hand() -> None:
 
 
 def test_thresholds_are_never_nan(caplog: pytest.LogCaptureFixture) -> None:
-    """Without matches the mismatches' mean, without either 0.5; both are logged, and so is a count decayed to dust."""
+    """Without matches the mismatches' mean, without either 0.5; both are logged, as is a count decayed to dust."""
     statistics = ShadowStatistics(1, 0.5)
     with caplog.at_level(logging.DEBUG, logger=dynamic_exit.__name__):
         assert statistics.threshold(1) == 0.5
@@ -131,7 +131,7 @@ def test_thresholds_are_never_nan(caplog: pytest.LogCaptureFixture) -> None:
 
 
 def test_two_steps_by_hand() -> None:
-    """Prompt columns always count, verified ones up to the first at which the exit in use erred; then E, γ* and τ."""
+    """Prompt columns always count, verified ones up to the exit's first error; then E, γ* and τ."""
     method, probe = of_three_blocks(decay=0.5), HEADLESS
     prompt = streams([(1, 0.9), (0, 0.8), (2, 0.5)], [(1, 0.9), (0, 0.9), (1, 0.6)], [(2, 0.9), (0, 0.9), (1, 0.9)])
     method.start(Prefill([0, 1, 2], prompt))  # its first position is not in the window of min(32, P - 1)
@@ -159,7 +159,7 @@ def test_two_steps_by_hand() -> None:
 
 
 class Complete:
-    """DEL's choice as its codes make it: heads over all positions first, columns that do not count dropped after."""
+    """DEL's choice as its codes make it: heads over all positions, then columns that do not count dropped."""
 
     def __init__(self, method: DEL, prompt: Tensor | None):
         self.exit, self.gamma, self._prompt, self._method = 1, 1, prompt, method
@@ -183,7 +183,7 @@ class Complete:
 
 
 class Compared(DEL):
-    """DEL that makes every choice both ways."""
+    """Makes every choice both ways."""
 
     def start(self, prefill: Prefill) -> None:
         super().start(prefill)
@@ -213,13 +213,13 @@ def some_options(rng: random.Random, cap: int) -> dict[str, Any]:
 
 
 def random_states(generator: torch.Generator, n_layers: int, likeness: float, n: int) -> Tensor:
-    """[L, n, 5] streams that grow alike to the last one."""
+    """[L, n, 5] streams that grow similar to the last one."""
     made = torch.randn(n_layers, n, 5, generator=generator)
     return made + likeness * made[-1] * torch.linspace(0.2, 1.0, n_layers)[:, None, None]
 
 
 def test_heads_over_positions_that_count_choose_as_heads_over_all() -> None:
-    """Over random exits that agree with the target more or less, step by step; rejected drafts cost no heads."""
+    """Over random exits that agree more or less with the target; rejected drafts cost no heads."""
     zero = spared = 0
     for seed in range(200):
         rng, generator = random.Random(seed), torch.Generator().manual_seed(seed)
@@ -242,7 +242,6 @@ def test_heads_over_positions_that_count_choose_as_heads_over_all() -> None:
 
 @pytest.mark.parametrize("family", ["llama", "qwen2", "qwen3"])
 def test_choices_are_those_of_heads_over_all_positions(family: str, decoders: Load) -> None:
-    """In decoding with any settings."""
     for seed in range(20):
         rng = random.Random(seed)
         method = Compared(**some_options(rng, 10))
@@ -311,7 +310,7 @@ def test_tpl_is_its_formula_and_its_maximum_the_first() -> None:
 @pytest.mark.parametrize("family", ["llama", "qwen2", "qwen3"])
 @pytest.mark.parametrize("prompt", PROMPTS, ids=len)
 def test_statistics_are_those_of_a_plain_pass(family: str, prompt: list[int], decoders: Load) -> None:
-    """Rates and thresholds follow from one pass over prompt and output: only accepted positions were counted."""
+    """Rates and thresholds follow from one pass over prompt and output: only accepted positions count."""
     decoder, decay = decoders(family), 0.9
     method = Watched(decay=decay, draft_len_grid=(1, 17), draft_cap=5)
     made = decode(decoder, method, prompt, 30)
@@ -337,7 +336,7 @@ def test_statistics_are_those_of_a_plain_pass(family: str, prompt: list[int], de
 
 
 def test_saved_states_verify_as_a_whole_pass_does(decoders: Load, rests: list[int]) -> None:
-    """Same tokens, choices, logits and states (float32) with reuse on and off; it is used at every exit."""
+    """Same tokens, choices, logits and states (float32) with and without reuse, which every exit uses."""
     exits = set()
     for family in ("llama", "qwen3"):
         for prompt in PROMPTS:
@@ -380,7 +379,7 @@ def test_samples_are_distributed_as_ar_s(decoders: Load) -> None:
 
 
 def test_sampling_counts_the_accepted_path(decoders: Load) -> None:
-    """Also where the draw was not the exit's likeliest token, or not the target's."""
+    """Even if the draw was not the exit's or the target's likeliest token."""
     method, rejected = Watched(decay=1.0, draft_len_grid=(1, 17), window=0), 0
     for prompt in PROMPTS:
         decode(decoders(), method, prompt, 40, mode="sample")
@@ -402,7 +401,7 @@ def test_prompts_do_not_share_state(decoders: Load) -> None:
 
 
 def test_zero_drafts_are_plain_steps_that_still_learn(decoders: Load) -> None:
-    """A step without a draft emits one token, counts its one position, and may lead out of γ* = 0 again."""
+    """A step without a draft emits one token, counts its position, and may lead out of γ* = 0."""
     method = Watched(allow_zero_draft=True, decay=0.5)
     plain = 0
     for prompt in PROMPTS:

@@ -1,4 +1,4 @@
-"""methods/fidelity.md against the code: its switches, its tests, and where a user finds every switch."""
+"""methods/fidelity.md against the code: its switches, its tests, and where users find every switch."""
 
 from __future__ import annotations
 
@@ -39,7 +39,6 @@ OF_SECTION = {  # a preset of each class that the section is about
 
 
 def settings(preset: str) -> dict[str, Any]:
-    """A preset as a run records it."""
     made = OmegaConf.to_container(config(preset), resolve=True)
     assert isinstance(made, dict)
     return made  # type: ignore[return-value]
@@ -50,7 +49,7 @@ def parameters(made: object) -> set[str]:
 
 
 def switches(section: str) -> set[str]:
-    """What stands in backticks in the first column of the tables."""
+    """Names in backticks in the tables' first column."""
     rows = re.findall(r"^\| ([^|]*) \|", SECTIONS[section], re.MULTILINE)
     return {name for row in rows for name in re.findall(r"`([\w.]+)`", row)}
 
@@ -86,7 +85,7 @@ def test_every_test_exists(section: str) -> None:
 
 @pytest.mark.parametrize("preset", PRESETS)
 def test_every_switch_is_on_the_command_line_in_the_help_and_in_the_record(preset: str) -> None:
-    """All three are the composed config: what stands in it needs no `+`, is printed and is kept."""
+    """All three are the composed config: its entries need no `+`, are printed and kept."""
     made = settings(preset)
     assert made["name"] == preset or preset == "asd"
     assert set(made) - {"_target_", "_convert_", "name"} == parameters(get_class(made["_target_"]))

@@ -1,4 +1,4 @@
-"""Layer sets: by index, by pattern, by published name; LayerSet's own arithmetic."""
+"""Layer sets by index, pattern or published name; LayerSet's arithmetic."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Jacobi decoding: AR's text in at most as many passes, in every mode, whatever the filler; refusals."""
+"""Jacobi decoding: AR's text in at most as many passes, in every mode, with any filler; refusals."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def settings_of(rng: random.Random) -> dict:
 
 
 def test_preset_is_lossless(decoders: Load) -> None:
-    """50 random cases of the preset with any filler: its pad id may be likely, and may end outputs."""
+    """50 random cases with any filler: its pad id may be likely, and may end outputs."""
     preset = config("jacobi")
 
     def make(rng: random.Random) -> Jacobi:
@@ -110,7 +110,7 @@ def test_sliding_fills_up_at_every_step(decoders: Load) -> None:
 
 
 def test_hgj_is_ar_after_the_assumed_length(decoders: Load) -> None:
-    """Blocks end at the assumed length exactly; before it, the steps are PGJ's."""
+    """Blocks end exactly at the assumed length; before it, the steps are PGJ's."""
     hybrid = blocks(decoders("qwen2"), Jacobi(mode="HGJ", block=4, assumed_len=13))
     done = 1
     for nodes, emitted in hybrid:
@@ -127,13 +127,13 @@ class Scripted:
         self.table = {(a, b): rng.randrange(5) for a in range(5) for b in range(5)}
 
     def predictions(self, text: list[int]) -> list[int]:
-        """The token after every position but the first."""
+        """Tokens after every position but the first."""
         return [self.table[pair] for pair in zip(text, text[1:])]
 
 
 @pytest.mark.parametrize("seed", range(5))
 def test_never_more_passes_than_the_released_loop(seed: int) -> None:
-    """Against the loop whose frontier moves by one and whose block ends early after a pass that changes nothing."""
+    """Against the loop whose frontier moves by one and whose block ends early after a pass without a change."""
     target, total, b = Scripted(seed), 40, 5
 
     def released() -> tuple[list[int], int]:
@@ -166,7 +166,7 @@ def test_never_more_passes_than_the_released_loop(seed: int) -> None:
 
 
 def test_filler_equal_to_eos_does_not_stop(decoders: Load) -> None:
-    """A filler that was not verified ends nothing; EOS ends the output where AR emits it."""
+    """An unverified filler ends nothing; EOS ends the output where AR emits it."""
     ar = decode(decoders(), AR(), PROMPT, 30)
     absent = next(token for token in range(VOCAB) if token not in ar.output)
     for eos in (absent, ar.output[9]):
@@ -200,7 +200,7 @@ def test_bad_settings_are_refused(bad: dict, field: str) -> None:
 
 
 def test_sampling_is_refused_before_the_model_is_opened(tmp_path: Path) -> None:
-    """The folder of the model does not even exist; greedy decoding gets as far as missing it."""
+    """The model's folder does not exist; greedy decoding gets as far as missing it."""
     options = ["model=local", f"model.path={tmp_path / 'none'}", "model.template=chat", "method=jacobi", "hardware=cpu"]
     sampled, greedy = (composed(*options, f"decode={mode}") for mode in ("sample", "greedy"))
     with pytest.raises(ConfigError, match="jacobi has no sampling mode") as error:

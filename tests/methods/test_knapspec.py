@@ -1,4 +1,4 @@
-"""KnapSpec: the knapsack against brute force and its own recurrences, its schedule, presets, switches, losslessness."""
+"""KnapSpec: the knapsack against brute force and its recurrences, schedule, presets, switches, losslessness."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ def test_candidates_are_what_their_sets_compute(family: str, pair: tuple[int, in
 
 
 def test_zero_weight_is_the_full_model(decoders: Load) -> None:
-    """The j = 0 path reproduces every X^(i), and predicts what the model predicts (α̂ = 1)."""
+    """The j = 0 path reproduces every X^(i), and the model's predictions (α̂ = 1)."""
     states, probe = history(decoders())
     first = solve(states, probe)[0]
     assert first.weight == 0 and first.layer_set == LayerSet.full(LAYERS)
@@ -100,7 +100,7 @@ def test_zero_weight_is_the_full_model(decoders: Load) -> None:
 
 @pytest.mark.parametrize("seed", range(3))
 def test_dp_is_at_most_brute_force(seed: int, decoders: Load) -> None:
-    """For each exact weight the DP's cosine is at most the best over all subsets, and mostly equal to it."""
+    """For each weight the DP's cosine is at most the best subset's, and mostly equal."""
     states, probe = history(decoders(("llama", "qwen2", "qwen3")[seed]), r=3, seed=seed)
     pair = (1, 2)
     best: dict[int, float] = {}
@@ -117,7 +117,7 @@ def test_dp_is_at_most_brute_force(seed: int, decoders: Load) -> None:
 
 
 def test_dp_beats_greedy_removal_mostly(decoders: Load) -> None:
-    """Not an invariant of one cell (the DP keeps one branch a weight), so only in the aggregate."""
+    """Only in the aggregate: the DP keeps one branch per weight."""
     wins = total = 0
     for seed in range(4):
         states, probe = history(decoders("qwen3"), r=3, seed=seed)
@@ -150,7 +150,7 @@ def test_protected_blocks_are_never_skipped(decoders: Load) -> None:
 
 
 def test_search_takes_the_highest_tpt(decoders: Load) -> None:
-    """The maximum over all candidates and γ of the TPT that each one's own α̂ gives, the first in order among equals."""
+    """The first maximum of TPT over all candidates and γ, by each one's own α̂."""
     states, probe = history(decoders("qwen3"))
     probe.latency = Latency(0.7, 1e-3, 0.3)
     method = KnapSpec(strict=False, min_similarity=-1.0)
@@ -169,7 +169,7 @@ def test_search_takes_the_highest_tpt(decoders: Load) -> None:
 
 @pytest.mark.parametrize("seed", range(4))
 def test_agreement_is_that_of_the_whole_vocabulary(seed: int, decoders: Load) -> None:
-    """Bounds never fall below the rate from full predictions, and settling a branch gives that rate."""
+    """Bounds never fall below the rate from full predictions, which settling a branch gives."""
     states, probe = history(decoders("llama"), seed=seed)
     branches = torch.stack([candidate.hidden for candidate in solve(states, probe)])
     rates = (probe.predict(branches) == probe.predict(states[-1])).float().mean(-1).tolist()
@@ -249,7 +249,7 @@ def test_eos_before_the_first_search_leaves_the_full_set(decoders: Load) -> None
 
 
 def test_search_on_steps_that_accepted_nothing(decoders: Load) -> None:
-    """r = m: five captured steps of the root alone (room for no draft) still make a search."""
+    """r = m: five captured steps of the root alone (no room for a draft) still make a search."""
     states, probe = history(decoders(), r=5, before=11)
     method = KnapSpec(min_similarity=-1.0)
     method.check(DIMS)
@@ -334,7 +334,7 @@ CODE = PAPER | {
 
 
 def search(probe: Probe, states: torch.Tensor, **options: Any) -> Choice:
-    """One search event with these settings; without pruning unless they say so."""
+    """One search event with these settings; without pruning by default."""
     method = KnapSpec(**{"min_similarity": -1.0} | options)
     method.check(DIMS)
     return method.search(states, LENGTH, probe)
@@ -356,7 +356,7 @@ def test_presets_hold_the_published_settings() -> None:
 def test_presets_reach_the_knapsack(
     preset: str, weights: tuple, protect: bool, decoders: Load, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """An attention twelve times as dear as an MLP weighs 12, capped 5; protection and budget go along."""
+    """An attention twelve times as slow as an MLP weighs 12, capped 5; protection and budget go along."""
     states, probe = history(decoders())
     probe.latency = Latency(1.0, 0.0, 12.0)
     method = instantiate(config(preset))
@@ -394,7 +394,7 @@ def test_strict_drops_a_cosine_equal_to_the_threshold(decoders: Load) -> None:
 
 
 def test_the_candidate_of_least_weight_can_be_left_out(decoders: Load) -> None:
-    """With nothing else to choose the full set drafts either way, but only the paper has an estimate for it."""
+    """With no other choice the full set drafts either way, but only the paper has an estimate for it."""
     states, probe = history(decoders())
     with_it, without = (search(probe, states, budget=0.0, include_zero_skip=keep) for keep in (True, False))
     assert without == Choice(FULL, None)
@@ -405,7 +405,7 @@ def test_the_candidate_of_least_weight_can_be_left_out(decoders: Load) -> None:
 
 @pytest.mark.parametrize("grid", [(0, 0), (3, 3), (1, 10), (0, 17)])
 def test_the_estimate_stays_within_the_grid(grid: tuple[int, int], decoders: Load) -> None:
-    """γ = 0 everywhere is AR's own speed; a wider grid never estimates less."""
+    """γ = 0 everywhere is AR's speed; a wider grid never estimates less."""
     states, probe = history(decoders("qwen3"))
     estimate = search(probe, states, draft_len_grid=grid).estimate
     widest = search(probe, states, draft_len_grid=(0, 17)).estimate
@@ -438,7 +438,7 @@ def test_presets_with_random_settings_are_lossless(decoders: Load) -> None:
 
 @pytest.mark.parametrize("beginning", BEGINNINGS)
 def test_every_beginning_is_lossless(beginning: dict[str, Any], decoders: Load) -> None:
-    """50 cases each, with searches as early as there can be."""
+    """50 cases each, with searches as early as possible."""
 
     def make(rng: random.Random) -> KnapSpec:
         draft_len, interval = rng.randint(1, 6), rng.choice([2, 64])
@@ -451,7 +451,7 @@ def test_every_beginning_is_lossless(beginning: dict[str, Any], decoders: Load) 
 
 @pytest.mark.parametrize("beginning", BEGINNINGS[1:])
 def test_the_sampled_distribution_is_kept(beginning: dict[str, Any], decoders: Load) -> None:
-    """One search, after step 2 or on the prompt; before the first, nothing drafts.
+    """One search, after step 2 or on the prompt; nothing drafts before.
 
     Drafts of the full set take four times as long; test_every_beginning_is_lossless has them.
     """
@@ -475,7 +475,7 @@ def test_nothing_drafts_before_the_first_event_with_ar(decoders: Load) -> None:
 
 @pytest.mark.parametrize("length", [3, 40])
 def test_the_first_search_can_run_on_the_prompt(length: int, decoders: Load) -> None:
-    """It sees what the full model made of the last tokens there, as a search of its own on these states does."""
+    """It sees the full model's states of the last tokens there, like a separate search on them."""
     prompt = [(7 * i) % VOCAB for i in range(length)]
     options = {"interval": 5, "min_similarity": -1.0, "include_zero_skip": False}
     method = KnapSpec(search_on="prefill", prefill_tokens=8, **options)  # type: ignore[arg-type]

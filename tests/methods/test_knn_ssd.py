@@ -1,4 +1,4 @@
-"""KNN-SSD: losslessness, anchors of every kind, routing by cosine, a set for every domain, and what is refused."""
+"""KNN-SSD: losslessness, all kinds of anchors, routing by cosine, a set for every domain, refusals."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def samples(count: int) -> list[Sample]:
 
 @pytest.fixture
 def reused(monkeypatch: pytest.MonkeyPatch) -> SearchSettings:
-    """A search whose sets are known by the domain's name, or a cluster's."""
+    """A search with known sets by the domain's name, or a cluster's."""
     known = SETS | {"cluster-0": SETS["low"], "cluster-1": SETS["high"]}
     monkeypatch.setattr(knn_ssd, "named_set", lambda name, probe: known[name])
     return replace(SEARCH, reuse={name: name for name in known})
@@ -65,7 +65,7 @@ def prepared(decoder: Decoder, method: KNNSSD, items: Sequence[Sample], folder: 
 
 
 def features(decoder: Decoder, items: Sequence[Sample], pooling: str = "mean") -> Tensor:
-    """Features by hand, each of a forward of its own."""
+    """Features by hand, each from its own forward."""
     found = []
     for item in items:
         cache = decoder.new_cache(64)
@@ -79,7 +79,7 @@ def features(decoder: Decoder, items: Sequence[Sample], pooling: str = "mean") -
 
 @pytest.mark.parametrize("preset", [name for name in PRESETS if name != "knn_ssd_wallclock"])
 def test_presets_are_lossless(preset: str, decoders: Load, monkeypatch: pytest.MonkeyPatch) -> None:
-    """50 random cases, each with sets of its own and a threshold that these models reach.
+    """50 random cases, each with its own sets and a threshold that these models reach.
 
     `knn_ssd_wallclock` drafts as `knn_ssd`: a search of one point finds the same set, whatever its objective.
     """
@@ -94,7 +94,7 @@ def test_presets_are_lossless(preset: str, decoders: Load, monkeypatch: pytest.M
 
 @pytest.mark.parametrize("preset", PRESETS)
 def test_sampled_distribution_is_ars(preset: str, decoders: Load) -> None:
-    """The released code is greedy only; here sampling is the engine's."""
+    """The released code is greedy only; sampling is the engine's."""
     search = {"iterations": 0, "new_tokens": 4}
     check_sampled(
         lambda: instantiate(config(preset), calibration=2, draft_len=2, stop_below=0.1, search=search), decoders
@@ -139,7 +139,7 @@ def test_anchors_of_tasks(kind: str, count: int, k: int, decoders: Load, reused:
 
 
 def test_anchors_of_global_clusters(decoders: Load, reused: SearchSettings) -> None:
-    """Domains are clusters; their anchors the k prompts of the cluster nearest to its centre."""
+    """Domains are clusters; their anchors the k prompts nearest to the centre."""
     method, items = KNNSSD(reused, anchors="global_kmeans", anchors_per_domain=3), samples(6)
     prepared(decoders(), method, items)
     expected = features(decoders(), items)
@@ -152,7 +152,7 @@ def test_anchors_of_global_clusters(decoders: Load, reused: SearchSettings) -> N
 
 
 def test_number_of_global_clusters(decoders: Load, monkeypatch: pytest.MonkeyPatch) -> None:
-    """`groups` splits prompts of one domain, too (Table 5)."""
+    """`groups` also splits prompts of one domain (Table 5)."""
     monkeypatch.setattr(knn_ssd, "named_set", lambda name, probe: SETS["low"])
     names = {f"cluster-{i}": "x" for i in range(3)}
     method = KNNSSD(replace(SEARCH, reuse=names), anchors="global_kmeans", groups=3)
@@ -165,7 +165,7 @@ def test_number_of_global_clusters(decoders: Load, monkeypatch: pytest.MonkeyPat
 def test_feature_of_the_prefill_is_that_of_a_forward(
     family: str, pooling: str, decoders: Load, reused: SearchSettings
 ) -> None:
-    """No extra pass at inference: what `start` reads equals features by hand, and those that made the anchors."""
+    """No extra pass at inference: `start` reads features as by hand, and as for the anchors."""
     method, items = KNNSSD(reused, pooling=pooling), samples(4)
     engine = prepared(decoders(family), method, items)
     seen = []
@@ -179,7 +179,7 @@ def test_feature_of_the_prefill_is_that_of_a_forward(
 
 @pytest.mark.parametrize("family", ["llama", "qwen2", "qwen3"])
 def test_leave_one_out_routing(family: str, decoders: Load, reused: SearchSettings) -> None:
-    """An anchor's nearest other anchor is of its own domain, always."""
+    """An anchor's nearest other anchor is always of its own domain."""
     method = KNNSSD(reused, anchors_per_domain=5)
     prepared(decoders(family), method, samples(12))
     vectors, domains = method._all_anchors.vectors, method._all_anchors.domains
@@ -189,7 +189,7 @@ def test_leave_one_out_routing(family: str, decoders: Load, reused: SearchSettin
 
 
 def test_prompts_are_routed_and_nothing_is_kept(decoders: Load, reused: SearchSettings) -> None:
-    """Prompts that were not calibrated on draft with their domain's set, in any order; so does a one-token prompt."""
+    """Uncalibrated prompts, even of one token, draft with their domain's set, in any order."""
     method = KNNSSD(reused, stop_below=0.0)
     engine = prepared(decoders(), method, samples(8))
     for domain in ("low", "high", "low", "low", "high"):
@@ -200,7 +200,7 @@ def test_prompts_are_routed_and_nothing_is_kept(decoders: Load, reused: SearchSe
 
 
 def test_ties_go_to_the_lowest_anchor() -> None:
-    """Cosine knows no length, so that scaled anchors tie."""
+    """Cosine ignores length, so scaled anchors tie."""
     rows = torch.randn(40, 7, generator=torch.Generator().manual_seed(0))
     for first in (0, 5, 38):
         vectors = torch.cat([-rows[:first], rows[first:][:1].repeat(40 - first, 1)])
@@ -243,7 +243,6 @@ def test_every_domain_is_searched_on_its_own_prompts(
 
 
 def test_domain_without_a_set_is_refused(decoders: Load, reused: SearchSettings) -> None:
-    """No set stands in for a missing one."""
     partial = replace(reused, reuse={"low": "low"})
     with pytest.raises(ConfigError, match="missing: high"):
         prepared(decoders(), KNNSSD(partial), samples(2))

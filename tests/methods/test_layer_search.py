@@ -1,4 +1,4 @@
-"""Layer search: its objective by formula, exhaustive search, exact continuation, budgets, artifacts and their names."""
+"""Layer search: objective by formula, exhaustive search, exact continuation, budgets, artifacts and their names."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def probe(decoders: Load, tmp_path: Path) -> Probe:
 
 @pytest.fixture
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Random points instead of the optimiser's, where it does not matter which."""
+    """Random points instead of the optimiser's, where it does not matter."""
 
     def propose(self: Proposer) -> tuple[float, ...]:
         return tuple(np.random.RandomState([self._seed, len(self._points)]).random(self._dims))
@@ -61,7 +61,7 @@ def engine(decoders: Load, folder: Path, **options: object) -> Engine:
 
 
 def counted(monkeypatch: pytest.MonkeyPatch, stop_at: int | None = None) -> list[LayerSet]:
-    """The sets that are evaluated from now on; the process is killed at the given one."""
+    """The sets evaluated from now on; the process is killed at the given one."""
     seen: list[LayerSet] = []
     original = Objective.__call__
 
@@ -80,7 +80,7 @@ def content(artifact: SearchRecord) -> list[tuple[Sequence[float], LayerSet, flo
 
 
 def test_full_model_scores_one(probe: Probe) -> None:
-    """Everything is accepted and nothing is saved: K + 1 tokens for K + 1 passes."""
+    """Everything is accepted and nothing saved: K + 1 tokens for K + 1 passes."""
     assert Objective(SMALL, probe, PROMPTS)(FULL) == pytest.approx(1.0, abs=1e-12)
 
 
@@ -111,7 +111,7 @@ def test_sets_are_scored_greedily_and_past_eos(decoders: Load, tmp_path: Path) -
 
 
 def test_wallclock_is_tokens_per_second(probe: Probe, monkeypatch: pytest.MonkeyPatch) -> None:
-    """All prompts after one decoding that does not count."""
+    """All prompts after one uncounted decoding."""
     made = []
     original = ModelProbe.trial
     monkeypatch.setattr(ModelProbe, "trial", lambda *a: made.append(original(*a)) or made[-1])
@@ -125,7 +125,7 @@ def test_wallclock_is_tokens_per_second(probe: Probe, monkeypatch: pytest.Monkey
 
 
 def test_search_stays_below_exhaustive_search(decoders: Load, tmp_path: Path) -> None:
-    """Every score is that of the table of all 2^2L sets, the best at most the table's, and above the sets' mean."""
+    """Scores are those of the table of all 2^2L sets, the best at most the table's, and above the mean."""
     probe = engine(decoders, tmp_path).probe
     settings = replace(SMALL, new_tokens=5, iterations=8)
     objective = Objective(settings, probe, PROMPTS[:1])
@@ -141,7 +141,7 @@ def test_search_stays_below_exhaustive_search(decoders: Load, tmp_path: Path) ->
 def test_killed_search_goes_on_as_if_it_had_not_been(
     decoders: Load, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Killed in an evaluation and again in a write; points, scores and sets are those of an uninterrupted search."""
+    """Killed in an evaluation and again in a write; points, scores and sets equal an uninterrupted search's."""
     whole = search(SMALL, engine(decoders, tmp_path / "whole").probe, SAMPLES, "a")
     probe = engine(decoders, tmp_path / "killed").probe
     with monkeypatch.context() as patch:
@@ -213,7 +213,7 @@ def test_same_seed_same_points_and_a_random_first_one() -> None:
     ],
 )
 def test_found_again_by_settings(change: dict, same: bool, probe: Probe, quick: None) -> None:
-    """Budgets do not matter, whatever a score depends on does."""
+    """Budgets do not matter, everything that a score depends on does."""
     first = search(replace(SMALL, iterations=0), probe, SAMPLES, "a")
     assert (
         search(
@@ -252,7 +252,7 @@ def test_artifact_says_where_it_comes_from(probe: Probe, quick: None) -> None:
 
 
 def test_a_search_is_reported_to_the_run(probe: ModelProbe, quick: None) -> None:
-    """Also one that is reused."""
+    """Even a reused one."""
     first, again = (search(SMALL, probe, SAMPLES, "a") for _ in range(2))
     count = len(first.evaluations)
     assert probe.searches == [SearchUse(x.name, count, new, x.seconds) for x, new in ((first, count), (again, 0))]
@@ -266,7 +266,7 @@ def published(monkeypatch: pytest.MonkeyPatch) -> str:
 
 
 def test_initial_sets_come_first(probe: Probe, quick: None, published: str) -> None:
-    """Named sets take the place of the random point."""
+    """Named sets replace the random point."""
     found = search(replace(SMALL, init_sets=[published], iterations=2), probe, SAMPLES, "a")
     assert len(found.evaluations) == 3
     assert found.evaluations[0].layer_set == LayerSet.skipping(LAYERS, [1], [0, 2])
@@ -275,7 +275,7 @@ def test_initial_sets_come_first(probe: Probe, quick: None, published: str) -> N
 
 
 def test_sets_by_name(probe: Probe, quick: None, published: str) -> None:
-    """A search's or a published one; what is unknown is refused with what is known."""
+    """A search's or a published one; unknown names are refused with the known ones."""
     found = search(SMALL, probe, SAMPLES, "a")
     assert named_set(found.name, probe) == found.best.layer_set
     assert named_set(published, probe) == LayerSet.skipping(LAYERS, [1], [0, 2])
@@ -372,7 +372,7 @@ KAPPA = 2.5
 
 
 def known(n: int, dims: int) -> tuple[list[NDArray[np.float64]], list[float]]:
-    """n points, inside the cube and at its corners, and scores that half of the dimensions make."""
+    """n points, inside the cube and at its corners, and scores from half of the dimensions."""
     random = np.random.RandomState(0)
     points = [random.rand(dims) if i % 2 else random.randint(2, size=dims).astype(float) for i in range(n)]
     weights = random.randn(dims) * (random.rand(dims) < 0.5)
@@ -383,7 +383,7 @@ def known(n: int, dims: int) -> tuple[list[NDArray[np.float64]], list[float]]:
 @pytest.mark.parametrize(("n", "dims"), [(1, 4), (2, 1), (9, 8), (40, 32), (60, 64)])
 @pytest.mark.parametrize("scored", ["differently", "equally", "twice"])
 def test_gradient_is_that_of_the_processs_bound(n: int, dims: int, scored: str) -> None:
-    """By central differences: inside, at a corner, beside a known point and on it; at the longest scale, too."""
+    """By central differences: inside, at a corner, near a known point and on it; even at the longest scale."""
     points, scores = known(n, dims)
     if scored == "equally":
         scores = [0.5] * n
@@ -402,7 +402,7 @@ def test_gradient_is_that_of_the_processs_bound(n: int, dims: int, scored: str) 
 
 @pytest.mark.parametrize(("n", "dims"), [(1, 6), (12, 6), (50, 32)])
 def test_suggestion_is_a_maximum_of_the_bound(n: int, dims: int) -> None:
-    """In the cube; nothing rises from it, and nothing drawn at random, nor any known point, is above it."""
+    """In the cube; nothing rises from it, and no random or known point is above it."""
     points, scores = known(n, dims)
     process = fit_process(points, scores, np.random.RandomState(3))
     found = suggest(points, scores, np.random.RandomState(3), KAPPA)
@@ -422,7 +422,7 @@ def test_suggestion_does_not_depend_on_the_unit_of_scores() -> None:
 
 
 def test_suggestion_has_the_same_bits_on_any_number_of_threads() -> None:
-    """Of a maximum inside the cube, whose coordinates are rounded, and of matrices that BLAS would share out."""
+    """For a maximum inside the cube, with rounded coordinates, and matrices that BLAS would share out."""
     points, scores = known(200, 8)
     made = []
     for threads in (1, 2, 4):

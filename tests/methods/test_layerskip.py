@@ -1,5 +1,5 @@
-"""LayerSkip: a fixed exit and length, verification on the drafts' states, the ends of outputs, losslessness; and
-the sweep, whose steps and scores are those of decoding with every pair.
+"""LayerSkip: fixed exit and length, verification on the drafts' states, ends of outputs, losslessness; and the sweep,
+whose steps and scores equal decoding with every pair.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ PROMPT = [5, 6, 7]
 
 
 class Watched(LayerSkip):
-    """LayerSkip that keeps every step's verification."""
+    """Keeps every step's verification."""
 
     def observe(self, verification: Verification, probe: Probe) -> Estimate | None:
         self.seen = [*getattr(self, "seen", []), verification]
@@ -93,7 +93,7 @@ def test_samples_are_distributed_as_ar_s(decoders: Load) -> None:
 
 
 def test_the_last_exit_is_the_model_itself(decoders: Load, rests: list[int]) -> None:
-    """E = L: every draft is accepted (α = 1); all blocks draft, so there is no rest to verify on saved states."""
+    """E = L: every draft is accepted (α = 1); all blocks draft, so nothing is left to verify on saved states."""
     made = decode(decoders(), LayerSkip(exit_layer=LAYERS, draft_len=3), PROMPT, 24)
     assert made.output == decode(decoders(), AR(), PROMPT, 24).output
     assert all(step.accepted_len == step.draft_len for step in made.steps)
@@ -102,7 +102,7 @@ def test_the_last_exit_is_the_model_itself(decoders: Load, rests: list[int]) -> 
 
 @pytest.mark.parametrize("exit_layer", range(1, LAYERS))
 def test_saved_states_verify_as_a_whole_pass_does(exit_layer: int, decoders: Load, rests: list[int]) -> None:
-    """Reuse on or off: the same tokens, and the same logits at every node (float32)."""
+    """With or without reuse: the same tokens, and the same logits at every node (float32)."""
     decoder = decoders("qwen3", torch.float32)
     outputs, logits = [], []
     for reuse in (True, False):
@@ -117,7 +117,7 @@ def test_saved_states_verify_as_a_whole_pass_does(exit_layer: int, decoders: Loa
 
 
 def test_no_room_for_a_draft(decoders: Load) -> None:
-    """d' = 0 where one token is left: a plain pass of the root, which α does not count; nothing left: no step."""
+    """d' = 0 with one token left: a plain pass of the root, not counted in α; nothing left: no step."""
     only = decode(decoders(), LayerSkip(exit_layer=2), PROMPT, 2)
     assert [(s.draft_len, s.tree_nodes, s.emitted, s.stop_reason) for s in only.steps] == [(0, 1, 1, "budget")]
     assert only.output == decode(decoders(), AR(), PROMPT, 2).output
@@ -199,7 +199,7 @@ def chosen(method: SweptLayerSkip) -> tuple[int, int]:
 
 
 def test_steps_of_all_pairs_follow_from_one_decoding(engine: Engine) -> None:
-    """Context, length and tokens of every step, as decoding with the pair has them; some are accepted and some not."""
+    """Context, length and tokens of every step, as in decoding with the pair, accepted or not."""
     seen = set()
     for prompt in PROMPTS:
         with torch.inference_mode():
@@ -213,7 +213,7 @@ def test_steps_of_all_pairs_follow_from_one_decoding(engine: Engine) -> None:
 
 
 def test_scores_are_those_of_the_offline_searches(engine: Engine, capsys: pytest.CaptureFixture[str]) -> None:
-    """With a given profile: the best of all pairs by `Objective`, the first of them among equals, and its score."""
+    """With a given profile: the first best pair by `Objective`, and its score."""
     engine.probe.latency = GIVEN
     scores = {}
     for blocks, d in product(EXITS, DRAFT_LENS):
@@ -229,7 +229,7 @@ def test_scores_are_those_of_the_offline_searches(engine: Engine, capsys: pytest
 
 @pytest.mark.parametrize("reuse", [False, True])
 def test_measured_costs_of_all_parts_count(engine: Engine, reuse: bool) -> None:
-    """By hand, over real decodings: head and verification's growth change which pair is the best."""
+    """By hand, over real decodings: head and verification's growth change the best pair."""
     scores = {}
     for blocks, d in product(EXITS, DRAFT_LENS):
         plain = spent = 0.0

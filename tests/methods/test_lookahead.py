@@ -31,7 +31,7 @@ PROMPT = [5, 6, 7, 8, 9]
 
 
 class Watched(Lookahead):
-    """Keeps what was proposed, verified and in the pool after every step."""
+    """Keeps proposals, verifications and the pool after every step."""
 
     def start(self, prefill: Prefill) -> None:
         super().start(prefill)
@@ -66,7 +66,7 @@ def random_lookahead(rng: random.Random) -> Lookahead:
 
 
 def test_mask_and_positions() -> None:
-    """W = 5, N = 4, G = 2, against the rules: what each node sees, and where it stands after the root."""
+    """W = 5, N = 4, G = 2, against the rules: what each node sees, and its position after the root."""
     W, N, G = 5, 4, 2
     rows = [[100 * row + j for j in range(W - (row == 0))] for row in range(N - 1)]
     tree = window_tree(7, [(41, 42, 43), (51, 52, 53)], rows)
@@ -93,7 +93,7 @@ def test_mask_and_positions() -> None:
 
 
 def test_window_nodes_are_no_candidates() -> None:
-    """The window begins as one guess does and goes on as AR would; the walk keeps to the n-grams."""
+    """The window begins like a guess and goes on as AR would; the walk keeps to the n-grams."""
     tree = window_tree(1, [(2, 3), (2, 4, 5)], [[2, 9], [2, 9, 9], [9, 9, 9]])
     assert tree.tokens[: tree.n_candidates] == (1, 2, 3, 4, 5) and tree.parents[: tree.n_candidates] == (-1, 0, 1, 1, 3)
     assert all(child < tree.n_candidates for nodes in tree.children for child in nodes)
@@ -115,7 +115,7 @@ def test_lru_pool() -> None:
 
 
 class Reference:
-    """The card step by step, one prefill per prediction: the token after a text is all that the model is asked."""
+    """The card step by step, one prefill per prediction of the token after a text."""
 
     def __init__(self, decoder: Decoder, W: int, N: int, G: int, cap: int, prompt: Sequence[int]):
         self.decoder, self.cache, self.W, self.N, self.G, self.cap = decoder, decoder.new_cache(256), W, N, G, cap
@@ -141,7 +141,7 @@ class Reference:
         return [self.next(self.rows[0][:j] + [row[j] for row in self.rows[1:]]) for j in range(len(self.rows[-1]))]
 
     def step(self) -> list[int]:
-        """One pass; the tokens that it emits."""
+        """One pass; its emitted tokens."""
         new, emitted = self.newest(), [self.next([])]
         if len(self.rows) < self.N - 1:
             first = len(self.rows) == 1
@@ -183,7 +183,7 @@ def test_steps_and_pool_are_the_cards(W: int, N: int, G: int, cap: str, decoders
 
 @pytest.mark.parametrize("name", PRESETS)
 def test_presets_are_lossless(name: str, decoders: Load) -> None:
-    """50 random cases of W, N, G as given, with either cap and the other switches at random."""
+    """50 random cases of the preset's W, N, G, with random other switches."""
     settings = config(name)
 
     def make(rng: random.Random) -> Lookahead:
@@ -196,12 +196,12 @@ def test_presets_are_lossless(name: str, decoders: Load) -> None:
 
 
 def test_any_settings_are_lossless(decoders: Load) -> None:
-    """50 random cases; the engine trims no tree, and nothing of the window is accepted."""
+    """50 random cases; the engine trims no tree, and accepts nothing of the window."""
     assert check_greedy(random_lookahead, decoders) > 12
 
 
 class Primed(Lookahead):
-    """Has n-grams of given tokens for every root, so that sampling does walk branching guesses."""
+    """Has n-grams of given tokens for every root, so that sampling walks branching guesses."""
 
     accepted = 0
 
@@ -221,7 +221,7 @@ class Primed(Lookahead):
 
 @pytest.mark.parametrize("cap", ["code", "full"])
 def test_sampled_distribution_is_ars(cap: str, decoders: Load) -> None:
-    """Six n-grams a step of three first tokens: rejected siblings, accepted ones, and what follows them."""
+    """Six n-grams a step of three first tokens: rejected siblings, accepted ones, and what follows."""
     sampled = {"mode": "sample", "temperature": 0.6, "top_p": 0.95}
     outputs = [decode(decoders("llama"), AR(), [4, 5], 5, seed=seed, **sampled).output[2:] for seed in range(30)]
     likely = [token for token, _ in Counter(token for output in outputs for token in output).most_common(3)]
@@ -237,7 +237,7 @@ def traced(decoder: Decoder, method: Lookahead, new: int = 60) -> list[tuple[int
 
 @pytest.mark.parametrize("family", ["llama", "qwen2", "qwen3"])
 def test_no_guesses_is_ar_with_a_window(family: str, decoders: Load) -> None:
-    """G = 0: one token a pass even where the window holds the right ones, W(N-1) nodes, a smaller window at the end."""
+    """G = 0: one token a pass even if the window holds the right ones, W(N-1) nodes, fewer at the end."""
     decoder = likes_zero(decoders(family))
     W, N = 6, 4
     method = Watched(window=W, ngram=N, guesses=0)
@@ -279,7 +279,7 @@ def test_pool_from_prompt_learns_prompt_and_output(decoders: Load) -> None:
 
 
 def test_kept_out_tokens_leave_the_window_only(decoders: Load) -> None:
-    """With every id kept out the newest row is prompt tokens again; what enters the pool stays what was predicted."""
+    """With every id kept out the newest row is prompt tokens; predictions still enter the pool."""
     plain, swept = Watched(ngram=3), Watched(ngram=3, keep_out=range(VOCAB))
     for method in (plain, swept):
         decode(decoders("qwen3"), method, PROMPT, 40)
@@ -290,7 +290,7 @@ def test_kept_out_tokens_leave_the_window_only(decoders: Load) -> None:
 
 
 def test_same_seed_same_steps(decoders: Load) -> None:
-    """Deterministic, nothing survives a prompt, and the seed is what draws the first row."""
+    """Deterministic, nothing survives a prompt, and the seed draws the first row."""
     method, decoder = Lookahead(), decoders("qwen3")
     first = traced(decoder, method)
     decode(decoder, method, [1, 2, 3], 20)
@@ -314,7 +314,7 @@ def test_columns_beyond_the_length_limit_are_dropped() -> None:
 
 
 def test_largest_settings_fit_the_cache(decoders: Load) -> None:
-    """W(N-1) + G(N-1) at the limit: every node finds a scratch row, at the end of the context as well."""
+    """W(N-1) + G(N-1) at the limit: every node finds a scratch row, even at the context's end."""
     method = Watched(window=20, ngram=5, guesses=20, cap="full")
     assert method._most_nodes() == SCRATCH
     made: Generation = decode(decoders(), method, PROMPT, 100)
@@ -335,7 +335,7 @@ def test_more_nodes_than_the_cache_has_rows_are_refused(bad: dict) -> None:
 
 
 def test_a_plain_tree_has_the_same_nodes() -> None:
-    """It differs from a tree in what may be accepted, in nothing that the forward pass sees."""
+    """It differs in what may be accepted, not in what the forward pass sees."""
     tree = window_tree(1, [(2, 3)], [[4], [5, 6]])
     plain = TokenTree(tree.tokens, tree.parents)
     assert tree.depths == plain.depths and torch.equal(tree.mask(), plain.mask()) and tree.is_chain == plain.is_chain

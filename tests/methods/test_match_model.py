@@ -1,4 +1,4 @@
-"""The match model: matches and counts equal to a scan of the text, drafts that gain most, state."""
+"""The match model: matches and counts against a scan of the text, drafts that gain most, state."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def newest_match(text: list[int]) -> tuple[int, int]:
 
 
 def common_end(text: list[int], place: int) -> int:
-    """Return how many tokens before `place` equal the end of the text, without a separator."""
+    """Return how many tokens before `place` equal the text's end, without a separator."""
     length = 0
     while length < min(LONGEST, place) and text[place - 1 - length] == text[-1 - length] != SEPARATOR:
         length += 1
@@ -30,7 +30,7 @@ def common_end(text: list[int], place: int) -> int:
 
 @pytest.mark.parametrize("seed", range(20))
 def test_the_match_is_an_occurrence_and_as_long_as_it_says(seed: int) -> None:
-    """A match of fewer than ORDER tokens is the newest one; a longer one is followed for as long as it predicts."""
+    """A match below ORDER tokens is the newest; a longer one is followed while it predicts."""
     rng = random.Random(seed)
     vocabulary, model, text, followed = rng.choice([2, 3, 20]), MatchModel(10_000, 2.5, 256), [], 0
     for _ in range(3):
@@ -69,7 +69,7 @@ def test_counts_are_those_of_every_prediction() -> None:
 
 @pytest.mark.parametrize("seed", range(10))
 def test_the_draft_gains_most(seed: int) -> None:
-    """Its length is that of a brute force over all lengths, and its expected tokens those of the posterior."""
+    """Its length is a brute force's over all lengths, its expected tokens the posterior's."""
     rng = random.Random(seed)
     model = MatchModel(10_000, 2.5, 256)
     model.start([1, 2, 3, 4, 5, 6] * 4, 0.0)

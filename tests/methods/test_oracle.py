@@ -1,4 +1,4 @@
-"""The exhaustive search: every set once, nothing better than its answer, and no model that is too large for it."""
+"""The exhaustive search: every set once, nothing better than its answer, and no model too large for it."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def test_the_first_of_equal_sets_wins() -> None:
 
 
 def test_no_set_and_no_search_is_better(probe: Probe) -> None:
-    """On sets of two sublayers: the answer's score is the largest; a search over all sets cannot beat all of them."""
+    """On sets of two sublayers: the answer has the largest score; no search over all sets beats the best."""
     with torch.inference_mode():
         method = Oracle(calibration=2, skipped=1, new_tokens=6, draft_len=3, stop_below=0.0)
         method.check(ModelDims("tiny", LAYERS, 1, 64, 64))

@@ -1,4 +1,4 @@
-"""Prompt lookup: candidates equal to Hugging Face's and to a scan of the text, losslessness."""
+"""Prompt lookup: candidates against Hugging Face's and a scan of the text, losslessness."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ Load = Callable[..., Decoder]
 
 
 def drafts(method: PromptLookup, prompt: Sequence[int], output: Sequence[int], sizes: Sequence[int]) -> list[list[int]]:
-    """Return the draft at every step of an output that grows by these numbers of tokens."""
+    """Return every step's draft for an output that grows by these numbers of tokens."""
     method.start(Prefill(list(prompt), None))
     shown, length = [], 1
     for step, size in enumerate(sizes, start=1):
@@ -33,7 +33,7 @@ def drafts(method: PromptLookup, prompt: Sequence[int], output: Sequence[int], s
 
 
 def text(rng: random.Random) -> tuple[list[int], list[int], list[int]]:
-    """Return a prompt and an output of few different tokens, and by how many tokens each step extends the output."""
+    """Return a prompt and an output of few different tokens, and each step's number of tokens."""
     vocabulary = rng.choice([2, 4, 30])
     prompt = [rng.randrange(vocabulary) for _ in range(rng.choice([1, 2, 5, 40]))]
     sizes = [rng.randint(1, 4) for _ in range(12)]
@@ -86,7 +86,7 @@ def test_candidates_are_those_of_a_scan(match: str, whole: bool) -> None:
 
 
 def scanned(method: PromptLookup, tokens: list[int]) -> list[int]:
-    """Return the draft by a scan of the whole text for every length of n-gram."""
+    """Return the draft by scanning the whole text for every length of n-gram."""
     for n in range(min(method.max_ngram, len(tokens)), method.min_ngram - 1, -1):
         ends = [end for end in range(n, len(tokens)) if tokens[end - n : end] == tokens[-n:] and n < len(tokens)]
         if ends:

@@ -1,4 +1,4 @@
-"""Self-SD: losslessness of every preset, the trajectory of γ, what is drafted, which prompts are searched on."""
+"""Self-SD: losslessness of every preset, the trajectory of γ, drafts, and the prompts searched on."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ SEARCH = SearchSettings(iterations=0, new_tokens=4)
 
 @pytest.fixture
 def light(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """Names of published sets that skip at most one attention and one MLP."""
+    """Published sets that skip at most one attention and one MLP."""
     pairs = [([i] * (i >= 0), [j] * (j >= 0)) for i in range(-1, LAYERS) for j in range(-1, LAYERS)]
     sets = {f"x/tiny/{n}": {"n_layers": LAYERS, "skip_attn": a, "skip_mlp": m} for n, (a, m) in enumerate(pairs)}
     monkeypatch.setattr(fixed_layers, "published_sets", lambda: sets)
@@ -45,7 +45,7 @@ def light(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 
 def searching(rng: random.Random, light: list[str]) -> dict[str, Any]:
-    """A search of one set, drawn from all or from those that random models accept much of."""
+    """A search of one set, from all or from those that random models mostly accept."""
     first = rng.choice([[], [rng.choice(light)]])
     return {"iterations": 0, "new_tokens": 2, "random_state": rng.randrange(1000), "init_sets": first}
 
@@ -70,7 +70,7 @@ def generated(decoder: Decoder, method: SelfSSD, new: int, eos: frozenset[int] =
 
 @pytest.mark.parametrize("preset", [name for name in PRESETS if name != "self_ssd_wallclock"])
 def test_presets_are_lossless(preset: str, decoders: Load, light: list[str]) -> None:
-    """50 random cases, each with a set of its own and a threshold that these models reach.
+    """50 random cases, each with its own set and a threshold that these models reach.
 
     `self_ssd_wallclock` drafts as `self_ssd`: a search of one point finds the same set, whatever its objective.
     """
@@ -108,13 +108,13 @@ def test_sampled_distribution_is_ars(widths: list[list[float]], decoders: Load) 
 
 @pytest.mark.parametrize("objective", ["expected", "wallclock"])
 def test_sampled_distribution_is_ars_after_a_search(objective: str, decoders: Load) -> None:
-    """Of one set, so that time does not choose."""
+    """With one set, so that time does not choose."""
     search = replace(SEARCH, objective=objective)
     check_sampled(lambda: SelfSSD(search, calibration=1, draft_len=2, stop_below=0.1), decoders)
 
 
 def test_presets_hold_the_published_settings() -> None:
-    """What defines each comparison, in search and in decoding."""
+    """What defines each comparison, in search and decoding."""
     made = {preset: config(preset) for preset in PRESETS}
     assert [instantiate(settings).name for settings in made.values()] == [*PRESETS]
     base, fix, mix, tree, timed = (made[preset] for preset in PRESETS)
@@ -141,7 +141,7 @@ def test_empty_set_accepts_everything(family: str, decoders: Load) -> None:
 
 @pytest.mark.parametrize("skipped", [[2, 5], [0, 2, 4, 6], range(8)])
 def test_lengths_and_cache_after_every_step(skipped: Sequence[int], decoders: Load) -> None:
-    """d ≤ min(K, max_new - emitted - 1); the cache grows by m + 1; the output is as long as asked without an EOS.
+    """d ≤ min(K, max_new - emitted - 1); the cache grows by m + 1; without an EOS the output has full length.
 
     With all attentions skipped, positions cannot be told from a cache entry, and with a = 0 all drafts are dropped.
     """
@@ -186,7 +186,7 @@ def moved(stop: DraftStop, drafted: int, accepted: int) -> float:
 
 
 def test_threshold_follows_the_published_rule() -> None:
-    """The trajectory of γ at the default values, by hand: ρ first, then γ' and its average with γ."""
+    """γ at the default values, by hand: ρ first, then γ' and its average with γ."""
     stop = DraftStop(12, 0.6, 0.9, 0.5, 0.01, 0.9)
     stop.start()
     gamma, rho = 0.6, 0.0
@@ -205,7 +205,7 @@ def test_threshold_follows_the_published_rule() -> None:
 
 
 def test_threshold_counts_steps_of_a_tree_not_its_nodes() -> None:
-    """With siblings d is the depth of the draft."""
+    """With siblings d is the draft's depth."""
     stop = DraftStop(2, 0.5, 0.4, 0.0, 0.1, 0.0)
     tree = comb([[1], [2, 3, 4], [5, 6]])
     stop.observe(Verification(1, tree, [0, 1, 4], [], 0, torch.empty(0), None))
@@ -218,7 +218,7 @@ def test_fixed_threshold_stays() -> None:
 
 
 def test_threshold_is_carried_and_restored(decoders: Load) -> None:
-    """γ goes from prompt to prompt, in a resumed run too; without carrying every prompt starts anew."""
+    """γ goes from prompt to prompt, even in a resumed run; without carrying every prompt starts anew."""
     options: dict[str, Any] = {"skipped": [2, 5], "stop_below": 0.2, "stop_step": 0.3}
     whole, first, second = (Given(**options) for _ in range(3))
     assert isinstance(whole, Stateful) and isinstance(whole, Calibrated)
@@ -238,7 +238,7 @@ def test_threshold_is_carried_and_restored(decoders: Load) -> None:
 def test_search_is_on_the_first_domain_or_all(
     search_on: str, expected: list[int], label: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Fix: the stream's first; Mix: prompts of every one, the same search in whatever order a run meets them."""
+    """Fix: the stream's first; Mix: prompts of every one, the same search in any order."""
     seen: list[tuple[list[int], str]] = []
 
     def search(settings: SearchSettings, probe: object, samples: Sequence[Sample], domain: str, window: None) -> Any:
@@ -266,7 +266,7 @@ def test_reused_set_needs_no_prompts(decoders: Load, monkeypatch: pytest.MonkeyP
 
 
 def test_unprepared_method_warms_up(decoders: Load) -> None:
-    """A run warms up with a copy that is checked only."""
+    """A run warms up with a copy that is only checked."""
     method = SelfSSD(SEARCH)
     method.check(DIMS)
     made = engine_for(decoders(), 10, 5, frozenset()).generate(method, PROMPT)

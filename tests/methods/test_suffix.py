@@ -1,4 +1,4 @@
-"""Suffix decoding: counts and drafts equal to a brute-force count, losslessness, what a resumed run keeps."""
+"""Suffix decoding: counts and drafts against a brute-force count, losslessness, a resumed run's state."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Load = Callable[..., Decoder]
 
 
 def tokens(rng: random.Random, length: int, separators: bool = False) -> list[int]:
-    """Return random tokens of a small vocabulary, so that much occurs again."""
+    """Return random tokens of a small vocabulary, which often recur."""
     drawn = [rng.randrange(3) for _ in range(length)]
     return [SEPARATOR if separators and rng.random() < 0.1 else token for token in drawn]
 
@@ -90,7 +90,7 @@ def test_a_draft_has_the_shares_of_its_continuations() -> None:
 
 
 def propose(method: Suffix, prompt: list[int], output: list[int]) -> tuple[int, ...]:
-    """Return the tokens that follow the root after this prompt and output."""
+    """Return the tokens after the root for this prompt and output."""
     method.start(Prefill(prompt, None))
     return method.propose(Context(1, len(prompt) + len(output) - 1, output, 50)).tokens[1:]
 

@@ -1,4 +1,4 @@
-"""SWIFT's search: its candidates and their score, its course and its ends, what survives a prompt."""
+"""SWIFT's search: candidates and their score, course and ends, persistence."""
 
 from __future__ import annotations
 
@@ -68,7 +68,6 @@ def scored(monkeypatch: pytest.MonkeyPatch) -> list[tuple[LayerSet, list[int], i
 
 
 def stream(method: SWIFT, decoder: Decoder, prompts: int, new: int = 30, **options: Any) -> list:
-    """Generations of several prompts by one method, as a run makes them."""
     engine = engine_for(decoder, 3 + new, new, frozenset(), **options)
     return [engine.generate(method, [p, 6, 7]) for p in range(prompts)]
 
@@ -135,7 +134,7 @@ def test_every_beta_th_candidate_is_suggested(monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_suggestions_seek_what_scored_well() -> None:
-    """In the unit cube, a function of points, scores and generator, and after the coordinate that all depends on."""
+    """In the unit cube, a function of points, scores and generator, along the decisive coordinate."""
     rng = np.random.RandomState(0)
     points = [(rng.rand(4) < 0.5).astype(float) for _ in range(24)]
     scores = [float(point[2]) for point in points]
@@ -149,7 +148,7 @@ def test_suggestions_seek_what_scored_well() -> None:
 
 @pytest.mark.parametrize("window", ["first", "last"])
 def test_matchness_is_that_of_the_draft_over_the_window(window: str, decoders: Load, scored: list) -> None:
-    """As the model drafts those tokens on its own keys and values of what comes before the window, and no others."""
+    """As the model drafts those tokens on its own keys and values of what precedes the window, and no others."""
     decoder = decoders("qwen3")
     output = stream(checked(window=window, context_window=5, patience=99, max_score=1.0), decoder, 1)[0].output
     assert len(scored) > 5 and len({score for *_, score in scored}) > 1
@@ -168,7 +167,7 @@ def test_matchness_is_that_of_the_draft_over_the_window(window: str, decoders: L
 
 
 def test_a_candidate_costs_one_pass_a_cycle_and_leaves_the_cache(decoders: Load) -> None:
-    """At most one pass of the kept sublayers over γ tokens in each cycle; committed rows stay as they are."""
+    """At most one pass of the kept sublayers over γ tokens per cycle; committed rows stay as they are."""
     decoder, passes = decoders(), []
 
     class Counting(ModelProbe):
@@ -215,7 +214,7 @@ def test_outputs_shorter_than_the_window_and_two_are_not_searched(decoders: Load
 
 
 def test_best_never_falls_and_its_set_drafts(decoders: Load, scored: list) -> None:
-    """Strictly better candidates replace it, from prompt to prompt; what drafts is what scored best."""
+    """Only strictly better candidates replace it, across prompts; the best-scored set drafts."""
     method = checked(context_window=4, max_score=1.0, patience=999, bayes_interval=3)
     drafted = [step.layer_set for run in stream(method, decoders(), 4) for step in run.steps]
     best, expected = 0.0, [method._initial]
@@ -241,7 +240,7 @@ def test_best_never_falls_and_its_set_drafts(decoders: Load, scored: list) -> No
 def test_stops_fire_once(
     options: dict, scores: list, expected: int, decoders: Load, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The search ends for good, over all prompts, and forgets the points that it no longer needs."""
+    """The search ends for good, over all prompts, and forgets its points."""
     given = iter(scores + [scores[-1]] * 999)
     asked = []
     monkeypatch.setattr(swift, "matchness", lambda *_: asked.append(1) or next(given))
@@ -279,7 +278,7 @@ def test_candidates_come_every_interval(interval: int, decoders: Load) -> None:
 
 
 def test_an_empty_set_drafts_as_the_model(decoders: Load) -> None:
-    """z = ∅: matchness 1 ends the search, and from then on every draft is accepted, whatever k is."""
+    """z = ∅: matchness 1 ends the search; then every draft is accepted, whatever k is."""
     for k_set in ("paper", "chain"):
         method = checked(skip_ratio=0.0, k_set=k_set)
         run = stream(method, decoders(), 1)[0]
@@ -304,7 +303,7 @@ def test_score_initial_makes_the_initial_set_the_first_candidate(decoders: Load,
 
 
 def test_state_continues_as_if_nothing_had_happened(decoders: Load) -> None:
-    """A restored method makes the same candidates, drafts and state; in the search and after it."""
+    """A restored method makes the same candidates, drafts and state, during the search and after."""
     for options in ({"max_score": 1.0, "reset": "on_shift"}, {"max_steps": 2}):
         first = checked(bayes_interval=3, context_window=4, **options)
         assert isinstance(first, Stateful)
@@ -331,7 +330,7 @@ def test_a_state_stays_small() -> None:
 
 
 def after(method: SWIFT, *rates: float) -> list[bool]:
-    """For prompts of these acceptance rates whether the search began anew with the next one."""
+    """For prompts of these acceptance rates, whether the search restarted with the next one."""
     began = []
     for rate in rates:
         method._accepted, method._drafted, before = round(100 * rate), 100, method._search

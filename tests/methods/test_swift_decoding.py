@@ -34,7 +34,7 @@ def _quick_suggestions(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("k_set", ["paper", "code"])
 def test_tree_logits_and_cache_are_those_of_the_tokens_in_a_row(k_set: str, decoders: Load) -> None:
-    """Any root-to-node path has the logits of its tokens fed one after the other; compaction keeps the right rows."""
+    """Any root-to-node path has the logits of its tokens fed in sequence; compaction keeps the right rows."""
     decoder, trees = decoders("qwen2"), []
 
     class Watched(SWIFT):
@@ -64,7 +64,7 @@ def test_tree_logits_and_cache_are_those_of_the_tokens_in_a_row(k_set: str, deco
 
 @pytest.mark.parametrize("mode", ["greedy", "sample"])
 def test_k_of_one_is_a_chain_with_a_fixed_threshold(mode: str, decoders: Load) -> None:
-    """Without siblings and search, step by step what `FixedLayers` does with the uniform set."""
+    """Without siblings and search, every step is that of `FixedLayers` with the uniform set."""
     ours = made(k_set="chain", max_steps=0, draft_len=5, stop_below=0.2)
     theirs = FixedLayers(skip_attn=[1], skip_mlp=[1], draft_len=5, stop_below=0.2)
     for seed in range(2):
@@ -83,7 +83,7 @@ def test_no_early_stopping_drafts_to_the_cap(decoders: Load) -> None:
 
 
 def test_widths_follow_the_confidence() -> None:
-    """(1, 3, 5, 10) in the paper, (3, 5, 8, 10) in the code when greedy; one candidate throughout needs no widths."""
+    """(1, 3, 5, 10) in the paper, (3, 5, 8, 10) in the greedy code; one candidate throughout needs no widths."""
 
     def width(method: SWIFT, confidence: float) -> int:
         method.check(DIMS)
@@ -174,7 +174,7 @@ def test_bad_settings_are_refused(bad: dict) -> None:
 
 
 def test_the_search_ends_after_its_prompts_and_nothing_begins_anew(decoders: Load) -> None:
-    """Figure 4 of ConfLayers: what was best then drafts ever after, also where a state is restored in between."""
+    """Figure 4 of ConfLayers: the best set then drafts for good, even with a state restored in between."""
     options = {"search_prompts": 2, "reset": "on_instance", "bayes_interval": None, "max_score": 1.0}
     method = checked(**options)
     sets: list[set[object]] = []

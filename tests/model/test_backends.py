@@ -1,5 +1,5 @@
-"""Which backend runs a run's passes, at which level, as its record and keys say; what a pass promises; and a backend
-made up in one file.
+"""The backend and level of a run's passes, as in its record and keys; what a pass promises; a made-up backend in one
+file.
 """
 
 from __future__ import annotations
@@ -90,7 +90,7 @@ def test_a_level_that_the_cpu_lacks_is_refused(monkeypatch: pytest.MonkeyPatch) 
 
 @pytest.fixture
 def counting(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """A backend in a file of its own, in a folder that stands for `ssd_bench/model/backends`."""
+    """A backend in its own file, in a folder that stands for `ssd_bench/model/backends`."""
     (tmp_path / "counting.py").write_text(COUNTING, encoding="utf-8")
     monkeypatch.setattr(backends, "__path__", [*backends.__path__, str(tmp_path)])
     yield tmp_path / "runs"
@@ -98,7 +98,7 @@ def counting(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 
 def test_a_backend_is_one_file(counting: Path) -> None:
-    """It is chosen by name, runs every pass of a run, and stands in its record; the outputs are PyTorch's."""
+    """It is chosen by name, runs every pass, and is recorded; outputs are PyTorch's."""
     options = ("method=layerskip", "limit=1", "decode.max_new_tokens=24", "decode.reuse_prefix=false")
     run, plain = (executed(counting, *options, f"hardware.kernels={name}") for name in ("counting", "torch"))
     assert run.header.model.arithmetic["kernels"] == "counting"
@@ -119,7 +119,7 @@ def test_auto_takes_no_backend_of_lower_rank(counting: Path) -> None:
 
 
 def test_auto_says_why_a_faster_backend_is_passed_over(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Not where it is for another kind of device."""
+    """Not if it is for another kind of device."""
     monkeypatch.setattr(NativeDecoder, "problem", classmethod(lambda *_: "no compiler"))
     chosen = select(CPU, torch.float32)
     assert chosen.kind is TorchDecoder and chosen.warning.endswith("no compiler")
@@ -133,7 +133,7 @@ TREE = TokenTree((3, 1, 4, 1, 5), (-1, 0, 0, 1, 2))
 def test_all_of_a_pass_is_known_before_its_first_sublayer(
     tree: TokenTree | None, decoders: Callable[..., Decoder], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The cache grows once, masks and positions are made once, then sublayers run, and nothing else happens."""
+    """The cache grows once, masks and positions are made once, then only sublayers run."""
     decoder, events = decoders(), []
 
     def noted(owner: object, name: str) -> None:
@@ -172,7 +172,7 @@ def identities(plan: Plan) -> tuple[str, str, Path]:
 @pytest.mark.usefixtures("nothing_forced")
 @pytest.mark.skipif(bool(native_problem("generic")), reason=native_problem("generic"))
 def test_levels_and_kernels_are_told_apart(tmp_path: Path) -> None:
-    """Whether they were chosen or forced: in the run's key, in the identity of its searches, in the profile's name."""
+    """Chosen or forced: in the run's key, its searches' identity, the profile's name."""
     choices = [*([f"hardware.isa={level}"] for level in LEVELS), ["hardware.isa=generic", "hardware.kernels=torch"]]
     found = [identities(planned(tmp_path, "method=ar", "limit=1", *choice)) for choice in choices]
     for each in zip(*found):

@@ -1,4 +1,4 @@
-"""Model folders with one fault each: refused before a weight is read, in one line that says where and what it is."""
+"""Model folders with one fault each: refused before a weight is read, in one line that names it."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ from tests.runs import GIVEN_LATENCY, local_model, program, python
 
 Break = Callable[[Path], object]
 Fault = tuple[Break, str, tuple[str, ...]]
-"""What breaks a sound folder, the field of the error, and what the message has besides."""
+"""What breaks a sound folder, the error's field, and further words of the message."""
 
 WEIGHTS, INDEX = "model.safetensors", "model.safetensors.index.json"
 UP, QUERY, HEAD = "model.layers.2.mlp.up_proj.weight", "model.layers.1.self_attn.q_proj.weight", "lm_head.weight"
 
 
 def opened(folder: Path, template: str = "chat") -> Checkpoint:
-    """A checkpoint after all that a plan asks of it; no weight is read."""
+    """A checkpoint after a plan's checks; no weight is read."""
     source = ModelSource("local", template, path=str(folder))
     checkpoint = source.open()
     arch = architecture(checkpoint)
@@ -53,12 +53,11 @@ def edited(folder: Path, file: str, change: Callable[[dict[str, Any]], object]) 
 
 
 def says(file: str = "config.json", **keys: Any) -> Break:
-    """JSON with these keys replaced."""
     return lambda folder: edited(folder, file, lambda found: found.update(keys))
 
 
 def scaled(**keys: Any) -> Break:
-    """A rotary embedding as files from before transformers 5 have it."""
+    """A rotary embedding as in files from before transformers 5."""
 
     def change(found: dict[str, Any]) -> None:
         del found["rope_parameters"]
@@ -86,7 +85,7 @@ def cut(share: float) -> Break:
 
 
 def tensors(change: Callable[[dict[str, Tensor]], object]) -> Break:
-    """Weights after a change."""
+    """Changed weights."""
 
     def rewrite(folder: Path) -> None:
         found = load_file(folder / WEIGHTS)
@@ -101,7 +100,7 @@ def changed(name: str, change: Callable[[Tensor], Tensor]) -> Break:
 
 
 def sharded(change: Callable[[dict[str, str]], object] = lambda places: None) -> Break:
-    """The weights in two files, with an index after a change."""
+    """The weights in two files, with a changed index."""
 
     def split(folder: Path) -> None:
         found = load_file(folder / WEIGHTS)
@@ -120,7 +119,7 @@ def both(*breaks: Break) -> Break:
 
 
 def other(config: type, change: Callable[[dict[str, Tensor]], object], **sizes: Any) -> Break:
-    """A model of another family, its weights after a change."""
+    """A model of another family, with changed weights."""
 
     def replace(folder: Path) -> None:
         vocabulary = json.loads((folder / "config.json").read_text(encoding="utf-8"))["vocab_size"]
@@ -150,7 +149,7 @@ def larger(folder: Path) -> None:
 
 
 def odd_added(folder: Path) -> None:
-    """A token that the tokenizer puts before every prompt, beyond the model's vocabulary."""
+    """A token beyond the model's vocabulary, put before every prompt."""
     made = make_tokenizer("<extra>{{ messages[0].content }}")
     made.add_special_tokens({"additional_special_tokens": ["<extra>"]})
     made.save_pretrained(folder)
@@ -158,7 +157,7 @@ def odd_added(folder: Path) -> None:
 
 
 def added_to_the_text(folder: Path) -> None:
-    """A token of a word that prompts may hold, beyond the model's vocabulary."""
+    """A token of a word in prompts, beyond the model's vocabulary."""
     made = make_tokenizer(CHAT)
     made.add_tokens(["report"])
     made.save_pretrained(folder)
@@ -408,7 +407,7 @@ TOKENIZER: dict[str, Fault] = {
 
 
 def spoiled(value: float) -> Callable[[Tensor], Tensor]:
-    """A matrix with this for one of its numbers."""
+    """A matrix with this among its numbers."""
 
     def spoil(weight: Tensor) -> Tensor:
         weight[17, 5] = value
@@ -431,12 +430,11 @@ FAULTS = {
 
 
 LATER: dict[str, Fault] = {"weights: not a number": (changed(UP, spoiled(float("nan"))), "model", ("finite",))}
-"""Faults that stand in no header: found by reading the files, before a model is made of them."""
+"""Faults outside the headers: found by reading the files, before a model is made of them."""
 
 
 @pytest.fixture
 def folder(small_checkpoint: Path, tmp_path: Path) -> Path:
-    """A sound model, to be broken."""
     return Path(shutil.copytree(small_checkpoint, tmp_path / "model"))
 
 
@@ -487,7 +485,7 @@ def test_a_broken_template_matters_only_where_it_is_used(folder: Path) -> None:
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), float("-inf"), -1e6])
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32])
 def test_a_weight_that_is_not_finite_is_named(value: float, dtype: torch.dtype, folder: Path) -> None:
-    """Whatever is around it; -1e6 is infinite in float16 alone."""
+    """For any other weights; -1e6 is infinite in float16 alone."""
     changed(UP, spoiled(value))(folder)
     found = contents(opened(folder).shards.values())
     if value == -1e6 and dtype != torch.float16:
@@ -534,7 +532,7 @@ def test_what_is_in_a_large_file_is_known_until_it_changes(
 
 
 def test_in_a_process_of_its_own_it_is_one_line(folder: Path, tmp_path: Path) -> None:
-    """Nothing that is said only once in a process, or at an import, is added."""
+    """Output said once per process, or at an import, is not added."""
     breaks, field, _ = LATER["weights: not a number"]
     breaks(folder)
     runs = tmp_path / "runs"
@@ -569,7 +567,7 @@ def test_on_the_command_line_it_is_one_line(name: str, folder: Path, tmp_path: P
 
 
 def test_a_model_that_overflows_is_refused_when_it_is_loaded(folder: Path, tmp_path: Path) -> None:
-    """Its weights are finite; what its MLPs make of them is not."""
+    """Its weights are finite; its MLPs' outputs are not."""
     changed(UP, lambda tensor: tensor * 0 + 3e38)(folder)
     line = ("task=gsm8k", "limit=1", "method=ar", f"runs_dir={tmp_path / 'runs'}", GIVEN_LATENCY, "hardware=cpu")
     done = program(*local_model(folder), *line, "hardware.dtype=float32")

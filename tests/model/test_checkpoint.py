@@ -93,7 +93,7 @@ def test_eos_ids_follow_generation_config(checkpoints: dict[str, Path], tmp_path
 
 
 def test_text_is_decoded_without_clean_up(small_checkpoint: Path, tmp_path: Path) -> None:
-    """Where tokenizer_config.json asks for it, `decode` takes out spaces before punctuation, which changes scores."""
+    """If tokenizer_config.json asks for it, `decode` removes spaces before punctuation, which changes scores."""
     folder = Path(shutil.copytree(small_checkpoint, tmp_path / "model"))
     size = json.loads((folder / "config.json").read_text(encoding="utf-8"))["vocab_size"]
     words = ["<unk>", *("it", "'s", "ok", ".", ",", "!", "?", "do", "n't"), *(f".w{i}" for i in range(10, size))]
@@ -128,7 +128,7 @@ def test_smollm2_parity_with_transformers(kernels: str) -> None:
 @pytest.mark.smollm2
 @pytest.mark.skipif(bool(native_problem()), reason=native_problem())
 def test_qwen2_5_coder_parity_with_transformers() -> None:
-    """The real model with biases, a head of its own and the largest activations, where someone has fetched it."""
+    """The real model with biases, an untied head and the largest activations, if it was fetched."""
     source = build(composed("model=qwen2_5_coder_0_5b"), "model")
     if not (source.packaged.converted(cache_dir()) / "config.json").is_file():
         pytest.skip("needs 0.5 GB: make weights MODEL=qwen2_5_coder_0_5b")

@@ -1,6 +1,6 @@
-"""Captured passes and their Triton kernels, in Triton's interpreter: beside PyTorch's operators, and each other.
+"""Captured passes and their Triton kernels, in Triton's interpreter: against PyTorch's operators, and each other.
 
-What is captured on a GPU is launched kernel by kernel here; the kernels, buffers and chains of ranges are the same.
+A GPU's captures are launched kernel by kernel here; kernels, buffers and chains of ranges are the same.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ def prefilled(decoder: Decoder, n: int = 6, capacity: int = 48) -> KVCache:
 
 
 def everything(decoder: Decoder) -> Iterator[Tensor]:
-    """Logits and states of every kind of pass, one after the other."""
+    """Logits and states of every kind of pass."""
     cache = prefilled(decoder)
     every, rest = decoder.all_sublayers, tokens(12, seed=1)
     for token in rest[:2]:
@@ -86,7 +86,7 @@ def everything(decoder: Decoder) -> Iterator[Tensor]:
 def test_passes_equal_those_of_pytorchs_operators(
     family: str, interpreted: Callable[..., Decoder], plain: Callable[..., Decoder]
 ) -> None:
-    """Prompts, steps, chains, taps, trees, layer sets, rows of their own, streams, branches; float32."""
+    """Prompts, steps, chains, taps, trees, layer sets, separate rows, streams, branches; float32."""
     expected, got = everything(plain(family)), everything(interpreted(family))
     for want, have in zip(expected, got, strict=True):
         assert (want - have).abs().max() <= TOLERANCE
@@ -95,7 +95,7 @@ def test_passes_equal_those_of_pytorchs_operators(
 def test_wide_passes_have_a_lane_of_their_own(
     interpreted: Callable[..., Decoder], plain: Callable[..., Decoder]
 ) -> None:
-    """Over 17 nodes, and over more than any lane has."""
+    """Over 17 nodes, and over more than any lane."""
     found = []
     for decoder in (plain(), interpreted()):
         cache = prefilled(decoder, capacity=96)
@@ -107,9 +107,9 @@ def test_wide_passes_have_a_lane_of_their_own(
 
 @pytest.fixture
 def _row_by_row(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Products in the interpreter row by row: the BLAS of NumPy sums the rows of one product in different orders.
+    """Products in the interpreter row by row: NumPy's BLAS sums the rows of a product in different orders.
 
-    On a GPU all rows of a tile are summed in one order. The BLAS kernel depends on the CPU and OPENBLAS_CORETYPE.
+    A GPU sums all rows of a tile in one order. The BLAS kernel depends on the CPU and OPENBLAS_CORETYPE.
     """
     from triton.runtime import interpreter
 
@@ -123,7 +123,7 @@ def _row_by_row(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.usefixtures("_row_by_row")
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_a_nodes_bits_do_not_depend_on_the_others(dtype: torch.dtype, interpreted: Callable[..., Decoder]) -> None:
-    """One by one, in chains of any length, and behind a prefix that the chain wrote itself."""
+    """Alone, in chains of any length, and behind a prefix that the chain wrote."""
     decoder = interpreted(dtype=dtype)
     cache, ids, every = prefilled(decoder), tokens(5, seed=3), decoder.all_sublayers
     start = cache.length
@@ -135,7 +135,7 @@ def test_a_nodes_bits_do_not_depend_on_the_others(dtype: torch.dtype, interprete
 
 
 def test_outputs_are_those_of_plain_decoding(interpreted: Callable[..., Decoder]) -> None:
-    """A layer draft through the engine, with confidences and with a fork on saved states."""
+    """A layer draft through the engine, with confidences and a fork on saved states."""
     decoder = interpreted()
     cache = decoder.new_cache(12 + SCRATCH)
     engine = Engine(decoder, cache, Decoding(max_new_tokens=5), frozenset(), ModelProbe(decoder, cache))
@@ -148,7 +148,7 @@ def test_outputs_are_those_of_plain_decoding(interpreted: Callable[..., Decoder]
 
 
 def test_any_layer_set_is_a_chain_of_ranges(checkpoints: dict[str, Path]) -> None:
-    """Which runs each of its sublayers once, in order; a run of all of them is one range."""
+    """It runs each sublayer once, in order; all of them are one range."""
     decoder = load(checkpoints["llama"], "graphs", torch.float32)
     assert isinstance(decoder, GraphDecoder)
     decoder.new_cache(16)
@@ -162,7 +162,7 @@ def test_any_layer_set_is_a_chain_of_ranges(checkpoints: dict[str, Path]) -> Non
 
 
 def test_the_gpu_takes_graphs_where_they_can_serve(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Else PyTorch's operators, and a warning that says why."""
+    """Else PyTorch's operators, and a warning with the reason."""
     assert select("cuda", torch.bfloat16).kind is GraphDecoder
     assert select("cuda", torch.float64).arithmetic.kernels == "torch"
     assert select("cuda", torch.bfloat16, spread=True).arithmetic.kernels == "torch"

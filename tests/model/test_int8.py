@@ -1,4 +1,4 @@
-"""Drafts with rounded weights: products, lossless decoding, records, costs; every backend against PyTorch."""
+"""Drafts with rounded weights: products, losslessness, records, costs; every backend against PyTorch."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def tokens(n: int, seed: int = 0) -> Tensor:
 
 @pytest.fixture(scope="session")
 def quantised(decoders: Load) -> Load:
-    """Loads a family's tiny decoder with rounded copies of its weights, not the one that other tests use."""
+    """Loads a family's tiny decoder with rounded copies of its weights, separate from other tests'."""
     loaded: dict[tuple[Any, ...], Decoder] = {}
 
     def load(*key: Any) -> Decoder:
@@ -83,7 +83,7 @@ def quantised(decoders: Load) -> Load:
 
 
 def dequantised(decoder: Decoder, bits: int) -> Decoder:
-    """The decoder whose loaded weights are the numbers that a rounded copy stands for."""
+    """The decoder with the numbers of a rounded copy as its loaded weights."""
     copy = decoder.in_bits(bits)
 
     def wide(matrix: RoundedMatrix) -> Tensor:
@@ -126,7 +126,7 @@ def test_rounding_is_to_the_nearest_of_16_values_of_a_group() -> None:
 @pytest.mark.parametrize("bits", BITS)
 @pytest.mark.parametrize("family", ["llama_bias", "qwen2", "qwen3"])
 def test_a_pass_is_one_of_the_rounded_weights(family: str, bits: int, quantised: Load) -> None:
-    """Of all sublayers, of some of them, with a window, with the head in either precision; float64."""
+    """In all or some sublayers, with a window, with the head in either precision; float64."""
     decoder = quantised(family)
     every, rounded = decoder.all_sublayers, dequantised(decoder, bits)
     mixed = replace(rounded.weights, blocks=[*rounded.weights.blocks[:1], *decoder.weights.blocks[1:]])
@@ -147,7 +147,7 @@ def test_a_pass_is_one_of_the_rounded_weights(family: str, bits: int, quantised:
 
 
 def passes(decoder: Decoder, bits: int, counts: Sequence[Sequence[int]] = ((1, 5, 17, 70),) * 3) -> Iterator[Tensor]:
-    """Logits of passes with rounded weights over one node and over several, in some or all sublayers.
+    """Logits of passes with rounded weights over one or several nodes, in some or all sublayers.
 
     Args:
         counts: numbers of nodes with all sublayers rounded, with every second, and with the first three.
@@ -363,7 +363,7 @@ def test_the_router_uses_rounded_weights_where_they_pay(bits: int, quantised: Lo
 
 @pytest.fixture
 def few_rounds(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Profiles of few repeats, made once: which times there are is tested, not how exact they are."""
+    """Profiles of few repeats, made once: their times are tested for presence, not precision."""
     for name, value in {"ROUNDS": profiling.LEAST, "NODE_REPEATS": 2, "ATTEMPTS": 1}.items():
         monkeypatch.setattr(profiling, name, value)
 
@@ -518,7 +518,7 @@ def similarities(probe: Probe, states: Tensor, prefix_len: int, layer_set: Layer
 
 
 def test_a_mixed_knapsack_finds_no_better_set_than_brute_force(tmp_path: Path) -> None:
-    """For every weight, the branch's cosine is that of its set, and at most the best of all sets of this weight.
+    """For every weight, the branch's cosine is its set's, and at most the best of all sets of this weight.
 
     Two blocks have 256 sets, three have 4,096.
     """

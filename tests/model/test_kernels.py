@@ -1,4 +1,4 @@
-"""The compiled kernels against the PyTorch operations, and those against plain formulas."""
+"""Compiled kernels against PyTorch operations, and those against plain formulas."""
 
 from collections.abc import Callable
 from functools import cache
@@ -29,7 +29,7 @@ NO_NORMS = HeadNorms(None, None, EPS)
 
 @pytest.fixture(scope="module", params=EVERY)
 def ops(request: pytest.FixtureRequest) -> Operators:
-    """The compiled operations of every level with code that this CPU has."""
+    """The compiled operations of every level that this CPU has."""
     if problem := native_problem(request.param):
         pytest.skip(f"level {request.param} is not tested: {problem}")
     return NativeDecoder.operators(select(CPU, torch.float32, "native", request.param).arithmetic)
@@ -39,14 +39,15 @@ exact = Operators(decide(CPU, torch.float32, "torch", "generic"))
 
 
 def reference(ops: Operators, dtype: torch.dtype) -> tuple[Operators, float]:
-    """PyTorch's operators that round what the compiled ones round of weights of a dtype, and how far both may differ
-    where what is rounded was computed first: an ulp there can tip a rounding to bfloat16."""
+    """PyTorch's operators with the compiled ones' rounding for weights of a dtype, and how far both may differ where
+    rounded
+    values were computed first: an ulp there can tip a rounding to bfloat16.
+    """
     decided = decide(CPU, dtype, "torch", str(ops.arithmetic.isa))
     return Operators(decided), 2e-5 if decided.inputs == torch.float32 else 2e-3
 
 
 def rand(*shape: int, seed: int = 0, dtype: torch.dtype = torch.float32) -> Tensor:
-    """Deterministic normal values."""
     return torch.randn(*shape, generator=torch.Generator().manual_seed(seed + sum(shape))).to(dtype)
 
 
@@ -82,7 +83,7 @@ def test_linears_match_torch(ops: Operators, dtype: torch.dtype, shape: tuple[in
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("shape", [(61, 32), (37, 41), (2100, 96)])
 def test_a_packed_matrix_has_its_rows(ops: Operators, dtype: torch.dtype, shape: tuple[int, int]) -> None:
-    """One by one, some as a matrix of their own, and slices, which share its memory."""
+    """Singly, some as a separate matrix, and slices, which share its memory."""
     W, x = rand(*shape, dtype=dtype), rand(3, shape[1])
     packed = ops.pack(W)
     whole = ops.linear(x, packed)
@@ -120,7 +121,7 @@ def test_a_nodes_result_does_not_depend_on_the_others(
 @pytest.mark.parametrize("n", [1, 7, MANY])
 @pytest.mark.parametrize("width", [1, 3, 16, 61, 255, 256, 257, 2048, 5001])
 def test_the_top_of_logits(ops: Operators, n: int, width: int) -> None:
-    """With tails, and with equal logits, of which the lowest counts, wherever they stand."""
+    """With tails, and with equal logits, the lowest of which counts."""
     logits, place = 6 * rand(n, width), torch.arange(n) * 97 % width
     for equal in (False, True):
         if equal:  # the largest twice, and once in a row of nothing else
@@ -136,7 +137,7 @@ def test_the_top_of_logits(ops: Operators, n: int, width: int) -> None:
 
 
 def test_the_top_of_logits_far_apart(ops: Operators) -> None:
-    """Beyond the range of exp, and what was masked."""
+    """Beyond the range of exp, and masked."""
     logits = torch.tensor([[-1e30, 0.0, 1e30], [-torch.inf, 5.0, -torch.inf]])
     best, ids = ops.top(logits)
     assert ids.tolist() == [2, 1] and ops.mass(logits, best).tolist() == [1.0, 1.0]
@@ -157,7 +158,7 @@ def test_swiglu_survives_large_gates(ops: Operators) -> None:
 @pytest.mark.parametrize("heads", [(9, 3, 64), (4, 4, 8), (6, 2, 24), (8, 1, 128)])
 @pytest.mark.parametrize("normed", [False, True])
 def test_rope_append(ops: Operators, n: int, dtype: torch.dtype, heads: tuple[int, int, int], normed: bool) -> None:
-    """q, the written cache rows, and every other cache row untouched; caches are views of a larger one."""
+    """q, the written cache rows, and all others untouched; caches are views of a larger one."""
     query_heads, kv_heads, dim = heads
     qkv, angle = rand(n, (query_heads + 2 * kv_heads) * dim), rand(n, dim // 2).repeat(1, 2)
     rotation = Rotation(angle.cos(), angle.sin())
@@ -187,7 +188,6 @@ def attend(
     mask: Tensor | None,
     unread: tuple[int, int] = (0, 0),
 ) -> Tensor:
-    """A pass's attention: who sees whom is made first."""
     seen = one.visibility(len(q), prefix - (unread[1] - unread[0]), mask, q.device)
     return one.attend(q, keys, values, prefix, row, seen, unread)
 
@@ -204,8 +204,10 @@ def tree_mask(n: int) -> Tensor:
 
 
 def attends(ops: Operators, dtype: torch.dtype, q: Tensor) -> tuple[Operators, Tensor, float]:
-    """PyTorch's operators for a cache of a dtype, the queries as products take them, and how far results may be from
-    the definition's: softmax weights are rounded too."""
+    """PyTorch's operators for a cache of a dtype, the queries as products take them, and the tolerance of results:
+    softmax
+    weights are rounded too.
+    """
     alike, _ = reference(ops, dtype)
     inputs = alike.arithmetic.inputs
     return alike, q.to(inputs).float(), 2e-5 if inputs == torch.float32 else 4e-3
@@ -228,13 +230,13 @@ def plain_attention(
 
 
 PLACES = ((0, 0), (0, 9), (5, 5), (63, 70), (300, 301))
-"""Rows of a prefix, and the row of the first node."""
+"""Rows of a prefix, and the first node's row."""
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("heads", [(9, 3, 64), (4, 4, 8), (6, 1, 16), (6, 2, 40), (4, 2, 128)])
 def test_attend(ops: Operators, dtype: torch.dtype, heads: tuple[int, int, int]) -> None:
-    """Chains and trees, with a gap of NaN rows between the prefix and the nodes, against the definition."""
+    """Chains and trees, with a gap of NaN rows between prefix and nodes, against the definition."""
     query_heads, kv_heads, dim = heads
     for n, (prefix, row) in product(NODES, PLACES):
         q, chain, tree = 2 * rand(n, query_heads, dim), torch.ones(n, n).tril(), tree_mask(n)
@@ -252,7 +254,7 @@ def test_attend(ops: Operators, dtype: torch.dtype, heads: tuple[int, int, int])
 @pytest.mark.parametrize("prefix", [1023, 1024, 1025, 5000])
 @pytest.mark.parametrize("n", [1, 4])
 def test_attend_across_splits(ops: Operators, prefix: int, n: int) -> None:
-    """Prefixes at and around the sizes where a split ends, with one dominant row in the last split."""
+    """Prefixes around the sizes where a split ends, with one dominant row in the last split."""
     q, keys, values = rand(n, 6, 32), rand(2, prefix + n, 32, seed=1), rand(2, prefix + n, 32, seed=2)
     keys[:, prefix - 1] = 30 * q[0, 0]
     want = plain_attention(q, keys, values, prefix, prefix, torch.ones(n, n).tril())
@@ -272,7 +274,7 @@ UNREAD = [
     (900, 256, 768),
     (900, 300, 790),
 ]
-"""Rows of a prefix, and the range of them that is not read: parts of a block, blocks, chunks, everything."""
+"""Rows of a prefix, and its unread range: parts of a block, blocks, chunks, everything."""
 
 
 @pytest.mark.parametrize("n", [1, 20])
@@ -301,7 +303,7 @@ def test_attend_leaves_unread_rows_out(ops: Operators, n: int, dtype: torch.dtyp
 def test_unread_rows_have_the_bits_of_masked_ones(
     ops: Operators, prefix: int, first: int, end: int, dtype: torch.dtype, heads: tuple[int, int, int]
 ) -> None:
-    """In a pass whose nodes are all of the rows, where a mask hides some; on any number of threads."""
+    """In a pass with all rows as nodes, some hidden by a mask; on any number of threads."""
     query_heads, kv_heads, dim = heads
     n = 3
     mask = torch.ones(prefix + n, prefix + n, dtype=torch.bool).tril()
@@ -387,7 +389,7 @@ def test_torch_attend_in_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_operators_run_in_half_precision() -> None:
-    """Everything in bfloat16, as on an accelerator, stays bfloat16 and near the float32 result."""
+    """Everything in bfloat16, as on an accelerator, stays so and near the float32 result."""
     x, W, norm = rand(4, 32), rand(64, 32), rand(32, seed=2)
     low = Operators(Arithmetic("torch", None, torch.bfloat16, torch.bfloat16))
     half = low.norm_linear(x.bfloat16(), norm.bfloat16(), EPS, W.bfloat16(), rand(64))
@@ -403,7 +405,7 @@ def test_operators_run_in_half_precision() -> None:
 
 
 def test_wrong_sizes_are_refused(ops: Operators) -> None:
-    """Sizes that would read or write out of bounds raise instead."""
+    """Sizes that would read or write out of bounds raise."""
     x, W, cache = rand(2, 16), ops.pack(rand(8, 16)), rand(2, 10, 8)
     bad: list[Callable[[], object]] = [
         lambda: ops.linear(x, ops.pack(rand(8, 8))),
@@ -436,7 +438,7 @@ def test_wrong_sizes_are_refused(ops: Operators) -> None:
 
 
 def test_a_cpu_with_matrix_units_rounds_what_its_products_round(every_level: None) -> None:
-    """`auto` is the highest level, with a compiler or without."""
+    """`auto` is the highest level, with or without a compiler."""
     assert resolve("auto").name == "amx" and resolve("avx2").name == "avx2"
     decided = decide(CPU, torch.bfloat16, "torch", "auto")
     assert decided == Arithmetic("torch", "amx", torch.float32, torch.bfloat16)
@@ -447,7 +449,7 @@ def test_a_cpu_with_matrix_units_rounds_what_its_products_round(every_level: Non
 
 
 def test_no_compiler_is_one_line(tmp_path: Path) -> None:
-    """Without a compiler the command says so, ends well, and leaves no lock that blocks the next try."""
+    """The command says so, ends well, and leaves no lock that blocks the next try."""
     for _ in range(2):
         done = python("-m", "ssd_bench", "kernels", CXX="/nonexistent/c++", SSD_BENCH_CACHE=str(tmp_path))
         assert done.returncode == 0 and done.stdout.startswith("native kernels: not available")
@@ -455,7 +457,7 @@ def test_no_compiler_is_one_line(tmp_path: Path) -> None:
 
 
 def test_stale_torch_lock_does_not_block(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A lock file that a killed builder left is removed before torch could wait for it."""
+    """A killed builder's lock is removed before torch could wait for it."""
     from torch.utils import cpp_extension
 
     (tmp_path / "lock").touch()
@@ -467,7 +469,7 @@ def test_stale_torch_lock_does_not_block(tmp_path: Path, monkeypatch: pytest.Mon
 
 def check_rounds_alike(ops: Operators, rounded: torch.dtype | None = None) -> None:
     """Passes of 1 to 300 nodes over bfloat16 weights and cache have float32's error against float64,
-    or bfloat16's where what is rounded was computed first.
+    or bfloat16's where rounded values were computed first.
 
     Args:
         rounded: what both sides of products with weights are rounded to, if anything.

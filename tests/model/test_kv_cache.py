@@ -18,7 +18,7 @@ from ssd_bench.model.kv_cache import KVCache
 
 
 def filled(capacity: int = 20) -> KVCache:
-    """Every row of every block holds its own index."""
+    """Every row of every block holds its index."""
     cache = KVCache([torch.device("cpu")] * 3, 2, 4, capacity, torch.float32)
     rows = torch.arange(capacity, dtype=torch.float32)[None, :, None].expand(2, capacity, 4)
     for tensor in (*cache.keys, *cache.values):

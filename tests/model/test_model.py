@@ -47,7 +47,7 @@ def test_chunked_prefill_equals_one_forward(kernels: str, decoders: Load, monkey
 
 @pytest.mark.parametrize("last", [1, 32, 33, 34, 99, 100, 200])
 def test_the_end_of_a_prompt_is_tapped(last: int, decoders: Load, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its last positions, however they lie in chunks, and no others."""
+    """Only its last positions, however they lie in chunks."""
     monkeypatch.setattr("ssd_bench.model.decoder.PREFILL_CHUNK", 33)
     decoder, ids, taps = decoders("qwen3"), tokens(100), (0, 3, 2 * LAYERS)
     stream, whole = decoder.prefill(ids, decoder.new_cache(128), taps)
@@ -91,7 +91,7 @@ def test_taps_are_the_stream_at_each_boundary(decoders: Load) -> None:
 
 @pytest.mark.parametrize("prefix", [0, 3, 20])
 def test_branches_equal_separate_forwards(prefix: int, decoders: Load) -> None:
-    """Branch isolation: a branch gets what it gets alone; permuting or adding branches changes nothing."""
+    """A branch gets what it gets alone; permuting or adding branches changes nothing."""
     decoder = decoders("qwen3")
     cache = decoder.new_cache(40)
     if prefix:
@@ -127,7 +127,7 @@ def test_scratch_rows_away_from_a_shorter_prefix(decoders: Load) -> None:
 
 
 def test_blocks_spread_over_devices(checkpoints: dict[str, Path], decoders: Load) -> None:
-    """Placement by layer, on two names of the CPU (the only devices there are everywhere)."""
+    """Placement by layer, on two names of the CPU, the only device available everywhere."""
     devices = [torch.device("cpu"), torch.device("cpu", 0)]
     spread = select("cpu", torch.float64, "torch").load(Checkpoint(checkpoints["qwen3"]), torch.float64, devices)
     assert len(spread.weights.blocks) == LAYERS

@@ -1,4 +1,4 @@
-"""The models of `conf/model`: each composes, can be planned without its weights, and says how to get it."""
+"""The models of `conf/model`: each composes, is planned without weights, and says how to get them."""
 
 from __future__ import annotations
 
@@ -45,7 +45,6 @@ SIZES = {  # billions of parameters, where a name does not say them
 
 
 def comments(name: str) -> list[str]:
-    """The lines that a model's file begins with."""
     text = (CONF / "model" / f"{name}.yaml").read_text(encoding="utf-8")
     return [line for line in text.splitlines() if line.startswith("#")]
 

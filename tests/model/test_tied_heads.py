@@ -1,4 +1,4 @@
-"""Models whose config ties the head to the embedding, or not, with files that agree or do not."""
+"""Models whose config ties the head to the embedding, or not, with files that agree or disagree."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ ENDS: dict[str, tuple[bool | None, str, bool]] = {  # tie_word_embeddings, what 
 
 
 def with_ends(family: str, folder: Path, tie: bool | None, ends: str, kind: str) -> Path:
-    """Write a model of a family whose config and files say this of its embedding and head."""
+    """Write a model of a family with this embedding and head in config and files."""
     save_model(FAMILIES[family](), folder)
     tensors = load_file(folder / WEIGHTS)
     embedding = tensors[EMBEDDING]
@@ -61,7 +61,6 @@ def with_ends(family: str, folder: Path, tie: bool | None, ends: str, kind: str)
 
 
 def prefilled(decoder: Decoder, ids: Tensor) -> Tensor:
-    """Return the logits of the last position."""
     return decoder.logits(decoder.prefill(ids, decoder.new_cache(len(ids) + 1))[0])[0]
 
 
@@ -98,7 +97,7 @@ def test_a_head_is_tied_as_in_transformers(name: str, family: str, kind: str, tm
 
 
 def test_an_untied_model_without_a_head_is_refused(tmp_path: Path) -> None:
-    """Where transformers would make up a random one."""
+    """Transformers would make up a random one."""
     for tie in (False, None):
         folder = with_ends("llama", tmp_path / str(tie), tie, "embedding alone", WEIGHTS)
         with pytest.raises(ConfigError, match=r"missing: lm_head\.weight; .*tie_word_embeddings true"):
@@ -115,7 +114,7 @@ def test_a_tied_model_without_both_is_refused(tmp_path: Path) -> None:
 
 
 def test_a_head_is_compared_in_blocks_and_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The first block that differs ends it; two plans and the loading of one checkpoint share the answer."""
+    """The first different block ends it; two plans and the loading of a checkpoint share the answer."""
     from ssd_bench.model import headers
 
     monkeypatch.setattr(headers, "ROWS", 8)
@@ -143,7 +142,7 @@ def test_a_record_says_which_head_ran(small_checkpoint: Path, tmp_path: Path) ->
 
 
 def test_a_shape_that_is_silent_means_untied(folder: Path) -> None:
-    """Predictions of a model that is not there go by `model.shape`, whose `tied` is false unless it says so."""
+    """Predictions for an absent model go by `model.shape`, whose `tied` is false by default."""
     arch = architecture(Checkpoint(folder))
     sizes = {size.name: getattr(arch, size.name) for size in fields(Shape) if size.name not in ("tied", "context")}
     source = ModelSource("local", "chat", path=str(folder), shape=sizes)

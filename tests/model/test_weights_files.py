@@ -1,4 +1,4 @@
-"""Which files of a folder are a model's weights: behind links, next to older ones, with and without a head."""
+"""A model's weights files in a folder: behind links, next to older ones, with and without a head."""
 
 from __future__ import annotations
 
@@ -42,7 +42,6 @@ def save(tensors: dict[str, Tensor], path: Path) -> None:
 
 
 def shard(tensors: dict[str, Tensor], index: Path, parts: int = 2) -> None:
-    """Write tensors as shards with their index."""
     stem, suffix = index.name.removesuffix(".index.json").split(".")
     names = [f"{stem}-{i + 1:05}-of-{parts:05}.{suffix}" for i in range(parts)]
     places = {name: names[i % parts] for i, name in enumerate(sorted(tensors))}
@@ -74,7 +73,7 @@ FORMATS = [single_file, sharded, pickled, pickled_shards]
 
 
 def cached(folder: Path, link: Callable[[Path, Path], object]) -> Path:
-    """Move a folder's files to blobs named by their hashes, as the hub's cache keeps them, and link to those."""
+    """Move a folder's files to blobs named by their hashes, as in the hub's cache, and link to them."""
     cache = folder.parent / "models--some--model"
     snapshot = cache / "snapshots" / COMMIT
     for path in (snapshot, cache / "blobs"):
@@ -98,7 +97,6 @@ def link_to_a_link(path: Path, target: Path) -> None:
 
 
 def linked(folder: Path) -> Path:
-    """Link to a whole folder."""
     path = folder.with_name("link")
     path.symlink_to(folder, target_is_directory=True)
     return path
@@ -122,7 +120,6 @@ def opened(folder: Path) -> Checkpoint:
 
 
 def assert_lossless(run: Run) -> None:
-    """Fail unless every output of the method is AR's."""
     assert set(arm_rows(run.prompts, "method")["lossless"]) == {"identical"}
 
 
@@ -133,7 +130,7 @@ def assert_lossless(run: Run) -> None:
 def test_weights_behind_links_are_those_of_a_plain_folder(
     links: str, kind: Callable[[Path], None], folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A blob of the hub's cache has no suffix; the name of the link says how to read it."""
+    """A blob of the hub's cache has no suffix; the link's name says how to read it."""
     monkeypatch.setenv("SSD_BENCH_CACHE", str(tmp_path / "cache"))
     monkeypatch.setattr(module, "MIN_CACHED_BYTES", 0)
     kind(folder)
@@ -147,7 +144,7 @@ def test_weights_behind_links_are_those_of_a_plain_folder(
 
 
 def test_a_run_from_a_snapshot_of_the_cache(folder: Path, tmp_path: Path) -> None:
-    """As users copy its path from the cache; the record says the same weights as for the plain folder."""
+    """As users copy its path from the cache; the record has the plain folder's weights."""
     sharded(folder)
     options = ("task=gsm8k", "limit=1", "method=knapspec", "decode.max_new_tokens=8")
     plain = planned(tmp_path / "runs", *local_model(folder), *options).origin.weights
@@ -212,7 +209,7 @@ OLD, NEW = 1.0, 2.0
 
 
 def of(value: float) -> Callable[[dict[str, Tensor]], dict[str, Tensor]]:
-    """Set one norm to a value by which a save is told from another."""
+    """Set one norm to a value that identifies a save."""
     return lambda tensors: tensors | {NORM: torch.full_like(tensors[NORM], value)}
 
 
@@ -276,7 +273,7 @@ def test_weights_chosen_by_the_config_are_refused(folder: Path) -> None:
 
 
 def edit(folder: Path, **keys: object) -> None:
-    """Replace keys of config.json; a key that is None goes."""
+    """Replace keys of config.json; None removes a key."""
     config = json.loads((folder / "config.json").read_text(encoding="utf-8")) | keys
     kept = {key: value for key, value in config.items() if key not in keys or value is not None}
     (folder / "config.json").write_text(json.dumps(kept), encoding="utf-8")

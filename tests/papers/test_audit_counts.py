@@ -1,4 +1,4 @@
-"""The audit's findings and counts, from the papers' files and the program's output: the package is not imported."""
+"""The audit's findings and counts, from the papers' files and the program's output, without imports of the package."""
 
 from __future__ import annotations
 
@@ -21,7 +21,6 @@ Row = dict[str, str]
 
 
 def rows(path: Path) -> list[Row]:
-    """Return the rows of a CSV file."""
     with path.open(encoding="utf-8", newline="") as file:
         return list(csv.DictReader(file))
 
@@ -45,7 +44,7 @@ class Cell(NamedTuple):
 
 
 def opposite_cells() -> tuple[list[Cell], list[Cell]]:
-    """Return the cells with TPT above AR's of a slower method, and those with TPT below AR's of a faster one."""
+    """Return the slower methods' cells with TPT above AR's, and the faster ones' with TPT below it."""
     table = table_2()
     cells = [
         Cell(method, metrics["tpt"] / table[model, task, "AR"]["tpt"], metrics["speedup"], metrics["alpha"])
@@ -59,8 +58,8 @@ def opposite_cells() -> tuple[list[Cell], list[Cell]]:
 def possible(cell: Cell, length: int) -> bool:
     """Whether Eq. 4 gives the cell's ratio at this draft length, and a run whose drafts stop earlier its speedup.
 
-    Eq. 4 gives the cost of a drafted token, in full passes. A run that drafts k tokens a step, of which the share alpha
-    is accepted, is (1 + alpha k) / (1 + cost k) times as fast as AR.
+    Eq. 4 gives the cost of a drafted token, in full passes. A run that drafts k tokens a step, with the share alpha
+    accepted, is (1 + alpha k) / (1 + cost k) times as fast as AR.
     """
     cost = ((1 - cell.alpha ** (length + 1)) / (1 - cell.alpha) / cell.ratio - 1) / length
     reached = max((1 + cell.alpha * k) / (1 + cost * k) for k in range(1, length + 1)) if cost > 0 else 0
@@ -75,7 +74,7 @@ def test_tpt_above_ar_of_a_slower_method_is_always_dels() -> None:
 
 @pytest.mark.parametrize(("longest", "number"), [(1, 0), (10, 26), (25, 28)])
 def test_tpt_below_ar_of_a_faster_method_is_possible_at_a_longer_draft(longest: int, number: int) -> None:
-    """The paper prints no draft length of TPT; 10 is the longest of §3.5, 25 of SWIFT's own §B.2."""
+    """The paper prints no draft length of TPT; 10 is the longest of §3.5, 25 of SWIFT's §B.2."""
     _, below = opposite_cells()
     assert sum(any(possible(cell, length) for length in range(1, longest + 1)) for cell in below) == number
 
@@ -100,7 +99,7 @@ def test_five_released_sets_have_the_share_nearest_to_r_by_another_definition() 
 
 
 def printed(paper: str, exhibit: str, metric: str, setting: str = "", **labels: str) -> list[float]:
-    """Return the numbers of a table with these labels, and `setting` among their settings."""
+    """Return a table's numbers with these labels, and `setting` among their settings."""
     return [
         float(row["value"])
         for row in rows(PAPERS / paper / "results.csv")
@@ -112,13 +111,12 @@ def printed(paper: str, exhibit: str, metric: str, setting: str = "", **labels: 
 
 
 def one(paper: str, exhibit: str, metric: str, setting: str = "", **labels: str) -> float:
-    """Return the only number of a table with these labels."""
     (value,) = printed(paper, exhibit, metric, setting, **labels)
     return value
 
 
 def wrong_means() -> dict[str, bool]:
-    """Return printed means -> whether the numbers under them have another mean, beyond the rounding of both."""
+    """Return printed means -> whether the numbers under them have another mean, beyond rounding."""
 
     def is_wrong(stated: float, digit: float, values: list[float]) -> bool:
         return abs(sum(values) / len(values) - stated) > digit
@@ -174,7 +172,7 @@ def wrong_bounds() -> dict[str, bool]:
 
 
 def impossible_numbers() -> dict[str, bool]:
-    """Return numbers -> whether they are beyond what the paper's own formula allows at any cost of a draft."""
+    """Return numbers -> whether they exceed the paper's own formula at any cost of a draft."""
     table = table_2()
     limits = {}
     for model in ("Llama3.1-70B", "Llama3.1-8B"):
@@ -188,7 +186,7 @@ def impossible_numbers() -> dict[str, bool]:
 
 
 def wrong_repeats() -> dict[str, bool]:
-    """Return numbers -> whether another number of the paper states the same quantity differently."""
+    """Return numbers -> whether another number of the paper contradicts them."""
     alpaca = {"model": "LLaMA-3-8B", "method": "ConfLayers", "task": "Alpaca"}
     seconds = one("swift", "Table 12", "optimization_latency_s", method="SWIFT")
     steps = sum(printed("swift", "Table 12", "iterations", method="SWIFT"))
@@ -237,12 +235,11 @@ def test_the_headline_counts_kinds_once_and_no_preprint(tmp_path: Path) -> None:
 
 
 def middle(value: float | list[float]) -> float:
-    """Return a value, or the middle of a range."""
     return mean(value) if isinstance(value, list) else value
 
 
 def comes_back(report: dict[str, Any]) -> float | None:
-    """Return the percentage of a printed speedup that came back; None if the paper prints none for the model."""
+    """Return the percentage of a printed speedup that came back; None without a printed one for the model."""
     if "printed" not in report or "printed_for" in report or report["metric"] == "ratio of two methods":
         return None
     return 100 * (middle(report["came_back"]) - 1) / (middle(report["printed"]) - 1)

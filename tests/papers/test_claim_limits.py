@@ -1,4 +1,4 @@
-"""No verdict follows from what a scale or a training decides: searches cut short, scaled settings, planted effects."""
+"""No verdict follows from a scale or training: searches cut short, scaled settings, planted effects."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tests.synthetic import with_work
 
 
 def judged_as(folder: Path, claim: Claim, runs: Mapping[str, str], options: Sequence[str] = ()) -> Judgement:
-    """Judge a claim by one run for each method, made with further options."""
+    """Judge a claim by one run per method, with further options."""
     indexed(folder, claim.exhibit, "mini", by_label("method", dict(runs)), own_traces=False, options=options)
     (made,) = [one for one in replications(folder) if one.experiment.name == claim.exhibit]
     return judge.judge_claim(claim, made)
@@ -45,7 +45,7 @@ def test_a_search_that_never_ended_is_out_of_scope_for_all_methods(paper: str, t
 
 
 def scoring(sets: int) -> Units:
-    """Prompts that share one online search, which scored so many sets in the first of them."""
+    """Prompts that share one online search, which scored so many sets in the first."""
     made = sharing(units(0.1, prompts=20, tokens=60))
     for i, step in enumerate(made[0][1].steps):
         step.est_alpha = 0.5 if i < sets else None
@@ -71,7 +71,7 @@ def test_a_search_that_a_scale_stopped_has_not_ended(option: str, sets: int, rea
 def test_an_offline_search_that_a_scale_cut_to_few_sets_has_not_ended(
     evaluations: int, cut: bool, tmp_path: Path
 ) -> None:
-    """A tenth of the papers' 1,000 sets counts, and stands in the row; a fortieth does not."""
+    """A tenth of the papers' 1,000 sets counts, and is in the row; a fortieth does not."""
     made = units(0.1, prompts=20)
     for step in (step for records in made for step in records[1].steps):
         step.est_alpha = None
@@ -87,7 +87,7 @@ def test_an_offline_search_that_a_scale_cut_to_few_sets_has_not_ended(
 
 
 def test_the_scores_of_one_search_are_one_number(tmp_path: Path) -> None:
-    """The matchness of a run is one number, whatever its prompts: without further seeds it has no interval."""
+    """A run's matchness is one number, whatever its prompts: without further seeds it has no interval."""
     made = sharing(units(0.7, prompts=20))
     for i, step in enumerate(made[0][1].steps):
         step.est_alpha = (0.1, 0.9)[i] if i < 2 else None
@@ -144,7 +144,7 @@ def test_redundancy_from_training_makes_no_method_fast(
 @pytest.mark.parametrize(("model", "verdict"), MODELS)
 @pytest.mark.parametrize("name", ["fastest", "highest_tpt", "alpha_is_not_speed"])
 def test_exits_from_training_make_no_rival(name: str, model: dict[str, Any], verdict: str, tmp_path: Path) -> None:
-    """The rivals accept less, or in the last claim more but at many times the cost."""
+    """The rivals accept less, or in the last claim more at many times the cost."""
     slow = name == "alpha_is_not_speed"
     write(tmp_path, "own", units(0.8, prompts=20, tokens=60), model=model)
     for i, rival in enumerate(RIVALS):
@@ -159,7 +159,7 @@ def test_exits_from_training_make_no_rival(name: str, model: dict[str, Any], ver
 
 
 def test_claims_that_the_training_bears_on_are_marked() -> None:
-    """Speed over AR and over other methods, acceptance, kinds and number of skipped sublayers, and search time."""
+    """Speed over AR and other methods, acceptance, kinds and number of skipped sublayers, and search time."""
     plain = {claim.id for claim in claims() if not claim.planted}
     for claim in claims():
         methods = {label for side in (claim.of, claim.over, claim.cells) for label in side.get("method", ())}

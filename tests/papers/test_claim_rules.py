@@ -1,4 +1,4 @@
-"""The rule of the verdicts on planted records: where an earlier rule was wrong, and what the present one says."""
+"""The verdicts' rule on planted records: where an earlier rule was wrong, and what the present one says."""
 
 from __future__ import annotations
 
@@ -53,7 +53,6 @@ def write(folder: Path, name: str, made: Units, **changes: Any) -> str:
 
 
 def by_label(axis: str, runs: dict[str, str]) -> Callable[[grid.Job], str | None]:
-    """Name the run of each label of an axis."""
     return lambda job: runs.get(job.labels[axis])
 
 
@@ -113,7 +112,7 @@ def looping(made: Units, prompts: Iterable[int]) -> Units:
 
 @pytest.mark.parametrize(("loops", "verdict"), [(0, FAILS), (4, FAILS), (12, CANNOT_SAY)])
 def test_looping_answers_decide_nothing(loops: int, verdict: str, tmp_path: Path) -> None:
-    """The looping prompts are accepted almost always; without them the method is slow."""
+    """Looping prompts are accepted almost always; without them the method is slow."""
     made = units(0.95, prompts=loops) + units(0.1, prompts=16 - loops, start=loops)
     write(tmp_path, "run", looping(made, range(loops)))
     found = judged(tmp_path, "swift/faster_on_code", by_label("setting", {"pass@1": "run"}))
@@ -131,7 +130,7 @@ def test_looping_answers_decide_nothing(loops: int, verdict: str, tmp_path: Path
 
 
 def in_seeds(folder: Path, seeds: int, runs: Callable[[int], dict[str, Units]], claim: Claim, axis: str) -> Judgement:
-    """Judge a claim by runs with several seeds, each in a folder of its own."""
+    """Judge a claim by runs with several seeds, each in its own folder."""
     for seed in range(seeds):
         names = {
             label: write(folder / str(seed), f"{i}-{seed}", made) for i, (label, made) in enumerate(runs(seed).items())
@@ -224,7 +223,7 @@ def test_a_search_that_the_scale_cut_short_has_no_time(tmp_path: Path) -> None:
 
 
 def test_the_order_of_prompts_is_no_trace_of_its_own(tmp_path: Path) -> None:
-    """A method without memory drafts the same in every order, so an effect of the order is a tautology."""
+    """A method without memory drafts the same in every order, so an effect of order is a tautology."""
     made = [synthetic.unit(i, accept=0.7) for i in range(8)]
     mixed = [synthetic.unit(i, accept=0.7) for i in (3, 7, 1, 0, 6, 2, 5, 4)]
     for position, records in enumerate(mixed):
@@ -285,7 +284,7 @@ def test_consistently_faster_is_tested_on_every_task(tmp_path: Path) -> None:
 
 
 def counted(folder: Path, name: str, accept: float, factor: float, **changes: Any) -> str:
-    """A record of a real model that counts its work; its measured times are multiplied."""
+    """A real model's record with counted work; its measured times are multiplied."""
     made = timed(units(accept, prompts=20), factor)
     for step in (step for records in made for step in records[1].steps if step.layer_set is not None):
         step.layer_set = LayerSet.skipping(synthetic.N_LAYERS, attn=range(7), mlp=range(7))

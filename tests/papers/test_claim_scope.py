@@ -1,4 +1,4 @@
-"""What cannot decide a claim does not: planted records out of its scope, with degenerate searches, or of toy models."""
+"""Planted records out of a claim's scope, with degenerate searches, or of toy models do not decide it."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def write(folder: Path, name: str, made: Sequence[list[PromptRecord]], **changes
 
 
 def judged(folder: Path, claim: str, run: Callable[[grid.Job], str | None]) -> Judgement:
-    """The verdict on a claim by the records that `run` names for the jobs of its exhibit."""
+    """The verdict on a claim by the records that `run` names for its exhibit's jobs."""
     exhibit = named(claim).exhibit
     indexed(folder, exhibit, "mini", run, own_traces=False)
     (made,) = [replication for replication in replications(folder) if replication.experiment.name == exhibit]
@@ -295,7 +295,7 @@ def test_only_a_claimed_difference_can_be_absent() -> None:
 
 
 def test_runs_of_equal_speed_are_equivalent(tmp_path: Path) -> None:
-    """By modelled times; measured times are no more exact than their noise, which is as wide as the margin."""
+    """By modelled times; measured times vary as much as the margin."""
     for name in ("own", "other"):
         counted(tmp_path, name, 0.6)
     runs = {"ablation=none": "own", "ablation=w/o dynamic ver.": "other"}
@@ -322,7 +322,7 @@ def test_a_mismatch_is_no_near_tie(wrong: int, verdict: str, tmp_path: Path) -> 
 
 
 def effect(claim: Claim, values: Sequence[float]) -> ClaimEffect:
-    """The effect of comparisons with these ratios, each on ten prompts of its own."""
+    """The effect of comparisons with these ratios, each on ten prompts."""
     side = Side((), {}, claim.statistic)
 
     def sampled(value: float, name: str) -> SampledSide:
@@ -373,7 +373,6 @@ def raw_points(run: Path) -> np.ndarray[Any, Any]:
 
 
 def r2(x: np.ndarray[Any, Any], y: np.ndarray[Any, Any]) -> float:
-    """R² of a straight line, fitted by least squares."""
     line = np.polyval(np.polyfit(x, y, 1), x)
     return float(1 - ((y - line) ** 2).sum() / ((y - y.mean()) ** 2).sum())
 

@@ -1,4 +1,4 @@
-"""DEL on weights trained for exits and on stock ones: the grid, the scales, the table and what it decides."""
+"""DEL on weights trained for exits and on stock ones: grid, scales, table and decisions."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def test_one_side_alone_is_no_pair(explained: Replication) -> None:
 
 
 def made(folder: Path, trained: float, stock: float, alike: bool = False, prompts: int = 8) -> Replication:
-    """Its runs at scale mini, DEL having these speedups over AR, give or take a few per cent a prompt."""
+    """Its runs at scale mini, DEL having these speedups over AR, varied by a few per cent per prompt."""
 
     def run(job: grid.Job) -> str:
         exits = alike or job.labels["model"] in del_home.PAIRS
@@ -153,7 +153,7 @@ def test_moments_widen_the_ratio_where_both_have_a_noise_floor(
 
 
 def test_moments_count_in_both_numbers_or_in_neither(explained: Replication, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The speedup on trained weights is judged beside the ratio, by the same rule."""
+    """The speedup on trained weights is judged like the ratio, by the same rule."""
     one = del_home.weights_pairs(explained)[0]
     monkeypatch.setattr(cells.Cell, "variation", None)
     narrow = one.ratio(end_to_end=True), one.speedup()
@@ -177,7 +177,7 @@ def test_an_effect_keeps_the_interval_of_its_number() -> None:
 
 
 def test_what_papers_report_stands_as_given() -> None:
-    """The note's range is that of all cells of the table, and the exhibit's labels are the papers' own."""
+    """The note's range is that of all cells of the table; the exhibit's labels are the papers'."""
     given = {
         (one.paper, one.model, one.task): one.printed
         for one in numbers()

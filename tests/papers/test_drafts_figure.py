@@ -1,4 +1,4 @@
-"""The figure of the kinds of drafts: which kind a run is, the best run of each, and what is drawn."""
+"""The figure of the kinds of drafts: a run's kind, the best run of each, and what is drawn."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ KINDS = {
     "KnapSpec, mixed": "layers + 8 bits",
     "adaptive, 8 bits": drafts.ROUTER,
 }
-"""Methods of the experiment, and the kind of their synthetic drafts."""
+"""Methods of the experiment -> kind of their synthetic drafts."""
 
 
 def write(folder: Path, name: str, kind: str, accept: float) -> None:
-    """Write a run whose drafts are all of a kind, or, of a router, 8-bit ones and copies in turns."""
+    """Write a run whose drafts are of one kind or, of a router, 8-bit ones and copies in turns."""
     whole = LayerSet(synthetic.N_LAYERS, window=Window(1, 16) if "window" in kind else None)
     units = [synthetic.unit(i, accept=accept) for i in range(6)]
     for records in units:

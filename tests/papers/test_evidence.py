@@ -1,4 +1,4 @@
-"""Planted records that decide nothing are caught, and every speed has the noise floor in its interval."""
+"""Planted records that decide nothing are caught, and every speed's interval has run-to-run variation."""
 
 from __future__ import annotations
 
@@ -151,7 +151,7 @@ def test_intervals_of_speeds_have_the_noise_floor_and_others_do_not(planted: Rep
 
 
 def test_every_pair_of_runs_of_one_trace_sets_the_variation(tmp_path: Path) -> None:
-    """Two settings with one trace, whose times differ by 1.3, are repeated timings without being planned as such."""
+    """Two settings with one trace, whose times differ by 1.3, are repeated timings, though not planned as such."""
     settings = ["ablation=none", "ablation=w/o early-stopping", "ablation=w/o dynamic ver."]
     for name, accept, factor in (("a", 0.7, 1.0), ("b", 0.7, 1.3), ("c", 0.5, 1.0)):
         make(tmp_path, name, accept, factor)

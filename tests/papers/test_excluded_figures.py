@@ -1,4 +1,4 @@
-"""What decides nothing, is there twice, or is the paper's own, as the papers' figures draw it."""
+"""What decides nothing, is duplicate, or is the paper's own, as the papers' figures draw it."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from tests.synthetic import unit, write_record
 
 
 def made(root: Path, name: str, accept: float = 0.0, **changes: Sequence[Any]) -> Replication:
-    """An experiment whose runs all have one trace; if `accept`, each accepts so much more; a header each."""
+    """An experiment whose runs share one trace; with `accept`, each accepts so much more; a header each."""
     experiment, cells = grid.load(name), list[Cell]()
     for i, job in enumerate(experiment.jobs):
         units = [unit(k, accept=0.5 + i * accept) for k in range(6)]
@@ -54,7 +54,6 @@ def drawn(root: Path, name: str, accept: float = 0.0) -> Figure:
 
 
 def named(found: Figure) -> list[str]:
-    """What its legend says."""
     return [text.get_text() for legend in found.subfigs[0].legends for text in legend.get_texts()]
 
 

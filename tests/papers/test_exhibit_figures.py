@@ -1,4 +1,4 @@
-"""The papers' figures on made-up runs: every one draws, says its units, keeps its labels apart, and repeats itself."""
+"""The papers' figures on made-up runs: each draws with units and separate labels, and repeats itself."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def units(domains: tuple[str, ...], count: int, accept: float) -> list[list[Prom
 
 
 def made(root: Path, job: grid.Job, model: str, variant: int) -> Record:
-    """A run as a job would leave it; jobs that differ in nothing that a figure shows share one."""
+    """A run as a job would leave it; jobs that a figure does not distinguish share one."""
     domains = STREAMS.get(job.labels["task"], (job.labels["task"],))
     first = next((o.partition("=")[2] for o in job.overrides if o.startswith("task.first=")), domains[0])
     domains = (first, *(domain for domain in domains if domain != first))
@@ -100,7 +100,7 @@ def replication(root: Path, name: str, scale: str = "paper") -> Replication:
 
 
 def drawn(found: Figure | NotDrawable | None) -> Figure:
-    """The figure, laid out, so that everything has its place."""
+    """The laid-out figure."""
     assert isinstance(found, Figure), found
     with matplotlib.rc_context(style.STYLE), warnings.catch_warnings():
         warnings.simplefilter("error")
@@ -115,7 +115,7 @@ def ticks(axis: Axis) -> list[Text]:
 
 
 def texts(found: Figure) -> list[Text]:
-    """Everything written in a figure, as it is shown."""
+    """All text in a figure, as shown."""
     texts = [text for text in (found._suptitle, found._supxlabel) if text is not None]  # type: ignore[attr-defined]
     for part in found.subfigs:
         texts += [text for legend in part.legends for text in legend.get_texts()]

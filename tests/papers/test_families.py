@@ -1,4 +1,4 @@
-"""Our experiments on families of drafts: the grids, the table with its baselines, the figure, the report."""
+"""Our experiments on families of drafts: grids, table with baselines, figure, report."""
 
 from __future__ import annotations
 

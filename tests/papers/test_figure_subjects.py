@@ -1,5 +1,6 @@
-"""Rules for all figures: what ran is named, runs that differ in nothing are one point, and a sentence replaces a figure
-whose subject the runs do not show."""
+"""Rules for all figures: what ran is named, runs without a difference are one point, and a sentence replaces a figure
+whose subject the runs do not show.
+"""
 
 from __future__ import annotations
 
@@ -34,7 +35,7 @@ def planted(
     options: Callable[[int], dict[str, Any]] = lambda i: {},
     **header: Any,
 ) -> Replication:
-    """Return an experiment whose job i has these units, options of the method, and the next of the models."""
+    """Return an experiment whose job i has these units, options of the method, and the next model."""
     experiment, cells = grid.load(name), list[Cell]()
     names = list(dict.fromkeys(job.labels["model"] for job in experiment.jobs))
     for i, job in enumerate(experiment.jobs):
@@ -51,12 +52,12 @@ def plain(accept: float = 0.5, searches: int = 0) -> Units:
 
 
 def growing(i: int) -> Units:
-    """Return units of which no two runs have the same steps."""
+    """Return units without two runs of the same steps."""
     return plain(0.5 + 0.02 * i)
 
 
 def scoring(sets: int) -> Callable[[int], Units]:
-    """Return a function that makes units whose online search scores so many sets."""
+    """Return a maker of units whose online search scores so many sets."""
 
     def make(i: int) -> Units:
         units, left = growing(i), sets

@@ -1,4 +1,4 @@
-"""A paper that nobody wrote, as a folder and a file of run sets beside the others': it stands wherever they stand."""
+"""A made-up paper, as a folder and a file of run sets: it appears wherever the others do."""
 
 from __future__ import annotations
 
@@ -72,7 +72,6 @@ exhibits: {table1: {}, figure1: {}}
 
 
 def linked(source: Path, target: Path) -> None:
-    """A folder whose entries are those of another."""
     target.mkdir()
     for entry in source.iterdir():
         (target / entry.name).symlink_to(entry)
@@ -80,7 +79,7 @@ def linked(source: Path, target: Path) -> None:
 
 @pytest.fixture(scope="module")
 def project(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The project with the paper added, and a run of it; every other file is the project's own."""
+    """The project with the paper and a run of it; every other file is the project's."""
     root = tmp_path_factory.mktemp("project") / "project"
     linked(ROOT, root)
     for inner in ("ssd_bench", "ssd_bench/papers", "conf", "conf/experiment"):
@@ -99,7 +98,6 @@ def project(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def said(project: Path, *arguments: str) -> str:
-    """What the program prints there."""
     done = python("-m", "ssd_bench", *arguments, cwd=project, PYTHONPATH=str(project))
     assert done.returncode == 0, done.stderr
     return done.stdout

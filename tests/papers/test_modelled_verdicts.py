@@ -1,4 +1,4 @@
-"""Claims about speed follow modelled times where the records count their work; measured effects stand next to them."""
+"""Claims about speed follow modelled times if the records count their work, next to measured effects."""
 
 from __future__ import annotations
 
@@ -47,14 +47,13 @@ def cell(folder: Path, name: str) -> Cell:
 
 
 def value(folder: Path, name: str, statistic: str) -> float:
-    """The statistic by modelled times."""
     sample = take_sample([cell(folder, name)], statistic, {}, modelled=True)
     assert isinstance(sample, StatisticSample)
     return sample.value()
 
 
 def numbers(judged: Judgement) -> Mapping[str, object]:
-    """All of a judgement but the records behind it and the measured effect."""
+    """A judgement without the records behind it and the measured effect."""
     return vars(replace(judged, cells=(), measured=None))
 
 

@@ -1,4 +1,4 @@
-"""The papers' numbers as data: what is loaded, how it is named, and which files are refused."""
+"""The papers' numbers as data: their content, names, and refused files."""
 
 from __future__ import annotations
 
@@ -244,7 +244,7 @@ def test_the_hash_of_a_claim_changes_with_what_was_stated_before_the_runs(tmp_pa
 
 @pytest.mark.parametrize("claim", claims(), ids=lambda claim: claim.id)
 def test_a_threshold_can_be_missed_on_either_side(claim: Claim) -> None:
-    """An effect that counts is not what no effect would be, and larger than noise; only a loss may be as small.
+    """An effect that counts is neither no effect nor noise; only a loss may be as small.
 
     A count of mismatches has no interval, so none at all can be required.
     """

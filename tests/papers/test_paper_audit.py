@@ -1,4 +1,4 @@
-"""The audit of the papers: the arithmetic of printed numbers, and the findings it makes on their data."""
+"""The audit of the papers: arithmetic of printed numbers, and findings on their data."""
 
 from __future__ import annotations
 
@@ -25,7 +25,6 @@ def frame() -> pd.DataFrame:
 
 
 def rows(frame: pd.DataFrame, paper: str, check: str, exhibit: str | None = None) -> pd.DataFrame:
-    """The comparisons of one check."""
     found = frame[(frame["paper"] == paper) & (frame["check"] == check)]
     return found if exhibit is None else found[found["exhibit"] == exhibit]
 
@@ -40,7 +39,6 @@ def row(frame: pd.DataFrame, name: str) -> pd.Series:
 
 
 def number(value: str, metric: str = "speedup", bound: str = "") -> Number:
-    """A reported number with another value."""
     half = 0.5 * 10.0 ** -len(value.partition(".")[2])
     return dataclasses.replace(
         numbers()[0], value=float(value), printed=value, half=half, metric=metric, bound=bound, id=f"x/{value}"
@@ -306,7 +304,7 @@ def test_a_set_that_is_not_the_nearest_to_r_is_a_contradiction(monkeypatch: pyte
 
 
 def planted(*findings: tuple[str, str, str, float]) -> pd.DataFrame:
-    """Comparisons from (paper, check, verdict, implied) of numbers that are printed as 1, each in its own table."""
+    """Comparisons from (paper, check, verdict, implied) of numbers printed as 1, each in its own table."""
     checks = [
         arithmetic.Check(f"{paper}/{i}#{name}", paper, f"Table {i}", name, f"number {i}", 1.0, implied, "§9", verdict)
         for i, (paper, name, verdict, implied) in enumerate(findings)

@@ -1,4 +1,4 @@
-"""Numbers behind the verdicts, computed again from the committed files with pandas alone."""
+"""Numbers behind the verdicts, recomputed from the committed files with pandas alone."""
 
 from __future__ import annotations
 
@@ -19,7 +19,6 @@ LOOP = 0.1
 
 
 def read(name: str) -> Any:
-    """Read a file of the pack: JSON, or a table."""
     with zipfile.ZipFile(RECORDS) as pack:
         (path,) = [entry for entry in pack.namelist() if entry.endswith(name)]
         content = pack.read(path)
@@ -27,13 +26,12 @@ def read(name: str) -> Any:
 
 
 def repeated(ids: list[int]) -> float:
-    """Return the share of 8-grams of an answer that occurred before."""
     grams = [tuple(ids[i : i + 8]) for i in range(len(ids) - 7)]
     return 1 - len(set(grams)) / len(grams) if grams else 0.0
 
 
 def figure3() -> tuple[pd.DataFrame, pd.DataFrame]:
-    """Return KnapSpec's draft steps behind its Figure 3, with their shares, and the rows of its prompts."""
+    """Return KnapSpec's draft steps behind its Figure 3, with their shares, and its prompts' rows."""
     index = read("replication/knapspec_figure3.mini.json")
     (run,) = [cell["run"] for cell in index["cells"] if cell["labels"]["method"] == "KnapSpec"]
     steps, sets, prompts = (read(f"{run}/{name}.parquet") for name in ("steps", "layer_sets", "prompts"))
@@ -43,7 +41,7 @@ def figure3() -> tuple[pd.DataFrame, pd.DataFrame]:
 
 
 def rise(steps: pd.DataFrame) -> float:
-    """Return the mean share of skipped attentions in the last third of the contexts, less that in the first third."""
+    """Return the mean share of skipped attentions in the last third of the contexts, less the first third's."""
     low, high = steps["context_len"].min(), steps["context_len"].max()
     third = (high - low) / 3
     first, last = steps["context_len"] <= low + third, steps["context_len"] >= high - third
@@ -51,7 +49,7 @@ def rise(steps: pd.DataFrame) -> float:
 
 
 def test_the_rise_of_skipped_attentions_is_that_of_steps_before_the_first_search() -> None:
-    """The share rises by 0.09 with the steps in which the full model drafts; over searched sets it does not rise."""
+    """The share rises by 0.09 with the steps in which the full model drafts, not over searched sets."""
     steps, prompts = figure3()
     assert rise(steps) == pytest.approx(0.086, abs=0.002)
     searched = steps[steps["searched"].astype(bool)]
@@ -70,7 +68,7 @@ def test_the_rise_of_skipped_attentions_is_that_of_steps_before_the_first_search
 
 
 def test_the_streams_of_knn_ssd_have_one_trace_for_all_mixing_ratios() -> None:
-    """Its speed does not depend on the mixing: not as a result, but because its drafts cannot."""
+    """Its speed does not depend on the mixing, because its drafts cannot."""
     index = read("replication/knn_ssd_table2.mini.json")
     runs = {cell["run"] for cell in index["cells"] if cell["labels"]["method"] == "KNN-SSD"}
     traces = set()

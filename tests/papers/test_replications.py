@@ -1,4 +1,4 @@
-"""The register of replications: its entries, what is refused, and where they are shown."""
+"""The register of replications: entries, refusals, and where they are shown."""
 
 from __future__ import annotations
 
@@ -40,11 +40,10 @@ STARTED_FROM = [
     ("knapspec", "2026-09", 0.86),
     ("del", "2026", [0.68, 0.99]),
 ]
-"""Paper, date and value of the reports with which the register began."""
+"""Paper, date and value of the register's first reports."""
 
 
 def read(folder: Path, entry: dict[str, Any]) -> register.ReplicationReport:
-    """Return the only report of a register with this entry."""
     path = folder / "replications.yaml"
     path.write_text(yaml.safe_dump({"papers": {}, "reports": [entry]}), encoding="utf-8")
     (report,) = register.read_reports(path)

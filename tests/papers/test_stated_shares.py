@@ -1,4 +1,4 @@
-"""Modelled speedups of papers, computed again from the tables alone; acceptance, shares and costs of drafts."""
+"""Papers' modelled speedups, recomputed from the tables alone; acceptance, shares and costs of drafts."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def read(path: str) -> Any:
 
 @pytest.fixture(scope="module")
 def printed_rows() -> list[list[str]]:
-    """Lines of the command's last two tables, as cells."""
+    """Cells of the command's last two tables."""
     done = subprocess.run([sys.executable, *COMMAND], cwd=ROOT, capture_output=True, encoding="utf-8", timeout=300)
     assert done.returncode == 0, done.stderr
     text = done.stdout.partition("MODELLED on NVIDIA H200")[2]
@@ -55,21 +55,21 @@ def cells() -> list[dict[str, Any]]:
 
 
 def choice(model: str) -> str:
-    """The file of conf/model whose name has the same letters and digits."""
+    """The file of conf/model with the same letters and digits."""
     plain = re.sub("[^a-z0-9]", "", model.lower())
     (name,) = (p.stem for p in (ROOT / "conf/model").glob("*.yaml") if p.stem.replace("_", "") == plain)
     return name
 
 
 def measured_ms(costs: dict[str, Any], nodes: float, blocks: float) -> tuple[float, float]:
-    """A pass by the measured table of a model: its blocks, and the rest."""
+    """A pass by a model's measured table: its blocks, and the rest."""
     sizes, slope, intercept, mlp, rest = np.array(costs["passes"]).T
     block = np.interp(nodes, sizes, slope * CONTEXT + intercept + mlp)
     return blocks * float(block), float(np.interp(nodes, sizes, rest))
 
 
 def sheet_ms(gpu: dict[str, Any], shape: dict[str, Any], nodes: float, blocks: float) -> tuple[float, float]:
-    """A pass by the data sheet: weights, cache and logits are read once, every kernel is launched once."""
+    """A pass by the data sheet: weights, cache and logits are read once, every kernel launched once."""
     heads, kv, size, width = (shape[key] for key in ("n_heads", "n_kv_heads", "head_dim", "width"))
     attention, mlp = 2 * width * size * (heads + kv), 3 * width * shape["intermediate"]
     head, seen = width * shape["vocab_size"], CONTEXT + nodes
@@ -174,7 +174,7 @@ def test_only_methods_with_a_source_have_a_row(printed_rows: list[list[str]]) ->
 
 
 def test_a_printed_skip_ratio_is_the_share_of_the_released_set(printed_rows: list[list[str]]) -> None:
-    """SWIFT's and ConfLayers' r counts the blocks between the first and the last, a share all blocks."""
+    """SWIFT's and ConfLayers' r counts the inner blocks, a share all blocks."""
     sets = json.loads((ROOT / "methods/published_layer_sets.json").read_text(encoding="utf-8"))
     compared = 0
     for row in printed_rows:

@@ -1,4 +1,4 @@
-"""Which claims hold: the rule, its intervals, and what false records do to a verdict and to the page."""
+"""Which claims hold: the rule, its intervals, and false records' effect on verdict and page."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def named(name: str) -> Claim:
 
 
 def ablation(folder: Path, own: str, uniform: str) -> Replication:
-    """Table 8 with two of its runs behind all of its cells, each with a trace of its own but for these two."""
+    """Table 8 with two runs behind all cells, each with its own trace but for these two."""
     runs = {"ablation=none": own, "ablation=w/o dynamic ver.": uniform}
     indexed(folder, TABLE, "mini", lambda job: runs.get(job.labels["setting"]), own_traces=False)
     return next(one for one in replications(folder) if one.experiment.name == TABLE)
@@ -275,7 +275,7 @@ def test_the_measured_floor_stands_in_a_speeds_interval(tmp_path: Path) -> None:
 
 
 def test_the_interval_of_a_ratio_of_two_methods_covers_on_recorded_prompts(reference: list[Replication]) -> None:
-    """Of the four methods' 60 prompts in the repository: samples of 20 hold the ratio over all 60."""
+    """Samples of 20 of the four methods' 60 committed prompts hold the ratio over all 60."""
     made = next(one for one in reference if one.experiment.name == "ssd_bench_population")
     by_method = {cell["method"]: take_sample([cell], "speedup", {}) for cell in made.recorded_cells()}
     a, b = (by_method[name] for name in ("adaptive", "KnapSpec"))

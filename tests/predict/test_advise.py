@@ -1,4 +1,4 @@
-"""Advice on a model and a machine: the arithmetic of breaking even, whose acceptance counts, and what is refused."""
+"""Advice on a model and a machine: breaking even, whose acceptance counts, and refusals."""
 
 from __future__ import annotations
 
@@ -161,7 +161,7 @@ def test_a_model_of_the_papers_has_their_best_speedup(tmp_path: Path, capsys: py
 def test_measured_costs_of_the_model_count_before_the_data_sheet(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """On a GPU where passes of exactly this model were measured; the answer says which it is."""
+    """On a GPU with measured passes of exactly this model; the answer says which it is."""
     folder, measured = f"runs_dir={tmp_path}", "PREDICTED from costs MEASURED for llama3_1_8b on NVIDIA H200"
     printed = answered(capsys, "model=llama3_1_8b", "hardware=sim_h200", folder)
     assert measured in printed and "Skipping pays on NVIDIA H200 for llama3_1_8b" in printed
@@ -175,7 +175,7 @@ def test_measured_costs_of_the_model_count_before_the_data_sheet(
 
 
 def test_a_prediction_is_the_sum_of_its_work() -> None:
-    """By hand: sublayers of the machine, with the rest of a draft or of a verification."""
+    """By hand: the machine's sublayers, with the rest of a draft or verification."""
     for steps in simulations():
         machine, rows, context = steps.machine, np.array([1.0, 5.0]), np.full(2, steps.context)
         attn, mlp, rest = machine.pass_ms(rows, context)
@@ -292,7 +292,7 @@ def test_runs_that_are_not_lossless_do_not_count(
 
 
 def test_a_papers_name_of_a_task_is_its_own(runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Two papers have a stream of five tasks, of other tasks."""
+    """Two papers have a stream of five different tasks."""
     given = ("model=llama2_13b", "hardware=sim_a6000", f"runs_dir={runs}")
     asked = [parse_question([*given, f"task={name}"]) for name in ("stream", "stream_swift")]
     assert [{row.number.paper for row in advise._rows(one)} for one in asked] == [{"knn-ssd"}, set()]
@@ -328,7 +328,7 @@ def test_runs_on_the_machine_in_question_come_first(tmp_path: Path, capsys: pyte
 def test_a_local_model_has_its_own_runs_and_the_costs_of_its_sizes(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Runs of another folder are not of this model; passes of the same sizes were measured on an H200."""
+    """Another folder's runs are not this model's; passes of the same sizes were measured on an H200."""
     sizes = {"num_hidden_layers": 32, "hidden_size": 4096, "num_attention_heads": 32, "num_key_value_heads": 8}
     sizes |= {"intermediate_size": 14336, "vocab_size": 128256, "tie_word_embeddings": False}
     folder, runs = tmp_path / "tuned", tmp_path / "runs"

@@ -1,4 +1,4 @@
-"""Replay: the arithmetic of predictions by hand, records made by a latency model given back exactly, refusals."""
+"""Replay: predictions by hand, a latency model's records given back exactly, refusals."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ LATENCY = Latency(
 )
 LOOP_MS, POLICY_MS = 0.05, 0.7
 CALLS, ROWS, CALLS_MS = 3, 20, 0.4
-"""Calls of a search in every step of the method, their rows, and their recorded time together."""
+"""Calls of a search in every step of the method, their rows, and their total recorded time."""
 COMPARISONS = 2  # comparisons of streams in every step of the method
 REFERENCE = "h200/llama3_1_8b"
 IDEAL = Gpu("ideal", 1e6, 1000, 1e9, 1.0, 1.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0)
@@ -56,7 +56,7 @@ BIG = shape_named("llama2_13b")
 
 
 def timed(records: list[PromptRecord], reuse: bool = False) -> list[PromptRecord]:
-    """The unit with the times that the latency model gives it, step by step."""
+    """The unit with the latency model's times, step by step."""
     for record in records:
         for s in record.steps:
             s.policy_ms = POLICY_MS if s.arm == "method" else 0.0
@@ -83,7 +83,7 @@ def timed(records: list[PromptRecord], reuse: bool = False) -> list[PromptRecord
 
 
 def count_work(records: list[PromptRecord], reuse: bool, searching: bool) -> list[PromptRecord]:
-    """The unit with the work of its steps as the engine counts it; with a search in every step of the method."""
+    """The unit with its steps' work as the engine counts it; with a search in every step of the method."""
     for record in records:
         for s in record.steps:
             key = {name: getattr(s, name) for name in STEP}
@@ -121,14 +121,14 @@ def work_row(
 
 
 def made(folder: Path, reuse: bool = False, searching: bool = False, **changes: Any) -> Run:
-    """A record whose times are exactly those of LATENCY."""
+    """A record with exactly LATENCY's times."""
     config = {"method": {"reuse_prefix": reuse}, "decode": {"reuse_prefix": None}, "hardware": {}}
     units = [count_work(timed(unit(i), reuse), reuse, searching) for i in range(4)]
     return write_run(folder, units, **{"latency": asdict(LATENCY), "config": config} | changes)
 
 
 def call_costs(machine: Machine, context: Array, heads: float = 0.0) -> Array:
-    """The search of every step on a machine, by hand: attentions over rows, perhaps an LM head each, and launches."""
+    """Every step's search on a machine, by hand: attentions over rows, perhaps an LM head each, and launches."""
     rows = np.full_like(context, ROWS)
     if isinstance(machine, ReferenceMachine):  # the slower of host and device; a head is not of a block
         attn, _, head = machine.eager_ms(rows, context)
@@ -142,7 +142,6 @@ def call_costs(machine: Machine, context: Array, heads: float = 0.0) -> Array:
 
 
 def overhead_ms(run: Run, machine: str = "own", model: str | None = None) -> float:
-    """Return the predicted milliseconds of the method overhead of a run."""
     times = step_times(run, replay._machine(run, machine, model, None))
     return float(arm_rows(times, "method")["policy_ms"].sum())
 
@@ -185,7 +184,7 @@ def test_the_profile_is_the_latency_model_without_torch() -> None:
 
 
 def test_the_machine_of_the_record_adds_the_recorded_time_of_the_methods_code(counted: Run) -> None:
-    """The calls of the search are predicted; what else the method took is as recorded, and elsewhere left out."""
+    """The search's calls are predicted; the method's other time is as recorded, and left out elsewhere."""
     steps = arm_rows(counted.steps, "method")
     context = steps["context_len"].to_numpy(dtype=float)
     own, reference = own_profile(counted), reference_machine(REFERENCE)
@@ -203,7 +202,7 @@ def test_the_machine_of_the_record_adds_the_recorded_time_of_the_methods_code(co
 
 @pytest.mark.parametrize("machine", ["own", "sim_h100", REFERENCE])
 def test_a_planted_fault_costs_what_it_computes(counted: Run, machine: str) -> None:
-    """A search that runs twice, or asks for an LM head at every exit, raises the overhead by its cost and no more."""
+    """A search that runs twice, or asks for an LM head at every exit, raises the overhead by its cost."""
     model = "llama3_1_8b" if machine.startswith("sim_") else None
     steps, work = arm_rows(counted.steps, "method"), counted.work
     context, calls = steps["context_len"].to_numpy(dtype=float), work["part"] == "overhead"

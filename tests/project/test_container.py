@@ -1,4 +1,4 @@
-"""The container recipe: its commands are the Makefile's targets and files that exist, and nothing is unpinned."""
+"""The container recipe: its commands are Makefile targets and existing files; all is pinned."""
 
 from __future__ import annotations
 
@@ -14,7 +14,6 @@ COMMANDS = [rest for word, rest in LINES if word == "RUN"]
 
 
 def targets() -> set[str]:
-    """The targets of the Makefile that its help lists."""
     made = subprocess.run(["make", "help"], cwd=ROOT, capture_output=True, encoding="utf-8", check=True)
     return set(re.findall(r"^  make (\S+)", made.stdout, re.MULTILINE))
 
@@ -36,7 +35,7 @@ def test_packages_come_from_the_system_and_from_the_lock_alone() -> None:
 
 
 def test_the_image_has_every_file_that_set_up_and_runs_need() -> None:
-    """What .dockerignore leaves out is not in the repository, except for records that are unpacked on first use."""
+    """.dockerignore leaves out only files outside the repository, and records unpacked on first use."""
     patterns = [line for line in (ROOT / ".dockerignore").read_text(encoding="utf-8").splitlines() if line[0] != "#"]
     left_out = [pattern for pattern in patterns if not pattern.startswith("!")]
     listed = ["git", "ls-files", "--", *(pattern for pattern in left_out if pattern != "runs/*")]

@@ -1,4 +1,4 @@
-"""Who works on a folder: one at a time, whoever is killed, and wherever the others are."""
+"""Work on a folder: one process at a time, after any kill, on any machine."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ def test_elsewhere_only_silence_says_that_it_is_gone(tmp_path: Path) -> None:
 
 
 def test_who_is_elsewhere_has_time_to_show_that_it_lives(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A heartbeat comes of one, none of another; a third lives here, a fourth lets go meanwhile."""
+    """One has a heartbeat, another none; a third lives here, a fourth lets go meanwhile."""
     beating, silent, leaving = (tmp_path / name for name in ("beating", "silent", "leaving"))
     for folder in (beating, silent, leaving):
         folder.mkdir()
@@ -159,7 +159,7 @@ def count(folder: Path, times: int) -> None:
 def test_a_lease_released_between_two_looks_is_free_and_not_abandoned(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Whoever takes it then has it: nothing may replace that lease."""
+    """Nothing may replace the lease of whoever takes it then."""
     created, create = [], module._create
 
     def release_after_first_look(path: Path, content: bytes) -> bool:
@@ -179,7 +179,7 @@ def test_a_lease_released_between_two_looks_is_free_and_not_abandoned(
 
 @pytest.mark.parametrize("content", [b"", b"{}"])
 def test_an_owner_that_ended_is_claimed_once(content: bytes, tmp_path: Path) -> None:
-    """A living claim keeps others away; claims of those that ended, also unreadable ones, do not."""
+    """A living claim keeps others away; ended and unreadable ones do not."""
     dead(tmp_path / NAME)
     ended = holder(tmp_path / NAME)
     assert ended is not None
@@ -198,7 +198,7 @@ def test_an_owner_that_ended_is_claimed_once(content: bytes, tmp_path: Path) -> 
 
 @pytest.mark.parametrize("claimed", [False, True])
 def test_no_two_ever_have_it(claimed: bool, tmp_path: Path) -> None:
-    """Also where an owner that was killed is followed by several at once, and so is the first of them."""
+    """Even if a killed owner is followed by several at once, and so is the first of them."""
     other = held_by_another(tmp_path)
     other.send_signal(signal.SIGKILL)
     other.wait()

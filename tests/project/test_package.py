@@ -1,4 +1,4 @@
-"""The package: all that a run needs is in the wheel, and works where there is no clone."""
+"""The package: the wheel has all that a run needs, and works without a clone."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def installed(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The wheel's files, in a folder of their own."""
+    """The wheel's files, in their own folder."""
     folder = tmp_path_factory.mktemp("site")
     with zipfile.ZipFile(wheel) as archive:
         archive.extractall(folder)
@@ -53,7 +53,6 @@ def installed(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def tracked() -> list[str]:
-    """The files of the repository that a package has."""
     listed = ["git", "ls-files", "--cached", "--others", "--exclude-standard", "--", *PACKAGED]
     return subprocess.run(listed, cwd=ROOT, check=True, capture_output=True, encoding="utf-8").stdout.split("\n")[:-1]
 
@@ -73,7 +72,7 @@ def test_the_program_is_the_door(installed: Path) -> None:
 
 
 def test_the_main_job_runs_in_an_empty_folder(installed: Path, tmp_path: Path) -> None:
-    """From the wheel's files, not from those of the repository."""
+    """From the wheel's files, not the repository's."""
     lines = json.dumps([RUN, *map(str.split, TOOLS)])
     done = python("-c", LINES, lines, cwd=tmp_path, PYTHONPATH=str(installed))
     assert done.returncode == 0 and "Traceback" not in done.stderr, done.stderr

@@ -1,4 +1,4 @@
-"""The structure of the code: imports go to lower layers and in no circle, files and functions are short, no code is
+"""The structure of the code: imports go to lower layers without circles, files and functions are short, no code is
 repeated, and only code that makes a record marks it as stale.
 """
 
@@ -62,19 +62,18 @@ REPEATED_LINES = 6  # so many equal lines in two places are a copy
 
 
 def module_name(file: Path) -> str:
-    """Return the name by which a file is imported."""
     return ".".join(file.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")
 
 
 @cache
 def modules() -> dict[str, ast.Module]:
-    """Return the syntax tree of every module of the project."""
+    """Return every project module's syntax tree."""
     files = (file for package in PACKAGES for file in (ROOT / package).rglob("*.py"))
     return {module_name(file): ast.parse(file.read_text(encoding="utf-8")) for file in files}
 
 
 def executed(node: ast.AST) -> Iterator[ast.AST]:
-    """Yield the nodes of a tree, except for those under `if TYPE_CHECKING`."""
+    """Yield a tree's nodes, except under `if TYPE_CHECKING`."""
     for child in ast.iter_child_nodes(node):
         only_types = isinstance(child, ast.If) and ast.unparse(child.test) == "TYPE_CHECKING"
         for statement in child.orelse if isinstance(child, ast.If) and only_types else [child]:
@@ -84,7 +83,7 @@ def executed(node: ast.AST) -> Iterator[ast.AST]:
 
 @cache
 def imports(of_types: bool = False) -> dict[str, set[str]]:
-    """Map each module to the modules of this project that it imports, at any place and time.
+    """Map each module to the project's modules that it imports, at any place and time.
 
     Args:
         of_types: include imports under `if TYPE_CHECKING`.
@@ -104,7 +103,6 @@ def imports(of_types: bool = False) -> dict[str, set[str]]:
 
 
 def layer(module: str) -> int:
-    """Return the number of a module's layer."""
     short = module.removeprefix("ssd_bench.")
     numbers = {name: number for number, row in enumerate(LAYERS) for name in row if f"{short}.".startswith(f"{name}.")}
     assert numbers, f"{module} has no layer"
@@ -122,7 +120,7 @@ def test_imports_go_to_lower_layers_only() -> None:
 
 
 def package(module: str) -> str:
-    """Return the name of a module's package within the project, or of the module itself."""
+    """Return a module's package within the project, or the module itself."""
     return module.removeprefix("ssd_bench.").partition(".")[0]
 
 
@@ -173,19 +171,17 @@ def test_files_are_short() -> None:
 
 
 def functions() -> Iterator[tuple[str, ast.FunctionDef]]:
-    """Yield every function and method with the name of its module."""
     for module, tree in modules().items():
         yield from ((module, node) for node in ast.walk(tree) if isinstance(node, ast.FunctionDef))
 
 
 def test_functions_are_short() -> None:
-    """Parameters, which have a line each where they are many, do not count."""
+    """Parameters, often a line each, do not count."""
     for module, function in functions():
         assert (function.end_lineno or 0) - function.body[0].lineno < FUNCTION_LINES, f"{module}.{function.name}"
 
 
 def parameters(function: ast.FunctionDef) -> list[str]:
-    """Return the names of a function's parameters without `self` and `cls`."""
     arguments = function.args
     stars = [star for star in (arguments.vararg, arguments.kwarg) if star]
     names = (argument.arg for argument in (*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs, *stars))
@@ -200,7 +196,7 @@ def test_functions_have_few_parameters() -> None:
 
 
 def test_a_file_of_commands_has_one_command() -> None:
-    """The command is the function `main` of a module without sub-modules; no command imports another one."""
+    """It is `main` of a module without sub-modules; no command imports another one."""
     package = "ssd_bench.commands"
     mains = sorted(name for name, function in functions() if name.startswith(package) and function.name == "main")
     files = sorted(name for name in modules() if name.startswith(f"{package}."))
@@ -267,7 +263,7 @@ def test_only_changed_code_that_makes_records_marks_a_run_as_stale(
 
 
 def test_the_code_layout_names_every_package_and_module() -> None:
-    """The table in ssd_bench/README.md and the folder have the same packages and modules."""
+    """The table in ssd_bench/README.md matches the folder."""
     text = (ROOT / "ssd_bench" / "README.md").read_text(encoding="utf-8")
     table = "\n".join(line.split("|")[1] for line in text.splitlines() if line.startswith("| `"))
     packages = {path.parent.name + "/" for path in (ROOT / "ssd_bench").glob("*/__init__.py")}
@@ -276,7 +272,7 @@ def test_the_code_layout_names_every_package_and_module() -> None:
 
 
 def test_every_planted_fault_has_its_place() -> None:
-    """The text that `python -m tests.planted_faults` changes occurs once, and the tests that should notice exist."""
+    """The text that `python -m tests.planted_faults` changes occurs once, and its tests exist."""
     faults = read_faults()
     assert len({fault.what for fault in faults}) == len(faults) >= 40
     for fault in faults:

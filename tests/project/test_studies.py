@@ -1,4 +1,4 @@
-"""Quick checks that the code in `studies/` still makes the committed files; `make studies` runs all of its tests."""
+"""Quick checks that `studies/` still makes the committed files; `make studies` runs all of its tests."""
 
 from __future__ import annotations
 

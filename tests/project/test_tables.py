@@ -1,4 +1,4 @@
-"""The one writer of tables: where columns end, what is escaped, and where an index stands."""
+"""The writer of tables: columns' ends, escapes, and the index."""
 
 from __future__ import annotations
 

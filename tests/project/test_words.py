@@ -13,26 +13,25 @@ from pathlib import Path
 ROOT = Path(__file__).parents[2]
 CODE = ("ssd_bench", "methods", "tasks", "hydra_plugins", "studies")
 TESTS = ("tests/hub", "tests/cluster", "tests/studies")
-"""Folders of tests whose docstrings and names follow the rules, too."""
+"""Test folders that follow the rules, too."""
 DOCUMENTED = ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
 
 
 def words(text: str) -> frozenset[str]:
-    """Return the words of a text."""
     return frozenset(text.split())
 
 
 OPENERS = words("of as by that whose with what how which where none")
-"""First words of a docstring that is a fragment: a preposition or a relative clause."""
+"""First words of fragments: a preposition or a relative clause."""
 
 NO_VERBS = OPENERS | words("the a an whether if why when who every each all one no nothing those its our")
-"""First words of a function's docstring that say no action; properties and attributes are noun phrases."""
+"""First words of a function's docstring without an action; properties and attributes are noun phrases."""
 
 PRONOUNS = words(
     "found one own made asked known given said other others each alike apart beside whole rest ones mine "
     "ours theirs both either neither such same there these those this that it them what which who"
 )
-"""Names that say how a value was come by, or point at it, and not what it is."""
+"""Names that say how a value was come by, or point at it, not what it is."""
 
 PRONOUN_SHARE = 0.005
 FORMAT_EXCEPTIONS = 10
@@ -49,15 +48,14 @@ PRIVATE_TERMS = (
     r"\balike\b",
     r"\blikewise\b",
 )
-"""Expressions of this project that the field does not use, in documents and in printed text."""
+"""Expressions that the field does not use, in documents and printed text."""
 
 NO_EXPECTATION = words("it give must only use cannot not without as what there")
-"""First words of what a `ConfigError` cannot expect: "expected ..." continues with a noun phrase or a value."""
+"""First words that cannot follow a `ConfigError`'s "expected", which needs a noun phrase or a value."""
 
 
 @cache
 def trees(*folders: str) -> dict[Path, ast.Module]:
-    """Return the syntax tree of every Python file in these folders of the repository."""
     files = sorted(file for folder in folders for file in (ROOT / folder).rglob("*.py"))
     return {file: ast.parse(file.read_text(encoding="utf-8")) for file in files}
 
@@ -82,12 +80,11 @@ def _kind(node: ast.AST) -> str:
 
 
 def first_word(text: str) -> str:
-    """Return the first word of a docstring, in lower case."""
     return re.sub(r"\W+$", "", text.split()[0].lower())
 
 
 def fragments(module: ast.Module) -> Iterator[tuple[int, str]]:
-    """Yield line and first line of every docstring whose first word is that of a fragment, or of no action."""
+    """Yield line and first line of every docstring that begins as a fragment, or without an action."""
     for line, kind, text in docstrings(module):
         word = first_word(text)
         if word in (NO_VERBS if kind == "function" else OPENERS) or text.lower().startswith("all that"):
@@ -95,7 +92,7 @@ def fragments(module: ast.Module) -> Iterator[tuple[int, str]]:
 
 
 def bound_names(module: ast.Module) -> Iterator[tuple[int, str]]:
-    """Yield line and name of everything that is assigned, defined or a parameter."""
+    """Yield line and name of everything assigned, defined or a parameter."""
     for node in ast.walk(module):
         if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
             yield node.lineno, node.id
@@ -108,18 +105,17 @@ def bound_names(module: ast.Module) -> Iterator[tuple[int, str]]:
 
 
 def pronouns(module: ast.Module) -> list[tuple[int, str]]:
-    """Return line and name of every bound name that is a pronoun or a participle."""
     return [(line, name) for line, name in bound_names(module) if name.strip("_") in PRONOUNS]
 
 
 def documents() -> list[Path]:
-    """Return the Markdown files that people write: those of the root, documentation, settings and packages."""
+    """Return the Markdown files that people write: in the root, documentation, settings and packages."""
     files = [file for folder in ("docs", "conf", *CODE) for file in (ROOT / folder).rglob("*.md")]
     return sorted([*ROOT.glob("*.md"), *(file for file in files if (ROOT / "docs" / "report") not in file.parents)])
 
 
 def private_terms(text: str) -> Iterator[tuple[int, str]]:
-    """Yield line and expression of every private term; code, as names of columns, does not count."""
+    """Yield line and expression of every private term outside code."""
     for number, line in enumerate(text.splitlines(), 1):
         for match in re.finditer("|".join(PRIVATE_TERMS), re.sub("`[^`]*`", "``", line), re.IGNORECASE):
             yield number, match[0]
@@ -139,7 +135,7 @@ def printed(module: ast.Module) -> Iterator[tuple[int, str]]:
 
 
 def expectations(module: ast.Module) -> Iterator[tuple[int, str]]:
-    """Yield line and beginning of what every `ConfigError` says it expected, where it is written at the call."""
+    """Yield line and beginning of every `ConfigError`'s expectation that is written at the call."""
     for node in ast.walk(module):
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "ConfigError":
             keywords = {keyword.arg: keyword.value for keyword in node.keywords}

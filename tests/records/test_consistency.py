@@ -1,4 +1,4 @@
-"""Records that were edited or truncated: the reader names the file, the prompt and what differs."""
+"""Edited or truncated records: the reader names file, prompt and difference."""
 
 from __future__ import annotations
 
@@ -64,12 +64,12 @@ UNNOTICED = {
     },
     "layer_sets": {"skip_attn": "another set", "skip_mlp": "another set", "int8": "another set", "int4": "another set"},
 }
-"""Columns of which single edits may pass where run.json has no digests, and why."""
+"""Columns whose single edits may pass without digests in run.json, and why."""
 
 
 @pytest.fixture
 def run(tmp_path: Path) -> Run:
-    """Two prompts, of which one ends in a near-tie."""
+    """Two prompts, one of which ends in a near-tie."""
     return written(tmp_path, 16)
 
 
@@ -109,10 +109,10 @@ def edited(value: Any, is_list: bool = False) -> Iterator[Any]:
 
 
 def edits(frame: pd.DataFrame, most: int | None = None) -> Iterator[tuple[str, int, Any, pd.DataFrame]]:
-    """Every column and row with every other value, and the table that has it.
+    """Every column and row with every other value, and the resulting table.
 
     Args:
-        most: rows from the first on that are edited; default: all.
+        most: first rows to edit; None: all.
     """
     for column in frame.columns:
         values = list(frame[column]) if column in LISTS else frame[column].tolist()
@@ -206,14 +206,13 @@ def one_token() -> list[PromptRecord]:
 
 
 def alone() -> list[PromptRecord]:
-    """Return the answer of a method without AR."""
     (record,) = unit(0, lossless=None)[1:]
     record.prompt.order = 0
     return [record]
 
 
 def shorter(verdict: str) -> list[PromptRecord]:
-    """Return an output that ends before AR's, where there are no logits to compare."""
+    """Return an output that ends before AR's, without logits to compare."""
     plain, drafted = unit(0, tokens=16)
     row, last = drafted.prompt, drafted.steps.pop()
     row.new_tokens -= last.emitted
@@ -301,7 +300,7 @@ def test_one_that_ends_early_is_no_tie(tmp_path: Path) -> None:
 
 
 def test_the_committed_records_are_sound() -> None:
-    """Reading checks their digests and their counted work."""
+    """Reading checks their digests and counted work."""
     paths = find_runs(unpacked_folder(ROOT / "runs" / "reference"))
     assert len(paths) > 100
     for path in paths[::10]:

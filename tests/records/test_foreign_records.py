@@ -1,4 +1,4 @@
-"""Records with values of other types in run.json: named and left out, and everything else is shown."""
+"""Records with values of other types in run.json are named and left out; all else is shown."""
 
 from __future__ import annotations
 
@@ -62,10 +62,10 @@ FULL: dict[str, Any] = {
     "resumed": ["2026-12-01T10:00:00+00:00"],
     "provenance": {"packages": {"torch": "2"}, "code": {"sha256": "0"}, "plug_ins": [{"module": "own"}]},
 }
-"""Keys of a header in addition to those of `tests.synthetic`."""
+"""Keys of a header in addition to `tests.synthetic`'s."""
 REMOVED = object()
 VALUES = (REMOVED, None, 5, -1, True, "x", "\ud800", [], [5], [None], {}, {"a": {"b": [1]}}, 10**30, 0.5, float("nan"))
-"""Values of any type, and the mark of a key that is removed."""
+"""Values of any type, and the mark of a removed key."""
 WHOLE = {
     "nested": "[" * 100_000,
     "number": "5",
@@ -78,7 +78,7 @@ WHOLE = {
 
 
 def places(content: Mapping[str, Any], depth: int = 0) -> Iterator[tuple[str, ...]]:
-    """Yield the keys of a header, with those of the objects in it."""
+    """Yield a header's keys, including nested ones."""
     for name, value in content.items():
         yield (name,)
         if isinstance(value, Mapping) and depth < 2:
@@ -134,7 +134,7 @@ def no_plan(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def table_mutants(table: pa.Table, first: int) -> Iterator[tuple[str, pa.Table]]:
-    """Yield name and content of a table: its rows twice, none, and for every column one of five changes."""
+    """Yield name and content of a table: its rows twice, none, and one of five changes per column."""
     frame = table.to_pandas()
     yield "twice", pa.Table.from_pandas(pd.concat([frame, frame]), table.schema, preserve_index=False)
     yield "empty", table.slice(0, 0)
@@ -195,7 +195,7 @@ def test_every_mutant_is_read_or_refused_by_name(good: Path, tmp_path: Path) -> 
 
 @pytest.mark.parametrize("first", [1, 2])
 def test_a_folder_shows_its_sound_records(first: int, good: Path, tmp_path: Path) -> None:
-    """Each command that reads a folder leaves out the mutants that it cannot read, and names them."""
+    """Each command that reads a folder leaves out unreadable mutants, and names them."""
     content, runs = json.loads((good / "run.json").read_bytes()), tmp_path / "runs"
     copied(good, runs / "good", (good / "run.json").read_text(encoding="utf-8"))
     names = []

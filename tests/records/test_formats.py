@@ -1,4 +1,4 @@
-"""The format of records for other programs: its description, faults by name, a record written from the description."""
+"""The record format for other programs: its description, faults by name, a record written from the description."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ HEADER = {
     "domains": ["quiz", "quiz"],
     "x_engine": {"build": 7},
 }
-"""Header of a record of another program."""
+"""Header of another program's record."""
 OUTPUTS = ([5, 6, 7, 8], [1, 2, 3])
 METHOD_STEPS = ([(2, 2, 3)], [(3, 0, 1), (1, 0, 1)])
 """Drafted, accepted and emitted tokens of the method's steps, by prompt."""
@@ -146,7 +146,7 @@ def test_the_documents_are_made_from_the_code(tmp_path: Path, capsys: pytest.Cap
 
 
 def described(schema: Any, place: str = "") -> Iterator[tuple[str, Any]]:
-    """Yield every key in a JSON Schema with its own schema."""
+    """Yield every key of a JSON Schema with its schema."""
     if isinstance(schema, dict):
         for name, part in schema.get("properties", {}).items():
             yield f"{place}.{name}", part
@@ -191,8 +191,6 @@ def edit_table(name: str, change: Callable[[pa.Table], pa.Table]) -> Callable[[P
 
 
 def cell(column: str, row: int, value: object) -> Callable[[pa.Table], pa.Table]:
-    """Return a change of one value of a table."""
-
     def change(table: pa.Table) -> pa.Table:
         values = table[column].to_pylist()
         values[row] = value
@@ -326,7 +324,7 @@ def test_every_fault_is_named(mutation: str, record: Path) -> None:
 
 
 def test_all_faults_are_listed_together(record: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Rows are compared also where a header or a table has another fault that does not matter to them."""
+    """Rows are compared even if a header or table has another, irrelevant fault."""
     names = ("a wrong type", "an unknown key", "an unknown column", "a bad stop", "another sum", "a bad reason")
     for name in names:
         MUTATIONS[name][0](record)
@@ -353,7 +351,7 @@ def test_the_documented_faults_are_those_of_the_command(record: Path, capsys: py
 
 
 def test_what_other_programs_may_do(record: Path) -> None:
-    """Keys and columns of their own, types that Parquet stores in the same way, another order, no optional column."""
+    """Own keys and columns, types that Parquet stores in the same way, another order, no optional column."""
     for name, column in (("prompts", "text"), ("steps", "arm")):
         edit_table(name, cast(column, pa.large_string()))(record)
     edit_table("prompts", lambda table: table.select(table.column_names[::-1]).drop_columns("score"))(record)
@@ -370,7 +368,7 @@ def leaves(content: Any, place: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...
 
 @pytest.mark.parametrize("value", [None, "text", {"a": 1}], ids=str)
 def test_no_header_breaks_the_check(value: object, record: Path) -> None:
-    """Any value of a header may be anything: the check ends, and what the schema refuses is a fault."""
+    """With any value in a header the check ends, and what the schema refuses is a fault."""
     for *outer, key in leaves(HEADER):
         content = json.loads(json.dumps(HEADER))
         part = content
@@ -384,7 +382,7 @@ def test_no_header_breaks_the_check(value: object, record: Path) -> None:
 
 @pytest.mark.parametrize("name", ["prompts", "steps", "layer_sets"])
 def test_no_row_breaks_the_check(name: str, record: Path) -> None:
-    """The list of all faults ends for any value in any column, unlike a reader that stops at the first fault."""
+    """The list of all faults ends for any value in any column, unlike a reader that stops at the first."""
     run = load_run(record)
     tables = {table: getattr(run, table) for table in SCHEMAS}
     for _, row, _, frame in edits(tables[name]):
@@ -473,7 +471,7 @@ def test_a_stream_has_a_score_per_task(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("source", ["synthetic", "committed"])
 def test_the_package_of_every_eval_ever_accepts_the_files(source: str, run: Run, tmp_path: Path) -> None:
-    """Their package needs Python 3.12, and other versions than the lock has: the test runs where it is installed."""
+    """Their package needs Python 3.12 and other versions than the lock's: the test runs where it is installed."""
     core = pytest.importorskip("every_eval_ever.validator.validation_core")
     path = run.path if source == "synthetic" else find_runs(unpacked_folder(REFERENCE))[0]
     model = ["model=lab/tiny"] if source == "synthetic" else []

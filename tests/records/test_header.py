@@ -1,4 +1,4 @@
-"""The header of a record: every key of run.json is a field, and what a record lacks has a default."""
+"""A record's header: every key of run.json is a field, and missing ones have a default."""
 
 from __future__ import annotations
 

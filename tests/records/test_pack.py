@@ -1,4 +1,4 @@
-"""A pack of runs: what was packed is what is read, whoever else unpacks it and however often that is cut short."""
+"""A pack of runs: what was packed is read, even if others unpack it or are cut short."""
 
 from __future__ import annotations
 
@@ -53,7 +53,6 @@ def put(folder: Path, name: str, content: bytes) -> None:
 
 
 def put_run(folder: Path, name: str, seed: int = 0, status: str = "complete") -> None:
-    """A run's folder with random tables."""
     put(folder, f"{name}/run.json", json.dumps({"status": status, "schema_version": 1, "seed": seed}).encode())
     for table in ("prompts.parquet", "steps.parquet", "layer_sets.parquet", "vectors.npz"):
         put(folder, f"{name}/{table}", random.Random(f"{name} {table} {seed}").randbytes(400))
@@ -78,7 +77,7 @@ def files(folder: Path) -> dict[str, bytes]:
 
 
 def packable(folder: Path) -> dict[str, bytes]:
-    """What a pack of `put_runs` holds."""
+    """Content of a pack of `put_runs`."""
     return {
         name: content
         for name, content in files(folder).items()
@@ -98,7 +97,7 @@ def source(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def mini(tmp_path: Path, source: Path) -> Path:
-    """A folder of which there is only the pack."""
+    """A folder of which only the pack exists."""
     assert pack(source, tmp_path / "shelf" / "mini.zip") == 3
     return tmp_path / "shelf" / "mini"
 
@@ -126,7 +125,7 @@ def test_a_command_reads_a_pack(mini: Path, capsys: pytest.CaptureFixture[str]) 
 
 
 def test_no_command_takes_records_as_a_plain_path() -> None:
-    """Readers see folders only: whoever reads an option for records unpacks them."""
+    """Readers see only folders: whoever reads an option for records unpacks them."""
     files = [file for folder in ("commands", "predict", "exchange") for file in (PACKAGE / folder).glob("*.py")]
     assert not [
         file.name for file in files if re.search(r'local_path\("(run|runs_dir|path)"', file.read_text(encoding="utf-8"))
@@ -212,7 +211,7 @@ def test_an_empty_folder_is_nobodys(source: Path, mini: Path) -> None:
 
 
 def forked(work: Callable[[], object]) -> int:
-    """A process that does this, and ends with 0 where it returns true."""
+    """A process that does this, and ends with 0 if it returns true."""
     child = os.fork()
     if not child:
         code = 1
@@ -224,7 +223,7 @@ def forked(work: Callable[[], object]) -> int:
 
 
 def ended(child: int) -> int:
-    """The exit code of a process, or minus the signal that killed it."""
+    """Exit code of a process, or minus the signal that killed it."""
     return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
 
 
@@ -244,7 +243,7 @@ def test_several_processes_may_open_a_pack_at_once(tmp_path: Path) -> None:
 
 
 def killed_at(last: int, folder: Path) -> bool:
-    """Whether a process that opens a folder comes to a step of this number, at which it is killed."""
+    """Whether a process that opens a folder reaches a step of this number, where it is killed."""
     steps = count(1)
 
     def dying(call: Callable[..., Any]) -> Callable[..., Any]:
@@ -265,7 +264,7 @@ def killed_at(last: int, folder: Path) -> bool:
 
 
 def test_an_unpacking_that_is_killed_is_done_again(source: Path, mini: Path) -> None:
-    """Its folder stays, and nobody reads it."""
+    """Its folder stays unread."""
     for last in count(1):
         shutil.rmtree(mini, ignore_errors=True)
         if not killed_at(last, mini.parent):
@@ -290,7 +289,7 @@ def test_a_damaged_pack_is_refused_by_name(cut: slice, source: Path, mini: Path)
 
 
 def test_damage_anywhere_is_refused_or_harmless(source: Path, mini: Path) -> None:
-    """Harmless: the bytes are of a time or a right."""
+    """Harmless: the bytes of a time or a right."""
     packed, expected, rng = Path(f"{mini}.zip"), packable(source), random.Random(0)
     content, refusals = packed.read_bytes(), []
     for _ in range(100):

@@ -114,7 +114,7 @@ def test_collect_is_json_and_masks_secrets(monkeypatch: pytest.MonkeyPatch) -> N
 
 
 def test_a_plan_has_the_command_line_that_it_was_given(tmp_path: Path) -> None:
-    """Not the arguments of the process, which may be a scheduler's worker."""
+    """Not the process's arguments, which may be a scheduler's worker's."""
     cfg = composed(f"runs_dir={tmp_path}", *CPU, "method=ar")
     assert plan(cfg, ["-m", "seed=0,1", "task.system=a b"]).origin.command == (
         "python -m ssd_bench -m seed=0,1 'task.system=a b'"

@@ -1,4 +1,4 @@
-"""The record: nothing is lost or torn by a kill, a resumed run is the same run, what is read is what was written."""
+"""The record: a kill loses or tears nothing, a resumed run is the same run, what was written is read."""
 
 from __future__ import annotations
 
@@ -180,7 +180,7 @@ def test_two_writers_of_one_run_are_refused_until_the_first_lets_go(tmp_path: Pa
 
 
 def test_a_folder_that_cannot_be_made_is_refused_at_once() -> None:
-    """Where making it says that there is no such folder, as in /proc."""
+    """Even if the error says that there is no such folder, as in /proc."""
     with pytest.raises(ConfigError, match="a directory that can be written"):
         RunWriter(Path("/proc/ssd-bench/run"), header())
 
@@ -298,7 +298,7 @@ def test_find_runs_lists_complete_runs_oldest_first(tmp_path: Path) -> None:
 
 
 def test_a_record_written_at_once_is_that_of_its_units(tmp_path: Path) -> None:
-    """The tests' own writer, which most of their records come from."""
+    """The tests' own writer, for most of their records."""
     units = [unit(index, repeat) for index, repeat in UNITS]
     write_record(tmp_path / "at_once", units)
     with RunWriter(tmp_path / "by_unit", header()) as writer:

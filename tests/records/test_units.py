@@ -1,4 +1,4 @@
-"""Units of an unfinished run that were changed and are still JSON: named, set aside, and measured again."""
+"""Changed units of an unfinished run that are still JSON: named, set aside, and measured again."""
 
 from __future__ import annotations
 
@@ -38,7 +38,6 @@ def changed(table: str, column: str, edit: Callable[[Any], Any], row: int = 0) -
 
 
 def other_arm(part: Part) -> None:
-    """Remove the rows of AR from every table."""
     for table in ("prompts", "steps", "work"):
         arms = list(part[table]["arm"])
         without_rows(part, table, lambda row, arms=arms: arms[row] == "ar")  # type: ignore[misc]
@@ -69,7 +68,7 @@ UNSEEN: dict[str, Callable[[Part], object]] = {
     "another state": lambda part: part.update(state="AAAA"),
     "another domain": changed("prompts", "domain", lambda domain: "other"),
 }
-"""Changes that only the SHA-256 of a unit shows."""
+"""Changes that only a unit's SHA-256 shows."""
 
 
 def begun(folder: Path) -> Path:

@@ -1,4 +1,4 @@
-"""Both times of a run, measured and modelled, in the texts at its end, the tables of runs, and the explanation."""
+"""A run's measured and modelled times, in its final texts, the tables of runs, and the explanation."""
 
 from __future__ import annotations
 
@@ -19,21 +19,18 @@ from tests.synthetic import N_LAYERS, unit, with_work, write_run
 
 COSTS = "H200 x Llama-3.1-8B costs"
 OTHER = "h200/qwen3_32b"
-"""A second reference machine."""
 
 
 def counted_run(path: Path, searches: int = 40, **changes: Any) -> Run:
-    """Write and load a run that counts its work, with so many calls of a search in every step."""
+    """Write and load a run that counts its work, with so many search calls per step."""
     return write_run(path, [with_work(unit(i), searches) for i in range(6)], **changes)
 
 
 def costing(machine: str) -> dict[str, Any]:
-    """Return the config of a run for a reference machine."""
     return {"config": {"hardware": {"costs": machine}}}
 
 
 def row_text(text: str, label: str) -> str:
-    """Return the value in the row of a run's table."""
     return (
         next(line for line in text.splitlines() if line.startswith(f"  {label}  ")).removeprefix(f"  {label}").strip()
     )

@@ -1,4 +1,4 @@
-"""The model of a table or figure: which there are, what it has without numbers or runs, and how far ours cover it."""
+"""The model of a table or figure: all of them, their content without numbers or runs, and our coverage."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The papers' numbers beside ours: each once, found by the paper's names; the two verdicts; the tables as files."""
+"""The papers' numbers and ours: each once, by the paper's names; both verdicts; tables as files."""
 
 from __future__ import annotations
 
@@ -145,7 +145,7 @@ SPEEDUPS = {  # a number of each paper -> its statistic here, without a third ar
 
 @pytest.mark.parametrize("with_hf", [False, True])
 def test_speedups_are_counted_as_each_paper_counts_them(with_hf: bool, tmp_path: Path) -> None:
-    """Over Hugging Face's arm where the paper divides by it and the run has it; the table says over what."""
+    """Over Hugging Face's arm if the paper divides by it and the run has it; the table says so."""
     made = Record(tmp_path / make(tmp_path, "run", hf=with_hf))
     for name in ("swift_table2", "knn_ssd_table3", "conflayers_table1", "knapspec_table2"):
         indexed(tmp_path, name, "mini", lambda job: "run")
@@ -329,7 +329,7 @@ def test_correlation_of_points(full: list[Replication]) -> None:
 
 
 def test_values_are_those_of_metrics(full: list[Replication]) -> None:
-    """What the report shows is what `metrics` defines, not a second definition."""
+    """The report shows what `metrics` defines, not a second definition."""
     made = next(r.record for r in full[0].cells if r.record is not None)
     assert made.summary.alpha.value == of_steps("alpha", arm_rows(made.run.steps, "method"))
 

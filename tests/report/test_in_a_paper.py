@@ -1,4 +1,4 @@
-"""What a paper takes from the project: LaTeX tables that compile, a BibTeX entry, CITATION.cff, and facts on papers."""
+"""For papers: LaTeX tables that compile, a BibTeX entry, CITATION.cff, and facts."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ COMMANDS |= {
     "space",
 }
 COMMANDS |= set(tables.MATHS.values())
-"""Commands that LaTeX has with booktabs and graphicx."""
+"""LaTeX commands with booktabs and graphicx."""
 
 
 def check_latex(text: str) -> None:
@@ -127,7 +127,7 @@ def test_the_bibtex_entry_parses_and_fits_the_project() -> None:
 
 
 def test_the_citation_file_has_what_its_format_requires() -> None:
-    """Citation File Format 1.2.0; the address of the repository is left to its owner, and said to be."""
+    """Citation File Format 1.2.0; the repository's address is explicitly left to its owner."""
     text = (ROOT / "CITATION.cff").read_text(encoding="utf-8")
     content = yaml.safe_load(text)
     assert {"authors", "cff-version", "message", "title"} <= content.keys()

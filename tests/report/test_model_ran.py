@@ -1,4 +1,4 @@
-"""No view heads our numbers with a model that did not run: each names the model that ran and its size."""
+"""Every view of our numbers names the model that ran and its size, never another."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ RAN = "toy, 2.9 million parameters"
 EXPERIMENTS = ("swift_table2", "swift_figure9", "conflayers_figure7", "knapspec_figure2", "ssd_bench_comparison")
 TABLES = {"Table 2": "swift", "Figure 9": "swift", "Figure 2": "knapspec", "abstract": "swift"}
 MODELS = {one.model for one in reported.numbers() if one.model}
-"""What the papers call their models; none of them ran here."""
+"""The papers' names for their models, none of which ran here."""
 
 
 def make(folder: Path, name: str, accept: float, model: dict[str, object]) -> str:
@@ -75,7 +75,7 @@ def out(runs: Path) -> Path:
 
 
 def ours_of(frame: pd.DataFrame) -> set[str]:
-    """Our numbers of a long table as its views print them, less what the paper prints too."""
+    """Our numbers of a long table as printed, less those that the paper prints too."""
     texts = {
         f"{value:.{digits}f}"
         for name in ("ours", "decode", "estimate")
@@ -90,7 +90,7 @@ def numbers_in(text: str) -> set[str]:
 
 
 def check_rows(rows: Iterator[str], ours: set[str]) -> int:
-    """Every row with a number of ours names the model that ran; returns how many there are."""
+    """Every row with a number of ours names the model that ran; returns their number."""
     count = 0
     for row in rows:
         if numbers_in(row) & ours:
@@ -265,7 +265,7 @@ def test_a_repeated_result_of_another_row_reads_same_run(tmp_path: Path) -> None
 
 
 def test_sizes_come_from_the_record(tmp_path: Path) -> None:
-    """Older records have the sizes of the config alone, or none."""
+    """Older records have only the config's sizes, or none."""
     shape = {
         "n_layers": 16,
         "width": 128,

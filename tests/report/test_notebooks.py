@@ -1,4 +1,4 @@
-"""The notebooks run from top to bottom on the committed records, and show what was committed with them."""
+"""The notebooks run on the committed records, and show what was committed with them."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ NAMES = sorted(path.name for path in FOLDER.glob("*.ipynb"))
 
 
 def shown(cells: Sequence[Any]) -> list[tuple[str, str]]:
-    """(source, what it shows) of every cell with code; of an image only that there is one."""
+    """(source, output) of every code cell; of an image only its existence."""
     found = []
     for cell in cells:
         if cell.cell_type == "code":
@@ -33,7 +33,7 @@ def shown(cells: Sequence[Any]) -> list[tuple[str, str]]:
 
 
 def run_here(source: str, names: dict[str, Any]) -> str:
-    """Run a cell in this process, and return what a kernel would show as text."""
+    """Run a cell in this process, and return a kernel's text output."""
     *statements, last = ast.parse(source).body
     if not isinstance(last, ast.Expr):
         exec(source, names)

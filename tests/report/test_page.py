@@ -1,4 +1,4 @@
-"""The page of all exhibits: every number once, nothing loaded, and a browser that filters it."""
+"""The page of all exhibits: every number once, nothing loaded, and filters in a browser."""
 
 from __future__ import annotations
 
@@ -125,7 +125,7 @@ class Page(HTMLParser):
 
 @pytest.fixture(scope="module", autouse=True)
 def quick() -> Iterator[None]:
-    """Of the figures, which have tests of their own, only some."""
+    """Only some of the figures, which have their own tests."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(
             figures, "figure", lambda one: figure(one) if one.experiment.name in DRAWN else NotDrawable("Not now.")
@@ -135,7 +135,7 @@ def quick() -> Iterator[None]:
 
 @pytest.fixture(scope="module")
 def out(tmp_path_factory: pytest.TempPathFactory, every_experiment: Path) -> Path:
-    """The report of every experiment at scale mini, by its command, with verdicts of records that are not there."""
+    """The command's report of every experiment at scale mini, with verdicts of missing records."""
     out = tmp_path_factory.mktemp("page") / "out"
     (every_experiment / "verdicts").mkdir(exist_ok=True)  # nothing but a page reads them
     claim = next(claim for claim in claims() if claim.id == "swift/faster_than_ar")
@@ -160,7 +160,7 @@ def parsed(text: str) -> Page:
 
 
 def test_tests_that_share_a_fixture_run_in_one_process(request: pytest.FixtureRequest) -> None:
-    """xdist's scheduler reads the group at the end of a test's id, where the versions installed may not put it."""
+    """xdist's scheduler reads the group at the end of a test's id, where installed versions may not put it."""
     grouped = bool(request.config.getoption("loadgroup", False))
     assert request.node.nodeid.endswith("@judgements") == grouped
 
@@ -360,7 +360,7 @@ def test_texts_are_escaped_once(text: str) -> None:
 def test_the_committed_page_is_that_of_the_committed_records(
     reference: list[Replication], judgements: list[Judgement]
 ) -> None:
-    """Every number and verdict word for word; its figures are there, and no others (`make page`)."""
+    """Every number and verdict word for word, and exactly its figures (`make page`)."""
     recorded = write.Recorded.read(REFERENCE)
     judged = verdicts.merge_verdicts(verdicts.table(judgements), recorded.verdicts)
     shown = build_exhibits(numbers.long_tables(reference), reference)

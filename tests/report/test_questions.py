@@ -1,4 +1,4 @@
-"""The answers at the top of the page, on runs whose kind, acceptance and order are planted."""
+"""The answers at the top of the page, on runs with planted kind, acceptance and order."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ MODEL = "Qwen2.5-Coder-0.5B"
 
 
 def write(folder: Path, name: str, method: str) -> None:
-    """Write a run whose drafts are of the method's kind."""
+    """Write a run with drafts of the method's kind."""
     units = [synthetic.unit(i, accept=ACCEPTANCE[method]) for i in range(6)]
     for step in (step for records in units for step in records[1].steps):
         if method == "8 bits":

@@ -1,4 +1,4 @@
-"""The report: what a reader finds for which runs, on the terminal and on disk."""
+"""The report: its content by runs, on the terminal and on disk."""
 
 from __future__ import annotations
 
@@ -235,7 +235,7 @@ def test_the_terminal_table_shows_the_numbers_the_record_and_every_warning(tmp_p
 
 
 def test_runs_of_a_sweep_stand_side_by_side_where_they_can(tmp_path: Path) -> None:
-    """One table a set of comparable runs, the fastest first, AR last; nothing where nothing ran."""
+    """One table per set of comparable runs, the fastest first, AR last; nothing if nothing ran."""
     units = [unit(i) for i in range(6)]
     fast = [unit(i, accept=0.9) for i in range(6)]
     folders = [
@@ -280,7 +280,7 @@ def test_the_terminal_table_shows_a_third_arm_only_where_there_is_one(tmp_path: 
 
 
 def test_a_table_has_columns_of_a_third_arm_where_a_run_has_one(tmp_path: Path) -> None:
-    """AR's row over all runs that have it; the tables of other runs stay as they are."""
+    """AR's row covers all runs that have it; tables of other runs are unchanged."""
     pairs = [unit(i) for i in range(4)]
     write_record(tmp_path / "a", [with_hf(one, slower=3.0) for one in pairs], run_id="run-a", method="swift")
     write_record(tmp_path / "b", [with_hf(one, slower=6.0) for one in pairs], run_id="run-b", method="clasp")

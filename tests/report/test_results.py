@@ -1,4 +1,4 @@
-"""The top of the page: facts, all results in one table, and what to use, on results that are planted."""
+"""The top of the page: facts, all results in one table, and what to use, on planted results."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ REAL = {"model": "real", "params": 8e9, "toy": False, "machine": "A GPU, bfloat1
 
 
 def row(method: str, task: str, speedup: float, **changes: Any) -> dict[str, Any]:
-    """A row of results whose interval is ± 0.05."""
+    """A row of results with an interval of ± 0.05."""
     columns = (
         dict.fromkeys(results.COLUMNS, math.nan) | REAL | {"method": method, "task": task, "n": 20, "without_loops": 8}
     )

@@ -1,4 +1,4 @@
-"""`ssd-bench compare`: its verdicts on simulated and recorded pairs, its pairing, its refusals, its exit code."""
+"""`ssd-bench compare`: verdicts on simulated and recorded pairs, pairing, refusals, exit code."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ TIMES = ("ms", "base_ms")
 
 
 class Population:
-    """Recorded times of one trace in eight timings, taken apart into prompts, runs and the rest.
+    """Recorded times of one trace in eight timings, split into prompts, runs and the rest.
 
     Args:
         timings: columns of every timing, one row per prompt.
@@ -59,7 +59,7 @@ class Population:
         }
 
     def side(self, rng: np.random.Generator, prompts: Array, factor: float) -> pd.DataFrame:
-        """Draw the columns of a run: prompt times, each with the deviation of some recorded time."""
+        """Draw a run's columns: prompt times, each with some recorded time's deviation."""
         columns = {name: self.timings[0][name].to_numpy()[prompts] for name in ("tokens", "base_tokens")}
         for name in TIMES:
             deviations = self.rest[name][rng.integers(len(self.rest[name]), size=len(prompts))]
@@ -76,7 +76,7 @@ class Population:
 
 @pytest.fixture(scope="module")
 def populations() -> Mapping[str, Population]:
-    """Return the repeated timings among the committed records, by task."""
+    """Return the committed repeated timings, by task."""
     folder = unpacked_folder(REFERENCE / "mini")
     cells = json.loads((folder / "replication/ssd_bench_noise.mini.json").read_text(encoding="utf-8"))["cells"]
     taken = {}
@@ -87,7 +87,7 @@ def populations() -> Mapping[str, Population]:
 
 
 def recorded_times(run_dir: Path) -> pd.DataFrame:
-    """Return tokens and times of decoding of both arms of a record, one row per prompt."""
+    """Return tokens and decoding times of both arms of a record, one row per prompt."""
     rows = pd.read_parquet(run_dir / "prompts.parquet", columns=["prompt_index", "arm", "new_tokens", "decode_ms"])
     arms = [rows[rows["arm"] == arm].sort_values("prompt_index") for arm in ("method", "ar")]
     assert (rows.groupby(["arm", "prompt_index"]).size() == 1).all()
@@ -109,7 +109,7 @@ def decided(name: str, a: pd.DataFrame, b: pd.DataFrame, timing: Mapping[Spread,
 def differing_share(
     population: Population, name: str, n: int, run_sd: float = 0.0, slower: float = 1.0
 ) -> tuple[float, float]:
-    """Return the shares of simulated pairs that differ: with run-to-run variation from eight timings, and without it.
+    """Return the shares of simulated pairs that differ, with and without run-to-run variation from eight timings.
 
     Args:
         run_sd: standard deviation between runs.
@@ -156,7 +156,7 @@ def test_three_percent_is_noticed_as_often_as_a_power_calculation_says(
 
 
 def test_recorded_timings_of_one_trace_differ_by_more_than_prompts_say(populations: Mapping[str, Population]) -> None:
-    """The figures of docs/compare.md: pairs of timings that differ without variation, and with that assumed."""
+    """The figures of docs/compare.md: pairs of timings that differ, without and with assumed variation."""
     timings = populations[LONG].timings
     for name, different in (("decode", 17), ("speedup", 5)):
         kind = COMPARED[name].variation
@@ -198,7 +198,7 @@ Units = list[list[PromptRecord]]
 
 
 def units(prompts: Iterable[int], factor: float = 1.0, arms: Sequence[str] = ("method",), **options: Any) -> Units:
-    """Return units of these prompts, with the times of some arms multiplied by a factor."""
+    """Return units of these prompts, with some arms' times multiplied by a factor."""
     records = [with_work(unit(index, **options)) for index in prompts]
     for record in (record for part in records for record in part if record.prompt.arm in arms):
         for row in (record.prompt, *record.steps):
@@ -209,7 +209,6 @@ def units(prompts: Iterable[int], factor: float = 1.0, arms: Sequence[str] = ("m
 
 
 def row_of(result: Mapping[str, Any], quantity: str) -> dict[str, Any]:
-    """Return the decisive row of a quantity from a file of a comparison."""
     return next(row for row in result["rows"] if row["quantity"] == quantity)
 
 
@@ -275,7 +274,7 @@ def test_only_prompts_of_both_sides_count(compared: Callable[..., dict[str, Any]
 
 
 def test_other_positions_of_the_prompts_do_not_matter(tmp_path: Path) -> None:
-    """Prompts are known by their id and tokens, not by their position in the stream."""
+    """Prompts are known by id and tokens, not by position in the stream."""
     a = write_run(tmp_path / "a", units([0, 1, 2]), run_id="a")
     swapped = [replace(record, prompt=replace(record.prompt)) for part in units([0, 1, 2]) for record in part]
     for record in swapped:
@@ -334,7 +333,7 @@ def test_bad_options_are_refused(
 
 
 def method(name: str, **settings: Any) -> dict[str, Any]:
-    """Return what names a method in a header."""
+    """Return a method's names in a header."""
     return {"method": name, "config": {"method": {"name": name, **settings}}}
 
 
@@ -432,7 +431,7 @@ check:
 
 
 def test_a_makefile_stops_at_a_slower_run(tmp_path: Path) -> None:
-    """The recipe is the one in docs/compare.md."""
+    """The recipe is that of docs/compare.md."""
     recipe = MAKEFILE.replace("$(PYTHON)", "python").splitlines()[1].strip()
     assert recipe in (ROOT / "docs/compare.md").read_text(encoding="utf-8")
     (tmp_path / "Makefile").write_text(MAKEFILE, encoding="utf-8")

@@ -1,4 +1,4 @@
-"""Intervals cover what they say, on the prompts and moments of recorded runs."""
+"""Intervals cover what they say, on recorded prompts and timings."""
 
 from __future__ import annotations
 

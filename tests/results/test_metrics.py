@@ -1,4 +1,4 @@
-"""Each number against its definition: by hand, by brute force, and by the identities that hold between them."""
+"""Each number against its definition: by hand, brute force, and identities between them."""
 
 from __future__ import annotations
 
@@ -209,7 +209,7 @@ def test_an_interval_is_absent_where_prompts_agree_and_a_shares_ends_at_one() ->
 
 @pytest.mark.parametrize("n", [4, 8, 20])
 def test_intervals_cover_what_they_say(n: int) -> None:
-    """Speedups of prompts that differ in length, in time per token and in what they gain."""
+    """Speedups of prompts that differ in length, time per token and gain."""
     rng = np.random.default_rng(1)
     tokens, slow, gain = (rng.lognormal(mean, spread, (400, n)) for mean, spread in ((6, 0.3), (0, 0.1), (0.3, 0.2)))
     truth = math.exp(0.3 - 0.2**2 / 2)  # of the population, in which these do not depend on each other

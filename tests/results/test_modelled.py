@@ -1,4 +1,4 @@
-"""Modelled numbers of whole runs: the main job's methods at the costs of the reference machine."""
+"""Modelled numbers of whole runs: the main job's methods at the reference machine's costs."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from ssd_bench.results.prompt_table import PromptTable
 from tests.runs import executed
 
 SPEEDUPS = {"knapspec": 1.43, "swift": 1.35, "clasp": 1.45, "conflayers": 1.46, "adaptive": 2.04}
-"""Modelled speedups of `make run`'s methods, with the reference machine's costs for those that ask for costs."""
+"""Modelled speedups of `make run`'s methods, with the reference machine's costs where a method asks for costs."""
 RUN = (
     "task=aime24",
     "limit=2",

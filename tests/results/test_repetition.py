@@ -1,4 +1,4 @@
-"""Repeated 8-grams of outputs, and the speedup over the prompts whose outputs do not loop."""
+"""Repeated 8-grams of outputs, and the speedup over prompts without loops."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def test_a_loop_is_told_from_a_copied_phrase() -> None:
 
 
 def rows(outputs: Sequence[tuple[Sequence[int], Sequence[int], float]]) -> pd.DataFrame:
-    """One pair of answers a prompt: AR's output, the method's, and how many times faster the method was."""
+    """One pair of answers a prompt: AR's output, the method's, and the method's speedup."""
     arms = []
     for i, (ar, method, speed) in enumerate(outputs):
         shared = {"prompt_index": i, "repeat": 0, "turn": 0, "new_tokens": 81, "prefill_ms": 10.0}

@@ -1,4 +1,4 @@
-"""`results.parquet` in the folder of a run: what pandas reads from it, and that it can be made again."""
+"""`results.parquet` in a run's folder: its content for pandas, and that it can be made again."""
 
 from __future__ import annotations
 

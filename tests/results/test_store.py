@@ -1,4 +1,4 @@
-"""The store of digests: a report is the same with it and without it, whatever has become of the file."""
+"""The store of digests: a report is the same with and without it, whatever became of the file."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def make_some(folder: Path, names: str = "abc") -> Path:
 
 
 def report(runs_dir: Path, out: Path) -> dict[str, bytes]:
-    """What a report prints and writes, by file."""
+    """Output and files of a report."""
     printed = io.StringIO()
     with contextlib.redirect_stdout(printed):
         assert main([f"runs_dir={runs_dir}", f"out={out}"]) == 0
@@ -52,7 +52,6 @@ def report(runs_dir: Path, out: Path) -> dict[str, bytes]:
 
 @pytest.fixture(scope="module")
 def prepared(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Runs with their stored digests."""
     folder = make_some(tmp_path_factory.mktemp("prepared"))
     prepare_records(records(folder))
     return folder
@@ -60,13 +59,13 @@ def prepared(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def some(prepared: Path, tmp_path: Path) -> Path:
-    """Return a copy to be changed, in which the digests count: its files have the times of those copied."""
+    """Return a copy to change, in which the digests count: its files keep their times."""
     return shutil.copytree(prepared, tmp_path / "some")
 
 
 @pytest.fixture
 def digested(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """The names of the runs whose digests were worked out."""
+    """Names of the runs whose digests were computed."""
     names, work_out = list[str](), Digest.of.__func__  # type: ignore[attr-defined]
 
     def counted(cls: type[Digest], run: Run) -> Digest:
@@ -101,7 +100,7 @@ def test_a_report_is_the_same_with_the_store_and_without(
 
 
 def exhibited(runs: Path) -> list[object]:
-    """What stands in an exhibit, and the verdicts on its claims."""
+    """An exhibit's content, and its claims' verdicts."""
     found = records(runs)
     prepare_records(found)
     made = replications(runs, found)
@@ -170,7 +169,7 @@ def test_many_runs_are_digested_alike_by_several_processes(tmp_path: Path, monke
 def test_a_pass_that_is_stopped_is_continued(
     stop: type[BaseException] | None, done: int, tmp_path: Path, digested: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Also by a kill (None), after which no code runs: then the digests written from time to time are kept."""
+    """Even after a kill (None): then the digests written from time to time are kept."""
     make_some(tmp_path, "abcde")
     compute, write, ended = stored._digest_of, DigestStore._write, []
 

@@ -1,4 +1,4 @@
-"""The summary of a run: typed numbers, one column each in a row, the same after JSON."""
+"""A run's summary: typed numbers, a column each, the same after JSON."""
 
 from __future__ import annotations
 

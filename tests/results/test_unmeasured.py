@@ -1,4 +1,4 @@
-"""What was not measured is empty in every table, and a score says over how many answers it is."""
+"""Unmeasured values are empty in every table, and a score states its number of answers."""
 
 from __future__ import annotations
 
@@ -111,7 +111,7 @@ def test_an_arm_without_a_decoded_token_has_no_speedup() -> None:
 
 
 def some_scored(prompt_index: int) -> list[PromptRecord]:
-    """Return a unit of which two in five have a score, of two domains."""
+    """Return a unit of two domains; two in five have a score."""
     score, domain = (1.0, "a") if prompt_index % 5 < 2 else (None, "b")
     return [PromptRecord(replace(r.prompt, score=score, domain=domain), r.steps) for r in unit(prompt_index)]
 

@@ -74,7 +74,7 @@ SHORT = (
 def reference(
     small_checkpoint: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> tuple[Path, subprocess.CompletedProcess[str]]:
-    """Of the program as it is typed."""
+    """The program as typed."""
     runs = tmp_path_factory.mktemp("runs")
     done = python("-m", "ssd_bench", *command(small_checkpoint, runs, *SHORT))
     assert done.returncode == 0, done.stderr
@@ -118,7 +118,7 @@ def test_force_repeats_it(
 def test_kill_and_restart_give_the_same_record(
     small_checkpoint: Path, reference: tuple[Path, subprocess.CompletedProcess[str]], tmp_path: Path
 ) -> None:
-    """kill -9 while it starts, after one and after two prompts; the record differs from an undisturbed one in times."""
+    """kill -9 at the start, after one and after two prompts; the record differs from an undisturbed one in times."""
     rng = random.Random(5)
     for stop_after in range(3):  # finished prompts to wait for before a random wait and the kill
         with Forked(command(small_checkpoint, tmp_path, *SHORT)) as process:  # which is killed at the end
@@ -259,7 +259,7 @@ BAD = [
 
 
 def failed(capsys: pytest.CaptureFixture[str], line: list[str]) -> str:
-    """The message of a command line that must end with exit code 2, run in this process."""
+    """Message of a command line that must end with exit code 2, run in this process."""
     GlobalHydra.instance().clear()
     code = command_line(lambda cfg, *_: execute(plan(cfg)), line)
     message = capsys.readouterr().err
@@ -269,7 +269,7 @@ def failed(capsys: pytest.CaptureFixture[str], line: list[str]) -> str:
 
 @pytest.fixture
 def no_weights(small_checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A copy of the small checkpoint of which no tensor may be read: a check that loads weights first fails here."""
+    """A copy of the small checkpoint with unreadable tensors: a check that loads weights first fails here."""
     folder = tmp_path / "no-weights"
     shutil.copytree(small_checkpoint, folder)
     monkeypatch.setattr(Checkpoint, "read", lambda *_: pytest.fail("weights were read"))
@@ -288,7 +288,7 @@ def test_bad_input_is_one_message_and_exit_code_2(
 
 
 def test_bad_input_in_a_process_of_its_own(no_weights: Path, tmp_path: Path) -> None:
-    """Of an option that Hydra refuses test_bad_options has the same."""
+    """test_bad_options has the same for an option that Hydra refuses."""
     options = ("method=fixed_layers", "method.ratio=null", "method.skip_attn=[99]")
     (done,) = at_once([command(no_weights, tmp_path / "runs", *options)])
     assert done.returncode == 2 and done.stderr.count("\n") < 10 and done.stderr.startswith("error:")
@@ -303,7 +303,7 @@ def test_an_unsupported_architecture_is_refused(
 
 
 def fp8(tensors: Tensors, config: dict[str, Any]) -> None:
-    """As compressed checkpoints are: eight bits a weight, one scale a matrix, and a config that says so."""
+    """Compressed checkpoints: eight bits a weight, one scale a matrix, and a config that says so."""
     config["quantization_config"] = {"quant_method": "fp8", "activation_scheme": "dynamic"}
     fp8_undeclared(tensors, config)
 
@@ -328,7 +328,7 @@ def gptq(tensors: Tensors, config: dict[str, Any]) -> None:
 
 
 def lora(tensors: Tensors, config: dict[str, Any]) -> None:
-    """As an adapter's parts are when they were saved beside what they adapt."""
+    """An adapter's parts, saved with what they adapt."""
     for name in [name for name in tensors if name.endswith("q_proj.weight")]:
         stem = name.removesuffix("weight")
         tensors[stem + "lora_A.weight"] = torch.zeros(4, tensors[name].shape[1])
@@ -352,7 +352,7 @@ def test_weights_that_would_be_read_in_part_are_refused(
     capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Of copies of the miniature; before any tensor is read."""
+    """Copies of the miniature; before any tensor is read."""
     folder = tmp_path / "model"
     shutil.copytree(EMBEDDED / "miniature", folder)
     tensors, config = (

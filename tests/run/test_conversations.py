@@ -1,4 +1,4 @@
-"""Items of several turns: lossless turn by turn, AR's answers in the prompts, one unit to resume, shard and count."""
+"""Items of several turns: lossless by turn, AR's answers in the prompts, one unit to resume, shard and count."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ FIXED = ("method=fixed_layers", "method.ratio=0.25")  # whose drafts are wrong a
 
 @pytest.fixture
 def options(small_checkpoint: Path, tmp_path: Path) -> list[str]:
-    """Of a run on conversations of one to three turns."""
+    """A run on conversations of one to three turns."""
     (tmp_path / "data").mkdir()
     text = "".join(json.dumps(row) + "\n" for row in ROWS)
     (tmp_path / "data" / "spec_bench.jsonl").write_text(text, encoding="utf-8")
@@ -54,13 +54,13 @@ def options(small_checkpoint: Path, tmp_path: Path) -> list[str]:
 
 
 def prompts_of(task: str, folder: Path) -> Sequence[Prompt]:
-    """The prompts that a task makes of a file in the folder."""
+    """A task's prompts from a file in the folder."""
     found: Sequence[Prompt] = instantiate(composed(f"task={task}").task).prompts(LocalSource(folder), "chat", None, 0)
     return found
 
 
 def test_the_files_of_their_authors_are_read_as_they_are(tmp_path: Path) -> None:
-    """Those of FastChat and Spec-Bench, whose ids have another name, and a row of the hub's MT-Bench."""
+    """FastChat's and Spec-Bench's, whose ids have another name, and a row of the hub's MT-Bench."""
     files = {
         "spec_bench": {"question_id": 1, "category": "rag", "turns": ["a café"]},
         "mt_bench": {"question_id": 81, "category": "writing", "turns": ["a café", "shorter"], "reference": []},
@@ -83,7 +83,7 @@ def same(one: Run, other: Run) -> None:
 
 
 def asked(row: dict[str, object], turn: int, form: str) -> list[str]:
-    """What the user has said by then, as the task puts it."""
+    """The user's messages by then, in the task's form."""
     said = [str(text) for text in row["turns"]][: turn + 1]  # type: ignore[attr-defined]
     if form == "chat":
         return said
@@ -135,7 +135,7 @@ def test_answers_that_differ_are_those_of_ar_where_there_is_one(
 def test_a_turn_that_does_not_fit_after_its_answers_is_not_asked(
     new: int, turns: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Of answers that are no text each token is read again as three; the run goes on with the next conversation."""
+    """Tokens of answers that are no text are read again as three; the run goes on with the next conversation."""
     file = tmp_path / "mine.jsonl"
     file.write_text('{"prompt": ["the report", "shorter", "and again"]}\n{"prompt": "one"}\n', encoding="utf-8")
     line = ("task=jsonl", f"task.path={file}", f"decode.max_new_tokens={new}", *FIXED, "model=miniature")
@@ -152,7 +152,7 @@ def test_a_turn_that_does_not_fit_after_its_answers_is_not_asked(
 
 
 def test_the_prompts_of_a_turn_are_those_of_ar_alone(options: list[str], tmp_path: Path) -> None:
-    """Whatever the method; and one without AR has its own answers."""
+    """For any method; one without AR has its own answers."""
     runs = [
         executed(tmp_path / name, *options, *more)
         for name, more in {"first": FIXED, "other": ("method=swift",), "alone": (*FIXED, "baseline=none")}.items()
@@ -163,7 +163,7 @@ def test_the_prompts_of_a_turn_are_those_of_ar_alone(options: list[str], tmp_pat
 
 
 def test_a_unit_is_a_conversation(options: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Killed after the first, the run goes on with the second; shards are of whole ones."""
+    """Killed after the first, the run goes on with the second; shards have whole ones."""
     whole = executed(tmp_path / "whole", *options, *FIXED, "repeats=2")
     add: Callable[..., None] = RunWriter.add
 

@@ -1,4 +1,4 @@
-"""What ends a run is said in its record and in one message, and what a killed process left is removed."""
+"""A run's end is said in its record and in one message; a killed process's leftovers are removed."""
 
 from __future__ import annotations
 
@@ -67,7 +67,6 @@ def answer(
 
 
 def record() -> Path:
-    """Return the folder of the only run."""
     (folder,) = (path for path in Path("runs").iterdir() if not path.name.startswith("."))
     return folder
 
@@ -156,7 +155,7 @@ LEFT: dict[str, Callable[[Path], object]] = {
 def test_what_a_killed_process_left_is_removed_by_the_same_command(
     finished: bool, answer: Callable[..., tuple[int, str]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """With a lease that it also left, and without."""
+    """With and without its lease."""
     with monkeypatch.context() as patched:
         if not finished:
             patched.setattr(Arms, "_decode_turn", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
@@ -260,7 +259,6 @@ def dangling(path: Path) -> None:
 
 @pytest.fixture(scope="module")
 def one_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The runs of one command."""
     runs = tmp_path_factory.mktemp("finished") / "runs"
     assert exit_code([*LINE[:-1], f"runs_dir={runs}"]) == 0
     return runs
@@ -308,7 +306,7 @@ def test_a_folder_that_cannot_be_written_is_one_message(sweep: bool, answer: Cal
 
 @pytest.fixture
 def small_disk(tmp_path: Path) -> Iterator[Path]:
-    """A file system of 64 kB, where this process may mount one."""
+    """A file system of 64 kB, if this process may mount one."""
     disk = tmp_path / "disk"
     disk.mkdir()
     line = ["mount", "-t", "tmpfs", "-o", "size=64k", "tmpfs", str(disk)]

@@ -1,4 +1,4 @@
-"""Runs and sweeps that end before they are done, by signals, killed workers, full disks and damage: nothing is lost."""
+"""Runs and sweeps cut short by signals, killed workers, full disks and damage: nothing is lost."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ TIMES = ["prefill_ms", "decode_ms", "draft_ms", "verify_ms", "policy_ms", "peak_
 
 @pytest.fixture(scope="module")
 def own(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """A folder with the methods above, from which this process imports too."""
+    """A folder with the methods above, from which this process also imports."""
     folder = tmp_path_factory.mktemp("own")
     (folder / "conf" / "method").mkdir(parents=True)
     (folder / "my_methods.py").write_text(METHODS, encoding="utf-8")
@@ -86,7 +86,7 @@ def own(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 
 @pytest.fixture(scope="session")
 def short(small_checkpoint: Path) -> list[str]:
-    """Of a run of `PROMPTS` prompts, with a method whose steps vary."""
+    """A run of `PROMPTS` prompts, with a method whose steps vary."""
     return [
         *local_model(small_checkpoint),
         "task=gsm8k",
@@ -100,7 +100,7 @@ def short(small_checkpoint: Path) -> list[str]:
 
 @pytest.fixture(scope="module")
 def waiting(short: list[str], own: Path) -> list[str]:
-    """Of the same run, with the method that waits after the first prompt."""
+    """The same run, with the method that waits after the first prompt."""
     return [*short, "method=waiting", f"hydra.searchpath=[file://{own}/conf]"]
 
 
@@ -122,7 +122,6 @@ class Gate:
         return (self._folder / "waiting").exists()
 
     def open(self) -> None:
-        """Let the run go on."""
         (self._folder / "open").touch()
 
 
@@ -134,12 +133,11 @@ def gate(own: Path, tmp_path: Path) -> Gate:
 
 @pytest.fixture(scope="module")
 def whole(waiting: list[str], tmp_path_factory: pytest.TempPathFactory) -> Run:
-    """The run that nothing disturbs."""
     return executed(tmp_path_factory.mktemp("whole"), *waiting)
 
 
 def same(one: Run, other: Run) -> None:
-    """Everything but times, the memory of a process, and the order of the arms' clocks."""
+    """Everything but times, a process's memory, and the order of the arms' clocks."""
     for name in ("prompts", "steps", "layer_sets"):
         tables = (getattr(run, name).drop(columns=TIMES, errors="ignore") for run in (one, other))
         pd.testing.assert_frame_equal(*tables)
@@ -188,7 +186,7 @@ def interruptible() -> Iterator[None]:
 
 
 class Last:
-    """An object that is interrupted while it is deleted."""
+    """An object interrupted while it is deleted."""
 
     def __del__(self) -> None:
         signal.raise_signal(signal.SIGINT)
@@ -238,7 +236,7 @@ def test_a_signal_while_nothing_is_measured_ends_it_at_once(waiting: list[str], 
 
 @pytest.fixture
 def compiler(tmp_path: Path) -> Path:
-    """A compiler that notes its calls, takes a second, and has made the kernels before; its notes are beside it."""
+    """A compiler that notes its calls, takes a second, and has made the kernels before; its notes are in its folder."""
     if problem := native_problem():
         pytest.skip(problem)
     built = build.build_directory(resolve("auto")) / "cpu.o"
@@ -273,7 +271,7 @@ def test_processes_that_are_started_at_once_make_each_run_once(
 
 
 def test_two_equal_sweeps_share_their_runs(short: list[str], tmp_path: Path) -> None:
-    """What the other one is at comes last."""
+    """The other's current runs come last."""
     ends = at_once([["-m", *short, "seed=0,1,2", f"runs_dir={tmp_path}"]] * 2)
     assert [end.returncode for end in ends] == [0, 0], ends
     assert len(find_runs(tmp_path)) == 3
@@ -295,7 +293,7 @@ def test_runs_that_ask_for_it_measure_one_after_the_other(short: list[str], tmp_
 
 @pytest.fixture
 def deadly(short: list[str], own: Path, tmp_path: Path) -> subprocess.CompletedProcess[str]:
-    """The end of a sweep on two workers, of which one dies whenever it has a certain run."""
+    """End of a sweep on two workers, one of which dies with a certain run."""
     (tmp_path / "deaths").mkdir()
     line = [
         "-m",
@@ -312,7 +310,7 @@ def deadly(short: list[str], own: Path, tmp_path: Path) -> subprocess.CompletedP
 
 
 def test_a_killed_worker_ends_no_other_run(deadly: subprocess.CompletedProcess[str], tmp_path: Path) -> None:
-    """Twice it is started again, the second time alone; then it has failed (test_sweep has one that does not)."""
+    """It is restarted twice, the second time alone; then it has failed (test_sweep has one that does not)."""
     names = {load_run(path).header.method for path in find_runs(tmp_path / "runs")}
     assert "Traceback" not in deadly.stderr, deadly.stderr
     assert (deadly.returncode, names) == (1, {"ar", "fixed_layers"}), deadly.stderr
@@ -370,7 +368,7 @@ def copied(file: Path) -> None:
 def test_damaged_parts_are_named_set_aside_and_measured_again(
     damage: Callable[[Path], None], learns: bool, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """With a method that learns so is all that came after, for it goes on from where it was."""
+    """With a method that learns also all later ones, since it goes on from there."""
     with module.RunWriter(tmp_path / "run", header()) as begun:
         for number in range(4):
             begun.add(number, 0, with_work(unit(number)), b"%d" % number if learns else None)

@@ -1,4 +1,4 @@
-"""Hugging Face `generate` beside our AR: the same tokens, ends and distribution; what it cannot load is refused."""
+"""Hugging Face `generate` and our AR: same tokens, ends and distribution; what it cannot load is refused."""
 
 from __future__ import annotations
 

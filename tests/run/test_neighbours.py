@@ -1,4 +1,4 @@
-"""The other runs of a machine: seen by each other, and waited for by those that ask for it."""
+"""The other runs of a machine see each other, and wait if asked to."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ from tests.runs import executed, local_model
 
 @pytest.fixture(autouse=True)
 def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """One on which nothing else runs."""
+    """A machine without other runs."""
     (tmp_path / "tmp").mkdir()
     monkeypatch.setattr(module.tempfile, "gettempdir", lambda: str(tmp_path / "tmp"))
     return tmp_path / "tmp"
 
 
 def on(*devices: int, exclusive: bool = False) -> Hardware:
-    """Hardware with these GPUs, without one the CPU."""
+    """Hardware with these GPUs, else the CPU."""
     found = tuple(torch.device("cuda", index) for index in devices) or (torch.device("cpu"),)
     cpu = Hardware.of("cpu", "float32", 1, 0, "auto", "auto", None)
     return replace(cpu, devices=found, exclusive=exclusive)

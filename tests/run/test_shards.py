@@ -1,4 +1,4 @@
-"""A run whose prompts several jobs share is the run that one job makes."""
+"""A run whose prompts several jobs share equals one job's run."""
 
 from __future__ import annotations
 
@@ -145,7 +145,7 @@ def test_a_shard_whose_run_was_made_while_it_waited_is_not_measured_again(
 
 
 def left_by_one_that_was_killed(options: list[str], folder: Path, patch: pytest.MonkeyPatch, *more: str) -> Path:
-    """A record, and the shards that it was made of: its process ended before it removed them."""
+    """A record and its shards: its process ended before it removed them."""
     with patch.context() as patched:
         patched.setattr("ssd_bench.run.shards._remove", lambda plan: None)
         made = [execute_shard(planned(folder, *options, *METHODS["given"], *more, f"shard={n}/2")) for n in (1, 2)]
@@ -196,7 +196,7 @@ def test_a_damaged_part_of_a_shard_is_measured_again(options: list[str], tmp_pat
 
 
 def test_a_shard_that_somebody_works_on_is_not_removed(options: list[str], tmp_path: Path) -> None:
-    """Of another division of the same prompts: it finds the record when it is done."""
+    """Of another division of the same prompts: it finds the record when done."""
     line = [*options, *METHODS["given"]]
     other = planned(tmp_path, *line, "shard=1/3")
     with RunWriter(other.identity.folder, runner.initial_header(other)) as writer:

@@ -1,8 +1,8 @@
-"""The same command gives the same answers wherever it runs: cores, locale, time zone, home, compiler.
+"""The same command gives the same answers anywhere: cores, locale, time zone, home, compiler.
 
-What is not here: the CPU's model (every level of instructions is tested in test_kernels, and the whole suite runs on
-any with `make test ISA=LEVEL`), its load (no test asserts a time), the order of tests (pytest-randomly shuffles it in
-every run), and a missing browser (only tests of the report's page use one, and say that they are skipped).
+Not here: the CPU's model (test_kernels tests every level of instructions, and `make test ISA=LEVEL` runs the suite on
+any), its load (no test asserts a time), the order of tests (pytest-randomly shuffles it), and a missing browser (tests
+of the report's page say that they are skipped).
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def here(tmp_path_factory: pytest.TempPathFactory) -> Run:
 
 @pytest.mark.parametrize("name", SURROUNDINGS)
 def test_the_main_job_runs_anywhere(name: str, here: Run, tmp_path: Path) -> None:
-    """Without compiled kernels where none can be made or kept."""
+    """Without compiled kernels if none can be made or kept."""
     changed = SURROUNDINGS[name]
     if name == "no compiler":
         changed = changed | {"SSD_BENCH_CACHE": str(tmp_path)}  # where nothing is built yet
@@ -87,7 +87,7 @@ def test_weights_that_cannot_be_converted_name_the_folder(monkeypatch: pytest.Mo
 
 
 def test_text_files_name_their_encoding() -> None:
-    """Left to the locale, a file written on one machine cannot be read on another."""
+    """By locale, a file written on one machine cannot be read on another."""
     silent = []
     for package in ("ssd_bench", "methods", "tasks", "hydra_plugins", "tests"):
         for file in (ROOT / package).rglob("*.py"):
@@ -97,7 +97,7 @@ def test_text_files_name_their_encoding() -> None:
 
 
 def by_locale(call: ast.Call) -> bool:
-    """Whether a call reads or writes text as the locale says."""
+    """Whether a call reads or writes text by the locale."""
     name = call.func.attr if isinstance(call.func, ast.Attribute) else getattr(call.func, "id", "")
     keywords = {keyword.arg for keyword in call.keywords}
     if "encoding" in keywords:

@@ -1,4 +1,4 @@
-"""Hugging Face `generate` as a run's third arm: there, apart, resumed with its unit, and in nobody else's numbers."""
+"""Hugging Face `generate` as a run's third arm: present, separate, resumed with its unit, and in no other numbers."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ OPTIONS = ("baseline=hf", "method=fixed_layers", "limit=3", "decode.max_new_toke
 
 
 class Here(HuggingFace):
-    """In this process: a start takes no seconds."""
+    """In this process, without a start of seconds."""
 
     peak_bytes = 1
 
@@ -47,7 +47,7 @@ class Here(HuggingFace):
 
 @pytest.fixture(scope="module")
 def record(small_checkpoint: Path, tmp_path_factory: pytest.TempPathFactory) -> Run:
-    """A run with a process of its own for the third arm."""
+    """A run with a separate process for the third arm."""
     return executed(tmp_path_factory.mktemp("apart"), *local_model(small_checkpoint), *OPTIONS)
 
 
@@ -79,7 +79,7 @@ def test_its_copy_of_the_weights_is_counted_apart(record: Run) -> None:
 def test_a_killed_run_goes_on_with_all_three_arms(
     record: Run, small_checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """And has the tokens of another process."""
+    """And has another process's tokens."""
     monkeypatch.setattr(arms, "HFProcess", Here)
     add = RunWriter.add
 

@@ -1,4 +1,4 @@
-"""The miniature's corpus: its domains, its splits, its batches, and the samples of tasks that come from it."""
+"""The miniature's corpus: domains, splits, batches, and the tasks' samples from it."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def test_an_item_is_in_one_split_and_its_answer_is_right(domain: str) -> None:
 
 
 def _walked(problem: str, state: dict[str, int]) -> dict[str, int]:
-    """Run the lines of a problem as they are read, from the start of the walk until it is home; return the state."""
+    """Run a problem's lines from the walk's start until it is home; return the state."""
     walk = re.findall(r"^From (\w+) to (\w+) (\S+)\.$", problem, re.M)
     program = re.findall(r"^At (\w+) (\w) (\w+) (\S+)\.$", problem, re.M)
     rules = {start: (end, "held", rule) for start, end, rule in walk}
@@ -86,7 +86,7 @@ def test_derivations_and_traces_say_what_their_lines_compute() -> None:
 
 
 def _followers(text: str) -> dict[tuple[str, str], set[str]]:
-    """Return the words after each pair of adjacent words or marks of a text."""
+    """Return the words after each pair of adjacent words or marks."""
     followers: dict[tuple[str, str], set[str]] = {}
     words = re.findall(r"\w+|[^\w\s]", text)
     for *pair, after in zip(words, words[1:], words[2:]):
@@ -170,7 +170,7 @@ def test_a_conversations_answers_all_count(tokenizer: PreTrainedTokenizerBase) -
 
 @pytest.fixture
 def drawn_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Held-out items, one in sixteen that are made, are drawn for the last task of a domain; others take the first."""
+    """Held-out items, one in sixteen, are drawn for the last task of a domain; others take the first."""
     turns: dict[str, int] = {}
     for source in samples.sources().values():
         turns[source.domain] = max(source.turn, turns.get(source.domain, 0))
@@ -184,7 +184,7 @@ def drawn_once(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_samples_are_held_out_items_and_demonstrations_are_not(tmp_path: Path, drawn_once: None) -> None:
-    """Write the committed files again; no training batch can hold one of their items."""
+    """Write the committed files again; no training batch can hold their items."""
     written = samples.write(tmp_path)
     folder = SampleSource().root
     assert folder is not None and {path.name for path in written} == {path.name for path in folder.glob("*.jsonl")}

@@ -1,4 +1,4 @@
-"""Cost tables: the committed files are the fit of the recorded results, and predict what was measured."""
+"""Cost tables: the committed files are the recorded results' fit, and predict the measurements."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ SEARCH_ERROR, LEFT_OUT_ERROR = 0.07, 0.17
 
 @cache
 def fitted() -> dict[str, Any]:
-    """Return the files' content that the recorded results give, by model."""
+    """Return the files' content from the recorded results, by model."""
     machines = files.machines([result(model) for model in MODELS])
     return {model: yaml.safe_load(text) for model, (text, _) in machines.items()}
 

@@ -53,9 +53,9 @@ def test_the_full_model_predicts_all_of_its_own_tokens(scores: SetScores) -> Non
 
 
 def test_alpha_is_what_full_passes_with_right_tokens_say(engine: Engine, scores: SetScores) -> None:
-    """Run the full model up to where a draft begins, then the set over the drafted tokens, each in its own pass.
+    """Run the full model up to a draft's beginning, then the set over the drafted tokens, in separate passes.
 
-    A position's keys and values depend on which layers ran there, so every prediction is made again from the prompt.
+    A position's keys and values depend on the layers that ran there, so every prediction is made again from the prompt.
     """
     layer_set, decoder = LayerSet(LAYERS, frozenset([2, 5])), engine.decoder
     right = 0
@@ -75,7 +75,7 @@ def test_alpha_is_what_full_passes_with_right_tokens_say(engine: Engine, scores:
 
 
 def test_a_window_of_the_whole_text_scores_as_none(scores: SetScores) -> None:
-    """Drafts of the narrowest window predict less, and leave nothing behind for later scores."""
+    """Drafts of the narrowest window predict less, and leave nothing for later scores."""
     for layer_set in (LayerSet.full(LAYERS), LayerSet(LAYERS, frozenset([2, 5])), LayerSet.exit(LAYERS, 2)):
         narrow, wide = (scores.token_by_token(replace(layer_set, window=w)) for w in (Window(0, 1), Window(3, 100)))
         assert wide == scores.token_by_token(layer_set) == scores([layer_set])[0] != narrow

@@ -1,4 +1,4 @@
-"""The papers' experiments: each composes, and each reported number has the job that it is to be compared with."""
+"""The papers' experiments: each composes, and each reported number has its job."""
 
 import json
 from collections.abc import Iterable
@@ -40,7 +40,7 @@ ALL = ("", "Overall", "Average", "other tasks", "two tasks (names lost)", "Yi-34
 
 @cache
 def experiments() -> dict[tuple[str, str], list[Experiment]]:
-    """By exhibit, which may have more than one."""
+    """Experiments by exhibit, which may have several."""
     found: dict[tuple[str, str], list[Experiment]] = {}
     for experiment in map(load, names()):
         for exhibit in ((experiment.paper, experiment.exhibit), *experiment.also):
@@ -63,7 +63,7 @@ def chosen(choices: tuple[str, ...]) -> DictConfig:
 
 
 def composed(overrides: Iterable[str]) -> DictConfig:
-    """As Hydra composes it, with one slow composition for each choice of groups; unknown options are refused."""
+    """Hydra's config, with one slow composition for each choice of groups; unknown options are refused."""
     parsed = OverridesParser.create().parse_overrides(list(overrides))
     groups = [o for o in parsed if o.key_or_group in GROUPS]
     cfg = deepcopy(chosen(tuple(str(o.input_line) for o in groups)))
@@ -76,7 +76,7 @@ def composed(overrides: Iterable[str]) -> DictConfig:
 
 @cache
 def parts_of_streams() -> dict[str, list[str]]:
-    """Stream -> the tasks of which it has parts."""
+    """Stream -> tasks of its parts."""
     streams = {choice(job, "task") for job in jobs() if choice(job, "task").startswith("stream")}
     return {name: list(composed((f"task={name}",)).task.parts) for name in streams}
 
@@ -88,7 +88,7 @@ def task_choices() -> dict[str, str]:
 
 
 def on_task(job: Job, label: str) -> bool:
-    """Whether a job gives numbers of a task, or of each of several, perhaps as a part of its stream."""
+    """Whether a job gives numbers of a task, or of several, perhaps as a part of its stream."""
     if label in (*ALL, job.labels["task"]):
         return True
     parts = parts_of_streams().get(choice(job, "task"), [])
@@ -110,7 +110,7 @@ def with_setting(found: list[Job], number: reported.Number) -> list[Job]:
 
 
 def jobs_of(number: reported.Number) -> list[Job]:
-    """The jobs that a reported number is to be compared with."""
+    """The jobs to compare a reported number with."""
     among = [job for each in experiments()[number.paper, number.exhibit] for job in each.jobs]
     among = [job for job in among if number.model in ALL or job.labels["model"] == number.model]
     anyone = ("", *BASELINES)

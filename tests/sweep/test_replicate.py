@@ -1,4 +1,4 @@
-"""Run sets, scales, the sweep that runs each distinct job once, and the index of what each cell's run is."""
+"""Run sets, scales, the sweep that runs each distinct job once, and the index of each cell's run."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Sweeps: one batch to the launcher, every job with its own end, and the index of what is there."""
+"""Sweeps: one batch to the launcher, every job with its own end, and the index of existing records."""
 
 from __future__ import annotations
 
@@ -189,14 +189,13 @@ def test_errors_survive_pickling(error: Exception) -> None:
 
 @pytest.fixture
 def in_a_job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
-    """The config of a job of a sweep, as the launcher hands it over."""
+    """A job's config, as the launcher hands it over."""
     job = OmegaConf.create({"overrides": {"task": ["a=1"]}, "job": {"num": 0}})
     monkeypatch.setattr(HydraConfig, "get", staticmethod(lambda: job))
     return OmegaConf.create({"runs_dir": str(tmp_path)})
 
 
 def attempt(work: Callable[..., object], cfg: Any) -> Outcome:
-    """The outcome of the only job of a sweep."""
     return Attempt(work, 1, "sweep", Path(cfg.runs_dir) / index.OUTCOMES)(cfg)
 
 
@@ -236,14 +235,14 @@ def test_a_job_that_submitit_has_queued_again_has_not_failed(
 
 
 class Breaking:
-    """A launcher that raises at the first job whose process is gone, a number of times, while those after it go on."""
+    """A launcher that raises a number of times at the first job without a process, while later ones go on."""
 
     def __init__(self, runs_dir: Path, deadly: str, alive: Sequence[str], deaths: int) -> None:
         self.runs_dir, self.deadly, self.alive, self.deaths = runs_dir, deadly, alive, deaths
         self.batches: list[list[str]] = []
 
     def launch(self, jobs: Sequence[Sequence[str]], initial_job_idx: int) -> list[JobReturn]:
-        """The end of each job; those that are alive elsewhere are held the first two times."""
+        """The end of each job; those alive elsewhere are held the first two times."""
         self.batches.append([name for (name,) in jobs])
         for name in self.batches[-1]:
             with index.mark_running(self.runs_dir, [name], "sweep"):
@@ -295,7 +294,7 @@ def test_jobs_that_others_work_on_are_launched_again_and_wait(tmp_path: Path) ->
 def test_a_launcher_without_its_package_is_one_message(
     launcher: str, extra: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
-    """Of ours that build on one of Hydra's, and of one that is composed without it."""
+    """Ours that build on one of Hydra's, and one composed without it."""
     imported = importlib.import_module
 
     def without(name: str, package: str | None = None) -> ModuleType:
@@ -310,7 +309,7 @@ def test_a_launcher_without_its_package_is_one_message(
 
 
 def test_a_launcher_that_cannot_start_jobs_is_one_message(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Here a box without a GPU."""
+    """Here a machine without a GPU."""
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     code = (
         "import sys, submitit; from ssd_bench.cli import dispatch\n"
@@ -341,7 +340,7 @@ def test_only_an_interrupt_ends_a_sweep(in_a_job: Any) -> None:
 
 
 def test_an_index_is_of_the_records_that_are_there(tmp_path: Path) -> None:
-    """Two sweeps that share a job; a record that was deleted; the same job with the folder under another name."""
+    """Two sweeps that share a job; a deleted record; the same job with a renamed folder."""
     cells = [({"task": name}, [f"task={name}", "runs_dir=x"]) for name in "abc"]
     for name in "ab":
         (tmp_path / name).mkdir()
@@ -357,7 +356,7 @@ def test_an_index_is_of_the_records_that_are_there(tmp_path: Path) -> None:
 
 
 def test_runs_of_a_sweep_that_goes_on_are_in_its_index(tmp_path: Path) -> None:
-    """A sweep writes its index when it starts; a table made before its end has the runs that are done."""
+    """A sweep writes its index at its start; a table made before its end has the finished runs."""
     options = [[f"task={name}", "runs_dir=x"] for name in "abcd"]
     index.note_outcome(tmp_path, options[1], Outcome(error="no memory", code=1))
     path = index.refresh(tmp_path, "one", "mini", [({}, overrides) for overrides in options])
@@ -376,7 +375,7 @@ def test_an_interrupted_sweep_can_be_reported_and_goes_on(
     done, states = [], []
 
     def execute(*_: object) -> Path:
-        """In place of a run: what the index says when it begins; the second is interrupted, once."""
+        """Instead of a run: what the index says at its beginning; the second is interrupted, once."""
         ((_, _, cells),) = map(index.read, index.find(tmp_path / "runs"))
         states.append([cell.run for cell in cells])
         if len(states) == 2:
@@ -409,7 +408,7 @@ def test_an_interrupted_sweep_can_be_reported_and_goes_on(
 def test_dry_describes_runs_and_products(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """On a GPU that is not at hand, and nothing is written."""
+    """On a GPU that is not at hand, without writing."""
     monkeypatch.setenv("HYDRA_FULL_ERROR", "1")
     monkeypatch.chdir(tmp_path)
     for options, head, methods in (([], "1 run\n", ["ar"]), (["-m"], "2 runs\n", ["ar", "swift"])):
@@ -444,7 +443,7 @@ def test_a_bench_cannot_be_described() -> None:
 def test_jobs_that_differ_in_plain_values_are_composed_once(
     options: list[str], folders: list[str], composed: int | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Each has its own folder all the same."""
+    """Each still has its own folder."""
     compose, found, asked = ConfigLoaderImpl.load_sweep_config, [], []
 
     def execute(cfg: Any, *_: object) -> Path:
@@ -535,7 +534,7 @@ def test_a_kind_of_warning_has_no_numbers(text: str, kind: str) -> None:
 def test_a_sweep_shows_each_kind_of_warning_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """In full at the first run that has it, then as a line with the number of runs; the records keep all."""
+    """In full at its first run, then as a line with the number of runs; the records keep all."""
     warnings = [[f"latency profile unreliable: {50 + seed} % of the CPU. Rerun."] for seed in range(3)]
     warnings[2].append("the last run is odd; see its card")
 

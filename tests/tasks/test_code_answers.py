@@ -1,4 +1,4 @@
-"""HumanEval's official harness and ours on the same answers, in every form that models write them in."""
+"""HumanEval's official harness and ours on the same answers, in every form of models."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ FORMS = [*RAW.items(), *CHAT.items()]
 
 @cache
 def problems() -> list[Mapping[str, str]]:
-    """Return the problems whose solution has an operator to change, without loops that a change could make endless."""
+    """Return the problems with an operator to change, without loops that a change could make endless."""
     rows = data.read_problems().values()
     return [row for row in rows if changed(row) and "while" not in row["canonical_solution"]]
 
 
 @pytest.fixture(scope="module")
 def passes_officially() -> Iterator[Callable[[int, str], bool]]:
-    """The official verdict, from a process that is small: the harness forks its own twice for every answer."""
+    """The official verdict, from a small process: the harness forks its own twice for every answer."""
     with ProcessPoolExecutor(1, get_context("spawn"), start_by_forks) as harness:
 
         def passes(number: int, completion: str) -> bool:
@@ -49,7 +49,6 @@ def score(number: int, answer: str) -> float | None:
 
 
 def solutions(number: int) -> tuple[Solution, Solution]:
-    """Return the right solution and a wrong one."""
     row = problems()[number]
     bodies = row["canonical_solution"], changed(row) or ""
     right, wrong = (Solution(row["prompt"], body, row["entry_point"]) for body in bodies)
@@ -60,7 +59,7 @@ def solutions(number: int) -> tuple[Solution, Solution]:
 def test_the_verdict_is_the_official_harnesss(
     name: str, form: Callable[[Solution], str], passes_officially: Callable[[int, str], bool]
 ) -> None:
-    """A raw text is run by both as it is; of other answers the official harness runs the program within."""
+    """Both run a raw text as it is; of other answers the official harness runs the program within."""
     first = 3 * [known for known, _ in FORMS].index(name)
     for number in (first, first + 1):
         for solution in solutions(number):

@@ -1,4 +1,4 @@
-"""HumanEval's own solutions pass as answers, and what is wrong with them afterwards fails."""
+"""HumanEval's own solutions pass as answers, broken ones fail."""
 
 from __future__ import annotations
 

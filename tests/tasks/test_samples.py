@@ -1,4 +1,4 @@
-"""Generated samples of the tasks: every task takes its own."""
+"""Generated samples: every task takes its own."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ ITEMS = 60  # of a task
 
 
 def test_every_task_takes_its_samples() -> None:
-    """Streams take the samples of their parts."""
+    """Streams take their parts' samples."""
     tasks = {name: task_named(name) for name in task_names()}
     for name, task in tasks.items():
         if not isinstance(task, Stream):

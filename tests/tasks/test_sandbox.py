@@ -1,4 +1,4 @@
-"""The sandbox: what programs of a model reach and what not, and that the harness goes on."""
+"""The sandbox: what a model's programs can and cannot reach, and that the harness goes on."""
 
 from __future__ import annotations
 
@@ -140,7 +140,6 @@ def test_files_elsewhere_are_out_of_reach(attack: str, tmp_path: Path) -> None:
 
 
 def _swallowed(attack: str) -> str:
-    """The program that tries the attack and goes on."""
     return f"try: exec({attack!r})\nexcept (OSError, AssertionError): pass"
 
 
@@ -232,7 +231,7 @@ def test_no_process_outlives_a_program(tmp_path: Path, monkeypatch: pytest.Monke
 
 
 def _children() -> set[int]:
-    """Ids of this process's descendants and of processes without a parent that work in a removed folder."""
+    """Ids of this process's descendants and of orphans that work in a removed folder."""
     found, parents = set(), {}
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit():
@@ -292,7 +291,7 @@ def test_limits_in_which_python_cannot_start_are_refused(problem: LocalSource) -
 
 @pytest.fixture
 def without_seccomp(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """As on a machine whose system calls are not known."""
+    """A machine whose system calls are not known."""
     runs_to_the_end.cache_clear()
     check.cache_clear()
     monkeypatch.setattr(sandbox, "seccomp_filter", lambda machine: b"")

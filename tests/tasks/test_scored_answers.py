@@ -1,7 +1,7 @@
-"""Answers in the forms of real models, each with a reader's verdict and those of lm-eval's scorers and math-verify.
+"""Answers in real models' forms, each with the verdicts of a reader, lm-eval's scorers and math-verify.
 
-`scored_answers.jsonl` has an answer a line: `right` is the verdict of a reader, `theirs` the released scorers', `ours`
-this project's where it is wrong. docs/scoring.md says how the others' verdicts were made, and counts them.
+`scored_answers.jsonl` has an answer a line: `right` is a reader's verdict, `theirs` the released scorers', `ours` this
+project's if wrong. docs/scoring.md says how the others' verdicts were made, and counts them.
 """
 
 from __future__ import annotations

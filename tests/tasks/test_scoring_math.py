@@ -222,7 +222,7 @@ def test_a_program_that_does_not_start_is_an_error() -> None:
 
 
 def run(program: str) -> list[int]:
-    """The numbers that a program prints, which begins with a scorer that has answered once."""
+    """Numbers printed by a program, which begins with a scorer that has answered once."""
     program = (
         f"import os\nfrom tests.tasks.test_scoring_math import fake\nscorer = fake()\nscorer.item('2', '1')\n{program}"
     )

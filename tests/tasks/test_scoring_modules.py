@@ -1,4 +1,4 @@
-"""The module for `evaluate`: loaded by path, offline, from another folder, with the numbers of the scorers."""
+"""The module for `evaluate`: loaded by path, offline, from another folder, with the scorers' numbers."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ print(json.dumps(found))
 
 @pytest.fixture(scope="module")
 def computed(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, Any]]:
-    """What every scorer computes, in a process that runs in an empty folder with an empty cache."""
+    """Every scorer's results, in a process with an empty folder and cache."""
     folder = tmp_path_factory.mktemp("elsewhere")
     calls: dict[str, dict[str, Any]] = {
         name: {"predictions": predictions, "references": references, "items": True}

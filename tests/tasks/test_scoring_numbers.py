@@ -1,4 +1,4 @@
-r"""Numbers with units and exponents, in a \boxed{} and without, and answers in which no number can be read."""
+r"""Numbers with units and exponents, with and without a \boxed{}, and answers without a readable number."""
 
 from __future__ import annotations
 
@@ -178,7 +178,7 @@ def test_answers_without_a_number_are_counted() -> None:
     ],
 )
 def test_a_model_that_repeats_itself_costs_no_time(repeated: str) -> None:
-    """Patterns that try every beginning of such a text to its end would take minutes here."""
+    """Patterns that try every beginning of such a text to its end would take minutes."""
     text = f"Answer: {repeated * 40_000}!"
     assert chosen_option(text) is None
     assert without_thoughts(text) == text

@@ -1,4 +1,4 @@
-"""Answers that are letters, translations, short texts, queries and code: what of a text counts, and its score."""
+"""Answers as letters, translations, short texts, queries and code: what counts, and its score."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Prompts of all tasks byte for byte, from files on disk: order, demonstrations, limits, and what is refused."""
+"""Prompts of all tasks byte for byte, from files on disk: order, demonstrations, limits, refusals."""
 
 from __future__ import annotations
 
@@ -298,7 +298,7 @@ UNPINNED = ("spider", "humaneval", "mbpp", "speed_bench")
 
 
 def test_hub_data_sets_are_pinned_and_have_a_number_of_rows() -> None:
-    """But for those whose copies on the hub no public code pins, and those that it does not have."""
+    """Except for copies that no public code pins, and those absent from the hub."""
     for path in sorted((ROOT / "conf" / "task").glob("*.yaml")):
         task = make(path.stem)
         for spec in task.files("plain") if not isinstance(task, Stream) else ():

@@ -1,4 +1,4 @@
-"""Prompts of MATH, MMLU-Pro and Natural Questions: byte for byte, subjects, demonstrations, and what is refused."""
+"""Prompts of MATH, MMLU-Pro and Natural Questions: byte for byte, subjects, demonstrations, refusals."""
 
 from __future__ import annotations
 
@@ -30,7 +30,6 @@ QUESTION = {"id": "n0", "question": "who wrote it", "answer": ["Ann Lee", "Lee Ã
 
 
 def of_subjects(row: dict[str, object], count: int, prefix: str) -> Rows:
-    """`count` rows of every subject, in turn."""
     rows = numbered(row, count * len(NAMES), "problem", prefix=prefix)  # type: ignore[arg-type]
     return [made | {"subject": NAMES[i % len(NAMES)]} for i, made in enumerate(rows)]
 
@@ -82,7 +81,7 @@ def test_math_subjects_choose_items(tmp_path: Path) -> None:
 
 
 def test_math_demonstrations_are_of_the_items_subject_and_no_items(tmp_path: Path) -> None:
-    """KNN-SSD's code draws them from the train folder of the subject that it runs."""
+    """KNN-SSD's code draws them from the subject's train folder."""
     items, pool = of_subjects(PROBLEM, 2, "i"), of_subjects(PROBLEM_SHOT, 6, "shot")
     given = [PROBLEM_SHOT | row for row in items] + pool
     source = folder(tmp_path, {"math500": items, "math500.fewshot": given})

@@ -1,4 +1,4 @@
-"""The mixed-task stream: its order against Eq. 8 and the released code, its prompts, scores and spare items."""
+"""The mixed-task stream: order against Eq. 8 and the released code, prompts, scores and spare items."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def made(order: Order, ratio: float, first: str | None = None) -> list[list[str]
 
 @pytest.mark.parametrize(("ratio", "rate"), [(0.0, 0.020), (0.3, 0.304), (0.7, 0.695), (1.0, 0.987)])
 def test_the_released_order_switches_as_often_as_the_released_code(ratio: float, rate: float) -> None:
-    """Card: the mean realised switch rate of 400 streams of 5 x 40; R itself but where tasks run out (R = 1) or end."""
+    """Card: the mean switch rate of 400 streams of 5 x 40; R itself but where tasks run out (R = 1) or end."""
     streams = made(code_order, ratio)
     realised = mean(map(switches, streams))
     assert realised == pytest.approx(rate, abs=0.003)

@@ -1,4 +1,4 @@
-"""`task.system`: a message of the system for one task, or for one part of a stream."""
+"""`task.system`: a system message for one task, or one part of a stream."""
 
 from __future__ import annotations
 
@@ -19,7 +19,6 @@ SAID = "Answer in one word."
 
 
 def texts(plan: Plan) -> list[str]:
-    """Return the prompts as a model reads them."""
     tokenizer = plan.model.checkpoint.tokenizer
     return [str(tokenizer.decode(encoded.ids)) for encoded in plan.prompts.encoded]
 

@@ -1,4 +1,4 @@
-"""Variants of tasks: each paper's prompt byte for byte, its numbers, the default, and what is refused."""
+"""Variants of tasks: each paper's prompt byte for byte, its numbers, the default, refusals."""
 
 from __future__ import annotations
 

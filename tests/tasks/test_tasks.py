@@ -1,4 +1,4 @@
-"""Tasks: prompts byte for byte, order, demonstrations, scores, what is refused, and each run end to end."""
+"""Tasks: prompts byte for byte, order, demonstrations, scores, refusals, and each run end to end."""
 
 from __future__ import annotations
 

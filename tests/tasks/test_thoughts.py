@@ -1,4 +1,4 @@
-"""Text before the end of a model's thoughts is not its answer, for any scorer and task."""
+"""Text before the end of a model's thoughts is no answer, for any scorer and task."""
 
 from __future__ import annotations
 

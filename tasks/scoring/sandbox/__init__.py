@@ -2,16 +2,16 @@
 
 The program can reach (`driver`, `seccomp`):
 
-- files: it writes only in an empty folder of its own, which is removed afterwards, and reads only there, in Python's
-  standard library and in the system's shared libraries (Landlock);
-- processes: it cannot start any, leave its process group, or signal any; threads work (seccomp);
+- files: it writes only in an empty folder of its own, removed afterwards, and reads only there, in Python's standard
+  library and in shared libraries (Landlock);
+- processes: it cannot start or signal any, or leave its process group; threads work (seccomp);
 - network: it cannot open sockets of any kind (seccomp, and Landlock for TCP), so `asyncio` does not run;
 - time, memory, size of a file: limited (`setrlimit`);
 - privileges: none, even if the harness runs as root.
 
-Not prevented: it can see whether a file exists and how large it is, outside its folder too; it can write many files of
-the largest size until its time is over; it shares the kernel and may use its faults. A program that searches its own
-interpreter for the proof of success finds it: no test within a program's process is safe from the program.
+Not prevented: it can see any file's existence and size; it can write many files of the largest size until its time is
+over; it may use faults of the shared kernel. A program that searches its own interpreter for the proof of success finds
+it: no test within a program's process is safe from it.
 """
 
 from __future__ import annotations
@@ -55,8 +55,7 @@ class ProgramLimits:
 
     Attributes:
         cpu_seconds: processor time.
-        wall_seconds: wall-clock time.
-        memory_mib: address space, in MiB, the interpreter's own included.
+        memory_mib: address space, including the interpreter's.
     """
 
     cpu_seconds: int
@@ -69,7 +68,7 @@ def check(limits: ProgramLimits, required: bool) -> None:
     """Run, once, an empty program and, if protection is required, programs that try what it must prevent.
 
     Raises:
-        ConfigError: the limits are too low even for an empty program, or something is not prevented.
+        ConfigError: limits too low even for an empty program, or something is not prevented.
     """
     if not runs_to_the_end("", limits, required):
         expected = "limits of time and memory (task.memory_mib) within which Python starts; it did not"
@@ -87,20 +86,18 @@ def check(limits: ProgramLimits, required: bool) -> None:
 
 @lru_cache(maxsize=256)
 def runs_to_the_end(program: str, limits: ProgramLimits, required: bool = True) -> bool:
-    """Return whether the program reaches its end without an exception and within the limits.
+    """Return whether a program (Python source) ends without an exception and within the limits.
 
-    The proof is a random number that is written after the program's last statement; a program that exits early does not
-    write it, whatever its exit status. The program runs isolated (`-I`), with only the standard library (`-S`), in an
-    empty folder and an empty environment; its output is dropped. In the end all processes of its group are killed. The
-    same program is run only once: arms with the same text have the same score.
+    The proof is a random number written after the program's last statement, which an early exit leaves out, whatever
+    its status. The program runs isolated (`-I`), with only the standard library (`-S`), in an empty folder and
+    environment; its output is dropped. In the end its process group is killed. The same program runs only once: arms
+    with the same text have the same score.
 
     Args:
-        program: Python source.
-        limits: limits of its process.
-        required: whether to run it only with all protections, else with this kernel's.
+        required: run it only with all protections, else with this kernel's.
 
     Raises:
-        ConfigError: protection is required and the kernel lacks a part of it; nothing was run.
+        ConfigError: the kernel lacks required protection; nothing was run.
     """
     nonce = secrets.token_hex(16).encode()
     with _folder() as folder, tempfile.TemporaryFile() as proof, tempfile.TemporaryFile() as source:
@@ -135,7 +132,6 @@ def _protection_error(problem: str) -> ConfigError:
 
 @contextmanager
 def _folder() -> Iterator[str]:
-    """Make an empty folder; remove it in the end with all its content."""
     folder = tempfile.TemporaryDirectory(ignore_cleanup_errors=True)
     try:
         yield folder.name
@@ -147,7 +143,7 @@ def _folder() -> Iterator[str]:
 
 
 def _end_group(child: subprocess.Popen[bytes], wall_seconds: float) -> None:
-    """Wait for the child, then kill its process group; the child is reaped last, so that its id is not reused."""
+    """Wait for the child, then kill its process group; reap the child last, so that its id is not reused."""
     deadline = time.monotonic() + wall_seconds
     try:
         while time.monotonic() < deadline:

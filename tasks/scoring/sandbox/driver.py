@@ -2,10 +2,10 @@
 
     python -I -S -B driver.py PROOF CPU MEMORY SIZE REQUIRED FILTER < NONCE, a newline, and the program
 
-PROOF is the file descriptor for the outcome: the nonce if the program has ended without an exception; or, if REQUIRED
-is 1 and the kernel lacks protections, the nonce, a space and their names, without running the program. CPU is in
-seconds, MEMORY and SIZE (of a file) in bytes, FILTER the seccomp filter in hexadecimal. The script imports little,
-because every answer waits for it.
+PROOF is the file descriptor for the outcome: the nonce if the program ended without an exception; or, if REQUIRED is 1
+and the kernel lacks protections, the nonce, a space and their names, without running the program. CPU is in seconds,
+MEMORY and SIZE (of a file) in bytes, FILTER the seccomp filter in hexadecimal. The script imports little, because every
+answer waits for it.
 """
 
 from __future__ import annotations
@@ -41,7 +41,6 @@ class _Program(ctypes.Structure):
 
 
 def main() -> None:
-    """Lock the process up and run the program, as the module's docstring describes."""
     proof, cpu, memory, size, required = map(int, sys.argv[1:6])
     seccomp = bytes.fromhex(sys.argv[6])
     nonce, _, source = sys.stdin.buffer.read().partition(b"\n")
@@ -57,7 +56,6 @@ def main() -> None:
 
 
 def _limit(cpu: int, memory: int, size: int) -> None:
-    """Set the limits of time, memory and files; keep stricter ones."""
     wanted = {"CPU": cpu, "AS": memory, "FSIZE": size, "CORE": 0, "NOFILE": _OPEN_FILES}
     for name, value in wanted.items():
         kind = getattr(resource, f"RLIMIT_{name}")
@@ -67,7 +65,7 @@ def _limit(cpu: int, memory: int, size: int) -> None:
 
 
 def _lock(seccomp: bytes) -> list[str]:
-    """Give up privileges and rights to files, network and processes; return the protections that the kernel lacks."""
+    """Give up privileges and rights to files, network and processes; return the missing protections."""
     _control(_DEATH_SIGNAL, _SIGKILL)  # kill this process when the harness has ended
     header, none = struct.pack("<Ii", 0x20080522, 0), bytes(24)
     _LIBC.capset(header, none)  # as root, too, the process must obey the limits and cannot raise them
@@ -82,7 +80,7 @@ def _lock(seccomp: bytes) -> list[str]:
 
 
 def _landlock() -> bool:
-    """Restrict files to the working folder and reading what Python needs; return False if the kernel cannot."""
+    """Restrict files to the working folder and to reading what Python needs; return False if the kernel cannot."""
     version = _call(_CREATE_RULESET, 0, 0, 1)
     if version < 1:
         return False
@@ -102,7 +100,7 @@ def _landlock() -> bool:
 
 
 def _allow(rules: int, path: str, rights: int) -> bool:
-    """Add a rule for a path and everything below it, if it exists; return whether that worked."""
+    """Add a rule for a path and everything below, if it exists; return whether that worked."""
     try:
         place = os.open(path, os.O_PATH | os.O_CLOEXEC)
     except OSError:

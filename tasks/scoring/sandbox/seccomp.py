@@ -1,8 +1,7 @@
 """System calls refused in the sandbox, as a seccomp filter for the kernel.
 
-The numbers are Linux's (`asm/unistd_64.h` and `asm-generic/unistd.h`), the filter's form is that of `linux/seccomp.h`.
-With a list of refused calls, not of allowed ones, any interpreter and C library can start; calls that are newer than
-the list do not exist for the program.
+The numbers are Linux's (`asm/unistd_64.h` and `asm-generic/unistd.h`), the filter's form `linux/seccomp.h`'s. Since the
+list has refused, not allowed calls, any interpreter and C library can start; newer calls do not exist for the program.
 """
 
 from __future__ import annotations
@@ -62,11 +61,7 @@ _Instruction = tuple[int, int, int, int]
 
 
 def seccomp_filter(machine: str) -> bytes:
-    """Return the filter as an array of `struct sock_filter`; empty for an unknown machine.
-
-    Args:
-        machine: name of the machine, as in `platform.machine()`.
-    """
+    """Return the filter as an array of `struct sock_filter`; empty for an unknown `platform.machine()`."""
     if machine not in _ARCHITECTURES:
         return b""
     audit, column = _ARCHITECTURES[machine]
@@ -93,7 +88,7 @@ def seccomp_filter(machine: str) -> bytes:
 
 
 def _if_call(number: int | None, block: list[_Instruction]) -> list[_Instruction]:
-    """Return instructions that run a block, which returns, for one call only."""
+    """Return instructions that run a (returning) block for one call only."""
     return [] if number is None else [(_EQUAL, 0, len(block), number), *block]
 
 
