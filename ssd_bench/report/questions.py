@@ -58,14 +58,18 @@ def _fastest_kind(cells: Sequence[ShownCell], command: str) -> Fact | None:
     if len(best) < 2:
         return None
     (kind, winner), *others = best.items()
-    listed = [f"{other} {_range(own)} ({own[0]['method']})" for other, own in others]
+    listed = [f"{other} {_range(own)}{_by(own[0]['method'], other)}" for other, own in others]
     return Fact(
         f"{kind}: {_range(winner)}",
-        f"on {cells[0]['model']}. The best of the other kinds: {', '.join(listed)}.",
+        f"by {winner[0]['method']} on {cells[0]['model']}. The best of the other kinds: {', '.join(listed)}.",
         _basis(cells),
         command,
         "Which kind of draft is fastest?",
     )
+
+
+def _by(method: str, kind: str) -> str:
+    return "" if method == kind else f" ({method})"
 
 
 def _layers(cells: Sequence[ShownCell], command: str) -> Fact | None:
@@ -143,9 +147,11 @@ def _range(cells: Sequence[ShownCell]) -> str:
 
 def _basis(cells: Sequence[ShownCell]) -> str:
     """Return the basis of the numbers: costs, tasks, prompts, and outputs equal to AR's."""
-    same, of = (sum(getattr(cell.summary, name) for cell in cells) for name in ("lossless_identical", "n_pairs"))
+    names = ("lossless_identical", "lossless_tie", "n_pairs")
+    same, ties, of = (sum(getattr(cell.summary, name) for cell in cells) for name in names)
     costs = " and ".join(unique(costs_text(cell.summary.modelled_on) for cell in cells))
     return (
         f"Modelled at {costs}, not measured; {', '.join(unique(cell['task'] for cell in cells))}, "
-        f"{prompts_per_run(cells)}; {same} of {of} outputs equal AR's."
+        f"{prompts_per_run(cells)}; {same} of {of} outputs equal AR's"
+        f"{f', {ties} differ at a near-tie' if ties else ''}."
     )

@@ -65,7 +65,12 @@ def test_the_fastest_kind_is_named_with_its_range_and_the_others(replication: Re
     fact = answers(replication)["Which kind of draft is fastest?"]
     fastest = cells_of(replication, "8 bits")
     assert fact.number == "8 bits: " + " to ".join(dict.fromkeys(f"{v:.2f}" for v in sorted(fastest))) + "×"
-    assert "layers" in fact.says and "(ConfLayers)" in fact.says and "copied text" in fact.says
+    assert (
+        fact.says.startswith("by 8 bits on ")
+        and "layers" in fact.says
+        and "(ConfLayers)" in fact.says
+        and "copied text" in fact.says
+    )
     assert "(SWIFT)" not in fact.says and "outputs equal AR's" in fact.basis
 
 
