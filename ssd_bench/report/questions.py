@@ -153,5 +153,5 @@ def _basis(cells: Sequence[ShownCell]) -> str:
     return (
         f"Modelled at {costs}, not measured; {', '.join(unique(cell['task'] for cell in cells))}, "
         f"{prompts_per_run(cells)}; {same} of {of} outputs equal AR's"
-        f"{f', {ties} differ at a near-tie' if ties else ''}."
+        f"{f', {ties} near-tie' + 's' * (ties > 1) if ties else ''}."
     )
