@@ -59,13 +59,22 @@ def _fastest_kind(cells: Sequence[ShownCell], command: str) -> Fact | None:
         return None
     (kind, winner), *others = best.items()
     listed = [f"{other} {_range(own)}{_by(own[0]['method'], other)}" for other, own in others]
+    tied = [own[0]["method"] for _, own in others if _overlap(winner, own)]
     return Fact(
         f"{kind}: {_range(winner)}",
-        f"by {winner[0]['method']} on {cells[0]['model']}. The best of the other kinds: {', '.join(listed)}.",
+        f"by task, modelled, with {winner[0]['method']} on {cells[0]['model']}. The best of the other kinds: "
+        f"{', '.join(listed)}. Intervals overlap on every task with {' and '.join(tied) or 'none'}.",
         _basis(cells),
         command,
         "Which kind of draft is fastest?",
     )
+
+
+def _overlap(a: Sequence[ShownCell], b: Sequence[ShownCell]) -> bool:
+    """Return whether the intervals of two methods overlap on every task that both have."""
+    others = {cell["task"]: cell.summary.speedup_modelled for cell in b}
+    pairs = [(cell.summary.speedup_modelled, others[cell["task"]]) for cell in a if cell["task"] in others]
+    return all((x.low or 0) <= (y.high or 0) and (y.low or 0) <= (x.high or 0) for x, y in pairs)
 
 
 def _by(method: str, kind: str) -> str:
@@ -77,12 +86,14 @@ def _layers(cells: Sequence[ShownCell], command: str) -> Fact | None:
     skipping = [cell for cell in cells if kind_of(cell) == LAYERS]
     if not skipping:
         return None
-    counts = {number: sum((getattr(cell.summary, number).low or 0) > 1 for cell in skipping) for number in SPEEDUPS}
+    faster = {n: [cell for cell in skipping if (getattr(cell.summary, n).low or 0) > 1] for n in SPEEDUPS}
+    slower = sum((cell.summary.speedup_modelled.high or math.inf) < 1 for cell in skipping)
+    named = ", ".join(f"{cell['method']} on {cell['task']}" for cell in faster[WITH])
     return Fact(
-        f"{counts[WITH]} of {len(skipping)}",
-        f"combinations of a method and a task are faster than AR, by their whole intervals, on {cells[0]['model']}; "
-        f"without the time of searches {counts[WITHOUT]} are. Methods: "
-        f"{', '.join(unique(cell['method'] for cell in skipping))}.",
+        f"{len(faster[WITH])} of {len(skipping)}",
+        f"combinations of a method and a task, {named or 'none'}, are faster than plain decoding with their whole "
+        f"interval, modelled, on {cells[0]['model']}; {slower} are slower. Without the time of searches "
+        f"{len(faster[WITHOUT])} are faster. Methods: {', '.join(unique(cell['method'] for cell in skipping))}.",
         _basis(skipping),
         command,
         "Do methods that skip layers beat plain decoding?",
@@ -99,9 +110,9 @@ def _rivals(cells: Sequence[ShownCell], command: str) -> Fact | None:
     if searching is None or frozen is None:
         return None
     return Fact(
-        f"{_faster(searching)} with searches, {_faster(frozen)} without",
-        f"on {cells[0]['model']}, {' and '.join(tasks)}: the speed of {RIVALS[1]} over that of {RIVALS[0]}, prompt by "
-        f"prompt, is {searching} with the time of their searches and {frozen} without it.",
+        f"{_faster(searching)} if search time counts, {_faster(frozen)} if not",
+        f"on {cells[0]['model']}, {' and '.join(tasks)}: {RIVALS[1]} decodes at {searching} times the speed of "
+        f"{RIVALS[0]}, modelled, prompt by prompt; at {frozen} without the time of searches.",
         _basis([cell for pair in pairs for cell in pair]),
         command,
         f"Which is faster, {' or '.join(RIVALS)}?",
@@ -130,9 +141,10 @@ def _register(reports: Sequence[ReplicationReport]) -> Fact:
     """Return the share of published speedups that came back to third parties."""
     got = shares(reports)
     return Fact(
-        f"{np.median(got):.0f} %",
-        f"of a printed speedup is what third parties got back: the median of {len(got)} reports on a model that the "
-        f"paper prints, {min(got):.0f} to {max(got):.0f} %.",
+        f"{np.median(got):.0f} % of the gain",
+        f"over plain decoding that a paper prints came back to third parties: the median of {len(got)} reports on the "
+        f"paper's models, {min(got):.0f} to {max(got):.0f} %, as if a printed 2× had come back as "
+        f"{1 + np.median(got) / 100:.2f}×; below 0 is slower than plain decoding.",
         "Reports that somebody chose to publish, not a sample of all attempts.",
         "python -m ssd_bench audit replications",
         "How much of a published speedup comes back elsewhere?",

@@ -140,7 +140,7 @@ def summary(reports: Sequence[ReplicationReport]) -> str:
     by_paper = [f"{name} {part.median():.0f} %, n = {len(part)}" for name, part in named.groupby(level=0, sort=False)]
     slower = sum(_middle(report.came_back) < 1 for report in speedups)
     return (
-        f"Third parties got back a median of {named.median():.0f} % of a printed speedup ({named.min():.0f} to "
+        f"Third parties got back a median of {named.median():.0f} % of a printed gain ({named.min():.0f} to "
         f"{named.max():.0f} %), n = {len(named)} reports on a model that the paper prints: {'; '.join(by_paper)}. "
         f"Share: (came back - 1) / (printed - 1), at the middle of ranges. {slower} of all {len(speedups)} speedups "
         f"are below 1. {CAVEAT}"
