@@ -72,9 +72,16 @@ def _fastest_kind(cells: Sequence[ShownCell], command: str) -> Fact | None:
 
 def _overlap(a: Sequence[ShownCell], b: Sequence[ShownCell]) -> bool:
     """Return whether the intervals of two methods overlap on every task that both have."""
-    others = {cell["task"]: cell.summary.speedup_modelled for cell in b}
-    pairs = [(cell.summary.speedup_modelled, others[cell["task"]]) for cell in a if cell["task"] in others]
-    return all((x.low or 0) <= (y.high or 0) and (y.low or 0) <= (x.high or 0) for x, y in pairs)
+    ends = [{cell["task"]: _ends(cell) for cell in cells} for cells in (a, b)]
+    pairs = [(ends[0][task], ends[1][task]) for task in ends[0].keys() & ends[1].keys()]
+    return all(one[0] <= other[1] and other[0] <= one[1] for one, other in pairs)
+
+
+def _ends(cell: ShownCell) -> tuple[float, float]:
+    """Return the ends of a speedup's interval; without one, its value twice."""
+    number = cell.summary.speedup_modelled
+    low, high = (number.value if end is None else end for end in (number.low, number.high))
+    return low or math.nan, high or math.nan
 
 
 def _by(method: str, kind: str) -> str:

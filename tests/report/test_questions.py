@@ -66,7 +66,7 @@ def test_the_fastest_kind_is_named_with_its_range_and_the_others(replication: Re
     fastest = cells_of(replication, "8 bits")
     assert fact.number == "8 bits: " + " to ".join(dict.fromkeys(f"{v:.2f}" for v in sorted(fastest))) + "×"
     assert (
-        fact.says.startswith("by 8 bits on ")
+        fact.says.startswith("by task, modelled, with 8 bits on ")
         and "layers" in fact.says
         and "(ConfLayers)" in fact.says
         and "copied text" in fact.says

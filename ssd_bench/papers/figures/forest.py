@@ -46,11 +46,12 @@ def draw(body: SubFigure, cells: Sequence[ShownCell], numbers: Numbers, labels: 
         by_panel.setdefault((cell["model"], cell["task"]), {})[cell["method"]] = cell
     methods, models = ranked(cells, numbers[0]), {model for model, _ in by_panel}
     panels = body.subplots(-(-len(by_panel) // columns), columns, squeeze=False, sharey=True, sharex=True).flat
-    for axes, ((model, task), by_method) in zip(panels, by_panel.items()):
+    for ((model, task), by_method), axes in zip(by_panel.items(), panels):
         _draw_panel(axes, by_method, methods, dict(zip(numbers, labels)))
-        axes.set_title(task if len(models) == 1 else f"{model}: {task}", loc="left", fontweight="bold")
+        title, size = (task, None) if len(models) == 1 else (f"{task}\n{model}", style.SMALL)
+        axes.set_title(title, loc="left", fontweight="bold", fontsize=size)
     for axes in panels:  # those that are left
-        axes.set_visible(False)
+        axes.remove()
     body.supxlabel("speedup over AR (×)", fontsize=8)
     handles, texts = panels[0].get_legend_handles_labels()
     legend = dict(zip(texts, handles))
