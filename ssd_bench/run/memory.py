@@ -57,8 +57,8 @@ def free_bytes(hardware: Hardware) -> int:
 
 def _left_in_container() -> list[int]:
     try:
-        limit, used = (int((CGROUP / name).read_text()) for name in ("memory.max", "memory.current"))
-        stated = dict(line.split() for line in (CGROUP / "memory.stat").read_text().splitlines())
+        limit, used = (int((CGROUP / name).read_text(encoding="ascii")) for name in ("memory.max", "memory.current"))
+        stated = dict(line.split() for line in (CGROUP / "memory.stat").read_text(encoding="ascii").splitlines())
     except (OSError, ValueError):  # no such files, or "max": no limit
         return []
     # pages of files count as used, but make room when a process asks for memory

@@ -47,7 +47,7 @@ def test_the_limit_of_a_container_counts(
         "memory.stat": "anon 5\nactive_file 50000\ninactive_file 20000",
     }
     for name, content in files.items():
-        (tmp_path / name).write_text(content + "\n")
+        (tmp_path / name).write_text(content + "\n", encoding="ascii")
     monkeypatch.setattr(memory, "CGROUP", tmp_path)
     plan = planned(tmp_path / "runs", "model=miniature", "task=gsm8k", "method=ar", "limit=1")
     got = memory.free_bytes(plan.machine.hardware)
