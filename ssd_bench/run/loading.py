@@ -8,7 +8,6 @@ from pathlib import Path
 
 import torch
 
-from ssd_bench.contract.optional import Quantised
 from ssd_bench.cost import profiling
 from ssd_bench.cost.latency import Latency
 from ssd_bench.cost.reference import reference_machine
@@ -20,7 +19,7 @@ from ssd_bench.model.kv_cache import BUCKET, KVCache
 from ssd_bench.paths import cache_dir
 from ssd_bench.records import provenance
 from ssd_bench.run.hardware import lasting_buffers
-from ssd_bench.run.memory import check_memory
+from ssd_bench.run.memory import check_memory, rounded_bits
 from ssd_bench.run.plan import Plan
 from ssd_bench.run_warnings import WarningLog
 
@@ -38,17 +37,13 @@ def load_model(plan: Plan, capacity: int | None = None) -> tuple[Decoder, KVCach
     torch.set_num_threads(hardware.threads)
     with lasting_buffers():
         decoder = plan.machine.backend.load(plan.model.checkpoint, hardware.dtype, hardware.devices)
-        for bits in _rounded_bits(plan):
+        for bits in rounded_bits(plan.method):
             decoder.quantise(bits)
         cache = decoder.new_cache(positions)
         # Allocate what the prompts need before the first one is timed; answers longer than a bucket make it grow.
         longest = max(len(encoded.ids) for encoded in plan.prompts.encoded)
         cache.reserve(cache.capacity if capacity else min(longest + BUCKET, cache.capacity))
     return decoder, cache
-
-
-def _rounded_bits(plan: Plan) -> list[int]:
-    return sorted(plan.method.bits, reverse=True) if isinstance(plan.method, Quantised) else []
 
 
 def check_logits(plan: Plan, probe: ModelProbe) -> None:
@@ -84,7 +79,7 @@ def profile_path(plan: Plan, rows: int) -> Path:
         provenance.cpu_model(),
         torch.__version__,
         context_bits,
-        _rounded_bits(plan),
+        rounded_bits(plan.method),
         profiling.VERSION,
     )
     key = hashlib.sha256(repr(parts).encode()).hexdigest()[:16]

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import gc
+from collections.abc import Sequence
 from pathlib import Path
 
 import psutil
 import torch
 
+from ssd_bench.contract.method import Method
 from ssd_bench.contract.optional import Quantised
 from ssd_bench.contract.shape import Shape
 from ssd_bench.cost.roofline import ROUNDED_BYTES
@@ -29,10 +32,13 @@ def check_memory(plan: Plan, positions: int) -> None:
     Raises:
         ConfigError: says what the run needs, part by part, and what is free.
     """
-    hardware, method = plan.machine.hardware, plan.method
-    bits = sorted(method.bits, reverse=True) if isinstance(method, Quantised) else []
-    parts = needed_bytes(declared_architecture(plan.model.checkpoint), hardware.dtype, bits, positions)
+    hardware, bits = plan.machine.hardware, rounded_bits(plan.method)
+    shape = declared_architecture(plan.model.checkpoint)
+    parts = needed_bytes(shape, hardware.dtype.itemsize, bits, positions)
     needed, free = sum(parts.values()), free_bytes(hardware)
+    if needed > free:
+        gc.collect()  # an earlier run's model may wait in a reference cycle
+        free = free_bytes(hardware)
     if needed > free:
         listed = ", ".join(f"{name} {part / GB:.1f}" for name, part in parts.items())
         advice = "hardware.dtype=bfloat16, another model" + (", drafts without rounded weights" if bits else "")
@@ -40,19 +46,34 @@ def check_memory(plan: Plan, positions: int) -> None:
         raise ConfigError("model", plan.model.dims.name, f"{expected}are free; try {advice} or another machine")
 
 
-def needed_bytes(shape: Shape, dtype: torch.dtype, bits: list[int], positions: int) -> dict[str, float]:
-    """Return the bytes of weights, of their rounded copies and of the cache: a lower bound, by part."""
+def rounded_bits(method: Method) -> list[int]:
+    """Return the bits of the rounded weights that a method's drafts may read, descending."""
+    return sorted(method.bits, reverse=True) if isinstance(method, Quantised) else []
+
+
+def needed_bytes(shape: Shape, value_bytes: int, bits: Sequence[int], positions: float) -> dict[str, float]:
+    """Return the bytes of weights, of their rounded copies and of the cache: a lower bound, by part.
+
+    Args:
+        value_bytes: bytes of a weight and of a cached value.
+    """
     blocks = shape.n_layers * (shape.attn_params + shape.mlp_params)
     copies = {f"a copy in {of} bits": ROUNDED_BYTES[of] * (blocks + shape.head_params) for of in bits}
-    cache = shape.n_layers * shape.cache_row * positions * dtype.itemsize
-    return {"weights": shape.n_params * dtype.itemsize, **copies, "cache": cache}
+    cache = shape.n_layers * shape.cache_row * positions * value_bytes
+    return {"weights": shape.n_params * value_bytes, **copies, "cache": cache}
 
 
 def free_bytes(hardware: Hardware) -> int:
     """Return the memory that this process may still take: of its GPUs, or of the host within a container's limit."""
     if hardware.devices[0].type == "cuda":
-        return sum(torch.cuda.mem_get_info(device)[0] for device in hardware.devices)
+        return sum(map(_free_on_gpu, hardware.devices))
     return min([int(psutil.virtual_memory().available), *_left_in_container()])
+
+
+def _free_on_gpu(device: torch.device) -> int:
+    # PyTorch keeps the memory of freed tensors, of an earlier run for instance, and uses it again
+    kept = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
+    return torch.cuda.mem_get_info(device)[0] + kept
 
 
 def _left_in_container() -> list[int]:

@@ -14,9 +14,8 @@ import pandas as pd
 from omegaconf import DictConfig, OmegaConf
 
 from ssd_bench import tables
-from ssd_bench.contract.optional import Quantised
 from ssd_bench.contract.shape import Shape
-from ssd_bench.cost.roofline import PREFIX, ROUNDED_BYTES, USABLE, VALUE_BYTES, gpu_named, simulated_machine
+from ssd_bench.cost.roofline import PREFIX, USABLE, VALUE_BYTES, gpu_named, simulated_machine
 from ssd_bench.data.local import LocalSource
 from ssd_bench.errors import ConfigError
 from ssd_bench.records.schema import arms_of
@@ -154,7 +153,8 @@ def estimate(cfg: DictConfig, hardware: str) -> WorkEstimate:
     Raises:
         ConfigError: an option that a run would refuse before it opens anything.
     """
-    from ssd_bench.run.options import Parts, resolve  # imports torch
+    from ssd_bench.run.memory import GB, needed_bytes, rounded_bits  # these import torch
+    from ssd_bench.run.options import Parts, resolve
 
     resolve(cfg)
     parts = Parts.of(cfg)
@@ -174,11 +174,11 @@ def estimate(cfg: DictConfig, hardware: str) -> WorkEstimate:
     searched = 0.0
     if search is not None and search.reuse is None:
         searched = search.iterations * (OmegaConf.select(cfg, "method.calibration") or 1) * search.new_tokens
-    row_bytes = shape.n_layers * shape.cache_row * VALUE_BYTES
     arms = arms_of(cfg.baseline)
-    gigabytes = (2 if "hf" in arms else 1) * (shape.n_params * VALUE_BYTES + row_bytes * (length + new)) / 1e9
-    if isinstance(parts.method, Quantised):  # its drafts read copies of the weights
-        gigabytes += shape.n_params * sum(ROUNDED_BYTES[bits] for bits in parts.method.bits) / 1e9
+    parts_bytes = needed_bytes(shape, VALUE_BYTES, rounded_bits(parts.method), length + new)
+    gigabytes = sum(parts_bytes.values()) / GB
+    if "hf" in arms:
+        gigabytes += (parts_bytes["weights"] + parts_bytes["cache"]) / GB
     hours = (len(arms) * answers * new + searched) * per_token / 3.6e6
     return WorkEstimate(prompts, answers, unknown, new, hours, gigabytes)
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import psutil
 import pytest
+import torch
 
 from ssd_bench.errors import ConfigError
 from ssd_bench.run import memory
@@ -17,7 +19,7 @@ from tests.runs import planned
 def test_the_estimate_is_a_close_lower_bound_of_what_is_loaded(method: str, copies: list[int], tmp_path: Path) -> None:
     plan = planned(tmp_path / "runs", "model=miniature", "task=gsm8k", f"method={method}", "limit=1")
     decoder, cache = load_model(plan)
-    parts = memory.needed_bytes(decoder.arch, plan.machine.hardware.dtype, copies, cache.capacity)
+    parts = memory.needed_bytes(decoder.arch, plan.machine.hardware.dtype.itemsize, copies, cache.capacity)
     loaded = decoder.weights.nbytes + cache.capacity * decoder.arch.n_layers * decoder.arch.cache_row * 4
     loaded += sum(decoder.in_bits(bits).nbytes for bits in copies)
     assert len(parts) == 2 + len(copies) and 0.8 * loaded < sum(parts.values()) <= loaded
@@ -52,3 +54,16 @@ def test_the_limit_of_a_container_counts(
     plan = planned(tmp_path / "runs", "model=miniature", "task=gsm8k", "method=ar", "limit=1")
     got = memory.free_bytes(plan.machine.hardware)
     assert got == free if free is not None else got > psutil.virtual_memory().available / 2
+
+
+def test_memory_that_an_earlier_run_has_left_counts_as_free(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    plan = planned(tmp_path / "runs", "model=miniature", "task=gsm8k", "method=ar", "limit=1")
+    gpu = replace(plan.machine.hardware, devices=(torch.device("cuda", 0), torch.device("cuda", 1)))
+    for name, value in {"mem_get_info": (10, 100), "memory_reserved": 60, "memory_allocated": 20}.items():
+        monkeypatch.setattr(torch.cuda, name, lambda device, value=value: value)
+    assert memory.free_bytes(gpu) == 2 * (10 + 60 - 20)
+    collected: list[int] = []
+    monkeypatch.setattr(memory.gc, "collect", lambda: collected.append(1))
+    monkeypatch.setattr(memory, "free_bytes", lambda hardware: 10**12 if collected else 0)
+    memory.check_memory(plan, 100)
+    assert collected == [1]
