@@ -5,14 +5,19 @@ from __future__ import annotations
 import hashlib
 import json
 import shutil
+import warnings
 import zlib
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+import matplotlib
 import pyarrow as pa
 import pyarrow.parquet as pq
+from matplotlib.figure import Figure
 
+from ssd_bench.papers.figures import style
+from ssd_bench.papers.figures.shared import NotDrawable
 from ssd_bench.papers.ours import select
 from ssd_bench.papers.printed import reported
 from ssd_bench.papers.runs import grid, index
@@ -111,3 +116,12 @@ def make_all(folder: Path) -> None:
 
 def record_of(task: str) -> str:
     return {"humaneval": "code"}.get(task, task if task in STREAMS else "plain")
+
+
+def laid_out(figure: Figure | NotDrawable | None) -> Figure:
+    """Return a figure that is laid out, without a warning."""
+    assert isinstance(figure, Figure), figure
+    with matplotlib.rc_context(style.STYLE), warnings.catch_warnings():
+        warnings.simplefilter("error")
+        figure.draw_without_rendering()
+    return figure

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
 
-import matplotlib
 import numpy as np
 import pytest
 from matplotlib.figure import Figure
@@ -21,6 +19,7 @@ from ssd_bench.papers.runs import grid
 from ssd_bench.report.figures import figure
 from ssd_bench.results.digest import Digest
 from ssd_bench.results.folder import Record
+from tests.exhibit_runs import laid_out
 from tests.synthetic import unit, write_record
 
 
@@ -45,12 +44,7 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @cache  # several tests read a figure, and none changes it
 def drawn(root: Path, name: str, accept: float = 0.0) -> Figure:
     """Its figure, laid out once, with room for everything."""
-    found = figure(made(root, name, accept))
-    assert isinstance(found, Figure), found
-    with matplotlib.rc_context(style.STYLE), warnings.catch_warnings():
-        warnings.simplefilter("error")
-        found.draw_without_rendering()
-    return found
+    return laid_out(figure(made(root, name, accept)))
 
 
 def named(found: Figure) -> list[str]:

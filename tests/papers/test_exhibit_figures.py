@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from dataclasses import replace
 from functools import cache
 from itertools import combinations
@@ -34,6 +33,7 @@ from ssd_bench.report import figures as saving
 from ssd_bench.report.figures import FIGURES, figure
 from ssd_bench.results.folder import Record
 from studies import frontier
+from tests.exhibit_runs import laid_out
 from tests.synthetic import unit, write_record
 
 STREAMS = {
@@ -99,15 +99,6 @@ def replication(root: Path, name: str, scale: str = "paper") -> Replication:
     return Replication(experiment, scale, tuple(results), root)
 
 
-def drawn(found: Figure | NotDrawable | None) -> Figure:
-    """The laid-out figure."""
-    assert isinstance(found, Figure), found
-    with matplotlib.rc_context(style.STYLE), warnings.catch_warnings():
-        warnings.simplefilter("error")
-        found.draw_without_rendering()
-    return found
-
-
 def ticks(axis: Axis) -> list[Text]:
     low, high = sorted(axis.get_view_interval())
     shown = [tick for tick in axis.get_major_ticks() if low <= tick.get_loc() <= high]
@@ -158,7 +149,7 @@ def labelled(axes: Axes, direction: str, panels: list[Axes]) -> bool:
 
 @pytest.mark.parametrize("name", sorted(set(FIGURES) - NEED_FILES))
 def test_every_figure_draws_with_labels_that_keep_apart(root: Path, name: str) -> None:
-    found = drawn(figure(replication(root, name)))
+    found = laid_out(figure(replication(root, name)))
     check(found)
     assert found.get_figwidth() in (style.COLUMN, style.PAGE)
     title, caption = found.get_suptitle(), found.get_supxlabel()
@@ -174,7 +165,7 @@ def test_at_a_small_scale_the_models_are_one_and_the_title_says_so(root: Path, n
     shared = [
         replace(r, record=kept[r.labels["task"], r.labels["method"], r.labels["setting"]].record) for r in small.cells
     ]
-    found = drawn(figure(replace(small, cells=tuple(shared))))
+    found = laid_out(figure(replace(small, cells=tuple(shared))))
     check(found)
     assert "toy-model runs: miniature, 10.0 billion parameters" in found.get_suptitle().replace("\n", " ")
     panels = [
@@ -217,15 +208,15 @@ def test_what_cannot_be_drawn_has_a_reason(root: Path) -> None:
 def test_missing_runs_are_counted_in_the_caption(root: Path) -> None:
     whole = replication(root, "knapspec_figure6")
     part = (replace(whole.cells[0], record=None), *whole.cells[1:])
-    assert "1 of 7 runs are missing" in drawn(figure(replace(whole, cells=part))).get_supxlabel().replace("\n", " ")
+    assert "1 of 7 runs are missing" in laid_out(figure(replace(whole, cells=part))).get_supxlabel().replace("\n", " ")
 
 
 def test_the_numbers_drawn_are_those_of_the_metrics(root: Path) -> None:
     one = replication(root, "knapspec_figure6")
-    throughput = drawn(figure(one)).axes[0].lines[0]
+    throughput = laid_out(figure(one)).axes[0].lines[0]
     summaries = [result.summary for result in one.cells if result.record]
     assert list(throughput.get_ydata()) == [s.speedup.value for s in summaries]
-    axes = drawn(figure(one)).axes[1]
+    axes = laid_out(figure(one)).axes[1]
     assert [label.get_text() for label in axes.get_xticklabels()] == ["4", "8", "16", "32", "64", "128", "256"]
     rows = streams.stream_rows(one.cells[0].run)  # type: ignore[union-attr]
     assert streams.cumulative_values(rows).iloc[-1] == pytest.approx(summaries[0].speedup.value)
@@ -262,10 +253,10 @@ def test_vectors_are_drawn_with_their_accuracy(root: Path, tmp_path: Path) -> No
     file = one.cells[0].path / figures_knn_ssd.VECTORS
     np.savez(file, vectors=vectors, labels=labels, anchors=centres, anchor_labels=labels[::size])
     try:
-        found = drawn(figure(one))
+        found = laid_out(figure(one))
         assert "100.0%" in found.get_supxlabel().replace("\n", " ")
         check(found)
-        again = drawn(figure(one))
+        again = laid_out(figure(one))
         assert [list(line.get_xdata()) for line in found.axes[0].lines] == [
             list(line.get_xdata()) for line in again.axes[0].lines
         ]
@@ -274,7 +265,7 @@ def test_vectors_are_drawn_with_their_accuracy(root: Path, tmp_path: Path) -> No
     np.save(tmp_path / "all_tasks_last_hidden_vector.npy", vectors)
     np.save(tmp_path / "all_tasks_label.npy", labels)
     with matplotlib.rc_context(style.STYLE):
-        check(drawn(figures_knn_ssd.released_anchors_figure(tmp_path, "llama-2-13b")))
+        check(laid_out(figures_knn_ssd.released_anchors_figure(tmp_path, "llama-2-13b")))
     assert figures_knn_ssd.nearest_accuracy(vectors, ["a", "b"] * (3 * size // 2)) < 0.7
 
 
@@ -285,13 +276,13 @@ def test_confidences_are_drawn_where_a_run_has_them(root: Path) -> None:
     values = np.random.default_rng(0).random((2, 38))
     np.savez(file, block=np.arange(1, 39), confidence=values, gradient=values, window=10 * values, threshold=values)
     try:
-        check(drawn(figure(one)))
+        check(laid_out(figure(one)))
     finally:
         file.unlink()
 
 
 def test_published_sets_stand_beside_ours(root: Path) -> None:
-    found = drawn(figure(replication(root, "knn_ssd_figure9")))
+    found = laid_out(figure(replication(root, "knn_ssd_figure9")))
     titles = [axes.get_title("left") for axes in found.axes if axes.axison]
     known = released_set("knn_ssd", "LLaMA-2-13B", "GSM8K")
     assert known is not None and f"GSM8K: {figures_layers.skip_counts(known)}" in titles
@@ -312,7 +303,7 @@ def test_the_comparison_draws_sets_of_its_own_runs_and_the_best(root: Path, tmp_
     points = (Point((1,), 0.7, 0.8, uses[:1]), Point((1, 2), 0.5, 0.9, uses[1:]))
     names = (cell.run.header.model.name, cell.run.header.task.name)
     frontier.write(tmp_path, Plane(*names, 8, "exhaustive", 9, 70, 12.5, (1.0, 1.1, 1.2), points[1:], points))
-    found = drawn(figure(one))
+    found = laid_out(figure(one))
     check(found)
     labels = [text.get_text() for legend in found.subfigs[0].legends for text in legend.get_texts()]
     assert labels == ["equal TPT (relative to AR)", "best sets found"]
