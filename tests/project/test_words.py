@@ -24,6 +24,12 @@ def words(text: str) -> frozenset[str]:
 OPENERS = words("of as by that whose with what how which where none")
 """First words of fragments: a preposition or a relative clause."""
 
+CLAUSES = OPENERS | words(
+    "whether if in at for to from without on after before when while under over between within during until since "
+    "because though although wherever"
+)
+"""First words of a test's docstring that put a clause in front of what it is about."""
+
 NO_VERBS = OPENERS | words("the a an whether if why when who every each all one no nothing those its our")
 """First words of a function's docstring without an action; properties and attributes are noun phrases."""
 
@@ -148,6 +154,11 @@ def expectations(module: ast.Module) -> Iterator[tuple[int, str]]:
 def test_docstrings_are_sentences() -> None:
     modules = trees(*CODE, *TESTS).items()
     assert not [(str(file.relative_to(ROOT)), *x) for file, module in modules for x in fragments(module)]
+
+
+def test_docstrings_of_tests_open_with_their_subject() -> None:
+    opened = ((file, line, text) for file, module in trees("tests").items() for line, _, text in docstrings(module))
+    assert not [(str(file.relative_to(ROOT)), line, text) for file, line, text in opened if first_word(text) in CLAUSES]
 
 
 def test_names_are_nouns() -> None:
