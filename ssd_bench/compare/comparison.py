@@ -15,7 +15,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from ssd_bench.compare.pairing import ConfigurationPair, RecordSet, check_pair, pairs
-from ssd_bench.compare.prompts import SharedPrompts, shared_prompts
 from ssd_bench.compare.quantities import COMPARED, RATE, same_work
 from ssd_bench.compare.variation import Variation
 from ssd_bench.records.reader import Run
@@ -23,6 +22,7 @@ from ssd_bench.results.effect import INCONCLUSIVE, PairEffect, pair_effect, pool
 from ssd_bench.results.evidence import Steadiness
 from ssd_bench.results.quality import lossless_counts
 from ssd_bench.results.quantity import Quantity, Spread
+from ssd_bench.results.shared_prompts import SharedPrompts, shared_prompts
 
 NOT_COMPARED = "not compared"
 MACHINE = ("device", "cpu", "cores", "gpus")
@@ -117,7 +117,11 @@ def compare(
     warnings: list[str] = []
     for pair in matched:
         check_pair(pair)
-        shared, machines, doubt = shared_prompts(pair), _machine_difference(pair), _contamination(pair)
+        shared, machines, doubt = (
+            shared_prompts((pair.a.runs, pair.b.runs)),
+            _machine_difference(pair),
+            _contamination(pair),
+        )
         warnings += _warnings(pair)
         for name, quantity in COMPARED.items():
             samples[name].append(_sample(pair, quantity, shared, variation, (machines, doubt)))

@@ -1,6 +1,7 @@
 """First questions of visitors, answered from runs of real models and the register of replications.
 
-Every speedup is modelled: a run's work at the reference machine's costs, with this model's acceptance.
+Speedups are modelled (a run's work at the reference machine's costs, with this model's acceptance) unless the text
+says measured.
 """
 
 from __future__ import annotations
@@ -18,11 +19,12 @@ from ssd_bench.papers.ssd_bench.drafts import LAYERS, kind_of
 from ssd_bench.papers.ssd_bench.real import SPEEDUPS
 from ssd_bench.report.facts import Fact
 from ssd_bench.results.effect import Effect, pair_effect, pooled_effect
-from ssd_bench.results.prompt_table import PromptTable
 from ssd_bench.results.quantity import QUANTITIES
+from ssd_bench.results.shared_prompts import shared_prompts
 from ssd_bench.results.text import costs_text
 
 WITH, WITHOUT = SPEEDUPS
+MEASURED = "speedup"
 RIVALS = "SWIFT", "ConfLayers"
 """Methods whose order is disputed: arXiv 2608.28846 against the ConfLayers paper."""
 
@@ -33,15 +35,13 @@ def questions(real: Replication | None, reports: Sequence[ReplicationReport]) ->
     Args:
         real: runs of the experiment `real.REAL`; None: only the register answers.
     """
-    cells = [] if real is None else [cell for cell in real.shown_cells() if _has_speedups(cell)]
-    by_model = [[cell for cell in cells if cell["model"] == model] for model in unique(cell["model"] for cell in cells)]
-    answers = [
-        fact
-        for answer in (_fastest_kind, _layers, _rivals)
-        for of_model in by_model
-        if real is not None and (fact := answer(of_model, real.command))
-    ]
-    return [*answers, _register(reports)]
+    answers: list[Fact | None] = []
+    if real is not None:
+        cells = [cell for cell in real.shown_cells() if _has_speedups(cell)]
+        for model in unique(cell["model"] for cell in cells):
+            of_model = [cell for cell in cells if cell["model"] == model]
+            answers += [answer(of_model, real.command) for answer in (_fastest_kind, _layers, _rivals)]
+    return [*filter(None, answers), _register(reports)]
 
 
 def _has_speedups(cell: ShownCell) -> bool:
@@ -49,12 +49,14 @@ def _has_speedups(cell: ShownCell) -> bool:
 
 
 def _fastest_kind(cells: Sequence[ShownCell], command: str) -> Fact | None:
-    """Return the fastest method of each kind of draft, by mean speedup over the tasks of all kinds."""
-    kinds = {cell: kind_of(cell) for cell in cells}
+    """Return the fastest method of each kind of draft, by mean speedup over the tasks that every method ran."""
+    methods = unique(cell["method"] for cell in cells)
+    tasks = set.intersection(*({c["task"] for c in cells if c["method"] == method} for method in methods))
+    cells = [cell for cell in cells if cell["task"] in tasks]
     best: dict[str, list[ShownCell]] = {}
     for method in forest.ranked(cells, WITH):
         of_method = [cell for cell in cells if cell["method"] == method]
-        best.setdefault(kinds[of_method[0]], of_method)
+        best.setdefault(kind_of(of_method[0]), of_method)
     if len(best) < 2:
         return None
     (kind, winner), *others = best.items()
@@ -63,10 +65,23 @@ def _fastest_kind(cells: Sequence[ShownCell], command: str) -> Fact | None:
     return Fact(
         f"{kind}: {_range(winner)}",
         f"by task, modelled, with {winner[0]['method']} on {cells[0]['model']}. The best of the other kinds: "
-        f"{', '.join(listed)}. Intervals overlap on every task with {' and '.join(tied) or 'none'}.",
+        f"{', '.join(listed)}. Intervals overlap on every task with {' and '.join(tied) or 'none'}. "
+        f"{_measured(winner, cells)}",
         _basis(cells),
         command,
         "Which kind of draft is fastest?",
+    )
+
+
+def _measured(winner: Sequence[ShownCell], cells: Sequence[ShownCell]) -> str:
+    """Return the measured speedups of the modelled winner and of the fastest method, and whether they are reliable."""
+    fastest = forest.ranked(cells, MEASURED)[0]
+    of_fastest = [cell for cell in cells if cell["method"] == fastest]
+    disturbed = any(cell.timing.contaminated for cell in (*winner, *of_fastest))
+    devices = " and ".join(unique(cell.header.device_name for cell in winner))
+    return (
+        f"Measured on {devices}{', disturbed by other work' if disturbed else ''}: {_range(winner, MEASURED)}; the "
+        f"fastest there is {fastest}, {_range(of_fastest, MEASURED)}."
     )
 
 
@@ -134,13 +149,8 @@ def _faster(effect: Effect) -> str:
 def _paired(pairs: Sequence[tuple[ShownCell, ShownCell]], number: str) -> Effect | None:
     """Return a number of the second runs over the first's, pooled over pairs on common prompts."""
     quantity = QUANTITIES[number]
-    effects = []
-    for pair in pairs:
-        a, b = (PromptTable.of(cell.run).frame(quantity) for cell in pair)
-        shared = a.index.intersection(b.index)
-        hashes = pair[0].run.prompts.groupby("prompt_index")["prompt_sha256"].first().loc[shared].astype(str)
-        sides = [[*frame.loc[shared].to_numpy(dtype=float).T] for frame in (a, b)]
-        effects.append(pair_effect(quantity, [*hashes], sides))
+    shared = [shared_prompts(([a.run], [b.run])) for a, b in pairs]
+    effects = [pair_effect(quantity, [*part.prompts], part.columns(quantity)) for part in shared]
     return pooled_effect(quantity, effects, [{}] * len(effects))[0]
 
 
@@ -158,8 +168,8 @@ def _register(reports: Sequence[ReplicationReport]) -> Fact:
     )
 
 
-def _range(cells: Sequence[ShownCell]) -> str:
-    values = [float(cell.summary.speedup_modelled.value or math.nan) for cell in cells]
+def _range(cells: Sequence[ShownCell], number: str = WITH) -> str:
+    values = [float(getattr(cell.summary, number).value or math.nan) for cell in cells]
     texts = [f"{value:.2f}" for value in (min(values), max(values))]
     return " to ".join(dict.fromkeys(texts)) + "×"
 
@@ -170,7 +180,7 @@ def _basis(cells: Sequence[ShownCell]) -> str:
     same, ties, of = (sum(getattr(cell.summary, name) for cell in cells) for name in names)
     costs = " and ".join(unique(costs_text(cell.summary.modelled_on) for cell in cells))
     return (
-        f"Modelled at {costs}, not measured; {', '.join(unique(cell['task'] for cell in cells))}, "
+        f"Modelled at {costs}; {', '.join(unique(cell['task'] for cell in cells))}, "
         f"{prompts_per_run(cells)}; {same} of {of} outputs equal AR's"
         f"{f', {ties} near-tie' + 's' * (ties > 1) if ties else ''}."
     )

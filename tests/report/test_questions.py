@@ -74,6 +74,17 @@ def test_the_fastest_kind_is_named_with_its_range_and_the_others(replication: Re
     assert "(SWIFT)" not in fact.says and "outputs equal AR's" in fact.basis
 
 
+def test_the_measured_speedup_is_next_to_the_modelled_one(replication: Replication) -> None:
+    fact = answers(replication)["Which kind of draft is fastest?"]
+    by_method: dict[str, list[float]] = {}
+    for cell in replication.shown_cells():
+        by_method.setdefault(cell["method"], []).append(cell.summary.speedup.value or 0.0)
+    fastest = max(by_method, key=lambda method: np.mean(np.log(by_method[method])))
+    (low, high), best = (f"{end(by_method['8 bits']):.2f}" for end in (min, max)), min(by_method[fastest])
+    shown = low if low == high else f"{low} to {high}"
+    assert f": {shown}×; the fastest there is {fastest}, {best:.2f}" in fact.says and "Measured on" in fact.says
+
+
 def test_methods_that_skip_layers_are_counted_by_their_whole_intervals(replication: Replication) -> None:
     fact = answers(replication)["Do methods that skip layers beat plain decoding?"]
     skipping = [cell for cell in replication.shown_cells() if cell["method"] in ("SWIFT", "ConfLayers")]
@@ -108,3 +119,13 @@ def test_the_figure_has_a_panel_of_each_task_with_all_methods(replication: Repli
     assert [axes.get_title(loc="left") for axes in panels] == [*TASKS]
     ticks = [label.get_text() for label in panels[0].get_yticklabels()]
     assert sorted(ticks) == sorted(ACCEPTANCE) and ticks[0] == "8 bits"
+
+
+def test_kinds_are_compared_on_the_tasks_that_every_method_ran(replication: Replication) -> None:
+    """One fast run on a further task must not make its method the fastest."""
+    kept = tuple(
+        cell if (cell["method"], cell["task"]) != ("ConfLayers", "HumanEval") else replace(cell, record=None)
+        for cell in replication.cells
+    )
+    fact = answers(replace(replication, cells=kept))["Which kind of draft is fastest?"]
+    assert "GSM8K, 6 prompts" in fact.basis and "HumanEval" not in fact.basis

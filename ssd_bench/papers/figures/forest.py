@@ -14,6 +14,7 @@ from ssd_bench.papers.figures.shared import error_bar
 from ssd_bench.papers.figures.style import METHOD_COLOUR
 from ssd_bench.papers.ours.cells import ShownCell
 from ssd_bench.results.evidence import VariationLevel
+from ssd_bench.results.quantity import QUANTITIES
 
 Numbers = tuple[str, str]
 """Numbers of a summary: of the filled marks, which rank methods, and of the hollow ones."""
@@ -45,16 +46,17 @@ def draw(body: SubFigure, cells: Sequence[ShownCell], numbers: Numbers, labels: 
     for cell in cells:
         by_panel.setdefault((cell["model"], cell["task"]), {})[cell["method"]] = cell
     methods, models = ranked(cells, numbers[0]), {model for model, _ in by_panel}
-    panels = body.subplots(-(-len(by_panel) // columns), columns, squeeze=False, sharey=True, sharex=True).flat
-    for ((model, task), by_method), axes in zip(by_panel.items(), panels):
+    grid = body.subplots(-(-len(by_panel) // columns), columns, squeeze=False, sharey=True, sharex=True).ravel()
+    panels, unused = grid[: len(by_panel)], grid[len(by_panel) :]
+    for ((model, task), by_method), axes in zip(by_panel.items(), panels, strict=True):
         _draw_panel(axes, by_method, methods, dict(zip(numbers, labels)))
         title, size = (task, None) if len(models) == 1 else (f"{task}\n{model}", style.SMALL)
         axes.set_title(title, loc="left", fontweight="bold", fontsize=size)
-    for axes in panels:  # those that are left
+    for axes in unused:
         axes.remove()
     body.supxlabel("speedup over AR (×)", fontsize=8)
-    handles, texts = panels[0].get_legend_handles_labels()
-    legend = dict(zip(texts, handles))
+    # a number's label is drawn with each method, and each panel may lack some methods
+    legend = {text: handle for axes in panels for handle, text in zip(*axes.get_legend_handles_labels())}
     body.legend([*legend.values()], [*legend], loc="outside upper left", ncols=2 if columns == 1 else len(legend))
 
 
@@ -67,7 +69,7 @@ def _draw_panel(
     axes: Axes, by_method: Mapping[str, ShownCell], methods: Sequence[str], labels: Mapping[str, str]
 ) -> None:
     variation, band = variation_of([*by_method.values()]), 1.0
-    if variation is not None and not any("modelled" in number for number in labels):
+    if variation is not None and not any(QUANTITIES[number].times for number in labels):
         # 95 % of repeated timings of one trace are within exp(+-1.96 sigma)
         band = float(np.exp(1.96 * variation.speedup.sigma))
         axes.axvspan(1 / band, band, color="#DDDDDD", linewidth=0, zorder=0, label="run-to-run variation")
@@ -98,7 +100,7 @@ def _draw_panel(
                 markersize=4.5 if filled else 3.5,
                 linestyle="",
                 linewidth=1.2 if filled else 0.7,
-                label=label if i == 0 else None,
+                label=label,
             )
     label_methods(axes, methods)
     axes.set_xscale("log")

@@ -39,9 +39,7 @@ def real(replication: Replication) -> Figure | NotDrawable:
     drawn = [cell for cell in drawn if cell.summary.speedup_modelled.value is not None]
     if not drawn:
         return NotDrawable("No run has modelled times.")
-    methods, panels = (
-        {tuple(cell[axis] for axis in axes) for cell in drawn} for axes in (["method"], ["model", "task"])
-    )
+    methods, panels = {cell["method"] for cell in drawn}, {(cell["model"], cell["task"]) for cell in drawn}
     columns = min(COLUMNS, len(panels))
     figure, body = common.new_figure(style.PAGE, CAPTION + forest.height(-(-len(panels) // columns), len(methods)))
     forest.draw(body, drawn, SPEEDUPS, ("modelled", FROZEN), columns)

@@ -1,4 +1,4 @@
-"""Numbers of a pair of configurations, prompt by prompt, over the prompts in all of its runs."""
+"""Numbers of two sides, each of one or more runs, prompt by prompt, over the prompts in all of their runs."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ from dataclasses import dataclass, replace
 import numpy as np
 import pandas as pd
 
-from ssd_bench.compare.pairing import ConfigurationPair
 from ssd_bench.errors import ConfigError
 from ssd_bench.records.reader import Run
 from ssd_bench.results.evidence import trace
@@ -55,22 +54,24 @@ class SharedPrompts:
             yield [*np.sum(rows, axis=0).T]
 
 
-def shared_prompts(pair: ConfigurationPair) -> SharedPrompts:
-    """Return the tables of a pair over the answers in all of its runs.
+def shared_prompts(sides: tuple[Sequence[Run], Sequence[Run]]) -> SharedPrompts:
+    """Return the tables of two sides over the answers in all of their runs.
+
+    Args:
+        sides: runs of a and of b; several runs of a side are repeated timings.
 
     Raises:
         ConfigError: no answer is in all runs.
     """
-    sides = pair.a.runs, pair.b.runs
     runs = [run for side in sides for run in side]
     shared = _shared_answers(runs, "method")
     if shared.empty:
-        counts = [run.prompts["prompt_id"].nunique() for run in (pair.a.runs[0], pair.b.runs[0])]
+        counts = [run.prompts["prompt_id"].nunique() for run in (sides[0][0], sides[1][0])]
         raise ConfigError(
             "run",
-            str(pair.b.runs[0].path),
+            str(sides[1][0].path),
             "prompts with the same ids and tokens on both sides; rerun with the same task, limit and seed",
-            f"none of its {counts[1]} prompts is among the {counts[0]} of {pair.a.runs[0].path.name}",
+            f"none of its {counts[1]} prompts is among the {counts[0]} of {sides[0][0].path.name}",
         )
     restricted = [_restricted(run, shared) for run in runs]
     with_ar = _shared_answers(runs, "ar", shared)
