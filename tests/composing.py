@@ -1,4 +1,4 @@
-"""What Hydra makes of the files in `conf`, and of a choice among them: once per process, then copied.
+"""Hydra's results for the files in `conf` and for a choice among them: once per process, then copied.
 
 This is more than half of a config's 0.2 s. Hydra parses, checks and applies a command line's options every time, to a
 new config.
@@ -41,7 +41,7 @@ def compose_once() -> None:
 
 
 def _lasts(repo: IConfigRepository, *names: str) -> bool:
-    """Whether no test changes a repository's content under these names; each sweep registers experiments."""
+    """Return whether no test changes these contents of a repository; each sweep registers experiments."""
     sources = [source.path for source in repo.get_sources()]
     return sources == LASTING and not any("experiment" in name for name in names)
 

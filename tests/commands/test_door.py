@@ -24,7 +24,7 @@ from tests.runs import ROOT, environment, program, python
 
 @pytest.fixture
 def chosen(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, list[str]]]:
-    """What the entry point hands to which module, without running it."""
+    """Record each command's module and arguments, without running it."""
     asked: list[tuple[str, list[str]]] = []
 
     def module(name: str) -> SimpleNamespace:

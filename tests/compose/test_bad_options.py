@@ -159,7 +159,7 @@ BAD = [(field, line(field, value)) for field, values in VALUES.items() for value
 BAD += [(field, options) for field, lines in LINES.items() for options in lines]
 
 ELSEWHERE = ("shard=1/", "hardware.device", "hardware.latency", "hardware=sim", "data.root", "model.shape.n_layers")
-"""What only this machine, its files or the weights can refuse."""
+"""Options that only machine, files or weights can refuse."""
 
 TYPED = ("~seed", "method=nope", "nonsense=1", "wandb.mode=abc", "method=knn_ssd method.search=null", "data.root=1")
 """Options also described from the command line, one of each kind."""

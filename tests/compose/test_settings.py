@@ -186,7 +186,7 @@ class Toy:
 
 
 class Derived(Toy):
-    """Without declarations of its own."""
+    """Subclass without declarations."""
 
 
 def test_what_a_type_says() -> None:

@@ -58,7 +58,7 @@ def test_a_pass_grows_with_its_nodes() -> None:
 
 
 def test_corrected_passes_take_as_long_as_real_verifications() -> None:
-    """At the observed context; between two numbers of nodes the smaller one's growth holds."""
+    """Times match at the observed context; between node counts the smaller's growth holds."""
     passes = tuple(NodeTimes(n, 1e-3 * n, 0.1 * n, 0.3 + 0.1 * n, 0.5 + 0.01 * n) for n in (1, 2, 4, 8))
     believed = Latency(0.4, 1e-3, 0.1, passes=passes)
     verified = {1: (20.0, 9.0), 2: (25.0, 9.5), 8: (40.0, 31.0), 5: (30.0, 99.0)}

@@ -58,7 +58,7 @@ def fits(prompt: Prompt, body: str, template: str, limit: int) -> bool:
 
 
 def check_clip(prompt: Prompt, template: str, limit: int) -> None:
-    """At most `limit` ids: head and tail whole, and as much of the body's beginning as fits."""
+    """Check that at most `limit` ids hold head, tail and as much of a body's start as fits."""
     full = encode(prompt, TOKENIZER, Template(template), None)
     clipped = encode(prompt, TOKENIZER, Template(template), limit)
     assert 1 <= len(clipped.ids) <= limit

@@ -120,7 +120,7 @@ FILLED = {
     "PRESETS": "swift,knapspec",
     "DTYPE": "bfloat16",
 }
-"""What a command leaves open, or takes long -> what a user would write; {0} is the folder of `workplace`."""
+"""Placeholder or slow part of a command -> what a user would write; {0} is the folder of `workplace`."""
 NAMES = ("to=FILE", "out=FILE.zip", "out=DIR")  # as good as any other
 ROOMS = {"advise": "headers", "claims": "judged"}
 """Command -> folder of its runs, if not `runs` of `workplace`."""
@@ -177,7 +177,7 @@ def documents() -> Iterator[tuple[str, str]]:
 
 
 def command_in(line: str) -> str | None:
-    """What a line gives to a shell, perhaps in quotes to another program."""
+    """Return a line's shell command, maybe in quotes to another program."""
     line = re.sub(r"\s+#\s.*", "", line.replace(".venv/bin/", ""))
     found = re.match(rf"(?:\w+=\S+ )*({PROGRAM}.*)", line) or re.search(rf'"({PROGRAM}[^"]*)"', line)
     return " ".join(found[1].split()) if found else None
@@ -294,7 +294,7 @@ def unpacked(pack: Path, runs: Path, headers: Path) -> None:
 
 @pytest.fixture(scope="module")
 def workplace(small_checkpoint: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """What a user would have: runs, the reference records, a model, prompts, data."""
+    """A user's folder: runs, the reference records, a model, prompts, data."""
     folder = tmp_path_factory.mktemp("workplace")
     runs = folder / "runs"
     unpacked(ROOT / "runs/reference/mini.zip", runs / "reference/mini", folder / "headers/mini")
@@ -449,7 +449,7 @@ def test_the_options_of_a_bench_are_those_of_a_run(line: str, desk: Path) -> Non
 
 
 def stands_beside(line: str) -> bool:
-    """Whether a document has a block or a table under the command, before the next heading."""
+    """Return whether a block or table follows the command before a document's next heading."""
     words = r"\s+".join(map(re.escape, line.split()))
     return any(
         re.search(rf"{words}(?:(?!\n#).)*?\n\n(?:```|\|)", (ROOT / name).read_text(encoding="utf-8"), re.DOTALL)

@@ -1,4 +1,4 @@
-"""How outputs end: what a method learns from the last step, and the end of the model's context."""
+"""Ends of outputs: what a method learns from the last step, and the end of the model's context."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""On the compiled backend a node's result does not depend on the rest of the pass, bit for bit."""
+"""A node's result on the compiled backend does not depend on the rest of the pass, bit for bit."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def logits(decoder: Decoder, cache: KVCache, ids: Tensor, prefix: int, tree: Tok
 
 
 def test_a_node_in_a_chain_is_the_node_alone(decoder: Decoder) -> None:
-    """Whether the rows before it are nodes of the same pass or committed."""
+    """The rows before it are nodes of the same pass or committed."""
     ids = tokens(max(PREFIXES) + LONG)
     cache = decoder.new_cache(len(ids) + 16)
     alone = torch.cat([logits(decoder, cache, ids[i : i + 1], i) for i in range(len(ids))])
@@ -74,7 +74,7 @@ def test_a_prefill_is_its_decoding_steps(prefix: int, decoder: Decoder) -> None:
 
 @pytest.mark.parametrize("prefix", PREFIXES)
 def test_a_node_in_a_tree_is_the_node_in_its_chain(prefix: int, decoder: Decoder) -> None:
-    """If its ancestors stand right before it, whatever else the tree holds."""
+    """Its ancestors stand right before it, whatever else the tree holds."""
     cache, ids = filled(decoder, prefix), tokens(LONG)
     for depth, siblings in ((1, 7), (4, 40), (20, 100)):
         parents = (*range(-1, depth - 1), *(i % depth for i in range(siblings)))
@@ -85,7 +85,7 @@ def test_a_node_in_a_tree_is_the_node_in_its_chain(prefix: int, decoder: Decoder
 
 @pytest.mark.parametrize("unread", [(0, 1), (4, 171), (4, 299), (64, 128), (0, 256), (150, 150), (0, 300)])
 def test_a_node_behind_a_window_is_the_node_alone(unread: tuple[int, int], decoder: Decoder) -> None:
-    """In chains and trees, for any content of unread rows."""
+    """Unread rows may hold anything, in chains and trees."""
     prefix, every, ids = 300, decoder.all_sublayers, tokens(40)
     cache = filled(decoder, prefix)
     tree = TokenTree(tuple(ids.tolist()), (*range(-1, 19), *(i % 20 for i in range(20))))

@@ -189,7 +189,7 @@ def test_full_set_accepts_everything(decoders: Load) -> None:
 
 
 def test_length_limit_inside_a_draft(decoders: Load) -> None:
-    """At most max_new - emitted - 1 tokens are drafted; 0 is a plain forward."""
+    """Drafts have at most max_new - emitted - 1 tokens; 0 is a plain forward."""
     for new in range(1, 12):
         made = decode(decoders(), Drafts(LayerSet.full(LAYERS), 4), [7, 8, 9], new)
         assert len(made.output) == new and made.finish_reason == "length"
@@ -271,7 +271,7 @@ def test_warp_by_hand() -> None:
     ],
 )
 def test_warp_at_its_limits(settings: dict[str, float], kept: int | None, scale: float) -> None:
-    """In float32 some of these are 0 or infinite."""
+    """Some of these are 0 or infinite in float32."""
     probs = warp(scale * torch.tensor([[2.0, 1.0, 0.0, -1.0]]), Decoding("sample", **settings))  # type: ignore[arg-type]
     assert probs.isfinite().all() and torch.allclose(probs.sum(), torch.tensor(1.0)) and probs[0, 0] == probs.max()
     assert kept is None or int((probs > 0).sum()) == kept

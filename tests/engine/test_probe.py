@@ -1,4 +1,4 @@
-"""What methods may ask of the model outside the decode loop."""
+"""Methods' requests to the model outside the decode loop."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ Load = Callable[..., Decoder]
 def test_predictions_are_those_of_the_whole_vocabulary(
     n: int, kernels: str, rows: int, decoders: Load, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """For few and for many streams (several pieces), with any slices of the LM head."""
+    """Streams may be few or many (several pieces), slices of the LM head any."""
     if kernels == "native" and (problem := native_problem()):
         pytest.skip(problem)
     monkeypatch.setattr(decoder_module, "HEAD_ROWS", rows)

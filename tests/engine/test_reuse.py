@@ -83,7 +83,7 @@ def check_as_a_whole_pass(
 
 @pytest.mark.parametrize("family", ["llama", "qwen2", "qwen3"])
 def test_states_are_those_of_a_whole_pass(family: str, decoders: Load, rests: list[int]) -> None:
-    """At every exit with all taps, and with random sets and taps below, at and above the fork."""
+    """Every exit with all taps, and random sets and taps below, at and above the fork."""
     decoder, rng, places = decoders(family), random.Random(family), set()
     for layer_set in EXITS:
         check_as_a_whole_pass(decoder, [layer_set], range(END + 1), PROMPTS[0], rests, exact=False)
@@ -100,7 +100,7 @@ def test_states_are_those_of_a_whole_pass(family: str, decoders: Load, rests: li
 def test_states_have_the_bits_of_a_whole_pass(
     dtype: torch.dtype, taps: tuple[int, ...], options: dict, decoders: Load, rests: list[int]
 ) -> None:
-    """On compiled kernels; so even a sampled output is equal."""
+    """Compiled kernels make even a sampled output equal."""
     if problem := native_problem():
         pytest.skip(problem)
     decoder = decoders("qwen3", dtype, "native")
@@ -109,7 +109,7 @@ def test_states_have_the_bits_of_a_whole_pass(
 
 
 def test_drafting_keeps_no_more_than_is_asked_for(decoders: Load, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without taps the fork alone; with taps also those before it, which no later pass keeps again."""
+    """The fork alone without taps; with taps also those before it, which no later pass keeps again."""
     passes: list[tuple[int, int, tuple[int, ...]]] = []
     run = Decoder.run
 

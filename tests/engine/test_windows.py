@@ -217,7 +217,7 @@ def test_parity_with_transformers_under_a_mask(
 
 @pytest.mark.parametrize("backend", [*ON_CPU, "graphs"])
 def test_unread_rows_are_not_read(backend: str, sources: Sources) -> None:
-    """For any content, logits have the same bits."""
+    """Logits have the same bits for any content."""
     where = ("short grouped", torch.float16) if backend == "graphs" else ("grouped", torch.bfloat16)
     decoder = sources.decoder(backend, *where)
     cache, unread = sources.cache(decoder, *where), WINDOWS[0].unread(PREFIX)
@@ -247,7 +247,7 @@ def test_a_window_longer_than_the_context_drafts_as_without(backend: str, source
 
 
 def test_greedy_equals_ar_with_any_window(decoders: Load, rests: list[int]) -> None:
-    """With `reuse_prefix`, which a window turns off: its states are not the full model's."""
+    """A window turns `reuse_prefix` off: its states are not the full model's."""
     assert check_greedy(random_windowed, decoders) > 25
     assert rests == []
 
@@ -255,7 +255,7 @@ def test_greedy_equals_ar_with_any_window(decoders: Load, rests: list[int]) -> N
 @pytest.mark.skipif(bool(native_problem()), reason=native_problem())
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_compiled_greedy_equals_ar_with_any_window(dtype: torch.dtype, decoders: Load) -> None:
-    """In contexts of several blocks and chunks."""
+    """Contexts have several blocks and chunks."""
     decoder, accepted = decoders("qwen3", dtype, "native"), 0
     for seed in range(12):
         rng = random.Random(seed)

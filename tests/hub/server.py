@@ -48,7 +48,7 @@ class File:
 
     @property
     def large(self) -> bool:
-        """Whether git stores a pointer and another host serves the content."""
+        """True if git stores a pointer and another host serves the content."""
         return len(self.content) >= LFS_FROM or self.path.endswith(LFS_NAMES)
 
     @property

@@ -320,7 +320,7 @@ def test_a_search_that_brings_something_is_no_failure() -> None:
 
 
 def test_a_search_adds_candidates_of_the_knapsack(decoders: Load) -> None:
-    """As untried arms with discounted tokens, none of them an arm already."""
+    """Untried arms with discounted tokens, none of them an arm already."""
     states, probe = history(decoders("qwen3"))
     probe.latency = latency(0.5)
     method = ready(rows=4, min_similarity=-1.0, shortlist=2, selected=0.5)

@@ -168,7 +168,7 @@ def test_no_block_runs_where_the_streams_are_known(deep: Decoder) -> None:
 
 
 def test_dp_is_at_most_brute_force_and_mostly_near_it(deep: Decoder) -> None:
-    """Over C(6, M) subsets; the paper reports a close agreement (§3.5), here required of the aggregate."""
+    """C(6, M) subsets each; the paper reports a close agreement (§3.5), here required of the aggregate."""
     shares = []
     for seed in range(4):
         states, probe = last_token(deep, seed)

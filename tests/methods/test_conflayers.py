@@ -359,7 +359,7 @@ def by_hand(scores: list[float], n_layers: int, lam: float, scale: int = 5) -> t
 
 
 def test_the_rule_is_that_of_the_formulas() -> None:
-    """In double precision, over random confidences."""
+    """Random confidences, in double precision."""
     for seed in range(60):
         rng = np.random.default_rng(seed)
         n_layers, lam = int(rng.integers(6, 50)), float(rng.uniform(-1, 1))

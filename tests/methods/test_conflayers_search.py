@@ -115,7 +115,7 @@ def test_without_the_codes_abort_a_set_is_tried_to_its_end() -> None:
 
 
 def test_a_trial_may_go_on_in_the_next_prompt() -> None:
-    """Without the code's new estimate at a prompt's beginning; the first estimate is made all the same."""
+    """The code's new estimate at a prompt's beginning is off; the first estimate is made all the same."""
     method = scripted([A, B], trial_by_prompt=False)
     begin(method)
     rounds(method, 2, 2)
@@ -232,7 +232,7 @@ def test_adaptive_lambda_follows_the_size_of_the_set() -> None:
 
 
 def test_a_model_without_a_published_lambda_is_calibrated_once() -> None:
-    """By the first estimate, to half of the inner blocks, or the least that is tried; then λ lasts."""
+    """The first estimate aims at half the inner blocks, or the least that is tried; then λ lasts."""
     method = scripted([], lam=None)
     assert method._search.lam is None and b'"lam": null' in method.state()
     noise = np.random.default_rng(0).random((3, 2 * (BLOCKS - 2)))

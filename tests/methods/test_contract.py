@@ -31,7 +31,7 @@ HOOKS = ("prepare", "start", "propose", "observe")
 
 
 def table() -> dict[tuple[str, str], str]:
-    """What the README's table says, by call and hook."""
+    """Return the README's table, by call and hook."""
     part = README.split("\n## What may be called when\n")[1].split("\n## ")[0]
     header, _, *rows = [line.strip("| ").split(" | ") for line in part.splitlines() if line.startswith("|")]
     hooks = [re.sub(r"\W", "", name) for name in header[1:]]
@@ -257,7 +257,7 @@ def test_taps_that_change_are_looked_at_anew(decoders: Callable[..., Decoder]) -
 
 @pytest.mark.parametrize("mode", ["greedy", "sample"])
 def test_no_token_is_a_methods_to_choose(mode: str, decoders: Callable[..., Decoder]) -> None:
-    """What it writes over its inputs stays its own."""
+    """Writes over its inputs stay its own."""
 
     def spoils(context: Context) -> LayerDraft:
         context.output[:] = [5] * 20  # type: ignore[index]

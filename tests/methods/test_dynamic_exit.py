@@ -116,7 +116,7 @@ def test_statistics_by_hand() -> None:
 
 
 def test_thresholds_are_never_nan(caplog: pytest.LogCaptureFixture) -> None:
-    """Without matches the mismatches' mean, without either 0.5; both are logged, as is a count decayed to dust."""
+    """The mismatches' mean without matches, 0.5 without either, both logged; a kind decayed to dust is empty."""
     statistics = ShadowStatistics(1, 0.5)
     with caplog.at_level(logging.DEBUG, logger=dynamic_exit.__name__):
         assert statistics.threshold(1) == 0.5
@@ -219,7 +219,7 @@ def random_states(generator: torch.Generator, n_layers: int, likeness: float, n:
 
 
 def test_heads_over_positions_that_count_choose_as_heads_over_all() -> None:
-    """Over random exits that agree more or less with the target; rejected drafts cost no heads."""
+    """Random exits agree more or less with the target; rejected drafts cost no heads."""
     zero = spared = 0
     for seed in range(200):
         rng, generator = random.Random(seed), torch.Generator().manual_seed(seed)

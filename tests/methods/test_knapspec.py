@@ -100,7 +100,7 @@ def test_zero_weight_is_the_full_model(decoders: Load) -> None:
 
 @pytest.mark.parametrize("seed", range(3))
 def test_dp_is_at_most_brute_force(seed: int, decoders: Load) -> None:
-    """For each weight the DP's cosine is at most the best subset's, and mostly equal."""
+    """The DP's cosine is at most that weight's best subset's, and mostly equal."""
     states, probe = history(decoders(("llama", "qwen2", "qwen3")[seed]), r=3, seed=seed)
     pair = (1, 2)
     best: dict[int, float] = {}
@@ -394,7 +394,7 @@ def test_strict_drops_a_cosine_equal_to_the_threshold(decoders: Load) -> None:
 
 
 def test_the_candidate_of_least_weight_can_be_left_out(decoders: Load) -> None:
-    """With no other choice the full set drafts either way, but only the paper has an estimate for it."""
+    """The full set drafts either way with no other choice, but only the paper has an estimate for it."""
     states, probe = history(decoders())
     with_it, without = (search(probe, states, budget=0.0, include_zero_skip=keep) for keep in (True, False))
     assert without == Choice(FULL, None)

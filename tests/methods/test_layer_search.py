@@ -383,7 +383,7 @@ def known(n: int, dims: int) -> tuple[list[NDArray[np.float64]], list[float]]:
 @pytest.mark.parametrize(("n", "dims"), [(1, 4), (2, 1), (9, 8), (40, 32), (60, 64)])
 @pytest.mark.parametrize("scored", ["differently", "equally", "twice"])
 def test_gradient_is_that_of_the_processs_bound(n: int, dims: int, scored: str) -> None:
-    """By central differences: inside, at a corner, near a known point and on it; even at the longest scale."""
+    """Central differences agree inside, at a corner, near and on a known point; even at the longest scale."""
     points, scores = known(n, dims)
     if scored == "equally":
         scores = [0.5] * n
@@ -402,7 +402,7 @@ def test_gradient_is_that_of_the_processs_bound(n: int, dims: int, scored: str) 
 
 @pytest.mark.parametrize(("n", "dims"), [(1, 6), (12, 6), (50, 32)])
 def test_suggestion_is_a_maximum_of_the_bound(n: int, dims: int) -> None:
-    """In the cube; nothing rises from it, and no random or known point is above it."""
+    """Nothing in the cube rises from it, and no random or known point is above it."""
     points, scores = known(n, dims)
     process = fit_process(points, scores, np.random.RandomState(3))
     found = suggest(points, scores, np.random.RandomState(3), KAPPA)
@@ -422,7 +422,7 @@ def test_suggestion_does_not_depend_on_the_unit_of_scores() -> None:
 
 
 def test_suggestion_has_the_same_bits_on_any_number_of_threads() -> None:
-    """For a maximum inside the cube, with rounded coordinates, and matrices that BLAS would share out."""
+    """The maximum is inside the cube, with rounded coordinates; BLAS would share the matrices out."""
     points, scores = known(200, 8)
     made = []
     for threads in (1, 2, 4):

@@ -102,7 +102,7 @@ def test_the_last_exit_is_the_model_itself(decoders: Load, rests: list[int]) -> 
 
 @pytest.mark.parametrize("exit_layer", range(1, LAYERS))
 def test_saved_states_verify_as_a_whole_pass_does(exit_layer: int, decoders: Load, rests: list[int]) -> None:
-    """With or without reuse: the same tokens, and the same logits at every node (float32)."""
+    """Tokens, and logits at every node (float32), are the same with and without reuse."""
     decoder = decoders("qwen3", torch.float32)
     outputs, logits = [], []
     for reuse in (True, False):
@@ -213,7 +213,7 @@ def test_steps_of_all_pairs_follow_from_one_decoding(engine: Engine) -> None:
 
 
 def test_scores_are_those_of_the_offline_searches(engine: Engine, capsys: pytest.CaptureFixture[str]) -> None:
-    """With a given profile: the first best pair by `Objective`, and its score."""
+    """The first best pair by `Objective` and its score, with a given profile."""
     engine.probe.latency = GIVEN
     scores = {}
     for blocks, d in product(EXITS, DRAFT_LENS):
@@ -229,7 +229,7 @@ def test_scores_are_those_of_the_offline_searches(engine: Engine, capsys: pytest
 
 @pytest.mark.parametrize("reuse", [False, True])
 def test_measured_costs_of_all_parts_count(engine: Engine, reuse: bool) -> None:
-    """By hand, over real decodings: head and verification's growth change the best pair."""
+    """Head and verification's growth change the best pair, by hand over real decodings."""
     scores = {}
     for blocks, d in product(EXITS, DRAFT_LENS):
         plain = spent = 0.0

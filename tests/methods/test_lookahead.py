@@ -279,7 +279,7 @@ def test_pool_from_prompt_learns_prompt_and_output(decoders: Load) -> None:
 
 
 def test_kept_out_tokens_leave_the_window_only(decoders: Load) -> None:
-    """With every id kept out the newest row is prompt tokens; predictions still enter the pool."""
+    """The newest row is prompt tokens with every id kept out; predictions still enter the pool."""
     plain, swept = Watched(ngram=3), Watched(ngram=3, keep_out=range(VOCAB))
     for method in (plain, swept):
         decode(decoders("qwen3"), method, PROMPT, 40)

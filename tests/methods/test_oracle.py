@@ -44,7 +44,7 @@ def test_the_first_of_equal_sets_wins() -> None:
 
 
 def test_no_set_and_no_search_is_better(probe: Probe) -> None:
-    """On sets of two sublayers: the answer has the largest score; no search over all sets beats the best."""
+    """Sets skip one sublayer: the answer has the largest score; no search over all sets beats the best."""
     with torch.inference_mode():
         method = Oracle(calibration=2, skipped=1, new_tokens=6, draft_len=3, stop_below=0.0)
         method.check(ModelDims("tiny", LAYERS, 1, 64, 64))

@@ -83,7 +83,7 @@ def test_presets_are_lossless(preset: str, decoders: Load, light: list[str]) -> 
 
 
 def test_any_set_and_settings_are_lossless(decoders: Load) -> None:
-    """From the empty set to all sublayers, with any γ, K, siblings and reuse."""
+    """Sets from empty to all sublayers, with any γ, K, siblings and reuse."""
 
     def make(rng: random.Random) -> Given:
         skipped = rng.sample(range(2 * LAYERS), rng.choice([0, 1, 2, LAYERS, 2 * LAYERS]))
@@ -108,13 +108,13 @@ def test_sampled_distribution_is_ars(widths: list[list[float]], decoders: Load) 
 
 @pytest.mark.parametrize("objective", ["expected", "wallclock"])
 def test_sampled_distribution_is_ars_after_a_search(objective: str, decoders: Load) -> None:
-    """With one set, so that time does not choose."""
+    """A single set, so that time does not choose."""
     search = replace(SEARCH, objective=objective)
     check_sampled(lambda: SelfSSD(search, calibration=1, draft_len=2, stop_below=0.1), decoders)
 
 
 def test_presets_hold_the_published_settings() -> None:
-    """What defines each comparison, in search and decoding."""
+    """Settings of each comparison, in search and decoding."""
     made = {preset: config(preset) for preset in PRESETS}
     assert [instantiate(settings).name for settings in made.values()] == [*PRESETS]
     base, fix, mix, tree, timed = (made[preset] for preset in PRESETS)
@@ -205,7 +205,7 @@ def test_threshold_follows_the_published_rule() -> None:
 
 
 def test_threshold_counts_steps_of_a_tree_not_its_nodes() -> None:
-    """With siblings d is the draft's depth."""
+    """The draft's depth is d with siblings."""
     stop = DraftStop(2, 0.5, 0.4, 0.0, 0.1, 0.0)
     tree = comb([[1], [2, 3, 4], [5, 6]])
     stop.observe(Verification(1, tree, [0, 1, 4], [], 0, torch.empty(0), None))

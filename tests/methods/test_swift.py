@@ -134,7 +134,7 @@ def test_every_beta_th_candidate_is_suggested(monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_suggestions_seek_what_scored_well() -> None:
-    """In the unit cube, a function of points, scores and generator, along the decisive coordinate."""
+    """Suggestions stay in the unit cube, repeat with the seed and follow the decisive coordinate."""
     rng = np.random.RandomState(0)
     points = [(rng.rand(4) < 0.5).astype(float) for _ in range(24)]
     scores = [float(point[2]) for point in points]
@@ -148,7 +148,7 @@ def test_suggestions_seek_what_scored_well() -> None:
 
 @pytest.mark.parametrize("window", ["first", "last"])
 def test_matchness_is_that_of_the_draft_over_the_window(window: str, decoders: Load, scored: list) -> None:
-    """As the model drafts those tokens on its own keys and values of what precedes the window, and no others."""
+    """The draft reads the model's own keys and values of what precedes the window, and no others."""
     decoder = decoders("qwen3")
     output = stream(checked(window=window, context_window=5, patience=99, max_score=1.0), decoder, 1)[0].output
     assert len(scored) > 5 and len({score for *_, score in scored}) > 1
@@ -167,7 +167,7 @@ def test_matchness_is_that_of_the_draft_over_the_window(window: str, decoders: L
 
 
 def test_a_candidate_costs_one_pass_a_cycle_and_leaves_the_cache(decoders: Load) -> None:
-    """At most one pass of the kept sublayers over γ tokens per cycle; committed rows stay as they are."""
+    """A cycle has at most one pass of the kept sublayers over γ tokens; committed rows stay unchanged."""
     decoder, passes = decoders(), []
 
     class Counting(ModelProbe):
@@ -330,7 +330,7 @@ def test_a_state_stays_small() -> None:
 
 
 def after(method: SWIFT, *rates: float) -> list[bool]:
-    """For prompts of these acceptance rates, whether the search restarted with the next one."""
+    """Return whether the search restarted after each prompt of these acceptance rates."""
     began = []
     for rate in rates:
         method._accepted, method._drafted, before = round(100 * rate), 100, method._search
@@ -366,7 +366,7 @@ def test_resets_do_not_repeat_the_candidates(decoders: Load, scored: list) -> No
 
 
 def test_r_falls_where_it_cannot_reach_the_acceptance_rate() -> None:
-    """By 0.1, after a prompt of low acceptance whose search is over; never to an empty set."""
+    """r falls by 0.1 after low acceptance once the search is over, never to an empty set."""
     method = for_layers(80, 70e9, reduce_below=0.7)
     assert after(method, 0.6) == [False] and method._ratio == 0.5  # still searching
     method._search.active = False

@@ -64,7 +64,7 @@ def test_tree_logits_and_cache_are_those_of_the_tokens_in_a_row(k_set: str, deco
 
 @pytest.mark.parametrize("mode", ["greedy", "sample"])
 def test_k_of_one_is_a_chain_with_a_fixed_threshold(mode: str, decoders: Load) -> None:
-    """Without siblings and search, every step is that of `FixedLayers` with the uniform set."""
+    """Every step without siblings and search is that of `FixedLayers` with the uniform set."""
     ours = made(k_set="chain", max_steps=0, draft_len=5, stop_below=0.2)
     theirs = FixedLayers(skip_attn=[1], skip_mlp=[1], draft_len=5, stop_below=0.2)
     for seed in range(2):
@@ -132,7 +132,7 @@ def test_a_search_with_real_suggestions_is_lossless(decoders: Load, monkeypatch:
 
 @pytest.mark.parametrize("position", [1, 2])
 def test_the_sampled_distribution_is_kept(position: int, decoders: Load) -> None:
-    """With siblings, which take the first token in most steps: the second and third follow them."""
+    """Siblings take the first token in most steps; the second and third follow them."""
     check_sampled(lambda: made(mode="sample", max_steps=0, draft_len=2), decoders, position=position)
 
 

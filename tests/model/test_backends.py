@@ -195,7 +195,7 @@ def test_auto_is_what_it_resolves_to(tmp_path: Path, monkeypatch: pytest.MonkeyP
 @pytest.mark.parametrize("kernels", ["auto", "torch"])
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_the_record_says_how_it_was_computed(kernels: str, dtype: str, tmp_path: Path) -> None:
-    """With or without a compiler a CPU computes in float32; the audit's tolerance follows."""
+    """A CPU computes in float32 with or without a compiler; the audit's tolerance follows."""
     options = (
         f"hardware.kernels={kernels}",
         f"hardware.dtype={dtype}",

@@ -29,7 +29,7 @@ from tests.runs import GIVEN_LATENCY, local_model, program, python
 
 Break = Callable[[Path], object]
 Fault = tuple[Break, str, tuple[str, ...]]
-"""What breaks a sound folder, the error's field, and further words of the message."""
+"""Faults of a sound folder: the change, the error's field, and further words of the message."""
 
 WEIGHTS, INDEX = "model.safetensors", "model.safetensors.index.json"
 UP, QUERY, HEAD = "model.layers.2.mlp.up_proj.weight", "model.layers.1.self_attn.q_proj.weight", "lm_head.weight"
@@ -485,7 +485,7 @@ def test_a_broken_template_matters_only_where_it_is_used(folder: Path) -> None:
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), float("-inf"), -1e6])
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32])
 def test_a_weight_that_is_not_finite_is_named(value: float, dtype: torch.dtype, folder: Path) -> None:
-    """For any other weights; -1e6 is infinite in float16 alone."""
+    """The value -1e6 is infinite in float16 alone."""
     changed(UP, spoiled(value))(folder)
     found = contents(opened(folder).shards.values())
     if value == -1e6 and dtype != torch.float16:

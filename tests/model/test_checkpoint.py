@@ -93,7 +93,7 @@ def test_eos_ids_follow_generation_config(checkpoints: dict[str, Path], tmp_path
 
 
 def test_text_is_decoded_without_clean_up(small_checkpoint: Path, tmp_path: Path) -> None:
-    """If tokenizer_config.json asks for it, `decode` removes spaces before punctuation, which changes scores."""
+    """`decode` removes spaces before punctuation if tokenizer_config.json asks for it, which changes scores."""
     folder = Path(shutil.copytree(small_checkpoint, tmp_path / "model"))
     size = json.loads((folder / "config.json").read_text(encoding="utf-8"))["vocab_size"]
     words = ["<unk>", *("it", "'s", "ok", ".", ",", "!", "?", "do", "n't"), *(f".w{i}" for i in range(10, size))]

@@ -95,7 +95,7 @@ def test_passes_equal_those_of_pytorchs_operators(
 def test_wide_passes_have_a_lane_of_their_own(
     interpreted: Callable[..., Decoder], plain: Callable[..., Decoder]
 ) -> None:
-    """Over 17 nodes, and over more than any lane."""
+    """Passes of 17 nodes and wider than any lane."""
     found = []
     for decoder in (plain(), interpreted()):
         cache = prefilled(decoder, capacity=96)

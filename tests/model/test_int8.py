@@ -126,7 +126,7 @@ def test_rounding_is_to_the_nearest_of_16_values_of_a_group() -> None:
 @pytest.mark.parametrize("bits", BITS)
 @pytest.mark.parametrize("family", ["llama_bias", "qwen2", "qwen3"])
 def test_a_pass_is_one_of_the_rounded_weights(family: str, bits: int, quantised: Load) -> None:
-    """In all or some sublayers, with a window, with the head in either precision; float64."""
+    """Passes of all or some sublayers, and the head in either precision; float64."""
     decoder = quantised(family)
     every, rounded = decoder.all_sublayers, dequantised(decoder, bits)
     mixed = replace(rounded.weights, blocks=[*rounded.weights.blocks[:1], *decoder.weights.blocks[1:]])
@@ -518,7 +518,7 @@ def similarities(probe: Probe, states: Tensor, prefix_len: int, layer_set: Layer
 
 
 def test_a_mixed_knapsack_finds_no_better_set_than_brute_force(tmp_path: Path) -> None:
-    """For every weight, the branch's cosine is its set's, and at most the best of all sets of this weight.
+    """Every branch's cosine is its set's, and at most the best of all sets of its weight.
 
     Two blocks have 256 sets, three have 4,096.
     """

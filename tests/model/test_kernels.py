@@ -121,7 +121,7 @@ def test_a_nodes_result_does_not_depend_on_the_others(
 @pytest.mark.parametrize("n", [1, 7, MANY])
 @pytest.mark.parametrize("width", [1, 3, 16, 61, 255, 256, 257, 2048, 5001])
 def test_the_top_of_logits(ops: Operators, n: int, width: int) -> None:
-    """With tails, and with equal logits, the lowest of which counts."""
+    """The lowest id of equal logits counts; some widths have tails."""
     logits, place = 6 * rand(n, width), torch.arange(n) * 97 % width
     for equal in (False, True):
         if equal:  # the largest twice, and once in a row of nothing else
@@ -303,7 +303,7 @@ def test_attend_leaves_unread_rows_out(ops: Operators, n: int, dtype: torch.dtyp
 def test_unread_rows_have_the_bits_of_masked_ones(
     ops: Operators, prefix: int, first: int, end: int, dtype: torch.dtype, heads: tuple[int, int, int]
 ) -> None:
-    """In a pass with all rows as nodes, some hidden by a mask; on any number of threads."""
+    """The masked pass has all rows as nodes; the bits hold on any number of threads."""
     query_heads, kv_heads, dim = heads
     n = 3
     mask = torch.ones(prefix + n, prefix + n, dtype=torch.bool).tril()

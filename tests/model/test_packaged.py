@@ -99,7 +99,7 @@ def write_gguf(family: str, folder: Path) -> tuple[Path, dict[str, Tensor]]:
 
 @pytest.mark.parametrize("family", CONFIGS)
 def test_a_conversion_has_the_weights_of_the_file(family: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """In several shards, a few rows at a time; with the file's tokenizer and chat template."""
+    """Shards are written a few rows at a time, with the file's tokenizer and chat template."""
     monkeypatch.setattr(conversion, "SHARD_BYTES", 2**14)
     monkeypatch.setattr(conversion, "CHUNK_WEIGHTS", 2**8)
     source, expected = write_gguf(family, tmp_path)

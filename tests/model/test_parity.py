@@ -134,7 +134,7 @@ def in_the_hubs_cache(folder: Path, cache: Path) -> Path:
 
 @pytest.mark.parametrize("name", CASES)
 def test_parity_at_four_times_the_original_context(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """In shards, through the hub's cache."""
+    """Load shards from the hub's cache."""
     family, settings = CASES[name]
     config = CLASSES[family](**SIZES | {"rope_parameters": ROPES["default"], "head_dim": 8} | settings)
     folder = save_model(config, tmp_path / "saved", shard="20KB")

@@ -144,7 +144,7 @@ def test_weights_behind_links_are_those_of_a_plain_folder(
 
 
 def test_a_run_from_a_snapshot_of_the_cache(folder: Path, tmp_path: Path) -> None:
-    """As users copy its path from the cache; the record has the plain folder's weights."""
+    """Users copy its path from the cache; the record has the plain folder's weights."""
     sharded(folder)
     options = ("task=gsm8k", "limit=1", "method=knapspec", "decode.max_new_tokens=8")
     plain = planned(tmp_path / "runs", *local_model(folder), *options).origin.weights

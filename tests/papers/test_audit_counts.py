@@ -56,7 +56,7 @@ def opposite_cells() -> tuple[list[Cell], list[Cell]]:
 
 
 def possible(cell: Cell, length: int) -> bool:
-    """Whether Eq. 4 gives the cell's ratio at this draft length, and a run whose drafts stop earlier its speedup.
+    """Return whether Eq. 4 allows the cell's ratio at this draft length, and its speedup if drafts stop earlier.
 
     Eq. 4 gives the cost of a drafted token, in full passes. A run that drafts k tokens a step, with the share alpha
     accepted, is (1 + alpha k) / (1 + cost k) times as fast as AR.

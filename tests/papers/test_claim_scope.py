@@ -295,7 +295,7 @@ def test_only_a_claimed_difference_can_be_absent() -> None:
 
 
 def test_runs_of_equal_speed_are_equivalent(tmp_path: Path) -> None:
-    """By modelled times; measured times vary as much as the margin."""
+    """Times are modelled; measured ones vary as much as the margin."""
     for name in ("own", "other"):
         counted(tmp_path, name, 0.6)
     runs = {"ablation=none": "own", "ablation=w/o dynamic ver.": "other"}

@@ -1,4 +1,4 @@
-"""What decides nothing, is duplicate, or is the paper's own, as the papers' figures draw it."""
+"""Results that are excluded, duplicate or the paper's own, as the papers' figures draw them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which claims hold: the rule, its intervals, and false records' effect on verdict and page."""
+"""Claims' verdicts: the rule, its intervals, and false records' effect on verdict and page."""
 
 from __future__ import annotations
 

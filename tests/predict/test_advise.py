@@ -161,7 +161,7 @@ def test_a_model_of_the_papers_has_their_best_speedup(tmp_path: Path, capsys: py
 def test_measured_costs_of_the_model_count_before_the_data_sheet(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """On a GPU with measured passes of exactly this model; the answer says which it is."""
+    """Measured passes must be of exactly this model and GPU; the answer names them."""
     folder, measured = f"runs_dir={tmp_path}", "PREDICTED from costs MEASURED for llama3_1_8b on NVIDIA H200"
     printed = answered(capsys, "model=llama3_1_8b", "hardware=sim_h200", folder)
     assert measured in printed and "Skipping pays on NVIDIA H200 for llama3_1_8b" in printed
@@ -175,7 +175,7 @@ def test_measured_costs_of_the_model_count_before_the_data_sheet(
 
 
 def test_a_prediction_is_the_sum_of_its_work() -> None:
-    """By hand: the machine's sublayers, with the rest of a draft or verification."""
+    """Sum by hand a machine's sublayers and the rest of a draft or verification."""
     for steps in simulations():
         machine, rows, context = steps.machine, np.array([1.0, 5.0]), np.full(2, steps.context)
         attn, mlp, rest = machine.pass_ms(rows, context)

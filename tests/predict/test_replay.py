@@ -255,7 +255,7 @@ def test_without_a_baseline_ar_is_made_up_from_the_output(run: Run, counted: Run
 
 
 def test_ar_on_a_memory_bound_machine_is_bytes_over_bandwidth(run: Run) -> None:
-    """By hand: LLaMA-2-13B in half precision at 1 TB/s, every weight but the embedding once, the cache so far."""
+    """LLaMA-2-13B by hand: half precision at 1 TB/s, every weight but the embedding once, the cache so far."""
     times = step_times(run, SimulatedMachine(IDEAL, BIG))
     first = times[(times["arm"] == "ar") & (times["step"] == 1)].iloc[0]
     context = int(run.steps.loc[(run.steps["arm"] == "ar") & (run.steps["step"] == 1), "context_len"].iloc[0])

@@ -72,7 +72,7 @@ def test_the_program_is_the_door(installed: Path) -> None:
 
 
 def test_the_main_job_runs_in_an_empty_folder(installed: Path, tmp_path: Path) -> None:
-    """From the wheel's files, not the repository's."""
+    """Run the wheel's files, not the repository's."""
     lines = json.dumps([RUN, *map(str.split, TOOLS)])
     done = python("-c", LINES, lines, cwd=tmp_path, PYTHONPATH=str(installed))
     assert done.returncode == 0 and "Traceback" not in done.stderr, done.stderr

@@ -368,7 +368,7 @@ def leaves(content: Any, place: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...
 
 @pytest.mark.parametrize("value", [None, "text", {"a": 1}], ids=str)
 def test_no_header_breaks_the_check(value: object, record: Path) -> None:
-    """With any value in a header the check ends, and what the schema refuses is a fault."""
+    """The check ends for any value in a header, and what the schema refuses is a fault."""
     for *outer, key in leaves(HEADER):
         content = json.loads(json.dumps(HEADER))
         part = content

@@ -243,7 +243,7 @@ def test_several_processes_may_open_a_pack_at_once(tmp_path: Path) -> None:
 
 
 def killed_at(last: int, folder: Path) -> bool:
-    """Whether a process that opens a folder reaches a step of this number, where it is killed."""
+    """Return whether a process that opens a folder reaches step `last`, where it is killed."""
     steps = count(1)
 
     def dying(call: Callable[..., Any]) -> Callable[..., Any]:

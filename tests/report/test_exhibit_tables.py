@@ -145,7 +145,7 @@ SPEEDUPS = {  # a number of each paper -> its statistic here, without a third ar
 
 @pytest.mark.parametrize("with_hf", [False, True])
 def test_speedups_are_counted_as_each_paper_counts_them(with_hf: bool, tmp_path: Path) -> None:
-    """Over Hugging Face's arm if the paper divides by it and the run has it; the table says so."""
+    """Divide by Hugging Face's arm if the paper does and the run has it; the table says so."""
     made = Record(tmp_path / make(tmp_path, "run", hf=with_hf))
     for name in ("swift_table2", "knn_ssd_table3", "conflayers_table1", "knapspec_table2"):
         indexed(tmp_path, name, "mini", lambda job: "run")

@@ -1,4 +1,4 @@
-"""For papers: LaTeX tables that compile, a BibTeX entry, CITATION.cff, and facts."""
+"""LaTeX tables that compile, a BibTeX entry, CITATION.cff and facts for papers."""
 
 from __future__ import annotations
 

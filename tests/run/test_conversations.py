@@ -152,7 +152,7 @@ def test_a_turn_that_does_not_fit_after_its_answers_is_not_asked(
 
 
 def test_the_prompts_of_a_turn_are_those_of_ar_alone(options: list[str], tmp_path: Path) -> None:
-    """For any method; one without AR has its own answers."""
+    """Methods agree; one without AR has its own answers."""
     runs = [
         executed(tmp_path / name, *options, *more)
         for name, more in {"first": FIXED, "other": ("method=swift",), "alone": (*FIXED, "baseline=none")}.items()

@@ -155,7 +155,7 @@ LEFT: dict[str, Callable[[Path], object]] = {
 def test_what_a_killed_process_left_is_removed_by_the_same_command(
     finished: bool, answer: Callable[..., tuple[int, str]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """With and without its lease."""
+    """A lease may be left, too."""
     with monkeypatch.context() as patched:
         if not finished:
             patched.setattr(Arms, "_decode_turn", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))

@@ -105,7 +105,7 @@ def waiting(short: list[str], own: Path) -> list[str]:
 
 
 class Gate:
-    """Where a run waits in its second prompt.
+    """Barrier in a run's second prompt.
 
     Attributes:
         variables: environment of the run.
@@ -368,7 +368,7 @@ def copied(file: Path) -> None:
 def test_damaged_parts_are_named_set_aside_and_measured_again(
     damage: Callable[[Path], None], learns: bool, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """With a method that learns also all later ones, since it goes on from there."""
+    """A method that learns repeats all later ones, too: it goes on from there."""
     with module.RunWriter(tmp_path / "run", header()) as begun:
         for number in range(4):
             begun.add(number, 0, with_work(unit(number)), b"%d" % number if learns else None)

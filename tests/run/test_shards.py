@@ -196,7 +196,7 @@ def test_a_damaged_part_of_a_shard_is_measured_again(options: list[str], tmp_pat
 
 
 def test_a_shard_that_somebody_works_on_is_not_removed(options: list[str], tmp_path: Path) -> None:
-    """Of another division of the same prompts: it finds the record when done."""
+    """Another division of the same prompts finds the record when done."""
     line = [*options, *METHODS["given"]]
     other = planned(tmp_path, *line, "shard=1/3")
     with RunWriter(other.identity.folder, runner.initial_header(other)) as writer:

@@ -42,7 +42,7 @@ def here(tmp_path_factory: pytest.TempPathFactory) -> Run:
 
 @pytest.mark.parametrize("name", SURROUNDINGS)
 def test_the_main_job_runs_anywhere(name: str, here: Run, tmp_path: Path) -> None:
-    """Without compiled kernels if none can be made or kept."""
+    """PyTorch steps in if no kernels can be made or kept."""
     changed = SURROUNDINGS[name]
     if name == "no compiler":
         changed = changed | {"SSD_BENCH_CACHE": str(tmp_path)}  # where nothing is built yet
@@ -87,7 +87,7 @@ def test_weights_that_cannot_be_converted_name_the_folder(monkeypatch: pytest.Mo
 
 
 def test_text_files_name_their_encoding() -> None:
-    """By locale, a file written on one machine cannot be read on another."""
+    """A file written by locale may be unreadable on another machine."""
     silent = []
     for package in ("ssd_bench", "methods", "tasks", "hydra_plugins", "tests"):
         for file in (ROOT / package).rglob("*.py"):
@@ -97,7 +97,7 @@ def test_text_files_name_their_encoding() -> None:
 
 
 def by_locale(call: ast.Call) -> bool:
-    """Whether a call reads or writes text by the locale."""
+    """Return whether a call's text follows the locale."""
     name = call.func.attr if isinstance(call.func, ast.Attribute) else getattr(call.func, "id", "")
     keywords = {keyword.arg for keyword in call.keywords}
     if "encoding" in keywords:

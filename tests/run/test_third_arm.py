@@ -33,7 +33,7 @@ OPTIONS = ("baseline=hf", "method=fixed_layers", "limit=3", "decode.max_new_toke
 
 
 class Here(HuggingFace):
-    """In this process, without a start of seconds."""
+    """Arm in this process: no start of seconds."""
 
     peak_bytes = 1
 

@@ -103,7 +103,7 @@ def test_a_narrow_beam_is_never_above_all_sets(scores: SetScores) -> None:
 
 
 def test_costs_are_those_of_the_profile_in_plain_steps() -> None:
-    """Without measured passes a verification is one plain step (KnapSpec): 2 blocks of 1.2 and 0.4 ms. A draft: 0.8."""
+    """Verification is one plain step (KnapSpec) without measured passes: 2 blocks of 1.2 and 0.4 ms. A draft: 0.8."""
     attn, mlp, remainder, verify = costs(MACHINE, 2, 100.0)
     assert (attn, mlp, remainder) == pytest.approx((1.2 / 3.2, 0.4 / 3.2, 0.3 / 3.2))
     assert verify[0] == 1.0 and set(verify[1:]) == {1.25}

@@ -176,7 +176,7 @@ def test_drop_rates() -> None:
 
 
 def test_copying_heads_look_back_and_find_what_followed() -> None:
-    """From the first weights, on random tokens that occur twice."""
+    """Initial weights do so, on random tokens that occur twice."""
     size = Size(n_layers=4, width=128, n_heads=2, intermediate=32, context=512, rope_base=500_000.0)
     network = Network(size, seed=0, copying=True)
     half = torch.randint(0, size.vocab_size, (120,), generator=torch.Generator().manual_seed(0))
@@ -202,7 +202,7 @@ def test_copying_heads_look_back_and_find_what_followed() -> None:
 
 
 def test_numbers_stand_on_circles() -> None:
-    """In some directions; what two numbers share there depends on their difference alone."""
+    """Dot products in some directions depend on the two numbers' difference alone."""
     size = Size(n_layers=2, width=128, n_heads=2, intermediate=32, context=64)
     plain, told = (
         Network(size, seed=0, copying=True, numbers=numbers).embedding.detach()

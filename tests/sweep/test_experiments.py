@@ -88,7 +88,7 @@ def task_choices() -> dict[str, str]:
 
 
 def on_task(job: Job, label: str) -> bool:
-    """Whether a job gives numbers of a task, or of several, perhaps as a part of its stream."""
+    """Return whether a job gives numbers of a task, of several, or of a part of its stream."""
     if label in (*ALL, job.labels["task"]):
         return True
     parts = parts_of_streams().get(choice(job, "task"), [])
@@ -119,7 +119,7 @@ def jobs_of(number: reported.Number) -> list[Job]:
 
 
 def missing(number: reported.Number) -> bool:
-    """Whether an experiment says that no job gives the number, and why."""
+    """Return whether an experiment lists the number as not run."""
     entries = [entry for each in experiments()[number.paper, number.exhibit] for entry in each.not_run]
     # v1 of SWIFT has the same experiments
     ids = [number.id.replace("swift-v1/", "swift/"), number.id]

@@ -408,7 +408,7 @@ def test_an_interrupted_sweep_can_be_reported_and_goes_on(
 def test_dry_describes_runs_and_products(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """On a GPU that is not at hand, without writing."""
+    """The GPU is not at hand; nothing is written."""
     monkeypatch.setenv("HYDRA_FULL_ERROR", "1")
     monkeypatch.chdir(tmp_path)
     for options, head, methods in (([], "1 run\n", ["ar"]), (["-m"], "2 runs\n", ["ar", "swift"])):
@@ -534,7 +534,7 @@ def test_a_kind_of_warning_has_no_numbers(text: str, kind: str) -> None:
 def test_a_sweep_shows_each_kind_of_warning_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """In full at its first run, then as a line with the number of runs; the records keep all."""
+    """The first run has it in full, then a line counts the runs; the records keep all."""
     warnings = [[f"latency profile unreliable: {50 + seed} % of the CPU. Rerun."] for seed in range(3)]
     warnings[2].append("the last run is odd; see its card")
 
