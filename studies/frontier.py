@@ -1,12 +1,16 @@
 """Compare the layer sets of the runs with the best ones.
 
-`python -m studies.frontier model=miniature task=gsm8k [runs_dir=runs] [beam=4]`
+`python -m studies.frontier model=miniature task=gsm8k [runs_dir=runs] [beam=4] [tries=48] [least=0.1] [limit=10]
+[share=0]`
 
 Scores every layer set that drafted in the recorded runs of a model on a task, by draft cost and teacher-forced
 acceptance rate (`ssd_bench.papers.ssd_bench.plane`), on the prompts and AR outputs of those runs. Then it searches the
-best sets: all sets where feasible, else a beam search that skips one more sublayer at a time. Sets that drafted with a
-window of the cache are scored with it; the search uses no windows. Sets with 8-bit weights are left out. Writes
-`runs_dir/frontier/MODEL.TASK.json`, which `notebooks/compare.ipynb` draws.
+best sets: all sets where feasible, else a beam search that skips one more sublayer at a time, with `tries` candidates
+for it, until the best set of a size has an α below `least`. `limit` takes the first prompts only; sets that drafted
+less than `share` of the tokens of every run are left out. The best set is chosen on the tokens that its α is measured
+on, so its α is too high rather than too low. Sets that drafted with a window of the cache are scored with it; the
+search uses no windows. Sets with 8-bit weights are left out. Writes `runs_dir/frontier/MODEL.TASK.json`, which
+`notebooks/compare.ipynb` draws.
 """
 
 from __future__ import annotations
@@ -15,6 +19,8 @@ import json
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict
+from itertools import accumulate
+from operator import and_, eq
 from pathlib import Path
 from statistics import mean
 from typing import Any
@@ -30,7 +36,6 @@ from ssd_bench.console import count, options, run_tool
 from ssd_bench.contract.layer_set import LayerSet
 from ssd_bench.contract.window import Window
 from ssd_bench.cost.machine import Machine
-from ssd_bench.cost.matchness import matchness
 from ssd_bench.data.prompting import encode_turn
 from ssd_bench.engine.engine import Engine
 from ssd_bench.engine.probe import ModelProbe
@@ -48,11 +53,11 @@ from ssd_bench.run.loading import load_model
 from ssd_bench.run.plan import Plan, plan
 from ssd_bench.run.progress import counted
 
-OPTIONS = ("model", "task", "runs_dir", "beam")
+OPTIONS = ("model", "task", "runs_dir", "beam", "tries", "least", "limit", "share")
 DRAFT_LEN = 8
 LONGEST = 32  # draft length among which the best one is sought
 EXHAUSTIVE = 4096  # up to this number of sets, all are scored; above it, a beam search
-LEAST = 0.1  # the search ends when the best α of a size is below
+LEAST = 0.1  # default: the search ends when the best α of a size is below
 
 
 class SetScores:
@@ -78,13 +83,13 @@ class SetScores:
         """
         requested = list(sets)
         unscored = [candidate for candidate in dict.fromkeys(requested) if candidate not in self.alphas]
-        correct_tokens = dict.fromkeys(unscored, 0.0)
+        correct_tokens = dict.fromkeys(unscored, 0)
         with torch.inference_mode():
             texts = self._texts if unscored else []
             for prompt, output in counted(texts, f"{len(unscored)} {what}, by prompts") if what else texts:
                 self._prefill([*prompt, *output[:-1]])
-                for layer_set in unscored:
-                    correct_tokens[layer_set] += self._count_correct(layer_set, len(prompt), output)
+                for at in range(0, len(output) - 1, DRAFT_LEN):
+                    self._count_correct(correct_tokens, len(prompt) + at, output[at : at + DRAFT_LEN + 1])
         self._engine.cache.reset()
         self.alphas |= {layer_set: count / self.tokens for layer_set, count in correct_tokens.items()}
         return [self.alphas[layer_set] for layer_set in requested]
@@ -113,32 +118,71 @@ class SetScores:
         cache.reset()
         decoder.prefill(torch.tensor(tokens, device=decoder.device), cache)
 
-    def _count_correct(self, layer_set: LayerSet, prompt_len: int, output: Sequence[int]) -> float:
-        """Return how many output tokens the set predicts, in consecutive drafts of `DRAFT_LEN` after the true text."""
-        n_correct = 0.0
-        for at in range(0, len(output) - 1, DRAFT_LEN):
-            window = output[at : at + DRAFT_LEN + 1]
-            n_correct += (len(window) - 1) * matchness(layer_set, window, prompt_len + at, self._engine.probe)
-        return n_correct
+    def _count_correct(self, correct_tokens: dict[LayerSet, int], start: int, tokens: Sequence[int]) -> None:
+        """Add to each set how many of the tokens after the first it predicts, in one draft.
+
+        Args:
+            start: position of the first token; keys and values before it are the full model's.
+        """
+        probe = self._engine.probe
+        states = [probe.embed(tokens[:-1])[None]]  # after each sublayer of `done`
+        done: tuple[int, ...] = ()
+        # in this order a set has most sublayers in common with the one before, whose states it starts from
+        for layer_set in sorted(correct_tokens, key=lambda one: one.kept):
+            common = sum(accumulate(map(eq, done, layer_set.kept), and_))
+            done = layer_set.kept
+            del states[common + 1 :]
+            for i in done[common:]:
+                states.append(probe.apply_sublayer(i, states[-1], start))
+            drafted = probe.predict(states[-1])[0].tolist()
+            correct_tokens[layer_set] += sum(draft == token for draft, token in zip(drafted, tokens[1:]))
 
 
-def beam(n_layers: int, score: Callable[[Iterable[LayerSet]], list[float]], width: int) -> None:
+def beam(
+    n_layers: int,
+    score: Callable[[Iterable[LayerSet]], list[float]],
+    width: int,
+    least: float = LEAST,
+    tries: int | None = None,
+) -> None:
     """Score sets that skip 1, 2, ... sublayers: the `width` best of a size, each with one more sublayer skipped.
 
-    Ends at a size whose best α is below `LEAST`.
+    Ends at a size whose best α is below `least`.
+
+    Args:
+        tries: number of sublayers that are tried for each set: those that cost the least α when they were last tried;
+            None: all.
     """
-    level = [LayerSet.full(n_layers)]
+    level, last = [LayerSet.full(n_layers)], dict.fromkeys(range(2 * n_layers), 1.0)
     for _ in counted(range(2 * n_layers), "beam search, by skipped sublayers"):
-        skipped_sets = {level_set.skipped | {i} for level_set in level for i in level_set.kept}
-        sets = [LayerSet(n_layers, skipped) for skipped in sorted(skipped_sets, key=sorted)]
-        ranked = sorted(zip(score(sets), sets), key=lambda pair: -pair[0])[:width]
-        level = [layer_set for _, layer_set in ranked]
-        if ranked[0][0] < LEAST:
+        added: dict[frozenset[int], int] = {}
+        for level_set in level:
+            for i in sorted(level_set.kept, key=lambda i: -last[i])[: tries if len(level_set.skipped) else None]:
+                added.setdefault(level_set.skipped | {i}, i)
+        if not added:
+            break
+        sets = [LayerSet(n_layers, skipped) for skipped in sorted(added, key=sorted)]
+        ranked = sorted(zip(score(sets), sets), key=lambda pair: -pair[0])
+        last |= {added[layer_set.skipped]: alpha for alpha, layer_set in reversed(ranked)}
+        level = [layer_set for _, layer_set in ranked[:width]]
+        if ranked[0][0] < least:
             break
 
 
-def frontier(runs: Sequence[Run], width: int) -> Plane:
+def frontier(
+    runs: Sequence[Run],
+    width: int,
+    least: float = LEAST,
+    tries: int | None = None,
+    limit: int | None = None,
+    share: float = 0.0,
+) -> Plane:
     """Score the sets of runs with the same model, prompts and outputs, and search the best sets.
+
+    Args:
+        width, least, tries: as in `beam`.
+        limit: number of prompts, from the first; None: all.
+        share: least share of the drafted tokens of one run, of the drafted sets.
 
     Raises:
         ConfigError: the model, data or prompts of the runs are not available any more, or have changed.
@@ -149,7 +193,8 @@ def frontier(runs: Sequence[Run], width: int) -> Plane:
     prompts = _read_prompts(planned, ar_rows)
     if prompts is None:
         raise ConfigError("task", header.task.name, f"the prompts of {header.run_id}; they have changed since")
-    outputs = [[int(token) for token in ids] for ids in ar_rows["output_ids"]]
+    outputs = [[int(token) for token in ids] for ids in ar_rows["output_ids"]][:limit]
+    prompts = prompts[:limit]
     longest = max(len(prompt) + len(output) for prompt, output in zip(prompts, outputs))
     decoder, cache = load_model(planned, longest)
     eos_ids, probe = planned.model.checkpoint.eos_ids, ModelProbe(decoder, cache)
@@ -160,8 +205,8 @@ def frontier(runs: Sequence[Run], width: int) -> Plane:
     if exhaustive := 2 ** (2 * n_layers) <= EXHAUSTIVE:
         score(all_layer_sets(n_layers), "layer sets")
     else:
-        beam(n_layers, score, width)
-    uses = _uses(runs)
+        beam(n_layers, score, width, least, tries)
+    uses = {one: used for one, used in _uses(runs).items() if max(use.share for use in used) >= share}
     score((layer_set for layer_set in uses if layer_set.window is None), "drafted layer sets")
     windowed = [layer_set for layer_set in uses if layer_set.window is not None]
     windowed_alphas = {one: score.token_by_token(one) for one in counted(windowed, "layer sets with a window")}
@@ -182,7 +227,7 @@ def frontier(runs: Sequence[Run], width: int) -> Plane:
         header.model.name,
         header.task.name,
         n_layers,
-        "exhaustive" if exhaustive else f"beam of {width}",
+        "exhaustive" if exhaustive else f"beam of {width}" + (f", {tries} tries" if tries else ""),
         len(points),
         score.tokens,
         context,
@@ -329,10 +374,25 @@ def _main(arguments: Sequence[str]) -> None:
         if name not in values:
             raise ConfigError(name, NOT_GIVEN, f"{name}=NAME, as in the records")
     width = count("beam", values.get("beam", "4"))
+    tries, limit = (count(name, values[name]) if name in values else None for name in ("tries", "limit"))
+    least, share = (
+        _share(name, values.get(name, default)) for name, default in (("least", str(LEAST)), ("share", "0"))
+    )
     runs_dir = records_folder("runs_dir", values.get("runs_dir", "runs"))
-    plane = frontier(find_comparable_runs(runs_dir, values["model"], values["task"]), width)
+    runs = find_comparable_runs(runs_dir, values["model"], values["task"])
+    plane = frontier(runs, width, least, tries, limit, share)
     print(render(plane))
     print(write(runs_dir, plane))
+
+
+def _share(name: str, text: str) -> float:
+    try:
+        share = float(text)
+    except ValueError:
+        share = -1.0
+    if not 0 <= share <= 1:
+        raise ConfigError(name, text, "a number from 0 to 1")
+    return share
 
 
 def render(plane: Plane) -> str:

@@ -102,6 +102,16 @@ def test_a_narrow_beam_is_never_above_all_sets(scores: SetScores) -> None:
     assert len(scores.alphas) <= sum(2 * LAYERS - i for i in range(2 * LAYERS))
 
 
+def test_few_tries_score_one_set_of_each_sublayer_and_then_so_many(scores: SetScores) -> None:
+    """The sublayers that are tried are those whose skipping cost the least α before."""
+    beam(LAYERS, scores, width=1, least=0.0, tries=2)
+    sizes = [sum(len(one.skipped) == n for one in scores.alphas) for n in range(1, 2 * LAYERS + 1)]
+    assert sizes == [2 * LAYERS, *[2] * (2 * LAYERS - 2), 1]
+    alone = {min(one.skipped): alpha for one, alpha in scores.alphas.items() if len(one.skipped) == 1}
+    best, *second = sorted(alone, key=lambda i: -alone[i])[:3]
+    assert {one.skipped for one in scores.alphas if len(one.skipped) == 2} == {frozenset([best, i]) for i in second}
+
+
 def test_costs_are_those_of_the_profile_in_plain_steps() -> None:
     """Verification is one plain step (KnapSpec) without measured passes: 2 blocks of 1.2 and 0.4 ms. A draft: 0.8."""
     attn, mlp, remainder, verify = costs(MACHINE, 2, 100.0)
@@ -177,6 +187,9 @@ def test_every_turn_of_a_conversation_is_scored(
         (["task=gsm8k"], "model"),
         (["model=other", "task=gsm8k"], "runs_dir"),
         (["model=other", "task=gsm8k", "beam=0"], "beam"),
+        (["model=other", "task=gsm8k", "tries=0"], "tries"),
+        (["model=other", "task=gsm8k", "least=2"], "least"),
+        (["model=other", "task=gsm8k", "share=x"], "share"),
         (["width=3"], "option"),
     ],
 )
