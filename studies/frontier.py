@@ -40,7 +40,8 @@ from ssd_bench.data.prompting import encode_turn
 from ssd_bench.engine.engine import Engine
 from ssd_bench.engine.probe import ModelProbe
 from ssd_bench.errors import NOT_GIVEN, ConfigError
-from ssd_bench.model.decoder import NO_ROWS, Pass
+from ssd_bench.model.decoder import NO_ROWS, PREFILL_CHUNK, Decoder, Pass
+from ssd_bench.model.kv_cache import KVCache
 from ssd_bench.papers.ssd_bench.plane import Plane, Point, Use, plane_path
 from ssd_bench.paths import reference_hint, write_atomic
 from ssd_bench.predict.replay import own_profile
@@ -96,21 +97,12 @@ class SetScores:
 
     def token_by_token(self, layer_set: LayerSet) -> float:
         """Return the α of a set as it drafts, one token after the other: its window moves with every token."""
-        decoder, cache, n_correct = self._engine.decoder, self._engine.cache, 0
-        window = layer_set.window
+        n_correct = 0
         with torch.inference_mode():
             for prompt, output in self._texts:
-                self._prefill([*prompt, *output[:-1]])
-                last = len(output) - 1
-                # from the last draft of the text to the first: a draft overwrites the cache rows after its prefix
-                for begin in reversed(range(0, last, DRAFT_LEN)):
-                    for at in range(begin, min(begin + DRAFT_LEN, last)):
-                        token, prefix = decoder.ids(output[at : at + 1]), len(prompt) + at
-                        unread = NO_ROWS if window is None else window.unread(prefix)
-                        step = Pass(layer_set.kept, token, prefix, unread=unread)
-                        predicted = decoder.logits(decoder.run(step, cache)[0]).argmax(-1)
-                        n_correct += int(predicted) == output[at + 1]
-        cache.reset()
+                self._prefill(prompt)
+                n_correct += count_drafted(self._engine.decoder, self._engine.cache, layer_set, len(prompt), output)
+        self._engine.cache.reset()
         return n_correct / self.tokens
 
     def _prefill(self, tokens: Sequence[int]) -> None:
@@ -136,6 +128,28 @@ class SetScores:
                 states.append(probe.apply_sublayer(i, states[-1], start))
             drafted = probe.predict(states[-1])[0].tolist()
             correct_tokens[layer_set] += sum(draft == token for draft, token in zip(drafted, tokens[1:]))
+
+
+def count_drafted(decoder: Decoder, cache: KVCache, layer_set: LayerSet, prompt_len: int, output: Sequence[int]) -> int:
+    """Return how many output tokens after the first a set predicts one by one, `DRAFT_LEN` after the true text.
+
+    Args:
+        cache: holds the prompt's rows; those of the output are overwritten.
+    """
+    last, n_correct = len(output) - 1, 0
+    for at in range(0, last, PREFILL_CHUNK):
+        true_text = decoder.ids(output[at : min(at + PREFILL_CHUNK, last)])
+        decoder.run(Pass(decoder.all_sublayers, true_text, prompt_len + at), cache)
+    # from the last draft of the text to the first: a draft overwrites the cache rows after its prefix
+    for begin in reversed(range(0, last, DRAFT_LEN)):
+        for at in range(begin, min(begin + DRAFT_LEN, last)):
+            prefix = prompt_len + at
+            unread = NO_ROWS if layer_set.window is None else layer_set.window.unread(prefix)
+            bits = layer_set.bits or None
+            step = Pass(layer_set.kept, decoder.ids(output[at : at + 1]), prefix, unread=unread, bits=bits)
+            hidden = decoder.run(step, cache)[0]
+            n_correct += int(decoder.logits(hidden, bits=layer_set.head_bits).argmax(-1)) == output[at + 1]
+    return n_correct
 
 
 def beam(
@@ -288,18 +302,19 @@ def _plan(config: Mapping[str, Any]) -> Plan:
 
 
 def draft_cost(machine: Machine, layer_set: LayerSet, context: float) -> float:
-    """Return the cost of a drafted token in plain steps, at a context length."""
-    attn, mlp, rest_cost, _ = costs(machine, layer_set.n_layers, context, layer_set.window)
+    """Return the cost of a drafted token in plain steps, at a context length; all weights in the same bits."""
+    attn, mlp, rest_cost, _ = costs(machine, layer_set.n_layers, context, layer_set.window, layer_set.head_bits)
     return layer_set.n_attn * attn + layer_set.n_mlp * mlp + rest_cost
 
 
 def costs(
-    machine: Machine, n_layers: int, context: float, window: Window | None = None
+    machine: Machine, n_layers: int, context: float, window: Window | None = None, bits: int = 0
 ) -> tuple[float, float, float, tuple[float, ...]]:
     """Return the costs of the parts of a cycle in plain steps, at a context length.
 
     Args:
         window: the positions that a drafted token reads; None for all.
+        bits: bits of the weights that a drafted token reads; 0: as loaded.
 
     Returns:
         Costs of one attention, of one MLP and of the remainder for a drafted token; and of verifications of 0, 1, ...
@@ -310,8 +325,8 @@ def costs(
     passes = n_layers * (attn + mlp) + rest_ms
     verify = passes + np.where(nodes > 1, machine.draft_start_ms, 0.0)
     read = context if window is None else window.count_read(context)
-    read_ms = machine.pass_ms(np.ones(1), np.full(1, read))[0][0]
-    parts = (float(ms / passes[0]) for ms in (read_ms, mlp[0], machine.draft_rest_ms))
+    attn, mlp, _ = machine.pass_ms(np.ones(1), np.full(1, read), bits)
+    parts = (float(ms / passes[0]) for ms in (attn[0], mlp[0], machine.rest_ms(bits)))
     return (*parts, tuple((verify / passes[0]).tolist()))  # type: ignore[return-value]
 
 

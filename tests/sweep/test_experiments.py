@@ -144,7 +144,6 @@ def test_every_exhibit_with_results_has_an_experiment() -> None:
             "Del home",
             "Real",
             "Real dispute",
-            "Real contexts",
         )
     }
     assert listed >= NO_RESULTS

@@ -68,7 +68,6 @@ def remarks(replication: Replication) -> list[str]:
 OWN = (
     OwnTable(real.REAL, "Methods on instruction-tuned models", real.table, real.note),
     OwnTable(real.DISPUTE, "SWIFT against ConfLayers", real.table, real.note),
-    OwnTable(real.CONTEXTS, "Windows, skipped attentions and 8 bits by context", real.table, real.note),
     OwnTable(figures.COMPARISON, "All methods on one model", figures.table, figures.note),
     OwnTable(families.FAMILIES, "Families of drafts", families.table, families.note),
     OwnTable(windows.WINDOWS, "Windows of the cache and layer sets", windows.table, windows.note),

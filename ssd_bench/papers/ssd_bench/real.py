@@ -14,7 +14,7 @@ from ssd_bench.papers.figures.shared import NotDrawable
 from ssd_bench.papers.ours.cells import Replication, ShownCell
 from ssd_bench.results.text import ABSENT, FROZEN, MODELLED, format_lossless, format_measured, format_percent
 
-REAL, DISPUTE, CONTEXTS = "ssd_bench_real", "ssd_bench_real_dispute", "ssd_bench_real_contexts"
+REAL, DISPUTE = "ssd_bench_real", "ssd_bench_real_dispute"
 """Names of the experiments."""
 SPEEDUPS = "speedup_modelled", "speedup_frozen"
 """Numbers of a summary: with and without search time."""
