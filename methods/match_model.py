@@ -111,6 +111,19 @@ class MatchModel:
         # a copy that ends at a separator, before k tokens, gets a proportional part of the expected accepted tokens
         return tokens, best_expected if len(tokens) == best_k else 1 + (best_expected - 1) * len(tokens) / best_k
 
+    def guess(self, drafted: Sequence[int], most: int) -> list[int]:
+        """Return up to `most` tokens that followed the newest earlier occurrence of the text's end and drafted tokens.
+
+        As `LayerDraft.guess`.
+        """
+        if not drafted:
+            return self._copy(most) if self._length and self._text[self._source] != SEPARATOR else []
+        end = [*self._text[-ORDER:], *drafted][-ORDER:]
+        places = (self._places.get(tuple(end[-n:])) for n in range(ORDER, 0, -1))
+        place = next((place for place in places if place is not None), len(self._text))
+        tokens = self._text[place : place + most]
+        return tokens[: tokens.index(SEPARATOR)] if SEPARATOR in tokens else tokens
+
     def state(self) -> dict[str, Any]:
         return {"text": self._text[len(self._text) - min(len(self._text), self._memory) :], "counts": self._counts}
 

@@ -39,7 +39,8 @@ from ssd_bench.run.loading import latency_of, load_model
 from ssd_bench.run.plan import plan
 from ssd_bench.run.progress import counted
 from ssd_bench.run_warnings import WarningLog
-from studies.frontier import costs, count_drafted, draft_cost
+from studies.frontier import costs, draft_cost
+from studies.set_scores import count_drafted
 
 WINDOW = Window(4, 508)  # 4 sinks, as in StreamingLLM
 SKIPPED = 0.4

@@ -15,7 +15,7 @@ class; no other file needs to name it.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
@@ -65,6 +65,9 @@ class LayerDraft:
             (greedy), or tokens drawn without replacement. Drafts with widths are verified without `reuse_prefix`.
         searched: whether a search chose the set, before or during the run; False for the initial set of a method whose
             search has not found one yet, None for a method without a search.
+        guess: called with the tokens drafted so far and the largest number of tokens; returns tokens that may follow.
+            The draft runs them in one pass with the newest token and keeps those that it drafts itself, so that it
+            drafts the same tokens in fewer passes. None, a window and `reuse_prefix`: one pass per token.
     """
 
     layer_set: LayerSet
@@ -72,6 +75,7 @@ class LayerDraft:
     stop_below: float = 0.0
     widths: tuple[tuple[float, int], ...] = ()
     searched: bool | None = None
+    guess: Callable[[Sequence[int], int], Sequence[int]] | None = None
 
 
 @dataclass(frozen=True)

@@ -46,10 +46,10 @@ class Drafter:
     def draft(
         self, draft: LayerDraft, root: int, max_draft: int, reuse: bool, taps: Sequence[int], generator: torch.Generator
     ) -> DraftResult:
-        """Draft token by token with a layer set.
+        """Draft token by token with a layer set, or several tokens in a pass where the method guesses them right.
 
         The token at position p = start + depth writes its keys and values to scratch row p, but only in the attentions
-        that run. Later tokens read this row as if it were committed.
+        that run. Later tokens read this row as if it were committed. The row of a wrong guess is overwritten.
 
         Args:
             root: newest output token.
@@ -64,28 +64,34 @@ class Drafter:
         reuse = reuse and 0 < fork < 2 * decoder.arch.n_layers and not draft.widths
         levels: list[list[int]] = [[root]]  # candidates by depth
         states, probs = [], []
+        longest = min(draft.max_len, max_draft)
         reason = "length" if draft.max_len <= max_draft else "budget"
         # before the fork, verification runs the last node only: it takes the taps of the other nodes from here
         draft_taps = (*(t for t in taps if t < fork), fork) if reuse else ()
         sublayers, bits = draft.layer_set.kept, draft.layer_set.bits or None
         token, head_bits = decoder.ids([root]), draft.layer_set.head_bits
-        for depth in range(min(draft.max_len, max_draft)):
+        guess = None if window is not None or reuse else draft.guess
+        ended = False
+        while (depth := len(levels) - 1) < longest and not ended:
+            most = longest - depth - 1
+            guessed = [] if guess is None else [*guess([level[0] for level in levels[1:]], most)][:most]
+            nodes = decoder.ids([levels[-1][0], *guessed]) if guessed else token
             unread = NO_ROWS if window is None else window.unread(start + depth)
-            draft_pass = Pass(sublayers, token, start + depth, taps=draft_taps, unread=unread, bits=bits)
+            draft_pass = Pass(sublayers, nodes, start + depth, taps=draft_taps, unread=unread, bits=bits)
             hidden, tapped = decoder.run(draft_pass, self._cache)
             if tapped is not None:
                 states.append(tapped)
-            logits = decoder.logits(hidden, bits=head_bits)
-            if not self._decoding.greedy:
-                probs.append(warp(logits, self._decoding)[0])
-            token, level, confidence = self._candidates(draft, logits[0], probs[-1] if probs else None, generator)
-            levels.append(level)
-            if level[0] in self._eos_ids:
-                reason = "eos"
-                break
-            if confidence < draft.stop_below:  # the token itself stays in the draft
-                reason = "confidence"
-                break
+            for node, logits in enumerate(decoder.logits(hidden, bits=head_bits)):
+                if not self._decoding.greedy:
+                    probs.append(warp(logits[None], self._decoding)[0])
+                token, level, confidence = self._candidates(draft, logits, probs[-1] if probs else None, generator)
+                levels.append(level)
+                if level[0] in self._eos_ids:
+                    reason, ended = "eos", True
+                elif confidence < draft.stop_below:  # the token itself stays in the draft
+                    reason, ended = "confidence", True
+                if ended or guessed[node : node + 1] != level[:1]:  # the nodes after a wrong guess count for nothing
+                    break
         tree = comb(levels, probs or None).trimmed(max_draft, self._cache.capacity - start)
         reused_states = states if reuse and len(levels) > 1 else None  # the root alone: nothing ran, so no states
         return DraftResult(tree, reason, draft.layer_set, reused_states, draft.searched)

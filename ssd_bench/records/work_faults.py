@@ -187,9 +187,10 @@ def _draft_faults(by_step: _Groups, expected: pd.DataFrame, work: pd.DataFrame) 
         name, part = column.removeprefix("int").split("_")
         text = f"draft reads other {part.replace('mlp', 'MLP')} in {name} bits than its set"
         yield from by_step.unequal(by_step.largest(draft, work[column]), of_set(f"n_{column}"), text)
-    calls, length = by_step.largest(draft, work["calls"]), of_set("draft_len")
-    passes = np.where(np.isnan(calls), np.nan, np.fmin(calls, length))
-    yield from by_step.unequal(passes, length, "draft has fewer passes than draft_len")
+    nodes = by_step.total(draft & (work["heads"] > 0).to_numpy(bool), work["calls"] * work["rows"])
+    length = of_set("draft_len")
+    drafted = np.where(np.isnan(nodes), np.nan, np.fmin(nodes, length))
+    yield from by_step.unequal(drafted, length, "draft runs fewer nodes than draft_len")
     # a pass reads the prefix and the tokens drafted before it, or what of them is in its window
     with_attentions = draft & (work["attentions"] > 0).to_numpy(bool)
     start, window, depth = (
@@ -197,7 +198,7 @@ def _draft_faults(by_step: _Groups, expected: pd.DataFrame, work: pd.DataFrame) 
         for values in (
             by_step.of_steps(expected["context_len"]),
             by_step.of_steps(expected["window"]),
-            by_step.total(with_attentions, work["calls"]),
+            by_step.total(with_attentions, work["calls"] * work["rows"]),
         )
     )
     context = work["context"].to_numpy(dtype=float)

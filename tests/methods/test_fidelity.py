@@ -30,7 +30,7 @@ OF_SECTION = {  # a preset of each class that the section is about
     "LayerSkip": ("layerskip", "layerskip_swept"),
     "ASD-style": ("asd",),
     "Window draft": ("window_draft",),
-    "8-bit and 4-bit drafts": ("int8_draft", "int4_draft"),
+    "8-bit and 4-bit drafts": ("int8_draft", "int4_draft", "nested_draft"),
     "Jacobi": ("jacobi",),
     "Lookahead": ("lookahead",),
     "Prompt lookup": ("prompt_lookup",),

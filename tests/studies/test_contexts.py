@@ -14,7 +14,7 @@ from ssd_bench.contract.layer_set import BITS, LayerSet
 from ssd_bench.cost.reference import reference_machine
 from ssd_bench.model.decoder import Decoder
 from studies.contexts import drafts, main, rows_of, score
-from studies.frontier import SetScores
+from studies.set_scores import SetScores
 from tests.conftest import LAYERS
 from tests.lossless import engine_for
 
@@ -23,7 +23,6 @@ PROMPT = [5, 6, 7, 40, 41]
 
 
 def test_each_draft_scores_as_alone_and_the_full_model_predicts_all(decoders: Callable[..., Decoder]) -> None:
-    """No draft reads a row of the cache that one before it wrote."""
     decoder = decoders()
     for bits in BITS:
         decoder.quantise(bits)

@@ -25,7 +25,8 @@ from ssd_bench.papers.ssd_bench import plane
 from ssd_bench.papers.ssd_bench.plane import Plane, Point
 from ssd_bench.records.reader import Run
 from studies import frontier
-from studies.frontier import DRAFT_LEN, SetScores, beam, costs, main, pareto_front
+from studies.frontier import beam, costs, main, pareto_front
+from studies.set_scores import DRAFT_LEN, SetScores
 from tests.conftest import LAYERS
 from tests.lossless import engine_for
 from tests.runs import executed, local_model
@@ -103,7 +104,6 @@ def test_a_narrow_beam_is_never_above_all_sets(scores: SetScores) -> None:
 
 
 def test_few_tries_score_one_set_of_each_sublayer_and_then_so_many(scores: SetScores) -> None:
-    """The sublayers that are tried are those whose skipping cost the least α before."""
     beam(LAYERS, scores, width=1, least=0.0, tries=2)
     sizes = [sum(len(one.skipped) == n for one in scores.alphas) for n in range(1, 2 * LAYERS + 1)]
     assert sizes == [2 * LAYERS, *[2] * (2 * LAYERS - 2), 1]

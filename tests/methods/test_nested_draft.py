@@ -1,0 +1,90 @@
+"""A nested draft has the tokens of its plain draft, in fewer passes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+import pytest
+import torch
+
+from methods.int4_draft import Int4Draft
+from methods.match_model import MatchModel
+from methods.nested_draft import NestedDraft
+from ssd_bench.contract.generation import Generation
+from ssd_bench.contract.method import Context, LayerDraft
+from ssd_bench.errors import ConfigError
+from ssd_bench.model.decoder import Decoder
+from tests.lossless import engine_for, prepare
+
+NEW = 40
+PROMPTS = [[5, 6, 7, 5, 6, 7, 5, 6], [40, 41, 5, 6, 7, 40], [9]]
+
+
+class Guessing(Int4Draft):
+    """Int4Draft with given guesses."""
+
+    def __init__(self, guess: Callable[[Sequence[int], int], Sequence[int]], **settings: object) -> None:
+        super().__init__(**settings)
+        self._guess = guess
+
+    def propose(self, context: Context) -> LayerDraft:
+        return replace(super().propose(context), guess=self._guess)
+
+
+def decode(decoder: Decoder, method: Int4Draft | NestedDraft, **decoding: object) -> list[Generation]:
+    decoder.quantise(4)
+    engine = engine_for(decoder, 120, NEW, frozenset([3]), **decoding)
+    prepare(engine, method)
+    with torch.inference_mode():
+        return [engine.generate(method, prompt, seed=i) for i, prompt in enumerate(PROMPTS)]
+
+
+def trace(generations: Sequence[Generation]) -> list[object]:
+    return [(g.output, [(s.draft_len, s.accepted_len, s.stop_reason) for s in g.steps]) for g in generations]
+
+
+def draft_passes(generations: Sequence[Generation]) -> int:
+    work = [work for g in generations for step in g.steps for work in step.work if work.part == "draft" and work.heads]
+    return sum(one.calls for one in work)
+
+
+@pytest.mark.parametrize("stop_below", [0.0, 0.05])
+def test_a_nested_draft_is_the_plain_draft_in_fewer_passes(decoders: Callable[..., Decoder], stop_below: float) -> None:
+    settings = {"draft_len": 8, "stop_below": stop_below}
+    plain = decode(decoders(), Int4Draft(**settings))
+    nested = decode(decoders(), NestedDraft(**settings))
+    assert trace(nested) == trace(plain)
+    assert draft_passes(nested) < draft_passes(plain)
+
+
+def test_any_guesses_leave_greedy_and_sampled_drafts_as_they_are(decoders: Callable[..., Decoder]) -> None:
+    """Right guesses, wrong ones, too many and none."""
+    decoder = decoders()
+    outputs = [g.output for g in decode(decoder, Int4Draft(draft_len=6))]
+    for mode in ({}, {"mode": "sample", "temperature": 0.8}):
+        plain = decode(decoder, Int4Draft(draft_len=6), **mode)
+        for guess in (
+            lambda drafted, most: [*range(5, 30)],
+            lambda drafted, most: outputs[0][: len(drafted) % 3],
+            lambda drafted, most: [7] * (len(drafted) % 2 and most),
+        ):
+            assert trace(decode(decoder, Guessing(guess, draft_len=6), **mode)) == trace(plain)
+
+
+def test_a_guess_continues_the_newest_earlier_occurrence() -> None:
+    text = MatchModel(1000, 1.0, 1.0)
+    text.start([1, 2, 3, 4, 5, 1, 2], forget=0.0)
+    text.extend([3])
+    assert text.guess([], 3) == [4, 5, 1]  # after 1 2 3
+    assert text.guess([4], 2) == [5, 1]
+    assert text.guess([9], 2) == []  # has not occurred
+    assert text.guess([1, 2], 9) == [3]  # after the newest 1 2, which the output continues with 3
+    text.start([4, 5], forget=0.0)
+    text.extend([1])
+    assert text.guess([], 9) == [2, 3]  # up to the end of the first prompt's output
+
+
+def test_a_window_is_refused() -> None:
+    with pytest.raises(ConfigError, match=r"method.draft_window"):
+        NestedDraft(draft_window=(4, 60))
