@@ -94,9 +94,41 @@ class MatchModel:
         Returns:
             The copied tokens and E(k); no tokens and 1.0 if no copy gains more than k = 0.
         """
-        length = self._length
-        if not length or self._text[self._source] == SEPARATOR:
+        if not self._length or self._text[self._source] == SEPARATOR:
             return [], 1.0
+        best_k, best_expected = self._useful_length(self._length, longest, verify_ms, rate)
+        tokens = self._copy(best_k)
+        # a copy that ends at a separator, before k tokens, gets a proportional part of the expected accepted tokens
+        return tokens, best_expected if len(tokens) == best_k else 1 + (best_expected - 1) * len(tokens) / best_k
+
+    def guess(self, drafted: Sequence[int], longest: int, pass_ms: Sequence[float]) -> list[int]:
+        """Return tokens that followed the newest earlier occurrence of the text's end and drafted tokens, or none.
+
+        As many as `draft` would, in a pass of the draft.
+
+        Args:
+            pass_ms: milliseconds of a pass over the newest token and 0, 1, .. guessed ones.
+        """
+        if not drafted:
+            return self.draft(longest, pass_ms, 1 / pass_ms[0])[0]
+        end = [*self._text[-ORDER:], *drafted][-ORDER:]
+        for n in range(ORDER, 0, -1):
+            if (place := self._places.get(tuple(end[-n:]))) is not None:
+                count, _ = self._useful_length(n, longest, pass_ms, 1 / pass_ms[0])
+                tokens = self._text[place : place + count]
+                return tokens[: tokens.index(SEPARATOR)] if SEPARATOR in tokens else tokens
+        return []
+
+    def state(self) -> dict[str, Any]:
+        return {"text": self._text[len(self._text) - min(len(self._text), self._memory) :], "counts": self._counts}
+
+    def restore(self, state: dict[str, Any]) -> None:
+        """Continue from `state`."""
+        self._text, self._counts, self._places = list(state["text"]), [list(pair) for pair in state["counts"]], {}
+        self._index(0)
+
+    def _useful_length(self, length: int, longest: int, verify_ms: Sequence[float], rate: float) -> tuple[int, float]:
+        """Return the most useful k for a match of `length` tokens, and E(k); other arguments as in `draft`."""
         expected = reached = 1.0
         best_k, best_gain, best_expected = 0, expected - rate * verify_ms[0], expected
         for k in range(1, min(longest, len(verify_ms) - 1) + 1):
@@ -107,30 +139,7 @@ class MatchModel:
             if gain > best_gain:
                 best_k, best_gain, best_expected = k, gain, expected
             length = min(length + 1, LONGEST)  # the match of token k + 1 is one longer
-        tokens = self._copy(best_k)
-        # a copy that ends at a separator, before k tokens, gets a proportional part of the expected accepted tokens
-        return tokens, best_expected if len(tokens) == best_k else 1 + (best_expected - 1) * len(tokens) / best_k
-
-    def guess(self, drafted: Sequence[int], most: int) -> list[int]:
-        """Return up to `most` tokens that followed the newest earlier occurrence of the text's end and drafted tokens.
-
-        As `LayerDraft.guess`.
-        """
-        if not drafted:
-            return self._copy(most) if self._length and self._text[self._source] != SEPARATOR else []
-        end = [*self._text[-ORDER:], *drafted][-ORDER:]
-        places = (self._places.get(tuple(end[-n:])) for n in range(ORDER, 0, -1))
-        place = next((place for place in places if place is not None), len(self._text))
-        tokens = self._text[place : place + most]
-        return tokens[: tokens.index(SEPARATOR)] if SEPARATOR in tokens else tokens
-
-    def state(self) -> dict[str, Any]:
-        return {"text": self._text[len(self._text) - min(len(self._text), self._memory) :], "counts": self._counts}
-
-    def restore(self, state: dict[str, Any]) -> None:
-        """Continue from `state`."""
-        self._text, self._counts, self._places = list(state["text"]), [list(pair) for pair in state["counts"]], {}
-        self._index(0)
+        return best_k, best_expected
 
     def _copy(self, count: int) -> list[int]:
         """Return `count` tokens from the source on, or fewer before a separator."""

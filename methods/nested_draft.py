@@ -2,7 +2,8 @@
 
 Copies cost nothing and are often wrong, 4-bit drafts are hardly ever wrong and cost a third of a step or more. Here the
 draft reads its rounded weights once for a copy of several tokens, keeps those that it would have drafted itself, and
-the full model verifies the result: the same drafts as `methods.int4_draft`, in fewer passes. Georganas et al.
+the full model verifies the result: the same drafts as `methods.int4_draft`, in fewer passes. A copy is as long as pays
+by the latency profile and the copies' hits so far. Georganas et al.
 (arXiv:2503.13565) draft in several levels of precision, each verified by the next.
 """
 
@@ -38,12 +39,14 @@ class NestedDraft(WholeDraft):
 
     def prepare(self, probe: Probe, samples: Sequence[Sample]) -> None:
         """Begin without earlier text."""
-        self._text = MatchModel(self.memory, prior=1.0, limit=1.0)
+        self._latency, self._n_layers = probe.latency, probe.n_layers
+        self._text = MatchModel(self.memory, prior=2.5, limit=256)
 
     def start(self, prefill: Prefill) -> None:
-        """Append the prompt to the text."""
+        """Append the prompt to the text, and price passes at its length."""
         super().start(prefill)
-        self._text.start(prefill.prompt, forget=0.0)
+        self._text.start(prefill.prompt, forget=0.02)
+        self._pass_ms = [self._price(nodes + 1, len(prefill.prompt)) for nodes in range(self.copies + 1)]
 
     def propose(self, context: Context) -> LayerDraft:
         """Draft with all sublayers and copies."""
@@ -59,4 +62,11 @@ class NestedDraft(WholeDraft):
         self._text.restore(json.loads(state))
 
     def _guess(self, drafted: Sequence[int], most: int) -> Sequence[int]:
-        return self._text.guess(drafted, min(most, self.copies))
+        return self._text.guess(drafted, most, self._pass_ms)
+
+    def _price(self, nodes: int, context: int) -> float:
+        """Return the milliseconds of a pass of the draft."""
+        attn, mlp, _ = self._latency.pass_ms(nodes, context, self._reading.bits)
+        # of a rounded head only one row is timed; further rows cost what they cost in the head as loaded
+        (*_, one), (*_, several) = (self._latency.pass_ms(n, context) for n in (1, nodes))
+        return self._n_layers * (attn + mlp) + self._latency.rest_ms(self._reading.bits) + several - one

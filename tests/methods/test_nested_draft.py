@@ -73,16 +73,25 @@ def test_any_guesses_leave_greedy_and_sampled_drafts_as_they_are(decoders: Calla
 
 
 def test_a_guess_continues_the_newest_earlier_occurrence() -> None:
-    text = MatchModel(1000, 1.0, 1.0)
+    text, free = MatchModel(1000, 2.5, 256), [1.0] * 10
     text.start([1, 2, 3, 4, 5, 1, 2], forget=0.0)
     text.extend([3])
-    assert text.guess([], 3) == [4, 5, 1]  # after 1 2 3
-    assert text.guess([4], 2) == [5, 1]
-    assert text.guess([9], 2) == []  # has not occurred
-    assert text.guess([1, 2], 9) == [3]  # after the newest 1 2, which the output continues with 3
+    assert text.guess([], 3, free) == [4, 5, 1]  # after 1 2 3
+    assert text.guess([4], 2, free) == [5, 1]
+    assert text.guess([9], 2, free) == []  # has not occurred
+    assert text.guess([1, 2], 9, free) == [3]  # after the newest 1 2, which the output continues with 3
     text.start([4, 5], forget=0.0)
     text.extend([1])
-    assert text.guess([], 9) == [2, 3]  # up to the end of the first prompt's output
+    assert text.guess([], 9, free) == [2, 3]  # up to the end of the first prompt's output
+
+
+def test_a_guess_is_as_long_as_its_nodes_pay() -> None:
+    """A match of three is right with probability 3/5 before any hit: a node has to cost less than 3/5 of a pass."""
+    text = MatchModel(1000, 2.5, 256)
+    text.start([1, 2, 3, 4, 5, 1, 2], forget=0.0)
+    text.extend([3])
+    lengths = [len(text.guess([4], 4, [1 + node * k for k in range(5)])) for node in (0.0, 0.3, 0.5, 0.7)]
+    assert lengths[0] == 4 and lengths == sorted(lengths, reverse=True) and lengths[2] > lengths[3] == 0
 
 
 def test_a_window_is_refused() -> None:
