@@ -18,9 +18,9 @@ def work_ms(work: pd.DataFrame, machine: Machine) -> Array:
     calls = Calls(*(work[name].to_numpy(dtype=float) for name in Calls._fields))
     attn, mlp, rest = machine.pass_ms(calls.rows, calls.context)
     # a drafted token chooses its successor; a verification also accepts and commits; a prefill only computes the head
-    after = np.select(
-        [part == "draft", part == "verify"], [machine.draft_rest_ms, rest], default=head_ms(machine, calls.rows)
-    )
+    head = head_ms(machine, calls.rows)
+    drafted = np.where(calls.rows > 1, head, machine.draft_rest_ms)  # of several rows if the draft checks a copy
+    after = np.select([part == "draft", part == "verify"], [drafted, rest], default=head)
     decoding = calls.attentions * attn + calls.mlps * mlp + calls.heads * after
     decodes = np.isin(part, ("prefill", "draft", "verify"))
     return n_calls * (np.where(decodes, decoding, machine.calls_ms(calls)) - _saved_ms(calls, machine))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
+import pandas as pd
 import pytest
 import torch
 
@@ -13,6 +14,9 @@ from methods.match_model import MatchModel
 from methods.nested_draft import NestedDraft
 from ssd_bench.contract.generation import Generation
 from ssd_bench.contract.method import Context, LayerDraft
+from ssd_bench.cost.machine import Calls
+from ssd_bench.cost.reference import reference_machine
+from ssd_bench.cost.work import work_ms
 from ssd_bench.errors import ConfigError
 from ssd_bench.model.decoder import Decoder
 from tests.lossless import engine_for, prepare
@@ -97,3 +101,18 @@ def test_a_guess_is_as_long_as_its_nodes_pay() -> None:
 def test_a_window_is_refused() -> None:
     with pytest.raises(ConfigError, match=r"method.draft_window"):
         NestedDraft(draft_window=(4, 60))
+
+
+def test_a_pass_over_a_copy_costs_the_growth_of_a_verification() -> None:
+    """Rounded weights save the bytes of one read, however many rows a pass has."""
+    machine, columns = reference_machine("h200/llama3_1_8b"), list(Calls._fields)
+    parts = [("draft", 0), ("draft", 0), ("draft", 4), ("draft", 4), ("verify", 0), ("verify", 0)]
+    work = pd.DataFrame(0.0, index=range(6), columns=columns).assign(
+        part=[part for part, _ in parts], calls=1, rows=[1, 8] * 3, context=100.0, attentions=32, mlps=32, heads=1.0
+    )
+    for name in ("attentions", "mlps", "heads"):
+        work[f"int4_{name}"] = work[name] * [bits == 4 for _, bits in parts]
+    one, eight, rounded_one, rounded_eight, verified_one, verified_eight = work_ms(work, machine)
+    growth = verified_eight - verified_one
+    assert growth > 0 and eight - one == pytest.approx(growth)
+    assert rounded_eight - rounded_one == pytest.approx(growth) and rounded_one < one
