@@ -33,6 +33,7 @@ from ssd_bench.console import count, options, run_tool
 from ssd_bench.contract.layer_set import LayerSet
 from ssd_bench.contract.window import Window
 from ssd_bench.cost.machine import Machine
+from ssd_bench.cost.reference import reference_machine
 from ssd_bench.data.prompting import encode_turn
 from ssd_bench.engine.engine import Engine
 from ssd_bench.engine.probe import ModelProbe
@@ -106,6 +107,8 @@ def frontier(
         ConfigError: the model, data or prompts of the runs are not available any more, or have changed.
     """
     header = runs[0].header
+    named = header.options("hardware").get("costs")
+    machine = reference_machine(str(named)).of_blocks(header.model.n_layers) if named else own_profile(runs[0])
     planned = _plan(header.config)
     ar_rows = _ar_rows(runs[0])
     prompts = _read_prompts(planned, ar_rows)
@@ -129,7 +132,6 @@ def frontier(
     windowed = [layer_set for layer_set in uses if layer_set.window is not None]
     windowed_alphas = {one: score.token_by_token(one) for one in counted(windowed, "layer sets with a window")}
     context = mean(len(prompt) + len(output) / 2 for prompt, output in zip(prompts, outputs))
-    machine = own_profile(runs[0])
     *_, verify = costs(machine, n_layers, context)
     points = [
         Point(

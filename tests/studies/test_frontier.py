@@ -17,6 +17,7 @@ from ssd_bench.contract.layer_set import LayerSet
 from ssd_bench.contract.window import Window
 from ssd_bench.cost.latency import Latency
 from ssd_bench.cost.machine import Profile
+from ssd_bench.cost.reference import reference_machine
 from ssd_bench.engine.engine import Engine
 from ssd_bench.engine.probe import ModelProbe
 from ssd_bench.errors import ConfigError
@@ -199,6 +200,18 @@ def test_bad_options_are_named(
     options = arguments if message == "option" else [*arguments, f"runs_dir={tmp_path}"]
     assert main(options) == 2
     assert message in capsys.readouterr().err
+
+
+def test_runs_at_a_reference_machines_costs_are_judged_by_them(
+    recorded: tuple[Path, list[Run]], tmp_path: Path, small_checkpoint: Path
+) -> None:
+    name = "h200/llama3_1_8b"
+    options = (*local_model(small_checkpoint), "limit=2", "decode.max_new_tokens=20", "task=gsm8k")
+    run = executed(tmp_path, *options, "method=fixed_layers", "hardware.latency=null", f"hardware.costs={name}")
+    ours, own = (frontier.frontier([one], 1) for one in (run, recorded[1][0]))
+    n_layers = run.header.model.n_layers
+    *_, verify = costs(reference_machine(name).of_blocks(n_layers), n_layers, ours.context)
+    assert ours.verify == verify != own.verify
 
 
 def test_prompts_that_have_changed_are_refused(recorded: tuple[Path, list[Run]]) -> None:
