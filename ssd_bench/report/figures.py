@@ -145,10 +145,9 @@ def forest_plot(replication: Replication, narrow: bool = False) -> Figure:
         narrow: draw the panels in one column, for one column of a paper.
     """
     drawn = [cell for cell in replication.shown_cells() if cell.summary.speedup.value is not None]
-    panels, methods = ({cell[axis] for cell in drawn} for axis in ("task", "method"))
+    columns = 1 if narrow else len({cell["task"] for cell in drawn})
     with matplotlib.rc_context(STYLE):
-        rows, columns = (len(panels), 1) if narrow else (1, len(panels))
-        figure = style.new(style.COLUMN if narrow else style.PAGE, forest.height(rows, len(methods)))
+        figure = style.new(style.COLUMN if narrow else style.PAGE, forest.height(drawn, columns))
         body = figure.subfigures(1, 1, squeeze=False)[0, 0]
         forest.draw(body, drawn, ("speedup_e2e", "speedup"), ("end to end", "decode"), columns)
         varied = forest.variation_of(drawn) is not None

@@ -18,44 +18,68 @@ from ssd_bench.results.quantity import QUANTITIES
 
 Numbers = tuple[str, str]
 """Numbers of a summary: of the filled marks, which rank methods, and of the hollow ones."""
-TICKS = (0.25, 0.5, 0.75, 1, 1.25, 1.5, 2, 3)
+TICKS = (0.25, 0.5, 0.75, 1, 1.5, 2, 3, 4, 6)
 
 
-def height(panel_rows: int, methods: int) -> float:
+def height(cells: Sequence[ShownCell], columns: int) -> float:
     """Return the panels' height in inches."""
-    return 0.75 + panel_rows * (0.2 + 0.17 * methods)
+    return 0.75 + sum(_row_heights(_by_panel(cells), columns))
+
+
+def _by_panel(cells: Sequence[ShownCell]) -> dict[tuple[str, str], dict[str, ShownCell]]:
+    by_panel: dict[tuple[str, str], dict[str, ShownCell]] = {}
+    for cell in cells:
+        by_panel.setdefault((cell["model"], cell["task"]), {})[cell["method"]] = cell
+    return by_panel
+
+
+def _row_heights(by_panel: Mapping[tuple[str, str], Mapping[str, ShownCell]], columns: int) -> list[float]:
+    sizes = [len(by_method) for by_method in by_panel.values()]
+    return [0.2 + 0.17 * max(sizes[i : i + columns]) for i in range(0, len(sizes), columns)]
 
 
 def ranked(cells: Sequence[ShownCell], number: str) -> list[str]:
-    """Rank the methods by the geometric mean of a speedup over their cells, the fastest first; excluded ones last."""
+    """Rank the methods by the geometric mean of a speedup, the fastest first; excluded ones last.
+
+    The mean is over the panels with the most methods; of a method in none of them, over its own.
+    """
+    most = max(map(len, _by_panel(cells).values()))
+    full = [[*by_method.values()] for by_method in _by_panel(cells).values() if len(by_method) == most]
     logs: dict[str, list[float]] = {}
-    for cell in cells:
-        speedup = getattr(cell.summary, number).value
-        logs.setdefault(cell["method"], []).append(-np.inf if cell.exclusion or speedup is None else np.log(speedup))
+    for group in ([cell for panel in full for cell in panel], cells):
+        ranked_before = set(logs)
+        for cell in group:
+            speedup = getattr(cell.summary, number).value
+            log = -np.inf if cell.exclusion or speedup is None else np.log(speedup)
+            if cell["method"] not in ranked_before:
+                logs.setdefault(cell["method"], []).append(log)
     return sorted(logs, key=lambda method: -float(np.mean(logs[method])))
 
 
 def draw(body: SubFigure, cells: Sequence[ShownCell], numbers: Numbers, labels: Numbers, columns: int) -> None:
-    """Draw panels and legend; a band shows run-to-run variation of measured speedups.
+    """Draw panels, each with its own methods, and legend; a band shows run-to-run variation of measured speedups.
 
     Args:
         labels: of the numbers in the legend.
         columns: panels side by side.
     """
-    by_panel: dict[tuple[str, str], dict[str, ShownCell]] = {}
-    for cell in cells:
-        by_panel.setdefault((cell["model"], cell["task"]), {})[cell["method"]] = cell
-    methods, models = ranked(cells, numbers[0]), {model for model, _ in by_panel}
-    grid = body.subplots(-(-len(by_panel) // columns), columns, squeeze=False, sharey=True, sharex=True).ravel()
+    by_panel, order = _by_panel(cells), ranked(cells, numbers[0])
+    several_models, alike = len({model for model, _ in by_panel}) > 1, len({*map(frozenset, by_panel.values())}) == 1
+    heights = _row_heights(by_panel, columns)
+    shape, ratios = (len(heights), columns), {"height_ratios": heights}
+    grid = body.subplots(*shape, squeeze=False, sharey=alike, sharex=True, gridspec_kw=ratios).ravel()
     panels, unused = grid[: len(by_panel)], grid[len(by_panel) :]
     for ((model, task), by_method), axes in zip(by_panel.items(), panels, strict=True):
-        _draw_panel(axes, by_method, methods, dict(zip(numbers, labels)))
-        title, size = (task, None) if len(models) == 1 else (f"{task}\n{model}", style.SMALL)
-        axes.set_title(title, loc="left", fontweight="bold", fontsize=size)
+        _draw_panel(axes, by_method, [method for method in order if method in by_method], dict(zip(numbers, labels)))
+        # the heading names each model in full
+        title = f"{task}, {model.partition(' (')[0]}" if several_models else task
+        axes.set_title(title, loc="left", fontweight="bold", fontsize=style.SMALL if several_models else None)
+    for axes in panels[-columns:]:  # the last of each column, below which a panel may be missing
+        axes.tick_params(labelbottom=True)
     for axes in unused:
         axes.remove()
     body.supxlabel("speedup over AR (×)", fontsize=8)
-    # a number's label is drawn with each method, and each panel may lack some methods
+    # a number's label is drawn with each method, and a panel's methods may all be excluded
     legend = {text: handle for axes in panels for handle, text in zip(*axes.get_legend_handles_labels())}
     body.legend([*legend.values()], [*legend], loc="outside upper left", ncols=2 if columns == 1 else len(legend))
 
@@ -75,11 +99,10 @@ def _draw_panel(
         axes.axvspan(1 / band, band, color="#DDDDDD", linewidth=0, zorder=0, label="run-to-run variation")
     axes.axvline(1, color="#444444", linewidth=0.8, zorder=1, label="AR")
     for i, method in enumerate(methods):
-        cell = by_method.get(method)
-        if cell is None or cell.exclusion:
-            reason = "not run" if cell is None else f"excluded: {cell.exclusion.split(', ')[0]}"
+        cell = by_method[method]
+        if cell.exclusion:
             axes.annotate(
-                reason,
+                f"excluded: {cell.exclusion.split(', ')[0]}",
                 (1 / band, i),
                 (-3, 0),
                 textcoords="offset points",

@@ -39,11 +39,15 @@ def real(replication: Replication) -> Figure | NotDrawable:
     drawn = [cell for cell in drawn if cell.summary.speedup_modelled.value is not None]
     if not drawn:
         return NotDrawable("No run has modelled times.")
-    methods, panels = {cell["method"] for cell in drawn}, {(cell["model"], cell["task"]) for cell in drawn}
-    columns = min(COLUMNS, len(panels))
-    figure, body = common.new_figure(style.PAGE, CAPTION + forest.height(-(-len(panels) // columns), len(methods)))
+    columns = min(COLUMNS, len({(cell["model"], cell["task"]) for cell in drawn}))
+    figure, body = common.new_figure(style.PAGE, CAPTION + forest.height(drawn, columns))
     forest.draw(body, drawn, SPEEDUPS, ("modelled", FROZEN), columns)
-    return common.finish(figure, replication, drawn, f"{note()} Order: by the mean of the modelled speedups.")
+    return common.finish(
+        figure,
+        replication,
+        drawn,
+        f"{note()} Order: by the mean of the modelled speedups on the tasks with the most methods.",
+    )
 
 
 def note() -> str:
