@@ -43,7 +43,7 @@ def ranked(cells: Sequence[ShownCell], number: str) -> list[str]:
 
     The mean is over the panels with the most methods; of a method in none of them, over its own.
     """
-    most = max(map(len, _by_panel(cells).values()))
+    most = max(map(len, _by_panel(cells).values()), default=0)
     full = [[*by_method.values()] for by_method in _by_panel(cells).values() if len(by_method) == most]
     logs: dict[str, list[float]] = {}
     for group in ([cell for panel in full for cell in panel], cells):
