@@ -66,7 +66,10 @@ class NestedDraft(WholeDraft):
 
     def _price(self, nodes: int, context: int) -> float:
         """Return the milliseconds of a pass of the draft."""
-        attn, mlp, _ = self._latency.pass_ms(nodes, context, self._reading.bits)
+        bits = self._reading.bits
+        if bits and not getattr(self._latency, f"int{bits}_passes"):
+            bits = 0  # a given profile has no times of rounded weights; what counts is how a pass grows with its nodes
+        attn, mlp, _ = self._latency.pass_ms(nodes, context, bits)
         # of a rounded head only one row is timed; further rows cost what they cost in the head as loaded
         (*_, one), (*_, several) = (self._latency.pass_ms(n, context) for n in (1, nodes))
-        return self._n_layers * (attn + mlp) + self._latency.rest_ms(self._reading.bits) + several - one
+        return self._n_layers * (attn + mlp) + self._latency.rest_ms(bits) + several - one
