@@ -72,7 +72,8 @@ def draw(body: SubFigure, cells: Sequence[ShownCell], numbers: Numbers, labels: 
     for ((model, task), by_method), axes in zip(by_panel.items(), panels, strict=True):
         _draw_panel(axes, by_method, [method for method in order if method in by_method], dict(zip(numbers, labels)))
         # the heading names each model in full
-        title = f"{task}, {model.partition(' (')[0]}" if several_models else task
+        name = model.partition(" (")[0].partition(",")[0]
+        title = f"{task}, {name}" if several_models else task
         axes.set_title(title, loc="left", fontweight="bold", fontsize=style.SMALL if several_models else None)
     for axes in panels[-columns:]:  # the last of each column, below which a panel may be missing
         axes.tick_params(labelbottom=True)
