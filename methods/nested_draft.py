@@ -71,5 +71,5 @@ class NestedDraft(WholeDraft):
             bits = 0  # a given profile has no times of rounded weights; what counts is how a pass grows with its nodes
         attn, mlp, _ = self._latency.pass_ms(nodes, context, bits)
         # of a rounded head only one row is timed; further rows cost what they cost in the head as loaded
-        (*_, one), (*_, several) = (self._latency.pass_ms(n, context) for n in (1, nodes))
-        return self._n_layers * (attn + mlp) + self._latency.rest_ms(bits) + several - one
+        (*_, single_ms), (*_, rest_ms) = (self._latency.pass_ms(n, context) for n in (1, nodes))
+        return self._n_layers * (attn + mlp) + self._latency.rest_ms(bits) + rest_ms - single_ms

@@ -43,7 +43,6 @@ from ssd_bench.contract.generation import Estimate
 from ssd_bench.contract.layer_set import LayerSet
 from ssd_bench.contract.method import Context, LayerDraft, Prefill, Probe, Sample, Verification
 from ssd_bench.contract.shape import ModelDims
-from ssd_bench.cost.matchness import matchness
 from ssd_bench.errors import ConfigError
 from ssd_bench.settings import Count, Range, Rate, Share, Whole, settings
 
@@ -276,3 +275,18 @@ class SWIFT(ModelDraft):
             point = np.zeros(n)
             point[chosen] = 1
         return point, LayerSet(self._initial.n_layers, frozenset(self._sublayers[i] for i in chosen))
+
+
+def matchness(layer_set: LayerSet, tokens: Sequence[int], prefix_len: int, probe: Probe) -> float:
+    """Return the share of the tokens after the first that a layer set predicts from earlier tokens (Eq. 3).
+
+    Args:
+        layer_set: the sublayers that run over the tokens; keys and values of the prefix are the full model's.
+        tokens: γ+1 committed tokens.
+        prefix_len: position of the first token.
+    """
+    hidden = probe.embed(tokens[:-1])[None]
+    for i in layer_set.kept:
+        hidden = probe.apply_sublayer(i, hidden, prefix_len)
+    drafted = probe.predict(hidden)[0].tolist()
+    return sum(draft == token for draft, token in zip(drafted, tokens[1:])) / len(drafted)

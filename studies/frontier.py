@@ -127,20 +127,14 @@ def frontier(
         score(all_layer_sets(n_layers), "layer sets")
     else:
         beam(n_layers, score, width, least, tries)
-    uses = {one: used for one, used in _uses(runs).items() if max(use.share for use in used) >= share}
+    uses = {drafted: used for drafted, used in _uses(runs).items() if max(use.share for use in used) >= share}
     score((layer_set for layer_set in uses if layer_set.window is None), "drafted layer sets")
     windowed = [layer_set for layer_set in uses if layer_set.window is not None]
     windowed_alphas = {one: score.token_by_token(one) for one in counted(windowed, "layer sets with a window")}
     context = mean(len(prompt) + len(output) / 2 for prompt, output in zip(prompts, outputs))
     *_, verify = costs(machine, n_layers, context)
     points = [
-        Point(
-            tuple(sorted(layer_set.skipped)),
-            draft_cost(machine, layer_set, context),
-            alpha,
-            tuple(uses.get(layer_set, ())),
-            None if layer_set.window is None else (layer_set.window.sinks, layer_set.window.recent),
-        )
+        _point(machine, layer_set, context, alpha, uses.get(layer_set, ()))
         for layer_set, alpha in (score.alphas | windowed_alphas).items()
     ]
     return Plane(
@@ -155,6 +149,11 @@ def frontier(
         tuple(pareto_front(points)),
         tuple(point for point in points if point.uses),
     )
+
+
+def _point(machine: Machine, layer_set: LayerSet, context: float, alpha: float, uses: Sequence[Use]) -> Point:
+    window = None if layer_set.window is None else (layer_set.window.sinks, layer_set.window.recent)
+    return Point(tuple(sorted(layer_set.skipped)), draft_cost(machine, layer_set, context), alpha, tuple(uses), window)
 
 
 def pareto_front(points: Iterable[Point]) -> list[Point]:

@@ -40,7 +40,8 @@ class SetScores:
         """
         requested = list(sets)
         unscored = [candidate for candidate in dict.fromkeys(requested) if candidate not in self.alphas]
-        correct_tokens = dict.fromkeys(unscored, 0)
+        # in this order a set has most sublayers in common with the one before, whose states it starts from
+        correct_tokens = dict.fromkeys(sorted(unscored, key=lambda layer_set: layer_set.kept), 0)
         with torch.inference_mode():
             texts = self._texts if unscored else []
             for prompt, output in counted(texts, f"{len(unscored)} {what}, by prompts") if what else texts:
@@ -70,13 +71,13 @@ class SetScores:
         """Add to each set how many of the tokens after the first it predicts, in one draft.
 
         Args:
+            correct_tokens: by set, ordered by the sublayers that run.
             start: position of the first token; keys and values before it are the full model's.
         """
         probe = self._engine.probe
         states = [probe.embed(tokens[:-1])[None]]  # after each sublayer of `done`
         done: tuple[int, ...] = ()
-        # in this order a set has most sublayers in common with the one before, whose states it starts from
-        for layer_set in sorted(correct_tokens, key=lambda one: one.kept):
+        for layer_set in correct_tokens:
             common = sum(accumulate(map(eq, done, layer_set.kept), and_))
             done = layer_set.kept
             del states[common + 1 :]

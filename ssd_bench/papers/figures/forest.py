@@ -43,17 +43,15 @@ def ranked(cells: Sequence[ShownCell], number: str) -> list[str]:
 
     The mean is over the panels with the most methods; of a method in none of them, over its own.
     """
-    most = max(map(len, _by_panel(cells).values()), default=0)
-    full = [[*by_method.values()] for by_method in _by_panel(cells).values() if len(by_method) == most]
-    logs: dict[str, list[float]] = {}
-    for group in ([cell for panel in full for cell in panel], cells):
-        ranked_before = set(logs)
-        for cell in group:
-            speedup = getattr(cell.summary, number).value
-            log = -np.inf if cell.exclusion or speedup is None else np.log(speedup)
-            if cell["method"] not in ranked_before:
-                logs.setdefault(cell["method"], []).append(log)
-    return sorted(logs, key=lambda method: -float(np.mean(logs[method])))
+    panels = _by_panel(cells).values()
+    full = [cell for panel in panels if len(panel) == max(map(len, panels)) for cell in panel.values()]
+
+    def mean(method: str) -> float:
+        own = [cell for cell in full if cell["method"] == method] or [c for c in cells if c["method"] == method]
+        speedups = [None if cell.exclusion else getattr(cell.summary, number).value for cell in own]
+        return float(np.mean([-np.inf if speedup is None else np.log(speedup) for speedup in speedups]))
+
+    return sorted(dict.fromkeys(cell["method"] for cell in cells), key=mean, reverse=True)
 
 
 def draw(body: SubFigure, cells: Sequence[ShownCell], numbers: Numbers, labels: Numbers, columns: int) -> None:
