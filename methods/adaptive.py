@@ -7,7 +7,8 @@ project is a multi-armed bandit over layer sets (not a record's arms, `ar` and `
 
 * Copies. Every step has one candidate from prompt lookup: the continuation of the newest tokens in earlier prompts and
   outputs. Its acceptance rate follows from the text (`methods/match_model.py`). It is verified only if it promises more
-  tokens per millisecond than the step without it.
+  tokens per millisecond than the step without it. Drafts with rounded weights check copies themselves, several tokens
+  in a pass (`methods/nested_draft.py`).
 * Arms. Early exits, uniform sets and results of searches; in long contexts a window of the cache; with `int8` and
   `int4` rounded weights, alone and with the layer set in use. Every verified draft updates its arm's posterior of
   acceptance by draft confidence (`methods/arms.py`).
@@ -36,8 +37,8 @@ from methods.arm_pool import ArmPool, last_states
 from methods.arms import Arm, ArmChoice, Costs
 from methods.knapsack import integer_weights
 from methods.ledger import Ledger
-from methods.match_model import MatchModel
-from methods.settings import WINDOW, DraftLen, Name, ReusePrefix, is_window
+from methods.match_model import MatchModel, guess_ms
+from methods.settings import DraftLen, DraftWindows, Name, ReusePrefix, Thresholds
 from ssd_bench.contract.generation import Estimate
 from ssd_bench.contract.layer_set import LayerSet
 from ssd_bench.contract.method import Context, LayerDraft, Method, Prefill, Probe, Sample, Taps, Verification
@@ -56,16 +57,6 @@ PACE_STEPS = 16  # weight of the pace at the start of a prompt, in AR steps
 GRID_STEP = 0.1  # costs are computed at contexts 1.1^i, rounded
 
 
-def are_windows(pairs: Sequence[Sequence[int]]) -> bool:
-    return all(is_window(pair) for pair in pairs)
-
-
-def are_thresholds(thresholds: Sequence[float]) -> bool:
-    """Check for ascending numbers in (0, 1)."""
-    return all(low < high for low, high in zip([0.0, *thresholds], [*thresholds, 1.0]))
-
-
-Thresholds = Annotated[Sequence[float], Fits("ascending probabilities in (0, 1)", are_thresholds)]
 Inner = Annotated[float, Range(above=0, below=1, what="a share")]
 NotNegative = Annotated[float, Range(0)]
 
@@ -88,7 +79,7 @@ class Adaptive(Method):
     uniform: Sequence[Inner] = (0.25, 0.45)
     """Uniform sets among the first arms, as shares of skipped sublayers; shares beyond the inner blocks are left
     out."""
-    windows: Annotated[Sequence[Sequence[int]], Fits(f"pairs of {WINDOW}", are_windows)] = ((4, 508),)
+    windows: DraftWindows = ((4, 508),)
     """Windows of the cache among the first arms, with all sublayers and with the layer set in use; considered in
     contexts of at least twice their positions."""
     int8: bool = False
@@ -157,6 +148,7 @@ class Adaptive(Method):
         self._choice: ArmChoice | None = None  # the last plan's choice; None: AR
         self._step_choice: ArmChoice | None = None  # the choice that drafts in this step; None: a copy or AR
         self._copied = False  # whether this step verifies a copy
+        self._passes = 0.0  # of this step's draft with guesses; a pass over guesses counts by its time
         self._match_model = MatchModel(self.lookup_memory, self.prior, self.memory)
         self._copy_ms: list[float] = []  # milliseconds to verify 0, 1, .. copied tokens, at the last plan's context
         self._base_rate = self._ar_ms = 0.0  # tokens per millisecond without copies; milliseconds of an AR step
@@ -201,7 +193,7 @@ class Adaptive(Method):
         self._step_choice = self._choice if context.max_draft else None
         if self._step_choice is None:
             return TokenTree((context.output[-1],), (-1,))
-        self._cap = min(self._step_choice.draft.max_len, context.max_draft)
+        self._cap, self._passes = min(self._step_choice.draft.max_len, context.max_draft), 0.0
         return self._step_choice.draft
 
     def observe(self, verification: Verification, probe: Probe) -> Estimate | None:
@@ -237,12 +229,14 @@ class Adaptive(Method):
         """Return arms, ledger and text for copies, as JSON."""
         arms, left = self._pool.state(), self._steps_left if self._is_waiting() else 0
         saved = {"arms": arms, "ledger": asdict(self._ledger), "left": left, "copies": self._match_model.state()}
+        saved["nested"] = self._pool.nested
         return json.dumps(saved).encode()
 
     def restore(self, state: bytes) -> None:
         """Continue from `state`."""
         saved = json.loads(state)
         self._pool.restore(saved["arms"])
+        self._pool.nested = saved["nested"]
         self._ledger = Ledger(**saved["ledger"])
         self._steps_left = saved["left"]
         self._match_model.restore(saved["copies"])
@@ -262,7 +256,11 @@ class Adaptive(Method):
             The step's milliseconds by the profile.
         """
         drafted, accepted = verification.tree.draft_len, len(verification.path) - 1
-        step_ms = drafted * choice.draft_ms + choice.verify_ms[drafted]
+        passes = float(drafted)
+        if choice.guess_ms is not None:
+            passes = self._passes
+            self._pool.learn_guesses(passes, drafted)
+        step_ms = passes * choice.draft_ms + choice.verify_ms[drafted]
         gain = len(verification.emitted) - step_ms / choice.ar_ms  # AR takes one step per token
         self._ledger.gain += gain
         self._ledger.layer_gain += gain
@@ -270,6 +268,14 @@ class Adaptive(Method):
         if self._ledger.is_exhausted():
             self._choice = None
         return step_ms
+
+    def _guess(self, drafted: Sequence[int], longest: int) -> list[int]:
+        """Return a copy that a pass of this step's draft checks, and count the pass."""
+        assert self._step_choice is not None and self._step_choice.guess_ms is not None
+        prices = self._step_choice.guess_ms
+        tokens = self._match_model.guess(drafted, longest, prices)
+        self._passes += prices[len(tokens)] / prices[0]
+        return tokens
 
     def _plan(self, length: int) -> None:
         pool, costs = self._pool, self._costs_at(length)
@@ -286,10 +292,12 @@ class Adaptive(Method):
             threshold, length_index = divmod(int(rates[index].argmax()), self.draft_len)
             stop_below = float(pool.prior.thresholds[threshold - 1]) if threshold else 0.0
             arm, (draft_ms, verify_ms) = arms[index], pool.times(costs)
-            draft = LayerDraft(arm.layer_set, length_index + 1, stop_below, searched=True)
-            base_rate = float(best.max())
+            nests, base_rate = pool.nests(arm.layer_set), float(best.max())
+            guess = self._guess if nests else None
+            draft = LayerDraft(arm.layer_set, length_index + 1, stop_below, searched=True, guess=guess)
+            guesses = guess_ms(costs.latency, arm.layer_set, costs.context, self.lookup_len) if nests else None
             times = float(draft_ms[index]), verify_ms[index].tolist(), costs.ar_ms
-            self._choice = ArmChoice(arm, threshold, draft, *times, base_rate)
+            self._choice = ArmChoice(arm, threshold, draft, *times, base_rate, guesses)
             if arm.search_number and arm.search_number == self._ledger.searches:  # the last search paid
                 self._ledger.failures = 0
         self._price_copies(costs)

@@ -23,10 +23,14 @@ from ssd_bench.contract.layer_set import LayerSet
 from ssd_bench.contract.method import Probe, Verification
 from ssd_bench.contract.window import Window
 
+NESTED_DECAY = 0.97  # weight that the passes and tokens of drafts with guesses keep in a draft
+NESTED_TOKENS = 32.0  # weight of one pass per token, as without guesses, in tokens
+
 
 class ArmSettings(Protocol):
     """Settings of `methods.adaptive` used by its arms."""
 
+    lookup_len: int
     thresholds: Sequence[float]
     exits: Sequence[float]
     uniform: Sequence[float]
@@ -55,6 +59,7 @@ class ArmPool:
         arms: exits, uniform sets, windows and rounded weights of the settings, then arms from searches and
             combinations.
         outcomes: drafts that `learn` adds to the posteriors: an arm and the arguments of `Arm.learn`.
+        nested: passes and tokens of the drafts with guesses, decayed; a pass over guesses counts by its time.
     """
 
     def __init__(self, settings: ArmSettings, n_layers: int):
@@ -68,7 +73,12 @@ class ArmPool:
         self.arms += [Arm(replace(full, window=window), self.prior.counts.copy()) for window in self._windows]
         self.arms += [Arm(full.in_bits(bits), self.prior.counts.copy()) for bits in settings.bits]
         self.outcomes: list[tuple[Arm, int, int, int, bool]] = []
+        self.nested = [NESTED_TOKENS, NESTED_TOKENS]
         self._times: dict[Costs, tuple[Array, Array]] = {}
+
+    def learn_guesses(self, passes: float, tokens: int) -> None:
+        """Learn how many passes the drafted tokens of a draft with guesses took."""
+        self.nested = [NESTED_DECAY * old + new for old, new in zip(self.nested, (passes, tokens))]
 
     def learn(self) -> None:
         """Update the arms by the outcomes; not in every step, since steps of small models are short."""
@@ -103,12 +113,18 @@ class ArmPool:
         """
         counts = np.array([arm.counts for arm in self.arms])
         all_counts = np.concatenate([counts, optimistic_counts(counts, self._settings.optimism)])
-        values = throughput(all_counts, *self.times(costs))
+        draft_ms, verify_ms = self.times(costs)
+        nests = np.array([self.nests(arm.layer_set) for arm in self.arms] * 2)
+        values = throughput(all_counts, draft_ms * np.where(nests, self.nested[0] / self.nested[1], 1.0), verify_ms)
         rates, optimistic = values[: len(counts)], values[len(counts) :].max((1, 2))
         usable = [_fits(arm.layer_set.window, length) for arm in self.arms]
         evaluated = [arm.evaluated for arm in self.arms]
         best = np.where(np.logical_and(evaluated, usable), rates.max((1, 2)), 0.0)
         return rates, best, np.where(usable, optimistic, 0.0)
+
+    def nests(self, layer_set: LayerSet) -> bool:
+        """Return whether a draft takes guesses: its states serve no verification, and its window does not move."""
+        return self._settings.lookup_len > 0 and bool(layer_set.rounded) and layer_set.window is None
 
     def shrink(self, ranked: Sequence[Arm]) -> None:
         """Drop surplus arms from searches and combinations; `ranked` is in descending order."""

@@ -117,6 +117,7 @@ class ArmChoice:
         draft: the proposal to the engine.
         draft_ms, verify_ms, ar_ms: milliseconds of a drafted token, of verifying 0, 1, .. of them, and of an AR step.
         rate: expected tokens per millisecond.
+        guess_ms: milliseconds of a draft's pass over 0, 1, .. guesses; None: drafts have no guesses.
     """
 
     arm: Arm
@@ -126,6 +127,7 @@ class ArmChoice:
     verify_ms: list[float]
     ar_ms: float
     rate: float
+    guess_ms: list[float] | None = None
 
 
 def optimistic_counts(counts: Array, deviations: float) -> Array:

@@ -16,6 +16,9 @@ from bisect import bisect_right
 from collections.abc import Sequence
 from typing import Any
 
+from ssd_bench.contract.layer_set import LayerSet
+from ssd_bench.cost.latency import Latency
+
 ORDER = 3  # tokens of the longest n-gram in the index
 LONGEST = 32  # longer matches count as this long
 CLASSES = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32)  # shortest match of each class of lengths
@@ -176,3 +179,22 @@ class MatchModel:
         for n in range(1, ORDER + 1):
             columns = [tokens[i:] for i in range(n)]
             self._places.update(zip(zip(*columns), range(begin + n, len(self._text) + 1)))
+
+
+def guess_ms(latency: Latency, layer_set: LayerSet, context: int, longest: int) -> list[float]:
+    """Return the milliseconds of a draft's pass over the newest token and 0, 1, .. `longest` guesses."""
+
+    def sublayers_ms(nodes: int) -> float:
+        attn, mlp, _ = latency.pass_ms(nodes, context)
+        total = layer_set.n_attn * attn + layer_set.n_mlp * mlp
+        for bits, (n_attn, n_mlp) in layer_set.n_rounded.items():
+            if latency.has_passes(bits):  # else only how a pass grows with its nodes is known
+                rounded_attn, rounded_mlp, _ = latency.pass_ms(nodes, context, bits)
+                total += n_attn * (rounded_attn - attn) + n_mlp * (rounded_mlp - mlp)
+        return total
+
+    head_bits = layer_set.head_bits if latency.has_passes(layer_set.head_bits) else 0
+    # of a rounded head only one row is timed; further rows cost what they cost in the head as loaded
+    rests_ms = [latency.pass_ms(nodes, context)[2] for nodes in range(1, longest + 2)]
+    single_ms = latency.rest_ms(head_bits) - rests_ms[0]
+    return [sublayers_ms(nodes) + single_ms + rest_ms for nodes, rest_ms in enumerate(rests_ms, 1)]

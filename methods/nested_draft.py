@@ -15,7 +15,7 @@ from dataclasses import replace
 from typing import Annotated
 
 from methods.draft_stop import WholeDraft
-from methods.match_model import MatchModel
+from methods.match_model import MatchModel, guess_ms
 from methods.settings import DraftLen, DraftWeights, Name
 from ssd_bench.contract.method import Context, LayerDraft, Prefill, Probe, Sample
 from ssd_bench.errors import ConfigError
@@ -39,14 +39,15 @@ class NestedDraft(WholeDraft):
 
     def prepare(self, probe: Probe, samples: Sequence[Sample]) -> None:
         """Begin without earlier text."""
-        self._latency, self._n_layers = probe.latency, probe.n_layers
+        self._latency = probe.latency
         self._text = MatchModel(self.memory, prior=2.5, limit=256)
 
     def start(self, prefill: Prefill) -> None:
         """Append the prompt to the text, and price passes at its length."""
         super().start(prefill)
         self._text.start(prefill.prompt, forget=0.02)
-        self._pass_ms = [self._price(nodes + 1, len(prefill.prompt)) for nodes in range(self.copies + 1)]
+        layer_set = self._stop.draft(self._layer_set).layer_set
+        self._pass_ms = guess_ms(self._latency, layer_set, len(prefill.prompt), self.copies)
 
     def propose(self, context: Context) -> LayerDraft:
         """Draft with all sublayers and copies."""
@@ -63,13 +64,3 @@ class NestedDraft(WholeDraft):
 
     def _guess(self, drafted: Sequence[int], most: int) -> Sequence[int]:
         return self._text.guess(drafted, most, self._pass_ms)
-
-    def _price(self, nodes: int, context: int) -> float:
-        """Return the milliseconds of a pass of the draft."""
-        bits = self._reading.bits
-        if bits and not getattr(self._latency, f"int{bits}_passes"):
-            bits = 0  # a given profile has no times of rounded weights; what counts is how a pass grows with its nodes
-        attn, mlp, _ = self._latency.pass_ms(nodes, context, bits)
-        # of a rounded head only one row is timed; further rows cost what they cost in the head as loaded
-        (*_, single_ms), (*_, rest_ms) = (self._latency.pass_ms(n, context) for n in (1, nodes))
-        return self._n_layers * (attn + mlp) + self._latency.rest_ms(bits) + rest_ms - single_ms

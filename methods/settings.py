@@ -24,6 +24,13 @@ DraftLenGrid = Annotated[
     "Smallest and largest γ at which tokens per time are compared.",
 ]
 StopBelow = Annotated[Probability, "γ: drafting stops after a token less likely than γ, which stays in the draft."]
+Thresholds = Annotated[
+    Sequence[float],
+    Fits(
+        "ascending probabilities in (0, 1)",
+        lambda thresholds: all(low < high for low, high in zip([0.0, *thresholds], [*thresholds, 1.0])),
+    ),
+]
 TargetRate = Annotated[Rate | None, "α*, acceptance rate below which γ rises; null keeps γ fixed."]
 
 
@@ -41,6 +48,7 @@ DraftWindow = Annotated[
     Fits(WINDOW, is_window),
     "Window of a draft's attentions, [sinks, recent]: they read the first `sinks` and the last `recent` positions.",
 ]
+DraftWindows = Annotated[Sequence[Sequence[int]], Fits(f"pairs of {WINDOW}", lambda pairs: all(map(is_window, pairs)))]
 DraftWeights = Annotated[
     Literal["full", "int8", "int4"],
     "Weights that drafts read: as they were loaded (full), rounded to 8 bits with a scale for each output (int8), or "

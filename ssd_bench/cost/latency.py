@@ -122,6 +122,10 @@ class Latency:
         draft_ms, target_ms = self.draft_ms(layer_set, context), self.target_ms(layer_set.n_layers, context)
         return Estimate(alpha, draft_len, tpt(alpha, draft_len, draft_ms, target_ms))
 
+    def has_passes(self, bits: int) -> bool:
+        """Return whether the profile has times of weights in so many bits; 0: as loaded."""
+        return not bits or bool(getattr(self, f"int{bits}_passes"))
+
     def passes_in(self, bits: int) -> tuple[NodeTimes, ...]:
         """Return `passes` (bits 0) or those with rounded weights.
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import random
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -16,6 +17,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from methods.adaptive import Adaptive
+from methods.ar import AR
 from methods.arms import Arm, Costs, Prior, evaluate_arm, optimistic_counts, throughput
 from methods.knapsack import Knapsack
 from ssd_bench.contract.layer_set import LayerSet
@@ -25,7 +27,7 @@ from ssd_bench.contract.tree import TokenTree
 from ssd_bench.contract.window import Window
 from ssd_bench.cost.latency import Latency, NodeTimes
 from ssd_bench.cost.tpt import tpt
-from ssd_bench.engine.probe import mean_cosine
+from ssd_bench.engine.probe import ModelProbe, mean_cosine
 from ssd_bench.errors import ConfigError
 from ssd_bench.model.decoder import Decoder, Pass
 from tests.conftest import LAYERS, VOCAB
@@ -468,6 +470,31 @@ def test_a_restored_method_continues_identically(copies: int, decoders: Load) ->
         assert any(step[0] is None and step[1] for step in traces[0])
     else:
         assert any(step[0] is not None for step in traces[0]) and any(step[3] is not None for step in traces[0])
+
+
+def test_drafts_with_rounded_weights_check_copies(decoders: Load) -> None:
+    """Losslessly, in fewer passes than tokens; later drafts count as cheaper, also after a restart."""
+    decoder = decoders("llama")
+    decoder.quantise(4)
+    engine = engine_for(decoder, 200, 120, frozenset())
+    rounded = tuple(NodeTimes(nodes, 0.0, 0.1, 0.1, 0.0) for nodes in (1, 64))
+    profile = replace(latency(0.05, growth=0.2), int4_passes=rounded, int4_draft_rest_ms=0.01)
+    engine.probe = ModelProbe(decoder, engine.cache, profile)  # verified nodes are dear, so that few copies pay alone
+    ar = [engine.generate(AR(), prompt).output for prompt in ([5, 6, 7], [9, 8])]
+    for lookup_len in (0, 16):
+        options = {"int4": True, "lookup_len": lookup_len, "stake": 60, "interval": 2, "rows": 2, "margin": 0.0}
+        first, second = ready(**options), ready(**options)
+        for method in (first, second):
+            method.prepare(engine.probe, [])
+        made = [engine.generate(first, [5, 6, 7])]
+        second.restore(first.state())
+        made += [engine.generate(method, [9, 8]) for method in (first, second)]
+        assert [run.output for run in made] == [*ar, ar[1]] and first.state() == second.state()
+        drafts = [step for run in made for step in run.steps if step.layer_set and step.layer_set.rounded]
+        drafted = sum(step.draft_len for step in drafts)
+        calls = sum(work.calls for step in drafts for work in step.work if work.part == "draft" and work.heads)
+        passes, tokens = json.loads(first.state())["nested"]
+        assert drafted > 60 and (calls < drafted, passes < tokens) == (lookup_len > 0, lookup_len > 0)
 
 
 def test_it_warms_up_unprepared(decoders: Load) -> None:
