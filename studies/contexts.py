@@ -63,14 +63,21 @@ def drafts(n_layers: int) -> dict[tuple[str, ...], LayerSet]:
     return sets
 
 
-def score(decoder: Decoder, cache: KVCache, prompt: Sequence[int], new: int, sets: Sequence[LayerSet]) -> list[int]:
-    """Return how many of the last `new` - 1 tokens of AR's output each draft predicts; EOS does not end it."""
+def decode(decoder: Decoder, cache: KVCache, prompt: Sequence[int], new: int) -> list[int]:
+    """Return `new` tokens of AR's output; EOS does not end it, and the prompt stays in the cache."""
     with torch.inference_mode():
         hidden, _ = decoder.prefill(decoder.ids(prompt), cache)
         output = [int(decoder.predict(hidden))]
         while len(output) < new:
             step = Pass(decoder.all_sublayers, decoder.ids(output[-1:]), len(prompt) + len(output) - 1)
             output.append(int(decoder.predict(decoder.run(step, cache)[0])))
+    return output
+
+
+def score(decoder: Decoder, cache: KVCache, prompt: Sequence[int], new: int, sets: Sequence[LayerSet]) -> list[int]:
+    """Return how many of the last `new` - 1 tokens of AR's output each draft predicts."""
+    output = decode(decoder, cache, prompt, new)
+    with torch.inference_mode():
         scores = [count_drafted(decoder, cache, layer_set, len(prompt), output) for layer_set in sets]
     cache.reset()
     return scores
