@@ -1,14 +1,14 @@
 """Adaptive: KnapSpec's search with every cost measured, a shrunk acceptance rate, and AR among the candidates.
 
 On small models the released codes are slower than AR: their cost models leave out head, embedding and the growth of
-verification with its nodes; they use the largest of dozens of rates measured on a few tokens, which is too high; they
-ignore the draft length they compute, draft in every step, and forget everything after each prompt. This method of the
-project is a multi-armed bandit over layer sets (not a record's arms, `ar` and `method`):
+verification with its nodes; they take the largest of dozens of rates from few tokens, an overestimate; they ignore the
+draft length they compute, draft in every step, and forget everything after each prompt. This method is a multi-armed
+bandit over layer sets (not a record's arms, `ar` and `method`):
 
-* Copies. Every step has one candidate from prompt lookup: the continuation of the newest tokens in earlier prompts and
-  outputs. Its acceptance rate follows from the text (`methods/match_model.py`). It is verified only if it promises more
-  tokens per millisecond than the step without it. Drafts with rounded weights check copies themselves, several tokens
-  in a pass (`methods/nested_draft.py`).
+* Copies. Every step has a candidate from prompt lookup: the continuation of the newest tokens in earlier text. Its
+  acceptance rate follows from that text (`methods/match_model.py`). It is verified only if it promises more tokens per
+  millisecond than the step without it. Drafts with rounded weights check copies themselves, several tokens in a pass
+  (`methods/nested_draft.py`).
 * Arms. Early exits, uniform sets and results of searches; in long contexts a window of the cache; with `int8` and
   `int4` rounded weights, alone and with the layer set in use. Every verified draft updates its arm's posterior of
   acceptance by draft confidence (`methods/arms.py`).
@@ -199,8 +199,7 @@ class Adaptive(Method):
     def observe(self, verification: Verification, probe: Probe) -> Estimate | None:
         """Update ledger, posterior and pace; explore once enough states are kept; plan when due.
 
-        Returns:
-            After exploration, the estimate for the next plan's choice; AR: γ = 0.
+        After exploration return the estimate for the next plan's choice (AR: γ = 0).
         """
         self._ledger.tokens += len(verification.emitted)
         step_ms = self._ar_ms
@@ -242,7 +241,7 @@ class Adaptive(Method):
         self._match_model.restore(saved["copies"])
 
     def _is_waiting(self) -> bool:
-        """Return whether AR runs until exploration is affordable; an earlier plan would choose AR again."""
+        """Return whether AR runs until exploration is affordable."""
         return self._choice is None and not self._goal and self._steps_left > 0
 
     def _set_latency(self, latency: Latency) -> None:
@@ -250,11 +249,7 @@ class Adaptive(Method):
             self._latency, self._costs = latency, {}
 
     def _learn(self, choice: ArmChoice, verification: Verification) -> float:
-        """Update posterior and ledger by a draft; stop drafting once the allowed loss is used up.
-
-        Returns:
-            The step's milliseconds by the profile.
-        """
+        """Learn from a draft, stop drafting once the allowed loss is used up, and return the step's profiled ms."""
         drafted, accepted = verification.tree.draft_len, len(verification.path) - 1
         passes = float(drafted)
         if choice.guess_ms is not None:
@@ -320,8 +315,8 @@ class Adaptive(Method):
         """Choose an affordable exploration (promising arms, else a search, else none) and the next plan's step.
 
         Args:
-            promising: arms that an evaluation may bring into use, best first.
-            needed_rate: tokens per millisecond that a search's result must be able to reach.
+            promising: arms to evaluate, best first.
+            needed_rate: tokens per millisecond that a search must be able to reach.
         """
         credit, prices = self._ledger.credit() - COLLECT_COST, [self._evaluation_price(arm, costs) for arm in promising]
         self._queue = [arm for arm, price in zip(promising, prices) if price <= credit]
@@ -346,7 +341,7 @@ class Adaptive(Method):
         return STATE_COST * self.rows + self.overhead * costs.evaluation_ms(arm.layer_set) / costs.ar_ms
 
     def _search_price(self, costs: Costs) -> float:
-        """Return the cost of a search in AR steps, including its states and evaluations."""
+        """Return the cost of a search, with its states and evaluations, in AR steps."""
         weights = integer_weights(costs.latency, costs.context, self.weight_cap)
         search = self.overhead * costs.search_ms(self.budget, weights) / costs.ar_ms
         largest = Arm(LayerSet(self._n_layers, frozenset([0])), self._pool.prior.counts)  # the most that a set can run

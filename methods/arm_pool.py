@@ -55,9 +55,7 @@ class ArmPool:
         n_layers: L, at least 2.
 
     Attributes:
-        prior: prior of every arm.
-        arms: exits, uniform sets, windows and rounded weights of the settings, then arms from searches and
-            combinations.
+        arms: first the settings' exits, uniform sets, windows and rounded weights, then searched and combined arms.
         outcomes: drafts that `learn` adds to the posteriors: an arm and the arguments of `Arm.learn`.
         nested: passes and tokens of the drafts with guesses, decayed; a pass over guesses counts by its time.
     """
@@ -105,11 +103,11 @@ class ArmPool:
         return self._times[costs]
 
     def throughputs(self, costs: Costs, length: int) -> tuple[Array, Array, Array]:
-        """Return the expected throughputs of all arms at a context length.
+        """Return expected tokens per millisecond at a context length.
 
         Returns:
-            Tokens per millisecond [arms, thresholds, lengths]; the best per arm, 0 if it must not draft; the best with
-            an optimistic acceptance rate.
+            All arms' [arms, thresholds, lengths]; the best per arm, 0 if it must not draft; the best with an optimistic
+            acceptance rate.
         """
         counts = np.array([arm.counts for arm in self.arms])
         all_counts = np.concatenate([counts, optimistic_counts(counts, self._settings.optimism)])
@@ -136,8 +134,7 @@ class ArmPool:
     def combine(self, arm: Arm, length: int) -> None:
         """Combine the layer set in use with rounded weights and every window that suits the context.
 
-        The combinations are candidates of the next plan. Each window and number of bits has at most one, replaced when
-        another layer set comes into use.
+        Each window and number of bits has at most one combination, replaced when another layer set comes into use.
         """
         if arm.layer_set.window is not None:
             return
@@ -217,11 +214,7 @@ class ArmPool:
 
 
 def last_states(verifications: Sequence[Verification], rows: int) -> tuple[Tensor, Tensor]:
-    """Return states [taps, r, d] and full-model predictions [r] of the last r = `rows` committed tokens.
-
-    Args:
-        verifications: the last steps, all with the same taps.
-    """
+    """Return states [taps, r, d] and predictions [r] of the last r = `rows` tokens, from steps with equal taps."""
     states, logits = [], []
     for verification in verifications:
         assert verification.hidden is not None

@@ -54,7 +54,7 @@ class Arm:
     Attributes:
         counts: [2, bins] Dirichlet parameters: rejected and accepted tokens by confidence bin, including the prior.
         evaluated: whether it was evaluated on tokens that did not select it (those favour it).
-        search_number: number of the search that found it; 0 for an initial arm.
+        search_number: the search that found it; 0 for an initial arm.
         derived: whether it combines another arm's layer set with a window or rounded weights.
     """
 
@@ -72,8 +72,8 @@ class Arm:
     def learn(self, drafted: int, accepted: int, threshold: int, capped: bool) -> None:
         """Add a verified draft to the counts, up to the first rejected token.
 
-        Only the side of the threshold is known of a token's confidence, so the token is spread over the bins on that
-        side, in proportion to their counts. (A rejected EOS counts as an end by confidence.)
+        Of a token's confidence only the side of the threshold is known, so the token is spread over that side's bins in
+        proportion to their counts. (A rejected EOS counts as an end by confidence.)
 
         Args:
             drafted, accepted: k >= 1 and m.
@@ -114,7 +114,6 @@ class ArmChoice:
 
     Attributes:
         threshold: index of the stop threshold; 0: none.
-        draft: the proposal to the engine.
         draft_ms, verify_ms, ar_ms: milliseconds of a drafted token, of verifying 0, 1, .. of them, and of an AR step.
         rate: expected tokens per millisecond.
         guess_ms: milliseconds of a draft's pass over 0, 1, .. guesses; None: drafts have no guesses.
@@ -171,8 +170,6 @@ class Costs:
 
     Args:
         latency: its measured passes include head, embedding and the growth with the nodes.
-        n_layers: L.
-        context: n.
         longest: most drafted tokens.
         reuse: reuse draft states before the first skipped sublayer in the verification.
         rows: r, tokens for evaluations and searches.
@@ -213,7 +210,7 @@ class Costs:
     def verify_ms(self, layer_set: LayerSet) -> Array:
         """Return the times [longest + 1] of verifying 0, 1, .. drafted tokens, including a draft's fixed time.
 
-        With reuse, the sublayers before the first changed one run on the last node only.
+        With reuse, the sublayers before the first changed one run only on the last node.
         """
         reused = layer_set.first_changed if self._reuse else 0
         attn, mlp = (reused + 1) // 2, reused // 2  # even sublayers are attentions, so they come first
@@ -253,17 +250,14 @@ class Costs:
 
 
 def evaluate_arm(probe: Probe, prior: Prior, arm: Arm, states: Tensor, target: Tensor, length: int) -> Array:
-    """Count an arm's draft predictions at the last r committed tokens, in one teacher-forced pass without decoding.
+    """Count an arm's rejected and accepted predictions [2, bins] at the last r committed tokens.
 
-    The head reads full weights, even for an arm with rounded weights.
+    One teacher-forced pass, without decoding; the head reads full weights, even for an arm with rounded weights.
 
     Args:
         states: [r, d] full-model states at the boundary `arm.layer_set.first_changed`.
         target: [r] full-model predictions.
         length: committed positions, including the r tokens.
-
-    Returns:
-        Counts [2, bins] of rejected and accepted predictions.
     """
     sublayers = [i for i in arm.layer_set.kept if i >= arm.layer_set.first_changed]
     bits = arm.layer_set.bits or None
@@ -273,11 +267,7 @@ def evaluate_arm(probe: Probe, prior: Prior, arm: Arm, states: Tensor, target: T
 
 
 def throughput_by_matches(prior: Prior, weight: float, costs: Costs, layer_set: LayerSet, rows: int) -> Array:
-    """Return a set's expected tokens per millisecond [r + 1] at 0, 1, .. r matches in r = `rows` tokens.
-
-    Args:
-        weight: weight of each token in the posterior.
-    """
+    """Return a set's expected tokens per ms [r + 1] at 0 .. r matches in r = `rows` tokens, each of this weight."""
     matches = np.arange(rows + 1.0)
     # posterior without confidence bins: the prior's counts plus the weighted mismatches and matches
     shrunk = prior.counts.sum(1) + weight * np.stack([rows - matches, matches], axis=1)

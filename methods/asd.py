@@ -2,8 +2,7 @@
 
 "Draft on the Fly" (in the Findings; elsewhere ADMG or ASD) is known here only from its abstract and other papers: only
 attentions are skipped, if the cosine of input and output in the prompt exceeds a threshold; drafting ends by Draft &
-Verify's adaptive exit. The body was not read: its threshold and two removal rules are missing, hence the name. Decided
-here:
+Verify's adaptive exit. Its threshold and two removal rules are unknown, hence the name. Decided here:
 
 * the output includes the residual; s_l, the similarity of attention l, is the mean over the last q prompt positions;
 * attention l is skipped if s_l >= τ, never in the first or last block;
@@ -91,7 +90,7 @@ class ASD(MovedDraft):
         return by_position if self.positions is None else by_position[:, -self.positions :]
 
     def _choose(self, cosines: Tensor) -> LayerSet:
-        """Return the set without attentions of high mean similarity, by cosines [L - 2, n] of blocks 1 .. L - 2."""
+        """Return the set without attentions of high mean similarity; cosines are [L - 2, n], of blocks 1 .. L - 2."""
         means = cosines.mean(-1).tolist()
         attn = [block for block, mean in enumerate(means, start=1) if mean >= self.min_similarity]
         return LayerSet.skipping(self._n_layers, attn=attn)

@@ -1,4 +1,4 @@
-"""Bayesian optimisation over layer sets: the next point of the unit cube, for every method that searches this way.
+"""Bayesian optimisation over layer sets, as points of the unit cube.
 
 Gaussian process and search for the highest confidence bound follow bayes_opt, the library of Self-SD and SWIFT, down to
 the order of random numbers. bayes_opt climbs by finite differences, one prediction per dimension and step; the gradient
@@ -79,18 +79,11 @@ def fit_process(
 def confidence_bound(
     process: GaussianProcessRegressor, point: NDArray[np.float64], kappa: float
 ) -> tuple[float, NDArray[np.float64]]:
-    """Return the upper confidence bound μ + κσ at a point x, in normalised scores, and its gradient by x.
+    """Return the upper confidence bound μ + κσ at a point x [dims], in normalised scores, and its gradient by x.
 
     With offsets δᵢ = (x - xᵢ) / l and u = √5 |δᵢ| the kernel is k = (1 + u + u² / 3) e⁻ᵘ, and its gradient is
     -5/3 (1 + u) e⁻ᵘ δᵢ / l. With the kernel matrix K of the points, noise included, μ = kᵀK⁻¹y and σ² = 1 - kᵀK⁻¹k
     (Rasmussen and Williams 2006, Eqs. 2.25, 2.26 and 4.17).
-
-    Args:
-        process: from `fit_process`.
-        point: x, [dims].
-
-    Returns:
-        The bound, and its gradient [dims].
     """
     from scipy.linalg import cho_solve
 

@@ -7,7 +7,7 @@ set ("sparse persistence", §3.7), so a search runs only every T verifications.
 
 No code was released. The presets are `clasp` (paper, arXiv 2505.24196) and `clasp_knapspec`, KnapSpec's
 re-implementation (kaist-flexml-lab/knapspec @ 8eef1a2), which skips 22 to 31 % of the blocks (paper: 50 to 60 %). Where
-the paper is open:
+the paper is ambiguous:
 
 * Eq. 1 is printed as a minimum of the cosine; text, Eq. 2, Alg. 1 and this file maximise it;
 * Fig. 1 begins with an update after the prefill, unlike Alg. 1 and the port (`search_on`). With it the first search is
@@ -115,11 +115,7 @@ class CLaSp(ModelDraft):
         return self._reading.draft(*draft, searched=searched)
 
     def observe(self, verification: Verification, probe: Probe) -> Estimate | None:
-        """Search every T steps, but not after the last step.
-
-        Returns:
-            None: a cosine at one token is no acceptance rate.
-        """
+        """Search every T steps, but not after the last; a cosine at one token is no acceptance rate to estimate."""
         if self._is_search_step(verification.step) and not verification.last:
             assert verification.hidden is not None, "propose asks for states before a search"
             self._choose(verification.hidden[:, verification.path[-1]], verification.length, probe)
@@ -154,7 +150,7 @@ def choose(states: Tensor, count: int, prefix_len: int, probe: Probe, protect: b
     Args:
         states: [L+1, d], x_0 .. x_L: the full model's stream of one token between its blocks.
         count: M, at most L-1, with `protect` L-2.
-        prefix_len: position of the token; candidates see the committed rows before it, and it.
+        prefix_len: position of the token; candidates see the committed rows before it and itself.
         protect: never skip the first and the last block.
     """
     n_layers = len(states) - 1
@@ -190,7 +186,6 @@ def choose(states: Tensor, count: int, prefix_len: int, probe: Probe, protect: b
 
 
 def _backtrack(skips: NDArray[np.bool_], j: int) -> LayerSet:
-    """Return the layer set of the last row's column j, from the cells' bits [L, M + 1]."""
     blocks = []
     for b in reversed(range(len(skips))):
         if skips[b, j]:  # the block was skipped: its candidate came from column j - 1, else from column j

@@ -3,8 +3,8 @@
 At times the full model rereads its last tokens. A module's confidence is one minus the mean normalised entropy of its
 output; a block's is the sum over its attention and MLP (Eqs. 1-4). A block is skipped if its confidence is more than λ
 standard deviations below the mean of its neighbours, in a window that the second difference of the confidences widens
-(Eqs. 5-10). The set drafts for some 30 rounds; by its accepted tokens it is then frozen for the rest of the run, noted
-as the best so far, or given up. Search and set persist across prompts.
+(Eqs. 5-10). The set drafts for some 30 rounds; by its accepted tokens it is then frozen for the run, noted as the best
+so far, or given up. Search and set persist across prompts.
 
 Each difference between paper and released code (WA225/ConfLayers @ d9f157e) has a switch; presets are `conflayers`,
 `conflayers_paper`, `conflayers_logs` and `conflayers_release`:
@@ -17,13 +17,13 @@ Each difference between paper and released code (WA225/ConfLayers @ d9f157e) has
 * the code's statistics are half precision, where the gradients that widen windows can be equal: `stats_dtype`;
 * verification is SWIFT's; paper and code differ in the numbers of candidates: `k_set`.
 
-Known from the code alone: rescaling the gradient to mean 0.5, needed to reproduce the logged sets (`centred`); the
-largest window of Qwen models (`cap_window`); ending a trial below one accepted token per round (`abort_below`) or with
-its prompt (`trial_by_prompt`); one round more than the interval (`extra_round`).
+Only in the code: rescaling the gradient to mean 0.5, needed to reproduce the logged sets (`centred`); the largest
+window of Qwen models (`cap_window`); ending a trial below one accepted token per round (`abort_below`) or with its
+prompt (`trial_by_prompt`); one round more than the interval (`extra_round`).
 
-Three things follow neither. A module's output is the difference of the streams after and before it, including their
-rounding in half precision. If all confidences are equal, nothing is skipped (the code divides by zero). Without a
-published λ, a run's first estimate sets it to skip half of the inner blocks; the paper's sets skip 40 to 60 %.
+Unlike both: a module's output is the difference of the streams after and before it, including their rounding in half
+precision; if all confidences are equal, nothing is skipped (the code divides by zero); without a published λ, a run's
+first estimate sets it to skip half of the inner blocks (the paper's sets skip 40 to 60 %).
 """
 
 from __future__ import annotations
@@ -62,11 +62,10 @@ class ConfidenceSearch:
     Attributes:
         blocks: skipped blocks of the set that drafts.
         lam: λ; None before the first estimate.
-        iteration: estimates so far.
-        best_acc: mean accepted tokens per round of the best set so far; 0 at first.
-        best_blocks: skipped blocks of that set, empty at first.
+        iteration: number of estimates.
+        best_acc: mean accepted tokens per round of the best set; 0 at first.
+        best_blocks: its skipped blocks.
         rounds: (accepted, drafted) of the trial's rounds.
-        active: whether the search goes on.
         prompts: prompts begun during the search.
     """
 
@@ -179,8 +178,8 @@ class ConfLayers(ModelDraft):
         """Count the round; judge the set and choose a new one when due.
 
         Returns:
-            After a trial whose set is frozen or noted: its conditional acceptance rate, mean draft length, and the
-            resulting tokens per second by the latency profile.
+            If a set is frozen or noted after its trial: its conditional acceptance rate, mean draft length, and the
+            tokens per second that follow by the latency profile.
         """
         search, tree = self._search, verification.tree
         if not search.active:

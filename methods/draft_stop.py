@@ -1,7 +1,7 @@
-"""Parts that methods which draft with layers share: stop rules, a window of the cache, rounded weights.
+"""Parts shared by methods that draft with layers: stop rules, a window of the cache, rounded weights.
 
-Bases: `ModelDraft` of all of them, `StoppedDraft` with one layer set and a stop, `MovedDraft` if the threshold follows
-the acceptance rate.
+All are `ModelDraft`s; a `StoppedDraft` has one layer set and a stop, a `MovedDraft` a threshold that follows the
+acceptance rate.
 """
 
 from __future__ import annotations
@@ -66,8 +66,8 @@ class DraftStop:
         ρ ← β1 ρ + (1 - β1) m/k;  γ' = γ + ε if ρ < α*, γ if k = K, else γ - ε;  γ ← β2 γ + (1 - β2) γ'
 
     Args:
-        draft_len: K, most drafted tokens.
-        stop_below: γ at the start; drafting stops after a token less likely than γ, which stays in the draft.
+        draft_len: K.
+        stop_below: γ at the start; the token less likely than γ stays in the draft.
         target_rate: α*, acceptance rate below which γ rises; None keeps γ fixed.
         rate_decay, stop_step, stop_decay: β1, ε and β2.
 

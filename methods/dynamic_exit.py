@@ -1,9 +1,9 @@
 """DEL: choose exit and draft length before every step, by tokens per loaded block (Entezari Zarch et al., COLM 2025).
 
-A verification shows the tokens that every exit would have drafted, its shadow tokens: the predictions of final norm and
-LM head on the stream after its last block. Their share of matches with the target's predictions is the exit's
-acceptance rate; the mean confidences of matches and of mismatches give its threshold for ending a draft. The next step
-drafts with the exit E and length γ* of highest TPL (KnapSpec, Eq. 2), tokens per loaded block:
+A verification shows every exit's shadow tokens, which it would have drafted: the predictions of final norm and LM head
+after its last block. Their share of matches with the target's predictions is the exit's acceptance rate; the mean
+confidences of matches and of mismatches give its threshold for ending a draft. The next step drafts with the exit E and
+length γ* of highest TPL (KnapSpec, Eq. 2), tokens per loaded block:
 
     TPL(l, γ) = (1 + a_l + ... + a_l^γ) / (L + γ l)
 
@@ -16,10 +16,10 @@ The presets are `del` (DEL_fly_speculation_generator.py in a public fork of the 
 * without a match, or a mismatch, an exit's threshold is NaN and drafting runs to the cap; here it is the other kind's
   mean, 0.5 without either.
 
-Two things differ from both codes. All blocks process the prompt before the first step, so that the first output token
-is never drafted, and the window of prompt positions ends with the prompt's last one. Positions after the first error of
-exit E have no shadow tokens (the codes drop them); when sampling, the accepted path decides. With `draft_window` shadow
-tokens still use full attention, from the verification.
+Unlike in both codes, all blocks process the prompt before the first step, so that the first output token is never
+drafted, and the window of prompt positions ends with the prompt's last one. Positions after the first error of exit E
+have no shadow tokens (the codes drop them); when sampling, the accepted path decides. With `draft_window` shadow tokens
+still use full attention, from the verification.
 """
 
 from __future__ import annotations
@@ -158,7 +158,7 @@ class ShadowStatistics:
     def threshold(self, exit_layer: int) -> float:
         """Return τ_E in [0, 1], midway between the mean confidences of matches and of mismatches.
 
-        If a kind is empty, τ_E is the mean of the other; if both are, 0.5.
+        If a kind is empty, the other's mean; if both are, 0.5.
         """
         counts, sums = self.counts[exit_layer - 1].tolist(), self.sums[exit_layer - 1].tolist()
         # below the smallest normal number a decayed count has lost its digits, and with them the mean

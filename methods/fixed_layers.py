@@ -23,7 +23,7 @@ PUBLISHED = Path(__file__).with_name("published_layer_sets.json")
 class FixedLayers(StoppedDraft):
     """Drafting with the same sublayers in every step (Self-SD's decoding, with a fixed exit threshold).
 
-    Exactly one of the three ways to specify the set is required.
+    The set is specified in exactly one of the three ways.
     """
 
     name: Name = "fixed_layers"

@@ -56,11 +56,7 @@ class Jacobi(Method):
             raise ConfigError("method.assumed_len", self.assumed_len, expected)
 
     def check(self, dims: ModelDims) -> None:
-        """Refuse a filler outside the vocabulary.
-
-        Raises:
-            ConfigError: `pad_id` is outside.
-        """
+        """Raise a ConfigError if `pad_id` is outside the vocabulary."""
         if self.filler == "pad" and self.pad_id >= dims.vocab_size:
             raise ConfigError("method.pad_id", self.pad_id, f"an id below {dims.vocab_size}, the vocabulary's size")
 

@@ -69,8 +69,7 @@ class AcceptanceRates:
     def leaders(self, value: Callable[[int, float], float], count: int) -> list[int]:
         """Settle and return the `count` branches of highest value(index, rate), best first; ties go to the lower index.
 
-        Args:
-            value: score of a branch; must not fall as the rate rises.
+        A branch's value must not fall as its rate rises.
         """
         settled: set[int] = set()
         # settle the best bounds until all of them are rates: as value does not fall, no other branch can beat them
@@ -95,11 +94,7 @@ class Branch:
 
 
 def integer_weights(latency: Latency, context: float, cap: int | None, bits: int = 0) -> tuple[int, int]:
-    """Return weights (w_attn, w_mlp): 1 for the faster kind, the rounded ratio of their times for the other (§3.4).
-
-    Args:
-        bits: bits of the timed weights; 0: as loaded.
-    """
+    """Return (w_attn, w_mlp) by times in `bits`: 1 for the faster kind, the rounded ratio for the other (§3.4)."""
     attn, mlp = latency.pass_ms(1, context, bits)[:2] if bits else (latency.attn_ms(context), latency.t_mlp_ms)
     ratio = max(1, round(max(attn, mlp) / min(attn, mlp)))
     heavy = ratio if cap is None else min(ratio, cap)
@@ -146,12 +141,12 @@ class Knapsack:
         states: X, [2L+1, r, d] float32: the full model's stream into each sublayer, and after the last.
         prefix_len: committed rows before the r tokens.
         weights: (w_attn, w_mlp).
-        budget: largest skipped weight, as a share of the total.
+        budget: largest skipped share of the weight.
         min_similarity: τ, branches with a smaller mean cosine are dropped.
         strict: also drop branches with a mean cosine equal to τ.
         protect: never skip a sublayer of the first and the last block.
         dtype: of the model's streams.
-        rounded_weights: saved weights such as (w8_attn, w8_mlp), by bits; empty: sublayers execute or are skipped.
+        rounded_weights: saved weights by bits, such as (w8_attn, w8_mlp).
     """
 
     states: Tensor
@@ -215,7 +210,6 @@ class Knapsack:
         """Return row b + 1: per column, the most similar branch over all choices for sublayer b.
 
         Args:
-            columns: of row b.
             alternatives: by choice, ascending, the streams [len(columns), r, d] after sublayer b, and the saved weight;
                 includes `EXECUTE`.
             direction: [r, d], of X[b+1].

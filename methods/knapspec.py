@@ -135,8 +135,7 @@ class KnapSpec(ModelDraft):
     def observe(self, verification: Verification, probe: Probe) -> Estimate | None:
         """Keep the accepted tokens' states; search when due, if the output goes on.
 
-        Returns:
-            The estimate of a search in this step or, in the first step, on the prompt.
+        Return the estimate of this step's search or, in the first step, of the search on the prompt.
         """
         estimate, self._new_estimate = self._new_estimate, None
         if verification.last:  # every prompt starts anew
@@ -161,7 +160,7 @@ class KnapSpec(ModelDraft):
         """Return the layer set of highest TPT for the last r committed tokens; needs `check` before.
 
         Args:
-            states: [2L+1, r, d] states of the r tokens, as for `Knapsack`, in the model's dtype.
+            states: [2L+1, r, d], as for `Knapsack`, in the model's dtype.
             length: committed positions, including those tokens.
         """
         window = self._reading.window

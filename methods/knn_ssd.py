@@ -9,7 +9,7 @@ A prompt's feature is its prefill's hidden states after the final norm, pooled o
 
 Paper and released code differ in anchors and search prompts. `knn_ssd` follows the code, the source of the released
 sets and vectors; `knn_ssd_paper` the paper. The paper's "last hidden vector" of a prompt may be the last layer's
-states, pooled as in the code (`knn_ssd_paper`), or the last token's state (`knn_ssd_last_token`). Decided here:
+states, pooled as in the code (`knn_ssd_paper`), or the last token's (`knn_ssd_last_token`). Decided here:
 
 * the search maximises a speedup computed from measured times; `knn_ssd_wallclock` the measured speed, as paper and code
   do;
@@ -44,12 +44,7 @@ KMEANS_SEED, KMEANS_RUNS = 42, 10  # values of knn_utils.py:51-58
 
 @dataclass(frozen=True)
 class Anchors:
-    """Anchors of all domains, for comparison with prompts' features.
-
-    Attributes:
-        vectors: [n, d] float32.
-        domains: domain of each vector.
-    """
+    """Anchors of all domains, for comparison with prompts' features: `vectors` [n, d] float32 and their domains."""
 
     vectors: Tensor
     domains: Sequence[str]
@@ -177,11 +172,7 @@ class KNNSSD(StoppedDraft):
         return clusters.centres
 
     def _find_set(self, domain: str, samples: Sequence[Sample], features: Tensor, probe: Probe) -> LayerSet:
-        """Look up a domain's set in `search.reuse`, or search it on some of the domain's samples.
-
-        Args:
-            samples, features: the domain's calibration prompts and their features [n, d].
-        """
+        """Look up a domain's set in `search.reuse`, or search it on some of its samples, with features [n, d]."""
         if isinstance(self.search.reuse, Mapping):
             return named_set(self.search.reuse[domain], probe)
         indices = list(range(min(self.search_prompts, len(samples))))
@@ -192,12 +183,7 @@ class KNNSSD(StoppedDraft):
 
 @dataclass(frozen=True)
 class Clusters:
-    """Result of K-means over features.
-
-    Attributes:
-        centres: [k, d] centroids, with device and dtype of the features.
-        labels: cluster of each feature.
-    """
+    """Result of K-means over features: centroids [k, d] in their device and dtype, and each feature's cluster."""
 
     centres: Tensor
     labels: list[int]
@@ -216,11 +202,7 @@ class Clusters:
         return cls(torch.from_numpy(kmeans.cluster_centers_).to(features), kmeans.labels_.tolist())
 
     def representatives(self, features: Tensor) -> list[int]:
-        """Return the index of the feature nearest to the centre, for each non-empty cluster.
-
-        Args:
-            features: [n, d], as clustered.
-        """
+        """Return the index of the feature nearest to the centre, for each non-empty cluster of `features` [n, d]."""
         indices = []
         for label, centre in enumerate(self.centres):
             rows = [i for i, cluster in enumerate(self.labels) if cluster == label]

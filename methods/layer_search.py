@@ -8,15 +8,15 @@ optimiser is bayes_opt's, as in `methods.bayesian`. KNN-SSD searches per domain.
 Decisions of this project:
 
 * The default objective is `expected`: the drafts' speedup at measured times of attention and MLP. Unlike the paper's
-  wall time (`wallclock`), it is deterministic. It leaves out the LM head, so sets that skip nearly everything look a
-  little too fast.
+  wall time (`wallclock`), it is deterministic. Without the LM head, sets that skip nearly everything look a little too
+  fast.
 * Both objectives decode greedily past EOS and reset γ for each prompt, as in the released code.
-* The random generator is seeded before every proposal with `random_state` and the number of points, so that an
-  interrupted search continues as if it had never stopped. A point proposed twice counts twice (bayes_opt's version 1
-  ignores the second); with `expected` its set is decoded once.
-* Every evaluation is stored immediately (`ssd_bench.records.search_store`). A search's key has all that determines its
-  scores: model, weights, dtype, machine, task, settings and prompts, but not the run's seed and the budget: a smaller
-  budget reads the beginning of a search, a larger one continues it, with its initial latency profile.
+* The random generator is seeded before every proposal with `random_state` and the number of points, so that
+  interruptions change nothing. A point proposed twice counts twice (bayes_opt's version 1 ignores the second); with
+  `expected` its set is decoded once.
+* Every evaluation is stored immediately (`ssd_bench.records.search_store`). A search's key has everything its scores
+  depend on: model, weights, dtype, machine, task, settings and prompts, but not the run's seed and the budget: a
+  smaller budget reads the beginning of a search, a larger one continues it, with its initial latency profile.
 """
 
 from __future__ import annotations
@@ -139,9 +139,9 @@ class Objective:
         return expected_speedup(steps, partial(self._step_costs, layer_set))
 
     def _step_costs(self, layer_set: LayerSet, context: int, drafted: int) -> tuple[float, float]:
-        """Return the times of an AR step and of a draft step in KnapSpec's latency model.
+        """Return an AR step's and a draft step's times by KnapSpec's latency model.
 
-        A verification takes one target pass, whatever its nodes; only sublayers take time.
+        A verification costs one target pass, whatever its nodes; only sublayers take time.
         """
         target = self._latency.target_ms(layer_set.n_layers, context)
         return target, target + drafted * self._latency.draft_ms(self._reading.set_of(layer_set), context)
@@ -224,7 +224,7 @@ def search(
     """Run a search within the settings' budget; continue or reuse a stored search with the same key.
 
     Args:
-        domain: domain of the prompts, for the search's name and the table of searches.
+        domain: the prompts', for the search's name and the table of searches.
         reading: parts of the model that drafts read, in search and run.
 
     Returns:
@@ -280,7 +280,6 @@ def _published(name: str, n_layers: int, option: str) -> LayerSet:
 def _header(
     settings: SearchSettings, probe: Probe, prompts: list[list[int]], domain: str, reading: Reading
 ) -> dict[str, Any]:
-    """Return a search record's header, with the content key of its scores."""
     origin = probe.origin
     latency = {name: value for name, value in asdict(probe.latency).items() if name not in ("points", "passes")}
     run = {name: getattr(origin, name) for name in ("model", "weights", "task", "dtype", "machine")}

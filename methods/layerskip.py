@@ -4,8 +4,8 @@ Exit E and draft length d are fixed for a run: by settings (`LayerSkip`), or by 
 Verification reuses the drafts' states, keys and values of the first E blocks, and runs these blocks only on the last
 drafted token. There is no confidence rule. The weights must be trained for early exits.
 
-One difference from the released code: all blocks process the prompt before the first step; the code has no such pass
-and drafts even the first output token.
+Unlike in the released code, which drafts even the first output token, all blocks process the prompt before the first
+step.
 
 The authors time a decoding with every pair of E and d (facebookresearch/LayerSkip, sweep.py). Here one autoregressive
 decoding of each calibration prompt scores all pairs. Up to its exit a draft computes the full model's states, so an
@@ -166,11 +166,7 @@ class _ExitPredictions(AR):
 def exit_matches(
     probe: Probe, prompt: Sequence[int], exits: Sequence[int], new_tokens: int
 ) -> tuple[int, list[list[bool]]]:
-    """Decode a prompt and compare the exits' predictions with the output.
-
-    Args:
-        exits: ascending numbers of blocks.
-        new_tokens: length of the output.
+    """Decode a prompt and compare the predictions of the exits (ascending) with the output of `new_tokens` tokens.
 
     Returns:
         The prompt's length and, by exit, whether it predicts output token 2, 3, ..

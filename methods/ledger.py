@@ -11,7 +11,7 @@ class Ledger:
 
     Drafting and exploration together may lose `stake` steps plus a share `regret` of the output tokens. Exploration
     alone may cost `stake` steps, half that share, and a share `profit` of the gain of layer sets and windows. The gain
-    of copied text says nothing about layer sets and does not pay for exploration.
+    of copied text does not pay for exploration: it says nothing about layer sets.
 
     Attributes:
         tokens: output tokens.

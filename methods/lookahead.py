@@ -7,7 +7,7 @@ is the root, and C_j = R_0[j-1]. All this is one tree: R_0 is a chain after the 
 R_{l+1}[j] a child of R_l[j]; the n-grams are chains after the root, merged at common beginnings. Depths and ancestors
 equal the released code's positions and mask. Window and n-grams never see each other.
 
-Only n-grams are candidates. Accepting window nodes would be lossless, but another algorithm (G = 0 would no longer be
+Only n-grams are candidates; accepting window nodes, too, would be lossless, but another algorithm (G = 0 would not be
 AR). Since n-grams are merged, acceptance finds the longest match.
 
 Each difference between paper and released codes has a switch:
@@ -18,9 +18,8 @@ Each difference between paper and released codes has a switch:
   that code's POOL_FROM_PROMPT, without its error of entering a step's last token for each);
 * under sampling that code removes EOS from the newest row: `keep_out`.
 
-Two things follow neither. The released codes begin to fill the window in the prefill pass; here all N-2 filling passes
-come after it, so the window is full one pass later. Columns beyond the length limit are dropped: their n-grams would be
-for tokens never emitted.
+Unlike the released codes, which begin to fill the window in the prefill pass, all N-2 filling passes come after it, so
+the window is full one pass later. Columns beyond the length limit are dropped.
 """
 
 from __future__ import annotations
@@ -119,7 +118,7 @@ def window_tree(root: int, grams: Sequence[Sequence[int]], rows: Sequence[Sequen
 
     Args:
         grams: n-grams without their key, in the pool's order.
-        rows: R_0 one shorter than every other row (which are equally long), or R_0 alone.
+        rows: R_0, perhaps followed by equally long rows with one token more.
     """
     tokens, parents = [root], [-1]
     children: dict[tuple[int, int], int] = {}  # (node, token) -> child with this token

@@ -1,10 +1,9 @@
 """A match model: an earlier occurrence of the end of the text, and the probability that its continuation repeats.
 
-A match is the newest earlier occurrence of the last l tokens; the token after it predicts the next token. If the
-prediction is right, the match moves on by one token and l grows by one; if not, a new match is looked up. A match of l
-tokens predicts correctly with probability a(l), which has a Beta posterior per class of lengths. Every output token
-updates it, drafted or not. So a copy's acceptance rate is known without verifying drafts, and a step without a copy
-costs a few lookups.
+A match is the newest earlier occurrence of the last l tokens; the token after it predicts the next token. After a right
+prediction the match moves on and l grows by one; else a new match is looked up. A match of l tokens predicts correctly
+with probability a(l), which has a Beta posterior per class of lengths. Every output token updates it, drafted or not,
+so a copy's acceptance rate is known without verifying drafts.
 
 Sources: copied drafts are prompt lookup's (Saxena 2023), here with an acceptance rate; match models with an adaptive
 confidence by length come from data compression (Mahoney 2005, PAQ).
@@ -107,10 +106,8 @@ class MatchModel:
     def guess(self, drafted: Sequence[int], longest: int, pass_ms: Sequence[float]) -> list[int]:
         """Return tokens that followed the newest earlier occurrence of the text's end and drafted tokens, or none.
 
-        As many as `draft` would, in a pass of the draft.
-
-        Args:
-            pass_ms: milliseconds of a pass over the newest token and 0, 1, .. guessed ones.
+        As many as `draft` would, with passes of the draft over the newest and 0, 1, .. guessed tokens in `pass_ms`
+        milliseconds.
         """
         if not drafted:
             return self.draft(longest, pass_ms, 1 / pass_ms[0])[0]
@@ -131,7 +128,7 @@ class MatchModel:
         self._index(0)
 
     def _useful_length(self, length: int, longest: int, verify_ms: Sequence[float], rate: float) -> tuple[int, float]:
-        """Return the most useful k for a match of `length` tokens, and E(k); other arguments as in `draft`."""
+        """Return the most useful k for a match of `length` tokens, and E(k), as in `draft`."""
         expected = reached = 1.0
         best_k, best_gain, best_expected = 0, expected - rate * verify_ms[0], expected
         for k in range(1, min(longest, len(verify_ms) - 1) + 1):
@@ -159,8 +156,7 @@ class MatchModel:
     def _find(self, grams: Sequence[tuple[int, ...]]) -> tuple[int, int]:
         """Return the position after the newest occurrence of the longest n-gram found, and the match's length.
 
-        Args:
-            grams: n-grams at the end of the text, longest first.
+        The n-grams end the text, the longest first.
         """
         text = self._text
         for gram in grams:

@@ -1,10 +1,10 @@
-"""Nested drafts: a draft with rounded weights, which itself checks copies of earlier text.
+"""Nested drafts: a draft with rounded weights, which checks copies of earlier text.
 
 Copies cost nothing and are often wrong, 4-bit drafts are hardly ever wrong and cost a third of a step or more. Here the
 draft reads its rounded weights once for a copy of several tokens, keeps those that it would have drafted itself, and
-the full model verifies the result: the same drafts as `methods.int4_draft`, in fewer passes. A copy is as long as pays
-by the latency profile and the copies' hits so far. Georganas et al.
-(arXiv:2503.13565) draft in several levels of precision, each verified by the next.
+the full model verifies the result: the drafts of `methods.int4_draft`, in fewer passes. A copy is as long as pays by
+the latency profile and the copies' hits. Georganas et al. (arXiv:2503.13565) draft in several levels of precision, each
+verified by the next.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
 """The best of all layer sets, by exhaustive search: an upper bound for searches, on models of few blocks.
 
 Every set has the score of an offline search (`layer_search.Objective`, `expected`): the speedup of greedy drafts over
-the calibration prompts at measured times of attention and MLP. No search with this objective and prompts finds a better
-set.
+the calibration prompts at measured times of attention and MLP.
 """
 
 from __future__ import annotations
@@ -86,7 +85,7 @@ def best_set(objective: Callable[[LayerSet], float], sets: Iterable[LayerSet]) -
     """Return the set of highest score, the first of ties, and its score.
 
     Raises:
-        ValueError: there are no sets.
+        ValueError: no sets.
     """
     score, _, best = max((objective(layer_set), -i, layer_set) for i, layer_set in enumerate(sets))
     return best, score

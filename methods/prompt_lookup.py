@@ -1,7 +1,7 @@
 """Prompt lookup decoding: draft the continuation of an earlier occurrence of the newest tokens (Saxena 2023).
 
 For n from `max_ngram` down to `min_ngram`, the last n tokens are looked up in the prompt and output so far; the
-continuation of the first match is the draft, a chain. A step costs one verification.
+continuation of the first match is the draft, a chain.
 
 The sources differ, by switch:
 
@@ -64,11 +64,11 @@ class PromptLookup(Method):
 class IndexedText:
     """A growing text and its suffix automaton, which finds earlier occurrences of its end.
 
-    A state is a set of n-grams with the same occurrences; its `_suffix` is the state of the next shorter n-grams there,
-    which occur more often. State 0 is the empty n-gram. There are at most two states per token.
+    A state is a set of n-grams with the same occurrences; its `_suffix` is the state of the next shorter n-grams there.
+    State 0 is the empty n-gram. There are at most two states per token.
 
     Args:
-        latest: find the latest earlier occurrence, not the earliest; slower where the text repeats itself.
+        latest: find the latest earlier occurrence, not the earliest; slower in repetitive text.
     """
 
     def __init__(self, latest: bool) -> None:
@@ -84,7 +84,7 @@ class IndexedText:
         """Yield where the ends of the text occurred before, the longest first.
 
         Yields:
-            The lengths of the ends that occurred there, and the position after the occurrence.
+            The ends' lengths, and the position after the occurrence.
         """
         state = self._suffix[self._whole]  # the whole text has not occurred before
         while state > 0:

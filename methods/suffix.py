@@ -7,9 +7,8 @@ ends below `min_prob` and at `factor` times the match's length. The draft with t
 verified; the sum is the expected number of accepted tokens.
 
 The released code (snowflakedb/ArcticInference) keeps suffix trees in C++; here texts are arrays, and a match's
-occurrences are found by narrowing its last token's, one token at a time. The counts are the tree's:
-`tests/methods/test_suffix.py` compares them with a brute-force count. The newest `memory` tokens of earlier outputs are
-kept; there, a number of requests.
+occurrences are found by narrowing its last token's, one token at a time. The counts are the tree's. The newest `memory`
+tokens of earlier outputs are kept; there, a number of requests.
 """
 
 from __future__ import annotations
@@ -99,7 +98,7 @@ class Draft(NamedTuple):
 
     Attributes:
         tokens, parents: as in `TokenTree`, without the root, whose index is 0.
-        score: expected number of accepted tokens, the sum of the tokens' probabilities.
+        score: expected number of accepted tokens, the sum of their probabilities.
     """
 
     tokens: Sequence[int]
@@ -110,11 +109,8 @@ class Draft(NamedTuple):
 def matches(source: Tokens, text: Tokens, longest: int) -> Iterator[tuple[Tokens, int]]:
     """Yield the occurrences in `source` of the suffixes of `text`, shortest first, each set of occurrences once.
 
-    Args:
-        longest: longest suffix, in tokens.
-
     Yields:
-        The positions after the occurrences, and the length of their longest common suffix.
+        The positions after the occurrences, and the length of their longest common suffix, at most `longest`.
     """
     newest = source[:-1] if source is text else source
     positions = np.flatnonzero(newest == text[-1])
@@ -138,7 +134,7 @@ def grow(source: Tokens, positions: Tokens, size: int, min_prob: float, branches
         positions: where continuations begin.
         size: most drafted tokens.
         min_prob: probability below which a path is left out.
-        branches: whether a token may have several continuations, not only the most frequent.
+        branches: allow several continuations of a token, not only the most frequent.
     """
     tokens: list[int] = []
     parents: list[int] = []

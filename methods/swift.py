@@ -13,10 +13,10 @@ Switches for what the paper and its code (hemingkx/SWIFT @ 88caed7) do different
   makes it the first candidate;
 * the code scores the first γ+1 tokens of an output, the paper does not say which: `window`;
 * the paper may restart the search with every prompt; the code never does, and compares matchness across prompts:
-  `reset`. `on_shift` is in neither: it restarts the search when a prompt's acceptance rate is more than `shift_drop`
-  below the mean over the prompts since the last start;
+  `reset`. `on_shift` (in neither) restarts the search when a prompt's acceptance rate is more than `shift_drop` below
+  the mean since the last start;
 * the paper, not the code, lowered a model's r from 0.5 to 0.4 for α < 0.7 (footnote 3): `reduce_below` lowers r by 0.1
-  and restarts the search, after a prompt with α below this value whose search has ended.
+  and restarts an ended search after a prompt with α below this value.
 
 Ablations of Table 8: `stop_below=0` (no early stopping), `k_set=chain` (no dynamic verification), `max_steps=0` (no
 optimisation). As in the code, the search ends after more than S candidates or more than `patience` without progress.
@@ -59,7 +59,6 @@ class MatchnessSearch:
         best: matchness of z_best; 0 before the first score above 0.
         steps: o, scored candidates.
         stale: candidates scored since the best one.
-        active: whether the search goes on.
         alpha_sum, prompts: sum of the prompts' acceptance rates since the search's start, and their number.
         points, scores: scored candidates as points of the unit cube, and their matchness, for the Gaussian process.
     """
@@ -175,8 +174,8 @@ class SWIFT(ModelDraft):
         """Score one candidate, if the search goes on and the output is long enough.
 
         Returns:
-            After a candidate, the best set's estimate: its matchness as α, at this prompt's mean draft length; None
-            while no score is above 0.
+            After a candidate, if a score is above 0, the best set's estimate: its matchness as α, at this prompt's mean
+            draft length.
         """
         tree, search = verification.tree, self._search
         self._committed += [tree.tokens[node] for node in verification.path]
@@ -231,11 +230,7 @@ class SWIFT(ModelDraft):
         return True
 
     def _score_candidate(self, length: int, probe: Probe) -> None:
-        """Score the next candidate on the context window, and keep it if it is the best.
-
-        Args:
-            length: committed positions, prompt and output.
-        """
+        """Score the next candidate on the context window, after `length` committed positions; keep it if best."""
         search = self._search
         # 1) score: the share of the window's γ tokens after the first that the candidate predicts
         first = 0 if self.window == "first" else len(self._committed) - self.context_window - 1
@@ -259,7 +254,7 @@ class SWIFT(ModelDraft):
     def _next_candidate(self) -> tuple[NDArray[np.float64], LayerSet]:
         """Return the next set to score, and its point for the Gaussian process.
 
-        A random set's point is 1 for skipped sublayers, else 0; a suggested point stays as it is.
+        A random set's point is 1 for skipped sublayers, else 0.
         """
         search, n = self._search, len(self._sublayers)
         if self.score_initial and not search.steps:
@@ -281,7 +276,7 @@ def matchness(layer_set: LayerSet, tokens: Sequence[int], prefix_len: int, probe
     """Return the share of the tokens after the first that a layer set predicts from earlier tokens (Eq. 3).
 
     Args:
-        layer_set: the sublayers that run over the tokens; keys and values of the prefix are the full model's.
+        layer_set: sublayers that run over the tokens; the prefix has the full model's keys and values.
         tokens: γ+1 committed tokens.
         prefix_len: position of the first token.
     """

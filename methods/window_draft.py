@@ -1,11 +1,11 @@
 """Window drafts: all sublayers draft, but their attentions read only the first and the last positions.
 
 StreamingLLM (Xiao et al., arXiv:2309.17453): predictions hardly change if attentions read only a few first positions,
-the sinks, and a window at the end. MagicDec (Chen et al., arXiv:2408.11049) drafts so: a drafted token's cost no longer
-grows with the context.
+the sinks, and a window at the end. MagicDec (Chen et al., arXiv:2408.11049) drafts so, at a cost independent of the
+context.
 
-Differences: read positions keep their place in the text, so that one cache serves draft and verification; StreamingLLM
-and MagicDec renumber them. The window moves with every token.
+Unlike there, read positions are not renumbered, so that one cache serves draft and verification, and the window moves
+with every token.
 """
 
 from __future__ import annotations

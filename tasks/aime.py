@@ -1,7 +1,7 @@
 r"""AIME: the thirty problems of one year's American Invitational Mathematics Examination, answers from 0 to 999.
 
-The prompt is from KnapSpec's released code (`data.py` at kaist-flexml-lab/knapspec 8eef1a2), which gives it as plain
-text. It ends with a closed `<think>` block of one sentence, after a space and before a newline.
+The prompt is from KnapSpec's released code (`data.py` at kaist-flexml-lab/knapspec 8eef1a2), as plain text. It ends
+with a closed `<think>` block of one sentence, after a space and before a newline.
 """
 
 from __future__ import annotations

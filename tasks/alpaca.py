@@ -26,13 +26,7 @@ from tasks.shots import in_one_line
 class Alpaca(VariantTask):
     """One instruction per prompt; for a chat model one user message, without demonstrations.
 
-    Args:
-        variant: one of `variants`; None: `knn_ssd`.
-        shots: demonstrations in a `plain` prompt; 0 for `conflayers`.
-        max_new_tokens: most tokens of an answer, per variant or one number.
-        hub: `datasets.load_dataset` arguments of the items, per variant.
-        fewshot_hub: the same for the demonstrations.
-        system: system message of chat templates.
+    Arguments as in `VariantTask`; `hub` has `datasets.load_dataset` arguments of the items, per variant.
     """
 
     name: str = "alpaca"
@@ -59,7 +53,6 @@ class Alpaca(VariantTask):
         super().__init__(variant_name, shots, max_new_tokens, items, fewshot_hub, system)
 
     def _demonstration(self, row: Row) -> str:
-        """Return a demonstration for `knn_ssd`; the other variant has none."""
         return f"Instruction: {row['instruction']}\nAnswer: {in_one_line(row['output'])}\n"
 
     def _prompt(self, row: Row) -> Prompt:

@@ -28,11 +28,7 @@ from tasks.settings import Hub, MaxNewTokens, System
 
 @settings("task")
 class Conversations(RowTask):
-    """A task whose rows have a category and one or several turns.
-
-    Attributes:
-        turns: the hub's column of turns.
-    """
+    """A task whose rows have a category and, in the hub's column `turns`, one or several turns."""
 
     version = 1
     scorer = Unscored()
@@ -60,7 +56,6 @@ class Conversations(RowTask):
 
 
 def _as_plain_text(prompt: Prompt) -> Prompt:
-    """Return a conversation as text for a base model."""
     first, *following = (f"Question: {text}\nAnswer:" for text in prompt.user_texts)
     return replace(prompt, head=first, turns=tuple(Turn(f"\n\n{text}") for text in following))
 

@@ -9,8 +9,8 @@ Three prompt formats, from the papers' released code:
 - `knapspec`: the AIME prompt of KnapSpec's code (`data.py` at kaist-flexml-lab/knapspec 8eef1a2), zero-shot, in the
   data set's order. Neither its paper nor its code has GSM8K: no table or figure uses it.
 
-Difference: the papers' code would truncate a question that exceeds the context. None does at their 4096 tokens, and a
-problem without its end has no answer, so here it is refused.
+Difference: the papers' code would truncate a question that exceeds the context; here it is refused, since a problem
+without its end has no answer.
 """
 
 from __future__ import annotations
@@ -31,15 +31,8 @@ class GSM8K(VariantTask):
     """Five worked examples and a question for base models, the question alone for chat models.
 
     The demonstrations are from the train split, shuffled with the run's seed, the same for every item. Chat models get
-    the same format as one user turn (KNN-SSD App. B; ConfLayers has none).
-
-    Args:
-        variant: one of `variants`; None: `knn_ssd`.
-        shots: demonstrations in a `plain` prompt, per variant or one number; `knapspec` has none.
-        max_new_tokens: most tokens of an answer, per variant or one number.
-        hub: `datasets.load_dataset` arguments of the test split.
-        fewshot_hub: the same for the demonstrations.
-        system: system message of chat templates.
+    the same format as one user turn (KNN-SSD App. B; ConfLayers has none). Arguments as in `VariantTask`; `hub` has
+    `datasets.load_dataset` arguments of the test split.
     """
 
     name: str = "gsm8k"

@@ -9,8 +9,7 @@ Two prompt formats, from the papers' released code:
   data set's order. Neither its paper nor its code has MATH: no table or figure uses it.
 
 Differences: KNN-SSD's code draws items of one subject from all 5,000 test problems, with replacement; here they are a
-seeded shuffle of the 500, of all subjects or of some. The code would truncate a problem that exceeds the context; here
-it is refused.
+seeded shuffle of the 500, of all subjects or some. A problem that exceeds the context is refused, not truncated.
 """
 
 from __future__ import annotations
@@ -37,13 +36,10 @@ class Math(VariantTask):
     """A problem; its subject is its domain (KNN-SSD Table 3 and Figures 6 and 7). Chat models are zero-shot.
 
     Args:
-        variant: one of `variants`; None: `knn_ssd`.
-        shots: demonstrations in a `plain` prompt, per variant or one number; `knapspec` has none.
         subjects: subset of `SUBJECTS`; None: all.
-        max_new_tokens: most tokens of a solution, per variant or one number.
         hub: `datasets.load_dataset` arguments of the test split.
-        fewshot_hub: the same for the demonstrations.
-        system: system message of chat templates.
+
+    Others are as in `VariantTask`.
     """
 
     name: str = "math"
@@ -89,11 +85,7 @@ class Math(VariantTask):
 
 
 def subject_of(row: Row) -> str:
-    """Return the row's subject as one of `SUBJECTS`.
-
-    Raises:
-        ConfigError: any other subject.
-    """
+    """Return the row's subject as one of `SUBJECTS`; raise a ConfigError for any other."""
     if (subject := known_subject(row)) is None:
         raise ConfigError(f"math {row['id']} subject", row["subject"], f"one of {', '.join(SUBJECTS)}")
     return subject

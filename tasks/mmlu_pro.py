@@ -1,7 +1,6 @@
 """MMLU-Pro: questions with up to ten options (Wang et al. 2024, arXiv:2406.01574).
 
-The prompt is from KnapSpec's released code (`data.py` at kaist-flexml-lab/knapspec 8eef1a2), which gives it as plain
-text.
+The prompt is from KnapSpec's released code (`data.py` at kaist-flexml-lab/knapspec 8eef1a2), as plain text.
 """
 
 from __future__ import annotations

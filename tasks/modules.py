@@ -1,7 +1,7 @@
 """Scorers as one module of Hugging Face's `evaluate`: `evaluate.load("PATH/TO/tasks/modules.py", "rouge")`.
 
-It needs no network, only this package installed. Runs call the scorers of `tasks.scoring` directly, since
-`import evaluate` takes seconds: it imports all pipelines of transformers. Both give the same numbers.
+It needs this package, but no network. Runs call the scorers of `tasks.scoring` directly, with the same numbers, since
+`import evaluate` takes seconds.
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@ SWIFT has the data set in Figure 7, but its paper and released code have no prom
 such questions (`nq` in `evaluation_llama/utils.py` at mbsong/KNN-SSD cfa8532, in none of its tables and figures):
 `Question: …`, `Answer:`.
 
-Difference: that code reads another copy, with long answers, and shows one demonstration; here there is none.
+Difference: that code reads another copy, with long answers, and shows one demonstration, here none.
 """
 
 from __future__ import annotations

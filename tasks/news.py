@@ -3,8 +3,7 @@ arXiv:1808.08745).
 
 The format is the same in the released code of KNN-SSD (`evaluation_llama/utils.py` at mbsong/KNN-SSD cfa8532),
 ConfLayers (`evaluation/eval.py` at WA225/ConfLayers 8f04171), SWIFT and Self-SD: `Article: …`, `Summary:`; newlines
-inside a demonstration's summary are deleted, and one follows it. The variants are papers that differ in demonstrations
-or new tokens.
+inside a demonstration's summary are deleted, and one follows it. Variants differ in demonstrations or new tokens.
 
 If prompt and new tokens exceed the context, the article loses its end, as in KNN-SSD and ConfLayers; demonstrations are
 kept.
@@ -31,14 +30,10 @@ class News(VariantTask):
     """Base of CNN/DailyMail and XSum: an article and its summary, in the seeded shuffle of the papers' code.
 
     Args:
-        variant: paper whose numbers apply, one of `variants`; None: `knn_ssd`. The prompts are the same.
-        shots: demonstrations in a `plain` prompt, per variant or one number; a `chat` prompt is one user turn without
-            any (KNN-SSD App. B).
-        max_new_tokens: most tokens of a summary, per variant or one number.
+        variant: paper whose numbers apply; the prompts are the same.
+        shots: as in `VariantTask`; a `chat` prompt is one user turn without any (KNN-SSD App. B).
         clip_reserve: tokens kept free besides prompt and summary when an article is truncated.
         hub: `datasets.load_dataset` arguments of the test split.
-        fewshot_hub: the same for the demonstrations.
-        system: system message of chat templates.
 
     Attributes:
         file: name of the test articles' file.

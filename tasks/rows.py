@@ -33,7 +33,6 @@ class RowTask(ABC):
         in_order: whether items keep the data's order, or are shuffled with the run's seed.
         conversations: whether an item may have several turns.
         reference_hint: advice in the error message on unreadable references.
-        system: system message ahead of every prompt.
     """
 
     name: str
@@ -124,7 +123,6 @@ class RowTask(ABC):
             raise ConfigError(f"{place} reference", shortened(reference), f"{expected}{self.reference_hint}{more}")
 
     def _select_items(self, rows: Sequence[Row]) -> Sequence[Row]:
-        """Return the items, by default all."""
         return rows
 
     @abstractmethod
@@ -146,10 +144,9 @@ class VariantTask(RowTask):
 
     Args:
         variant: one of `variants`; None: the first.
-        shots: demonstrations in a `plain` prompt, per variant or one number.
-        max_new_tokens: most tokens of an answer, per variant or one number.
+        shots, max_new_tokens: demonstrations in a `plain` prompt, and most tokens of an answer; per variant or one
+            number.
         fewshot_hub: `datasets.load_dataset` arguments of the demonstrations.
-        system: system message of chat templates.
         drawn: other settings of `Shots`.
 
     Attributes:

@@ -1,4 +1,4 @@
-"""Selection and order of the rows that a task uses, and checks of options; shared by the task files."""
+"""Selection and order of a task's rows, and checks of options."""
 
 from __future__ import annotations
 
@@ -18,11 +18,7 @@ CONTEXT = 2**31 - 1
 
 
 class Permuted(Sequence[T]):
-    """A sequence in another order; an element is read when it is accessed.
-
-    Args:
-        order: index of each element in `rows`.
-    """
+    """A sequence in another order (indices in `rows`), which reads an element when it is accessed."""
 
     def __init__(self, rows: Sequence[T], order: Sequence[int]) -> None:
         self._rows, self._order = rows, order
@@ -41,8 +37,7 @@ class Permuted(Sequence[T]):
 def shuffled(rows: Sequence[T], seed: int) -> Permuted[T]:
     """Return the rows in the order of `datasets.Dataset.shuffle(seed)`.
 
-    KNN-SSD (`evaluation_llama/utils.py`) and ConfLayers (`evaluation/eval.py`) take the first n rows of that order, so
-    the same split and seed give the same items.
+    KNN-SSD (`evaluation_llama/utils.py`) and ConfLayers (`evaluation/eval.py`) take the first n rows of that order.
     """
     order: Any = numpy.random.default_rng(seed).permutation(len(rows))
     return Permuted(rows, order)

@@ -1,4 +1,4 @@
-"""Demonstrations ahead of an item; shared by the task files."""
+"""Demonstrations ahead of an item."""
 
 from __future__ import annotations
 
@@ -24,8 +24,7 @@ class Shots:
 
     Attributes:
         items: file of the items; the demonstrations' has the same name followed by `.fewshot`.
-        hub: `datasets.load_dataset` arguments; {}: the hub has none.
-        text: row -> its text as a demonstration.
+        hub: `datasets.load_dataset` arguments; {}: none on the hub.
         differs: fields of the file's `DataSpec` that differ from the items'; the first of `fields` must not.
         group: row -> its group, for items of the same group; None: the row is unused.
     """
@@ -51,7 +50,7 @@ class Shots:
         Rows are read in order until an item's group has enough, so that a train split is not read as a whole.
 
         Args:
-            items: all rows of the task, not only the evaluated ones, so that demonstrations do not depend on the limit.
+            items: all rows of the task, so that demonstrations do not depend on the limit.
         """
         key = self.items.fields[0]
         excluded = {str(row[name]).strip() for row in items for name in (key, "id") if name in row}

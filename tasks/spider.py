@@ -6,8 +6,8 @@ unpublished JSON files: `Instruction: …`, `SQL Query:`. As there, a demonstrat
 `SQL Query:`.
 
 Differences: that code draws items and demonstrations with replacement by Python's `random`; here both are a seeded
-shuffle. It shows one demonstration; here three, as its paper says. It would truncate an instruction that exceeds the
-context; here it is refused, and only a schema may lose its end.
+shuffle. It shows one demonstration; here three, as in its paper. It would truncate an instruction that exceeds the
+context; here only a schema may lose its end.
 """
 
 from __future__ import annotations

@@ -9,8 +9,8 @@ task. Three orders:
 - `markov`: Eq. 8 as printed. A task has as many prompts as the chain visits it, all different.
 - `listed`: task by task as listed, the same number of each: SWIFT Figure 7, ConfLayers Figure 4.
 
-Difference from that code: the order has its own random generator. There it depends on Python's global one, which the
-loaders of SQL and MATH seed again, and thus on the order of the listed tasks.
+Unlike in that code, the order has its own random generator. Python's global one is seeded again by the loaders of SQL
+and MATH, so the order would depend on that of the listed tasks.
 """
 
 from __future__ import annotations
@@ -166,8 +166,8 @@ def markov_order(
 ) -> list[str]:
     """Return the order of KNN-SSD Eq. 8, a Markov chain over the names.
 
-    It leaves a name with probability `mix_ratio`, uniformly for another. It has `items` prompts per name on average,
-    and starts at `first` or a uniformly drawn name.
+    It leaves a name with probability `mix_ratio`, uniformly for another, and starts at `first` or a uniformly drawn
+    name. Names have `items` prompts on average.
     """
     order = [first or rng.choice(names)]
     while len(order) < items * len(names):

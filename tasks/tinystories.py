@@ -17,7 +17,7 @@ from tasks.settings import ClipReserve, Hub, MaxNewTokens, System
 
 @settings("task")
 class TinyStories(RowTask):
-    """A story and the request for another; the score is how much of the shown story the answer repeats."""
+    """A story and the request for another; the score is the share of the story that the answer repeats."""
 
     name = "tinystories"
     scorer = Rouge()

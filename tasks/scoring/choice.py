@@ -74,11 +74,11 @@ class MultipleChoice(ReadingScorer[str]):
 def chosen_option(text: str) -> str | None:
     r"""Return an answer's final letter, or None.
 
-    It is the X of the last `Answer: X`, the form of KnapSpec's prompt for MMLU-Pro. Otherwise the following are tried
-    in turn: the last "the answer is X" (or option, choice) or \boxed{X}; "option X is correct"; "I choose X"; a last
-    line that is a letter or ends on "thus X", or a one-line text `X) …`. X may be in brackets, quotes, emphasis or a
-    box. Its option's text may follow after a full stop, colon, comma or dash, a number or a reason directly. Base
-    models go on with invented questions: the text is cut at the first line that begins `Question:` or `Q:`.
+    It is the X of the last `Answer: X`, the form of KnapSpec's prompt for MMLU-Pro; else, in turn, of the last "the
+    answer is X" (or option, choice) or \boxed{X}; "option X is correct"; "I choose X"; a last line that is a letter or
+    ends on "thus X", or a one-line text `X) …`. X may be in brackets, quotes, emphasis or a box. Its option's text may
+    follow after a full stop, colon, comma or dash, a number or a reason directly. The text is cut at the first line
+    that begins `Question:` or `Q:`, which base models invent.
     """
     text = before_next_question(text).replace("\uff1a", ":")
     for pattern in _PATTERNS:

@@ -31,7 +31,6 @@ class Runs(Scorer):
     """1.0 if the program of an answer and its tests runs to its end, else 0.0.
 
     Args:
-        limits: limits of its process.
         required: whether programs need a kernel that can lock the process up.
 
     Attributes:
@@ -122,9 +121,9 @@ def _solution(answer: str, imports: str, tests: str) -> str:
 def program(prompt: str, answer: str, entry_point: str, test: str) -> str:
     """Return the function that `answer` completes, its tests, and the call that runs them.
 
-    Base models continue the prompt. Chat models may write the whole function, fenced or not; it then follows the
-    prompt, whose imports and helpers it may use, and replaces the prompt's function. Tabs of an indentation become four
-    spaces, in prompt and answer.
+    Base models continue the prompt. A chat model's whole function, fenced or not, follows the prompt, whose imports and
+    helpers it may use, and replaces the prompt's function. Tabs of an indentation become four spaces, in prompt and
+    answer.
     """
     prompt, answer = _spaces(_unix(prompt)), _spaces(_unix(answer))
     code = _complete_program(prompt, answer, entry_point)

@@ -45,9 +45,9 @@ class MathAnswer(ReadingScorer[str]):
 
     The reference is LaTeX, in a \boxed{} or bare. Answers with the same notation are equal; on others math-verify
     decides (`parse` and `verify`, with the comparison of values in `math_worker`), which also finds the final answer of
-    a text without a box. Boxes with only a comma, "and" or "or" between them are one answer. math-verify runs in one
-    other process, since some answers keep it busy for hours: an answer beyond the time limit scores 0.0 and counts as
-    unread, like a text without an answer.
+    a text without a box. Boxes with only a comma, "and" or "or" between them are one answer. math-verify runs in
+    another process, since some answers keep it busy for hours: beyond the time limit an answer scores 0.0 and counts as
+    unread.
 
     Args:
         seconds: wall-clock time for one answer.
@@ -102,7 +102,7 @@ class MathAnswer(ReadingScorer[str]):
 def _last_boxes(text: str) -> str | None:
     """Return the content of the last box and of boxes that form one answer with it.
 
-    "": all boxes are empty. None: there is no box, or the final answer follows the last one.
+    "" if all boxes are empty; None without a box, or if the final answer follows the last one.
     """
     filled = [box for box in boxes(text) if box[2].strip()]
     if not filled:
@@ -122,10 +122,8 @@ def _letters(latex: str) -> str:
 
 
 def _other_kind(answer: str, expected: str) -> bool:
-    """Return whether these are numerals of different bases, a pair and a set or list, or an equation (`2x + y - 1 = 0`)
-    and a value.
-
-    math-verify does not distinguish these.
+    """Return whether answers differ in a way that math-verify ignores: numerals of different bases, a pair and a set or
+    list, or an equation (`2x + y - 1 = 0`) and a value.
     """
     numerals = [_BASE.fullmatch(side) for side in (answer, expected)]
     bases = {numeral["base"] for numeral in numerals if numeral}

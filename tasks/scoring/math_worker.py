@@ -56,7 +56,7 @@ def main() -> None:
 
 
 def equal(reference: str, answer: str) -> bool | None:
-    """Return whether the final answers in `answer` and `reference`, as math-verify extracts them, are equal.
+    """Return whether the final answers that math-verify extracts from `answer` and `reference` are equal.
 
     None: it extracts no answer. Time limits are off, since math-verify implements them by alarms.
     """
@@ -87,8 +87,8 @@ def numerically_equal(a: Any, b: Any, decimals: int, digits: int) -> bool:
     """Return whether two expressions have the same value; exactly, unless one has a decimal.
 
     A decimal equals a value that rounds to the same at `DECIMALS` places, or significant digits if stricter. A
-    percentage equals its number and its hundredth. The signature is that of the replaced math-verify function; the
-    numbers of digits are not used.
+    percentage equals its number and its hundredth. It replaces a math-verify function; `decimals` and `digits` are not
+    used.
     """
     if all(isinstance(side, MatrixBase | MatrixExpr) for side in (a, b)):
         a, b = (grader.safe_sympy_doit(side) for side in (a, b))
@@ -103,7 +103,6 @@ def numerically_equal(a: Any, b: Any, decimals: int, digits: int) -> bool:
 
 
 def _readings(value: Basic) -> list[Basic]:
-    """Return the value and a percentage's number."""
     number = grader.get_pct_val(value)
     return [value] if number is None else [value, number]
 

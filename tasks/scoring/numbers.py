@@ -49,10 +49,10 @@ def final_number(text: str) -> Fraction | None:
     r"""Return an answer's final number, or None.
 
     It is the first number after the first `####` that has one (GSM8K's own mark); else in the last `\boxed{}`; else in
-    the last sentence "the answer is …"; else the last number of the text. Base models go on with invented questions, so
-    the text is cut at the first line that begins `Question:` or `Q:`. Thousands separators, currency, percent signs and
-    units are dropped, powers and fractions are evaluated, and 70.00 equals 70. After `####` all commas between digits
-    are dropped, as in GSM8K's own scorer.
+    the last sentence "the answer is …"; else the last number of the text. The text is cut at the first line that begins
+    `Question:` or `Q:`, which base models invent. Thousands separators, currency, percent signs and units are dropped,
+    powers and fractions are evaluated, and 70.00 equals 70. After `####` all commas between digits are dropped, as in
+    GSM8K's own scorer.
     """
     text = _joined(_ALONE, _plain(before_next_question(text)))
     for marked in text.split("####")[1:]:

@@ -8,8 +8,8 @@ from math import comb
 def pass_at_k(n: int, c: int, k: int) -> float:
     """Return the unbiased estimate from n sampled programs, c of which pass: 1 - C(n - c, k) / C(n, k).
 
-    That is the share of subsets of k samples with a passing one; Chen et al. 2021, Eq. 1 (arXiv:2107.03374). The
-    plug-in estimate 1 - (1 - c/n)^k is too low.
+    It is the share of subsets of k samples with a passing one (Chen et al. 2021, Eq. 1, arXiv:2107.03374). The plug-in
+    estimate 1 - (1 - c/n)^k is too low.
 
     Raises:
         ValueError: unless 0 <= c <= n and 1 <= k <= n.

@@ -93,12 +93,11 @@ def code_of(text: str) -> Code | None:
 def defining_code(answer: str, names: Iterable[str], predefined: Iterable[str] = ()) -> Code | None:
     """Return an answer's code that defines all names, or None.
 
-    It is the first fenced block that does, else the answer without prose, else a run of indented lines. Code that
+    It is the first fenced block that does, else the answer without prose, else a run of indented lines; code that
     defines more than a stub is preferred. Definitions and imports that it uses from other blocks are put ahead.
     Statements that only call what is defined are left out: a wrong example would end the program.
 
     Args:
-        names: the required functions.
         predefined: names bound before the code runs.
     """
     wanted = set(names)
@@ -135,7 +134,6 @@ def bound_names(statement: ast.AST) -> Iterator[str]:
 
 
 def _of_scope(statement: ast.AST) -> Iterator[ast.AST]:
-    """Yield a statement and its parts, except within functions and classes."""
     nodes = [statement]  # no recursion: a tree may be deeper than Python's stack
     while nodes:
         node = nodes.pop()

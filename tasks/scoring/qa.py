@@ -17,8 +17,8 @@ _PUNCTUATION = str.maketrans("", "", string.punctuation)
 class ShortAnswer(Scorer):
     """An answer's first line against a JSON list of accepted answers, normalised as in SQuAD's evaluation.
 
-    `exact_match` is 1.0 if the line is one of them; `contains` is 1.0 if one's words occur in it in sequence, as is
-    usual for models that answer in sentences. Else they are 0.0.
+    `exact_match` is 1.0 if the line is one of them; `contains` is 1.0 if one's words occur in it in sequence, for
+    models that answer in sentences. Else they are 0.0.
     """
 
     metric = "exact_match"
@@ -36,7 +36,7 @@ class ShortAnswer(Scorer):
 def normalise(text: str) -> str:
     """Return a text in lower case, without ASCII punctuation and English articles, words separated by one space.
 
-    This is `normalize_answer` of SQuAD 1.1's `evaluate-v1.1.py`.
+    As `normalize_answer` of SQuAD 1.1's `evaluate-v1.1.py`.
     """
     return " ".join(_ARTICLE.sub(" ", text.lower().translate(_PUNCTUATION)).split())
 

@@ -14,8 +14,8 @@ Expected = TypeVar("Expected")
 class ReadingScorer(Scorer, Generic[Expected]):
     """1.0 if the answer read from a text is right, else 0.0.
 
-    `unread` is the share of texts without a readable answer. They score 0.0, but often say more about the prompt or the
-    limit of new tokens than about the model.
+    `unread` is the share of texts without a readable answer, which score 0.0 but often show a fault of the prompt or
+    the limit of new tokens.
     """
 
     def item(self, prediction: str, reference: str) -> float | None:

@@ -1,8 +1,8 @@
 """ROUGE by the `rouge-score` package, as the scorer of free text and between a method's outputs and those of AR.
 
 The package's tokenizer keeps only `[a-z0-9]`: a text without Latin letters scores 0 against itself. It is used if at
-least nine of ten letters of the reference are a to z, counting digits of other scripts as letters: for English with
-foreign names, to match the package's scores, and for German and French, although accented letters split words. Other
+least nine of ten letters of the reference are a to z, counting digits of other scripts as letters: to match the
+package's scores for English with foreign names, German and French, although accented letters split words. Other
 references, and texts compared with them, are split into Unicode words.
 """
 

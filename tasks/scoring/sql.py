@@ -59,9 +59,9 @@ def sql_match(reference: str, text: str) -> float:
 def sql_of_answer(text: str) -> str:
     """Return the SQL in an answer.
 
-    Base models go on with invented instructions, so the text is cut at the first line that begins `Instruction:`. A
-    chat model's SQL is the first fenced block with a query, or the first block; else inline code that is a query; else
-    the text from a query's beginning up to its semicolon or a paragraph of prose.
+    The text is cut at the first line that begins `Instruction:`, which base models invent. A chat model's SQL is the
+    first fenced block with a query, or the first block; else inline code that is a query; else the text from a query's
+    beginning up to its semicolon or a paragraph of prose.
     """
     answer = _NEXT.split(text, maxsplit=1)[0]
     if _IS_QUERY.match(answer):
@@ -78,7 +78,6 @@ def sql_of_answer(text: str) -> str:
 
 
 def _without_prose(query: str) -> str:
-    """Return a text that begins with a query up to its end, including further statements."""
     for part in _END.finditer(query):
         if part["end"] and not _STATEMENT.match(query, part.end()):
             return query[: part.start()]

@@ -27,8 +27,7 @@ class Translation(Scorer):
     def corpus(self, predictions: Sequence[str], references: Sequence[str]) -> dict[str, float]:
         """Return the corpus's chrF and BLEU (tokenizer 13a, exponential smoothing), not means over sentences.
 
-        The tokenizer splits at spaces, so BLEU is left out if any reference is in a script without them (Chinese,
-        Japanese, Thai).
+        BLEU is left out if any reference is in a script without spaces, at which the tokenizer splits.
         """
         from sacrebleu.metrics import BLEU, CHRF
 
@@ -50,7 +49,7 @@ def _share(percent: float) -> float:
 def translation(text: str) -> str:
     """Return an answer's scored part, up to the first blank line or further prompt.
 
-    Base models go on with invented prompts: lines that begin `Translate German to English:`, `German:`, `English:` or
-    `Answer:`. Items are single sentences: after a blank line come a chat model's remarks.
+    Base models go on with lines that begin `Translate German to English:`, `German:`, `English:` or `Answer:`; after a
+    blank line come a chat model's remarks, since items are single sentences.
     """
     return _NEXT_PROMPT.split(text.strip(), maxsplit=1)[0].strip()

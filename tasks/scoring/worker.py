@@ -18,11 +18,10 @@ START_SECONDS = 60.0
 class Worker:
     """Client of a process, started when first needed, that lives until it hangs, dies or is closed.
 
-    The process reads requests from stdin and writes answers to stdout, one line of JSON each; its first line, with any
-    content, means that it is ready. It has a session of its own and is killed with its process group: after a request
-    that takes too long, on `close`, when this object is deleted, and at the interpreter's exit. It should end with its
-    stdin, in case this process dies of a signal. Threads take turns. Copies, pickled or not, and forks start their own
-    process.
+    The process reads requests from stdin and writes answers to stdout, one line of JSON each, after any first line once
+    it is ready. It has a session of its own and is killed with its process group: after a request that takes too long,
+    on `close`, when this object is deleted, and at the interpreter's exit. It should end with its stdin. Threads take
+    turns. Copies, pickled or not, and forks start their own process.
 
     Args:
         seconds: wall-clock time for one request; the start has `START_SECONDS`.
@@ -108,7 +107,6 @@ def _json(line: bytes) -> Any | None:
 
 
 def _alive(process: subprocess.Popen[bytes]) -> bool:
-    """Return whether the process runs; unreaped, its id is not reused."""
     return os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None
 
 

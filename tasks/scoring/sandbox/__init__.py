@@ -68,7 +68,7 @@ def check(limits: ProgramLimits, required: bool) -> None:
     """Run, once, an empty program and, if protection is required, programs that try what it must prevent.
 
     Raises:
-        ConfigError: limits too low even for an empty program, or something is not prevented.
+        ConfigError: limits too low even for an empty program, or a missing protection.
     """
     if not runs_to_the_end("", limits, required):
         expected = "limits of time and memory (task.memory_mib) within which Python starts; it did not"
@@ -90,8 +90,7 @@ def runs_to_the_end(program: str, limits: ProgramLimits, required: bool = True) 
 
     The proof is a random number written after the program's last statement, which an early exit leaves out, whatever
     its status. The program runs isolated (`-I`), with only the standard library (`-S`), in an empty folder and
-    environment; its output is dropped. In the end its process group is killed. The same program runs only once: arms
-    with the same text have the same score.
+    environment; its output is dropped. In the end its process group is killed. The same program runs only once.
 
     Args:
         required: run it only with all protections, else with this kernel's.

@@ -4,8 +4,8 @@
 
 PROOF is the file descriptor for the outcome: the nonce if the program ended without an exception; or, if REQUIRED is 1
 and the kernel lacks protections, the nonce, a space and their names, without running the program. CPU is in seconds,
-MEMORY and SIZE (of a file) in bytes, FILTER the seccomp filter in hexadecimal. The script imports little, because every
-answer waits for it.
+MEMORY and SIZE (of a file) in bytes, FILTER the seccomp filter in hexadecimal. Every answer waits for the script's
+imports, so they are few.
 """
 
 from __future__ import annotations

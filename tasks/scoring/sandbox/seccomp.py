@@ -97,5 +97,4 @@ def _error(number: int) -> _Instruction:
 
 
 def _argument(index: int) -> _Instruction:
-    """Return a load of an argument's lower half (little-endian)."""
     return (_LOAD, 0, 0, _ARGUMENTS + 8 * index)
