@@ -1,5 +1,5 @@
 """Numbers that four papers report (KnapSpec, SWIFT in two versions, ConfLayers, KNN-SSD), compared with ours.
 
-`reported` loads every printed number, setting, exhibit and feature from the papers' folders; `audit` recomputes the
-papers' numbers from each other and lists disagreements.
+`reported` loads the printed numbers, settings, exhibits and features from the papers' folders; `audit` lists
+disagreements among them.
 """

@@ -39,8 +39,7 @@ class Acceptance:
 
     Attributes:
         probability: probability that a token is accepted if all earlier ones are.
-        rejected: mean number of rejected tokens at the end of a draft, unless the longest draft is accepted in full.
-        draft_len: longest draft.
+        rejected: mean number of rejected tokens at the end of a draft, except of a fully accepted longest draft.
     """
 
     probability: float
@@ -114,10 +113,9 @@ class ReportedSpeedup:
 
     Attributes:
         model: `plain_name` of the model.
-        alpha: α; None if not reported.
-        tokens: M; None if not reported.
-        skipped: skipped share of all sublayers; None if no source states it.
-        missing: reason why the acceptance cannot be imposed; "" if it can.
+        alpha, tokens: α and M, if reported.
+        skipped: skipped share of all sublayers, if a source states it.
+        missing: why the acceptance cannot be imposed, or "".
     """
 
     number: Number
@@ -161,8 +159,7 @@ def _folder_speedups(folder: PaperFolder) -> Iterator[ReportedSpeedup]:
 def _reported_speedup(number: Number, folder: PaperFolder, cell: Mapping[str, float]) -> ReportedSpeedup:
     """Return a speedup with its acceptance and share of sublayers, or with the reason why it lacks them.
 
-    Args:
-        cell: numbers printed with its drafts, by metric.
+    The cell has the numbers printed with its drafts, by metric.
     """
     model, draft_len = plain_name(number.model), folder.imposed["draft_len"]
     alpha, tokens = cell.get("alpha"), cell.get("M", cell.get("n_accepted"))
@@ -221,8 +218,8 @@ class Steps:
         """Return the time of a drafted token with this share of the sublayers skipped.
 
         Args:
-            window: positions that its attentions read; None: all.
-            bits: bits of the weights of the remaining sublayers and the LM head; 0: as loaded.
+            window: of its attentions; None: all positions.
+            bits: of the remaining sublayers' and LM head's weights; 0: as loaded.
         """
         read = self.context if window is None else window.count_read(self.context)
         return _pass_ms(self.machine, "draft", 1.0, (1 - skipped) * self.n_layers, read, bits)
@@ -231,7 +228,7 @@ class Steps:
         """Return the time of a step without drafting, after `drafted` tokens (a mean, possibly a fraction).
 
         Args:
-            by_layers: whether the model drafted, which adds the start of a draft; false: the draft is earlier text.
+            by_layers: the model drafted, which adds the start of a draft; false: the draft is earlier text.
         """
         start = self.machine.draft_start_ms if drafted and by_layers else 0.0
         passed = _pass_ms(self.machine, "verify", drafted + 1, self.n_layers, self.context)

@@ -1,7 +1,4 @@
-"""Whether self-drafting pays for a model on a machine: measurements first, then predictions.
-
-Numbers not called measured are predicted.
-"""
+"""Whether self-drafting pays for a model on a machine: measurements first, then predictions."""
 
 from __future__ import annotations
 
@@ -90,12 +87,7 @@ def recorded_machine(question: Question, runs: Sequence[Run]) -> Machine:
 
 
 def ran_on(device: str, machine: str, name: str) -> bool:
-    """Return whether a run's device is the machine of an option.
-
-    Args:
-        machine: `own`, a reference machine or a simulated GPU.
-        name: name of the records' machine, for `own`.
-    """
+    """Return whether a device is the machine of an option: a reference machine, a simulated GPU or (own) `name`."""
     if machine == OWN:
         return device == name
     return machine.partition("/")[0].removeprefix(PREFIX) in re.split(r"\W+", device.lower())
@@ -115,10 +107,7 @@ def _tasks(number: Number) -> set[str]:
 
 
 def record_medians(runs: Sequence[Run], machine: Machine, name: str) -> pd.DataFrame:
-    """Return medians over the runs of each method on each task and device.
-
-    Args:
-        name: the machine's name in the options.
+    """Return medians over the runs of each method on each task and device; `name` is the machine's in the options.
 
     Returns:
         Columns method, task, device, runs, M, alpha, right (acceptance of a token if all earlier ones were accepted),
@@ -156,11 +145,7 @@ def record_medians(runs: Sequence[Run], machine: Machine, name: str) -> pd.DataF
 
 
 def advice(question: Question, steps: Steps, runs: Sequence[Run], name: str) -> str:
-    """Return the text for one machine: the answer, then measurements, then predictions.
-
-    Args:
-        name: name of the machine in the options.
-    """
+    """Return the text for one machine (`name` in the options): the answer, then measurements, then predictions."""
     medians = record_medians(runs, steps.machine, name)
     sections = [_wrapped(sentence) for sentence in answer(question, steps, medians)]
     if len(medians):

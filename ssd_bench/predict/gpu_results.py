@@ -21,7 +21,7 @@ def read_gpu_results(folder: Path) -> dict[Path, dict[str, Any]]:
     """Read the results in a folder, one file per model.
 
     Raises:
-        ConfigError: a file is damaged.
+        ConfigError: a damaged file.
     """
     results: dict[Path, dict[str, Any]] = {}
     for path in sorted(folder.rglob("*.json")):
@@ -55,7 +55,7 @@ def speedup_over_hf(result: dict[str, Any]) -> float | None:
 def stated_for(row: dict[str, Any], n_layers: int) -> ReportedSpeedup | None:
     """Return the paper's speedup of a measured row; None if sources do not state its α, M and share of sublayers.
 
-    A row at another α, M or share tests costs alone, and must not be compared with the paper's speedup.
+    A row at another α, M or share only tests costs.
     """
     stated = _stated_speedups().get(row["number"])
     if stated is None or stated.skipped is None:

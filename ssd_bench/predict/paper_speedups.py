@@ -1,7 +1,4 @@
-"""Papers' speedups, modelled at one GPU's costs: from the printed α and M, and a source's share of sublayers.
-
-Nothing is run or searched.
-"""
+"""Papers' speedups, modelled at one GPU's costs: from the printed α and M, and a source's share of sublayers."""
 
 from __future__ import annotations
 
@@ -39,7 +36,7 @@ def modelled_speedups(gpu: str) -> pd.DataFrame:
     """Model every speedup of the papers whose acceptance and share of sublayers sources state.
 
     Args:
-        gpu: simulated GPU, such as sim_h200; models whose passes were measured on it have these costs.
+        gpu: simulated GPU, such as sim_h200, with measured costs where available.
 
     Returns:
         Columns paper, exhibit, model, method, task, metric, alpha, M, derived (as `ReportedSpeedup`), skipped, source

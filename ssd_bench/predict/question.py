@@ -32,7 +32,7 @@ class Question:
 
     Attributes:
         model: choice of `conf/model`.
-        path: folder of the checkpoint of `model=local`; None for other models.
+        path: folder of `model=local`, else None.
         machines: `own`, names of reference machines of the model's sizes, or of simulated GPUs.
         task: "" for all tasks.
     """
@@ -66,7 +66,7 @@ def sizes_key(shape: Shape) -> tuple[int, int]:
 
 
 def parse_question(arguments: Sequence[str]) -> Question:
-    """Check the options, before any record is read or anything is computed.
+    """Check the options, before any record is read.
 
     Raises:
         ConfigError: an unusable option.

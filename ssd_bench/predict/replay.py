@@ -4,13 +4,13 @@ Every part of a step is timed by its recorded calls of the model (`modelled_step
 are the record's. The blocks of a model of another size are represented by the recorded model's, by relative depth.
 
 * Method overhead consists of calls of the model and of the method's own code. The recorded time of this code is added
-  on the machine of the record; on another machine it is unknown and left out.
+  on the machine of the record; on another machine it is left out.
 * Decode loop: the time that AR spends outside its verification is the loop's work in every step, including the method's
-  steps. On the machine of the record it is the recorded time, scaled by AR's steps, whose speed may have changed since
-  the profile; other machines have a constant.
+  steps. On the machine of the record it is scaled by AR's steps, whose speed may have changed since the profile; other
+  machines have a constant.
 * A draft takes a fixed time in addition to its tokens. A tree takes longer than a chain with as many nodes, in drafting
-  (choice of siblings) and in verification (mask, depths, paths). The record does not say which drafted tokens had
-  siblings, so all tokens of a tree count as siblings.
+  (choice of siblings) and in verification (mask, depths, paths). All tokens of a tree count as siblings, since the
+  record does not say which have some.
 * A draft whose states the verification reuses keeps one state per token; the cost of a method's taps is left out.
 """
 
@@ -72,7 +72,7 @@ def recorded_shape(run: Run) -> Shape:
     """Return the sizes of the recorded model.
 
     Raises:
-        ConfigError: its sizes are unknown, or differ from the record's.
+        ConfigError: unknown sizes, or others than the record's.
     """
     model = run.header.model
     shape = known_shape(model.name)
@@ -107,10 +107,7 @@ def own_profile(run: Run) -> Profile:
 
 
 def step_times(run: Run, machine: Machine) -> pd.DataFrame:
-    """Predict the milliseconds of every step.
-
-    Args:
-        machine: a simulated or reference machine includes the model.
+    """Predict the milliseconds of every step; a simulated or reference machine includes the model.
 
     Returns:
         Columns prompt_index, repeat, turn, arm, step, emitted, and draft_ms, verify_ms, policy_ms, loop_ms, predicted.
@@ -133,7 +130,7 @@ def step_times(run: Run, machine: Machine) -> pd.DataFrame:
 
 
 def _speed_change(times: pd.DataFrame, steps: pd.DataFrame, arm: str) -> float:
-    """Return the predicted over the recorded time of an arm's verifications, with AR's empty drafts."""
+    """Return the predicted over the recorded time of an arm's verifications, including AR's empty drafts."""
     columns = ["draft_ms", "verify_ms"] if arm == "ar" else ["verify_ms"]
     recorded_ms = arm_rows(steps, arm)[columns].to_numpy().sum()
     return _ratio(arm_rows(times, arm)["verify_ms"].sum(), recorded_ms)
@@ -156,7 +153,7 @@ def _outside_ms(run: Run, steps: pd.DataFrame, arm: str) -> float:
 def code_ms(run: Run, steps: pd.DataFrame) -> Array | None:
     """Return the recorded milliseconds of a method's own code in every step, without calls of the model.
 
-    None if the calls were not timed: on a GPU the host only queues them.
+    None if the calls were not timed, as on a GPU.
     """
     overhead = model_calls(run.work)
     if overhead["ms"].isna().any():
@@ -180,7 +177,7 @@ def predict(run: Run, machine: str | Machine = OWN, model: str | None = None, de
 
     Args:
         machine: `own` for the machine of the record, `sim_<gpu>`, the name of a reference machine, or a `Machine`.
-        model: a model of another size, as in `shape_named`, on simulated machines only. None: the recorded model.
+        model: of another size, as in `shape_named`, on simulated machines only; None: the recorded model.
         devices: number of simulated GPUs; None: the fewest that hold the weights.
 
     Raises:

@@ -1,7 +1,4 @@
-"""Skipped shares of sublayers by source: a paper, its authors' script, or their layer sets.
-
-Nothing is assumed: drafts without a stated share have none.
-"""
+"""Skipped shares of sublayers by source: a paper, its authors' script, or their layer sets; none is assumed."""
 
 from __future__ import annotations
 
@@ -27,8 +24,8 @@ def stated_share(
     """Return the share that a method's drafts skip in a paper's results; None if no source states it.
 
     Args:
-        folder: the paper; `imposed` has the sources.
-        model: the paper's name of the model.
+        folder: `imposed` has the sources.
+        model: in the paper's words.
         printed: skip ratio r printed with the drafts, over the sublayers in `folder.skip_ratio`.
     """
     if printed is not None:

@@ -24,8 +24,7 @@ def has_baseline(run: Run) -> bool:
 def with_baseline(run: Run) -> Run:
     """Return the run with the steps of all answers that both arms decoded.
 
-    Without AR's answers its steps are made from the method's: m AR steps, without times, for a step that emitted m
-    tokens.
+    Without AR's answers a method's step that emitted m tokens gives m AR steps, without times.
 
     Raises:
         ConfigError: the record has no steps, because no output has a token after the prefill's.

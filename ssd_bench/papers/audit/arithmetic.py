@@ -1,4 +1,4 @@
-"""Comparison of a printed number with the value implied by other printed numbers, allowing for rounding."""
+"""Comparison of printed numbers with values implied by other printed numbers, allowing for rounding."""
 
 from __future__ import annotations
 
@@ -29,12 +29,11 @@ class Check:
         check: name, such as "mean".
         what: the comparison as a sentence.
         stated, implied: None where a paper prints nothing to compare.
-        source: formula, table or section that gives `implied`. Findings of one check with one source are of one kind:
-            one cause explains them.
-        verdict: "consistent" (equal in the printed digits), "rounding" (equal for some values that round to the printed
-            ones), "contradiction" (they cannot both be right), "impossible" (beyond a limit of the paper's own
-            formula), "definitional" (different definitions; `what` states both) or "unclear" (the paper leaves open
-            what it compares).
+        source: formula, table or section that gives `implied`. Findings of one check with one source have one cause.
+        verdict: "consistent" (equal in the printed digits), "rounding" (equal for some values that round to these),
+            "contradiction" (not both are right), "impossible" (beyond a limit of the paper's own formula),
+            "definitional" (different definitions, stated in `what`) or "unclear" (the paper leaves open what it
+            compares).
     """
 
     id: str
@@ -68,10 +67,7 @@ def format_value(value: float) -> str:
 
 
 def implied_range(formula: Callable[..., float], *inputs: Number) -> tuple[float, float]:
-    """Return the lowest and highest result of a formula over all values that round to the printed inputs.
-
-    The formula must be monotone in each input, so that extremes are at the ends of the inputs' intervals.
-    """
+    """Return the range of a formula, monotone in each input, over all values that round to the printed inputs."""
     # no input is negative, and no acceptance rate is above 1
     intervals = [
         (max(n.value - n.half, 0.0), min(n.value + n.half, 1.0 if n.metric == "alpha" else inf)) for n in inputs
@@ -86,8 +82,7 @@ def rounding_verdict(
     """Return the verdict on a printed number: consistent, rounding or `otherwise`.
 
     Args:
-        implied: from the printed digits.
-        low, high: range of `implied` over all values that round to them; None: `implied` itself.
+        low, high: range of `implied` over all values that round to the printed digits; None: `implied` itself.
     """
     low, high = implied if low is None else low, implied if high is None else high
     if abs(implied - number.value) <= number.half + EPSILON:
@@ -97,12 +92,7 @@ def rounding_verdict(
 
 
 def new_check(number: Number, check_name: str, what: str, implied: float | None, source: str, verdict: str) -> Check:
-    """Make the `Check` of a number already compared with `implied`.
-
-    Args:
-        what: end of the sentence "NUMBER is printed as VALUE; ...".
-        source, verdict: as in `Check`.
-    """
+    """Make the `Check` of a number compared with `implied`; `what` ends "NUMBER is printed as VALUE; ..."."""
     text = f"{describe(number)} is printed as {number.printed}; {what}"
     labels = (f"{number.id}#{check_name}", number.paper, number.exhibit, check_name)
     return Check(*labels, text, number.value, implied, source, verdict)
@@ -111,12 +101,7 @@ def new_check(number: Number, check_name: str, what: str, implied: float | None,
 def check_formula(
     number: Number, check_name: str, words: str, source: str, formula: Callable[..., float], *inputs: Number
 ) -> Check:
-    """Compare `number` with a formula of other printed numbers.
-
-    Args:
-        words: noun phrase for the result, such as "E(speedup) at r 0.45".
-        source: the formula as text.
-    """
+    """Compare `number` with a formula of other printed numbers; `words` is a noun phrase for the result."""
     implied = formula(*(n.value for n in inputs))
     result = rounding_verdict(number, implied, *implied_range(formula, *inputs))
     return new_check(number, check_name, f"{words} is {format_value(implied)}", implied, source, result)
@@ -151,13 +136,7 @@ def check_repeat(number: Number, repeat: Number, check_name: str) -> Check:
 
 
 def check_lower_bound(number: Number, cells: Sequence[Number], source: str, if_below: str = CONTRADICTION) -> Check:
-    """Compare a lower bound ("over 90 %") with the smallest number that it covers.
-
-    Args:
-        cells: the covered numbers.
-        source: their table or section.
-        if_below: verdict if one is below the bound by more than its rounding.
-    """
+    """Compare a lower bound ("over 90 %") with the smallest of its cells; `if_below` is the verdict if one is below."""
     least = min(cells, key=lambda n: n.value)
     below = [n for n in cells if n.value + n.half < number.value - EPSILON]
     listed = ", ".join(f"{n.printed} ({n.model} {n.task}, {n.exhibit})" for n in sorted(below, key=lambda n: n.value))
@@ -167,20 +146,13 @@ def check_lower_bound(number: Number, cells: Sequence[Number], source: str, if_b
 
 
 def check_upper_bound(number: Number, value: float, text: str, source: str) -> Check:
-    """Compare an upper bound with `value`, the largest implied by its source.
-
-    Args:
-        text: end of `Check.what`.
-    """
+    """Compare an upper bound with `value`, the largest implied by its source; `text` ends `Check.what`."""
     result = CONSISTENT if value <= number.value + number.half + EPSILON else CONTRADICTION
     return new_check(number, "upper bound", text, value, source, result)
 
 
 def check_range_end(number: Number, cells: Sequence[Number], source: str) -> Check:
-    """Compare one end of a range ("from 3.43 to 7.80") with the extreme of the summarised numbers.
-
-    The number's `bound` says which end: "low" is compared with the smallest, "high" with the largest.
-    """
+    """Compare an end of a range ("from 3.43 to 7.80"), by its `bound`, with the extreme of the summarised numbers."""
     choose, word = (min, "smallest") if number.bound == "low" else (max, "largest")
     cell = choose(cells, key=lambda n: n.value)
     text = f"the {word} value in {source} is {cell.printed} ({cell.model}, {cell.task})"

@@ -43,8 +43,7 @@ def findings(frame: pd.DataFrame) -> pd.DataFrame:
 def group_findings(frame: pd.DataFrame) -> pd.DataFrame:
     """Return the findings by kind: one entry per cause, with its largest disagreement.
 
-    Returns:
-        Columns paper, verdict, count, what, source, and others (the sentences of the kind's other findings).
+    Columns are paper, verdict, count, what, source, and others (the sentences of the kind's other findings).
     """
     entries, compared = [], frame.groupby(KIND[:3])["id"].transform("size")
     for (paper, name, source, verdict), group in findings(frame.assign(compared=compared)).groupby(KIND, sort=False):

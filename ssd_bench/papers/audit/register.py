@@ -36,10 +36,8 @@ class ReplicationReport:
 
     Attributes:
         paper: version of a paper here, or a key of `papers` in the file; `name` is for readers.
-        exhibit: place of the printed value.
-        model, task: what ran.
         printed, came_back: values, or ranges of several; None if nothing is printed.
-        printed_for: what the printed value is for, if not this model; it then has no share.
+        printed_for: subject of the printed value, if not this model; then without a share.
     """
 
     paper: Text
@@ -84,7 +82,6 @@ def read_reports(path: Path = FILE) -> list[ReplicationReport]:
 
 
 def _parse_report(location: str, entry: Any, names: Mapping[str, str]) -> ReplicationReport:
-    """Return the report of an entry, as `read_reports`; `names` are the papers'."""
     values = arguments(location, ReplicationReport, entry)
     values["date"] = str(values["date"])  # YAML reads 2025-03-21 as a date, 2025 as an integer
     for key, value in values.items():

@@ -1,7 +1,7 @@
 """Relations between printed numbers in a paper's `checks.yaml`: averages, ratios, repeats, ranges, bounds.
 
-An entry selects numbers (`each`) and names their relation to other numbers. A selection gives labels or settings with
-one allowed value or a list; `not` has values to leave out, `same` the labels shared with the checked number.
+An entry selects numbers (`each`) and names their relation to others. A selection gives labels or settings with one or
+several allowed values; `not` has values to leave out, `same` the labels shared with the checked number.
 """
 
 from __future__ import annotations

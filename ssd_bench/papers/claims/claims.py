@@ -71,7 +71,7 @@ class ClaimStatistic:
         is_count: a count of outputs over all comparisons, without interval.
         any_answer: looping answers count, too.
         any_set: independent of the layer set that a search found.
-        unrecorded: why no record has it; else "".
+        unrecorded: why no record has it, or "".
     """
 
     meaning: str
@@ -159,27 +159,23 @@ class Claim:
 
     Attributes:
         id: `paper/name`.
-        says: a sentence.
-        section: section of the paper.
         theirs: ids, with wildcards, of the paper's numbers for it; may be empty.
         exhibit: experiment whose cells decide it.
-        statistic: one of `STATISTICS`.
-        effect: one of `EFFECTS`.
+        statistic, effect: of `STATISTICS` and `EFFECTS`.
         of: axis or part -> labels of the claim's subject; or `STATISTIC`.
         over: axis or part -> labels of the other side; empty for a value.
         cells: axis -> labels; other cells of the exhibit do not count.
         at_least, at_most: threshold: smallest or largest allowed effect; exactly one of them.
         none: value of no effect: 1 for a ratio, 0 for a difference, in the file for a value.
-        noise: expected difference between identical runs, in the effect's unit; none with modelled times.
+        noise: expected difference between identical runs, in the effect's unit.
         prompts: fewest prompts in each cell. Below eight, the coverage of our intervals was not measured.
-        margin: largest difference from no effect that counts as none; None: `MARGIN` for ratios and speedups.
+        margin: largest difference that counts as no effect; None: `MARGIN` for ratios and speedups.
         needs: smallest values for keys of `NEEDS`: different models; mean tokens of outputs or prompts (of both, one is
             enough); layer sets scored by each search; GPUs.
         planted: names of models whose training decides the effect.
         every: the worst comparison counts, not the mean.
-        per_method: a statistic that pools methods is computed for each.
+        per_method: compute a statistic that pools methods for each.
         given: statistic in which a reference must reach the subject to count; "": all count.
-        refuted_by: refuting result.
         written: time (UTC, ISO 8601) of the present statement, section and test.
         sha256: first 12 digits of the SHA-256 of statement, section and test, and of the rule's time.
     """
@@ -302,7 +298,7 @@ def _parse_claim(folder: PaperFolder, name: str, content: Mapping[str, Any]) -> 
     """Return the claim of an entry of `claims.yaml`.
 
     Raises:
-        ConfigError: an invalid key or value; names file, claim and key.
+        ConfigError: names file, claim and an invalid key or value.
     """
     location, sha256 = f"{folder.name}/claims.yaml {name}", _digest(content)
     content = {key: value for key, value in content.items() if key != "test"} | content.get("test", {})
@@ -321,7 +317,6 @@ def _parse_claim(folder: PaperFolder, name: str, content: Mapping[str, Any]) -> 
 
 
 def _digest(entry: Mapping[str, Any]) -> str:
-    """Return the first 12 digits of the SHA-256 of statement, section and test, and the rule's time."""
     content = {key: entry.get(key) for key in ("says", "section", "test")} | {"rule": RULE_WRITTEN}
     return hashlib.sha256(json.dumps(content, sort_keys=True, ensure_ascii=False).encode()).hexdigest()[:12]
 

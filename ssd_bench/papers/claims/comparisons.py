@@ -18,7 +18,7 @@ class Side:
 
     Attributes:
         cells: several only for a statistic that pools all methods.
-        part: of their runs, as in `statistics.take_sample`.
+        part: as in `statistics.take_sample`.
     """
 
     cells: tuple[Cell, ...]
@@ -46,7 +46,6 @@ class ClaimComparison:
     """Sides equal in all labels except those named by the claim's sides.
 
     Attributes:
-        subject: side that the claim is about.
         references: sides to compare with, the best of which counts; empty for a value.
         seed: 0; for the same comparison with another seed of its runs, 1, 2, ...
     """
@@ -77,12 +76,8 @@ class ClaimComparison:
 
 
 class _Group(NamedTuple):
-    """Labels of cells that form one side, or one side each.
-
-    Attributes:
-        shared: labels on axes where both sides are equal.
-        named: labels on axes named by the sides.
-        stream_part: part of a stream; "" for the whole run.
+    """Labels of cells that form one side, or one side each, on axes where both sides are equal and on axes that they
+    name, and the part of a stream ("" for the whole run).
     """
 
     shared: tuple[str, ...]
@@ -116,12 +111,7 @@ def _sides(
     opposite_cells: Sequence[Cell],
     statistic: str,
 ) -> dict[tuple[str, ...], list[Side]]:
-    """Return the sides of a claim, keyed by their labels on the axes shared by both sides.
-
-    Args:
-        side: as in the claim.
-        opposite_cells: cells of the other side; a stream is split if these are on its parts.
-    """
+    """Return a claim's sides by the labels that both share; split a stream if the opposite cells are on its parts."""
     named = [axis for axis in grid.AXES if axis in claim.of or axis in claim.over]
     pooled = ["method"] if claim.is_pooled else []
     shared = [axis for axis in grid.AXES if axis not in (*named, *pooled)]
@@ -141,11 +131,7 @@ def _sides(
 
 
 def _split(cell: Cell, tasks: set[str]) -> dict[str, str]:
-    """Return task -> part of the cell's stream, "" for the whole run.
-
-    Args:
-        tasks: of the other side. A stream is split into those that are its parts.
-    """
+    """Return task -> part of the cell's stream, split into the other side's `tasks`; "" for the whole run."""
     parts = select.stream_parts(grid.choice(cell.overrides, "task"))
     if not parts or not tasks or cell["task"] in tasks:
         return {cell["task"]: ""}

@@ -3,9 +3,8 @@
 Each end of the interval is the wider of two: of the interval over prompts and searches, widened by the claim's `noise`;
 and, if run-to-run variation was measured, of the interval over prompts, searches and runs. The variance over prompts is
 a jackknife as in `results.quantity`, stratified by groups of runs without a common prompt: a prompt is left out of all
-runs at once, so that shared prompts are not counted twice. If prompts share one search's layer sets, the number of
-searches counts: comparisons are made with several seeds, and the variance of their effects over seeds is added.
-Modelled times do not vary between runs.
+runs at once, so that shared prompts are not counted twice. If prompts share one search's layer sets, comparisons are
+made with several seeds, and the variance of their effects over seeds is added. Modelled times do not vary between runs.
 """
 
 from __future__ import annotations
@@ -40,12 +39,7 @@ class SampledSide:
 
 @dataclass(frozen=True)
 class SampledComparison:
-    """Subject of a comparison and its counting reference.
-
-    Attributes:
-        reference: the best; None for a value.
-        seed: as in `ClaimComparison`.
-    """
+    """Subject of a comparison and the best reference (None for a value); `seed` as in `ClaimComparison`."""
 
     subject: SampledSide
     reference: SampledSide | None = None
@@ -67,11 +61,7 @@ class SampledComparison:
         return self.subject.side.labels
 
     def effect(self, kind: str, without: str | None = None) -> float:
-        """Return the effect of all prompts, or all but one; NaN if undefined.
-
-        Args:
-            kind: one of `claims.EFFECTS`.
-        """
+        """Return the effect, a kind of `claims.EFFECTS`, of all prompts, or all but one; NaN if undefined."""
         value = self.subject.sample.value(without)
         if self.reference is None:
             return value
@@ -82,12 +72,7 @@ class SampledComparison:
 
 
 class Stratum(NamedTuple):
-    """Comparisons that share prompts, directly or through others.
-
-    Attributes:
-        variance: of the pooled effect over their prompts.
-        n: number of their prompts.
-    """
+    """Comparisons linked by shared prompts: the variance of the pooled effect over these n prompts."""
 
     variance: float
     n: int
@@ -98,11 +83,7 @@ def sample_comparison(
 ) -> SampledComparison | str | None:
     """Return the samples of the subject and the best reference, or why a side lacks one.
 
-    Args:
-        modelled: as in `take_sample`.
-
-    Returns:
-        None if each reference has less of the statistic `given` than the subject.
+    None if each reference has less of the statistic `given` than the subject.
     """
     sampled: list[SampledSide] = []
     for side in comparison.sides:
@@ -146,7 +127,7 @@ class ClaimEffect:
     Variances are on the scale where the interval is symmetric: of logarithms, or of values for differences.
 
     Args:
-        modelled: the samples' times are modelled, so that nothing varies between runs.
+        modelled: the samples' times are modelled.
         by_seed: seeds are the sample, because prompts share a search or a run gives one number.
     """
 
@@ -179,7 +160,6 @@ class ClaimEffect:
         return self._mean([effects[i] for i in self._counted])
 
     def _mean(self, effects: Sequence[float]) -> float:
-        """Return the geometric mean of ratios, the sum of counts, else the arithmetic mean."""
         if self._claim.effect == "ratio":
             return float(np.exp(np.mean(np.log(effects)))) if min(effects) > 0 else math.nan
         return float(np.sum(effects) if self._statistic.is_count else np.mean(effects))
@@ -238,7 +218,6 @@ class ClaimEffect:
         return [Stratum(self._variance(sorted(prompts)), len(prompts)) for prompts in joined]
 
     def _variance(self, prompts: Sequence[str]) -> float:
-        """Return the jackknife variance of the pooled effect over one stratum's prompts."""
         if len(prompts) < 2:
             return math.nan
         prompt_sets = [comparison.prompts for comparison in self._comparisons]

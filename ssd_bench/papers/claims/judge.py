@@ -1,7 +1,7 @@
 """Verdict of the records on each claim: an effect with its interval, and one of six verdicts.
 
-The rule of the verdict is in `claims`, the interval in `effect`. A claim about speed is judged by modelled times; the
-judgement by measured times is kept next to it.
+The rule is in `claims`, the interval in `effect`. A claim about speed is judged by modelled times; the judgement by
+measured times is kept next to it.
 """
 
 from __future__ import annotations
@@ -41,23 +41,22 @@ class Judgement:
 
     Attributes:
         verdict: one of `VERDICTS`.
-        reason: why verdict or run is missing; else "".
+        reason: why verdict or run is missing, or "".
         effect, low, high: effect in the claim's unit, with its 95 % interval; None if undefined.
-        n: number of distinct prompts, or of seeds if these are the sample.
+        n: distinct prompts, or seeds if these are the sample.
         by_seed: whether seeds are the sample (prompts share a search, or a run gives one number).
         loops: number of prompts left out because an answer loops.
         scaled: settings of methods replaced by the scale.
-        comparisons: number of pooled comparisons; planned: number in the exhibit.
+        comparisons, planned: numbers of pooled comparisons and of all in the exhibit.
         out_of_scope: number of comparisons that lack what the claim needs.
         variation: relative standard deviation of the effect between runs; None if not measured or not applicable.
-        models: that ran.
-        toy: whether this project trained one of these.
-        evidence_class: one of `EVIDENCE_CLASSES`, of the run least similar to the paper's; "" without runs.
-        decided_by: runs that would decide an undecided claim, if known without its effect; else "".
+        toy: whether this project trained one of the models.
+        evidence_class: of `EVIDENCE_CLASSES`, for the run least similar to the paper's; "" without runs.
+        decided_by: runs that would decide an undecided claim, if known without its effect, or "".
         after_runs: whether the claim or the verdicts' rule got its present form after a run started.
         cells: from which the effect is computed.
         references: reference machines of modelled times; empty for a claim not about times.
-        measured: judgement by the measured times, next to one by modelled times.
+        measured: judgement by measured times, next to one by modelled times.
     """
 
     claim: Claim
@@ -196,7 +195,6 @@ def _started_before(cell: Cell, time: str) -> bool:
 
 
 def _cells(comparisons: Sequence[ClaimComparison]) -> tuple[Cell, ...]:
-    """Return the comparisons' cells, each run once."""
     return tuple({cell.path: cell for comparison in comparisons for cell in comparison.cells}.values())
 
 
@@ -205,7 +203,6 @@ def _models(comparisons: Sequence[ClaimComparison]) -> tuple[ModelRan, ...]:
 
 
 def _evidence_class(cells: Sequence[Cell]) -> str:
-    """Return the evidence class of the run least similar to the paper's."""
     setups = {cell.setup for cell in cells}
     return TOY if TOY_MODEL in setups else REAL_MODEL if OTHER_MODEL in setups else PAPERS_MODEL
 
@@ -224,7 +221,7 @@ def _decide(
 
     Args:
         undecided: "cannot say", with the comparisons' cells; times are modelled if it has references.
-        lack: why the comparisons cannot decide the claim, whatever their effect; else None.
+        lack: why the comparisons cannot decide the claim, whatever their effect, or None.
     """
     claim, modelled = undecided.claim, bool(undecided.references)
     if "gpus" in claim.needs and lack is not None:  # the number itself has no meaning
@@ -259,7 +256,7 @@ def _decide(
 
 
 def _few_seeds(comparisons: Sequence[ClaimComparison]) -> Lack | None:
-    """Return why a claim on searched sets rests on too few searches; else None."""
+    """Return why a claim on searched sets rests on too few searches, or None."""
     seeds = len({comparison.seed for comparison in comparisons})
     if seeds >= SEARCHES:
         return None
@@ -292,12 +289,7 @@ def _planned_comparisons(claim: Claim, replication: Replication) -> list[ClaimCo
 
 
 def _verdict(claim: Claim, interval: tuple[float, float], narrower_interval: tuple[float, float]) -> str:
-    """Return the verdict on an effect's intervals, by the rule in `claims`.
-
-    Args:
-        interval: 95 % interval.
-        narrower_interval: interval of `EQUIVALENCE_LEVEL`.
-    """
+    """Return the verdict, by the rule in `claims`, on an effect's 95 % interval and `EQUIVALENCE_LEVEL` interval."""
     low, high = interval
     if high <= claim.threshold if claim.at_most is not None else low >= claim.threshold:
         return HOLDS
@@ -311,7 +303,7 @@ def _verdict(claim: Claim, interval: tuple[float, float], narrower_interval: tup
 def _exclusion(
     undecided: Judgement, comparisons: Sequence[ClaimComparison], exclusions: Mapping[Cell, str]
 ) -> Lack | None:
-    """Return why the cells decide nothing, whatever their numbers; else None."""
+    """Return why the cells decide nothing, whatever their numbers, or None."""
     claim, references = undecided.claim, undecided.references
     # modelled times do not depend on the machine of the runs, nor on what else ran there
     is_measured = STATISTICS[claim.statistic].variation and not references

@@ -1,13 +1,13 @@
 """Scope of a claim: lengths, searches, models and devices of the runs that can decide it.
 
 A claim about long outputs says nothing about short ones, and a search that scored one layer set did not choose. So a
-comparison counts only if its runs have what the claim `needs`; if none has it, the claim is undecided.
+comparison counts only if its runs have what the claim `needs`; else the claim is undecided.
 
 A search must have scored the required number of layer sets on the claim's subject, and on the other side if that
-searched at all. An online search scores one set per event, an offline search one per evaluation. A search whose sets
-are kept for later prompts must have ended within the run, unless the claim is about the search itself; if stopped by a
-lower limit of the scale, it has not ended below `CUT_SETS` scored sets. A claim on search time needs searches not cut
-short by the scale.
+searched. An online search scores one set per event, an offline search one per evaluation. A search whose sets are kept
+for later prompts must have ended within the run, unless the claim is about the search itself; if stopped by a lower
+limit of the scale, it has not ended below `CUT_SETS` scored sets. A claim on search time needs searches not cut short
+by the scale.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class RunScope:
         new_tokens, prompt_tokens: mean lengths.
         sets: number of layer sets scored by its search.
         shares_search, search_ended: as the functions of `results`.
-        loops: number of prompts on which an answer loops.
+        loops: number of prompts with a looping answer.
     """
 
     new_tokens: float
@@ -126,7 +126,6 @@ def _length_lack(needs: Mapping[str, int], cell: Cell) -> Lack | None:
 
 
 def _gpu_lack(needs: Mapping[str, int], cell: Cell) -> Lack | None:
-    """Return why a run has too few GPUs; else None."""
     gpus = len(cell.header.provenance.device.gpus) if cell.header.model.device.startswith("cuda") else 0
     if gpus >= needs.get("gpus", 0):
         return None

@@ -34,7 +34,6 @@ class StatisticSample:
     Attributes:
         prompts: [n] hash of each row's prompt; "" for one number per run.
         columns: [n, c] arguments of the formula.
-        formula: computes the statistic from the columns.
     """
 
     prompts: np.ndarray[tuple[int], np.dtype[np.str_]]
@@ -54,7 +53,6 @@ def take_sample(
     """Return the sample of a statistic over these cells' runs, or why one lacks it.
 
     Args:
-        statistic: one of `claims.STATISTICS`.
         part: axis of `claims.PARTS` -> label, and `part` -> the part of a stream.
         modelled: use each run's reference machine's times.
     """
@@ -87,7 +85,6 @@ def _rows(cell: Cell, statistic: str, part: Mapping[str, str], modelled: bool) -
 
 
 def _restrict(cell: Cell, run: Run, part: Mapping[str, str]) -> Run | str:
-    """Return the part of a cell's run for a side, or why the run lacks it."""
     for axis, label in part.items():
         narrowed = _RESTRICTIONS[axis](cell, run, label)
         if isinstance(narrowed, str):
@@ -105,7 +102,6 @@ def _domain(cell: Cell, run: Run, label: str) -> Run | str:
 
 
 def _stream_part(cell: Cell, run: Run, name: str) -> Run | str:
-    """Restrict a run to one part of its stream."""
     return _prompts(run, run.prompts["domain"] == name)
 
 
@@ -135,10 +131,7 @@ def _has_both_arms(run: Run) -> bool:
 
 
 def _context(cell: Cell, run: Run, label: str) -> Run | str:
-    """Restrict both arms to steps in the first or last third of the run's range of context lengths.
-
-    The range is over steps that drafted with a searched layer set.
-    """
+    """Restrict both arms to the first or last third of the context lengths that drafted with a searched set."""
     lengths = searched_drafts(arm_rows(run.steps, "method"))["context_len"]
     if lengths.empty:
         return NO_DRAFTS
@@ -205,7 +198,7 @@ def _of_answers(key: str) -> tuple[Callable[[Run], pd.DataFrame | str], Quantity
 
 
 def _of_steps(key: str) -> tuple[Callable[[Run], pd.DataFrame], Quantity]:
-    """Return columns and formula of a quantity of the method's steps, whatever their prompts."""
+    """Return columns and formula of a quantity of the method's steps."""
     quantity = QUANTITIES[key]
     return lambda run: frame_of_steps(quantity, arm_rows(run.steps, "method")), quantity
 
@@ -219,7 +212,7 @@ def _step_times(run: Run) -> pd.DataFrame | str:
 
 
 def _skipped(kind: str) -> Callable[[Run], pd.DataFrame | str]:
-    """Return the columns of a share of skipped sublayers: sum of shares and number of draft steps per prompt."""
+    """Return the columns of a share of skipped sublayers: sum of shares and draft steps per prompt."""
 
     def columns(run: Run) -> pd.DataFrame | str:
         shares = skipped_shares(run).assign(steps=1.0)
@@ -239,7 +232,6 @@ def _skip_depth(run: Run) -> pd.DataFrame | str:
 
 
 def _mean_depth(layers: LayerSet) -> float:
-    """Return the mean depth of a set's skipped sublayers; NaN without any."""
     return (
         float(np.mean([i // 2 / max(1, layers.n_layers - 1) for i in layers.skipped])) if layers.skipped else math.nan
     )
@@ -259,7 +251,6 @@ def _search_seconds(run: Run) -> pd.DataFrame | str:
 
 
 def _matchness(run: Run) -> pd.DataFrame | str:
-    """Return the score of the first set scored in these steps."""
     scores = arm_rows(run.steps, "method")["est_alpha"].dropna()
     return pd.DataFrame({"matchness": scores.iloc[:1]}) if len(scores) else "the search scored no set"
 
@@ -294,7 +285,6 @@ def _mismatches(run: Run) -> pd.DataFrame | str:
 
 
 def _peak_memory(run: Run) -> pd.DataFrame | str:
-    """Return the run's peak memory in bytes."""
     return pd.DataFrame({"bytes": [float(run.prompts["peak_bytes"].max())]})
 
 
@@ -329,6 +319,4 @@ _DEFINITIONS: dict[str, tuple[Callable[[Run], pd.DataFrame | str], Callable[...,
     "mismatches": (_mismatches, np.sum),
     "peak_memory": (_peak_memory, np.mean),
 }
-"""Statistic -> function that returns its columns for a run (one row per prompt, index prompt_index) or why they are
-missing; and its formula.
-"""
+"""Statistic -> function that returns a run's columns (a row per prompt) or why they are missing; and its formula."""

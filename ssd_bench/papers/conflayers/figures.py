@@ -69,7 +69,7 @@ def _cell_value(cell: ShownCell | None, name: str) -> PlotValue | None:
 
 
 def _task_value(cell: ShownCell | None, task: str, name: str) -> PlotValue | None:
-    """Return a number of a task's part of a stream; None without cell or task."""
+    """Return a number of a task's part of a stream, or None."""
     rows = [row for row in ([] if cell is None else cell.domains) if streams.domain_title(row.domain) == task]
     return common.plot_value(cell, rows[0].number(name)) if cell is not None and rows else None
 
@@ -79,7 +79,7 @@ def figure5(replication: Replication) -> Figure | NotDrawable:
     reported = common.paper_numbers(replication, "speedup")
 
     def bound(axes: Axes, name: str, lines: Mapping[str, ShownCell]) -> None:
-        """Draw the paper's numbers, which do not name their task, in both panels."""
+        """Draw the paper's numbers, which do not name their task."""
         common.draw_paper_numbers(axes, reported)
 
     return _draw_panels(replication, "task", "method", bound)
@@ -111,7 +111,7 @@ def _draw_panels(
     """Draw the speedup so far, a panel per name of `axis` and a curve per name of `series`.
 
     Args:
-        draw_reference: draws the paper's numbers into a panel (axes, name, label -> cell of a curve).
+        draw_reference: draws the paper's numbers into a panel (axes, name, label -> a curve's cell).
     """
     drawn = replication.shown_cells()
     names = common.unique(cell[axis] for cell in drawn)

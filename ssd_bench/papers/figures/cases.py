@@ -32,7 +32,7 @@ ADVANCE = 0.60205 * POINTS
 COLUMNS = 122
 """Characters per line that fit both columns of a paper."""
 LINES = 14
-"""Most lines of an output; the caption says if lines are left out."""
+"""Most lines of an output."""
 ACCEPTED = "#D55E00"
 SAMPLES = 6
 """Prompts in KNN-SSD's Figure 8."""
@@ -43,12 +43,7 @@ Character = tuple[str, bool]
 
 @dataclass(frozen=True)
 class Excerpt:
-    """Output of a prompt, wrapped and cut to a number of lines.
-
-    Attributes:
-        heading: above the output.
-        cut: whether lines were left out.
-    """
+    """Output of a prompt below a heading, wrapped and perhaps cut to a number of lines."""
 
     heading: str
     lines: list[list[Character]]
@@ -192,7 +187,6 @@ def outputs_figure(replication: Replication) -> Figure | NotDrawable:
 
 
 def _example_prompt(drawn: Sequence[ShownCell]) -> int:
-    """Return the index of the first prompt with the median output length in the first run."""
     rows = arm_rows(drawn[0].run.prompts, "method").drop_duplicates("prompt_index").sort_values("prompt_index")
     middle = rows["new_tokens"].quantile(0.5, interpolation="lower")
     return int(rows.loc[rows["new_tokens"] == middle, "prompt_index"].iloc[0])

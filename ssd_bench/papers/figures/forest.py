@@ -41,7 +41,7 @@ def _row_heights(by_panel: Mapping[tuple[str, str], Mapping[str, ShownCell]], co
 def ranked(cells: Sequence[ShownCell], number: str) -> list[str]:
     """Rank the methods by the geometric mean of a speedup, the fastest first; excluded ones last.
 
-    The mean is over the panels with the most methods; of a method in none of them, over its own.
+    The mean is over the panels with the most methods, else over the method's own.
     """
     panels = _by_panel(cells).values()
     full = [cell for panel in panels if len(panel) == max(map(len, panels)) for cell in panel.values()]
@@ -55,12 +55,7 @@ def ranked(cells: Sequence[ShownCell], number: str) -> list[str]:
 
 
 def draw(body: SubFigure, cells: Sequence[ShownCell], numbers: Numbers, labels: Numbers, columns: int) -> None:
-    """Draw panels, each with its own methods, and legend; a band shows run-to-run variation of measured speedups.
-
-    Args:
-        labels: of the numbers in the legend.
-        columns: panels side by side.
-    """
+    """Draw panels, each with its own methods, and legend; a band shows run-to-run variation of measured speedups."""
     by_panel, order = _by_panel(cells), ranked(cells, numbers[0])
     several_models, alike = len({model for model, _ in by_panel}) > 1, len({*map(frozenset, by_panel.values())}) == 1
     heights = _row_heights(by_panel, columns)

@@ -22,12 +22,7 @@ COLUMN_BLOCKS = 20
 
 @dataclass(frozen=True)
 class Panel:
-    """Map of one layer set.
-
-    Attributes:
-        title: above the map.
-        layers: None if missing (`title` says why).
-    """
+    """Map of one layer set below a title; `layers` is None if missing (`title` says why)."""
 
     title: str
     layers: LayerSet | None
@@ -105,11 +100,7 @@ def _draw_map(axes: Axes, panel: Panel, blocks: int) -> None:
 
 
 def set_sequence(run: Run) -> pd.DataFrame:
-    """Return one row per change of a run's set.
-
-    Returns:
-        Columns layer_set_id, steps; mean, fewest, most (accepted tokens per step).
-    """
+    """Return one row per change of a run's set: layer_set_id, steps; mean, fewest, most (accepted tokens per step)."""
     steps = method_steps(run).dropna(subset=["layer_set_id"])
     rounds = (steps["layer_set_id"] != steps["layer_set_id"].shift()).fillna(True).astype(int).cumsum()
     grouped = steps.groupby(rounds)

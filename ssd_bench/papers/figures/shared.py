@@ -48,22 +48,14 @@ MAX_BAR_WIDTH = 0.4
 
 @dataclass(frozen=True)
 class NotDrawable:
-    """Table or figure that cannot be drawn.
-
-    Attributes:
-        reason: one sentence for readers of a report.
-    """
+    """Table or figure that cannot be drawn, with the reason as one sentence."""
 
     reason: str
 
 
 @dataclass(frozen=True)
 class PlotValue(Measured):
-    """Number of a figure.
-
-    Attributes:
-        exclusion: why its cell is excluded; else "".
-    """
+    """Number of a figure; `exclusion` says why its cell is excluded, or is ""."""
 
     exclusion: str = ""
 
@@ -100,10 +92,8 @@ def new_figure(width: float, height: float) -> tuple[Figure, SubFigure]:
 def finish(figure: Figure, replication: Replication, drawn: Sequence[ShownCell], note: str, sample: str = "") -> Figure:
     """Add title (paper, exhibit, model that ran) and caption; return the figure.
 
-    The caption has models, tasks, `note`, sample size, missing runs, the paper's numbers and excluded cells.
-
-    Args:
-        sample: size with its unit; default: prompts per run.
+    The caption has models, tasks, `note`, sample size (default: prompts per run), missing runs, the paper's numbers and
+    excluded cells.
     """
     experiment = replication.experiment
     panel = experiment.name[-1] if experiment.name[-2].isdigit() and experiment.name[-1].isalpha() else ""
@@ -137,7 +127,7 @@ def prompts_per_run(drawn: Sequence[ShownCell]) -> str:
 
 
 def _excluded_sentences(drawn: Sequence[ShownCell]) -> list[str]:
-    """Return a sentence per reason of exclusion, with cells named by the axes on which drawn cells differ."""
+    """Return a sentence per reason of exclusion, with cells named by the axes on which they differ."""
     axes = [axis for axis in AXES if len(unique(cell[axis] for cell in drawn)) > 1] or ["method"]
     by_reason: dict[str, list[str]] = {}
     for cell in drawn:
@@ -180,7 +170,6 @@ def draw_legend(body: SubFigure) -> None:
     labels = [label for label in handles if label not in last] + last
 
     def width(columns: int) -> float:
-        """Return the legend's width in points, by a letter's mean width."""
         return 35 * columns - 8 + 4.2 * sum(max(map(len, part)) for part in np.array_split(labels, columns))
 
     available = 72 * body.get_figure(root=True).get_figwidth()
@@ -231,7 +220,7 @@ def draw_paper_numbers(
 
     Args:
         over: part of the x axis; None: all of it.
-        marker: at the end of the line; "": no marker.
+        marker: at the end of the line, or "".
         name: of the series, right of the panel before the number; "": neither.
     """
     for number in reported:
@@ -361,7 +350,6 @@ def draw_bars(
 
 
 def _draw_bar(axes: Axes, x: float, width: float, number: PlotValue, mark: style.Mark, rotation: int) -> float:
-    """Draw a bar, interval and value; return their upper end."""
     value = number.value or 0.0
     look: dict[str, Any] = {"facecolor": mark.colour, "hatch": mark.hatch, "edgecolor": "white", "linewidth": 0}
     if number.exclusion:

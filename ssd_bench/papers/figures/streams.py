@@ -60,9 +60,8 @@ def domain_title(name: str) -> str:
 def stream_rows(run: Run) -> pd.DataFrame:
     """Return one row per prompt decoded by both arms, in the stream's order, indexed from 1.
 
-    Returns:
-        Columns domain, prompt_index, repeat, tokens, ms, base_tokens, base_ms (of AR; decode only), accepted, drafted,
-        emitted, steps (of the method).
+    Columns are domain, prompt_index, repeat, tokens, ms, base_tokens, base_ms (of AR; decode only), accepted, drafted,
+    emitted, steps (of the method).
     """
     keys = ["repeat", "prompt_index"]
     pairs = paired_rows(run.prompts)
@@ -93,8 +92,7 @@ def row_values(rows: pd.DataFrame, quantity: str) -> list[float]:
 def measure_rows(rows: pd.DataFrame, quantity: str, noise: VariationLevel | None = None) -> Measured:
     """Return a quantity over all rows of a stream, with its interval over prompts.
 
-    Args:
-        noise: run-to-run variation that widens a speedup's interval.
+    `noise` is the run-to-run variation that widens a speedup's interval.
     """
     columns = list(QUANTITIES[quantity].columns)
     number = QUANTITIES[quantity].measure(*rows.groupby("prompt_index")[columns].sum().to_numpy(dtype=float).T)
@@ -115,8 +113,7 @@ def draw_speedup_so_far(
 ) -> None:
     """Draw the speedup so far, prompt by prompt, a curve per trace, and the whole run's.
 
-    Args:
-        stops: label -> prompt where the search stopped, marked by a star.
+    A star marks the prompt in `stops` where a label's search stopped.
     """
     names = subjects.trace_labels(lines)
     places = whole_run_places(lines)
@@ -186,8 +183,7 @@ def stream_figure(
 ) -> Figure | NotDrawable:
     """Draw quantities along the stream by task: a dot per prompt, a value with interval per task.
 
-    Args:
-        dashed: method whose value over the stream is a dashed line, as in KNN-SSD's figures.
+    The value of the method `dashed` over the stream is a dashed line, as in KNN-SSD's figures.
     """
     drawn = replication.shown_cells()
     models = common.unique(cell["model"] for cell in drawn)
@@ -349,7 +345,6 @@ def transfer_figure(replication: Replication) -> Figure | NotDrawable:
 
 
 def _task_value(cell: ShownCell, name: str) -> PlotValue | None:
-    """Return a cell's speedup on a task of its stream; None without such prompts."""
     rows = stream_rows(cell.run)
     part = rows[rows["domain"] == name]
     return common.plot_value(cell, measure_rows(part, "speedup", cell.variation)) if len(part) else None

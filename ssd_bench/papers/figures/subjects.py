@@ -20,7 +20,7 @@ from ssd_bench.results.models import model_names
 from ssd_bench.results.text import costs_text
 
 MIN_SETS = 2
-"""Fewest scored sets that give a search a course: one set is neither better nor worse than another."""
+"""Fewest scored sets that give a search a course."""
 MEASURED, MODELLED = "measured", "modelled"
 TIME_MARKS = {MEASURED: style.MARKS[0], MODELLED: style.MARKS[1]}
 """Marks of measured and modelled times in one panel."""
@@ -31,8 +31,7 @@ class SettingPoint:
     """Point of a figure over a setting, shared by settings with equal work.
 
     Attributes:
-        cell: the first, which is drawn.
-        settings: values of the setting, `cell`'s first.
+        cell: the drawn one, of the first of the settings.
         factor: ratio of the highest to the lowest measured speedup; None for a single run.
     """
 
@@ -52,11 +51,8 @@ class SettingPoint:
 def setting_points(cells: Iterable[ShownCell], key: str = "") -> list[SettingPoint]:
     """Return one point per group of cells with equal steps and counted work.
 
-    Such runs differ in timing alone: separate points would show run-to-run variation as an effect of the setting. Equal
-    steps with different work, for example in the search, are a separate point.
-
-    Args:
-        key: of the setting; "": all of it.
+    Such runs differ in timing alone: separate points would show run-to-run variation as an effect of the setting. `key`
+    is the setting's, "" for all.
     """
     groups: dict[tuple[str, int], list[ShownCell]] = {}
     for cell in cells:
@@ -167,11 +163,7 @@ def no_course(cells: Sequence[ShownCell]) -> NotDrawable | None:
 
 
 def one_model(cells: Sequence[ShownCell], by_size: bool = False) -> NotDrawable | None:
-    """Return why runs show nothing about models: there is only one.
-
-    Args:
-        by_size: the models must differ in size.
-    """
+    """Return why runs show nothing about models, or their sizes: there is only one."""
     models = {cell.model_ran.params if by_size else cell.model_ran.name for cell in cells} - {None}
     if len(models) > 1:
         return None

@@ -48,8 +48,8 @@ def _cell_number(cell: Number, metric: str, method: str | None = None) -> Number
 def check_direction(speedup: Number) -> Check:
     """Check that TPT (tokens per unit of time) and measured speedup are on the same side of AR.
 
-    Opposite sides are "unclear". Above AR's (DEL): Eq. 4 contains no overhead, so a run may be slower. Below (CLaSp,
-    SWIFT): the paper prints no draft length of TPT. Drafts stop early (§3.5), so a run beats Eq. 4 at a long length.
+    Opposite sides are "unclear". Above AR's (DEL): Eq. 4 has no overhead, so a run may be slower. Below (CLaSp, SWIFT):
+    the paper prints no draft length of TPT, and drafts stop early (§3.5), so a run beats Eq. 4 at a long length.
     """
     ratio = _cell_number(speedup, "tpt").value / _cell_number(speedup, "tpt", "AR").value
     opposite = (ratio < 1 and speedup.value > 1) or (ratio > 1 and speedup.value < 1)

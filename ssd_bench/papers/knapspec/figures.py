@@ -189,7 +189,6 @@ def _extra_memory_mib(run: Run) -> float:
 
 
 def _overhead_times(run: Run) -> pd.DataFrame:
-    """Return each prompt's milliseconds of method overhead (`policy_ms`) and decoded tokens."""
     rows = arm_rows(run.prompts, "method")
     tokens = PromptTable(rows).frame(QUANTITIES["method_tokens_per_s"])[["tokens"]]
     return tokens.assign(policy_ms=rows.groupby("prompt_index")["policy_ms"].sum())
@@ -309,7 +308,6 @@ def figure6(replication: Replication) -> Figure | NotDrawable:
 
 
 def _search_share(run: Run) -> Measured:
-    """Return a run's method overhead in percent of its decode time."""
     times = PromptTable(run.prompts).frame(QUANTITIES["overhead"])
     share = ratio(times["policy_ms"].to_numpy(), times["ms"].to_numpy(), at_most=1.0)
     value, low, high = (None if part is None else 100 * part for part in (share.value, share.low, share.high))

@@ -57,7 +57,6 @@ def implied_skip_ratios() -> tuple[ImpliedRatio, ...]:
 
 
 def _cells(model: str, method: str, ratio: str) -> tuple[Number, Number, Number]:
-    """Return M and alpha of Table 6 and E of Table 1."""
     m, acceptance = (
         find_number("knn-ssd", "Table 6", model=model, method=method, metric=metric, mix_ratio=ratio)
         for metric in ("M", "alpha")

@@ -23,29 +23,17 @@ from ssd_bench.papers.printed.reported import released_set
 from ssd_bench.results.definitions import main_set
 
 VECTORS = "vectors.npz"
-"""File in a record's folder: `vectors` [n, d] and `labels` [n] of prompts; optionally `anchors` [k, d] and
-`anchor_labels` [k].
-"""
+"""File in a record's folder: `vectors` [n, d], `labels` [n]; optionally `anchors` [k, d] and `anchor_labels` [k]."""
 
 PERPLEXITY = 30
-"""t-SNE's target number of neighbours, its usual value, unless vectors are too few; also the fewest vectors per domain.
-
-A domain with fewer vectors has neighbours of other domains, however well the domains separate.
-"""
+"""t-SNE's usual number of neighbours, also the fewest vectors per domain: else neighbours are of other domains."""
 
 Array = NDArray[np.floating[Any]]
 
 
 @dataclass(frozen=True)
 class Vectors:
-    """Features of prompts and anchors.
-
-    Attributes:
-        vectors: of the prompts [n, d].
-        labels: domains of the prompts.
-        anchors: [k, d]; k may be 0.
-        anchor_labels: domains of the anchors.
-    """
+    """Features of prompts and anchors [n, d] and [k, d], k perhaps 0, with their domains."""
 
     vectors: Array
     labels: list[str]
@@ -138,10 +126,7 @@ def _per_domain(labels: Sequence[str]) -> str:
 
 
 def _plane_positions(features: Vectors) -> tuple[Array, Array, int]:
-    """Return vectors and anchors in the plane, and the number of anchors equal to a vector.
-
-    Such an anchor gets its vector's position; t-SNE would place it next to it.
-    """
+    """Return vectors and anchors in the plane, and the number of anchors equal to a vector, whose position they get."""
     if not len(features.anchors):
         return tsne_embedding(features.vectors), features.anchors, 0
     distances = cdist(features.anchors, features.vectors)

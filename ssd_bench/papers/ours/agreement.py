@@ -52,7 +52,6 @@ class Counterpart:
         state: "" with a value, else `EXCLUDED` (a cell is excluded), `NO_RUN`, `NOT_RUN` (the experiment says why),
             `UNDEFINED` (runs do not define it) or `UNMEASURED`.
         reason: why the value is missing, or how it differs from the paper's statistic.
-        scale: of the runs.
         cells: source of the value.
         decode: for a speedup (end to end in every paper), our speedup of decoding alone.
     """
@@ -111,11 +110,10 @@ def agrees_with_paper(number: Number, value: Value) -> bool:
 
 @dataclass(frozen=True)
 class RankedPair:
-    """Two rows with different values in the paper, and whether our values have the same order.
+    """Two rows of a task with different values in the paper, and whether our values have the same order.
 
     Attributes:
         runs: of both rows; at a small scale one pair of runs represents several pairs of the paper.
-        task: of both rows.
         concordance: 1.0 in the paper's order, 0.0 in the opposite, 0.5 if our values are equal.
     """
 
@@ -175,12 +173,9 @@ class RankOrder:
 def rank_orders(frame: pd.DataFrame) -> list[RankOrder]:
     """Return the order of each row group, comparable on any model.
 
-    A group has the rows compared in a table: methods on one model, task and setting by one metric, or a single method's
-    settings, at one scale and over one baseline. Plain decoding, bounds, excluded cells, and pairs with the same run
-    are left out.
-
-    Args:
-        frame: long table of `report.numbers`.
+    A group has the rows of a table compared in `report.numbers`: methods on one model, task and setting by one metric,
+    or a method's settings, at one scale and over one baseline. Plain decoding, bounds, excluded cells, and pairs with
+    the same run are left out.
     """
     ranked_metrics = [name for name, metric in METRICS.items() if metric.ranked]
     ranked = frame[frame["metric"].isin(ranked_metrics) & frame["ours"].notna() & (frame["bound"] == "")]
@@ -203,7 +198,6 @@ def rank_orders(frame: pd.DataFrame) -> list[RankOrder]:
 
 
 def _pairs(group: pd.DataFrame, task: str) -> Iterator[RankedPair]:
-    """Yield pairs of rows with different values in the paper and different runs here."""
     rows = zip(group["value"].tolist(), group["ours"].tolist(), group["runs"].tolist())
     for (paper_1, our_1, runs_1), (paper_2, our_2, runs_2) in combinations(rows, 2):
         if paper_1 != paper_2 and runs_1 != runs_2:
@@ -212,7 +206,6 @@ def _pairs(group: pd.DataFrame, task: str) -> Iterator[RankedPair]:
 
 
 def _same_best(group: pd.DataFrame) -> bool:
-    """Return whether one of our best rows is one of the paper's best."""
     return bool((group["ours"] == group["ours"].max())[group["value"] == group["value"].max()].any())
 
 
@@ -223,8 +216,8 @@ class OrderAgreement:
     Attributes:
         methods: whether methods are ranked, not settings.
         pairs: distinct pairs of our runs.
-        share: share of them in the paper's order, with its 95 % interval over tasks; a pair that represents several of
-            the paper's counts with their mean concordance.
+        share: of these in the paper's order, with its 95 % interval over tasks; a pair that represents several of the
+            paper's counts with their mean concordance.
     """
 
     metric: str

@@ -33,13 +33,10 @@ this project trained the toy model.
 
 @dataclass(frozen=True, eq=False)
 class Cell:
-    """Cell of a table or figure: the paper's labels, and our run.
-
-    Each cell equals only itself: two may have the same run.
+    """Cell of a table or figure: the paper's labels, and our run; it equals only itself, as two may have the same run.
 
     Attributes:
         labels: axis (`model`, `task`, `method`, `setting`) -> the paper's own name.
-        overrides: our run's options.
         record: None without a run (`error` says why, if tried).
         paper_overrides: options of the paper's run, before its scale.
     """
@@ -85,12 +82,12 @@ class Cell:
 
     @property
     def summary(self) -> Summary:
-        """`results.summarise` of the record."""
+        """`digest.summarise` of the record."""
         return self._existing_record.summary
 
     @property
     def domains(self) -> Sequence[DomainSummary]:
-        """`results.summarise_domains` of the record."""
+        """`digest.summarise_domains` of the record."""
         return self._existing_record.domains
 
     @property
@@ -136,23 +133,14 @@ class Cell:
 
 @dataclass(frozen=True, eq=False)
 class ShownCell(Cell):
-    """Cell as shown in our figures and tables: `model` and `setting` are what ran, not the paper's.
-
-    Attributes:
-        exclusion: why the cell is excluded; else "".
-    """
+    """Cell with the model and setting that ran, not the paper's, and why it is excluded, or ""."""
 
     exclusion: str = ""
 
 
 @dataclass(frozen=True)
 class Replication:
-    """Experiment at a scale, with its cells and runs.
-
-    Attributes:
-        cells: one per job, in the experiment's order.
-        repeats: the same experiment and scale with other seeds.
-    """
+    """Experiment at a scale, with one cell per job, and its runs; `repeats` have other seeds."""
 
     experiment: grid.Experiment
     scale: str
@@ -223,7 +211,7 @@ class Replication:
 
     @cached_property
     def exclusions(self) -> dict[Cell, str]:
-        """Cell -> why it is excluded: no search ran, or its trace duplicates an earlier cell's; else "".
+        """Cell -> why it is excluded (no search ran, or its trace duplicates an earlier cell's), or "".
 
         Only cells of one model and task are compared: at a small scale one run represents several models.
         """
@@ -238,11 +226,7 @@ class Replication:
 
 
 def _exclusion(cell: Cell, earlier_cells: Sequence[Cell]) -> str:
-    """Return why a cell is excluded; else "".
-
-    Args:
-        earlier_cells: of the same model and task, with readable records.
-    """
+    """Return why a cell is excluded, also by earlier cells of the same model and task, or ""."""
     if cell.summary.searched_share == 0:
         return "no search ran"
     earlier = next((earlier for earlier in earlier_cells if earlier.timing.trace == cell.timing.trace), None)
@@ -258,11 +242,8 @@ def _exclusion(cell: Cell, earlier_cells: Sequence[Cell]) -> str:
 def replications(runs_dir: Path, run_records: Sequence[Record] | None = None) -> list[Replication]:
     """Return every experiment with an index under `runs_dir`; records are found by their folders' names.
 
-    Of several indices with one scale and seeds, for example of older and newer records, the latest counts. Indices with
-    other seeds than the experiment's own are its `repeats`.
-
-    Args:
-        run_records: `records` of the folder, if already at hand.
+    Of several indices with one scale and seeds the latest counts. Indices with other seeds than the experiment's own
+    are its `repeats`. `run_records` are the folder's, if at hand.
 
     Raises:
         ConfigError: an index is damaged, or its experiment unknown.
@@ -306,5 +287,4 @@ def _with_repeats(by_seeds: Mapping[tuple[str, ...], Replication]) -> Replicatio
 
 
 def _seeds(overrides: Iterable[tuple[str, ...]]) -> tuple[str, ...]:
-    """Return the stated seeds, in ascending order."""
     return tuple(sorted({grid.choice(options, "seed") for options in overrides}))

@@ -126,10 +126,7 @@ def order_scales(scales: Mapping[str, object]) -> list[str]:
 
 
 def bound_reduction(bound: str) -> Callable[[Sequence[Value]], Value]:
-    """Return the function that combines values by a number's bound.
-
-    It returns the smallest value for a lower bound, the largest for an upper bound, else the arithmetic mean.
-    """
+    """Return the function that combines values: smallest for a lower bound, largest for an upper one, else the mean."""
     if bound == "low":
         return lambda values: min(values, key=lambda value: value.value)
     if bound in ("high", "max"):
@@ -138,13 +135,9 @@ def bound_reduction(bound: str) -> Callable[[Sequence[Value]], Value]:
 
 
 def _missing_runs(number: Number, cells: Sequence[Cell], n_jobs: int) -> str:
-    """Return why a number has too few cells with runs; else "".
+    """Return why a number has too few of its `n_jobs` cells of one scale with runs, or "".
 
     For plain decoding one run of each task and setting suffices.
-
-    Args:
-        cells: matching cells of one scale.
-        n_jobs: number of the experiments' matching jobs.
     """
     if not cells:
         return NO_RUN
@@ -163,10 +156,7 @@ def _missing_runs(number: Number, cells: Sequence[Cell], n_jobs: int) -> str:
 
 
 def _exclusion(number: Number, parts: Sequence[Part], replications: Sequence[Replication]) -> str:
-    """Return why a cell of a number is excluded; else "".
-
-    Plain decoding, in every run, is never excluded.
-    """
+    """Return why a cell of a number is excluded, or "" (always for plain decoding, in every run)."""
     if number.method in BASELINES:
         return ""
     exclusions = ChainMap(*(replication.exclusions for replication in replications))
@@ -180,7 +170,7 @@ def _key(cell: Cell) -> tuple[str, str, str]:
 def _domains(number: Number, cell: Cell) -> list[str | None]:
     """Return the parts of a cell's stream for a number, as `select.domains`.
 
-    A number along a stream is about all parts, or those before or after the domain shift.
+    A number along a stream is about all parts, or those on one side of the domain shift.
     """
     stream = select.stream_parts(grid.choice(cell.overrides, "task"))
     if "stream" not in number.settings or cell["task"] != number.task or not stream:
@@ -193,7 +183,7 @@ def _domains(number: Number, cell: Cell) -> list[str | None]:
 
 
 def _combine(number: Number, parts: Sequence[Part], statistic: str = "") -> Value | str:
-    """Return one value of all parts, or why one lacks it; `statistic` as in `our_value`."""
+    """Return one value of all parts, or why one lacks it."""
     if number.metric == "pearson":
         return pearson(number, list({cell.path: cell for cell, _ in parts}.values()))
     if number.metric in folder_of(number.paper).compared:

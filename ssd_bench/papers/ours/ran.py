@@ -23,18 +23,13 @@ SETTING_OPTIONS = {
 
 
 def setting_ran(setting: str, options: Mapping[str, Any]) -> str:
-    """Return a paper's setting with the values that ran: a small scale may replace them.
-
-    Args:
-        setting: the paper's `key=value` pairs, separated by ";".
-        options: the method's options in the record.
-    """
+    """Return a paper's setting (`key=value` pairs, separated by ";") with the values of the record's options."""
     parts = (part.partition("=") for part in setting.split(";"))
     return ";".join(f"{key}{sign}{_value_ran(key, value, options)}" for key, sign, value in parts)
 
 
 def _value_ran(key: str, value: str, options: Mapping[str, Any]) -> str:
-    """Return the value that ran for a number in a setting; words, such as "none", stay."""
+    """Return the value that ran for a number in a setting; words stay."""
     try:
         planned = float(value)
         ran = options[SETTING_OPTIONS[key]]
@@ -58,7 +53,6 @@ def scaled_settings(overrides: Sequence[str], paper_overrides: Sequence[str]) ->
 
 
 def _preset_value(method: str, keys: Sequence[str]) -> Any:
-    """Return a nested key's value in a preset of a method, or in presets that it extends."""
     path = config_file("method", method)
     content: Any = read_yaml(path) if path else {}
     value = content

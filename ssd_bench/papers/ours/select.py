@@ -41,10 +41,7 @@ T = TypeVar("T", bound=LabelledItem)
 
 @cache
 def experiments() -> Mapping[tuple[str, str], tuple[grid.Experiment, ...]]:
-    """Return all experiments by (paper, exhibit).
-
-    An exhibit may have several experiments; an experiment may serve two versions of a paper.
-    """
+    """Return all experiments by (paper, exhibit); some serve two versions of a paper."""
     by_exhibit: dict[tuple[str, str], tuple[grid.Experiment, ...]] = {}
     for experiment in map(grid.load, grid.names()):
         for exhibit in ((experiment.paper, experiment.exhibit), *experiment.also):
@@ -53,7 +50,7 @@ def experiments() -> Mapping[tuple[str, str], tuple[grid.Experiment, ...]]:
 
 
 def why_not_run(number: Number, exhibit_experiments: Iterable[grid.Experiment]) -> str | None:
-    """Return the stated reason why no experiment has a job for the number; else None.
+    """Return the stated reason why no experiment has a job for the number, or None.
 
     Ids in `not_run` may be of the version that the experiment names first.
     """
@@ -101,7 +98,6 @@ def matching_items(number: Number, candidates: Iterable[T]) -> list[T]:
 
 
 def _on_task(item: LabelledItem, number: Number) -> bool:
-    """Return whether an item has results on the number's task or tasks, possibly as part of a stream."""
     name = number.task
     if name in (*ALL_TASKS, *folder_of(number.paper).all_tasks, item.labels["task"]):
         return True
@@ -154,10 +150,9 @@ def first_domain(item: LabelledItem) -> str:
 
 
 def repeated_numbers(number: Number) -> tuple[list[Number], str]:
-    """Return the numbers of an exhibit that a number in the text repeats or bounds.
+    """Return the numbers of an exhibit that a number in the text repeats, or of which it is a bound, and "".
 
-    Returns:
-        The numbers and ""; a bound is the smallest or largest of them. Without a match, no numbers and the reason.
+    Without a match return no numbers and the reason.
     """
     if number.metric == "skip_ratio" and not number.bound and not number.note.startswith("repeats"):
         return [], SETTING
@@ -191,7 +186,7 @@ def _tables_in_note(number: Number) -> list[str]:
 def _same_numbers(number: Number, candidates: Sequence[Number]) -> list[Number]:
     """Return the candidates restated by a number in the text.
 
-    A bound is about all rows except averages, or about averages only; other numbers about the row with the same value.
+    A bound is about all rows except averages, or averages only; other numbers about the row with the same value.
     """
     if number.bound:
         of_averages = "Overall" in number.note
@@ -216,7 +211,6 @@ def _same_model(number: Number, candidate: Number) -> bool:
 
 
 def _same_task(number: Number, candidate: Number) -> bool:
-    """Return whether the candidate is on the number's task or tasks."""
     return (
         "" in (number.task, candidate.task)
         or candidate.task in number.task.split(", ")

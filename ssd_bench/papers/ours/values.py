@@ -1,4 +1,4 @@
-"""Value of each metric (`papers.printed.numbers.METRICS`) in one record, in the papers' units."""
+"""Value of each metric (`papers.printed.reported.METRICS`) in one record, in the papers' units."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Value:
         estimate: the method's own estimate, for TPT.
         remark: difference from the paper's statistic; "" for none.
         compared: whether it may be compared with the paper's number.
-        source: statistic, run and part of the run; equal for values of the same result. Empty for a value not measured.
+        source: statistic, run and part of the run; empty for a value not measured.
     """
 
     value: float
@@ -70,7 +70,7 @@ def our_value(
 
     Args:
         domain: part of a stream; None: the whole run.
-        with_hf: divide by the Hugging Face arm, which the run must have, if the paper does.
+        with_hf: divide by the Hugging Face arm, if the paper does.
         statistic: summary name that replaces the paper's statistic.
     """
     baseline = number.method in BASELINES
@@ -110,7 +110,7 @@ def source_of(cells: Iterable[Cell], statistic: str, part: str = "") -> frozense
 
 
 def _variant(number: Number) -> str:
-    """Return the name of a special metric's statistic with everything that determines its value in a record."""
+    """Return a special metric's statistic with everything that determines its value in a record."""
     arm = "ar" if number.method in BASELINES else "method"
     sublayers = folder_of(number.paper).skip_ratio if number.metric == "skip_ratio" else ""
     settings = [number.settings.get(key, "") for key in ("pass@k", "point")]
@@ -141,8 +141,7 @@ def _undefined(metric: str, source: Mapping[str, Any]) -> str:
 def mean_value(values: Sequence[Value]) -> Value:
     """Return the arithmetic mean of values with a common remark.
 
-    Its interval treats them as independent: at each end the half width is sqrt(sum h²) / n. It has none unless all
-    values have one.
+    If all have an interval, the mean's treats them as independent: at each end the half width is sqrt(sum h²) / n.
     """
     if len(values) == 1:
         return values[0]
@@ -198,7 +197,6 @@ def method_steps(run: Run) -> pd.DataFrame:
 
 
 def _search_events(run: Run) -> pd.DataFrame:
-    """Return the steps after which the online search scored a set, by prompt."""
     steps = method_steps(run)
     return steps[steps["est_alpha"].notna()]
 
@@ -279,8 +277,7 @@ def pearson(number: Number, cells: Sequence[Cell]) -> Value | str:
 def numbers_by_prompt(run: Run) -> pd.DataFrame:
     """Return each prompt's predictors of speed, and speed (index: prompt_index); NaN if undefined.
 
-    Returns:
-        tokens_per_s; alpha; tpt_predicted, by KnapSpec Eq. 4; tpt_estimated, the method's estimate.
+    Columns are tokens_per_s; alpha; tpt_predicted, by KnapSpec Eq. 4; tpt_estimated, the method's estimate.
     """
     # once for all prompts: `results.tokens_per_s` and others of one prompt after the other take ten times as long
     columns = ["prompt_index", "accepted_len", "draft_len", "est_tokens_per_s"]

@@ -19,14 +19,13 @@ FOLDER = Path(__file__).parents[1]
 
 @dataclass(frozen=True)
 class MetricDefinition:
-    """A paper's definition of a metric, where one name has different statistics.
+    """A paper's definition of a metric.
 
     Attributes:
-        statistic: our statistic of the same definition in `results.summarise`, paired with our AR.
-        meaning: in words.
+        statistic: our statistic of the same definition in `digest.summarise`, paired with our AR.
         source: place in the paper or its code.
         baseline: the paper's divisor: "ar", plain decoding in the method's loop, as here; "hf", Hugging Face
-            `generate`; "" for a metric that is no ratio to a baseline.
+            `generate`; "" for none.
     """
 
     statistic: str
@@ -46,13 +45,13 @@ class PaperFolder:
         skip_ratio: sublayers counted in r: "all", or "inner" between the first and last block.
         counts: metric -> the paper's definition, if unlike ours.
         telling: keys of settings that distinguish numbers of an exhibit, also in ids.
-        conditions: keys of settings of the measurement; they never distinguish numbers of an exhibit.
+        conditions: keys of settings of the measurement, which never do.
         not_measured: key of a setting -> why a whole run has no such number.
         compared: metric as a ratio to another run of the exhibit -> that run's axis and label.
         tasks: the paper's names of tasks only in streams -> choices of `task=`.
         all_tasks, all_models: names for all labels of an axis.
         series: series of models -> its models.
-        prose: version -> passage -> its exhibits, if notes of its numbers do not say so; the first with such a number
+        prose: version -> passage -> its exhibits, if its numbers' notes do not name them; the first with such a number
             counts.
         imposed: `exhibit` whose speedups (`metric`) can be modelled at the paper's acceptance, exhibit with its
             `drafts` (α, M, skip ratio), their largest length (`draft_len`), and, by method, the source of the share

@@ -1,8 +1,8 @@
 """Every printed number, setting, exhibit and feature, loaded from the papers' folders and validated.
 
-Values keep their printed digits; percentages of alpha and skip ratio are stored as fractions. Rows of tables are the
-papers' results; rows of text (`text §5.2`, `abstract`, figure captions) may repeat them. `speedup` is measured,
-`expected_speedup` comes from a formula, `cited_speedup` is quoted from other papers; `tpt` has no printed unit.
+Values keep their printed digits; percentages of alpha and skip ratio are stored as fractions. Rows of text
+(`text §5.2`, `abstract`, figure captions) may repeat results of tables. `speedup` is measured, `expected_speedup` comes
+from a formula, `cited_speedup` is quoted from other papers; `tpt` has no printed unit.
 """
 
 from __future__ import annotations
@@ -42,9 +42,9 @@ class Metric:
         kind: "algorithmic" or "speed"; "" if no run measures it.
         within: absolute and relative tolerance of a comparison with ours; None: not compared.
         ranked: whether it ranks methods.
-        ours: name of our statistic in `results.summarise`; of_ar: for plain decoding.
-        by_definition: whether it is 1 for plain decoding by definition.
-        why_not: why our runs do not measure it; else "".
+        ours: name of our statistic in `digest.summarise`; of_ar: for plain decoding.
+        by_definition: whether it is 1 for plain decoding.
+        why_not: why our runs do not measure it, or "".
     """
 
     unit: str
@@ -119,12 +119,7 @@ def numbers() -> tuple[Number, ...]:
 
 
 def find_numbers(paper: str, exhibit: str | None = None, **wanted: object) -> list[Number]:
-    """Return a paper's numbers with all `wanted` values.
-
-    Args:
-        exhibit: table, figure or section; None: all.
-        wanted: value by field of `Number`, or by key of its `settings`.
-    """
+    """Return a paper's or exhibit's numbers with all `wanted` values (fields of `Number`, or keys of `settings`)."""
     return [*_numbers_by(paper, exhibit, tuple(wanted)).get(tuple(wanted.values()), ())]
 
 
@@ -190,8 +185,7 @@ def layer_sets() -> Mapping[str, Mapping[str, Any]]:
 def share_skipped(paper: str, model: str, task: str, inner: bool = False) -> float:
     """Return the share of sublayers skipped in a published set.
 
-    Args:
-        inner: count only the 2(L - 2) sublayers between the first and last block.
+    With `inner`, only the 2(L - 2) sublayers between the first and last block count.
     """
     entry = layer_sets()[layer_set_name(paper, model, task)]
     blocks = entry["n_layers"] - (2 if inner else 0)
@@ -290,7 +284,6 @@ def _number(
 
 @cache
 def _frame(name: str, key: tuple[str, ...], paper: str | None, exhibit: str | None) -> pd.DataFrame:
-    """Return a file of all papers, restricted to a paper and an exhibit if given."""
     frame = _checked_frame(name, key)
     for column, value in (("paper", paper), ("exhibit", exhibit)):
         if value is not None:
@@ -309,7 +302,7 @@ def _unique_rows(name: str, key: tuple[str, ...], folder: PaperFolder) -> Iterat
     """Yield the rows of one file of a paper.
 
     Raises:
-        ConfigError: a repeated key, or an exhibit that the paper lacks.
+        ConfigError: a repeated key, or an unknown exhibit.
     """
     lines_by_key = dict[tuple[str, ...], int]()
     known_exhibits = {(row["paper"], row["exhibit"]) for _, row in _rows("exhibits", folder)}

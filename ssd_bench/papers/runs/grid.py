@@ -51,7 +51,7 @@ class Experiment:
         jobs: in the exhibit's order.
         not_run: parts of the exhibit without a job, with the reason.
         also: (paper, exhibit) of other versions of the paper with the same runs.
-        spread: whether its jobs are distributed over a sweep, to run at different times.
+        spread: whether its jobs are spread over a sweep's time.
     """
 
     name: str
@@ -89,13 +89,7 @@ class Grid:
 
 @dataclass(frozen=True)
 class RunSet:
-    """File of `conf/experiment`.
-
-    Attributes:
-        name: folder and file, such as `swift/text`.
-        grids: by name.
-        exhibits: name on the command line -> entry in the file.
-    """
+    """File of `conf/experiment` (`swift/text`); `exhibits` has its entries by their names on the command line."""
 
     name: str
     grids: Mapping[str, Grid]
@@ -133,9 +127,7 @@ def sets() -> Mapping[str, RunSet]:
 
 
 def expand_name(name: str) -> list[str]:
-    """Return the experiments of a name on the command line: all of a run set, or one.
-
-    A unique file name alone selects its run set.
+    """Return the experiments of a name on the command line: all of a run set (by its path or unique file name), or one.
 
     Raises:
         ConfigError: an unknown name; or as `read_run_sets`.
@@ -200,7 +192,6 @@ def _run_set(path: Path) -> RunSet:
 
 
 def _grid(location: str, content: Any, first: Sequence[str]) -> Grid:
-    """Return the grid of an entry; `first` are the file's overrides."""
     entry = _mapping(location, content, (*AXES, "overrides"), ("model", "task", "method"))
     axes = {axis: _mapping(f"{location}.{axis}", entry.get(axis, {"": []})) for axis in AXES}
     overrides = {
@@ -216,11 +207,7 @@ def _overrides(axis: str, value: str | Sequence[str]) -> list[str]:
 
 
 def _experiment(name: str, content: Any, home: RunSet, run_sets: Mapping[str, RunSet]) -> Experiment:
-    """Return the experiment of an exhibit's entry in the run set `home`.
-
-    Args:
-        run_sets: whose grids the entry may use.
-    """
+    """Return the experiment of an exhibit's entry in the run set `home`, with grids of `run_sets`."""
     folder = home.name.partition("/")[0]
     key = name.removeprefix(f"{folder}_")
     location = f"experiment {home.name} exhibits"
@@ -304,10 +291,7 @@ def _mapping(
 
 
 def merge_overrides(overrides: Sequence[str]) -> tuple[str, ...]:
-    """Return one override per key, the last of each, with choices of config groups first.
-
-    Hydra applies choices of groups before values, so this order keeps the composed config.
-    """
+    """Return one override per key, the last of each, with choices of config groups first, as Hydra applies them."""
     last = {key_of(override): override for override in overrides}
     groups = [o for key, o in last.items() if key in GROUPS]
     return (*groups, *sorted(o for o in last.values() if o not in groups))

@@ -1,7 +1,7 @@
 """Outcomes of a sweep's jobs, a small file each, and each cell's run, one file per experiment and scale.
 
-A job writes only its own file, so processes and sweeps may share a folder of runs. An experiment's index, with an entry
-per cell, is derived from these files.
+A job writes only its own file, so processes and sweeps may share a folder of runs. An experiment's index is derived
+from these files.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ class Outcome:
 
     Attributes:
         run: name of the record's folder; None: no valid record.
-        error: why it failed; else None.
-        code: the job's exit code: 0 done; 2 invalid input; `HELD` another process works on it; 1 any other error.
+        error: why it failed, or None.
+        code: exit code: 0 done; 2 invalid input; `HELD` another process works on it; 1 any other error.
         warnings: kinds of warnings.
     """
 
@@ -53,7 +53,6 @@ class IndexEntry:
         labels: axis -> the paper's own name.
         overrides: of the run, after its scale.
         run: name of the record's folder; None: failed, or not run yet.
-        error: why it failed.
     """
 
     labels: dict[str, str]
@@ -67,8 +66,7 @@ def refresh(
 ) -> Path:
     """Write an experiment's index at a scale from its jobs' outcomes, whichever process ran them.
 
-    Args:
-        jobs: every cell's labels and overrides.
+    The jobs are every cell's labels and overrides.
 
     Raises:
         ConfigError: the folder cannot be written.
@@ -152,10 +150,7 @@ def mark_running(runs_dir: Path, overrides: Sequence[str], sweep: str) -> Iterat
 
 
 def lost_jobs(runs_dir: Path, jobs: Iterable[Sequence[str]], sweep: str) -> list[Sequence[str]]:
-    """Return the jobs whose process ended first.
-
-    On another node, noticing may take `lease.SILENT` seconds.
-    """
+    """Return the jobs whose process ended first; on another node, noticing may take `lease.SILENT` seconds."""
     leases = {_running_path(runs_dir, job, sweep): job for job in jobs}
     abandoned_paths = abandoned_leases(leases)
     return [job for path, job in leases.items() if path in abandoned_paths]
@@ -170,11 +165,7 @@ def note_outcome(runs_dir: Path, overrides: Sequence[str], outcome: Outcome, swe
 
 
 def read_outcome(runs_dir: Path, overrides: Sequence[str], sweep: str | None = None) -> Outcome:
-    """Return a job's outcome; empty if it has not ended, or its record no longer exists.
-
-    Args:
-        sweep: in which the job ended; None: any.
-    """
+    """Return a job's outcome in a sweep (None: any); empty if it has not ended, or its record no longer exists."""
     try:
         content = json.loads(_outcome_path(runs_dir, overrides).read_bytes())
         outcome = Outcome(content["run"], content["error"], content["code"], tuple(content.get("warnings", ())))
@@ -198,6 +189,5 @@ def _outcome_path(runs_dir: Path, overrides: Sequence[str]) -> Path:
 
 
 def _running_path(runs_dir: Path, overrides: Sequence[str], sweep: str) -> Path:
-    """Return the path that exists while a sweep's job runs."""
     path = _outcome_path(runs_dir, overrides)
     return path.with_name(f"{path.stem}.{sweep}{RUNNING}")

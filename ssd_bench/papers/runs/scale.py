@@ -24,7 +24,6 @@ class Scale:
     """Rules that make the papers' jobs smaller.
 
     Attributes:
-        name: in `conf/scale`.
         model: replaces every model; None: models stay.
         models: experiment -> model -> its replacement, where an exhibit compares two models.
         overrides: of every job, before its own.
@@ -32,8 +31,8 @@ class Scale:
         limit: most prompts of a job, None for no cap; `items` for each part of a stream.
         limits: experiment -> most prompts of its jobs, if larger than `limit`.
         new_tokens: most new tokens; a task's smaller limit stays.
-        minutes: limit on its runs' total time on this machine; runs that do not fit are left out, the last first.
-        caps: option -> its largest value, if a job's method or task has it.
+        minutes: limit on its runs' total time on this machine; the last runs are left out.
+        caps: option -> its largest value.
         notes: experiment -> sentence for the report on what this scale leaves out.
     """
 
@@ -74,12 +73,7 @@ class Scale:
         return max((limit for limit in limits if limit is not None), default=None)
 
     def apply_caps(self, overrides: Sequence[str], cfg: DictConfig, prompt_limit: int | None) -> tuple[str, ...]:
-        """Add the overrides of the caps.
-
-        Args:
-            cfg: composed from `overrides`.
-            prompt_limit: most prompts.
-        """
+        """Add the overrides of the caps to a config composed from `overrides`."""
         caps: dict[str, float] = dict(self.caps) | ({"task.items": self.items} if self.items else {})
         additions = []
         for option, largest in caps.items():
@@ -118,7 +112,7 @@ def load_checked(name: str) -> Scale:
     """Read a scale and check that each key matches something in an experiment.
 
     Raises:
-        ConfigError: as `load`, or a key matches nothing (probably misspelt, or its target was removed).
+        ConfigError: as `load`, or a key matches nothing.
     """
     scale = load(name)
     jobs = [job for experiment in grid.names() for job in grid.load(experiment).jobs]
@@ -153,7 +147,6 @@ def _is_option(option: str) -> bool:
 
 
 def _has(file: Path, keys: Sequence[str]) -> bool:
-    """Return whether a YAML file has a nested key."""
     content = read_yaml(file)
     for key in keys:
         if not isinstance(content, Mapping) or key not in content:

@@ -2,9 +2,8 @@
 
 DEL's authors report 2.16 to 2.62 times AR on LayerSkip's checkpoints; KnapSpec's and ConfLayers' authors report less
 than AR on stock weights; nobody has run both. The criterion was fixed before any run: DEL's speedup over AR on trained
-weights, relative to stock weights, end to end as both sides count, with its 95 % interval over prompts. Both weights
-have the same prompts; the jackknife leaves a prompt out of both. The interval includes run-to-run variation if the
-folder has measured it for both models.
+weights, relative to stock weights, end to end as both sides count, with its 95 % interval over prompts. The jackknife
+leaves a prompt out of both. The interval includes run-to-run variation if measured for both models.
 
 | ratio's interval | DEL on trained weights | verdict |
 |---|---|---|
@@ -54,12 +53,7 @@ VERDICT, ALL = "verdict", "all tasks"
 
 
 def verdict(ratio: Effect | None, trained: Effect | None) -> str:
-    """Return the verdict by the module's table.
-
-    Args:
-        ratio: speedup on trained weights over that on stock weights.
-        trained: speedup on trained weights.
-    """
+    """Return the verdict, by the module's table, on the trained weights' speedup and its ratio to the stock ones'."""
     if ratio is None:
         return UNDECIDED
     low, high = ratio.interval
@@ -74,7 +68,7 @@ class WeightsPair:
 
     Attributes:
         labels: the papers' models represented by the runs.
-        exclusion: why one is excluded; else "".
+        exclusion: why one is excluded, or "".
     """
 
     trained: Cell
@@ -154,7 +148,6 @@ def table(replication: Replication) -> pd.DataFrame:
 
 
 def _rows(pair: WeightsPair) -> Iterator[dict[str, str]]:
-    """Yield the rows of a task and a method: trained weights, then stock weights."""
     judged = pair.trained["method"] == JUDGED
     for cell, weights in ((pair.trained, "trained for exits"), (pair.stock, "stock")):
         summary = cell.summary

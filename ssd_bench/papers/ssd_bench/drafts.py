@@ -19,9 +19,7 @@ MEASURED = "speedup"
 PANELS = {MEASURED: "measured", "speedup_modelled": "modelled"}
 """Numbers of a summary, and names of their panels."""
 LAYERS, ROUTER, TEXT = "layers", "router", "copied text"
-"""Kinds of runs that skip layers, that choose between layers and copied text at every step, and that draft without
-layers: copies, or the full model's guesses.
-"""
+"""Kinds of runs that skip layers, that choose between layers and copied text at every step, and without layers."""
 LEAST = 0.05
 """Least share of drafted tokens for a layer set to count."""
 

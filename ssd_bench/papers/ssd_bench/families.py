@@ -1,7 +1,6 @@
 """Families of drafts on one model: earlier text, windows of the cache, skipped sublayers, and their router.
 
-Speedups are over AR of the same run, with the outputs' share of repeated 8-grams: repeated text is easy to draft, above
-all by lookup.
+Speedups are over AR of the same run, with the outputs' share of repeated 8-grams, which are easy to draft.
 """
 
 from __future__ import annotations
@@ -50,7 +49,6 @@ def note() -> str:
 
 
 def _baselines(cells: Sequence[ShownCell]) -> Iterator[dict[str, str]]:
-    """Yield the rows of AR and Hugging Face, each from the task's first run with it."""
     plain = next((cell for cell in cells if cell.summary.n_pairs), None)
     if plain is not None:
         yield _head(plain, AR) | {

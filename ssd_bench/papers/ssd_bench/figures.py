@@ -175,7 +175,6 @@ def _draw_points(
 
 
 def _main_set(plane: Plane, cell: ShownCell) -> Point | None:
-    """Return the set that drafted most of a run; else None."""
     uses = [(use.share, point) for point in plane.chosen for use in point.uses if use.run == cell.path.name]
     return max(uses, key=lambda pair: pair[0])[1] if uses else None
 
@@ -183,7 +182,7 @@ def _main_set(plane: Plane, cell: ShownCell) -> Point | None:
 def _draw_names(
     axes: Axes, plane: Plane, drawn: Sequence[ShownCell], marks: Mapping[str, Look], ends: tuple[float, float]
 ) -> None:
-    """Write the methods right of a panel, by their main sets' α, with a line from each to its set."""
+    """Write the methods right of a panel, by their main sets' α, with a line to each set."""
     highest, lowest = ends
     top = np.log(lowest / (highest / HEADROOM))
     mains = [

@@ -19,7 +19,7 @@ class OwnTable:
 
     Attributes:
         title: heading, without the model.
-        table: returns the table as texts; no rows without results.
+        table: returns the table as texts, perhaps without rows.
         note: returns sentences on the numbers' meaning and a verdict's criterion.
     """
 

@@ -3,9 +3,8 @@
     runs_dir/frontier/MODEL.TASK.json     written by `python -m studies.frontier`
 
 Draft cost c is the time of a drafted token over that of an AR step, both by the machine's latency profile. α is the
-share of AR's output tokens that a set predicts when it drafts 8 of them at a time, teacher-forced: every
-earlier token is the right one. All sets predict the same tokens, so that α compares sets, not the prompts or stop
-rules of their methods.
+share of AR's output tokens that a set predicts when it drafts 8 of them at a time, teacher-forced: every earlier token
+is right. All sets predict the same tokens, so that α compares sets, not prompts or stop rules.
 """
 
 from __future__ import annotations
@@ -32,12 +31,10 @@ class Use:
 
 @dataclass(frozen=True)
 class Point:
-    """Layer set.
+    """Layer set with its draft cost c and its teacher-forced acceptance rate α.
 
     Attributes:
         skipped: skipped sublayers, ascending.
-        cost: c, a drafted token's time in AR steps.
-        alpha: α, teacher-forced.
         uses: runs that drafted with it; empty for a set found only by the frontier search.
         window: (sinks, recent) positions read by its attentions; None: all.
     """

@@ -80,7 +80,6 @@ def predicted_speedup(cell: ShownCell) -> float | None:
 
 
 def _drafted(replication: Replication) -> list[ShownCell]:
-    """Return the readable cells, each record once."""
     return [cell for cell in replication.shown_cells() if cell.is_readable]
 
 

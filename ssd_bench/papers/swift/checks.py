@@ -239,8 +239,7 @@ def check_comparisons() -> Iterator[Check]:
 def check_released_sets() -> Iterator[Check]:
     """Check r of §B.2 against the released sets, and r of Self-SD against its set.
 
-    Eq. 6 needs the skipped share of all sublayers. The code counts skippable ones; by that definition a set
-    has the share nearest to r.
+    Eq. 6 needs the skipped share of all sublayers; in the code a set has the share nearest to r of skippable ones.
     """
     for name, entry in layer_sets().items():
         paper, model, task = name.split("/")

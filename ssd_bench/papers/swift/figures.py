@@ -267,7 +267,6 @@ def figure11(replication: Replication) -> Figure | NotDrawable:
 
 
 def _draw_searches(axes: Axes, points: list[tuple[float, ShownCell]], method: str) -> None:
-    """Draw a method's points over search time, with iterations."""
     mark = style.mark(method, 0)
     axes.plot([], [], linestyle="", label=method, **common.point_style(mark))
     for i, (seconds, cell) in enumerate(points):
