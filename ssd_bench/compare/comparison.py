@@ -1,7 +1,7 @@
 """Comparison of two sets of records: a row for every pair and quantity, and one for all pairs together.
 
-The verdict on b compared with a is that of `results.effect.verdict`, or *not compared*: a side lacks the quantity, or
-the machines differ; the note says why.
+The verdict on b compared with a is from `results.effect.verdict`, or *not compared* if a side lacks the quantity or the
+machines differ.
 
 The interval is Student's t on the logarithm (on the difference of scores). Its variance is a jackknife over prompts,
 plus the run-to-run variation of measured speeds (docs/evidence.md). The row of all pairs is their geometric mean; a
@@ -40,10 +40,10 @@ class ComparedRow:
         kind: "A/A" if both sides did the same work (only machine, code or chance can differ); else "A/B".
         a, b: numbers of the sides; None for all pairs.
         effect: ratio b over a, or the difference b minus a; None if undefined.
-        low, high: its 95 % interval; None if undefined.
-        n: number of prompts in all runs of the pair.
+        low, high: its 95 % interval, or None.
+        n: prompts in all runs of the pair.
         verdict: as `results.effect.verdict`, or `NOT_COMPARED`.
-        note: why there is no verdict, or what restricts it.
+        note: reason for no verdict, or its restrictions.
     """
 
     pair: str
@@ -85,8 +85,8 @@ class _Sample:
 
     Attributes:
         timing: spread of a timing -> sum over sides of 1 / number of timings.
-        lack: why the effect cannot be compared; else "".
-        doubt: why the effect, although a number, decides nothing; else "".
+        lack: why the effect cannot be compared, or "".
+        doubt: why the effect decides nothing, or "".
         sources: of the spreads.
     """
 
@@ -106,7 +106,7 @@ def compare(
     """Compare two sets of records.
 
     Args:
-        margin: relative margin of equivalence (absolute for scores).
+        margin: margin of equivalence, relative (absolute for scores).
         by_method: as in `pairs`.
 
     Raises:
@@ -138,8 +138,7 @@ def _sample(
 ) -> _Sample:
     """Return the effect of a quantity on a pair, or why it lacks one.
 
-    Args:
-        timing_faults: difference of the machines, and contamination of the times; "" for none.
+    `timing_faults` are the difference of the machines and the contamination of the times, "" for none.
     """
     machines, doubt = timing_faults
     kind = A_A if shared.same_trace or same_work(quantity) else A_B
@@ -159,7 +158,7 @@ def _sample(
 
 
 def _rows(name: str, samples: Sequence[_Sample], margin: float) -> list[ComparedRow]:
-    """Return the row of all pairs together, if there are several, then one per pair."""
+    """Return the row of all pairs, if there are several, then one per pair."""
     rows = [_row(name, [sample], margin) for sample in samples]
     return rows if len(rows) == 1 else [_row(name, samples, margin), *rows]
 

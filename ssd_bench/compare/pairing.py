@@ -28,7 +28,7 @@ class Configuration:
     """Runs of one configuration on one choice of prompts: repeated timings.
 
     Attributes:
-        settings: JSON of model, task, decoding, method and its settings; equal for configurations to be compared.
+        settings: JSON of model, task, decoding, method and its settings, equal in a pair.
         subject: the same without method and settings, to compare two methods.
         prompts: JSON of limit, repeats and seed, which choose the prompts.
     """
@@ -54,7 +54,7 @@ class Configuration:
 
 @dataclass(frozen=True)
 class ConfigurationPair:
-    """Two configurations to compare: `b` is held against `a`."""
+    """Two configurations to compare, b with a."""
 
     label: str
     a: Configuration
@@ -63,13 +63,7 @@ class ConfigurationPair:
 
 @dataclass(frozen=True)
 class RecordSet:
-    """Records named by an option.
-
-    Attributes:
-        field: the option.
-        folder: of the records; a pack is unpacked.
-        configurations: one per configuration and choice of prompts.
-    """
+    """Records that the option `field` names, by configuration and choice of prompts; a pack is unpacked."""
 
     field: str
     folder: Path
@@ -81,7 +75,7 @@ class RecordSet:
 
         Args:
             value: a run, a folder of runs, or a pack.
-            method: leave out other methods.
+            method: the only method to read.
 
         Raises:
             ConfigError: no complete run (of the method).
@@ -197,7 +191,7 @@ def check_pair(pair: ConfigurationPair) -> None:
     """Refuse a pair whose runs differ in model or decoding.
 
     Raises:
-        ConfigError: names the fields that differ, with both values.
+        ConfigError: names the differing fields with both values.
     """
     first = pair.a.runs[0]
     for run in (*pair.a.runs[1:], *pair.b.runs):

@@ -26,10 +26,7 @@ RIGHT = ("a", "b", "b over a", "n")
 
 
 def fail_words(option: str | None, quantity: str) -> list[str]:
-    """Return the verdicts on a quantity at which the command fails.
-
-    Args:
-        option: verdicts, separated by commas.
+    """Return the verdicts on a quantity, from a comma-separated option, at which the command fails.
 
     Raises:
         ConfigError: a verdict that the quantity cannot have.
@@ -56,8 +53,7 @@ def fails(row: ComparedRow, words: Sequence[str]) -> bool:
 def terminal_text(comparison: RecordComparison, margin: float, on: str) -> str:
     """Return the table of a comparison for a terminal, with its restrictions.
 
-    Args:
-        on: quantity shown pair by pair; others show only the row of all pairs, if there are several.
+    The quantity `on` is shown pair by pair, others only in the row of all pairs.
     """
     heads = {quantity: comparison.headline(quantity) for quantity in dict.fromkeys(r.quantity for r in comparison.rows)}
     rows = [row for row in comparison.rows if row.quantity == on or row is heads[row.quantity]]
@@ -118,10 +114,7 @@ def check_out(path: Path) -> None:
 
 
 def write(comparison: RecordComparison, path: Path, facts: dict[str, object]) -> None:
-    """Write a comparison as JSON or CSV.
-
-    Args:
-        facts: options of the comparison, for JSON.
+    """Write a comparison as CSV, or as JSON with the comparison's options (`facts`).
 
     Raises:
         ConfigError: the file cannot be written.

@@ -39,11 +39,7 @@ class Variation:
     _timings: dict[Path, RunTiming] = field(default_factory=dict, repr=False, compare=False)
 
     def spread(self, configuration: Configuration, kind: str) -> tuple[Spread, str]:
-        """Return the variation of one timing of a configuration, and its source: measured, stated or assumed.
-
-        Args:
-            kind: "speedup" or "rate".
-        """
+        """Return the variation of a configuration's timing, by kind ("speedup" or "rate"), and its source."""
         if self.stated is not None:
             return Spread(self.stated, STATED_DOF), "stated"
         run = configuration.runs[0]
@@ -60,8 +56,7 @@ def read_variation(option: str | None, folders: Sequence[Path]) -> Variation:
     """Return the variation named by an option, or measured by the runs of both sides.
 
     Args:
-        option: a standard deviation such as 0.02, or a folder of runs with repeated timings; None: the sides.
-        folders: the folder of each side.
+        option: a standard deviation such as 0.02, or a folder of repeated timings; None: the sides' `folders`.
 
     Raises:
         ConfigError: neither a number from 0 to 1 nor a folder with repeated timings of one trace.

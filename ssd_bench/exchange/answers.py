@@ -1,8 +1,8 @@
 """Acceptance by answer in vLLM's format: written from a record, read from any file.
 
 vLLM from 0.29 puts `metrics.speculative_decoding` into the responses of a server started with
-`--per-request-spec-decode-metrics`, `summary` or `detailed`; `docs/exchange.md` has the fields. Its steps are
-verifications of drafted tokens, not those without a draft. A tree's drafted tokens are its depth, as in our records.
+`--per-request-spec-decode-metrics`, `summary` or `detailed` (fields: `docs/exchange.md`). Its steps are verifications
+of drafted tokens. A tree's drafted tokens are its depth, as in our records.
 """
 
 from __future__ import annotations
@@ -49,8 +49,8 @@ class AcceptanceCounts:
 
     Attributes:
         steps: a row per verification of drafted tokens: draft_len, accepted_len.
-        exact: whether each step's drafted length is known. If not, `steps` has the longest possible one, so that
-            conditional acceptance by position is a lower bound.
+        exact: whether each step's drafted length is known; else `steps` has the longest possible, and conditional
+            acceptance by position is a lower bound.
         m: emitted tokens per verification over all steps; None if unknown.
     """
 
@@ -166,11 +166,7 @@ def read_answers(file: Path) -> AcceptanceCounts:
 
 
 def _parse(text: str) -> _Answer:
-    """Parse and check one answer.
-
-    Raises:
-        ValueError: no valid answer; the message says why.
-    """
+    """Parse and check one answer; raise ValueError with the reason if it is invalid."""
     try:
         content = json.loads(text)
     except (ValueError, RecursionError) as error:

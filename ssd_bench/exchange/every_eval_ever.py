@@ -1,7 +1,7 @@
 """A run in the schema of Every Eval Ever, a shared store of evaluation results: files of results and samples.
 
-The files follow the JSON schemas of `every-eval-ever` 0.3.0 (MIT licence); no text of theirs is in this project.
-Records have no prompts as text, so the SHA-256 of its token ids names a sample's input.
+The files follow the JSON schemas of `every-eval-ever` 0.3.0 (MIT licence; none of its text is here). Records have no
+prompts as text, so the SHA-256 of its token ids names a sample's input.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class Publisher:
 
     Attributes:
         model: the model's hub id, ORGANISATION/NAME; empty: from the record.
-        organization: name of the publishing organisation.
+        organization: the publisher.
         relationship: between evaluator and model; empty: first_party for this project's models, else third_party.
     """
 
@@ -63,8 +63,7 @@ class EvalLog:
     """A run in their schema.
 
     Attributes:
-        results: content of the file of results.
-        samples: lines of the file of samples; empty for a task without a score.
+        samples: empty for a task without a score.
         place: the results' file in their data store, `data/TASK/ORGANISATION/MODEL/UUID.json`.
     """
 
@@ -236,7 +235,7 @@ def _score_id(evaluation_id: str, arm: str, domain: str) -> str:
 def _score_names(header: RunHeader) -> dict[str, str]:
     """Return a task's headline metric under ""; for a stream every task's by domain.
 
-    A stream's metric is a text such as "rougeL of cnn_dm, xsum; exact_match of gsm8k": its mean would mix metrics.
+    A stream's metric is a text such as "rougeL of cnn_dm, xsum; exact_match of gsm8k".
     """
     metric = header.task.metric or ""
     if " of " not in metric:

@@ -79,13 +79,12 @@ def released_entry(run: Run, set_id: int) -> dict[str, Any]:
     """Return a set as an entry of released implementations' files, under the name MODEL_TASK.
 
     `attention` and `mlp` are the skipped blocks, from 0: an entry of `skip_layers.json` of
-    dilab-zju/self-speculative-decoding and hemingkx/SWIFT, looked up as model and task joined by `_`. `skip_set` is the
-    form in memory of KnapSpec's code (kaist-flexml-lab/knapspec, `Knapspec.skip_set`), which reads no file: 2L flags, 1
-    for skipped, attention of block i at 2i, MLP at 2i + 1. These implementations have no windows or rounded weights, so
-    such sets are refused.
+    dilab-zju/self-speculative-decoding and hemingkx/SWIFT. `skip_set` is the form in memory of KnapSpec's code
+    (kaist-flexml-lab/knapspec, `Knapspec.skip_set`), which reads no file: 2L flags, 1 for skipped, attention of block i
+    at 2i, MLP at 2i + 1.
 
     Raises:
-        ConfigError: the set drafted with a window or with rounded weights.
+        ConfigError: the set has a window or rounded weights, which these implementations lack.
     """
     layer_set = run.layer_set(set_id)
     if (window := layer_set.window) is not None:

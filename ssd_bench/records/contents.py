@@ -31,7 +31,7 @@ class Content:
 
     Attributes:
         sha256: hex.
-        farthest: largest absolute value of a weight; NaN if a weight is NaN, else infinity if a weight is infinite.
+        farthest: largest absolute value of a weight; NaN if any is NaN, else infinity if any is infinite.
         tensor: its tensor's name.
     """
 
@@ -43,8 +43,8 @@ class Content:
 def contents(files: Iterable[Path]) -> dict[Path, Content]:
     """Return the content of each weights file.
 
-    Large files' results are kept in the cache folder. Such a file is read again if its size or modification time
-    changed, or if the folder cannot be written. A file with several names (links, as in the hub's cache) is read once.
+    Large files' results are cached until size or modification time change. A file with several names (links, as in the
+    hub's cache) is read once.
     """
     by_inode: dict[tuple[int, int], Content] = {}
     by_name = {}
@@ -77,8 +77,8 @@ def check_finite(contents_by_file: dict[Path, Content], dtype: torch.dtype) -> N
 def _cached_content(file: Path) -> Content:
     """Return a file's content, from the cache folder if possible.
 
-    In the hub's cache a name in the model's folder links to a blob without a suffix. The file is read by its name,
-    whose suffix says how. The cache key has the path of the blob, which several snapshots may share.
+    In the hub's cache a name in the model's folder links to a blob without a suffix. The file is read by its name, for
+    its suffix; the cache key has the path of the blob, which snapshots may share.
     """
     blob, stat = file.resolve(), file.stat()
     if stat.st_size < MIN_CACHED_BYTES:

@@ -32,7 +32,7 @@ REQUIRED: Mapping[type, Sequence[str]] = {
     RecordedTask: ("name",),
     RecordedDecoding: ("mode",),
 }
-"""Keys that a record of another program needs although the reader has a default: tables and checks use them."""
+"""Keys that a record of another program needs although the reader has a default."""
 
 TIME = {"minimum": 0}
 RULES: Mapping[tuple[type, str], Mapping[str, Any]] = {
@@ -77,7 +77,7 @@ def header_schema() -> dict[str, Any]:
 
 
 def _object_schema(kind: type[Any], definitions: dict[str, Any]) -> dict[str, Any]:
-    """Return the schema of a dataclass; the schemas of the dataclasses in it are added to `definitions`."""
+    """Return the schema of a dataclass; add the schemas of the dataclasses in it to `definitions`."""
     hints, docs = get_type_hints(kind), attribute_docs(kind)
     without_default = [f.name for f in fields(kind) if f.default is MISSING and f.default_factory is MISSING]
     properties = {}
@@ -95,7 +95,6 @@ def _object_schema(kind: type[Any], definitions: dict[str, Any]) -> dict[str, An
 
 
 def _type_schema(kind: Any, definitions: dict[str, Any]) -> dict[str, Any]:
-    """Return the schema of a type; see `_object_schema`."""
     origin, args = get_origin(kind), get_args(kind)
     if is_dataclass(kind) and isinstance(kind, type):
         if kind.__name__ not in definitions:

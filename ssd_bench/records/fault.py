@@ -31,11 +31,7 @@ def row_key(steps: pd.DataFrame, at: int) -> Key:
 
 
 def broken_rules(table: str, frame: pd.DataFrame, rules: Mapping[str, NDArray[np.bool_]]) -> Iterator[Fault]:
-    """Yield the first row that breaks each rule, with the number of such rows.
-
-    Args:
-        rules: text of each rule -> the rows that break it.
-    """
+    """Yield the first row that breaks each rule (text -> rows), with the number of such rows."""
     for text, broken in rules.items():
         if broken.any():
             at = int(broken.argmax())

@@ -1,6 +1,6 @@
 """Files of a record, read with errors that name the path.
 
-A resumed run reads with these; changes in `ssd_bench.records.reader` make no run stale.
+Resumed runs use these, but not `ssd_bench.records.reader`, whose changes make no run stale.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from ssd_bench.records.schema import SCHEMA_VERSION
 REPEATED = "force=true in its command measures the run again"
 
 RESULTS = "results.parquet"
-"""Numbers made from the run's tables (`ssd_bench.results.table_file`); no part of the record."""
+"""Numbers from the run's tables (`ssd_bench.results.table_file`); no part of the record."""
 
 
 def open_regular(path: Path) -> BinaryIO:
@@ -36,7 +36,7 @@ def open_regular(path: Path) -> BinaryIO:
     Pyarrow would take `exp:2/steps.parquet` for a URI, and `~` for the home folder.
 
     Raises:
-        OSError: no such file, or a folder, pipe or device (the last two could block for ever).
+        OSError: no such file, or a folder, pipe or device (which could block for ever).
     """
     descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
     if not stat.S_ISREG(os.fstat(descriptor).st_mode):

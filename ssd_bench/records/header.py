@@ -1,7 +1,7 @@
 """Header of a record: run.json as a typed object.
 
-Code that reads records takes their headers from here. A key that a record lacks or that is null has the default of its
-field; unknown keys are ignored; a value of another type is refused.
+Readers of records take headers from here. A missing or null key has its field's default; unknown keys are ignored; a
+value of another type is refused.
 """
 
 from __future__ import annotations
@@ -312,7 +312,7 @@ class RunHeader:
 
 
 def _latency(stored: object) -> Latency | None:
-    """Return a stored profile; None without one, or if times are missing or unknown: it cannot be replayed then."""
+    """Return a stored profile; None without one, or with missing or unknown times, which cannot be replayed."""
     try:
         return Latency.read(stored) if isinstance(stored, Mapping) and stored else None
     except (TypeError, ValueError):
@@ -328,7 +328,7 @@ def _work(stored: Sequence[Mapping[str, Any]]) -> list[Work]:
 
 
 def _build(kind: Any, content: object) -> Any:
-    """Build a dataclass from its JSON object; values that are missing or null have the defaults."""
+    """Build a dataclass from its JSON object; missing or null values have the defaults."""
     stored = content if isinstance(content, Mapping) else {}
     values: dict[str, Any] = {}
     for part, (key, hint) in zip(fields(kind), field_types(kind).items(), strict=True):

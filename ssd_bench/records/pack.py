@@ -1,7 +1,7 @@
 """Pack the complete runs of a folder and their searches into one file, and unpack it.
 
-In git `DIR.zip` replaces hundreds of small files in the folder `DIR` next to it. Commands turn their option into a
-folder with `records_folder`, which unpacks the file once; code that reads runs sees only folders.
+In git `DIR.zip` replaces hundreds of small files in the folder `DIR` next to it. Commands call `records_folder`, which
+unpacks the file once; code that reads runs sees only folders.
 """
 
 from __future__ import annotations
@@ -35,7 +35,6 @@ def records_folder(field: str, value: object, missing_ok: bool = False) -> Path:
     """Return the absolute path of the records that an option names, with all packs there unpacked.
 
     Args:
-        field: the option, for errors.
         value: a folder of records or of a run, or the pack of either.
         missing_ok: accept a missing folder, for a default that need not exist.
 
@@ -94,12 +93,9 @@ def _is_packed(name: PurePath) -> bool:
 def unpacked_folder(runs_dir: Path) -> Path:
     """Unpack all packs of `runs_dir` and return the folder to read.
 
-    Packs are looked for next to the folder, above it (it may be one run of a pack) and within it, except in a subfolder
-    `reference` (`paths.record_files`). A folder that was not unpacked from the pack next to it belongs to the user and
+    Packs may be next to the folder (or its pack), above it (it may be one run of a pack) and within it, except in a
+    subfolder `reference` (`paths.record_files`). A folder not unpacked from the pack next to it belongs to the user and
     is read as it is.
-
-    Args:
-        runs_dir: a folder, or its pack.
 
     Raises:
         ConfigError: a pack is damaged, would write outside its folder or cannot be unpacked, or the folder is from
@@ -137,7 +133,7 @@ def _unpack(folder: Path) -> None:
 
 
 def _check_key(folder: Path, packed: Path) -> None:
-    """Refuse a folder unpacked from another pack; it may have runs of its own, so it is not replaced."""
+    """Refuse a folder unpacked from another pack; it is not replaced, as it may have runs of its own."""
     key = folder / KEY
     if key.is_file() and key.read_bytes() != file_hash(packed).encode():
         expected = f"a folder unpacked from the present {packed}: move your own runs away and delete it"
@@ -148,7 +144,7 @@ def _extract(packed: Path, new: Path) -> None:
     """Unpack into a new folder, with the pack's key.
 
     Raises:
-        ConfigError: the pack is damaged, or a name in it leads out of the folder.
+        ConfigError: a damaged pack, or a name that leads out of the folder.
     """
     new.mkdir()
     (new / KEY).write_text(file_hash(packed), encoding="ascii")
@@ -164,6 +160,5 @@ def _extract(packed: Path, new: Path) -> None:
 
 
 def _leaves_folder(name: str) -> bool:
-    """Check whether a name in a pack leads out of the folder, on any system."""
     path = PurePosixPath(name)
     return "\\" in name or path.is_absolute() or ".." in path.parts or bool(PureWindowsPath(name).drive)

@@ -49,7 +49,7 @@ READERS = (
         for file in ("consistency", "description", "fault", "pack", "reader", "validation", "work_faults")
     ),
 )
-"""Code that only reads records, starts runs or helps. It is not in the code hash: changing it makes no run stale."""
+"""Code that only reads records, starts runs or helps; not in the code hash, so changes make no run stale."""
 
 SOURCE_SUFFIXES = (".py", ".pyi", ".c", ".cc", ".cpp", ".cu", ".cuh", ".h", ".hpp", ".metal")
 
@@ -69,8 +69,8 @@ def collect(command: str | Sequence[str], gpus: Sequence[str] = (), plug_ins: Se
 
     Args:
         command: the command line, as one string or as argv; values of options named like a secret are masked.
-        gpus: names of the GPUs in use; the caller finds them, because this module does not import torch.
-        plug_ins: the plug-ins that the run uses.
+        gpus: names of the GPUs in use, from the caller, since this module does not import torch.
+        plug_ins: used by the run.
 
     Returns:
         command, started_at (UTC), code (sha256, git_sha, git_dirty), python, platform, packages, plug_ins, device.
@@ -97,9 +97,7 @@ def collect(command: str | Sequence[str], gpus: Sequence[str] = (), plug_ins: Se
 
 
 def code_hash(extra_files: Iterable[Path | str] = ()) -> str:
-    """Return the sha256 (hex) of the contents of the source files of ssd_bench, methods and tasks.
-
-    Names do not count: a file that is only moved makes no run stale.
+    """Return the sha256 (hex) of the contents, not the names, of the source files of ssd_bench, methods and tasks.
 
     Args:
         extra_files: other files that a run depends on, such as a method outside the packages.
@@ -127,7 +125,7 @@ def content_key(
 
     Args:
         config: the resolved config, plain containers only.
-        exclude: dotted keys left out, each with everything below it.
+        exclude: dotted keys left out, with everything below.
 
     Raises:
         TypeError: a value has no plain JSON type.
@@ -201,7 +199,7 @@ def _versions(packages: Iterable[str]) -> dict[str, str]:
 
 @cache
 def _version(package: str) -> str | None:
-    """Return the installed version of a package; None without one. A sweep asks for it at every run."""
+    """Return the installed version of a package, or None; cached for sweeps."""
     try:
         return importlib.metadata.version(package)
     except importlib.metadata.PackageNotFoundError:

@@ -1,4 +1,4 @@
-"""Reading of records. Runs do not use this module, so changes here make none stale."""
+"""Reading of records; runs do not use this module, so changes here make none stale."""
 
 from __future__ import annotations
 
@@ -34,10 +34,9 @@ ROUNDED_SIZES = tuple(f"n_{kind}_int{bits}" for bits in BITS for kind in ("attn"
 
 @dataclass(frozen=True, eq=False)  # tables cannot be compared by ==: a run is equal to itself alone
 class Run:
-    """A complete run, read from its record.
+    """A complete run, read from the record in `path`.
 
     Attributes:
-        path: directory of the record.
         header: content of run.json.
         prompts, steps, layer_sets, work: the tables; nullable integer columns have dtype Int32.
     """
@@ -67,7 +66,7 @@ class Run:
         """Return how much layer sets run, by `layer_set_id`.
 
         Args:
-            ids: layer sets; None: all. A search may have scored hundreds that did not draft.
+            ids: layer sets; None: all, perhaps hundreds that only a search scored.
 
         Returns:
             Columns `SIZES` and `ROUNDED_SIZES`; read: most positions that an attention reads, infinite without a
@@ -135,7 +134,7 @@ def _read(path: Path) -> tuple[Run, dict[str, Any]]:
 
 
 def _suggestion(path: Path) -> str:
-    """Say why a path is no run's folder, and which may be meant: tables give only names of runs."""
+    """Say why a path is no run's folder, and which may be meant."""
     if path.exists():
         return ", and it has no run.json" if path.is_dir() else ", and it is a file"
     near = Path(RUNS, os.path.relpath(path))

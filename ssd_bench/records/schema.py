@@ -1,7 +1,7 @@
 """Columns of a record, each with its type and one line of description: raw values of every step and prompt.
 
-The runner fills the row classes; the Arrow schemas are derived from them, so that a column is described once. Below
-them: conversion of the rows of a unit to JSON, and of units to tables.
+The runner fills the row classes, from which the Arrow schemas are derived. Below them: conversion of the rows of a unit
+to JSON, and of units to tables.
 """
 
 from __future__ import annotations
@@ -23,10 +23,9 @@ BASELINES = {"none": ("method",), "paired": ("ar", "method"), "hf": ("ar", "hf",
 """Values of the option `baseline`, and the arms of a unit with each.
 
 "ar" is autoregressive decoding in this engine, "method" the method under test. "hf" is Hugging Face `generate` on a
-copy of the weights in a process of its own, outside the memory and times of the other arms. It serves for its speed
-alone: it has no steps, no score and no audit. Its rounding differs, so its tokens may differ from AR's. Under `hf`,
-run.json has the model's `class` and `attention`, the `weight_bytes`, and `load_ms`, the time to load the weights, which
-no other time includes.
+copy of the weights in its own process, outside the memory and times of the other arms. It serves for its speed alone:
+it has no steps, score or audit, and other rounding may give other tokens. Under `hf`, run.json has the model's `class`
+and `attention`, the `weight_bytes`, and `load_ms`, the time to load the weights, which no other time includes.
 """
 
 ARMS = BASELINES["hf"]

@@ -37,7 +37,7 @@ class Evaluation:
 
     Attributes:
         point: the optimiser's proposal for `layer_set`.
-        score: value of the objective, higher is better.
+        score: higher is better.
         seconds: time of proposing and evaluating it.
     """
 
@@ -52,7 +52,7 @@ class SearchRecord:
     """A search on disk, finished or not.
 
     Attributes:
-        path: its folder, named like the search.
+        path: folder, named like the search.
         header: `search.json`: content_key, n_layers, model, weights, task, domain, dtype, machine, seed, latency,
             settings, prompts (their number) and provenance.
         evaluations: in order of time.
@@ -115,7 +115,7 @@ def open_search(folder: Path, label: str, header: Mapping[str, Any], command: st
     Args:
         folder: contains all searches.
         label: start of a new search's name, which ends with digits of its content key.
-        header: as in `SearchRecord`, without provenance. A header on disk stays as it is.
+        header: as in `SearchRecord`, without provenance; a header on disk stays as it is.
         command: command line of the run, for the provenance.
 
     Raises:
@@ -185,13 +185,10 @@ def search_names(folder: Path) -> list[str]:
 
 
 def find(folder: Path, name: str, field: str) -> SearchRecord:
-    """Return a search by name.
-
-    Args:
-        field: the option that names it, for errors.
+    """Return a search by its name in the option `field`.
 
     Raises:
-        ConfigError: no such search (the message lists the names), or it is damaged.
+        ConfigError: no such search (the message lists the names), or a damaged one.
     """
     available = search_names(folder)
     if name not in available:

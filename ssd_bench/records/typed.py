@@ -17,9 +17,7 @@ NOUNS = {str: "a text", bool: "true or false", int: "an integer", float: "a numb
 
 
 def check_type(place: str, value: Any, kind: Any) -> None:
-    """Refuse a JSON value of another type.
-
-    A missing or null entry is valid: it has its key's default.
+    """Refuse a JSON value of another type; a missing or null entry has its key's default.
 
     Args:
         place: dotted name of the value; "" for the whole content.

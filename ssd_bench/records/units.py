@@ -51,10 +51,7 @@ def read_sealed(file: Path) -> dict[str, Any]:
 
 
 def read_unit(file: Path, header: Mapping[str, Any]) -> dict[str, Any]:
-    """Read and check a finished unit.
-
-    Args:
-        header: run.json of its run.
+    """Read and check a finished unit of a run with this run.json.
 
     Raises:
         FAULTS: the unit is damaged, or its rows contradict each other.

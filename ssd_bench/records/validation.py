@@ -67,7 +67,7 @@ class RecordFault:
 def record_faults(path: Path) -> list[RecordFault]:
     """Return every fault of the record in a folder.
 
-    Rows are checked against each other if every table has the right form, and against valid keys of run.json.
+    Rows are checked against each other and valid keys of run.json if every table has the right form.
     """
     header, listed = _read_header(path / HEADER)
     if header is None:
@@ -123,7 +123,6 @@ def _validator() -> Draft202012Validator:
 
 
 def _explained(error: ValidationError) -> Iterator[tuple[str, str, str]]:
-    """Yield place, fault and expectation for a JSON Schema error."""
     place = ".".join(f"[{part}]" if isinstance(part, int) else str(part) for part in error.absolute_path)
     place, value = place.replace(".[", "["), error.instance
     dot = "." if place else ""
@@ -167,11 +166,7 @@ def _shown(value: object) -> str:
 
 
 def _table_faults(file: Path, digest: object, tables: dict[str, pa.Table]) -> Iterator[RecordFault]:
-    """Yield faults of one table's file, without rows against other tables.
-
-    Args:
-        tables: gets the table under its name.
-    """
+    """Yield faults of one table's file, without rows against other tables; add the table to `tables` by name."""
     schema = SCHEMAS[file.stem]
     try:
         with open_regular(file) as source:

@@ -74,7 +74,7 @@ class _Groups:
 
     Attributes:
         unit: "steps" or "answers".
-        keys: table of the keys, by number.
+        keys: by number.
         steps, prefills, work: number of each row of `steps`, of the answers, and of `work`.
     """
 
@@ -148,8 +148,7 @@ class _Groups:
 def _verify_faults(by_step: _Groups, expected: pd.DataFrame, work: pd.DataFrame, n_layers: float) -> Iterator[Fault]:
     """Yield steps whose verification is not one full-model pass over their nodes.
 
-    Args:
-        expected: rows of `steps`, with the columns of `_set_sizes`.
+    The expected rows are `steps`, with the columns of `_set_sizes`.
     """
     verify = (work["part"] == "verify").to_numpy(bool)
     last = verify & (work["heads"] > 0).to_numpy(bool)
@@ -169,11 +168,7 @@ def _verify_faults(by_step: _Groups, expected: pd.DataFrame, work: pd.DataFrame,
 
 
 def _draft_faults(by_step: _Groups, expected: pd.DataFrame, work: pd.DataFrame) -> Iterator[Fault]:
-    """Yield steps whose draft runs or reads other parts than its layer set and window.
-
-    Args:
-        expected: rows of `steps`, with the columns of `_set_sizes`.
-    """
+    """Yield steps whose draft runs or reads other parts than its layer set and window; rows as in `_verify_faults`."""
     draft = (work["part"] == "draft").to_numpy(bool)
     by_layers = (expected["layer_set_id"].notna() & (expected["draft_len"] > 0)).to_numpy(bool)
 
@@ -218,9 +213,8 @@ def _long_calls(by_step: _Groups, expected: pd.DataFrame, work: pd.DataFrame) ->
 def _set_sizes(layer_sets: pd.DataFrame) -> pd.DataFrame:
     """Return what each layer set runs, by layer_set_id.
 
-    Returns:
-        Columns n_attentions, n_mlps, and n_ with the names of `ROUNDED`; window: most positions that an attention
-        reads, infinite for all.
+    Columns are n_attentions, n_mlps, and n_ with the names of `ROUNDED`; window: most positions that an attention
+    reads, infinite for all.
     """
     run: dict[str, Any] = {
         name: layer_sets["n_layers"] - layer_sets[f"skip_{kind}"].map(len).astype("int64")

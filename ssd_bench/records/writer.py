@@ -4,8 +4,8 @@
     runs/<run id>/parts/00012-000.json   one finished unit (prompt x repeat, all its arms), until the run is complete
     runs/<run id>/{prompts,steps,layer_sets,work}.parquet   the tables; columns: `ssd_bench.records.schema`
 
-The tables have only raw values: `ssd_bench.results` derives every other number (M, alpha, speedup, TPT), and writes
-them next to the tables when the run ends (results.parquet).
+The tables have only raw values; `ssd_bench.results` derives the other numbers (M, alpha, speedup, TPT), and writes them
+to results.parquet when the run ends.
 """
 
 from __future__ import annotations
@@ -61,7 +61,6 @@ class RunWriter:
     `close` or its end.
 
     Args:
-        run_dir: folder, created with its parents.
         header: run.json; `content_key` is required, `schema_version` and `status` are set here.
         fresh: remove the folder's content (`force=true`).
         wait: wait for another process that writes this run; False: refuse.
@@ -202,7 +201,7 @@ class RunWriter:
 
         Args:
             records: the unit's arms (in every turn of a conversation), in any order.
-            method_state: state from which a stateful method continues after this unit.
+            method_state: state of a stateful method after this unit.
 
         Raises:
             ValueError: the unit is done already, a row belongs to another unit, or a value does not fit its column.
@@ -237,8 +236,7 @@ class RunWriter:
     def finish(self, extra: Mapping[str, Any]) -> None:
         """Merge the units into the tables and mark the record complete; if killed, call it again.
 
-        Args:
-            extra: keys to add to run.json (`finished_at` is set if missing).
+        Keys of `extra` are added to run.json (`finished_at` is set if missing).
         """
         if not self.complete:
             self._lease.check()
@@ -255,11 +253,7 @@ class RunWriter:
         self.close()
 
     def finish_shard(self, extra: Mapping[str, Any]) -> None:
-        """Mark a shard as done; its units stay as they are, for `adopt`.
-
-        Args:
-            extra: keys to add to run.json.
-        """
+        """Mark a shard as done, and add the keys of `extra` to run.json; its units stay as they are, for `adopt`."""
         self._lease.check()
         self.header = {**self.header, **extra, "status": SHARD}
         write_atomic(self.path / "run.json", dump(self.header, indent=2))
@@ -351,6 +345,5 @@ def _timestamp() -> str:
 
 
 def _commit(fingerprint: object) -> str | None:
-    """Return the hub commit in the fingerprint of a data file."""
     match = re.search(r"@([0-9a-f]{40}) ", str(fingerprint))
     return match[1] if match else None

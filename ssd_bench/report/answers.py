@@ -34,12 +34,7 @@ HEADLINES = 2
 
 @dataclass(frozen=True)
 class VerdictMark:
-    """Sign for a verdict.
-
-    Attributes:
-        style: CSS class.
-        meaning: in the legend.
-    """
+    """Sign for a verdict, with its CSS class and its meaning in the legend."""
 
     sign: str
     style: str
@@ -73,7 +68,7 @@ class ModelVerdict:
         model: with its size and scale; "" if none ran.
         times: whether the effect's times are modelled or measured; for modelled ones, the measured effect.
         evidence: prompts, combinations, settings replaced by the scale, and why a verdict is missing.
-        decided_by: what would decide the claim; else "".
+        decided_by: what would decide the claim, or "".
     """
 
     mark: VerdictMark
@@ -110,8 +105,7 @@ class ModelTotals:
 
     Attributes:
         model: with its size and scale; "" if no model of the class ran.
-        counts: mark of every verdict in the order of `VERDICTS` and its number of claims; "not run" without runs of the
-            model.
+        counts: mark and number of claims of each of `VERDICTS`, in this order; "not run" without runs of the model.
     """
 
     evidence_class: str
@@ -120,11 +114,7 @@ class ModelTotals:
 
 
 def describe_records(replications: Sequence[Replication], results: int) -> str:
-    """Return sentences on the records: runs, distinct results, scale, models and machine.
-
-    Args:
-        results: number of our distinct results compared with the papers'.
-    """
+    """Return sentences on the records: runs, distinct results compared with the papers', scale, models and machine."""
     by_path = {
         cell.path: (cell, replication.scale) for replication in replications for cell in replication.recorded_cells()
     }
@@ -151,11 +141,7 @@ def describe_records(replications: Sequence[Replication], results: int) -> str:
 
 
 def claim_lines(frame: pd.DataFrame) -> list[ClaimLine]:
-    """Return all claims: the first of every paper, then the second of every paper, and so on.
-
-    Args:
-        frame: all verdicts, as from `verdicts.table`.
-    """
+    """Return all claims, with verdicts of `verdicts.table`: each paper's first, then each paper's second, and so on."""
     ranked: list[tuple[int, Claim]] = []
     for paper in paper_versions():
         ranked += enumerate(claim for claim in claims() if claim.id.partition("/")[0] == paper)

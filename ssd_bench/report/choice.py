@@ -24,9 +24,6 @@ def choice_table(results: pd.DataFrame) -> pd.DataFrame:
     """Return as texts the fastest methods per model, machine and task, with the cost of a search before the run.
 
     Tasks with too few prompts without loops are left out; `note` counts them.
-
-    Args:
-        results: from `result_table`.
     """
     rows = []
     for task, methods in _by_task(results):
@@ -46,7 +43,6 @@ def choice_table(results: pd.DataFrame) -> pd.DataFrame:
 
 
 def _by_task(results: pd.DataFrame) -> Iterator[tuple[str, pd.DataFrame]]:
-    """Yield each task of each group of comparable results."""
     for _, group in _groups(results):
         yield from ((str(task), methods) for task, methods in group.groupby("task", sort=False))
 
@@ -62,11 +58,7 @@ def _fastest(best: Mapping[str, Any], methods: pd.DataFrame) -> dict[str, str]:
 
 
 def recommendations(results: pd.DataFrame) -> Iterator[str]:
-    """Yield a sentence for each model and machine: the methods faster than AR on every task, or why none is.
-
-    Args:
-        results: from `result_table`.
-    """
+    """Yield a sentence for each model and machine: the methods faster than AR on every task, or why none is."""
     toys = dict.fromkeys(model_text(row) for row in named_rows(results[results["toy"]]))
     yield from (
         f"{model}: no recommendation, because a toy model shows how methods behave, not which to use." for model in toys
@@ -92,11 +84,7 @@ def recommendations(results: pd.DataFrame) -> Iterator[str]:
 
 
 def note(results: pd.DataFrame) -> str:
-    """Return sentences that explain the table.
-
-    Args:
-        results: from `result_table`.
-    """
+    """Return sentences that explain the table."""
     most = [methods["without_loops"].max() for _, methods in _by_task(results)]
     few = sum(count < PROMPTS for count in most)
     left_out = f"Left out: {few} of {len(most)} tasks with fewer than {PROMPTS} prompts without loops. " if few else ""
@@ -110,7 +98,6 @@ def note(results: pd.DataFrame) -> str:
 
 
 def _groups(results: pd.DataFrame) -> Iterator[tuple[object, pd.DataFrame]]:
-    """Yield groups of comparable results, real models first, then in the order of the table."""
     ordered = results.sort_values("toy", kind="stable")
     yield from ordered.groupby(KEY, sort=False, dropna=False)
 

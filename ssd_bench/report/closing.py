@@ -41,9 +41,6 @@ NOTABLE_MS = 1000
 def print_record(path: Path, log: WarningLog | None = None) -> None:
     """Print the table of a record; in a sweep, one line, and warnings of kinds not shown yet.
 
-    Args:
-        log: of the sweep's warnings.
-
     Raises:
         LosslessError: an output differs from AR's beyond rounding.
     """
@@ -77,9 +74,7 @@ def _warning(text: str) -> str:
 def run_table(summary: Mapping[str, Any], domains: Sequence[Mapping[str, Any]] = ()) -> str:
     """Return the results of a run as text of at most 100 columns.
 
-    Args:
-        summary: row of `summarise`, with `params` of the model.
-        domains: rows of `summarise_domains`.
+    The rows are from `summarise`, with `params` of the model, and `summarise_domains`.
     """
     pairs = summary["n_pairs"] or "no"
     head = (
@@ -100,8 +95,8 @@ def run_table(summary: Mapping[str, Any], domains: Sequence[Mapping[str, Any]] =
 def comparison_text(records: Sequence[Record]) -> str:
     """Return the results of a sweep as text of about 100 columns: one table per task, the largest speedup first.
 
-    Incomparable runs (other prompts, tokens, model or machine) get separate tables. Several runs of one method are
-    labelled with their differing settings.
+    Incomparable runs (other prompts, tokens, model or machine) get separate tables. Runs of one method are labelled
+    with their differing settings.
     """
     parts = []
     settings = {str(record.path): _settings(record) for record in records}
@@ -122,16 +117,11 @@ def comparison_text(records: Sequence[Record]) -> str:
 
 
 def _settings(record: Record) -> dict[str, Any]:
-    """Return what may differ between runs of a method: its options, and the costs it gets."""
     return {**record.header.options("method"), "hardware.costs": record.header.options("hardware").get("costs")}
 
 
 def _distinguishing_names(rows: Sequence[dict[str, Any]], settings: Mapping[str, Mapping[str, Any]]) -> list[str]:
-    """Return each row's method, with the settings that differ between its rows.
-
-    Args:
-        settings: folder of a run -> its settings.
-    """
+    """Return each row's method, with the settings (by a run's folder) that differ between its rows."""
     names = []
     for row in rows:
         row_settings, label = settings[str(row["run_dir"])], readable_row(row)["method"]
@@ -243,11 +233,7 @@ def _time_rows(s: Mapping[str, Any]) -> list[tuple[str, str]]:
 
 
 def _preparation(ms: float, break_even: float | None, decoded: bool) -> str:
-    """Return the time of a preparation, and after how many tokens it is paid back.
-
-    Args:
-        decoded: whether both arms decoded a token, which a speedup needs.
-    """
+    """Return the time of a preparation, and after how many tokens it is paid back, if both arms decoded any."""
     if not ms:  # no call of the model in it
         return "0.0 s"
     paid = "never paid back at this speed" if break_even is None else f"paid back after {break_even:,.0f} tokens"

@@ -48,7 +48,7 @@ class Exhibit:
         label: name in the paper: "Table 2", "Figure 4", "text §5.2", "abstract".
         frame: long table of its numbers and ours; without rows if the paper prints no number.
         all_replications: our runs of all experiments.
-        all_drawn: our figures by experiment, as from `figures.draw_figures`.
+        all_drawn: our figures by experiment, from `figures.draw_figures`.
     """
 
     paper: str
@@ -250,7 +250,7 @@ class Exhibit:
 
     @property
     def _shared_runs(self) -> str:
-        """Sentence on other tables and figures with numbers from these runs; else ""."""
+        """Sentence on other tables and figures with numbers from these runs, or ""."""
         if self.experiments:
             exhibits = [(experiment.paper, experiment.exhibit) for experiment in self.experiments]
             foreign = [exhibit for exhibit in exhibits if exhibit != (self.paper, self.label)]
@@ -308,9 +308,7 @@ def build_exhibits(
 ) -> list[Exhibit]:
     """Return all tables, figures and passages, those with numbers first, in the order of the numbers.
 
-    Args:
-        frames: from `numbers.long_tables`.
-        drawn: from `figures.draw_figures`; None: no figures.
+    The frames are from `numbers.long_tables`, figures, if any, from `figures.draw_figures`.
     """
     listed = reported.exhibits()[["paper", "exhibit"]].itertuples(index=False, name=None)
     return [

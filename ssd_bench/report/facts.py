@@ -27,7 +27,7 @@ class Fact:
         says: sentence that explains it.
         basis: what was measured or computed, and on which machine.
         command: gives the number.
-        asks: the question answered; "" if none is written above it.
+        asks: question written above it, or "".
     """
 
     number: str
@@ -38,12 +38,7 @@ class Fact:
 
 
 def facts(checks: pd.DataFrame, results: Sequence[dict[str, Any]]) -> list[Fact]:
-    """Return the findings.
-
-    Args:
-        checks: from `audit.audit`.
-        results: of `shapes` on one GPU; may be empty.
-    """
+    """Return the findings of `audit.audit` and of `shapes` on one GPU (perhaps no results)."""
     return [_audit_fact(checks), *_acceptance_facts(results), *_engine_facts(results)]
 
 

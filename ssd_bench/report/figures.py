@@ -44,10 +44,9 @@ class DrawnFigure:
     """Files of the figure of an experiment at a scale.
 
     Attributes:
-        name: of the experiment.
         models: that ran, with sizes.
         image: for the page, SVG if small, else PNG; None if not drawn.
-        reason: why it was not drawn; else "".
+        reason: why it was not drawn, or "".
         width, height: in screen pixels.
         paths: files written.
     """
@@ -93,7 +92,6 @@ def task_figure(task: str, groups: Sequence[RunGroup]) -> Figure:
 
 
 def _fastest(group: RunGroup) -> RunGroup:
-    """Return AR and at most the `ROWS` fastest runs; the title says if runs are missing."""
     runs = group.runs
     if len(runs) <= ROWS:
         return group
@@ -138,11 +136,8 @@ def _draw_time(axes: Axes, group: RunGroup) -> None:
 def forest_plot(replication: Replication, narrow: bool = False) -> Figure:
     """Draw the speedups of all methods, one panel per task: decode and end to end with intervals, AR at 1.
 
-    A band shows run-to-run variation. Methods are ordered by end-to-end speedup over all tasks, the fastest first.
-
-    Args:
-        replication: with at least one run.
-        narrow: draw the panels in one column, for one column of a paper.
+    A band shows run-to-run variation. Methods are ordered by end-to-end speedup over all tasks, the fastest first. A
+    narrow plot has one column of panels, for one column of a paper.
     """
     drawn = [cell for cell in replication.shown_cells() if cell.summary.speedup.value is not None]
     columns = 1 if narrow else len({cell["task"] for cell in drawn})
@@ -164,8 +159,7 @@ def forest_plot(replication: Replication, narrow: bool = False) -> Figure:
 def save(figure: Figure, stem: Path, salt: str = "") -> list[Path]:
     """Write `stem`.svg, `stem`.png and `stem`.pdf; the same records give the same bytes.
 
-    Args:
-        salt: determines the names within the SVG; default: the files' name.
+    The salt (default: the files' name) determines the names within the SVG.
     """
     svg, png, pdf = (stem.with_name(f"{stem.name}.{kind}") for kind in ("svg", "png", "pdf"))
     with matplotlib.rc_context(STYLE | {"svg.hashsalt": salt or stem.name, "svg.fonttype": "path"}):
@@ -187,9 +181,8 @@ def save_for_page(figure: Figure, name: str, replication: Replication, stem: Pat
 def draw_figures(replications: Sequence[Replication], out: Path) -> dict[str, list[DrawnFigure]]:
     """Draw every experiment that is a figure into `out/EXPERIMENT_SCALE.{png,svg,pdf}`.
 
-    Returns:
-        Figures by experiment, the scale nearest to the papers' scale first; `FOREST` and `NARROW` are further keys if
-        methods were compared.
+    Return figures by experiment, the scale nearest to the papers' first; `FOREST` and `NARROW` are further keys if
+    methods were compared.
     """
     out.mkdir(parents=True, exist_ok=True)
     drawn_by_name: dict[str, list[DrawnFigure]] = {}

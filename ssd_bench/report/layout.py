@@ -28,9 +28,8 @@ class Entry:
     """Text in a cell of the laid-out table.
 
     Attributes:
-        number: row of the long table.
         is_own: whether a number is ours, not the paper's.
-        main: whether it is compared with the paper; False for quantities that the paper does not report.
+        main: whether the paper reports it.
     """
 
     text: str
@@ -108,9 +107,8 @@ def wide_table(frame: pd.DataFrame) -> pd.DataFrame:
     """Return a long table in the paper's layout, as texts.
 
     Returns:
-        Columns method, setting (if rows differ in it), model, and one per task and metric. `model` is `ours: NAME,
-        SIZE` of the model that ran, or `paper: NAME`. Our numbers have an interval, or are `ABSENT`. A cell is "" where
-        the paper has no number.
+        Columns method, setting (if rows differ in it), model (`ours: NAME, SIZE` or `paper: NAME`), and one per task
+        and metric. Our numbers have an interval, or are `ABSENT`. A cell is "" where the paper has no number.
     """
     columns, groups = layout(frame)
     if all(set(group.own_rows) == {NONE} for group in groups):

@@ -38,12 +38,7 @@ def runs_folder() -> Path:
 
 
 class Shown:
-    """Output of a notebook cell: sentences, then a table or figure, if any.
-
-    Attributes:
-        text: Markdown.
-        frame, figure: for further work.
-    """
+    """Output of a notebook cell: sentences in Markdown, then a table or figure, if any."""
 
     def __init__(self, text: str, frame: pd.DataFrame | None = None, figure: Figure | None = None):
         self.text, self.frame, self.figure = text, frame, figure
@@ -68,7 +63,7 @@ class Paper:
         runs_dir: None: `runs_folder()`.
 
     Raises:
-        ConfigError: the paper is unknown.
+        ConfigError: unknown paper.
     """
 
     def __init__(self, name: str, runs_dir: Path | str | None = None):
@@ -147,11 +142,7 @@ class Paper:
 
 
 class Comparison:
-    """All methods on one model, from runs of the experiment `ssd_bench_comparison`.
-
-    Args:
-        runs_dir: None: `runs_folder()`.
-    """
+    """All methods on one model: `ssd_bench_comparison` in `runs_dir` (default: `runs_folder()`)."""
 
     def __init__(self, runs_dir: Path | str | None = None):
         self._replications = replications(unpacked_folder(Path(runs_dir or runs_folder())))
@@ -183,7 +174,6 @@ class Comparison:
 
 
 def _replication_of(name: str, experiments: list[Replication]) -> Replication:
-    """Return an experiment's runs at the scale nearest to the paper's."""
     if (replication := comparison(experiments, name)) is None:
         raise ConfigError("experiment", name, "an experiment with runs here")
     return replication

@@ -55,24 +55,18 @@ NO_NUMBERS = pd.DataFrame(columns=list(COLUMNS))
 
 
 def long_table(replications: Sequence[Replication], paper: str, exhibit: str) -> pd.DataFrame:
-    """Return every reported number of a table or figure with ours, one per row, in the paper's order.
+    """Return every reported number of a table or figure with ours, one per row, in the paper's order, in `COLUMNS`.
 
     Args:
         replications: to compare with; runs of other tables and figures count only for numbers of the text.
-
-    Returns:
-        Columns `COLUMNS`.
     """
     return _long(Matcher(replications), paper, exhibit)
 
 
 def long_tables(replications: Sequence[Replication], only: str | None = None) -> dict[tuple[str, str], pd.DataFrame]:
-    """Return the long tables of all reported numbers, keyed by (paper, exhibit) in order; each number is in one table.
+    """Return the long tables of all reported numbers (or a paper's), keyed by (paper, exhibit) in order.
 
     Numbers of figures, abstracts and the text have separate tables ("Figure 4", "text §5.2").
-
-    Args:
-        only: a paper.
     """
     matcher = Matcher(replications)
     exhibits = dict.fromkeys((number.paper, number.exhibit) for number in numbers() if only in (None, number.paper))
@@ -117,9 +111,8 @@ def _row(number: Number, matcher: Matcher) -> dict[str, Any]:
 def verdict_counts(frames: Iterable[pd.DataFrame]) -> pd.DataFrame:
     """Count the numbers by paper and verdict.
 
-    Returns:
-        One row per paper; a column per verdict of `verdict.VERDICTS`, their total `numbers`, and our `distinct results`
-        and `runs`.
+    Each paper has a row, with a column per verdict of `agreement.VERDICTS`, their total `numbers`, and our
+    `distinct results` and `runs`.
     """
     joined = pd.concat([frame[["paper", "verdict", "result", "runs"]] for frame in frames], ignore_index=True)
     totals = pd.crosstab(joined["paper"], joined["verdict"]).reindex(columns=list(agreement.VERDICTS), fill_value=0)

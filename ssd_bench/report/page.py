@@ -1,6 +1,6 @@
 """Page of the report: answers, every table and figure of every paper, and counts. It loads only its figures.
 
-This module collects the content; `page.html`, with its style and script, presents it.
+This module collects the content, which `page.html` presents.
 """
 
 from __future__ import annotations
@@ -74,7 +74,6 @@ class Sheet:
         title: for filters and screen readers.
         filter_values: names on each axis, as in `Exhibit`.
         name: heading.
-        lines: sentences.
         reasons: why parts are missing.
     """
 
@@ -95,9 +94,7 @@ class PageContent:
     """Tables behind the top of the page.
 
     Attributes:
-        checks: from `audit.audit`.
-        judged: from `verdicts.table`.
-        results: from `results.result_table`.
+        checks, judged, results: from `audit.audit`, `verdicts.table` and `results.result_table`.
         gpu_results: of `shapes`; may be empty.
     """
 
@@ -115,8 +112,7 @@ def render(
 ) -> str:
     """Return the page as HTML, the same for the same records.
 
-    Args:
-        drawn: from `figures.draw_figures`, with `figures.FOREST` if methods were compared.
+    Figures are from `figures.draw_figures`, with `figures.FOREST` if methods were compared.
     """
     everything = all_numbers(exhibits)
     style, script = (Markup((FOLDER / name).read_text(encoding="utf-8")) for name in ("style.css", "script.js"))
@@ -253,7 +249,6 @@ def _number_parts(entry: Entry) -> dict[str, str]:
 
 
 def _in_page_order(exhibits: Iterable[Exhibit], paper: str) -> list[Exhibit]:
-    """Order a paper's tables and figures as printed, then abstract and text."""
     ranks = {label: rank for rank, label in enumerate(reported.exhibits(paper)["exhibit"])}
     of_paper = [exhibit for exhibit in exhibits if exhibit.paper == paper]
     return sorted(of_paper, key=lambda exhibit: ranks.get(exhibit.label, len(ranks)))

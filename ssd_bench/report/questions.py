@@ -30,11 +30,7 @@ RIVALS = "SWIFT", "ConfLayers"
 
 
 def questions(real: Replication | None, reports: Sequence[ReplicationReport]) -> list[Fact]:
-    """Return the answers.
-
-    Args:
-        real: runs of the experiment `real.REAL`; None: only the register answers.
-    """
+    """Return the answers; without runs of the experiment `real.REAL`, only the register's."""
     answers: list[Fact | None] = []
     if real is not None:
         cells = [cell for cell in real.shown_cells() if _has_speedups(cell)]
@@ -155,7 +151,6 @@ def _paired(pairs: Sequence[tuple[ShownCell, ShownCell]], number: str) -> Effect
 
 
 def _register(reports: Sequence[ReplicationReport]) -> Fact:
-    """Return the share of published speedups that came back to third parties."""
     got = shares(reports)
     return Fact(
         f"{np.median(got):.0f} % of the gain",

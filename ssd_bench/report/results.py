@@ -62,8 +62,8 @@ def result_table(replications: Sequence[Replication], records: Sequence[Record] 
     """Return one row per run and kind of times, with `COLUMNS`; excluded runs are left out.
 
     Args:
-        records: all records of the folder. Those outside every experiment, for instance of a user's method, are added;
-            under a comparison's task if they have its conditions (prompts, model, hardware, choice of tokens).
+        records: all records of the folder. Records outside every experiment, as of a user's method, are added; under a
+            comparison's task if they have its conditions (prompts, model, hardware, choice of tokens).
     """
     rows: list[dict[str, Any]] = []
     task_names: dict[str, set[str]] = {}
@@ -125,7 +125,6 @@ def _rows(record: Record, method: str, task: str) -> Iterator[dict[str, Any]]:
 
 
 def _numbers(row: Mapping[str, Any], speedup: str, end_to_end: str, prepare_ms: str, even: str) -> dict[str, Any]:
-    """Return the columns of times, from a summary's row."""
     ms = row[prepare_ms] if (row[prepare_ms] or 0) >= SHORTEST_SEARCH_MS else None
     columns = {"search_s": ms / 1000 if ms else None, "break_even": row[even] if ms else None}
     for name, column in (("speedup", speedup), ("end_to_end", end_to_end)):

@@ -48,7 +48,6 @@ class RunGroup:
     """Comparable runs: same task, prompts, model, hardware and choice of tokens.
 
     Attributes:
-        title: model, dtype, device, prompts.
         rows: summaries; first AR (all baselines pooled), if a run has a baseline.
         domains: run id -> main numbers by domain; empty for a single domain.
     """
@@ -177,11 +176,7 @@ def _over_hf(arms: Sequence[pd.DataFrame]) -> dict[str, Any]:
 
 
 def readable_row(row: dict[str, Any], with_hf: bool = False) -> dict[str, str]:
-    """Return a summary as column -> text.
-
-    Args:
-        with_hf: add the Hugging Face arm.
-    """
+    """Return a summary as column -> text, perhaps with the Hugging Face arm."""
     ar, has_hf = row["run_dir"] is None, row.get("speedup_hf") is not None
     hf = {
         "tokens/s HF": format_interval(row, "hf_tokens_per_s", 1) if has_hf else ABSENT,
@@ -301,8 +296,8 @@ def _table(rows: Sequence[dict[str, str]]) -> str:
 def overview(tasks: Mapping[str, Sequence[RunGroup]]) -> str:
     """Return all speedups over all tasks, one table per model, dtype, device and kind of speedup.
 
-    A cell has the number from its task's table; columns may differ in prompts. If a method ran repeatedly under the
-    same conditions, the cell names the runs.
+    A cell has the number from its task's table; columns may differ in prompts. Of a method's repeated runs under the
+    same conditions, the cell names each.
     """
     runs = [(task, row) for task, groups in tasks.items() for group in groups for row in group.runs]
     costs = dict.fromkeys(name for groups in tasks.values() for group in groups for name in group.costs)

@@ -171,7 +171,7 @@ def verdict_counts(frame: pd.DataFrame) -> str:
 def models_judged(frame: pd.DataFrame) -> Iterator[tuple[str, str, pd.DataFrame]]:
     """Yield a class of evidence, a model of it with its size and scale, and its verdicts.
 
-    Scales are separate, because answers and searches differ in length. A class without runs has the model "".
+    Scales are separate, as answers and searches differ in length. A class without runs has the model "".
     """
     for name in EVIDENCE_CLASSES:
         rows = frame[frame["evidence_class"] == name]

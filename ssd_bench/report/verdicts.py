@@ -100,13 +100,12 @@ def _times(judged: Judgement) -> str:
 
 
 def _measured(judged: Judgement | None) -> dict[str, float | None]:
-    """Return the columns of the effect by measured times, from the judgement next to the modelled one."""
     values = (None, None, None) if judged is None else (judged.effect, judged.low, judged.high)
     return dict(zip(MEASURED, values))
 
 
 def _decided_by(judged: Judgement) -> str:
-    """Return the runs that would decide a claim that is "cannot say" or "not run"; else ""."""
+    """Return the runs that would decide a claim that is "cannot say" or "not run", or ""."""
     claim = judged.claim
     if judged.verdict not in (CANNOT_SAY, NOT_RUN):
         return ""
@@ -134,9 +133,8 @@ def _typed(frame: pd.DataFrame) -> pd.DataFrame:
 
 
 def read_verdicts(runs_dir: Path) -> pd.DataFrame:
-    """Read the verdicts in files under a folder of runs (written with `out=`), as `table`.
-
-    Verdicts on a claim with a changed statement or test (by SHA-256) are left out.
+    """Read the verdicts in files under a folder of runs (written with `out=`), as `table`, unless statement or test of
+    the claim changed (by SHA-256).
 
     Raises:
         ConfigError: a file has other columns or verdicts; names the file.

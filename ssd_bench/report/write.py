@@ -111,7 +111,6 @@ def write_replication(
 
     Args:
         recorded: verdicts and results from others' records.
-        folder_records: all records of the folder.
 
     Raises:
         ConfigError: `out` cannot be written.

@@ -37,8 +37,8 @@ class SecondRun:
     """A run planned from a record, without any part of it loaded.
 
     Attributes:
-        plan: the plan of all the record's prompts.
-        header: its run.json before the first prompt.
+        plan: of all the record's prompts.
+        header: run.json before the first prompt.
         notes: departures from the recorded run.
     """
 
@@ -48,11 +48,7 @@ class SecondRun:
 
     @classmethod
     def of(cls, run: Run, options: Mapping[str, str], runs_dir: Path) -> SecondRun:
-        """Plan a record's run again.
-
-        Args:
-            options: values for `recorded_config.PLACES`.
-            runs_dir: folder of the second record.
+        """Plan a record's run again in the folder `runs_dir`, with values for `recorded_config.PLACES`.
 
         Raises:
             ConfigError: the config cannot be planned here, as `plan`.
@@ -66,11 +62,7 @@ class SecondRun:
         return cls(planned, initial_header(planned), notes + _history(run.header))
 
     def differences(self, stored: Mapping[str, Any]) -> list[Difference]:
-        """Return the recorded run's properties that differ here.
-
-        Args:
-            stored: content of run.json.
-        """
+        """Return the differences between the stored run.json and this run's."""
         names = list(COMPARED)
         for table in TABLES:
             entries = {**(lookup(stored, table) or {}), **(lookup(self.header, table) or {})}
@@ -79,11 +71,10 @@ class SecondRun:
         return [Difference(*row) for row in values if row[1] != row[2]]
 
     def obstacle(self, stored: Mapping[str, Any], prompts: list[RecordFinding], count: int) -> str:
-        """Return why a second run could not be compared with the record, or "".
+        """Return why a second run of `count` prompts could not be compared with the record, or "".
 
         Args:
             prompts: prompts that differ here.
-            count: number of prompts to run.
         """
         recorded, here = lookup(stored, WEIGHTS), self.plan.origin.weights
         if recorded != here:
@@ -151,12 +142,7 @@ def _history(header: RunHeader) -> list[str]:
 
 
 class Deviations:
-    """The model's logits where two outputs differ; the model is loaded on first use.
-
-    Args:
-        planned: the plan of the recorded run here.
-        run: the record.
-    """
+    """The model's logits where two outputs differ; the model is loaded on first use."""
 
     def __init__(self, planned: Plan, run: Run):
         self._plan, self._run = planned, run
@@ -165,8 +151,7 @@ class Deviations:
     def deficit(self, key: Key, output: list[int], index: int, tokens: tuple[int, int]) -> float:
         """Return by how many logits the less likely of two tokens is below the most likely one.
 
-        Args:
-            output: token ids of the answer, equal in both runs before `index`.
+        The answer's output is equal in both runs before `index`.
         """
         if self._probe is None:
             self._probe = ModelProbe(*load_model(self._plan))

@@ -30,7 +30,7 @@ SAME = (
 """Keys of run.json that follow from its config."""
 OUTSIDE_FACTOR, OUTSIDE_SHARE = 10, 0.1
 """Decode time outside drafting, verification and method overhead is suspicious above this factor times the time
-elsewhere (in the arm's other answers; per step, in the other arm), and above this share of them. In the committed
+elsewhere (in the arm's other answers; per step, in the other arm), and above this share of it. In the committed
 records, the arms differ per step by a factor of 4 at most."""
 LOOP_SHARE = 0.5
 """Share that is suspicious in every answer of an arm; the committed records have 0.04 at most."""
@@ -42,11 +42,7 @@ KEY_DIGITS = 10  # of the content key, at the end of run_id
 
 
 def table_faults(run: Run, stored: Mapping[str, Any]) -> Iterator[RecordFinding]:
-    """Yield every fault of a record that shows without its model: schema, digests, counts, contradictions, times.
-
-    Args:
-        stored: content of run.json.
-    """
+    """Yield every fault of a record that shows without its model: schema, digests, counts, contradictions, times."""
     for fault in dict.fromkeys(header_schema_faults(stored)):
         yield RecordFinding(HEADER, str(fault).removeprefix(f"{HEADER}: "))
     digests = stored_digests(stored)
@@ -103,7 +99,7 @@ def _long_arms(run: Run, outside: pd.Series[float], shares: pd.Series[float]) ->
     """Return the arms whose answers all have far more decode time than their steps.
 
     Args:
-        outside: each answer's decode time outside its steps; NaN for an answer without steps.
+        outside: each answer's decode time outside its steps; NaN without steps.
         shares: the same over the time of the steps.
     """
     steps = run.steps.groupby(list(ANSWER)).size()
@@ -134,12 +130,7 @@ def lookup(content: Mapping[str, Any], name: str) -> Any:
 
 
 def header_faults(stored: Mapping[str, Any], planned: Mapping[str, Any]) -> Iterator[RecordFinding]:
-    """Yield entries of run.json that contradict its config.
-
-    Args:
-        stored: content of run.json.
-        planned: header of a run planned from its config.
-    """
+    """Yield entries of run.json that contradict its config, by the header of a run planned from it."""
     for name in SAME:
         value, expected = lookup(stored, name), lookup(planned, name)
         if name == "tie_tolerance":  # it follows from the arithmetic of the recorded run, not from that of this machine

@@ -21,7 +21,6 @@ class RecordFinding:
 
     Attributes:
         part: table of the record, `run.json`, or part of the reproduction.
-        text: what is wrong.
         key: the answer; None: the whole part.
     """
 
@@ -87,9 +86,8 @@ class Report:
 
     Attributes:
         record: folder of the record.
-        prompts: number of prompts run again, of `total`; 0: none.
+        prompts: number of prompts run again, of `total`.
         faults: faults of the record itself.
-        differences: properties that differ here.
         notes: departures of the second run, and the parts that may therefore differ.
         parts: verdicts, in the report's order; empty if nothing was run.
         stopped: why nothing was run again, or "".

@@ -40,7 +40,6 @@ def config_again(header: RunHeader, options: Mapping[str, str], runs_dir: str) -
 
     Args:
         options: values for `PLACES`, as on a command line.
-        runs_dir: folder of the second record.
 
     Raises:
         ConfigError: no config, one of another form, or an option outside `PLACES`.

@@ -53,7 +53,7 @@ def reproduce(folder: Path, sample: int | None, places: Mapping[str, str], runs_
     """Check a record, run it again, and compare part by part.
 
     Args:
-        sample: number of first prompts to run; None: all; 0: none.
+        sample: number of first prompts to run; None: all.
         places: options of the second run (`recorded_config.PLACES`).
         runs_dir: folder of the second record.
 
@@ -120,7 +120,6 @@ def _listed(nothing: str, title: str, entries: list[str]) -> list[str]:
 
 
 def _conclusion(report: Report) -> str:
-    """Return the last line: what was or was not reproduced."""
     failed = [part.part for part in report.parts if part.verdict == DIFFERENT]
     failed += ["the record has faults"] if report.faults else []
     if report.stopped:

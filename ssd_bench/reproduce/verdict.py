@@ -55,12 +55,7 @@ def first_prompts(run: Run, count: int) -> Run:
 
 
 def verdicts(recorded: Run, again: Run, deviations: Deviations, is_sample: bool) -> list[PartVerdict]:
-    """Return the verdict on every part.
-
-    Args:
-        recorded: the part of the record that was run again.
-        is_sample: whether the record has further prompts, so that scores over all answers cannot be compared.
-    """
+    """Return the verdict on every part that was run again; a sample's scores over all answers cannot be compared."""
     parts: dict[str, Callable[[], PartVerdict]] = {
         OUTPUTS: lambda: _outputs(recorded, again, deviations),
         STEPS: lambda: _steps(recorded, again),
@@ -108,12 +103,7 @@ def _outputs(recorded: Run, again: Run, deviations: Deviations) -> PartVerdict:
 def _output_difference(
     a: Mapping[str, Any], b: Mapping[str, Any], key: Key, deviations: Deviations, limit: float
 ) -> tuple[str, bool]:
-    """Return how an answer differs ("": equal), and whether rounding explains it.
-
-    Args:
-        a, b: rows of `prompts`, recorded and again.
-        limit: largest difference of logits of a near-tie.
-    """
+    """Return how rows of `prompts` differ ("": equal), and whether rounding (a near-tie within `limit`) explains it."""
     ids, new_ids = [int(token) for token in a["output_ids"]], [int(token) for token in b["output_ids"]]
     if ids != new_ids:
         common = min(len(ids), len(new_ids))
@@ -177,7 +167,6 @@ def _steps(recorded: Run, again: Run) -> PartVerdict:
 def _step_difference(
     a: Sequence[Mapping[str, Any]], b: Sequence[Mapping[str, Any]], texts: tuple[dict[int, str], dict[int, str]]
 ) -> str:
-    """Return the first difference of an answer's steps, or ""."""
     for one_step, new_step in zip(a, b):
         sets = [
             None if s["layer_set_id"] is None else t.get(int(s["layer_set_id"]), "unknown")

@@ -44,7 +44,7 @@ def check_comparable(a: Run, b: Run) -> None:
     """Refuse two runs that differ in more than the method.
 
     Raises:
-        ConfigError: task, prompts, model, hardware or decoding settings differ; every difference is listed.
+        ConfigError: lists every difference in task, prompts, model, hardware and decoding settings.
     """
     first, second = conditions(a), conditions(b)
     differences = []

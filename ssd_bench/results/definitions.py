@@ -45,11 +45,10 @@ def alpha_macro(steps: pd.DataFrame) -> float | None:
 
 
 def alpha_by_position(steps: pd.DataFrame) -> pd.DataFrame:
-    """Return the conditional acceptance at each position i = 1, 2, ... of the draft.
+    """Return the conditional acceptance at each tested position i = 1, 2, ... of the draft.
 
-    Returns:
-        One row per tested position. Columns: position; tested: steps with k >= i and m >= i - 1;
-        accepted: these with m >= i; alpha = accepted / tested.
+    Columns are position; tested: steps with k >= i and m >= i - 1; accepted: these with m >= i; alpha = accepted /
+    tested.
     """
     rows = []
     for position in range(1, int(steps["draft_len"].max() if len(steps) else 0) + 1):
@@ -63,8 +62,8 @@ def alpha_by_position(steps: pd.DataFrame) -> pd.DataFrame:
 def skip_ratio_of_all(run: Run) -> float | None:
     """Return r over all drafted tokens, for SWIFT's Eq. 6.
 
-    A token drafted without layers skips all sublayers. Equal to `skip_ratio` if layers drafted every token. None if
-    they drafted no token, or read a window of the cache or rounded weights, whose cost c = 1 - r does not describe.
+    A token drafted without layers skips all sublayers. None if layers drafted no token, or read a window of the cache
+    or rounded weights, whose cost c = 1 - r does not describe.
     """
     steps, by_layers = steps_of(run), _with_sets(run)
     cheaper = np.isfinite(by_layers["read"]) | (by_layers[[*ROUNDED_SIZES]].sum(axis=1) > 0)
@@ -76,18 +75,14 @@ def skip_ratio_of_all(run: Run) -> float | None:
 
 
 def searched_drafts(steps: pd.DataFrame) -> pd.DataFrame:
-    """Return the steps that drafted with a layer set from the method's search, not the search's initial set.
-
-    Without a search, all sets count.
-    """
+    """Return the steps drafted with a set from the method's search, not its initial set; without a search, all."""
     return steps[steps["layer_set_id"].notna() & steps["searched"].fillna(True).astype(bool)]
 
 
 def skipped_shares(run: Run) -> pd.DataFrame:
     """Return the steps of `searched_drafts`, with the shares of attentions and MLPs skipped.
 
-    Returns:
-        Columns prompt_index, context_len, attention, MLP.
+    Columns are prompt_index, context_len, attention, MLP.
     """
     steps = searched_drafts(_with_sets(run))
     shares = {
@@ -111,14 +106,7 @@ def main_set(run: Run, domain: str | None = None) -> LayerSet | None:
 
 
 def main_set_id(run: Run, domain: str | None = None) -> int | None:
-    """Return the id of the layer set (with its window) that drafted most tokens in the steps of `searched_drafts`.
-
-    Args:
-        domain: restrict to this domain; None: all prompts.
-
-    Returns:
-        None without such steps.
-    """
+    """Return the id of the set that drafted most tokens in the steps of `searched_drafts` (in a domain), or None."""
     steps = searched_drafts(steps_of(run))
     if domain is not None:
         in_domain = run.prompts.loc[run.prompts["domain"] == domain, "prompt_index"]
@@ -177,12 +165,7 @@ def _arrays(frame: pd.DataFrame, names: Iterable[str]) -> dict[str, Array]:
 
 
 def _predicted_tpt(header: RunHeader, steps: Mapping[str, Array], sets: Mapping[str, Array] | None) -> float | None:
-    """Return the predicted TPT of steps.
-
-    Args:
-        steps: `TPT_STEPS`.
-        sets: `TPT_SETS` of steps that drafted by layers; None for AR.
-    """
+    """Return the predicted TPT of `TPT_STEPS`, with `TPT_SETS` of steps that drafted by layers (None for AR)."""
     latency, n, drafted = header.latency, len(steps["draft_len"]), float(steps["draft_len"].sum())
     if not n or latency is None:
         return None
@@ -215,8 +198,7 @@ def estimated_tpt(steps: pd.DataFrame) -> tuple[float | None, int]:
 def break_even_tokens(prepare_ms: float | None, ar: float | None, method: float | None) -> float | None:
     """Return after how many output tokens an offline preparation is paid back; None without one, or if never.
 
-    Args:
-        ar, method: tokens per second of the two arms.
+    The arms' speeds are in tokens per second.
     """
     # preparation time over the time that the method saves per token
     if not prepare_ms or not ar or not method or method <= ar:

@@ -35,11 +35,9 @@ class Digest:
 
     Attributes:
         summary, domains: results of `summarise` and `summarise_domains`, without warnings and run-to-run variation.
-        facts: for warnings.
-        timing: facts for run-to-run variation.
+        facts, timing: for warnings, and for run-to-run variation.
         conditions: hash of `conditions`; equal for comparable runs.
-        ar_emitted: tokens emitted by AR's steps.
-        ar_steps: number of AR's steps.
+        ar_emitted, ar_steps: tokens emitted by AR's steps, and their number.
     """
 
     summary: Summary
@@ -55,7 +53,7 @@ class Digest:
         """Compute the digest of a run.
 
         Raises:
-            ConfigError: a number cannot be computed from the record's values; names its path.
+            ConfigError: a number cannot be computed; names the record's path.
         """
         try:
             return cls._computed(run)
@@ -96,11 +94,7 @@ class Digest:
         return cls(**content | parts)
 
     def summarise(self, path: Path, variation: RunVariation | None = None) -> Summary:
-        """Return the run's `summarise`, without reading its tables.
-
-        Args:
-            path: folder of the run, which may have moved since.
-        """
+        """Return the run's `summarise`, without reading its tables; the folder may have moved to `path`."""
         return _finished(replace(self.summary, run_dir=str(path)), self.facts, self._level(variation))
 
     def summarise_domains(self, variation: RunVariation | None = None) -> Sequence[DomainSummary]:
@@ -112,20 +106,12 @@ class Digest:
 
 
 def summarise(run: Run, variation: RunVariation | None = None) -> Summary:
-    """Return every number of a run.
-
-    Args:
-        variation: run-to-run variation, which widens intervals of speeds if measured on the run's model and machine.
-    """
+    """Return every number of a run; a variation on its model and machine widens the intervals of speeds."""
     return _finished(run_numbers(run), Facts.of(run), _run_level(run, variation))
 
 
 def summarise_domains(run: Run, variation: RunVariation | None = None) -> Sequence[DomainSummary]:
-    """Return the main numbers of each domain, in order of appearance; empty for a single domain.
-
-    Args:
-        variation: as in `summarise`.
-    """
+    """Return the main numbers of each domain, in order of appearance; empty for a single domain."""
     return _widened_domains(domain_numbers(run), _run_level(run, variation))
 
 

@@ -44,11 +44,7 @@ class Effect:
 
     @classmethod
     def of(cls, measured: Measured, timing: Sequence[tuple[float, float]] = ()) -> Effect | None:
-        """Build an effect from a number with its interval over prompts; None without.
-
-        Args:
-            timing: variances of run-to-run variation, with degrees of freedom.
-        """
+        """Build an effect from a number with its interval, if any, and variances of run-to-run variation with dof."""
         if not measured.value or not measured.low or not measured.high:
             return None
         quantile = t_quantile(measured.n - 1)
@@ -107,8 +103,8 @@ class PairEffect:
     Attributes:
         a, b: numbers of the sides.
         value: logarithm of b over a, or the difference; NaN if undefined.
-        deviations: prompt -> deviation of `value` without this prompt from the mean over prompts; NaN if undefined.
-            Their squares sum to the variance of `value` over prompts.
+        deviations: prompt -> deviation of `value` without this prompt from the mean; NaN if undefined. Their squares
+            sum to the variance of `value` over prompts.
     """
 
     a: float

@@ -2,7 +2,7 @@
 
 *Run-to-run variation*: the standard deviation of the logarithm of a speed over repeated timings of one trace. An
 interval over prompts does not contain it, because all prompts of a run are timed under the same machine conditions. Any
-two runs of one trace on one machine measure it. They widen the interval of every speed in their folder.
+two runs of one trace on one machine measure it, and widen the interval of every speed in their folder.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def searched_share(run: Run) -> float | None:
 def shares_search(run: Run) -> bool:
     """Return whether a search chose the sets of several prompts at once, before the run or in an earlier prompt.
 
-    Its prompts then say little about another search: the sample is one search.
+    The sample is then one search.
     """
     if run.header.searches:
         return True
@@ -88,10 +88,8 @@ def trace(run: Run) -> str:
 def slow_steps(run: Run) -> pd.DataFrame:
     """Return the outlier steps: drafting and verification took more than `SLOW_FACTOR` times the expected time.
 
-    Method overhead is left out: a search makes a step long on any machine.
-
-    Returns:
-        Rows of `steps`, with `ms` (drafting and verifying) and `expected_ms`.
+    Method overhead is left out: a search makes a step long on any machine. Rows are of `steps`, with `ms` (drafting and
+    verifying) and `expected_ms`.
     """
     # expected = (arm's median draft time per sublayer pass) x (passes of this step)
     #          + median verification time of the arm's steps with as many nodes
@@ -112,8 +110,8 @@ class Steadiness(SummaryRow):
     """Steadiness of the machine during a run, over both arms.
 
     Attributes:
-        slow_steps: number of outliers.
-        slow_share: their time beyond the expected time, as a share of the decode time.
+        slow_steps, slow_share: number of outliers, and their time beyond the expected time, as a share of the decode
+            time.
         others_share: share of the cores used by other processes; None if not recorded.
         concurrent_runs: number of simultaneous runs that could use the same cores or GPU.
     """
@@ -165,7 +163,6 @@ class RunTiming:
         seconds: decode time of AR and the method.
         speedup: over AR, decoding alone.
         rate: tokens per second of the method.
-        contaminated: whether other work contaminated the times.
     """
 
     machine: str
@@ -191,7 +188,6 @@ class VariationLevel:
         seconds: decode time of the shortest trace, both arms.
         speedup: of a speedup over AR, timed in the same run.
         rate: of tokens per second.
-        runs: number of runs.
     """
 
     seconds: float
@@ -250,7 +246,7 @@ def machine(run: Run) -> str:
 def run_to_run_variation(runs: Sequence[Run | RunTiming]) -> list[RunVariation]:
     """Estimate run-to-run variation from runs of equal traces, for each model and machine with at least two.
 
-    Contaminated runs are left out: they carry a warning, and other processes cause their variation.
+    Contaminated runs are left out: other processes cause their variation.
     """
     by_machine: dict[str, dict[str, list[RunTiming]]] = {}
     for timing in map(_run_timing, runs):
@@ -264,11 +260,7 @@ def run_to_run_variation(runs: Sequence[Run | RunTiming]) -> list[RunVariation]:
 
 
 def _levels(traces: Sequence[Sequence[RunTiming]]) -> list[VariationLevel]:
-    """Return levels of traces of similar length, the shortest first, each with `LEVEL_DOF` given enough runs.
-
-    Args:
-        traces: runs of each trace, at least two.
-    """
+    """Return levels of traces of similar length, the shortest first, each with `LEVEL_DOF` given enough runs."""
     groups: list[list[Sequence[RunTiming]]] = []
     for trace_runs in sorted(traces, key=_median_seconds):
         if groups and _dof(groups[-1]) < LEVEL_DOF:

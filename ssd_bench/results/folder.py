@@ -22,9 +22,9 @@ class Record:
     """Run on disk, loaded when first needed; several cells may share it.
 
     Args:
-        variations: returns the run-to-run variations measured in the folder; called when a number needs one.
-        cache: keeps the tables of recently used runs; default: a new cache.
-        store: keeps the digests of the folder's runs.
+        variations: returns the run-to-run variations measured in the folder, when a number needs one.
+        cache: tables of recently used runs; default: a new cache.
+        store: digests of the folder's runs.
     """
 
     def __init__(
@@ -66,19 +66,19 @@ class Record:
 
     @cached_property
     def digest(self) -> Digest:
-        """`results.Digest` of the run."""
+        """`Digest` of the run."""
         if self.store is None:  # bypass the cache: a caller that needs only digests must not hold the tables
             return Digest.of(self.run if self in self._cache else load_run(self.path))
         return self.store.digest(self.path, lambda: self.run)
 
     @cached_property
     def summary(self) -> Summary:
-        """`results.summarise` of the run."""
+        """`digest.summarise` of the run."""
         return self.digest.summarise(self.path, self.variation)
 
     @cached_property
     def domains(self) -> Sequence[DomainSummary]:
-        """`results.summarise_domains` of the run."""
+        """`digest.summarise_domains` of the run."""
         return self.digest.summarise_domains(self.variation)
 
     @cached_property

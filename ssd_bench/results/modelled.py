@@ -2,9 +2,9 @@
 
 The measured passes of a GPU and a model size (`ssd_bench.cost.reference`) time the calls counted in a record. The
 blocks of a smaller model stand for the reference's by relative depth. Acceptance, drafts and layer sets come from the
-recorded model. A method's Python code is not in it, except for the host's time per call.
+recorded model. A method's Python code is left out, except for the host's time per call.
 
-`modelled_run` replaces the times of a run, so that modelled numbers have the definitions of the measured ones.
+`modelled_run` replaces a run's times, so that modelled and measured numbers have the same definitions.
 """
 
 from __future__ import annotations
@@ -75,10 +75,7 @@ def prepare_ms(run: Run, machine: Machine) -> float:
 def modelled_run(run: Run, machine: Machine) -> Run:
     """Replace the recorded times of a run by modelled ones, in both tables and the header.
 
-    The arm of Hugging Face, whose work is not counted, is left out.
-
-    Args:
-        machine: as in `modelled_steps`.
+    The arm of Hugging Face, whose work is not counted, is left out; the machine is as in `modelled_steps`.
     """
     steps = modelled_steps(run, machine)
     # the work of searches before the run is counted with the preparation, not search by search

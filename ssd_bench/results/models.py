@@ -55,10 +55,7 @@ def file_bits(name: str) -> int | None:
 
 
 def _params(shape: Mapping[str, Any] | None) -> int | None:
-    """Return the number of parameters of the sizes in a config; None if incomplete.
-
-    Records from before `model.n_params` have nothing else.
-    """
+    """Return the number of parameters of the sizes in a config, for records from before `model.n_params`, or None."""
     shape_fields = {field.name for field in fields(Shape)}
     try:
         return Shape(**{key: value for key, value in (shape or {}).items() if key in shape_fields}).n_params

@@ -69,7 +69,6 @@ def _other_numbers(run: Run, table: PromptTable, values: Mapping[str, Measured])
 
 
 def _identity(run: Run) -> dict[str, Any]:
-    """Return what was run, and the numbers of prompts, repeats and pairs of answers."""
     header = run.header
     return {
         "run_id": header.run_id,

@@ -1,7 +1,6 @@
 """A run as one row per prompt: each arm's columns, from which `quantities.yaml` defines every number.
 
-All columns but `step_ms` are additive: a prompt's are sums over its answers and their steps. Each is read when first
-needed.
+All columns but `step_ms` are additive: sums over a prompt's answers and their steps. Each is read when first needed.
 
 | column | of an answer |
 |---|---|
@@ -115,11 +114,7 @@ class PromptTable:
         ]
 
     def number(self, key: str, arms: Sequence[str] = ()) -> Measured:
-        """Return a quantity of `QUANTITIES` with its interval.
-
-        Args:
-            arms: other arms than the quantity's.
-        """
+        """Return a quantity of `QUANTITIES` with its interval, perhaps of other arms."""
         quantity = QUANTITIES[key]
         return quantity.measure(*self.columns(quantity, arms)[1])
 
@@ -226,12 +221,7 @@ class PromptTable:
 
 
 def of_steps(key: str, steps: pd.DataFrame) -> float | None:
-    """Return a quantity of some steps of one run; None if undefined.
-
-    Args:
-        key: of a quantity with columns of steps only.
-        steps: of one arm.
-    """
+    """Return a quantity, with columns of steps only, of some steps of one run and arm; None if undefined."""
     quantity = QUANTITIES[key]
     return quantity.measure(*frame_of_steps(quantity, steps).to_numpy().T).value
 

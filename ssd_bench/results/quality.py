@@ -50,8 +50,8 @@ def agreement(prompts: pd.DataFrame) -> dict[str, float | None]:
     """Compare the method's outputs with AR's per prompt and repeat: the papers' measure of quality.
 
     Returns:
-        output_rouge2: mean ROUGE-2 F1 of the texts with AR's as the reference (Lin 2004); 1 for equal texts of any
-        length. output_exact: share of outputs with the same tokens.
+        output_rouge2: mean ROUGE-2 F1 of the texts with AR's as the reference (Lin 2004); 1 for equal texts.
+        output_exact: share of outputs with the same tokens.
     """
     ar, method = pair_positions(prompts)
     if not len(method):

@@ -41,8 +41,8 @@ class Measured:
 
     Attributes:
         value: None if undefined.
-        low, high: 95 % interval; None for fewer than two prompts, if all prompts agree, or if the value is undefined
-            without one of them.
+        low, high: 95 % interval; None for fewer than two prompts, if all agree, or if the value is undefined without
+            one.
         n: number of prompts.
     """
 
@@ -54,12 +54,7 @@ class Measured:
 
 @dataclass(frozen=True)
 class Spread:
-    """Run-to-run variation of the logarithm of a number, over repeated timings of one trace.
-
-    Attributes:
-        sigma: standard deviation.
-        dof: degrees of freedom of sigma.
-    """
+    """Run-to-run variation over repeated timings of one trace: standard deviation of the logarithm, and its dof."""
 
     sigma: float
     dof: int
@@ -67,11 +62,7 @@ class Spread:
 
 @dataclass(frozen=True)
 class Quantity:
-    """Row of `quantities.yaml`, which explains the fields.
-
-    Attributes:
-        key: name in summaries, files and options.
-    """
+    """Row of `quantities.yaml`, which explains the fields; `key` is its name in summaries, files and options."""
 
     key: str
     label: str
@@ -165,11 +156,7 @@ def ratio(numerator: Array, denominator: Array, at_most: float = math.inf) -> Me
 
 
 def without_each(statistic: Statistic, columns: Sequence[Array]) -> Array:
-    """Return `statistic` without each prompt in turn, [n].
-
-    Args:
-        columns: one entry per prompt, [n] each.
-    """
+    """Return `statistic` without each prompt in turn, [n], from columns [n]."""
     n = len(columns[0])
     kept = ~np.eye(n, dtype=bool)
     return statistic(*(np.broadcast_to(column, (n, n))[kept].reshape(n, n - 1) for column in columns))

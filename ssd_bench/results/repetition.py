@@ -18,8 +18,8 @@ from ssd_bench.results.rows import paired_rows
 NGRAM = 8
 """Tokens of an n-gram."""
 LOOP_SHARE = 0.1
-"""Share of repeated n-grams above which an output counts as a loop. A copied phrase of 16 tokens is 9 of the 249
-n-grams of an output of 256 tokens (0.04); a passage repeated once is about 0.5.
+"""Share of repeated n-grams above which an output counts as a loop. In an output of 256 tokens (249 n-grams) a copied
+phrase of 16 tokens is 9 of them (0.04); a passage repeated once is about 0.5.
 """
 
 
@@ -36,11 +36,7 @@ def repeated_ngram_share(output_ids: Sequence[int]) -> float:
 
 
 def repetition(prompts: pd.DataFrame) -> Measured:
-    """Return the mean share of repeated n-grams over prompts, each the mean of its answers.
-
-    Args:
-        prompts: rows of one arm.
-    """
+    """Return the mean share of repeated n-grams over one arm's prompts, each the mean of its answers."""
     by_prompt = prompts["output_ids"].map(repeated_ngram_share).groupby(prompts["prompt_index"]).mean()
     return ratio(by_prompt.to_numpy(), np.ones(len(by_prompt)), at_most=1.0)
 

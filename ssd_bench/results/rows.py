@@ -11,7 +11,7 @@ from numpy.typing import ArrayLike, NDArray
 from ssd_bench.records.schema import PAIR
 
 TIMES = ["arm", "prompt_index", "repeat", "turn", "new_tokens", "prefill_ms", "decode_ms"]
-"""Columns of `prompts` for speeds. Selecting rows of these alone is much faster than with the texts."""
+"""Columns of `prompts` for speeds, much faster to select without the texts."""
 
 UNIT = ["prompt_index", "repeat", "turn"]
 """Key of an answer, equal in all arms."""

@@ -31,7 +31,7 @@ class SharedPrompts:
         sides: tables of the timings of a and of b.
         modelled: the same with modelled times; empty if they are missing.
         same_trace: whether the method took the same steps on both sides, so that only times can differ.
-        missing: "ar", "modelled", "score" -> why it is missing; else "".
+        missing: "ar", "modelled", "score" -> why it is missing, or "".
     """
 
     prompts: pd.Series[str]
@@ -55,10 +55,8 @@ class SharedPrompts:
 
 
 def shared_prompts(sides: tuple[Sequence[Run], Sequence[Run]]) -> SharedPrompts:
-    """Return the tables of two sides over the answers in all of their runs.
-
-    Args:
-        sides: runs of a and of b; several runs of a side are repeated timings.
+    """Return the tables of two sides, a and b, over the answers in all of their runs; a side's runs are repeated
+    timings.
 
     Raises:
         ConfigError: no answer is in all runs.
@@ -97,11 +95,7 @@ def _answers(run: Run, arm: str) -> pd.Series[int]:
 
 
 def _shared_answers(runs: Sequence[Run], arm: str, among: pd.DataFrame | None = None) -> pd.DataFrame:
-    """Return the answers of an arm in all runs: a row each, with the number of its prompt.
-
-    Args:
-        among: result for another arm, to which the answers are restricted.
-    """
+    """Return the answers of an arm in all runs (`among` another arm's): a row each, with the number of its prompt."""
     first, *others = (_answers(run, arm) for run in runs)
     index = first.index if among is None else first.index.intersection(among.index)
     for answers in others:

@@ -54,15 +54,11 @@ WRITE_EVERY_S = 10.0
 FEW = 16
 """Number of runs below which more processes cost more than they save."""
 IN_MEMORY = 32 * 2**20
-"""Bytes of files whose tables are kept; in memory they take about eight times as much."""
+"""Bytes of files whose tables are kept; about eight times as much in memory."""
 
 
 class RunCache:
-    """Tables of the most recently used runs: as many as fit, at least one.
-
-    Args:
-        capacity: bytes of their files.
-    """
+    """Tables of the most recently used runs, at least one, whose files fit into `capacity` bytes."""
 
     def __init__(self, capacity: int = IN_MEMORY) -> None:
         self._capacity, self._runs = capacity, dict[object, tuple[Run, int]]()
@@ -71,10 +67,7 @@ class RunCache:
         return key in self._runs
 
     def run(self, key: object, path: Path) -> Run:
-        """Return a run, from memory or read from `path`.
-
-        Args:
-            key: identifies the run in this cache.
+        """Return a run by its key in this cache, from memory or read from `path`.
 
         Raises:
             ConfigError: as `load_run`.
@@ -90,11 +83,7 @@ class RunCache:
 
 
 class DigestStore:
-    """Digests of the runs in a folder.
-
-    Args:
-        folder: of the runs and the file of digests.
-    """
+    """Digests of the runs in a folder."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder

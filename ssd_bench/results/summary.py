@@ -27,7 +27,7 @@ class Summary(SummaryRow):
     Attributes:
         numbers: key of `QUANTITIES` -> number; without the Hugging Face arm's if the run lacks it.
         tpt_estimated_n: number of the method's forecasts.
-        modelled_on: reference machine of modelled times.
+        modelled_on: reference machine.
         first_divergence: first output that differs from AR's (`quality.lossless_counts`).
         repetition: `ARM_repetition` -> share of repeated n-grams in an arm's outputs.
         scores: names of the task's scores.

@@ -1,7 +1,7 @@
 """`results.parquet` of a run: its quantities per prompt, per domain and for the run, for any reader of Parquet.
 
-It is made from the record's tables when the run ends, and can be remade (`write_results`). Intervals are over prompts:
-run-to-run variation is a property of a folder of runs.
+It is made from the record's tables when the run ends, or by `write_results`. Intervals are over prompts: run-to-run
+variation is a property of a folder of runs.
 """
 
 from __future__ import annotations
@@ -75,7 +75,6 @@ def results_table(run: Run) -> pa.Table:
 
 
 def _summed(run: Run, table: PromptTable) -> dict[str, Any]:
-    """Return the row of a run, or of the part in `table`."""
     row: dict[str, Any] = {"level": "run", "n_prompts": run.prompts["prompt_index"].nunique()} | _lossless(run.prompts)
     for key, number in numbers(run, table).items():
         row |= {key: number.value, f"{key}_low": number.low, f"{key}_high": number.high}

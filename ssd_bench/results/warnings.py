@@ -22,8 +22,7 @@ class Facts:
         recorded: the method's caveat and the warnings of the run.
         units: number of answers per arm.
         uneven: number of pairs of outputs of different length.
-        outputs: number of the method's outputs.
-        adds_up: whether the tokens emitted by the steps add up to every output's length.
+        adds_up: whether the steps' emitted tokens add up to every output's length.
     """
 
     recorded: Sequence[str]
@@ -52,8 +51,8 @@ class Facts:
 def summary_warnings(s: Summary, facts: Facts) -> list[str]:
     """Return the recorded warnings, then those that follow from the numbers of the summary `s`.
 
-    M is an upper bound of the speedup: a step emits M tokens on average and takes at least as long as a step of AR,
-    which emits one. The lower end of the interval is compared, so that variation over prompts causes no warning.
+    M is an upper bound of the speedup: a step emits M tokens on average and takes at least as long as a step of AR. It
+    is compared with the lower end of the interval, so that variation over prompts causes no warning.
     """
     warnings = [*facts.recorded]
     if s.steadiness.warning:
