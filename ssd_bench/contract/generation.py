@@ -10,11 +10,11 @@ from ssd_bench.contract.layer_set import LayerSet
 
 @dataclass(frozen=True)
 class Estimate:
-    """A method's estimate for the layer set that it chose at a search event; the record stores it unchanged.
+    """A method's estimate for the layer set chosen at a search event, stored unchanged.
 
     Attributes:
         alpha: estimated acceptance rate in [0, 1].
-        draft_len: the draft length γ* that the estimate holds for.
+        draft_len: its draft length γ*.
         tokens_per_s: estimated tokens per second (TPT).
     """
 
@@ -77,18 +77,17 @@ class Step:
     Attributes:
         index: 1-based; the prefill is step 0.
         context_len: c before the step.
-        layer_set: the sublayers that drafted; None for a tree that the method proposed.
+        layer_set: sublayers that drafted; None for a proposed tree.
         draft_len: k, candidates on the longest path.
         tree_nodes: nodes verified, root included.
         accepted_len: m, accepted candidates in the output, without the bonus token.
-        emitted: number of tokens appended to the output.
-        stop_reason: why drafting ended: confidence, length (γ), eos, budget (end of output or context), or none (the
-            method proposed a tree).
+        emitted: tokens appended to the output.
+        stop_reason: why drafting ended: confidence, length (γ), eos, budget (end of output or context), or none (a
+            proposed tree).
         searched: whether a search chose the layer set, as in `LayerDraft`.
-        estimate: the method's estimate after a search event in this step.
-        marks: the moments at the start and after each part: propose, draft, verify to commit, observe.
-        work: the calls of the model, by part; in the first step also those of the method's `start`.
-        draft_ms: time of the draft.
+        estimate: after a search event in this step.
+        marks: moments at the start and after propose, draft, verify to commit, and observe.
+        work: calls of the model, by part; in the first step also in the method's `start`.
         verify_ms: time from verification to commit.
         policy_ms: method overhead: `propose` and `observe`, in the first step also `start`.
     """
@@ -115,7 +114,7 @@ class Generation:
     """The output of one prompt and its trace; `finish_reason` is eos, length, context or steps (`max_steps`).
 
     Attributes:
-        prefill_work: the calls of the prefill; empty for an arm that does not log them.
+        prefill_work: calls of the prefill; empty for an arm that does not log them.
     """
 
     output: list[int]

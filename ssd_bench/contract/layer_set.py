@@ -1,7 +1,7 @@
 """Layer sets: what a draft runs and reads of a model's 2L sublayers (2i is the attention of block i, 2i+1 its MLP).
 
-A sublayer that runs reads its weights as they were loaded, or a copy of them that was rounded to 8 or to 4 bits; its
-attention reads the whole prefix, or a window of it.
+A sublayer reads its weights as loaded, or a copy rounded to 8 or 4 bits; an attention reads the whole prefix, or a
+window of it.
 """
 
 from __future__ import annotations
@@ -14,19 +14,17 @@ from ssd_bench.contract.window import Window
 from ssd_bench.errors import ConfigError
 
 BITS = (8, 4)
-"""Bits of the rounded copies of the weights; 0 stands for the weights as they were loaded."""
+"""Bits of the rounded copies of the weights; 0 stands for the weights as loaded."""
 
 
 @dataclass(frozen=True)
 class LayerSet:
-    """The sublayers that run in a forward pass; a skipped one leaves the residual stream unchanged.
-
-    Embedding, final norm and LM head always run. Frozen and hashable: a set can be the key of a dictionary.
+    """The sublayers that run in a forward pass, besides embedding, final norm and LM head.
 
     Args:
         n_layers: L, number of blocks.
         skipped: indices in [0, 2L) of the sublayers that do not run; any collection.
-        rounded: pairs (index, bits) of the sublayers that run with rounded weights (`in_bits`), 2L for the LM head.
+        rounded: pairs (index, bits) of the sublayers with rounded weights (`in_bits`), 2L for the LM head.
         window: the positions that attentions read; None: all.
 
     Raises:
@@ -57,7 +55,7 @@ class LayerSet:
 
     @classmethod
     def exit(cls, n_layers: int, blocks: int) -> LayerSet:
-        """Return the first `blocks` of L blocks: an early exit."""
+        """Return an early exit, the first `blocks` of L blocks."""
         return cls(n_layers, frozenset(range(2 * blocks, 2 * n_layers)))
 
     @classmethod
@@ -77,7 +75,7 @@ class LayerSet:
         return cls(n_layers, frozenset([2 * i for i in attn] + [2 * i + 1 for i in mlp]))
 
     def in_bits(self, bits: int, indices: Iterable[int] | None = None) -> LayerSet:
-        """Return the set with the weights of some sublayers rounded to 8 or 4 bits; None: of all and of the head."""
+        """Return the set with some sublayers' weights rounded to 8 or 4 bits; None: all and the head."""
         chosen = (*self.kept, 2 * self.n_layers) if indices is None else indices
         return replace(self, rounded=frozenset((self.bits | dict.fromkeys(chosen, bits)).items()))
 
@@ -97,7 +95,7 @@ class LayerSet:
 
     @cached_property
     def n_rounded(self) -> dict[int, tuple[int, int]]:
-        """Numbers of attentions and of MLPs with rounded weights, by their bits; bits of none are left out."""
+        """Numbers of attentions and of MLPs with rounded weights, by bits in use."""
         sublayers = {bits: [i for i in self.sublayers_in(bits) if i < 2 * self.n_layers] for bits in BITS}
         return {b: (sum(i % 2 == 0 for i in of), sum(i % 2 for i in of)) for b, of in sublayers.items() if of}
 
@@ -130,7 +128,7 @@ class LayerSet:
     def first_changed(self) -> int:
         """Index of the first sublayer that is skipped, reads rounded weights or a window; 2L if none.
 
-        Before it, the states of a draft are those of the full model.
+        Before it, a draft has the full model's states.
         """
         if self.window is not None:
             return 0

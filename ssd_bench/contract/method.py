@@ -1,4 +1,4 @@
-"""The contract between engine and method: the hooks of a method, their inputs and their answers (types only).
+"""The contract between engine and method: hooks, their inputs and results (types only).
 
 The engine owns cache, clock, sampling, verification and trace. A method proposes candidates for one step and learns
 from their verification:
@@ -9,8 +9,8 @@ from their verification:
     propose(context)              once per step: return a layer set to draft with, or a tree to verify
     observe(verification, probe)  once per step: learn from the outcome
 
-The times of `start`, `propose` and `observe` are method overhead. The `_target_` in a method's YAML file names its
-class; no other file needs to name it.
+The times of `start`, `propose` and `observe` are method overhead. Only `_target_` in a method's YAML file names its
+class.
 """
 
 from __future__ import annotations
@@ -35,13 +35,13 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Taps:
-    """The states of the residual stream that the engine keeps for `Prefill.hidden` and `Verification.hidden`.
+    """States of the residual stream to keep for `Prefill.hidden` and `Verification.hidden`.
 
     At boundary i in [0, 2L) the stream enters sublayer i; at boundary 2L it enters the final norm.
 
     Attributes:
         prefill, verify: boundaries, ascending.
-        prompt_end: keep only this many positions at the prompt's end in `Prefill.hidden`; None: all.
+        prompt_end: positions to keep at the prompt's end; None: all.
     """
 
     prefill: tuple[int, ...] = ()
@@ -54,20 +54,19 @@ class LayerDraft:
     """Draft a chain with `layer_set`, then verify it.
 
     Attributes:
-        layer_set: the sublayers that run while drafting, those of them that read rounded weights (`Quantised`), and the
-            window that attentions read. A draft with a window is verified without `reuse_prefix`, since its states are
-            not the full model's.
-        max_len: γ, draft at most this many tokens (the engine also stops at EOS and at the length limits).
+        layer_set: the sublayers that draft, perhaps with rounded weights (`Quantised`) or a window. A draft with a
+            window is verified without `reuse_prefix`, since its states are not the full model's.
+        max_len: γ, most drafted tokens (the engine also stops at EOS and at the length limits).
         stop_below: stop after a token whose probability (raw softmax) is below this; the token stays in the draft.
         widths: pairs (bound, k), highest bound first: number of candidates k at each depth, from the first pair whose
-            bound is below the drafted token's probability (raw softmax), 1 if there is no such pair. The drafted token
-            is one candidate. The k - 1 others are its siblings, without descendants: the next most likely tokens
-            (greedy), or tokens drawn without replacement. Drafts with widths are verified without `reuse_prefix`.
-        searched: whether a search chose the set, before or during the run; False for the initial set of a method whose
-            search has not found one yet, None for a method without a search.
-        guess: called with the tokens drafted so far and the largest number of tokens; returns tokens that may follow.
-            The draft runs them in one pass with the newest token and keeps those that it drafts itself, so that it
-            drafts the same tokens in fewer passes. None, a window and `reuse_prefix`: one pass per token.
+            bound is below the drafted token's probability (raw softmax), 1 if there is no such pair. One is the drafted
+            token; the others are siblings without descendants: the next most likely tokens (greedy), or tokens drawn
+            without replacement. Drafts with widths are verified without `reuse_prefix`.
+        searched: whether a search chose the set, before or during the run; False for the initial set before a search,
+            None for a method without a search.
+        guess: (tokens drafted so far, largest number) -> tokens that may follow. The draft runs them in one pass with
+            the newest token and keeps those that it drafts itself: the same tokens in fewer passes. None, a window and
+            `reuse_prefix`: one pass per token.
     """
 
     layer_set: LayerSet
@@ -83,9 +82,9 @@ class Context:
     """The state of a prompt before a step.
 
     Attributes:
-        step: 1-based index of this step in the prompt (the prefill is step 0).
-        length: c, number of committed positions in the cache, thus the position of the root.
-        output: all tokens emitted so far; the last one is the root.
+        step: 1-based index in the prompt (the prefill is step 0).
+        length: c, committed positions in the cache, thus the position of the root.
+        output: all emitted tokens; the last is the root.
         max_draft: longest draft within the limits of output and context; 0: no draft.
     """
 
@@ -97,12 +96,7 @@ class Context:
 
 @dataclass(frozen=True)
 class Sample:
-    """A prompt for search or calibration, which the run does not evaluate.
-
-    Attributes:
-        prompt: token ids, in the format of the evaluated prompts.
-        domain: the prompt's domain, as in `task.Prompt`.
-    """
+    """A prompt's token ids and domain, for search or calibration, which the run does not evaluate."""
 
     prompt: Sequence[int]
     domain: str
@@ -110,11 +104,10 @@ class Sample:
 
 @dataclass(frozen=True)
 class Prefill:
-    """The prompt and the tapped states of its forward pass.
+    """The prompt's token ids and the tapped states of its forward pass.
 
     Attributes:
-        prompt: token ids of the prompt.
-        hidden: [len(taps.prefill), min(taps.prompt_end, P), d] tapped states of the last positions; None without taps.
+        hidden: [len(taps.prefill), min(taps.prompt_end, P), d], of the last positions; None without taps.
     """
 
     prompt: Sequence[int]
@@ -126,14 +119,13 @@ class Verification:
     """The outcome of one step.
 
     Attributes:
-        step: index of the step, as in `Context`.
         tree: the verified tree (node 0 is the root).
         path: accepted nodes from the root on; `len(path) - 1` is m, the accepted length.
-        emitted: tokens that this step appended to the output: m + 1, or fewer if it ended at EOS or the length limit.
+        emitted: tokens appended to the output: m + 1, or fewer at EOS or the length limit.
         length: committed cache positions after the step.
         logits: [n, V] target logits at every node, float32.
         hidden: [len(taps.verify), n, d] tapped states at every node; None without taps.
-        last: whether the output ended with this step: learning pays only if it helps later prompts.
+        last: whether the output ended with this step, so that learning can help only later prompts.
     """
 
     step: int
@@ -148,17 +140,14 @@ class Verification:
 
 @dataclass(frozen=True)
 class Origin:
-    """The run in which a search takes place: everything that the search's result depends on, except its settings.
+    """The run of a search: everything that its result depends on, except its settings.
 
     Attributes:
         folder: folder of stored searches.
-        model: name in `conf/model`.
+        model, task: names in `conf/model` and `conf/task`.
         weights: identity of the weights.
-        task: name in `conf/task`.
-        dtype: dtype of the weights.
         machine: device, threads and processor.
-        seed: seed of the run.
-        command: command line of the run, for the provenance of a search.
+        command: command line of the run, for a search's provenance.
     """
 
     folder: Path
@@ -173,13 +162,12 @@ class Origin:
 
 @dataclass(frozen=True)
 class SearchUse:
-    """A search that `prepare` ran or reused, as the record of the run names it.
+    """A search that `prepare` ran or reused, for the record.
 
     Attributes:
         name: its folder in `Origin.folder`.
-        evaluations: number of evaluated layer sets.
-        new: number of them that were evaluated in this run.
-        seconds: time of all evaluations, also those of earlier runs.
+        evaluations, new: evaluated layer sets, in all and in this run.
+        seconds: time of all evaluations, also in earlier runs.
     """
 
     name: str
@@ -211,8 +199,8 @@ class Probe(Protocol):
         Args:
             i: index in [0, 2L).
             hidden: [B, r, d] streams at positions prefix_len .. prefix_len + r - 1; not modified.
-            prefix_len: committed rows that every branch sees; after them a branch sees its own r rows, causally.
-            bits: bits of its weights, 0 for those as loaded; others only if in the method's `bits` (`Quantised`).
+            prefix_len: committed rows that every branch sees, besides its own r rows, causally.
+            bits: bits of its weights; 0: as loaded, others only if in the method's `bits` (`Quantised`).
 
         Returns:
             [B, r, d] streams after the sublayer.
@@ -236,10 +224,9 @@ class Probe(Protocol):
             sublayers: indices in [0, 2L), ascending.
             hidden: [r, d] streams that enter the first of them at positions prefix_len .. prefix_len + r - 1; not
                 modified.
-            prefix_len: committed rows before the r positions; after them a position sees the r positions up to itself.
-            window: the positions that attentions read. The prefix rows that the first position leaves out are left out
-                for all r positions.
-            bits: bits of the sublayers that read rounded weights, by index, as for `apply_sublayer`.
+            prefix_len: committed rows before the r positions, which see each other causally.
+            window: of the attentions. All r positions leave out the prefix rows that the first one leaves out.
+            bits: bits of sublayers with rounded weights, by index, as for `apply_sublayer`.
 
         Returns:
             [r, d] streams after the last sublayer; the next pass overwrites them.
@@ -250,14 +237,11 @@ class Probe(Protocol):
         ...
 
     def mean_cosine(self, branches: Tensor, direction: Tensor) -> NDArray[np.float32]:
-        """Return the mean over r tokens of the cosine between streams and a direction, on the host.
+        """Return the mean over r tokens of the cosine between streams and a direction, [B] float32 on the host.
 
         Args:
-            branches: [B, r, d] streams.
+            branches: [B, r, d] streams of any dtype.
             direction: [r, d] float32 unit vectors.
-
-        Returns:
-            [B], computed in float32 whatever the dtype of the streams.
         """
         ...
 
@@ -276,7 +260,7 @@ class Probe(Protocol):
     def logits(self, hidden: Tensor, norm: bool = True) -> Tensor:
         """Return float32 logits [..., V] of the LM head over streams [..., d], with or without the final norm.
 
-        All logits exist at once: a caller with many streams should pass a few at a time.
+        All logits exist at once, so pass many streams a few at a time.
         """
         ...
 
@@ -285,7 +269,7 @@ class Probe(Protocol):
         ...
 
     def trial(self, method: Method, prompt: Sequence[int], new_tokens: int, max_steps: int | None = None) -> Generation:
-        """Decode greedily and past any EOS, whatever the run's decoding mode; offline searches compare sets this way.
+        """Decode greedily and past any EOS, for offline searches.
 
         For `prepare` only, since it overwrites the cache. Source: Self-SD, searching.py:55-70.
 
@@ -314,14 +298,15 @@ class Probe(Protocol):
 
 
 class Method(Protocol):
-    """A drafting method; the module docstring has the order of calls. A base class, which only `propose` has to extend.
+    """A drafting method, and base class in which only `propose` is abstract; the module docstring has the order of
+    calls.
 
     Attributes:
-        name: name in tables; the preset's name.
+        name: the preset's name.
         taps: states to keep; read before every forward pass, so it may change from step to step.
         reuse_prefix: whether verification starts at the first skipped sublayer, on states saved while drafting;
             `decode.reuse_prefix` overrides it.
-        greedy_only: whether the method has no sampling mode; a run with decode.mode=sample then refuses it.
+        greedy_only: whether the method has no sampling mode; decode.mode=sample is then refused.
     """
 
     name: str

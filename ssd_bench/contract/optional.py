@@ -1,4 +1,4 @@
-"""Optional parts of the contract of a method: attributes and hooks that a method may have (types only)."""
+"""Optional attributes and hooks of a method (types only)."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ class Calibrated(Protocol):
     """A method that searches or calibrates before the run, on prompts that the run does not evaluate.
 
     Attributes:
-        calibration: number of prompts per domain that `prepare` gets: the task's items that follow the evaluated ones,
+        calibration: number of prompts per domain that `prepare` gets: the task's items after the evaluated ones,
             domains in the order of the run. A run without enough items is refused.
     """
 
@@ -26,8 +26,7 @@ class Quantised(Protocol):
     """A method whose drafts may read rounded weights.
 
     Attributes:
-        bits: their bits, 8 and 4. These copies of the weights are made before `prepare`; a draft that reads another is
-            refused.
+        bits: their bits, 8 and 4. These copies are made before `prepare`; a draft that reads another is refused.
     """
 
     @property
@@ -49,11 +48,7 @@ class Stateful(Protocol):
 
 @runtime_checkable
 class Qualified(Protocol):
-    """A method that differs from what its name suggests.
-
-    Attributes:
-        caveat: note for readers of its numbers; the record stores it, and tables show it next to the numbers.
-    """
+    """A method that differs from what its name suggests; the record stores its caveat, and tables show it."""
 
     caveat: str
 

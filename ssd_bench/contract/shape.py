@@ -12,7 +12,7 @@ class Shape:
     Attributes:
         width: d, width of the residual stream.
         intermediate: width between the projections of an MLP.
-        tied: whether the LM head and the embedding are one matrix.
+        tied: whether LM head and embedding are one matrix.
         context: longest sequence in tokens; None: unknown.
     """
 
@@ -56,14 +56,12 @@ class Shape:
 
 @dataclass(frozen=True)
 class ModelDims:
-    """Sizes of a model that checks of settings need, such as the `check` of a method.
+    """Sizes of a model that checks of settings need.
 
     Attributes:
         name: the model's name in `conf/model`.
         n_layers: L, number of blocks (2L sublayers).
-        n_params: number of parameters.
         context: longest sequence, prompt and output together, in tokens.
-        vocab_size: number of token ids.
     """
 
     name: str

@@ -15,15 +15,15 @@ class DataSpec:
 
     Attributes:
         name: stem of the JSONL file (`NAME.jsonl`) that `data=local` and `data=sample` read.
-        fields: fields that every row must have, under their local names; non-empty strings, except those in `lists`.
+        fields: required fields, under their local names; non-empty strings, except in `lists`.
         hub: arguments of `datasets.load_dataset` (path, name, split, revision) for `data=hub`; several names are read
-            one after the other; `rows`, if not null, is the expected number of rows.
-        rename: hub column, or name in the authors' own file -> local field, if they differ; `a.b` is the entry b of a
-            nested column a. A local file may use both names.
-        optional: fields that a row may lack or leave empty; the field is then "", or an empty list.
+            in turn; `rows`, if not null, is the expected number of rows.
+        rename: hub column, or name in the authors' own file -> local field; `a.b` is the entry b of a nested column a.
+            A local file may use both names.
+        optional: fields that a row may lack; then "", or an empty list.
         lists: those of `fields` that are non-empty lists of non-empty strings, and those of `optional` that are lists.
         singles: those of `lists` in which a single string stands for a list of it.
-        numbered: whether the number of a line in a local file stands for a missing `id`.
+        numbered: whether a local file's line number stands for a missing `id`.
         place: option that has the value of `hub`; None: `task.hub`, or `task.PART_hub` for a file NAME.PART.
     """
 
@@ -50,8 +50,8 @@ class DataSource(Protocol):
     def rows(self, spec: DataSpec) -> Sequence[dict[str, Any]]:
         """Return all rows in source order, with the fields of `spec` under their local names and an `id`.
 
-        A row with faults stays in its place and raises its first fault when a task reads a field that it lacks;
-        `ssd_bench.data.rows.usable` raises the fault for any row that is used.
+        A row with faults stays in its place and raises its first fault when a task reads a field that it lacks, or
+        calls `ssd_bench.data.rows.usable`.
 
         Raises:
             ConfigError: the file, a column or every row cannot be used (the message names the line).
@@ -59,7 +59,7 @@ class DataSource(Protocol):
         ...
 
     def fingerprint(self, spec: DataSpec) -> str:
-        """Return a text that identifies the content that `rows` reads for `spec`, for the record."""
+        """Return a text that identifies the content that `rows` reads."""
         ...
 
 
@@ -74,12 +74,7 @@ class Examined(Protocol):
 
 @dataclass(frozen=True)
 class Turn:
-    """A message of the user after an answer of the model.
-
-    Attributes:
-        text: the whole message.
-        reference: text with which `Task.score` compares the answer; "": none.
-    """
+    """A user's message after an answer of the model, with the reference for `Task.score`, or "" for none."""
 
     text: str
     reference: str = ""
@@ -87,18 +82,18 @@ class Turn:
 
 @dataclass(frozen=True)
 class Prompt:
-    """One item before tokenisation. The model reads the text `head + body + tail`.
+    """One item before tokenisation, with the text `head + body + tail`.
 
     Attributes:
         id: unique within the task, stable over runs.
         head, body, tail: parts of the text; truncation shortens only `body`, from its end.
         reference: text with which `Task.score` compares the answer; "": none.
         domain: label for per-domain methods and tables.
-        max_tokens: length to which a longer prompt is truncated, or to the context if that is shorter, as the paper of
-            the task does; None: never truncated, but refused if it does not fit.
-        clip_reserve: tokens of the context that a truncated prompt leaves free besides the new tokens.
+        max_tokens: length to which a longer prompt is truncated (or to a shorter context), as in the task's paper;
+            None: a prompt that does not fit is refused.
+        clip_reserve: tokens of the context that truncation leaves free besides the new tokens.
         max_new_tokens: most tokens of each answer if `decode.max_new_tokens` is null; None: the task's.
-        turns: messages of a conversation after the first answer; a conversation is never truncated.
+        turns: messages of a conversation, never truncated, after the first answer.
         system: system message ahead of the prompt, for a chat template; None: that of `model.template.system`.
     """
 
@@ -130,11 +125,7 @@ class Prompt:
 
 @runtime_checkable
 class Sourced(Protocol):
-    """A task that may have a data source of its own.
-
-    Attributes:
-        source: source of its rows; None: the run's.
-    """
+    """A task that may have its own data source; None: the run's."""
 
     source: DataSource | None
 
@@ -143,9 +134,8 @@ class Task(Protocol):
     """A task: prompts from a data source, and a score of the model's answers.
 
     Attributes:
-        name: as in `task=NAME`.
         metric: name of what `score` returns ("exact_match", "rougeL"), the headline in every table.
-        version: number that rises when prompts or scores change; part of a run's content key.
+        version: rises when prompts or scores change; part of a run's content key.
         max_new_tokens: the paper's limit, used if `decode.max_new_tokens` is null.
     """
 
@@ -167,8 +157,8 @@ class Task(Protocol):
     def pool(self, source: DataSource, template: str, seed: int) -> Iterable[Prompt]:
         """Yield all items, also those that no run of this task evaluates; within a domain in the order of `prompts`.
 
-        A `Calibrated` method gets items of the pool that the run does not evaluate. Reading stops with the last item
-        that is needed, so that a faulty row after it stops no run.
+        A `Calibrated` method gets items that the run does not evaluate. Reading stops with the last needed item, so
+        that a faulty row after it stops no run.
         """
         ...
 
@@ -182,8 +172,6 @@ class Task(Protocol):
     def scores(self, prompts: Sequence[Prompt], texts: Sequence[str]) -> dict[str, float]:
         """Return further scores of many answers, by name, in [0, 1], besides the mean of `score` (ROUGE-2, BLEU).
 
-        Args:
-            prompts: a prompt for each answer; a prompt may occur several times.
-            texts: the answers.
+        A prompt may occur several times.
         """
         ...

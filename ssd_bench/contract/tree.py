@@ -18,11 +18,10 @@ class TokenTree:
     Attributes:
         tokens: token id of every node, length n.
         parents: index of every node's parent, which comes before it; -1 for the root.
-        draft_probs: [m, V], row i is the distribution q that the children of node i were drawn from, without
-            replacement and in node order (every node with children needs a row); None if candidates were not drawn at
-            random.
-        n_candidates: nodes 0 .. n_candidates - 1 may be accepted; None: all nodes may. The target also runs on the
-            others, for the method to read its logits; none of their children may be a candidate.
+        draft_probs: [m, V], row i is the distribution q from which the children of node i were drawn, without
+            replacement and in node order (every node with children needs a row); None if they were not drawn.
+        n_candidates: nodes 0 .. n_candidates - 1 may be accepted; None: all. The target also runs on the others, for
+            the method to read its logits; their children may not be candidates.
     """
 
     tokens: tuple[int, ...]
@@ -38,7 +37,7 @@ class TokenTree:
 
     @classmethod
     def chain(cls, tokens: Sequence[int], draft_probs: Tensor | None = None) -> TokenTree:
-        """Return a root followed by one draft, in which every node is the child of the one before."""
+        """Return a root followed by one draft."""
         return cls(tuple(tokens), tuple(range(-1, len(tokens) - 1)), draft_probs)
 
     def __len__(self) -> int:
@@ -98,7 +97,7 @@ def comb(levels: Sequence[Sequence[int]], probs: Sequence[Tensor] | None = None)
 
     Args:
         levels: token ids by depth; levels[0] is the root alone.
-        probs: [V] each, entry j is the distribution that the candidates of level j + 1 were drawn from.
+        probs: [V] each, entry j is the distribution of the candidates of level j + 1.
     """
     tokens: list[int] = []
     parents: list[int] = []

@@ -10,7 +10,7 @@ Length = TypeVar("Length", int, float)
 
 @dataclass(frozen=True)
 class Window:
-    """The positions that a draft's attentions read: the first ones and the last ones. Verification reads all.
+    """The first and last positions, which a draft's attentions read. Verification reads all.
 
     Source: StreamingLLM (Xiao et al., arXiv:2309.17453), section 3.2; as a self-draft, MagicDec (arXiv:2408.11049).
 
@@ -23,7 +23,7 @@ class Window:
     recent: int
 
     def count_read(self, length: Length) -> Length:
-        """Return the number of positions that are read among `length`, which may be a mean and thus no integer."""
+        """Return the number of positions read among `length`, which may be a mean and thus no integer."""
         return min(length, self.sinks + self.recent)
 
     def unread(self, prefix_len: int) -> tuple[int, int]:

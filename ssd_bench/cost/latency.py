@@ -127,10 +127,10 @@ class Latency:
         return not bits or bool(getattr(self, f"int{bits}_passes"))
 
     def passes_in(self, bits: int) -> tuple[NodeTimes, ...]:
-        """Return `passes` (bits 0) or those with rounded weights.
+        """Return `passes` (bits 0) or the passes with rounded weights.
 
         Raises:
-            ConfigError: the profile has no times of them.
+            ConfigError: the profile has none.
         """
         passes: tuple[NodeTimes, ...] = getattr(self, f"int{bits}_passes") if bits else self.passes
         if bits and not passes:
@@ -161,7 +161,6 @@ class Latency:
 
 
 def _between(passes: Sequence[NodeTimes], nodes: float, context: float) -> tuple[float, float, float]:
-    """Return the times of the parts of a pass, linear between the measured numbers of nodes and beyond the largest."""
     at = next((i for i, times in enumerate(passes) if times.nodes >= nodes), len(passes) - 1)
     high, low = passes[at], passes[max(0, at - 1)]
     share = (nodes - low.nodes) / (high.nodes - low.nodes) if at else 0.0
@@ -196,8 +195,8 @@ def fit_latency(
 def fit_line(points: Sequence[tuple[int, float]]) -> tuple[float, float, float]:
     """Return slope, intercept and r2 of a least-squares line through points (n, t), with slope and intercept >= 0.
 
-    A free fit of a steep, slightly convex curve can have a negative intercept. Negative times at short contexts would
-    make the knapsack prefer attentions without a reason.
+    A free fit of a steep, slightly convex curve can have a negative intercept, and negative times at short contexts
+    would make the knapsack prefer attentions.
     """
     import numpy as np
     from scipy.optimize import nnls

@@ -85,10 +85,7 @@ class Machine(Protocol):
     def copy_ms(self) -> float: ...
 
     def pass_ms(self, nodes: Array, context: Array, bits: int = 0) -> tuple[Array, Array, Array]:
-        """Return the times of one attention, of one MLP and of the rest of passes.
-
-        With rounded weights (`bits`) the rest has no meaning.
-        """
+        """Return the times of one attention, of one MLP and, for `bits` 0, of the rest of passes."""
         ...
 
     def rest_ms(self, bits: int) -> float:

@@ -49,9 +49,9 @@ ATTEMPTS = 2
 def measure(decoder: Decoder, cache: KVCache) -> Latency:
     """Time one-token sublayers at contexts from 64 to the cache's capacity, and passes over up to 128 nodes.
 
-    Passes with rounded weights are timed if the decoder has copies of them. Times are medians of repeats over all
-    blocks, which run in turn, so that weights come from memory as in decoding. If other processes use more than 10 % of
-    the machine, the measurement is repeated once, and the attempt with less other load counts.
+    Passes with rounded weights are timed if the decoder has copies. Times are medians of repeats over all blocks in
+    turn, so that weights come from memory as in decoding. If other processes use more than 10 % of the machine, the
+    measurement is repeated once, and the attempt with less other load counts.
     """
     best: tuple[float, Latency] | None = None
     for _ in range(ATTEMPTS):
@@ -160,7 +160,7 @@ def _call_times(decoder: Decoder, cache: KVCache, n: int) -> NodeTimes:
 
 
 class _FixedProposal(Method):
-    """A method with a fixed proposal, as a new object in every step: trees cache what they derive."""
+    """A method with a fixed proposal, as a new object in every step, since trees cache what they derive."""
 
     name, greedy_only = "timed", True
 
@@ -176,11 +176,10 @@ class _FixedProposal(Method):
 def _correct_by_steps(latency: Latency, decoder: Decoder, cache: KVCache, watch: LoadWatch) -> Latency:
     """Return the profile corrected by real steps of the engine, whose parts take longer than in isolation.
 
-    Short and long drafts without sublayers give the times of a draft and of a drafted token without sublayers. Compared
-    with them, drafts with all sublayers give one factor for sublayers over one node, and drafts with siblings the extra
-    time of siblings. Their verifications give the growth of a pass with its nodes, and the extra time of a tree. Drafts
-    with rounded weights, without and with all sublayers, give the time of a drafted token with such a head and one
-    factor for such sublayers.
+    Short and long drafts without sublayers give the times of a draft and of a drafted token. Compared with them, drafts
+    with all sublayers give a factor for sublayers over one node, and drafts with siblings the extra time of siblings.
+    Verifications give the growth of a pass with its nodes, and the extra time of a tree. Drafts with rounded weights
+    give the time of a drafted token with such a head and a factor for such sublayers.
     """
     n_layers = decoder.arch.n_layers
     sizes = {times.nodes for times in latency.passes} | {2, DRAFT_LEN + 1, TREE_NODES}
@@ -249,9 +248,8 @@ def _proposals(
 def _grown(
     latency: Latency, n_layers: int, single: float, verified: Mapping[int, tuple[float, float]]
 ) -> tuple[NodeTimes, ...]:
-    """Return passes that grow with their nodes as real verifications do.
-
-    Without verifications of a size, the growth of the next smaller size holds.
+    """Return passes that grow with their nodes as real verifications do; a size without verifications grows as the next
+    smaller one.
 
     Args:
         single: factor of sublayers over one node.
@@ -283,8 +281,8 @@ def _steps(
 ) -> dict[str | int, list[Step]]:
     """Return engine steps whose whole proposal fitted, by name, without a prompt's slower first step.
 
-    The proposals take turns, so that a temporary slowdown affects all of them. While other processes use the machine,
-    only `LEAST` rounds are run.
+    The proposals take turns, so that a temporary slowdown affects all. While other processes use the machine, only
+    `LEAST` rounds run.
     """
     steps: dict[str | int, list[Step]] = {}
     begin = time.perf_counter()

@@ -33,15 +33,14 @@ class ReferenceMachine(LatencyTimes):
 
     Attributes:
         name: GPU/MODEL.
-        gpu: the vendor's name of the GPU.
         model: the choice of `conf/model` whose sizes were measured.
-        dtype: dtype of weights and KV cache.
         latency: times of passes by nodes, and of drafts.
         eager: device times of sublayers and head over rows, launched one by one as in a search.
         captured_nodes: most nodes of a captured pass; larger passes are launched sublayer by sublayer.
         step_ms: host time of a decode step outside its passes.
         call_ms: host time to launch one call of a search: a sublayer over branches, or a head over rows.
-        compare_ms: host time of one comparison of branches with the full model's stream, wait for the device included.
+        compare_ms: host time of one comparison of branches with the full model's stream, including the wait for the
+            device.
         fitted: names of fitted or assumed values.
         block_factor: number of blocks for which a block of the timed work stands (`of_blocks`).
     """
@@ -91,13 +90,7 @@ class ReferenceMachine(LatencyTimes):
         return Profile(replace(self.latency, passes=self.eager)).pass_ms(rows, context)
 
     def stage_ms(self, calls: Array, device_ms: Array, comparisons: Array) -> Array:
-        """Return the times between a search's waits for the device.
-
-        Args:
-            calls: number of calls between two waits.
-            device_ms: their device time (`eager_ms`).
-            comparisons: number of comparisons of branches at the end.
-        """
+        """Return the times between a search's waits, for its calls, device times (`eager_ms`) and comparisons."""
         # the host runs ahead of the device: the slower of the two counts until the wait
         return np.maximum(calls * self.call_ms, device_ms) + comparisons * self.compare_ms
 

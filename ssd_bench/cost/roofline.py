@@ -4,8 +4,8 @@ A sublayer over n nodes at context c reads its weights, and an attention the key
 
     max(bytes / (bandwidth * efficiency), FLOPs / (rate * efficiency)) + kernels * launch.
 
-Activations, a few KB per node, are left out. Several GPUs hold the blocks in order, as in this engine and in the
-papers' settings: their times add up, and the stream moves from one GPU to the next.
+Activations, a few KB per node, are left out. Several GPUs hold the blocks in order, as in this engine and the papers:
+their times add up, and the stream moves from one to the next.
 """
 
 from __future__ import annotations
@@ -53,8 +53,7 @@ SIBLINGS_MS = 0.03
 """Milliseconds of a drafted token's siblings (assumed): top-k over the vocabulary, a longer copy to the host."""
 
 TREE_NODE_MS = 0.005
-"""Milliseconds of host work per node of a tree (mask, depths, children) on a core of 2.5 GHz; 0.006 at 21 nodes, 0.005
-at 65."""
+"""Milliseconds of host work per tree node (mask, depths, children) at 2.5 GHz; 0.006 at 21 nodes, 0.005 at 65."""
 
 
 @dataclass(frozen=True)
@@ -102,11 +101,7 @@ class Gpu:
 
 @dataclass(frozen=True)
 class SimulatedMachine:
-    """A model of some shape on one or more equal GPUs; a `Machine`.
-
-    Attributes:
-        block_factor: number of its blocks for which a block of the timed work stands.
-    """
+    """A model on equal GPUs, a `Machine`; each block of the timed work stands for `block_factor` of its blocks."""
 
     gpu: Gpu
     shape: Shape
@@ -238,10 +233,7 @@ def _gpu(path: Path) -> Gpu:
 
 
 def simulated_machine(name: str, shape: Shape, devices: int | None = None) -> SimulatedMachine:
-    """Return a model on one or more simulated GPUs.
-
-    Args:
-        devices: number of GPUs; None: the fewest that hold the weights in half precision.
+    """Return a model on simulated GPUs: `devices`, or the fewest that hold the weights in half precision.
 
     Raises:
         ConfigError: unknown GPU, too few for the weights, or more than blocks.

@@ -22,7 +22,7 @@ class Folder:
     """A folder of JSONL files; a file is read once for all tasks that need the same fields.
 
     Attributes:
-        problems: number of problems printed so far.
+        problems: number of printed problems.
         read: names of the files that some task reads.
     """
 
@@ -75,7 +75,7 @@ def check(root: str, choices: Sequence[TaskChoice]) -> None:
         choices: tasks whose files must all exist; empty: every task, with its existing files.
 
     Raises:
-        ConfigError: the folder does not exist, or there was a problem.
+        ConfigError: no such folder, or there was a problem.
     """
     path = local_path("DIR", root)
     if path.suffix == ".jsonl" and path.is_file() and not choices:

@@ -17,7 +17,7 @@ def fetch(choices: Sequence[TaskChoice], every: bool = False) -> None:
     """Download and check every hub file of the tasks, with the template `plain`, which reads all files.
 
     Args:
-        every: whether to pass over files that the hub lacks.
+        every: pass over files that the hub lacks.
 
     Raises:
         ConfigError: the hub cannot be reached; after all files, an unusable file.

@@ -26,11 +26,7 @@ BATCH = 1000  # rows read at a time
 
 @dataclass(frozen=True)
 class Survey:
-    """Size and commit of a split.
-
-    Attributes:
-        commit: 40 hex digits; None: a folder, which has no commits.
-    """
+    """Size and commit (40 hex digits) of a split; a folder has no commit."""
 
     rows: int
     commit: str | None
@@ -39,9 +35,9 @@ class Survey:
 class HubSource:
     """Data sets of the Hugging Face hub, by a task's id, configuration, split and revision.
 
-    Ids of rows are `<name>-<split>-<index>`. The name is the part of `DataSpec.name` before the first dot. The index is
-    the row's in the split; over several configurations it counts on. Numbers become text. A revision is resolved once:
-    one object reads a repository at one commit.
+    Ids of rows are `<name>-<split>-<index>`: the part of `DataSpec.name` before the first dot, and the row's index in
+    the split, which counts on over several configurations. Numbers become text. One object reads a repository at one
+    commit.
     """
 
     def __init__(self) -> None:
@@ -53,8 +49,8 @@ class HubSource:
         """Return the split's rows in the data set's order, columns renamed to the local fields.
 
         Raises:
-            ConfigError: the hub cannot be reached, or the split lacks a column, has no rows, or has another number of
-                rows than the task or the repository's card states.
+            ConfigError: the hub cannot be reached, or the split lacks a column, is empty, or has another number of rows
+                than the task or the repository's card states.
         """
         splits = self._read(spec)
         faults = self._faults.setdefault(_label(spec), {})
@@ -67,8 +63,7 @@ class HubSource:
     def fingerprint(self, spec: DataSpec) -> str:
         """Return `PATH@COMMIT files:HASH`: the commit, and a hash of its files' names and contents.
 
-        The hub names contents by their hash, so no file is read. Two runs with the same hash read the same files,
-        whatever the name of their revision.
+        The hub names contents by their hash, so no file is read.
         """
         splits, repository = self._read(spec), self._repository(spec)
         contents = [(name, repository.content_hash(name)) for split in splits for name in split.files]
@@ -117,7 +112,7 @@ class HubRows(Sequence[Row]):
     """Rows of a split, read on access; a row with faults is an `UnusableRow`.
 
     Args:
-        parts: the split of each configuration, in order.
+        parts: splits of the configurations, in order.
         note: called with the place and the faults of each unusable row.
     """
 

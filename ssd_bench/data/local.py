@@ -20,11 +20,7 @@ LINE_LIMIT = 32 * 2**20  # bytes; rows of tasks are far shorter: a longer line m
 
 @dataclass(frozen=True)
 class JsonLine:
-    """One row of a file: its usable fields, and the faults of other fields or of the whole line.
-
-    Attributes:
-        where: FILE:LINE.
-    """
+    """One row of a file: usable fields, faults of other fields or of the whole line, and place (FILE:LINE)."""
 
     row: Row
     faults: list[ConfigError]
@@ -34,12 +30,11 @@ class JsonLine:
 class LocalSource:
     """JSONL files of a folder, one object per line, `DIR/NAME.jsonl` for each file of a task.
 
-    Every row needs `id` (an integer or a non-empty string) and the fields of the `DataSpec`, under their local or
-    source names. Optional fields may be missing or empty. Other fields and blank lines are ignored. Besides the rows,
-    one line at a time is held in memory.
+    Every row needs `id` (an integer or a non-empty string) and the required fields of the `DataSpec`, under their local
+    or source names. Other fields and blank lines are ignored. Besides the rows, one line at a time is held in memory.
 
     Args:
-        root: the folder; None is accepted, so that the config composes, and refused when rows are read.
+        root: the folder; None composes, but is refused when rows are read.
     """
 
     def __init__(self, root: str | Path | None) -> None:
@@ -204,7 +199,7 @@ def _repeated_id(where: str, name: str | None, earlier: int, unnamed: bool) -> C
 
     Args:
         name: id of the row; None: its line's number.
-        unnamed: whether the earlier row has no id either.
+        unnamed: the earlier row has no id either.
     """
     if name is None:
         number = where.rpartition(":")[2]

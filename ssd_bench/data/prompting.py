@@ -28,9 +28,9 @@ class Encoded:
     """A prompt as the model reads it.
 
     Attributes:
-        ids: token ids, special tokens and template included; never empty.
+        ids: token ids, with special tokens and template; never empty.
         clipped: number of truncated tokens.
-        sha256: hash of `ids`; equal hashes mean that two runs read the same prompt.
+        sha256: hash of `ids`.
     """
 
     ids: tuple[int, ...]
@@ -39,13 +39,10 @@ class Encoded:
 
 
 def encode(prompt: Prompt, tokenizer: PreTrainedTokenizerBase, template: Template, max_tokens: int | None) -> Encoded:
-    """Return the ids of `head + body + tail`; truncate the body's end beyond `max_tokens`.
+    """Return the ids of `head + body + tail`; truncate the body's end beyond `max_tokens` (None: no limit).
 
     The cut falls between two tokens of the body and keeps as many as fit. Head and tail are never cut (KNN-SSD and
     ConfLayers code cut just before the end marker).
-
-    Args:
-        max_tokens: most ids that fit; None: no limit.
 
     Raises:
         ConfigError: a prompt that is empty or cannot fit.
@@ -67,11 +64,7 @@ def encode(prompt: Prompt, tokenizer: PreTrainedTokenizerBase, template: Templat
 def encode_turn(
     prompt: Prompt, answers: Sequence[str], tokenizer: PreTrainedTokenizerBase, template: Template
 ) -> Encoded:
-    """Return the ids of a conversation up to its next answer.
-
-    Args:
-        answers: answers to all earlier turns.
-    """
+    """Return the ids of a conversation up to its next answer, with the answers to all earlier turns."""
     conversation = template.with_system(prompt.system)
     return _encoded(conversation.ids(tokenizer, prompt.user_texts[: len(answers) + 1], answers), clipped=0)
 
@@ -79,8 +72,8 @@ def encode_turn(
 def scored_text(prompt: Prompt, turn: int, text: str, tokenizer: PreTrainedTokenizerBase, template: Template) -> str:
     """Return an answer as tasks score it: after the `<think>` at its prompt's end.
 
-    The chat templates of DeepSeek-R1, QwQ and Qwen3-Thinking open the thoughts in the prompt. Without the opening tag,
-    an answer that ends before `</think>` would be scored on its thoughts.
+    The chat templates of DeepSeek-R1, QwQ and Qwen3-Thinking open the thoughts in the prompt; without that tag, an
+    answer that ends before `</think>` would be scored on its thoughts.
     """
     rendered = template.with_system(prompt.system).text(tokenizer, prompt.user_texts[: turn + 1], ["."] * turn)
     return f"{THOUGHTS}\n{text}" if rendered.rstrip().endswith(THOUGHTS) else text
@@ -97,8 +90,8 @@ def _clip(
 ) -> list[int]:
     """Return the ids with the longest beginning of the body, in whole tokens, within `limit`.
 
-    Tokens may merge at the cut and at the template's edges, so the length of the whole is not exactly the sum of the
-    parts: guess from the sum, then search outwards.
+    Tokens may merge at the cut and at the template's edges, so guess from the sum of the parts' lengths, then search
+    outwards.
     """
     ends = _token_ends(prompt.body, tokenizer)
     cuts = sorted(set(ends) | {len(prompt.body)})

@@ -21,12 +21,11 @@ def encode_all(
 ) -> list[Encoded]:
     """Return the token ids of all prompts, truncated if their task's paper truncates.
 
-    A truncated prompt leaves room for its whole answer. Any other prompt only has to fit the context itself: its answer
-    may end at the end of the context, with `finish_reason=context`.
+    A truncated prompt leaves room for its whole answer. Others only have to fit the context, at whose end their answers
+    end with `finish_reason=context`.
 
     Args:
         new_tokens: most new tokens of each prompt.
-        context: the model's positions.
 
     Raises:
         ConfigError: a prompt, or a conversation with its answers, that cannot fit, or a token that the model lacks.
@@ -68,8 +67,8 @@ def positions_needed(
 ) -> int:
     """Return the most positions of a prompt with its answers.
 
-    Answers of a conversation may become longer when they are tokenised again: a quarter more is allowed for, and a turn
-    that still does not fit is left out.
+    Answers of a conversation may become longer when tokenised again: a quarter more is allowed, and a turn that still
+    does not fit is left out.
     """
     if prompt.turns:
         needed = conversation_length(prompt, checkpoint.tokenizer, model.prompting, new_tokens)
@@ -80,12 +79,8 @@ def positions_needed(
 def calibration_prompts(
     evaluated: Sequence[Prompt], pool: Iterable[Prompt], method: Calibrated, separate: bool = False
 ) -> list[Prompt]:
-    """Return a method's calibration prompts: each evaluated domain's next items.
-
-    The pool is read until there are enough.
-
-    Args:
-        separate: whether the pool is another task's; then its own domains are taken.
+    """Return a method's calibration prompts: each evaluated domain's next items, or all domains' of another task
+    (`separate`). The pool is read until there are enough.
 
     Raises:
         ConfigError: too few prompts are left.

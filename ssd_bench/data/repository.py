@@ -1,4 +1,4 @@
-"""Repositories of data sets: one commit of the Hugging Face hub, or a folder with the layout of a repository."""
+"""Repositories of data sets: one commit of the Hugging Face hub, or a folder with the same layout."""
 
 from __future__ import annotations
 
@@ -36,8 +36,8 @@ class Repository:
 
     Attributes:
         path: id on the hub, or a folder.
-        commit: 40 hex digits; None: a folder, which has no commits.
-        names: paths of all files; None: a folder, which can be searched.
+        commit: 40 hex digits; None: a folder.
+        names: paths of all files; None: a folder, which is searched.
     """
 
     path: str
@@ -65,8 +65,7 @@ class Repository:
     def outline(self) -> Iterator[Path]:
         """Make a folder with all file names; only files that describe others have content.
 
-        `datasets` looks up the files of a configuration and split there, so that only files that a run reads are
-        downloaded.
+        `datasets` looks up files there, so that only those of a run's splits are downloaded.
         """
         if self.names is None:
             yield Path(self.path).resolve()
@@ -88,7 +87,7 @@ def open_repository(path: str, revision: str | None, option: str) -> Repository:
     If the hub does not answer, a branch or tag means its commit in the cache; a line on stderr says so.
 
     Raises:
-        ConfigError: the revision is not available; no other revision is read instead.
+        ConfigError: the revision is not available.
     """
     if (folder := local_path(f"{option.removesuffix('revision')}path", path)).is_dir():
         commit_of_folder = folder.name if COMMIT.fullmatch(folder.name) else None  # a snapshot in the hub's cache
@@ -136,10 +135,7 @@ def _resolve(path: str, revision: str) -> str:
 
 
 def _names(path: str, commit: str) -> tuple[str, ...]:
-    """Return the files of a commit, as the hub lists them.
-
-    The list is cached, so that a machine without a network, to which the cache was copied, knows the files.
-    """
+    """Return the hub's list of a commit's files, cached for copies of the cache on machines without a network."""
     from huggingface_hub import HfApi
     from huggingface_hub.hf_api import RepoFile
 

@@ -16,12 +16,9 @@ EITHER = f"{TEXT}, or {LIST}"
 
 
 class UnusableRow(Row):
-    """The usable fields of a row with faults, so that only a run that uses the row stops.
+    """The usable fields of a row with faults (at least one), so that only a run that uses the row stops.
 
     Access to any other field raises the first fault.
-
-    Attributes:
-        faults: at least one error.
     """
 
     def __init__(self, fields: Mapping[str, Any], faults: Sequence[ConfigError]) -> None:
@@ -50,11 +47,11 @@ def examine_row(
     """Return a row's usable fields, and an error for each other field.
 
     Args:
-        fields: fields that must be non-empty strings; `id` may also be an integer, which becomes its decimal text.
+        fields: fields that must be non-empty strings; an integer `id` becomes its decimal text.
         where: place of the row, for errors.
-        optional: fields that must be strings, or null or missing, which both become "".
+        optional: strings; null or missing ones become "".
         lists: members of `fields` that must be non-empty lists of non-empty strings instead, and members of `optional`
-            that must be lists, possibly empty.
+            that must be lists.
         singles: members of `lists` in which a single string stands for a list of it.
     """
     checked: Row = {}

@@ -29,12 +29,7 @@ class LayoutError(ValueError):
 
 @dataclass(frozen=True)
 class Split:
-    """A split of one configuration.
-
-    Attributes:
-        data: its rows, memory-mapped.
-        stated: number of rows on the repository's card; None: not stated, or only a part of the split is read.
-    """
+    """A split of one configuration: memory-mapped rows, files, and the card's number of rows, if stated for all."""
 
     data: Dataset
     files: tuple[str, ...]
@@ -42,10 +37,10 @@ class Split:
 
 
 def read_split(repository: Repository, name: str | None, split: str, options: Mapping[str, Any]) -> Split:
-    """Read a split from its own files: no other file is downloaded.
+    """Read a split, and download only its files.
 
     Args:
-        name: name of the configuration; None: the default one.
+        name: configuration; None: the default.
         split: in the notation of `datasets`: `test`, `train[:10%]`, `train+test`.
         options: further arguments of `datasets.load_dataset`.
 

@@ -1,4 +1,4 @@
-"""Checks of a method's answers before a pass runs on them."""
+"""Checks of what a method returns, before a pass runs on it."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ EXCERPT_LEN = 200  # characters of a wrong answer that an error message quotes
 
 
 class Contract:
-    """Checks of methods' answers against one model."""
+    """Checks of methods against one model."""
 
     def __init__(self, n_layers: int, vocab_size: int, bits: Collection[int] = ()):
         self._n_layers, self._vocab_size, self._bits = n_layers, vocab_size, frozenset(bits)
@@ -26,7 +26,7 @@ class Contract:
         """Return a method's taps.
 
         Raises:
-            ConfigError: they are not `Taps`, or name a boundary that the model lacks.
+            ConfigError: no `Taps`, or a boundary that the model lacks.
         """
         taps = method.taps
         if taps is self._checked_taps:  # the usual case: called in every step, and taps rarely change
@@ -44,7 +44,7 @@ class Contract:
         """Return a method's proposal for an output that ends with `root`.
 
         Raises:
-            ConfigError: it is not a proposal, or does not fit this model or output.
+            ConfigError: no proposal, or a misfit with this model or output.
         """
         if isinstance(proposal, TokenTree):
             tokens = proposal.tokens
@@ -77,7 +77,7 @@ class Contract:
         return proposal
 
     def check_estimate(self, method: Method, estimate: object) -> Estimate | None:
-        """Return the answer of a method's `observe`; raise ConfigError unless it is an `Estimate` or None."""
+        """Return the result of `observe`; raise ConfigError unless it is an `Estimate` or None."""
         if estimate is not None and not isinstance(estimate, Estimate):
             raise _config_error(method, "observe", estimate, "an Estimate after a search, or None")
         return estimate

@@ -23,10 +23,9 @@ class DraftResult:
     Before the fork, the first changed sublayer (`LayerSet.first_changed`), drafting computes the full model's states.
 
     Attributes:
-        tree: the root and its candidates.
         stop_reason, layer_set, searched: as in `Step`.
-        states: one tensor [taps + 1, 1, d] per node that drafting ran (all but the last): its streams at the taps
-            before the fork, then the stream that enters the fork. None: verify from sublayer 0.
+        states: [taps + 1, 1, d] per node that drafting ran (all but the last): its streams at the taps before the fork,
+            and into the fork. None: verify from sublayer 0.
     """
 
     tree: TokenTree
@@ -53,7 +52,6 @@ class Drafter:
 
         Args:
             root: newest output token.
-            max_draft: longest draft within the limits.
             reuse: keep the states before the fork for the verification.
             taps: boundaries whose states the verification must return.
         """
@@ -103,7 +101,7 @@ class Drafter:
 
         Args:
             logits: [V] logits of the draft.
-            probs: [V] warped distribution q to draw from; None: take the most likely tokens.
+            probs: [V] warped distribution q; None: take the most likely tokens.
 
         Returns:
             The drafted token, [1] on the device; all candidates, the drafted token first; its raw softmax probability
@@ -129,7 +127,6 @@ class Drafter:
         return ids if max_width == 1 else ids[:1], [int(token) for token in level if token >= 0][:width], probability
 
     def _fetch(self, *parts: Tensor) -> list[list[float]]:
-        """Return the values of vectors in one transfer, so that the host waits for the device once."""
         if not self._asynchronous:
             return [part.tolist() for part in parts]
         values = torch.cat([part.double() for part in parts]).tolist()  # float64 holds every token id exactly

@@ -1,4 +1,4 @@
-"""The decode loop: propose, draft, verify, accept, commit, observe; `Engine._step` has these in order.
+"""The decode loop: propose, draft, verify, accept, commit, observe (`Engine._step`).
 
 The engine knows no method by name. Invariant at the start of a step: the cache holds full-model keys and values of
 exactly the c tokens before the root, the newest output token, which is at position c and has not run yet.
@@ -64,12 +64,12 @@ class Engine:
 
         Args:
             prompt: token ids, from one to `context`.
-            seed: seed of this prompt's random generator; model, method, prompt and seed determine the output.
+            seed: of this prompt's random generator; model, method, prompt and seed determine the output.
             on_token: called after every step with the number of tokens so far (progress bars).
             max_new: longest output; None: `decoding.max_new_tokens`.
 
         Raises:
-            ConfigError: the method's answer violates the contract.
+            ConfigError: the method violates the contract.
         """
         max_new = max_new or self.decoding.max_new_tokens
         assert max_new is not None, "the caller resolves decode.max_new_tokens"
@@ -190,10 +190,8 @@ class Engine:
     ) -> tuple[Tensor, Tensor | None]:
         """Verify a chain from sublayer `fork` on; drafting ran the earlier ones, except for the last node.
 
-        Keys and values that drafting wrote before the fork are the full model's and still in the scratch rows.
-
-        Args:
-            states: as in `DraftResult`, with the taps before the fork.
+        Keys and values before the fork are the full model's and still in the scratch rows; `states` are as in
+        `DraftResult`.
         """
         decoder, start, sublayers = self.decoder, self.cache.length, self.decoder.all_sublayers
         token, n_early = decoder.ids([last_token]), len(states[0]) - 1  # n_early: number of taps before the fork

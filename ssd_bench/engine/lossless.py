@@ -16,8 +16,7 @@ LOGIT_TOLERANCE = {
     ("float16", "float16", "float16"): 2**-4,
     ("bfloat16", "bfloat16", "bfloat16"): 0.5,
 }
-"""Largest top-2 logit gap at which rounding may change the argmax, by dtype of activations, of inputs and of the KV
-cache; see `tolerance`."""
+"""Largest top-2 logit gap of a near-tie, by dtype of activations, inputs and KV cache; see `tolerance`."""
 
 
 @dataclass(frozen=True)
@@ -25,8 +24,8 @@ class Verdict:
     """The result of comparing an output with the reference.
 
     Attributes:
-        index: first position that differs; None if the outputs are identical.
-        gap: the reference's top-2 logit gap there; None if identical or if no token was compared there.
+        index: first position that differs; None if identical.
+        gap: the reference's top-2 logit gap there; None if identical or no token was compared there.
         verdict: "identical", "tie" (near-tie: the gap is within rounding) or "bug" (mismatch).
     """
 
@@ -41,15 +40,15 @@ def classify(
     """Compare greedy output ids with plain autoregressive decoding's.
 
     Verification computes k + 1 positions in one pass, plain decoding one. The same sums are rounded in another order,
-    so where the two best logits nearly tie, the argmax may legitimately differ. Then the texts diverge: only the first
-    difference is informative.
+    so at near-ties of the two best logits the argmax may differ. Then the texts diverge: only the first difference is
+    informative.
 
     Both outputs are cut at their first EOS and at the same max_new_tokens. If one is a prefix of the other, the arms
-    disagreed only on whether to stop. Rounding cannot cause that: it is a mismatch, whatever the logits are.
+    disagreed only on whether to stop: a mismatch, since rounding cannot cause it.
 
     Args:
         ids, reference_ids: token ids of the method and the baseline.
-        gap_at: recomputes the reference's top-2 logit gap at an output position; called only for a differing token.
+        gap_at: recomputes the reference's top-2 logit gap at the position of a differing token.
         tolerance: largest gap of a near-tie.
     """
     ids, reference_ids = list(ids), list(reference_ids)
@@ -69,8 +68,8 @@ def tolerance(activations: str, inputs: str, cache: str) -> float:
     Measured on SmolLM2-135M, over the first 600 tokens of a report: between a pass of one token and a pass of 10 or 64,
     the top-2 gap changes at most by 0.5 with bfloat16 activations, 0.27 with float32 activations whose products take
     bfloat16 inputs, 0.049 with float32 products and a bfloat16 cache (0.038 from 5,000 tokens on), 0.011 with a float16
-    cache, and 3e-5 in float32. The tolerances are the next powers of two. For float32 and float64 they are wider, to
-    allow for deeper models; gaps that small are rare, so almost no mismatch is hidden.
+    cache, and 3e-5 in float32. The tolerances are the next powers of two, wider for float32 and float64, to allow for
+    deeper models; gaps that small are rare, so almost no mismatch is hidden.
 
     Args:
         activations, inputs: dtypes in `ssd_bench.model.arithmetic.Arithmetic`.

@@ -12,7 +12,7 @@ from ssd_bench.model.decoder import Decoder
 from ssd_bench.model.work import Sum, WorkLog, sum_calls
 
 Moment = tuple[Mark, int]
-"""A mark on the device's time line, and the number of calls until then; a plain tuple, since a step makes five."""
+"""A mark on the device's time line, and the number of calls until then; a plain tuple, for speed."""
 
 
 class Meter:

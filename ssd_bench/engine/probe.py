@@ -29,7 +29,7 @@ class ModelProbe:
     """The `method.Probe` of a decoder and the engine's cache; the protocol documents the methods.
 
     Args:
-        latency, origin: as in `method.Probe`; None: no method may ask for them.
+        latency, origin: as in `method.Probe`, or None if no method asks for them.
 
     Attributes:
         searches: reports of `report_search`, in order.

@@ -1,7 +1,7 @@
 """The acceptance rules: warped distributions, greedy match, speculative sampling over chains and trees.
 
-Tokens are accepted only here, from a tree and the target's logits or probabilities. A chain is a tree whose nodes have
-one child each. Throughout, p is the target's probability of a token and q the draft's.
+Tokens are accepted only here, from a tree (perhaps a chain) and the target's logits or probabilities. p is the target's
+probability of a token, q the draft's.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ def warp(logits: Tensor, decoding: Decoding) -> Tensor:
 def draw(probs: Tensor, n: int, generator: torch.Generator) -> Tensor:
     """Draw n token ids without replacement from a distribution [V], on its device; -1 where no mass is left.
 
-    Gives the ids of `torch.multinomial` without its checks, which would make the host wait for the device.
+    The ids are those of `torch.multinomial`, without its checks, for which the host would wait.
     """
     # exponential race: with independent E_x ~ Exp(1), the ids of the n largest p(x) / E_x are such a draw
     noise = torch.empty_like(probs).exponential_(1, generator=generator)
@@ -81,9 +81,6 @@ def draw(probs: Tensor, n: int, generator: torch.Generator) -> Tensor:
 
 def verify_greedy(tree: TokenTree, predicted: list[int]) -> tuple[list[int], int]:
     """Follow the target's argmax from the root: a child is accepted if its token is the argmax at its parent.
-
-    Args:
-        predicted: argmax of the target's logits at every node.
 
     Returns:
         The accepted nodes, root first, and the target's next token.
@@ -102,14 +99,14 @@ def verify_sampled(tree: TokenTree, probs: Tensor, generator: torch.Generator) -
 
     At every accepted node the children are tried in order. Child x is accepted with probability min(1, p(x)/q(x)). On
     rejection p becomes norm(max(p - q, 0)), and q loses x and is renormalised (speculative sampling, Leviathan et al.
-    2023; siblings drawn without replacement as in SpecInfer, Miao et al. 2024). For candidates that were not drawn at
-    random, q is a point mass: x is accepted with probability p(x), and p loses x on rejection.
+    2023; siblings drawn without replacement as in SpecInfer, Miao et al. 2024). For candidates not drawn at random, q
+    is a point mass: x is accepted with probability p(x), and p loses x on rejection.
 
     Args:
         probs: [n, V] warped target probabilities at every node.
 
     Returns:
-        The accepted nodes, root first, and the token drawn from the remaining p at the last.
+        The accepted nodes, root first, and a token drawn from the remaining p at the last.
     """
     path = [0]
     while True:

@@ -25,7 +25,7 @@ class IsaLevel:
     Attributes:
         name: choice of `hardware.isa`.
         needs: required CPU flags, by Linux's names.
-        rounds: whether products with bfloat16 weights and caches round their other operand to bfloat16 too.
+        rounds: whether products with bfloat16 weights and caches also round their other operand to bfloat16.
     """
 
     name: str
@@ -58,8 +58,7 @@ class Arithmetic:
     """Arithmetic of every pass of a run.
 
     Attributes:
-        isa: instruction level of the kernels; None on accelerators. PyTorch's own operators choose their instructions
-            themselves, but round exactly what the level rounds.
+        isa: instruction level of the kernels, whose rounding PyTorch's operators share; None on accelerators.
         activations: dtype of the residual stream, vectors and sums.
         inputs: dtype to which both operands of a product are rounded, in attention too; sums are not rounded.
     """
@@ -83,7 +82,7 @@ def decide(device: torch.device, weights: torch.dtype, kernels: str, isa: str) -
     """Return the arithmetic of a run with weights of a dtype on a device.
 
     A CPU reads 16-bit weights and caches and computes in float32. On levels with bfloat16 products, both operands are
-    rounded to bfloat16 if the weights are. An accelerator computes in the dtype of the weights, whatever `isa` is.
+    rounded to bfloat16 if the weights are. An accelerator computes in the dtype of the weights.
 
     Raises:
         ConfigError: as `resolve`.

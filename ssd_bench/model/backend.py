@@ -19,11 +19,7 @@ from ssd_bench.model.weights import load
 
 @dataclass(frozen=True)
 class Backend:
-    """An available backend, chosen before anything large is loaded.
-
-    Attributes:
-        warning: reason why `auto` did not choose a faster backend for this kind of device; empty if it did.
-    """
+    """An available backend; `warning` says why `auto` did not choose a faster one for this kind of device, or is ""."""
 
     kind: type[Decoder]
     arithmetic: Arithmetic
@@ -58,7 +54,7 @@ def select(
     """Return the backend for weights of a dtype on a device; `auto` takes the highest available rank.
 
     Args:
-        spread: whether the blocks are on other devices too.
+        spread: the blocks are on other devices, too.
         choice, isa: `hardware.kernels` and `hardware.isa`.
 
     Raises:

@@ -84,16 +84,16 @@ EMBEDDED = Path(__file__).parents[1] / "miniature" / "weights"
 
 @dataclass(frozen=True)
 class ModelSource:
-    """One entry of `conf/model`: exactly one of `embedded`, `path`, `hub` and `gguf` locates the checkpoint.
+    """One entry of `conf/model`; exactly one of `embedded`, `path`, `hub` and `gguf` locates the checkpoint.
 
     Attributes:
         name: name in tables and run ids.
         template: settings of the `Template`, or only its form.
         embedded: name of a model trained for this project (`ssd_bench/miniature/weights`).
-        path: folder of a checkpoint in Hugging Face format.
+        path: folder in Hugging Face format.
         hub: hub id; `revision` pins its commit.
-        gguf: fields of `PackagedFile`, a GGUF file.
-        shape: fields of `Shape`, to predict time and memory without the weights; None: unknown.
+        gguf: fields of `PackagedFile`.
+        shape: fields of `Shape`, for predictions without the weights.
     """
 
     name: str
@@ -150,9 +150,9 @@ class ModelSource:
             raise ConfigError("model.shape", self.shape, f"the sizes of its checkpoint: {sizes}")
 
     def open(self) -> Checkpoint:
-        """Return the checkpoint without loading weights; `Checkpoint.headers` downloads hub weights.
+        """Return the checkpoint without loading weights.
 
-        A GGUF file, which has the config and the tokenizer too, is fetched and converted now.
+        `Checkpoint.headers` downloads hub weights; a GGUF file is fetched and converted now.
 
         Raises:
             ConfigError: the checkpoint is missing or unavailable; the message says how to get it.
@@ -177,7 +177,7 @@ class Checkpoint:
 
     Attributes:
         template: `ModelSource.prompting`, used to test the tokenizer.
-        snapshot: snapshot of the hub; its weights are downloaded when first needed. None: not from the hub.
+        snapshot: of the hub, with weights downloaded when first needed; None: not from the hub.
     """
 
     folder: Path
@@ -286,18 +286,14 @@ class Checkpoint:
 
     @cached_property
     def shards(self) -> dict[str, Path]:
-        """Files of the tensors, by the tensor's name.
-
-        Raises:
-            ConfigError: as `headers`.
-        """
+        """Files of the tensors, by name; errors as `headers`."""
         return {name: header.shard for name, header in self.headers.items()}
 
     def check_all_read(self, shapes: Mapping[str, Mapping[str, int]]) -> None:
         """Raise ConfigError unless the files hold exactly the model's tensors; read only their headers.
 
         Args:
-            shapes: shape of every model tensor, by name; a shape maps keys of config.json to sizes.
+            shapes: by tensor name, keys of config.json -> sizes.
         """
         unread = sorted(name for name in self.headers if name not in shapes and not name.endswith(NOT_WEIGHTS))
         if unread:
@@ -323,7 +319,7 @@ class Checkpoint:
     def read(self, names: list[str], dtype: torch.dtype) -> dict[str, Tensor]:
         """Return the named tensors in `dtype`; without conversion they are parts of the mapped files.
 
-        A file's pages leave memory with its last tensor, so loading block by block never holds all weights twice.
+        A file's pages leave memory with its last tensor, so loading by block never holds all weights twice.
         """
         tensors: dict[str, Tensor] = {}
         for shard in sorted({self.shards[name] for name in names}):
@@ -336,8 +332,7 @@ class Checkpoint:
 def _check_folder(folder: Path) -> None:
     """Refuse a folder without a model; for a model's folder in the hub's cache, the message names its snapshot.
 
-    Dangling links are refused: without its generation_config.json or template, a model would run with other EOS ids or
-    prompts.
+    Dangling links are refused: without generation_config.json or template, a model has other EOS ids or prompts.
     """
     for path in sorted(folder.iterdir()) if folder.is_dir() else []:
         if any(fnmatch(path.name, name) for name in TEXTS):

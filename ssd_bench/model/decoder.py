@@ -27,20 +27,20 @@ PREFILL_CHUNK = 512  # prompt positions per pass: bounds activation memory at an
 
 
 class Pass(NamedTuple):
-    """One run of sublayers over n nodes after a visible prefix, fully specified before it starts.
+    """One run of sublayers over n nodes after a visible prefix.
 
     Cache rows [0, prefix_len) hold the keys and values of the prefix, row p those of position p. Node i writes its own
     to scratch row `row` + i, but is at position prefix_len plus its depth: siblings share a position, not a row. It
     attends to the prefix rows outside `unread`, to the scratch rows of its ancestors, and to its own row.
 
     Attributes:
-        sublayers: indices in [0, 2L), ascending; skipped sublayers leave the residual stream as it is.
+        sublayers: indices in [0, 2L), ascending; others leave the residual stream as it is.
         nodes: [n] token ids, or [n, d] residual streams for the first sublayer, which the pass overwrites.
         prefix_len: number of visible committed rows.
         tree: parents of the nodes; None: a chain.
         taps: ascending boundaries in [0, 2L] at which the stream is kept.
         row: cache row of node 0; None: the first row after the prefix.
-        unread: range [first, end) of prefix rows that no attention reads (outside a window), within [0, prefix_len].
+        unread: range [first, end) of prefix rows outside a window, which no attention reads.
         bits: bits of rounded weights, by sublayer; `Decoder.quantise` comes first. None: all read weights as loaded.
     """
 
@@ -84,13 +84,13 @@ class Decoder:
     sublayer, the whole pass (`_run`) or the head (`_logits`); `run` and `logits` log the work.
 
     Args:
-        weights: weights, packed by the operators of this class.
+        weights: packed by the operators of this class.
 
     Attributes:
         name: a value of `hardware.kernels`.
-        rank: order of preference; `auto` takes the highest available rank.
-        spreads: whether the blocks of a model may be on several devices.
-        log: log of all passes and heads; None: nothing is logged.
+        rank: `auto` takes the highest available rank.
+        spreads: whether blocks may be on several devices.
+        log: log of all passes and heads, or None.
     """
 
     name: ClassVar[str]
@@ -155,7 +155,7 @@ class Decoder:
 
         Returns:
             The stream [n, d] after the last sublayer (in the incoming streams' storage, or in storage that the next
-            pass overwrites), and the tapped states [len(taps), n, d] on the first device (None without taps).
+            pass overwrites), and the tapped states [len(taps), n, d] on the first device, or None.
         """
         start, (first_unread, end_unread) = time.perf_counter(), forward.unread
         result = self._run(forward, cache)
@@ -195,11 +195,11 @@ class Decoder:
         """Run all sublayers over a prompt of P tokens into an emptied cache, chunk by chunk, and commit its rows.
 
         Args:
-            prompt_end: number of positions at the prompt's end whose tapped states are kept; None: all P.
+            prompt_end: number of positions at the prompt's end with kept states; None: all P.
 
         Returns:
             The last position's stream [1, d] before the final norm, and the tapped states
-            [len(taps), min(prompt_end, P), d] (None without taps).
+            [len(taps), min(prompt_end, P), d], or None.
         """
         cache.reset()
         first_tapped = max(0, len(tokens) - prompt_end) if prompt_end else 0
@@ -215,17 +215,14 @@ class Decoder:
         return hidden[-1:].clone(), torch.cat(states, dim=1) if states else None
 
     def run_branches(self, i: int, hidden: Tensor, cache: KVCache, prefix_len: int, bits: int = 0) -> Tensor:
-        """Run sublayer i over B independent continuations of one prefix; the cache is read, not written.
+        """Run sublayer i over B independent continuations of one prefix: streams [B, r, d] -> [B, r, d].
 
         Every branch is a chain of r nodes at positions prefix_len, prefix_len + 1, ... It attends to the first
         `prefix_len` cache rows and, causally, to its own nodes, whose keys and values stay outside the cache.
 
         Args:
-            hidden: [B, r, d] residual streams; not modified.
+            hidden: not modified.
             bits: as in `in_bits`.
-
-        Returns:
-            [B, r, d] streams after the sublayer.
         """
         start, block = time.perf_counter(), self.in_bits(bits).blocks[i // 2]
         streams = hidden.to(self.weights.devices[i // 2], copy=True)
@@ -293,7 +290,7 @@ class Decoder:
     def _top(self, hidden: Tensor, confidence: bool) -> tuple[Tensor, Tensor | None]:
         """Return the argmax ids [n] and, with `confidence`, the sums [n] of exp(logit - best) over all V logits.
 
-        For many streams, `HEAD_ROWS` vocabulary entries are computed at a time to save memory.
+        For many streams, `HEAD_ROWS` vocabulary entries are computed at a time.
         """
         begin = time.perf_counter()
         weights, ops, size = self.weights, self._ops, self.arch.vocab_size
@@ -335,10 +332,7 @@ class Decoder:
         return _AttentionInputs(start, forward.first_row, rotation, visibility, forward.unread)
 
     def _rotation_of_branches(self, b: int, r: int, prefix_len: int, device: torch.device) -> Rotation:
-        """Return the rotation of r positions from `prefix_len` on, repeated B times: B * r rows.
-
-        It is cached for the other sublayers of a search.
-        """
+        """Return the rotation of r positions from `prefix_len` on, repeated B times, cached for other sublayers."""
         assert self._tables is not None, "new_cache comes first"
         key, cached = (r, prefix_len, device), self._branch_rotation
         if cached is None or cached[0] != key or len(cached[1].cos) < b * r:

@@ -53,8 +53,7 @@ def draw(
 ) -> Weights:
     """Draw normal weights with the standard deviation of an untrained model; norms are ones, biases zeros.
 
-    Args:
-        pack: as in `weights.load`.
+    As in `weights.load`, `pack` packs matrices.
     """
     rng = torch.Generator(device).manual_seed(seed)
     heads, rows = arch.n_heads * arch.head_dim, (arch.n_heads + 2 * arch.n_kv_heads) * arch.head_dim

@@ -14,7 +14,7 @@ Kind = Literal["model", "dataset"]
 def failure(error: BaseException, kind: Kind, name: str, revision: str | None = None) -> str:
     """Return the cause of a failed download and its remedy, in one line.
 
-    The hub's clients wrap errors of different libraries: the most specific one in the chain of causes is taken.
+    The hub's clients wrap errors of other libraries: the most specific cause is taken.
 
     Args:
         revision: commit, branch or tag; None: the default branch.

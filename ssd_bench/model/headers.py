@@ -114,8 +114,8 @@ def _dtype_name(dtype: torch.dtype) -> str:
 def weights_file_names() -> Iterator[tuple[str, str]]:
     """Yield the names of weights files and indices with their files' suffix, in the order of preference.
 
-    The order is that of transformers (`_get_resolved_checkpoint_files`): safetensors before pickles, and a single file
-    before an index, which an older save may have left. transformers reads other names only with a `variant`.
+    As in transformers (`_get_resolved_checkpoint_files`), safetensors come before pickles, and a single file before an
+    index, perhaps of an older save.
     """
     for suffix, stem in STEMS.items():
         yield f"{stem}{suffix}", suffix

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 BUCKET = 4096
-"""Rows by which the buffers grow. Outputs may reach 32k tokens but mostly end earlier, so 32k are not reserved."""
+"""Rows by which the buffers grow, since outputs of up to 32k tokens mostly end earlier."""
 
 
 class KVCache:
@@ -25,12 +25,12 @@ class KVCache:
     Args:
         devices: device of every block, length L.
         capacity: most rows per block, committed and scratch together.
-        bucket: initial rows, and rows by which the buffers grow.
+        bucket: initial rows, and growth of the buffers.
 
     Attributes:
         rows: current rows of the buffers.
         keys, values: per block [n_kv_heads, rows, head_dim], views of the buffers.
-        held: whether a prompt is being decoded; `reset` then refuses to drop its rows.
+        held: whether a prompt is being decoded, so that `reset` refuses.
     """
 
     keys: list[Tensor]

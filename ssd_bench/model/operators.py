@@ -53,11 +53,7 @@ class RoundedMatrix(NamedTuple):
 
     @classmethod
     def of(cls, parts: Iterable[Tensor], bits: int) -> RoundedMatrix:
-        """Round a matrix to the nearest values in 8 or 4 bits.
-
-        Args:
-            parts: consecutive rows [n, K], in any floating dtype.
-        """
+        """Round a matrix, in consecutive rows [n, K] of any floating dtype, to the nearest values in 8 or 4 bits."""
         rounded = [(_round_to_int8 if bits == 8 else _round_to_int4)(part.float()) for part in parts]
         values, scale, *minimum = (torch.cat(tensors) for tensors in zip(*(kept for kept, _ in rounded)))
         return cls(values, scale, minimum[0] if minimum else None, rounded[0][1])
@@ -335,8 +331,8 @@ class Operators:
         """Compute `attend` for B branches of r nodes over one prefix: q [B * r, Hq, D] -> [B * r, Hq * D].
 
         A node sees cache rows [0, prefix_len) and, causally, its own branch's rows in own_keys and own_values
-        [Hkv, B * r, D]. Scores over the prefix, which is never copied, are one matrix product; scores over own rows are
-        one per branch. One kv head and a bounded number of branches at a time keep the scores small.
+        [Hkv, B * r, D]. Scores over the prefix, which is never copied, are one matrix product; scores over own rows one
+        per branch. One kv head and a bounded number of branches at a time keep them small.
         """
         n, n_heads, dim = q.shape
         n_kv = len(keys)

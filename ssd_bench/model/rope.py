@@ -28,8 +28,7 @@ PARAMETERS = {
 def frequencies(config: PretrainedConfig) -> tuple[Tensor, float]:
     """Return the inverse frequencies [D/2] (float32) and the attention scaling of a model's rotary embedding.
 
-    Only `rope_parameters` is read: transformers moves the base there from `rope_theta`, where checkpoints saved before
-    version 5 have it.
+    Only `rope_parameters` is read: transformers moves the base there from `rope_theta` of older checkpoints.
 
     Raises:
         ConfigError: an unsupported scaling type, missing parameters, or a config without a base.

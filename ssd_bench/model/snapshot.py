@@ -29,11 +29,7 @@ GB = 1e9
 
 @dataclass(frozen=True)
 class Snapshot:
-    """A model of the hub at one commit, in this machine's cache.
-
-    Attributes:
-        folder: the snapshot in the cache; its name is the commit.
-    """
+    """A model of the hub at one commit, in this machine's cache, in a folder named by the commit."""
 
     hub: str
     folder: Path
@@ -150,7 +146,6 @@ class Snapshot:
 
 @contextmanager
 def _no_progress() -> Iterator[None]:
-    """Suppress progress bars: these files are small."""
     from huggingface_hub.utils import are_progress_bars_disabled, disable_progress_bars, enable_progress_bars
 
     shown = not are_progress_bars_disabled()

@@ -151,7 +151,7 @@ class Template:
 
         Args:
             texts: the user's messages, in turn.
-            answers: the model's answers to all messages but the last.
+            answers: to all messages but the last.
             day: date and time for chat templates that print it.
 
         Raises:
@@ -176,10 +176,7 @@ class Template:
             raise ConfigError("model.template", "chat", expected) from error
 
     def ids(self, tokenizer: PreTrainedTokenizerBase, texts: Sequence[str], answers: Sequence[str] = ()) -> list[int]:
-        """Return the token ids of `text`; the tokenizer adds no special tokens to those of a chat template.
-
-        (Some papers' released code doubles them.)
-        """
+        """Return the ids of `text`; a chat template gets no further special tokens (some papers' code doubles them)."""
         rendered = self.text(tokenizer, texts, answers)
         return list(tokenizer(rendered, add_special_tokens=self.form == "plain", verbose=False)["input_ids"])
 
@@ -189,7 +186,7 @@ PLAIN = Template("plain")
 
 @contextmanager
 def _clock_at(day: datetime) -> Iterator[None]:
-    """Let `strftime_now` in chat templates tell this time; transformers takes no function as a variable."""
+    """Fix the time of `strftime_now` in chat templates; transformers takes no function as a variable."""
     from transformers.utils import chat_template_utils
 
     class FixedClock(datetime):

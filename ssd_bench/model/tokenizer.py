@@ -49,7 +49,7 @@ def load_tokenizer(folder: Path, template: Template, vocab_size: int) -> PreTrai
 def _check_tokenizer(tokenizer: PreTrainedTokenizerBase, folder: Path, template: Template, vocab_size: int) -> None:
     """Refuse a tokenizer with ids that the model lacks.
 
-    Added tokens, such as padding, may lie beyond the vocabulary as long as no prompt uses them.
+    Added tokens that no prompt uses, such as padding, may lie beyond the vocabulary.
     """
     added = tokenizer.get_added_vocab()
     highest = max(((i, token) for token, i in tokenizer.get_vocab().items() if token not in added), default=(-1, ""))
@@ -67,7 +67,7 @@ def _check_tokenizer(tokenizer: PreTrainedTokenizerBase, folder: Path, template:
 
 
 def _check_same_split(tokenizer: PreTrainedTokenizerBase, file: Path) -> None:
-    """Refuse a tokenizer that transformers changes on loading: some of its classes add rules."""
+    """Refuse a tokenizer that transformers changes on loading."""
     from tokenizers import Tokenizer
 
     ids = Tokenizer.from_file(str(file)).encode(PROBE, add_special_tokens=False).ids

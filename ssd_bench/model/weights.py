@@ -113,7 +113,7 @@ class Rounded:
     """Copies of a model's blocks and LM head with rounded matrices; embedding, norms and biases are shared.
 
     Attributes:
-        nbytes: memory of the rounded matrices, their scales and minima.
+        nbytes: memory of the rounded matrices with scales and minima.
     """
 
     blocks: Sequence[Block]
@@ -126,11 +126,10 @@ class Weights:
     """All weights of a model.
 
     Attributes:
-        embedding, norm, head: weights outside the blocks; a tied head is the embedding's tensor, or its copy on another
-            device.
+        embedding, norm, head: a tied head is the embedding's tensor, or its copy on another device.
         rope: inverse frequencies and attention scaling of the rotary embedding.
-        dtype: dtype of the matrices.
-        devices: device of every block, length L.
+        dtype: of the matrices.
+        devices: of every block, length L.
     """
 
     arch: Architecture
@@ -175,7 +174,7 @@ def declared_architecture(checkpoint: Checkpoint) -> Architecture:
 
 
 def architecture(checkpoint: Checkpoint) -> Architecture:
-    """Check that a checkpoint's files hold exactly its config's tensors; return the architecture, load no weights.
+    """Check that a checkpoint's files hold exactly its config's tensors, without loading them; return the architecture.
 
     The head is tied as in transformers: if config.json says so, unless the files hold a head with other numbers.
 
@@ -203,8 +202,8 @@ def load(
     """Load a checkpoint block by block, blocks spread evenly over `devices` in order.
 
     Args:
-        pack: converts a matrix [out, in] or a vector, on its device, to the operators' layout. It is called as soon as
-            the tensor is read, so that at most one block is in memory twice.
+        pack: converts a matrix [out, in] or a vector, on its device, to the operators' layout, as soon as it is read,
+            so that at most one block is in memory twice.
 
     Raises:
         ConfigError: as `architecture`.
@@ -238,7 +237,7 @@ def _prefix(index: int) -> str:
 
 
 def _block_shapes(config: PretrainedConfig, arch: Architecture) -> dict[str, dict[str, int]]:
-    """Return the shapes of a block's tensors by name; a shape maps keys of config.json to sizes, for messages."""
+    """Return the shapes of a block's tensors by name: keys of config.json -> sizes."""
     width, q, kv, inner = (
         {"hidden_size": arch.width},
         {Q_SIZE: arch.n_heads * arch.head_dim},

@@ -19,7 +19,7 @@ class Call(NamedTuple):
     """One call of a decoder; the log holds plain tuples of these values, which are faster to make.
 
     Attributes:
-        sublayers: sublayers that ran, `HEAD` or `COMPARISON`.
+        sublayers: those that ran, `HEAD` or `COMPARISON`.
         rows: nodes of the pass, or streams of the head or comparison.
         context: prefix rows that every node reads.
         heads: share of the vocabulary that the head computed; 0 for a pass.
@@ -74,8 +74,8 @@ class WorkLog(list[LoggedCall]):
 def sum_calls(calls: Iterable[LoggedCall]) -> dict[WorkKind, Sum]:
     """Sum calls by kind, in order of first occurrence.
 
-    Two kinds of calls join the call before them, if it has the same rows: an LM head its pass, and a sublayer that is
-    launched by itself other such sublayers, because the host launches it without waiting for them.
+    Two kinds of calls join the call before them, if it has the same rows: an LM head its pass, and a single sublayer
+    other single ones, which the host launches without waiting.
     """
     joined: list[tuple[tuple[Any, ...], Sum]] = []  # values of a `WorkKind`, which is slower to make and to hash
     last_is_pass = last_is_single = False

@@ -78,8 +78,8 @@ class GraphOperators(Operators):
 class GraphDecoder(Decoder):
     """The decoder on captured passes over up to 64 nodes, for one GPU.
 
-    A node's result has the same bits in every pass over up to 16 nodes, whatever the other nodes are. The same holds
-    for passes over 17 to 64 nodes, but the bits may differ from the former.
+    A node's result has the same bits in every pass over up to 16 nodes, whatever the others are, and in every pass over
+    17 to 64 nodes, perhaps with other bits.
     """
 
     name: ClassVar[str] = "graphs"

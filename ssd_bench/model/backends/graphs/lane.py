@@ -21,12 +21,12 @@ LENGTHS = (16, 8, 4, 2, 1)  # ranges of so many sublayers have a graph, from eve
 class Lane:
     """Buffers of passes over up to `nodes` nodes, and the graphs that compute in them.
 
-    A graph holds the addresses of weights, cache and buffers, and reads everything else from the buffers: it serves any
+    A graph holds the addresses of weights, cache and buffers, and reads the rest from the buffers, so it serves any
     prefix length, number of nodes and tree. A layer set is a chain of these graphs, so a new one needs no capture.
 
     Args:
-        weights: weights on one GPU; on a CPU (Triton's interpreter, in tests) kernels are launched one by one.
-        cache: the only cache that these passes use.
+        weights: on one GPU; on a CPU (Triton's interpreter) kernels are launched one by one.
+        cache: the only cache of these passes.
         tables: rotation of every position.
         rounded: rounded weights, by bits.
 

@@ -31,8 +31,8 @@ class Nodes(NamedTuple):
 
     Attributes:
         meta: int32: number of nodes, rows of the prefix, row of node 0, whether they are a chain, unread rows.
-        depths: [C] int32, depth of every node in its tree; not read for a chain.
-        mask: [C, C] uint8, ancestors of every node and itself; not read for a chain.
+        depths: [C] int32, depths in a tree.
+        mask: [C, C] uint8, ancestors of every node of a tree and itself.
     """
 
     meta: Tensor
