@@ -13,7 +13,7 @@ if TYPE_CHECKING:  # `import ssd_bench` is fast: pandas is imported with the fir
 def load_runs(path: Path | str) -> pd.DataFrame:
     """Return a frame with one row per complete run of a folder, a packed folder, or a single run's folder.
 
-    Columns: those of `report`'s CSV, unrounded, such as `model`, `method`, `task` and `run_dir`; then `settings`, a
+    Columns are unrounded and as in `report`'s CSV, such as `model`, `method`, `task` and `run_dir`; then `settings`, a
     dictionary of the method's settings (`frame["settings"].str["draft_len"]`). Unreadable runs are left out with a
     warning.
 

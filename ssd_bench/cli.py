@@ -22,7 +22,6 @@ from ssd_bench.errors import ConfigError
 from ssd_bench.plug_ins import plug_ins
 
 COMMANDS = tuple(sorted(module.name for module in pkgutil.iter_modules(commands.__path__)))
-"""Names of the commands, the modules of `ssd_bench.commands`."""
 BESIDE = ("methods", "tasks", "hydra_plugins")
 """This project's packages imported from the folder that holds `ssd_bench`."""
 
@@ -39,11 +38,7 @@ def entry() -> NoReturn:
 
 
 def dispatch(arguments: Sequence[str]) -> int:
-    """Run the named command, `run` by default.
-
-    Returns:
-        The exit code; 2 for an unknown command.
-    """
+    """Run the named command, `run` by default, and return its exit code; 2 if it is unknown."""
     arguments = [expand_home(argument) for argument in arguments]
     first = arguments[0] if arguments else "run"
     if first in ("-h", "--help"):

@@ -52,7 +52,7 @@ def plug_ins_chosen(chosen: Mapping[str, Any]) -> list[PlugIn]:
     """Return the plug-ins that have a choice of a run.
 
     Args:
-        chosen: config group -> its choice, as Hydra composed them; `task@calibrate` is a task.
+        chosen: config group -> its choice, as composed by Hydra; `task@calibrate` is a task.
 
     Raises:
         ConfigError: several packages have a choice. Hydra would silently take the first.

@@ -25,8 +25,7 @@ EXTRAS = {"joblib": "cluster", "submitit": "cluster", "ray": "ray"}
 def run_tool(work: Callable[[Sequence[str]], object], usage: str | None, arguments: Sequence[str]) -> int:
     """Run a command line without Hydra: call `work` with the arguments, or print `usage` for -h and --help.
 
-    Returns:
-        Exit code, as of `ssd_bench.compose.application.command`.
+    Return the exit code, as `ssd_bench.compose.application.command`.
     """
     print_anything()
     if {"-h", "--help"} & set(arguments):
@@ -70,8 +69,7 @@ class PipedText(io.TextIOWrapper):
 def closed_pipes_end(program: Callable[[], int]) -> int:
     """Run a program, and end it quietly when its output's reader goes, as head and less do.
 
-    Returns:
-        The program's exit code; 141, as after SIGPIPE, if the reader has gone.
+    Return the program's exit code; 141, as after SIGPIPE, if the reader has gone.
     """
     for name in ("stdout", "stderr"):
         if isinstance(stream := getattr(sys, name), io.TextIOWrapper):

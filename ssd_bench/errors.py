@@ -15,9 +15,9 @@ class ConfigError(ValueError):
 
     Args:
         field: path of the option, or place in a file.
-        value: its value; `NOT_GIVEN` if missing.
+        value: `NOT_GIVEN` if missing.
         expected: noun phrase for valid values, such as "an integer >= 1".
-        reason: clause for what is wrong, if `expected` does not say it, and what to do.
+        reason: clause for what is wrong, unless `expected` says it, and what to do.
     """
 
     def __init__(self, field: str, value: object, expected: str = "", reason: str = ""):
@@ -35,9 +35,7 @@ class ConfigError(ValueError):
     def within(self, section: str, place: str) -> ConfigError:
         """Return the error with options named by their path in the config: `task.parts.xsum.shots`, not `task.shots`.
 
-        Args:
-            section: prefix of options in the part's own messages, as `task`.
-            place: their prefix in the config, as `task.parts.xsum`.
+        Here the section is `task`, and the place `task.parts.xsum`.
         """
         pattern = re.compile(rf"(?<![\w.]){re.escape(section)}\.(?=\w)")
         field, expected, reason = (pattern.sub(f"{place}.", text) for text in (self.field, self.expected, self.reason))
@@ -65,11 +63,7 @@ class Lost(RuntimeError):
 
 
 class JobsFailed(RuntimeError):
-    """Jobs of a sweep failed; their outcomes have been printed.
-
-    Args:
-        code: exit code of the program.
-    """
+    """Jobs of a sweep failed with exit code `code`; their outcomes have been printed."""
 
     def __init__(self, message: str, code: int):
         super().__init__(message, code)

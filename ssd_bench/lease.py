@@ -44,8 +44,8 @@ class Owner:
     Attributes:
         token: unique for each lease.
         space: identity of the machine since its start, and of the container; within it a process number is unique.
-        pid, begun: process number and start time, which tells it from a later process with the same number.
-        since: time when it took the lease (UTC).
+        pid, begun: process number and start time, since numbers are reused.
+        since: time of taking the lease (UTC).
     """
 
     token: str
@@ -121,9 +121,8 @@ class Lease:
     def _take(self) -> Owner | str | None:
         """Take a free or ended lease and return None; else return the owner.
 
-        An ended owner's lease is replaced only by the process that first created a claim on that owner: a second one
-        would replace the lease just taken. If the claim's owner has also ended, a claim on that owner is needed, and so
-        on.
+        Only the process that first created a claim on an ended owner replaces its lease; a second one would replace the
+        lease just taken. If the claim's owner has also ended, a claim on that owner is needed, and so on.
         """
         content = json.dumps(asdict(self._owner)).encode()
         if _create(self._path, content):
@@ -188,7 +187,7 @@ class Lease:
 
 @contextmanager
 def hold_lease(folder: Path, name: str = NAME) -> Iterator[None]:
-    """Create a folder if necessary and hold its lease; wait for other owners.
+    """Hold the lease of a folder, created if necessary; wait for other owners.
 
     Raises:
         OSError: the folder cannot be written.

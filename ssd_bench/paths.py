@@ -1,7 +1,4 @@
-"""Paths: absolute options, atomic writes, hashes, files of a folder of records, the cache folder.
-
-Options become absolute paths only here.
-"""
+"""Paths: absolute options (made only here), atomic writes, hashes, files of a folder of records, the cache folder."""
 
 from __future__ import annotations
 
@@ -17,9 +14,9 @@ from ssd_bench.errors import NOT_GIVEN, ConfigError, shortened
 
 URI = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://|file:", re.IGNORECASE)
 REFERENCE_FOLDER = "reference"
-"""Folder of the project's committed records below `runs`: read only if the option names it, or a folder in it."""
+"""Folder of the project's committed records below `runs`, read only if the option names it or a folder in it."""
 UNPACKING = ".unpacking"
-"""Suffix of folders that a pack is being unpacked into; a killed process leaves them."""
+"""Suffix of folders into which a pack is being unpacked; a killed process leaves them."""
 LONGEST_NAME = 200  # bytes; file systems take 255, and files are written first as NAME.(32 digits).tmp
 LONGEST_PATH = 3500  # bytes; Linux takes 4095, and a record's files are below its runs_dir
 
@@ -28,9 +25,6 @@ def local_path(field: str, value: object) -> Path:
     """Return an option's absolute path, with a leading ~ expanded.
 
     Symbolic links are not resolved, so that a record keeps the command line's path.
-
-    Args:
-        field: the option, for errors.
 
     Raises:
         ConfigError: not a text, a URI, or a path that no file system accepts.
@@ -86,10 +80,8 @@ def file_hash(path: Path) -> str:
 def record_files(folder: Path, pattern: str) -> Iterator[Path]:
     """Yield the files anywhere under a folder of records, except its subfolders `reference`.
 
-    Questions about a user's records must not be answered from the project's.
-
-    Args:
-        pattern: name of the file, or FOLDER/NAME; may contain wildcards.
+    Questions about a user's records must not be answered from the project's. The pattern is NAME or FOLDER/NAME,
+    perhaps with wildcards.
     """
     for path, folders, files in os.walk(folder):  # unlike rglob it tolerates folders that another process removes
         folders[:] = [name for name in folders if name != REFERENCE_FOLDER and not name.endswith(UNPACKING)]

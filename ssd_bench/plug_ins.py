@@ -27,8 +27,7 @@ class PlugIn:
     Attributes:
         name: name of its entry point.
         distribution: name of the installed distribution.
-        module: its Python package.
-        folder: folder of that package.
+        module, folder: its Python package.
     """
 
     name: str
@@ -66,7 +65,7 @@ def _entries() -> tuple[PlugIn | str, ...]:
     """Return each entry point's plug-in, or what is wrong.
 
     Raises:
-        ConfigError: a package whose entry points cannot be read; importing torch fails with it, too.
+        ConfigError: a package whose entry points cannot be read, with which importing torch fails, too.
     """
     described: dict[str, list[tuple[str, str, importlib.metadata.EntryPoint]]] = {}
     for distribution in importlib.metadata.distributions():
@@ -109,7 +108,6 @@ def _fault(distribution: str, version: str, point: importlib.metadata.EntryPoint
 
 
 def _folders(module: str) -> Iterator[Path]:
-    """Yield a package's folders, without importing it or its parents."""
     top, *below = module.split(".")
     try:
         spec = importlib.util.find_spec(top)

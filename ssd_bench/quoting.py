@@ -34,7 +34,7 @@ def plain_value(cfg: DictConfig, name: str) -> object:
     """Return an option's value.
 
     Raises:
-        ConfigError: it names another option that does not exist.
+        ConfigError: it names an unknown option.
     """
     try:
         return cfg[name]

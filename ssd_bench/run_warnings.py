@@ -26,8 +26,8 @@ class WarningLog:
     The kinds shown are noted on disk, because a launcher may run jobs in several processes.
 
     Attributes:
-        folder: folder of the notes, the same for all jobs of the sweep.
-        sweep: unique name of the sweep.
+        folder: of the notes, the same for all jobs of the sweep.
+        sweep: unique name.
         kinds: kinds of this run's warnings so far.
     """
 

@@ -36,7 +36,7 @@ class Range:
     Attributes:
         least, most: included ends.
         above, below: excluded ends.
-        what: what such a number is, in words; "" for its type's name.
+        what: such a number in words; "" for its type's name.
         note: addition to messages.
     """
 
@@ -92,9 +92,9 @@ def settings(section: str, *, frozen: bool = False, kw_only: bool = False) -> Ca
     """Make a class a dataclass that refuses values its fields' types do not allow, before its own `__post_init__`.
 
     Args:
-        section: config section of the settings, for messages.
+        section: config section, for messages.
         frozen: make objects immutable, and equal if their settings are.
-        kw_only: take settings only by name; in a base class, so that they do not come before its subclasses'.
+        kw_only: take settings only by name, so that a base class's do not come before its subclasses'.
     """
 
     def declared(cls: type[T]) -> type[T]:
@@ -143,10 +143,7 @@ def arguments(section: str, cls: type[Any], values: Any) -> dict[str, Any]:
 
 
 def check_value(field: str, kind: Any, value: T) -> T:
-    """Return a value that its type `kind` allows.
-
-    Args:
-        field: path of the option, for the error.
+    """Return a value of the option `field` that its type `kind` allows.
 
     Raises:
         ConfigError: the type does not allow the value.

@@ -19,8 +19,8 @@ class Stopped(BaseException):
 class Stopping:
     """Handler that turns a signal into `Stopped`, after the current block of `finishing`.
 
-    A second signal ends the process at once. SIGINT is a `KeyboardInterrupt` at once; where Python ignores exceptions,
-    as in a `__del__`, it is raised again after the block.
+    A second signal ends the process at once. SIGINT is a `KeyboardInterrupt` at once, raised again after the block
+    where Python ignores it, as in a `__del__`.
     """
 
     def __init__(self) -> None:

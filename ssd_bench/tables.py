@@ -33,8 +33,8 @@ SIGNS = str.maketrans(
         **{sign: f"${name}$" if name == "-" else rf"$\{name}$" for sign, name in MATHS.items()},
     }
 )
-"""Characters that pandas does not escape: three that LaTeX's default font replaces, non-ASCII ones, and brackets,
-because LaTeX reads a bracket after the end of a row as an argument."""
+"""Characters that pandas does not escape: three that LaTeX's default font replaces, non-ASCII ones, and brackets, which
+LaTeX reads as an argument after the end of a row."""
 HTML = """\
 <table{% if style %} class="{{ style }}"{% endif %}><caption class="hidden">{{ caption }}</caption>
 <thead><tr>{% for head in heads %}<th scope="col">{{ head }}</th>{% endfor %}</tr></thead>
@@ -55,7 +55,7 @@ def terminal(
     Args:
         right: columns to align right, such as numbers.
         wrap: most characters per line, for each column; None: no wrapping.
-        ruled: whether to draw a rule below the header.
+        ruled: draw a rule below the header.
     """
     flat = _flat(frame)
     heads = [str(name) for name in flat.columns]

@@ -127,10 +127,8 @@ def _streams(decoder: Decoder, branches: int, rows: int) -> torch.Tensor:
 
 
 def _calls(decoder: Decoder, cache: KVCache, parity: int, size: tuple[int, int], context: int) -> list[Run]:
-    """Return calls of attentions (parity 0) or MLPs (parity 1) of the first blocks over branches, as in a search.
-
-    Args:
-        size: number of branches, and rows of each.
+    """Return calls of attentions (parity 0) or MLPs (parity 1) of the first blocks over branches, as in a search;
+    `size` is the number of branches, and of rows in each.
     """
     hidden = _streams(decoder, *size)
     sublayers = range(parity, 2 * min(MOST_BLOCKS, decoder.arch.n_layers), 2)
@@ -182,6 +180,5 @@ def _host_times(decoder: Decoder, cache: KVCache, context: int) -> dict[str, flo
 
 
 def _compare(streams: torch.Tensor, direction: torch.Tensor) -> None:
-    """Compare branches with the full model's stream on the host, and take the better of two for each."""
     cosines = mean_cosine(streams, direction).cpu()
     streams.index_select(0, cosines.argsort().to(streams.device))

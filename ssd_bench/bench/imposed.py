@@ -1,6 +1,6 @@
 """Drafts with random weights, accepted as often as a paper reports (`predict.acceptance`), for speedups on a machine.
 
-Nothing is searched, and the text is meaningless: such a run has no losslessness check or score.
+The text is meaningless, so such a run has no losslessness check or score.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ STRIDES = (0.7548776662466927, 0.5698402909980532)  # of the R2 low-discrepancy 
 class Imposed(Method):
     """A method that drafts with one layer set, and draws lengths and accepted tokens of drafts.
 
-    The draws use a low-discrepancy sequence (an additive recurrence), so that some dozens of steps already have the
-    wanted α and M; independent random numbers were 10 % off.
+    The draws use a low-discrepancy sequence (an additive recurrence): dozens of steps have the wanted α and M, while
+    independent random numbers were 10 % off.
     """
 
     name, greedy_only = "imposed", True

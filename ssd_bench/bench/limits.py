@@ -4,9 +4,8 @@ A pass reads its weights and all earlier keys and values once, and multiplies ev
 
     limit = max(bytes / read bandwidth, FLOPs / peak arithmetic).
 
-Passes run one after another, so their limits add up. Small work is left out: norms, biases, activations. A share may
-exceed 1 if the weights fit in a cache, which is faster than memory, or if PyTorch uses instructions beyond the chosen
-level.
+Successive passes' limits add up. Norms, biases and activations are left out. A share may exceed 1 if the weights fit in
+a cache, or if PyTorch uses instructions beyond the chosen level.
 """
 
 from __future__ import annotations
@@ -43,11 +42,7 @@ class Traffic:
 
 @dataclass(frozen=True)
 class Model:
-    """Sizes of a decoder, and the work of its passes.
-
-    Attributes:
-        value_bytes: bytes per element of its matrices and KV cache.
-    """
+    """Sizes of a decoder and the work of its passes; `value_bytes` per element of its matrices and KV cache."""
 
     shape: Shape
     value_bytes: int
@@ -128,7 +123,7 @@ class MachineLimits:
 
         Args:
             measured_ms: time of one of `count` equal parts, such as tokens.
-            passes: work of all passes of all parts, one after another.
+            passes: work of all passes of all parts.
 
         Returns:
             ms, limit_ms, share = limit_ms / ms, bound_by (memory or arithmetic), and bytes and flops of a part.

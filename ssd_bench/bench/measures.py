@@ -46,7 +46,7 @@ def against_transformers(planned: Plan, engine: Engine, limits: MachineLimits) -
     """Compare AR of this engine with Hugging Face `generate`: same weights, dtype, threads, prompts, output length.
 
     Returns:
-        The comparison, prefills included; and AR's time of a decoded token with its limit, without prefills.
+        The comparison with prefills, and AR's time of a decoded token, without prefills, with its limit.
     """
     # No EOS, as in AR here: no output ends early, and no logit has to be masked to prevent that.
     folder, hardware = planned.model.checkpoint.folder, planned.machine.hardware
@@ -150,8 +150,8 @@ def contexts(engine: Engine) -> dict[str, Any]:
 def rounded_drafts(engine: Engine) -> dict[str, Any]:
     """Measure a drafted token with rounded weights and an AR step, in turns, by context; adds copies of the weights.
 
-    Passes run on their own cache, because a copy comes before the passes that a backend captures for a cache. The
-    engine is not used afterwards.
+    Passes run on a new cache, since a copy must precede the passes that a backend captures for a cache. The engine is
+    not used afterwards.
     """
     decoder = engine.decoder
     for bits in BITS:
@@ -218,8 +218,8 @@ class _CountingProbe(ModelProbe):
 def searches(dims: ModelDims, engine: Engine, limits: MachineLimits, latency: Latency) -> dict[str, dict[str, Any]]:
     """Compare a KnapSpec and a CLaSp search after 1k tokens with a plain forward over as many tokens.
 
-    Each sublayer of the forward gets as many tokens as in the search, over all branches, so both multiply the same
-    matrices. A ratio above 1 is the rest of the search: cosines, choices, LM head.
+    Each sublayer of the forward gets as many tokens as in the search, so both multiply the same matrices. A ratio above
+    1 is the rest of the search: cosines, choices, LM head.
     """
     decoder, cache, n_sub = engine.decoder, engine.cache, 2 * dims.n_layers
     length = min(SEARCH_CONTEXT, engine.context // 2)

@@ -1,8 +1,7 @@
 """Speed of known model sizes with random weights, and of drafts at imposed acceptance.
 
-Times do not depend on the weights. Acceptance is imposed on random drafts, so the text is meaningless: losslessness is
-not checked, and there is no score. α, M and the share of skipped sublayers are from the sources of a paper's speedup
-(`predict.shares`).
+Times do not depend on the weights. With imposed acceptance the text is meaningless: losslessness is not checked, and
+there is no score. α, M and the share of skipped sublayers are from the sources of a paper's speedup (`predict.shares`).
 """
 
 from __future__ import annotations

@@ -66,5 +66,5 @@ def _compare(arguments: Sequence[str]) -> None:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Run the command `acceptance`; return the exit code."""
+    """Run the command; return the exit code."""
     return run_tool(_compare, __doc__, arguments)

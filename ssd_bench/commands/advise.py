@@ -30,7 +30,7 @@ from ssd_bench.predict.replay import OWN
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Print the advice; return the exit code: 0, or 2 if an option cannot be used."""
+    """Print the advice; return 0, or 2 if an option is invalid."""
     return run_tool(_advise, __doc__, arguments)
 
 

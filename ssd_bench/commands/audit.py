@@ -19,7 +19,7 @@ from ssd_bench.paths import local_path, write_atomic
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Run the audit and return the exit code: 0, or 2 if an option or the papers' data is invalid."""
+    """Run the audit; return 0, or 2 if an option or the papers' data is invalid."""
     return run_tool(_audit, __doc__, arguments)
 
 

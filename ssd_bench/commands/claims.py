@@ -29,7 +29,7 @@ OPTIONS = ("runs_dir", "scale", "out")
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Run the command and return its exit code: 0, or 2 if an option is invalid."""
+    """Run the command; return 0, or 2 if an option is invalid."""
     return run_tool(_claims, __doc__, arguments)
 
 

@@ -63,7 +63,6 @@ def _margin(text: str) -> float:
 
 
 def _compare(arguments: Sequence[str]) -> bool:
-    """Print the comparison and return whether its verdict is one of `fail_if`."""
     values = options(_named(arguments), OPTIONS)
     by_method = "method_a" in values or "method_b" in values
     if by_method:

@@ -23,7 +23,7 @@ from ssd_bench.errors import ConfigError
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Return the exit code: 0, or 2 if an argument, a file or a row cannot be used."""
+    """Run the command; return 0, or 2 if an argument, a file or a row is invalid."""
     return run_tool(_work, __doc__, arguments)
 
 

@@ -125,10 +125,8 @@ def _losses(ms: dict[str, float], m: float, k: float, c: float | None, c_measure
     """Return the losses, each taken alone, largest first.
 
     Args:
-        ms: milliseconds per emitted token, as in `Explanation`.
-        m: mean acceptance length M.
-        k: mean draft length.
-        c, c_measured: as in `Explanation`.
+        ms, c, c_measured: as in `Explanation`.
+        m, k: mean acceptance length M and mean draft length.
     """
     ar = ms["ar"]
     total = sum(ms.values()) - ar
@@ -156,8 +154,8 @@ def draft_sources(run: Run) -> pd.DataFrame:
     """Count the method's steps by source of the draft: nothing (AR steps), no layers (copied text), or a layer set.
 
     Returns:
-        One row per source, most steps first; further layer sets after the first `SETS` share a row. Columns source,
-        steps, drafted, accepted and emitted (tokens), ms and modelled_ms (of the steps).
+        One row per source, most steps first; further layer sets after the first `SETS` share a row. Columns: source,
+        steps, drafted, accepted and emitted (tokens), ms and modelled_ms.
     """
     step_ms = reference_run(run).steps[[*SPANS]].sum(axis=1)
     steps = arm_rows(run.steps.assign(modelled_ms=step_ms), "method")
@@ -251,7 +249,6 @@ def render(run: Run, explanation: Explanation) -> str:
 
 
 def _modelled_text(run: Run, ms: dict[str, float]) -> str:
-    """Return the modelled speedup as the end of a sentence."""
     return f", modelled {ms['ar'] / (sum(ms.values()) - ms['ar']):.2f} at {costs_text(reference_of(run.header))}"
 
 
@@ -271,7 +268,7 @@ def _slow(run: Run) -> list[str]:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Print the explanation; return the exit code: 0, or 2 if an option or the run is invalid."""
+    """Print the explanation; return 0, or 2 if an option or the run is invalid."""
     return run_tool(_print, __doc__, arguments)
 
 

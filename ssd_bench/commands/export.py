@@ -66,7 +66,6 @@ def _export(arguments: Sequence[str]) -> None:
 
 
 def _write_log(log: every_eval_ever.EvalLog, to: Path, force: bool) -> None:
-    """Write the file of results, and the file of samples if the log has some."""
     samples = to.with_name(f"{to.stem}_samples.jsonl")
     if to.suffix != ".json":
         raise ConfigError("to", str(to), "a file whose name ends with .json")
@@ -82,7 +81,7 @@ def _writable_path(to: Path, force: bool) -> Path:
     """Return the path of a file if it may be written.
 
     Raises:
-        ConfigError: the file exists and may not be replaced, is a folder, or its folder does not exist.
+        ConfigError: the file exists and may not be replaced, is a folder, or has no folder.
     """
     if to.is_dir() or not to.parent.is_dir():
         raise ConfigError("to", str(to), "a file in an existing folder")
@@ -105,5 +104,5 @@ def _set(run: Run, form: str, set_option: str | None) -> tuple[str, str]:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Run the command `export`; return the exit code."""
+    """Run the command; return the exit code."""
     return run_tool(_export, __doc__, arguments)

@@ -19,7 +19,7 @@ from ssd_bench.model.backends.cpu import native_problem
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Return the exit code: 0, also if PyTorch has to do the work, or 2 if an argument cannot be used."""
+    """Run the command; return 0, also if PyTorch has to do the work, or 2 if an argument is invalid."""
     return run_tool(_build, __doc__, arguments)
 
 

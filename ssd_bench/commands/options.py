@@ -19,7 +19,7 @@ from ssd_bench.errors import one_line
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Print all options; return the exit code: 0, or 2 if an option is invalid."""
+    """Print all options; return 0, or 2 if an option is invalid."""
     return run_tool(_print, __doc__, arguments)
 
 

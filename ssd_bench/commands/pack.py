@@ -18,7 +18,7 @@ OPTIONS = ("runs_dir", "out")
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Run the command and return its exit code: 0, or 2 if there is nothing to pack or an option is invalid."""
+    """Run the command; return 0, or 2 if there is nothing to pack or an option is invalid."""
     return run_tool(_main, __doc__, arguments)
 
 

@@ -29,7 +29,7 @@ OPTIONS = ("run", "hardware", "model", "devices")
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Run the command `replay`; return the exit code: 0, or 2 if an option or a run is invalid."""
+    """Run the command; return 0, or 2 if an option or a run is invalid."""
     return run_tool(_replay, __doc__, arguments)
 
 

@@ -33,14 +33,13 @@ JSON_VERSION = 1
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Run the command; return the exit code: 0 reproduced, 1 not reproduced or a fault, 2 an option is invalid."""
+    """Run the command; return 0 if reproduced, 1 if not or if there is a fault, 2 if an option is invalid."""
     outcomes: list[bool] = []
     code = run_tool(lambda line: outcomes.append(_reproduce(line)), __doc__, arguments)
     return code or int(not all(outcomes))
 
 
 def _reproduce(arguments: Sequence[str]) -> bool:
-    """Report on every record; return whether all are reproduced."""
     values = options(arguments, (*OPTIONS, *PLACES))
     if "record" not in values:
         raise ConfigError("record", NOT_GIVEN, "record=PACK_OR_DIR, the folder or the pack of a run")

@@ -41,9 +41,7 @@ def main(arguments: Sequence[str]) -> int:
 def _run(cfg: DictConfig, wait: bool, log: WarningLog | None, arguments: Sequence[str]) -> Path | None:
     """Run one job, or describe it (`dry=true`); return the record's folder.
 
-    Args:
-        wait, log: as in `run.execute`.
-        arguments: arguments of the command line, which the record names.
+    The record names the command line's `arguments`; `wait` and `log` are as in `run.execute`.
     """
     from hydra.core.hydra_config import HydraConfig
     from omegaconf import OmegaConf

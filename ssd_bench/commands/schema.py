@@ -27,7 +27,7 @@ SUBJECTS = {
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Run the command and return its exit code: 0, or 2 if an option is invalid."""
+    """Run the command; return 0, or 2 if an option is invalid."""
     return run_tool(_schema, __doc__, arguments)
 
 

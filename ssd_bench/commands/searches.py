@@ -18,7 +18,7 @@ DEFAULT = Path("runs", "searches")
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Run the command and return its exit code: 0, or 2 if there is nothing to list or an option is invalid."""
+    """Run the command; return 0, or 2 if there is nothing to list or an option is invalid."""
     return run_tool(_print, __doc__, arguments)
 
 

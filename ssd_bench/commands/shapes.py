@@ -50,7 +50,7 @@ OPTIONS = {
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Measure, or show what is on record; return the exit code: 0, or 2 if an option cannot be used."""
+    """Measure, or print recorded results; return 0, or 2 if an option is invalid."""
     return run_tool(_shapes, __doc__, arguments)
 
 

@@ -45,8 +45,7 @@ class StatusLine:
     Attributes:
         state: done or one of `ORDER`.
         name: name of the run, or overrides of the job.
-        prompts: prompts done and their total, if known.
-        speed: tokens/s, if known.
+        prompts, speed: prompts done and their total, and tokens/s, if known.
         more: process and time left of a running run, error of a failed one.
     """
 
@@ -65,7 +64,6 @@ def look(runs_dir: Path) -> list[StatusLine]:
 
 
 def _run(folder: Path) -> StatusLine | None:
-    """Return the state of the run with a record in a folder."""
     try:
         header = RunHeader.read(folder)
     except ConfigError as error:
@@ -91,12 +89,7 @@ def _since(text: str) -> float:
 
 
 def _pace(parts: Sequence[tuple[float, Path]], pending: int) -> tuple[str, float | None]:
-    """Return tokens/s and seconds left, by the prompts after the first: the time before it is unknown.
-
-    Args:
-        parts: time stamp and file of each finished prompt, ascending.
-        pending: number of prompts left.
-    """
+    """Return tokens/s and seconds left, by time stamps and files of the prompts after the first, in ascending order."""
     if len(parts) < 2 or (elapsed_s := parts[-1][0] - parts[0][0]) <= 0:
         return "", None
     tokens = sum(sum(_new_tokens(path)) for _, path in parts[1:])
@@ -112,7 +105,6 @@ def _new_tokens(path: Path) -> list[int]:
 
 
 def _jobs(runs_dir: Path) -> Iterator[StatusLine]:
-    """Yield the jobs of sweeps that failed or have not begun."""
     for overrides, end, flying in index.requested_jobs(runs_dir):
         job_text = " ".join(override for override in overrides if not override.startswith("runs_dir="))
         if end.error is not None and end.code != index.HELD:

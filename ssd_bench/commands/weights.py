@@ -24,7 +24,7 @@ DEFAULT = "model=smollm2_135m"
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Return the exit code: 0, or 2 if the weights are not available."""
+    """Run the command; return 0, or 2 if the weights are not available."""
     return run_tool(_fetch, __doc__, arguments)
 
 

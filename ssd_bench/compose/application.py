@@ -190,7 +190,7 @@ def _encoding_fault(error: UnicodeDecodeError) -> ConfigError:
     """Return the error for a config file that is not UTF-8, by the file that Hydra had open.
 
     Raises:
-        UnicodeDecodeError: the same, if no config file was being read.
+        UnicodeDecodeError: no config file was being read.
     """
     opened = (frame.f_locals.get("f") for frame, _ in traceback.walk_tb(error.__traceback__))
     for file in opened:
@@ -200,10 +200,7 @@ def _encoding_fault(error: UnicodeDecodeError) -> ConfigError:
 
 
 def _advised(error: Exception) -> Exception:
-    """Return the error for an unknown option without Hydra's advice to add it with + where that would be refused.
-
-    Other errors are returned as they are.
-    """
+    """Return the error without Hydra's advice to add an unknown option with + where that would be refused."""
     suggestion = re.search(r"use \+([^=\s]+)=(.*)", str(error))
     cause = error.__cause__
     if not suggestion or not isinstance(cause, OmegaConfBaseException) or not isinstance(cause.parent_node, DictConfig):
@@ -252,7 +249,6 @@ def _settings(*, _root_: DictConfig) -> str:
 
 
 def _plug_ins() -> str:
-    """Return plug-ins and their choices for the help's template."""
     from ssd_bench.compose.help import describe_plug_ins
 
     return describe_plug_ins().replace("$", "$$")

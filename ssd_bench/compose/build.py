@@ -1,7 +1,4 @@
-"""Construction of a run's parts (method, task, data source, model) from the configs in `conf/`.
-
-It works without Hydra's command line.
-"""
+"""Construction of a run's parts (method, task, data source, model) from `conf/`, without Hydra's command line."""
 
 from __future__ import annotations
 
@@ -32,17 +29,13 @@ KINDS = {"method": Method, "task": Task, "calibrate": Task, "data": DataSource, 
 """Config group -> class or protocol of its `_target_`."""
 
 SECTIONS = {"calibrate": "task"}
-"""Config group -> prefix of options in error messages, if not the group's name.
-
-A calibration task is a task, so its messages say `task.shots` for `calibrate.shots`.
-"""
+"""Config group -> prefix of options in error messages, if not the group's name: `task.shots` for `calibrate.shots`."""
 
 TARGET = "_target_"
 AR = "methods.ar.AR"
 """The only class that may be named "ar", which means plain decoding in tables."""
 HYDRA_KEYS = (TARGET, "_convert_")
-"""Keys that Hydra itself reads. Its `_args_`, `_partial_` and `_recursive_` are refused: with them it makes something
-else than the object whose settings are checked here."""
+"""Keys that Hydra reads; its `_args_`, `_partial_` and `_recursive_` are refused, as they change the checked object."""
 
 
 def task_names() -> list[str]:
@@ -145,7 +138,7 @@ def _check_target(path: str, config: Any, kind: type | None = None) -> None:
     """Refuse a `_target_` that is not a class of the right kind, and unknown settings.
 
     Args:
-        path: the table's path in the config, for messages.
+        path: the table's path in the config.
         config: the table, with `_target_` and settings.
         kind: class or protocol to fit; None for a nested object: a task or a dataclass of settings.
     """

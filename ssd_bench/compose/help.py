@@ -1,7 +1,6 @@
 """Help for `run --help`: every declared setting of the chosen method, task, decoding, machine and log.
 
-Declarations (`ssd_bench.settings`) are read from the source: methods and tasks import torch, which takes longer than
-the rest of the help.
+Declarations (`ssd_bench.settings`) are read from the source, since methods and tasks import torch, which is slow.
 """
 
 from __future__ import annotations
@@ -58,11 +57,7 @@ class Option(NamedTuple):
 
 
 def options_of(section: str, values: Mapping[str, Any], target: str = "") -> Iterator[Option]:
-    """Yield the options of a config section, including nested ones.
-
-    Args:
-        target: class of the settings if `values` has no `_target_`.
-    """
+    """Yield the options of a config section, also nested ones; without `_target_` in `values`, of `target`."""
     for setting in declared_settings(values.get("_target_", target)):
         path, value = f"{section}.{setting.name}", values.get(setting.name, ...)
         if isinstance(value, dict) and "_target_" in value:

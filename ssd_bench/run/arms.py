@@ -36,12 +36,7 @@ class TurnInput:
 
 @dataclass(frozen=True)
 class Arms:
-    """Arms of a run, loaded.
-
-    Attributes:
-        engine: the engine of the method and of AR.
-        hf_arm: None in a run without it.
-    """
+    """Arms of a run, loaded: the engine of the method and of AR, and perhaps Hugging Face's."""
 
     plan: Plan
     engine: Engine
@@ -82,7 +77,7 @@ class Arms:
     def _decode_turn(self, inputs: TurnInput, on_token: Callable[[int], None]) -> list[PromptRecord]:
         """Decode one input with every arm, in random order, so that drift of the machine favours no arm.
 
-        In greedy runs with AR, the method's record carries the verdict on losslessness.
+        In greedy runs with AR, the method's record has the verdict on losslessness.
         """
         plan, run_seed = self.plan, self.plan.config["seed"]
         names, turn_suffix = sorted(plan.arms), f":{inputs.turn}" if inputs.turn else ""

@@ -159,8 +159,8 @@ def _latency(values: Mapping[str, Any]) -> Latency:
 def lasting_buffers() -> Iterator[None]:
     """Allocate weights and cache, in this context, outside glibc's heap, and everything after it on the heap.
 
-    By default glibc adapts and puts large buffers on the heap too, where memory freed between them is lost (160 MB on a
-    135M model). Short-lived activations belong on the heap: mapping them anew nearly doubles the time of a search.
+    By default glibc adapts and puts large buffers on the heap, too, where memory freed between them is lost (160 MB on
+    a 135M model). Mapping short-lived activations anew nearly doubles the time of a search.
     """
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)  # glibc only
     if mallopt is not None:

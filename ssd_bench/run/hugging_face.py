@@ -1,7 +1,7 @@
 """Hugging Face `generate` on a checkpoint's stock class: the baseline of some papers; only its speed is measured.
 
-`HuggingFace` decodes in this process. `HFProcess` decodes in its own process, so that the memory for its copy of the
-weights does not count for the other arms: within one process the peak cannot be split.
+`HuggingFace` decodes in this process, `HFProcess` in its own, so that the memory for its copy of the weights does not
+count for the other arms.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class HuggingFace:
     """A checkpoint's stock class, as `AutoModelForCausalLM` loads it, with its own `generate`.
 
     Args:
-        source: the checkpoint's folder, in Hugging Face format; or a config, for a model of random values.
+        source: the checkpoint's folder, or a config for a model of random values.
         hardware: one device, and the dtype of the weights.
         decoding: with `max_new_tokens` set.
         context: most positions of a sequence.
@@ -86,7 +86,7 @@ class HuggingFace:
         not timed.
 
         Args:
-            seed: seed of PyTorch's global generators, from which `generate` samples; they are not reset afterwards.
+            seed: of PyTorch's global generators, not reset afterwards.
             max_new: longest output; None: the decoding's.
         """
         from transformers import StoppingCriteriaList
@@ -149,7 +149,7 @@ def _random_model(config: PretrainedConfig, hardware: Hardware) -> Any:
 class HFProcess:
     """A `HuggingFace` with the same arguments in its own process; a context manager.
 
-    Only one of the two processes works at a time, so that neither slows the other down.
+    Only one of the two processes works at a time, so that neither slows the other.
 
     Attributes:
         about: as in `HuggingFace`, and `load_ms`, the time from the start of the process until it was ready.

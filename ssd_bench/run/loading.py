@@ -56,7 +56,7 @@ def check_logits(plan: Plan, probe: ModelProbe) -> None:
 def latency_of(plan: Plan, decoder: Decoder, cache: KVCache, log: WarningLog | None = None) -> Latency:
     """Return the profile of `hardware.latency` or `hardware.costs`, or one measured on this machine.
 
-    A profile is measured once per model, hardware and context (rounded up to a power of two), then cached.
+    Profiles are cached by model, hardware and context (rounded up to a power of two).
     """
     hardware = plan.machine.hardware
     if hardware.latency is not None:

@@ -24,10 +24,7 @@ CGROUP = Path("/sys/fs/cgroup")
 
 
 def check_memory(plan: Plan, positions: int) -> None:
-    """Refuse a model that does not fit, which the system would otherwise kill while it loads.
-
-    Args:
-        positions: positions of the cache.
+    """Refuse a model that does not fit with so many cache positions: the system would kill it while it loads.
 
     Raises:
         ConfigError: says what the run needs, part by part, and what is free.
@@ -54,8 +51,7 @@ def rounded_bits(method: Method) -> list[int]:
 def needed_bytes(shape: Shape, value_bytes: int, bits: Sequence[int], positions: float) -> dict[str, float]:
     """Return the bytes of weights, of their rounded copies and of the cache: a lower bound, by part.
 
-    Args:
-        value_bytes: bytes of a weight and of a cached value.
+    A weight and a cached value have `value_bytes`.
     """
     blocks = shape.n_layers * (shape.attn_params + shape.mlp_params)
     copies = {f"a copy in {of} bits": ROUNDED_BYTES[of] * (blocks + shape.head_params) for of in bits}

@@ -28,12 +28,7 @@ SUFFIX = ".run"
 
 @dataclass(frozen=True)
 class ActiveRun:
-    """A run that is measuring.
-
-    Attributes:
-        name: name of its record.
-        places: names of the cores and GPUs that it may use.
-    """
+    """A run that is measuring, by its record's name, with the names of the cores and GPUs that it may use."""
 
     name: str
     places: tuple[str, ...]

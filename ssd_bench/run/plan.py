@@ -40,7 +40,7 @@ COMMAND = "python -m ssd_bench "
 SEARCHES, SHARDS = "searches", ".shards"  # folders in runs_dir: results of offline searches, parts of runs
 FAULTS = 5  # most faults of a file that a warning names
 UNRECORDED = ("runs_dir", "force", "wandb", "dry", "minutes", "retry", "shard", "model.revision", "hardware.exclusive")
-"""Options that do not change what is measured. A revision's name does not count: its contents are hashed."""
+"""Options that do not change what is measured; a revision's contents are hashed instead of its name."""
 
 
 WorkItem = tuple[int, int]
@@ -80,7 +80,7 @@ class PlannedPrompts:
     Attributes:
         encoded: token ids of each prompt; of a conversation, of its first turn.
         new_tokens: most new tokens of an answer, per prompt.
-        samples: prompts that the method searches or calibrates on; none of them is evaluated.
+        samples: prompts for search or calibration, not evaluated.
         context: positions of the longest sequence, at most the model's.
     """
 
@@ -98,12 +98,7 @@ class PlannedPrompts:
 
 @dataclass(frozen=True)
 class PlannedModel:
-    """A checkpoint that was checked and not loaded.
-
-    Attributes:
-        dims: sizes by the weights.
-        toy: whether this project trained the model.
-    """
+    """A checkpoint that was checked and not loaded: sizes by the weights, and whether this project trained it."""
 
     checkpoint: Checkpoint
     dims: ModelDims
@@ -141,7 +136,7 @@ class Identity:
     Attributes:
         content_key: hash of everything that determines the record's content.
         fingerprints: data set -> identity of its content.
-        shard: the share of this job; None for the whole run.
+        shard: this job's; None: the whole run.
         sample: number of the config's first prompts in the run; None: all.
     """
 
@@ -164,7 +159,7 @@ class Plan:
     Attributes:
         config: the resolved options.
         origin: the run, as its searches store it.
-        warnings: warnings known before the run.
+        warnings: known before the run.
     """
 
     config: dict[str, Any]
@@ -217,7 +212,7 @@ def plan(cfg: DictConfig, arguments: Sequence[str] = (), chosen: Mapping[str, An
     """Compose and check a run and tokenise its prompts, without loading weights.
 
     Args:
-        arguments: arguments of the command line, for the record's provenance.
+        arguments: of the command line, for provenance.
         chosen: config group -> its choice, for plug-ins without code; None: only plug-ins with code are recorded.
 
     Raises:
@@ -318,8 +313,7 @@ def _calibration_prompts(parts: Parts, prompts: Sequence[Prompt], seed: int) -> 
 def _dims(model: ModelSource, checkpoint: Checkpoint, method: Method, stated: ModelDims) -> ModelDims:
     """Return the model's sizes by its weights; weights on the hub are downloaded now.
 
-    Args:
-        stated: sizes by config.json, which may differ: only the weights tell whether the LM head is tied.
+    The sizes stated in config.json may differ: only the weights tell whether the LM head is tied.
     """
     arch = architecture(checkpoint)
     model.check_shape(arch)

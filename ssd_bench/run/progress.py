@@ -33,11 +33,7 @@ def counted(items: Sequence[T], what: str) -> Iterator[T]:
 
 
 class Progress:
-    """Progress of finished prompts; a context manager.
-
-    Args:
-        prompts: number of prompts to decode, repeats included.
-    """
+    """Progress of finished prompts, of `prompts` with repeats; a context manager."""
 
     def __init__(self, prompts: int):
         self._total, self._finished, self._begin, self._new_tokens = prompts, 0, time.perf_counter(), 0

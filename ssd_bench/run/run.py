@@ -37,14 +37,12 @@ from ssd_bench.stopping import Stopping
 
 
 def execute(plan: Plan, wait: bool = True, log: WarningLog | None = None) -> Path:
-    """Run a plan, resume it, or find it already recorded; `shards.execute_shard` runs one shard.
+    """Run a plan, resume it, or find it already recorded, and return the record's folder; `shards.execute_shard` runs
+    one shard.
 
     Args:
         wait: if another process runs the plan, wait until it is done.
-        log: the log of a sweep's warnings; None: show all.
-
-    Returns:
-        The record's folder.
+        log: of a sweep's warnings; None: show all.
 
     Raises:
         LeaseHeld: another process runs the plan, and `wait` is false.
@@ -88,8 +86,7 @@ def measure(
 ) -> None:
     """Load, profile, prepare and warm up, then decode every pending work item and finish the record.
 
-    Args:
-        finish: function that adds the last keys of the header and closes the record.
+    `finish` adds the last keys of the header and closes the record.
     """
     with Neighbours(plan.identity.run_dir.name, plan.machine.hardware) as neighbours, load_hf_arm(plan) as hf_arm:
         begin, base_bytes = time.perf_counter(), psutil.Process().memory_info().rss

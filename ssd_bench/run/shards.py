@@ -26,8 +26,7 @@ PER_SHARD = ("provenance", "latency", "model", "prepare_work", *SUMMED)
 def execute_shard(plan: Plan, wait: bool = True, log: WarningLog | None = None) -> Path | None:
     """Run one shard of a plan, as `run.execute`; merge the shards into the record once all are done.
 
-    Returns:
-        The record's folder; None while other shards are missing.
+    Return the record's folder; None while other shards are missing.
     """
     run_dir, shard_dir = plan.identity.run_dir, plan.identity.folder
     if is_on_record(plan):
@@ -49,8 +48,8 @@ def execute_shard(plan: Plan, wait: bool = True, log: WarningLog | None = None) 
 def merge_shards(plan: Plan) -> bool:
     """Merge all shards of a plan's run into its record and remove them; false if some are not done.
 
-    If several jobs end at once, one of them merges and the others find the record. The record has the sums of the
-    shards' times of loading, searching and warming up, and the maxima of base memory and of other processes' CPU share.
+    If several jobs end at once, one merges and the others find the record. It has the sums of the shards' times of
+    loading, searching and warming up, and the maxima of base memory and of other processes' CPU share.
 
     Raises:
         ConfigError: a shard's file is damaged.
@@ -88,10 +87,7 @@ def _shards_folder(plan: Plan) -> Path:
 
 
 def _merge_lock(plan: Plan) -> AbstractContextManager[None]:
-    """Lock out other processes that merge or delete these shards.
-
-    The lock file is next to the shards' folder, because that folder is deleted.
-    """
+    """Lock out processes that merge or delete these shards; the lock is next to their folder, which is deleted."""
     folder = _shards_folder(plan)
     return hold_lease(folder.parent, f"{folder.name}.lease")
 

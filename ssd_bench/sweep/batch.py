@@ -31,11 +31,11 @@ REQUEUED = -1  # exit code of a process whose job submitit has queued again
 class Attempt:
     """A job for the launcher that returns its outcome instead of raising, in any process.
 
-    The outcome is also written to disk when the job ends, so that an interrupted sweep can be reported.
+    The outcome is also written to disk, so that an interrupted sweep can be reported.
 
     Attributes:
         total: jobs in the sweep.
-        sweep: unique name of the sweep.
+        sweep: its unique name.
         notes: folder of notes on the kinds of warnings shown.
         wait: wait for a run that another process works on; if false, the outcome is `HELD`.
     """

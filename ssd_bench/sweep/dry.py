@@ -53,13 +53,7 @@ class WorkEstimate:
 
 @dataclass(frozen=True)
 class Planned:
-    """A run to describe.
-
-    Attributes:
-        overrides: options on its command line.
-        choices: config group -> choice.
-        cfg: the composed config.
-    """
+    """A run to describe: options on its command line, choice of each config group, and composed config."""
 
     overrides: Sequence[str]
     choices: Mapping[str, str]
@@ -81,7 +75,7 @@ def describe(head: str, runs: Sequence[Planned], recorded: Callable[[Planned], f
     """Return heading, totals, and a table of runs with prompts, new tokens, hours and memory.
 
     Args:
-        recorded: returns a run's hours by an earlier record, None without one.
+        recorded: returns a run's hours by an earlier record, or None.
 
     Raises:
         ConfigError: as `estimate`.
@@ -121,11 +115,7 @@ def describe(head: str, runs: Sequence[Planned], recorded: Callable[[Planned], f
 
 
 def _too_large(sizes: Mapping[tuple[str, str], float]) -> list[str]:
-    """Return a line for each model too large for one GPU of the hardware, by its data sheet.
-
-    Args:
-        sizes: (hardware, model) -> GB.
-    """
+    """Return a line for each (hardware, model) with more GB than one GPU, by its data sheet."""
     lines = []
     for (hardware, model), gigabytes in sizes.items():
         gpu = gpu_named(hardware) if hardware.startswith(PREFIX) else None

@@ -21,10 +21,9 @@ class ScaledExperiments:
     """Experiments at one scale.
 
     Attributes:
-        scale: its name.
         jobs: every job, with its overrides at this scale.
         ranks: overrides -> position of the first claim that needs them, if any.
-        minutes: limit on all runs together; None: no limit.
+        minutes: limit on all runs together, or None.
     """
 
     experiments: Sequence[str]

@@ -27,7 +27,6 @@ class RecordedTime:
 
     Attributes:
         seconds: wall time of the whole run.
-        model: its name.
         step_ms: milliseconds of a plain step on its machine; None without a profile.
     """
 
@@ -44,7 +43,7 @@ class Forecast:
 
     @cached_property
     def timings(self) -> Mapping[tuple[str, ...], RecordedTime]:
-        """Times on record by `index.identity`; the last folder's of several."""
+        """Times on record by `index.job_identity`; the last folder's of several."""
         timings: dict[tuple[str, ...], RecordedTime] = {}
         for path in (path for folder in self.folders if folder.exists() for path in index.find(folder)):
             for line in index.read(path)[2]:
@@ -61,7 +60,7 @@ class Forecast:
     def _slowdown(self, run: dry.Planned, timing: RecordedTime) -> float:
         """Return the time of a plain step on this machine over that on the record's machine.
 
-        One ratio per model, by its first run with a profile: other runs' profiles are from other times.
+        Each model has one ratio, by its first run with a profile, since other runs' profiles are from other times.
         """
         if timing.step_ms is not None and timing.model not in self._ratios:
             from ssd_bench.run.loading import latency_of, load_model
@@ -81,7 +80,6 @@ class Forecast:
 
 
 def _complete_header(folder: Path) -> RunHeader | None:
-    """Return a complete record's header; None for an incomplete or unreadable one."""
     try:
         header = RunHeader.read(folder)
     except ConfigError:

@@ -88,8 +88,7 @@ def register_experiments(arguments: Sequence[str]) -> None:
 
     Tables and figures are experiments without config files of their own.
 
-    Args:
-        arguments: command line; unknown experiments are refused before anything is composed.
+    Unknown experiments of the command line are refused before anything is composed.
 
     Raises:
         ConfigError: as `grid.expand_name`, or a run set is written as Hydra writes a choice of a nested group.

@@ -175,10 +175,7 @@ class Sweep:
         return self._plans[overrides]
 
     def _runs_dir(self, overrides: Sequence[str]) -> Path:
-        """Return a job's `runs_dir`.
-
-        Composing takes 0.1 s, so jobs that differ only in plain values are composed once.
-        """
+        """Return a job's `runs_dir`; jobs that differ only in plain values are composed (0.1 s) once."""
         kind = tuple(
             override if self._is_chooser(key_of(override)) else override.partition("=")[0] for override in overrides
         )
@@ -203,9 +200,7 @@ class Sweep:
 
 
 def _check_launcher(config: DictConfig) -> None:
-    """Refuse a launcher whose package is not installed.
-
-    Composing does so only if the launcher's config needs its package.
+    """Refuse a launcher whose package is not installed, as composing does for some launchers.
 
     Raises:
         ConfigError: names the extra that has the package.
