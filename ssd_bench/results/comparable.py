@@ -1,10 +1,9 @@
-"""Check that two runs are comparable."""
+"""Properties that comparable runs share."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from ssd_bench.errors import ConfigError
 from ssd_bench.records.header import RunHeader
 from ssd_bench.records.reader import Run
 
@@ -38,23 +37,3 @@ def differing_settings(a: RunHeader, b: RunHeader) -> dict[str, tuple[Any, Any]]
         if first != second:
             differences[f"{group}.{name}"] = first, second
     return differences
-
-
-def check_comparable(a: Run, b: Run) -> None:
-    """Refuse two runs that differ in more than the method.
-
-    Raises:
-        ConfigError: lists every difference in task, prompts, model, hardware and decoding settings.
-    """
-    first, second = conditions(a), conditions(b)
-    differences = []
-    for key, value in first.items():
-        if key == "prompts" and value != second[key]:
-            shared = len(set(value) & set(second[key]))
-            differences.append(f"prompts: {len(value)} and {len(second[key])}, {shared} in common")
-        elif value != second[key]:
-            differences.append(f"{key}: {value} and {second[key]}")
-    if differences:
-        raise ConfigError(
-            "runs", [str(a.path), str(b.path)], reason="the runs are not comparable; " + "; ".join(differences)
-        )

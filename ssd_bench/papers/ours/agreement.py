@@ -155,15 +155,6 @@ class RankOrder:
         return sum(pair.concordance == 0 for pair in self.pairs)
 
     @property
-    def tau(self) -> float | None:
-        """Somers' D of our order given the paper's: (concordant - discordant) / pairs; None without pairs.
-
-        Pairs equal in the paper are left out; pairs equal here stay in the denominator and count as neither. Without
-        ties D equals Kendall's τ.
-        """
-        return (self.concordant - self.discordant) / len(self.pairs) if self.pairs else None
-
-    @property
     def text(self) -> str:
         """Summary for a table: `5 of 6 pairs in the paper's order, same best`."""
         best = "same" if self.same_best else "different"
