@@ -22,6 +22,8 @@ ORDER = 3  # tokens of the longest n-gram in the index
 LONGEST = 32  # longer matches count as this long
 CLASSES = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32)  # shortest match of each class of lengths
 SEPARATOR = -1  # between texts; no match and no draft runs across it
+START_DECAY = 0.97  # weight that the first tokens of earlier calls of `extend` keep in a call
+START_TOKENS = 4.0  # weight of the prior that they are as predictable as others, in hits
 CLASS_OF = [max(0, bisect_right(CLASSES, length) - 1) for length in range(LONGEST + 1)]
 
 
@@ -38,6 +40,7 @@ class MatchModel:
         self._memory, self._limit = memory, limit
         self._prior = [[prior * 2 / (length + 2), prior * length / (length + 2)] for length in CLASSES]
         self._counts = [list(pair) for pair in self._prior]  # rejected, accepted
+        self._starts = [START_TOKENS, START_TOKENS]  # hits of first tokens, and those that their rates promised
         self._text: list[int] = []  # newest prompts and outputs, a separator before each prompt
         self._places: dict[tuple[int, ...], int] = {}  # n-gram -> position after its newest occurrence
         self._source = 0  # position of the predicted token in the text
@@ -62,13 +65,16 @@ class MatchModel:
         return len(self._text) - self._output
 
     def extend(self, tokens: Sequence[int]) -> None:
-        """Append output tokens: count whether each was predicted, and follow the match or find a new one."""
+        """Append the output tokens of a step: count which were predicted, and follow the match or find a new one."""
         text, places = self._text, self._places
-        for token in tokens:
+        for at, token in enumerate(tokens):
             source, length = self._source, self._length
             # 1) score the prediction, and follow the match if it was right
             if length and text[source] != SEPARATOR:
                 hit = text[source] == token
+                if at == 0:
+                    sums = (hit, self._rate(length))
+                    self._starts = [START_DECAY * old + new for old, new in zip(self._starts, sums)]
                 self._counts[CLASS_OF[length]][hit] += 1
                 source, length = (source + 1, min(length + 1, LONGEST)) if hit else (0, 0)
             else:
@@ -87,7 +93,8 @@ class MatchModel:
         """Return the copy of the most useful length k, and the expected tokens of a step that verifies it.
 
         It maximises the gain E(k) - rate * verify_ms[k]: expected tokens minus those at `rate` in the same time. For a
-        match of l tokens E(k) = 1 + Σ_(j <= k) Π_(i < j) a(l + i).
+        match of l tokens E(k) = 1 + s Σ_(j <= k) Π_(i < j) a(l + i). A step begins where the last draft failed, so that
+        its first token follows the text less often than others: by a factor s, the hits of such tokens over a(l).
 
         Args:
             verify_ms: milliseconds of verifying 0, 1, .. tokens.
@@ -98,7 +105,8 @@ class MatchModel:
         """
         if not self._length or self._text[self._source] == SEPARATOR:
             return [], 1.0
-        best_k, best_expected = self._useful_length(self._length, longest, verify_ms, rate)
+        start = min(1.0, self._starts[0] / self._starts[1])
+        best_k, best_expected = self._useful_length(self._length, longest, verify_ms, rate, start)
         tokens = self._copy(best_k)
         # a copy that ends at a separator, before k tokens, gets a proportional part of the expected accepted tokens
         return tokens, best_expected if len(tokens) == best_k else 1 + (best_expected - 1) * len(tokens) / best_k
@@ -120,20 +128,28 @@ class MatchModel:
         return []
 
     def state(self) -> dict[str, Any]:
-        return {"text": self._text[len(self._text) - min(len(self._text), self._memory) :], "counts": self._counts}
+        text = self._text[len(self._text) - min(len(self._text), self._memory) :]
+        return {"text": text, "counts": self._counts, "starts": self._starts}
 
     def restore(self, state: dict[str, Any]) -> None:
         """Continue from `state`."""
         self._text, self._counts, self._places = list(state["text"]), [list(pair) for pair in state["counts"]], {}
+        self._starts = list(state["starts"])
         self._index(0)
 
-    def _useful_length(self, length: int, longest: int, verify_ms: Sequence[float], rate: float) -> tuple[int, float]:
+    def _rate(self, length: int) -> float:
+        """Return a(l)."""
+        rejected, accepted = self._counts[CLASS_OF[length]]
+        return accepted / (rejected + accepted)
+
+    def _useful_length(
+        self, length: int, longest: int, verify_ms: Sequence[float], rate: float, start: float = 1.0
+    ) -> tuple[int, float]:
         """Return the most useful k for a match of `length` tokens, and E(k), as in `draft`."""
-        expected = reached = 1.0
+        expected, reached = 1.0, start
         best_k, best_gain, best_expected = 0, expected - rate * verify_ms[0], expected
         for k in range(1, min(longest, len(verify_ms) - 1) + 1):
-            rejected, accepted = self._counts[CLASS_OF[length]]
-            reached *= accepted / (rejected + accepted)  # Π a(l + i): probability that the first k tokens are accepted
+            reached *= self._rate(length)  # s Π a(l + i): probability that the first k tokens are accepted
             expected += reached
             gain = expected - rate * verify_ms[k]
             if gain > best_gain:

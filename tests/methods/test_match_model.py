@@ -127,3 +127,19 @@ def test_counts_are_bounded_and_fade() -> None:
     model.start([1], 1.0)
     assert model._counts == [pytest.approx(pair) for pair in model._prior]
     assert [pair[1] / sum(pair) for pair in model._prior] == [pytest.approx(n / (n + 2)) for n in CLASSES]
+
+
+def test_a_copy_at_the_start_of_a_step_counts_as_right_as_earlier_ones() -> None:
+    """Each step begins with a token that breaks the match, and goes on with text that repeats."""
+    model = MatchModel(10_000, 2.5, 256.0)
+    model.start([*range(10, 30)] * 2, 0.0)
+    for step in range(30):
+        model.extend([1000 + step, *range(10, 20)])
+    costs, forgetful = [1.0] * 9, MatchModel(10_000, 2.5, 256.0)
+    forgetful.restore(model.state() | {"starts": [4.0, 4.0]})
+    for one in (model, forgetful):
+        one.extend([*range(10, 20)])
+    expected = [one.draft(8, costs, 0.1)[1] for one in (model, forgetful)]
+    assert 1 < expected[0] < 1 + (expected[1] - 1) / 2
+    model.extend([])  # no step: nothing to count
+    assert model.draft(8, costs, 0.1)[1] == expected[0]
