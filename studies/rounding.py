@@ -152,7 +152,7 @@ def study(cfg: DictConfig, _wait: bool = True, log: WarningLog | None = None) ->
     path.parent.mkdir(parents=True, exist_ok=True)
     counts.to_csv(path, index=False)
     print(f"{len(prompts)} prompts, {new - 1} tokens each\n")
-    print(rows_of(counts, machine, dims.n_layers).to_markdown(index=False))
+    print(rows_of(counts, machine, dims.n_layers).to_markdown(index=False, disable_numparse=True))
     return path
 
 
