@@ -11,7 +11,7 @@ takes an AR step times the bits per weight over 16. The file of counts is `runs_
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from statistics import mean
@@ -105,7 +105,7 @@ def in_format(decoder: Decoder, form: Format) -> Decoder:
     return type(decoder)(decoder.arithmetic, replace(decoder.weights, blocks=copies.blocks, head=copies.head))
 
 
-def predicted(decoder: Decoder, capacity: int, texts: Sequence[tuple[Sequence[int], Sequence[int]]]) -> Iterator[int]:
+def predicted(decoder: Decoder, capacity: int, texts: Iterable[tuple[Sequence[int], Sequence[int]]]) -> Iterator[int]:
     """Yield, for each prompt and output, how many output tokens after the first are predicted."""
     cache = decoder.new_cache(capacity)
     for prompt, output in texts:
