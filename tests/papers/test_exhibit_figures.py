@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import shutil
 from dataclasses import replace
 from functools import cache
 from itertools import combinations
@@ -63,31 +65,39 @@ def units(domains: tuple[str, ...], count: int, accept: float) -> list[list[Prom
 
 
 def made(root: Path, job: grid.Job, model: str, variant: int) -> Record:
-    """A run as a job would leave it; jobs that a figure does not distinguish share one."""
-    domains = STREAMS.get(job.labels["task"], (job.labels["task"],))
+    """A run as a job would leave it; jobs that a figure does not distinguish share one.
+
+    Its tables and numbers are those of another run of its variant; header and trace are its own.
+    """
+    domains = STREAMS.get(job.labels["task"], ("of one task",))
     first = next((o.partition("=")[2] for o in job.overrides if o.startswith("task.first=")), domains[0])
-    domains = (first, *(domain for domain in domains if domain != first))
-    searches = "self_ssd" in " ".join(job.overrides)
-    path = root / f"{model}-{first}-{len(domains)}-{variant}-{searches}-{job.labels['method']}".replace("/", "_")
+    domains = (first, *(domain for domain in domains if domain != first)) if len(domains) > 1 else domains
+    base = measured(root, domains, variant % 8)
+    names = (model, job.labels["task"], first, variant, job.labels["method"])
+    path = root / "-".join(map(str, names)).replace("/", "_")
     if not path.exists():
-        header: dict[str, Any] = {
-            "model": {
-                "name": model,
-                "toy": model == "miniature",
-                "n_params": 10**9 * (1 + len(model)),
-                "weights": path.name,  # no two runs have the same trace, so none is excluded
-            },
-            "config": {"model": {"embedded": "miniature"}, "method": {"search": SEARCH} if searches else {}},
-            "base_bytes": 2**30,
-            "prepare_ms": 1000.0 * (variant + 1),
-        }
-        write_record(path, units(domains, 4 if len(domains) > 1 else 6, 0.5 + 0.05 * (variant % 8)), **header)
-    return _cached(path)
+        shutil.copytree(base.path, path)
+        header = json.loads((path / "run.json").read_bytes())
+        header["model"] |= {"name": model, "toy": model == "miniature", "n_params": 10**9 * (1 + len(model))}
+        searches = "self_ssd" in " ".join(job.overrides)
+        header["config"] = {"model": {"embedded": "miniature"}, "method": {"search": SEARCH} if searches else {}}
+        (path / "run.json").write_text(json.dumps(header), encoding="utf-8")
+    return _copied(path, base)
 
 
 @cache
-def _cached(path: Path) -> Record:
+def measured(root: Path, domains: tuple[str, ...], variant: int) -> Record:
+    path = root / f"{domains[0]}-{len(domains)}-{variant}"
+    prompts = units(domains, 4 if len(domains) > 1 else 6, 0.5 + 0.05 * variant)
+    write_record(path, prompts, base_bytes=2**30, prepare_ms=1000.0 * (variant + 1))
     return Record(path)
+
+
+@cache
+def _copied(path: Path, base: Record) -> Record:
+    record, timing = Record(path), replace(base.digest.timing, trace=path.name)  # so that none is excluded
+    vars(record)["digest"] = replace(base.digest, timing=timing)
+    return record
 
 
 def replication(root: Path, name: str, scale: str = "paper") -> Replication:
