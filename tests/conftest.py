@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -205,6 +206,18 @@ def every_experiment(tmp_path_factory: pytest.TempPathFactory) -> Path:
             make_all(folder)
             prepare_records(records(folder))
     return folder
+
+
+@pytest.fixture
+def no_page(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Leave the papers' numbers and the page out of reports: 9 s each, and report/test_page tests them."""
+    from ssd_bench.report import write
+
+    monkeypatch.setattr(write.numbers, "long_tables", lambda replications: {})
+    monkeypatch.setattr(write, "build_exhibits", lambda *_: [])
+    monkeypatch.setattr(write, "completeness", lambda *_: "")
+    monkeypatch.setattr(write, "audit", SimpleNamespace(audit=list, markdown_text=str))
+    monkeypatch.setattr(write.page, "render", lambda *_: "")
 
 
 @pytest.fixture

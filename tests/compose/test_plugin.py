@@ -88,7 +88,9 @@ def described(shown: str) -> str:
     return re.split(r"which the list above includes:\n", shown)[1].strip().splitlines()[0]
 
 
-def test_the_installed_example_is_in_help_and_tables(site: Path, install: Callable[..., None], tmp_path: Path) -> None:
+def test_the_installed_example_is_in_help_and_tables(
+    site: Path, install: Callable[..., None], no_page: None, tmp_path: Path
+) -> None:
     before = project_files()
     shown = python("-m", "ssd_bench", "run", "method=every_second", "--help", extra_path=site).stdout
     assert described(shown) == "ssd-bench-example 0.1.0: method=every_second; task=capitals; hardware=one_thread"

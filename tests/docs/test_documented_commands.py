@@ -318,7 +318,7 @@ def workplace(small_checkpoint: Path, tmp_path_factory: pytest.TempPathFactory) 
 
 
 @pytest.fixture
-def desk(workplace: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def desk(workplace: Path, no_page: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A folder to run a command in, with a file that one of them expects."""
     monkeypatch.chdir(tmp_path)
     shutil.copy(workplace / "answers.jsonl", "served.jsonl")

@@ -149,7 +149,7 @@ def test_the_overview_has_every_method_and_task(runs_dir: Path, printed: str) ->
                 assert cells[row[0]][1] == row[COLUMNS.index(name) - 1]
 
 
-def test_a_method_that_ran_twice_names_its_runs(tmp_path: Path) -> None:
+def test_a_method_that_ran_twice_names_its_runs(no_page: None, tmp_path: Path) -> None:
     for name in "ab":
         write_record(tmp_path / name, [unit(i) for i in range(3)], run_id=f"run-{name}")
     assert main([f"runs_dir={tmp_path}"]) == 0
@@ -204,7 +204,7 @@ def test_nothing_to_report_and_bad_options_exit_with_2(
 
 
 def test_a_damaged_run_is_named_and_left_out(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    no_page: None, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(figures, "save", lambda figure, stem: [])
     write_record(tmp_path / "good", [unit(0), unit(1)])

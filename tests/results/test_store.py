@@ -86,7 +86,7 @@ def test_a_digest_says_what_its_run_does(tmp_path: Path) -> None:
 
 
 def test_a_report_is_the_same_with_the_store_and_without(
-    tmp_path: Path, digested: list[str], monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, digested: list[str], no_page: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     runs = make_some(tmp_path / "runs")
     monkeypatch.setattr(figures, "save", lambda made, stem: [])  # they take the most of its time

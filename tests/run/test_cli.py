@@ -153,7 +153,7 @@ class EveryOther(AR):
 
 
 def test_a_new_method_is_one_file_and_one_yaml(
-    small_checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    small_checkpoint: Path, no_page: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.syspath_prepend(tmp_path)
     (tmp_path / "my_methods.py").write_text(METHOD, encoding="utf-8")
