@@ -43,12 +43,3 @@ def test_it_runs_losslessly_and_records_both_commits(hub: Hub, tmp_path: Path) -
     assert len(of_method) == 3 and set(of_method["lossless"]) == {"identical"}
     again = python(*line, cwd=tmp_path, **hub.variables(tmp_path / "home", HF_HUB_OFFLINE="1"))
     assert again.returncode == 0 and "already on record" in again.stdout, again.stderr[-3000:]
-
-
-def test_without_a_token_it_says_what_to_do(hub: Hub, tmp_path: Path) -> None:
-    publish(hub)
-    line = ("-m", "ssd_bench", *COMMAND, *SMALL, f"runs_dir={tmp_path / 'runs'}")
-    done = python(*line, cwd=tmp_path, **hub.variables(tmp_path / "home"))
-    assert (done.returncode, done.stdout) == (2, "")
-    assert done.stderr.splitlines()[-1].startswith("error: model.hub='meta-llama/Llama-3.1-8B'")
-    assert "accept its licence" in done.stderr and "Traceback" not in done.stderr

@@ -92,7 +92,9 @@ def test_the_first_command_needs_one_line_each_way(client: Client, tmp_path: Pat
     assert (refused.returncode, refused.stdout) == (2, "")
     assert refused.stderr.count("\n") == 1, refused.stderr
     message = refused.stderr
-    assert message.startswith(f"error: model.hub='{path}'") and f"licence on {hub.endpoint}/{path}" in message
+    assert (
+        message.startswith(f"error: model.hub='{path}'") and f"accept its licence on {hub.endpoint}/{path}" in message
+    )
     assert "hf auth login" in message and not hub.downloads()[earlier_downloads:]
     done = client.run(*line, f"runs_dir={tmp_path / 'runs'}", token="hf_granted")
     assert done.returncode == 0, done.stderr[-3000:]
