@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 from dataclasses import replace
+from multiprocessing.connection import Pipe
 from pathlib import Path
 from typing import Any, Self
 
@@ -20,7 +22,7 @@ from ssd_bench.records.reader import Run
 from ssd_bench.records.writer import RunWriter
 from ssd_bench.results.digest import summarise
 from ssd_bench.results.rows import arm_rows, paired_rows
-from ssd_bench.run import arms
+from ssd_bench.run import arms, hugging_face
 from ssd_bench.run import run as running
 from ssd_bench.run.hardware import Hardware
 from ssd_bench.run.hugging_face import HFProcess, HuggingFace
@@ -111,6 +113,7 @@ def test_sampling_gives_each_arm_the_prompts_own_seed(
 def test_what_it_cannot_load_is_refused_before_anything_is_decoded(
     small_checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(arms, "HFProcess", Here)
     folder = tmp_path / "model"
     shutil.copytree(small_checkpoint, folder)
     config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
@@ -121,6 +124,11 @@ def test_what_it_cannot_load_is_refused_before_anything_is_decoded(
     with pytest.raises(ConfigError, match="transformers can load"):
         executed(tmp_path / "runs", *local_model(folder), *OPTIONS)
     assert not (tmp_path / "runs").exists()
+    near, far = Pipe()
+    monkeypatch.setattr(hugging_face.signal, "signal", lambda *_: None)  # this process goes on
+    near.send((folder, hardware(), Decoding(max_new_tokens=2), NONE, 64))
+    hugging_face.serve(os.dup(far.fileno()))
+    assert isinstance(near.recv(), ConfigError), "so does the process of its own"
 
 
 def test_it_takes_one_device(small_checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
