@@ -59,10 +59,10 @@ def _fastest_kind(cells: Sequence[ShownCell], command: str) -> Fact | None:
     listed = [f"{other} {_range(own)}{_by(own[0]['method'], other)}" for other, own in others]
     tied = [own[0]["method"] for _, own in others if _overlap(winner, own)]
     return Fact(
-        f"{kind}: {_range(winner)}",
-        f"by task, modelled, with {winner[0]['method']} on {cells[0]['model']}. The best of the other kinds: "
-        f"{', '.join(listed)}. Intervals overlap on every task with {' and '.join(tied) or 'none'}. "
-        f"{_measured(winner, cells)}",
+        f"{kind}: {_range(winner)}, modelled",
+        f"the speed of plain decoding (AR) on {cells[0]['model']}, by task, by the method “{winner[0]['method']}”. The "
+        f"best of each other kind: {', '.join(listed)}. Intervals overlap on every task with "
+        f"{' and '.join(f'“{name}”' for name in tied) or 'none'}. {_measured(winner, cells)}",
         _basis(cells),
         command,
         "Which kind of draft is fastest?",
@@ -76,8 +76,8 @@ def _measured(winner: Sequence[ShownCell], cells: Sequence[ShownCell]) -> str:
     disturbed = any(cell.timing.contaminated for cell in (*winner, *of_fastest))
     devices = " and ".join(unique(cell.header.device_name for cell in winner))
     return (
-        f"Measured on {devices}{', disturbed by other work' if disturbed else ''}: {_range(winner, MEASURED)}; the "
-        f"fastest there is {fastest}, {_range(of_fastest, MEASURED)}."
+        f"Measured on {devices}{', beside other work, so not evidence of speed' if disturbed else ''}: the same "
+        f"method {_range(winner, MEASURED)}; the fastest in measured time “{fastest}”, {_range(of_fastest, MEASURED)}."
     )
 
 
@@ -96,7 +96,7 @@ def _ends(cell: ShownCell) -> tuple[float, float]:
 
 
 def _by(method: str, kind: str) -> str:
-    return "" if method == kind else f" ({method})"
+    return "" if method == kind else f" (“{method}”)"
 
 
 def _layers(cells: Sequence[ShownCell], command: str) -> Fact | None:
@@ -109,9 +109,9 @@ def _layers(cells: Sequence[ShownCell], command: str) -> Fact | None:
     named = ", ".join(f"{cell['method']} on {cell['task']}" for cell in faster[WITH])
     return Fact(
         f"{len(faster[WITH])} of {len(skipping)}",
-        f"combinations of a method and a task, {named or 'none'}, are faster than plain decoding with their whole "
-        f"interval, modelled, on {cells[0]['model']}; {slower} are slower. Without the time of searches "
-        f"{len(faster[WITHOUT])} are faster. Methods: {', '.join(unique(cell['method'] for cell in skipping))}.",
+        f"pairs of a method and a task, {named or 'none'}, have their whole interval above plain decoding (AR), and "
+        f"{slower} below: modelled, on {cells[0]['model']}. With the time of their searches for layers left out "
+        f"{len(faster[WITHOUT])} are above. Methods: {', '.join(unique(cell['method'] for cell in skipping))}.",
         _basis(skipping),
         command,
         "Do methods that skip layers beat plain decoding?",
@@ -129,8 +129,8 @@ def _rivals(cells: Sequence[ShownCell], command: str) -> Fact | None:
         return None
     return Fact(
         f"{_faster(searching)} if search time counts, {_faster(frozen)} if not",
-        f"on {cells[0]['model']}, {' and '.join(tasks)}: {RIVALS[1]} decodes at {searching} times the speed of "
-        f"{RIVALS[0]}, modelled, prompt by prompt; at {frozen} without the time of searches.",
+        f"on {cells[0]['model']}, {', '.join(tasks)}: {RIVALS[1]} has {searching} times the speed of {RIVALS[0]}, "
+        f"modelled, on the same prompts; {frozen} times with the time of both searches for layers left out.",
         _basis([cell for pair in pairs for cell in pair]),
         command,
         f"Which is faster, {' or '.join(RIVALS)}?",
@@ -154,9 +154,9 @@ def _register(reports: Sequence[ReplicationReport]) -> Fact:
     got = shares(reports)
     return Fact(
         f"{np.median(got):.0f} % of the gain",
-        f"over plain decoding that a paper prints came back to third parties: the median of {len(got)} reports on the "
-        f"paper's models, {min(got):.0f} to {max(got):.0f} %, as if a printed 2× had come back as "
-        f"{1 + np.median(got) / 100:.2f}×; below 0 is slower than plain decoding.",
+        f"over plain decoding that a paper prints came back to third parties, so that a printed 2× is "
+        f"{1 + np.median(got) / 100:.2f}×: the median of {len(got)} reports on the paper's models. They range from "
+        f"{min(got):.0f} to {max(got):.0f} %; below 0 is slower than plain decoding.",
         "Reports that somebody chose to publish, not a sample of all attempts.",
         "python -m ssd_bench audit replications",
         "How much of a published speedup comes back elsewhere?",
@@ -177,5 +177,5 @@ def _basis(cells: Sequence[ShownCell]) -> str:
     return (
         f"Modelled at {costs}; {', '.join(unique(cell['task'] for cell in cells))}, "
         f"{prompts_per_run(cells)}; {same} of {of} outputs equal AR's"
-        f"{f', {ties} near-tie' + 's' * (ties > 1) if ties else ''}."
+        f"{f', {ties} differ where two tokens nearly tie' if ties else ''}."
     )

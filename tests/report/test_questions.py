@@ -64,14 +64,14 @@ def cells_of(replication: Replication, method: str) -> list[float]:
 def test_the_fastest_kind_is_named_with_its_range_and_the_others(replication: Replication) -> None:
     fact = answers(replication)["Which kind of draft is fastest?"]
     fastest = cells_of(replication, "8 bits")
-    assert fact.number == "8 bits: " + " to ".join(dict.fromkeys(f"{v:.2f}" for v in sorted(fastest))) + "×"
+    assert fact.number == "8 bits: " + " to ".join(dict.fromkeys(f"{v:.2f}" for v in sorted(fastest))) + "×, modelled"
     assert (
-        fact.says.startswith("by task, modelled, with 8 bits on ")
+        "by the method “8 bits”." in fact.says
         and "layers" in fact.says
-        and "(ConfLayers)" in fact.says
+        and "(“ConfLayers”)" in fact.says
         and "copied text" in fact.says
     )
-    assert "(SWIFT)" not in fact.says and "outputs equal AR's" in fact.basis
+    assert "(“SWIFT”)" not in fact.says and "outputs equal AR's" in fact.basis
 
 
 def test_the_measured_speedup_is_next_to_the_modelled_one(replication: Replication) -> None:
@@ -82,7 +82,7 @@ def test_the_measured_speedup_is_next_to_the_modelled_one(replication: Replicati
     fastest = max(by_method, key=lambda method: np.mean(np.log(by_method[method])))
     (low, high), best = (f"{end(by_method['8 bits']):.2f}" for end in (min, max)), min(by_method[fastest])
     shown = low if low == high else f"{low} to {high}"
-    assert f": {shown}×; the fastest there is {fastest}, {best:.2f}" in fact.says and "Measured on" in fact.says
+    assert f"{shown}×; the fastest in measured time “{fastest}”, {best:.2f}" in fact.says and "Measured on" in fact.says
 
 
 def test_methods_that_skip_layers_are_counted_by_their_whole_intervals(replication: Replication) -> None:
@@ -90,7 +90,7 @@ def test_methods_that_skip_layers_are_counted_by_their_whole_intervals(replicati
     skipping = [cell for cell in replication.shown_cells() if cell["method"] in ("SWIFT", "ConfLayers")]
     faster = sum((cell.summary.speedup_modelled.low or 0) > 1 for cell in skipping)
     frozen = sum((cell.summary.speedup_frozen.low or 0) > 1 for cell in skipping)
-    assert fact.number == f"{faster} of 4" and f"searches {frozen} are faster. Methods: SWIFT, ConfLayers" in fact.says
+    assert fact.number == f"{faster} of 4" and f"left out {frozen} are above. Methods: SWIFT, ConfLayers" in fact.says
     for cell in skipping:
         named = f"{cell['method']} on {cell['task']}" in fact.says
         assert named == ((cell.summary.speedup_modelled.low or 0) > 1)
@@ -98,7 +98,7 @@ def test_methods_that_skip_layers_are_counted_by_their_whole_intervals(replicati
 
 def test_the_rivals_are_compared_prompt_by_prompt(replication: Replication) -> None:
     fact = answers(replication)["Which is faster, SWIFT or ConfLayers?"]
-    stated = re.search(r"decodes at ([\d.]+) \[([\d.]+), ([\d.]+)\] times", fact.says)
+    stated = re.search(r"has ([\d.]+) \[([\d.]+), ([\d.]+)\] times", fact.says)
     assert stated is not None
     pooled, low, high = map(float, stated.groups())
     ratios = [b / a for a, b in zip(cells_of(replication, "SWIFT"), cells_of(replication, "ConfLayers"))]
