@@ -66,7 +66,7 @@ class Adaptive(Method):
     """Choice of layer set, draft length and stop threshold, or AR, by expected tokens per millisecond."""
 
     name: Name = "adaptive"
-    draft_len: DraftLen = 15
+    draft_len: DraftLen = 10
     """Longest γ of a layer set."""
     lookup_len: Whole = 16
     """Longest draft copied from earlier text; 0: none."""

@@ -87,6 +87,7 @@ NOT_RUN = {
     "python -m studies.miniature samples": "it writes into the repository; tests/studies/test_corpus.py elsewhere",
     "python -m studies.frontier *": "minutes; tests/studies/test_frontier.py runs it on a small model",
     "python -m studies.contexts*": "minutes; tests/studies/test_contexts.py runs it on a small model",
+    "python -m studies.rounding*": "minutes; tests/studies/test_rounding.py scores formats on a small model",
     "python -m studies.costs *": "it writes into the repository; tests/studies/test_costs.py fits the same",
     "python -m ssd_bench shapes": "needs a GPU; tests/cost/test_shapes.py runs it in small",
     "python -m ssd_bench shapes models=llama3_1_8b tokens=96": "needs a GPU; runs/reference/shapes has its record",
