@@ -174,8 +174,8 @@ def _basis(cells: Sequence[ShownCell]) -> str:
     names = ("lossless_identical", "lossless_tie", "n_pairs")
     same, ties, of = (sum(getattr(cell.summary, name) for cell in cells) for name in names)
     costs = " and ".join(unique(costs_text(cell.summary.modelled_on) for cell in cells))
+    tied = f", {ties} differ{'s' if ties == 1 else ''} where two tokens nearly tie" if ties else ""
     return (
         f"Modelled at {costs}; {', '.join(unique(cell['task'] for cell in cells))}, "
-        f"{prompts_per_run(cells)}; {same} of {of} outputs equal AR's"
-        f"{f', {ties} differ where two tokens nearly tie' if ties else ''}."
+        f"{prompts_per_run(cells)}; {same} of {of} outputs equal AR's{tied}."
     )
