@@ -228,8 +228,7 @@ class Adaptive(Method):
         """Return arms, ledger and text for copies, as JSON."""
         arms, left = self._pool.state(), self._steps_left if self._is_waiting() else 0
         saved = {"arms": arms, "ledger": asdict(self._ledger), "left": left, "copies": self._match_model.state()}
-        saved["nested"] = self._pool.nested
-        return json.dumps(saved).encode()
+        return json.dumps(saved | {"nested": self._pool.nested}).encode()
 
     def restore(self, state: bytes) -> None:
         """Continue from `state`."""
@@ -287,10 +286,10 @@ class Adaptive(Method):
             threshold, length_index = divmod(int(rates[index].argmax()), self.draft_len)
             stop_below = float(pool.prior.thresholds[threshold - 1]) if threshold else 0.0
             arm, (draft_ms, verify_ms) = arms[index], pool.times(costs)
-            nests, base_rate = pool.nests(arm.layer_set), float(best.max())
-            guess = self._guess if nests else None
+            base_rate, guesses, guess = float(best.max()), None, None
+            if pool.nests(arm.layer_set):
+                guesses, guess = guess_ms(costs.latency, arm.layer_set, costs.context, self.lookup_len), self._guess
             draft = LayerDraft(arm.layer_set, length_index + 1, stop_below, searched=True, guess=guess)
-            guesses = guess_ms(costs.latency, arm.layer_set, costs.context, self.lookup_len) if nests else None
             times = float(draft_ms[index]), verify_ms[index].tolist(), costs.ar_ms
             self._choice = ArmChoice(arm, threshold, draft, *times, base_rate, guesses)
             if arm.search_number and arm.search_number == self._ledger.searches:  # the last search paid

@@ -490,6 +490,8 @@ def test_order_of_methods(tmp_path: Path) -> None:
     assert agreed.pairs == 4 * 3 and agreed.share.value is not None  # four tasks: one pair of runs for all four models
     tau = (order.concordant - order.discordant) / len(order.pairs)
     assert tau == pytest.approx(theirs["value"].corr(theirs["ours"], method="kendall"))
+    opposite = replace(order, pairs=tuple(replace(pair, concordance=1 - pair.concordance) for pair in order.pairs))
+    assert (opposite.concordant, opposite.discordant) == (order.discordant, order.concordant)
     assert (frame.loc[list(order.rows), "order"] == order.text).all()
 
 
