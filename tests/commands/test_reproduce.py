@@ -61,6 +61,7 @@ def bench(tmp_path_factory: pytest.TempPathFactory) -> Bench:
     folder = tmp_path_factory.mktemp("reproduce")
     options = ("task=gsm8k", f"limit={PROMPTS}", f"decode.max_new_tokens={TOKENS}", f"hardware.threads={THREADS}")
     run = executed(folder / "runs", "method=swift", *options)
+    run = load_run(edited(run, folder / "steady" / run.path.name, steady, rehashed=True))
     assert run.steps["layer_set_id"].nunique() > 1, "the damages need a set to swap"
     clean = reproduce(run.path, None, {"hardware.threads": "1"}, folder / "again")
     (second,) = [path.parent for path in (folder / "again").rglob("run.json")]
@@ -272,19 +273,31 @@ DAMAGES: dict[str, tuple[Damage, str, int | None]] = {
 
 def damaged(bench: Bench, folder: Path, damage: Damage, rehashed: bool) -> Path:
     """Write a damaged copy of the record, with or without the damaged tables' SHA-256."""
-    shutil.copytree(bench.run.path, folder)
+    return edited(bench.run, folder, lambda tables, header: damage(tables, header, bench), rehashed)
+
+
+def edited(run: Run, folder: Path, edit: Callable[[Tables, Header], object], rehashed: bool) -> Path:
+    """Write an edited copy of a record, with or without the edited tables' SHA-256."""
+    shutil.copytree(run.path, folder)
     header = json.loads((folder / "run.json").read_text(encoding="utf-8"))
-    before = bench.run.tables
-    tables = {name: frame.copy(deep=True) for name, frame in before.items()}
-    damage(tables, header, bench)
+    tables = {name: frame.copy(deep=True) for name, frame in run.tables.items()}
+    edit(tables, header)
     for name, frame in tables.items():
-        if not frame.equals(before[name]):
+        if not frame.equals(run.tables[name]):
             table = pa.Table.from_pandas(frame, SCHEMAS[name], preserve_index=False)
             pq.write_table(table, folder / f"{name}.parquet")
             if rehashed:
                 header[DIGESTS][name] = hashlib.sha256((folder / f"{name}.parquet").read_bytes()).hexdigest()
     (folder / "run.json").write_text(json.dumps(header), encoding="utf-8")
     return folder
+
+
+def steady(tables: Tables, header: Header) -> None:
+    """Let the decode loop take as long as on an idle machine, whatever this one did while the record was made."""
+    prompts = tables["prompts"]
+    parts = prompts[["draft_ms", "verify_ms", "policy_ms"]].sum(axis=1)
+    counts = tables["steps"].groupby(list(ANSWER)).size().reindex(prompts.set_index(list(ANSWER)).index)
+    prompts["decode_ms"] = parts + 0.01 * parts.mean() * (counts / counts.mean()).to_numpy()
 
 
 @pytest.mark.parametrize("name", DAMAGES)
@@ -318,11 +331,7 @@ def all_times(factor: float, arm: str | None = None) -> Damage:
 
     def damage(tables: Tables, header: Header, bench: Bench) -> None:
         prompts = tables["prompts"]
-        parts = prompts[["draft_ms", "verify_ms", "policy_ms"]].sum(axis=1)
-        counts = tables["steps"].groupby(list(ANSWER)).size().reindex(prompts.set_index(list(ANSWER)).index)
-        steady = parts + 0.01 * parts.mean() * (counts / counts.mean()).to_numpy()  # as on an idle machine
-        chosen = prompts["arm"].isin([arm] if arm else PAIR)
-        prompts["decode_ms"] = steady.where(~chosen, steady * factor)
+        prompts.loc[prompts["arm"].isin([arm] if arm else PAIR), "decode_ms"] *= factor
         header["others_share"] = 0.9
 
     return damage
@@ -333,10 +342,7 @@ def paused(rows: Sequence[int], share: float) -> Damage:
 
     def damage(tables: Tables, header: Header, bench: Bench) -> None:
         all_times(1.0)(tables, header, bench)
-        prompts = tables["prompts"]
-        # the loop takes as long as on an idle machine, whatever this one did while the record was made
-        prompts["decode_ms"] = 1.02 * prompts[["draft_ms", "verify_ms", "policy_ms"]].sum(axis=1)
-        prompts.loc[[*rows], "decode_ms"] *= 1 + share
+        tables["prompts"].loc[[*rows], "decode_ms"] *= 1 + share
         header["wall_s"] = 1e6
 
     return damage
