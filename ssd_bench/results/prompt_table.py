@@ -20,10 +20,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from copy import copy
-from dataclasses import replace
 from functools import cached_property
 from operator import itemgetter
-from typing import Self
+from typing import NamedTuple, Self
 
 import numpy as np
 import pandas as pd
@@ -76,6 +75,22 @@ _PRESENT = {
 """Column -> column that is positive on the prompts that have it; default: `answers`."""
 
 
+class _View(NamedTuple):
+    """Answers of one arm, or of the pairs of two arms.
+
+    Attributes:
+        prompts: their prompts [n].
+        place: position of each answer's prompt in `prompts`.
+        rows: positions in the run's `prompts` of the arm's answers, and of the paired arm's.
+        sums: columns that were summed over the answers of each prompt, [n] each.
+    """
+
+    prompts: NDArray[np.int64]
+    place: Positions
+    rows: tuple[Positions, ...]
+    sums: dict[str, Array]
+
+
 class PromptTable:
     """Rows of prompts.
 
@@ -88,7 +103,7 @@ class PromptTable:
         self._prompts, self._steps, self._run = prompts, steps, run
         self._kept = np.ones(len(prompts), dtype=bool)
         self._columns: dict[str, Array] = {}
-        self._views: dict[tuple[tuple[str, ...], str], tuple[Positions, ...]] = {}
+        self._views: dict[tuple[tuple[str, ...], str], _View] = {}
 
     @classmethod
     def of(cls, run: Run) -> Self:
@@ -138,22 +153,25 @@ class PromptTable:
 
     def columns(self, quantity: Quantity, arms: Sequence[str] = ()) -> tuple[NDArray[np.int64], list[Array]]:
         """Return the prompts that have a quantity, [n], and its columns, [n] each."""
-        if quantity.times == MODELLED:
-            return self.modelled.columns(replace(quantity, times=""), arms)
-        view = tuple(arms or quantity.arms), quantity.pairs
-        if view not in self._views:
-            self._views[view] = self._rows(*view)
-        by_arm = self._views[view]
-        prompts, place = np.unique(self._prompts["prompt_index"].to_numpy()[by_arm[0]], return_inverse=True)
-        present = np.ones(len(prompts), dtype=bool)
-        columns = []
-        for column in quantity.columns:
-            name, rows = column.removeprefix(BASE), by_arm[column.startswith(BASE)]
-            columns.append(self._sums(name, rows, place, len(prompts)))
-            present &= self._sums(_PRESENT.get(name, "answers"), rows, place, len(prompts)) > 0
+        table = self.modelled if quantity.times == MODELLED else self
+        view = table._view(tuple(arms or quantity.arms), quantity.pairs)
+        columns = [table._sums(column, view) for column in quantity.columns]
+        present = np.ones(len(view.prompts), dtype=bool)
+        for column, values in zip(quantity.columns, columns):
+            name = column.removeprefix(BASE)
+            base = BASE if name != column else ""
+            present &= table._sums(base + _PRESENT.get(name, "answers"), view) > 0
             if quantity.positive:
-                present &= columns[-1] > 0
-        return prompts[present], [column[present] for column in columns]
+                present &= values > 0
+        return view.prompts[present], [column[present] for column in columns]
+
+    def _view(self, arms: tuple[str, ...], pairs: str) -> _View:
+        key = arms, pairs
+        if key not in self._views:
+            rows = self._rows(arms, pairs)
+            prompts, place = np.unique(self._prompts["prompt_index"].to_numpy()[rows[0]], return_inverse=True)
+            self._views[key] = _View(prompts, place, rows, {})
+        return self._views[key]
 
     def _rows(self, arms: tuple[str, ...], pairs: str) -> tuple[Positions, ...]:
         """Return the positions in `prompts` of the arm's answers, and of the paired arm's."""
@@ -170,8 +188,14 @@ class PromptTable:
             return rows, base
         return rows[kept], base[kept]
 
-    def _sums(self, name: str, rows: Positions, place: Positions, n: int) -> Array:
-        """Return [n] a column summed over the answers of each prompt."""
+    def _sums(self, column: str, view: _View) -> Array:
+        """Return [n] a column summed over the answers of each prompt of a view."""
+        if column not in view.sums:
+            name, rows = column.removeprefix(BASE), view.rows[column.startswith(BASE)]
+            view.sums[column] = self._summed(name, rows, view.place, len(view.prompts))
+        return view.sums[column]
+
+    def _summed(self, name: str, rows: Positions, place: Positions, n: int) -> Array:
         if name == STEP_MS:
             lists = self._step_ms
             by_prompt = [np.concatenate([lists[row] for row in rows[place == prompt]]) for prompt in range(n)]
@@ -186,9 +210,13 @@ class PromptTable:
         steps, answers = self._placed_steps
         if name in _STEPS:
             return sums_at(answers, _STEPS[name](steps), len(self._prompts))
-        sizes = self._run.set_sizes(steps["layer_set_id"].dropna().unique()) if self._run else pd.DataFrame()
-        each = steps["layer_set_id"].map(_SKIPPED[name](sizes)).astype(float).fillna(0.0)
+        each = steps["layer_set_id"].map(_SKIPPED[name](self._set_sizes)).astype(float).fillna(0.0)
         return sums_at(answers, each * steps["draft_len"], len(self._prompts))
+
+    @cached_property
+    def _set_sizes(self) -> pd.DataFrame:
+        sets = self._placed_steps[0]["layer_set_id"].dropna().unique()
+        return self._run.set_sizes(sets) if self._run else pd.DataFrame()
 
     @cached_property
     def _placed_steps(self) -> tuple[pd.DataFrame, Positions]:
@@ -206,8 +234,11 @@ class PromptTable:
     @cached_property
     def modelled(self) -> PromptTable:
         """The same prompts, timed at the costs of the run's reference machine."""
-        table = PromptTable.of(self._reference_run)
-        return table.restrict(self._prompts["prompt_index"][self._kept])
+        return self._modelled_run.restrict(self._prompts["prompt_index"][self._kept])
+
+    @cached_property
+    def _modelled_run(self) -> PromptTable:
+        return PromptTable.of(self._reference_run)
 
     @property
     def modelled_prepare_ms(self) -> float | None:
