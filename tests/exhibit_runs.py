@@ -8,8 +8,11 @@ import shutil
 import warnings
 import zlib
 from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import cache
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import matplotlib
 import pyarrow as pa
@@ -21,7 +24,11 @@ from ssd_bench.papers.figures.shared import NotDrawable
 from ssd_bench.papers.ours import select
 from ssd_bench.papers.printed import reported
 from ssd_bench.papers.runs import grid, index
+from ssd_bench.records.reader import load_run
 from ssd_bench.records.schema import DIGESTS
+from ssd_bench.results import store
+from ssd_bench.results.digest import Digest
+from ssd_bench.results.folder import prepare_records, records
 from tests import synthetic
 
 STREAMS = ("stream", "stream_swift", "stream_shift")
@@ -112,6 +119,24 @@ def make_all(folder: Path) -> None:
         make_stream(folder, stream)
     for name in grid.names():
         indexed(folder, name, "mini", lambda job: record_of(grid.choice(job.overrides, "task")))
+
+
+def prepare_all(folder: Path) -> None:
+    """Store the digests of `make_all`'s records: a copy has the numbers of its original."""
+    with patch.object(store, "_digest_of", _digest_of):
+        prepare_records(records(folder))
+
+
+def _digest_of(run_dir: Path) -> tuple[str, str]:
+    name, is_copy, _ = run_dir.name.partition("~")
+    digest = _digest_of_original(run_dir.with_name(name))
+    timing = replace(digest.timing, trace=run_dir.name) if is_copy else digest.timing
+    return store._stamp(run_dir), replace(digest, timing=timing).text
+
+
+@cache
+def _digest_of_original(run_dir: Path) -> Digest:
+    return Digest.of(load_run(run_dir))
 
 
 def record_of(task: str) -> str:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import io
 import os
+import pickle
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
 from contextlib import redirect_stderr, redirect_stdout
-from copy import deepcopy
 from functools import cache, lru_cache
 from pathlib import Path
 from unittest.mock import patch
@@ -91,13 +91,13 @@ def chosen(group: str, name: str) -> DictConfig:
 
 
 @lru_cache(maxsize=32)  # of many more, Python would look through the objects again and again
-def _composed_on_cpu(*options: str) -> DictConfig:
-    return composed(*CPU, *options)
+def _composed_on_cpu(*options: str) -> bytes:
+    return pickle.dumps(composed(*CPU, *options))
 
 
 def planned(runs_dir: Path, *options: str) -> Plan:
     """A checked plan on one CPU thread in float32."""
-    cfg = deepcopy(_composed_on_cpu(*options))
+    cfg = pickle.loads(_composed_on_cpu(*options))
     cfg.runs_dir = str(runs_dir)
     return plan(cfg)
 
