@@ -37,7 +37,7 @@ def assert_whole(run: Run, name: str, commit: str) -> None:
 
 
 def test_every_model_comes_through_the_hub(client: Client, tmp_path: Path) -> None:
-    """Sweep over a model of each form; offline the same sweep then finds every record.
+    """Sweep over a model of each form; offline a sweep over some of them then finds their records.
 
     Models of a form share a checkpoint here; the others are planned, which downloads and checks everything.
     """
@@ -46,8 +46,8 @@ def test_every_model_comes_through_the_hub(client: Client, tmp_path: Path) -> No
     repositories = {name: add_model(hub, name) for name in HUB_MODELS}
     assert {kind_of(name) for name in HUB_MODELS} == set(KINDS)
     run_names = sorted({*{form: name for name in HUB_MODELS for form in forms_of(name)}.values()})
-    line = ("-m", f"model={','.join(run_names)}", f"runs_dir={runs}", *OPTIONS)
-    done = client.run(*line)
+    line = (f"runs_dir={runs}", *OPTIONS)
+    done = client.run("-m", f"model={','.join(run_names)}", *line)
     assert done.returncode == 0, done.stderr[-3000:]
     for name, repository in repositories.items():
         commit = repository.branches["main"]
@@ -62,7 +62,7 @@ def test_every_model_comes_through_the_hub(client: Client, tmp_path: Path) -> No
     requested = [line for line, _ in hub.requests[earlier_requests:]]
     assert not [line for line in requested if not any(name in line for name in ids)], "asked for something else"
     before, requests = sorted(runs.glob("*/run.json")), len(hub.requests)
-    again = client.run(*line, offline=True)
+    again = client.run("-m", f"model={','.join(run_names[::4])}", *line, offline=True)
     assert again.returncode == 0, again.stderr[-3000:]
     assert sorted(runs.glob("*/run.json")) == before and len(before) == len(run_names)
     assert len(hub.requests) == requests
