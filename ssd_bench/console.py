@@ -18,7 +18,7 @@ from ssd_bench.stopping import CODE, Stopped
 
 LONGEST_MESSAGE = 5000
 COLLECTED = 50_000
-"""New objects before Python looks for unreachable ones: at its 700, a tool on tables spends a seventh of its time so."""
+"""New objects until Python looks for unreachable ones: at its default, 700, that is a seventh of a tool's time."""
 FULL = (errno.ENOSPC, errno.EDQUOT)
 RESUME_HINT = "finished work is on record; the same command resumes the run"
 EXTRAS = {"joblib": "cluster", "submitit": "cluster", "ray": "ray"}
