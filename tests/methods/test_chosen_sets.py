@@ -1,4 +1,4 @@
-"""Choices of the presets that follow released code are fixed: their sets on four prompts."""
+"""Choices of the presets that follow released code are fixed: their sets on three prompts."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from ssd_bench.records.reader import Run
 from tests.runs import executed
 
 GOLDEN = Path(__file__).with_name("chosen_sets.json")
-TASKS = ("aime24", "mmlu_pro", "tinystories", "govreport")
+TASKS = ("aime24", "tinystories", "govreport")
 # On the command line's own kernels at a level that every CPU has; more events than these outputs would see.
 OPTIONS = ("hardware.isa=generic", "limit=1", "decode.max_new_tokens=200", "method.interval=12", "baseline=none")
 

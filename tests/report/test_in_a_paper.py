@@ -147,7 +147,7 @@ def test_papers_are_cited_as_their_folders_say() -> None:
         assert identifier in first
 
 
-def test_every_file_that_the_document_names_is_written(tmp_path: Path) -> None:
+def test_every_file_that_the_document_names_is_written(no_page: None, tmp_path: Path) -> None:
     """A report writes the tables that the document includes."""
     from ssd_bench.cli import dispatch
 

@@ -64,7 +64,7 @@ def test_without_a_decode_step_nothing_is_zero(record: Record) -> None:
     assert all(summary[f"{name}_share"] is None for name in ("draft", "verify", "policy", "other"))
 
 
-def test_without_a_decode_step_every_table_has_dashes(record: Record, tmp_path: Path) -> None:
+def test_without_a_decode_step_every_table_has_dashes(record: Record, no_page: None, tmp_path: Path) -> None:
     table = run_table(record.summary.row)
     assert "tokens/s AR                       –\n" in table and "draft –, verify –, method overhead –, other –" in table
     assert "paid back –" in table and "never" not in table
