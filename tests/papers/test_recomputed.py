@@ -12,7 +12,8 @@ import pandas as pd
 import pytest
 
 ROOT = Path(__file__).parents[2]
-RECORDS = ROOT / "runs" / "reference" / "mini.zip"
+PACKS = ROOT / "runs" / "reference"
+RECORDS = PACKS / "mini.zip"
 VERDICTS = ROOT / "docs" / "report" / "verdicts.csv"
 LOOP = 0.1
 """Share of repeated 8-grams above which an answer loops."""
@@ -23,6 +24,12 @@ def read(name: str) -> Any:
         (path,) = [entry for entry in pack.namelist() if entry.endswith(name)]
         content = pack.read(path)
     return json.loads(content) if name.endswith(".json") else pd.read_parquet(io.BytesIO(content))
+
+
+def of_miniature() -> pd.DataFrame:
+    """Return the committed verdicts on the miniature, by claim."""
+    verdicts = pd.read_csv(VERDICTS)
+    return verdicts[verdicts["scale"] == "mini"].set_index("claim")
 
 
 def repeated(ids: list[int]) -> float:
@@ -63,7 +70,7 @@ def test_the_rise_of_skipped_attentions_is_that_of_steps_before_the_first_search
     kept = searched[~searched["prompt_index"].map(loops)]
     first, last = kept["context_len"] <= low + third, kept["context_len"] >= high - third
     effect = kept.loc[last, "share"].mean() - kept.loc[first, "share"].mean()
-    row = pd.read_csv(VERDICTS).set_index("claim").loc["knapspec/attention_with_context"]
+    row = of_miniature().loc["knapspec/attention_with_context"]
     assert row["effect"] == pytest.approx(effect, abs=1e-9) and row["verdict"] == "cannot say"
 
 
@@ -81,20 +88,22 @@ def test_the_streams_of_knn_ssd_have_one_trace_for_all_mixing_ratios() -> None:
         columns = ["prompt", "step", "draft_len", "tree_nodes", "accepted_len", "emitted"]
         traces.add(tuple(steps[columns].sort_values(columns).itertuples(index=False, name=None)))
     assert len(runs) == 4 and len(traces) == 1
-    verdicts = pd.read_csv(VERDICTS).set_index("claim")
-    assert "duplicates the trace of KNN-SSD" in verdicts.loc["knn-ssd/stable_under_mixing", "reason"]
+    assert "duplicates the trace of KNN-SSD" in of_miniature().loc["knn-ssd/stable_under_mixing", "reason"]
 
 
-def test_the_records_behind_every_committed_verdict_are_in_the_repository() -> None:
+@pytest.mark.parametrize(("scale", "n_indices", "n_runs"), [("mini", 50, 196), ("real", 10, 9)])
+def test_the_records_behind_every_committed_verdict_are_in_the_repository(
+    scale: str, n_indices: int, n_runs: int
+) -> None:
     verdicts = pd.read_csv(VERDICTS)
-    assert verdicts["records"].all() and set(verdicts["scale"].dropna()) == {"mini"}
-    with zipfile.ZipFile(RECORDS) as pack:
+    assert verdicts["records"].all() and set(verdicts["scale"].dropna()) == {"mini", "real"}
+    with zipfile.ZipFile(PACKS / f"{scale}.zip") as pack:
         names = set(pack.namelist())
         indices = [
-            json.loads(pack.read(name)) for name in names if name.endswith(".mini.json") and "replication/" in name
+            json.loads(pack.read(name)) for name in names if name.endswith(f".{scale}.json") and "replication/" in name
         ]
     runs = {cell["run"] for index in indices for cell in index["cells"] if cell["run"]}
-    assert len(indices) > 50 and len(runs) == 196
+    assert len(indices) > n_indices and len(runs) == n_runs
     assert all(
         any(name.endswith(f"{run}/{part}") for name in names) for run in runs for part in ("run.json", "steps.parquet")
     )
