@@ -26,8 +26,8 @@ STEP = ["prompt_index", "repeat", "turn", "arm", "step"]
 
 
 def runs() -> list[str]:
-    names = {name.partition("/")[0] for name in ZipFile(PACK).namelist() if name.endswith("work.parquet")}
-    return sorted(name for name in names if name.split("-")[1] in METHODS)
+    folders = (name.removesuffix("/work.parquet") for name in ZipFile(PACK).namelist() if name.endswith("work.parquet"))
+    return sorted(folder for folder in folders if folder.rpartition("/")[2].split("-")[1] in METHODS)
 
 
 def pass_ms(name: str, factor: float, rows: np.ndarray, context: np.ndarray) -> tuple[np.ndarray, ...]:
