@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import gc
 import io
 import os
 import re
@@ -17,8 +16,6 @@ from ssd_bench.errors import ConfigError, JobsFailed, LosslessError, Lost, short
 from ssd_bench.stopping import CODE, Stopped
 
 LONGEST_MESSAGE = 5000
-COLLECTED = 50_000
-"""New objects until Python looks for unreachable ones: at its default, 700, that is a seventh of a tool's time."""
 FULL = (errno.ENOSPC, errno.EDQUOT)
 RESUME_HINT = "finished work is on record; the same command resumes the run"
 EXTRAS = {"joblib": "cluster", "submitit": "cluster", "ray": "ray"}
@@ -31,7 +28,6 @@ def run_tool(work: Callable[[Sequence[str]], object], usage: str | None, argumen
     Return the exit code, as `ssd_bench.compose.application.command`.
     """
     print_anything()
-    gc.set_threshold(COLLECTED)
     if {"-h", "--help"} & set(arguments):
         print(usage)
         return 0
