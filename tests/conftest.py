@@ -62,7 +62,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def pytest_collection_finish() -> None:
-    """Let Python look for unreachable objects more rarely, and not among the imported ones: an eighth of all time."""
+    """Look for unreachable objects rarely, and not among imported ones: without any search two files took 13 % less."""
     gc.collect()
     gc.freeze()
     gc.set_threshold(20_000, 20, 20)
@@ -209,7 +209,7 @@ def judgements(reference: list[Replication]) -> list[Judgement]:
 
 @pytest.fixture(scope="session")
 def every_experiment(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return a folder with runs of every experiment at scale mini, made and digested once (20 s)."""
+    """Return a folder with runs of every experiment at scale mini, made and digested once."""
     base = tmp_path_factory.getbasetemp()
     base = base.parent if "PYTEST_XDIST_WORKER" in os.environ else base
     folder = base / "every_experiment"
