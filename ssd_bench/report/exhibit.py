@@ -16,6 +16,7 @@ from ssd_bench.papers.ours.values import OVER_AR
 from ssd_bench.papers.printed import reported
 from ssd_bench.papers.printed.catalogue import folder_of, paper_versions, version_name
 from ssd_bench.papers.runs.grid import Experiment
+from ssd_bench.papers.runs.scale import command as scale_command
 from ssd_bench.report.figures import FIGURES, DrawnFigure
 from ssd_bench.report.numbers import NO_NUMBERS, count_phrase, distinct_results, file_stem, run_ids, verdict_sentences
 from ssd_bench.results.text import TOY_RUN
@@ -187,7 +188,7 @@ class Exhibit:
         if not names:
             exhibits = [(self.paper, label) for label in select.source_exhibits(self.paper, self.label)]
             names = [experiment.name for key in exhibits for experiment in select.experiments().get(key, ())]
-        return [f"python -m ssd_bench -m experiment={name} scale={scale}" for name in names for scale in scales]
+        return [scale_command(name, scale) for name in names for scale in scales]
 
     @property
     def runs(self) -> list[str]:

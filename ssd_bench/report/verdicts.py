@@ -16,6 +16,7 @@ from ssd_bench.papers.claims.judge import (
     VERDICTS,
     Judgement,
 )
+from ssd_bench.papers.runs import scale as scales
 from ssd_bench.paths import record_files
 from ssd_bench.results.models import parameter_counts
 from ssd_bench.results.text import costs_text
@@ -112,7 +113,7 @@ def _decided_by(judged: Judgement) -> str:
     if judged.decided_by:
         return judged.decided_by
     if judged.verdict == NOT_RUN:
-        return f"runs of the experiment: `python -m ssd_bench -m experiment={claim.exhibit} scale=SCALE`"
+        return f"runs of the experiment: `{scales.command(claim.exhibit, judged.scale or 'paper')}`"
     if judged.effect is None or judged.low is None or judged.high is None:
         return f"runs without this problem: {judged.reason}"
     bound = claim.threshold

@@ -117,7 +117,6 @@ FILLED = {
     "claims runs_dir=runs/reference/mini": "claims",  # of the records that it has
     "claims runs_dir=runs/reference": "claims",
     "report runs_dir=runs/reference/mini": "report runs_dir=runs/table",  # tests/report/test_page.py makes the page
-    "scale=SCALE": "scale=mini",
     "TASK": "gsm8k",
     "METHOD": "swift",
     "PRESETS": "swift,knapspec",

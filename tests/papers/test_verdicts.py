@@ -65,7 +65,11 @@ def test_every_claim_has_a_verdict_with_its_evidence(judgements: list[Judgement]
     for one in judgements:
         assert one.verdict in VERDICTS
         assert bool(one.reason) == (one.verdict in (CANNOT_SAY, NOT_RUN)), one
-        assert bool(verdicts._decided_by(one)) == (one.verdict in (CANNOT_SAY, NOT_RUN)), one
+        decided_by = verdicts._decided_by(one)
+        assert bool(decided_by) == (one.verdict in (CANNOT_SAY, NOT_RUN)), one
+        if "experiment=" in decided_by:
+            on_given_data = " data=local data.root=DIR" if one.scale == "real" else ""
+            assert f"scale={one.scale or 'paper'}{on_given_data}`" in decided_by
         if one.verdict in (HOLDS, FAILS):
             assert one.effect is not None and one.low is not None and one.high is not None
             assert one.low <= one.effect <= one.high and one.n >= (SEARCHES if one.by_seed else 8)

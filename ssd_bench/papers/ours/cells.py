@@ -10,7 +10,7 @@ from pathlib import Path
 from ssd_bench.errors import ConfigError
 from ssd_bench.papers.ours.ran import setting_ran
 from ssd_bench.papers.runs import grid, index
-from ssd_bench.papers.runs.scale import load as load_scale
+from ssd_bench.papers.runs import scale as scales
 from ssd_bench.records.header import RunHeader
 from ssd_bench.records.reader import Run
 from ssd_bench.results.evidence import RunTiming, VariationLevel
@@ -156,7 +156,7 @@ class Replication:
     @property
     def command(self) -> str:
         """Command line that creates its runs."""
-        return f"python -m ssd_bench -m experiment={self.experiment.name} scale={self.scale}"
+        return scales.command(self.experiment.name, self.scale)
 
     @property
     def models_ran(self) -> str:
@@ -184,7 +184,7 @@ class Replication:
     @property
     def _scale_note(self) -> str:
         try:
-            return load_scale(self.scale).notes.get(self.experiment.name, "")
+            return scales.load(self.scale).notes.get(self.experiment.name, "")
         except ConfigError:  # a scale that was removed since
             return ""
 

@@ -107,6 +107,13 @@ def load(name: str) -> Scale:
         raise ConfigError(f"scale {name}", sorted(content), reason=str(error)) from error
 
 
+def command(experiment: str, scale: str) -> str:
+    """Return the command line that creates an experiment's runs at a scale, which may have been removed since."""
+    known = scale in choices("scale")
+    data = " data=local data.root=DIR" if known and "data=local" in load(scale).overrides else ""
+    return f"python -m ssd_bench -m experiment={experiment} scale={scale}{data}"
+
+
 @cache
 def load_checked(name: str) -> Scale:
     """Read a scale and check that each key matches something in an experiment.
