@@ -67,6 +67,7 @@ def remarks(replication: Replication) -> list[str]:
 
 OWN = (
     OwnTable(real.REAL, "Methods on instruction-tuned models", real.table, real.note),
+    OwnTable(real.REAL_MEASURED, "Rounded and copying drafts, measured", real.table, real.note),
     OwnTable(real.DISPUTE, "SWIFT against ConfLayers", real.table, real.note),
     OwnTable(figures.COMPARISON, "All methods on one model", figures.table, figures.note),
     OwnTable(families.FAMILIES, "Families of drafts", families.table, families.note),

@@ -1,7 +1,4 @@
-"""Methods on instruction-tuned models: acceptance, and speed at the reference machine's costs.
-
-No column is a measured time, so runs may share a machine with other work.
-"""
+"""Methods on instruction-tuned models: acceptance, and speed at the reference machine's costs and as measured."""
 
 from __future__ import annotations
 
@@ -12,13 +9,17 @@ from ssd_bench.papers.figures import forest, style
 from ssd_bench.papers.figures import shared as common
 from ssd_bench.papers.figures.shared import NotDrawable
 from ssd_bench.papers.ours.cells import Replication, ShownCell
-from ssd_bench.results.text import ABSENT, FROZEN, MODELLED, format_lossless, format_measured, format_percent
+from ssd_bench.results.text import ABSENT, FROZEN, MEASURED, MODELLED, format_lossless, format_measured, format_percent
 
-REAL, DISPUTE = "ssd_bench_real", "ssd_bench_real_dispute"
+REAL, DISPUTE, REAL_MEASURED = "ssd_bench_real", "ssd_bench_real_dispute", "ssd_bench_real_measured"
 """Names of the experiments."""
 SPEEDUPS = "speedup_modelled", "speedup_frozen"
 """Numbers of a summary: with and without search time."""
 COLUMNS = 2
+NOTE = (
+    "Modelled: the work of the run at the costs of the reference machine, with this model's acceptance. Search frozen: "
+    "the same without method overhead. Intervals: 95 % over prompts."
+)
 CAPTION = 0.7
 """Height of the caption, in inches."""
 
@@ -27,8 +28,8 @@ def table(replication: Replication) -> pd.DataFrame:
     """Return the table of every model, task, method and setting run.
 
     Returns:
-        Texts: the model that ran; prompts; with 95 % intervals M, α and the modelled speedup, with and without method
-        overhead; the share of skipped sublayers; outputs equal to AR's.
+        Texts: the model that ran; prompts; with 95 % intervals M, α, the modelled speedup, with and without method
+        overhead, and the measured one, if nothing disturbed it; the share of skipped sublayers; outputs equal to AR's.
     """
     return pd.DataFrame([_row(cell) for cell in replication.shown_cells() if cell.is_readable])
 
@@ -46,16 +47,13 @@ def real(replication: Replication) -> Figure | NotDrawable:
         figure,
         replication,
         drawn,
-        f"{note()} Order: by the mean of the modelled speedups on the tasks with the most methods.",
+        f"{NOTE} Order: by the mean of the modelled speedups on the tasks with the most methods.",
     )
 
 
 def note() -> str:
-    """Return sentences that explain the columns."""
-    return (
-        "Modelled: the work of the run at the costs of the reference machine, with this model's acceptance. Search "
-        "frozen: the same without method overhead. Intervals: 95 % over prompts."
-    )
+    """Return sentences that explain the table's columns."""
+    return f"{NOTE} {MEASURED.capitalize()}: on the CPU of the run; {ABSENT} if other work disturbed it."
 
 
 def _row(cell: ShownCell) -> dict[str, str]:
@@ -70,6 +68,7 @@ def _row(cell: ShownCell) -> dict[str, str]:
         "α": format_measured(summary.alpha, 3),
         MODELLED: format_measured(summary.speedup_modelled),
         FROZEN: format_measured(summary.speedup_frozen),
+        MEASURED: ABSENT if cell.timing.contaminated else format_measured(summary.speedup),
         "skipped, of all sublayers": format_percent(summary.skip_ratio),
         "equal to AR": format_lossless(summary.row),
         "excluded": cell.exclusion or ABSENT,
