@@ -62,23 +62,23 @@ def _fastest_kind(cells: Sequence[ShownCell], command: str) -> Fact | None:
         f"{kind}: {_range(winner)}, modelled",
         f"the speed of plain decoding (AR) on {cells[0]['model']}, by task, by the method “{winner[0]['method']}”. The "
         f"best of each other kind: {', '.join(listed)}. Intervals overlap on every task with "
-        f"{' and '.join(f'“{name}”' for name in tied) or 'none'}. {_measured(winner, cells)}",
+        f"{' and '.join(f'“{name}”' for name in tied) or 'none'}. {_measured(cells)}",
         _basis(cells),
         command,
         "Which kind of draft is fastest?",
     )
 
 
-def _measured(winner: Sequence[ShownCell], cells: Sequence[ShownCell]) -> str:
-    """Return the measured speedups of the modelled winner and of the fastest method, and whether they are reliable."""
-    fastest = forest.ranked(cells, MEASURED)[0]
-    of_fastest = [cell for cell in cells if cell["method"] == fastest]
-    disturbed = any(cell.timing.contaminated for cell in (*winner, *of_fastest))
-    devices = " and ".join(unique(cell.header.device_name for cell in winner))
-    return (
-        f"Measured on {devices}{', beside other work, so not evidence of speed' if disturbed else ''}: the same "
-        f"method {_range(winner, MEASURED)}; the fastest in measured time “{fastest}”, {_range(of_fastest, MEASURED)}."
-    )
+def _measured(cells: Sequence[ShownCell]) -> str:
+    """Return the measured speedups of methods that other work did not disturb, the fastest first."""
+    disturbed = {cell["method"] for cell in cells if cell.timing.contaminated}
+    quiet = [cell for cell in cells if cell["method"] not in disturbed]
+    if not quiet:
+        return "Other work disturbed all measured times."
+    by_method = {name: [cell for cell in quiet if cell["method"] == name] for name in forest.ranked(quiet, MEASURED)}
+    listed = ", ".join(f"“{name}” {_range(own, MEASURED)}" for name, own in by_method.items())
+    rest = "; other work disturbed the times of the other methods" if disturbed else ""
+    return f"Measured on {' and '.join(unique(cell.header.device_name for cell in quiet))}: {listed}{rest}."
 
 
 def _overlap(a: Sequence[ShownCell], b: Sequence[ShownCell]) -> bool:
