@@ -15,15 +15,13 @@ from torch import Tensor
 from methods.asd import ASD, similarities
 from ssd_bench.contract.layer_set import LayerSet
 from ssd_bench.contract.method import Context, LayerDraft, Prefill, Taps, Verification
-from ssd_bench.contract.shape import ModelDims
 from ssd_bench.contract.tree import TokenTree
-from ssd_bench.errors import ConfigError
 from ssd_bench.model.decoder import Decoder
 from ssd_bench.report.closing import run_table
 from ssd_bench.report.runs import document, group_by_task
 from ssd_bench.results.digest import summarise
 from ssd_bench.results.folder import Record
-from tests.conftest import CONTEXT, LAYERS, VOCAB
+from tests.conftest import LAYERS
 from tests.lossless import DIMS, check_greedy, check_sampled, decode
 from tests.runs import config, executed, local_model
 
@@ -214,10 +212,3 @@ def test_prompts_share_no_state(decoders: Load) -> None:
         made = decode(decoders("qwen3"), method, prompt, 20)
         runs.append(([step.layer_set for step in made.steps], [step.draft_len for step in made.steps], method.stops))
     assert runs[0] == runs[2] and len(set(runs[0][2])) > 1
-
-
-def test_unknown_rules_and_models_without_an_inner_block_are_refused() -> None:
-    with pytest.raises(ConfigError, match=r"method\.rules_extra"):
-        ASD(rules_extra=True)
-    with pytest.raises(ConfigError, match="at least 3 blocks"):
-        ASD().check(ModelDims("two", 2, 1, CONTEXT, VOCAB))

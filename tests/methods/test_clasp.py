@@ -23,7 +23,6 @@ from ssd_bench.contract.layer_set import LayerSet
 from ssd_bench.contract.method import Context, Prefill, Probe, Verification
 from ssd_bench.contract.shape import ModelDims
 from ssd_bench.engine.probe import ModelProbe, mean_cosine
-from ssd_bench.errors import ConfigError
 from ssd_bench.model.backend import select
 from ssd_bench.model.checkpoint import Checkpoint
 from ssd_bench.model.decoder import Decoder
@@ -317,28 +316,3 @@ def test_m_comes_from_number_then_table_then_share() -> None:
     assert skipped(CLaSp(skip_by_layers={8: 2}, skip_ratio=0.75), 8) == 2
     assert skipped(CLaSp(skip_by_layers={8: 2}, skip_ratio=0.75), 12) == 9
     assert skipped(CLaSp(skip_blocks=0), 8) == 0 and skipped(CLaSp(skip_ratio=0.0), 8) == 0
-
-
-@pytest.mark.parametrize(
-    ("options", "field"),
-    [
-        ({"skip_blocks": LAYERS}, "skip_blocks"),
-        ({"skip_blocks": LAYERS + 3}, "skip_blocks"),
-        ({"skip_blocks": LAYERS - 1, "protect_first_last": True}, "skip_blocks"),
-        ({"skip_by_layers": {LAYERS: LAYERS - 1}, "protect_first_last": True}, "skip_by_layers"),
-        ({"skip_ratio": 0.9}, "skip_ratio"),
-    ],
-)
-def test_more_blocks_than_can_be_skipped_are_refused(options: dict, field: str) -> None:
-    """M >= L leaves g[L, M] undefined; the last block that may be skipped is fine."""
-    with pytest.raises(ConfigError) as error:
-        CLaSp(**options).check(DIMS)
-    assert error.value.field == f"method.{field}" and f"this model's {LAYERS}" in error.value.expected
-    assert skipped(CLaSp(skip_blocks=LAYERS - 1), LAYERS) == LAYERS - 1
-    assert skipped(CLaSp(skip_blocks=LAYERS - 2, protect_first_last=True), LAYERS) == LAYERS - 2
-
-
-@pytest.mark.parametrize("table", [{8: 8}, {8: -1}])
-def test_bad_tables_are_refused(table: dict[int, int]) -> None:
-    with pytest.raises(ConfigError, match=r"method\.skip_by_layers"):
-        CLaSp(skip_by_layers=table)

@@ -25,7 +25,6 @@ from ssd_bench.contract.method import Context, Probe
 from ssd_bench.contract.optional import Stateful
 from ssd_bench.contract.shape import ModelDims
 from ssd_bench.engine.probe import ModelProbe
-from ssd_bench.errors import ConfigError
 from ssd_bench.model.backend import select
 from ssd_bench.model.checkpoint import Checkpoint
 from ssd_bench.model.decoder import Decoder
@@ -256,18 +255,6 @@ def test_model_dependent_settings() -> None:
     assert ready(made(), large)._rule.max_scale == 26
     assert ready(made(cap_window=False), large)._rule.max_scale is None
     assert ready(made())._rule.max_scale is None and ready(made(cap_window=True))._rule.max_scale == 2
-
-
-@pytest.mark.parametrize("bad", [{"interval": 25}, {"interval": 0}, {"k_set": [1, 2]}])
-def test_bad_settings_are_refused(bad: dict) -> None:
-    with pytest.raises(ConfigError) as error:
-        ConfLayers(**bad)
-    assert error.value.field == f"method.{next(iter(bad))}" and error.value.expected
-
-
-def test_models_without_two_inner_blocks_are_refused() -> None:
-    with pytest.raises(ConfigError, match="at least 4 blocks"):
-        ConfLayers().check(ModelDims("three", 3, 1, 256, VOCAB))
 
 
 # ---- the rule, from confidences to blocks: a logged set, its formulas by hand, λ and windows

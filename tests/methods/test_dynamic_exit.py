@@ -24,7 +24,6 @@ from ssd_bench.contract.shape import ModelDims
 from ssd_bench.contract.tree import TokenTree
 from ssd_bench.cost.latency import Latency
 from ssd_bench.engine.sampling import verify_greedy
-from ssd_bench.errors import ConfigError
 from ssd_bench.model.decoder import Decoder
 from tests.conftest import CONTEXT, LAYERS, VOCAB
 from tests.lossless import DIMS, check_greedy, check_sampled, decode
@@ -426,15 +425,3 @@ def test_presets() -> None:
         assert (method.draft_cap, method._grid, method.decay, method.window) == (caps[name], GRID, 0.95, 32)
         assert method.gamma_mode == "dynamic" and not method.allow_zero_draft and method.reuse_prefix
         assert method.taps.verify == (2, 4, 6) and method.taps.prefill == (2, 4, 6, 8)
-
-
-@pytest.mark.parametrize("grid", [[5, 1], [-1, 1], [1]])
-def test_bad_grids_are_refused(grid: list[int]) -> None:
-    with pytest.raises(ConfigError, match=r"method\.draft_len_grid"):
-        DEL(draft_len_grid=grid)
-
-
-def test_a_model_of_one_block_has_no_exit() -> None:
-    with pytest.raises(ConfigError, match=r"model\.n_layers"):
-        DEL().check(ModelDims("one", 1, 1000, CONTEXT, VOCAB))
-    DEL().check(DIMS)

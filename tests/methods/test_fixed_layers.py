@@ -4,14 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from methods.fixed_layers import FixedLayers, pattern_set, published_set, published_sets
+from methods.fixed_layers import pattern_set, published_set, published_sets
 from ssd_bench.contract.layer_set import LayerSet
-from ssd_bench.contract.shape import ModelDims
-from ssd_bench.errors import ConfigError
-
-
-def dims(n_layers: int) -> ModelDims:
-    return ModelDims("model", n_layers, 1, 128, 61)
 
 
 def test_indices_name_attention_and_mlp_apart() -> None:
@@ -44,21 +38,3 @@ def test_every_published_set_fits_its_model() -> None:
     for name, entry in published_sets().items():
         s = published_set(name, int(entry["n_layers"]))  # type: ignore[call-overload]
         assert list(s.skip_attn) == entry["skip_attn"] and list(s.skip_mlp) == entry["skip_mlp"]
-
-
-@pytest.mark.parametrize(
-    ("options", "field"),
-    [
-        ({"skip_attn": [4]}, "skip_attn"),
-        ({"skip_mlp": [-1]}, "skip_mlp"),
-        ({"ratio": 0.9, "pattern": "attention"}, "method.ratio"),
-        ({"published": "swift/none/none"}, "method.published"),
-        ({"published": "swift/llama-2-13b/cnndm"}, "method.published"),
-        ({"ratio": 0.5, "skip_attn": [1]}, "method"),
-        ({}, "method"),
-    ],
-)
-def test_what_cannot_work_is_refused_by_field(options: dict, field: str) -> None:
-    with pytest.raises(ConfigError) as error:
-        FixedLayers(**options).check(dims(4))
-    assert error.value.field == field

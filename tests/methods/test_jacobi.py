@@ -16,7 +16,7 @@ from ssd_bench.errors import ConfigError
 from ssd_bench.model.decoder import Decoder
 from ssd_bench.run.plan import plan
 from tests.conftest import VOCAB
-from tests.lossless import DIMS, check_greedy, decode, likes_zero
+from tests.lossless import check_greedy, decode, likes_zero
 from tests.runs import composed, config
 
 Load = Callable[..., Decoder]
@@ -187,16 +187,6 @@ def test_prompts_share_no_state(decoders: Load) -> None:
     method = Jacobi(block=8)
     first, _, third = (decode(decoders(), method, prompt, 20) for prompt in (PROMPT, [1, 2], PROMPT))
     assert [s.emitted for s in first.steps] == [s.emitted for s in third.steps]
-
-
-@pytest.mark.parametrize(
-    ("bad", "field"),
-    [({"pad_id": VOCAB}, "pad_id"), ({"mode": "HGJ"}, "assumed_len"), ({"assumed_len": 9}, "assumed_len")],
-)
-def test_bad_settings_are_refused(bad: dict, field: str) -> None:
-    with pytest.raises(ConfigError) as error:
-        Jacobi(**bad).check(DIMS)
-    assert error.value.field == f"method.{field}"
 
 
 def test_sampling_is_refused_before_the_model_is_opened(tmp_path: Path) -> None:

@@ -27,7 +27,6 @@ from ssd_bench.cost.tpt import tpt
 from ssd_bench.engine.engine import SCRATCH, Engine
 from ssd_bench.engine.probe import ModelProbe, mean_cosine
 from ssd_bench.engine.sampling import Decoding
-from ssd_bench.errors import ConfigError
 from ssd_bench.model.decoder import Decoder, Pass
 from tests.conftest import CONTEXT, LAYERS, VOCAB
 from tests.lossless import DIMS, check_greedy, check_sampled, decode, engine_for, loaded, prepare
@@ -287,14 +286,6 @@ def test_states_are_tapped_only_before_a_search(interval: int, capture_steps: in
         method.propose(Context(step, step, [1], 9))
         steps += [step] * bool(method.taps.verify)
     assert steps == tapped
-
-
-@pytest.mark.parametrize(
-    "bad", [{"draft_len_grid": [5, 1]}, {"warmup": "none"}, {"warmup": "full", "search_on": "prefill"}]
-)
-def test_bad_settings_are_refused(bad: dict) -> None:
-    with pytest.raises(ConfigError, match=f"method.{next(iter(bad))}"):
-        KnapSpec(**bad)
 
 
 # ---- switches: each preset holds its source's values, each switch has its effect, and all are lossless

@@ -287,13 +287,6 @@ def test_first_token_eos_drafts_nothing(decoders: Load) -> None:
     assert made.output == first and made.steps == []
 
 
-def test_groups_without_global_clusters_and_one_set_for_all_domains_are_refused() -> None:
-    with pytest.raises(ConfigError, match=r"method\.groups"):
-        KNNSSD(SEARCH, groups=2)
-    with pytest.raises(ConfigError, match=r"method\.search\.reuse"):
-        KNNSSD(replace(SEARCH, reuse="x"))
-
-
 def test_vectors_of_knn_ssd_stand_beside_its_record(small_checkpoint: Path, tmp_path: Path) -> None:
     search = ("method.search.iterations=2", "method.search.new_tokens=4", "method.search_prompts=1")
     options = ("method=knn_ssd", "method.calibration=3", "method.anchors_per_domain=2", *search)

@@ -24,7 +24,6 @@ from ssd_bench.contract.optional import Calibrated
 from ssd_bench.contract.shape import ModelDims
 from ssd_bench.cost.latency import Latency, NodeTimes
 from ssd_bench.engine.engine import Engine
-from ssd_bench.errors import ConfigError
 from ssd_bench.model.decoder import Decoder
 from tests.conftest import LAYERS
 from tests.lossless import DIMS, FAMILIES, check_greedy, check_sampled, decode, engine_for, loaded
@@ -73,11 +72,6 @@ def test_the_exit_by_share_or_by_number(options: tuple[str, ...], exits: dict[in
     method = preset(*options)
     for n_layers, blocks in exits.items():
         assert drafts(method, n_layers).layer_set == LayerSet.exit(n_layers, blocks)
-
-
-def test_the_exit_is_given_once() -> None:
-    with pytest.raises(ConfigError, match=r"method\.exit_ratio=0\.25 .*null, since .*exit_layer=8"):
-        LayerSkip(exit_layer=8, exit_ratio=0.25)
 
 
 def test_greedy_equals_ar_with_any_settings(decoders: Load) -> None:
@@ -148,11 +142,6 @@ def test_eos_drafted_first_ends_the_draft(exit_layer: int, decoders: Load) -> No
         assert (made.steps[0].draft_len, made.steps[0].stop_reason) == (1, "eos")
     if exit_layer == LAYERS:
         assert made.steps[0].accepted_len == 1 and made.output[1:] == [drafted] and made.finish_reason == "eos"
-
-
-def test_an_exit_after_more_blocks_than_there_are_is_refused() -> None:
-    with pytest.raises(ConfigError, match=r"method\.exit_layer"):
-        LayerSkip(exit_layer=LAYERS + 1).check(DIMS)
 
 
 # ---- the sweep
@@ -256,17 +245,6 @@ def test_preset_is_the_authors_sweep() -> None:
     method.check(ModelDims("miniature", 16, 1, 64, 64))
     assert (method._exits, list(method.draft_lens), method.new_tokens) == ([*range(1, 16)], [1, 2, 3, 4, 5, 6], 32)
     assert method.reuse_prefix
-
-
-@pytest.mark.parametrize("options", [{"exits": []}, {"exits": [1, LAYERS]}, {"draft_lens": []}])
-def test_pairs_that_cannot_work_are_refused(options: dict) -> None:
-    with pytest.raises(ConfigError, match=f"method.{next(iter(options))}"):
-        SweptLayerSkip(**options).check(DIMS)
-
-
-def test_a_model_of_one_block_has_no_exit() -> None:
-    with pytest.raises(ConfigError, match=r"model\.n_layers"):
-        SweptLayerSkip().check(ModelDims("one", 1, 1, 64, 64))
 
 
 def test_a_sweep_with_any_settings_equals_ar(decoders: Load) -> None:

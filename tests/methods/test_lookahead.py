@@ -19,7 +19,6 @@ from ssd_bench.contract.method import Context, Prefill, Probe, Verification
 from ssd_bench.contract.tree import TokenTree
 from ssd_bench.engine.engine import SCRATCH
 from ssd_bench.engine.sampling import verify_greedy
-from ssd_bench.errors import ConfigError
 from ssd_bench.model.decoder import Decoder
 from tests.conftest import VOCAB
 from tests.lossless import check_greedy, check_sampled, decode, likes_zero
@@ -319,19 +318,6 @@ def test_largest_settings_fit_the_cache(decoders: Load) -> None:
     assert method._most_nodes() == SCRATCH
     made: Generation = decode(decoders(), method, PROMPT, 100)
     assert made.output == decode(decoders(), AR(), PROMPT, 100).output
-
-
-@pytest.mark.parametrize(
-    "bad",
-    [
-        {"window": 60, "ngram": 8, "guesses": 60},
-        {"window": 21, "ngram": 5, "guesses": 20, "cap": "full"},
-        {"window": 1, "ngram": 27, "guesses": 0},
-    ],
-)
-def test_more_nodes_than_the_cache_has_rows_are_refused(bad: dict) -> None:
-    with pytest.raises(ConfigError, match=r"method\.window"):
-        Lookahead(**bad)
 
 
 def test_a_plain_tree_has_the_same_nodes() -> None:

@@ -17,7 +17,6 @@ from ssd_bench.contract.method import Context, LayerDraft
 from ssd_bench.cost.machine import Calls
 from ssd_bench.cost.reference import reference_machine
 from ssd_bench.cost.work import work_ms
-from ssd_bench.errors import ConfigError
 from ssd_bench.model.decoder import Decoder
 from tests.lossless import engine_for, prepare
 
@@ -96,11 +95,6 @@ def test_a_guess_is_as_long_as_its_nodes_pay() -> None:
     text.extend([3])
     lengths = [len(text.guess([4], 4, [1 + node * k for k in range(5)])) for node in (0.0, 0.3, 0.5, 0.7)]
     assert lengths[0] == 4 and lengths == sorted(lengths, reverse=True) and lengths[2] > lengths[3] == 0
-
-
-def test_a_window_is_refused() -> None:
-    with pytest.raises(ConfigError, match=r"method.draft_window"):
-        NestedDraft(draft_window=(4, 60))
 
 
 def test_a_pass_over_a_copy_costs_the_growth_of_a_verification() -> None:

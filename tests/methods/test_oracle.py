@@ -15,7 +15,6 @@ from methods.oracle import Oracle, all_layer_sets, best_set
 from ssd_bench.contract.layer_set import LayerSet
 from ssd_bench.contract.method import Origin, Probe, Sample
 from ssd_bench.contract.shape import ModelDims
-from ssd_bench.errors import ConfigError
 from ssd_bench.model.decoder import Decoder
 from tests.conftest import LAYERS
 from tests.lossless import check_greedy, engine_for, loaded
@@ -54,14 +53,6 @@ def test_no_set_and_no_search_is_better(probe: Probe) -> None:
         assert scores[method._layer_set] == max(scores.values())
         _, score = best_set(objective, all_layer_sets(LAYERS))
         assert search(SCORING, probe, SAMPLES, "a").best.score <= score
-
-
-def test_too_many_sets_are_refused() -> None:
-    with pytest.raises(ConfigError, match="at most 4096 sets"):
-        Oracle().check(ModelDims("large", 16, 1, 64, 64))
-    Oracle(skipped=2).check(ModelDims("large", 16, 1, 64, 64))
-    with pytest.raises(ConfigError, match=r"method\.skipped"):
-        Oracle(skipped=9).check(ModelDims("tiny", 4, 1, 64, 64))
 
 
 def test_lossless(decoders: Load) -> None:

@@ -13,7 +13,6 @@ from transformers.generation.candidate_generator import PromptLookupCandidateGen
 
 from methods.prompt_lookup import PromptLookup
 from ssd_bench.contract.method import Context, Prefill
-from ssd_bench.errors import ConfigError
 from ssd_bench.model.decoder import Decoder
 from tests.lossless import check_greedy, check_sampled
 from tests.runs import config
@@ -133,8 +132,3 @@ def test_it_is_lossless(decoders: Load) -> None:
 @pytest.mark.parametrize("preset", ["prompt_lookup", "prompt_lookup_hf"])
 def test_sampled_tokens_are_distributed_as_by_ar(preset: str, decoders: Load) -> None:
     check_sampled(lambda: instantiate(config(preset)), decoders)
-
-
-def test_settings_that_contradict_each_other_are_refused() -> None:
-    with pytest.raises(ConfigError, match=r"method.min_ngram=4 .*at most method.max_ngram=3"):
-        PromptLookup(min_ngram=4)

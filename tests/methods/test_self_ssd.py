@@ -22,7 +22,6 @@ from ssd_bench.contract.layer_set import LayerSet
 from ssd_bench.contract.method import Sample, Verification
 from ssd_bench.contract.optional import Calibrated, Stateful
 from ssd_bench.contract.tree import TokenTree, comb
-from ssd_bench.errors import ConfigError
 from ssd_bench.model.decoder import Decoder
 from tests.conftest import LAYERS, VOCAB
 from tests.lossless import DIMS, check_greedy, check_sampled, decode, engine_for, method_of
@@ -280,11 +279,3 @@ def test_first_token_eos_drafts_nothing(decoders: Load) -> None:
     assert decode(decoders(), Given([2], stop_below=0.0), [VOCAB - 1], 9).output == (
         decode(decoders(), AR(), [VOCAB - 1], 9).output
     )
-
-
-@pytest.mark.parametrize("widths", [[[0.5, 1], [0.9, 3]], [[0.5, 0]]])
-def test_bad_widths_and_a_set_for_each_domain_are_refused(widths: list[list[float]]) -> None:
-    with pytest.raises(ConfigError, match=r"method\.widths"):
-        SelfSSD(SEARCH, widths=widths)
-    with pytest.raises(ConfigError, match=r"method\.search\.reuse"):
-        SelfSSD(SearchSettings(reuse={"a": "b"}))
