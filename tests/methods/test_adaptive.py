@@ -30,7 +30,7 @@ from ssd_bench.cost.tpt import tpt
 from ssd_bench.engine.probe import ModelProbe, mean_cosine
 from ssd_bench.model.decoder import Decoder, Pass
 from tests.conftest import LAYERS, VOCAB
-from tests.lossless import DIMS, check_greedy, check_sampled, engine_for
+from tests.lossless import DIMS, check_greedy, engine_for
 from tests.methods.test_knapspec import history, rerun
 from tests.runs import config
 
@@ -436,15 +436,6 @@ def lively(rng: random.Random, copies: int | None = None) -> Adaptive:
 
 def test_greedy_output_is_ar(decoders: Load) -> None:
     assert check_greedy(lambda rng: lively(rng), decoders) > 12
-
-
-def test_sampled_output_is_distributed_as_ar(decoders: Load) -> None:
-    """A prior that trusts arms at once, so that the tokens come from drafts."""
-
-    def make() -> Adaptive:
-        return instantiate(config("adaptive"), rows=1, interval=1, stake=8, margin=0.0, prior=20.0, thresholds=[0.9])
-
-    check_sampled(make, decoders, draws=300, position=4)
 
 
 @pytest.mark.parametrize("copies", [0, 4])

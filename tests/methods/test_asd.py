@@ -22,7 +22,7 @@ from ssd_bench.report.runs import document, group_by_task
 from ssd_bench.results.digest import summarise
 from ssd_bench.results.folder import Record
 from tests.conftest import LAYERS
-from tests.lossless import DIMS, check_greedy, check_sampled, decode
+from tests.lossless import DIMS, check_greedy, decode
 from tests.runs import config, executed, local_model
 
 Load = Callable[..., Decoder]
@@ -88,11 +88,6 @@ def test_any_settings_are_lossless(decoders: Load) -> None:
         )
 
     assert check_greedy(make, decoders) > 12
-
-
-@pytest.mark.parametrize("refresh", [None, 1])
-def test_sampled_distribution_is_ars(refresh: int | None, decoders: Load) -> None:
-    check_sampled(lambda: ASD(min_similarity=-1.0, refresh=refresh, draft_len=2, stop_below=0.2), decoders)
 
 
 def test_threshold_above_one_skips_nothing(decoders: Load) -> None:

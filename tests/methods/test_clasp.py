@@ -27,7 +27,7 @@ from ssd_bench.model.backend import select
 from ssd_bench.model.checkpoint import Checkpoint
 from ssd_bench.model.decoder import Decoder
 from tests.conftest import LAYERS, SIZES, VOCAB, rope, save_model
-from tests.lossless import DIMS, FAMILIES, check_greedy, check_sampled, decode
+from tests.lossless import DIMS, FAMILIES, check_greedy, decode
 from tests.runs import config
 
 Load = Callable[..., Decoder]
@@ -290,11 +290,6 @@ def test_presets_with_random_settings_are_lossless(preset: str, decoders: Load) 
         )
 
     assert check_greedy(make, decoders) > 25
-
-
-@pytest.mark.parametrize("preset", PRESETS)
-def test_the_sampled_distribution_is_kept(preset: str, decoders: Load) -> None:
-    check_sampled(lambda: made(preset, interval=1, draft_len=2), decoders)
 
 
 # ---- settings

@@ -18,7 +18,6 @@ from hydra.utils import get_class, instantiate
 from methods import knn_ssd
 from methods.draft_stop import ModelDraft, Reading
 from methods.layer_search import SearchSettings, search
-from methods.window_draft import WindowDraft
 from ssd_bench.contract.layer_set import LayerSet
 from ssd_bench.contract.method import Origin, Sample
 from ssd_bench.contract.window import Window
@@ -36,7 +35,7 @@ from ssd_bench.results.definitions import predicted_tpt
 from ssd_bench.results.digest import summarise
 from ssd_bench.results.evidence import trace
 from ssd_bench.run.shards import execute_shard
-from tests.lossless import DIMS, FAMILIES, check_greedy, check_sampled, decode, engine_for, loaded, method_of
+from tests.lossless import DIMS, FAMILIES, check_greedy, decode, engine_for, loaded, method_of
 from tests.methods.test_fidelity import PRESETS
 from tests.methods.test_knapspec import LENGTH, history
 from tests.predict.test_replay import BIG
@@ -98,10 +97,6 @@ def test_every_method_is_lossless_with_a_window(
     make = maker(preset, lambda rng: {"draft_window": list(rng.choice(SIZES))})
     assert check_greedy(make, decoders, 60) > 0
     assert not rests, "states of a draft with a window are not the full model's"
-
-
-def test_a_window_keeps_the_sampled_distribution(decoders: Load) -> None:
-    check_sampled(lambda: WindowDraft(draft_window=(0, 1), draft_len=3), decoders)
 
 
 def test_a_draft_has_its_length_whatever_its_confidence(decoders: Load) -> None:

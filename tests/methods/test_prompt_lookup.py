@@ -8,14 +8,12 @@ from collections.abc import Callable, Sequence
 
 import pytest
 import torch
-from hydra.utils import instantiate
 from transformers.generation.candidate_generator import PromptLookupCandidateGenerator
 
 from methods.prompt_lookup import PromptLookup
 from ssd_bench.contract.method import Context, Prefill
 from ssd_bench.model.decoder import Decoder
-from tests.lossless import check_greedy, check_sampled
-from tests.runs import config
+from tests.lossless import check_greedy
 
 Load = Callable[..., Decoder]
 
@@ -127,8 +125,3 @@ def test_it_is_lossless(decoders: Load) -> None:
         )
 
     assert check_greedy(make, decoders) > 12
-
-
-@pytest.mark.parametrize("preset", ["prompt_lookup", "prompt_lookup_hf"])
-def test_sampled_tokens_are_distributed_as_by_ar(preset: str, decoders: Load) -> None:
-    check_sampled(lambda: instantiate(config(preset)), decoders)

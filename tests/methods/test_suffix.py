@@ -9,13 +9,11 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
-from hydra.utils import instantiate
 
 from methods.suffix import SEPARATOR, Suffix, grow, matches
 from ssd_bench.contract.method import Context, Prefill
 from ssd_bench.model.decoder import Decoder
-from tests.lossless import check_greedy, check_sampled, decode
-from tests.runs import config
+from tests.lossless import check_greedy, decode
 
 Load = Callable[..., Decoder]
 
@@ -135,8 +133,3 @@ def test_it_is_lossless(decoders: Load) -> None:
         )
 
     assert check_greedy(make, decoders) > 25
-
-
-@pytest.mark.parametrize("preset", ["suffix", "suffix_tree"])
-def test_sampled_tokens_are_distributed_as_by_ar(preset: str, decoders: Load) -> None:
-    check_sampled(lambda: instantiate(config(preset)), decoders)

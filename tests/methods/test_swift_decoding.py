@@ -129,12 +129,6 @@ def test_a_search_with_real_suggestions_is_lossless(decoders: Load, monkeypatch:
     assert sum(step.estimate is not None for step in run.steps) >= 4
 
 
-@pytest.mark.parametrize("position", [1, 2])
-def test_the_sampled_distribution_is_kept(position: int, decoders: Load) -> None:
-    """Siblings take the first token in most steps; the second and third follow them."""
-    check_sampled(lambda: made(mode="sample", max_steps=0, draft_len=2), decoders, position=position)
-
-
 def test_the_sampled_distribution_is_kept_while_searching(decoders: Load) -> None:
     method = made(mode="sample", context_window=1, window="last", draft_len=2, stop_below=0.1, max_score=1.0)
     check_sampled(lambda: method, decoders, position=3)
