@@ -14,7 +14,7 @@ from torch import Tensor
 
 from methods.asd import ASD, similarities
 from ssd_bench.contract.layer_set import LayerSet
-from ssd_bench.contract.method import Context, LayerDraft, Prefill, Taps, Verification
+from ssd_bench.contract.method import Prefill, Taps, Verification
 from ssd_bench.contract.tree import TokenTree
 from ssd_bench.model.decoder import Decoder
 from ssd_bench.report.closing import run_table
@@ -52,19 +52,6 @@ def between(scores: dict[int, float]) -> tuple[float, list[int]]:
     """A threshold that splits the blocks, and the blocks at or above it."""
     low, high = min(scores.values()), max(scores.values())
     return (low + high) / 2, [b for b, score in scores.items() if score >= (low + high) / 2]
-
-
-class Watched(ASD):
-    """Keeps the set and γ of every step."""
-
-    def start(self, prefill: Prefill) -> None:
-        super().start(prefill)
-        self.stops: list[float] = []
-
-    def propose(self, context: Context) -> LayerDraft:
-        draft = super().propose(context)
-        self.stops.append(draft.stop_below)
-        return draft
 
 
 def test_preset_is_lossless(decoders: Load) -> None:
@@ -198,12 +185,3 @@ def test_the_record_says_what_is_not_known(small_checkpoint: Path, tmp_path: Pat
     summary = summarise(run).row
     assert summary["warnings"][0] == caveat
     assert "τ = 0.5" in run_table(summary) and caveat in document("gsm8k", group_by_task([Record(run.path)])["gsm8k"])
-
-
-def test_prompts_share_no_state(decoders: Load) -> None:
-    method = Watched(min_similarity=-1.0, refresh=2, stop_step=0.5)
-    runs = []
-    for prompt in (PROMPT, [1, 2], PROMPT):
-        made = decode(decoders("qwen3"), method, prompt, 20)
-        runs.append(([step.layer_set for step in made.steps], [step.draft_len for step in made.steps], method.stops))
-    assert runs[0] == runs[2] and len(set(runs[0][2])) > 1

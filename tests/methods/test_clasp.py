@@ -267,14 +267,6 @@ def test_an_update_after_the_prefill_is_the_first(interval: int, decoders: Load)
 
 
 @pytest.mark.parametrize("preset", PRESETS)
-def test_prompts_do_not_share_state(preset: str, decoders: Load) -> None:
-    method = made(preset, interval=3, draft_len=2)
-    first, second = (decode(decoders(), method, [5, 6, 7], 30) for _ in range(2))
-    assert [s.layer_set for s in first.steps] == [s.layer_set for s in second.steps]
-    assert (first.steps[0].layer_set == LayerSet.full(LAYERS)) == (preset == "clasp_knapspec")
-
-
-@pytest.mark.parametrize("preset", PRESETS)
 def test_presets_with_random_settings_are_lossless(preset: str, decoders: Load) -> None:
     def make(rng: random.Random) -> CLaSp:
         protect = rng.random() < 0.5

@@ -11,7 +11,6 @@ import pytest
 import torch
 
 from methods.ar import AR
-from ssd_bench.conf import CONF
 from ssd_bench.contract.layer_set import LayerSet
 from ssd_bench.contract.method import Context, LayerDraft, Prefill, Probe, Sample, SearchUse, Taps, Verification
 from ssd_bench.contract.tree import TokenTree
@@ -20,10 +19,10 @@ from ssd_bench.engine.engine import Engine
 from ssd_bench.engine.probe import ModelProbe
 from ssd_bench.errors import ConfigError
 from ssd_bench.model.decoder import Decoder
-from ssd_bench.records.reader import Run
 from tests.conftest import VOCAB
-from tests.lossless import decode, engine_for
-from tests.runs import CPU, executed
+from tests.lossless import decode, engine_for, method_of, prepare
+from tests.methods.test_fidelity import PRESETS
+from tests.runs import executed, local_model
 
 README = (Path(__file__).parents[2] / "methods" / "README.md").read_text(encoding="utf-8")
 PROMPT, NEW = [5, 6, 7], 6
@@ -104,17 +103,18 @@ def test_the_table_has_all_that_there_is() -> None:
     assert {hook for _, hook in TABLE} == set(HOOKS) and set(TABLE.values()) == {"yes", "kept", "error"}
 
 
-@pytest.mark.parametrize(("name", "hook"), TABLE)
-def test_what_it_says_is_so(name: str, hook: str, decoders: Callable[..., Decoder]) -> None:
+@pytest.mark.parametrize("hook", HOOKS)
+def test_what_it_says_is_so(hook: str, decoders: Callable[..., Decoder]) -> None:
     """Allowed calls change nothing that decoding sees; others are refused before they do."""
     decoder = decoders("llama")
     expected = decode(decoder, AR(), PROMPT, NEW).output
-    method = Asking(name, hook)
-    assert decode(decoder, method, PROMPT, NEW).output == expected
-    assert method.raised
-    for raised in method.raised:
-        assert (raised is None) == (TABLE[name, hook] != "error"), raised
-        assert raised is None or "is being decoded" in str(raised)
+    for name in dict.fromkeys(name for name, _ in TABLE):
+        method = Asking(name, hook)
+        assert decode(decoder, method, PROMPT, NEW).output == expected, name
+        assert method.raised
+        for raised in method.raised:
+            assert (raised is None) == (TABLE[name, hook] != "error"), (name, raised)
+            assert raised is None or "is being decoded" in str(raised)
 
 
 def test_a_prompt_that_failed_does_not_hold_the_cache(decoders: Callable[..., Decoder]) -> None:
@@ -148,27 +148,55 @@ class Prepared(AR):
         self.begun = int(state)
 
 
-def warmed_up(runs_dir: Path, *options: str) -> Run:
-    """The record of a warmed-up run of two short prompts, on one thread."""
-    return executed(runs_dir, "limit=2", "task=gsm8k", "decode.max_new_tokens=4", *CPU, "hardware.warmup=1", *options)
+@pytest.fixture
+def short(small_checkpoint: Path) -> list[str]:
+    """Options of a warmed-up run of two short prompts."""
+    return [*local_model(small_checkpoint), "task=gsm8k", "limit=2", "decode.max_new_tokens=4", "hardware.warmup=1"]
 
 
-def test_what_warms_up_is_prepared_and_the_method_learns_nothing_from_it(tmp_path: Path) -> None:
+def test_what_warms_up_is_prepared_and_the_method_learns_nothing_from_it(short: list[str], tmp_path: Path) -> None:
     Prepared.states.clear()
-    warmed_up(tmp_path, "method=ar", "method.name=prepared", "method._target_=tests.methods.test_contract.Prepared")
+    executed(tmp_path, *short, "method=ar", "method.name=prepared", f"method._target_={__name__}.Prepared")
     assert Prepared.states == [b"1", b"2"]
 
 
-# All but the one that tries every set of a model of few blocks, which tests/methods/test_oracle.py runs
-PRESETS = sorted({path.stem for path in (CONF / "method").glob("*.yaml")} - {"oracle"})
-# What an offline search may take
-SHORT = {"self_ssd": ("method.search.iterations=2",), "knn_ssd": ("method.search.iterations=2", "method.calibration=3")}
+FIRST_PRESETS = sorted({settings["_target_"]: name for name, settings in reversed(PRESETS.items())}.values())
+SHORT = {  # what a method does before a run
+    "knn_ssd": ("method.calibration=2", "method.search.iterations=1", "method.search.new_tokens=4"),
+    "layerskip_swept": ("method.calibration=1", "method.new_tokens=4"),
+    "oracle": ("method.calibration=1", "method.new_tokens=4", "method.skipped=1"),
+    "self_ssd": ("method.calibration=1", "method.search.iterations=1", "method.search.new_tokens=4"),
+}
 
 
-@pytest.mark.parametrize("preset", PRESETS)
-def test_every_preset_can_be_copied_when_it_is_prepared(preset: str, tmp_path: Path) -> None:
-    short = next((options for name, options in SHORT.items() if preset.startswith(name)), ())
-    assert set(warmed_up(tmp_path, f"method={preset}", *short).prompts["lossless"].dropna()) == {"identical"}
+@pytest.mark.parametrize("preset", FIRST_PRESETS)
+def test_every_method_can_be_copied_when_it_is_prepared(preset: str, short: list[str], tmp_path: Path) -> None:
+    run = executed(tmp_path, *short, f"method={preset}", *SHORT.get(preset, ()))
+    assert set(run.prompts["lossless"].dropna()) == {"identical"}
+
+
+@pytest.mark.parametrize(
+    ("preset", "options"),
+    [
+        ("asd", {"min_similarity": -1.0, "refresh": 2, "stop_step": 0.5}),
+        ("clasp", {"interval": 3, "draft_len": 2}),
+        ("clasp_knapspec", {"interval": 3, "draft_len": 2}),
+        ("del", {}),
+        ("jacobi", {"block": 8}),
+        ("knapspec", {"interval": 4, "draft_len": 2, "min_similarity": -1.0}),
+        ("lookahead", {}),
+        ("prompt_lookup_hf", {}),
+    ],
+)
+def test_prompts_share_no_state(preset: str, options: dict[str, Any], decoders: Callable[..., Decoder]) -> None:
+    engine, method = engine_for(decoders("qwen3"), 60, 30, frozenset()), method_of(preset, **options)
+    prepare(engine, method)
+    made = [engine.generate(method, prompt) for prompt in (PROMPT, [8, 9, 5, 6], PROMPT)]
+    traces = [
+        [(s.layer_set, s.draft_len, s.tree_nodes, s.emitted, s.stop_reason, s.estimate) for s in generation.steps]
+        for generation in made
+    ]
+    assert traces[0] == traces[2] != traces[1]
 
 
 class Answering(AR):
@@ -203,10 +231,7 @@ def windowed(window: Any) -> Callable[[Context], LayerDraft]:
     [
         ({"propose": lambda _: None}, r"answering\.propose=None .* a TokenTree or a LayerDraft"),
         ({"propose": lambda _: [5, 6]}, r"answering\.propose=\[5, 6\] .* a TokenTree or a LayerDraft"),
-        (
-            {"propose": lambda _: TokenTree((60,), (-1,))},
-            r"TokenTree\.tokens=\(60,\) .* its root, context.output\[-1\]",
-        ),
+        ({"propose": lambda _: TokenTree((60,), (-1,))}, r"TokenTree\.tokens=\(60,\) .* its root, context.output"),
         ({"propose": tree(VOCAB)}, rf"TokenTree\.tokens=.*{VOCAB}\) .* integers from 0 to {VOCAB - 1}"),
         ({"propose": tree(-1)}, r"TokenTree\.tokens=.*-1\) .* integers from 0"),
         ({"propose": tree("the")}, r"TokenTree\.tokens=.*'the'\) .* integers from 0"),
@@ -215,15 +240,11 @@ def windowed(window: Any) -> Callable[[Context], LayerDraft]:
             r"TokenTree\.tokens=tensor.* a tuple of token ids",
         ),
         ({"propose": draft(LayerSet(2), 3)}, r"LayerDraft\.layer_set=LayerSet.* n_layers=4"),
-        ({"propose": draft(frozenset({2}), 3)}, r"LayerDraft\.layer_set=frozenset.* n_layers=4"),
         ({"propose": draft(3, LayerSet(4))}, r"LayerDraft\.layer_set=3 .* n_layers=4"),
         ({"propose": draft(LayerSet(4), -2)}, r"LayerDraft\.max_len=-2 .* at least 0"),
         ({"propose": draft(LayerSet(4), 2.5)}, r"LayerDraft\.max_len=2.5 .* an integer"),
         ({"propose": windowed(Window(-1, 4))}, r"layer_set\.window=Window\(sinks=-1, .* at least 0 sinks"),
-        (
-            {"propose": windowed(Window(4, 0))},
-            r"layer_set\.window=.*recent=0\) .* at least 1 recent position",
-        ),
+        ({"propose": windowed(Window(4, 0))}, r"layer_set\.window=.*recent=0\) .* at least 1 recent position"),
         ({"propose": windowed(Window(4, 2.5))}, r"layer_set\.window=.*recent=2\.5\) .* integers"),  # type: ignore[arg-type]
         ({"propose": windowed((4, 252))}, r"layer_set\.window=\(4, 252\) .* None, or a Window"),
         ({"observe": 3.0}, r"answering\.observe=3.0 .* an Estimate after a search, or None"),

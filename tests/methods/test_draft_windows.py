@@ -40,7 +40,7 @@ from tests.methods.test_fidelity import PRESETS
 from tests.methods.test_knapspec import LENGTH, history
 from tests.predict.test_replay import BIG
 from tests.run.test_shards import equal
-from tests.runs import chosen, config, executed, local_model, planned
+from tests.runs import config, executed, local_model, planned
 from tests.synthetic import HEADER, header, unit, write_run
 
 Load = Callable[..., Decoder]
@@ -64,8 +64,7 @@ SMALL: dict[str, dict[str, Any]] = {
 def windowed() -> list[str]:
     """The first preset of every method that drafts with layers and full weights."""
     made: dict[type, str] = {}
-    for preset in PRESETS:
-        settings = chosen("method", preset)
+    for preset, settings in PRESETS.items():
         method = get_class(settings["_target_"])
         if issubclass(method, ModelDraft) and settings.get("draft_weights") == "full":
             made.setdefault(method, preset)

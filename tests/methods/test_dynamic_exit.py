@@ -386,15 +386,6 @@ def test_sampling_counts_the_accepted_path(decoders: Load) -> None:
     assert rejected
 
 
-def test_prompts_do_not_share_state(decoders: Load) -> None:
-    method = DEL()
-    first = decode(decoders(), method, PROMPTS[0], 24)
-    decode(decoders(), method, PROMPTS[1], 24)
-    again = decode(decoders(), method, PROMPTS[0], 24)
-    trace = [(step.layer_set, step.draft_len, step.estimate) for step in first.steps]
-    assert trace == [(step.layer_set, step.draft_len, step.estimate) for step in again.steps]
-
-
 def test_zero_drafts_are_plain_steps_that_still_learn(decoders: Load) -> None:
     """A step without a draft emits one token, counts its position, and may lead out of γ* = 0."""
     method = Watched(allow_zero_draft=True, decay=0.5)

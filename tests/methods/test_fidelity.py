@@ -1,24 +1,22 @@
-"""methods/fidelity.md against the code: its switches, its tests, and where users find every switch."""
+"""methods/fidelity.md against the code: its switches and its tests."""
 
 from __future__ import annotations
 
 import inspect
 import re
 from pathlib import Path
-from typing import Any
 
 import pytest
 from hydra.utils import get_class
-from omegaconf import OmegaConf
 
 from methods.layer_search import SearchSettings
 from ssd_bench.conf import CONF
-from tests.runs import config
+from tests.runs import chosen
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "methods" / "fidelity.md").read_text(encoding="utf-8")
 SECTIONS = dict(re.findall(r"^## (.+?)\n(.*?)(?=^## |\Z)", PAGE, re.MULTILINE | re.DOTALL))
-PRESETS = sorted(path.stem for path in (CONF / "method").glob("*.yaml"))
+PRESETS = {path.stem: chosen("method", path.stem) for path in sorted((CONF / "method").glob("*.yaml"))}
 OF_SECTION = {  # a preset of each class that the section is about
     "KnapSpec": ("knapspec",),
     "CLaSp": ("clasp",),
@@ -38,12 +36,6 @@ OF_SECTION = {  # a preset of each class that the section is about
 }
 
 
-def settings(preset: str) -> dict[str, Any]:
-    made = OmegaConf.to_container(config(preset), resolve=True)
-    assert isinstance(made, dict)
-    return made  # type: ignore[return-value]
-
-
 def parameters(made: object) -> set[str]:
     return set(inspect.signature(made).parameters) - {"self", "name"}  # type: ignore[arg-type]
 
@@ -56,14 +48,16 @@ def switches(section: str) -> set[str]:
 
 def test_every_method_of_a_paper_has_a_section() -> None:
     assert set(SECTIONS) == {"All methods", *OF_SECTION}
-    ours = {"adaptive", "oracle", "ar", "fixed_layers"}
+    papers = PRESETS.keys() - {"adaptive", "oracle", "ar", "fixed_layers"}
     named = {name for names in OF_SECTION.values() for name in names}
-    assert {settings(name)["_target_"] for name in set(PRESETS) - ours} == {settings(n)["_target_"] for n in named}
+    assert {PRESETS[name]["_target_"] for name in papers} == {PRESETS[name]["_target_"] for name in named}
+    names = {preset: settings["name"] for preset, settings in PRESETS.items()}
+    assert names == {preset: preset for preset in PRESETS} | {"asd": "asd_style"}
 
 
 @pytest.mark.parametrize("section", OF_SECTION)
 def test_every_switch_stands_there(section: str) -> None:
-    known = set().union(*(parameters(get_class(settings(name)["_target_"])) for name in OF_SECTION[section]))
+    known = set().union(*(parameters(get_class(PRESETS[name]["_target_"])) for name in OF_SECTION[section]))
     if "search" in known:
         known = known - {"search"} | {f"search.{name}" for name in parameters(SearchSettings)}
     named = {name for name in switches(section) if not name.startswith("hardware.")}
@@ -81,13 +75,3 @@ def test_every_test_exists(section: str) -> None:
     there = {name for source in sources for name in re.findall(r"^def (test_\w+)", source, re.MULTILINE)}
     named = set(re.findall(r"`(test_\w+)`", body))
     assert named and named <= there, sorted(named - there)
-
-
-@pytest.mark.parametrize("preset", PRESETS)
-def test_every_switch_is_on_the_command_line_in_the_help_and_in_the_record(preset: str) -> None:
-    """All three are the composed config: its entries need no `+`, are printed and kept."""
-    made = settings(preset)
-    assert made["name"] == preset or preset == "asd"
-    assert set(made) - {"_target_", "_convert_", "name"} == parameters(get_class(made["_target_"]))
-    if "search" in made:
-        assert set(made["search"]) - {"_target_"} == parameters(SearchSettings)

@@ -183,12 +183,6 @@ def test_fillers(decoders: Load) -> None:
         assert method.propose(context).tokens == (8, filler, filler, filler, filler)
 
 
-def test_prompts_share_no_state(decoders: Load) -> None:
-    method = Jacobi(block=8)
-    first, _, third = (decode(decoders(), method, prompt, 20) for prompt in (PROMPT, [1, 2], PROMPT))
-    assert [s.emitted for s in first.steps] == [s.emitted for s in third.steps]
-
-
 def test_sampling_is_refused_before_the_model_is_opened(tmp_path: Path) -> None:
     """The model's folder does not exist; greedy decoding gets as far as missing it."""
     options = ["model=local", f"model.path={tmp_path / 'none'}", "model.template=chat", "method=jacobi", "hardware=cpu"]

@@ -255,12 +255,6 @@ def test_search_on_steps_that_accepted_nothing(decoders: Load) -> None:
     assert method.search(states, 16, probe).estimate is not None
 
 
-def test_prompts_do_not_share_state(decoders: Load) -> None:
-    method = KnapSpec(interval=4, draft_len=2, min_similarity=-1.0)
-    first, second = generate(decoders(), method), generate(decoders(), method)
-    assert [s.layer_set for s in first.steps] == [s.layer_set for s in second.steps]
-
-
 def test_interval_follows_model_size() -> None:
     small, large = KnapSpec(), KnapSpec()
     small.check(DIMS)
