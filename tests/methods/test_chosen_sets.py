@@ -1,4 +1,4 @@
-"""Choices of the presets that follow released code are fixed: their sets on three prompts."""
+"""Choices of the presets that follow released code are fixed: their sets on a short and a long prompt."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from ssd_bench.records.reader import Run
 from tests.runs import executed
 
 GOLDEN = Path(__file__).with_name("chosen_sets.json")
-TASKS = ("aime24", "tinystories", "govreport")
+TASKS = ("aime24", "govreport")
 # On the command line's own kernels at a level that every CPU has; more events than these outputs would see.
 OPTIONS = ("hardware.isa=generic", "limit=1", "decode.max_new_tokens=200", "method.interval=12", "baseline=none")
 
@@ -34,4 +34,4 @@ def test_sets_under_given_costs_stay_as_they_were(method: str, tmp_path: Path) -
     golden = json.loads(GOLDEN.read_text(encoding="utf-8"))[method]
     made = {task: chosen(executed(tmp_path, f"method={method}", f"task={task}", *OPTIONS)) for task in TASKS}
     assert made == golden
-    assert sum(len(steps) > 1 for steps in golden.values()) >= 3, "searches took place"
+    assert all(len(steps) > 2 for steps in golden.values()), "searches took place"

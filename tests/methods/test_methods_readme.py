@@ -13,7 +13,7 @@ from omegaconf import OmegaConf
 from ssd_bench.conf import CONF
 from ssd_bench.model.decoder import Decoder
 from tests.lossless import check_greedy
-from tests.runs import CPU, program, python
+from tests.runs import CPU, program
 
 README = (Path(__file__).parents[2] / "methods" / "README.md").read_text(encoding="utf-8")
 
@@ -38,33 +38,30 @@ def test_the_example_is_lossless(folder: Path, decoders: Callable[..., Decoder])
 
 
 def test_the_example_runs_by_its_command(folder: Path) -> None:
-    (command,) = re.findall(r"```\n(python -m ssd_bench .*?)\n```", README)
-    name, *arguments = command.replace("YOUR_FOLDER", str(folder)).split()
-    assert name == "python"
-    options = ("decode.max_new_tokens=24", f"runs_dir={folder / 'runs'}", *CPU)
-    made = python(*arguments, *options, extra_path=folder)
+    (words,) = re.findall(r"```\npython -m ssd_bench (.*?)\n```", README)
+    options = ("decode.max_new_tokens=12", f"runs_dir={folder / 'runs'}", *CPU)
+    made = program(*words.replace("YOUR_FOLDER", str(folder)).split(), *options)
     assert made.returncode == 0, made.stderr
     assert "successors on gsm8k" in made.stdout and re.search(r"lossless.*4/4", made.stdout)
     advice = program("advise", "model=miniature", "hardware=sim_h100", f"runs_dir={folder / 'runs'}")
-    assert advice.returncode == 0 and re.search(r"^successors +gsm8k  .* 1  ", advice.stdout, re.MULTILINE), (
-        advice.stderr
-    )
+    assert advice.returncode == 0, advice.stderr
+    assert re.search(r"^successors +gsm8k  .* 1  ", advice.stdout, re.MULTILINE)
     assert "the best of your runs of miniature is successors on gsm8k" in " ".join(advice.stdout.split())
 
 
-def test_a_plain_class_runs_as_well(folder: Path) -> None:
-    plain = """
-
+PLAIN = """
 class Plain(Successors):
     def __init__(self, name, draft_len):
         self.name, self.draft_len = name, draft_len
 """
-    (folder / "plain.py").write_text(block("python").replace('@settings("method")', "") + plain, encoding="utf-8")
+
+
+def test_a_plain_class_runs_as_well(folder: Path) -> None:
+    (folder / "plain.py").write_text(block("python").replace('@settings("method")', "") + PLAIN, encoding="utf-8")
     written = block("yaml").replace("successors.Successors", "plain.Plain")
     (folder / "method" / "plain.yaml").write_text(written, encoding="utf-8")
-    options = ("limit=1", "decode.max_new_tokens=12", f"runs_dir={folder / 'runs'}", *CPU)
-    search = f"hydra.searchpath=[file://{folder}]"
-    made = program("method=plain", "task=gsm8k", search, *options)
+    options = (f"hydra.searchpath=[file://{folder}]", "limit=1", "decode.max_new_tokens=12", *CPU)
+    made = program("method=plain", "task=gsm8k", *options, f"runs_dir={folder / 'runs'}")
     assert made.returncode == 0 and re.search(r"lossless.*1/1", made.stdout), made.stderr
 
 
