@@ -487,12 +487,6 @@ def test_drafts_with_rounded_weights_check_copies(decoders: Load) -> None:
         assert drafted > 60 and (calls < drafted, passes < tokens) == (lookup_len > 0, lookup_len > 0)
 
 
-def test_it_warms_up_unprepared(decoders: Load) -> None:
-    """A run's warm-up uses a copy that was only checked."""
-    engine, method = engine_for(decoders(), 40, 20, frozenset()), ready()
-    assert len(engine.generate(method, [5, 6, 7]).output) == 20 and method._latency is not None
-
-
 def test_first_arms_fit_the_model() -> None:
     method = Adaptive()
     method.check(ModelDims("deep", 30, 1, 128, VOCAB))
