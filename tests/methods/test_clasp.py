@@ -5,12 +5,10 @@ from __future__ import annotations
 import random
 from collections.abc import Callable
 from itertools import combinations
-from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from hydra.utils import instantiate
 from numpy.typing import NDArray
 from torch import Tensor
 from transformers import LlamaConfig
@@ -27,17 +25,12 @@ from ssd_bench.model.backend import select
 from ssd_bench.model.checkpoint import Checkpoint
 from ssd_bench.model.decoder import Decoder
 from tests.conftest import LAYERS, SIZES, VOCAB, rope, save_model
-from tests.lossless import DIMS, FAMILIES, check_greedy, decode
-from tests.runs import config
+from tests.lossless import DIMS, FAMILIES, check_greedy, decode, loaded, method_of
 
 Load = Callable[..., Decoder]
 PRESETS = ("clasp", "clasp_knapspec")
 DEEP, LENGTH = 6, 13
 PREFIX = LENGTH - 1
-
-
-def made(preset: str, **options: Any) -> CLaSp:
-    return instantiate(config(preset), **options)
 
 
 def skipped(method: CLaSp, n_layers: int) -> int:
@@ -102,12 +95,8 @@ def by_the_recurrence(states: Tensor, probe: Probe, count: int) -> tuple[LayerSe
 
 
 @pytest.mark.parametrize("protect", [False, True])
-@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])
-@pytest.mark.parametrize("family", FAMILIES)
-def test_exactly_m_whole_blocks_are_skipped(
-    family: str, dtype: torch.dtype, protect: bool, decoders: Load, deep: Decoder
-) -> None:
-    for decoder in [decoders(family, dtype), deep]:
+def test_exactly_m_whole_blocks_are_skipped(protect: bool, decoders: Load, deep: Decoder) -> None:
+    for decoder in [decoders("llama"), decoders("qwen3", torch.bfloat16), deep]:
         states, probe = last_token(decoder)
         for count in range(probe.n_layers - int(protect)):
             chosen = choose(states, count, PREFIX, probe, protect).layer_set
@@ -116,10 +105,9 @@ def test_exactly_m_whole_blocks_are_skipped(
 
 
 @pytest.mark.parametrize("protect", [False, True])
-@pytest.mark.parametrize("family", FAMILIES)
-def test_rerunning_the_set_gives_the_last_cell(family: str, protect: bool, decoders: Load, deep: Decoder) -> None:
+def test_rerunning_the_set_gives_the_last_cell(protect: bool, decoders: Load, deep: Decoder) -> None:
     """The backtracked set, run alone on that token and prefix, leaves g[L, M]."""
-    for decoder in [decoders(family), deep]:
+    for decoder in [*map(decoders, FAMILIES), deep]:
         states, probe = last_token(decoder)
         for count in range(probe.n_layers - int(protect)):
             chosen = choose(states, count, PREFIX, probe, protect)
@@ -201,12 +189,11 @@ def test_ties_skip() -> None:
 
 def test_m_of_zero_is_the_full_model(decoders: Load) -> None:
     """M = 0: nothing is skipped, every draft is accepted, the output is AR's."""
-    for family in FAMILIES:
-        run = decode(decoders(family), made("clasp", skip_blocks=0, interval=2), [5, 6, 7], 30)
-        assert run.output == decode(decoders(family), AR(), [5, 6, 7], 30).output
-        assert all(step.layer_set == LayerSet.full(LAYERS) for step in run.steps)
-        assert all(step.accepted_len == step.draft_len for step in run.steps)
-        assert sum(step.draft_len for step in run.steps) > 10
+    run = decode(decoders("qwen3"), method_of("clasp", skip_blocks=0, interval=2), [5, 6, 7], 30)
+    assert run.output == decode(decoders("qwen3"), AR(), [5, 6, 7], 30).output
+    assert all(step.layer_set == LayerSet.full(LAYERS) for step in run.steps)
+    assert all(step.accepted_len == step.draft_len for step in run.steps)
+    assert sum(step.draft_len for step in run.steps) > 10
 
 
 def test_the_search_sees_the_last_accepted_token(decoders: Load) -> None:
@@ -233,7 +220,7 @@ def test_the_search_sees_the_last_accepted_token(decoders: Load) -> None:
 @pytest.mark.parametrize("interval", [1, 3, 128])
 def test_a_search_follows_step_one_and_every_t_steps(interval: int, decoders: Load) -> None:
     """States are tapped in those steps only, between blocks only; the set changes after them."""
-    method, tapped = made("clasp_knapspec", interval=interval, draft_len=2), []
+    method, tapped = method_of("clasp_knapspec", interval=interval, draft_len=2), []
     method.check(DIMS)
     method.start(Prefill([1], None))
     for step in range(1, 260):
@@ -241,7 +228,8 @@ def test_a_search_follows_step_one_and_every_t_steps(interval: int, decoders: Lo
         tapped += [step] * bool(method.taps.verify)
         assert method.taps.verify in ((), (0, 2, 4, 6, 8)) and not method.taps.prefill
     assert tapped == list(range(1, 260, interval))
-    run = decode(decoders(), made("clasp", search_on="steps", interval=interval, draft_len=2), [5, 6, 7], 40)
+    clasp = method_of("clasp", search_on="steps", interval=interval, draft_len=2)
+    run = decode(loaded(decoders, "llama", compiled=True), clasp, [5, 6, 7], 40)
     sets = [step.layer_set for step in run.steps]
     assert sets[0] == LayerSet.full(LAYERS) and all(s is not None and s.skip_ratio == 0.5 for s in sets[1:])
     changed = [i + 1 for i in range(1, len(sets)) if sets[i] != sets[i - 1]]
@@ -252,8 +240,8 @@ def test_a_search_follows_step_one_and_every_t_steps(interval: int, decoders: Lo
 @pytest.mark.parametrize("interval", [1, 3, 128])
 def test_an_update_after_the_prefill_is_the_first(interval: int, decoders: Load) -> None:
     """The first step drafts with a searched set; the next search is T verifications later."""
-    method, tapped = made("clasp", interval=interval, draft_len=2), []
-    run = decode(decoders(), method, [5, 6, 7], 40)
+    method, tapped = method_of("clasp", interval=interval, draft_len=2), []
+    run = decode(loaded(decoders, "llama", compiled=True), method, [5, 6, 7], 40)
     sets = [step.layer_set for step in run.steps]
     assert all(s is not None and s.skip_ratio == 0.5 for s in sets)
     changed = [i + 1 for i in range(1, len(sets)) if sets[i] != sets[i - 1]]
@@ -271,7 +259,7 @@ def test_presets_with_random_settings_are_lossless(preset: str, decoders: Load) 
     def make(rng: random.Random) -> CLaSp:
         protect = rng.random() < 0.5
         blocks = rng.choice([None, *range(LAYERS - int(protect))])
-        return made(
+        return method_of(
             preset,
             skip_blocks=blocks,
             interval=rng.randint(1, 9),
@@ -288,7 +276,7 @@ def test_presets_with_random_settings_are_lossless(preset: str, decoders: Load) 
 
 
 def test_presets_hold_the_published_settings() -> None:
-    paper, port = made("clasp"), made("clasp_knapspec")
+    paper, port = method_of("clasp"), method_of("clasp_knapspec")
     assert [skipped(paper, n) for n in (16, 28, 32, 36, 40, 64, 80)] == [8, 14, 16, 18, 20, 32, 40]
     assert [skipped(port, n) for n in (16, 28, 32, 36, 40, 64, 80)] == [4, 8, 8, 8, 10, 20, 20]
     assert skipped(port, 30) == 8 and skipped(port, 4) == 1  # not in the port's table: a quarter

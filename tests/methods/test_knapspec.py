@@ -175,14 +175,6 @@ def test_eos_before_the_first_search_leaves_the_full_set(decoders: Load) -> None
     assert all(step.layer_set == LayerSet.full(LAYERS) and step.estimate is None for step in made.steps)
 
 
-def test_search_on_steps_that_accepted_nothing(decoders: Load) -> None:
-    """r = m: five captured steps of the root alone (no room for a draft) still make a search."""
-    states, probe = history(decoders(), r=5, before=11)
-    method = KnapSpec(min_similarity=-1.0)
-    method.check(DIMS)
-    assert method.search(states, 16, probe).estimate is not None
-
-
 def test_interval_follows_model_size() -> None:
     small, large = KnapSpec(), KnapSpec()
     small.check(DIMS)
