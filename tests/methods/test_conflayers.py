@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import random
 from collections.abc import Callable, Sequence
-from functools import cache
 from typing import Any
 
 import numpy as np
@@ -26,6 +25,7 @@ from ssd_bench.contract.optional import Stateful
 from ssd_bench.contract.shape import ModelDims
 from ssd_bench.engine.probe import ModelProbe
 from ssd_bench.model.backend import select
+from ssd_bench.model.backends.cpu import native_problem
 from ssd_bench.model.checkpoint import Checkpoint
 from ssd_bench.model.decoder import Decoder
 from tests.conftest import LAYERS, SIZES, VOCAB, rope, save_model
@@ -45,16 +45,12 @@ def made(preset: str = "conflayers", **options: Any) -> ConfLayers:
 
 
 @pytest.fixture(scope="module")
-def deep(tmp_path_factory: pytest.TempPathFactory) -> Callable[[torch.dtype], Decoder]:
+def deep(tmp_path_factory: pytest.TempPathFactory) -> Decoder:
     """A random model of eight blocks: enough for windows and sets to differ."""
     sizes = SIZES | {"num_hidden_layers": DEEP}
     folder = save_model(LlamaConfig(**sizes, rope_parameters=rope(5e4)), tmp_path_factory.mktemp("deep"))
-
-    @cache
-    def load(dtype: torch.dtype = torch.float64) -> Decoder:
-        return select("cpu", dtype, "torch").load(Checkpoint(folder), dtype, [torch.device("cpu")])
-
-    return load
+    dtype, kernels = (torch.float64, "torch") if native_problem() else (torch.float32, "native")
+    return select("cpu", dtype, kernels).load(Checkpoint(folder), dtype, [torch.device("cpu")])
 
 
 def run(decoder: Decoder, method: ConfLayers, prompts: Sequence[list[int]] = (PROMPT,), new: int = 40) -> list[Any]:
@@ -139,29 +135,27 @@ def test_confidences_are_those_of_the_full_model(
 # ---- decoding
 
 
-@pytest.mark.parametrize("preset", ["conflayers", "conflayers_release"])
-def test_a_restored_search_continues_identically(preset: str, deep: Callable[..., Decoder]) -> None:
+def test_a_restored_search_continues_identically(deep: Decoder) -> None:
     options = QUICK | {"interval": 6, "min_skip_ratio": 0.2, "lam": 0.1}
     prompts = [PROMPT, [9, 8, 7, 6], [1], [30, 31]]
-    whole = ready(made(preset, **options))
+    whole, restored = (ready(made("conflayers_release", **options)) for _ in range(2))
     assert isinstance(whole, Stateful)
-    run(deep(), whole, prompts[:2])
-    restored = ready(made(preset, **options))
+    run(deep, whole, prompts[:2])
     restored.restore(whole.state())
     assert restored.state() == whole.state() and whole._search.iteration > 1
-    for first, second in zip(run(deep(), whole, prompts[2:]), run(deep(), restored, prompts[2:])):
-        assert first.output == second.output
-        assert [(s.layer_set, s.draft_len, s.estimate) for s in first.steps] == [
-            (s.layer_set, s.draft_len, s.estimate) for s in second.steps
-        ]
+    traces = [
+        [(made.output, [(s.layer_set, s.draft_len, s.estimate) for s in made.steps]) for made in generations]
+        for generations in (run(deep, method, prompts[2:]) for method in (whole, restored))
+    ]
+    assert traces[0] == traces[1]
     assert restored.state() == whole.state()
 
 
-def test_the_first_and_the_last_block_are_never_skipped(deep: Callable[..., Decoder]) -> None:
+def test_the_first_and_the_last_block_are_never_skipped(deep: Decoder) -> None:
     sets = set()
     for signal, lam in (("raw", -3.0), ("raw", -0.3), ("lm_head", -0.3)):
         method = ready(made(signal=signal, lam=lam, **QUICK))
-        for generation in run(deep(), method, [PROMPT, [1, 2]]):
+        for generation in run(deep, method, [PROMPT, [1, 2]]):
             sets |= {step.layer_set for step in generation.steps}
     assert len(sets) > 2
     for layer_set in sets:
@@ -169,22 +163,22 @@ def test_the_first_and_the_last_block_are_never_skipped(deep: Callable[..., Deco
         assert not set(layer_set.skip_attn) & {0, DEEP - 1}
 
 
-def test_an_empty_set_accepts_all(deep: Callable[..., Decoder]) -> None:
-    """A search without a best set skips nothing: the draft is the target, even in float32."""
-    steps = run(deep(torch.float32), ready(made(max_iterations=1, **QUICK)), new=60)[0].steps
+def test_an_empty_set_accepts_all(deep: Decoder) -> None:
+    """A search without a best set skips nothing: the draft is the target."""
+    steps = run(deep, ready(made(max_iterations=1, **QUICK)), new=60)[0].steps
     full = [step for step in steps if step.layer_set == LayerSet.full(DEEP)]
     assert sum(step.draft_len for step in full) > 30
     assert all(step.accepted_len == step.draft_len for step in full)
 
 
-def test_tree_and_chain_give_the_same_text(deep: Callable[..., Decoder]) -> None:
+def test_tree_and_chain_give_the_same_text(deep: Decoder) -> None:
     prompts = [PROMPT, [9, 8, 7, 6]]
     nodes, outputs = [], []
     for k_set in ("code", "chain"):
-        generations = run(deep(), ready(made(k_set=k_set, **QUICK)), prompts)
+        generations = run(deep, ready(made(k_set=k_set, **QUICK)), prompts)
         outputs.append([generation.output for generation in generations])
         nodes.append(max(step.tree_nodes - step.draft_len for g in generations for step in g.steps))
-    assert outputs[0] == outputs[1] == [decode(deep(), AR(), prompt, 40).output for prompt in prompts]
+    assert outputs[0] == outputs[1] == [decode(deep, AR(), prompt, 40).output for prompt in prompts]
     assert nodes[0] > 1 and nodes[1] == 1
 
 
@@ -255,62 +249,28 @@ def test_model_dependent_settings() -> None:
 
 
 # L = 40, λ = 0.4: the normalised confidences of a search round of the authors' logs, and the set that they logged
-LOGGED = [
-    -0.279541015625,
-    -0.279541015625,
-    -0.279052734375,
-    -0.27880859375,
-    -0.278076171875,
-    -0.277099609375,
-    -0.276123046875,
-    -0.275390625,
-    -0.2734375,
-    -0.2705078125,
-    -0.271728515625,
-    -0.270751953125,
-    -0.267578125,
-    -0.26806640625,
-    -0.26708984375,
-    -0.26416015625,
-    -0.264404296875,
-    -0.266357421875,
-    -0.264892578125,
-    -0.263671875,
-    -0.224853515625,
-    -0.26220703125,
-    -0.26025390625,
-    -0.260986328125,
-    -0.2578125,
-    -0.175537109375,
-    -0.26171875,
-    0.95458984375,
-    -0.2666015625,
-    -0.2493896484375,
-    -0.257568359375,
-    -0.2509765625,
-    -0.2413330078125,
-    -0.243408203125,
-    -0.2454833984375,
-    -0.0999755859375,
-    2.90625,
-    5.12890625,
-]
+LOGGED = np.fromstring(
+    """
+    -0.2795 -0.2795 -0.279 -0.2788 -0.278 -0.277 -0.2761 -0.2754 -0.2734 -0.2705 -0.2717 -0.2708 -0.2676 -0.268
+    -0.267 -0.2642 -0.2644 -0.2664 -0.265 -0.2637 -0.2249 -0.2622 -0.2603 -0.261 -0.2578 -0.1755 -0.2617 0.9546
+    -0.2666 -0.2494 -0.2576 -0.251 -0.2413 -0.2434 -0.2455 -0.1 2.906 5.13
+    """,
+    sep=" ",
+).astype(np.float16)
 LOGGED_SET = [2, 4, 11, 12, 14, 15, 18, 20, 22, 24, 25, 27, 29, 30, 31, 34, 35, 36]
 LLAMA_13B = Rule(40, np.float16, 2, 5, None)
 
 
 def test_golden_vector() -> None:
     """The set in the authors' log for these confidences."""
-    scores = np.array(LOGGED, np.float16)
-    assert LLAMA_13B.skipped_blocks(scores, 0.4) == LOGGED_SET
-    assert set(LLAMA_13B.windows(scores)) == {2, 3, 4, 5, 6}
+    assert LLAMA_13B.skipped_blocks(LOGGED, 0.4) == LOGGED_SET
+    assert set(LLAMA_13B.windows(LOGGED)) == {2, 3, 4, 5, 6}
 
 
 def test_golden_vector_with_a_half_precision_threshold_loses_block_4() -> None:
     """The released code's choice on NumPy 2: the subtraction also rounds."""
-    scores = np.array(LOGGED, np.float16)
-    means, deviations = LLAMA_13B.neighbour_statistics(scores)
-    below = np.flatnonzero(scores < means - np.float16(0.4) * deviations) + 1
+    means, deviations = LLAMA_13B.neighbour_statistics(LOGGED)
+    below = np.flatnonzero(means - np.float16(0.4) * deviations > LOGGED) + 1
     assert below.tolist() == [block for block in LOGGED_SET if block != 4]
 
 
@@ -341,7 +301,7 @@ def by_hand(scores: list[float], n_layers: int, lam: float, scale: int = 5) -> t
 
 def test_the_rule_is_that_of_the_formulas() -> None:
     """Random confidences, in double precision."""
-    for seed in range(60):
+    for seed in range(30):
         rng = np.random.default_rng(seed)
         n_layers, lam = int(rng.integers(6, 50)), float(rng.uniform(-1, 1))
         rule = Rule(n_layers, np.float64, 2, 5, None)
@@ -365,7 +325,7 @@ def test_larger_lambdas_skip_less(dtype: type) -> None:
 @pytest.mark.parametrize("centred", [True, False])
 def test_a_calibrated_lambda_skips_as_many_blocks_as_asked(centred: bool, dtype: type) -> None:
     rng = np.random.default_rng(1)
-    for _ in range(200):
+    for _ in range(50):
         n_layers = int(rng.integers(6, 40))
         rule = Rule(n_layers, dtype, 2, 5, None, centred)
         confidences, count = torch.from_numpy(rng.random(2 * (n_layers - 2))), int(rng.integers(0, n_layers - 1))
@@ -378,19 +338,18 @@ def test_a_calibrated_lambda_skips_as_many_blocks_as_asked(centred: bool, dtype:
 def test_without_the_codes_map_the_gradient_is_only_rescaled() -> None:
     """The mean may be anywhere, windows are others, and the logged set does not come out."""
     plain = Rule(40, np.float16, 2, 5, None, centred=False)
-    scores = np.array(LOGGED, np.float16)
-    gradient = np.gradient(np.gradient(scores))
+    gradient = np.gradient(np.gradient(LOGGED))
     assert LLAMA_13B.rescale(gradient).mean() == pytest.approx(0.5, abs=0.01)
     assert (plain.rescale(gradient).min(), plain.rescale(gradient).max()) == (0, 1)
     expected = (gradient.astype(np.float64) - gradient.min()) / float(gradient.max() - gradient.min())
     assert np.allclose(plain.rescale(gradient), expected, atol=2e-3)
-    assert plain.windows(scores) != LLAMA_13B.windows(scores) and plain.skipped_blocks(scores, 0.4) != LOGGED_SET
+    assert plain.windows(LOGGED) != LLAMA_13B.windows(LOGGED) and plain.skipped_blocks(LOGGED, 0.4) != LOGGED_SET
 
 
 @pytest.mark.parametrize("dtype", [np.float16, np.float32])
 def test_windows_are_at_least_two_wide(dtype: type) -> None:
     """And at most w0 + V; a run of equal gradients makes them wider."""
-    for seed in range(30):
+    for seed in range(10):
         rng = np.random.default_rng(seed)
         scores = Rule(32, dtype, 2, 5, None).normalise(rng.random(30).astype(dtype))
         assert all(2 <= w <= 7 for w in Rule(32, dtype, 2, 5, None).windows(scores))
