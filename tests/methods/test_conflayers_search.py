@@ -38,10 +38,10 @@ class Scripted(ConfLayers):
         scores = torch.tensor([0.1 if block in chosen else 0.5 for block in range(1, self._rule.n_layers - 1)])
         return scores.repeat_interleave(2)
 
-    def skipped(self) -> tuple[int, ...]:
+    def skipped(self) -> list[int]:
         layer_set = self._draft.layer_set
         assert layer_set.skip_attn == layer_set.skip_mlp
-        return layer_set.skip_attn
+        return list(layer_set.skip_attn)
 
 
 def scripted(sets: Sequence[Sequence[int]], **options: Any) -> Scripted:
@@ -71,70 +71,68 @@ def begin(method: ConfLayers) -> None:
     rounds(method, 1)
 
 
+def begun(sets: Sequence[Sequence[int]], **options: Any) -> Scripted:
+    method = scripted(sets, **options)
+    begin(method)
+    return method
+
+
+def after(method: Scripted, *accepted: int) -> list[int]:
+    """The skipped blocks after verifications that accept so many tokens."""
+    rounds(method, *accepted)
+    return method.skipped()
+
+
 def test_the_search_waits_for_enough_tokens() -> None:
     """The initial set, blocks 1, 3, 5, .., drafts until the prompt has more than context_window + 1 tokens."""
     method = scripted([B], context_window=7)
-    assert method.skipped() == (1, 3, 5) and method._least == 3
+    assert method.skipped() == A and method._least == 3
     method.start(Prefill([1], None))
     rounds(method, 3, 3)  # eight tokens
-    assert method.skipped() == (1, 3, 5) and not method._search.iteration and not method._search.rounds
-    rounds(method, 0)
-    assert method.skipped() == (2, 4, 6) and method._search.iteration == 1
+    assert method.skipped() == A and not method._search.iteration and not method._search.rounds
+    assert after(method, 0) == B and method._search.iteration == 1
 
 
 def test_a_set_is_tried_for_one_round_more_than_the_interval() -> None:
-    method = scripted([A, B, C])
-    begin(method)
-    rounds(method, 2)
-    assert method.skipped() == tuple(A)
-    rounds(method, 2, 2, 2, 2)
-    assert method.skipped() == tuple(A)
+    method = begun([A, B, C])
+    assert after(method, 2) == A
+    assert after(method, 2, 2, 2, 2) == A
     assert not method._search.best_acc
-    rounds(method, 3)
-    assert method.skipped() == tuple(B)
+    assert after(method, 3) == B
     assert (method._search.best_acc, method._search.best_blocks) == (pytest.approx(2.2), A)
     assert method._search.rounds == []
 
 
 def test_without_the_codes_extra_round_the_interval_is_the_trial() -> None:
-    method = scripted([A, B], extra_round=False)
-    begin(method)
+    method = begun([A, B], extra_round=False)
     rounds(method, 2, 2, 2, 2)  # the first of them chooses
-    assert method.skipped() == tuple(A)
-    rounds(method, 3)
-    assert method.skipped() == tuple(B) and method._search.best_acc == pytest.approx(2.25)
+    assert method.skipped() == A
+    assert after(method, 3) == B and method._search.best_acc == pytest.approx(2.25)
 
 
 def test_without_the_codes_abort_a_set_is_tried_to_its_end() -> None:
-    method = scripted([A, B], abort_below=None)
-    begin(method)
-    rounds(method, 0, 0, 0, 0, 1)
-    assert method.skipped() == tuple(A) and len(method._search.rounds) == 4
-    rounds(method, 0)
-    assert method.skipped() == tuple(B) and method._search.best_acc == pytest.approx(0.2)
+    method = begun([A, B], abort_below=None)
+    assert after(method, 0, 0, 0, 0, 1) == A and len(method._search.rounds) == 4
+    assert after(method, 0) == B and method._search.best_acc == pytest.approx(0.2)
 
 
 def test_a_trial_may_go_on_in_the_next_prompt() -> None:
     """The code's new estimate at a prompt's beginning is off; the first estimate is made all the same."""
-    method = scripted([A, B], trial_by_prompt=False)
-    begin(method)
+    method = begun([A, B], trial_by_prompt=False)
     rounds(method, 2, 2)
     begin(method)
-    rounds(method, 2, 2)
-    assert method.skipped() == tuple(A) and len(method._search.rounds) == 3
+    assert after(method, 2, 2) == A and len(method._search.rounds) == 3
     restored = scripted([B], trial_by_prompt=False)
     restored.restore(method.state())
     for each in (method, restored):
         begin(each)
-        rounds(each, 2, 3)
-        assert each.skipped() == tuple(B) and each._search.best_acc == pytest.approx(2.2)
+        assert after(each, 2, 3) == B and each._search.best_acc == pytest.approx(2.2)
 
 
 def test_a_set_that_accepts_little_is_given_up_at_half_time() -> None:
-    method = scripted([A, B])
-    begin(method)
+    method = begun([A, B])
     rounds(method, 0, 1, 0)  # the first round chooses, two are half an interval
-    assert method.skipped() == tuple(B) and method._search.iteration == 2 and not method._search.best_acc
+    assert method.skipped() == B and method._search.iteration == 2 and not method._search.best_acc
     assert method._search.rounds == []
     rounds(method, 1, 1)
     assert method._search.iteration == 2 and len(method._search.rounds) == 2  # one a round is enough
@@ -142,14 +140,10 @@ def test_a_set_that_accepts_little_is_given_up_at_half_time() -> None:
 
 def test_sets_that_skip_too_little_are_not_tried() -> None:
     """Every round looks for another one."""
-    method = scripted([[1, 3], [], B])
-    begin(method)
-    rounds(method, 5)
-    assert method.skipped() == (1, 3)
-    rounds(method, 5)
-    assert method.skipped() == ()
-    rounds(method, 5)
-    assert method.skipped() == tuple(B) and method._search.iteration == 3 and not method._search.best_acc
+    method = begun([[1, 3], [], B])
+    assert after(method, 5) == [1, 3]
+    assert after(method, 5) == []
+    assert after(method, 5) == B and method._search.iteration == 3 and not method._search.best_acc
 
 
 @pytest.mark.parametrize(
@@ -158,27 +152,23 @@ def test_sets_that_skip_too_little_are_not_tried() -> None:
 )
 def test_the_search_ends_with_the_score(rule: str, accepted: int, stops: bool) -> None:
     """More than four accepted tokens; with `acc_and_rate` also more than 95 % of the drafted ones."""
-    method = scripted([A, B], stop_rule=rule)
-    begin(method)
+    method = begun([A, B], stop_rule=rule)
     seen = rounds(method, *[accepted] * 6, drafted=6)
-    assert method.skipped() == tuple(A if stops else B) and method._search.active != stops
+    assert method.skipped() == (A if stops else B) and method._search.active != stops
     alpha = accepted / min(6, accepted + 1)  # a token after the first that failed was not tested
     draft_ms = Timed.latency.draft_ms(LayerSet.skipping(BLOCKS, A, A), 9)
-    expected = Estimate(alpha, 6, tpt(alpha, 6, draft_ms, Timed.latency.target_ms(BLOCKS, 9)))
-    assert seen[:5] == [None] * 5 and seen[5] is not None
-    assert (seen[5].draft_len, seen[5].alpha) == (6, pytest.approx(alpha))
-    assert seen[5].tokens_per_s == pytest.approx(expected.tokens_per_s)
+    speed = tpt(alpha, 6, draft_ms, Timed.latency.target_ms(BLOCKS, 9))
+    assert seen == [None] * 5 + [Estimate(pytest.approx(alpha), 6, pytest.approx(speed))]
 
 
 def test_the_set_is_frozen_after_the_search() -> None:
-    method = scripted([A, B, C])
-    begin(method)
+    method = begun([A, B, C])
     rounds(method, *[5] * 6)
     state = method.state()
     for _ in range(2):
         begin(method)
         assert rounds(method, *[0] * 20) == [None] * 20
-        assert method.skipped() == tuple(A) and method.state() == state
+        assert method.skipped() == A and method.state() == state
 
 
 def test_the_best_score_never_falls() -> None:
@@ -195,28 +185,20 @@ def test_the_best_score_never_falls() -> None:
 
 def test_the_last_iteration_takes_the_best_set() -> None:
     """An empty one if none was tried to its end."""
-    method = scripted([A, B, C], max_iterations=3)
-    begin(method)
-    rounds(method, *[3] * 6, *[2] * 4)
-    assert method.skipped() == tuple(B)
-    rounds(method, 2)
-    assert method.skipped() == tuple(A) and not method._search.active and method._search.iteration == 3
-    method = scripted([A], max_iterations=1)
-    begin(method)
-    rounds(method, 3)
-    assert method.skipped() == () and not method._search.active
+    method = begun([A, B, C], max_iterations=3)
+    assert after(method, *[3] * 6, *[2] * 4) == B
+    assert after(method, 2) == A and not method._search.active and method._search.iteration == 3
+    method = begun([A], max_iterations=1)
+    assert after(method, 3) == [] and not method._search.active
 
 
 def test_a_new_prompt_looks_for_a_new_set() -> None:
     """The set drafts on until then; the last prompt's trial is lost."""
-    method = scripted([A, B])
-    begin(method)
+    method = begun([A, B])
     rounds(method, 2, 2)
     method.start(Prefill([1], None))
-    rounds(method, 1)
-    assert method.skipped() == tuple(A) and len(method._search.rounds) == 1
-    rounds(method, 2)
-    assert method.skipped() == tuple(B) and method._search.rounds == []
+    assert after(method, 1) == A and len(method._search.rounds) == 1
+    assert after(method, 2) == B and method._search.rounds == []
 
 
 def test_adaptive_lambda_follows_the_size_of_the_set() -> None:
@@ -238,9 +220,9 @@ def test_a_model_without_a_published_lambda_is_calibrated_once() -> None:
     noise = np.random.default_rng(0).random((3, 2 * (BLOCKS - 2)))
     method._confidences = lambda length, probe: torch.from_numpy(noise[method._search.iteration % 3])  # type: ignore[method-assign]
     begin(method)
-    rounds(method, 2)
+    assert len(after(method, 2)) == 3
     lam = method._search.lam
-    assert lam is not None and len(method.skipped()) == 3
+    assert lam is not None
     begin(method)
     rounds(method, 2, 2)
     assert method._search.iteration >= 2 and method._search.lam == lam
@@ -249,15 +231,13 @@ def test_a_model_without_a_published_lambda_is_calibrated_once() -> None:
     many = scripted([], lam=None, skip_aim=0.7)
     many._confidences = method._confidences  # type: ignore[method-assign]
     begin(many)
-    rounds(many, 2)
-    assert len(many.skipped()) == 4
+    assert len(after(many, 2)) == 4
 
 
 def test_equal_confidences_calibrate_nothing() -> None:
-    method = scripted([[]], lam=None)
-    begin(method)
+    method = begun([[]], lam=None)
     rounds(method, 2)
-    assert method._search.lam is None and method.skipped() == ()
+    assert method._search.lam is None and method.skipped() == []
 
 
 class Fixed(Rule):
@@ -273,19 +253,17 @@ class Fixed(Rule):
 
 def test_the_search_ends_after_its_prompts_with_the_best_set() -> None:
     """Figure 4: the search task's set is kept; a method restored in between goes on the same way."""
-    method = scripted([A, B, C], search_prompts=2)
-    begin(method)
+    method = begun([A, B, C], search_prompts=2)
     rounds(method, *[3] * 5)  # A is noted as the best
     begin(method)
     rounds(method, 0)
-    assert method._search.active and method.skipped() != tuple(A)
+    assert method._search.active and method.skipped() != A
     restored = scripted([C], search_prompts=2)
     restored.restore(method.state())
     for each in (method, restored):
         begin(each)
-        assert not each._search.active and each.skipped() == tuple(A)
-        rounds(each, *[0] * 9)
-        assert each.skipped() == tuple(A)
+        assert not each._search.active and each.skipped() == A
+        assert after(each, *[0] * 9) == A
 
 
 def test_the_blocks_that_conflayers_skips_are_those_below_their_threshold() -> None:
