@@ -11,7 +11,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from hydra.utils import instantiate
 from torch import Tensor
 
 from methods import dynamic_exit
@@ -26,17 +25,12 @@ from ssd_bench.cost.latency import Latency
 from ssd_bench.engine.sampling import verify_greedy
 from ssd_bench.model.decoder import Decoder
 from tests.conftest import CONTEXT, LAYERS, VOCAB
-from tests.lossless import DIMS, check_greedy, decode
-from tests.runs import config
+from tests.lossless import DIMS, FAMILIES, check_greedy, decode, loaded, method_of
 
 Load = Callable[..., Decoder]
 GRID = (0, 17)
 PRESETS = ("del", "del_knapspec")
 PROMPTS = ([5, 6, 7], list(range(3, 50)), [9])
-
-
-def preset(name: str) -> DEL:
-    return instantiate(config(name))
 
 
 class Watched(DEL):
@@ -239,13 +233,12 @@ def test_heads_over_positions_that_count_choose_as_heads_over_all() -> None:
     assert zero > 50 and spared > 50
 
 
-@pytest.mark.parametrize("family", ["llama", "qwen2", "qwen3"])
-def test_choices_are_those_of_heads_over_all_positions(family: str, decoders: Load) -> None:
+def test_choices_are_those_of_heads_over_all_positions(decoders: Load) -> None:
     for seed in range(20):
         rng = random.Random(seed)
         method = Compared(**some_options(rng, 10))
         prompt = [rng.randrange(VOCAB) for _ in range(rng.choice([1, 2, 7, 50]))]
-        decode(decoders(family), method, prompt, 30)
+        decode(loaded(decoders, rng.choice(FAMILIES), compiled=True), method, prompt, 30)
 
 
 WRONG = ([(0, 0.6)] * 3, [(0, 0.6)] * 3, [(1, 0.9)] * 3)  # both exits err at every position
@@ -306,8 +299,7 @@ def test_tpl_is_its_formula_and_its_maximum_the_first() -> None:
     assert choose([0.0, 0.0], 4, (1, 3)) == (1, 1)
 
 
-@pytest.mark.parametrize("family", ["llama", "qwen2", "qwen3"])
-@pytest.mark.parametrize("prompt", PROMPTS, ids=len)
+@pytest.mark.parametrize(("family", "prompt"), zip(FAMILIES, PROMPTS))
 def test_statistics_are_those_of_a_plain_pass(family: str, prompt: list[int], decoders: Load) -> None:
     """Rates and thresholds follow from one pass over prompt and output: only accepted positions count."""
     decoder, decay = decoders(family), 0.9
@@ -343,7 +335,7 @@ def test_saved_states_verify_as_a_whole_pass_does(decoders: Load, rests: list[in
             for reuse in (True, False):
                 rests.clear()
                 method = Watched(reuse_prefix=reuse, draft_cap=4)
-                output = decode(decoders(family, torch.float32), method, prompt, 30).output
+                output = decode(loaded(decoders, family, compiled=True), method, prompt, 30).output
                 used = [2 * exit_layer for exit_layer, _, v, _ in method.seen if len(v.tree) > 1]
                 assert rests == (used if reuse else [])
                 exits |= set(used)
@@ -363,12 +355,9 @@ def test_first_step_drafts_one_token_then_up_to_the_cap(decoders: Load) -> None:
     assert all(step.layer_set in [LayerSet.exit(LAYERS, e) for e in range(1, LAYERS)] for step in made.steps)
 
 
-@pytest.mark.parametrize("name", PRESETS)
-def test_greedy_equals_ar_with_any_settings(name: str, decoders: Load) -> None:
-    cap = preset(name).draft_cap
-
+def test_greedy_equals_ar_with_any_settings(decoders: Load) -> None:
     def make(rng: random.Random) -> DEL:
-        return DEL(**some_options(rng, cap)) if rng.random() < 0.8 else preset(name)
+        return DEL(**some_options(rng, 18)) if rng.random() < 0.8 else method_of(rng.choice(PRESETS))
 
     assert check_greedy(make, decoders) > 12
 
@@ -377,7 +366,7 @@ def test_sampling_counts_the_accepted_path(decoders: Load) -> None:
     """Even if the draw was not the exit's or the target's likeliest token."""
     method, rejected = Watched(decay=1.0, draft_len_grid=(1, 17), window=0), 0
     for prompt in PROMPTS:
-        decode(decoders(), method, prompt, 40, mode="sample")
+        decode(loaded(decoders, "llama", compiled=True), method, prompt, 40, mode="sample")
         total = 0
         for _, _, verification, counts in method.seen[:-1]:
             total += len(verification.path)
@@ -388,11 +377,11 @@ def test_sampling_counts_the_accepted_path(decoders: Load) -> None:
 
 def test_zero_drafts_are_plain_steps_that_still_learn(decoders: Load) -> None:
     """A step without a draft emits one token, counts its position, and may lead out of γ* = 0."""
-    method = Watched(allow_zero_draft=True, decay=0.5)
+    decoder, method = loaded(decoders, "llama", compiled=True), Watched(allow_zero_draft=True, decay=0.5)
     plain = 0
     for prompt in PROMPTS:
-        made = decode(decoders(), method, prompt, 40)
-        assert made.output == decode(decoders(), AR(), prompt, 40).output
+        made = decode(decoder, method, prompt, 40)
+        assert made.output == decode(decoder, AR(), prompt, 40).output
         before = np.zeros((LAYERS - 1, 2))
         for step, (_, gamma, _, counts) in zip(made.steps[:-1], method.seen):
             if gamma == 0:
@@ -404,7 +393,7 @@ def test_zero_drafts_are_plain_steps_that_still_learn(decoders: Load) -> None:
 
 
 def test_presets() -> None:
-    made = {name: preset(name) for name in PRESETS}
+    made = {name: method_of(name) for name in PRESETS}
     assert {name: method.name for name, method in made.items()} == {name: name for name in PRESETS}
     caps = {"del": 18, "del_knapspec": 10}
     for name, method in made.items():
