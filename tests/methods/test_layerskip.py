@@ -7,11 +7,9 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Sequence
 from itertools import product
-from pathlib import Path
 
 import pytest
 import torch
-from hydra.utils import instantiate
 
 from methods.ar import AR
 from methods.arms import Costs
@@ -26,8 +24,7 @@ from ssd_bench.cost.latency import Latency, NodeTimes
 from ssd_bench.engine.engine import Engine
 from ssd_bench.model.decoder import Decoder
 from tests.conftest import LAYERS
-from tests.lossless import DIMS, FAMILIES, check_greedy, decode, engine_for, loaded
-from tests.runs import config, executed
+from tests.lossless import DIMS, check_greedy, decode, engine_for, loaded, method_of
 
 Load = Callable[..., Decoder]
 PROMPT = [5, 6, 7]
@@ -41,17 +38,13 @@ class Watched(LayerSkip):
         return super().observe(verification, probe)
 
 
-def preset(*options: str) -> LayerSkip:
-    return instantiate(config("layerskip", *options))
-
-
 def drafts(method: LayerSkip, n_layers: int) -> LayerDraft:
     method.check(ModelDims("some", n_layers, 7 * 10**9, 4096, 32000))
     return method.propose(None)  # type: ignore[arg-type]
 
 
 def test_preset_is_the_readme_example() -> None:
-    method = preset()
+    method = method_of("layerskip")
     draft = drafts(method, 32)
     assert (method.name, method.reuse_prefix) == ("layerskip", True)
     assert draft.layer_set.kept == tuple(range(16)) and (draft.max_len, draft.stop_below) == (6, 0.0)
@@ -60,16 +53,15 @@ def test_preset_is_the_readme_example() -> None:
 @pytest.mark.parametrize(
     ("options", "exits"),
     [
-        ((), {1: 1, 2: 1, 4: 1, 16: 4, 30: 8, 32: 8, 40: 10, 80: 20}),
-        (("method.exit_ratio=0.2",), {2: 1, 16: 3, 40: 8}),
-        (("method.exit_ratio=1",), {1: 1, 16: 16}),
-        (("method.exit_ratio=1e-9",), {1: 1, 80: 1}),
-        (("method.exit_layer=8",), {8: 8, 16: 8, 40: 8}),
-        (("method.exit_layer=3", "method.exit_ratio=null"), {80: 3}),
+        ({}, {1: 1, 2: 1, 4: 1, 16: 4, 30: 8, 32: 8, 40: 10, 80: 20}),
+        ({"exit_ratio": 0.2}, {2: 1, 16: 3, 40: 8}),
+        ({"exit_ratio": 1}, {1: 1, 16: 16}),
+        ({"exit_ratio": 1e-9}, {1: 1, 80: 1}),
+        ({"exit_layer": 8}, {8: 8, 16: 8, 40: 8}),
     ],
 )
-def test_the_exit_by_share_or_by_number(options: tuple[str, ...], exits: dict[int, int]) -> None:
-    method = preset(*options)
+def test_the_exit_by_share_or_by_number(options: dict[str, float], exits: dict[int, int]) -> None:
+    method = method_of("layerskip", **options)
     for n_layers, blocks in exits.items():
         assert drafts(method, n_layers).layer_set == LayerSet.exit(n_layers, blocks)
 
@@ -92,8 +84,8 @@ def test_the_last_exit_is_the_model_itself(decoders: Load, rests: list[int]) -> 
 
 @pytest.mark.parametrize("exit_layer", range(1, LAYERS))
 def test_saved_states_verify_as_a_whole_pass_does(exit_layer: int, decoders: Load, rests: list[int]) -> None:
-    """Tokens, and logits at every node (float32), are the same with and without reuse."""
-    decoder = decoders("qwen3", torch.float32)
+    """Tokens, and logits at every node, are the same with and without reuse."""
+    decoder = loaded(decoders, "qwen3", compiled=True)
     outputs, logits = [], []
     for reuse in (True, False):
         method = Watched(exit_layer=exit_layer, draft_len=4, reuse_prefix=reuse)
@@ -104,24 +96,6 @@ def test_saved_states_verify_as_a_whole_pass_does(exit_layer: int, decoders: Loa
     assert outputs[0] == outputs[1]
     for saved, whole in zip(*logits):
         torch.testing.assert_close(saved, whole, atol=1e-4, rtol=1e-4)
-
-
-def test_no_room_for_a_draft(decoders: Load) -> None:
-    """d' = 0 with one token left: a plain pass of the root, not counted in α; nothing left: no step."""
-    only = decode(decoders(), LayerSkip(exit_layer=2), PROMPT, 2)
-    assert [(s.draft_len, s.tree_nodes, s.emitted, s.stop_reason) for s in only.steps] == [(0, 1, 1, "budget")]
-    assert only.output == decode(decoders(), AR(), PROMPT, 2).output
-    assert decode(decoders(), LayerSkip(exit_layer=2), PROMPT, 1).steps == []
-
-
-def test_cache_holds_all_tokens_but_the_root_after_every_step(decoders: Load) -> None:
-    method = Watched(exit_layer=2, draft_len=4)
-    made = decode(decoders(), method, PROMPT, 30)
-    emitted = 1
-    for seen in method.seen:
-        emitted += len(seen.emitted)
-        assert seen.length == len(PROMPT) + emitted - 1 or seen is method.seen[-1]
-    assert emitted == len(made.output)
 
 
 @pytest.mark.parametrize("exit_layer", range(1, LAYERS + 1))
@@ -158,9 +132,9 @@ MEASURED = Latency(
 )
 
 
-@pytest.fixture(params=FAMILIES)
-def engine(request: pytest.FixtureRequest, decoders: Load) -> Engine:
-    return engine_for(loaded(decoders, request.param, compiled=True), 40, 30, frozenset(range(20)))
+@pytest.fixture
+def engine(decoders: Load) -> Engine:
+    return engine_for(loaded(decoders, "qwen2", compiled=True), 40, 30, frozenset(range(20)))
 
 
 def decoded(engine: Engine, blocks: int, draft_len: int, prompt: Sequence[int], reuse: bool = True) -> Generation:
@@ -206,8 +180,8 @@ def test_scores_are_those_of_the_offline_searches(engine: Engine, capsys: pytest
         scores[blocks, d] = Objective(settings, engine.probe, PROMPTS)(LayerSet.exit(LAYERS, blocks))
     best = max(scores, key=lambda pair: scores[pair])
     assert chosen(swept(engine)) == best
-    said = f"exit after {best[0]} of {LAYERS} blocks, {best[1]} tokens a draft: score {scores[best]:.4f} (expected)"
-    assert said in capsys.readouterr().err
+    said = f"exit after {best[0]} of {LAYERS} blocks, {best[1]} tokens a draft: score {scores[best]:.4f} (expected), "
+    assert f"{said}the best of 18 pairs" in capsys.readouterr().err
     some = swept(engine, exits=[3, 2, 2], draft_lens=[4, 2])
     assert chosen(some) == max(product([2, 3], [4, 2]), key=lambda pair: (scores[pair], -pair[0], -pair[1]))
 
@@ -231,12 +205,8 @@ def test_measured_costs_of_all_parts_count(engine: Engine, reuse: bool) -> None:
     assert chosen(swept(engine, reuse_prefix=reuse)) != found
 
 
-def test_a_sweep_is_the_same_again(engine: Engine) -> None:
-    assert chosen(swept(engine)) == chosen(swept(engine))
-
-
 def test_preset_is_the_authors_sweep() -> None:
-    method = instantiate(config("layerskip_swept"))
+    method = method_of("layerskip_swept")
     assert isinstance(method, Calibrated) and (method.name, method.calibration) == ("layerskip_swept", 8)
     method.check(ModelDims("miniature", 16, 1, 64, 64))
     assert (method._exits, list(method.draft_lens), method.new_tokens) == ([*range(1, 16)], [1, 2, 3, 4, 5, 6], 32)
@@ -250,10 +220,3 @@ def test_a_sweep_with_any_settings_equals_ar(decoders: Load) -> None:
         return SweptLayerSkip("s", rng.choice([1, 2]), exits, draft_lens, rng.choice([2, 5, 9]), rng.random() < 0.7)
 
     assert check_greedy(make, decoders) > 12
-
-
-def test_a_run_sweeps_on_prompts_that_it_does_not_evaluate(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    options = ("method=layerskip_swept", "method.calibration=2", "method.new_tokens=8", "limit=2")
-    run = executed(tmp_path, "task=gsm8k", "decode.max_new_tokens=16", *options)
-    assert "the best of 90 pairs" in capsys.readouterr().err
-    assert len(run.layer_sets) == 1 and set(run.prompts["lossless"].dropna()) == {"identical"}
