@@ -77,16 +77,16 @@ def test_any_settings_are_lossless(decoders: Load) -> None:
     assert check_greedy(make, decoders) > 12
 
 
-def test_threshold_above_one_skips_nothing(decoders: Load) -> None:
+def test_threshold_above_one_skips_nothing(decoder: Decoder) -> None:
     """The draft is the full model, so everything is accepted (α = 1)."""
-    made = decode(decoders(), ASD(min_similarity=1.01, draft_len=4, stop_below=0.0), PROMPT, 30)
+    made = decode(decoder, ASD(min_similarity=1.01, draft_len=4, stop_below=0.0), PROMPT, 30)
     assert all(step.layer_set == FULL for step in made.steps)
     assert all(step.accepted_len == step.draft_len for step in made.steps)
     assert sum(step.draft_len for step in made.steps) > 20
 
 
-def test_threshold_of_minus_one_keeps_the_protected(decoders: Load) -> None:
-    made = decode(decoders(), ASD(min_similarity=-1.0), PROMPT, 10)
+def test_threshold_of_minus_one_keeps_the_protected(decoder: Decoder) -> None:
+    made = decode(decoder, ASD(min_similarity=-1.0), PROMPT, 10)
     assert all(step.layer_set == INNER for step in made.steps)
 
 

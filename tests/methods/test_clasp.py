@@ -25,7 +25,7 @@ from ssd_bench.model.backend import select
 from ssd_bench.model.checkpoint import Checkpoint
 from ssd_bench.model.decoder import Decoder
 from tests.conftest import LAYERS, SIZES, VOCAB, rope, save_model
-from tests.lossless import DIMS, FAMILIES, check_greedy, decode, loaded, method_of
+from tests.lossless import DIMS, FAMILIES, check_greedy, decode, method_of
 
 Load = Callable[..., Decoder]
 PRESETS = ("clasp", "clasp_knapspec")
@@ -218,7 +218,7 @@ def test_the_search_sees_the_last_accepted_token(decoders: Load) -> None:
 
 
 @pytest.mark.parametrize("interval", [1, 3, 128])
-def test_a_search_follows_step_one_and_every_t_steps(interval: int, decoders: Load) -> None:
+def test_a_search_follows_step_one_and_every_t_steps(interval: int, decoder: Decoder) -> None:
     """States are tapped in those steps only, between blocks only; the set changes after them."""
     method, tapped = method_of("clasp_knapspec", interval=interval, draft_len=2), []
     method.check(DIMS)
@@ -229,7 +229,7 @@ def test_a_search_follows_step_one_and_every_t_steps(interval: int, decoders: Lo
         assert method.taps.verify in ((), (0, 2, 4, 6, 8)) and not method.taps.prefill
     assert tapped == list(range(1, 260, interval))
     clasp = method_of("clasp", search_on="steps", interval=interval, draft_len=2)
-    run = decode(loaded(decoders, "llama", compiled=True), clasp, [5, 6, 7], 40)
+    run = decode(decoder, clasp, [5, 6, 7], 40)
     sets = [step.layer_set for step in run.steps]
     assert sets[0] == LayerSet.full(LAYERS) and all(s is not None and s.skip_ratio == 0.5 for s in sets[1:])
     changed = [i + 1 for i in range(1, len(sets)) if sets[i] != sets[i - 1]]
@@ -238,10 +238,10 @@ def test_a_search_follows_step_one_and_every_t_steps(interval: int, decoders: Lo
 
 
 @pytest.mark.parametrize("interval", [1, 3, 128])
-def test_an_update_after_the_prefill_is_the_first(interval: int, decoders: Load) -> None:
+def test_an_update_after_the_prefill_is_the_first(interval: int, decoder: Decoder) -> None:
     """The first step drafts with a searched set; the next search is T verifications later."""
     method, tapped = method_of("clasp", interval=interval, draft_len=2), []
-    run = decode(loaded(decoders, "llama", compiled=True), method, [5, 6, 7], 40)
+    run = decode(decoder, method, [5, 6, 7], 40)
     sets = [step.layer_set for step in run.steps]
     assert all(s is not None and s.skip_ratio == 0.5 for s in sets)
     changed = [i + 1 for i in range(1, len(sets)) if sets[i] != sets[i - 1]]

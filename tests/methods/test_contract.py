@@ -104,9 +104,8 @@ def test_the_table_has_all_that_there_is() -> None:
 
 
 @pytest.mark.parametrize("hook", HOOKS)
-def test_what_it_says_is_so(hook: str, decoders: Callable[..., Decoder]) -> None:
+def test_what_it_says_is_so(hook: str, decoder: Decoder) -> None:
     """Allowed calls change nothing that decoding sees; others are refused before they do."""
-    decoder = decoders("llama")
     expected = decode(decoder, AR(), PROMPT, NEW).output
     for name in dict.fromkeys(name for name, _ in TABLE):
         method = Asking(name, hook)
@@ -117,12 +116,12 @@ def test_what_it_says_is_so(hook: str, decoders: Callable[..., Decoder]) -> None
             assert raised is None or "is being decoded" in str(raised)
 
 
-def test_a_prompt_that_failed_does_not_hold_the_cache(decoders: Callable[..., Decoder]) -> None:
+def test_a_prompt_that_failed_does_not_hold_the_cache(decoder: Decoder) -> None:
     class Failing(AR):
         def propose(self, context: Context) -> TokenTree:
             raise KeyboardInterrupt
 
-    engine: Engine = engine_for(decoders("llama"), len(PROMPT) + NEW, NEW, frozenset())
+    engine: Engine = engine_for(decoder, len(PROMPT) + NEW, NEW, frozenset())
     with pytest.raises(KeyboardInterrupt):
         engine.generate(Failing(), PROMPT)
     assert engine.probe.top2_gap(PROMPT) >= 0
@@ -254,17 +253,15 @@ def windowed(window: Any) -> Callable[[Context], LayerDraft]:
         ({"taps": Taps(prefill=(-1,))}, r"answering\.taps\.prefill=\(-1,\) .* boundaries in \[0, 8\]"),
     ],
 )
-def test_an_answer_that_cannot_be_decoded_is_refused(
-    answers: dict[str, Any], message: str, decoders: Callable[..., Decoder]
-) -> None:
+def test_an_answer_that_cannot_be_decoded_is_refused(answers: dict[str, Any], message: str, decoder: Decoder) -> None:
     for mode in ("greedy", "sample"):
-        engine = engine_for(decoders("llama"), 60, NEW, frozenset(), mode=mode)
+        engine = engine_for(decoder, 60, NEW, frozenset(), mode=mode)
         with pytest.raises(ConfigError, match=message):
             engine.generate(Answering(**answers), PROMPT)
         assert len(engine.generate(AR(), PROMPT).output) == NEW
 
 
-def test_taps_that_change_are_looked_at_anew(decoders: Callable[..., Decoder]) -> None:
+def test_taps_that_change_are_looked_at_anew(decoder: Decoder) -> None:
     method = Answering()
 
     def later(context: Context) -> TokenTree:
@@ -273,11 +270,11 @@ def test_taps_that_change_are_looked_at_anew(decoders: Callable[..., Decoder]) -
 
     method.answers["propose"] = later
     with pytest.raises(ConfigError, match=r"taps\.verify=\(9,\)"):
-        decode(decoders("llama"), method, PROMPT, NEW)
+        decode(decoder, method, PROMPT, NEW)
 
 
 @pytest.mark.parametrize("mode", ["greedy", "sample"])
-def test_no_token_is_a_methods_to_choose(mode: str, decoders: Callable[..., Decoder]) -> None:
+def test_no_token_is_a_methods_to_choose(mode: str, decoder: Decoder) -> None:
     """Writes over its inputs stay its own."""
 
     def spoils(context: Context) -> LayerDraft:
@@ -288,7 +285,7 @@ def test_no_token_is_a_methods_to_choose(mode: str, decoders: Callable[..., Deco
         def observe(self, verification: Verification, probe: Probe) -> None:
             verification.emitted[:] = verification.path[:] = [5] * 9  # type: ignore[index]
 
-    engine = engine_for(decoders("llama"), 60, NEW, frozenset(), mode=mode)
+    engine = engine_for(decoder, 60, NEW, frozenset(), mode=mode)
     methods = Spoiling(propose=spoils), Answering(propose=draft(LayerSet(4, frozenset([2, 3])), 2))
     made = [engine.generate(method, PROMPT) for method in methods]
     assert made[0].output == made[1].output and len(made[0].output) == NEW

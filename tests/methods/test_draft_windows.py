@@ -98,16 +98,16 @@ def test_every_method_is_lossless_with_a_window(
     assert not rests, "states of a draft with a window are not the full model's"
 
 
-def test_a_draft_has_its_length_whatever_its_confidence(decoders: Load) -> None:
-    made = decode(decoders(), method_of("window_draft", draft_window=[0, 2]), [5, 6, 7], 40)
+def test_a_draft_has_its_length_whatever_its_confidence(decoder: Decoder) -> None:
+    made = decode(decoder, method_of("window_draft", draft_window=[0, 2]), [5, 6, 7], 40)
     assert {step.draft_len for step in made.steps if step.stop_reason == "length"} == {4}
     assert {step.stop_reason for step in made.steps} <= {"length", "budget"}
 
 
 @pytest.mark.parametrize("preset", windowed())
-def test_every_layer_draft_of_a_method_has_its_window(preset: str, decoders: Load) -> None:
+def test_every_layer_draft_of_a_method_has_its_window(preset: str, decoder: Decoder) -> None:
     method = method_of(preset, draft_window=[1, 2], **SMALL.get(preset, {}))
-    made = decode(loaded(decoders, "llama", compiled=True), method, [5, 6, 7, 8, 9], 40)
+    made = decode(decoder, method, [5, 6, 7, 8, 9], 40)
     assert {step.layer_set.window for step in made.steps if step.layer_set} == {Window(1, 2)}
 
 
@@ -130,9 +130,9 @@ def test_windows_that_cannot_be_are_refused(window: list[int]) -> None:
         FixedLayers(ratio=0.25, draft_window=window)
 
 
-def test_a_search_with_a_window_is_a_search_of_its_own(decoders: Load, tmp_path: Path) -> None:
+def test_a_search_with_a_window_is_a_search_of_its_own(decoder: Decoder, tmp_path: Path) -> None:
     """Its trials draft with the window and are priced by it; without one, a search is unchanged."""
-    probe = engine_for(loaded(decoders, "llama", compiled=True), 40, 30, frozenset()).probe
+    probe = engine_for(decoder, 40, 30, frozenset()).probe
     probe.origin = Origin(tmp_path, "tiny", "w", "none", "float64", "cpu", 0, "")
     settings = SearchSettings(iterations=1, new_tokens=12, draft_len=3, stop_below=0.0, target_rate=None)
     samples = [Sample([5, 6, 7, 8], "a")]

@@ -347,8 +347,8 @@ def test_saved_states_verify_as_a_whole_pass_does(decoders: Load, rests: list[in
     assert exits == {2, 4, 6}
 
 
-def test_first_step_drafts_one_token_then_up_to_the_cap(decoders: Load) -> None:
-    made = decode(decoders(), DEL(draft_cap=5), PROMPTS[1], 40)
+def test_first_step_drafts_one_token_then_up_to_the_cap(decoder: Decoder) -> None:
+    made = decode(decoder, DEL(draft_cap=5), PROMPTS[1], 40)
     lengths = [step.draft_len for step in made.steps]
     assert lengths[0] == 1 and 1 <= max(lengths[1:]) <= 5
     assert made.steps[0].layer_set == LayerSet.exit(LAYERS, 1)
@@ -362,11 +362,11 @@ def test_greedy_equals_ar_with_any_settings(decoders: Load) -> None:
     assert check_greedy(make, decoders) > 12
 
 
-def test_sampling_counts_the_accepted_path(decoders: Load) -> None:
+def test_sampling_counts_the_accepted_path(decoder: Decoder) -> None:
     """Even if the draw was not the exit's or the target's likeliest token."""
     method, rejected = Watched(decay=1.0, draft_len_grid=(1, 17), window=0), 0
     for prompt in PROMPTS:
-        decode(loaded(decoders, "llama", compiled=True), method, prompt, 40, mode="sample")
+        decode(decoder, method, prompt, 40, mode="sample")
         total = 0
         for _, _, verification, counts in method.seen[:-1]:
             total += len(verification.path)
@@ -375,9 +375,9 @@ def test_sampling_counts_the_accepted_path(decoders: Load) -> None:
     assert rejected
 
 
-def test_zero_drafts_are_plain_steps_that_still_learn(decoders: Load) -> None:
+def test_zero_drafts_are_plain_steps_that_still_learn(decoder: Decoder) -> None:
     """A step without a draft emits one token, counts its position, and may lead out of γ* = 0."""
-    decoder, method = loaded(decoders, "llama", compiled=True), Watched(allow_zero_draft=True, decay=0.5)
+    method = Watched(allow_zero_draft=True, decay=0.5)
     plain = 0
     for prompt in PROMPTS:
         made = decode(decoder, method, prompt, 40)

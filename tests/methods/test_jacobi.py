@@ -68,8 +68,8 @@ def test_iterations_are_at_most_tokens(settings: dict, decoders: Load) -> None:
 
 
 @pytest.mark.parametrize("mode", ["PGJ", "sliding"])
-def test_block_of_one_is_ar(mode: str, decoders: Load) -> None:
-    made, ar = (decode(decoders(), m, PROMPT, 20) for m in (Jacobi(mode=mode, block=1), AR()))
+def test_block_of_one_is_ar(mode: str, decoder: Decoder) -> None:
+    made, ar = (decode(decoder, m, PROMPT, 20) for m in (Jacobi(mode=mode, block=1), AR()))
     assert made.output == ar.output
     assert [(s.tree_nodes, s.emitted) for s in made.steps] == [(s.tree_nodes, s.emitted) for s in ar.steps]
 
@@ -95,10 +95,10 @@ def test_pj_has_one_block_of_all_that_is_left(decoders: Load) -> None:
         left -= emitted
 
 
-def test_pj_outgrows_no_cache(decoders: Load) -> None:
+def test_pj_outgrows_no_cache(decoder: Decoder) -> None:
     """A block longer than the cache's scratch rows."""
-    expected = decode(decoders(), AR(), PROMPT, 220)
-    made = decode(decoders(), Jacobi(mode="PJ"), PROMPT, 220)
+    expected = decode(decoder, AR(), PROMPT, 220)
+    made = decode(decoder, Jacobi(mode="PJ"), PROMPT, 220)
     assert made.output == expected.output and made.steps[0].tree_nodes == 219
 
 
@@ -165,18 +165,18 @@ def test_never_more_passes_than_the_released_loop(seed: int) -> None:
     assert mine == theirs and my_passes <= their_passes
 
 
-def test_filler_equal_to_eos_does_not_stop(decoders: Load) -> None:
+def test_filler_equal_to_eos_does_not_stop(decoder: Decoder) -> None:
     """An unverified filler ends nothing; EOS ends the output where AR emits it."""
-    ar = decode(decoders(), AR(), PROMPT, 30)
+    ar = decode(decoder, AR(), PROMPT, 30)
     absent = next(token for token in range(VOCAB) if token not in ar.output)
     for eos in (absent, ar.output[9]):
-        expected = decode(decoders(), AR(), PROMPT, 30, frozenset([eos]))
+        expected = decode(decoder, AR(), PROMPT, 30, frozenset([eos]))
         for mode in ("PJ", "PGJ", "sliding"):
-            made = decode(decoders(), Jacobi(mode=mode, pad_id=eos), PROMPT, 30, frozenset([eos]))
+            made = decode(decoder, Jacobi(mode=mode, pad_id=eos), PROMPT, 30, frozenset([eos]))
             assert (made.output, made.finish_reason) == (expected.output, expected.finish_reason)
 
 
-def test_fillers(decoders: Load) -> None:
+def test_fillers() -> None:
     context = Context(1, 3, [9, 8], 10)
     for method, filler in ((Jacobi(pad_id=3), 3), (Jacobi(filler="last"), 8)):
         method.start(Prefill(PROMPT, None))

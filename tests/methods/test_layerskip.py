@@ -74,10 +74,10 @@ def test_greedy_equals_ar_with_any_settings(decoders: Load) -> None:
     assert check_greedy(make, decoders) > 50
 
 
-def test_the_last_exit_is_the_model_itself(decoders: Load, rests: list[int]) -> None:
+def test_the_last_exit_is_the_model_itself(decoder: Decoder, rests: list[int]) -> None:
     """E = L: every draft is accepted (α = 1); all blocks draft, so nothing is left to verify on saved states."""
-    made = decode(decoders(), LayerSkip(exit_layer=LAYERS, draft_len=3), PROMPT, 24)
-    assert made.output == decode(decoders(), AR(), PROMPT, 24).output
+    made = decode(decoder, LayerSkip(exit_layer=LAYERS, draft_len=3), PROMPT, 24)
+    assert made.output == decode(decoder, AR(), PROMPT, 24).output
     assert all(step.accepted_len == step.draft_len for step in made.steps)
     assert [step.draft_len for step in made.steps[:-1]] == [3] * (len(made.steps) - 1) and not rests
 
@@ -99,14 +99,14 @@ def test_saved_states_verify_as_a_whole_pass_does(exit_layer: int, decoders: Loa
 
 
 @pytest.mark.parametrize("exit_layer", range(1, LAYERS + 1))
-def test_eos_drafted_first_ends_the_draft(exit_layer: int, decoders: Load) -> None:
+def test_eos_drafted_first_ends_the_draft(exit_layer: int, decoder: Decoder) -> None:
     """Nothing is drafted after it; accepted it ends the output, rejected it leaves no trace."""
     method = Watched(exit_layer=exit_layer, draft_len=4)
-    decode(decoders(), method, PROMPT, 12)
+    decode(decoder, method, PROMPT, 12)
     drafted = method.seen[0].tree.tokens[1]
     eos = frozenset([drafted])
-    made = decode(decoders(), LayerSkip(exit_layer=exit_layer, draft_len=4), PROMPT, 12, eos)
-    expected = decode(decoders(), AR(), PROMPT, 12, eos)
+    made = decode(decoder, LayerSkip(exit_layer=exit_layer, draft_len=4), PROMPT, 12, eos)
+    expected = decode(decoder, AR(), PROMPT, 12, eos)
     assert (made.output, made.finish_reason) == (expected.output, expected.finish_reason)
     if made.steps:  # none where the prompt's own token is EOS
         assert (made.steps[0].draft_len, made.steps[0].stop_reason) == (1, "eos")

@@ -311,12 +311,12 @@ def test_columns_beyond_the_length_limit_are_dropped() -> None:
         assert max(window_tree(0, [], trim_window(rows, room)).depths) <= room
 
 
-def test_largest_settings_fit_the_cache(decoders: Load) -> None:
+def test_largest_settings_fit_the_cache(decoder: Decoder) -> None:
     """W(N-1) + G(N-1) at the limit: every node finds a scratch row, even at the context's end."""
     method = Watched(window=20, ngram=5, guesses=20, cap="full")
     assert method._most_nodes() == SCRATCH
-    made: Generation = decode(decoders(), method, PROMPT, 100)
-    assert made.output == decode(decoders(), AR(), PROMPT, 100).output
+    made: Generation = decode(decoder, method, PROMPT, 100)
+    assert made.output == decode(decoder, AR(), PROMPT, 100).output
 
 
 def test_a_plain_tree_has_the_same_nodes() -> None:

@@ -23,7 +23,7 @@ from ssd_bench.contract.optional import Calibrated, Stateful
 from ssd_bench.contract.tree import TokenTree, comb
 from ssd_bench.model.decoder import Decoder
 from tests.conftest import LAYERS
-from tests.lossless import DIMS, check_greedy, check_sampled, decode, engine_for, loaded, method_of
+from tests.lossless import DIMS, check_greedy, check_sampled, decode, engine_for, method_of
 from tests.runs import config
 
 Load = Callable[..., Decoder]
@@ -59,8 +59,8 @@ class Given(SelfSSD):
         self._layer_set = self._given
 
 
-def generated(decoders: Load, method: SelfSSD, new: int) -> Generation:
-    engine = engine_for(loaded(decoders, "llama", compiled=True), len(PROMPT) + new, new, frozenset())
+def generated(decoder: Decoder, method: SelfSSD, new: int) -> Generation:
+    engine = engine_for(decoder, len(PROMPT) + new, new, frozenset())
     method.check(DIMS)
     method.prepare(engine.probe, [])
     return engine.generate(method, PROMPT)
@@ -115,10 +115,10 @@ def test_presets_hold_the_published_settings() -> None:
     assert timed == OmegaConf.merge(base, {"name": timed.name, "search": {"objective": "wallclock"}})
 
 
-def test_lengths_and_cache_after_every_step(decoders: Load) -> None:
+def test_lengths_and_cache_after_every_step(decoder: Decoder) -> None:
     """d ≤ min(K, max_new - emitted - 1); the cache grows by m + 1; without an EOS the output has full length."""
     k, new, emitted = 3, 25, 1
-    made = generated(decoders, Given([2, 5], stop_below=0.0, draft_len=k, target_rate=None), new)
+    made = generated(decoder, Given([2, 5], stop_below=0.0, draft_len=k, target_rate=None), new)
     length = len(PROMPT)
     for step in made.steps:
         assert step.context_len == length and step.draft_len == min(k, new - emitted - 1)
@@ -127,7 +127,7 @@ def test_lengths_and_cache_after_every_step(decoders: Load) -> None:
         emitted += step.emitted
     assert len(made.output) == emitted == new
     assert any(step.accepted_len == 0 for step in made.steps)
-    assert made.output == decode(loaded(decoders, "llama", compiled=True), AR(), PROMPT, new).output
+    assert made.output == decode(decoder, AR(), PROMPT, new).output
 
 
 def moved(stop: DraftStop, drafted: int, accepted: int) -> float:
@@ -168,20 +168,20 @@ def test_fixed_threshold_stays() -> None:
     assert [moved(stop, 3, 0), moved(stop, 3, 3)] == [0.8, 0.8]
 
 
-def test_threshold_is_carried_and_restored(decoders: Load) -> None:
+def test_threshold_is_carried_and_restored(decoder: Decoder) -> None:
     """γ goes from prompt to prompt, even in a resumed run; without carrying every prompt starts anew."""
     options: dict[str, Any] = {"skipped": [2, 5], "stop_below": 0.2, "stop_step": 0.3}
     whole, first, second = (Given(**options) for _ in range(3))
     assert isinstance(whole, Stateful) and isinstance(whole, Calibrated)
-    runs = [generated(decoders, whole, 20).steps for _ in range(2)]
-    generated(decoders, first, 20)
+    runs = [generated(decoder, whole, 20).steps for _ in range(2)]
+    generated(decoder, first, 20)
     second.check(DIMS)
     second.restore(first.state())
-    resumed = generated(decoders, second, 20).steps
+    resumed = generated(decoder, second, 20).steps
     assert [s.draft_len for s in resumed] == [s.draft_len for s in runs[1]]
     assert second.state() == whole.state() != Given(**options).state()
     anew = Given(**options, carry_stop=False)
-    again = [[s.draft_len for s in generated(decoders, anew, 20).steps] for _ in range(2)]
+    again = [[s.draft_len for s in generated(decoder, anew, 20).steps] for _ in range(2)]
     assert again[0] == again[1] == [s.draft_len for s in runs[0]]
 
 
@@ -208,14 +208,14 @@ def test_search_is_on_the_first_domain_or_all(
         assert seen[2] == seen[0]
 
 
-def test_reused_set_needs_no_prompts(decoders: Load, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_reused_set_needs_no_prompts(decoder: Decoder, monkeypatch: pytest.MonkeyPatch) -> None:
     found = LayerSet.skipping(LAYERS, [1])
     monkeypatch.setattr(self_ssd, "named_set", lambda name, probe: {"known": found}[name])
     method = SelfSSD(SearchSettings(reuse="known"))
     assert method.calibration == 0
-    assert all(step.layer_set == found for step in generated(decoders, method, 6).steps)
+    assert all(step.layer_set == found for step in generated(decoder, method, 6).steps)
 
 
-def test_first_token_eos_drafts_nothing(decoders: Load) -> None:
-    first = decode(decoders(), AR(), PROMPT, 1).output
-    assert decode(decoders(), Given([2]), PROMPT, 9, frozenset(first)).steps == []
+def test_first_token_eos_drafts_nothing(decoder: Decoder) -> None:
+    first = decode(decoder, AR(), PROMPT, 1).output
+    assert decode(decoder, Given([2]), PROMPT, 9, frozenset(first)).steps == []

@@ -101,8 +101,7 @@ def test_a_longer_match_allows_a_longer_draft() -> None:
     assert propose(method, [1, 2, 3], [4]) == ()
 
 
-def test_earlier_outputs_are_drafted_from(decoders: Load) -> None:
-    decoder = decoders()
+def test_earlier_outputs_are_drafted_from(decoder: Decoder) -> None:
     anew, again = Suffix(memory=0), Suffix()
     first = decode(decoder, anew, [5, 6, 7], 40)
     again.prepare(None, ())
@@ -114,10 +113,10 @@ def test_earlier_outputs_are_drafted_from(decoders: Load) -> None:
         assert propose(method, prompt, first.output[:3]) == tuple(first.output[3:6])
 
 
-def test_memory_keeps_the_newest_tokens(decoders: Load) -> None:
+def test_memory_keeps_the_newest_tokens(decoder: Decoder) -> None:
     method = Suffix(memory=7)
-    decode(decoders(), method, [5, 6, 7], 30)
-    output = decode(decoders(), Suffix(), [5, 6, 7], 30).output
+    decode(decoder, method, [5, 6, 7], 30)
+    output = decode(decoder, Suffix(), [5, 6, 7], 30).output
     assert method._past.tolist() == output[-7:]
 
 

@@ -166,9 +166,9 @@ def test_matchness_is_that_of_the_draft_over_the_window(window: str, decoders: L
     assert set(starts) == {3} if window == "first" else len(set(starts)) == len(starts)
 
 
-def test_a_candidate_costs_one_pass_a_cycle_and_leaves_the_cache(decoders: Load) -> None:
+def test_a_candidate_costs_one_pass_a_cycle_and_leaves_the_cache(decoder: Decoder) -> None:
     """A cycle has at most one pass of the kept sublayers over γ tokens; committed rows stay unchanged."""
-    decoder, passes = decoders(), []
+    passes: list[list[int]] = []
 
     class Counting(ModelProbe):
         def apply_sublayer(self, i: int, hidden: Tensor, prefix_len: int, bits: int = 0) -> Tensor:
@@ -197,11 +197,11 @@ def test_a_candidate_costs_one_pass_a_cycle_and_leaves_the_cache(decoders: Load)
     assert all(one == sorted(set(one)) and len(one) in (0, 2 * LAYERS - 2) for one in passes)
 
 
-def test_outputs_shorter_than_the_window_and_two_are_not_searched(decoders: Load, scored: list) -> None:
+def test_outputs_shorter_than_the_window_and_two_are_not_searched(decoder: Decoder, scored: list) -> None:
     """γ+2 committed tokens are needed: γ+1 of the window, and one more."""
     method = checked(context_window=7, k_set="chain", bayes_interval=None)
     for new in range(1, 12):
-        engine = engine_for(decoders(), 3 + new, new, frozenset())
+        engine = engine_for(decoder, 3 + new, new, frozenset())
         steps = engine.generate(method, PROMPT).steps
         committed = np.cumsum([step.emitted for step in steps])
         assert len(scored) == (committed >= 9).sum()
@@ -213,10 +213,10 @@ def test_outputs_shorter_than_the_window_and_two_are_not_searched(decoders: Load
 # ---- the course of the search
 
 
-def test_best_never_falls_and_its_set_drafts(decoders: Load, scored: list) -> None:
+def test_best_never_falls_and_its_set_drafts(decoder: Decoder, scored: list) -> None:
     """Only strictly better candidates replace it, across prompts; the best-scored set drafts."""
     method = checked(context_window=4, max_score=1.0, patience=999, bayes_interval=3)
-    drafted = [step.layer_set for run in stream(method, decoders(), 4) for step in run.steps]
+    drafted = [step.layer_set for run in stream(method, decoder, 4) for step in run.steps]
     best, expected = 0.0, [method._initial]
     for layer_set, _, _, score in scored:
         if score > best:
@@ -238,33 +238,33 @@ def test_best_never_falls_and_its_set_drafts(decoders: Load, scored: list) -> No
     ],
 )
 def test_stops_fire_once(
-    options: dict, scores: list, expected: int, decoders: Load, monkeypatch: pytest.MonkeyPatch
+    options: dict, scores: list, expected: int, decoder: Decoder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The search ends for good, over all prompts, and forgets its points."""
     given = iter(scores + [scores[-1]] * 999)
     asked = []
     monkeypatch.setattr(swift, "matchness", lambda *_: asked.append(1) or next(given))
     method = checked(**{"bayes_interval": 3} | options)
-    runs = stream(method, decoders(), 3)
+    runs = stream(method, decoder, 3)
     assert len(asked) == expected < sum(len(run.steps) for run in runs)
     assert not method._search.active and not method._search.points
 
 
-def test_no_optimisation_drafts_with_the_initial_set(decoders: Load) -> None:
-    for run in stream(checked(max_steps=0), decoders(), 2):
+def test_no_optimisation_drafts_with_the_initial_set(decoder: Decoder) -> None:
+    for run in stream(checked(max_steps=0), decoder, 2):
         assert {step.layer_set for step in run.steps} == {LayerSet.skipping(LAYERS, attn=[1], mlp=[1])}
         assert all(step.estimate is None for step in run.steps)
 
 
 @pytest.mark.parametrize("interval", [1, 3])
-def test_candidates_come_every_interval(interval: int, decoders: Load) -> None:
+def test_candidates_come_every_interval(interval: int, decoder: Decoder) -> None:
     """Estimates tell when: best matchness, the mean draft length so far, and TPT by the latency profile."""
     method = checked(opt_interval=interval, max_score=1.0, context_window=1, k_set="chain")
-    run = stream(method, decoders(), 1)[0]
+    run = stream(method, decoder, 1)[0]
     events = [step for step in run.steps if step.estimate is not None]
     assert events and all((step.index - 1) % interval == 0 for step in events)
     assert len(events) == method._search.steps
-    latency = engine_for(decoders(), 33, 30, frozenset()).probe.latency
+    latency = engine_for(decoder, 33, 30, frozenset()).probe.latency
     sets = {step.index: step.layer_set for step in run.steps}
     best = 0.0
     for step in events:
@@ -277,43 +277,43 @@ def test_candidates_come_every_interval(interval: int, decoders: Load) -> None:
         assert estimate.tokens_per_s == pytest.approx(tpt(best, estimate.draft_len, *times))
 
 
-def test_an_empty_set_drafts_as_the_model(decoders: Load) -> None:
+def test_an_empty_set_drafts_as_the_model(decoder: Decoder) -> None:
     """z = ∅: matchness 1 ends the search; then every draft is accepted, whatever k is."""
     for k_set in ("paper", "chain"):
         method = checked(skip_ratio=0.0, k_set=k_set)
-        run = stream(method, decoders(), 1)[0]
+        run = stream(method, decoder, 1)[0]
         steps = [step for step in run.steps if step.layer_set == FULL]
         assert method._search.steps == 1 and method._search.best == 1.0 and len(steps) > 3
         assert all(step.accepted_len == step.draft_len for step in steps)
-        assert run.output == decode(decoders(), AR(), [0, 6, 7], 30).output
+        assert run.output == decode(decoder, AR(), [0, 6, 7], 30).output
 
 
-def test_score_initial_makes_the_initial_set_the_first_candidate(decoders: Load, scored: list) -> None:
+def test_score_initial_makes_the_initial_set_the_first_candidate(decoder: Decoder, scored: list) -> None:
     method = checked(score_initial=True, context_window=4, max_score=1.0, bayes_interval=None)
-    stream(method, decoders(), 1)
+    stream(method, decoder, 1)
     assert scored[0][0] == method._initial and method._search.points[0].tolist() == [1, 0, 1, 0]
     assert method._search.best == max(score for *_, score in scored)
     plain = checked(context_window=4, bayes_interval=None)
     del scored[:]
-    stream(plain, decoders(), 1)
+    stream(plain, decoder, 1)
     assert all(len(layer_set.skipped) == 2 for layer_set, *_ in scored)
 
 
 # ---- what survives a prompt
 
 
-def test_state_continues_as_if_nothing_had_happened(decoders: Load) -> None:
+def test_state_continues_as_if_nothing_had_happened(decoder: Decoder) -> None:
     """A restored method makes the same candidates, drafts and state, during the search and after."""
     for options in ({"max_score": 1.0, "reset": "on_shift"}, {"max_steps": 2}):
         first = checked(bayes_interval=3, context_window=4, **options)
         assert isinstance(first, Stateful)
-        stream(first, decoders(), 2, new=16)
+        stream(first, decoder, 2, new=16)
         other = checked(bayes_interval=3, context_window=4, seed=99, **options)
         other.restore(first.state())
         assert other.state() == first.state()
         assert first._search.active == bool(first._search.points) == ("max_score" in options)
         ours, theirs = (
-            [(run.output, [(s.layer_set, s.estimate) for s in run.steps]) for run in stream(method, decoders(), 2, 16)]
+            [(run.output, [(s.layer_set, s.estimate) for s in run.steps]) for run in stream(method, decoder, 2, 16)]
             for method in (first, other)
         )
         assert ours == theirs and other.state() == first.state()
@@ -355,11 +355,11 @@ def test_reset_says_when_the_search_begins_anew() -> None:
     assert silent._search.prompts == 1
 
 
-def test_resets_do_not_repeat_the_candidates(decoders: Load, scored: list) -> None:
+def test_resets_do_not_repeat_the_candidates(decoder: Decoder, scored: list) -> None:
     method = checked(reset="on_instance", max_score=1.0, max_steps=1, bayes_interval=None, context_window=1)
     sets = []
     for _ in range(6):
-        stream(method, decoders(), 1)
+        stream(method, decoder, 1)
         sets.append(tuple(layer_set for layer_set, *_ in scored))
         scored.clear()
     assert len(set(sets)) > 1 and set(map(len, sets)) == {2}

@@ -75,8 +75,8 @@ def test_k_of_one_is_a_chain_with_a_fixed_threshold(mode: str, decoders: Load) -
         assert traces[0] == traces[1] and {trace[-1] for trace in traces[0]} >= {"confidence"}
 
 
-def test_no_early_stopping_drafts_to_the_cap(decoders: Load) -> None:
-    run = stream(checked(stop_below=0.0, draft_len=6, bayes_interval=None), decoders(), 1)[0]
+def test_no_early_stopping_drafts_to_the_cap(decoder: Decoder) -> None:
+    run = stream(checked(stop_below=0.0, draft_len=6, bayes_interval=None), decoder, 1)[0]
     assert all(step.draft_len == 6 for step in run.steps if step.stop_reason == "length")
     assert {step.stop_reason for step in run.steps} <= {"length", "budget"}
 
@@ -121,11 +121,11 @@ def test_presets_with_random_settings_are_lossless(preset: str, decoders: Load) 
     assert check_greedy(make, decoders) > 12
 
 
-def test_a_search_with_real_suggestions_is_lossless(decoders: Load, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_search_with_real_suggestions_is_lossless(decoder: Decoder, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(swift, "suggest", suggest)
     options = {"context_window": 2, "bayes_interval": 4, "max_steps": 7, "draft_len": 3, "max_score": 1.0}
-    run = decode(decoders(), made(**options), PROMPT, 30)
-    assert run.output == decode(decoders(), AR(), PROMPT, 30).output
+    run = decode(decoder, made(**options), PROMPT, 30)
+    assert run.output == decode(decoder, AR(), PROMPT, 30).output
     assert sum(step.estimate is not None for step in run.steps) >= 4
 
 
@@ -153,13 +153,13 @@ def test_presets_hold_the_published_settings() -> None:
 # ---- the frozen set of a domain shift
 
 
-def test_the_search_ends_after_its_prompts_and_nothing_begins_anew(decoders: Load) -> None:
+def test_the_search_ends_after_its_prompts_and_nothing_begins_anew(decoder: Decoder) -> None:
     """Figure 4 of ConfLayers: the best set then drafts for good, even with a state restored in between."""
     options = {"search_prompts": 2, "reset": "on_instance", "bayes_interval": None, "max_score": 1.0}
     method = checked(**options)
     sets: list[set[object]] = []
     for prompt in range(5):
-        run = stream(method, decoders(), 1)[0]
+        run = stream(method, decoder, 1)[0]
         sets.append({step.layer_set for step in run.steps})
         if prompt == 3:
             state = method.state()
@@ -168,5 +168,5 @@ def test_the_search_ends_after_its_prompts_and_nothing_begins_anew(decoders: Loa
     assert not method._search.active and len(sets[0]) > 1
     assert len(sets[2] | sets[3] | sets[4]) == 1
     open_end = checked(**options | {"search_prompts": None})
-    stream(open_end, decoders(), 3)
+    stream(open_end, decoder, 3)
     assert open_end._search.active
