@@ -5,9 +5,9 @@ from __future__ import annotations
 import random
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
-from hydra.utils import instantiate
 
 from methods.ar import AR
 from methods.jacobi import Jacobi
@@ -16,55 +16,43 @@ from ssd_bench.errors import ConfigError
 from ssd_bench.model.decoder import Decoder
 from ssd_bench.run.plan import plan
 from tests.conftest import VOCAB
-from tests.lossless import check_greedy, decode, likes_zero
-from tests.runs import composed, config
+from tests.lossless import check_greedy, decode, likes_zero, method_of
+from tests.runs import composed
 
-Load = Callable[..., Decoder]
 PROMPT = [5, 6, 7]
-SETTINGS: list[dict] = [
-    {"mode": "PJ"},
-    {"mode": "PGJ"},
-    {"mode": "HGJ", "assumed_len": 20},
-    {"mode": "sliding"},
-    {"mode": "PGJ", "block": 16, "filler": "last"},
-    {"mode": "sliding", "block": 3, "filler": "last"},
-]
 
 
-def settings_of(rng: random.Random) -> dict:
-    mode = rng.choice(["PJ", "PGJ", "HGJ", "sliding"])
-    return {
-        "mode": mode,
-        "block": rng.choice([1, 2, 3, 5, 8, 16]),
-        "filler": rng.choice(["pad", "last"]),
-        "pad_id": rng.randrange(VOCAB),
-        "assumed_len": rng.randint(1, 25) if mode == "HGJ" else None,
-    }
-
-
-def test_preset_is_lossless(decoders: Load) -> None:
-    """50 random cases with any filler: its pad id may be likely, and may end outputs."""
-    preset = config("jacobi")
+def test_any_settings_are_lossless(decoders: Callable[..., Decoder]) -> None:
+    """With any filler: its pad id may be likely, and may end outputs."""
 
     def make(rng: random.Random) -> Jacobi:
-        return instantiate(preset, filler=rng.choice(["pad", "last"]), pad_id=rng.choice([0, rng.randrange(VOCAB)]))
+        mode = rng.choice(["PJ", "PGJ", "HGJ", "sliding"])
+        return method_of(
+            "jacobi",
+            mode=mode,
+            block=rng.choice([1, 2, 3, 5, 8, 16]),
+            filler=rng.choice(["pad", "last"]),
+            pad_id=rng.choice([0, rng.randrange(VOCAB)]),
+            assumed_len=rng.randint(1, 25) if mode == "HGJ" else None,
+        )
 
     assert check_greedy(make, decoders) > 25
 
 
-def test_any_settings_are_lossless(decoders: Load) -> None:
-    assert check_greedy(lambda rng: Jacobi(**settings_of(rng)), decoders) > 25
-
-
-@pytest.mark.parametrize("settings", SETTINGS)
-def test_iterations_are_at_most_tokens(settings: dict, decoders: Load) -> None:
-    """Every pass emits at least one token and no more than it was fed, deterministically."""
-    decoder = likes_zero(decoders("qwen3"))
-    made = decode(decoder, Jacobi(**settings), PROMPT, 40)
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"mode": "PJ"},
+        {"mode": "HGJ", "assumed_len": 20},
+        {"mode": "PGJ", "block": 16, "filler": "last"},
+        {"mode": "sliding", "block": 3},
+    ],
+)
+def test_iterations_are_at_most_tokens(settings: dict[str, Any], decoder: Decoder) -> None:
+    """Every pass emits at least one token and no more than it was fed."""
+    made = decode(likes_zero(decoder), Jacobi(**settings), PROMPT, 40)
     assert all(1 <= step.emitted <= step.tree_nodes for step in made.steps)
     assert len(made.steps) <= len(made.output) - 1  # the first token is the prefill's
-    again = decode(decoder, Jacobi(**settings), PROMPT, 40)
-    assert [step.emitted for step in again.steps] == [step.emitted for step in made.steps]
 
 
 @pytest.mark.parametrize("mode", ["PGJ", "sliding"])
@@ -79,18 +67,18 @@ def blocks(decoder: Decoder, method: Jacobi, new: int = 30) -> list[tuple[int, i
     return [(step.tree_nodes, step.emitted) for step in decode(decoder, method, PROMPT, new).steps]
 
 
-def test_pgj_empties_a_block_before_the_next(decoders: Load) -> None:
+def test_pgj_empties_a_block_before_the_next(decoder: Decoder) -> None:
     left = 0
-    for nodes, emitted in blocks(decoders("qwen2"), Jacobi(block=4)):
+    for nodes, emitted in blocks(decoder, Jacobi(block=4)):
         left = left or 4
         assert nodes == left or nodes < left == 4  # only the last block may be cut by the length limit
         left = nodes - emitted
     assert left == 0
 
 
-def test_pj_has_one_block_of_all_that_is_left(decoders: Load) -> None:
+def test_pj_has_one_block_of_all_that_is_left(decoder: Decoder) -> None:
     left = 29
-    for nodes, emitted in blocks(decoders("qwen2"), Jacobi(mode="PJ")):
+    for nodes, emitted in blocks(decoder, Jacobi(mode="PJ")):
         assert nodes == left
         left -= emitted
 
@@ -102,16 +90,16 @@ def test_pj_outgrows_no_cache(decoder: Decoder) -> None:
     assert made.output == expected.output and made.steps[0].tree_nodes == 219
 
 
-def test_sliding_fills_up_at_every_step(decoders: Load) -> None:
+def test_sliding_fills_up_at_every_step(decoder: Decoder) -> None:
     done = 1
-    for nodes, emitted in blocks(decoders("qwen2"), Jacobi(mode="sliding", block=6)):
+    for nodes, emitted in blocks(decoder, Jacobi(mode="sliding", block=6)):
         assert nodes == min(6, 30 - done)
         done += emitted
 
 
-def test_hgj_is_ar_after_the_assumed_length(decoders: Load) -> None:
+def test_hgj_is_ar_after_the_assumed_length(decoder: Decoder) -> None:
     """Blocks end exactly at the assumed length; before it, the steps are PGJ's."""
-    hybrid = blocks(decoders("qwen2"), Jacobi(mode="HGJ", block=4, assumed_len=13))
+    hybrid = blocks(decoder, Jacobi(mode="HGJ", block=4, assumed_len=13))
     done = 1
     for nodes, emitted in hybrid:
         assert nodes <= max(1, min(4, 13 - done)) and (done < 13 or nodes == 1)
