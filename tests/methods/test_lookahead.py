@@ -9,11 +9,9 @@ from itertools import product
 
 import pytest
 import torch
-from hydra.utils import instantiate
 
 from methods.ar import AR
 from methods.lookahead import Lookahead, Pool, trim_window, window_tree
-from ssd_bench.conf import CONF
 from ssd_bench.contract.generation import Estimate, Generation
 from ssd_bench.contract.method import Context, Prefill, Probe, Verification
 from ssd_bench.contract.tree import TokenTree
@@ -21,11 +19,10 @@ from ssd_bench.engine.engine import SCRATCH
 from ssd_bench.engine.sampling import verify_greedy
 from ssd_bench.model.decoder import Decoder
 from tests.conftest import VOCAB
-from tests.lossless import check_greedy, check_sampled, decode, likes_zero
-from tests.runs import config
+from tests.lossless import FAMILIES, check_greedy, check_sampled, decode, likes_zero, loaded, method_of
 
 Load = Callable[..., Decoder]
-PRESETS = sorted(path.stem for path in (CONF / "method").glob("lookahead*.yaml"))
+PRESETS = ("lookahead", "lookahead_7b", "lookahead_13b", "lookahead_specbench")
 PROMPT = [5, 6, 7, 8, 9]
 
 
@@ -168,7 +165,7 @@ class Reference:
     ("W", "N", "G", "cap"), [(4, 4, 2, "code"), (4, 4, 2, "full"), (1, 3, 1, "full"), (3, 5, 3, "code")]
 )
 def test_steps_and_pool_are_the_cards(W: int, N: int, G: int, cap: str, decoders: Load) -> None:
-    decoder = likes_zero(decoders("qwen2"))
+    decoder = likes_zero(loaded(decoders, "qwen2", compiled=True))
     method = Watched(window=W, ngram=N, guesses=G, cap=cap)
     decode(decoder, method, PROMPT, 60)
     reference = Reference(decoder, W, N, G, N - 1 if cap == "full" else N - 2, PROMPT)
@@ -180,17 +177,13 @@ def test_steps_and_pool_are_the_cards(W: int, N: int, G: int, cap: str, decoders
     assert steps > 8 and any(len(emitted) > 1 for emitted in method.emitted[:steps])
 
 
-@pytest.mark.parametrize("name", PRESETS)
-def test_presets_are_lossless(name: str, decoders: Load) -> None:
-    """50 random cases of the preset's W, N, G, with random other switches."""
-    settings = config(name)
+def test_presets_are_lossless(decoders: Load) -> None:
+    """50 random cases of the presets' W, N, G, with random other switches."""
 
     def make(rng: random.Random) -> Lookahead:
-        return instantiate(
-            settings, seed=rng.randrange(99), cap=rng.choice(["code", "full"]), pool_from_prompt=rng.random() < 0.3
-        )
+        switches = {"cap": rng.choice(["code", "full"]), "pool_from_prompt": rng.random() < 0.3}
+        return method_of(rng.choice(PRESETS), seed=rng.randrange(99), **switches)
 
-    assert instantiate(settings).name == name
     assert check_greedy(make, decoders) > 3
 
 
@@ -233,11 +226,9 @@ def traced(decoder: Decoder, method: Lookahead, new: int = 60) -> list[tuple[int
     return [(step.tree_nodes, step.emitted) for step in decode(decoder, method, PROMPT, new).steps]
 
 
-@pytest.mark.parametrize("family", ["llama", "qwen2", "qwen3"])
-def test_no_guesses_is_ar_with_a_window(family: str, decoders: Load) -> None:
+def test_no_guesses_is_ar_with_a_window(decoder: Decoder) -> None:
     """G = 0: one token a pass even if the window holds the right ones, W(N-1) nodes, fewer at the end."""
-    decoder = likes_zero(decoders(family))
-    W, N = 6, 4
+    decoder, W, N = likes_zero(decoder), 6, 4
     method = Watched(window=W, ngram=N, guesses=0)
     made, ar = decode(decoder, method, PROMPT, 60), decode(decoder, AR(), PROMPT, 60)
     assert made.output == ar.output and [s.emitted for s in made.steps] == [s.emitted for s in ar.steps]
@@ -251,16 +242,15 @@ def test_no_guesses_is_ar_with_a_window(family: str, decoders: Load) -> None:
 
 def test_caps(decoders: Load) -> None:
     """A fully matched n-gram yields N-1 tokens with `code`, N with `full`."""
-    most = {}
-    for cap in ("code", "full"):
-        steps = [traced(likes_zero(decoders(f)), Lookahead(ngram=4, cap=cap)) for f in ("llama", "qwen2", "qwen3")]
-        most[cap] = max(emitted for trace in steps for _, emitted in trace)
-    assert most == {"code": 3, "full": 4}
+    some = [likes_zero(loaded(decoders, family, compiled=True)) for family in FAMILIES]
+    for cap, most in (("code", 3), ("full", 4)):
+        traces = [traced(decoder, Lookahead(ngram=4, cap=cap)) for decoder in some]
+        assert max(emitted for trace in traces for _, emitted in trace) == most
 
 
 def test_pool_keys_are_tokens_that_were_fed(decoders: Load) -> None:
     method = Watched(window=6, ngram=4, guesses=3)
-    made = decode(decoders("qwen3"), method, PROMPT, 40)
+    made = decode(loaded(decoders, "qwen3", compiled=True), method, PROMPT, 40)
     assert method._pool._grams and method._pool._grams.keys() <= method.fed
     assert not method.pools[1] and method.pools[2]  # nothing while the window fills
     assert all(len(grams) <= 3 and len(set(grams)) == len(grams) for grams in method.pools[-1].values())
@@ -269,7 +259,7 @@ def test_pool_keys_are_tokens_that_were_fed(decoders: Load) -> None:
 
 def test_pool_from_prompt_learns_prompt_and_output(decoders: Load) -> None:
     method = Watched(window=2, ngram=3, guesses=50, pool_from_prompt=True)
-    made = decode(decoders("qwen3"), method, PROMPT, 30)
+    made = decode(loaded(decoders, "qwen3", compiled=True), method, PROMPT, 30)
     text = PROMPT + made.output[: -len(method.emitted[-1])]
     assert method._text == text
     for key, *gram in zip(text, text[1:], text[2:]):
@@ -280,7 +270,7 @@ def test_kept_out_tokens_leave_the_window_only(decoders: Load) -> None:
     """The newest row is prompt tokens with every id kept out; predictions still enter the pool."""
     plain, swept = Watched(ngram=3), Watched(ngram=3, keep_out=range(VOCAB))
     for method in (plain, swept):
-        decode(decoders("qwen3"), method, PROMPT, 40)
+        decode(loaded(decoders, "qwen3", compiled=True), method, PROMPT, 40)
     assert plain.pools[1] == swept.pools[1] and plain.pools[2] != swept.pools[2]
     first, second = ({gram for grams in swept.pools[step].values() for gram in grams} for step in (1, 2))
     entered = second - first
@@ -289,7 +279,7 @@ def test_kept_out_tokens_leave_the_window_only(decoders: Load) -> None:
 
 def test_same_seed_same_steps(decoders: Load) -> None:
     """Deterministic, nothing survives a prompt, and the seed draws the first row."""
-    method, decoder = Lookahead(), decoders("qwen3")
+    method, decoder = Lookahead(), loaded(decoders, "qwen3", compiled=True)
     first = traced(decoder, method)
     decode(decoder, method, [1, 2, 3], 20)
     assert traced(decoder, method) == first == traced(decoder, Lookahead())
