@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from itertools import product
 from pathlib import Path
@@ -22,7 +22,6 @@ from ssd_bench.commands import searches
 from ssd_bench.contract.layer_set import LayerSet
 from ssd_bench.contract.method import Origin, Probe, Sample, SearchUse
 from ssd_bench.cost.latency import Latency
-from ssd_bench.engine.engine import Engine
 from ssd_bench.engine.probe import ModelProbe
 from ssd_bench.errors import ConfigError
 from ssd_bench.model.decoder import Decoder
@@ -32,7 +31,6 @@ from ssd_bench.results.definitions import expected_speedup
 from tests.conftest import LAYERS
 from tests.lossless import engine_for
 
-Load = Callable[..., Decoder]
 FULL = LayerSet.full(LAYERS)
 PROMPTS = [[5, 6, 7], [40, 41]]
 SAMPLES = [Sample(prompt, "a") for prompt in PROMPTS]
@@ -40,8 +38,8 @@ SMALL = SearchSettings(iterations=3, new_tokens=8, draft_len=3, stop_below=0.0, 
 
 
 @pytest.fixture
-def probe(decoders: Load, tmp_path: Path) -> Probe:
-    return engine(decoders, tmp_path).probe
+def probe(decoder: Decoder, tmp_path: Path) -> Probe:
+    return probe_in(tmp_path, decoder)
 
 
 @pytest.fixture
@@ -54,9 +52,9 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Proposer, "propose", propose)
 
 
-def engine(decoders: Load, folder: Path, **options: object) -> Engine:
-    made = engine_for(decoders(), 40, 30, frozenset(range(20)), **options)
-    made.probe.origin = Origin(folder, "tiny", "w", "none", "float64", "cpu", 0, "")
+def probe_in(folder: Path, decoder: Decoder, **options: object) -> Probe:
+    made = engine_for(decoder, 40, 30, frozenset(range(20)), **options).probe
+    made.origin = Origin(folder, "tiny", "w", "none", "float64", "cpu", 0, "")
     return made
 
 
@@ -99,12 +97,12 @@ def test_score_is_the_expected_speedup(probe: Probe) -> None:
     assert other != pytest.approx(expected)
 
 
-def test_sets_are_scored_greedily_and_past_eos(decoders: Load, tmp_path: Path) -> None:
+def test_sets_are_scored_greedily_and_past_eos(decoder: Decoder, tmp_path: Path) -> None:
     """A run that samples, or whose model says EOS at once, searches on the same decoding."""
     layer_set = LayerSet.skipping(LAYERS, [1], [2])
     scores = set()
     for options in ({}, {"mode": "sample", "temperature": 2.0}):
-        probe = engine(decoders, tmp_path, **options).probe
+        probe = probe_in(tmp_path, decoder, **options)
         assert len(probe.trial(layer_search._Trial(layer_set, SMALL.draft_stop()), PROMPTS[0], 8).output) == 8
         scores.add(Objective(SMALL, probe, PROMPTS)(layer_set))
     assert len(scores) == 1
@@ -124,9 +122,8 @@ def test_wallclock_is_tokens_per_second(probe: Probe, monkeypatch: pytest.Monkey
     assert len(made) == 1 + 2 * len(PROMPTS)
 
 
-def test_search_stays_below_exhaustive_search(decoders: Load, tmp_path: Path) -> None:
+def test_search_stays_below_exhaustive_search(probe: Probe) -> None:
     """Scores are those of the table of all 2^2L sets, the best at most the table's, and above the mean."""
-    probe = engine(decoders, tmp_path).probe
     settings = replace(SMALL, new_tokens=5, iterations=8)
     objective = Objective(settings, probe, PROMPTS[:1])
     table = {s: objective(s) for s in map(layer_set_of, product((0.0, 1.0), repeat=2 * LAYERS))}
@@ -139,11 +136,11 @@ def test_search_stays_below_exhaustive_search(decoders: Load, tmp_path: Path) ->
 
 
 def test_killed_search_goes_on_as_if_it_had_not_been(
-    decoders: Load, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    decoder: Decoder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Killed in an evaluation and again in a write; points, scores and sets equal an uninterrupted search's."""
-    whole = search(SMALL, engine(decoders, tmp_path / "whole").probe, SAMPLES, "a")
-    probe = engine(decoders, tmp_path / "killed").probe
+    whole = search(SMALL, probe_in(tmp_path / "whole", decoder), SAMPLES, "a")
+    probe = probe_in(tmp_path / "killed", decoder)
     with monkeypatch.context() as patch:
         counted(patch, stop_at=2)
         with pytest.raises(KeyboardInterrupt):
@@ -200,27 +197,14 @@ def test_same_seed_same_points_and_a_random_first_one() -> None:
     assert 35 < mean(many) < 45
 
 
-@pytest.mark.parametrize(
-    ("change", "same"),
-    [
-        ({}, True),
-        ({"iterations": 1}, True),
-        ({"max_seconds": 60.0}, True),
-        ({"new_tokens": 5}, False),
-        ({"random_state": 2}, False),
-        ({"objective": "wallclock"}, False),
-        ({"draft_len": 2}, False),
-    ],
-)
-def test_found_again_by_settings(change: dict, same: bool, probe: Probe, quick: None) -> None:
+def test_found_again_by_settings(probe: Probe, quick: None) -> None:
     """Budgets do not matter, everything that a score depends on does."""
-    first = search(replace(SMALL, iterations=0), probe, SAMPLES, "a")
-    assert (
-        search(
-            replace(SMALL, iterations=0, **{k: v for k, v in change.items() if k != "iterations"}), probe, SAMPLES, "a"
-        ).name
-        == first.name
-    ) is same
+    settings = replace(SMALL, iterations=0)
+    known = search(settings, probe, SAMPLES, "a").name
+    for same in ({}, {"iterations": 1}, {"max_seconds": 60.0}):
+        assert search(replace(settings, **same), probe, SAMPLES, "a").name == known
+    for other in ({"new_tokens": 5}, {"random_state": 2}, {"objective": "wallclock"}, {"draft_len": 2}):
+        assert search(replace(settings, **other), probe, SAMPLES, "a").name != known
 
 
 def test_found_again_by_origin_and_prompts(probe: Probe, quick: None) -> None:
@@ -228,9 +212,9 @@ def test_found_again_by_origin_and_prompts(probe: Probe, quick: None) -> None:
     settings = replace(SMALL, iterations=0)
     known = search(settings, probe, SAMPLES, "a").name
     origin, latency = probe.origin, probe.latency
-    for field, same in (("weights", False), ("dtype", False), ("machine", False), ("task", False), ("model", False)):
+    for field in ("weights", "dtype", "machine", "task", "model"):
         probe.origin = replace(origin, **{field: "other"})
-        assert (search(settings, probe, SAMPLES, "a").name == known) is same
+        assert search(settings, probe, SAMPLES, "a").name != known
     probe.origin = replace(origin, seed=7)
     assert search(settings, probe, SAMPLES, "b").name == known
     assert search(settings, probe, SAMPLES[:1], "a").name != known
@@ -380,7 +364,7 @@ def known(n: int, dims: int) -> tuple[list[NDArray[np.float64]], list[float]]:
 
 
 @pytest.mark.filterwarnings("ignore:The optimal value found")  # equal scores: the longest scale
-@pytest.mark.parametrize(("n", "dims"), [(1, 4), (2, 1), (9, 8), (40, 32), (60, 64)])
+@pytest.mark.parametrize(("n", "dims"), [(1, 4), (2, 1), (9, 8), (40, 32)])
 @pytest.mark.parametrize("scored", ["differently", "equally", "twice"])
 def test_gradient_is_that_of_the_processs_bound(n: int, dims: int, scored: str) -> None:
     """Central differences agree inside, at a corner, near and on a known point; even at the longest scale."""
@@ -417,16 +401,15 @@ def test_suggestion_is_a_maximum_of_the_bound(n: int, dims: int) -> None:
 def test_suggestion_does_not_depend_on_the_unit_of_scores() -> None:
     """Tokens per second or speedup: a power of two, for equal rounding."""
     points, scores = known(20, 8)
-    made = [suggest(points, [c * s for s in scores], np.random.RandomState(0), KAPPA) for c in (1.0, 2.0**9, 2.0**-9)]
-    assert np.array_equal(made[0], made[1]) and np.array_equal(made[0], made[2])
+    made = [suggest(points, [c * s for s in scores], np.random.RandomState(0), KAPPA) for c in (1.0, 2.0**9)]
+    assert np.array_equal(made[0], made[1])
 
 
 def test_suggestion_has_the_same_bits_on_any_number_of_threads() -> None:
     """The maximum is inside the cube, with rounded coordinates; BLAS would share the matrices out."""
     points, scores = known(200, 8)
     made = []
-    for threads in (1, 2, 4):
+    for threads in (1, 4):
         with threadpool_limits(threads):
             made.append(suggest([0.2 + 0.6 * p for p in points], scores, np.random.RandomState(0), KAPPA))
-    assert ((made[0] > 0) & (made[0] < 1)).any()
-    assert np.array_equal(made[0], made[1]) and np.array_equal(made[0], made[2])
+    assert ((made[0] > 0) & (made[0] < 1)).any() and np.array_equal(made[0], made[1])
