@@ -53,17 +53,16 @@ def draft_passes(generations: Sequence[Generation]) -> int:
 
 
 @pytest.mark.parametrize("stop_below", [0.0, 0.05])
-def test_a_nested_draft_is_the_plain_draft_in_fewer_passes(decoders: Callable[..., Decoder], stop_below: float) -> None:
+def test_a_nested_draft_is_the_plain_draft_in_fewer_passes(decoder: Decoder, stop_below: float) -> None:
     settings = {"draft_len": 8, "stop_below": stop_below}
-    plain = decode(decoders(), Int4Draft(**settings))
-    nested = decode(decoders(), NestedDraft(**settings))
+    plain = decode(decoder, Int4Draft(**settings))
+    nested = decode(decoder, NestedDraft(**settings))
     assert trace(nested) == trace(plain)
     assert draft_passes(nested) < draft_passes(plain)
 
 
-def test_any_guesses_leave_greedy_and_sampled_drafts_as_they_are(decoders: Callable[..., Decoder]) -> None:
+def test_any_guesses_leave_greedy_and_sampled_drafts_as_they_are(decoder: Decoder) -> None:
     """Right guesses, wrong ones, too many and none."""
-    decoder = decoders()
     outputs = [g.output for g in decode(decoder, Int4Draft(draft_len=6))]
     for mode in ({}, {"mode": "sample", "temperature": 0.8}):
         plain = decode(decoder, Int4Draft(draft_len=6), **mode)

@@ -67,8 +67,8 @@ def scored(monkeypatch: pytest.MonkeyPatch) -> list[tuple[LayerSet, list[int], i
     return seen
 
 
-def stream(method: SWIFT, decoder: Decoder, prompts: int, new: int = 30, **options: Any) -> list:
-    engine = engine_for(decoder, 3 + new, new, frozenset(), **options)
+def stream(method: SWIFT, decoder: Decoder, prompts: int, new: int = 30) -> list:
+    engine = engine_for(decoder, 3 + new, new, frozenset())
     return [engine.generate(method, [p, 6, 7]) for p in range(prompts)]
 
 
