@@ -13,7 +13,6 @@ from numpy.typing import NDArray
 from torch import Tensor
 from transformers import LlamaConfig
 
-from methods.ar import AR
 from methods.clasp import CLaSp, choose
 from methods.similarity import directions
 from ssd_bench.contract.generation import Estimate
@@ -124,24 +123,6 @@ def test_the_table_is_that_of_the_recurrence(seed: int, deep: Decoder) -> None:
         assert chosen.layer_set == layer_set and torch.allclose(chosen.hidden, stream, atol=1e-9)
 
 
-def test_batched_branches_equal_single_ones(deep: Decoder) -> None:
-    widths = []
-
-    class OneByOne(ModelProbe):
-        def apply_sublayer(self, i: int, hidden: Tensor, prefix_len: int, bits: int = 0) -> Tensor:
-            widths.append(len(hidden))
-            assert hidden.shape[1] == 1 and prefix_len == PREFIX
-            return torch.cat([super(OneByOne, self).apply_sublayer(i, h[None], prefix_len) for h in hidden])
-
-    states, probe = last_token(deep)
-    for count in range(DEEP):
-        batched = choose(states, count, PREFIX, probe)
-        single = choose(states, count, PREFIX, OneByOne(probe._decoder, probe._cache))
-        assert batched.layer_set == single.layer_set
-        assert torch.allclose(batched.hidden, single.hidden, atol=1e-9)
-    assert max(widths) == 3  # M = 3 of 6: columns 1 to 3 of row 3
-
-
 def test_no_block_runs_where_the_streams_are_known(deep: Decoder) -> None:
     """M = 0 and column 0 need no pass."""
 
@@ -185,15 +166,6 @@ def test_ties_skip() -> None:
 
 
 # ---- the method
-
-
-def test_m_of_zero_is_the_full_model(decoders: Load) -> None:
-    """M = 0: nothing is skipped, every draft is accepted, the output is AR's."""
-    run = decode(decoders("qwen3"), method_of("clasp", skip_blocks=0, interval=2), [5, 6, 7], 30)
-    assert run.output == decode(decoders("qwen3"), AR(), [5, 6, 7], 30).output
-    assert all(step.layer_set == LayerSet.full(LAYERS) for step in run.steps)
-    assert all(step.accepted_len == step.draft_len for step in run.steps)
-    assert sum(step.draft_len for step in run.steps) > 10
 
 
 def test_the_search_sees_the_last_accepted_token(decoders: Load) -> None:

@@ -19,7 +19,6 @@ from methods import conflayers
 from methods.ar import AR
 from methods.confidence import Rule, confidence, entropies
 from methods.conflayers import ConfLayers
-from ssd_bench.contract.layer_set import LayerSet
 from ssd_bench.contract.method import Context, Probe
 from ssd_bench.contract.optional import Stateful
 from ssd_bench.contract.shape import ModelDims
@@ -149,26 +148,6 @@ def test_a_restored_search_continues_identically(deep: Decoder) -> None:
     ]
     assert traces[0] == traces[1]
     assert restored.state() == whole.state()
-
-
-def test_the_first_and_the_last_block_are_never_skipped(deep: Decoder) -> None:
-    sets = set()
-    for signal, lam in (("raw", -3.0), ("raw", -0.3), ("lm_head", -0.3)):
-        method = ready(made(signal=signal, lam=lam, **QUICK))
-        for generation in run(deep, method, [PROMPT, [1, 2]]):
-            sets |= {step.layer_set for step in generation.steps}
-    assert len(sets) > 2
-    for layer_set in sets:
-        assert layer_set.skip_attn == layer_set.skip_mlp
-        assert not set(layer_set.skip_attn) & {0, DEEP - 1}
-
-
-def test_an_empty_set_accepts_all(deep: Decoder) -> None:
-    """A search without a best set skips nothing: the draft is the target."""
-    steps = run(deep, ready(made(max_iterations=1, **QUICK)), new=60)[0].steps
-    full = [step for step in steps if step.layer_set == LayerSet.full(DEEP)]
-    assert sum(step.draft_len for step in full) > 30
-    assert all(step.accepted_len == step.draft_len for step in full)
 
 
 def test_tree_and_chain_give_the_same_text(deep: Decoder) -> None:

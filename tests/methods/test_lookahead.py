@@ -248,15 +248,6 @@ def test_caps(decoders: Load) -> None:
         assert max(emitted for trace in traces for _, emitted in trace) == most
 
 
-def test_pool_keys_are_tokens_that_were_fed(decoders: Load) -> None:
-    method = Watched(window=6, ngram=4, guesses=3)
-    made = decode(loaded(decoders, "qwen3", compiled=True), method, PROMPT, 40)
-    assert method._pool._grams and method._pool._grams.keys() <= method.fed
-    assert not method.pools[1] and method.pools[2]  # nothing while the window fills
-    assert all(len(grams) <= 3 and len(set(grams)) == len(grams) for grams in method.pools[-1].values())
-    assert made.output[0] in method.fed
-
-
 def test_pool_from_prompt_learns_prompt_and_output(decoders: Load) -> None:
     method = Watched(window=2, ngram=3, guesses=50, pool_from_prompt=True)
     made = decode(loaded(decoders, "qwen3", compiled=True), method, PROMPT, 30)

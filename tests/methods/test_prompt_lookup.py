@@ -42,7 +42,7 @@ def text(rng: random.Random) -> tuple[list[int], list[int], list[int]]:
 
 def test_candidates_are_those_of_hugging_face() -> None:
     drafted = 0
-    for seed in range(300):
+    for seed in range(150):
         rng = random.Random(seed)
         prompt, output, sizes = text(rng)
         size, ngram = rng.choice([1, 4, 10]), rng.randint(1, 4)
@@ -56,7 +56,7 @@ def test_candidates_are_those_of_hugging_face() -> None:
             assert draft == expected, (seed, length)
             drafted += len(draft)
             length += step
-    assert drafted > 3000
+    assert drafted > 1500
 
 
 @pytest.mark.parametrize("match", ["earliest", "latest"])
@@ -94,7 +94,7 @@ def scanned(method: PromptLookup, tokens: list[int]) -> list[int]:
 
 
 @pytest.mark.parametrize("match", ["earliest", "latest"])
-@pytest.mark.parametrize("vocabulary", [1, 3, 50, 4000])
+@pytest.mark.parametrize("vocabulary", [1, 4000])
 def test_memory_grows_with_the_text_whatever_the_longest_ngram(match: str, vocabulary: int) -> None:
     rng = random.Random(1)
     tokens = [rng.randrange(vocabulary) for _ in range(1000)]

@@ -115,21 +115,6 @@ def test_presets_hold_the_published_settings() -> None:
     assert timed == OmegaConf.merge(base, {"name": timed.name, "search": {"objective": "wallclock"}})
 
 
-def test_lengths_and_cache_after_every_step(decoder: Decoder) -> None:
-    """d ≤ min(K, max_new - emitted - 1); the cache grows by m + 1; without an EOS the output has full length."""
-    k, new, emitted = 3, 25, 1
-    made = generated(decoder, Given([2, 5], stop_below=0.0, draft_len=k, target_rate=None), new)
-    length = len(PROMPT)
-    for step in made.steps:
-        assert step.context_len == length and step.draft_len == min(k, new - emitted - 1)
-        assert step.emitted == step.accepted_len + 1
-        length += step.emitted
-        emitted += step.emitted
-    assert len(made.output) == emitted == new
-    assert any(step.accepted_len == 0 for step in made.steps)
-    assert made.output == decode(decoder, AR(), PROMPT, new).output
-
-
 def moved(stop: DraftStop, drafted: int, accepted: int) -> float:
     tree = TokenTree.chain(range(drafted + 1))
     stop.observe(Verification(1, tree, range(accepted + 1), [], 0, torch.empty(0), None))
