@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import pytest
 
 from ssd_bench.model.decoder import Decoder
-from tests.lossless import loaded
+from tests.lossless import Load, loaded
 
 
 @pytest.fixture
-def decoder(decoders: Callable[..., Decoder]) -> Decoder:
+def decoder(decoders: Load) -> Decoder:
     return loaded(decoders, "llama", compiled=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import json
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from itertools import product
 from typing import Any
@@ -28,13 +28,12 @@ from ssd_bench.contract.window import Window
 from ssd_bench.cost.latency import Latency, NodeTimes
 from ssd_bench.cost.tpt import tpt
 from ssd_bench.engine.probe import ModelProbe, mean_cosine
-from ssd_bench.model.decoder import Decoder, Pass
+from ssd_bench.model.decoder import Pass
 from tests.conftest import LAYERS, VOCAB
-from tests.lossless import DIMS, check_greedy, engine_for, loaded, method_of
+from tests.lossless import DIMS, Load, check_greedy, engine_for, loaded, method_of
 from tests.methods.test_knapspec import history, rerun
 from tests.runs import config
 
-Load = Callable[..., Decoder]
 FULL, ROOM, SUBLAYERS = LayerSet.full(LAYERS), 100, 2 * LAYERS
 
 

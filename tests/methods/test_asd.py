@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -21,10 +20,9 @@ from ssd_bench.report.runs import document, group_by_task
 from ssd_bench.results.digest import summarise
 from ssd_bench.results.folder import Record
 from tests.conftest import LAYERS
-from tests.lossless import DIMS, check_greedy, decode, loaded, method_of
+from tests.lossless import DIMS, Load, check_greedy, decode, loaded, method_of
 from tests.runs import executed, local_model
 
-Load = Callable[..., Decoder]
 PROMPT = [5, 6, 7, 8, 9, 10]
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
 from itertools import combinations
 
 import numpy as np
@@ -24,9 +23,8 @@ from ssd_bench.model.backend import select
 from ssd_bench.model.checkpoint import Checkpoint
 from ssd_bench.model.decoder import Decoder
 from tests.conftest import LAYERS, SIZES, VOCAB, rope, save_model
-from tests.lossless import DIMS, FAMILIES, check_greedy, decode, method_of
+from tests.lossless import DIMS, FAMILIES, Load, check_greedy, decode, method_of
 
-Load = Callable[..., Decoder]
 PRESETS = ("clasp", "clasp_knapspec")
 DEEP, LENGTH = 6, 13
 PREFIX = LENGTH - 1

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -28,10 +28,9 @@ from ssd_bench.model.backends.cpu import native_problem
 from ssd_bench.model.checkpoint import Checkpoint
 from ssd_bench.model.decoder import Decoder
 from tests.conftest import LAYERS, SIZES, VOCAB, rope, save_model
-from tests.lossless import check_greedy, decode, engine_for, method_of
+from tests.lossless import Load, check_greedy, decode, engine_for, method_of
 from tests.runs import config
 
-Load = Callable[..., Decoder]
 PRESETS = ["conflayers", "conflayers_paper", "conflayers_logs", "conflayers_release"]
 DEEP = 8
 DEEP_DIMS = ModelDims("deep", DEEP, 100_000, 256, VOCAB)

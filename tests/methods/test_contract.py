@@ -20,7 +20,7 @@ from ssd_bench.engine.probe import ModelProbe
 from ssd_bench.errors import ConfigError
 from ssd_bench.model.decoder import Decoder
 from tests.conftest import VOCAB
-from tests.lossless import decode, engine_for, method_of, prepare
+from tests.lossless import Load, decode, engine_for, method_of, prepare
 from tests.methods.test_fidelity import PRESETS
 from tests.runs import executed, local_model
 
@@ -187,7 +187,7 @@ def test_every_method_can_be_copied_when_it_is_prepared(preset: str, short: list
         ("prompt_lookup_hf", {}),
     ],
 )
-def test_prompts_share_no_state(preset: str, options: dict[str, Any], decoders: Callable[..., Decoder]) -> None:
+def test_prompts_share_no_state(preset: str, options: dict[str, Any], decoders: Load) -> None:
     engine, method = engine_for(decoders("qwen3"), 60, 30, frozenset()), method_of(preset, **options)
     prepare(engine, method)
     made = [engine.generate(method, prompt) for prompt in (PROMPT, [8, 9, 5, 6], PROMPT)]

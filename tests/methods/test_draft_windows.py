@@ -35,7 +35,7 @@ from ssd_bench.records.writer import RunWriter
 from ssd_bench.results.definitions import predicted_tpt
 from ssd_bench.results.digest import summarise
 from ssd_bench.results.evidence import trace
-from tests.lossless import DIMS, check_greedy, decode, engine_for, loaded, method_of
+from tests.lossless import DIMS, Load, check_greedy, decode, engine_for, loaded, method_of
 from tests.methods.test_fidelity import PRESETS
 from tests.methods.test_knapspec import LENGTH, history
 from tests.predict.test_replay import BIG
@@ -43,7 +43,6 @@ from tests.run.test_shards import equal
 from tests.runs import executed, local_model
 from tests.synthetic import HEADER, header, unit, write_run
 
-Load = Callable[..., Decoder]
 SIZES = [(0, 1), (1, 1), (2, 3), (0, 8), (4, 300)]
 WINDOWS = (None, Window(1, 4), Window(0, 9))
 SEARCH = {"iterations": 0, "new_tokens": 2}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
@@ -25,9 +25,8 @@ from ssd_bench.cost.latency import Latency
 from ssd_bench.engine.sampling import verify_greedy
 from ssd_bench.model.decoder import Decoder
 from tests.conftest import CONTEXT, LAYERS, VOCAB
-from tests.lossless import DIMS, FAMILIES, check_greedy, decode, loaded, method_of
+from tests.lossless import DIMS, FAMILIES, Load, check_greedy, decode, loaded, method_of
 
-Load = Callable[..., Decoder]
 GRID = (0, 17)
 PRESETS = ("del", "del_knapspec")
 PROMPTS = ([5, 6, 7], list(range(3, 50)), [9])

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -16,13 +15,13 @@ from ssd_bench.errors import ConfigError
 from ssd_bench.model.decoder import Decoder
 from ssd_bench.run.plan import plan
 from tests.conftest import VOCAB
-from tests.lossless import check_greedy, decode, likes_zero, method_of
+from tests.lossless import Load, check_greedy, decode, likes_zero, method_of
 from tests.runs import composed
 
 PROMPT = [5, 6, 7]
 
 
-def test_any_settings_are_lossless(decoders: Callable[..., Decoder]) -> None:
+def test_any_settings_are_lossless(decoders: Load) -> None:
     """With any filler: its pad id may be likely, and may end outputs."""
 
     def make(rng: random.Random) -> Jacobi:

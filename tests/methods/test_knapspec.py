@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import inspect
 import random
-from collections.abc import Callable
 from itertools import combinations
 from typing import Any
 
@@ -26,10 +25,9 @@ from ssd_bench.cost.tpt import tpt
 from ssd_bench.engine.probe import ModelProbe, mean_cosine
 from ssd_bench.model.decoder import Decoder, Pass
 from tests.conftest import CONTEXT, LAYERS, VOCAB
-from tests.lossless import DIMS, check_greedy, decode, engine_for, method_of, prepare
+from tests.lossless import DIMS, Load, check_greedy, decode, engine_for, method_of, prepare
 from tests.runs import config
 
-Load = Callable[..., Decoder]
 EQUAL = Latency(1.0, 0.0, 1.0)
 LENGTH = 15  # committed tokens of `history`
 

@@ -26,10 +26,9 @@ from ssd_bench.engine.engine import Engine
 from ssd_bench.errors import ConfigError
 from ssd_bench.model.decoder import Decoder, Pass
 from tests.conftest import LAYERS
-from tests.lossless import DIMS, check_greedy, engine_for, method_of
+from tests.lossless import DIMS, Load, check_greedy, engine_for, method_of
 from tests.runs import config, executed, local_model
 
-Load = Callable[..., Decoder]
 PRESETS = ("knn_ssd", "knn_ssd_paper", "knn_ssd_last_token", "knn_ssd_wallclock")
 SEARCH = SearchSettings(iterations=0, new_tokens=4)
 SETS = {"low": LayerSet.skipping(LAYERS, [1]), "high": LayerSet.skipping(LAYERS, [2], [1])}

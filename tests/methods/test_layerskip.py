@@ -5,7 +5,7 @@ whose steps and scores equal decoding with every pair.
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from itertools import product
 
 import pytest
@@ -24,9 +24,8 @@ from ssd_bench.cost.latency import Latency, NodeTimes
 from ssd_bench.engine.engine import Engine
 from ssd_bench.model.decoder import Decoder
 from tests.conftest import LAYERS
-from tests.lossless import DIMS, check_greedy, decode, engine_for, loaded, method_of
+from tests.lossless import DIMS, Load, check_greedy, decode, engine_for, loaded, method_of
 
-Load = Callable[..., Decoder]
 PROMPT = [5, 6, 7]
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from itertools import product
 
 import pytest
@@ -19,9 +19,8 @@ from ssd_bench.engine.engine import SCRATCH
 from ssd_bench.engine.sampling import verify_greedy
 from ssd_bench.model.decoder import Decoder
 from tests.conftest import VOCAB
-from tests.lossless import FAMILIES, check_greedy, check_sampled, decode, likes_zero, loaded, method_of
+from tests.lossless import FAMILIES, Load, check_greedy, check_sampled, decode, likes_zero, loaded, method_of
 
-Load = Callable[..., Decoder]
 PRESETS = ("lookahead", "lookahead_7b", "lookahead_13b", "lookahead_specbench")
 PROMPT = [5, 6, 7, 8, 9]
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -11,8 +10,7 @@ from hydra.utils import instantiate
 from omegaconf import OmegaConf
 
 from ssd_bench.conf import CONF
-from ssd_bench.model.decoder import Decoder
-from tests.lossless import check_greedy
+from tests.lossless import Load, check_greedy
 from tests.runs import CPU, program
 
 README = (Path(__file__).parents[2] / "methods" / "README.md").read_text(encoding="utf-8")
@@ -32,7 +30,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def test_the_example_is_lossless(folder: Path, decoders: Callable[..., Decoder]) -> None:
+def test_the_example_is_lossless(folder: Path, decoders: Load) -> None:
     settings = OmegaConf.load(folder / "method" / "successors.yaml")
     assert check_greedy(lambda rng: instantiate(settings, draft_len=rng.choice([1, 4])), decoders) > 0
 

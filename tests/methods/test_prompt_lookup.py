@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 import tracemalloc
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import pytest
 import torch
@@ -12,10 +12,7 @@ from transformers.generation.candidate_generator import PromptLookupCandidateGen
 
 from methods.prompt_lookup import PromptLookup
 from ssd_bench.contract.method import Context, Prefill
-from ssd_bench.model.decoder import Decoder
-from tests.lossless import check_greedy
-
-Load = Callable[..., Decoder]
+from tests.lossless import Load, check_greedy
 
 
 def drafts(method: PromptLookup, prompt: Sequence[int], output: Sequence[int], sizes: Sequence[int]) -> list[list[int]]:

@@ -6,13 +6,11 @@ Tests in other files have prepared trees (`test_lookahead.py`, `test_swift_decod
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import pytest
 
-from ssd_bench.model.decoder import Decoder
-from tests.lossless import check_sampled, method_of
+from tests.lossless import Load, check_sampled, method_of
 
 QUICK = {"context_window": 1, "interval": 2, "draft_len": 2, "stop_below": 0.1, "mode": "sample"}
 SEARCHED = {"capture_steps": 1, "min_similarity": -1.0, "protect_first_last": True, "include_zero_skip": False}
@@ -45,6 +43,6 @@ CASES: dict[str, tuple[str, dict[str, Any], dict[str, int]]] = {
 
 
 @pytest.mark.parametrize("kind", CASES)
-def test_samples_are_distributed_as_ar_s(kind: str, decoders: Callable[..., Decoder]) -> None:
+def test_samples_are_distributed_as_ar_s(kind: str, decoders: Load) -> None:
     preset, changes, options = CASES[kind]
     check_sampled(lambda: method_of(preset, **changes), decoders, **options)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -23,10 +23,9 @@ from ssd_bench.contract.optional import Calibrated, Stateful
 from ssd_bench.contract.tree import TokenTree, comb
 from ssd_bench.model.decoder import Decoder
 from tests.conftest import LAYERS
-from tests.lossless import DIMS, check_greedy, check_sampled, decode, engine_for, method_of
+from tests.lossless import DIMS, Load, check_greedy, check_sampled, decode, engine_for, method_of
 from tests.runs import config
 
-Load = Callable[..., Decoder]
 PRESETS = ("self_ssd", "self_ssd_fix", "self_ssd_mix", "self_ssd_dynamic_ver", "self_ssd_wallclock")
 PROMPT = [5, 6, 7, 8]
 FULL = LayerSet.full(LAYERS)

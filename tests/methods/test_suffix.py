@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from itertools import pairwise
 
 import numpy as np
@@ -13,9 +13,7 @@ import pytest
 from methods.suffix import SEPARATOR, Suffix, grow, matches
 from ssd_bench.contract.method import Context, Prefill
 from ssd_bench.model.decoder import Decoder
-from tests.lossless import check_greedy, decode
-
-Load = Callable[..., Decoder]
+from tests.lossless import Load, check_greedy, decode
 
 
 def tokens(rng: random.Random, length: int, separators: bool = False) -> list[int]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -22,10 +22,9 @@ from ssd_bench.cost.tpt import tpt
 from ssd_bench.engine.probe import ModelProbe
 from ssd_bench.model.decoder import Decoder, Pass
 from tests.conftest import LAYERS, VOCAB
-from tests.lossless import DIMS, engine_for
+from tests.lossless import DIMS, Load, engine_for
 from tests.runs import config
 
-Load = Callable[..., Decoder]
 PROMPT = [5, 6, 7]
 FULL = LayerSet.full(LAYERS)
 

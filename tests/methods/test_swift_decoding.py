@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
 
 import pytest
 import torch
@@ -16,10 +15,9 @@ from methods.swift import SWIFT
 from ssd_bench.contract.generation import Estimate
 from ssd_bench.contract.method import Context, Probe, Verification
 from ssd_bench.model.decoder import Decoder
-from tests.lossless import DIMS, check_greedy, check_sampled, decode, engine_for
+from tests.lossless import DIMS, Load, check_greedy, check_sampled, decode, engine_for
 from tests.methods.test_swift import PROMPT, cheap, checked, for_layers, made, stream
 
-Load = Callable[..., Decoder]
 PRESETS = ("swift", "swift_code")
 
 
