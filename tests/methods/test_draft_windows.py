@@ -224,7 +224,6 @@ def test_windows_that_cannot_be_are_faults_of_a_record(tmp_path: Path) -> None:
 
 
 def test_an_exported_set_drafts_with_its_window(small_checkpoint: Path, tmp_path: Path) -> None:
-    """The exported options repeat a run's drafts."""
     short = [*local_model(small_checkpoint), "task=gsm8k", "limit=2", "decode.max_new_tokens=12"]
     short += ["hardware.kernels=torch"]
     first = executed(tmp_path / "a", *short, "method=fixed_layers", "method.ratio=0.25", "method.draft_window=[2,5]")

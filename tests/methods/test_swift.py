@@ -187,7 +187,6 @@ def test_outputs_shorter_than_the_window_and_two_are_not_searched(decoder: Decod
         assert len(scored) == (committed >= 9).sum()
         scored.clear()
         method.check(DIMS)
-    assert new > 9
 
 
 # ---- the course of the search
@@ -249,14 +248,6 @@ def test_candidates_come_every_interval(interval: int, decoder: Decoder) -> None
         chosen = sets.get(step.index + 1, method._search.layer_set)
         times = latency.draft_ms(chosen, length), latency.target_ms(LAYERS, length)
         assert estimate.tokens_per_s == pytest.approx(tpt(best, estimate.draft_len, *times))
-
-
-def test_an_empty_set_drafts_as_the_model(decoder: Decoder) -> None:
-    """z = ∅: matchness 1 ends the search; then every draft is accepted."""
-    method = checked(skip_ratio=0.0)
-    steps = [step for step in stream(method, decoder, 1)[0].steps if step.layer_set == FULL]
-    assert method._search.steps == 1 and method._search.best == 1.0 and len(steps) > 3
-    assert all(step.accepted_len == step.draft_len for step in steps)
 
 
 def test_score_initial_makes_the_initial_set_the_first_candidate(decoder: Decoder, scored: list) -> None:
