@@ -30,7 +30,6 @@ class Watched(Lookahead):
 
     def start(self, prefill: Prefill) -> None:
         super().start(prefill)
-        self.fed: set[int] = set(prefill.prompt)
         self.pools: list[dict[int, list[tuple[int, ...]]]] = []
         self.emitted: list[list[int]] = []
 
@@ -41,7 +40,6 @@ class Watched(Lookahead):
     def observe(self, verification: Verification, probe: Probe) -> Estimate | None:
         assert verification.tree is self.proposed  # the engine had nothing to trim
         assert verification.path[-1] < self.proposed.n_candidates
-        self.fed |= set(self.proposed.tokens)
         super().observe(verification, probe)
         self.pools.append({key: list(grams) for key, grams in self._pool._grams.items()})
         self.emitted.append(list(verification.emitted))
