@@ -183,7 +183,6 @@ def test_every_method_can_be_copied_when_it_is_prepared(preset: str, short: list
         ("del", {}),
         ("jacobi", {"block": 8}),
         ("knapspec", {"interval": 4, "draft_len": 2, "min_similarity": -1.0}),
-        ("lookahead", {}),
         ("prompt_lookup_hf", {}),
     ],
 )

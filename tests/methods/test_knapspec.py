@@ -24,7 +24,7 @@ from ssd_bench.cost.tpt import tpt
 from ssd_bench.engine.probe import ModelProbe, mean_cosine
 from ssd_bench.model.decoder import Decoder, Pass
 from tests.conftest import CONTEXT, LAYERS, VOCAB
-from tests.lossless import DIMS, Load, check_greedy, decode, engine_for, method_of, prepare
+from tests.lossless import DIMS, Load, check_greedy, decode, engine_for, loaded, method_of, prepare
 from tests.runs import config
 
 EQUAL = Latency(1.0, 0.0, 1.0)
@@ -149,7 +149,7 @@ def test_integer_weights() -> None:
 
 @pytest.mark.parametrize(("family", "interval"), [("llama", 1), ("qwen2", 4), ("qwen3", 6), ("llama", 64)])
 def test_any_interval_searches_and_is_lossless(family: str, interval: int, decoders: Load) -> None:
-    decoder = decoders(family)
+    decoder = loaded(decoders, family, compiled=True)
     made = decode(decoder, KnapSpec(interval=interval, draft_len=2, min_similarity=-1.0, warmup="full"), [5, 6, 7], 40)
     assert made.output == decode(decoder, AR(), [5, 6, 7], 40).output
     events = [step.index for step in made.steps if step.estimate is not None]

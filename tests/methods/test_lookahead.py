@@ -208,10 +208,10 @@ class Primed(Lookahead):
         return super().observe(verification, probe)
 
 
-def test_sampled_distribution_is_ars(decoders: Load) -> None:
+def test_sampled_distribution_is_ars(decoder: Decoder, decoders: Load) -> None:
     """Six n-grams a step of three first tokens: rejected siblings, accepted ones, and what follows."""
     sampled = {"mode": "sample", "temperature": 0.6, "top_p": 0.95}
-    outputs = [decode(decoders("llama"), AR(), [4, 5], 5, seed=seed, **sampled).output[2:] for seed in range(30)]
+    outputs = [decode(decoder, AR(), [4, 5], 5, seed=seed, **sampled).output[2:] for seed in range(30)]
     likely = [token for token, _ in Counter(token for output in outputs for token in output).most_common(3)]
     method = Primed(likely)
     check_sampled(lambda: method, decoders, position=4)

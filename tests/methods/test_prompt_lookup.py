@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 import tracemalloc
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import pytest
 import torch
@@ -15,15 +15,17 @@ from ssd_bench.contract.method import Context, Prefill
 from tests.lossless import Load, check_greedy
 
 
-def drafts(method: PromptLookup, prompt: Sequence[int], output: Sequence[int], sizes: Sequence[int]) -> list[list[int]]:
-    """Return every step's draft for an output that grows by these numbers of tokens."""
+def drafts(
+    method: PromptLookup, prompt: Sequence[int], output: Sequence[int], sizes: Sequence[int]
+) -> Iterator[tuple[list[int], list[int]]]:
+    """Yield every step's text and draft, for an output that grows by these numbers of tokens."""
     method.start(Prefill(list(prompt), None))
-    shown, length = [], 1
+    length = 1
     for step, size in enumerate(sizes, start=1):
-        context = Context(step, len(prompt) + length - 1, list(output[:length]), 100)
-        shown.append(list(method.propose(context).tokens[1:]))
+        shown = list(output[:length])
+        draft = method.propose(Context(step, len(prompt) + length - 1, shown, 100)).tokens[1:]
+        yield [*prompt, *shown], list(draft)
         length += size
-    return shown
 
 
 def text(rng: random.Random) -> tuple[list[int], list[int], list[int]]:
@@ -44,15 +46,10 @@ def test_candidates_are_those_of_hugging_face() -> None:
         prompt, output, sizes = text(rng)
         size, ngram = rng.choice([1, 4, 10]), rng.randint(1, 4)
         judge = PromptLookupCandidateGenerator(num_output_tokens=size, max_matching_ngram_size=ngram, max_length=10**6)
-        length = 1
-        for draft, step in zip(
-            drafts(PromptLookup(max_ngram=ngram, draft_len=size, whole=False), prompt, output, sizes), sizes
-        ):
-            ids = torch.tensor([prompt + output[:length]])
-            expected = judge.get_candidates(ids)[0][0, ids.shape[1] :].tolist()
-            assert draft == expected, (seed, length)
+        method = PromptLookup(max_ngram=ngram, draft_len=size, whole=False)
+        for shown, draft in drafts(method, prompt, output, sizes):
+            assert draft == judge.get_candidates(torch.tensor([shown]))[0][0, len(shown) :].tolist(), seed
             drafted += len(draft)
-            length += step
     assert drafted > 1500
 
 
@@ -71,11 +68,9 @@ def test_candidates_are_those_of_a_scan(match: str, whole: bool) -> None:
             match=match,
             whole=whole,
         )
-        length = 1
-        for draft, step in zip(drafts(method, prompt, output, sizes), sizes):
-            assert draft == scanned(method, prompt + output[:length]), (seed, length)
+        for shown, draft in drafts(method, prompt, output, sizes):
+            assert draft == scanned(method, shown), seed
             drafted += len(draft)
-            length += step
     assert drafted > 500
 
 
@@ -97,17 +92,19 @@ def test_memory_grows_with_the_text_whatever_the_longest_ngram(match: str, vocab
     tokens = [rng.randrange(vocabulary) for _ in range(1000)]
     method = PromptLookup(max_ngram=300, match=match)
     tracemalloc.start()
-    drafts(method, tokens, [0], [1])
+    list(drafts(method, tokens, [0], [1]))
     size, _ = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     assert size < 1000 * 1000  # bytes; a table of all n-grams has 300 per token, of 1.2 kB on average
 
 
 def test_a_known_continuation_is_drafted() -> None:
-    method = PromptLookup(whole=False)
-    assert drafts(method, [7, 1, 2, 3, 4, 5, 9, 1, 2], [3], [1]) == [[4, 5, 9, 1, 2, 3]]
-    assert drafts(PromptLookup(), [7, 1, 2, 3, 4, 5, 9, 1, 2], [3], [1]) == [[]]  # ten tokens do not follow it
-    assert drafts(method, [1, 2, 3], [4], [1]) == [[]]
+    for whole, prompt, output, expected in (
+        (False, [7, 1, 2, 3, 4, 5, 9, 1, 2], [3], [4, 5, 9, 1, 2, 3]),
+        (True, [7, 1, 2, 3, 4, 5, 9, 1, 2], [3], []),  # ten tokens do not follow it
+        (False, [1, 2, 3], [4], []),
+    ):
+        assert list(drafts(PromptLookup(whole=whole), prompt, output, [1])) == [(prompt + output, expected)]
 
 
 def test_it_is_lossless(decoders: Load) -> None:
