@@ -29,7 +29,7 @@ from ssd_bench.exchange import layers
 from ssd_bench.model.decoder import Decoder
 from ssd_bench.predict.replay import own_profile, step_times
 from ssd_bench.records.files import read_header
-from ssd_bench.records.reader import Run, load_run
+from ssd_bench.records.reader import load_run
 from ssd_bench.records.schema import DIGESTS
 from ssd_bench.records.writer import RunWriter
 from ssd_bench.results.definitions import predicted_tpt
@@ -41,7 +41,7 @@ from tests.methods.test_knapspec import LENGTH, history
 from tests.predict.test_replay import BIG
 from tests.run.test_shards import equal
 from tests.runs import executed, local_model
-from tests.synthetic import HEADER, header, unit, write_run
+from tests.synthetic import HEADER, header, unit, with_work, write_run
 
 SIZES = [(0, 1), (1, 1), (2, 3), (0, 8), (4, 300)]
 WINDOWS = (None, Window(1, 4), Window(0, 9))
@@ -161,8 +161,15 @@ def test_knapspecs_estimate_is_of_what_drafts_read(decoders: Load) -> None:
 
 
 def test_a_row_of_layer_sets_is_a_set_with_its_window(tmp_path: Path) -> None:
-    units = [unit(i, windows=WINDOWS) for i in range(3)]
-    run = write_run(tmp_path / "run", units)
+    """In a resumed run, too."""
+    units = [with_work(unit(i, windows=WINDOWS)) for i in range(3)]
+    for number, records in enumerate(units):
+        with RunWriter(tmp_path / "run", header()) as writer:
+            writer.add(number, 0, records, None)
+    with RunWriter(tmp_path / "run", header()) as writer:
+        writer.finish({})
+    run = load_run(tmp_path / "run")
+    equal(run, write_run(tmp_path / "whole", units))
     added = [step for records in units for step in records[1].steps]
     stored = run.steps[run.steps["arm"] == "method"]
     for set_id, step in zip(stored["layer_set_id"], added, strict=True):
@@ -173,41 +180,23 @@ def test_a_row_of_layer_sets_is_a_set_with_its_window(tmp_path: Path) -> None:
     assert len(run.layer_sets) == len(sets) > len({layer_set.skipped for layer_set in sets})
 
 
-def test_a_resumed_run_has_the_same_sets(tmp_path: Path) -> None:
-    units = [unit(i, windows=WINDOWS) for i in range(3)]
-    whole = write_run(tmp_path / "whole", units)
-    for number, records in enumerate(units):
-        with RunWriter(tmp_path / "run", header()) as writer:
-            writer.add(number, 0, records, None)
-    with RunWriter(tmp_path / "run", header()) as writer:
-        writer.finish({})
-    equal(load_run(tmp_path / "run"), whole)
-
-
-def without_window_columns(run: Run) -> Run:
-    """The record as a program without windows writes it."""
+def test_a_record_without_the_columns_reads_all_positions(tmp_path: Path) -> None:
+    """As a program without windows writes it."""
+    run = write_run(tmp_path / "run", [unit(i) for i in range(3)])
+    summary, before = summarise(run), trace(run)
     file = run.path / "layer_sets.parquet"
     pq.write_table(pq.read_table(file).drop_columns(["sinks", "recent"]), file)
     kept = {key: value for key, value in read_header(run.path).items() if key != DIGESTS}
     (run.path / "run.json").write_text(json.dumps(kept), encoding="utf-8")
-    return load_run(run.path)
-
-
-def test_a_record_without_the_columns_reads_all_positions(tmp_path: Path) -> None:
-    run = write_run(tmp_path / "run", [unit(i) for i in range(3)])
-    summary, before = summarise(run), trace(run)
-    old = without_window_columns(run)
+    old = load_run(run.path)
     equal(old, run)
     assert [old.layer_set(int(i)).window for i in old.layer_sets["layer_set_id"]] == [None] * len(old.layer_sets)
     assert (summarise(old), trace(old)) == (summary, before)
 
 
 def test_traces_differ_where_windows_do(tmp_path: Path) -> None:
-    runs = [
-        write_run(tmp_path / str(i), [unit(0, windows=[window])])
-        for i, window in enumerate([None, Window(1, 4), Window(1, 5), Window(2, 4), Window(1, 4)])
-    ]
-    traces = [trace(run) for run in runs]
+    windows = None, Window(1, 4), Window(1, 5), Window(2, 4), Window(1, 4)
+    traces = [trace(write_run(tmp_path / str(i), [unit(0, windows=[one])])) for i, one in enumerate(windows)]
     assert traces[1] == traces[4] and len(set(traces)) == 4
 
 
