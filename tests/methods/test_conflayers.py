@@ -13,7 +13,6 @@ import torch
 import torch.nn.functional as F
 from hydra.utils import instantiate
 from torch import Tensor
-from transformers import LlamaConfig
 
 from methods import conflayers
 from methods.ar import AR
@@ -27,7 +26,7 @@ from ssd_bench.model.backend import select
 from ssd_bench.model.backends.cpu import native_problem
 from ssd_bench.model.checkpoint import Checkpoint
 from ssd_bench.model.decoder import Decoder
-from tests.conftest import LAYERS, SIZES, VOCAB, rope, save_model
+from tests.conftest import FAMILIES, LAYERS, VOCAB, save_model
 from tests.lossless import Load, check_greedy, decode, engine_for, method_of
 from tests.runs import config
 
@@ -45,8 +44,7 @@ def made(preset: str = "conflayers", **options: Any) -> ConfLayers:
 @pytest.fixture(scope="module")
 def deep(tmp_path_factory: pytest.TempPathFactory) -> Decoder:
     """A random model of eight blocks: enough for windows and sets to differ."""
-    sizes = SIZES | {"num_hidden_layers": DEEP}
-    folder = save_model(LlamaConfig(**sizes, rope_parameters=rope(5e4)), tmp_path_factory.mktemp("deep"))
+    folder = save_model(FAMILIES["llama"](num_hidden_layers=DEEP), tmp_path_factory.mktemp("deep"))
     dtype, kernels = (torch.float64, "torch") if native_problem() else (torch.float32, "native")
     return select("cpu", dtype, kernels).load(Checkpoint(folder), dtype, [torch.device("cpu")])
 
@@ -142,11 +140,10 @@ def test_a_restored_search_continues_identically(deep: Decoder) -> None:
     restored.restore(whole.state())
     assert restored.state() == whole.state() and whole._search.iteration > 1
     traces = [
-        [(made.output, [(s.layer_set, s.draft_len, s.estimate) for s in made.steps]) for made in generations]
-        for generations in (run(deep, method, prompts[2:]) for method in (whole, restored))
+        [(g.output, [(s.layer_set, s.draft_len, s.estimate) for s in g.steps]) for g in run(deep, one, prompts[2:])]
+        for one in (whole, restored)
     ]
-    assert traces[0] == traces[1]
-    assert restored.state() == whole.state()
+    assert traces[0] == traces[1] and restored.state() == whole.state()
 
 
 def test_tree_and_chain_give_the_same_text(deep: Decoder) -> None:
