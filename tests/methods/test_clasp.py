@@ -185,19 +185,24 @@ def test_the_search_sees_the_last_accepted_token(decoders: Load) -> None:
         assert choose(states[:, -1], 1, length - 1, ModelProbe(decoder, rows)).layer_set == layer_set
 
 
-@pytest.mark.parametrize("interval", [1, 3, 128])
-def test_a_search_follows_step_one_and_every_t_steps(interval: int, decoder: Decoder) -> None:
-    """States are tapped in those steps only, between blocks only; the set changes after them."""
-    method, tapped = method_of("clasp_knapspec", interval=interval, draft_len=2), []
+def searches(method: CLaSp) -> list[int]:
+    """Steps of which states are tapped, between blocks only, of the first 259."""
     method.check(DIMS)
     method.start(Prefill([1], None))
+    steps = []
     for step in range(1, 260):
         method.propose(Context(step, step, [1], 9))
-        tapped += [step] * bool(method.taps.verify)
-        assert method.taps.verify in ((), (0, 2, 4, 6, 8)) and not method.taps.prefill
-    assert tapped == list(range(1, 260, interval))
-    clasp = method_of("clasp", search_on="steps", interval=interval, draft_len=2)
-    run = decode(decoder, clasp, [5, 6, 7], 40)
+        assert method.taps.verify in ((), (0, 2, 4, 6, 8))
+        steps += [step] * bool(method.taps.verify)
+    return steps
+
+
+@pytest.mark.parametrize("interval", [1, 3, 128])
+def test_a_search_follows_step_one_and_every_t_steps(interval: int, decoder: Decoder) -> None:
+    """States are tapped in those steps only; the set changes after them."""
+    method = method_of("clasp", search_on="steps", interval=interval, draft_len=2)
+    assert searches(method) == list(range(1, 260, interval)) and not method.taps.prefill
+    run = decode(decoder, method, [5, 6, 7], 40)
     sets = [step.layer_set for step in run.steps]
     assert sets[0] == LayerSet.full(LAYERS) and all(s is not None and s.skip_ratio == 0.5 for s in sets[1:])
     changed = [i + 1 for i in range(1, len(sets)) if sets[i] != sets[i - 1]]
@@ -208,18 +213,14 @@ def test_a_search_follows_step_one_and_every_t_steps(interval: int, decoder: Dec
 @pytest.mark.parametrize("interval", [1, 3, 128])
 def test_an_update_after_the_prefill_is_the_first(interval: int, decoder: Decoder) -> None:
     """The first step drafts with a searched set; the next search is T verifications later."""
-    method, tapped = method_of("clasp", interval=interval, draft_len=2), []
+    method = method_of("clasp", interval=interval, draft_len=2)
+    assert searches(method) == list(range(interval, 260, interval))
+    assert method.taps.prefill == (0, 2, 4, 6, 8) and method.taps.prompt_end == 1
     run = decode(decoder, method, [5, 6, 7], 40)
     sets = [step.layer_set for step in run.steps]
     assert all(s is not None and s.skip_ratio == 0.5 for s in sets)
     changed = [i + 1 for i in range(1, len(sets)) if sets[i] != sets[i - 1]]
     assert all((i - 1) % interval == 0 for i in changed)
-    method.start(Prefill([1], None))
-    for step in range(1, 260):
-        method.propose(Context(step, step, [1], 9))
-        tapped += [step] * bool(method.taps.verify)
-        assert method.taps.prefill == (0, 2, 4, 6, 8) and method.taps.prompt_end == 1
-    assert tapped == list(range(interval, 260, interval))
 
 
 @pytest.mark.parametrize("preset", PRESETS)
