@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 import torch
-from hydra.utils import instantiate
 from omegaconf import OmegaConf
 
 from methods import fixed_layers, self_ssd
@@ -100,7 +99,6 @@ def test_sampled_distribution_is_ars(decoders: Load) -> None:
 
 def test_presets_hold_the_published_settings() -> None:
     made = {preset: config(preset) for preset in PRESETS}
-    assert [instantiate(settings).name for settings in made.values()] == [*PRESETS]
     base, fix, mix, tree, timed = (made[preset] for preset in PRESETS)
     assert (base.draft_len, base.stop_below, base.target_rate, base.calibration) == (12, 0.6, 0.9, 8)
     assert (base.search.draft_len, base.search.stop_below, base.search.target_rate) == (8, 0.8, 0.9)
