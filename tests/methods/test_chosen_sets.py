@@ -13,7 +13,7 @@ from tests.runs import executed
 GOLDEN = Path(__file__).with_name("chosen_sets.json")
 TASKS = ("aime24", "govreport")
 # On the command line's own kernels at a level that every CPU has; more events than these outputs would see.
-OPTIONS = ("hardware.isa=generic", "limit=1", "decode.max_new_tokens=200", "method.interval=12", "baseline=none")
+OPTIONS = ("hardware.isa=generic", "limit=1", "decode.max_new_tokens=120", "method.interval=4", "baseline=none")
 
 
 def chosen(run: Run) -> list[list[object]]:
@@ -34,4 +34,4 @@ def test_sets_under_given_costs_stay_as_they_were(method: str, tmp_path: Path) -
     golden = json.loads(GOLDEN.read_text(encoding="utf-8"))[method]
     made = {task: chosen(executed(tmp_path, f"method={method}", f"task={task}", *OPTIONS)) for task in TASKS}
     assert made == golden
-    assert all(len(steps) > 2 for steps in golden.values()), "searches took place"
+    assert all(len(steps) > 1 for steps in golden.values()), "searches took place"
