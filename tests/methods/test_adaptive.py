@@ -104,7 +104,7 @@ class Play:
         return self.observed([0] * (drafted + 1), [0] * (accepted + 1), self.length)
 
     def observed(self, drafted: Sequence[int], emitted: list[int], length: int) -> object:
-        """What the method makes of a chain with its root, and of the tokens that come from its beginning."""
+        """Observe the verification of a chain, whose first tokens are emitted."""
         tree, taps = TokenTree.chain(drafted), self.method.taps.verify
         hidden = torch.ones(len(taps), len(tree), 4) if taps else None
         logits = torch.eye(1, VOCAB).repeat(len(tree), 1)

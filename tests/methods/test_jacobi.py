@@ -22,7 +22,7 @@ PROMPT = [5, 6, 7]
 
 
 def test_any_settings_are_lossless(decoders: Load) -> None:
-    """With any filler: its pad id may be likely, and may end outputs."""
+    """Any filler will do: its pad id may be likely, and may end outputs."""
 
     def make(rng: random.Random) -> Jacobi:
         mode = rng.choice(["PJ", "PGJ", "HGJ", "sliding"])
