@@ -18,15 +18,13 @@ from torch import Tensor
 from methods.ar import AR
 from methods.fixed_layers import FixedLayers
 from ssd_bench.contract.tree import TokenTree
-from ssd_bench.engine.engine import SCRATCH, Engine
-from ssd_bench.engine.probe import ModelProbe
-from ssd_bench.engine.sampling import Decoding
 from ssd_bench.model.backend import select
 from ssd_bench.model.backends import graphs
 from ssd_bench.model.backends.graphs import GraphDecoder
 from ssd_bench.model.decoder import NO_ROWS, Decoder, Pass
 from ssd_bench.model.kv_cache import KVCache
 from tests.conftest import LAYERS, VOCAB
+from tests.engine.test_engine import decode
 from tests.interpreted import NARROW_LANES, TOLERANCE, load
 
 pytest.importorskip("triton")
@@ -82,22 +80,20 @@ def everything(decoder: Decoder) -> Iterator[Tensor]:
         yield decoder.run_branches(i, branches.to(decoder.weights.dtype), cache, cache.length)
 
 
-@pytest.mark.parametrize("family", ["llama_bias", "qwen3"])  # test_int8 has qwen2
 def test_passes_equal_those_of_pytorchs_operators(
-    family: str, interpreted: Callable[..., Decoder], plain: Callable[..., Decoder]
+    interpreted: Callable[..., Decoder], plain: Callable[..., Decoder]
 ) -> None:
     """Prompts, steps, chains, taps, trees, layer sets, separate rows, streams, branches; float32."""
-    expected, got = everything(plain(family)), everything(interpreted(family))
-    for want, have in zip(expected, got, strict=True):
+    for want, have in zip(everything(plain("qwen3")), everything(interpreted("qwen3")), strict=True):
         assert (want - have).abs().max() <= TOLERANCE
 
 
 def test_wide_passes_have_a_lane_of_their_own(
     interpreted: Callable[..., Decoder], plain: Callable[..., Decoder]
 ) -> None:
-    """Passes of 17 nodes and wider than any lane."""
+    """A prompt, and passes of 17 nodes and wider than any lane; of a model with biases in all matrices."""
     found = []
-    for decoder in (plain(), interpreted()):
+    for decoder in (plain("llama_bias"), interpreted("llama_bias")):
         cache = prefilled(decoder, capacity=96)
         for n in (17, graphs.LANES[-1] + 2):
             ids = tokens(n, seed=n)
@@ -121,30 +117,31 @@ def _row_by_row(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("_row_by_row")
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_a_nodes_bits_do_not_depend_on_the_others(dtype: torch.dtype, interpreted: Callable[..., Decoder]) -> None:
-    """Alone, in chains of any length, and behind a prefix that the chain wrote."""
+@pytest.mark.parametrize(("dtype", "unread"), [(torch.float32, NO_ROWS), (torch.bfloat16, (2, 7))])
+def test_a_nodes_bits_do_not_depend_on_the_others(
+    dtype: torch.dtype, unread: tuple[int, int], interpreted: Callable[..., Decoder]
+) -> None:
+    """Alone, in a chain, and behind a prefix that the chain wrote."""
     decoder = interpreted(dtype=dtype)
-    cache, ids, every = prefilled(decoder), tokens(5, seed=3), decoder.all_sublayers
+    cache, ids, every = prefilled(decoder), tokens(3, seed=3), decoder.all_sublayers
     start = cache.length
-    for unread in (NO_ROWS, (2, 7)):
-        together = decoder.logits(decoder.run(Pass(every, ids, start, unread=unread), cache)[0])
-        for i, token in enumerate(ids):
-            alone = decoder.logits(decoder.run(Pass(every, token[None], start + i, unread=unread), cache)[0])
-            assert torch.equal(alone[0], together[i]), f"node {i}, unread {unread}"
+    together = decoder.logits(decoder.run(Pass(every, ids, start, unread=unread), cache)[0])
+    for i, token in enumerate(ids):
+        alone = decoder.logits(decoder.run(Pass(every, token[None], start + i, unread=unread), cache)[0])
+        assert torch.equal(alone[0], together[i]), f"node {i}"
 
 
-def test_outputs_are_those_of_plain_decoding(interpreted: Callable[..., Decoder]) -> None:
+def test_outputs_are_those_of_plain_decoding(
+    interpreted: Callable[..., Decoder], plain: Callable[..., Decoder]
+) -> None:
     """A layer draft through the engine, with confidences and a fork on saved states."""
-    decoder = interpreted()
-    cache = decoder.new_cache(12 + SCRATCH)
-    engine = Engine(decoder, cache, Decoding(max_new_tokens=5), frozenset(), ModelProbe(decoder, cache))
-    prompt = tokens(6, seed=4).tolist()
-    plain = engine.generate(AR(), prompt).output
-    for reuse in (False, True):
-        method = FixedLayers(skip_attn=(1,), draft_len=3, stop_below=0.2, reuse_prefix=reuse)
-        method.check(decoder.arch.dims("tiny"))
-        assert engine.generate(method, prompt).output == plain
+    method = FixedLayers(skip_attn=(1,), draft_len=3, stop_below=0.2, reuse_prefix=True)
+    method.check(plain().arch.dims("tiny"))
+    outputs = [
+        decode(decoder, each, tokens(6, seed=4).tolist(), 5).output
+        for decoder, each in ((plain(), AR()), (interpreted(), method))
+    ]
+    assert outputs[0] == outputs[1]
 
 
 def test_any_layer_set_is_a_chain_of_ranges(checkpoints: dict[str, Path]) -> None:

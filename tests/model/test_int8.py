@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import random
-from collections.abc import Iterator, Sequence
+import shutil
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from itertools import product
 from pathlib import Path
@@ -13,11 +14,12 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 import torch
-from hydra.utils import get_class, instantiate
+from hydra.utils import instantiate
 from torch import Tensor
 from transformers import LlamaConfig
 
 from methods import knn_ssd
+from methods.ar import AR
 from methods.arms import Costs
 from methods.draft_stop import ModelDraft
 from methods.fixed_layers import FixedLayers
@@ -45,10 +47,11 @@ from ssd_bench.model.operators import GROUP, RoundedMatrix
 from ssd_bench.model.weights import MATRICES
 from ssd_bench.predict.acceptance import Steps
 from ssd_bench.predict.break_even import kinds_of_drafts
-from ssd_bench.records.reader import load_run
+from ssd_bench.records.reader import Run, load_run
 from ssd_bench.records.schema import ROUNDED
 from ssd_bench.results.digest import summarise
 from ssd_bench.results.evidence import trace
+from ssd_bench.run import loading
 from tests.conftest import LAYERS, SIZES, VOCAB, rope, save_model
 from tests.interpreted import NARROW_LANES, TOLERANCE, load
 from tests.lossless import DIMS, PROFILE, Load, check_greedy, check_sampled, decode, engine_for, loaded, method_of
@@ -146,71 +149,72 @@ def test_a_pass_is_one_of_the_rounded_weights(family: str, bits: int, quantised:
         assert not torch.equal(logits[0], decoder.logits(results[0]))
 
 
-def passes(decoder: Decoder, bits: int, counts: Sequence[Sequence[int]] = ((1, 5, 17, 70),) * 3) -> Iterator[Tensor]:
-    """Logits of passes with rounded weights over one or several nodes, in some or all sublayers.
-
-    Args:
-        counts: numbers of nodes with all sublayers rounded, with every second, and with the first three.
-    """
-    cache, every = decoder.new_cache(8 + max(map(max, filter(None, counts)))), decoder.all_sublayers
-    decoder.prefill(tokens(6), cache)
-    for rounded, sizes in zip((every, every[1::2], every[:3]), counts, strict=True):
-        for n in sizes:
-            hidden, _ = decoder.run(Pass(every, tokens(n, n), cache.length, bits=dict.fromkeys(rounded, bits)), cache)
-            yield decoder.logits(hidden.clone(), bits=bits)
-    kept = Pass((0, 2, 3), tokens(3), cache.length, bits={3: bits}, taps=(2,))
+def passes(decoder: Decoder, kinds: Iterable[tuple[int, dict[int, int]]]) -> Iterator[Tensor]:
+    """Logits by each rounded head of passes over so many nodes with these bits, and those of one with taps."""
+    cache, every = decoder.new_cache(80), decoder.all_sublayers
+    decoder.prefill(tokens(2), cache)
+    for n, bits in kinds:
+        hidden = decoder.run(Pass(every, tokens(n, n), cache.length, bits=bits), cache)[0].clone()
+        yield from [decoder.logits(hidden, bits=of_head) for of_head in BITS]
+    kept = Pass((0, 2, 3), tokens(3), cache.length, bits={3: 8}, taps=(2,))
     yield decoder.logits(decoder.run(kept, cache)[0].clone())
 
 
 @pytest.mark.parametrize("isa", NATIVE_LEVELS)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
-@pytest.mark.parametrize("bits", BITS)
-def test_compiled_products_are_pytorchs(isa: str, dtype: torch.dtype, bits: int, quantised: Load) -> None:
+def test_compiled_products_are_pytorchs(isa: str, dtype: torch.dtype, quantised: Load) -> None:
     if problem := native_problem(isa):
         pytest.skip(f"level {isa} is not tested: {problem}")
-    kinds = (passes(quantised("qwen2", dtype, kernels, isa), bits) for kernels in ("torch", "native"))
-    for expected, computed in zip(*kinds, strict=True):
+    every = range(2 * LAYERS)
+    rounded = [
+        *(dict.fromkeys(every, bits) for bits in BITS),
+        dict.fromkeys(every[1::2], 8),
+        dict.fromkeys(every[:3], 4),
+    ]
+    kinds = [*product((1, 5, 17, 70), rounded)]
+    made = (passes(quantised("qwen2", dtype, kernels, isa), kinds) for kernels in ("torch", "native"))
+    for expected, computed in zip(*made, strict=True):
         assert (expected - computed).abs().max() <= (TOLERANCE if dtype == torch.float32 else 0.03)
 
 
 @pytest.mark.parametrize("isa", NATIVE_LEVELS)
-@pytest.mark.parametrize("bits", BITS)
-def test_a_node_has_the_same_bits_in_every_pass(isa: str, bits: int, quantised: Load) -> None:
+def test_a_node_has_the_same_bits_in_every_pass(isa: str, quantised: Load) -> None:
+    """Matrices of attentions and MLPs in both roundings."""
     if problem := native_problem(isa):
         pytest.skip(f"level {isa} is not tested: {problem}")
     decoder = quantised("qwen3", torch.bfloat16, "native", isa)
     cache, every, ids = decoder.new_cache(320), decoder.all_sublayers, tokens(140)
     decoder.prefill(tokens(9), cache)
-    for rounded in (dict.fromkeys(every, bits), dict.fromkeys(every[::2], bits)):
+    for of_attention, of_mlp in (BITS, BITS[::-1]):
+        rounded = {i: of_mlp if i % 2 else of_attention for i in every[1:]}
         alone = []
         for i in range(len(ids)):
             hidden, _ = decoder.run(Pass(every, ids[i : i + 1], 9 + i, bits=rounded), cache)
-            alone.append(decoder.logits(hidden.clone(), bits=bits))
+            alone.append(decoder.logits(hidden.clone(), bits=of_mlp))
         for n in (2, 11, 12, 13, 24, 25, 100, len(ids)):
             hidden, _ = decoder.run(Pass(every, ids[:n], 9, bits=rounded), cache)
-            assert torch.equal(decoder.logits(hidden.clone(), bits=bits), torch.cat(alone[:n])), n
+            assert torch.equal(decoder.logits(hidden.clone(), bits=of_mlp), torch.cat(alone[:n])), n
 
 
-@pytest.mark.parametrize("bits", BITS)
-def test_captured_passes_are_pytorchs(
-    bits: int, short_checkpoints: dict[str, Path], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_captured_passes_are_pytorchs(short_checkpoints: dict[str, Path], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Passes of the first lane, of the second, and larger ones; every kind of matrix in both roundings."""
     pytest.importorskip("triton")
     from ssd_bench.model.backends import graphs
 
-    folder = short_checkpoints["qwen2"]
-    expected_of = load(folder, "torch", torch.float32)
-    expected_of.quantise(bits)
     monkeypatch.setattr(graphs, "LANES", NARROW_LANES)
-    # graphs of the first lane, of the second, and larger passes, each once: the interpreter takes seconds for a pass.
-    # The streams, too, have the dtype of the weights, thus 11 bits in float16, which may round to another of 16 values
-    for dtype, tolerance, counts in (
-        (torch.float32, TOLERANCE, ((1,), (17,), (20,))),
-        (torch.float16, 0.15 if bits == 8 else 0.3, ((5,), (), (17,))),
-    ):
-        decoder = load(folder, "graphs", dtype)
+    first, last = ({0: one, 1: one, 2: other, 3: other} for one, other in (BITS, BITS[::-1]))
+    decoders = [
+        load(short_checkpoints["qwen2"], *kind)
+        for kind in (("torch", torch.float32), ("graphs", torch.float32), ("graphs", torch.float16))
+    ]
+    for decoder, bits in product(decoders, BITS):
         decoder.quantise(bits)
-        for expected, computed in zip(passes(expected_of, bits, counts), passes(decoder, bits, counts), strict=True):
+    # the streams, too, have the dtype of the weights, thus 11 bits in float16, which may round to another of 16 values
+    for decoder, tolerance, kinds in (
+        (decoders[1], TOLERANCE, [(1, first), (7, last), (20, first)]),
+        (decoders[2], 0.3, [(5, first), (7, last)]),
+    ):
+        for expected, computed in zip(passes(decoders[0], kinds), passes(decoder, kinds), strict=True):
             assert (expected - computed).abs().max() <= tolerance
 
 
@@ -246,9 +250,8 @@ def test_a_rounded_draft_is_lossless(bits: int, quantised: Load) -> None:
     assert check_greedy(make, quantised, cases=200) > 0
 
 
-@pytest.mark.parametrize("bits", BITS)
-def test_rounded_weights_keep_the_sampled_distribution(bits: int, quantised: Load) -> None:
-    check_sampled(lambda: DRAFTS[bits](draft_len=3), quantised)
+def test_rounded_weights_keep_the_sampled_distribution(quantised: Load) -> None:
+    check_sampled(lambda: Int4Draft(draft_len=3), quantised)
 
 
 class Mixed(Method):
@@ -305,8 +308,7 @@ def test_sizes_of_a_rounded_set(bits: int) -> None:
     assert f"{bits}-bit weights" in rounded.text
 
 
-@pytest.mark.parametrize("bits", BITS)
-@pytest.mark.parametrize("preset", [*windowed(), "int8_draft"])
+@pytest.mark.parametrize(("preset", "bits"), [*((preset, 4) for preset in windowed()), ("int8_draft", 8)])
 def test_every_draft_of_a_method_reads_rounded_weights(preset: str, bits: int, quantised: Load) -> None:
     method = instantiate(config(preset), draft_weights=f"int{bits}", **SMALL.get(preset, {}))
     assert isinstance(method, Quantised) and [*method.bits] == [bits]
@@ -323,10 +325,8 @@ def test_every_draft_of_a_method_reads_rounded_weights(preset: str, bits: int, q
     assert not any(getattr(work, name) for work in verified for name in ROUNDED)
 
 
-@pytest.mark.parametrize("preset", windowed())
-def test_presets_read_full_weights(preset: str) -> None:
-    settings = config(preset)
-    assert settings["draft_weights"] == "full" and not get_class(settings["_target_"]).bits.fget(instantiate(settings))
+def test_presets_read_full_weights() -> None:
+    assert not any([*instantiate(config(preset)).bits] for preset in windowed())
 
 
 # ---- the router
@@ -341,17 +341,15 @@ def test_the_router_uses_rounded_weights_where_they_pay(bits: int, quantised: Lo
     for rounds in (True, False):
         options = {"lookup_len": 0, "rows": 4, "interval": 2, "stake": 50, "exits": [0.9], "uniform": []}
         options[f"int{bits}"] = rounds
-        method = instantiate(config("adaptive"), **options)
         engine = engine_for(decoder, 300, 200, frozenset())
         engine.probe.latency = replace(PROFILE, **{f"int{bits}_passes": fast})
-        method.check(DIMS)
-        method.prepare(engine.probe, [])
+        method, again = (instantiate(config("adaptive"), **options) for _ in range(2))
+        for each in (method, again):
+            each.check(DIMS)
+            each.prepare(engine.probe, [])
         generation = engine.generate(method, [5, 6, 7, 8, 9])
         used[rounds] = {step.layer_set for step in generation.steps if step.layer_set}
-        assert generation.output == decode(decoder, instantiate(config("ar")), [5, 6, 7, 8, 9], 200).output
-        again = instantiate(config("adaptive"), **options)
-        again.check(DIMS)
-        again.prepare(engine.probe, [])
+        assert generation.output == decode(decoder, AR(), [5, 6, 7, 8, 9], 200).output
         again.restore(method.state())
         assert again.state() == method.state()
     assert any(layer_set.sublayers_in(bits) for layer_set in used[True])
@@ -361,85 +359,74 @@ def test_the_router_uses_rounded_weights_where_they_pay(bits: int, quantised: Lo
 # ---- records
 
 
-@pytest.fixture
-def few_rounds(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Profiles of few repeats, made once: their times are tested for presence, not precision."""
+@pytest.fixture(scope="module")
+def short_runs(small_checkpoint: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[int, Run]:
+    """A run of the preset for each number of bits."""
+    options = [*local_model(small_checkpoint), "task=gsm8k", "limit=1", "decode.max_new_tokens=12"]
+    return {bits: executed(tmp_path_factory.mktemp("runs"), *options, f"method=int{bits}_draft") for bits in BITS}
+
+
+def test_a_record_has_the_weights_of_its_drafts(
+    small_checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its profile has their times: new ones, of few repeats."""
+    monkeypatch.setattr(loading, "cache_dir", lambda: tmp_path)
     for name, value in {"ROUNDS": profiling.LEAST, "NODE_REPEATS": 2, "ATTEMPTS": 1}.items():
         monkeypatch.setattr(profiling, name, value)
-
-
-@pytest.mark.parametrize("bits", BITS)
-@pytest.mark.usefixtures("few_rounds")
-def test_a_record_has_the_weights_of_its_drafts(bits: int, small_checkpoint: Path, tmp_path: Path) -> None:
     short = [*local_model(small_checkpoint), "task=gsm8k", "limit=2", "decode.max_new_tokens=12"]
-    short += ["hardware.latency=null"]  # a given profile has no times of rounded weights
-    name, others = f"int{bits}", [f"int{other}" for other in BITS if other != bits]
-    line = [*short, "method=fixed_layers", "method.ratio=0.25", f"method.draft_weights={name}"]
-    run = executed(tmp_path / "a", *line)
-    layer_set = run.layer_set(0)
-    assert layer_set == layer_set.in_bits(bits) and set(run.prompts["lossless"].dropna()) == {"identical"}
-    latency = run.header.latency
-    assert latency is not None and LatencyTimes(latency).bits == [bits] and latency.rest_ms(bits) > 0
-    assert getattr(run.header.model, f"{name}_bytes") and getattr(run.header.model, f"{others[0]}_bytes") is None
-    drafts = run.work[run.work["part"] == "draft"]
-    assert (drafts[f"{name}_mlps"] == drafts["mlps"]).all() and (drafts[f"{name}_heads"] == 1).all()
-    summary = summarise(run)
-    assert summary.tpt_predicted and summary.number("speedup_modelled").value
-    entry = layers.set_with_origin(run, 0)
-    options = [option for option in entry["overrides"] if option != "method=fixed_layers"]
-    again = executed(tmp_path / "b", *short, "method=fixed_layers", *options, "method.stop_below=0.7")
+    short += ["hardware.latency=null", "method=fixed_layers"]
+    plain = executed(tmp_path, *short, "method.ratio=0.25")
+    assert plain.header.latency and not LatencyTimes(plain.header.latency).bits and not plain.layer_set(0).rounded
+    for bits, other in (BITS, BITS[::-1]):
+        name = f"int{bits}"
+        run = executed(tmp_path, *short, "method.ratio=0.25", f"method.draft_weights={name}")
+        layer_set = run.layer_set(0)
+        assert layer_set == layer_set.in_bits(bits) and set(run.prompts["lossless"].dropna()) == {"identical"}
+        latency = run.header.latency
+        assert latency is not None and LatencyTimes(latency).bits == [bits] and latency.rest_ms(bits) > 0
+        assert [times.nodes for times in latency.passes_in(bits)] == [times.nodes for times in latency.passes]
+        assert min(latency.pass_ms(1, 100, bits)[:2]) > 0
+        assert getattr(run.header.model, f"{name}_bytes") and getattr(run.header.model, f"int{other}_bytes") is None
+        drafts = run.work[run.work["part"] == "draft"]
+        assert (drafts[f"{name}_mlps"] == drafts["mlps"]).all() and (drafts[f"{name}_heads"] == 1).all()
+        summary = summarise(run)
+        assert summary.tpt_predicted and summary.number("speedup_modelled").value
+        assert trace(plain) != trace(run)
+        with pytest.raises(ConfigError, match="full weights"):
+            layers.released_entry(run, 0)
+    again = executed(tmp_path, *short, *layers.set_with_origin(run, 0)["overrides"][1:], "method.stop_below=0.7")
     assert again.layer_set(0) == layer_set
-    with pytest.raises(ConfigError, match="full weights"):
-        layers.released_entry(run, 0)
-    plain = executed(tmp_path / "c", *short, "method=fixed_layers", "method.ratio=0.25")
-    assert plain.header.latency and not LatencyTimes(plain.header.latency).bits
-    assert plain.layer_set(0).rounded == frozenset() and trace(plain) != trace(run)
 
 
-@pytest.mark.parametrize(
-    ("table", "column", "value", "text"),
-    [
+def test_an_edited_record_is_refused(short_runs: dict[int, Run], tmp_path: Path) -> None:
+    cases: list[tuple[str, str, object, str]] = [
         ("layer_sets", "int8", [99], "layer set 0 reads 8-bit weights"),
         ("layer_sets", "int8", [1], "its draft reads other attentions in 8 bits than its set"),
         ("work", "int8_mlps", 99, "more is rounded than is read"),
         ("work", "int8_heads", 0.0, "its draft reads other heads in 8 bits than its set"),
         ("layer_sets", "int4", [2], "layer set 0 reads 4-bit weights"),
         ("work", "int4_mlps", 1, "more is rounded than is read"),
-    ],
-)
-def test_an_edited_record_is_refused(
-    table: str, column: str, value: object, text: str, small_checkpoint: Path, tmp_path: Path
-) -> None:
-    options = [*local_model(small_checkpoint), "task=gsm8k", "limit=1", "decode.max_new_tokens=12"]
-    run = executed(tmp_path / "a", *options, "method=int8_draft")
-    file = run.path / f"{table}.parquet"
-    stored = pq.read_table(file)
-    rows = stored.to_pylist()
-    changed = next(i for i, row in enumerate(rows) if table == "layer_sets" or row["part"] == "draft")
-    rows[changed][column] = value
-    pq.write_table(type(stored).from_pylist(rows, schema=stored.schema), file)
-    with pytest.raises(ConfigError, match=text):
-        load_run(run.path)
+    ]
+    for i, (table, column, value, text) in enumerate(cases):
+        folder = Path(shutil.copytree(short_runs[8].path, tmp_path / str(i)))
+        stored = pq.read_table(folder / f"{table}.parquet")
+        rows = stored.to_pylist()
+        changed = next(row for row in rows if table == "layer_sets" or row["part"] == "draft")
+        changed[column] = value
+        pq.write_table(type(stored).from_pylist(rows, schema=stored.schema), folder / f"{table}.parquet")
+        with pytest.raises(ConfigError, match=text):
+            load_run(folder)
 
 
 # ---- costs
-
-
-@pytest.mark.usefixtures("few_rounds")
-def test_a_profile_has_times_of_rounded_weights(quantised: Load) -> None:
-    decoder = quantised("llama", torch.float32)
-    latency = profiling.measure(decoder, decoder.new_cache(300))
-    for bits in BITS:
-        assert [times.nodes for times in latency.passes_in(bits)] == [times.nodes for times in latency.passes]
-        assert latency.rest_ms(bits) > 0 and min(latency.pass_ms(1, 100, bits)[:2]) > 0
-    older = Latency.read({"t_mlp_ms": 1.0, "t_attn_slope_ms": 0.1, "t_attn_intercept_ms": 1.0})
-    assert older.int8_passes == older.int4_passes == ()
 
 
 def test_a_profile_without_them_is_refused_for_such_drafts() -> None:
     for bits in BITS:
         with pytest.raises(ConfigError, match=f"{bits}-bit weights"):
             Latency(1.0, 0.1, 1.0).draft_ms(LayerSet.full(4).in_bits(bits), 100)
+    older = Latency.read({"t_mlp_ms": 1.0, "t_attn_slope_ms": 0.1, "t_attn_intercept_ms": 1.0})
+    assert older.int8_passes == older.int4_passes == ()
 
 
 def test_a_drafted_token_costs_what_its_sublayers_read() -> None:
@@ -473,13 +460,9 @@ def test_reference_machines_read_rounded_weights_faster(name: str) -> None:
 
 
 @pytest.mark.parametrize("bits", BITS)
-def test_machines_charge_recorded_work_for_its_weights(bits: int, small_checkpoint: Path, tmp_path: Path) -> None:
-    options = [*local_model(small_checkpoint), "task=gsm8k", "limit=1", "decode.max_new_tokens=12"]
-    run = executed(tmp_path / "a", *options, f"method=int{bits}_draft")
-    work = run.work
+def test_machines_charge_recorded_work_for_its_weights(bits: int, short_runs: dict[int, Run]) -> None:
+    work, blocks = short_runs[bits].work, short_runs[bits].header.model.n_layers
     full = work.assign(**dict.fromkeys(ROUNDED, 0))
-    blocks = run.header.model.n_layers
-    assert run.header.latency is not None
     machines = [
         reference_machine("h200/llama3_1_8b").of_blocks(blocks),
         simulated_machine("sim_h100", BIG).of_blocks(blocks),
@@ -561,15 +544,13 @@ def test_weights_of_a_mixed_knapsack() -> None:
 
 
 def test_mixed_sets_are_lossless_and_are_exported(quantised: Load) -> None:
-    def make(rng: random.Random) -> ModelDraft:
-        method: ModelDraft = method_of(
-            "knapspec", draft_weights="mixed", interval=2, capture_steps=1, min_similarity=-1
-        )
+    def make(_: random.Random | None = None) -> Method:
+        settings = {"interval": 2, "capture_steps": 1, "min_similarity": -1}
+        method: Method = method_of("knapspec", draft_weights="mixed", **settings)
         return method
 
     assert check_greedy(make, quantised, 60) > 0
-    method = make(random.Random(0))
-    generation = decode(quantised("llama"), method, [5, 6, 7, 8, 9], 40)
+    generation = decode(quantised("llama"), make(), [5, 6, 7, 8, 9], 40)
     mixed = [step.layer_set for step in generation.steps if step.layer_set and step.layer_set.n_rounded]
     assert mixed
     options = dict(option.removeprefix("method.").split("=") for option in layers.overrides(mixed[-1])[1:])
