@@ -13,10 +13,11 @@ from torch import Tensor
 from ssd_bench.model import arithmetic, operators
 from ssd_bench.model.arithmetic import LEVELS, Arithmetic, decide, resolve
 from ssd_bench.model.backend import select
+from ssd_bench.model.backends import cpu
 from ssd_bench.model.backends.cpu import NativeDecoder, build, native_problem
 from ssd_bench.model.operators import HeadNorms, Operators
 from ssd_bench.model.rope import Rotation
-from tests.runs import python
+from tests.runs import program
 
 CPU = torch.device("cpu")
 EVERY = [level.name for level in arithmetic.available_levels()]
@@ -39,9 +40,8 @@ exact = Operators(decide(CPU, torch.float32, "torch", "generic"))
 
 
 def reference(ops: Operators, dtype: torch.dtype) -> tuple[Operators, float]:
-    """PyTorch's operators with the compiled ones' rounding for weights of a dtype, and how far both may differ where
-    rounded
-    values were computed first: an ulp there can tip a rounding to bfloat16.
+    """PyTorch's operators with the compiled ones' rounding for weights of a dtype, and the tolerance of values that are
+    computed from rounded ones: an ulp there can tip a rounding to bfloat16.
     """
     decided = decide(CPU, dtype, "torch", str(ops.arithmetic.isa))
     return Operators(decided), 2e-5 if decided.inputs == torch.float32 else 2e-3
@@ -118,22 +118,19 @@ def test_a_nodes_result_does_not_depend_on_the_others(
             assert torch.equal(hidden[i], one[0])
 
 
-@pytest.mark.parametrize("n", [1, 7, MANY])
-@pytest.mark.parametrize("width", [1, 3, 16, 61, 255, 256, 257, 2048, 5001])
-def test_the_top_of_logits(ops: Operators, n: int, width: int) -> None:
+def test_the_top_of_logits(ops: Operators) -> None:
     """The lowest id of equal logits counts; some widths have tails."""
-    logits, place = 6 * rand(n, width), torch.arange(n) * 97 % width
-    for equal in (False, True):
+    for n, width, equal in product((1, MANY), (1, 3, 16, 61, 255, 256, 257, 5001), (False, True)):
+        logits, place, case = 6 * rand(n, width), torch.arange(n) * 97 % width, (n, width, equal)
         if equal:  # the largest twice, and once in a row of nothing else
             logits[torch.arange(n), place] = logits[torch.arange(n), width - 1] = 50.0
             logits[0] = -3.0
         best, ids = ops.top(logits)
-        assert torch.equal(best, logits.amax(-1)) and ids.dtype == torch.long
-        assert ids.tolist() == [row.index(max(row)) for row in logits.tolist()]
-        assert exact.top(logits)[1].tolist() == ids.tolist()
+        assert torch.equal(best, logits.amax(-1)) and ids.dtype == torch.long, case
+        assert ids.tolist() == exact.top(logits)[1].tolist() == [row.index(max(row)) for row in logits.tolist()], case
         want = (logits.double() - best.double()[:, None]).exp().sum(-1).float()
         for one in (ops, exact):
-            assert torch.allclose(one.mass(logits, best), want, rtol=3e-6, atol=0)
+            assert torch.allclose(one.mass(logits, best), want, rtol=3e-6, atol=0), case
 
 
 def test_the_top_of_logits_far_apart(ops: Operators) -> None:
@@ -153,29 +150,22 @@ def test_swiglu_survives_large_gates(ops: Operators) -> None:
     assert torch.allclose(got, want, rtol=1e-6, atol=1e-30)
 
 
-@pytest.mark.parametrize("n", [1, 2, 8, 33])
-@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize(("dtype", "tolerance"), zip(DTYPES, (2e-5, 8e-3, 1e-3), strict=True))
 @pytest.mark.parametrize("heads", [(9, 3, 64), (4, 4, 8), (6, 2, 24), (8, 1, 128)])
-@pytest.mark.parametrize("normed", [False, True])
-def test_rope_append(ops: Operators, n: int, dtype: torch.dtype, heads: tuple[int, int, int], normed: bool) -> None:
+def test_rope_append(ops: Operators, dtype: torch.dtype, tolerance: float, heads: tuple[int, int, int]) -> None:
     """q, the written cache rows, and all others untouched; caches are views of a larger one."""
     query_heads, kv_heads, dim = heads
-    qkv, angle = rand(n, (query_heads + 2 * kv_heads) * dim), rand(n, dim // 2).repeat(1, 2)
-    rotation = Rotation(angle.cos(), angle.sin())
-    norms = HeadNorms(rand(dim, seed=6), rand(dim, seed=7), EPS) if normed else NO_NORMS
-    caches = []
-    for one in (ops, exact):
-        store = rand(kv_heads, 2, 50, dim, seed=8, dtype=dtype)
-        keys, values = store[:, 0], store[:, 1]
-        q = one.rope_append(qkv, rotation, norms, keys, values, 11)
-        assert q.shape == (n, query_heads, dim)
-        caches.append((q, store))
-    close(caches[0][0], caches[1][0])
-    tolerance = {torch.float32: 2e-5, torch.bfloat16: 8e-3, torch.float16: 1e-3}[dtype]
-    close(caches[0][1].float(), caches[1][1].float(), tolerance)
-    before = rand(kv_heads, 2, 50, dim, seed=8, dtype=dtype)
-    for rows in (slice(0, 11), slice(11 + n, 50)):
-        assert torch.equal(caches[0][1][:, :, rows], before[:, :, rows])
+    for n, norms in product((1, 2, 8, 33), (NO_NORMS, HeadNorms(rand(dim, seed=6), rand(dim, seed=7), EPS))):
+        qkv, angle = rand(n, (query_heads + 2 * kv_heads) * dim), rand(n, dim // 2).repeat(1, 2)
+        rotation, before = Rotation(angle.cos(), angle.sin()), rand(kv_heads, 2, 50, dim, seed=8, dtype=dtype)
+        (got, store), (want, expected) = (
+            (one.rope_append(qkv, rotation, norms, *cache.unbind(1), 11), cache)
+            for one, cache in ((ops, before.clone()), (exact, before.clone()))
+        )
+        close(got, want)
+        close(store.float(), expected.float(), tolerance)
+        for rows in (slice(0, 11), slice(11 + n, 50)):
+            assert torch.equal(store[:, :, rows], before[:, :, rows])
 
 
 def attend(
@@ -204,10 +194,7 @@ def tree_mask(n: int) -> Tensor:
 
 
 def attends(ops: Operators, dtype: torch.dtype, q: Tensor) -> tuple[Operators, Tensor, float]:
-    """PyTorch's operators for a cache of a dtype, the queries as products take them, and the tolerance of results:
-    softmax
-    weights are rounded too.
-    """
+    """PyTorch's operators for a cache of a dtype, the queries as products take them, and the tolerance of results."""
     alike, _ = reference(ops, dtype)
     inputs = alike.arithmetic.inputs
     return alike, q.to(inputs).float(), 2e-5 if inputs == torch.float32 else 4e-3
@@ -238,48 +225,37 @@ PLACES = ((0, 0), (0, 9), (5, 5), (63, 70), (300, 301))
 def test_attend(ops: Operators, dtype: torch.dtype, heads: tuple[int, int, int]) -> None:
     """Chains and trees, with a gap of NaN rows between prefix and nodes, against the definition."""
     query_heads, kv_heads, dim = heads
-    for n, (prefix, row) in product(NODES, PLACES):
+    for n, (prefix, row) in product((1, 3, 8, 17, 33), PLACES):
         q, chain, tree = 2 * rand(n, query_heads, dim), torch.ones(n, n).tril(), tree_mask(n)
         alike, rounded, tolerance = attends(ops, dtype, q)
         store = rand(kv_heads, 2, row + n + 3, dim, seed=9, dtype=dtype)
         store[:, :, prefix:row] = torch.nan
         store[:, :, row + n :] = torch.nan
         keys, values = store[:, 0], store[:, 1]
-        for masks, seen in (((None,), chain), ((tree, tree.to(torch.uint8)), tree)):
+        for mask, seen in ((None, chain), (tree, tree)):
             want = plain_attention(rounded, keys, values, prefix, row, seen)
-            for mask, one in product(masks, (ops, alike)):
+            for one in (ops, alike):
                 close(attend(one, q, keys, values, prefix, row, mask), want, tolerance, (n, prefix, row))
+        close(attend(ops, q, keys, values, prefix, row, tree.to(torch.uint8)), want, tolerance, (n, prefix, row))
 
 
-@pytest.mark.parametrize("prefix", [1023, 1024, 1025, 5000])
-@pytest.mark.parametrize("n", [1, 4])
-def test_attend_across_splits(ops: Operators, prefix: int, n: int) -> None:
+def test_attend_across_splits(ops: Operators) -> None:
     """Prefixes around the sizes where a split ends, with one dominant row in the last split."""
-    q, keys, values = rand(n, 6, 32), rand(2, prefix + n, 32, seed=1), rand(2, prefix + n, 32, seed=2)
-    keys[:, prefix - 1] = 30 * q[0, 0]
-    want = plain_attention(q, keys, values, prefix, prefix, torch.ones(n, n).tril())
-    close(attend(ops, q, keys, values, prefix, prefix, None), want)
-    close(attend(exact, q, keys, values, prefix, prefix, None), want)
+    for prefix, n in product((1023, 1024, 1025, 5000), (1, 4)):
+        q, keys, values = rand(n, 6, 32), rand(2, prefix + n, 32, seed=1), rand(2, prefix + n, 32, seed=2)
+        keys[:, prefix - 1] = 30 * q[0, 0]
+        want = plain_attention(q, keys, values, prefix, prefix, torch.ones(n, n).tril())
+        for one in (ops, exact):
+            close(attend(one, q, keys, values, prefix, prefix, None), want, case=(prefix, n))
 
 
-UNREAD = [
-    (0, 0, 0),
-    (9, 3, 9),
-    (70, 0, 1),
-    (300, 4, 171),
-    (300, 0, 300),
-    (300, 64, 128),
-    (900, 10, 20),
-    (900, 70, 899),
-    (900, 256, 768),
-    (900, 300, 790),
-]
+UNREAD = [(9, 3, 9), (70, 0, 1), (300, 4, 171), (300, 0, 300), (300, 64, 128), (900, 256, 768), (900, 300, 790)]
 """Rows of a prefix, and its unread range: parts of a block, blocks, chunks, everything."""
 
 
 @pytest.mark.parametrize("n", [1, 20])
 @pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("heads", [(9, 3, 64), (4, 4, 8), (6, 2, 40)])
+@pytest.mark.parametrize("heads", [(4, 4, 8), (6, 2, 40)])
 def test_attend_leaves_unread_rows_out(ops: Operators, n: int, dtype: torch.dtype, heads: tuple[int, int, int]) -> None:
     """Chains and trees against the definition; unread rows and a gap before the nodes are NaN."""
     query_heads, kv_heads, dim = heads
@@ -297,40 +273,37 @@ def test_attend_leaves_unread_rows_out(ops: Operators, n: int, dtype: torch.dtyp
                 close(attend(one, q, keys, values, prefix, row, mask, (first, end)), want, tolerance, case)
 
 
-@pytest.mark.parametrize(("prefix", "first", "end"), [*UNREAD[:6], UNREAD[-1]])
+@pytest.mark.parametrize(("prefix", "first", "end"), [UNREAD[0], *UNREAD[2:5], UNREAD[-1]])
 @pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("heads", [(9, 3, 64), (4, 4, 8)])
 def test_unread_rows_have_the_bits_of_masked_ones(
-    ops: Operators, prefix: int, first: int, end: int, dtype: torch.dtype, heads: tuple[int, int, int]
+    ops: Operators, prefix: int, first: int, end: int, dtype: torch.dtype
 ) -> None:
     """The masked pass has all rows as nodes; the bits hold on any number of threads."""
-    query_heads, kv_heads, dim = heads
-    n = 3
+    n, query_heads, kv_heads, dim = 3, 6, 2, 40
     mask = torch.ones(prefix + n, prefix + n, dtype=torch.bool).tril()
     mask[prefix:, first:end] = False
     q = 2 * rand(prefix + n, query_heads, dim)
     keys, values = rand(2, kv_heads, prefix + n, dim, seed=9, dtype=dtype)
     masked, threads = attend(ops, q, keys, values, 0, 0, mask)[prefix:], torch.get_num_threads()
     try:
-        for count in (1, 2, 3):
+        for count in (1, 3):
             torch.set_num_threads(count)
             assert torch.equal(attend(ops, q[prefix:], keys, values, prefix, prefix, None, (first, end)), masked)
     finally:
         torch.set_num_threads(threads)
 
 
-@pytest.mark.parametrize(("branches", "r"), [(1, 1), (1, 12), (5, 3), (40, 7), (3, 70)])
+@pytest.mark.parametrize(("branches", "r"), [(1, 1), (1, 12), (40, 7), (3, 70)])
 @pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("heads", [(9, 3, 64), (4, 4, 8), (6, 2, 40)])
+@pytest.mark.parametrize("heads", [(4, 4, 8), (6, 2, 40)])
 def test_attend_branches(
     ops: Operators, branches: int, r: int, dtype: torch.dtype, heads: tuple[int, int, int]
 ) -> None:
     """Every branch gets what it gets alone, by the definition; rows beyond the prefix are never read."""
-    query_heads, kv_heads, dim = heads
-    n = branches * r
+    (query_heads, kv_heads, dim), n = heads, branches * r
     q, own = 2 * rand(n, query_heads, dim), rand(2, kv_heads, n, dim, seed=4, dtype=dtype)
     alike, rounded, tolerance = attends(ops, dtype, q)
-    for prefix in (0, 1, 64, 300):
+    for prefix in (0, 64, 300):
         store = rand(kv_heads, 2, prefix + 3, dim, seed=9, dtype=dtype)
         store[:, :, prefix:] = torch.nan
         keys, values = store[:, 0], store[:, 1]
@@ -448,10 +421,13 @@ def test_a_cpu_with_matrix_units_rounds_what_its_products_round(every_level: Non
     assert decide(CPU, torch.bfloat16, "torch", "avx512").inputs == torch.float32
 
 
-def test_no_compiler_is_one_line(tmp_path: Path) -> None:
+def test_no_compiler_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The command says so, ends well, and leaves no lock that blocks the next try."""
+    monkeypatch.setenv("CXX", "/nonexistent/c++")
+    monkeypatch.setenv("SSD_BENCH_CACHE", str(tmp_path))
+    monkeypatch.setattr(cpu, "_extension", cpu._extension.__wrapped__)
     for _ in range(2):
-        done = python("-m", "ssd_bench", "kernels", CXX="/nonexistent/c++", SSD_BENCH_CACHE=str(tmp_path))
+        done = program("kernels")
         assert done.returncode == 0 and done.stdout.startswith("native kernels: not available")
         assert done.stdout.count("\n") == 1
 
