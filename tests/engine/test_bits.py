@@ -11,12 +11,12 @@ from torch import Tensor
 from ssd_bench.contract.tree import TokenTree
 from ssd_bench.model.arithmetic import LEVELS, available_levels
 from ssd_bench.model.backends.cpu import native_problem
-from ssd_bench.model.decoder import NO_ROWS, Decoder, Pass
+from ssd_bench.model.decoder import NO_ROWS, PREFILL_CHUNK, Decoder, Pass
 from ssd_bench.model.kv_cache import KVCache
 from tests.conftest import LAYERS, VOCAB
 
 EVERY = [level.name for level in available_levels()]
-PREFIXES = (0, 1, 63, 64, 200, 255, 256, 300)  # around the ends of blocks and chunks of rows
+PREFIXES = (0, 1, 63, 64, 255, 256, 300)  # around the ends of blocks and chunks of rows
 LONG = 300
 Load = Callable[..., Decoder]
 
@@ -51,25 +51,19 @@ def logits(decoder: Decoder, cache: KVCache, ids: Tensor, prefix: int, tree: Tok
 
 
 def test_a_node_in_a_chain_is_the_node_alone(decoder: Decoder) -> None:
-    """The rows before it are nodes of the same pass or committed."""
+    """The rows before it are nodes of the same pass or committed; a prompt is one or several chains."""
     ids = tokens(max(PREFIXES) + LONG)
     cache = decoder.new_cache(len(ids) + 16)
     alone = torch.cat([logits(decoder, cache, ids[i : i + 1], i) for i in range(len(ids))])
+    last, _ = decoder.prefill(ids, decoder.new_cache(len(ids)))
+    assert len(ids) > PREFILL_CHUNK and torch.equal(decoder.logits(last), alone[-1:])
     for prefix in PREFIXES:
         cache = decoder.new_cache(prefix + LONG + 16)
         if prefix:
             decoder.prefill(ids[:prefix], cache)
-        for n in (2, 3, 8, 9, 31, 32, 33, 64, 65, 100, 129, LONG):
+        for n in (2, 3, 8, 9, 32, 33, 64, 65, LONG):
             chain = logits(decoder, cache, ids[prefix : prefix + n], prefix)
             assert torch.equal(chain, alone[prefix : prefix + n]), f"{n} nodes after {prefix} rows"
-
-
-@pytest.mark.parametrize("prefix", PREFIXES)
-def test_a_prefill_is_its_decoding_steps(prefix: int, decoder: Decoder) -> None:
-    cache, ids = decoder.new_cache(prefix + LONG + 16), torch.cat([tokens(prefix, 1), tokens(LONG)])
-    last, _ = decoder.prefill(ids, cache)
-    made = decoder.logits(last)
-    assert torch.equal(logits(decoder, filled(decoder, prefix), tokens(LONG), prefix)[-1:], made)
 
 
 @pytest.mark.parametrize("prefix", PREFIXES)
@@ -83,7 +77,7 @@ def test_a_node_in_a_tree_is_the_node_in_its_chain(prefix: int, decoder: Decoder
         assert torch.equal(whole[:depth], logits(decoder, cache, ids[:depth], prefix))
 
 
-@pytest.mark.parametrize("unread", [(0, 1), (4, 171), (4, 299), (64, 128), (0, 256), (150, 150), (0, 300)])
+@pytest.mark.parametrize("unread", [(0, 1), (4, 171), (64, 128), (0, 256), (150, 150), (0, 300)])
 def test_a_node_behind_a_window_is_the_node_alone(unread: tuple[int, int], decoder: Decoder) -> None:
     """Unread rows may hold anything, in chains and trees."""
     prefix, every, ids = 300, decoder.all_sublayers, tokens(40)
@@ -102,7 +96,7 @@ def test_a_node_behind_a_window_is_the_node_alone(unread: tuple[int, int], decod
     assert torch.equal(torch.cat(alone), whole) == (unread[0] == unread[1])
 
 
-@pytest.mark.parametrize("prefix", PREFIXES)
+@pytest.mark.parametrize("prefix", [0, 63, 256, 300])
 def test_a_branch_is_a_chain(prefix: int, decoder: Decoder) -> None:
     """Any number of them, in every sublayer."""
     cache = filled(decoder, prefix)
@@ -126,14 +120,12 @@ def test_a_pass_has_the_same_bits_on_any_number_of_threads(decoder: Decoder) -> 
         for threads in (1, 2, 3):
             torch.set_num_threads(threads)
             made[threads] = []
-            passes = (
+            for n, descent, unread in (
                 (1, None, NO_ROWS),
-                (9, None, NO_ROWS),
                 (9, None, (4, 200)),
                 (40, tree, NO_ROWS),
                 (LONG, None, NO_ROWS),
-            )
-            for n, descent, unread in passes:
+            ):
                 what = Pass(decoder.all_sublayers, tokens(n), prefix, descent, taps, unread=unread)
                 hidden, kept = decoder.run(what, cache)
                 assert kept is not None and torch.equal(kept[-1], hidden)
