@@ -7,7 +7,6 @@ from __future__ import annotations
 import math
 import random
 from collections.abc import Callable, Sequence
-from itertools import product
 
 import pytest
 import torch
@@ -25,10 +24,9 @@ from ssd_bench.engine.lossless import LOGIT_TOLERANCE, Verdict, classify, tolera
 from ssd_bench.engine.probe import ModelProbe
 from ssd_bench.engine.sampling import LOWEST_TEMPERATURE, Decoding, verify_greedy, verify_sampled, warp
 from ssd_bench.errors import ConfigError
-from ssd_bench.model.backends.cpu import native_problem
 from ssd_bench.model.decoder import Decoder
 from tests.conftest import LAYERS, VOCAB
-from tests.lossless import check_greedy, check_sampled, engine_for, loaded
+from tests.lossless import FAMILIES, check_greedy, check_sampled, engine_for, loaded
 
 Load = Callable[..., Decoder]
 NO_EOS: frozenset[int] = frozenset()
@@ -98,12 +96,12 @@ def random_case(seed: int) -> tuple[list[int], LayerSet, int, float]:
     return prompt, LayerSet(LAYERS, skipped), rng.randint(1, 9), rng.choice([0.0, 0.1, 0.9])
 
 
-@pytest.mark.parametrize("family", ["llama", "qwen2", "qwen3"])
+@pytest.mark.parametrize("family", FAMILIES)
 def test_greedy_output_equals_ar(family: str, decoders: Load) -> None:
     """35 random cases, with and without reuse_prefix: any layer set (none to all skipped), γ, exit, prompt length."""
-    decoder = decoders(family)
     accepted = {False: 0, True: 0}
     for seed in range(35):
+        decoder = loaded(decoders, family, seed % 5 > 0)
         prompt, layer_set, max_len, stop = random_case(seed)
         new = random.Random(seed).choice([1, 2, 9, 24])
         # an id that AR emits in some cases ends outputs inside drafts as well
@@ -116,23 +114,13 @@ def test_greedy_output_equals_ar(family: str, decoders: Load) -> None:
     assert min(accepted.values()) > 20  # the cases do exercise acceptance
 
 
-@pytest.mark.skipif(bool(native_problem()), reason=native_problem())
-def test_greedy_output_equals_ar_with_compiled_kernels(decoders: Load) -> None:
-    decoder = decoders("qwen3", torch.float32, "native")
-    for seed in range(40):
-        prompt, layer_set, max_len, stop = random_case(seed)
-        expected = decode(decoder, AR(), prompt)
-        assert decode(decoder, Drafts(layer_set, max_len, stop), prompt).output == expected.output
-
-
-@pytest.mark.parametrize(("family", "compiled", "cases", "new"), [("llama", False, 30, 24), ("qwen3", True, 60, 40)])
-def test_random_trees_equal_ar(family: str, compiled: bool, cases: int, new: int, decoders: Load) -> None:
-    decoder = loaded(decoders, family, compiled)
+def test_random_trees_equal_ar(decoders: Load) -> None:
     deepest = 0
-    for seed in range(cases):
+    for seed in range(60):
+        decoder = loaded(decoders, FAMILIES[seed % 3], seed % 5 > 0)
         prompt = random_case(seed)[0]
-        expected = decode(decoder, AR(), prompt, new).output
-        got = decode(decoder, RandomTrees(expected, seed), prompt, new)
+        expected = decode(decoder, AR(), prompt, 32).output
+        got = decode(decoder, RandomTrees(expected, seed), prompt, 32)
         assert got.output == expected
         deepest = max(deepest, *(step.accepted_len for step in got.steps))
     assert deepest >= 3
@@ -212,9 +200,8 @@ def test_eos_ends_output_and_draft(decoders: Load) -> None:
         assert 1 + sum(step.emitted for step in made.steps) == len(made.output)
         assert all(step.accepted_len <= step.emitted for step in made.steps)
         if made.steps and made.steps[-1].stop_reason == "eos":
-            assert (
-                made.steps[-1].emitted == made.steps[-1].draft_len
-            )  # the drafted EOS is last: no bonus token after it
+            # the drafted EOS is last: no bonus token after it
+            assert made.steps[-1].emitted == made.steps[-1].draft_len
 
 
 def test_first_token_eos_means_no_step(decoders: Load) -> None:
@@ -288,7 +275,7 @@ def test_greedy_verification_of_a_tree_by_hand() -> None:
 def test_speculative_sampling_keeps_the_distribution(kind: str, decoding: Decoding) -> None:
     """First, second (after an accepted one) and bonus token follow the target, by chi-square."""
     generator = torch.Generator().manual_seed(11)
-    vocab, rounds = 6, 3000
+    vocab, rounds = 6, 2000
     logits = 0.6 * torch.randn(vocab, vocab, generator=generator)  # row t: logits after token t, a Markov chain
     p = warp(logits, decoding)
     q = warp(logits + 0.6 * torch.randn(vocab, vocab, generator=generator), decoding)
@@ -334,15 +321,11 @@ def _drafted(kind: str, q: torch.Tensor, generator: torch.Generator) -> TokenTre
 WIDE = ((0.5, 2), (0.2, 3), (0.0, 5))
 
 
-@pytest.mark.parametrize(
-    ("position", "widths", "kernels"), [*product((0, 2), ((), WIDE), ("auto",)), (2, WIDE, "torch")]
-)
-def test_sampled_decoding_keeps_the_models_distribution(
-    position: int, widths: tuple, kernels: str, decoders: Load
-) -> None:
+@pytest.mark.parametrize(("position", "widths"), [(2, ()), (3, WIDE)])  # the first after a draft is the third
+def test_sampled_decoding_keeps_the_models_distribution(position: int, widths: tuple, decoders: Load) -> None:
     """End to end, with and without siblings: drafted against AR sampling with the same model."""
     skip = LayerSet.skipping(LAYERS, attn=[1], mlp=[2])
-    check_sampled(lambda: Drafts(skip, 2, widths=widths), decoders, position=position, kernels=kernels)
+    check_sampled(lambda: Drafts(skip, 2, widths=widths), decoders, position=position)
 
 
 def test_siblings_keep_greedy_output_and_are_accepted(decoders: Load) -> None:
@@ -398,9 +381,8 @@ def gap(value: float, at: list[int]) -> Callable[[int], float]:
     return lambda position: at.append(position) or value  # type: ignore[func-returns-value]
 
 
-@given(IDS)
-def test_equal_outputs_are_identical_and_cost_nothing(ids: list[int]) -> None:
-    assert classify(ids, tuple(ids), never, 0.5) == Verdict(None, None, "identical")
+def test_equal_outputs_are_identical_and_cost_nothing() -> None:
+    assert classify([3, 1], (3, 1), never, 0.5) == classify([], (), never, 0.5) == Verdict(None, None, "identical")
 
 
 @given(IDS, IDS, st.floats(0, 1), st.floats(0, 1))

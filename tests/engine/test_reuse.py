@@ -15,7 +15,7 @@ from ssd_bench.contract.method import Context, LayerDraft, Probe, Taps, Verifica
 from ssd_bench.model.backends.cpu import native_problem
 from ssd_bench.model.decoder import Decoder
 from tests.conftest import LAYERS, VOCAB
-from tests.lossless import check_greedy, check_sampled, decode
+from tests.lossless import check_greedy, check_sampled, decode, loaded
 
 Load = Callable[..., Decoder]
 END = 2 * LAYERS
@@ -81,20 +81,21 @@ def check_as_a_whole_pass(
             assert torch.equal(one, other) if exact else torch.allclose(one, other, atol=1e-10)
 
 
-@pytest.mark.parametrize("family", ["llama", "qwen2", "qwen3"])
-def test_states_are_those_of_a_whole_pass(family: str, decoders: Load, rests: list[int]) -> None:
+@pytest.mark.parametrize(("family", "compiled"), [("llama", False), ("qwen2", True), ("qwen3", True)])
+def test_states_are_those_of_a_whole_pass(family: str, compiled: bool, decoders: Load, rests: list[int]) -> None:
     """Every exit with all taps, and random sets and taps below, at and above the fork."""
-    decoder, rng, places = decoders(family), random.Random(family), set()
+    decoder, rng, places = loaded(decoders, family, compiled), random.Random(family), set()
+    exact = compiled and not native_problem()
     for layer_set in EXITS:
-        check_as_a_whole_pass(decoder, [layer_set], range(END + 1), PROMPTS[0], rests, exact=False)
-    for _ in range(25):
+        check_as_a_whole_pass(decoder, [layer_set], range(END + 1), PROMPTS[0], rests, exact)
+    for _ in range(25 if exact else 10):
         layer_set, taps = forked(rng), some_taps(rng)
         places |= {(t > layer_set.first_changed) - (t < layer_set.first_changed) for t in taps}
-        check_as_a_whole_pass(decoder, [layer_set, *EXITS], taps, rng.choice(PROMPTS), rests, exact=False)
+        check_as_a_whole_pass(decoder, [layer_set, *EXITS], taps, rng.choice(PROMPTS), rests, exact)
     assert places == {-1, 0, 1}
 
 
-@pytest.mark.parametrize("taps", [(), (0, 2), (4,), (2, 4, 6), tuple(range(END + 1))])
+@pytest.mark.parametrize("taps", [(), (0, 2), (2, 4, 6)])
 @pytest.mark.parametrize("options", [{}, {"mode": "sample", "temperature": 0.7}], ids=["greedy", "sample"])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_states_have_the_bits_of_a_whole_pass(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -23,22 +23,11 @@ from tests.conftest import LAYERS, VOCAB
 from tests.lossless import Load, decode, engine_for, method_of, prepare
 from tests.runs import executed, local_model
 
-PRESETS = {
-    "ar": {},
-    "fixed_layers": {},
-    "swift": {},
-    "knapspec": {"interval": 4},
-    "clasp": {"skip_blocks": 2},
-    "conflayers": {},
-    "del": {},
-    "layerskip": {},
-    "jacobi": {},
-    "lookahead": {},
-    "prompt_lookup": {},
-    "suffix_tree": {},
-    "window_draft": {},
-    "adaptive": {},
-}
+PRESETS = [
+    *("ar", "fixed_layers", "swift", "knapspec", "clasp", "conflayers", "del", "layerskip", "jacobi", "lookahead"),
+    *("prompt_lookup", "suffix_tree", "window_draft", "adaptive"),
+]
+SETTINGS = {"knapspec": {"interval": 4}, "clasp": {"skip_blocks": 2}}
 PROMPT = [3, 5, 8, 3, 5, 8, 3, 5, 11, 7, 3, 5]
 
 
@@ -46,36 +35,19 @@ PROMPT = [3, 5, 8, 3, 5, 8, 3, 5, 11, 7, 3, 5]
 def counted(decoder: Decoder) -> Iterator[Counter[str]]:
     """Count nodes through attentions, MLPs and the head at the operators, below the decoder's log."""
     counts: Counter[str] = Counter()
-    attention, mlp, branches, norm_linear = (
-        decoder._attention,
-        decoder._mlp,
-        decoder._attend_branches,
-        decoder._ops.norm_linear,
-    )
 
-    def count_attention(layer: int, block: Any, hidden: torch.Tensor, *rest: Any) -> None:
-        counts["attentions"] += len(hidden)
-        attention(layer, block, hidden, *rest)
+    def counting(owner: Any, operator: str, name: str, count: Callable[..., int]) -> None:
+        original = getattr(owner, operator)
+        patch.setattr(owner, operator, lambda *given: [counts.update({name: count(*given)}), original(*given)][1])
 
-    def count_branches(layer: int, block: Any, streams: torch.Tensor, *rest: Any) -> None:
-        counts["attentions"] += streams.shape[0] * streams.shape[1]
-        branches(layer, block, streams, *rest)
-
-    def count_mlp(block: Any, hidden: torch.Tensor) -> None:
-        counts["mlps"] += len(hidden)
-        mlp(block, hidden)
-
-    def count_head(x: torch.Tensor, norm: torch.Tensor, eps: float, matrix: Any, *rest: Any) -> torch.Tensor:
-        result = norm_linear(x, norm, eps, matrix, *rest)
-        if norm is decoder.weights.norm:
-            counts["heads"] += result.numel()
-        return result
+    def entries(x: torch.Tensor, norm: torch.Tensor, eps: float, matrix: Any, *_: object) -> int:
+        return x.numel() // x.shape[-1] * matrix.shape[0] if norm is decoder.weights.norm else 0
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(decoder, "_attention", count_attention)
-        patch.setattr(decoder, "_attend_branches", count_branches)
-        patch.setattr(decoder, "_mlp", count_mlp)
-        patch.setattr(decoder._ops, "norm_linear", count_head)
+        counting(decoder, "_attention", "attentions", lambda layer, block, hidden, *_: len(hidden))
+        counting(decoder, "_attend_branches", "attentions", lambda layer, block, streams, *_: streams[..., 0].numel())
+        counting(decoder, "_mlp", "mlps", lambda block, hidden: len(hidden))
+        counting(decoder._ops, "norm_linear", "heads", entries)
         yield counts
 
 
@@ -99,7 +71,7 @@ def part(step: Any, name: str) -> list[Work]:
 @pytest.mark.parametrize("preset", PRESETS)
 def test_every_node_that_an_operator_sees_is_counted(preset: str, decoders: Load) -> None:
     decoder = decoders("llama")
-    method = method_of(preset, **PRESETS[preset])
+    method = method_of(preset, **SETTINGS.get(preset, {}))
     engine = engine_for(decoder, len(PROMPT) + 40, 40, frozenset())
     prepare(engine, method)
     with counted(decoder) as counts:
