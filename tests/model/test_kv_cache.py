@@ -26,11 +26,9 @@ def filled(capacity: int = 20) -> KVCache:
     return cache
 
 
-@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.parametrize("seed", range(10))
 def test_commit_keeps_the_path_in_order(seed: int) -> None:
-    rng = random.Random(seed)
-    cache = filled()
-    expected: list[int] = []
+    rng, cache, expected = random.Random(seed), filled(), list[int]()
     while cache.length < 12:
         path = [0, *sorted(rng.sample(range(1, 7), rng.randint(0, 4)))]
         row = cache.length
@@ -48,19 +46,10 @@ def test_a_chain_moves_nothing() -> None:
     cache.commit(range(5))
     assert cache.length == 5 and [k.data_ptr() for k in cache.keys] == before
     assert cache.keys[0][0, :, 0].tolist() == list(range(20))
-
-
-def test_overflow_is_an_error_that_names_both_sizes() -> None:
-    with pytest.raises(ValueError, match=r"25 rows.*20 rows"):
-        filled().commit(range(25))
-
-
-def test_bytes_and_reset() -> None:
-    cache = filled()
-    assert cache.nbytes == 3 * 2 * 2 * 20 * 4 * 4
-    cache.commit([0])
     cache.reset()
     assert cache.length == 0
+    with pytest.raises(ValueError, match=r"25 rows.*20 rows"):
+        cache.commit(range(25))
 
 
 def test_growing_keeps_every_row_and_takes_whole_buckets() -> None:
@@ -85,13 +74,13 @@ def test_growing_keeps_every_row_and_takes_whole_buckets() -> None:
 def test_a_cache_that_grows_while_decoding_changes_no_output(decoders: Callable[..., Decoder]) -> None:
     decoder, found = decoders("llama"), []
     for bucket in (16, 1000):
-        cache = decoder.new_cache(120 + SCRATCH, bucket)
+        cache = decoder.new_cache(60 + SCRATCH, bucket)
         probe = ModelProbe(decoder, cache, Latency(0.5, 1e-3, 0.5))
-        engine = Engine(decoder, cache, Decoding(max_new_tokens=100), frozenset(), probe)
+        engine = Engine(decoder, cache, Decoding(max_new_tokens=40), frozenset(), probe)
         method = KnapSpec(interval=8)
         method.check(decoder.arch.dims("tiny"))
         found.append((engine.generate(method, list(range(3, 13))), cache.rows))
     (grown, rows), (whole, all_rows) = found
-    assert grown.output == whole.output and len(grown.output) == 100
+    assert grown.output == whole.output and len(grown.output) == 40
     assert [step.draft_len for step in grown.steps] == [step.draft_len for step in whole.steps]
-    assert rows % 16 == 0 and rows < all_rows == 120 + SCRATCH
+    assert rows % 16 == 0 and rows < all_rows == 60 + SCRATCH

@@ -1,7 +1,4 @@
-"""Our decoder against transformers' models, from folders as in the hub's cache: every family, rotary embedding, tie,
-bias
-and grouping of heads.
-"""
+"""Our decoder against transformers' models, in the hub's cache: families, rotary embeddings, ties, biases, heads."""
 
 from __future__ import annotations
 
@@ -24,8 +21,8 @@ from ssd_bench.model.checkpoint import ModelSource
 from ssd_bench.model.decoder import Decoder, Pass
 from ssd_bench.model.template import PLAIN
 from tests.conftest import CONTEXT, FAMILIES, LLAMA3, SIZES, VOCAB, rope, save_model
+from tests.model.test_model import KERNELS
 
-KERNELS = ["torch", pytest.param("native", marks=pytest.mark.skipif(bool(native_problem()), reason=native_problem()))]
 TOLERANCE = 1e-4  # of a float32 logit
 ORIGINAL = CONTEXT // 4  # context before it was stretched
 CLASSES: dict[str, type[PretrainedConfig]] = {"llama": LlamaConfig, "qwen2": Qwen2Config, "qwen3": Qwen3Config}
@@ -42,14 +39,13 @@ GROUPS = [(1, 1), (3, 1), (7, 1), (8, 1), (3, 3), (9, 3), (21, 3), (24, 3), (7, 
 BIASES = {"llama": ("attention_bias", "mlp_bias"), "qwen2": (), "qwen3": ("attention_bias",)}
 """Optional biases; qwen2 always has biases of queries, keys and values."""
 
-Case = tuple[str, dict[str, Any]]
-CASES: dict[str, Case] = (
+CASES: dict[str, tuple[str, dict[str, Any]]] = (
     {
-        f"{family}, {kind}, {'tied' if tied else 'untied'}": (
+        f"{family}, {kind}, {'tied' if i % 2 else 'untied'}": (
             family,
-            {"rope_parameters": ROPES[kind], "tie_word_embeddings": tied},
+            {"rope_parameters": ROPES[kind], "tie_word_embeddings": i % 2 > 0},
         )
-        for family, kind, tied in itertools.product(CLASSES, ROPES, (True, False))
+        for i, (family, kind) in enumerate(itertools.product(CLASSES, ROPES))
     }
     | {
         f"{family}, {heads} heads, {kv_heads} KV": (
@@ -58,11 +54,11 @@ CASES: dict[str, Case] = (
                 "num_attention_heads": heads,
                 "num_key_value_heads": kv_heads,
                 "hidden_size": 8 * heads,
-                "initializer_range": 0.4
-                * heads**-0.5,  # so that logits, and what they round, are as large for any width
+                # so that logits, and what they round, are as large for any width
+                "initializer_range": 0.4 * heads**-0.5,
             },
         )
-        for family, (heads, kv_heads) in itertools.product(CLASSES, GROUPS)
+        for family, (heads, kv_heads) in zip(itertools.cycle(CLASSES), GROUPS)
     }
     | {
         f"{family}, {' and '.join(biases)}": (family, dict.fromkeys(biases, True))
