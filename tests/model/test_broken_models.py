@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import shutil
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -431,11 +430,6 @@ FAULTS = {
 
 LATER: dict[str, Fault] = {"weights: not a number": (changed(UP, spoiled(float("nan"))), "model", ("finite",))}
 """Faults outside the headers: found by reading the files, before a model is made of them."""
-
-
-@pytest.fixture
-def folder(small_checkpoint: Path, tmp_path: Path) -> Path:
-    return Path(shutil.copytree(small_checkpoint, tmp_path / "model"))
 
 
 @pytest.mark.parametrize("name", FAULTS)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from dataclasses import fields
 from pathlib import Path
 
@@ -10,22 +9,20 @@ import pytest
 import torch
 from safetensors.torch import load_file
 from torch import Tensor
+from transformers import AutoModelForCausalLM
 
 from ssd_bench.contract.shape import Shape
 from ssd_bench.errors import ConfigError
+from ssd_bench.model import headers
 from ssd_bench.model.backend import select
 from ssd_bench.model.checkpoint import EMBEDDING, HEAD, Checkpoint, ModelSource
 from ssd_bench.model.decoder import Decoder
 from ssd_bench.model.weights import architecture
+from ssd_bench.run import arms
 from tests.conftest import FAMILIES, save_model
 from tests.model.test_weights_files import INDEX, PICKLE, WEIGHTS, assert_lossless, edit, save, shard
+from tests.run.test_third_arm import Here
 from tests.runs import executed, local_model
-
-
-@pytest.fixture
-def folder(small_checkpoint: Path, tmp_path: Path) -> Path:
-    return Path(shutil.copytree(small_checkpoint, tmp_path / "model"))
-
 
 ENDS: dict[str, tuple[bool | None, str, bool]] = {  # tie_word_embeddings, what the files have, and whether it is tied
     "tied, a head that differs": (True, "differs", False),
@@ -60,6 +57,12 @@ def with_ends(family: str, folder: Path, tie: bool | None, ends: str, kind: str)
     return folder
 
 
+def without(name: str, folder: Path) -> None:
+    tensors = load_file(folder / WEIGHTS)
+    del tensors[name]
+    save(tensors, folder / WEIGHTS)
+
+
 def prefilled(decoder: Decoder, ids: Tensor) -> Tensor:
     return decoder.logits(decoder.prefill(ids, decoder.new_cache(len(ids) + 1))[0])[0]
 
@@ -68,15 +71,12 @@ def prefilled(decoder: Decoder, ids: Tensor) -> Tensor:
     ("name", "family", "kind"),
     [
         *((name, "llama", WEIGHTS) for name in ENDS),
-        *(("tied, a head that differs", family, INDEX) for family in ("qwen2", "qwen3")),
-        *((name, "qwen3", PICKLE) for name in ("tied, a head that differs", "tied, an equal head")),
-        *((name, "qwen2", WEIGHTS) for name in ("silent, an equal head", "tied, no head")),
+        ("tied, a head that differs", "qwen2", INDEX),
+        ("tied, an equal head", "qwen3", PICKLE),
     ],
 )
 def test_a_head_is_tied_as_in_transformers(name: str, family: str, kind: str, tmp_path: Path) -> None:
     """Logits, number of weights and their bytes follow the model that runs."""
-    from transformers import AutoModelForCausalLM
-
     tie, ends, tied = ENDS[name]
     folder = with_ends(family, tmp_path / "model", tie, ends, kind)
     theirs = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float64)
@@ -96,27 +96,19 @@ def test_a_head_is_tied_as_in_transformers(name: str, family: str, kind: str, tm
     assert ("differs" in checkpoint.head, checkpoint.head == "embedding") == (differs, tied)
 
 
-def test_an_untied_model_without_a_head_is_refused(tmp_path: Path) -> None:
+def test_a_model_without_a_head_is_refused_unless_its_embedding_is_one(tmp_path: Path) -> None:
     """Transformers would make up a random one."""
-    for tie in (False, None):
-        folder = with_ends("llama", tmp_path / str(tie), tie, "embedding alone", WEIGHTS)
-        with pytest.raises(ConfigError, match=r"missing: lm_head\.weight; .*tie_word_embeddings true"):
-            architecture(Checkpoint(folder))
-
-
-def test_a_tied_model_without_both_is_refused(tmp_path: Path) -> None:
-    folder = with_ends("llama", tmp_path / "model", True, "embedding alone", WEIGHTS)
-    tensors = load_file(folder / WEIGHTS)
-    del tensors[EMBEDDING]
-    save(tensors, folder / WEIGHTS)
+    folder = with_ends("llama", tmp_path / "model", None, "embedding alone", WEIGHTS)
+    with pytest.raises(ConfigError, match=r"missing: lm_head\.weight; .*tie_word_embeddings true"):
+        architecture(Checkpoint(folder))
+    edit(folder, tie_word_embeddings=True)
+    without(EMBEDDING, folder)
     with pytest.raises(ConfigError, match=r"missing: model\.embed_tokens\.weight"):
         architecture(Checkpoint(folder))
 
 
 def test_a_head_is_compared_in_blocks_and_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The first different block ends it; two plans and the loading of a checkpoint share the answer."""
-    from ssd_bench.model import headers
-
     monkeypatch.setattr(headers, "ROWS", 8)
     checkpoint = Checkpoint(with_ends("llama", tmp_path / "model", True, "differs slightly", WEIGHTS))
     assert architecture(checkpoint).tied is False
@@ -124,10 +116,10 @@ def test_a_head_is_compared_in_blocks_and_once(tmp_path: Path, monkeypatch: pyte
     assert architecture(checkpoint).tied is False
 
 
-def test_a_record_says_which_head_ran(small_checkpoint: Path, tmp_path: Path) -> None:
-    folder = Path(shutil.copytree(small_checkpoint, tmp_path / "model"))
+def test_a_record_says_which_head_ran(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(arms, "HFProcess", Here)
     edit(folder, tie_word_embeddings=True)
-    options = ("task=gsm8k", "limit=1", "method=knapspec", "decode.max_new_tokens=6")
+    options = ("task=gsm8k", "limit=1", "method=fixed_layers", "decode.max_new_tokens=6")
     run = executed(tmp_path / "runs", *local_model(folder), *options, "baseline=hf")
     assert_lossless(run)
     model = run.header.model
@@ -148,9 +140,7 @@ def test_a_shape_that_is_silent_means_untied(folder: Path) -> None:
     source = ModelSource("local", "chat", path=str(folder), shape=sizes)
     source.check_shape(architecture(source.open()))
     edit(folder, tie_word_embeddings=True)
-    tensors = load_file(folder / WEIGHTS)
-    del tensors[HEAD]
-    save(tensors, folder / WEIGHTS)
+    without(HEAD, folder)
     arch = architecture(source.open())
     with pytest.raises(ConfigError, match=r"model\.shape=.* the sizes of its checkpoint: tied True"):
         source.check_shape(arch)

@@ -29,11 +29,6 @@ PICKLE, PICKLE_INDEX = "pytorch_model.bin", "pytorch_model.bin.index.json"
 COMMIT = "a" * 40
 
 
-@pytest.fixture
-def folder(small_checkpoint: Path, tmp_path: Path) -> Path:
-    return Path(shutil.copytree(small_checkpoint, tmp_path / "model"))
-
-
 def save(tensors: dict[str, Tensor], path: Path) -> None:
     if path.suffix == ".bin":
         torch.save(tensors, path)
