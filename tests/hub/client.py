@@ -1,7 +1,8 @@
-"""A client process of a hub that plans runs and runs command lines, one after the other."""
+"""A client process of a hub that plans runs, reads data and runs command lines, one after the other."""
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import shutil
@@ -20,7 +21,10 @@ import huggingface_hub.constants
 from huggingface_hub import file_download
 from huggingface_hub.utils import _http
 
+from ssd_bench.contract.task import DataSpec
+from ssd_bench.data import HubSource
 from ssd_bench.errors import ConfigError
+from tests.hub.prompts import outcomes
 from tests.hub.server import Hub
 from tests.runs import environment, planned, program
 
@@ -39,26 +43,35 @@ class Client:
     def __init__(self, hub: Hub, home: Path, process: subprocess.Popen[str]):
         self.hub, self.home, self._process = hub, home, process
 
-    def plan(self, *options: str, offline: bool = False, free: int | None = None) -> dict[str, Any]:
-        """Plan a line of options; return its refusal, or the model's commit, folder, files and weights.
-
-        Args:
-            offline: as with HF_HUB_OFFLINE=1.
-            free: free bytes on the disk; None: as it is.
-        """
-        result: dict[str, Any] = self._answer("plan", [*options, *COMMON], offline, free=free)
+    def plan(self, *options: str, **around: Any) -> dict[str, Any]:
+        """Plan a line of options; return its refusal, or the model's commit, folder, files and weights."""
+        result: dict[str, Any] = self._answer("plan", [*options, *COMMON], **around)
         return result
 
-    def run(self, *words: str, offline: bool = False, token: str = "") -> subprocess.CompletedProcess[str]:
-        """Run a command line, as in a process of its own.
+    def run(self, *words: str, **around: Any) -> subprocess.CompletedProcess[str]:
+        """Run a command line, as in a process of its own."""
+        return subprocess.CompletedProcess(words, *self._answer("run", words, **around))
+
+    def read(self, path: str, *revisions: str, **around: Any) -> list[Any]:
+        """Read a data set's test split; return the questions and the fingerprint, or the refusal, of each revision."""
+        result: list[Any] = self._answer("read", [path, *revisions], **around)
+        return result
+
+    def prompts(self, cases: Sequence[list[str]]) -> list[str]:
+        """Compare prompts of tasks with those of local files; return a text for each list of options."""
+        result: list[str] = self._answer("prompts", cases)
+        return result
+
+    def _answer(
+        self, kind: str, words: Sequence[Any], offline: bool = False, token: str = "", free: int | None = None
+    ) -> Any:
+        """Return the answer of the process to a request.
 
         Args:
             offline: as with HF_HUB_OFFLINE=1.
             token: as with HF_TOKEN.
+            free: free bytes on the disk; None: as it is; with 0 no download can be stored.
         """
-        return subprocess.CompletedProcess(words, *self._answer("run", words, offline, token))
-
-    def _answer(self, kind: str, words: Sequence[str], offline: bool, token: str = "", free: int | None = None) -> Any:
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         request = {"kind": kind, "words": words, "offline": offline, "token": token, "free": free}
@@ -110,12 +123,30 @@ def ran(words: list[str]) -> list[Any]:
     return [done.returncode, done.stdout, done.stderr]
 
 
-ANSWERS: Mapping[str, Callable[[list[str]], Any]] = {"plan": told, "run": ran}
+def rows(words: list[str]) -> list[Any]:
+    path, *revisions = words
+    return [_rows(path, revision) for revision in revisions]
+
+
+def _rows(path: str, revision: str) -> list[Any] | str:
+    hub, source = {"path": path, "name": None, "split": "test", "revision": revision}, HubSource()
+    spec = DataSpec("toy", ("question",), hub)
+    try:
+        return [[row["question"] for row in source.rows(spec)], source.fingerprint(spec)]
+    except ConfigError as error:
+        return str(error)
+
+
+ANSWERS: Mapping[str, Callable[[list[Any]], Any]] = {"plan": told, "run": ran, "read": rows, "prompts": outcomes}
+
+
+def refuse_to_store(*_: object, **__: object) -> None:
+    raise OSError(errno.ENOSPC, "No space left on device")
 
 
 def serve() -> None:
     """Answer each line of standard input."""
-    usage = shutil.disk_usage
+    usage, store = shutil.disk_usage, file_download.http_get
     for module in (file_download, _http):  # a server of tests needs no pause between the client's tries
         module.time = SimpleNamespace(**vars(time) | {"sleep": lambda _: None})
     for text in sys.stdin:
@@ -123,6 +154,7 @@ def serve() -> None:
         free = request["free"]
         huggingface_hub.constants.HF_HUB_OFFLINE = request["offline"]
         shutil.disk_usage = usage if free is None else lambda _, free=free: Usage(2**40, 2**40 - free, free)
+        file_download.http_get = refuse_to_store if free == 0 else store
         with patch.dict(os.environ, HF_TOKEN=request["token"]):
             answer = ANSWERS[request["kind"]](request["words"])
         print(MARK + json.dumps(answer), flush=True)

@@ -16,9 +16,9 @@ def hub() -> Iterator[Hub]:
         yield server
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Client]:
-    """Run a client process with its own hub for a module; each test has its own repositories."""
+    """Run a client process with its own hub; each test has its own repositories, or finds those of the data sets."""
     with serving() as server, client_of(server, tmp_path_factory.mktemp("client") / "home") as process:
         yield process
 

@@ -25,7 +25,7 @@ from ssd_bench.conf import CONF
 from ssd_bench.model.checkpoint import ModelSource
 from tests.conftest import CHAT, CORPUS, save_model
 from tests.hub.server import Hub, Repository
-from tests.runs import composed
+from tests.runs import chosen
 
 LAYERS, HEADS, HEAD_DIM, CONTEXT = 4, 8, 8, 4096
 SHARD = "80KB"
@@ -50,30 +50,17 @@ UNWANTED = {
 def sentencepiece_tokenizer(specials: tuple[str, ...]) -> Tokenizer:
     """Make a BPE tokenizer with byte fallback, as SentencePiece's in tokenizer.json."""
     alphabet = [f"<0x{byte:02X}>" for byte in range(256)]
-    core = Tokenizer(models.BPE(byte_fallback=True, fuse_unk=True, unk_token="<unk>"))
+    settings = {"byte_fallback": True, "fuse_unk": True, "unk_token": "<unk>"}
+    core = Tokenizer(models.BPE(**settings))
     core.pre_tokenizer = pre_tokenizers.Metaspace()
     core.train_from_iterator(CORPUS, trainers.BpeTrainer(vocab_size=420, special_tokens=[*specials, *alphabet]))
     model = json.loads(core.to_str())["model"]
-    core = Tokenizer(
-        models.BPE(
-            model["vocab"],
-            [tuple(merge) for merge in model["merges"]],
-            byte_fallback=True,
-            fuse_unk=True,
-            unk_token="<unk>",
-        )
-    )
+    core = Tokenizer(models.BPE(model["vocab"], [tuple(merge) for merge in model["merges"]], **settings))
     core.add_special_tokens([*specials])
     core.normalizer = normalizers.Sequence([normalizers.Prepend("▁"), normalizers.Replace(" ", "▁")])
     core.post_processor = processors.TemplateProcessing(single="<s> $A", special_tokens=[("<s>", 1)])
-    core.decoder = token_decoders.Sequence(
-        [
-            token_decoders.Replace("▁", " "),
-            token_decoders.ByteFallback(),
-            token_decoders.Fuse(),
-            token_decoders.Strip(" ", 1, 0),
-        ]
-    )
+    parts = token_decoders.Replace("▁", " "), token_decoders.ByteFallback(), token_decoders.Fuse()
+    core.decoder = token_decoders.Sequence([*parts, token_decoders.Strip(" ", 1, 0)])
     return core
 
 
@@ -208,17 +195,9 @@ def kind_of(name: str) -> str:
     return max((kind for kind in KINDS if base.startswith(kind)), key=len)
 
 
-def forms_of(name: str) -> list[tuple[object, ...]]:
-    """Return the forms of a model's checkpoint: its family with prompts, and with sizes."""
-    source = source_of(name)
-    sizes = source.shape or {}
-    wide = sizes["head_dim"] * sizes["n_heads"] != sizes["width"]
-    return [(kind_of(name), source.prompting.form), (kind_of(name), wide, sizes.get("tied", False))]
-
-
 @cache
 def source_of(name: str) -> ModelSource:
-    source: ModelSource = build(composed(f"model={name}"), "model")
+    source: ModelSource = build(OmegaConf.create({"model": chosen("model", name)}), "model")
     return source
 
 

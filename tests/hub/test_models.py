@@ -2,26 +2,20 @@
 
 from __future__ import annotations
 
+from itertools import cycle, islice
 from pathlib import Path
 
 from ssd_bench.records.reader import Run, load_run
 from ssd_bench.results.rows import arm_rows
 from tests.hub.client import Client
-from tests.hub.models import HUB_MODELS, KINDS, UNWANTED, add_model, forms_of, kind_of, source_of, wanted_files
+from tests.hub.layouts import grouped, sample
+from tests.hub.models import HUB_MODELS, KINDS, UNWANTED, add_model, kind_of, source_of, wanted_files
 from tests.hub.server import Fault
-from tests.runs import CPU
+from tests.runs import CPU, composed
 
-OPTIONS = (
-    "method=knapspec",
-    "task=gsm8k",
-    "data=sample",
-    "limit=1",
-    "task.shots=1",  # their small tokenizers make thousands of tokens of five
-    "decode.max_new_tokens=6",
-    "model.shape=null",
-    "hardware.kernels=torch",
-    *CPU,
-)
+# small tokenizers make thousands of tokens of five demonstrations
+SMALL = ("limit=1", "task.shots=1", "decode.max_new_tokens=6", "model.shape=null", "hardware.kernels=torch", *CPU)
+OPTIONS = ("method=knapspec", "task=gsm8k", "data=sample", *SMALL)
 
 
 def run_of(runs: Path, name: str) -> Run:
@@ -37,15 +31,16 @@ def assert_whole(run: Run, name: str, commit: str) -> None:
 
 
 def test_every_model_comes_through_the_hub(client: Client, tmp_path: Path) -> None:
-    """Sweep over a model of each form; offline a sweep over some of them then finds their records.
+    """Sweep over a model of each kind; offline a sweep over some of them then finds their records.
 
-    Models of a form share a checkpoint here; the others are planned, which downloads and checks everything.
+    The others are planned, which downloads and checks everything.
     """
     hub, runs = client.hub, tmp_path / "runs"
     earlier_requests, earlier_downloads = len(hub.requests), len(hub.downloads())
     repositories = {name: add_model(hub, name) for name in HUB_MODELS}
-    assert {kind_of(name) for name in HUB_MODELS} == set(KINDS)
-    run_names = sorted({*{form: name for name in HUB_MODELS for form in forms_of(name)}.values()})
+    model_of = {kind_of(name): name for name in HUB_MODELS}
+    assert set(model_of) == set(KINDS)
+    run_names = sorted(model_of.values())
     line = (f"runs_dir={runs}", *OPTIONS)
     done = client.run("-m", f"model={','.join(run_names)}", *line)
     assert done.returncode == 0, done.stderr[-3000:]
@@ -70,7 +65,7 @@ def test_every_model_comes_through_the_hub(client: Client, tmp_path: Path) -> No
 
 def test_a_branch_that_moves_between_the_steps_gives_one_commit(client: Client, tmp_path: Path) -> None:
     """Load the weights of the checked config's commit, though the branch has moved."""
-    name, path = "codellama_13b", "org/moving"
+    name, path = "codellama_13b", f"{tmp_path.name}/moving"
     repository = add_model(client.hub, name, path)
     old, files = repository.branches["main"], {**repository.commits[repository.branches["main"]]}
     changed = {place: file.content for place, file in files.items() if not place.endswith(".safetensors")}
@@ -83,19 +78,33 @@ def test_a_branch_that_moves_between_the_steps_gives_one_commit(client: Client, 
     assert_whole(run_of(runs, name), name, old)
 
 
+SPLITS = {"test": ("gsm8k", 1319), "train": ("gsm8k.fewshot", 7473)}
+
+
 def test_the_first_command_needs_one_line_each_way(client: Client, tmp_path: Path) -> None:
-    """Check that it is gated without a token (one message, no download), and runs at the pinned commit with one."""
-    hub, name, path = client.hub, "llama3_1_8b", "org/gated"
+    """A gated model and data with their real numbers of rows, both of the hub, at their pinned commits.
+
+    Without a token the command gives one message and downloads nothing; with one it runs, and again offline.
+    """
+    hub, name, path, data = client.hub, "llama3_1_8b", f"{tmp_path.name}/model", f"{tmp_path.name}/data"
     add_model(hub, name, path).gated = True
-    line, earlier_downloads = (f"model={name}", f"model.hub={path}", *OPTIONS), len(hub.downloads())
-    refused = client.run(*line, f"runs_dir={tmp_path / 'runs'}")
+    rows = {split: list(islice(cycle(sample(file)), count)) for split, (file, count) in SPLITS.items()}
+    commit = hub.dataset(data).commit(grouped({"main": rows}), sha=composed("task=gsm8k").task.hub.revision)
+    hub.dataset(data).commit({"README.md": "a later commit of the branch"})
+    line = (f"model={name}", "method=knapspec", "task=gsm8k", "data=hub", f"runs_dir={tmp_path / 'runs'}")
+    line += (f"model.hub={path}", f"task.hub.path={data}", f"task.fewshot_hub.path={data}", *SMALL)
+    earlier_downloads = len(hub.downloads())
+    refused = client.run(*line)
     assert (refused.returncode, refused.stdout) == (2, "")
     assert refused.stderr.count("\n") == 1, refused.stderr
-    message = refused.stderr
-    assert (
-        message.startswith(f"error: model.hub='{path}'") and f"accept its licence on {hub.endpoint}/{path}" in message
-    )
-    assert "hf auth login" in message and not hub.downloads()[earlier_downloads:]
-    done = client.run(*line, f"runs_dir={tmp_path / 'runs'}", token="hf_granted")
+    assert refused.stderr.startswith(f"error: model.hub='{path}'")
+    assert f"accept its licence on {hub.endpoint}/{path}" in refused.stderr and "hf auth login" in refused.stderr
+    assert not hub.downloads()[earlier_downloads:]
+    done = client.run(*line, token="hf_granted")
     assert done.returncode == 0, done.stderr[-3000:]
-    assert_whole(run_of(tmp_path / "runs", name), name, str(source_of(name).revision))
+    run = run_of(tmp_path / "runs", name)
+    assert_whole(run, name, str(source_of(name).revision))
+    commits = {file: text.partition(" ")[0] for file, text in run.header.data.items()}
+    assert commits == dict.fromkeys(("gsm8k", "gsm8k.fewshot"), f"{data}@{commit}")
+    again = client.run(*line, offline=True)
+    assert again.returncode == 0 and "already on record" in again.stdout, again.stderr[-3000:]

@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Callable, Mapping
+from pathlib import Path
 
 import pytest
+from huggingface_hub import constants, snapshot_download
+from huggingface_hub.errors import LocalEntryNotFoundError
 
+from ssd_bench.model.fetch import Kind, failure
 from tests.hub.client import Client
 from tests.hub.models import checkpoint_files
 from tests.hub.server import RATE_LIMITED, Fault, Hub
@@ -39,19 +44,14 @@ def template(text: object) -> Change:
 
 REFUSED: Mapping[str, tuple[Change, str, tuple[str, ...]]] = {
     "quantised": (config(quantization_config={"quant_method": "awq"}), "model", ("awq", "not quantised")),
-    "family": (config(model_type="mistral", architectures=["MistralForCausalLM"]), "config.model_type", ("mistral",)),
-    "code": (config(auto_map={"AutoConfig": "own.Own"}), "model", ("auto_map",)),
     "heads": (config(num_key_value_heads=3), "config.num_key_value_heads", ("divisor",)),
-    "activation": (config(hidden_act="gelu"), "config.hidden_act", ("silu",)),
     "ends": (
         lambda files: files.update({"generation_config.json": '{"eos_token_id": [99999]}'}),
         "eos_token_id",
         ("vocab_size", "generation_config.json"),
     ),
     "context": (config(max_position_embeddings=16), "prompt", ("context 16",)),
-    "no-template": (template(""), "model.template", ("no chat template",)),
     "deaf-template": (template("Hello!"), "model.template", ("tokenizer_config.json leaves out the user's text",)),
-    "broken-template": (template("{{ 1 / 0 }}"), "model.template", ("by zero",)),
     "no-default-template": (template([{"name": "tools", "template": "{{ tools }}"}]), "model.template", ("default",)),
     "no-tokenizer": (without("tokenizer.json", "vocab.json", "merges.txt"), "model", ("folder with a tokenizer",)),
     "no-config": (without("config.json"), "model.hub", ("config.json", "it has ")),
@@ -130,6 +130,7 @@ def chat_model(hub: str) -> tuple[str, ...]:
 
 FAILURES: Mapping[str, tuple[tuple[Fault, ...], str]] = {  # repository, its faults, and what the message says
     "gated": ((), "accept its licence on {hub}/org/gated, then run `hf auth login`"),
+    "granted-to-others": ((), "request it on {hub}/org/granted-to-others"),
     "private": ((), "no such model, or it is private: check the id on {hub}/org/private"),
     "absent": ((), "no such model"),
     "fault": ((Fault("/org/fault", 500),), "HTTP 500"),
@@ -145,16 +146,25 @@ def test_a_failure_names_its_cause_and_what_to_do(name: str, client: Client, fil
     if name != "absent":
         repository = client.hub.model(f"org/{name}")
         repository.commit(files)
-        repository.gated, repository.private = name == "gated", name == "private"
+        repository.gated, repository.private = name in ("gated", "granted-to-others"), name == "private"
     client.hub.faults += faults
-    result = client.plan(*chat_model(f"org/{name}"), SHAPE)
+    result = client.plan(*chat_model(f"org/{name}"), SHAPE, token="hf_stranger" if name == "granted-to-others" else "")
     assert result["field"] == "model.hub" and words.format(hub=client.hub.endpoint) in result["message"], result
     assert f"hf download org/{name}" in result["message"] and "model=miniature" in result["message"]
     assert "\n" not in result["message"]
-    if name in ("fault", "limited", "late-fault", "dropped"):  # the same command works once it is over
+    if faults:  # the same command works once it is over
         client.hub.faults.clear()
         again = client.plan(*chat_model(f"org/{name}"), SHAPE)
         assert again["commit"] == client.hub.model(f"org/{name}").branches["main"]
+
+
+@pytest.mark.parametrize("kind", ["model", "dataset"])
+def test_a_hub_that_cannot_be_reached(kind: Kind, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
+    monkeypatch.setattr(time, "sleep", lambda _: None)
+    with pytest.raises(LocalEntryNotFoundError) as caught:
+        snapshot_download("org/it", repo_type=kind, endpoint="http://127.0.0.1:9", cache_dir=tmp_path)
+    assert "cannot be reached" in failure(caught.value, kind, "org/it")
 
 
 def test_a_revision_that_is_not_there_names_where_they_are(client: Client, files: Files) -> None:

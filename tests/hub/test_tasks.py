@@ -2,22 +2,16 @@
 
 from __future__ import annotations
 
-import json
 import re
-import subprocess
-import sys
-from collections.abc import Iterator
 from functools import cache
-from pathlib import Path
 
 import pytest
 
 from ssd_bench.conf import choices
 from ssd_bench.contract.task import DataSpec
 from tasks.stream import Stream
+from tests.hub.client import Client
 from tests.hub.layouts import publish
-from tests.hub.server import Hub, serving
-from tests.runs import ROOT, environment
 from tests.tasks.test_tasks import make
 
 VARIANTS = {
@@ -76,38 +70,21 @@ def pins() -> dict[str, str]:
 
 
 @pytest.fixture(scope="module")
-def shared() -> Iterator[Hub]:
-    with serving() as hub:
-        publish(hub, pins())
-        yield hub
-
-
-@pytest.fixture(scope="module")
-def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Folder of the caches, filled once."""
-    return tmp_path_factory.mktemp("home")
-
-
-@pytest.fixture(scope="module")
-def outcomes(shared: Hub, home: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
-    """Return what one client process says about every case."""
-    folder = tmp_path_factory.mktemp("local")
-    done = subprocess.run(
-        [sys.executable, "-m", "tests.hub.prompts", str(folder)],
-        input=json.dumps(list(CASES.values())),
-        cwd=ROOT,
-        env=environment() | shared.variables(home),
-        capture_output=True,
-        encoding="utf-8",
-        timeout=300,
-    )
-    assert done.returncode == 0, done.stderr
-    return dict(zip(CASES, json.loads(done.stdout.splitlines()[-1]), strict=True))
+def outcomes(client: Client) -> tuple[dict[str, str], list[str]]:
+    """Return what the client says about every case, and the files that it asked for."""
+    publish(client.hub, pins())
+    before = len(client.hub.requests)
+    texts = client.prompts(list(CASES.values()))
+    lines = [line for line, _ in client.hub.requests[before:]]
+    asked = [line for line in lines if line.startswith("GET") and re.search("/(resolve|cdn)/", line)]
+    return dict(zip(CASES, texts, strict=True)), asked
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_prompts_are_those_of_a_local_file_of_the_same_items(case: str, outcomes: dict[str, str]) -> None:
-    told = outcomes[case]
+def test_prompts_are_those_of_a_local_file_of_the_same_items(
+    case: str, outcomes: tuple[dict[str, str], list[str]]
+) -> None:
+    told = outcomes[0][case]
     assert told.startswith("equal "), told
     assert int(told.split()[1]) >= 54
     assert all(
@@ -115,7 +92,6 @@ def test_prompts_are_those_of_a_local_file_of_the_same_items(case: str, outcomes
     )
 
 
-def test_no_file_of_another_split_or_configuration_is_downloaded(outcomes: dict[str, str], shared: Hub) -> None:
-    read = [line for line, _ in shared.requests if line.startswith("GET") and re.search("/(resolve|cdn)/", line)]
-    assert any("pg19" in line for line in read)
-    assert not [line for line in read if UNREAD.search(line)]
+def test_no_file_of_another_split_or_configuration_is_downloaded(outcomes: tuple[dict[str, str], list[str]]) -> None:
+    assert any("pg19" in line for line in outcomes[1])
+    assert not [line for line in outcomes[1] if UNREAD.search(line)]

@@ -33,7 +33,7 @@ def test_exactly_one_place(places: dict[str, str]) -> None:
 
 def test_an_unreachable_hub_names_what_works_offline(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
-    with pytest.raises(ConfigError, match=r"hf download nobody/nothing.*model=smollm2_135m"):
+    with pytest.raises(ConfigError, match=r"HF_HUB_OFFLINE is set.*hf download nobody/nothing.*model=smollm2_135m"):
         ModelSource("m", "plain", hub="nobody/nothing").open()
 
 
