@@ -18,7 +18,7 @@ from scipy.stats import chi2_contingency
 
 from methods.ar import AR
 from ssd_bench.contract.generation import Generation
-from ssd_bench.contract.method import Method, Origin, Sample
+from ssd_bench.contract.method import Context, LayerDraft, Method, Origin, Probe, Sample, Taps, Verification
 from ssd_bench.contract.optional import Calibrated
 from ssd_bench.contract.shape import ModelDims
 from ssd_bench.cost.latency import Latency, NodeTimes
@@ -39,6 +39,21 @@ PROFILE = Latency(0.5, 1e-3, 0.5, int8_passes=ROUNDED_PASSES, int4_passes=ROUNDE
 # What AR made of a case, which no method's settings change, for all tests of a process.
 _greedy: dict[int, Generation] = {}
 _sampled: list[list[int]] = []
+
+
+class Drafting(AR):
+    """Drafts with given sets in turn, and keeps every verification."""
+
+    def __init__(self, *drafts: LayerDraft, taps: Sequence[int] = (), reuse_prefix: bool = False) -> None:
+        super().__init__("drafting")
+        self.drafts, self.taps, self.reuse_prefix = drafts, Taps(verify=tuple(taps)), reuse_prefix
+        self.seen: list[Verification] = []
+
+    def propose(self, context: Context) -> LayerDraft:  # type: ignore[override]
+        return self.drafts[context.step % len(self.drafts)]
+
+    def observe(self, verification: Verification, probe: Probe) -> None:
+        self.seen.append(verification)
 
 
 def method_of(preset: str, **changes: Any) -> Any:

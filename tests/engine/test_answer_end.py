@@ -20,14 +20,12 @@ from ssd_bench.contract.generation import Estimate
 from ssd_bench.contract.method import Method, Probe, Verification
 from ssd_bench.engine.engine import SCRATCH
 from ssd_bench.errors import ConfigError
-from ssd_bench.model.decoder import Decoder
 from ssd_bench.model.kv_cache import BUCKET
 from ssd_bench.results.digest import summarise
 from tests.conftest import LAYERS, SIZES, VOCAB
-from tests.lossless import FAMILIES, decode, loaded
+from tests.lossless import FAMILIES, Load, decode, loaded
 from tests.runs import executed, local_model, planned
 
-Load = Callable[..., Decoder]
 CASES = 24
 ANEW: dict[str, Callable[[], Method]] = {
     "knapspec": lambda: KnapSpec(capture_steps=1, interval=1),

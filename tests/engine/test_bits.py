@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import pytest
 import torch
 from torch import Tensor
@@ -13,12 +11,13 @@ from ssd_bench.model.arithmetic import LEVELS, available_levels
 from ssd_bench.model.backends.cpu import native_problem
 from ssd_bench.model.decoder import NO_ROWS, PREFILL_CHUNK, Decoder, Pass
 from ssd_bench.model.kv_cache import KVCache
-from tests.conftest import LAYERS, VOCAB
+from tests.conftest import LAYERS
+from tests.lossless import Load
+from tests.model.test_model import tokens
 
 EVERY = [level.name for level in available_levels()]
 PREFIXES = (0, 1, 63, 64, 255, 256, 300)  # around the ends of blocks and chunks of rows
 LONG = 300
-Load = Callable[..., Decoder]
 
 
 @pytest.fixture(params=EVERY)
@@ -32,10 +31,6 @@ def decoder(request: pytest.FixtureRequest, decoders: Load) -> Decoder:
 @pytest.mark.parametrize("name", [level.name for level in LEVELS if level not in available_levels()])
 def test_levels_that_are_not_tested(name: str) -> None:
     pytest.skip(f"level {name} is not tested: this CPU lacks it")
-
-
-def tokens(n: int, seed: int = 0) -> Tensor:
-    return torch.randint(VOCAB, (n,), generator=torch.Generator().manual_seed(seed))
 
 
 def filled(decoder: Decoder, prefix: int) -> KVCache:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
 
 import pytest
 import torch
@@ -15,13 +14,11 @@ from ssd_bench.engine.probe import ModelProbe
 from ssd_bench.engine.sampling import Decoding
 from ssd_bench.errors import ConfigError
 from ssd_bench.model import decoder as decoder_module
-from ssd_bench.model.decoder import Decoder
 from tests.conftest import CONTEXT
+from tests.lossless import Load
 from tests.methods.test_knapspec import history
 from tests.model.test_model import KERNELS
 from tests.runs import ROOT
-
-Load = Callable[..., Decoder]
 
 
 @pytest.mark.parametrize("n", [2, 60])

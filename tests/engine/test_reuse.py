@@ -3,42 +3,25 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import pytest
 import torch
 
-from methods.ar import AR
-from ssd_bench.contract.generation import Estimate
 from ssd_bench.contract.layer_set import LayerSet
-from ssd_bench.contract.method import Context, LayerDraft, Probe, Taps, Verification
+from ssd_bench.contract.method import LayerDraft
 from ssd_bench.model.backends.cpu import native_problem
 from ssd_bench.model.decoder import Decoder
 from tests.conftest import LAYERS, VOCAB
-from tests.lossless import check_greedy, check_sampled, decode, loaded
+from tests.lossless import Drafting, Load, check_greedy, check_sampled, decode, loaded
 
-Load = Callable[..., Decoder]
 END = 2 * LAYERS
 EXITS = [LayerSet.exit(LAYERS, blocks) for blocks in range(1, LAYERS)]
 PROMPTS = ([5, 6, 7], list(range(3, 50)), [9])
 
 
-class Watching(AR):
-    """Drafts with given sets in turn, and keeps every verification."""
-
-    reuse_prefix = True
-
-    def __init__(self, sets: Sequence[LayerSet], taps: Sequence[int], max_len: int = 4, stop_below: float = 0.0):
-        super().__init__("watching")
-        self.sets, self.taps, self.seen = sets, Taps(verify=tuple(taps)), list[Verification]()
-        self.max_len, self.stop_below = max_len, stop_below
-
-    def propose(self, context: Context) -> LayerDraft:  # type: ignore[override]
-        return LayerDraft(self.sets[context.step % len(self.sets)], self.max_len, self.stop_below)
-
-    def observe(self, verification: Verification, probe: Probe) -> Estimate | None:
-        self.seen.append(verification)
-        return None
+def watching(sets: Sequence[LayerSet], taps: Sequence[int], max_len: int = 4, stop_below: float = 0.0) -> Drafting:
+    return Drafting(*(LayerDraft(layer_set, max_len, stop_below) for layer_set in sets), taps=taps, reuse_prefix=True)
 
 
 def forked(rng: random.Random) -> LayerSet:
@@ -65,7 +48,7 @@ def check_as_a_whole_pass(
     Args:
         exact: bit for bit; else up to the order of sums.
     """
-    made = [Watching(sets, taps) for _ in range(2)]
+    made = [watching(sets, taps) for _ in range(2)]
     for method, reuse in zip(made, (True, False)):
         rests.clear()
         decode(decoder, method, prompt, 16, reuse_prefix=reuse, **options)
@@ -125,17 +108,17 @@ def test_drafting_keeps_no_more_than_is_asked_for(decoders: Load, monkeypatch: p
         ((6, 8), (4,), (6, 8)),
     ):
         passes.clear()
-        decode(decoders(), Watching([LayerSet.exit(LAYERS, 2)], taps, 3), PROMPTS[0], 5)
+        decode(decoders(), watching([LayerSet.exit(LAYERS, 2)], taps, 3), PROMPTS[0], 5)
         assert passes[1:6] == [(4, 1, early)] * 4 + [(4, 4, rest)]
 
 
 def test_greedy_equals_ar_with_any_taps(decoders: Load) -> None:
-    def make(rng: random.Random) -> Watching:
+    def make(rng: random.Random) -> Drafting:
         sets = [forked(rng), rng.choice(EXITS), LayerSet(LAYERS, frozenset([0, rng.randrange(VOCAB) % END]))]
-        return Watching(sets, some_taps(rng), rng.randint(1, 8), rng.choice([0.0, 0.1]))
+        return watching(sets, some_taps(rng), rng.randint(1, 8), rng.choice([0.0, 0.1]))
 
     assert check_greedy(make, decoders) > 25
 
 
 def test_samples_are_distributed_as_ar_s_with_taps(decoders: Load) -> None:
-    check_sampled(lambda: Watching(EXITS, range(END + 1), 3), decoders)
+    check_sampled(lambda: watching(EXITS, range(END + 1), 3), decoders)

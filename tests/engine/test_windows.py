@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
 from dataclasses import replace
 from itertools import product
 from pathlib import Path
@@ -17,9 +16,8 @@ from transformers import AutoModelForCausalLM, DynamicCache, LlamaConfig
 
 from methods.ar import AR
 from methods.window_draft import WindowDraft
-from ssd_bench.contract.generation import Estimate
 from ssd_bench.contract.layer_set import LayerSet
-from ssd_bench.contract.method import Context, LayerDraft, Probe, Taps, Verification
+from ssd_bench.contract.method import Context, LayerDraft, Taps
 from ssd_bench.contract.tree import TokenTree
 from ssd_bench.contract.window import Window
 from ssd_bench.model.arithmetic import available_levels
@@ -29,10 +27,9 @@ from ssd_bench.model.decoder import NO_ROWS, Decoder, Pass
 from ssd_bench.model.kv_cache import KVCache
 from tests.conftest import LAYERS, SIZES, VOCAB, rope, save_model
 from tests.interpreted import NARROW_LANES, load
-from tests.lossless import DIMS, check_greedy, check_sampled, decode
+from tests.lossless import DIMS, Drafting, Load, check_greedy, check_sampled, decode
 from tests.runs import config
 
-Load = Callable[..., Decoder]
 FULL = LayerSet.full(LAYERS)
 TREE = TokenTree((3, 5, 7, 9, 11, 13), (-1, 0, 0, 1, 3, 2))
 PREFIX = 200
@@ -42,31 +39,17 @@ TOLERANCES = {torch.float32: 1e-4, torch.bfloat16: 0.1, torch.float16: 0.02}
 """Largest difference of logits: rounding of sums; of keys, values and inputs of products, in Triton of streams."""
 
 
-class Windowed(AR):
-    """Drafts with one layer set and one window, and keeps every verification."""
-
-    reuse_prefix = True
-
-    def __init__(self, window: Window | None, layer_set: LayerSet = FULL, max_len: int = 4, **options: object):
-        super().__init__("windowed")
-        self.draft = LayerDraft(replace(layer_set, window=window), max_len, **options)  # type: ignore[arg-type]
-        self.seen: list[Verification] = []
-
-    def propose(self, context: Context) -> LayerDraft:  # type: ignore[override]
-        return self.draft
-
-    def observe(self, verification: Verification, probe: Probe) -> Estimate | None:
-        self.seen.append(verification)
-        return None
+def windowed(window: Window | None, layer_set: LayerSet = FULL, max_len: int = 4, **options: Any) -> Drafting:
+    return Drafting(LayerDraft(replace(layer_set, window=window), max_len, **options), reuse_prefix=True)
 
 
-def random_windowed(rng: random.Random) -> Windowed:
+def random_windowed(rng: random.Random) -> Drafting:
     """Return a method with any layer set, any window shorter than most contexts, exits and siblings."""
     share = rng.choice([0.0, 0.3, 0.6])
     layer_set = LayerSet(LAYERS, frozenset(i for i in range(2 * LAYERS) if rng.random() < share))
     widths = tuple((bound, rng.randint(1, 6)) for bound in rng.choice([(), (0.3, 0.0)]))
     window = Window(rng.choice([0, 1, 4]), rng.choice([1, 2, 5, 20]))
-    return Windowed(window, layer_set, rng.randint(1, 8), stop_below=rng.choice([0.0, 0.1]), widths=widths)
+    return windowed(window, layer_set, rng.randint(1, 8), stop_below=rng.choice([0.0, 0.1]), widths=widths)
 
 
 def test_a_window_is_the_first_and_the_last_positions() -> None:
@@ -91,7 +74,7 @@ def test_every_drafted_token_has_a_window_of_its_own(decoders: Load, monkeypatch
 
     monkeypatch.setattr(Decoder, "run", noted)
     window = Window(2, 3)
-    made = decode(decoders(), Windowed(window, max_len=3), list(range(3, 10)), 9)
+    made = decode(decoders(), windowed(window, max_len=3), list(range(3, 10)), 9)
     expected = [(0, 7, NO_ROWS)]
     for step in made.steps:
         prefixes = range(step.context_len, step.context_len + step.draft_len)
@@ -237,7 +220,7 @@ def test_a_window_longer_than_the_context_drafts_as_without(backend: str, source
     """Sampled, so that trees hold the draft's distributions: their bits, and all logits'."""
     decoder, seen = sources.decoder(backend, "grouped", torch.float32), []
     for window in (None, Window(4, 100), Window(90, 10), Window(4, 5)):
-        method = Windowed(window, LayerSet.skipping(LAYERS, mlp=[1]))
+        method = windowed(window, LayerSet.skipping(LAYERS, mlp=[1]))
         decode(decoder, method, [4, 5, 6, 7], 20, mode="sample", reuse_prefix=False)
         seen.append([(v.tree.draft_probs, v.logits) for v in method.seen])
     full, *others = seen
@@ -271,7 +254,7 @@ def test_compiled_greedy_equals_ar_with_any_window(dtype: torch.dtype, decoders:
 
 def test_samples_are_distributed_as_ar_s_with_a_window_and_siblings(decoders: Load) -> None:
     skip = LayerSet.skipping(LAYERS, attn=[1])
-    check_sampled(lambda: Windowed(Window(1, 1), skip, 2, widths=((0.5, 2), (0.0, 3))), decoders)
+    check_sampled(lambda: windowed(Window(1, 1), skip, 2, widths=((0.5, 2), (0.0, 3))), decoders)
 
 
 # ---- window_draft

@@ -16,16 +16,18 @@ import torch
 from torch import Tensor
 
 from methods.ar import AR
-from methods.fixed_layers import FixedLayers
+from ssd_bench.contract.layer_set import LayerSet
+from ssd_bench.contract.method import LayerDraft
 from ssd_bench.contract.tree import TokenTree
 from ssd_bench.model.backend import select
 from ssd_bench.model.backends import graphs
 from ssd_bench.model.backends.graphs import GraphDecoder
 from ssd_bench.model.decoder import NO_ROWS, Decoder, Pass
 from ssd_bench.model.kv_cache import KVCache
-from tests.conftest import LAYERS, VOCAB
-from tests.engine.test_engine import decode
+from tests.conftest import LAYERS
 from tests.interpreted import NARROW_LANES, TOLERANCE, load
+from tests.lossless import Drafting, decode
+from tests.model.test_model import tokens
 
 pytest.importorskip("triton")
 TREE = TokenTree((3, 5, 7, 9, 11, 13), (-1, 0, 0, 1, 3, 2))
@@ -46,10 +48,6 @@ def interpreted(short_checkpoints: dict[str, Path]) -> Callable[..., Decoder]:
 def plain(short_checkpoints: dict[str, Path]) -> Callable[..., Decoder]:
     """Loads the same decoders with PyTorch's operators."""
     return lambda family="llama", dtype=torch.float32: load(short_checkpoints[family], "torch", dtype)
-
-
-def tokens(n: int, seed: int = 0) -> Tensor:
-    return torch.randint(VOCAB, (n,), generator=torch.Generator().manual_seed(seed))
 
 
 def prefilled(decoder: Decoder, n: int = 6, capacity: int = 48) -> KVCache:
@@ -135,8 +133,7 @@ def test_outputs_are_those_of_plain_decoding(
     interpreted: Callable[..., Decoder], plain: Callable[..., Decoder]
 ) -> None:
     """A layer draft through the engine, with confidences and a fork on saved states."""
-    method = FixedLayers(skip_attn=(1,), draft_len=3, stop_below=0.2, reuse_prefix=True)
-    method.check(plain().arch.dims("tiny"))
+    method = Drafting(LayerDraft(LayerSet.skipping(2, attn=[1]), 3, stop_below=0.2), reuse_prefix=True)
     outputs = [
         decode(decoder, each, tokens(6, seed=4).tolist(), 5).output
         for decoder, each in ((plain(), AR()), (interpreted(), method))

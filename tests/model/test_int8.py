@@ -52,21 +52,18 @@ from ssd_bench.records.schema import ROUNDED
 from ssd_bench.results.digest import summarise
 from ssd_bench.results.evidence import trace
 from ssd_bench.run import loading
-from tests.conftest import LAYERS, SIZES, VOCAB, rope, save_model
+from tests.conftest import LAYERS, SIZES, rope, save_model
 from tests.interpreted import NARROW_LANES, TOLERANCE, load
 from tests.lossless import DIMS, PROFILE, Load, check_greedy, check_sampled, decode, engine_for, loaded, method_of
 from tests.methods.test_draft_windows import SMALL, maker, windowed
 from tests.methods.test_knapspec import LENGTH, history
+from tests.model.test_model import tokens
 from tests.predict.test_replay import BIG
 from tests.runs import config, executed, local_model
 
 CPU = torch.device("cpu")
 NATIVE_LEVELS = [level.name for level in available_levels()]
 DRAFTS = {8: Int8Draft, 4: Int4Draft}
-
-
-def tokens(n: int, seed: int = 0) -> Tensor:
-    return torch.randint(VOCAB, (n,), generator=torch.Generator().manual_seed(seed))
 
 
 @pytest.fixture(scope="session")

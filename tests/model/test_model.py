@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from itertools import product
 from pathlib import Path
 
@@ -19,8 +18,8 @@ from ssd_bench.model.decoder import Decoder, Pass
 from ssd_bench.model.rope import frequencies
 from ssd_bench.model.weights import Architecture
 from tests.conftest import CONTEXT, FAMILIES, LAYERS, VOCAB
+from tests.lossless import Load
 
-Load = Callable[..., Decoder]
 KERNELS = ["torch", pytest.param("native", marks=pytest.mark.skipif(bool(native_problem()), reason=native_problem()))]
 TOLERANCE = 1e-4  # of a float32 logit
 
