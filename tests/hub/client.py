@@ -13,6 +13,7 @@ from collections import namedtuple
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from types import SimpleNamespace
 from typing import Any
 from unittest.mock import patch
@@ -21,12 +22,13 @@ import huggingface_hub.constants
 from huggingface_hub import file_download
 from huggingface_hub.utils import _http
 
-from ssd_bench.contract.task import DataSpec
-from ssd_bench.data import HubSource
+from ssd_bench.compose.build import build
+from ssd_bench.contract.task import DataSpec, Task
+from ssd_bench.data import HubSource, LocalSource
 from ssd_bench.errors import ConfigError
-from tests.hub.prompts import outcomes
+from tests.hub.layouts import jsonl, local_rows
 from tests.hub.server import Hub
-from tests.runs import environment, planned, program
+from tests.runs import composed, environment, planned, program
 
 MARK = "answer: "
 COMMON = ("task=gsm8k", "data=sample", "limit=1", "method=ar")
@@ -121,6 +123,32 @@ def told(line: list[str]) -> dict[str, Any]:
 def ran(words: list[str]) -> list[Any]:
     done = program(*words)
     return [done.returncode, done.stdout, done.stderr]
+
+
+def outcomes(cases: list[list[str]]) -> list[str]:
+    with TemporaryDirectory() as folder:
+        return [outcome(options, Path(folder, str(i))) for i, options in enumerate(cases)]
+
+
+def outcome(options: list[str], folder: Path) -> str:
+    """Return `equal`, or how a task's prompts differ from those of local files of the same items, or a refusal."""
+    folder.mkdir()
+    try:
+        task: Task = build(composed(*options), "task")
+        source, counts = HubSource(), []
+        for template in ("plain", "chat"):
+            for spec in task.files(template):
+                items = local_rows(spec.name, spec.hub["split"]) if spec.hub else []
+                (folder / f"{spec.name}.jsonl").write_text(jsonl(items), encoding="utf-8")
+            prompts, expected = (task.prompts(origin, template, None, 5) for origin in (source, LocalSource(folder)))
+            if list(prompts) != list(expected):
+                pairs = [(a, b) for a, b in zip(prompts, expected) if a != b]
+                return f"{template}: {len(prompts)} and {len(expected)} prompts, first difference {pairs[:1]}"
+            counts.append(len(prompts))
+        fingerprints = [source.fingerprint(spec) for spec in task.files("plain")]
+        return f"equal {counts[0]} {' '.join(fingerprints)}"
+    except ConfigError as error:
+        return str(error)
 
 
 def rows(words: list[str]) -> list[Any]:

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any
 from urllib.parse import parse_qs, quote, unquote, urlsplit
 
@@ -26,7 +26,7 @@ DATE = "2024-07-26T00:00:00.000Z"
 # /datasets/ID/resolve/REVISION/PATH, where a model's has no `datasets/`; a revision's own slashes come as %2F
 RESOLVE = re.compile(r"^/(datasets/)?(.+?)/resolve/([^/]+)/(?P<path>.+)$")
 CDN = re.compile(r"^/cdn/.+?/[0-9a-f]{40}/(?P<path>.+)$")  # the large files' host
-API = re.compile(r"^/api/(models|datasets)/(.+?)(?:/(revision|tree|paths-info)/([^/]+)(?:/(.*))?)?$")
+API = re.compile(r"^/api/(models|datasets)/(.+?)(?:/(revision|tree)/([^/]+))?$")
 
 
 @dataclass(frozen=True)
@@ -87,18 +87,13 @@ class Repository:
     private: bool = False
     readers: tuple[str, ...] = ("hf_granted",)
 
-    def commit(
-        self, files: Mapping[str, bytes | str] | Path, sha: str | None = None, branch: str | None = "main"
-    ) -> str:
+    def commit(self, files: Mapping[str, bytes | str], sha: str | None = None, branch: str | None = "main") -> str:
         """Add a commit of exactly these files, and let the branch point to it.
 
         Args:
-            files: content by path, or a folder with all of them.
+            files: content by path.
             sha: 40 hex digits; None: derived from the content.
         """
-        if isinstance(files, Path):
-            paths = (path for path in sorted(files.rglob("*")) if path.is_file())
-            files = {path.relative_to(files).as_posix(): path.read_bytes() for path in paths}
         stored = {
             path: File(content.encode() if isinstance(content, str) else content, path)
             for path, content in files.items()
@@ -147,7 +142,6 @@ class Hub:
 
     Attributes:
         models, datasets: repositories by id.
-        renamed: an id that leads to another, as `gsm8k` to `openai/gsm8k`.
         faults: tried in order; the first match decides.
         requests: `METHOD /path` and the answer's status, in order.
         endpoint: the server's address, for `HF_ENDPOINT`.
@@ -156,7 +150,6 @@ class Hub:
     def __init__(self) -> None:
         self.models: dict[str, Repository] = {}
         self.datasets: dict[str, Repository] = {}
-        self.renamed: dict[str, str] = {}
         self.faults: list[Fault] = []
         self.requests: list[tuple[str, int]] = []
         self.endpoint = ""
@@ -229,15 +222,10 @@ class _Handler(BaseHTTPRequestHandler):
     def do_HEAD(self) -> None:
         self._answer()
 
-    def do_POST(self) -> None:
-        self._answer()
-
     def log_message(self, *arguments: object) -> None:
         """Keep the terminal quiet: `Hub.requests` has what came."""
 
     def _answer(self) -> None:
-        size = int(self.headers.get("Content-Length") or 0)
-        self.body = self.rfile.read(size)
         self.cut_at: int | None = None
         fault = self.hub.fault(f"{self.command} {self.path}")
         if fault is not None:
@@ -253,8 +241,8 @@ class _Handler(BaseHTTPRequestHandler):
         if path.startswith("/cdn/"):
             self._content(unquote(path).removeprefix("/cdn/"))
         elif (match := API.match(path)) is not None:
-            kind, name, verb, revision, folder = match.groups()
-            self._api(kind, name, verb, unquote(revision or "main"), unquote(folder or ""), parse_qs(url.query))
+            kind, name, verb, revision = match.groups()
+            self._api(kind, name, verb, unquote(revision or "main"), parse_qs(url.query))
         elif (match := RESOLVE.match(path)) is not None:
             self._resolve("datasets" if match[1] else "models", match[2], unquote(match[3]), unquote(match["path"]))
         elif path == "/":
@@ -262,9 +250,8 @@ class _Handler(BaseHTTPRequestHandler):
         else:
             self._refuse(404, message="Not Found")
 
-    def _commit(self, kind: str, name: str, revision: str) -> tuple[str, Repository, str] | None:
-        """Return the repository's id, its content for this client and a commit, or answer with an error."""
-        name = self.hub.renamed.get(name, name)
+    def _commit(self, kind: str, name: str, revision: str) -> tuple[Repository, str] | None:
+        """Return the repository and a commit, or answer with an error."""
         repository: Repository | None = getattr(self.hub, kind).get(name)
         if repository is None or (repository.private and self._token() not in repository.readers):
             # The hub does not tell an anonymous client whether a repository is private or does not exist. It sends
@@ -275,36 +262,27 @@ class _Handler(BaseHTTPRequestHandler):
         if sha is None:
             self._refuse(404, "RevisionNotFound", f"Invalid rev id: {revision}")
             return None
-        return name, repository, sha
+        return repository, sha
 
     def _token(self) -> str | None:
         return (self.headers.get("Authorization") or "").removeprefix("Bearer ") or None
 
-    def _api(self, kind: str, name: str, verb: str | None, revision: str, folder: str, query: dict[str, Any]) -> None:
+    def _api(self, kind: str, name: str, verb: str | None, revision: str, query: dict[str, list[str]]) -> None:
         if (commit := self._commit(kind, name, revision)) is None:
             return
-        name, repository, sha = commit
+        repository, sha = commit
         files = repository.commits[sha]
         if verb == "tree":
-            self._tree(files, folder, query)
-        elif verb == "paths-info":
-            form = parse_qs(self.body.decode())
-            wanted = json.loads(self.body)["paths"] if self.body.startswith(b"{") else form.get("paths", [])
-            entries = {entry["path"]: entry for entry in _entries(files, "", recursive=True)}
-            self._json([entries[path] for path in wanted if path in entries])
+            self._tree(files, int(query.get("cursor", ["0"])[0]))
         else:
             shown: dict[str, Any] = {"_id": "0", "id": name, "modelId": name, "sha": sha, "private": repository.private}
             shown |= {"gated": "manual" if repository.gated else False, "disabled": False, "tags": [], "downloads": 0}
             shown |= {"likes": 0, "lastModified": DATE, "createdAt": DATE}
             self._json(shown | {"siblings": [{"rfilename": path} for path in files]})
 
-    def _tree(self, files: Mapping[str, File], folder: str, query: dict[str, Any]) -> None:
-        recursive = query.get("recursive", ["false"])[0].lower() == "true"
-        entries = _entries(files, folder.strip("/"), recursive)
-        if folder and not entries:
-            self._refuse(404, "EntryNotFound", f"{folder} does not exist")
-            return
-        start = int(query.get("cursor", ["0"])[0])
+    def _tree(self, files: Mapping[str, File], start: int) -> None:
+        """Answer with a page of a recursive listing."""
+        entries = _entries(files)
         more = {}
         if start + PAGE < len(entries):
             path, _, text = self.path.partition("?")
@@ -315,7 +293,7 @@ class _Handler(BaseHTTPRequestHandler):
     def _resolve(self, kind: str, name: str, revision: str, path: str) -> None:
         if (commit := self._commit(kind, name, revision)) is None:
             return
-        name, repository, sha = commit
+        repository, sha = commit
         if path not in repository.commits[sha]:
             self._refuse(404, "EntryNotFound", "Entry not found", **{"X-Repo-Commit": sha})
         elif repository.gated and self._token() not in repository.readers:
@@ -351,11 +329,8 @@ class _Handler(BaseHTTPRequestHandler):
             return
         first, size = int(span[1]), len(file.content)
         last = min(int(span[2] or size - 1), size - 1)
-        if first > last:
-            self._send(416, b"", **{"Content-Range": f"bytes */{size}"})
-        else:
-            part = {"Content-Range": f"bytes {first}-{last}/{size}"}
-            self._send(206, file.content[first : last + 1], **headers, **part)
+        part = {"Content-Range": f"bytes {first}-{last}/{size}"}
+        self._send(206, file.content[first : last + 1], **headers, **part)
 
     def _json(self, value: object, **headers: str) -> None:
         self._send(200, json.dumps(value).encode(), **{"Content-Type": "application/json"}, **headers)
@@ -380,19 +355,12 @@ class _Handler(BaseHTTPRequestHandler):
             self.close_connection = True
 
 
-def _entries(files: Mapping[str, File], folder: str, recursive: bool) -> list[dict[str, Any]]:
-    """Return a folder listing's rows: files and folders, of all depths if `recursive`."""
-    prefix = f"{folder}/" if folder else ""
+def _entries(files: Mapping[str, File]) -> list[dict[str, Any]]:
+    """Return the rows of a listing: files, and folders of all depths."""
     rows: dict[str, dict[str, Any]] = {}
     for path, file in sorted(files.items()):
-        if not path.startswith(prefix):
-            continue
-        parts = path.removeprefix(prefix).split("/")
-        for depth in range(1, len(parts)):
-            parent = prefix + "/".join(parts[:depth])
-            if recursive or depth == 1:
-                oid = hashlib.sha1(parent.encode()).hexdigest()
-                rows.setdefault(parent, {"type": "directory", "oid": oid, "size": 0, "path": parent})
-        if recursive or len(parts) == 1:
-            rows[path] = file.entry
+        for parent in map(str, [*PurePosixPath(path).parents][:-1]):
+            oid = hashlib.sha1(parent.encode()).hexdigest()
+            rows.setdefault(parent, {"type": "directory", "oid": oid, "size": 0, "path": parent})
+        rows[path] = file.entry
     return list(rows.values())

@@ -1,17 +1,21 @@
-"""Every task with `data=hub`, through the real clients and a hub on this machine."""
+"""Every task with `data=hub`: prompts, and whole runs as a user types them, from a cache without data."""
 
 from __future__ import annotations
 
 import re
+import subprocess
 from functools import cache
+from pathlib import Path
 
 import pytest
 
 from ssd_bench.conf import choices
 from ssd_bench.contract.task import DataSpec
+from ssd_bench.records.reader import Run, load_run
 from tasks.stream import Stream
 from tests.hub.client import Client
-from tests.hub.layouts import publish
+from tests.hub.layouts import grouped, jsonl, publish, sample
+from tests.runs import CPU
 from tests.tasks.test_tasks import make
 
 VARIANTS = {
@@ -21,9 +25,14 @@ VARIANTS = {
     "xsum": ("self_ssd",),
     "alpaca": ("conflayers",),
 }
-OWN = "+task.hub={path: somebody/prompts, name: default, split: test, revision: main}"
-SHOTS = {"alpaca": ["task.shots=2"], "spider2": ["task.shots=0"], "stream": ["task.parts.spider2.shots=0"]}
-SANDBOX = {"humaneval": ["task.sandbox=best_effort"], "mbpp": ["task.sandbox=best_effort"]}
+MORE = {
+    "alpaca": ["task.shots=2"],
+    "humaneval": ["task.sandbox=best_effort"],
+    "jsonl": ["+task.hub={path: somebody/prompts, name: default, split: test, revision: main}"],
+    "mbpp": ["task.sandbox=best_effort"],
+    "spider2": ["task.shots=0"],
+    "stream": ["task.parts.spider2.shots=0"],
+}
 UNREAD = re.compile(r"(socratic|1\.0\.0|cs-en|throughput_1k|full)/|pg19.*train|TinyStories.*txt|MMLU.*test-")
 
 
@@ -45,10 +54,8 @@ def cases() -> dict[str, list[str]]:
     for name in choices("task"):
         if name == "spec_bench":
             continue
-        items = {"stream": "40", "stream_swift": "40", "stream_shift": "40"}.get(name)
-        options = [f"task={name}", *counted(name), *SHOTS.get(name, []), *SANDBOX.get(name, [])]
-        options += [f"task.items={items}"] if items else []
-        options += [OWN] if name == "jsonl" else []
+        options = [f"task={name}", *counted(name), *MORE.get(name, [])]
+        options += ["task.items=40"] if name.startswith("stream") else []
         options_of[name] = options
         for variant in VARIANTS.get(name, ()):
             options_of[f"{name}:{variant}"] = [*options, f"variant={variant}"]
@@ -70,12 +77,18 @@ def pins() -> dict[str, str]:
 
 
 @pytest.fixture(scope="module")
-def outcomes(client: Client) -> tuple[dict[str, str], list[str]]:
-    """Return what the client says about every case, and the files that it asked for."""
+def shared(client: Client) -> Client:
+    """Run a client whose hub has all data sets."""
     publish(client.hub, pins())
-    before = len(client.hub.requests)
-    texts = client.prompts(list(CASES.values()))
-    lines = [line for line, _ in client.hub.requests[before:]]
+    return client
+
+
+@pytest.fixture(scope="module")
+def outcomes(shared: Client) -> tuple[dict[str, str], list[str]]:
+    """Return what the client says about every case, and the files that it asked for."""
+    before = len(shared.hub.requests)
+    texts = shared.prompts(list(CASES.values()))
+    lines = [line for line, _ in shared.hub.requests[before:]]
     asked = [line for line in lines if line.startswith("GET") and re.search("/(resolve|cdn)/", line)]
     return dict(zip(CASES, texts, strict=True)), asked
 
@@ -95,3 +108,69 @@ def test_prompts_are_those_of_a_local_file_of_the_same_items(
 def test_no_file_of_another_split_or_configuration_is_downloaded(outcomes: tuple[dict[str, str], list[str]]) -> None:
     assert any("pg19" in line for line in outcomes[1])
     assert not [line for line in outcomes[1] if UNREAD.search(line)]
+
+
+# ---- runs
+
+
+RUNS = {
+    "gsm8k": ["model.template=plain", "limit=2"],  # demonstrations
+    "aime25": ["limit=2"],  # two configurations
+    "mt_bench": ["limit=1"],  # conversations
+    "stream": ["model.template=plain", "task.items=1"],  # KNN-SSD's, with demonstrations of each part
+}
+FILES = {
+    "gsm8k": {"gsm8k": "openai/gsm8k", "gsm8k.fewshot": "openai/gsm8k"},
+    "aime25": {"aime25": "opencompass/AIME2025"},
+    "mt_bench": {"mt_bench": "HuggingFaceH4/mt_bench_prompts"},
+    "stream": {"cnndm": "abisee/cnn_dailymail", "cnndm.fewshot": "abisee/cnn_dailymail", "wmt16_deen": "wmt/wmt16"},
+}
+
+
+def typed(client: Client, runs: Path, *options: str, offline: bool = False) -> subprocess.CompletedProcess[str]:
+    line = ("model=miniature", "method=fixed_layers", "decode.max_new_tokens=4", *CPU, f"runs_dir={runs}")
+    return client.run(*line, *options, offline=offline)
+
+
+def record(runs: Path) -> Run:
+    (folder,) = (path.parent for path in runs.glob("*/run.json"))
+    return load_run(folder)
+
+
+@pytest.mark.parametrize("task", RUNS)
+def test_a_run_reads_the_hub(task: str, shared: Client, tmp_path: Path) -> None:
+    done = typed(shared, tmp_path, "data=hub", *CASES[task], *RUNS[task])
+    assert done.returncode == 0, done.stderr
+    run = record(tmp_path)
+    assert set(run.prompts.loc[run.prompts["arm"] == "method", "lossless"]) == {"identical"}
+    for file, path in FILES[task].items():
+        assert run.header.data[file].startswith(f"{path}@{pins()[path]} files:")
+    assert not run.header.warnings
+
+
+def test_a_run_names_the_rows_that_it_does_not_use(client: Client, tmp_path: Path) -> None:
+    faulty = [*({"prompt": f"the ferry {number}"} for number in range(4)), {"prompt": ""}]
+    client.hub.dataset("org/it").commit({"test.jsonl": jsonl(faulty)})
+    data = "+task.hub={path: org/it, name: null, split: test, revision: main}"
+    done = typed(client, tmp_path, "task=jsonl", "data=hub", data, "limit=4")
+    assert done.returncode == 0, done.stderr
+    told = "1 fault in rows of org/it None test that this run does not use: org/it None test:4 prompt=''"
+    assert told in done.stderr and any(told in warning for warning in record(tmp_path).header.warnings)
+    done = typed(client, tmp_path, "task=jsonl", "data=hub", data)
+    assert done.returncode == 2 and "org/it None test:4 prompt='' is invalid" in done.stderr
+
+
+def test_fetch_tells_the_commit_to_pin(shared: Client, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    rows, shots = (sample("mbpp") * 5)[:257], sample("mbpp.fewshot")[:7]
+    repository = shared.hub.dataset("google-research-datasets/mbpp")
+    monkeypatch.setitem(repository.branches, "main", repository.branches["main"])  # for other tests, afterwards
+    commit = repository.commit(grouped({"sanitized": {"test": rows, "prompt": shots}}))
+    done = shared.run("data", "fetch", "mbpp")
+    assert done.returncode == 0, done.stderr
+    for split, count, option in (("test", 257, "task.hub"), ("prompt", 7, "task.fewshot_hub")):
+        told = f"mbpp {split}, {count} rows (as expected), main is {commit}; pin with {option}.revision={commit}"
+        assert told in done.stdout
+    done = typed(shared, tmp_path, "task=mbpp", "data=hub", "limit=1", "task.sandbox=best_effort", offline=True)
+    assert done.returncode == 0, done.stderr
+    assert f"{commit} of main" in done.stderr
+    assert f"@{commit} " in record(tmp_path).header.data["mbpp"]
