@@ -33,6 +33,8 @@ Fault = tuple[Break, str, tuple[str, ...]]
 
 WEIGHTS, INDEX = "model.safetensors", "model.safetensors.index.json"
 UP, QUERY, HEAD = "model.layers.2.mlp.up_proj.weight", "model.layers.1.self_attn.q_proj.weight", "lm_head.weight"
+BIAS, KEY_NORM, NORM = QUERY.replace("weight", "bias"), "model.layers.3.self_attn.k_norm.weight", "model.norm.weight"
+GENERATION, PARTS = "generation_config.json", ("part-0.safetensors", "part-1.safetensors")
 
 
 def opened(folder: Path, template: str = "chat") -> Checkpoint:
@@ -99,12 +101,20 @@ def changed(name: str, change: Callable[[Tensor], Tensor]) -> Break:
     return tensors(lambda found: found.update({name: change(found[name])}))
 
 
+def added(name: str, *shape: int) -> Break:
+    return tensors(lambda found: found.update({name: torch.zeros(shape)}))
+
+
+def without(name: str) -> Break:
+    return tensors(lambda found: found.pop(name))
+
+
 def sharded(change: Callable[[dict[str, str]], object] = lambda places: None) -> Break:
     """The weights in two files, with a changed index."""
 
     def split(folder: Path) -> None:
         found = load_file(folder / WEIGHTS)
-        places = {name: f"part-{i % 2}.safetensors" for i, name in enumerate(sorted(found))}
+        places = {name: PARTS[i % 2] for i, name in enumerate(sorted(found))}
         for part in set(places.values()):
             save_file({name: found[name] for name in found if places[name] == part}, folder / part)
         (folder / WEIGHTS).unlink()
@@ -114,18 +124,21 @@ def sharded(change: Callable[[dict[str, str]], object] = lambda places: None) ->
     return split
 
 
+def placed(file: str) -> Break:
+    """An index that places a tensor in another file."""
+    return sharded(lambda places: places.update({UP: file}))
+
+
 def both(*breaks: Break) -> Break:
     return lambda folder: [one(folder) for one in breaks]
 
 
-def other(config: type, change: Callable[[dict[str, Tensor]], object], **sizes: Any) -> Break:
-    """A model of another family, with changed weights."""
+def other(config: type, **sizes: Any) -> Break:
+    """A model of another family."""
 
     def replace(folder: Path) -> None:
         vocabulary = json.loads((folder / "config.json").read_text(encoding="utf-8"))["vocab_size"]
-        made = config(**SIZES | {"vocab_size": vocabulary} | sizes, rope_parameters=rope(1e5))
-        save_model(made, folder)
-        tensors(change)(folder)
+        save_model(config(**SIZES | {"vocab_size": vocabulary} | sizes, rope_parameters=rope(1e5)), folder)
 
     return replace
 
@@ -172,6 +185,17 @@ def split_otherwise(folder: Path) -> None:
     says("tokenizer.json", pre_tokenizer={"type": "Sequence", "pretokenizers": parts})(folder)
 
 
+def subfolder(name: str) -> Break:
+    return lambda folder: (folder / name).mkdir()
+
+
+def misplaced(places: dict[str, str]) -> None:
+    """Place a tensor in the other one of two files."""
+    (places[UP],) = {*PARTS} - {places[UP]}
+
+
+OWN, RAISES = {"AutoConfig": "own.Config", "AutoTokenizer": ["own.Own", None]}, "raise SystemExit(3)"
+SHORT_HEAD = changed(HEAD, lambda weight: weight[:-1])
 CONFIG: dict[str, Fault] = {
     "no config": (gone("config.json"), "model.path", ("config.json",)),
     "empty config": (text("config.json", ""), "model", ("config.json",)),
@@ -183,11 +207,7 @@ CONFIG: dict[str, Fault] = {
     "another model_type": (says(model_type="gpt2"), "config.model_type", ("gpt2",)),
     "another architecture": (says(architectures=["LlamaForSequenceClassification"]), "config.architectures", ("Seq",)),
     "architectures that are a text": (says(architectures="LlamaForCausalLM"), "config.architectures", ("list",)),
-    "code of its own, unknown type": (
-        both(says(auto_map={"AutoConfig": "own.Config"}, model_type="own"), text("own.py", "raise SystemExit(3)")),
-        "model",
-        ("auto_map", "never run"),
-    ),
+    "code of its own": (both(says(auto_map=OWN, model_type="own"), text("own.py", RAISES)), "model", ("never run",)),
     "quantised": (says(quantization_config={"quant_method": "awq"}), "model", ("quantization_config (awq)",)),
     "quantised, junk": (says(quantization_config="yes"), "model", ("quantization_config",)),
     "compressed": (says(compression_config={"format": "x"}), "model", ("compression_config",)),
@@ -218,16 +238,8 @@ CONFIG: dict[str, Fault] = {
     "unknown dtype": (says(dtype="junk"), "model", ("config.json", "junk")),
     "attention biases that are not there": (says(attention_bias=True), "model", ("self_attn.q_proj.bias",)),
     "MLP biases that are not there": (says(mlp_bias=True), "model", ("mlp.gate_proj.bias",)),
-    "biases that nothing asks for": (
-        tensors(lambda found: found.update({QUERY.replace("weight", "bias"): torch.zeros(32)})),
-        "model",
-        ("q_proj.bias", "attention_bias"),
-    ),
-    "eos beyond the vocabulary": (
-        both(gone("generation_config.json"), says(eos_token_id=9999)),
-        "eos_token_id",
-        ("config.json", "vocab_size"),
-    ),
+    "biases that nothing asks for": (added(BIAS, 32), "model", ("q_proj.bias", "attention_bias")),
+    "eos beyond": (both(gone(GENERATION), says(eos_token_id=9999)), "eos_token_id", ("config.json", "vocab_size")),
     "eos that is a text": (says(eos_token_id="</s>"), "config.eos_token_id", ("integer",)),
 }
 
@@ -262,17 +274,13 @@ TENSORS: dict[str, Fault] = {
     "a file cut short": (cut(0.9), "model", (WEIGHTS,)),
     "a header cut short": (cut(0.01), "model", (WEIGHTS,)),
     "a renamed tensor": (tensors(lambda found: found.update({"odd": found.pop(UP)})), "model", ("odd",)),
-    "an absent tensor": (tensors(lambda found: found.pop(UP)), "model", (UP,)),
-    "no head": (tensors(lambda found: found.pop(HEAD)), "model", (HEAD,)),
-    "no embedding": (tensors(lambda found: found.pop("model.embed_tokens.weight")), "model", ("embed_tokens",)),
+    "an absent tensor": (without(UP), "model", (UP,)),
+    "no head": (without(HEAD), "model", (HEAD,)),
+    "no embedding": (without("model.embed_tokens.weight"), "model", ("embed_tokens",)),
     "a transposed tensor": (changed(UP, torch.t), "model", (UP, "[32, 48]", "intermediate_size 48", WEIGHTS)),
-    "a scalar norm": (changed("model.norm.weight", lambda t: t[0]), "model", ("model.norm.weight", "[]")),
-    "another head": (changed(HEAD, lambda t: t[:-1]), "model", (HEAD, "vocab_size")),
-    "a tied head of another shape": (
-        both(says(tie_word_embeddings=True), changed(HEAD, lambda t: t[:-1])),
-        "model",
-        (HEAD, "vocab_size"),
-    ),
+    "a scalar norm": (changed(NORM, lambda t: t[0]), "model", (NORM, "[]")),
+    "another head": (SHORT_HEAD, "model", (HEAD, "vocab_size")),
+    "another head, tied": (both(says(tie_word_embeddings=True), SHORT_HEAD), "model", (HEAD, "vocab_size")),
     "integers": (changed(UP, lambda t: t.to(torch.int8)), "model", (UP, "I8", "BF16")),
     "eight bits": (changed(UP, lambda t: t.to(torch.float8_e4m3fn)), "model", (UP, "F8_E4M3")),
     "other names": (
@@ -281,28 +289,12 @@ TENSORS: dict[str, Fault] = {
         ("0, as many", "model.layers.*"),
     ),
     "an adapter": (text("adapter_config.json", "{}"), "model", ("adapter_config.json",)),
-    "LoRA in the weights": (
-        tensors(lambda found: found.update({UP.replace("weight", "lora_A.weight"): torch.zeros(4, 32)})),
-        "model",
-        ("lora_A", "merged"),
-    ),
-    "scales of FP8": (
-        tensors(lambda found: found.update({UP.replace("weight", "weight_scale_inv"): torch.ones(1, 1)})),
-        "model",
-        ("weight_scale_inv", "scales"),
-    ),
-    "qwen2 without a bias": (
-        other(Qwen2Config, lambda found: found.pop(QUERY.replace("weight", "bias"))),
-        "model",
-        ("q_proj.bias",),
-    ),
-    "qwen3 without a norm": (
-        other(Qwen3Config, lambda found: found.pop("model.layers.3.self_attn.k_norm.weight"), head_dim=8),
-        "model",
-        ("model.layers.3.self_attn.k_norm.weight",),
-    ),
+    "LoRA in the weights": (added(UP.replace("weight", "lora_A.weight"), 4, 32), "model", ("lora_A", "merged")),
+    "scales of FP8": (added(UP.replace("weight", "weight_scale_inv"), 1, 1), "model", ("weight_scale_inv", "scales")),
+    "qwen2 without a bias": (both(other(Qwen2Config), without(BIAS)), "model", ("q_proj.bias",)),
+    "qwen3 without a norm": (both(other(Qwen3Config, head_dim=8), without(KEY_NORM)), "model", (KEY_NORM,)),
     "a pickle of a list": (bin_of([torch.zeros(2)]), "model", ("pytorch_model.bin",)),
-    "a pickle of code": (bin_of({"model.norm.weight": Path("x")}), "model", ("pytorch_model.bin",)),
+    "a pickle of code": (bin_of({NORM: Path("x")}), "model", ("pytorch_model.bin",)),
     "junk for a pickle": (both(gone(WEIGHTS), text("pytorch_model.bin", "junk")), "model", ("pytorch_model.bin",)),
 }
 
@@ -311,23 +303,15 @@ SHARDS: dict[str, Fault] = {
     "index without a map": (both(gone(WEIGHTS), text(INDEX, "{}")), "model", (INDEX, "weight_map")),
     "index of numbers": (both(gone(WEIGHTS), text(INDEX, '{"weight_map": {"a": 1}}')), "model", (INDEX, "weight_map")),
     "empty index": (both(gone(WEIGHTS), text(INDEX, '{"weight_map": {}}')), "model", (INDEX, "weight_map")),
-    "absent shard": (both(sharded(), gone("part-1.safetensors")), "model", ("part-1.safetensors", "index")),
-    "junk shard": (both(sharded(), text("part-1.safetensors", "junk")), "model", ("part-1.safetensors",)),
-    "path upwards": (sharded(lambda places: places.update({UP: "../part-0.safetensors"})), "model", (INDEX, UP, "../")),
-    "absolute path": (sharded(lambda places: places.update({UP: "/etc/passwd"})), "model", (INDEX, UP, "/etc/passwd")),
-    "another kind of file": (sharded(lambda places: places.update({UP: "x.bin"})), "model", (INDEX, UP, "x.bin")),
-    "shard that is a folder": (
-        both(sharded(lambda places: places.update({UP: "a.safetensors"})), lambda f: (f / "a.safetensors").mkdir()),
-        "model",
-        ("a.safetensors",),
-    ),
+    "absent shard": (both(sharded(), gone(PARTS[1])), "model", (PARTS[1], "index")),
+    "junk shard": (both(sharded(), text(PARTS[1], "junk")), "model", (PARTS[1],)),
+    "path upwards": (placed("../part-0.safetensors"), "model", (INDEX, UP, "../")),
+    "absolute path": (placed("/etc/passwd"), "model", (INDEX, UP, "/etc/passwd")),
+    "another kind of file": (placed("x.bin"), "model", (INDEX, UP, "x.bin")),
+    "shard that is a folder": (both(placed("a.safetensors"), subfolder("a.safetensors")), "model", ("a.safetensors",)),
     "tensor that the index lacks": (sharded(lambda places: places.pop(UP)), "model", (INDEX, UP)),
-    "tensor that its shard lacks": (
-        sharded(lambda places: places.update({UP: f"part-{'10'[int(places[UP][5])]}.safetensors"})),
-        "model",
-        (INDEX, UP),
-    ),
-    "tensor that no shard has": (sharded(lambda places: places.update(odd="part-0.safetensors")), "model", ("odd",)),
+    "tensor that its shard lacks": (sharded(misplaced), "model", (INDEX, UP)),
+    "tensor that no shard has": (sharded(lambda places: places.update(odd=PARTS[0])), "model", ("odd",)),
 }
 
 TOKENIZER: dict[str, Fault] = {
@@ -336,7 +320,7 @@ TOKENIZER: dict[str, Fault] = {
     "tokenizer that is empty": (text("tokenizer.json", "{}"), "model", ("tokenizer.json",)),
     "junk tokenizer config": (text("tokenizer_config.json", "{"), "model", ("tokenizer_config.json",)),
     "tokenizer with code": (
-        says("tokenizer_config.json", auto_map={"AutoTokenizer": ["own.Own", None]}),
+        says("tokenizer_config.json", auto_map=OWN),
         "model",
         ("tokenizer_config.json", "auto_map"),
     ),
@@ -353,10 +337,10 @@ TOKENIZER: dict[str, Fault] = {
     "template that raises": (text("chat_template.jinja", "{{ raise_exception('no') }}"), "model.template", ("(no)",)),
     "template of nothing": (text("chat_template.jinja", "{# #}"), "model.template", ("chat_template.jinja", "user's")),
     "template that is no text": (text("chat_template.jinja", b"\xff\xfe"), "model", ("tokenizer",)),
-    "junk generation config": (text("generation_config.json", "{"), "model", ("generation_config.json",)),
-    "eos that is a text": (says("generation_config.json", eos_token_id="x"), "eos_token_id", ("generation_config",)),
-    "eos below 0": (says("generation_config.json", eos_token_id=[2, -1]), "eos_token_id", ("vocab_size",)),
-    "eos beyond": (says("generation_config.json", eos_token_id=[2, 9999]), "eos_token_id", ("generation_config",)),
+    "junk generation config": (text(GENERATION, "{"), "model", (GENERATION,)),
+    "eos that is a text": (says(GENERATION, eos_token_id="x"), "eos_token_id", ("generation_config",)),
+    "eos below 0": (says(GENERATION, eos_token_id=[2, -1]), "eos_token_id", ("vocab_size",)),
+    "eos beyond": (says(GENERATION, eos_token_id=[2, 9999]), "eos_token_id", ("generation_config",)),
 }
 
 
@@ -398,12 +382,12 @@ def test_a_broken_folder_is_refused_before_its_weights_are_read(
         says(architectures=None),
         says(auto_map={}),
         scaled(rope_type="yarn", factor=4.0),
-        says("generation_config.json", eos_token_id=[2, 7]),
-        tensors(lambda found: found.update({"model.layers.0.self_attn.rotary_emb.inv_freq": torch.zeros(4)})),
-        both(says(tie_word_embeddings=True), tensors(lambda found: found.pop(HEAD))),
+        says(GENERATION, eos_token_id=[2, 7]),
+        added("model.layers.0.self_attn.rotary_emb.inv_freq", 4),
+        both(says(tie_word_embeddings=True), without(HEAD)),
         says(tie_word_embeddings=True),
-        other(Qwen2Config, lambda _: None),
-        other(Qwen3Config, lambda _: None, head_dim=8),
+        other(Qwen2Config),
+        other(Qwen3Config, head_dim=8),
         says(hidden_act="swish"),
     ],
 )
