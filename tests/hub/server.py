@@ -25,7 +25,7 @@ PAGE = 50  # entries of a tree in one answer
 DATE = "2024-07-26T00:00:00.000Z"
 # /datasets/ID/resolve/REVISION/PATH, where a model's has no `datasets/`; a revision's own slashes come as %2F
 RESOLVE = re.compile(r"^/(datasets/)?(.+?)/resolve/([^/]+)/(?P<path>.+)$")
-CDN = re.compile(r"^/cdn/.+?/[0-9a-f]{40}/(?P<path>.+)$")  # the large files' host
+CDN = re.compile(r"^/cdn/(models|datasets)/(.+?)/([0-9a-f]{40})/(?P<path>.+)$")  # the large files' host
 API = re.compile(r"^/api/(models|datasets)/(.+?)(?:/(revision|tree)/([^/]+))?$")
 
 
@@ -181,16 +181,11 @@ class Hub:
                     return fault
         return None
 
-    def variables(self, home: Path, **more: str) -> dict[str, str]:
-        """Return the variables of a client process that knows this hub alone, for `tests.runs.python`.
-
-        Args:
-            home: folder of the client's caches.
-            more: further variables, such as `HF_TOKEN`.
-        """
+    def variables(self, home: Path) -> dict[str, str]:
+        """Return the variables of a client process that knows this hub alone, with caches in a folder."""
         unset = dict.fromkeys(("HF_TOKEN", "HUGGING_FACE_HUB_TOKEN", "HF_DATASETS_OFFLINE", "TRANSFORMERS_OFFLINE"), "")
         addresses = {"HF_ENDPOINT": self.endpoint, "HF_HOME": str(home), "HF_HUB_OFFLINE": "0", "NO_PROXY": "*"}
-        return unset | addresses | {"HF_HUB_DISABLE_TELEMETRY": "1"} | more
+        return unset | addresses | {"HF_HUB_DISABLE_TELEMETRY": "1"}
 
 
 @contextmanager
@@ -238,15 +233,14 @@ class _Handler(BaseHTTPRequestHandler):
                 return
         url = urlsplit(self.path)
         path = unquote(url.path) if "%2F" not in url.path else url.path
-        if path.startswith("/cdn/"):
-            self._content(unquote(path).removeprefix("/cdn/"))
+        if (match := CDN.match(unquote(path))) is not None:  # without a token: a large file's address is the permission
+            file = getattr(self.hub, match[1])[match[2]].commits[match[3]][match["path"]]
+            self._file(file, ETag=f'"{file.etag}"', **{"Accept-Ranges": "bytes"})
         elif (match := API.match(path)) is not None:
             kind, name, verb, revision = match.groups()
             self._api(kind, name, verb, unquote(revision or "main"), parse_qs(url.query))
         elif (match := RESOLVE.match(path)) is not None:
             self._resolve("datasets" if match[1] else "models", match[2], unquote(match[3]), unquote(match["path"]))
-        elif path == "/":
-            self._send(200, b"a hub for tests")
         else:
             self._refuse(404, message="Not Found")
 
@@ -311,17 +305,6 @@ class _Handler(BaseHTTPRequestHandler):
             else:
                 self._file(file, **headers)
 
-    def _content(self, target: str) -> None:
-        """Serve a large file from the second host without a token: its address is the permission."""
-        for kind in ("models", "datasets"):
-            for name, repository in getattr(self.hub, kind).items():
-                for sha, files in repository.commits.items():
-                    if target.startswith(head := f"{kind}/{name}/{sha}/"):
-                        file = files[target.removeprefix(head)]
-                        self._file(file, ETag=f'"{file.etag}"', **{"Accept-Ranges": "bytes"})
-                        return
-        self._refuse(404, message="Not Found")
-
     def _file(self, file: File, **headers: str) -> None:
         span = re.fullmatch(r"bytes=(\d+)-(\d*)", self.headers.get("Range") or "")
         if span is None:
@@ -350,9 +333,8 @@ class _Handler(BaseHTTPRequestHandler):
             self.send_header("Connection", "close")
         self.end_headers()
         if self.command != "HEAD":
-            self.wfile.write(content if cut is None else content[:cut])
-        if cut is not None:
-            self.close_connection = True
+            self.wfile.write(content[:cut])
+        self.close_connection |= cut is not None
 
 
 def _entries(files: Mapping[str, File]) -> list[dict[str, Any]]:
