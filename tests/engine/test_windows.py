@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from dataclasses import replace
+from functools import cache
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -68,9 +69,9 @@ def test_every_drafted_token_has_a_window_of_its_own(decoders: Load, monkeypatch
     passes: list[tuple[int, int, tuple[int, int]]] = []
     decoder_run = Decoder.run
 
-    def noted(self: Decoder, what: Pass, cache: object) -> object:
+    def noted(self: Decoder, what: Pass, rows: object) -> object:
         passes.append((what.prefix_len, len(what.nodes), what.unread))
-        return decoder_run(self, what, cache)  # type: ignore[arg-type]
+        return decoder_run(self, what, rows)  # type: ignore[arg-type]
 
     monkeypatch.setattr(Decoder, "run", noted)
     window = Window(2, 3)
@@ -87,83 +88,72 @@ def test_every_drafted_token_has_a_window_of_its_own(decoders: Load, monkeypatch
 # ---- the model
 
 
-class Sources:
-    """Tiny models, transformers' and ours, and caches with a prompt of `PREFIX` tokens."""
-
-    def __init__(self, folders: dict[str, Path]):
-        self.folders, self._models, self._decoders = folders, dict[Any, Any](), dict[Any, Decoder]()
-        self._rows: dict[Any, list[Tensor]] = {}
-        self._logits: dict[Any, Tensor] = {}
-        self.prompt = torch.randint(VOCAB, (PREFIX,), generator=torch.Generator().manual_seed(0))
-
-    def decoder(self, backend: str, family: str, dtype: torch.dtype) -> Decoder:
-        """Return the decoder of torch, a level of the native kernels, or Triton's kernels in its interpreter."""
-        key = backend, family, dtype
-        if key not in self._decoders:
-            kernels, _, isa = backend.partition(" ")
-            if isa and (problem := native_problem(isa)):
-                pytest.skip(f"level {isa} is not tested: {problem}")
-            if kernels == "graphs":
-                pytest.importorskip("triton")
-            self._decoders[key] = load(self.folders[family], kernels, dtype, isa or "auto")
-        return self._decoders[key]
-
-    def cache(self, decoder: Decoder, family: str, dtype: torch.dtype) -> KVCache:
-        """Return a cache with the prompt's rows, by PyTorch's operators, and room for a tree."""
-        key = family, dtype
-        if key not in self._rows:
-            plain = self.decoder("torch", *key)
-            filled = plain.new_cache(PREFIX)
-            plain.prefill(self.prompt, filled)
-            self._rows[key] = [rows[:, :PREFIX].clone() for rows in (*filled.keys, *filled.values)]
-        cache = decoder.new_cache(PREFIX + len(TREE))
-        cache.reserve(PREFIX + len(TREE))
-        for rows, source in zip((*cache.keys, *cache.values), self._rows[key], strict=True):
-            rows[:, :PREFIX] = source
-        return cache
-
-    def masked_logits(self, family: str, dtype: torch.dtype, tree: TokenTree, unread: tuple[int, int]) -> Tensor:
-        """Return transformers' float32 logits of a tree after the prompt, under an explicit mask.
-
-        Args:
-            dtype: what weights are rounded to.
-        """
-        if (found := self._logits.get((family, dtype, tree, unread))) is not None:
-            return found
-        key = family, dtype
-        if key not in self._models:
-            options = {"dtype": dtype, "attn_implementation": "eager"}
-            self._models[key] = AutoModelForCausalLM.from_pretrained(self.folders[family], **options).float()
-        visible = torch.cat([torch.ones(len(tree), PREFIX, dtype=torch.bool), tree.mask().bool()], dim=1)
-        visible[:, slice(*unread)] = False
-        mask = torch.zeros(visible.shape).masked_fill_(~visible, torch.finfo(torch.float32).min)
-        with torch.no_grad():
-            past = self._models[key](self.prompt[None], past_key_values=DynamicCache()).past_key_values
-            made = self._models[key](
-                torch.tensor(tree.tokens)[None],
-                attention_mask=mask[None, None],
-                past_key_values=past,
-                position_ids=torch.tensor(tree.depths)[None] + PREFIX,
-            )
-        return self._logits.setdefault((*key, tree, unread), made.logits[0])
+PROMPT = torch.randint(VOCAB, (PREFIX,), generator=torch.Generator().manual_seed(0))
 
 
 @pytest.fixture(scope="module")
-def sources(checkpoints: dict[str, Path], tmp_path_factory: pytest.TempPathFactory) -> Sources:
+def folders(checkpoints: dict[str, Path], tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     """Models with and without shared KV heads; one also with two blocks."""
-    folders, root = (
-        {"grouped": checkpoints["llama"], "head norms": checkpoints["qwen3"]},
-        tmp_path_factory.mktemp("models"),
-    )
+    root = tmp_path_factory.mktemp("models")
+    made = {"grouped": checkpoints["llama"], "head norms": checkpoints["qwen3"]}
     for name, blocks in (("multi-head", LAYERS), ("short", 2)):
         sizes = SIZES | {"num_key_value_heads": 4, "num_hidden_layers": blocks}
-        folders[name] = save_model(LlamaConfig(**sizes, rope_parameters=rope(1e4)), root / name)
-    return Sources(folders)
+        made[name] = save_model(LlamaConfig(**sizes, rope_parameters=rope(1e4)), root / name)
+    return made
 
 
-def run(decoder: Decoder, cache: KVCache, tree: TokenTree, unread: tuple[int, int] = NO_ROWS) -> Tensor:
+@cache
+def ours(folder: Path, backend: str, dtype: torch.dtype) -> Decoder:
+    """Return the decoder of torch, a level of the native kernels, or Triton's kernels in its interpreter."""
+    kernels, _, isa = backend.partition(" ")
+    if isa and (problem := native_problem(isa)):
+        pytest.skip(f"level {isa} is not tested: {problem}")
+    if kernels == "graphs":
+        pytest.importorskip("triton")
+    return load(folder, kernels, dtype, isa or "auto")
+
+
+def prompted(decoder: Decoder, folder: Path, dtype: torch.dtype) -> KVCache:
+    """Return a cache with the prompt's rows, by PyTorch's operators, and room for a tree."""
+    plain = ours(folder, "torch", dtype)
+    filled, made = plain.new_cache(PREFIX), decoder.new_cache(PREFIX + len(TREE))
+    plain.prefill(PROMPT, filled)
+    made.reserve(PREFIX + len(TREE))
+    for rows, source in zip((*made.keys, *made.values), (*filled.keys, *filled.values), strict=True):
+        rows[:, :PREFIX] = source[:, :PREFIX]
+    return made
+
+
+@cache
+def theirs(folder: Path, dtype: torch.dtype) -> Any:
+    options = {"dtype": dtype, "attn_implementation": "eager"}
+    return AutoModelForCausalLM.from_pretrained(folder, **options).float()
+
+
+@cache
+def masked_logits(folder: Path, dtype: torch.dtype, tree: TokenTree, unread: tuple[int, int]) -> Tensor:
+    """Return transformers' float32 logits of a tree after the prompt, under an explicit mask.
+
+    Args:
+        dtype: what weights are rounded to.
+    """
+    visible = torch.cat([torch.ones(len(tree), PREFIX, dtype=torch.bool), tree.mask().bool()], dim=1)
+    visible[:, slice(*unread)] = False
+    mask = torch.zeros(visible.shape).masked_fill_(~visible, torch.finfo(torch.float32).min)
+    with torch.no_grad():
+        made = theirs(folder, dtype)(
+            torch.tensor(tree.tokens)[None],
+            attention_mask=mask[None, None],
+            past_key_values=theirs(folder, dtype)(PROMPT[None], past_key_values=DynamicCache()).past_key_values,
+            position_ids=torch.tensor(tree.depths)[None] + PREFIX,
+        )
+    logits: Tensor = made.logits[0]
+    return logits
+
+
+def run(decoder: Decoder, rows: KVCache, tree: TokenTree, unread: tuple[int, int] = NO_ROWS) -> Tensor:
     what = Pass(decoder.all_sublayers, torch.tensor(tree.tokens), PREFIX, tree, unread=unread)
-    return decoder.logits(decoder.run(what, cache)[0])
+    return decoder.logits(decoder.run(what, rows)[0])
 
 
 FAMILIES = ("grouped", "head norms", "multi-head")
@@ -181,15 +171,15 @@ def _narrow(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize(("backend", "family", "window", "dtype"), CASES)
 def test_parity_with_transformers_under_a_mask(
-    backend: str, family: str, window: Window, dtype: torch.dtype, sources: Sources
+    backend: str, family: str, window: Window, dtype: torch.dtype, folders: dict[str, Path]
 ) -> None:
     """One token, a chain and a tree after a prompt; without the window logits differ by far more."""
-    decoder = sources.decoder(backend, family, dtype)
-    cache, unread = sources.cache(decoder, family, dtype), window.unread(PREFIX)
+    decoder = ours(folders[family], backend, dtype)
+    rows, unread = prompted(decoder, folders[family], dtype), window.unread(PREFIX)
     for tree in (TokenTree.chain(TREE.tokens[:1]), TokenTree.chain(TREE.tokens), TREE):
-        expected = sources.masked_logits(family, dtype, tree, unread)
-        assert (run(decoder, cache, tree, unread) - expected).abs().max() <= TOLERANCES[dtype]
-    assert (run(decoder, cache, TREE) - expected).abs().max() > 4 * TOLERANCES[dtype]
+        expected = masked_logits(folders[family], dtype, tree, unread)
+        assert (run(decoder, rows, tree, unread) - expected).abs().max() <= TOLERANCES[dtype]
+    assert (run(decoder, rows, TREE) - expected).abs().max() > 4 * TOLERANCES[dtype]
 
 
 UNREAD_CASES = [
@@ -200,25 +190,25 @@ UNREAD_CASES = [
 
 @pytest.mark.parametrize(("backend", "family", "window", "dtype"), UNREAD_CASES)
 def test_unread_rows_are_not_read(
-    backend: str, family: str, window: Window, dtype: torch.dtype, sources: Sources
+    backend: str, family: str, window: Window, dtype: torch.dtype, folders: dict[str, Path]
 ) -> None:
     """Logits have the same bits for any content; the GPU's kernels leave out a whole split of rows."""
-    decoder = sources.decoder(backend, family, dtype)
-    cache, unread = sources.cache(decoder, family, dtype), window.unread(PREFIX)
-    before = run(decoder, cache, TREE, unread)
-    assert (before - sources.masked_logits(family, dtype, TREE, unread)).abs().max() <= TOLERANCES[dtype]
-    for rows in (*cache.keys, *cache.values):
-        rows[:, slice(*unread)] = torch.nan
-    assert torch.equal(run(decoder, cache, TREE, unread), before)
+    decoder = ours(folders[family], backend, dtype)
+    rows, unread = prompted(decoder, folders[family], dtype), window.unread(PREFIX)
+    before = run(decoder, rows, TREE, unread)
+    assert (before - masked_logits(folders[family], dtype, TREE, unread)).abs().max() <= TOLERANCES[dtype]
+    for part in (*rows.keys, *rows.values):
+        part[:, slice(*unread)] = torch.nan
+    assert torch.equal(run(decoder, rows, TREE, unread), before)
 
 
 # ---- the decode loop
 
 
 @pytest.mark.parametrize("backend", ON_CPU)
-def test_a_window_longer_than_the_context_drafts_as_without(backend: str, sources: Sources) -> None:
+def test_a_window_longer_than_the_context_drafts_as_without(backend: str, folders: dict[str, Path]) -> None:
     """Sampled, so that trees hold the draft's distributions: their bits, and all logits'."""
-    decoder, seen = sources.decoder(backend, "grouped", torch.float32), []
+    decoder, seen = ours(folders["grouped"], backend, torch.float32), []
     for window in (None, Window(4, 100), Window(90, 10), Window(4, 5)):
         method = windowed(window, LayerSet.skipping(LAYERS, mlp=[1]))
         decode(decoder, method, [4, 5, 6, 7], 20, mode="sample", reuse_prefix=False)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import random
 import shutil
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from itertools import product
 from pathlib import Path
@@ -27,7 +27,7 @@ from methods.int4_draft import Int4Draft
 from methods.int8_draft import Int8Draft
 from methods.knapsack import CHOICE_BITS, EXECUTE, SKIP, Knapsack, mixed_weights
 from ssd_bench.contract.layer_set import BITS, LayerSet
-from ssd_bench.contract.method import Context, LayerDraft, Method, Probe
+from ssd_bench.contract.method import LayerDraft, Method, Probe
 from ssd_bench.contract.optional import Quantised
 from ssd_bench.contract.window import Window
 from ssd_bench.cost import profiling
@@ -54,7 +54,18 @@ from ssd_bench.results.evidence import trace
 from ssd_bench.run import loading
 from tests.conftest import LAYERS, SIZES, rope, save_model
 from tests.interpreted import NARROW_LANES, TOLERANCE, load
-from tests.lossless import DIMS, PROFILE, Load, check_greedy, check_sampled, decode, engine_for, loaded, method_of
+from tests.lossless import (
+    DIMS,
+    PROFILE,
+    Drafting,
+    Load,
+    check_greedy,
+    check_sampled,
+    decode,
+    engine_for,
+    loaded,
+    method_of,
+)
 from tests.methods.test_draft_windows import SMALL, maker, windowed
 from tests.methods.test_knapspec import LENGTH, history
 from tests.model.test_model import tokens
@@ -251,25 +262,22 @@ def test_rounded_weights_keep_the_sampled_distribution(quantised: Load) -> None:
     check_sampled(lambda: Int4Draft(draft_len=3), quantised)
 
 
-class Mixed(Method):
-    """Drafts with full weights in the first sublayers and rounded ones in others, verified from the first of these."""
+class Mixed(Drafting):
+    """Drafts that may read rounded weights, verified from the first sublayer that does."""
 
-    name, reuse_prefix, bits = "mixed", True, BITS
+    bits = BITS
 
-    def __init__(self, layer_set: LayerSet):
-        self.layer_set = layer_set
 
-    def propose(self, context: Context) -> LayerDraft:
-        return LayerDraft(self.layer_set, 3)
+def mixed(skipped: Iterable[int], rounded: Mapping[int, int]) -> Mixed:
+    layer_set = LayerSet(LAYERS, frozenset(skipped), frozenset(rounded.items()))
+    return Mixed(LayerDraft(layer_set, 3), reuse_prefix=True)
 
 
 def test_mixed_sets_reuse_the_states_before_the_first_rounded_sublayer(quantised: Load, rests: list[int]) -> None:
     def make(rng: random.Random) -> Mixed:
         first = rng.choice([2, 3])
         rounded = {i: rng.choice(BITS) for i in range(first, 2 * LAYERS + 1) if i != 4}
-        return Mixed(
-            LayerSet(LAYERS, frozenset([4]) if rng.random() < 0.5 else frozenset(), frozenset(rounded.items()))
-        )
+        return mixed([4] if rng.random() < 0.5 else [], rounded)
 
     assert check_greedy(make, quantised, 60) > 0
     assert {2, 3} <= set(rests)
@@ -280,7 +288,7 @@ def test_a_rounded_draft_without_its_copy_is_refused(decoders: Load) -> None:
     other = type(original)(original.arithmetic, original.weights)
     other.quantise(8)
     with pytest.raises(ConfigError, match="bits"):
-        decode(other, Mixed(LayerSet.full(LAYERS).in_bits(4)), [4, 5], 9)
+        decode(other, mixed([], {8: 4}), [4, 5], 9)
 
 
 def test_sets_that_cannot_be_are_refused() -> None:
@@ -478,10 +486,8 @@ def test_advice_names_rounded_weights() -> None:
 
 @pytest.mark.parametrize("bits", BITS)
 def test_fixed_layers_with_nothing_skipped_is_a_rounded_draft(bits: int, quantised: Load) -> None:
-    results = [
-        decode(quantised("llama"), method, [5, 6, 7], 30)
-        for method in (DRAFTS[bits](draft_len=3), FixedLayers(ratio=0.0, draft_len=3, draft_weights=f"int{bits}"))
-    ]
+    methods = DRAFTS[bits](draft_len=3), FixedLayers(ratio=0.0, draft_len=3, draft_weights=f"int{bits}")
+    results = [decode(quantised("llama"), method, [5, 6, 7], 30) for method in methods]
     steps = [[(s.layer_set, s.draft_len, s.accepted_len) for s in result.steps] for result in results]
     assert steps[0] == steps[1]
 

@@ -23,7 +23,6 @@ from ssd_bench.records.contents import contents
 from ssd_bench.records.reader import Run
 from ssd_bench.results.rows import arm_rows
 from tests.conftest import LAYERS
-from tests.runs import executed, local_model, planned
 
 WEIGHTS, INDEX = "model.safetensors", "model.safetensors.index.json"
 PICKLE, PICKLE_INDEX = "pytorch_model.bin", "pytorch_model.bin.index.json"
@@ -136,16 +135,6 @@ def test_weights_behind_links_are_those_of_a_plain_folder(
         by_file = contents(checkpoint.shards.values())
         assert {file.name: content for file, content in by_file.items()} == plain
         assert {file.parent for file in by_file} == {path}
-
-
-def test_a_run_from_a_snapshot_of_the_cache(folder: Path, tmp_path: Path) -> None:
-    """Users copy its path from the cache; the record has the plain folder's weights."""
-    sharded(folder)
-    options = ("task=gsm8k", "limit=1", "method=knapspec", "decode.max_new_tokens=8")
-    plain = planned(tmp_path / "runs", *local_model(folder), *options).origin.weights
-    run = executed(tmp_path / "runs", *local_model(cached(folder, relative)), *options)
-    assert run.header.model.weights == plain
-    assert_lossless(run)
 
 
 @pytest.mark.parametrize("place", ["cache", "snapshots"])
