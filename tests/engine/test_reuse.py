@@ -13,7 +13,7 @@ from ssd_bench.contract.method import LayerDraft
 from ssd_bench.model.backends.cpu import native_problem
 from ssd_bench.model.decoder import Decoder
 from tests.conftest import LAYERS, VOCAB
-from tests.lossless import Drafting, Load, check_greedy, check_sampled, decode, loaded
+from tests.lossless import Drafting, Load, check_greedy, decode, loaded
 
 END = 2 * LAYERS
 EXITS = [LayerSet.exit(LAYERS, blocks) for blocks in range(1, LAYERS)]
@@ -118,7 +118,3 @@ def test_greedy_equals_ar_with_any_taps(decoders: Load) -> None:
         return watching(sets, some_taps(rng), rng.randint(1, 8), rng.choice([0.0, 0.1]))
 
     assert check_greedy(make, decoders) > 25
-
-
-def test_samples_are_distributed_as_ar_s_with_taps(decoders: Load) -> None:
-    check_sampled(lambda: watching(EXITS, range(END + 1), 3), decoders)

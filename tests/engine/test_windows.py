@@ -247,23 +247,8 @@ def test_samples_are_distributed_as_ar_s_with_a_window_and_siblings(decoders: Lo
     check_sampled(lambda: windowed(Window(1, 1), skip, 2, widths=((0.5, 2), (0.0, 3))), decoders)
 
 
-# ---- window_draft
-
-
 def test_the_preset_has_the_window_of_magicdec() -> None:
     method: WindowDraft = instantiate(config("window_draft"))
     assert method.taps == Taps() and not method.reuse_prefix
     method.check(DIMS)
     assert method.propose(Context(1, 9, [3], 20)) == LayerDraft(replace(FULL, window=Window(4, 252)), 4)
-
-
-def test_window_draft_equals_ar(decoders: Load) -> None:
-    def make(rng: random.Random) -> WindowDraft:
-        window = [rng.choice([0, 1, 4]), rng.choice([1, 2, 5, 20])]
-        return WindowDraft(draft_window=window, draft_len=rng.randint(1, 8), stop_below=rng.choice([0.0, 0.1, 0.5]))
-
-    assert check_greedy(make, decoders) > 50
-
-
-def test_window_draft_samples_as_ar(decoders: Load) -> None:
-    check_sampled(lambda: WindowDraft(draft_window=(0, 1), draft_len=2, stop_below=0.2), decoders)
