@@ -18,9 +18,8 @@ from methods.ar import AR
 from ssd_bench.contract.layer_set import LayerSet
 from ssd_bench.contract.method import Context, LayerDraft
 from ssd_bench.contract.tree import TokenTree, comb
-from ssd_bench.engine.engine import SCRATCH, Engine
+from ssd_bench.engine.engine import SCRATCH
 from ssd_bench.engine.lossless import LOGIT_TOLERANCE, Verdict, classify, tolerance
-from ssd_bench.engine.probe import ModelProbe
 from ssd_bench.engine.sampling import LOWEST_TEMPERATURE, Decoding, verify_greedy, verify_sampled, warp
 from ssd_bench.errors import ConfigError
 from tests.conftest import LAYERS, VOCAB
@@ -128,8 +127,7 @@ def test_committed_cache_equals_recomputed_cache(decoders: Load) -> None:
     """Compaction after tree steps leaves the rows of a fresh prefill."""
     decoder, prompt = decoders(), [3, 1, 4, 1, 5]
     expected = decode(decoder, AR(), prompt, 40).output
-    cache = decoder.new_cache(45 + SCRATCH)
-    engine = Engine(decoder, cache, Decoding(max_new_tokens=40), NO_EOS, ModelProbe(decoder, cache))
+    engine = engine_for(decoder, 45, 40, NO_EOS)
     output = engine.generate(RandomTrees(expected, 1), prompt).output
     fresh = decoder.new_cache(45 + SCRATCH)
     decoder.prefill(torch.tensor(prompt + output[:-1]), fresh)
