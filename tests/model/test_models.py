@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 from pathlib import Path
 
 import pytest
@@ -12,7 +13,8 @@ from omegaconf import DictConfig, OmegaConf
 from ssd_bench.compose.build import build
 from ssd_bench.conf import CONF
 from ssd_bench.contract.shape import Shape
-from ssd_bench.model.checkpoint import Checkpoint
+from ssd_bench.errors import ConfigError
+from ssd_bench.model.checkpoint import Checkpoint, ModelSource
 from ssd_bench.sweep import dry
 from tests.runs import ROOT, chosen, composed
 
@@ -117,3 +119,25 @@ def test_a_checkpoint_says_which_logits_processors_are_not_applied(
     assert len(warnings) == (named is not None)
     for warning in warnings:
         assert f"in the papers: {named}" in warning and "temperature" not in warning and len(warning) < 400
+
+
+# ---- places of a checkpoint
+
+
+@pytest.mark.parametrize("places", [{}, {"path": "a", "hub": "b"}])
+def test_exactly_one_place(places: dict[str, str]) -> None:
+    with pytest.raises(ConfigError, match="exactly one"):
+        ModelSource("m", "plain", **places)  # type: ignore[arg-type]
+
+
+def test_an_unreachable_hub_names_what_works_offline(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+    with pytest.raises(ConfigError, match=r"HF_HUB_OFFLINE is set.*hf download nobody/nothing.*model=smollm2_135m"):
+        ModelSource("m", "plain", hub="nobody/nothing").open()
+
+
+def test_eos_ids_follow_generation_config(checkpoints: dict[str, Path], tmp_path: Path) -> None:
+    shutil.copy(checkpoints["llama"] / "config.json", tmp_path)
+    assert Checkpoint(tmp_path).eos_ids == {2}
+    (tmp_path / "generation_config.json").write_text(json.dumps({"eos_token_id": [7, 9]}), encoding="utf-8")
+    assert Checkpoint(tmp_path).eos_ids == {7, 9}

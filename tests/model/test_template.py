@@ -1,19 +1,25 @@
-"""`model.template`: what a chat template is told, and what it would ignore."""
+"""`model.template`: what a chat template is told, and what it would ignore; and texts from tokens."""
 
 from __future__ import annotations
 
+import json
 from datetime import datetime
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+from tokenizers import Tokenizer, models, pre_tokenizers
+from transformers import PreTrainedTokenizerFast
 from transformers.utils import chat_template_utils
 
 from ssd_bench.contract.task import Prompt, Turn
 from ssd_bench.data.prompting import conversation_length, encode
 from ssd_bench.errors import ConfigError
+from ssd_bench.model.checkpoint import ModelSource
 from ssd_bench.model.template import CHAT_DATE, PLAIN, Template
+from ssd_bench.run import arms
 from tests.conftest import CHAT, make_tokenizer
+from tests.run.test_third_arm import Here
 from tests.runs import executed, local_model, planned
 
 THINKING = CHAT + "{% if enable_thinking is defined and enable_thinking is false %}<think></think>{% endif %}"
@@ -229,3 +235,26 @@ def test_a_template_without_a_date_has_no_warning_and_the_clock_no_setting() -> 
     assert Template("chat").date_warning(tokenizer) == [] == PLAIN.date_warning(tokenizer)
     with pytest.raises(ConfigError, match="strftime_now"):
         Template("chat", kwargs={"strftime_now": "today"}).check(tokenizer)
+
+
+def test_text_is_decoded_without_clean_up(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`decode` removes spaces before punctuation if tokenizer_config.json asks for it, which changes scores."""
+    size = json.loads((folder / "config.json").read_text(encoding="utf-8"))["vocab_size"]
+    words = ["<unk>", *("it", "'s", "ok", ".", ",", "!", "?", "do", "n't"), *(f".w{i}" for i in range(10, size))]
+    core = Tokenizer(models.WordLevel({word: i for i, word in enumerate(words)}, unk_token="<unk>"))
+    core.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    tokenizer = PreTrainedTokenizerFast(tokenizer_object=core, unk_token="<unk>", clean_up_tokenization_spaces=True)
+    tokenizer.save_pretrained(folder)
+    settings = json.loads((folder / "tokenizer_config.json").read_text(encoding="utf-8"))
+    assert settings["clean_up_tokenization_spaces"] is True
+    checkpoint = ModelSource("local", "plain", path=str(folder)).open()
+    ids = [1, 2, 3, 4, 5, 8, 9]
+    assert checkpoint.tokenizer.decode(ids) == "it's ok., don't"
+    assert checkpoint.text(ids) == "it 's ok . , do n't"
+    local = ("model=local", f"model.path={folder}", "model.template=plain")
+    options = ("task=gsm8k", "limit=1", "method=fixed_layers", "decode.max_new_tokens=32", "baseline=hf")
+    monkeypatch.setattr(arms, "HFProcess", Here)
+    run = executed(tmp_path / "runs", *local, *options)
+    for ids, text in zip(run.prompts["output_ids"], run.prompts["text"], strict=True):
+        assert text == " ".join(words[i] for i in ids if i) and " .w" in text
+    assert set(run.prompts["arm"]) == {"ar", "method", "hf"}
