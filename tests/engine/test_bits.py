@@ -74,7 +74,6 @@ def test_a_node_in_a_tree_is_the_node_in_its_chain(prefix: int, decoder: Decoder
 
 @pytest.mark.parametrize("unread", [(0, 1), (4, 171), (64, 128), (0, 256), (150, 150), (0, 300)])
 def test_a_node_behind_a_window_is_the_node_alone(unread: tuple[int, int], decoder: Decoder) -> None:
-    """Unread rows may hold anything, in chains and trees."""
     prefix, every, ids = 300, decoder.all_sublayers, tokens(40)
     cache = filled(decoder, prefix)
     tree = TokenTree(tuple(ids.tolist()), (*range(-1, 19), *(i % 20 for i in range(20))))
@@ -93,7 +92,6 @@ def test_a_node_behind_a_window_is_the_node_alone(unread: tuple[int, int], decod
 
 @pytest.mark.parametrize("prefix", [0, 63, 256, 300])
 def test_a_branch_is_a_chain(prefix: int, decoder: Decoder) -> None:
-    """Any number of them, in every sublayer."""
     cache = filled(decoder, prefix)
     for branches, r in ((1, 1), (3, 1), (40, 7), (2, 70)):
         streams = decoder.embed(tokens(branches * r, branches)).view(branches, r, -1)

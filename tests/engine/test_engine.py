@@ -124,7 +124,6 @@ def test_drafting_waits_for_the_device_once_a_token(
 
 
 def test_committed_cache_equals_recomputed_cache(decoders: Load) -> None:
-    """Compaction after tree steps leaves the rows of a fresh prefill."""
     decoder, prompt = decoders(), [3, 1, 4, 1, 5]
     expected = decode(decoder, AR(), prompt, 40).output
     engine = engine_for(decoder, 45, 40, NO_EOS)
@@ -138,7 +137,6 @@ def test_committed_cache_equals_recomputed_cache(decoders: Load) -> None:
 
 
 def test_full_set_accepts_everything(decoders: Load) -> None:
-    """No sublayer skipped: α = 1, and every step but the last emits γ + 1 tokens."""
     made = decode(decoders(), drafts(FULL, 4), [7, 8, 9], 31)
     assert all(step.accepted_len == step.draft_len for step in made.steps)
     assert [step.emitted for step in made.steps] == [5] * 6
@@ -284,7 +282,6 @@ WIDE = ((0.5, 2), (0.2, 3), (0.0, 5))
 
 @pytest.mark.parametrize(("position", "widths"), [(2, ()), (3, WIDE)])  # the first after a draft is the third
 def test_sampled_decoding_keeps_the_models_distribution(position: int, widths: tuple, decoders: Load) -> None:
-    """End to end, with and without siblings: drafted against AR sampling with the same model."""
     skip = LayerSet.skipping(LAYERS, attn=[1], mlp=[2])
     check_sampled(lambda: drafts(skip, 2, widths=widths), decoders, position=position)
 

@@ -42,7 +42,6 @@ BACKEND = CountingDecoder
 
 
 def test_select() -> None:
-    """auto falls back, native does not."""
     assert select(CPU, torch.float32, "torch").arithmetic.kernels == "torch"
     assert select("cuda", torch.float16, "torch").arithmetic == Arithmetic("torch", None, torch.float16, torch.float16)
     assert select(CPU, torch.float64, "auto").arithmetic.activations == torch.float64

@@ -142,7 +142,6 @@ def test_outputs_are_those_of_plain_decoding(
 
 
 def test_any_layer_set_is_a_chain_of_ranges(checkpoints: dict[str, Path]) -> None:
-    """It runs each sublayer once, in order; all of them are one range."""
     decoder = load(checkpoints["llama"], "graphs", torch.float32)
     assert isinstance(decoder, GraphDecoder)
     decoder.new_cache(16)

@@ -187,7 +187,6 @@ def test_compiled_products_are_pytorchs(isa: str, dtype: torch.dtype, quantised:
 
 @pytest.mark.parametrize("isa", NATIVE_LEVELS)
 def test_a_node_has_the_same_bits_in_every_pass(isa: str, quantised: Load) -> None:
-    """Matrices of attentions and MLPs in both roundings."""
     if problem := native_problem(isa):
         pytest.skip(f"level {isa} is not tested: {problem}")
     decoder = quantised("qwen3", torch.bfloat16, "native", isa)

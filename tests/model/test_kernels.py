@@ -104,7 +104,6 @@ def test_a_packed_matrix_has_its_rows(ops: Operators, dtype: torch.dtype, shape:
 def test_a_nodes_result_does_not_depend_on_the_others(
     ops: Operators, dtype: torch.dtype, shape: tuple[int, int]
 ) -> None:
-    """Row i of a call with n nodes has the bits of a call with that node alone."""
     N, K = shape
     W, x, norm = ops.pack(rand(N, K, dtype=dtype)), rand(MANY, K), rand(K, seed=2)
     gate_up = rand(MANY, 2 * K, seed=3)
@@ -330,7 +329,6 @@ def test_a_mass_repeats_for_any_thread_count(ops: Operators) -> None:
 
 
 def test_torch_linear_upcasts_large_weights_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The parts together are the whole product."""
     x, W, bias = rand(5, 40), rand(101, 40, dtype=torch.bfloat16), rand(101)
     want = torch.nn.functional.linear(x, W.float(), bias)
     monkeypatch.setattr(operators, "UPCAST_ELEMENTS", 40 * 30)
@@ -338,7 +336,6 @@ def test_torch_linear_upcasts_large_weights_in_parts(monkeypatch: pytest.MonkeyP
 
 
 def test_torch_attend_in_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Query chunks together are the whole call, for a chain and a tree."""
     n, prefix = 23, 17
     q, keys, values = rand(n, 4, 16), rand(2, 40, 16, seed=1), rand(2, 40, 16, seed=2)
     monkeypatch.setattr(operators, "QUERY_CHUNK", 5)
@@ -364,7 +361,6 @@ def test_operators_run_in_half_precision() -> None:
 
 
 def test_wrong_sizes_are_refused(ops: Operators) -> None:
-    """Sizes that would read or write out of bounds raise."""
     x, W, cache = rand(2, 16), ops.pack(rand(8, 16)), rand(2, 10, 8)
     bad: list[Callable[[], object]] = [
         lambda: ops.linear(x, ops.pack(rand(8, 8))),
@@ -397,7 +393,6 @@ def test_wrong_sizes_are_refused(ops: Operators) -> None:
 
 
 def test_a_cpu_with_matrix_units_rounds_what_its_products_round(every_level: None) -> None:
-    """`auto` is the highest level, with or without a compiler."""
     assert resolve("auto").name == "amx" and resolve("avx2").name == "avx2"
     decided = decide(CPU, torch.bfloat16, "torch", "auto")
     assert decided == Arithmetic("torch", "amx", torch.float32, torch.bfloat16)
@@ -408,7 +403,6 @@ def test_a_cpu_with_matrix_units_rounds_what_its_products_round(every_level: Non
 
 
 def test_no_compiler_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The command says so, ends well, and leaves no lock that blocks the next try."""
     monkeypatch.setenv("CXX", "/nonexistent/c++")
     monkeypatch.setenv("SSD_BENCH_CACHE", str(tmp_path))
     monkeypatch.setattr(cpu, "_extension", cpu._extension.__wrapped__)

@@ -47,7 +47,6 @@ def test_chunked_prefill_equals_one_forward(kernels: str, decoders: Load, monkey
 
 
 def test_the_end_of_a_prompt_is_tapped(decoders: Load, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Only its last positions, however they lie in chunks."""
     monkeypatch.setattr("ssd_bench.model.decoder.PREFILL_CHUNK", 33)
     decoder, ids, taps = decoders("qwen3"), tokens(100), (0, 3, 2 * LAYERS)
     stream, whole = decoder.prefill(ids, decoder.new_cache(128), taps)
@@ -119,7 +118,6 @@ def test_scratch_rows_away_from_a_shorter_prefix(decoders: Load) -> None:
 
 
 def test_blocks_spread_over_devices(checkpoints: dict[str, Path], decoders: Load) -> None:
-    """Placement by layer, on two names of the CPU, the only device available everywhere."""
     devices = [torch.device("cpu"), torch.device("cpu", 0)]
     spread = select("cpu", torch.float64, "torch").load(Checkpoint(checkpoints["qwen3"]), torch.float64, devices)
     assert len(spread.weights.blocks) == LAYERS

@@ -19,14 +19,14 @@ from ssd_bench.sweep import dry
 from tests.runs import ROOT, chosen, composed
 
 MODELS = sorted(path.stem for path in (CONF / "model").glob("*.yaml"))
-LAYERSKIP = {
-    "layerskip_llama2_7b": ("llama2_7b", "facebook/layerskip-llama2-7B"),
-    "layerskip_llama2_13b": ("llama2_13b", "facebook/layerskip-llama2-13B"),
-    "layerskip_llama2_70b": ("llama2_70b", "facebook/layerskip-llama2-70B"),
-    "layerskip_codellama_7b": (None, "facebook/layerskip-codellama-7B"),
-    "layerskip_codellama_34b": ("codellama_34b", "facebook/layerskip-codellama-34B"),
-    "layerskip_llama3_8b": ("llama3_8b", "facebook/layerskip-llama3-8B"),
-    "layerskip_llama3_2_1b": ("llama3_2_1b", "facebook/layerskip-llama3.2-1B"),
+LAYERSKIP = {  # models, and the ends of their checkpoints' ids
+    "llama2_7b": "llama2-7B",
+    "llama2_13b": "llama2-13B",
+    "llama2_70b": "llama2-70B",
+    "llama3_8b": "llama3-8B",
+    "llama3_2_1b": "llama3.2-1B",
+    "codellama_7b": "codellama-7B",
+    "codellama_34b": "codellama-34B",
 }
 SIZES = {  # billions of parameters, where a name does not say them
     "layerskip_llama3_2_1b": 1.24,
@@ -83,12 +83,12 @@ def test_a_model_says_its_licence_and_how_to_get_in(name: str) -> None:
 
 
 def test_the_checkpoints_of_layerskip_are_there_with_their_bases_sizes() -> None:
-    assert {name for name in MODELS if name.startswith("layerskip")} == set(LAYERSKIP)
-    for name, (base, hub) in LAYERSKIP.items():
-        source = chosen("model", name)
-        assert (source.hub, source.template) == (hub, chosen("model", "llama3_8b").template)
-        assert "FAIR Noncommercial Research License" in " ".join(comments(name))
-        assert base is None or source.shape == chosen("model", base).shape
+    assert {name for name in MODELS if name.startswith("layerskip")} == {f"layerskip_{base}" for base in LAYERSKIP}
+    for base, end in LAYERSKIP.items():
+        source = chosen("model", f"layerskip_{base}")
+        assert (source.hub, source.template) == (f"facebook/layerskip-{end}", chosen("model", "llama3_8b").template)
+        assert "FAIR Noncommercial Research License" in " ".join(comments(f"layerskip_{base}"))
+        assert base == "codellama_7b" or source.shape == chosen("model", base).shape
 
 
 def test_the_limits_count_the_pinned_models() -> None:
