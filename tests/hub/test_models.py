@@ -84,10 +84,11 @@ SPLITS = {"test": ("gsm8k", 1319), "train": ("gsm8k.fewshot", 7473)}
 def test_the_first_command_needs_one_line_each_way(client: Client, tmp_path: Path) -> None:
     """A gated model and data with their real numbers of rows, both of the hub, at their pinned commits.
 
-    Without a token the command gives one message and downloads nothing; with one it runs, and again offline.
+    Without a token the command gives one message and downloads no model; with one it runs, and again offline.
     """
     hub, name, path, data = client.hub, "llama3_1_8b", f"{tmp_path.name}/model", f"{tmp_path.name}/data"
-    add_model(hub, name, path).gated = True
+    repository = add_model(hub, name, path)
+    repository.gated = True
     rows = {split: list(islice(cycle(sample(file)), count)) for split, (file, count) in SPLITS.items()}
     commit = hub.dataset(data).commit(grouped({"main": rows}), sha=composed("task=gsm8k").task.hub.revision)
     hub.dataset(data).commit({"README.md": "a later commit of the branch"})
@@ -99,7 +100,7 @@ def test_the_first_command_needs_one_line_each_way(client: Client, tmp_path: Pat
     assert refused.stderr.count("\n") == 1, refused.stderr
     assert refused.stderr.startswith(f"error: model.hub='{path}'")
     assert f"accept its licence on {hub.endpoint}/{path}" in refused.stderr and "hf auth login" in refused.stderr
-    assert not hub.downloads()[earlier_downloads:]
+    assert not {*hub.downloads()[earlier_downloads:]} & wanted_files(repository)
     done = client.run(*line, token="hf_granted")
     assert done.returncode == 0, done.stderr[-3000:]
     run = run_of(tmp_path / "runs", name)
