@@ -82,7 +82,7 @@ SPLITS = {"test": ("gsm8k", 1319), "train": ("gsm8k.fewshot", 7473)}
 
 
 def test_the_first_command_needs_one_line_each_way(client: Client, tmp_path: Path) -> None:
-    """A gated model and data with their real numbers of rows, both of the hub, at their pinned commits.
+    """Run a gated model on data with their real numbers of rows, both of the hub, at their pinned commits.
 
     Without a token the command gives one message and downloads no model; with one it runs, and again offline.
     """
