@@ -169,7 +169,7 @@ def identities(plan: Plan) -> tuple[str, str, Path]:
 @pytest.mark.usefixtures("nothing_forced")
 @pytest.mark.skipif(bool(native_problem("generic")), reason=native_problem("generic"))
 def test_levels_and_kernels_are_told_apart(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """In the run's key, its searches' identity, the profile's name; `auto` is what it resolves to, also if forced."""
+    """Run's key, searches' identity and profile's name have them; `auto` is what it resolves to, also if forced."""
     choices = [*([f"hardware.isa={level}"] for level in LEVELS), ["hardware.isa=generic", "hardware.kernels=torch"]]
     found = [identities(planned(tmp_path, "method=ar", "limit=1", *choice)) for choice in choices]
     for each in zip(*found):
