@@ -1,4 +1,4 @@
-"""The hub as a fixture."""
+"""A client of a hub as a fixture."""
 
 from __future__ import annotations
 
@@ -7,13 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 from tests.hub.client import Client, client_of
-from tests.hub.server import Hub, serving
-
-
-@pytest.fixture
-def hub() -> Iterator[Hub]:
-    with serving() as server:
-        yield server
+from tests.hub.server import serving
 
 
 @pytest.fixture(scope="session")

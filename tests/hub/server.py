@@ -2,7 +2,7 @@
 
 Repositories are in memory: commits of files, and branches. Files over `LFS_FROM` bytes, and all weights and Parquet
 files, are served through a redirect to a second host name, as on the hub. A `Fault` makes matching requests fail. Not
-shown: Xet transfers, the hub's limits and real repositories.
+shown: pages of a listing, parts of a file, Xet transfers, the hub's limits and real repositories.
 """
 
 from __future__ import annotations
@@ -17,11 +17,10 @@ from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path, PurePosixPath
 from typing import Any
-from urllib.parse import parse_qs, quote, unquote, urlsplit
+from urllib.parse import quote, unquote, urlsplit
 
 LFS_FROM = 100_000  # bytes
 LFS_NAMES = (".safetensors", ".parquet", ".bin", ".gz", ".pth")
-PAGE = 50  # entries of a tree in one answer
 DATE = "2024-07-26T00:00:00.000Z"
 # /datasets/ID/resolve/REVISION/PATH, where a model's has no `datasets/`; a revision's own slashes come as %2F
 RESOLVE = re.compile(r"^/(datasets/)?(.+?)/resolve/([^/]+)/(?P<path>.+)$")
@@ -168,7 +167,7 @@ class Hub:
             method, _, target = line.partition(" ")
             address = unquote(urlsplit(target).path)
             match = CDN.match(address) or RESOLVE.match(address)
-            if method == "GET" and match is not None and status in (200, 206):
+            if method == "GET" and match is not None and status == 200:
                 paths.append(match["path"])
         return paths
 
@@ -235,10 +234,10 @@ class _Handler(BaseHTTPRequestHandler):
         path = unquote(url.path) if "%2F" not in url.path else url.path
         if (match := CDN.match(unquote(path))) is not None:  # without a token: a large file's address is the permission
             file = getattr(self.hub, match[1])[match[2]].commits[match[3]][match["path"]]
-            self._file(file, ETag=f'"{file.etag}"', **{"Accept-Ranges": "bytes"})
+            self._send(200, file.content, ETag=f'"{file.etag}"')
         elif (match := API.match(path)) is not None:
             kind, name, verb, revision = match.groups()
-            self._api(kind, name, verb, unquote(revision or "main"), parse_qs(url.query))
+            self._api(kind, name, verb, unquote(revision or "main"))
         elif (match := RESOLVE.match(path)) is not None:
             self._resolve("datasets" if match[1] else "models", match[2], unquote(match[3]), unquote(match["path"]))
         else:
@@ -261,28 +260,18 @@ class _Handler(BaseHTTPRequestHandler):
     def _token(self) -> str | None:
         return (self.headers.get("Authorization") or "").removeprefix("Bearer ") or None
 
-    def _api(self, kind: str, name: str, verb: str | None, revision: str, query: dict[str, list[str]]) -> None:
+    def _api(self, kind: str, name: str, verb: str | None, revision: str) -> None:
         if (commit := self._commit(kind, name, revision)) is None:
             return
         repository, sha = commit
         files = repository.commits[sha]
         if verb == "tree":
-            self._tree(files, int(query.get("cursor", ["0"])[0]))
+            self._json(_entries(files))
         else:
             shown: dict[str, Any] = {"_id": "0", "id": name, "modelId": name, "sha": sha, "private": repository.private}
             shown |= {"gated": "manual" if repository.gated else False, "disabled": False, "tags": [], "downloads": 0}
             shown |= {"likes": 0, "lastModified": DATE, "createdAt": DATE}
             self._json(shown | {"siblings": [{"rfilename": path} for path in files]})
-
-    def _tree(self, files: Mapping[str, File], start: int) -> None:
-        """Answer with a page of a recursive listing."""
-        entries = _entries(files)
-        more = {}
-        if start + PAGE < len(entries):
-            path, _, text = self.path.partition("?")
-            parameters = "&".join(part for part in text.split("&") if part and not part.startswith("cursor="))
-            more["Link"] = f'<{self.hub.endpoint}{path}?{parameters}&cursor={start + PAGE}>; rel="next"'
-        self._json(entries[start : start + PAGE], **more)
 
     def _resolve(self, kind: str, name: str, revision: str, path: str) -> None:
         if (commit := self._commit(kind, name, revision)) is None:
@@ -296,24 +285,14 @@ class _Handler(BaseHTTPRequestHandler):
             self._refuse(status, "GatedRepo", message, **{"X-Repo-Commit": sha})
         else:
             file = repository.commits[sha][path]
-            headers = {"X-Repo-Commit": sha, "ETag": f'"{file.etag}"', "Accept-Ranges": "bytes"}
+            headers = {"X-Repo-Commit": sha, "ETag": f'"{file.etag}"'}
             if file.large:
                 target = f"http://localhost:{self.server.server_address[1]}/cdn/"
                 target += quote(f"{kind}/{name}/{sha}/{path}")
                 headers |= {"X-Linked-Etag": f'"{file.etag}"', "X-Linked-Size": str(len(file.content))}
                 self._send(302, b"", Location=target, **headers)
             else:
-                self._file(file, **headers)
-
-    def _file(self, file: File, **headers: str) -> None:
-        span = re.fullmatch(r"bytes=(\d+)-(\d*)", self.headers.get("Range") or "")
-        if span is None:
-            self._send(200, file.content, **headers)
-            return
-        first, size = int(span[1]), len(file.content)
-        last = min(int(span[2] or size - 1), size - 1)
-        part = {"Content-Range": f"bytes {first}-{last}/{size}"}
-        self._send(206, file.content[first : last + 1], **headers, **part)
+                self._send(200, file.content, **headers)
 
     def _json(self, value: object, **headers: str) -> None:
         self._send(200, json.dumps(value).encode(), **{"Content-Type": "application/json"}, **headers)
@@ -328,7 +307,7 @@ class _Handler(BaseHTTPRequestHandler):
         for name, value in headers.items():
             self.send_header(name, value)
         self.send_header("Content-Length", str(len(content)))
-        cut = self.cut_at if status in (200, 206) and self.command == "GET" else None
+        cut = self.cut_at if status == 200 and self.command == "GET" else None
         if cut is not None:
             self.send_header("Connection", "close")
         self.end_headers()
