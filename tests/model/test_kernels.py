@@ -272,26 +272,6 @@ def test_attend_leaves_unread_rows_out(ops: Operators, n: int, dtype: torch.dtyp
                 close(attend(one, q, keys, values, prefix, row, mask, (first, end)), want, tolerance, case)
 
 
-@pytest.mark.parametrize(("prefix", "first", "end"), [UNREAD[0], *UNREAD[2:5], UNREAD[-1]])
-@pytest.mark.parametrize("dtype", DTYPES)
-def test_unread_rows_have_the_bits_of_masked_ones(
-    ops: Operators, prefix: int, first: int, end: int, dtype: torch.dtype
-) -> None:
-    """The masked pass has all rows as nodes; the bits hold on any number of threads."""
-    n, query_heads, kv_heads, dim = 3, 6, 2, 40
-    mask = torch.ones(prefix + n, prefix + n, dtype=torch.bool).tril()
-    mask[prefix:, first:end] = False
-    q = 2 * rand(prefix + n, query_heads, dim)
-    keys, values = rand(2, kv_heads, prefix + n, dim, seed=9, dtype=dtype)
-    masked, threads = attend(ops, q, keys, values, 0, 0, mask)[prefix:], torch.get_num_threads()
-    try:
-        for count in (1, 3):
-            torch.set_num_threads(count)
-            assert torch.equal(attend(ops, q[prefix:], keys, values, prefix, prefix, None, (first, end)), masked)
-    finally:
-        torch.set_num_threads(threads)
-
-
 @pytest.mark.parametrize(("branches", "r"), [(1, 1), (1, 12), (40, 7), (3, 70)])
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("heads", [(4, 4, 8), (6, 2, 40)])

@@ -20,7 +20,7 @@ from ssd_bench.model.decoder import Decoder
 from ssd_bench.model.weights import architecture
 from ssd_bench.run import arms
 from tests.conftest import FAMILIES, save_model
-from tests.model.test_weights_files import INDEX, PICKLE, WEIGHTS, assert_lossless, edit, save, shard
+from tests.model.test_weights_files import INDEX, PICKLE, WEIGHTS, assert_lossless, edit, save
 from tests.run.test_third_arm import Here
 from tests.runs import executed, local_model
 
@@ -52,7 +52,7 @@ def with_ends(family: str, folder: Path, tie: bool | None, ends: str, kind: str)
     if ends in ("embedding alone", "head alone"):
         del tensors[HEAD if ends == "embedding alone" else EMBEDDING]
     (folder / WEIGHTS).unlink()
-    shard(tensors, folder / kind) if "index" in kind else save(tensors, folder / kind)
+    save(tensors, folder / kind)
     edit(folder, tie_word_embeddings=tie)
     return folder
 

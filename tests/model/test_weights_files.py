@@ -29,42 +29,25 @@ PICKLE, PICKLE_INDEX = "pytorch_model.bin", "pytorch_model.bin.index.json"
 COMMIT = "a" * 40
 
 
-def save(tensors: dict[str, Tensor], path: Path) -> None:
-    if path.suffix == ".bin":
+def save(tensors: dict[str, Tensor], path: Path, parts: int = 2) -> None:
+    """Write weights in the format of a file's or index's name."""
+    if path.name.endswith(".index.json"):
+        stem, suffix = path.name.removesuffix(".index.json").split(".")
+        names = [f"{stem}-{i + 1:05}-of-{parts:05}.{suffix}" for i in range(parts)]
+        places = {name: names[i % parts] for i, name in enumerate(sorted(tensors))}
+        for part in names:
+            save({name: tensors[name] for name in tensors if places[name] == part}, path.parent / part)
+        path.write_text(json.dumps({"metadata": {}, "weight_map": places}), encoding="utf-8")
+    elif path.suffix == ".bin":
         torch.save(tensors, path)
     else:
         save_file({name: tensor.contiguous() for name, tensor in tensors.items()}, path)
 
 
-def shard(tensors: dict[str, Tensor], index: Path, parts: int = 2) -> None:
-    stem, suffix = index.name.removesuffix(".index.json").split(".")
-    names = [f"{stem}-{i + 1:05}-of-{parts:05}.{suffix}" for i in range(parts)]
-    places = {name: names[i % parts] for i, name in enumerate(sorted(tensors))}
-    for part in names:
-        save({name: tensors[name] for name in tensors if places[name] == part}, index.parent / part)
-    index.write_text(json.dumps({"metadata": {}, "weight_map": places}), encoding="utf-8")
-
-
-def single_file(folder: Path) -> None:
-    """Leave the folder's `model.safetensors`."""
-
-
-def sharded(folder: Path) -> None:
-    shard(load_file(folder / WEIGHTS), folder / INDEX)
+def rewrite(folder: Path, file: str) -> None:
+    tensors = load_file(folder / WEIGHTS)
     (folder / WEIGHTS).unlink()
-
-
-def pickled(folder: Path) -> None:
-    torch.save(load_file(folder / WEIGHTS), folder / PICKLE)
-    (folder / WEIGHTS).unlink()
-
-
-def pickled_shards(folder: Path) -> None:
-    shard(load_file(folder / WEIGHTS), folder / PICKLE_INDEX)
-    (folder / WEIGHTS).unlink()
-
-
-FORMATS = [single_file, sharded, pickled, pickled_shards]
+    save(tensors, folder / file)
 
 
 def cached(folder: Path, link: Callable[[Path, Path], object]) -> Path:
@@ -119,22 +102,19 @@ def assert_lossless(run: Run) -> None:
 
 
 @pytest.mark.parametrize(
-    ("links", "kind"),
-    [*((links, sharded) for links in LINKS), *(("relative links", kind) for kind in FORMATS if kind is not sharded)],
+    ("links", "file"),
+    [*((links, INDEX) for links in LINKS), *(("relative links", file) for file in (WEIGHTS, PICKLE, PICKLE_INDEX))],
 )
 @pytest.mark.usefixtures("content_cache")
-def test_weights_behind_links_are_those_of_a_plain_folder(
-    links: str, kind: Callable[[Path], None], folder: Path
-) -> None:
+def test_weights_behind_links_are_those_of_a_plain_folder(links: str, file: str, folder: Path) -> None:
     """A blob of the hub's cache has no suffix; the link's name says how to read it."""
-    kind(folder)
-    plain = {file.name: content for file, content in contents(Checkpoint(folder).shards.values()).items()}
-    path = LINKS[links](folder)
+    rewrite(folder, file)
+    plain = {path.name: content for path, content in contents(Checkpoint(folder).shards.values()).items()}
+    place = LINKS[links](folder)
     for _ in range(2):  # the second time from the cache of contents
-        checkpoint = opened(path)
-        by_file = contents(checkpoint.shards.values())
-        assert {file.name: content for file, content in by_file.items()} == plain
-        assert {file.parent for file in by_file} == {path}
+        by_file = contents(opened(place).shards.values())
+        assert {path.name: content for path, content in by_file.items()} == plain
+        assert {path.parent for path in by_file} == {place}
 
 
 @pytest.mark.parametrize("place", ["cache", "snapshots"])
@@ -170,7 +150,7 @@ def test_a_blob_of_two_snapshots_is_read_once(folder: Path, monkeypatch: pytest.
 )
 def test_a_link_to_nothing_is_an_incomplete_download(name: str, folder: Path) -> None:
     if name != WEIGHTS:
-        sharded(folder)
+        rewrite(folder, INDEX)
     snapshot = cached(folder, relative)
     (snapshot / name).resolve().unlink()
     with pytest.raises(ConfigError, match=rf"{name}.*link to .*does not exist.*hf download") as caught:
@@ -200,12 +180,9 @@ def test_of_two_saves_that_is_read_which_transformers_loads(name: str, folder: P
     (folder / WEIGHTS).unlink()
     for file, there, mark in [(old, whole, OLD), (new, True, NEW)]:
         tensors[NORM].fill_(mark)
-        if "index" in file:
-            shard(tensors, folder / file, 2 if mark == OLD else 3)
-            for path in [] if there else folder.glob(f"{file.split('.')[0]}-*"):
-                path.unlink()
-        else:
-            save(tensors, folder / file)
+        save(tensors, folder / file, 2 if mark == OLD else 3)
+        for path in [] if there else folder.glob(f"{file.split('.')[0]}-*"):
+            path.unlink()
     theirs = AutoModelForCausalLM.from_pretrained(folder).model.norm.weight
     checkpoint = Checkpoint(folder)
     architecture(checkpoint)
