@@ -6,7 +6,7 @@ A GPU's captures are launched kernel by kernel here; kernels, buffers and chains
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +24,7 @@ from ssd_bench.model.backends import graphs
 from ssd_bench.model.backends.graphs import GraphDecoder
 from ssd_bench.model.decoder import NO_ROWS, Decoder, Pass
 from ssd_bench.model.kv_cache import KVCache
-from tests.conftest import LAYERS
+from tests.conftest import FAMILIES, LAYERS, save_model
 from tests.interpreted import NARROW_LANES, TOLERANCE, load
 from tests.lossless import Drafting, decode
 from tests.model.test_model import tokens
@@ -38,19 +38,14 @@ def _narrow(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(graphs, "LANES", NARROW_LANES)
 
 
-@pytest.fixture(scope="session")
-def interpreted(short_checkpoints: dict[str, Path]) -> Callable[..., Decoder]:
-    """Loads a family's decoder of two blocks with the graphs' kernels."""
-    return lambda family="llama", dtype=torch.float32: load(short_checkpoints[family], "graphs", dtype)
+@pytest.fixture(scope="module")
+def narrow(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A model with one head of keys: a rotation takes milliseconds per node and head."""
+    config = FAMILIES["llama"](num_hidden_layers=2, num_attention_heads=2, num_key_value_heads=1)
+    return save_model(config, tmp_path_factory.mktemp("narrow"))
 
 
-@pytest.fixture(scope="session")
-def plain(short_checkpoints: dict[str, Path]) -> Callable[..., Decoder]:
-    """Loads the same decoders with PyTorch's operators."""
-    return lambda family="llama", dtype=torch.float32: load(short_checkpoints[family], "torch", dtype)
-
-
-def prefilled(decoder: Decoder, n: int = 6, capacity: int = 48) -> KVCache:
+def prefilled(decoder: Decoder, n: int = 4, capacity: int = 48) -> KVCache:
     cache = decoder.new_cache(capacity)
     decoder.prefill(tokens(n), cache)
     return cache
@@ -60,43 +55,44 @@ def everything(decoder: Decoder) -> Iterator[Tensor]:
     """Logits and states of every kind of pass."""
     cache = prefilled(decoder)
     every, rest = decoder.all_sublayers, tokens(12, seed=1)
-    for token in rest[:2]:
-        yield decoder.logits(decoder.run(Pass(every, token[None], cache.length), cache)[0])
-        cache.commit([0])
-    hidden, kept = decoder.run(Pass(every, rest[2:7], cache.length, taps=(0, 1, 3, 4)), cache)
+    yield decoder.logits(decoder.run(Pass(every, rest[:1], cache.length), cache)[0])
+    cache.commit([0])
+    hidden, kept = decoder.run(Pass(every, rest[1:5], cache.length, taps=(0, 1, 3, 4)), cache)
     assert kept is not None
     yield from (decoder.logits(hidden), *kept)
-    cache.commit(range(3))
+    cache.commit(range(2))
     hidden, _ = decoder.run(Pass(every, torch.tensor(TREE.tokens), cache.length, TREE), cache)
     yield decoder.logits(hidden)
     cache.commit([0, 2, 5])
     yield decoder.logits(decoder.run(Pass((0, 2, 3), rest[7:8], cache.length, row=cache.length + 4), cache)[0])
-    streams = decoder.embed(rest[:4])
+    streams = decoder.embed(rest[:2])
     yield decoder.logits(decoder.run(Pass(every[1:], streams, cache.length), cache)[0])
-    branches = torch.randn(5, 3, decoder.arch.width, generator=torch.Generator().manual_seed(2))
+    branches = torch.randn(3, 2, decoder.arch.width, generator=torch.Generator().manual_seed(2))
     for i in (0, 1):
         yield decoder.run_branches(i, branches.to(decoder.weights.dtype), cache, cache.length)
 
 
-def test_passes_equal_those_of_pytorchs_operators(
-    interpreted: Callable[..., Decoder], plain: Callable[..., Decoder]
-) -> None:
+def test_passes_equal_those_of_pytorchs_operators(short_checkpoints: dict[str, Path]) -> None:
     """Prompts, steps, chains, taps, trees, layer sets, separate rows, streams, branches; float32."""
-    for want, have in zip(everything(plain("qwen3")), everything(interpreted("qwen3")), strict=True):
+    expected, got = (load(short_checkpoints["qwen3"], kernels, torch.float32) for kernels in ("torch", "graphs"))
+    for want, have in zip(everything(expected), everything(got), strict=True):
         assert (want - have).abs().max() <= TOLERANCE
 
 
+@pytest.mark.parametrize(("lanes", "n"), [(NARROW_LANES, 17), ((1,), 3)])
 def test_wide_passes_have_a_lane_of_their_own(
-    interpreted: Callable[..., Decoder], plain: Callable[..., Decoder]
+    lanes: tuple[int, ...], n: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A prompt, and passes of 17 nodes and wider than any lane; of a model with biases in all matrices."""
-    found = []
-    for decoder in (plain("llama_bias"), interpreted("llama_bias")):
-        cache = prefilled(decoder, capacity=96)
-        for n in (17, graphs.LANES[-1] + 2):
-            ids = tokens(n, seed=n)
-            found.append(decoder.logits(decoder.run(Pass(decoder.all_sublayers, ids, cache.length), cache)[0]))
-    assert all((want - have).abs().max() <= TOLERANCE for want, have in zip(found[:2], found[2:]))
+    """A prompt, and a pass of 17 nodes or wider than any lane; of a model with biases in all matrices."""
+    monkeypatch.setattr(graphs, "LANES", lanes)
+    folder, logits = save_model(FAMILIES["llama_bias"](num_hidden_layers=1), tmp_path), []
+    for kernels in ("torch", "graphs"):
+        decoder = load(folder, kernels, torch.float32)
+        cache = decoder.new_cache(48)
+        last, _ = decoder.prefill(tokens(3), cache)
+        hidden, _ = decoder.run(Pass(decoder.all_sublayers, tokens(n, seed=n), cache.length), cache)
+        logits.append(torch.cat([decoder.logits(last), decoder.logits(hidden)]))
+    assert (logits[0] - logits[1]).abs().max() <= TOLERANCE
 
 
 @pytest.fixture
@@ -115,12 +111,10 @@ def _row_by_row(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("_row_by_row")
-@pytest.mark.parametrize(("dtype", "unread"), [(torch.float32, NO_ROWS), (torch.bfloat16, (2, 7))])
-def test_a_nodes_bits_do_not_depend_on_the_others(
-    dtype: torch.dtype, unread: tuple[int, int], interpreted: Callable[..., Decoder]
-) -> None:
+@pytest.mark.parametrize(("dtype", "unread"), [(torch.float32, NO_ROWS), (torch.bfloat16, (1, 3))])
+def test_a_nodes_bits_do_not_depend_on_the_others(dtype: torch.dtype, unread: tuple[int, int], narrow: Path) -> None:
     """Alone, in a chain, and behind a prefix that the chain wrote."""
-    decoder = interpreted(dtype=dtype)
+    decoder = load(narrow, "graphs", dtype)
     cache, ids, every = prefilled(decoder), tokens(3, seed=3), decoder.all_sublayers
     start = cache.length
     together = decoder.logits(decoder.run(Pass(every, ids, start, unread=unread), cache)[0])
@@ -129,16 +123,15 @@ def test_a_nodes_bits_do_not_depend_on_the_others(
         assert torch.equal(alone[0], together[i]), f"node {i}"
 
 
-def test_outputs_are_those_of_plain_decoding(
-    interpreted: Callable[..., Decoder], plain: Callable[..., Decoder]
-) -> None:
+def test_outputs_are_those_of_plain_decoding(narrow: Path) -> None:
     """A layer draft through the engine, with confidences and a fork on saved states."""
-    method = Drafting(LayerDraft(LayerSet.skipping(2, attn=[1]), 3, stop_below=0.2), reuse_prefix=True)
+    method = Drafting(LayerDraft(LayerSet.skipping(2, attn=[1]), 3, stop_below=0.02), reuse_prefix=True)
     outputs = [
-        decode(decoder, each, tokens(6, seed=4).tolist(), 5).output
-        for decoder, each in ((plain(), AR()), (interpreted(), method))
+        decode(load(narrow, kernels, torch.float32), each, tokens(3, seed=4).tolist(), 5).output
+        for kernels, each in (("torch", AR()), ("graphs", method))
     ]
     assert outputs[0] == outputs[1]
+    assert max(len(verification.tree) for verification in method.seen) > 2
 
 
 def test_any_layer_set_is_a_chain_of_ranges(checkpoints: dict[str, Path]) -> None:

@@ -52,8 +52,8 @@ from ssd_bench.records.schema import ROUNDED
 from ssd_bench.results.digest import summarise
 from ssd_bench.results.evidence import trace
 from ssd_bench.run import loading
-from tests.conftest import LAYERS, SIZES, rope, save_model
-from tests.interpreted import NARROW_LANES, TOLERANCE, load
+from tests.conftest import FAMILIES, LAYERS, SIZES, rope, save_model
+from tests.interpreted import TOLERANCE, load
 from tests.lossless import (
     DIMS,
     PROFILE,
@@ -164,7 +164,7 @@ def passes(decoder: Decoder, kinds: Iterable[tuple[int, dict[int, int]]]) -> Ite
     for n, bits in kinds:
         hidden = decoder.run(Pass(every, tokens(n, n), cache.length, bits=bits), cache)[0].clone()
         yield from [decoder.logits(hidden, bits=of_head) for of_head in BITS]
-    kept = Pass((0, 2, 3), tokens(3), cache.length, bits={3: 8}, taps=(2,))
+    kept = Pass((0, 2, 3), tokens(2), cache.length, bits={3: 8}, taps=(2,))
     yield decoder.logits(decoder.run(kept, cache)[0].clone())
 
 
@@ -203,26 +203,36 @@ def test_a_node_has_the_same_bits_in_every_pass(isa: str, quantised: Load) -> No
             assert torch.equal(decoder.logits(hidden.clone(), bits=of_mlp), torch.cat(alone[:n])), n
 
 
-def test_captured_passes_are_pytorchs(short_checkpoints: dict[str, Path], monkeypatch: pytest.MonkeyPatch) -> None:
+FIRST, LAST = ({0: one, 1: one, 2: other, 3: other} for one, other in (BITS, BITS[::-1]))
+# the streams, too, have the dtype of the weights, thus 11 bits in float16, which may round to another of 16 values
+CAPTURED = [
+    (torch.float32, (2, 18), [(1, FIRST), (3, LAST)], TOLERANCE),
+    (torch.float32, (1,), [(2, FIRST)], TOLERANCE),
+    (torch.float16, (2, 18), [(2, FIRST), (3, LAST)], 0.3),
+]
+
+
+@pytest.mark.parametrize(("dtype", "lanes", "kinds", "tolerance"), CAPTURED)
+def test_captured_passes_are_pytorchs(
+    dtype: torch.dtype,
+    lanes: tuple[int, ...],
+    kinds: list[tuple[int, dict[int, int]]],
+    tolerance: float,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """Passes of the first lane, of the second, and larger ones; every kind of matrix in both roundings."""
     pytest.importorskip("triton")
     from ssd_bench.model.backends import graphs
 
-    monkeypatch.setattr(graphs, "LANES", NARROW_LANES)
-    first, last = ({0: one, 1: one, 2: other, 3: other} for one, other in (BITS, BITS[::-1]))
-    decoders = [
-        load(short_checkpoints["qwen2"], *kind)
-        for kind in (("torch", torch.float32), ("graphs", torch.float32), ("graphs", torch.float16))
-    ]
+    monkeypatch.setattr(graphs, "LANES", lanes)
+    config = FAMILIES["qwen2"](num_hidden_layers=2, num_attention_heads=2, num_key_value_heads=1)
+    folder = save_model(config, tmp_path)
+    decoders = load(folder, "torch", torch.float32), load(folder, "graphs", dtype)
     for decoder, bits in product(decoders, BITS):
         decoder.quantise(bits)
-    # the streams, too, have the dtype of the weights, thus 11 bits in float16, which may round to another of 16 values
-    for decoder, tolerance, kinds in (
-        (decoders[1], TOLERANCE, [(1, first), (7, last), (20, first)]),
-        (decoders[2], 0.3, [(5, first), (7, last)]),
-    ):
-        for expected, computed in zip(passes(decoders[0], kinds), passes(decoder, kinds), strict=True):
-            assert (expected - computed).abs().max() <= tolerance
+    for expected, computed in zip(*(passes(decoder, kinds) for decoder in decoders), strict=True):
+        assert (expected - computed).abs().max() <= tolerance
 
 
 def test_rounding_twice_is_rounding_once(quantised: Load) -> None:
