@@ -51,7 +51,7 @@ def test_a_node_in_a_chain_is_the_node_alone(decoder: Decoder) -> None:
         cache = decoder.new_cache(prefix + LONG + 16)
         if prefix:
             decoder.prefill(ids[:prefix], cache)
-        for n in (2, 3, 8, 9, 32, 33, 64, 65, LONG):
+        for n in (2, 3, 8, 9, 32, 33, 64, 65, *([LONG] if prefix in (0, 255) else [])):
             chain = logits(decoder, cache, ids[prefix : prefix + n], prefix)
             assert torch.equal(chain, alone[prefix : prefix + n]), f"{n} nodes after {prefix} rows"
 

@@ -93,12 +93,12 @@ PROMPT = torch.randint(VOCAB, (PREFIX,), generator=torch.Generator().manual_seed
 
 @pytest.fixture(scope="module")
 def folders(checkpoints: dict[str, Path], tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    """Models with and without shared KV heads; one also with two blocks."""
+    """Models with and without shared KV heads; a small one for Triton's interpreter."""
     root = tmp_path_factory.mktemp("models")
     made = {"grouped": checkpoints["llama"], "head norms": checkpoints["qwen3"]}
-    for name, blocks in (("multi-head", LAYERS), ("short", 2)):
-        sizes = SIZES | {"num_key_value_heads": 4, "num_hidden_layers": blocks}
-        made[name] = save_model(LlamaConfig(**sizes, rope_parameters=rope(1e4)), root / name)
+    for name, blocks, heads in (("multi-head", LAYERS, 4), ("small", 1, 2)):
+        sizes = {"num_hidden_layers": blocks, "num_attention_heads": heads, "num_key_value_heads": heads}
+        made[name] = save_model(LlamaConfig(**SIZES | sizes, rope_parameters=rope(1e4)), root / name)
     return made
 
 
@@ -160,7 +160,7 @@ FAMILIES = ("grouped", "head norms", "multi-head")
 # Triton's interpreter takes seconds per pass, and has no products of bfloat16
 CASES = [
     *product(ON_CPU, FAMILIES, WINDOWS, (torch.float32, torch.bfloat16)),
-    ("graphs", "short", WINDOWS[0], torch.float32),
+    ("graphs", "small", WINDOWS[0], torch.float32),
 ]
 
 
@@ -184,7 +184,7 @@ def test_parity_with_transformers_under_a_mask(
 
 UNREAD_CASES = [
     *((backend, "grouped", WINDOWS[0], torch.bfloat16) for backend in ON_CPU),
-    ("graphs", "short", WINDOWS[1], torch.float16),
+    ("graphs", "small", WINDOWS[1], torch.float16),
 ]
 
 
