@@ -47,7 +47,7 @@ FAULTS = {
     "number": (row("x", question=5), " question=5 .*non-empty string"),
     "empty list": (row("x", answer=[]), " answer=.*non-empty list"),
     "half a character": (row("x", question="\ud800"), "surrogate"),
-    "Latin-1": (row("x").replace(b"q", "ü".encode("latin-1")), "UTF-8"),
+    "Latin-1": (row("x").replace(b'"q"', b'"\xff"'), r"=b'\\xff'.*UTF-8"),
     "UTF-16": (row("x").decode().encode("utf-16-be"), "NUL bytes"),
     "NUL": (row("x").replace(b'"q"', b'"\0"'), "NUL bytes"),
 }
@@ -118,7 +118,7 @@ def test_a_file_that_cannot_be_read_is_refused(
 def test_a_line_without_end_is_refused_before_it_is_read(tmp_path: Path) -> None:
     with (tmp_path / "toy.jsonl").open("wb") as file:
         file.write(row(0) + b"\n" + b'{"id": "')
-        file.truncate(300 * MIB)  # a hole, which reads as zeros and takes no room
+        file.truncate(110 * MIB)  # a hole, which reads as zeros and takes no room
         file.seek(0, 2)
         file.write(b"\n" + row(2))
     tracemalloc.start()
@@ -150,7 +150,7 @@ def test_a_line_just_as_long_as_allowed_is_read(
 
 def test_the_fingerprint_does_not_hold_the_file(tmp_path: Path) -> None:
     with (tmp_path / "toy.jsonl").open("wb") as file:
-        file.truncate(64 * MIB)
+        file.truncate(8 * MIB)
     tracemalloc.start()
     try:
         LocalSource(tmp_path).fingerprint(SPEC)
@@ -160,16 +160,11 @@ def test_the_fingerprint_does_not_hold_the_file(tmp_path: Path) -> None:
     assert peak < 2 * MIB
 
 
-@pytest.mark.parametrize(
-    ("line", "named"),
-    [
-        (b'{"id": "b", "question": "q?"}', "gsm8k.jsonl:2 answer=None"),
-        (b'{"id": 0, "question": "q?", "answer": "#### 1"}', "gsm8k.jsonl:2 id='0'"),
-        (b'{"id": 1, "question": NaN, "answer": "#### 1"}', "gsm8k.jsonl:2='NaN'"),
-        (b'{"id": 1, "question": "q?", "answer": "one"}', "gsm8k 1 answer='one'"),
-        (b"\xff", "gsm8k.jsonl:2="),
-    ],
-)
+TOLD = {"gsm8k.jsonl:2=": b"\xff", "gsm8k.jsonl:2 answer=None": b'{"id": "b", "question": "q?"}'}
+TOLD["gsm8k 1 answer='one'"] = b'{"id": 1, "question": "q?", "answer": "one"}'
+
+
+@pytest.mark.parametrize(("named", "line"), TOLD.items())
 def test_the_command_line_tells_of_the_data_before_the_model(
     line: bytes, named: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
