@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import csv
 import json
+import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,7 @@ import pytest
 from ssd_bench.contract.task import DataSpec
 from ssd_bench.data import HubSource
 from ssd_bench.errors import ConfigError
-from tests.sources import used
+from tests.sources import used, write_rows
 
 Rows = list[dict[str, Any]]
 
@@ -43,7 +44,7 @@ def repository(folder: Path, files: Mapping[str, Rows], card: Mapping[str, Any] 
                 writer.writeheader()
                 writer.writerows(rows)
         else:
-            path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+            write_rows(path, *rows)
     if card is not None:
         (folder / "README.md").write_text(f"---\n{json.dumps(card)}\n---\n# A data set\n", encoding="utf-8")
     return folder
@@ -51,9 +52,7 @@ def repository(folder: Path, files: Mapping[str, Rows], card: Mapping[str, Any] 
 
 def configs(files: Mapping[str, Mapping[str, str]]) -> dict[str, Any]:
     """The part of a card that lists files by configuration and split."""
-    listed = {
-        name: [{"split": split, "path": path} for split, path in splits.items()] for name, splits in files.items()
-    }
+    listed = {name: [{"split": split, "path": path} for split, path in parts.items()] for name, parts in files.items()}
     return {"configs": [{"config_name": name, "data_files": splits} for name, splits in listed.items()]}
 
 
@@ -62,11 +61,11 @@ class Layout:
     """A repository and what a task reads from it."""
 
     files: Mapping[str, Rows]
-    card: Mapping[str, Any] | None
-    name: str | Sequence[str] | None
-    split: str
     fields: tuple[str, ...]
     expected: Rows
+    card: Mapping[str, Any] | None = None
+    name: str | Sequence[str] | None = "default"
+    split: str = "test"
     rename: Mapping[str, str] = field(default_factory=dict)
     optional: tuple[str, ...] = ()
     lists: tuple[str, ...] = ()
@@ -82,13 +81,18 @@ def qa(*numbers: int) -> Rows:
     return [{"question": f"q{i}", "answer": f"#### {i}"} for i in numbers]
 
 
+QA = ("question", "answer")
 PAIRS = [{"de": "Es regnet.", "en": "It rains."}, {"de": "Es schneit.", "en": "It snows."}]
 TRANSLATION = {
     "config_name": "de-en",
     "features": [{"name": "translation", "dtype": {"translation": {"languages": ["de", "en"]}}}],
     "splits": [{"name": "test", "num_bytes": 100, "num_examples": 2}],
 }
+NO_STRUCT = [{"translation": PAIRS[0]}, {"translation": None}]
 ALPACA = [{"instruction": f"i{i}", "input": "" if i % 2 else "x", "output": f"o{i}", "text": "t"} for i in range(20)]
+YEARS = {"aime2025-I.jsonl": qa(0, 1), "aime2025-II.jsonl": qa(2)}
+YEAR_FILES = {"AIME2025-I": {"test": "aime2025-I.jsonl"}, "AIME2025-II": {"test": "aime2025-II.jsonl"}}
+MMLU = {"question": "q", "options": ["a", "b"], "answer": "B"}
 LAYOUTS = {
     "gsm8k": Layout(
         {
@@ -96,166 +100,69 @@ LAYOUTS = {
             "main/test-00000-of-00001.parquet": qa(0, 1),
             "socratic/test-00000-of-00001.parquet": qa(9),
         },
+        QA,
+        qa(0, 1),
         configs({"main": {"train": "main/train-*", "test": "main/test-*"}, "socratic": {"test": "socratic/test-*"}}),
         "main",
-        "test",
-        ("question", "answer"),
-        qa(0, 1),
     ),
     "cnn_dm": Layout(
-        {
-            f"{version}/test-0000{i}-of-00002.parquet": [{"article": f"a{version}{i}", "highlights": "h", "id": "hash"}]
-            for version in ("1.0.0", "3.0.0")
-            for i in (0, 1)
-        },
-        configs({version: {"test": f"{version}/test-*"} for version in ("1.0.0", "3.0.0")}),
+        {f"3.0.0/test-0000{i}-of-00002.parquet": [{"article": f"a{i}", "id": "hash"}] for i in (0, 1)},
+        ("article",),
+        [{"article": "a0"}, {"article": "a1"}],
+        configs({"3.0.0": {"test": "3.0.0/test-*"}}),
         "3.0.0",
-        "test",
-        ("article", "highlights"),
-        [{"article": "a3.0.00", "highlights": "h"}, {"article": "a3.0.01", "highlights": "h"}],
     ),
     "aime24": Layout(
         {"data/train-00000-of-00001.parquet": [{"id": 60, "problem": "p", "solution": "s", "answer": 204}]},
-        configs({"default": {"train": "data/train-*"}}),
-        "default",
-        "train",
         ("problem", "answer"),
         [{"problem": "p", "answer": "204"}],
+        configs({"default": {"train": "data/train-*"}}),
+        split="train",
     ),
-    "aime25": Layout(
-        {"aime2025-I.jsonl": qa(0, 1), "aime2025-II.jsonl": qa(2)},
-        configs({"AIME2025-I": {"test": "aime2025-I.jsonl"}, "AIME2025-II": {"test": "aime2025-II.jsonl"}}),
-        ["AIME2025-I", "AIME2025-II"],
-        "test",
-        ("question", "answer"),
-        qa(0, 1, 2),
-    ),
-    "aime25 reversed": Layout(
-        {"aime2025-I.jsonl": qa(0, 1), "aime2025-II.jsonl": qa(2)},
-        configs({"AIME2025-I": {"test": "aime2025-I.jsonl"}, "AIME2025-II": {"test": "aime2025-II.jsonl"}}),
-        ["AIME2025-II", "AIME2025-I"],
-        "test",
-        ("question", "answer"),
-        qa(2, 0, 1),
-    ),
+    "aime25": Layout(YEARS, QA, qa(0, 1, 2), configs(YEAR_FILES), ["AIME2025-I", "AIME2025-II"]),
+    "aime25 reversed": Layout(YEARS, QA, qa(2, 0, 1), configs(YEAR_FILES), ["AIME2025-II", "AIME2025-I"]),
     "wmt": Layout(
         {"de-en/test-00000-of-00001.parquet": [{"translation": pair} for pair in PAIRS]},
-        configs({"de-en": {"test": "de-en/test-*"}}) | {"dataset_info": [TRANSLATION]},
-        "de-en",
-        "test",
         ("source_de", "target_en"),
         [{"source_de": pair["de"], "target_en": pair["en"]} for pair in PAIRS],
+        configs({"de-en": {"test": "de-en/test-*"}}) | {"dataset_info": [TRANSLATION]},
+        "de-en",
         rename={"translation.de": "source_de", "translation.en": "target_en"},
     ),
     "nested without features": Layout(
         {"test.jsonl": [{"item": {"text": {"body": "b"}, "n": 1}}, {"item": {"text": {"body": "c"}, "n": 2}}]},
-        None,
-        "default",
-        "test",
         ("text", "n"),
         [{"text": "b", "n": "1"}, {"text": "c", "n": "2"}],
         rename={"item.text.body": "text", "item.n": "n"},
     ),
-    "mmlu_pro": Layout(
-        {
-            "data/test-00000-of-00001.parquet": [
-                {
-                    "question_id": 70,
-                    "question": "q",
-                    "options": ["a", "b"],
-                    "answer": "B",
-                    "answer_index": 1,
-                    "cot_content": "",
-                }
-            ]
-        },
-        configs({"default": {"test": "data/test-*"}}),
-        "default",
-        "test",
-        ("question", "options", "answer", "answer_index"),
-        [{"question": "q", "options": ["a", "b"], "answer": "B", "answer_index": "1"}],
-        lists=("options",),
-    ),
-    "nq_open": Layout(
-        {
-            "nq_open/validation-00000-of-00001.parquet": [
-                {"question": "q", "answer": ["a"]},
-                {"question": "r", "answer": ["b", "c"]},
-            ]
-        },
-        configs({"nq_open": {"validation": "nq_open/validation-*"}}),
-        "nq_open",
-        "validation",
-        ("question", "answer"),
-        [{"question": "q", "answer": ["a"]}, {"question": "r", "answer": ["b", "c"]}],
-        lists=("answer",),
-    ),
+    "mmlu_pro": Layout({"test.jsonl": [MMLU | {"question_id": 70}]}, tuple(MMLU), [MMLU], lists=("options",)),
     "booksum": Layout(
-        {
-            f"{split}.csv": [
-                {"bid": 1, "chapter": f'{split} "text",\nmore', "summary_text": "s", "is_aggregate": False}
-            ]
-            for split in ("train", "validation", "test")
-        },
-        None,
-        "default",
-        "test",
+        {f"{split}.csv": [{"bid": 1, "chapter": f'{split} "text",\nmore', "text": "s"}] for split in ("train", "test")},
         ("chapter", "summary"),
         [{"chapter": 'test "text",\nmore', "summary": "s"}],
-        rename={"summary_text": "summary"},
-    ),
-    "tinystories": Layout(
-        {
-            "data/train-00000-of-00001.parquet": [{"text": "t"}],
-            "data/validation-00000-of-00001.parquet": [{"text": "v"}],
-        },
-        configs({"default": {"train": "data/train-*", "validation": "data/validation-*"}}),
-        "default",
-        "validation",
-        ("text",),
-        [{"text": "v"}],
-    ),
-    "math500": Layout(
-        {"test.jsonl": [{"problem": "p", "answer": "\\frac{1}{2}", "level": 3, "unique_id": "u"}]},
-        None,
-        "default",
-        "test",
-        ("problem", "answer", "level"),
-        [{"problem": "p", "answer": "\\frac{1}{2}", "level": "3"}],
+        rename={"text": "summary"},
     ),
     "alpaca, first tenth": Layout(
         {"data/train-00000-of-00001.parquet": ALPACA},
-        None,
-        "default",
-        "train[:10%]",
         ("instruction",),
         [{"instruction": "i0", "input": "x"}, {"instruction": "i1", "input": ""}],
+        split="train[:10%]",
         optional=("input",),
     ),
     "alpaca, the rest": Layout(
         {"data/train-00000-of-00001.parquet": ALPACA},
-        None,
-        "default",
-        "train[10%:]",
         ("instruction", "output"),
         [{key: row[key] for key in ("instruction", "output")} for row in ALPACA[2:]],
+        split="train[10%:]",
     ),
     "chosen files": Layout(
-        {"easy.jsonl": qa(0), "hard.jsonl": qa(1, 2)},
-        None,
-        "default",
-        "train",
-        ("question", "answer"),
-        qa(1, 2),
-        hub={"data_files": "hard.jsonl"},
+        {"easy.jsonl": qa(0), "hard.jsonl": qa(1, 2)}, QA, qa(1, 2), split="train", hub={"data_files": "hard.jsonl"}
     ),
     "one file a split": Layout(
         {"en/a.jsonl": qa(0), "en/b.jsonl": qa(1)},
-        None,
-        None,
-        "test",
-        ("question", "answer"),
+        QA,
         qa(1),
+        name=None,
         hub={"data_files": {"train": "en/a.jsonl", "test": "en/b.jsonl"}},
     ),
 }
@@ -276,29 +183,28 @@ def test_the_fingerprint_is_of_all_configurations_in_order(tmp_path: Path) -> No
     assert len({*found.values(), first}) == 3
 
 
+def test_the_fingerprint_tells_source_and_files(tmp_path: Path) -> None:
+    spec = LAYOUTS["gsm8k"].spec(tmp_path)
+    fingerprint = HubSource().fingerprint(spec)
+    assert re.fullmatch(rf"{re.escape(str(tmp_path / 'repository'))} files:[0-9a-f]{{64}}", fingerprint)
+    assert fingerprint == HubSource().fingerprint(replace(spec, fields=("question",)))
+    repository(tmp_path / "repository", {"main/test-00000-of-00001.parquet": qa(0, 2)})
+    assert fingerprint != HubSource().fingerprint(spec)
+
+
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
         ({"rows": 5}, r"task\.hub\.rows of toy=5 .*main test has 2 rows; task\.hub\.rows=null accepts"),
         ({"rows": 0}, r"task\.hub\.rows of toy=0 .*null, or the number"),
-        ({"rows": "2"}, r"task\.hub\.rows of toy='2' .*null, or the number"),
         ({"rows": True}, r"task\.hub\.rows of toy=True .*null, or the number"),
         ({"split": "tests"}, r"task\.hub\.split='tests' .*main tests has no tests: the splits are train, test"),
         ({"name": "none"}, r"none test\).*'none' not found.*main.*socratic"),
         ({"name": ["main", "none"]}, r"main\+none test\).*'none' not found"),
         ({"name": []}, r"task\.hub\.name of toy=\[\] .*at least one"),
-        (
-            {"revision": 1234567},
-            r"revision=1234567 .*looks like a number needs quotes: 'task\.hub\.revision=\"\.\.\.\"'",
-        ),
-        (
-            {"revision": 1e10},
-            r"task\.hub\.revision=10000000000\.0 .*a text, or null; a text that looks like a number needs quotes",
-        ),
-        (
-            {"revision": True},
-            r"task\.hub\.revision=True .*a text, or null; a text that looks like a number needs quotes",
-        ),
+        ({"revision": 1234567}, r"revision=1234567 .*a number needs quotes: 'task\.hub\.revision=\"\.\.\.\"'"),
+        ({"revision": 1e10}, r"revision=10000000000\.0 .*a text, or null; .* like a number needs quotes"),
+        ({"revision": True}, r"revision=True .*a text, or null; a text that looks like a number needs quotes"),
         ({"revision": ["main"]}, r"task\.hub\.revision=\['main'\] .*a text, or null"),
         ({"revision": "0" * 40}, r"task\.hub\.revision='0{40}' .*null: the folder .* has no commits"),
         ({"name": 3.0}, r"task\.hub\.name=3\.0 .*a text, or a list"),
@@ -314,13 +220,7 @@ def test_what_the_repository_does_not_have_is_refused(changes: dict[str, object]
             read(spec)
 
 
-@pytest.mark.parametrize("rows", [None, 2])
-def test_the_number_of_rows_is_checked_if_it_is_given(rows: int | None, tmp_path: Path) -> None:
-    assert len(used(HubSource(), LAYOUTS["gsm8k"].spec(tmp_path, rows=rows))) == 2
-
-
 def test_the_rows_of_all_configurations_count(tmp_path: Path) -> None:
-    assert len(used(HubSource(), LAYOUTS["aime25"].spec(tmp_path, rows=3))) == 3
     with pytest.raises(ConfigError, match=r"rows of toy=2 .*AIME2025-I\+AIME2025-II test has 3 rows"):
         used(HubSource(), LAYOUTS["aime25"].spec(tmp_path, rows=2))
 
@@ -331,40 +231,27 @@ def test_demonstrations_name_their_own_option(tmp_path: Path) -> None:
         used(HubSource(), DataSpec("toy.fewshot", ("question",), hub))
 
 
-def test_a_missing_nested_column_names_those_that_exist(tmp_path: Path) -> None:
+def test_a_missing_nested_column_names_those_that_exist_or_is_empty_if_optional(tmp_path: Path) -> None:
     hub = LAYOUTS["wmt"].spec(tmp_path).hub
     spec = DataSpec("toy", ("source_fr",), hub, {"translation.fr": "source_fr"})
-    with pytest.raises(
-        ConfigError,
-        match=r"column='translation\.fr' .*one of the columns translation, translation\.de, translation\.en",
-    ):
+    message = r"column='translation\.fr' .*one of the columns translation, translation\.de, translation\.en"
+    with pytest.raises(ConfigError, match=message):
         used(HubSource(), spec)
-
-
-def test_a_missing_optional_nested_column_is_empty(tmp_path: Path) -> None:
-    hub = LAYOUTS["wmt"].spec(tmp_path).hub
     rename = {"translation.fr": "source_fr", "translation.de": "source_de"}
     rows = used(HubSource(), DataSpec("toy", ("source_de",), hub, rename, optional=("source_fr",)))
     assert [row["source_fr"] for row in rows] == ["", ""]
 
 
 @pytest.mark.parametrize(
-    ("row", "message"),
+    ("layout", "message"),
     [
-        ({"question": "q", "answer": None}, r"test:1 answer=None .*non-empty string"),
-        ({"question": "", "answer": "a"}, r"test:1 question='' .*non-empty string"),
+        (Layout({"test.jsonl": [*qa(0), {"question": "q", "answer": None}]}, QA, []), r"test:1 answer=None "),
+        (Layout({"test.jsonl": [*qa(0), {"question": "", "answer": "a"}]}, QA, []), r"test:1 question='' "),
+        (Layout({"test.parquet": NO_STRUCT}, ("de",), [], rename={"translation.de": "de"}), r"test:1 de=None "),
     ],
 )
-def test_a_row_that_cannot_be_used_is_named_by_its_index(row: dict[str, Any], message: str, tmp_path: Path) -> None:
-    layout = Layout({"test.jsonl": [*qa(0), row]}, None, "default", "test", ("question", "answer"), [])
-    with pytest.raises(ConfigError, match=message):
-        used(HubSource(), layout.spec(tmp_path))
-
-
-def test_a_struct_that_is_null_has_no_text(tmp_path: Path) -> None:
-    rows = [{"translation": PAIRS[0]}, {"translation": None}]
-    layout = Layout({"test.parquet": rows}, None, "default", "test", ("de",), [], {"translation.de": "de"})
-    with pytest.raises(ConfigError, match=r"test:1 de=None .*non-empty string"):
+def test_a_row_that_cannot_be_used_is_named_by_its_index(layout: Layout, message: str, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=rf"{message}.*non-empty string"):
         used(HubSource(), layout.spec(tmp_path))
 
 
