@@ -18,7 +18,6 @@ ALPACA = [{"instruction": f"i{i}", "input": "", "output": f"o{i}"} for i in rang
 
 
 def options(folder: Path, path: str, rows: Rows, place: str, split: str = "test") -> list[str]:
-    """Return options for a task to read a repository in a folder."""
     repository(folder / path, {f"{split}.jsonl": rows})
     return [f"{place}.path={folder / path}", f"{place}.name=null", f"{place}.split={split}", f"{place}.revision=null"]
 
@@ -37,14 +36,8 @@ def cases(folder: Path) -> dict[str, tuple[list[str], str]]:
     shift = ["task=stream_shift", "~task.parts.wmt14", "~task.parts.gsm8k", "task.items=1"]
     shift += [*options(folder, "cnn", NEWS, "task.parts.cnn_dm.hub"), "task.parts.cnn_dm.hub.rows=null"]
     shift += options(folder, "al", ALPACA, "task.parts.alpaca.hub.conflayers")
-    school = [
-        "task=gsm8k",
-        *gsm8k,
-        "task.hub.rows=null",
-        "task@calibrate=gsm8k",
-        "method=layerskip_swept",
-        "method.calibration=1",
-    ]
+    school = ["task=gsm8k", *gsm8k, "task.hub.rows=null", "task@calibrate=gsm8k"]
+    school += ["method=layerskip_swept", "method.calibration=1"]
     school += [option.replace("task.hub", "calibrate.hub") for option in gsm8k]
     stated = folder / "stated"
     splits = [{"name": "test", "num_bytes": 1, "num_examples": 8}]
@@ -76,7 +69,6 @@ def cases(folder: Path) -> dict[str, tuple[list[str], str]]:
 
 
 def outcome(folder: Path, *line: str) -> str:
-    """Return why a command line is refused, or that it is not."""
     try:
         planned(folder, *line)
     except ConfigError as error:
@@ -84,43 +76,22 @@ def outcome(folder: Path, *line: str) -> str:
     return "no refusal"
 
 
-NAMES = (
-    "rows",
-    "rows of demonstrations",
-    "rows of a variant",
-    "rows of a part",
-    "rows of a part's variant",
-    "rows of calibration",
-    "rows of a card",
-    "rows of a card, without the option",
-    "rows of a card, of one's own prompts",
-    "demonstrations",
-    "demonstrations of a part",
-)
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_every_option_that_a_message_names_can_be_typed(
-    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_every_option_that_a_message_names_can_be_typed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "cache")
-    line, option = cases(tmp_path)[name]
-    line = [*line, "data=hub", "limit=1", "decode.max_new_tokens=2"]
-    refused = outcome(tmp_path, *line)
-    hints = [hint for hint in HINT.findall(refused) if not hint.startswith("data=")]
-    assert [hint.partition("=")[0] for hint in hints] == [option]
-    assert outcome(tmp_path, *line, *hints) != refused
+    for name, (line, option) in cases(tmp_path).items():
+        words = [*line, "data=hub", "limit=1", "decode.max_new_tokens=2"]
+        refused = outcome(tmp_path, *words)
+        hints = [hint for hint in HINT.findall(refused) if not hint.startswith("data=")]
+        assert [hint.partition("=")[0] for hint in hints] == [option], name
+        assert outcome(tmp_path, *words, *hints) != refused, name
 
 
 def test_a_part_of_a_stream_names_its_options(tmp_path: Path) -> None:
-    for options, place in (
-        (["task=stream", "task.parts.gsm8k.shots=-1"], "task.parts.gsm8k.shots=-1"),
-        (["task=stream", "task.parts.cnn_dm.variant=swift"], "task.parts.cnn_dm.variant='swift'"),
-        (
-            ["task=stream", "task.items=1", "task.parts.gsm8k.shots=9", "model.template=plain"],
-            "task.parts.gsm8k.shots=9",
-        ),
-        (["task=gsm8k", "task@calibrate=gsm8k", "calibrate.shots=-1", "method=layerskip_swept"], "calibrate.shots=-1"),
+    for line, place in (
+        ("task=stream task.parts.gsm8k.shots=-1", "task.parts.gsm8k.shots=-1"),
+        ("task=stream task.parts.cnn_dm.variant=swift", "task.parts.cnn_dm.variant='swift'"),
+        ("task=stream task.items=1 task.parts.gsm8k.shots=9 model.template=plain", "task.parts.gsm8k.shots=9"),
+        ("task=gsm8k task@calibrate=gsm8k calibrate.shots=-1 method=layerskip_swept", "calibrate.shots=-1"),
     ):
         with pytest.raises(ConfigError, match=f"^{re.escape(place)} is invalid"):
-            planned(tmp_path, *options)
+            planned(tmp_path, *line.split())

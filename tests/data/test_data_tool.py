@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import json
 import shutil
-from collections.abc import Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -12,6 +10,7 @@ from typing import Any
 import datasets
 import huggingface_hub
 import pytest
+from omegaconf import OmegaConf
 
 from ssd_bench.commands.data import main
 from ssd_bench.compose import build as compose
@@ -19,45 +18,33 @@ from ssd_bench.compose.build import TaskChoice, build, task_named, task_names
 from ssd_bench.contract.task import DataSpec
 from ssd_bench.data import SampleSource, listing
 from ssd_bench.errors import ConfigError
-from tests.runs import python
+from tests.sources import write_rows
 
-ROOT = Path(__file__).parents[2]
+Capture = pytest.CaptureFixture[str]
+Hub = dict[str, dict[str, Any]]
 SAMPLE = SampleSource().root
-
-
-def rows(path: Path, *content: object) -> Path:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(
-        "".join((row if isinstance(row, str) else json.dumps(row)) + "\n" for row in content), encoding="utf-8"
-    )
-    return path
 
 
 def good(number: int) -> dict[str, object]:
     return {"id": number, "question": f"q{number}?", "answer": f"#### {number}"}
 
 
-def outcome(capsys: pytest.CaptureFixture[str], *arguments: object) -> tuple[int, str, str]:
+def outcome(capsys: Capture, *arguments: object) -> tuple[int, str, str]:
     code = main([str(argument) for argument in arguments])
     printed = capsys.readouterr()
     assert printed.err.count("error:") == (1 if code else 0)
     return code, printed.out, printed.err
 
 
-@pytest.mark.parametrize(
-    "arguments", [[], ["nothing"], ["list", "gsm8k"], ["fetch"], ["check"], ["fetch", "nothing"], ["check", "/nowhere"]]
-)
-def test_arguments_that_cannot_work(arguments: Sequence[str], capsys: pytest.CaptureFixture[str]) -> None:
-    code, _, error = outcome(capsys, *arguments)
+@pytest.mark.parametrize("words", ["", "nothing", "list gsm8k", "fetch", "check", "fetch nothing", "check /nowhere"])
+def test_arguments_that_cannot_work(words: str, capsys: Capture) -> None:
+    code, _, error = outcome(capsys, *words.split())
     assert code == 2 and "is invalid" in error
+    code, shown, error = outcome(capsys, *words.split(), "--help")
+    assert code == 0 and "list | fetch TASK… | check DIR [TASK…]" in shown and not error
 
 
-def test_help_in_a_process_of_its_own() -> None:
-    done = python("-m", "ssd_bench", "data", "--help", PYTHONUTF8="1")
-    assert done.returncode == 0 and "list | fetch TASK… | check DIR [TASK…]" in done.stdout and not done.stderr
-
-
-def test_the_list_has_every_task_and_file(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_list_has_every_task_and_file(capsys: Capture) -> None:
     code, shown, _ = outcome(capsys, "list")
     assert code == 0
     for name in task_names():
@@ -67,9 +54,7 @@ def test_the_list_has_every_task_and_file(capsys: pytest.CaptureFixture[str]) ->
     assert "(input), (output)" in shown and "openai/gsm8k main test @" in shown
 
 
-def test_the_list_goes_on_after_a_task_that_cannot_be_made(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_list_goes_on_after_a_task_that_cannot_be_made(capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:
     def broken(name: str) -> object:
         raise ConfigError("task.shots", -1, "at least 0")
 
@@ -97,8 +82,6 @@ def test_a_variant_is_a_task_of_its_own() -> None:
 
 
 def test_what_cannot_be_built_is_one_message() -> None:
-    from omegaconf import OmegaConf
-
     cfg = OmegaConf.create({"task": {"_target_": "tasks.none.Nothing"}})
     with pytest.raises(ConfigError, match=r"task='tasks\.none\.Nothing' .*tasks\.none"):
         build(cfg, "task")
@@ -109,19 +92,19 @@ def stub(*specs: DataSpec) -> Any:
 
 
 @pytest.fixture
-def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, dict[str, Any]]:
+def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Hub:
     """Settings of tasks with folders as repositories, the only ones that `fetch` knows."""
     monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "cache")
     monkeypatch.setattr(datasets.config, "HF_HUB_OFFLINE", True)
     monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", True)
-    rows(tmp_path / "toy" / "test.jsonl", good(0), good(1))
-    rows(tmp_path / "toy" / "train.jsonl", good(2), good(3), good(4))
+    write_rows(tmp_path / "toy" / "test.jsonl", good(0), good(1))
+    write_rows(tmp_path / "toy" / "train.jsonl", good(2), good(3), good(4))
 
     def source(split: str, **changes: object) -> dict[str, object]:
         folder = str(tmp_path / "toy")
         return {"path": folder, "name": "default", "split": split, "revision": "main", "rows": None} | changes
 
-    settings: dict[str, dict[str, Any]] = {
+    settings: Hub = {
         "whole": {"hub": {"a": source("test", rows=2), "b": source("train")}},
         "pinned": {"hub": source("test", revision=None)},
         "short": {"hub": source("test", rows=3), "fewshot_hub": source("train", rows=3)},
@@ -141,16 +124,14 @@ def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, dict[str, 
     return settings
 
 
-def test_fetch_tells_rows_of_folders(hub: dict[str, dict[str, Any]], capsys: pytest.CaptureFixture[str]) -> None:
+def test_fetch_tells_rows_of_folders(hub: Hub, capsys: Capture) -> None:
     code, shown, _ = outcome(capsys, "fetch", "whole", "pinned")
     assert code == 0
     assert "2 rows (as expected), a folder without commits" in shown
     assert "2 rows (expected number not set), a folder without commits" in shown and "pin with" not in shown
 
 
-def test_fetch_goes_on_after_an_error_and_ends_with_it(
-    hub: dict[str, dict[str, Any]], capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_fetch_goes_on_after_an_error_and_ends_with_it(hub: Hub, capsys: Capture) -> None:
     code, shown, error = outcome(capsys, "fetch", "wrong", "short", "absent", "whole")
     assert code == 2 and "TASK='wrong, short, absent'" in error
     assert "toy: FAILED" in shown and "has 2 rows; task.hub.rows=null accepts" in shown
@@ -158,18 +139,14 @@ def test_fetch_goes_on_after_an_error_and_ends_with_it(
     assert "this task has no data on the hub" in shown and "2 rows (as expected)" in shown
 
 
-def test_fetch_all_takes_every_task_and_leaves_out_what_the_hub_does_not_have(
-    hub: dict[str, dict[str, Any]], capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_fetch_all_takes_every_task_and_leaves_out_what_the_hub_does_not_have(hub: Hub, capsys: Capture) -> None:
     del hub["wrong"], hub["short"]
     code, shown, _ = outcome(capsys, "fetch", "all")
     assert code == 0 and "toy: not on the hub; data=local data.root=DIR reads DIR/toy.jsonl" in shown
     assert [line for line in shown.splitlines() if not line.startswith(" ")] == list(hub)
 
 
-def test_a_file_of_several_tasks_is_read_once(
-    hub: dict[str, dict[str, Any]], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_file_of_several_tasks_is_read_once(hub: Hub, capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:
     loaded: list[str] = []
     load = datasets.load_dataset
 
@@ -183,9 +160,7 @@ def test_a_file_of_several_tasks_is_read_once(
     assert code == 0 and loaded == ["test"] and shown.count("2 rows") == 2
 
 
-def test_fetch_without_a_network_fails_at_once(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_fetch_without_a_network_fails_at_once(capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:
     tried: list[str] = []
 
     def unreachable(url: str, timeout: float) -> None:
@@ -201,15 +176,15 @@ def test_fetch_without_a_network_fails_at_once(
     assert code == 2 and "ConnectionError: no route" in error and "HF_HUB_OFFLINE=1" in error and len(tried) == 1
 
 
-def test_the_samples_pass_the_check(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_samples_pass_the_check(capsys: Capture) -> None:
     code, shown, _ = outcome(capsys, "check", SAMPLE, "gsm8k", "gsm8k:conflayers", "alpaca", "cnn_dm")
     assert code == 0 and "gsm8k.jsonl: 60 rows, 0 problems" in shown
     assert shown.count("60 prompts") == 8 and shown.count("gsm8k.jsonl: ") == 1
 
 
-def test_every_problem_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_every_problem_is_told(tmp_path: Path, capsys: Capture) -> None:
     bad = {"id": 9, "question": "", "answer": 3}
-    rows(tmp_path / "gsm8k.jsonl", good(0), bad, "{", good(0), "", good(5))
+    write_rows(tmp_path / "gsm8k.jsonl", good(0), bad, "{", good(0), "", good(5))
     code, shown, error = outcome(capsys, "check", tmp_path, "gsm8k")
     assert code == 2 and "5 problems are listed above" in error
     for place in ("2 question=''", "2 answer=3", "3='{'", "4 id='0'"):
@@ -219,11 +194,11 @@ def test_every_problem_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str
     assert f"PROBLEM {tmp_path}/gsm8k.fewshot.jsonl is missing" in shown
 
 
-def test_a_file_of_prompts_is_checked_as_its_task_would(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    file = rows(tmp_path / "mine.jsonl", {"prompt": "a"}, {"prompt": ["b", "c"]})
+def test_a_file_of_prompts_is_checked_as_its_task_would(tmp_path: Path, capsys: Capture) -> None:
+    file = write_rows(tmp_path / "mine.jsonl", {"prompt": "a"}, {"prompt": ["b", "c"]})
     code, shown, _ = outcome(capsys, "check", file)
     assert code == 0 and "mine.jsonl: 2 rows, 0 problems" in shown and shown.count(": 2 prompts") == 2
-    rows(file, {"prompt": "a"}, {"prompt": ""})
+    write_rows(file, {"prompt": "a"}, {"prompt": ""})
     code, shown, error = outcome(capsys, "check", file)
     assert code == 2 and f"PROBLEM {file}:2 prompt=''" in shown and f"DIR='{file}'" in error
     for line in ((file, "gsm8k"), (tmp_path / "none.jsonl",)):
@@ -231,36 +206,30 @@ def test_a_file_of_prompts_is_checked_as_its_task_would(tmp_path: Path, capsys: 
         assert code == 2 and "folder of JSONL files, or one file NAME.jsonl of prompts, without a TASK" in error
 
 
-def test_a_file_full_of_problems_is_cut_short(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    rows(tmp_path / "humaneval.jsonl", *["[]"] * 50)
+def test_a_file_full_of_problems_is_cut_short(tmp_path: Path, capsys: Capture) -> None:
+    write_rows(tmp_path / "humaneval.jsonl", *["[]"] * 50)
     code, shown, _ = outcome(capsys, "check", tmp_path, "humaneval")
     assert code == 2 and shown.count("humaneval.jsonl:") == 20 + 1
     assert "PROBLEM humaneval.jsonl has 30 more" in shown and "50 rows, 50 problems" in shown
 
 
-def test_what_only_the_task_knows_is_checked(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    rows(tmp_path / "gsm8k.jsonl", good(0), {"id": "b", "question": "q?", "answer": "seven"})
-    rows(tmp_path / "gsm8k.fewshot.jsonl", good(1))
+def test_what_only_the_task_knows_is_checked(tmp_path: Path, capsys: Capture) -> None:
+    write_rows(tmp_path / "gsm8k.jsonl", good(0))
+    write_rows(tmp_path / "gsm8k.fewshot.jsonl", good(1))
+    code, shown, _ = outcome(capsys, "check", tmp_path)
+    assert code == 0 and "plain: no prompts; task.shots=5 is invalid: expected at most 1" in shown
+    write_rows(tmp_path / "gsm8k.jsonl", good(0), {"id": "b", "question": "q?", "answer": "seven"})
     code, shown, _ = outcome(capsys, "check", tmp_path, "gsm8k")
     assert code == 2 and "gsm8k.jsonl: 2 rows, 0 problems" in shown
     assert "PROBLEM chat: gsm8k b answer='seven'" in shown
     assert "PROBLEM plain: task.shots=5 is invalid: expected at most 1" in shown
 
 
-def test_too_few_rows_are_a_problem_of_a_named_task_only(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    rows(tmp_path / "gsm8k.jsonl", good(0))
-    rows(tmp_path / "gsm8k.fewshot.jsonl", good(1))
-    code, shown, _ = outcome(capsys, "check", tmp_path)
-    assert code == 0 and "plain: no prompts; task.shots=5 is invalid: expected at most 1" in shown
-    code, shown, _ = outcome(capsys, "check", tmp_path, "gsm8k")
-    assert code == 2 and "PROBLEM plain: task.shots=5 is invalid: expected at most 1" in shown
-
-
-def test_a_folder_is_checked_for_all_tasks_that_read_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_folder_is_checked_for_all_tasks_that_read_it(tmp_path: Path, capsys: Capture) -> None:
     assert SAMPLE is not None
     for name in ("alpaca", "gsm8k"):
         shutil.copy(SAMPLE / f"{name}.jsonl", tmp_path)
-    rows(tmp_path / "other.jsonl", "not looked at")
+    write_rows(tmp_path / "other.jsonl", "not looked at")
     code, shown, _ = outcome(capsys, "check", tmp_path)
     assert code == 0
     assert "files that no task reads: other.jsonl" in shown

@@ -46,9 +46,7 @@ def test_the_hash_is_that_of_the_ids() -> None:
 
 
 def test_a_template_that_prints_the_date_gets_a_fixed_one() -> None:
-    dated = make_tokenizer(
-        "{% if not date_string is defined %}{{ raise_exception('today') }}{% endif %}{{ date_string }}"
-    )
+    dated = make_tokenizer("{% if not date_string is defined %}{{raise_exception('')}}{% endif %}{{date_string}}")
     assert "26 Jul 2024" in dated.decode(list(encode(make_prompt("x"), dated, Template("chat"), None).ids))
 
 
@@ -118,9 +116,7 @@ def test_a_prompt_without_a_body_is_never_cut(limit: int) -> None:
 
 
 def test_templates_that_cannot_work_are_refused() -> None:
-    with pytest.raises(
-        ConfigError, match=r"model\.template='chat' .*expected plain: this tokenizer has no chat template"
-    ):
+    with pytest.raises(ConfigError, match=r"model\.template='chat' .*plain: this tokenizer has no chat template"):
         Template("chat").check(make_tokenizer(None))
     with pytest.raises(ConfigError, match=r"model\.template\.form='raw' .*chat, plain"):
         encode(make_prompt("x"), TOKENIZER, Template("raw"), None)
