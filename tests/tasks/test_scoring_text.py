@@ -18,161 +18,45 @@ from tasks.scoring.sql import SqlMatch, sql_match
 from tasks.scoring.translation import Translation, translation
 from tests.tasks.test_tasks import make, score
 
-
-@pytest.mark.parametrize(
-    ("text", "letter"),
-    [
-        ("Answer: C", "C"),
-        ("answer: c", "C"),
-        ("ANSWER : J.", "J"),
-        ("Reasons.\nAnswer: (C)\n", "C"),
-        ("**Answer:** (C)", "C"),
-        ("**Answer: C**", "C"),
-        ("**Answer**: **C**", "C"),
-        ("Answer: [C]", "C"),
-        ("Answer: [OPTION C]", "C"),
-        ("Answer: Option C", "C"),
-        ("Answer: C. Photosynthesis", "C"),
-        ("Answer: C) Photosynthesis", "C"),
-        ("Answer: C: Photosynthesis", "C"),
-        ("Answer: C - Photosynthesis", "C"),
-        ("Answer:\n\nC", "C"),
-        (r"Answer: $\boxed{C}$", "C"),
-        (r"Answer: \boxed{\text{C}}", "C"),
-        ("Final Answer: C", "C"),
-        ("Answer: A\nWait.\nAnswer: B", "B"),
-        ("The answer is (A).\nAnswer: B\nSo the answer is (C).", "B"),
-        ("The answer is (A). No, the answer is (C).", "C"),
-        ("the correct answer is C.", "C"),
-        ("The answer is: **D**", "D"),
-        ("The answer is option (E)", "E"),
-        (r"The answer is (A), so \boxed{F}", "F"),
-        (r"\boxed{\textbf{(G)}}", "G"),
-        (r"The answer is $\boxed{H}$.", "H"),
-        ("C", "C"),
-        (" (C)\n", "C"),
-        ("C.", "C"),
-        ("**[d]**", "D"),
-        ("Answer: B\n\nQuestion: another\nAnswer: C", "B"),
-        ("B\n\nQ: another\nA: C", "B"),
-        ('In the format "Answer: [OPTION]": Answer: B', "B"),
-        ('Answer: B, in the format "Answer: [OPTION]".', "B"),
-        ("The answer is B because heat flows.", "B"),
-        ("The answer is B since heat flows.", "B"),
-        ("the answer is A because heat flows.", "A"),
-        ("Answer: B 42 joules", "B"),
-        ("Answer: A 42 joules", "A"),
-        ("Answer: B $4.2", "B"),
-        (r"Answer: B \frac{1}{2}", "B"),
-        ("Answer: B Photosynthesis", "B"),
-        ("The correct option is (D).", "D"),
-        ("The correct option is D", "D"),
-        ("the correct choice is: **D**", "D"),
-        ("The best answer is D.", "D"),
-        ("The answer would be D.", "D"),
-        ("The correct answer is therefore (D).", "D"),
-        ("The answer to this question is D.", "D"),
-        ('Answer: "B"', "B"),
-        ("Answer: 'B'", "B"),
-        ("Answer: “B”", "B"),
-        ("Answer: `B`", "B"),
-        ("Answer: {B}", "B"),
-        ("Answer: <B>", "B"),
-        ('The answer is "B".', "B"),
-        ("the answer is {B}", "B"),
-        ("Answer: [B] 42 joules", "B"),
-        ("Answer: (B) a man", "B"),
-        ('"Answer: B"', "B"),
-        ("`Answer: B`", "B"),
-        ("**Answer:** B", "B"),
-        ("**Answer:** **B. Heat**", "B"),
-        ("__Answer__: B", "B"),
-        ("### Answer\nThe answer is B", "B"),
-        ("Answer = B", "B"),
-        (r"\boxed{D. 42}", "D"),
-        (r"\boxed{\text{D: } 42}", "D"),
-        (r"\boxed{\text{(D)}}", "D"),
-        (r"\boxed{\mathbf{D}}", "D"),
-        (r"\[\boxed{\text{Option D}}\]", "D"),
-        (r"the answer is \(D\).", "D"),
-        (r"the answer is $D$.", "D"),
-        ("So option (C) is correct.", "C"),
-        ("Option C is the correct answer.", "C"),
-        ("**(C)** is the best choice.", "C"),
-        ("(C) is correct, (D) is wrong.", "C"),
-        ("I choose option C.", "C"),
-        ("So we select (C).", "C"),
-        ("It is cold, not hot.\n\nC", "C"),
-        ("It is cold, not hot.\n\n**C**", "C"),
-        ("It is cold, not hot.\n(C)", "C"),
-        ("Answer: B is right, A is not", "B"),
-        # words, not letters
-        ("The answer is a man", None),
-        ("The answer is A man", None),
-        ("The answer is A 12-year-old boy", None),
-        ("The answer is A Nash equilibrium", None),
-        ("The answer is I", "I"),
-        ("The answer is I think wrong", None),
-        ("The answer is I'd say unclear", None),
-        ("Answer: I Don't know", None),
-        ("The answer is an apple", None),
-        ("the answer is b cells", None),
-        ("the answer is d because", "D"),
-        ("The best option is a new one.", None),
-        ("The answer is Carbon", None),
-        ("the answer is (see below)", None),
-        ("The answer is in Figure B", None),
-        ("A choice is a burden.", None),
-        ("I choose a card.", None),
-        ("I choose C-14.", None),
-        ("Vitamin C is correct.", None),
-        ("They lack vitamin C.\nI think", None),
-        ("The answer is a given.", None),
-        ("The answer is a due date", None),
-        ("Answer: A not-for-profit body", None),
-        ("Answer: B not A", "B"),
-        ("I", "I"),
-        ("I think", None),
-        ("A", "A"),
-        ("Answer: K", None),
-        ("Answer: A man walks", None),
-        ("Answer: I think it is hard", None),
-        ("Answer: B cells", None),
-        ("Answer: C-14 dating", None),
-        ("Answer: Carbon", None),
-        ("The answer is a good one", None),
-        ("C is what I choose", None),
-        ("It must be C", "C"),
-        ("Thus D.", "D"),
-        ("It is warm, therefore (D).", "D"),
-        ("D) 12 J", "D"),
-        ("(D) 12 J", "D"),
-        ("D. 12 J", "D"),
-        ("D: 12 J", "D"),
-        ("**D) 12 J**", "D"),
-        ("__D. 12 J__", "D"),
-        ("Answer\uff1a D", "D"),
-        (r"\fbox{D}", "D"),
-        ("Correct option: (D)", "D"),
-        ("My choice: D", "D"),
-        ("Answer - D", "D"),
-        ("The answer, therefore, is D.", "D"),
-        ("The answer is indeed D.", "D"),
-        ("The answer is not C but D.", "D"),
-        ("The answer is not C.", None),
-        ("E. coli grows.", None),
-        ("A) warm\nB) cold", None),
-        ("So I", None),
-        ("Thus A man", None),
-        ("It must be C-14", None),
-        ("It must be a gas", None),
-        ("Reply: C", None),
-        ("K", None),
-        ("", None),
-    ],
+# letter -> texts, further to those of scored_answers.jsonl
+CHOSEN = {
+    "B": (
+        *("Answer: A\nWait.\nAnswer: B", "The answer is (A).\nAnswer: B\nSo the answer is (C)."),
+        *("Answer: B\n\nQuestion: another\nAnswer: C", "B\n\nQ: another\nA: C", "Answer: B not A"),
+        *('In the format "Answer: [OPTION]": Answer: B', 'Answer: B, in the format "Answer: [OPTION]".'),
+        *("The answer is B since heat flows.", "Answer: B is right, A is not", "Answer: (B) a man"),
+        *("Answer: B $4.2", r"Answer: B \frac{1}{2}", "Answer: B Photosynthesis", "Answer: [B] 42 joules"),
+        *('Answer: "B"', "Answer: 'B'", "Answer: “B”", "Answer: <B>", "`Answer: B`", "Answer = B", "__Answer__: B"),
+        *("**Answer:** **B. Heat**", "### Answer\nThe answer is B"),
+    ),
+    "C": (
+        *("ANSWER : C.", "Reasons.\nAnswer: (C)\n", "**Answer**: **C**", "Answer: Option C", "Answer: C: Heat"),
+        *(r"Answer: \boxed{\text{C}}", "Answer: C - Heat", "So we select (C).", "(C) is correct, (D) is wrong."),
+        *("Option C is the correct answer.", "**(C)** is the best choice.", "It is cold, not hot.\n(C)"),
+    ),
+    "D": (
+        *(r"The answer is (A), so \boxed{D}", r"\boxed{\textbf{(D)}}", r"\boxed{\text{D: } 42}", r"\fbox{D}"),
+        *(r"\boxed{\mathbf{D}}", r"\[\boxed{\text{Option D}}\]", r"the answer is \(D\).", "the answer is d because"),
+        *("the correct choice is: **D**", "The answer would be D.", "The correct answer is therefore (D)."),
+        *("The answer to this question is D.", "**[d]**", "**D) 12 J**", "__D. 12 J__", "Answer\uff1a D", "So, (D)."),
+    ),
+    "I": ("I",),
+}
+# words, not letters
+UNCHOSEN = (
+    *("The answer is A man", "The answer is A 12-year-old boy", "The answer is I'd say no", "Answer: I Don't know"),
+    *("the answer is b cells", "The best option is a new one.", "The answer is Carbon", "the answer is (see below)"),
+    *("The answer is in Figure B", "A choice is a burden.", "I choose a card.", "I choose C-14.", "Answer: A man ran"),
+    *("Vitamin C is correct.", "They lack vitamin C.\nI think", "The answer is a due date", "Answer: K", "K", ""),
+    *("Answer: A not-for-profit body", "Answer: B cells", "Answer: C-14 dating", "C is what I choose", "Reply: C"),
+    *("E. coli grows.", "A) warm\nB) cold", "So I", "Thus A man", "It must be C-14", "It must be a gas"),
 )
-def test_the_option_that_an_answer_ends_on(text: str, letter: str | None) -> None:
-    assert chosen_option(text) == letter
+
+
+def test_the_option_that_an_answer_ends_on() -> None:
+    for letter, texts in CHOSEN.items():
+        assert {text: chosen_option(text) for text in texts} == dict.fromkeys(texts, letter)
+    assert {text: chosen_option(text) for text in UNCHOSEN} == dict.fromkeys(UNCHOSEN)
 
 
 def test_choice_is_accuracy_over_items_with_a_reference() -> None:
@@ -188,10 +72,8 @@ def test_choice_is_accuracy_over_items_with_a_reference() -> None:
     ("text", "kept"),
     [
         (" The house is old.\n", "The house is old."),
-        ("The house is old.\n\nI chose 'old' for 'alt'.", "The house is old."),
         ("The house is old.\n \nMore", "The house is old."),
         ("The house is old.\nTranslate German to English: Der Hund\nAnswer: The dog", "The house is old."),
-        ("The house is old.\n\nTranslate German to English:\nGerman: Der Hund", "The house is old."),
         ("The house is old.\nGerman: Der Hund", "The house is old."),
         ("The house is old.\nEnglish: The dog", "The house is old."),
         ("The house is old.\nAnswer: The dog", "The house is old."),
@@ -239,10 +121,8 @@ def test_translation_scores_have_ends_of_zero_and_one() -> None:
         ("  the PARIS.\n", ["Paris"], 1, 1),
         ("It is Paris, of course", ["Paris"], 0, 1),
         ("Parisian", ["Paris"], 0, 0),
-        ("London", ["Paris"], 0, 0),
         ("London", ["Paris", "London"], 1, 1),
         ("New York City", ["York New"], 0, 0),
-        ("in New York City", ["New York"], 0, 1),
         ("York City, New", ["New York"], 0, 0),
         ("the United States of America", ["United States"], 0, 1),
         ("U.S.A.", ["USA"], 1, 1),
@@ -251,7 +131,6 @@ def test_translation_scores_have_ends_of_zero_and_one() -> None:
         ("\nParis\n\nLondon", ["Paris"], 1, 1),
         ("Paris\nQuestion: where?\nAnswer: London", ["London"], 0, 0),
         ("Paris Q: where is London? A: here", ["Paris"], 1, 1),
-        ("Paris Question: London", ["London"], 0, 0),
         ("Question: Paris", ["Paris"], 0, 0),
         ("", ["Paris"], 0, 0),
         ("the", ["The", "Paris"], 0, 0),
@@ -269,8 +148,7 @@ def test_short_answers_without_a_reference_are_left_out() -> None:
     for nothing in ("", "[]", '["the"]'):
         assert scorer.item("Paris", nothing) is None
         assert scorer.corpus(["Paris"], [nothing]) == {}
-    found = scorer.corpus(["Paris", "in Rome", "x"], ['["Paris"]', '["Rome"]', "[]"])
-    assert found == {"contains": 1.0}
+    assert scorer.corpus(["Paris", "in Rome", "x"], ['["Paris"]', '["Rome"]', "[]"]) == {"contains": 1.0}
 
 
 def test_normalisation_is_squads() -> None:
@@ -285,30 +163,14 @@ def test_pass_at_k_is_the_share_of_choices_with_a_pass() -> None:
                 assert pass_at_k(n, c, k) == pytest.approx(product)  # the form of Chen et al., Fig. 3
     assert [pass_at_k(10, 3, 1), pass_at_k(10, 0, 10), pass_at_k(10, 1, 10)] == [pytest.approx(0.3), 0.0, 1.0]
     assert pass_at_k(2000, 1, 1000) == pytest.approx(0.5)
-
-
-@pytest.mark.parametrize(("n", "c", "k"), [(3, 4, 1), (3, -1, 1), (3, 1, 4), (3, 1, 0)])
-def test_pass_at_k_refuses_impossible_counts(n: int, c: int, k: int) -> None:
-    with pytest.raises(ValueError, match="no estimate"):
-        pass_at_k(n, c, k)
-
-
-# ---- SQL, mathematics and code
+    for counts in ((3, 4, 1), (3, -1, 1), (3, 1, 4), (3, 1, 0)):
+        with pytest.raises(ValueError, match="no estimate"):
+            pass_at_k(*counts)
 
 
 QUERY = "SELECT name, COUNT(*) FROM users WHERE city = 'Bern' GROUP BY name;"
 PROMPT = 'import math\n\n\ndef add(a, b):\n    """ Add. """\n'
-MARGIN = (
-    "def g():",
-    "class A:",
-    'if __name__ == "__main__":',
-    "print(f(1))",
-    "# next",
-    '"""',
-    "@cache",
-    "x = 1",
-    "```",
-)
+MARGIN = ("def g():", "x = 1", "# next", '"""', "@cache", "```")
 TEST = "def check(candidate):\n    assert candidate(1, 2) == 3\n    assert candidate(0, 0) == 0\n"
 
 
@@ -320,7 +182,6 @@ TEST = "def check(candidate):\n    assert candidate(1, 2) == 3\n    assert candi
         (QUERY + ";\n", True),
         (QUERY + "\nInstruction: another one\nSQL Query: SELECT 1", True),
         ("Here:\n\n```sql\n" + QUERY + "\n```\nIt counts.", True),
-        ("```\n" + QUERY, True),
         ("-- people\n" + QUERY.replace("FROM", "/* by\nname */ FROM"), True),
         (QUERY.replace("'Bern'", "'bern'"), False),
         (QUERY.replace("'Bern'", "'Bern '"), False),
@@ -329,19 +190,15 @@ TEST = "def check(candidate):\n    assert candidate(1, 2) == 3\n    assert candi
         (QUERY.replace("GROUP BY", "GROUPBY"), False),
         (QUERY + " SELECT 1", False),
         # chat forms
-        ("The query is " + QUERY, True),
         ("The query is:\n" + QUERY[:-1], True),
         ("SQL: " + QUERY, True),
-        ("SQL Query: " + QUERY + "\nInstruction: another one\nSQL Query: SELECT 1", True),
         ("You can select the name so:\n\n" + QUERY + "\n\nIt's done; select it.", True),
         (QUERY[:-1] + "\n\nThis query selects names from users.", True),
-        (QUERY + "\nThis query selects names.", True),
         ("With users, it is: " + QUERY, True),
         ("**Answer:** `" + QUERY + "`", True),
         ("Use `" + QUERY[:-1] + "` for this.", True),
         ("```sql " + QUERY + " ```", True),
         ("```" + QUERY + "```", True),
-        ("~~~sql\n" + QUERY + "\n~~~\nIt counts.", True),
         ("~~~\n" + QUERY, True),
         ("1. So:\n   ```sql\n   " + QUERY + "\n   ```", True),
         ("```\nname\n```\n```sql\n" + QUERY + "\n```", True),
@@ -383,12 +240,6 @@ def test_sql_quotes_hold_what_is_quoted() -> None:
     assert sql_match(";", ";") == 0.0
 
 
-def test_aime_reads_the_last_box() -> None:
-    task = make("aime24")
-    assert score(task, "25", r"First \boxed{7}, so the answer is \boxed{025}.") == 1.0
-    assert score(task, "25", r"\boxed{7}, not 25") == 0.0
-
-
 @pytest.mark.parametrize(
     ("text", "kept"),
     [
@@ -407,18 +258,10 @@ def test_a_completion_ends_at_the_first_line_at_the_margin(text: str, kept: str)
 @pytest.mark.parametrize(
     ("answer", "passes"),
     [
-        ("    return a + b\n", True),
-        ("\treturn a + b\n", True),
         ("\tif a:\n\t    return a + b\n    return b\n", True),
         ("   return a + b\n", True),  # as a SentencePiece tokenizer decodes four spaces
-        ("\n    return a + b\n\n\ndef broken(:\n", True),
         ("    return a + b\n\nprint(undefined)\n", True),
-        ("    return int(math.fsum((a, b)))\n", True),
-        ("Sure:\n\n```python\ndef add(a, b):\n    return a + b\n```\nIt adds.", True),
         ("```python\n\ndef add(a, b):\n\treturn int(math.fsum((a, b)))\n", True),
-        ("```\n    return a + b\n```", True),
-        ("```python\nprint('unrelated')\n```\nthen\n```python\ndef add(a, b):\n    return a + b\n```", True),
-        ("    return a - b\n", False),
         ("    return a +\n", False),
         ("return a + b\n", False),
         ("```python\ndef other(a, b):\n    return a + b\n```", False),
@@ -437,23 +280,10 @@ def test_tabs_and_a_prompt_that_ends_within_a_line() -> None:
     assert '    return "a\tb"\n' in literal
 
 
-# ---- ROUGE
-
-
 ENGLISH = "The mayor of Malmö, José Núñez, said on Thursday: “It isn’t naïve” – 3½ cafés closed… (see § 4_b, 12.5 %)."
 
 
-@pytest.mark.parametrize(
-    "reference",
-    [
-        "The ferries were repaired.",
-        ENGLISH,
-        "it's 1,000 dogs\n\nand U.S. cats_2",
-        "12 34",
-        "a\u00a0b",
-        "Die schöne Straße am Fluss",
-    ],
-)
+@pytest.mark.parametrize("reference", [ENGLISH, "it's 1,000 dogs\n\nand U.S. cats_2", "12 34", "a\u00a0b"])
 def test_rouge_of_plain_latin_is_the_packages(reference: str) -> None:
     official = RougeScorer(["rougeL", "rouge1", "rouge2"], use_stemmer=True)
     words = reference.split()
@@ -470,7 +300,6 @@ def test_rouge_of_plain_latin_is_the_packages(reference: str) -> None:
         ("สวัสดี น้ำ", ["ส", "วั", "ส", "ดี", "น้", "ำ"]),
         ("안녕하세요 세계", ["안녕하세요", "세계"]),
         ("Привет, мир! ПРИВЕТ", ["привет", "мир", "привет"]),
-        ("مرحبا بالعالم", ["مرحبا", "بالعالم"]),
         ("می‌خواهم", ["میخواهم"]),
         ("नमस्ते दुनिया", ["नमस्ते", "दुनिया"]),
         ("Καλημέρα ΚΌΣΜΟΣ", ["καλημέρα", "κόσμος"]),
