@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ProcessPoolExecutor
 from functools import cache
 from multiprocessing import get_context
-from typing import Any
 
 import pytest
 
@@ -60,16 +59,14 @@ def test_the_verdict_is_the_official_harnesss(
     name: str, form: Callable[[Solution], str], passes_officially: Callable[[int, str], bool]
 ) -> None:
     """Both run a raw text as it is; of other answers the official harness runs the program within."""
-    first = 3 * [known for known, _ in FORMS].index(name)
-    for number in (first, first + 1):
-        for solution in solutions(number):
-            answer = form(solution)
-            official = passes_officially(number, answer if name in RAW else f"\n\n{solution.whole}")
-            assert score(number, answer) == float(official), answer
+    number = 3 * [known for known, _ in FORMS].index(name)
+    for solution in solutions(number):
+        answer = form(solution)
+        official = passes_officially(number, answer if name in RAW else f"\n\n{solution.whole}")
+        assert score(number, answer) == float(official), answer
 
 
-def reference(prompt: str = "") -> str:
-    prompt = prompt or 'from typing import List\n\n\ndef add(a, b):\n    """ Add. """\n'
+def reference(prompt: str = 'from typing import List\n\n\ndef add(a, b):\n    """ Add. """\n') -> str:
     test = "def check(candidate):\n    assert candidate(1, 2) == 3\n    assert candidate(0, 0) == 0\n"
     return json.dumps({"prompt": prompt, "test": test, "entry_point": "add"})
 
@@ -81,16 +78,13 @@ SUB = "def add(a, b):\n    return a - b\n"
 @pytest.mark.parametrize(
     ("answer", "passes"),
     [
-        ("add = lambda a, b: a + b", True),
         ("`add` is short:\n\nadd = lambda a, b: a + b\n\nThat is all.", True),
         ("```add = lambda a, b: a + b```", True),
         ("```python add = lambda a, b: a + b```", True),
         ("```python\nfrom operator import add\n```", True),
         ("```python\nfrom solution import add\nprint(add(1, 2))\n```\n```python\n" + ADD + "```", True),
-        ("```python\nreturn a + b\n```", True),
         ("```python\nif a:\n    return a + b\nelse:\n    return b\n```", True),
         ("```python\ndef add(a, b):\n    raise NotImplementedError\n```\n```python\n" + ADD + "```", True),
-        ("```python\n" + ADD + "a = add(0)\nassert a == 1\n```", True),
         ("```python\nimport sys\nsys.setrecursionlimit(99)\n" + ADD + "add.calls = 0\n```", True),
         ("```python\n" + ADD + "\nadd = keep(add)\n```\n```python\ndef keep(f):\n    return f\n```", True),
         ("```python\nLIMIT = 3\n```\n```python\ndef add(a, b):\n    return min(a + b, LIMIT)\n```", True),
@@ -108,7 +102,6 @@ SUB = "def add(a, b):\n    return a - b\n"
         ("  Sure, this adds:\n\n" + ADD, True),
         ("    return a - b\n```python\n" + ADD + "```\n", False),  # a base model's text is its body alone
         ("I cannot.", False),
-        ("```python\n```", False),
         ("```", False),
         ("\0", False),
         ("x = " + "1 + " * 5000 + "1\n" + ADD, True),  # too deep to be read, and left out
@@ -125,8 +118,8 @@ def test_what_counts_as_the_function(answer: str, passes: bool) -> None:
 
 @pytest.mark.parametrize("answer", [ADD, f"```python\n{ADD}```", "    return a + b\n"])
 def test_a_prompt_may_be_a_signature_alone(answer: str) -> None:
-    assert SCORER.item(answer, reference("def add(a, b):\n")) == 1.0
-    assert SCORER.item(answer.replace("+", "-"), reference("def add(a, b):\n")) == 0.0
+    found = [SCORER.item(text, reference("def add(a, b):\n")) for text in (answer, answer.replace("+", "-"))]
+    assert found == [1.0, 0.0]
 
 
 @pytest.mark.parametrize(
@@ -135,31 +128,21 @@ def test_a_prompt_may_be_a_signature_alone(answer: str) -> None:
         (f"```python\n{ADD}```\n[DONE]\n\n```python\n{SUB}```", True),
         (f"{ADD}[DONE]\n```python\n{SUB}```", True),
         (f"{SUB}[DONE]\n```python\n{ADD}```", False),
-        (f"[BEGIN]\n{ADD}[DONE]\n", True),
         (f"The code is between [BEGIN] and [DONE].\n\n```python\n{ADD}```", True),
         (f"The code is between [BEGIN] and [DONE].\n[BEGIN]\n{ADD}[DONE]\n", True),
         (f"{ADD}[DONE]\n\nYou are an expert.\n[BEGIN]\n{SUB}[DONE]\n", True),
         ("add = lambda a, b: a + b\n[DONE]", True),
-        ("```python\nadd = lambda a, b: a + b\n```", True),
         (f"Sure! This adds.\n\n{ADD}\nIt runs in constant time.", True),
-        (f"~~~python\n{ADD}~~~", True),
         (f"1. So:\n   ```python\n   def add(a, b):\n       return a + b\n   ```\n{SUB}", True),
-        (f"```py\n{ADD.rstrip()}```\nIt adds.", True),
         (f"```Python3\r\n{ADD}```".replace("\n", "\r\n"), True),
-        (f"```python\ndef helper(a):\n    return a\n```\n```python\n{ADD}```", True),
-        (
-            "```python\ndef same(a):\n    return a\n```\n```python\ndef add(a, b):\n    return same(a) + b\n```",
-            True,
-        ),
+        (f"```python\ndef helper(a):\n    return a\n```\n```python\n{ADD.replace('a +', 'helper(a) +')}```", True),
         (f"```python\nfrom __future__ import annotations\n{ADD}```", True),
         (f"```python\n{ADD}assert add(1, 2) == 4\n```", True),
-        (f"```python\n{SUB}```", False),
+        ("import os\nos._exit(0)", False),
+        ("I cannot.", False),
         ("```python\ndef plus(a, b):\n    return a + b\n```", False),
     ],
 )
 def test_the_function_that_mbpp_asks_for(answer: str, passes: bool) -> None:
-    parts: dict[str, Any] = {
-        "imports": ["import math"],
-        "tests": ["assert add(1, 2) == 3", "assert math.pi > add(0, 0)"],
-    }
+    parts = {"imports": ["import math"], "tests": ["assert add(1, 2) == 3", "assert math.pi > add(0, 0)"]}
     assert PassesAsserts(LIMITS, PROTECTED).item(answer, json.dumps(parts)) == float(passes)
