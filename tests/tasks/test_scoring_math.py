@@ -33,18 +33,11 @@ def boxed(answer: str) -> str:
     return rf"So the answer is $\boxed{{{answer}}}$."
 
 
-@pytest.mark.parametrize(("reference", "answer"), EQUAL)
-def test_equal_answers(scorer: MathAnswer, reference: str, answer: str) -> None:
-    assert scorer.item(boxed(answer), reference) == 1.0
+VERDICTS = [*((*pair, 1.0) for pair in EQUAL), *((*pair, 0.0) for pair in DIFFERENT), *KNOWN_LIMITS]
 
 
-@pytest.mark.parametrize(("reference", "answer"), DIFFERENT)
-def test_different_answers(scorer: MathAnswer, reference: str, answer: str) -> None:
-    assert scorer.item(boxed(answer), reference) == 0.0
-
-
-@pytest.mark.parametrize(("reference", "answer", "verdict"), KNOWN_LIMITS)
-def test_known_limits_of_math_verify(scorer: MathAnswer, reference: str, answer: str, verdict: float) -> None:
+@pytest.mark.parametrize(("reference", "answer", "verdict"), VERDICTS)
+def test_equal_and_different_answers(scorer: MathAnswer, reference: str, answer: str, verdict: float) -> None:
     assert scorer.item(boxed(answer), reference) == verdict
 
 
@@ -52,7 +45,6 @@ def test_known_limits_of_math_verify(scorer: MathAnswer, reference: str, answer:
     ("text", "reference", "expected"),
     [
         (r"\boxed{3}, no: \boxed{4}", "4", 1.0),
-        (r"\boxed{3}, no: \boxed{4}", "3", 0.0),
         (r"\boxed{4} and then \boxed{", "4", 1.0),
         (r"\fbox{4}", "4", 1.0),
         (r"\boxed {4}", r"$\boxed{4}$", 1.0),
@@ -68,10 +60,8 @@ def test_known_limits_of_math_verify(scorer: MathAnswer, reference: str, answer:
         (r"First $\boxed{200}$. Final Answer: The final answer is $10,455$.", "10455", 1.0),
         (r"First $\boxed{200}$. Final Answer: The final answer is $10,455$.", "200", 0.0),
         (r"It is $\boxed{200}$. The final answer is above.", "200", 1.0),
-        (r"The answer is $10,\!080$.", "10080", 1.0),
         (r"The answer is \$32,\!348.", r"\$32,\!348", 1.0),
         (r"the final answer is $\frac{1}{2}$.", "0.5", 1.0),
-        ("The answer is 42.", "42", 1.0),
         ("The answer is 42.", "43", 0.0),
         (r"The answer is $1+\frac{1}{\mathrm{e}}$.", r"1-\frac{1}{\mathrm{e}}", 0.0),
         (r"The answer is $1-\frac{1}{e}$.", r"1-\frac{1}{\mathrm{e}}", 1.0),
@@ -79,7 +69,6 @@ def test_known_limits_of_math_verify(scorer: MathAnswer, reference: str, answer:
         (r"so it is \(4\sqrt(2)\).", r"4\sqrt{2}", 1.0),
         ("The answer is **42**.", "42", 1.0),
         ("no idea", "42", 0.0),
-        ("", "42", 0.0),
         ("\\boxed{4}\n\nQuestion: What is 2+3?\nAnswer: \\boxed{5}", "4", 1.0),
         ("\\boxed{4}\nQ: What is 2+3?\nA: \\boxed{5}", "5", 0.0),
         (r"\boxed{4}", " ", None),
@@ -90,18 +79,13 @@ def test_which_answer_counts(scorer: MathAnswer, text: str, reference: str, expe
     assert scorer.item(text, reference) == expected
 
 
-def test_an_item_without_a_reference_has_no_score(scorer: MathAnswer) -> None:
-    assert [scorer.item(*pair) for pair in ((r"\boxed{1}", "1"), (r"\boxed{2}", "3"), ("x", ""))] == [1.0, 0.0, None]
-
-
 def test_unread_answers_are_counted(scorer: MathAnswer) -> None:
     texts = [r"\boxed{1}", r"\boxed{2}", "no idea", r"\boxed{}", "", r"\boxed{1}"]
     references = ["1", "1", "1", "1", "1", ""]
+    assert [scorer.item(*pair) for pair in zip(texts, references)] == [1.0, 0.0, 0.0, 0.0, 0.0, None]
     assert scorer.corpus(texts, references) == {"unread": 3 / 5}
     assert scorer.corpus(["1"], [""]) == {}
 
-
-# --- the process ------------------------------------------------------------------------------------------------------
 
 # Finds everything equal, but hangs or dies where the answer asks for it.
 FAKE = r"""
@@ -223,10 +207,9 @@ def test_a_program_that_does_not_start_is_an_error() -> None:
 
 def run(program: str) -> list[int]:
     """Numbers printed by a program, which begins with a scorer that has answered once."""
-    program = (
-        f"import os\nfrom tests.tasks.test_scoring_math import fake\nscorer = fake()\nscorer.item('2', '1')\n{program}"
-    )
-    made = python("-c", program)
+    begin = "import os, sys\nfrom tasks.scoring.math_answer import MathAnswer\n"
+    begin += "scorer = MathAnswer(30.0, [sys.executable, '-S', '-c', sys.argv[1]])\nscorer.item('2', '1')\n"
+    made = python("-c", f"{begin}{program}", FAKE)
     assert made.stdout, made.stderr
     return [int(word) for word in made.stdout.split()]
 
