@@ -12,7 +12,7 @@ from ssd_bench.errors import ConfigError
 from ssd_bench.run.plan import Plan
 from tests.conftest import CHAT, make_tokenizer
 from tests.runs import executed, local_model, planned
-from tests.tasks.test_tasks import TASKS
+from tests.tasks.test_tasks import SAMPLE, TASKS, make
 
 NEW = "decode.max_new_tokens=4"
 SAID = "Answer in one word."
@@ -34,12 +34,13 @@ def test_a_tasks_system_message_is_ahead_of_every_prompt(small_checkpoint: Path,
     assert [e.ids for e in by_model.prompts.encoded] == [e.ids for e in addressed.prompts.encoded]
 
 
-@pytest.mark.parametrize("task", [name for name in TASKS if not name.startswith("stream")])
-def test_every_task_takes_one(task: str, small_checkpoint: Path, tmp_path: Path) -> None:
-    line = [*local_model(small_checkpoint), f"task={task}", "limit=1", NEW, f"task.system={SAID!r}"]
-    line += ["task.sandbox=best_effort"] if task in ("humaneval", "mbpp") else []
-    line += [f"task.path={Path('tasks/sample/jsonl.jsonl').absolute()}"] if task == "jsonl" else []
-    assert texts(planned(tmp_path, *line))[0].startswith(f"<s><|system|>{SAID}\n<|user|>")
+def test_every_task_takes_one() -> None:
+    others = {name: {"sandbox": "best_effort"} for name in ("humaneval", "mbpp")}
+    others["jsonl"] = {"path": f"{SAMPLE.root}/jsonl.jsonl"}
+    for name in TASKS:
+        if not name.startswith("stream"):
+            (prompt,) = make(name, system=SAID, **others.get(name, {})).prompts(SAMPLE, "chat", 1, 0)
+            assert prompt.system == SAID, name
 
 
 def test_parts_of_a_stream_have_their_own(small_checkpoint: Path, tmp_path: Path) -> None:
@@ -72,13 +73,10 @@ PLAIN = "model.template.form=plain"
         (["task=gsm8k", "task.system=S", PLAIN], r"task\.system='S' .*plain has none"),
         (["task=gsm8k", "task.system=S", "model.template.system=T"], r"task\.system='S' .*has one such message"),
         (["task=stream", "task.parts.wmt16.system=S", PLAIN], r"task\.parts\.wmt16\.system='S' .*plain has none"),
-        (
-            ["task=gsm8k", "task@calibrate=gsm8k", "calibrate.system=S", PLAIN, "method=oracle"],
-            r"calibrate\.system='S' .*plain has none",
-        ),
+        (["task@calibrate=gsm8k", "calibrate.system=S", PLAIN, "method=oracle"], r"calibrate\.system='S' .*plain has"),
         (
             ["task=gsm8k", "task.system=7"],
-            r"task\.system=7 .*a text, or null; a text that looks like a number needs quotes",
+            r"task\.system=7 .*a text, or null; a text that looks like a number needs",
         ),
     ],
 )
