@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import hashlib
-import json
 from pathlib import Path
 
 import pytest
 
-from ssd_bench.contract.task import Prompt
-from ssd_bench.data.local import LocalSource
 from ssd_bench.errors import ConfigError
 from tasks.jsonl import Jsonl
 from tests.runs import executed, local_model, planned
+from tests.sources import local_source, write_rows
 
 ROWS = [
     {"prompt": "the ferry"},
@@ -23,9 +21,7 @@ ROWS = [
 
 @pytest.fixture
 def file(tmp_path: Path) -> Path:
-    path = tmp_path / "mine.jsonl"
-    path.write_text("".join(json.dumps(row) + "\n" for row in ROWS), encoding="utf-8")
-    return path
+    return write_rows(tmp_path / "mine.jsonl", *ROWS)
 
 
 def made(path: Path | None, score_by: str = "none") -> Jsonl:
@@ -39,17 +35,14 @@ def test_a_line_is_a_prompt_as_it_is(file: Path) -> None:
     assert [prompt.user_texts for prompt in prompts] == [["the ferry"], ["the report", "and now?"], ["the café"]]
     assert [(prompt.id, prompt.domain) for prompt in prompts] == [("1", "jsonl"), ("b", "reports"), ("3", "jsonl")]
     assert [spec.name for spec in task.files("plain")] == ["mine"]
+    (first,) = task.prompts(task.source, "chat", 1, 0)
+    assert first.turns == ()
 
 
-@pytest.mark.parametrize(
-    ("score_by", "answer", "expected"),
-    [
-        ("none", "a report of 12", None),
-        ("number", "I say 12", 1.0),
-        ("number", "13", 0.0),
-        ("rouge", "a report of 12", 1.0),
-    ],
-)
+SCORED = [("none", "a report of 12", None), ("number", "13", 0.0), ("rouge", "a report of 12", 1.0)]
+
+
+@pytest.mark.parametrize(("score_by", "answer", "expected"), SCORED)
 def test_an_answer_is_scored_as_asked(score_by: str, answer: str, expected: float | None, file: Path) -> None:
     task = made(file, score_by)
     assert task.source is not None
@@ -59,10 +52,9 @@ def test_an_answer_is_scored_as_asked(score_by: str, answer: str, expected: floa
 
 
 def test_without_a_path_it_reads_what_the_run_reads(tmp_path: Path) -> None:
-    (tmp_path / "jsonl.jsonl").write_text('{"prompt": "x"}\n', encoding="utf-8")
-    task = made(None)
+    task, source = made(None), local_source(tmp_path, {"jsonl": [{"prompt": "x"}]})
     assert task.source is None
-    assert [prompt.user_texts for prompt in task.prompts(LocalSource(tmp_path), "chat", None, 0)] == [["x"]]
+    assert [prompt.user_texts for prompt in task.prompts(source, "chat", None, 0)] == [["x"]]
 
 
 @pytest.mark.parametrize(
@@ -74,27 +66,17 @@ def test_a_file_that_is_not_there_is_refused(path: str, message: str) -> None:
         made(Path(path))
 
 
-@pytest.mark.parametrize(
-    "row", [{}, {"prompt": []}, {"prompt": ["a", ""]}, {"prompt": 3}, {"prompt": "x", "category": 1}]
-)
+@pytest.mark.parametrize("row", [{}, {"prompt": []}, {"prompt": ["a", ""]}, {"prompt": "x", "category": 1}])
 def test_a_faulty_line_is_named(row: dict[str, object], tmp_path: Path) -> None:
-    path = tmp_path / "mine.jsonl"
-    path.write_text('{"prompt": "x"}\n' + json.dumps(row) + "\n", encoding="utf-8")
-    task = made(path)
+    task = made(write_rows(tmp_path / "mine.jsonl", {"prompt": "x"}, row))
     assert task.source is not None
     with pytest.raises(ConfigError, match=r"mine\.jsonl:2"):
         task.prompts(task.source, "chat", None, 0)
 
 
 def test_a_run_knows_its_file(small_checkpoint: Path, file: Path, tmp_path: Path) -> None:
-    options = (
-        *local_model(small_checkpoint),
-        "task=jsonl",
-        f"task.path={file}",
-        "decode.max_new_tokens=8",
-        "method=ar",
-    )
-    run = executed(tmp_path / "runs", *options)
+    options = (*local_model(small_checkpoint), "task=jsonl", f"task.path={file}", "decode.max_new_tokens=8")
+    run = executed(tmp_path / "runs", *options, "method=ar")
     assert run.header.data == {"mine": f"sha256:{hashlib.sha256(file.read_bytes()).hexdigest()}"}
     assert len(run.prompts) == 8 and set(run.prompts["domain"]) == {"jsonl", "reports"}
     before = planned(tmp_path, *options).identity.content_key
@@ -102,13 +84,6 @@ def test_a_run_knows_its_file(small_checkpoint: Path, file: Path, tmp_path: Path
     assert planned(tmp_path, *options).identity.content_key != before
     with pytest.raises(ConfigError, match=r"data=.*sample, the default: task=jsonl reads a file of its own"):
         planned(tmp_path, *options, "data=local", f"data.root={tmp_path}")
-
-
-def test_a_limit_takes_the_first_lines(file: Path) -> None:
-    task = made(file)
-    assert task.source is not None
-    (first,) = task.prompts(task.source, "chat", 1, 0)
-    assert isinstance(first, Prompt) and first.turns == ()
 
 
 @pytest.mark.parametrize(

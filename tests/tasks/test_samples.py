@@ -15,10 +15,8 @@ ITEMS = 60  # of a task
 
 
 def test_every_task_takes_its_samples() -> None:
-    """Streams take their parts' samples."""
-    tasks = {name: task_named(name) for name in task_names()}
-    for name, task in tasks.items():
-        if not isinstance(task, Stream):
+    for name in task_names():
+        if not isinstance(task := task_named(name), Stream):  # streams take their parts' samples
             for template in TEMPLATES:
                 assert len(task.prompts(SampleSource(), template, None, 0)) == ITEMS, name
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import platform
 import socket
@@ -21,15 +20,12 @@ from ssd_bench.errors import ConfigError
 from tasks.scoring import sandbox
 from tasks.scoring.sandbox import ProgramLimits, check, runs_to_the_end
 from tasks.scoring.sandbox.seccomp import seccomp_filter
+from tests.sources import local_source
 from tests.tasks.test_tasks import make
 
 LIMITS = ProgramLimits(cpu_seconds=1, wall_seconds=10, memory_mib=512)
-FUNCTION = {
-    "id": "h0",
-    "prompt": 'def add(a, b):\n    """ Add. """\n',
-    "test": "def check(candidate):\n    assert candidate(1, 2) == 3\n",
-    "entry_point": "add",
-}
+FUNCTION = {"id": "h0", "prompt": 'def add(a, b):\n    """ Add. """\n', "entry_point": "add"}
+FUNCTION["test"] = "def check(candidate):\n    assert candidate(1, 2) == 3\n"
 CTYPES = "import ctypes\nlibc = ctypes.CDLL(None)\n"
 
 
@@ -52,14 +48,12 @@ def passes(source: str, limits: ProgramLimits = LIMITS) -> bool:
     "source",
     [
         "import os\nos._exit(0)",
-        "import sys\nsys.exit(0)",
         "raise SystemExit",
         "import os, signal\nos.kill(os.getpid(), signal.SIGTERM)",
         "assert False",
         "this is no Python",
         "while True: pass",
         "bytearray(10 << 30)",
-        "x = []\nwhile True: x.append(bytes(1 << 20))",
         "open('large', 'wb').write(bytes(1 << 21))",
         "files = [open(str(i), 'w') for i in range(100)]",
         "import torch",
@@ -83,8 +77,7 @@ def test_a_program_that_does_not_reach_its_end_fails(source: str) -> None:
         "open('small', 'w').write('x')\nprint('x' * 10**6)\nimport sys\nprint('y', file=sys.stderr)",
         "import threading, time\nthreading.Thread(target=time.sleep, args=(60,)).start()",
         "from concurrent.futures import ThreadPoolExecutor as T\nassert [*T(4).map(abs, [-1, 2])] == [1, 2]",
-        "import collections, decimal, heapq, itertools, math, re, string, typing\nassert __name__ != '__main__'",
-        "import hashlib, random\nhashlib.md5(b'x').hexdigest(), hashlib.sha256(b'x'), random.random()",
+        "import decimal, hashlib, heapq, random, re, typing\nhashlib.sha256(b'x')\nassert __name__ != '__main__'",
         "import os\nos.mkdir('a')\nopen('a/b', 'w').close()\nos.rename('a/b', 'a/c')\nos.remove('a/c')\nos.rmdir('a')",
         "import tempfile\nwith tempfile.TemporaryFile() as f: f.write(b'x')",
     ],
@@ -106,23 +99,19 @@ def test_a_program_that_reaches_its_end_passes(source: str) -> None:
         "os.open({secret!r}, os.O_RDONLY | os.O_TRUNC)",
         "os.remove({secret!r})",
         "os.rename({secret!r}, 'here')",
-        "os.rename({secret!r}, {new!r})",
         "os.link({secret!r}, 'link')\nopen('link').read()",
         "os.symlink({secret!r}, 'link')\nopen('link').read()",
-        "os.symlink({new!r}, 'link')\nopen('link', 'w').close()",
         "os.symlink({folder!r}, 'link')\nopen('link/new', 'w').close()",
         "os.chdir({folder!r})\nopen('new', 'w').close()",
         "os.mkdir({new!r})",
         "os.symlink('x', {new!r})",
         "os.mkfifo({new!r})",
         "os.listdir({folder!r})",
-        "os.listdir(os.path.expanduser('~'))",
         "os.listdir('/proc')",
         "os.chmod({secret!r}, 0o777)",
         "os.utime({secret!r}, (1, 1))",
         "os.chown({secret!r}, os.getuid(), os.getgid())",
         CTYPES + "assert libc.open({new!r}.encode(), 0o102, 0o600) >= 0",
-        CTYPES + "assert libc.unlink({secret!r}.encode()) == 0",
         CTYPES + "assert libc.chmod({secret!r}.encode(), 0o777) == 0",
     ],
 )
@@ -236,9 +225,8 @@ def _children() -> set[int]:
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit():
             try:
-                parents[int(entry.name)] = int(
-                    (entry / "stat").read_text(encoding="utf-8").rpartition(")")[2].split()[1]
-                )
+                after_name = (entry / "stat").read_text(encoding="utf-8").rpartition(")")[2]
+                parents[int(entry.name)] = int(after_name.split()[1])
                 if os.readlink(entry / "cwd").endswith("(deleted)"):
                     found.add(int(entry.name))
             except OSError:
@@ -280,8 +268,7 @@ def test_the_parent_keeps_its_environment_and_folder() -> None:
 
 @pytest.fixture
 def problem(tmp_path: Path) -> LocalSource:
-    (tmp_path / "humaneval.jsonl").write_text(json.dumps(FUNCTION) + "\n", encoding="utf-8")
-    return LocalSource(tmp_path)
+    return local_source(tmp_path, {"humaneval": [FUNCTION]})
 
 
 def test_limits_in_which_python_cannot_start_are_refused(problem: LocalSource) -> None:

@@ -38,9 +38,8 @@ def test_the_page_counts_these_answers() -> None:
         for scorer, theirs in row["theirs"].items():
             count = counts.setdefault((row["task"], scorer), Counter())
             right = {ours: "ours", theirs: "theirs"}[row["right"]] if ours != theirs else ""
-            count.update(
-                ["n", "agree" if ours == theirs else right, *(["wrong"] if ours == theirs != row["right"] else [])]
-            )
+            count.update(["n", "agree" if ours == theirs else right])
+            count["wrong"] += ours == theirs != row["right"]
     page = PAGE.read_text(encoding="utf-8")
     for (task, scorer), count in counts.items():
         cells = (count["n"], count["agree"], count["ours"], count["theirs"], count["wrong"])

@@ -25,19 +25,11 @@ MODULE = Path(__file__).parents[2] / "tasks/modules.py"
 
 # scorer, predictions, references
 CASES: dict[str, tuple[Scorer, list[str], list[str]]] = {
-    "rouge": (
-        Rouge(),
-        ["Dogs were sleeping in the garden.", "Nothing alike", "x"],
-        ["The dog sleeps in a garden.", "A summary", ""],
-    ),
+    "rouge": (Rouge(), ["Dogs were sleeping.", "Nothing alike", "x"], ["The dog sleeps there.", "A summary", ""]),
     "final_number": (FinalNumber(), ["so 1,000.00 in all", "#### 4"], ["#### 1000", "5"]),
     "math_answer": (MathAnswer(), [r"\boxed{0.5}", r"\boxed{3}"], [r"\frac{1}{2}", "4"]),
     "choice": (MultipleChoice(), ["Answer: C", "The answer is (D)"], ["C", "E"]),
-    "translation": (
-        Translation(),
-        ["The house is very old.", "A dog sleeps in the garden."],
-        ["The house is old.", "The dog sleeps in the garden."],
-    ),
+    "translation": (Translation(), ["The house is very old.", "A dog."], ["The house is old.", "The dog."]),
     "short_answer": (ShortAnswer(), ["Paris", "in Rome", "?"], ['["Paris"]', '["Rome"]', '["Bonn"]']),
     "sql": (SqlMatch(), ["select 1;", "SELECT 2"], ["SELECT 1", "SELECT 3"]),
 }
@@ -101,10 +93,8 @@ def computed(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, An
 def test_every_scorer_is_tested_and_named(computed: dict[str, dict[str, Any]]) -> None:
     for name in ("default", "bleu"):
         said = computed[f"{name} refused"]["message"]
-        assert f"config_name={name!r}" in said and set(said.partition("one of ")[2].split(", ")) == {
-            *CASES,
-            "pass_at_k",
-        }
+        named = set(said.partition("one of ")[2].split(", "))
+        assert f"config_name={name!r}" in said and named == {*CASES, "pass_at_k"}
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -127,15 +117,9 @@ def test_rouge_is_that_of_rouge_score(computed: dict[str, dict[str, Any]]) -> No
     assert computed["rouge"]["items"] == [*(scores["rougeL"].fmeasure for scores in theirs), None]
 
 
-def test_thoughts_are_no_answer(computed: dict[str, dict[str, Any]]) -> None:
+def test_what_else_is_computed_and_refused(computed: dict[str, dict[str, Any]]) -> None:
     assert computed["choice after thoughts"]["accuracy"] == 1.0
-
-
-def test_a_reference_that_cannot_be_read_is_refused(computed: dict[str, dict[str, Any]]) -> None:
     assert computed["twelve refused"]["message"].startswith("references[0]='twelve' is invalid: expected a text")
-
-
-def test_items_are_listed_on_request_only(computed: dict[str, dict[str, Any]]) -> None:
     assert computed["rouge without items"] == {"rougeL": 0.5, "rouge1": 0.5, "rouge2": 0.0}
 
 

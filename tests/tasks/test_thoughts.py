@@ -28,14 +28,11 @@ from tests.tasks.test_tasks import make, score
         ("3 or 4\n</think>\n\nIt is 5.", "\n\nIt is 5."),  # the template has opened it in the prompt
         ("<think>\n\n</think>\n\n5", "\n\n5"),  # thinking switched off
         ("<think>\n3 or 4", ""),  # truncated
-        ("  <think>", ""),
         ("Let me see, 7.\n<think>\n3 or 4", ""),
         ("<think>3</think>", ""),
-        ("3</think>\n", ""),
         ("<think>1</think>It is 5.\n<think>2</think>It is 6.", "It is 6."),
         ("<think>1</think>It is 5.\n<think>2", "It is 5.\n"),
         ("1</think>It is 5.</think>", "It is 5."),  # a closing tag twice
-        ("1</think></think>It is 5.", "It is 5."),
         ("<think>1\n<think>2</think>It is 5.", "It is 5."),
         ("<THINK>1</Think>5", "5"),
         ("<thinking>1</thinking>\n<output>5</output>", "\n<output>5</output>"),
@@ -55,11 +52,8 @@ def test_the_answer_after_the_thoughts(text: str, answer: str) -> None:
     [
         "The tag `</think>` ends the thoughts of a model; `<think>` begins them.",
         'def answer(text):\n    return text.split("</think>")[-1]\n',
-        "    return text.rpartition('</think>\\n')[2]\n",
         '    return re.sub(r"<think>.*?</think>", "", text)\n',
-        "    return re.sub('<think>(.*)</think>', '', text)\n",
         "Write <think> first.",
-        "I think</b> so",
         "1 < think > 2",
     ],
 )
@@ -68,24 +62,17 @@ def test_an_answer_may_be_about_the_tags(text: str) -> None:
 
 
 PROGRAM = {"prompt": "def one():\n", "entry_point": "one", "test": "def check(f):\n    assert f() == 1\n"}
-# task, reference, right and wrong answer
+# task -> reference, right and wrong answer; scored_answers.jsonl has thoughts ahead of answers of other tasks
 ANSWERS = {
-    "gsm8k": ("18", "#### 18", "#### 19"),
-    "aime24": ("25", r"\boxed{25}", r"\boxed{26}"),
-    "math": (r"\frac{1}{2}", r"\boxed{0.5}", r"\boxed{5}"),
-    "mmlu_pro": ("B", "Answer: B", "Answer: C"),
     "natural_questions": (json.dumps(["Paris"]), "Paris", "London"),
-    "spider": ("SELECT 1", "select 1", "select 2"),
     "humaneval": (json.dumps(PROGRAM), "    return 1\n", "    return 2\n"),
-    "mbpp": (json.dumps({"imports": [], "tests": ["assert f() == 1"]}), "def f(): return 1", "def f(): return 2"),
-    "xsum": ("a ferry sank", "a ferry sank", "nothing"),
     "wmt14": ("The dog sleeps.", "The dog sleeps.", "no"),
 }
 
 
 @pytest.mark.parametrize("name", ANSWERS)
 def test_every_task_scores_what_follows_the_thoughts(name: str) -> None:
-    options = {"sandbox": "best_effort"} if name in ("humaneval", "mbpp") else {}
+    options = {"sandbox": "best_effort"} if name == "humaneval" else {}
     task, (reference, right, wrong) = make(name, **options), ANSWERS[name]
     assert score(task, reference, f"<think>\n{wrong}\n</think>{right}") == 1.0
     assert score(task, reference, f"{right}\n</think>{wrong}") == score(task, reference, wrong) < 1.0
@@ -99,19 +86,12 @@ def test_scores_of_many_answers_are_of_what_follows_the_thoughts() -> None:
     assert task.scores([prompt] * 3, texts)["contains"] == pytest.approx(1 / 3)
 
 
-@pytest.mark.parametrize(
-    ("form", "opening", "opened"),
-    [
-        ("chat", "<think>\n", True),
-        ("chat", "<think>", True),
-        ("chat", "<think>\n\n</think>\n\n", False),
-        ("chat", "", False),
-        ("plain", "<think>\n", False),
-    ],
-)
-def test_a_template_that_opens_the_thoughts_leaves_no_answer_of_a_truncated_text(
-    form: str, opening: str, opened: bool
-) -> None:
+OPENED = [("chat", "<think>\n", True), ("chat", "<think>", True), ("plain", "<think>\n", False)]
+OPENED += [("chat", "<think>\n\n</think>\n\n", False), ("chat", "", False)]
+
+
+@pytest.mark.parametrize(("form", "opening", "opened"), OPENED)
+def test_a_template_that_opens_the_thoughts_leaves_no_answer(form: str, opening: str, opened: bool) -> None:
     tokenizer = make_tokenizer(CHAT + opening.replace("\n", "{{ '\\n' }}"))
     template = Template("chat") if form == "chat" else PLAIN
     prompt = Prompt("p", "How many?", "", "", "5", "d", turns=(Turn("And now?"),))
