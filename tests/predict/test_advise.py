@@ -32,17 +32,11 @@ from tests.exhibit_runs import make
 from tests.predict.test_replay import LATENCY
 from tests.runs import python
 
+Capture = pytest.CaptureFixture[str]
 MODELS = ("smollm2_135m", "llama3_1_8b", "llama2_70b")
-CONFIG = {
-    "model_type": "llama",
-    "num_hidden_layers": 24,
-    "hidden_size": 2048,
-    "num_attention_heads": 16,
-    "num_key_value_heads": 4,
-    "intermediate_size": 5632,
-    "vocab_size": 64000,
-    "max_position_embeddings": 8192,
-}
+CONFIG: dict[str, object] = {"model_type": "llama", "num_hidden_layers": 24, "hidden_size": 2048}
+CONFIG |= {"num_attention_heads": 16, "num_key_value_heads": 4, "intermediate_size": 5632}
+CONFIG |= {"vocab_size": 64000, "max_position_embeddings": 8192}
 
 
 def simulations() -> Iterator[Steps]:
@@ -65,9 +59,7 @@ def test_the_acceptance_that_breaks_even_gives_a_speedup_of_1() -> None:
                     continue
                 acceptance, length = needed
                 made = steps.speedup(Acceptance(acceptance, LONGEST, length), share)  # a whole draft at every step
-                assert made == pytest.approx(aim, abs=1e-6) and drafts.best(acceptance)[0] == pytest.approx(
-                    aim, abs=1e-6
-                )
+                assert (made, drafts.best(acceptance)[0]) == pytest.approx((aim, aim), abs=1e-6)
                 found += 1
     assert found > 30
 
@@ -123,7 +115,7 @@ def test_a_window_costs_what_its_positions_do_and_a_lookup_nothing() -> None:
     ],
 )
 def test_what_cannot_be_used_is_refused_before_anything_is_read(
-    arguments: list[str], field: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    arguments: list[str], field: str, monkeypatch: pytest.MonkeyPatch, capsys: Capture
 ) -> None:
     monkeypatch.setattr(command, "usable_runs", lambda asked: pytest.fail("records were read"))
     with pytest.raises(ConfigError) as error:
@@ -132,14 +124,14 @@ def test_what_cannot_be_used_is_refused_before_anything_is_read(
     assert dispatch(["advise", *arguments]) == 2 and field in capsys.readouterr().err
 
 
-def answered(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
+def answered(capsys: Capture, *arguments: str) -> str:
     assert dispatch(["advise", *arguments]) == 0
     printed = capsys.readouterr().out
     assert max(map(len, printed.splitlines())) <= WIDTH and "MEASURED" in printed.split("\n\n")[0]
     return printed
 
 
-def test_a_model_of_the_papers_has_their_best_speedup(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_model_of_the_papers_has_their_best_speedup(tmp_path: Path, capsys: Capture) -> None:
     given = ("model=llama3_1_8b", f"runs_dir={tmp_path}")
     printed = answered(capsys, *given, "hardware=sim_h100")
     own = [row for row in reported_speedups() if row.model == "llama318b"]
@@ -158,9 +150,7 @@ def test_a_model_of_the_papers_has_their_best_speedup(tmp_path: Path, capsys: py
     assert "No paper has a speedup of this model on this task." in " ".join(elsewhere.split())
 
 
-def test_measured_costs_of_the_model_count_before_the_data_sheet(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_measured_costs_of_the_model_count_before_the_data_sheet(tmp_path: Path, capsys: Capture) -> None:
     """Measured passes must be of exactly this model and GPU; the answer names them."""
     folder, measured = f"runs_dir={tmp_path}", "PREDICTED from costs MEASURED for llama3_1_8b on NVIDIA H200"
     printed = answered(capsys, "model=llama3_1_8b", "hardware=sim_h200", folder)
@@ -185,7 +175,7 @@ def test_a_prediction_is_the_sum_of_its_work() -> None:
         assert steps.verify_ms(4) == pytest.approx(whole[1] + machine.draft_start_ms)
 
 
-def test_a_config_alone_has_a_roofline(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_config_alone_has_a_roofline(tmp_path: Path, capsys: Capture) -> None:
     (tmp_path / "config.json").write_text(json.dumps(CONFIG), encoding="utf-8")
     given = ("model=local", f"model.path={tmp_path}", f"runs_dir={tmp_path}")
     printed = answered(capsys, *given, "hardware=sim_a6000,sim_a100", "context=4096", "devices=2")
@@ -200,9 +190,7 @@ def test_a_config_alone_has_a_roofline(tmp_path: Path, capsys: pytest.CaptureFix
     [
         ({"num_hidden_layers": 0}, "config.num_hidden_layers"),
         ({"hidden_size": -5}, "config.hidden_size"),
-        ({"model_type": "gpt2"}, "config.model_type"),
         ({"model_type": "mistral"}, "config.model_type"),
-        ({"model_type": "qwen2_moe"}, "config.model_type"),
         ({"model_type": None}, "config.model_type"),
         ({"quantization_config": {"quant_method": "gptq"}}, "model"),
         ({"hidden_size": 3072, "num_attention_heads": 24, "num_key_value_heads": 7}, "config.num_key_value_heads"),
@@ -211,7 +199,7 @@ def test_a_config_alone_has_a_roofline(tmp_path: Path, capsys: pytest.CaptureFix
     ],
 )
 def test_a_config_that_no_run_would_open_is_refused(
-    changes: dict[str, object], field: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    changes: dict[str, object], field: str, tmp_path: Path, capsys: Capture
 ) -> None:
     (tmp_path / "config.json").write_text(json.dumps(CONFIG | changes), encoding="utf-8")
     assert dispatch(["advise", "model=local", f"model.path={tmp_path}", "hardware=sim_h100"]) == 2
@@ -220,7 +208,7 @@ def test_a_config_that_no_run_would_open_is_refused(
     assert not told.out
 
 
-def test_a_path_as_a_model_names_the_option_for_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_path_as_a_model_names_the_option_for_it(tmp_path: Path, capsys: Capture) -> None:
     (tmp_path / "config.json").write_text(json.dumps(CONFIG), encoding="utf-8")
     assert dispatch(["advise", f"model={tmp_path}", "hardware=sim_h100"]) == 2
     assert "model=local model.path=DIR" in capsys.readouterr().err
@@ -254,7 +242,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def test_records_of_the_model_count_and_no_others(runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_records_of_the_model_count_and_no_others(runs: Path, capsys: Capture) -> None:
     asked = parse_question(["model=miniature", "hardware=sim_h100", "task=gsm8k", f"runs_dir={runs}"])
     used, left = advise.usable_runs(asked)
     assert {run.path.name for run in used} == {"one", "two", "three"} and sum(left.values()) == 5
@@ -265,17 +253,13 @@ def test_records_of_the_model_count_and_no_others(runs: Path, capsys: pytest.Cap
     assert table["runs"].tolist() == [2, 1] and table["measured"].notna().all()
     printed = answered(capsys, "model=miniature", "hardware=sim_h100", "task=gsm8k", f"runs_dir={runs}")
     text = " ".join(printed.split())
-    assert text.startswith(
-        "MEASURED on another machine, Imaginary 9000: the best of your runs of miniature on gsm8k is"
-    )
+    assert text.startswith("MEASURED on another machine, Imaginary 9000: the best of your runs of miniature on gsm8k")
     assert text.index("PREDICTED for the same steps on NVIDIA H100") < text.index("breaks even") and TOY_RUN in text
     parts = ("1 (model smollm2_135m: acceptance does not carry over", "1 (other task)", "another version")
     assert all(part in text for part in (*parts, "2 (AR, or sampled)"))
 
 
-def test_runs_that_are_not_lossless_do_not_count(
-    runs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_runs_that_are_not_lossless_do_not_count(runs: Path, tmp_path: Path, capsys: Capture) -> None:
     header = read_header(runs / "one")
     given = {name: header[name] for name in ("model", "latency", "task", "method")}
     for name, bad in (("good", 0), ("bad", 1)):
@@ -291,7 +275,7 @@ def test_runs_that_are_not_lossless_do_not_count(
         assert "Records not used: 1 (not lossless: outputs differ from AR's beyond rounding)." in text
 
 
-def test_a_papers_name_of_a_task_is_its_own(runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_papers_name_of_a_task_is_its_own(runs: Path, capsys: Capture) -> None:
     """Two papers have a stream of five different tasks."""
     given = ("model=llama2_13b", "hardware=sim_a6000", f"runs_dir={runs}")
     asked = [parse_question([*given, f"task={name}"]) for name in ("stream", "stream_swift")]
@@ -299,7 +283,7 @@ def test_a_papers_name_of_a_task_is_its_own(runs: Path, capsys: pytest.CaptureFi
     assert "CALCULATED by a paper" in answered(capsys, *given, "task=stream")
 
 
-def test_the_machine_of_the_records_has_their_profile(runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_machine_of_the_records_has_their_profile(runs: Path, capsys: Capture) -> None:
     given = ("model=miniature", "hardware=own", f"runs_dir={runs}")
     printed = answered(capsys, *given)
     assert "latency profile of Imaginary 9000" in printed and "pg19" in printed
@@ -311,7 +295,7 @@ def test_the_machine_of_the_records_has_their_profile(runs: Path, capsys: pytest
     assert dispatch(["advise", "model=llama3_1_8b", *given[1:]]) == 2 and "hardware='own'" in capsys.readouterr().err
 
 
-def test_runs_on_the_machine_in_question_come_first(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_runs_on_the_machine_in_question_come_first(tmp_path: Path, capsys: Capture) -> None:
     """A faster run elsewhere does not precede a measurement on this GPU."""
     size = {"name": "miniature", "n_layers": 16, "n_params": shape_named("miniature").n_params, "device": "cuda"}
     given = {"latency": asdict(LATENCY), "task": {"name": "gsm8k"}, "config": {"method": {}}}
@@ -325,9 +309,7 @@ def test_runs_on_the_machine_in_question_come_first(tmp_path: Path, capsys: pyte
     assert not advise.ran_on("NVIDIA H100 80GB HBM3", "sim_a100", "") and advise.ran_on("NVIDIA H200", "h200/x", "")
 
 
-def test_a_local_model_has_its_own_runs_and_the_costs_of_its_sizes(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_local_model_has_its_own_runs_and_the_costs_of_its_sizes(tmp_path: Path, capsys: Capture) -> None:
     """Another folder's runs are not this model's; passes of the same sizes were measured on an H200."""
     sizes = {"num_hidden_layers": 32, "hidden_size": 4096, "num_attention_heads": 32, "num_key_value_heads": 8}
     sizes |= {"intermediate_size": 14336, "vocab_size": 128256, "tie_word_embeddings": False}
@@ -348,7 +330,7 @@ def test_a_local_model_has_its_own_runs_and_the_costs_of_its_sizes(
     assert "costs MEASURED for llama3_1_8b on NVIDIA H200" in text
 
 
-def test_an_unknown_gpu_names_the_known_ones_and_how_to_add_one(capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_unknown_gpu_names_the_known_ones_and_how_to_add_one(capsys: Capture) -> None:
     assert dispatch(["advise", "model=llama3_1_8b", "hardware=sim_b200"]) == 2
     message = capsys.readouterr().err
     assert all(name in message for name in simulated_names())
@@ -356,9 +338,8 @@ def test_an_unknown_gpu_names_the_known_ones_and_how_to_add_one(capsys: pytest.C
 
 
 def test_it_says_how_it_is_used_and_loads_no_torch(tmp_path: Path) -> None:
-    done = python("-m", "ssd_bench", "advise", "--help")
-    assert done.returncode == 0 and "python -m ssd_bench advise" in done.stdout
-    line = ["advise", "model=llama3_1_8b", "hardware=sim_h100", f"runs_dir={tmp_path}"]
-    code = f"import sys; from ssd_bench.cli import dispatch; sys.exit(dispatch({line}) or 'torch' in sys.modules)"
-    done = python("-c", code)
-    assert done.returncode == 0, done.stderr
+    lines = [["advise", "--help"], ["advise", "model=llama3_1_8b", "hardware=sim_h100", f"runs_dir={tmp_path}"]]
+    code = f"import sys; from ssd_bench.cli import dispatch; codes = [dispatch(line) for line in {lines}]"
+    done = python("-c", f"{code}; sys.exit(any(codes) or 'torch' in sys.modules)")
+    assert done.returncode == 0 and "python -m ssd_bench advise" in done.stdout, done.stderr
+    assert "Skipping pays on NVIDIA H100" in done.stdout

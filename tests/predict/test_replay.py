@@ -2,24 +2,19 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-import yaml
 
 from ssd_bench.commands.replay import main
-from ssd_bench.conf import CONF
-from ssd_bench.contract.shape import Shape
 from ssd_bench.cost import machine as machines
-from ssd_bench.cost import roofline
 from ssd_bench.cost.latency import Latency, NodeTimes
 from ssd_bench.cost.machine import Array, Machine, Profile
 from ssd_bench.cost.reference import ReferenceMachine, reference_machine
-from ssd_bench.cost.roofline import Gpu, SimulatedMachine, simulated_machine, simulated_names
+from ssd_bench.cost.roofline import SimulatedMachine, simulated_machine, simulated_names
 from ssd_bench.cost.shapes import shape_named
 from ssd_bench.errors import ConfigError
 from ssd_bench.predict import replay
@@ -30,29 +25,17 @@ from ssd_bench.records.schema import PromptRecord, WorkRow
 from ssd_bench.results.modelled import STEP, modelled_steps
 from ssd_bench.results.prompt_table import PromptTable, of_steps
 from ssd_bench.results.rows import arm_rows
-from ssd_bench.run.plan import plan
-from tests.runs import composed
+from tests.cost.test_roofline import BIG, IDEAL
 from tests.synthetic import N_LAYERS, NOT_ROUNDED, unit, write_run
 
 PASSES = tuple(NodeTimes(n, 1e-4 * n, 0.1 + 0.01 * n, 0.2 + 0.02 * n, 0.5 + 0.1 * n) for n in (1, 2, 4, 8, 16, 32, 128))
-LATENCY = Latency(
-    0.22,
-    1e-4,
-    0.11,
-    "measured",
-    passes=PASSES,
-    draft_rest_ms=0.4,
-    draft_start_ms=0.2,
-    tree_token_ms=0.1,
-    tree_node_ms=0.01,
-)
+CORRECTIONS = {"draft_rest_ms": 0.4, "draft_start_ms": 0.2, "tree_token_ms": 0.1, "tree_node_ms": 0.01}
+LATENCY = Latency(0.22, 1e-4, 0.11, "measured", passes=PASSES, **CORRECTIONS)
 LOOP_MS, POLICY_MS = 0.05, 0.7
 CALLS, ROWS, CALLS_MS = 3, 20, 0.4
 """Calls of a search in every step of the method, their rows, and their total recorded time."""
 COMPARISONS = 2  # comparisons of streams in every step of the method
 REFERENCE = "h200/llama3_1_8b"
-IDEAL = Gpu("ideal", 1e6, 1000, 1e9, 1.0, 1.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0)
-BIG = shape_named("llama2_13b")
 
 
 def timed(records: list[PromptRecord], reuse: bool = False) -> list[PromptRecord]:
@@ -156,9 +139,6 @@ def counted(tmp_path_factory: pytest.TempPathFactory) -> Run:
     return made(tmp_path_factory.mktemp("counted") / "run", searching=True)
 
 
-# --- own profile ------------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("reuse", [False, True])
 def test_a_record_made_by_a_latency_model_is_replayed_exactly(tmp_path: Path, reuse: bool) -> None:
     run = made(tmp_path / "run", reuse)
@@ -211,9 +191,8 @@ def test_a_planted_fault_costs_what_it_computes(counted: Run, machine: str) -> N
         timed_by = simulated_machine(machine, shape_named(model)).of_blocks(N_LAYERS)
     exits = calls & (work["attentions"] > 0)
     twice = replace(counted, work=work.assign(calls=work["calls"].where(~calls, 2 * work["calls"])))
-    heads = replace(
-        counted, work=work.assign(heads=work["heads"].where(~exits, 1.0), launches=work["launches"] + exits)
-    )
+    more_heads = work.assign(heads=work["heads"].where(~exits, 1.0), launches=work["launches"] + exits)
+    heads = replace(counted, work=more_heads)
     base = predict(counted, machine, model)
     without, with_heads = (call_costs(timed_by, context, share).sum() for share in (0.0, 1.0))
     for faulty, extra in ((twice, without), (heads, with_heads - without)):
@@ -251,9 +230,6 @@ def test_without_a_baseline_ar_is_made_up_from_the_output(run: Run, counted: Run
         assert not complete.steps.duplicated(STEP).any()
 
 
-# --- simulated GPUs ---------------------------------------------------------------------------------------------------
-
-
 def test_ar_on_a_memory_bound_machine_is_bytes_over_bandwidth(run: Run) -> None:
     """LLaMA-2-13B by hand: half precision at 1 TB/s, every weight but the embedding once, the cache so far."""
     times = step_times(run, SimulatedMachine(IDEAL, BIG))
@@ -265,34 +241,6 @@ def test_ar_on_a_memory_bound_machine_is_bytes_over_bandwidth(run: Run) -> None:
     assert first["verify_ms"] == pytest.approx((weights + cache + logits) / 1e12 * 1e3)
     assert first[["draft_ms", "policy_ms", "loop_ms"]].sum() == 0
     assert weights / 2 == BIG.n_params - 32000 * 5120
-
-
-def test_launches_loop_and_hops_add_up() -> None:
-    one, none = np.ones(1), np.zeros(1)
-    slow = replace(IDEAL, launch_us=10.0, sync_us=7.0, hop_us=3.0, loop_us=5.0)
-    extra = [
-        float((a - b)[0]) * 1e3
-        for a, b in zip(
-            SimulatedMachine(slow, BIG, 3).pass_ms(one, none), SimulatedMachine(IDEAL, BIG).pass_ms(one, none)
-        )
-    ]
-    assert extra == pytest.approx(
-        [10 * roofline.ATTN_KERNELS, 10 * roofline.MLP_KERNELS, 10 * roofline.REST_KERNELS + 7 + 2 * 3]
-    )
-    assert SimulatedMachine(slow, BIG).loop_ms == pytest.approx(0.005)
-
-
-@pytest.mark.parametrize("name", simulated_names())
-def test_more_work_is_never_faster(name: str) -> None:
-    machine = simulated_machine(name, BIG)
-    nodes, context = np.array([1.0, 2, 8, 64, 256, 1024]), np.array([1.0, 100, 4096, 32768])
-    for part in machine.pass_ms(nodes, np.full_like(nodes, 500)):
-        assert (np.diff(part) >= 0).all()
-    for part in machine.pass_ms(np.ones_like(context), context):
-        assert (np.diff(part) >= 0).all()
-    many = np.array([1e5])
-    computing = 2 * 1e5 * BIG.mlp_params / (machine.gpu.dense_tflops * 1e12 * machine.gpu.flops_efficiency) * 1e3
-    assert machine.pass_ms(many, many)[1][0] == pytest.approx(computing, rel=0.01)  # many nodes are compute-bound
 
 
 @pytest.mark.parametrize("name", ["own", *simulated_names()])
@@ -309,16 +257,6 @@ def test_no_speedup_beyond_m(run: Run, name: str) -> None:
     m = of_steps("M", arm_rows(run.steps, "method"))
     assert found.ceiling == pytest.approx(m)
     assert found.speedup <= found.speedup_frozen <= found.ceiling
-
-
-def test_the_baselines_that_a_paper_printed_are_near() -> None:
-    """SWIFT Table 2, AR on RTX A6000s: 20.10 tokens/s with LLaMA-2-13B, 4.32 with 70B, which needs four of them."""
-    for model, devices, printed in (("llama2_13b", 1, 20.10), ("llama2_70b", 4, 4.32)):
-        shape = shape_named(model)
-        machine = simulated_machine("sim_a6000", shape)
-        attn, mlp, rest = machine.pass_ms(np.ones(1), np.full(1, 500.0))
-        step_ms = float((shape.n_layers * (attn + mlp) + rest)[0]) + machine.loop_ms
-        assert machine.devices == devices and 1000 / step_ms == pytest.approx(printed, rel=0.2)
 
 
 def test_blocks_of_another_size_count_by_relative_depth(run: Run) -> None:
@@ -345,72 +283,6 @@ def test_a_reference_machine_times_a_record_of_a_smaller_model(counted: Run) -> 
     assert prediction.tokens_per_s["ar"] == pytest.approx(1000 / ms)
     modelled = modelled_steps(counted, machine.of_blocks(N_LAYERS))["policy_ms"].sum()
     assert modelled == pytest.approx(overhead_ms(counted, REFERENCE))
-
-
-# --- descriptions and refusals ----------------------------------------------------------------------------------------
-
-
-def test_every_gpu_of_the_papers_loads_with_its_source() -> None:
-    names = ["sim_3090", "sim_a100", "sim_a6000", "sim_h100", "sim_h200", "sim_mi300x"]
-    assert simulated_names() == names
-    for name in names:
-        path = CONF / "hardware" / f"{name}.yaml"
-        assert asdict(roofline.gpu_named(name)) == yaml.safe_load(path.read_text(encoding="utf-8"))["latency"]
-        assert "data sheet" in path.read_text(encoding="utf-8") or "whitepaper" in path.read_text(encoding="utf-8")
-
-
-def test_gpus_have_the_settings_that_were_fitted_on_one() -> None:
-    fitted = ("bandwidth_efficiency", "launch_us", "sync_us", "loop_us", "call_us", "compare_us")
-    measured = roofline.gpu_named("sim_h200")
-    for name in simulated_names():
-        if name != "sim_mi300x":
-            assert all(getattr(roofline.gpu_named(name), field) == getattr(measured, field) for field in fitted)
-        assert "fitted on H200 measurements" in (CONF / "hardware" / f"{name}.yaml").read_text(encoding="utf-8")
-
-
-@pytest.mark.parametrize(
-    ("options", "refused"),
-    [([], "hardware.device=.*ssd_bench replay only"), (["hardware.device=cpu"], "hardware.latency=.*null, or exactly")],
-)
-def test_a_run_on_a_simulated_gpu_is_refused(options: list[str], refused: str) -> None:
-    with pytest.raises(ConfigError, match=refused):
-        plan(composed("hardware=sim_h100", *options))
-
-
-@pytest.mark.parametrize(
-    ("field", "value"),
-    [
-        ("bandwidth_gb_s", 0),
-        ("dense_tflops", "fast"),
-        ("flops_efficiency", 1.5),
-        ("launch_us", -1),
-        ("memory_gb", True),
-    ],
-)
-def test_a_description_that_cannot_be_is_refused(field: str, value: object) -> None:
-    with pytest.raises(ConfigError, match=field):
-        Gpu(**asdict(IDEAL) | {field: value})
-
-
-def test_shapes(tmp_path: Path) -> None:
-    billions = {"llama2_7b": 6.74, "llama2_70b": 69.0, "llama3_8b": 8.03, "qwen3_32b": 32.8, "yi_34b": 34.4}
-    billions |= {"codellama_34b": 33.7, "deepseek_coder_33b": 33.3, "qwen2_5_14b": 14.8, "llama3_2_1b": 1.24}
-    for name, size in billions.items():
-        assert shape_named(name).n_params == pytest.approx(size * 1e9, rel=0.01), name
-    config = tmp_path / "config.json"
-    sizes = {
-        "num_hidden_layers": 2,
-        "hidden_size": 64,
-        "num_attention_heads": 4,
-        "intermediate_size": 96,
-        "vocab_size": 9,
-    }
-    config.write_text(json.dumps(sizes), encoding="utf-8")
-    assert shape_named(str(config)) == Shape(2, 64, 4, 4, 16, 96, 9)
-    for text in ("{}", "[]", "no JSON"):
-        config.write_text(text, encoding="utf-8")
-        with pytest.raises(ConfigError, match="model"):
-            shape_named(str(config))
 
 
 def test_what_cannot_be_replayed_is_refused(run: Run) -> None:
@@ -443,20 +315,11 @@ def test_the_command_predicts_and_says_so(run: Run, capsys: pytest.CaptureFixtur
     assert main([f"run={run.path}", "hardware=own,sim_h100", "model=llama2_13b"]) == 2  # a model for own
 
 
-@pytest.mark.parametrize(
-    "arguments",
-    [
-        [],
-        ["run=x"],
-        ["hardware=own"],
-        ["run=nowhere", "hardware=own"],
-        ["run="],
-        ["colour=red"],
-        ["validate"],
-        ["run=x", "hardware=own", "devices=0"],
-        ["run=x", "run=y", "hardware=own"],
-    ],
-)
-def test_bad_options_exit_with_2(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(arguments) == 2
+BAD = ["", "run=x", "hardware=own", "run=nowhere hardware=own", "run=", "colour=red"]
+BAD += ["run=x hardware=own devices=0", "run=x run=y hardware=own"]
+
+
+@pytest.mark.parametrize("words", BAD)
+def test_bad_options_exit_with_2(words: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(words.split()) == 2
     assert capsys.readouterr().err.startswith("error: ")
