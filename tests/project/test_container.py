@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import subprocess
+from functools import cache
 
 from tests.runs import ROOT
 
@@ -13,6 +14,7 @@ LINES = [line.split(maxsplit=1) for line in RECIPE.splitlines() if line and not 
 COMMANDS = [rest for word, rest in LINES if word == "RUN"]
 
 
+@cache
 def targets() -> set[str]:
     made = subprocess.run(["make", "help"], cwd=ROOT, capture_output=True, encoding="utf-8", check=True)
     return set(re.findall(r"^  make (\S+)", made.stdout, re.MULTILINE))

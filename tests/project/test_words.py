@@ -6,12 +6,15 @@ import ast
 import re
 from collections import Counter
 from collections.abc import Iterator
-from functools import cache
 from itertools import pairwise
 from pathlib import Path
 
-ROOT = Path(__file__).parents[2]
-CODE = ("ssd_bench", "methods", "tasks", "hydra_plugins", "studies")
+import pytest
+
+from tests.project.test_structure import PACKAGES as CODE
+from tests.project.test_structure import parsed
+from tests.runs import ROOT
+
 TESTS = ("tests/hub", "tests/cluster", "tests/studies")
 """Test folders that follow the rules, too."""
 DOCUMENTED = ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
@@ -43,16 +46,8 @@ PRONOUN_SHARE = 0.005
 FORMAT_EXCEPTIONS = 10
 
 PRIVATE_TERMS = (
-    r"rehears\w+",
-    r"noise floor",
-    r"beside (?:AR|it|them|the|its|a|one)\b",
-    r"not to be told from",
-    r"a unit of work",
-    r"nodes for the price",
-    r"\bdearer\b",
-    r"spoil(?:ed|t|s)",
-    r"\balike\b",
-    r"\blikewise\b",
+    *(r"rehears\w+", r"noise floor", r"beside (?:AR|it|them|the|its|a|one)\b", r"not to be told from"),
+    *(r"a unit of work", r"nodes for the price", r"\bdearer\b", r"spoil(?:ed|t|s)", r"\balike\b", r"\blikewise\b"),
 )
 """Expressions that the field does not use, in documents and printed text."""
 
@@ -60,10 +55,14 @@ NO_EXPECTATION = words("it give must only use cannot not without as what there")
 """First words that cannot follow a `ConfigError`'s "expected", which needs a noun phrase or a value."""
 
 
-@cache
+@pytest.fixture(scope="module", autouse=True)
+def one_process() -> None:
+    """The group of a module's fixture: its tests run in one process, which parses each file once."""
+
+
 def trees(*folders: str) -> dict[Path, ast.Module]:
     files = sorted(file for folder in folders for file in (ROOT / folder).rglob("*.py"))
-    return {file: ast.parse(file.read_text(encoding="utf-8")) for file in files}
+    return {file: parsed(file) for file in files}
 
 
 def docstrings(module: ast.Module) -> Iterator[tuple[int, str, str]]:
@@ -169,9 +168,8 @@ def test_names_are_nouns() -> None:
 
 
 def test_one_class_name_is_one_class() -> None:
-    names = Counter(
-        node.name for module in trees(*CODE).values() for node in ast.walk(module) if isinstance(node, ast.ClassDef)
-    )
+    nodes = (node for module in trees(*CODE).values() for node in ast.walk(module))
+    names = Counter(node.name for node in nodes if isinstance(node, ast.ClassDef))
     assert not [name for name, count in names.items() if count > 1]
 
 
