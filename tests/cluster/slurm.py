@@ -121,18 +121,9 @@ class Slurm:
         """Start all daemons, each after the previous one answers."""
         folder, services = self.folder, self.services
         socket_path = folder / "munge.socket"
-        services.start(
-            "munged",
-            [
-                "munged",
-                "--foreground",
-                f"--socket={socket_path}",
-                f"--key-file={folder}/munge.key",
-                f"--pid-file={folder}/munged.pid",
-                f"--log-file={folder}/munged.log",
-                f"--seed-file={folder}/munged.seed",
-            ],
-        )
+        files = [f"--{kind}-file={folder}/munged.{kind}" for kind in ("pid", "log", "seed")]
+        options = ["--foreground", f"--socket={socket_path}", f"--key-file={folder}/munge.key"]
+        services.start("munged", ["munged", *options, *files])
         self._start_sql()
         until(socket_path.exists, "munged")
         services.start("slurmdbd", ["slurmdbd", "-D"], self.variables)
@@ -144,33 +135,12 @@ class Slurm:
 
     def _start_sql(self) -> None:
         data = self.folder / "sql"
-        subprocess.run(
-            [
-                "mariadb-install-db",
-                "--no-defaults",
-                f"--datadir={data}",
-                "--user=root",
-                "--skip-test-db",
-                "--auth-root-authentication-method=socket",
-            ],
-            check=True,
-            capture_output=True,
-            timeout=120,
-        )
+        own = ["--no-defaults", f"--datadir={data}", "--user=root"]  # --no-defaults has to be the first option
+        install = ["mariadb-install-db", *own, "--skip-test-db", "--auth-root-authentication-method=socket"]
+        subprocess.run(install, check=True, capture_output=True, timeout=120)
         sql_socket = self.folder / "sql.socket"
-        self.services.start(
-            "mariadbd",
-            [
-                "mariadbd",
-                "--no-defaults",
-                "--user=root",
-                f"--datadir={data}",
-                f"--socket={sql_socket}",
-                f"--bind-address={LOOPBACK}",
-                f"--port={self._sql}",
-                "--innodb-buffer-pool-size=64M",
-            ],
-        )
+        place = [f"--socket={sql_socket}", f"--bind-address={LOOPBACK}", f"--port={self._sql}"]
+        self.services.start("mariadbd", ["mariadbd", *own, *place, "--innodb-buffer-pool-size=64M"])
         client = ["mariadb", "--no-defaults", f"--socket={sql_socket}", "--user=root", "-e"]
 
         def accepts() -> bool:
@@ -188,9 +158,8 @@ class Slurm:
         return self.services.environment(**self.variables)
 
     def run(self, *command: str) -> str:
-        return subprocess.run(
-            command, check=True, capture_output=True, encoding="utf-8", env=self.environment(), timeout=60
-        ).stdout
+        env = self.environment()
+        return subprocess.run(command, check=True, capture_output=True, encoding="utf-8", env=env, timeout=60).stdout
 
     def answers(self, *command: str) -> bool:
         return subprocess.run(command, capture_output=True, env=self.environment(), timeout=60).returncode == 0

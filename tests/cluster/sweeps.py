@@ -59,14 +59,15 @@ class Sweep:
     process: subprocess.Popen[bytes]
     log: Path
 
-    def ended(self, seconds: float = 600) -> tuple[int, str]:
-        """Return exit code and output; kill it if it takes longer."""
+    def ended(self, seconds: float = 600, code: int | None = 0) -> str:
+        """Return its output when it has ended with this code, or None: any; kill it if it takes longer."""
         try:
-            code = self.process.wait(seconds)
+            actual = self.process.wait(seconds)
         except subprocess.TimeoutExpired:
             self.kill()
             raise AssertionError(f"not done within {seconds:g} s:\n{self._output[-3000:]}") from None
-        return code, self._output
+        assert code is None or actual == code, self._output
+        return self._output
 
     def kill(self) -> None:
         """Kill it, not its jobs."""
@@ -102,16 +103,8 @@ class Bench:
         return self.folder / "stay"
 
     def start(self, runs: Path, *options: str) -> Sweep:
-        line = [
-            "-m",
-            "ssd_bench",
-            "-m",
-            f"runs_dir={runs}",
-            *CPU,
-            *MINIATURE,
-            f"hydra.searchpath=[file://{self.folder}/conf]",
-            *options,
-        ]
+        line = ["-m", "ssd_bench", "-m", f"runs_dir={runs}", *CPU, *MINIATURE]
+        line += [f"hydra.searchpath=[file://{self.folder}/conf]", *options]
         env = {**environment(self.folder), **self.variables, "STAY": str(self.stay)}
         log = self.folder / f"{uuid.uuid4().hex}.log"  # no pipe: jobs that outlive their sweep would hold it
         with open(log, "wb") as output:
@@ -120,8 +113,8 @@ class Bench:
             )
         return Sweep(process, log)
 
-    def swept(self, runs: Path, *options: str, seconds: float = 600) -> tuple[int, str]:
-        return self.start(runs, *options).ended(seconds)
+    def swept(self, runs: Path, *options: str, seconds: float = 600, code: int = 0) -> str:
+        return self.start(runs, *options).ended(seconds, code)
 
     def reports(self) -> list[dict[str, Any]]:
         return [json.loads(path.read_text(encoding="utf-8")) for path in self.stay.glob("*.json")]
