@@ -19,59 +19,63 @@ from ssd_bench.compose.application import EXPECTED
 from ssd_bench.run import run
 from tests.runs import python
 
+Refused = Callable[[str], str]
+Capture = pytest.CaptureFixture[str]
 MADE = "{_target_:os.mkdir,path:made}"  # would be seen
 LATENCY = "{{t_mlp_ms:{},t_attn_slope_ms:0,t_attn_intercept_ms:1}}"
 HUGE = "9" * 400  # no float holds it
-STRANGE = f"os.system os.mkdir builtins.dict nope.nope null {MADE}"
 
 # field -> values, one a word; ~ is the field removed
 VALUES = {
-    "model": "null 1 {}",
-    "method": "null 1.5",
+    "model": "null 1",
+    "method": "null",
     "task": "null true",
     "data": "null",
-    "hardware": "null 2",
+    "hardware": "null",
     "decode": "null",
-    "decode.mode": "abc null",
-    "decode.temperature": "abc inf 0 true 1e-7 1e-37 1e-300",
-    "decode.top_p": "0 1.1 null",
-    "decode.top_k": f"1.5 -1 {HUGE}",
-    "decode.max_new_tokens": "true 0 1.5 abc",
-    "decode.reuse_prefix": "abc 1",
+    "decode.mode": "abc",
+    "decode.temperature": "abc 0 1e-300",
+    "decode.top_p": "0 1.1",
+    "decode.top_k": f"-1 {HUGE}",
+    "decode.max_new_tokens": "true 0",
+    "decode.reuse_prefix": "abc",
     "hardware.device": "~ null 1 [] meta",
-    "hardware.dtype": "~ int8 null",
-    "hardware.threads": "1.5 abc 0 true",
-    "hardware.warmup": "-1 null",
-    "hardware.kernels": "abc 1",
+    "hardware.dtype": "~ int8",
+    "hardware.threads": "1.5 0",
+    "hardware.warmup": "-1",
+    "hardware.kernels": "abc",
     "hardware.isa": "null",
-    "hardware.exclusive": "null 1 abc",
-    "hardware.latency": "3 {t_mlp_ms:1} " + " ".join(map(LATENCY.format, ("abc", "null", "true", "inf", "-1"))),
+    "hardware.exclusive": "abc",
+    "hardware.latency": "3 {t_mlp_ms:1} " + " ".join(map(LATENCY.format, ("abc", "inf", "-1"))),
     "wandb": "~ null abc",
-    "wandb.mode": "~ abc null",
-    "wandb.project": "~ null 1 [a]",
-    "limit": "~ -1 1.5 abc true 1,2 9223372036854775808",
+    "wandb.mode": "~ abc",
+    "wandb.project": "~ [a]",
+    "limit": "~ -1 1.5 true 1,2 9223372036854775808",
     "repeats": "~ 0 null 10001 99999999999999999999",
-    "seed": f"~ abc null ??? 9223372036854775808 {HUGE}",
+    "seed": f"abc null 9223372036854775808 {HUGE}",
     "baseline": "~ maybe null",
     "runs_dir": "~ null '' 1 FILE",
-    "force": "~ maybe null",
+    "force": "~ maybe",
     "dry": "maybe null",
     "minutes": "5",
     "retry": "failed 1",
-    "shard": "3 0/2 3/2 1/0 a/b 1/2/3 1.5/2 true",
+    "shard": "3 0/2 3/2 1/0 a/b 1/2/3",
     "variant": "~ nope 1",
-    "method._target_": f"~ methods.knapspec methods.knapspec.Nope tasks.aime.AIME {STRANGE}",
+    "method._target_": f"~ methods.knapspec methods.knapspec.Nope tasks.aime.AIME os.mkdir nope.nope null {MADE}",
     "method.name": f"1 null '' a/b {MADE}",
-    "task._target_": f"~ methods.ar.AR {STRANGE}",
+    "task._target_": f"~ methods.ar.AR os.mkdir {MADE}",
     "task.hub": "1",
     "task.max_new_tokens": "0 abc",
-    "data._target_": f"~ tasks.aime.AIME os.mkdir nope.nope {MADE}",
-    "model._target_": f"~ transformers.AutoModel os.mkdir nope.nope {MADE}",
+    "data._target_": f"~ tasks.aime.AIME os.mkdir {MADE}",
+    "model._target_": f"~ transformers.AutoModel os.mkdir {MADE}",
     "model.name": "~ 1 null a/b",
     "model.template": "xml null",
     "model.embedded": "nope 1 null",
     "model.shape": "1",
 }
+
+GGUF = "bits=0 size=x sha256=abc file=../m.gguf file=m.bin part=1 wheels=[] wheels=[a==1] wheels=null "
+GGUF += "origin=elsewhere origin=hub hub=1"
 
 # field -> whole lines
 LINES = {
@@ -84,13 +88,7 @@ LINES = {
     "wandb.x": ("+wandb.x=1",),
     "seed": ("seed=${nope}",),
     "variant": ("task=gsm8k variant=nope", "task=gsm8k variant=1"),
-    "shard": (
-        "shard=1/99 limit=4",
-        "shard=1/2 method=swift",
-        "shard=1/2 method=adaptive",
-        "shard=1/2 method=conflayers",
-        "shard=1/2 task=stream",
-    ),
+    "shard": ("shard=1/99 limit=4", "shard=1/2 method=swift", "shard=1/2 method=adaptive", "shard=1/2 task=stream"),
     "nonsense": ("nonsense=1", "+nonsense=1", "~nonsense"),
     "method": ("~method", "method=nope", "++method._partial_=true", "+method._args_=[1]", "+method._recursive_=false"),
     "method.x": ("+method.x=1", f"+method.x={MADE}", f"+method.x=[{MADE}]", f"+method.x.y={MADE}"),
@@ -101,17 +99,12 @@ LINES = {
         "method=knn_ssd +method.search.x=1",
         "method=knn_ssd method.search.iterations=abc",
     ),
-    "method.draft_window": tuple(
-        f"method={method} method.draft_window={window}"
-        for method in ("swift", "window_draft", "int8_draft", "int4_draft")
-        for window in ("[4,2147483648]", "[2147483648,4]", "[4,0]", f"[4,{HUGE}]")
+    "method.draft_window": (
+        *(f"method=swift method.draft_window={window}" for window in ("[2147483648,4]", "[4,0]", f"[4,{HUGE}]")),
+        *(f"method={name} method.draft_window=[4,2147483648]" for name in ("swift", "window_draft", "int4_draft")),
     ),
     "method.windows": ("method=adaptive method.windows=[[4,2147483648]]",),
-    "method.draft_len_grid": tuple(
-        f"method={method} method.draft_len_grid=[0,{length}]"
-        for method in ("del", "knapspec")
-        for length in (2147483648, HUGE)
-    ),
+    "method.draft_len_grid": ("method=del method.draft_len_grid=[0,2147483648]", f"method.draft_len_grid=[0,{HUGE}]"),
     "method.draft_lens": ("method=layerskip_swept method.draft_lens=[2147483648]",),
     "method.window": ("method=lookahead method.ngram=2147483648", "method=lookahead method.window=2147483648"),
     "method.interval": (f"method=clasp method.interval={HUGE}", f"method=clasp method.interval=-{HUGE}"),
@@ -136,21 +129,14 @@ LINES = {
     "model.template": ("model=local", "model=local model.path=a"),
     "model.shape": ("model.shape.n_layers=99", "+model.shape.x=1"),
     "model.hub": ("model.embedded=null +model.hub=1",),
-    "model.gguf": tuple(
-        f"model.embedded=null +model.gguf={value}" for value in ("1", "{package:1}", "{package:a}", "{}", "{file:b}")
-    )
-    + tuple(
-        f"model=smollm2_135m model.gguf.{value}"
-        for value in (
-            *("bits=0", "size=x", "sha256=abc", "file=../m.gguf", "file=m.bin", "part=1", "wheels=[]", "wheels=[a==1]"),
-            *("wheels=null", "origin=elsewhere", "origin=hub", "hub=1"),
-        )
+    "model.gguf": (
+        *(f"model.embedded=null +model.gguf={value}" for value in ("1", "{package:1}", "{package:a}", "{file:b}")),
+        *(f"model=smollm2_135m model.gguf.{value}" for value in GGUF.split()),
     ),
 }
 
 
 def line(field: str, value: str) -> str:
-    """The options for a value of this field, with sampling if needed."""
     option = f"~{field}" if value == "~" else f"{field}={value}"
     return f"decode=sample {option}" if field in ("decode.temperature", "decode.top_p", "decode.top_k") else option
 
@@ -181,7 +167,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.fixture
-def refused(folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Callable[[str], str]:
+def refused(folder: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> Refused:
     """The message of options that a run refuses before it loads or writes anything, in this process."""
     monkeypatch.setattr(run, "execute", lambda _: pytest.fail("accepted"))
 
@@ -195,9 +181,7 @@ def refused(folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytes
 
 
 @pytest.mark.parametrize(("field", "options"), BAD, ids=[options for _, options in BAD])
-def test_a_bad_option_is_one_message(
-    field: str, options: str, refused: Callable[[str], str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_bad_option_is_1_message(field: str, options: str, refused: Refused, monkeypatch: pytest.MonkeyPatch) -> None:
     """Also with `dry=true`, which looks at nothing that depends on this machine or the model."""
     described: list[str] = []
     work = command._run
@@ -218,7 +202,7 @@ def test_a_bad_option_is_one_message(
 
 
 @pytest.mark.parametrize("options", TYPED)
-def test_it_is_one_too_where_nothing_would_run(options: str, refused: Callable[[str], str]) -> None:
+def test_it_is_one_too_where_nothing_would_run(options: str, refused: Refused) -> None:
     assert refused(options) == refused(f"{options} dry=true")
 
 
@@ -227,54 +211,40 @@ def test_it_is_one_too_where_nothing_would_run(options: str, refused: Callable[[
     [
         ("decode=sample decode.temperature=inf", "decode.temperature=inf is invalid: expected a number >= 1e-06"),
         ("limit=9223372036854775808", "expected an integer >= 1, or null, of fewer than 19 digits"),
-        (
-            "method=swift method.draft_window=[4,2147483648]",
-            "expected sinks >= 0 and recent >= 1, each at most 2147483647",
-        ),
+        ("method=swift method.draft_window=[4,2147483648]", "sinks >= 0 and recent >= 1, each at most 2147483647"),
         ("hardware.threads=1.5", "hardware.threads=1.5 is invalid: expected an integer"),
         ("~seed", "seed is missing: it must be given"),
         ("wandb=null", "wandb=None is invalid: expected a table of mode, project"),
         ("+wandb.x=1", "wandb.x=1 is invalid: wandb has no such setting; its settings are mode, project"),
         ("wandb.project=''", "wandb.project='' is invalid: expected the name of a project"),
         ("~data", "data is missing: expected one of hub, local, sample"),
-        (
-            "task._target_=builtins.dict",
-            "task='builtins.dict' is invalid: expected task._target_ to name the class of a Task",
-        ),
+        ("task._target_=builtins.dict", "task='builtins.dict' is invalid: expected task._target_ to name the class of"),
         (f"method.name={MADE}", "method.name._target_ to name the class of a task or of settings"),
         ("runs_dir=FILE/below", "runs_dir='FILE/below' is invalid: expected a folder"),
         ("model=local model.path=a", "it must be given: model.template=chat or model.template=plain\n"),
-        (
-            "seed=${nope}",
-            "seed='${nope}' is invalid: Interpolation key 'nope' not found: ${...} refers",
-        ),
+        ("seed=${nope}", "seed='${nope}' is invalid: Interpolation key 'nope' not found: ${...} refers"),
         ("method._target_=ar.AR", "(No module named 'ar': put the folder that holds ar on PYTHONPATH)"),
         ("method._target_=methods.nope.A", "(No module named 'methods.nope')"),
         ("method._target_=AR", "to name the class of a Method, as module.Class\n"),
         ("method._target_=os.mkdir", "to name the class of a Method\n"),
         ("method=fixed_layers method.name=ar", "method.name='ar' is invalid: expected another name: ar is the name of"),
-        (
-            "lmit=3",
-            "lmit=3 is invalid: there is no such option; the options are model, method, task",
-        ),
+        ("lmit=3", "lmit=3 is invalid: there is no such option; the options are model, method, task"),
         ("a.b.c=x", "a.b.c='x' is invalid: there is no such option; the options are model"),
         ("method=ar method.nodes=3", "method.nodes=3 is invalid: method has no such setting; its settings are name\n"),
-        (
-            "data=sample data.root=a",
-            "data.root='a' is invalid: data has no such setting; it has none; data=local has it\n",
-        ),
+        ("data.root=a", "data.root='a' is invalid: data has no such setting; it has none; data=local has it\n"),
         ("method=ar method.draft_len=3", "its settings are name; method=adaptive or asd or clasp or another has it\n"),
         ("method=knn_ssd method.search.x=1", "method.search.x=1 is invalid: method.search has no such setting"),
-        ("hardware.x=1", "hardware.x=1 is invalid: hardware has no such setting; its settings are device, dtype"),
-        (
-            "model.template.sytem=x",
-            "model.template has no such setting; its settings are form, enable_thinking, system, kwargs\n",
-        ),
+        ("model.template.sytem=x", "no such setting; its settings are form, enable_thinking, system, kwargs\n"),
         ("model.template.kwargs.mood=x", "use +model.template.kwargs.mood=x"),
         ("model=llama3_8b model.embedded=a", "use +model.embedded=a"),
+        ("~repeats", "repeats is missing: it must be given"),
+        ("~model", "model is missing: expected one of "),
+        ("data=local", "data.root is missing: expected data.root=DIR"),
+        ("model=local model.template=chat", "model.path is missing: it must be given"),
+        ("hardware=cpu ~hardware.dtype", "hardware.dtype is missing: it must be given"),
     ],
 )
-def test_the_message_says_what_is_allowed(options: str, said: str, refused: Callable[[str], str]) -> None:
+def test_the_message_says_what_is_allowed(options: str, said: str, refused: Refused) -> None:
     assert said in refused(options)
 
 
@@ -304,98 +274,50 @@ PARTS = {
 
 
 @pytest.mark.parametrize(
-    ("without", "said"),
+    ("without", "instead", "said"),
     [
-        ("observe", "to name the class of a Method; M lacks observe\n"),
-        ("prepare start", "to name the class of a Method; M lacks prepare, start\n"),
-        ("taps", "to name the class of a Method; its objects lack taps\n"),
-        ("reuse_prefix greedy_only", "its objects lack reuse_prefix, greedy_only\n"),
+        ("observe", "", "to name the class of a Method; M lacks observe\n"),
+        ("prepare start", "", "to name the class of a Method; M lacks prepare, start\n"),
+        ("taps", "", "to name the class of a Method; its objects lack taps\n"),
+        ("reuse_prefix greedy_only", "", "its objects lack reuse_prefix, greedy_only\n"),
+        ("taps", "    taps = (1, 2)", "method.taps=(1, 2) is invalid: expected a Taps"),
     ],
 )
 def test_what_a_method_lacks_is_named(
-    without: str,
-    said: str,
-    refused: Callable[[str], str],
-    tmp_path_factory: pytest.TempPathFactory,
-    monkeypatch: pytest.MonkeyPatch,
+    without: str, instead: str, said: str, refused: Refused, tmp_path_factory: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    lines = [line for name, line in PARTS.items() if name not in without.split()]
-    assert said in refused(f"method=ar method._target_={module(tmp_path_factory, monkeypatch, lines)}.M")
-
-
-def test_a_part_of_another_type_is_refused(
-    refused: Callable[[str], str], tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    lines = [line for name, line in PARTS.items() if name != "taps"] + ["    taps = (1, 2)"]
-    name = module(tmp_path_factory, monkeypatch, lines)
-    assert "method.taps=(1, 2) is invalid: expected a Taps" in refused(
-        f"method=ar method.name=x method._target_={name}.M"
-    )
-
-
-def module(folders: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch, lines: list[str]) -> str:
-    """Name of a module with a method `M` of these lines."""
-    folder = folders.mktemp("own")
+    folder = tmp_path_factory.mktemp("own")
     head = ["from ssd_bench.contract.method import Taps", "class M:", "    def __init__(self, name): self.name = name"]
-    (folder / f"{folder.name}.py").write_text("\n".join([*head, *lines]), encoding="utf-8")
+    lines = [line for name, line in PARTS.items() if name not in without.split()]
+    (folder / f"{folder.name}.py").write_text("\n".join([*head, *lines, instead]), encoding="utf-8")
     monkeypatch.syspath_prepend(folder)
-    return folder.name
+    assert said in refused(f"method=ar method.name=x method._target_={folder.name}.M")
 
 
-@pytest.mark.parametrize("sweep", [False, True])
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "chosen", "said"),
     [
-        (
-            "ngram 2\n",
-            "odd.yaml:3' is invalid: expected valid YAML (while scanning a simple key, line 2: could not find",
-        ),
-        (
-            "a:\n\t- x\n",
-            r"odd.yaml:3' is invalid: expected valid YAML (while scanning for the next token: found character '\t'",
-        ),
-        (
-            "name: a\nname: b\n",
-            "odd.yaml:3' is invalid: expected valid YAML (while constructing a mapping, line 1: found",
-        ),
-        ("name: \x07\n", "odd.yaml' is invalid: expected valid YAML (character 31: special characters are not allowed"),
+        ("ngram 2\n", "=odd", ":3' is invalid: expected valid YAML (while scanning a simple key, line 2: could not"),
+        ("a:\n\t- x\n", "=ar,odd -m", r":3' is invalid: expected valid YAML (while scanning for the next token: found"),
+        ("name: a\nname: b\n", "=odd", ":3' is invalid: expected valid YAML (while constructing a mapping, line 1: "),
+        ("name: \x07\n", "=odd", "' is invalid: expected valid YAML (character 31: special characters are not"),
     ],
 )
 def test_a_file_that_is_no_yaml_is_named_with_its_line(
-    text: str, said: str, sweep: bool, refused: Callable[[str], str], tmp_path_factory: pytest.TempPathFactory
+    text: str, chosen: str, said: str, refused: Refused, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     folder = tmp_path_factory.mktemp("conf")
     (folder / "method").mkdir()
     (folder / "method" / "odd.yaml").write_text(f"_target_: methods.ar.AR\n{text}", encoding="utf-8")
-    chosen = "method=ar,odd -m" if sweep else "method=odd"
-    message = refused(f"hydra.searchpath=[file://{folder}] {chosen}")
-    assert said in message and message.count("\n") == 1
+    message = refused(f"hydra.searchpath=[file://{folder}] method{chosen}")
+    assert f"odd.yaml{said}" in message and message.count("\n") == 1
 
 
-@pytest.mark.parametrize(
-    ("value", "typed"),
-    [
-        ("a=b", "'runs_dir=\"a=b\"'"),
-        ("${x}", "'runs_dir=\"\\${x}\"'"),
-        ("a${x}b", "'runs_dir=\"a\\${x}b\"'"),
-        ("a[x]b", "'runs_dir=\"a[x]b\"'"),
-        ("{a", "'runs_dir=\"{a\"'"),
-        ("a(b)", "'runs_dir=\"a(b)\"'"),
-        ("a,b", "'runs_dir=\"a,b\"'"),
-        ("~", "'runs_dir=\"~\"'"),
-        ("日本", "'runs_dir=\"日本\"'"),
-        ("“a”", "'runs_dir=\"“a”\"'"),
-        ("a#b", "'runs_dir=\"a#b\"'"),
-        ('a"b', '\'runs_dir="a\\"b"\''),
-        ("it's", "'runs_dir=\"it'\"'\"'s\"'"),
-    ],
-)
-def test_a_value_with_characters_of_the_grammar_gets_the_quoted_form_to_type(
-    value: str, typed: str, refused: Callable[[str], str]
-) -> None:
+@pytest.mark.parametrize("value", ["a=b", "a${x}b", "a[x]b", "{a", "a,b", "~", "“a”", "a#b", 'a"b', "it's"])
+def test_a_value_with_characters_of_the_grammar_gets_its_quoted_form(value: str, refused: Refused) -> None:
     message = refused(f"runs_dir={value}")
-    assert message.count("\n") == 1 and message.endswith(f"as text it is {typed}\n")
-    (argument,) = shlex.split(typed)
+    assert message.count("\n") == 1
+    (argument,) = shlex.split(message.partition("as text it is ")[2])
     quoted = OverridesParser.create().parse_override(argument).value()
     assert OmegaConf.create({"runs_dir": quoted}).runs_dir == value
     if value != "a,b":
@@ -410,36 +332,27 @@ def test_a_value_with_characters_of_the_grammar_gets_the_quoted_form_to_type(
         ("minutes=nan", "minutes=nan is invalid: expected null except in a sweep"),
         *(
             (f"experiment=swift_table2 minutes={value} -m", f"minutes='{value}' is invalid: expected a number")
-            for value in ("nan", "inf", "-1", "0", "abc", "")
+            for value in ("nan", "inf", "0", "abc", "")
         ),
         ("method=glob(nope*) -m", "method='glob(nope*)' is invalid: expected at least one value"),
         ("seed=range(3,3) -m", "seed='range(3,3)' is invalid: expected at least one value"),
-        ("runs_dir=a,b seed=range(3,3) -m", "seed='range(3,3)' is invalid: expected at least one value"),
         ("seed=range(0,3,0) -m", "seed='range(0,3,0)' is invalid: expected values that can be listed"),
         ("seed=range(0,99999999999) -m", "seed='range(0,99999999999)' is invalid: expected at most 100000 values"),
-        (
-            "seed=range(0,1000) limit=range(1,1001) -m",
-            "-m='1000000 runs' is invalid: expected at most 100000 in one sweep",
-        ),
+        ("seed=range(0,1000) limit=range(1,1001) -m", "-m='1000000 runs' is invalid: expected at most 100000 in one"),
         (f"model.name={'m' * 300}", "model.name='mmmmmmmmmmmmmmmmmmmmmmmmmmmmmm...mm"),
-        (
-            f"method.name={'m' * 175}",
-            "(175 characters)' is invalid: expected a shorter name: model, method and task have",
-        ),
+        (f"method.name={'m' * 175}", "(175 characters)' is invalid: expected a shorter name: model, method and task"),
         (f"method={'m' * 300}", "method='mmmmmmmmmmmmmmmmmmmmmmmmmmmmmm...mm"),
         (f"{'m' * 300}=1", "option='mmmmmmmmmmmmmmmmmmmmmmmmmmmmmm...mm"),
         (f"seed={'9' * 5000}", "(5000 characters)' is invalid: expected a value in Hydra's grammar (Exceeds"),
         (
             f"variant={'[' * 500}{']' * 500}",
-            "(1000 characters)' is invalid: expected a value in Hydra's grammar (maximum",
+            "(1000 characters)' is invalid: expected a value in Hydra's grammar (max",
         ),
         (f"variant={'x' * 50000}", " (50075 characters)"),
         ("=3", "option='=3' is invalid: expected NAME=VALUE"),
     ],
 )
-def test_what_selects_nothing_and_what_is_too_long_is_one_message(
-    options: str, said: str, refused: Callable[[str], str]
-) -> None:
+def test_what_selects_nothing_and_what_is_too_long_is_one_message(options: str, said: str, refused: Refused) -> None:
     message = refused(options)
     assert message.startswith("error: ") and message.count("\n") == 1 and said in message and len(message) < 6000
 
@@ -447,76 +360,48 @@ def test_what_selects_nothing_and_what_is_too_long_is_one_message(
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        ("experiment=typo", "experiment='typo' is invalid: expected a table, a figure or a run set, such as "),
-        (
-            "experiment=swift_table22",
-            "experiment='swift_table22' is invalid: expected a table, a figure or a run set, such",
-        ),
+        ("experiment=swift_table22", "='swift_table22' is invalid: expected a table, a figure or a run set, such as "),
         ("experiment=swift_table2,typo", "experiment='typo' is invalid"),
         ("experiment=typo scale=mini dry=true", "experiment='typo' is invalid"),
         ("scale=huge experiment=typo", "experiment='typo' is invalid"),
         ("experiment=swift_table2", "experiment=swift_table2 needs a sweep: python -m ssd_bench -m "),
     ],
 )
-def test_an_unknown_experiment_is_named_before_all_else(options: str, said: str, refused: Callable[[str], str]) -> None:
+def test_an_unknown_experiment_is_named_before_all_else(options: str, said: str, refused: Refused) -> None:
     message = refused(options)
     assert said in message and message.count("\n") == 1
     assert "swift_table2" in message or "swift_table22" not in options
 
 
-@pytest.mark.parametrize(
-    "words",
-    ["advise", "replay", "compare", "compare a", "pack", "validate", "reproduce", "advise model=local"],
-)
-def test_what_nobody_gave_is_missing(words: str, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize("words", ["advise", "replay", "compare", "compare a", "pack", "validate", "reproduce"])
+def test_what_nobody_gave_is_missing(words: str, folder: Path, capsys: Capture) -> None:
     assert dispatch(words.split()) == 2
     message = capsys.readouterr().err
     assert " is missing: expected " in message and "None" not in message and message.count("\n") == 1
 
 
 @pytest.mark.parametrize(
-    ("options", "said"),
-    [
-        ("~wandb", "wandb is missing: expected a table of mode, project"),
-        ("~repeats", "repeats is missing: it must be given"),
-        ("~model", "model is missing: expected one of "),
-        ("task=jsonl", "task.path is missing: expected a file NAME.jsonl"),
-        ("data=local", "data.root is missing: expected data.root=DIR"),
-        ("model=local model.template=chat", "model.path is missing: it must be given"),
-        ("hardware=cpu ~hardware.dtype", "hardware.dtype is missing: it must be given"),
-    ],
-)
-def test_a_missing_option_of_a_run_is_said_to_be_missing(
-    options: str, said: str, refused: Callable[[str], str]
-) -> None:
-    assert said in refused(options)
-
-
-@pytest.mark.parametrize("place", ["nowhere", "FILE", "nowhere.zip", "FILE/below"])
-@pytest.mark.parametrize(
     "words",
     [
-        "claims runs_dir=",
-        "report runs_dir=",
-        "status runs_dir=",
-        "compare b=. a=",
-        "validate record=",
-        "export to=out run=",
-        "pack out=a.zip runs_dir=",
-        "explain run=",
+        *(f"claims runs_dir={place}" for place in ("nowhere", "FILE", "nowhere.zip", "FILE/below")),
+        "report runs_dir=nowhere",
+        "status runs_dir=FILE",
+        "compare b=. a=nowhere",
+        "validate record=nowhere.zip",
+        "export to=out run=nowhere",
+        "pack out=a.zip runs_dir=nowhere",
+        "explain run=FILE",
     ],
 )
-def test_a_missing_folder_of_records_is_refused_in_the_same_words(
-    words: str, place: str, folder: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert dispatch(f"{words}{place}".split()) == 2
+def test_a_missing_folder_of_records_is_refused_in_the_same_words(words: str, folder: Path, capsys: Capture) -> None:
+    assert dispatch(words.split()) == 2
     shown = capsys.readouterr()
     assert "expected an existing folder of runs, the folder of a run, or a pack (.zip)" in shown.err
     assert shown.err.count("\n") == 1 and not shown.out
     assert [path.name for path in folder.iterdir()] == ["FILE"]
 
 
-def test_an_empty_folder_of_records_gets_few_lines(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_empty_folder_of_records_gets_few_lines(folder: Path, capsys: Capture) -> None:
     (folder / "empty").mkdir()
     for command_name, code in (("claims", 0), ("status", 0), ("report", 2)):
         assert dispatch([command_name, "runs_dir=empty"]) == code
