@@ -80,15 +80,16 @@ def refused(kind: Any) -> Iterator[Any]:
 @pytest.mark.parametrize("preset", PRESETS)
 def test_a_preset_gives_every_setting_and_no_other(preset: str) -> None:
     """Help and constructor agree, though the help imports nothing."""
-    config = composed(f"method={preset}").method
-    for made in (config, config.get("search")):
+    config = composed(f"method={preset}")
+    shown = describe_settings(config)
+    for section, made in (("method", config.method), ("method.search", config.method.get("search"))):
         if made is not None:
-            target = get_class(made["_target_"])
-            names = [setting.name for setting in declared_settings(made["_target_"])]
-            assert set(made) - {"_target_", "_convert_"} == set(names) == set(inspect.signature(target).parameters)
-            assert {s.name: describe_type(s.kind) for s in declared_settings(made["_target_"])} == {
-                name: describe_type(kind) for name, kind in kinds(target).items()
-            }
+            target, declared = get_class(made["_target_"]), declared_settings(made["_target_"])
+            names = {setting.name for setting in declared}
+            assert set(made) - {"_target_", "_convert_"} == names == set(inspect.signature(target).parameters)
+            types = {name: describe_type(kind) for name, kind in kinds(target).items()}
+            assert {setting.name: describe_type(setting.kind) for setting in declared} == types
+            assert all(f"  {section}.{name}=" in shown for name in names - {"search"})
 
 
 @pytest.mark.parametrize("choice", [*(f"method={name}" for name in PRESETS), *(f"task={name}" for name in DECLARED)])
@@ -109,7 +110,6 @@ def test_a_choice_takes_its_limits_and_refuses_what_is_beyond_and_of_other_types
 
 
 def test_a_number_of_another_type_is_refused_on_the_command_line() -> None:
-    """These once slipped through."""
     for option, said in (
         ("method.interval=16.5", "method.interval=16.5 is invalid: expected an integer >= 1"),
         ("method.interval=true", "method.interval=True is invalid: expected an integer >= 1"),
@@ -132,42 +132,24 @@ def test_decode_hardware_and_wandb_are_declared_too(made: type, section: str) ->
                 made(**given | {name: bad})
 
 
-@pytest.mark.parametrize(
-    "target", sorted({*TARGETS, *TASKS, *UNTARGETED.values(), "methods.layer_search.SearchSettings"})
-)
-def test_every_setting_has_a_doc(target: str) -> None:
-    found = declared_settings(target)
-    assert found or target in TASKS  # those with variants give a number for each, and have constructors of their own
-    assert all(len(setting.doc) > 1 for setting in found), found
-
-
-@pytest.mark.parametrize("preset", PRESETS)
-def test_the_help_shows_every_setting_with_its_value(preset: str) -> None:
-    config = composed(f"method={preset}", "decode.temperature=0.5")
-    shown = describe_settings(config)
-    made: Any = OmegaConf.to_container(config.method, resolve=True)
-    for section, values in (("method", made), ("method.search", made.get("search", {}))):
-        for name in set(values) - {"_target_", "_convert_", "search"}:
-            assert f"  {section}.{name}=" in shown
-    for line in (
-        "decode.temperature=0.5: a number >= 1e-06",
-        "hardware.threads=null: ",
-        "wandb.mode=disabled: one of",
-    ):
-        assert f"  {line}" in shown
+def test_every_setting_has_a_doc() -> None:
+    for target in {*TARGETS, *TASKS, *UNTARGETED.values(), "methods.layer_search.SearchSettings"}:
+        found = declared_settings(target)
+        assert found or target in TASKS  # those with variants give a number for each: constructors of their own
+        assert all(len(setting.doc) > 1 for setting in found), found
 
 
 def test_the_help_of_no_preset_loads_torch() -> None:
-    code = (
-        "import sys; from ssd_bench.compose.help import declared_settings; all(map(declared_settings, sys.argv[1:])); "
-    )
-    code += "sys.exit('torch' in sys.modules)"
+    code = "import sys; from ssd_bench.compose.help import declared_settings\n"
+    code += "all(map(declared_settings, sys.argv[1:])); sys.exit('torch' in sys.modules)"
     assert python("-c", code, *TARGETS, *TASKS).returncode == 0
 
 
 def test_the_help_of_the_program() -> None:
-    shown = program("run", "method=swift", "method.patience=7", "--help").stdout
+    shown = program("run", "method=swift", "method.patience=7", "decode.temperature=0.5", "--help").stdout
     assert "method.patience=7: an integer >= 0\n      Candidates without progress" in shown
+    for line in ("decode.temperature=0.5: a number >= 1e-06", "hardware.threads=null: ", "wandb.mode=disabled: one of"):
+        assert f"  {line}" in shown
 
 
 @settings("toy")
