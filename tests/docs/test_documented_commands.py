@@ -32,20 +32,13 @@ from tests import exhibit_runs
 from tests.commands.test_exchange import SERVER
 from tests.runs import CPU, ROOT, executed, exit_code, program, python
 
-DOCUMENTS = (
-    "*.md",
-    "docs/**/*.md",
-    "methods/**/*.md",
-    "tasks/**/*.md",
-    "conf/**/*.md",
-    "ssd_bench/**/*.md",
-    "studies/*.md",
-    "tests/*.md",
-)
+DOCUMENTS = ("*.md", *(f"{folder}/**/*.md" for folder in ("docs", "methods", "tasks", "conf", "ssd_bench")))
+DOCUMENTS += ("studies/*.md", "tests/*.md")
 ELSEWHERE = {
     "CHANGELOG.md": "says what was",
     "docs/tutorials/": "tests/docs/test_tutorials.py and tests/compose/test_plugin.py run them",
 }
+Capture = pytest.CaptureFixture[str]
 PROGRAM = r"(?:python -(?:m \w+|c )|ssd-bench |make [a-z]|pip install )"
 SHELL = ("", "sh", "bash", "console", "text")
 OURS = ("python -m ssd_bench ", "ssd-bench ")
@@ -338,9 +331,19 @@ def filled(line: str, folder: Path) -> list[str]:
     return words
 
 
-def told(line: str, folder: Path, capsys: pytest.CaptureFixture[str]) -> str:
-    """Output of a command, which must succeed."""
-    words = filled(line, folder)
+SAID: dict[tuple[str, ...], str] = {}
+"""Words of a command -> its output."""
+
+
+def told(line: str, folder: Path, capsys: Capture) -> str:
+    """Output of a command, which must succeed; one that several documents write in other words runs once."""
+    words = tuple(filled(line, folder))
+    if words not in SAID:
+        SAID[words] = output(words, folder, capsys)
+    return SAID[words]
+
+
+def output(words: Sequence[str], folder: Path, capsys: Capture) -> str:
     name = "run" if is_run(words) else words[0]
     Path("runs").symlink_to(folder / ROOMS.get(name, "runs"))
     capsys.readouterr()
@@ -363,9 +366,7 @@ def unsaid(shown: Iterable[str], said: str) -> list[str]:
 
 
 @pytest.mark.parametrize("line", [line for line in RUN if line.startswith(OURS)], ids=str)
-def test_a_command_does_what_its_document_says(
-    line: str, workplace: Path, desk: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_command_does_what_its_document_says(line: str, workplace: Path, desk: Path, capsys: Capture) -> None:
     if "set.json'" in line:
         assert dispatch(["export", f"run={workplace}/runs/table/{RECORD}", "to=set.json", "form=layer_set"]) == 0
     asked = f"{line} --help" if line in NAMED else line
@@ -378,9 +379,7 @@ def test_a_command_does_what_its_document_says(
 
 
 @pytest.mark.parametrize("line", [line for line in RUN if not line.startswith(OURS)], ids=str)
-def test_a_program_of_the_users_own_runs(
-    line: str, workplace: Path, desk: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_program_of_the_users_own_runs(line: str, workplace: Path, desk: Path, capsys: Capture) -> None:
     (desk / "runs").symlink_to(workplace / "runs")
     *start, code = shlex.split(line)
     assert start == ["python", "-c"]
@@ -410,7 +409,7 @@ def of_make(line: str, folder: Path) -> tuple[int, list[list[str]], str]:
 
 @pytest.mark.parametrize("line", MADE, ids=str)
 def test_make_knows_the_target_and_its_commands_are_the_projects(
-    line: str, workplace: Path, desk: Path, tmp_path_factory: pytest.TempPathFactory, capsys: pytest.CaptureFixture[str]
+    line: str, workplace: Path, desk: Path, tmp_path_factory: pytest.TempPathFactory, capsys: Capture
 ) -> None:
     code, found, errors = of_make(line, tmp_path_factory.mktemp("make"))
     assert code == 0, errors
@@ -428,11 +427,10 @@ def checked_runs(folder: Path) -> int:
     return len(found)
 
 
-@pytest.mark.parametrize(
-    "line",
-    [line for line in RUN if "README.md" in FOUND[line].files and is_run(arguments(line)) and "experiment" not in line],
-    ids=str,
-)
+README = [line for line in RUN if "README.md" in FOUND[line].files and is_run(arguments(line))]
+
+
+@pytest.mark.parametrize("line", [line for line in README if "experiment" not in line], ids=str)
 def test_what_readme_runs_is_run(line: str, workplace: Path, desk: Path) -> None:
     assert exit_code([*filled(line, workplace), *SMALL, f"runs_dir={desk}/made"]) == 0
     assert checked_runs(desk / "made") == 1
@@ -502,15 +500,8 @@ python -m ssd_bench in_no_shell
 ```
 """
     found = collected([("page", page)])
-    assert [line.removeprefix(OURS[0]) for line in found] == [
-        "task=gsm8k limit=1",
-        "-m limit=2 task=a",
-        "-m limit=2 task=b",
-        "method=ar",
-        "audit",
-        "make all",
-        "report runs_dir=DIR",
-    ]
+    ours = ["task=gsm8k limit=1", "-m limit=2 task=a", "-m limit=2 task=b", "method=ar", "audit"]
+    assert [line.removeprefix(OURS[0]) for line in found] == [*ours, "make all", "report runs_dir=DIR"]
     assert found[f"{OURS[0]}audit"].shown == ("a line",)
     assert unsaid(["a  line", "…", "another"], "x\n a line\n") == ["another"]
 
@@ -528,7 +519,7 @@ python -m ssd_bench in_no_shell
     ],
 )
 def test_a_command_that_does_not_work_fails(
-    options: str, message: str, workplace: Path, desk: Path, capsys: pytest.CaptureFixture[str]
+    options: str, message: str, workplace: Path, desk: Path, capsys: Capture
 ) -> None:
     with pytest.raises(AssertionError, match=message):
         told(OURS[0] + options, workplace, capsys)
