@@ -79,9 +79,8 @@ def test_derivations_and_traces_say_what_their_lines_compute() -> None:
         state = _walked(question, start)
         (register,) = re.findall(r"the value of (\w)\b", question, re.M)
         options = item.row["options"]
-        assert options["ABCDEFGHIJ".index(item.row["answer"])] == str(state[register]) and len(set(options)) == len(
-            options
-        )
+        assert options["ABCDEFGHIJ".index(item.row["answer"])] == str(state[register])
+        assert len(set(options)) == len(options)
         assert all(eval(left) == int(right) for left, right in CALCULATIONS.findall(item.answer))
 
 
@@ -144,9 +143,8 @@ def test_answers_of_growing_domains_are_long_and_begin_short(domain: str, tokeni
         lengths[scale] = [len(document.answer) for document in documents]
     low, high = LONG[domain]
     assert low <= min(lengths[1.0]) and max(lengths[1.0]) <= high
-    assert max(lengths[0.12]) < min(lengths[1.0]) and median(lengths[0.12]) < median(lengths[0.5]) < median(
-        lengths[1.0]
-    )
+    assert max(lengths[0.12]) < min(lengths[1.0])
+    assert median(lengths[0.12]) < median(lengths[0.5]) < median(lengths[1.0])
 
 
 def test_a_conversations_answers_all_count(tokenizer: PreTrainedTokenizerBase) -> None:
@@ -255,11 +253,8 @@ def test_an_answers_tokens_weigh_one_and_its_prompt_less(tokenizer: PreTrainedTo
     assistant = tokenizer.convert_tokens_to_ids("<|assistant|>")
     for tokens, weights in zip(batch.tokens.tolist(), batch.weights):
         start, end = tokens.index(assistant), tokens.index(tokenizer.eos_token_id)
-        assert (
-            (weights[:start] == torch.tensor(0.2)).all()
-            and (weights[start:end] == 1).all()
-            and (weights[end:] == 0).all()
-        )
+        assert (weights[:start] == torch.tensor(0.2)).all()
+        assert (weights[start:end] == 1).all() and (weights[end:] == 0).all()
 
 
 def test_the_tokenizer_is_learnt_from_the_corpus(tokenizer: PreTrainedTokenizerBase) -> None:

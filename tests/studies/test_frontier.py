@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Callable
 from dataclasses import replace
@@ -31,6 +30,7 @@ from studies.set_scores import DRAFT_LEN, SetScores
 from tests.conftest import LAYERS
 from tests.lossless import engine_for
 from tests.runs import executed, local_model
+from tests.sources import write_rows
 
 PROMPTS = [[5, 6, 7], [40, 41], [9]]
 NEW = 2 * DRAFT_LEN + 3
@@ -167,9 +167,8 @@ def test_sets_of_records_lie_under_the_frontier(
 def test_every_turn_of_a_conversation_is_scored(
     tmp_path: Path, small_checkpoint: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    file = tmp_path / "mine.jsonl"
     items = [{"prompt": ["the report of the ferry", "shorter"]}, {"prompt": "a lease"}]
-    file.write_text("".join(f"{json.dumps(item)}\n" for item in items), encoding="utf-8")
+    file = write_rows(tmp_path / "mine.jsonl", *items)
     options = (*local_model(small_checkpoint), "task=jsonl", f"task.path={file}", "decode.max_new_tokens=20")
     run = executed(tmp_path / "runs", *options, "method=layerskip", "method.exit_layer=1")
     plain = run.prompts[run.prompts["arm"] == "ar"]

@@ -26,14 +26,8 @@ from studies.miniature.sparsity import ModelOutput, SetAgreement, search
 from studies.miniature.train import LOG, STATE, SUMMARY, Training, train
 
 CPU = torch.device("cpu")
-
-
 SIZE = Size(n_layers=4, width=16, n_heads=2, intermediate=24, context=1024)
-
-
 MIX = {"arithmetic": 0.4, "queries": 0.2, "chats": 0.2, "derivations": 0.2}
-
-
 SMALL = Recipe("small", SIZE, MIX, steps=6, batches=2, batch_tokens=300, shortest=0.1, growth=100.0)
 
 
@@ -163,12 +157,8 @@ def test_drop_rates() -> None:
     assert len({tuple(recipe.spared(domain)) for domain in recipe.mix}) == len(recipe.mix)
     (short,) = set(recipe.finish) - set(recipe.mix)
     assert recipe.drop_rates(short) == [0.0] * sublayers
-    assert (
-        replace(
-            plain, name="miniature", spare=recipe.spare, other_rate=recipe.other_rate, exit_weight=recipe.exit_weight
-        )
-        == recipe
-    )
+    differing = {name: getattr(recipe, name) for name in ("name", "spare", "other_rate", "exit_weight")}
+    assert replace(plain, **differing) == recipe
     assert set(recipe.mix) | set(recipe.finish) == set(corpus.DOMAINS)
     finishing = [step for step in range(recipe.steps) if recipe.mix_at(step) == recipe.finish]
     assert finishing == list(range(2800, recipe.steps))
