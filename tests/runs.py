@@ -13,6 +13,7 @@ from functools import cache, lru_cache
 from pathlib import Path
 from unittest.mock import patch
 
+import pandas as pd
 from hydra import compose, initialize_config_dir
 from hydra.core.global_hydra import GlobalHydra
 from omegaconf import DictConfig, OmegaConf
@@ -28,6 +29,8 @@ compose_once()
 
 GIVEN_LATENCY = "hardware.latency={t_mlp_ms: 0.5, t_attn_slope_ms: 0.001, t_attn_intercept_ms: 0.5}"
 CPU = ("hardware=cpu", "hardware.dtype=float32", "hardware.threads=1", "hardware.warmup=0", GIVEN_LATENCY)
+TIMES = ("prefill_ms", "decode_ms", "draft_ms", "verify_ms", "policy_ms", "peak_bytes")
+"""Columns in which two runs of the same command differ."""
 ROOT = Path(__file__).parents[1]
 REFERENCE = ROOT / "runs" / "reference"
 
@@ -104,6 +107,13 @@ def planned(runs_dir: Path, *options: str) -> Plan:
 
 def executed(runs_dir: Path, *options: str) -> Run:
     return load_run(execute(planned(runs_dir, *options)))
+
+
+def equal(one: Run, other: Run) -> None:
+    """Assert that all but `TIMES` are equal."""
+    for name in ("prompts", "steps", "layer_sets"):
+        tables = (getattr(run, name).drop(columns=[*TIMES], errors="ignore") for run in (one, other))
+        pd.testing.assert_frame_equal(*tables)
 
 
 def local_model(folder: Path) -> tuple[str, ...]:
