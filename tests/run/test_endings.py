@@ -9,27 +9,26 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from itertools import count
 from pathlib import Path
 
 import pytest
 import torch
-from hydra.core.global_hydra import GlobalHydra
 
 from methods.ar import AR
-from ssd_bench.cli import dispatch
 from ssd_bench.commands.status import look
-from ssd_bench.errors import Lost
+from ssd_bench.errors import ConfigError, Lost
 from ssd_bench.lease import NAME, Lease
 from ssd_bench.records import writer as module
-from ssd_bench.records.reader import load_run
+from ssd_bench.records.reader import is_complete, load_run
 from ssd_bench.run import run
 from ssd_bench.run.arms import Arms
 from ssd_bench.stopping import Stopped
 from tests.kills import dead
-from tests.runs import CPU, environment, exit_code
-from tests.synthetic import header, unit, with_work, write_record
+from tests.runs import CPU, environment, equal, exit_code, program
+from tests.synthetic import header, unit, with_work, write_record, write_run
 
-LINE = (*CPU, "limit=2", "decode.max_new_tokens=4", "method=ar", "runs_dir=runs")
+LINE = (*CPU, "limit=2", "decode.max_new_tokens=4", "method=ar")
 FILES = ["layer_sets.parquet", "prompts.parquet", "run.json", "steps.parquet", "work.parquet"]
 OF_A_RUN = sorted([*FILES, "results.parquet"])
 STAGES = {
@@ -50,20 +49,12 @@ ERRORS = {
     "interrupt": (KeyboardInterrupt(), "stopped", "KeyboardInterrupt"),
     "signal": (Stopped(), "stopped", "Stopped"),
 }
+ENDS = [(stage, error) for stage in STAGES for error in (ERRORS if stage == "decode" else ["error"])]
 
 
-@pytest.fixture
-def answer(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> Callable[..., tuple[int, str]]:
-    """Exit code and errors of a command, in an empty folder."""
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-
-    def code(*arguments: str) -> tuple[int, str]:
-        GlobalHydra.instance().clear()
-        return dispatch(arguments), capsys.readouterr().err
-
-    return code
 
 
 def record() -> Path:
@@ -76,65 +67,53 @@ def content() -> dict[str, object]:
     return found
 
 
-@pytest.mark.parametrize(
-    ("stage", "error"), [*((stage, "error") for stage in STAGES), *(("decode", error) for error in [*ERRORS][1:])]
-)
-def test_whatever_ends_a_run_is_in_its_record(
-    stage: str, error: str, answer: Callable[..., tuple[int, str]], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    raised, status, said = ERRORS[error]
-    calls, (place, name) = 0, STAGES[stage]
-    original = getattr(place, name)
+def broken(stage: str, error: BaseException) -> Callable[..., object]:
+    """A stage's function that raises: a score of the second prompt, the write of a prompt, anything else at once."""
+    original, calls = getattr(*STAGES[stage]), count()
 
-    def broken(*arguments: object) -> object:
-        nonlocal calls
-        calls += 1
-        if stage == "write" and "parts" not in Path(str(arguments[0])).parts:
+    def call(*arguments: object) -> object:
+        is_first_prompt = stage == "score" and next(calls) < 2
+        is_header = stage == "write" and "parts" not in Path(str(arguments[0])).parts
+        if is_first_prompt or is_header:
             return original(*arguments)
-        if stage == "score" and calls < 3:
-            return original(*arguments)  # the first prompt is finished
-        raise raised
+        raise error
 
-    with monkeypatch.context() as patched:
-        patched.setattr(place, name, broken)
-        if error in ("error", "memory", "device"):
-            with pytest.raises(type(raised)):
-                answer(*LINE)
-        else:
-            code, message = answer(*LINE)
-            assert code == {"file": 1, "interrupt": 130, "signal": 143}[error] and message.count("\n") == 1
-    assert content()["status"] == status and str(content()["error"]).startswith(said)
-    assert "\n" not in str(content()["error"]) and not (record() / NAME).exists()
-    (line,) = look(Path("runs"))
-    assert (line.state, line.more) == (status, content()["error"])
-    assert answer(*LINE)[0] == 0
-    assert load_run(record()).header.status == "complete" and not load_run(record()).header.error
+    return call
 
 
-def test_an_error_is_shown_without_lines_of_hydra(
-    answer: Callable[..., tuple[int, str]], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+def test_whatever_ends_a_run_is_in_its_record(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    def broken(*_: object) -> None:
-        raise ValueError("it broke")
-
-    monkeypatch.setattr(run, "load_model", broken)
-    with pytest.raises(ValueError, match="it broke"):
-        answer(*LINE)
-    assert capsys.readouterr().err == ""
+    """A run that ends early again and again, at later and later stages."""
+    for stage, error in ENDS:
+        raised, status, said = ERRORS[error]
+        with monkeypatch.context() as patched:
+            patched.setattr(*STAGES[stage], broken(stage, raised))
+            if error in ("error", "memory", "device"):
+                with pytest.raises(type(raised)):
+                    exit_code(LINE)
+                assert stage != "load" or capsys.readouterr().err == "", "no lines of Hydra"
+            else:
+                end = program(*LINE)
+                assert end.returncode == {"file": 1, "interrupt": 130, "signal": 143}[error]
+                assert end.stderr.count("\n") == 1
+        assert content()["status"] == status and str(content()["error"]).startswith(said), (stage, error)
+        assert "\n" not in str(content()["error"]) and not (record() / NAME).exists()
+        (line,) = look(Path("runs"))
+        assert (line.state, line.more) == (status, content()["error"])
+    assert program(*LINE).returncode == 0
+    assert load_run(record()).header.status == "complete" and not load_run(record()).header.error
 
 
 @pytest.mark.parametrize(
     "settings",
     [
-        "decode.temperature=1e-06",
-        "decode.temperature=1e300",
-        "decode.top_p=1e-300",
-        "decode.top_k=9223372036854775807",
-        "seed=9223372036854775807",
+        "decode.temperature=1e-06 decode.top_k=9223372036854775807 seed=9223372036854775807",
+        "decode.temperature=1e300 decode.top_p=1e-300",
     ],
 )
-def test_sampling_at_its_limits_works(settings: str, answer: Callable[..., tuple[int, str]]) -> None:
-    assert answer(*LINE, "decode=sample", *settings.split())[0] == 0
+def test_sampling_at_its_limits_works(settings: str) -> None:
+    assert program(*LINE, "decode=sample", *settings.split()).returncode == 0
 
 
 def folder_with_a_file(path: Path) -> None:
@@ -151,21 +130,17 @@ LEFT: dict[str, Callable[[Path], object]] = {
 }
 
 
-@pytest.mark.parametrize("finished", [True, False])
-def test_what_a_killed_process_left_is_removed_by_the_same_command(
-    finished: bool, answer: Callable[..., tuple[int, str]], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A lease may be left, too."""
+def test_what_a_killed_process_left_is_removed_by_the_same_command(monkeypatch: pytest.MonkeyPatch) -> None:
+    """First in an unfinished run, then in a finished one; a lease may be left, too."""
     with monkeypatch.context() as patched:
-        if not finished:
-            patched.setattr(Arms, "_decode_turn", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
-        assert answer(*LINE)[0] == (0 if finished else 130)
-    for lease in (True, False):
+        patched.setattr(Arms, "_decode_turn", broken("decode", KeyboardInterrupt()))
+        assert program(*LINE).returncode == 130
+    for lease in (True, True, False):
         for leave in LEFT.values():
             leave(record())
         if lease:
             dead(record() / NAME)
-        assert answer(*LINE)[0] == 0
+        assert program(*LINE).returncode == 0
         assert sorted(path.name for path in record().iterdir()) == OF_A_RUN
         assert load_run(record()).header.status == "complete"
 
@@ -219,22 +194,21 @@ def test_who_works_on_a_deleted_folder_says_so(tmp_path: Path) -> None:
             lease.check()
 
 
-@pytest.mark.parametrize("sweep", [False, True])
-def test_a_folder_that_is_deleted_during_the_run_is_one_message(
-    sweep: bool, answer: Callable[..., tuple[int, str]], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_folder_that_is_deleted_during_the_run_is_one_message(monkeypatch: pytest.MonkeyPatch) -> None:
     turn = Arms._decode_turn
 
     def deleting(*arguments: object) -> object:
         shutil.rmtree(record())
         return turn(*arguments)  # type: ignore[arg-type]
 
-    with monkeypatch.context() as patched:
-        patched.setattr(Arms, "_decode_turn", deleting)
-        code, said = answer(*(["-m"] if sweep else []), *LINE)
-    assert code == 1 and said.count("was deleted during the run") == 1 and "Traceback" not in said
-    assert sweep or said.count("\n") == 1
-    assert answer(*LINE)[0] == 0 and load_run(record()).header.status == "complete"
+    for words in (["-m", *LINE], LINE):
+        with monkeypatch.context() as patched:
+            patched.setattr(Arms, "_decode_turn", deleting)
+            end = program(*words)
+        assert end.returncode == 1 and end.stderr.count("was deleted during the run") == 1
+        assert "Traceback" not in end.stderr
+    assert end.stderr.count("\n") == 1
+    assert program(*LINE).returncode == 0 and load_run(record()).header.status == "complete"
 
 
 def directory(path: Path) -> None:
@@ -257,27 +231,44 @@ def dangling(path: Path) -> None:
     path.symlink_to("nowhere")
 
 
-@pytest.fixture(scope="module")
-def one_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    runs = tmp_path_factory.mktemp("finished") / "runs"
-    assert exit_code([*LINE[:-1], f"runs_dir={runs}"]) == 0
-    return runs
+def torn(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[:100])
 
 
-@pytest.mark.parametrize("odd", [directory, empty, pipe, dangling])
-@pytest.mark.parametrize("name", ["run.json", "steps.parquet"])
-def test_odd_files_in_a_finished_record_are_named_and_force_replaces_them(
-    name: str, odd: Callable[[Path], None], one_run: Path, answer: Callable[..., tuple[int, str]]
+@pytest.mark.parametrize(
+    ("name", "odd"),
+    [
+        *((name, torn) for name in FILES if name != "work.parquet"),
+        *(("run.json", odd) for odd in (directory, empty, pipe)),
+        *(("steps.parquet", odd) for odd in (directory, empty, pipe, dangling, Path.unlink)),
+    ],
+)
+def test_odd_files_in_a_finished_record_are_named_and_replaced(
+    name: str, odd: Callable[[Path], None], tmp_path: Path
 ) -> None:
-    shutil.copytree(one_run, "runs")
-    odd(record() / name)
-    code, said = answer(*LINE)
-    if (name, odd) == ("run.json", dangling):
-        assert code == 0  # nothing is there, and nothing is lost
-    else:
-        assert code == 2 and said.count("\n") == 1 and f"{name}' is invalid: expected an intact file (" in said
-        assert "force=true in its command measures the run again" in said
-        assert answer(*LINE, "force=true")[0] == 0
+    finished = write_run(tmp_path / "run", [unit(0), unit(1)])
+    assert is_complete(finished.path, "key")
+    odd(finished.path / name)
+    for reader in (lambda: is_complete(finished.path, "key"), lambda: load_run(finished.path)):
+        with pytest.raises(ConfigError, match=rf"{name}.*force=true in its command measures the run again"):
+            reader()
+    with module.RunWriter(finished.path, header(), fresh=True) as again:
+        for number in range(2):
+            again.add(number, 0, with_work(unit(number)), None)
+        again.finish({})
+    equal(load_run(finished.path), finished)
+    assert sorted(path.name for path in finished.path.iterdir()) == FILES
+
+
+def test_an_odd_file_in_a_finished_record_is_one_message() -> None:
+    assert program(*LINE).returncode == 0
+    directory(record() / "steps.parquet")
+    end = program(*LINE)
+    assert end.returncode == 2 and end.stderr.count("\n") == 1
+    assert "steps.parquet' is invalid: expected an intact file (" in end.stderr
+    assert program(*LINE, "force=true").returncode == 0
+    dangling(record() / "run.json")
+    assert program(*LINE).returncode == 0, "nothing is there, and nothing is lost"
     assert load_run(record()).header.status == "complete"
     assert sorted(path.name for path in record().iterdir()) == OF_A_RUN
 
@@ -298,10 +289,11 @@ def test_odd_files_in_a_begun_record_are_not_in_its_way(name: str, odd: Callable
     assert len(load_run(tmp_path).prompts) == 4
 
 
-@pytest.mark.parametrize("sweep", [False, True])
-def test_a_folder_that_cannot_be_written_is_one_message(sweep: bool, answer: Callable[..., tuple[int, str]]) -> None:
-    code, said = answer(*(["-m"] if sweep else []), *LINE[:-1], "runs_dir=/proc/nowhere/runs")
-    assert code == 2 and said.startswith("error: runs_dir='/proc/nowhere/runs") and said.count("\n") == 1
+def test_a_folder_that_cannot_be_written_is_one_message() -> None:
+    for words in (["-m", *LINE], LINE):
+        end = program(*words, "runs_dir=/proc/nowhere/runs")
+        assert end.returncode == 2 and end.stderr.count("\n") == 1
+        assert end.stderr.startswith("error: runs_dir='/proc/nowhere/runs")
 
 
 @pytest.fixture
@@ -316,17 +308,14 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
     subprocess.run(["umount", str(disk)], check=True)
 
 
-def test_a_disk_that_is_really_full_is_one_message_and_goes_on_with_more_room(
-    small_disk: Path, answer: Callable[..., tuple[int, str]]
-) -> None:
-    line = [*LINE[:-1], "limit=12", "decode.max_new_tokens=48", f"runs_dir={small_disk}"]
-    code, said = answer(*line)
-    assert (
-        code == 1 and "Traceback" not in said and said.splitlines()[-1].startswith("error: No space left on device, ")
-    )
+def test_a_disk_that_is_really_full_is_one_message_and_goes_on_with_more_room(small_disk: Path) -> None:
+    line = [*LINE, "limit=4", "decode.max_new_tokens=48", f"runs_dir={small_disk}"]
+    end = program(*line)
+    assert end.returncode == 1 and "Traceback" not in end.stderr
+    assert end.stderr.splitlines()[-1].startswith("error: No space left on device, ")
     (folder,) = small_disk.glob("miniature-*")
     done = len(list((folder / "parts").glob("*.json")))
-    assert 0 < done < 12 and not list(folder.glob("**/*.tmp"))
+    assert 0 < done < 4 and not list(folder.glob("**/*.tmp"))
     subprocess.run(["mount", "-o", "remount,size=8m", str(small_disk)], check=True)
-    code, said = answer(*line)
-    assert code == 0 and f"[1/{12 - done}]" in said and len(load_run(folder).prompts) == 24
+    end = program(*line)
+    assert end.returncode == 0 and f"[1/{4 - done}]" in end.stderr and len(load_run(folder).prompts) == 8
