@@ -9,7 +9,6 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-import pandas as pd
 import pytest
 
 from ssd_bench.records.files import read_header
@@ -22,9 +21,8 @@ from ssd_bench.run.plan import Shard
 from ssd_bench.run.shards import execute_shard, merge_shards
 from tests.forked import Forked
 from tests.records.test_header import unknown_keys
-from tests.runs import CPU, executed, local_model, planned
+from tests.runs import CPU, equal, executed, local_model, planned
 
-TIMES = ["prefill_ms", "decode_ms", "draft_ms", "verify_ms", "policy_ms", "peak_bytes"]
 METHODS = {
     "given": ("method=fixed_layers", "method.ratio=0.25"),
     "per prompt": ("method=knapspec", "method.interval=3"),
@@ -37,21 +35,28 @@ METHODS = {
 }
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def options(small_checkpoint: Path) -> list[str]:
     return [*local_model(small_checkpoint), "task=gsm8k", "limit=5", "decode.max_new_tokens=8", "repeats=2"]
 
 
-def equal(one: Run, other: Run) -> None:
-    for name in ("prompts", "steps", "layer_sets"):
-        tables = (getattr(run, name).drop(columns=TIMES, errors="ignore") for run in (one, other))
-        pd.testing.assert_frame_equal(*tables)
+@pytest.fixture(scope="module")
+def given(options: list[str]) -> list[str]:
+    """A run whose layers are given."""
+    return [*options, *METHODS["given"]]
+
+
+@pytest.fixture(scope="module")
+def whole(given: list[str], tmp_path_factory: pytest.TempPathFactory) -> Run:
+    return executed(tmp_path_factory.mktemp("whole"), *given)
 
 
 @pytest.mark.parametrize("method", METHODS)
-def test_shards_in_any_order_make_the_record_of_one_job(method: str, options: list[str], tmp_path: Path) -> None:
+def test_shards_in_any_order_make_the_record_of_one_job(
+    method: str, options: list[str], whole: Run, tmp_path: Path
+) -> None:
     line = [*options, *METHODS[method]]
-    whole = executed(tmp_path / "whole", *line)
+    whole = whole if method == "given" else executed(tmp_path / "whole", *line)
     made = [execute_shard(planned(tmp_path / "shared", *line, f"shard={n}/3")) for n in (2, 3, 1)]
     assert made[:2] == [None, None] and made[2] is not None and find_runs(tmp_path / "shared") == [made[2]]
     run = load_run(made[2])
@@ -67,47 +72,43 @@ def test_shards_in_any_order_make_the_record_of_one_job(method: str, options: li
     assert execute_shard(planned(tmp_path / "shared", *line, "shard=2/3")) == made[2], "it is on record"
 
 
-def test_each_prompt_is_one_shards(options: list[str], tmp_path: Path) -> None:
-    plan = planned(tmp_path, *options, *METHODS["given"], "shard=1/3")
+def test_each_prompt_is_one_shards(given: list[str], tmp_path: Path) -> None:
+    plan = planned(tmp_path, *given, "shard=1/3")
     units = [unit for shard in Shard(1, 3).all_of_run for unit in shard.share(plan.run_items)]
     assert sorted(units) == sorted(plan.run_items) and len(units) == 10
     assert plan.work_items == [unit for unit in plan.run_items if unit[0] in (0, 3)]
     assert [i for i, repeat in Shard(3, 3).share(plan.run_items) if not repeat] == [2]
 
 
-def test_a_shard_goes_on_where_it_was(options: list[str], tmp_path: Path) -> None:
-    line = [*options, *METHODS["given"]]
-    assert execute_shard(planned(tmp_path, *line, "shard=1/2")) is None
-    plan = planned(tmp_path, *line, "shard=1/2")
-    folder = plan.identity.folder
+def test_a_shard_goes_on_where_it_was(given: list[str], whole: Run, tmp_path: Path) -> None:
+    """A damaged prompt is measured again, and those that a killed process did not finish."""
+
+    def execute(number: int) -> Path | None:
+        return execute_shard(planned(tmp_path, *given, f"shard={number}/2"))
+
+    assert execute(1) is None
+    folder = planned(tmp_path, *given, "shard=1/2").identity.folder
+    damaged, missing, *kept = sorted((folder / "parts").iterdir())
+    times = {part: part.stat().st_mtime_ns for part in kept}
+    damaged.write_bytes(damaged.read_bytes()[:50])
+    assert execute(1) is None
     header = json.loads((folder / "run.json").read_text(encoding="utf-8"))
     (folder / "run.json").write_text(json.dumps(header | {"status": "running"}), encoding="utf-8")
-    kept = sorted((folder / "parts").iterdir())
-    kept[0].unlink()
-    times = {part: part.stat().st_mtime_ns for part in kept[1:]}
-    assert execute_shard(plan) is None
-    assert {part: part.stat().st_mtime_ns for part in kept[1:]} == times and kept[0].is_file()
-    made = execute_shard(planned(tmp_path, *line, "shard=2/2"))
+    missing.unlink()
+    assert execute(1) is None
+    assert {part: part.stat().st_mtime_ns for part in kept} == times and missing.is_file()
+    made = execute(2)
     assert made is not None
-    equal(load_run(made), executed(tmp_path / "whole", *line))
-
-
-def test_force_makes_all_shards_again(options: list[str], tmp_path: Path) -> None:
-    line = [*options, *METHODS["given"]]
-    first = [execute_shard(planned(tmp_path, *line, f"shard={n}/2")) for n in (1, 2)][-1]
-    assert first is not None
-    before = load_run(first).header.finished_at
-    again = [execute_shard(planned(tmp_path, *line, f"shard={n}/2", "force=true")) for n in (1, 2)]
-    assert again[0] is None and load_run(first).header.finished_at > before
+    equal(load_run(made), whole)
 
 
 def test_of_shards_that_end_at_once_one_makes_the_record(
-    options: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    given: list[str], whole: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    plans = [planned(tmp_path, *options, *METHODS["given"], f"shard={n}/4") for n in (1, 2, 3, 4)]
+    plans = [planned(tmp_path, *given, f"shard={n}/3") for n in (1, 2, 3)]
     with monkeypatch.context() as patch:
         patch.setattr(shards, "merge_shards", lambda plan: False)
-        assert [execute_shard(plan) for plan in plans] == [None] * 4
+        assert [execute_shard(plan) for plan in plans] == [None] * 3
     together, made = threading.Barrier(len(plans)), []
 
     def scores(plan: Any, writer: RunWriter) -> dict[str, float]:
@@ -121,16 +122,16 @@ def test_of_shards_that_end_at_once_one_makes_the_record(
 
     monkeypatch.setattr(shards, "task_scores", scores)
     with ThreadPoolExecutor(len(plans)) as jobs:
-        assert list(jobs.map(ends, plans)) == [True] * 4
+        assert list(jobs.map(ends, plans)) == [True] * 3
     assert made == find_runs(tmp_path) == [plans[0].identity.run_dir]
     assert not any((tmp_path / ".shards").iterdir())
-    equal(load_run(made[0]), executed(tmp_path / "whole", *options, *METHODS["given"]))
+    equal(load_run(made[0]), whole)
 
 
 def test_a_shard_whose_run_was_made_while_it_waited_is_not_measured_again(
-    options: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    given: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    first, last = (planned(tmp_path, *options, *METHODS["given"], f"shard={n}/2") for n in (1, 2))
+    first, last = (planned(tmp_path, *given, f"shard={n}/2") for n in (1, 2))
     assert execute_shard(first) is None
 
     def after_a_twin(*args: Any, **words: Any) -> RunWriter:
@@ -144,72 +145,40 @@ def test_a_shard_whose_run_was_made_while_it_waited_is_not_measured_again(
     assert not any((tmp_path / ".shards").iterdir())
 
 
-def left_by_one_that_was_killed(options: list[str], folder: Path, patch: pytest.MonkeyPatch, *more: str) -> Path:
-    """A record and its shards: its process ended before it removed them."""
-    with patch.context() as patched:
-        patched.setattr("ssd_bench.run.shards._remove", lambda plan: None)
-        made = [execute_shard(planned(folder, *options, *METHODS["given"], *more, f"shard={n}/2")) for n in (1, 2)]
-    assert made[1] is not None and len(list((folder / ".shards" / made[1].name).iterdir())) == 2
-    return made[1]
-
-
-def test_shards_that_a_killed_process_left_are_removed(
-    options: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    made = left_by_one_that_was_killed(options, tmp_path, monkeypatch)
-    assert execute_shard(planned(tmp_path, *options, *METHODS["given"], "shard=1/2")) == made
-    assert not any((tmp_path / ".shards").iterdir())
-
-
-@pytest.mark.parametrize("before", ["", "force=true"])
+@pytest.mark.parametrize("before", [(), ("force=true",)], ids=["kept", "forced"])
 def test_force_takes_no_shard_of_before(
-    before: str, options: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    before: tuple[str, ...], given: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    made = left_by_one_that_was_killed(options, tmp_path, monkeypatch, *filter(None, [before]))
+    """A process that was killed after it wrote the record left its shards, which the next command removes."""
+    with monkeypatch.context() as patched:
+        patched.setattr(shards, "_remove", lambda plan: None)
+        made = [execute_shard(planned(tmp_path, *given, *before, f"shard={n}/2")) for n in (1, 2)][-1]
+    assert made is not None
     first = load_run(made).header.finished_at
-    again = [planned(tmp_path, *options, *METHODS["given"], f"shard={n}/2", "force=true") for n in (1, 2)]
+    again = [planned(tmp_path, *given, f"shard={n}/2", "force=true") for n in (1, 2)]
+    assert all(plan.identity.folder.exists() for plan in again)
     assert execute_shard(again[0]) is None
     assert load_run(made).header.finished_at == first, "the second shard is not made again yet"
-    assert execute_shard(planned(tmp_path, *options, *METHODS["given"], "shard=2/2")) == made, "it is on record"
-    assert again[0].identity.folder.exists(), "it is of a record to come"
+    assert execute_shard(planned(tmp_path, *given, "shard=2/2")) == made, "it is on record"
+    assert [plan.identity.folder.exists() for plan in again] == [True, False], "the first is of a record to come"
     assert execute_shard(again[1]) == made and load_run(made).header.finished_at > first
     assert not any((tmp_path / ".shards").iterdir())
 
 
-def test_a_shard_without_force_is_none_of_those_that_are_made_again(options: list[str], tmp_path: Path) -> None:
-    line = [*options, *METHODS["given"]]
-    assert execute_shard(planned(tmp_path, *line, "shard=1/2")) is None
-    assert execute_shard(planned(tmp_path, *line, "shard=2/2", "force=true")) is None
-    assert execute_shard(planned(tmp_path, *line, "shard=1/2", "force=true")) is not None
-
-
-def test_a_damaged_part_of_a_shard_is_measured_again(options: list[str], tmp_path: Path) -> None:
-    line = [*options, *METHODS["given"]]
-    first, last = (planned(tmp_path, *line, f"shard={n}/2") for n in (1, 2))
-    assert execute_shard(first) is None
-    part = min((first.identity.folder / "parts").iterdir())
-    part.write_bytes(part.read_bytes()[:50])
-    assert execute_shard(planned(tmp_path, *line, "shard=1/2")) is None
-    made = execute_shard(last)
-    assert made is not None
-    equal(load_run(made), executed(tmp_path / "whole", *line))
-
-
-def test_a_shard_that_somebody_works_on_is_not_removed(options: list[str], tmp_path: Path) -> None:
+def test_a_shard_that_somebody_works_on_is_not_removed(given: list[str], tmp_path: Path) -> None:
     """Another division of the same prompts finds the record when done."""
-    line = [*options, *METHODS["given"]]
-    other = planned(tmp_path, *line, "shard=1/3")
+    other = planned(tmp_path, *given, "shard=1/3")
     with RunWriter(other.identity.folder, runner.initial_header(other)) as writer:
-        assert [execute_shard(planned(tmp_path, *line, f"shard={n}/2")) for n in (1, 2)][-1] == other.identity.run_dir
+        assert [execute_shard(planned(tmp_path, *given, f"shard={n}/2")) for n in (1, 2)][-1] == other.identity.run_dir
         writer.finish_shard({})
     assert merge_shards(other) and not any((tmp_path / ".shards").iterdir())
 
 
-def test_a_sweep_of_all_shards_on_two_workers_shows_the_run(options: list[str], tmp_path: Path) -> None:
+def test_a_sweep_of_all_shards_on_two_workers_shows_the_run(given: list[str], whole: Run, tmp_path: Path) -> None:
     workers = ("hydra/launcher=joblib", "hydra.launcher.n_jobs=2")
-    line = ["-m", *options, *METHODS["given"], *CPU, f"runs_dir={tmp_path}", "shard=1/4,2/4,3/4,4/4", *workers]
+    line = ["-m", *given, *CPU, f"runs_dir={tmp_path}", "shard=1/4,2/4,3/4,4/4", *workers]
     with Forked(line, forks=True) as sweep:
         done = sweep.communicate()
     assert done.returncode == 0, done.stderr
     (path,) = find_runs(tmp_path)
-    equal(load_run(path), executed(tmp_path / "whole", *options, *METHODS["given"]))
+    equal(load_run(path), whole)
