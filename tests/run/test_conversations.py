@@ -8,7 +8,6 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import numpy as np
-import pandas as pd
 import pytest
 from hydra.utils import instantiate
 
@@ -26,9 +25,8 @@ from ssd_bench.results.prompt_table import PromptTable
 from ssd_bench.results.quantity import QUANTITIES
 from ssd_bench.results.rows import UNIT, arm_rows
 from ssd_bench.run.shards import execute_shard
-from tests.runs import composed, executed, local_model, planned
+from tests.runs import composed, equal, executed, local_model, planned
 
-TIMES = ["prefill_ms", "decode_ms", "draft_ms", "verify_ms", "policy_ms", "peak_bytes"]
 ROWS = [
     {"id": 1, "category": "writing", "turns": ["the report of the ferry", "shorter", "and once more"]},
     {"id": 2, "category": "maths", "turns": ["one and one"]},
@@ -38,19 +36,19 @@ TURNS = [3, 1, 2]
 FIXED = ("method=fixed_layers", "method.ratio=0.25")  # whose drafts are wrong at times
 
 
-@pytest.fixture
-def options(small_checkpoint: Path, tmp_path: Path) -> list[str]:
+@pytest.fixture(scope="module")
+def options(small_checkpoint: Path, tmp_path_factory: pytest.TempPathFactory) -> list[str]:
     """A run on conversations of one to three turns."""
-    (tmp_path / "data").mkdir()
+    folder = tmp_path_factory.mktemp("data")
     text = "".join(json.dumps(row) + "\n" for row in ROWS)
-    (tmp_path / "data" / "spec_bench.jsonl").write_text(text, encoding="utf-8")
-    return [
-        *local_model(small_checkpoint),
-        "task=spec_bench",
-        "data=local",
-        f"data.root={tmp_path}/data",
-        "decode.max_new_tokens=24",
-    ]
+    (folder / "spec_bench.jsonl").write_text(text, encoding="utf-8")
+    data = ("task=spec_bench", "data=local", f"data.root={folder}", "decode.max_new_tokens=24")
+    return [*local_model(small_checkpoint), *data]
+
+
+@pytest.fixture(scope="module")
+def run(options: list[str], tmp_path_factory: pytest.TempPathFactory) -> Run:
+    return executed(tmp_path_factory.mktemp("run"), *options, *FIXED)
 
 
 def prompts_of(task: str, folder: Path) -> Sequence[Prompt]:
@@ -76,10 +74,8 @@ def test_the_files_of_their_authors_are_read_as_they_are(tmp_path: Path) -> None
     assert [list(made.user_texts) for made in prompts_of("mt_bench", tmp_path)] == [["one", "two"]]
 
 
-def same(one: Run, other: Run) -> None:
-    for name in ("prompts", "steps", "layer_sets"):
-        tables = (getattr(run, name).drop(columns=TIMES, errors="ignore") for run in (one, other))
-        pd.testing.assert_frame_equal(*tables)
+def sha256(ids: Sequence[int]) -> str:
+    return hashlib.sha256(",".join(map(str, ids)).encode()).hexdigest()
 
 
 def asked(row: dict[str, object], turn: int, form: str) -> list[str]:
@@ -92,20 +88,18 @@ def asked(row: dict[str, object], turn: int, form: str) -> list[str]:
 
 @pytest.mark.parametrize("form", ["chat", "plain"])
 def test_each_turn_reads_the_answers_of_ar(
-    form: str, options: list[str], small_checkpoint: Path, tmp_path: Path
+    form: str, options: list[str], run: Run, small_checkpoint: Path, tmp_path: Path
 ) -> None:
-    run = executed(tmp_path / "runs", *options, *FIXED, f"model.template={form}")
+    run = run if form == "chat" else executed(tmp_path, *options, *FIXED, f"model.template={form}")
     tokenizer = Checkpoint(small_checkpoint).tokenizer
     assert len(run.prompts) == 2 * sum(TURNS)
-    assert (
-        list(run.prompts.drop_duplicates(["prompt_index", "turn"])["domain"])
-        == ["writing"] * 3 + ["maths"] + ["writing"] * 2
-    )
+    domains = run.prompts.drop_duplicates(["prompt_index", "turn"])["domain"]
+    assert list(domains) == ["writing"] * 3 + ["maths"] + ["writing"] * 2
     for (index, turn), rows in run.prompts.groupby(["prompt_index", "turn"]):
         before = arm_rows(run.prompts[run.prompts["prompt_index"] == index], "ar").sort_values("turn")
         answers = list(before["text"])[:turn]
         ids = Template(form).ids(tokenizer, asked(ROWS[index], turn, form), answers)
-        assert set(rows["prompt_sha256"]) == {hashlib.sha256(",".join(map(str, ids)).encode()).hexdigest()}
+        assert set(rows["prompt_sha256"]) == {sha256(ids)}
         assert set(rows["arm"]) == {"ar", "method"} and set(rows["prompt_len"]) == {len(ids)}
     method = arm_rows(run.prompts, "method")
     assert (method["lossless"] == "identical").all() and method["score"].isna().all()
@@ -124,11 +118,13 @@ def test_answers_that_differ_are_those_of_ar_where_there_is_one(
     texts = run.prompts.set_index(["prompt_index", "turn", "arm"])["text"]
     if baseline == "paired":
         assert (texts.xs("ar", level="arm") != texts.xs("method", level="arm")).any()
+    else:
+        assert set(run.prompts["arm"]) == {"method"} and run.prompts["lossless"].isna().all()
     tokenizer = Checkpoint(small_checkpoint).tokenizer
     for (index, turn), rows in run.prompts[run.prompts["turn"] > 0].groupby(["prompt_index", "turn"]):
         answers = [texts[index, before, answering] for before in range(turn)]
         ids = Template("chat").ids(tokenizer, asked(ROWS[index], turn, "chat"), answers)
-        assert set(rows["prompt_sha256"]) == {hashlib.sha256(",".join(map(str, ids)).encode()).hexdigest()}
+        assert set(rows["prompt_sha256"]) == {sha256(ids)}
 
 
 @pytest.mark.parametrize(("new", "turns"), [(20, 3), (100, 2)])
@@ -151,14 +147,12 @@ def test_a_turn_that_does_not_fit_after_its_answers_is_not_asked(
     assert warned == [f"{3 - turns} of 4 turns were left out"] * (turns < 3)
 
 
-def test_the_prompts_of_a_turn_are_those_of_ar_alone(options: list[str], tmp_path: Path) -> None:
+def test_the_prompts_of_a_turn_are_those_of_ar_alone(options: list[str], run: Run, tmp_path: Path) -> None:
     """Methods agree; one without AR has its own answers."""
-    runs = [
-        executed(tmp_path / name, *options, *more)
-        for name, more in {"first": FIXED, "other": ("method=swift",), "alone": (*FIXED, "baseline=none")}.items()
-    ]
+    lines = {"other": ("method=swift",), "alone": (*FIXED, "baseline=none")}
+    runs = [run, *(executed(tmp_path / name, *options, *more) for name, more in lines.items())]
     keys = ["prompt_index", "turn"]
-    read = [run.prompts.drop_duplicates(keys).set_index(keys)["prompt_sha256"] for run in runs]
+    read = [one.prompts.drop_duplicates(keys).set_index(keys)["prompt_sha256"] for one in runs]
     assert read[0].equals(read[1]) and read[0].equals(read[2])
 
 
@@ -178,14 +172,13 @@ def test_a_unit_is_a_conversation(options: list[str], tmp_path: Path, monkeypatc
             executed(tmp_path / "resumed", *options, *FIXED, "repeats=2")
     resumed = executed(tmp_path / "resumed", *options, *FIXED, "repeats=2")
     assert len(resumed.header.resumed) == 1
-    same(resumed, whole)
+    equal(resumed, whole)
     made = [execute_shard(planned(tmp_path / "shared", *options, *FIXED, "repeats=2", f"shard={n}/2")) for n in (2, 1)]
     assert made[0] is None and made[1] is not None
-    same(load_run(made[1]), whole)
+    equal(load_run(made[1]), whole)
 
 
-def test_intervals_are_over_conversations(options: list[str], tmp_path: Path) -> None:
-    run = executed(tmp_path, *options, *FIXED)
+def test_intervals_are_over_conversations(run: Run) -> None:
     summary = summarise(run).row
     assert summary["n_prompts"] == 3 and summary["lossless_identical"] == sum(TURNS)
     times = PromptTable(run.prompts).frame(QUANTITIES["method_tokens_per_s"])
@@ -193,8 +186,7 @@ def test_intervals_are_over_conversations(options: list[str], tmp_path: Path) ->
     assert np.array_equal(times["tokens"], tokens - np.array(TURNS))
 
 
-def test_each_answer_is_exported_with_its_own_steps(options: list[str], tmp_path: Path) -> None:
-    run = executed(tmp_path, *options, *FIXED)
+def test_each_answer_is_exported_with_its_own_steps(run: Run) -> None:
     found = [json.loads(line) for line in answer_lines(run)]
     steps = arm_rows(run.steps, "method")
     assert sum(one["ssd_bench"]["steps"] for one in found) == len(steps)
@@ -209,10 +201,10 @@ def test_a_conversation_has_room_for_all_of_its_answers(
     with pytest.raises(ConfigError, match=r"decode\.max_new_tokens=1500.*at most (\d+), so that the 3 turns of 1 fit"):
         executed(tmp_path, *options, "decode.max_new_tokens=1500")
     assert planned(tmp_path, *options, "decode.max_new_tokens=1250").prompts.context <= 4096
-    rows = [{"id": 9, "category": "writing", "turns": ["the ferry"] * 80}]
-    (tmp_path / "data" / "spec_bench.jsonl").write_text(json.dumps(rows[0]), encoding="utf-8")
+    row = {"id": 9, "category": "writing", "turns": ["the ferry"] * 80}
+    (tmp_path / "spec_bench.jsonl").write_text(json.dumps(row), encoding="utf-8")
     with pytest.raises(ConfigError, match=r"prompt='9' .*a conversation whose 80 turns and their answers fit"):
-        planned(tmp_path, *options)
+        planned(tmp_path, *options, f"data.root={tmp_path}")
 
 
 def test_a_conversation_is_never_clipped() -> None:
