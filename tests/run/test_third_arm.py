@@ -5,10 +5,13 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import threading
+from collections.abc import Sequence
 from dataclasses import replace
-from multiprocessing.connection import Pipe
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, Self
+from unittest.mock import Mock
 
 import pandas as pd
 import pytest
@@ -26,12 +29,33 @@ from ssd_bench.run import arms, hugging_face
 from ssd_bench.run import run as running
 from ssd_bench.run.hardware import Hardware
 from ssd_bench.run.hugging_face import HFProcess, HuggingFace
-from tests.run.test_cli import TIMES
 from tests.run.test_hugging_face import NONE, hardware
-from tests.runs import executed, local_model, planned
+from tests.runs import equal, executed, local_model, planned
 from tests.synthetic import unit, with_hf, write_run
 
+GIGABYTE = 2**30
 OPTIONS = ("baseline=hf", "method=fixed_layers", "limit=3", "decode.max_new_tokens=9", "hardware.warmup=1")
+
+
+class Thread(threading.Thread):
+    """A process's stand-in that serves in this one."""
+
+    terminate = threading.Thread.join
+
+    def __init__(self, _: object, pass_fds: Sequence[int]) -> None:
+        super().__init__(target=hugging_face.serve, args=(os.dup(pass_fds[0]),))
+        self.start()
+
+    def wait(self) -> int:
+        self.join()
+        return 0
+
+
+@pytest.fixture
+def threaded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Serve in this process: no start of seconds."""
+    monkeypatch.setattr(hugging_face, "subprocess", SimpleNamespace(Popen=Thread))
+    monkeypatch.setattr(hugging_face, "signal", Mock())
 
 
 class Here(HuggingFace):
@@ -49,8 +73,11 @@ class Here(HuggingFace):
 
 @pytest.fixture(scope="module")
 def record(small_checkpoint: Path, tmp_path_factory: pytest.TempPathFactory) -> Run:
-    """A run with a separate process for the third arm."""
-    return executed(tmp_path_factory.mktemp("apart"), *local_model(small_checkpoint), *OPTIONS)
+    """A run with a separate process for the third arm, while this one holds a gigabyte."""
+    held = torch.zeros(GIGABYTE // 4, dtype=torch.int32)
+    made = executed(tmp_path_factory.mktemp("apart"), *local_model(small_checkpoint), *OPTIONS)
+    assert held.nbytes < hardware().peak_bytes()
+    return made
 
 
 def test_all_arms_decode_every_prompt_and_say_the_same_in_float32(record: Run) -> None:
@@ -75,7 +102,8 @@ def test_its_copy_of_the_weights_is_counted_apart(record: Run) -> None:
     about = record.header.hf
     assert about.keys() == {"class", "attention", "weight_bytes", "load_ms"} and about["class"] == "LlamaForCausalLM"
     assert about["weight_bytes"] == pytest.approx(record.header.model.weight_bytes, rel=0.1)
-    assert arm_rows(record.prompts, "hf")["peak_bytes"].gt(about["weight_bytes"]).all()
+    peaks = arm_rows(record.prompts, "hf")["peak_bytes"]
+    assert peaks.between(max(2**26, about["weight_bytes"]), GIGABYTE).all(), "nothing of its parent's"
 
 
 def test_a_killed_run_goes_on_with_all_three_arms(
@@ -96,7 +124,7 @@ def test_a_killed_run_goes_on_with_all_three_arms(
     monkeypatch.setattr(RunWriter, "add", add)
     resumed = executed(tmp_path, *local_model(small_checkpoint), *OPTIONS)
     assert len(resumed.header.resumed) == 1
-    pd.testing.assert_frame_equal(resumed.prompts.drop(columns=TIMES), record.prompts.drop(columns=TIMES))
+    equal(resumed, record)
 
 
 def test_sampling_gives_each_arm_the_prompts_own_seed(
@@ -111,24 +139,17 @@ def test_sampling_gives_each_arm_the_prompts_own_seed(
 
 
 def test_what_it_cannot_load_is_refused_before_anything_is_decoded(
-    small_checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    small_checkpoint: Path, threaded: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(arms, "HFProcess", Here)
     folder = tmp_path / "model"
     shutil.copytree(small_checkpoint, folder)
     config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
-    (folder / "config.json").write_text(
-        json.dumps(config | {"attn_implementation": "flash_attention_2"}), encoding="utf-8"
-    )
+    config |= {"attn_implementation": "flash_attention_2"}
+    (folder / "config.json").write_text(json.dumps(config), encoding="utf-8")
     monkeypatch.setattr(running, "load_model", lambda plan: pytest.fail("the engine was loaded"))
     with pytest.raises(ConfigError, match="transformers can load"):
         executed(tmp_path / "runs", *local_model(folder), *OPTIONS)
     assert not (tmp_path / "runs").exists()
-    near, far = Pipe()
-    monkeypatch.setattr(hugging_face.signal, "signal", lambda *_: None)  # this process goes on
-    near.send((folder, hardware(), Decoding(max_new_tokens=2), NONE, 64))
-    hugging_face.serve(os.dup(far.fileno()))
-    assert isinstance(near.recv(), ConfigError), "so does the process of its own"
 
 
 def test_it_takes_one_device(small_checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -138,12 +159,9 @@ def test_it_takes_one_device(small_checkpoint: Path, tmp_path: Path, monkeypatch
         planned(tmp_path, *local_model(small_checkpoint), "baseline=hf")
 
 
-def test_a_process_counts_nothing_of_its_parents_and_says_so_if_it_fails_or_ends(checkpoints: dict[str, Path]) -> None:
+def test_a_process_says_so_if_it_fails_or_ends(checkpoints: dict[str, Path], threaded: None) -> None:
     arguments = (checkpoints["llama"], hardware(), Decoding(max_new_tokens=2), NONE, 64)
-    held = torch.zeros(2**28, dtype=torch.int32)  # 1 GiB
     with HFProcess(*arguments) as stock:
-        assert 2**26 < stock.peak_bytes < held.nbytes < hardware().peak_bytes()
-        del held
         assert stock.generate([1, 2]).output == HuggingFace(*arguments).generate([1, 2]).output
         with pytest.raises(RuntimeError, match="generate failed: IndexError"):
             stock.generate([10**6])
@@ -156,9 +174,7 @@ def test_no_number_of_the_pair_changes_with_a_third_arm(tmp_path: Path) -> None:
     two = write_run(tmp_path / "two", units)
     three = write_run(tmp_path / "three", [with_hf(one, new_tokens=40 + i % 3) for i, one in enumerate(units)])
     before, after = summarise(two).row, summarise(three).row
-    assert {key: after[key] for key in before if key != "run_dir"} == {
-        key: value for key, value in before.items() if key != "run_dir"
-    }
+    assert before.items() <= {**after, "run_dir": before["run_dir"]}.items()
     pd.testing.assert_frame_equal(paired_rows(three.prompts).reset_index(drop=True), two.prompts)
     assert explain.explain(three) == explain.explain(two)
     pd.testing.assert_frame_equal(with_baseline(three).steps, with_baseline(two).steps)
