@@ -19,7 +19,6 @@ from typing import Any
 import pytest
 
 import ssd_bench
-from ssd_bench.cli import dispatch
 from ssd_bench.commands.pack import main
 from ssd_bench.errors import ConfigError
 from ssd_bench.records import pack as module
@@ -106,22 +105,10 @@ def mini(tmp_path: Path, source: Path) -> Path:
 def test_what_was_packed_is_read(asked: str, source: Path, mini: Path) -> None:
     expected = packable(source)
     assert len(expected) == 3 * 5 + len(OTHERS)
-    folder = unpacked_folder(mini.parent / asked)
+    folder = records_folder("run", str(mini.parent / asked))
     assert folder == mini.parent / asked.removesuffix(".zip")
     assert files(mini) == expected and len(find_runs(folder)) == (1 if asked == "mini/run-1" else 3)
     assert_alone(mini)
-
-
-@pytest.mark.parametrize("asked", ["mini", "mini.zip", "mini/run-1"])
-def test_an_option_names_a_folder_or_its_pack(asked: str, mini: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(mini.parent)
-    assert records_folder("run", asked) == mini.parent / asked.removesuffix(".zip")
-    assert (mini / "run-1/run.json").is_file()
-
-
-def test_a_command_reads_a_pack(mini: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert dispatch(["status", f"runs_dir={mini}"]) == 0
-    assert capsys.readouterr().out.startswith("3 done")
 
 
 def test_no_command_takes_records_as_a_plain_path() -> None:
