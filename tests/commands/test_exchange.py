@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
+import shutil
 import tempfile
 from dataclasses import replace
 from pathlib import Path
@@ -16,12 +18,14 @@ from hypothesis import strategies as st
 from ssd_bench import load_runs
 from ssd_bench.cli import dispatch
 from ssd_bench.exchange import answers, layers
-from ssd_bench.records.reader import Run
+from ssd_bench.exchange.every_eval_ever import Publisher, eval_log
+from ssd_bench.records.pack import unpacked_folder
+from ssd_bench.records.reader import Run, find_runs
 from ssd_bench.results.definitions import alpha_by_position, main_set
 from ssd_bench.results.digest import summarise
 from ssd_bench.results.prompt_table import of_steps
 from ssd_bench.results.rows import arm_rows
-from tests.runs import executed, local_model, python
+from tests.runs import REFERENCE, executed, local_model, python
 from tests.synthetic import unit, with_hf, write_run
 
 SERVER = {
@@ -47,7 +51,8 @@ LONG = {
 
 @pytest.fixture
 def run(tmp_path: Path) -> Run:
-    return write_run(tmp_path / "run", [unit(i, repeat) for repeat in range(2) for i in range(3)])
+    units = [unit(i, repeat) for repeat in range(2) for i in range(3)]
+    return write_run(tmp_path / "run", units, finished_at="2026-12-01T10:00:00+00:00")
 
 
 def written(folder: Path, *told: object) -> Path:
@@ -251,3 +256,78 @@ def test_the_package_imports_nothing_heavy() -> None:
     code += "import ssd_bench.commands.export, ssd_bench.commands.acceptance, ssd_bench.exchange.frame; "
     code += "sys.exit('torch' in sys.modules)"
     assert python("-c", code).returncode == 0
+
+
+def test_results_for_every_eval_ever(run: Run) -> None:
+    log = eval_log(run, Publisher(model="lab/tiny", organization="Lab"))
+    assert log.results == eval_log(run, Publisher(model="lab/tiny", organization="Lab")).results
+    results = {result["evaluation_result_id"].partition("#")[2]: result for result in log.results["evaluation_results"]}
+    method = run.steps[run.steps["arm"] == "method"]
+    assert results["M"]["score_details"]["score"] == pytest.approx(method["emitted"].sum() / len(method))
+    expected = method["accepted_len"].sum() / method["draft_len"].sum()
+    assert results["alpha"]["score_details"]["score"] == pytest.approx(expected)
+    score = results["score.method"]["score_details"]
+    assert score["score"] == pytest.approx(1 / 3) and score["uncertainty"]["num_samples"] == 3
+    assert score["uncertainty"]["standard_error"]["value"] == pytest.approx(1 / 3)  # scores 0, 1, 0: sd 0.577 / √3
+    interval = results["speedup"]["score_details"]["uncertainty"]["confidence_interval"]
+    assert interval["lower"] < results["speedup"]["score_details"]["score"] < interval["upper"]
+    assert len(log.samples) == len(run.prompts) and {s["evaluation_result_id"] for s in log.samples} == {
+        results[f"score.{arm}"]["evaluation_result_id"] for arm in ("ar", "method")
+    }
+    details = log.results["detailed_evaluation_results"]
+    assert details["total_rows"] == log.samples_text.count("\n")
+    assert details["checksum"] == hashlib.sha256(log.samples_text.encode()).hexdigest()
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ([], "model=ORGANISATION/NAME"),
+        (["model=tiny"], "the id of a model"),
+        (["model=a/b", "relationship=friend"], "one of first_party"),
+        (["model=a/b", "arm=ar"], "form=vllm with this option"),
+        (["model=a/b", "to=FOLDER/results.txt"], "ends with .json"),
+    ],
+)
+def test_what_cannot_be_exported_is_refused(
+    options: list[str], message: str, run: Run, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = [word.replace("FOLDER", str(tmp_path)) for word in options]
+    words += [] if any(word.startswith("to=") for word in words) else [f"to={tmp_path / 'results.json'}"]
+    assert dispatch(["export", f"run={run.path}", "form=every_eval_ever", *words]) == 2
+    assert message in capsys.readouterr().err and not [*tmp_path.glob("results*")]
+
+
+def test_a_stream_has_a_score_per_task(tmp_path: Path) -> None:
+    units = [unit(0, domain="a"), unit(1, domain="b"), unit(2, domain="a")]
+    for records in units:
+        records[0].prompt.domain = records[1].prompt.domain
+    task = {"name": "mixed", "metric": "rougeL of a; exact_match of b"}
+    run = write_run(tmp_path / "run", units, task=task, finished_at="2026-12-01T10:00:00+00:00")
+    log = eval_log(run, Publisher(model="lab/tiny"))
+    names = {r["evaluation_name"]: r["metric_config"]["metric_name"] for r in log.results["evaluation_results"][:4]}
+    assert names == {"mixed/a": "rougeL", "mixed/b": "exact_match"} and len(log.samples) == 6
+
+
+@pytest.mark.parametrize("source", ["synthetic", "committed"])
+def test_the_package_of_every_eval_ever_accepts_the_files(source: str, run: Run, tmp_path: Path) -> None:
+    """Their package needs Python 3.12 and other versions than the lock's: the test runs where it is installed."""
+    core = pytest.importorskip("every_eval_ever.validator.validation_core")
+    path = run.path if source == "synthetic" else find_runs(unpacked_folder(REFERENCE))[0]
+    model = ["model=lab/tiny"] if source == "synthetic" else []
+    assert dispatch(["export", f"run={path}", f"to={tmp_path}/log.json", "form=every_eval_ever", *model]) == 0
+    place = json.loads((tmp_path / "log.json").read_bytes())["detailed_evaluation_results"]["file_path"]
+    stored = tmp_path / place.replace("_samples.jsonl", ".json")
+    stored.parent.mkdir(parents=True)
+    shutil.copy(tmp_path / "log.json", stored)
+    shutil.copy(tmp_path / "log_samples.jsonl", tmp_path / place)
+    files = {file: file.relative_to(tmp_path).as_posix() for file in (stored, tmp_path / place)}
+    for file, name in files.items():
+        report = core.validate_file(
+            file,
+            repo_path=name,
+            available_files={*files.values()},
+            read_repo_file=lambda asked: (tmp_path / asked).read_text(encoding="utf-8"),
+            run_semantic_checks=True,
+        )
+        assert report.valid and not report.errors and not report.warnings

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -16,55 +16,22 @@ from ssd_bench.contract.window import Window
 from ssd_bench.errors import ConfigError
 from ssd_bench.records.consistency import faults
 from ssd_bench.records.files import read_header
-from ssd_bench.records.pack import unpacked_folder
-from ssd_bench.records.reader import Run, find_runs, load_run
+from ssd_bench.records.reader import Run, load_run
 from ssd_bench.records.schema import DIGESTS, SCHEMAS, PromptRecord
-from tests.runs import ROOT
 from tests.synthetic import unit, with_hf, with_work, write_run
 
 UNNOTICED = {
-    "prompts": {
-        "prompt_sha256": "a digest of tokens that the record does not hold",  # that both arms have is checked
-        "prefill_ms": "a time",
-        "decode_ms": "a time",
-        "peak_bytes": "a measurement",
-        "text": "only a tokenizer could tell",
-        "score": "only the task could tell",
-        "output_ids": "an id after a near-tie: the outputs differ from there",
-        "finish_reason": "only the model's end-of-text ids could tell",
-        "divergence_gap": "only the model could tell",
-    },
-    "work": {
-        "prompt_index": "calls of the method in a step of another answer",
-        "arm": "calls of the method in a step of another answer",
-        "step": "calls of the method in another step",
-        "launches": "calls of the method, or of a head without a pass",
-        "calls": "more drafted tokens that the limits cut; calls of the method",
-        "rows": "calls of the method, or of a head without a pass",
-        "attentions": "calls of the method",
-        "mlps": "calls of the method",
-        "heads": "calls of the method, or of a head without a pass",
-        "context": "a window; calls of the method",
-        "int8_attentions": "calls of the method",
-        "int8_mlps": "calls of the method",
-        "int4_attentions": "calls of the method",
-        "int4_mlps": "calls of the method",
-        "ms": "a time",
-    },
-    "steps": {
-        "draft_len": "more that was drafted and rejected",
-        "tree_nodes": "more that was verified and rejected",
-        "accepted_len": "of a last step, which the length limit cut",
-        "layer_set_id": "another of the sets",
-        "stop_reason": "the method's own word",
-        "searched": "the method's own word",
-        "est_alpha": "the method's own estimate",
-        "est_draft_len": "the method's own estimate",
-        "est_tokens_per_s": "the method's own estimate",
-    },
-    "layer_sets": {"skip_attn": "another set", "skip_mlp": "another set", "int8": "another set", "int4": "another set"},
+    # digests of tokens, times and memory; what only a tokenizer, the task or the model could tell
+    "prompts": "prompt_sha256 prefill_ms decode_ms peak_bytes text score output_ids finish_reason divergence_gap",
+    # calls of the method, or of a head without a pass, in other steps or answers; drafted tokens that the limits cut
+    "work": "prompt_index arm step launches calls rows attentions mlps heads context int8_attentions int8_mlps "
+    "int4_attentions int4_mlps ms",
+    # what was drafted and rejected, or cut by the length limit; another of the sets; the method's words and estimates
+    "steps": "draft_len tree_nodes accepted_len layer_set_id stop_reason searched est_alpha est_draft_len "
+    "est_tokens_per_s",
+    "layer_sets": "skip_attn skip_mlp int8 int4",
 }
-"""Columns whose single edits may pass without digests in run.json, and why."""
+"""Columns whose single edits may pass without digests in run.json."""
 
 
 @pytest.fixture
@@ -108,17 +75,13 @@ def edited(value: Any, is_list: bool = False) -> Iterator[Any]:
         yield from (value * 1.001 + 1e-3, -value - 1.0, float("nan"), float("inf"))
 
 
-def edits(frame: pd.DataFrame, most: int | None = None) -> Iterator[tuple[str, int, Any, pd.DataFrame]]:
-    """Every column and row with every other value, and the resulting table.
-
-    Args:
-        most: first rows to edit; None: all.
-    """
+def edits(frame: pd.DataFrame, rows: Collection[int]) -> Iterator[tuple[str, int, Any, pd.DataFrame]]:
+    """Every column of these rows with every other value, and the resulting table."""
     for column in frame.columns:
         values = list(frame[column]) if column in LISTS else frame[column].tolist()
-        for row, value in enumerate(values[:most]):
-            for new in edited(value, column in LISTS):
-                if isinstance(value, str | int) and new == value:
+        for row in rows:
+            for new in edited(values[row], column in LISTS):
+                if isinstance(values[row], str | int) and new == values[row]:
                     continue
                 changed = frame.copy()
                 series = pd.Series([*values[:row], new, *values[row + 1 :]], dtype=object)
@@ -126,17 +89,27 @@ def edits(frame: pd.DataFrame, most: int | None = None) -> Iterator[tuple[str, i
                 yield column, row, new, changed
 
 
+def typical_rows(frame: pd.DataFrame) -> list[int]:
+    """The first and last row of each answer; of work, which has the most rows, of each part of the first prompt."""
+    keys = [name for name in ("prompt_index", "arm", "part") if name in frame]
+    if not keys:
+        return [*range(len(frame))]
+    rows = frame[frame["prompt_index"] == 0] if "part" in keys else frame
+    places = pd.Series(range(len(rows))).groupby([rows[name].to_numpy() for name in keys])
+    return sorted({*places.min(), *places.max()})
+
+
 @pytest.mark.parametrize("name", SCHEMAS)
 def test_every_edit_of_a_cell_is_noticed_but_where_nothing_could(name: str, tmp_path: Path) -> None:
     run = written(tmp_path, 7, counted=True) if name == "work" else written(tmp_path, 9)
-    most = len(run.work) // 2 if name == "work" else None  # the first of two prompts: work has by far the most rows
     header = read_header(run.path)
     assert list(faults(header, tables(run))) == []
     passed: dict[str, list[object]] = {}
-    for column, row, new, frame in edits(getattr(run, name), most):
+    for column, row, new, frame in edits(getattr(run, name), typical_rows(getattr(run, name))):
         if not any(faults(header, tables(run) | {name: frame})):
             passed.setdefault(column, []).append((row, new))
-    assert set(passed) <= set(UNNOTICED[name]), {k: v for k, v in passed.items() if k not in UNNOTICED[name]}
+    unexpected = {column: cells for column, cells in passed.items() if column not in UNNOTICED[name].split()}
+    assert not unexpected
 
 
 def rewritten(run: Run, name: str, frame: pd.DataFrame, digests: bool) -> None:
@@ -167,8 +140,9 @@ CHANGES: dict[str, tuple[str, Callable[[pd.DataFrame], pd.DataFrame], str]] = {
 }
 
 
-@pytest.mark.parametrize("digests", [True, False])
-@pytest.mark.parametrize("change", CHANGES)
+@pytest.mark.parametrize(
+    ("change", "digests"), [*((change, False) for change in CHANGES), ("an id more", True), ("no steps", True)]
+)
 def test_the_reader_names_the_file_the_prompt_and_what_differs(change: str, digests: bool, run: Run) -> None:
     name, edit, said = CHANGES[change]
     rewritten(run, name, edit(getattr(run, name)), digests)
@@ -297,12 +271,3 @@ def test_one_that_ends_early_is_no_tie(tmp_path: Path) -> None:
     run = write_run(tmp_path / "run", [shorter("tie")])
     texts = [text for _, _, text in faults(read_header(run.path), tables(run))]
     assert texts == ["lossless is tie, without a divergence_gap"]
-
-
-def test_the_committed_records_are_sound() -> None:
-    """Reading checks their digests and counted work."""
-    paths = find_runs(unpacked_folder(ROOT / "runs" / "reference"))
-    assert len(paths) > 100
-    for path in paths[::10]:
-        run = load_run(path)
-        assert set(run.header.digests) == set(SCHEMAS) and len(run.work)
