@@ -3,24 +3,20 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
 from pathlib import Path
 
 import pandas as pd
 import pytest
-from hydra.core.global_hydra import GlobalHydra
 
 from ssd_bench import load_runs
-from ssd_bench.cli import dispatch
 from ssd_bench.errors import ConfigError
 from ssd_bench.paths import display_path, local_path
 from ssd_bench.records.reader import find_runs, load_run
-from tests.runs import CPU
+from tests.runs import CPU, program
 from tests.synthetic import unit, write_record, write_run
 
-NAMES = ("night-10:30", "exp:2", "a%20b #?", "*[x]{y}$z", "日本", "-x", "./x/../it's/", "n" * 200, "~/runs", "s3:/x")
+NAMES = ("s3:/x", "a%20b #?*[x]{y}$z", "-日本", "./x/../it's/", "n" * 200, "~/runs")
 SHORT = (*CPU, "hardware.kernels=torch", "limit=1", "decode.max_new_tokens=4", "method=ar")
-URIS = ("s3://bucket/runs", "file:///runs", "file:runs", "hf://a/b", "https://a/b", "S3://x")
 TOOLS = (
     "status runs_dir=",
     "report runs_dir=",
@@ -41,20 +37,11 @@ TOOLS = (
 )
 
 
-@pytest.fixture
-def answer(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> Callable[..., tuple[int, str]]:
-    """Exit code and errors of a command in an empty folder, which is also the home folder."""
-    (tmp_path / "here").mkdir()
-    monkeypatch.chdir(tmp_path / "here")
-    monkeypatch.setenv("HOME", str(tmp_path / "here"))
-
-    def code(*arguments: str) -> tuple[int, str]:
-        GlobalHydra.instance().clear()
-        return dispatch(arguments), capsys.readouterr().err
-
-    return code
+@pytest.fixture(autouse=True)
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Work in an empty folder, which is also the home folder."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HOME", str(tmp_path))
 
 
 def quoted(name: str) -> str:
@@ -62,25 +49,22 @@ def quoted(name: str) -> str:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_a_run_goes_to_any_folder_and_is_read_back(name: str, answer: Callable[..., tuple[int, str]]) -> None:
+def test_a_run_goes_to_any_folder_and_is_read_back(name: str) -> None:
     line = [*SHORT, f"runs_dir={quoted(name)}"]
-    assert answer(*line)[0] == 0
-    folder = local_path("runs_dir", name)
-    assert len(find_runs(folder)) == 1 and len(load_runs(name)) == 1
-    assert answer(*line) == (0, "")  # it is found, and not measured again
+    assert program(*line).returncode == 0
+    assert len(find_runs(local_path("runs_dir", name))) == 1 and len(load_runs(name)) == 1
+    again = program(*line)
+    assert (again.returncode, again.stderr) == (0, "") and "already on record" in again.stdout
 
 
-@pytest.mark.parametrize("name", ["exp:2", "~/a"])
-def test_sweeps_and_tools_go_to_it_too(name: str, answer: Callable[..., tuple[int, str]]) -> None:
-    line = [*SHORT, f"runs_dir={quoted(name)}"]
-    assert answer("-m", "seed=1,2", *line)[0] == 0
-    folder = local_path("runs_dir", name)
-    (first, _) = find_runs(folder)
-    assert answer("report", f"runs_dir={name}", "out=rep:1")[0] == 0 and Path("rep:1", "README.md").is_file()
-    for tool in ("status", "claims", "pack out=p:1.zip"):
-        assert answer(*tool.split(), f"runs_dir={name}")[0] == 0
-    assert answer("explain", f"run={Path(name, first.name)}")[0] == 0
-    assert not Path("~").exists()
+def test_sweeps_and_tools_go_to_it_too(no_page: None) -> None:
+    name = "~/exp:2"
+    assert program("-m", "seed=1,2", *SHORT, f"runs_dir={quoted(name)}").returncode == 0
+    (first, _) = find_runs(local_path("runs_dir", name))
+    for tool in ("report out=rep:1", "status", "claims", "pack out=p:1.zip"):
+        assert program(*tool.split(), f"runs_dir={name}").returncode == 0, tool
+    assert program("explain", f"run={name}/{first.name}").returncode == 0
+    assert Path("rep:1", "README.md").is_file() and not Path("~").exists()
 
 
 @pytest.mark.parametrize(
@@ -94,18 +78,17 @@ def test_sweeps_and_tools_go_to_it_too(name: str, answer: Callable[..., tuple[in
         *TOOLS,
     ],
 )
-def test_a_uri_is_refused_before_anything_is_opened(option: str, answer: Callable[..., tuple[int, str]]) -> None:
-    code, said = answer(*f"{option}s3://bucket/runs.jsonl".split())
-    assert (
-        code == 2 and said.count("\n") == 1 and "='s3://bucket/runs.jsonl' is invalid: expected a path on this" in said
-    )
+def test_a_uri_is_refused_before_anything_is_opened(option: str) -> None:
+    end = program(*f"{option}s3://bucket/runs.jsonl".split())
+    assert end.returncode == 2 and end.stderr.count("\n") == 1
+    assert "='s3://bucket/runs.jsonl' is invalid: expected a path on this" in end.stderr
     assert list(Path.cwd().iterdir()) == []
 
 
-@pytest.mark.parametrize("uri", URIS)
-def test_every_uri_is_one(uri: str) -> None:
-    with pytest.raises(ConfigError, match="not a URI: download or mount what it names"):
-        local_path("runs_dir", uri)
+def test_every_uri_is_one() -> None:
+    for uri in ("s3://bucket/runs", "file:///runs", "file:runs", "hf://a/b", "https://a/b", "S3://x"):
+        with pytest.raises(ConfigError, match="not a URI: download or mount what it names"):
+            local_path("runs_dir", uri)
 
 
 @pytest.mark.parametrize(
@@ -131,15 +114,10 @@ def test_what_no_file_system_or_record_takes_is_refused(value: object, said: str
 def test_a_path_is_absolute_and_a_link_keeps_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "real").mkdir()
     (tmp_path / "link").symlink_to("real")
-    monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("HOME", "/home/her")
-    assert [local_path("a", text) for text in ("link", "./x/../link/", "~", "~/x", "/a/b")] == [
-        tmp_path / "link",
-        tmp_path / "link",
-        Path("/home/her"),
-        Path("/home/her/x"),
-        Path("/a/b"),
-    ]
+    texts = {"link": tmp_path / "link", "./x/../link/": tmp_path / "link", "~": "/home/her", "~/x": "/home/her/x"}
+    for text, path in {**texts, "/a/b": "/a/b"}.items():
+        assert local_path("a", text) == Path(path)
     assert display_path(tmp_path / "link") == "link" and display_path(Path("/a/b")) == "/a/b"
     write_record(tmp_path / "link" / "run", [unit(0)])
     assert [path.parent.name for path in find_runs(local_path("a", "link"))] == ["link"]
@@ -155,8 +133,7 @@ def test_a_folder_that_was_deleted_under_the_shell_is_one_message(
         local_path("runs_dir", "runs")
 
 
-def test_a_relative_path_given_to_the_reader_itself_is_no_uri(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
+def test_a_relative_path_given_to_the_reader_itself_is_no_uri(tmp_path: Path) -> None:
     run = write_run(tmp_path / "exp:2" / "run", [unit(0)])
     for path in (Path("exp:2/run"), "exp:2/run"):
         pd.testing.assert_frame_equal(load_run(path).steps, run.steps)
