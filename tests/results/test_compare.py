@@ -5,9 +5,8 @@ from __future__ import annotations
 import csv
 import json
 import math
+import re
 import shutil
-import subprocess
-import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from itertools import combinations
@@ -24,11 +23,13 @@ from ssd_bench.compare.pairing import RecordSet
 from ssd_bench.compare.quantities import COMPARED
 from ssd_bench.compare.variation import ASSUMED, read_variation
 from ssd_bench.records.pack import unpacked_folder
+from ssd_bench.records.reader import load_run
 from ssd_bench.records.schema import PromptRecord
 from ssd_bench.results.effect import EQUIVALENT, INCONCLUSIVE, Effect, pair_effect, pooled_effect, verdict
 from ssd_bench.results.evidence import RunTiming, run_to_run_variation
-from ssd_bench.results.quantity import Array, Spread
-from tests.runs import REFERENCE, ROOT, environment, program
+from ssd_bench.results.prompt_table import PromptTable
+from ssd_bench.results.quantity import QUANTITIES, Array, Spread
+from tests.runs import REFERENCE, ROOT, program
 from tests.synthetic import unit, with_work, write_record, write_run
 
 DRAWS = 200
@@ -82,19 +83,9 @@ def populations() -> Mapping[str, Population]:
     taken = {}
     for task in (SHORT, LONG):
         names = [cell["run"] for cell in cells if cell["labels"]["task"] == task]
-        taken[task] = Population([recorded_times(folder / name) for name in names])
+        prompts = [load_run(folder / name).prompts for name in names]
+        taken[task] = Population([PromptTable(one).frame(QUANTITIES["speedup"]) for one in prompts])
     return taken
-
-
-def recorded_times(run_dir: Path) -> pd.DataFrame:
-    """Return tokens and decoding times of both arms of a record, one row per prompt."""
-    rows = pd.read_parquet(run_dir / "prompts.parquet", columns=["prompt_index", "arm", "new_tokens", "decode_ms"])
-    arms = [rows[rows["arm"] == arm].sort_values("prompt_index") for arm in ("method", "ar")]
-    assert (rows.groupby(["arm", "prompt_index"]).size() == 1).all()
-    columns = {f"{prefix}tokens": arm["new_tokens"].to_numpy() - 1.0 for prefix, arm in zip(("", "base_"), arms)}
-    return pd.DataFrame(
-        columns | {f"{prefix}ms": arm["decode_ms"].to_numpy() for prefix, arm in zip(("", "base_"), arms)}
-    )
 
 
 def decided(name: str, a: pd.DataFrame, b: pd.DataFrame, timing: Mapping[Spread, float]) -> str:
@@ -195,6 +186,7 @@ def test_verdict_on_an_effect(name: str, value: float, sd: float, expected: str)
 # --- records ----------------------------------------------------------------------------------------------------------
 
 Units = list[list[PromptRecord]]
+Compare = Callable[..., dict[str, Any]]
 
 
 def units(prompts: Iterable[int], factor: float = 1.0, arms: Sequence[str] = ("method",), **options: Any) -> Units:
@@ -208,12 +200,18 @@ def units(prompts: Iterable[int], factor: float = 1.0, arms: Sequence[str] = ("m
     return records
 
 
+def write_pair(prompts: Sequence[int], factor: float, **changes: Any) -> None:
+    """Write records a and b, whose method takes as many times as long."""
+    write_record(Path("a"), units(prompts), run_id="a")
+    write_record(Path("b"), units(prompts, factor), run_id="b", **changes)
+
+
 def row_of(result: Mapping[str, Any], quantity: str) -> dict[str, Any]:
     return next(row for row in result["rows"] if row["quantity"] == quantity)
 
 
 @pytest.fixture
-def compared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., dict[str, Any]]:
+def compared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Compare:
     """Return a function that runs the command in a folder and returns its file; `code` is its exit code."""
     monkeypatch.chdir(tmp_path)
 
@@ -227,16 +225,14 @@ def compared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., d
     return call
 
 
-def test_times_of_one_side_scale_its_ratio_alone(compared: Callable[..., dict[str, Any]], tmp_path: Path) -> None:
-    write_record(tmp_path / "a", units(range(6)), run_id="a")
-    write_record(tmp_path / "b", units(range(6), 1.25), run_id="b")
+def test_times_of_one_side_scale_its_ratio_alone(compared: Compare) -> None:
+    write_pair(range(6), 1.25)
     result = compared("a", "b", "variation=0")
     for name in ("decode", "end_to_end", "speedup", "speedup_e2e"):
         row = row_of(result, name)
         assert (row["effect"], row["verdict"], row["n"]) == (pytest.approx(0.8), "slower", 6)
-    for name in ("modelled", "M", "alpha", "ar_decode"):
-        assert (row_of(result, name)["effect"], row_of(result, name)["verdict"]) == (1.0, EQUIVALENT)
-    assert (row_of(result, "score")["effect"], row_of(result, "score")["verdict"]) == (0.0, EQUIVALENT)
+    for name, effect in {"modelled": 1.0, "M": 1.0, "alpha": 1.0, "ar_decode": 1.0, "score": 0.0}.items():
+        assert (row_of(result, name)["effect"], row_of(result, name)["verdict"]) == (effect, EQUIVALENT)
     assert {row["kind"] for row in result["rows"]} == {"A/A"}  # equal traces: only times can differ
     reverse = compared("b", "a", "variation=0.02")
     forward = compared("a", "b", "variation=0.02")
@@ -247,7 +243,7 @@ def test_times_of_one_side_scale_its_ratio_alone(compared: Callable[..., dict[st
         assert math.log(there["high"] / there["effect"]) == pytest.approx(1.96 * math.sqrt(2) * 0.02, rel=1e-3)
 
 
-def test_a_slower_machine_cancels_in_the_speedup(compared: Callable[..., dict[str, Any]], tmp_path: Path) -> None:
+def test_a_slower_machine_cancels_in_the_speedup(compared: Compare, tmp_path: Path) -> None:
     write_record(tmp_path / "a", units(range(6)), run_id="a")
     device = {"provenance": {"device": {"cpu": "Imaginary 100", "cores": 2, "gpus": []}}}
     write_record(tmp_path / "b", units(range(6), 3.0, ("ar", "method"), accept=0.9), run_id="b", **device)
@@ -260,7 +256,7 @@ def test_a_slower_machine_cancels_in_the_speedup(compared: Callable[..., dict[st
     assert "different machines" in failed["error"] and "on=NAME" in failed["error"]
 
 
-def test_only_prompts_of_both_sides_count(compared: Callable[..., dict[str, Any]], tmp_path: Path) -> None:
+def test_only_prompts_of_both_sides_count(compared: Compare, tmp_path: Path) -> None:
     first = write_run(tmp_path / "a", units(range(8)), run_id="a")
     second = write_run(tmp_path / "b", units(range(3, 12), accept=0.5), run_id="b")
     result = compared("a", "b")
@@ -302,7 +298,7 @@ def test_what_cannot_be_compared_is_refused_by_name(
     changes: dict[str, Any],
     first_prompt: int,
     message: str,
-    compared: Callable[..., dict[str, Any]],
+    compared: Compare,
     tmp_path: Path,
 ) -> None:
     write_record(tmp_path / "a", units(range(4)), run_id="a")
@@ -313,7 +309,6 @@ def test_what_cannot_be_compared_is_refused_by_name(
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["a"], "two paths"),
         (["a", "a", "a"], "two paths, A and B"),
         (["a", "nosuch"], "an existing folder of runs"),
         (["a", "a", "margin=1%"], "a number between 0 and 1"),
@@ -325,9 +320,7 @@ def test_what_cannot_be_compared_is_refused_by_name(
         (["a", "a", "limit=3"], "limit=3"),
     ],
 )
-def test_bad_options_are_refused(
-    words: list[str], message: str, compared: Callable[..., dict[str, Any]], tmp_path: Path
-) -> None:
+def test_bad_options_are_refused(words: list[str], message: str, compared: Compare, tmp_path: Path) -> None:
     write_record(tmp_path / "a", units(range(2)))
     assert message in compared(*words, code=2)["error"]
 
@@ -337,7 +330,7 @@ def method(name: str, **settings: Any) -> dict[str, Any]:
     return {"method": name, "config": {"method": {"name": name, **settings}}}
 
 
-def test_folders_are_paired_by_configuration(compared: Callable[..., dict[str, Any]], tmp_path: Path) -> None:
+def test_folders_are_paired_by_configuration(compared: Compare, tmp_path: Path) -> None:
     for side, factor in (("a", 1.0), ("b", 1.1)):
         for number, name in enumerate(("swift", "knapspec")):
             prompts = range(10 * number, 10 * number + 5)
@@ -356,19 +349,17 @@ def test_folders_are_paired_by_configuration(compared: Callable[..., dict[str, A
     assert packed["rows"] == result["rows"]
 
 
-def test_the_row_of_all_pairs_is_their_mean_and_counts_shared_prompts_once(
-    compared: Callable[..., dict[str, Any]], tmp_path: Path
-) -> None:
-    for name, accept in (("swift", 0.5), ("knapspec", 0.5)):
+def test_the_row_of_all_pairs_is_their_mean_and_counts_shared_prompts_once(compared: Compare, tmp_path: Path) -> None:
+    for name in ("swift", "knapspec"):
         write_record(tmp_path / "a" / name, units(range(6)), run_id=f"a{name}", **method(name))
-        write_record(tmp_path / "b" / name, units(range(6), accept=accept), run_id=f"b{name}", **method(name))
+        write_record(tmp_path / "b" / name, units(range(6), accept=0.5), run_id=f"b{name}", **method(name))
     rows = [row for row in compared("a", "b")["rows"] if row["quantity"] == "M"]
     # both pairs are the same data, so together they say no more than each
     for key in ("effect", "low", "high", "n"):
         assert rows[0][key] == pytest.approx(rows[1][key]) == rows[2][key]
 
 
-def test_two_methods_of_one_folder(compared: Callable[..., dict[str, Any]], tmp_path: Path) -> None:
+def test_two_methods_of_one_folder(compared: Compare, tmp_path: Path) -> None:
     write_record(tmp_path / "runs/swift", units(range(5)), run_id="swift", **method("swift"))
     write_record(tmp_path / "runs/knapspec", units(range(5), 2.0), run_id="knapspec", **method("knapspec", tau=1))
     result = compared("runs", "method_a=swift", "method_b=knapspec", "variation=0", "fail_if=faster,slower", code=1)
@@ -376,9 +367,7 @@ def test_two_methods_of_one_folder(compared: Callable[..., dict[str, Any]], tmp_
     assert "knapspec on toy against swift on toy" in result["text"]
 
 
-def test_repeated_runs_of_a_side_measure_variation_and_are_averaged(
-    compared: Callable[..., dict[str, Any]], tmp_path: Path
-) -> None:
+def test_repeated_runs_of_a_side_measure_variation_and_are_averaged(compared: Compare, tmp_path: Path) -> None:
     factors = {"a": (1.0, 1.02, 0.98), "b": (1.5, 1.53, 1.47)}
     for side, of_side in factors.items():
         for number, factor in enumerate(of_side):
@@ -396,24 +385,22 @@ def test_repeated_runs_of_a_side_measure_variation_and_are_averaged(
     assert row["verdict"] == "slower"
 
 
-def test_contaminated_times_decide_nothing(compared: Callable[..., dict[str, Any]], tmp_path: Path) -> None:
-    write_record(tmp_path / "a", units(range(5)), run_id="a")
-    write_record(tmp_path / "b", units(range(5), 2.0), run_id="b", others_share=0.5)
+def test_contaminated_times_decide_nothing(compared: Compare) -> None:
+    write_pair(range(5), 2.0, others_share=0.5)
     result = compared("a", "b", "variation=0", "fail_if=slower")
     assert row_of(result, "decode")["verdict"] == INCONCLUSIVE
     assert "other processes used 50 %" in row_of(result, "decode")["note"]
     assert row_of(result, "modelled")["verdict"] == EQUIVALENT
 
 
-def test_one_prompt_decides_nothing(compared: Callable[..., dict[str, Any]], tmp_path: Path) -> None:
-    for side in "ab":
-        write_record(tmp_path / side, units([0], 1.0 if side == "a" else 2.0), run_id=side)
+def test_one_prompt_decides_nothing(compared: Compare) -> None:
+    write_pair([0], 2.0)
     result = compared("a", "b", "variation=0")
     assert {row["verdict"] for row in result["rows"]} == {INCONCLUSIVE}
     assert "only one prompt" in row_of(result, "decode")["note"]
 
 
-def test_csv_has_the_rows_of_json(compared: Callable[..., dict[str, Any]], tmp_path: Path) -> None:
+def test_csv_has_the_rows_of_json(compared: Compare, tmp_path: Path) -> None:
     write_record(tmp_path / "a", units(range(4)))
     result = compared("a", "a")
     assert program("compare", "a", "a", "out=out.csv").returncode == 0
@@ -423,30 +410,11 @@ def test_csv_has_the_rows_of_json(compared: Callable[..., dict[str, Any]], tmp_p
     assert rows == texts and len(rows) == len(COMPARED)
 
 
-MAKEFILE = """\
-check:
-\t$(PYTHON) -m ssd_bench compare before after on=speedup margin=0.02 variation=0.01 fail_if=slower
-\ttouch passed
-"""
-
-
-def test_a_makefile_stops_at_a_slower_run(tmp_path: Path) -> None:
-    """The recipe is that of docs/compare.md."""
-    recipe = MAKEFILE.replace("$(PYTHON)", "python").splitlines()[1].strip()
-    assert recipe in (ROOT / "docs/compare.md").read_text(encoding="utf-8")
-    (tmp_path / "Makefile").write_text(MAKEFILE, encoding="utf-8")
-    write_record(tmp_path / "before", units(range(6)), run_id="before")
-    env = {name: value for name, value in environment().items() if not name.startswith(("MAKE", "MFLAGS"))}
-    for factor, code in ((1.3, 2), (1.0, 0)):  # make itself ends with 2 if a command of a recipe fails
-        shutil.rmtree(tmp_path / "after", ignore_errors=True)
-        write_record(tmp_path / "after", units(range(6), factor), run_id="after")
-        done = subprocess.run(
-            ["make", f"PYTHON={sys.executable}"],
-            cwd=tmp_path,
-            env=env,
-            capture_output=True,
-            encoding="utf-8",
-            timeout=120,
-        )
-        assert (done.returncode, (tmp_path / "passed").exists()) == (code, code == 0), done.stdout + done.stderr
-        assert ("Error 1" in done.stderr) == (code == 2)
+def test_the_documented_recipe_fails_for_a_slower_run(compared: Compare) -> None:
+    text = (ROOT / "docs/compare.md").read_text(encoding="utf-8")
+    (recipe,) = re.findall(r"^\tpython -m ssd_bench compare (before after .*)", text, re.MULTILINE)
+    write_record(Path("before"), units(range(6)), run_id="before")
+    for factor, code in ((1.3, 1), (1.0, 0)):
+        shutil.rmtree("after", ignore_errors=True)
+        write_record(Path("after"), units(range(6), factor), run_id="after")
+        compared(*recipe.split(), code=code)

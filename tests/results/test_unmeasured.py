@@ -15,6 +15,7 @@ from ssd_bench.commands.report import main as report
 from ssd_bench.data.local import LocalSource
 from ssd_bench.errors import ConfigError
 from ssd_bench.records.schema import PromptRecord
+from ssd_bench.report import figures
 from ssd_bench.report.closing import comparison_text, run_table
 from ssd_bench.report.runs import document, group_by_task, readable_row
 from ssd_bench.results.digest import summarise
@@ -64,7 +65,10 @@ def test_without_a_decode_step_nothing_is_zero(record: Record) -> None:
     assert all(summary[f"{name}_share"] is None for name in ("draft", "verify", "policy", "other"))
 
 
-def test_without_a_decode_step_every_table_has_dashes(record: Record, no_page: None, tmp_path: Path) -> None:
+def test_without_a_decode_step_every_table_has_dashes(
+    record: Record, no_page: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(figures, "save", lambda made, stem: [])
     table = run_table(record.summary.row)
     assert "tokens/s AR                       –\n" in table and "draft –, verify –, method overhead –, other –" in table
     assert "paid back –" in table and "never" not in table
@@ -138,7 +142,9 @@ def test_a_score_over_all_answers_says_no_more_than_before(tmp_path: Path) -> No
 
 LIMITS = ProgramLimits(5, 30, 1024)
 PARTS = {"prompt": "def f():\n", "test": "def check(f):\n    pass\n", "entry_point": "f"}
+WRONG_PARTS = ({"test": "def check("}, {"entry_point": "f()"}, {"prompt": None}, {"test": "assert f()"})
 TESTS = {"imports": [], "tests": ["assert f()"]}
+WRONG_TESTS = ({"tests": []}, {"tests": ["assert f("]}, {"imports": [1]})
 
 
 @pytest.mark.parametrize(
@@ -155,26 +161,9 @@ TESTS = {"imports": [], "tests": ["assert f()"]}
         (
             PassesTests(LIMITS),
             [json.dumps(PARTS)],
-            [
-                "f",
-                "[]",
-                "{}",
-                json.dumps({**PARTS, "test": "def check("}),
-                json.dumps({**PARTS, "entry_point": "f()"}),
-                json.dumps({**PARTS, "prompt": None}),
-                json.dumps({**PARTS, "test": "assert f()"}),
-            ],
+            ["f", "[]", "{}", *(json.dumps(PARTS | wrong) for wrong in WRONG_PARTS)],
         ),
-        (
-            PassesAsserts(LIMITS),
-            [json.dumps(TESTS)],
-            [
-                "{",
-                json.dumps({**TESTS, "tests": []}),
-                json.dumps({**TESTS, "tests": ["assert f("]}),
-                json.dumps({**TESTS, "imports": [1]}),
-            ],
-        ),
+        (PassesAsserts(LIMITS), [json.dumps(TESTS)], ["{", *(json.dumps(TESTS | wrong) for wrong in WRONG_TESTS)]),
     ],
 )
 def test_a_scorer_says_what_it_cannot_read(scorer: Scorer, readable_ones: list[str], faulty: list[str]) -> None:
