@@ -25,7 +25,7 @@ from ssd_bench.results.definitions import alpha_by_position, main_set
 from ssd_bench.results.digest import summarise
 from ssd_bench.results.prompt_table import of_steps
 from ssd_bench.results.rows import arm_rows
-from tests.runs import REFERENCE, executed, local_model, python
+from tests.runs import REFERENCE, executed, local_model
 from tests.synthetic import unit, with_hf, write_run
 
 SERVER = {
@@ -249,13 +249,6 @@ def test_runs_as_a_frame(tmp_path: Path) -> None:
     pd.testing.assert_frame_equal(load_runs(made[0].path), frame)
     with pytest.raises(ValueError, match="path"):
         load_runs(tmp_path / "nowhere")
-
-
-def test_the_package_imports_nothing_heavy() -> None:
-    code = "import sys, ssd_bench; assert {'torch', 'pandas', 'hydra'}.isdisjoint(sys.modules); "
-    code += "import ssd_bench.commands.export, ssd_bench.commands.acceptance, ssd_bench.exchange.frame; "
-    code += "sys.exit('torch' in sys.modules)"
-    assert python("-c", code).returncode == 0
 
 
 def test_results_for_every_eval_ever(run: Run) -> None:

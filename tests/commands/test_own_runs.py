@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -20,7 +21,7 @@ from ssd_bench.predict.advise import usable_runs
 from ssd_bench.predict.question import parse_question
 from ssd_bench.records.pack import pack
 from ssd_bench.records.reader import find_runs
-from ssd_bench.report import figures, numbers
+from ssd_bench.report import figures, numbers, write
 from tests.exhibit_runs import indexed, make
 from tests.predict.test_replay import LATENCY
 
@@ -68,8 +69,11 @@ def test_a_folder_of_runs_does_not_contain_the_projects(here: Path) -> None:
 def test_every_command_reads_seven(
     here: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The report is of these runs' paper, without drawings."""
+    """The report is of these runs' paper, without drawings and page."""
     monkeypatch.setattr(figures, "save", lambda made, stem: [])
+    monkeypatch.setattr(figures, "draw_figures", lambda *_: {})
+    monkeypatch.setattr(write.page, "render", lambda *_: "")
+    monkeypatch.setattr(write, "audit", SimpleNamespace(audit=list, markdown_text=str))
     monkeypatch.setattr(numbers, "long_tables", partial(numbers.long_tables, only="swift"))
     frame = ssd_bench.load_runs("runs")
     assert len(frame) == OWN and frame["run_id"].str.startswith("own").all()
@@ -81,9 +85,8 @@ def test_every_command_reads_seven(
     assert dispatch(["report", f"out={here / 'report'}"]) == 0
     printed = capsys.readouterr().out
     assert dispatch(["claims", f"out={here / 'own.csv'}"]) == 0
-    texts = [
-        file.read_text(encoding="utf-8") for file in (here / "report").rglob("*") if file.suffix in (".md", ".csv")
-    ]
+    files = [file for file in (here / "report").rglob("*") if file.suffix in (".md", ".csv")]
+    texts = [file.read_text(encoding="utf-8") for file in files]
     assert any("own-0" in text for text in texts)
     for text in (printed, capsys.readouterr().out, (here / "own.csv").read_text(encoding="utf-8"), *texts):
         assert "projects-" not in text and "packed-" not in text
@@ -140,16 +143,11 @@ def test_without_own_runs_the_report_is_of_the_projects(
 
 
 def test_files_are_found_by_name_or_by_folder_and_name(tmp_path: Path) -> None:
-    for name in (
-        "a/run.json",
-        "replication/x.json",
-        "b/replication/y.json",
-        "b/reference/run.json",
-        "b/replication/z.csv",
-    ):
-        (tmp_path / "replication" / name).parent.mkdir(parents=True, exist_ok=True)
-        (tmp_path / "replication" / name).touch()
     folder = tmp_path / "replication"
+    indices = ("replication/x.json", "b/replication/y.json", "b/replication/z.csv")
+    for name in ("a/run.json", "b/reference/run.json", *indices):
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).touch()
 
     def names(pattern: str, root: Path = folder) -> set[str]:
         return {path.relative_to(folder).as_posix() for path in record_files(root, pattern)}

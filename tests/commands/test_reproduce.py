@@ -23,7 +23,7 @@ from ssd_bench.records.header import RunHeader
 from ssd_bench.records.pack import pack
 from ssd_bench.records.reader import Run, find_runs, load_run, read_run
 from ssd_bench.records.schema import ANSWER, DIGESTS, PAIR, SCHEMAS
-from ssd_bench.reproduce import again, report
+from ssd_bench.reproduce import again
 from ssd_bench.reproduce.finding import DIFFERENT, OPEN, REPRODUCED, Report
 from ssd_bench.reproduce.recorded_config import config_again
 from ssd_bench.reproduce.report import record_folders, report_text, reproduce
@@ -89,14 +89,12 @@ def verdicts(content: Report) -> dict[str, str]:
 
 
 def test_threads_change_nothing_but_times(bench: Bench) -> None:
-    expected = dict.fromkeys(PARTS, REPRODUCED)
     found = verdicts(bench.clean)
     assert found.pop("measured speedup") in ((OPEN,) if THREADS > 1 else (OPEN, REPRODUCED))
-    assert found == {name: verdict for name, verdict in expected.items() if name != "measured speedup"}
+    assert found == {name: REPRODUCED for name in PARTS if name != "measured speedup"}
     assert not bench.clean.faults and bench.clean.is_reproduced
-    assert {"model.threads"} >= {difference.name for difference in bench.clean.differences} - {
-        "provenance.code.git_sha"
-    }
+    different = {difference.name for difference in bench.clean.differences}
+    assert different <= {"model.threads", "provenance.code.git_sha"}
     assert "REPRODUCED" in report_text(bench.clean) and "NOT REPRODUCED" not in report_text(bench.clean)
 
 
@@ -116,9 +114,8 @@ def test_instructions_and_a_sample_change_nothing_but_times(
     assert results["outputs"]["again"] == "4 equal, 0 near-ties, 0 mismatches"
     assert results["modelled time"]["recorded"] == results["modelled time"]["again"]
     isa = [row for row in content["differences"] if row["name"] == "model.arithmetic.isa"]
-    assert [row["here"] for row in isa] == (
-        ["generic"] if bench.run.header.model.arithmetic["isa"] != "generic" else []
-    )
+    is_other = bench.run.header.model.arithmetic["isa"] != "generic"
+    assert [row["here"] for row in isa] == ["generic"] * is_other
 
 
 Tables = dict[str, pd.DataFrame]
@@ -318,7 +315,7 @@ def test_every_damage_is_named_with_its_part_and_prompt(
     assert not further_prompts or name in ("another set", "the blocks"), "a set may have drafted for several prompts"
 
 
-@pytest.mark.parametrize("name", [name for name in DAMAGES if DAMAGES[name][2] is not None])
+@pytest.mark.parametrize("name", ["a score", "a step less", "another set", "a call less", "an arm less"])
 def test_a_damage_without_a_new_hash_is_named_without_a_run(name: str, repeated: Bench, tmp_path: Path) -> None:
     content = reproduce(damaged(repeated, tmp_path / "record", DAMAGES[name][0], False), 0, {}, tmp_path / "again")
     changed_files = {fault.part for fault in content.faults if "SHA-256" in fault.text}
@@ -348,9 +345,7 @@ def paused(rows: Sequence[int], share: float) -> Damage:
     return damage
 
 
-@pytest.mark.parametrize(
-    ("rows", "share"), [([0], 0.3), ([3], 100.0), ([1, 4], 5.0), ([0, 5], 1.0)], ids=lambda value: str(value)
-)
+@pytest.mark.parametrize(("rows", "share"), [([0], 0.3), ([1, 4], 100.0)], ids=str)
 def test_pauses_of_a_busy_machine_are_notes(rows: list[int], share: float, repeated: Bench, tmp_path: Path) -> None:
     folder = damaged(repeated, tmp_path / "record", paused(rows, share), True)
     content = reproduce(folder, None, {}, tmp_path / "again")
@@ -366,7 +361,7 @@ def test_a_pause_of_an_idle_machine_is_a_fault(
     assert [fault.key[0] for fault in content.faults if fault.key is not None] == [1], report_text(content)
 
 
-@pytest.mark.parametrize(("factor", "arm"), [(2.0, "ar"), (1.6, "method"), (2.0, None), (10.0, "ar"), (3.0, "method")])
+@pytest.mark.parametrize(("factor", "arm"), [(10.0, "ar"), (1.6, "method"), (2.0, None)])
 def test_longer_times_of_a_whole_arm_are_a_fault_on_any_machine(
     factor: float, arm: str | None, repeated: Bench, tmp_path: Path
 ) -> None:
@@ -380,16 +375,14 @@ def test_longer_times_of_a_whole_arm_are_a_fault_on_any_machine(
     assert [text for text in named if f"every answer of arm {arm or 'ar'}" in text], report_text(content)
 
 
-@pytest.mark.parametrize("seconds", [1e-6, 0.5, 0.9])
-def test_a_run_is_not_shorter_than_its_parts(seconds: float, repeated: Bench, tmp_path: Path) -> None:
-    prompts = repeated.run.prompts
-    spent = float(prompts["prefill_ms"].sum() + prompts["decode_ms"].sum()) / 1e3
-    damage = entry("wall_s", seconds * spent)
+def test_a_run_is_not_shorter_than_its_parts(repeated: Bench, tmp_path: Path) -> None:
+    spent = float(repeated.run.prompts[["prefill_ms", "decode_ms"]].sum(axis=None)) / 1e3
+    damage = entry("wall_s", 0.9 * spent)
     content = reproduce(damaged(repeated, tmp_path / "record", damage, True), 0, {}, tmp_path / "again")
     assert [fault for fault in content.faults if "wall_s is" in fault.text] and not content.is_reproduced
 
 
-@pytest.mark.parametrize("sample", [1, 2, None])
+@pytest.mark.parametrize("sample", [2, None])
 def test_the_record_of_a_second_run_is_itself_reproduced(sample: int | None, bench: Bench, tmp_path: Path) -> None:
     folder = bench.second
     if sample is not None:
@@ -438,27 +431,18 @@ def test_the_recorded_profile_is_that_of_the_second_run(bench: Bench) -> None:
     assert RunHeader.read(bench.second).latency == bench.run.header.latency
 
 
-@pytest.mark.parametrize("slower", ["t_mlp_ms", None])
-def test_a_recorded_profile_decides_which_layers_are_skipped(slower: str | None, tmp_path: Path) -> None:
+def test_a_recorded_profile_decides_which_layers_are_skipped(tmp_path: Path) -> None:
     """A record with a profile from a machine with attentions 100 times as slow as MLPs."""
     times = "{t_mlp_ms: 0.01, t_attn_slope_ms: 0.001, t_attn_intercept_ms: 1.0}"
-    options = (
-        "method=knapspec",
-        "method.interval=8",
-        "method.capture_steps=1",
-        "task=gsm8k",
-        "limit=1",
-        "decode.max_new_tokens=48",
-        f"hardware.latency={times}",
-    )
-    run = executed(tmp_path / "runs", *options)
+    method = ("method=knapspec", "method.interval=8", "method.capture_steps=1", f"hardware.latency={times}")
+    run = executed(tmp_path / "runs", *method, "task=gsm8k", "limit=1", "decode.max_new_tokens=48")
     header = json.loads((run.path / "run.json").read_text(encoding="utf-8"))
     header["config"]["hardware"]["latency"], header["latency"]["source"] = None, "measured"
-    if slower is not None:
-        header["latency"][slower] *= 10_000
-    (run.path / "run.json").write_text(json.dumps(header), encoding="utf-8")
-    content = reproduce(run.path, None, {}, tmp_path / "again")
-    assert verdicts(content)["layer sets and steps"] == (REPRODUCED if slower is None else DIFFERENT)
+    for slower, verdict in ((1, REPRODUCED), (10_000, DIFFERENT)):
+        header["latency"]["t_mlp_ms"] *= slower
+        (run.path / "run.json").write_text(json.dumps(header), encoding="utf-8")
+        content = reproduce(run.path, None, {}, tmp_path / f"again{slower}")
+        assert verdicts(content)["layer sets and steps"] == verdict
 
 
 def test_options_that_are_unknown_here_are_left_out(repeated: Bench, tmp_path: Path) -> None:
@@ -525,4 +509,3 @@ def test_a_folder_of_records_is_reproduced_record_by_record(bench: Bench) -> Non
     folders, reports = record_folders(str(bench.run.path.parent))
     assert folders == [bench.run.path] and not reports
     assert read_run(bench.run.path).prompts.equals(load_run(bench.run.path).prompts)
-    assert report.SHOWN > 0
