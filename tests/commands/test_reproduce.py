@@ -6,7 +6,7 @@ import hashlib
 import json
 import os
 import shutil
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,6 +19,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from ssd_bench.errors import ConfigError
 from ssd_bench.model.arithmetic import FORCED
+from ssd_bench.model.checkpoint import EMBEDDED, Checkpoint
 from ssd_bench.records.header import RunHeader
 from ssd_bench.records.pack import pack
 from ssd_bench.records.reader import Run, find_runs, load_run, read_run
@@ -61,7 +62,7 @@ def bench(tmp_path_factory: pytest.TempPathFactory) -> Bench:
     folder = tmp_path_factory.mktemp("reproduce")
     options = ("task=gsm8k", f"limit={PROMPTS}", f"decode.max_new_tokens={TOKENS}", f"hardware.threads={THREADS}")
     run = executed(folder / "runs", "method=swift", *options)
-    run = load_run(edited(run, folder / "steady" / run.path.name, steady, rehashed=True))
+    run = load_run(edited(run, folder / "steady" / run.path.name, steady))
     assert run.steps["layer_set_id"].nunique() > 1, "the damages need a set to swap"
     clean = reproduce(run.path, None, {"hardware.threads": "1"}, folder / "again")
     (second,) = [path.parent for path in (folder / "again").rglob("run.json")]
@@ -120,7 +121,8 @@ def test_instructions_and_a_sample_change_nothing_but_times(
 
 Tables = dict[str, pd.DataFrame]
 Header = dict[str, Any]
-Damage = Callable[[Tables, Header, Bench], object]
+Damage = Callable[[Tables, Header], object]
+Reproduced = Callable[..., Report]
 
 
 def rows(frame: pd.DataFrame, arm: str | None = "method") -> pd.Series:
@@ -136,7 +138,7 @@ def at(frame: pd.DataFrame, number: int = 1) -> Any:
 def changed(table: str, column: str, edit: Callable[[Any], Any], number: int = 0) -> Damage:
     """Return the damage of one value in the method's rows of the damaged prompt."""
 
-    def damage(tables: Tables, header: Header, bench: Bench) -> None:
+    def damage(tables: Tables, header: Header) -> None:
         frame = tables[table]
         frame.at[at(frame, number), column] = edit(frame.at[at(frame, number), column])
 
@@ -144,7 +146,7 @@ def changed(table: str, column: str, edit: Callable[[Any], Any], number: int = 0
 
 
 def entry(name: str, value: Any) -> Damage:
-    def damage(tables: Tables, header: Header, bench: Bench) -> None:
+    def damage(tables: Tables, header: Header) -> None:
         *path, last = name.split(".")
         for part in path:
             header = header[part]
@@ -153,17 +155,17 @@ def entry(name: str, value: Any) -> Damage:
     return damage
 
 
-def token_everywhere(tables: Tables, header: Header, bench: Bench) -> None:
+def token_everywhere(tables: Tables, header: Header) -> None:
     """Change a token in both arms, with texts, so that nothing in the record contradicts it."""
-    prompts = tables["prompts"]
+    prompts, checkpoint = tables["prompts"], Checkpoint(EMBEDDED / "miniature")
     for label in prompts.index[rows(prompts, None)]:
         ids = [int(token) for token in prompts.at[label, "output_ids"]]
         ids[5] = 300 if ids[5] != 300 else 301
         prompts.at[label, "output_ids"] = ids
-        prompts.at[label, "text"] = bench.planned.model.checkpoint.text(ids)
+        prompts.at[label, "text"] = checkpoint.text(ids)
 
 
-def set_everywhere(tables: Tables, header: Header, bench: Bench) -> None:
+def set_everywhere(tables: Tables, header: Header) -> None:
     """Exchange a set's skipped attention for another, so that all counts stay."""
     sets = tables["layer_sets"]
     used = tables["steps"].loc[rows(tables["steps"]), "layer_set_id"].dropna().iloc[0]
@@ -173,14 +175,14 @@ def set_everywhere(tables: Tables, header: Header, bench: Bench) -> None:
     sets.at[label, "skip_attn"] = sorted([free, *skipped[1:]])
 
 
-def other_set(tables: Tables, header: Header, bench: Bench) -> None:
+def other_set(tables: Tables, header: Header) -> None:
     """Let one step of the damaged prompt name another set of the record."""
     steps = tables["steps"]
     drafting = steps.index[rows(steps) & steps["layer_set_id"].notna()][1]
     steps.at[drafting, "layer_set_id"] = (steps.at[drafting, "layer_set_id"] + 1) % len(tables["layer_sets"])
 
 
-def faster_step(tables: Tables, header: Header, bench: Bench) -> None:
+def faster_step(tables: Tables, header: Header) -> None:
     """Remove nine tenths of a step's time from it and its answer; a busy machine may have made it slow."""
     steps, prompts = tables["steps"], tables["prompts"]
     saved = steps.at[at(steps), "verify_ms"] * 0.9
@@ -190,7 +192,7 @@ def faster_step(tables: Tables, header: Header, bench: Bench) -> None:
 
 
 def without(arm: str | None) -> Damage:
-    def damage(tables: Tables, header: Header, bench: Bench) -> None:
+    def damage(tables: Tables, header: Header) -> None:
         for name in ("prompts", "steps", "work"):
             tables[name] = tables[name][~rows(tables[name], arm)]
 
@@ -198,7 +200,7 @@ def without(arm: str | None) -> Damage:
 
 
 def row_twice(table: str) -> Damage:
-    def damage(tables: Tables, header: Header, bench: Bench) -> None:
+    def damage(tables: Tables, header: Header) -> None:
         frame = tables[table]
         label = at(frame, 0)
         tables[table] = pd.concat([frame.loc[:label], frame.loc[label:]])
@@ -207,24 +209,23 @@ def row_twice(table: str) -> Damage:
 
 
 def row_less(table: str, number: int = 1) -> Damage:
-    def damage(tables: Tables, header: Header, bench: Bench) -> None:
+    def damage(tables: Tables, header: Header) -> None:
         tables[table] = tables[table].drop(index=at(tables[table], number))
 
     return damage
 
 
-def other_prompt(tables: Tables, header: Header, bench: Bench) -> None:
-    tables["prompts"].loc[rows(tables["prompts"], None), "prompt_sha256"] = "0" * 64
+def everywhere(column: str, value: object) -> Damage:
+    """Return the damage of a column in both arms."""
+
+    def damage(tables: Tables, header: Header) -> None:
+        tables["prompts"].loc[rows(tables["prompts"], None), column] = value
+
+    return damage
 
 
-def other_name(tables: Tables, header: Header, bench: Bench) -> None:
-    tables["prompts"].loc[rows(tables["prompts"], None), "prompt_id"] = "another"
-
-
-def more_drafted(tables: Tables, header: Header, bench: Bench) -> None:
-    steps = tables["steps"]
-    for name in ("draft_len", "tree_nodes"):
-        steps.at[at(steps), name] += 1
+def together(*damages: Damage) -> Damage:
+    return lambda tables, header: [damage(tables, header) for damage in damages]
 
 
 def longer(value: float) -> float:
@@ -250,13 +251,17 @@ DAMAGES: dict[str, tuple[Damage, str, int | None]] = {
     "a step less": (row_less("steps"), "step does not count from 1", HIT),
     "another set of the record": (other_set, "layer set", HIT),
     "another set": (set_everywhere, "layer sets and steps: ", HIT),
-    "a count of drafted tokens": (more_drafted, "draft_len", HIT),
+    "a count of drafted tokens": (
+        together(*(changed("steps", name, lambda n: n + 1, 1) for name in ("draft_len", "tree_nodes"))),
+        "draft_len",
+        HIT,
+    ),
     "accepted tokens": (changed("steps", "accepted_len", lambda n: n + 1), "accepted_len", HIT),
     "why a draft stopped": (changed("steps", "stop_reason", lambda reason: "budget"), "stop_reason is budget", HIT),
     "launches of a call": (changed("work", "launches", lambda n: n + 1, 2), "launches is", HIT),
     "a call less": (row_less("work", 3), "modelled time: ", HIT),
-    "the tokens of a prompt": (other_prompt, "prompt_sha256 is 0000", HIT),
-    "the name of a prompt": (other_name, "prompt_id is another", HIT),
+    "the tokens of a prompt": (everywhere("prompt_sha256", "0" * 64), "prompt_sha256 is 0000", HIT),
+    "the name of a prompt": (everywhere("prompt_id", "another"), "prompt_id is another", HIT),
     "the hash of a table": (entry(f"{DIGESTS}.steps", "0" * 64), "steps.parquet: its SHA-256", None),
     "the weights": (entry("model.weights", "0" * 16), "weights", None),
     "the seed": (entry("seed", 99), "seed is 99", None),
@@ -268,12 +273,7 @@ DAMAGES: dict[str, tuple[Damage, str, int | None]] = {
 """Damage -> what it does, what the report says, and the prompt that it names."""
 
 
-def damaged(bench: Bench, folder: Path, damage: Damage, rehashed: bool) -> Path:
-    """Write a damaged copy of the record, with or without the damaged tables' SHA-256."""
-    return edited(bench.run, folder, lambda tables, header: damage(tables, header, bench), rehashed)
-
-
-def edited(run: Run, folder: Path, edit: Callable[[Tables, Header], object], rehashed: bool) -> Path:
+def edited(run: Run, folder: Path, edit: Damage, rehashed: bool = True) -> Path:
     """Write an edited copy of a record, with or without the edited tables' SHA-256."""
     shutil.copytree(run.path, folder)
     header = json.loads((folder / "run.json").read_text(encoding="utf-8"))
@@ -297,88 +297,76 @@ def steady(tables: Tables, header: Header) -> None:
     prompts["decode_ms"] = parts + 0.01 * parts.mean() * (counts / counts.mean()).to_numpy()
 
 
+@pytest.fixture
+def reproduced(repeated: Bench, tmp_path: Path) -> Reproduced:
+    """Return a function that compares an edited record with the existing second run, or checks it without one."""
+
+    def compared(edit: Damage, sample: int | None = None, rehashed: bool = True) -> Report:
+        return reproduce(edited(repeated.run, tmp_path / "record", edit, rehashed), sample, {}, tmp_path / "again")
+
+    return compared
+
+
 @pytest.mark.parametrize("name", DAMAGES)
 def test_every_damage_is_named_with_its_part_and_prompt(
-    name: str, repeated: Bench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    name: str, reproduced: Reproduced, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Even if the damaged tables' SHA-256 matches run.json."""
     damage, text, prompt = DAMAGES[name]
     if name == "a longer time":  # of a record of a busy machine it is a note
         monkeypatch.setattr(Steadiness, "contamination", "")
-    content = reproduce(damaged(repeated, tmp_path / "record", damage, True), None, {}, tmp_path / "again")
+    content = reproduced(damage)
     findings = [*content.faults, *(finding for part in content.parts for finding in part.findings)]
-    assert not content.is_reproduced
-    assert [f for f in findings if text in str(f) and (prompt is None or (f.key is not None and f.key[0] == prompt))], (
-        report_text(content)
-    )
+    named = [finding.key and finding.key[0] for finding in findings if text in str(finding)]
+    assert not content.is_reproduced and named and (prompt is None or prompt in named), report_text(content)
     further_prompts = {f.key[0] for f in findings if f.key is not None} - {prompt}
     assert not further_prompts or name in ("another set", "the blocks"), "a set may have drafted for several prompts"
 
 
 @pytest.mark.parametrize("name", ["a score", "a step less", "another set", "a call less", "an arm less"])
-def test_a_damage_without_a_new_hash_is_named_without_a_run(name: str, repeated: Bench, tmp_path: Path) -> None:
-    content = reproduce(damaged(repeated, tmp_path / "record", DAMAGES[name][0], False), 0, {}, tmp_path / "again")
+def test_a_damage_without_a_new_hash_is_named_without_a_run(name: str, reproduced: Reproduced) -> None:
+    content = reproduced(DAMAGES[name][0], 0, rehashed=False)
     changed_files = {fault.part for fault in content.faults if "SHA-256" in fault.text}
     assert changed_files and changed_files <= {f"{table}.parquet" for table in SCHEMAS}
     assert not content.is_reproduced
 
 
-def all_times(factor: float, arm: str | None = None) -> Damage:
-    """Return a longer decode time of every answer (of an arm), on a busy machine."""
+def slower(factor: float, chosen: Callable[[pd.DataFrame], Any]) -> Damage:
+    """Return longer decode times of some answers on a busy machine, with a run's time that has room for them."""
 
-    def damage(tables: Tables, header: Header, bench: Bench) -> None:
-        prompts = tables["prompts"]
-        prompts.loc[prompts["arm"].isin([arm] if arm else PAIR), "decode_ms"] *= factor
-        header["others_share"] = 0.9
-
-    return damage
-
-
-def paused(rows: Sequence[int], share: float) -> Damage:
-    """Return pauses between two steps of some answers, as a share of their times."""
-
-    def damage(tables: Tables, header: Header, bench: Bench) -> None:
-        all_times(1.0)(tables, header, bench)
-        tables["prompts"].loc[[*rows], "decode_ms"] *= 1 + share
-        header["wall_s"] = 1e6
+    def damage(tables: Tables, header: Header) -> None:
+        tables["prompts"].loc[chosen(tables["prompts"]), "decode_ms"] *= factor
+        header |= {"others_share": 0.9, "wall_s": 1e6}
 
     return damage
 
 
 @pytest.mark.parametrize(("rows", "share"), [([0], 0.3), ([1, 4], 100.0)], ids=str)
-def test_pauses_of_a_busy_machine_are_notes(rows: list[int], share: float, repeated: Bench, tmp_path: Path) -> None:
-    folder = damaged(repeated, tmp_path / "record", paused(rows, share), True)
-    content = reproduce(folder, None, {}, tmp_path / "again")
+def test_pauses_of_a_busy_machine_are_notes(rows: list[int], share: float, reproduced: Reproduced) -> None:
+    content = reproduced(slower(1 + share, lambda prompts: rows))
     assert content.is_reproduced, report_text(content)
     assert sum("times the time of its steps" in note and "unreliable" in note for note in content.notes) == len(rows)
 
 
-def test_a_pause_of_an_idle_machine_is_a_fault(
-    repeated: Bench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_pause_of_an_idle_machine_is_a_fault(reproduced: Reproduced, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Steadiness, "contamination", "")  # nor are there slow steps
-    content = reproduce(damaged(repeated, tmp_path / "record", paused([2], 0.5), True), 0, {}, tmp_path / "again")
+    content = reproduced(slower(1.5, lambda prompts: [2]), 0)
     assert [fault.key[0] for fault in content.faults if fault.key is not None] == [1], report_text(content)
 
 
-@pytest.mark.parametrize(("factor", "arm"), [(10.0, "ar"), (1.6, "method"), (2.0, None)])
+@pytest.mark.parametrize(("factor", "arms"), [(10.0, ["ar"]), (1.6, ["method"]), (2.0, [*PAIR])], ids=str)
 def test_longer_times_of_a_whole_arm_are_a_fault_on_any_machine(
-    factor: float, arm: str | None, repeated: Bench, tmp_path: Path
+    factor: float, arms: list[str], reproduced: Reproduced
 ) -> None:
-    def damage(tables: Tables, header: Header, bench: Bench) -> None:
-        all_times(factor, arm)(tables, header, bench)
-        header["wall_s"] = 1e6  # as if it had been changed, too
-
-    content = reproduce(damaged(repeated, tmp_path / "record", damage, True), 0, {}, tmp_path / "again")
-    named = [fault.text for fault in content.faults]
+    content = reproduced(slower(factor, lambda prompts: prompts["arm"].isin(arms)), 0)
     assert not content.is_reproduced
-    assert [text for text in named if f"every answer of arm {arm or 'ar'}" in text], report_text(content)
+    named = [fault.text for fault in content.faults]
+    assert [text for text in named if f"every answer of arm {arms[0]}" in text], report_text(content)
 
 
-def test_a_run_is_not_shorter_than_its_parts(repeated: Bench, tmp_path: Path) -> None:
-    spent = float(repeated.run.prompts[["prefill_ms", "decode_ms"]].sum(axis=None)) / 1e3
-    damage = entry("wall_s", 0.9 * spent)
-    content = reproduce(damaged(repeated, tmp_path / "record", damage, True), 0, {}, tmp_path / "again")
+def test_a_run_is_not_shorter_than_its_parts(bench: Bench, reproduced: Reproduced) -> None:
+    spent = float(bench.run.prompts[["prefill_ms", "decode_ms"]].sum(axis=None)) / 1e3
+    content = reproduced(entry("wall_s", 0.9 * spent), 0)
     assert [fault for fault in content.faults if "wall_s is" in fault.text] and not content.is_reproduced
 
 
@@ -393,34 +381,30 @@ def test_the_record_of_a_second_run_is_itself_reproduced(sample: int | None, ben
     assert content.prompts == content.total == (sample or PROMPTS)
 
 
-def test_a_record_with_fewer_prompts_is_no_sample(repeated: Bench, tmp_path: Path) -> None:
-    def shorter(tables: Tables, header: Header, bench: Bench) -> None:
+def test_a_record_with_fewer_prompts_is_no_sample(reproduced: Reproduced) -> None:
+    def shorter(tables: Tables, header: Header) -> None:
         header["domains"] = header["domains"][:1]
         for name in ("prompts", "steps", "work"):
             tables[name] = tables[name][tables[name]["prompt_index"] == 0]
 
-    content = reproduce(damaged(repeated, tmp_path / "record", shorter, True), 0, {}, tmp_path / "again")
+    content = reproduced(shorter, 0)
     assert [fault for fault in content.faults if "domains is" in fault.text], report_text(content)
 
 
-def test_the_undamaged_copy_is_reproduced(repeated: Bench, tmp_path: Path) -> None:
-    folder = damaged(repeated, tmp_path / "record", lambda *_: None, rehashed=True)
-    assert reproduce(folder, None, {}, tmp_path / "again").is_reproduced
+def test_the_undamaged_copy_is_reproduced(reproduced: Reproduced) -> None:
+    assert reproduced(together()).is_reproduced
 
 
-def test_every_fault_is_named_not_only_the_first(repeated: Bench, tmp_path: Path) -> None:
-    def several(tables: Tables, header: Header, bench: Bench) -> None:
-        for name in ("a text", "a shorter time", "the seed", "why a draft stopped"):
-            DAMAGES[name][0](tables, header, bench)
-
-    content = reproduce(damaged(repeated, tmp_path / "record", several, True), None, {}, tmp_path / "again")
+def test_every_fault_is_named_not_only_the_first(reproduced: Reproduced) -> None:
+    names = ("a text", "a shorter time", "the seed", "why a draft stopped")
+    content = reproduced(together(*(DAMAGES[name][0] for name in names)))
     texts = [str(fault) for fault in content.faults]
     assert all(any(part in text for text in texts) for part in ("text differs", "decode_ms is", "seed is 99"))
     assert verdicts(content)["layer sets and steps"] == DIFFERENT
 
 
 def test_another_config_is_another_run(bench: Bench, tmp_path: Path) -> None:
-    folder = damaged(bench, tmp_path / "record", entry("config.method.draft_len", 3), True)
+    folder = edited(bench.run, tmp_path / "record", entry("config.method.draft_len", 3))
     content = reproduce(folder, 1, {}, tmp_path / "again")
     assert not content.faults, "nothing in the record contradicts the config"
     assert verdicts(content)["layer sets and steps"] == DIFFERENT and not content.is_reproduced
@@ -445,21 +429,15 @@ def test_a_recorded_profile_decides_which_layers_are_skipped(tmp_path: Path) -> 
         assert verdicts(content)["layer sets and steps"] == verdict
 
 
-def test_options_that_are_unknown_here_are_left_out(repeated: Bench, tmp_path: Path) -> None:
-    def of_another_version(tables: Tables, header: Header, bench: Bench) -> None:
-        header["config"]["method"]["vanished"] = 1
-        header["config"]["bygone"] = True
-
-    folder = damaged(repeated, tmp_path / "record", of_another_version, True)
-    content = reproduce(folder, None, {}, tmp_path / "again")
+def test_options_that_are_unknown_here_are_left_out(reproduced: Reproduced) -> None:
+    content = reproduced(together(entry("config.method.vanished", 1), entry("config.bygone", True)))
     notes = "\n".join(content.notes)
     assert "left out: method.vanished" in notes and "left out: bygone" in notes
     assert content.is_reproduced, report_text(content)
 
 
-def test_other_weights_are_not_run(repeated: Bench, tmp_path: Path) -> None:
-    folder = damaged(repeated, tmp_path / "record", entry("model.weights", "0" * 16), True)
-    content = reproduce(folder, None, {}, tmp_path / "again")
+def test_other_weights_are_not_run(reproduced: Reproduced) -> None:
+    content = reproduced(entry("model.weights", "0" * 16))
     assert not content.parts and "set model.path to the recorded weights" in content.stopped
 
 
@@ -474,7 +452,7 @@ def test_a_damaged_file_is_a_fault_and_an_absent_record_an_error(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     for name in ("steps.parquet", "run.json"):
-        folder = damaged(bench, tmp_path / name, lambda *_: None, True)
+        folder = edited(bench.run, tmp_path / name, together())
         (folder / name).write_bytes((folder / name).read_bytes()[:100])
         process = program("reproduce", f"record={folder}")
         assert process.returncode == 1 and name in process.stdout
@@ -483,14 +461,9 @@ def test_a_damaged_file_is_a_fault_and_an_absent_record_an_error(
     (tmp_path / "packed.zip").write_bytes(cut[: len(cut) // 2])
     process = program("reproduce", "record=packed.zip")
     assert process.returncode == 1 and "intact pack" in process.stdout
-    for options in (
-        ("record=absent",),
-        (),
-        (f"record={bench.run.path}", "sample=-1"),
-        (f"record={bench.run.path}", "seed=3"),
-        (f"record={bench.run.path}", "hardware.threads=9999"),
-    ):
-        assert program("reproduce", *options).returncode == 2, options
+    assert program("reproduce").returncode == program("reproduce", "record=absent").returncode == 2
+    for option in ("sample=-1", "seed=3", "hardware.threads=9999"):
+        assert program("reproduce", f"record={bench.run.path}", option).returncode == 2, option
 
 
 def test_only_places_may_be_set(bench: Bench) -> None:
