@@ -127,50 +127,36 @@ def test_experiments_are_expanded_from_names(text: str, names: list[str], folder
     assert experiment_names(OverridesParser.create().parse_override(f"experiment={text}")) == names
 
 
-@pytest.mark.parametrize(
-    ("name", "old", "new", "message"),
-    [
-        ("swift/tiny", "grids:", "grid:", r"experiment swift/tiny='grid' .*of overrides, grids, exhibits"),
-        ("swift/tiny", "exhibits:", "not_run:", r"experiment swift/tiny='not_run' "),
-        ("knn_ssd/other", OTHER, "grids: {}", r"experiment knn_ssd/other=\['grids'\] .*exhibits is missing"),
-        ("knn_ssd/other", "\n  figure1:", " {} #", r"experiment knn_ssd/other exhibits=\{\} .*at least one"),
-        ("knn_ssd/other", "exhibits:", "exhibits: {} #", r"experiment knn_ssd/other='other.yaml' .*YAML .*line 3"),
-        ("knn_ssd/other", "{jobs:", "{job:", r"experiment knn_ssd/other exhibits.figure1='job' "),
-        (
-            "knn_ssd/other",
-            "{jobs: [{from: swift/tiny, grid: text, task: [CNN/DM]}]}",
-            "",
-            r"figure1.jobs=\[\] .*at least",
-        ),
-        ("knn_ssd/other", "figure1:", "figure-1:", r"experiment knn_ssd/other exhibits='figure-1' .*as figure2a"),
-        ("knn_ssd/other", "figure1:", "picture1:", r"exhibits.picture1.kind='picture' .*one of table, figure"),
-        ("knn_ssd/other", "swift/tiny", "swift/small", r"exhibits.figure1.jobs\[0\].from='swift/small' .*swift/tiny"),
-        (
-            "knn_ssd/other",
-            "grid: text",
-            "grid: texts",
-            r"exhibits.figure1.jobs\[0\].grid='texts' .*one of text, windows",
-        ),
-        ("knn_ssd/other", "grid: text, ", "", r"exhibits.figure1.jobs\[0\]=.*grid is missing"),
-        (
-            "knn_ssd/other",
-            "[CNN/DM]",
-            "[XSUM]",
-            r"figure1.jobs\[0\].task='XSUM' .*labels of the grid: 'CNN/DM', 'GSM8K'",
-        ),
-        ("knn_ssd/other", "[CNN/DM]", "[]", r"figure1.jobs\[0\].task=\[\] .*a list of labels"),
-        ("knn_ssd/other", "[CNN/DM]", "CNN/DM", r"figure1.jobs\[0\].task='CNN/DM' .*a list of labels"),
-        ("knn_ssd/other", "task: [CNN/DM]", "tasks: [CNN/DM]", r"figure1.jobs\[0\]='tasks' "),
-        (
-            "swift/tiny",
-            "kind: table",
-            "kind: picture",
-            r"swift/tiny exhibits.tiny2.kind='picture' .*one of table, figure",
-        ),
-        ("swift/tiny", "    method: {Parallel: jacobi}\n", "", r"swift/tiny grids.text=.*method is missing"),
-        ("swift/tiny", "    setting:", "    settings:", r"swift/tiny grids.windows='settings' "),
-        ("swift/tiny", "{GSM8K: gsm8k}", "gsm8k", r"swift/tiny grids.windows.task='gsm8k' .*a mapping"),
+FAULTS = {
+    "swift/tiny": [
+        ("grids:", "grid:", r"experiment swift/tiny='grid' .*of overrides, grids, exhibits"),
+        ("exhibits:", "not_run:", r"experiment swift/tiny='not_run' "),
+        ("kind: table", "kind: picture", r"swift/tiny exhibits.tiny2.kind='picture' .*one of table, figure"),
+        ("    method: {Parallel: jacobi}\n", "", r"swift/tiny grids.text=.*method is missing"),
+        ("    setting:", "    settings:", r"swift/tiny grids.windows='settings' "),
+        ("{GSM8K: gsm8k}", "gsm8k", r"swift/tiny grids.windows.task='gsm8k' .*a mapping"),
     ],
+    "knn_ssd/other": [
+        (OTHER, "grids: {}", r"experiment knn_ssd/other=\['grids'\] .*exhibits is missing"),
+        ("\n  figure1:", " {} #", r"experiment knn_ssd/other exhibits=\{\} .*at least one"),
+        ("exhibits:", "exhibits: {} #", r"experiment knn_ssd/other='other.yaml' .*YAML .*line 3"),
+        ("{jobs:", "{job:", r"experiment knn_ssd/other exhibits.figure1='job' "),
+        ("{jobs: [{from: swift/tiny, grid: text, task: [CNN/DM]}]}", "", r"figure1.jobs=\[\] .*at least"),
+        ("figure1:", "figure-1:", r"experiment knn_ssd/other exhibits='figure-1' .*as figure2a"),
+        ("figure1:", "picture1:", r"exhibits.picture1.kind='picture' .*one of table, figure"),
+        ("swift/tiny", "swift/small", r"exhibits.figure1.jobs\[0\].from='swift/small' .*swift/tiny"),
+        ("grid: text", "grid: texts", r"exhibits.figure1.jobs\[0\].grid='texts' .*one of text, windows"),
+        ("grid: text, ", "", r"exhibits.figure1.jobs\[0\]=.*grid is missing"),
+        ("[CNN/DM]", "[XSUM]", r"figure1.jobs\[0\].task='XSUM' .*labels of the grid: 'CNN/DM', 'GSM8K'"),
+        ("[CNN/DM]", "[]", r"figure1.jobs\[0\].task=\[\] .*a list of labels"),
+        ("[CNN/DM]", "CNN/DM", r"figure1.jobs\[0\].task='CNN/DM' .*a list of labels"),
+        ("task: [CNN/DM]", "tasks: [CNN/DM]", r"figure1.jobs\[0\]='tasks' "),
+    ],
+}
+
+
+@pytest.mark.parametrize(
+    ("name", "old", "new", "message"), [(name, *fault) for name, faults in FAULTS.items() for fault in faults]
 )
 def test_a_run_set_with_a_fault_is_refused_with_file_and_key(
     name: str, old: str, new: str, message: str, folders: Path
@@ -288,34 +274,28 @@ def what_is_on_record_takes_its_time(runs: Path, *options: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "message"),
+    ("line", "message"),
     [
+        ("method=ar scale=mini", "scale='method=ar, scale=mini' is invalid: expected experiment=NAME with this option"),
+        ("method=ar minutes=3", "minutes='method=ar, minutes=3' is invalid: expected experiment=NAME with this option"),
         (
-            ("method=ar", "scale=mini"),
-            "scale='method=ar, scale=mini' is invalid: expected experiment=NAME with this option",
+            f"experiment={NAME} scale=mini minutes=1e-9",
+            "minutes='1e-09' is invalid: expected enough time for the first",
         ),
-        (
-            ("method=ar", "minutes=3"),
-            "minutes='method=ar, minutes=3' is invalid: expected experiment=NAME with this option",
-        ),
-        (
-            (f"experiment={NAME}", "scale=mini", "minutes=1e-9"),
-            "minutes='1e-09' is invalid: expected enough time for the first run",
-        ),
-        (("method=ar", "dry=maybe"), "dry='maybe' is invalid: expected true or false"),
-        (("seed=interval(0,1)",), "seed='seed=interval(0,1)' is invalid: expected values that can be listed"),
-        ((f"experiment={NAME}", "scale=mini", "seed=1,2"), "seed='seed=1,2' is invalid: expected one value"),
+        ("method=ar dry=maybe", "dry='maybe' is invalid: expected true or false"),
+        ("seed=interval(0,1)", "seed='seed=interval(0,1)' is invalid: expected values that can be listed"),
+        (f"experiment={NAME} scale=mini seed=1,2", "seed='seed=1,2' is invalid: expected one value"),
         (  # results of both tasks would have the run of one
-            (f"experiment={NAME}", "scale=mini", "task=gsm8k"),
+            f"experiment={NAME} scale=mini task=gsm8k",
             f"task='gsm8k' is invalid: results of {NAME} differ in it: task=cnn_dm, task=gsm8k; runs of one value",
         ),
-        ((f"experiment={NAME},none",), "experiment='none' is invalid: expected a table, a figure or a run set"),
-        (("experiment=glob(knapspec_*)",), "experiment='glob(knapspec_*)' is invalid: expected a pattern"),
-        (("experiment/swift=tiny",), "experiment/swift='tiny' is invalid: expected experiment=swift/tiny"),
+        (f"experiment={NAME},none", "experiment='none' is invalid: expected a table, a figure or a run set"),
+        ("experiment=glob(knapspec_*)", "experiment='glob(knapspec_*)' is invalid: expected a pattern"),
+        ("experiment/swift=tiny", "experiment/swift='tiny' is invalid: expected experiment=swift/tiny"),
     ],
 )
-def test_what_no_sweep_can_do_is_refused(arguments: tuple[str, ...], message: str, folders: Path) -> None:
-    end = program("-m", *arguments, f"hydra.sweep.dir={folders}/sweep")
+def test_what_no_sweep_can_do_is_refused(line: str, message: str, folders: Path) -> None:
+    end = program("-m", *line.split(), f"hydra.sweep.dir={folders}/sweep")
     assert end.returncode == 2 and message in end.stderr
 
 

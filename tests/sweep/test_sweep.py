@@ -181,7 +181,12 @@ def in_a_job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     return OmegaConf.create({"runs_dir": str(tmp_path)})
 
 
-def attempt(work: Callable[..., object], cfg: Any) -> Outcome:
+def attempt(error: BaseException, cfg: Any) -> Outcome:
+    """The outcome of a job that raises."""
+
+    def work(*_: object) -> None:
+        raise error
+
     return Attempt(work, 1, "sweep", Path(cfg.runs_dir) / index.OUTCOMES)(cfg)
 
 
@@ -198,10 +203,7 @@ def attempt(work: Callable[..., object], cfg: Any) -> Outcome:
 def test_an_attempt_returns_whatever_was_raised(
     error: BaseException, code: int, message: str, in_a_job: Any, tmp_path: Path
 ) -> None:
-    def work(*_: object) -> None:
-        raise error
-
-    found = attempt(work, in_a_job)
+    found = attempt(error, in_a_job)
     assert found == Outcome(None, message, code) == index.read_outcome(tmp_path, ["a=1"])
     assert pickle.loads(pickle.dumps(found)) == found
 
@@ -209,14 +211,11 @@ def test_an_attempt_returns_whatever_was_raised(
 def test_a_job_that_submitit_has_queued_again_has_not_failed(
     in_a_job: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def work(*_: object) -> None:
-        raise SystemExit(-1)
-
-    assert attempt(work, in_a_job).error == "SystemExit: -1", "of any other program it is a failure"
+    assert attempt(SystemExit(-1), in_a_job).error == "SystemExit: -1", "of any other program it is a failure"
     index.note_outcome(tmp_path, ["a=1"], Outcome())
     monkeypatch.setenv("SUBMITIT_EXECUTOR", "slurm")
     with pytest.raises(SystemExit):
-        attempt(work, in_a_job)
+        attempt(SystemExit(-1), in_a_job)
     assert not index.read_outcome(tmp_path, ["a=1"]).has_ended
 
 
@@ -317,17 +316,14 @@ def test_what_shows_one_config_is_refused_beside_a_sweep(option: str) -> None:
 
 
 def test_only_an_interrupt_ends_a_sweep(in_a_job: Any) -> None:
-    def work(*_: object) -> None:
-        raise KeyboardInterrupt
-
     with pytest.raises(KeyboardInterrupt):
-        attempt(work, in_a_job)
+        attempt(KeyboardInterrupt(), in_a_job)
 
 
-def put_record(folder: Path, content: str = "{}") -> Path:
+def put_record(folder: Path) -> Path:
     """A folder that passes for a record."""
     folder.mkdir(parents=True, exist_ok=True)
-    (folder / "run.json").write_text(content, encoding="utf-8")
+    (folder / "run.json").write_text("{}", encoding="utf-8")
     return folder
 
 
