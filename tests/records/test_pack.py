@@ -328,18 +328,18 @@ def test_a_place_that_cannot_be_written_is_named(mini: Path, monkeypatch: pytest
 
 
 def test_what_cannot_be_packed_is_refused(source: Path, tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="at least one complete run"):
-        pack(tmp_path / "none", tmp_path / "x.zip")
     put_run(tmp_path / "begun", "unfinished", status="running")
-    with pytest.raises(ConfigError, match="at least one complete run"):
-        pack(tmp_path / "begun", tmp_path / "x.zip")
-    with pytest.raises(ConfigError, match=r"^out="):
-        pack(source, tmp_path / "x.tar")
-    with pytest.raises(ConfigError, match=r"^out="):
-        pack(source, source / "notes.txt" / "x.zip")
-    (source / "run-1/run.json").write_bytes(b"{")
-    with pytest.raises(ConfigError, match=r"run-1/run\.json"):
-        pack(source, tmp_path / "x.zip")
+    put_run(tmp_path / "broken", "run-1")
+    (tmp_path / "broken/run-1/run.json").write_bytes(b"{")
+    for folder, out, message in (
+        (tmp_path / "none", "x.zip", "at least one complete run"),
+        (tmp_path / "begun", "x.zip", "at least one complete run"),
+        (source, "x.tar", "^out="),
+        (source, "source/notes.txt/x.zip", "^out="),
+        (tmp_path / "broken", "x.zip", r"run-1/run\.json"),
+    ):
+        with pytest.raises(ConfigError, match=message):
+            pack(folder, tmp_path / out)
     assert not list(tmp_path.glob("x.*"))
 
 

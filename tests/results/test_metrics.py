@@ -58,8 +58,6 @@ PAIRS = st.lists(
 def test_acceptance_identities(drafts: list[tuple[int, int]]) -> None:
     steps = steps_of(drafts)
     m, alpha, k = of_steps("M", steps), of_steps("alpha", steps), of_steps("mean_draft_len", steps)
-    assert m is not None
-    assert k is not None
     assert m == pytest.approx(1 + (alpha or 0) * k)
     assert (alpha is None) == (k == 0)
     conditional = of_steps("hazard", steps)
@@ -94,31 +92,21 @@ def test_acceptance_by_hand() -> None:
     assert PromptTable(pd.DataFrame(answers), steps.assign(turn=0, arm="method")).value("M_call") == 12 / (4 + 3)
 
 
-def test_plain_decoding_has_m_of_one_and_no_alpha(tmp_path: Path) -> None:
-    run = write_run(tmp_path / "run", [unit(0), unit(1)])
-    ar = arm_rows(run.steps, "ar")
-    assert of_steps("M", ar) == 1
-    assert of_steps("alpha", ar) is None
-
-
 def test_speed_by_hand() -> None:
     prompts = prompts_of([(10, 100, 10, 50), (20, 400, 30, 200)])
-    assert PromptTable(prompts).value("ar_tokens_per_s") == pytest.approx(1000 * 30 / 500)
-    assert PromptTable(prompts).value("method_tokens_per_s_e2e") == pytest.approx(1000 * 42 / 270)
-    assert PromptTable(prompts).value("speedup") == pytest.approx((40 / 250) / (30 / 500))
-    assert PromptTable(prompts).value("speedup_e2e") == pytest.approx((42 / 270) / (32 / 520))
-    assert PromptTable(prompts).value("speedup_mean") == pytest.approx((2 + 3) / 2)
-    matched = PromptTable(prompts).number("speedup_matched")
-    assert matched.value == pytest.approx(2)
-    assert matched.n == 1
-
-
-def test_a_ratio_of_mean_rates_and_of_total_times_by_hand() -> None:
-    prompts = prompts_of([(10, 100, 10, 50), (20, 400, 30, 200)])
-    assert PromptTable(prompts).value("speedup_rates") == pytest.approx((10 / 50 + 30 / 200) / (10 / 100 + 20 / 400))
-    whole = (11 / 60 + 31 / 210) / (11 / 110 + 21 / 410)
-    assert PromptTable(prompts).value("speedup_rates_e2e") == pytest.approx(whole)
-    assert PromptTable(prompts).value("speedup_wall") == pytest.approx((110 + 410) / (60 + 210))
+    for name, value in {
+        "ar_tokens_per_s": 1000 * 30 / 500,
+        "method_tokens_per_s_e2e": 1000 * 42 / 270,
+        "speedup": (40 / 250) / (30 / 500),
+        "speedup_e2e": (42 / 270) / (32 / 520),
+        "speedup_mean": (2 + 3) / 2,
+        "speedup_rates": (10 / 50 + 30 / 200) / (10 / 100 + 20 / 400),
+        "speedup_rates_e2e": (11 / 60 + 31 / 210) / (11 / 110 + 21 / 410),
+        "speedup_wall": (110 + 410) / (60 + 210),
+        "speedup_matched": 2,
+    }.items():
+        assert PromptTable(prompts).value(name) == pytest.approx(value), name
+    assert PromptTable(prompts).number("speedup_matched").n == 1
     nothing = pd.concat([prompts, prompts_of([(0, 0, 0, 0)]).assign(prompt_index=2)])  # an EOS in the prefill
     assert PromptTable(nothing).number("speedup_rates") == PromptTable(prompts).number("speedup_rates")
     assert PromptTable(nothing).number("speedup_rates_e2e").n == 3
@@ -163,11 +151,8 @@ def test_only_pairs_count_and_repeats_stay_with_their_prompt() -> None:
     rows = [(10, 100.0, 10, 50.0), (10, 100.0, 12, 80.0), (10, 110.0, 11, 70.0)]
     once, twice = prompts_of(rows), pd.concat([prompts_of(rows), prompts_of(rows, repeat=1)])
     single, double = PromptTable(once).number("speedup"), PromptTable(twice).number("speedup")
-    assert (single.low, single.high, single.n) == (
-        double.low,
-        double.high,
-        double.n,
-    )  # no new prompts, no new certainty
+    # no new prompts, no new certainty
+    assert (single.low, single.high, single.n) == (double.low, double.high, double.n)
     alone = prompts_of([*rows, (10, 1.0, 10, 1.0)]).iloc[:-1]
     assert PromptTable(alone).number("speedup") == single
 
@@ -176,18 +161,11 @@ def test_only_pairs_count_and_repeats_stay_with_their_prompt() -> None:
 @given(PAIRS)
 def test_an_interval_contains_its_estimate_or_is_absent(rows: list[tuple[int, float, int, float]]) -> None:
     prompts = prompts_of(rows)
-    for measured in (
-        PromptTable(prompts).number("speedup"),
-        PromptTable(prompts).number("speedup_mean"),
-        PromptTable(prompts).number("method_tokens_per_s"),
-    ):
-        assert measured.value is not None
-        assert math.isfinite(measured.value)
-        assert measured.n == len(rows)
-        assert (measured.low is None) == (measured.high is None)
-        if len(rows) < 2:
-            assert measured.low is None
-        if measured.low is not None and measured.high is not None:
+    for name in ("speedup", "speedup_mean", "method_tokens_per_s"):
+        measured = PromptTable(prompts).number(name)
+        assert math.isfinite(measured.value or math.nan) and measured.n == len(rows)
+        assert (measured.low is None) == (measured.high is None) and (len(rows) > 1 or measured.low is None)
+        if measured.low is not None:
             assert measured.low <= measured.value <= measured.high
     swapped = prompts.assign(arm=prompts["arm"].map({"ar": "method", "method": "ar"}))
     forth, back = PromptTable(prompts).number("speedup"), PromptTable(swapped).number("speedup")
@@ -237,7 +215,6 @@ def test_expected_speedup_is_m_over_the_cost_of_a_cycle() -> None:
     steps = steps_of(drafts)
     m, alpha = of_steps("M", steps), of_steps("alpha", steps)
     cycle = 1 + (1 - skip) * 9 / 3  # one verification and three drafted tokens per pass
-    assert m is not None
     assert expected_speedup(m, alpha, skip) == pytest.approx(m / cycle)
     assert expected_speedup(1.0, 0.0, 0.4) is None
     assert expected_speedup(m, None, skip) is None
@@ -261,7 +238,8 @@ def test_predicted_tpt_by_brute_force(run: Run) -> None:
     alpha, k = steps["accepted_len"].sum() / sum(tested), steps["draft_len"].mean()
     expected = tpt(alpha, k, float(np.mean(costs)), N_LAYERS * (t_attn + 0.75))
     assert predicted_tpt(run) == pytest.approx(expected)
-    ar = run.steps[run.steps["arm"] == "ar"]
+    ar = arm_rows(run.steps, "ar")
+    assert (of_steps("M", ar), of_steps("alpha", ar)) == (1, None)
     plain = 1000 / (N_LAYERS * (0.001 * ar["context_len"].mean() + 0.4 + 0.75))
     assert predicted_tpt(run, "ar") == pytest.approx(plain)
     assert predicted_tpt(replace(run, header=replace(run.header, latency=None))) is None
@@ -298,11 +276,11 @@ def test_summary_warns_of_what_cannot_be_or_weakens_a_claim(tmp_path: Path) -> N
     fast = write_run(tmp_path / "run", [unit(0, decode_ms=1.0), unit(1, decode_ms=1.2, **bug)])
     summary = summarise(fast).row
     text = "\n".join(summary["warnings"])
-    assert "exceeds M" in text
-    assert "not lossless: outputs that differ from AR's beyond rounding: 1;" in text
-    assert "toy-1, token 7" in text
-    assert "few prompts: n = 2, fewer than 20" in text
-    assert "some of them overlap" in text
+    for said in (
+        *("exceeds M", "not lossless: outputs that differ from AR's beyond rounding: 1;", "toy-1, token 7"),
+        *("few prompts: n = 2, fewer than 20", "some of them overlap"),
+    ):
+        assert said in text
     assert summary["clipped"] == 1
     where = {"prompt_id": "toy-1", "repeat": 0, "index": 7}
     assert summary["first_divergence"] == where | {"gap": 2.5, "lossless": "bug"}
@@ -368,8 +346,9 @@ def answered(rows: Sequence[tuple[str, str, list[int], list[int]]]) -> pd.DataFr
     """One pair per row of AR's text, the method's, and their tokens."""
     made: list[dict[str, Any]] = []
     for i, (ar_text, text, ar_ids, ids) in enumerate(rows):
-        made.append({"prompt_index": i, "repeat": 0, "turn": 0, "arm": "ar", "text": ar_text, "output_ids": ar_ids})
-        made.append({"prompt_index": i, "repeat": 0, "turn": 0, "arm": "method", "text": text, "output_ids": ids})
+        keys = {"prompt_index": i, "repeat": 0, "turn": 0}
+        made.append({**keys, "arm": "ar", "text": ar_text, "output_ids": ar_ids})
+        made.append({**keys, "arm": "method", "text": text, "output_ids": ids})
     return pd.DataFrame(made)
 
 
