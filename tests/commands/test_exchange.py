@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import shutil
 import tempfile
 from dataclasses import replace
 from pathlib import Path
@@ -19,13 +18,12 @@ from ssd_bench import load_runs
 from ssd_bench.cli import dispatch
 from ssd_bench.exchange import answers, layers
 from ssd_bench.exchange.every_eval_ever import Publisher, eval_log
-from ssd_bench.records.pack import unpacked_folder
-from ssd_bench.records.reader import Run, find_runs
+from ssd_bench.records.reader import Run
 from ssd_bench.results.definitions import alpha_by_position, main_set
 from ssd_bench.results.digest import summarise
 from ssd_bench.results.prompt_table import of_steps
 from ssd_bench.results.rows import arm_rows
-from tests.runs import REFERENCE, executed, local_model
+from tests.runs import executed, local_model, program
 from tests.synthetic import unit, with_hf, write_run
 
 SERVER = {
@@ -109,15 +107,15 @@ def test_a_found_set_drafts_in_another_run(small_checkpoint: Path, tmp_path: Pat
     assert second.header.config["method"]["skip_attn"] == kept["skip_attn"]
 
 
-def test_lists_as_released_codes_read_them(run: Run, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_lists_as_released_codes_read_them(run: Run, tmp_path: Path) -> None:
     file = tmp_path / "skip_layers.json"
-    assert dispatch(["export", f"run={run.path}", f"to={file}", "form=layer_list", "set=1"]) == 0
+    end = program("export", f"run={run.path}", f"to={file}", "form=layer_list", "set=1")
     entry, layer_set = json.loads(file.read_text(encoding="utf-8"))["tiny_toy"], run.layer_set(1)
     assert (tuple(entry["attention"]), tuple(entry["mlp"])) == (layer_set.skip_attn, layer_set.skip_mlp)
     flags = entry["skip_set"]
     assert [i for i, flag in enumerate(flags[::2]) if flag] == entry["attention"]
     assert [i for i, flag in enumerate(flags[1::2]) if flag] == entry["mlp"] and len(flags) == 16
-    assert layers.draft_command(layer_set) in capsys.readouterr().out
+    assert end.returncode == 0 and layers.draft_command(layer_set) in end.stdout
 
 
 def test_the_set_that_drafted_most_is_the_default(run: Run) -> None:
@@ -135,12 +133,8 @@ def test_every_shape_of_a_servers_answers_is_read(tmp_path: Path) -> None:
     assert found.by_position["reached"].tolist() == pytest.approx([4 / 43, 3 / 43, 3 / 43])
 
 
-def test_shorter_drafts_give_a_bound_unless_their_lengths_are_known(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    shorter = {"num_draft_tokens": 120}
-    assert dispatch(["acceptance", f"file={written(tmp_path, response(**shorter))}"]) == 0
-    bound = capsys.readouterr().out
+def test_shorter_drafts_give_a_bound_unless_their_lengths_are_known(tmp_path: Path) -> None:
+    bound = program("acceptance", f"file={written(tmp_path, response(num_draft_tokens=120))}").stdout
     assert "≥ 0.750" in bound and "0.083" in bound  # 3 of at most 4 tested at 2; 10 of 120 drafted
     by_length = {"1": [9, 0], "0": [0], "3": [30, 1, 0, 3]}
     lengths = {"num_draft_tokens": 111, "acceptance_histogram_by_draft_length": by_length}
@@ -174,18 +168,16 @@ def test_shorter_drafts_give_a_bound_unless_their_lengths_are_known(
         (response(**LONG, acceptance_histogram_by_draft_length={"2": [1], "0": [1]}), "drafted 2 tokens"),
     ],
 )
-def test_bad_lines_are_named(told: Any, why: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_bad_lines_are_named(told: Any, why: str, tmp_path: Path) -> None:
     file = written(tmp_path, response())
     with open(file, "a", encoding="utf-8") as more:
         more.write("\n" + (told if isinstance(told, str) else json.dumps(told)) + "\n")
-    assert dispatch(["acceptance", f"file={file}"]) == 2
-    error = capsys.readouterr().err
-    assert f"{file}:3" in error and why in error and len(error.splitlines()) == 1
+    end = program("acceptance", f"file={file}")
+    assert end.returncode == 2 and f"{file}:3" in end.stderr and why in end.stderr and end.stderr.count("\n") == 1
 
 
-def test_a_run_stands_beside_the_file(run: Run, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert dispatch(["acceptance", f"file={written(tmp_path, response())}", f"run={run.path}"]) == 0
-    lines = capsys.readouterr().out.splitlines()
+def test_a_run_stands_beside_the_file(run: Run, tmp_path: Path) -> None:
+    lines = program("acceptance", f"file={written(tmp_path, response())}", f"run={run.path}").stdout.splitlines()
     alpha = of_steps("alpha", arm_rows(run.steps, "method"))
     row = next(line.split() for line in lines if line.startswith("α, accepted"))
     assert row[-2:] == ["0.078", f"{alpha:.3f}"]
@@ -198,12 +190,12 @@ def test_a_run_stands_beside_the_file(run: Run, tmp_path: Path, capsys: pytest.C
     "bad",
     ["run=nowhere", "form=pkl", "arm=hf", "arm=none", "set=9", "force=maybe", "to=nowhere/file", "nonsense=1"],
 )
-def test_bad_options_write_nothing(bad: str, run: Run, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_bad_options_write_nothing(bad: str, run: Run, tmp_path: Path) -> None:
     name, file = bad.partition("=")[0], tmp_path / "out"
     given = {"run": f"run={run.path}", "to": f"to={file}", name: bad}
     given |= {"form": "form=layer_set"} if name == "set" else {}
-    assert dispatch(["export", *given.values()]) == 2
-    assert name in capsys.readouterr().err and not file.exists()
+    end = program("export", *given.values())
+    assert end.returncode == 2 and name in end.stderr and not file.exists()
 
 
 def test_options_of_the_other_form_are_refused(run: Run, tmp_path: Path) -> None:
@@ -212,12 +204,12 @@ def test_options_of_the_other_form_are_refused(run: Run, tmp_path: Path) -> None
     assert dispatch(["export", f"run={run.path}"]) == dispatch(["acceptance"]) == 2 and not (tmp_path / "out").exists()
 
 
-def test_a_file_that_exists_is_left_alone(run: Run, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_file_that_exists_is_left_alone(run: Run, tmp_path: Path) -> None:
     file = tmp_path / "kept"
     file.write_text("mine", encoding="utf-8")
-    assert dispatch(["export", f"run={run.path}", f"to={file}"]) == 2
-    assert "force=true" in capsys.readouterr().err and file.read_text(encoding="utf-8") == "mine"
-    assert dispatch(["export", f"run={run.path}", f"to={file}", "force=true"]) == 0
+    end = program("export", f"run={run.path}", f"to={file}")
+    assert end.returncode == 2 and "force=true" in end.stderr and file.read_text(encoding="utf-8") == "mine"
+    assert program("export", f"run={run.path}", f"to={file}", "force=true").returncode == 0
     assert answers.read_answers(file).answers == 6
 
 
@@ -282,13 +274,11 @@ def test_results_for_every_eval_ever(run: Run) -> None:
         (["model=a/b", "to=FOLDER/results.txt"], "ends with .json"),
     ],
 )
-def test_what_cannot_be_exported_is_refused(
-    options: list[str], message: str, run: Run, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_what_cannot_be_exported_is_refused(options: list[str], message: str, run: Run, tmp_path: Path) -> None:
     words = [word.replace("FOLDER", str(tmp_path)) for word in options]
     words += [] if any(word.startswith("to=") for word in words) else [f"to={tmp_path / 'results.json'}"]
-    assert dispatch(["export", f"run={run.path}", "form=every_eval_ever", *words]) == 2
-    assert message in capsys.readouterr().err and not [*tmp_path.glob("results*")]
+    end = program("export", f"run={run.path}", "form=every_eval_ever", *words)
+    assert end.returncode == 2 and message in end.stderr and not [*tmp_path.glob("results*")]
 
 
 def test_a_stream_has_a_score_per_task(tmp_path: Path) -> None:
@@ -300,27 +290,3 @@ def test_a_stream_has_a_score_per_task(tmp_path: Path) -> None:
     log = eval_log(run, Publisher(model="lab/tiny"))
     names = {r["evaluation_name"]: r["metric_config"]["metric_name"] for r in log.results["evaluation_results"][:4]}
     assert names == {"mixed/a": "rougeL", "mixed/b": "exact_match"} and len(log.samples) == 6
-
-
-@pytest.mark.parametrize("source", ["synthetic", "committed"])
-def test_the_package_of_every_eval_ever_accepts_the_files(source: str, run: Run, tmp_path: Path) -> None:
-    """Their package needs Python 3.12 and other versions than the lock's: the test runs where it is installed."""
-    core = pytest.importorskip("every_eval_ever.validator.validation_core")
-    path = run.path if source == "synthetic" else find_runs(unpacked_folder(REFERENCE))[0]
-    model = ["model=lab/tiny"] if source == "synthetic" else []
-    assert dispatch(["export", f"run={path}", f"to={tmp_path}/log.json", "form=every_eval_ever", *model]) == 0
-    place = json.loads((tmp_path / "log.json").read_bytes())["detailed_evaluation_results"]["file_path"]
-    stored = tmp_path / place.replace("_samples.jsonl", ".json")
-    stored.parent.mkdir(parents=True)
-    shutil.copy(tmp_path / "log.json", stored)
-    shutil.copy(tmp_path / "log_samples.jsonl", tmp_path / place)
-    files = {file: file.relative_to(tmp_path).as_posix() for file in (stored, tmp_path / place)}
-    for file, name in files.items():
-        report = core.validate_file(
-            file,
-            repo_path=name,
-            available_files={*files.values()},
-            read_repo_file=lambda asked: (tmp_path / asked).read_text(encoding="utf-8"),
-            run_semantic_checks=True,
-        )
-        assert report.valid and not report.errors and not report.warnings

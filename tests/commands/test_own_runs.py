@@ -13,7 +13,6 @@ from types import SimpleNamespace
 import pytest
 
 import ssd_bench
-from ssd_bench.cli import dispatch
 from ssd_bench.cost.shapes import shape_named
 from ssd_bench.papers.runs import index
 from ssd_bench.paths import record_files
@@ -24,6 +23,7 @@ from ssd_bench.records.reader import find_runs
 from ssd_bench.report import figures, numbers, write
 from tests.exhibit_runs import indexed, make
 from tests.predict.test_replay import LATENCY
+from tests.runs import program
 
 OWN, PROJECTS = 7, 3
 EXPERIMENT = "swift_table2"
@@ -66,9 +66,7 @@ def test_a_folder_of_runs_does_not_contain_the_projects(here: Path) -> None:
     assert len(index.find(Path("runs/reference"))) >= 1
 
 
-def test_every_command_reads_seven(
-    here: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_every_command_reads_seven(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The report is of these runs' paper, without drawings and page."""
     monkeypatch.setattr(figures, "save", lambda made, stem: [])
     monkeypatch.setattr(figures, "draw_figures", lambda *_: {})
@@ -77,69 +75,63 @@ def test_every_command_reads_seven(
     monkeypatch.setattr(numbers, "long_tables", partial(numbers.long_tables, only="swift"))
     frame = ssd_bench.load_runs("runs")
     assert len(frame) == OWN and frame["run_id"].str.startswith("own").all()
-    assert dispatch(["status"]) == 0
-    assert capsys.readouterr().out.strip() == f"{OWN} done"
+    assert program("status").stdout.strip() == f"{OWN} done"
     question = parse_question(["model=miniature", "hardware=sim_h100", "task=gsm8k"])
     used, left = usable_runs(question)
     assert len(used) == OWN and not left
-    assert dispatch(["report", f"out={here / 'report'}"]) == 0
-    printed = capsys.readouterr().out
-    assert dispatch(["claims", f"out={here / 'own.csv'}"]) == 0
+    report, claims = program("report", f"out={here / 'report'}"), program("claims", f"out={here / 'own.csv'}")
+    assert report.returncode == claims.returncode == 0
     files = [file for file in (here / "report").rglob("*") if file.suffix in (".md", ".csv")]
     texts = [file.read_text(encoding="utf-8") for file in files]
     assert any("own-0" in text for text in texts)
-    for text in (printed, capsys.readouterr().out, (here / "own.csv").read_text(encoding="utf-8"), *texts):
+    for text in (report.stdout, claims.stdout, (here / "own.csv").read_text(encoding="utf-8"), *texts):
         assert "projects-" not in text and "packed-" not in text
     assert not (here / "runs/reference/more").exists()  # nobody asked for it
 
 
-def test_the_projects_are_read_where_they_are_named(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_projects_are_read_where_they_are_named(here: Path) -> None:
     assert len(ssd_bench.load_runs("runs/reference/mini")) == PROJECTS
     frame = ssd_bench.load_runs("runs/reference")
     assert len(frame) == 2 * PROJECTS and not frame["run_id"].str.startswith("own").any()
-    assert dispatch(["status", "runs_dir=runs/reference/more.zip"]) == 0
-    assert capsys.readouterr().out.strip() == f"{PROJECTS} done"
+    assert program("status", "runs_dir=runs/reference/more.zip").stdout.strip() == f"{PROJECTS} done"
 
 
 def test_a_pack_of_own_runs_leaves_out_the_projects(here: Path) -> None:
     assert pack(here / "runs", here / "own.zip") == OWN
 
 
-def test_without_own_runs_the_message_names_the_projects(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+@pytest.fixture
+def only_the_projects(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     make(tmp_path / "runs/reference/mini", "projects", **GIVEN)
+    (tmp_path / "none").mkdir()
     monkeypatch.chdir(tmp_path)
-    hint = "runs_dir=runs/reference"
-    for line, code in (
-        ("advise model=miniature hardware=own", 2),
-        ("advise model=miniature hardware=sim_h100", 0),
-        ("claims", 0),
-        ("status", 0),
-    ):
-        assert dispatch(line.split()) == code, line
-        said = capsys.readouterr()
-        assert hint in " ".join((said.out + said.err).split()), line
+
+
+def test_without_own_runs_the_message_names_the_projects(only_the_projects: None) -> None:
+    for line, code in {
+        "advise model=miniature hardware=own": 2,
+        "advise model=miniature hardware=sim_h100": 0,
+        "claims": 0,
+        "status": 0,
+    }.items():
+        end = program(*line.split())
+        assert end.returncode == code and "runs_dir=runs/reference" in " ".join((end.stdout + end.stderr).split()), line
     with pytest.warns(UserWarning, match="no complete run in .*: runs/reference"):
         assert ssd_bench.load_runs("runs").empty
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        (tmp_path / "none").mkdir()
         assert ssd_bench.load_runs("none").empty  # nothing to name
 
 
 def test_without_own_runs_the_report_is_of_the_projects(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    only_the_projects: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    make(tmp_path / "runs/reference/mini", "projects", **GIVEN)
-    monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("ssd_bench.commands.report.write_replication", lambda *_: [])
-    assert dispatch(["report"]) == 0
-    first = capsys.readouterr().out.splitlines()[0]
+    end = program("report")
+    first = end.stdout.splitlines()[0]
     assert first.startswith("no runs of yours yet: ") and first.endswith("committed records in runs/reference")
-    assert (tmp_path / "runs/report/README.md").is_file()
-    (tmp_path / "none").mkdir()
-    assert dispatch(["report", "runs_dir=none"]) == 2
+    assert end.returncode == 0 and Path("runs/report/README.md").is_file()
+    assert program("report", "runs_dir=none").returncode == 2
 
 
 def test_files_are_found_by_name_or_by_folder_and_name(tmp_path: Path) -> None:

@@ -18,21 +18,10 @@ from tests.synthetic import unit, write_record, write_run
 NAMES = ("s3:/x", "a%20b #?*[x]{y}$z", "-日本", "./x/../it's/", "n" * 200, "~/runs")
 SHORT = (*CPU, "hardware.kernels=torch", "limit=1", "decode.max_new_tokens=4", "method=ar")
 TOOLS = (
-    "status runs_dir=",
-    "report runs_dir=",
-    "claims runs_dir=",
-    "pack out=x.zip runs_dir=",
-    "pack runs_dir=runs out=",
-    "advise hardware=sim_h100 model=llama3_8b runs_dir=",
-    "advise hardware=sim_h100 model=local model.path=",
-    "explain run=",
-    "replay hardware=sim_h100 run=",
-    "export to=x run=",
-    "export run=x to=",
-    "acceptance file=",
-    "searches ",
-    "audit out=",
-    "shapes read=",
+    *(f"{name} runs_dir=" for name in ("status", "report", "claims", "pack out=x.zip")),
+    *("pack runs_dir=runs out=", "advise hardware=sim_h100 model=llama3_8b runs_dir="),
+    *("advise hardware=sim_h100 model=local model.path=", "explain run=", "replay hardware=sim_h100 run="),
+    *("export to=x run=", "export run=x to=", "acceptance file=", "searches ", "audit out=", "shapes read="),
     "data check ",
 )
 
@@ -70,11 +59,8 @@ def test_sweeps_and_tools_go_to_it_too(no_page: None) -> None:
 @pytest.mark.parametrize(
     "option",
     [
-        "runs_dir=",
-        "-m seed=1,2 runs_dir=",
-        "model=local model.template=plain model.path=",
-        "data=local data.root=",
-        "task=jsonl task.path=",
+        *("runs_dir=", "-m seed=1,2 runs_dir=", "model=local model.template=plain model.path="),
+        *("data=local data.root=", "task=jsonl task.path="),
         *TOOLS,
     ],
 )

@@ -221,18 +221,13 @@ def test_another_commit_of_the_data_cannot_resume(tmp_path: Path) -> None:
     RunWriter(tmp_path / "run", header() | {"data": files | {"own": "sha256:2"}}).close()
 
 
-def test_damage_newer_schemas_and_unfinished_runs_are_named(tmp_path: Path) -> None:
+def test_newer_schemas_and_unfinished_runs_are_named(tmp_path: Path) -> None:
     run = write_run(tmp_path / "run", [unit(0)])
     content = json.loads((run.path / "run.json").read_text(encoding="utf-8"))
-    (run.path / "steps.parquet").write_bytes(b"PAR1 no more")
-    with pytest.raises(ConfigError, match=r"steps\.parquet"):
-        load_run(run.path)
     (run.path / "run.json").write_text(json.dumps(content | {"schema_version": SCHEMA_VERSION + 1}), encoding="utf-8")
     with pytest.raises(ConfigError, match="newer ssd-bench"):
         load_run(run.path)
     (run.path / "run.json").write_text('{"status": "comp', encoding="utf-8")
-    with pytest.raises(ConfigError, match=r"run\.json.*an intact file"):
-        read_header(run.path)
     assert find_runs(tmp_path) == [run.path]  # listed, so that whoever loads it hears of the damage
     with RunWriter(tmp_path / "running", header()), pytest.raises(ConfigError, match="not complete"):
         load_run(tmp_path / "running")

@@ -371,10 +371,6 @@ def test_the_home_folder_is_the_same_everywhere(monkeypatch: pytest.MonkeyPatch)
     ("said", "end"),
     [
         (
-            "Could not find 'hydra/launcher/submitit_slurm'\n\nAvailable options",
-            "'hydra/launcher/submitit_slurm': pip install 'ssd-bench[cluster]' has it\n",
-        ),
-        (
             "In 'hydra/launcher/ray_nodes': Could not load 'hydra/launcher/ray'.\nsearched in",
             "'hydra/launcher/ray': pip install 'ssd-bench[ray]' has it\n",
         ),
