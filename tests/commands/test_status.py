@@ -9,13 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from ssd_bench.cli import dispatch
 from ssd_bench.commands import status
 from ssd_bench.commands.status import look, render
 from ssd_bench.lease import Lease
 from ssd_bench.papers.runs import index
 from ssd_bench.papers.runs.index import Outcome
 from ssd_bench.records.writer import RunWriter
+from tests.runs import program
 from tests.synthetic import header, unit, with_work, write_record
 
 
@@ -61,18 +61,16 @@ def test_every_state_has_its_line(tmp_path: Path) -> None:
     assert text.startswith("1 done, 1 running, 2 failed, 1 stopped, 1 waiting")
 
 
-def test_it_watches_until_nothing_runs(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_it_watches_until_nothing_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     begun(tmp_path / "running", 1, 1)
     lease = Lease(tmp_path / "running")
     monkeypatch.setattr(status.time, "sleep", lambda _: lease.close())
-    assert dispatch(["status", f"runs_dir={tmp_path}", "watch=true"]) == 0
-    said = capsys.readouterr().out
-    assert "1 running" in said and said.index("1 running") < said.index("1 stopped")
+    end = program("status", f"runs_dir={tmp_path}", "watch=true")
+    assert end.returncode == 0 and "1 running" in end.stdout
+    assert end.stdout.index("1 running") < end.stdout.index("1 stopped")
 
 
 @pytest.mark.parametrize("option", ["runs_dir=nowhere", "watch=maybe", "nonsense=1"])
-def test_bad_options_are_named(option: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert dispatch(["status", option]) == 2
-    assert option.partition("=")[0] in capsys.readouterr().err
+def test_bad_options_are_named(option: str) -> None:
+    end = program("status", option)
+    assert end.returncode == 2 and option.partition("=")[0] in end.stderr

@@ -16,7 +16,6 @@ import pytest
 from jsonschema import Draft202012Validator
 
 from ssd_bench import load_runs
-from ssd_bench.cli import dispatch
 from ssd_bench.records.consistency import faults
 from ssd_bench.records.description import header_schema, tables_description
 from ssd_bench.records.pack import unpacked_folder
@@ -24,7 +23,7 @@ from ssd_bench.records.reader import find_runs, load_run
 from ssd_bench.records.schema import SCHEMAS
 from ssd_bench.records.validation import record_faults
 from tests.records.test_consistency import edits
-from tests.runs import REFERENCE, ROOT
+from tests.runs import REFERENCE, ROOT, program
 
 SCHEMA = json.loads((ROOT / "docs/schema/run.schema.json").read_text(encoding="utf-8"))
 TABLES = (ROOT / "docs/schema/tables.md").read_text(encoding="utf-8")
@@ -134,13 +133,13 @@ def record(tmp_path: Path) -> Path:
     return other_record(tmp_path / "record")
 
 
-def test_the_documents_are_made_from_the_code(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_documents_are_made_from_the_code(tmp_path: Path) -> None:
     assert header_schema() == SCHEMA and tables_description() == TABLES
-    assert dispatch(["schema", f"out={tmp_path / 'schema.json'}"]) == 0 == dispatch(["schema", "of=tables"])
-    assert (tmp_path / "schema.json").read_text(encoding="utf-8") == (ROOT / "docs/schema/run.schema.json").read_text(
-        encoding="utf-8"
-    )
-    assert capsys.readouterr().out.endswith(TABLES) and dispatch(["schema", "of=nothing"]) == 2
+    assert program("schema", f"out={tmp_path / 'schema.json'}").returncode == 0
+    documents = (ROOT / "docs/schema/run.schema.json", tmp_path / "schema.json")
+    assert len({file.read_text(encoding="utf-8") for file in documents}) == 1
+    assert program("schema", "of=tables").stdout.endswith(TABLES)
+    assert program("schema", "of=nothing").returncode == 2
 
 
 def described(schema: Any, place: str = "") -> Iterator[tuple[str, Any]]:
@@ -299,32 +298,26 @@ def test_every_fault_is_named(mutation: str, record: Path) -> None:
     assert named and not [text for text in texts if text not in named], named
 
 
-def test_all_faults_are_listed_together(record: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_all_faults_are_listed_together(record: Path) -> None:
     """Rows are compared even if a header or table has another, irrelevant fault."""
     names = ("a wrong type", "an unknown key", "an unknown column", "a bad stop", "another sum", "a bad reason")
     for name in names:
         MUTATIONS[name][0](record)
-    assert dispatch(["validate", f"record={record}"]) == 1
-    printed = capsys.readouterr().out
-    assert not [name for name in names if MUTATIONS[name][1][0] not in printed]
-    assert "record: 7 faults" in printed and "0 of 1 records are valid" in printed
+    end = program("validate", f"record={record}")
+    assert end.returncode == 1 and not [name for name in names if MUTATIONS[name][1][0] not in end.stdout]
+    assert "record: 7 faults" in end.stdout and "0 of 1 records are valid" in end.stdout
 
 
-def test_the_documented_faults_are_those_of_the_command(record: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    key("metod", "other")(record)
-    key("method")(record)
-    MUTATIONS["a wrong type"][0](record)
-    MUTATIONS["a wider integer"][0](record)
+def test_the_documented_faults_are_those_of_the_command(record: Path) -> None:
+    for change in (key("metod", "other"), key("method"), MUTATIONS["a wrong type"][0], MUTATIONS["a wider integer"][0]):
+        change(record)
     record.rename(record.parent / "other-engine-1")
-    assert dispatch(["validate", f"record={record.parent}/other-engine-1"]) == 1
-    printed = capsys.readouterr().out.splitlines()
+    end = program("validate", f"record={record.parent}/other-engine-1")
+    printed = end.stdout.splitlines()
     document = (ROOT / "docs/exchange.md").read_text(encoding="utf-8")
     shown = document.split("```\nother-engine-1: ")[1].split("```")[0].splitlines()
-    assert len(printed) == len(shown) == 6
-    assert (
-        not [line for line in shown[1:] if line not in (*printed, "  …")]
-        and f"other-engine-1: {shown[0]}" == printed[0]
-    )
+    assert end.returncode == 1 and len(printed) == len(shown) == 6 and f"other-engine-1: {shown[0]}" == printed[0]
+    assert not [line for line in shown[1:] if line not in (*printed, "  …")]
 
 
 def test_what_other_programs_may_do(record: Path) -> None:
@@ -367,22 +360,19 @@ def test_no_row_breaks_the_check(name: str, record: Path) -> None:
         assert len(listed) < 40 and "np." not in str([text for _, _, text in listed])
 
 
-def test_folders_and_packs_are_checked_whole(record: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    folder = record.parent / "runs"
-    for name in ("a", "b"):
+def test_folders_and_packs_are_checked_whole(record: Path) -> None:
+    folder, sent = record.parent / "runs", record.parent / "sent.zip"
+    for name in ("a", "b", "unfinished"):
         shutil.copytree(record, folder / name)
-    shutil.copytree(record, folder / "unfinished")
     MUTATIONS["unfinished"][0](folder / "unfinished")
-    assert dispatch(["validate", f"record={folder}"]) == 0 and "2 of 2" in capsys.readouterr().out
-    assert dispatch(["pack", f"runs_dir={folder}", f"out={record.parent}/sent.zip"]) == 0
-    assert dispatch(["validate", f"record={record.parent}/sent.zip"]) == 0
+    end = program("validate", f"record={folder}")
+    assert end.returncode == 0 and "2 of 2" in end.stdout
+    assert program("pack", f"runs_dir={folder}", f"out={sent}").returncode == 0
     MUTATIONS["another sum"][0](folder / "b")
-    capsys.readouterr()
-    assert dispatch(["validate", f"record={folder}"]) == 1
-    printed = capsys.readouterr().out
-    assert "\nb: " in f"\n{printed}" and "1 of 2 records" in printed
-    assert dispatch(["validate", f"record={folder}/a/run.json"]) == 0
+    end = program("validate", f"record={folder}")
+    assert end.returncode == 1 and "\nb: " in f"\n{end.stdout}" and "1 of 2 records" in end.stdout
+    for sound in (sent, folder / "a" / "run.json"):
+        assert program("validate", f"record={sound}").returncode == 0
     (record.parent / "empty").mkdir()
-    for nothing in (f"record={record.parent}/empty", f"record={record.parent}/nowhere", "folder=a"):
-        assert dispatch(["validate", nothing]) == 2
-    assert dispatch(["validate"]) == 2
+    for options in ([f"record={record.parent}/empty"], [f"record={record.parent}/nowhere"], ["folder=a"], []):
+        assert program("validate", *options).returncode == 2

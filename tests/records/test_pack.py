@@ -19,11 +19,11 @@ from typing import Any
 import pytest
 
 import ssd_bench
-from ssd_bench.commands.pack import main
 from ssd_bench.errors import ConfigError
 from ssd_bench.records import pack as module
 from ssd_bench.records.pack import KEY, pack, records_folder, unpacked_folder
 from ssd_bench.records.reader import find_runs
+from tests.runs import program
 
 PACKAGE = Path(ssd_bench.__file__).parent
 OTHERS = (
@@ -343,10 +343,10 @@ def test_what_cannot_be_packed_is_refused(source: Path, tmp_path: Path) -> None:
     assert not list(tmp_path.glob("x.*"))
 
 
-def test_the_command_says_what_it_wrote(source: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_command_says_what_it_wrote(source: Path, tmp_path: Path) -> None:
     out = tmp_path / "x.zip"
-    assert main([f"runs_dir={source}", f"out={out}"]) == 0
-    assert capsys.readouterr().out == f"{out}: 3 runs, 20 files, 0.0 MB\n"
+    end = program("pack", f"runs_dir={source}", f"out={out}")
+    assert (end.returncode, end.stdout) == (0, f"{out}: 3 runs, 20 files, 0.0 MB\n")
     for wrong in ([], [f"runs_dir={source}"], [f"out={out}"], [f"runs_dir={source}", f"out={out}", "x=1"]):
-        assert main(wrong) == 2
-    assert main(["--help"]) == 0 and "pack runs_dir=DIR out=FILE.zip" in capsys.readouterr().out
+        assert program("pack", *wrong).returncode == 2
+    assert "pack runs_dir=DIR out=FILE.zip" in program("pack", "--help").stdout
