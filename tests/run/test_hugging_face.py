@@ -99,16 +99,9 @@ def test_its_weights_are_counted_once() -> None:
     assert (about["class"], about["attention"]) == ("LlamaForCausalLM", "sdpa")
 
 
-def test_what_transformers_cannot_load_is_refused(checkpoints: dict[str, Path], tmp_path: Path) -> None:
+def test_weights_that_transformers_does_not_find_are_named(checkpoints: dict[str, Path], tmp_path: Path) -> None:
     folder = tmp_path / "model"
     shutil.copytree(checkpoints["qwen3"], folder)
-    config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
-    (folder / "config.json").write_text(
-        json.dumps(config | {"attn_implementation": "flash_attention_2"}), encoding="utf-8"
-    )
-    with pytest.raises(ConfigError, match=r"transformers can load .*FlashAttention2"):
-        stock(folder, 1)
-    (folder / "config.json").write_text(json.dumps(config), encoding="utf-8")
     tensors = load_file(folder / "model.safetensors")
     del tensors["model.layers.1.mlp.up_proj.weight"]
     save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})

@@ -147,7 +147,7 @@ def test_what_it_cannot_load_is_refused_before_anything_is_decoded(
     config |= {"attn_implementation": "flash_attention_2"}
     (folder / "config.json").write_text(json.dumps(config), encoding="utf-8")
     monkeypatch.setattr(running, "load_model", lambda plan: pytest.fail("the engine was loaded"))
-    with pytest.raises(ConfigError, match="transformers can load"):
+    with pytest.raises(ConfigError, match=r"transformers can load .*FlashAttention2"):
         executed(tmp_path / "runs", *local_model(folder), *OPTIONS)
     assert not (tmp_path / "runs").exists()
 
