@@ -17,9 +17,10 @@ from ssd_bench.compose.build import build
 from ssd_bench.conf import CONF
 from ssd_bench.contract.shape import ModelDims
 from ssd_bench.errors import ConfigError
+from ssd_bench.papers.ours import select
+from ssd_bench.papers.ours.values import BASELINES
 from ssd_bench.papers.printed import reported
-from ssd_bench.papers.printed.catalogue import folder_of
-from ssd_bench.papers.runs.grid import FOLDER, Experiment, Job, load, names, sets
+from ssd_bench.papers.runs.grid import FOLDER, Job, choice, load, names, sets
 from ssd_bench.records import schema
 from ssd_bench.sweep import dry
 
@@ -32,28 +33,11 @@ NO_RESULTS = {
     *(("conflayers", f"Figure {i}") for i in (1, 2, 3)),
 }
 GROUPS = ("model", "method", "task", "data", "hardware", "decode")
-BASELINES = ("AR", "Vanilla")  # the other arm of every run
 CHOICES = {"model": "llama2_13b", "method": "ar", "task": "", "hardware": "sim_h100"}
-# names that stand for all of an axis
-ALL = ("", "Overall", "Average", "other tasks", "two tasks (names lost)", "Yi-34B and DeepSeek-Coder-33B families")
-
-
-@cache
-def experiments() -> dict[tuple[str, str], list[Experiment]]:
-    """Experiments by exhibit, which may have several."""
-    found: dict[tuple[str, str], list[Experiment]] = {}
-    for experiment in map(load, names()):
-        for exhibit in ((experiment.paper, experiment.exhibit), *experiment.also):
-            found.setdefault(exhibit, []).append(experiment)
-    return found
 
 
 def jobs() -> list[Job]:
     return [job for name in names() for job in load(name).jobs]
-
-
-def choice(job: Job, group: str) -> str:
-    return next(o.partition("=")[2] for o in job.overrides if o.startswith(f"{group}="))
 
 
 @cache
@@ -74,66 +58,25 @@ def composed(overrides: Iterable[str]) -> DictConfig:
     return cfg
 
 
-@cache
-def parts_of_streams() -> dict[str, list[str]]:
-    """Stream -> tasks of its parts."""
-    streams = {choice(job, "task") for job in jobs() if choice(job, "task").startswith("stream")}
-    return {name: list(composed((f"task={name}",)).task.parts) for name in streams}
-
-
-@cache
-def task_choices() -> dict[str, str]:
-    """The papers' names of tasks -> choices of `task=`."""
-    return {job.labels["task"]: choice(job, "task") for job in jobs()} | {"WMT16 DE-EN": "wmt16", "Spider2": "spider2"}
-
-
-def on_task(job: Job, label: str) -> bool:
-    """Return whether a job gives numbers of a task, of several, or of a part of its stream."""
-    if label in (*ALL, job.labels["task"]):
-        return True
-    parts = parts_of_streams().get(choice(job, "task"), [])
-    return job.labels["task"] in label.split(", ") or task_choices().get(label.split(", ")[0]) in parts
-
-
-def with_setting(found: list[Job], number: reported.Number) -> list[Job]:
-    """The jobs of the number's setting, else those that it sums up."""
-    telling = {
-        f"pass@{value}" if key == "pass@k" else f"{key}={value}"
-        for key, value in number.settings.items()
-        if key in folder_of(number.paper).telling and value != "overall"
-    }
-    own = [(set(filter(None, job.labels["setting"].split(";"))), job) for job in found]
-    most = max((len(setting) for setting, _ in own if setting <= telling), default=None)
-    if most is not None:
-        return [job for setting, job in own if setting <= telling and len(setting) == most]
-    return [job for setting, job in own if telling <= setting]
-
-
 def jobs_of(number: reported.Number) -> list[Job]:
     """The jobs to compare a reported number with."""
-    among = [job for each in experiments()[number.paper, number.exhibit] for job in each.jobs]
-    among = [job for job in among if number.model in ALL or job.labels["model"] == number.model]
-    anyone = ("", *BASELINES)
-    among = [job for job in among if number.method in anyone or job.labels["method"] == number.method]
-    return with_setting([job for job in among if on_task(job, number.task)], number)
+    exhibit = select.experiments()[number.paper, number.exhibit]
+    return select.matching_items(number, [job for experiment in exhibit for job in experiment.jobs])
 
 
 def missing(number: reported.Number) -> bool:
     """Return whether an experiment lists the number as not run."""
-    entries = [entry for each in experiments()[number.paper, number.exhibit] for entry in each.not_run]
-    # v1 of SWIFT has the same experiments
-    ids = [number.id.replace("swift-v1/", "swift/"), number.id]
-    return any(fnmatch(name, glob) for entry in entries for glob in entry.get("numbers", ()) for name in ids)
+    return select.why_not_run(number, select.experiments()[number.paper, number.exhibit]) is not None
 
 
 def exhibited() -> list[reported.Number]:
-    return [number for number in reported.numbers() if (number.paper, number.exhibit) in experiments()]
+    return [number for number in reported.numbers() if (number.paper, number.exhibit) in select.experiments()]
 
 
 def test_every_exhibit_with_results_has_an_experiment() -> None:
     listed = set(reported.exhibits()[["paper", "exhibit"]].itertuples(index=False, name=None))
     own = "Comparison, Families, Drafts, Windows, Noise, Population, Del home, Real, Real dispute"
-    assert set(experiments()) == listed - NO_RESULTS | {("ssd-bench", name) for name in own.split(", ")}
+    assert set(select.experiments()) == listed - NO_RESULTS | {("ssd-bench", name) for name in own.split(", ")}
     assert listed >= NO_RESULTS
 
 
@@ -190,7 +133,7 @@ def test_reasons_are_sentences_and_name_numbers_that_exist() -> None:
 
 
 def test_models_are_those_of_the_papers() -> None:
-    for model in {choice(job, "model") for job in jobs()}:
+    for model in {choice(job.overrides, "model") for job in jobs()}:
         source = build(chosen((f"model={model}",)), "model")
         assert source.name == model
         assert (source.hub or source.gguf) and source.shape and not source.toy
@@ -217,7 +160,8 @@ def test_tasks_and_the_rest_compose() -> None:
 
 def test_streams_are_estimated() -> None:
     """A dry run counts the prompts of all parts."""
-    for stream in parts_of_streams():
+    tasks = {choice(job.overrides, "task") for job in jobs()}
+    for stream in filter(select.stream_parts, tasks):
         cfg = composed(("model=llama2_13b", f"task={stream}"))
         assert dry.estimate(cfg, "sim_h100").prompts == len(cfg.task.parts) * cfg.task["items"]
 
