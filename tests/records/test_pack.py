@@ -7,14 +7,11 @@ import os
 import random
 import re
 import shutil
-import signal
 import time
 import zipfile
 from collections.abc import Callable
 from functools import partial
-from itertools import count
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -23,6 +20,7 @@ from ssd_bench.errors import ConfigError
 from ssd_bench.records import pack as module
 from ssd_bench.records.pack import KEY, pack, records_folder, unpacked_folder
 from ssd_bench.records.reader import find_runs
+from tests.kills import kill_at_every_call
 from tests.runs import program
 
 PACKAGE = Path(ssd_bench.__file__).parent
@@ -229,36 +227,19 @@ def test_several_processes_may_open_a_pack_at_once(tmp_path: Path) -> None:
     assert_alone(shelf / "mini")
 
 
-def killed_at(last: int, folder: Path) -> bool:
-    """Return whether a process that opens a folder reaches step `last`, where it is killed."""
-    steps = count(1)
-
-    def dying(call: Callable[..., Any]) -> Callable[..., Any]:
-        def step(*arguments: Any, **named: Any) -> Any:
-            if next(steps) == last:
-                os.kill(os.getpid(), signal.SIGKILL)
-            return call(*arguments, **named)
-
-        return step
-
-    def attempt() -> Path:
-        os.rename, shutil.copyfileobj = map(dying, (os.rename, shutil.copyfileobj))
-        return unpacked_folder(folder)
-
-    code = ended(forked(attempt))
-    assert code in (0, -signal.SIGKILL)
-    return code != 0
-
-
-def test_an_unpacking_that_is_killed_is_done_again(source: Path, mini: Path) -> None:
+def test_an_unpacking_that_is_killed_is_done_again(source: Path, mini: Path, tmp_path: Path) -> None:
     """Its folder stays unread."""
-    for last in count(1):
-        shutil.rmtree(mini, ignore_errors=True)
-        if not killed_at(last, mini.parent):
-            break
-        assert not mini.exists() and not find_runs(mini.parent)
-        assert len(find_runs(unpacked_folder(mini.parent))) == 3 and files(mini) == packable(source)
-    assert last > len(packable(source))
+
+    def copy_pack(folder: Path) -> None:
+        folder.mkdir(parents=True)
+        shutil.copy(f"{mini}.zip", folder)
+
+    kill_at_every_call(tmp_path / "killed", ("mkdir", "rename"), unpacked_folder, copy_pack)
+    *killed, finished = sorted((tmp_path / "killed").iterdir(), key=lambda folder: int(folder.name))
+    assert len(killed) > 3 + len({Path(name).parent for name in OTHERS}) and len(find_runs(finished)) == 3
+    for folder in killed:
+        assert not (folder / "mini").exists() and not find_runs(folder)
+        assert len(find_runs(unpacked_folder(folder))) == 3 and files(folder / "mini") == packable(source)
 
 
 @pytest.mark.parametrize("cut", [slice(0), slice(100), slice(-1), slice(100, None), slice(None, None, -1)])

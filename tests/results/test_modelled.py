@@ -16,7 +16,7 @@ SPEEDUPS = {"knapspec": 1.43, "swift": 1.35, "clasp": 1.45, "conflayers": 1.46, 
 """Modelled speedups of `make run`'s methods, with the reference machine's costs where a method asks for costs."""
 RUN = (
     "task=aime24",
-    "limit=2",
+    "limit=1",
     "decode.max_new_tokens=160",
     "hardware.isa=generic",  # the same bits on every CPU
     "hardware.latency=null",
