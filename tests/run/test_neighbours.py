@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 import torch
 
-from ssd_bench.lease import Owner
 from ssd_bench.run import neighbours as module
 from ssd_bench.run.hardware import Hardware
 from ssd_bench.run.neighbours import Neighbours, places
+from tests.kills import dead
 from tests.runs import executed, local_model
 
 
@@ -77,11 +77,9 @@ def test_cores_that_two_may_use_are_shared(monkeypatch: pytest.MonkeyPatch) -> N
 def test_one_that_was_killed_is_not_there(machine: Path) -> None:
     with Neighbours("lives", on(exclusive=True)) as lives:
         folder = next(machine.iterdir())
-        dead = replace(Owner.current(), begun=1.0)
-        (folder / "x.run").write_text(json.dumps(vars(dead)), encoding="utf-8")
-        (folder / "x.json").write_text(
-            json.dumps({"name": "dead", "places": places(on()), "exclusive": True}), encoding="utf-8"
-        )
+        dead(folder / "x.run")
+        entry = {"name": "dead", "places": places(on()), "exclusive": True}
+        (folder / "x.json").write_text(json.dumps(entry), encoding="utf-8")
         lives.look()
     assert lives.seen == [] and not [path for path in folder.iterdir() if path.stem == "x"]
 
