@@ -17,7 +17,7 @@ import pytest
 from ssd_bench.errors import ConfigError
 from ssd_bench.records.files import read_header
 from ssd_bench.records.reader import Run, find_runs, is_complete, load_run
-from ssd_bench.records.schema import SCHEMA_VERSION, SCHEMAS, PromptRecord
+from ssd_bench.records.schema import SCHEMA_VERSION, SCHEMAS
 from ssd_bench.records.writer import RunWriter, clear_leftovers
 from tests.synthetic import UNITS, header, stateful_run, unit, with_work, write_record, write_run
 
@@ -113,14 +113,6 @@ def test_every_column_is_described_and_typed_on_disk(tmp_path: Path) -> None:
             assert (column.type, column.nullable) == (on_disk.type, on_disk.nullable)
     assert run.header.status == "complete"
     assert run.header.schema_version == SCHEMA_VERSION
-
-
-def test_a_run_without_steps_or_layers_is_readable(tmp_path: Path) -> None:
-    records = [PromptRecord(record.prompt, []) for record in unit(0)]
-    run = write_run(tmp_path / "run", [records])
-    assert len(run.prompts) == 2
-    assert run.steps.empty
-    assert run.layer_sets.empty
 
 
 def test_numpy_scalars_are_written(tmp_path: Path) -> None:
