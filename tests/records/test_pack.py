@@ -32,15 +32,8 @@ OTHERS = (
     "frontier/tiny.toy.json",
 )
 UNPACKED = (
-    ".lock",
-    "run-0/.lock",
-    "run-0/run.json.17.tmp",
-    "run-0/parts/00000-000.json",
-    "report/index.html",
-    ".hidden/run.json",
-    "replication/.lock",
-    "searches/one/.lock",
-    "notes.txt",
+    *(".lock", "run-0/.lock", "replication/.lock", "searches/one/.lock", "run-0/run.json.17.tmp"),
+    *("run-0/parts/00000-000.json", "report/index.html", ".hidden/run.json", "notes.txt"),
 )
 
 

@@ -41,12 +41,8 @@ def only_run(runs: Path) -> Run:
 
 # without the full set among its candidates every search of this random model chooses another one
 SHORT = (
-    "limit=3",
-    "decode.max_new_tokens=24",
-    "method.interval=3",
-    "method.draft_len=3",
-    "method.min_similarity=-1",
-    "method.include_zero_skip=false",
+    *("limit=3", "decode.max_new_tokens=24", "method.interval=3", "method.draft_len=3"),
+    *("method.min_similarity=-1", "method.include_zero_skip=false"),
 )
 
 

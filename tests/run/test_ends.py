@@ -84,15 +84,8 @@ def own(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 @pytest.fixture(scope="session")
 def short(small_checkpoint: Path) -> list[str]:
     """A run of `PROMPTS` prompts, with a method whose steps vary."""
-    return [
-        *local_model(small_checkpoint),
-        "task=gsm8k",
-        f"limit={PROMPTS}",
-        "decode.max_new_tokens=48",
-        "method=fixed_layers",
-        "method.ratio=0.25",
-        *CPU,
-    ]
+    work = ("task=gsm8k", f"limit={PROMPTS}", "decode.max_new_tokens=48", "method=fixed_layers", "method.ratio=0.25")
+    return [*local_model(small_checkpoint), *work, *CPU]
 
 
 @pytest.fixture(scope="module")
@@ -271,16 +264,9 @@ def test_runs_that_ask_for_it_measure_one_after_the_other(short: list[str], tmp_
 def test_a_killed_worker_ends_no_other_run(short: list[str], own: Path, tmp_path: Path) -> None:
     """It is restarted twice, the second time alone; then it has failed (test_sweep has one that does not)."""
     (tmp_path / "deaths").mkdir()
-    line = [
-        "-m",
-        *(option for option in short if not option.startswith("method")),
-        "method=ar,deadly,fixed_layers",
-        "limit=2",
-        f"runs_dir={tmp_path}/runs",
-        "hydra/launcher=joblib",
-        "hydra.launcher.n_jobs=2",
-        f"hydra.searchpath=[file://{own}/conf]",
-    ]
+    work = [option for option in short if not option.startswith("method")]
+    line = ["-m", *work, "method=ar,deadly,fixed_layers", "limit=2", f"runs_dir={tmp_path}/runs"]
+    line += ["hydra/launcher=joblib", "hydra.launcher.n_jobs=2", f"hydra.searchpath=[file://{own}/conf]"]
     with Forked(line, environment(own) | {"DEATHS": str(tmp_path / "deaths")}, forks=True) as sweep:
         end = sweep.communicate()
     names = {load_run(path).header.method for path in find_runs(tmp_path / "runs")}

@@ -26,12 +26,7 @@ from tests.runs import CPU, equal, executed, local_model, planned
 METHODS = {
     "given": ("method=fixed_layers", "method.ratio=0.25"),
     "per prompt": ("method=knapspec", "method.interval=3"),
-    "searched": (
-        "method=knn_ssd",
-        "method.search.iterations=3",
-        "method.search.new_tokens=4",
-        "method.calibration=2",
-    ),
+    "searched": ("method=knn_ssd", "method.search.iterations=3", "method.search.new_tokens=4", "method.calibration=2"),
 }
 
 

@@ -98,18 +98,9 @@ def sweep(small_checkpoint: Path, tmp_path_factory: pytest.TempPathFactory) -> C
 
     def swept(*options: str, **variables: str) -> Swept:
         runs = tmp_path_factory.mktemp("runs")
-        line = [
-            "-m",
-            "method=searching,broken,every_other,refused",
-            *local_model(small_checkpoint),
-            f"runs_dir={runs}",
-            *CPU,
-            "limit=2",
-            "decode.max_new_tokens=12",
-            f"hydra.searchpath=[file://{own}/conf]",
-            f"hydra.sweep.dir={runs}/sweep",
-            *options,
-        ]
+        folders = (f"runs_dir={runs}", f"hydra.searchpath=[file://{own}/conf]", f"hydra.sweep.dir={runs}/sweep")
+        work = ("method=searching,broken,every_other,refused", "limit=2", "decode.max_new_tokens=12")
+        line = ["-m", *work, *local_model(small_checkpoint), *CPU, *folders, *options]
         if variables:  # workers start from the program as it is typed
             done = python("-m", "ssd_bench", *line, extra_path=own, **variables)
         else:
@@ -385,13 +376,8 @@ def test_an_interrupted_sweep_can_be_reported_and_goes_on(
         return put_record(tmp_path / "runs" / done[-1])
 
     pretend(execute)
-    line = (
-        "-m",
-        "experiment=knn_ssd_figure1",
-        "scale=mini",
-        f"runs_dir={tmp_path}/runs",
-        f"hydra.sweep.dir={tmp_path}",
-    )
+    folders = (f"runs_dir={tmp_path}/runs", f"hydra.sweep.dir={tmp_path}")
+    line = ("-m", "experiment=knn_ssd_figure1", "scale=mini", *folders)
     end = program(*line)
     assert end.returncode == 130
     assert "interrupted: finished work is on record; the same command resumes the run" in end.stderr
