@@ -14,14 +14,8 @@ from tests.runs import executed
 
 SPEEDUPS = {"knapspec": 1.43, "swift": 1.35, "clasp": 1.45, "conflayers": 1.46, "adaptive": 2.06}
 """Modelled speedups of `make run`'s methods, with the reference machine's costs where a method asks for costs."""
-RUN = (
-    "task=aime24",
-    "limit=1",
-    "decode.max_new_tokens=160",
-    "hardware.isa=generic",  # the same bits on every CPU
-    "hardware.latency=null",
-    f"hardware.costs={REFERENCE}",
-)
+EVERYWHERE = ("hardware.isa=generic", "hardware.latency=null", f"hardware.costs={REFERENCE}")  # the same bits
+RUN = ("task=aime24", "limit=1", "decode.max_new_tokens=160", *EVERYWHERE)
 
 
 @pytest.mark.parametrize("method", SPEEDUPS)
