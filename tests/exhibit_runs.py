@@ -28,7 +28,7 @@ from ssd_bench.records.reader import load_run
 from ssd_bench.records.schema import DIGESTS
 from ssd_bench.results import store
 from ssd_bench.results.digest import Digest
-from ssd_bench.results.folder import prepare_records, records
+from ssd_bench.results.folder import Record, prepare_records, records
 from tests import synthetic
 
 STREAMS = ("stream", "stream_swift", "stream_shift")
@@ -105,6 +105,20 @@ def _with_another_trace(folder: Path, name: str, which: int) -> str:
         header[DIGESTS]["steps"] = hashlib.sha256((copy / "steps.parquet").read_bytes()).hexdigest()
         (copy / "run.json").write_text(json.dumps(header), encoding="utf-8")
     return copy.name
+
+
+def renamed(original: Record, path: Path, own_trace: bool = False, **changes: Any) -> Record:
+    """A record's copy with other values in its header, but its digest, which takes longest."""
+    if not path.exists():
+        shutil.copytree(original.path, path)
+        header = json.loads((path / "run.json").read_bytes())
+        for key, value in changes.items():
+            header[key] = {**header.get(key, {}), **value} if isinstance(value, dict) else value
+        (path / "run.json").write_text(json.dumps(header), encoding="utf-8")
+    record, digest = Record(path), original.digest
+    trace = path.name if own_trace else digest.timing.trace
+    vars(record)["digest"] = replace(digest, timing=replace(digest.timing, trace=trace))
+    return record
 
 
 def number(name: str) -> reported.Number:
