@@ -2,46 +2,39 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from ssd_bench.papers.claims import judge
 from ssd_bench.papers.claims.claims import Claim, claims
 from ssd_bench.papers.claims.judge import CANNOT_SAY, HOLDS, NOT_RUN, Judgement
-from ssd_bench.papers.ours.cells import replications
 from ssd_bench.report import verdict_texts, verdicts
-from tests.exhibit_runs import MINIATURE, indexed
-from tests.papers.test_claim_rules import Units, by_label, sharing, units, write
-from tests.papers.test_claim_scope import PLAIN, judged, named
-from tests.papers.test_evidence import timed
+from tests.exhibit_runs import MINIATURE
+from tests.papers.claim_runs import PLAIN, Units, by_label, judged, named, timed
+from tests.papers.test_claim_rules import sharing, units, write
 from tests.synthetic import with_work
-
-
-def judged_as(folder: Path, claim: Claim, runs: Mapping[str, str], options: Sequence[str] = ()) -> Judgement:
-    """Judge a claim by one run per method, with further options."""
-    indexed(folder, claim.exhibit, "mini", by_label("method", dict(runs)), own_traces=False, options=options)
-    (made,) = [one for one in replications(folder) if one.experiment.name == claim.exhibit]
-    return judge.judge_claim(claim, made)
-
-
-# --- searches ---------------------------------------------------------------------------------------------------------
 
 FASTER = {"swift": "SWIFT", "knn-ssd": "KNN-SSD", "conflayers": "ConfLayers"}
 
 
-@pytest.mark.parametrize("paper", FASTER)
-def test_a_search_that_never_ended_is_out_of_scope_for_all_methods(paper: str, tmp_path: Path) -> None:
+def judged_as(folder: Path, claim: str | Claim, *methods: str, options: Sequence[str] = ()) -> Judgement:
+    """Judge a claim by the record of each method's name, of one method by "run"."""
+    runs = dict(zip(methods, methods)) if len(methods) > 1 else dict.fromkeys(methods, "run")
+    return judged(folder, claim, by_label("method", runs), options)
+
+
+def test_a_search_that_never_ended_is_out_of_scope_for_all_methods(tmp_path: Path) -> None:
     made = units(0.1, prompts=20)
     for records in made:  # sets of earlier prompts draft, and the search goes on to the last prompt
         first, *others = records[1].steps
         first.est_alpha, others[-1].est_alpha = None, 0.9
     write(tmp_path, "run", made)
-    found = judged_as(tmp_path, named(f"{paper}/faster_than_ar"), {FASTER[paper]: "run"})
-    assert found.verdict == CANNOT_SAY and "had not ended by the run's last prompt" in found.reason
+    for paper, method in FASTER.items():
+        found = judged_as(tmp_path, f"{paper}/faster_than_ar", method)
+        assert found.verdict == CANNOT_SAY and "had not ended by the run's last prompt" in found.reason
 
 
 def scoring(sets: int) -> Units:
@@ -52,19 +45,17 @@ def scoring(sets: int) -> Units:
     return made
 
 
-@pytest.mark.parametrize(
-    ("option", "sets", "reason"),
-    [
-        ("method.max_steps=10", 10, "the scale cut the search of "),
-        ("method.max_steps=10", 4, "5 seeds are required"),  # it ended below its limit, by itself
-        ("method.max_steps=1000", 10, "5 seeds are required"),  # the paper's limit
-    ],
-)
-def test_a_search_that_a_scale_stopped_has_not_ended(option: str, sets: int, reason: str, tmp_path: Path) -> None:
-    write(tmp_path, "run", scoring(sets))
-    found = judged_as(tmp_path, named("swift/faster_than_ar"), {"SWIFT": "run"}, [option])
-    assert found.verdict == CANNOT_SAY and reason in found.reason
-    assert ("max_steps 10 for 1000" in found.reason) == (reason != "5 seeds are required")
+def test_a_search_that_a_scale_stopped_has_not_ended(tmp_path: Path) -> None:
+    for limit, sets, reason in (
+        (10, 10, "the scale cut the search of "),
+        (10, 4, "5 seeds are required"),  # it ended below its limit, by itself
+        (1000, 10, "5 seeds are required"),  # the paper's limit
+    ):
+        folder = tmp_path / f"{limit}-{sets}"
+        write(folder, "run", scoring(sets))
+        found = judged_as(folder, "swift/faster_than_ar", "SWIFT", options=[f"method.max_steps={limit}"])
+        assert found.verdict == CANNOT_SAY and reason in found.reason
+        assert ("max_steps 10 for 1000" in found.reason) == (reason != "5 seeds are required")
 
 
 @pytest.mark.parametrize(("evaluations", "cut"), [(24, True), (100, False)])
@@ -77,12 +68,12 @@ def test_an_offline_search_that_a_scale_cut_to_few_sets_has_not_ended(
         step.est_alpha = None
     searches = [{"name": "s", "evaluations": evaluations, "new": evaluations, "seconds": 1.0}]
     write(tmp_path, "run", made, searches=searches)
-    claim, options = named("knn-ssd/faster_than_ar"), [f"method.search.iterations={evaluations}"]
-    found = judged_as(tmp_path, claim, {"KNN-SSD": "run"}, options)
+    options = [f"method.search.iterations={evaluations}"]
+    found = judged_as(tmp_path, "knn-ssd/faster_than_ar", "KNN-SSD", options=options)
     assert found.verdict == CANNOT_SAY and found.out_of_scope == cut
     assert found.reason.startswith("out of scope: the scale cut the search of ") == cut
     assert cut or "5 seeds are required" in found.reason
-    text = verdict_texts.evidence_text(claim, verdicts.table([found]).iloc[0])
+    text = verdict_texts.evidence_text(found.claim, verdicts.table([found]).iloc[0])
     assert f"search.iterations {evaluations} for 1000" in text
 
 
@@ -103,59 +94,49 @@ def test_a_claim_without_a_record_of_its_statistic_is_not_run(tmp_path: Path) ->
     assert found.verdict == NOT_RUN and found.reason.startswith("records lack the cosine and the acceptance rate")
 
 
-# --- settings ---------------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("claim", "method", "option", "text"),
-    [
+def test_scaled_settings_stand_in_the_row(tmp_path: Path) -> None:
+    write(tmp_path, "run", units(tokens=60))
+    for claim, method, option, text in (
         ("knapspec/faster_than_ar", "KnapSpec", "method.interval=32", "interval 32 for the paper's rule"),
         ("swift/faster_than_ar", "SWIFT", "method.max_steps=100", "max_steps 100 for 1000"),
         ("knn-ssd/types_form_clusters", "KNN-SSD", "method.calibration=3", "calibration 3 for 16"),
-    ],
-)
-def test_scaled_settings_stand_in_the_row(claim: str, method: str, option: str, text: str, tmp_path: Path) -> None:
-    write(tmp_path, "run", units(tokens=60))
-    found = judged_as(tmp_path, named(claim), {method: "run"}, [option])
-    assert f"scaled settings: {text}" in verdict_texts.evidence_text(named(claim), verdicts.table([found]).iloc[0])
+    ):
+        found = judged_as(tmp_path, claim, method, options=[option])
+        row = verdicts.table([found]).iloc[0]
+        assert f"scaled settings: {text}" in verdict_texts.evidence_text(found.claim, row)
 
 
-# --- training ---------------------------------------------------------------------------------------------------------
-
-VALUES = {f"{paper}/faster_than_ar": method for paper, method in FASTER.items()} | {
-    "knapspec/faster_than_ar": "KnapSpec",
-    "swift/high_alpha": "SWIFT",
-}
+VALUES = {f"{paper}/faster_than_ar": method for paper, method in FASTER.items()}
+VALUES |= {"knapspec/faster_than_ar": "KnapSpec", "swift/high_alpha": "SWIFT"}
 RIVALS = ("DEL", "SWIFT", "CLaSp")
 MODELS = [(MINIATURE, CANNOT_SAY), (PLAIN, HOLDS)]
 
 
+def check_planted(found: Judgement, verdict: str) -> None:
+    assert found.verdict == verdict, (found.claim.id, found.effect, found.reason)
+    assert (verdict == HOLDS) == ("planted by training" not in found.reason)
+
+
 @pytest.mark.parametrize(("model", "verdict"), MODELS)
-@pytest.mark.parametrize("name", VALUES)
-def test_redundancy_from_training_makes_no_method_fast(
-    name: str, model: dict[str, Any], verdict: str, tmp_path: Path
-) -> None:
+def test_redundancy_from_training_makes_no_method_fast(model: dict[str, Any], verdict: str, tmp_path: Path) -> None:
     write(tmp_path, "run", units(1.0, prompts=20, tokens=60), model=model)
-    found = judged_as(tmp_path, replace(named(name), needs={}), {VALUES[name]: "run"})
-    assert found.verdict == verdict, found.reason
-    assert (verdict == HOLDS) == ("planted by training" not in found.reason)
+    for name, method in VALUES.items():
+        check_planted(judged_as(tmp_path, replace(named(name), needs={}), method), verdict)
 
 
 @pytest.mark.parametrize(("model", "verdict"), MODELS)
-@pytest.mark.parametrize("name", ["fastest", "highest_tpt", "alpha_is_not_speed"])
-def test_exits_from_training_make_no_rival(name: str, model: dict[str, Any], verdict: str, tmp_path: Path) -> None:
+def test_exits_from_training_make_no_rival(model: dict[str, Any], verdict: str, tmp_path: Path) -> None:
     """The rivals accept less, or in the last claim more at many times the cost."""
-    slow = name == "alpha_is_not_speed"
-    write(tmp_path, "own", units(0.8, prompts=20, tokens=60), model=model)
-    for i, rival in enumerate(RIVALS):
-        accept = (0.9 if slow else 0.2) + 0.02 * i
-        made = timed(units(accept, prompts=20, tokens=60), 5.0 if slow else 1.0)
-        # the times that decide are modelled, from the work
-        write(tmp_path, rival, [with_work(records, 3000 if slow else 0) for records in made], model=model)
-    runs = {"KnapSpec": "own"} | {rival: rival for rival in RIVALS}
-    found = judged_as(tmp_path, replace(named(f"knapspec/{name}"), needs={}), runs)
-    assert found.verdict == verdict, (found.effect, found.reason)
-    assert (verdict == HOLDS) == ("planted by training" not in found.reason)
+    for names, slow in ((("fastest", "highest_tpt"), False), (("alpha_is_not_speed",), True)):
+        folder = tmp_path / names[0]
+        write(folder, "KnapSpec", units(0.8, prompts=20, tokens=60), model=model)
+        for i, rival in enumerate(RIVALS):
+            made = timed(units((0.9 if slow else 0.2) + 0.02 * i, prompts=20, tokens=60), 5.0 if slow else 1.0)
+            # the times that decide are modelled, from the work
+            write(folder, rival, [with_work(records, 3000 if slow else 0) for records in made], model=model)
+        for name in names:
+            claim = replace(named(f"knapspec/{name}"), needs={})
+            check_planted(judged_as(folder, claim, "KnapSpec", *RIVALS), verdict)
 
 
 def test_claims_that_the_training_bears_on_are_marked() -> None:
@@ -168,7 +149,6 @@ def test_claims_that_the_training_bears_on_are_marked() -> None:
         skipped = claim.statistic in ("attention_skipped", "mlp_skipped", "skip_depth", "matchness")
         if (over_ar or between or skipped) and claim.exhibit != "knn_ssd_table3":  # not by type of problem
             assert claim.planted == ["miniature"], claim.id
-    assert {claim for claim in plain if claim.endswith("/lossless")} == {f"{paper}/lossless" for paper in PAPERS}
-
-
-PAPERS = ("knapspec", "swift", "conflayers", "knn-ssd")
+    assert {claim for claim in plain if claim.endswith("/lossless")} == {
+        f"{paper}/lossless" for paper in ("knapspec", *FASTER)
+    }

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,11 +11,9 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from ssd_bench.papers.figures.shared import NotDrawable
 from ssd_bench.papers.ours import agreement
 from ssd_bench.papers.ours.cells import REPEATED_TIMINGS, Cell, Replication, replications
-from ssd_bench.records.schema import PromptRecord
-from ssd_bench.report import figures, layout, numbers
+from ssd_bench.report import layout, numbers
 from ssd_bench.report.closing import comparison_text
 from ssd_bench.results import evidence
 from ssd_bench.results.digest import summarise
@@ -25,38 +23,12 @@ from ssd_bench.results.folder import Record
 from ssd_bench.results.quantity import Measured, Spread
 from ssd_bench.results.rows import arm_rows
 from tests import synthetic
-from tests.exhibit_runs import MINIATURE, indexed
+from tests.exhibit_runs import indexed
+from tests.papers.claim_runs import make
 from tests.runs import executed
 
 SPREAD = (0.0, 0.02, -0.02, 0.01, -0.01, 0.015, -0.015, 0.0)  # logarithms of the moments' speeds
 TABLE = "swift_table8"
-
-
-def timed(units: list[list[PromptRecord]], factor: float) -> list[list[PromptRecord]]:
-    """The same trace with the method's times multiplied."""
-    for method in (record for unit in units for record in unit if record.prompt.arm == "method"):
-        for row in (method.prompt, *method.steps):
-            for name in ("decode_ms", "draft_ms", "verify_ms", "policy_ms"):
-                if hasattr(row, name):
-                    setattr(row, name, getattr(row, name) * factor)
-    return units
-
-
-def searched(units: list[list[PromptRecord]], when: Callable[[int], bool]) -> list[list[PromptRecord]]:
-    """Add a search at the first step of each prompt; `when` says which steps draft with its set."""
-    for step in (step for unit in units for record in unit for step in record.steps if record.prompt.arm == "method"):
-        step.searched = when(step.step) if step.draft_len else None
-        if step.step == 1 and when(10):
-            step.est_alpha, step.est_draft_len, step.est_tokens_per_s = 0.8, 4, 150.0
-    return units
-
-
-def make(
-    folder: Path, name: str, accept: float, factor: float = 1.0, search: bool = True, prompts: int = 20, **changes: Any
-) -> str:
-    units = searched([synthetic.unit(i, accept=accept) for i in range(prompts)], lambda step: search and step > 2)
-    synthetic.write_record(folder / name, timed(units, factor), **{"run_id": name, "model": MINIATURE} | changes)
-    return name
 
 
 @pytest.fixture(scope="module")
@@ -78,12 +50,8 @@ def planted(tmp_path_factory: pytest.TempPathFactory) -> Replication:
     return next(one for one in replications(folder) if one.experiment.name == TABLE)
 
 
-def cell_of(replication: Replication, run: str) -> Cell:
-    return next(one for one in replication.cells if one.record is not None and one.path.name == run)
-
-
 def cell(replication: Replication, run: str) -> Cell:
-    return next(one for one in replication.cells if one.path.name == run)
+    return next(one for one in replication.recorded_cells() if one.path.name == run)
 
 
 def test_what_decides_nothing_is_excluded_and_says_why(planted: Replication) -> None:
@@ -123,13 +91,6 @@ def test_excluded_numbers_are_neither_shown_nor_ranked_nor_counted(planted: Repl
     assert int(numbers.verdict_counts([frame])[agreement.EXCLUDED].iloc[0]) == len(excluded)
 
 
-def test_settings_that_made_no_difference_are_a_sentence_in_place_of_a_figure(tmp_path: Path) -> None:
-    runs = {"S=1000;beta=25": make(tmp_path, "a", 0.7), "": make(tmp_path, "b", 0.7)}
-    indexed(tmp_path, "swift_figure8a", "mini", lambda job: runs.get(job.labels["setting"], "b"), own_traces=False)
-    drawn = figures.figure(replications(tmp_path)[0])
-    assert isinstance(drawn, NotDrawable) and "made the same steps" in drawn.reason
-
-
 def test_intervals_of_speeds_have_the_noise_floor_and_others_do_not(planted: Replication) -> None:
     one = cell(planted, "own")
     assert one.variation is not None
@@ -146,24 +107,19 @@ def test_intervals_of_speeds_have_the_noise_floor_and_others_do_not(planted: Rep
         assert wide.low < narrow.low < narrow.high < wide.high  # type: ignore[operator]
     for name in ("M", "alpha"):
         assert one.summary.number(name) == alone.number(name)
-    for run in (synthetic.write_run(planted.runs_dir / "elsewhere", [synthetic.unit(0)], model={"name": "other"}),):
-        assert not floors.holds_for(run)
+    other = synthetic.write_run(planted.runs_dir / "elsewhere", [synthetic.unit(0)], model={"name": "other"})
+    assert not floors.holds_for(other)
 
 
 def test_every_pair_of_runs_of_one_trace_sets_the_variation(tmp_path: Path) -> None:
     """Two settings with one trace, whose times differ by 1.3, are repeated timings, though not planned as such."""
-    settings = ["ablation=none", "ablation=w/o early-stopping", "ablation=w/o dynamic ver."]
     for name, accept, factor in (("a", 0.7, 1.0), ("b", 0.7, 1.3), ("c", 0.5, 1.0)):
         make(tmp_path, name, accept, factor)
-    runs = dict(zip(settings, "abc"))
+    runs = {"ablation=none": "a", "ablation=w/o early-stopping": "b", "ablation=w/o dynamic ver.": "c"}
     indexed(tmp_path, TABLE, "mini", lambda job: runs.get(job.labels["setting"]), own_traces=False)
-    (made,) = replications(tmp_path)
-    another = cell_of(made, "c")
-    assert another.variation is not None
-    assert (another.variation.speedup.sigma, another.variation.speedup.dof) == (
-        pytest.approx(math.log(1.3) / math.sqrt(2)),
-        1,
-    )
+    another = cell(replications(tmp_path)[0], "c")
+    assert another.variation is not None and another.variation.speedup.dof == 1
+    assert another.variation.speedup.sigma == pytest.approx(math.log(1.3) / math.sqrt(2))
     wide, narrow = another.summary.number("speedup"), summarise(another.run).number("speedup")
     assert wide.low < narrow.low < narrow.high < wide.high  # type: ignore[operator]
 
@@ -242,29 +198,29 @@ def test_no_floor_without_two_runs_of_a_trace(tmp_path: Path) -> None:
     assert trace(runs[0]) != trace(runs[1]) and run_to_run_variation(runs) == []
 
 
+SHORT_SEARCH = ("method.calibration=1", "method.search.iterations=1", "method.search.new_tokens=2")
+
+
 @pytest.mark.parametrize(
-    ("options", "before", "after"),
-    [  # in the first step, and in the last
-        (("method=knapspec",), True, True),
-        (("method=knapspec_code",), False, True),
-        (("method=swift",), False, True),
-        (("method=swift", "method.max_steps=0"), None, None),
-        (("method=conflayers", "method.context_window=12", "method.interval=4"), False, True),
-        (("method=clasp",), True, True),
-        (("method=clasp_knapspec",), False, True),
-        (("method=del",), False, True),
-        (
-            ("method=self_ssd", "method.calibration=1", "method.search.iterations=1", "method.search.new_tokens=2"),
-            True,
-            True,
-        ),
-        (("method=fixed_layers",), None, None),
+    ("method", "options", "tokens", "before", "after"),
+    [  # the set of the first step, and of the last
+        ("knapspec", (), 24, True, True),
+        ("knapspec_code", (), 100, False, True),
+        ("swift", (), 100, False, True),
+        ("swift", ("method.max_steps=0",), 24, None, None),
+        ("conflayers", ("method.context_window=12", "method.interval=4"), 50, False, True),
+        ("clasp", (), 24, True, True),
+        ("clasp_knapspec", (), 100, False, True),
+        ("del", (), 24, False, True),
+        ("self_ssd", SHORT_SEARCH, 24, True, True),
+        ("fixed_layers", (), 24, None, None),
     ],
 )
 def test_a_record_says_whose_set_drafted(
-    options: tuple[str, ...], before: bool | None, after: bool | None, tmp_path: Path
+    method: str, options: Sequence[str], tokens: int, before: bool | None, after: bool | None, tmp_path: Path
 ) -> None:
-    run = executed(tmp_path, "model=miniature", "task=tinystories", "limit=1", "decode.max_new_tokens=100", *options)
+    length = f"decode.max_new_tokens={tokens}"
+    run = executed(tmp_path, "model=miniature", "task=tinystories", "limit=1", length, f"method={method}", *options)
     steps = arm_rows(run.steps, "method").sort_values("step")
     told = [None if pd.isna(value) else bool(value) for value in steps.loc[steps["draft_len"] > 0, "searched"]]
     assert (told[0], told[-1]) == (before, after) and told == sorted(told, key=lambda value: bool(value))

@@ -14,7 +14,7 @@ import pytest
 from ssd_bench.commands import claims as claims_command
 from ssd_bench.cost.reference import reference_machine
 from ssd_bench.papers.claims.claims import STATISTICS
-from ssd_bench.papers.claims.judge import CANNOT_SAY, FAILS, HOLDS, TOY, Judgement, judge_claim
+from ssd_bench.papers.claims.judge import CANNOT_SAY, FAILS, HOLDS, TOY, Judgement
 from ssd_bench.papers.claims.statistics import StatisticSample, take_sample
 from ssd_bench.papers.ours.cells import REPEATED_TIMINGS, Cell
 from ssd_bench.records.reader import Run
@@ -26,18 +26,23 @@ from ssd_bench.results.modelled import REFERENCE, modelled_run, modelled_steps, 
 from ssd_bench.results.prompt_table import PromptTable
 from tests import synthetic
 from tests.exhibit_runs import MINIATURE, indexed
-from tests.papers.test_evidence import searched, timed
-from tests.papers.test_verdicts import ablation, named, verdict_of
+from tests.papers.claim_runs import named, searched, timed, verdict_of
 
 COSTS = "modelled at H200 x Llama-3.1-8B costs"
 TIMED = [name for name, statistic in STATISTICS.items() if statistic.timed]
 
 
 def counted(
-    folder: Path, name: str, accept: float = 0.7, factor: float = 1.0, searches: int = 1, **changes: Any
+    folder: Path,
+    name: str,
+    accept: float = 0.7,
+    factor: float = 1.0,
+    searches: int = 1,
+    prompts: int = 20,
+    **changes: Any,
 ) -> Run:
     """A record that counts its work, with the method's recorded times multiplied."""
-    units = searched([synthetic.unit(i, accept=accept) for i in range(20)], lambda step: step > 2)
+    units = searched([synthetic.unit(i, accept=accept) for i in range(prompts)])
     units = [synthetic.with_work(records, searches) for records in timed(units, factor)]
     return synthetic.write_run(folder / name, units, **{"run_id": name, "model": MINIATURE} | changes)
 
@@ -57,15 +62,12 @@ def numbers(judged: Judgement) -> Mapping[str, object]:
     return vars(replace(judged, cells=(), measured=None))
 
 
-# --- which times judge ------------------------------------------------------------------------------------------------
-
-
 def test_the_verdict_follows_the_modelled_times_and_shows_both(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     counted(tmp_path, "own", 0.8, factor=4.0)  # measured here, its drafts take four times as long as they should
     counted(tmp_path, "uniform", 0.3)
-    judged = verdict_of(tmp_path, "own", "uniform")
+    judged = verdict_of(tmp_path)
     assert judged.verdict == HOLDS and judged.references == (REFERENCE,)
     assert judged.measured is not None and judged.measured.verdict == FAILS
     assert judged.effect is not None and judged.measured.effect is not None
@@ -82,9 +84,7 @@ def test_the_verdict_follows_the_modelled_times_and_shows_both(
     printed = " ".join(capsys.readouterr().out.split())
     assert "modelled at H200 x" in printed and "measured here" in printed
     (read,) = verdicts.read_verdicts(tmp_path).to_dict("records")
-    assert {name: read[name] for name in ("times", *verdicts.MEASURED)} == {
-        name: row[name] for name in ("times", *verdicts.MEASURED)
-    }
+    assert all(read[name] == row[name] for name in ("times", *verdicts.MEASURED))
 
 
 def test_the_same_work_gives_the_same_verdict_on_every_machine(tmp_path: Path) -> None:
@@ -92,7 +92,7 @@ def test_the_same_work_gives_the_same_verdict_on_every_machine(tmp_path: Path) -
     counted(tmp_path, "uniform", 0.3)
     counted(tmp_path, "own", 0.8)
     counted(tmp_path, "elsewhere", 0.8, factor=3.0, **other)
-    first, second = (verdict_of(tmp_path, name, "uniform") for name in ("own", "elsewhere"))
+    first, second = (verdict_of(tmp_path, name) for name in ("own", "elsewhere"))
     assert numbers(first) == numbers(second) and first.effect is not None
     assert second.measured is not None and second.measured.reason.endswith("timed on different machines")
     for statistic in TIMED:
@@ -103,8 +103,8 @@ def test_contaminated_timings_do_not_touch_modelled_times(tmp_path: Path) -> Non
     counted(tmp_path, "uniform", 0.3)
     counted(tmp_path, "own", 0.8)
     counted(tmp_path, "busy", 0.8, others_share=0.5)
-    judged = verdict_of(tmp_path, "busy", "uniform")
-    assert numbers(judged) == numbers(verdict_of(tmp_path, "own", "uniform"))
+    judged = verdict_of(tmp_path, "busy")
+    assert numbers(judged) == numbers(verdict_of(tmp_path))
     assert judged.measured is not None and "timings unreliable" in judged.measured.reason
     assert verdict_texts.times_text(judged.claim, verdicts.table([judged]).iloc[0]) == COSTS
 
@@ -112,7 +112,7 @@ def test_contaminated_timings_do_not_touch_modelled_times(tmp_path: Path) -> Non
 def test_runs_for_different_reference_machines_decide_nothing(tmp_path: Path) -> None:
     counted(tmp_path, "own", 0.8, config={"hardware": {"costs": "h200/qwen3_8b"}})
     counted(tmp_path, "uniform", 0.3)
-    judged = verdict_of(tmp_path, "own", "uniform")
+    judged = verdict_of(tmp_path)
     assert judged.verdict == CANNOT_SAY and "different reference machines: " in judged.reason
     assert judged.effect is None and judged.measured is not None and judged.measured.verdict == HOLDS
 
@@ -121,7 +121,7 @@ def test_claims_without_times_need_no_machine(tmp_path: Path) -> None:
     counted(tmp_path, "own", 0.8)
     counted(tmp_path, "uniform", 0.3)
     acceptance = replace(named("swift/more_candidates_help"), statistic="M")
-    judged = judge_claim(acceptance, ablation(tmp_path, "own", "uniform"))
+    judged = verdict_of(tmp_path, claim=acceptance)
     assert judged.verdict == HOLDS and judged.references == () and judged.measured is None
     assert verdicts.table([judged])["times"].tolist() == [""]
 
@@ -129,21 +129,18 @@ def test_claims_without_times_need_no_machine(tmp_path: Path) -> None:
 def test_an_interval_of_modelled_times_is_over_prompts_alone(tmp_path: Path) -> None:
     counted(tmp_path, "own", 0.8)
     counted(tmp_path, "uniform", 0.3)
-    without = verdict_of(tmp_path, "own", "uniform")
+    without = verdict_of(tmp_path)
     for i, log in enumerate((0.0, 0.05, -0.05, 0.02, -0.02, 0.04, -0.04, 0.0)):
-        counted(tmp_path, f"moment={i + 1}", 0.7, math.exp(log))
+        counted(tmp_path, f"moment={i + 1}", 0.7, math.exp(log), prompts=8)
     indexed(tmp_path, REPEATED_TIMINGS, "mini", lambda job: job.labels["setting"])
-    judged = verdict_of(tmp_path, "own", "uniform")
+    judged = verdict_of(tmp_path)
     assert numbers(judged) == numbers(without) and judged.variation is None
     assert judged.measured is not None and judged.measured.variation is not None
-    quiet = judge_claim(replace(judged.claim, noise=0.0), ablation(tmp_path, "own", "uniform"))
+    quiet = verdict_of(tmp_path, claim=replace(judged.claim, noise=0.0))
     assert (judged.low, judged.high) == (quiet.low, quiet.high)
     record = next(cell for cell in judged.cells if cell.path.name == "own")
     assert record.summary.noise is not None
     assert record.summary.speedup_modelled == summarise(record.run).speedup_modelled
-
-
-# --- modelled times by the definitions of the measured ones -----------------------------------------------------------
 
 
 def test_every_time_of_a_modelled_run_is_from_its_work(tmp_path: Path) -> None:
@@ -165,10 +162,7 @@ def test_statistics_of_modelled_times_have_the_definitions_of_measured_ones(tmp_
     run = counted(tmp_path, "run")
     modelled, summary = reference_run(run), summarise(run)
     assert summary.modelled_on == REFERENCE
-    decode, end_to_end = (
-        PromptTable(modelled.prompts).number("speedup"),
-        PromptTable(modelled.prompts).number("speedup_e2e"),
-    )
+    decode, end_to_end = (PromptTable(modelled.prompts).number(name) for name in ("speedup", "speedup_e2e"))
     assert value(tmp_path, "run", "speedup") == summary.speedup_modelled.value == decode.value
     assert value(tmp_path, "run", "speedup_e2e") == end_to_end.value and end_to_end.value != decode.value
     assert value(tmp_path, "run", "overhead") == pytest.approx(summary.modelled_overhead)
@@ -180,8 +174,7 @@ def test_a_search_that_runs_twice_costs_its_calls_again(tmp_path: Path) -> None:
     once, twice = (counted(tmp_path, str(n), searches=n) for n in (1, 2))
     first, second = (reference_run(run).steps for run in (once, twice))
     assert second["policy_ms"].tolist() == pytest.approx((2 * first["policy_ms"]).tolist()) and first["policy_ms"].any()
-    assert second["draft_ms"].tolist() == first["draft_ms"].tolist()
-    assert second["verify_ms"].tolist() == first["verify_ms"].tolist()
+    assert second[["draft_ms", "verify_ms"]].equals(first[["draft_ms", "verify_ms"]])
     summaries = [summarise(run) for run in (once, twice)]
     frozen, speedups = (
         [summary.number(name).value for summary in summaries] for name in ("speedup_frozen", "speedup_modelled")
@@ -190,16 +183,8 @@ def test_a_search_that_runs_twice_costs_its_calls_again(tmp_path: Path) -> None:
 
 
 def test_an_offline_search_takes_as_long_as_the_work_of_the_preparation(tmp_path: Path) -> None:
-    work = {
-        "part": "prepare",
-        "rows": 20,
-        "attentions": 8,
-        "mlps": 8,
-        "heads": 1.0,
-        "launches": 2,
-        "context": 0.0,
-        "ms": 1.0,
-    }
+    work = {"part": "prepare", "rows": 20, "attentions": 8, "mlps": 8, "heads": 1.0, "launches": 2, "context": 0.0}
+    work["ms"] = 1.0
     for name, calls in (("once", 100), ("twice", 200)):
         units = [synthetic.with_work(synthetic.unit(i)) for i in range(4)]
         for step in (step for records in units for record in records for step in record.steps):

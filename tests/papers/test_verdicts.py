@@ -5,7 +5,6 @@ from __future__ import annotations
 import html
 import math
 import re
-from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -15,11 +14,8 @@ import pytest
 
 from ssd_bench.commands import claims as claims_command
 from ssd_bench.errors import ConfigError
-from ssd_bench.papers.audit import audit
 from ssd_bench.papers.claims import judge
-from ssd_bench.papers.claims.claims import PARTS, SEARCHES, STATISTICS, Claim, claims
-from ssd_bench.papers.claims.comparisons import Side
-from ssd_bench.papers.claims.effect import ClaimEffect, SampledComparison, SampledSide
+from ssd_bench.papers.claims.claims import PARTS, RULE_WRITTEN, SEARCHES, STATISTICS, Claim, claims
 from ssd_bench.papers.claims.judge import CANNOT_SAY, FAILS, HOLDS, NOT_RUN, VERDICTS, Judgement
 from ssd_bench.papers.claims.statistics import _DEFINITIONS, StatisticSample, take_sample
 from ssd_bench.papers.ours.cells import REPEATED_TIMINGS, Replication, replications
@@ -28,36 +24,15 @@ from ssd_bench.report.answers import claim_lines, describe_records
 from ssd_bench.report.exhibit import build_exhibits
 from ssd_bench.report.results import result_table
 from ssd_bench.results.quantity import measure, ratio_of_sums
-from tests import synthetic
-from tests.exhibit_runs import MINIATURE, indexed
-from tests.papers.test_evidence import make, searched
-
-TABLE = "swift_table8"
-"""SWIFT's ablation: `more_candidates_help` compares two of its cells, 1.05 times is asked."""
-
-
-def named(name: str) -> Claim:
-    return next(claim for claim in claims() if claim.id == name)
-
-
-def ablation(folder: Path, own: str, uniform: str) -> Replication:
-    """Table 8 with two runs behind all cells, each with its own trace but for these two."""
-    runs = {"ablation=none": own, "ablation=w/o dynamic ver.": uniform}
-    indexed(folder, TABLE, "mini", lambda job: runs.get(job.labels["setting"]), own_traces=False)
-    return next(one for one in replications(folder) if one.experiment.name == TABLE)
-
-
-def verdict_of(folder: Path, own: str, uniform: str) -> Judgement:
-    return judge.judge_claim(named("swift/more_candidates_help"), ablation(folder, own, uniform))
+from tests.exhibit_runs import indexed
+from tests.papers.claim_runs import ablation, effect, make, named, samples, verdict_of
+from tests.papers.test_paper_audit import planted
 
 
 def measured_verdict(folder: Path) -> Judgement:
-    measured = verdict_of(folder, "own", "uniform").measured
+    measured = verdict_of(folder).measured
     assert measured is not None
     return measured
-
-
-# --- what the records in the repository say ---------------------------------------------------------------------------
 
 
 def test_every_claim_has_a_verdict_with_its_evidence(judgements: list[Judgement]) -> None:
@@ -98,7 +73,7 @@ def test_on_a_toy_run_every_verdict_says_so(judgements: list[Judgement]) -> None
     assert "this project trained" in verdict_texts.terminal_text(frame)
 
 
-def test_every_statistic_and_part_is_made_of_something(judgements: list[Judgement]) -> None:
+def test_every_statistic_and_part_is_made_of_something() -> None:
     recorded = {name for name, statistic in STATISTICS.items() if not statistic.unrecorded}
     assert set(_DEFINITIONS) == recorded and set(STATISTICS) >= {claim.statistic for claim in claims()}
     assert set(PARTS) == {axis for claim in claims() for side in (claim.of, claim.over) for axis in side} & set(PARTS)
@@ -126,101 +101,78 @@ def test_recorded_verdicts_stand_beside_and_replace_nothing(judgements: list[Jud
 def test_the_command_prints_and_writes_them(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     make(tmp_path, "own", 0.8)
     make(tmp_path, "uniform", 0.3)
-    ablation(tmp_path, "own", "uniform")
+    indexed(tmp_path, "swift_table8", "mini", ablation(), own_traces=False)
     out = tmp_path / "verdicts" / "mini.csv"
     assert claims_command.main([f"runs_dir={tmp_path}", "scale=mini", f"out={out}"]) == 0
-    assert "on the toy model:" in capsys.readouterr().out
+    printed = capsys.readouterr().out
+    assert all(text in printed for text in ("on the toy model:", "miniature,", "not recorded"))
     assert verdicts.read_verdicts(tmp_path)["claim"].tolist() == ["swift/more_candidates_help"]
     assert claims_command.main([f"runs_dir={tmp_path}", "scale=paper"]) == 2
     assert "one of the scales with runs: mini" in capsys.readouterr().err
 
 
-# --- false records ----------------------------------------------------------------------------------------------------
-
-
 def test_one_methods_times_doubled_turn_a_verdict(tmp_path: Path) -> None:
     for folder, factor in (("true", 1.0), ("false", 2.0)):  # in one folder, the two would be timings of one trace
-        make(tmp_path / folder, "own", 0.6, factor, prompts=60)
-        make(tmp_path / folder, "uniform", 0.3, prompts=60)
+        make(tmp_path / folder, "own", 0.6, factor)
+        make(tmp_path / folder, "uniform", 0.3)
     true, false = (measured_verdict(tmp_path / folder) for folder in ("true", "false"))
     assert (true.verdict, false.verdict) == (HOLDS, FAILS)
     assert true.effect is not None and false.effect == pytest.approx(true.effect / 2)
 
 
-@pytest.mark.parametrize(
-    ("own", "uniform", "why"), [("own", "copy", "duplicates the trace of"), ("own", "never", "no search ran")]
-)
-def test_excluded_cells_decide_nothing(own: str, uniform: str, why: str, tmp_path: Path) -> None:
+def test_excluded_cells_decide_nothing(tmp_path: Path) -> None:
     make(tmp_path, "own", 0.8)
     make(tmp_path, "copy", 0.8, factor=2.0)
     make(tmp_path, "never", 0.3, search=False)
-    found = verdict_of(tmp_path, own, uniform)
-    assert found.verdict == CANNOT_SAY and found.reason.startswith("excluded: ") and why in found.reason
-    assert found.effect is None
+    for uniform, why in (("copy", "duplicates the trace of"), ("never", "no search ran")):
+        found = verdict_of(tmp_path, uniform=uniform)
+        assert found.verdict == CANNOT_SAY and found.reason.startswith("excluded: ") and why in found.reason
+        assert found.effect is None
 
 
-@pytest.mark.parametrize("prompts", [7, 8])
-def test_few_prompts_decide_nothing(prompts: int, tmp_path: Path) -> None:
-    make(tmp_path, "own", 0.8, prompts=prompts)
+def test_few_prompts_decide_nothing(tmp_path: Path) -> None:
+    make(tmp_path, "7", 0.8, prompts=7)
+    make(tmp_path, "8", 0.8, prompts=8)
     make(tmp_path, "uniform", 0.3)
-    found = verdict_of(tmp_path, "own", "uniform")
-    assert found.verdict == (HOLDS if prompts == 8 else CANNOT_SAY)
-    assert prompts == 8 or "has 7 prompts; 8 are required" in found.reason
-    assert found.effect is not None and found.low is not None and found.n > 0
+    few, enough = (verdict_of(tmp_path, own) for own in "78")
+    assert (few.verdict, enough.verdict) == (CANNOT_SAY, HOLDS) and "has 7 prompts; 8 are required" in few.reason
+    assert few.effect is not None and few.low is not None and few.n > 0
 
 
 def test_a_run_that_is_missing_is_no_evidence(tmp_path: Path) -> None:
     make(tmp_path, "own", 0.8)
-    indexed(tmp_path, TABLE, "mini", lambda job: "own" if job.labels["setting"] == "ablation=none" else None)
-    (made,) = replications(tmp_path)
-    assert judge.judge_claim(named("swift/more_candidates_help"), made).verdict == NOT_RUN
-    indexed(
-        tmp_path, TABLE, "mini", lambda job: "own" if job.labels["setting"] == "ablation=none" else "!out of memory"
-    )
-    (made,) = replications(tmp_path)
-    assert judge.judge_claim(named("swift/more_candidates_help"), made).reason == "a run failed: out of memory"
+    for uniform, reason in (
+        ("", "no comparison has all of its runs yet"),
+        ("!out of memory", "a run failed: out of memory"),
+    ):
+        found = verdict_of(tmp_path, uniform=uniform)
+        assert (found.verdict, found.reason) == (NOT_RUN, reason)
 
 
 def test_sides_on_different_machines_decide_nothing(tmp_path: Path) -> None:
     make(tmp_path, "own", 0.8)
-    units = searched([synthetic.unit(i, accept=0.3) for i in range(20)], lambda step: step > 2)
-    synthetic.write_record(
-        tmp_path / "uniform", units, run_id="uniform", model=MINIATURE, provenance={"device": {"cpu": "Another"}}
-    )
+    make(tmp_path, "uniform", 0.3, provenance={"device": {"cpu": "Another"}})
     found = measured_verdict(tmp_path)
     assert found.verdict == CANNOT_SAY and found.reason.endswith("timed on different machines")
 
 
 def test_the_pages_verdicts_follow_the_records(tmp_path: Path) -> None:
-    said, checks = [], audit.audit()
+    frames = []
     # each in its own folder, because two timings of a trace widen the intervals of a folder
-    for name, own, factor, reference in (("own", 0.8, 1.0, 0.3), ("slow", 0.3, 1.0, 0.8), ("copied", 0.6, 1.5, 0.6)):
-        make(tmp_path / name, "own", own, factor, prompts=60)
-        make(tmp_path / name, "uniform", reference, prompts=60)
-        made = ablation(tmp_path / name, "own", "uniform")
-        shown = build_exhibits(numbers.long_tables([made], "swift"), [made])
-        frame = verdicts.table(judge.judge([made]))
-        text = page.render(shown, [made], {}, page.PageContent(checks, frame, result_table([made])))
-        item = re.search(r'<tr data-claim="swift/more_candidates_help".*?</tr>', text, re.DOTALL)
-        assert item is not None
-        said.append(html.unescape(item[0]))
-    assert [re.findall(r"<b>(.*?)</b>", each) for each in said] == [
-        [f"on the toy model: {verdict}"] for verdict in ("holds", "fails", "cannot say")
-    ]
-    assert "excluded: " in said[2]
-
-
-# --- the interval -----------------------------------------------------------------------------------------------------
-
-
-def samples(values: Sequence[Sequence[float]], name: str = "p") -> StatisticSample:
-    columns = np.array(values, dtype=float)
-    return StatisticSample(np.array([f"{name}{i}" for i in range(len(columns))]), columns, ratio_of_sums)
-
-
-def effect(claim: Claim, places: Sequence[Sequence[StatisticSample]]) -> ClaimEffect:
-    side = Side((), {}, claim.statistic)
-    return ClaimEffect(claim, [SampledComparison(*(SampledSide(side, one) for one in place)) for place in places])
+    for name, own, factor, uniform in (("own", 0.8, 1.0, 0.3), ("slow", 0.3, 1.0, 0.8), ("copied", 0.6, 1.5, 0.6)):
+        make(tmp_path / name, "own", own, factor)
+        make(tmp_path / name, "uniform", uniform)
+        indexed(tmp_path / name, "swift_table8", "mini", ablation(), own_traces=False)
+        made = replications(tmp_path / name)
+        frames.append(verdicts.table(judge.judge(made, "swift")).assign(scale=name))
+    shown = build_exhibits({("swift", "Table 8"): numbers.long_table(made, "swift", "Table 8")}, made)
+    judged = pd.concat([frame[frame["verdict"] != NOT_RUN] for frame in frames])
+    content = page.PageContent(planted(("swift", "sums", "consistent", 1.0)), judged, result_table(made))
+    text = page.render(shown, made, {}, content)
+    item = re.search(r'<tr data-claim="swift/more_candidates_help".*?</tr>', text, re.DOTALL)
+    assert item is not None
+    said = [f"on the toy model: {verdict}" for verdict in ("cannot say", "holds", "fails")]
+    assert re.findall(r"<b>(.*?)</b>", item[0]) == said and "excluded: " in html.unescape(item[0])
 
 
 VALUE = Claim("p/c", "It.", "§1", (), "swift_table8", "alpha", "value", 0.0, at_least=0.5, none=0.0)
@@ -256,28 +208,19 @@ def test_noise_widens_both_ends_and_a_share_of_prompts_has_an_exact_interval() -
     assert (low, high) == pytest.approx((0.025 ** (1 / 20), 1.0))
 
 
-@pytest.mark.parametrize(
-    ("low", "high", "verdict"),
-    [(0.96, 1.01, HOLDS), (1.05, 1.2, HOLDS), (0.94, 1.0, CANNOT_SAY), (0.85, 0.94, FAILS)],
-)
-def test_the_rule_of_a_loss_that_is_small(low: float, high: float, verdict: str) -> None:
-    claim = named("conflayers/transfers")
-    assert claim.at_least == 0.95 and judge._verdict(claim, (low, high), (low, high)) == verdict
-
-
 def test_the_measured_floor_stands_in_a_speeds_interval(tmp_path: Path) -> None:
     logs = (0.0, 0.05, -0.05, 0.02, -0.02, 0.04, -0.04, 0.0)
     make(tmp_path, "own", 0.8)
     make(tmp_path, "uniform", 0.3)
     without = measured_verdict(tmp_path)
     for i, log in enumerate(logs):
-        make(tmp_path, f"moment={i + 1}", 0.7, math.exp(log))
+        make(tmp_path, f"moment={i + 1}", 0.7, math.exp(log), prompts=8)
     indexed(tmp_path, REPEATED_TIMINGS, "mini", lambda job: job.labels["setting"])
     found = measured_verdict(tmp_path)
     sigma = float(np.std(logs, ddof=1))
     assert without.variation is None and found.variation == pytest.approx(math.sqrt(2) * sigma, rel=1e-6)
     assert found.effect == without.effect
-    assert None not in (found.low, without.low) and found.low < without.low and found.high > without.high  # type: ignore[operator]
+    assert found.low < without.low < without.high < found.high  # type: ignore[operator]
 
 
 def test_the_interval_of_a_ratio_of_two_methods_covers_on_recorded_prompts(reference: list[Replication]) -> None:
@@ -300,19 +243,24 @@ def test_the_interval_of_a_ratio_of_two_methods_covers_on_recorded_prompts(refer
 
 
 @pytest.mark.parametrize(
-    ("written", "after"), [("2026-11-23T00:00:00+00:00", False), ("2027-01-02T00:00:00+00:00", True)]
+    ("started", "claim_written", "after"),
+    [
+        ("2026-11-25T00:00:00+00:00", None, True),  # after the claim, and before the rule
+        ("2027-01-01T12:00:00+00:00", None, False),
+        ("2027-01-01T12:00:00+00:00", "2027-01-02T00:00:00+00:00", True),
+    ],
 )
-def test_a_verdict_says_if_its_claim_was_written_after_the_runs(written: str, after: bool, tmp_path: Path) -> None:
+def test_a_verdict_says_if_its_claim_or_rule_was_written_after_the_runs(
+    started: str, claim_written: str | None, after: bool, tmp_path: Path
+) -> None:
+    claim = named("swift/more_candidates_help")
+    assert claim.written < "2026-11-25" < RULE_WRITTEN < "2027"
     for name, accept in (("own", 0.8), ("uniform", 0.3)):
-        make(tmp_path, name, accept, provenance={"started_at": "2027-01-01T12:00:00+00:00"})
-    claim = replace(named("swift/more_candidates_help"), written=written)
-    judged = judge.judge_claim(claim, ablation(tmp_path, "own", "uniform"))
-    row = verdicts.table([judged]).iloc[0]
-    assert judged.after_runs == row["after_runs"] == after
+        make(tmp_path, name, accept, prompts=8, provenance={"started_at": started})
+    found = verdict_of(tmp_path, claim=replace(claim, written=claim_written or claim.written))
+    row = verdicts.table([found]).iloc[0]
+    assert found.after_runs == row["after_runs"] == after
     assert (verdict_texts.AFTER_RUNS in verdict_texts.evidence_text(claim, row)) == after
-
-
-# --- the records ------------------------------------------------------------------------------------------------------
 
 
 def test_the_first_screen_says_what_the_records_are(reference: list[Replication]) -> None:
