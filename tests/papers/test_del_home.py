@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import replace
 from itertools import product
 from pathlib import Path
@@ -74,11 +75,13 @@ def test_one_side_alone_is_no_pair(explained: Replication) -> None:
     assert sheet.lines == [own.not_run] and not sheet.table
 
 
-def made(folder: Path, trained: float, stock: float, alike: bool = False, prompts: int = 8) -> Replication:
+def made(folder: Path, trained: float, stock: float, tasks: Sequence[str], prompts: int = 8) -> Replication:
     """Its runs at scale mini, DEL having these speedups over AR, varied by a few per cent per prompt."""
 
-    def run(job: grid.Job) -> str:
-        exits = alike or job.labels["model"] in del_home.PAIRS
+    def run(job: grid.Job) -> str | None:
+        if job.labels["task"] not in tasks:
+            return None
+        exits = job.labels["model"] in del_home.PAIRS
         task = job.labels["task"].replace("/", "")
         name = f"{'trained' if exits else 'stock'}-{task}-{job.labels['method']}"
         if not (folder / name).is_dir():
@@ -102,21 +105,30 @@ def made(folder: Path, trained: float, stock: float, alike: bool = False, prompt
 @pytest.fixture(scope="module")
 def explained(tmp_path_factory: pytest.TempPathFactory) -> Replication:
     """Runs in which DEL gains on the trained weights alone."""
-    return made(tmp_path_factory.mktemp("explained"), 1.5, 0.8)
+    return made(tmp_path_factory.mktemp("explained"), 1.5, 0.8, TASKS)
 
 
-@pytest.mark.parametrize(
-    ("trained", "stock", "said"),
-    [(1.5, 0.8, EXPLAINS), (0.95, 0.7, HELPS), (0.8, 1.4, LOWERS), (1.2, 1.2, UNDECIDED)],
-)
-def test_the_table_decides(trained: float, stock: float, said: str, tmp_path: Path, explained: Replication) -> None:
-    frame = del_home.table(explained if said == EXPLAINS else made(tmp_path, trained, stock))
+def test_the_verdict_follows_from_the_intervals_of_ratio_and_speedup() -> None:
+    above, across, below = (Effect(value, ((1e-4, 9.0),)) for value in (1.5, 1.01, 0.8))
+    for ratio, trained, said in (
+        (above, above, EXPLAINS),
+        (above, across, HELPS),
+        (above, None, HELPS),
+        (below, above, LOWERS),
+        (across, above, UNDECIDED),
+        (None, above, UNDECIDED),
+    ):
+        assert verdict(ratio, trained) == said
+
+
+def test_the_table_decides(explained: Replication) -> None:
+    frame = del_home.table(explained)
     judged = frame[frame[VERDICT] != ""]
-    assert set(judged[VERDICT]) == {said} and set(judged["method"]) == {"DEL"}
+    assert set(judged[VERDICT]) == {EXPLAINS} and set(judged["method"]) == {"DEL"}
     assert judged["task"].tolist() == [*TASKS, f"{ALL} (4)"]
     together = judged.iloc[-1]
     assert together["model"] == "miniature, 2.9 million parameters / miniature_plain, 2.9 million parameters"
-    assert float(together[OVER].split()[0]) == pytest.approx(trained / stock, rel=0.03)
+    assert float(together[OVER].split()[0]) == pytest.approx(1.5 / 0.8, rel=0.03)
     both = frame[(frame["task"] == "GovReport") & (frame["method"] == "DEL")].set_index("weights")
     assert both["model"].to_dict() == {
         "trained for exits": "miniature, 2.9 million parameters",
@@ -128,44 +140,36 @@ def test_the_table_decides(trained: float, stock: float, said: str, tmp_path: Pa
     assert (frame.loc[frame["method"] == "LayerSkip", OVER].iloc[::2] != "").all()
 
 
-def test_one_model_for_both_decides_nothing(tmp_path: Path) -> None:
-    frame = del_home.table(made(tmp_path, 1.5, 1.5, alike=True))
+def test_one_model_for_both_decides_nothing(explained: Replication) -> None:
+    records = {(cell["task"], cell["method"]): cell.record for cell in explained.cells}
+    shared = (replace(cell, record=records[cell["task"], cell["method"]]) for cell in explained.cells)
+    frame = del_home.table(replace(explained, cells=tuple(shared)))
     assert set(frame[VERDICT]) == {"", f"{UNDECIDED}: at this scale one model represents both"}
     assert ALL not in str(frame["task"])
 
 
 def test_one_prompt_decides_nothing(tmp_path: Path) -> None:
-    frame = del_home.table(made(tmp_path, 1.5, 0.5, prompts=1))
+    frame = del_home.table(made(tmp_path, 1.5, 0.5, ["GovReport"], prompts=1))
     assert set(frame[VERDICT]) == {"", UNDECIDED}
 
 
-def test_moments_widen_the_ratio_where_both_have_a_noise_floor(
-    explained: Replication, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    one = del_home.weights_pairs(explained)[0]
-    narrow = one.ratio(end_to_end=True)
-    level = VariationLevel(1.0, Spread(0.2, 7), Spread(0.2, 7), 8)
-    monkeypatch.setattr(cells.Cell, "variation", property(lambda self: level))
-    wide = one.ratio(end_to_end=True)
-    assert narrow is not None and wide is not None and narrow.value == wide.value
-    assert wide.interval[0] < narrow.interval[0] < narrow.value < narrow.interval[1] < wide.interval[1]
-    assert verdict(narrow, one.speedup()) in (EXPLAINS, HELPS) and verdict(wide, one.speedup()) in (HELPS, UNDECIDED)
-
-
 def test_moments_count_in_both_numbers_or_in_neither(explained: Replication, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The speedup on trained weights is judged like the ratio, by the same rule."""
+    """They widen the ratio and the speedup on trained weights, where both weights have a noise floor."""
     one = del_home.weights_pairs(explained)[0]
-    monkeypatch.setattr(cells.Cell, "variation", None)
-    narrow = one.ratio(end_to_end=True), one.speedup()
     level = VariationLevel(1.0, Spread(0.2, 7), Spread(0.2, 7), 8)
-    for path in (one.trained.path, one.stock.path):
-        monkeypatch.setattr(
-            cells.Cell, "variation", property(lambda self, path=path: level if self.path == path else None)
-        )
-        assert (one.ratio(end_to_end=True), one.speedup()) == narrow
-    monkeypatch.setattr(cells.Cell, "variation", property(lambda self: level))
-    wide = one.speedup()
-    assert narrow[1] is not None and wide is not None and wide.interval[0] < narrow[1].interval[0]
+
+    def effects(*paths: Path) -> list[Effect]:
+        shown = property(lambda cell: level if cell.path in paths else None)
+        monkeypatch.setattr(cells.Cell, "variation", shown)
+        return [effect for effect in (one.ratio(end_to_end=True), one.speedup()) if effect is not None]
+
+    narrow = effects()
+    assert effects(one.trained.path) == effects(one.stock.path) == narrow
+    wide = effects(one.trained.path, one.stock.path)
+    for low, high in zip(narrow, wide, strict=True):
+        assert low.value == high.value
+        assert high.interval[0] < low.interval[0] < low.value < low.interval[1] < high.interval[1]
+    assert verdict(*narrow) in (EXPLAINS, HELPS) and verdict(*wide) in (HELPS, UNDECIDED)
 
 
 def test_an_effect_keeps_the_interval_of_its_number() -> None:
@@ -173,7 +177,7 @@ def test_an_effect_keeps_the_interval_of_its_number() -> None:
     assert one is not None and one.interval == pytest.approx((1.25, 1.8))
     both = Effect.mean([one, one])
     assert both.value == pytest.approx(1.5) and 1.25 < both.interval[0] < both.interval[1] < 1.8
-    assert Effect.of(Measured(1.5)) is None and verdict(None, one) == UNDECIDED
+    assert Effect.of(Measured(1.5)) is None
 
 
 def test_what_papers_report_stands_as_given() -> None:
