@@ -222,14 +222,18 @@ def every_experiment(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def no_page(monkeypatch: pytest.MonkeyPatch) -> None:
+    leave_out_page(monkeypatch)
+
+
+def leave_out_page(patch: pytest.MonkeyPatch) -> None:
     """Leave the papers' numbers and the page out of reports: 9 s each, and report/test_page tests them."""
     from ssd_bench.report import write
 
-    monkeypatch.setattr(write.numbers, "long_tables", lambda replications: {})
-    monkeypatch.setattr(write, "build_exhibits", lambda *_: [])
-    monkeypatch.setattr(write, "completeness", lambda *_: "")
-    monkeypatch.setattr(write, "audit", SimpleNamespace(audit=list, markdown_text=str))
-    monkeypatch.setattr(write.page, "render", lambda *_: "")
+    patch.setattr(write.numbers, "long_tables", lambda replications: {})
+    patch.setattr(write, "build_exhibits", lambda *_: [])
+    patch.setattr(write, "completeness", lambda *_: "")
+    patch.setattr(write, "audit", SimpleNamespace(audit=list, markdown_text=str))
+    patch.setattr(write.page, "render", lambda *_: "")
 
 
 @pytest.fixture

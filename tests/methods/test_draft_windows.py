@@ -161,7 +161,7 @@ def test_knapspecs_estimate_is_of_what_drafts_read(decoders: Load) -> None:
 
 
 def test_a_row_of_layer_sets_is_a_set_with_its_window(tmp_path: Path) -> None:
-    """In a resumed run, too."""
+    """Resuming a run changes none of its sets."""
     units = [with_work(unit(i, windows=WINDOWS)) for i in range(3)]
     for number, records in enumerate(units):
         with RunWriter(tmp_path / "run", header()) as writer:
@@ -181,7 +181,7 @@ def test_a_row_of_layer_sets_is_a_set_with_its_window(tmp_path: Path) -> None:
 
 
 def test_a_record_without_the_columns_reads_all_positions(tmp_path: Path) -> None:
-    """As a program without windows writes it."""
+    """Programs without windows write such records."""
     run = write_run(tmp_path / "run", [unit(i) for i in range(3)])
     summary, before = summarise(run), trace(run)
     file = run.path / "layer_sets.parquet"

@@ -171,7 +171,7 @@ def test_at_a_small_scale_the_models_are_one_and_the_title_says_so(root: Path, n
 
 
 def test_the_same_records_give_the_same_bytes(root: Path, tmp_path: Path) -> None:
-    """Of a text with marks; report/test_page saves a figure with axes twice."""
+    """Two renderings of a text with marks have the same bytes; report/test_page saves a figure with axes twice."""
     pairs = []
     for folder in ("one", "two"):
         found = figure(replication(root, "swift_table13"))

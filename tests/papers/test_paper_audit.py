@@ -155,7 +155,7 @@ FINDINGS = {
     ("conflayers", "repeats"): [(0.0938, 0.938)],
     ("conflayers", "window"): [(1.5, 1.342)],
 }
-"""Of a paper's check: printed numbers and what others imply, where they disagree."""
+"""A paper's check: printed numbers and what others imply, where they disagree."""
 
 
 def test_verdicts_of_a_papers_checks(frame: pd.DataFrame) -> None:

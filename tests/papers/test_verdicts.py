@@ -55,7 +55,8 @@ def test_every_claim_has_a_verdict_with_its_evidence(judgements: list[Judgement]
 
 
 def test_no_verdict_rests_on_an_excluded_cell(judgements: list[Judgement], reference: list[Replication]) -> None:
-    exclusions = {cell: reason for replication in reference for cell, reason in replication.exclusions.items()}
+    every = [one for replication in reference for one in (replication, *replication.repeats)]
+    exclusions = {cell: reason for replication in every for cell, reason in replication.exclusions.items()}
     for one in judgements:
         excluded = [exclusions[cell] for cell in one.cells if exclusions[cell]]
         if "gpus" not in one.claim.needs:  # on a CPU its number has no meaning, excluded or not

@@ -13,7 +13,7 @@ from ssd_bench.papers.printed import reported
 from ssd_bench.papers.printed.catalogue import paper_versions
 from ssd_bench.report.exhibit import COMPLETE, MISSING, NO_RESULTS, PARTIAL, Exhibit, all_numbers, build_exhibits
 from ssd_bench.report.figures import DrawnFigure
-from ssd_bench.report.numbers import NO_NUMBERS, long_table
+from ssd_bench.report.numbers import NO_NUMBERS, file_stem, long_table
 
 
 @pytest.fixture(scope="module")
@@ -28,6 +28,13 @@ def test_every_table_figure_and_passage_is_built_once(table2: pd.DataFrame) -> N
     assert set(keys) == listed | {key for key in select.experiments() if key[0] in paper_versions()}
     assert len(set(keys)) == len(keys) == len({exhibit.stem for exhibit in exhibits})
     assert keys[0] == ("swift", "Table 2") and all_numbers(exhibits)["id"].tolist() == table2["id"].tolist()
+
+
+def test_names_of_files_are_those_of_the_experiments() -> None:
+    exhibits = {(number.paper, number.exhibit) for number in reported.numbers()}
+    stems = {file_stem(*exhibit) for exhibit in exhibits}
+    assert len(stems) == len(exhibits)
+    assert {"knapspec_table2", "swift_v1_table8", "swift_text_5_2", "swift_abstract", "conflayers_text_app_c"} <= stems
 
 
 def test_without_numbers_it_has_empty_tables() -> None:

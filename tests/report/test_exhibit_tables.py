@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -18,13 +18,16 @@ from ssd_bench.papers.ours.values import OVER_AR, Value, mean_value, search_time
 from ssd_bench.papers.printed import reported
 from ssd_bench.papers.printed.catalogue import folder_of, paper_versions
 from ssd_bench.papers.printed.reported import Number
+from ssd_bench.papers.runs import grid
 from ssd_bench.report import layout, numbers, write
-from ssd_bench.report.exhibit import Exhibit, build_exhibits
+from ssd_bench.report.exhibit import Exhibit
 from ssd_bench.results.folder import Record
 from ssd_bench.results.prompt_table import of_steps
 from ssd_bench.results.rows import arm_rows
 from tests import synthetic
 from tests.exhibit_runs import indexed, make, make_code, number
+
+Frames = dict[tuple[str, str], pd.DataFrame]
 
 
 @pytest.fixture(scope="module")
@@ -33,20 +36,19 @@ def full(every_experiment: Path) -> list[Replication]:
 
 
 @pytest.fixture(scope="module")
-def filled(full: list[Replication]) -> dict[tuple[str, str], pd.DataFrame]:
+def filled(full: list[Replication]) -> Frames:
     return numbers.long_tables(full)
 
 
 @pytest.fixture(scope="module")
-def empty() -> dict[tuple[str, str], pd.DataFrame]:
+def empty() -> Frames:
     return numbers.long_tables([])
 
 
-# --- every number, once -----------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("name", ["filled", "empty"])
-def test_each_number_is_in_the_report_once(name: str, request: pytest.FixtureRequest) -> None:
+def test_each_number_is_in_the_report_once_in_a_cell_of_the_papers_layout(
+    name: str, request: pytest.FixtureRequest
+) -> None:
     frames = request.getfixturevalue(name)
     found = pd.concat(frames.values())
     printed = {number.id: number.printed for number in reported.numbers()}
@@ -54,21 +56,16 @@ def test_each_number_is_in_the_report_once(name: str, request: pytest.FixtureReq
     assert found["id"].is_unique
     for (paper, exhibit), frame in frames.items():
         assert set(zip(frame["paper"], frame["exhibit"])) == {(paper, exhibit)}
-    assert dict(zip(found["id"], found["printed"])) == printed
-
-
-@pytest.mark.parametrize("name", ["filled", "empty"])
-def test_each_number_is_in_one_cell_of_the_papers_layout(name: str, request: pytest.FixtureRequest) -> None:
-    for frame in request.getfixturevalue(name).values():
         wide = layout.wide_table(frame)
         body = wide[wide["model"].str.startswith("paper")].drop(columns=["method", "setting", "model"], errors="ignore")
         theirs = sorted(
             part for row in body.itertuples(index=False) for text in row for part in text.split("; ") if part
         )
         assert theirs == sorted(layout.BOUNDS[n.bound] + n.printed for n in frame.itertuples())
+    assert dict(zip(found["id"], found["printed"])) == printed
 
 
-def test_without_runs_each_number_says_why(empty: dict[tuple[str, str], pd.DataFrame]) -> None:
+def test_without_runs_each_number_says_why(empty: Frames) -> None:
     found = pd.concat(empty.values())
     assert found["ours"].isna().all()
     assert (found["reason"] != "").all()
@@ -79,7 +76,7 @@ def test_without_runs_each_number_says_why(empty: dict[tuple[str, str], pd.DataF
     assert set(lacking["exhibit"]) == {"Table 11", "Table 12"}
 
 
-def test_with_all_runs_only_claims_are_left(filled: dict[tuple[str, str], pd.DataFrame]) -> None:
+def test_with_all_runs_only_claims_are_left(filled: Frames) -> None:
     found = pd.concat(filled.values())
     missing = found[found["ours"].isna()]
     assert set(missing["verdict"]) == {"not measurable"}
@@ -87,52 +84,38 @@ def test_with_all_runs_only_claims_are_left(filled: dict[tuple[str, str], pd.Dat
     counts = numbers.verdict_counts(filled.values())
     assert counts["numbers"].sum() == len(reported.numbers())
     assert counts["other model"].sum() + counts["by definition"].sum() == len(found) - len(missing)
+    assert found.loc[found["ours"].notna(), "toy"].all()
+    correlations = filled["knapspec", "Figure 2"]["ours"]
+    assert correlations.between(-1, 1).all() and len(correlations) == 2
 
 
-def test_a_toy_run_never_looks_like_a_replication(filled: dict[tuple[str, str], pd.DataFrame]) -> None:
-    found = pd.concat(filled.values())
-    have = found[found["ours"].notna()]
-    assert have["toy"].all()
-    assert set(have["verdict"]) == {"other model", "by definition"}
-    for exhibit, frame in filled.items():
-        if frame["ours"].notna().any():
-            for view in (write.document, write.latex):
-                assert "not a replication of any paper" in view(Exhibit(*exhibit, frame))
-
-
-# --- matching ---------------------------------------------------------------------------------------------------------
-
-
-def test_metrics_are_those_of_the_summary(filled: dict[tuple[str, str], pd.DataFrame], full: list[Replication]) -> None:
+def test_metrics_are_those_of_the_summary(filled: Frames, full: list[Replication]) -> None:
     plain = next(r.record for one in full for r in one.cells if r.record is not None and r.path.name == "plain")
     s, rows = plain.summary.row, pd.concat(filled.values()).set_index("id")
-    table2 = "swift/table2/llama-2-13b/swift/cnn-dm"
-    for name, key in (("speedup", "speedup_rates_e2e"), ("M", "M")):
-        row = rows.loc[f"{table2}/{name}"]
-        assert (row["ours"], row["low"], row["high"]) == (s[key], s[f"{key}_lo"], s[f"{key}_hi"])
-        assert row["runs"] == "plain"
-    assert rows.loc["swift/table2/llama-2-13b/swift/overall/tokens_per_s", "ours"] == pytest.approx(
-        s["method_tokens_per_s_e2e"]
-    )
-    assert rows.loc["swift/table2/llama-2-13b/vanilla/overall/tokens_per_s", "ours"] == pytest.approx(
-        s["ar_tokens_per_s_e2e"]
-    )
-    tpt = rows.loc["knapspec/table2/qwen3-32b/knapspec/aime24/tpt"]
-    assert (tpt["ours"], tpt["estimate"]) == (s["tpt_predicted"], s["tpt_estimated"])
-    assert rows.loc["knapspec/table2/qwen3-32b/ar/aime24/tpt", "ours"] == s["tpt_predicted_ar"]
-    assert rows.loc["swift/table4/llama-2-13b/swift/cnn-dm/expected_speedup", "ours"] == s["expected_speedup"]
-    conflayers = "conflayers/table3/llama-2-13b/swift/cnn-dm"
-    assert rows.loc[f"{conflayers}/n_accepted", "ours"] == s["M"]
-    blocks = synthetic.N_LAYERS
-    for name in (f"{conflayers}/skip_ratio", "swift/table10/llama-2-13b/swift/cnn-dm/skip_ratio"):
-        assert rows.loc[name, "ours"] == pytest.approx(s["skip_ratio"] * blocks / (blocks - 2))
-    assert rows.loc["knn-ssd/table3/llama-2-13b/knn-ssd/math/M", "ours"] == s["M_call"] < s["M"]
-    assert rows.loc["knapspec/table2/qwen3-32b/knapspec/aime24/alpha", "ours"] == s["alpha_macro"]
-    assert rows.loc["conflayers/table2/qwen2.5-math-72b/swift/gsm8k/rouge2", "ours"] == s["output_rouge2"]
+    inner = s["skip_ratio"] * synthetic.N_LAYERS / (synthetic.N_LAYERS - 2)  # of the blocks but for first and last
     events = plain.run.steps[plain.run.steps["est_alpha"].notna()]["policy_ms"]
-    latency = rows.loc["swift/table12/llama-2-13b/swift/cnn-dm/optimization_latency_s"]
-    assert latency["ours"] == pytest.approx(events.sum() / 1000)
-    assert rows.loc["swift/table9/llama-2-13b/swift/cnn-dm/gamma=16/step_latency_ms", "ours"] == events.mean()
+    expected = {
+        "swift/table2/llama-2-13b/swift/overall/tokens_per_s": s["method_tokens_per_s_e2e"],
+        "swift/table2/llama-2-13b/vanilla/overall/tokens_per_s": s["ar_tokens_per_s_e2e"],
+        "swift/table2/llama-2-13b/swift/cnn-dm/speedup": s["speedup_rates_e2e"],
+        "swift/table2/llama-2-13b/swift/cnn-dm/M": s["M"],
+        "swift/table4/llama-2-13b/swift/cnn-dm/expected_speedup": s["expected_speedup"],
+        "swift/table10/llama-2-13b/swift/cnn-dm/skip_ratio": inner,
+        "swift/table12/llama-2-13b/swift/cnn-dm/optimization_latency_s": events.sum() / 1000,
+        "swift/table9/llama-2-13b/swift/cnn-dm/gamma=16/step_latency_ms": events.mean(),
+        "knapspec/table2/qwen3-32b/knapspec/aime24/tpt": s["tpt_predicted"],
+        "knapspec/table2/qwen3-32b/ar/aime24/tpt": s["tpt_predicted_ar"],
+        "knapspec/table2/qwen3-32b/knapspec/aime24/alpha": s["alpha_macro"],
+        "conflayers/table3/llama-2-13b/swift/cnn-dm/n_accepted": s["M"],
+        "conflayers/table3/llama-2-13b/swift/cnn-dm/skip_ratio": inner,
+        "conflayers/table2/qwen2.5-math-72b/swift/gsm8k/rouge2": s["output_rouge2"],
+        "knn-ssd/table3/llama-2-13b/knn-ssd/math/M": s["M_call"],
+    }
+    assert s["alpha"] == of_steps("alpha", arm_rows(plain.run.steps, "method"))  # no second definition
+    assert rows.loc[list(expected), "ours"].to_dict() == pytest.approx(expected, rel=1e-12) and s["M_call"] < s["M"]
+    table2 = rows.loc["swift/table2/llama-2-13b/swift/cnn-dm/M"]
+    assert (table2["low"], table2["high"], table2["runs"]) == (s["M_lo"], s["M_hi"], "plain")
+    assert rows.loc["knapspec/table2/qwen3-32b/knapspec/aime24/tpt", "estimate"] == s["tpt_estimated"]
 
 
 SPEEDUPS = {  # a number of each paper -> its statistic here, without a third arm and with one
@@ -141,14 +124,21 @@ SPEEDUPS = {  # a number of each paper -> its statistic here, without a third ar
     "conflayers/table1/llama-2-13b/conflayers/cnn-dm/speedup": ("speedup_wall", "speedup_hf_wall"),
     "knapspec/table2/qwen3-32b/knapspec/aime24/speedup": ("speedup_e2e", "speedup_e2e"),
 }
+OWN_METHODS = {"swift_table2": "SWIFT", "knn_ssd_table3": "KNN-SSD", "conflayers_table1": "ConfLayers"}
+OWN_METHODS |= {"knapspec_table2": "KnapSpec"}
+
+
+def only(method: str, runs: Callable[[grid.Job], str | None]) -> Callable[[grid.Job], str | None]:
+    """Runs of one method: those of others would be copies with their own traces."""
+    return lambda job: runs(job) if job.labels["method"] == method else None
 
 
 @pytest.mark.parametrize("with_hf", [False, True])
 def test_speedups_are_counted_as_each_paper_counts_them(with_hf: bool, tmp_path: Path) -> None:
     """Divide by Hugging Face's arm if the paper does and the run has it; the table says so."""
     made = Record(tmp_path / make(tmp_path, "run", hf=with_hf))
-    for name in ("swift_table2", "knn_ssd_table3", "conflayers_table1", "knapspec_table2"):
-        indexed(tmp_path, name, "mini", lambda job: "run")
+    for name, method in OWN_METHODS.items():
+        indexed(tmp_path, name, "mini", only(method, lambda job: "run"))
     matcher = Matcher(found := replications(tmp_path))
     for name, statistics in SPEEDUPS.items():
         key, one, ours = statistics[with_hf], number(name), matcher.counterpart(number(name))
@@ -160,18 +150,19 @@ def test_speedups_are_counted_as_each_paper_counts_them(with_hf: bool, tmp_path:
         said = "relative to Hugging Face generate, as in the paper" if with_hf else OVER_AR
         for text in (write.document(shown), write.latex(shown)):
             assert ("Speedup as the paper defines it: ratio of" in text and said in text) == divides
-        assert not shown.remarks
+        assert OVER_AR not in str(shown.remarks)
 
 
 def test_one_baseline_stands_behind_all_that_is_averaged_or_ranked(tmp_path: Path) -> None:
     runs = {task: make(tmp_path, task[:3], hf=task != "GSM8K") for task in ("CNN/DM", "GSM8K", "TinyStories")}
-    indexed(tmp_path, "swift_table2", "mini", lambda job: runs[job.labels["task"]])
+    indexed(tmp_path, "swift_table2", "mini", only("SWIFT", lambda job: runs[job.labels["task"]]))
     matcher = Matcher(replications(tmp_path))
     cells = {task: f"swift/table2/llama-2-13b/swift/{task}/speedup" for task in ("cnn-dm", "gsm8k", "overall")}
     values = {task: matcher.counterpart(number(name)) for task, name in cells.items()}
     assert {task: ours.reason for task, ours in values.items()} == {"cnn-dm": "", "gsm8k": OVER_AR, "overall": OVER_AR}
     parts = [Record(tmp_path / run).summary.speedup_rates_e2e.value for run in runs.values()]
     assert values["overall"].value is not None and values["overall"].value.value == pytest.approx(sum(parts) / 3)
+    assert set(values["overall"].runs) == set(runs.values())
     lowest = matcher.counterpart(number("swift/abstract/swift/speedup/low"))
     assert lowest.value is None and "different baselines" in lowest.reason
     methods = {"Parallel": make(tmp_path, "a"), "Lookahead": make(tmp_path, "b", hf=True), "SWIFT": make(tmp_path, "c")}
@@ -201,10 +192,10 @@ def test_pass_at_k_needs_k_outputs(tmp_path: Path) -> None:
     assert frame.loc[name.format("swift", 10), "verdict"] == "undefined"
 
 
-def test_streams_are_told_apart_by_their_parts(full: list[Replication]) -> None:
+def test_streams_are_told_apart_by_their_parts(full: list[Replication], filled: Frames) -> None:
     made = next(r.record for one in full for r in one.cells if r.record and r.path.name == "stream_swift")
     alphas = [domain.alpha.value for domain in made.domains]
-    rows = numbers.long_table(full, "swift", "Figure 7").set_index("id")["ours"]
+    rows = filled["swift", "Figure 7"].set_index("id")["ours"]
     before, under = (f"point={point}-domain-shift" for point in ("before", "under"))
     assert rows[f"swift/figure7/self-sd/5-task-stream/{before}/alpha"] == alphas[0]
     shifted = rows[f"swift/figure7/self-sd/5-task-stream/{under}/aggregate=average/alpha"]
@@ -212,25 +203,15 @@ def test_streams_are_told_apart_by_their_parts(full: list[Replication]) -> None:
     assert rows["swift/figure7/swift/5-task-stream/alpha/low"] == min(alphas)
     first = next(r.record for one in full for r in one.cells if r.record and r.path.name == "stream")
     speedups = {domain.domain: domain.speedup_rates_e2e.value for domain in first.domains}
-    figure1 = numbers.long_table(full, "knn-ssd", "Figure 1").set_index("task")["ours"]
+    figure1 = filled["knn-ssd", "Figure 1"].set_index("task")["ours"]
     assert figure1["CNN/DM"] == speedups.pop("cnn_dm")
     assert figure1["other tasks"] == max(speedups.values())
 
 
 def test_averages_need_all_their_parts(tmp_path: Path) -> None:
-    runs = {
-        task: make(tmp_path, task.lower()[:3], accept)
-        for task, accept in (("CNN/DM", 0.5), ("GSM8K", 0.7), ("TinyStories", 0.9))
-    }
+    runs = {task: make(tmp_path, task.lower()[:3]) for task in ("CNN/DM", "TinyStories")}
     overall = number("swift/table2/llama-2-13b/swift/overall/speedup")
-    indexed(tmp_path, "swift_table2", "mini", lambda job: runs[job.labels["task"]])
-    found = Matcher(replications(tmp_path)).counterpart(overall)
-    parts = [Record(tmp_path / run).summary.speedup_rates_e2e.value for run in runs.values()]
-    assert found.value is not None and found.value.value == pytest.approx(sum(parts) / 3)
-    assert set(found.runs) == set(runs.values())
-    indexed(
-        tmp_path, "swift_table2", "mini", lambda job: runs[job.labels["task"]] if job.labels["task"] != "GSM8K" else ""
-    )
+    indexed(tmp_path, "swift_table2", "mini", only("SWIFT", lambda job: runs.get(job.labels["task"])))
     lacking = Matcher(replications(tmp_path)).counterpart(overall)
     assert (lacking.value, lacking.reason) == (None, "no run yet for 1 of 3 parts")
     assert Matcher(replications(tmp_path)).counterpart(replace(overall, id="one", task="CNN/DM")).value is not None
@@ -240,12 +221,11 @@ def test_averages_over_settings(tmp_path: Path) -> None:
     accept = {"mix_ratio=0.0": 0.4, "mix_ratio=0.3": 0.5, "mix_ratio=0.7": 0.6, "mix_ratio=1.0": 0.8}
     runs = {setting: make(tmp_path, setting, rate) for setting, rate in accept.items()}
     for name in ("knn_ssd_table2", "knn_ssd_table6"):
-        indexed(tmp_path, name, "mini", lambda job: runs[job.labels["setting"]])
+        indexed(tmp_path, name, "mini", only("KNN-SSD", lambda job: runs[job.labels["setting"]]))
     alphas = {setting: Record(tmp_path / run).summary.alpha.value for setting, run in runs.items()}
     found = replications(tmp_path)
-    rows = pd.concat([numbers.long_table(found, "knn-ssd", name) for name in ("Table 2", "Table 6")]).set_index("id")[
-        "ours"
-    ]
+    tables = [numbers.long_table(found, "knn-ssd", name) for name in ("Table 2", "Table 6")]
+    rows = pd.concat(tables).set_index("id")["ours"]
     average = pytest.approx(sum(alphas.values()) / 4)
     assert rows["knn-ssd/table2/llama-2-13b/knn-ssd/5-task-stream/alpha"] == average
     prefix = "knn-ssd/table6/llama-2-13b/knn-ssd/5-task-stream"
@@ -260,12 +240,6 @@ def test_the_interval_of_a_mean_adds_in_quadrature() -> None:
     assert mean_value([Value(1.0, 0.7, 1.3), Value(2.0)]).low is None
 
 
-def test_baselines_are_the_runs_other_arm(full: list[Replication]) -> None:
-    frame = numbers.long_table(full, "swift", "Table 2")
-    rows = frame[(frame["method"] == "Vanilla") & (frame["metric"] != "tokens_per_s")]
-    assert set(rows["verdict"]) == {"by definition"} and set(rows["ours"]) == {1.0}
-
-
 def test_the_largest_scale_that_has_a_value_counts(tmp_path: Path) -> None:
     make(tmp_path, "mini-run")
     make(tmp_path, "small-run", model={"name": "smollm2_135m", "toy": False})
@@ -276,9 +250,7 @@ def test_the_largest_scale_that_has_a_value_counts(tmp_path: Path) -> None:
     scales = frame[frame["method"] == "SWIFT"].groupby("setting")["scale"].unique().str.join("")
     assert dict(scales) == {setting: "small" if setting == one else "mini" for setting in scales.index}
     assert (frame["toy"] == (frame["scale"] == "mini")).all()
-    assert (
-        "scale small" in layout.wide_table(frame).to_string() and "scale mini" in layout.wide_table(frame).to_string()
-    )
+    assert all(f"scale {name}" in layout.wide_table(frame).to_string() for name in ("small", "mini"))
     assert "model that this project trained" in Exhibit("swift", "Table 8", frame).results
 
 
@@ -292,106 +264,42 @@ def test_a_run_that_failed_or_cannot_be_read_says_so(tmp_path: Path) -> None:
     assert frame["reason"].str.startswith("its record is unreadable").all()
 
 
-def test_versions_of_a_paper_share_their_runs(full: list[Replication]) -> None:
-    rows = {
-        paper: numbers.long_table(full, paper, exhibit)
-        for paper, exhibit in (("swift", "Table 6"), ("swift-v1", "Table 5"))
-    }
-    assert rows["swift"]["ours"].equals(rows["swift-v1"]["ours"])
-    assert rows["swift"]["ours"].notna().all()
+def test_versions_of_a_paper_share_their_runs_and_baselines_are_their_other_arm(
+    filled: Frames,
+) -> None:
+    latest, first = filled["swift", "Table 6"]["ours"], filled["swift-v1", "Table 5"]["ours"]
+    assert latest.equals(first) and latest.notna().all()
+    frame = filled["swift", "Table 2"]
+    rows = frame[(frame["method"] == "Vanilla") & (frame["metric"] != "tokens_per_s")]
+    assert set(rows["verdict"]) == {"by definition"} and set(rows["ours"]) == {1.0}
 
 
 def test_prose_is_about_the_numbers_of_a_table(full: list[Replication]) -> None:
     matcher = Matcher(full)
-    for name, twin in (
-        (
-            "knapspec/text-5.1/llama3.1-70b/swift/govreport/speedup",
-            "knapspec/table2/llama3.1-70b/swift/govreport/speedup",
-        ),
-        ("swift/text-d4/llama-2-13b/self-sd/cnn-dm/speedup", "swift/table12/llama-2-13b/self-sd/cnn-dm/speedup"),
-        (
-            "conflayers/text-app-c/llama-3-8b/conflayers/alpaca/alpha",
-            "conflayers/table3/llama-3-8b/conflayers/alpaca/alpha",
-        ),
+    for paper, prose, table, name in (
+        ("knapspec", "text-5.1", "table2", "llama3.1-70b/swift/govreport/speedup"),
+        ("swift", "text-d4", "table12", "llama-2-13b/self-sd/cnn-dm/speedup"),
+        ("conflayers", "text-app-c", "table3", "llama-3-8b/conflayers/alpaca/alpha"),
     ):
-        assert matcher.counterpart(number(name)).value == matcher.counterpart(number(twin)).value
+        theirs, twin = (matcher.counterpart(number(f"{paper}/{place}/{name}")) for place in (prose, table))
+        assert theirs.value == twin.value
     lowest = matcher.counterpart(number("swift/text-c1/swift/M/low"))
-    cells = [
-        n for n in reported.numbers() if n.id.startswith("swift/table4/") and n.metric == "M" and n.method == "SWIFT"
-    ]
+    cells = reported.find_numbers("swift", "Table 4", metric="M", method="SWIFT")
     assert lowest.value is not None
     assert lowest.value.value == min(ours.value.value for ours in map(matcher.counterpart, cells) if ours.value)
 
 
-def test_correlation_of_points(full: list[Replication]) -> None:
-    rows = numbers.long_table(full, "knapspec", "Figure 2").set_index("id")["ours"]
-    assert rows.between(-1, 1).all() and len(rows) == 2
-
-
-def test_values_are_those_of_metrics(full: list[Replication]) -> None:
-    """The report shows what `metrics` defines, not a second definition."""
-    made = next(r.record for r in full[0].cells if r.record is not None)
-    assert made.summary.alpha.value == of_steps("alpha", arm_rows(made.run.steps, "method"))
-
-
-# --- files ------------------------------------------------------------------------------------------------------------
-
-
-def test_files_are_the_same_bytes_again(
-    full: list[Replication], filled: dict[tuple[str, str], pd.DataFrame], tmp_path: Path
-) -> None:
-    some = {key: frame for key, frame in filled.items() if key[0] == "conflayers"}
-    written = write.write_tables(build_exhibits(some, full), tmp_path / "one")
-    assert len(written) == len({path.name for path in written}) == 3 * len(some)
-    fresh = replications(full[0].runs_dir)
-    again = {key: numbers.long_table(fresh, *key) for key in some}
-    write.write_tables(build_exhibits(again, fresh), tmp_path / "two")
-    for path in written:
-        assert path.read_bytes() == (tmp_path / "two" / path.name).read_bytes()
-    assert {"conflayers_table1", "conflayers_text_app_c", "conflayers_figure4"} <= {path.stem for path in written}
-    back = pd.read_csv(tmp_path / "one" / "conflayers_table1.csv")
-    assert list(back.columns) == list(numbers.COLUMNS)
-
-
-def test_names_of_files_are_those_of_the_experiments(filled: dict[tuple[str, str], pd.DataFrame]) -> None:
-    stems = [numbers.file_stem(*exhibit) for exhibit in filled]
-    assert len(set(stems)) == len(stems)
-    assert {"knapspec_table2", "knn_ssd_table1", "swift_v1_table8", "swift_text_5_2", "swift_abstract"} <= set(stems)
-
-
-def test_markdown_says_what_it_is(full: list[Replication]) -> None:
-    frame = numbers.long_table(full, "swift", "Table 8")
-    text = write.document(Exhibit("swift", "Table 8", frame))
+def test_markdown_says_what_it_is(filled: Frames) -> None:
+    text = write.document(Exhibit("swift", "Table 8", filled["swift", "Table 8"]))
     assert text.startswith("# SWIFT, Table 8: Ablation\n")
     assert "python -m ssd_bench -m experiment=swift_table8 scale=mini" in text
     assert "Our runs: miniature, size not recorded; results for 14 of the paper's 14 numbers" in text
     assert "This is a toy-model run on a model that this project trained" in text
-    assert (
-        "Algorithmic numbers: 1 by definition, 8 other model; 8 distinct results of ours." in text
-        and "Runs: plain" in text
-    )
+    assert "Algorithmic numbers: 1 by definition, 8 other model; 8 distinct results of ours." in text
+    assert "Runs: plain" in text
     none = write.document(Exhibit("knn-ssd", "text §5.3", numbers.long_table([], "knn-ssd", "text §5.3")))
     assert "No run of ours gives these numbers yet." in none and "experiment=knn_ssd_table3 scale=paper" in none
-    tpt = layout.wide_table(numbers.long_table(full, "knapspec", "Table 2"))
-    assert "AIME24 tpt (the method's own estimate)" in tpt.columns
-
-
-def test_latex_has_a_sign_for_everything(filled: dict[tuple[str, str], pd.DataFrame]) -> None:
-    for exhibit, frame in filled.items():
-        text = write.latex(Exhibit(*exhibit, frame))
-        body = text.split("\\midrule\n")[1].split("\\bottomrule")[0].strip().splitlines()
-        columns = layout.wide_table(frame).shape[1]
-        assert all(line.endswith(r" \\") and line.replace(r"\&", "").count("&") == columns - 1 for line in body)
-        assert text.count("{") - text.count(r"\{") == text.count("}") - text.count(r"\}")
-        assert text.isascii() and "?" not in text
-
-
-# --- the two verdicts, and the order of methods -----------------------------------------------------------------------
-
-
-PAPER = {"toy": False, "dtype": "float16", "device": "cuda"}
-A6000 = {"device": {"cpu": "Xeon", "cores": 32, "gpus": ["NVIDIA RTX A6000"] * 4}}
-HUB = {"data": {"_target_": "ssd_bench.data.HubSource"}}
+    assert "AIME24 tpt (the method's own estimate)" in layout.wide_table(filled["knapspec", "Table 2"]).columns
 
 
 @dataclass(frozen=True)
@@ -417,22 +325,19 @@ def verdict_of(one: Number, value: float, low: float | None = None, high: float 
 def test_the_boundary_of_agreement() -> None:
     alpha = number("swift/table4/llama-2-13b/swift/cnn-dm/alpha")  # two decimals, tolerance 0.02
     edge = alpha.value + 0.005 + 0.02
-    assert verdict_of(alpha, edge) == "agrees"
-    assert verdict_of(alpha, edge + 0.001) == "differs"
-    assert verdict_of(alpha, edge + 0.05, edge, edge + 0.1) == "agrees"
-    assert verdict_of(alpha, edge + 0.05, edge + 0.001, edge + 0.1) == "differs"
+    assert (verdict_of(alpha, edge), verdict_of(alpha, edge + 0.001)) == ("agrees", "differs")
+    for low, verdict in ((edge, "agrees"), (edge + 0.001, "differs")):
+        assert verdict_of(alpha, edge + 0.05, low, edge + 0.1) == verdict
     m = number("swift/table2/llama-2-13b/swift/cnn-dm/M")
     assert verdict_of(m, m.value * 0.95 - 0.005) == "agrees"
     assert verdict_of(m, m.value * 0.95 - 0.006) == "differs"
 
 
-@pytest.mark.parametrize(
-    ("bound", "value", "expected"),
-    [("low", 3.0, "agrees"), ("low", 0.8, "differs"), ("high", 0.8, "agrees"), ("max", 3.0, "differs")],
-)
-def test_bounds_agree_on_one_side(bound: str, value: float, expected: str) -> None:
-    speedup = replace(number("swift/table2/llama-2-13b/swift/cnn-dm/speedup"), bound=bound)
-    assert verdict_of(speedup, value) == expected
+def test_bounds_agree_on_one_side() -> None:
+    speedup = number("swift/table2/llama-2-13b/swift/cnn-dm/speedup")
+    cases = ("low", 3.0, "agrees"), ("low", 0.8, "differs"), ("high", 0.8, "agrees"), ("max", 3.0, "differs")
+    for bound, value, expected in cases:
+        assert verdict_of(replace(speedup, bound=bound), value) == expected
 
 
 def test_speed_needs_the_papers_hardware_and_both_need_its_model() -> None:
@@ -447,32 +352,33 @@ def test_speed_needs_the_papers_hardware_and_both_need_its_model() -> None:
     assert {agreement.metric_kind(one) for one in (speedup, m)} == {"speed", "algorithmic"}
 
 
+MODEL = {"name": "llama2_13b", "toy": False, "dtype": "float16", "device": "cuda"}
+AS_IN_THE_PAPER = {
+    "model": MODEL,
+    "config": {"data": {"_target_": "ssd_bench.data.HubSource"}},
+    "provenance": {"device": {"cpu": "Xeon", "cores": 32, "gpus": ["NVIDIA RTX A6000"] * 4}},
+}
+
+
 @pytest.mark.parametrize(
-    ("model", "scale", "config", "device", "m", "speedup"),
+    ("changes", "scale", "m", "speedup"),
     [
-        (PAPER | {"name": "llama2_13b"}, "paper", HUB, A6000, "differs", "differs"),
-        (PAPER | {"name": "llama2_13b"}, "paper", HUB, {}, "differs", "other hardware"),
-        (PAPER | {"name": "llama2_13b"}, "small", HUB, A6000, "other scale", "other scale"),
-        (PAPER | {"name": "llama2_13b"}, "paper", {}, A6000, "other scale", "other scale"),
-        (PAPER | {"name": "llama2_13b", "toy": True}, "paper", HUB, A6000, "other model", "other model"),
-        (PAPER | {"name": "llama2_7b"}, "paper", HUB, A6000, "other model", "other model"),
+        ({}, "paper", "differs", "differs"),
+        ({"provenance": {}}, "paper", "differs", "other hardware"),
+        ({}, "small", "other scale", "other scale"),
+        ({"config": {}}, "paper", "other scale", "other scale"),
+        ({"model": MODEL | {"toy": True}}, "paper", "other model", "other model"),
+        ({"model": MODEL | {"name": "llama2_7b"}}, "paper", "other model", "other model"),
     ],
 )
 def test_the_setup_is_read_from_the_record(
-    tmp_path: Path,
-    model: dict[str, Any],
-    scale: str,
-    config: dict[str, Any],
-    device: dict[str, Any],
-    m: str,
-    speedup: str,
+    tmp_path: Path, changes: dict[str, Any], scale: str, m: str, speedup: str
 ) -> None:
-    make(tmp_path, "run", accept=0.1, model=model, config=config, provenance=device)
-    indexed(tmp_path, "swift_table8", scale, lambda job: "run")
+    make(tmp_path, "run", accept=0.1, **AS_IN_THE_PAPER | changes)
+    indexed(tmp_path, "swift_table8", scale, lambda job: "run" if job.labels["setting"] == "ablation=none" else None)
     frame = numbers.long_table(replications(tmp_path), "swift", "Table 8")
-    found = frame[frame["setting"] == "ablation=w/o early-stopping"].set_index("metric")["verdict"]
-    assert found["M"] == m
-    assert frame[frame["setting"] == "ablation=none"].set_index("metric")["verdict"]["speedup"] == speedup
+    found = frame[(frame["method"] == "SWIFT") & (frame["setting"] == "ablation=none")].set_index("metric")["verdict"]
+    assert (found["M"], found["speedup"]) == (m, speedup)
 
 
 def test_order_of_methods(tmp_path: Path) -> None:
@@ -506,13 +412,9 @@ def test_order_of_settings_where_there_is_one_method(tmp_path: Path) -> None:
 
 def test_a_search_read_from_the_store_costs_what_it_took(tmp_path: Path) -> None:
     """Another run made it: this one's preparation says nothing of it."""
-    found = [
-        {"name": "a", "evaluations": 101, "new": 0, "seconds": 12.5},
-        {"name": "b", "evaluations": 3, "new": 3, "seconds": 0.5},
-    ]
+    found = [{"name": "a", "evaluations": 101, "new": 0, "seconds": 12.5}, {"name": "b", "new": 3, "seconds": 0.5}]
     units = [synthetic.unit(i) for i in range(2)]
-    for unit in units:
-        for step in unit[1].steps:
-            step.est_alpha = None  # no online search
+    for step in (step for unit in units for step in unit[1].steps):
+        step.est_alpha = None  # no online search
     assert search_time(synthetic.write_run(tmp_path / "read", units, searches=found)) == 13.0
     assert search_time(synthetic.write_run(tmp_path / "own", units, searches=[])) == 5.0

@@ -2,28 +2,28 @@
 
 from __future__ import annotations
 
-import contextlib
 import html
-import io
 import re
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
 import pytest
 from matplotlib.figure import Figure
 
-from ssd_bench.commands import claims as claims_command
 from ssd_bench.commands import report as report_command
 from ssd_bench.papers.figures.shared import NotDrawable
 from ssd_bench.papers.ours import agreement
 from ssd_bench.papers.ours.cells import Replication, replications
 from ssd_bench.papers.printed import reported
 from ssd_bench.papers.runs import grid
+from ssd_bench.records.header import RunHeader
 from ssd_bench.report import figures, numbers, write
 from ssd_bench.report.exhibit import Exhibit
 from ssd_bench.report.notebook import Comparison, Paper
+from ssd_bench.results.models import ModelRan, parameter_counts
 from tests import synthetic
 from tests.exhibit_runs import indexed
 
@@ -32,6 +32,8 @@ PLAIN = {"name": "toy_plain", "n_params": 134_515_008}
 RAN = "toy, 2.9 million parameters"
 EXPERIMENTS = ("swift_table2", "swift_figure9", "conflayers_figure7", "knapspec_figure2", "ssd_bench_comparison")
 TABLES = {"Table 2": "swift", "Figure 9": "swift", "Figure 2": "knapspec", "abstract": "swift"}
+SHOWN = [(paper, exhibit) for exhibit, paper in TABLES.items()] + [("conflayers", "Figure 7"), ("swift", "Table 5")]
+"""Tables in the report, the last without runs; those of all numbers take 10 s."""
 MODELS = {one.model for one in reported.numbers() if one.model}
 """The papers' names for their models, none of which ran here."""
 
@@ -67,21 +69,24 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
+def by_name(runs: Path) -> dict[str, Replication]:
+    return {one.experiment.name: one for one in replications(runs)}
+
+
+@pytest.fixture(scope="module")
 def out(runs: Path) -> Path:
-    with contextlib.redirect_stdout(io.StringIO()) as printed:
+    """The report without figures, which tests draw themselves."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(numbers, "long_tables", lambda made: {key: numbers.long_table(made, *key) for key in SHOWN})
+        patch.setattr(figures, "draw_figures", lambda *_: {})
         assert report_command.main([f"runs_dir={runs}", f"out={runs.parent / 'out'}"]) == 0
-    (runs.parent / "out" / "printed.txt").write_text(printed.getvalue(), encoding="utf-8")
     return runs.parent / "out"
 
 
 def ours_of(frame: pd.DataFrame) -> set[str]:
     """Our numbers of a long table as printed, less those that the paper prints too."""
-    texts = {
-        f"{value:.{digits}f}"
-        for name in ("ours", "decode", "estimate")
-        for value in frame[name].dropna()
-        for digits in (2, 3)
-    }
+    values = frame[["ours", "decode", "estimate"]].stack().dropna()
+    texts = {f"{value:.{digits}f}" for value in values for digits in (2, 3)}
     return texts - set(frame["printed"].astype(str)) - {"1.00", "1.000", "0.00"}
 
 
@@ -171,40 +176,21 @@ def words(figure: Figure) -> list[str]:
     return [text for text in found if text]
 
 
-def test_the_sentence_in_place_of_a_figure_names_the_model_that_ran(runs: Path) -> None:
-    (one,) = [one for one in replications(runs) if one.experiment.name == "swift_figure9"]
-    figure = figures.figure(one)
-    assert isinstance(figure, NotDrawable) and f"one model ({RAN})" in figure.reason
-
-
-@pytest.mark.parametrize("name", ["conflayers_figure7", "knapspec_figure2"])
-def test_figures_name_the_model_that_ran(runs: Path, name: str) -> None:
-    (one,) = [one for one in replications(runs) if one.experiment.name == name]
-    figure = figures.figure(one)
-    assert isinstance(figure, Figure)
-    found = words(figure)
-    assert RAN in found[0].replace("\n", " ") and "toy-model run" in found[0]
-    for model in MODELS:
-        assert all(model not in text or text.startswith("paper: ") for text in found)
-    grey = [text for text in found if text.startswith("paper")]
-    assert grey and (name == "knapspec_figure2" or all(text.removeprefix("paper: ") in MODELS for text in grey))
-
-
-def test_the_first_figure_names_the_model_that_ran(runs: Path) -> None:
-    (one,) = [one for one in replications(runs) if one.experiment.name == "ssd_bench_comparison"]
+def test_figures_name_the_model_that_ran(by_name: dict[str, Replication]) -> None:
+    for name in ("conflayers_figure7", "knapspec_figure2"):
+        figure = figures.figure(by_name[name])
+        assert isinstance(figure, Figure)
+        found = words(figure)
+        assert RAN in found[0].replace("\n", " ") and "toy-model run" in found[0]
+        for model in MODELS:
+            assert all(model not in text or text.startswith("paper: ") for text in found)
+        grey = [text for text in found if text.startswith("paper")]
+        assert grey and (name == "knapspec_figure2" or all(text.removeprefix("paper: ") in MODELS for text in grey))
     for narrow in (False, True):
-        assert figures.forest_plot(one, narrow).get_suptitle() == f"Toy-model runs: {RAN}"
-
-
-def test_claims_name_the_model_that_ran(runs: Path) -> None:
-    with contextlib.redirect_stdout(io.StringIO()) as printed:
-        assert claims_command.main([f"runs_dir={runs}"]) == 0
-    text = printed.getvalue()
-    text = " ".join(text.split())  # unwrapped
-    assert "toy, 2.9" in text and "million" in text
-
-
-# --- one result behind several numbers --------------------------------------------------------------------------------
+        forest = figures.forest_plot(by_name["ssd_bench_comparison"], narrow)
+        assert forest.get_suptitle() == f"Toy-model runs: {RAN}"
+    sentence = figures.figure(by_name["swift_figure9"])  # in place of a figure
+    assert isinstance(sentence, NotDrawable) and f"one model ({RAN})" in sentence.reason
 
 
 def test_a_result_behind_several_of_the_papers_models_is_in_one_row(out: Path) -> None:
@@ -247,9 +233,8 @@ def test_a_second_model_has_rows_of_its_own(tmp_path: Path) -> None:
         "paper: LLaMA-2-70B",
     ]
     overall = frame[(frame["model"] == "LLaMA-2-70B") & frame["ours"].notna()]
-    assert set(overall["model_ran"]) == {"toy_plain, 134.5 million parameters"} and set(overall["params"]) == {
-        "134515008"
-    }
+    assert set(overall["model_ran"]) == {"toy_plain, 134.5 million parameters"}
+    assert set(overall["params"]) == {"134515008"}
 
 
 def test_a_repeated_result_of_another_row_reads_same_run(tmp_path: Path) -> None:
@@ -264,41 +249,17 @@ def test_a_repeated_result_of_another_row_reads_same_run(tmp_path: Path) -> None
     assert "same run" in write.document(Exhibit("knn-ssd", "Table 6", frame))
 
 
-def test_sizes_come_from_the_record(tmp_path: Path) -> None:
+def test_sizes_come_from_the_record() -> None:
     """Older records have only the config's sizes, or none."""
-    shape = {
-        "n_layers": 16,
-        "width": 128,
-        "n_heads": 2,
-        "n_kv_heads": 2,
-        "head_dim": 64,
-        "intermediate": 256,
-        "vocab_size": 2048,
-        "tied": True,
-        "context": 4096,
-        "unheard_of": 1,
-    }
-    units = [synthetic.unit(i) for i in range(2)]
-    synthetic.write_record(
-        tmp_path / "old", units, run_id="old", model={"name": "old"}, config={"model": {"shape": shape}}
-    )
-    make(tmp_path, "none", 0.7, {"name": "none"})
-    synthetic.write_record(
-        tmp_path / "cut", units, run_id="cut", model={"name": "cut"}, config={"model": {"shape": {}}}
-    )
-    found = {}
-    for name in ("old", "none", "cut"):
-        indexed(tmp_path, "swift_table8", "mini", lambda job, name=name: name)  # type: ignore[misc]
-        frame = numbers.long_table(replications(tmp_path), "swift", "Table 8")
-        found[name] = set(zip(frame["model_ran"], frame["params"]))
-    assert found == {
-        "old": {("old, 2.9 million parameters", "2883584")},
-        "none": {("none, size not recorded", "")},
-        "cut": {("cut, size not recorded", "")},
-    }
-
-
-# --- the committed records --------------------------------------------------------------------------------------------
+    shape: dict[str, Any] = {"n_layers": 16, "width": 128, "n_heads": 2, "n_kv_heads": 2, "head_dim": 64}
+    shape |= {"intermediate": 256, "vocab_size": 2048, "tied": True, "context": 4096, "unheard_of": 1}
+    for sizes, params, text in (
+        ({"shape": shape}, "2883584", "old, 2.9 million parameters"),
+        ({"shape": {}}, "", "old, size not recorded"),
+        ({}, "", "old, size not recorded"),
+    ):
+        ran = ModelRan.of(RunHeader.of(synthetic.header(model={"name": "old"}, config={"model": sizes})))
+        assert (ran.text, parameter_counts([ran])) == (text, params)
 
 
 def test_the_committed_records_are_counted_once(reference: list[Replication]) -> None:

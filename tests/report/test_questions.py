@@ -58,26 +58,28 @@ def answers(replication: Replication | None) -> dict[str, Fact]:
     return {fact.asks: fact for fact in questions(replication, read_reports())}
 
 
+@pytest.fixture(scope="module")
+def facts(replication: Replication) -> dict[str, Fact]:
+    return answers(replication)
+
+
 def cells_of(replication: Replication, method: str) -> list[float]:
     shown = [cell for cell in replication.shown_cells() if cell["method"] == method]
     return [cell.summary.speedup_modelled.value or 0.0 for cell in shown]
 
 
-def test_the_fastest_kind_is_named_with_its_range_and_the_others(replication: Replication) -> None:
-    fact = answers(replication)["Which kind of draft is fastest?"]
+def test_the_fastest_kind_is_named_with_its_range_and_the_others(
+    replication: Replication, facts: dict[str, Fact]
+) -> None:
+    fact = facts["Which kind of draft is fastest?"]
     fastest = cells_of(replication, "8 bits")
     assert fact.number == "8 bits: " + " to ".join(dict.fromkeys(f"{v:.2f}" for v in sorted(fastest))) + "×, modelled"
-    assert (
-        "by the method “8 bits”." in fact.says
-        and "layers" in fact.says
-        and "(“ConfLayers”)" in fact.says
-        and "copied text" in fact.says
-    )
+    assert all(text in fact.says for text in ("by the method “8 bits”.", "layers", "(“ConfLayers”)", "copied text"))
     assert "(“SWIFT”)" not in fact.says and "outputs equal AR's" in fact.basis
 
 
-def test_measured_speedups_are_of_undisturbed_runs(replication: Replication) -> None:
-    fact = answers(replication)["Which kind of draft is fastest?"]
+def test_measured_speedups_are_of_undisturbed_runs(replication: Replication, facts: dict[str, Fact]) -> None:
+    fact = facts["Which kind of draft is fastest?"]
     by_method: dict[str, list[float]] = {}
     for cell in replication.shown_cells():
         by_method.setdefault(cell["method"], []).append(cell.summary.speedup.value or 0.0)
@@ -91,8 +93,10 @@ def _range_text(speedups: list[float]) -> str:
     return " to ".join(dict.fromkeys(f"{value:.2f}" for value in (min(speedups), max(speedups)))) + "×"
 
 
-def test_methods_that_skip_layers_are_counted_by_their_whole_intervals(replication: Replication) -> None:
-    fact = answers(replication)["Do methods that skip layers beat plain decoding?"]
+def test_methods_that_skip_layers_are_counted_by_their_whole_intervals(
+    replication: Replication, facts: dict[str, Fact]
+) -> None:
+    fact = facts["Do methods that skip layers beat plain decoding?"]
     skipping = [cell for cell in replication.shown_cells() if cell["method"] in ("SWIFT", "ConfLayers")]
     faster = sum((cell.summary.speedup_modelled.low or 0) > 1 for cell in skipping)
     frozen = sum((cell.summary.speedup_frozen.low or 0) > 1 for cell in skipping)
@@ -102,8 +106,8 @@ def test_methods_that_skip_layers_are_counted_by_their_whole_intervals(replicati
         assert named == ((cell.summary.speedup_modelled.low or 0) > 1)
 
 
-def test_the_rivals_are_compared_prompt_by_prompt(replication: Replication) -> None:
-    fact = answers(replication)["Which is faster, SWIFT or ConfLayers?"]
+def test_the_rivals_are_compared_prompt_by_prompt(replication: Replication, facts: dict[str, Fact]) -> None:
+    fact = facts["Which is faster, SWIFT or ConfLayers?"]
     stated = re.search(r"has ([\d.]+) \[([\d.]+), ([\d.]+)\] times", fact.says)
     assert stated is not None
     pooled, low, high = map(float, stated.groups())
