@@ -181,7 +181,7 @@ def refused(folder: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> R
 
 
 @pytest.mark.parametrize(("field", "options"), BAD, ids=[options for _, options in BAD])
-def test_a_bad_option_is_1_message(field: str, options: str, refused: Refused, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_bad_option_is_one_error(field: str, options: str, refused: Refused, monkeypatch: pytest.MonkeyPatch) -> None:
     """Also with `dry=true`, which looks at nothing that depends on this machine or the model."""
     described: list[str] = []
     work = command._run

@@ -120,7 +120,7 @@ def test_measured_once_and_kept_unless_the_machine_was_busy(
     assert profiling.load_or_measure(decoder, cache, path).passes == GIVEN.passes
 
 
-def test_of_runs_that_begin_at_once_1_measures(decoders: Load, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_of_simultaneous_runs_one_measures(decoders: Load, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     decoder = decoders()
     cache, measuring = decoder.new_cache(8), []
 
