@@ -52,13 +52,8 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def options(checkpoint: Path, runs_dir: Path) -> list[str]:
-    return [
-        *local_model(checkpoint),
-        f"runs_dir={runs_dir}",
-        "hardware=cpu",
-        "hardware.dtype=float32",
-        "hardware.threads=1",
-    ]
+    machine = ("hardware=cpu", "hardware.dtype=float32", "hardware.threads=1")
+    return [*local_model(checkpoint), f"runs_dir={runs_dir}", *machine]
 
 
 def figures(written: dict[str, Any]) -> list[dict[str, float]]:
@@ -140,14 +135,8 @@ def test_the_work_of_a_pass_by_hand() -> None:
 def test_a_limit_is_the_slower_of_memory_and_arithmetic() -> None:
     machine = MachineLimits("by hand", {"slow": 50.0, "fast": 100.0}, {"one": 1000.0})
     reads, computes = Traffic(200, 1000), Traffic(100, 5000)  # 2 s and 1 s, 1 s and 5 s
-    assert machine.figure(4e3, [reads]) == {
-        "ms": 4e3,
-        "limit_ms": 2e3,
-        "share": 0.5,
-        "bound_by": "memory",
-        "bytes": 200,
-        "flops": 1000,
-    }
+    limit = {"limit_ms": 2e3, "share": 0.5, "bound_by": "memory"}
+    assert machine.figure(4e3, [reads]) == {"ms": 4e3, "bytes": 200, "flops": 1000} | limit
     both = machine.figure(3.5e3, [reads, computes], count=2)
     assert both["limit_ms"] == 3.5e3 and both["share"] == 1 and both["bound_by"] == "arithmetic"
     assert both["bytes"] == 150 and both["flops"] == 3000
@@ -203,10 +192,7 @@ def test_results_replace_only_what_was_recorded(tmp_path: Path, monkeypatch: pyt
         for n in (1, 2)
         for write in (module._write_by_time, module._write_by_machine)
     ]
-    assert [str(path.relative_to(tmp_path)) for path in made] == [
-        "20260102T030405Z.json",
-        "a-r-cpu-2-threads/m-float32-torch.json",
-        "20260102T030405Z-2.json",
-        "a-r-cpu-2-threads/m-float32-torch.json",
-    ]
+    by_machine = "a-r-cpu-2-threads/m-float32-torch.json"
+    names = ["20260102T030405Z.json", by_machine, "20260102T030405Z-2.json", by_machine]
+    assert [str(path.relative_to(tmp_path)) for path in made] == names
     assert [json.loads(path.read_text(encoding="utf-8"))["n"] for path in made] == [1, 2, 2, 2]
