@@ -36,6 +36,8 @@ class IsaLevel:
 
 AVX2 = ("avx2", "fma", "f16c", "bmi1", "bmi2", "abm", "movbe")
 AVX512 = (*AVX2, "avx512f", "avx512bw", "avx512cd", "avx512dq", "avx512vl")
+AVX512_BF16 = (*AVX512, "avx512_vnni", "avx512_bf16")
+AVX512_BF16_FLAGS = ("-march=skylake-avx512", "-mavx512vnni", "-mavx512bf16")
 # Ascending. -march also fixes the tuning: tuned for this very machine, the compiler would choose itself which products
 # and sums it fuses, and the last bits of a result would depend on the machine.
 LEVELS = (
@@ -43,11 +45,11 @@ LEVELS = (
     IsaLevel("generic", (), ()),  # the architecture's own vectors: SSE2 on x86-64, NEON on ARM
     IsaLevel("avx2", AVX2, ("-march=haswell",)),
     IsaLevel("avx512", AVX512, ("-march=skylake-avx512",)),
-    IsaLevel("avx512_bf16", (*AVX512, "avx512_bf16"), ("-march=skylake-avx512", "-mavx512bf16"), rounds=True),
+    IsaLevel("avx512_bf16", AVX512_BF16, AVX512_BF16_FLAGS, rounds=True),
     IsaLevel(
         "amx",
-        (*AVX512, "avx512_bf16", "amx_tile", "amx_bf16"),
-        ("-march=skylake-avx512", "-mavx512bf16", "-mamx-tile", "-mamx-bf16"),
+        (*AVX512_BF16, "amx_tile", "amx_bf16"),
+        (*AVX512_BF16_FLAGS, "-mamx-tile", "-mamx-bf16"),
         rounds=True,
     ),
 )

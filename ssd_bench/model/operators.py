@@ -178,7 +178,8 @@ class Operators:
     def linear(self, x: Tensor, W: Matrix, bias: Tensor | None = None) -> Tensor:
         """Apply a linear layer: x [n, K], W [N, K], bias [N] -> [n, N] in the dtype of x.
 
-        With a rounded matrix, x is not rounded; in 8 bits sums are scaled before the bias is added.
+        With a rounded matrix, x is not rounded, but compiled products in 4 bits round it to 8 bits in groups of 32; in
+        8 bits sums are scaled before the bias is added.
         """
         bias = None if bias is None else bias.to(x.dtype)
         if isinstance(W, RoundedMatrix):

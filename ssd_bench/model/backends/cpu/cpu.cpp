@@ -166,7 +166,7 @@ void product(const Matrix& W, const OptTensor& bias, int64_t n, int64_t K, const
   with_weights(W.dtype(), "weight", [&](auto* type) {
     using T = std::remove_pointer_t<decltype(type)>;
     static thread_local ssd::Scratch scratch;
-    auto* shared = scratch.get<ssd::Node<T>>(ssd::prepared_size<T>(n, K));
+    auto* shared = reinterpret_cast<ssd::Node<T>*>(scratch.get<char>(ssd::prepared_bytes<T>(n, K)));
     ssd::with_team(N * K * n >= ssd::kSerialWork, [&](ssd::Member& member) {
       ssd::multiply<T>(member, W.packed<T>(), ssd::prepare<T>(member, n, K, shared, fill), n, target, {});
     });

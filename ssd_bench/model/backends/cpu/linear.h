@@ -129,19 +129,25 @@ struct Dot<bf16> {
 };
 #endif
 
+// A node's inputs of a tile in 4 bits: scale * values, and the sum of these.
+struct Inputs4 {
+  int8_t values[kDepth];
+  float scale, sum;
+};
+
 template <>
 struct Dot<Tile4> {
-  using X = float;
+  using X = Inputs4;
 };
 
 template <class T>
 using Node = typename Dot<T>::X;
 
-// Numbers that products read of a node and a tile: its inputs and, in 4 bits, their sum.
+// Number of Node<T> that products read of a node and a tile.
 template <class T>
 constexpr int kInputs = kDepth;
 template <>
-inline constexpr int kInputs<Tile4> = kDepth + 8;
+inline constexpr int kInputs<Tile4> = 1;
 
 template <class T>
 constexpr bool kByTiles = kTileUnit && std::is_same_v<T, bf16>;
@@ -210,29 +216,66 @@ void elements_by_nodes(const Group<T>& g, const Node<T>* x, int64_t ldx, int64_t
     for (int p = 0; p < P; p++) out.put(node + m, row + p * kPanel, out.stride - row - p * kPanel, acc[m][p]);
 }
 
-// Product with weights in 4 bits. A node's sum over a tile, sum of v x, is one chain in the order of the inputs; then
-// scale times it and minimum times the sum of the inputs are added, tile after tile. v stays at its place in the word,
-// as v 16^i; `fill_inputs` divides input i by 16^i.
+// Sums of products of weights 0..15 and inputs of 8 bits over a tile, one for each lane's output. They are exact, so that
+// every instruction level has the same.
+#if defined(__AVX512VNNI__)
+struct ExactSums {
+  __m512i sums = _mm512_setzero_si512();
+  // Adds four products per output: bytes of `weights` and the four inputs.
+  SSD_INLINE void add(vu weights, int32_t inputs) {
+    sums = _mm512_dpbusd_epi32(sums, (__m512i)weights, _mm512_set1_epi32(inputs));
+  }
+  SSD_INLINE vf total() const { return (vf)_mm512_cvtepi32_ps(sums); }
+};
+#elif defined(__AVX512BW__)
+struct ExactSums {  // 16 bits hold a tile's: 16 products of at most 15 * 127 in each half
+  __m512i halves = _mm512_setzero_si512();
+  SSD_INLINE void add(vu weights, int32_t inputs) {
+    halves = _mm512_add_epi16(halves, _mm512_maddubs_epi16((__m512i)weights, _mm512_set1_epi32(inputs)));
+  }
+  SSD_INLINE vf total() const { return (vf)_mm512_cvtepi32_ps(_mm512_madd_epi16(halves, _mm512_set1_epi16(1))); }
+};
+#elif defined(__AVX2__)
+struct ExactSums {
+  __m256i halves = _mm256_setzero_si256();
+  SSD_INLINE void add(vu weights, int32_t inputs) {
+    halves = _mm256_add_epi16(halves, _mm256_maddubs_epi16((__m256i)weights, _mm256_set1_epi32(inputs)));
+  }
+  SSD_INLINE vf total() const { return (vf)_mm256_cvtepi32_ps(_mm256_madd_epi16(halves, _mm256_set1_epi16(1))); }
+};
+#else
+struct ExactSums {
+  vi sums = {};
+  SSD_INLINE void add(vu weights, int32_t inputs) {
+#pragma GCC unroll 4
+    for (int b = 0; b < 4; b++) sums += (vi)(weights >> 8 * b & 15u) * static_cast<int8_t>(inputs >> 8 * b);
+  }
+  SSD_INLINE vf total() const { return __builtin_convertvector(sums, vf); }
+};
+#endif
+
+// Product with weights in 4 bits. Tile after tile, a node's exact sum times both scales is added, then the minimum times
+// the sum of its inputs.
 template <int M, int P>
-void words_by_nodes(const Group<Tile4>& g, const float* x, int64_t ldx, int64_t node, int64_t row, const Output& out) {
+void words_by_nodes(const Group<Tile4>& g, const Inputs4* x, int64_t ldx, int64_t node, int64_t row,
+                    const Output& out) {
   vf acc[M][P][kVectors] = {};
   for (int64_t t = 0; t < g.tiles; t++) {
-    const float* inputs = x + t * ldx;
+    const Inputs4* inputs = x + t * ldx;
     for (int p = 0; p < P; p++) fetch_ahead(g.ahead(t, p), sizeof(Tile4));
-    vf sums[M][P][kVectors] = {};
-    for (int k = 0; k < kDepth; k += 8) {
-#pragma GCC unroll 8
-      for (int i = 0; i < 8; i++) {
+    ExactSums sums[M][P][kVectors];
 #pragma GCC unroll 4
-        for (int p = 0; p < P; p++) {
+    for (int j = 0; j < kDepth / 8; j++) {
 #pragma GCC unroll 4
-          for (int v = 0; v < kVectors; v++) {
-            const vu word = load_as<vu>(g.w[p * g.panel + t].words[k / 8] + v * VL);
-            // the highest four bits, in place, would be a negative number
-            const vi value = (vi)(i == 7 ? word >> 28 : word & (15u << 4 * i));
-            const vf w = __builtin_convertvector(value, vf);
+      for (int p = 0; p < P; p++) {
+#pragma GCC unroll 4
+        for (int v = 0; v < kVectors; v++) {
+          const vu word = load_as<vu>(g.w[p * g.panel + t].words[j] + v * VL);
+          const vu low = word & 0x0f0f0f0fu, high = word >> 4 & 0x0f0f0f0fu;
 #pragma GCC unroll 12
-            for (int m = 0; m < M; m++) sums[m][p][v] += w * splat(inputs[m * kInputs<Tile4> + k + i]);
+          for (int m = 0; m < M; m++) {
+            sums[m][p][v].add(low, load_as<int32_t>(inputs[m].values + 8 * j));
+            sums[m][p][v].add(high, load_as<int32_t>(inputs[m].values + 8 * j + 4));
           }
         }
       }
@@ -242,8 +285,8 @@ void words_by_nodes(const Group<Tile4>& g, const float* x, int64_t ldx, int64_t 
         const Tile4& tile = g.w[p * g.panel + t];
         const vf scale = load1(tile.scale + v * VL), minimum = load1(tile.minimum + v * VL);
         for (int m = 0; m < M; m++) {  // two statements: the compiler has no choice of what to fuse
-          acc[m][p][v] += sums[m][p][v] * scale;
-          acc[m][p][v] += minimum * splat(inputs[m * kInputs<Tile4> + kDepth]);
+          acc[m][p][v] += sums[m][p][v].total() * (scale * splat(inputs[m].scale));
+          acc[m][p][v] += minimum * splat(inputs[m].sum);
         }
       }
   }
@@ -377,17 +420,27 @@ void multiply(Member& member, const Packed<T>& W, const Node<T>* x, int64_t n, c
   });
 }
 
-// Writes a node's inputs of one tile as products read them.
+// Writes a node's inputs of one tile as products read them; with weights in 4 bits, rounded to the nearest of 255
+// multiples of their largest magnitude over 127.
 template <class T>
 void fill_inputs(const float* from, Node<T>* to) {
   if constexpr (std::is_same_v<T, Tile4>) {
-    constexpr float factors[8] = {0x1p0f, 0x1p-4f, 0x1p-8f, 0x1p-12f, 0x1p-16f, 0x1p-20f, 0x1p-24f, 0x1p0f};
-    float sum = 0.0f;
-    for (int k = 0; k < kDepth; k++) {
-      to[k] = from[k] * factors[k % 8];
-      sum += from[k];
+    constexpr int kParts = kDepth / VL;
+    vf parts[kParts], largest = {};
+    for (int i = 0; i < kParts; i++) {
+      parts[i] = load(from + i * VL);
+      largest = vmax(largest, vmax(parts[i], -parts[i]));
     }
-    to[kDepth] = sum;
+    const float most = hmax(largest), factor = most > 1e-30f ? 127.0f / most : 0.0f;  // finite
+    vf sum = {};
+    for (int i = 0; i < kParts; i++) {
+      const vf shifted = parts[i] * factor + kToInteger, rounded = shifted - kToInteger;
+      const vb values = __builtin_convertvector((vi)shifted - (vi)splat(kToInteger), vb);
+      std::memcpy(to->values + i * VL, &values, VL);
+      sum += rounded;
+    }
+    to->scale = most / 127.0f;
+    to->sum = hsum(sum) * to->scale;
   } else {
     convert32(from, to);
   }
@@ -413,10 +466,10 @@ const Node<T>* prepare(Member& member, int64_t n, int64_t K, Node<T>* shared, co
   return x;
 }
 
-// Number of elements in `shared` of `prepare`.
+// Bytes in `shared` of `prepare`.
 template <class T>
-int64_t prepared_size(int64_t n, int64_t K) {
-  return ceil_div(K, kDepth) * kInputs<T> * room<T>(n);
+int64_t prepared_bytes(int64_t n, int64_t K) {
+  return ceil_div(K, kDepth) * kInputs<T> * room<T>(n) * static_cast<int64_t>(sizeof(Node<T>));
 }
 
 // out = x * rsqrt(mean(x^2) + eps) * weight over `size` elements; safe in place.

@@ -14,8 +14,8 @@ constexpr int kDepth = 32;                 // inputs of a tile
 constexpr int kTile = kPanel * kDepth;     // elements of a tile
 constexpr int kVectors = kPanel / VL;      // vectors of a panel's sums
 
-// A tile in 4 bits. The weight of an output is scale * v + minimum, where v in 0..15 is of input i of a word's eight
-// inputs in its bits 4 i to 4 i + 3.
+// A tile in 4 bits. The weight of an output is scale * v + minimum, where v is in 0..15; byte b of an output's word j has
+// input 8 j + b in its low half and input 8 j + 4 + b in its high half.
 struct Tile4 {
   uint32_t words[kDepth / 8][kPanel];
   f16 scale[kPanel], minimum[kPanel];
@@ -81,7 +81,7 @@ inline void pack_panel(const uint8_t* values, const f16* scale, const f16* minim
       const int64_t at = r * tiles + t;
       for (int i = 0; i < kDepth; i++) {
         const uint32_t v = values[at * (kDepth / 2) + i % (kDepth / 2)] >> (i / (kDepth / 2) * 4) & 15;
-        to[t].words[i / 8][r] |= v << i % 8 * 4;
+        to[t].words[i / 8][r] |= v << (i % 4 * 8 + i / 4 % 2 * 4);
       }
       to[t].scale[r] = scale[at];
       to[t].minimum[r] = minimum[at];

@@ -135,9 +135,10 @@ void run_pass(const Passed<T>& pass) {
   static thread_local Scratch of_x, of_wide, of_q, of_attended, of_states;
   const int64_t n = pass.n, d = pass.width, I = pass.intermediate, columns = pass.heads.Hq * pass.heads.D;
   const int64_t longest = std::max({d, I, columns});
-  // operands of products with T or with rounded weights, one after the other; those of 4 bits are the largest
-  char* const x = of_x.get<char>(std::max<int64_t>(prepared_size<T>(n, longest) * sizeof(Node<T>),
-                                                   prepared_size<Tile4>(n, longest) * sizeof(Node<Tile4>)));
+  // operands of products with T or with rounded weights, one after the other
+  char* const x =
+      of_x.get<char>(std::max({prepared_bytes<T>(n, longest), prepared_bytes<int8_t>(n, longest),
+                               prepared_bytes<Tile4>(n, longest)}));
   float* const wide = of_wide.get<float>(n * std::max(pass.heads.columns(), 2 * I));
   float *const q = of_q.get<float>(n * columns), *const attended = of_attended.get<float>(n * columns);
   const auto any = attention_of(pass.heads, q, pass.rows(), pass.prefix, pass.row, pass.mask, n, pass.unread);

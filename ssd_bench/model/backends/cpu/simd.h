@@ -182,9 +182,11 @@ inline void transpose(V (&v)[VL]) {
   }
 }
 
+constexpr float kToInteger = 12582912.0f;  // 1.5 * 2^23: adding it rounds to an integer, in the lowest bits
+
 // e^x to about 1e-7 relative on [-87, 88]; 0 below (so -inf gives 0), e^88 above, NaN stays NaN.
 inline vf vexp(vf x) {
-  const vf low = splat(-87.0f), high = splat(88.0f), magic = splat(12582912.0f);  // 1.5 * 2^23 rounds to integer
+  const vf low = splat(-87.0f), high = splat(88.0f), magic = splat(kToInteger);
   const vi tiny = x < low;
   x = tiny ? low : x;
   x = x > high ? high : x;
