@@ -25,7 +25,7 @@ from ssd_bench.papers.printed import reported
 from ssd_bench.papers.printed.catalogue import paper_folders, paper_versions, version_name
 from ssd_bench.papers.ssd_bench import figures as own_figures
 from ssd_bench.papers.ssd_bench.own import OWN, remarks
-from ssd_bench.papers.ssd_bench.real import REAL
+from ssd_bench.papers.ssd_bench.real import REAL, REAL_MEASURED
 from ssd_bench.report import answers, choice, facts, results, verdict_texts
 from ssd_bench.report.exhibit import AXES, STATES, Exhibit, all_numbers, completeness
 from ssd_bench.report.figures import FOREST, NARROW, DrawnFigure
@@ -116,7 +116,8 @@ def render(
     """
     everything = all_numbers(exhibits)
     style, script = (Markup((FOLDER / name).read_text(encoding="utf-8")) for name in ("style.css", "script.js"))
-    compared, real = (results.comparison(replications, name) for name in (own_figures.COMPARISON, REAL))
+    names = own_figures.COMPARISON, REAL, REAL_MEASURED
+    compared, real, timed = (results.comparison(replications, name) for name in names)
     return (
         _environment()
         .get_template("page.html")
@@ -135,7 +136,7 @@ def render(
             and any(cell.variation is not None for cell in compared.recorded_cells()),
             real=next(iter(drawn.get(REAL, ())), None),
             real_anchor="" if real is None else f"{REAL}_{real.scale}",
-            questions=questions(real, register.read_reports()),
+            questions=questions(real, timed, register.read_reports()),
             compared="" if compared is None else f"{own_figures.COMPARISON}_{compared.scale}",
             complete=completeness(exhibits, replications),
             verdicts=verdict_sentences(everything),

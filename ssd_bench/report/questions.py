@@ -29,22 +29,31 @@ RIVALS = "SWIFT", "ConfLayers"
 """Methods whose order is disputed: arXiv 2608.28846 against the ConfLayers paper."""
 
 
-def questions(real: Replication | None, reports: Sequence[ReplicationReport]) -> list[Fact]:
-    """Return the answers; without runs of the experiment `real.REAL`, only the register's."""
+def questions(real: Replication | None, timed: Replication | None, reports: Sequence[ReplicationReport]) -> list[Fact]:
+    """Return the answers; without runs of the experiment `real.REAL`, only the register's.
+
+    Args:
+        timed: runs of `real.REAL_MEASURED`, whose measured speedups are listed.
+    """
     answers: list[Fact | None] = []
     if real is not None:
-        cells = [cell for cell in real.shown_cells() if _has_speedups(cell)]
+        cells, measured = ([] if runs is None else _cells(runs) for runs in (real, timed))
         for model in unique(cell["model"] for cell in cells):
-            of_model = [cell for cell in cells if cell["model"] == model]
-            answers += [answer(of_model, real.command) for answer in (_fastest_kind, _layers, _rivals)]
+            of_model, own = ([cell for cell in every if cell["model"] == model] for every in (cells, measured))
+            answers += [_fastest_kind(of_model, own, real.command)]
+            answers += [answer(of_model, real.command) for answer in (_layers, _rivals)]
     return [*filter(None, answers), _register(reports)]
+
+
+def _cells(runs: Replication) -> list[ShownCell]:
+    return [cell for cell in runs.shown_cells() if _has_speedups(cell)]
 
 
 def _has_speedups(cell: ShownCell) -> bool:
     return cell.is_readable and not cell.exclusion and cell.summary.speedup_modelled.value is not None
 
 
-def _fastest_kind(cells: Sequence[ShownCell], command: str) -> Fact | None:
+def _fastest_kind(cells: Sequence[ShownCell], timed: Sequence[ShownCell], command: str) -> Fact | None:
     """Return the fastest method of each kind of draft, by mean speedup over the tasks that every method ran."""
     methods = unique(cell["method"] for cell in cells)
     tasks = set.intersection(*({c["task"] for c in cells if c["method"] == method} for method in methods))
@@ -62,7 +71,7 @@ def _fastest_kind(cells: Sequence[ShownCell], command: str) -> Fact | None:
         f"{kind}: {_range(winner)}, modelled",
         f"the speed of plain decoding (AR) on {cells[0]['model']}, by task, by the method “{winner[0]['method']}”. The "
         f"best of each other kind: {', '.join(listed)}. Intervals overlap on every task with "
-        f"{' and '.join(f'“{name}”' for name in tied) or 'none'}. {_measured(cells)}",
+        f"{' and '.join(f'“{name}”' for name in tied) or 'none'}. {_measured(timed)}",
         _basis(cells),
         command,
         "Which kind of draft is fastest?",
@@ -74,7 +83,7 @@ def _measured(cells: Sequence[ShownCell]) -> str:
     disturbed = {cell["method"] for cell in cells if cell.timing.contaminated}
     quiet = [cell for cell in cells if cell["method"] not in disturbed]
     if not quiet:
-        return "Other work disturbed all measured times."
+        return "No run without disturbances was timed."
     by_method = {name: [cell for cell in quiet if cell["method"] == name] for name in forest.ranked(quiet, MEASURED)}
     listed = ", ".join(f"“{name}” {_range(own, MEASURED)}" for name, own in by_method.items())
     rest = "; other work disturbed the times of the other methods" if disturbed else ""

@@ -55,7 +55,7 @@ def replication(tmp_path_factory: pytest.TempPathFactory) -> Replication:
 
 
 def answers(replication: Replication | None) -> dict[str, Fact]:
-    return {fact.asks: fact for fact in questions(replication, read_reports())}
+    return {fact.asks: fact for fact in questions(replication, replication, read_reports())}
 
 
 @pytest.fixture(scope="module")
