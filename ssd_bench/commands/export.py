@@ -1,4 +1,4 @@
-"""Export a run's acceptance in vLLM's format, its results for Every Eval Ever, or one of its layer sets.
+"""Export a run's acceptance in vLLM's format, or one of its layer sets.
 
 `python -m ssd_bench export run=DIR to=FILE [form=vllm]`
 
@@ -7,11 +7,6 @@
   force=true        replace an existing file
   form=vllm         (default) one line of JSON per answer, as vLLM reports acceptance per request (detailed)
     arm=method      method or ar
-  form=every_eval_ever   results with intervals in the schema of Every Eval Ever, and the scored answers in a second
-                    file, NAME_samples.jsonl for to=NAME.json
-    model=ORG/NAME  id of the model as on the hub; default: from the record
-    organization=NAME    publisher of the results; default: unknown
-    relationship=third_party   between publisher and model: first_party, third_party, collaborative or other
   form=layer_set    one set with its origin, and the options of method=fixed_layers that draft with it
   form=layer_list   one set in the format of SWIFT's and Self-SD's code (skip_layers.json), and KnapSpec's flags
     set=ID          layer_set_id; default: the set that drafted most tokens
@@ -27,15 +22,14 @@ from pathlib import Path
 
 from ssd_bench.console import options, run_tool
 from ssd_bench.errors import ConfigError
-from ssd_bench.exchange import answers, every_eval_ever, layers
+from ssd_bench.exchange import answers, layers
 from ssd_bench.paths import display_path, local_path
 from ssd_bench.records.files import write_output
 from ssd_bench.records.pack import records_folder
 from ssd_bench.records.reader import Run, load_run
 
 SETS = {"layer_set": layers.set_with_origin, "layer_list": layers.released_entry}
-PUBLISHER = ("model", "organization", "relationship")
-OPTIONS_OF = {"vllm": ("arm",), "every_eval_ever": PUBLISHER, **dict.fromkeys(SETS, ("set",))}
+OPTIONS_OF = {"vllm": ("arm",), **dict.fromkeys(SETS, ("set",))}
 """Form -> the options that only it uses."""
 COMMON = ("run", "to", "form", "force")
 
@@ -56,25 +50,9 @@ def _export(arguments: Sequence[str]) -> None:
             raise ConfigError(name, values[name], f"{forms} with this option; form={form} does not use it")
     to = _writable_path(local_path("to", values["to"]), force == "true")
     run = load_run(records_folder("run", values["run"]))
-    if form == "every_eval_ever":
-        publisher = every_eval_ever.Publisher(**{name: values[name] for name in PUBLISHER if name in values})
-        _write_log(every_eval_ever.eval_log(run, publisher), to, force == "true")
-        return
     text, summary = _vllm(run, values.get("arm", "method")) if form == "vllm" else _set(run, form, values.get("set"))
     write_output("to", to, text)
     print(f"{display_path(to)}: {summary}")
-
-
-def _write_log(log: every_eval_ever.EvalLog, to: Path, force: bool) -> None:
-    samples = to.with_name(f"{to.stem}_samples.jsonl")
-    if to.suffix != ".json":
-        raise ConfigError("to", str(to), "a file whose name ends with .json")
-    if log.samples:
-        write_output("to", _writable_path(samples, force), log.samples_text)
-    write_output("to", to, log.results_text)
-    print(f"{display_path(to)}: {len(log.results['evaluation_results'])} results, for {log.place}")
-    if log.samples:
-        print(f"{display_path(samples)}: {len(log.samples)} samples")
 
 
 def _writable_path(to: Path, force: bool) -> Path:

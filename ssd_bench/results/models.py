@@ -43,15 +43,9 @@ class ModelRan:
 @cache
 def model_title(name: str) -> str:
     """Return a model's name for headings, with the bits of its quantised file, if any."""
-    bits = file_bits(name)
-    return f"{name} (from a {bits}-bit file)" if bits else name
-
-
-def file_bits(name: str) -> int | None:
-    """Return the bits of the GGUF file of a choice of `model=`; None without such a file."""
     file = config_file("model", name)
     source = read_yaml(file).get("gguf") if file is not None else None
-    return source["bits"] if source else None
+    return f"{name} (from a {source['bits']}-bit file)" if source else name
 
 
 def _params(shape: Mapping[str, Any] | None) -> int | None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import tempfile
 from dataclasses import replace
@@ -17,7 +16,6 @@ from hypothesis import strategies as st
 from ssd_bench import load_runs
 from ssd_bench.cli import dispatch
 from ssd_bench.exchange import answers, layers
-from ssd_bench.exchange.every_eval_ever import Publisher, eval_log
 from ssd_bench.records.reader import Run
 from ssd_bench.results.definitions import alpha_by_position, main_set
 from ssd_bench.results.digest import summarise
@@ -241,52 +239,3 @@ def test_runs_as_a_frame(tmp_path: Path) -> None:
     pd.testing.assert_frame_equal(load_runs(made[0].path), frame)
     with pytest.raises(ValueError, match="path"):
         load_runs(tmp_path / "nowhere")
-
-
-def test_results_for_every_eval_ever(run: Run) -> None:
-    log = eval_log(run, Publisher(model="lab/tiny", organization="Lab"))
-    assert log.results == eval_log(run, Publisher(model="lab/tiny", organization="Lab")).results
-    results = {result["evaluation_result_id"].partition("#")[2]: result for result in log.results["evaluation_results"]}
-    method = run.steps[run.steps["arm"] == "method"]
-    assert results["M"]["score_details"]["score"] == pytest.approx(method["emitted"].sum() / len(method))
-    expected = method["accepted_len"].sum() / method["draft_len"].sum()
-    assert results["alpha"]["score_details"]["score"] == pytest.approx(expected)
-    score = results["score.method"]["score_details"]
-    assert score["score"] == pytest.approx(1 / 3) and score["uncertainty"]["num_samples"] == 3
-    assert score["uncertainty"]["standard_error"]["value"] == pytest.approx(1 / 3)  # scores 0, 1, 0: sd 0.577 / √3
-    interval = results["speedup"]["score_details"]["uncertainty"]["confidence_interval"]
-    assert interval["lower"] < results["speedup"]["score_details"]["score"] < interval["upper"]
-    assert len(log.samples) == len(run.prompts) and {s["evaluation_result_id"] for s in log.samples} == {
-        results[f"score.{arm}"]["evaluation_result_id"] for arm in ("ar", "method")
-    }
-    details = log.results["detailed_evaluation_results"]
-    assert details["total_rows"] == log.samples_text.count("\n")
-    assert details["checksum"] == hashlib.sha256(log.samples_text.encode()).hexdigest()
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ([], "model=ORGANISATION/NAME"),
-        (["model=tiny"], "the id of a model"),
-        (["model=a/b", "relationship=friend"], "one of first_party"),
-        (["model=a/b", "arm=ar"], "form=vllm with this option"),
-        (["model=a/b", "to=FOLDER/results.txt"], "ends with .json"),
-    ],
-)
-def test_what_cannot_be_exported_is_refused(options: list[str], message: str, run: Run, tmp_path: Path) -> None:
-    words = [word.replace("FOLDER", str(tmp_path)) for word in options]
-    words += [] if any(word.startswith("to=") for word in words) else [f"to={tmp_path / 'results.json'}"]
-    end = program("export", f"run={run.path}", "form=every_eval_ever", *words)
-    assert end.returncode == 2 and message in end.stderr and not [*tmp_path.glob("results*")]
-
-
-def test_a_stream_has_a_score_per_task(tmp_path: Path) -> None:
-    units = [unit(0, domain="a"), unit(1, domain="b"), unit(2, domain="a")]
-    for records in units:
-        records[0].prompt.domain = records[1].prompt.domain
-    task = {"name": "mixed", "metric": "rougeL of a; exact_match of b"}
-    run = write_run(tmp_path / "run", units, task=task, finished_at="2026-12-01T10:00:00+00:00")
-    log = eval_log(run, Publisher(model="lab/tiny"))
-    names = {r["evaluation_name"]: r["metric_config"]["metric_name"] for r in log.results["evaluation_results"][:4]}
-    assert names == {"mixed/a": "rougeL", "mixed/b": "exact_match"} and len(log.samples) == 6

@@ -127,7 +127,7 @@ SAYS = {
     "compare": "verdict on b",
     "data": "gsm8k|0 problems",
     "explain": "largest loss:",
-    "export": "answers of arm method|to draft with it|results, for data/",
+    "export": "answers of arm method|to draft with it",
     "pack": r"zip: \d runs",
     "help": "python -m ssd_bench",
     "options": r"method\.\w*window",

@@ -19,7 +19,6 @@ from omegaconf import DictConfig
 from ssd_bench import load_runs
 from ssd_bench.commands import explain as explaining
 from ssd_bench.errors import ConfigError
-from ssd_bench.exchange.every_eval_ever import Publisher, eval_log
 from ssd_bench.records.header import RunHeader
 from ssd_bench.records.reader import load_run
 from ssd_bench.records.typed import field_types
@@ -182,7 +181,6 @@ def test_every_mutant_is_read_or_refused_by_name(good: Path, tmp_path: Path) -> 
             report_text(reproduce(folder, 0, {}, tmp_path / "again"))
             run = load_run(folder)
             explaining.render(run, explaining.explain(run))
-            assert json.loads(eval_log(run, Publisher(model="lab/tiny")).results_text)
         except ConfigError as error:
             refused += 1
             failed += [] if str(folder) in str(error) else [f"{name}: no path in {error}"]
