@@ -172,7 +172,7 @@ def passes(decoder: Decoder, kinds: Iterable[tuple[int, dict[int, int]]]) -> Ite
 @pytest.mark.parametrize("isa", NATIVE_LEVELS)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
 def test_compiled_passes_are_pytorchs(isa: str, dtype: torch.dtype, quantised: Load) -> None:
-    """In 4 bits nearly: only compiled products round the inputs."""
+    """Passes in 4 bits differ, since only compiled products round the inputs."""
     if problem := native_problem(isa):
         pytest.skip(f"level {isa} is not tested: {problem}")
     every = range(2 * LAYERS)
@@ -191,7 +191,7 @@ def test_compiled_passes_are_pytorchs(isa: str, dtype: torch.dtype, quantised: L
 
 @pytest.mark.parametrize("isa", NATIVE_LEVELS)
 def test_compiled_products_in_4_bits_round_their_inputs(isa: str, quantised: Load) -> None:
-    """To 255 values of a group: multiples of its largest magnitude over 127."""
+    """Inputs become one of 255 values in groups: multiples of the largest magnitude over 127."""
     if problem := native_problem(isa):
         pytest.skip(f"level {isa} is not tested: {problem}")
     ops = quantised("qwen2", torch.float32, "native", isa)._ops
