@@ -310,6 +310,12 @@ class RunHeader:
             return ", ".join(gpus)
         return str(self.hardware["cpu"] or self.model.device)
 
+    @property
+    def machine_name(self) -> str:
+        """The device, with the compiled kernels' instruction level on a CPU: processors of one name differ in it."""
+        isa = (self.model.arithmetic or {}).get("isa")
+        return f"{self.device_name} ({isa})" if isa else self.device_name
+
 
 def _latency(stored: object) -> Latency | None:
     """Return a stored profile; None without one, or with missing or unknown times, which cannot be replayed."""

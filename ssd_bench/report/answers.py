@@ -121,7 +121,7 @@ def describe_records(replications: Sequence[Replication], results: int) -> str:
     if not by_path:
         return "There are no runs of the papers' experiments in this folder yet."
     models = list(dict.fromkeys(cell.model_ran for cell, _ in by_path.values()))
-    machines = dict.fromkeys(cell.header.device_name for cell, _ in by_path.values())
+    machines = dict.fromkeys(cell.header.machine_name for cell, _ in by_path.values())
     count = sum(1 for replication in replications for _ in replication.recorded_cells())
     scales = order_scales(dict.fromkeys(scale for _, scale in by_path.values()))
     text = (

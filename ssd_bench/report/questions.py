@@ -87,7 +87,7 @@ def _measured(cells: Sequence[ShownCell]) -> str:
     by_method = {name: [cell for cell in quiet if cell["method"] == name] for name in forest.ranked(quiet, MEASURED)}
     listed = ", ".join(f"“{name}” {_range(own, MEASURED)}" for name, own in by_method.items())
     rest = "; other work disturbed the times of the other methods" if disturbed else ""
-    devices, tasks = unique(cell.header.device_name for cell in quiet), unique(cell["task"] for cell in quiet)
+    devices, tasks = unique(cell.header.machine_name for cell in quiet), unique(cell["task"] for cell in quiet)
     where = f"{' and '.join(devices)} ({', '.join(tasks)}; {prompts_per_run(quiet)})"
     return f"Measured on {where}: {listed}{rest}."
 

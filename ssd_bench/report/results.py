@@ -18,7 +18,7 @@ from ssd_bench.papers.ours.match import order_scales
 from ssd_bench.papers.ssd_bench.drafts import DRAFTS
 from ssd_bench.papers.ssd_bench.families import FAMILIES
 from ssd_bench.papers.ssd_bench.figures import COMPARISON
-from ssd_bench.papers.ssd_bench.real import REAL
+from ssd_bench.papers.ssd_bench.real import REAL, REAL_MEASURED
 from ssd_bench.paths import record_files
 from ssd_bench.results.folder import Record
 from ssd_bench.results.models import ModelRan
@@ -83,7 +83,7 @@ def result_table(replications: Sequence[Replication], records: Sequence[Record] 
 
 def comparisons(replications: Sequence[Replication]) -> list[Replication]:
     """Return the runs of every experiment that compares methods, at the scale nearest to the papers'."""
-    compared = (comparison(replications, name) for name in (REAL, COMPARISON, FAMILIES, DRAFTS))
+    compared = (comparison(replications, name) for name in (REAL, REAL_MEASURED, COMPARISON, FAMILIES, DRAFTS))
     return [replication for replication in compared if replication is not None]
 
 
@@ -116,7 +116,7 @@ def _rows(record: Record, method: str, task: str) -> Iterator[dict[str, Any]]:
         "alpha": summary.alpha.value,
         "equal": _share_equal(summary),
     }
-    measured = {"machine": f"{summary.device}, {summary.dtype}", "times": MEASURED, "overhead": summary.overhead}
+    measured = {"machine": f"{record.header.machine_name}, {summary.dtype}", "times": MEASURED, "overhead": summary.overhead}
     if not digest.timing.contaminated:
         yield row | measured | _numbers(summary.row, "speedup", "speedup_e2e", "prepare_ms", "break_even_tokens")
     names = ("speedup_modelled", "", "modelled_prepare_ms", "modelled_break_even_tokens")

@@ -62,6 +62,16 @@ def test_the_processor_counts_only_where_it_computes() -> None:
     assert (on_gpu.hardware["cpu"], on_gpu.hardware["cores"], on_gpu.device_name) == (None, None, "H100")
 
 
+@pytest.mark.parametrize(
+    ("arithmetic", "name"),
+    [({"kernels": "native", "isa": "avx2"}, "AMD EPYC (avx2)"), ({"kernels": "torch"}, "AMD EPYC"), (None, "AMD EPYC")],
+)
+def test_processors_of_one_name_differ_by_instruction_level(arithmetic: dict[str, str] | None, name: str) -> None:
+    machine = {"device": {"cpu": "AMD EPYC", "cores": 2, "gpus": []}}
+    content = header(provenance=machine, model={"device": "cpu", "arithmetic": arithmetic})
+    assert RunHeader.of(content).machine_name == name
+
+
 def test_settings_of_the_method_are_without_its_class_and_name() -> None:
     method = {"_target_": "methods.swift.Swift", "name": "swift", "interval": 3}
     typed = RunHeader.of(header(config={"method": method, "data": None}))
