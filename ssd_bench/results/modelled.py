@@ -4,17 +4,20 @@ The measured passes of a GPU and a model size (`ssd_bench.cost.reference`) time 
 blocks of a smaller model stand for the reference's by relative depth. Acceptance, drafts and layer sets come from the
 recorded model. A method's Python code is left out, except for the host's time per call.
 
-`modelled_run` replaces a run's times, so that modelled and measured numbers have the same definitions.
+`ModelledTimes` replaces a run's times, so that modelled and measured numbers have the same definitions.
 """
 
 from __future__ import annotations
 
-from dataclasses import fields, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, fields, replace
 
 import numpy as np
 import pandas as pd
+from numpy.typing import NDArray
 
 from ssd_bench.contract.generation import Work
+from ssd_bench.cost.latency import Latency
 from ssd_bench.cost.machine import Machine
 from ssd_bench.cost.reference import reference_machine
 from ssd_bench.cost.work import work_ms
@@ -72,41 +75,68 @@ def prepare_ms(run: Run, machine: Machine) -> float:
     return float(work_ms(pd.DataFrame(run.header.prepare_work, columns=columns), machine).sum())
 
 
-def modelled_run(run: Run, machine: Machine) -> Run:
-    """Replace the recorded times of a run by modelled ones, in both tables and the header.
+@dataclass(frozen=True)
+class ModelledTimes:
+    """Modelled times of a run, without its tables.
 
-    The arm of Hugging Face, whose work is not counted, is left out; the machine is as in `modelled_steps`.
+    Attributes:
+        steps, prompts: column -> milliseconds, in the order of `steps`, and of the prompts of AR and the method.
     """
-    steps = modelled_steps(run, machine)
-    # the work of searches before the run is counted with the preparation, not search by search
-    searches = [replace(search, seconds=0.0) for search in run.header.searches]
-    return replace(
-        run,
-        header=replace(run.header, prepare_ms=prepare_ms(run, machine), searches=searches),
-        prompts=_modelled_prompts(run, steps, machine),
-        steps=run.steps.assign(**{name: steps[name].to_numpy() for name in SPANS}),
-    )
+
+    latency: Latency | None
+    prepare_ms: float
+    steps: Mapping[str, NDArray[np.float64]]
+    prompts: Mapping[str, NDArray[np.float64]]
+
+    @classmethod
+    def of(cls, run: Run, machine: Machine, latency: Latency | None = None) -> ModelledTimes:
+        """Model the times of a run.
+
+        Args:
+            machine: as in `modelled_steps`.
+            latency: its profile, for predictions.
+        """
+        steps = modelled_steps(run, machine)
+        prompts = run.prompts[run.prompts["arm"].isin(PAIR)]
+        prefill, prefilled = rows_with(run.work[run.work["step"] == 0], prompts, ANSWER)
+        decoded, answer = rows_with(steps, prompts, ANSWER)
+        parts = {name: sums_at(answer, decoded[name].to_numpy(), len(prompts)) for name in PARTS}
+        times = {
+            "prefill_ms": sums_at(prefilled, work_ms(prefill, machine), len(prompts)),
+            "decode_ms": sum(parts.values()),
+            **{name: parts[name] for name in SPANS},
+        }
+        return cls(latency, prepare_ms(run, machine), {name: steps[name].to_numpy() for name in SPANS}, times)
+
+    def replace_in(self, run: Run) -> Run:
+        """Replace the recorded times of the run, in both tables and the header.
+
+        The arm of Hugging Face, whose work is not counted, is left out.
+        """
+        # the work of searches before the run is counted with the preparation, not search by search
+        searches = [replace(search, seconds=0.0) for search in run.header.searches]
+        return replace(
+            run,
+            header=replace(run.header, prepare_ms=self.prepare_ms, searches=searches, latency=self.latency),
+            prompts=run.prompts[run.prompts["arm"].isin(PAIR)].assign(**self.prompts),
+            steps=run.steps.assign(**self.steps),
+        )
 
 
-def _modelled_prompts(run: Run, steps: pd.DataFrame, machine: Machine) -> pd.DataFrame:
-    """Return the prompts of AR and the method with times from `modelled_steps`."""
-    prompts = run.prompts[run.prompts["arm"].isin(PAIR)]
-    prefill, prefilled = rows_with(run.work[run.work["step"] == 0], prompts, ANSWER)
-    decoded, answer = rows_with(steps, prompts, ANSWER)
-    parts = {name: sums_at(answer, decoded[name].to_numpy(), len(prompts)) for name in PARTS}
-    return prompts.assign(
-        prefill_ms=sums_at(prefilled, work_ms(prefill, machine), len(prompts)),
-        decode_ms=sum(parts.values()),
-        **{name: parts[name] for name in SPANS},
-    )
+def reference_times(run: Run) -> ModelledTimes:
+    """Return the times of the run at its reference machine, with its latency profile.
+
+    Raises:
+        ConfigError: the reference machine is unknown.
+    """
+    machine = reference_machine(reference_of(run.header)).of_blocks(run.header.model.n_layers)
+    return ModelledTimes.of(run, machine, machine.latency)
 
 
 def reference_run(run: Run) -> Run:
     """Return the run with the times and latency profile of its reference machine.
 
     Raises:
-        ConfigError: the reference machine is unknown.
+        ConfigError: as `reference_times`.
     """
-    machine = reference_machine(reference_of(run.header)).of_blocks(run.header.model.n_layers)
-    modelled = modelled_run(run, machine)
-    return replace(modelled, header=replace(modelled.header, latency=machine.latency))
+    return reference_times(run).replace_in(run)

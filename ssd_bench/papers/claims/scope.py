@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import NamedTuple
 
 from ssd_bench.papers.claims.claims import STATISTICS, Claim
@@ -22,7 +23,6 @@ from ssd_bench.papers.claims.statistics import count_loops, count_sets
 from ssd_bench.papers.ours import values
 from ssd_bench.papers.ours.cells import Cell
 from ssd_bench.papers.ours.ran import scaled_settings
-from ssd_bench.records.reader import Run
 from ssd_bench.results.evidence import search_ended, shares_search
 from ssd_bench.results.models import ModelRan
 from ssd_bench.results.rows import arm_rows
@@ -60,16 +60,17 @@ class RunScope:
     loops: int
 
     @classmethod
-    def of(cls, run: Run) -> RunScope:
-        """Return the scope of a run."""
+    def of(cls, cell: Cell) -> RunScope:
+        """Return the scope of a cell's run."""
+        run = cell.run
         rows = arm_rows(run.prompts, "method")
         new_tokens, prompt_tokens = (float(rows[name].mean()) for name in ("new_tokens", "prompt_len"))
         shared, ended = shares_search(run), search_ended(run)
-        return cls(new_tokens, prompt_tokens, values.scored_sets(run), shared, ended, count_loops(run))
+        return cls(new_tokens, prompt_tokens, values.scored_sets(run), shared, ended, count_loops(cell))
 
 
 def run_scope(cell: Cell) -> RunScope:
-    return cell.remember("scope", lambda: RunScope.of(cell.run))
+    return cell.remember("scope", partial(RunScope.of, cell))
 
 
 def split_scope(claim: Claim, comparisons: Sequence[ClaimComparison]) -> tuple[list[ClaimComparison], Lack | None]:

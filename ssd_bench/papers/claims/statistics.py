@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache, partial
+from functools import partial
 
 import numpy as np
 import pandas as pd
@@ -16,15 +16,13 @@ from ssd_bench.papers.ours import select, values
 from ssd_bench.papers.ours.cells import Cell
 from ssd_bench.records.reader import Run
 from ssd_bench.results.definitions import main_set, searched_drafts, skipped_shares
-from ssd_bench.results.modelled import reference_run
+from ssd_bench.results.modelled import reference_times
 from ssd_bench.results.prompt_table import PromptTable, frame_of_steps
 from ssd_bench.results.quantity import QUANTITIES, Array, Quantity, ratio_of_sums
 from ssd_bench.results.repetition import rows_without_loops
 from ssd_bench.results.rows import arm_rows
 
 NO_DRAFTS = "the run drafted no tokens with a searched layer set"
-_reference_run = lru_cache(maxsize=1)(reference_run)
-"""`reference_run` of the last run: a run's statistics follow each other."""
 
 
 @dataclass(frozen=True)
@@ -70,9 +68,9 @@ def take_sample(
 
 def _rows(cell: Cell, statistic: str, part: Mapping[str, str], modelled: bool) -> pd.DataFrame | str:
     """Return a statistic's columns for one run, indexed by the prompts' hashes, or why it lacks them."""
-    run = _restrict(cell, _reference_run(cell.run) if modelled else cell.run, part)
+    run = _restrict(cell, _modelled(cell) if modelled else cell.run, part)
     if not isinstance(run, str) and not STATISTICS[statistic].any_answer:
-        run = _without_loops(run)
+        run = _prompts(run, run.prompts["prompt_index"].isin(_unlooped(cell)))
     rows = run if isinstance(run, str) else _DEFINITIONS[statistic][0](run)
     if isinstance(rows, str):
         return rows
@@ -112,18 +110,25 @@ def _prompts(run: Run, kept: pd.Series[bool]) -> Run | str:
     return replace(run, prompts=prompts, steps=run.steps[run.steps["prompt_index"].isin(prompts["prompt_index"])])
 
 
-def _without_loops(run: Run) -> Run | str:
-    """Restrict a run to prompts without looping answers: a loop is easy to draft, whatever the method."""
-    kept = rows_without_loops(run.prompts)["prompt_index"] if _has_both_arms(run) else run.prompts["prompt_index"]
-    return _prompts(run, run.prompts["prompt_index"].isin(kept))
+def _modelled(cell: Cell) -> Run:
+    """Return the cell's run as `reference_run`."""
+    run = cell.run
+    return cell.remember("modelled", partial(reference_times, run)).replace_in(run)
 
 
-def count_loops(run: Run) -> int:
+def _unlooped(cell: Cell) -> frozenset[int]:
+    """Return the prompts without looping answers: a loop is easy to draft, whatever the method."""
+
+    def find() -> frozenset[int]:
+        prompts = cell.run.prompts
+        return frozenset((rows_without_loops(prompts) if _has_both_arms(cell.run) else prompts)["prompt_index"])
+
+    return cell.remember("without loops", find)
+
+
+def count_loops(cell: Cell) -> int:
     """Return the number of prompts with a looping answer."""
-    kept = _without_loops(run)
-    return run.prompts["prompt_index"].nunique() - (
-        0 if isinstance(kept, str) else kept.prompts["prompt_index"].nunique()
-    )
+    return int(cell.run.prompts["prompt_index"].nunique()) - len(_unlooped(cell))
 
 
 def _has_both_arms(run: Run) -> bool:
