@@ -105,8 +105,8 @@ FILLED = {
     "record=PACK_OR_DIR": "record=runs/NAME",
     "record=runs/reference/mini.zip": "record=runs/NAME",  # a minute; test_formats checks some
     "runs_dir=DIR": "runs_dir=runs/table",
-    "runs_dir=…": "runs_dir=runs/del_home",
-    "runs_dir=/shared/runs": "runs_dir=runs/del_home",
+    "runs_dir=…": "runs_dir=runs/other",
+    "runs_dir=/shared/runs": "runs_dir=runs/other",
     "claims runs_dir=runs/reference/mini": "claims",  # of the records that it has
     "claims runs_dir=runs/reference": "claims",
     "report runs_dir=runs/reference/mini": "report runs_dir=runs/table",  # tests/report/test_page.py makes the page
@@ -296,7 +296,7 @@ def workplace(small_checkpoint: Path, tmp_path_factory: pytest.TempPathFactory) 
     (runs / "reference/mini/searches").rename(runs / "searches")
     shutil.copytree(ROOT / "runs/reference/shapes", runs / "reference/shapes")
     made = executed(runs, "method=fixed_layers", "task=gsm8k", *SMALL).path
-    shutil.copytree(made, runs / "del_home/NAME")
+    shutil.copytree(made, runs / "other/NAME")
     shutil.copytree(runs / "reference/mini" / RECORD, runs / "table" / RECORD)  # it has a profile of its own
     made.rename(runs / "NAME")
     exhibit_runs.make(folder / "judged", "small")

@@ -305,7 +305,7 @@ def test_an_index_of_an_unknown_experiment_is_named(tmp_path: Path) -> None:
         cells.replications(tmp_path)
 
 
-@pytest.mark.parametrize("name", ["long", "mini", "paper", "small"])
+@pytest.mark.parametrize("name", ["long", "mini", "paper", "real", "small"])
 def test_every_key_of_the_scales_matches_something(name: str) -> None:
     assert scale.load_checked(name).name == name
 
@@ -314,6 +314,7 @@ def test_every_key_of_the_scales_matches_something(name: str) -> None:
     ("more", "message"),
     [
         ("replace: {method=jacobi: [], method=jacoby: []}", r"scale mini replace='method=jacoby'"),
+        ("models: {swift_tiny2: {qwen3_8b: miniature_plain}}", r"scale mini models='swift_tiny2\.qwen3_8b'"),
         ("replace: {model=qwen3_14b: []}", r"scale mini replace='model=qwen3_14b'"),  # its model is the miniature
         ("notes: {swift_tiny2: a, swift_table99: b}", r"scale mini notes='swift_table99'"),
         ("caps: {repeats: 1, method.draft_length: 3}", r"scale mini caps='method.draft_length'"),
@@ -327,6 +328,15 @@ def test_a_key_of_a_scale_that_matches_nothing_is_refused(more: str, message: st
     options = (f"experiment={NAME}", "scale=mini", f"hydra.sweep.dir={folders}/sweep", f"runs_dir={folders}/runs")
     end = program("-m", *options)
     assert end.returncode == 2 and "scale mini" in end.stderr and not (folders / "runs").exists()
+
+
+def test_two_sizes_stand_for_two_sizes() -> None:
+    real = scale.load_checked("real")
+    models = {job.labels["model"]: grid.choice(real.map_job(job), "model") for job in grid.load("swift_figure8b").jobs}
+    small, large = "qwen2_5_coder_0_5b", "qwen2_5_coder_1_5b"
+    assert models == {"LLaMA-2-7B": small, "LLaMA-2-13B": small, "LLaMA-2-70B": large}
+    elsewhere = next(job for job in grid.load("swift_table2").jobs if "model=llama2_70b" in job.overrides)
+    assert grid.choice(real.map_job(elsewhere), "model") == small
 
 
 def test_a_damaged_index_is_named(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ import pandas as pd
 
 from ssd_bench import tables
 from ssd_bench.papers.ours.cells import Replication
-from ssd_bench.papers.ssd_bench import del_home, families, figures, real, windows
+from ssd_bench.papers.ssd_bench import families, figures, real, windows
 from ssd_bench.results.text import TOY_RUN
 
 
@@ -72,6 +72,5 @@ OWN = (
     OwnTable(figures.COMPARISON, "All methods on one model", figures.table, figures.note),
     OwnTable(families.FAMILIES, "Families of drafts", families.table, families.note),
     OwnTable(windows.WINDOWS, "Windows of the cache and layer sets", windows.table, windows.note),
-    OwnTable(del_home.DEL_HOME, "Does training for early exits explain DEL's gain?", del_home.table, del_home.note),
 )
 """Our experiments' tables, in page order."""
