@@ -16,7 +16,6 @@ from ssd_bench.errors import ConfigError
 from ssd_bench.papers.ours.cells import Replication
 from ssd_bench.papers.ours.match import order_scales
 from ssd_bench.papers.ssd_bench.drafts import DRAFTS
-from ssd_bench.papers.ssd_bench.families import FAMILIES
 from ssd_bench.papers.ssd_bench.figures import COMPARISON
 from ssd_bench.papers.ssd_bench.real import REAL, REAL_MEASURED
 from ssd_bench.paths import record_files
@@ -83,7 +82,7 @@ def result_table(replications: Sequence[Replication], records: Sequence[Record] 
 
 def comparisons(replications: Sequence[Replication]) -> list[Replication]:
     """Return the runs of every experiment that compares methods, at the scale nearest to the papers'."""
-    compared = (comparison(replications, name) for name in (REAL, REAL_MEASURED, COMPARISON, FAMILIES, DRAFTS))
+    compared = (comparison(replications, name) for name in (REAL, REAL_MEASURED, COMPARISON, DRAFTS))
     return [replication for replication in compared if replication is not None]
 
 

@@ -1,4 +1,4 @@
-"""Our experiments on families of drafts: grids, table with baselines, figure, report."""
+"""Our experiments on kinds of drafts and windows: grids, figure, report, what to use."""
 
 from __future__ import annotations
 
@@ -13,30 +13,24 @@ from matplotlib.figure import Figure
 from ssd_bench.cost.tpt import tpt
 from ssd_bench.papers.ours.cells import Replication, replications
 from ssd_bench.papers.runs import grid
-from ssd_bench.papers.ssd_bench import families, windows
+from ssd_bench.papers.ssd_bench import windows
 from ssd_bench.papers.ssd_bench.drafts import DRAFTS
-from ssd_bench.papers.ssd_bench.families import AR, FAMILIES, HF, REPEATED, WITHOUT_LOOPS
 from ssd_bench.papers.ssd_bench.own import OWN
 from ssd_bench.papers.ssd_bench.windows import WINDOWS
 from ssd_bench.report import choice, page, results, write
 from ssd_bench.report.figures import figure
 from ssd_bench.results.folder import Record
-from ssd_bench.results.prompt_table import PromptTable
-from ssd_bench.results.text import DECODE, END_TO_END, format_measured
 from tests import synthetic
 from tests.exhibit_runs import indexed
 
 
 def made(folder: Path, experiment: str) -> Replication:
-    """Its runs at scale mini, each method with its own acceptance, and Hugging Face's arm where the job has it.
-
-    Of eight tasks only the first and the last, because a run takes a fifth of a second.
-    """
+    """Its runs at scale mini, each method with its own acceptance, on the first task alone."""
     labels = [*dict.fromkeys((job.labels["method"], job.labels["setting"]) for job in grid.load(experiment).jobs)]
-    tasks = [*dict.fromkeys(job.labels["task"] for job in grid.load(experiment).jobs)][::7]
+    (task,) = {job.labels["task"] for job in grid.load(experiment).jobs[:1]}
 
     def run(job: grid.Job) -> str | None:
-        if job.labels["task"] not in tasks:
+        if job.labels["task"] != task:
             return None
         place = labels.index((job.labels["method"], job.labels["setting"]))
         name = f"{experiment}-{job.labels['task']}-{place}".replace("/", "").replace(" ", "").replace(",", "")
@@ -45,59 +39,27 @@ def made(folder: Path, experiment: str) -> Replication:
             for record in units[0]:
                 record.prompt.output_ids = [1, 2, 3, 4] * 20
                 record.prompt.output_ids = record.prompt.output_ids[: record.prompt.new_tokens]
-            if "baseline=hf" in job.overrides:
-                units = [synthetic.with_hf(unit) for unit in units]
             synthetic.write_record(folder / name, units, run_id=name, model={"name": "tiny", "n_params": 2_000_000})
         return name
 
     indexed(folder, experiment, "mini", run)
     whole = next(one for one in replications(folder) if one.experiment.name == experiment)
-    return replace(whole, cells=tuple(cell for cell in whole.cells if cell["task"] in tasks))
+    return replace(whole, cells=tuple(cell for cell in whole.cells if cell["task"] == task))
 
 
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Replication]:
     """Both experiments with all runs of their tasks."""
-    return {name: made(tmp_path_factory.mktemp(name), name) for name in (FAMILIES, WINDOWS)}
+    return {name: made(tmp_path_factory.mktemp(name), name) for name in (DRAFTS, WINDOWS)}
 
 
 def test_a_run_set_fills_both_and_prompts_fit_the_context() -> None:
-    assert grid.expand_name("families") == [FAMILIES, DRAFTS, WINDOWS]
-    for job in (*grid.load(FAMILIES).jobs, *grid.load(WINDOWS).jobs):
+    assert grid.expand_name("families") == [DRAFTS, WINDOWS]
+    for job in (*grid.load(DRAFTS).jobs, *grid.load(WINDOWS).jobs):
         asked = dict(override.split("=", 1) for override in job.overrides)
         assert asked["model"] == "smollm2_135m" and asked["seed"] == "0"
         # answer and clip_reserve of the task leave the prompt as long as the label says
         assert int(asked.get("task.max_prompt_tokens", 0)) + int(asked["decode.max_new_tokens"]) + 250 <= 8192
-
-
-def test_the_table_has_both_baselines_and_every_method_of_a_task(whole: dict[str, Replication]) -> None:
-    one = whole[FAMILIES]
-    frame = families.table(one)
-    assert frame["task"].nunique() == 2
-    methods = list(dict.fromkeys(job.labels["method"] for job in one.experiment.jobs))
-    for _, rows in frame.groupby("task"):
-        assert rows["method"].tolist() == [AR, HF, *methods]
-    assert set(frame["model"]) == {"tiny, 2.0 million parameters"}
-    assert set(frame.loc[frame["method"] == AR, DECODE]) == {"1"}
-    run = next(one.recorded_cells(method="prompt lookup")).run
-    third = PromptTable(run.prompts).number("speedup", ("hf", "ar"))
-    assert frame.loc[frame["method"] == HF, DECODE].iloc[0] == format_measured(third)
-    cell = next(one.recorded_cells(method="suffix"))
-    summary = cell.summary
-    row = frame[(frame["method"] == "suffix") & (frame["task"] == cell["task"])].iloc[0]
-    assert row[DECODE] == format_measured(summary.speedup) and row[END_TO_END] == format_measured(summary.speedup_e2e)
-    assert row[WITHOUT_LOOPS] == f"{format_measured(summary.speedup_without_loops)} (n = 5)"
-    assert row[REPEATED] == format_measured(summary.repetition["method_repetition"], 3) != "0.000"
-
-
-def test_a_method_without_runs_leaves_its_rows_out_and_is_counted(whole: dict[str, Replication]) -> None:
-    one = whole[FAMILIES]
-    cells = (replace(cell, record=None) if cell["method"] == "prompt lookup" else cell for cell in one.cells)
-    one = replace(one, cells=tuple(cells))
-    frame = families.table(one)
-    assert "prompt lookup" not in set(frame["method"]) and HF not in set(frame["method"])
-    own = next(table for table in OWN if table.experiment == FAMILIES)
-    assert f"2 of {len(one.cells)} runs are missing." in own.document(one)
 
 
 def test_the_figure_has_a_line_for_each_layer_set_in_each_panel(whole: dict[str, Replication]) -> None:
@@ -122,12 +84,12 @@ def test_the_figure_has_a_line_for_each_layer_set_in_each_panel(whole: dict[str,
 
 
 def test_a_report_writes_them_and_a_page_says_what_is_not_run(whole: dict[str, Replication], tmp_path: Path) -> None:
-    made_runs = list(whole.values())
+    made_runs = [whole[WINDOWS]]
     names = {path.name for path in write.write_own_tables(made_runs, tmp_path)}
-    assert names == {f"{name}_mini.{kind}" for name in (FAMILIES, WINDOWS) for kind in ("md", "csv", "tex")}
+    assert names == {f"{WINDOWS}_mini.{kind}" for kind in ("md", "csv", "tex")}
     assert len(pd.read_csv(tmp_path / f"{WINDOWS}_mini.csv")) == len(grid.load(WINDOWS).jobs)
     sheets = {sheet.anchor: sheet for sheet in page._own_sheets(made_runs, {})}
-    assert "prompt lookup" in sheets[f"{FAMILIES}_mini"].table
+    assert "uniform quarter-skip" in sheets[f"{WINDOWS}_mini"].table
     empty = [replace(one, cells=tuple(replace(cell, record=None) for cell in one.cells)) for one in made_runs]
     for given in ([], empty):
         without = {sheet.anchor: sheet for sheet in page._own_sheets(given, {})}
@@ -139,7 +101,7 @@ def test_what_to_use_counts_methods_of_no_experiment_under_the_same_conditions(
     whole: dict[str, Replication], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(choice, "PROMPTS", 5)  # these runs have six, and five
-    one = whole[FAMILIES]
+    one = whole[DRAFTS]
     task = one.experiment.jobs[0].labels["task"]
 
     def fastest(frame: pd.DataFrame) -> object:

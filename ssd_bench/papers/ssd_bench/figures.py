@@ -14,12 +14,11 @@ from ssd_bench.papers.figures import style
 from ssd_bench.papers.figures.shared import NotDrawable
 from ssd_bench.papers.ours.cells import Replication, ShownCell
 from ssd_bench.papers.ssd_bench.drafts import drafts
-from ssd_bench.papers.ssd_bench.families import result_columns
 from ssd_bench.papers.ssd_bench.plane import Plane, Point, Use, plane_path, read
 from ssd_bench.papers.ssd_bench.real import real
 from ssd_bench.papers.ssd_bench.windows import windows
 from ssd_bench.paths import display_path
-from ssd_bench.results.text import ABSENT, format_lossless, format_percent
+from ssd_bench.results.text import ABSENT, DECODE, END_TO_END, format_lossless, format_measured, format_percent
 
 __all__ = ["COMPARISON", "comparison", "drafts", "note", "planes", "real", "table", "windows"]
 
@@ -248,7 +247,11 @@ def note() -> str:
 
 def _row(cell: ShownCell, plane: Plane | NotDrawable) -> dict[str, str]:
     summary = cell.summary
-    row = result_columns(cell) | {
+    row = {axis: cell[axis] for axis in ("model", "task", "method")} | {
+        DECODE: f"excluded: {cell.exclusion}" if cell.exclusion else format_measured(summary.speedup),
+        END_TO_END: ABSENT if cell.exclusion else format_measured(summary.speedup_e2e),
+        "M": format_measured(summary.M),
+        "α": format_measured(summary.alpha, 3),
         "skipped, of all sublayers": format_percent(summary.skip_ratio),
         "overhead": format_percent(summary.overhead),
         "equal to AR": format_lossless(summary.row),

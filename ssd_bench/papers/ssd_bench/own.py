@@ -9,7 +9,7 @@ import pandas as pd
 
 from ssd_bench import tables
 from ssd_bench.papers.ours.cells import Replication
-from ssd_bench.papers.ssd_bench import families, figures, real, windows
+from ssd_bench.papers.ssd_bench import figures, real, windows
 from ssd_bench.results.text import TOY_RUN
 
 
@@ -70,7 +70,6 @@ OWN = (
     OwnTable(real.REAL_MEASURED, "Rounded and copying drafts, measured", real.table, real.note),
     OwnTable(real.DISPUTE, "SWIFT against ConfLayers", real.table, real.note),
     OwnTable(figures.COMPARISON, "All methods on one model", figures.table, figures.note),
-    OwnTable(families.FAMILIES, "Families of drafts", families.table, families.note),
     OwnTable(windows.WINDOWS, "Windows of the cache and layer sets", windows.table, windows.note),
 )
 """Our experiments' tables, in page order."""
