@@ -115,7 +115,8 @@ def _rows(record: Record, method: str, task: str) -> Iterator[dict[str, Any]]:
         "alpha": summary.alpha.value,
         "equal": _share_equal(summary),
     }
-    measured = {"machine": f"{record.header.machine_name}, {summary.dtype}", "times": MEASURED, "overhead": summary.overhead}
+    machine = f"{record.header.machine_name}, {summary.dtype}"
+    measured = {"machine": machine, "times": MEASURED, "overhead": summary.overhead}
     if not digest.timing.contaminated:
         yield row | measured | _numbers(summary.row, "speedup", "speedup_e2e", "prepare_ms", "break_even_tokens")
     names = ("speedup_modelled", "", "modelled_prepare_ms", "modelled_break_even_tokens")
