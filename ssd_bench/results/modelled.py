@@ -103,7 +103,7 @@ class ModelledTimes:
         parts = {name: sums_at(answer, decoded[name].to_numpy(), len(prompts)) for name in PARTS}
         times = {
             "prefill_ms": sums_at(prefilled, work_ms(prefill, machine), len(prompts)),
-            "decode_ms": sum(parts.values()),
+            "decode_ms": sum(parts.values(), np.zeros(len(prompts))),
             **{name: parts[name] for name in SPANS},
         }
         return cls(latency, prepare_ms(run, machine), {name: steps[name].to_numpy() for name in SPANS}, times)
