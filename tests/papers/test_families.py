@@ -118,3 +118,9 @@ def test_what_to_use_counts_methods_of_no_experiment_under_the_same_conditions(
     assert set(frame[frame["task"] == task]["method"]) == {"successors", *(cell["method"] for cell in one.cells)}
     assert "fewer_prompts" in set(frame["method"])  # other prompts are another task
     assert results.comparisons([one]) == [one] and results.comparison([one]) is None
+
+
+def test_runs_of_other_seeds_are_those_of_their_experiment(whole: dict[str, Replication]) -> None:
+    seeds = replace(whole[WINDOWS], cells=(), repeats=(whole[WINDOWS],))
+    records = [cell.record for cell in whole[WINDOWS].recorded_cells() if cell.record is not None]
+    assert len(results.result_table([], records)) and results.result_table([seeds], records).empty
