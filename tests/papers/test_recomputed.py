@@ -91,7 +91,7 @@ def test_the_streams_of_knn_ssd_have_one_trace_for_all_mixing_ratios() -> None:
     assert "duplicates the trace of KNN-SSD" in of_miniature().loc["knn-ssd/stable_under_mixing", "reason"]
 
 
-@pytest.mark.parametrize(("scale", "n_indices", "n_runs"), [("mini", 50, 196), ("real", 41, 12)])
+@pytest.mark.parametrize(("scale", "n_indices", "n_runs"), [("mini", 50, 196), ("real", 90, 30)])
 def test_the_records_behind_every_committed_verdict_are_in_the_repository(
     scale: str, n_indices: int, n_runs: int
 ) -> None:
