@@ -71,8 +71,8 @@ def result_table(replications: Sequence[Replication], records: Sequence[Record] 
             if cell.record is not None and cell.is_readable and not cell.exclusion:
                 task_names.setdefault(cell.record.digest.conditions, set()).add(cell["task"])
                 rows += _rows(cell.record, cell["method"], cell["task"])
-    of_experiments = (one for replication in replications for one in (replication, *replication.repeats))
-    shown = {cell.path for one in of_experiments for cell in one.recorded_cells()}
+    of_seeds = (made for replication in replications for made in replication.of_all_seeds)
+    shown = {cell.path for made in of_seeds for cell in made.recorded_cells()}
     for record in records:
         # searched_share 0: no search ran, so the method itself was not timed
         if record.path not in shown and not record.error and record.summary.searched_share != 0:

@@ -83,19 +83,19 @@ class ModelledTimes:
         steps, prompts: column -> milliseconds, in the order of `steps`, and of the prompts of AR and the method.
     """
 
-    latency: Latency | None
+    latency: Latency
     prepare_ms: float
     steps: Mapping[str, NDArray[np.float64]]
     prompts: Mapping[str, NDArray[np.float64]]
 
     @classmethod
-    def of(cls, run: Run, machine: Machine, latency: Latency | None = None) -> ModelledTimes:
-        """Model the times of a run.
+    def of(cls, run: Run) -> ModelledTimes:
+        """Model the times of a run at its reference machine.
 
-        Args:
-            machine: as in `modelled_steps`.
-            latency: its profile, for predictions.
+        Raises:
+            ConfigError: the reference machine is unknown.
         """
+        machine = reference_machine(reference_of(run.header)).of_blocks(run.header.model.n_layers)
         steps = modelled_steps(run, machine)
         prompts = run.prompts[run.prompts["arm"].isin(PAIR)]
         prefill, prefilled = rows_with(run.work[run.work["step"] == 0], prompts, ANSWER)
@@ -106,7 +106,8 @@ class ModelledTimes:
             "decode_ms": sum(parts.values(), np.zeros(len(prompts))),
             **{name: parts[name] for name in SPANS},
         }
-        return cls(latency, prepare_ms(run, machine), {name: steps[name].to_numpy() for name in SPANS}, times)
+        spans = {name: steps[name].to_numpy() for name in SPANS}
+        return cls(machine.latency, prepare_ms(run, machine), spans, times)
 
     def replace_in(self, run: Run) -> Run:
         """Replace the recorded times of the run, in both tables and the header.
@@ -123,20 +124,10 @@ class ModelledTimes:
         )
 
 
-def reference_times(run: Run) -> ModelledTimes:
-    """Return the times of the run at its reference machine, with its latency profile.
-
-    Raises:
-        ConfigError: the reference machine is unknown.
-    """
-    machine = reference_machine(reference_of(run.header)).of_blocks(run.header.model.n_layers)
-    return ModelledTimes.of(run, machine, machine.latency)
-
-
 def reference_run(run: Run) -> Run:
     """Return the run with the times and latency profile of its reference machine.
 
     Raises:
-        ConfigError: as `reference_times`.
+        ConfigError: as `ModelledTimes.of`.
     """
-    return reference_times(run).replace_in(run)
+    return ModelledTimes.of(run).replace_in(run)

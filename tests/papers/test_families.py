@@ -27,7 +27,7 @@ from tests.exhibit_runs import indexed
 def made(folder: Path, experiment: str) -> Replication:
     """Its runs at scale mini, each method with its own acceptance, on the first task alone."""
     labels = [*dict.fromkeys((job.labels["method"], job.labels["setting"]) for job in grid.load(experiment).jobs)]
-    (task,) = {job.labels["task"] for job in grid.load(experiment).jobs[:1]}
+    task = grid.load(experiment).jobs[0].labels["task"]
 
     def run(job: grid.Job) -> str | None:
         if job.labels["task"] != task:

@@ -22,7 +22,7 @@ from ssd_bench.report import verdict_texts, verdicts
 from ssd_bench.report.answers import claim_lines
 from ssd_bench.results.digest import summarise
 from ssd_bench.results.folder import Record
-from ssd_bench.results.modelled import REFERENCE, ModelledTimes, modelled_steps, reference_run
+from ssd_bench.results.modelled import REFERENCE, modelled_steps, reference_run
 from ssd_bench.results.prompt_table import PromptTable
 from tests import synthetic
 from tests.exhibit_runs import MINIATURE, indexed
@@ -146,7 +146,7 @@ def test_an_interval_of_modelled_times_is_over_prompts_alone(tmp_path: Path) -> 
 def test_every_time_of_a_modelled_run_is_from_its_work(tmp_path: Path) -> None:
     run = counted(tmp_path, "run")
     machine = reference_machine(REFERENCE).of_blocks(run.header.model.n_layers)
-    modelled, parts = ModelledTimes.of(run, machine).replace_in(run), modelled_steps(run, machine)
+    modelled, parts = reference_run(run), modelled_steps(run, machine)
     names = ["draft_ms", "verify_ms", "policy_ms"]
     pd.testing.assert_frame_equal(modelled.steps[names], parts[names])
     spent = modelled.prompts[names].to_numpy().sum() + machine.step_ms * len(run.steps)

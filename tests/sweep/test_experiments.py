@@ -75,8 +75,8 @@ def exhibited() -> list[reported.Number]:
 
 def test_every_exhibit_with_results_has_an_experiment() -> None:
     listed = set(reported.exhibits()[["paper", "exhibit"]].itertuples(index=False, name=None))
-    own = "Comparison, Drafts, Windows, Noise, Population, Real, Real dispute, Real measured"
-    assert set(select.experiments()) == listed - NO_RESULTS | {("ssd-bench", name) for name in own.split(", ")}
+    names = "Comparison, Drafts, Windows, Noise, Population, Real, Real dispute, Real measured"
+    assert set(select.experiments()) == listed - NO_RESULTS | {("ssd-bench", name) for name in names.split(", ")}
     assert listed >= NO_RESULTS
 
 

@@ -142,9 +142,7 @@ def judge_claim(claim: Claim, replication: Replication) -> Judgement:
             dict.fromkeys(text for cell in cells for text in scaled_settings(cell.overrides, cell.paper_overrides))
         ),
     )
-    exclusions = {
-        cell: reason for made in (replication, *replication.repeats) for cell, reason in made.exclusions.items()
-    }
+    exclusions = {cell: reason for made in replication.of_all_seeds for cell, reason in made.exclusions.items()}
     lack = None if in_scope else lack
     measured = _decide(undecided, counted, exclusions, lack)
     if references := _references(claim, cells):

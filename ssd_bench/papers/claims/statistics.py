@@ -16,7 +16,7 @@ from ssd_bench.papers.ours import select, values
 from ssd_bench.papers.ours.cells import Cell
 from ssd_bench.records.reader import Run
 from ssd_bench.results.definitions import main_set, searched_drafts, skipped_shares
-from ssd_bench.results.modelled import reference_times
+from ssd_bench.results.modelled import ModelledTimes
 from ssd_bench.results.prompt_table import PromptTable, frame_of_steps
 from ssd_bench.results.quantity import QUANTITIES, Array, Quantity, ratio_of_sums
 from ssd_bench.results.repetition import rows_without_loops
@@ -113,7 +113,7 @@ def _prompts(run: Run, kept: pd.Series[bool]) -> Run | str:
 def _modelled(cell: Cell) -> Run:
     """Return the cell's run as `reference_run`."""
     run = cell.run
-    return cell.remember("modelled", partial(reference_times, run)).replace_in(run)
+    return cell.remember("modelled", partial(ModelledTimes.of, run)).replace_in(run)
 
 
 def _unlooped(cell: Cell) -> frozenset[int]:

@@ -154,6 +154,11 @@ class Replication:
         return _seeds(cell.overrides for cell in self.cells)
 
     @property
+    def of_all_seeds(self) -> tuple[Replication, ...]:
+        """This replication and its repeats."""
+        return self, *self.repeats
+
+    @property
     def command(self) -> str:
         """Command line that creates its runs."""
         return scales.command(self.experiment.name, self.scale)
