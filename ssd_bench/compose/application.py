@@ -9,7 +9,7 @@ import re
 import sys
 import traceback
 from argparse import Namespace
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 
 import yaml
@@ -90,7 +90,7 @@ def command(work: JobFunction, arguments: Sequence[str]) -> int:
     os.environ["HYDRA_FULL_ERROR"] = "1"
     try:
         with reported_ends() as end:
-            _call_hydra(job, arguments)
+            _call_hydra(job, _leave_settings_to_jobs(arguments) if _is_sweep(arguments) else arguments)
             if errors and not isinstance(errors[0], EXPECTED):
                 raise errors.pop()
     except EXPECTED as error:
@@ -132,6 +132,26 @@ def _mode_of_command_line(options: Namespace) -> Iterator[None]:
         Hydra.get_mode = get_mode  # type: ignore[method-assign]
 
 
+def _is_sweep(arguments: Sequence[str]) -> bool:
+    return bool({"-m", "--multirun"} & set(arguments))
+
+
+def _leave_settings_to_jobs(arguments: Iterable[str]) -> list[str]:
+    """Write each setting of a chosen config, such as method.max_steps=4, as a sweep over one value.
+
+    Hydra composes what all jobs share with the groups' defaults, and the default method may lack a setting that the
+    methods of the sweep, or of an experiment, have.
+    """
+    settings = []
+    for argument in arguments:
+        name, _, value = argument.partition("=")
+        if name.partition(".")[0] in CHOSEN and "." in name and value:
+            is_sweep = OverridesParser.create().parse_override(argument).is_sweep_override()
+            argument = argument if is_sweep else f"{name}=choice({value})"
+        settings.append(argument)
+    return settings
+
+
 def _check_choices(arguments: Sequence[str]) -> None:
     """Refuse arguments that give a traceback in Hydra: a choice that is no name (`method=null`), `-m --cfg`.
 
@@ -139,12 +159,12 @@ def _check_choices(arguments: Sequence[str]) -> None:
         ConfigError: names the group and its choices, or the option.
     """
     conflicting = WITHOUT_JOBS & {argument.partition("=")[0] for argument in arguments}
-    if conflicting and {"-m", "--multirun"} & set(arguments):
+    if conflicting and _is_sweep(arguments):
         raise ConfigError("option", min(conflicting), "one run, without -m; dry=true describes the runs of a sweep")
     for argument in arguments:
         group, equals, value = argument.partition("=")
         if equals and not argument.startswith("-"):
-            _check_grammar(argument, bool({"-m", "--multirun"} & set(arguments)))
+            _check_grammar(argument, _is_sweep(arguments))
         if equals and group in CHOSEN:
             try:
                 choice = yaml.safe_load(value)

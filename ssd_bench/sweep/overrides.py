@@ -166,6 +166,7 @@ def _retry(override: Override) -> bool:
 
 
 def _single(override: Override) -> str:
-    if override.is_sweep_override():
+    choice, *others = _choices(override)
+    if others:
         raise ConfigError(override.get_key_element(), override.input_line, "one value: the experiment defines the grid")
-    return str(override.input_line)
+    return choice

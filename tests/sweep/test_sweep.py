@@ -401,6 +401,17 @@ def test_dry_describes_runs_and_products(tmp_path: Path, monkeypatch: pytest.Mon
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.parametrize("choices", [["method=swift,swift_code"], ["experiment=swift_figure2a", "scale=mini"]])
+def test_a_setting_that_the_default_method_lacks_reaches_the_methods_of_a_sweep(
+    choices: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ssd_bench.sweep.sweep, "REFERENCE", Path("none"))
+    end = program("-m", *choices, "method.max_steps=7", "method.draft_window=[4,252]", "dry=true")
+    rows = [line for line in end.stdout.splitlines() if line.startswith("miniature")]
+    assert end.returncode == 0 and rows and end.stdout.count("method.max_steps=7") == len(rows), end.stderr
+    assert end.stdout.count("method.draft_window=[4,252]") == len(rows)
+
+
 def test_dry_is_no_part_of_a_run(tmp_path: Path) -> None:
     assert planned(tmp_path, "dry=true").identity.content_key == planned(tmp_path).identity.content_key
 
