@@ -6,14 +6,13 @@ to JSON, and of units to tables.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any
 
 import pyarrow as pa
 
 from ssd_bench.contract.layer_set import BITS, LayerSet
-from ssd_bench.contract.window import Window
 from ssd_bench.errors import ConfigError
 
 SCHEMA_VERSION = 1
@@ -43,11 +42,11 @@ _INTS, _FLAG = pa.list_(pa.int32()), pa.bool_()
 
 
 def _col(kind: pa.DataType, text: str) -> Any:
-    return field(metadata={"type": kind, "text": text})
+    return field(metadata={"kind": kind, "text": text})
 
 
 def _nullable(kind: pa.DataType, text: str) -> Any:
-    return field(default=None, metadata={"type": kind, "text": text, "nullable": True})
+    return field(default=None, metadata={"kind": kind, "text": text, "nullable": True})
 
 
 @dataclass(kw_only=True, slots=True)
@@ -99,11 +98,7 @@ class StepRow:
     context_len: int = _col(_INT, "committed cache positions before the step")
     layer_set: LayerSet | None = field(
         default=None,
-        metadata={
-            "type": _INT,
-            "text": "row of layer_sets that drafted; null: no layers drafted",
-            "nullable": True,
-        },
+        metadata={"kind": _INT, "text": "row of layer_sets that drafted; null: no layers drafted", "nullable": True},
     )
     draft_len: int = _col(_INT, "k, drafted length (depth, not nodes)")
     tree_nodes: int = _col(_INT, "nodes verified, the root included")
@@ -158,53 +153,40 @@ class PromptRecord:
     work: list[WorkRow] = field(default_factory=list)
 
 
-def _schema(row: type[PromptRow] | type[StepRow] | type[WorkRow]) -> pa.Schema:
-    columns = []
-    for f in fields(row):
-        name = "layer_set_id" if f.name == "layer_set" else f.name
-        nullable = bool(f.metadata.get("nullable"))
-        columns.append(pa.field(name, f.metadata["type"], nullable, {"description": f.metadata["text"]}))
+def _schema(columns: Iterable[pa.Field]) -> pa.Schema:
     return pa.schema(columns, {"schema_version": str(SCHEMA_VERSION)})
 
 
-def _plain_field(name: str, kind: pa.DataType, text: str, nullable: bool = False) -> pa.Field:
-    return pa.field(name, kind, nullable, {"description": text})
+def _column(name: str, kind: pa.DataType, text: str, nullable: bool = False) -> pa.Field:
+    return pa.field("layer_set_id" if name == "layer_set" else name, kind, nullable, {"description": text})
 
 
+def _row_schema(row: type[PromptRow | StepRow | WorkRow]) -> pa.Schema:
+    return _schema(_column(f.name, **f.metadata) for f in fields(row))
+
+
+_BITS_TEXT = "sublayers with {}-bit weights (2i: attention, 2i + 1: MLP, 2L: head); null: none"
 SCHEMAS: dict[str, pa.Schema] = {
-    "prompts": _schema(PromptRow),
-    "steps": _schema(StepRow),
-    "layer_sets": pa.schema(
+    "prompts": _row_schema(PromptRow),
+    "steps": _row_schema(StepRow),
+    "layer_sets": _schema(
         [
-            _plain_field("layer_set_id", _INT, "index, by first appearance in stream order"),
-            _plain_field("n_layers", _INT, "L, blocks of the model (2L sublayers)"),
-            _plain_field("skip_attn", _INTS, "blocks whose attention is skipped, ascending"),
-            _plain_field("skip_mlp", _INTS, "blocks whose MLP is skipped, ascending"),
-            _plain_field("sinks", _INT, "first positions that the attentions read; null: they read all", True),
-            _plain_field("recent", _INT, "last positions that they read, the token's own included; null: all", True),
-            *(
-                _plain_field(
-                    f"int{bits}",
-                    _INTS,
-                    f"sublayers with {bits}-bit weights (2i: attention, 2i + 1: MLP, 2L: head); null: none",
-                    True,
-                )
-                for bits in BITS
-            ),
-        ],
-        {"schema_version": str(SCHEMA_VERSION)},
+            _column("layer_set_id", _INT, "index, by first appearance in stream order"),
+            _column("n_layers", _INT, "L, blocks of the model (2L sublayers)"),
+            _column("skip_attn", _INTS, "blocks whose attention is skipped, ascending"),
+            _column("skip_mlp", _INTS, "blocks whose MLP is skipped, ascending"),
+            _column("sinks", _INT, "first positions that the attentions read; null: they read all", True),
+            _column("recent", _INT, "last positions that they read, the token's own included; null: all", True),
+            *(_column(f"int{bits}", _INTS, _BITS_TEXT.format(bits), True) for bits in BITS),
+        ]
     ),
-    "work": _schema(WorkRow),
+    "work": _row_schema(WorkRow),
 }
 """Arrow schema of each table; every field's metadata holds its one-line `description`."""
 
 
 def arms_of(baseline: object) -> tuple[str, ...]:
-    """Return the arms of a unit for a value of the option `baseline`.
-
-    Raises:
-        ConfigError: the value is not in `BASELINES`.
-    """
+    """Return the arms of a unit for a value of the option `baseline`; refuse one that is not in `BASELINES`."""
     for name, arms in BASELINES.items():
         if baseline == name:
             return arms
@@ -219,8 +201,8 @@ def check_unit(unit: Unit, records: Sequence[PromptRecord]) -> None:
     for record in records:
         rows: list[PromptRow | StepRow | WorkRow] = [record.prompt, *record.steps, *record.work]
         for row in rows:
-            if (row.prompt_index, row.repeat, row.turn, row.arm) != (*unit, record.prompt.turn, record.prompt.arm):
-                identity = (row.prompt_index, row.repeat, row.turn, row.arm)
+            identity = (row.prompt_index, row.repeat, row.turn, row.arm)
+            if identity != (*unit, record.prompt.turn, record.prompt.arm):
                 raise ValueError(f"unit {unit}: a row belongs to {identity}")
 
 
@@ -236,17 +218,16 @@ def pack(records: Sequence[PromptRecord]) -> dict[str, Any]:
     steps["layer_set_id"] = [s if s is None else ids.setdefault(s, len(ids)) for s in steps.pop("layer_set")]
     prompts = _columns([record.prompt for record in records], PromptRow)
     prompts["output_ids"] = [list(ids) for ids in prompts["output_ids"]]
-    layer_sets = [[s.n_layers, s.skip_attn, s.skip_mlp, *_window_entry(s.window), *_rounded_entry(s)] for s in ids]
     work = _columns([row for record in records for row in record.work], WorkRow)
-    return {"prompts": prompts, "steps": steps, "layer_sets": layer_sets, "work": work}
+    return {"prompts": prompts, "steps": steps, "layer_sets": [*map(_layer_set_row, ids)], "work": work}
 
 
-def _rounded_entry(layer_set: LayerSet) -> list[list[int] | None]:
-    return [layer_set.sublayers_in(bits) or None for bits in BITS]
-
-
-def _window_entry(window: Window | None) -> tuple[int | None, int | None]:
-    return (None, None) if window is None else (window.sinks, window.recent)
+def _layer_set_row(layer_set: LayerSet) -> list[Any]:
+    """Return the columns of `layer_sets` after the id."""
+    window = layer_set.window
+    read = (None, None) if window is None else (window.sinks, window.recent)
+    rounded = [layer_set.sublayers_in(bits) or None for bits in BITS]
+    return [layer_set.n_layers, layer_set.skip_attn, layer_set.skip_mlp, *read, *rounded]
 
 
 def merge(parts: Sequence[Mapping[str, Any]]) -> dict[str, pa.Table]:
@@ -257,12 +238,12 @@ def merge(parts: Sequence[Mapping[str, Any]]) -> dict[str, pa.Table]:
     ids: dict[tuple[int | tuple[int, ...] | None, ...], int] = {}
     tables: dict[str, list[pa.Table]] = {"prompts": [], "steps": [], "work": []}
     for part in parts:
-        merged_ids = [ids.setdefault(_set_entry(entry), len(ids)) for entry in part["layer_sets"]]
+        rows = [tuple(tuple(v) if isinstance(v, list) else v for v in row) for row in part["layer_sets"]]
+        merged_ids = [ids.setdefault(row, len(ids)) for row in rows]
         local = part["steps"]["layer_set_id"]
         steps = {**part["steps"], "layer_set_id": [i if i is None else merged_ids[i] for i in local]}
-        tables["prompts"].append(_table("prompts", part["prompts"]))
-        tables["steps"].append(_table("steps", steps))
-        tables["work"].append(_table("work", part["work"]))
+        for name, pieces in tables.items():
+            pieces.append(_table(name, steps if name == "steps" else part[name]))
     columns = zip(*ids, strict=True) if ids else ((),) * (len(SCHEMAS["layer_sets"]) - 1)
     sets = dict(zip(SCHEMAS["layer_sets"].names, (list(ids.values()), *columns), strict=True))
     order = [(key, "ascending") for key in ANSWER]
@@ -274,10 +255,6 @@ def merge(parts: Sequence[Mapping[str, Any]]) -> dict[str, pa.Table]:
         # the calls of a step stay in their order: the sort is stable
         "work": merged["work"].sort_by([*order, ("step", "ascending")]),
     }
-
-
-def _set_entry(entry: Sequence[Any]) -> tuple[int | tuple[int, ...] | None, ...]:
-    return tuple(tuple(value) if isinstance(value, list) else value for value in entry)
 
 
 def _table(name: str, columns: Mapping[str, Sequence[Any]]) -> pa.Table:
