@@ -62,35 +62,23 @@ class Run:
         rounded = frozenset((int(i), bits) for bits, sublayers in of_bits if sublayers is not None for i in sublayers)
         return replace(skipping, rounded=rounded, window=window)
 
-    def set_sizes(self, ids: Iterable[int] | None = None) -> pd.DataFrame:
-        """Return how much layer sets run, by `layer_set_id`.
-
-        Args:
-            ids: layer sets; None: all, perhaps hundreds that only a search scored.
+    def set_sizes(self, ids: Iterable[int]) -> pd.DataFrame:
+        """Return how much these layer sets run, by `layer_set_id`.
 
         Returns:
             Columns `SIZES` and `ROUNDED_SIZES`; read: most positions that an attention reads, infinite without a
             window.
         """
-        rows = self.layer_sets
-        if ids is not None:
-            rows = rows[rows["layer_set_id"].isin([*ids])]
+        rows = self.layer_sets[self.layer_sets["layer_set_id"].isin([*ids])]
         set_ids = [int(i) for i in rows["layer_set_id"]]
-        sets = [self.layer_set(i) for i in set_ids]
-        rows_of_sizes = [
-            (
-                *(getattr(layer_set, name) for name in SIZES),
-                *(count for bits in BITS for count in layer_set.n_rounded.get(bits, (0, 0))),
-            )
-            for layer_set in sets
+        sizes = [
+            [getattr(of, name) for name in SIZES] + [n for bits in BITS for n in of.n_rounded.get(bits, (0, 0))]
+            for of in map(self.layer_set, set_ids)
         ]
         index = pd.Index(set_ids, name="layer_set_id")
-        frame = pd.DataFrame(rows_of_sizes, index=index, columns=[*SIZES, *ROUNDED_SIZES], dtype="int64")
-        return frame.assign(read=self.window_sizes().loc[rows.index].to_numpy())
-
-    def window_sizes(self) -> pd.Series[float]:
-        """Return the most positions that each layer set's attentions read; infinite: all."""
-        return (self.layer_sets["sinks"] + self.layer_sets["recent"]).astype("float64").fillna(float("inf"))
+        frame = pd.DataFrame(sizes, index=index, columns=[*SIZES, *ROUNDED_SIZES], dtype="int64")
+        read = (rows["sinks"] + rows["recent"]).astype("float64").fillna(float("inf"))
+        return frame.assign(read=read.to_numpy())
 
     @cached_property
     def _set_rows(self) -> dict[int, Any]:
@@ -100,27 +88,14 @@ class Run:
 
 
 def load_run(run_dir: Path | str) -> Run:
-    """Read a complete run.
-
-    Raises:
-        ConfigError: no run, not complete, damaged, or of a newer schema; names the path.
-    """
-    run, stored = _read(Path(run_dir))
+    """Read a complete run; refuse what is not complete, damaged, contradictory or of a newer schema by its path."""
+    run, stored = read_run(Path(run_dir))
     check_tables(run.path, stored, run.tables)
     return run
 
 
-def read_run(run_dir: Path | str) -> Run:
-    """Read a complete run whose tables may be contradictory or changed.
-
-    Raises:
-        ConfigError: no run, not complete, unreadable, or of a newer schema; names the path.
-    """
-    return _read(Path(run_dir))[0]
-
-
-def _read(path: Path) -> tuple[Run, dict[str, Any]]:
-    """Return a complete run, its tables unchecked, and the content of its run.json."""
+def read_run(path: Path) -> tuple[Run, dict[str, Any]]:
+    """Read a complete run, whose tables may be contradictory or changed, and the content of its run.json."""
     if not (path / "run.json").is_file():
         raise ConfigError("run", str(path), f"the folder of a run{_suggestion(path)}")
     stored = read_header(path)
@@ -169,11 +144,7 @@ def read_each(paths: Iterable[Path], read: Callable[[Path], Result]) -> Iterator
 
 
 def is_complete(run_dir: Path | str, content_key: str) -> bool:
-    """Check whether `run_dir` holds a complete run of this content key.
-
-    Raises:
-        ConfigError: it does, but a table is missing or damaged; names the path.
-    """
+    """Check whether `run_dir` holds a complete run of this content key; refuse a missing or damaged table of it."""
     path = Path(run_dir)
     try:
         stored = read_header(path)

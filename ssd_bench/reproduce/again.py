@@ -48,11 +48,7 @@ class SecondRun:
 
     @classmethod
     def of(cls, run: Run, options: Mapping[str, str], runs_dir: Path) -> SecondRun:
-        """Plan a record's run again in the folder `runs_dir`, with values for `recorded_config.PLACES`.
-
-        Raises:
-            ConfigError: the config cannot be planned here, as `plan`.
-        """
+        """Plan a record's run again in the folder `runs_dir`, with values for `recorded_config.PLACES`."""
         cfg, notes = config_again(run.header, options, str(runs_dir))
         planned = plan(cfg, ["reproduce", f"record={run.path}"])
         if run.header.sample:
@@ -63,12 +59,13 @@ class SecondRun:
 
     def differences(self, stored: Mapping[str, Any]) -> list[Difference]:
         """Return the differences between the stored run.json and this run's."""
-        names = list(COMPARED)
+        contents = (stored, self.header)
+        rows = [(name, *(lookup(content, name) for content in contents)) for name in COMPARED]
         for table in TABLES:
-            entries = {**(lookup(stored, table) or {}), **(lookup(self.header, table) or {})}
-            names += [f"{table}.{name}" for name in sorted(entries)]
-        values = [(name, *(_entry(content, name) for content in (stored, self.header))) for name in names]
-        return [Difference(*row) for row in values if row[1] != row[2]]
+            recorded, here = (lookup(content, table) or {} for content in contents)
+            names = sorted({*recorded, *here})
+            rows += [(f"{table}.{name}", recorded.get(name), here.get(name)) for name in names]
+        return [Difference(*row) for row in rows if row[1] != row[2]]
 
     def obstacle(self, stored: Mapping[str, Any], prompts: list[RecordFinding], count: int) -> str:
         """Return why a second run of `count` prompts could not be compared with the record, or "".
@@ -79,48 +76,29 @@ class SecondRun:
         recorded, here = lookup(stored, WEIGHTS), self.plan.origin.weights
         if recorded != here:
             return f"the weights are {here} here, and {recorded} in {HEADER}: set model.path to the recorded weights"
-        differing = {f.key[0] for f in prompts if f.key is not None and f.key[0] < count and _is_input(f)}
+        inputs = [finding for finding in prompts if finding.text.startswith(("prompt_sha256", "the task gives"))]
+        differing = {finding.key[0] for finding in inputs if finding.key is not None and finding.key[0] < count}
         if differing:
             return f"the tokens of {len(differing)} prompts are different here: set data.root to the recorded data"
         return ""
 
-    def execute(self, run: Run, count: int) -> Run:
+    def execute(self, header: RunHeader, count: int) -> Run:
         """Decode the first `count` prompts again with the recorded latency profile, and return the record.
 
         A method may learn from every prompt, so a sample is the beginning of the stream. Calibration prompts and the
         cache's length stay those of the whole run.
         """
-        return load_run(execute(_first_prompts(self.plan, run, count)))
-
-
-def _is_input(finding: RecordFinding) -> bool:
-    return finding.text.startswith(("prompt_sha256", "the task gives"))
-
-
-def _entry(content: Mapping[str, Any], name: str) -> Any:
-    for table in TABLES:
-        if name.startswith(f"{table}."):
-            return (lookup(content, table) or {}).get(name.removeprefix(f"{table}."))
-    return lookup(content, name)
-
-
-def _first_prompts(planned: Plan, run: Run, count: int) -> Plan:
-    """Return the plan of the first prompts, with the recorded profile and its own identity."""
-    header, hardware = run.header, planned.machine.hardware
-    if header.latency is not None:
-        hardware = replace(hardware, latency=header.latency)
-    first = planned.first(count)
-    config = planned.config | ({} if first is planned else {"repeats": 1})
-    # the profile and the sample are no part of the config, so that the plan's own key would be that of another run
-    text = f"{planned.identity.content_key}|{count}|{header.latency}"
-    key = hashlib.sha256(text.encode()).hexdigest()
-    run_dir = planned.identity.run_dir.with_name(run_name(header, key))
-    return replace(
-        first,
-        config=config,
-        machine=replace(planned.machine, hardware=hardware),
-        identity=replace(first.identity, content_key=key, run_dir=run_dir),
-    )
+        planned, first = self.plan, self.plan.first(count)
+        machine = planned.machine
+        if header.latency is not None:
+            machine = replace(machine, hardware=replace(machine.hardware, latency=header.latency))
+        config = planned.config | ({} if first is planned else {"repeats": 1})
+        # the profile and the sample are no part of the config, so that the plan's own key would be that of another run
+        text = f"{planned.identity.content_key}|{count}|{header.latency}"
+        key = hashlib.sha256(text.encode()).hexdigest()
+        run_dir = planned.identity.run_dir.with_name(run_name(header, key))
+        identity = replace(first.identity, content_key=key, run_dir=run_dir)
+        return load_run(execute(replace(first, config=config, machine=machine, identity=identity)))
 
 
 def _history(header: RunHeader) -> list[str]:

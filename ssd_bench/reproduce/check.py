@@ -161,11 +161,8 @@ def prompt_faults(run: Run, plan: Plan) -> Iterator[RecordFinding]:
         prompt, encoded = plan.prompts.items[index], plan.prompts.encoded[index]
         expected = {"prompt_id": prompt.id, "domain": prompt.domain}
         if row["turn"] == 0:
-            expected |= {
-                "prompt_sha256": encoded.sha256,
-                "prompt_len": len(encoded.ids),
-                "clipped_tokens": encoded.clipped,
-            }
+            expected |= {"prompt_sha256": encoded.sha256, "prompt_len": len(encoded.ids)}
+            expected |= {"clipped_tokens": encoded.clipped}
         for name, value in expected.items():
             if row[name] != value:
                 yield RecordFinding("prompts", f"{name} is {row[name]}, and here it is {value}", answer_key(row))
@@ -182,16 +179,13 @@ def text_faults(run: Run, plan: Plan) -> Iterator[RecordFinding]:
             continue
         text = checkpoint.text(ids)
         if text != row["text"]:
-            at = next(
-                (i for i, (a, b) in enumerate(zip(text, row["text"])) if a != b), min(len(text), len(row["text"]))
-            )
+            shorter = min(len(text), len(row["text"]))
+            at = next((i for i in range(shorter) if text[i] != row["text"][i]), shorter)
             yield RecordFinding("prompts", f"text differs from the text of output_ids at character {at}", key)
         is_end = ids[-1] in checkpoint.eos_ids
         if is_end != (row["finish_reason"] == "eos") and row["arm"] != "hf":
-            ending = "an end of text" if is_end else "no end of text"
-            yield RecordFinding(
-                "prompts", f"finish_reason is {row['finish_reason']}, and the last token is {ending}", key
-            )
+            ending = f"the last token is {'an' if is_end else 'no'} end of text"
+            yield RecordFinding("prompts", f"finish_reason is {row['finish_reason']}, and {ending}", key)
         limit = plan.prompts.new_tokens[key[0]]
         if row["finish_reason"] == "length" and len(ids) != limit:
             yield RecordFinding("prompts", f"finish_reason is length, after {len(ids)} of {limit} tokens", key)
@@ -210,22 +204,17 @@ def score_faults(run: Run, plan: Plan) -> Iterator[RecordFinding]:
             prompts.append(_turn(plan, key))
             texts.append(task_text(plan, key[0], key[2], row["text"]))
     for arm, (prompts, texts) in answers.items():
-        recorded, computed = run.header.scores.get(arm, {}), plan.task.scores(prompts, texts)
-        for name in sorted({*recorded, *computed}):
-            if not equal_numbers(recorded.get(name), computed.get(name)):
-                text = f"{name} of arm {arm} is {recorded.get(name)}, and the answers give {computed.get(name)}"
-                yield RecordFinding(HEADER, f"score {text}")
+        scores = plan.task.scores(prompts, texts)
+        for name, recorded, computed in unequal_scores(run.header.scores.get(arm, {}), scores):
+            yield RecordFinding(HEADER, f"score {name} of arm {arm} is {recorded}, and the answers give {computed}")
 
 
 def _known_rows(run: Run, plan: Plan) -> list[dict[str, Any]]:
     """Return the rows of `prompts` with a prompt and turn of the task here."""
-    items = plan.prompts.items
+    turns = [len(prompt.user_texts) for prompt in plan.prompts.items]
     rows: list[dict[str, Any]] = run.prompts.to_dict("records")  # type: ignore[assignment]
-    return [
-        row
-        for row in rows
-        if 0 <= row["prompt_index"] < len(items) and 0 <= row["turn"] < len(items[row["prompt_index"]].user_texts)
-    ]
+    known = [row for row in rows if 0 <= row["prompt_index"] < len(turns)]
+    return [row for row in known if 0 <= row["turn"] < turns[row["prompt_index"]]]
 
 
 def _turn(plan: Plan, key: Key) -> Prompt:
@@ -236,3 +225,9 @@ def equal_numbers(a: Any, b: Any) -> bool:
     """Return whether two numbers are equal but for the order of a sum; null equals NaN."""
     missing = [value is None or pd.isna(value) for value in (a, b)]
     return all(missing) if any(missing) else math.isclose(a, b, rel_tol=ROUNDING, abs_tol=ROUNDING)
+
+
+def unequal_scores(a: Mapping[str, float], b: Mapping[str, float]) -> list[tuple[str, float | None, float | None]]:
+    """Return the scores that are not equal in both tables, by name."""
+    pairs = [(name, a.get(name), b.get(name)) for name in sorted({*a, *b})]
+    return [(name, x, y) for name, x, y in pairs if not equal_numbers(x, y)]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from ssd_bench.records.fault import NAMES, Key, answer_name
@@ -35,11 +35,8 @@ class RecordFinding:
     @property
     def plain(self) -> dict[str, Any]:
         """The finding as plain values for JSON."""
-        place: dict[str, Any] = {}
-        if self.key is not None:
-            prompt, repeat, turn, arm = self.key
-            place = dict(zip(NAMES, (int(prompt), int(repeat), int(turn), str(arm)), strict=True))
-        return {"part": self.part, **place, "text": self.text}
+        place = {} if self.key is None else zip(NAMES, (*map(int, self.key[:3]), self.key[3]), strict=True)
+        return {"part": self.part, **dict(place), "text": self.text}
 
 
 @dataclass(frozen=True)
@@ -117,17 +114,7 @@ class Report:
             "total": self.total,
             "stopped": self.stopped,
             "faults": [fault.plain for fault in self.faults],
-            "differences": [{"name": d.name, "recorded": d.recorded, "here": d.here} for d in self.differences],
+            "differences": [asdict(difference) for difference in self.differences],
             "notes": list(self.notes),
-            "parts": [
-                {
-                    "part": part.part,
-                    "verdict": part.verdict,
-                    "recorded": part.recorded,
-                    "again": part.again,
-                    "reason": part.reason,
-                    "findings": [finding.plain for finding in part.findings],
-                }
-                for part in self.parts
-            ],
+            "parts": [vars(part) | {"findings": [finding.plain for finding in part.findings]} for part in self.parts],
         }

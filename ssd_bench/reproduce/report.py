@@ -11,18 +11,10 @@ import pandas as pd
 from ssd_bench import tables
 from ssd_bench.errors import ConfigError, one_line
 from ssd_bench.paths import display_path, local_path
-from ssd_bench.records.files import read_header
 from ssd_bench.records.pack import unpacked_folder
 from ssd_bench.records.reader import find_runs, read_run
 from ssd_bench.reproduce.again import Deviations, SecondRun
-from ssd_bench.reproduce.check import (
-    header_faults,
-    prompt_faults,
-    score_faults,
-    table_faults,
-    text_faults,
-    time_notes,
-)
+from ssd_bench.reproduce.check import header_faults, prompt_faults, score_faults, table_faults, text_faults, time_notes
 from ssd_bench.reproduce.finding import DIFFERENT, RecordFinding, Report
 from ssd_bench.reproduce.verdict import first_prompts, verdicts
 from ssd_bench.results.digest import UNCOMPUTABLE
@@ -32,11 +24,7 @@ SHOWN = 20  # most lines of a list in the text; the JSON has all
 
 
 def record_folders(value: str) -> tuple[list[Path], list[Report]]:
-    """Return the folders of the records that an option names, and a report on an unreadable pack.
-
-    Raises:
-        ConfigError: no such folder or pack, or no complete run in it.
-    """
+    """Return the folders of the records that an option names, and a report on an unreadable pack."""
     path = local_path("record", value)
     try:
         folder = unpacked_folder(path)
@@ -61,36 +49,30 @@ def reproduce(folder: Path, sample: int | None, places: Mapping[str, str], runs_
         ConfigError: an option in `places` is invalid.
     """
     try:
-        run, stored = read_run(folder), read_header(folder)
+        run, stored = read_run(folder)
     except ConfigError as error:
         return Report(str(folder), 0, 0, [RecordFinding("record", str(error))], stopped="the record cannot be read")
     total = len(run.header.domains) or 1 + max(run.prompts["prompt_index"], default=-1)
     report = Report(str(folder), 0, total, [*table_faults(run, stored)], notes=time_notes(run))
     try:
         second = SecondRun.of(run, places, runs_dir)
-    except ConfigError as error:
-        if error.field in places or error.field == "option":
-            raise
-        return replace(
-            report, faults=[*report.faults, RecordFinding("config", str(error))], stopped="no plan for its config"
-        )
     except UNCOMPUTABLE as error:
-        fault = RecordFinding("config", f"it cannot be planned ({one_line(error)})")
-        return replace(report, faults=[*report.faults, fault], stopped="no plan for its config")
+        if isinstance(error, ConfigError) and (error.field in places or error.field == "option"):
+            raise
+        text = str(error) if isinstance(error, ConfigError) else f"it cannot be planned ({one_line(error)})"
+        faults = [*report.faults, RecordFinding("config", text)]
+        return replace(report, faults=faults, stopped="no plan for its config")
     prompts = [*prompt_faults(run, second.plan)]
     faults = [*report.faults, *header_faults(stored, second.header), *prompts, *text_faults(run, second.plan)]
-    report = replace(
-        report,
-        faults=[*faults, *score_faults(run, second.plan)],
-        differences=second.differences(stored),
-        notes=[*report.notes, *second.notes],
-    )
+    faults += score_faults(run, second.plan)
+    notes = [*report.notes, *second.notes]
+    report = replace(report, faults=faults, differences=second.differences(stored), notes=notes)
     count = len(second.plan.prompts.items) if sample is None else min(sample, len(second.plan.prompts.items))
     if not count:
         return replace(report, stopped="sample=0: checked without running it")
     if obstacle := second.obstacle(stored, prompts, count):
         return replace(report, faults=[*report.faults, RecordFinding("inputs", obstacle)], stopped=obstacle)
-    recorded, again = first_prompts(run, count), second.execute(run, count)
+    recorded, again = first_prompts(run, count), second.execute(run.header, count)
     parts = verdicts(recorded, again, Deviations(second.plan, run), count < total)
     return replace(report, prompts=count, parts=parts)
 

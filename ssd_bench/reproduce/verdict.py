@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from operator import attrgetter
 from typing import Any
 
 import pandas as pd
@@ -15,7 +16,7 @@ from ssd_bench.records.header import RunHeader
 from ssd_bench.records.reader import Run, find_runs, load_run, read_each
 from ssd_bench.records.schema import ANSWER, ROUNDED
 from ssd_bench.reproduce.again import Deviations
-from ssd_bench.reproduce.check import answer_key, equal_numbers
+from ssd_bench.reproduce.check import answer_key, equal_numbers, unequal_scores
 from ssd_bench.reproduce.finding import DIFFERENT, OPEN, REPRODUCED, PartVerdict, RecordFinding
 from ssd_bench.results.digest import UNCOMPUTABLE
 from ssd_bench.results.evidence import Steadiness, run_to_run_variation
@@ -24,22 +25,13 @@ from ssd_bench.results.prompt_table import PromptTable, of_steps
 from ssd_bench.results.rows import arm_rows
 from ssd_bench.results.text import format_number
 
-OUTPUTS, STEPS, ACCEPTANCE, MODELLED, SPEEDUP, SCORE = (
-    "outputs",
-    "layer sets and steps",
-    "M and α",
-    "modelled time",
-    "measured speedup",
-    "score",
-)
+OUTPUTS, STEPS, ACCEPTANCE = "outputs", "layer sets and steps", "M and α"
+MODELLED, SPEEDUP, SCORE = "modelled time", "measured speedup", "score"
 COUNTS = ("context_len", "draft_len", "tree_nodes", "accepted_len", "emitted", "stop_reason", "searched")
 ESTIMATES = ("est_alpha", "est_draft_len", "est_tokens_per_s")
 ESTIMATE_ROUNDING = 1e-3
 """Relative difference that rounding explains between a method's estimates, computed from logits and states."""
-CALLS = (
-    *("step", "part", "calls", "rows", "attentions", "mlps", "heads", "launches", "context"),
-    *ROUNDED,
-)
+CALLS = ("step", "part", "calls", "rows", "attentions", "mlps", "heads", "launches", "context", *ROUNDED)
 """Columns of `work` that time calls on a reference machine."""
 MOST_REPEATED = 20  # further runs of the same method, task and machine that are read for run-to-run variation
 
@@ -103,8 +95,8 @@ def _outputs(recorded: Run, again: Run, deviations: Deviations) -> PartVerdict:
 def _output_difference(
     a: Mapping[str, Any], b: Mapping[str, Any], key: Key, deviations: Deviations, limit: float
 ) -> tuple[str, bool]:
-    """Return how rows of `prompts` differ ("": equal), and whether rounding (a near-tie within `limit`) explains it."""
-    ids, new_ids = [int(token) for token in a["output_ids"]], [int(token) for token in b["output_ids"]]
+    """Return how rows of `prompts` differ ("": equal), and whether it is a near-tie within `limit`."""
+    ids, new_ids = ([int(token) for token in row["output_ids"]] for row in (a, b))
     if ids != new_ids:
         common = min(len(ids), len(new_ids))
         at = next((i for i in range(common) if ids[i] != new_ids[i]), common)
@@ -144,10 +136,9 @@ def _set_texts(run: Run) -> dict[int, str]:
     texts = {}
     for set_id in map(int, run.layer_sets["layer_set_id"]):
         layer_set = run.layer_set(set_id)
-        skipped = (", ".join(map(str, blocks)) or "none" for blocks in (layer_set.skip_attn, layer_set.skip_mlp))
-        in_bits = {bits: layer_set.sublayers_in(bits) for bits in BITS}
-        rounded = "".join(f"; in {bits} bits: {of}" for bits, of in in_bits.items() if of)
-        texts[set_id] = f"{layer_set.text}; attentions {{}}, MLPs {{}}{rounded}".format(*skipped)
+        attn, mlp = (", ".join(map(str, blocks)) or "none" for blocks in (layer_set.skip_attn, layer_set.skip_mlp))
+        rounded = "".join(f"; in {bits} bits: {of}" for bits in BITS if (of := layer_set.sublayers_in(bits)))
+        texts[set_id] = f"{layer_set.text}; attentions {attn}, MLPs {mlp}{rounded}"
     return texts
 
 
@@ -167,22 +158,16 @@ def _steps(recorded: Run, again: Run) -> PartVerdict:
 def _step_difference(
     a: Sequence[Mapping[str, Any]], b: Sequence[Mapping[str, Any]], texts: tuple[dict[int, str], dict[int, str]]
 ) -> str:
-    for one_step, new_step in zip(a, b):
-        sets = [
-            None if s["layer_set_id"] is None else t.get(int(s["layer_set_id"]), "unknown")
-            for s, t in zip((one_step, new_step), texts)
-        ]
+    for steps in zip(a, b):
+        ids = [step["layer_set_id"] for step in steps]
+        sets = [None if i is None else of_run.get(int(i), "unknown") for i, of_run in zip(ids, texts)]
         if sets[0] != sets[1]:
-            return f"step {one_step['step']}: the layer set {sets[0]} recorded, {sets[1]} again"
-        for name in COUNTS:
-            if one_step[name] != new_step[name]:
-                return f"step {one_step['step']}: {name} is {one_step[name]} recorded, {new_step[name]} again"
-        for name in ESTIMATES:
-            values = one_step[name], new_step[name]
-            if (values[0] is None) != (values[1] is None) or (
-                values[0] is not None and not math.isclose(*values, rel_tol=ESTIMATE_ROUNDING)
-            ):
-                return f"step {one_step['step']}: {name} is {values[0]} recorded, {values[1]} again"
+            return f"step {steps[0]['step']}: the layer set {sets[0]} recorded, {sets[1]} again"
+        for name in (*COUNTS, *ESTIMATES):
+            recorded, again = (step[name] for step in steps)
+            is_rounding = name in ESTIMATES and None not in (recorded, again)
+            if not (math.isclose(recorded, again, rel_tol=ESTIMATE_ROUNDING) if is_rounding else recorded == again):
+                return f"step {steps[0]['step']}: {name} is {recorded} recorded, {again} again"
     return "" if len(a) == len(b) else f"{len(a)} steps recorded, {len(b)} again"
 
 
@@ -190,11 +175,8 @@ def _acceptance(recorded: Run, again: Run) -> PartVerdict:
     """Compare the method's M and α to the last digit."""
     steps = [arm_rows(run.steps, "method") for run in (recorded, again)]
     numbers = [(of_steps("M", part), of_steps("alpha", part)) for part in steps]
-    findings = [
-        RecordFinding(ACCEPTANCE, f"{name} is {a} recorded, {b} again")
-        for name, a, b in zip(("M", "α"), *numbers)
-        if a != b
-    ]
+    pairs = [(name, a, b) for name, a, b in zip(("M", "α"), *numbers) if a != b]
+    findings = [RecordFinding(ACCEPTANCE, f"{name} is {a} recorded, {b} again") for name, a, b in pairs]
     return PartVerdict.judged(ACCEPTANCE, findings, *(f"{format_number(m)}, {format_number(a, 3)}" for m, a in numbers))
 
 
@@ -229,12 +211,12 @@ def _work_difference(a: Sequence[Mapping[str, Any]], b: Sequence[Mapping[str, An
 def _speedup(recorded: Run, again: Run, is_sample: bool) -> PartVerdict:
     """Compare the measured speedup with run-to-run variation, if the machine is the same and was idle."""
     values = [PromptTable(run.prompts).value("speedup") for run in (recorded, again)]
-    texts = [format_number(value) for value in values]
     verdict, reason = OPEN, "no prompt was decoded by both arms"
     if None not in values:
         verdict, reason = _speed_verdict(recorded, again, is_sample)
     findings = [RecordFinding(SPEEDUP, reason)] if verdict == DIFFERENT else []
-    return PartVerdict(SPEEDUP, verdict, texts[0], texts[1], "" if findings else reason, findings)
+    first, second = map(format_number, values)
+    return PartVerdict(SPEEDUP, verdict, first, second, "" if findings else reason, findings)
 
 
 def _speed_verdict(recorded: Run, again: Run, is_sample: bool) -> tuple[str, str]:
@@ -256,15 +238,9 @@ def _speed_verdict(recorded: Run, again: Run, is_sample: bool) -> tuple[str, str
 
 def _repeated(run: Run) -> Iterator[Run]:
     """Yield further runs of the method and task on this machine, next to the record."""
-    read = 0
+    read, compared = 0, attrgetter("method", "task", "model.name", "hardware")
     for path, header in read_each(find_runs(run.path.parent), lambda path: (path, RunHeader.read(path))):
-        same = (header.method, header.task, header.model.name, header.hardware) == (
-            run.header.method,
-            run.header.task,
-            run.header.model.name,
-            run.header.hardware,
-        )
-        if same and path.name != run.path.name and read < MOST_REPEATED:
+        if compared(header) == compared(run.header) and path.name != run.path.name and read < MOST_REPEATED:
             read += 1
             yield from read_each([path], load_run)
 
@@ -280,11 +256,7 @@ def _score(recorded: Run, again: Run, is_sample: bool) -> PartVerdict:
     ]
     scores = [run.header.scores for run in (recorded, again)]
     for arm in sorted({*scores[0], *scores[1]}) if not is_sample else ():
-        named = [score.get(arm, {}) for score in scores]
-        findings += [
-            RecordFinding(SCORE, f"{name} of arm {arm} is {named[0].get(name)} recorded, {named[1].get(name)} again")
-            for name in sorted({*named[0], *named[1]})
-            if not equal_numbers(named[0].get(name), named[1].get(name))
-        ]
+        for name, a, b in unequal_scores(*(of_run.get(arm, {}) for of_run in scores)):
+            findings.append(RecordFinding(SCORE, f"{name} of arm {arm} is {a} recorded, {b} again"))
     means = [run.prompts.loc[run.prompts["arm"] == "method", "score"].mean() for run in (recorded, again)]
     return PartVerdict.judged(SCORE, findings, *(format_number(None if pd.isna(m) else float(m), 3) for m in means))

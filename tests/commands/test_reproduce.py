@@ -1,4 +1,4 @@
-"""Reproduction of records: on other threads and instructions, and with 30 kinds of faults."""
+"""Reproduction of records: on other threads and instructions, and with damage; records/test_consistency has more."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from ssd_bench.model.arithmetic import FORCED
 from ssd_bench.model.checkpoint import EMBEDDED, Checkpoint
 from ssd_bench.records.header import RunHeader
 from ssd_bench.records.pack import pack
-from ssd_bench.records.reader import Run, find_runs, load_run, read_run
+from ssd_bench.records.reader import Run, find_runs, load_run
 from ssd_bench.records.schema import ANSWER, DIGESTS, PAIR, SCHEMAS
 from ssd_bench.reproduce import again
 from ssd_bench.reproduce.finding import DIFFERENT, OPEN, REPRODUCED, Report
@@ -191,21 +191,9 @@ def faster_step(tables: Tables, header: Header) -> None:
         prompts.at[at(prompts, 0), name] -= saved
 
 
-def without(arm: str | None) -> Damage:
-    def damage(tables: Tables, header: Header) -> None:
-        for name in ("prompts", "steps", "work"):
-            tables[name] = tables[name][~rows(tables[name], arm)]
-
-    return damage
-
-
-def row_twice(table: str) -> Damage:
-    def damage(tables: Tables, header: Header) -> None:
-        frame = tables[table]
-        label = at(frame, 0)
-        tables[table] = pd.concat([frame.loc[:label], frame.loc[label:]])
-
-    return damage
+def without_ar(tables: Tables, header: Header) -> None:
+    for name in ("prompts", "steps", "work"):
+        tables[name] = tables[name][~rows(tables[name], "ar")]
 
 
 def row_less(table: str, number: int = 1) -> Damage:
@@ -233,21 +221,15 @@ def longer(value: float) -> float:
 
 
 DAMAGES: dict[str, tuple[Damage, str, int | None]] = {
-    "a token in one arm": (changed("prompts", "output_ids", lambda ids: [*ids[:5], 300, *ids[6:]]), "prompts", HIT),
     "a token everywhere": (token_everywhere, "outputs: ", HIT),
-    "a token too many": (changed("prompts", "output_ids", lambda ids: [*ids, 7]), "new_tokens is", HIT),
     "a text": (changed("prompts", "text", lambda text: f"{text}x"), "text differs", HIT),
     "a score": (changed("prompts", "score", lambda score: 0.5), "score is 0.5", HIT),
     "an ending": (changed("prompts", "finish_reason", lambda reason: "context"), "finish_reason is context", HIT),
     "a verdict": (changed("prompts", "lossless", lambda verdict: "bug"), "lossless is bug", HIT),
     "a shorter time": (changed("prompts", "decode_ms", lambda ms: ms / 2), "decode_ms is", HIT),
     "a longer time": (changed("prompts", "decode_ms", longer), "decode_ms is", HIT),
-    "the time of a step": (changed("steps", "verify_ms", longer), "verify_ms of its steps", HIT),
     "the times of a step and its answer": (faster_step, "verify_ms is shorter than its calls", HIT),
-    "a prompt less": (without(None), "its row is missing", HIT),
-    "an arm less": (without("ar"), "its row is missing", HIT),
-    "an answer twice": (row_twice("prompts"), "it has two rows", HIT),
-    "a step twice": (row_twice("steps"), "step does not count from 1", HIT),
+    "an arm less": (without_ar, "its row is missing", HIT),
     "a step less": (row_less("steps"), "step does not count from 1", HIT),
     "another set of the record": (other_set, "layer set", HIT),
     "another set": (set_everywhere, "layer sets and steps: ", HIT),
@@ -256,14 +238,12 @@ DAMAGES: dict[str, tuple[Damage, str, int | None]] = {
         "draft_len",
         HIT,
     ),
-    "accepted tokens": (changed("steps", "accepted_len", lambda n: n + 1), "accepted_len", HIT),
     "why a draft stopped": (changed("steps", "stop_reason", lambda reason: "budget"), "stop_reason is budget", HIT),
     "launches of a call": (changed("work", "launches", lambda n: n + 1, 2), "launches is", HIT),
     "a call less": (row_less("work", 3), "modelled time: ", HIT),
     "the tokens of a prompt": (everywhere("prompt_sha256", "0" * 64), "prompt_sha256 is 0000", HIT),
     "the name of a prompt": (everywhere("prompt_id", "another"), "prompt_id is another", HIT),
     "the hash of a table": (entry(f"{DIGESTS}.steps", "0" * 64), "steps.parquet: its SHA-256", None),
-    "the weights": (entry("model.weights", "0" * 16), "weights", None),
     "the seed": (entry("seed", 99), "seed is 99", None),
     "a score over all": (entry("scores.method", lambda scores: dict.fromkeys(scores, 0.25)), "is 0.25", None),
     "the key": (entry("content_key", "0" * 64), "run_id is", None),
@@ -391,10 +371,6 @@ def test_a_record_with_fewer_prompts_is_no_sample(reproduced: Reproduced) -> Non
     assert [fault for fault in content.faults if "domains is" in fault.text], report_text(content)
 
 
-def test_the_undamaged_copy_is_reproduced(reproduced: Reproduced) -> None:
-    assert reproduced(together()).is_reproduced
-
-
 def test_every_fault_is_named_not_only_the_first(reproduced: Reproduced) -> None:
     names = ("a text", "a shorter time", "the seed", "why a draft stopped")
     content = reproduced(together(*(DAMAGES[name][0] for name in names)))
@@ -408,11 +384,6 @@ def test_another_config_is_another_run(bench: Bench, tmp_path: Path) -> None:
     content = reproduce(folder, 1, {}, tmp_path / "again")
     assert not content.faults, "nothing in the record contradicts the config"
     assert verdicts(content)["layer sets and steps"] == DIFFERENT and not content.is_reproduced
-
-
-def test_the_recorded_profile_is_that_of_the_second_run(bench: Bench) -> None:
-    """Methods that choose by times would choose other sets with this machine's profile."""
-    assert RunHeader.read(bench.second).latency == bench.run.header.latency
 
 
 def test_a_recorded_profile_decides_which_layers_are_skipped(tmp_path: Path) -> None:
@@ -481,4 +452,3 @@ def test_a_sign_for_interpolation_in_a_prompt_is_text(bench: Bench) -> None:
 def test_a_folder_of_records_is_reproduced_record_by_record(bench: Bench) -> None:
     folders, reports = record_folders(str(bench.run.path.parent))
     assert folders == [bench.run.path] and not reports
-    assert read_run(bench.run.path).prompts.equals(load_run(bench.run.path).prompts)
