@@ -15,6 +15,7 @@ import re
 import shlex
 import subprocess
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from datetime import UTC, datetime
 from functools import cache
 from pathlib import Path
@@ -25,29 +26,12 @@ from ssd_bench.plug_ins import PlugIn
 CODE_PACKAGES = ("ssd_bench", "methods", "tasks")
 
 READERS = (
-    *(
-        f"ssd_bench/{package}/"
-        for package in (
-            "report",
-            "papers",
-            "results",
-            "predict",
-            "exchange",
-            "sweep",
-            "compare",
-            "reproduce",
-            "commands",
-        )
-    ),
+    *("ssd_bench/report/", "ssd_bench/papers/", "ssd_bench/results/", "ssd_bench/predict/", "ssd_bench/exchange/"),
+    *("ssd_bench/sweep/", "ssd_bench/compare/", "ssd_bench/reproduce/", "ssd_bench/commands/"),
     *(f"ssd_bench/cost/{file}.py" for file in ("machine", "reference", "roofline", "shapes")),
-    *(
-        f"ssd_bench/{file}.py"
-        for file in ("cli", "console", "paths", "quoting", "run_warnings", "compose/help", "tables")
-    ),
-    *(
-        f"ssd_bench/records/{file}.py"
-        for file in ("consistency", "description", "fault", "pack", "reader", "validation", "work_faults")
-    ),
+    *(f"ssd_bench/{file}.py" for file in ("cli", "console", "paths", "quoting", "run_warnings", "tables")),
+    *("ssd_bench/compose/help.py", "ssd_bench/records/consistency.py", "ssd_bench/records/description.py"),
+    *(f"ssd_bench/records/{file}.py" for file in ("fault", "pack", "reader", "validation", "work_faults")),
 )
 """Code that only reads records, starts runs or helps; not in the code hash, so changes make no run stale."""
 
@@ -65,44 +49,39 @@ _SECRET = re.compile(r"((?:^|[._\-+])(?:api_?key|token|secret|password|passwd)=)
 
 
 def collect(command: str | Sequence[str], gpus: Sequence[str] = (), plug_ins: Sequence[PlugIn] = ()) -> dict[str, Any]:
-    """Collect the provenance of a run, ready for JSON.
+    """Collect the provenance of a run, ready for JSON (`header.Provenance`).
 
     Args:
         command: the command line, as one string or as argv; values of options named like a secret are masked.
         gpus: names of the GPUs in use, from the caller, since this module does not import torch.
         plug_ins: used by the run.
-
-    Returns:
-        command, started_at (UTC), code (sha256, git_sha, git_dirty), python, platform, packages, plug_ins, device.
     """
-    argv = shlex.split(command) if isinstance(command, str) else list(command)
+    argv = shlex.split(command) if isinstance(command, str) else command
+    device = {
+        "cpu": cpu_model(),
+        "cores": len(os.sched_getaffinity(0)),  # that containers and schedulers allow
+        "ram_bytes": os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
+        "gpus": list(gpus),
+    }
     return {
         "command": shlex.join(_SECRET.sub(r"\1***", argument) for argument in argv),
         "started_at": datetime.now(UTC).isoformat(timespec="seconds"),
         "code": {"sha256": code_hash(), **_git_state(_package_dir("ssd_bench"))},
         "python": platform.python_version(),
         "platform": platform.platform(),
-        "packages": _versions(VERSIONS_OF),
+        "packages": _versions(),
         "plug_ins": [
-            {
-                "distribution": plug_in.distribution,
-                "version": plug_in.version,
-                "module": plug_in.module,
-                "sha256": _contents_hash(plug_in_sources(plug_in, ".yaml")),
-            }
+            {name: getattr(plug_in, name) for name in ("distribution", "version", "module")}
+            | {"sha256": _contents_hash(plug_in_sources(plug_in, ".yaml"))}
             for plug_in in plug_ins
         ],
-        "device": {"cpu": cpu_model(), "cores": _cores(), "ram_bytes": _ram_bytes(), "gpus": list(gpus)},
+        "device": device,
     }
 
 
-def code_hash(extra_files: Iterable[Path | str] = ()) -> str:
-    """Return the sha256 (hex) of the contents, not the names, of the source files of ssd_bench, methods and tasks.
-
-    Args:
-        extra_files: other files that a run depends on, such as a method outside the packages.
-    """
-    return _contents_hash((*_sources(), *map(Path, extra_files)))
+def code_hash(extra_files: Iterable[Path] = ()) -> str:
+    """Return the sha256 (hex) of the contents, not the names, of the sources of our packages and of `extra_files`."""
+    return _contents_hash((*_sources(), *extra_files))
 
 
 def plug_in_sources(plug_in: PlugIn, *suffixes: str) -> list[Path]:
@@ -126,9 +105,6 @@ def content_key(
     Args:
         config: the resolved config, plain containers only.
         exclude: dotted keys left out, with everything below.
-
-    Raises:
-        TypeError: a value has no plain JSON type.
     """
     relevant = _without(config, [tuple(key.split(".")) for key in exclude])
     text = json.dumps([_canonical(relevant), code_sha, data_sha], sort_keys=True, separators=(",", ":"))
@@ -155,17 +131,17 @@ def _canonical(value: Any) -> Any:
     return value
 
 
-def _package_dir(name: str) -> Path | None:
+def _package_dir(name: str) -> Path:
     spec = importlib.util.find_spec(name)  # finds a top-level package without importing it
-    locations = list(spec.submodule_search_locations or ()) if spec else []
-    return Path(locations[0]) if locations else None
+    assert spec is not None and spec.submodule_search_locations, f"{name} is one of this project's packages"
+    return Path(spec.submodule_search_locations[0])
 
 
 def _sources() -> Iterator[Path]:
     for package in CODE_PACKAGES:
         root = _package_dir(package)
-        for file in sorted(root.rglob("*")) if root else ():
-            name = f"{package}/{file.relative_to(root).as_posix()}" if root else ""
+        for file in sorted(root.rglob("*")):
+            name = f"{package}/{file.relative_to(root).as_posix()}"
             if file.suffix in SOURCE_SUFFIXES and file.is_file() and not name.startswith(READERS):
                 yield file
 
@@ -180,11 +156,10 @@ def _git(root: Path, *arguments: str) -> str | None:
     return process.stdout.strip()
 
 
-def _git_state(package: Path | None) -> dict[str, Any]:
-    root = package.parent if package else None
+def _git_state(package: Path) -> dict[str, Any]:
+    root = package.parent
     # an installed copy may lie inside somebody else's checkout: only one that tracks this package counts
-    tracked = root is not None and _git(root, "ls-files", "--error-unmatch", "ssd_bench/__init__.py") is not None
-    if root is None or not tracked:
+    if _git(root, "ls-files", "--error-unmatch", "ssd_bench/__init__.py") is None:
         return {"git_sha": None, "git_dirty": None}
     changes = _git(root, "status", "--porcelain", "--", *CODE_PACKAGES, "conf", "pyproject.toml")
     return {
@@ -193,37 +168,19 @@ def _git_state(package: Path | None) -> dict[str, Any]:
     }
 
 
-def _versions(packages: Iterable[str]) -> dict[str, str]:
-    return {package: version for package in packages if (version := _version(package))}
-
-
 @cache
-def _version(package: str) -> str | None:
-    """Return the installed version of a package, or None; cached for sweeps."""
-    try:
-        return importlib.metadata.version(package)
-    except importlib.metadata.PackageNotFoundError:
-        return None
+def _versions() -> dict[str, str]:
+    """Return the versions of installed packages; cached for sweeps."""
+    versions = {}
+    for package in VERSIONS_OF:
+        with suppress(importlib.metadata.PackageNotFoundError):
+            versions[package] = importlib.metadata.version(package)
+    return versions
 
 
 def cpu_model() -> str:
     """Return the name of the CPU, as the system gives it."""
-    try:
-        for line in Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines():
-            if line.startswith(("model name", "Model")):
-                return line.split(":", 1)[1].strip()
-    except OSError:
-        pass  # not Linux
+    for line in Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines():
+        if line.startswith(("model name", "Model")):
+            return line.split(":", 1)[1].strip()
     return platform.processor() or platform.machine()
-
-
-def _cores() -> int:
-    """Return the number of cores that containers and schedulers allow."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-
-
-def _ram_bytes() -> int | None:
-    try:
-        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    except (OSError, ValueError):
-        return None

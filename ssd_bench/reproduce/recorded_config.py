@@ -22,14 +22,7 @@ from ssd_bench.run.options import KNOWN, TABLES
 SHOWN = {"force": False, "dry": False, "minutes": None, "retry": None, "shard": None}
 """Options of where or how a run is shown, with their values in a second run."""
 PLACES = (
-    *(
-        "hardware.device",
-        "hardware.threads",
-        "hardware.isa",
-        "hardware.kernels",
-        "hardware.dtype",
-        "hardware.exclusive",
-    ),
+    *(f"hardware.{name}" for name in ("device", "threads", "isa", "kernels", "dtype", "exclusive")),
     *("model.path", "data.root", "task.path", "calibrate.path"),
 )
 """Options that a second run may set: what computes, and where weights and prompts are."""
@@ -39,10 +32,7 @@ def config_again(header: RunHeader, options: Mapping[str, str], runs_dir: str) -
     """Return a record's config for a second run, and notes on all changes.
 
     Args:
-        options: values for `PLACES`, as on a command line.
-
-    Raises:
-        ConfigError: no config, one of another form, or an option outside `PLACES`.
+        options: values for `PLACES`, as on a command line; others are refused.
     """
     if not header.config:
         raise ConfigError("record", header.run_id, "a record with the config of its run")
@@ -107,24 +97,21 @@ def _settings_of(target: Any) -> list[str] | None:
 def _fit_machine(config: dict[str, Any], header: RunHeader, options: Mapping[str, str]) -> Iterator[str]:
     """Set what `auto` and null meant in the recorded run, as far as this machine has it, and yield notes."""
     hardware, model = config["hardware"], header.model
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    cores = len(os.sched_getaffinity(0))
     if "hardware.threads" not in options:
         hardware["threads"] = model.threads if model.threads and model.threads <= cores else None
         if model.threads and model.threads > cores:
             yield f"hardware.threads: the record has {model.threads}, and this machine {cores}"
-    recorded = (model.arithmetic or {}).get("isa")
-    if "hardware.isa" not in options and recorded and not os.environ.get(FORCED):
-        has_level = recorded in {level.name for level in available_levels()}
-        hardware["isa"] = recorded if has_level else "auto"
-        if not has_level:
-            rounded = any(level.name == recorded and level.rounds for level in LEVELS)
-            hint = "; hardware.isa=amx_emulated rounds its operands, slowly" if rounded else ""
-            yield f"hardware.isa: the record has {recorded}, which this CPU lacks; near-ties may differ{hint}"
-    elif "hardware.isa" not in options:
-        hardware["isa"] = "auto"
-    devices = options.get("hardware.device", model.device)
-    if "hardware.isa" not in options and devices.startswith("cuda"):
-        hardware["isa"] = "auto"
+    if "hardware.isa" not in options:
+        hardware["isa"], recorded = "auto", (model.arithmetic or {}).get("isa")
+        if recorded and not os.environ.get(FORCED):
+            if recorded in {level.name for level in available_levels()}:
+                on_gpu = options.get("hardware.device", model.device).startswith("cuda")
+                hardware["isa"] = "auto" if on_gpu else recorded
+            else:
+                rounded = any(level.name == recorded and level.rounds for level in LEVELS)
+                hint = "; hardware.isa=amx_emulated rounds its operands, slowly" if rounded else ""
+                yield f"hardware.isa: the record has {recorded}, which this CPU lacks; near-ties may differ{hint}"
 
 
 def _escaped(value: Any) -> Any:

@@ -76,13 +76,9 @@ class Hardware:
 
     @classmethod
     def of(cls, *values: Any, **options: Any) -> Hardware:
-        """Resolve and check the `Options` of `conf/hardware`.
-
-        Raises:
-            ConfigError: a missing device, an unsupported dtype or instruction level, a count out of range.
-        """
+        """Resolve the `Options` of `conf/hardware`; refuse what this machine does not have."""
         chosen = Options(*values, **options)
-        cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+        cores = len(os.sched_getaffinity(0))
         if chosen.threads is not None and not 1 <= chosen.threads <= cores:
             raise ConfigError("hardware.threads", chosen.threads, f"1 to {cores} on this machine, or null for all")
         names = [chosen.device] if isinstance(chosen.device, str) else list(chosen.device)
@@ -93,13 +89,11 @@ class Hardware:
         if devices[0].type == "cpu":
             resolve(chosen.isa)
         elif chosen.isa != "auto":
-            raise ConfigError(
-                "hardware.isa", chosen.isa, f"auto: levels exist for CPUs only, and this runs on {devices[0]}"
-            )
+            expected = f"auto: levels exist for CPUs only, and this runs on {devices[0]}"
+            raise ConfigError("hardware.isa", chosen.isa, expected)
         latency = None if chosen.latency is None else _latency(chosen.latency)
-        dtype, threads = DTYPES[chosen.dtype], chosen.threads or cores
-        run = (chosen.warmup, chosen.kernels, chosen.isa)
-        return cls(devices, dtype, threads, *run, latency, chosen.costs, chosen.exclusive)
+        resolved = (devices, DTYPES[chosen.dtype], chosen.threads or cores)
+        return cls(*resolved, chosen.warmup, chosen.kernels, chosen.isa, latency, chosen.costs, chosen.exclusive)
 
     @property
     def dtype_name(self) -> str:
@@ -125,9 +119,9 @@ def _resolve(name: str) -> torch.device:
         name = "cuda" if torch.cuda.is_available() else "cpu"
     try:
         device = torch.device(name)
-    except RuntimeError as error:
-        raise ConfigError("hardware.device", name, "auto, cpu, cuda, cuda:N or a list of these") from error
-    if device.type not in ("cpu", "cuda"):
+    except RuntimeError:
+        device = None
+    if device is None or device.type not in ("cpu", "cuda"):
         raise ConfigError("hardware.device", name, "auto, cpu, cuda, cuda:N or a list of these")
     if device.type == "cuda":
         count = torch.cuda.device_count() if torch.cuda.is_available() else 0

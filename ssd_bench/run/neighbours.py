@@ -15,7 +15,6 @@ import uuid
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from types import TracebackType
 from typing import Self
 
 import torch
@@ -31,7 +30,7 @@ class ActiveRun:
     """A run that is measuring, by its record's name, with the names of the cores and GPUs that it may use."""
 
     name: str
-    places: tuple[str, ...]
+    places: list[str]
     exclusive: bool
 
 
@@ -42,7 +41,7 @@ class Neighbours:
     """
 
     def __init__(self, name: str, hardware: Hardware) -> None:
-        self._this_run = ActiveRun(name, tuple(places(hardware)), hardware.exclusive)
+        self._this_run = ActiveRun(name, places(hardware), hardware.exclusive)
         self._folder = Path(tempfile.gettempdir(), f"ssd-bench-{os.getuid()}")
         self._token = uuid.uuid4().hex
         self._seen: dict[tuple[str, bool], None] = {}
@@ -51,19 +50,14 @@ class Neighbours:
         pause, announced = POLL[0], False
         while (blocking := self._try_enter()) is not None:
             if not announced and pause > 1:
-                print(
-                    f"waiting until run {blocking.name} has ended (hardware.exclusive=true)",
-                    file=sys.stderr,
-                    flush=True,
-                )
+                message = f"waiting until run {blocking.name} has ended (hardware.exclusive=true)"
+                print(message, file=sys.stderr, flush=True)
                 announced = True
             time.sleep(pause)
             pause = min(1.5 * pause, POLL[1])
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._about_path(self._token).unlink(missing_ok=True)
         self._lease.close()
 
@@ -98,9 +92,8 @@ class Neighbours:
                     lease.unlink(missing_ok=True)
                     continue
                 try:
-                    content = json.loads(about_file.read_bytes())
-                    yield ActiveRun(content["name"], tuple(content["places"]), content["exclusive"])
-                except (OSError, ValueError, KeyError):
+                    yield ActiveRun(**json.loads(about_file.read_bytes()))
+                except (OSError, ValueError, TypeError):
                     continue  # the run has just ended
 
     def _about_path(self, token: str) -> Path:
@@ -109,15 +102,8 @@ class Neighbours:
 
 def places(hardware: Hardware) -> list[str]:
     """Return the cores and GPUs that a run may use, by the same names in every process."""
-    names = []
-    for device in hardware.devices:
-        names += _cores() if device.type == "cpu" else [_gpu(device)]
-    return names
-
-
-def _cores() -> list[str]:
-    cores = os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else range(os.cpu_count() or 1)
-    return [f"core {core}" for core in sorted(cores)]
+    cores = [f"core {core}" for core in sorted(os.sched_getaffinity(0))]
+    return [name for device in hardware.devices for name in (cores if device.type == "cpu" else [_gpu(device)])]
 
 
 def _gpu(device: torch.device) -> str:
