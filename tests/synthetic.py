@@ -213,7 +213,7 @@ def stateful_run(run_dir: Path) -> None:
     with RunWriter(run_dir, header()) as writer:
         state = writer.last_state() or b"start"
         for prompt_index, repeat in UNITS:
-            if (prompt_index, repeat) not in writer.done:
+            if not writer.complete and (prompt_index, repeat) not in writer.done:
                 state = hashlib.sha256(state + bytes([prompt_index, repeat])).digest()
                 records = with_work(unit(prompt_index, repeat, tokens=12, text=state.hex()))
                 writer.add(prompt_index, repeat, records, state)

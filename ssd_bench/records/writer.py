@@ -21,7 +21,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Self
 
 import pyarrow as pa
@@ -31,18 +30,9 @@ from ssd_bench.errors import ConfigError, one_line
 from ssd_bench.lease import NAME, Lease, LeaseHeld
 from ssd_bench.model.headers import reason
 from ssd_bench.paths import write_atomic
-from ssd_bench.records.files import RESULTS, read_header, read_table
+from ssd_bench.records.files import RESULTS, read_header
 from ssd_bench.records.header import RunHeader
-from ssd_bench.records.schema import (
-    DIGESTS,
-    SCHEMA_VERSION,
-    SCHEMAS,
-    PromptRecord,
-    Unit,
-    check_unit,
-    merge,
-    pack,
-)
+from ssd_bench.records.schema import DIGESTS, SCHEMA_VERSION, SCHEMAS, PromptRecord, Unit, check_unit, merge, pack
 from ssd_bench.records.units import FAULTS, dump, read_sealed, read_unit, sealed, unit_name
 
 SHARD = "shard"  # status of a finished shard, which is a part of a run
@@ -67,8 +57,6 @@ class RunWriter:
 
     Raises:
         LeaseHeld: another process writes this run.
-        ConfigError: the folder cannot be written, or holds a run of another content key, schema or machine, or a
-            damaged file.
     """
 
     def __init__(self, run_dir: Path | str, header: Mapping[str, Any], fresh: bool = False, wait: bool = False) -> None:
@@ -118,9 +106,8 @@ class RunWriter:
     def _resume(self, stored: dict[str, Any], header: dict[str, Any]) -> dict[str, Any]:
         begun, present = (RunHeader.of(content) for content in (stored, json.loads(dump(header))))
         if begun.content_key != present.content_key:
-            raise ConfigError(
-                "run", str(self.path), reason="it holds another configuration, code or data; use force=true"
-            )
+            difference = "it holds another configuration, code or data; use force=true"
+            raise ConfigError("run", str(self.path), reason=difference)
         if begun.status == "complete":
             return stored
         if begun.hardware != present.hardware:
@@ -132,38 +119,28 @@ class RunWriter:
         for file, fingerprint in begun.data.items():
             stored_commit, commit = map(_commit, (fingerprint, present.data.get(file)))
             if stored_commit != commit:
-                expected = (
-                    f"the commit that {self.path} was begun with: {stored_commit}, as that file's revision; "
-                    "or use force=true"
-                )
-                raise ConfigError(f"data set of {file}", commit, expected)
+                expected = f"the commit that {self.path} was begun with: {stored_commit}, as that file's revision; "
+                raise ConfigError(f"data set of {file}", commit, f"{expected}or use force=true")
         status = "running" if begun.status in (FAILED, STOPPED) else begun.status
         continued = {key: value for key, value in stored.items() if key != "error"}
         return {**continued, "status": status, "resumed": [*begun.resumed, _timestamp()]}
 
     def _read_done(self) -> None:
-        if self.complete:
-            units = read_table(self.path / "prompts.parquet", SCHEMAS["prompts"])[["prompt_index", "repeat"]]
-            self._seq = {(int(p), int(r)): i for i, (p, r) in enumerate(units.drop_duplicates().to_numpy())}
-            return
-        self._set_aside_faults()
-        for part in self._read_parts():
-            self._seq[part["prompt_index"], part["repeat"]] = part["seq"]
-            self._last_state = None if part["state"] is None else base64.b64decode(part["state"])
-
-    def _set_aside_faults(self) -> None:
-        """Move damaged units to `.damaged` and report them, so that they are measured again."""
+        """Take the finished units; move damaged ones to `.damaged` and report them, so that they are measured again."""
         parts: dict[Path, dict[str, Any]] = {}
         for file in sorted(self._parts.glob("*.json")):
             try:
                 parts[file] = read_unit(file, self.header)
             except FAULTS as error:
                 self._set_aside(file, f"damaged ({reason(error)})")
-        files = sorted(parts, key=lambda file: parts[file]["seq"])
-        if files and parts[files[-1]]["state"] is not None:  # a method with a state needs all units before the last one
-            for number, file in enumerate(files):
-                if parts[file]["seq"] != number:
-                    self._set_aside(file, "preceded by a missing one")
+        learns = any(part["state"] is not None for part in parts.values())
+        for number, file in enumerate(sorted(parts, key=lambda file: parts[file]["seq"])):
+            part = parts[file]
+            if learns and part["seq"] != number:  # a method with a state needs all units before the last one
+                self._set_aside(file, "preceded by a missing one")
+            else:
+                self._seq[part["prompt_index"], part["repeat"]] = part["seq"]
+                self._last_state = None if part["state"] is None else base64.b64decode(part["state"])
 
     def _set_aside(self, file: Path, why: str) -> None:
         aside = self.path / ".damaged"
@@ -184,16 +161,16 @@ class RunWriter:
 
     @property
     def complete(self) -> bool:
-        """True if the record is finished."""
+        """Whether the record is finished."""
         return bool(self.header["status"] == "complete")
 
     @property
     def done(self) -> set[Unit]:
-        """Units (prompt_index, repeat) on disk."""
+        """Units (prompt_index, repeat) of an unfinished record on disk."""
         return set(self._seq)
 
     def last_state(self) -> bytes | None:
-        """Return `method_state` of the last finished unit in stream order (the order of `add`), or None."""
+        """Return `method_state` of the last finished unit, in the order of `add`; None without one."""
         return self._last_state
 
     def add(self, prompt_index: int, repeat: int, records: list[PromptRecord], method_state: bytes | None) -> None:
@@ -226,12 +203,9 @@ class RunWriter:
 
     def answers(self) -> list[tuple[str, int, int, str]]:
         """Return arm, prompt_index, turn and text of every answer on disk, in stream order."""
-        rows = []
-        for part in self._read_parts():
-            columns = part["prompts"]
-            names = ("arm", "prompt_index", "turn", "text")
-            rows += list(zip(*(columns[name] for name in names), strict=True))
-        return rows
+        names = ("arm", "prompt_index", "turn", "text")
+        units = ([part["prompts"][name] for name in names] for part in self._read_parts())
+        return [answer for columns in units for answer in zip(*columns, strict=True)]
 
     def finish(self, extra: Mapping[str, Any]) -> None:
         """Merge the units into the tables and mark the record complete; if killed, call it again.
@@ -260,11 +234,7 @@ class RunWriter:
         self.close()
 
     def adopt(self, folders: Sequence[Path], order: Iterable[Unit]) -> None:
-        """Copy missing units from the run's shards, in stream order.
-
-        Raises:
-            ConfigError: a unit is missing in all shards, or damaged; names the path.
-        """
+        """Copy missing units from the run's shards, in stream order; refuse a missing or damaged one by its path."""
         for seq, unit in enumerate(order):
             if unit not in self._seq:
                 file = next((path for folder in folders if (path := folder / "parts" / unit_name(unit)).exists()), None)
@@ -292,9 +262,7 @@ class RunWriter:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         refused = isinstance(error, ConfigError) and not self._seq
         if refused and self._lease.is_held:
             _discard_parts(self.path)
@@ -311,10 +279,8 @@ class RunWriter:
 def clear_leftovers(path: Path) -> None:
     """Remove leftovers of a process killed while finishing a record, unless another one works on it."""
     if any(os.path.lexists(path / name) for name in LEFTOVERS) or [*_unfinished(path), *path.glob(f"{NAME}.*")]:
-        with (
-            suppress(LeaseHeld, OSError),
-            Lease(path, wait=False),
-        ):  # a folder that cannot be written can still be read
+        # OSError: a folder that cannot be written can still be read
+        with suppress(LeaseHeld, OSError), Lease(path, wait=False):
             _discard_parts(path)
             for leftover in _unfinished(path):
                 _remove(leftover)

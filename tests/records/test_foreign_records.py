@@ -84,7 +84,7 @@ def places(content: Mapping[str, Any], depth: int = 0) -> Iterator[tuple[str, ..
             yield from ((name, *inner) for inner in places(value, depth + 1))
 
 
-def changed(content: Mapping[str, Any], place: tuple[str, ...], value: object) -> dict[str, Any]:
+def changed(content: Mapping[str, Any], place: tuple[Any, ...], value: object) -> dict[str, Any]:
     copy: dict[str, Any] = json.loads(json.dumps(content))
     part = copy
     for name in place[:-1]:
@@ -231,11 +231,3 @@ def test_a_comparison_goes_on_without_a_mutant(good: Path, tmp_path: Path) -> No
     process = program("compare", f"{tmp_path / 'a'}", f"{tmp_path / 'b'}")
     assert process.returncode == 0, process.stderr
     assert "mutant" in process.stderr and "torn" in process.stderr
-
-
-@pytest.mark.parametrize("value", [float("nan"), float("inf"), 10**400], ids=["nan", "inf", "huge"])
-def test_a_number_that_no_calculation_can_use_is_refused(value: float, good: Path, tmp_path: Path) -> None:
-    content = json.loads((good / "run.json").read_bytes())
-    content["decode"]["top_p"] = value
-    with pytest.raises(ConfigError, match=r"decode\.top_p"):
-        load_run(copied(good, tmp_path / "run", json.dumps(content)))

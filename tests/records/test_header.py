@@ -42,6 +42,8 @@ def test_what_a_record_lacks_has_its_default(content: dict[str, Any]) -> None:
         ({"seed": True}, "seed=True is invalid: expected an integer"),
         ({"seed": 10**30}, "is invalid: expected an integer"),
         ({"decode": {"mode": "beam"}}, "expected one of greedy, sample"),
+        ({"decode": {"top_p": float("nan")}}, "decode.top_p=nan"),
+        ({"decode": {"top_p": 10**400}}, "decode.top_p="),
         ({"config": {"repeats": "x"}}, "config.repeats="),
         ({"latency": {"passes": [{"nodes": "1"}]}}, "latency.passes[0].nodes="),
         ({"latency": {"points": [[1]]}}, "latency.points[0]=[1] is invalid: expected a list of 2"),

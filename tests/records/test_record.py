@@ -15,6 +15,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from ssd_bench.errors import ConfigError
+from ssd_bench.records.description import description
 from ssd_bench.records.files import read_header
 from ssd_bench.records.reader import Run, find_runs, is_complete, load_run
 from ssd_bench.records.schema import SCHEMA_VERSION, SCHEMAS
@@ -62,7 +63,7 @@ def test_a_kill_at_any_write_loses_at_most_the_unit_in_flight(tmp_path: Path, re
         with RunWriter(run_dir, header()) as writer:
             assert writer.done == set(UNITS[: len(writer.done)])
             assert complete == writer.complete
-            kept.append(len(writer.done))
+            kept.append(len(UNITS) if complete else len(writer.done))
         stateful_run(run_dir)
         assert_same(load_run(run_dir), reference)
         assert not list(run_dir.glob("**/*.tmp"))
@@ -85,14 +86,9 @@ def test_the_tables_hold_what_was_added(tmp_path: Path) -> None:
     assert pd.isna(run.prompts.iloc[0]["divergence_index"])
     assert str(run.steps["layer_set_id"].dtype) == "Int32"
     stored = run.steps[(run.steps["arm"] == "method") & (run.steps["prompt_index"] == 2)]
-    sets = run.layer_sets.set_index("layer_set_id")
-    for (_, step), added in zip(stored.iterrows(), units[0][1].steps, strict=True):
-        assert step["verify_ms"] == added.verify_ms
-        if added.layer_set is None:
-            assert pd.isna(step["layer_set_id"])
-        else:
-            assert tuple(sets.loc[step["layer_set_id"], "skip_attn"]) == added.layer_set.skip_attn
-            assert tuple(sets.loc[step["layer_set_id"], "skip_mlp"]) == added.layer_set.skip_mlp
+    for set_id, added in zip(stored["layer_set_id"], units[0][1].steps, strict=True):
+        assert (None if pd.isna(set_id) else run.layer_set(set_id)) == added.layer_set
+    assert stored["verify_ms"].tolist() == [step.verify_ms for step in units[0][1].steps]
 
 
 def test_layer_set_ids_go_by_first_appearance_in_stream_order(tmp_path: Path) -> None:
@@ -107,10 +103,7 @@ def test_every_column_is_described_and_typed_on_disk(tmp_path: Path) -> None:
     run = write_run(tmp_path / "run", [unit(0)])
     for name, schema in SCHEMAS.items():
         stored = pq.read_schema(run.path / f"{name}.parquet")
-        assert stored.names == schema.names
-        for on_disk, column in zip(stored, schema, strict=True):
-            assert column.metadata[b"description"] == on_disk.metadata[b"description"]
-            assert (column.type, column.nullable) == (on_disk.type, on_disk.nullable)
+        assert stored.equals(schema) and [*map(description, stored)] == [*map(description, schema)]
     assert run.header.status == "complete"
     assert run.header.schema_version == SCHEMA_VERSION
 
@@ -147,15 +140,6 @@ def test_two_writers_of_one_run_are_refused_until_the_first_lets_go(tmp_path: Pa
     RunWriter(tmp_path / "run", header()).close()
 
 
-def test_a_folder_that_cannot_be_made_is_refused_at_once(tmp_path: Path) -> None:
-    """Even if the error says that there is no such folder, as in /proc."""
-    (tmp_path / "file").touch()
-    for folder in (Path("/proc/ssd-bench/run"), tmp_path / "file" / "run"):
-        with pytest.raises(ConfigError, match="a directory that can be written") as caught:
-            RunWriter(folder, header())
-        assert caught.value.field == "runs_dir"
-
-
 def test_a_complete_run_is_left_as_it_is_unless_fresh(tmp_path: Path) -> None:
     run = write_run(tmp_path / "run", [unit(0), unit(1)])
     assert is_complete(run.path, "key")
@@ -163,7 +147,6 @@ def test_a_complete_run_is_left_as_it_is_unless_fresh(tmp_path: Path) -> None:
     assert not is_complete(tmp_path / "none", "key")
     before = (run.path / "run.json").read_bytes()
     with RunWriter(run.path, header()) as writer:
-        assert writer.done == {(0, 0), (1, 0)}
         writer.finish({"wall_s": 99.0})
     assert (run.path / "run.json").read_bytes() == before
     with RunWriter(run.path, header(), fresh=True) as writer:
