@@ -13,7 +13,6 @@ import time
 from collections.abc import Sequence
 from multiprocessing.connection import Connection, Pipe
 from pathlib import Path
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
 import torch
@@ -43,9 +42,6 @@ class HuggingFace:
 
     Attributes:
         about: names of the class and of its attention, and bytes of its weights and buffers (`weight_bytes`).
-
-    Raises:
-        ConfigError: transformers cannot load the checkpoint, or not all of its weights.
     """
 
     def __init__(
@@ -71,12 +67,10 @@ class HuggingFace:
     def _config(self) -> Any:
         from transformers import GenerationConfig
 
-        decoding = self._decoding
-        warpers: dict[str, Any] = {}
-        if not decoding.greedy:  # all three are set: transformers has other defaults
-            warpers = {"temperature": decoding.temperature, "top_p": decoding.top_p, "top_k": decoding.top_k}
-        ends = sorted(self._eos_ids) or None
-        return GenerationConfig(do_sample=not decoding.greedy, eos_token_id=ends, pad_token_id=0, **warpers)
+        sample, ends = not self._decoding.greedy, sorted(self._eos_ids) or None
+        names = ("temperature", "top_p", "top_k") if sample else ()  # all are set: transformers has other defaults
+        warpers = {name: getattr(self._decoding, name) for name in names}
+        return GenerationConfig(do_sample=sample, eos_token_id=ends, pad_token_id=0, **warpers)
 
     @torch.inference_mode()
     def generate(self, prompt: Sequence[int], seed: int = 0, max_new: int | None = None) -> Generation:
@@ -195,9 +189,7 @@ class HFProcess:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._pipe.close()
         self._process.terminate()
         self._process.wait()

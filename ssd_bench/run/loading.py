@@ -28,9 +28,6 @@ def load_model(plan: Plan, capacity: int | None = None) -> tuple[Decoder, KVCach
     """Load a plan's weights and allocate its cache, for its longest sequence or for `capacity` positions.
 
     The weights are copied in 8 or 4 bits if the method's drafts read them.
-
-    Raises:
-        ConfigError: as `check_memory`.
     """
     hardware, positions = plan.machine.hardware, (capacity or plan.prompts.context) + SCRATCH
     check_memory(plan, positions)
@@ -47,7 +44,7 @@ def load_model(plan: Plan, capacity: int | None = None) -> tuple[Decoder, KVCach
 
 
 def check_logits(plan: Plan, probe: ModelProbe) -> None:
-    """Raise ConfigError if a model's logits overflow, which finite weights do not rule out."""
+    """Refuse a model whose logits overflow, which finite weights do not rule out."""
     if not math.isfinite(probe.top2_gap(plan.prompts.shortest.ids)):
         expected = "one in which this model's logits are finite: those of a prompt are not"
         raise ConfigError("hardware.dtype", plan.machine.hardware.dtype_name, expected)

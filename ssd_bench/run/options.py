@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from typing import Annotated, Any
 
 from omegaconf import DictConfig, OmegaConf
@@ -45,11 +45,7 @@ KNOWN = (*OPTIONS, *TABLES, *KINDS, "dry", "minutes", "retry", "shard")
 
 
 def resolve(cfg: DictConfig) -> dict[str, Any]:
-    """Return a config as plain values, with every option checked.
-
-    Raises:
-        ConfigError: an unknown option, or a value of a wrong type.
-    """
+    """Return a config as plain values, with every option checked."""
     try:
         config: Any = OmegaConf.to_container(cfg, resolve=True, throw_on_missing=True)
     except OmegaConfBaseException as error:
@@ -59,11 +55,12 @@ def resolve(cfg: DictConfig) -> dict[str, Any]:
         forms = f": {' or '.join(f'model.template={form}' for form in TEMPLATES)}"
         raise ConfigError(name, NOT_GIVEN, reason=GIVEN + (forms if name == "model.template.form" else "")) from error
     _check(config)
-    if (
-        isinstance(model := config.get("model"), dict) and "template" in model
-    ):  # recorded in full, whichever way it was written
-        model["template"] = asdict(Template.of(model["template"]))
+    if isinstance(model := config.get("model"), dict) and "template" in model:
+        model["template"] = asdict(Template.of(model["template"]))  # recorded in full, whichever way it was written
     return config
+
+
+PROMPT_FILE = "a file NAME.jsonl with a prompt a line; or data=local data.root=DIR, which reads DIR/jsonl.jsonl"
 
 
 @dataclass(frozen=True)
@@ -83,59 +80,47 @@ class Parts:
 
     @classmethod
     def of(cls, cfg: DictConfig) -> Parts:
-        """Make the objects.
-
-        Raises:
-            ConfigError: an invalid setting, or a class of the wrong kind.
-        """
+        """Make the objects, with every setting checked."""
         method, task, source, model = (build(cfg, group) for group in ("method", "task", "data", "model"))
-        parts = {"model": model, "method": method, "task": task}  # their names are in that of the record's folder
-        for group, part in parts.items():
-            check_value(f"{group}.name", Name, part.name)
-        if (length := sum(len(part.name.encode()) for part in parts.values())) > LONGEST_NAMES:
-            group = max(parts, key=lambda group: len(parts[group].name))
+        names = {"model": model.name, "method": method.name, "task": task.name}  # in the name of the record's folder
+        for group, name in names.items():
+            check_value(f"{group}.name", Name, name)
+        if (length := sum(len(name.encode()) for name in names.values())) > LONGEST_NAMES:
+            group = max(names, key=lambda group: len(names[group]))
             expected = f"a shorter name: model, method and task have {length} bytes of at most {LONGEST_NAMES} together"
-            raise ConfigError(f"{group}.name", shortened(parts[group].name), expected)
+            raise ConfigError(f"{group}.name", shortened(names[group]), expected)
         has_own_source = isinstance(task, Sourced) and task.source is not None
         if has_own_source and not isinstance(source, SampleSource):
-            raise ConfigError(
-                "data", cfg.data[TARGET], f"sample, the default: task={task.name} reads a file of its own"
-            )
-        calibration_task = build(cfg, "calibrate") if "calibrate" in cfg else task
-        for place, reader in (("task", task), ("calibrate", calibration_task)):
-            _check_file(place, reader, source)
-        if calibration_task is not task and not isinstance(method, Calibrated):
-            raise ConfigError(
-                "task@calibrate", calibration_task.name, f"no task: method={method.name} does not calibrate"
-            )
-        return cls(method, task, source, model, calibration_task)
+            expected = f"sample, the default: task={task.name} reads a file of its own"
+            raise ConfigError("data", cfg.data[TARGET], expected)
+        parts = cls(method, task, source, model, build(cfg, "calibrate") if "calibrate" in cfg else task)
+        for place, reader in parts._tasks():
+            # a task of a user's file: the sample rows would be meaningless
+            if isinstance(reader, Sourced) and reader.source is None and isinstance(source, SampleSource):
+                raise ConfigError(f"{place}.path", NOT_GIVEN, PROMPT_FILE)
+        if parts.calibration_task is not task and not isinstance(method, Calibrated):
+            expected = f"no task: method={method.name} does not calibrate"
+            raise ConfigError("task@calibrate", parts.calibration_task.name, expected)
+        return parts
 
-    def systems(self) -> dict[str, str]:
-        """Return the system messages of the tasks and of their parts, by option."""
+    def _tasks(self) -> Iterator[tuple[str, Task]]:
+        """Yield the tasks and their parts, with the option of each."""
         tasks = {"task": self.task}
         if self.calibration_task is not self.task:
             tasks["calibrate"] = self.calibration_task
-        parts = {
-            f"{place}.parts.{name}": part
-            for place, task in tasks.items()
-            for name, part in getattr(task, "parts", {}).items()
-        }
-        messages = {f"{place}.system": getattr(task, "system", None) for place, task in (tasks | parts).items()}
+        for place, task in tasks.items():
+            yield place, task
+            yield from ((f"{place}.parts.{name}", part) for name, part in getattr(task, "parts", {}).items())
+
+    def systems(self) -> dict[str, str]:
+        """Return the system messages of the tasks and of their parts, by option."""
+        messages = {f"{place}.system": getattr(task, "system", None) for place, task in self._tasks()}
         return {option: system for option, system in messages.items() if system is not None}
 
     def source_of(self, task: Task) -> DataSource:
         """Return a task's own data source, or the run's."""
         task_source = task.source if isinstance(task, Sourced) else None
         return task_source or self.source
-
-
-def _check_file(place: str, task: Task, source: DataSource) -> None:
-    """Refuse a task of a user's file without a file; the sample rows would be meaningless."""
-    for name, part in getattr(task, "parts", {}).items():
-        _check_file(f"{place}.parts.{name}", part, source)
-    if isinstance(task, Sourced) and task.source is None and isinstance(source, SampleSource):
-        expected = "a file NAME.jsonl with a prompt a line; or data=local data.root=DIR, which reads DIR/jsonl.jsonl"
-        raise ConfigError(f"{place}.path", NOT_GIVEN, expected)
 
 
 def _check(config: dict[str, Any]) -> None:
@@ -146,7 +131,8 @@ def _check(config: dict[str, Any]) -> None:
         if name not in config:
             raise ConfigError(name, NOT_GIVEN, reason=GIVEN)
         check_value(name, kind, config[name])
-    if not _may_be_folder(local_path("runs_dir", config["runs_dir"])):
+    path = local_path("runs_dir", config["runs_dir"])
+    if not os.path.isdir(next(ancestor for ancestor in (path, *path.parents) if os.path.exists(ancestor))):
         raise ConfigError("runs_dir", config["runs_dir"], "a folder")
     for name, table in TABLES.items():
         table(**arguments(name, table, config.get(name, NOT_GIVEN)))
@@ -170,7 +156,3 @@ def _has_variant(config: dict[str, Any]) -> bool:
 def _is_part(text: str) -> bool:
     match = re.fullmatch(r"([1-9]\d{0,5})/([1-9]\d{0,5})", text)
     return match is not None and int(match[1]) <= int(match[2])
-
-
-def _may_be_folder(path: Path) -> bool:
-    return os.path.isdir(next(ancestor for ancestor in (path, *path.parents) if os.path.exists(ancestor)))

@@ -6,7 +6,7 @@ import hashlib
 import inspect
 import json
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -53,16 +53,6 @@ class Shard:
 
     number: int
     of: int
-
-    @classmethod
-    def parse(cls, text: str | None) -> Shard | None:
-        """Parse the option `shard` (NUMBER/OF)."""
-        return None if text is None else cls(*map(int, text.split("/")))
-
-    @property
-    def all_of_run(self) -> list[Shard]:
-        """All shards of the run, including this one."""
-        return [Shard(number, self.of) for number in range(1, self.of + 1)]
 
     def share(self, items: Sequence[WorkItem]) -> list[WorkItem]:
         """Return the shard's work items."""
@@ -214,9 +204,6 @@ def plan(cfg: DictConfig, arguments: Sequence[str] = (), chosen: Mapping[str, An
     Args:
         arguments: of the command line, for provenance.
         chosen: config group -> its choice, for plug-ins without code; None: only plug-ins with code are recorded.
-
-    Raises:
-        ConfigError: an invalid option, file or environment.
     """
     # 1) Options and the objects that they name; no model is opened.
     config = resolve(cfg)
@@ -225,7 +212,9 @@ def plan(cfg: DictConfig, arguments: Sequence[str] = (), chosen: Mapping[str, An
     method, task, model = parts.method, parts.task, parts.model
     hardware = Hardware.of(**config["hardware"])
     _check_modes(config["baseline"], hardware, decoding := Decoding(**config["decode"]), method)
-    prompts = _prompts(parts, config["limit"], config["seed"])
+    prompts = task.prompts(parts.source_of(task), model.prompting.form, config["limit"], config["seed"])
+    if not prompts:
+        raise ConfigError("task", task.name, "a data source with at least one item")
     systems = {option: model.prompting.with_system(text, option) for option, text in parts.systems().items()}
     # 2) Checks that need no weights come first, so that a refused model of the hub is not downloaded.
     checkpoint = model.open()
@@ -241,7 +230,9 @@ def plan(cfg: DictConfig, arguments: Sequence[str] = (), chosen: Mapping[str, An
     samples = [Sample(e.ids, p.domain) for e, p in zip(all_encoded, all_prompts)][len(prompts) :]
     triples = zip(all_prompts, all_encoded, requested_tokens)
     longest = max(positions_needed(p, e, new, model, checkpoint) for p, e, new in triples)
-    shard, machine = _shard(config, method, len(prompts)), PlannedMachine(hardware, _backend(hardware))
+    shard, several = _shard(config, method, len(prompts)), len(set(hardware.devices)) > 1
+    backend = select(hardware.devices[0], hardware.dtype, hardware.kernels, hardware.isa, several)
+    machine = PlannedMachine(hardware, backend)
     # 3) Weights files, and the key of everything that determines the record.
     dims = _dims(model, checkpoint, method, stated)
     weights = _weights_id(checkpoint, hardware.dtype)
@@ -250,7 +241,8 @@ def plan(cfg: DictConfig, arguments: Sequence[str] = (), chosen: Mapping[str, An
     files = {Path(inspect.getfile(type(part))) for part in (method, task)}
     code = provenance.code_hash(files.union(*map(provenance.plug_in_sources, plug_ins)))
     key = provenance.content_key(determining, code, _data_id(all_prompts, all_encoded), exclude=UNRECORDED)
-    calibrated_on, searches, command = parts.calibration_task.name, runs_dir / SEARCHES, COMMAND + shlex.join(arguments)
+    calibrated_on, command = parts.calibration_task.name, COMMAND + shlex.join(arguments)
+    searching = (calibrated_on, hardware.dtype_name, machine.name, config["seed"], command)
     run_dir = runs_dir / f"{dims.name}-{method.name}-{task.name}-{key[:10]}"
     encoded, new_tokens = all_encoded[: len(prompts)], requested_tokens[: len(prompts)]
     return Plan(
@@ -262,35 +254,18 @@ def plan(cfg: DictConfig, arguments: Sequence[str] = (), chosen: Mapping[str, An
         model=PlannedModel(checkpoint, dims, model.toy),
         machine=machine,
         identity=Identity(key, _fingerprints(parts), run_dir, shard),
-        origin=Origin(
-            searches, dims.name, weights, calibrated_on, hardware.dtype_name, machine.name, config["seed"], command
-        ),
+        origin=Origin(runs_dir / SEARCHES, dims.name, weights, *searching),
         plug_ins=tuple(dict.fromkeys((*plug_ins, *plug_ins_chosen(chosen or {})))),
-        warnings=_warnings(parts, checkpoint),
+        warnings=tuple(_warnings(parts, checkpoint)),
     )
 
 
 def _check_modes(baseline: str, hardware: Hardware, decoding: Decoding, method: Method) -> None:
     if baseline == "hf" and len(set(hardware.devices)) > 1:
-        raise ConfigError(
-            "baseline",
-            "hf",
-            f"paired or none on {hardware.label}: Hugging Face's copy of the model needs a single device",
-        )
+        expected = f"paired or none on {hardware.label}: Hugging Face's copy of the model needs a single device"
+        raise ConfigError("baseline", "hf", expected)
     if method.greedy_only and not decoding.greedy:
         raise ConfigError("decode.mode", decoding.mode, f"greedy: method={method.name} has no sampling mode")
-
-
-def _prompts(parts: Parts, limit: int | None, seed: int) -> Sequence[Prompt]:
-    prompts = parts.task.prompts(parts.source_of(parts.task), parts.model.prompting.form, limit, seed)
-    if not prompts:
-        raise ConfigError("task", parts.task.name, "a data source with at least one item")
-    return prompts
-
-
-def _backend(hardware: Hardware) -> Backend:
-    several = len(set(hardware.devices)) > 1
-    return select(hardware.devices[0], hardware.dtype, hardware.kernels, hardware.isa, several)
 
 
 def _fingerprints(parts: Parts) -> dict[str, str]:
@@ -323,23 +298,18 @@ def _dims(model: ModelSource, checkpoint: Checkpoint, method: Method, stated: Mo
     return dims
 
 
-def _warnings(parts: Parts, checkpoint: Checkpoint) -> tuple[str, ...]:
-    of_date = parts.model.prompting.date_warning(checkpoint.tokenizer)
-    return (*_unused(parts), *checkpoint.unapplied_settings(), *of_date)
-
-
-def _unused(parts: Parts) -> tuple[str, ...]:
-    """Return a warning per file with unusable rows, which this run does not need."""
+def _warnings(parts: Parts, checkpoint: Checkpoint) -> Iterator[str]:
+    """Yield the warnings known before the run; one per file with unusable rows, which this run does not need."""
     sources = {id(source): source for source in (parts.source_of(parts.task), parts.source_of(parts.calibration_task))}
-    lines = []
     for source in sources.values():
         for file, faults in source.unusable().items() if isinstance(source, Examined) else ():
             if faults:
                 examples = "; ".join(map(str, faults[:FAULTS]))
                 remainder = f"; and {len(faults) - FAULTS} more" if len(faults) > FAULTS else ""
                 count = f"{len(faults)} fault{'s' if len(faults) > 1 else ''}"
-                lines.append(f"{count} in rows of {file} that this run does not use: {examples}{remainder}")
-    return tuple(lines)
+                yield f"{count} in rows of {file} that this run does not use: {examples}{remainder}"
+    yield from checkpoint.unapplied_settings()
+    yield from parts.model.prompting.date_warning(checkpoint.tokenizer)
 
 
 def _data_id(prompts: Sequence[Prompt], encoded: Sequence[Encoded]) -> str:
@@ -353,23 +323,20 @@ def _data_id(prompts: Sequence[Prompt], encoded: Sequence[Encoded]) -> str:
 
 def _shard(config: dict[str, Any], method: Method, prompts: int) -> Shard | None:
     """Return the shard; refuse it where the order of prompts matters, or without a prompt."""
-    shard, text = Shard.parse(config.get("shard")), config.get("shard")
-    if shard is not None:
-        if isinstance(method, Stateful):
-            raise ConfigError("shard", text, f"null: method={method.name} learns from earlier prompts")
-        if "parts" in config["task"]:
-            raise ConfigError("shard", text, "null: the prompts of a stream have an order")
-        if shard.of > prompts:
-            raise ConfigError("shard", text, f"at most {prompts} shards, the number of prompts")
+    if (text := config.get("shard")) is None:
+        return None
+    if isinstance(method, Stateful):
+        raise ConfigError("shard", text, f"null: method={method.name} learns from earlier prompts")
+    if "parts" in config["task"]:
+        raise ConfigError("shard", text, "null: the prompts of a stream have an order")
+    shard = Shard(*map(int, text.split("/")))
+    if shard.of > prompts:
+        raise ConfigError("shard", text, f"at most {prompts} shards, the number of prompts")
     return shard
 
 
 def _weights_id(checkpoint: Checkpoint, dtype: torch.dtype) -> str:
-    """Return the identity of a checkpoint: its config, EOS ids, and its files' names and contents.
-
-    Raises:
-        ConfigError: a weight that is not finite in this dtype.
-    """
+    """Return the identity of a checkpoint: its config, EOS ids, and its files' names and contents, once checked."""
     files = contents(checkpoint.shards.values())
     check_finite(files, dtype)
     digest = hashlib.sha256(f"{checkpoint.config.to_json_string()}{sorted(checkpoint.eos_ids)}".encode())

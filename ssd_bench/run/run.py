@@ -37,15 +37,13 @@ from ssd_bench.stopping import Stopping
 
 
 def execute(plan: Plan, wait: bool = True, log: WarningLog | None = None) -> Path:
-    """Run a plan, resume it, or find it already recorded, and return the record's folder; `shards.execute_shard` runs
-    one shard.
+    """Run a plan, resume it, or find it already recorded, and return the record's folder.
 
     Args:
-        wait: if another process runs the plan, wait until it is done.
+        wait: if another process runs the plan, wait until it is done; False: raise `LeaseHeld`.
         log: of a sweep's warnings; None: show all.
 
     Raises:
-        LeaseHeld: another process runs the plan, and `wait` is false.
         Stopped: the system asked this process to end; the prompt in flight is finished first.
     """
     run_dir = plan.identity.run_dir
@@ -126,8 +124,8 @@ def measure(
                 "concurrent_runs": neighbours.seen,
                 "wall_s": time.perf_counter() - begin,
                 "warnings": _warnings(plan, latency, writer),
+                **({} if hf_arm is None else {"hf": hf_arm.about}),
             }
-            | ({} if hf_arm is None else {"hf": hf_arm.about})
         )
         tracker.finish(lambda: summarise(load_run(writer.path)).row if writer.complete else {})
 
@@ -158,10 +156,7 @@ def initial_header(plan: Plan) -> dict[str, Any]:
     """Return the record's header (run.json) before the first prompt."""
     hardware, dims, checkpoint = plan.machine.hardware, plan.model.dims, plan.model.checkpoint
     model = {
-        "name": dims.name,
-        "n_layers": dims.n_layers,
-        "n_params": dims.n_params,
-        "context": dims.context,
+        **{name: getattr(dims, name) for name in ("name", "n_layers", "n_params", "context")},
         "dtype": hardware.dtype_name,
         "device": hardware.label,
         "threads": hardware.threads,
@@ -172,7 +167,8 @@ def initial_header(plan: Plan) -> dict[str, Any]:
         "toy": plan.model.toy,
     }
     sample = plan.identity.sample
-    return ({} if sample is None else {"sample": sample}) | {
+    return {
+        **({} if sample is None else {"sample": sample}),
         "run_id": plan.identity.run_dir.name,
         "content_key": plan.identity.content_key,
         "command": plan.origin.command,

@@ -13,7 +13,7 @@ from ssd_bench.lease import Lease, LeaseHeld, hold_lease
 from ssd_bench.records.files import read_header
 from ssd_bench.records.writer import SHARD, RunWriter, clear_leftovers
 from ssd_bench.results.table_file import complete_results
-from ssd_bench.run.plan import Plan
+from ssd_bench.run.plan import Plan, Shard
 from ssd_bench.run.run import is_on_record, measure, open_record, task_scores
 from ssd_bench.run_warnings import WarningLog
 
@@ -24,10 +24,7 @@ PER_SHARD = ("provenance", "latency", "model", "prepare_work", *SUMMED)
 
 
 def execute_shard(plan: Plan, wait: bool = True, log: WarningLog | None = None) -> Path | None:
-    """Run one shard of a plan, as `run.execute`; merge the shards into the record once all are done.
-
-    Return the record's folder; None while other shards are missing.
-    """
+    """Run one shard of a plan, as `run.execute`; return the record's folder once all shards are merged, else None."""
     run_dir, shard_dir = plan.identity.run_dir, plan.identity.folder
     if is_on_record(plan):
         clear_shards(plan)
@@ -50,13 +47,10 @@ def merge_shards(plan: Plan) -> bool:
 
     If several jobs end at once, one merges and the others find the record. It has the sums of the shards' times of
     loading, searching and warming up, and the maxima of base memory and of other processes' CPU share.
-
-    Raises:
-        ConfigError: a shard's file is damaged.
     """
     shard, run_dir = plan.identity.shard, plan.identity.run_dir
     assert shard is not None, "only shards are merged"
-    folders = [part.folder(run_dir) for part in shard.all_of_run]
+    folders = [Shard(number, shard.of).folder(run_dir) for number in range(1, shard.of + 1)]
     with _merge_lock(plan):
         if not plan.identity.folder.exists():  # another job has merged and removed it
             return True
@@ -64,7 +58,8 @@ def merge_shards(plan: Plan) -> bool:
             headers = [header for folder in folders if (header := _finished_header(plan, folder)) is not None]
             if len(headers) < len(folders):
                 return False
-            with RunWriter(run_dir, _first_header(headers), fresh=plan.config["force"], wait=True) as writer:
+            first = {**headers[0], "config": headers[0]["config"] | {"shard": None}}
+            with RunWriter(run_dir, first, fresh=plan.config["force"], wait=True) as writer:
                 if not writer.complete:
                     writer.adopt(folders, plan.run_items)
                     for arrays in folders[0].glob("*.npz"):
@@ -124,29 +119,20 @@ def _header(folder: Path) -> Mapping[str, Any]:
         return {}
 
 
-def _first_header(headers: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    first = headers[0]
-    return {**first, "config": {**first["config"], "shard": None}}
-
-
 def _merged_header(headers: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     summed = {key: sum(header[key] for header in headers) for key in SUMMED}
     worst = {key: max((header[key] for header in headers if header[key] is not None), default=None) for key in WORST}
-    warnings = list(dict.fromkeys(entry for header in headers for entry in header["warnings"]))
-    entries = sorted((entry for header in headers for entry in header["searches"]), key=lambda entry: entry["new"])
-    neighbours = list(
-        {tuple(entry.items()): entry for header in headers for entry in header["concurrent_runs"]}.values()
-    )
+    lists = ("warnings", "searches", "concurrent_runs", "prepare_work")
+    joined = {key: [entry for header in headers for entry in header.get(key) or ()] for key in lists}
     # one shard searched, the others found its result
-    searches = list({entry["name"]: entry for entry in entries}.values())
-    return (
-        summed
-        | worst
-        | {
-            "warnings": warnings,
-            "searches": searches,
-            "concurrent_runs": neighbours,
-            "prepare_work": [work for header in headers for work in header.get("prepare_work") or ()],
-            "shards": [{key: header.get(key) for key in PER_SHARD} for header in headers],
-        }
-    )
+    searches = {entry["name"]: entry for entry in sorted(joined["searches"], key=lambda entry: entry["new"])}
+    neighbours = {tuple(entry.items()): entry for entry in joined["concurrent_runs"]}
+    return {
+        **summed,
+        **worst,
+        "warnings": [*dict.fromkeys(joined["warnings"])],
+        "searches": [*searches.values()],
+        "concurrent_runs": [*neighbours.values()],
+        "prepare_work": joined["prepare_work"],
+        "shards": [{key: header.get(key) for key in PER_SHARD} for header in headers],
+    }

@@ -50,14 +50,10 @@ class Tracker:
             return
         values: dict[str, Any] = {}
         for record in records:
-            row, arm = record.prompt, record.prompt.arm
-            passes = len(record.steps)
-            values[f"{arm}/new_tokens"] = row.new_tokens
-            values[f"{arm}/prefill_ms"] = row.prefill_ms
-            values[f"{arm}/decode_ms"] = row.decode_ms
-            values[f"{arm}/policy_ms"] = row.policy_ms
-            values[f"{arm}/score"] = row.score
-            values[f"{arm}/emitted_per_pass"] = sum(s.emitted for s in record.steps) / passes if passes else None
+            row, passes = record.prompt, len(record.steps)
+            for name in ("new_tokens", "prefill_ms", "decode_ms", "policy_ms", "score"):
+                values[f"{row.arm}/{name}"] = getattr(row, name)
+            values[f"{row.arm}/emitted_per_pass"] = sum(s.emitted for s in record.steps) / passes if passes else None
         self._run.log(values)
 
     def finish(self, summary: Callable[[], Mapping[str, Any]]) -> None:

@@ -147,15 +147,6 @@ def test_a_turn_that_does_not_fit_after_its_answers_is_not_asked(
     assert warned == [f"{3 - turns} of 4 turns were left out"] * (turns < 3)
 
 
-def test_the_prompts_of_a_turn_are_those_of_ar_alone(options: list[str], run: Run, tmp_path: Path) -> None:
-    """Methods agree; one without AR has its own answers."""
-    lines = {"other": ("method=swift",), "alone": (*FIXED, "baseline=none")}
-    runs = [run, *(executed(tmp_path / name, *options, *more) for name, more in lines.items())]
-    keys = ["prompt_index", "turn"]
-    read = [one.prompts.drop_duplicates(keys).set_index(keys)["prompt_sha256"] for one in runs]
-    assert read[0].equals(read[1]) and read[0].equals(read[2])
-
-
 def test_a_unit_is_a_conversation(options: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Killed after the first, the run goes on with the second; shards have whole ones."""
     whole = executed(tmp_path / "whole", *options, *FIXED, "repeats=2")

@@ -8,7 +8,7 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from itertools import count
 from pathlib import Path
 
@@ -287,28 +287,3 @@ def test_a_folder_that_cannot_be_written_is_one_message() -> None:
         end = program(*words, "runs_dir=/proc/nowhere/runs")
         assert end.returncode == 2 and end.stderr.count("\n") == 1
         assert end.stderr.startswith("error: runs_dir='/proc/nowhere/runs")
-
-
-@pytest.fixture
-def small_disk(tmp_path: Path) -> Iterator[Path]:
-    """A file system of 64 kB, if this process may mount one."""
-    disk = tmp_path / "disk"
-    disk.mkdir()
-    line = ["mount", "-t", "tmpfs", "-o", "size=64k", "tmpfs", str(disk)]
-    if os.geteuid() or not shutil.which("mount") or subprocess.run(line, capture_output=True).returncode:
-        pytest.skip("only root may mount a small disk")
-    yield disk
-    subprocess.run(["umount", str(disk)], check=True)
-
-
-def test_a_disk_that_is_really_full_is_one_message_and_goes_on_with_more_room(small_disk: Path) -> None:
-    line = [*LINE, "limit=4", "decode.max_new_tokens=48", f"runs_dir={small_disk}"]
-    end = program(*line)
-    assert end.returncode == 1 and "Traceback" not in end.stderr
-    assert end.stderr.splitlines()[-1].startswith("error: No space left on device, ")
-    (folder,) = small_disk.glob("miniature-*")
-    done = len(list((folder / "parts").glob("*.json")))
-    assert 0 < done < 4 and not list(folder.glob("**/*.tmp"))
-    subprocess.run(["mount", "-o", "remount,size=8m", str(small_disk)], check=True)
-    end = program(*line)
-    assert end.returncode == 0 and f"[1/{4 - done}]" in end.stderr and len(load_run(folder).prompts) == 8

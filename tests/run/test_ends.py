@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import errno
-import json
+import os
 import re
 import shutil
 import signal
@@ -279,37 +279,29 @@ def test_a_killed_worker_ends_no_other_run(short: list[str], own: Path, tmp_path
 def test_a_full_disk_is_one_message_and_costs_nothing_that_was_done(
     waiting: list[str], whole: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    write = module.write_atomic
+    replace, is_full = os.replace, False
 
-    def full(path: Path, data: bytes) -> None:
-        if path.name.startswith("00003"):
-            raise OSError(errno.ENOSPC, "No space left on device", str(path))
-        write(path, data)
+    def full(source: Path, target: Path) -> None:
+        nonlocal is_full
+        is_full = is_full or Path(target).name.startswith("00003")
+        if is_full:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        replace(source, target)
 
     with monkeypatch.context() as patched:
-        patched.setattr(module, "write_atomic", full)
+        patched.setattr(os, "replace", full)
         assert dispatch([*waiting, f"runs_dir={tmp_path}"]) == 1
     said = capsys.readouterr().err
     assert re.search(r"error: No space left on device, \S+00003-000.json: finished work is on record", said)
     assert "Traceback" not in said
     (folder,) = tmp_path.glob("*-gsm8k-*")
-    assert len(list((folder / "parts").glob("*.json"))) == 3
+    assert len(list((folder / "parts").glob("*.json"))) == 3 and not list(folder.glob("**/*.tmp"))
     assert dispatch([*waiting, f"runs_dir={tmp_path}"]) == 0
     equal(load_run(folder), whole)
 
 
-def emptied(file: Path) -> None:
-    file.write_text("{}", encoding="utf-8")
-
-
 def torn(file: Path) -> None:
     file.write_bytes(file.read_bytes()[:100])
-
-
-def without_a_column(file: Path) -> None:
-    part = json.loads(file.read_bytes())
-    del part["prompts"]["new_tokens"]
-    file.write_text(json.dumps(part), encoding="utf-8")
 
 
 def a_folder(file: Path) -> None:
@@ -321,7 +313,7 @@ def copied(file: Path) -> None:
     shutil.copy(file, file.with_name("00005-000.json"))
 
 
-@pytest.mark.parametrize("damage", [emptied, torn, without_a_column, a_folder, copied])
+@pytest.mark.parametrize("damage", [torn, a_folder, copied])
 @pytest.mark.parametrize("learns", [False, True])
 def test_damaged_parts_are_named_set_aside_and_measured_again(
     damage: Callable[[Path], None], learns: bool, tmp_path: Path, capsys: pytest.CaptureFixture[str]

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, Self
+from typing import Any
 from unittest.mock import Mock
 
 import pandas as pd
@@ -25,7 +25,7 @@ from ssd_bench.records.reader import Run
 from ssd_bench.records.writer import RunWriter
 from ssd_bench.results.digest import summarise
 from ssd_bench.results.rows import arm_rows, paired_rows
-from ssd_bench.run import arms, hugging_face
+from ssd_bench.run import hugging_face
 from ssd_bench.run import run as running
 from ssd_bench.run.hardware import Hardware
 from ssd_bench.run.hugging_face import HFProcess, HuggingFace
@@ -56,19 +56,6 @@ def threaded(monkeypatch: pytest.MonkeyPatch) -> None:
     """Serve in this process: no start of seconds."""
     monkeypatch.setattr(hugging_face, "subprocess", SimpleNamespace(Popen=Thread))
     monkeypatch.setattr(hugging_face, "signal", Mock())
-
-
-class Here(HuggingFace):
-    """Arm in this process: no start of seconds."""
-
-    peak_bytes = 1
-
-    def __enter__(self) -> Self:
-        self.about["load_ms"] = 0.0
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        pass
 
 
 @pytest.fixture(scope="module")
@@ -107,10 +94,9 @@ def test_its_copy_of_the_weights_is_counted_apart(record: Run) -> None:
 
 
 def test_a_killed_run_goes_on_with_all_three_arms(
-    record: Run, small_checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    record: Run, small_checkpoint: Path, threaded: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """And has another process's tokens."""
-    monkeypatch.setattr(arms, "HFProcess", Here)
     add = RunWriter.add
 
     def killed(writer: RunWriter, prompt_index: int, *rest: Any) -> None:
@@ -127,10 +113,7 @@ def test_a_killed_run_goes_on_with_all_three_arms(
     equal(resumed, record)
 
 
-def test_sampling_gives_each_arm_the_prompts_own_seed(
-    small_checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(arms, "HFProcess", Here)
+def test_sampling_gives_each_arm_the_prompts_own_seed(small_checkpoint: Path, threaded: None, tmp_path: Path) -> None:
     options = (*local_model(small_checkpoint), *OPTIONS, "decode=sample", "repeats=2", "limit=1")
     found = [arm_rows(executed(tmp_path / name, *options).prompts, "hf") for name in "ab"]
     outputs = [[tuple(ids) for ids in rows["output_ids"]] for rows in found]
