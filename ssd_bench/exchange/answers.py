@@ -90,11 +90,7 @@ def _drafting_steps(steps: pd.DataFrame) -> pd.DataFrame:
 
 
 def answer_lines(run: Run, arm: str = "method") -> Iterator[str]:
-    """Yield an arm's answers in stream order, each as a line of JSON.
-
-    Raises:
-        ConfigError: no such arm, or it ran in another engine, whose steps are not recorded.
-    """
+    """Yield an arm's answers in stream order, each as a line of JSON; refuse an arm without recorded steps."""
     prompts, steps = arm_rows(run.prompts, arm), arm_rows(run.steps, arm)
     if prompts.empty or arm == "hf":
         arms = [name for name in run.prompts["arm"].unique() if name != "hf"]
@@ -138,11 +134,7 @@ class _Answer:
 
 
 def read_answers(file: Path) -> AcceptanceCounts:
-    """Read a file of answers, ours or a vLLM server's: one JSON object a line; empty lines are skipped.
-
-    Raises:
-        ConfigError: no such file, no line, a line that is no answer, or contradictory counts.
-    """
+    """Read a file of answers, ours or a vLLM server's: one JSON object a line; empty lines are skipped."""
     try:
         texts = file.read_text(encoding="utf-8").split("\n")
     except (OSError, UnicodeDecodeError) as error:
@@ -160,9 +152,8 @@ def read_answers(file: Path) -> AcceptanceCounts:
     all_steps = [answer.all_steps for answer in parsed if answer.all_steps is not None]
     m = divide(sum(n for _, n in all_steps), sum(n for n, _ in all_steps)) if len(all_steps) == len(parsed) else None
     steps = pd.DataFrame(pairs, columns=["draft_len", "accepted_len"], dtype="int64")
-    return AcceptanceCounts(
-        len(parsed), steps, sum(answer.drafted for answer in parsed), all(answer.exact for answer in parsed), m
-    )
+    drafted, exact = sum(answer.drafted for answer in parsed), all(answer.exact for answer in parsed)
+    return AcceptanceCounts(len(parsed), steps, drafted, exact, m)
 
 
 def _parse(text: str) -> _Answer:
@@ -180,18 +171,17 @@ def _parse(text: str) -> _Answer:
     _check(len(histogram) == most + 1, f"acceptance_histogram has {len(histogram)} numbers, num_spec_tokens is {most}")
     _check(sum(histogram) == steps, f"acceptance_histogram counts {sum(histogram)} steps, num_spec_steps is {steps}")
     counted = sum(length * count for length, count in enumerate(histogram))
-    _check(
-        counted == accepted, f"acceptance_histogram counts {counted} tokens, num_accepted_draft_tokens is {accepted}"
-    )
-    _check(
-        accepted <= drafted <= most * steps,
-        f"num_draft_tokens is {drafted}, with {accepted} accepted and {steps} steps of at most {most}",
-    )
+    text = f"acceptance_histogram counts {counted} tokens, num_accepted_draft_tokens is {accepted}"
+    _check(counted == accepted, text)
+    text = f"num_draft_tokens is {drafted}, with {accepted} accepted and {steps} steps of at most {most}"
+    _check(accepted <= drafted <= most * steps, text)
     pairs = _pairs(response)
     exact = pairs is not None or drafted == most * steps
     if pairs is None:
         pairs = Counter({(most, length): count for length, count in enumerate(histogram)})
     else:
+        for length, accepted in pairs:
+            _check(accepted <= length, f"a step accepted {accepted} of {length} drafted tokens")
         longest = max((length for length, _ in pairs), default=0)
         _check(longest <= most, f"a step drafted {longest} tokens, num_spec_tokens is {most}")
         _check(pairs.total() <= MAX_STEPS, f"its steps are {pairs.total()}, more than {MAX_STEPS:,}")
@@ -218,21 +208,13 @@ def _pairs(response: Mapping[str, Any]) -> Counter[tuple[int, int]] | None:
         are_lists = fits(Sequence[Whole], drafted) and fits(Sequence[Whole], accepted)
         if not are_lists or len(drafted) != len(accepted):  # type: ignore[arg-type]
             raise ValueError(f"{' and '.join(PER_STEP)} are not two lists of integers of the same length")
-        return _checked_pairs(Counter(zip(drafted, accepted)))  # type: ignore[arg-type]
+        return Counter(zip(drafted, accepted))  # type: ignore[arg-type]
     by_length = response.get(BY_LENGTH)
     if by_length is None:
         return None
     if not fits(Mapping[str, Sequence[Whole]], by_length) or not all(length.isdecimal() for length in by_length):
         raise ValueError(f"{BY_LENGTH} is not a table of lists by drafted length")
-    return _checked_pairs(
-        Counter({(int(k), m): count for k, row in by_length.items() for m, count in enumerate(row) if count})
-    )
-
-
-def _checked_pairs(pairs: Counter[tuple[int, int]]) -> Counter[tuple[int, int]]:
-    for drafted, accepted in pairs:
-        _check(accepted <= drafted, f"a step accepted {accepted} of {drafted} drafted tokens")
-    return pairs
+    return Counter({(int(k), m): count for k, row in by_length.items() for m, count in enumerate(row) if count})
 
 
 def _all_steps(content: Mapping[str, Any]) -> tuple[int, int] | None:

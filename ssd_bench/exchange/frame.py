@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import warnings
 from pathlib import Path
-from typing import Any
 
 import pandas as pd
 
 from ssd_bench.paths import reference_hint
 from ssd_bench.records.pack import records_folder
-from ssd_bench.results.folder import Record, load_records, prepare_records, records
+from ssd_bench.results.folder import load_records, prepare_records, records
 
 CALLER = 3  # stack frames from the warning up to the caller of `load_runs`
 
@@ -28,12 +27,8 @@ def runs_frame(path: Path | str) -> pd.DataFrame:
     rows = []
     for record in run_records:
         if record.error is None:
-            rows.append(_row(record))
+            texts = {"warnings": "; ".join(record.summary.warnings), "settings": record.header.settings}
+            rows.append(record.summary.row | texts)
         else:
             warnings.warn(f"left out {record.path}: {record.error}", stacklevel=CALLER)
     return pd.DataFrame(rows)
-
-
-def _row(record: Record) -> dict[str, Any]:
-    warnings_text = "; ".join(record.summary.warnings)
-    return {**record.summary.row, "warnings": warnings_text, "settings": record.header.settings}
