@@ -22,34 +22,17 @@ from ssd_bench.records.work_faults import work_faults
 REASONS = ("eos", "length", "context")
 STOPS = ("confidence", "length", "eos", "budget", "none")
 VERDICTS = ("identical", "tie", "bug")
-NUMBERS = (
-    "prompt_index",
-    "repeat",
-    "turn",
-    "step",
-    "context_len",
-    "draft_len",
-    "tree_nodes",
-    "accepted_len",
-    "emitted",
-    "draft_ms",
-    "verify_ms",
-    "policy_ms",
-)
-"""Compared columns of `steps`."""
 TIMES = ("draft_ms", "verify_ms", "policy_ms")
 """Columns of `prompts` that are sums over `steps`."""
+NUMBERS = (*ANSWER[:-1], "step", "context_len", "draft_len", "tree_nodes", "accepted_len", "emitted", *TIMES)
+"""Compared columns of `steps`."""
 CHANGED = f"its SHA-256 is not that under {DIGESTS} in run.json"
 
 
 def check_tables(path: Path, header: Mapping[str, Any], tables: Mapping[str, pd.DataFrame]) -> None:
-    """Refuse a record that was changed after its run, or contradicts itself.
-
-    Raises:
-        ConfigError: the first fault, with its file and prompt.
-    """
-    files, changed = stored_digests(header), changed_tables(path, header)
-    if len(files) == len(SCHEMAS) and not changed:  # comparing rows takes half as long as reading them
+    """Refuse a record that was changed after its run, or contradicts itself, by the first fault's file and prompt."""
+    changed = changed_tables(path, header)
+    if len(stored_digests(header)) == len(SCHEMAS) and not changed:  # comparing rows takes half as long as reading them
         return
     for table, key, text in faults(header, tables):
         _refuse(path / f"{table}.parquet", text if key is None else f"{answer_name(key)}: {text}")
@@ -108,11 +91,8 @@ def _missing_rows(header: Mapping[str, Any], keys: Sequence[Key]) -> Iterator[Fa
         units = {(prompt, repeat) for prompt in range(count) for repeat in range(repeats)}
     for key in sorted(present):
         if key[:2] not in units or key[3] not in arms:
-            yield (
-                "prompts",
-                key,
-                f"run.json has {count} prompts in {repeats} repeats, with arms {', '.join(sorted(arms))}",
-            )
+            text = f"run.json has {count} prompts in {repeats} repeats, with arms {', '.join(sorted(arms))}"
+            yield "prompts", key, text
     turns = dict.fromkeys(units, -1)
     for prompt, repeat, turn, _ in present:
         if (prompt, repeat) in turns:
@@ -159,10 +139,8 @@ def _disagreeing_rows(
     prompts: dict[object, tuple[object, ...]] = {}
     orders: dict[object, list[int]] = {}
     for key, row in zip(keys, rows, strict=True):
-        name, tokens = (
-            (row["prompt_id"], row["domain"]),
-            (row["prompt_sha256"], row["prompt_len"], row["clipped_tokens"]),
-        )
+        name = row["prompt_id"], row["domain"]
+        tokens = row["prompt_sha256"], row["prompt_len"], row["clipped_tokens"]
         if prompts.setdefault(key[0], name) != name:
             yield "prompts", key, "its prompt_id or domain differs from those of another row of this prompt"
         if prompts.setdefault(key[:3] if key[2] else key[:1], tokens) != tokens:
@@ -205,15 +183,14 @@ def _set_faults(header: Mapping[str, Any], steps: pd.DataFrame, layer_sets: pd.D
     """Yield impossible layer sets and windows, and ids in only one of the two tables."""
     ids, used = layer_sets["layer_set_id"].tolist(), steps["layer_set_id"]
     n_layers = (header.get("model") or {}).get("n_layers")
-    for i, count, *skipped in zip(ids, *(layer_sets[name] for name in ("n_layers", "skip_attn", "skip_mlp"))):
+    numbered = [*zip(ids, *(layer_sets[name] for name in ("n_layers", "skip_attn", "skip_mlp")))]
+    for i, count, *skipped in numbered:
         for blocks in skipped:
             if list(blocks) != sorted(set(blocks)) or any(not 0 <= block < count for block in blocks):
                 yield "layer_sets", None, f"layer set {i} skips {[*map(int, blocks)]} of {count} blocks"
         if n_layers not in (None, count):
             yield "layer_sets", None, f"layer set {i} has {count} blocks, and the model {n_layers}"
-    for i, count, attn, mlp, *rounded in zip(
-        ids, *(layer_sets[name] for name in ("n_layers", "skip_attn", "skip_mlp", *(f"int{bits}" for bits in BITS)))
-    ):
+    for (i, count, attn, mlp), *rounded in zip(numbered, *(layer_sets[f"int{bits}"] for bits in BITS)):
         left_out = {*(2 * block for block in attn), *(2 * block + 1 for block in mlp)}
         for bits, of in zip(BITS, rounded):
             sublayers = [] if of is None else [*map(int, of)]
@@ -261,11 +238,8 @@ def _step_faults(answers: Mapping[Key, Mapping[str, Any]], steps: pd.DataFrame) 
         i = at.get(key)
         emitted, *times = (0 if i is None else sums[name][i] for name in sums)
         if emitted != row["new_tokens"] - 1:
-            yield (
-                "steps",
-                key,
-                f"its steps emitted {emitted} tokens after the first, and new_tokens is {row['new_tokens']}",
-            )
+            text = f"its steps emitted {emitted} tokens after the first, and new_tokens is {row['new_tokens']}"
+            yield "steps", key, text
         elif i is not None and columns["context_len"][starts[i]] != row["prompt_len"]:
             yield "steps", key, f"its first context_len is not prompt_len, {row['prompt_len']}"
         for name, time in zip(TIMES, times, strict=True):

@@ -34,7 +34,7 @@ REQUIRED: Mapping[type, Sequence[str]] = {
 }
 """Keys that a record of another program needs although the reader has a default."""
 
-TIME = {"minimum": 0}
+MEASURES = ("load_ms", "profile_ms", "prepare_ms", "warmup_ms", "wall_s", "tie_tolerance", "others_share")
 RULES: Mapping[tuple[type, str], Mapping[str, Any]] = {
     (RunHeader, "schema_version"): {"minimum": 1, "maximum": SCHEMA_VERSION},
     (RunHeader, "status"): {"const": "complete"},
@@ -51,9 +51,7 @@ RULES: Mapping[tuple[type, str], Mapping[str, Any]] = {
         "propertyNames": {"enum": [*SCHEMAS]},
         "additionalProperties": {"type": "string", "pattern": "^[0-9a-f]{64}$"},
     },
-    **{(RunHeader, name): TIME for name in ("load_ms", "profile_ms", "prepare_ms", "warmup_ms", "wall_s")},
-    (RunHeader, "tie_tolerance"): {"minimum": 0},
-    (RunHeader, "others_share"): {"minimum": 0},
+    **{(RunHeader, name): {"minimum": 0} for name in MEASURES},
     (RunHeader, "sample"): {"minimum": 1},
     (RecordedModel, "n_layers"): {"minimum": 1},
     (RecordedDecoding, "max_new_tokens"): {"minimum": 1},
@@ -132,16 +130,14 @@ def tables_description() -> str:
     """Return the description of every table's columns as Markdown."""
     parts = [HEAD.format(version=SCHEMA_VERSION, extension=EXTENSION)]
     for name, schema in SCHEMAS.items():
-        rows = [
-            (
-                f"`{column.name}`",
-                f"`{type_name(column.type)}`",
-                "null" if column.nullable else "required",
-                description(column),
-            )
-            for column in schema
-        ]
-        frame = pd.DataFrame(rows, columns=["column", "type", "without a value", "meaning"])
+        frame = pd.DataFrame(
+            {
+                "column": [f"`{column.name}`" for column in schema],
+                "type": [f"`{type_name(column.type)}`" for column in schema],
+                "without a value": ["null" if column.nullable else "required" for column in schema],
+                "meaning": [description(column) for column in schema],
+            }
+        )
         parts.append(f"## Columns of `{name}.parquet`\n\n{tables.markdown(frame)}\n")
     return "\n".join(parts)
 

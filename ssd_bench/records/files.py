@@ -55,11 +55,7 @@ def save_arrays(path: Path, arrays: Mapping[str, NDArray[Any]]) -> None:
 
 
 def read_json(path: Path) -> dict[str, Any]:
-    """Read a JSON file that holds an object.
-
-    Raises:
-        ConfigError: missing or damaged; names the path.
-    """
+    """Read a JSON file that holds an object; refuse a missing or damaged one by its path."""
     try:
         with open_regular(path) as file:
             content = json.loads(file.read())
@@ -72,28 +68,17 @@ def read_json(path: Path) -> dict[str, Any]:
 
 
 def read_header(run_dir: Path) -> dict[str, Any]:
-    """Read run.json of a run, complete or not.
-
-    Raises:
-        ConfigError: missing, damaged, or of a newer schema; names the path.
-    """
-    header = read_json(Path(run_dir) / "run.json")
-    _check_version(header, Path(run_dir) / "run.json")
-    return header
-
-
-def _check_version(header: Mapping[str, Any], path: Path) -> None:
+    """Read run.json of a run, complete or not; refuse a damaged one, or one of a newer schema, by its path."""
+    path = Path(run_dir) / "run.json"
+    header = read_json(path)
     version = header.get("schema_version")
     if not isinstance(version, int) or version > SCHEMA_VERSION:
         raise ConfigError("schema_version", brief(version), f"at most {SCHEMA_VERSION}; {path} needs a newer ssd-bench")
+    return header
 
 
 def write_output(option: str, path: Path, text: str) -> None:
-    """Write the file that an option names; make its folder if missing.
-
-    Raises:
-        ConfigError: the file cannot be written.
-    """
+    """Write the file that an option names; make its folder if missing."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         write_atomic(path, text.encode())
@@ -102,11 +87,7 @@ def write_output(option: str, path: Path, text: str) -> None:
 
 
 def check_table(path: Path) -> None:
-    """Check both ends of a Parquet file, in case it was cut off.
-
-    Raises:
-        ConfigError: missing or damaged; names the path.
-    """
+    """Refuse a Parquet file that is missing, or damaged at either end, by its path."""
     try:
         with open_regular(path) as file:
             pq.read_metadata(file)
@@ -114,18 +95,8 @@ def check_table(path: Path) -> None:
         raise ConfigError("record", str(path), f"an intact file ({error}); {REPEATED}") from error
 
 
-def _count_nulls(values: pa.ChunkedArray, column: pa.Field) -> int:
-    """Count a column's forbidden nulls; lists may not contain any."""
-    within = values.combine_chunks().flatten().null_count if pa.types.is_list(column.type) else 0
-    return int(within + (0 if column.nullable else values.null_count))
-
-
 def read_table(path: Path, schema: pa.Schema) -> pd.DataFrame:
-    """Read the columns of `schema` from a Parquet file, as `table_frame`.
-
-    Raises:
-        ConfigError: the file is missing, damaged, without a column, or with forbidden nulls; names its path.
-    """
+    """Read the columns of `schema` from a Parquet file, as `table_frame`; refuse a damaged one by its path."""
     try:
         with open_regular(path) as file:
             return table_frame(pq.read_table(file, partitioning=None), schema)
@@ -137,16 +108,16 @@ def table_frame(table: pa.Table, schema: pa.Schema) -> pd.DataFrame:
     """Return the columns of `schema` as a frame.
 
     Nullable integers get dtype Int32, nullable truth values boolean, texts `TEXT`. A missing nullable column is null.
-
-    Raises:
-        KeyError, ValueError, pa.ArrowException: a column is missing, or has another type or forbidden nulls.
+    A missing column, another type, and forbidden nulls raise KeyError, ValueError or pa.ArrowException.
     """
     for column in schema:
         if column.nullable and column.name not in table.column_names:
             table = table.append_column(column.name, pa.nulls(len(table), column.type))
     table = table.select(schema.names).cast(schema)
     for column in schema:
-        if _count_nulls(table[column.name], column):
+        values = table[column.name]
+        null_in_lists = pa.types.is_list(column.type) and values.combine_chunks().flatten().null_count
+        if null_in_lists or (values.null_count and not column.nullable):
             raise ValueError(f"column {column.name} contains null")
     frame: pd.DataFrame = table.to_pandas(types_mapper={pa.string(): TEXT}.get)
     for column in schema:

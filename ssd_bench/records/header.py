@@ -240,15 +240,11 @@ class RunHeader:
 
     @classmethod
     def of(cls, content: Mapping[str, Any]) -> RunHeader:
-        """Return the header with the content of a run.json.
-
-        Raises:
-            ConfigError: a value has another type than its key; names the key.
-        """
+        """Return the header with the content of a run.json; refuse a value of another type by its key."""
         check_type("", content, cls)
         check_type("config.repeats", (content.get("config") or {}).get("repeats"), int | None)
         parts = {
-            "latency": _latency(content.get("latency")),
+            "latency": _latency(content.get("latency") or {}),
             "prepare_work": _work(content.get("prepare_work") or ()),
             "searches": [_build(RecordedSearch, search) for search in content.get("searches") or ()],
         }
@@ -257,17 +253,12 @@ class RunHeader:
 
     @classmethod
     def read(cls, run_dir: Path) -> RunHeader:
-        """Read the header of a run, complete or not.
-
-        Raises:
-            ConfigError: run.json is missing, damaged, of a newer schema, or has a value of another type; names its
-                path.
-        """
+        """Read the header of a run, complete or not, with errors that name the file."""
         return cls.of_file(read_header(run_dir), run_dir)
 
     @classmethod
     def of_file(cls, content: Mapping[str, Any], run_dir: Path) -> RunHeader:
-        """Return the header with the content of a run.json, as `of`, with errors that name the file."""
+        """Return the header as `of`, with errors that name the file."""
         try:
             return cls.of(content)
         except ConfigError as error:
@@ -317,10 +308,10 @@ class RunHeader:
         return f"{self.device_name} ({isa})" if isa else self.device_name
 
 
-def _latency(stored: object) -> Latency | None:
-    """Return a stored profile; None without one, or with missing or unknown times, which cannot be replayed."""
+def _latency(stored: Mapping[str, Any]) -> Latency | None:
+    """Return a stored profile; None with missing or unknown times, which cannot be replayed."""
     try:
-        return Latency.read(stored) if isinstance(stored, Mapping) and stored else None
+        return Latency.read(stored)
     except (TypeError, ValueError):
         return None
 
@@ -333,14 +324,10 @@ def _work(stored: Sequence[Mapping[str, Any]]) -> list[Work]:
         raise ConfigError("prepare_work", brief(stored), f"objects with the keys {names}") from error
 
 
-def _build(kind: Any, content: object) -> Any:
-    """Build a dataclass from its JSON object; missing or null values have the defaults."""
-    stored = content if isinstance(content, Mapping) else {}
+def _build(kind: Any, content: Mapping[str, Any]) -> Any:
+    """Build a dataclass from its checked JSON object; missing or null values have the defaults."""
     values: dict[str, Any] = {}
     for part, (key, hint) in zip(fields(kind), field_types(kind).items(), strict=True):
-        value = stored.get(key)
-        if is_dataclass(hint):
-            value = _build(hint, value)
-        if value is not None:
-            values[part.name] = value
+        if (value := content.get(key)) is not None:
+            values[part.name] = _build(hint, value) if is_dataclass(hint) else value
     return kind(**values)

@@ -37,9 +37,6 @@ def records_folder(field: str, value: object, missing_ok: bool = False) -> Path:
     Args:
         value: a folder of records or of a run, or the pack of either.
         missing_ok: accept a missing folder, for a default that need not exist.
-
-    Raises:
-        ConfigError: no such folder or pack, unless `missing_ok`; or as `local_path` and `unpacked_folder`.
     """
     folder = unpacked_folder(local_path(field, value))
     if not missing_ok and not folder.is_dir():
@@ -48,11 +45,7 @@ def records_folder(field: str, value: object, missing_ok: bool = False) -> Path:
 
 
 def pack(folder: Path, out: Path) -> int:
-    """Write a folder's complete runs into one file (same files, same bytes); return their number.
-
-    Raises:
-        ConfigError: no run is complete, a run.json is damaged, or `out` is no `.zip` or cannot be written.
-    """
+    """Write a folder's complete runs into one file (same files, same bytes); return their number."""
     if out.suffix != SUFFIX:
         raise ConfigError("out", str(out), f"a file whose name ends with {SUFFIX}")
     runs, files = _members(folder)
@@ -96,10 +89,6 @@ def unpacked_folder(runs_dir: Path) -> Path:
     Packs may be next to the folder (or its pack), above it (it may be one run of a pack) and within it, except in a
     subfolder `reference` (`paths.record_files`). A folder not unpacked from the pack next to it belongs to the user and
     is read as it is.
-
-    Raises:
-        ConfigError: a pack is damaged, would write outside its folder or cannot be unpacked, or the folder is from
-            another pack.
     """
     folder = runs_dir.with_suffix("") if runs_dir.suffix == SUFFIX else runs_dir
     for place in (*reversed(folder.parents), folder):
@@ -118,7 +107,11 @@ def _unpack(folder: Path) -> None:
     if not packed.is_file():
         return
     if folder.is_file() or (folder.is_dir() and any(folder.iterdir())):
-        _check_key(folder, packed)
+        key = folder / KEY
+        if key.is_file() and key.read_bytes() != file_hash(packed).encode():
+            # it is not replaced, as it may have runs of its own
+            expected = f"a folder unpacked from the present {packed}: move your own runs away and delete it"
+            raise ConfigError("runs_dir", str(folder), expected)
         return
     prefix = f".{folder.name}."
     try:
@@ -132,20 +125,8 @@ def _unpack(folder: Path) -> None:
             raise ConfigError("runs_dir", str(folder), expected) from error
 
 
-def _check_key(folder: Path, packed: Path) -> None:
-    """Refuse a folder unpacked from another pack; it is not replaced, as it may have runs of its own."""
-    key = folder / KEY
-    if key.is_file() and key.read_bytes() != file_hash(packed).encode():
-        expected = f"a folder unpacked from the present {packed}: move your own runs away and delete it"
-        raise ConfigError("runs_dir", str(folder), expected)
-
-
 def _extract(packed: Path, new: Path) -> None:
-    """Unpack into a new folder, with the pack's key.
-
-    Raises:
-        ConfigError: a damaged pack, or a name that leads out of the folder.
-    """
+    """Unpack into a new folder, with the pack's key; refuse a damaged pack, or a name that leads out of the folder."""
     new.mkdir()
     (new / KEY).write_text(file_hash(packed), encoding="ascii")
     try:

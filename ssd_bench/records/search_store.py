@@ -69,11 +69,7 @@ class SearchRecord:
 
     @property
     def best(self) -> Evaluation:
-        """Evaluation with the highest score, the first of ties.
-
-        Raises:
-            ConfigError: nothing was evaluated yet.
-        """
+        """Evaluation with the highest score, the first of ties; a `ConfigError` without evaluations."""
         if not self.evaluations:
             raise ConfigError("search", self.name, "a search that has evaluated at least one layer set")
         return max(self.evaluations, key=lambda evaluation: evaluation.score)
@@ -91,14 +87,8 @@ class SearchRecord:
 
     def add(self, evaluation: Evaluation) -> None:
         """Append an evaluation; it is on disk when this returns, and a kill before loses it alone."""
-        layers = evaluation.layer_set
-        line = {
-            "score": evaluation.score,
-            "seconds": evaluation.seconds,
-            "skip_attn": layers.skip_attn,
-            "skip_mlp": layers.skip_mlp,
-            "point": evaluation.point,
-        }
+        layers, numbers = evaluation.layer_set, {"score": evaluation.score, "seconds": evaluation.seconds}
+        line = numbers | {"skip_attn": layers.skip_attn, "skip_mlp": layers.skip_mlp, "point": evaluation.point}
         with open(self.path / EVALUATIONS, "ab") as file:
             file.write(json.dumps(line).encode() + b"\n")
             file.flush()
@@ -117,17 +107,10 @@ def open_search(folder: Path, label: str, header: Mapping[str, Any], command: st
         label: start of a new search's name, which ends with digits of its content key.
         header: as in `SearchRecord`, without provenance; a header on disk stays as it is.
         command: command line of the run, for the provenance.
-
-    Raises:
-        ConfigError: the folder cannot be written, or a file is damaged.
     """
     key = header["content_key"]
-    existing = [path for path in folder.glob(f"*-{key[:KEY_DIGITS]}") if (path / HEADER).is_file()]
-    path = (
-        existing[0]
-        if existing
-        else folder / f"{re.sub(r'[^A-Za-z0-9._-]+', '-', label)[:LONGEST_LABEL]}-{key[:KEY_DIGITS]}"
-    )
+    new = folder / f"{re.sub(r'[^A-Za-z0-9._-]+', '-', label)[:LONGEST_LABEL]}-{key[:KEY_DIGITS]}"
+    path = next((path for path in folder.glob(f"*-{key[:KEY_DIGITS]}") if (path / HEADER).is_file()), new)
     try:
         path.mkdir(parents=True, exist_ok=True)
         lease = Lease(path)
@@ -152,18 +135,11 @@ def _provenance(command: str) -> dict[str, Any]:
 def _drop_torn_line(file: Path) -> None:
     """Cut a killed process's unfinished last line."""
     if file.is_file():
-        content = file.read_bytes()
-        end_of_lines = content.rfind(b"\n") + 1
-        if end_of_lines < len(content):
-            os.truncate(file, end_of_lines)
+        os.truncate(file, file.read_bytes().rfind(b"\n") + 1)
 
 
 def load(path: Path) -> SearchRecord:
-    """Read a search without an unfinished last line.
-
-    Raises:
-        ConfigError: missing or damaged; names the path.
-    """
+    """Read a search without an unfinished last line."""
     try:
         header = json.loads((path / HEADER).read_bytes())
         file = path / EVALUATIONS
@@ -185,11 +161,7 @@ def search_names(folder: Path) -> list[str]:
 
 
 def find(folder: Path, name: str, field: str) -> SearchRecord:
-    """Return a search by its name in the option `field`.
-
-    Raises:
-        ConfigError: no such search (the message lists the names), or a damaged one.
-    """
+    """Return a search by its name in the option `field`; refuse a name without a search, and list the names."""
     available = search_names(folder)
     if name not in available:
         raise ConfigError(field, name, f"a search in {folder}, which holds: {', '.join(available) or 'no search'}")
@@ -201,22 +173,12 @@ def searches_table(folder: Path) -> str:
     rows = []
     for name in search_names(folder):
         artifact = load(folder / name)
-        header, best = artifact.header, artifact.best if artifact.evaluations else None
-        skipped = ""
-        if best is not None:
-            layers = best.layer_set
+        header, score, skipped = artifact.header, "", ""
+        if artifact.evaluations:
+            best = artifact.best
+            layers, score = best.layer_set, f"{best.score:.4f}"
             skipped = f"{len(layers.skip_attn)}+{len(layers.skip_mlp)} of {2 * layers.n_layers}"
-        rows.append(
-            (
-                name,
-                header["model"],
-                f"{header['task']}/{header['domain']}",
-                header["settings"]["objective"],
-                str(len(artifact.evaluations)),
-                f"{best.score:.4f}" if best else "",
-                f"{artifact.seconds:.1f}",
-                skipped,
-            )
-        )
+        search = (name, header["model"], f"{header['task']}/{header['domain']}", header["settings"]["objective"])
+        rows.append((*search, str(len(artifact.evaluations)), score, f"{artifact.seconds:.1f}", skipped))
     columns = ("name", "model", "task/domain", "objective", "evaluations", "score", "seconds", "skips attn+mlp")
     return tables.terminal(pd.DataFrame(rows, columns=columns), columns[4:7])

@@ -8,7 +8,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -20,8 +20,9 @@ from jsonschema import Draft202012Validator
 from jsonschema.exceptions import ValidationError
 
 from ssd_bench.errors import shortened
+from ssd_bench.records import typed
 from ssd_bench.records.consistency import CHANGED, faults
-from ssd_bench.records.description import EXTENSION, description, header_schema, type_name
+from ssd_bench.records.description import EXTENSION, TYPES, description, header_schema, type_name
 from ssd_bench.records.fault import answer_name
 from ssd_bench.records.files import open_regular, table_frame
 from ssd_bench.records.schema import ANSWER, DIGESTS, SCHEMAS
@@ -30,11 +31,7 @@ HEADER = "run.json"
 UNKNOWN = "it is unknown"
 HARMLESS = (CHANGED, UNKNOWN)
 """Faults that still allow checks of the rows."""
-NOUNS = {
-    "string": "a text",
-    "number": "a number",
-    "integer": "an integer",
-    "boolean": "true or false",
+NOUNS = {TYPES[kind]: noun for kind, noun in typed.NOUNS.items()} | {
     "object": "an object",
     "array": "a list",
     "null": "null",
@@ -77,14 +74,14 @@ def record_faults(path: Path) -> list[RecordFault]:
     sound = {key: value for key, value in header.items() if key not in faulty}
     digests = sound.get(DIGESTS) or {}
     tables: dict[str, pa.Table] = {}
-    table_faults = [
-        fault for name in SCHEMAS for fault in _table_faults(path / f"{name}.parquet", digests.get(name), tables)
-    ]
+    table_faults: list[RecordFault] = []
+    for name in SCHEMAS:
+        table_faults += _table_faults(path / f"{name}.parquet", digests.get(name), tables)
     listed += table_faults
     if all(fault.text in HARMLESS for fault in table_faults):
         frames = {name: table_frame(table, SCHEMAS[name]) for name, table in tables.items()}
-        for table, key, text in faults(sound, frames):
-            listed.append(RecordFault(f"{table}.parquet", "" if key is None else answer_name(key), text))
+        for name, key, text in faults(sound, frames):
+            listed.append(RecordFault(f"{name}.parquet", "" if key is None else answer_name(key), text))
     return listed
 
 
@@ -110,9 +107,7 @@ def _read_header(file: Path) -> tuple[dict[str, Any] | None, list[RecordFault]]:
 
 def header_schema_faults(header: Mapping[str, Any]) -> Iterator[RecordFault]:
     """Yield faults of run.json against its JSON Schema."""
-    for error in sorted(
-        _validator().iter_errors(header), key=lambda error: [str(part) for part in error.absolute_path]
-    ):
+    for error in sorted(_validator().iter_errors(header), key=lambda error: [*map(str, error.absolute_path)]):
         for place, text, expected in _explained(error):
             yield RecordFault(HEADER, place, text, expected)
 
@@ -138,8 +133,9 @@ def _explained(error: ValidationError) -> Iterator[tuple[str, str, str]]:
                     yield f"{place}{dot}{key}", "it is missing", doc
         case "additionalProperties" if isinstance(error.validator_value, bool):
             keys = [*error.schema["properties"]]
+            known = f"one of {', '.join(keys)}" + ("" if place else f", or a key that begins with {EXTENSION}")
             for key in [key for key in value if key not in keys and not (key.startswith(EXTENSION) and not place)]:
-                yield f"{place}{dot}{key}", UNKNOWN, _known_keys(keys, place)
+                yield f"{place}{dot}{key}", UNKNOWN, known
         case "type":
             kinds = [error.validator_value] if isinstance(error.validator_value, str) else error.validator_value
             yield place, f"it is {_shown(value)}", " or ".join(NOUNS[kind] for kind in kinds)
@@ -154,11 +150,6 @@ def _explained(error: ValidationError) -> Iterator[tuple[str, str, str]]:
             yield place, f"it is {_shown(value)}", f"a text that matches {error.validator_value}"
         case _:
             yield place, shortened(error.message, 200), f"{error.validator} {error.validator_value}"
-
-
-def _known_keys(keys: Sequence[str], place: str) -> str:
-    extra = "" if place else f", or a key that begins with {EXTENSION}"
-    return f"one of {', '.join(keys)}{extra}"
 
 
 def _shown(value: object) -> str:
@@ -233,7 +224,6 @@ def _row_name(table: pa.Table, row: int) -> str:
     """Name a row by prompt, arm and step where the table has them, else by number."""
     if not {*ANSWER} - {"turn"} <= {*table.column_names}:
         return f"row {row}"
-    values: list[Any] = [table[name][row].as_py() if name in table.column_names else 0 for name in ANSWER]
-    prompt, repeat, turn, arm = values
+    values: Any = tuple(table[name][row].as_py() if name in table.column_names else 0 for name in ANSWER)
     step = f", step {table['step'][row].as_py()}" if "step" in table.column_names else ""
-    return f"{answer_name((prompt, repeat, turn, arm))}{step}"
+    return f"{answer_name(values)}{step}"

@@ -26,9 +26,8 @@ def work_faults(
     header: Mapping[str, Any], prompts: pd.DataFrame, steps: pd.DataFrame, layer_sets: pd.DataFrame, work: pd.DataFrame
 ) -> Iterator[Fault]:
     """Yield impossible rows of `work`, and answers and steps without their passes."""
-    answers = prompts[prompts["arm"] != "hf"].drop_duplicates(
-        ANSWER
-    )  # rows that occur twice are faults of their tables
+    # rows that occur twice are faults of their tables
+    answers = prompts[prompts["arm"] != "hf"].drop_duplicates(ANSWER)
     if work.empty:
         if len(answers):
             yield "work", None, "it has no rows"
@@ -37,15 +36,15 @@ def work_faults(
     yield from broken_rules("work", work, _row_rules(work, float(n_layers)))
     expected = steps.drop_duplicates([*ANSWER, "step"]).merge(_set_sizes(layer_sets), on="layer_set_id", how="left")
     by_step, by_answer = _Groups.of(expected, answers.assign(step=0), work)
-    if (strange := ~(by_step.has_step | by_step.has_prefill)[by_step.work]).any():
+    known = np.concatenate([by_step.steps, by_step.prefills])
+    if (strange := ~np.isin(by_step.work, known)).any():
         yield "work", by_step.key(by_step.work[strange.argmax()]), "its step is in no table"
     yield from _verify_faults(by_step, expected, work, float(n_layers))
     yield from _draft_faults(by_step, expected, work)
     prefill = ((work["part"] == "prefill") & (work["attentions"] > 0)).to_numpy(bool)
     nodes = by_answer.total(prefill, work["calls"] * work["rows"])
-    yield from by_answer.unequal(
-        nodes, by_answer.of_prefills(answers["prompt_len"]), "prefill does not run prompt_len nodes"
-    )
+    prompt_len = by_answer.placed(by_answer.prefills, answers["prompt_len"])
+    yield from by_answer.unequal(nodes, prompt_len, "prefill does not run prompt_len nodes")
     yield from _long_calls(by_step, expected, work)
 
 
@@ -101,25 +100,14 @@ class _Groups:
         prompt, repeat, turn, arm = self.keys[[*ANSWER]].iloc[number]
         return prompt, repeat, turn, arm
 
-    @property
-    def has_step(self) -> NDArray[np.bool_]:
-        return np.bincount(self.steps, minlength=len(self.keys)) > 0
-
-    @property
-    def has_prefill(self) -> NDArray[np.bool_]:
-        return np.bincount(self.prefills, minlength=len(self.keys)) > 0
-
     def of_steps(self, column: Any, chosen: Any = slice(None)) -> Values:
         """Return a column of `steps` by number."""
-        return self._placed(self.steps[chosen], np.asarray(column, dtype=float)[chosen])
+        return self.placed(self.steps[chosen], np.asarray(column, dtype=float)[chosen])
 
-    def of_prefills(self, column: Any) -> Values:
-        """Return a column of the answers by number."""
-        return self._placed(self.prefills, np.asarray(column, dtype=float))
-
-    def _placed(self, numbers: NDArray[np.int64], column: Values) -> Values:
+    def placed(self, numbers: NDArray[np.int64], column: Any) -> Values:
+        """Return a column of the rows with these numbers by number."""
         values = np.full(len(self.keys), np.nan)
-        values[numbers] = column
+        values[numbers] = np.asarray(column, dtype=float)
         return values
 
     def total(self, chosen: NDArray[np.bool_], column: Any) -> Values:
@@ -188,14 +176,8 @@ def _draft_faults(by_step: _Groups, expected: pd.DataFrame, work: pd.DataFrame) 
     yield from by_step.unequal(drafted, length, "draft runs fewer nodes than draft_len")
     # a pass reads the prefix and the tokens drafted before it, or what of them is in its window
     with_attentions = draft & (work["attentions"] > 0).to_numpy(bool)
-    start, window, depth = (
-        values[by_step.work]
-        for values in (
-            by_step.of_steps(expected["context_len"]),
-            by_step.of_steps(expected["window"]),
-            by_step.total(with_attentions, work["calls"] * work["rows"]),
-        )
-    )
+    start, window = (by_step.of_steps(expected[name])[by_step.work] for name in ("context_len", "window"))
+    depth = by_step.total(with_attentions, work["calls"] * work["rows"])[by_step.work]
     context = work["context"].to_numpy(dtype=float)
     odd = (context < np.minimum(start, window - 1)) | (context > np.minimum(start + depth, window))
     yield from broken_rules("work", work, {"its draft does not read the prefix or its window": with_attentions & odd})

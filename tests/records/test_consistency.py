@@ -48,10 +48,6 @@ def written(folder: Path, tokens: int, counted: bool = False) -> Run:
     )
 
 
-def tables(run: Run) -> dict[str, pd.DataFrame]:
-    return {name: getattr(run, name) for name in SCHEMAS}
-
-
 LISTS = ("output_ids", "skip_attn", "skip_mlp", "int8", "int4")
 """Columns of lists; `int8` and `int4` may be null."""
 
@@ -103,10 +99,10 @@ def typical_rows(frame: pd.DataFrame) -> list[int]:
 def test_every_edit_of_a_cell_is_noticed_but_where_nothing_could(name: str, tmp_path: Path) -> None:
     run = written(tmp_path, 7, counted=True) if name == "work" else written(tmp_path, 9)
     header = read_header(run.path)
-    assert list(faults(header, tables(run))) == []
+    assert list(faults(header, run.tables)) == []
     passed: dict[str, list[object]] = {}
     for column, row, new, frame in edits(getattr(run, name), typical_rows(getattr(run, name))):
-        if not any(faults(header, tables(run) | {name: frame})):
+        if not any(faults(header, run.tables | {name: frame})):
             passed.setdefault(column, []).append((row, new))
     unexpected = {column: cells for column, cells in passed.items() if column not in UNNOTICED[name].split()}
     assert not unexpected
@@ -204,7 +200,7 @@ def shorter(verdict: str) -> list[PromptRecord]:
 )
 def test_sound_records_of_every_kind_are_read(records: list[PromptRecord], tmp_path: Path) -> None:
     run = write_run(tmp_path / "run", [records], domains=["toy"])
-    assert list(faults(read_header(run.path), tables(run))) == []
+    assert list(faults(read_header(run.path), run.tables)) == []
 
 
 WINDOW = Window(2, 6)
@@ -254,9 +250,9 @@ ERASED: dict[str, tuple[str, Callable[[pd.DataFrame], pd.DataFrame], str]] = {
 def test_what_was_erased_or_is_too_large_is_noticed(name: str, tmp_path: Path) -> None:
     run = counting(tmp_path)
     header = read_header(run.path)
-    assert list(faults(header, tables(run))) == []
+    assert list(faults(header, run.tables)) == []
     table, edit, text = ERASED[name]
-    named = [str(fault) for fault in faults(header, tables(run) | {table: edit(getattr(run, table))})]
+    named = [str(fault) for fault in faults(header, run.tables | {table: edit(getattr(run, table))})]
     assert any(text in fault for fault in named), named
 
 
@@ -264,10 +260,10 @@ def test_what_was_erased_or_is_too_large_is_noticed(name: str, tmp_path: Path) -
 def test_a_draft_reads_no_more_than_its_window(context: float, is_sound: bool, tmp_path: Path) -> None:
     run = counting(tmp_path, (WINDOW,))
     work = in_part("draft", "context", context)(run.work)
-    assert (list(faults(read_header(run.path), tables(run) | {"work": work})) == []) == is_sound
+    assert (list(faults(read_header(run.path), run.tables | {"work": work})) == []) == is_sound
 
 
 def test_one_that_ends_early_is_no_tie(tmp_path: Path) -> None:
     run = write_run(tmp_path / "run", [shorter("tie")])
-    texts = [text for _, _, text in faults(read_header(run.path), tables(run))]
+    texts = [text for _, _, text in faults(read_header(run.path), run.tables)]
     assert texts == ["lossless is tie, without a divergence_gap"]

@@ -9,8 +9,7 @@ import re
 import shutil
 import time
 import zipfile
-from collections.abc import Callable
-from functools import partial
+from multiprocessing import get_context
 from pathlib import Path
 
 import pytest
@@ -188,35 +187,22 @@ def test_an_empty_folder_is_nobodys(source: Path, mini: Path) -> None:
     assert files(unpacked_folder(mini)) == packable(source)
 
 
-def forked(work: Callable[[], object]) -> int:
-    """A process that does this, and ends with 0 if it returns true."""
-    child = os.fork()
-    if not child:
-        code = 1
-        try:
-            code = 0 if work() else 2
-        finally:
-            os._exit(code)
-    return child
-
-
-def ended(child: int) -> int:
-    """Exit code of a process, or minus the signal that killed it."""
-    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
-
-
 def test_several_processes_may_open_a_pack_at_once(tmp_path: Path) -> None:
     source, shelf = put_runs(tmp_path / "source", runs=40), tmp_path / "shelf"
     pack(source, shelf / "mini.zip")
     expected, start = packable(source), time.monotonic() + 0.1
 
-    def read(folder: Path) -> bool:
+    def read(folder: Path) -> None:
         time.sleep(max(0.0, start - time.monotonic()))
         unpacked_folder(folder)
-        return files(shelf / "mini") == expected
+        assert files(shelf / "mini") == expected
 
-    readers = [forked(partial(read, folder)) for folder in (shelf / "mini", shelf) * 4]
-    assert [ended(reader) for reader in readers] == [0] * 8
+    readers = [get_context("fork").Process(target=read, args=(folder,)) for folder in (shelf / "mini", shelf) * 4]
+    for reader in readers:
+        reader.start()
+    for reader in readers:
+        reader.join()
+    assert [reader.exitcode for reader in readers] == [0] * 8
     assert_alone(shelf / "mini")
 
 
@@ -235,18 +221,15 @@ def test_an_unpacking_that_is_killed_is_done_again(source: Path, mini: Path, tmp
         assert len(find_runs(unpacked_folder(folder))) == 3 and files(folder / "mini") == packable(source)
 
 
-@pytest.mark.parametrize("cut", [slice(0), slice(100), slice(-1), slice(100, None), slice(None, None, -1)])
-def test_a_damaged_pack_is_refused_by_name(cut: slice, source: Path, mini: Path) -> None:
+@pytest.mark.parametrize("cut", [slice(0), slice(100), slice(-1), slice(100, None)])
+def test_a_damaged_pack_is_refused_by_name(cut: slice, mini: Path) -> None:
     packed = Path(f"{mini}.zip")
-    content = packed.read_bytes()
-    packed.write_bytes(content[cut])
+    packed.write_bytes(packed.read_bytes()[cut])
     for _ in range(2):
         with pytest.raises(ConfigError, match=r"shelf/mini\.zip"):
             unpacked_folder(mini)
         assert not mini.exists()
         assert_alone(mini)
-    packed.write_bytes(content)
-    assert files(unpacked_folder(mini)) == packable(source)
 
 
 def test_damage_anywhere_is_refused_or_harmless(source: Path, mini: Path) -> None:
