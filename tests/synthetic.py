@@ -63,7 +63,7 @@ def unit(
     tokens = max(2, tokens - int(rng.integers(0, 8)))
     speed = float(rng.uniform(0.9, 1.1))  # of this prompt, in both arms: what pairing takes out
     sets = [LayerSet.skipping(N_LAYERS, attn=[1, 2 + i], mlp=[3]) for i in range(3)]
-    plain = [_step(prompt_index, repeat, "ar", i + 1, 20 + i, None, 0, 0, 1, speed) for i in range(tokens - 1)]
+    plain = [_step((prompt_index, repeat, 0, "ar"), i + 1, 20 + i, None, 0, 0, speed) for i in range(tokens - 1)]
     drafted: list[StepRow] = []
     left, context = tokens - 1, 20
     while left:
@@ -72,7 +72,7 @@ def unit(
         chosen = sets[int(rng.integers(len(sets)))] if k else None
         if chosen is not None:
             chosen = replace(chosen, window=windows[len(drafted) % len(windows)])
-        step = _step(prompt_index, repeat, "method", len(drafted) + 1, context, chosen, k, m, m + 1, speed)
+        step = _step((prompt_index, repeat, 0, "method"), len(drafted) + 1, context, chosen, k, m, speed)
         if rng.random() < 0.1:
             step.est_alpha, step.est_draft_len, step.est_tokens_per_s = 0.8, 4, 150.0
         drafted.append(step)
@@ -80,12 +80,9 @@ def unit(
     ids = rng.integers(0, 100, tokens).tolist()
     at = row.get("divergence_index")
     drafted_ids = ids if at is None else [*ids[:at], 100, *ids[at + 1 :]]
-    return [
-        PromptRecord(_row(prompt_index, repeat, "ar", 0, ids, plain), plain),
-        PromptRecord(
-            _row(prompt_index, repeat, "method", 1, drafted_ids, drafted, **{"lossless": "identical"} | row), drafted
-        ),
-    ]
+    ar_row = _row(prompt_index, repeat, "ar", 0, ids, plain)
+    method_row = _row(prompt_index, repeat, "method", 1, drafted_ids, drafted, **{"lossless": "identical"} | row)
+    return [PromptRecord(ar_row, plain), PromptRecord(method_row, drafted)]
 
 
 def with_hf(records: list[PromptRecord], slower: float = 4.0, **row: Any) -> list[PromptRecord]:
@@ -147,34 +144,22 @@ def _step_work(step: StepRow, searches: int) -> list[WorkRow]:
 
 
 def _step(
-    prompt_index: int,
-    repeat: int,
-    arm: str,
-    step: int,
-    context: int,
-    layers: LayerSet | None,
-    k: int,
-    m: int,
-    n: int,
-    speed: float,
+    key: tuple[int, int, int, str], step: int, context: int, layers: LayerSet | None, k: int, m: int, speed: float
 ) -> StepRow:
-    method = arm == "method"
+    """A step that drafted k tokens by `layers`, of which m were accepted."""
     return StepRow(
-        prompt_index=prompt_index,
-        repeat=repeat,
-        turn=0,
-        arm=arm,
+        **dict(zip(ANSWER, key)),
         step=step,
         context_len=context,
         layer_set=layers,
         draft_len=k,
         tree_nodes=k + 1,
         accepted_len=m,
-        emitted=n,
+        emitted=m + 1,
         stop_reason="length" if k else "none",
         draft_ms=k * T_DRAFT_MS * speed,
         verify_ms=T_TARGET_MS * speed,
-        policy_ms=0.5 * speed if method else 0.0,
+        policy_ms=0.5 * speed if key[3] == "method" else 0.0,
     )
 
 

@@ -146,7 +146,6 @@ def test_shorter_drafts_give_a_bound_unless_their_lengths_are_known(tmp_path: Pa
         ("{", "not valid JSON"),
         ("[1]", "no acceptance"),
         ('{"choices": [], "metrics": null}', "no acceptance"),
-        ('{"metrics": {"speculative_decoding": null}}', "no acceptance"),
         (response(num_draft_tokens=-1), "num_draft_tokens is -1"),
         (response(num_spec_tokens=4), "acceptance_histogram has 4 numbers"),
         (response(num_spec_steps=42), "num_spec_steps is 42"),
