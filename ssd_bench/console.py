@@ -11,6 +11,7 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import wraps
 
 from ssd_bench.errors import ConfigError, JobsFailed, LosslessError, Lost, shortened
 from ssd_bench.stopping import CODE, Stopped
@@ -22,22 +23,30 @@ EXTRAS = {"joblib": "cluster", "submitit": "cluster", "ray": "ray"}
 """Prefix of a Hydra launcher's name -> extra that installs it."""
 
 
-def run_tool(work: Callable[[Sequence[str]], object], usage: str | None, arguments: Sequence[str]) -> int:
-    """Run a command line without Hydra: call `work` with the arguments, or print `usage` for -h and --help.
+def tool(usage: str | None) -> Callable[[Callable[[Sequence[str]], int | None]], Callable[[Sequence[str]], int]]:
+    """Make a function a command without Hydra, which prints `usage` for -h and --help.
 
-    Return the exit code, as `ssd_bench.compose.application.command`.
+    The exit code is the function's, None for 0, or an error's, as in `ssd_bench.compose.application.command`.
     """
-    print_anything()
-    if {"-h", "--help"} & set(arguments):
-        print(usage)
-        return 0
-    try:
-        with reported_ends() as end:
-            work(arguments)
-            sys.stdout.flush()
-    except ConfigError as error:
-        return report(error)
-    return end.code
+
+    def declared(work: Callable[[Sequence[str]], int | None]) -> Callable[[Sequence[str]], int]:
+        @wraps(work)
+        def main(arguments: Sequence[str]) -> int:
+            print_anything()
+            if {"-h", "--help"} & set(arguments):
+                print(usage)
+                return 0
+            try:
+                with reported_ends() as end:
+                    end.code = work(arguments) or 0
+                    sys.stdout.flush()
+            except ConfigError as error:
+                return report(error)
+            return end.code
+
+        return main
+
+    return declared
 
 
 class ReaderGone(BaseException):
@@ -90,7 +99,7 @@ def closed_pipes_end(program: Callable[[], int]) -> int:
 
 
 def options(arguments: Sequence[str], names: Sequence[str]) -> dict[str, str]:
-    """Parse arguments NAME=VALUE of a `run_tool`.
+    """Parse arguments NAME=VALUE of a `tool`.
 
     Raises:
         ConfigError: an argument of another form, with another name, or given twice.
@@ -105,7 +114,7 @@ def options(arguments: Sequence[str], names: Sequence[str]) -> dict[str, str]:
 
 
 def count(name: str, text: str) -> int:
-    """Parse a count of a `run_tool`.
+    """Parse a count of a `tool`.
 
     Raises:
         ConfigError: not a whole number above 0.

@@ -29,7 +29,7 @@ from omegaconf import OmegaConf
 
 from methods.oracle import all_layer_sets
 from ssd_bench import tables
-from ssd_bench.console import count, options, run_tool
+from ssd_bench.console import count, options, tool
 from ssd_bench.contract.layer_set import LayerSet
 from ssd_bench.contract.window import Window
 from ssd_bench.cost.machine import Machine
@@ -283,12 +283,9 @@ def find_comparable_runs(runs_dir: Path, model: str, task: str) -> list[Run]:
     return max(groups.values(), key=lambda runs: (len({run.header.method for run in runs}), len(runs)))
 
 
-def main(arguments: Sequence[str]) -> int:
-    """Print and write the frontier; return the exit code: 0, or 2 if an option or the runs cannot be used."""
-    return run_tool(_main, __doc__, arguments)
-
-
-def _main(arguments: Sequence[str]) -> None:
+@tool(__doc__)
+def main(arguments: Sequence[str]) -> None:
+    """Print and write the frontier."""
     values = options(arguments, OPTIONS)
     for name in ("model", "task"):
         if name not in values:

@@ -20,7 +20,7 @@ from collections.abc import Sequence
 import pandas as pd
 
 from ssd_bench import tables
-from ssd_bench.console import options, run_tool
+from ssd_bench.console import options, tool
 from ssd_bench.errors import ConfigError
 from ssd_bench.exchange.answers import AcceptanceCounts, read_answers, record_acceptance
 from ssd_bench.paths import local_path
@@ -54,7 +54,9 @@ def _column(counts: AcceptanceCounts) -> dict[str, str]:
     }
 
 
-def _compare(arguments: Sequence[str]) -> None:
+@tool(__doc__)
+def main(arguments: Sequence[str]) -> None:
+    """Print the acceptance of a file, and of a run next to it."""
     values = options(arguments, ("file", "run"))
     if "file" not in values:
         raise ConfigError("file", "", "a file of answers, one JSON object a line")
@@ -63,8 +65,3 @@ def _compare(arguments: Sequence[str]) -> None:
         run = load_run(records_folder("run", values["run"]))
         sides[run.header.run_id] = record_acceptance(run)
     print(acceptance_table(sides))
-
-
-def main(arguments: Sequence[str]) -> int:
-    """Run the command; return the exit code."""
-    return run_tool(_compare, __doc__, arguments)

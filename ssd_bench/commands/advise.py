@@ -22,19 +22,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ssd_bench.console import run_tool
+from ssd_bench.console import tool
 from ssd_bench.predict.acceptance import Steps
 from ssd_bench.predict.advise import advice, closing, recorded_machine, usable_runs
 from ssd_bench.predict.question import machine_named, parse_question
 from ssd_bench.predict.replay import OWN
 
 
-def main(arguments: Sequence[str]) -> int:
-    """Print the advice; return 0, or 2 if an option is invalid."""
-    return run_tool(_advise, __doc__, arguments)
-
-
-def _advise(arguments: Sequence[str]) -> None:
+@tool(__doc__)
+def main(arguments: Sequence[str]) -> None:
+    """Print the advice."""
     question = parse_question(arguments)
     runs, unused_runs = usable_runs(question)
     machines = [

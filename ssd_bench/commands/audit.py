@@ -12,18 +12,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ssd_bench import tables
-from ssd_bench.console import options, run_tool
+from ssd_bench.console import options, tool
 from ssd_bench.errors import ConfigError
 from ssd_bench.papers.audit import audit, register
 from ssd_bench.paths import local_path, write_atomic
 
 
-def main(arguments: Sequence[str]) -> int:
-    """Run the audit; return 0, or 2 if an option or the papers' data is invalid."""
-    return run_tool(_audit, __doc__, arguments)
-
-
-def _audit(arguments: Sequence[str]) -> None:
+@tool(__doc__)
+def main(arguments: Sequence[str]) -> None:
+    """Run the audit."""
     if [*arguments] == ["replications"]:
         print(register.terminal_text(register.read_reports()))
         return

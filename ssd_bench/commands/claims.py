@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ssd_bench import tables
-from ssd_bench.console import options, run_tool
+from ssd_bench.console import options, tool
 from ssd_bench.errors import ConfigError
 from ssd_bench.papers.claims.judge import NOT_RUN, judge
 from ssd_bench.papers.ours.cells import replications
@@ -25,16 +25,11 @@ from ssd_bench.report.verdict_texts import terminal_text
 from ssd_bench.report.verdicts import merge_verdicts, read_verdicts, table
 from ssd_bench.results.folder import prepare_records
 
-OPTIONS = ("runs_dir", "scale", "out")
 
-
-def main(arguments: Sequence[str]) -> int:
-    """Run the command; return 0, or 2 if an option is invalid."""
-    return run_tool(_claims, __doc__, arguments)
-
-
-def _claims(arguments: Sequence[str]) -> None:
-    values = options(arguments, OPTIONS)
+@tool(__doc__)
+def main(arguments: Sequence[str]) -> None:
+    """Print the verdicts, and write them."""
+    values = options(arguments, ("runs_dir", "scale", "out"))
     runs_dir = records_folder("runs_dir", values.get("runs_dir", "runs"))
     experiments = replications(runs_dir)
     scales = {replication.scale for replication in experiments}

@@ -28,19 +28,12 @@ from ssd_bench.compare.pairing import RecordSet
 from ssd_bench.compare.quantities import COMPARED
 from ssd_bench.compare.text import check_out, fail_words, fails, terminal_text, write
 from ssd_bench.compare.variation import read_variation
-from ssd_bench.console import options, run_tool
+from ssd_bench.console import options, tool
 from ssd_bench.errors import NOT_GIVEN, ConfigError
 from ssd_bench.paths import display_path, local_path
 
 SIDES = ("a", "b")
 OPTIONS = (*SIDES, "method_a", "method_b", "margin", "on", "fail_if", "variation", "out")
-
-
-def main(arguments: Sequence[str]) -> int:
-    """Run the command; return 0, 1 if the verdict is one of `fail_if`, or 2 if something cannot be compared."""
-    failures: list[bool] = []
-    code = run_tool(lambda words: failures.append(_compare(words)), __doc__, arguments)
-    return code or int(any(failures))
 
 
 def _named(arguments: Sequence[str]) -> list[str]:
@@ -62,7 +55,9 @@ def _margin(text: str) -> float:
     return margin
 
 
-def _compare(arguments: Sequence[str]) -> bool:
+@tool(__doc__)
+def main(arguments: Sequence[str]) -> int:
+    """Print the comparison; return 1 if the verdict is one of `fail_if`, else 0."""
     values = options(_named(arguments), OPTIONS)
     by_method = "method_a" in values or "method_b" in values
     if by_method:
@@ -90,4 +85,4 @@ def _compare(arguments: Sequence[str]) -> bool:
     failed = fails(comparison.headline(on), words)
     if failed:
         print(f"\nfail_if={values['fail_if']}: {on} of b is {comparison.headline(on).verdict}")
-    return failed
+    return int(failed)

@@ -17,17 +17,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ssd_bench.compose.build import TaskChoice, task_names
-from ssd_bench.console import run_tool
+from ssd_bench.console import tool
 from ssd_bench.data import checking, fetching, listing
 from ssd_bench.errors import ConfigError
 
 
-def main(arguments: Sequence[str]) -> int:
-    """Run the command; return 0, or 2 if an argument, a file or a row is invalid."""
-    return run_tool(_work, __doc__, arguments)
-
-
-def _work(arguments: Sequence[str]) -> None:
+@tool(__doc__)
+def main(arguments: Sequence[str]) -> None:
+    """Run the named part of the command."""
     command, *values = arguments or [""]
     match command:
         case "list" if not values:

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 import pandas as pd
 
 from ssd_bench import tables
-from ssd_bench.console import run_tool
+from ssd_bench.console import tool
 from ssd_bench.errors import ConfigError
 from ssd_bench.records.pack import records_folder
 from ssd_bench.records.reader import Run, load_run
@@ -267,12 +267,9 @@ def _slow(run: Run) -> list[str]:
     return ["", caption, tables.terminal(pd.DataFrame(rows, columns=header), header)]
 
 
-def main(arguments: Sequence[str]) -> int:
-    """Print the explanation; return 0, or 2 if an option or the run is invalid."""
-    return run_tool(_print, __doc__, arguments)
-
-
-def _print(arguments: Sequence[str]) -> None:
+@tool(__doc__)
+def main(arguments: Sequence[str]) -> None:
+    """Print the explanation."""
     if len(arguments) != 1 or not arguments[0].startswith("run=") or arguments[0] == "run=":
         raise ConfigError("option", " ".join(arguments), "exactly run=RUN_DIR, the folder of a run's record")
     run = load_run(records_folder("run", arguments[0].removeprefix("run=")))

@@ -20,7 +20,7 @@ import json
 from collections.abc import Sequence
 from pathlib import Path
 
-from ssd_bench.console import options, run_tool
+from ssd_bench.console import options, tool
 from ssd_bench.errors import ConfigError
 from ssd_bench.exchange import answers, layers
 from ssd_bench.paths import display_path, local_path
@@ -34,7 +34,9 @@ OPTIONS_OF = {"vllm": ("arm",), **dict.fromkeys(SETS, ("set",))}
 COMMON = ("run", "to", "form", "force")
 
 
-def _export(arguments: Sequence[str]) -> None:
+@tool(__doc__)
+def main(arguments: Sequence[str]) -> None:
+    """Write the file."""
     values = options(arguments, (*COMMON, *dict.fromkeys(name for names in OPTIONS_OF.values() for name in names)))
     for name, expected in (("run", "the folder of a record"), ("to", "the file to write")):
         if name not in values:
@@ -79,8 +81,3 @@ def _set(run: Run, form: str, set_option: str | None) -> tuple[str, str]:
     blocks, command = f"of {layer_set.n_layers} blocks", layers.draft_command(layer_set)
     summary = f"set {set_id} {blocks}, which {layer_set.text}; to draft with it:\n  {command}"
     return f"{json.dumps(SETS[form](run, set_id), indent=1, ensure_ascii=False)}\n", summary
-
-
-def main(arguments: Sequence[str]) -> int:
-    """Run the command; return the exit code."""
-    return run_tool(_export, __doc__, arguments)

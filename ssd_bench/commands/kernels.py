@@ -12,18 +12,15 @@ import time
 from collections.abc import Sequence
 from multiprocessing import get_context
 
-from ssd_bench.console import run_tool
+from ssd_bench.console import tool
 from ssd_bench.errors import ConfigError
 from ssd_bench.model.arithmetic import available_levels, resolve
 from ssd_bench.model.backends.cpu import native_problem
 
 
-def main(arguments: Sequence[str]) -> int:
-    """Run the command; return 0, also if PyTorch has to do the work, or 2 if an argument is invalid."""
-    return run_tool(_build, __doc__, arguments)
-
-
-def _build(arguments: Sequence[str]) -> None:
+@tool(__doc__)
+def main(arguments: Sequence[str]) -> None:
+    """Build the kernels; no error if PyTorch has to do the work."""
     if list(arguments) not in ([], ["all"]):
         raise ConfigError("arguments", " ".join(arguments), "nothing, or all")
     if not arguments:

@@ -14,16 +14,13 @@ from collections.abc import Iterator, Sequence
 
 from ssd_bench.compose.help import UNTARGETED, Option, options_of
 from ssd_bench.conf import CONF, choices, config_file, read_yaml
-from ssd_bench.console import options, run_tool
+from ssd_bench.console import options, tool
 from ssd_bench.errors import one_line
 
 
-def main(arguments: Sequence[str]) -> int:
-    """Print all options; return 0, or 2 if an option is invalid."""
-    return run_tool(_print, __doc__, arguments)
-
-
-def _print(arguments: Sequence[str]) -> None:
+@tool(__doc__)
+def main(arguments: Sequence[str]) -> None:
+    """Print the options."""
     about = options(arguments, ("about",)).get("about", "").lower()
     print("| option | belongs to | allowed values | meaning |\n|---|---|---|---|")
     for row in all_options():

@@ -9,7 +9,7 @@ from __future__ import annotations
 import zipfile
 from collections.abc import Sequence
 
-from ssd_bench.console import options, run_tool
+from ssd_bench.console import options, tool
 from ssd_bench.errors import NOT_GIVEN, ConfigError
 from ssd_bench.paths import local_path
 from ssd_bench.records.pack import SUFFIX, pack, records_folder
@@ -17,12 +17,9 @@ from ssd_bench.records.pack import SUFFIX, pack, records_folder
 OPTIONS = ("runs_dir", "out")
 
 
-def main(arguments: Sequence[str]) -> int:
-    """Run the command; return 0, or 2 if there is nothing to pack or an option is invalid."""
-    return run_tool(_main, __doc__, arguments)
-
-
-def _main(arguments: Sequence[str]) -> None:
+@tool(__doc__)
+def main(arguments: Sequence[str]) -> None:
+    """Pack the runs."""
     values = options(arguments, OPTIONS)
     for name in OPTIONS:
         if name not in values:

@@ -17,7 +17,7 @@ from collections.abc import Sequence
 import pandas as pd
 
 from ssd_bench import tables
-from ssd_bench.console import count, options, run_tool
+from ssd_bench.console import count, options, tool
 from ssd_bench.cost.roofline import simulated_names
 from ssd_bench.errors import NOT_GIVEN, ConfigError
 from ssd_bench.predict.replay import OVERHEAD, Prediction, predict
@@ -25,16 +25,11 @@ from ssd_bench.records.pack import records_folder
 from ssd_bench.records.reader import load_run
 from ssd_bench.results.text import TOY_RUN, format_number, format_percent
 
-OPTIONS = ("run", "hardware", "model", "devices")
 
-
-def main(arguments: Sequence[str]) -> int:
-    """Run the command; return 0, or 2 if an option or a run is invalid."""
-    return run_tool(_replay, __doc__, arguments)
-
-
-def _replay(arguments: Sequence[str]) -> None:
-    values = options(arguments, OPTIONS)
+@tool(__doc__)
+def main(arguments: Sequence[str]) -> None:
+    """Print the predictions."""
+    values = options(arguments, ("run", "hardware", "model", "devices"))
     for name in ("run", "hardware"):
         if name not in values:
             raise ConfigError(name, NOT_GIVEN, "run=RUN_DIR and hardware=sim_<gpu>")

@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 
-from ssd_bench.console import options, run_tool
+from ssd_bench.console import options, tool
 from ssd_bench.papers.ours.cells import replications
 from ssd_bench.paths import REFERENCE_FOLDER, display_path, local_path
 from ssd_bench.records.pack import records_folder
@@ -24,16 +24,11 @@ from ssd_bench.report import runs
 from ssd_bench.report.write import Recorded, index, readable_records, write, write_replication, write_texts
 from ssd_bench.results.folder import prepare_records, records
 
-OPTIONS = ("runs_dir", "out")
 
-
-def main(arguments: Sequence[str]) -> int:
-    """Run the command; return 0, or 2 if there is nothing to report or an option is invalid."""
-    return run_tool(_report, __doc__, arguments)
-
-
-def _report(arguments: Sequence[str]) -> None:
-    values = options(arguments, OPTIONS)
+@tool(__doc__)
+def main(arguments: Sequence[str]) -> None:
+    """Write the report."""
+    values = options(arguments, ("runs_dir", "out"))
     runs_dir = records_folder("runs_dir", values.get("runs_dir", "runs"))
     out = local_path("out", values.get("out", runs_dir / "report"))
     all_records = records(runs_dir)

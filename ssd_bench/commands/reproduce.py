@@ -20,7 +20,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from ssd_bench.console import options, run_tool
+from ssd_bench.console import options, tool
 from ssd_bench.errors import NOT_GIVEN, ConfigError, shortened
 from ssd_bench.paths import local_path
 from ssd_bench.records.files import write_output
@@ -32,14 +32,9 @@ JSON_VERSION = 1
 """Raised whenever a key of the JSON report changes its meaning."""
 
 
+@tool(__doc__)
 def main(arguments: Sequence[str]) -> int:
-    """Run the command; return 0 if reproduced, 1 if not or if there is a fault, 2 if an option is invalid."""
-    outcomes: list[bool] = []
-    code = run_tool(lambda line: outcomes.append(_reproduce(line)), __doc__, arguments)
-    return code or int(not all(outcomes))
-
-
-def _reproduce(arguments: Sequence[str]) -> bool:
+    """Reproduce the records; return 1 if one is not reproduced or has a fault, else 0."""
     values = options(arguments, (*OPTIONS, *PLACES))
     if "record" not in values:
         raise ConfigError("record", NOT_GIVEN, "record=PACK_OR_DIR, the folder or the pack of a run")
@@ -65,7 +60,7 @@ def _reproduce(arguments: Sequence[str]) -> bool:
         out = local_path("out", values["out"])
         write_output("out", out, json.dumps(content, indent=2, default=str, ensure_ascii=False) + "\n")
         print(out, file=sys.stderr)
-    return is_reproduced
+    return int(not is_reproduced)
 
 
 def _sample(text: str) -> int:

@@ -14,7 +14,7 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 
-from ssd_bench.console import options, run_tool
+from ssd_bench.console import options, tool
 from ssd_bench.errors import ConfigError
 from ssd_bench.paths import display_path, local_path
 from ssd_bench.records.description import header_schema, tables_description
@@ -26,12 +26,9 @@ SUBJECTS = {
 }
 
 
-def main(arguments: Sequence[str]) -> int:
-    """Run the command; return 0, or 2 if an option is invalid."""
-    return run_tool(_schema, __doc__, arguments)
-
-
-def _schema(arguments: Sequence[str]) -> None:
+@tool(__doc__)
+def main(arguments: Sequence[str]) -> None:
+    """Print or write the description."""
     values = options(arguments, ("of", "out"))
     subject = values.get("of", "header")
     if subject not in SUBJECTS:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from ssd_bench.console import run_tool
+from ssd_bench.console import tool
 from ssd_bench.errors import ConfigError
 from ssd_bench.paths import local_path
 from ssd_bench.records.pack import unpacked_folder
@@ -17,12 +17,9 @@ from ssd_bench.records.search_store import search_names, searches_table
 DEFAULT = Path("runs", "searches")
 
 
-def main(arguments: Sequence[str]) -> int:
-    """Run the command; return 0, or 2 if there is nothing to list or an option is invalid."""
-    return run_tool(_print, __doc__, arguments)
-
-
-def _print(arguments: Sequence[str]) -> None:
+@tool(__doc__)
+def main(arguments: Sequence[str]) -> None:
+    """Print the searches."""
     if len(arguments) > 1:
         raise ConfigError("arguments", list(arguments), "one folder of searches")
     folder = unpacked_folder(local_path("folder", arguments[0]) if arguments else DEFAULT)

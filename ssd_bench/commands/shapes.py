@@ -28,7 +28,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from ssd_bench.bench.shapes import READ, default_models, measure_model, render, slug
-from ssd_bench.console import count, options, run_tool
+from ssd_bench.console import count, options, tool
 from ssd_bench.cost.shapes import known_shape
 from ssd_bench.errors import ConfigError
 from ssd_bench.paths import local_path, write_atomic
@@ -49,12 +49,9 @@ OPTIONS = {
 }
 
 
-def main(arguments: Sequence[str]) -> int:
-    """Measure, or print recorded results; return 0, or 2 if an option is invalid."""
-    return run_tool(_shapes, __doc__, arguments)
-
-
-def _shapes(arguments: Sequence[str]) -> None:
+@tool(__doc__)
+def main(arguments: Sequence[str]) -> None:
+    """Measure, or print recorded results."""
     given_options = options(arguments, (*OPTIONS, READ))
     if READ in given_options:
         _show(local_path(READ, given_options[READ]))

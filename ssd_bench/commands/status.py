@@ -23,7 +23,7 @@ from typing import Any
 import pandas as pd
 
 from ssd_bench import tables
-from ssd_bench.console import options, run_tool
+from ssd_bench.console import options, tool
 from ssd_bench.errors import ConfigError
 from ssd_bench.lease import NAME, has_expired, holder
 from ssd_bench.papers.runs import index
@@ -124,7 +124,9 @@ def render(lines: Sequence[StatusLine]) -> str:
     return f"{summary}\n\n{tables.terminal(pd.DataFrame(rows, columns=header), header[2:4], WIDTHS)}"
 
 
-def _work(arguments: Sequence[str]) -> None:
+@tool(__doc__)
+def main(arguments: Sequence[str]) -> None:
+    """Print the state of all runs."""
     values = options(arguments, ("runs_dir", "watch"))
     runs_dir, watch = records_folder("runs_dir", values.get("runs_dir", "runs")), values.get("watch", "false")
     if watch not in ("true", "false"):
@@ -136,8 +138,3 @@ def _work(arguments: Sequence[str]) -> None:
             return
         time.sleep(EVERY)
         print()
-
-
-def main(arguments: Sequence[str]) -> int:
-    """Print the state of all runs; return the exit code."""
-    return run_tool(_work, __doc__, arguments)

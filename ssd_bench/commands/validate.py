@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from ssd_bench.console import options, run_tool
+from ssd_bench.console import options, tool
 from ssd_bench.errors import NOT_GIVEN, ConfigError
 from ssd_bench.records.pack import records_folder
 from ssd_bench.records.reader import find_runs
@@ -23,14 +23,9 @@ from ssd_bench.records.schema import SCHEMA_VERSION
 from ssd_bench.records.validation import HEADER, record_faults
 
 
+@tool(__doc__)
 def main(arguments: Sequence[str]) -> int:
-    """Run the command and return its exit code, as in its help."""
-    faulty: list[Path] = []
-    return run_tool(lambda words: faulty.extend(_faulty_records(words)), __doc__, arguments) or int(bool(faulty))
-
-
-def _faulty_records(arguments: Sequence[str]) -> list[Path]:
-    """Print the faults of all records; return the folders of the records that have some."""
+    """Print the faults of all records; return 1 if there are any, else 0."""
     values = options(arguments, ("record",))
     if "record" not in values:
         raise ConfigError("record", NOT_GIVEN, "record=PATH, a record, a folder of records, or a pack")
@@ -39,13 +34,13 @@ def _faulty_records(arguments: Sequence[str]) -> list[Path]:
     paths = [folder] if (folder / HEADER).is_file() else find_runs(folder)
     if not paths:
         raise ConfigError("record", str(named), f"a record (a folder with {HEADER}), a folder of records, or a pack")
-    faulty = []
+    n_faulty = 0
     for path in paths:
         name = path.relative_to(folder.parent if path == folder else folder)
         if listed := record_faults(path):
-            faulty.append(path)
+            n_faulty += 1
             print(f"{name}: {len(listed)} {'fault' if len(listed) == 1 else 'faults'}")
             for fault in listed:
                 print(f"  {fault}")
-    print(f"{len(paths) - len(faulty)} of {len(paths)} records are valid (schema version {SCHEMA_VERSION})")
-    return faulty
+    print(f"{len(paths) - n_faulty} of {len(paths)} records are valid (schema version {SCHEMA_VERSION})")
+    return int(n_faulty > 0)

@@ -15,7 +15,7 @@ from hydra.errors import HydraException
 
 from ssd_bench.compose.build import build
 from ssd_bench.conf import CONF
-from ssd_bench.console import run_tool
+from ssd_bench.console import tool
 from ssd_bench.errors import ConfigError
 from ssd_bench.model.checkpoint import ModelSource
 from ssd_bench.model.weights import architecture
@@ -23,12 +23,9 @@ from ssd_bench.model.weights import architecture
 DEFAULT = "model=smollm2_135m"
 
 
-def main(arguments: Sequence[str]) -> int:
-    """Run the command; return 0, or 2 if the weights are not available."""
-    return run_tool(_fetch, __doc__, arguments)
-
-
-def _fetch(arguments: Sequence[str]) -> None:
+@tool(__doc__)
+def main(arguments: Sequence[str]) -> None:
+    """Fetch and check the weights."""
     if odd := [argument for argument in arguments if not argument.startswith(("model=", "model."))]:
         raise ConfigError("arguments", " ".join(odd), "model=NAME or model.NAME=VALUE")
     chosen = any(argument.startswith("model=") for argument in arguments)

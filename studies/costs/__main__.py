@@ -10,18 +10,15 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 
-from ssd_bench.console import options, run_tool
+from ssd_bench.console import options, tool
 from ssd_bench.errors import NOT_GIVEN, ConfigError
 from ssd_bench.paths import local_path
 from studies.costs.files import RESULTS, write_costs
 
 
-def main(arguments: Sequence[str]) -> int:
-    """Fit and print; return the exit code: 0, or 2 if an option or the results cannot be used."""
-    return run_tool(_fit, __doc__, arguments)
-
-
-def _fit(arguments: Sequence[str]) -> None:
+@tool(__doc__)
+def main(arguments: Sequence[str]) -> None:
+    """Fit and print."""
     values = options(arguments, (RESULTS, "out"))
     if RESULTS not in values:
         raise ConfigError(RESULTS, NOT_GIVEN, "a folder with results of `shapes`")
