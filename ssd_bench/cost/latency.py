@@ -150,9 +150,6 @@ class Latency:
 
         Args:
             bits: bits of the sublayers' weights; 0: as loaded, else the rest is 0.
-
-        Raises:
-            ConfigError: as `passes_in`.
         """
         passes = self.passes_in(bits)
         if not passes:
@@ -182,14 +179,6 @@ def interpolate(low: NodeTimes, high: NodeTimes, share: Any, context: Any, large
 
     attn = (times.attn_slope_ms * context + times.attn_intercept_ms for times in (low, high))
     return blend(*attn), blend(low.mlp_ms, high.mlp_ms), blend(low.rest_ms, high.rest_ms)
-
-
-def fit_latency(
-    points: Sequence[tuple[int, float]], t_mlp_ms: float, loaded: bool = False, passes: Sequence[NodeTimes] = ()
-) -> Latency:
-    """Return the latency model of measured points (n, t_attn)."""
-    slope, intercept, r2 = fit_line(points)
-    return Latency(t_mlp_ms, slope, intercept, MEASURED, r2, loaded, tuple(points), tuple(passes))
 
 
 def fit_line(points: Sequence[tuple[int, float]]) -> tuple[float, float, float]:

@@ -52,7 +52,7 @@ class Machine(Protocol):
     """The times of the parts of a step, in milliseconds.
 
     Attributes:
-        draft_rest_ms, draft_start_ms, tree_token_ms, tree_node_ms: as in `Latency`.
+        draft_start_ms, tree_token_ms, tree_node_ms: as in `Latency`.
         bits: bits of the rounded weights whose times it has.
         loop_ms: work of the decode loop in a step; None: as in the record, scaled with the forward passes.
         copy_ms: keeping one state of the residual stream.
@@ -62,9 +62,6 @@ class Machine(Protocol):
     def name(self) -> str: ...
 
     def __hash__(self) -> int: ...  # predictions are cached by machine
-
-    @property
-    def draft_rest_ms(self) -> float: ...
 
     @property
     def bits(self) -> Collection[int]: ...
@@ -89,7 +86,7 @@ class Machine(Protocol):
         ...
 
     def rest_ms(self, bits: int) -> float:
-        """Return `draft_rest_ms` by the bits of the head's weights; 0: as loaded."""
+        """Return the time of a drafted token without its sublayers, by the bits of the head's weights; 0: as loaded."""
         ...
 
     def calls_ms(self, calls: Calls) -> Array:
@@ -107,7 +104,7 @@ def head_ms(machine: Machine, rows: Array) -> Array:
     The rest of a verification includes the decode loop, so only its growth with the rows is the head's.
     """
     here = np.zeros_like(rows)
-    return machine.draft_rest_ms + machine.pass_ms(rows, here)[2] - machine.pass_ms(np.ones_like(rows), here)[2]
+    return machine.rest_ms(0) + machine.pass_ms(rows, here)[2] - machine.pass_ms(np.ones_like(rows), here)[2]
 
 
 @dataclass(frozen=True)
@@ -115,10 +112,6 @@ class LatencyTimes:
     """Times from a latency profile: `Latency.pass_ms` over arrays, without torch."""
 
     latency: Latency
-
-    @property
-    def draft_rest_ms(self) -> float:
-        return self.latency.draft_rest_ms
 
     @property
     def bits(self) -> Collection[int]:
@@ -140,11 +133,7 @@ class LatencyTimes:
         return self.latency.rest_ms(bits)
 
     def pass_ms(self, nodes: Array, context: Array, bits: int = 0) -> tuple[Array, Array, Array]:
-        """Interpolate the measured passes over 1, 2, 4, .. nodes; without measured passes, use the paper's model.
-
-        Raises:
-            ConfigError: as `Latency.passes_in`.
-        """
+        """Interpolate the measured passes over 1, 2, 4, .. nodes; without measured passes, use the paper's model."""
         latency, passes = self.latency, self.latency.passes_in(bits)
         if not passes:
             attn = latency.t_attn_slope_ms * context + latency.t_attn_intercept_ms

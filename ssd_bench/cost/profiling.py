@@ -17,7 +17,7 @@ import torch
 from ssd_bench.contract.layer_set import LayerSet
 from ssd_bench.contract.method import Context, LayerDraft, Method, Probe
 from ssd_bench.contract.tree import TokenTree
-from ssd_bench.cost.latency import Latency, NodeTimes, fit_latency, fit_line
+from ssd_bench.cost.latency import MEASURED, Latency, NodeTimes, fit_line
 from ssd_bench.engine.load import QUIET, LoadWatch
 from ssd_bench.engine.probe import ModelProbe
 from ssd_bench.engine.timing import Clock
@@ -56,15 +56,18 @@ def measure(decoder: Decoder, cache: KVCache) -> Latency:
     best: tuple[float, Latency] | None = None
     for _ in range(ATTEMPTS):
         watch = LoadWatch()
-        points = [(n, _attention_ms(decoder, cache, n)) for n in contexts(cache.rows)]
+        points = tuple((n, _median_ms(decoder, partial(_sweep, decoder, cache, 0, n))) for n in contexts(cache.rows))
         t_mlp = _median_ms(decoder, lambda: _sweep(decoder, cache, 1, cache.rows - 1))
-        passes = [_node_times(decoder, cache, n) for n in NODES if n < cache.rows]
-        calls = tuple(_call_times(decoder, cache, n) for n in CALL_ROWS)
-        rounded: dict[str, Any] = {
+        tables: dict[str, Any] = {
+            "passes": tuple(_node_times(decoder, cache, n) for n in NODES if n < cache.rows),
+            "calls": tuple(_call_times(decoder, cache, n) for n in CALL_ROWS),
+        }
+        tables |= {
             f"int{bits}_passes": tuple(_node_times(decoder, cache, n, bits) for n in NODES if n < cache.rows)
             for bits in decoder.bits
         }
-        fitted = replace(fit_latency(points, t_mlp, passes=passes), calls=calls, **rounded)
+        slope, intercept, r2 = fit_line(points)
+        fitted = Latency(t_mlp, slope, intercept, MEASURED, r2, points=points, **tables)
         latency = _correct_by_steps(fitted, decoder, cache, watch)
         load = watch.other_share()
         if best is None or load < best[0]:
@@ -119,10 +122,6 @@ def _run_head(decoder: Decoder, cache: KVCache, n: int) -> None:
     hidden, _ = decoder.run(Pass((), torch.tensor([0] * n, device=decoder.device), 0), cache)
     for values in decoder.logits(hidden).softmax(-1).max(-1):
         values.tolist()
-
-
-def _attention_ms(decoder: Decoder, cache: KVCache, context: int) -> float:
-    return _median_ms(decoder, lambda: _sweep(decoder, cache, 0, context))
 
 
 def _node_times(decoder: Decoder, cache: KVCache, n: int, bits: int = 0) -> NodeTimes:

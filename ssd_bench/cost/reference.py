@@ -41,7 +41,6 @@ class ReferenceMachine(LatencyTimes):
         call_ms: host time to launch one call of a search: a sublayer over branches, or a head over rows.
         compare_ms: host time of one comparison of branches with the full model's stream, including the wait for the
             device.
-        fitted: names of fitted or assumed values.
         block_factor: number of blocks for which a block of the timed work stands (`of_blocks`).
     """
 
@@ -49,14 +48,12 @@ class ReferenceMachine(LatencyTimes):
     gpu: str
     model: str
     n_layers: int
-    dtype: str
     eager: tuple[NodeTimes, ...]
     captured_nodes: int
     step_ms: float
     call_ms: float
     compare_ms: float
     copy_ms: float
-    fitted: tuple[str, ...]
     block_factor: float = 1.0
 
     @classmethod
@@ -73,12 +70,10 @@ class ReferenceMachine(LatencyTimes):
             gpu=content["gpu"],
             model=content["model"],
             n_layers=content["n_layers"],
-            dtype=content["dtype"],
             latency=latency,
             eager=_node_times(content["eager"]),
             captured_nodes=content["captured_nodes"],
             **{key: float(ms) for key, ms in content["host"].items()},
-            fitted=tuple(key for key, text in content["sources"].items() if not text.startswith("measured")),
         )
 
     @property

@@ -129,10 +129,6 @@ class SimulatedMachine:
         return self.block_factor * self.gpu.compare_us / 1e3
 
     @property
-    def draft_rest_ms(self) -> float:
-        return float(self._rest_ms(np.ones(1))[0])
-
-    @property
     def bits(self) -> Collection[int]:
         return BITS
 

@@ -19,7 +19,7 @@ def work_ms(work: pd.DataFrame, machine: Machine) -> Array:
     attn, mlp, rest = machine.pass_ms(calls.rows, calls.context)
     # a drafted token chooses its successor; a verification also accepts and commits; a prefill only computes the head
     head = head_ms(machine, calls.rows)
-    drafted = np.where(calls.rows > 1, head, machine.draft_rest_ms)  # of several rows if the draft checks a copy
+    drafted = np.where(calls.rows > 1, head, machine.rest_ms(0))  # of several rows if the draft checks a copy
     after = np.select([part == "draft", part == "verify"], [drafted, rest], default=head)
     decoding = calls.attentions * attn + calls.mlps * mlp + calls.heads * after
     decodes = np.isin(part, ("prefill", "draft", "verify"))
@@ -36,5 +36,5 @@ def _saved_ms(calls: Calls, machine: Machine) -> Array:
             attn, mlp, _ = machine.pass_ms(calls.rows[at], calls.context[at])
             rounded_attn, rounded_mlp, _ = machine.pass_ms(calls.rows[at], calls.context[at], bits)
             saved[at] += attentions[at] * (attn - rounded_attn) + mlps[at] * (mlp - rounded_mlp)
-            saved[at] += heads[at] * (machine.draft_rest_ms - machine.rest_ms(bits))
+            saved[at] += heads[at] * (machine.rest_ms(0) - machine.rest_ms(bits))
     return saved

@@ -322,7 +322,7 @@ def _predicted_row(machine: ReferenceMachine, row: Mapping[str, Any], context: f
     layer_set, tokens = pattern_set("uniform", row["skipped"], machine.n_layers), row["realised_M"]
     drafted = (tokens - 1) / row["realised_alpha"]  # k: of M tokens of a step one is the target's
     attn, mlp, remainder = machine.pass_ms(np.array([1.0, drafted + 1]), np.full(2, context))
-    draft_ms = layer_set.n_attn * attn[0] + layer_set.n_mlp * mlp[0] + machine.draft_rest_ms
+    draft_ms = layer_set.n_attn * attn[0] + layer_set.n_mlp * mlp[0] + machine.rest_ms(0)
     plain_ms, verify_ms = machine.n_layers * (attn + mlp) + remainder + machine.step_ms
     token_ms = (drafted * draft_ms + machine.draft_start_ms + verify_ms) / tokens
     return {

@@ -41,7 +41,7 @@ def test_passes_are_the_measured_ones(model: str) -> None:
     attn, mlp, remainder = machine.pass_ms(nodes, np.full_like(nodes, content["context"]))
     measured = [content["pass_ms"][f"{int(n)} nodes"] for n in nodes]
     assert machine.n_layers * (attn + mlp) + remainder == pytest.approx(measured, rel=1e-3)
-    half = machine.n_layers / 2 * (attn[0] + mlp[0]) + machine.draft_rest_ms
+    half = machine.n_layers / 2 * (attn[0] + mlp[0]) + machine.rest_ms(0)
     assert half == pytest.approx(content["pass_ms"]["half, uniform"], rel=1e-3)
     # a pass that is not captured is launched sublayer by sublayer
     assert machine.captured_nodes == 64
@@ -61,7 +61,7 @@ def test_blocks_of_a_smaller_model_stand_for_several() -> None:
     machine = reference_machine("h200/llama3_1_8b")
     small = machine.of_blocks(8)
     assert small.n_layers == 8 and small.call_ms == 4 * machine.call_ms and small.step_ms == machine.step_ms
-    assert small.draft_rest_ms == machine.draft_rest_ms
+    assert small.rest_ms(0) == machine.rest_ms(0)
     nodes, context = np.array([1.0, 8.0, 200.0]), np.array([100.0, 1024.0, 4096.0])
     for scaled, plain in ((small.pass_ms, machine.pass_ms), (small.eager_ms, machine.eager_ms)):
         attn, mlp, remainder = scaled(nodes, context)
@@ -76,7 +76,7 @@ def test_head_over_rows() -> None:
     machine = reference_machine("h200/llama3_1_8b")
     rows = np.array([1.0, 16.0, 64.0])
     head = head_ms(machine, rows)
-    assert head[0] == machine.draft_rest_ms and (np.diff(head) > 0).all()
+    assert head[0] == machine.rest_ms(0) and (np.diff(head) > 0).all()
     assert head == pytest.approx([times.rest_ms for times in machine.latency.passes if times.nodes in rows])
 
 

@@ -169,7 +169,7 @@ def test_a_prediction_is_the_sum_of_its_work() -> None:
     for steps in simulations():
         machine, rows, context = steps.machine, np.array([1.0, 5.0]), np.full(2, steps.context)
         attn, mlp, rest = machine.pass_ms(rows, context)
-        half = 0.5 * steps.n_layers * (attn[0] + mlp[0]) + machine.draft_rest_ms
+        half = 0.5 * steps.n_layers * (attn[0] + mlp[0]) + machine.rest_ms(0)
         whole = steps.n_layers * (attn + mlp) + rest + (machine.loop_ms or 0.0)
         assert steps.draft_ms(0.5) == pytest.approx(half) and steps.plain_ms == pytest.approx(whole[0])
         assert steps.verify_ms(4) == pytest.approx(whole[1] + machine.draft_start_ms)

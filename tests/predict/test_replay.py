@@ -119,7 +119,7 @@ def call_costs(machine: Machine, context: Array, heads: float = 0.0) -> Array:
         each += (heads > 0) * np.maximum(machine.call_ms / machine.block_factor, heads * head)
         return CALLS * each + COMPARISONS * machine.compare_ms
     attn, _, rest = machine.pass_ms(rows, context)
-    head = machine.draft_rest_ms + rest - machine.pass_ms(np.ones_like(rows), context)[2]
+    head = machine.rest_ms(0) + rest - machine.pass_ms(np.ones_like(rows), context)[2]
     launch, comparison = getattr(machine, "call_ms", 0.0), getattr(machine, "compare_ms", 0.0)
     return CALLS * (attn + heads * head + launch) + COMPARISONS * comparison
 
