@@ -76,9 +76,6 @@ def describe(head: str, runs: Sequence[Planned], recorded: Callable[[Planned], f
 
     Args:
         recorded: returns a run's hours by an earlier record, or None.
-
-    Raises:
-        ConfigError: as `estimate`.
     """
     rows, tokens, hours, n_recorded, n_unknown = [], 0, 0.0, 0, 0
     sizes: dict[tuple[str, str], float] = {}  # (hardware, model) -> GB of its largest run
@@ -99,12 +96,10 @@ def describe(head: str, runs: Sequence[Planned], recorded: Callable[[Planned], f
         rows.append([*names, " ".join(options), str(work.prompts or "?"), str(work.new_tokens), *numbers])
     header = ["model", "method", "task", "options", "prompts", "new tokens", "hours", "GB"]
     basis = "if every method were as fast as AR"
-    if n_recorded:
-        basis = (
-            "as on record"
-            if n_recorded == len(runs)
-            else f"{basis}, except {n_recorded} of {len(runs)} runs, which are on record"
-        )
+    if n_recorded == len(runs):
+        basis = "as on record"
+    elif n_recorded:
+        basis += f", except {n_recorded} of {len(runs)} runs, which are on record"
     total = f"at most {tokens:,} new tokens in all arms, about {spell(hours)} {basis}"
     if n_unknown:
         total += f"; not counted: {n_unknown} of {len(runs)} runs, whose data are not on this machine"

@@ -36,11 +36,9 @@ class ScaledExperiments:
     def distinct_runs(self) -> list[Overrides]:
         """Runs of all jobs, each once: first those that claims need, claim by claim; repeated timings spread evenly."""
         repeats = {overrides for job, overrides in self.jobs if grid.load(job.experiment).spread}
-        runs = sorted(dict.fromkeys(overrides for _, overrides in self.jobs), key=self._rank)
+        distinct = dict.fromkeys(overrides for _, overrides in self.jobs)
+        runs = sorted(distinct, key=lambda overrides: self.ranks.get(overrides, inf))
         return spread_repeats([run for run in runs if run not in repeats], [run for run in runs if run in repeats])
-
-    def _rank(self, overrides: Overrides) -> float:
-        return self.ranks.get(overrides, inf)
 
     @property
     def heading(self) -> str:

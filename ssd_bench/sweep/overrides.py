@@ -68,7 +68,12 @@ class SweepRequest:
         Raises:
             ConfigError: an option has several values.
         """
-        return [_single(override) for override in self.options]
+        choices_of = [_choices(override) for override in self.options]
+        for override, values in zip(self.options, choices_of):
+            if len(values) > 1:
+                expected = "one value: the experiment defines the grid"
+                raise ConfigError(override.get_key_element(), override.input_line, expected)
+        return [value for values in choices_of for value in values]
 
 
 def product(overrides: Iterable[Override]) -> list[Overrides]:
@@ -163,10 +168,3 @@ def _retry(override: Override) -> bool:
     if (value := override.value()) not in ("failed", None):
         raise ConfigError("retry", str(value), "failed, or null")
     return value is not None
-
-
-def _single(override: Override) -> str:
-    choice, *others = _choices(override)
-    if others:
-        raise ConfigError(override.get_key_element(), override.input_line, "one value: the experiment defines the grid")
-    return choice
