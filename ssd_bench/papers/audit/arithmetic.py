@@ -135,16 +135,6 @@ def check_repeat(number: Number, repeat: Number, check_name: str) -> Check:
     return new_check(number, check_name, f"{source} prints {repeat.printed}", implied, source, result)
 
 
-def check_lower_bound(number: Number, cells: Sequence[Number], source: str, if_below: str = CONTRADICTION) -> Check:
-    """Compare a lower bound ("over 90 %") with the smallest of its cells; `if_below` is the verdict if one is below."""
-    least = min(cells, key=lambda n: n.value)
-    below = [n for n in cells if n.value + n.half < number.value - EPSILON]
-    listed = ", ".join(f"{n.printed} ({n.model} {n.task}, {n.exhibit})" for n in sorted(below, key=lambda n: n.value))
-    text = f"lower values: {listed}" if below else f"the smallest value in {source} is {least.printed}"
-    fits = CONSISTENT if least.value >= number.value - EPSILON else ROUNDING
-    return new_check(number, "lower bound", text, least.value, source, if_below if below else fits)
-
-
 def check_upper_bound(number: Number, value: float, text: str, source: str) -> Check:
     """Compare an upper bound with `value`, the largest implied by its source; `text` ends `Check.what`."""
     result = CONSISTENT if value <= number.value + number.half + EPSILON else CONTRADICTION
@@ -158,12 +148,6 @@ def check_range_end(number: Number, cells: Sequence[Number], source: str) -> Che
     text = f"the {word} value in {source} is {cell.printed} ({cell.model}, {cell.task})"
     result = rounding_verdict(number, cell.value, cell.value - cell.half, cell.value + cell.half)
     return new_check(number, "range", text, cell.value, source, result)
-
-
-def check_tokens_ratio(number: Number, method: Number, plain: Number) -> Check:
-    """Compare a speedup with the method's tokens/s over plain decoding's."""
-    how = f"{method.printed} / {plain.printed} tokens/s"
-    return check_formula(number, "tokens/s", how, "ratio of tokens/s", lambda a, b: a / b, method, plain)
 
 
 def expected_speedup_at(skip: float) -> Callable[[float, float], float]:

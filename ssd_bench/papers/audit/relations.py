@@ -11,13 +11,16 @@ from typing import Any
 
 from ssd_bench.conf import read_yaml
 from ssd_bench.papers.audit.arithmetic import (
+    CONSISTENT,
     CONTRADICTION,
+    EPSILON,
+    ROUNDING,
     Check,
     check_average,
-    check_lower_bound,
+    check_formula,
     check_range_end,
     check_repeat,
-    check_tokens_ratio,
+    new_check,
 )
 from ssd_bench.papers.printed.catalogue import PaperFolder
 from ssd_bench.papers.printed.reported import Number, numbers
@@ -71,7 +74,10 @@ def _mean(number: Number, of: Selection, parts: str, check: str = "mean", own_di
 
 
 def _ratio(number: Number, of: Selection, to: Selection) -> Check:
-    return check_tokens_ratio(number, _one(of, number), _one(to, number))
+    """Compare a speedup with the method's tokens/s over plain decoding's."""
+    method, plain = _one(of, number), _one(to, number)
+    how = f"{method.printed} / {plain.printed} tokens/s"
+    return check_formula(number, "tokens/s", how, "ratio of tokens/s", lambda a, b: a / b, method, plain)
 
 
 def _repeat(number: Number, of: Selection, check: str) -> Check:
@@ -84,7 +90,14 @@ def _range(number: Number, of: Sequence[Selection], source: str | None = None) -
 
 
 def _lower_bound(number: Number, of: Sequence[Selection], source: str, if_below: str = CONTRADICTION) -> Check:
-    return check_lower_bound(number, _cells(number, of), source, if_below)
+    """Compare a lower bound ("over 90 %") with the smallest of its cells; `if_below` is the verdict if one is below."""
+    cells = _cells(number, of)
+    least = min(cells, key=lambda n: n.value)
+    below = [n for n in cells if n.value + n.half < number.value - EPSILON]
+    listed = ", ".join(f"{n.printed} ({n.model} {n.task}, {n.exhibit})" for n in sorted(below, key=lambda n: n.value))
+    text = f"lower values: {listed}" if below else f"the smallest value in {source} is {least.printed}"
+    fits = CONSISTENT if least.value >= number.value - EPSILON else ROUNDING
+    return new_check(number, "lower bound", text, least.value, source, if_below if below else fits)
 
 
 def _cells(number: Number, selections: Sequence[Selection]) -> list[Number]:

@@ -120,11 +120,7 @@ def paper_folders() -> tuple[PaperFolder, ...]:
 
 
 def read_folder(path: Path) -> PaperFolder:
-    """Return the folder of one `paper.yaml`.
-
-    Raises:
-        ConfigError: as `paper_folders`.
-    """
+    """Return the folder of one `paper.yaml`."""
     location = f"{path.parent.name}/{path.name}"
     content = read_yaml(path)
     if not isinstance(content, dict) or not {"rank", "versions"} <= set(content):
@@ -163,12 +159,10 @@ def find_folder(name: str) -> PaperFolder:
     Raises:
         ConfigError: no such folder.
     """
-    for folder in paper_folders():
-        if folder.name == name:
-            return folder
-    raise ConfigError(
-        "paper", name, f"a folder of ssd_bench/papers: {', '.join(folder.name for folder in paper_folders())}"
-    )
+    folders = {folder.name: folder for folder in paper_folders()}
+    if name not in folders:
+        raise ConfigError("paper", name, f"a folder of ssd_bench/papers: {', '.join(folders)}")
+    return folders[name]
 
 
 def folder_of(paper: str) -> PaperFolder:
@@ -177,12 +171,10 @@ def folder_of(paper: str) -> PaperFolder:
     Raises:
         ConfigError: no such version.
     """
-    for folder in paper_folders():
-        if paper in folder.versions:
-            return folder
-    raise ConfigError(
-        "paper", paper, f"one of {', '.join(version for folder in paper_folders() for version in folder.versions)}"
-    )
+    folders = {version: folder for folder in paper_folders() for version in folder.versions}
+    if paper not in folders:
+        raise ConfigError("paper", paper, f"one of {', '.join(folders)}")
+    return folders[paper]
 
 
 def version_name(paper: str) -> str:

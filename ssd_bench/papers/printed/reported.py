@@ -151,11 +151,7 @@ def _folders_with_numbers() -> list[PaperFolder]:
 
 
 def read_numbers(folder: PaperFolder) -> list[Number]:
-    """Return one paper's reported numbers.
-
-    Raises:
-        ConfigError: as `numbers`.
-    """
+    """Return one paper's reported numbers."""
     if unknown := folder.counts.keys() - METRICS:
         raise ConfigError(f"{folder.name}/paper.yaml counts", sorted(unknown), "a metric of metrics.yaml each")
     known_exhibits = {(row["paper"], row["exhibit"]) for _, row in _rows("exhibits", folder)}
@@ -163,14 +159,8 @@ def read_numbers(folder: PaperFolder) -> list[Number]:
     for line, row in _rows("results", folder):
         number = _number(row, line, folder, known_exhibits)
         if number.id in numbers_by_id:
-            _refuse(
-                folder,
-                "results",
-                line,
-                "id",
-                number.id,
-                f"a unique id; line {numbers_by_id[number.id].line} has it too",
-            )
+            expected = f"a unique id; line {numbers_by_id[number.id].line} has it too"
+            _refuse(folder, "results", line, "id", number.id, expected)
         numbers_by_id[number.id] = number
     return list(numbers_by_id.values())
 
@@ -232,11 +222,7 @@ def slug(text: str) -> str:
 def _number(
     row: Mapping[str, str], line: int, folder: PaperFolder, known_exhibits: Collection[tuple[str, str]]
 ) -> Number:
-    """Return a validated row; its id is paper/exhibit/model/method/task/settings/metric/bound without empty parts.
-
-    Raises:
-        ConfigError: as `numbers`.
-    """
+    """Return a validated row; its id is paper/exhibit/model/method/task/settings/metric/bound without empty parts."""
 
     def require(fits: bool, column: str, expected: str) -> None:
         if not fits:
@@ -267,19 +253,10 @@ def _number(
     value_part = printed if metric == "layer_index" else ""  # the only metric with several values in one figure
     parts = (*exhibit, row["model"], row["method"], row["task"], *telling)
     name = "/".join([*map(slug, filter(None, parts)), *filter(None, (metric, bound, value_part))])
-    fields = {key: row[key] for key in ("paper", "exhibit", "model", "method", "task", "setting", "unit", "note")}
     half = 0.5 * 10.0 ** -len(printed.partition(".")[2])
-    return Number(
-        id=name,
-        bound=bound,
-        metric=metric,
-        value=value,
-        printed=printed,
-        half=half,
-        line=line,
-        settings=setting,
-        **fields,
-    )
+    labels = {key: row[key] for key in ("paper", "exhibit", "model", "method", "task", "setting", "unit", "note")}
+    labels |= {"id": name, "bound": bound, "metric": metric, "printed": printed}
+    return Number(**labels, value=value, half=half, line=line, settings=setting)
 
 
 @cache

@@ -97,11 +97,7 @@ class RunSet:
 
 
 def names() -> list[str]:
-    """Return the names of all experiments.
-
-    Raises:
-        ConfigError: as `read_run_sets`.
-    """
+    """Return the names of all experiments."""
     return sorted(read_run_sets(FOLDER)[1])
 
 
@@ -109,20 +105,20 @@ def load(name: str) -> Experiment:
     """Return an experiment.
 
     Raises:
-        ConfigError: an unknown name; or as `read_run_sets`.
+        ConfigError: an unknown name; suggests names with this beginning, else similar names, else all run sets.
     """
-    experiment = read_run_sets(FOLDER)[1].get(name)
-    if experiment is None:
-        raise _unknown_name(name)
-    return experiment
+    run_sets, experiments = read_run_sets(FOLDER)
+    if name in experiments:
+        return experiments[name]
+    known_names = [*run_sets, *names()]
+    matches = [known_name for known_name in known_names if known_name.startswith(name)]
+    suggestions = ", ".join(matches or get_close_matches(name, known_names, cutoff=0.75) or run_sets)
+    expected = f"a table, a figure or a run set, such as {suggestions}; python -m ssd_bench run --help lists all"
+    raise ConfigError("experiment", name, expected)
 
 
 def sets() -> Mapping[str, RunSet]:
-    """Return all run sets by name.
-
-    Raises:
-        ConfigError: as `read_run_sets`.
-    """
+    """Return all run sets by name."""
     return read_run_sets(FOLDER)[0]
 
 
@@ -130,26 +126,12 @@ def expand_name(name: str) -> list[str]:
     """Return the experiments of a name on the command line: all of a run set (by its path or unique file name), or one.
 
     Raises:
-        ConfigError: an unknown name; or as `read_run_sets`.
+        ConfigError: an unknown name.
     """
     if name not in sets() and name not in names():
         matches = [run_set for run_set in sets() if run_set.partition("/")[2] == name]
         name = matches[0] if len(matches) == 1 else name
     return [*sets()[name].exhibits] if name in sets() else [load(name).name]
-
-
-def _unknown_name(name: str) -> ConfigError:
-    """Return an error that suggests names with this beginning, else similar names, else all run sets."""
-    known_names = [*sets(), *names()]
-    suggestions = (
-        [known_name for known_name in known_names if known_name.startswith(name)]
-        or get_close_matches(name, known_names, cutoff=0.75)
-        or sets()
-    )
-    allowed = (
-        f"a table, a figure or a run set, such as {', '.join(suggestions)}; python -m ssd_bench run --help lists all"
-    )
-    return ConfigError("experiment", name, allowed)
 
 
 @cache
@@ -166,9 +148,8 @@ def read_run_sets(folder: Path) -> tuple[Mapping[str, RunSet], Mapping[str, Expe
     for run_set in run_sets.values():
         for name, entry in run_set.exhibits.items():
             if name in owners:
-                raise ConfigError(
-                    f"experiment {run_set.name} exhibits", name, f"a name that {owners[name]} does not use"
-                )
+                expected = f"a name that {owners[name]} does not use"
+                raise ConfigError(f"experiment {run_set.name} exhibits", name, expected)
             owners[name] = run_set.name
             experiments[name] = _experiment(name, entry, run_set, run_sets)
     return run_sets, experiments
