@@ -108,7 +108,7 @@ def _write_by_machine(results: dict[str, Any], folder: Path) -> Path:
     names = (str(results[key]) for key in ("model", "dtype", "kernels", "isa") if results[key] is not None)
     target = folder / re.sub("[^a-z0-9]+", "-", results["machine"].lower()).strip("-") / f"{'-'.join(names)}.json"
     target.parent.mkdir(parents=True, exist_ok=True)
-    write_atomic(target, _text(results).encode())
+    write_atomic(target, json.dumps(results, indent=1).encode())
     return target
 
 
@@ -119,15 +119,11 @@ def _write_by_time(results: dict[str, Any], folder: Path) -> Path:
     while True:
         try:
             with target.open("x", encoding="utf-8") as file:
-                file.write(_text(results))
+                file.write(json.dumps(results, indent=1))
             return target
         except FileExistsError:  # another bench ended in this second
             number += 1
             target = folder / f"{now}-{number}.json"
-
-
-def _text(results: dict[str, Any]) -> str:
-    return json.dumps(results, indent=1)
 
 
 def render(results: dict[str, Any]) -> str:

@@ -95,11 +95,8 @@ def explain(run: Run) -> Explanation:
     ar_prompts, ar_steps = arm_rows(prompts, "ar"), arm_rows(steps, "ar")
     if not len(method_steps) or not len(ar_steps):
         raise ConfigError("run", str(run.path), "a run with baseline=paired or hf and outputs of two tokens or more")
-    emitted, drafted, passes = (
-        float(method_steps["emitted"].sum()),
-        float(method_steps["draft_len"].sum()),
-        len(method_steps),
-    )
+    emitted, drafted = (float(method_steps[name].sum()) for name in ("emitted", "draft_len"))
+    passes = len(method_steps)
     ar_ms = float(ar_prompts["decode_ms"].sum() / ar_steps["emitted"].sum())
     shares = {name: float(method_prompts[f"{name}_ms"].sum()) / emitted for name in ("draft", "verify", "policy")}
     total = float(method_prompts["decode_ms"].sum()) / emitted
@@ -145,11 +142,6 @@ def _losses(ms: dict[str, float], m: float, k: float, c: float | None, c_measure
     return tuple(sorted(losses, key=lambda loss: -loss.ms))
 
 
-def modelled_times(run: Run) -> dict[str, float]:
-    """Return the modelled parts of `Explanation.ms`."""
-    return explain(reference_run(run)).ms
-
-
 def draft_sources(run: Run) -> pd.DataFrame:
     """Count the method's steps by source of the draft: nothing (AR steps), no layers (copied text), or a layer set.
 
@@ -161,17 +153,14 @@ def draft_sources(run: Run) -> pd.DataFrame:
     steps = arm_rows(run.steps.assign(modelled_ms=step_ms), "method")
     ids = steps["layer_set_id"]
     used = [int(i) for i in ids.value_counts().index]
-    names = {i: _set_name(run, i) if at < SETS else f"{len(used) - SETS} other layer sets" for at, i in enumerate(used)}
+    names = {i: f"set {i}: {run.layer_set(i).text}" for i in used[:SETS]}
+    names |= dict.fromkeys(used[SETS:], f"{len(used) - SETS} other layer sets")
     source = ids.map(names).astype("object").where(ids.notna(), NO_LAYERS)
     source[steps["draft_len"] == 0] = NO_DRAFT
     ms = steps["draft_ms"] + steps["verify_ms"] + steps["policy_ms"]
     counted = steps.assign(source=source, steps=1, drafted=steps["draft_len"], accepted=steps["accepted_len"], ms=ms)
     sums = counted.groupby("source")[["steps", "drafted", "accepted", "emitted", "ms", "modelled_ms"]]
     return sums.sum(min_count=1).sort_values("steps", ascending=False, kind="stable").reset_index()
-
-
-def _set_name(run: Run, set_id: int) -> str:
-    return f"set {set_id}: {run.layer_set(set_id).text}"
 
 
 def _source_table(run: Run) -> str:
@@ -211,7 +200,8 @@ def render(run: Run, explanation: Explanation) -> str:
             format_number(explanation.speedup),
         ),
     ]
-    modelled = modelled_times(run)
+    modelled = explain(reference_run(run)).ms
+    modelled_speedup = modelled["ar"] / (sum(modelled.values()) - modelled["ar"])
     times = [
         (
             TIMES[name],
@@ -229,7 +219,8 @@ def render(run: Run, explanation: Explanation) -> str:
     run_text = f"{header.method} on {header.task.name}, {model_title(header.model.name)}"
     return "\n".join(
         [
-            f"{run_text}: measured speedup {explanation.speedup:.2f}{_modelled_text(run, modelled)}",
+            f"{run_text}: measured speedup {explanation.speedup:.2f}, "
+            f"modelled {modelled_speedup:.2f} at {costs_text(reference_of(header))}",
             "",
             tables.terminal(pd.DataFrame(chain, columns=["speedup at this acceptance", ""])),
             "",
@@ -246,10 +237,6 @@ def render(run: Run, explanation: Explanation) -> str:
             *_slow(run),
         ]
     )
-
-
-def _modelled_text(run: Run, ms: dict[str, float]) -> str:
-    return f", modelled {ms['ar'] / (sum(ms.values()) - ms['ar']):.2f} at {costs_text(reference_of(run.header))}"
 
 
 def _slow(run: Run) -> list[str]:

@@ -50,9 +50,8 @@ def _run(cfg: DictConfig, wait: bool, log: WarningLog | None, arguments: Sequenc
 
     if dry.is_requested(cfg.dry):
         hydra = HydraConfig.get()
-        overrides: Any = OmegaConf.to_container(
-            hydra.overrides.task, resolve=False
-        )  # unresolved: a value may contain an interpolation
+        # unresolved: a value may contain an interpolation
+        overrides: Any = OmegaConf.to_container(hydra.overrides.task, resolve=False)
         planned = dry.Planned(overrides, hydra.runtime.choices, cfg)
         print(dry.describe("1 run", [planned], lambda _: None))
         return None

@@ -78,14 +78,11 @@ def _run(folder: Path) -> StatusLine | None:
     if owner is None or has_expired(lease, owner):
         failed = header.status == FAILED
         return StatusLine("failed" if failed else "stopped", folder.name, prompts, more=header.error)
-    begun = [path for path in parts if path[0] >= _since(owner.since)]
+    since = pd.Timestamp(owner.since).timestamp()
+    begun = [part for part in parts if part[0] >= since]
     speed, seconds_left = _pace(begun, total - len(parts))
     more = f"{owner}" + (f", {spell(seconds_left / 3600)} left" if seconds_left is not None else "")
     return StatusLine("running", folder.name, prompts, speed, more)
-
-
-def _since(text: str) -> float:
-    return pd.Timestamp(text).timestamp()
 
 
 def _pace(parts: Sequence[tuple[float, Path]], pending: int) -> tuple[str, float | None]:

@@ -13,7 +13,7 @@ from ssd_bench.report.closing import comparison_text, run_table
 from ssd_bench.report.runs import document, group_by_task, overview, readable_row, unrounded_table
 from ssd_bench.results.digest import summarise
 from ssd_bench.results.folder import Record
-from ssd_bench.results.modelled import REFERENCE
+from ssd_bench.results.modelled import REFERENCE, reference_run
 from ssd_bench.results.text import FROZEN, MEASURED, MODELLED, costs_text, format_interval
 from tests.synthetic import N_LAYERS, unit, with_work, write_run
 
@@ -131,7 +131,7 @@ def test_the_overview_has_a_table_for_each_reference_machine(tmp_path: Path) -> 
 
 def test_an_explanation_has_modelled_times_next_to_the_measured(tmp_path: Path) -> None:
     run = counted_run(tmp_path / "run")
-    times, summary = explain.modelled_times(run), summarise(run).row
+    times, summary = explain.explain(reference_run(run)).ms, summarise(run).row
     assert times["ar"] / (sum(times.values()) - times["ar"]) == pytest.approx(summary["speedup_modelled"])
     assert times["policy"] / (sum(times.values()) - times["ar"]) == pytest.approx(summary["modelled_overhead"])
     sources = explain.draft_sources(run)
