@@ -46,11 +46,6 @@ class Check:
     source: str
     verdict: str
 
-    @property
-    def difference(self) -> float | None:
-        """Implied minus stated value."""
-        return None if self.stated is None or self.implied is None else self.implied - self.stated
-
 
 def describe(number: Number) -> str:
     """Return a number's identity in words: table, figure or section, model, method, task, settings, metric."""

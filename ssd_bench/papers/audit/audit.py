@@ -21,7 +21,9 @@ VERDICT_WIDTH = 4 + max(map(len, FINDINGS))  # indent of a line, verdict, and th
 
 
 def audit() -> pd.DataFrame:
-    """Return every comparison, one row each, by paper; columns as in `arithmetic.Check`.
+    """Return every comparison, one row each, by paper.
+
+    Columns are those of `arithmetic.Check`, and difference, the implied minus the stated value.
 
     Raises:
         ConfigError: the papers' data does not fit its schema.
@@ -30,9 +32,8 @@ def audit() -> pd.DataFrame:
     modules = [module for folder in paper_folders() if (module := folder.module("checks"))]
     checks += [*(check for module in modules for check in module.checks()), *check_repeats()]
     checks.sort(key=lambda check: paper_versions().index(check.paper))
-    rows = [{**asdict(check), "difference": check.difference} for check in checks]
-    numeric = dict.fromkeys(("stated", "implied", "difference"), "float64")
-    return pd.DataFrame(rows, columns=list(COLUMNS)).astype(numeric)
+    frame = pd.DataFrame(map(asdict, checks), columns=list(COLUMNS)).astype({"stated": float, "implied": float})
+    return frame.assign(difference=frame["implied"] - frame["stated"])
 
 
 def findings(frame: pd.DataFrame) -> pd.DataFrame:
