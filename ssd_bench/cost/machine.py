@@ -83,19 +83,15 @@ class Machine(Protocol):
 
     def pass_ms(self, nodes: Array, context: Array, bits: int = 0) -> tuple[Array, Array, Array]:
         """Return the times of one attention, of one MLP and, for `bits` 0, of the rest of passes."""
-        ...
 
     def rest_ms(self, bits: int) -> float:
         """Return the time of a drafted token without its sublayers, by the bits of the head's weights; 0: as loaded."""
-        ...
 
     def calls_ms(self, calls: Calls) -> Array:
         """Return the times of a method's calls, as if all weights were read in full precision."""
-        ...
 
     def of_blocks(self, n_layers: int) -> Machine:
         """Return the machine for a model of so many blocks, each standing for several of its own."""
-        ...
 
 
 def head_ms(machine: Machine, rows: Array) -> Array:

@@ -11,7 +11,7 @@ their times add up, and the stream moves from one to the next.
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
@@ -108,6 +108,11 @@ class SimulatedMachine:
     devices: int = 1
     block_factor: float = 1.0
 
+    bits = BITS
+    draft_start_ms = 0.0  # host work, part of `loop_ms`
+    tree_token_ms = SIBLINGS_MS
+    tree_node_ms = TREE_NODE_MS
+
     @property
     def name(self) -> str:
         return self.gpu.name if self.devices == 1 else f"{self.devices} x {self.gpu.name}"
@@ -128,24 +133,8 @@ class SimulatedMachine:
     def compare_ms(self) -> float:
         return self.block_factor * self.gpu.compare_us / 1e3
 
-    @property
-    def bits(self) -> Collection[int]:
-        return BITS
-
     def rest_ms(self, bits: int) -> float:
         return float(self._rest_ms(np.ones(1), ROUNDED_BYTES.get(bits, VALUE_BYTES))[0])
-
-    @property
-    def draft_start_ms(self) -> float:
-        return 0.0  # host work, part of `loop_ms`
-
-    @property
-    def tree_token_ms(self) -> float:
-        return SIBLINGS_MS
-
-    @property
-    def tree_node_ms(self) -> float:
-        return TREE_NODE_MS
 
     def pass_ms(self, nodes: Array, context: Array, bits: int = 0) -> tuple[Array, Array, Array]:
         """Return the times as `Machine.pass_ms`; with rounded weights products stay in half precision."""
