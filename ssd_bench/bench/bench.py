@@ -24,7 +24,6 @@ from ssd_bench.engine.sampling import Decoding
 from ssd_bench.errors import ConfigError
 from ssd_bench.paths import write_atomic
 from ssd_bench.records import provenance
-from ssd_bench.run.hardware import Hardware
 from ssd_bench.run.loading import load_model
 from ssd_bench.run.plan import Plan, plan
 
@@ -59,7 +58,7 @@ def bench(cfg: DictConfig, record: bool = False, arguments: Sequence[str] = ()) 
         "model": planned.model.dims.name,
         "dtype": hardware.dtype_name,
         "device": hardware.label,
-        "machine": _machine(hardware),
+        "machine": f"{', '.join(hardware.gpu_names()) or provenance.cpu_model()}, {hardware.threads} threads",
         "threads": hardware.threads,
         **engine.decoder.arithmetic.named(),
         "provenance": provenance.collect(command_line, hardware.gpu_names()),
@@ -98,10 +97,6 @@ def _measure_all(planned: Plan, engine: Engine) -> dict[str, Any]:
 
 def _say(task: str) -> None:
     print(f"measuring: {task}", file=sys.stderr, flush=True)
-
-
-def _machine(hardware: Hardware) -> str:
-    return f"{', '.join(hardware.gpu_names()) or provenance.cpu_model()}, {hardware.threads} threads"
 
 
 def _write_by_machine(results: dict[str, Any], folder: Path) -> Path:

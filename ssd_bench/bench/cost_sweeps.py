@@ -83,30 +83,28 @@ def _context_times(decoder: Decoder, cache: KVCache, context: int) -> dict[str, 
     return {
         "passes": _medians(decoder, whole),
         "attention": _medians(decoder, attentions, n_layers),
-        "branches": {
-            str(branches * rows): _device_ms(decoder, _calls(decoder, cache, 0, (branches, rows), context))
-            for branches, rows in BRANCHES
-        },
+        "branches": _branch_times(decoder, partial(_calls, decoder, cache, 0, context)),
     }
 
 
 def _times_without_context(decoder: Decoder, cache: KVCache) -> dict[str, dict[str, float]]:
     mlps = {str(n): partial(_pass, decoder, cache, decoder.all_sublayers[1::2], n, 0, False) for n in NODES}
     heads = {str(n): partial(_pass, decoder, cache, (), n, 0) for n in NODES}
+
+    def predictions(branches: int, rows: int) -> list[Run]:
+        return [partial(decoder.predict, _streams(decoder, branches, rows).flatten(0, 1))]
+
     return {
         "mlp": _medians(decoder, mlps, decoder.arch.n_layers),
         "head": _medians(decoder, heads),
-        "branch_mlp": {
-            str(branches * rows): _device_ms(decoder, _calls(decoder, cache, 1, (branches, rows), 0))
-            for branches, rows in BRANCHES
-        },
-        "branch_head": {
-            str(branches * rows): _device_ms(
-                decoder, [partial(decoder.predict, _streams(decoder, 1, branches * rows)[0])]
-            )
-            for branches, rows in BRANCHES
-        },
+        "branch_mlp": _branch_times(decoder, partial(_calls, decoder, cache, 1, 0)),
+        "branch_head": _branch_times(decoder, predictions),
     }
+
+
+def _branch_times(decoder: Decoder, calls: Callable[[int, int], list[Run]]) -> dict[str, float]:
+    """Return the device times of calls over a number of branches and of rows in each, by all their rows."""
+    return {str(branches * rows): _device_ms(decoder, calls(branches, rows)) for branches, rows in BRANCHES}
 
 
 def _pass(
@@ -126,11 +124,9 @@ def _streams(decoder: Decoder, branches: int, rows: int) -> torch.Tensor:
     return torch.ones(branches, rows, decoder.arch.width, dtype=decoder.arithmetic.activations, device=decoder.device)
 
 
-def _calls(decoder: Decoder, cache: KVCache, parity: int, size: tuple[int, int], context: int) -> list[Run]:
-    """Return calls of attentions (parity 0) or MLPs (parity 1) of the first blocks over branches, as in a search;
-    `size` is the number of branches, and of rows in each.
-    """
-    hidden = _streams(decoder, *size)
+def _calls(decoder: Decoder, cache: KVCache, parity: int, context: int, branches: int, rows: int) -> list[Run]:
+    """Return calls of attentions (parity 0) or MLPs (parity 1) of the first blocks over branches, as in a search."""
+    hidden = _streams(decoder, branches, rows)
     sublayers = range(parity, 2 * min(MOST_BLOCKS, decoder.arch.n_layers), 2)
     return [partial(decoder.run_branches, i, hidden, cache, context) for i in sublayers]
 
@@ -168,7 +164,7 @@ def _host_times(decoder: Decoder, cache: KVCache, context: int) -> dict[str, flo
         generation = engine.generate(AR(), prompt)
         passes = {"pass": partial(_pass, decoder, cache, decoder.all_sublayers, 1, context + STEPS // 2)}
         steps.append(generation.decode_ms / len(generation.steps) - _medians(decoder, passes)["pass"])
-    calls = [call for parity in (0, 1) for call in _calls(decoder, cache, parity, (16, 1), context)]
+    calls = [call for parity in (0, 1) for call in _calls(decoder, cache, parity, context, 16, 1)]
     streams = _streams(decoder, 16, 1)
     direction = directions(streams[0])
     comparison = partial(_compare, streams, direction)

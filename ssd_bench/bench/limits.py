@@ -172,21 +172,18 @@ def _by_torch(device: torch.device, dtype: torch.dtype) -> MachineLimits:
     return MachineLimits("PyTorch", reads, {name: 2 * size**3 / min(rounds_s) for name, rounds_s in products.items()})
 
 
-def seconds(run: Callable[[], Any], device: torch.device) -> float:
-    """Return the seconds of one call, until the device is done."""
-    begin = time.perf_counter()
-    run()
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)
-    return time.perf_counter() - begin
-
-
 def interleaved(runs: Mapping[str, Callable[[], Any]], device: torch.device, rounds: int) -> dict[str, list[float]]:
-    """Return each run's seconds by round, after a warm-up round; runs take turns, so that all share drift."""
+    """Return each run's seconds until the device is done, by round, after a warm-up round.
+
+    Runs take turns, so that all share drift.
+    """
     times: dict[str, list[float]] = {name: [] for name in runs}
     for index in range(rounds + 1):
         for name, run in runs.items():
-            elapsed = seconds(run, device)
+            begin = time.perf_counter()
+            run()
+            if device.type == "cuda":
+                torch.cuda.synchronize(device)
             if index:
-                times[name].append(elapsed)
+                times[name].append(time.perf_counter() - begin)
     return times
