@@ -65,12 +65,9 @@ class Lost(RuntimeError):
 class JobsFailed(RuntimeError):
     """Jobs of a sweep failed with exit code `code`; their outcomes have been printed."""
 
-    def __init__(self, message: str, code: int):
-        super().__init__(message, code)
-        self.message, self.code = message, code
-
-    def __str__(self) -> str:
-        return self.message
+    def __init__(self, message: str, code: int = 1):
+        super().__init__(message)
+        self.code = code
 
 
 def one_line(error: BaseException) -> str:

@@ -28,15 +28,3 @@ def unresolved(cfg: DictConfig, name: str, error: OmegaConfBaseException) -> Con
     if not isinstance(value, str):
         return ConfigError(name, None, reason=reason)
     return ConfigError(name, value, reason=f"{reason}: ${{...}} refers to an option; {as_text(name, value)}")
-
-
-def plain_value(cfg: DictConfig, name: str) -> object:
-    """Return an option's value.
-
-    Raises:
-        ConfigError: it names an unknown option.
-    """
-    try:
-        return cfg[name]
-    except OmegaConfBaseException as error:
-        raise unresolved(cfg, name, error) from None

@@ -8,7 +8,7 @@ all outputs had full length (`ssd_bench.sweep.dry`).
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 
@@ -23,9 +23,10 @@ BETWEEN = 0.5  # seconds from one run of a sweep to the next
 
 @dataclass(frozen=True)
 class Forecast:
-    """Forecast of runs by the records in some folders."""
+    """Forecast of runs by the records in some folders; `_ratios` has the slowdown by model."""
 
     folders: Sequence[Path]
+    _ratios: dict[str, float] = field(default_factory=dict)
 
     @cached_property
     def headers(self) -> Mapping[tuple[str, ...], RunHeader]:
@@ -59,11 +60,6 @@ class Forecast:
             # not the estimate of `dry`: on the machine of the record, the ratio must be 1
             self._ratios[model.name] = local_ms / latency.target_ms(model.n_layers, CONTEXT)
         return self._ratios.get(model.name, 1.0)
-
-    @cached_property
-    def _ratios(self) -> dict[str, float]:
-        """Slowdown by model."""
-        return {}
 
 
 def _complete_header(folder: Path) -> RunHeader | None:

@@ -17,6 +17,7 @@ from hydra.core.plugins import Plugins
 from hydra.plugins.launcher import Launcher
 from hydra.types import HydraContext, TaskFunction
 from omegaconf import DictConfig, OmegaConf
+from omegaconf.errors import OmegaConfBaseException
 
 from ssd_bench import tables
 from ssd_bench.compose.application import JobFunction
@@ -28,7 +29,7 @@ from ssd_bench.papers.runs import scale as scales
 from ssd_bench.papers.runs.grid import key_of
 from ssd_bench.papers.runs.index import Outcome
 from ssd_bench.paths import local_path
-from ssd_bench.quoting import plain_value
+from ssd_bench.quoting import unresolved
 from ssd_bench.records.pack import unpacked_folder
 from ssd_bench.report.closing import comparison_text
 from ssd_bench.results.folder import load_records
@@ -182,7 +183,10 @@ class Sweep:
         if kind in self._folders:
             return self._folders[kind]
         cfg = self._compose(overrides)
-        folder = local_path("runs_dir", plain_value(cfg, "runs_dir"))
+        try:
+            folder = local_path("runs_dir", cfg.runs_dir)
+        except OmegaConfBaseException as error:
+            raise unresolved(cfg, "runs_dir", error) from None
         if not OmegaConf.is_interpolation(cfg, "runs_dir"):  # which may differ between jobs of a kind
             self._folders[kind] = folder
         return folder

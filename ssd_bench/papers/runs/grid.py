@@ -8,7 +8,7 @@ from __future__ import annotations
 import itertools
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from difflib import get_close_matches
 from functools import cache
 from pathlib import Path
@@ -60,7 +60,7 @@ class Experiment:
     kind: str
     jobs: tuple[Job, ...]
     not_run: tuple[Mapping[str, str], ...] = ()
-    also: tuple[tuple[str, str], ...] = field(default=())
+    also: tuple[tuple[str, str], ...] = ()
     spread: bool = False
 
 
@@ -81,10 +81,6 @@ class Grid:
         """Return the overrides of the job with these labels, one per axis."""
         axis_overrides = (self.axes[axis][label] for axis, label in zip(AXES, labels, strict=True))
         return merge_overrides([o for part in (self.first, *axis_overrides, self.last) for o in part])
-
-    def jobs(self) -> list[tuple[str, ...]]:
-        """Return the overrides of every job."""
-        return [self.overrides(labels) for labels in itertools.product(*(self.axes[axis] for axis in AXES))]
 
 
 @dataclass(frozen=True)

@@ -124,24 +124,16 @@ def load_checked(name: str) -> Scale:
     scale = load(name)
     jobs = [job for experiment in grid.names() for job in grid.load(experiment).jobs]
     overrides = {override for job in jobs for override in scale.replace_model(job)}
-    experiment_models = {(job.experiment, choice(job.overrides, "model")) for job in jobs}
-    if unmatched_models := [
-        f"{name}.{model}"
-        for name, replacements in scale.models.items()
-        for model in replacements
-        if (name, model) not in experiment_models
-    ]:
-        raise ConfigError(
-            f"scale {scale.name} models", ", ".join(unmatched_models), "models of jobs of that experiment"
-        )
-    for key, allowed_keys, expected in (
-        ("replace", overrides, "overrides that a job of an experiment has"),
-        ("notes", set(grid.names()), "names of experiments"),
-        ("limits", set(grid.names()), "names of experiments"),
-        ("caps", {option for option in scale.caps if _is_option(option)}, "options of a config in conf/"),
+    models = {f"{job.experiment}.{choice(job.overrides, 'model')}" for job in jobs}
+    replaced_models = [f"{experiment}.{model}" for experiment, names in scale.models.items() for model in names]
+    for key, keys, allowed_keys, expected in (
+        ("models", replaced_models, models, "models of jobs of that experiment"),
+        ("replace", sorted(scale.replace), overrides, "overrides that a job of an experiment has"),
+        ("notes", sorted(scale.notes), grid.names(), "names of experiments"),
+        ("limits", sorted(scale.limits), grid.names(), "names of experiments"),
+        ("caps", sorted(scale.caps), list(filter(_is_option, scale.caps)), "options of a config in conf/"),
     ):
-        unmatched = sorted(set(getattr(scale, key)) - allowed_keys)
-        if unmatched:
+        if unmatched := [entry for entry in keys if entry not in allowed_keys]:
             raise ConfigError(f"scale {name} {key}", ", ".join(unmatched), expected)
     return scale
 
