@@ -17,9 +17,8 @@ import psutil
 
 from ssd_bench.records.reader import find_runs, load_run
 from tests.cluster.services import until
-from tests.runs import CPU, ROOT, environment
+from tests.runs import CPU, ROOT, TIMES, environment
 
-TIMES = ["prefill_ms", "decode_ms", "draft_ms", "verify_ms", "policy_ms", "peak_bytes"]
 MINIATURE = ("model=miniature", "limit=2", "decode.max_new_tokens=24")
 METHOD = '''
 import json, os, time
@@ -143,7 +142,7 @@ def records(runs: Path) -> dict[str, dict[str, pd.DataFrame]]:
     for path in find_runs(runs):
         run = load_run(path)
         tables = {"prompts": run.prompts, "steps": run.steps, "layer_sets": run.layer_sets}
-        by_name[path.name] = {name: table.drop(columns=TIMES, errors="ignore") for name, table in tables.items()}
+        by_name[path.name] = {name: table.drop(columns=[*TIMES], errors="ignore") for name, table in tables.items()}
     return by_name
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import random
 from pathlib import Path
 from statistics import mean
 
@@ -31,8 +30,6 @@ from studies.costs.__main__ import main as fit_costs
 from tests.cost.test_latency import LEAST
 from tests.runs import REFERENCE
 
-DRAWS = 20_000
-
 
 @pytest.fixture(scope="module")
 def engine() -> ImposedEngine:
@@ -42,18 +39,6 @@ def engine() -> ImposedEngine:
     decoder = backend.kind(backend.arithmetic, drawn.draw(arch, torch.float32, torch.device("cpu"), pack))
     cache = decoder.new_cache(256 + SCRATCH)
     return ImposedEngine(decoder, cache, Decoding(max_new_tokens=60), frozenset(), ModelProbe(decoder, cache))
-
-
-@pytest.mark.parametrize(("alpha", "tokens", "draft_len"), [(0.32, None, 10), (None, 4.34, 25), (0.62, 2.17, 12)])
-def test_drafts_are_drawn_as_a_paper_says(alpha: float | None, tokens: float | None, draft_len: int) -> None:
-    rng, acceptance = random.Random(0), Acceptance.of(alpha, tokens, draft_len)
-    drafts = [acceptance.sample(rng.random(), rng.random()) for _ in range(DRAWS)]
-    assert all(0 <= accepted <= drafted <= draft_len for accepted, drafted in drafts)
-    accepted, length = mean(a for a, _ in drafts), mean(d for _, d in drafts)
-    if tokens is not None:
-        assert accepted + 1 == pytest.approx(tokens, rel=0.02)
-    if alpha is not None:
-        assert accepted / length == pytest.approx(alpha, rel=0.02)
 
 
 def test_few_steps_have_the_acceptance_that_was_asked_for(engine: ImposedEngine) -> None:

@@ -122,7 +122,6 @@ def test_parse_setting() -> None:
     [
         (ROW.replace("knapspec", "no-paper", 1), r"made_up/results\.csv:3 paper='no-paper'"),
         (ROW.replace("Table 2", "Table 9"), r"made_up/results\.csv:3 exhibit='Table 9'.*exhibits\.csv"),
-        (ROW.replace("Table 2", "somewhere"), r"made_up/results\.csv:3 exhibit='somewhere'"),
         (ROW.replace("tpt", "tpf"), r"made_up/results\.csv:3 metric='tpf'"),
         (ROW.replace("tokens/time", "x"), r"made_up/results\.csv:3 unit='x'.*tokens/time"),
         (ROW.replace("19.65", "19,65"), r"made_up/results\.csv:3 row=.*10 cells"),

@@ -188,11 +188,16 @@ def test_a_printed_skip_ratio_is_the_share_of_the_released_set(printed_rows: lis
 @pytest.mark.parametrize(
     ("alpha", "tokens", "draft_len"), [(0.32, None, 10), (None, 4.34, 25), (0.62, 2.17, 12), (1.0, 4.0, 12)]
 )
-def test_expected_drafts_are_the_mean_of_those_drawn(alpha: float | None, tokens: float | None, draft_len: int) -> None:
+def test_drafts_are_as_a_paper_says_drawn_or_not(alpha: float | None, tokens: float | None, draft_len: int) -> None:
     rng, acceptance = random.Random(0), Acceptance.of(alpha, tokens, draft_len)
     drafts = [acceptance.sample(rng.random(), rng.random()) for _ in range(DRAWS)]
-    assert acceptance.accepted == pytest.approx(mean(a for a, _ in drafts), rel=0.02)
-    assert acceptance.drafted == pytest.approx(mean(d for _, d in drafts), rel=0.02)
+    assert all(0 <= accepted <= drafted <= draft_len for accepted, drafted in drafts)
+    accepted, length = mean(a for a, _ in drafts), mean(d for _, d in drafts)
+    assert (acceptance.accepted, acceptance.drafted) == pytest.approx((accepted, length), rel=0.02)
+    if tokens is not None:
+        assert accepted + 1 == pytest.approx(tokens, rel=0.02)
+    if alpha is not None:
+        assert accepted / length == pytest.approx(alpha, rel=0.02)
 
 
 def test_a_share_is_never_assumed() -> None:

@@ -306,11 +306,6 @@ def test_what_shows_one_config_is_refused_beside_a_sweep(option: str) -> None:
     assert f"error: option={name!r} is invalid: expected one run, without -m" in done.stderr
 
 
-def test_only_an_interrupt_ends_a_sweep(in_a_job: Any) -> None:
-    with pytest.raises(KeyboardInterrupt):
-        attempt(KeyboardInterrupt(), in_a_job)
-
-
 def put_record(folder: Path) -> Path:
     """A folder that passes for a record."""
     folder.mkdir(parents=True, exist_ok=True)
