@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import wraps
 
-from ssd_bench.errors import ConfigError, JobsFailed, LosslessError, Lost, shortened
+from ssd_bench.errors import NOT_GIVEN, ConfigError, JobsFailed, LosslessError, Lost, shortened
 from ssd_bench.stopping import CODE, Stopped
 
 LONGEST_MESSAGE = 5000
@@ -98,11 +98,11 @@ def closed_pipes_end(program: Callable[[], int]) -> int:
         return 128 + signal.SIGPIPE
 
 
-def options(arguments: Sequence[str], names: Sequence[str]) -> dict[str, str]:
-    """Parse arguments NAME=VALUE of a `tool`.
+def options(arguments: Sequence[str], names: Sequence[str], **required: str) -> dict[str, str]:
+    """Parse arguments NAME=VALUE of a `tool`; `required` says what is expected of options that must be given.
 
     Raises:
-        ConfigError: an argument of another form, with another name, or given twice.
+        ConfigError: an argument of another form, with another name, or given twice; or a missing one.
     """
     values: dict[str, str] = {}
     for argument in arguments:
@@ -110,15 +110,14 @@ def options(arguments: Sequence[str], names: Sequence[str]) -> dict[str, str]:
         if name not in names or not equals or not value or name in values:
             raise ConfigError("option", argument, f"each of {', '.join(f'{o}=' for o in names)} at most once")
         values[name] = value
+    for name, expected in required.items():
+        if name not in values:
+            raise ConfigError(name, NOT_GIVEN, expected)
     return values
 
 
 def count(name: str, text: str) -> int:
-    """Parse a count of a `tool`.
-
-    Raises:
-        ConfigError: not a whole number above 0.
-    """
+    """Parse a count, a whole number above 0, of a `tool`."""
     if not text.isdecimal() or len(text) > 18 or not int(text):
         raise ConfigError(name, shortened(text), "an integer >= 1")
     return int(text)

@@ -37,7 +37,7 @@ from ssd_bench.cost.reference import reference_machine
 from ssd_bench.data.prompting import encode_turn
 from ssd_bench.engine.engine import Engine
 from ssd_bench.engine.probe import ModelProbe
-from ssd_bench.errors import NOT_GIVEN, ConfigError
+from ssd_bench.errors import ConfigError
 from ssd_bench.papers.ssd_bench.plane import Plane, Point, Use, plane_path
 from ssd_bench.paths import reference_hint, write_atomic
 from ssd_bench.predict.replay import own_profile
@@ -286,10 +286,8 @@ def find_comparable_runs(runs_dir: Path, model: str, task: str) -> list[Run]:
 @tool(__doc__)
 def main(arguments: Sequence[str]) -> None:
     """Print and write the frontier."""
-    values = options(arguments, OPTIONS)
-    for name in ("model", "task"):
-        if name not in values:
-            raise ConfigError(name, NOT_GIVEN, f"{name}=NAME, as in the records")
+    expected = {name: f"{name}=NAME, as in the records" for name in ("model", "task")}
+    values = options(arguments, OPTIONS, **expected)
     width = count("beam", values.get("beam", "4"))
     tries, limit = (count(name, values[name]) if name in values else None for name in ("tries", "limit"))
     least, share = (

@@ -10,20 +10,15 @@ import zipfile
 from collections.abc import Sequence
 
 from ssd_bench.console import options, tool
-from ssd_bench.errors import NOT_GIVEN, ConfigError
 from ssd_bench.paths import local_path
 from ssd_bench.records.pack import SUFFIX, pack, records_folder
-
-OPTIONS = ("runs_dir", "out")
 
 
 @tool(__doc__)
 def main(arguments: Sequence[str]) -> None:
     """Pack the runs."""
-    values = options(arguments, OPTIONS)
-    for name in OPTIONS:
-        if name not in values:
-            raise ConfigError(name, NOT_GIVEN, f"runs_dir=DIR out=FILE{SUFFIX}")
+    expected = f"runs_dir=DIR out=FILE{SUFFIX}"
+    values = options(arguments, ("runs_dir", "out"), runs_dir=expected, out=expected)
     out = local_path("out", values["out"])
     runs = pack(records_folder("runs_dir", values["runs_dir"]), out)
     with zipfile.ZipFile(out) as archive:

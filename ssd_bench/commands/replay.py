@@ -19,7 +19,6 @@ import pandas as pd
 from ssd_bench import tables
 from ssd_bench.console import count, options, tool
 from ssd_bench.cost.roofline import simulated_names
-from ssd_bench.errors import NOT_GIVEN, ConfigError
 from ssd_bench.predict.replay import OVERHEAD, Prediction, predict
 from ssd_bench.records.pack import records_folder
 from ssd_bench.records.reader import load_run
@@ -29,10 +28,8 @@ from ssd_bench.results.text import TOY_RUN, format_number, format_percent
 @tool(__doc__)
 def main(arguments: Sequence[str]) -> None:
     """Print the predictions."""
-    values = options(arguments, ("run", "hardware", "model", "devices"))
-    for name in ("run", "hardware"):
-        if name not in values:
-            raise ConfigError(name, NOT_GIVEN, "run=RUN_DIR and hardware=sim_<gpu>")
+    expected = "run=RUN_DIR and hardware=sim_<gpu>"
+    values = options(arguments, ("run", "hardware", "model", "devices"), run=expected, hardware=expected)
     devices = count("devices", values["devices"]) if "devices" in values else None
     run = load_run(records_folder("run", values["run"]))
     machines = simulated_names() if values["hardware"] == "all" else values["hardware"].split(",")

@@ -21,13 +21,12 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from ssd_bench.console import options, tool
-from ssd_bench.errors import NOT_GIVEN, ConfigError, shortened
+from ssd_bench.errors import ConfigError, shortened
 from ssd_bench.paths import local_path
 from ssd_bench.records.files import write_output
 from ssd_bench.reproduce.recorded_config import PLACES
 from ssd_bench.reproduce.report import record_folders, report_text, reproduce
 
-OPTIONS = ("record", "sample", "out", "keep")
 JSON_VERSION = 1
 """Raised whenever a key of the JSON report changes its meaning."""
 
@@ -35,9 +34,8 @@ JSON_VERSION = 1
 @tool(__doc__)
 def main(arguments: Sequence[str]) -> int:
     """Reproduce the records; return 1 if one is not reproduced or has a fault, else 0."""
-    values = options(arguments, (*OPTIONS, *PLACES))
-    if "record" not in values:
-        raise ConfigError("record", NOT_GIVEN, "record=PACK_OR_DIR, the folder or the pack of a run")
+    names = ("record", "sample", "out", "keep", *PLACES)
+    values = options(arguments, names, record="record=PACK_OR_DIR, the folder or the pack of a run")
     sample = _sample(values["sample"]) if "sample" in values else None
     places = {name: value for name, value in values.items() if name in PLACES}
     folders, faults = record_folders(values["record"])

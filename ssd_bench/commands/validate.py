@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from ssd_bench.console import options, tool
-from ssd_bench.errors import NOT_GIVEN, ConfigError
+from ssd_bench.errors import ConfigError
 from ssd_bench.records.pack import records_folder
 from ssd_bench.records.reader import find_runs
 from ssd_bench.records.schema import SCHEMA_VERSION
@@ -26,9 +26,7 @@ from ssd_bench.records.validation import HEADER, record_faults
 @tool(__doc__)
 def main(arguments: Sequence[str]) -> int:
     """Print the faults of all records; return 1 if there are any, else 0."""
-    values = options(arguments, ("record",))
-    if "record" not in values:
-        raise ConfigError("record", NOT_GIVEN, "record=PATH, a record, a folder of records, or a pack")
+    values = options(arguments, ("record",), record="record=PATH, a record, a folder of records, or a pack")
     named = Path(values["record"])
     folder = records_folder("record", named.parent if named.name == HEADER else named)
     paths = [folder] if (folder / HEADER).is_file() else find_runs(folder)

@@ -11,7 +11,6 @@ import sys
 from collections.abc import Sequence
 
 from ssd_bench.console import options, tool
-from ssd_bench.errors import NOT_GIVEN, ConfigError
 from ssd_bench.paths import local_path
 from studies.costs.files import RESULTS, write_costs
 
@@ -19,9 +18,7 @@ from studies.costs.files import RESULTS, write_costs
 @tool(__doc__)
 def main(arguments: Sequence[str]) -> None:
     """Fit and print."""
-    values = options(arguments, (RESULTS, "out"))
-    if RESULTS not in values:
-        raise ConfigError(RESULTS, NOT_GIVEN, "a folder with results of `shapes`")
+    values = options(arguments, (RESULTS, "out"), results="a folder with results of `shapes`")
     out = local_path("out", values["out"]) if "out" in values else None
     print(write_costs(local_path(RESULTS, values[RESULTS]), out))
 
