@@ -33,10 +33,7 @@ class ConfigError(ValueError):
         return ConfigError(self.field, self.value, "", self.reason + note)
 
     def within(self, section: str, place: str) -> ConfigError:
-        """Return the error with options named by their path in the config: `task.parts.xsum.shots`, not `task.shots`.
-
-        Here the section is `task`, and the place `task.parts.xsum`.
-        """
+        """Return the error with options named by their path in the config: `task.parts.xsum.shots` for `task.shots`."""
         pattern = re.compile(rf"(?<![\w.]){re.escape(section)}\.(?=\w)")
         field, expected, reason = (pattern.sub(f"{place}.", text) for text in (self.field, self.expected, self.reason))
         return ConfigError(field, self.value, expected, reason)

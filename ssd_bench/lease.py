@@ -184,11 +184,7 @@ class Lease:
 
 @contextmanager
 def hold_lease(folder: Path, name: str = NAME) -> Iterator[None]:
-    """Hold the lease of a folder, created if necessary; wait for other owners.
-
-    Raises:
-        OSError: the folder cannot be written.
-    """
+    """Hold the lease of a folder, created if necessary; wait for other owners."""
     folder.mkdir(parents=True, exist_ok=True)
     with Lease(folder, name=name):
         yield

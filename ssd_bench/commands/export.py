@@ -58,11 +58,7 @@ def main(arguments: Sequence[str]) -> None:
 
 
 def _writable_path(to: Path, force: bool) -> Path:
-    """Return the path of a file if it may be written.
-
-    Raises:
-        ConfigError: the file exists and may not be replaced, is a folder, or has no folder.
-    """
+    """Return the path of a file; refuse one that may not be replaced, a folder, and one in no folder."""
     if to.is_dir() or not to.parent.is_dir():
         raise ConfigError("to", str(to), "a file in an existing folder")
     if to.exists() and not force:

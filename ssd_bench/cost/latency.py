@@ -127,11 +127,7 @@ class Latency:
         return not bits or bool(getattr(self, f"int{bits}_passes"))
 
     def passes_in(self, bits: int) -> tuple[NodeTimes, ...]:
-        """Return `passes` (bits 0) or the passes with rounded weights.
-
-        Raises:
-            ConfigError: the profile has none.
-        """
+        """Return `passes` (bits 0), or the passes with rounded weights, which must be in the profile."""
         passes: tuple[NodeTimes, ...] = getattr(self, f"int{bits}_passes") if bits else self.passes
         if bits and not passes:
             raise ConfigError("hardware.latency", self.source, NO_ROUNDED.format(bits))

@@ -61,11 +61,7 @@ class Planned:
 
 
 def is_requested(value: object) -> bool:
-    """Return the value of the option `dry`.
-
-    Raises:
-        ConfigError: neither true nor false.
-    """
+    """Return the value of the option `dry`, which must be true or false."""
     if not isinstance(value, bool):
         raise ConfigError("dry", str(value), "true or false")
     return value

@@ -204,11 +204,7 @@ class Sweep:
 
 
 def _check_launcher(config: DictConfig) -> None:
-    """Refuse a launcher whose package is not installed, as composing does for some launchers.
-
-    Raises:
-        ConfigError: names the extra that has the package.
-    """
+    """Refuse a launcher whose package is not installed, as composing does for some launchers; name its extra."""
     package = str(config.hydra.launcher._target_).rpartition(".")[0]
     try:
         importlib.import_module(package)
@@ -225,11 +221,7 @@ def _launcher_name(config: DictConfig) -> str:
 
 
 def _conclude(jobs: Sequence[Overrides], ends: Sequence[Outcome]) -> None:
-    """Print how many runs had each kind of warning, then, after a failure, every job's outcome.
-
-    Raises:
-        JobsFailed: at least one job failed.
-    """
+    """Print how many runs had each kind of warning; after a failure, print every job's outcome and raise JobsFailed."""
     if text := count_warnings([end.warnings for end in ends]):
         print(f"\n{text}", flush=True)
     failed = [end for end in ends if end.error is not None]

@@ -111,11 +111,7 @@ class PaperFolder:
 
 @cache
 def paper_folders() -> tuple[PaperFolder, ...]:
-    """Return all papers' folders by rank.
-
-    Raises:
-        ConfigError: an invalid `paper.yaml`; names file and key.
-    """
+    """Return all papers' folders by rank; refuse an invalid `paper.yaml` by file and key."""
     return tuple(sorted(map(read_folder, FOLDER.glob("*/paper.yaml")), key=lambda folder: (folder.rank, folder.name)))
 
 
@@ -154,11 +150,7 @@ def paper_versions() -> tuple[str, ...]:
 
 
 def find_folder(name: str) -> PaperFolder:
-    """Return the folder with this name.
-
-    Raises:
-        ConfigError: no such folder.
-    """
+    """Return the folder with this name; refuse an unknown name."""
     folders = {folder.name: folder for folder in paper_folders()}
     if name not in folders:
         raise ConfigError("paper", name, f"a folder of ssd_bench/papers: {', '.join(folders)}")
@@ -166,11 +158,7 @@ def find_folder(name: str) -> PaperFolder:
 
 
 def folder_of(paper: str) -> PaperFolder:
-    """Return the folder of a version of a paper.
-
-    Raises:
-        ConfigError: no such version.
-    """
+    """Return the folder of a version of a paper; refuse an unknown version."""
     folders = {version: folder for folder in paper_folders() for version in folder.versions}
     if paper not in folders:
         raise ConfigError("paper", paper, f"one of {', '.join(folders)}")

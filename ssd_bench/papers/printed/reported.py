@@ -34,18 +34,7 @@ COLUMNS = {
 
 @dataclass(frozen=True)
 class Metric:
-    """Metric of the papers, from `metrics.yaml`.
-
-    Attributes:
-        unit: of stored values.
-        range: smallest and largest allowed value.
-        kind: "algorithmic" or "speed"; "" if no run measures it.
-        within: absolute and relative tolerance of a comparison with ours; None: not compared.
-        ranked: whether it ranks methods.
-        ours: name of our statistic in `digest.summarise`; of_ar: for plain decoding.
-        by_definition: whether it is 1 for plain decoding.
-        why_not: why our runs do not measure it, or "".
-    """
+    """Metric of the papers, as explained in `metrics.yaml`; `within` is an absolute and a relative tolerance."""
 
     unit: str
     range: tuple[float, float]
@@ -110,11 +99,7 @@ def features(paper: str | None = None, exhibit: str | None = None) -> pd.DataFra
 
 @cache
 def numbers() -> tuple[Number, ...]:
-    """Return all validated numbers, paper by paper.
-
-    Raises:
-        ConfigError: an invalid row; names file, line and column.
-    """
+    """Return all numbers, paper by paper; refuse an invalid row by file, line and column."""
     return tuple(number for folder in _folders_with_numbers() for number in read_numbers(folder))
 
 
@@ -135,11 +120,7 @@ def _numbers_by(paper: str, exhibit: str | None, names: tuple[str, ...]) -> dict
 
 
 def find_number(paper: str, exhibit: str, **wanted: object) -> Number:
-    """Return the number with all `wanted` values; arguments as in `find_numbers`.
-
-    Raises:
-        LookupError: no number, or several.
-    """
+    """Return the only number with all `wanted` values, as in `find_numbers`; raise a LookupError for none or more."""
     matches = find_numbers(paper, exhibit, **wanted)
     if len(matches) != 1:
         raise LookupError(f"{len(matches)} numbers have {paper} {exhibit} {wanted}")
@@ -173,10 +154,7 @@ def layer_sets() -> Mapping[str, Mapping[str, Any]]:
 
 
 def share_skipped(paper: str, model: str, task: str, inner: bool = False) -> float:
-    """Return the share of sublayers skipped in a published set.
-
-    With `inner`, only the 2(L - 2) sublayers between the first and last block count.
-    """
+    """Return the share of sublayers skipped in a published set; `inner`: of those between the first and last block."""
     entry = layer_sets()[layer_set_name(paper, model, task)]
     blocks = entry["n_layers"] - (2 if inner else 0)
     return float(len(entry["skip_attn"]) + len(entry["skip_mlp"])) / (2 * blocks)

@@ -119,11 +119,7 @@ def sets() -> Mapping[str, RunSet]:
 
 
 def expand_name(name: str) -> list[str]:
-    """Return the experiments of a name on the command line: all of a run set (by its path or unique file name), or one.
-
-    Raises:
-        ConfigError: an unknown name.
-    """
+    """Return the experiments of a name on the command line: all of a run set, by path or unique file name, or one."""
     if name not in sets() and name not in names():
         matches = [run_set for run_set in sets() if run_set.partition("/")[2] == name]
         name = matches[0] if len(matches) == 1 else name

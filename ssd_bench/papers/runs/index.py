@@ -47,13 +47,7 @@ class Outcome:
 
 @dataclass(frozen=True)
 class IndexEntry:
-    """Job of an experiment and its outcome, as stored in the index.
-
-    Attributes:
-        labels: axis -> the paper's own name.
-        overrides: of the run, after its scale.
-        run: name of the record's folder; None: failed, or not run yet.
-    """
+    """Job of an experiment, with overrides at its scale, and its outcome, as stored in the index."""
 
     labels: dict[str, str]
     overrides: list[str]
@@ -177,10 +171,7 @@ def read_outcome(runs_dir: Path, overrides: Sequence[str], sweep: str | None = N
 
 
 def job_identity(overrides: Sequence[str]) -> tuple[str, ...]:
-    """Return the overrides that determine the record.
-
-    Options that only repeat it or move its folder (`provenance.DEFAULT_EXCLUDE`) do not change it.
-    """
+    """Return the overrides that determine the record, without those that only repeat it or move its folder."""
     return tuple(override for override in overrides if key_of(override).partition(".")[0] not in DEFAULT_EXCLUDE)
 
 
