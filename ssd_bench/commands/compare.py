@@ -64,9 +64,8 @@ def main(arguments: Sequence[str]) -> int:
         values.setdefault("b", values.get("a", ""))
     for name in SIDES:
         if not values.get(name):
-            raise ConfigError(
-                name, NOT_GIVEN, "two paths: compare A B; for two methods of A: A method_a=NAME method_b=NAME"
-            )
+            expected = "two paths: compare A B; for two methods of A: A method_a=NAME method_b=NAME"
+            raise ConfigError(name, NOT_GIVEN, expected)
     margin, on = _margin(values.get("margin", "0.01")), values.get("on", "decode")
     if on not in COMPARED:
         raise ConfigError("on", on, f"one of {', '.join(COMPARED)}")

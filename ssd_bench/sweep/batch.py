@@ -125,9 +125,8 @@ class JobBatch:
             if not new_outcomes and not lost:
                 raise ConfigError("hydra/launcher", self.name, f"a launcher that works here ({message})") from error
             breaks.update(map(tuple, lost))
-            print(
-                f"\nthe process of {len(lost)} runs has died ({message.splitlines()[0]})", file=sys.stderr, flush=True
-            )
+            first_line = message.splitlines()[0]
+            print(f"\nthe process of {len(lost)} runs has died ({first_line})", file=sys.stderr, flush=True)
             if not batchable:
                 end = Outcome(error="its process ended three times: killed, or out of memory", code=1)
                 index.note_outcome(self.runs_dir, batch[0], end, self.attempt.sweep)

@@ -57,9 +57,8 @@ class SweepRequest:
         scales = _values(options.pop("scale")) if "scale" in options else []
         experiments = experiment_names(options.pop("experiment")) if "experiment" in options else []
         if not experiments and (scales or minutes is not None):
-            raise ConfigError(
-                "scale" if scales else "minutes", ", ".join(arguments), "experiment=NAME with this option"
-            )
+            option = "scale" if scales else "minutes"
+            raise ConfigError(option, ", ".join(arguments), "experiment=NAME with this option")
         return cls(experiments, scales, minutes, describes, repeats_failed, list(options.values()))
 
     def single_options(self) -> list[str]:
@@ -86,8 +85,6 @@ def product(overrides: Iterable[Override]) -> list[Overrides]:
 
 def register_experiments(arguments: Sequence[str]) -> None:
     """Register experiments' names with Hydra, which lists, completes and composes only known names.
-
-    Tables and figures are experiments without config files of their own.
 
     Unknown experiments of the command line are refused before anything is composed.
 
@@ -118,11 +115,8 @@ def experiment_names(override: Override) -> list[str]:
         return list(dict.fromkeys(name for value in _values(override) for name in grid.expand_name(value)))
     names = pattern.filter(grid.names())
     if not names:
-        raise ConfigError(
-            "experiment",
-            str(override.input_line).partition("=")[2],
-            "a pattern that matches names of tables or figures, such as glob(swift_*)",
-        )
+        expected = "a pattern that matches names of tables or figures, such as glob(swift_*)"
+        raise ConfigError("experiment", str(override.input_line).partition("=")[2], expected)
     return names
 
 
