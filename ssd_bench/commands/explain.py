@@ -42,12 +42,10 @@ OUTLIERS = f"more than {SLOW_FACTOR:g}x the time expected from the medians of co
 
 @dataclass(frozen=True)
 class Loss:
-    """One way in which a run falls short of free, perfect drafting.
+    """One way in which a run falls short of free, perfect drafting; `ms` per emitted token, negative for a gain.
 
-    Attributes:
-        name: cause. The time that the layers of a draft need at least is not a loss: the cost model includes it.
-        ms: cost in milliseconds per emitted token; negative for a gain.
-        speedup: speedup without the loss, all else as measured; None if no time would remain.
+    `speedup` is without the loss, all else as measured; None if no time would remain. The time that the layers of a
+    draft need at least is not a loss: the cost model includes it.
     """
 
     name: str

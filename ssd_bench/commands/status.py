@@ -40,14 +40,7 @@ WIDTHS = (None, 60, None, None, 70)
 
 @dataclass(frozen=True)
 class StatusLine:
-    """State of a run, or of a job without a record.
-
-    Attributes:
-        state: done or one of `ORDER`.
-        name: name of the run, or overrides of the job.
-        prompts, speed: prompts done and their total, and tokens/s, if known.
-        more: process and time left of a running run, error of a failed one.
-    """
+    """State (done or one of `ORDER`) of a run, or of a job without a record, named by its overrides."""
 
     state: str
     name: str

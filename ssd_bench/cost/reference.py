@@ -117,17 +117,11 @@ class ReferenceMachine(LatencyTimes):
             name: tuple(map(scaled, getattr(self.latency, name)))
             for name in ("passes", *(f"int{bits}_passes" for bits in BITS))
         }
-        latency = replace(
-            self.latency,
-            t_mlp_ms=factor * self.latency.t_mlp_ms,
-            t_attn_slope_ms=factor * self.latency.t_attn_slope_ms,
-            t_attn_intercept_ms=factor * self.latency.t_attn_intercept_ms,
-            **tables,
-        )
+        one_node = {f"t_{column}": factor * getattr(self.latency, f"t_{column}") for column in SUBLAYER_COLUMNS}
         return replace(
             self,
             n_layers=n_layers,
-            latency=latency,
+            latency=replace(self.latency, **one_node, **tables),
             eager=tuple(map(scaled, self.eager)),
             call_ms=factor * self.call_ms,
             compare_ms=factor * self.compare_ms,

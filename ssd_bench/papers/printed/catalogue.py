@@ -19,13 +19,10 @@ FOLDER = Path(__file__).parents[1]
 
 @dataclass(frozen=True)
 class MetricDefinition:
-    """A paper's definition of a metric.
+    """A paper's definition of a metric, and our `statistic` with this definition in `digest.summarise`.
 
-    Attributes:
-        statistic: our statistic of the same definition in `digest.summarise`, paired with our AR.
-        source: place in the paper or its code.
-        baseline: the paper's divisor: "ar", plain decoding in the method's loop, as here; "hf", Hugging Face
-            `generate`; "" for none.
+    `baseline` is the paper's divisor: "ar", plain decoding in the method's loop, as here; "hf", Hugging Face
+    `generate`; "" for none.
     """
 
     statistic: str

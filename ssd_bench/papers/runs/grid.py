@@ -28,12 +28,7 @@ FOLDER = CONF / "experiment"
 
 @dataclass(frozen=True)
 class Job:
-    """Run of an exhibit.
-
-    Attributes:
-        labels: axis -> the paper's own name; "" for a setting without one.
-        overrides: options of `python -m ssd_bench`.
-    """
+    """Run of an exhibit; `labels` maps axes to the paper's own names, "" for a setting without one."""
 
     experiment: str
     labels: Mapping[str, str]
