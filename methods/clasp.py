@@ -21,7 +21,7 @@ a part of the cache; the search reads all of it.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Annotated, Literal
 
 import numpy as np
@@ -111,8 +111,7 @@ class CLaSp(ModelDraft):
         """Draft with the last set; ask for the states between blocks before a search."""
         self.taps = self._search_taps if self._is_search_step(context.step) else self._idle_taps
         searched = self._layer_set is not self._full
-        draft = self._layer_set, self.draft_len, self.stop_below
-        return self._reading.draft(*draft, searched=searched)
+        return LayerDraft(self._reading.set_of(self._layer_set), self.draft_len, self.stop_below, searched=searched)
 
     def observe(self, verification: Verification, probe: Probe) -> Estimate | None:
         """Search every T steps, but not after the last; a cosine at one token is no acceptance rate to estimate."""
@@ -122,22 +121,14 @@ class CLaSp(ModelDraft):
         return None
 
     def _choose(self, states: Tensor, length: int, probe: Probe) -> None:
-        self._layer_set = choose(states, self._n_skipped, length - 1, probe, self.protect_first_last).layer_set
+        self._layer_set, _ = choose(states, self._n_skipped, length - 1, probe, self.protect_first_last)
 
     def _is_search_step(self, step: int) -> bool:
         """Return whether a search follows: steps T, 2T, ... after a search on the prompt, else 1, T + 1, ..."""
         return (step if self.search_on == "prefill" else step - 1) % self.interval == 0
 
 
-@dataclass(frozen=True)
-class BlockChoice:
-    """Result of a search: a set that skips M blocks, and g[L, M], the token's stream [d] after it."""
-
-    layer_set: LayerSet
-    hidden: Tensor
-
-
-def choose(states: Tensor, count: int, prefix_len: int, probe: Probe, protect: bool = False) -> BlockChoice:
+def choose(states: Tensor, count: int, prefix_len: int, probe: Probe, protect: bool = False) -> tuple[LayerSet, Tensor]:
     """Choose the `count` blocks to skip, by the recurrence of Eq. 2, all candidates of a row at once (§3.6).
 
     g[i, j] is the token's stream after the first i blocks, in the best candidate that skips j of them; x_i is the full
@@ -152,6 +143,9 @@ def choose(states: Tensor, count: int, prefix_len: int, probe: Probe, protect: b
         count: M, at most L-1, with `protect` L-2.
         prefix_len: position of the token; candidates see the committed rows before it and itself.
         protect: never skip the first and the last block.
+
+    Returns:
+        The set that skips M blocks, and g[L, M], the token's stream [d] after it.
     """
     n_layers = len(states) - 1
     skippable = [not protect or 0 < b < n_layers - 1 for b in range(n_layers)]
@@ -182,7 +176,7 @@ def choose(states: Tensor, count: int, prefix_len: int, probe: Probe, protect: b
             skips[b, columns] = cosines[skipped] >= execute_cosines  # a tie skips
             source[columns] = np.where(skips[b, columns], skipped, source[columns])
         row = streams.index_select(0, torch.from_numpy(source).to(states.device))
-    return BlockChoice(_backtrack(skips, count), row[count])
+    return _backtrack(skips, count), row[count]
 
 
 def _backtrack(skips: NDArray[np.bool_], j: int) -> LayerSet:

@@ -217,10 +217,9 @@ class ConfLayers(ModelDraft):
 
     def _install(self, blocks: list[int]) -> None:
         self._search.blocks = blocks
-        layer_set = LayerSet.skipping(self._rule.n_layers, attn=blocks, mlp=blocks)
+        layer_set = self._reading.set_of(LayerSet.skipping(self._rule.n_layers, attn=blocks, mlp=blocks))
         searched = self._search.iteration > 0
-        draft = layer_set, self.draft_len, self.stop_below, self._widths, searched
-        self._draft = self._reading.draft(*draft)
+        self._draft = LayerDraft(layer_set, self.draft_len, self.stop_below, self._widths, searched)
 
     def _judge(self) -> list[tuple[int, int]]:
         """Judge the set at the middle and end of its trial; return the rounds if it is kept, else nothing."""

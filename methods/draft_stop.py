@@ -36,17 +36,6 @@ class Reading:
         """Return a set as it drafts."""
         return layer_set if self == ALL else _as_read(layer_set, self)
 
-    def draft(
-        self,
-        layer_set: LayerSet,
-        max_len: int,
-        stop_below: float,
-        widths: tuple[tuple[float, int], ...] = (),
-        searched: bool | None = None,
-    ) -> LayerDraft:
-        """Return a set's draft; arguments as in `LayerDraft`."""
-        return LayerDraft(self.set_of(layer_set), max_len, stop_below, widths, searched)
-
 
 @lru_cache
 def _as_read(layer_set: LayerSet, reading: Reading) -> LayerSet:
@@ -101,7 +90,7 @@ class DraftStop:
     ) -> LayerDraft:
         """Return the next step's draft; `widths` and `searched` as in `LayerDraft`."""
         pairs = tuple((bound, int(k)) for bound, k in widths)
-        return self._reading.draft(layer_set, self._draft_len, self.value, pairs, searched)
+        return LayerDraft(self._reading.set_of(layer_set), self._draft_len, self.value, pairs, searched)
 
     def observe(self, verification: Verification) -> None:
         """Move γ after a step with a draft."""

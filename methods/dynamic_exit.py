@@ -102,8 +102,8 @@ class DEL(ModelDraft):
             length = min(max(self._gamma, 1), self.draft_cap)
         else:
             length, threshold = self.draft_cap, self._statistics.threshold(self._exit)
-        layer_set, searched = self._sets[self._exit - 1], context.step > 1
-        return self._reading.draft(layer_set, length, threshold, searched=searched)
+        layer_set = self._reading.set_of(self._sets[self._exit - 1])
+        return LayerDraft(layer_set, length, threshold, searched=context.step > 1)
 
     def observe(self, verification: Verification, probe: Probe) -> Estimate | None:
         """Count this step's shadow tokens, then choose the next E and γ*."""

@@ -29,7 +29,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Annotated, Literal
 
 import torch
@@ -129,8 +129,8 @@ class KnapSpec(ModelDraft):
         self.taps = self._search_taps if near else self._idle_taps
         if not (self._searched or self.warmup == "full"):
             return TokenTree((context.output[-1],), (-1,))
-        draft = self._layer_set, self.draft_len, self.stop_below
-        return self._reading.draft(*draft, searched=self._searched)
+        layer_set = self._reading.set_of(self._layer_set)
+        return LayerDraft(layer_set, self.draft_len, self.stop_below, searched=self._searched)
 
     def observe(self, verification: Verification, probe: Probe) -> Estimate | None:
         """Keep the accepted tokens' states; search when due, if the output goes on.
@@ -149,15 +149,17 @@ class KnapSpec(ModelDraft):
         return estimate
 
     def _choose(self, states: Tensor, length: int, probe: Probe) -> None:
-        choice = self.search(states, length, probe)
-        self._layer_set, self._new_estimate, self._searched = choice.layer_set, choice.estimate, True
+        self._layer_set, self._new_estimate = self.search(states, length, probe)
+        self._searched = True
 
     def _next_event(self, step: int) -> int:
         soonest = max(step, self._first_event)
         return soonest + (self._first_event - soonest) % self._steps
 
-    def search(self, states: Tensor, length: int, probe: Probe) -> Choice:
-        """Return the layer set of highest TPT for the last r committed tokens; needs `check` before.
+    def search(self, states: Tensor, length: int, probe: Probe) -> tuple[LayerSet, Estimate | None]:
+        """Return the layer set of highest TPT for the last r committed tokens, and its estimate; needs `check` before.
+
+        Without a surviving branch it is the full set, without an estimate.
 
         Args:
             states: [2L+1, r, d], as for `Knapsack`, in the model's dtype.
@@ -184,12 +186,10 @@ class KnapSpec(ModelDraft):
         candidates = knapsack.run(probe)
         if not self.include_zero_skip:
             candidates = candidates[1:]
-        return self._best(candidates, states, length, probe) or Choice(self._full, None)
+        return self._best(candidates, states, length, probe) if candidates else (self._full, None)
 
-    def _best(self, candidates: list[Branch], states: Tensor, length: int, probe: Probe) -> Choice | None:
+    def _best(self, candidates: list[Branch], states: Tensor, length: int, probe: Probe) -> tuple[LayerSet, Estimate]:
         """Return the candidate of highest TPT; ties go to the lowest skipped weight, then the lowest γ."""
-        if not candidates:
-            return None
         low, high = self.draft_len_grid
         lengths, target_ms = range(low, high + 1), probe.latency.target_ms(self._full.n_layers, length)
         sets = [self._reading.set_of(candidate.layer_set) for candidate in candidates]
@@ -203,12 +203,4 @@ class KnapSpec(ModelDraft):
 
         rates = AcceptanceRates(probe, states[-1], torch.stack([candidate.hidden for candidate in candidates]))
         top = rates.leaders(lambda i, rate: estimate(i, rate).tokens_per_s, 1)[0]
-        return Choice(candidates[top].layer_set, estimate(top, rates.bounds()[top]))
-
-
-@dataclass(frozen=True)
-class Choice:
-    """A chosen set and its estimate; None if no branch survived."""
-
-    layer_set: LayerSet
-    estimate: Estimate | None
+        return candidates[top].layer_set, estimate(top, rates.bounds()[top])

@@ -167,8 +167,8 @@ class SWIFT(ModelDraft):
     def propose(self, context: Context) -> LayerDraft:
         """Draft with the best set so far."""
         searched = self._search.best > 0 if self.max_steps else None
-        draft = self._search.layer_set, self.draft_len, self.stop_below, self._widths, searched
-        return self._reading.draft(*draft)
+        layer_set = self._reading.set_of(self._search.layer_set)
+        return LayerDraft(layer_set, self.draft_len, self.stop_below, self._widths, searched)
 
     def observe(self, verification: Verification, probe: Probe) -> Estimate | None:
         """Score one candidate, if the search goes on and the output is long enough.

@@ -94,7 +94,7 @@ def test_exactly_m_whole_blocks_are_skipped(protect: bool, decoders: Load, deep:
     for decoder in [decoders("llama"), decoders("qwen3", torch.bfloat16), deep]:
         states, probe = last_token(decoder)
         for count in range(probe.n_layers - int(protect)):
-            chosen = choose(states, count, PREFIX, probe, protect).layer_set
+            chosen, _ = choose(states, count, PREFIX, probe, protect)
             assert chosen.skip_attn == chosen.skip_mlp and len(chosen.skip_attn) == count
             assert not protect or not set(chosen.skip_attn) & {0, probe.n_layers - 1}
 
@@ -105,8 +105,8 @@ def test_rerunning_the_set_gives_the_last_cell(protect: bool, decoders: Load, de
     for decoder in [*map(decoders, ("llama", "qwen2", "qwen3")), deep]:
         states, probe = last_token(decoder)
         for count in range(probe.n_layers - int(protect)):
-            chosen = choose(states, count, PREFIX, probe, protect)
-            assert torch.allclose(alone(states, probe, chosen.layer_set), chosen.hidden, atol=1e-9)
+            chosen, hidden = choose(states, count, PREFIX, probe, protect)
+            assert torch.allclose(alone(states, probe, chosen), hidden, atol=1e-9)
 
 
 @pytest.mark.parametrize("seed", range(4))
@@ -115,8 +115,8 @@ def test_the_table_is_that_of_the_recurrence(seed: int, deep: Decoder) -> None:
     states, probe = last_token(deep, seed)
     for count in range(DEEP):
         layer_set, stream = by_the_recurrence(states, probe, count)
-        chosen = choose(states, count, PREFIX, probe)
-        assert chosen.layer_set == layer_set and torch.allclose(chosen.hidden, stream, atol=1e-9)
+        chosen, hidden = choose(states, count, PREFIX, probe)
+        assert chosen == layer_set and torch.allclose(hidden, stream, atol=1e-9)
 
 
 def test_no_block_runs_where_the_streams_are_known(deep: Decoder) -> None:
@@ -127,8 +127,8 @@ def test_no_block_runs_where_the_streams_are_known(deep: Decoder) -> None:
             raise AssertionError("not needed")
 
     states, probe = last_token(deep)
-    chosen = choose(states, 0, PREFIX, Refusing(probe._decoder, probe._cache))
-    assert chosen.layer_set == LayerSet.full(DEEP) and torch.equal(chosen.hidden, states[-1])
+    chosen, hidden = choose(states, 0, PREFIX, Refusing(probe._decoder, probe._cache))
+    assert chosen == LayerSet.full(DEEP) and torch.equal(hidden, states[-1])
 
 
 def test_dp_is_at_most_brute_force_and_mostly_near_it(deep: Decoder) -> None:
@@ -139,7 +139,7 @@ def test_dp_is_at_most_brute_force_and_mostly_near_it(deep: Decoder) -> None:
         for count in range(1, DEEP):
             sets = [LayerSet.skipping(DEEP, s, s) for s in combinations(range(DEEP), count)]
             values = sorted(cosine(alone(states, probe, s), states[-1]) for s in sets)
-            found = cosine(choose(states, count, PREFIX, probe).hidden, states[-1])
+            found = cosine(choose(states, count, PREFIX, probe)[1], states[-1])
             assert found <= values[-1] + 1e-6
             shares.append(sum(value <= found + 1e-6 for value in values) / len(values))
     assert sum(shares) / len(shares) > 0.75
@@ -157,7 +157,7 @@ def test_ties_skip() -> None:
 
     states = torch.eye(8)[:1].repeat(DEEP + 1, 1)
     for count in range(DEEP):
-        chosen = choose(states, count, 0, Still()).layer_set  # type: ignore[arg-type]
+        chosen, _ = choose(states, count, 0, Still())  # type: ignore[arg-type]
         assert chosen.skip_attn == chosen.skip_mlp == tuple(range(DEEP - count, DEEP))
 
 
@@ -182,7 +182,7 @@ def test_the_search_sees_the_last_accepted_token(decoders: Load) -> None:
         tokens = torch.tensor((prompt + run.output)[:length])
         _, states = decoder.prefill(tokens, rows, range(0, 2 * LAYERS + 1, 2))
         assert states is not None
-        assert choose(states[:, -1], 1, length - 1, ModelProbe(decoder, rows)).layer_set == layer_set
+        assert choose(states[:, -1], 1, length - 1, ModelProbe(decoder, rows))[0] == layer_set
 
 
 def searches(method: CLaSp) -> list[int]:

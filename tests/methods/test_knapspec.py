@@ -14,8 +14,9 @@ from torch import Tensor
 
 from methods.ar import AR
 from methods.knapsack import AcceptanceRates, Branch, Knapsack, integer_weights
-from methods.knapspec import Choice, KnapSpec
+from methods.knapspec import KnapSpec
 from methods.similarity import directions
+from ssd_bench.contract.generation import Estimate
 from ssd_bench.contract.layer_set import LayerSet
 from ssd_bench.contract.method import Context, Prefill, Probe
 from ssd_bench.contract.shape import ModelDims
@@ -115,15 +116,14 @@ def test_search_takes_the_highest_tpt(decoders: Load) -> None:
     method = KnapSpec(strict=False, min_similarity=-1.0)
     method.check(DIMS)
     candidates = solve(states, probe)
-    choice = method._best(candidates, states, 15, probe)
+    layer_set, estimate = method._best(candidates, states, 15, probe)
     target, table = probe.predict(states[-1]), []
     for candidate in candidates:
         alpha = float((probe.predict(candidate.hidden) == target).float().mean())
         draft, full = probe.latency.draft_ms(candidate.layer_set, 15), probe.latency.target_ms(LAYERS, 15)
         table += [(tpt(alpha, g, draft, full), candidate.layer_set, g, alpha) for g in range(1, 11)]
     best = max(table, key=lambda row: row[0])
-    assert choice is not None and choice.estimate is not None
-    assert (choice.estimate.tokens_per_s, choice.layer_set, choice.estimate.draft_len, choice.estimate.alpha) == best
+    assert (estimate.tokens_per_s, layer_set, estimate.draft_len, estimate.alpha) == best
 
 
 @pytest.mark.parametrize("seed", range(4))
@@ -207,7 +207,7 @@ PUBLISHED = {  # in the paper, in the released code
 OURS = {"reuse_prefix": False, "prefill_tokens": 32, "draft_window": None, "draft_weights": "full"}
 
 
-def search(probe: Probe, states: torch.Tensor, **options: Any) -> Choice:
+def search(probe: Probe, states: torch.Tensor, **options: Any) -> tuple[LayerSet, Estimate | None]:
     """One search event with these settings; without pruning by default."""
     method = KnapSpec(**{"min_similarity": -1.0} | options)
     method.check(DIMS)
@@ -235,7 +235,7 @@ def test_presets_reach_the_knapsack(
     method.check(DIMS)
     seen: list[Knapsack] = []
     monkeypatch.setattr(Knapsack, "run", lambda self, probe: seen.append(self) or [])
-    assert method.search(states, LENGTH, probe) == Choice(FULL, None)  # no survivor: the full set
+    assert method.search(states, LENGTH, probe) == (FULL, None)  # no survivor: the full set
     assert (seen[0].weights, seen[0].protect, seen[0].strict) == (weights, protect, preset == "knapspec")
     assert (seen[0].budget, seen[0].min_similarity, seen[0].prefix_len) == (0.5, 0.5, LENGTH - 4)
 
@@ -263,19 +263,19 @@ def test_strict_drops_a_cosine_equal_to_the_threshold(decoders: Load) -> None:
 def test_the_candidate_of_least_weight_can_be_left_out(decoders: Load) -> None:
     """The full set drafts either way with no other choice, but only the paper has an estimate for it."""
     states, probe = history(decoders())
-    with_it, without = (search(probe, states, budget=0.0, include_zero_skip=keep) for keep in (True, False))
-    assert without == Choice(FULL, None)
-    assert with_it.layer_set == FULL and with_it.estimate is not None and with_it.estimate.alpha == 1
+    assert search(probe, states, budget=0.0, include_zero_skip=False) == (FULL, None)
+    layer_set, estimate = search(probe, states, budget=0.0, include_zero_skip=True)
+    assert layer_set == FULL and estimate is not None and estimate.alpha == 1
     probe.latency = Latency(1.0, 0.0, 1.0)
-    assert search(probe, states, include_zero_skip=False).layer_set != FULL
+    assert search(probe, states, include_zero_skip=False)[0] != FULL
 
 
 @pytest.mark.parametrize("grid", [(0, 0), (3, 3), (1, 10), (0, 17)])
 def test_the_estimate_stays_within_the_grid(grid: tuple[int, int], decoders: Load) -> None:
     """γ = 0 everywhere is AR's speed; a wider grid never estimates less."""
     states, probe = history(decoders("qwen3"))
-    estimate = search(probe, states, draft_len_grid=grid).estimate
-    widest = search(probe, states, draft_len_grid=(0, 17)).estimate
+    _, estimate = search(probe, states, draft_len_grid=grid)
+    _, widest = search(probe, states, draft_len_grid=(0, 17))
     assert estimate is not None and widest is not None and grid[0] <= estimate.draft_len <= grid[1]
     assert estimate.tokens_per_s <= widest.tokens_per_s
     if grid == (0, 0):
@@ -330,7 +330,6 @@ def test_the_first_search_can_run_on_the_prompt(length: int, decoders: Load) -> 
     _, states = decoder.prefill(torch.tensor(prompt), cache, range(2 * LAYERS + 1))
     assert states is not None
     probe = ModelProbe(decoder, cache, engine.probe.latency)
-    expected = method.search(states[:, -8:], length, probe)
-    assert expected.layer_set != FULL and steps[0].layer_set == expected.layer_set
-    assert steps[0].estimate == expected.estimate
+    layer_set, estimate = method.search(states[:, -8:], length, probe)
+    assert layer_set != FULL and steps[0].layer_set == layer_set and steps[0].estimate == estimate
     assert [step.index for step in steps if step.estimate] == [1, *range(5, len(steps), 5)] and len(steps) > 5

@@ -602,4 +602,4 @@ def test_a_knapsack_without_rounded_weights_has_none(quantised: Load) -> None:
     for weights in ("full", "int8", "int4"):
         method = method_of("knapspec", draft_weights=weights, min_similarity=-1.0)
         method.check(DIMS)
-        assert not method.search(states, LENGTH, probe).layer_set.rounded
+        assert not method.search(states, LENGTH, probe)[0].rounded
