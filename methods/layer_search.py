@@ -32,13 +32,13 @@ from math import inf
 from typing import Annotated, Any, Literal, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 from tqdm import tqdm
 
 from methods.bayesian import suggest
 from methods.draft_stop import ALL, DraftStop, Reading, StoppedDraft
 from methods.fixed_layers import published_set
 from methods.settings import DraftLen, NewTokens, StopBelow, TargetRate
+from ssd_bench.contract.generation import Step
 from ssd_bench.contract.layer_set import LayerSet
 from ssd_bench.contract.method import Probe, Sample, SearchUse
 from ssd_bench.cost.latency import Latency
@@ -78,11 +78,7 @@ class SearchSettings:
         return DraftStop(self.draft_len, self.stop_below, self.target_rate, reading=reading)
 
     def check(self, n_layers: int) -> None:
-        """Check the published sets in `init_sets` and `reuse`, before the weights load.
-
-        Raises:
-            ConfigError: an unknown set, or one for another number of blocks.
-        """
+        """Refuse unknown published sets in `init_sets` and `reuse`, and sets for another number of blocks."""
         for name in self.init_sets:
             _published(name, n_layers, "method.search.init_sets")
         names = self.reuse.values() if isinstance(self.reuse, Mapping) else [self.reuse or ""]
@@ -131,40 +127,33 @@ class Objective:
         if self._settings.objective == "wallclock":
             milliseconds = sum(generation.prefill_ms + generation.decode_ms for generation in generations)
             return 1000 * sum(len(generation.output) for generation in generations) / milliseconds
-        steps = (
-            DraftedStep(step.context_len, step.draft_len, step.emitted)
-            for generation in generations
-            for step in generation.steps
-        )
+        steps = (step for generation in generations for step in generation.steps)
         return expected_speedup(steps, partial(self._step_costs, layer_set))
 
     def _step_costs(self, layer_set: LayerSet, context: int, drafted: int) -> tuple[float, float]:
-        """Return an AR step's and a draft step's times by KnapSpec's latency model.
-
-        A verification costs one target pass, whatever its nodes; only sublayers take time.
-        """
+        """Return the times of an AR step and of a step with a draft: sublayers only, and one target pass to verify."""
         target = self._latency.target_ms(layer_set.n_layers, context)
         return target, target + drafted * self._latency.draft_ms(self._reading.set_of(layer_set), context)
 
 
 class DraftedStep(NamedTuple):
-    """A step's counts for a score: c before the step, drafted tokens, emitted tokens."""
+    """A simulated step's counts, as in `Step`."""
 
     context_len: int
     draft_len: int
     emitted: int
 
 
-def expected_speedup(steps: Iterable[DraftedStep], price: Callable[[int, int], tuple[float, float]]) -> float:
+def expected_speedup(steps: Iterable[Step | DraftedStep], price: Callable[[int, int], tuple[float, float]]) -> float:
     """Return the speedup over AR: the cost of the same tokens with AR, over the cost of the steps.
 
     Args:
         price: (context, drafted tokens) -> (cost of an AR step, cost of a step with such a draft).
     """
     ar_cost = draft_cost = 0.0
-    for context, drafted, emitted in steps:
-        ar_step_cost, step_cost = price(context, drafted)
-        ar_cost += emitted * ar_step_cost  # AR takes one step per token
+    for step in steps:
+        ar_step_cost, step_cost = price(step.context_len, step.draft_len)
+        ar_cost += step.emitted * ar_step_cost  # AR takes one step per token
         draft_cost += step_cost
     return ar_cost / draft_cost
 
@@ -178,34 +167,21 @@ class _Trial(StoppedDraft):
         self._layer_set, self._stop = layer_set, stop
 
 
-class Proposer:
-    """Bayesian optimiser over points in [0, 1]^2L: attentions of blocks 0 .. L-1, then their MLPs.
+def propose(evaluations: Sequence[Evaluation], n_layers: int, seed: int) -> tuple[float, ...]:
+    """Return the next point in [0, 1]^2L, attentions of blocks 0 .. L-1, then their MLPs.
 
-    Args:
-        n_layers: L.
-        random_state: seed of the proposals.
+    It is random at first, then of the highest upper confidence bound.
     """
-
-    def __init__(self, n_layers: int, random_state: int):
-        self._dims, self._seed = 2 * n_layers, random_state
-        self._points: list[NDArray[np.float64]] = []
-        self._scores: list[float] = []
-
-    def register(self, point: Sequence[float], score: float) -> None:
-        """Learn the score of a point."""
-        self._points.append(np.array(point))
-        self._scores.append(score)
-
-    def propose(self) -> tuple[float, ...]:
-        """Propose the next point: random at first, then by upper confidence bound."""
-        random = np.random.RandomState([self._seed, len(self._points)])
-        if not self._points:
-            return tuple(random.rand(self._dims).tolist())
-        return tuple(suggest(self._points, self._scores, random, KAPPA).tolist())
+    random = np.random.RandomState([seed, len(evaluations)])
+    if not evaluations:
+        return tuple(random.rand(2 * n_layers).tolist())
+    points = [np.array(evaluation.point) for evaluation in evaluations]
+    scores = [evaluation.score for evaluation in evaluations]
+    return tuple(suggest(points, scores, random, KAPPA).tolist())
 
 
 def layer_set_of(point: Sequence[float]) -> LayerSet:
-    """Return the set that skips the sublayers above 0.5 in a `Proposer` point (searching.py:38-45)."""
+    """Return the set that skips the sublayers above 0.5 in a point of `propose` (searching.py:38-45)."""
     n_layers = len(point) // 2
     skipped = [i for i, value in enumerate(point) if value > 0.5]
     attn, mlp = [i for i in skipped if i < n_layers], [i - n_layers for i in skipped if i >= n_layers]
@@ -213,7 +189,7 @@ def layer_set_of(point: Sequence[float]) -> LayerSet:
 
 
 def point_of(layer_set: LayerSet) -> tuple[float, ...]:
-    """Return a set as a `Proposer` point: 1 for a skipped sublayer, else 0."""
+    """Return a set as a point of `propose`: 1 for a skipped sublayer, else 0."""
     kinds = (layer_set.skip_attn, layer_set.skip_mlp)
     return tuple(float(i in skipped) for skipped in kinds for i in range(layer_set.n_layers))
 
@@ -309,23 +285,19 @@ def _header(
 def _extend(
     record: SearchRecord, settings: SearchSettings, objective: Objective, n_layers: int, count: int, budget: float
 ) -> None:
-    proposer = Proposer(n_layers, settings.random_state)
-    scores: dict[LayerSet, float] = {}
-    for evaluation in record.evaluations:  # a continued search: the optimiser learns the stored scores first
-        proposer.register(evaluation.point, evaluation.score)
-        scores[evaluation.layer_set] = evaluation.score
+    scores = {evaluation.layer_set: evaluation.score for evaluation in record.evaluations}
     init_points = [point_of(published_set(name, n_layers)) for name in settings.init_sets]
     progress = _Progress(record, count)
     while (done := len(record.evaluations)) < count and record.seconds < budget:
         begin = time.perf_counter()
-        point = init_points[done] if done < len(init_points) else proposer.propose()
+        initial = done < len(init_points)
+        point = init_points[done] if initial else propose(record.evaluations, n_layers, settings.random_state)
         layer_set = layer_set_of(point)
         # different points may round to one set: `expected` gives it the same score again, `wallclock` measures anew
         score = scores.get(layer_set) if settings.objective == "expected" else None
         if score is None:
             score = scores[layer_set] = objective(layer_set)
         record.add(Evaluation(point, layer_set, score, time.perf_counter() - begin))
-        proposer.register(point, score)
         progress.update()
     progress.close()
 

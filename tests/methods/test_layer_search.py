@@ -17,7 +17,7 @@ from threadpoolctl import threadpool_limits
 
 from methods import fixed_layers, layer_search
 from methods.bayesian import confidence_bound, fit_process, suggest
-from methods.layer_search import Objective, Proposer, SearchSettings, layer_set_of, named_set, point_of, search
+from methods.layer_search import Objective, SearchSettings, layer_set_of, named_set, point_of, propose, search
 from ssd_bench.commands import searches
 from ssd_bench.contract.layer_set import LayerSet
 from ssd_bench.contract.method import Origin, Probe, Sample, SearchUse
@@ -46,10 +46,10 @@ def probe(decoder: Decoder, tmp_path: Path) -> Probe:
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     """Random points instead of the optimiser's, where it does not matter."""
 
-    def propose(self: Proposer) -> tuple[float, ...]:
-        return tuple(np.random.RandomState([self._seed, len(self._points)]).random(self._dims))
+    def propose(evaluations: Sequence[Evaluation], n_layers: int, seed: int) -> tuple[float, ...]:
+        return tuple(np.random.RandomState([seed, len(evaluations)]).random(2 * n_layers))
 
-    monkeypatch.setattr(Proposer, "propose", propose)
+    monkeypatch.setattr(layer_search, "propose", propose)
 
 
 def probe_in(folder: Path, decoder: Decoder, **options: object) -> Probe:
@@ -176,7 +176,7 @@ def test_seconds_end_a_search(probe: Probe, quick: None) -> None:
 
 def test_set_that_came_up_before_is_not_decoded_again(probe: Probe, monkeypatch: pytest.MonkeyPatch) -> None:
     """Unless its time counts."""
-    monkeypatch.setattr(Proposer, "propose", lambda self: (0.2 + 0.01 * len(self._points),) * 2 * LAYERS)
+    monkeypatch.setattr(layer_search, "propose", lambda known, *_: (0.2 + 0.01 * len(known),) * 2 * LAYERS)
     seen = counted(monkeypatch)
     assert len(search(SMALL, probe, SAMPLES, "a").evaluations) == 4 and len(seen) == 1
     search(replace(SMALL, objective="wallclock"), probe, SAMPLES, "a")
@@ -187,13 +187,11 @@ def test_same_seed_same_points_and_a_random_first_one() -> None:
     """Proposals are a function of seed and scores; about half of the first point is skipped."""
     runs = []
     for seed in (1, 1, 2):
-        proposer = Proposer(3, seed)
-        first = proposer.propose()
-        proposer.register(first, 1.0)
-        proposer.register(first, 0.5)  # twice is allowed
-        runs.append((first, proposer.propose()))
+        first = propose([], 3, seed)
+        twice = [Evaluation(first, layer_set_of(first), score, 0.0) for score in (1.0, 0.5)]  # twice is allowed
+        runs.append((first, propose(twice, 3, seed)))
     assert runs[0] == runs[1] != runs[2]
-    many = [sum(x > 0.5 for x in Proposer(40, seed).propose()) for seed in range(20)]
+    many = [sum(x > 0.5 for x in propose([], 40, seed)) for seed in range(20)]
     assert 35 < mean(many) < 45
 
 
