@@ -15,10 +15,7 @@ without its end has no answer.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
-
-from ssd_bench.contract.task import DataSpec, Prompt
+from ssd_bench.contract.task import Prompt
 from ssd_bench.data.rows import Row
 from ssd_bench.errors import ConfigError
 from tasks.aime import boxed_prompt
@@ -31,27 +28,16 @@ class GSM8K(VariantTask):
     """Five worked examples and a question for base models, the question alone for chat models.
 
     The demonstrations are from the train split, shuffled with the run's seed, the same for every item. Chat models get
-    the same format as one user turn (KNN-SSD App. B; ConfLayers has none). Arguments as in `VariantTask`; `hub` has
-    `datasets.load_dataset` arguments of the test split.
+    the same format as one user turn (KNN-SSD App. B; ConfLayers has none).
     """
 
     name: str = "gsm8k"
     scorer = FinalNumber()
     version: int = 3
     variants = ("knn_ssd", "conflayers", "knapspec")
+    file = "gsm8k"
+    fields = ("question", "answer")
     zero_shot = "knapspec"
-
-    def __init__(
-        self,
-        variant: str | None,
-        shots: int | Mapping[str, int],
-        max_new_tokens: int | Mapping[str, int],
-        hub: Mapping[str, Any],
-        fewshot_hub: Mapping[str, Any],
-        system: str | None = None,
-    ) -> None:
-        items = DataSpec("gsm8k", ("question", "answer"), hub)
-        super().__init__(variant, shots, max_new_tokens, items, fewshot_hub, system)
 
     def _demonstration(self, row: Row) -> str:
         if self.variant == "knn_ssd":

@@ -16,9 +16,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, ClassVar
 
-from ssd_bench.contract.task import DataSpec, Prompt
+from ssd_bench.contract.task import Prompt
 from ssd_bench.data.rows import Row
 from ssd_bench.errors import ConfigError
 from tasks.aime import boxed_prompt
@@ -32,12 +32,17 @@ SUBJECTS = (
 )
 
 
+def known_subject(row: Row) -> str | None:
+    """Return the row's subject, such as `counting_and_probability`, if it is one of `SUBJECTS`."""
+    subject = re.sub(r"[^a-z]+", "_", row.get("subject", "").lower().replace("&", "and")).strip("_")
+    return subject if subject in SUBJECTS else None
+
+
 class Math(VariantTask):
     """A problem; its subject is its domain (KNN-SSD Table 3 and Figures 6 and 7). Chat models are zero-shot.
 
     Args:
         subjects: subset of `SUBJECTS`; None: all.
-        hub: `datasets.load_dataset` arguments of the test split.
 
     Others are as in `VariantTask`.
     """
@@ -46,7 +51,14 @@ class Math(VariantTask):
     scorer = MathAnswer()
     version: int = 3
     variants = ("knn_ssd", "knapspec")
+    file = "math500"
+    fields = ("problem", "answer", "subject")
     zero_shot = "knapspec"
+    # the hub's train split has no column of answers, and another name for the subject
+    drawn: ClassVar[Mapping[str, Any]] = {
+        "differs": {"fields": ("problem", "solution", "subject"), "rename": {"type": "subject"}},
+        "group": known_subject,
+    }
 
     def __init__(
         self,
@@ -61,12 +73,7 @@ class Math(VariantTask):
         if subjects is not None and (isinstance(subjects, str) or not subjects or set(subjects) - set(SUBJECTS)):
             raise ConfigError("task.subjects", subjects, f"null or a list of {', '.join(SUBJECTS)}")
         self.subjects = SUBJECTS if subjects is None else tuple(subjects)
-        items = DataSpec("math500", ("problem", "answer", "subject"), hub)
-        # the hub's train split has no column of answers, and another name for the subject
-        solved = {"fields": ("problem", "solution", "subject"), "rename": {"type": "subject"}}
-        super().__init__(
-            variant, shots, max_new_tokens, items, fewshot_hub, system, differs=solved, group=known_subject
-        )
+        super().__init__(variant, shots, max_new_tokens, hub, fewshot_hub, system)
 
     def _select_items(self, rows: Sequence[Row]) -> Sequence[Row]:
         # a row of unknown subject may be of any: it stops a run that uses it, unless the run asks for certain subjects
@@ -81,17 +88,6 @@ class Math(VariantTask):
 
     def _prompt(self, row: Row) -> Prompt:
         text = f"Question: {row['problem']}\nAnswer:" if self.variant == "knn_ssd" else boxed_prompt(row["problem"])
-        return self._make_prompt(row, text, reference=row["answer"], domain=subject_of(row))
-
-
-def subject_of(row: Row) -> str:
-    """Return the row's subject as one of `SUBJECTS`; raise a ConfigError for any other."""
-    if (subject := known_subject(row)) is None:
-        raise ConfigError(f"math {row['id']} subject", row["subject"], f"one of {', '.join(SUBJECTS)}")
-    return subject
-
-
-def known_subject(row: Row) -> str | None:
-    """Return the row's subject, such as `counting_and_probability`, if it is one of `SUBJECTS`."""
-    subject = re.sub(r"[^a-z]+", "_", row.get("subject", "").lower().replace("&", "and")).strip("_")
-    return subject if subject in SUBJECTS else None
+        if (subject := known_subject(row)) is None:
+            raise ConfigError(f"math {row['id']} subject", row["subject"], f"one of {', '.join(SUBJECTS)}")
+        return self._make_prompt(row, text, reference=row["answer"], domain=subject)

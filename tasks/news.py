@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from ssd_bench.contract.task import DataSpec, Prompt
+from ssd_bench.contract.task import Prompt
 from ssd_bench.data.rows import Row
 from ssd_bench.settings import check_value
 from tasks.rows import VariantTask
@@ -29,22 +29,20 @@ MARK = "\nSummary:"
 class News(VariantTask):
     """Base of CNN/DailyMail and XSum: an article and its summary, in the seeded shuffle of the papers' code.
 
+    A `chat` prompt is one user turn without demonstrations (KNN-SSD App. B).
+
     Args:
-        variant: paper whose numbers apply; the prompts are the same.
-        shots: as in `VariantTask`; a `chat` prompt is one user turn without any (KNN-SSD App. B).
         clip_reserve: tokens kept free besides prompt and summary when an article is truncated.
-        hub: `datasets.load_dataset` arguments of the test split.
+
+    Others are as in `VariantTask`.
 
     Attributes:
-        file: name of the test articles' file.
         fields: fields of the article and of its summary.
     """
 
     scorer = Rouge()
     version: int = 2
     max_prompt_tokens: int | None = CONTEXT
-    file: str
-    fields: tuple[str, str]
 
     def __init__(
         self,
@@ -56,7 +54,7 @@ class News(VariantTask):
         fewshot_hub: Mapping[str, Any],
         system: str | None = None,
     ) -> None:
-        super().__init__(variant, shots, max_new_tokens, DataSpec(self.file, self.fields, hub), fewshot_hub, system)
+        super().__init__(variant, shots, max_new_tokens, hub, fewshot_hub, system)
         self.clip_reserve = check_value("task.clip_reserve", ClipReserve, clip_reserve)
 
     def _demonstration(self, row: Row) -> str:

@@ -14,7 +14,7 @@ from ssd_bench.errors import ConfigError, shortened
 from ssd_bench.settings import check_value
 from tasks.scoring.scorer import Scorer
 from tasks.scoring.thoughts import without_thoughts
-from tasks.selection import checked_shots, checked_template, checked_variant, first_rows, of_variant, shuffled
+from tasks.selection import checked_template, first_rows, shuffled
 from tasks.settings import MaxNewTokens, System
 from tasks.shots import Shots
 
@@ -65,7 +65,6 @@ class RowTask(ABC):
         return prompts
 
     def pool(self, source: DataSource, template: str, seed: int) -> Iterator[Prompt]:
-        """Yield all items."""
         ordered, prompt_of = self._prepare(source, template, seed)
         return (prompt_of(usable(row)) for row in ordered)
 
@@ -80,7 +79,7 @@ class RowTask(ABC):
             prompt = self._prompt(row)
             return replace(prompt, head=demonstrations(row) + prompt.head, system=self.system)
 
-        return items if self.in_order else shuffled(items, seed), prompt_of
+        return items if self.in_order else list(shuffled(items, seed)), prompt_of
 
     @property
     def metric(self) -> str:
@@ -143,35 +142,57 @@ class VariantTask(RowTask):
     """A task that several papers use in different formats; a subclass adds the text of a demonstration.
 
     Args:
-        variant: one of `variants`; None: the first.
+        variant: one of `variants`, in a subclass the paper whose format or numbers apply; None: the first.
         shots, max_new_tokens: demonstrations in a `plain` prompt, and most tokens of an answer; per variant or one
             number.
-        fewshot_hub: `datasets.load_dataset` arguments of the demonstrations.
-        drawn: other settings of `Shots`.
+        hub, fewshot_hub: `datasets.load_dataset` arguments of the items and of the demonstrations.
 
     Attributes:
+        file, fields, optional: `name`, `fields` and `optional` of the items' `DataSpec`.
         zero_shot: variant without demonstrations, or "".
+        hub_by_variant: whether `hub` has the arguments of each variant.
+        drawn: other settings of `Shots`.
     """
 
     variants: tuple[str, ...]
+    file: str
+    fields: tuple[str, ...]
+    optional: tuple[str, ...] = ()
     zero_shot: str = ""
+    hub_by_variant: bool = False
+    drawn: ClassVar[Mapping[str, Any]] = {}
 
     def __init__(
         self,
         variant: str | None,
         shots: int | Mapping[str, int],
         max_new_tokens: int | Mapping[str, int],
-        items: DataSpec,
+        hub: Mapping[str, Any],
         fewshot_hub: Mapping[str, Any],
-        system: str | None,
-        **drawn: Any,
+        system: str | None = None,
     ) -> None:
-        self.variant = checked_variant(variant, self.variants)
+        self.variant = self.variants[0] if variant is None else variant
+        if self.variant not in self.variants:
+            raise ConfigError("task.variant", variant, f"one of {', '.join(self.variants)}")
+        place = None
+        if self.hub_by_variant:
+            place, hub = f"task.hub.{self.variant}", self._own("hub", hub)
         self.in_order = self.variant == "knapspec"
-        count = checked_shots(of_variant("shots", shots, self.variant), self.variant, without=self.zero_shot)
-        limit = of_variant("max_new_tokens", max_new_tokens, self.variant)
-        super().__init__(items, limit, Shots(items, fewshot_hub, count, self._demonstration, **drawn))
+        count = self._own("shots", shots)
+        if self.variant == self.zero_shot and count != 0:
+            raise ConfigError("task.shots", count, f"0 for the variant {self.variant}, which is zero-shot")
+        items = DataSpec(self.file, self.fields, hub, optional=self.optional, place=place)
+        limit = self._own("max_new_tokens", max_new_tokens)
+        super().__init__(items, limit, Shots(items, fewshot_hub, count, self._demonstration, **self.drawn))
         self.system = check_value("task.system", System, system)
+
+    def _own(self, option: str, values: Any) -> Any:
+        """Return this variant's value of an option; without a mapping, the value holds for all."""
+        if not isinstance(values, Mapping):
+            return values
+        if self.variant not in values:
+            raise ConfigError(f"task.{option}", dict(values), f"a value for {self.variant}")
+        return values[self.variant]
 
     @abstractmethod
     def _demonstration(self, row: Row) -> str:

@@ -54,7 +54,7 @@ class Shots:
         """
         key = self.items.fields[0]
         excluded = {str(row[name]).strip() for row in items for name in (key, "id") if name in row}
-        remaining = iter(shuffled(source.rows(self.file), seed))
+        remaining = shuffled(source.rows(self.file), seed)
         drawn: dict[str | None, list[Row]] = {}
 
         @cache
