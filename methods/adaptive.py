@@ -133,11 +133,7 @@ class Adaptive(Method):
         self.taps = Taps()
 
     def check(self, dims: ModelDims) -> None:
-        """Make the first arms for this model.
-
-        Raises:
-            ConfigError: a one-block model, which has no exit.
-        """
+        """Make the first arms for this model."""
         n_layers = dims.n_layers
         if n_layers < 2:
             raise ConfigError("model.n_layers", n_layers, "at least 2 blocks: an exit comes before the last one")
@@ -157,7 +153,6 @@ class Adaptive(Method):
         self._steps_left = 0  # steps until the next plan
 
     def prepare(self, probe: Probe, samples: Sequence[Sample]) -> None:
-        """Take the latency profile."""
         self._set_latency(probe.latency)
 
     def start(self, prefill: Prefill) -> None:
@@ -225,13 +220,11 @@ class Adaptive(Method):
         return self._estimate(verification.length) if explores else None
 
     def state(self) -> bytes:
-        """Return arms, ledger and text for copies, as JSON."""
         arms, left = self._pool.state(), self._steps_left if self._is_waiting() else 0
         saved = {"arms": arms, "ledger": asdict(self._ledger), "left": left, "copies": self._match_model.state()}
         return json.dumps(saved | {"nested": self._pool.nested}).encode()
 
     def restore(self, state: bytes) -> None:
-        """Continue from `state`."""
         saved = json.loads(state)
         self._pool.restore(saved["arms"])
         self._pool.nested = saved["nested"]

@@ -15,5 +15,4 @@ class AR(Method):
     name: Name = "ar"
 
     def propose(self, context: Context) -> TokenTree:
-        """Propose the root alone."""
         return TokenTree((context.output[-1],), (-1,))

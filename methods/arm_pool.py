@@ -200,7 +200,6 @@ class ArmPool:
         ]
 
     def restore(self, state: list[Any]) -> None:
-        """Continue from `state`."""
         arms = []
         for (skipped, rounded), counts, evaluated, number, pair, derived in state:
             window = pair and Window(*pair)

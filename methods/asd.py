@@ -56,11 +56,7 @@ class ASD(MovedDraft):
         )
 
     def check(self, dims: ModelDims) -> None:
-        """Ask for the states around every attention that may be skipped.
-
-        Raises:
-            ConfigError: no block between the first and the last.
-        """
+        """Ask for the states around every attention that may be skipped."""
         if dims.n_layers < 3:
             raise ConfigError("model", dims.name, f"a model of at least 3 blocks; it has {dims.n_layers}")
         self._n_layers = dims.n_layers
@@ -68,7 +64,6 @@ class ASD(MovedDraft):
         self.taps = Taps(prefill=around, verify=around if self.refresh else (), prompt_end=self.positions)
 
     def start(self, prefill: Prefill) -> None:
-        """Choose the set by the prompt; reset γ and ρ."""
         assert prefill.hidden is not None, "the taps ask for it"
         self._layer_set = self._choose(similarities(prefill.hidden))
         self._recent: list[Tensor] = []
@@ -82,12 +77,11 @@ class ASD(MovedDraft):
             rows = torch.tensor(verification.path, device=verification.hidden.device)
             self._recent.append(similarities(verification.hidden.index_select(1, rows)))
             if verification.step % self.refresh == 0:
-                self._layer_set = self._choose(self._last(torch.cat(self._recent, dim=1)))
+                recent = torch.cat(self._recent, dim=1)
+                last = self.positions or recent.shape[1]
+                self._layer_set = self._choose(recent[:, -last:])
                 self._recent = []
         return None
-
-    def _last(self, by_position: Tensor) -> Tensor:
-        return by_position if self.positions is None else by_position[:, -self.positions :]
 
     def _choose(self, cosines: Tensor) -> LayerSet:
         """Return the set without attentions of high mean similarity; cosines are [L - 2, n], of blocks 1 .. L - 2."""

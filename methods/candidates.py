@@ -26,11 +26,6 @@ Mode = Annotated[
 
 
 def widths(k_set: KSet, mode: Mode) -> tuple[tuple[float, int], ...]:
-    """Return pairs (probability, candidates) for `LayerDraft.widths`, empty if no position has siblings.
-
-    Args:
-        k_set: `paper`, `code`, `chain` (no siblings) or four numbers, for probabilities above each of `BOUNDS`.
-        mode: the run's `decode.mode`; the code's numbers depend on it.
-    """
+    """Return pairs (probability, candidates) for `LayerDraft.widths`, empty if no position has siblings."""
     counts = K_SETS[k_set][mode] if isinstance(k_set, str) else k_set
     return tuple(zip(BOUNDS, counts)) if max(counts) > 1 else ()

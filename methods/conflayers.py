@@ -141,11 +141,7 @@ class ConfLayers(ModelDraft):
         self._widths = widths(self.k_set, self.mode)
 
     def check(self, dims: ModelDims) -> None:
-        """Prepare for this model, and begin the search with blocks 1, 3, 5, ...
-
-        Raises:
-            ConfigError: fewer than two inner blocks, which have no second difference.
-        """
+        """Prepare for this model, and begin the search with blocks 1, 3, 5, ...; one inner block has no gradient."""
         n_layers, self._vocab_size = dims.n_layers, dims.vocab_size
         if n_layers < 4:
             raise ConfigError("model", dims.name, f"at least 4 blocks with method={self.name}; it has {n_layers}")
@@ -171,7 +167,6 @@ class ConfLayers(ModelDraft):
             self._install(search.best_blocks or search.blocks)
 
     def propose(self, context: Context) -> LayerDraft:
-        """Draft with the current set."""
         return self._draft
 
     def observe(self, verification: Verification, probe: Probe) -> Estimate | None:
@@ -196,11 +191,9 @@ class ConfLayers(ModelDraft):
         return estimate
 
     def state(self) -> bytes:
-        """Return the search, as JSON."""
         return json.dumps(asdict(self._search)).encode()
 
     def restore(self, state: bytes) -> None:
-        """Continue a search."""
         self._resume(ConfidenceSearch(**json.loads(state)))
 
     def arrays(self) -> dict[str, dict[str, NDArray[Any]]]:

@@ -140,15 +140,12 @@ class StoppedDraft(ModelDraft):
     _stop: DraftStop
 
     def start(self, prefill: Prefill) -> None:
-        """Reset γ and ρ; keep the set."""
         self._stop.start()
 
     def propose(self, context: Context) -> LayerDraft:
-        """Draft with the set."""
         return self._stop.draft(self._layer_set, searched=self.searched)
 
     def observe(self, verification: Verification, probe: Probe) -> Estimate | None:
-        """Move γ, unless it is fixed."""
         self._stop.observe(verification)
         return None
 
@@ -164,7 +161,6 @@ class WholeDraft(StoppedDraft):
         self._stop = DraftStop(self.draft_len, self.stop_below, reading=self._reading)
 
     def check(self, dims: ModelDims) -> None:
-        """Take all sublayers of this model."""
         self._layer_set = LayerSet.full(dims.n_layers)
 
 

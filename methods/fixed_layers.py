@@ -70,11 +70,6 @@ class FixedLayers(StoppedDraft):
         return super().bits or [bits for bits, sublayers in self._sublayers.items() if sublayers]
 
     def check(self, dims: ModelDims) -> None:
-        """Resolve the set for this model.
-
-        Raises:
-            ConfigError: an index out of range, an unreachable ratio, an unknown or misfitting name.
-        """
         if self.published is not None:
             self._layer_set = published_set(self.published, dims.n_layers)
         elif self.ratio is not None:
@@ -86,11 +81,7 @@ class FixedLayers(StoppedDraft):
 
 
 def pattern_set(pattern: str, ratio: float, n_layers: int) -> LayerSet:
-    """Return the layer set that skips round(ratio * 2L) sublayers in a pattern of `FixedLayers`.
-
-    Raises:
-        ConfigError: too many sublayers for the pattern.
-    """
+    """Return the layer set that skips round(ratio * 2L) sublayers in a pattern of `FixedLayers`."""
     count = round(ratio * 2 * n_layers)
     inner = range(2, 2 * n_layers - 2)
     choices = {

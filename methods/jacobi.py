@@ -61,7 +61,6 @@ class Jacobi(Method):
             raise ConfigError("method.pad_id", self.pad_id, f"an id below {dims.vocab_size}, the vocabulary's size")
 
     def start(self, prefill: Prefill) -> None:
-        """Begin a prompt without an open block."""
         self._guesses: list[int] = []
 
     def propose(self, context: Context) -> TokenTree:

@@ -132,7 +132,6 @@ class MatchModel:
         return {"text": text, "counts": self._counts, "starts": self._starts}
 
     def restore(self, state: dict[str, Any]) -> None:
-        """Continue from `state`."""
         self._text, self._counts, self._places = list(state["text"]), [list(pair) for pair in state["counts"]], {}
         self._starts = list(state["starts"])
         self._index(0)

@@ -38,7 +38,6 @@ class NestedDraft(WholeDraft):
         super().__post_init__()
 
     def prepare(self, probe: Probe, samples: Sequence[Sample]) -> None:
-        """Begin without earlier text."""
         self._latency = probe.latency
         self._text = MatchModel(self.memory, prior=2.5, limit=256)
 
@@ -50,16 +49,13 @@ class NestedDraft(WholeDraft):
         self._pass_ms = guess_ms(self._latency, layer_set, len(prefill.prompt), self.copies)
 
     def propose(self, context: Context) -> LayerDraft:
-        """Draft with all sublayers and copies."""
         self._text.extend(context.output[self._text.output_len :])
         return replace(super().propose(context), guess=self._guess)
 
     def state(self) -> bytes:
-        """Return the earlier text."""
         return json.dumps(self._text.state()).encode()
 
     def restore(self, state: bytes) -> None:
-        """Continue from `state`."""
         self._text.restore(json.loads(state))
 
     def _guess(self, drafted: Sequence[int], most: int) -> Sequence[int]:

@@ -42,7 +42,6 @@ class PromptLookup(Method):
             raise ConfigError("method.min_ngram", self.min_ngram, f"at most method.max_ngram={self.max_ngram}")
 
     def start(self, prefill: Prefill) -> None:
-        """Begin with the prompt's text."""
         self._text, self._prompt_len = IndexedText(self.match == "latest"), len(prefill.prompt)
         self._text.extend(prefill.prompt)
 
@@ -92,7 +91,6 @@ class IndexedText:
             state = self._suffix[state]
 
     def extend(self, tokens: Sequence[int]) -> None:
-        """Append tokens."""
         for token in tokens:
             if self._latest:
                 self._note_end()

@@ -66,20 +66,12 @@ class SelfSSD(MovedDraft):
         self.calibration = 0 if self.search.reuse else self.calibration
 
     def check(self, dims: ModelDims) -> None:
-        """Draft with the full model until `prepare`.
-
-        Raises:
-            ConfigError: an unknown published set, or one for another model.
-        """
+        """Draft with the full model until `prepare`."""
         self.search.check(dims.n_layers)
         self._layer_set = LayerSet.full(dims.n_layers)
 
     def prepare(self, probe: Probe, samples: Sequence[Sample]) -> None:
-        """Search on the samples, or take the set to reuse.
-
-        Raises:
-            ConfigError: the set to reuse does not exist, or is for another model.
-        """
+        """Search on the samples, or take the set to reuse."""
         if isinstance(self.search.reuse, str):
             self._layer_set = named_set(self.search.reuse, probe)
             return
@@ -92,17 +84,13 @@ class SelfSSD(MovedDraft):
         self._layer_set = search(self.search, probe, samples, label, self._reading).best.layer_set
 
     def start(self, prefill: Prefill) -> None:
-        """Reset ρ, and γ unless carried over."""
         self._stop.start(self.carry_stop)
 
     def propose(self, context: Context) -> LayerDraft:
-        """Draft with the searched set."""
         return self._stop.draft(self._layer_set, self.widths, self.searched)
 
     def state(self) -> bytes:
-        """Return γ as a hexadecimal float."""
         return self._stop.value.hex().encode()
 
     def restore(self, state: bytes) -> None:
-        """Continue from `state`."""
         self._stop.value = float.fromhex(state.decode())

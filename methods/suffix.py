@@ -44,11 +44,9 @@ class Suffix(Method):
     memory: Annotated[Whole, "Newest tokens of earlier outputs that are kept; 0: each prompt starts anew."] = 100_000
 
     def prepare(self, probe: Probe, samples: Sequence[Sample]) -> None:
-        """Begin without earlier outputs."""
         self._past: Tokens = np.empty(0, np.int64)
 
     def start(self, prefill: Prefill) -> None:
-        """Begin with the prompt's text."""
         self._prompt_len = self._length = len(prefill.prompt)
         self._text = np.empty(2 * self._length + 64, np.int64)
         self._text[: self._length] = prefill.prompt
@@ -78,11 +76,9 @@ class Suffix(Method):
         return None
 
     def state(self) -> bytes:
-        """Return the earlier outputs."""
         return self._past.tobytes()
 
     def restore(self, state: bytes) -> None:
-        """Continue from `state`."""
         self._past = np.frombuffer(state, np.int64)
 
     def _append(self, tokens: Sequence[int]) -> None:

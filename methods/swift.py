@@ -119,11 +119,7 @@ class SWIFT(ModelDraft):
         self._widths = widths(self.k_set, self.mode)
 
     def check(self, dims: ModelDims) -> None:
-        """Set the candidates' sublayers, their number and the initial set, and start the search.
-
-        Raises:
-            ConfigError: no block between the first and the last.
-        """
+        """Set the candidates' sublayers, r and the initial set, and start the search."""
         n_layers = dims.n_layers
         if n_layers < 3:
             raise ConfigError("model", dims.name, f"at least 3 blocks with method={self.name}; it has {n_layers}")
@@ -165,7 +161,6 @@ class SWIFT(ModelDraft):
         self._accepted = self._drafted = 0
 
     def propose(self, context: Context) -> LayerDraft:
-        """Draft with the best set so far."""
         searched = self._search.best > 0 if self.max_steps else None
         layer_set = self._reading.set_of(self._search.layer_set)
         return LayerDraft(layer_set, self.draft_len, self.stop_below, self._widths, searched)
@@ -207,7 +202,6 @@ class SWIFT(ModelDraft):
         return file.getvalue()
 
     def restore(self, state: bytes) -> None:
-        """Continue from `state`."""
         with np.load(io.BytesIO(state)) as file:
             points, scores, saved = list(file["points"]), file["scores"].tolist(), json.loads(file["rest"].item())
         self._ratio, self._bit_generator.state = saved.pop("ratio"), saved.pop("bits")

@@ -75,7 +75,6 @@ class Stream:
         self.version = VERSION + sum(part.version for part in self.parts.values())
 
     def files(self, template: str) -> tuple[DataSpec, ...]:
-        """Return the files of all parts."""
         return tuple(
             replace(spec, place=spec.option.replace("task.", f"task.parts.{name}.", 1))
             for name, part in self.parts.items()
@@ -83,7 +82,6 @@ class Stream:
         )
 
     def domains(self) -> list[str]:
-        """Return the part of each prompt of the stream."""
         rng = random.Random(self.order_seed)
         return ORDERS[self.order](list(self.parts), self.items, self.mix_ratio, self.first, rng)
 
@@ -179,7 +177,6 @@ def markov_order(
 def listed_order(
     names: Sequence[str], items: int, mix_ratio: float, first: str | None, rng: random.Random
 ) -> list[str]:
-    """Return `items` of each name, as listed."""
     return [name for name in names for _ in range(items)]
 
 

@@ -59,11 +59,9 @@ class MultipleChoice(ReadingScorer[str]):
     metric = "accuracy"
 
     def expected(self, reference: str) -> str | None:
-        """Return the reference's letter."""
         return reference.strip().upper() or None
 
     def verdict(self, prediction: str, expected: str) -> bool | None:
-        """Return whether the letters are equal."""
         letter = chosen_option(prediction)
         return None if letter is None else letter == expected
 

@@ -65,7 +65,6 @@ class MathAnswer(ReadingScorer[str]):
         self._verdicts: dict[tuple[str, str], bool | None] = {}
 
     def expected(self, reference: str) -> str | None:
-        """Return the reference's content in plain LaTeX."""
         boxed = _last_boxes(reference)
         return plain_latex(reference if boxed is None else boxed) or None
 
@@ -95,7 +94,6 @@ class MathAnswer(ReadingScorer[str]):
         return r"an answer in LaTeX whose braces close, such as \frac{1}{2}, bare or in a \boxed{}"
 
     def close(self) -> None:
-        """End the other process."""
         self.worker.close()
 
 

@@ -87,11 +87,9 @@ class FinalNumber(ReadingScorer[Fraction]):
     metric = "exact_match"
 
     def expected(self, reference: str) -> Fraction | None:
-        """Return the reference's final number."""
         return final_number(reference)
 
     def verdict(self, prediction: str, expected: Fraction) -> bool | None:
-        """Return whether the values are equal, in any notation."""
         number = final_number(prediction)
         return None if number is None else number == expected
 

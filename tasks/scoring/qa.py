@@ -24,20 +24,15 @@ class ShortAnswer(Scorer):
     metric = "exact_match"
 
     def item(self, prediction: str, reference: str) -> float | None:
-        """Return the exact match."""
         return _scores(prediction, reference).get(self.metric)
 
     def corpus(self, predictions: Sequence[str], references: Sequence[str]) -> dict[str, float]:
-        """Return the mean of `contains`."""
         means = mean(_scores(p, r) for p, r in zip(predictions, references, strict=True))
         return {name: value for name, value in means.items() if name != self.metric}
 
 
 def normalise(text: str) -> str:
-    """Return a text in lower case, without ASCII punctuation and English articles, words separated by one space.
-
-    As `normalize_answer` of SQuAD 1.1's `evaluate-v1.1.py`.
-    """
+    """Return a text as `normalize_answer` of SQuAD 1.1's `evaluate-v1.1.py`: lower case, no punctuation or articles."""
     return " ".join(_ARTICLE.sub(" ", text.lower().translate(_PUNCTUATION)).split())
 
 

@@ -19,12 +19,10 @@ class ReadingScorer(Scorer, Generic[Expected]):
     """
 
     def item(self, prediction: str, reference: str) -> float | None:
-        """Return whether the answer is right."""
         expected = self.expected(reference)
         return None if expected is None else float(self.verdict(prediction, expected) is True)
 
     def corpus(self, predictions: Sequence[str], references: Sequence[str]) -> dict[str, float]:
-        """Return the share of unread texts."""
         pairs = [(text, self.expected(reference)) for text, reference in zip(predictions, references, strict=True)]
         unread = [self.verdict(text, expected) is None for text, expected in pairs if expected is not None]
         return {"unread": sum(unread) / len(unread)} if unread else {}

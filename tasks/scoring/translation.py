@@ -17,7 +17,6 @@ class Translation(Scorer):
     metric = "chrF"
 
     def item(self, prediction: str, reference: str) -> float | None:
-        """Return the sentence's chrF."""
         from sacrebleu.metrics import CHRF  # imported here: only if a text is scored
 
         if not reference.strip():

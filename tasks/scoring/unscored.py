@@ -11,5 +11,4 @@ class Unscored(Scorer):
     metric = "none"
 
     def item(self, prediction: str, reference: str) -> float | None:
-        """Return None."""
         return None
