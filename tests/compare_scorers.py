@@ -158,7 +158,6 @@ def compare_math(file: Path) -> None:
             print(f"{name:20s}", {"answers": 2 * len(pairs), "ours": 2 * len(pairs) - len(odd)}, *odd[:4], flush=True)
     unboxed = sum(scorer.item(f"Therefore the answer is ${answer}$.", answer) == 1.0 for answer in answers)
     print(f"{'without a box':20s}", {"answers": len(answers), "ours": unboxed})
-    scorer.close()
 
 
 if __name__ == "__main__":

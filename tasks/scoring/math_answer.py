@@ -93,9 +93,6 @@ class MathAnswer(ReadingScorer[str]):
             return None
         return r"an answer in LaTeX whose braces close, such as \frac{1}{2}, bare or in a \boxed{}"
 
-    def close(self) -> None:
-        self.worker.close()
-
 
 def _last_boxes(text: str) -> str | None:
     """Return the content of the last box and of boxes that form one answer with it.

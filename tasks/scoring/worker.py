@@ -16,12 +16,12 @@ START_SECONDS = 60.0
 
 
 class Worker:
-    """Client of a process, started when first needed, that lives until it hangs, dies or is closed.
+    """Client of a process, started when first needed, that lives until it hangs, dies or this object is deleted.
 
     The process reads requests from stdin and writes answers to stdout, one line of JSON each, after any first line once
     it is ready. It has a session of its own and is killed with its process group: after a request that takes too long,
-    on `close`, when this object is deleted, and at the interpreter's exit. It should end with its stdin. Threads take
-    turns. Copies, pickled or not, and forks start their own process.
+    when this object is deleted, and at the interpreter's exit. It should end with its stdin. Threads take turns. Forks
+    start their own process.
 
     Args:
         seconds: wall-clock time for one request; the start has `START_SECONDS`.
@@ -35,9 +35,6 @@ class Worker:
         self._end: weakref.finalize[Any, Worker] | None = None
         self._owner = os.getpid()
 
-    def __reduce__(self) -> tuple[type[Worker], tuple[Any, ...]]:
-        return Worker, (self.command, self.seconds, self.environment)
-
     def ask(self, request: Any) -> Any | None:
         """Return the answer, or None if it took too long or the process died; the next request starts another.
 
@@ -48,16 +45,8 @@ class Worker:
             self._lock, self._process, self._owner = threading.Lock(), None, os.getpid()
         with self._lock:
             process = self._running()
-            return _json(self._line(process, json.dumps(request).encode() + b"\n", self.seconds))
-
-    def close(self) -> None:
-        """Kill the process; a later request starts another."""
-        with self._lock:
-            self._stop()
-
-    @property
-    def pid(self) -> int | None:
-        return self._process.pid if self._process else None
+            line = self._line(process, json.dumps(request).encode() + b"\n", self.seconds)
+            return json.loads(line) if line else None
 
     def _running(self) -> subprocess.Popen[bytes]:
         if self._process is not None and _alive(self._process):
@@ -100,10 +89,6 @@ class Worker:
         if self._end is not None:
             self._end()
         self._process = self._end = None
-
-
-def _json(line: bytes) -> Any | None:
-    return json.loads(line) if line else None
 
 
 def _alive(process: subprocess.Popen[bytes]) -> bool:

@@ -2,15 +2,12 @@ r"""Answers in a \boxed{}: equal and different ones, limits of math-verify, and 
 
 from __future__ import annotations
 
-import copy
 import json
 import os
-import pickle
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 
 import psutil
@@ -23,10 +20,8 @@ from tests.runs import python
 
 
 @pytest.fixture(scope="module")
-def scorer() -> Iterator[MathAnswer]:
-    scorer = MathAnswer(seconds=30.0)  # what is tested here is the verdict, on however busy a machine
-    yield scorer
-    scorer.close()
+def scorer() -> MathAnswer:
+    return MathAnswer(seconds=30.0)  # what is tested here is the verdict, on however busy a machine
 
 
 def boxed(answer: str) -> str:
@@ -45,11 +40,7 @@ def test_equal_and_different_answers(scorer: MathAnswer, reference: str, answer:
     ("text", "reference", "expected"),
     [
         (r"\boxed{3}, no: \boxed{4}", "4", 1.0),
-        (r"\boxed{4} and then \boxed{", "4", 1.0),
-        (r"\fbox{4}", "4", 1.0),
         (r"\boxed {4}", r"$\boxed{4}$", 1.0),
-        (r"so $\boxed 4$.", "4", 1.0),
-        (r"in \boxed{}: \boxed{4} \boxed{}", "4", 1.0),
         (r"4 in \boxed{}", "4", 0.0),
         (r"$\boxed{3}$ and $\boxed{5}$", "3, 5", 1.0),
         (r"$\boxed{3}$, so it is $\boxed{5}$", "5", 1.0),
@@ -110,8 +101,8 @@ def fake(seconds: float = 30.0, program: str = FAKE) -> MathAnswer:
 
 
 def pid_of(scorer: MathAnswer) -> int:
-    assert scorer.worker.pid is not None
-    return scorer.worker.pid
+    assert scorer.worker._process is not None
+    return scorer.worker._process.pid
 
 
 def gone(pid: int, within: float = 10.0) -> bool:
@@ -127,7 +118,7 @@ def gone(pid: int, within: float = 10.0) -> bool:
 def test_answers_that_are_written_alike_start_no_process() -> None:
     scorer = fake()
     assert scorer.item(r"\boxed{ \dfrac{1}{2}\,x. }", r"\frac{1}{2}x") == 1.0
-    assert scorer.worker.pid is None
+    assert scorer.worker._process is None
 
 
 def test_a_hanging_answer_scores_zero_within_its_time_and_the_next_one_works() -> None:
@@ -136,10 +127,9 @@ def test_a_hanging_answer_scores_zero_within_its_time_and_the_next_one_works() -
     assert scorer.item(r"\boxed{hang}", "1") == 0.0
     assert time.monotonic() - began < 8.0  # the start of the process included
     assert scorer.corpus([r"\boxed{hang}"], ["1"]) == {"unread": 1.0}  # and is not compared again
-    assert scorer.worker.pid is None
+    assert scorer.worker._process is None
     scorer.worker.seconds = 30.0
     assert scorer.item(r"\boxed{2}", "1") == 1.0
-    scorer.close()
 
 
 def test_an_answer_that_is_never_read_scores_zero_too() -> None:
@@ -150,11 +140,11 @@ def test_an_answer_that_is_never_read_scores_zero_too() -> None:
 def test_math_verify_itself_is_killed_and_started_again() -> None:
     scorer = MathAnswer(seconds=2.0)
     assert scorer.item(HANGING, "1") == 0.0
-    assert scorer.worker.pid is None
+    assert scorer.worker._process is None
     scorer.worker.seconds = 30.0
     assert scorer.item(r"\boxed{1+1}", "2") == 1.0
     pid = pid_of(scorer)
-    scorer.close()
+    del scorer
     assert gone(pid)
 
 
@@ -166,7 +156,6 @@ def test_a_dead_process_costs_one_answer_at_most_and_one_that_died_idle_none() -
     assert gone(first)
     assert scorer.item(r"\boxed{4}", "1") == 1.0
     assert pid_of(scorer) != first
-    scorer.close()
 
 
 def test_one_process_serves_all_answers_and_ends_with_the_scorer() -> None:
@@ -180,24 +169,11 @@ def test_one_process_serves_all_answers_and_ends_with_the_scorer() -> None:
     assert gone(pids.pop())
 
 
-def test_copies_have_no_process_of_their_own_yet() -> None:
-    scorer = fake()
-    scorer.item(r"\boxed{2}", "1")
-    for made in (copy.deepcopy(scorer), pickle.loads(pickle.dumps(scorer))):
-        assert made.worker.pid is None
-        assert made.item(r"\boxed{3}", "1") == 1.0
-        assert pid_of(made) != pid_of(scorer)
-        made.close()
-    assert psutil.pid_exists(pid_of(scorer))
-    scorer.close()
-
-
 def test_threads_take_turns() -> None:
     echo = "import sys\nprint('ready', flush=True)\nfor line in sys.stdin: print(line, end='', flush=True)"
     worker = Worker([sys.executable, "-S", "-c", echo], 30.0)
     with ThreadPoolExecutor(8) as pool:
         assert list(pool.map(worker.ask, range(100))) == list(range(100))
-    worker.close()
 
 
 def test_a_program_that_does_not_start_is_an_error() -> None:
@@ -216,17 +192,17 @@ def run(program: str) -> list[int]:
 
 @pytest.mark.parametrize("end", ["raise SystemExit", "os.kill(os.getpid(), 9)"])
 def test_no_process_outlives_its_parent(end: str) -> None:
-    [pid] = run(f"print(scorer.worker.pid, flush=True)\n{end}")
+    [pid] = run(f"print(scorer.worker._process.pid, flush=True)\n{end}")
     assert gone(pid)
 
 
 def test_a_fork_starts_its_own_process_and_leaves_the_parents_alone() -> None:
     first, forked, forked_score, last, last_score = run(
-        "print(scorer.worker.pid, flush=True)\n"
+        "print(scorer.worker._process.pid, flush=True)\n"
         "child = os.fork()\n"
         "if child:\n    os.waitpid(child, 0)\n"
         "score = scorer.item('3', '1')\n"
-        "print(scorer.worker.pid, int(score), flush=True)\n"
+        "print(scorer.worker._process.pid, int(score), flush=True)\n"
     )
     assert first == last != forked
     assert forked_score == last_score == 1
