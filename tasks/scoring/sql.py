@@ -39,21 +39,18 @@ _MARKS = re.compile(r"(?:\s{0,9}(?:\*\*|`{1,3}|</sql>|\[/SQL\]|<\|[^|]{0,40}\|>)
 
 
 class SqlMatch(Scorer):
-    """1.0 if the query in the answer equals the reference query (`sql_match`), else 0.0."""
+    """1.0 if the query in the answer (`sql_of_answer`) equals the reference query, else 0.0.
+
+    White space, comments, closing semicolons and unquoted case do not count.
+    """
 
     metric = "exact_match"
 
     def item(self, prediction: str, reference: str) -> float | None:
-        return sql_match(reference, prediction) if reference.strip() else None
-
-
-def sql_match(reference: str, text: str) -> float:
-    """Return 1.0 if the query in `text` (`sql_of_answer`) equals `reference`, else 0.0.
-
-    White space, comments, closing semicolons and unquoted case do not count.
-    """
-    expected = _tokens(reference)
-    return float(bool(expected) and _tokens(sql_of_answer(text)) == expected)
+        if not reference.strip():
+            return None
+        expected = _tokens(reference)
+        return float(bool(expected) and _tokens(sql_of_answer(prediction)) == expected)
 
 
 def sql_of_answer(text: str) -> str:
