@@ -97,22 +97,6 @@ def test_saved_states_verify_as_a_whole_pass_does(exit_layer: int, decoders: Loa
         torch.testing.assert_close(saved, whole, atol=1e-4, rtol=1e-4)
 
 
-@pytest.mark.parametrize("exit_layer", range(1, LAYERS + 1))
-def test_eos_drafted_first_ends_the_draft(exit_layer: int, decoder: Decoder) -> None:
-    """Nothing is drafted after it; accepted it ends the output, rejected it leaves no trace."""
-    method = Watched(exit_layer=exit_layer, draft_len=4)
-    decode(decoder, method, PROMPT, 12)
-    drafted = method.seen[0].tree.tokens[1]
-    eos = frozenset([drafted])
-    made = decode(decoder, LayerSkip(exit_layer=exit_layer, draft_len=4), PROMPT, 12, eos)
-    expected = decode(decoder, AR(), PROMPT, 12, eos)
-    assert (made.output, made.finish_reason) == (expected.output, expected.finish_reason)
-    if made.steps:  # none where the prompt's own token is EOS
-        assert (made.steps[0].draft_len, made.steps[0].stop_reason) == (1, "eos")
-    if exit_layer == LAYERS:
-        assert made.steps[0].accepted_len == 1 and made.output[1:] == [drafted] and made.finish_reason == "eos"
-
-
 # ---- the sweep
 
 

@@ -295,11 +295,3 @@ def test_largest_settings_fit_the_cache(decoder: Decoder) -> None:
     assert method._most_nodes() == SCRATCH
     made: Generation = decode(decoder, method, PROMPT, 100)
     assert made.output == decode(decoder, AR(), PROMPT, 100).output
-
-
-def test_a_plain_tree_has_the_same_nodes() -> None:
-    """It differs in what may be accepted, not in what the forward pass sees."""
-    tree = window_tree(1, [(2, 3)], [[4], [5, 6]])
-    plain = TokenTree(tree.tokens, tree.parents)
-    assert tree.depths == plain.depths and torch.equal(tree.mask(), plain.mask()) and tree.is_chain == plain.is_chain
-    assert tree.trimmed(9, 99) is tree

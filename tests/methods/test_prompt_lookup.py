@@ -98,15 +98,6 @@ def test_memory_grows_with_the_text_whatever_the_longest_ngram(match: str, vocab
     assert size < 1000 * 1000  # bytes; a table of all n-grams has 300 per token, of 1.2 kB on average
 
 
-def test_a_known_continuation_is_drafted() -> None:
-    for whole, prompt, output, expected in (
-        (False, [7, 1, 2, 3, 4, 5, 9, 1, 2], [3], [4, 5, 9, 1, 2, 3]),
-        (True, [7, 1, 2, 3, 4, 5, 9, 1, 2], [3], []),  # ten tokens do not follow it
-        (False, [1, 2, 3], [4], []),
-    ):
-        assert list(drafts(PromptLookup(whole=whole), prompt, output, [1])) == [(prompt + output, expected)]
-
-
 def test_it_is_lossless(decoders: Load) -> None:
     def make(rng: random.Random) -> PromptLookup:
         highest = rng.randint(1, 4)

@@ -102,12 +102,10 @@ SUB = "def add(a, b):\n    return a - b\n"
         ("  Sure, this adds:\n\n" + ADD, True),
         ("    return a - b\n```python\n" + ADD + "```\n", False),  # a base model's text is its body alone
         ("I cannot.", False),
-        ("```", False),
         ("\0", False),
         ("x = " + "1 + " * 5000 + "1\n" + ADD, True),  # too deep to be read, and left out
         ("(" * 5000 + ADD, False),
         ("def add(" * 5000, False),
-        ("def add(a, b):\n" * 5000, False),
         ("```" + "a `" * 5000, False),
         ("```python\n" * 5000, False),
     ],

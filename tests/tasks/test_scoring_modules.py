@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from rouge_score.rouge_scorer import RougeScorer
 
 from tasks.scoring.choice import MultipleChoice
 from tasks.scoring.math_answer import MathAnswer
@@ -105,16 +104,6 @@ def test_modules_compute_what_the_scorers_do(name: str, computed: dict[str, dict
     mean = {scorer.metric: sum(scored) / len(scored)}
     assert computed[name] == mean | scorer.corpus(predictions, references) | {"items": items}
     assert 0 < computed[name][scorer.metric] < 1
-
-
-def test_rouge_is_that_of_rouge_score(computed: dict[str, dict[str, Any]]) -> None:
-    _, predictions, references = CASES["rouge"]
-    kinds = ["rougeL", "rouge1", "rouge2"]
-    theirs = [RougeScorer(kinds, use_stemmer=True).score(r, p) for p, r in zip(predictions[:2], references[:2])]
-    assert {kind: computed["rouge"][kind] for kind in kinds} == {
-        kind: sum(scores[kind].fmeasure for scores in theirs) / 2 for kind in kinds
-    }
-    assert computed["rouge"]["items"] == [*(scores["rougeL"].fmeasure for scores in theirs), None]
 
 
 def test_what_else_is_computed_and_refused(computed: dict[str, dict[str, Any]]) -> None:

@@ -107,7 +107,6 @@ def test_the_number_of_a_text() -> None:
         (r"\boxed{\boxed{4}}", "4"),
         (r"\boxed{3} and \boxed{4", "3"),
         (r"\boxed{4", None),
-        (r"\boxed 4", "4"),
         (r"$\boxed 4$, that is", "4"),
         (r"\(\boxed 12\).", "12"),
         (r"\fbox{4}", "4"),
