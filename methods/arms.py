@@ -190,7 +190,6 @@ class Costs:
         copies = [latency.pass_ms(n, context) for n in range(1, copied + 2)]
         self.copy_ms = [n_layers * (attn + mlp) + rest_ms for attn, mlp, rest_ms in copies]
         self._rows_ms = latency.pass_ms(rows, context)
-        self._draft_rest_ms = latency.draft_rest_ms
         self._start_ms = np.where(np.arange(longest + 1) > 0, latency.draft_start_ms, 0.0)
 
     def draft_ms(self, layer_set: LayerSet) -> float:
@@ -199,12 +198,12 @@ class Costs:
         if window is not None:
             read = window.count_read(self.context)
             attn = self.latency.pass_ms(1, read)[0]
-        total = float(layer_set.n_attn * attn + layer_set.n_mlp * self._mlp_ms[0] + self._draft_rest_ms)
+        total = float(layer_set.n_attn * attn + layer_set.n_mlp * self._mlp_ms[0] + self.latency.draft_rest_ms)
         for bits, (n_attn, n_mlp) in layer_set.n_rounded.items():
             rounded_attn, rounded_mlp, _ = self.latency.pass_ms(1, read, bits)
             total += n_attn * (rounded_attn - attn) + n_mlp * (rounded_mlp - self._mlp_ms[0])
         if layer_set.head_bits:
-            total += self.latency.rest_ms(layer_set.head_bits) - self._draft_rest_ms
+            total += self.latency.rest_ms(layer_set.head_bits) - self.latency.draft_rest_ms
         return total
 
     def verify_ms(self, layer_set: LayerSet) -> Array:
@@ -242,7 +241,7 @@ class Costs:
     def best_rate(self, budget: float, acceptance: float) -> float:
         """Return the most tokens per millisecond, over γ, of a set that skips the whole budget; `acceptance` < 1."""
         sublayers_ms = self.ar_ms - self._rest_ms[0]
-        draft_ms = (1 - budget) * sublayers_ms + self._draft_rest_ms
+        draft_ms = (1 - budget) * sublayers_ms + self.latency.draft_rest_ms
         lengths = np.arange(len(self._rest_ms))
         verify_ms = self.n_layers * (self._attn_ms + self._mlp_ms) + self._rest_ms + self._start_ms
         tokens = (1 - acceptance ** (lengths + 1)) / (1 - acceptance)  # 1 + a + ... + a^γ

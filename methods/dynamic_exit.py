@@ -165,12 +165,7 @@ class ShadowStatistics:
 
 
 def tpl_table(alphas: Array, n_layers: int, grid: tuple[int, int]) -> Array:
-    """Return TPL(l, γ) in tokens per block (KnapSpec, Eq. 2): [exits l = 1.., lengths γ of the grid], float64.
-
-    Args:
-        alphas: [exits] in [0, 1].
-        grid: smallest and largest γ.
-    """
+    """Return TPL(l, γ) in tokens per block (KnapSpec, Eq. 2): [exits l = 1.., lengths γ of the grid], float64."""
     lengths = np.arange(grid[1] + 1)
     exits = np.arange(1, len(alphas) + 1)
     tokens = (alphas[:, None] ** lengths).cumsum(1)  # 1 + a_l + ... + a_l^γ; 0^0 = 1: the target's own token

@@ -106,11 +106,7 @@ def published_sets() -> dict[str, dict[str, list[int] | int | str]]:
 
 
 def published_set(name: str, n_layers: int) -> LayerSet:
-    """Return a released set by name.
-
-    Raises:
-        ConfigError: unknown name (the message lists all), or a set for another number of blocks.
-    """
+    """Return a released set by name; refuse an unknown one, or one for another number of blocks."""
     entry = published_sets().get(name)
     if entry is None:
         raise ConfigError("method.published", name, f"one of {', '.join(sorted(published_sets()))}")

@@ -137,7 +137,7 @@ class Objective:
 
 
 class DraftedStep(NamedTuple):
-    """A simulated step's counts, as in `Step`."""
+    """Counts of a simulated step, as in `Step`."""
 
     context_len: int
     draft_len: int
@@ -205,9 +205,6 @@ def search(
 
     Returns:
         The search up to the budget; its `best` is the result.
-
-    Raises:
-        ConfigError: the folder of searches cannot be used.
     """
     n_layers, begin = probe.n_layers, time.perf_counter()
     prompts = [list(sample.prompt) for sample in samples]
@@ -232,11 +229,7 @@ def search(
 
 
 def named_set(name: str, probe: Probe) -> LayerSet:
-    """Return an earlier search's best set, or a published set, by name.
-
-    Raises:
-        ConfigError: unknown name (the message lists all), or a set for another number of blocks.
-    """
+    """Return an earlier search's best set, or a published set, by name; refusals as in `published_set`."""
     option = "method.search.reuse"
     if "/" in name:
         return _published(name, probe.n_layers, option)

@@ -80,11 +80,7 @@ class IndexedText:
         self._whole = 0  # state of the whole text
 
     def occurrences(self) -> Iterator[tuple[range, int]]:
-        """Yield where the ends of the text occurred before, the longest first.
-
-        Yields:
-            The ends' lengths, and the position after the occurrence.
-        """
+        """Yield lengths of ends of the text that occurred before, the longest first, and the position after them."""
         state = self._suffix[self._whole]  # the whole text has not occurred before
         while state > 0:
             yield range(self._length[self._suffix[state]] + 1, self._length[state] + 1), self._place[state]

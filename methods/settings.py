@@ -39,7 +39,6 @@ WINDOW = f"sinks >= 0 and recent >= 1, each at most {WIDEST}"
 
 
 def is_window(pair: Sequence[int]) -> bool:
-    """Return whether a pair can be a window: sinks >= 0, recent >= 1."""
     return len(pair) == 2 and 0 <= pair[0] <= WIDEST and 1 <= pair[1] <= WIDEST
 
 

@@ -16,11 +16,8 @@ from tasks.rows import RowTask
 from tasks.scoring.numbers import FinalNumber
 from tasks.settings import Hub, MaxNewTokens, System
 
-NAMES = {2024: "aime24", 2025: "aime25"}
 ASK = "Solve the following math problem. Make sure to put the answer (and only the answer) inside \\boxed{}.\n\n"
 THINK = "\n <think> Let's think step by step. </think>\n"
-# names of the columns in the data set from which KnapSpec reads the problems of 2025
-COLUMNS = {"question": "problem"}
 
 
 def boxed_prompt(problem: str) -> str:
@@ -45,8 +42,8 @@ class AIME(RowTask):
     system: System = None
 
     def __post_init__(self) -> None:
-        self.name = NAMES[self.year]
-        rename = COLUMNS if self.year == 2025 else {}
+        self.name = f"aime{self.year % 100}"
+        rename = {"question": "problem"} if self.year == 2025 else {}  # columns of the data set of KnapSpec's code
         super().__init__(DataSpec(self.name, ("problem", "answer"), self.hub, rename), self.max_new_tokens)
 
     def _prompt(self, row: Row) -> Prompt:

@@ -105,11 +105,7 @@ class RowTask(ABC):
         }
 
     def _check_references(self, source: DataSource, prompts: Sequence[Prompt]) -> None:
-        """Refuse references that the scorer cannot read: their items would have no score, or always 0.
-
-        Raises:
-            ConfigError: names the first one's file and line, or its id on the hub.
-        """
+        """Refuse references that the scorer cannot read: their items would have no score, or always 0."""
         faulty = []
         for prompt in prompts:
             for reference in (prompt.reference, *(turn.reference for turn in prompt.turns)):

@@ -41,7 +41,6 @@ class Shots:
 
     @property
     def file(self) -> DataSpec:
-        """File of the demonstrations."""
         return replace(self.items, name=f"{self.items.name}.fewshot", hub=self.hub, place=None, **self.differs)
 
     def draw(self, source: DataSource, items: Sequence[Row], seed: int) -> Callable[[Row], str]:

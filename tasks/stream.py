@@ -86,11 +86,7 @@ class Stream:
         return ORDERS[self.order](list(self.parts), self.items, self.mix_ratio, self.first, rng)
 
     def prompts(self, source: DataSource, template: str, limit: int | None, seed: int) -> Sequence[Prompt]:
-        """Return the first `limit` prompts of the stream; within a part they have its task's order.
-
-        Raises:
-            ConfigError: a part has fewer items than the stream needs.
-        """
+        """Return the first `limit` prompts of the stream; within a part they have its task's order."""
         domains = first_rows(self.domains(), limit)
         remaining = {}
         for name in dict.fromkeys(domains):
@@ -162,10 +158,9 @@ def code_order(names: Sequence[str], items: int, mix_ratio: float, first: str | 
 def markov_order(
     names: Sequence[str], items: int, mix_ratio: float, first: str | None, rng: random.Random
 ) -> list[str]:
-    """Return the order of KNN-SSD Eq. 8, a Markov chain over the names.
+    """Return the order of KNN-SSD Eq. 8, a Markov chain that leaves a name with probability `mix_ratio`.
 
-    It leaves a name with probability `mix_ratio`, uniformly for another, and starts at `first` or a uniformly drawn
-    name. Names have `items` prompts on average.
+    The next name, and the first unless given, is drawn uniformly. Names have `items` prompts on average.
     """
     order = [first or rng.choice(names)]
     while len(order) < items * len(names):

@@ -49,7 +49,6 @@ class Code:
         return any(name in bound_names(statement) and not _is_stub(statement) for statement in self.body)
 
     def source(self, statements: Iterable[ast.stmt]) -> str:
-        """Return some statements' lines."""
         lines = self.text.split("\n")
         return "".join("\n".join(lines[first - 1 : last]) + "\n" for first, last in map(_lines, statements))
 
@@ -72,12 +71,8 @@ def parse_python(text: str) -> Code | None:
             return None
 
 
-def is_python(text: str) -> bool:
-    return parse_python(_at_margin(text)) is not None
-
-
 def python_blocks(answer: str) -> list[str]:
-    return fenced_blocks(answer, is_python)
+    return fenced_blocks(answer, lambda code: parse_python(_at_margin(code)) is not None)
 
 
 def code_of(text: str) -> Code | None:
@@ -143,7 +138,6 @@ def _of_scope(statement: ast.AST) -> Iterator[ast.AST]:
 
 
 def used_names(node: ast.AST) -> set[str]:
-    """Return all names that a statement reads."""
     return {child.id for child in ast.walk(node) if isinstance(child, ast.Name) and isinstance(child.ctx, ast.Load)}
 
 
