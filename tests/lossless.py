@@ -80,6 +80,13 @@ def engine_for(decoder: Decoder, positions: int, new: int, eos: frozenset[int], 
     return Engine(decoder, cache, decoding, eos, ModelProbe(decoder, cache, PROFILE))
 
 
+def probe_in(folder: Path, decoder: Decoder, **options: object) -> ModelProbe:
+    """Return a probe for offline searches, which it stores in a folder."""
+    probe = engine_for(decoder, 40, 30, frozenset(range(20)), **options).probe
+    probe.origin = Origin(folder, "tiny", "w", "none", "float64", "cpu", 0, "")
+    return probe
+
+
 def prepare(engine: Engine, method: Method) -> None:
     """Check and prepare a method, calibrated if necessary on one-token prompts of two domains."""
     samples = []

@@ -20,7 +20,7 @@ from methods.draft_stop import ModelDraft, Reading
 from methods.fixed_layers import FixedLayers
 from methods.layer_search import SearchSettings, search
 from ssd_bench.contract.layer_set import LayerSet
-from ssd_bench.contract.method import Origin, Sample
+from ssd_bench.contract.method import Probe, Sample
 from ssd_bench.contract.window import Window
 from ssd_bench.cost.latency import Latency
 from ssd_bench.cost.roofline import simulated_machine
@@ -35,7 +35,7 @@ from ssd_bench.records.writer import RunWriter
 from ssd_bench.results.definitions import predicted_tpt
 from ssd_bench.results.digest import summarise
 from ssd_bench.results.evidence import trace
-from tests.lossless import DIMS, Load, check_greedy, decode, engine_for, loaded, method_of
+from tests.lossless import DIMS, Load, check_greedy, decode, loaded, method_of
 from tests.methods.test_fidelity import PRESETS
 from tests.methods.test_knapspec import LENGTH, history
 from tests.predict.test_replay import BIG
@@ -129,10 +129,8 @@ def test_windows_that_cannot_be_are_refused(window: list[int]) -> None:
         FixedLayers(ratio=0.25, draft_window=window)
 
 
-def test_a_search_with_a_window_is_a_search_of_its_own(decoder: Decoder, tmp_path: Path) -> None:
+def test_a_search_with_a_window_is_a_search_of_its_own(probe: Probe) -> None:
     """Its trials draft with the window and are priced by it; without one, a search is unchanged."""
-    probe = engine_for(decoder, 40, 30, frozenset()).probe
-    probe.origin = Origin(tmp_path, "tiny", "w", "none", "float64", "cpu", 0, "")
     settings = SearchSettings(iterations=1, new_tokens=12, draft_len=3, stop_below=0.0, target_rate=None)
     samples = [Sample([5, 6, 7, 8], "a")]
     with torch.inference_mode():

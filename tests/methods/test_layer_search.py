@@ -20,7 +20,7 @@ from methods.bayesian import confidence_bound, fit_process, suggest
 from methods.layer_search import Objective, SearchSettings, layer_set_of, named_set, point_of, propose, search
 from ssd_bench.commands import searches
 from ssd_bench.contract.layer_set import LayerSet
-from ssd_bench.contract.method import Origin, Probe, Sample, SearchUse
+from ssd_bench.contract.method import Probe, Sample, SearchUse
 from ssd_bench.cost.latency import Latency
 from ssd_bench.engine.probe import ModelProbe
 from ssd_bench.errors import ConfigError
@@ -29,17 +29,12 @@ from ssd_bench.records import search_store
 from ssd_bench.records.search_store import Evaluation, SearchRecord
 from ssd_bench.results.definitions import expected_speedup
 from tests.conftest import LAYERS
-from tests.lossless import engine_for
+from tests.lossless import probe_in
 
 FULL = LayerSet.full(LAYERS)
 PROMPTS = [[5, 6, 7], [40, 41]]
 SAMPLES = [Sample(prompt, "a") for prompt in PROMPTS]
 SMALL = SearchSettings(iterations=3, new_tokens=8, draft_len=3, stop_below=0.0, target_rate=None)
-
-
-@pytest.fixture
-def probe(decoder: Decoder, tmp_path: Path) -> Probe:
-    return probe_in(tmp_path, decoder)
 
 
 @pytest.fixture
@@ -50,12 +45,6 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
         return tuple(np.random.RandomState([seed, len(evaluations)]).random(2 * n_layers))
 
     monkeypatch.setattr(layer_search, "propose", propose)
-
-
-def probe_in(folder: Path, decoder: Decoder, **options: object) -> Probe:
-    made = engine_for(decoder, 40, 30, frozenset(range(20)), **options).probe
-    made.origin = Origin(folder, "tiny", "w", "none", "float64", "cpu", 0, "")
-    return made
 
 
 def counted(monkeypatch: pytest.MonkeyPatch, stop_at: int | None = None) -> list[LayerSet]:

@@ -3,29 +3,18 @@
 from __future__ import annotations
 
 import math
-from pathlib import Path
 
-import pytest
 import torch
 
 from methods.layer_search import Objective, SearchSettings
 from methods.oracle import Oracle, all_layer_sets, best_set
 from ssd_bench.contract.layer_set import LayerSet
-from ssd_bench.contract.method import Origin, Probe, Sample
+from ssd_bench.contract.method import Probe, Sample
 from ssd_bench.contract.shape import ModelDims
-from ssd_bench.model.decoder import Decoder
 from tests.conftest import LAYERS
-from tests.lossless import engine_for
 
 SAMPLES = [Sample([5, 6, 7], "a"), Sample([40, 41], "a")]
 SCORING = SearchSettings(new_tokens=6, draft_len=3, stop_below=0.0, target_rate=None)
-
-
-@pytest.fixture
-def probe(decoder: Decoder, tmp_path: Path) -> Probe:
-    made = engine_for(decoder, 40, 30, frozenset()).probe
-    made.origin = Origin(tmp_path, "tiny", "w", "none", "float64", "cpu", 0, "")
-    return made
 
 
 def test_every_set_comes_once() -> None:
