@@ -30,8 +30,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from methods.draft_stop import ModelDraft
+from methods.knapsack import directions
 from methods.settings import DraftLen, Name, ReusePrefix, StopBelow
-from methods.similarity import directions
 from ssd_bench.contract.generation import Estimate
 from ssd_bench.contract.layer_set import LayerSet
 from ssd_bench.contract.method import Context, LayerDraft, Prefill, Probe, Sample, Taps, Verification

@@ -10,10 +10,10 @@ from dataclasses import dataclass, field
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor
 
-from methods.similarity import directions
 from ssd_bench.contract.layer_set import LayerSet
 from ssd_bench.contract.method import Probe
 from ssd_bench.cost.latency import Latency
@@ -22,6 +22,11 @@ Columns = NDArray[np.int64]
 EXECUTE, INT8, INT4, SKIP = range(4)
 """Choices for a sublayer: run, run with 8-bit or 4-bit weights, skip."""
 CHOICE_BITS = {INT8: 8, INT4: 4}
+
+
+def directions(states: Tensor) -> Tensor:
+    """Return the full model's streams [..., d] as float32 unit vectors, for `Probe.mean_cosine`."""
+    return F.normalize(states.float(), dim=-1)
 
 
 class AcceptanceRates:

@@ -23,7 +23,7 @@ from typing import Any
 import torch
 
 from methods.ar import AR
-from methods.similarity import directions
+from methods.knapsack import directions
 from ssd_bench.bench.limits import interleaved
 from ssd_bench.engine.engine import SCRATCH, Engine
 from ssd_bench.engine.probe import ModelProbe, mean_cosine

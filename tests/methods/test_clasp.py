@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from methods.clasp import CLaSp, choose
-from methods.similarity import directions
+from methods.knapsack import directions
 from ssd_bench.contract.generation import Estimate
 from ssd_bench.contract.layer_set import LayerSet
 from ssd_bench.contract.method import Context, Prefill, Probe, Verification

@@ -13,9 +13,8 @@ from omegaconf import OmegaConf
 from torch import Tensor
 
 from methods.ar import AR
-from methods.knapsack import AcceptanceRates, Branch, Knapsack, integer_weights
+from methods.knapsack import AcceptanceRates, Branch, Knapsack, directions, integer_weights
 from methods.knapspec import KnapSpec
-from methods.similarity import directions
 from ssd_bench.contract.generation import Estimate
 from ssd_bench.contract.layer_set import LayerSet
 from ssd_bench.contract.method import Context, Prefill, Probe
