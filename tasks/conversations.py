@@ -18,32 +18,22 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import ClassVar
 
-from ssd_bench.contract.task import DataSource, DataSpec, Prompt, Turn
+from ssd_bench.contract.task import DataSource, Prompt, Turn
 from ssd_bench.data.rows import Row
-from ssd_bench.settings import settings
-from tasks.rows import RowTask
+from tasks.rows import HubTask
 from tasks.scoring.unscored import Unscored
-from tasks.settings import Hub, MaxNewTokens, System
 
 
-@settings("task")
-class Conversations(RowTask):
-    """A task whose rows have a category and, in the hub's column `turns`, one or several turns."""
+class Conversations(HubTask):
+    """A task whose rows have a category and one or several turns."""
 
     version = 1
     scorer = Unscored()
     in_order = True
     conversations = True
-    turns: ClassVar[str] = "turns"
-
-    max_new_tokens: MaxNewTokens
-    hub: Hub
-    system: System = None
-
-    def __post_init__(self) -> None:
-        rename = {self.turns: "turns", "question_id": "id"}  # names in FastChat's and Spec-Bench's files
-        items = DataSpec(self.name, ("category", "turns"), self.hub, rename, lists=("turns",))
-        super().__init__(items, self.max_new_tokens)
+    fields = ("category", "turns")
+    lists = ("turns",)
+    rename: ClassVar = {"turns": "turns", "question_id": "id"}  # names in FastChat's and Spec-Bench's files
 
     def _prepare(self, source: DataSource, template: str, seed: int) -> tuple[Sequence[Row], Callable[[Row], Prompt]]:
         ordered, prompt_of = super()._prepare(source, template, seed)
@@ -64,7 +54,7 @@ class MTBench(Conversations):
     """MT-Bench: 80 conversations of two turns, of 8 categories."""
 
     name = "mt_bench"
-    turns = "prompt"
+    rename: ClassVar = {"prompt": "turns", "question_id": "id"}
 
 
 class SpecBench(Conversations):

@@ -5,13 +5,11 @@ The prompt is from KnapSpec's released code (`data.py` at kaist-flexml-lab/knaps
 
 from __future__ import annotations
 
-from ssd_bench.contract.task import DataSpec, Prompt
+from ssd_bench.contract.task import Prompt
 from ssd_bench.data.rows import Row
 from ssd_bench.errors import ConfigError
-from ssd_bench.settings import settings
-from tasks.rows import RowTask
+from tasks.rows import HubTask
 from tasks.scoring.choice import MultipleChoice
-from tasks.settings import Hub, MaxNewTokens, System
 
 LETTERS = "ABCDEFGHIJ"
 ASK = (
@@ -20,8 +18,7 @@ ASK = (
 )
 
 
-@settings("task")
-class MmluPro(RowTask):
+class MmluPro(HubTask):
     """One question with its options, zero-shot, in the data set's order (KnapSpec Table 2).
 
     The seed has no effect. Chat models get the same text as one user turn.
@@ -31,14 +28,8 @@ class MmluPro(RowTask):
     scorer = MultipleChoice()
     version = 3
     in_order = True
-
-    max_new_tokens: MaxNewTokens
-    hub: Hub
-    system: System = None
-
-    def __post_init__(self) -> None:
-        items = DataSpec("mmlu_pro", ("question", "options", "answer"), self.hub, lists=("options",))
-        super().__init__(items, self.max_new_tokens)
+    fields = ("question", "options", "answer")
+    lists = ("options",)
 
     def _prompt(self, row: Row) -> Prompt:
         letters = LETTERS[: len(row["options"])]

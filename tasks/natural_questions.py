@@ -12,29 +12,20 @@ from __future__ import annotations
 
 import json
 
-from ssd_bench.contract.task import DataSpec, Prompt
+from ssd_bench.contract.task import Prompt
 from ssd_bench.data.rows import Row
-from ssd_bench.settings import settings
-from tasks.rows import RowTask
+from tasks.rows import HubTask
 from tasks.scoring.qa import ShortAnswer
-from tasks.settings import Hub, MaxNewTokens, System
 
 
-@settings("task")
-class NaturalQuestions(RowTask):
+class NaturalQuestions(HubTask):
     """One question, zero-shot, in the seeded shuffle of SWIFT's code; chat models get it as one user turn."""
 
     name = "natural_questions"
     scorer = ShortAnswer()
     version = 2
-
-    max_new_tokens: MaxNewTokens
-    hub: Hub
-    system: System = None
-
-    def __post_init__(self) -> None:
-        items = DataSpec(self.name, ("question", "answer"), self.hub, lists=("answer",))
-        super().__init__(items, self.max_new_tokens)
+    fields = ("question", "answer")
+    lists = ("answer",)
 
     def _prompt(self, row: Row) -> Prompt:
         accepted = json.dumps(row["answer"], ensure_ascii=False)

@@ -11,11 +11,11 @@ from ssd_bench.contract.task import DataSource, DataSpec, Prompt
 from ssd_bench.data.local import LocalSource
 from ssd_bench.data.rows import Row, usable
 from ssd_bench.errors import ConfigError, shortened
-from ssd_bench.settings import check_value
+from ssd_bench.settings import check_value, settings
 from tasks.scoring.scorer import Scorer
 from tasks.scoring.thoughts import without_thoughts
 from tasks.selection import checked_template, first_rows, shuffled
-from tasks.settings import MaxNewTokens, System
+from tasks.settings import Hub, MaxNewTokens, System
 from tasks.shots import Shots
 
 
@@ -132,6 +132,29 @@ class RowTask(ABC):
 
     def _shots_of(self, template: str) -> Shots | None:
         return self._shots if checked_template(template) == "plain" else None
+
+
+@settings("task")
+class HubTask(RowTask):
+    """A task whose only settings are its data set, the limit of new tokens and a system message.
+
+    Attributes:
+        file: `name` of the items' `DataSpec`; "": the task's.
+        fields, lists, rename: as in `DataSpec`.
+    """
+
+    file: ClassVar[str] = ""
+    fields: ClassVar[tuple[str, ...]]
+    lists: ClassVar[tuple[str, ...]] = ()
+    rename: ClassVar[Mapping[str, str]] = {}
+
+    max_new_tokens: MaxNewTokens
+    hub: Hub
+    system: System = None
+
+    def __post_init__(self) -> None:
+        items = DataSpec(self.file or self.name, self.fields, self.hub, self.rename, lists=self.lists)
+        super().__init__(items, self.max_new_tokens)
 
 
 class VariantTask(RowTask):

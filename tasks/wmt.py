@@ -15,7 +15,7 @@ from __future__ import annotations
 from ssd_bench.contract.task import DataSpec, Prompt
 from ssd_bench.data.rows import Row
 from ssd_bench.settings import settings
-from tasks.rows import RowTask
+from tasks.rows import HubTask, RowTask
 from tasks.scoring.translation import Translation
 from tasks.settings import FewshotHub, Hub, MaxNewTokens, ShotCount, System
 from tasks.shots import Shots, in_one_line
@@ -51,20 +51,15 @@ class WMT16(RowTask):
         )
 
 
-@settings("task")
-class WMT14(RowTask):
+class WMT14(HubTask):
     """WMT14, German to English (ConfLayers), zero-shot. Chat models get the same text as one user turn."""
 
     name = "wmt14"
     scorer = Translation()
     version = 3
-
-    max_new_tokens: MaxNewTokens
-    hub: Hub
-    system: System = None
-
-    def __post_init__(self) -> None:
-        super().__init__(DataSpec("wmt14_deen", FIELDS, self.hub, COLUMNS), self.max_new_tokens)
+    file = "wmt14_deen"
+    fields = FIELDS
+    rename = COLUMNS
 
     def _prompt(self, row: Row) -> Prompt:
         text = f"Translate German to English:\nGerman: {row['source_de']}\nEnglish:"
