@@ -95,15 +95,8 @@ def _draw_panel(
     for i, method in enumerate(methods):
         cell = by_method[method]
         if cell.exclusion:
-            axes.annotate(
-                f"excluded: {cell.exclusion.split(', ')[0]}",
-                (1 / band, i),
-                (-3, 0),
-                textcoords="offset points",
-                ha="right",
-                va="center",
-                fontsize=style.SMALL,
-            )
+            text = f"excluded: {cell.exclusion.split(', ')[0]}"
+            axes.annotate(text, (1 / band, i), (-3, 0), ha="right", va="center", **style.SMALL_TEXT)
             continue
         for (number, label), shift, filled in zip(labels.items(), (-0.14, 0.16), (True, False)):
             speedup = getattr(cell.summary, number)

@@ -248,16 +248,8 @@ def draw_paper_numbers(
         if marker:
             axes.plot(ends[1], value, marker=marker, markerfacecolor="white", **place)
         if name:
-            axes.annotate(
-                f"{name} {printed_text(number)}",
-                (1, value),
-                (4, 0),
-                ("axes fraction", "data"),
-                "offset points",
-                va="center",
-                fontsize=style.SMALL,
-                color=style.FAINT,
-            )
+            where = ("axes fraction", "data")
+            axes.annotate(f"{name} {printed_text(number)}", (1, value), (4, 0), where, va="center", **style.GREY_TEXT)
 
 
 # --- drawing ----------------------------------------------------------------------------------------------------------
@@ -360,16 +352,8 @@ def _draw_bar(axes: Axes, x: float, width: float, number: PlotValue, mark: style
     )
     top = number.high or value
     text, angle = (style.EXCLUDED, 0) if number.exclusion else (f"{value:.2f}", rotation)
-    axes.annotate(
-        text,
-        (x, top),
-        (0, 3.5),
-        textcoords="offset points",
-        ha="center",
-        fontsize=style.SMALL,
-        rotation=angle,
-        bbox={"facecolor": "white", "edgecolor": "none", "pad": 0.7},
-    )
+    box = {"facecolor": "white", "edgecolor": "none", "pad": 0.7}
+    axes.annotate(text, (x, top), (0, 3.5), ha="center", rotation=angle, bbox=box, **style.SMALL_TEXT)
     return top
 
 

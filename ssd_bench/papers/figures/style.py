@@ -16,6 +16,9 @@ COLUMN, PAGE = 3.4, 7.0
 SMALL = 6.5
 """Font size in points of captions and numbers within panels; other text has 8."""
 
+SMALL_TEXT: dict[str, Any] = {"textcoords": "offset points", "fontsize": SMALL}
+"""Arguments of `annotate` for a small text at an offset in points."""
+
 STYLE: dict[Any, Any] = {
     "font.size": 8,
     "axes.titlesize": 8,
@@ -48,6 +51,7 @@ ATTENTION, MLP = ("#0072B2", ""), ("#E69F00", "////")
 
 FAINT = "#7F7F7F"
 """Colour of reference lines, such as AR's speed, and of the papers' numbers, not measured by us."""
+GREY_TEXT = SMALL_TEXT | {"color": FAINT}
 EXCLUDED, EXCLUDED_HATCH, EXCLUDED_MARKER = "∅", "-----", "$∅$"
 """Mark of an excluded result: in text, as a bar's hatch (no method's), and as a point."""
 DASHED = (0, (2, 2))

@@ -145,16 +145,7 @@ def _draw_contours(axes: Axes, plane: Plane, highest: float, lowest: float) -> N
     for level, end in ends.items():
         if costs[0] < end < costs[-1] and all(abs(end - ends[other]) > spacing for other in drawn):
             drawn.append(level)
-            axes.annotate(
-                f"{level:g}×",
-                (end, 1),
-                (0, 2),
-                axes.get_xaxis_transform(),
-                "offset points",
-                ha="center",
-                fontsize=style.SMALL,
-                color=style.FAINT,
-            )
+            axes.annotate(f"{level:g}×", (end, 1), (0, 2), axes.get_xaxis_transform(), ha="center", **style.GREY_TEXT)
     if drawn:
         axes.contour(costs, misses, speeds, drawn, colors=style.FAINT, linewidths=0.6, zorder=1)
     axes.plot([], [], color=style.FAINT, linewidth=0.6, label="equal TPT (relative to AR)")

@@ -119,16 +119,7 @@ def _draw_breakdown(axes: Axes, run: Run, reported: list[Number]) -> None:
         axes.barh(i, share, 0.7, color=colour, hatch=hatch, edgecolor="black", linewidth=0.5)
         text = axes.annotate(f"{share:.1f} %", (share, i), (3, 0), textcoords="offset points", va="center")
         if name == "policy" and reported:
-            axes.annotate(
-                f"paper {reported[0].printed} %",
-                (1, 0.5),
-                (5, 0),
-                text,
-                "offset points",
-                va="center",
-                fontsize=style.SMALL,
-                color=style.FAINT,
-            )
+            axes.annotate(f"paper {reported[0].printed} %", (1, 0.5), (5, 0), text, va="center", **style.GREY_TEXT)
     axes.set_yticks(range(len(names)), list(names.values()))
     axes.invert_yaxis()
     axes.set_xlim(0, 100)
@@ -286,16 +277,9 @@ def _draw_searches(axes: Axes, points: list[tuple[float, ShownCell]], method: st
             common.explain_excluded(axes)
         options, below = cell.header.options("method").get("search"), i % 2 == 1
         if options is not None:
-            end = number.low if below else number.high
-            axes.annotate(
-                str(options["iterations"]),
-                (seconds, end or number.value),
-                (0, -3 if below else 3),
-                textcoords="offset points",
-                ha="center",
-                va="top" if below else "bottom",
-                fontsize=style.SMALL,
-            )
+            end, offset, side = (number.low, -3, "top") if below else (number.high, 3, "bottom")
+            place = (seconds, end or number.value)
+            axes.annotate(str(options["iterations"]), place, (0, offset), ha="center", va=side, **style.SMALL_TEXT)
 
 
 def _draw_paper_searches(axes: Axes, replication: Replication) -> None:
@@ -313,15 +297,7 @@ def _draw_paper_searches(axes: Axes, replication: Replication) -> None:
                 label=common.paper_label(number),
             )
             iterations = number.settings.get("iterations", "")
-            axes.annotate(
-                iterations,
-                (time.value, number.value),
-                (0, 4),
-                textcoords="offset points",
-                ha="center",
-                fontsize=style.SMALL,
-                color=style.FAINT,
-            )
+            axes.annotate(iterations, (time.value, number.value), (0, 4), ha="center", **style.GREY_TEXT)
 
 
 def figure12(replication: Replication) -> Figure | NotDrawable:
