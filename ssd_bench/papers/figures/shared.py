@@ -264,17 +264,22 @@ def error_bar(number: Measured) -> list[list[float]] | None:
 
 def point_style(mark: style.Mark, exclusion: str = "", face: str = "") -> dict[str, Any]:
     """Return points' colour and marker, with `face` as inner colour; excluded points have a special marker."""
+    look = {"color": mark.colour, "linestyle": ""}
     if exclusion:
         edge = {"markeredgecolor": mark.colour, "markeredgewidth": 0.3}
-        return {"color": mark.colour, "marker": style.EXCLUDED_MARKER, "markersize": 6, **edge}
-    return {"color": mark.colour, "marker": mark.marker, "markerfacecolor": face or mark.colour}
+        return look | {"marker": style.EXCLUDED_MARKER, "markersize": 6, **edge}
+    return look | {"marker": mark.marker, "markerfacecolor": face or mark.colour}
 
 
 def explain_excluded(axes: Axes) -> None:
     """Add the mark of excluded cells to the legend."""
-    axes.plot(
-        [], [], linestyle="", **point_style(style.Mark(style.FAINT, "", "", ""), EXCLUDED_LABEL), label=EXCLUDED_LABEL
-    )
+    axes.plot([], [], **point_style(style.Mark(style.FAINT, "", "", ""), EXCLUDED_LABEL), label=EXCLUDED_LABEL)
+
+
+def draw_point(axes: Axes, x: float, number: Measured, **look: Any) -> None:
+    """Draw a number, if defined, with its interval."""
+    value = float("nan") if number.value is None else number.value
+    axes.errorbar(x, value, yerr=error_bar(number), capsize=2, **look)
 
 
 def draw_line(axes: Axes, x: Sequence[float], numbers: Sequence[PlotValue], mark: style.Mark, label: str) -> None:
@@ -286,9 +291,9 @@ def draw_line(axes: Axes, x: Sequence[float], numbers: Sequence[PlotValue], mark
     if any(number.exclusion for _, number, _ in defined):
         axes.plot(places, values, color=style.FAINT, linestyle=style.DASHED, linewidth=0.8, zorder=1)
         explain_excluded(axes)
-    for at, number, value in defined:
-        look = point_style(mark, number.exclusion) if number.exclusion else {"color": mark.colour}
-        axes.errorbar(at, value, yerr=error_bar(number), capsize=2, linewidth=0.8, **look)
+    for at, number, _ in defined:
+        look = point_style(mark, number.exclusion) | {"linestyle": "-"} if number.exclusion else {"color": mark.colour}
+        draw_point(axes, at, number, linewidth=0.8, **look)
 
 
 def draw_bars(

@@ -129,28 +129,12 @@ def draw_speedup_so_far(
             label=names[label] + common.excluded_sign(cell),
             **common.point_style(mark, cell.exclusion) | look,
         )
-        number = common.plot_value(cell, "speedup")
-        axes.errorbar(
-            places[label],
-            float("nan") if number.value is None else number.value,
-            yerr=common.error_bar(number),
-            capsize=2,
-            linestyle="",
-            linewidth=0.9,
-            **common.point_style(mark, cell.exclusion),
-        )
+        point = common.point_style(mark, cell.exclusion)
+        common.draw_point(axes, places[label], cell.summary.speedup, linewidth=0.9, **point)
         stop = (stops or {}).get(label)
         if stop is not None and not cell.exclusion:
-            axes.plot(
-                stop,
-                values[stop],
-                marker="*",
-                markersize=11,
-                color=mark.colour,
-                markeredgecolor="black",
-                linestyle="",
-                zorder=4,
-            )
+            star = point | {"marker": "*", "markersize": 11, "markeredgecolor": "black"}
+            axes.plot(stop, values[stop], zorder=4, **star)
     common.draw_level(axes)
     axes.set_xlabel("prompts so far")
     last = max(len(stream_rows(cell.run)) for cell in lines.values())
@@ -198,13 +182,8 @@ def stream_figure(
             axes, by_method, quantity, [number for number in reported if number.model in ("", paper_model)]
         )
         if dashed is not None and dashed in by_method:
-            colour = style.mark(dashed, 0).colour
-            axes.axhline(
-                pooled_value(stream_rows(by_method[dashed].run), quantity),
-                color=colour,
-                linestyle=(0, (6, 3)),
-                linewidth=0.8,
-            )
+            level = pooled_value(stream_rows(by_method[dashed].run), quantity)
+            axes.axhline(level, color=style.mark(dashed, 0).colour, linestyle=(0, (6, 3)), linewidth=0.8)
         axes.tick_params(axis="x", length=0, labelbottom=axes is panels[-1])
         if len(models) > 1 and i % len(quantities) == 0:
             axes.set_title(model, loc="left", fontweight="bold")
@@ -230,35 +209,13 @@ def _draw_tasks(axes: Axes, lines: Mapping[str, ShownCell], quantity: str, repor
             left = task + MARGIN + slot * width
             places = left + width * (0.1 + 0.8 * (np.arange(len(part)) + 0.5) / max(1, len(part)))
             prompt_values += (values := row_values(part, quantity))
-            axes.plot(
-                places,
-                values,
-                color=mark.colour,
-                marker=mark.marker,
-                linestyle="",
-                markersize=2.2,
-                alpha=0.5,
-                markeredgewidth=0,
-            )
+            axes.plot(places, values, markersize=2.2, alpha=0.5, markeredgewidth=0, **common.point_style(mark))
             number = common.plot_value(cell, measure_rows(part, quantity, cell.variation))
             heights += [end for end in (number.value, number.high) if end is not None]
-            look: dict[str, Any] = {
-                "markersize": 5.5,
-                "markeredgecolor": "black",
-                "markeredgewidth": 0.5,
-                "ecolor": "black",
-            }
-            axes.errorbar(
-                left + width / 2,
-                float("nan") if number.value is None else number.value,
-                yerr=common.error_bar(number),
-                **look | common.point_style(mark, number.exclusion),
-                capsize=2,
-                linestyle="",
-                linewidth=0.9,
-                zorder=3,
-                label=None if task else names[label] + common.excluded_sign(cell),
-            )
+            look: dict[str, Any] = {"markersize": 5.5, "markeredgecolor": "black", "markeredgewidth": 0.5}
+            look |= {"ecolor": "black", "linewidth": 0.9, "zorder": 3} | common.point_style(mark, number.exclusion)
+            named = None if task else names[label] + common.excluded_sign(cell)
+            common.draw_point(axes, left + width / 2, number, label=named, **look)
     if quantity == "speedup":
         common.draw_level(axes)
     low, high = axes.get_ylim()
@@ -315,24 +272,11 @@ def transfer_figure(replication: Replication) -> Figure | NotDrawable:
         number, paper = table[i][j], reported.get((names[i], domain_title(list(rows)[j])))
         light = np.isnan(value) or float(np.dot(colours(norm(value))[:3], (0.299, 0.587, 0.114))) > 0.5
         text = _cell_text(number) + (f"\npaper: {common.printed_text(paper)}" if paper else "")
-        axes.text(
-            j,
-            i,
-            text,
-            ha="center",
-            va="center",
-            fontsize=style.SMALL,
-            color="black" if light else "white",
-            fontweight="bold" if i == j else "normal",
-        )
+        colour, weight = "black" if light else "white", "bold" if i == j else "normal"
+        axes.text(j, i, text, ha="center", va="center", fontsize=style.SMALL, color=colour, fontweight=weight)
         if number and number.exclusion:
-            look: dict[str, Any] = {
-                "facecolor": "white",
-                "edgecolor": "#D0D0D0",
-                "hatch": style.EXCLUDED_HATCH,
-                "linewidth": 0,
-            }
-            axes.add_patch(Rectangle((j - 0.5, i - 0.5), 1, 1, **look))
+            look: dict[str, Any] = {"facecolor": "white", "edgecolor": "#D0D0D0", "linewidth": 0}
+            axes.add_patch(Rectangle((j - 0.5, i - 0.5), 1, 1, hatch=style.EXCLUDED_HATCH, **look))
     labels = [textwrap.fill(name, 13, break_long_words=False) for name in names]
     axes.set_xticks(range(len(rows)), labels)
     axes.set_yticks(range(len(rows)), labels)

@@ -43,26 +43,14 @@ def figure2(replication: Replication) -> Figure | NotDrawable:
     for panel, (key, text) in zip(axes, panels.items(), strict=True):
         for i, cell in enumerate(drawn):
             frame, mark = points[cell["method"]], style.mark(cell["method"], i)
-            panel.plot(
-                frame[key],
-                frame["tokens_per_s"],
-                linestyle="",
-                label=cell["method"] + common.excluded_sign(cell),
-                **common.point_style(mark, cell.exclusion, face="none"),
-            )
+            label, look = cell["method"] + common.excluded_sign(cell), common.point_style(mark, cell.exclusion, "none")
+            panel.plot(frame[key], frame["tokens_per_s"], label=label, **look)
         panel.set_xlabel(text)
         correlation = _correlation_text(pd.concat(points.values())[[key, "tokens_per_s"]].dropna())
         panel.set_title(correlation, loc="left", pad=16)
         if key in reported:
-            panel.annotate(
-                f"paper: r = {reported[key].printed}",
-                (0, 1),
-                (0, 5),
-                "axes fraction",
-                "offset points",
-                fontsize=7,
-                color=style.FAINT,
-            )
+            text = f"paper: r = {reported[key].printed}"
+            panel.annotate(text, (0, 1), (0, 5), "axes fraction", **style.GREY_TEXT | {"fontsize": 7})
     axes[0].set_ylabel("throughput (tokens/s)")
     common.draw_legend(body)
     note = (

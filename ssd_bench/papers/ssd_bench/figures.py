@@ -72,15 +72,9 @@ def comparison(replication: Replication) -> Figure | NotDrawable:
     for axes, (task, plane) in zip(panels, drawable.items()):
         _draw_points(axes, plane, skipping, marks, highest)
         _draw_contours(axes, plane, highest, lowest)
-        best = plane.frontier
-        axes.plot(
-            [p.cost for p in best],
-            [max(1 - p.alpha, highest) for p in best],
-            color="black",
-            linewidth=1,
-            drawstyle="steps-post",
-            label="best sets found",
-        )
+        costs = [point.cost for point in plane.frontier]
+        misses = [max(1 - point.alpha, highest) for point in plane.frontier]
+        axes.plot(costs, misses, color="black", linewidth=1, drawstyle="steps-post", label="best sets found")
         _draw_names(axes, plane, skipping, marks, (highest, lowest))
         axes.set_title(f"{task}: {plane.tried} sets evaluated ({plane.search})", loc="left", pad=14)
         axes.set_xlabel("draft cost c (AR steps)")
@@ -159,7 +153,7 @@ def _draw_points(
         mark, face = marks[cells[use.run]["method"]]
         look = common.point_style(mark, cells[use.run].exclusion, face)
         look["markersize"] = MIN_MARKER + (MAX_MARKER - MIN_MARKER) * use.share**0.5
-        axes.plot(point.cost, max(1 - point.alpha, highest), linestyle="", **look)
+        axes.plot(point.cost, max(1 - point.alpha, highest), **look)
     costs = [point.cost for point, _ in uses]
     axes.set_xlim(max(0.0, min(costs, default=0.0) - 0.08), max(costs, default=MAX_COST) + 0.06)
 
@@ -183,26 +177,12 @@ def _draw_names(
     for (cell, main, miss), row in zip(mains, rows):
         mark, face = marks[cell["method"]]
         look = common.point_style(mark, cell.exclusion, face) | {"markersize": 5}
-        axes.plot(NAME_X, row, linestyle="", transform=axes.transAxes, clip_on=False, **look)
-        axes.annotate(
-            "",
-            (main.cost, miss),
-            (NAME_X - 0.02, row),
-            "data",
-            "axes fraction",
-            annotation_clip=False,
-            arrowprops={"arrowstyle": "-", "color": "#BBBBBB", "linewidth": 0.5, "shrinkA": 0, "shrinkB": 2},
-            zorder=1,
-        )
-        axes.annotate(
-            cell["method"] + common.excluded_sign(cell),
-            (NAME_X, row),
-            (5, 0),
-            "axes fraction",
-            "offset points",
-            va="center",
-            fontsize=7,
-        )
+        axes.plot(NAME_X, row, transform=axes.transAxes, clip_on=False, **look)
+        line = {"arrowstyle": "-", "color": "#BBBBBB", "linewidth": 0.5, "shrinkA": 0, "shrinkB": 2}
+        place, start = (main.cost, miss), (NAME_X - 0.02, row)
+        axes.annotate("", place, start, "data", "axes fraction", annotation_clip=False, arrowprops=line, zorder=1)
+        name = cell["method"] + common.excluded_sign(cell)
+        axes.annotate(name, (NAME_X, row), (5, 0), "axes fraction", "offset points", va="center", fontsize=7)
 
 
 def _spread_rows(places: Sequence[float]) -> list[float]:

@@ -74,16 +74,8 @@ def figure6(replication: Replication) -> Figure | NotDrawable:
     top.set_ylim(0, 1.05)
     top.tick_params(labelbottom=False)
     speedups = streams.row_values(rows, "speedup")
-    bottom.plot(
-        rows.index,
-        speedups,
-        linestyle="",
-        marker="o",
-        markersize=3,
-        markerfacecolor="none",
-        color="black",
-        label="instance",
-    )
+    dots = {"marker": "o", "markersize": 3, "markerfacecolor": "none", "color": "black"}
+    bottom.plot(rows.index, speedups, linestyle="", label="instance", **dots)
     bottom.plot(rows.index, streams.cumulative_values(rows), color=style.MARKS[0].colour, label="all so far")
     common.draw_paper_numbers(bottom, common.paper_numbers(replication, "speedup"), (1, len(rows) + 0.5))
     common.draw_level(bottom)
@@ -178,7 +170,7 @@ def _draw_scaling(axes: Axes, best: list[tuple[float, ShownCell]], models: list[
     for value, cell in best:
         billions = _billions(cell)
         number, mark = cell.summary.speedup, style.MARKS[models.index(cell["model"])]
-        axes.errorbar(billions, value, yerr=common.error_bar(number), color=mark.colour, marker=mark.marker, capsize=2)
+        common.draw_point(axes, billions, number, color=mark.colour, marker=mark.marker)
         axes.annotate(f"r = {cell.setting('r')}", (billions, value), (5, 3), textcoords="offset points")
     sizes = sorted({_billions(cell) for _, cell in best})
     axes.set_xscale("log")
@@ -259,20 +251,13 @@ def figure11(replication: Replication) -> Figure | NotDrawable:
 
 def _draw_searches(axes: Axes, points: list[tuple[float, ShownCell]], method: str) -> None:
     mark = style.mark(method, 0)
-    axes.plot([], [], linestyle="", label=method, **common.point_style(mark))
+    axes.plot([], [], label=method, **common.point_style(mark))
     for i, (seconds, cell) in enumerate(points):
         number = common.plot_value(cell, "speedup")
         if number.value is None:
             continue
         face = mark.colour if search_origin(cell.run) == "run" else "white"
-        axes.errorbar(
-            seconds,
-            number.value,
-            yerr=common.error_bar(number),
-            capsize=2,
-            linestyle="",
-            **common.point_style(mark, number.exclusion, face),
-        )
+        common.draw_point(axes, seconds, number, **common.point_style(mark, number.exclusion, face))
         if number.exclusion:
             common.explain_excluded(axes)
         options, below = cell.header.options("method").get("search"), i % 2 == 1
@@ -288,14 +273,8 @@ def _draw_paper_searches(axes: Axes, replication: Replication) -> None:
     for number in common.paper_numbers(replication, "speedup"):
         time = times.get((number.method, number.setting))
         if time is not None:
-            axes.plot(
-                time.value,
-                number.value,
-                linestyle="",
-                color=style.FAINT,
-                marker=style.mark(number.method, 0).marker,
-                label=common.paper_label(number),
-            )
+            look = {"color": style.FAINT, "marker": style.mark(number.method, 0).marker}
+            axes.plot(time.value, number.value, linestyle="", label=common.paper_label(number), **look)
             iterations = number.settings.get("iterations", "")
             axes.annotate(iterations, (time.value, number.value), (0, 4), ha="center", **style.GREY_TEXT)
 
