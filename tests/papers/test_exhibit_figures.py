@@ -214,7 +214,7 @@ def test_the_numbers_drawn_are_those_of_the_metrics(root: Path) -> None:
     axes = laid_out(figure(one)).axes[1]
     assert [label.get_text() for label in axes.get_xticklabels()] == ["4", "8", "16", "32", "64", "128", "256"]
     rows = streams.stream_rows(one.cells[0].run)  # type: ignore[union-attr]
-    assert streams.cumulative_values(rows).iloc[-1] == pytest.approx(summaries[0].speedup.value)
+    assert streams.cumulative_speedups(rows).iloc[-1] == pytest.approx(summaries[0].speedup.value)
     assert streams.measure_rows(rows, "M").value == pytest.approx(summaries[0].M.value)
     assert streams.pooled_value(rows, "alpha") == pytest.approx(summaries[0].alpha.value)
 

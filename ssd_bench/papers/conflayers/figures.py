@@ -56,7 +56,6 @@ def figure4(replication: Replication) -> Figure | NotDrawable:
                 if (task, label) in places:
                     common.draw_paper_numbers(axes, [number], places.pop((task, label)))
     common.draw_level(panels[0])
-    common.draw_legend(body)
     return common.finish(figure, replication, drawn, common.INTERVALS)
 
 
@@ -124,7 +123,6 @@ def _draw_panels(
         if len(names) > 1:
             axes.set_title(name, loc="left")
     panels[0].set_ylabel("speedup, decode, so far (×)")
-    common.draw_legend(body)
     note = (
         f"{streams.SO_FAR} Star: last prompt in which the layer set changed or a search result was recorded; a star at "
         "the last prompt means that the search had not ended."
@@ -158,21 +156,13 @@ def figure7(replication: Replication) -> Figure | NotDrawable:
             upper.set_title(model, loc="left")
     panels[0, 0].set_ylabel("speedup,\ndecode (×)")
     panels[1, 0].set_ylabel("skip ratio r")
-    common.draw_legend(body)
     every = [point for of_model in points.values() for point in of_model]
-    note = " ".join(
-        filter(
-            None,
-            [
-                common.INTERVALS,
-                subjects.modelled_note(every),
-                subjects.same_work_note(every, "λ").replace("-", "−"),
-                "r: skipped share of the sublayers between the first and the last block, as in the paper, whose range "
-                f"of r is that of its highest speedup, at λ = {BEST_LAMBDA}.",
-            ],
-        )
-    )
-    return common.finish(figure, replication, [point.cell for point in every], note)
+    notes = [common.INTERVALS, subjects.modelled_note(every), subjects.same_work_note(every, "λ").replace("-", "−")]
+    notes += [
+        "r: skipped share of the sublayers between the first and the last block, as in the paper, whose range of r is "
+        f"that of its highest speedup, at λ = {BEST_LAMBDA}."
+    ]
+    return common.finish(figure, replication, [point.cell for point in every], *notes)
 
 
 def figure8(replication: Replication) -> Figure | NotDrawable:
@@ -202,7 +192,6 @@ def figure8(replication: Replication) -> Figure | NotDrawable:
     top.set_ylabel("confidence")
     bottom.set_ylabel("rescaled gradient")
     bottom.set_xlabel("block (from 0)")
-    common.draw_legend(body)
     note = "First search round of the run; a block is skipped if its confidence is below its threshold."
     return common.finish(figure, replication, [cell], note)
 

@@ -34,6 +34,7 @@ COLUMNS = 122
 LINES = 14
 """Most lines of an output."""
 ACCEPTED = "#D55E00"
+LOOK: dict[str, Any] = {"family": FONT, "fontsize": POINTS, "va": "baseline", "parse_math": False}
 SAMPLES = 6
 """Prompts in KNN-SSD's Figure 8."""
 
@@ -97,7 +98,7 @@ def output_tokens(run: Run, index: int, tokenizer: Tokenizer) -> list[tuple[str,
 
 def wrap(pieces: Sequence[tuple[str, bool]], most: int) -> tuple[list[list[Character]], bool]:
     """Wrap to `most` lines of `COLUMNS` characters, at spaces if possible; also return whether lines were cut."""
-    glyphs = _glyphs()
+    glyphs = font_manager.get_font(font_manager.findfont(FONT)).get_charmap()
     characters = [
         (c if c == "\n" or ord(c) in glyphs else "□", flag)
         for text, flag in pieces
@@ -116,11 +117,6 @@ def wrap(pieces: Sequence[tuple[str, bool]], most: int) -> tuple[list[list[Chara
     while lines and not lines[-1]:
         lines.pop()
     return lines[:most], len(lines) > most
-
-
-def _glyphs() -> dict[int, int]:
-    font = font_manager.get_font(font_manager.findfont(FONT))
-    return dict(font.get_charmap())
 
 
 def draw_excerpts(body: SubFigure, outputs: Sequence[Excerpt]) -> None:
@@ -145,16 +141,7 @@ def _draw_line(axes: Axes, characters: Sequence[Character], y: float) -> None:
         text = "".join(character for character, _ in group)
         if text.strip():
             start = column + len(text) - len(text.lstrip())
-            axes.text(
-                start,
-                y,
-                text.strip(),
-                family=FONT,
-                fontsize=POINTS,
-                va="baseline",
-                color=ACCEPTED if accepted else "black",
-                parse_math=False,
-            )
+            axes.text(start, y, text.strip(), color=ACCEPTED if accepted else "black", **LOOK)
             if accepted:
                 axes.plot([start, column + len(text.rstrip())], [y - 0.28] * 2, color=ACCEPTED, linewidth=0.7)
         column += len(text)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -18,6 +19,8 @@ from ssd_bench.results.quantity import QUANTITIES
 
 Numbers = tuple[str, str]
 """Numbers of a summary: of the filled marks, which rank methods, and of the hollow ones."""
+FILLED: dict[str, Any] = {"color": METHOD_COLOUR, "marker": "o", "markersize": 4.5, "linewidth": 1.2}
+HOLLOW = FILLED | {"marker": "s", "markersize": 3.5, "linewidth": 0.7, "markerfacecolor": "white"}
 TICKS = (0.25, 0.5, 0.75, 1, 1.5, 2, 3, 4, 6)
 
 
@@ -98,20 +101,9 @@ def _draw_panel(
             text = f"excluded: {cell.exclusion.split(', ')[0]}"
             axes.annotate(text, (1 / band, i), (-3, 0), ha="right", va="center", **style.SMALL_TEXT)
             continue
-        for (number, label), shift, filled in zip(labels.items(), (-0.14, 0.16), (True, False)):
+        for (number, label), shift, look in zip(labels.items(), (-0.14, 0.16), (FILLED, HOLLOW)):
             speedup = getattr(cell.summary, number)
-            axes.errorbar(
-                speedup.value,
-                i + shift,
-                xerr=error_bar(speedup),
-                color=METHOD_COLOUR,
-                marker="o" if filled else "s",
-                markerfacecolor=METHOD_COLOUR if filled else "white",
-                markersize=4.5 if filled else 3.5,
-                linestyle="",
-                linewidth=1.2 if filled else 0.7,
-                label=label,
-            )
+            axes.errorbar(speedup.value, i + shift, xerr=error_bar(speedup), linestyle="", label=label, **look)
     label_methods(axes, methods)
     axes.set_xscale("log")
     axes.xaxis.set_major_locator(FixedLocator(TICKS))

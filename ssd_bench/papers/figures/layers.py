@@ -88,12 +88,8 @@ def _draw_map(axes: Axes, panel: Panel, blocks: int) -> None:
         for block in range(n):
             look: dict[str, Any] = {"facecolor": "white", "edgecolor": "#888888", "linewidth": 0.4}
             if block in skipped:
-                look |= {
-                    "facecolor": colour,
-                    "hatch": hatch,
-                    "edgecolor": "white",
-                    "alpha": 0.4 if panel.excluded else 1,
-                }
+                look |= {"facecolor": colour, "hatch": hatch, "edgecolor": "white"}
+                look |= {"alpha": 0.4 if panel.excluded else 1}
             axes.add_patch(Rectangle((block - 0.45, bottom + 0.07), 0.9, 0.86, **look))
     axes.set_xlim(-0.6, blocks - 0.4)
     axes.set_xticks(range(0, n, 4 if n <= 48 else 8))

@@ -12,7 +12,6 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure, SubFigure
 from matplotlib.markers import CARETDOWNBASE, CARETUPBASE
 from matplotlib.patheffects import withStroke
-from matplotlib.ticker import MaxNLocator
 
 from ssd_bench.papers.figures import style
 from ssd_bench.papers.ours.cells import SPEED_FACTOR, Replication, ShownCell
@@ -89,12 +88,17 @@ def new_figure(width: float, height: float) -> tuple[Figure, SubFigure]:
     return figure, figure.subfigures(1, 1, squeeze=False)[0, 0]
 
 
-def finish(figure: Figure, replication: Replication, drawn: Sequence[ShownCell], note: str, sample: str = "") -> Figure:
-    """Add title (paper, exhibit, model that ran) and caption; return the figure.
+def finish(
+    figure: Figure, replication: Replication, drawn: Sequence[ShownCell], *notes: str, sample: str = ""
+) -> Figure:
+    """Add title (paper, exhibit, model that ran), caption and, where labels have none, legend; return the figure.
 
-    The caption has models, tasks, `note`, sample size (default: prompts per run), missing runs, the paper's numbers and
-    excluded cells.
+    The caption has models, tasks, `notes`, sample size (default: prompts per run), missing runs, the paper's numbers
+    and excluded cells.
     """
+    for body in figure.subfigs:
+        if not body.legends:
+            _draw_legend(body)
     experiment = replication.experiment
     panel = experiment.name[-1] if experiment.name[-2].isdigit() and experiment.name[-1].isalpha() else ""
     title = f"{version_name(experiment.paper)} {experiment.exhibit}{panel}"
@@ -108,7 +112,7 @@ def finish(figure: Figure, replication: Replication, drawn: Sequence[ShownCell],
     absent = planned - sum(cell.record is not None for cell in replication.cells)
     parts = [
         f"{', '.join(unique(cell['model'] for cell in drawn))}; {', '.join(unique(cell['task'] for cell in drawn))}.",
-        note,
+        *notes,
         f"n = {sample or prompts_per_run(drawn)}.",
         f"{absent} of {planned} runs are missing." if absent else "",
         _paper_sentence(figure, replication, drawn),
@@ -158,16 +162,15 @@ def _paper_sentence(figure: Figure, replication: Replication, drawn: Sequence[Sh
     return f"Grey: the paper's own numbers{on_models}{'; carets: at least, at most' if carets else ''}."
 
 
-def draw_legend(body: SubFigure) -> None:
+def _draw_legend(body: SubFigure) -> None:
     """Draw one legend above all panels, each label once, in as many columns as fit."""
     handles: dict[str, Any] = {}
     for axes in body.axes:
         for handle, label in zip(*axes.get_legend_handles_labels()):
             handles.setdefault(label, handle)
-    last = [label for label in handles if label == EXCLUDED_LABEL] + [
-        label for label in handles if label.startswith(PAPER)
-    ]
-    labels = [label for label in handles if label not in last] + last
+    if not handles:
+        return
+    labels = sorted(handles, key=lambda label: (label.startswith(PAPER), label == EXCLUDED_LABEL))
 
     def width(columns: int) -> float:
         return 35 * columns - 8 + 4.2 * sum(max(map(len, part)) for part in np.array_split(labels, columns))
@@ -223,30 +226,23 @@ def draw_paper_numbers(
         marker: at the end of the line, or "".
         name: of the series, right of the panel before the number; "": neither.
     """
+    look: dict[str, Any] = {"color": style.FAINT, "zorder": PAPER_ZORDER}
+    look |= {} if over else {"transform": axes.get_yaxis_transform()}
+    line: dict[str, Any] = {"linewidth": 1.0, "linestyle": "-" if over else style.DASHED}
+    line |= {"path_effects": [withStroke(linewidth=2.4, foreground="white")]}
     for number in reported:
-        place: dict[str, Any] = {} if over else {"transform": axes.get_yaxis_transform()}
         ends, value = over or (0.0, 1.0), number.value
-        axes.plot(
-            ends,
-            [value, value],
-            color=style.FAINT,
-            linewidth=1.0,
-            linestyle="-" if over else style.DASHED,
-            label=paper_label(number),
-            zorder=PAPER_ZORDER,
-            path_effects=[withStroke(linewidth=2.4, foreground="white")],
-            **place,
-        )
+        axes.plot(ends, [value, value], label=paper_label(number), **look, **line)
         low, high = axes.get_ylim()
         if not low <= value <= high:
             margin = 0.05 * (high - low)
             axes.set_ylim(min(low, value - margin), max(high, value + margin))
-        place |= {"color": style.FAINT, "linestyle": "", "clip_on": False, "zorder": PAPER_ZORDER}
+        point = look | {"linestyle": "", "clip_on": False}
         if number.bound in CARETS:
             caret = CARETS[number.bound]
-            axes.plot(np.interp(0.45 if caret == CARETUPBASE else 0.55, (0, 1), ends), value, marker=caret, **place)
+            axes.plot(np.interp(0.45 if caret == CARETUPBASE else 0.55, (0, 1), ends), value, marker=caret, **point)
         if marker:
-            axes.plot(ends[1], value, marker=marker, markerfacecolor="white", **place)
+            axes.plot(ends[1], value, marker=marker, markerfacecolor="white", **point)
         if name:
             where = ("axes fraction", "data")
             axes.annotate(f"{name} {printed_text(number)}", (1, value), (4, 0), where, va="center", **style.GREY_TEXT)
@@ -264,7 +260,7 @@ def error_bar(number: Measured) -> list[list[float]] | None:
 
 def point_style(mark: style.Mark, exclusion: str = "", face: str = "") -> dict[str, Any]:
     """Return points' colour and marker, with `face` as inner colour; excluded points have a special marker."""
-    look = {"color": mark.colour, "linestyle": ""}
+    look: dict[str, Any] = {"color": mark.colour, "linestyle": ""}
     if exclusion:
         edge = {"markeredgecolor": mark.colour, "markeredgewidth": 0.3}
         return look | {"marker": style.EXCLUDED_MARKER, "markersize": 6, **edge}
@@ -326,15 +322,8 @@ def draw_bars(
             tops.append(_draw_bar(axes, x, 0.92 * width, number, series_marks[label], rotation))
             places[group, label] = (x - width / 2, x + width / 2)
     for label in unique(label for _, label in places):
-        axes.bar(
-            0,
-            0,
-            color=series_marks[label].colour,
-            hatch=series_marks[label].hatch,
-            edgecolor="white",
-            linewidth=0,
-            label=label,
-        )
+        mark = series_marks[label]
+        axes.bar(0, 0, color=mark.colour, hatch=mark.hatch, edgecolor="white", linewidth=0, label=label)
     if any(number.exclusion for numbers in series.values() for number in numbers if number is not None):
         explain_excluded(axes)
     axes.set_xticks(range(len(groups)), [textwrap.fill(group, 14) for group in groups])
@@ -362,11 +351,6 @@ def _draw_bar(axes: Axes, x: float, width: float, number: PlotValue, mark: style
     return top
 
 
-def draw_level(axes: Axes, value: float = 1.0) -> None:
-    """Draw a thin line at a reference value, such as AR's speed."""
-    axes.axhline(value, color=style.FAINT, linewidth=0.6, zorder=0)
-
-
-def use_integer_ticks(axes: Axes) -> None:
-    """Put ticks of the x axis at whole numbers only."""
-    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+def draw_level(axes: Axes) -> None:
+    """Draw a thin line at AR's speed."""
+    axes.axhline(1.0, color=style.FAINT, linewidth=0.6, zorder=0)

@@ -99,10 +99,10 @@ def measure_rows(rows: pd.DataFrame, quantity: str, noise: VariationLevel | None
     return number if noise is None or quantity != "speedup" else widen(number, noise.speedup)
 
 
-def cumulative_values(rows: pd.DataFrame, quantity: str = "speedup") -> pd.Series[float]:
-    """Return a quantity over prompts up to each row."""
-    sums = rows[list(QUANTITIES[quantity].columns)].cumsum()
-    return pd.Series([pooled_value(sums.loc[[i]], quantity) for i in sums.index], sums.index, dtype=float)
+def cumulative_speedups(rows: pd.DataFrame) -> pd.Series[float]:
+    """Return the speedup over prompts up to each row."""
+    sums = rows[list(QUANTITIES["speedup"].columns)].cumsum()
+    return pd.Series(row_values(sums, "speedup"), sums.index, dtype=float)
 
 
 # --- prompt by prompt -------------------------------------------------------------------------------------------------
@@ -120,7 +120,7 @@ def draw_speedup_so_far(
     for i, (label, cell) in enumerate(lines.items()):
         if label not in names:
             continue
-        mark, values = style.mark(label, i), cumulative_values(stream_rows(cell.run))
+        mark, values = style.mark(label, i), cumulative_speedups(stream_rows(cell.run))
         look = {"color": style.FAINT, "linestyle": style.DASHED} if cell.exclusion else {"linestyle": mark.line}
         axes.plot(
             values.index,
@@ -188,7 +188,6 @@ def stream_figure(
         if len(models) > 1 and i % len(quantities) == 0:
             axes.set_title(model, loc="left", fontweight="bold")
     panels[-1].set_xlabel("task, in the order of the stream")
-    common.draw_legend(body)
     note = "Small markers: single prompts, in the order of the stream. Large markers: all prompts of a task, with 95 %"
     note += " intervals over prompts."
     if cut_off:

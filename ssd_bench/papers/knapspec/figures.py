@@ -52,7 +52,6 @@ def figure2(replication: Replication) -> Figure | NotDrawable:
             text = f"paper: r = {reported[key].printed}"
             panel.annotate(text, (0, 1), (0, 5), "axes fraction", **style.GREY_TEXT | {"fontsize": 7})
     axes[0].set_ylabel("throughput (tokens/s)")
-    common.draw_legend(body)
     note = (
         "Each point is one prompt and method. r: Pearson's correlation over all points of a panel, with its 95 % "
         "interval. Eq. 4 uses the realised α and draft length and the measured latency of the sublayers."
@@ -98,7 +97,6 @@ def figure3(replication: Replication) -> Figure | NotDrawable:
     axes.set_xlabel("context length (tokens)")
     axes.set_ylabel("skipped share")
     axes.set_ylim(-0.04, 1)
-    common.draw_legend(body)
     note = f"Means over draft steps in {BINS} bins of the context length. {common.INTERVALS}"
     return common.finish(figure, replication, drawn, note)
 
@@ -142,13 +140,11 @@ def figure4(replication: Replication) -> Figure | NotDrawable:
         subjects.set_slots(axes, [point.label for point in points])
         axes.set_xlabel("pruning threshold τ")
         axes.set_ylim(0, 1.05 * axes.get_ylim()[1])
-    common.draw_legend(body)
-    return common.finish(
-        figure, replication, [point.cell for point in points], _pruning_note(replication, points, memory)
-    )
+    cells = [point.cell for point in points]
+    return common.finish(figure, replication, cells, *_pruning_notes(replication, points, memory))
 
 
-def _pruning_note(replication: Replication, points: Sequence[subjects.SettingPoint], memory: bool) -> str:
+def _pruning_notes(replication: Replication, points: Sequence[subjects.SettingPoint], memory: bool) -> list[str]:
     less = ", ".join(
         f"{n.printed} % less at τ = {n.settings['tau']}"
         for n in common.paper_numbers(replication, "memory_reduction_pct")
@@ -166,8 +162,7 @@ def _pruning_note(replication: Replication, points: Sequence[subjects.SettingPoi
     ]
     if len({point.cell.timing.trace for point in points}) == 1:
         parts.append("All settings made the same steps; only the work of the search differs.")
-    parts += [subjects.same_work_note(points, "τ"), f"Memory: {peak}; paper: {less}."]
-    return " ".join(filter(None, parts))
+    return [*parts, subjects.same_work_note(points, "τ"), f"Memory: {peak}; paper: {less}."]
 
 
 def _extra_memory_mib(run: Run) -> float:
@@ -212,9 +207,9 @@ def figure5(replication: Replication) -> Figure | NotDrawable:
         title = f"({chr(97 + i)}) {cell['model']}, {cell['task']}: {events} searches{common.excluded_sign(cell)}"
         axes.set_title(title, loc="left")
     panels[-1].set_xlabel("sublayer (odd: attention, even: MLP)")
-    common.draw_legend(body)
-    note = " ".join(["Share of search events whose chosen set skips the sublayer.", *never])
-    return common.finish(figure, replication, [cell for cell, _, _ in frequencies], note)
+    cells = [cell for cell, _, _ in frequencies]
+    note = "Share of search events whose chosen set skips the sublayer."
+    return common.finish(figure, replication, cells, note, *never)
 
 
 def _skip_frequency(run: Run) -> tuple[Any, int]:
@@ -231,16 +226,8 @@ def _skip_frequency(run: Run) -> tuple[Any, int]:
 def _draw_frequency(axes: Axes, frequency: Any) -> None:
     index = np.arange(1, len(frequency) + 1)
     for start, name, (colour, hatch) in ((0, "attention", style.ATTENTION), (1, "MLP", style.MLP)):
-        axes.bar(
-            index[start::2],
-            frequency[start::2],
-            0.8,
-            color=colour,
-            hatch=hatch,
-            edgecolor="white",
-            linewidth=0,
-            label=name,
-        )
+        look: dict[str, Any] = {"color": colour, "hatch": hatch, "edgecolor": "white", "linewidth": 0}
+        axes.bar(index[start::2], frequency[start::2], 0.8, label=name, **look)
     axes.set_ylim(0, 1)
     axes.set_xlim(0.3, len(frequency) + 0.7)
     axes.set_xticks([1, *range(8, len(frequency) + 1, 8)])
@@ -251,16 +238,9 @@ def _draw_paper_sublayers(axes: Axes, reported: Sequence[Number]) -> None:
     """Draw triangles at sublayers named in the paper: up for hardly skipped, down for often skipped."""
     for number in reported:
         hardly = number.settings["observation"].startswith("near-zero")
-        axes.plot(
-            number.value,
-            0.06 if hardly else 0.94,
-            linestyle="",
-            marker="^" if hardly else "v",
-            color=style.FAINT,
-            markeredgecolor="white",
-            markeredgewidth=0.5,
-            label=f"paper: {number.settings['observation']}",
-        )
+        look: dict[str, Any] = {"color": style.FAINT, "markeredgecolor": "white", "markeredgewidth": 0.5}
+        look |= {"linestyle": "", "marker": "^" if hardly else "v", "label": f"paper: {number.settings['observation']}"}
+        axes.plot(number.value, 0.06 if hardly else 0.94, **look)
 
 
 def figure6(replication: Replication) -> Figure | NotDrawable:
@@ -285,14 +265,13 @@ def figure6(replication: Replication) -> Figure | NotDrawable:
     lower.set_ylabel("search, share of\nthe time (%)")
     upper.set_ylim(bottom=0)
     lower.set_ylim(bottom=0)
-    common.draw_legend(body)
     peaks = [
         f"{n.printed} tokens/s at T = {n.settings['opt_interval']}"
         for n in common.paper_numbers(replication, "tokens_per_s")
     ]
-    parts = [common.INTERVALS, subjects.modelled_note(points), subjects.same_work_note(points, "T")]
-    note = " ".join(filter(None, [*parts, f"Paper's peak: {', '.join(peaks)}."]))
-    return common.finish(figure, replication, [point.cell for point in points], note)
+    notes = [common.INTERVALS, subjects.modelled_note(points), subjects.same_work_note(points, "T")]
+    notes += [f"Paper's peak: {', '.join(peaks)}."]
+    return common.finish(figure, replication, [point.cell for point in points], *notes)
 
 
 def _search_share(run: Run) -> Measured:

@@ -106,7 +106,6 @@ def scatter_figure(features: Vectors) -> tuple[Figure, str]:
     axes.set_ylabel("t-SNE, second dimension (no unit)")
     axes.set_xticks([])
     axes.set_yticks([])
-    common.draw_legend(body)
     accuracy = nearest_accuracy(features.vectors, features.labels)
     caption = (
         f"Last hidden vectors of calibration prompts, {_per_domain(features.labels)}, with "
@@ -159,7 +158,7 @@ def figure5(replication: Replication) -> Figure | NotDrawable:
             f"{_per_domain(features.labels)}{f' (paper: {in_paper})' if in_paper else ''}."
         )
     figure, caption = scatter_figure(features)
-    return common.finish(figure, replication, [cell], caption, f"{len(features.labels)} vectors")
+    return common.finish(figure, replication, [cell], caption, sample=f"{len(features.labels)} vectors")
 
 
 def figure1(replication: Replication) -> Figure | NotDrawable:

@@ -42,7 +42,6 @@ def drafts(replication: Replication) -> Figure | NotDrawable:
         series = {kind: [best.get((task, kind)) for task in tasks] for kind in kinds}
         common.draw_bars(axes, tasks, series, f"speedup, {PANELS[number]}", marks)
         common.draw_level(axes)
-    common.draw_legend(body)
     return common.finish(figure, replication, cells, f"{note()} {common.INTERVALS}")
 
 

@@ -79,7 +79,6 @@ def comparison(replication: Replication) -> Figure | NotDrawable:
         axes.set_title(f"{task}: {plane.tried} sets evaluated ({plane.search})", loc="left", pad=14)
         axes.set_xlabel("draft cost c (AR steps)")
     panels[0].set_ylabel("acceptance rate α (log scale of 1 − α)")
-    common.draw_legend(body)
     tokens = ", ".join(f"{plane.tokens:,} ({task})" for task, plane in drawable.items())
     note = (
         "Each point is a layer set; larger points drafted a larger share of their run's tokens. Lines connect each "

@@ -38,7 +38,6 @@ def windows(replication: Replication) -> Figure | NotDrawable:
         axes.set_xlabel("recent positions read")
         axes.set_ylabel(label)
     common.draw_level(panels[2])
-    common.draw_legend(body)
     return common.finish(figure, replication, cells, f"{note()} {common.INTERVALS}")
 
 

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
 
 from ssd_bench.papers.figures import cases, layers, streams, style, subjects
 from ssd_bench.papers.figures import shared as common
@@ -39,7 +42,6 @@ def figure2a(replication: Replication) -> Figure | NotDrawable:
                 axes, reported, marker=style.mark(method, 0).marker, name=SHORT_NAMES.get(method, method)
             )
     common.draw_level(panels[1])
-    common.draw_legend(body)
     note = f"Every second block is skipped; no search runs. {common.INTERVALS} Paper's values: over all three tasks."
     return common.finish(figure, replication, drawn, note)
 
@@ -74,18 +76,17 @@ def figure6(replication: Replication) -> Figure | NotDrawable:
     top.set_ylim(0, 1.05)
     top.tick_params(labelbottom=False)
     speedups = streams.row_values(rows, "speedup")
-    dots = {"marker": "o", "markersize": 3, "markerfacecolor": "none", "color": "black"}
+    dots: dict[str, Any] = {"marker": "o", "markersize": 3, "markerfacecolor": "none", "color": "black"}
     bottom.plot(rows.index, speedups, linestyle="", label="instance", **dots)
-    bottom.plot(rows.index, streams.cumulative_values(rows), color=style.MARKS[0].colour, label="all so far")
+    bottom.plot(rows.index, streams.cumulative_speedups(rows), color=style.MARKS[0].colour, label="all so far")
     common.draw_paper_numbers(bottom, common.paper_numbers(replication, "speedup"), (1, len(rows) + 0.5))
     common.draw_level(bottom)
     bottom.set_ylabel("speedup,\ndecode (×)")
     bottom.set_xlabel("instances")
     for axes in (top, bottom):
         axes.set_xlim(0, len(rows) + 0.5)
-        common.use_integer_ticks(axes)
+        axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     _draw_breakdown(right, cell.run, common.paper_numbers(replication, "overhead_pct"))
-    common.draw_legend(body)
     note = (
         "Matchness: best set so far, as measured by the search. Right: shares of the method's decode time. The paper's "
         "speedup: mean over instances after the search."
@@ -133,7 +134,6 @@ def figure8a(replication: Replication) -> Figure | NotDrawable:
     axes = body.subplots()
     streams.draw_speedup_so_far(axes, {common.pretty(cell["setting"]): cell for cell in drawn})
     axes.set_ylabel("speedup, decode, so far (×)")
-    common.draw_legend(body)
     note = f"S: limit of search steps; every β-th candidate comes from Bayesian optimisation. {streams.SO_FAR}"
     return common.finish(figure, replication, drawn, note)
 
@@ -149,10 +149,8 @@ def figure8b(replication: Replication) -> Figure | NotDrawable:
     best: list[tuple[float, ShownCell]] = []
     for i, model in enumerate(models):
         of_model = sorted((cell for cell in drawn if cell["model"] == model), key=lambda cell: float(cell.setting("r")))
-        ratios, numbers = (
-            [float(cell.setting("r")) for cell in of_model],
-            [common.plot_value(cell, "speedup") for cell in of_model],
-        )
+        ratios = [float(cell.setting("r")) for cell in of_model]
+        numbers = [common.plot_value(cell, "speedup") for cell in of_model]
         common.draw_line(panels[0], ratios, numbers, style.MARKS[i], model)
         defined = [(n.value, cell) for n, cell in zip(numbers, of_model) if n.value is not None and not n.exclusion]
         best += [max(defined, key=lambda pair: pair[0])] if defined else []
@@ -162,7 +160,6 @@ def figure8b(replication: Replication) -> Figure | NotDrawable:
     panels[0].set_ylabel("speedup, decode (×)")
     _draw_scaling(panels[1], best, models)
     note = f"{common.INTERVALS} Right: speedup of each model at its best r, which labels the point."
-    common.draw_legend(body)
     return common.finish(figure, replication, drawn, note)
 
 
@@ -197,7 +194,6 @@ def figure9(replication: Replication) -> Figure | NotDrawable:
     common.draw_bars(axes, tasks, series, "speedup, decode (×)")
     common.draw_paper_numbers(axes, common.paper_numbers(replication, "speedup"))
     common.draw_level(axes)
-    common.draw_legend(body)
     n_models = len(common.unique(cell["model"] for cell in replication.cells))
     note = common.INTERVALS
     if len(models) < n_models and replication.scale != "paper":
@@ -238,7 +234,6 @@ def figure11(replication: Replication) -> Figure | NotDrawable:
     axes.margins(x=0.1, y=0.2)
     axes.set_xlabel("search time (s)")
     axes.set_ylabel("speedup, decode (×)")
-    common.draw_legend(body)
     without = [cell for cell in drawn if all(cell is not timed_cell for _, timed_cell in timed)]
     note = (
         "Numbers: iterations of Self-SD's search. Hollow: the run read the search from the store, or continued it; the "
@@ -273,7 +268,7 @@ def _draw_paper_searches(axes: Axes, replication: Replication) -> None:
     for number in common.paper_numbers(replication, "speedup"):
         time = times.get((number.method, number.setting))
         if time is not None:
-            look = {"color": style.FAINT, "marker": style.mark(number.method, 0).marker}
+            look: dict[str, Any] = {"color": style.FAINT, "marker": style.mark(number.method, 0).marker}
             axes.plot(time.value, number.value, linestyle="", label=common.paper_label(number), **look)
             iterations = number.settings.get("iterations", "")
             axes.annotate(iterations, (time.value, number.value), (0, 4), ha="center", **style.GREY_TEXT)
