@@ -8,7 +8,6 @@ from itertools import combinations
 from pathlib import Path
 from typing import Any
 
-import matplotlib
 import numpy as np
 import pytest
 from matplotlib.axes import Axes
@@ -237,7 +236,7 @@ def test_tokens_of_a_case_are_coloured_as_the_steps_say(root: Path) -> None:
     assert isinstance(figures_cases.tokenizer_of(replace(run, header=elsewhere)), NotDrawable)
 
 
-def test_vectors_are_drawn_with_their_accuracy(root: Path, tmp_path: Path) -> None:
+def test_vectors_are_drawn_with_their_accuracy(root: Path) -> None:
     rng = np.random.default_rng(0)
     centres = rng.normal(size=(3, 16)) * 5
     size = figures_knn_ssd.PERPLEXITY
@@ -253,10 +252,6 @@ def test_vectors_are_drawn_with_their_accuracy(root: Path, tmp_path: Path) -> No
     check(found)
     points = [[[*line.get_xdata()] for line in drawing.axes[0].lines] for drawing in (found, again)]
     assert points[0] == points[1]
-    np.save(tmp_path / "all_tasks_last_hidden_vector.npy", vectors)
-    np.save(tmp_path / "all_tasks_label.npy", labels)
-    with matplotlib.rc_context(style.STYLE):
-        check(laid_out(figures_knn_ssd.released_anchors_figure(tmp_path, "llama-2-13b")))
     assert figures_knn_ssd.nearest_accuracy(vectors, ["a", "b"] * (3 * size // 2)) < 0.7
 
 

@@ -8,7 +8,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-import matplotlib
 import numpy as np
 from matplotlib.figure import Figure
 from numpy.typing import NDArray
@@ -42,11 +41,7 @@ class Vectors:
 
 
 def load_vectors(path: Path) -> Vectors:
-    """Read a run's `VECTORS`, or a model's folder of the authors' release, which has only anchors (as `vectors`)."""
-    if path.is_dir():
-        vectors = np.load(path / "all_tasks_last_hidden_vector.npy")
-        labels = [str(label) for label in np.load(path / "all_tasks_label.npy")]
-        return Vectors(vectors, labels, vectors[:0], [])
+    """Read a run's `VECTORS`."""
     with np.load(path) as file:
         vectors, labels = file["vectors"], [str(label) for label in file["labels"]]
         anchors = file["anchors"] if "anchors" in file else vectors[:0]
@@ -81,27 +76,13 @@ def scatter_figure(features: Vectors) -> tuple[Figure, str]:
     domains = common.unique(features.labels)
     for i, label in enumerate(domains):
         mark = style.MARKS[i % len(style.MARKS)]
-        axes.plot(
-            *points[labels == label].T,
-            linestyle="",
-            marker=mark.marker,
-            color=mark.colour,
-            markersize=3,
-            label=streams.domain_title(label),
-        )
+        look = common.point_style(mark) | {"markersize": 3}
+        axes.plot(*points[labels == label].T, label=streams.domain_title(label), **look)
     for i, owner in enumerate(common.unique(features.anchor_labels)):
         # a cluster without a domain has a number
         shape = style.MARKS[domains.index(owner) % len(style.MARKS)].marker if owner in domains else f"${i + 1}$"
-        axes.plot(
-            *anchors[owners == owner].T,
-            linestyle="",
-            marker=shape,
-            color="black",
-            markersize=6.5,
-            markerfacecolor="none",
-            markeredgewidth=0.6,
-            label="_" if i else "anchor",
-        )
+        look = {"color": "black", "linestyle": "", "marker": shape, "markersize": 6.5, "markeredgewidth": 0.6}
+        axes.plot(*anchors[owners == owner].T, markerfacecolor="none", label="_" if i else "anchor", **look)
     axes.set_xlabel("t-SNE, first dimension (no unit)")
     axes.set_ylabel("t-SNE, second dimension (no unit)")
     axes.set_xticks([])
@@ -134,14 +115,6 @@ def _plane_positions(features: Vectors) -> tuple[Array, Array, int]:
     anchors = points[distances.argmin(axis=1)]
     anchors[~alone] = points[len(features.vectors) :]
     return points[: len(features.vectors)], anchors, int(alone.sum())
-
-
-def released_anchors_figure(folder: Path, model: str) -> Figure:
-    """Draw Figure 5 from the authors' released anchors of a model, in a folder of two .npy files."""
-    with matplotlib.rc_context(style.STYLE):
-        figure, caption = scatter_figure(load_vectors(folder))
-        style.describe(figure, f"KNN-SSD Figure 5 – the authors' anchors of {model}", caption)
-    return figure
 
 
 def figure5(replication: Replication) -> Figure | NotDrawable:
