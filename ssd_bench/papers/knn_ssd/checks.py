@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator
-from dataclasses import dataclass
-from functools import cache
 
 from ssd_bench.papers.audit.arithmetic import (
     DEFINITIONAL,
@@ -27,51 +25,22 @@ TASKS = ("CNN/DM", "GSM8K", "WMT16 DE-EN", "TinyStories", "Spider2")  # in equal
 FORMULA = "E = M alpha / ((M - 1)(1 - r) + alpha) (§5.1 Eq. 9)"
 
 
-@dataclass(frozen=True)
-class ImpliedRatio:
-    """Skip ratio r for which Eq. 9 gives a cell of Table 1 from Table 6's M and alpha; [low, high]: with rounding."""
-
-    model: str
-    method: str
-    mix_ratio: str
-    value: float
-    low: float
-    high: float
+def implied_skip_ratio(m: float, acceptance: float, speedup: float) -> float:
+    """Return the skip ratio r for which Eq. 9 gives this speedup: 1 - r = alpha (M / E - 1) / (M - 1)."""
+    return 1 - acceptance * (m / speedup - 1) / (m - 1)
 
 
-@cache
-def implied_skip_ratios() -> tuple[ImpliedRatio, ...]:
-    """Return r of every cell of Table 1 and its overall column: 1 - r = alpha (M / E - 1) / (M - 1)."""
-
-    def skip(m: float, acceptance: float, speedup: float) -> float:
-        return 1 - acceptance * (m / speedup - 1) / (m - 1)
-
-    implied = []
-    for model in MODELS:
-        for method in METHODS:
-            for ratio in (*RATIOS, "overall"):
-                cells = _cells(model, method, ratio)
-                value = skip(*(n.value for n in cells))
-                implied.append(ImpliedRatio(model, method, ratio, value, *implied_range(skip, *cells)))
-    return tuple(implied)
-
-
-def _cells(model: str, method: str, ratio: str) -> tuple[Number, Number, Number]:
-    m, acceptance = (
-        find_number("knn-ssd", "Table 6", model=model, method=method, metric=metric, mix_ratio=ratio)
-        for metric in ("M", "alpha")
-    )
-    return m, acceptance, _expected(model, method, ratio)
-
-
-def _expected(model: str, method: str, ratio: str) -> Number:
-    return find_number("knn-ssd", "Table 1", model=model, method=method, metric="expected_speedup", mix_ratio=ratio)
+def stream_numbers(model: str, method: str, ratio: str) -> tuple[Number, ...]:
+    """Return M and alpha of Table 6 and expected speedup of Table 1, at a mix ratio or "overall"."""
+    metrics = {"M": "Table 6", "alpha": "Table 6", "expected_speedup": "Table 1"}
+    where = {"model": model, "method": method, "mix_ratio": ratio}
+    return tuple(find_number("knn-ssd", table, metric=metric, **where) for metric, table in metrics.items())
 
 
 def common_skip_ratio(model: str, method: str) -> tuple[float, float]:
     """Return the lowest and highest r that fit all four mix ratios; reversed if no r does."""
-    rows = [n for n in implied_skip_ratios() if (n.model, n.method) == (model, method) and n.mix_ratio != "overall"]
-    return max(n.low for n in rows), min(n.high for n in rows)
+    ranges = [implied_range(implied_skip_ratio, *stream_numbers(model, method, ratio)) for ratio in RATIOS]
+    return max(low for low, _ in ranges), min(high for _, high in ranges)
 
 
 def checks() -> Iterator[Check]:
@@ -104,7 +73,7 @@ def check_published_sets(model: str) -> Check:
 
     The verdict is "unclear" at most, as the paper prints neither r, nor its sublayers, nor the shares.
     """
-    m, acceptance, stated = _cells(model, "KNN-SSD", "overall")
+    m, acceptance, stated = stream_numbers(model, "KNN-SSD", "overall")
     ratios = [share_skipped("knn_ssd", model, task) for task in TASKS]
     mean = sum(ratios) / len(ratios)
     formula = expected_speedup_at(mean)
