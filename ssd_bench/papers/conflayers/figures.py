@@ -30,7 +30,8 @@ def figure4(replication: Replication) -> Figure | NotDrawable:
     """Draw speedup and acceptance with CNN/DM's set, next to those with each task's own set."""
     drawn = replication.shown_cells()
     frozen = [cell for cell in drawn if cell.setting("skip_set") != cell["task"]]
-    tasks = common.unique(cell["task"] for cell in drawn if cell not in frozen)
+    own = [cell for cell in drawn if cell not in frozen]
+    tasks = common.unique(cell["task"] for cell in own)
     if not frozen or not tasks:
         return NotDrawable(
             "This figure needs the run on the stream and the runs on single tasks; one of the two kinds is missing."
@@ -41,13 +42,11 @@ def figure4(replication: Replication) -> Figure | NotDrawable:
         series: dict[str, list[PlotValue | None]] = {}
         marks: dict[str, style.Mark] = {}
         for method in common.unique(cell["method"] for cell in drawn):
-            by_task = {cell["task"]: cell for cell in drawn if cell["method"] == method and cell not in frozen}
             kept = next((cell for cell in frozen if cell["method"] == method), None)
-            mark = style.mark(method, 0)
-            marks[_series_label(method, "")] = replace(mark, hatch="")
-            marks[_series_label(method, FROZEN_TASK)] = replace(mark, hatch="////")
-            series[_series_label(method, "")] = [_cell_value(by_task.get(task), name) for task in tasks]
-            series[_series_label(method, FROZEN_TASK)] = [_task_value(kept, task, name) for task in tasks]
+            mark, labels = style.mark(method, 0), [_series_label(method, task) for task in ("", FROZEN_TASK)]
+            marks |= {label: replace(mark, hatch=hatch) for label, hatch in zip(labels, ("", "////"))}
+            series[labels[0]] = [common.find_value(own, name, task=task, method=method) for task in tasks]
+            series[labels[1]] = [_task_value(kept, task, name) for task in tasks]
         places = common.draw_bars(axes, tasks, series, streams.AXES[name], marks)
         # numbers of a single task first: a number of several tasks is drawn only at bars without a number of that task
         for number in sorted(common.paper_numbers(replication, name), key=lambda number: number.task.count(",")):
@@ -61,10 +60,6 @@ def figure4(replication: Replication) -> Figure | NotDrawable:
 
 def _series_label(method: str, task: str) -> str:
     return f"{method}, set found on {task or 'the same task'}"
-
-
-def _cell_value(cell: ShownCell | None, name: str) -> PlotValue | None:
-    return None if cell is None else common.plot_value(cell, name)
 
 
 def _task_value(cell: ShownCell | None, task: str, name: str) -> PlotValue | None:
@@ -178,12 +173,9 @@ def figure8(replication: Replication) -> Figure | NotDrawable:
         arrays = {name: file[name] for name in ("block", "confidence", "gradient", "window", "threshold")}
     figure, body = common.new_figure(style.PAGE, 3.4)
     top, bottom = body.subplots(2, 1, sharex=True)
-    for axes, names in ((top, ("confidence", "threshold")), (bottom, ("gradient",))):
-        for name in names:
-            mark = style.MARKS[("confidence", "threshold", "gradient").index(name)]
-            axes.plot(
-                arrays["block"], arrays[name][0], color=mark.colour, marker=mark.marker, linestyle=mark.line, label=name
-            )
+    for axes, name, mark in zip((top, top, bottom), ("confidence", "threshold", "gradient"), style.MARKS):
+        look = common.point_style(mark) | {"linestyle": mark.line}
+        axes.plot(arrays["block"], arrays[name][0], label=name, **look)
     window = bottom.twinx()
     window.step(arrays["block"], arrays["window"][0], where="mid", color="black", label="window (right)")
     window.spines["right"].set_visible(True)

@@ -189,6 +189,12 @@ def plot_value(cell: ShownCell, number: Measured | str) -> PlotValue:
     return PlotValue(number.value, number.low, number.high, number.n, cell.exclusion)
 
 
+def find_value(cells: Iterable[ShownCell], name: str, **labels: str) -> PlotValue | None:
+    """Return a number of the first cell with these labels, or None."""
+    matches = (cell for cell in cells if all(cell[axis] == label for axis, label in labels.items()))
+    return next((plot_value(cell, name) for cell in matches), None)
+
+
 def excluded_sign(cell: ShownCell) -> str:
     """Return the sign after an excluded cell's name; else ""."""
     return f" {style.EXCLUDED}" if cell.exclusion else ""

@@ -42,17 +42,13 @@ def drafts(replication: Replication) -> Figure | NotDrawable:
         series = {kind: [best.get((task, kind)) for task in tasks] for kind in kinds}
         common.draw_bars(axes, tasks, series, f"speedup, {PANELS[number]}", marks)
         common.draw_level(axes)
-    return common.finish(figure, replication, cells, f"{note()} {common.INTERVALS}")
-
-
-def note() -> str:
-    """Return sentences that explain the numbers."""
-    return (
+    note = (
         "Each bar is the fastest run of its kind on the task, chosen by its own speedup, which flatters kinds with "
         "more runs; a router chooses between kinds and copies of earlier text at every step. Measured: on this "
         "machine; modelled: the same work at the costs of the reference machine, where 8-bit products were not "
         "measured."
     )
+    return common.finish(figure, replication, cells, note, common.INTERVALS)
 
 
 def kind_of(cell: ShownCell) -> str:

@@ -43,12 +43,8 @@ def real(replication: Replication) -> Figure | NotDrawable:
     columns = min(COLUMNS, len({(cell["model"], cell["task"]) for cell in drawn}))
     figure, body = common.new_figure(style.PAGE, CAPTION + forest.height(drawn, columns))
     forest.draw(body, drawn, SPEEDUPS, ("modelled", FROZEN), columns)
-    return common.finish(
-        figure,
-        replication,
-        drawn,
-        f"{NOTE} Order: by the mean of the modelled speedups on the tasks with the most methods.",
-    )
+    order = "Order: by the mean of the modelled speedups on the tasks with the most methods."
+    return common.finish(figure, replication, drawn, NOTE, order)
 
 
 def note() -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping
 
 import pandas as pd
 from matplotlib.figure import Figure
@@ -10,7 +10,7 @@ from matplotlib.figure import Figure
 from ssd_bench.cost.tpt import tpt
 from ssd_bench.papers.figures import shared as common
 from ssd_bench.papers.figures import style
-from ssd_bench.papers.figures.shared import NotDrawable, PlotValue
+from ssd_bench.papers.figures.shared import NotDrawable
 from ssd_bench.papers.ours.cells import Replication, ShownCell
 from ssd_bench.results.quantity import Measured
 from ssd_bench.results.text import ABSENT, format_measured, format_number
@@ -19,7 +19,12 @@ WINDOWS = "ssd_bench_windows"
 """Name of the experiment."""
 LONGEST = 10
 """Longest draft in the predicted speedup, as in KnapSpec (section 3.5)."""
-PANELS = ("accepted per drafted token (α)", "cost of a drafted token (c)", "predicted speedup (×)")
+PANELS: Mapping[str, Callable[[ShownCell], Measured]] = {
+    "accepted per drafted token (α)": lambda cell: cell.summary.alpha,
+    "cost of a drafted token (c)": lambda cell: cell.summary.draft_cost,
+    "predicted speedup (×)": lambda cell: Measured(predicted_speedup(cell)),
+}
+"""Labels of the panels, and their numbers."""
 
 
 def windows(replication: Replication) -> Figure | NotDrawable:
@@ -30,15 +35,17 @@ def windows(replication: Replication) -> Figure | NotDrawable:
     widths = common.unique(cell.setting("recent") for cell in cells)
     figure, body = common.new_figure(style.PAGE, 3.4)
     panels = body.subplots(1, len(PANELS))
-    for axes, label, at in zip(panels, PANELS, range(len(PANELS)), strict=True):
-        for position, (layer_set, numbers) in enumerate(_lines(cells, at).items()):
+    for axes, (label, quantity) in zip(panels, PANELS.items(), strict=True):
+        for position, layer_set in enumerate(common.unique(cell["method"] for cell in cells)):
+            numbers = {cell.setting("recent"): cell for cell in cells if cell["method"] == layer_set}
             x = [float(widths.index(width)) for width in numbers]
-            common.draw_line(axes, x, list(numbers.values()), style.MARKS[position % len(style.MARKS)], layer_set)
+            y = [common.plot_value(cell, quantity(cell)) for cell in numbers.values()]
+            common.draw_line(axes, x, y, style.MARKS[position % len(style.MARKS)], layer_set)
         axes.set_xticks(range(len(widths)), widths)
         axes.set_xlabel("recent positions read")
         axes.set_ylabel(label)
     common.draw_level(panels[2])
-    return common.finish(figure, replication, cells, f"{note()} {common.INTERVALS}")
+    return common.finish(figure, replication, cells, note(), common.INTERVALS)
 
 
 def table(replication: Replication) -> pd.DataFrame:
@@ -80,17 +87,3 @@ def predicted_speedup(cell: ShownCell) -> float | None:
 
 def _drafted(replication: Replication) -> list[ShownCell]:
     return [cell for cell in replication.shown_cells() if cell.is_readable]
-
-
-def _lines(cells: Sequence[ShownCell], panel: int) -> Mapping[str, Mapping[str, PlotValue]]:
-    """Return layer set -> window -> a panel's number."""
-    lines: dict[str, dict[str, PlotValue]] = {}
-    for cell in cells:
-        if panel == 0:
-            shown = common.plot_value(cell, "alpha")
-        elif panel == 1:
-            shown = common.plot_value(cell, cell.summary.draft_cost)
-        else:
-            shown = common.plot_value(cell, Measured(predicted_speedup(cell)))
-        lines.setdefault(cell["method"], {})[cell.setting("recent")] = shown
-    return lines

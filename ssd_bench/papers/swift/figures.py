@@ -12,7 +12,7 @@ from matplotlib.ticker import MaxNLocator
 
 from ssd_bench.papers.figures import cases, layers, streams, style, subjects
 from ssd_bench.papers.figures import shared as common
-from ssd_bench.papers.figures.shared import NotDrawable, PlotValue
+from ssd_bench.papers.figures.shared import NotDrawable
 from ssd_bench.papers.ours.cells import Replication, ShownCell
 from ssd_bench.papers.ours.values import method_steps, search_origin, search_time
 from ssd_bench.papers.printed.reported import Number
@@ -33,7 +33,7 @@ def figure2a(replication: Replication) -> Figure | NotDrawable:
     figure, body = common.new_figure(style.PAGE, 2.6)
     panels = body.subplots(1, 2)
     for axes, name in zip(panels, ("alpha", "speedup"), strict=True):
-        series = {m: [_cell_value(drawn, name, task=t, method=m) for t in tasks] for m in methods}
+        series = {m: [common.find_value(drawn, name, task=t, method=m) for t in tasks] for m in methods}
         common.draw_bars(axes, tasks, series, streams.AXES[name])
         for method in methods:
             reported = common.paper_numbers(replication, name, method=method)
@@ -44,11 +44,6 @@ def figure2a(replication: Replication) -> Figure | NotDrawable:
     common.draw_level(panels[1])
     note = f"Every second block is skipped; no search runs. {common.INTERVALS} Paper's values: over all three tasks."
     return common.finish(figure, replication, drawn, note)
-
-
-def _cell_value(drawn: list[ShownCell], name: str, **labels: str) -> PlotValue | None:
-    matches = (cell for cell in drawn if all(cell[axis] == label for axis, label in labels.items()))
-    return next((common.plot_value(cell, name) for cell in matches), None)
 
 
 def figure6(replication: Replication) -> Figure | NotDrawable:
@@ -190,7 +185,7 @@ def figure9(replication: Replication) -> Figure | NotDrawable:
     tasks, models = (common.unique(cell[axis] for cell in drawn) for axis in ("task", "model"))
     figure, body = common.new_figure(style.PAGE, 2.8)
     axes = body.subplots()
-    series = {m: [_cell_value(drawn, "speedup", task=t, model=m) for t in tasks] for m in models}
+    series = {m: [common.find_value(drawn, "speedup", task=t, model=m) for t in tasks] for m in models}
     common.draw_bars(axes, tasks, series, "speedup, decode (×)")
     common.draw_paper_numbers(axes, common.paper_numbers(replication, "speedup"))
     common.draw_level(axes)
