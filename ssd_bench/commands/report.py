@@ -21,7 +21,7 @@ from ssd_bench.papers.ours.cells import replications
 from ssd_bench.paths import REFERENCE_FOLDER, display_path, local_path
 from ssd_bench.records.pack import records_folder
 from ssd_bench.report import runs
-from ssd_bench.report.write import Recorded, index, readable_records, write, write_replication, write_texts
+from ssd_bench.report.write import index, readable_records, write, write_replication, write_texts
 from ssd_bench.results.folder import prepare_records, records
 
 
@@ -45,7 +45,7 @@ def main(arguments: Sequence[str]) -> None:
     written = write(tasks, out)
     for path in written:
         print(path)
-    written += write_replication(experiments, out, Recorded.read(runs_dir), readable)
+    written += write_replication(experiments, out, runs_dir, readable)
     for folder, count in Counter(path.parent for path in written if path.parent != out).items():
         print(f"{folder}: {count} files")
     print(*(path for path in written if path.parent == out), sep="\n")

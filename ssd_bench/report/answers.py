@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import pandas as pd
 
@@ -59,60 +60,6 @@ TOY_MARKS = {  # a toy model gives no verdict on a paper, so it has no tick, no 
 }
 
 
-@dataclass(frozen=True)
-class ModelVerdict:
-    """Verdict of one model's records on a claim.
-
-    Attributes:
-        verdict: in words; on a toy model, whether the effect is as claimed.
-        model: with its size and scale; "" if none ran.
-        times: whether the effect's times are modelled or measured; for modelled ones, the measured effect.
-        evidence: prompts, combinations, settings replaced by the scale, and why a verdict is missing.
-        decided_by: what would decide the claim, or "".
-    """
-
-    mark: VerdictMark
-    verdict: str
-    model: str
-    effect: str
-    times: str
-    evidence: str
-    decided_by: str
-
-
-@dataclass(frozen=True)
-class ClaimLine:
-    """A claim with its verdicts.
-
-    Attributes:
-        exhibit: anchor of the deciding table or figure.
-        threshold: of the effect.
-        measured: statistic of the effect, in words.
-        verdicts: class of evidence -> verdicts, one per model.
-    """
-
-    claim: Claim
-    paper: str
-    exhibit: str
-    threshold: str
-    measured: str
-    verdicts: Mapping[str, Sequence[ModelVerdict]]
-
-
-@dataclass(frozen=True)
-class ModelTotals:
-    """Numbers of claims by the verdict of one model.
-
-    Attributes:
-        model: with its size and scale; "" if no model of the class ran.
-        counts: mark and number of claims of each of `VERDICTS`, in this order; "not run" without runs of the model.
-    """
-
-    evidence_class: str
-    model: str
-    counts: Sequence[tuple[VerdictMark, int]]
-
-
 def describe_records(replications: Sequence[Replication], results: int) -> str:
     """Return sentences on the records: runs, distinct results compared with the papers', scale, models and machine."""
     by_path = {
@@ -140,8 +87,12 @@ def describe_records(replications: Sequence[Replication], results: int) -> str:
     )
 
 
-def claim_lines(frame: pd.DataFrame) -> list[ClaimLine]:
-    """Return all claims, with verdicts of `verdicts.table`: each paper's first, then each paper's second, and so on."""
+def claim_lines(frame: pd.DataFrame) -> list[dict[str, Any]]:
+    """Return all claims, each paper's first, then each paper's second, and so on; with verdicts of `verdicts.table`.
+
+    Keys are claim, paper, exhibit (anchor of the deciding table or figure), threshold and measured (effect, in words),
+    and verdicts (class of evidence -> one verdict per model, as `_model_verdict`).
+    """
     ranked: list[tuple[int, Claim]] = []
     for paper in paper_versions():
         ranked += enumerate(claim for claim in claims() if claim.id.partition("/")[0] == paper)
@@ -155,15 +106,19 @@ def headline_count() -> int:
     )
 
 
-def verdict_totals(frame: pd.DataFrame) -> list[ModelTotals]:
-    """Count the claims by verdict, per model and class of evidence."""
+def verdict_totals(frame: pd.DataFrame) -> list[dict[str, Any]]:
+    """Count the claims by verdict, per model and class of evidence.
+
+    Keys are evidence_class, model (with size and scale; "" if none ran) and counts (mark and number of claims of each
+    of `VERDICTS`; without runs of the model, they are "not run").
+    """
     totals = []
     for name, model, rows in verdict_texts.models_judged(frame):
         by_claim = rows["verdict"].value_counts()
         counts = {verdict: int(by_claim.get(verdict, 0)) for verdict in VERDICTS}
         counts[NOT_RUN] = len(claims()) - sum(counts[verdict] for verdict in VERDICTS if verdict != NOT_RUN)
         marked = [(_marks(name)[verdict], count) for verdict, count in counts.items()]
-        totals.append(ModelTotals(name, model, marked))
+        totals.append({"evidence_class": name, "model": model, "counts": marked})
     return totals
 
 
@@ -171,7 +126,7 @@ def _marks(evidence_class: str) -> dict[str, VerdictMark]:
     return TOY_MARKS if evidence_class == TOY_CLASS else MARKS
 
 
-def _line(claim: Claim, rows: pd.DataFrame) -> ClaimLine:
+def _line(claim: Claim, rows: pd.DataFrame) -> dict[str, Any]:
     ran = rows[rows["verdict"] != NOT_RUN]
     order = order_scales(dict.fromkeys(ran["scale"]))
     ran = ran.sort_values("scale", key=lambda scales: scales.map(order.index), kind="stable")
@@ -180,21 +135,25 @@ def _line(claim: Claim, rows: pd.DataFrame) -> ClaimLine:
         for name in EVIDENCE_CLASSES
     }
     experiment = grid.load(claim.exhibit)
-    anchor = file_stem(experiment.paper, experiment.exhibit)
-    paper = version_name(claim.id.partition("/")[0])
-    return ClaimLine(
-        claim, paper, anchor, verdict_texts.threshold_text(claim), verdict_texts.statistic_text(claim), by_class
-    )
+    return {
+        "claim": claim,
+        "paper": version_name(claim.id.partition("/")[0]),
+        "exhibit": file_stem(experiment.paper, experiment.exhibit),
+        "threshold": verdict_texts.threshold_text(claim),
+        "measured": verdict_texts.statistic_text(claim),
+        "verdicts": by_class,
+    }
 
 
-def _model_verdict(claim: Claim, row: pd.Series) -> ModelVerdict:
+def _model_verdict(claim: Claim, row: pd.Series) -> dict[str, Any]:
+    """Return the verdict of one model's records, in words, with its mark and evidence."""
     effect = verdict_texts.effect_text(claim, row)
-    return ModelVerdict(
-        mark=_marks(row["evidence_class"])[row["verdict"]],
-        verdict=verdict_texts.verdict_text(row),
-        model=verdict_texts.model_and_scale(row),
-        effect="" if effect == ABSENT else effect,
-        times=verdict_texts.times_text(claim, row),
-        evidence=verdict_texts.evidence_text(claim, row),
-        decided_by=str(row["decided_by"]),
-    )
+    return {
+        "mark": _marks(row["evidence_class"])[row["verdict"]],
+        "verdict": verdict_texts.verdict_text(row),
+        "model": verdict_texts.model_and_scale(row),
+        "effect": "" if effect == ABSENT else effect,
+        "times": verdict_texts.times_text(claim, row),
+        "evidence": verdict_texts.evidence_text(claim, row),
+        "decided_by": row["decided_by"],
+    }

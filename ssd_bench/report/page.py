@@ -89,30 +89,21 @@ class Sheet:
     command: str = ""
 
 
-@dataclass(frozen=True)
-class PageContent:
-    """Tables behind the top of the page.
-
-    Attributes:
-        checks, judged, results: from `audit.audit`, `verdicts.table` and `results.result_table`.
-        gpu_results: of `shapes`; may be empty.
-    """
-
-    checks: pd.DataFrame
-    judged: pd.DataFrame
-    results: pd.DataFrame
-    gpu_results: Sequence[dict[str, Any]] = ()
-
-
 def render(
     exhibits: Sequence[Exhibit],
     replications: Sequence[Replication],
     drawn: Mapping[str, Sequence[DrawnFigure]],
-    content: PageContent,
+    checks: pd.DataFrame,
+    judged: pd.DataFrame,
+    all_results: pd.DataFrame,
+    gpu_results: Sequence[dict[str, Any]] = (),
 ) -> str:
     """Return the page as HTML, the same for the same records.
 
-    Figures are from `figures.draw_figures`, with `figures.FOREST` if methods were compared.
+    Args:
+        drawn: from `figures.draw_figures`, with `figures.FOREST` if methods were compared.
+        checks, judged, all_results: from `audit.audit`, `verdicts.table` and `results.result_table`.
+        gpu_results: of `shapes`.
     """
     everything = all_numbers(exhibits)
     style, script = (Markup((FOLDER / name).read_text(encoding="utf-8")) for name in ("style.css", "script.js"))
@@ -144,19 +135,18 @@ def render(
             legend=[(*MARKS.get(word, ("–", "none")), word, MEANING[word]) for word in agreement.VERDICTS],
             filters=_filters(exhibits),
             comparison=list(_own_sheets(replications, drawn)),
-            audits=[*_audit_sheets(content.checks), _register_sheet()],
-            **_answers(content),
+            audits=[*_audit_sheets(checks), _register_sheet()],
+            facts=facts.facts(checks, gpu_results),
+            **_answers(judged, all_results),
         )
         + "\n"
     )
 
 
-def _answers(content: PageContent) -> dict[str, Any]:
-    judged = content.judged
-    chosen = choice.choice_table(content.results)
+def _answers(judged: pd.DataFrame, all_results: pd.DataFrame) -> dict[str, Any]:
+    chosen = choice.choice_table(all_results)
     title = "All results: method, task, model, machine; measured or modelled"
     return {
-        "facts": facts.facts(content.checks, content.gpu_results),
         "classes": EVIDENCE_CLASSES,
         "totals": answers.verdict_totals(judged),
         "undecided": verdict_texts.undecided_claims(judged),
@@ -166,11 +156,11 @@ def _answers(content: PageContent) -> dict[str, Any]:
         "papers_with_claims": len({claim.id.partition("/")[0] for claim in claims()}),
         "marks": answers.MARKS,
         "toy_marks": [mark for mark in answers.TOY_MARKS.values() if mark not in answers.MARKS.values()],
-        "advice": list(choice.recommendations(content.results)),
+        "advice": list(choice.recommendations(all_results)),
         "choice": "" if chosen.empty else tables.html(chosen, "The fastest method of every task"),
-        "choice_note": choice.note(content.results),
-        "results": tables.html(results.readable_results(content.results), title, "sortable"),
-        "results_count": len(content.results),
+        "choice_note": choice.note(all_results),
+        "results": tables.html(results.readable_results(all_results), title, "sortable"),
+        "results_count": len(all_results),
     }
 
 
@@ -237,16 +227,9 @@ def _number_parts(entry: Entry) -> dict[str, str]:
         return {"ours": value, "rest": bounds and f"[{bounds}", "title": title, "style": style}
     sign, style = MARKS.get(number.verdict, ("", "none"))
     ran = f"; ours: {number.model_ran}" if number.model_ran else ""
-    word = number.verdict
-    title = f"{number.kind or 'not compared'}: {word}{ran}" + (f"; {number.reason}" if number.reason else "")
-    return {
-        "id": number.id,
-        "theirs": entry.text,
-        "sign": sign,
-        "style": style,
-        "title": title,
-        "verdict": word,
-    }
+    title = f"{number.kind or 'not compared'}: {number.verdict}{ran}" + (f"; {number.reason}" if number.reason else "")
+    look = {"sign": sign, "style": style, "title": title, "verdict": number.verdict}
+    return {"id": number.id, "theirs": entry.text} | look
 
 
 def _in_page_order(exhibits: Iterable[Exhibit], paper: str) -> list[Exhibit]:

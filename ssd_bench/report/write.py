@@ -7,10 +7,8 @@ import re
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from multiprocessing import get_context
 from pathlib import Path
-from typing import Self
 
 import pandas as pd
 
@@ -27,7 +25,7 @@ from ssd_bench.report import figures, layout, numbers, page, results, runs, verd
 from ssd_bench.report.exhibit import LEGEND, Exhibit, build_exhibits, completeness
 from ssd_bench.results.folder import Record
 
-_to_judge: list[Replication] = []
+_to_judge: list[Replication] = []  # of the forked process
 PAGE = "index.html"
 GPU_RESULTS = REFERENCE / "shapes"
 VERDICT_COLUMNS = ("claim", "model", "verdict", "effect", "times", "threshold")
@@ -45,23 +43,6 @@ CONTENTS = {
     "audit.md": "consistency of the papers' numbers",
     "notebooks": "notebooks, executed on these runs",
 }
-
-
-@dataclass(frozen=True)
-class Recorded:
-    """Verdicts and results from others' records, as their authors wrote them to files."""
-
-    verdicts: pd.DataFrame
-    results: pd.DataFrame
-
-    @classmethod
-    def read(cls, runs_dir: Path) -> Self:
-        """Read the files under a folder of runs.
-
-        Raises:
-            ConfigError: a file does not fit.
-        """
-        return cls(verdicts.read_verdicts(runs_dir), results.read_results(runs_dir))
 
 
 def write(tasks: Mapping[str, Sequence[runs.RunGroup]], out: Path) -> list[Path]:
@@ -104,17 +85,19 @@ def index(out: Path, tasks: Mapping[str, Sequence[runs.RunGroup]]) -> str:
 def write_replication(
     replications: Sequence[Replication],
     out: Path,
-    recorded: Recorded | None = None,
+    runs_dir: Path | None = None,
     folder_records: Sequence[Record] = (),
 ) -> list[Path]:
     """Write `out/tables`, `out/figures`, verdicts, audit and `out/index.html`; return the paths.
 
     Args:
-        recorded: verdicts and results from others' records.
+        runs_dir: folder with files of others' verdicts and results.
 
     Raises:
-        ConfigError: `out` cannot be written.
+        ConfigError: `out` cannot be written, or a file of others does not fit.
     """
+    others_verdicts = None if runs_dir is None else verdicts.read_verdicts(runs_dir)
+    others_results = None if runs_dir is None else results.read_results(runs_dir)
     try:
         with _judging(replications) as judged_table:
             frames = numbers.long_tables(replications)  # before figures: drawing processes share the records it reads
@@ -125,12 +108,10 @@ def write_replication(
             written += [path for scales in drawn.values() for figure in scales for path in figure.paths]
             print(completeness(exhibits, replications))
             checks = audit.audit()
-            all_results = own_results = results.result_table(replications, folder_records)
-            judged = judged_table()
-            if recorded is not None:
-                judged = verdicts.merge_verdicts(judged, recorded.verdicts)
-                all_results = pd.concat([own_results, recorded.results], ignore_index=True)
-            content = page.PageContent(checks, judged, all_results, [*read_gpu_results(GPU_RESULTS).values()])
+            own_results = results.result_table(replications, folder_records)
+            all_results = pd.concat([own_results, others_results], ignore_index=True)
+            judged = verdicts.merge_verdicts(judged_table(), others_verdicts)
+            gpu_results = [*read_gpu_results(GPU_RESULTS).values()]
         written += write_texts(
             out,
             {
@@ -139,7 +120,7 @@ def write_replication(
                 "verdicts.tex": latex_verdicts(judged),
                 "audit.md": audit.markdown_text(checks),
                 "results.csv": tables.csv(own_results),
-                PAGE: page.render(exhibits, replications, drawn, content),
+                PAGE: page.render(exhibits, replications, drawn, checks, judged, all_results, gpu_results),
             },
         )
     except OSError as error:
@@ -153,14 +134,9 @@ def _judging(replications: Sequence[Replication]) -> Iterator[Callable[[], pd.Da
     if (len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 1) < 2:
         yield lambda: verdicts.table(judge(replications))
         return
-    _to_judge[:] = replications  # a forked process gets them without a copy
-    try:
-        pool = get_context("fork").Pool(1)
-    finally:
-        _to_judge.clear()
-    with pool:
-        result = pool.apply_async(_judged_table)
-        yield result.get
+    # a forked process gets them without a copy
+    with get_context("fork").Pool(1, _to_judge.extend, (replications,)) as pool:
+        yield pool.apply_async(_judged_table).get
 
 
 def _judged_table() -> pd.DataFrame:

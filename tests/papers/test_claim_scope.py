@@ -190,7 +190,7 @@ def test_every_model_has_its_totals_and_a_claim_is_undecided_if_no_model_decides
     frame = verdicts.table([failure])
     other = frame.assign(model="miniature", verdict=CANNOT_SAY)
     totals = {
-        total.model: {mark.sign: count for mark, count in total.counts if count}
+        total["model"]: {mark.sign: count for mark, count in total["counts"] if count}
         for total in answers.verdict_totals(verdicts.merge_verdicts(frame, other))
     }
     assert totals == {

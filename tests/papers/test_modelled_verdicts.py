@@ -77,8 +77,8 @@ def test_the_verdict_follows_the_modelled_times_and_shows_both(
     assert row["times"] == COSTS and row["measured"] == judged.measured.effect
     shown = verdict_texts.times_text(judged.claim, frame.iloc[0])
     assert shown.startswith(f"{COSTS}; measured here: {judged.measured.effect:.2f} [") and shown.endswith("]×")
-    line = next(line for line in claim_lines(frame) if line.claim is judged.claim)
-    assert [verdict.times for verdict in line.verdicts[TOY]] == [shown]
+    line = next(line for line in claim_lines(frame) if line["claim"] is judged.claim)
+    assert [verdict["times"] for verdict in line["verdicts"][TOY]] == [shown]
     out = tmp_path / "verdicts" / "mini.csv"
     assert claims_command.main([f"runs_dir={tmp_path}", f"out={out}"]) == 0
     printed = " ".join(capsys.readouterr().out.split())

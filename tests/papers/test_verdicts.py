@@ -92,8 +92,8 @@ def test_recorded_verdicts_stand_beside_and_replace_nothing(judgements: list[Jud
     assert len(both) == len(own) + len(again)
     lines = claim_lines(both)
     counts = other["claim"].value_counts()
-    assert all(sum(map(len, line.verdicts.values())) == 2 * counts.get(line.claim.id, 0) for line in lines)
-    assert sorted(line.claim.id for line in lines) == sorted({*own["claim"]})
+    assert all(sum(map(len, line["verdicts"].values())) == 2 * counts.get(line["claim"].id, 0) for line in lines)
+    assert sorted(line["claim"].id for line in lines) == sorted({*own["claim"]})
     (tmp_path / "verdicts" / "broken.csv").write_text("claim\nnone/such\n", encoding="utf-8")
     with pytest.raises(ConfigError, match=r"broken\.csv"):
         verdicts.read_verdicts(tmp_path)
@@ -168,8 +168,8 @@ def test_the_pages_verdicts_follow_the_records(tmp_path: Path) -> None:
         frames.append(verdicts.table(judge.judge(made, "swift")).assign(scale=name))
     shown = build_exhibits({("swift", "Table 8"): numbers.long_table(made, "swift", "Table 8")}, made)
     judged = pd.concat([frame[frame["verdict"] != NOT_RUN] for frame in frames])
-    content = page.PageContent(planted(("swift", "sums", "consistent", 1.0)), judged, result_table(made))
-    text = page.render(shown, made, {}, content)
+    checks = planted(("swift", "sums", "consistent", 1.0))
+    text = page.render(shown, made, {}, checks, judged, result_table(made))
     item = re.search(r'<tr data-claim="swift/more_candidates_help".*?</tr>', text, re.DOTALL)
     assert item is not None
     said = [f"on the toy model: {verdict}" for verdict in ("cannot say", "holds", "fails")]

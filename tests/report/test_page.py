@@ -33,7 +33,7 @@ from ssd_bench.predict.gpu_results import read_gpu_results
 from ssd_bench.report import facts, figures, numbers, page, verdict_texts, verdicts, write
 from ssd_bench.report.exhibit import build_exhibits
 from ssd_bench.report.figures import figure
-from ssd_bench.report.results import result_table
+from ssd_bench.report.results import read_results, result_table
 from ssd_bench.results.folder import records
 from tests.exhibit_runs import indexed, make
 from tests.report.test_in_a_paper import check_latex
@@ -302,8 +302,7 @@ def test_the_audit_is_a_part_of_the_page(text: str, out: Path) -> None:
 def test_a_page_without_runs_says_so_of_every_exhibit() -> None:
     judged = verdicts.table(judge([]))
     shown = build_exhibits(numbers.long_tables([], "swift"))
-    content = page.PageContent(audit.audit(), judged, result_table([]))
-    text = page.render(shown, [], {}, content)
+    text = page.render(shown, [], {}, audit.audit(), judged, result_table([]))
     Page(text)
     assert "No run of ours gives these numbers yet." in text and ">complete<" not in text and "<img" not in text
     assert "No figure yet: experiment=swift_figure6 was not run at any scale." in text
@@ -368,13 +367,11 @@ def test_the_committed_page_is_that_of_the_committed_records(
     reference: list[Replication], judgements: list[Judgement]
 ) -> None:
     """Every number and verdict word for word, and exactly its figures (`make page`)."""
-    recorded = write.Recorded.read(REFERENCE)
-    judged = verdicts.merge_verdicts(verdicts.table(judgements), recorded.verdicts)
+    judged = verdicts.merge_verdicts(verdicts.table(judgements), verdicts.read_verdicts(REFERENCE))
     shown = build_exhibits(numbers.long_tables(reference), reference)
-    results = pd.concat([result_table(reference, records(REFERENCE)), recorded.results], ignore_index=True)
+    results = pd.concat([result_table(reference, records(REFERENCE)), read_results(REFERENCE)], ignore_index=True)
     gpu_results = [*read_gpu_results(write.GPU_RESULTS).values()]
-    content = page.PageContent(audit.audit(), judged, results, gpu_results)
-    fresh = page.render(shown, reference, {}, content)
+    fresh = page.render(shown, reference, {}, audit.audit(), judged, results, gpu_results)
     committed = (COMMITTED / "index.html").read_text(encoding="utf-8")
     parts = (r'<h2 id="use">.*?</table>', r'<table class="sortable">.*?</table>', r'<div class="fact">.*?</div>')
     for pattern in (r'<span class="n v-.*?</span>', r"<tr data-claim.*?</tr>", *parts):
