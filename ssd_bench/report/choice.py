@@ -31,30 +31,26 @@ def choice_table(results: pd.DataFrame) -> pd.DataFrame:
         if usable.empty:
             continue
         best = named_rows(usable.sort_values("speedup", ascending=False))[0]
+        faster = best["speedup_lo"] > 1
         row = {
             "task": task,
             "tokens per answer": f"{best['tokens']:.0f}",
             "n": str(best["n"]),
             "without loops": str(best["without_loops"]),
-            **_fastest(best, usable),
+            "fastest method": str(best["method"]) if faster else "plain decoding (AR)",
+            "speedup": f"{interval_text(best, 'speedup')}×" + ("" if faster else f" ({best['method']})"),
+            "indistinguishable": ", ".join(_ties(usable, best)) or ABSENT,
+            "its search before the run": search_text(best),
+            "model": model_text(best),
+            "times": _times(best),
         }
-        rows.append(row | {"model": model_text(best), "times": _times(best)})
+        rows.append(row)
     return pd.DataFrame(rows)
 
 
 def _by_task(results: pd.DataFrame) -> Iterator[tuple[str, pd.DataFrame]]:
     for _, group in _groups(results):
         yield from ((str(task), methods) for task, methods in group.groupby("task", sort=False))
-
-
-def _fastest(best: Mapping[str, Any], methods: pd.DataFrame) -> dict[str, str]:
-    faster = best["speedup_lo"] > 1
-    return {
-        "fastest method": str(best["method"]) if faster else "plain decoding (AR)",
-        "speedup": f"{interval_text(best, 'speedup')}×" + ("" if faster else f" ({best['method']})"),
-        "indistinguishable": ", ".join(_ties(methods, best)) or ABSENT,
-        "its search before the run": search_text(best),
-    }
 
 
 def recommendations(results: pd.DataFrame) -> Iterator[str]:

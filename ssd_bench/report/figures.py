@@ -27,7 +27,7 @@ from ssd_bench.report.runs import ACCOUNT_LABELS, RunGroup
 from ssd_bench.results.models import model_names
 from ssd_bench.results.text import TOY
 
-_waiting: list[Replication] = []  # replications that forked processes draw
+_waiting: list[Replication] = []  # in a forked process: the replications to draw
 FIGURES: dict[str, Callable[[Replication], Figure | NotDrawable]] = {
     f"{folder.name}_{name}": draw for folder in paper_folders() for name, draw in folder.figures().items()
 }
@@ -200,12 +200,8 @@ def _draw_in_parallel(shown: Sequence[Replication], out: Path) -> list[DrawnFigu
     workers = min(len(shown), len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 1)
     if workers < 2:
         return [_draw(replication, out) for replication in shown]
-    _waiting[:] = shown
-    try:
-        with get_context("fork").Pool(workers) as pool:
-            return pool.map(partial(_draw_waiting, out), range(len(shown)), chunksize=1)
-    finally:
-        _waiting.clear()
+    with get_context("fork").Pool(workers, _waiting.extend, (shown,)) as pool:
+        return pool.map(partial(_draw_waiting, out), range(len(shown)), chunksize=1)
 
 
 def _draw_waiting(out: Path, i: int) -> DrawnFigure:

@@ -92,7 +92,8 @@ def layout(frame: pd.DataFrame) -> tuple[list[Column], list[RowGroup]]:
         setting, column = _setting_and_column(number)
         group = rows.setdefault((number.method, setting, number.model), RowGroup(number.method, setting))
         label = ours_label(number, several)
-        group.paper_rows.setdefault(number.model, {}).setdefault(column, []).append(_paper_entry(number))
+        printed = Entry(f"{BOUNDS[number.bound]}{number.printed}", number, is_own=False)
+        group.paper_rows.setdefault(number.model, {}).setdefault(column, []).append(printed)
         for own_column, entry in _our_entries(number, column):
             group.own_rows.setdefault(label, {}).setdefault(own_column, []).append(entry)
     groups = _merge_equal_results([_fold_gaps(group) for group in rows.values()])
@@ -144,10 +145,6 @@ def _setting_and_column(number: Any) -> tuple[str, Column]:
         if part.partition("=")[0] in folder_of(number.paper).telling or "pass@" in part
     ]
     return "; ".join(parts), (number.task, column_head(number.metric, number.paper))
-
-
-def _paper_entry(number: Any) -> Entry:
-    return Entry(f"{BOUNDS[number.bound]}{number.printed}", number, is_own=False)
 
 
 def _our_entries(number: Any, column: Column) -> Iterator[tuple[Column, Entry]]:

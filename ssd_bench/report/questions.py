@@ -46,11 +46,8 @@ def questions(real: Replication | None, timed: Replication | None, reports: Sequ
 
 
 def _cells(runs: Replication) -> list[ShownCell]:
-    return [cell for cell in runs.shown_cells() if _has_speedups(cell)]
-
-
-def _has_speedups(cell: ShownCell) -> bool:
-    return cell.is_readable and not cell.exclusion and cell.summary.speedup_modelled.value is not None
+    cells = [cell for cell in runs.shown_cells() if cell.is_readable and not cell.exclusion]
+    return [cell for cell in cells if cell.summary.speedup_modelled.value is not None]
 
 
 def _fastest_kind(cells: Sequence[ShownCell], timed: Sequence[ShownCell], command: str) -> Fact | None:
@@ -58,18 +55,18 @@ def _fastest_kind(cells: Sequence[ShownCell], timed: Sequence[ShownCell], comman
     methods = unique(cell["method"] for cell in cells)
     tasks = set.intersection(*({c["task"] for c in cells if c["method"] == method} for method in methods))
     cells = [cell for cell in cells if cell["task"] in tasks]
-    best: dict[str, list[ShownCell]] = {}
+    best: dict[str, tuple[str, list[ShownCell]]] = {}
     for method in forest.ranked(cells, WITH):
         of_method = [cell for cell in cells if cell["method"] == method]
-        best.setdefault(kind_of(of_method[0]), of_method)
+        best.setdefault(kind_of(of_method[0]), (method, of_method))
     if len(best) < 2:
         return None
-    (kind, winner), *others = best.items()
-    listed = [f"{other} {_range(own)}{_by(own[0]['method'], other)}" for other, own in others]
-    tied = [own[0]["method"] for _, own in others if _overlap(winner, own)]
+    (kind, (fastest, winner)), *others = best.items()
+    listed = [f"{other} {_range(own)}" + ("" if name == other else f" (“{name}”)") for other, (name, own) in others]
+    tied = [name for _, (name, own) in others if _overlap(winner, own)]
     return Fact(
         f"{kind}: {_range(winner)}, modelled",
-        f"the speed of plain decoding (AR) on {cells[0]['model']}, by task, by the method “{winner[0]['method']}”. The "
+        f"the speed of plain decoding (AR) on {cells[0]['model']}, by task, by the method “{fastest}”. The "
         f"best of each other kind: {', '.join(listed)}. Intervals overlap on every task with "
         f"{' and '.join(f'“{name}”' for name in tied) or 'none'}. {_measured(timed)}",
         _basis(cells),
@@ -104,10 +101,6 @@ def _ends(cell: ShownCell) -> tuple[float, float]:
     number = cell.summary.speedup_modelled
     low, high = (number.value if end is None else end for end in (number.low, number.high))
     return low or math.nan, high or math.nan
-
-
-def _by(method: str, kind: str) -> str:
-    return "" if method == kind else f" (“{method}”)"
 
 
 def _layers(cells: Sequence[ShownCell], command: str) -> Fact | None:

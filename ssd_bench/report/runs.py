@@ -17,7 +17,7 @@ from ssd_bench.results.folder import Record
 from ssd_bench.results.models import ModelRan
 from ssd_bench.results.prompt_table import PromptTable
 from ssd_bench.results.quality import score_counts
-from ssd_bench.results.quantity import divide
+from ssd_bench.results.quantity import Measured, divide
 from ssd_bench.results.rows import TIMES, arm_rows
 from ssd_bench.results.text import (
     ABSENT,
@@ -90,12 +90,9 @@ def group_by_task(records: Sequence[Record]) -> dict[str, list[RunGroup]]:
         rows = [row | size for row in (*_ar_row(members), *measured)]
         if rows:
             domains = {record.summary.run_id: [domain.row for domain in record.domains] for record in members}
-            tasks.setdefault(str(rows[0]["task"]), []).append(RunGroup(_title(rows[0], key), rows, domains))
+            title = f"{_machine(rows[0])}, n = {rows[0]['n_prompts']} prompts (conditions {key[:6]})"
+            tasks.setdefault(str(rows[0]["task"]), []).append(RunGroup(title, rows, domains))
     return dict(sorted(tasks.items()))
-
-
-def _title(row: dict[str, Any], conditions: str) -> str:
-    return f"{_machine(row)}, n = {row['n_prompts']} prompts (conditions {conditions[:6]})"
 
 
 def _machine(row: Mapping[str, Any]) -> str:
@@ -141,8 +138,7 @@ def _ar_row(members: Sequence[Record]) -> list[dict[str, Any]]:
     }
     for name in ("tokens_per_s", "tokens_per_s_e2e"):
         rate = table.number(f"ar_{name}")
-        for arm in ("ar", "method"):
-            row |= {f"{arm}_{name}": rate.value, f"{arm}_{name}_lo": rate.low, f"{arm}_{name}_hi": rate.high}
+        row |= _columns(f"ar_{name}", rate) | _columns(f"method_{name}", rate)
     return [row]
 
 
@@ -163,16 +159,12 @@ def _over_hf(arms: Sequence[pd.DataFrame]) -> dict[str, Any]:
     repeats = 1 + max(int(rows["repeat"].max()) for rows in prompts)
     numbered = (rows.assign(repeat=rows["repeat"] + i * repeats) for i, rows in enumerate(prompts))
     pooled = pd.concat(numbered, ignore_index=True)
-    table = PromptTable(pooled)
-    rate, speedup = table.number("hf_tokens_per_s"), table.number("ar_over_hf")
-    return {
-        "hf_tokens_per_s": rate.value,
-        "hf_tokens_per_s_lo": rate.low,
-        "hf_tokens_per_s_hi": rate.high,
-        "speedup_hf": speedup.value,
-        "speedup_hf_lo": speedup.low,
-        "speedup_hf_hi": speedup.high,
-    }
+    rate, speedup = (PromptTable(pooled).number(name) for name in ("hf_tokens_per_s", "ar_over_hf"))
+    return _columns("hf_tokens_per_s", rate) | _columns("speedup_hf", speedup)
+
+
+def _columns(name: str, number: Measured) -> dict[str, float | None]:
+    return {name: number.value, f"{name}_lo": number.low, f"{name}_hi": number.high}
 
 
 def readable_row(row: dict[str, Any], with_hf: bool = False) -> dict[str, str]:

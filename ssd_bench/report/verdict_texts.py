@@ -33,7 +33,7 @@ ABSENT_RECORDS = "the records are not in the folder of runs"
 MISSED = 0.025
 """Probability that one end of a 95 % interval is on the wrong side."""
 WIDTH, NARROW = 50, 30
-READABLE = (*("evidence", "paper", "claim", "model", "verdict", "effect", "times", "threshold", "data", "decided by"),)
+READABLE = ["evidence", "paper", "claim", "model", "verdict", "effect", "times", "threshold", "data", "decided by"]
 """Columns of `readable_table`."""
 
 
@@ -236,7 +236,7 @@ def readable_table(frame: pd.DataFrame) -> pd.DataFrame:
                 "decided by": row["decided_by"] or ABSENT,
             }
         )
-    return pd.DataFrame(rows, columns=[*READABLE])
+    return pd.DataFrame(rows, columns=READABLE)
 
 
 def terminal_text(frame: pd.DataFrame) -> str:
