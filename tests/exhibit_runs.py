@@ -17,7 +17,9 @@ from unittest.mock import patch
 import matplotlib
 import pyarrow as pa
 import pyarrow.parquet as pq
+from matplotlib.axis import Axis
 from matplotlib.figure import Figure
+from matplotlib.text import Text
 
 from ssd_bench.papers.figures import style
 from ssd_bench.papers.figures.shared import NotDrawable
@@ -164,3 +166,32 @@ def laid_out(figure: Figure | NotDrawable | None) -> Figure:
         warnings.simplefilter("error")
         figure.draw_without_rendering()
     return figure
+
+
+def caption(figure: object) -> str:
+    assert isinstance(figure, Figure), figure
+    return figure.get_supxlabel().replace("\n", " ")
+
+
+def legend_labels(figure: object) -> list[str]:
+    assert isinstance(figure, Figure), figure
+    return [text.get_text() for part in figure.subfigs for legend in part.legends for text in legend.get_texts()]
+
+
+def ticks(axis: Axis) -> list[Text]:
+    low, high = sorted(axis.get_view_interval())
+    shown = [tick for tick in axis.get_major_ticks() if low <= tick.get_loc() <= high]
+    return [label for tick in shown for label in (tick.label1, tick.label2) if label.get_visible()]
+
+
+def texts(figure: Figure) -> list[Text]:
+    """All text in a figure, as shown: title first, then caption."""
+    texts = [text for text in (figure._suptitle, figure._supxlabel) if text is not None]  # type: ignore[attr-defined]
+    for part in figure.subfigs:
+        texts += [text for legend in part.legends for text in legend.get_texts()]
+    for axes in figure.axes:
+        texts += axes.texts
+        if axes.axison:
+            texts += [axes.title, axes._left_title, axes.xaxis.label, axes.yaxis.label]  # type: ignore[attr-defined]
+            texts += [*ticks(axes.xaxis), *ticks(axes.yaxis)]
+    return [text for text in texts if text.get_visible() and text.get_text().strip()]

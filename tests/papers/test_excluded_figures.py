@@ -19,7 +19,7 @@ from ssd_bench.papers.runs import grid
 from ssd_bench.report.figures import figure
 from ssd_bench.results.digest import Digest
 from ssd_bench.results.folder import Record
-from tests.exhibit_runs import laid_out, renamed
+from tests.exhibit_runs import caption, laid_out, legend_labels, renamed
 from tests.synthetic import unit, write_record
 
 
@@ -57,14 +57,6 @@ def drawn(root: Path, name: str, accept: float = 0.0) -> Figure:
     return laid_out(figure(made(root, name, accept)))
 
 
-def named(found: Figure) -> list[str]:
-    return [text.get_text() for legend in found.subfigs[0].legends for text in legend.get_texts()]
-
-
-def caption(found: Figure) -> str:
-    return found.get_supxlabel().replace("\n", " ")
-
-
 def test_an_excluded_bar_is_hatched_and_has_the_mark_in_the_place_of_its_value(root: Path) -> None:
     found = drawn(root, "swift_figure2a")
     for axes in found.axes:
@@ -72,17 +64,17 @@ def test_an_excluded_bar_is_hatched_and_has_the_mark_in_the_place_of_its_value(r
         assert len(hatched) == 3  # of three tasks the second method
         assert [text.get_text() for text in axes.texts].count(style.EXCLUDED) == 3
     assert style.EXCLUDED_HATCH not in {mark.hatch for mark in style.MARKS}
-    assert EXCLUDED_LABEL in named(found)
+    assert EXCLUDED_LABEL in legend_labels(found)
     assert caption(found).count(f"{style.EXCLUDED} {EXCLUDED_LABEL} (") == 1
 
 
 def test_curves_of_one_trace_are_drawn_once_and_the_legend_says_for_how_many(root: Path) -> None:
     found = drawn(root, "conflayers_figure5")
-    assert named(found) == ["SWIFT (and 1 other with the same trace)", "paper"]
+    assert legend_labels(found) == ["SWIFT (and 1 other with the same trace)", "paper"]
     for axes in found.axes:
         assert sum(len(line.get_xdata()) == 6 for line in axes.lines) == 1
-    for name in ("swift_figure7", "knn_ssd_figure1", "knn_ssd_figure7"):  # of streams
-        texts = named(drawn(root, name))
+    for name in ("swift_figure7", "knn_ssd_figure1"):  # of streams
+        texts = legend_labels(drawn(root, name))
         assert len(texts) == 2 and sum("with the same trace" in text for text in texts) == 1  # the other: the paper's
 
 
@@ -109,20 +101,19 @@ def test_an_excluded_point_leaves_the_line_and_has_the_mark(tmp_path: Path) -> N
         ("swift_figure11", set()),
         ("swift_figure6", {"matchness", "speedup"}),
         ("knn_ssd_figure1", {"speedup"}),
-        ("knn_ssd_figure7", {"speedup"}),
         ("conflayers_figure5", {"speedup"}),
         ("conflayers_figure6", {"speedup"}),
         ("conflayers_figure7", {"skip_ratio"}),
     ],
 )
-def test_the_papers_numbers_are_drawn_and_named(root: Path, name: str, metrics: set[str]) -> None:
+def test_the_papers_numbers_are_drawn_and_legend_labels(root: Path, name: str, metrics: set[str]) -> None:
     found = drawn(root, name, 0.02)
     own = grid.load(name)
     asked = {n.value for n in numbers() if (n.paper, n.exhibit) == (own.paper, own.exhibit) and n.metric in metrics}
     lines = [line for axes in found.axes for line in axes.lines if str(line.get_label()).startswith(PAPER)]
     assert lines and asked <= {float(y) for line in lines for y in line.get_ydata()}
     assert {line.get_color() for line in lines} == {style.FAINT}
-    labels = [label for label in named(found) if label.startswith(PAPER)]
+    labels = [label for label in legend_labels(found) if label.startswith(PAPER)]
     assert labels and len(labels) == len(set(labels))  # one for each of the paper's models
     assert "Grey: the paper's own numbers" in caption(found) and "Paper:" not in caption(found)
 

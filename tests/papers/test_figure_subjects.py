@@ -23,7 +23,7 @@ from ssd_bench.papers.ours.ran import setting_ran
 from ssd_bench.papers.runs import grid
 from ssd_bench.report.figures import figure
 from ssd_bench.results.folder import Record
-from tests.exhibit_runs import renamed
+from tests.exhibit_runs import caption, legend_labels, renamed
 from tests.synthetic import unit, with_work, write_record
 
 Options = dict[str, Any]
@@ -78,19 +78,10 @@ def scoring(sets: int) -> Spec:
     return lambda i: growing(i) | {"sets": sets}
 
 
-def caption(drawing: object) -> str:
-    assert isinstance(drawing, Figure), drawing
-    return drawing.get_supxlabel().replace("\n", " ")
-
-
 def reason(drawing: object) -> str:
     assert isinstance(drawing, NotDrawable)
     assert drawing.reason.endswith(".")
     return drawing.reason
-
-
-def legend(drawing: Figure) -> list[str]:
-    return [text.get_text() for legend in drawing.subfigs[0].legends for text in legend.get_texts()]
 
 
 @pytest.mark.parametrize("name", ["swift_figure8b", "swift_figure9"])
@@ -124,8 +115,7 @@ def test_the_legend_names_the_settings_that_ran(root: Path) -> None:
         return {"max_steps": ran[i][0], "bayes_interval": ran[i][1]}
 
     drawing = figure(planted(root, "swift_figure8a", scoring(3), options=options))
-    assert isinstance(drawing, Figure)
-    assert legend(drawing) == [f"S = {steps}, β = {'none' if beta is None else beta}" for steps, beta in ran]
+    assert legend_labels(drawing) == [f"S = {steps}, β = {'none' if beta is None else beta}" for steps, beta in ran]
 
 
 def test_a_setting_keeps_the_papers_text_where_its_value_ran() -> None:
@@ -147,7 +137,7 @@ def test_settings_that_share_a_run_are_one_point(root: Path) -> None:
     assert ticks(drawing) == ["4", "8", "16", "32", "64, 128, 256"]
     assert "T = 64, 128 and 256: the same steps, so one point." in caption(drawing)
     assert isinstance(drawing, Figure)
-    assert legend(drawing)[:2] == [MEASURED, MODELLED]
+    assert legend_labels(drawing)[:2] == [MEASURED, MODELLED]
     assert all(len(axes.lines[0].get_xdata()) == 5 for axes in drawing.axes)
 
 

@@ -11,7 +11,6 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
-from matplotlib.figure import Figure
 
 from ssd_bench.commands import report as report_command
 from ssd_bench.papers.figures.shared import NotDrawable
@@ -25,7 +24,7 @@ from ssd_bench.report.exhibit import Exhibit
 from ssd_bench.report.notebook import Comparison, Paper
 from ssd_bench.results.models import ModelRan, parameter_counts
 from tests import synthetic
-from tests.exhibit_runs import indexed
+from tests.exhibit_runs import indexed, laid_out, make, texts
 
 TOY = {"name": "toy", "n_params": 2_883_584, "toy": True}
 PLAIN = {"name": "toy_plain", "n_params": 134_515_008}
@@ -36,12 +35,6 @@ SHOWN = [(paper, exhibit) for exhibit, paper in TABLES.items()] + [("conflayers"
 """Tables in the report, the last without runs; those of all numbers take 10 s."""
 MODELS = {one.model for one in reported.numbers() if one.model}
 """The papers' names for their models, none of which ran here."""
-
-
-def make(folder: Path, name: str, accept: float, model: dict[str, object]) -> str:
-    units = [synthetic.unit(i, accept=accept) for i in range(6)]
-    synthetic.write_record(folder / name, units, run_id=name, model=model)
-    return name
 
 
 @pytest.fixture(scope="module")
@@ -61,7 +54,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
                 return None
             key = tuple(labels[axis] for axis in ("task", "method", "setting"))
             if key not in names:
-                names[key] = make(folder, f"run{len(names)}", 0.31 + 0.007 * len(names), TOY)
+                names[key] = make(folder, f"run{len(names)}", 0.31 + 0.007 * len(names), model=TOY)
             return names[key]
 
         indexed(folder, experiment, "mini", run, own_traces=False)
@@ -165,22 +158,10 @@ def test_csv_has_the_model_that_ran_with_every_number(out: Path) -> None:
     assert f", {RAN}, scale mini\n" in (out / "verdicts.md").read_text(encoding="utf-8")
 
 
-def words(figure: Figure) -> list[str]:
-    """Every text of a figure but for its caption."""
-    found = [figure.get_suptitle()]
-    for part in figure.subfigs:
-        found += [text.get_text() for legend in part.legends for text in legend.get_texts()]
-    for axes in figure.axes:
-        own = (axes.title, axes._left_title, axes.xaxis.label, axes.yaxis.label)  # type: ignore[attr-defined]
-        found += [text.get_text() for text in (*axes.texts, *own, *axes.get_xticklabels(), *axes.get_yticklabels())]
-    return [text for text in found if text]
-
-
 def test_figures_name_the_model_that_ran(by_name: dict[str, Replication]) -> None:
     for name in ("conflayers_figure7", "knapspec_figure2"):
-        figure = figures.figure(by_name[name])
-        assert isinstance(figure, Figure)
-        found = words(figure)
+        title, _, *others = texts(laid_out(figures.figure(by_name[name])))  # the caption names the paper's models
+        found = [text.get_text() for text in (title, *others)]
         assert RAN in found[0].replace("\n", " ") and "toy-model run" in found[0]
         for model in MODELS:
             assert all(model not in text or text.startswith("paper: ") for text in found)
@@ -218,8 +199,8 @@ def two(folder: Path, large: str, small: str) -> pd.DataFrame:
 
 
 def test_a_second_model_has_rows_of_its_own(tmp_path: Path) -> None:
-    make(tmp_path, "a", 0.7, TOY)
-    make(tmp_path, "b", 0.5, PLAIN)
+    make(tmp_path, "a", 0.7, model=TOY)
+    make(tmp_path, "b", 0.5, model=PLAIN)
     frame = two(tmp_path, "b", "a")
     text = write.document(Exhibit("swift", "Table 2", frame))
     assert "Our runs: toy, 2.9 million parameters, toy_plain, 134.5 million parameters;" in text
@@ -239,7 +220,7 @@ def test_a_second_model_has_rows_of_its_own(tmp_path: Path) -> None:
 
 def test_a_repeated_result_of_another_row_reads_same_run(tmp_path: Path) -> None:
     """Copies of a run decide nothing and are excluded; a repeated result is not printed again."""
-    make(tmp_path, "a", 0.7, TOY)
+    make(tmp_path, "a", 0.7, model=TOY)
     indexed(tmp_path, "knn_ssd_table6", "mini", lambda job: "a", own_traces=False)
     frame = numbers.long_table(replications(tmp_path), "knn-ssd", "Table 6")
     text = write.document(Exhibit("knn-ssd", "Table 6", frame))
