@@ -46,7 +46,7 @@ def figure4(replication: Replication) -> Figure | NotDrawable:
             mark, labels = style.mark(method, 0), [_series_label(method, task) for task in ("", FROZEN_TASK)]
             marks |= {label: replace(mark, hatch=hatch) for label, hatch in zip(labels, ("", "////"))}
             series[labels[0]] = [common.find_value(own, name, task=task, method=method) for task in tasks]
-            series[labels[1]] = [_task_value(kept, task, name) for task in tasks]
+            series[labels[1]] = [streams.task_value(kept, task, name) if kept else None for task in tasks]
         places = common.draw_bars(axes, tasks, series, streams.AXES[name], marks)
         # numbers of a single task first: a number of several tasks is drawn only at bars without a number of that task
         for number in sorted(common.paper_numbers(replication, name), key=lambda number: number.task.count(",")):
@@ -62,21 +62,10 @@ def _series_label(method: str, task: str) -> str:
     return f"{method}, set found on {task or 'the same task'}"
 
 
-def _task_value(cell: ShownCell | None, task: str, name: str) -> PlotValue | None:
-    """Return a number of a task's part of a stream, or None."""
-    rows = [row for row in ([] if cell is None else cell.domains) if streams.domain_title(row.domain) == task]
-    return common.plot_value(cell, rows[0].number(name)) if cell is not None and rows else None
-
-
 def figure5(replication: Replication) -> Figure | NotDrawable:
     """Draw the speedup so far, prompt by prompt, and the prompt at which the search stopped."""
-    reported = common.paper_numbers(replication, "speedup")
-
-    def bound(axes: Axes, name: str, lines: Mapping[str, ShownCell]) -> None:
-        """Draw the paper's numbers, which do not name their task."""
-        common.draw_paper_numbers(axes, reported)
-
-    return _draw_panels(replication, "task", "method", bound)
+    reported = common.paper_numbers(replication, "speedup")  # they do not name their task
+    return _draw_panels(replication, "task", "method", lambda axes, *_: common.draw_paper_numbers(axes, reported))
 
 
 def figure6(replication: Replication) -> Figure | NotDrawable:

@@ -22,9 +22,7 @@ from ssd_bench.papers.ours.cells import Replication, ShownCell
 from ssd_bench.papers.ours.values import method_steps
 from ssd_bench.papers.printed.reported import Number
 from ssd_bench.records.reader import Run
-from ssd_bench.results.effect import widen
-from ssd_bench.results.evidence import VariationLevel
-from ssd_bench.results.quantity import QUANTITIES, Measured
+from ssd_bench.results.quantity import QUANTITIES
 from ssd_bench.results.rows import arm_rows, paired_rows
 
 DOMAINS = {
@@ -85,22 +83,19 @@ def pooled_value(rows: pd.DataFrame, quantity: str) -> float:
 
 
 def row_values(rows: pd.DataFrame, quantity: str) -> list[float]:
-    """Return a quantity of each row of a stream."""
     return [pooled_value(rows.loc[[i]], quantity) for i in rows.index]
 
 
-def measure_rows(rows: pd.DataFrame, quantity: str, noise: VariationLevel | None = None) -> Measured:
-    """Return a quantity over all rows of a stream, with its interval over prompts.
-
-    `noise` is the run-to-run variation that widens a speedup's interval.
-    """
-    columns = list(QUANTITIES[quantity].columns)
-    number = QUANTITIES[quantity].measure(*rows.groupby("prompt_index")[columns].sum().to_numpy(dtype=float).T)
-    return number if noise is None or quantity != "speedup" else widen(number, noise.speedup)
+def task_value(cell: ShownCell, name: str, quantity: str) -> PlotValue | None:
+    """Return a number of a task of a stream, named as there or as in the papers; None if the stream lacks the task."""
+    summaries = {domain_title(part.domain): part for part in cell.domains}
+    if not summaries:
+        return common.plot_value(cell, quantity) if name in set(cell.run.prompts["domain"]) else None
+    part = summaries.get(domain_title(name))
+    return None if part is None else common.plot_value(cell, part.number(quantity))
 
 
 def cumulative_speedups(rows: pd.DataFrame) -> pd.Series[float]:
-    """Return the speedup over prompts up to each row."""
     sums = rows[list(QUANTITIES["speedup"].columns)].cumsum()
     return pd.Series(row_values(sums, "speedup"), sums.index, dtype=float)
 
@@ -209,7 +204,7 @@ def _draw_tasks(axes: Axes, lines: Mapping[str, ShownCell], quantity: str, repor
             places = left + width * (0.1 + 0.8 * (np.arange(len(part)) + 0.5) / max(1, len(part)))
             prompt_values += (values := row_values(part, quantity))
             axes.plot(places, values, markersize=2.2, alpha=0.5, markeredgewidth=0, **common.point_style(mark))
-            number = common.plot_value(cell, measure_rows(part, quantity, cell.variation))
+            number = task_value(cell, name, quantity) or PlotValue(None, exclusion=cell.exclusion)
             heights += [end for end in (number.value, number.high) if end is not None]
             look: dict[str, Any] = {"markersize": 5.5, "markeredgecolor": "black", "markeredgewidth": 0.5}
             look |= {"ecolor": "black", "linewidth": 0.9, "zorder": 3} | common.point_style(mark, number.exclusion)
@@ -257,7 +252,7 @@ def transfer_figure(replication: Replication) -> Figure | NotDrawable:
             f"This figure needs runs that search on different tasks; the available runs all search on "
             f"{next(iter(rows))}."
         )
-    table = [[_task_value(cell, name) for name in rows] for cell in rows.values()]
+    table = [[task_value(cell, name, "speedup") for name in rows] for cell in rows.values()]
     values = np.array([[n.value if n and n.value and not n.exclusion else np.nan for n in line] for line in table])
     figure, body = common.new_figure(style.PAGE, 0.5 * len(rows) + 1.5)
     axes = body.subplots()
@@ -285,12 +280,6 @@ def transfer_figure(replication: Replication) -> Figure | NotDrawable:
     body.colorbar(image, ax=axes, label="speedup, decode (×)")
     note = "Brackets: 95 % intervals over prompts. Bold: the task that the set was searched on. Violet: faster than AR."
     return common.finish(figure, replication, drawn, note)
-
-
-def _task_value(cell: ShownCell, name: str) -> PlotValue | None:
-    rows = stream_rows(cell.run)
-    part = rows[rows["domain"] == name]
-    return common.plot_value(cell, measure_rows(part, "speedup", cell.variation)) if len(part) else None
 
 
 def _cell_text(number: PlotValue | None) -> str:
