@@ -286,7 +286,7 @@ def _own_sheets(replications: Sequence[Replication], drawn: Mapping[str, Sequenc
                 filter_values={axis: [cell[axis] for cell in replication.cells] for axis in AXES},
                 name=title,
                 table=tables.html(frame, title),
-                lines=[table.note(), *remarks(replication)],
+                lines=[table.note, *remarks(replication)],
                 reasons=[image.reason] if image and image.reason else [],
                 figure=image if image and image.image is not None else None,
                 command=replication.command,

@@ -75,8 +75,7 @@ def best_of_each(drafting: Sequence[tuple[ShownCell, str]], number: str) -> Mapp
     best: dict[tuple[str, str], PlotValue] = {}
     for cell, kind in drafting:
         shown, key = common.plot_value(cell, number), (cell["task"], kind)
-        present = best.get(key)
-        if shown.value is not None and (present is None or _rank(shown) > _rank(present)):
+        if shown.value is not None and (key not in best or _rank(shown) > _rank(best[key])):
             best[key] = shown
     return best
 

@@ -20,7 +20,7 @@ from ssd_bench.papers.ssd_bench.windows import windows
 from ssd_bench.paths import display_path
 from ssd_bench.results.text import ABSENT, DECODE, END_TO_END, format_lossless, format_measured, format_percent
 
-__all__ = ["COMPARISON", "comparison", "drafts", "note", "planes", "real", "table", "windows"]
+__all__ = ["COMPARISON", "NOTE", "comparison", "drafts", "planes", "real", "table", "windows"]
 
 COMPARISON = "ssd_bench_comparison"
 """Name of the experiment."""
@@ -35,6 +35,12 @@ NAME_SPACING = 0.068  # distance of names right of a panel, as a share of its he
 NAME_X = 1.05  # position of the names, in widths of the panel
 HEADROOM = 1.3  # space above the best set, as a factor on 1 − α
 LABEL_SPACING = 0.08  # distance of the labels of contours, as a share of the panel's width
+
+NOTE = (
+    "Main set: the layer set that drafted most of a run; best set: the best of all evaluated sets; the numbers are "
+    "predicted speedups over AR (KnapSpec's Eq. 4 at the best draft length, with measured verification times). "
+    "Overhead: method overhead, as a share of the decode time. Intervals: 95 % over prompts."
+)
 
 Look = tuple[style.Mark, str]
 """Mark of a method, and its inner colour."""
@@ -195,24 +201,9 @@ def _spread_rows(places: Sequence[float]) -> list[float]:
 
 
 def table(replication: Replication) -> pd.DataFrame:
-    """Return the table of every method and task.
-
-    Returns:
-        Texts: the model that ran; with 95 % intervals both speedups (for an excluded run the reason), M and α; share of
-        skipped sublayers; method overhead's share of the decode time; outputs equal to AR's; and, after `python -m
-        studies.frontier`, the predicted speedup of the set that drafted most, and of the best set found.
-    """
+    """Return the table of every method and task, as texts; `python -m studies.frontier` adds predicted speedups."""
     by_task = planes(replication)
     return pd.DataFrame([_row(cell, by_task[cell["task"]]) for cell in replication.shown_cells()]).fillna(ABSENT)
-
-
-def note() -> str:
-    """Return sentences that explain the columns."""
-    return (
-        "Main set: the layer set that drafted most of a run; best set: the best of all evaluated sets; the numbers are "
-        "predicted speedups over AR (KnapSpec's Eq. 4 at the best draft length, with measured verification times). "
-        "Overhead: method overhead, as a share of the decode time. Intervals: 95 % over prompts."
-    )
 
 
 def _row(cell: ShownCell, plane: Plane | NotDrawable) -> dict[str, str]:

@@ -20,13 +20,13 @@ class OwnTable:
     Attributes:
         title: heading, without the model.
         table: returns the table as texts, perhaps without rows.
-        note: returns sentences on the numbers' meaning and a verdict's criterion.
+        note: sentences on the numbers' meaning and a verdict's criterion.
     """
 
     experiment: str
     title: str
     table: Callable[[Replication], pd.DataFrame]
-    note: Callable[[], str]
+    note: str
 
     @property
     def not_run(self) -> str:
@@ -40,13 +40,13 @@ class OwnTable:
         if any(cell.model_ran.toy for cell in replication.recorded_cells()):
             parts.append(f"**A {TOY_RUN}.**")
         parts += [f"    {replication.command}", tables.markdown(frame) if len(frame) else "No results yet."]
-        parts += [self.note(), *(f"- {line}" for line in remarks(replication))]
+        parts += [self.note, *(f"- {line}" for line in remarks(replication))]
         return "\n\n".join(parts) + "\n"
 
     def latex(self, replication: Replication) -> str:
         """Return the table as LaTeX, with models and note in its caption."""
         toy = any(cell.model_ran.toy for cell in replication.recorded_cells())
-        caption = [f"{self.title}, {replication.models_ran}.", f"{TOY_RUN}." if toy else "", self.note()]
+        caption = [f"{self.title}, {replication.models_ran}.", f"{TOY_RUN}." if toy else "", self.note]
         label = f"tab:{self.experiment}-{replication.scale}".replace("_", "-")
         return tables.latex(self.table(replication), " ".join(filter(None, caption)), label)
 
@@ -66,10 +66,10 @@ def remarks(replication: Replication) -> list[str]:
 
 
 OWN = (
-    OwnTable(real.REAL, "Methods on instruction-tuned models", real.table, real.note),
-    OwnTable(real.REAL_MEASURED, "Rounded and copying drafts, measured", real.table, real.note),
-    OwnTable(real.DISPUTE, "SWIFT against ConfLayers", real.table, real.note),
-    OwnTable(figures.COMPARISON, "All methods on one model", figures.table, figures.note),
-    OwnTable(windows.WINDOWS, "Windows of the cache and layer sets", windows.table, windows.note),
+    OwnTable(real.REAL, "Methods on instruction-tuned models", real.table, real.TABLE_NOTE),
+    OwnTable(real.REAL_MEASURED, "Rounded and copying drafts, measured", real.table, real.TABLE_NOTE),
+    OwnTable(real.DISPUTE, "SWIFT against ConfLayers", real.table, real.TABLE_NOTE),
+    OwnTable(figures.COMPARISON, "All methods on one model", figures.table, figures.NOTE),
+    OwnTable(windows.WINDOWS, "Windows of the cache and layer sets", windows.table, windows.NOTE),
 )
 """Our experiments' tables, in page order."""

@@ -78,7 +78,6 @@ class Plane:
 
 
 def plane_path(runs_dir: Path, model: str, task: str) -> Path:
-    """Return the file of a plane."""
     return runs_dir / FOLDER / f"{model}.{task}.json"
 
 

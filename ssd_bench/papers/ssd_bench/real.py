@@ -20,17 +20,13 @@ NOTE = (
     "Modelled: the work of the run at the costs of the reference machine, with this model's acceptance. Search frozen: "
     "the same without method overhead. Intervals: 95 % over prompts."
 )
+TABLE_NOTE = f"{NOTE} {MEASURED.capitalize()}: on the CPU of the run; {ABSENT} if other work disturbed it."
 CAPTION = 0.7
 """Height of the caption, in inches."""
 
 
 def table(replication: Replication) -> pd.DataFrame:
-    """Return the table of every model, task, method and setting run.
-
-    Returns:
-        Texts: the model that ran; prompts; with 95 % intervals M, α, the modelled speedup, with and without method
-        overhead, and the measured one, if nothing disturbed it; the share of skipped sublayers; outputs equal to AR's.
-    """
+    """Return the table of every model, task, method and setting run, as texts, without disturbed measured speedups."""
     return pd.DataFrame([_row(cell) for cell in replication.shown_cells() if cell.is_readable])
 
 
@@ -45,11 +41,6 @@ def real(replication: Replication) -> Figure | NotDrawable:
     forest.draw(body, drawn, SPEEDUPS, ("modelled", FROZEN), columns)
     order = "Order: by the mean of the modelled speedups on the tasks with the most methods."
     return common.finish(figure, replication, drawn, NOTE, order)
-
-
-def note() -> str:
-    """Return sentences that explain the table's columns."""
-    return f"{NOTE} {MEASURED.capitalize()}: on the CPU of the run; {ABSENT} if other work disturbed it."
 
 
 def _row(cell: ShownCell) -> dict[str, str]:

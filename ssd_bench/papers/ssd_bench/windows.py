@@ -25,6 +25,12 @@ PANELS: Mapping[str, Callable[[ShownCell], Measured]] = {
     "predicted speedup (×)": lambda cell: Measured(predicted_speedup(cell)),
 }
 """Labels of the panels, and their numbers."""
+NOTE = (
+    "While drafting, attentions read the first 4 positions and the recent ones. c: time of a drafted token relative to "
+    "AR's time per token, both measured. Predicted speedup: KnapSpec's Eq. 4 with this c, the conditional α, the best "
+    f"draft length up to {LONGEST}, and verifications as long as an AR step. Skipping attentions pays more than a "
+    'window alone if its line exceeds the highest point of "all sublayers".'
+)
 
 
 def windows(replication: Replication) -> Figure | NotDrawable:
@@ -45,7 +51,7 @@ def windows(replication: Replication) -> Figure | NotDrawable:
         axes.set_xlabel("recent positions read")
         axes.set_ylabel(label)
     common.draw_level(panels[2])
-    return common.finish(figure, replication, cells, note(), common.INTERVALS)
+    return common.finish(figure, replication, cells, NOTE, common.INTERVALS)
 
 
 def table(replication: Replication) -> pd.DataFrame:
@@ -65,16 +71,6 @@ def table(replication: Replication) -> pd.DataFrame:
         for cell in _drafted(replication)
     ]
     return pd.DataFrame(rows)
-
-
-def note() -> str:
-    """Return sentences that explain the numbers."""
-    return (
-        "While drafting, attentions read the first 4 positions and the recent ones. c: time of a drafted token "
-        "relative to AR's time per token, both measured. Predicted speedup: KnapSpec's Eq. 4 with this c, the "
-        f"conditional α, the best draft length up to {LONGEST}, and verifications as long as an AR step. Skipping "
-        'attentions pays more than a window alone if its line exceeds the highest point of "all sublayers".'
-    )
 
 
 def predicted_speedup(cell: ShownCell) -> float | None:
