@@ -50,13 +50,9 @@ MARKS = {
     CANNOT_SAY: VerdictMark("?", "unsure", "undecided; the reason and what would decide it are given"),
     NOT_RUN: VerdictMark("–", "none", "no runs"),
 }
-TOY_MARKS = {  # a toy model gives no verdict on a paper, so it has no tick, no cross and no colour
+TOY_MARKS = MARKS | {  # a toy model gives no verdict on a paper, so it has no tick, no cross and no colour
     HOLDS: VerdictMark("●", "toy", "toy model: as the claim says"),
     FAILS: VerdictMark("○", "toy", "toy model: not as the claim says"),
-    EQUIVALENT: MARKS[EQUIVALENT],
-    DEPENDS: MARKS[DEPENDS],
-    CANNOT_SAY: MARKS[CANNOT_SAY],
-    NOT_RUN: MARKS[NOT_RUN],
 }
 
 

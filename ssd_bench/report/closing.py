@@ -58,12 +58,9 @@ def print_record(path: Path, log: WarningLog | None = None) -> None:
 
 def run_line(summary: Mapping[str, Any]) -> str:
     """Return a run's main results in one line, with the folder of its record."""
-    speedups = [
-        f"{format_number(summary['speedup'])} measured",
-        f"{format_number(summary['speedup_modelled'])} modelled",
-    ]
+    measured, modelled = (format_number(summary[name]) for name in ("speedup", "speedup_modelled"))
     parts = [f"M {format_number(summary['M'])}", f"α {format_number(summary['alpha'], 3)}"]
-    parts += [f"speedup {', '.join(speedups)}", f"lossless {format_lossless(summary)}"]
+    parts += [f"speedup {measured} measured, {modelled} modelled", f"lossless {format_lossless(summary)}"]
     return f"{summary['method']} on {summary['task']}: {', '.join(parts)}; {summary['run_dir']}"
 
 
@@ -204,10 +201,7 @@ def _hf_rows(s: Mapping[str, Any]) -> list[tuple[str, str]]:
         ("speedup over HF, total times", format_interval(s, "speedup_hf_wall")),
         ("AR over HF, end to end", format_interval(s, "ar_over_hf_e2e")),
         ("HF's output compared with AR's", f"same tokens {format_percent(s['hf_output_exact'])}"),
-        (
-            "HF's copy of the weights",
-            ABSENT if weights is None else f"{weights / 1e6:,.0f} MB, in a separate process",
-        ),
+        ("HF's copy of the weights", ABSENT if weights is None else f"{weights / 1e6:,.0f} MB, in a separate process"),
     ]
 
 

@@ -228,10 +228,8 @@ class Exhibit:
         if compared.empty:
             return "No run of ours gives these numbers yet."
         scales, models = (", ".join(dict.fromkeys(compared[name])) for name in ("scale", "model_ran"))
-        counted = [
-            f"{count_phrase(len(run_ids(compared)), 'run')} at scale {scales}",
-            count_phrase(len(distinct_results(compared)), "distinct result"),
-        ]
+        counted = [f"{count_phrase(len(run_ids(compared)), 'run')} at scale {scales}"]
+        counted += [count_phrase(len(distinct_results(compared)), "distinct result")]
         repeated = int((compared["repeats"] != "").sum())
         defined = int((compared["verdict"] == agreement.BY_DEFINITION).sum())
         counted += [count_phrase(repeated, "repeated result")] if repeated else []
@@ -320,7 +318,6 @@ def build_exhibits(
 
 
 def all_numbers(exhibits: Iterable[Exhibit]) -> pd.DataFrame:
-    """Return the exhibits' long tables as one."""
     return pd.concat([exhibit.frame for exhibit in exhibits if exhibit.has_numbers], ignore_index=True)
 
 

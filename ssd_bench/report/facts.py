@@ -20,15 +20,7 @@ HALF = 0.5
 
 @dataclass(frozen=True)
 class Fact:
-    """Finding with its evidence.
-
-    Attributes:
-        number: the number to remember.
-        says: sentence that explains it.
-        basis: what was measured or computed, and on which machine.
-        command: gives the number.
-        asks: question written above it, or "".
-    """
+    """Number to remember, with its explanation, basis (what was measured or computed, where), command and question."""
 
     number: str
     says: str

@@ -17,7 +17,7 @@ from matplotlib.figure import Figure
 from ssd_bench.errors import ConfigError
 from ssd_bench.papers.figures import forest, style
 from ssd_bench.papers.figures.forest import label_methods
-from ssd_bench.papers.figures.shared import NotDrawable, missing_runs, prompts_per_run
+from ssd_bench.papers.figures.shared import NotDrawable, missing_runs, new_figure, prompts_per_run
 from ssd_bench.papers.figures.style import ACCOUNTS, AR_COLOUR, METHOD_COLOUR, STYLE
 from ssd_bench.papers.ours.cells import Replication
 from ssd_bench.papers.ours.match import order_scales
@@ -142,17 +142,13 @@ def forest_plot(replication: Replication, narrow: bool = False) -> Figure:
     drawn = [cell for cell in replication.shown_cells() if cell.summary.speedup.value is not None]
     columns = 1 if narrow else len({cell["task"] for cell in drawn})
     with matplotlib.rc_context(STYLE):
-        figure = style.new(style.COLUMN if narrow else style.PAGE, forest.height(drawn, columns))
-        body = figure.subfigures(1, 1, squeeze=False)[0, 0]
+        figure, body = new_figure(style.COLUMN if narrow else style.PAGE, forest.height(drawn, columns))
         forest.draw(body, drawn, ("speedup_e2e", "speedup"), ("end to end", "decode"), columns)
         varied = forest.variation_of(drawn) is not None
         kind = f"{TOY}s".capitalize() if any(cell.model_ran.toy for cell in drawn) else "Our runs"
-        style.describe(
-            figure,
-            f"{kind}: {model_names(cell.model_ran for cell in drawn)}",
-            f"Bars: 95 % intervals over prompts{' and run-to-run variation' if varied else ''}. "
-            f"n = {prompts_per_run(drawn)}.",
-        )
+        caption = f"Bars: 95 % intervals over prompts{' and run-to-run variation' if varied else ''}."
+        title = f"{kind}: {model_names(cell.model_ran for cell in drawn)}"
+        style.describe(figure, title, f"{caption} n = {prompts_per_run(drawn)}.")
     return figure
 
 

@@ -68,14 +68,12 @@ class RowGroup:
 
 
 def ours_label(number: Any, with_scale: bool = False) -> str:
-    """Return the label of one of our rows: the model that ran."""
     if not number.model_ran:
         return NONE
     return f"ours: {number.model_ran}" + (f", scale {number.scale}" if with_scale and number.scale else "")
 
 
 def paper_label(model: str) -> str:
-    """Return a label of the paper's rows."""
     return f"paper: {model}" if model else "paper"
 
 

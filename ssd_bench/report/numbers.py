@@ -55,11 +55,7 @@ NO_NUMBERS = pd.DataFrame(columns=list(COLUMNS))
 
 
 def long_table(replications: Sequence[Replication], paper: str, exhibit: str) -> pd.DataFrame:
-    """Return every reported number of a table or figure with ours, one per row, in the paper's order, in `COLUMNS`.
-
-    Args:
-        replications: to compare with; runs of other tables and figures count only for numbers of the text.
-    """
+    """Return every reported number of a table or figure with ours, one per row, in the paper's order, in `COLUMNS`."""
     return _long(Matcher(replications), paper, exhibit)
 
 
@@ -109,11 +105,7 @@ def _row(number: Number, matcher: Matcher) -> dict[str, Any]:
 
 
 def verdict_counts(frames: Iterable[pd.DataFrame]) -> pd.DataFrame:
-    """Count the numbers by paper and verdict.
-
-    Each paper has a row, with a column per verdict of `agreement.VERDICTS`, their total `numbers`, and our
-    `distinct results` and `runs`.
-    """
+    """Count each paper's numbers by verdict, all `numbers`, and our `distinct results` and `runs`."""
     joined = pd.concat([frame[["paper", "verdict", "result", "runs"]] for frame in frames], ignore_index=True)
     totals = pd.crosstab(joined["paper"], joined["verdict"]).reindex(columns=list(agreement.VERDICTS), fill_value=0)
     totals = totals.loc[list(dict.fromkeys(joined["paper"]))]
@@ -131,7 +123,6 @@ def file_stem(paper: str, exhibit: str) -> str:
 
 
 def distinct_results(frame: pd.DataFrame) -> list[str]:
-    """Return digests of our distinct results."""
     return [result for result in dict.fromkeys(frame["result"]) if result]
 
 
@@ -141,25 +132,17 @@ def count_phrase(count: int, name: str) -> str:
 
 
 def verdict_sentences(frame: pd.DataFrame) -> list[str]:
-    """Return sentences on algorithmic verdicts, speed verdicts and ranking."""
+    """Return sentences on algorithmic verdicts, speed verdicts and, by metric over distinct valid pairs, ranking."""
     lines = []
     for name in (agreement.ALGORITHMIC, agreement.SPEED):
         totals = frame.loc[frame["kind"] == name, "verdict"].value_counts()
         parts = ", ".join(f"{totals[word]} {word}" for word in agreement.VERDICTS if word in totals)
         distinct = count_phrase(len(distinct_results(frame[frame["kind"] == name])), "distinct result")
         lines += [f"{name.capitalize()} numbers: {parts}; {distinct} of ours."] if parts else []
-    return [*lines, *order_sentences(frame)]
-
-
-def order_sentences(frame: pd.DataFrame) -> list[str]:
-    """Return sentences on how often our runs rank as in the paper, by metric, over distinct valid pairs."""
     groups = agreement.rank_orders(frame)
     agreements = agreement.order_agreements(groups)
-    lines = []
-    for methods, subject, item in (
-        (True, "methods within a setting", "method"),
-        (False, "settings of one method", "setting"),
-    ):
+    subjects = ((True, "methods within a setting", "method"), (False, "settings of one method", "setting"))
+    for methods, subject, item in subjects:
         text = ", ".join(entry.text for entry in agreements if entry.methods == methods)
         if text:
             groups_of_kind = [group for group in groups if group.methods == methods]
@@ -170,5 +153,4 @@ def order_sentences(frame: pd.DataFrame) -> list[str]:
 
 
 def run_ids(frame: pd.DataFrame) -> list[str]:
-    """Return the ids of a table's runs, in the order of its numbers."""
     return list(dict.fromkeys(run for runs in frame["runs"] for run in runs.split("; ") if run))

@@ -189,7 +189,6 @@ def readable_results(frame: pd.DataFrame) -> pd.DataFrame:
 
 
 def named_rows(frame: pd.DataFrame) -> list[dict[str, Any]]:
-    """Return the rows of a table as column -> value."""
     return [dict(zip(frame.columns, values)) for values in frame.itertuples(index=False)]
 
 

@@ -83,7 +83,6 @@ def _interval_text(claim: Claim, effect: float, low: float, high: float) -> str:
 
 
 def threshold_text(claim: Claim) -> str:
-    """Return the threshold of a claim."""
     sign = "≥" if claim.at_least is not None else "≤"
     return f"{sign} {claim.threshold:g}{'×' if claim.is_ratio else ''}"
 
@@ -91,14 +90,9 @@ def threshold_text(claim: Claim) -> str:
 def statistic_text(claim: Claim) -> str:
     """Return a claim's statistic in a few words."""
     meaning = STATISTICS[claim.statistic].meaning
-    relation = {
-        "ratio": "ratio of the two sides",
-        "difference": "difference of the two sides",
-        "distance": "distance of the two sides",
-        "value": "value",
-    }
+    relation = "value" if claim.effect == "value" else f"{claim.effect} of the two sides"
     worst = ", of the worst combination" if claim.every else ""
-    return f"{claim.statistic} ({meaning}), {relation[claim.effect]}{worst}"
+    return f"{claim.statistic} ({meaning}), {relation}{worst}"
 
 
 def evidence_text(claim: Claim, row: pd.Series) -> str:

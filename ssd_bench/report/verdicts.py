@@ -10,12 +10,7 @@ import pandas as pd
 
 from ssd_bench.errors import ConfigError
 from ssd_bench.papers.claims.claims import STATISTICS, claims
-from ssd_bench.papers.claims.judge import (
-    CANNOT_SAY,
-    NOT_RUN,
-    VERDICTS,
-    Judgement,
-)
+from ssd_bench.papers.claims.judge import CANNOT_SAY, NOT_RUN, VERDICTS, Judgement
 from ssd_bench.papers.runs import scale as scales
 from ssd_bench.paths import record_files
 from ssd_bench.results.models import parameter_counts
@@ -55,6 +50,9 @@ COLUMNS = {
 PARAMS = "params"
 MEASURED = ("measured", "measured_low", "measured_high")
 MEASURED_HERE = "measured here"
+OF_JUDGEMENT: tuple[str, ...] = ("scale", "toy", "evidence_class", "verdict", "effect", "low", "high", "n", "loops")
+OF_JUDGEMENT += ("out_of_scope", "variation", "reason", "after_runs")
+"""Columns that are named as in a `Judgement`."""
 MANY = 100  # if the number of prompts must grow by more than this factor, more prompts are no practical answer
 
 
@@ -63,30 +61,18 @@ def table(judgements: Iterable[Judgement]) -> pd.DataFrame:
     rows = [
         {
             "claim": judged.claim.id,
-            "scale": judged.scale,
             "model": ", ".join(model.name for model in judged.models),
             "params": parameter_counts(judged.models),
-            "toy": judged.toy,
-            "evidence_class": judged.evidence_class,
-            "verdict": judged.verdict,
-            "effect": judged.effect,
-            "low": judged.low,
-            "high": judged.high,
-            "n": judged.n,
             "sample": SEEDS if judged.by_seed else PROMPTS,
-            "loops": judged.loops,
             "scaled": "; ".join(judged.scaled),
             "combinations": judged.comparisons,
             "planned_combinations": judged.planned,
-            "out_of_scope": judged.out_of_scope,
-            "variation": judged.variation,
-            "reason": judged.reason,
             "times": _times(judged),
             **_measured(judged.measured),
             "decided_by": _decided_by(judged),
-            "after_runs": judged.after_runs,
             "claim_sha256": judged.claim.sha256,
             "records": True,
+            **{name: getattr(judged, name) for name in OF_JUDGEMENT},
         }
         for judged in judgements
     ]
@@ -147,13 +133,11 @@ def read_verdicts(runs_dir: Path) -> pd.DataFrame:
             frame = pd.read_csv(path, dtype=dict.fromkeys((PARAMS, "times", "decided_by", "claim_sha256"), "str"))
         except ValueError as error:
             raise ConfigError("verdicts", str(path), f"a table ({error})") from error
-        if not {"claim", "model", "verdict"} <= set(frame):
-            raise ConfigError("verdicts", str(path), f"columns {', '.join(COLUMNS)}")
-        if "claim_sha256" not in frame:  # written before claims had hashes
-            continue
-        frame = frame[[key in present for key in zip(frame["claim"], frame["claim_sha256"])]]
+        if {"claim", "model", "verdict"} <= set(frame) and "claim_sha256" not in frame:
+            continue  # written before claims had hashes
         if list(frame.columns) != list(COLUMNS):
             raise ConfigError("verdicts", str(path), f"columns {', '.join(COLUMNS)}")
+        frame = frame[[key in present for key in zip(frame["claim"], frame["claim_sha256"])]]
         if not set(frame["verdict"]) <= set(VERDICTS):
             raise ConfigError("verdicts", str(path), f"verdicts of {', '.join(VERDICTS)}")
         frames.append(_typed(frame).assign(records=False))

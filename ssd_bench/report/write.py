@@ -180,7 +180,6 @@ def document(exhibit: Exhibit) -> str:
 
 
 def latex(exhibit: Exhibit) -> str:
-    """Return a table's or figure's numbers as LaTeX."""
     caption = " ".join([f"{exhibit.title}.", exhibit.results, *exhibit.baselines, LEGEND])
     return tables.latex(layout.wide_table(exhibit.frame), caption, f"tab:{exhibit.stem.replace('_', '-')}")
 

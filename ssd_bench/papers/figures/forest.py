@@ -25,7 +25,6 @@ TICKS = (0.25, 0.5, 0.75, 1, 1.5, 2, 3, 4, 6)
 
 
 def height(cells: Sequence[ShownCell], columns: int) -> float:
-    """Return the panels' height in inches."""
     return 0.75 + sum(_row_heights(_by_panel(cells), columns))
 
 
@@ -82,7 +81,6 @@ def draw(body: SubFigure, cells: Sequence[ShownCell], numbers: Numbers, labels: 
 
 
 def variation_of(cells: Sequence[ShownCell]) -> VariationLevel | None:
-    """Return the run-to-run variation of the first cell with one."""
     return next((cell.variation for cell in cells if cell.variation is not None), None)
 
 

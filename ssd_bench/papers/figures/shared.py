@@ -68,7 +68,6 @@ def missing_runs(replication: Replication) -> NotDrawable:
 
 
 def unique(values: Iterable[str]) -> list[str]:
-    """Return the distinct values in order of appearance."""
     return list(dict.fromkeys(values))
 
 
@@ -274,7 +273,6 @@ def point_style(mark: style.Mark, exclusion: str = "", face: str = "") -> dict[s
 
 
 def explain_excluded(axes: Axes) -> None:
-    """Add the mark of excluded cells to the legend."""
     axes.plot([], [], **point_style(style.Mark(style.FAINT, "", "", ""), EXCLUDED_LABEL), label=EXCLUDED_LABEL)
 
 

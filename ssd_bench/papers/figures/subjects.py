@@ -124,25 +124,21 @@ def set_slots(axes: Axes, labels: Sequence[str]) -> None:
 
 
 def timed_runs(points: Sequence[SettingPoint]) -> dict[str, list[Run]]:
-    """Return the runs with measured and modelled times."""
     runs = [point.cell.run for point in points]
     return {MEASURED: runs, MODELLED: [reference_run(run) for run in runs]}
 
 
 def draw_speedups(axes: Axes, x: Sequence[float], points: Sequence[SettingPoint]) -> None:
-    """Draw measured and modelled speedups, with AR's level."""
-    draw_times(axes, x, {MEASURED: [common.plot_value(point.cell, "speedup") for point in points]})
-    draw_times(axes, x, {MODELLED: [common.plot_value(point.cell, "speedup_modelled") for point in points]})
+    for kind, name in ((MEASURED, "speedup"), (MODELLED, "speedup_modelled")):
+        draw_times(axes, x, kind, [common.plot_value(point.cell, name) for point in points])
     common.draw_level(axes)
 
 
-def draw_times(axes: Axes, x: Sequence[float], numbers_by_kind: dict[str, list[PlotValue]]) -> None:
-    for kind, numbers in numbers_by_kind.items():
-        common.draw_line(axes, x, numbers, TIME_MARKS[kind], kind)
+def draw_times(axes: Axes, x: Sequence[float], kind: str, numbers: Sequence[PlotValue]) -> None:
+    common.draw_line(axes, x, numbers, TIME_MARKS[kind], kind)
 
 
 def modelled_note(points: Sequence[SettingPoint]) -> str:
-    """Return a sentence on modelled times."""
     costs = common.unique(costs_text(point.cell.summary.modelled_on) for point in points)
     return f"Modelled: the counted work at {', '.join(costs)}."
 

@@ -128,13 +128,12 @@ def figure4(replication: Replication) -> Figure | NotDrawable:
     kind, runs = [*subjects.timed_runs(points).items()][-1]  # modelled if all runs count their work
     times = [_overhead_times(run) for run in runs]
     searches = [_relative_time(time, times[reference]) for time in times]
-    subjects.draw_times(
-        right, x, {kind: [common.plot_value(point.cell, n) for point, n in zip(points, searches, strict=True)]}
-    )
+    shown = [common.plot_value(point.cell, number) for point, number in zip(points, searches, strict=True)]
+    subjects.draw_times(right, x, kind, shown)
     right.set_ylabel("search time relative\nto no pruning")
     for axes in memory_panels:
         peaks = [common.plot_value(point.cell, Measured(_extra_memory_mib(point.cell.run))) for point in points]
-        subjects.draw_times(axes, x, {subjects.MEASURED: peaks})
+        subjects.draw_times(axes, x, subjects.MEASURED, peaks)
         axes.set_ylabel("memory above AR's (MiB)")
     for axes in (left, right, *memory_panels):
         subjects.set_slots(axes, [point.label for point in points])
@@ -255,7 +254,7 @@ def figure6(replication: Replication) -> Figure | NotDrawable:
     subjects.draw_speedups(upper, x, points)
     for kind, runs in subjects.timed_runs(points).items():
         shares = [common.plot_value(point.cell, _search_share(run)) for point, run in zip(points, runs, strict=True)]
-        subjects.draw_times(lower, x, {kind: shares})
+        subjects.draw_times(lower, x, kind, shares)
     for number in common.paper_numbers(replication, "overhead_pct"):
         for at in (i for i, point in enumerate(points) if number.settings["opt_interval"] in point.settings):
             common.draw_paper_numbers(lower, [number], (at - 0.3, at + 0.3))
