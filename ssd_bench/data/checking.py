@@ -19,23 +19,11 @@ MOST = 20  # most printed faults of a file
 
 
 class Folder:
-    """A folder of JSONL files; a file is read once for all tasks that need the same fields.
-
-    Attributes:
-        problems: number of printed problems.
-        read: names of the files that some task reads.
-    """
+    """A folder of JSONL files with the number of printed problems; files are read once for tasks with equal fields."""
 
     def __init__(self, root: Path) -> None:
-        self.source, self.root = LocalSource(root), root
-        self.problems = 0
-        self.read: set[str] = set()
+        self.source, self.problems = LocalSource(root), 0
         self._sound: dict[str, bool] = {}
-
-    def has_file(self, spec: DataSpec) -> bool:
-        """Return whether the file exists, and note that a task reads it."""
-        self.read.add(spec.name)
-        return (self.root / f"{spec.name}.jsonl").exists()
 
     def is_sound(self, spec: DataSpec) -> bool:
         """Return whether all rows are usable; the first call prints their number and faults."""
@@ -88,7 +76,7 @@ def check(root: str, choices: Sequence[TaskChoice]) -> None:
     if not path.is_dir():
         expected = "an existing folder of JSONL files, or one file NAME.jsonl of prompts, without a TASK"
         raise ConfigError("DIR", root, expected)
-    folder, absent = Folder(path), []
+    folder, absent, read = Folder(path), [], set[str]()
     for choice in choices or [TaskChoice(name) for name in task_names()]:
         try:
             task = choice.task()
@@ -97,7 +85,8 @@ def check(root: str, choices: Sequence[TaskChoice]) -> None:
             folder.report(error)
             continue
         files = {spec.name: spec for template in TEMPLATES for spec in task.files(template)}
-        present = {name: spec for name, spec in files.items() if folder.has_file(spec)}
+        read |= files.keys()
+        present = {name: spec for name, spec in files.items() if (path / f"{name}.jsonl").exists()}
         missing = [f"{name}.jsonl" for name in files if name not in present]
         if missing:
             absent.append(f"{choice}: {', '.join(missing)}")
@@ -105,9 +94,9 @@ def check(root: str, choices: Sequence[TaskChoice]) -> None:
             print(choice)
             _check_task(folder, task, list(present.values()), named=bool(choices))
             for name in missing if choices else []:
-                folder.report(f"{folder.root / name} is missing")
+                folder.report(f"{path / name} is missing")
     if not choices:
-        unread = sorted(file.name for file in path.glob("*.jsonl") if file.stem not in folder.read)
+        unread = sorted(file.name for file in path.glob("*.jsonl") if file.stem not in read)
         print("files that no task reads: " + (", ".join(unread) or "none"))
         print("tasks that lack files: " + ("; ".join(absent) or "none"))
     _refuse_problems(folder, root)

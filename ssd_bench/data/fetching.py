@@ -9,7 +9,7 @@ from typing import Any
 
 from ssd_bench.compose.build import TaskChoice
 from ssd_bench.contract.task import DataSpec
-from ssd_bench.data.hub import OFFLINE, HubSource, Survey
+from ssd_bench.data.hub import OFFLINE, HubSource
 from ssd_bench.errors import ConfigError
 
 
@@ -23,7 +23,7 @@ def fetch(choices: Sequence[TaskChoice], every: bool = False) -> None:
         ConfigError: the hub cannot be reached; after all files, an unusable file.
     """
     failed = []
-    fetched: dict[str, Survey] = {}
+    fetched: dict[str, tuple[int, str | None]] = {}
     for choice in choices:
         print(choice)
         try:
@@ -48,20 +48,19 @@ def fetch(choices: Sequence[TaskChoice], every: bool = False) -> None:
         )
 
 
-def _fetch_file(spec: DataSpec, settings: Mapping[str, Any], fetched: dict[str, Survey]) -> str:
-    content = repr(replace(spec, place=None))
-    survey = fetched.get(content)
-    if survey is None:
-        survey = fetched[content] = HubSource().survey(spec)
-    hub = spec.hub
+def _fetch_file(spec: DataSpec, settings: Mapping[str, Any], fetched: dict[str, tuple[int, str | None]]) -> str:
+    content, hub = repr(replace(spec, place=None)), spec.hub
+    if content not in fetched:
+        fetched[content] = HubSource().survey(spec)
+    rows, commit = fetched[content]
     expected = "as expected" if hub.get("rows") else "expected number not set"
-    label = f"{hub['path']} {hub['split']}, {survey.rows} rows ({expected})"
-    if survey.commit is None:
+    label = f"{hub['path']} {hub['split']}, {rows} rows ({expected})"
+    if commit is None:
         return f"{label}, a folder without commits"
-    label += f", {hub['revision']} is {survey.commit}"
-    if hub["revision"] == survey.commit:
+    label += f", {hub['revision']} is {commit}"
+    if hub["revision"] == commit:
         return label
-    return f"{label}; pin with {next(_options_of(settings, hub), 'task.hub')}.revision={survey.commit}"
+    return f"{label}; pin with {next(_options_of(settings, hub), 'task.hub')}.revision={commit}"
 
 
 def _options_of(settings: Mapping[str, Any], hub: Mapping[str, Any], at: str = "task") -> Iterator[str]:

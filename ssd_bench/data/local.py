@@ -6,7 +6,6 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.resources import files
-from io import BufferedReader
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -75,7 +74,7 @@ class LocalSource:
                 values = _rename_fields(_json_object(text, where), spec.rename)
                 unnamed = spec.numbered and values.get("id") is None
                 values |= {"id": number} if unnamed else {}
-                row, faults = examine_row(values, ("id", *spec.fields), where, spec.optional, spec.lists, spec.singles)
+                row, faults = examine_row(values, spec, where)
             except ConfigError as error:
                 row, faults = {}, [error]
             if "id" in row and (earlier := line_of.setdefault(row["id"], (number, unnamed)))[0] != number:
@@ -128,18 +127,14 @@ def _lines(path: Path) -> Iterator[tuple[int, bytes]]:
                 number += 1
                 yield number, raw
                 if _too_long(raw):
-                    _skip_line(file)
+                    while (piece := file.readline(2**20)) and not piece.endswith(b"\n"):
+                        pass
     except OSError as error:
         raise _unreadable(path, error) from error
 
 
 def _too_long(raw: bytes) -> bool:
     return len(raw) > LINE_LIMIT and not raw.endswith(b"\n")
-
-
-def _skip_line(file: BufferedReader) -> None:
-    while (piece := file.readline(2**20)) and not piece.endswith(b"\n"):
-        pass
 
 
 def _text(raw: bytes, where: str, first: bool) -> str:
@@ -195,12 +190,7 @@ def _rename_fields(row: dict[str, Any], rename: Mapping[str, str]) -> dict[str, 
 
 
 def _repeated_id(where: str, name: str | None, earlier: int, unnamed: bool) -> ConfigError:
-    """Return the error for a row with an earlier line's id.
-
-    Args:
-        name: id of the row; None: its line's number.
-        unnamed: the earlier row has no id either.
-    """
+    """Return the error for an earlier line's id (`unnamed`: its line number); `name` is None for a row without one."""
     if name is None:
         number = where.rpartition(":")[2]
         expected = (

@@ -6,7 +6,7 @@ import hashlib
 from bisect import bisect_left
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, cached_property
 from typing import TYPE_CHECKING
 
 from ssd_bench.contract.task import Prompt
@@ -30,12 +30,14 @@ class Encoded:
     Attributes:
         ids: token ids, with special tokens and template; never empty.
         clipped: number of truncated tokens.
-        sha256: hash of `ids`.
     """
 
     ids: tuple[int, ...]
     clipped: int
-    sha256: str
+
+    @cached_property
+    def sha256(self) -> str:
+        return hashlib.sha256(",".join(map(str, self.ids)).encode()).hexdigest()
 
 
 def encode(prompt: Prompt, tokenizer: PreTrainedTokenizerBase, template: Template, max_tokens: int | None) -> Encoded:
@@ -56,9 +58,9 @@ def encode(prompt: Prompt, tokenizer: PreTrainedTokenizerBase, template: Templat
     if not ids:
         raise ConfigError("prompt", prompt.id, "a prompt of at least one token")
     if max_tokens is None or len(ids) <= max_tokens:
-        return _encoded(ids, clipped=0)
+        return Encoded(tuple(ids), clipped=0)
     kept = _clip(prompt, tokenizer, ids_of, len(ids), max_tokens)
-    return _encoded(kept, clipped=len(ids) - len(kept))
+    return Encoded(tuple(kept), clipped=len(ids) - len(kept))
 
 
 def encode_turn(
@@ -66,7 +68,7 @@ def encode_turn(
 ) -> Encoded:
     """Return the ids of a conversation up to its next answer, with the answers to all earlier turns."""
     conversation = template.with_system(prompt.system)
-    return _encoded(conversation.ids(tokenizer, prompt.user_texts[: len(answers) + 1], answers), clipped=0)
+    return Encoded(tuple(conversation.ids(tokenizer, prompt.user_texts[: len(answers) + 1], answers)), clipped=0)
 
 
 def scored_text(prompt: Prompt, turn: int, text: str, tokenizer: PreTrainedTokenizerBase, template: Template) -> str:
@@ -133,7 +135,3 @@ def _cannot_fit(prompt: Prompt, total: int, limit: int) -> ConfigError:
     why = "this prompt is never truncated" if not prompt.body else "its head and tail alone are longer"
     remedy = "lower decode.max_new_tokens or the task's number of shots, or use a model with a longer context"
     return ConfigError("prompt", prompt.id, f"at most {limit} tokens; it has {total} and {why}: {remedy}")
-
-
-def _encoded(ids: list[int], clipped: int) -> Encoded:
-    return Encoded(tuple(ids), clipped, hashlib.sha256(",".join(map(str, ids)).encode()).hexdigest())

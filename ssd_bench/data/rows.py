@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NoReturn, TypeVar
 
+from ssd_bench.contract.task import DataSpec
 from ssd_bench.errors import ConfigError, brief, is_encodable, shortened
 
 T = TypeVar("T")
@@ -36,69 +37,54 @@ def usable(row: T) -> T:
     return row
 
 
-def examine_row(
-    row: Mapping[str, Any],
-    fields: Iterable[str],
-    where: str,
-    optional: Iterable[str] = (),
-    lists: Iterable[str] = (),
-    singles: Iterable[str] = (),
-) -> tuple[Row, list[ConfigError]]:
-    """Return a row's usable fields, and an error for each other field.
+def examine_row(row: Mapping[str, Any], spec: DataSpec, where: str) -> tuple[Row, list[ConfigError]]:
+    """Return a row's `id` and fields of `spec` if usable, and an error for each other field.
 
     Args:
-        fields: fields that must be non-empty strings; an integer `id` becomes its decimal text.
         where: place of the row, for errors.
-        optional: strings; null or missing ones become "".
-        lists: members of `fields` that must be non-empty lists of non-empty strings instead, and members of `optional`
-            that must be lists.
-        singles: members of `lists` in which a single string stands for a list of it.
     """
     checked: Row = {}
     faults = []
-    listed, single = frozenset(lists), frozenset(singles)
-    for field in fields:
-        value = original = row.get(field)
-        if field in single and isinstance(value, str):
-            value = [value]
-        if field == "id" and isinstance(value, int) and not isinstance(value, bool):
-            value = str(value)
+    for field in ("id", *spec.fields):
         if field not in row:
             missing = shortened(f"the field is missing; the row has: {', '.join(row) or 'no field'}", 2 * SHOWN)
             faults.append(ConfigError(f"{where} {field}", None, reason=missing))
             continue
-        if field in listed:
-            expected = _list_fault(value, EITHER if field in single else LIST)
+        value = row[field]
+        if field in spec.lists:
+            value = [value] if field in spec.singles and isinstance(value, str) else value
+            fault = _list_fault(value, EITHER if field in spec.singles else LIST)
+        elif field == "id":
+            value = str(value) if isinstance(value, int) and not isinstance(value, bool) else value
+            fault = _text_fault(value, ID)
         else:
-            expected = _text_fault(value, ID if field == "id" else TEXT)
-        if expected is None:
+            fault = _text_fault(value, TEXT)
+        if fault is None:
             checked[field] = value
         else:
-            faults.append(ConfigError(f"{where} {field}", brief(original, SHOWN), expected))
-    for field in optional:
+            faults.append(ConfigError(f"{where} {field}", brief(row[field], SHOWN), fault))
+    for field in spec.optional:
         value = row.get(field)
-        if field in listed:
-            fault = _list_fault(value) if value else None
-            if fault is None:
-                checked[field] = list(value or ())
-            else:
-                faults.append(ConfigError(f"{where} {field}", brief(value, SHOWN), f"{fault}, null or nothing"))
-        elif value is None or value == "":
-            checked[field] = ""
-        elif isinstance(value, str) and is_encodable(value):
+        if field in spec.lists:
+            value = value or []
+            fault = _list_fault(value, LIST) if value else None
+        else:
+            value = "" if value is None else value
+            fault = None if isinstance(value, str) and is_encodable(value) else "a string"
+        if fault is None:
             checked[field] = value
         else:
-            faults.append(ConfigError(f"{where} {field}", brief(value, SHOWN), "a string, null or nothing"))
+            faults.append(ConfigError(f"{where} {field}", brief(value, SHOWN), f"{fault}, null or nothing"))
     return checked, faults
 
 
-def _text_fault(value: object, expected: str = TEXT) -> str | None:
+def _text_fault(value: object, expected: str) -> str | None:
     if not isinstance(value, str) or not value.strip():
         return expected
     return None if is_encodable(value) else "Unicode text without half of a surrogate pair"
 
 
-def _list_fault(value: object, expected: str = LIST) -> str | None:
+def _list_fault(value: object, expected: str) -> str | None:
     if not isinstance(value, list) or not value:
         return expected
     faults = [_text_fault(item, expected) for item in value]

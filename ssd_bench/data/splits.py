@@ -57,7 +57,10 @@ def read_split(repository: Repository, name: str | None, split: str, options: Ma
             builder = datasets.load_dataset_builder(str(folder), name=name, **options)
         except Exception as error:  # its errors have no common type
             raise LayoutError(reason(error).replace(str(folder), repository.path)) from error
-        listed = {label: _relative_names(folder, paths) for label, paths in (builder.config.data_files or {}).items()}
+        listed = {
+            label: [Path(path).relative_to(folder).as_posix() for path in paths]
+            for label, paths in (builder.config.data_files or {}).items()
+        }
     if absent := [label for label in labels if label not in listed]:
         raise SplitError(f"no {', '.join(absent)}: the splits are {', '.join(map(str, listed))}")
     files = {label: listed[label] for label in labels}
@@ -65,12 +68,9 @@ def read_split(repository: Repository, name: str | None, split: str, options: Ma
     data = datasets.load_dataset(
         builder.name, data_files=places, split=split, features=builder.info.features, **_reading(builder)
     )
+    stated = (builder.info.splits or {}).get(split)
     names = tuple(name for names in files.values() for name in names)
-    return Split(data, names, _stated(builder, split))
-
-
-def _relative_names(folder: Path, paths: list[str]) -> list[str]:
-    return [Path(path).relative_to(folder).as_posix() for path in paths]
+    return Split(data, names, None if stated is None else stated.num_examples)
 
 
 def _reading(builder: DatasetBuilder) -> dict[str, Any]:
@@ -82,8 +82,3 @@ def _reading(builder: DatasetBuilder) -> dict[str, Any]:
         if field.name not in PLACES and value is not default and value != default:
             chosen[field.name] = value
     return chosen
-
-
-def _stated(builder: DatasetBuilder, split: str) -> int | None:
-    stated = (builder.info.splits or {}).get(split)
-    return None if stated is None else stated.num_examples
