@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 import sys
 import tempfile
@@ -15,7 +14,7 @@ from pathlib import Path
 
 from ssd_bench.errors import ConfigError
 from ssd_bench.model.fetch import failure, reason
-from ssd_bench.paths import file_hash, local_path
+from ssd_bench.paths import file_hash, local_path, write_atomic
 
 COMMIT = re.compile(r"[0-9a-f]{40}")
 CARDS = ("README.md", ".huggingface.yaml", "dataset_infos.json")
@@ -102,14 +101,9 @@ def open_repository(path: str, revision: str | None, option: str) -> Repository:
         raise
     except Exception as error:  # the hub's clients raise OSError, ValueError, RuntimeError and errors of httpx
         cause = failure(error, "dataset", path, revision)
-        commits = ", ".join(cached_commits(path))
+        commits = ", ".join(sorted(folder.name for folder in (_storage(path) / "snapshots").glob("*")))
         commits = f"; the cache has commit {commits}, which {option}=COMMIT reads" if commits else ""
         raise ConfigError(option, revision, reason=f"{path} could not be loaded ({cause}){commits}") from error
-
-
-def cached_commits(path: str) -> list[str]:
-    """Return a repository's commits in the hub's cache."""
-    return sorted(folder.name for folder in (_storage(path) / "snapshots").glob("*"))
 
 
 def _resolve(path: str, revision: str) -> str:
@@ -184,6 +178,4 @@ def _storage(path: str) -> Path:
 def _write(file: Path, text: str) -> None:
     with suppress(OSError):
         file.parent.mkdir(parents=True, exist_ok=True)
-        partial = file.with_name(f".{file.name}.{os.getpid()}")
-        partial.write_text(text, encoding="utf-8")
-        partial.replace(file)
+        write_atomic(file, text.encode())

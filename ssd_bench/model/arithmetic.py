@@ -37,6 +37,7 @@ class IsaLevel:
 AVX2 = ("avx2", "fma", "f16c", "bmi1", "bmi2", "abm", "movbe")
 AVX512 = (*AVX2, "avx512f", "avx512bw", "avx512cd", "avx512dq", "avx512vl")
 AVX512_BF16 = (*AVX512, "avx512_vnni", "avx512_bf16")
+AMX = (*AVX512_BF16, "amx_tile", "amx_bf16")
 AVX512_BF16_FLAGS = ("-march=skylake-avx512", "-mavx512vnni", "-mavx512bf16")
 # Ascending. -march also fixes the tuning: tuned for this very machine, the compiler would choose itself which products
 # and sums it fuses, and the last bits of a result would depend on the machine.
@@ -46,12 +47,7 @@ LEVELS = (
     IsaLevel("avx2", AVX2, ("-march=haswell",)),
     IsaLevel("avx512", AVX512, ("-march=skylake-avx512",)),
     IsaLevel("avx512_bf16", AVX512_BF16, AVX512_BF16_FLAGS, rounds=True),
-    IsaLevel(
-        "amx",
-        (*AVX512_BF16, "amx_tile", "amx_bf16"),
-        (*AVX512_BF16_FLAGS, "-mamx-tile", "-mamx-bf16"),
-        rounds=True,
-    ),
+    IsaLevel("amx", AMX, (*AVX512_BF16_FLAGS, "-mamx-tile", "-mamx-bf16"), rounds=True),
 )
 
 
@@ -85,9 +81,6 @@ def decide(device: torch.device, weights: torch.dtype, kernels: str, isa: str) -
 
     A CPU reads 16-bit weights and caches and computes in float32. On levels with bfloat16 products, both operands are
     rounded to bfloat16 if the weights are. An accelerator computes in the dtype of the weights.
-
-    Raises:
-        ConfigError: as `resolve`.
     """
     if device.type != "cpu":
         return Arithmetic(kernels, None, weights, weights)
@@ -97,11 +90,7 @@ def decide(device: torch.device, weights: torch.dtype, kernels: str, isa: str) -
 
 
 def resolve(isa: str) -> IsaLevel:
-    """Return the level of a choice; `auto` is this CPU's highest level, or the one in `SSD_BENCH_ISA`.
-
-    Raises:
-        ConfigError: the level is unknown, or missing on this CPU.
-    """
+    """Return the level of a choice; `auto` is this CPU's highest level, or the one in `SSD_BENCH_ISA`."""
     field, levels = "hardware.isa", available_levels()
     if isa == "auto":
         isa = os.environ.get(FORCED) or levels[-1].name

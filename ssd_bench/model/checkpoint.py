@@ -126,11 +126,7 @@ class ModelSource:
         """The GGUF file; None for other sources."""
         if self.gguf is None:
             return None
-        values = arguments("model.gguf", PackagedFile, self.gguf)
-        for name, kind in kinds(PackagedFile).items():
-            if name in values:
-                check_value(f"model.gguf.{name}", kind, values[name])
-        return PackagedFile(**values)
+        return PackagedFile(**arguments("model.gguf", PackagedFile, self.gguf))
 
     @property
     def prompting(self) -> Template:
@@ -153,9 +149,6 @@ class ModelSource:
         """Return the checkpoint without loading weights.
 
         `Checkpoint.headers` downloads hub weights; a GGUF file is fetched and converted now.
-
-        Raises:
-            ConfigError: the checkpoint is missing or unavailable; the message says how to get it.
         """
         if self.embedded:
             folder = EMBEDDED / self.embedded
@@ -186,16 +179,12 @@ class Checkpoint:
 
     @property
     def commit(self) -> str | None:
-        """Commit on the hub; None for other models."""
+        """Commit on the hub."""
         return None if self.snapshot is None else self.snapshot.commit
 
     @cached_property
     def config(self) -> PretrainedConfig:
-        """The model's configuration as transformers reads it, from old and new formats of config.json.
-
-        Raises:
-            ConfigError: config.json cannot be read, or the model is quantised or needs custom code.
-        """
+        """The model's configuration as transformers reads it, from old and new formats of config.json."""
         from transformers import AutoConfig
 
         path = self.folder / "config.json"
@@ -208,11 +197,6 @@ class Checkpoint:
 
     @cached_property
     def tokenizer(self) -> PreTrainedTokenizerBase:
-        """Tokenizer of the checkpoint.
-
-        Raises:
-            ConfigError: as `load_tokenizer`.
-        """
         return load_tokenizer(self.folder, self.template, self.config.vocab_size)
 
     def text(self, ids: Sequence[int]) -> str:
@@ -223,11 +207,7 @@ class Checkpoint:
 
     @cached_property
     def eos_ids(self) -> frozenset[int]:
-        """Ids that end an output, by generation_config.json if present, as in Hugging Face `generate`.
-
-        Raises:
-            ConfigError: a value is no id of the model.
-        """
+        """Ids that end an output, by generation_config.json if present, as in Hugging Face `generate`."""
         path = self.folder / "generation_config.json"
         value = read_object(path).get("eos_token_id") if path.is_file() else None
         if value is None:
@@ -254,15 +234,10 @@ class Checkpoint:
 
     @cached_property
     def headers(self) -> dict[str, Header]:
-        """Headers of all tensors, by name; hub weights are downloaded now.
-
-        Raises:
-            ConfigError: weights cannot be downloaded; the folder has no weights, unreadable files or an adapter.
-        """
+        """Headers of all tensors, by name; hub weights are downloaded now."""
         if adapters := sorted(path.name for path in self.folder.glob("adapter_*")):
-            raise ConfigError(
-                "model", str(self.folder), f"a model without an adapter: merge {', '.join(adapters)} into it"
-            )
+            expected = f"a model without an adapter: merge {', '.join(adapters)} into it"
+            raise ConfigError("model", str(self.folder), expected)
         if self.snapshot is not None:
             self.snapshot.fetch_weights()
         return read_headers(self.folder)
@@ -286,7 +261,7 @@ class Checkpoint:
 
     @cached_property
     def shards(self) -> dict[str, Path]:
-        """Files of the tensors, by name; errors as `headers`."""
+        """Files of the tensors, by name."""
         return {name: header.shard for name, header in self.headers.items()}
 
     def check_all_read(self, shapes: Mapping[str, Mapping[str, int]]) -> None:
@@ -309,8 +284,7 @@ class Checkpoint:
             header = self.headers[name]
             if header.shape != tuple(sizes.values()):
                 shape = " and ".join(f"{key} {size}" for key, size in sizes.items())
-                expected = "weights with the shapes of config.json: "
-                expected += f"{name} is {list(header.shape)}, not {shape}"
+                expected = f"weights with the shapes of config.json: {name} is {list(header.shape)}, not {shape}"
                 raise ConfigError("model", str(header.shard), expected)
             if header.dtype not in DTYPES:
                 expected = f"weights of {', '.join(DTYPES)}: {name} is {header.dtype}"

@@ -34,12 +34,9 @@ CHUNK_WEIGHTS = 2**22  # most weights in float32 at a time
 
 
 def convert(source: Path, target: Path, description: str) -> None:
-    """Write a GGUF file's config, tokenizer, chat template and dequantised weights (bfloat16) into a folder.
-
-    Raises:
-        ConfigError: the file has tensors that no model of this project has.
-    """
+    """Write a GGUF file's config, tokenizer, chat template and dequantised weights (bfloat16) into a folder."""
     import gguf
+    from safetensors.torch import save_file
     from tqdm import tqdm
 
     origin: dict[str, Any] = {"pretrained_model_name_or_path": source.parent, "gguf_file": source.name}
@@ -50,7 +47,8 @@ def convert(source: Path, target: Path, description: str) -> None:
     total = sum(2 * int(tensor.n_elements) for tensor in tensors.values())
     with tqdm(total=total, desc=description, unit="B", unit_scale=True, disable=None) as bar:
         for file, names in files.items():
-            _save_shard(target / file, {name: _dequantise(source, tensors[name], name, config) for name in names})
+            shard = {name: _dequantise(source, tensors[name], name, config) for name in names}
+            save_file(shard, target / file, metadata={"format": "pt"})
             bar.update(sum(2 * int(tensors[name].n_elements) for name in names))
     index = {
         "metadata": {"total_size": total},
@@ -60,11 +58,7 @@ def convert(source: Path, target: Path, description: str) -> None:
 
 
 def checkpoint_name(name: str) -> str:
-    """Return the checkpoint name of a GGUF tensor.
-
-    Raises:
-        ConfigError: no model of this project has the tensor.
-    """
+    """Return the checkpoint name of a GGUF tensor; raise ConfigError if no model of this project has it."""
     stem, _, kind = name.rpartition(".")
     block, _, part = stem.removeprefix("blk.").partition(".")
     if stem in MODEL_NAMES:
@@ -130,9 +124,3 @@ def _dequantise(source: Path, tensor: Any, name: str, config: Mapping[str, Any])
         pairs = weights.view(config[heads], -1, 2, *shape[1:])
         weights = pairs.transpose(1, 2).reshape(shape)
     return weights
-
-
-def _save_shard(path: Path, tensors: dict[str, Tensor]) -> None:
-    from safetensors.torch import save_file
-
-    save_file(tensors, path, metadata={"format": "pt"})

@@ -50,11 +50,7 @@ def reason(error: BaseException) -> str:
 
 
 def read_object(path: Path) -> dict[str, Any]:
-    """Return the object in a JSON file.
-
-    Raises:
-        ConfigError: the file cannot be read, or holds no object.
-    """
+    """Return the object in a JSON file, or raise ConfigError."""
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError) as error:
@@ -112,22 +108,15 @@ def _dtype_name(dtype: torch.dtype) -> str:
 
 
 def weights_file_names() -> Iterator[tuple[str, str]]:
-    """Yield the names of weights files and indices with their files' suffix, in the order of preference.
-
-    As in transformers (`_get_resolved_checkpoint_files`), safetensors come before pickles, and a single file before an
-    index, perhaps of an older save.
-    """
+    """Yield the names of weights files and indices with their files' suffix, in the order of preference."""
+    # as in transformers (`_get_resolved_checkpoint_files`): an index next to a single file may be of an older save
     for suffix, stem in STEMS.items():
         yield f"{stem}{suffix}", suffix
         yield f"{stem}{suffix}.index.json", suffix
 
 
 def read_headers(folder: Path) -> dict[str, Header]:
-    """Return all tensors' headers, by name, from the files that transformers would load.
-
-    Raises:
-        ConfigError: no weights, an unreadable file, or an index that differs from its files.
-    """
+    """Return all tensors' headers, by name, from the files that transformers would load."""
     for name, suffix in weights_file_names():
         path = folder / name
         check_link(path)
@@ -143,10 +132,8 @@ def read_headers(folder: Path) -> dict[str, Header]:
 def check_link(path: Path) -> None:
     """Raise ConfigError for a dangling link, as incomplete or deleted downloads leave in the hub's cache."""
     if path.is_symlink() and not path.exists():
-        expected = (
-            f"a file: it is a link to {path.readlink()}, which does not exist; the download is incomplete or its "
-        )
-        expected += "files were deleted: download the model again (`hf download ID`)"
+        expected = f"a file: it is a link to {path.readlink()}, which does not exist; the download is incomplete or "
+        expected += "its files were deleted: download the model again (`hf download ID`)"
         raise ConfigError("model", str(path), expected)
 
 

@@ -127,10 +127,8 @@ def _read_rows(
 ) -> Tensor:
     """Return rows [0, prefix_len) without the unread ones, then [row, stop), of [Hkv, cap, D]; a view if possible."""
     first, last = unread
-    if first == last:
-        if row == prefix_len:
-            return cache[:, :stop].to(dtype)
-        return torch.cat((cache[:, :prefix_len], cache[:, row:stop]), dim=1).to(dtype)
+    if first == last and row == prefix_len:
+        return cache[:, :stop].to(dtype)
     return torch.cat((cache[:, :first], cache[:, last:prefix_len], cache[:, row:stop]), dim=1).to(dtype)
 
 

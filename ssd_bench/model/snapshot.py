@@ -36,11 +36,7 @@ class Snapshot:
 
     @classmethod
     def of(cls, hub: str, revision: str | None) -> Snapshot:
-        """Return a model's snapshot with its config and tokenizer files; weights only if the cache has them.
-
-        Raises:
-            ConfigError: these files cannot be downloaded, or the repository has no model in Hugging Face format.
-        """
+        """Return a model's snapshot with its config and tokenizer files; weights only if the cache has them."""
         from huggingface_hub import snapshot_download
 
         # names, not `*.json`: that reaches into subfolders with other formats of the model (`original/`, `onnx/`)
@@ -65,11 +61,7 @@ class Snapshot:
         return self.folder.name
 
     def fetch_weights(self) -> None:
-        """Download the weights that transformers would load, unless cached.
-
-        Raises:
-            ConfigError: they cannot be downloaded, have no supported format, or exceed the free disk space.
-        """
+        """Download the weights that transformers would load, unless cached."""
         from huggingface_hub import snapshot_download
 
         if self._cached(".safetensors"):
@@ -131,10 +123,8 @@ class Snapshot:
             # a killed download leaves its partial files, which the hub's client neither deletes nor continues
             leftover = sum(path.stat().st_size for path in (self.folder.parents[1] / "blobs").glob("*.incomplete"))
             if leftover:
-                expected += (
-                    f"; {leftover / GB:.1f} GB are in *.incomplete of {self.folder.parents[1]}, left by downloads that "
-                )
-                expected += "were killed: delete them unless one is running"
+                expected += f"; {leftover / GB:.1f} GB are in *.incomplete of {self.folder.parents[1]}, left by "
+                expected += "downloads that were killed: delete them unless one is running"
             raise ConfigError("model.hub", self.hub, expected)
 
     def _content_note(self) -> str:

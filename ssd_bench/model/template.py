@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from datetime import datetime, tzinfo
 from itertools import zip_longest
 from pathlib import Path
@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from ssd_bench.errors import ConfigError
 from ssd_bench.model.headers import reason
-from ssd_bench.settings import arguments, check_value, kinds
+from ssd_bench.settings import arguments, settings
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -30,7 +30,7 @@ RESERVED = {"messages", "conversation", "chat_template", "tokenize", "add_genera
 """Variables of a chat template, set for every prompt."""
 
 
-@dataclass(frozen=True)
+@settings("model.template", frozen=True)
 class Template:
     """Settings of `model.template`."""
 
@@ -49,18 +49,11 @@ class Template:
 
     @classmethod
     def of(cls, config: object) -> Template:
-        """Return the template of a config with its form alone or all settings.
-
-        Raises:
-            ConfigError: an unknown form, or a setting of a wrong type.
-        """
+        """Return the template of a config with its form alone or all settings."""
         if isinstance(config, cls):
             return config
         if isinstance(config, Mapping):
-            settings = arguments("model.template", cls, config)
-            for name, value in settings.items():
-                check_value(f"model.template.{name}", kinds(Template)[name], value)
-            return cls(**settings)
+            return cls(**arguments("model.template", cls, config))
         if config not in TEMPLATES:
             raise ConfigError("model.template", config, f"one of {', '.join(TEMPLATES)}")
         return cls(str(config))
@@ -88,19 +81,14 @@ class Template:
         self._check_renders(tokenizer, [_probe("a")], [])
 
     def with_system(self, system: str | None, option: str = "task.system") -> Template:
-        """Return the template with a task's system message from an option.
-
-        Raises:
-            ConfigError: a plain form, or a template that already has a system message.
-        """
+        """Return the template with a task's system message from an option; refuse it if there can be none."""
         if system is None:
             return self
         if self.form == "plain":
             raise ConfigError(option, system, "null, or model.template.form=chat: plain has none")
         if self.system is not None:
-            raise ConfigError(
-                option, system, "null, or model.template.system=null: a conversation has one such message"
-            )
+            expected = "null, or model.template.system=null: a conversation has one such message"
+            raise ConfigError(option, system, expected)
         return replace(self, system=system)
 
     def check_heard(self, tokenizer: PreTrainedTokenizerBase, option: str) -> None:
@@ -153,9 +141,6 @@ class Template:
             texts: the user's messages, in turn.
             answers: to all messages but the last.
             day: date and time for chat templates that print it.
-
-        Raises:
-            ConfigError: the chat template refuses it.
         """
         pairs = list(zip_longest(texts, answers))
         if self.form == "plain":
@@ -168,12 +153,11 @@ class Template:
         options |= {} if self.enable_thinking is None else {"enable_thinking": self.enable_thinking}
         try:
             with _clock_at(day):
-                return str(
-                    tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True, **options)
-                )
+                prompt = tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True, **options)
         except Exception as error:  # a template raises what it likes
             expected = f"messages that this tokenizer's chat template accepts ({reason(error)})"
             raise ConfigError("model.template", "chat", expected) from error
+        return str(prompt)
 
     def ids(self, tokenizer: PreTrainedTokenizerBase, texts: Sequence[str], answers: Sequence[str] = ()) -> list[int]:
         """Return the ids of `text`; a chat template gets no further special tokens (some papers' code doubles them)."""

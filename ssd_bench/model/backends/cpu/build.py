@@ -1,7 +1,6 @@
 """Builder and loader of the C++ extension: one build per instruction level, torch version and source text."""
 
 import hashlib
-import importlib.machinery
 import importlib.util
 import os
 import platform
@@ -60,12 +59,10 @@ def _tools_on_path() -> Iterator[None]:
 
 def _import(name: str, library: Path) -> ModuleType:
     """Load a finished build without rerunning ninja (about a second)."""
-    loader = importlib.machinery.ExtensionFileLoader(name, str(library))
-    spec = importlib.util.spec_from_loader(name, loader)
-    if spec is None:
-        raise BuildError(f"{library} cannot be loaded")
+    spec = importlib.util.spec_from_file_location(name, library)
+    assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)
-    loader.exec_module(module)
+    spec.loader.exec_module(module)
     return module
 
 
