@@ -153,11 +153,7 @@ def _leave_settings_to_jobs(arguments: Iterable[str]) -> list[str]:
 
 
 def _check_choices(arguments: Sequence[str]) -> None:
-    """Refuse arguments that give a traceback in Hydra: a choice that is no name (`method=null`), `-m --cfg`.
-
-    Raises:
-        ConfigError: names the group and its choices, or the option.
-    """
+    """Refuse arguments that give a traceback in Hydra: a choice that is no name (`method=null`), `-m --cfg`."""
     conflicting = WITHOUT_JOBS & {argument.partition("=")[0] for argument in arguments}
     if conflicting and _is_sweep(arguments):
         raise ConfigError("option", min(conflicting), "one run, without -m; dry=true describes the runs of a sweep")
@@ -175,11 +171,7 @@ def _check_choices(arguments: Sequence[str]) -> None:
 
 
 def _check_grammar(argument: str, sweep: bool) -> None:
-    """Refuse a value that Hydra's grammar cannot parse, or, without -m, parses as several values.
-
-    Raises:
-        ConfigError: says how to type the value as text.
-    """
+    """Refuse a value that Hydra's grammar cannot parse, or, without -m, parses as several values."""
     name, _, value = argument.partition("=")
     if not name or len(name) > LONGEST_NAME:
         raise ConfigError("option", shortened(argument), "NAME=VALUE, where NAME is an option")
@@ -207,13 +199,9 @@ def _yaml_fault(error: yaml.YAMLError) -> ConfigError:
 
 
 def _encoding_fault(error: UnicodeDecodeError) -> ConfigError:
-    """Return the error for a config file that is not UTF-8, by the file that Hydra had open.
-
-    Raises:
-        UnicodeDecodeError: no config file was being read.
-    """
-    opened = (frame.f_locals.get("f") for frame, _ in traceback.walk_tb(error.__traceback__))
-    for file in opened:
+    """Return the error for a config file that is not UTF-8, by the file that Hydra had open, if it was one."""
+    for frame, _ in traceback.walk_tb(error.__traceback__):
+        file = frame.f_locals.get("f")
         if isinstance(file, io.TextIOWrapper) and file.name.endswith(".yaml"):
             return ConfigError("config", file.name, f"text in UTF-8 (byte {error.start + 1}: {error.reason})")
     raise error
@@ -240,13 +228,11 @@ def _advised(error: Exception) -> Exception:
         module, _, name = str(parent["_target_"]).rpartition(".")
         settings_of(table_name, getattr(importlib.import_module(module), name), {key: value})
     except ConfigError as fault:
-        return (
-            ConfigError(suggestion[1], value, fault.expected, fault.reason).with_note(_elsewhere(table_name, key))
-            if fault.field == f"{table_name}.{key}"
-            else error
-        )
+        if fault.field == f"{table_name}.{key}":
+            advised = ConfigError(suggestion[1], value, fault.expected, fault.reason)
+            return advised.with_note(_elsewhere(table_name, key))
     except (Exception, SystemExit):  # importing a module may raise anything
-        return error
+        pass
     return error
 
 

@@ -45,16 +45,12 @@ def task_names() -> list[str]:
 
 @cache
 def task_named(name: str, variant: str | None = None) -> Task:
-    """Make a task with its default settings, or those of a variant.
-
-    Raises:
-        ConfigError: an invalid task, variant or setting.
-    """
+    """Make a task with its default settings, or those of a variant."""
     return build(_compose_task(name, variant), "task")
 
 
 def task_settings(name: str, variant: str | None = None) -> dict[str, Any]:
-    """Return a task's config as plain values; arguments and errors as in `task_named`."""
+    """Return a task's config as plain values."""
     return OmegaConf.to_container(_compose_task(name, variant).task, resolve=True)  # type: ignore[return-value]
 
 
@@ -75,15 +71,9 @@ class TaskChoice:
         return self.name if self.variant is None else f"{self.name}:{self.variant}"
 
     def task(self) -> Task:
-        """Make the task.
-
-        Raises:
-            ConfigError: an invalid task, variant or setting.
-        """
         return task_named(self.name, self.variant)
 
     def settings(self) -> dict[str, Any]:
-        """Return the task's config as plain values; errors as in `task`."""
         return task_settings(self.name, self.variant)
 
 
@@ -196,11 +186,7 @@ def _missing_functions(cls: type, kind: type) -> list[str]:
 
 
 def _compose_task(name: str, variant: str | None) -> DictConfig:
-    """Compose the default config with another task.
-
-    Raises:
-        ConfigError: an unknown task or variant.
-    """
+    """Compose the default config with another task."""
     if name not in task_names():
         raise ConfigError("task", name, f"one of {', '.join(task_names())}")
     GlobalHydra.instance().clear()  # Hydra refuses to be initialised twice in a process

@@ -99,10 +99,8 @@ def declared_settings(target: str) -> list[Declared]:
     settings = {
         s.name: s for base in node.bases if isinstance(base, ast.Name) for s in declared_settings(f"{module}.{base.id}")
     }
-    if any(
-        isinstance(decorator, ast.Call) and ast.unparse(decorator.func) == "settings"
-        for decorator in node.decorator_list
-    ):
+    decorators = [decorator for decorator in node.decorator_list if isinstance(decorator, ast.Call)]
+    if any(ast.unparse(decorator.func) == "settings" for decorator in decorators):
         for field, following in zip(node.body, [*node.body[1:], None]):
             if isinstance(field, ast.AnnAssign) and not ast.unparse(field.annotation).startswith("ClassVar"):
                 kind = source.evaluate(field.annotation)
@@ -142,9 +140,8 @@ class _Source(dict[str, Any]):
             return bool  # the condition of a `Fits`, which the help never calls
         if hasattr(builtins, name):
             raise KeyError(name)
-        module, attribute = self.origins.get(
-            name, (self.module, name)
-        )  # the module itself, imported, if its source does not tell
+        # the module itself, imported, if its source does not tell
+        module, attribute = self.origins.get(name, (self.module, name))
         return getattr(importlib.import_module(module), attribute)
 
     def evaluate(self, node: ast.expr) -> Any:

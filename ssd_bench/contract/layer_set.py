@@ -60,18 +60,12 @@ class LayerSet:
 
     @classmethod
     def skipping(cls, n_layers: int, attn: Iterable[int] = (), mlp: Iterable[int] = ()) -> LayerSet:
-        """Return the set that skips the attention of blocks `attn` and the MLP of blocks `mlp` (block indices).
-
-        Raises:
-            ConfigError: a block index outside [0, L).
-        """
+        """Return the set that skips the attention of blocks `attn` and the MLP of blocks `mlp` (block indices)."""
         attn, mlp = list(attn), list(mlp)
         for name, blocks in (("skip_attn", attn), ("skip_mlp", mlp)):
-            outside = sorted(i for i in blocks if not 0 <= i < n_layers)
-            if outside:
-                raise ConfigError(
-                    name, outside, f"block indices in [0, {n_layers}) for this model of {n_layers} blocks"
-                )
+            if outside := sorted(i for i in blocks if not 0 <= i < n_layers):
+                expected = f"block indices in [0, {n_layers}) for this model of {n_layers} blocks"
+                raise ConfigError(name, outside, expected)
         return cls(n_layers, frozenset([2 * i for i in attn] + [2 * i + 1 for i in mlp]))
 
     def in_bits(self, bits: int, indices: Iterable[int] | None = None) -> LayerSet:
@@ -90,7 +84,7 @@ class LayerSet:
         return dict(self.rounded)
 
     def sublayers_in(self, bits: int) -> list[int]:
-        """Return the indices of the sublayers with weights of so many bits, 2L for the LM head, ascending."""
+        """Return the indices of the sublayers with weights in `bits` bits, 2L for the LM head, ascending."""
         return sorted(i for i, own in self.rounded if own == bits)
 
     @cached_property

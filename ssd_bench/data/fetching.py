@@ -18,9 +18,6 @@ def fetch(choices: Sequence[TaskChoice], every: bool = False) -> None:
 
     Args:
         every: pass over files that the hub lacks.
-
-    Raises:
-        ConfigError: the hub cannot be reached; after all files, an unusable file.
     """
     failed = []
     fetched: dict[str, tuple[int, str | None]] = {}
@@ -43,9 +40,8 @@ def fetch(choices: Sequence[TaskChoice], every: bool = False) -> None:
                 print(f"  {spec.name}: FAILED {error}")
                 failed.append(str(choice))
     if failed:
-        raise ConfigError(
-            "TASK", ", ".join(dict.fromkeys(failed)), reason="each line marked FAILED above gives the reason"
-        )
+        names = ", ".join(dict.fromkeys(failed))
+        raise ConfigError("TASK", names, reason="each line marked FAILED above gives the reason")
 
 
 def _fetch_file(spec: DataSpec, settings: Mapping[str, Any], fetched: dict[str, tuple[int, str | None]]) -> str:

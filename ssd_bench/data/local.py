@@ -41,11 +41,7 @@ class LocalSource:
         self._faults: dict[str, list[ConfigError]] = {}
 
     def rows(self, spec: DataSpec) -> list[Row]:
-        """Return all rows of `root/NAME.jsonl` in file order; one with faults is an `UnusableRow`.
-
-        Raises:
-            ConfigError: no root, no such file, or no usable row (the message names FILE:LINE).
-        """
+        """Return all rows of `root/NAME.jsonl` in file order; one with faults is an `UnusableRow`."""
         lines = list(self.scan(spec))
         faults = [fault for line in lines for fault in line.faults]
         if all(line.faults for line in lines):
@@ -57,11 +53,7 @@ class LocalSource:
         return self._faults
 
     def scan(self, spec: DataSpec) -> Iterator[JsonLine]:
-        """Yield each row with all of its faults; an empty file yields one line with a fault.
-
-        Raises:
-            ConfigError: no root, or no readable file.
-        """
+        """Yield each row with all of its faults; an empty file yields one line with a fault."""
         path = self._path(spec)
         line_of: dict[str, tuple[int, bool]] = {}  # id -> line, and whether the id is only the line's number
         any_row = False
@@ -95,9 +87,8 @@ class LocalSource:
     def _path(self, spec: DataSpec) -> Path:
         name = f"{spec.name}.jsonl"
         if self.root is None:
-            raise ConfigError(
-                "data.root", NOT_GIVEN, f"data.root=DIR, from which data=local reads DIR/{name}; or use data=sample"
-            )
+            expected = f"data.root=DIR, from which data=local reads DIR/{name}; or use data=sample"
+            raise ConfigError("data.root", NOT_GIVEN, expected)
         if not self.root.is_dir():
             raise ConfigError("data.root", str(self.root), f"an existing folder that holds {name}")
         path = self.root / name
@@ -105,9 +96,8 @@ class LocalSource:
             raise ConfigError("data.root", str(self.root), f"a folder in which {name} is a file, not a folder")
         if not path.is_file():
             present = ", ".join(sorted(p.name for p in self.root.glob("*.jsonl"))) or "no JSONL file"
-            raise ConfigError(
-                "data.root", str(self.root), f"a folder with {name}, which this task reads; it holds: {present}"
-            )
+            expected = f"a folder with {name}, which this task reads; it holds: {present}"
+            raise ConfigError("data.root", str(self.root), expected)
         return path
 
 
@@ -192,10 +182,8 @@ def _rename_fields(row: dict[str, Any], rename: Mapping[str, str]) -> dict[str, 
 def _repeated_id(where: str, name: str | None, earlier: int, unnamed: bool) -> ConfigError:
     """Return the error for an earlier line's id (`unnamed`: its line number); `name` is None for a row without one."""
     if name is None:
-        number = where.rpartition(":")[2]
-        expected = (
-            f"a unique id: a row without an id gets its line number, {number}, which is also the id of line {earlier}"
-        )
+        expected = f"a unique id: a row without an id gets its line number, {where.rpartition(':')[2]}, "
+        expected += f"which is also the id of line {earlier}"
     else:
         has = "has no id, and gets its line number" if unnamed else "has the same id"
         expected = f"a unique id; line {earlier} {has}"

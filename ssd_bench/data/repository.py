@@ -84,9 +84,6 @@ def open_repository(path: str, revision: str | None, option: str) -> Repository:
     """Return the repository at the present commit of a revision.
 
     If the hub does not answer, a branch or tag means its commit in the cache; a line on stderr says so.
-
-    Raises:
-        ConfigError: the revision is not available.
     """
     if (folder := local_path(f"{option.removesuffix('revision')}path", path)).is_dir():
         commit_of_folder = folder.name if COMMIT.fullmatch(folder.name) else None  # a snapshot in the hub's cache
@@ -118,10 +115,8 @@ def _resolve(path: str, revision: str) -> str:
         if not (_unanswered(error) and cached_reference.is_file()):
             raise
         commit = cached_reference.read_text(encoding="utf-8").strip()
-        print(
-            f"{path}: the hub does not answer ({reason(error)}); using the cached commit {commit} of {revision}",
-            file=sys.stderr,
-        )
+        substitute = f"using the cached commit {commit} of {revision}"
+        print(f"{path}: the hub does not answer ({reason(error)}); {substitute}", file=sys.stderr)
         return commit
     assert commit is not None, "the hub names a commit unless it is told not to"
     _write(cached_reference, commit)
@@ -154,10 +149,8 @@ def _complete_files(path: str, names: list[str]) -> tuple[str, ...]:
     present = Counter(families.values())
     partial = {family for family, count in present.items() if count < int(family[1])}
     for stem, count, suffix in sorted(partial):
-        print(
-            f"{path}: the cache lacks some of {stem}*-of-{count}{suffix}, so none of these files is read",
-            file=sys.stderr,
-        )
+        shards = f"{stem}*-of-{count}{suffix}"
+        print(f"{path}: the cache lacks some of {shards}, so none of these files is read", file=sys.stderr)
     return tuple(name for name in names if families.get(name) not in partial)
 
 

@@ -23,11 +23,7 @@ class Contract:
         self._checked_taps = Taps()
 
     def check_taps(self, method: Method) -> Taps:
-        """Return a method's taps.
-
-        Raises:
-            ConfigError: no `Taps`, or a boundary that the model lacks.
-        """
+        """Return a method's taps, or raise ConfigError."""
         taps = method.taps
         if taps is self._checked_taps:  # the usual case: called in every step, and taps rarely change
             return taps
@@ -41,11 +37,7 @@ class Contract:
         return taps
 
     def check_proposal(self, method: Method, proposal: object, root: int) -> LayerDraft | TokenTree:
-        """Return a method's proposal for an output that ends with `root`.
-
-        Raises:
-            ConfigError: no proposal, or a misfit with this model or output.
-        """
+        """Return a method's proposal for an output that ends with `root`, or raise ConfigError."""
         if isinstance(proposal, TokenTree):
             tokens = proposal.tokens
             if type(tokens) is tuple and len(tokens) == 1 and tokens[0] == root:  # AR's proposal: nothing else to check
@@ -59,9 +51,8 @@ class Contract:
                 raise _config_error(method, "propose: TokenTree.tokens", tokens, expected)
             return proposal
         if not isinstance(proposal, LayerDraft):
-            raise _config_error(
-                method, "propose", proposal, "a TokenTree or a LayerDraft; to draft nothing, the root alone"
-            )
+            expected = "a TokenTree or a LayerDraft; to draft nothing, the root alone"
+            raise _config_error(method, "propose", proposal, expected)
         layer_set = proposal.layer_set
         if not isinstance(layer_set, LayerSet) or layer_set.n_layers != self._n_layers:
             expected = f"a LayerSet of this model: n_layers={self._n_layers}"
@@ -77,7 +68,7 @@ class Contract:
         return proposal
 
     def check_estimate(self, method: Method, estimate: object) -> Estimate | None:
-        """Return the result of `observe`; raise ConfigError unless it is an `Estimate` or None."""
+        """Return the result of `observe`, or raise ConfigError."""
         if estimate is not None and not isinstance(estimate, Estimate):
             raise _config_error(method, "observe", estimate, "an Estimate after a search, or None")
         return estimate

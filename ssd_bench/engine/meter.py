@@ -35,7 +35,6 @@ class Meter:
                 outer.nest(self._log)
 
     def moment(self) -> Moment:
-        """Return the present moment."""
         return self._clock.mark(), len(self._log)
 
     def settle(self) -> None:
@@ -43,7 +42,6 @@ class Meter:
         self._clock.settle()
 
     def ms(self, start: Moment, end: Moment) -> float:
-        """Return the milliseconds between two moments."""
         return self._clock.ms(start[0], end[0])
 
     def work(self, part: str, *spans: tuple[Moment, Moment]) -> list[Work]:

@@ -259,9 +259,8 @@ class Decoder:
         logits = self._logits(hidden, tokens, norm, self.in_bits(bits).head)
         if self.log is not None:
             share = logits.shape[1] / self.arch.vocab_size
-            self.log.append(
-                (HEAD, len(hidden), 0, share, start, time.perf_counter(), {HEAD[0]: bits} if bits else None)
-            )
+            head_bits = {HEAD[0]: bits} if bits else None
+            self.log.append((HEAD, len(hidden), 0, share, start, time.perf_counter(), head_bits))
         return logits
 
     def _logits(self, hidden: Tensor, tokens: Tensor | None, norm: bool, head: Matrix) -> Tensor:

@@ -180,7 +180,7 @@ def architecture(checkpoint: Checkpoint) -> Architecture:
     embeddings = [name for name in (EMBEDDING, HEAD) if name in checkpoint.headers or not arch.tied] or [EMBEDDING]
     shapes = {NORM: {"hidden_size": arch.width}} | dict.fromkeys(embeddings, embedding_sizes)
     block_shapes = _block_shapes(checkpoint.config, arch)
-    shapes |= {f"{_prefix(i)}{name}": sizes for i in range(arch.n_layers) for name, sizes in block_shapes.items()}
+    shapes |= {f"{LAYERS}{i}.{name}": sizes for i in range(arch.n_layers) for name, sizes in block_shapes.items()}
     checkpoint.check_all_read(shapes)
     return replace(arch, tied=arch.tied and not checkpoint.head_differs)
 
@@ -218,10 +218,6 @@ def _packed(tensors: Sequence[Tensor], device: torch.device, pack: Callable[[Ten
     return matrix.clone() if matrix is tensors[0] else matrix  # else it would keep the whole file mapped
 
 
-def _prefix(index: int) -> str:
-    return f"{LAYERS}{index}."
-
-
 def _block_shapes(config: PretrainedConfig, arch: Architecture) -> dict[str, dict[str, int]]:
     """Return the shapes of a block's tensors by name: keys of config.json -> sizes."""
     width, q, kv, inner = (
@@ -250,7 +246,7 @@ def _load_block(
     device: torch.device,
     pack: Callable[[Tensor], Matrix],
 ) -> Block:
-    prefix = _prefix(index)
+    prefix = f"{LAYERS}{index}."
     tensors = checkpoint.read([prefix + name for name in _block_shapes(checkpoint.config, arch)], dtype)
 
     def optional(kind: str, *names: str) -> Matrix | None:

@@ -49,7 +49,6 @@ class Sum(NamedTuple):
     seconds: float = 0.0
 
     def plus(self, other: Sum) -> Sum:
-        """Return the sum of both."""
         return Sum(self.calls + other.calls, self.context + other.context, self.seconds + other.seconds)
 
 
@@ -65,7 +64,6 @@ class WorkLog(list[LoggedCall]):
         _add(self._nested, log.total())
 
     def total(self) -> dict[WorkKind, Sum]:
-        """Return the sums of all calls."""
         sums = sum_calls(self)
         _add(sums, self._nested)
         return sums
