@@ -18,6 +18,7 @@ import triton
 import triton.language as tl
 
 HIDDEN = tl.constexpr(float("-inf"))
+PRECISION = tl.constexpr("ieee")  # of products of float32; others are exact in float32 sums
 
 
 @triton.jit
@@ -49,7 +50,6 @@ def linear(
     BIAS: tl.constexpr,
     BITS: tl.constexpr,
     GROUP: tl.constexpr,
-    EXACT: tl.constexpr,
     ROWS: tl.constexpr,
     BN: tl.constexpr,
     BK: tl.constexpr,
@@ -72,17 +72,11 @@ def linear(
         w_tile = inside[:, None] & within[None, :]
         w = _weights(w_ptr, scale_ptr, minimum_ptr, columns, at, w_tile, x_ptr.dtype.element_ty, K, BITS, GROUP)
         x = tl.load(x_ptr + rows[:, None] * K + at[None, :], mask=live[:, None] & within[None, :], other=0.0)
-        if EXACT:
-            sums = tl.dot(x, tl.trans(w), sums, input_precision="ieee")
-        else:
-            sums = tl.dot(x, tl.trans(w), sums)
+        sums = tl.dot(x, tl.trans(w), sums, input_precision=PRECISION)
         if GATED:
             rows_of_up = N + columns
             up = _weights(w_ptr, scale_ptr, minimum_ptr, rows_of_up, at, w_tile, x_ptr.dtype.element_ty, K, BITS, GROUP)
-            if EXACT:
-                ups = tl.dot(x, tl.trans(up), ups, input_precision="ieee")
-            else:
-                ups = tl.dot(x, tl.trans(up), ups)
+            ups = tl.dot(x, tl.trans(up), ups, input_precision=PRECISION)
     if BITS == 8:
         sums *= tl.load(scale_ptr + columns, mask=inside, other=0.0)[None, :]
         if GATED:
@@ -214,7 +208,6 @@ def attend(
     TILE: tl.constexpr,
     SPLIT: tl.constexpr,
     BLOCK: tl.constexpr,
-    EXACT: tl.constexpr,
 ):
     """Compute attention of q [n, HEADS, DIM]; one program per kv head, tile of queries and split of rows.
 
@@ -248,7 +241,7 @@ def attend(
                     other=0,
                 )
                 visible = (j[None, :] < 0) | (marked != 0)
-            best, mass, sums = _absorb(q, k, v, visible & valid[None, :], scale, best, mass, sums, EXACT)
+            best, mass, sums = _absorb(q, k, v, visible & valid[None, :], scale, best, mass, sums)
         slot, live, dims = (split * capacity + node) * HEADS + head, node < n, tl.arange(0, WIDTH)
         tl.store(parts_ptr + slot[:, None] * WIDTH + dims[None, :], sums, mask=live[:, None])
         tl.store(stats_ptr + slot, best, mask=live)
@@ -274,7 +267,6 @@ def attend_branches(
     WIDTH: tl.constexpr,
     TILE: tl.constexpr,
     BLOCK: tl.constexpr,
-    EXACT: tl.constexpr,
 ):
     """Compute attention of branches of LENGTH nodes; a node sees the prefix and, causally, its branch.
 
@@ -290,7 +282,7 @@ def attend_branches(
         k = _rows(keys_ptr + kv.to(tl.int64) * cache_stride, t, valid, DIM, WIDTH)
         v = _rows(values_ptr + kv.to(tl.int64) * cache_stride, t, valid, DIM, WIDTH)
         visible = (node >= 0)[:, None] & valid[None, :]
-        best, mass, sums = _absorb(q, k, v, visible, scale, best, mass, sums, EXACT)
+        best, mass, sums = _absorb(q, k, v, visible, scale, best, mass, sums)
     # own rows that the tile's nodes may see: from the branch of its first node to its last node
     begin = ((tile * TILE) // GROUP) // LENGTH * LENGTH
     end = tl.minimum(n, ((tile + 1) * TILE - 1) // GROUP + 1)
@@ -300,7 +292,7 @@ def attend_branches(
         k = _rows(own_keys_ptr + kv.to(tl.int64) * own_stride, j, valid, DIM, WIDTH)
         v = _rows(own_values_ptr + kv.to(tl.int64) * own_stride, j, valid, DIM, WIDTH)
         visible = (j[None, :] <= node[:, None]) & (j[None, :] // LENGTH == node[:, None] // LENGTH)
-        best, mass, sums = _absorb(q, k, v, visible & valid[None, :], scale, best, mass, sums, EXACT)
+        best, mass, sums = _absorb(q, k, v, visible & valid[None, :], scale, best, mass, sums)
     dims = tl.arange(0, WIDTH)
     at = (node[:, None] * HEADS + head[:, None]) * DIM + dims[None, :]
     written = (node < n)[:, None] & (dims < DIM)[None, :]
@@ -337,25 +329,19 @@ def _rows(ptr, rows, valid, DIM: tl.constexpr, WIDTH: tl.constexpr):
 
 
 @triton.jit
-def _absorb(q, k, v, visible, scale, best, mass, sums, EXACT: tl.constexpr):
+def _absorb(q, k, v, visible, scale, best, mass, sums):
     """Add a block of rows to the softmax statistics (maximum, mass) and sums: online softmax.
 
     Milakov and Gimelshein 2018 (arXiv:1805.02867). Rows that nobody sees leave all bits as they are.
     """
-    if EXACT:
-        scores = tl.dot(q, tl.trans(k), input_precision="ieee") * scale
-    else:
-        scores = tl.dot(q, tl.trans(k)) * scale
+    scores = tl.dot(q, tl.trans(k), input_precision=PRECISION) * scale
     scores = tl.where(visible, scores, HIDDEN)
     most = tl.maximum(best, tl.max(scores, 1))
     base = tl.where(most == HIDDEN, 0.0, most)
     shares = tl.exp(scores - base[:, None])
     kept = tl.exp(best - base)
     mass = mass * kept + tl.sum(shares, 1)
-    if EXACT:
-        sums = tl.dot(shares.to(v.dtype), v, sums * kept[:, None], input_precision="ieee")
-    else:
-        sums = tl.dot(shares.to(v.dtype), v, sums * kept[:, None])
+    sums = tl.dot(shares.to(v.dtype), v, sums * kept[:, None], input_precision=PRECISION)
     return most, mass, sums
 
 

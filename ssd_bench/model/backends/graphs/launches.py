@@ -68,8 +68,8 @@ def linear(
     else:
         depth = weight.shape[1]
     width, step, warps, stages = MATRIX_TILES[nodes, gated, columns >= MANY]
-    step, exact = min(step, max(16, triton.next_power_of_2(depth))), x.dtype == torch.float32
-    if exact:
+    step = min(step, max(16, triton.next_power_of_2(depth)))
+    if x.dtype == torch.float32:
         step, stages = min(step, 64), 2
     kernels.linear[(triton.cdiv(columns, width),)](
         x,
@@ -86,7 +86,6 @@ def linear(
         BIAS=bias is not None,
         BITS=bits,
         GROUP=GROUP,
-        EXACT=exact,
         ROWS=nodes,
         BN=width,
         BK=step,
@@ -152,7 +151,6 @@ def attend(q: Tensor, keys: Tensor, values: Tensor, out: Tensor, parts: Tensor, 
         TILE=tile,
         SPLIT=rows,
         BLOCK=min(block, 32) if exact else block,
-        EXACT=exact,
         num_warps=warps,
         num_stages=1 if exact else stages,
     )
@@ -187,7 +185,6 @@ def attend_branches(
         WIDTH=width,
         TILE=tile,
         BLOCK=min(block, 32) if exact else block,
-        EXACT=exact,
         num_warps=warps,
         num_stages=1 if exact else stages,
     )
