@@ -128,8 +128,6 @@ def _check_target(path: str, config: Any, kind: type | None = None) -> None:
     """Refuse a `_target_` that is not a class of the right kind, and unknown settings.
 
     Args:
-        path: the table's path in the config.
-        config: the table, with `_target_` and settings.
         kind: class or protocol to fit; None for a nested object: a task or a dataclass of settings.
     """
     target = config.get(TARGET)

@@ -16,8 +16,7 @@ from ssd_bench.errors import ConfigError
 def fetch(choices: Sequence[TaskChoice], every: bool = False) -> None:
     """Download and check every hub file of the tasks, with the template `plain`, which reads all files.
 
-    Args:
-        every: pass over files that the hub lacks.
+    With `every`, pass over files that the hub lacks.
     """
     failed = []
     fetched: dict[str, tuple[int, str | None]] = {}

@@ -12,7 +12,7 @@ from ssd_bench.data.rows import Row, UnusableRow, examine_row
 from ssd_bench.data.splits import LayoutError, Split, SplitError, read_split
 from ssd_bench.errors import ConfigError
 from ssd_bench.model.fetch import failure, reason
-from ssd_bench.settings import check_value
+from ssd_bench.settings import Count, check_value, fits
 
 if TYPE_CHECKING:
     from datasets import Dataset
@@ -169,8 +169,7 @@ def _check(spec: DataSpec) -> None:
         check_value(f"{option}.{key}", kind, spec.hub[key])
     if not _names(spec):
         raise ConfigError(f"{option}.name of {spec.name}", [], "a configuration, or a list of at least one")
-    expected = spec.hub.get("rows")
-    if expected is not None and (not isinstance(expected, int) or isinstance(expected, bool) or expected < 1):
+    if not fits(Count | None, expected := spec.hub.get("rows")):
         raise ConfigError(f"{option}.rows of {spec.name}", expected, "null, or the number of rows of the split")
 
 

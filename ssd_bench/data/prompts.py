@@ -23,9 +23,6 @@ def encode_all(
 
     A truncated prompt leaves room for its whole answer. Others only have to fit the context, at whose end their answers
     end with `finish_reason=context`.
-
-    Args:
-        new_tokens: most new tokens of each prompt.
     """
     encoded = []
     if any(prompt.turns for prompt in prompts):

@@ -38,11 +38,7 @@ def usable(row: T) -> T:
 
 
 def examine_row(row: Mapping[str, Any], spec: DataSpec, where: str) -> tuple[Row, list[ConfigError]]:
-    """Return a row's `id` and fields of `spec` if usable, and an error for each other field.
-
-    Args:
-        where: place of the row, for errors.
-    """
+    """Return a row's `id` and fields of `spec` if usable, and an error for each other field."""
     checked: Row = {}
     faults = []
     for field in ("id", *spec.fields):

@@ -218,11 +218,8 @@ class Decoder:
         """Run sublayer i over B independent continuations of one prefix: streams [B, r, d] -> [B, r, d].
 
         Every branch is a chain of r nodes at positions prefix_len, prefix_len + 1, ... It attends to the first
-        `prefix_len` cache rows and, causally, to its own nodes, whose keys and values stay outside the cache.
-
-        Args:
-            hidden: not modified.
-            bits: as in `in_bits`.
+        `prefix_len` cache rows and, causally, to its own nodes, whose keys and values stay outside the cache. The
+        incoming streams are not modified.
         """
         start, block = time.perf_counter(), self.in_bits(bits).blocks[i // 2]
         streams = hidden.to(self.weights.devices[i // 2], copy=True)
@@ -252,8 +249,6 @@ class Decoder:
 
         Args:
             tokens: vocabulary entries to compute, the columns of the result; None: all V.
-            norm: whether to apply the final norm first.
-            bits: as in `in_bits`.
         """
         start = time.perf_counter()
         logits = self._logits(hidden, tokens, norm, self.in_bits(bits).head)

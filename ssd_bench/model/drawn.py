@@ -44,8 +44,7 @@ def config(arch: Architecture) -> PretrainedConfig:
         "rope_parameters": {"rope_type": "default", "rope_theta": ROPE_BASE},
     }
     kind: Any = CONFIG_MAPPING[arch.family]
-    pretrained: PretrainedConfig = kind(**sizes)
-    return pretrained
+    return kind(**sizes)
 
 
 def draw(

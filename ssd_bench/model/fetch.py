@@ -15,9 +15,6 @@ def failure(error: BaseException, kind: Kind, name: str, revision: str | None = 
     """Return the cause of a failed download and its remedy, in one line.
 
     The hub's clients wrap errors of other libraries: the most specific cause is taken.
-
-    Args:
-        revision: commit, branch or tag; None: the default branch.
     """
     from huggingface_hub import constants, errors
 

@@ -91,8 +91,7 @@ class KVCache:
     def commit(self, path: Sequence[int]) -> None:
         """Commit the scratch rows `length + node` of an accepted path: they become rows [length, length + len(path)).
 
-        Args:
-            path: ascending node indices of the verified tree, root first.
+        The path has ascending node indices of the verified tree, root first.
         """
         if self.length + len(path) > self.capacity:
             raise ValueError(

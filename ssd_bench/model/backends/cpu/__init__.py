@@ -35,8 +35,7 @@ class NativeOperators(Operators):
         return self._matrix(weight.contiguous()) if weight.dim() == 2 else super().pack(weight)
 
     def embed(self, W: Matrix, tokens: Tensor) -> Tensor:
-        streams: Tensor = W.floats(tokens)
-        return streams
+        return W.floats(tokens)
 
     def select(self, W: Matrix, rows: Tensor) -> Matrix:
         return W.select(rows)
@@ -48,8 +47,7 @@ class NativeOperators(Operators):
     def rope_append(
         self, qkv: Tensor, rotation: Rotation, norms: HeadNorms, keys: Tensor, values: Tensor, row: int
     ) -> Tensor:
-        queries: Tensor = self._rope_append(qkv, *rotation, *norms, keys, values, row)
-        return queries
+        return self._rope_append(qkv, *rotation, *norms, keys, values, row)
 
     def visibility(self, n: int, prefix_len: int, mask: Tensor | None, device: torch.device) -> Visibility:
         return mask
