@@ -28,25 +28,14 @@ def row(name: object, **changes: object) -> bytes:
     return json.dumps({"id": name, "question": "q", "answer": ["a"]} | changes).encode()
 
 
-def without(field: str) -> bytes:
-    return json.dumps({key: value for key, value in json.loads(row("x")).items() if key != field}).encode()
-
-
 FAULTS = {
     "cut off": (row("x")[:-3], "JSON object"),
     "no object": (b'["id", "x"]', "JSON object"),
     "two objects": (row("x") + row("y"), "JSON object"),
     "NaN": (b'{"id": "x", "question": "q", "answer": ["a"], "score": NaN}', "no such number"),
-    "infinity": (b'{"id": "x", "question": "q", "answer": ["a"], "score": -Infinity}', "no such number"),
     "huge number": (b'{"id": ' + b"9" * 10_000 + b"}", "JSON object"),
     "deep": (b'{"id": ' + b"[" * 200_000, "JSON object"),
-    "missing id": (without("id"), " id=None .*missing"),
-    "missing field": (without("question"), " question=None .*missing"),
-    "missing list": (without("answer"), " answer=None .*missing"),
     "empty field": (row("x", question="\n"), " question=.*non-empty string"),
-    "number": (row("x", question=5), " question=5 .*non-empty string"),
-    "empty list": (row("x", answer=[]), " answer=.*non-empty list"),
-    "half a character": (row("x", question="\ud800"), "surrogate"),
     "Latin-1": (row("x").replace(b'"q"', b'"\xff"'), r"=b'\\xff'.*UTF-8"),
     "UTF-16": (row("x").decode().encode("utf-16-be"), "NUL bytes"),
     "NUL": (row("x").replace(b'"q"', b'"\0"'), "NUL bytes"),

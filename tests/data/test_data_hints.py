@@ -9,7 +9,8 @@ import datasets
 import pytest
 
 from ssd_bench.errors import ConfigError
-from tests.data.test_data_hub import Rows, configs, qa, repository
+from tests.data.test_data_hub import Rows, qa, repository
+from tests.hub.layouts import card
 from tests.runs import planned
 
 HINT = re.compile(r"(?:[\s'(;])(\+?(?:task|calibrate|data)[\w.]*=[^\s;,')]+)")
@@ -44,7 +45,7 @@ def cases(folder: Path) -> dict[str, tuple[list[str], str]]:
     features = [{"name": name, "dtype": "string"} for name in ("question", "answer", "prompt")]
     rows = [row | {"prompt": "p"} for row in qa(*range(9))]
     info = {"config_name": "default", "features": features, "splits": splits}
-    repository(stated, {"test.jsonl": rows}, configs({"default": {"test": "test.jsonl"}}) | {"dataset_info": [info]})
+    repository(stated, {"test.jsonl": rows}, card({"default": {"test": "test.jsonl"}}, dataset_info=[info]))
     described = [f"task.hub.path={stated}", "task.hub.name=default", "task.hub.split=test", "task.hub.revision=null"]
     jsonl = f"+task.hub={{path: {stated}, name: default, split: test, revision: null}}"
     return {

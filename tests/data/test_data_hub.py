@@ -1,9 +1,7 @@
-"""Repositories laid out as on the hub: cards with configurations, Parquet, JSON lines, CSV."""
+"""Repositories laid out as on the hub: cards with configurations, Parquet, JSON lines; see also `hub/test_tasks`."""
 
 from __future__ import annotations
 
-import csv
-import json
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -12,14 +10,13 @@ from typing import Any
 
 import datasets
 import huggingface_hub
-import pyarrow
-import pyarrow.parquet
 import pytest
 
 from ssd_bench.contract.task import DataSpec
 from ssd_bench.data import HubSource
 from ssd_bench.errors import ConfigError
-from tests.sources import used, write_rows
+from tests.hub.layouts import card, jsonl, parquet
+from tests.sources import used
 
 Rows = list[dict[str, Any]]
 
@@ -31,29 +28,15 @@ def _offline(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", True)
 
 
-def repository(folder: Path, files: Mapping[str, Rows], card: Mapping[str, Any] | None = None) -> Path:
+def repository(folder: Path, files: Mapping[str, Rows], readme: str = "") -> Path:
     """Write a repository: files by their suffix, and a card if any."""
     for name, rows in files.items():
         path = folder / name
         path.parent.mkdir(parents=True, exist_ok=True)
-        if path.suffix == ".parquet":
-            pyarrow.parquet.write_table(pyarrow.Table.from_pylist(rows), path)
-        elif path.suffix == ".csv":
-            with path.open("w", newline="", encoding="utf-8") as file:
-                writer = csv.DictWriter(file, list(rows[0]))
-                writer.writeheader()
-                writer.writerows(rows)
-        else:
-            write_rows(path, *rows)
-    if card is not None:
-        (folder / "README.md").write_text(f"---\n{json.dumps(card)}\n---\n# A data set\n", encoding="utf-8")
+        path.write_bytes(parquet(rows) if path.suffix == ".parquet" else jsonl(rows).encode())
+    if readme:
+        (folder / "README.md").write_text(readme, encoding="utf-8")
     return folder
-
-
-def configs(files: Mapping[str, Mapping[str, str]]) -> dict[str, Any]:
-    """The part of a card that lists files by configuration and split."""
-    listed = {name: [{"split": split, "path": path} for split, path in parts.items()] for name, parts in files.items()}
-    return {"configs": [{"config_name": name, "data_files": splits} for name, splits in listed.items()]}
 
 
 @dataclass(frozen=True)
@@ -63,18 +46,16 @@ class Layout:
     files: Mapping[str, Rows]
     fields: tuple[str, ...]
     expected: Rows
-    card: Mapping[str, Any] | None = None
+    readme: str = ""
     name: str | Sequence[str] | None = "default"
     split: str = "test"
     rename: Mapping[str, str] = field(default_factory=dict)
-    optional: tuple[str, ...] = ()
-    lists: tuple[str, ...] = ()
     hub: Mapping[str, Any] = field(default_factory=dict)
 
     def spec(self, folder: Path, **hub: object) -> DataSpec:
         arguments = {"name": self.name, "split": self.split, "revision": "main", **self.hub, **hub}
-        path = {"path": str(repository(folder / "repository", self.files, self.card))}
-        return DataSpec("toy", self.fields, path | arguments, self.rename, self.optional, self.lists)
+        path = {"path": str(repository(folder / "repository", self.files, self.readme))}
+        return DataSpec("toy", self.fields, path | arguments, self.rename)
 
 
 def qa(*numbers: int) -> Rows:
@@ -89,10 +70,8 @@ TRANSLATION = {
     "splits": [{"name": "test", "num_bytes": 100, "num_examples": 2}],
 }
 NO_STRUCT = [{"translation": PAIRS[0]}, {"translation": None}]
-ALPACA = [{"instruction": f"i{i}", "input": "" if i % 2 else "x", "output": f"o{i}", "text": "t"} for i in range(20)]
 YEARS = {"aime2025-I.jsonl": qa(0, 1), "aime2025-II.jsonl": qa(2)}
 YEAR_FILES = {"AIME2025-I": {"test": "aime2025-I.jsonl"}, "AIME2025-II": {"test": "aime2025-II.jsonl"}}
-MMLU = {"question": "q", "options": ["a", "b"], "answer": "B"}
 LAYOUTS = {
     "gsm8k": Layout(
         {
@@ -102,30 +81,16 @@ LAYOUTS = {
         },
         QA,
         qa(0, 1),
-        configs({"main": {"train": "main/train-*", "test": "main/test-*"}, "socratic": {"test": "socratic/test-*"}}),
+        card({"main": {"train": "main/train-*", "test": "main/test-*"}, "socratic": {"test": "socratic/test-*"}}),
         "main",
     ),
-    "cnn_dm": Layout(
-        {f"3.0.0/test-0000{i}-of-00002.parquet": [{"article": f"a{i}", "id": "hash"}] for i in (0, 1)},
-        ("article",),
-        [{"article": "a0"}, {"article": "a1"}],
-        configs({"3.0.0": {"test": "3.0.0/test-*"}}),
-        "3.0.0",
-    ),
-    "aime24": Layout(
-        {"data/train-00000-of-00001.parquet": [{"id": 60, "problem": "p", "solution": "s", "answer": 204}]},
-        ("problem", "answer"),
-        [{"problem": "p", "answer": "204"}],
-        configs({"default": {"train": "data/train-*"}}),
-        split="train",
-    ),
-    "aime25": Layout(YEARS, QA, qa(0, 1, 2), configs(YEAR_FILES), ["AIME2025-I", "AIME2025-II"]),
-    "aime25 reversed": Layout(YEARS, QA, qa(2, 0, 1), configs(YEAR_FILES), ["AIME2025-II", "AIME2025-I"]),
+    "aime25": Layout(YEARS, QA, qa(0, 1, 2), card(YEAR_FILES), ["AIME2025-I", "AIME2025-II"]),
+    "aime25 reversed": Layout(YEARS, QA, qa(2, 0, 1), card(YEAR_FILES), ["AIME2025-II", "AIME2025-I"]),
     "wmt": Layout(
         {"de-en/test-00000-of-00001.parquet": [{"translation": pair} for pair in PAIRS]},
         ("source_de", "target_en"),
         [{"source_de": pair["de"], "target_en": pair["en"]} for pair in PAIRS],
-        configs({"de-en": {"test": "de-en/test-*"}}) | {"dataset_info": [TRANSLATION]},
+        card({"de-en": {"test": "de-en/test-*"}}, dataset_info=[TRANSLATION]),
         "de-en",
         rename={"translation.de": "source_de", "translation.en": "target_en"},
     ),
@@ -134,26 +99,6 @@ LAYOUTS = {
         ("text", "n"),
         [{"text": "b", "n": "1"}, {"text": "c", "n": "2"}],
         rename={"item.text.body": "text", "item.n": "n"},
-    ),
-    "mmlu_pro": Layout({"test.jsonl": [MMLU | {"question_id": 70}]}, tuple(MMLU), [MMLU], lists=("options",)),
-    "booksum": Layout(
-        {f"{split}.csv": [{"bid": 1, "chapter": f'{split} "text",\nmore', "text": "s"}] for split in ("train", "test")},
-        ("chapter", "summary"),
-        [{"chapter": 'test "text",\nmore', "summary": "s"}],
-        rename={"text": "summary"},
-    ),
-    "alpaca, first tenth": Layout(
-        {"data/train-00000-of-00001.parquet": ALPACA},
-        ("instruction",),
-        [{"instruction": "i0", "input": "x"}, {"instruction": "i1", "input": ""}],
-        split="train[:10%]",
-        optional=("input",),
-    ),
-    "alpaca, the rest": Layout(
-        {"data/train-00000-of-00001.parquet": ALPACA},
-        ("instruction", "output"),
-        [{key: row[key] for key in ("instruction", "output")} for row in ALPACA[2:]],
-        split="train[10%:]",
     ),
     "chosen files": Layout(
         {"easy.jsonl": qa(0), "hard.jsonl": qa(1, 2)}, QA, qa(1, 2), split="train", hub={"data_files": "hard.jsonl"}
@@ -204,7 +149,6 @@ def test_the_fingerprint_tells_source_and_files(tmp_path: Path) -> None:
         ({"name": []}, r"task\.hub\.name of toy=\[\] .*at least one"),
         ({"revision": 1234567}, r"revision=1234567 .*a number needs quotes: 'task\.hub\.revision=\"\.\.\.\"'"),
         ({"revision": 1e10}, r"revision=10000000000\.0 .*a text, or null; .* like a number needs quotes"),
-        ({"revision": True}, r"revision=True .*a text, or null; a text that looks like a number needs quotes"),
         ({"revision": ["main"]}, r"task\.hub\.revision=\['main'\] .*a text, or null"),
         ({"revision": "0" * 40}, r"task\.hub\.revision='0{40}' .*null: the folder .* has no commits"),
         ({"name": 3.0}, r"task\.hub\.name=3\.0 .*a text, or a list"),
@@ -223,12 +167,6 @@ def test_what_the_repository_does_not_have_is_refused(changes: dict[str, object]
 def test_the_rows_of_all_configurations_count(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"rows of toy=2 .*AIME2025-I\+AIME2025-II test has 3 rows"):
         used(HubSource(), LAYOUTS["aime25"].spec(tmp_path, rows=2))
-
-
-def test_demonstrations_name_their_own_option(tmp_path: Path) -> None:
-    hub = LAYOUTS["gsm8k"].spec(tmp_path, split="train", rows=9).hub
-    with pytest.raises(ConfigError, match=r"task\.fewshot_hub\.rows of toy\.fewshot=9 .*task\.fewshot_hub\.rows=null"):
-        used(HubSource(), DataSpec("toy.fewshot", ("question",), hub))
 
 
 def test_a_missing_nested_column_names_those_that_exist_or_is_empty_if_optional(tmp_path: Path) -> None:

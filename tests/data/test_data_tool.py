@@ -10,11 +10,10 @@ from typing import Any
 import datasets
 import huggingface_hub
 import pytest
-from omegaconf import OmegaConf
 
 from ssd_bench.commands.data import main
 from ssd_bench.compose import build as compose
-from ssd_bench.compose.build import TaskChoice, build, task_named, task_names
+from ssd_bench.compose.build import TaskChoice, task_named, task_names
 from ssd_bench.contract.task import DataSpec
 from ssd_bench.data import SampleSource, listing
 from ssd_bench.errors import ConfigError
@@ -79,12 +78,6 @@ def test_a_variant_is_a_task_of_its_own() -> None:
     ):
         with pytest.raises(ConfigError, match=message):
             TaskChoice.parse(text).task()
-
-
-def test_what_cannot_be_built_is_one_message() -> None:
-    cfg = OmegaConf.create({"task": {"_target_": "tasks.none.Nothing"}})
-    with pytest.raises(ConfigError, match=r"task='tasks\.none\.Nothing' .*tasks\.none"):
-        build(cfg, "task")
 
 
 def stub(*specs: DataSpec) -> Any:

@@ -45,11 +45,6 @@ def test_the_hash_is_that_of_the_ids() -> None:
     assert one == encode(make_prompt("one"), TOKENIZER, Template("plain"), 500)
 
 
-def test_a_template_that_prints_the_date_gets_a_fixed_one() -> None:
-    dated = make_tokenizer("{% if not date_string is defined %}{{raise_exception('')}}{% endif %}{{date_string}}")
-    assert "26 Jul 2024" in dated.decode(list(encode(make_prompt("x"), dated, Template("chat"), None).ids))
-
-
 def fits(prompt: Prompt, body: str, template: str, limit: int) -> bool:
     whole = make_prompt(body, prompt.head, prompt.tail)
     return len(encode(whole, TOKENIZER, Template(template), None).ids) <= limit
@@ -113,13 +108,6 @@ def test_a_prompt_without_a_body_is_never_cut(limit: int) -> None:
     length = len(encode(prompt, TOKENIZER, Template("plain"), None).ids)
     with pytest.raises(ConfigError, match=rf"prompt='toy-1' .*at most {limit} tokens; it has {length} .*shots"):
         encode(prompt, TOKENIZER, Template("plain"), limit)
-
-
-def test_templates_that_cannot_work_are_refused() -> None:
-    with pytest.raises(ConfigError, match=r"model\.template='chat' .*plain: this tokenizer has no chat template"):
-        Template("chat").check(make_tokenizer(None))
-    with pytest.raises(ConfigError, match=r"model\.template\.form='raw' .*chat, plain"):
-        encode(make_prompt("x"), TOKENIZER, Template("raw"), None)
 
 
 def test_an_empty_prompt_is_refused() -> None:

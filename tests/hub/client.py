@@ -47,8 +47,7 @@ class Client:
 
     def plan(self, *options: str, **around: Any) -> dict[str, Any]:
         """Plan a line of options; return its refusal, or the model's commit, folder, files and weights."""
-        result: dict[str, Any] = self._answer("plan", [*options, *COMMON], **around)
-        return result
+        return self._answer("plan", [*options, *COMMON], **around)
 
     def run(self, *words: str, **around: Any) -> subprocess.CompletedProcess[str]:
         """Run a command line, as in a process of its own."""
@@ -56,13 +55,11 @@ class Client:
 
     def read(self, path: str, *revisions: str, **around: Any) -> list[Any]:
         """Read a data set's test split; return the questions and the fingerprint, or the refusal, of each revision."""
-        result: list[Any] = self._answer("read", [path, *revisions], **around)
-        return result
+        return self._answer("read", [path, *revisions], **around)
 
     def prompts(self, cases: Sequence[list[str]]) -> list[str]:
         """Compare prompts of tasks with those of local files; return a text for each list of options."""
-        result: list[str] = self._answer("prompts", cases)
-        return result
+        return self._answer("prompts", cases)
 
     def _answer(
         self, kind: str, words: Sequence[Any], offline: bool = False, token: str = "", free: int | None = None
@@ -108,7 +105,6 @@ def client_of(hub: Hub, home: Path) -> Iterator[Client]:
 
 
 def told(line: list[str]) -> dict[str, Any]:
-    """Plan a line of options."""
     try:
         plan = planned(Path("runs"), *line)
     except ConfigError as error:

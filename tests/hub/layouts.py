@@ -111,7 +111,6 @@ def wmt(name: str, **splits: list[dict[str, Any]]) -> Files:
 
 
 def repositories() -> dict[str, Files]:
-    """Return every repository's files by id."""
     gsm8k, math = sample("gsm8k"), renamed(sample("math500.fewshot"), ["answer"], type="subject")
     aime25, stories = renamed(sample("aime25"), question="problem"), sample("tinystories")
     booksum, mbpp = numbered(sample("booksum"), is_aggregate=False), renamed(sample("mbpp"), ["test_imports"])

@@ -147,8 +147,7 @@ def kind_of(name: str) -> str:
 
 @cache
 def source_of(name: str) -> ModelSource:
-    source: ModelSource = build(OmegaConf.create({"model": chosen("model", name)}), "model")
-    return source
+    return build(OmegaConf.create({"model": chosen("model", name)}), "model")
 
 
 def checkpoint_files(name: str) -> dict[str, bytes]:

@@ -44,7 +44,6 @@ def template(text: object) -> Change:
 
 REFUSED: Mapping[str, tuple[Change, str, tuple[str, ...]]] = {
     "quantised": (config(quantization_config={"quant_method": "awq"}), "model", ("awq", "not quantised")),
-    "heads": (config(num_key_value_heads=3), "config.num_key_value_heads", ("divisor",)),
     "ends": (
         lambda files: files.update({"generation_config.json": '{"eos_token_id": [99999]}'}),
         "eos_token_id",
@@ -103,7 +102,6 @@ OPTIONS: Mapping[tuple[str, ...], tuple[str, str]] = {
     (SHAPE, "shard=2/5"): ("shard", "at most 1"),
     (SHAPE, "model.template.enable_thinking=true"): ("model.template", "variables of this tokenizer's chat template"),
     (SHAPE, "model.hub=https://huggingface.co/Qwen/Qwen3-8B"): ("model.hub", "such as Qwen/Qwen3-8B"),
-    (SHAPE, "model.hub=a/b/c"): ("model.hub", "the id of a repository"),
     (SHAPE, "model.revision=1234567"): ("model.revision", "a text"),
     (SHAPE, "model.revision=12e4567"): ("model.revision", "a text"),
 }
@@ -124,7 +122,6 @@ def weights_asked(hub: Hub, repository: str) -> list[str]:
 
 
 def chat_model(hub: str) -> tuple[str, ...]:
-    """Return options for a chat model of the hub at its branch."""
     return ("model=qwen2_5_14b_instruct", f"model.hub={hub}", "model.revision=main")
 
 

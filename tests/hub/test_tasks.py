@@ -114,14 +114,10 @@ def test_no_file_of_another_split_or_configuration_is_downloaded(outcomes: tuple
 
 
 RUNS = {
-    "gsm8k": ["model.template=plain", "limit=2"],  # demonstrations
-    "aime25": ["limit=2"],  # two configurations
     "mt_bench": ["limit=1"],  # conversations
     "stream": ["model.template=plain", "task.items=1"],  # KNN-SSD's, with demonstrations of each part
 }
 FILES = {
-    "gsm8k": {"gsm8k": "openai/gsm8k", "gsm8k.fewshot": "openai/gsm8k"},
-    "aime25": {"aime25": "opencompass/AIME2025"},
     "mt_bench": {"mt_bench": "HuggingFaceH4/mt_bench_prompts"},
     "stream": {"cnndm": "abisee/cnn_dailymail", "cnndm.fewshot": "abisee/cnn_dailymail", "wmt16_deen": "wmt/wmt16"},
 }
