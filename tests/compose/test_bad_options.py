@@ -147,9 +147,6 @@ BAD += [(field, options) for field, lines in LINES.items() for options in lines]
 ELSEWHERE = ("shard=1/", "hardware.device", "hardware.latency", "hardware=sim", "data.root", "model.shape.n_layers")
 """Options that only machine, files or weights can refuse."""
 
-TYPED = ("~seed", "method=nope", "nonsense=1", "wandb.mode=abc", "method=knn_ssd method.search=null", "data.root=1")
-"""Options also described from the command line, one of each kind."""
-
 
 @pytest.fixture(scope="module", autouse=True)
 def all_else_uncollected() -> Iterator[None]:
@@ -199,11 +196,6 @@ def test_a_bad_option_is_one_error(field: str, options: str, refused: Refused, m
     message = refused(options)
     assert message.startswith("error: ") and message.count("error: ") == 1 and "Traceback" not in message
     assert all(field in said for said in (message, *described))
-
-
-@pytest.mark.parametrize("options", TYPED)
-def test_it_is_one_too_where_nothing_would_run(options: str, refused: Refused) -> None:
-    assert refused(options) == refused(f"{options} dry=true")
 
 
 @pytest.mark.parametrize(
