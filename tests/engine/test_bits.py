@@ -8,7 +8,6 @@ from torch import Tensor
 
 from ssd_bench.contract.tree import TokenTree
 from ssd_bench.model.arithmetic import available_levels
-from ssd_bench.model.backends.cpu import native_problem
 from ssd_bench.model.decoder import NO_ROWS, PREFILL_CHUNK, Decoder, Pass
 from ssd_bench.model.kv_cache import KVCache
 from tests.conftest import LAYERS
@@ -23,8 +22,6 @@ LONG = 300
 @pytest.fixture(params=EVERY)
 def decoder(request: pytest.FixtureRequest, decoders: Load) -> Decoder:
     """A bfloat16 model, at every level of instructions of this CPU."""
-    if problem := native_problem(request.param):
-        pytest.skip(f"level {request.param} is not tested: {problem}")
     return decoders("qwen3", torch.bfloat16, "native", request.param)
 
 

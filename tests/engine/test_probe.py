@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import re
-
 import pytest
 import torch
 
@@ -18,7 +16,6 @@ from tests.conftest import CONTEXT
 from tests.lossless import Load
 from tests.methods.test_knapspec import history
 from tests.model.test_model import KERNELS
-from tests.runs import ROOT
 
 
 @pytest.mark.parametrize("n", [2, 60])
@@ -115,9 +112,3 @@ def test_sublayers_in_one_pass_are_those_one_after_the_other(family: str, decode
         probe.run_sublayers((0,), states[0], 16)
     with pytest.raises(ValueError, match="free rows"):
         probe.run_sublayers((0,), states[0].repeat(40, 1), 11)
-
-
-def test_a_probe_is_complete_when_made() -> None:
-    """No attribute of one is set later."""
-    for file in (file for package in ("ssd_bench", "methods") for file in (ROOT / package).rglob("*.py")):
-        assert not re.search(r"probe\.\w+(: [^=\n]+)? [-+|]?= ", file.read_text(encoding="utf-8")), file

@@ -15,7 +15,6 @@ import torch
 from methods.ar import AR
 from ssd_bench.contract.generation import Generation, Work, WorkKind
 from ssd_bench.engine.meter import Meter
-from ssd_bench.model.backends.cpu import native_problem
 from ssd_bench.model.decoder import Decoder
 from ssd_bench.model.work import COMPARISON, HEAD, Sum, sum_calls
 from ssd_bench.records.schema import ANSWER
@@ -173,7 +172,6 @@ def test_calls_join_what_the_host_launches_without_waiting() -> None:
     assert twice == {WorkKind(4, 1, 1, 0, 1): Sum(2, 14, 2.0)}
 
 
-@pytest.mark.skipif(bool(native_problem()), reason=native_problem())
 def test_the_work_of_a_step_does_not_depend_on_the_backend(decoders: Load) -> None:
     method = method_of("fixed_layers", ratio=0.25, draft_len=3, stop_below=0.0)
     first = [decode(decoders("llama", torch.float32, kernels), method, PROMPT, 16) for kernels in ("torch", "native")]

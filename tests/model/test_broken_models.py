@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 import torch
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file
 from torch import Tensor
 from transformers import Qwen2Config, Qwen3Config
 
@@ -25,16 +25,16 @@ from ssd_bench.model.weights import architecture
 from ssd_bench.records import contents as module
 from ssd_bench.records.contents import Content, check_finite, contents
 from tests.conftest import CHAT, SIZES, make_tokenizer, rope, save_model
+from tests.model.test_weights_files import INDEX, PICKLE, WEIGHTS, rewrite, save
 from tests.runs import GIVEN_LATENCY, local_model, program
 
 Break = Callable[[Path], object]
 Fault = tuple[Break, str, tuple[str, ...]]
 """Faults of a sound folder: the change, the error's field, and further words of the message."""
 
-WEIGHTS, INDEX = "model.safetensors", "model.safetensors.index.json"
 UP, QUERY, HEAD = "model.layers.2.mlp.up_proj.weight", "model.layers.1.self_attn.q_proj.weight", "lm_head.weight"
 BIAS, KEY_NORM, NORM = QUERY.replace("weight", "bias"), "model.layers.3.self_attn.k_norm.weight", "model.norm.weight"
-GENERATION, PARTS = "generation_config.json", ("part-0.safetensors", "part-1.safetensors")
+GENERATION, PARTS = "generation_config.json", [f"model-0000{i}-of-00002.safetensors" for i in (1, 2)]
 
 
 def opened(folder: Path, template: str = "chat") -> Checkpoint:
@@ -76,23 +76,17 @@ def gone(*files: str) -> Break:
     return lambda folder: [(folder / file).unlink() for file in files]
 
 
-def cut(share: float) -> Break:
-    """The weights' file without its end."""
-
-    def shorten(folder: Path) -> None:
-        content = (folder / WEIGHTS).read_bytes()
-        (folder / WEIGHTS).write_bytes(content[: int(share * len(content))])
-
-    return shorten
+def cut(folder: Path) -> None:
+    """Cut off the end of the weights' file."""
+    content = (folder / WEIGHTS).read_bytes()
+    (folder / WEIGHTS).write_bytes(content[: int(0.9 * len(content))])
 
 
 def tensors(change: Callable[[dict[str, Tensor]], object]) -> Break:
-    """Changed weights."""
-
     def rewrite(folder: Path) -> None:
         found = load_file(folder / WEIGHTS)
         change(found)
-        save_file({name: tensor.contiguous() for name, tensor in found.items()}, folder / WEIGHTS)
+        save(found, folder / WEIGHTS)
 
     return rewrite
 
@@ -113,19 +107,13 @@ def sharded(change: Callable[[dict[str, str]], object] = lambda places: None) ->
     """The weights in two files, with a changed index."""
 
     def split(folder: Path) -> None:
-        found = load_file(folder / WEIGHTS)
-        places = {name: PARTS[i % 2] for i, name in enumerate(sorted(found))}
-        for part in set(places.values()):
-            save_file({name: found[name] for name in found if places[name] == part}, folder / part)
-        (folder / WEIGHTS).unlink()
-        change(places)
-        (folder / INDEX).write_text(json.dumps({"weight_map": places}), encoding="utf-8")
+        rewrite(folder, INDEX)
+        edited(folder, INDEX, lambda index: change(index["weight_map"]))
 
     return split
 
 
 def placed(file: str) -> Break:
-    """An index that places a tensor in another file."""
     return sharded(lambda places: places.update({UP: file}))
 
 
@@ -134,8 +122,6 @@ def both(*breaks: Break) -> Break:
 
 
 def other(config: type, **sizes: Any) -> Break:
-    """A model of another family."""
-
     def replace(folder: Path) -> None:
         vocabulary = json.loads((folder / "config.json").read_text(encoding="utf-8"))["vocab_size"]
         save_model(config(**SIZES | {"vocab_size": vocabulary} | sizes, rope_parameters=rope(1e5)), folder)
@@ -146,7 +132,7 @@ def other(config: type, **sizes: Any) -> Break:
 def bin_of(content: object) -> Break:
     def replace(folder: Path) -> None:
         (folder / WEIGHTS).unlink()
-        torch.save(content, folder / "pytorch_model.bin")
+        torch.save(content, folder / PICKLE)
 
     return replace
 
@@ -190,7 +176,6 @@ def subfolder(name: str) -> Break:
 
 
 def misplaced(places: dict[str, str]) -> None:
-    """Place a tensor in the other one of two files."""
     (places[UP],) = {*PARTS} - {places[UP]}
 
 
@@ -202,9 +187,7 @@ CONFIG: dict[str, Fault] = {
     "junk config": (text("config.json", "{"), "model", ("config.json", "JSON")),
     "config that is a list": (text("config.json", "[]"), "model", ("config.json", "object", "list")),
     "no model_type": (says(model_type=None), "config.model_type", ("llama, qwen2, qwen3",)),
-    "model_type that is a number": (says(model_type=3), "config.model_type", ("llama",)),
-    "unknown model_type": (says(model_type="unheard_of"), "config.model_type", ("unheard_of", "config.json")),
-    "another model_type": (says(model_type="gpt2"), "config.model_type", ("gpt2",)),
+    "another model_type": (says(model_type="gpt2"), "config.model_type", ("gpt2", "config.json")),
     "another architecture": (says(architectures=["LlamaForSequenceClassification"]), "config.architectures", ("Seq",)),
     "architectures that are a text": (says(architectures="LlamaForCausalLM"), "config.architectures", ("list",)),
     "code of its own": (both(says(auto_map=OWN, model_type="own"), text("own.py", RAISES)), "model", ("never run",)),
@@ -212,7 +195,6 @@ CONFIG: dict[str, Fault] = {
     "quantised, junk": (says(quantization_config="yes"), "model", ("quantization_config",)),
     "compressed": (says(compression_config={"format": "x"}), "model", ("compression_config",)),
     "sizes that are texts": (says(hidden_size="32"), "config.hidden_size", ("an integer", "config.json")),
-    "sizes that are truths": (says(vocab_size=True), "config.vocab_size", ("integer",)),
     "eps that is a text": (says(rms_norm_eps="1e-5 or so"), "config.rms_norm_eps", ("number",)),
     "ties that are a text": (says(tie_word_embeddings="no"), "config.tie_word_embeddings", ("true or false",)),
     "width that heads do not divide": (says(hidden_size=34, head_dim=None), "model", ("34", "config.json")),
@@ -226,7 +208,6 @@ CONFIG: dict[str, Fault] = {
     "odd head_dim, larger": (says(head_dim=7), "model", ("config.json", "even")),
     "endless heads": (says(head_dim=2**40), "config.head_dim", ("at most",)),
     "endless width": (says(hidden_size=2**40, head_dim=None), "config.head_dim", ("at most",)),
-    "endless layers": (says(num_hidden_layers=2**40), "config.num_hidden_layers", ("4, as many",)),
     "other head_dim": (says(head_dim=16), "model", ("head_dim 64", "_proj")),
     "no layers": (says(num_hidden_layers=0), "config.num_hidden_layers", (">= 1",)),
     "fewer layers than weights": (says(num_hidden_layers=3), "config.num_hidden_layers", ("4, as many",)),
@@ -271,8 +252,7 @@ TENSORS: dict[str, Fault] = {
     "no weights": (gone(WEIGHTS), "model", ("safetensors",)),
     "an empty file": (text(WEIGHTS, b""), "model", (WEIGHTS,)),
     "junk": (text(WEIGHTS, b"not weights at all, but a text"), "model", (WEIGHTS,)),
-    "a file cut short": (cut(0.9), "model", (WEIGHTS,)),
-    "a header cut short": (cut(0.01), "model", (WEIGHTS,)),
+    "a file cut short": (cut, "model", (WEIGHTS,)),
     "a renamed tensor": (tensors(lambda found: found.update({"odd": found.pop(UP)})), "model", ("odd",)),
     "an absent tensor": (without(UP), "model", (UP,)),
     "no head": (without(HEAD), "model", (HEAD,)),
@@ -293,9 +273,9 @@ TENSORS: dict[str, Fault] = {
     "scales of FP8": (added(UP.replace("weight", "weight_scale_inv"), 1, 1), "model", ("weight_scale_inv", "scales")),
     "qwen2 without a bias": (both(other(Qwen2Config), without(BIAS)), "model", ("q_proj.bias",)),
     "qwen3 without a norm": (both(other(Qwen3Config, head_dim=8), without(KEY_NORM)), "model", (KEY_NORM,)),
-    "a pickle of a list": (bin_of([torch.zeros(2)]), "model", ("pytorch_model.bin",)),
-    "a pickle of code": (bin_of({NORM: Path("x")}), "model", ("pytorch_model.bin",)),
-    "junk for a pickle": (both(gone(WEIGHTS), text("pytorch_model.bin", "junk")), "model", ("pytorch_model.bin",)),
+    "a pickle of a list": (bin_of([torch.zeros(2)]), "model", (PICKLE,)),
+    "a pickle of code": (bin_of({NORM: Path("x")}), "model", (PICKLE,)),
+    "junk for a pickle": (both(gone(WEIGHTS), text(PICKLE, "junk")), "model", (PICKLE,)),
 }
 
 SHARDS: dict[str, Fault] = {
@@ -305,7 +285,7 @@ SHARDS: dict[str, Fault] = {
     "empty index": (both(gone(WEIGHTS), text(INDEX, '{"weight_map": {}}')), "model", (INDEX, "weight_map")),
     "absent shard": (both(sharded(), gone(PARTS[1])), "model", (PARTS[1], "index")),
     "junk shard": (both(sharded(), text(PARTS[1], "junk")), "model", (PARTS[1],)),
-    "path upwards": (placed("../part-0.safetensors"), "model", (INDEX, UP, "../")),
+    "path upwards": (placed(f"../{PARTS[0]}"), "model", (INDEX, UP, "../")),
     "absolute path": (placed("/etc/passwd"), "model", (INDEX, UP, "/etc/passwd")),
     "another kind of file": (placed("x.bin"), "model", (INDEX, UP, "x.bin")),
     "shard that is a folder": (both(placed("a.safetensors"), subfolder("a.safetensors")), "model", ("a.safetensors",)),
@@ -345,8 +325,6 @@ TOKENIZER: dict[str, Fault] = {
 
 
 def spoiled(value: float) -> Callable[[Tensor], Tensor]:
-    """A matrix with this among its numbers."""
-
     def spoil(weight: Tensor) -> Tensor:
         weight[17, 5] = value
         return weight

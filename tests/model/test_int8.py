@@ -42,7 +42,6 @@ from ssd_bench.errors import ConfigError
 from ssd_bench.exchange import layers
 from ssd_bench.model.arithmetic import available_levels
 from ssd_bench.model.backend import select
-from ssd_bench.model.backends.cpu import native_problem
 from ssd_bench.model.checkpoint import Checkpoint
 from ssd_bench.model.decoder import Decoder, Pass
 from ssd_bench.model.operators import GROUP, RoundedMatrix
@@ -174,8 +173,6 @@ def passes(decoder: Decoder, kinds: Iterable[tuple[int, dict[int, int]]]) -> Ite
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
 def test_compiled_passes_are_pytorchs(isa: str, dtype: torch.dtype, quantised: Load) -> None:
     """Passes in 4 bits differ, since only compiled products round the inputs."""
-    if problem := native_problem(isa):
-        pytest.skip(f"level {isa} is not tested: {problem}")
     every = range(2 * LAYERS)
     rounded = [
         *(dict.fromkeys(every, bits) for bits in BITS),
@@ -193,8 +190,6 @@ def test_compiled_passes_are_pytorchs(isa: str, dtype: torch.dtype, quantised: L
 @pytest.mark.parametrize("isa", NATIVE_LEVELS)
 def test_compiled_products_in_4_bits_round_their_inputs(isa: str, quantised: Load) -> None:
     """Inputs become one of 255 values in groups: multiples of the largest magnitude over 127."""
-    if problem := native_problem(isa):
-        pytest.skip(f"level {isa} is not tested: {problem}")
     ops = quantised("qwen2", torch.float32, "native", isa)._ops
     generator = torch.Generator().manual_seed(1)
     for n, (rows, width) in product((1, 2, 13, 70), ((50, 80), (16, 32), (67, 160))):
@@ -210,8 +205,6 @@ def test_compiled_products_in_4_bits_round_their_inputs(isa: str, quantised: Loa
 
 @pytest.mark.parametrize("isa", NATIVE_LEVELS)
 def test_a_node_has_the_same_bits_in_every_pass(isa: str, quantised: Load) -> None:
-    if problem := native_problem(isa):
-        pytest.skip(f"level {isa} is not tested: {problem}")
     decoder = quantised("qwen3", torch.bfloat16, "native", isa)
     cache, every, ids = decoder.new_cache(320), decoder.all_sublayers, tokens(140)
     decoder.prefill(tokens(9), cache)
@@ -582,8 +575,7 @@ def test_weights_of_a_mixed_knapsack() -> None:
 def test_mixed_sets_are_lossless_and_are_exported(quantised: Load) -> None:
     def make(_: random.Random | None = None) -> Method:
         settings = {"interval": 2, "capture_steps": 1, "min_similarity": -1}
-        method: Method = method_of("knapspec", draft_weights="mixed", **settings)
-        return method
+        return method_of("knapspec", draft_weights="mixed", **settings)
 
     assert check_greedy(make, quantised, 60) > 0
     generation = decode(quantised("llama"), make(), [5, 6, 7, 8, 9], 40)

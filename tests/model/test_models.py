@@ -48,7 +48,6 @@ SIZES = {  # billions of parameters, where a name does not say them
 
 @pytest.fixture(scope="module")
 def options() -> DictConfig:
-    """A line of options, for any model."""
     return composed("model=miniature", "data=hub", "task=gsm8k", "limit=2", "method=del")
 
 
@@ -122,12 +121,6 @@ def test_a_checkpoint_says_which_logits_processors_are_not_applied(
 
 
 # ---- places of a checkpoint
-
-
-@pytest.mark.parametrize("places", [{}, {"path": "a", "hub": "b"}])
-def test_exactly_one_place(places: dict[str, str]) -> None:
-    with pytest.raises(ConfigError, match="exactly one"):
-        ModelSource("m", "plain", **places)  # type: ignore[arg-type]
 
 
 def test_an_unreachable_hub_names_what_works_offline(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -33,7 +33,6 @@ ENDS: dict[str, tuple[bool | None, str, bool]] = {  # tie_word_embeddings, what 
     "tied, no embedding": (True, "head alone", True),
     "untied, a head that differs": (False, "differs", False),
     "untied, an equal head": (False, "equal", False),
-    "silent, a head that differs": (None, "differs", False),
     "silent, an equal head": (None, "equal", False),
 }
 

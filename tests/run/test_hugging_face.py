@@ -21,7 +21,7 @@ from ssd_bench.model.decoder import Decoder
 from ssd_bench.run.hardware import Hardware
 from ssd_bench.run.hugging_face import HuggingFace
 from tests.conftest import VOCAB
-from tests.engine.test_engine import random_case
+from tests.engine.test_engine import random_prompt
 from tests.lossless import engine_for
 
 NONE: frozenset[int] = frozenset()
@@ -43,7 +43,7 @@ def test_its_greedy_tokens_and_ends_are_those_of_ar(
 ) -> None:
     reasons = set()
     for seed in range(12):
-        prompt, new = random_case(seed)[0], (1, 2, 24)[seed % 3]
+        prompt, new = random_prompt(seed), (1, 2, 24)[seed % 3]
         eos, room = (NONE, 5) if seed % 2 else (frozenset(range(0, VOCAB, 3)), new)
         context = len(prompt) + room
         engine = engine_for(decoders(family), context, new, eos)
