@@ -106,7 +106,7 @@ def _quality(run: Run) -> dict[str, Any]:
 
 
 def _scores(prompts: pd.DataFrame) -> Quality:
-    return Quality(**q.score_counts(arm_rows(prompts, "method")), output_rouge2=q.agreement(prompts)["output_rouge2"])
+    return Quality(**q.score_counts(arm_rows(prompts, "method")), output_rouge2=q.output_rouge2(prompts))
 
 
 def _task_scores(run: Run) -> dict[str, float]:

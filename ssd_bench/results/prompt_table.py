@@ -128,13 +128,13 @@ class PromptTable:
             if quantity.formula and not without & {*quantity.arms} and (self._run or not quantity.times)
         ]
 
-    def number(self, key: str, arms: Sequence[str] = ()) -> Measured:
-        """Return a quantity of `QUANTITIES` with its interval, perhaps of other arms."""
+    def number(self, key: str) -> Measured:
+        """Return a quantity of `QUANTITIES` with its interval."""
         quantity = QUANTITIES[key]
-        return quantity.measure(*self.columns(quantity, arms)[1])
+        return quantity.measure(*self.columns(quantity)[1])
 
     def value(self, key: str, arms: Sequence[str] = ()) -> float | None:
-        """Return a quantity without its interval; None if undefined."""
+        """Return a quantity without its interval, perhaps of other arms; None if undefined."""
         return QUANTITIES[key].measure(*self.columns(QUANTITIES[key], arms)[1], interval=False).value
 
     def by_prompt(self, key: str) -> pd.Series[float]:

@@ -46,20 +46,15 @@ def pass_at(prompts: pd.DataFrame, k: int) -> float | None:
     return float(sum(pass_at_k(int(n), int(c), k) for n, c in counts.to_numpy()) / len(counts))
 
 
-def agreement(prompts: pd.DataFrame) -> dict[str, float | None]:
-    """Compare the method's outputs with AR's per prompt and repeat: the papers' measure of quality.
+def output_rouge2(prompts: pd.DataFrame) -> float | None:
+    """Return the mean ROUGE-2 F1 of the method's outputs with AR's as references (Lin 2004); None without a pair.
 
-    Returns:
-        output_rouge2: mean ROUGE-2 F1 of the texts with AR's as the reference (Lin 2004); 1 for equal texts.
-        output_exact: share of outputs with the same tokens.
+    The papers' measure of quality; 1 for equal texts.
     """
-    ar, method = pair_positions(prompts)
-    if not len(method):
-        return {"output_rouge2": None, "output_exact": None}
-    text = prompts["text"].to_numpy()
+    text, (ar, method) = prompts["text"].to_numpy(), pair_positions(prompts)
     texts = zip(text[method], text[ar], strict=True)
     likeness = [1.0 if text == reference else rouge(text, reference).get("rouge2", 0.0) for text, reference in texts]
-    return {"output_rouge2": sum(likeness) / len(likeness), "output_exact": same_token_share(prompts)}
+    return sum(likeness) / len(likeness) if likeness else None
 
 
 def same_token_share(prompts: pd.DataFrame, arms: tuple[str, str] = PAIR) -> float | None:

@@ -11,9 +11,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from ssd_bench.records.schema import PAIR
 from ssd_bench.results.quantity import Measured, ratio
-from ssd_bench.results.rows import paired_rows
 
 NGRAM = 8
 """Tokens of an n-gram."""
@@ -45,9 +43,3 @@ def looping_prompts(rows: pd.DataFrame) -> NDArray[np.int64]:
     """Return the prompts (prompt_index) with a looping answer."""
     loops = rows["output_ids"].map(repeated_ngram_share) > LOOP_SHARE
     return rows.loc[loops, "prompt_index"].to_numpy()
-
-
-def rows_without_loops(prompts: pd.DataFrame, arms: tuple[str, str] = PAIR) -> pd.DataFrame:
-    """Return the rows of two arms for prompts without a looping answer in either."""
-    pairs = paired_rows(prompts, arms)
-    return pairs[~pairs["prompt_index"].isin(looping_prompts(pairs))]

@@ -20,9 +20,9 @@ TOY = "toy-model run"
 TOY_RUN = f"{TOY} on a model that this project trained: not a replication of any paper"
 
 
-def format_number(value: float | None, digits: int = 2, unit: str = "") -> str:
+def format_number(value: float | None, digits: int = 2) -> str:
     """Return `value` with `digits` decimals; a dash if undefined."""
-    return ABSENT if value is None else f"{value:.{digits}f}{unit}"
+    return ABSENT if value is None else f"{value:.{digits}f}"
 
 
 def format_percent(value: float | None) -> str:
@@ -58,11 +58,6 @@ def format_score(row: Mapping[str, Any], name: str) -> str:
     if row[name] is None or answered is None or answered == row["n_answers"]:
         return text
     return f"{text} ({answered} of {row['n_answers']})"
-
-
-def format_modelled(row: Mapping[str, Any], name: str) -> str:
-    """Return a row's modelled number with its interval; a dash if the record does not count its work."""
-    return ABSENT if row.get(name) is None else format_interval(row, name)
 
 
 def format_lossless(row: Mapping[str, Any]) -> str:

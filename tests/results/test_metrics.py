@@ -23,7 +23,7 @@ from ssd_bench.results.comparable import conditions
 from ssd_bench.results.definitions import alpha_by_position, alpha_macro, expected_speedup, predicted_tpt
 from ssd_bench.results.digest import summarise, summarise_domains
 from ssd_bench.results.prompt_table import PromptTable, of_steps
-from ssd_bench.results.quality import agreement, pass_at
+from ssd_bench.results.quality import output_rouge2, pass_at, same_token_share
 from ssd_bench.results.quantity import QUANTITIES, Measured, ratio
 from ssd_bench.results.rows import arm_rows, paired_rows
 from tests.synthetic import N_LAYERS, unit, with_hf, write_run
@@ -322,7 +322,7 @@ def test_summary_with_a_third_arm(tmp_path: Path) -> None:
     halves = replace(run, prompts=run.prompts.assign(domain=run.prompts["prompt_index"].map(lambda i: "ab"[i % 2])))
     for summary_of_half in summarise_domains(halves):
         own = halves.prompts[halves.prompts["domain"] == summary_of_half.domain]
-        assert summary_of_half.row["speedup_hf_wall"] == PromptTable(own).number("speedup_wall", ("method", "hf")).value
+        assert summary_of_half.row["speedup_hf_wall"] == PromptTable(own).value("speedup_wall", ("method", "hf"))
         assert summary_of_half.speedup_rates_e2e == PromptTable(own).number("speedup_rates_e2e")
     assert not {key for key in summarise(write_run(tmp_path / "pair", [unit(0)])).row if "hf" in key}
 
@@ -356,12 +356,12 @@ def test_outputs_against_ar_are_rouge_2_and_equal_tokens() -> None:
     scorer = RougeScorer(["rouge2"], use_stemmer=True)
     ar, other = "the ferry left the harbour at noon", "the ferry left the port at noon"
     rows = answered([(ar, other, [1, 2], [1, 3]), ("yes", "yes", [4], [4]), ("", "no", [], [5])])
-    found = agreement(rows)
     expected = scorer.score(ar, other)["rouge2"].fmeasure
     assert 0 < expected < 1
-    assert found["output_rouge2"] == pytest.approx((expected + 1 + 0) / 3)
-    assert found["output_exact"] == pytest.approx(1 / 3)
-    assert agreement(rows[rows["arm"] == "ar"]) == {"output_rouge2": None, "output_exact": None}
+    assert output_rouge2(rows) == pytest.approx((expected + 1 + 0) / 3)
+    assert same_token_share(rows) == pytest.approx(1 / 3)
+    alone = rows[rows["arm"] == "ar"]
+    assert output_rouge2(alone) is same_token_share(alone) is None
 
 
 @pytest.mark.parametrize("seed", range(5))

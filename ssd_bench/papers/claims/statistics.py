@@ -15,12 +15,13 @@ from ssd_bench.papers.claims.claims import STATISTICS
 from ssd_bench.papers.ours import select, values
 from ssd_bench.papers.ours.cells import Cell
 from ssd_bench.records.reader import Run
+from ssd_bench.records.schema import PAIR
 from ssd_bench.results.definitions import main_set, searched_drafts, skipped_shares
 from ssd_bench.results.modelled import ModelledTimes
 from ssd_bench.results.prompt_table import PromptTable, frame_of_steps
 from ssd_bench.results.quantity import QUANTITIES, Array, Quantity, ratio_of_sums
-from ssd_bench.results.repetition import rows_without_loops
-from ssd_bench.results.rows import arm_rows
+from ssd_bench.results.repetition import looping_prompts
+from ssd_bench.results.rows import arm_rows, paired_rows
 
 NO_DRAFTS = "the run drafted no tokens with a searched layer set"
 
@@ -121,7 +122,10 @@ def _unlooped(cell: Cell) -> frozenset[int]:
 
     def find() -> frozenset[int]:
         prompts = cell.run.prompts
-        return frozenset((rows_without_loops(prompts) if _has_both_arms(cell.run) else prompts)["prompt_index"])
+        if not set(PAIR) <= set(prompts["arm"]):
+            return frozenset(prompts["prompt_index"])
+        pairs = paired_rows(prompts)
+        return frozenset(pairs["prompt_index"]) - frozenset(looping_prompts(pairs))
 
     return cell.remember("without loops", find)
 
@@ -129,10 +133,6 @@ def _unlooped(cell: Cell) -> frozenset[int]:
 def count_loops(cell: Cell) -> int:
     """Return the number of prompts with a looping answer."""
     return int(cell.run.prompts["prompt_index"].nunique()) - len(_unlooped(cell))
-
-
-def _has_both_arms(run: Run) -> bool:
-    return {"ar", "method"} <= set(run.prompts["arm"])
 
 
 def _context(cell: Cell, run: Run, label: str) -> Run | str:
