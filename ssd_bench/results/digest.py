@@ -14,6 +14,7 @@ from ssd_bench.results import definitions as d
 from ssd_bench.results.comparable import conditions
 from ssd_bench.results.evidence import (
     RunTiming,
+from ssd_bench.results.row import read_json
     RunVariation,
     VariationLevel,
     decode_seconds,
@@ -82,16 +83,9 @@ class Digest:
         """Read a digest from its `text`.
 
         Raises:
-            ValueError, TypeError, KeyError: the text is not a digest.
+            ValueError, TypeError, KeyError, AttributeError: the text is not a digest.
         """
-        content = json.loads(text)
-        parts = {
-            "summary": Summary.read(content["summary"]),
-            "facts": Facts(**content["facts"]),
-            "domains": [DomainSummary.read(domain) for domain in content["domains"]],
-            "timing": RunTiming(**content["timing"]),
-        }
-        return cls(**content | parts)
+        return read_json(cls, json.loads(text))
 
     def summarise(self, path: Path, variation: RunVariation | None = None) -> Summary:
         """Return the run's `summarise`, without reading its tables; the folder may have moved to `path`."""

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields, is_dataclass
 from functools import cached_property
-from typing import Any, Self
+from typing import Any, get_args, get_origin
 
+from ssd_bench.records.typed import field_types
 from ssd_bench.results.quantity import QUANTITIES, Measured
 
 COLUMNS = {"columns": True}
@@ -49,13 +50,22 @@ class SummaryRow:
         """Return a column's number with its interval."""
         return Measured(self.row[name], self.row.get(f"{name}_lo"), self.row.get(f"{name}_hi"))
 
-    @classmethod
-    def read(cls, stored: Mapping[str, Any]) -> Self:
-        """Read the object from its fields in JSON (`dataclasses.asdict`).
 
-        Raises:
-            TypeError, KeyError: a field is missing, unknown or of another type.
-        """
-        mappings = {part.name for part in fields(cls) if part.type == "Mapping[str, Measured]"}
-        numbers = {name: {key: Measured(**number) for key, number in stored[name].items()} for name in mappings}
-        return cls(**{**stored, **numbers})
+def read_json(kind: Any, value: Any) -> Any:
+    """Build a dataclass, or a mapping or list of dataclasses, from JSON of `dataclasses.asdict`.
+
+    Raises:
+        TypeError, KeyError, AttributeError: a field is missing, unknown or of another type.
+    """
+    if is_dataclass(kind):
+        hints = field_types(kind)
+        parts = {
+            name: read_json(hints[name], part) if isinstance(part, dict | list) else part
+            for name, part in value.items()
+        }
+        return kind(**parts)
+    if get_origin(kind) is Mapping and is_dataclass(get_args(kind)[1]):
+        return {key: read_json(get_args(kind)[1], part) for key, part in value.items()}
+    if get_origin(kind) is Sequence and is_dataclass(get_args(kind)[0]):
+        return [read_json(get_args(kind)[0], part) for part in value]
+    return value

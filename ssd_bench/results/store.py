@@ -129,7 +129,7 @@ class DigestStore:
             return None
         try:
             return Digest.read(text)
-        except (ValueError, TypeError, KeyError):
+        except (ValueError, TypeError, KeyError, AttributeError):
             return None
 
     def _write(self) -> None:

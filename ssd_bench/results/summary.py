@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Self
+from typing import Any
 
 from ssd_bench.results.evidence import Steadiness
 from ssd_bench.results.quantity import Measured
@@ -76,12 +76,6 @@ class Summary(SummaryRow):
         """Whether the run has the Hugging Face arm."""
         return "speedup_hf" in self.numbers
 
-    @classmethod
-    def read(cls, stored: Mapping[str, Any]) -> Self:
-        """Read the summary from its fields in JSON."""
-        parts = {"quality": Quality(**stored["quality"]), "steadiness": Steadiness(**stored["steadiness"])}
-        return super().read({**stored, **parts})
-
 
 @dataclass(frozen=True)
 class DomainSummary(SummaryRow):
@@ -91,8 +85,3 @@ class DomainSummary(SummaryRow):
     n_prompts: int
     numbers: Mapping[str, Measured] = field(metadata=COLUMNS)
     quality: Quality = field(metadata=COLUMNS)
-
-    @classmethod
-    def read(cls, stored: Mapping[str, Any]) -> Self:
-        """Read the summary from its fields in JSON."""
-        return super().read({**stored, "quality": Quality(**stored["quality"])})
