@@ -24,7 +24,7 @@ from ssd_bench.papers.ours.cells import REPEATED_TIMINGS, Cell, replications
 from ssd_bench.records.pack import unpacked_folder
 from ssd_bench.records.reader import Run
 from ssd_bench.results.effect import widen
-from ssd_bench.results.evidence import run_to_run_variation
+from ssd_bench.results.evidence import RunTiming, run_to_run_variation
 from ssd_bench.results.folder import records
 from ssd_bench.results.prompt_table import PromptTable
 from ssd_bench.results.quantity import (
@@ -185,7 +185,7 @@ def by_timing(cells: Sequence[Cell]) -> pd.DataFrame:
     rows = []
     for task in dict.fromkeys(cell["task"] for cell in cells):
         runs = [cell.run for cell in cells if cell["task"] == task]
-        level = run_to_run_variation(runs)[0].levels[0]
+        level = run_to_run_variation(map(RunTiming.of, runs))[0].levels[0]
         level_texts = f"{level.seconds:.1f} s", f"{level.speedup.sigma:.1%}", f"{level.rate.sigma:.1%}"
         for n in SIZES:
             shares = coverage_over_timings([columns_of(run) for run in runs], n, DRAWS)

@@ -46,10 +46,8 @@ class Variation:
         if run.path not in self._timings:
             self._timings[run.path] = RunTiming.of(run)
         timing = self._timings[run.path]
-        level = next((part.at(timing.seconds) for part in self.measured if part.holds_for(timing)), None)
-        if level is None:
-            return ASSUMED[kind], "assumed"
-        return (level.speedup if kind == "speedup" else level.rate), "measured"
+        level = next((part.at(timing.seconds) for part in self.measured if part.machine == timing.machine), None)
+        return (ASSUMED[kind], "assumed") if level is None else (getattr(level, kind), "measured")
 
 
 def read_variation(option: str | None, folders: Sequence[Path]) -> Variation:

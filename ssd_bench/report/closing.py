@@ -13,9 +13,10 @@ from ssd_bench import tables
 from ssd_bench.errors import LosslessError
 from ssd_bench.records.reader import load_run
 from ssd_bench.report.runs import ACCOUNT_LABELS, costs_note, group_by_task, model_with_size, readable_row
-from ssd_bench.results.digest import summarise, summarise_domains
+from ssd_bench.results.digest import summarise
 from ssd_bench.results.folder import Record
 from ssd_bench.results.models import ModelRan
+from ssd_bench.results.numbers import domain_numbers
 from ssd_bench.results.text import (
     ABSENT,
     FROZEN,
@@ -44,7 +45,7 @@ def print_record(path: Path, log: WarningLog | None = None) -> None:
         LosslessError: an output differs from AR's beyond rounding.
     """
     run = load_run(path)
-    summary, domains = summarise(run), [domain.row for domain in summarise_domains(run)]
+    summary, domains = summarise(run), [domain.row for domain in domain_numbers(run)]
     warnings = new_warnings(summary.warnings, log)
     row = summary.row | {"params": ModelRan.of(run.header).params, "warnings": warnings}
     print(run_table(row, domains) if log is None else "\n".join([run_line(row), *map(_warning, warnings)]))
@@ -70,7 +71,7 @@ def _warning(text: str) -> str:
 def run_table(summary: Mapping[str, Any], domains: Sequence[Mapping[str, Any]] = ()) -> str:
     """Return the results of a run as text of at most 100 columns.
 
-    The rows are from `summarise`, with `params` of the model, and `summarise_domains`.
+    The rows are from `summarise`, with `params` of the model, and `domain_numbers`.
     """
     pairs = summary["n_pairs"] or "no"
     head = (

@@ -19,7 +19,7 @@ from ssd_bench.reproduce.again import Deviations
 from ssd_bench.reproduce.check import answer_key, equal_numbers, unequal_scores
 from ssd_bench.reproduce.finding import DIFFERENT, OPEN, REPRODUCED, PartVerdict, RecordFinding
 from ssd_bench.results.digest import UNCOMPUTABLE
-from ssd_bench.results.evidence import Steadiness, run_to_run_variation
+from ssd_bench.results.evidence import RunTiming, Steadiness, run_to_run_variation
 from ssd_bench.results.modelled import reference_run
 from ssd_bench.results.prompt_table import PromptTable, of_steps
 from ssd_bench.results.rows import arm_rows
@@ -228,8 +228,9 @@ def _speed_verdict(recorded: Run, again: Run, is_sample: bool) -> tuple[str, str
             return OPEN, f"times of the {name} are unreliable: {reasons}"
     if is_sample:
         return OPEN, "run-to-run variation is known for whole runs, not for a sample"
-    for variation in run_to_run_variation([recorded, *_repeated(recorded)]):
-        ratio = variation.speed_ratio(recorded, again)
+    timings = [RunTiming.of(run) for run in (recorded, *_repeated(recorded))]
+    for variation in run_to_run_variation(timings):
+        ratio = variation.speed_ratio(timings[0], RunTiming.of(again))
         if ratio is None:
             return REPRODUCED, "within run-to-run variation of repeated runs"
         return DIFFERENT, f"the speedups differ by a factor of {ratio:.3f}, more than those of repeated runs"

@@ -12,17 +12,9 @@ from ssd_bench.errors import ConfigError, one_line
 from ssd_bench.records.reader import Run
 from ssd_bench.results import definitions as d
 from ssd_bench.results.comparable import conditions
-from ssd_bench.results.evidence import (
-    RunTiming,
-from ssd_bench.results.row import read_json
-    RunVariation,
-    VariationLevel,
-    decode_seconds,
-    machine,
-    trace,
-    widen_speed_intervals,
-)
+from ssd_bench.results.evidence import RunTiming, VariationLevel, widen_speed_intervals
 from ssd_bench.results.numbers import domain_numbers, run_numbers
+from ssd_bench.results.row import read_json
 from ssd_bench.results.summary import DomainSummary, Summary
 from ssd_bench.results.warnings import Facts, summary_warnings
 
@@ -35,7 +27,7 @@ class Digest:
     """Numbers of a run that every report needs, in plain types, so that JSON can cache them.
 
     Attributes:
-        summary, domains: results of `summarise` and `summarise_domains`, without warnings and run-to-run variation.
+        summary, domains: results of `run_numbers` and `domain_numbers`.
         facts, timing: for warnings, and for run-to-run variation.
         conditions: hash of `conditions`; equal for comparable runs.
         ar_emitted, ar_steps: tokens emitted by AR's steps, and their number.
@@ -65,9 +57,8 @@ class Digest:
     @classmethod
     def _computed(cls, run: Run) -> Digest:
         summary, ar = run_numbers(run), d.steps_of(run, "ar")
-        speedup, rate = summary.speedup.value, summary.method_tokens_per_s.value
-        contaminated = bool(summary.steadiness.contamination)
-        timing = RunTiming(machine(run), trace(run), decode_seconds(run), speedup, rate, contaminated)
+        speeds = summary.speedup.value, summary.method_tokens_per_s.value
+        timing = RunTiming.with_numbers(run, *speeds, summary.steadiness)
         conditions_sha = hashlib.sha256(repr(conditions(run)).encode()).hexdigest()
         counts = int(ar["emitted"].sum()), len(ar)
         digest = cls(summary, Facts.of(run), domain_numbers(run), timing, conditions_sha, *counts)
@@ -87,42 +78,28 @@ class Digest:
         """
         return read_json(cls, json.loads(text))
 
-    def summarise(self, path: Path, variation: RunVariation | None = None) -> Summary:
-        """Return the run's `summarise`, without reading its tables; the folder may have moved to `path`."""
-        return _finished(replace(self.summary, run_dir=str(path)), self.facts, self._level(variation))
+    def summarise(self, path: Path, level: VariationLevel | None = None) -> Summary:
+        """Return the run's `summarise`, without reading its tables; the folder may have moved to `path`.
 
-    def summarise_domains(self, variation: RunVariation | None = None) -> Sequence[DomainSummary]:
-        """Return the run's `summarise_domains`, without reading its tables."""
-        return _widened_domains(self.domains, self._level(variation))
+        Run-to-run variation widens the intervals of speeds.
+        """
+        summary = replace(self.summary, run_dir=str(path))
+        if level is not None:
+            widened = widen_speed_intervals(summary.numbers, level, summary.n_prompts)
+            summary = replace(summary, numbers=widened, noise=level.speedup.sigma)
+        return replace(summary, warnings=summary_warnings(summary, self.facts))
 
-    def _level(self, variation: RunVariation | None) -> VariationLevel | None:
-        return variation.at(self.timing.seconds) if variation is not None and variation.holds_for(self.timing) else None
-
-
-def summarise(run: Run, variation: RunVariation | None = None) -> Summary:
-    """Return every number of a run; a variation on its model and machine widens the intervals of speeds."""
-    return _finished(run_numbers(run), Facts.of(run), _run_level(run, variation))
-
-
-def summarise_domains(run: Run, variation: RunVariation | None = None) -> Sequence[DomainSummary]:
-    """Return the main numbers of each domain, in order of appearance; empty for a single domain."""
-    return _widened_domains(domain_numbers(run), _run_level(run, variation))
-
-
-def _run_level(run: Run, variation: RunVariation | None) -> VariationLevel | None:
-    return variation.at(decode_seconds(run)) if variation is not None and variation.holds_for(run) else None
+    def summarise_domains(self, level: VariationLevel | None = None) -> Sequence[DomainSummary]:
+        """Return the run's `domain_numbers`, without reading its tables; intervals as in `summarise`."""
+        if level is None:
+            return self.domains
+        return [
+            replace(domain, numbers=widen_speed_intervals(domain.numbers, level, domain.n_prompts))
+            for domain in self.domains
+        ]
 
 
-def _finished(summary: Summary, facts: Facts, level: VariationLevel | None) -> Summary:
-    if level is not None:
-        widened = widen_speed_intervals(summary.numbers, level, summary.n_prompts)
-        summary = replace(summary, numbers=widened, noise=level.speedup.sigma)
-    return replace(summary, warnings=summary_warnings(summary, facts))
-
-
-def _widened_domains(domains: Sequence[DomainSummary], level: VariationLevel | None) -> Sequence[DomainSummary]:
-    if level is None:
-        return domains
-    return [
-        replace(domain, numbers=widen_speed_intervals(domain.numbers, level, domain.n_prompts)) for domain in domains
-    ]
+def summarise(run: Run) -> Summary:
+    """Return every number of a run; intervals are over prompts alone."""
+    summary = run_numbers(run)
+    return replace(summary, warnings=summary_warnings(summary, Facts.of(run)))

@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -174,10 +174,15 @@ class RunTiming:
 
     @classmethod
     def of(cls, run: Run) -> RunTiming:
-        """Return the facts of a run."""
-        table, contaminated = PromptTable.of(run), bool(Steadiness.of(run).contamination)
-        speeds = table.value("speedup"), table.value("method_tokens_per_s")
-        return cls(machine(run), trace(run), decode_seconds(run), *speeds, contaminated)
+        table = PromptTable.of(run)
+        speedup, rate = table.value("speedup"), table.value("method_tokens_per_s")
+        return cls.with_numbers(run, speedup, rate, Steadiness.of(run))
+
+    @classmethod
+    def with_numbers(cls, run: Run, speedup: float | None, rate: float | None, steadiness: Steadiness) -> RunTiming:
+        """Return the facts of a run whose speeds and steadiness are known."""
+        decode_ms = float(run.prompts.loc[run.prompts["arm"].isin(PAIR), "decode_ms"].sum())
+        return cls(machine(run), trace(run), decode_ms / 1000, speedup, rate, bool(steadiness.contamination))
 
 
 @dataclass(frozen=True)
@@ -208,33 +213,23 @@ class RunVariation:
     machine: str
     levels: tuple[VariationLevel, ...]
 
-    def holds_for(self, run: Run | RunTiming) -> bool:
-        """Check whether a run has the same model and machine."""
-        return self.machine == (run.machine if isinstance(run, RunTiming) else machine(run))
-
     def at(self, seconds: float) -> VariationLevel:
         """Return the longest level not longer than this, else the shortest."""
         shorter = [level for level in self.levels if level.seconds <= seconds]
         return shorter[-1] if shorter else self.levels[0]
 
-    def speed_ratio(self, a: Run | RunTiming, b: Run | RunTiming) -> float | None:
+    def speed_ratio(self, a: RunTiming, b: RunTiming) -> float | None:
         """Return the ratio (>= 1) of the speedups of two runs of one trace, if it exceeds run-to-run variation.
 
         None within the 95 % range of two timings of the same trace.
         """
-        first, second = _run_timing(a), _run_timing(b)
-        if first.speedup is None or second.speedup is None:
+        if a.speedup is None or b.speedup is None:
             return None
-        spread = self.at(min(first.seconds, second.seconds)).speedup
-        difference = abs(math.log(first.speedup / second.speedup))
+        spread = self.at(min(a.seconds, b.seconds)).speedup
+        difference = abs(math.log(a.speedup / b.speedup))
         # the difference of two logarithms has variance 2 sigma^2; two-sided t-test
         bound = t_quantile(spread.dof) * math.sqrt(2) * spread.sigma
         return math.exp(difference) if difference > bound else None
-
-
-def decode_seconds(run: Run) -> float:
-    """Return the total decode time of AR and the method in seconds."""
-    return float(run.prompts.loc[run.prompts["arm"].isin(PAIR), "decode_ms"].sum()) / 1000
 
 
 def machine(run: Run) -> str:
@@ -243,13 +238,13 @@ def machine(run: Run) -> str:
     return json.dumps([model.name, model.dtype, run.header.hardware], sort_keys=True, default=str)
 
 
-def run_to_run_variation(runs: Sequence[Run | RunTiming]) -> list[RunVariation]:
+def run_to_run_variation(timings: Iterable[RunTiming]) -> list[RunVariation]:
     """Estimate run-to-run variation from runs of equal traces, for each model and machine with at least two.
 
     Contaminated runs are left out: other processes cause their variation.
     """
     by_machine: dict[str, dict[str, list[RunTiming]]] = {}
-    for timing in map(_run_timing, runs):
+    for timing in timings:
         if not timing.contaminated:
             by_machine.setdefault(timing.machine, {}).setdefault(timing.trace, []).append(timing)
     variations = []
@@ -278,10 +273,6 @@ def _dof(traces: Sequence[Sequence[RunTiming]]) -> int:
 
 def _median_seconds(runs: Sequence[RunTiming]) -> float:
     return float(np.median([run.seconds for run in runs]))
-
-
-def _run_timing(run: Run | RunTiming) -> RunTiming:
-    return run if isinstance(run, RunTiming) else RunTiming.of(run)
 
 
 def _level(traces: Sequence[Sequence[RunTiming]]) -> VariationLevel:

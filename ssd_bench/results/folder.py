@@ -11,7 +11,7 @@ from ssd_bench.errors import ConfigError
 from ssd_bench.records.header import RunHeader
 from ssd_bench.records.reader import Run, find_runs, load_run
 from ssd_bench.results.digest import Digest
-from ssd_bench.results.evidence import RunVariation, run_to_run_variation
+from ssd_bench.results.evidence import RunVariation, VariationLevel, run_to_run_variation
 from ssd_bench.results.store import DigestStore, RunCache
 from ssd_bench.results.summary import DomainSummary, Summary
 
@@ -73,18 +73,24 @@ class Record:
 
     @cached_property
     def summary(self) -> Summary:
-        """`digest.summarise` of the run."""
-        return self.digest.summarise(self.path, self.variation)
+        """Every number, with run-to-run variation in the intervals of speeds."""
+        return self.digest.summarise(self.path, self.level)
 
     @cached_property
     def domains(self) -> Sequence[DomainSummary]:
-        """`digest.summarise_domains` of the run."""
-        return self.digest.summarise_domains(self.variation)
+        """Main numbers of each domain, as `summary`."""
+        return self.digest.summarise_domains(self.level)
 
     @cached_property
     def variation(self) -> RunVariation | None:
         """Run-to-run variation of this model and machine; None without repeated timings in the folder."""
-        return next((variation for variation in self._variations() if variation.holds_for(self.digest.timing)), None)
+        machine = self.digest.timing.machine
+        return next((variation for variation in self._variations() if variation.machine == machine), None)
+
+    @property
+    def level(self) -> VariationLevel | None:
+        """The variation of runs of this length; None if the folder has not measured it."""
+        return None if self.variation is None else self.variation.at(self.digest.timing.seconds)
 
 
 def records(runs_dir: Path) -> list[Record]:

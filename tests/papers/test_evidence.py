@@ -18,8 +18,8 @@ from ssd_bench.report.closing import comparison_text
 from ssd_bench.results import evidence
 from ssd_bench.results.digest import summarise
 from ssd_bench.results.effect import widen
-from ssd_bench.results.evidence import run_to_run_variation, searched_share, trace
-from ssd_bench.results.folder import Record
+from ssd_bench.results.evidence import RunTiming, run_to_run_variation, searched_share, trace
+from ssd_bench.results.folder import Record, records
 from ssd_bench.results.quantity import Measured, Spread
 from ssd_bench.results.rows import arm_rows
 from tests import synthetic
@@ -74,8 +74,8 @@ def test_the_same_trace_within_the_floor_is_excluded_and_no_more(planted: Replic
     assert noise is not None
     a, b = (Record(tmp_path / name) for name in ("a", "b"))
     assert a.digest.timing.trace == b.digest.timing.trace == cell(planted, "own").timing.trace
-    assert noise.speed_ratio(a.run, b.run) is None
-    assert noise.speed_ratio(a.run, cell(planted, "doubled").run) == pytest.approx(2.0)
+    assert noise.speed_ratio(a.digest.timing, b.digest.timing) is None
+    assert noise.speed_ratio(a.digest.timing, cell(planted, "doubled").timing) == pytest.approx(2.0)
 
 
 def test_excluded_numbers_are_neither_shown_nor_ranked_nor_counted(planted: Replication) -> None:
@@ -107,8 +107,9 @@ def test_intervals_of_speeds_have_the_noise_floor_and_others_do_not(planted: Rep
         assert wide.low < narrow.low < narrow.high < wide.high  # type: ignore[operator]
     for name in ("M", "alpha"):
         assert one.summary.number(name) == alone.number(name)
-    other = synthetic.write_run(planted.runs_dir / "elsewhere", [synthetic.unit(0)], model={"name": "other"})
-    assert not floors.holds_for(other)
+    synthetic.write_record(planted.runs_dir / "elsewhere", [synthetic.unit(0)], model={"name": "other"})
+    (other,) = (record for record in records(planted.runs_dir) if record.path.name == "elsewhere")
+    assert other.variation is None
 
 
 def test_every_pair_of_runs_of_one_trace_sets_the_variation(tmp_path: Path) -> None:
@@ -125,12 +126,12 @@ def test_every_pair_of_runs_of_one_trace_sets_the_variation(tmp_path: Path) -> N
 
 
 def test_levels_join_traces_until_they_have_enough_timings(tmp_path: Path) -> None:
-    runs = []
+    timings = []
     for i, prompts in enumerate((4, 5, 12, 13)):  # four traces, three timings each
         for j, log in enumerate((0.0, 0.1, -0.1)):
             name = make(tmp_path, f"{i}-{j}", 0.7, math.exp(log), prompts=prompts)
-            runs.append(Record(tmp_path / name).run)
-    (variation,) = run_to_run_variation(runs)
+            timings.append(Record(tmp_path / name).digest.timing)
+    (variation,) = run_to_run_variation(timings)
     assert [(level.runs, level.speedup.dof) for level in variation.levels] == [(12, 8)]
     assert variation.levels[0].speedup.sigma == pytest.approx(0.1, rel=1e-6)
 
@@ -186,7 +187,7 @@ def test_a_run_beside_others_says_so_and_is_no_moment(tmp_path: Path) -> None:
     assert not any("unreliable" in w for w in said[0])
     together = comparison_text([Record(tmp_path / f"{i}") for i in range(3)])
     assert together.count("\ntimings unreliable, see the warnings: knapspec\n") == 1
-    floors = run_to_run_variation(runs)
+    floors = run_to_run_variation(map(RunTiming.of, runs))
     assert len(floors) == 1 and [(level.runs, level.speedup.sigma) for level in floors[0].levels] == [(2, 0.0)]
 
 
@@ -195,7 +196,7 @@ def test_no_floor_without_two_runs_of_a_trace(tmp_path: Path) -> None:
         synthetic.write_run(tmp_path / f"{i}", [synthetic.unit(0, accept=accept)])
         for i, accept in enumerate((0.2, 0.9))
     ]
-    assert trace(runs[0]) != trace(runs[1]) and run_to_run_variation(runs) == []
+    assert trace(runs[0]) != trace(runs[1]) and run_to_run_variation(map(RunTiming.of, runs)) == []
 
 
 SHORT_SEARCH = ("method.calibration=1", "method.search.iterations=1", "method.search.new_tokens=2")

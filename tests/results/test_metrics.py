@@ -21,7 +21,8 @@ from ssd_bench.cost.tpt import tpt
 from ssd_bench.records.reader import Run
 from ssd_bench.results.comparable import conditions
 from ssd_bench.results.definitions import alpha_by_position, alpha_macro, expected_speedup, predicted_tpt
-from ssd_bench.results.digest import summarise, summarise_domains
+from ssd_bench.results.digest import summarise
+from ssd_bench.results.numbers import domain_numbers
 from ssd_bench.results.prompt_table import PromptTable, of_steps
 from ssd_bench.results.quality import output_rouge2, pass_at, same_token_share
 from ssd_bench.results.quantity import QUANTITIES, Measured, ratio
@@ -320,7 +321,7 @@ def test_summary_with_a_third_arm(tmp_path: Path) -> None:
     sampled = write_run(tmp_path / "sampled", units, decode={"mode": "sample"})
     assert summarise(sampled).row["hf_output_exact"] is None
     halves = replace(run, prompts=run.prompts.assign(domain=run.prompts["prompt_index"].map(lambda i: "ab"[i % 2])))
-    for summary_of_half in summarise_domains(halves):
+    for summary_of_half in domain_numbers(halves):
         own = halves.prompts[halves.prompts["domain"] == summary_of_half.domain]
         assert summary_of_half.row["speedup_hf_wall"] == PromptTable(own).value("speedup_wall", ("method", "hf"))
         assert summary_of_half.speedup_rates_e2e == PromptTable(own).number("speedup_rates_e2e")
@@ -378,10 +379,10 @@ def test_pass_at_k_is_the_share_of_draws_of_k_that_hold_a_pass(seed: int) -> Non
 
 def test_each_domain_has_the_numbers_of_its_own_prompts(tmp_path: Path) -> None:
     run = write_run(tmp_path, [unit(i) for i in range(6)])
-    assert summarise_domains(run) == []
+    assert domain_numbers(run) == []
     domains = run.prompts["prompt_index"].map(lambda i: "even" if i % 2 == 0 else "odd")
     mixed = replace(run, prompts=run.prompts.assign(domain=domains))
-    rows = summarise_domains(mixed)
+    rows = domain_numbers(mixed)
     assert [(row.domain, row.n_prompts) for row in rows] == [("even", 3), ("odd", 3)]
     for row in rows:
         own = mixed.prompts[mixed.prompts["domain"] == row.domain]

@@ -8,7 +8,8 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from ssd_bench.results.digest import summarise, summarise_domains
+from ssd_bench.results.digest import summarise
+from ssd_bench.results.numbers import domain_numbers
 from ssd_bench.results.prompt_table import PromptTable
 from ssd_bench.results.quantity import QUANTITIES
 from ssd_bench.results.table_file import RESULTS, results_table
@@ -38,7 +39,7 @@ def test_domains_and_prompts_have_the_definitions_of_the_run(tmp_path: Path) -> 
     run.prompts["domain"] = ["ab"[index % 2] for index in run.prompts["prompt_index"]]
     frame = results_table(run).to_pandas()
     domains = frame[frame["level"] == "domain"].set_index("domain")
-    for summary in summarise_domains(run):
+    for summary in domain_numbers(run):
         assert domains.loc[summary.domain, "speedup"] == summary.speedup.value
         assert domains.loc[summary.domain, "alpha_low"] == pytest.approx(summary.alpha.low)
     prompts = frame[frame["level"] == "prompt"].set_index("prompt_index")

@@ -20,9 +20,10 @@ from ssd_bench.records.reader import Run, load_run
 from ssd_bench.report import figures, numbers, verdicts
 from ssd_bench.report.runs import RunGroup, group_by_task
 from ssd_bench.results import store as stored
-from ssd_bench.results.digest import Digest, summarise, summarise_domains
+from ssd_bench.results.digest import Digest, summarise
 from ssd_bench.results.evidence import machine, trace
 from ssd_bench.results.folder import Record, prepare_records, records
+from ssd_bench.results.numbers import domain_numbers
 from ssd_bench.results.store import FILE, DigestStore, RunCache
 from tests.exhibit_runs import indexed, make
 from tests.project.test_structure import imports
@@ -80,7 +81,7 @@ def test_a_digest_says_what_its_run_does(tmp_path: Path) -> None:
     for path in sorted(make_some(tmp_path).iterdir()):
         run = load_run(path)
         kept = Digest.read(Digest.of(run).text)
-        assert kept.summarise(path) == summarise(run) and kept.summarise_domains() == summarise_domains(run)
+        assert kept.summarise(path) == summarise(run) and kept.summarise_domains() == domain_numbers(run)
         assert list(kept.summarise(path).row.items()) == list(summarise(run).row.items())
         assert (kept.timing.machine, kept.timing.trace) == (machine(run), trace(run))
 

@@ -8,10 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from ssd_bench.results.digest import summarise, summarise_domains
+from ssd_bench.results.digest import summarise
+from ssd_bench.results.numbers import domain_numbers
 from ssd_bench.results.quantity import QUANTITIES, Measured
-from ssd_bench.results.summary import DomainSummary, Summary
 from ssd_bench.results.row import read_json
+from ssd_bench.results.summary import DomainSummary, Summary
 from tests.synthetic import unit, with_hf, write_run
 
 
@@ -24,7 +25,7 @@ def summaries(tmp_path: Path) -> list[Summary | DomainSummary]:
             record.prompt.domain = "ab"[record.prompt.prompt_index % 2]
     three = write_run(tmp_path / "three", units, hf={"weight_bytes": 5}, scores={"ar": {"rouge1": 0.5}})
     two = write_run(tmp_path / "two", [unit(i) for i in range(4)])
-    return [summarise(three), summarise(two), *summarise_domains(three)]
+    return [summarise(three), summarise(two), *domain_numbers(three)]
 
 
 def test_a_summary_is_the_same_after_json(summaries: list[Summary | DomainSummary]) -> None:

@@ -82,19 +82,18 @@ class Cell:
 
     @property
     def summary(self) -> Summary:
-        """`digest.summarise` of the record."""
+        """Every number of the record."""
         return self._existing_record.summary
 
     @property
     def domains(self) -> Sequence[DomainSummary]:
-        """`digest.summarise_domains` of the record."""
+        """Main numbers of each domain of the record."""
         return self._existing_record.domains
 
     @property
     def variation(self) -> VariationLevel | None:
         """Run-to-run variation for this model, machine and run length; None if the folder has not measured it."""
-        variation = self._existing_record.variation
-        return None if variation is None else variation.at(self.timing.seconds)
+        return self._existing_record.level
 
     @property
     def timing(self) -> RunTiming:
