@@ -49,9 +49,10 @@ class Acceptance:
     @classmethod
     def of(cls, alpha: float | None, tokens: float | None, draft_len: int) -> Acceptance:
         """Build the distribution from a paper's α, its M (tokens per verification), or both."""
-        assert alpha is not None or tokens is not None
-        probability = alpha if tokens is None else _probability_of(tokens - 1, draft_len)
-        assert probability is not None
+        probability = alpha
+        if tokens is not None:
+            probability = smallest_argument(lambda p: _expected_accepted(p, draft_len), tokens - 1)
+        assert probability is not None, "one of both is reported"
         accepted = _expected_accepted(probability, draft_len)
         if alpha is None or tokens is None:
             return cls(probability, 1.0, draft_len)
@@ -101,10 +102,6 @@ def smallest_argument(function: Callable[[float], float], target: float) -> floa
 
 def _expected_accepted(probability: float, draft_len: int) -> float:
     return sum(probability**i for i in range(1, draft_len + 1))
-
-
-def _probability_of(accepted: float, draft_len: int) -> float:
-    return smallest_argument(lambda probability: _expected_accepted(probability, draft_len), accepted)
 
 
 @dataclass(frozen=True)
@@ -233,10 +230,6 @@ class Steps:
         start = self.machine.draft_start_ms if drafted and by_layers else 0.0
         passed = _pass_ms(self.machine, "verify", drafted + 1, self.n_layers, self.context)
         return passed + start + (self.machine.loop_ms or 0.0)
-
-    def cost(self, skipped: float) -> float:
-        """Return c, the time of a drafted token over a plain step's."""
-        return self.draft_ms(skipped) / self.plain_ms
 
     def speedup(self, acceptance: Acceptance, skipped: float) -> float:
         """Return the speedup over AR, without method overhead."""

@@ -42,20 +42,15 @@ class Drafts:
 
     @classmethod
     def of(cls, steps: Steps, skipped: float, window: Window | None = None, bits: int = 0) -> Drafts:
-        """Return drafts of 1 to `LONGEST` tokens by the model, with a share of its sublayers skipped."""
+        """Return drafts by the model, with a share of its sublayers skipped."""
         verify = tuple(steps.verify_ms(n) for n in range(1, LONGEST + 1))
         return cls(steps.plain_ms, steps.draft_ms(skipped, window, bits), verify)
 
     @classmethod
     def lookup(cls, steps: Steps) -> Drafts:
-        """Return drafts of 1 to `LONGEST` tokens from earlier text: c = 0, so only verification has a cost."""
+        """Return drafts from earlier text: c = 0, so only verification has a cost."""
         verify = tuple(steps.verify_ms(n, by_layers=False) for n in range(1, LONGEST + 1))
         return cls(steps.plain_ms, 0.0, verify)
-
-    @property
-    def cost(self) -> float:
-        """Cost c: time of a drafted token over an AR step's."""
-        return self.token / self.plain
 
     def best(self, acceptance: float) -> tuple[float, int]:
         """Return the highest speedup at an acceptance per token, by TPT (KnapSpec Eq. 4), and its draft length."""
@@ -110,7 +105,7 @@ def roofline_table(steps: Steps) -> pd.DataFrame:
         rows.append(
             (
                 name,
-                f"{drafts.cost:.3f}",
+                f"{drafts.token / drafts.plain:.3f}",
                 f"{drafts.verify[length - 1] / drafts.plain:.3f}",
                 *(ABSENT if need is None else f"{need[0]:.2f} (γ {need[1]})" for need in needed),
                 f"{drafts.best(1.0)[0]:.2f}x",

@@ -54,15 +54,11 @@ class Question:
     def has_model(self, header: RunHeader) -> bool:
         """Return whether a run is of exactly this model: its name and sizes, and for a local model its folder."""
         recorded = header.model
-        if recorded.name != self.model or (recorded.n_layers, recorded.n_params) != sizes_key(self.shape):
+        sizes = self.shape.n_layers, self.shape.n_params
+        if recorded.name != self.model or (recorded.n_layers, recorded.n_params) != sizes:
             return False
         stored = header.options("model").get("path")
         return self.path is None or (stored is not None and local_path("model.path", stored) == self.path)
-
-
-def sizes_key(shape: Shape) -> tuple[int, int]:
-    """Return the sizes as a record has them."""
-    return shape.n_layers, shape.n_params
 
 
 def parse_question(arguments: Sequence[str]) -> Question:
@@ -87,10 +83,8 @@ def parse_question(arguments: Sequence[str]) -> Question:
     if values.get("task", tasks[0]) not in tasks:
         raise ConfigError("task", values["task"], f"one of {', '.join(tasks)}")
     context = count("context", values.get("context", str(CONTEXT)))
-    if "runs_dir" in values:
-        runs_dir = records_folder("runs_dir", values["runs_dir"])
-    else:  # no records are needed
-        runs_dir = records_folder("runs_dir", "runs", missing_ok=True)
+    # without the option, no records are needed
+    runs_dir = records_folder("runs_dir", values.get("runs_dir", "runs"), missing_ok="runs_dir" not in values)
     path, shape = _model(values["model"], values.get("model.path"))
     if shape.context is not None and context >= shape.context:
         raise ConfigError("context", context, f"below {shape.context}, the context of {path or values['model']}")
@@ -111,7 +105,11 @@ def _model(name: str, path_text: str | None) -> tuple[Path | None, Shape]:
         if path_text is None:
             raise ConfigError("model.path", NOT_GIVEN, "the folder of a checkpoint in Hugging Face format")
         path = local_path("model.path", path_text)
-        return path, _read_shape(path)
+        from ssd_bench.model.checkpoint import ModelSource  # imports torch, which models of conf/model do not need
+        from ssd_bench.model.weights import declared_architecture
+
+        # refuses what a run would refuse, and reads no weights
+        return path, declared_architecture(ModelSource(LOCAL, "plain", path=str(path)).open())
     if path_text is not None:
         raise ConfigError("model.path", path_text, reason="only model=local takes this option")
     plug_in_with("model", name)
@@ -119,14 +117,6 @@ def _model(name: str, path_text: str | None) -> tuple[Path | None, Shape]:
     if shape is None:
         raise ConfigError("model", name, _model_choices())
     return None, shape
-
-
-def _read_shape(folder: Path) -> Shape:
-    """Return the sizes in a checkpoint's config.json; refuse what a run would refuse; read no weights."""
-    from ssd_bench.model.checkpoint import ModelSource  # imports torch, which models of conf/model do not need
-    from ssd_bench.model.weights import declared_architecture
-
-    return declared_architecture(ModelSource(LOCAL, "plain", path=str(folder)).open())
 
 
 def measured_name(name: str, shape: Shape, devices: int | None) -> str:

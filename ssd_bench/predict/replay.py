@@ -34,6 +34,7 @@ from ssd_bench.records.reader import Run
 from ssd_bench.records.schema import ANSWER, PAIR
 from ssd_bench.results.modelled import PARTS, STEP, modelled_steps
 from ssd_bench.results.models import model_title
+from ssd_bench.results.quantity import divide
 from ssd_bench.results.rows import arm_rows
 
 OWN = "own"
@@ -115,39 +116,30 @@ def step_times(run: Run, machine: Machine) -> pd.DataFrame:
     """
     complete = with_baseline(run)
     times = modelled_steps(complete, machine.of_blocks(run.header.model.n_layers))
-    is_method = times["arm"] == "method"
-    plain = "ar" if has_baseline(run) else "method"
     if machine.loop_ms is None:
-        scale = _speed_change(times, complete.steps, plain)
-        times["loop_ms"] = scale * _recorded_loop(run, complete.steps, plain)
+        times["loop_ms"] = _recorded_loop(run, complete.steps, times)
     code = code_ms(run, complete.steps) if isinstance(machine, Profile) else None
-    source = "calls"
+    times.attrs["overhead"] = "calls" if code is None else "own"
     if code is not None:
-        source = "own"
-        times["policy_ms"] += np.where(is_method, code, 0.0)
-    times.attrs["overhead"] = source
+        times["policy_ms"] += np.where(times["arm"] == "method", code, 0.0)
     return times
 
 
-def _speed_change(times: pd.DataFrame, steps: pd.DataFrame, arm: str) -> float:
-    """Return the predicted over the recorded time of an arm's verifications, including AR's empty drafts."""
-    columns = ["draft_ms", "verify_ms"] if arm == "ar" else ["verify_ms"]
-    recorded_ms = arm_rows(steps, arm)[columns].to_numpy().sum()
-    return _ratio(arm_rows(times, arm)["verify_ms"].sum(), recorded_ms)
+def _recorded_loop(run: Run, steps: pd.DataFrame, times: pd.DataFrame) -> float:
+    """Return the decode loop's recorded milliseconds in a step, at the predicted speed.
 
-
-def _recorded_loop(run: Run, steps: pd.DataFrame, arm: str) -> float:
-    """Return the decode loop's recorded milliseconds in a step: all time of an arm outside its parts."""
-    rows = arm_rows(steps, arm)
-    # the proposals of AR are part of its loop
-    overhead_ms = float(rows["policy_ms"].sum()) if arm == "method" else 0.0
-    return max(0.0, _ratio(_outside_ms(run, steps, arm) - overhead_ms, len(rows)))
-
-
-def _outside_ms(run: Run, steps: pd.DataFrame, arm: str) -> float:
+    The loop is all time of AR, without a baseline of the method, outside the parts of its steps.
+    """
+    arm = "ar" if has_baseline(run) else "method"
+    rows, spans = arm_rows(steps, arm), ["draft_ms", "verify_ms"]
     answers = run.prompts.merge(steps[list(ANSWER)].drop_duplicates(), on=list(ANSWER))
-    inside = arm_rows(steps, arm)[["draft_ms", "verify_ms"]].to_numpy().sum()
-    return float(arm_rows(answers, arm)["decode_ms"].sum() - inside)
+    loop_ms = arm_rows(answers, arm)["decode_ms"].sum() - rows[spans].to_numpy().sum()
+    if arm == "method":  # the proposals of AR are part of its loop
+        loop_ms -= rows["policy_ms"].sum()
+    # predicted over recorded time of verifications, with AR's empty drafts
+    recorded_ms = rows[spans if arm == "ar" else ["verify_ms"]].to_numpy().sum()
+    scale = divide(arm_rows(times, arm)["verify_ms"].sum(), recorded_ms) or 0.0
+    return scale * max(0.0, divide(loop_ms, len(rows)) or 0.0)
 
 
 def code_ms(run: Run, steps: pd.DataFrame) -> Array | None:
@@ -155,21 +147,14 @@ def code_ms(run: Run, steps: pd.DataFrame) -> Array | None:
 
     None if the calls were not timed, as on a GPU.
     """
-    overhead = model_calls(run.work)
+    work = run.work
+    # without comparisons, of which no profile has times
+    overhead = work[(work["part"] == "overhead") & (work[["attentions", "mlps", "heads"]].sum(axis=1) > 0)]
     if overhead["ms"].isna().any():
         return None
     calls = overhead.groupby(STEP, as_index=False)["ms"].sum()
     inside = steps[STEP].merge(calls, on=STEP, how="left")["ms"].fillna(0.0)
     return np.maximum(steps["policy_ms"].to_numpy(dtype=float) - inside.to_numpy(dtype=float), 0.0)
-
-
-def model_calls(work: pd.DataFrame) -> pd.DataFrame:
-    """Return the method overhead's calls of the model; no profile has times of comparisons."""
-    return work[(work["part"] == "overhead") & (work[["attentions", "mlps", "heads"]].sum(axis=1) > 0)]
-
-
-def _ratio(a: float, b: float) -> float:
-    return float(a) / float(b) if b else 0.0
 
 
 def predict(run: Run, machine: str | Machine = OWN, model: str | None = None, devices: int | None = None) -> Prediction:
@@ -189,7 +174,8 @@ def predict(run: Run, machine: str | Machine = OWN, model: str | None = None, de
     by_arm = {arm: arm_rows(times, arm) for arm in PAIR}
     if by_arm["method"].empty:
         raise ConfigError("run", str(run.path), "a method's outputs of two tokens or more")
-    emitted, total = ({arm: f(frame) for arm, frame in by_arm.items()} for f in (_emitted, _total))
+    emitted = {arm: float(rows["emitted"].sum()) for arm, rows in by_arm.items()}
+    total = {arm: float(rows[list(PARTS)].to_numpy().sum()) for arm, rows in by_arm.items()}
     parts = {part.removesuffix("_ms"): float(by_arm["method"][part].sum()) for part in PARTS}
     ar_ms, method_ms = (total[arm] / emitted[arm] for arm in PAIR)
     return Prediction(
@@ -203,14 +189,6 @@ def predict(run: Run, machine: str | Machine = OWN, model: str | None = None, de
         ceiling=emitted["method"] / len(by_arm["method"]),
         shares={part: ms / total["method"] for part, ms in parts.items()},
     )
-
-
-def _emitted(times: pd.DataFrame) -> float:
-    return float(times["emitted"].sum())
-
-
-def _total(times: pd.DataFrame) -> float:
-    return float(times[list(PARTS)].to_numpy().sum())
 
 
 def _machine(run: Run, machine: str | Machine, model: str | None, devices: int | None) -> Machine:
@@ -232,11 +210,7 @@ def _acceptance_text(run: Run, name: str, machine: Machine) -> str:
     text = f"drafts and acceptance as recorded: {header.method}, {model_title(header.model.name)}, {header.task.name}"
     if name == header.model.name:
         return text
-    blocks = header.model.n_layers
-    if isinstance(machine, SimulatedMachine):
-        blocks = machine.shape.n_layers
-    elif isinstance(machine, ReferenceMachine):
-        blocks = machine.n_layers
-    return f"{text}; the acceptance of {name} may differ; blocks by relative depth, " + (
-        f"{header.model.n_layers} stand for {blocks}"
-    )
+    assert isinstance(machine, SimulatedMachine | ReferenceMachine), "the record's machine has the record's model"
+    blocks = machine.shape.n_layers if isinstance(machine, SimulatedMachine) else machine.n_layers
+    depths = f"blocks by relative depth, {header.model.n_layers} stand for {blocks}"
+    return f"{text}; the acceptance of {name} may differ; {depths}"

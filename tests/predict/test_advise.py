@@ -85,7 +85,7 @@ def test_a_window_costs_what_its_positions_do_and_a_lookup_nothing() -> None:
         narrow, wide = (Drafts.of(long, 0.0, window), Drafts.of(long, 0.0, Window(4, 4092)))
         assert narrow.best(1.0)[0] > wide.best(1.0)[0] > Drafts.of(long, 0.0).best(1.0)[0]
         lookup = Drafts.lookup(steps)
-        assert lookup.cost == 0 and lookup.best(1.0)[0] > Drafts.of(steps, max(SHARES)).best(1.0)[0]
+        assert lookup.token == 0 and lookup.best(1.0)[0] > Drafts.of(steps, max(SHARES)).best(1.0)[0]
         needed = lookup.needed(1.0)
         if needed is not None and needed[1] == 1:  # 1 + α accepted tokens of a verification of two nodes
             assert needed[0] == pytest.approx(max(0.0, lookup.verify[0] / lookup.plain - 1), abs=1e-6)
@@ -157,7 +157,7 @@ def test_measured_costs_of_the_model_count_before_the_data_sheet(tmp_path: Path,
     assert measured in printed and "Skipping pays on NVIDIA H200 for llama3_1_8b" in printed
     assert answered(capsys, "model=llama3_1_8b", "hardware=h200/llama3_1_8b", folder) == printed
     steps = Steps(reference_machine("h200/llama3_1_8b"), 32)
-    assert re.search(rf"50% skipped +{steps.cost(0.5):.3f}", printed)
+    assert re.search(rf"50% skipped +{steps.draft_ms(0.5) / steps.plain_ms:.3f}", printed)
     for options in (("llama3_1_8b", "sim_h100"), ("llama3_1_8b", "sim_h200", "2"), ("llama2_70b", "sim_h200")):
         model, name, *devices = options
         sheet = answered(capsys, f"model={model}", f"hardware={name}", folder, *(f"devices={n}" for n in devices))
