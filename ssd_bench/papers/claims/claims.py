@@ -38,6 +38,7 @@ from dataclasses import MISSING, dataclass, field, fields
 from datetime import datetime
 from fnmatch import fnmatchcase
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 from ssd_bench.conf import read_yaml
@@ -89,56 +90,7 @@ class ClaimStatistic:
 
 
 STATISTICS = {
-    "speedup": ClaimStatistic("decode only, over AR on the same prompts", timed=True, variation="speedup"),
-    "speedup_e2e": ClaimStatistic(
-        "end to end: with prefill and online search, over AR on the same prompts", timed=True, variation="speedup"
-    ),
-    "speedup_steps": ClaimStatistic(
-        "steps alone, over AR's steps at the same context lengths", timed=True, variation="speedup"
-    ),
-    "alpha": ClaimStatistic("accepted over drafted tokens"),
-    "M": ClaimStatistic("emitted tokens per verification"),
-    "overhead": ClaimStatistic(
-        "method overhead as a share of the decode time", timed=True, lower_is_better=True, of_search=True
-    ),
-    "search_s": ClaimStatistic(
-        "duration of the search in seconds, offline or online",
-        timed=True,
-        variation="rate",
-        lower_is_better=True,
-        once_per_run=True,
-        of_search=True,
-        any_answer=True,
-    ),
-    "attention_skipped": ClaimStatistic(
-        "share of attention sublayers that searched layer sets skip, mean over their draft steps"
-    ),
-    "mlp_skipped": ClaimStatistic("share of MLP sublayers that searched layer sets skip, mean over their draft steps"),
-    "skip_depth": ClaimStatistic(
-        "mean depth of the sublayers that searched layer sets skip, from 0 (first block) to 1 (last), over draft steps"
-    ),
-    "matchness": ClaimStatistic("best score of the online search", once_per_run=True, of_search=True, any_answer=True),
-    "tpt": ClaimStatistic("TPT predicted by KnapSpec Eq. 4 from the realised drafts, mean over prompts", timed=True),
-    "tpt_r2": ClaimStatistic("R² (squared Pearson) of predicted TPT and tokens/s, one point per prompt", pooled=True),
-    "alpha_r2": ClaimStatistic("R² (squared Pearson) of α and tokens/s, one point per prompt", pooled=True),
-    "cosine_r2": ClaimStatistic(
-        "R² of the cosine of a layer set's hidden states and its acceptance rate, one point per set",
-        pooled=True,
-        unrecorded="records lack the cosine and the acceptance rate of each set that a search compares",
-    ),
-    "routing": ClaimStatistic(
-        "share of prompts drafted with the layer set of their own domain", is_share=True, any_answer=True, any_set=True
-    ),
-    "mismatches": ClaimStatistic(
-        "outputs that differ from AR's other than at a near-tie",
-        lower_is_better=True,
-        is_count=True,
-        any_answer=True,
-        any_set=True,
-    ),
-    "peak_memory": ClaimStatistic(
-        "peak memory of the run in bytes", lower_is_better=True, once_per_run=True, any_answer=True, any_set=True
-    ),
+    name: ClaimStatistic(**entry) for name, entry in read_yaml(Path(__file__).with_name("statistics.yaml")).items()
 }
 PARTS = {  # parts of a run that a side may be restricted to
     "context": ("first third", "last third"),  # draft steps by context length, in thirds of the run's range
@@ -207,17 +159,14 @@ class Claim:
 
     @property
     def is_ratio(self) -> bool:
-        """Whether the effect is a ratio or a speedup."""
         return self.effect == "ratio" or self.statistic.startswith("speedup")
 
     @property
     def no_effect(self) -> float:
-        """Value of no effect."""
         return self.none if self.none is not None else 1.0 if self.effect == "ratio" else 0.0
 
     @property
     def threshold(self) -> float:
-        """Value of `at_least` or `at_most`."""
         bound = self.at_least if self.at_least is not None else self.at_most
         assert bound is not None, "a claim has one of the two"
         return bound
