@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
 
 from ssd_bench.papers.claims.claims import PARTS, STATISTIC, Claim
 from ssd_bench.papers.ours import select
@@ -37,7 +36,6 @@ class Side:
 
     @property
     def name(self) -> str:
-        """Task, method and setting of the side, for a sentence."""
         return cell_name(self.cells[0])
 
 
@@ -56,12 +54,10 @@ class ClaimComparison:
 
     @property
     def labels(self) -> tuple[tuple[str, ...], ...]:
-        """Labels of all sides."""
         return tuple(side.labels for side in self.sides)
 
     @property
     def sides(self) -> tuple[Side, ...]:
-        """Subject and references."""
         return (self.subject, *self.references)
 
     @property
@@ -71,18 +67,7 @@ class ClaimComparison:
 
     @property
     def cells(self) -> list[Cell]:
-        """Cells of all sides."""
         return [cell for side in self.sides for cell in side.cells]
-
-
-class _Group(NamedTuple):
-    """Labels of cells that form one side, or one side each, on axes where both sides are equal and on axes that they
-    name, and the part of a stream ("" for the whole run).
-    """
-
-    shared: tuple[str, ...]
-    named: tuple[str, ...]
-    stream_part: str
 
 
 def comparisons(claim: Claim, cells: Sequence[Cell]) -> Iterator[ClaimComparison]:
@@ -115,18 +100,19 @@ def _sides(
     named = [axis for axis in grid.AXES if axis in claim.of or axis in claim.over]
     pooled = ["method"] if claim.is_pooled else []
     shared = [axis for axis in grid.AXES if axis not in (*named, *pooled)]
-    groups: dict[_Group, list[Cell]] = {}
+    # by labels on axes where both sides are equal, labels on axes that they name, and part of a stream
+    groups: dict[tuple[tuple[str, ...], tuple[str, ...], str], list[Cell]] = {}
     for cell in cells:
         for task, stream_part in _split(cell, {opposite["task"] for opposite in opposite_cells}).items():
             labels = {**cell.labels, "task": task}
-            group = _Group(tuple(labels[axis] for axis in shared), tuple(labels[axis] for axis in named), stream_part)
-            groups.setdefault(group, []).append(cell)
+            key = tuple(labels[axis] for axis in shared), tuple(labels[axis] for axis in named), stream_part
+            groups.setdefault(key, []).append(cell)
     part = {axis: labels[0] for axis, labels in side.items() if axis in PARTS}
     sides: dict[tuple[str, ...], list[Side]] = {}
-    for group, members in groups.items():
-        run_part = part | ({"part": group.stream_part} if group.stream_part else {})
+    for (shared_labels, _, stream_part), members in groups.items():
+        run_part = part | ({"part": stream_part} if stream_part else {})
         cell_groups = [tuple(members)] if claim.is_pooled else [(cell,) for cell in members]
-        sides.setdefault(group.shared, []).extend(Side(side_cells, run_part, statistic) for side_cells in cell_groups)
+        sides.setdefault(shared_labels, []).extend(Side(side_cells, run_part, statistic) for side_cells in cell_groups)
     return sides
 
 
@@ -140,5 +126,4 @@ def _split(cell: Cell, tasks: set[str]) -> dict[str, str]:
 
 
 def cell_name(cell: Cell) -> str:
-    """Return task, method and setting of a cell."""
     return ", ".join(filter(None, (cell["task"], cell["method"], cell["setting"])))

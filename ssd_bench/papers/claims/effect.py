@@ -13,7 +13,6 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple
 
 import numpy as np
 from scipy import stats
@@ -47,12 +46,10 @@ class SampledComparison:
 
     @property
     def sides(self) -> tuple[SampledSide, ...]:
-        """Subject and reference."""
         return (self.subject,) if self.reference is None else (self.subject, self.reference)
 
     @property
     def prompts(self) -> set[str]:
-        """Prompts of either side."""
         return {str(prompt) for side in self.sides for prompt in side.sample.prompts}
 
     @property
@@ -69,13 +66,6 @@ class SampledComparison:
         if kind in ("difference", "distance"):
             return abs(value - reference) if kind == "distance" else value - reference
         return value / reference if reference else math.nan
-
-
-class Stratum(NamedTuple):
-    """Comparisons linked by shared prompts: the variance of the pooled effect over these n prompts."""
-
-    variance: float
-    n: int
 
 
 def sample_comparison(
@@ -167,7 +157,7 @@ class ClaimEffect:
     @property
     def n(self) -> int:
         """Number of distinct prompts, or of seeds if these are the sample."""
-        return len(self.seeds) if self._by_seed else sum(stratum.n for stratum in self._strata)
+        return len(self.seeds) if self._by_seed else sum(n for _, n in self._strata)
 
     @property
     def variation(self) -> float | None:
@@ -183,7 +173,7 @@ class ClaimEffect:
             return ""
         if self._by_seed and len(self.seeds) < 2:
             return "no interval: one search says nothing of how much others differ"
-        if any(stratum.n < 2 or not math.isfinite(stratum.variance) for stratum in self._strata):
+        if any(n < 2 or not math.isfinite(variance) for variance, n in self._strata):
             return "no interval: a part of the effect has only one prompt"
         return ""
 
@@ -210,12 +200,12 @@ class ClaimEffect:
         successes, total = np.sum([pair.subject.sample.columns.sum(axis=0) for pair in self._comparisons], axis=0)
         return int(successes), int(total)
 
-    def _prompt_strata(self) -> list[Stratum]:
-        """Return the strata, independent because they share no prompt."""
+    def _prompt_strata(self) -> list[tuple[float, int]]:
+        """Return the variance over the n prompts of each stratum, and n; strata share no prompt."""
         if self._statistic.once_per_run:
             return []
         joined = strata(comparison.prompts for comparison in self._comparisons)
-        return [Stratum(self._variance(sorted(prompts)), len(prompts)) for prompts in joined]
+        return [(self._variance(sorted(prompts)), len(prompts)) for prompts in joined]
 
     def _variance(self, prompts: Sequence[str]) -> float:
         if len(prompts) < 2:
@@ -238,8 +228,8 @@ class ClaimEffect:
             return value
         return math.log(value) if value > 0 else math.nan
 
-    def _seed_variances(self) -> list[Stratum]:
-        """Return the variance of the mean over seeds; empty if seeds are not the sample, or for one seed."""
+    def _seed_variances(self) -> list[tuple[float, int]]:
+        """Return the variance of the mean over n seeds, and n; empty if seeds are not the sample, or for one seed."""
         count = len(self.seeds)
         if not self._by_seed or count < 2:
             return []
@@ -248,7 +238,7 @@ class ClaimEffect:
             for seed in self.seeds
         ]
         # s² / n, with s² the sample variance over n seeds
-        return [Stratum(float(np.var([self._scaled(value) for value in by_seed], ddof=1)) / count, count)]
+        return [(float(np.var([self._scaled(value) for value in by_seed], ddof=1)) / count, count)]
 
     def _run_variances(self) -> list[tuple[float, float]]:
         """Return variance and degrees of freedom of the effect's logarithm between runs, by level of variation.

@@ -14,14 +14,7 @@ from datetime import datetime
 from ssd_bench.papers.claims.claims import RULE_WRITTEN, SEARCHES, STATISTICS, Claim, claims
 from ssd_bench.papers.claims.comparisons import ClaimComparison, cell_name, comparisons
 from ssd_bench.papers.claims.effect import ClaimEffect, SampledComparison, sample_comparison
-from ssd_bench.papers.claims.scope import (
-    Lack,
-    model_lack,
-    planted_lack,
-    rests_on_searches,
-    run_scope,
-    split_scope,
-)
+from ssd_bench.papers.claims.scope import Lack, model_lack, planted_lack, rests_on_searches, run_scope, split_scope
 from ssd_bench.papers.ours.cells import OTHER_MODEL, TOY_MODEL, Cell, Replication
 from ssd_bench.papers.ours.ran import scaled_settings
 from ssd_bench.results.models import ModelRan
@@ -90,11 +83,10 @@ def judge(replications: Sequence[Replication], paper: str | None = None) -> list
     A claim without runs is "not run".
     """
     judgements = []
-    for claim in (claim for claim in claims() if paper in (None, claim.id.partition("/")[0])):
-        scales = [replication for replication in replications if replication.experiment.name == claim.exhibit]
-        judgements += [judge_claim(claim, replication) for replication in scales] or [
-            Judgement(claim, "", NOT_RUN, "no runs yet")
-        ]
+    for claim in claims():
+        if paper in (None, claim.id.partition("/")[0]):
+            judged = [judge_claim(claim, made) for made in replications if made.experiment.name == claim.exhibit]
+            judgements += judged or [Judgement(claim, "", NOT_RUN, "no runs yet")]
     return judgements
 
 
@@ -109,10 +101,8 @@ def judge_claim(claim: Claim, replication: Replication) -> Judgement:
         failed = sorted({cell.error for comparison in planned for cell in comparison.cells if cell.error})
         reason = f"a run failed: {failed[0]}" if failed else "no comparison has all of its runs yet"
         return replace(undecided, verdict=NOT_RUN, reason=reason)
-    if record_error := next(
-        (cell.record.error for cell in _cells(complete) if cell.record and cell.record.error), None
-    ):
-        return replace(undecided, reason=f"a record cannot be read: {record_error}")
+    if errors := [cell.record.error for cell in _cells(complete) if cell.record and cell.record.error]:
+        return replace(undecided, reason=f"a record cannot be read: {errors[0]}")
     if lack := model_lack(claim, _models(complete)):
         return replace(undecided, verdict=NOT_RUN, reason=lack.reason, decided_by=f"runs of {lack.decided_by}")
     # comparisons of equal traces count once, the first of them: at a small scale one run represents several models, and
@@ -223,18 +213,16 @@ def _decide(
     """
     claim, modelled = undecided.claim, bool(undecided.references)
     if "gpus" in claim.needs and lack is not None:  # the number itself has no meaning
-        return replace(undecided, reason=lack.reason, decided_by=lack.decided_by)
+        return replace(undecided, **lack._asdict())
     if exclusion := _exclusion(undecided, comparisons, exclusions):
-        return replace(undecided, reason=exclusion.reason, decided_by=exclusion.decided_by)
+        return replace(undecided, **exclusion._asdict())
     if undecided.by_seed and lack is None and (few := _few_seeds(comparisons)):
         lack = few
     sampled: list[SampledComparison] = []
     for comparison in comparisons:
         sample = sample_comparison(claim, comparison, modelled)
         if isinstance(sample, str):
-            return replace(
-                undecided, reason=lack.reason if lack else sample, decided_by=lack.decided_by if lack else ""
-            )
+            return replace(undecided, **(lack or Lack(sample, ""))._asdict())
         sampled += [] if sample is None else [sample]
     if not sampled:
         return replace(undecided, reason=f"no reference reaches the {claim.given} of the side that the claim is about")
@@ -245,7 +233,7 @@ def _decide(
         low, high = effect.interval()
         undecided = replace(undecided, low=low, high=high)
     if lack := lack or _few_prompts(claim, sampled) or planted_lack(claim, undecided.models):
-        return replace(undecided, reason=lack.reason, decided_by=lack.decided_by)
+        return replace(undecided, **lack._asdict())
     if undecided.low is None or undecided.high is None:
         return replace(undecided, reason=effect.lacking)
     verdict = _verdict(claim, (undecided.low, undecided.high), effect.interval(EQUIVALENCE_LEVEL))

@@ -13,8 +13,6 @@ by the scale.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from functools import partial
 from typing import NamedTuple
 
 from ssd_bench.papers.claims.claims import STATISTICS, Claim
@@ -41,8 +39,7 @@ class Lack(NamedTuple):
     decided_by: str
 
 
-@dataclass(frozen=True)
-class RunScope:
+class RunScope(NamedTuple):
     """Facts of a run that decide its scope.
 
     Attributes:
@@ -59,18 +56,15 @@ class RunScope:
     search_ended: bool
     loops: int
 
-    @classmethod
-    def of(cls, cell: Cell) -> RunScope:
-        """Return the scope of a cell's run."""
-        run = cell.run
-        rows = arm_rows(run.prompts, "method")
-        new_tokens, prompt_tokens = (float(rows[name].mean()) for name in ("new_tokens", "prompt_len"))
-        shared, ended = shares_search(run), search_ended(run)
-        return cls(new_tokens, prompt_tokens, values.scored_sets(run), shared, ended, count_loops(cell))
-
 
 def run_scope(cell: Cell) -> RunScope:
-    return cell.remember("scope", partial(RunScope.of, cell))
+    def measure() -> RunScope:
+        run = cell.run
+        rows = arm_rows(run.prompts, "method")
+        lengths = (float(rows[name].mean()) for name in ("new_tokens", "prompt_len"))
+        return RunScope(*lengths, values.scored_sets(run), shares_search(run), search_ended(run), count_loops(cell))
+
+    return cell.remember("scope", measure)
 
 
 def split_scope(claim: Claim, comparisons: Sequence[ClaimComparison]) -> tuple[list[ClaimComparison], Lack | None]:
@@ -103,12 +97,11 @@ def planted_lack(claim: Claim, models: Sequence[ModelRan]) -> Lack | None:
 
 def _lack(claim: Claim, comparison: ClaimComparison) -> Lack | None:
     """Return why a comparison is out of scope; else None."""
-    lacks = [_length_lack(claim.needs, cell) for cell in comparison.cells]
-    lacks += [_gpu_lack(claim.needs, cell) for cell in comparison.cells]
+    cells = comparison.cells
+    lacks = [lack(claim.needs, cell) for lack in (_length_lack, _gpu_lack) for cell in cells]
     if claim.required_sets:
         lacks += [_search_lack(claim, side, side is comparison.subject) for side in comparison.sides]
-    for cell in comparison.cells:
-        lacks += [_unended_lack(claim, cell), _loops_lack(claim, cell)]
+    lacks += [lack(claim, cell) for cell in cells for lack in (_unended_lack, _loops_lack)]
     return next(filter(None, lacks), None)
 
 

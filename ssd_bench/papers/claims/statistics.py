@@ -69,7 +69,9 @@ def take_sample(
 
 def _rows(cell: Cell, statistic: str, part: Mapping[str, str], modelled: bool) -> pd.DataFrame | str:
     """Return a statistic's columns for one run, indexed by the prompts' hashes, or why it lacks them."""
-    run = _restrict(cell, _modelled(cell) if modelled else cell.run, part)
+    run: Run | str = _modelled(cell) if modelled else cell.run
+    for axis, label in part.items():
+        run = run if isinstance(run, str) else _RESTRICTIONS[axis](cell, run, label)
     if not isinstance(run, str) and not STATISTICS[statistic].any_answer:
         run = _prompts(run, run.prompts["prompt_index"].isin(_unlooped(cell)))
     rows = run if isinstance(run, str) else _DEFINITIONS[statistic][0](run)
@@ -83,25 +85,12 @@ def _rows(cell: Cell, statistic: str, part: Mapping[str, str], modelled: bool) -
     return rows.set_axis(hashes, axis="index")
 
 
-def _restrict(cell: Cell, run: Run, part: Mapping[str, str]) -> Run | str:
-    for axis, label in part.items():
-        narrowed = _RESTRICTIONS[axis](cell, run, label)
-        if isinstance(narrowed, str):
-            return narrowed
-        run = narrowed
-    return run
-
-
 def _domain(cell: Cell, run: Run, label: str) -> Run | str:
     """Restrict a run to prompts of the stream's first domain, on which it searched, or to the others."""
     # a task of several domains that is no stream was searched on the domain of its first prompt
     first_domain = select.first_domain(cell) or run.prompts.sort_values("prompt_index")["domain"].iloc[0]
     in_first_domain = run.prompts["domain"] == first_domain
     return _prompts(run, in_first_domain if label == "own" else ~in_first_domain)
-
-
-def _stream_part(cell: Cell, run: Run, name: str) -> Run | str:
-    return _prompts(run, run.prompts["domain"] == name)
 
 
 def _prompts(run: Run, kept: pd.Series[bool]) -> Run | str:
@@ -112,7 +101,6 @@ def _prompts(run: Run, kept: pd.Series[bool]) -> Run | str:
 
 
 def _modelled(cell: Cell) -> Run:
-    """Return the cell's run as `reference_run`."""
     run = cell.run
     return cell.remember("modelled", partial(ModelledTimes.of, run)).replace_in(run)
 
@@ -131,7 +119,6 @@ def _unlooped(cell: Cell) -> frozenset[int]:
 
 
 def count_loops(cell: Cell) -> int:
-    """Return the number of prompts with a looping answer."""
     return int(cell.run.prompts["prompt_index"].nunique()) - len(_unlooped(cell))
 
 
@@ -179,7 +166,7 @@ _RESTRICTIONS: dict[str, Callable[[Cell, Run, str], Run | str]] = {
     "context": _context,
     "search": _search,
     "stream": _stream_half,
-    "part": _stream_part,
+    "part": lambda cell, run, name: _prompts(run, run.prompts["domain"] == name),
 }
 
 
@@ -187,7 +174,6 @@ _RESTRICTIONS: dict[str, Callable[[Cell, Run, str], Run | str]] = {
 
 
 def count_sets(number: int) -> str:
-    """Return a number of layer sets as text."""
     return f"{number} set{'' if number == 1 else 's'}"
 
 
