@@ -66,12 +66,10 @@ class Counterpart:
 
     @property
     def runs(self) -> list[str]:
-        """Ids of the runs behind the value."""
         return list(dict.fromkeys(cell.header.run_id for cell in self.cells))
 
     @property
     def models(self) -> list[ModelRan]:
-        """Distinct models that ran."""
         return list(dict.fromkeys(cell.model_ran for cell in self.cells))
 
     @property
@@ -118,7 +116,6 @@ class RankedPair:
     """
 
     runs: frozenset[str]
-    task: str
     concordance: float
 
 
@@ -128,18 +125,14 @@ class RankOrder:
 
     Attributes:
         rows: the group's index values in the long table.
-        within: setting whose methods are ranked, or method whose settings are.
-        methods: whether methods are ranked, not settings.
+        methods: whether methods within a setting are ranked, not a method's settings.
         pairs: rows with different values in the paper and different runs here.
         same_best: whether one of our best rows is one of the paper's best.
     """
 
     rows: tuple[int, ...]
-    model: str
     task: str
     metric: str
-    within: str
-    scale: str
     methods: bool
     pairs: tuple[RankedPair, ...]
     same_best: bool
@@ -148,11 +141,6 @@ class RankOrder:
     def concordant(self) -> int:
         """Number of pairs in the paper's order."""
         return sum(pair.concordance == 1 for pair in self.pairs)
-
-    @property
-    def discordant(self) -> int:
-        """Number of pairs in the opposite order."""
-        return sum(pair.concordance == 0 for pair in self.pairs)
 
     @property
     def text(self) -> str:
@@ -180,24 +168,22 @@ def rank_orders(frame: pd.DataFrame) -> list[RankOrder]:
             rows = tuple(int(i) for i in group.index)
             if len(rows) > 1 and ordered.isdisjoint(rows):
                 ordered.update(rows)
-                model, task, metric, within, scale, _ = map(str, key)
-                pairs = tuple(_pairs(group, task))
+                # whether one of our best rows is one of the paper's best
+                same_best = bool(
+                    (group["ours"].eq(group["ours"].max()) & group["value"].eq(group["value"].max())).any()
+                )
                 orders.append(
-                    RankOrder(rows, model, task, metric, within, scale, axis == "setting", pairs, _same_best(group))
+                    RankOrder(rows, str(key[1]), str(key[2]), axis == "setting", tuple(_pairs(group)), same_best)
                 )
     return orders
 
 
-def _pairs(group: pd.DataFrame, task: str) -> Iterator[RankedPair]:
+def _pairs(group: pd.DataFrame) -> Iterator[RankedPair]:
     rows = zip(group["value"].tolist(), group["ours"].tolist(), group["runs"].tolist())
     for (paper_1, our_1, runs_1), (paper_2, our_2, runs_2) in combinations(rows, 2):
         if paper_1 != paper_2 and runs_1 != runs_2:
             product = (paper_1 - paper_2) * (our_1 - our_2)  # > 0: same order
-            yield RankedPair(frozenset((runs_1, runs_2)), task, 1.0 if product > 0 else 0.0 if product < 0 else 0.5)
-
-
-def _same_best(group: pd.DataFrame) -> bool:
-    return bool((group["ours"] == group["ours"].max())[group["value"] == group["value"].max()].any())
+            yield RankedPair(frozenset((runs_1, runs_2)), 1.0 if product > 0 else 0.0 if product < 0 else 0.5)
 
 
 @dataclass(frozen=True)
@@ -235,8 +221,8 @@ def order_agreements(groups: Sequence[RankOrder]) -> list[OrderAgreement]:
         for metric in dict.fromkeys(order.metric for order in orders):
             concordances: dict[tuple[str, frozenset[str]], list[float]] = {}
             task_orders = [order for order in orders if order.metric == metric and order.task not in AVERAGES]
-            for pair in (pair for order in task_orders for pair in order.pairs):
-                concordances.setdefault((pair.task, pair.runs), []).append(pair.concordance)
+            for task, pair in ((order.task, pair) for order in task_orders for pair in order.pairs):
+                concordances.setdefault((task, pair.runs), []).append(pair.concordance)
             if concordances:
                 tasks: dict[str, list[float]] = {}
                 for (task, _), same_pair in concordances.items():

@@ -62,32 +62,26 @@ class Cell:
 
     @property
     def is_readable(self) -> bool:
-        """Whether the cell has a readable record."""
         return self.record is not None and not self.record.error
 
     @property
     def path(self) -> Path:
-        """Folder of the record."""
         return self._existing_record.path
 
     @property
     def run(self) -> Run:
-        """Tables and header of the record."""
         return self._existing_record.run
 
     @property
     def header(self) -> RunHeader:
-        """Content of run.json of the record."""
         return self._existing_record.header
 
     @property
     def summary(self) -> Summary:
-        """Every number of the record."""
         return self._existing_record.summary
 
     @property
     def domains(self) -> Sequence[DomainSummary]:
-        """Main numbers of each domain of the record."""
         return self._existing_record.domains
 
     @property
@@ -106,12 +100,10 @@ class Cell:
 
     @property
     def model_ran(self) -> ModelRan:
-        """The model that ran."""
         return ModelRan.of(self.header)
 
     @property
     def is_of_papers_model(self) -> bool:
-        """Whether the paper's model ran."""
         return self.setup in (PAPERS_OWN, OTHER_SCALE)
 
     @property
@@ -149,12 +141,10 @@ class Replication:
 
     @property
     def seeds(self) -> tuple[str, ...]:
-        """Seeds of its runs."""
         return _seeds(cell.overrides for cell in self.cells)
 
     @property
     def of_all_seeds(self) -> tuple[Replication, ...]:
-        """This replication and its repeats."""
         return self, *self.repeats
 
     @property

@@ -20,7 +20,6 @@ from ssd_bench.papers.ours.cells import Cell, Replication
 from ssd_bench.papers.ours.values import (
     BASELINES,
     Value,
-    has_hf_arm,
     mean_value,
     our_value,
     pearson,
@@ -188,7 +187,8 @@ def _combine(number: Number, parts: Sequence[Part], statistic: str = "") -> Valu
         return pearson(number, list({cell.path: cell for cell, _ in parts}.values()))
     if number.metric in folder_of(number.paper).compared:
         return _compare_runs(number, [cell for cell, _ in parts])
-    with_hf = all(has_hf_arm(cell) for cell, _ in parts)  # values that are averaged or compared need the same baseline
+    # values that are averaged or compared need the same baseline
+    with_hf = all(cell.summary.has_hf for cell, _ in parts)
     if number.settings.get("aspect") == "peak speedup":
         parts = [max(parts, key=lambda part: _peak(number, part, with_hf))]
     groups: dict[tuple[tuple[str, str, str], str | None], list[Value]] = {}

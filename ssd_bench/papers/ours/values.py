@@ -58,11 +58,6 @@ def is_by_definition(number: Number) -> bool:
     return number.method in BASELINES and METRICS[number.metric].by_definition
 
 
-def has_hf_arm(cell: Cell) -> bool:
-    """Return whether a run has the arm of Hugging Face `generate`."""
-    return cell.summary.has_hf
-
-
 def our_value(
     number: Number, cell: Cell, domain: str | None = None, with_hf: bool = False, statistic: str = ""
 ) -> Value | str:
@@ -145,10 +140,8 @@ def mean_value(values: Sequence[Value]) -> Value:
     """
     if len(values) == 1:
         return values[0]
-    average, source = (
-        sum(value.value for value in values) / len(values),
-        frozenset[tuple[str, ...]]().union(*(value.source for value in values)),
-    )
+    average = sum(value.value for value in values) / len(values)
+    source = frozenset[tuple[str, ...]]().union(*(value.source for value in values))
     estimates = [value.estimate for value in values if value.estimate is not None]
     estimate = sum(estimates) / len(values) if len(estimates) == len(values) else None
     lower_widths = [value.value - value.low for value in values if value.low is not None]
