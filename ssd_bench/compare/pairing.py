@@ -8,17 +8,18 @@ are compared in the configurations that both have.
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 from ssd_bench.errors import ConfigError
 from ssd_bench.records.header import RunHeader
 from ssd_bench.records.pack import records_folder
 from ssd_bench.records.reader import Run, find_runs, load_run, read_each
 from ssd_bench.records.schema import PAIR
-from ssd_bench.results.comparable import differing_settings
 
 SHOWN = 6  # configurations that an error lists
 
@@ -43,7 +44,6 @@ class Configuration:
 
     @property
     def label(self) -> str:
-        """Name for a reader."""
         return f"{self.method} on {self.task}"
 
     @cached_property
@@ -87,7 +87,10 @@ class RecordSet:
             groups.setdefault((configuration.settings, configuration.prompts), {})[copy] = configuration
         if not groups:
             raise ConfigError(field, value, "a complete run, a folder of complete runs, or a pack (.zip) of them")
-        configurations = [_joined([*group.values()]) for group in groups.values()]
+        configurations = [
+            replace(first, paths=(*first.paths, *(path for part in others for path in part.paths)))
+            for first, *others in (group.values() for group in groups.values())
+        ]
         methods = sorted({configuration.method for configuration in configurations})
         if method is not None and method not in methods:
             raise ConfigError(f"method_{field}", method, f"one of the methods of {field}: {', '.join(methods)}")
@@ -109,12 +112,6 @@ def _configuration(path: Path) -> tuple[Configuration, tuple[str, str]]:
     return Configuration((path,), run.method, run.task.name, run.model.name, *texts), (run.run_id, run.finished_at)
 
 
-def _joined(parts: Sequence[Configuration]) -> Configuration:
-    first = parts[0]
-    paths = tuple(path for part in parts for path in part.paths)
-    return Configuration(paths, first.method, first.task, first.model, first.settings, first.subject, first.prompts)
-
-
 def pairs(a: RecordSet, b: RecordSet, by_method: bool) -> tuple[list[ConfigurationPair], list[str]]:
     """Return the pairs of two sets of records, and a line per configuration without a partner.
 
@@ -124,16 +121,8 @@ def pairs(a: RecordSet, b: RecordSet, by_method: bool) -> tuple[list[Configurati
     Raises:
         ConfigError: the sets share no configuration.
     """
-    if len(a.configurations) == len(b.configurations) == 1:
-        first, second = a.configurations[0], b.configurations[0]
-        return [ConfigurationPair(_pair_label(first, second), first, second)], []
-    matched: list[ConfigurationPair] = []
-    for key in dict.fromkeys(_key(configuration, by_method) for configuration in a.configurations):
-        sides = [[c for c in part.configurations if _key(c, by_method) == key] for part in (a, b)]
-        if len(sides[0]) == len(sides[1]) == 1:
-            matched.append(ConfigurationPair(_pair_label(sides[0][0], sides[1][0]), sides[0][0], sides[1][0]))
-        elif sides[1]:
-            matched += _on_equal_prompts(*sides)
+    keys = "subject" if by_method else "settings", "prompts"
+    matched = [*_matched(a.configurations, b.configurations, keys)]
     if not matched:
         labels = [_listed(part.configurations) for part in (a, b)]
         raise ConfigError(
@@ -152,31 +141,24 @@ def pairs(a: RecordSet, b: RecordSet, by_method: bool) -> tuple[list[Configurati
     return _distinct_labels(matched), unpaired
 
 
-def _on_equal_prompts(first: Sequence[Configuration], second: Sequence[Configuration]) -> list[ConfigurationPair]:
-    """Return the pairs of configurations with equal choices of prompts, where each side has one."""
-    matched = []
-    for prompts in dict.fromkeys(configuration.prompts for configuration in first):
-        sides = [[c for c in part if c.prompts == prompts] for part in (first, second)]
-        if len(sides[0]) == len(sides[1]) == 1:
-            matched.append(ConfigurationPair(_pair_label(sides[0][0], sides[1][0]), sides[0][0], sides[1][0]))
-    return matched
-
-
-def _key(configuration: Configuration, by_method: bool) -> str:
-    return configuration.subject if by_method else configuration.settings
-
-
-def _pair_label(a: Configuration, b: Configuration) -> str:
-    return a.label if a.label == b.label else f"{b.label} against {a.label}"
+def _matched(
+    a: Sequence[Configuration], b: Sequence[Configuration], keys: Sequence[str]
+) -> Iterator[ConfigurationPair]:
+    """Yield the pair of two single configurations; among several, pairs with an equal first key, then with the next."""
+    if len(a) == len(b) == 1:
+        label = a[0].label if a[0].label == b[0].label else f"{b[0].label} against {a[0].label}"
+        yield ConfigurationPair(label, a[0], b[0])
+    elif keys:
+        for value in dict.fromkeys(getattr(configuration, keys[0]) for configuration in a):
+            sides = [[c for c in side if getattr(c, keys[0]) == value] for side in (a, b)]
+            yield from _matched(*sides, keys[1:])
 
 
 def _distinct_labels(matched: Sequence[ConfigurationPair]) -> list[ConfigurationPair]:
     """Add a run's name to labels that several pairs share."""
-    labels = [pair.label for pair in matched]
+    counts = Counter(pair.label for pair in matched)
     return [
-        ConfigurationPair(f"{pair.label} ({pair.b.paths[0].name})", pair.a, pair.b)
-        if labels.count(pair.label) > 1
-        else pair
+        replace(pair, label=f"{pair.label} ({pair.b.paths[0].name})") if counts[pair.label] > 1 else pair
         for pair in matched
     ]
 
@@ -195,7 +177,7 @@ def check_pair(pair: ConfigurationPair) -> None:
     """
     first = pair.a.runs[0]
     for run in (*pair.a.runs[1:], *pair.b.runs):
-        differences = differing_settings(first.header, run.header)
+        differences = _differing_settings(first.header, run.header)
         if differences:
             texts = [f"{field} is {a!r} in {first.path.name} and {b!r} here" for field, (a, b) in differences.items()]
             raise ConfigError(
@@ -203,3 +185,20 @@ def check_pair(pair: ConfigurationPair) -> None:
             )
         if not (run.prompts["arm"] == PAIR[1]).any():
             raise ConfigError("run", str(run.path), "a run with at least one answer of its method")
+
+
+def _differing_settings(a: RunHeader, b: RunHeader) -> dict[str, tuple[Any, Any]]:
+    """Return the differing properties of model and decoding -> both values.
+
+    Names of models count only without digests of weights, and sampling settings only if one run samples.
+    """
+    names = ["weights", "dtype", "n_layers", "n_params"] if a.model.weights and b.model.weights else ["name", "dtype"]
+    fields = [("model", name) for name in names] + [("decode", "mode"), ("decode", "max_new_tokens")]
+    if not (a.decode.greedy and b.decode.greedy):
+        fields += [("decode", name) for name in ("temperature", "top_p", "top_k")]
+    differences = {}
+    for group, name in fields:
+        first, second = getattr(getattr(a, group), name), getattr(getattr(b, group), name)
+        if first != second:
+            differences[f"{group}.{name}"] = first, second
+    return differences

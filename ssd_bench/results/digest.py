@@ -7,11 +7,11 @@ import json
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from ssd_bench.errors import ConfigError, one_line
 from ssd_bench.records.reader import Run
 from ssd_bench.results import definitions as d
-from ssd_bench.results.comparable import conditions
 from ssd_bench.results.evidence import RunTiming, VariationLevel, widen_speed_intervals
 from ssd_bench.results.numbers import domain_numbers, run_numbers
 from ssd_bench.results.row import read_json
@@ -103,3 +103,17 @@ def summarise(run: Run) -> Summary:
     """Return every number of a run; intervals are over prompts alone."""
     summary = run_numbers(run)
     return replace(summary, warnings=summary_warnings(summary, Facts.of(run)))
+
+
+def conditions(run: Run) -> dict[str, Any]:
+    """Return what comparable runs share: task, prompts, model, hardware and decoding settings."""
+    header = run.header
+    task, model, decode = header.task, header.model, header.decode
+    hashes = run.prompts.drop_duplicates("prompt_index").sort_values("prompt_index")["prompt_sha256"]
+    return {
+        "task": (task.name, task.version),
+        "prompts": tuple(hashes),
+        "model": tuple((k, getattr(model, k)) for k in ("name", "dtype", "n_layers", "n_params", "weights")),
+        "hardware": tuple(sorted((k, str(v)) for k, v in header.hardware.items())),
+        "decode": tuple((k, getattr(decode, k)) for k in ("max_new_tokens", "temperature", "top_p", "top_k")),
+    }

@@ -19,9 +19,8 @@ from scipy import stats
 
 from ssd_bench.cost.tpt import tpt
 from ssd_bench.records.reader import Run
-from ssd_bench.results.comparable import conditions
 from ssd_bench.results.definitions import alpha_by_position, alpha_macro, expected_speedup, predicted_tpt
-from ssd_bench.results.digest import summarise
+from ssd_bench.results.digest import conditions, summarise
 from ssd_bench.results.numbers import domain_numbers
 from ssd_bench.results.prompt_table import PromptTable, of_steps
 from ssd_bench.results.quality import output_rouge2, pass_at, same_token_share
