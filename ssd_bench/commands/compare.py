@@ -23,9 +23,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ssd_bench.compare.comparison import compare
+from ssd_bench.compare.comparison import COMPARED, compare
 from ssd_bench.compare.pairing import RecordSet
-from ssd_bench.compare.quantities import COMPARED
 from ssd_bench.compare.text import check_out, fail_words, fails, terminal_text, write
 from ssd_bench.compare.variation import read_variation
 from ssd_bench.console import options, tool

@@ -15,13 +15,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from ssd_bench.compare.pairing import ConfigurationPair, RecordSet, check_pair, pairs
-from ssd_bench.compare.quantities import COMPARED, RATE, same_work
 from ssd_bench.compare.variation import Variation
 from ssd_bench.records.reader import Run
 from ssd_bench.results.effect import INCONCLUSIVE, PairEffect, pair_effect, pooled_effect, verdict
 from ssd_bench.results.evidence import Steadiness
 from ssd_bench.results.quality import lossless_counts
-from ssd_bench.results.quantity import Quantity, Spread
+from ssd_bench.results.quantity import QUANTITIES, Quantity, Spread
 from ssd_bench.results.shared_prompts import SharedPrompts, shared_prompts
 
 NOT_COMPARED = "not compared"
@@ -29,6 +28,20 @@ MACHINE = ("device", "cpu", "cores", "gpus")
 """Parts of `RunHeader.hardware` that identify a machine; threads and kernels may be what is compared."""
 ALL_PAIRS = "all pairs"
 A_A, A_B = "A/A", "A/B"
+
+
+def same_work(quantity: Quantity) -> bool:
+    """Return whether both sides do the same work by definition, which makes the row an A/A comparison."""
+    return "method" not in quantity.arms
+
+
+COMPARED: Mapping[str, Quantity] = {
+    quantity.compare: quantity
+    # times first, quantities independent of the method last
+    for quantity in sorted(QUANTITIES.values(), key=lambda q: (same_work(q), not (q.variation or q.times)))
+    if quantity.compare
+}
+"""Name (also in options and files) -> quantity, in the order of the table."""
 
 
 @dataclass(frozen=True)
@@ -117,16 +130,19 @@ def compare(
     warnings: list[str] = []
     for pair in matched:
         check_pair(pair)
-        shared, machines, doubt = (
-            shared_prompts((pair.a.runs, pair.b.runs)),
-            _machine_difference(pair),
-            _contamination(pair),
-        )
+        shared = shared_prompts((pair.a.runs, pair.b.runs))
+        timing_faults = _machine_difference(pair), _contamination(pair)
         warnings += _warnings(pair)
         for name, quantity in COMPARED.items():
-            samples[name].append(_sample(pair, quantity, shared, variation, (machines, doubt)))
-    rows = [row for name, parts in samples.items() for row in _rows(name, parts, margin)]
-    return RecordComparison(rows, unpaired, list(dict.fromkeys(warnings)), _variation_text(samples))
+            samples[name].append(_sample(pair, quantity, shared, variation, timing_faults))
+    rows = []
+    for name, parts in samples.items():
+        # the row of all pairs, if there are several, then one per pair
+        rows += [_row(name, parts, margin)] if len(parts) > 1 else []
+        rows += [_row(name, [sample], margin) for sample in parts]
+    sources = sorted({source for parts in samples.values() for sample in parts for source in sample.sources})
+    variation_text = "; ".join(sources) or "none: no measured speed was compared"
+    return RecordComparison(rows, unpaired, list(dict.fromkeys(warnings)), variation_text)
 
 
 def _sample(
@@ -142,7 +158,7 @@ def _sample(
     """
     machines, doubt = timing_faults
     kind = A_A if shared.same_trace or same_work(quantity) else A_B
-    lack = shared.lack(quantity) or (machines if quantity.variation == RATE else "")
+    lack = shared.lack(quantity) or (machines if quantity.variation == "rate" else "")
     if lack:
         return _Sample(pair.label, kind, None, {}, len(shared.prompts), lack)
     timing: dict[Spread, float] = {}
@@ -157,12 +173,6 @@ def _sample(
     return _Sample(pair.label, kind, effect, timing, len(shared.prompts), "", doubt, frozenset(sources))
 
 
-def _rows(name: str, samples: Sequence[_Sample], margin: float) -> list[ComparedRow]:
-    """Return the row of all pairs, if there are several, then one per pair."""
-    rows = [_row(name, [sample], margin) for sample in samples]
-    return rows if len(rows) == 1 else [_row(name, samples, margin), *rows]
-
-
 def _row(name: str, samples: Sequence[_Sample], margin: float) -> ComparedRow:
     """Return the row of one or several pairs; pairs without the quantity are left out."""
     quantity, usable = COMPARED[name], [sample for sample in samples if sample.effect is not None]
@@ -174,11 +184,8 @@ def _row(name: str, samples: Sequence[_Sample], margin: float) -> ComparedRow:
     sides = (_number(effects[0].a), _number(effects[0].b)) if len(samples) == 1 else (None, None)
     n = len({prompt for effect in effects for prompt in effect.deviations})
     effect, reason = pooled_effect(quantity, effects, [sample.timing for sample in usable])
-    notes = (
-        [f"{len(samples) - len(usable)} pairs are left out: {_first_lack(samples)}"]
-        if len(usable) < len(samples)
-        else []
-    )
+    lacks = [sample.lack for sample in samples if sample.lack]
+    notes = [f"{len(lacks)} pairs are left out: {lacks[0]}"] if lacks else []
     doubt = next((sample.doubt for sample in usable if sample.doubt), "")
     if effect is None:
         return ComparedRow(label, name, kind, *sides, None, None, None, n, INCONCLUSIVE, "; ".join([reason, *notes]))
@@ -186,10 +193,6 @@ def _row(name: str, samples: Sequence[_Sample], margin: float) -> ComparedRow:
     decided = INCONCLUSIVE if reason or doubt else verdict(quantity, effect, margin)
     note = "; ".join(filter(None, [reason, doubt, *notes]))
     return ComparedRow(label, name, kind, *sides, effect.value, low, high, n, decided, note)
-
-
-def _first_lack(samples: Sequence[_Sample]) -> str:
-    return next(sample.lack for sample in samples if sample.lack)
 
 
 def _number(value: float) -> float | None:
@@ -237,8 +240,3 @@ def _differences(a: Run, b: Run) -> list[str]:
         for name in names
         if facts[0].get(name) != facts[1].get(name)
     ]
-
-
-def _variation_text(samples: Mapping[str, Sequence[_Sample]]) -> str:
-    sources = sorted({source for parts in samples.values() for sample in parts for source in sample.sources})
-    return "; ".join(sources) or "none: no measured speed was compared"

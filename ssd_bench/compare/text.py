@@ -10,8 +10,7 @@ from pathlib import Path
 import pandas as pd
 
 from ssd_bench import tables
-from ssd_bench.compare.comparison import NOT_COMPARED, ComparedRow, RecordComparison
-from ssd_bench.compare.quantities import COMPARED
+from ssd_bench.compare.comparison import COMPARED, NOT_COMPARED, ComparedRow, RecordComparison
 from ssd_bench.errors import ConfigError
 from ssd_bench.records.files import write_output
 from ssd_bench.results.effect import EQUIVALENT, INCONCLUSIVE

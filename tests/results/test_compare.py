@@ -18,9 +18,8 @@ import pandas as pd
 import pytest
 from scipy import stats
 
-from ssd_bench.compare.comparison import compare
+from ssd_bench.compare.comparison import COMPARED, compare
 from ssd_bench.compare.pairing import RecordSet
-from ssd_bench.compare.quantities import COMPARED
 from ssd_bench.compare.variation import ASSUMED, read_variation
 from ssd_bench.records.pack import unpacked_folder
 from ssd_bench.records.reader import load_run
