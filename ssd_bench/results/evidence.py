@@ -93,9 +93,7 @@ def slow_steps(run: Run) -> pd.DataFrame:
     """
     # expected = (arm's median draft time per sublayer pass) x (passes of this step)
     #          + median verification time of the arm's steps with as many nodes
-    sets = run.layer_sets.drop_duplicates("layer_set_id").set_index(
-        "layer_set_id"
-    )  # a damaged record has two of one id
+    sets = run.layer_sets.drop_duplicates("layer_set_id").set_index("layer_set_id")  # a damaged record has an id twice
     n_sublayers = 2 * sets["n_layers"] - sets["skip_attn"].map(len) - sets["skip_mlp"].map(len)
     steps = run.steps.assign(ms=run.steps["draft_ms"] + run.steps["verify_ms"])
     passes = steps["layer_set_id"].map(n_sublayers).astype("float64").fillna(0.0).clip(lower=1) * steps["draft_len"]
@@ -198,7 +196,6 @@ class VariationLevel:
     seconds: float
     speedup: Spread
     rate: Spread
-    runs: int
 
 
 @dataclass(frozen=True)
@@ -278,7 +275,7 @@ def _median_seconds(runs: Sequence[RunTiming]) -> float:
 def _level(traces: Sequence[Sequence[RunTiming]]) -> VariationLevel:
     speedups = [[run.speedup for run in runs] for runs in traces]
     rates = [[run.rate for run in runs] for runs in traces]
-    return VariationLevel(_median_seconds(traces[0]), _spread(speedups), _spread(rates), sum(map(len, traces)))
+    return VariationLevel(_median_seconds(traces[0]), _spread(speedups), _spread(rates))
 
 
 def _spread(traces: Sequence[Sequence[float | None]]) -> Spread:

@@ -32,7 +32,7 @@ MODELLED = "modelled"
 
 Array = NDArray[np.float64]
 Statistic = Callable[..., Array]
-"""Function of columns, reduced over `axis`."""
+"""Function of columns, reduced over the last axis."""
 
 
 @dataclass(frozen=True)
@@ -94,9 +94,9 @@ class Quantity:
         names = [name for name in self._code.co_names if name not in ("sum", "mean", "quantile")]
         return tuple(dict.fromkeys((*names, *self.needs)))
 
-    def __call__(self, *columns: Array, axis: int = -1) -> Array:
-        """Return the value of `columns`, in order, reduced over prompts."""
-        functions = {"sum": lambda a: a.sum(axis), "mean": lambda a: a.mean(axis), "quantile": quantile}
+    def __call__(self, *columns: Array) -> Array:
+        """Return the value of `columns`, in order, reduced over prompts, the last axis."""
+        functions = {"sum": lambda a: a.sum(-1), "mean": lambda a: a.mean(-1), "quantile": quantile}
         names = functions | dict(zip(self.columns, columns, strict=True))
         # a formula is a line of this package's own file
         return np.asarray(eval(self._code, {"__builtins__": {}}, names))
@@ -145,9 +145,8 @@ def t_quantile(dof: float, level: float = LEVEL) -> float:
     return float(stdtrit(dof, (1 + level) / 2))
 
 
-def ratio_of_sums(a: Array, b: Array, axis: int = -1) -> Array:
-    """Return sum a / sum b."""
-    return np.asarray(a.sum(axis) / b.sum(axis))
+def ratio_of_sums(a: Array, b: Array) -> Array:
+    return np.asarray(a.sum(-1) / b.sum(-1))
 
 
 def ratio(numerator: Array, denominator: Array, at_most: float = math.inf) -> Measured:

@@ -57,7 +57,7 @@ def read_json(kind: Any, value: Any) -> Any:
     Raises:
         TypeError, KeyError, AttributeError: a field is missing, unknown or of another type.
     """
-    if is_dataclass(kind):
+    if isinstance(kind, type) and is_dataclass(kind):
         hints = field_types(kind)
         parts = {
             name: read_json(hints[name], part) if isinstance(part, dict | list) else part

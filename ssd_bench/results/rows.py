@@ -45,9 +45,9 @@ def sums_at(place: Positions, values: ArrayLike, n: int) -> NDArray[np.float64]:
     return np.asarray(np.bincount(place, np.asarray(values, dtype=float), n), dtype=float)
 
 
-def paired_rows(prompts: pd.DataFrame, arms: tuple[str, str] = PAIR) -> pd.DataFrame:
-    """Return two arms' rows for the answers that both gave, in the order of `prompts`."""
-    return prompts.iloc[np.sort(np.concatenate(pair_positions(prompts, arms)))]
+def paired_rows(prompts: pd.DataFrame) -> pd.DataFrame:
+    """Return the rows of AR and the method for the answers that both gave, in the order of `prompts`."""
+    return prompts.iloc[np.sort(np.concatenate(pair_positions(prompts)))]
 
 
 def rows_with(frame: pd.DataFrame, keyed: pd.DataFrame, key: Sequence[str]) -> tuple[pd.DataFrame, Positions]:

@@ -1,7 +1,7 @@
 """`results.parquet` of a run: its quantities per prompt, per domain and for the run, for any reader of Parquet.
 
-It is made from the record's tables when the run ends, or by `write_results`. Intervals are over prompts: run-to-run
-variation is a property of a folder of runs.
+It is made from the record's tables when the run ends. Intervals are over prompts: run-to-run variation is a property of
+a folder of runs.
 """
 
 from __future__ import annotations
@@ -48,20 +48,15 @@ SCHEMA = pa.schema(
 
 
 def complete_results(run_dir: Path) -> None:
-    """Write a missing `results.parquet`: a job may have ended between the record and this file."""
-    if not (run_dir / RESULTS).is_file():
-        write_results(run_dir)
-
-
-def write_results(run_dir: Path) -> None:
-    """Write `results.parquet` of a complete run.
+    """Write a missing `results.parquet` of a complete run: a job may have ended between the record and this file.
 
     Raises:
         ConfigError: as `load_run`.
     """
-    content = io.BytesIO()
-    pq.write_table(results_table(load_run(run_dir)), content, compression="zstd")
-    write_atomic(run_dir / RESULTS, content.getvalue())
+    if not (run_dir / RESULTS).is_file():
+        content = io.BytesIO()
+        pq.write_table(results_table(load_run(run_dir)), content, compression="zstd")
+        write_atomic(run_dir / RESULTS, content.getvalue())
 
 
 def results_table(run: Run) -> pa.Table:

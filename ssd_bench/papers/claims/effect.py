@@ -10,7 +10,8 @@ made with several seeds, and the variance of their effects over seeds is added. 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections import defaultdict
+from collections.abc import Sequence, Set
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -135,11 +136,11 @@ class ClaimEffect:
 
     def _counted_comparisons(self) -> list[int]:
         """Return the indices of the comparisons that count: all, or with `every` the worst."""
+        if not self._claim.every:
+            return [*range(len(self._effects))]
         by_labels: dict[tuple[str, ...], list[int]] = {}
         for i, comparison in enumerate(self._comparisons):
             by_labels.setdefault(comparison.labels, []).append(i)
-        if not self._claim.every:
-            return [*range(len(self._effects))]
         worst = min if self._claim.at_least is not None else max
         return worst(by_labels.values(), key=lambda indices: self._mean([self._effects[i] for i in indices]))
 
@@ -204,13 +205,12 @@ class ClaimEffect:
         """Return the variance over the n prompts of each stratum, and n; strata share no prompt."""
         if self._statistic.once_per_run:
             return []
-        joined = strata(comparison.prompts for comparison in self._comparisons)
-        return [(self._variance(sorted(prompts)), len(prompts)) for prompts in joined]
+        prompt_sets = [comparison.prompts for comparison in self._comparisons]
+        return [(self._variance(sorted(prompts), prompt_sets), len(prompts)) for prompts in strata(prompt_sets)]
 
-    def _variance(self, prompts: Sequence[str]) -> float:
+    def _variance(self, prompts: Sequence[str], prompt_sets: Sequence[Set[str]]) -> float:
         if len(prompts) < 2:
             return math.nan
-        prompt_sets = [comparison.prompts for comparison in self._comparisons]
         left_out = []
         for prompt in prompts:
             effects = [
@@ -249,7 +249,7 @@ class ClaimEffect:
             return []
         # weight: derivative of log(effect) by the logarithm of the run's number; ±1 / n for a geometric mean of n
         # ratios, value / (n mean) for a mean of n values
-        weights: dict[Path, float] = {}
+        weights = defaultdict[Path, float](float)
         levels: dict[Path, VariationLevel] = {}
         for i in self._counted:
             share = self._effects[i] / self.value if self._claim.effect == "value" else 1.0
@@ -258,10 +258,10 @@ class ClaimEffect:
                     if cell.variation is None:
                         return []
                     levels[cell.path] = cell.variation
-                    weights[cell.path] = weights.get(cell.path, 0.0) + sign * share / len(self._counted)
+                    weights[cell.path] += sign * share / len(self._counted)
         # runs vary independently, each with its level's sigma: var = Σ over levels of sigma² Σ weight²
-        squares: dict[VariationLevel, float] = {}
+        squares = defaultdict[VariationLevel, float](float)
         for path, weight in weights.items():
-            squares[levels[path]] = squares.get(levels[path], 0.0) + weight**2
+            squares[levels[path]] += weight**2
         spreads = {level: getattr(level, self._statistic.variation) for level in squares}
         return [(spreads[level].sigma ** 2 * square, spreads[level].dof) for level, square in squares.items()]

@@ -92,7 +92,9 @@ def judge(replications: Sequence[Replication], paper: str | None = None) -> list
 
 def judge_claim(claim: Claim, replication: Replication) -> Judgement:
     """Return the verdict on a claim by the records of one experiment and scale."""
-    planned = _planned_comparisons(claim, replication)
+    indexed_labels = {tuple(cell.labels.values()) for cell in replication.cells}
+    jobs = [job for job in replication.experiment.jobs if tuple(job.labels.values()) not in indexed_labels]
+    planned = [*comparisons(claim, [*replication.cells, *(Cell(job.labels, job.overrides) for job in jobs)])]
     complete = [comparison for comparison in planned if all(cell.record for cell in comparison.cells)]
     undecided = Judgement(claim, replication.scale, CANNOT_SAY, planned=len(planned))
     if reason := STATISTICS[claim.statistic].unrecorded:
@@ -110,13 +112,14 @@ def judge_claim(claim: Claim, replication: Replication) -> Judgement:
     distinct = list({comparison.identity: comparison for comparison in reversed(complete)}.values())[::-1]
     in_scope, lack = split_scope(claim, distinct)
     counted = in_scope or distinct
+    setups = {cell.setup for cell in _cells(counted)}
     undecided = replace(
         undecided,
         comparisons=len(counted),
         out_of_scope=len(distinct) - len(in_scope),
         models=_models(counted),
-        toy=any(cell.setup == TOY_MODEL for cell in _cells(counted)),
-        evidence_class=_evidence_class(_cells(counted)),
+        toy=TOY_MODEL in setups,
+        evidence_class=TOY if TOY_MODEL in setups else REAL_MODEL if OTHER_MODEL in setups else PAPERS_MODEL,
     )
     by_seed = rests_on_searches(claim, counted)
     if by_seed:
@@ -135,10 +138,11 @@ def judge_claim(claim: Claim, replication: Replication) -> Judgement:
     exclusions = {cell: reason for made in replication.of_all_seeds for cell, reason in made.exclusions.items()}
     lack = None if in_scope else lack
     measured = _decide(undecided, counted, exclusions, lack)
-    if references := _references(claim, cells):
-        modelled = _decide(replace(undecided, references=references, measured=measured), counted, exclusions, lack)
-        return modelled if undecided.toy else _agreed(modelled, measured)
-    return measured
+    if not STATISTICS[claim.statistic].timed:
+        return measured
+    references = tuple(dict.fromkeys(cell.summary.modelled_on for cell in cells))
+    modelled = _decide(replace(undecided, references=references, measured=measured), counted, exclusions, lack)
+    return modelled if undecided.toy else _agreed(modelled, measured)
 
 
 def _repeated_comparisons(
@@ -188,18 +192,6 @@ def _cells(comparisons: Sequence[ClaimComparison]) -> tuple[Cell, ...]:
 
 def _models(comparisons: Sequence[ClaimComparison]) -> tuple[ModelRan, ...]:
     return tuple(dict.fromkeys(cell.model_ran for cell in _cells(comparisons)))
-
-
-def _evidence_class(cells: Sequence[Cell]) -> str:
-    setups = {cell.setup for cell in cells}
-    return TOY if TOY_MODEL in setups else REAL_MODEL if OTHER_MODEL in setups else PAPERS_MODEL
-
-
-def _references(claim: Claim, cells: Sequence[Cell]) -> tuple[str, ...]:
-    """Return the records' reference machines; empty if times play no role."""
-    if not STATISTICS[claim.statistic].timed:
-        return ()
-    return tuple(dict.fromkeys(cell.summary.modelled_on for cell in cells))
 
 
 def _decide(
@@ -265,13 +257,6 @@ def _few_prompts(claim: Claim, sampled: Sequence[SampledComparison]) -> Lack | N
                 f"at least {claim.prompts} prompts",
             )
     return None
-
-
-def _planned_comparisons(claim: Claim, replication: Replication) -> list[ClaimComparison]:
-    """Return all comparisons of the claim in its exhibit, also without indexed runs."""
-    indexed_labels = {tuple(cell.labels.values()) for cell in replication.cells}
-    jobs = (job for job in replication.experiment.jobs if tuple(job.labels.values()) not in indexed_labels)
-    return list(comparisons(claim, [*replication.cells, *(Cell(job.labels, job.overrides) for job in jobs)]))
 
 
 def _verdict(claim: Claim, interval: tuple[float, float], narrower_interval: tuple[float, float]) -> str:
