@@ -29,7 +29,6 @@ from ssd_bench.papers.ours.values import (
 )
 from ssd_bench.papers.printed.catalogue import folder_of
 from ssd_bench.papers.printed.reported import METRICS, Number
-from ssd_bench.papers.runs import grid
 
 SCALES = ("paper", "long", "small", "mini")
 
@@ -87,7 +86,7 @@ class Matcher:
         missing = _missing_runs(number, matches, len(select.matching_items(number, jobs)))
         if missing:
             return Counterpart(number, None, NO_RUN, missing, scale)
-        parts = [(cell, domain) for cell in matches if cell.record for domain in _domains(number, cell)]
+        parts = [(cell, domain) for cell in matches if cell.record for domain in select.domains(number, cell)]
         if exclusion := _exclusion(number, parts, replications):
             return Counterpart(number, None, EXCLUDED, exclusion, scale, tuple(cell for cell, _ in parts))
         combined = _combine(number, parts)
@@ -166,21 +165,6 @@ def _key(cell: Cell) -> tuple[str, str, str]:
     return cell["model"], cell["task"], cell["setting"]
 
 
-def _domains(number: Number, cell: Cell) -> list[str | None]:
-    """Return the parts of a cell's stream for a number, as `select.domains`.
-
-    A number along a stream is about all parts, or those on one side of the domain shift.
-    """
-    stream = select.stream_parts(grid.choice(cell.overrides, "task"))
-    if "stream" not in number.settings or cell["task"] != number.task or not stream:
-        return select.domains(number, cell)
-    first_part = select.first_domain(cell)
-    point = number.settings.get("point")
-    if point is None:
-        return list(stream)
-    return [part for part in stream if (part == first_part) == (point == "before domain shift")]
-
-
 def _combine(number: Number, parts: Sequence[Part], statistic: str = "") -> Value | str:
     """Return one value of all parts, or why one lacks it."""
     if number.metric == "pearson":
@@ -190,7 +174,9 @@ def _combine(number: Number, parts: Sequence[Part], statistic: str = "") -> Valu
     # values that are averaged or compared need the same baseline
     with_hf = all(cell.summary.has_hf for cell, _ in parts)
     if number.settings.get("aspect") == "peak speedup":
-        parts = [max(parts, key=lambda part: _peak(number, part, with_hf))]
+        speedups = [our_value(replace(number, metric="speedup"), *part, with_hf) for part in parts]
+        peaks = [0.0 if isinstance(speedup, str) else speedup.value for speedup in speedups]
+        parts = [parts[peaks.index(max(peaks))]]
     groups: dict[tuple[tuple[str, str, str], str | None], list[Value]] = {}
     for cell, domain in {(part[0].path, _key(part[0]), part[1]): part for part in parts}.values():
         value = our_value(number, cell, domain, with_hf, statistic)
@@ -201,11 +187,6 @@ def _combine(number: Number, parts: Sequence[Part], statistic: str = "") -> Valu
     return bound_reduction(number.bound)([mean_value(values) for values in groups.values()])
 
 
-def _peak(number: Number, part: Part, with_hf: bool) -> float:
-    value = our_value(replace(number, metric="speedup"), *part, with_hf)
-    return 0.0 if isinstance(value, str) else value.value
-
-
 def _compare_runs(number: Number, cells: Sequence[Cell]) -> Value | str:
     """Return the ratio of two runs of the exhibit: peak memory (with weights and cache), or search time."""
     axis, reference = folder_of(number.paper).compared[number.metric]
@@ -213,15 +194,15 @@ def _compare_runs(number: Number, cells: Sequence[Cell]) -> Value | str:
     method_cells = [cell for cell in cells if cell[axis] != reference]
     if not reference_cells or not method_cells:
         return f"needs a run of {reference} to compare with"
-    source = source_of((method_cells[0], reference_cells[0]), number.metric)
+    compared = reference_cells[0], method_cells[0]
+    source = source_of(compared, number.metric)
     if number.metric == "memory_reduction_pct":
-        peak, reference_peak = method_cells[0].summary.peak_bytes, reference_cells[0].summary.peak_bytes
+        reference_peak, peak = (cell.summary.peak_bytes for cell in compared)
         assert peak is not None and reference_peak is not None, "only cells whose method ran are compared"
         return Value(100 * (1 - peak / reference_peak), source=source)
-    runs = (reference_cells[0].run, method_cells[0].run)
-    times = [search_time(run) for run in runs]
-    if None in times:
+    reference_s, method_s = (search_time(cell.run) for cell in compared)
+    if reference_s is None or method_s is None:
         return "the methods did not search"
-    origins = [origin for origin in map(search_origin, runs) if origin != "run"]
+    origins = [origin for cell in compared if (origin := search_origin(cell.run)) != "run"]
     remark = f"a search was {origins[0]} from the store, so its time was measured in an earlier run" if origins else ""
-    return Value(times[0] / times[1], remark=remark, compared=not origins, source=source)  # type: ignore[operator]
+    return Value(reference_s / method_s, remark=remark, compared=not origins, source=source)

@@ -126,12 +126,17 @@ def distinguishing_settings(number: Number) -> set[str]:
 
 
 def domains(number: Number, item: LabelledItem) -> list[str | None]:
-    """Return the parts of the item's stream for a number; [None] for the whole run."""
+    """Return the parts of the item's stream for a number; [None] for the whole run.
+
+    A number along a stream is about all parts, or those on one side of the domain shift.
+    """
     parts = stream_parts(grid.choice(item.overrides, "task"))
-    tasks = number.task.split(", ")
+    tasks, first = number.task.split(", "), first_domain(item)
+    if parts and "stream" in number.settings and item.labels["task"] == number.task:
+        point = number.settings.get("point")
+        return [part for part in parts if point is None or (part == first) == (point == "before domain shift")]
     if not parts or number.task in ("", *AVERAGES) or item.labels["task"] in tasks:
         return [None]
-    first = first_domain(item)
     if number.task == "other tasks":
         return [part for part in parts if part != first]
     return [part for part in parts if part in {task_choices().get(name) for name in tasks}]
