@@ -170,11 +170,7 @@ def _listed(configurations: Sequence[Configuration]) -> str:
 
 
 def check_pair(pair: ConfigurationPair) -> None:
-    """Refuse a pair whose runs differ in model or decoding.
-
-    Raises:
-        ConfigError: names the differing fields with both values.
-    """
+    """Refuse a pair whose runs differ in model or decoding."""
     first = pair.a.runs[0]
     for run in (*pair.a.runs[1:], *pair.b.runs):
         differences = _differing_settings(first.header, run.header)

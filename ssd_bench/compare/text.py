@@ -25,11 +25,7 @@ RIGHT = ("a", "b", "b over a", "n")
 
 
 def fail_words(option: str | None, quantity: str) -> list[str]:
-    """Return the verdicts on a quantity, from a comma-separated option, at which the command fails.
-
-    Raises:
-        ConfigError: a verdict that the quantity cannot have.
-    """
+    """Return the verdicts on a quantity, from a comma-separated option, at which the command fails."""
     words = option.split(",") if option else []
     possible = (*COMPARED[quantity].words, EQUIVALENT, INCONCLUSIVE, DIFFERENT)
     for word in words:
@@ -39,11 +35,7 @@ def fail_words(option: str | None, quantity: str) -> list[str]:
 
 
 def fails(row: ComparedRow, words: Sequence[str]) -> bool:
-    """Return whether the decisive row has one of these verdicts.
-
-    Raises:
-        ConfigError: it has no verdict.
-    """
+    """Return whether the decisive row has one of these verdicts."""
     if words and row.verdict == NOT_COMPARED:
         raise ConfigError("on", row.quantity, "a quantity that both sides have (on=NAME)", row.note)
     return row.verdict in words

@@ -36,11 +36,7 @@ def read_gpu_results(folder: Path) -> dict[Path, dict[str, Any]]:
 
 
 def sheet_of(gpu: str) -> str:
-    """Return the simulated GPU with a measured one's vendor name, such as NVIDIA H200.
-
-    Raises:
-        ConfigError: there is none.
-    """
+    """Return the simulated GPU with a measured one's vendor name, such as NVIDIA H200."""
     for name in simulated_names():
         if gpu_named(name).name.startswith(gpu):
             return name

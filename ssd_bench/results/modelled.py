@@ -125,9 +125,5 @@ class ModelledTimes:
 
 
 def reference_run(run: Run) -> Run:
-    """Return the run with the times and latency profile of its reference machine.
-
-    Raises:
-        ConfigError: as `ModelledTimes.of`.
-    """
+    """Return the run with the times and latency profile of its reference machine."""
     return ModelledTimes.of(run).replace_in(run)

@@ -67,11 +67,7 @@ class RunCache:
         return key in self._runs
 
     def run(self, key: object, path: Path) -> Run:
-        """Return a run by its key in this cache, from memory or read from `path`.
-
-        Raises:
-            ConfigError: as `load_run`.
-        """
+        """Return a run by its key in this cache, from memory or read from `path`."""
         entry = self._runs.pop(key, None)
         if entry is None:
             run = load_run(path)

@@ -48,11 +48,7 @@ SCHEMA = pa.schema(
 
 
 def complete_results(run_dir: Path) -> None:
-    """Write a missing `results.parquet` of a complete run: a job may have ended between the record and this file.
-
-    Raises:
-        ConfigError: as `load_run`.
-    """
+    """Write a missing `results.parquet` of a complete run: a job may have ended between the record and this file."""
     if not (run_dir / RESULTS).is_file():
         content = io.BytesIO()
         pq.write_table(results_table(load_run(run_dir)), content, compression="zstd")

@@ -208,11 +208,7 @@ def claims() -> tuple[Claim, ...]:
 
 
 def read_claims(folder: PaperFolder) -> list[Claim]:
-    """Return the claims of one paper; empty without `claims.yaml`.
-
-    Raises:
-        ConfigError: as `claims`.
-    """
+    """Return the claims of one paper; empty without `claims.yaml`."""
     path = folder.path / "claims.yaml"
     if not path.is_file():
         return []
@@ -278,11 +274,7 @@ def _is_time(text: str) -> bool:
 
 
 def _check_claim(claim: Claim, location: str) -> None:
-    """Refuse a claim that no data could decide.
-
-    Raises:
-        ConfigError: as `_parse_claim`.
-    """
+    """Refuse a claim that no data could decide."""
     number_ids = [number.id for number in numbers()]
     checks: Sequence[tuple[str, object, str]] = (
         ("says", claim.says.endswith("."), "a sentence"),
