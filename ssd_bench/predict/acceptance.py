@@ -208,7 +208,6 @@ class Steps:
 
     @property
     def plain_ms(self) -> float:
-        """Time of a step of AR."""
         return self.verify_ms(0)
 
     def draft_ms(self, skipped: float, window: Window | None = None, bits: int = 0) -> float:

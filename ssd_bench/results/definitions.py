@@ -23,13 +23,11 @@ from ssd_bench.results.rows import arm_rows
 
 @lru_cache(maxsize=4)  # every number of a summary needs some of them
 def steps_of(run: Run, arm: str = "method") -> pd.DataFrame:
-    """Return one arm's steps."""
     return arm_rows(run.steps, arm)
 
 
 @lru_cache(maxsize=4)
 def answers_of(run: Run, arm: str = "method") -> pd.DataFrame:
-    """Return one arm's rows of `prompts`."""
     return arm_rows(run.prompts, arm)
 
 
@@ -100,7 +98,6 @@ def _with_sets(run: Run) -> pd.DataFrame:
 
 
 def main_set(run: Run, domain: str | None = None) -> LayerSet | None:
-    """Return the layer set of `main_set_id`."""
     set_id = main_set_id(run, domain)
     return None if set_id is None else run.layer_set(set_id)
 

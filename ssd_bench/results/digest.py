@@ -66,7 +66,6 @@ class Digest:
 
     @property
     def text(self) -> str:
-        """The digest as JSON."""
         return json.dumps(asdict(self), default=lambda value: value.item())  # item: NumPy scalars are not JSON
 
     @classmethod

@@ -121,7 +121,6 @@ class Steadiness(SummaryRow):
 
     @classmethod
     def of(cls, run: Run) -> Steadiness:
-        """Measure the steadiness during a run."""
         outliers, decode_ms = slow_steps(run), float(run.prompts["decode_ms"].sum())
         excess_ms = float((outliers["ms"] - outliers["expected_ms"]).sum())
         slow_share = excess_ms / decode_ms if decode_ms and len(run.steps) else None

@@ -50,7 +50,6 @@ class Record:
 
     @cached_property
     def header(self) -> RunHeader:
-        """Content of run.json."""
         return RunHeader.read(self.path)
 
     @cached_property
@@ -66,7 +65,6 @@ class Record:
 
     @cached_property
     def digest(self) -> Digest:
-        """`Digest` of the run."""
         if self.store is None:  # bypass the cache: a caller that needs only digests must not hold the tables
             return Digest.of(self.run if self in self._cache else load_run(self.path))
         return self.store.digest(self.path, lambda: self.run)

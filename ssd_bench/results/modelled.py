@@ -37,7 +37,6 @@ PARTS = (*SPANS, "loop_ms")
 
 
 def reference_of(header: RunHeader) -> str:
-    """Return the name of the reference machine that judges a run."""
     return str(header.options("hardware").get("costs") or REFERENCE)
 
 
@@ -70,7 +69,6 @@ def modelled_steps(run: Run, machine: Machine) -> pd.DataFrame:
 
 
 def prepare_ms(run: Run, machine: Machine) -> float:
-    """Return the modelled milliseconds of the preparation."""
     columns = [part.name for part in fields(Work)]
     return float(work_ms(pd.DataFrame(run.header.prepare_work, columns=columns), machine).sum())
 

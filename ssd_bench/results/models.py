@@ -30,7 +30,6 @@ class ModelRan:
 
     @classmethod
     def of(cls, header: RunHeader) -> ModelRan:
-        """Return the model of a record."""
         params = header.model.n_params or _params(header.options("model").get("shape"))
         return cls(header.model.name, params, header.model.toy)
 

@@ -20,7 +20,6 @@ from ssd_bench.results.summary import DomainSummary, Quality, Summary
 
 
 def run_numbers(run: Run) -> Summary:
-    """Return the summary of a run."""
     table = PromptTable.of(run)
     return Summary(
         **_identity(run),

@@ -107,7 +107,6 @@ class PromptTable:
 
     @classmethod
     def of(cls, run: Run) -> Self:
-        """Return the table of a run."""
         return cls(run.prompts, run.steps, run)
 
     def restrict(self, prompts: ArrayLike) -> PromptTable:
@@ -220,7 +219,6 @@ class PromptTable:
 
     @cached_property
     def _placed_steps(self) -> tuple[pd.DataFrame, Positions]:
-        """Steps, and the position of each step's answer in `prompts`."""
         assert self._steps is not None, "a table without steps has no quantity of drafting"
         return rows_with(self._steps, self._prompts, ANSWER)
 
@@ -242,7 +240,6 @@ class PromptTable:
 
     @property
     def modelled_prepare_ms(self) -> float | None:
-        """Modelled time of the preparation."""
         return self._reference_run.header.prepare_ms
 
     @cached_property

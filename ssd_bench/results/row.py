@@ -47,7 +47,6 @@ class SummaryRow:
         return columns
 
     def number(self, name: str) -> Measured:
-        """Return a column's number with its interval."""
         return Measured(self.row[name], self.row.get(f"{name}_lo"), self.row.get(f"{name}_hi"))
 
 

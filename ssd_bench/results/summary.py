@@ -73,7 +73,6 @@ class Summary(SummaryRow):
 
     @property
     def has_hf(self) -> bool:
-        """Whether the run has the Hugging Face arm."""
         return "speedup_hf" in self.numbers
 
 

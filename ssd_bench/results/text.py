@@ -26,7 +26,6 @@ def format_number(value: float | None, digits: int = 2) -> str:
 
 
 def format_percent(value: float | None) -> str:
-    """Return a share as a percentage with one decimal."""
     return ABSENT if value is None else f"{100 * value:.1f} %"
 
 
@@ -39,7 +38,6 @@ def format_measured(number: Measured, digits: int = 2) -> str:
 
 
 def format_interval(row: Mapping[str, Any], name: str, digits: int = 2) -> str:
-    """Return a number of `Summary.row` with its interval."""
     return format_measured(Measured(row[name], row.get(f"{name}_lo"), row.get(f"{name}_hi")), digits)
 
 

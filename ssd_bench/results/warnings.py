@@ -33,7 +33,6 @@ class Facts:
 
     @classmethod
     def of(cls, run: Run) -> Facts:
-        """Return the facts of a run."""
         caveats = [run.header.caveat] if run.header.caveat else []
         lengths = [run.prompts["new_tokens"].to_numpy()[rows] for rows in pair_positions(run.prompts)]
         emitted = run.steps.groupby([*UNIT, "arm"])["emitted"].sum()

@@ -139,7 +139,6 @@ class RankOrder:
 
     @property
     def concordant(self) -> int:
-        """Number of pairs in the paper's order."""
         return sum(pair.concordance == 1 for pair in self.pairs)
 
     @property
