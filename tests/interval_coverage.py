@@ -56,7 +56,7 @@ def bootstrap(method: str, statistic: Statistic, *columns: Array) -> Measured:
         warnings.simplefilter("ignore")  # the interval of equal prompts is undefined
         result = stats.bootstrap(
             columns,
-            statistic,
+            lambda *resampled, axis: statistic(*resampled),  # the last axis, as in every quantity
             paired=True,
             vectorized=True,
             n_resamples=RESAMPLES,

@@ -106,25 +106,10 @@ def test_scaled_settings_stand_in_the_row(tmp_path: Path) -> None:
         assert f"scaled settings: {text}" in verdict_texts.evidence_text(found.claim, row)
 
 
-VALUES = {f"{paper}/faster_than_ar": method for paper, method in FASTER.items()}
-VALUES |= {"knapspec/faster_than_ar": "KnapSpec", "swift/high_alpha": "SWIFT"}
 RIVALS = ("DEL", "SWIFT", "CLaSp")
-MODELS = [(MINIATURE, CANNOT_SAY), (PLAIN, HOLDS)]
 
 
-def check_planted(found: Judgement, verdict: str) -> None:
-    assert found.verdict == verdict, (found.claim.id, found.effect, found.reason)
-    assert (verdict == HOLDS) == ("planted by training" not in found.reason)
-
-
-@pytest.mark.parametrize(("model", "verdict"), MODELS)
-def test_redundancy_from_training_makes_no_method_fast(model: dict[str, Any], verdict: str, tmp_path: Path) -> None:
-    write(tmp_path, "run", units(1.0, prompts=20, tokens=60), model=model)
-    for name, method in VALUES.items():
-        check_planted(judged_as(tmp_path, replace(named(name), needs={}), method), verdict)
-
-
-@pytest.mark.parametrize(("model", "verdict"), MODELS)
+@pytest.mark.parametrize(("model", "verdict"), [(MINIATURE, CANNOT_SAY), (PLAIN, HOLDS)])
 def test_exits_from_training_make_no_rival(model: dict[str, Any], verdict: str, tmp_path: Path) -> None:
     """The rivals accept less, or in the last claim more at many times the cost."""
     for names, slow in ((("fastest", "highest_tpt"), False), (("alpha_is_not_speed",), True)):
@@ -135,8 +120,9 @@ def test_exits_from_training_make_no_rival(model: dict[str, Any], verdict: str, 
             # the times that decide are modelled, from the work
             write(folder, rival, [with_work(records, 3000 if slow else 0) for records in made], model=model)
         for name in names:
-            claim = replace(named(f"knapspec/{name}"), needs={})
-            check_planted(judged_as(folder, claim, "KnapSpec", *RIVALS), verdict)
+            found = judged_as(folder, replace(named(f"knapspec/{name}"), needs={}), "KnapSpec", *RIVALS)
+            assert found.verdict == verdict, (name, found.effect, found.reason)
+            assert (verdict == HOLDS) == ("planted by training" not in found.reason)
 
 
 def test_claims_that_the_training_bears_on_are_marked() -> None:

@@ -250,7 +250,6 @@ def test_consistently_faster_is_tested_on_every_task(tmp_path: Path) -> None:
 def counted(folder: Path, factor: float, **changes: Any) -> Judgement:
     """Judge by a real model's record with counted work; its measured times are multiplied."""
     made = thinned(timed(units(0.97, prompts=20), factor), attn=range(7), mlp=range(7))
-    made = [synthetic.with_work(records, 0) for records in made]
     write(folder, "run", made, **{"model": {"name": "real"}} | changes)
     return judged(folder, "swift/faster_on_code", by_label("setting", {"pass@1": "run"}))
 

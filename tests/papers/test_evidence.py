@@ -18,7 +18,7 @@ from ssd_bench.report.closing import comparison_text
 from ssd_bench.results import evidence
 from ssd_bench.results.digest import summarise
 from ssd_bench.results.effect import widen
-from ssd_bench.results.evidence import RunTiming, run_to_run_variation, searched_share, trace
+from ssd_bench.results.evidence import RunTiming, run_to_run_variation, searched_share
 from ssd_bench.results.folder import Record, records
 from ssd_bench.results.quantity import Measured, Spread
 from ssd_bench.results.rows import arm_rows
@@ -189,14 +189,6 @@ def test_a_run_beside_others_says_so_and_is_no_moment(tmp_path: Path) -> None:
     assert together.count("\ntimings unreliable, see the warnings: knapspec\n") == 1
     floors = run_to_run_variation(map(RunTiming.of, runs))
     assert len(floors) == 1 and [level.speedup for level in floors[0].levels] == [Spread(0.0, 1)]
-
-
-def test_no_floor_without_two_runs_of_a_trace(tmp_path: Path) -> None:
-    runs = [
-        synthetic.write_run(tmp_path / f"{i}", [synthetic.unit(0, accept=accept)])
-        for i, accept in enumerate((0.2, 0.9))
-    ]
-    assert trace(runs[0]) != trace(runs[1]) and run_to_run_variation(map(RunTiming.of, runs)) == []
 
 
 SHORT_SEARCH = ("method.calibration=1", "method.search.iterations=1", "method.search.new_tokens=2")

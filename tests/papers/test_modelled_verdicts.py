@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pandas as pd
 import pytest
 
@@ -126,16 +127,20 @@ def test_claims_without_times_need_no_machine(tmp_path: Path) -> None:
     assert verdicts.table([judged])["times"].tolist() == [""]
 
 
-def test_an_interval_of_modelled_times_is_over_prompts_alone(tmp_path: Path) -> None:
+def test_run_to_run_variation_is_in_the_interval_of_measured_times_alone(tmp_path: Path) -> None:
+    logs = (0.0, 0.05, -0.05, 0.02, -0.02, 0.04, -0.04, 0.0)
     counted(tmp_path, "own", 0.8)
     counted(tmp_path, "uniform", 0.3)
     without = verdict_of(tmp_path)
-    for i, log in enumerate((0.0, 0.05, -0.05, 0.02, -0.02, 0.04, -0.04, 0.0)):
+    for i, log in enumerate(logs):
         counted(tmp_path, f"moment={i + 1}", 0.7, math.exp(log), prompts=8)
     indexed(tmp_path, REPEATED_TIMINGS, "mini", lambda job: job.labels["setting"])
     judged = verdict_of(tmp_path)
     assert numbers(judged) == numbers(without) and judged.variation is None
-    assert judged.measured is not None and judged.measured.variation is not None
+    wide, narrow = judged.measured, without.measured
+    assert wide is not None and narrow is not None and narrow.variation is None and wide.effect == narrow.effect
+    assert wide.variation == pytest.approx(math.sqrt(2) * np.std(logs, ddof=1), rel=1e-6)
+    assert wide.low < narrow.low < narrow.high < wide.high  # type: ignore[operator]
     quiet = verdict_of(tmp_path, claim=replace(judged.claim, noise=0.0))
     assert (judged.low, judged.high) == (quiet.low, quiet.high)
     record = next(cell for cell in judged.cells if cell.path.name == "own")

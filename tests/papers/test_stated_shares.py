@@ -16,10 +16,8 @@ import numpy as np
 import pytest
 import yaml
 
-from ssd_bench.cost.roofline import simulated_machine
-from ssd_bench.cost.shapes import shape_named
 from ssd_bench.papers.printed.catalogue import PaperFolder
-from ssd_bench.predict.acceptance import Acceptance, Steps, smallest_argument
+from ssd_bench.predict.acceptance import Acceptance, smallest_argument
 from ssd_bench.predict.shares import Share, stated_share
 from tests.runs import ROOT, program
 
@@ -220,14 +218,3 @@ def test_a_share_is_never_assumed() -> None:
 
 def test_the_least_number_that_reaches_a_value() -> None:
     assert smallest_argument(lambda x: x * x, 0.25) == pytest.approx(0.5) and smallest_argument(lambda x: x, 2.0) == 1.0
-
-
-def test_more_skipped_is_cheaper_to_draft_and_the_loop_is_in_both_arms() -> None:
-    shape = shape_named("llama2_13b")
-    steps = Steps(simulated_machine("sim_a6000", shape), shape.n_layers)
-    costs = [steps.draft_ms(share) for share in np.linspace(0, 1, 11)]
-    assert costs == sorted(costs, reverse=True)
-    loop = steps.machine.loop_ms
-    attn, mlp, rest = steps.machine.pass_ms(np.ones(1), np.full(1, float(steps.context)))
-    assert loop and steps.plain_ms == pytest.approx((steps.n_layers * (attn + mlp) + rest + loop).item())
-    assert steps.speedup(Acceptance(1.0, 0.0, 4), 0.5) > 1 > steps.speedup(Acceptance(0.0, 1.0, 4), 0.5)
