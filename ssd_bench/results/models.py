@@ -16,13 +16,7 @@ UNKNOWN = "size not recorded"
 
 @dataclass(frozen=True)
 class ModelRan:
-    """A model that ran.
-
-    Attributes:
-        name: in the record.
-        params: number of parameters; None if not recorded.
-        toy: whether this project trained it.
-    """
+    """A model that ran; `params` is None if not recorded, `toy` says that this project trained it."""
 
     name: str
     params: int | None

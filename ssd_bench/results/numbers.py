@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
+import numpy as np
 import pandas as pd
 
 from ssd_bench.records.reader import Run
@@ -37,6 +38,14 @@ def numbers(run: Run, table: PromptTable) -> dict[str, Measured]:
     values = {key: table.number(key) for key in table.defined}
     values |= {key: Measured(value) for key, value in _other_numbers(run, table, values).items()}
     return {key: values[key] for key in QUANTITIES if key in values}
+
+
+def prompt_numbers(run: Run, table: PromptTable, keys: Iterable[str]) -> pd.DataFrame:
+    """Return quantities and TPT, predicted and estimated, of each prompt (index: prompt_index); NaN if undefined."""
+    values = {key: table.by_prompt(key) for key in keys}
+    values["tpt_predicted"] = pd.Series(d.predicted_tpt_by_prompt(run), dtype=float)
+    values["tpt_estimated"] = d.steps_of(run).groupby("prompt_index")["est_tokens_per_s"].mean()
+    return pd.DataFrame(values).astype(float).replace([np.inf, -np.inf], np.nan)
 
 
 def _other_numbers(run: Run, table: PromptTable, values: Mapping[str, Measured]) -> dict[str, float | None]:

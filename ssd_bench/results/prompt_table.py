@@ -140,9 +140,14 @@ class PromptTable:
         """Return a quantity of each prompt that has it (index: prompt_index); NaN if undefined."""
         quantity = QUANTITIES[key]
         prompts, columns = self.columns(quantity)
-        one_by_one = [[column[i : i + 1] for column in columns] for i in range(len(prompts))]
-        values = [quantity.measure(*row, interval=False).value for row in one_by_one]
-        return pd.Series(values, pd.Index(prompts, name="prompt_index"), dtype=float)
+        with np.errstate(all="ignore"):
+            if STEP_MS in quantity.columns:  # lists, which no axis reduces
+                values = np.array([quantity(*(column[i : i + 1] for column in columns)) for i in range(len(prompts))])
+            else:
+                values = quantity(*(column[:, None] for column in columns))
+        needed = [column != 0 for name, column in zip(quantity.columns, columns) if name in quantity.needs]
+        is_defined = np.all([np.isfinite(values), *needed], axis=0)
+        return pd.Series(np.where(is_defined, values, np.nan), pd.Index(prompts, name="prompt_index"))
 
     def frame(self, quantity: Quantity) -> pd.DataFrame:
         """Return the columns of a quantity by prompt (index: prompt_index)."""

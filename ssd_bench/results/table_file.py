@@ -12,7 +12,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -20,9 +19,8 @@ import pyarrow.parquet as pq
 from ssd_bench.paths import write_atomic
 from ssd_bench.records.files import RESULTS
 from ssd_bench.records.reader import Run, load_run
-from ssd_bench.results import definitions as d
 from ssd_bench.results.modelled import reference_of
-from ssd_bench.results.numbers import numbers
+from ssd_bench.results.numbers import numbers, prompt_numbers
 from ssd_bench.results.prompt_table import PromptTable
 from ssd_bench.results.quality import lossless_counts
 from ssd_bench.results.quantity import QUANTITIES
@@ -81,10 +79,7 @@ def _domain_rows(run: Run, table: PromptTable) -> Iterator[dict[str, Any]]:
 
 
 def _prompt_rows(run: Run, table: PromptTable) -> Iterator[dict[str, Any]]:
-    values = {key: table.by_prompt(key) for key in table.defined}
-    values["tpt_predicted"] = pd.Series(d.predicted_tpt_by_prompt(run), dtype=float)
-    values["tpt_estimated"] = d.steps_of(run).groupby("prompt_index")["est_tokens_per_s"].mean()
-    frame = pd.DataFrame(values).astype(float).replace([np.inf, -np.inf], np.nan)
+    frame = prompt_numbers(run, table, table.defined)
     for index, prompts in run.prompts.groupby("prompt_index"):
         first = prompts.iloc[0]
         names = {"prompt_index": index, "prompt_id": first["prompt_id"], "domain": first["domain"]}

@@ -230,7 +230,7 @@ def _mean_depth(layers: LayerSet) -> float:
 
 def _points(name: str) -> Callable[[Run], pd.DataFrame | str]:
     """Return the columns of a correlation: a predictor of speed and tokens/s, one point per prompt."""
-    return lambda run: values.numbers_by_prompt(run)[[name, "tokens_per_s"]].dropna()
+    return lambda run: values.speed_points(run)[[name, "method_tokens_per_s"]].dropna()
 
 
 def _search_seconds(run: Run) -> pd.DataFrame | str:
@@ -263,7 +263,7 @@ def _routes(run: Run) -> pd.DataFrame | str:
 
 def _tpt(run: Run) -> pd.DataFrame | str:
     """Return each prompt's predicted TPT and 1, or why it is undefined."""
-    tpt = values.numbers_by_prompt(run)[["tpt_predicted"]].dropna()
+    tpt = values.speed_points(run)[["tpt_predicted"]].dropna()
     return "the run has no latency profile" if tpt.empty else tpt.assign(prompts=1.0)
 
 

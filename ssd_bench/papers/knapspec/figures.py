@@ -29,7 +29,7 @@ BINS = 10  # of context lengths
 def figure2(replication: Replication) -> Figure | NotDrawable:
     """Draw each prompt's TPT and α against its tokens/s, with Pearson's r over all prompts and methods."""
     drawn = replication.shown_cells()
-    points = {cell["method"]: values.numbers_by_prompt(cell.run) for cell in drawn}
+    points = {cell["method"]: values.speed_points(cell.run) for cell in drawn}
     panels = {
         "tpt_predicted": "TPT of Eq. 4 (tokens/s)",
         "tpt_estimated": "TPT, method's estimate (tokens/s)",
@@ -44,9 +44,9 @@ def figure2(replication: Replication) -> Figure | NotDrawable:
         for i, cell in enumerate(drawn):
             frame, mark = points[cell["method"]], style.mark(cell["method"], i)
             label, look = cell["method"] + common.excluded_sign(cell), common.point_style(mark, cell.exclusion, "none")
-            panel.plot(frame[key], frame["tokens_per_s"], label=label, **look)
+            panel.plot(frame[key], frame["method_tokens_per_s"], label=label, **look)
         panel.set_xlabel(text)
-        correlation = _correlation_text(pd.concat(points.values())[[key, "tokens_per_s"]].dropna())
+        correlation = _correlation_text(pd.concat(points.values())[[key, "method_tokens_per_s"]].dropna())
         panel.set_title(correlation, loc="left", pad=16)
         if key in reported:
             text = f"paper: r = {reported[key].printed}"

@@ -15,9 +15,8 @@ from ssd_bench.papers.ours.cells import Cell
 from ssd_bench.papers.printed.catalogue import folder_of
 from ssd_bench.papers.printed.reported import METRICS, Number
 from ssd_bench.records.reader import Run
-from ssd_bench.results.definitions import predicted_tpt_by_prompt
+from ssd_bench.results.numbers import prompt_numbers
 from ssd_bench.results.prompt_table import PromptTable
-from ssd_bench.results.quantity import QUANTITIES
 from ssd_bench.results.rows import arm_rows
 
 BASELINES = ("AR", "Vanilla")
@@ -68,14 +67,11 @@ def our_value(
         with_hf: divide by the Hugging Face arm, if the paper does.
         statistic: summary name that replaces the paper's statistic.
     """
-    baseline = number.method in BASELINES
+    baseline, source = number.method in BASELINES, cell.summary.row
     if domain is not None:
-        rows = [summary.row for summary in cell.domains if summary.domain == domain]
-        if not rows:
+        source = next((summary.row for summary in cell.domains if summary.domain == domain), {})
+        if not source:
             return f"the run has no prompts of {domain}"
-        source = rows[0]
-    else:
-        source = cell.summary.row
     if is_by_definition(number):
         return Value(1.0) if source["ar_tokens_per_s"] is not None else "the run has no baseline"
     if domain is None and number.metric in SPECIAL:
@@ -146,11 +142,10 @@ def mean_value(values: Sequence[Value]) -> Value:
     estimate = sum(estimates) / len(values) if len(estimates) == len(values) else None
     lower_widths = [value.value - value.low for value in values if value.low is not None]
     upper_widths = [value.high - value.value for value in values if value.high is not None]
-    if len(lower_widths) < len(values) or len(upper_widths) < len(values):
-        compared = all(value.compared for value in values)
-        return Value(average, estimate=estimate, remark=values[0].remark, compared=compared, source=source)
-    low, high = average - math.hypot(*lower_widths) / len(values), average + math.hypot(*upper_widths) / len(values)
-    return Value(average, low, high, estimate, values[0].remark, source=source)
+    low = high = None
+    if len(lower_widths) == len(upper_widths) == len(values):
+        low, high = average - math.hypot(*lower_widths) / len(values), average + math.hypot(*upper_widths) / len(values)
+    return Value(average, low, high, estimate, values[0].remark, all(value.compared for value in values), source)
 
 
 def _skip_ratio(number: Number, cell: Cell) -> Value | str:
@@ -260,29 +255,16 @@ def pearson(number: Number, cells: Sequence[Cell]) -> Value | str:
     A point is a prompt and method; KnapSpec Eq. 4 predicts its TPT.
     """
     x_name = "tpt_predicted" if number.settings["pair"].startswith("TPT") else "alpha"
-    points = pd.concat([numbers_by_prompt(cell.run) for cell in cells])[[x_name, "tokens_per_s"]].dropna()
+    points = pd.concat([speed_points(cell.run) for cell in cells])[[x_name, "method_tokens_per_s"]].dropna()
     x, y = points.to_numpy().T
     if len(x) < 3 or not x.std() or not y.std():
         return "fewer than three points, or all points are equal"
     return Value(float(np.corrcoef(x, y)[0, 1]), source=source_of(cells, f"pearson {x_name}"))
 
 
-def numbers_by_prompt(run: Run) -> pd.DataFrame:
-    """Return each prompt's predictors of speed, and speed (index: prompt_index); NaN if undefined.
-
-    Columns are tokens_per_s; alpha; tpt_predicted, by KnapSpec Eq. 4; tpt_estimated, the method's estimate.
-    """
-    # once for all prompts: `results.tokens_per_s` and others of one prompt after the other take ten times as long
-    columns = ["prompt_index", "accepted_len", "draft_len", "est_tokens_per_s"]
-    steps = arm_rows(run.steps, "method")[columns].groupby("prompt_index")
-    sums, times = steps.sum(), PromptTable(run.prompts).frame(QUANTITIES["method_tokens_per_s"])
-    numbers = {
-        "tokens_per_s": (1000 * times["tokens"] / times["ms"]).where(times["tokens"] > 0).reindex(sums.index),
-        "alpha": sums["accepted_len"] / sums["draft_len"],
-        "tpt_predicted": pd.Series(predicted_tpt_by_prompt(run), dtype=float),
-        "tpt_estimated": steps["est_tokens_per_s"].mean(),
-    }
-    return pd.DataFrame(numbers).astype(float).replace([np.inf, -np.inf], np.nan)
+def speed_points(run: Run) -> pd.DataFrame:
+    """Return each prompt's speed (`method_tokens_per_s`) and predictors of it, as `prompt_numbers`."""
+    return prompt_numbers(run, PromptTable.of(run), ("method_tokens_per_s", "alpha"))
 
 
 SPECIAL = {
