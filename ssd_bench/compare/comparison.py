@@ -189,7 +189,7 @@ def _row(name: str, samples: Sequence[_Sample], margin: float) -> ComparedRow:
     doubt = next((sample.doubt for sample in usable if sample.doubt), "")
     if effect is None:
         return ComparedRow(label, name, kind, *sides, None, None, None, n, INCONCLUSIVE, "; ".join([reason, *notes]))
-    low, high = effect.interval if not reason else (None, None)
+    low, high = effect.interval() if not reason else (None, None)
     decided = INCONCLUSIVE if reason or doubt else verdict(quantity, effect, margin)
     note = "; ".join(filter(None, [reason, doubt, *notes]))
     return ComparedRow(label, name, kind, *sides, effect.value, low, high, n, decided, note)

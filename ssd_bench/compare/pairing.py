@@ -37,7 +37,6 @@ class Configuration:
     paths: tuple[Path, ...]
     method: str
     task: str
-    model: str
     settings: str
     subject: str
     prompts: str
@@ -109,7 +108,7 @@ def _configuration(path: Path) -> tuple[Configuration, tuple[str, str]]:
     settings = {**subject, "method": [run.method, run.settings]}
     prompts = {name: run.config.get(name) for name in ("limit", "repeats", "seed", "data")}
     texts = (json.dumps(part, sort_keys=True, default=str) for part in (settings, subject, prompts))
-    return Configuration((path,), run.method, run.task.name, run.model.name, *texts), (run.run_id, run.finished_at)
+    return Configuration((path,), run.method, run.task.name, *texts), (run.run_id, run.finished_at)
 
 
 def pairs(a: RecordSet, b: RecordSet, by_method: bool) -> tuple[list[ConfigurationPair], list[str]]:

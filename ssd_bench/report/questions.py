@@ -142,7 +142,7 @@ def _rivals(cells: Sequence[ShownCell], command: str) -> Fact | None:
 
 
 def _faster(effect: Effect) -> str:
-    low, high = effect.interval
+    low, high = effect.interval()
     return RIVALS[1] if low > 1 else RIVALS[0] if high < 1 else "neither"
 
 

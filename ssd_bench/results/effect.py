@@ -42,29 +42,7 @@ class Effect:
     variances: tuple[tuple[float, float], ...]
     on_logarithm: bool = True
 
-    @classmethod
-    def of(cls, measured: Measured, timing: Sequence[tuple[float, float]] = ()) -> Effect | None:
-        """Build an effect from a number with its interval, if any, and variances of run-to-run variation with dof."""
-        if not measured.value or not measured.low or not measured.high:
-            return None
-        quantile = t_quantile(measured.n - 1)
-        # the interval is exp(log value ± t s): its half width on the logarithm over t is s
-        prompts = (math.log(measured.high / measured.low) / 2 / quantile) ** 2
-        return cls(measured.value, ((prompts, measured.n - 1), *timing))
-
-    @classmethod
-    def mean(cls, effects: Sequence[Effect]) -> Effect:
-        """Return the geometric mean of ratios on different prompts."""
-        count = len(effects)
-        value = math.exp(sum(math.log(effect.value) for effect in effects) / count)
-        return cls(value, tuple((part / count**2, dof) for effect in effects for part, dof in effect.variances))
-
-    @property
-    def interval(self) -> tuple[float, float]:
-        """Interval at `LEVEL`."""
-        return self.interval_at(LEVEL)
-
-    def interval_at(self, level: float) -> tuple[float, float]:
+    def interval(self, level: float = LEVEL) -> tuple[float, float]:
         """Return the Student's t confidence interval; without variance, the number itself twice."""
         total = sum(variance for variance, _ in self.variances)
         if not total:
@@ -77,7 +55,7 @@ class Effect:
         return self.value - half_width, self.value + half_width
 
     def __str__(self) -> str:
-        low, high = self.interval
+        low, high = self.interval()
         return f"{self.value:.2f} [{low:.2f}, {high:.2f}]"
 
 
@@ -92,8 +70,12 @@ def strata(prompt_sets: Iterable[Set[str]]) -> list[set[str]]:
 
 def widen(number: Measured, spread: Spread) -> Measured:
     """Widen a number's interval, if it has one, by run-to-run variation."""
-    effect = Effect.of(number, [(spread.sigma**2, spread.dof)])
-    return number if effect is None else Measured(number.value, *effect.interval, number.n)
+    if not number.value or not number.low or not number.high:
+        return number
+    # the interval is exp(log value ± t s): its half width on the logarithm over t is s
+    sd = math.log(number.high / number.low) / 2 / t_quantile(number.n - 1)
+    effect = Effect(number.value, ((sd**2, number.n - 1), (spread.sigma**2, spread.dof)))
+    return Measured(number.value, *effect.interval(), number.n)
 
 
 @dataclass(frozen=True)
@@ -187,9 +169,9 @@ def verdict(quantity: Quantity, effect: Effect, margin: float) -> str:
     """
     none = 1.0 if effect.on_logarithm else 0.0
     bounds = (1 / (1 + margin), 1 + margin) if effect.on_logarithm else (-margin, margin)
-    inner = effect.interval_at(EQUIVALENCE_LEVEL)
+    inner = effect.interval(EQUIVALENCE_LEVEL)
     if bounds[0] <= inner[0] and inner[1] <= bounds[1]:
         return EQUIVALENT
-    low, high = effect.interval
+    low, high = effect.interval()
     above, below = quantity.words
     return above if low > none else below if high < none else INCONCLUSIVE

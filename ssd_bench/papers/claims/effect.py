@@ -189,7 +189,7 @@ class ClaimEffect:
             return max(float(exact.low) - noise, 0.0), min(float(exact.high) + noise, 1.0)
         sampled = [(variance, n - 1) for variance, n in (*self._strata, *self._seeds) if variance > ROUNDING_VARIANCE]
         over_prompts, over_runs = (
-            Effect(self.value, tuple(variances), self._logs).interval_at(level)
+            Effect(self.value, tuple(variances), self._logs).interval(level)
             for variances in (sampled, [*sampled, *self._runs])
         )
         return min(over_prompts[0] - noise, over_runs[0]), max(over_prompts[1] + noise, over_runs[1])
