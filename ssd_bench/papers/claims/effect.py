@@ -77,39 +77,26 @@ def sample_comparison(
     None if each reference has less of the statistic `given` than the subject.
     """
     sampled: list[SampledSide] = []
+    given: list[float] = []
     for side in comparison.sides:
         sample = take_sample(side.cells, side.statistic, side.part, modelled)
-        if isinstance(sample, str):
-            return f"{side.name}: {sample}"
+        condition = take_sample(side.cells, claim.given, side.part, modelled) if claim.given else sample
+        if isinstance(sample, str) or isinstance(condition, str):
+            return f"{side.name}: {sample if isinstance(sample, str) else condition}"
         if not math.isfinite(sample.value()):
             return f"{side.name}: {side.statistic} is undefined ({STATISTICS[side.statistic].meaning})"
         sampled.append(SampledSide(side, sample))
+        given.append(condition.value())
     subject, *references = sampled
-    if not references:
+    if not comparison.references:
         return SampledComparison(subject, seed=comparison.seed)
     if claim.given:
-        reaching = _reaching(claim, subject, references, modelled)
-        if isinstance(reaching, str):
-            return reaching
-        references = reaching
+        references = [reference for reference, value in zip(references, given[1:]) if value >= given[0]]
     if not references:
         return None
     sign = 1 if STATISTICS[comparison.references[0].statistic].lower_is_better else -1
     best = min(references, key=lambda reference: sign * reference.sample.value())
     return SampledComparison(subject, best, comparison.seed)
-
-
-def _reaching(
-    claim: Claim, subject: SampledSide, references: Sequence[SampledSide], modelled: bool
-) -> list[SampledSide] | str:
-    """Return the references with at least as much of the statistic `given` as the subject, or why one lacks it."""
-    values: list[float] = []
-    for sampled in (subject, *references):
-        sample = take_sample(sampled.side.cells, claim.given, sampled.side.part, modelled)
-        if isinstance(sample, str):
-            return f"{sampled.side.name}: {sample}"
-        values.append(sample.value())
-    return [reference for reference, value in zip(references, values[1:]) if value >= values[0]]
 
 
 class ClaimEffect:

@@ -208,8 +208,11 @@ def _decide(
         return replace(undecided, **lack._asdict())
     if exclusion := _exclusion(undecided, comparisons, exclusions):
         return replace(undecided, **exclusion._asdict())
-    if undecided.by_seed and lack is None and (few := _few_seeds(comparisons)):
-        lack = few
+    seeds = len({comparison.seed for comparison in comparisons})
+    if undecided.by_seed and lack is None and seeds < SEARCHES:
+        searches = "one search" if seeds == 1 else f"{seeds} searches"
+        reason = f"its prompts share the layer sets of {searches}; {SEARCHES} seeds are required"
+        lack = Lack(reason, f"the same runs with {SEARCHES} seeds (`seed=N runs_dir=DIR/N`)")
     sampled: list[SampledComparison] = []
     for comparison in comparisons:
         sample = sample_comparison(claim, comparison, modelled)
@@ -231,18 +234,6 @@ def _decide(
     verdict = _verdict(claim, (undecided.low, undecided.high), effect.interval(EQUIVALENCE_LEVEL))
     reason = f"the interval contains the threshold {claim.threshold:g}" if verdict == CANNOT_SAY else ""
     return replace(undecided, verdict=verdict, reason=reason)
-
-
-def _few_seeds(comparisons: Sequence[ClaimComparison]) -> Lack | None:
-    """Return why a claim on searched sets rests on too few searches, or None."""
-    seeds = len({comparison.seed for comparison in comparisons})
-    if seeds >= SEARCHES:
-        return None
-    found = "one search" if seeds == 1 else f"{seeds} searches"
-    return Lack(
-        f"its prompts share the layer sets of {found}; {SEARCHES} seeds are required",
-        f"the same runs with {SEARCHES} seeds (`seed=N runs_dir=DIR/N`)",
-    )
 
 
 def _few_prompts(claim: Claim, sampled: Sequence[SampledComparison]) -> Lack | None:
