@@ -112,19 +112,6 @@ def test_intervals_of_speeds_have_the_noise_floor_and_others_do_not(planted: Rep
     assert other.variation is None
 
 
-def test_every_pair_of_runs_of_one_trace_sets_the_variation(tmp_path: Path) -> None:
-    """Two settings with one trace, whose times differ by 1.3, are repeated timings, though not planned as such."""
-    for name, accept, factor in (("a", 0.7, 1.0), ("b", 0.7, 1.3), ("c", 0.5, 1.0)):
-        make(tmp_path, name, accept, factor)
-    runs = {"ablation=none": "a", "ablation=w/o early-stopping": "b", "ablation=w/o dynamic ver.": "c"}
-    indexed(tmp_path, TABLE, "mini", lambda job: runs.get(job.labels["setting"]), own_traces=False)
-    another = cell(replications(tmp_path)[0], "c")
-    assert another.variation is not None and another.variation.speedup.dof == 1
-    assert another.variation.speedup.sigma == pytest.approx(math.log(1.3) / math.sqrt(2))
-    wide, narrow = another.summary.number("speedup"), summarise(another.run).number("speedup")
-    assert wide.low < narrow.low < narrow.high < wide.high  # type: ignore[operator]
-
-
 def test_levels_join_traces_until_they_have_enough_timings(tmp_path: Path) -> None:
     timings = []
     for i, prompts in enumerate((4, 5, 12, 13)):  # four traces, three timings each
