@@ -149,8 +149,8 @@ def _matched(
         yield ConfigurationPair(label, a[0], b[0])
     elif keys:
         for value in dict.fromkeys(getattr(configuration, keys[0]) for configuration in a):
-            sides = [[c for c in side if getattr(c, keys[0]) == value] for side in (a, b)]
-            yield from _matched(*sides, keys[1:])
+            equal_a, equal_b = ([c for c in side if getattr(c, keys[0]) == value] for side in (a, b))
+            yield from _matched(equal_a, equal_b, keys[1:])
 
 
 def _distinct_labels(matched: Sequence[ConfigurationPair]) -> list[ConfigurationPair]:

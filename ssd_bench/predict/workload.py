@@ -9,11 +9,8 @@ import pandas as pd
 from ssd_bench.errors import ConfigError
 from ssd_bench.records.reader import Run
 from ssd_bench.records.schema import ANSWER, ROUNDED
-from ssd_bench.results.modelled import STEP
+from ssd_bench.results.modelled import SPANS, STEP
 from ssd_bench.results.rows import arm_rows, paired_rows
-
-COLUMNS = ("draft_ms", "verify_ms", "policy_ms")
-"""Columns of `steps` with the recorded times."""
 
 
 def has_baseline(run: Run) -> bool:
@@ -48,7 +45,7 @@ def _plain_steps(method: pd.DataFrame) -> pd.DataFrame:
     ar["step"] = (ar.groupby(list(ANSWER)).cumcount() + 1).astype(method["step"].dtype)
     ar["arm"], ar["layer_set_id"] = "ar", pd.array([pd.NA] * len(ar), dtype="Int32")
     ar[["draft_len", "accepted_len"]], ar[["tree_nodes", "emitted"]] = 0, 1
-    ar[list(COLUMNS)] = 0.0
+    ar[list(SPANS)] = 0.0
     return ar
 
 

@@ -25,7 +25,7 @@ from ssd_bench.results.quantity import (
 
 EQUIVALENT, INCONCLUSIVE = "equivalent", "inconclusive"
 ROUNDING = 1e-9
-"""Deviations of logarithms up to this are rounding and count as 0."""
+"""Deviations of an effect up to this are rounding and count as 0."""
 
 
 @dataclass(frozen=True)
@@ -157,6 +157,16 @@ def pooled_effect(
     return Effect(math.exp(value) if logs else value, tuple(variances), logs), reason
 
 
+def equivalence_bounds(margin: float, none: float, is_ratio: bool) -> tuple[float, float]:
+    """Return the effects within a margin, relative for a ratio, around `none`, the value of no effect."""
+    return (none / (1 + margin), none * (1 + margin)) if is_ratio else (none - margin, none + margin)
+
+
+def is_equivalent(interval: tuple[float, float], bounds: tuple[float, float]) -> bool:
+    """Return the outcome of two one-sided tests at 5 % by the interval at `EQUIVALENCE_LEVEL`."""
+    return bounds[0] <= interval[0] and interval[1] <= bounds[1]
+
+
 def verdict(quantity: Quantity, effect: Effect, margin: float) -> str:
     """Return the first verdict that applies to an effect.
 
@@ -168,9 +178,7 @@ def verdict(quantity: Quantity, effect: Effect, margin: float) -> str:
         margin: relative; absolute for a difference.
     """
     none = 1.0 if effect.on_logarithm else 0.0
-    bounds = (1 / (1 + margin), 1 + margin) if effect.on_logarithm else (-margin, margin)
-    inner = effect.interval(EQUIVALENCE_LEVEL)
-    if bounds[0] <= inner[0] and inner[1] <= bounds[1]:
+    if is_equivalent(effect.interval(EQUIVALENCE_LEVEL), equivalence_bounds(margin, none, effect.on_logarithm)):
         return EQUIVALENT
     low, high = effect.interval()
     above, below = quantity.words

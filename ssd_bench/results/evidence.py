@@ -32,7 +32,6 @@ SLOW_SHARE_LIMIT = 0.05
 """Limit on outlier steps' time beyond these medians, as a share of the decode time."""
 LEVEL_DOF = 7
 """Degrees of freedom of a level of run-to-run variation; with fewer, Student's t would dominate its intervals."""
-STEP_KEY = [*UNIT, "step"]
 PROMPT_KEY = ["prompt_index", "turn"]
 TRACE_COLUMNS = ["prompt_index", "repeat", "step", "draft_len", "tree_nodes", "accepted_len", "emitted"]
 
@@ -72,7 +71,7 @@ def trace(run: Run) -> str:
     prompts = run.prompts.drop_duplicates(PROMPT_KEY).sort_values(["prompt_sha256", *PROMPT_KEY])
     ranks = {index: rank for rank, index in enumerate(dict.fromkeys(prompts["prompt_index"]))}
     steps = d.steps_of(run)
-    steps = steps.assign(prompt_index=steps["prompt_index"].map(ranks)).sort_values(STEP_KEY)
+    steps = steps.assign(prompt_index=steps["prompt_index"].map(ranks)).sort_values([*UNIT, "step"])
     layer_sets = {int(i): run.layer_set(int(i)) for i in run.layer_sets["layer_set_id"]}
     # 4-bit weights come last, and only if they are read: digests of other drafts stay as they were
     sets = {

@@ -30,7 +30,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from ssd_bench.records.reader import Run
 from ssd_bench.records.schema import ANSWER
-from ssd_bench.results.modelled import reference_run
+from ssd_bench.results.modelled import SPANS, reference_run
 from ssd_bench.results.quantity import BASE, MODELLED, QUANTITIES, Array, Measured, Quantity
 from ssd_bench.results.repetition import looping_prompts
 from ssd_bench.results.rows import Positions, pair_positions, rows_with, sums_at
@@ -230,7 +230,7 @@ class PromptTable:
     @cached_property
     def _step_ms(self) -> list[Array]:
         steps, answers = self._placed_steps
-        ms = steps[["draft_ms", "verify_ms", "policy_ms"]].sum(axis=1).to_numpy(dtype=float)
+        ms = steps[[*SPANS]].sum(axis=1).to_numpy(dtype=float)
         order = np.argsort(answers, kind="stable")
         return np.split(ms[order], np.searchsorted(answers[order], np.arange(1, len(self._prompts))))
 

@@ -48,6 +48,7 @@ from ssd_bench.papers.printed.reported import numbers
 from ssd_bench.papers.runs import grid
 from ssd_bench.papers.runs.grid import Job
 from ssd_bench.papers.runs.scale import Scale
+from ssd_bench.results.effect import equivalence_bounds
 
 PROMPTS = 8
 """Fewest prompts on which a claim is judged, unless it states another number."""
@@ -191,10 +192,7 @@ class Claim:
         margin = self.margin if self.margin is not None else MARGIN if self.is_ratio else None
         if not states_difference or margin is None:
             return None
-        centre = self.no_effect
-        if self.is_ratio:
-            return centre / (1 + margin), centre * (1 + margin)
-        return centre - margin, centre + margin
+        return equivalence_bounds(margin, self.no_effect, self.is_ratio)
 
 
 @cache

@@ -21,12 +21,9 @@ from scipy import stats
 from ssd_bench.papers.claims.claims import STATISTICS, Claim
 from ssd_bench.papers.claims.comparisons import ClaimComparison, Side
 from ssd_bench.papers.claims.statistics import StatisticSample, take_sample
-from ssd_bench.results.effect import Effect, strata
+from ssd_bench.results.effect import ROUNDING, Effect, strata
 from ssd_bench.results.evidence import VariationLevel
 from ssd_bench.results.quantity import LEVEL
-
-ROUNDING_VARIANCE = 1e-18
-"""Variances up to this are rounding and count as 0."""
 
 
 @dataclass(frozen=True)
@@ -174,7 +171,7 @@ class ClaimEffect:
             # exact binomial interval of a share, pooled over runs (Clopper and Pearson, 1934)
             exact = stats.binomtest(*shares).proportion_ci(level)
             return max(float(exact.low) - noise, 0.0), min(float(exact.high) + noise, 1.0)
-        sampled = [(variance, n - 1) for variance, n in (*self._strata, *self._seeds) if variance > ROUNDING_VARIANCE]
+        sampled = [(variance, n - 1) for variance, n in (*self._strata, *self._seeds) if variance > ROUNDING**2]
         over_prompts, over_runs = (
             Effect(self.value, tuple(variances), self._logs).interval(level)
             for variances in (sampled, [*sampled, *self._runs])

@@ -17,14 +17,15 @@ from ssd_bench.papers.claims.effect import ClaimEffect, SampledComparison, sampl
 from ssd_bench.papers.claims.scope import Lack, model_lack, planted_lack, rests_on_searches, run_scope, split_scope
 from ssd_bench.papers.ours.cells import OTHER_MODEL, TOY_MODEL, Cell, Replication
 from ssd_bench.papers.ours.ran import scaled_settings
+from ssd_bench.results.effect import EQUIVALENT, is_equivalent
 from ssd_bench.results.models import ModelRan
 from ssd_bench.results.quantity import EQUIVALENCE_LEVEL
 
-HOLDS, FAILS, EQUIVALENT = "holds", "fails", "equivalent"
+HOLDS, FAILS = "holds", "fails"
 DEPENDS, CANNOT_SAY, NOT_RUN = "depends on the machine", "cannot say", "not run"
 DECIDED = (HOLDS, FAILS, EQUIVALENT)
 VERDICTS = (*DECIDED, DEPENDS, CANNOT_SAY, NOT_RUN)
-PAPERS_MODEL, REAL_MODEL, TOY = "the paper's model", "another real model", "toy model"
+PAPERS_MODEL, REAL_MODEL, TOY = "the paper's model", "another real model", TOY_MODEL
 EVIDENCE_CLASSES = (PAPERS_MODEL, REAL_MODEL, TOY)
 
 
@@ -255,8 +256,7 @@ def _verdict(claim: Claim, interval: tuple[float, float], narrower_interval: tup
     low, high = interval
     if high <= claim.threshold if claim.at_most is not None else low >= claim.threshold:
         return HOLDS
-    bounds = claim.equivalence
-    if bounds and bounds[0] <= narrower_interval[0] and narrower_interval[1] <= bounds[1]:
+    if claim.equivalence and is_equivalent(narrower_interval, claim.equivalence):
         return EQUIVALENT
     fails = low > claim.threshold if claim.at_most is not None else high < claim.threshold
     return FAILS if fails else CANNOT_SAY

@@ -61,8 +61,9 @@ def run_scope(cell: Cell) -> RunScope:
     def measure() -> RunScope:
         run = cell.run
         rows = arm_rows(run.prompts, "method")
-        lengths = (float(rows[name].mean()) for name in ("new_tokens", "prompt_len"))
-        return RunScope(*lengths, values.scored_sets(run), shares_search(run), search_ended(run), count_loops(cell))
+        new_tokens, prompt_tokens = (float(rows[name].mean()) for name in ("new_tokens", "prompt_len"))
+        shared, ended = shares_search(run), search_ended(run)
+        return RunScope(new_tokens, prompt_tokens, values.scored_sets(run), shared, ended, count_loops(cell))
 
     return cell.remember("scope", measure)
 

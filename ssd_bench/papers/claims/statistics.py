@@ -17,7 +17,7 @@ from ssd_bench.papers.ours.cells import Cell
 from ssd_bench.records.reader import Run
 from ssd_bench.records.schema import PAIR
 from ssd_bench.results.definitions import main_set, searched_drafts, skipped_shares
-from ssd_bench.results.modelled import ModelledTimes
+from ssd_bench.results.modelled import SPANS, ModelledTimes
 from ssd_bench.results.prompt_table import PromptTable, frame_of_steps
 from ssd_bench.results.quantity import QUANTITIES, Array, Quantity, ratio_of_sums
 from ssd_bench.results.repetition import looping_prompts
@@ -196,7 +196,7 @@ def _of_steps(key: str) -> tuple[Callable[[Run], pd.DataFrame], Quantity]:
 
 def _step_times(run: Run) -> pd.DataFrame | str:
     """Return emitted tokens and milliseconds of each prompt's method steps, then AR steps."""
-    steps = run.steps.assign(ms=run.steps[["draft_ms", "verify_ms", "policy_ms"]].sum(axis=1))
+    steps = run.steps.assign(ms=run.steps[[*SPANS]].sum(axis=1))
     sums = [arm_rows(steps, arm).groupby("prompt_index")[["emitted", "ms"]].sum() for arm in ("method", "ar")]
     joined = sums[0].join(sums[1], how="inner", rsuffix="_ar")
     return "no prompt has steps of both arms in this part" if joined.empty else joined

@@ -6,11 +6,12 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from fnmatch import fnmatchcase
 from functools import cache
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
 from omegaconf import OmegaConf
 
 from ssd_bench.conf import config_file
+from ssd_bench.papers.ours.cells import Cell
 from ssd_bench.papers.ours.values import BASELINES
 from ssd_bench.papers.printed.catalogue import folder_of, paper_folders
 from ssd_bench.papers.printed.reported import Number, find_numbers
@@ -24,19 +25,8 @@ NARROWING = ("aggregate", "vs", "component", "when", "aspect")
 ALL_TASKS = ("", *AVERAGES, "other tasks")
 
 
-class LabelledItem(Protocol):
-    """A job or a cell."""
-
-    @property
-    def labels(self) -> Mapping[str, str]:
-        """Axis -> the paper's own name."""
-
-    @property
-    def overrides(self) -> tuple[str, ...]:
-        """Command-line options."""
-
-
-T = TypeVar("T", bound=LabelledItem)
+LabelledItem = grid.Job | Cell
+T = TypeVar("T", grid.Job, Cell)
 
 
 @cache
