@@ -140,12 +140,11 @@ def verdict_sentences(frame: pd.DataFrame) -> list[str]:
         distinct = count_phrase(len(distinct_results(frame[frame["kind"] == name])), "distinct result")
         lines += [f"{name.capitalize()} numbers: {parts}; {distinct} of ours."] if parts else []
     groups = agreement.rank_orders(frame)
-    agreements = agreement.order_agreements(groups)
     subjects = ((True, "methods within a setting", "method"), (False, "settings of one method", "setting"))
     for methods, subject, item in subjects:
-        text = ", ".join(entry.text for entry in agreements if entry.methods == methods)
+        groups_of_kind = [group for group in groups if group.methods == methods]
+        text = ", ".join(entry.text for entry in agreement.order_agreements(groups_of_kind))
         if text:
-            groups_of_kind = [group for group in groups if group.methods == methods]
             n_same = sum(group.same_best for group in groups_of_kind)
             best = f"same best {item} in {n_same} of {len(groups_of_kind)} groups"
             lines.append(f"Pairs ranked as in the paper, {subject}: {text}; {best}.")

@@ -386,7 +386,7 @@ def test_order_of_methods(tmp_path: Path) -> None:
     order = next(o for o in orders if set(frame.loc[[*o.rows], "model"]) == {"LLaMA-2-70B"} and o.task == "CNN/DM")
     theirs = frame.loc[list(order.rows)].set_index("method")[["value", "ours"]]
     assert order.same_best == (theirs["value"].idxmax() == theirs["ours"].idxmax())
-    concordances = [pair.concordance for pair in order.pairs]
+    concordances = [concordance for _, concordance in order.pairs]
     assert {*concordances} == {0.0, 1.0} and order.concordant == concordances.count(1.0)
     (agreed,) = [one for one in agreement.order_agreements(orders) if one.metric == order.metric]
     assert agreed.pairs == 4 * 3 and agreed.share.value is not None  # four tasks: one pair of runs for all four models

@@ -107,26 +107,14 @@ def agrees_with_paper(number: Number, value: Value) -> bool:
 
 
 @dataclass(frozen=True)
-class RankedPair:
-    """Two rows of a task with different values in the paper, and whether our values have the same order.
-
-    Attributes:
-        runs: of both rows; at a small scale one pair of runs represents several pairs of the paper.
-        concordance: 1.0 in the paper's order, 0.0 in the opposite, 0.5 if our values are equal.
-    """
-
-    runs: frozenset[str]
-    concordance: float
-
-
-@dataclass(frozen=True)
 class RankOrder:
     """Ranks of the methods of a row group, here and in the paper.
 
     Attributes:
         rows: the group's index values in the long table.
         methods: whether methods within a setting are ranked, not a method's settings.
-        pairs: rows with different values in the paper and different runs here.
+        pairs: runs of two rows with different values in the paper and different runs here, and 1.0 if our values are in
+            the paper's order, 0.0 in the opposite, 0.5 if equal.
         same_best: whether one of our best rows is one of the paper's best.
     """
 
@@ -134,12 +122,12 @@ class RankOrder:
     task: str
     metric: str
     methods: bool
-    pairs: tuple[RankedPair, ...]
+    pairs: Sequence[tuple[frozenset[str], float]]
     same_best: bool
 
     @property
     def concordant(self) -> int:
-        return sum(pair.concordance == 1 for pair in self.pairs)
+        return sum(concordance == 1 for _, concordance in self.pairs)
 
     @property
     def text(self) -> str:
@@ -177,12 +165,12 @@ def rank_orders(frame: pd.DataFrame) -> list[RankOrder]:
     return orders
 
 
-def _pairs(group: pd.DataFrame) -> Iterator[RankedPair]:
+def _pairs(group: pd.DataFrame) -> Iterator[tuple[frozenset[str], float]]:
     rows = zip(group["value"].tolist(), group["ours"].tolist(), group["runs"].tolist())
     for (paper_1, our_1, runs_1), (paper_2, our_2, runs_2) in combinations(rows, 2):
         if paper_1 != paper_2 and runs_1 != runs_2:
             product = (paper_1 - paper_2) * (our_1 - our_2)  # > 0: same order
-            yield RankedPair(frozenset((runs_1, runs_2)), 1.0 if product > 0 else 0.0 if product < 0 else 0.5)
+            yield frozenset((runs_1, runs_2)), 1.0 if product > 0 else 0.0 if product < 0 else 0.5
 
 
 @dataclass(frozen=True)
@@ -190,14 +178,12 @@ class OrderAgreement:
     """Agreement of our runs with the papers' order by one metric.
 
     Attributes:
-        methods: whether methods are ranked, not settings.
         pairs: distinct pairs of our runs.
         share: of these in the paper's order, with its 95 % interval over tasks; a pair that represents several of the
             paper's counts with their mean concordance.
     """
 
     metric: str
-    methods: bool
     pairs: int
     share: Measured
 
@@ -209,26 +195,24 @@ class OrderAgreement:
         return f"{self.metric} {100 * (self.share.value or 0):.0f} %{spread} of {self.pairs} pairs"
 
 
-def order_agreements(groups: Sequence[RankOrder]) -> list[OrderAgreement]:
-    """Return the agreement by metric, first of methods within a setting, then of a method's settings.
+def order_agreements(orders: Sequence[RankOrder]) -> list[OrderAgreement]:
+    """Return the agreement by metric; each distinct pair of runs counts once.
 
-    Each distinct pair of runs counts once; rows that average over tasks are left out.
+    Rows that average over tasks are left out.
     """
     agreements = []
-    for methods in (True, False):
-        orders = [order for order in groups if order.methods == methods]
-        for metric in dict.fromkeys(order.metric for order in orders):
-            concordances: dict[tuple[str, frozenset[str]], list[float]] = {}
-            task_orders = [order for order in orders if order.metric == metric and order.task not in AVERAGES]
-            for task, pair in ((order.task, pair) for order in task_orders for pair in order.pairs):
-                concordances.setdefault((task, pair.runs), []).append(pair.concordance)
-            if concordances:
-                tasks: dict[str, list[float]] = {}
-                for (task, _), same_pair in concordances.items():
-                    tasks.setdefault(task, []).append(sum(same_pair) / len(same_pair))
-                # Σ shares / Σ pairs, with the jackknife of `results.quantity` over tasks
-                sums = np.array([[sum(shares), len(shares)] for shares in tasks.values()], dtype=float)
-                agreements.append(
-                    OrderAgreement(metric, methods, len(concordances), ratio(sums[:, 0], sums[:, 1], at_most=1.0))
-                )
+    for metric in dict.fromkeys(order.metric for order in orders):
+        concordances: dict[tuple[str, frozenset[str]], list[float]] = {}
+        for order in orders:
+            if order.metric == metric and order.task not in AVERAGES:
+                for runs, concordance in order.pairs:
+                    concordances.setdefault((order.task, runs), []).append(concordance)
+        if concordances:
+            tasks: dict[str, list[float]] = {}
+            for (task, _), same_pair in concordances.items():
+                tasks.setdefault(task, []).append(sum(same_pair) / len(same_pair))
+            # Σ shares / Σ pairs, with the jackknife of `results.quantity` over tasks
+            sums = np.array([[sum(shares), len(shares)] for shares in tasks.values()], dtype=float)
+            share = ratio(sums[:, 0], sums[:, 1], at_most=1.0)
+            agreements.append(OrderAgreement(metric, len(concordances), share))
     return agreements
