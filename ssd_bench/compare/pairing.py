@@ -70,14 +70,9 @@ class RecordSet:
 
     @classmethod
     def read(cls, field: str, value: str, method: str | None = None) -> RecordSet:
-        """Read the headers of the records named by an option.
+        """Read the headers of the records named by an option: a run, a folder of runs, or a pack.
 
-        Args:
-            value: a run, a folder of runs, or a pack.
-            method: the only method to read.
-
-        Raises:
-            ConfigError: no complete run (of the method).
+        With `method` only its runs.
         """
         folder = records_folder(field, value)
         groups: dict[tuple[str, str], dict[tuple[str, str], Configuration]] = {}
@@ -114,11 +109,7 @@ def _configuration(path: Path) -> tuple[Configuration, tuple[str, str]]:
 def pairs(a: RecordSet, b: RecordSet, by_method: bool) -> tuple[list[ConfigurationPair], list[str]]:
     """Return the pairs of two sets of records, and a line per configuration without a partner.
 
-    Args:
-        by_method: names and settings of methods may differ.
-
-    Raises:
-        ConfigError: the sets share no configuration.
+    With `by_method`, names and settings of methods may differ.
     """
     keys = "subject" if by_method else "settings", "prompts"
     matched = [*_matched(a.configurations, b.configurations, keys)]

@@ -105,11 +105,7 @@ def check_out(path: Path) -> None:
 
 
 def write(comparison: RecordComparison, path: Path, facts: dict[str, object]) -> None:
-    """Write a comparison as CSV, or as JSON with the comparison's options (`facts`).
-
-    Raises:
-        ConfigError: the file cannot be written.
-    """
+    """Write a comparison as CSV, or as JSON with the comparison's options (`facts`)."""
     if path.suffix == ".csv":
         names = [part.name for part in fields(ComparedRow)]
         content = tables.csv(pd.DataFrame([asdict(row) for row in comparison.rows], columns=names))

@@ -28,13 +28,7 @@ LEGEND = (
 
 @dataclass(frozen=True)
 class Drafts:
-    """Cost of one kind of drafts.
-
-    Attributes:
-        plain: milliseconds of an AR step.
-        token: milliseconds of a drafted token.
-        verify: milliseconds of a verification, by draft length 1 to `LONGEST`.
-    """
+    """Milliseconds of one kind of drafts: an AR step, a drafted token, verifications of 1 to `LONGEST` tokens."""
 
     plain: float
     token: float

@@ -18,11 +18,7 @@ NEEDED = {"machine", "model", "context", "tokens", "pass_ms", "search", "rows"}
 
 
 def read_gpu_results(folder: Path) -> dict[Path, dict[str, Any]]:
-    """Read the results in a folder, one file per model.
-
-    Raises:
-        ConfigError: a damaged file.
-    """
+    """Read the results in a folder, one file per model."""
     results: dict[Path, dict[str, Any]] = {}
     for path in sorted(folder.rglob("*.json")):
         try:

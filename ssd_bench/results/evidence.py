@@ -154,11 +154,7 @@ class Steadiness(SummaryRow):
 class RunTiming:
     """Facts of a run for run-to-run variation, kept so that its tables need not be read.
 
-    Attributes:
-        machine, trace: results of these functions.
-        seconds: decode time of AR and the method.
-        speedup: over AR, decoding alone.
-        rate: tokens per second of the method.
+    `seconds` are the decode time of both arms; speedup and rate (tokens per second) are of decoding.
     """
 
     machine: str
@@ -183,13 +179,7 @@ class RunTiming:
 
 @dataclass(frozen=True)
 class VariationLevel:
-    """Run-to-run variation of runs of similar length.
-
-    Attributes:
-        seconds: decode time of the shortest trace, both arms.
-        speedup: of a speedup over AR, timed in the same run.
-        rate: of tokens per second.
-    """
+    """Run-to-run variation of speeds in runs of similar length; `seconds` is that of the shortest trace."""
 
     seconds: float
     speedup: Spread
@@ -198,12 +188,7 @@ class VariationLevel:
 
 @dataclass(frozen=True)
 class RunVariation:
-    """Run-to-run variation of a model on a machine, by the length of the run.
-
-    Attributes:
-        machine: model, dtype and hardware.
-        levels: one per length, the shortest runs first.
-    """
+    """Run-to-run variation of a model on a machine; levels by the length of the run, the shortest first."""
 
     machine: str
     levels: tuple[VariationLevel, ...]

@@ -88,11 +88,7 @@ class ModelledTimes:
 
     @classmethod
     def of(cls, run: Run) -> ModelledTimes:
-        """Model the times of a run at its reference machine.
-
-        Raises:
-            ConfigError: the reference machine is unknown.
-        """
+        """Model the times of a run at its reference machine (`ConfigError` if unknown)."""
         machine = reference_machine(reference_of(run.header)).of_blocks(run.header.model.n_layers)
         steps = modelled_steps(run, machine)
         prompts = run.prompts[run.prompts["arm"].isin(PAIR)]

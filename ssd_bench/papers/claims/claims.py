@@ -238,11 +238,6 @@ def _has_labels(job: Job, side: Mapping[str, Sequence[str]]) -> bool:
 
 
 def _parse_claim(folder: PaperFolder, name: str, content: Mapping[str, Any]) -> Claim:
-    """Return the claim of an entry of `claims.yaml`.
-
-    Raises:
-        ConfigError: names file, claim and an invalid key or value.
-    """
     location, sha256 = f"{folder.name}/claims.yaml {name}", _digest(content)
     content = {key: value for key, value in content.items() if key != "test"} | content.get("test", {})
     is_required = {field.name: field.default is MISSING and field.default_factory is MISSING for field in fields(Claim)}

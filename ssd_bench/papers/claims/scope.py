@@ -40,14 +40,7 @@ class Lack(NamedTuple):
 
 
 class RunScope(NamedTuple):
-    """Facts of a run that decide its scope.
-
-    Attributes:
-        new_tokens, prompt_tokens: mean lengths.
-        sets: number of layer sets scored by its search.
-        shares_search, search_ended: as the functions of `results`.
-        loops: number of prompts with a looping answer.
-    """
+    """Facts of a run that decide its scope: mean lengths, layer sets scored, its search, prompts that loop."""
 
     new_tokens: float
     prompt_tokens: float
