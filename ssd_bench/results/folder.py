@@ -9,7 +9,7 @@ from typing import TypeVar, cast
 
 from ssd_bench.errors import ConfigError
 from ssd_bench.records.header import RunHeader
-from ssd_bench.records.reader import Run, find_runs, load_run
+from ssd_bench.records.reader import Run, find_runs
 from ssd_bench.results.digest import Digest
 from ssd_bench.results.evidence import RunVariation, VariationLevel, run_to_run_variation
 from ssd_bench.results.store import DigestStore, RunCache
@@ -24,7 +24,7 @@ class Record:
     Args:
         variations: returns the run-to-run variations measured in the folder, when a number needs one.
         cache: tables of recently used runs; default: a new cache.
-        store: digests of the folder's runs.
+        store: digests of the folder's runs; default: of the run's folder.
     """
 
     def __init__(
@@ -34,7 +34,8 @@ class Record:
         cache: RunCache | None = None,
         store: DigestStore | None = None,
     ) -> None:
-        self.path, self.store, self._variations, self._cache = path, store, variations, cache or RunCache()
+        self.path, self._variations, self._cache = path, variations, cache or RunCache()
+        self.store = store or DigestStore(path.parent)
         self._results: dict[Hashable, object] = {}
 
     @property
@@ -55,8 +56,6 @@ class Record:
     @cached_property
     def error(self) -> ConfigError | None:
         """Reason why the record cannot be read; else None."""
-        if self.store is not None and self.store.has(self.path):
-            return None
         try:
             self.digest  # noqa: B018
         except ConfigError as error:
@@ -65,8 +64,6 @@ class Record:
 
     @cached_property
     def digest(self) -> Digest:
-        if self.store is None:  # bypass the cache: a caller that needs only digests must not hold the tables
-            return Digest.of(self.run if self in self._cache else load_run(self.path))
         return self.store.digest(self.path, lambda: self.run)
 
     @cached_property
@@ -123,7 +120,6 @@ def prepare_records(run_records: Iterable[Record]) -> None:
     """Compute the digests of all records in parallel, and store them in their folders."""
     by_store: dict[DigestStore, list[Path]] = {}
     for record in run_records:
-        if record.store is not None:
-            by_store.setdefault(record.store, []).append(record.path)
+        by_store.setdefault(record.store, []).append(record.path)
     for store, paths in by_store.items():
         store.fill(paths)

@@ -63,8 +63,6 @@ class RunCache:
     def __init__(self, capacity: int = IN_MEMORY) -> None:
         self._capacity, self._runs = capacity, dict[object, tuple[Run, int]]()
 
-    def __contains__(self, key: object) -> bool:
-        return key in self._runs
 
     def run(self, key: object, path: Path) -> Run:
         """Return a run by its key in this cache, from memory or read from `path`."""
