@@ -49,20 +49,16 @@ class Digest:
             ConfigError: a number cannot be computed; names the record's path.
         """
         try:
-            return cls._computed(run)
+            summary, ar = run_numbers(run), d.steps_of(run, "ar")
+            speeds = summary.speedup.value, summary.method_tokens_per_s.value
+            timing = RunTiming.with_numbers(run, *speeds, summary.steadiness)
+            conditions_sha = hashlib.sha256(repr(conditions(run)).encode()).hexdigest()
+            counts = int(ar["emitted"].sum()), len(ar)
+            digest = cls(summary, Facts.of(run), domain_numbers(run), timing, conditions_sha, *counts)
+            return cls.read(digest.text)  # through JSON, so that a new digest has the same types as a cached one
         except UNCOMPUTABLE as error:
             expected = f"values from which all numbers can be computed ({one_line(error)})"
             raise ConfigError("record", str(run.path), expected) from error
-
-    @classmethod
-    def _computed(cls, run: Run) -> Digest:
-        summary, ar = run_numbers(run), d.steps_of(run, "ar")
-        speeds = summary.speedup.value, summary.method_tokens_per_s.value
-        timing = RunTiming.with_numbers(run, *speeds, summary.steadiness)
-        conditions_sha = hashlib.sha256(repr(conditions(run)).encode()).hexdigest()
-        counts = int(ar["emitted"].sum()), len(ar)
-        digest = cls(summary, Facts.of(run), domain_numbers(run), timing, conditions_sha, *counts)
-        return cls.read(digest.text)  # through JSON, so that a new digest has the same types as a cached one
 
     @property
     def text(self) -> str:

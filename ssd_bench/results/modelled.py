@@ -68,11 +68,6 @@ def modelled_steps(run: Run, machine: Machine) -> pd.DataFrame:
     return steps[[*STEP, "emitted"]].assign(**times)
 
 
-def prepare_ms(run: Run, machine: Machine) -> float:
-    columns = [part.name for part in fields(Work)]
-    return float(work_ms(pd.DataFrame(run.header.prepare_work, columns=columns), machine).sum())
-
-
 @dataclass(frozen=True)
 class ModelledTimes:
     """Modelled times of a run, without its tables.
@@ -101,7 +96,8 @@ class ModelledTimes:
             **{name: parts[name] for name in SPANS},
         }
         spans = {name: steps[name].to_numpy() for name in SPANS}
-        return cls(machine.latency, prepare_ms(run, machine), spans, times)
+        preparation = pd.DataFrame(run.header.prepare_work, columns=[part.name for part in fields(Work)])
+        return cls(machine.latency, float(work_ms(preparation, machine).sum()), spans, times)
 
     def replace_in(self, run: Run) -> Run:
         """Replace the recorded times of the run, in both tables and the header.

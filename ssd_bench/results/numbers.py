@@ -21,12 +21,24 @@ from ssd_bench.results.summary import DomainSummary, Quality, Summary
 
 
 def run_numbers(run: Run) -> Summary:
-    table = PromptTable.of(run)
+    table, header = PromptTable.of(run), run.header
     return Summary(
-        **_identity(run),
+        run_id=header.run_id,
+        run_dir=str(run.path),
+        task=header.task.name,
+        metric=header.task.metric,
+        model=header.model.name,
+        toy=header.model.toy,
+        dtype=header.model.dtype,
+        device=header.device_name,
+        method=header.method,
+        seed=header.seed,
+        n_prompts=int(run.prompts["prompt_index"].nunique()),
+        n_repeats=int(run.prompts["repeat"].nunique()),
+        n_pairs=len(pair_positions(run.prompts)[0]),
         numbers=numbers(run, table),
         tpt_estimated_n=d.estimated_tpt(d.steps_of(run))[1],
-        modelled_on=reference_of(run.header),
+        modelled_on=reference_of(header),
         **_quality(run),
         searched_share=searched_share(run),
         steadiness=Steadiness.of(run),
@@ -74,25 +86,6 @@ def _other_numbers(run: Run, table: PromptTable, values: Mapping[str, Measured])
         exact = q.same_token_share(run.prompts, ("ar", "hf")) if run.header.decode.greedy else None
         others |= {"hf_output_exact": exact, "hf_weight_bytes": run.header.hf.get("weight_bytes")}
     return others
-
-
-def _identity(run: Run) -> dict[str, Any]:
-    header = run.header
-    return {
-        "run_id": header.run_id,
-        "run_dir": str(run.path),
-        "task": header.task.name,
-        "metric": header.task.metric,
-        "model": header.model.name,
-        "toy": header.model.toy,
-        "dtype": header.model.dtype,
-        "device": header.device_name,
-        "method": header.method,
-        "seed": header.seed,
-        "n_prompts": int(run.prompts["prompt_index"].nunique()),
-        "n_repeats": int(run.prompts["repeat"].nunique()),
-        "n_pairs": len(pair_positions(run.prompts)[0]),
-    }
 
 
 def _quality(run: Run) -> dict[str, Any]:

@@ -63,7 +63,6 @@ class RunCache:
     def __init__(self, capacity: int = IN_MEMORY) -> None:
         self._capacity, self._runs = capacity, dict[object, tuple[Run, int]]()
 
-
     def run(self, key: object, path: Path) -> Run:
         """Return a run by its key in this cache, from memory or read from `path`."""
         entry = self._runs.pop(key, None)
