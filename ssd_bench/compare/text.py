@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import asdict, fields
+from dataclasses import asdict
 from pathlib import Path
 
 import pandas as pd
@@ -46,8 +46,7 @@ def terminal_text(comparison: RecordComparison, margin: float, on: str) -> str:
 
     The quantity `on` is shown pair by pair, others only in the row of all pairs.
     """
-    heads = {quantity: comparison.headline(quantity) for quantity in dict.fromkeys(r.quantity for r in comparison.rows)}
-    rows = [row for row in comparison.rows if row.quantity == on or row is heads[row.quantity]]
+    rows = [row for row in comparison.rows if row.quantity == on or row is comparison.headline(row.quantity)]
     cells = pd.DataFrame(
         {
             "quantity": [f"{row.quantity}{' (A/A)' if row.kind == 'A/A' else ''}" for row in rows],
@@ -107,8 +106,7 @@ def check_out(path: Path) -> None:
 def write(comparison: RecordComparison, path: Path, facts: dict[str, object]) -> None:
     """Write a comparison as CSV, or as JSON with the comparison's options (`facts`)."""
     if path.suffix == ".csv":
-        names = [part.name for part in fields(ComparedRow)]
-        content = tables.csv(pd.DataFrame([asdict(row) for row in comparison.rows], columns=names))
+        content = tables.csv(pd.DataFrame([asdict(row) for row in comparison.rows]))
     else:
         content = json.dumps({**facts, "level": LEVEL, **asdict(comparison)}, indent=1, ensure_ascii=False) + "\n"
     write_output("out", path, content)

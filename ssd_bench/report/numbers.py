@@ -12,7 +12,7 @@ from ssd_bench.papers.ours import agreement
 from ssd_bench.papers.ours.cells import TOY_MODEL as TRAINED_HERE
 from ssd_bench.papers.ours.cells import Replication
 from ssd_bench.papers.ours.match import Matcher
-from ssd_bench.papers.printed.reported import Number, find_numbers, numbers
+from ssd_bench.papers.printed.reported import METRICS, Number, find_numbers, numbers
 from ssd_bench.results.models import model_names, parameter_counts
 
 COLUMNS = {  # of the long table
@@ -90,7 +90,7 @@ def _row(number: Number, matcher: Matcher) -> dict[str, Any]:
     if match.decode is not None:
         row |= {"decode": match.decode.value, "decode_low": match.decode.low, "decode_high": match.decode.high}
     return row | {
-        "kind": agreement.metric_kind(number),
+        "kind": METRICS[number.metric].kind,
         "verdict": match.verdict,
         "order": "",
         "scale": match.scale if match.value is not None else "",

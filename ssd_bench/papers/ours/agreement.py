@@ -38,11 +38,6 @@ VERDICTS = (AGREES, DIFFERS, BY_DEFINITION, OTHER_MODEL, OTHER_SCALE, OTHER_HARD
 ALGORITHMIC, SPEED = "algorithmic", "speed"
 
 
-def metric_kind(number: Number) -> str:
-    """Return "algorithmic" or "speed"; "" for a metric that no run measures."""
-    return METRICS[number.metric].kind
-
-
 @dataclass(frozen=True)
 class Counterpart:
     """Our counterpart of a reported number.
@@ -89,7 +84,7 @@ class Counterpart:
         if not self.value.compared:
             return UNDEFINED
         gpus = folder_of(self.number.paper).hardware
-        if metric_kind(self.number) == SPEED and not all(cell.ran_on(gpus) for cell in self.cells):
+        if METRICS[self.number.metric].kind == SPEED and not all(cell.ran_on(gpus) for cell in self.cells):
             return OTHER_HARDWARE
         return AGREES if agrees_with_paper(self.number, self.value) else DIFFERS
 
