@@ -26,14 +26,9 @@ class Summary(SummaryRow):
 
     Attributes:
         numbers: key of `QUANTITIES` -> number; without the Hugging Face arm's if the run lacks it.
-        tpt_estimated_n: number of the method's forecasts.
-        modelled_on: reference machine.
-        first_divergence: first output that differs from AR's (`quality.lossless_counts`).
+        first_divergence: as `quality.lossless_counts` returns it.
         repetition: `ARM_repetition` -> share of repeated n-grams in an arm's outputs.
-        scores: names of the task's scores.
         task_scores: `ARM_NAME` -> score over an arm's answers, and pass@k for each k with enough repeats.
-        noise: run-to-run variation that widened the intervals of speeds; None if none did.
-        warnings: the method's caveat, the run's warnings, and warnings from the numbers.
     """
 
     run_id: str

@@ -31,23 +31,16 @@ EVIDENCE_CLASSES = (PAPERS_MODEL, REAL_MODEL, TOY)
 
 @dataclass(frozen=True)
 class Judgement:
-    """A claim and the verdict of the records of one scale.
+    """A claim and the verdict of the records of one scale; `report.verdicts.COLUMNS` explains most fields.
 
     Attributes:
-        verdict: one of `VERDICTS`.
         reason: why verdict or run is missing, or "".
         effect, low, high: effect in the claim's unit, with its 95 % interval; None if undefined.
         n: distinct prompts, or seeds if these are the sample.
         by_seed: whether seeds are the sample (prompts share a search, or a run gives one number).
-        loops: number of prompts left out because an answer loops.
-        scaled: settings of methods replaced by the scale.
         comparisons, planned: numbers of pooled comparisons and of all in the exhibit.
-        out_of_scope: number of comparisons that lack what the claim needs.
-        variation: relative standard deviation of the effect between runs; None if not measured or not applicable.
-        toy: whether this project trained one of the models.
         evidence_class: of `EVIDENCE_CLASSES`, for the run least similar to the paper's; "" without runs.
         decided_by: runs that would decide an undecided claim, if known without its effect, or "".
-        after_runs: whether the claim or the verdicts' rule got its present form after a run started.
         cells: from which the effect is computed.
         references: reference machines of modelled times; empty for a claim not about times.
         measured: judgement by measured times, next to one by modelled times.
