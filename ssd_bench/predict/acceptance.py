@@ -124,11 +124,6 @@ class ReportedSpeedup:
     draft_len: int = 0
     missing: str = ""
 
-    @property
-    def derived(self) -> str:
-        """Value derived from the other: `M`, `alpha` or ""."""
-        return "M" if self.tokens is None else "" if self.alpha is not None else "alpha"
-
 
 def reported_speedups() -> Iterator[ReportedSpeedup]:
     """Yield every speedup of the tables and figures under `imposed` in the papers' files, without averages."""

@@ -39,8 +39,8 @@ def modelled_speedups(gpu: str) -> pd.DataFrame:
         gpu: simulated GPU, such as sim_h200, with measured costs where available.
 
     Returns:
-        Columns paper, exhibit, model, method, task, metric, alpha, M, derived (as `ReportedSpeedup`), skipped, source
-        (of the share), costs, printed, modelled, and one column of speedups for each of `OTHER_SHARES`.
+        Columns paper, exhibit, model, method, task, metric, alpha, M, derived (the one of both that is not reported),
+        skipped, source (of the share), costs, printed, modelled, and one column of speedups for each of `OTHER_SHARES`.
     """
     records = []
     for row in reported_speedups():
@@ -57,7 +57,7 @@ def modelled_speedups(gpu: str) -> pd.DataFrame:
                 "task": ", ".join([number.task, *sorted(select.distinguishing_settings(number))]),
                 "alpha": acceptance.accepted / acceptance.drafted,
                 "M": acceptance.accepted + 1,
-                "derived": row.derived,
+                "derived": "M" if row.tokens is None else "" if row.alpha is not None else "alpha",
                 "skipped": row.skipped,
                 "source": row.share_source,
                 "costs": MEASURED if isinstance(machine, ReferenceMachine) else SHEET,

@@ -387,7 +387,8 @@ def test_order_of_methods(tmp_path: Path) -> None:
     theirs = frame.loc[list(order.rows)].set_index("method")[["value", "ours"]]
     assert order.same_best == (theirs["value"].idxmax() == theirs["ours"].idxmax())
     concordances = [concordance for _, concordance in order.pairs]
-    assert {*concordances} == {0.0, 1.0} and order.concordant == concordances.count(1.0)
+    opposite = replace(order, pairs=[(runs, 1 - concordance) for runs, concordance in order.pairs])
+    assert (order.concordant, opposite.concordant) == (concordances.count(1.0), concordances.count(0.0))
     (agreed,) = [one for one in agreement.order_agreements(orders) if one.metric == order.metric]
     assert agreed.pairs == 4 * 3 and agreed.share.value is not None  # four tasks: one pair of runs for all four models
     tau = (concordances.count(1.0) - concordances.count(0.0)) / len(order.pairs)
