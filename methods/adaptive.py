@@ -133,7 +133,11 @@ class Adaptive(Method):
         self.taps = Taps()
 
     def check(self, dims: ModelDims) -> None:
-        """Make the first arms for this model."""
+        """Make the first arms for this model.
+
+        Raises:
+            ConfigError: a one-block model, which has no exit.
+        """
         n_layers = dims.n_layers
         if n_layers < 2:
             raise ConfigError("model.n_layers", n_layers, "at least 2 blocks: an exit comes before the last one")

@@ -56,7 +56,11 @@ class ASD(MovedDraft):
         )
 
     def check(self, dims: ModelDims) -> None:
-        """Ask for the states around every attention that may be skipped."""
+        """Ask for the states around every attention that may be skipped.
+
+        Raises:
+            ConfigError: no block between the first and the last.
+        """
         if dims.n_layers < 3:
             raise ConfigError("model", dims.name, f"a model of at least 3 blocks; it has {dims.n_layers}")
         self._n_layers = dims.n_layers

@@ -75,7 +75,11 @@ class CLaSp(ModelDraft):
         self.taps = Taps()
 
     def check(self, dims: ModelDims) -> None:
-        """Set M, which leaves at least one block and the protected ones, the initial full set and the taps."""
+        """Set M, the initial full set and the taps of searches.
+
+        Raises:
+            ConfigError: M blocks cannot be skipped, since at least one block and the protected ones must run.
+        """
         n_layers = dims.n_layers
         field, value, count = "skip_ratio", self.skip_ratio, round(self.skip_ratio * n_layers)
         if self.skip_blocks is not None:

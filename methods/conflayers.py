@@ -141,7 +141,11 @@ class ConfLayers(ModelDraft):
         self._widths = widths(self.k_set, self.mode)
 
     def check(self, dims: ModelDims) -> None:
-        """Prepare for this model, and begin the search with blocks 1, 3, 5, ...; one inner block has no gradient."""
+        """Prepare for this model, and begin the search with blocks 1, 3, 5, ...
+
+        Raises:
+            ConfigError: fewer than two inner blocks, which have no second difference.
+        """
         n_layers, self._vocab_size = dims.n_layers, dims.vocab_size
         if n_layers < 4:
             raise ConfigError("model", dims.name, f"at least 4 blocks with method={self.name}; it has {n_layers}")

@@ -71,7 +71,11 @@ class DEL(ModelDraft):
         self._grid = low, high
 
     def check(self, dims: ModelDims) -> None:
-        """Set the exits 1..L-1 and the states after their blocks."""
+        """Set the exits 1..L-1 and the states after their blocks.
+
+        Raises:
+            ConfigError: a one-block model, which has no exit.
+        """
         if dims.n_layers < 2:
             raise ConfigError("model.n_layers", dims.n_layers, "at least 2 blocks: an exit comes before the last one")
         self._n_layers = dims.n_layers

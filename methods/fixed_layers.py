@@ -70,6 +70,11 @@ class FixedLayers(StoppedDraft):
         return super().bits or [bits for bits, sublayers in self._sublayers.items() if sublayers]
 
     def check(self, dims: ModelDims) -> None:
+        """Resolve the set for this model.
+
+        Raises:
+            ConfigError: an index out of range, an unreachable ratio, an unknown or misfitting name.
+        """
         if self.published is not None:
             self._layer_set = published_set(self.published, dims.n_layers)
         elif self.ratio is not None:
@@ -81,7 +86,11 @@ class FixedLayers(StoppedDraft):
 
 
 def pattern_set(pattern: str, ratio: float, n_layers: int) -> LayerSet:
-    """Return the layer set that skips round(ratio * 2L) sublayers in a pattern of `FixedLayers`."""
+    """Return the layer set that skips round(ratio * 2L) sublayers in a pattern of `FixedLayers`.
+
+    Raises:
+        ConfigError: too many sublayers for the pattern.
+    """
     count = round(ratio * 2 * n_layers)
     inner = range(2, 2 * n_layers - 2)
     choices = {
@@ -106,7 +115,11 @@ def published_sets() -> dict[str, dict[str, list[int] | int | str]]:
 
 
 def published_set(name: str, n_layers: int) -> LayerSet:
-    """Return a released set by name; refuse an unknown one, or one for another number of blocks."""
+    """Return a released set by name.
+
+    Raises:
+        ConfigError: unknown name (the message lists all), or a set for another number of blocks.
+    """
     entry = published_sets().get(name)
     if entry is None:
         raise ConfigError("method.published", name, f"one of {', '.join(sorted(published_sets()))}")

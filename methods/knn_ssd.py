@@ -92,7 +92,11 @@ class KNNSSD(StoppedDraft):
         self._stop = DraftStop(self.draft_len, self.stop_below, reading=self._reading)
 
     def check(self, dims: ModelDims) -> None:
-        """Tap the states before the final norm; draft with the full model until `prepare`."""
+        """Tap the states before the final norm; draft with the full model until `prepare`.
+
+        Raises:
+            ConfigError: an unknown published set, or one for another model.
+        """
         self.search.check(dims.n_layers)
         # boundary 2L: the stream that enters the final norm
         self.taps = Taps(prefill=(2 * dims.n_layers,), prompt_end=1 if self.pooling == "last_token" else None)
@@ -100,7 +104,11 @@ class KNNSSD(StoppedDraft):
         self._sets: dict[str, LayerSet] = {}
 
     def prepare(self, probe: Probe, samples: Sequence[Sample]) -> None:
-        """Compute anchors and a set for every domain."""
+        """Compute anchors and a set for every domain.
+
+        Raises:
+            ConfigError: a domain without a set to reuse, or an unknown set.
+        """
         self._probe = probe
         states = (probe.prompt_states(sample.prompt, self.taps.prefill)[0] for sample in samples)
         features = torch.stack([self._feature(state) for state in states])

@@ -78,7 +78,11 @@ class SearchSettings:
         return DraftStop(self.draft_len, self.stop_below, self.target_rate, reading=reading)
 
     def check(self, n_layers: int) -> None:
-        """Refuse unknown published sets in `init_sets` and `reuse`, and sets for another number of blocks."""
+        """Check the published sets in `init_sets` and `reuse`, before the weights load.
+
+        Raises:
+            ConfigError: an unknown set, or one for another number of blocks.
+        """
         for name in self.init_sets:
             _published(name, n_layers, "method.search.init_sets")
         names = self.reuse.values() if isinstance(self.reuse, Mapping) else [self.reuse or ""]
@@ -205,6 +209,9 @@ def search(
 
     Returns:
         The search up to the budget; its `best` is the result.
+
+    Raises:
+        ConfigError: the folder of searches cannot be used.
     """
     n_layers, begin = probe.n_layers, time.perf_counter()
     prompts = [list(sample.prompt) for sample in samples]
@@ -229,7 +236,11 @@ def search(
 
 
 def named_set(name: str, probe: Probe) -> LayerSet:
-    """Return an earlier search's best set, or a published set, by name; refusals as in `published_set`."""
+    """Return an earlier search's best set, or a published set, by name.
+
+    Raises:
+        ConfigError: unknown name (the message lists all), or a set for another number of blocks.
+    """
     option = "method.search.reuse"
     if "/" in name:
         return _published(name, probe.n_layers, option)

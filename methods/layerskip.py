@@ -59,6 +59,11 @@ class LayerSkip(StoppedDraft):
         self._stop = DraftStop(self.draft_len, stop_below=0.0, reading=self._reading)
 
     def check(self, dims: ModelDims) -> None:
+        """Fix the layer set for this model.
+
+        Raises:
+            ConfigError: the model has fewer blocks than the exit.
+        """
         ratio = DEFAULT_RATIO if self.exit_ratio is None else self.exit_ratio
         blocks = max(1, round(ratio * dims.n_layers)) if self.exit_layer is None else self.exit_layer
         if blocks > dims.n_layers:
@@ -88,7 +93,11 @@ class SweptLayerSkip(StoppedDraft):
         self._stop = DraftStop(max(self.draft_lens), stop_below=0.0, reading=self._reading)
 
     def check(self, dims: ModelDims) -> None:
-        """Fix the exits to try; draft with the full model until `prepare`."""
+        """Fix the exits to try; draft with the full model until `prepare`.
+
+        Raises:
+            ConfigError: a one-block model, or an exit that this model lacks.
+        """
         last = dims.n_layers - 1
         if last < 1:
             raise ConfigError("model.n_layers", dims.n_layers, "at least 2 blocks: an exit comes before the last one")

@@ -48,6 +48,11 @@ class Oracle(StoppedDraft):
         )
 
     def check(self, dims: ModelDims) -> None:
+        """Refuse a model with too many sets.
+
+        Raises:
+            ConfigError: too many sets, or fewer sublayers than `skipped`.
+        """
         n_sub = 2 * dims.n_layers
         if self.skipped is not None and self.skipped > n_sub:
             raise ConfigError("method.skipped", self.skipped, f"at most {n_sub}, the sublayers of {dims.name}")
@@ -76,6 +81,10 @@ def all_layer_sets(n_layers: int, skipped: int | None = None) -> Iterator[LayerS
 
 
 def best_set(objective: Callable[[LayerSet], float], sets: Iterable[LayerSet]) -> tuple[LayerSet, float]:
-    """Return the set of highest score, the first of ties, and its score."""
+    """Return the set of highest score, the first of ties, and its score.
+
+    Raises:
+        ValueError: no sets.
+    """
     score, _, best = max((objective(layer_set), -i, layer_set) for i, layer_set in enumerate(sets))
     return best, score

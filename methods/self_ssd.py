@@ -66,12 +66,20 @@ class SelfSSD(MovedDraft):
         self.calibration = 0 if self.search.reuse else self.calibration
 
     def check(self, dims: ModelDims) -> None:
-        """Draft with the full model until `prepare`."""
+        """Draft with the full model until `prepare`.
+
+        Raises:
+            ConfigError: an unknown published set, or one for another model.
+        """
         self.search.check(dims.n_layers)
         self._layer_set = LayerSet.full(dims.n_layers)
 
     def prepare(self, probe: Probe, samples: Sequence[Sample]) -> None:
-        """Search on the samples, or take the set to reuse."""
+        """Search on the samples, or take the set to reuse.
+
+        Raises:
+            ConfigError: the set to reuse does not exist, or is for another model.
+        """
         if isinstance(self.search.reuse, str):
             self._layer_set = named_set(self.search.reuse, probe)
             return

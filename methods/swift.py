@@ -119,7 +119,11 @@ class SWIFT(ModelDraft):
         self._widths = widths(self.k_set, self.mode)
 
     def check(self, dims: ModelDims) -> None:
-        """Set the candidates' sublayers, r and the initial set, and start the search."""
+        """Set the candidates' sublayers, their number and the initial set, and start the search.
+
+        Raises:
+            ConfigError: no block between the first and the last.
+        """
         n_layers = dims.n_layers
         if n_layers < 3:
             raise ConfigError("model", dims.name, f"at least 3 blocks with method={self.name}; it has {n_layers}")

@@ -49,7 +49,14 @@ def plug_in_with(group: str, name: str) -> PlugIn | None:
 
 
 def plug_ins_chosen(chosen: Mapping[str, Any]) -> list[PlugIn]:
-    """Return the plug-ins that have a choice of a run; `chosen` maps config groups to their choices, as in Hydra."""
+    """Return the plug-ins that have a choice of a run.
+
+    Args:
+        chosen: config group -> its choice, as composed by Hydra; `task@calibrate` is a task.
+
+    Raises:
+        ConfigError: several packages have a choice. Hydra would silently take the first.
+    """
     places = ((place.partition("@")[0], name) for place, name in chosen.items() if isinstance(name, str))
     owners = (plug_in_with(group, name) for group, name in places if group in CHOSEN)
     return [owner for owner in owners if owner]
@@ -60,7 +67,11 @@ def _folders() -> list[Path]:
 
 
 def read_yaml(path: Path) -> Any:
-    """Return the content of a YAML file; raise a YAMLError if it is not valid YAML, or not UTF-8."""
+    """Return the content of a YAML file.
+
+    Raises:
+        yaml.YAMLError: not valid YAML, or not UTF-8.
+    """
     # prefer the C parser, which is faster: a report reads all run sets
     with path.open("rb") as file:
         return yaml.load(file, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))

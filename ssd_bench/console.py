@@ -117,7 +117,11 @@ def options(arguments: Sequence[str], names: Sequence[str], **required: str) -> 
 
 
 def count(name: str, text: str) -> int:
-    """Parse a count, a whole number above 0, of a `tool`."""
+    """Parse a count of a `run_tool`.
+
+    Raises:
+        ConfigError: not a whole number above 0.
+    """
     if not text.isdecimal() or len(text) > 18 or not int(text):
         raise ConfigError(name, shortened(text), "an integer >= 1")
     return int(text)

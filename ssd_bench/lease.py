@@ -184,7 +184,11 @@ class Lease:
 
 @contextmanager
 def hold_lease(folder: Path, name: str = NAME) -> Iterator[None]:
-    """Hold the lease of a folder, created if necessary; wait for other owners."""
+    """Hold the lease of a folder, created if necessary; wait for other owners.
+
+    Raises:
+        OSError: the folder cannot be written.
+    """
     folder.mkdir(parents=True, exist_ok=True)
     with Lease(folder, name=name):
         yield

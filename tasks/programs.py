@@ -41,7 +41,12 @@ class ProgramTask(RowTask):
         return self.sandbox == "required"
 
     def prompts(self, source: DataSource, template: str, limit: int | None, seed: int) -> Sequence[Prompt]:
-        """Return the first `limit` problems, once the sandbox works within the limits and as `sandbox` requires."""
+        """Return the first `limit` problems.
+
+        Raises:
+            ConfigError: an unusable row, limits too low even for an empty program, or a kernel without the protection
+                that `sandbox` requires.
+        """
         checked_template(template)
         check(self.limits, self.required)
         return super().prompts(source, template, limit, seed)

@@ -26,7 +26,11 @@ def shuffled(rows: Sequence[T], seed: int) -> Iterator[T]:
 
 
 def first_rows(rows: Sequence[T], limit: int | None) -> list[T]:
-    """Return the first `limit` rows, or all if there are fewer or `limit` is None; raise an unusable one's fault."""
+    """Return the first `limit` rows, or all if there are fewer or `limit` is None.
+
+    Raises:
+        ConfigError: an unusable row among them.
+    """
     if limit is not None and limit < 1:
         raise ConfigError("limit", limit, "null (all items) or an integer >= 1")
     return list(map(usable, rows[:limit]))

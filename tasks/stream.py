@@ -86,7 +86,11 @@ class Stream:
         return ORDERS[self.order](list(self.parts), self.items, self.mix_ratio, self.first, rng)
 
     def prompts(self, source: DataSource, template: str, limit: int | None, seed: int) -> Sequence[Prompt]:
-        """Return the first `limit` prompts of the stream; within a part they have its task's order."""
+        """Return the first `limit` prompts of the stream; within a part they have its task's order.
+
+        Raises:
+            ConfigError: a part has fewer items than the stream needs.
+        """
         domains = first_rows(self.domains(), limit)
         remaining = {}
         for name in dict.fromkeys(domains):

@@ -70,9 +70,14 @@ class RecordSet:
 
     @classmethod
     def read(cls, field: str, value: str, method: str | None = None) -> RecordSet:
-        """Read the headers of the records named by an option: a run, a folder of runs, or a pack.
+        """Read the headers of the records named by an option.
 
-        With `method` only its runs.
+        Args:
+            value: a run, a folder of runs, or a pack.
+            method: the only method to read.
+
+        Raises:
+            ConfigError: no complete run (of the method).
         """
         folder = records_folder(field, value)
         groups: dict[tuple[str, str], dict[tuple[str, str], Configuration]] = {}
@@ -109,7 +114,11 @@ def _configuration(path: Path) -> tuple[Configuration, tuple[str, str]]:
 def pairs(a: RecordSet, b: RecordSet, by_method: bool) -> tuple[list[ConfigurationPair], list[str]]:
     """Return the pairs of two sets of records, and a line per configuration without a partner.
 
-    With `by_method`, names and settings of methods may differ.
+    Args:
+        by_method: names and settings of methods may differ.
+
+    Raises:
+        ConfigError: the sets share no configuration.
     """
     keys = "subject" if by_method else "settings", "prompts"
     matched = [*_matched(a.configurations, b.configurations, keys)]
@@ -160,7 +169,11 @@ def _listed(configurations: Sequence[Configuration]) -> str:
 
 
 def check_pair(pair: ConfigurationPair) -> None:
-    """Refuse a pair whose runs differ in model or decoding."""
+    """Refuse a pair whose runs differ in model or decoding.
+
+    Raises:
+        ConfigError: names the differing fields with both values.
+    """
     first = pair.a.runs[0]
     for run in (*pair.a.runs[1:], *pair.b.runs):
         differences = _differing_settings(first.header, run.header)

@@ -25,7 +25,11 @@ RIGHT = ("a", "b", "b over a", "n")
 
 
 def fail_words(option: str | None, quantity: str) -> list[str]:
-    """Return the verdicts on a quantity, from a comma-separated option, at which the command fails."""
+    """Return the verdicts on a quantity, from a comma-separated option, at which the command fails.
+
+    Raises:
+        ConfigError: a verdict that the quantity cannot have.
+    """
     words = option.split(",") if option else []
     possible = (*COMPARED[quantity].words, EQUIVALENT, INCONCLUSIVE, DIFFERENT)
     for word in words:
@@ -35,7 +39,11 @@ def fail_words(option: str | None, quantity: str) -> list[str]:
 
 
 def fails(row: ComparedRow, words: Sequence[str]) -> bool:
-    """Return whether the decisive row has one of these verdicts."""
+    """Return whether the decisive row has one of these verdicts.
+
+    Raises:
+        ConfigError: it has no verdict.
+    """
     if words and row.verdict == NOT_COMPARED:
         raise ConfigError("on", row.quantity, "a quantity that both sides have (on=NAME)", row.note)
     return row.verdict in words
@@ -104,7 +112,11 @@ def check_out(path: Path) -> None:
 
 
 def write(comparison: RecordComparison, path: Path, facts: dict[str, object]) -> None:
-    """Write a comparison as CSV, or as JSON with the comparison's options (`facts`)."""
+    """Write a comparison as CSV, or as JSON with the comparison's options (`facts`).
+
+    Raises:
+        ConfigError: the file cannot be written.
+    """
     if path.suffix == ".csv":
         content = tables.csv(pd.DataFrame([asdict(row) for row in comparison.rows]))
     else:

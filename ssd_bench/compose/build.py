@@ -45,7 +45,11 @@ def task_names() -> list[str]:
 
 @cache
 def task_named(name: str, variant: str | None = None) -> Task:
-    """Make a task with its default settings, or those of a variant."""
+    """Make a task with its default settings, or those of a variant.
+
+    Raises:
+        ConfigError: an invalid task, variant or setting.
+    """
     return build(_compose_task(name, variant), "task")
 
 
@@ -71,6 +75,11 @@ class TaskChoice:
         return self.name if self.variant is None else f"{self.name}:{self.variant}"
 
     def task(self) -> Task:
+        """Make the task.
+
+        Raises:
+            ConfigError: an invalid task, variant or setting.
+        """
         return task_named(self.name, self.variant)
 
     def settings(self) -> dict[str, Any]:

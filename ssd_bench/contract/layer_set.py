@@ -60,7 +60,11 @@ class LayerSet:
 
     @classmethod
     def skipping(cls, n_layers: int, attn: Iterable[int] = (), mlp: Iterable[int] = ()) -> LayerSet:
-        """Return the set that skips the attention of blocks `attn` and the MLP of blocks `mlp` (block indices)."""
+        """Return the set that skips the attention of blocks `attn` and the MLP of blocks `mlp` (block indices).
+
+        Raises:
+            ConfigError: a block index outside [0, L).
+        """
         attn, mlp = list(attn), list(mlp)
         for name, blocks in (("skip_attn", attn), ("skip_mlp", mlp)):
             if outside := sorted(i for i in blocks if not 0 <= i < n_layers):

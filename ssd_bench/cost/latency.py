@@ -127,7 +127,11 @@ class Latency:
         return not bits or bool(getattr(self, f"int{bits}_passes"))
 
     def passes_in(self, bits: int) -> tuple[NodeTimes, ...]:
-        """Return `passes` (bits 0), or the passes with rounded weights, which must be in the profile."""
+        """Return `passes` (bits 0) or the passes with rounded weights.
+
+        Raises:
+            ConfigError: the profile has none.
+        """
         passes: tuple[NodeTimes, ...] = getattr(self, f"int{bits}_passes") if bits else self.passes
         if bits and not passes:
             raise ConfigError("hardware.latency", self.source, NO_ROUNDED.format(bits))
@@ -146,6 +150,9 @@ class Latency:
 
         Args:
             bits: bits of the sublayers' weights; 0: as loaded, else the rest is 0.
+
+        Raises:
+            ConfigError: as `passes_in`.
         """
         passes = self.passes_in(bits)
         if not passes:

@@ -129,7 +129,11 @@ class LatencyTimes:
         return self.latency.rest_ms(bits)
 
     def pass_ms(self, nodes: Array, context: Array, bits: int = 0) -> tuple[Array, Array, Array]:
-        """Interpolate the measured passes over 1, 2, 4, .. nodes; without measured passes, use the paper's model."""
+        """Interpolate the measured passes over 1, 2, 4, .. nodes; without measured passes, use the paper's model.
+
+        Raises:
+            ConfigError: as `Latency.passes_in`.
+        """
         latency, passes = self.latency, self.latency.passes_in(bits)
         if not passes:
             attn = latency.t_attn_slope_ms * context + latency.t_attn_intercept_ms

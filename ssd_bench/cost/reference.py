@@ -140,7 +140,11 @@ def reference_names() -> list[str]:
 
 @cache
 def reference_machine(name: str) -> ReferenceMachine:
-    """Return the reference machine in `conf/costs/<name>.yaml`; refuse an unknown name."""
+    """Return the reference machine in `conf/costs/<name>.yaml`.
+
+    Raises:
+        ConfigError: the name is unknown.
+    """
     if name not in reference_names():
         raise ConfigError("hardware.costs", name, f"one of {', '.join(reference_names())}")
     return ReferenceMachine.read(name, read_yaml(COSTS / f"{name}.yaml"))

@@ -61,6 +61,9 @@ def check(root: str, choices: Sequence[TaskChoice]) -> None:
     Args:
         root: the folder, or one file of prompts, which is checked as `task=jsonl task.path=FILE` reads it.
         choices: tasks whose files must all exist; empty: every task, with its existing files.
+
+    Raises:
+        ConfigError: no such folder, or there was a problem.
     """
     path = local_path("DIR", root)
     if path.suffix == ".jsonl" and path.is_file() and not choices:

@@ -16,7 +16,11 @@ from ssd_bench.errors import ConfigError
 def fetch(choices: Sequence[TaskChoice], every: bool = False) -> None:
     """Download and check every hub file of the tasks, with the template `plain`, which reads all files.
 
-    With `every`, pass over files that the hub lacks.
+    Args:
+        every: pass over files that the hub lacks.
+
+    Raises:
+        ConfigError: the hub cannot be reached; after all files, an unusable file.
     """
     failed = []
     fetched: dict[str, tuple[int, str | None]] = {}

@@ -63,7 +63,11 @@ class HubSource:
         return f"{spec.hub['path']}{commit} files:{digest}"
 
     def survey(self, spec: DataSpec) -> tuple[int, str | None]:
-        """Read and check all rows; return their number and the split's commit (None for a folder)."""
+        """Read and check all rows without keeping them.
+
+        Raises:
+            ConfigError: as `rows`; unusable rows: the first fault, and the number of such rows.
+        """
         rows = self.rows(spec)
         faulty = [row for row in rows if isinstance(row, UnusableRow)]
         if faulty:

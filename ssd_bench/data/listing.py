@@ -17,7 +17,11 @@ WIDTHS = (None, None, 36, 44, None, None, 28, None)
 
 
 def show() -> None:
-    """Print one line per file of a task with the template `plain`, which reads all files."""
+    """Print one line per file of a task with the template `plain`, which reads all files.
+
+    Raises:
+        ConfigError: a task's settings are invalid; the other tasks are printed.
+    """
     import pandas as pd  # imported here: other commands for data start without it
 
     lines, faults = [], []

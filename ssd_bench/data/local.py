@@ -41,7 +41,11 @@ class LocalSource:
         self._faults: dict[str, list[ConfigError]] = {}
 
     def rows(self, spec: DataSpec) -> list[Row]:
-        """Return all rows of `root/NAME.jsonl` in file order; one with faults is an `UnusableRow`."""
+        """Return all rows of `root/NAME.jsonl` in file order; one with faults is an `UnusableRow`.
+
+        Raises:
+            ConfigError: no root, no such file, or no usable row (the message names FILE:LINE).
+        """
         lines = list(self.scan(spec))
         faults = [fault for line in lines for fault in line.faults]
         if all(line.faults for line in lines):
@@ -53,7 +57,11 @@ class LocalSource:
         return self._faults
 
     def scan(self, spec: DataSpec) -> Iterator[JsonLine]:
-        """Yield each row with all of its faults; an empty file yields one line with a fault."""
+        """Yield each row with all of its faults; an empty file yields one line with a fault.
+
+        Raises:
+            ConfigError: no root, or no readable file.
+        """
         path = self._path(spec)
         line_of: dict[str, tuple[int, bool]] = {}  # id -> line, and whether the id is only the line's number
         any_row = False

@@ -45,6 +45,9 @@ def encode(prompt: Prompt, tokenizer: PreTrainedTokenizerBase, template: Templat
 
     The cut falls between two tokens of the body and keeps as many as fit. Head and tail are never cut (KNN-SSD and
     ConfLayers code cut just before the end marker).
+
+    Raises:
+        ConfigError: a prompt that is empty or cannot fit.
     """
     conversation = template.with_system(prompt.system)
 

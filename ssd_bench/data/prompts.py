@@ -23,6 +23,12 @@ def encode_all(
 
     A truncated prompt leaves room for its whole answer. Others only have to fit the context, at whose end their answers
     end with `finish_reason=context`.
+
+    Args:
+        new_tokens: most new tokens of each prompt.
+
+    Raises:
+        ConfigError: a prompt, or a conversation with its answers, that cannot fit, or a token that the model lacks.
     """
     encoded = []
     if any(prompt.turns for prompt in prompts):
@@ -75,6 +81,9 @@ def calibration_prompts(
 ) -> list[Prompt]:
     """Return a method's calibration prompts: each evaluated domain's next items, or all domains' of another task
     (`separate`). The pool is read until there are enough.
+
+    Raises:
+        ConfigError: too few prompts are left.
     """
     ids = {prompt.id for prompt in evaluated}
     pool = list(pool) if separate else pool

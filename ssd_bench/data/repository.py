@@ -84,6 +84,9 @@ def open_repository(path: str, revision: str | None, option: str) -> Repository:
     """Return the repository at the present commit of a revision.
 
     If the hub does not answer, a branch or tag means its commit in the cache; a line on stderr says so.
+
+    Raises:
+        ConfigError: the revision is not available.
     """
     if (folder := local_path(f"{option.removesuffix('revision')}path", path)).is_dir():
         commit_of_folder = folder.name if COMMIT.fullmatch(folder.name) else None  # a snapshot in the hub's cache

@@ -23,7 +23,11 @@ class Contract:
         self._checked_taps = Taps()
 
     def check_taps(self, method: Method) -> Taps:
-        """Return a method's taps, or raise ConfigError."""
+        """Return a method's taps.
+
+        Raises:
+            ConfigError: no `Taps`, or a boundary that the model lacks.
+        """
         taps = method.taps
         if taps is self._checked_taps:  # the usual case: called in every step, and taps rarely change
             return taps
@@ -37,7 +41,11 @@ class Contract:
         return taps
 
     def check_proposal(self, method: Method, proposal: object, root: int) -> LayerDraft | TokenTree:
-        """Return a method's proposal for an output that ends with `root`, or raise ConfigError."""
+        """Return a method's proposal for an output that ends with `root`.
+
+        Raises:
+            ConfigError: no proposal, or a misfit with this model or output.
+        """
         if isinstance(proposal, TokenTree):
             tokens = proposal.tokens
             if type(tokens) is tuple and len(tokens) == 1 and tokens[0] == root:  # AR's proposal: nothing else to check

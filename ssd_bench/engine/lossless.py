@@ -74,6 +74,9 @@ def tolerance(activations: str, inputs: str, cache: str) -> float:
     Args:
         activations, inputs: dtypes in `ssd_bench.model.arithmetic.Arithmetic`.
         cache: dtype of weights and KV cache.
+
+    Raises:
+        ConfigError: a combination without a tolerance.
     """
     gap = LOGIT_TOLERANCE.get((activations, inputs, cache))
     if gap is None:

@@ -90,7 +90,11 @@ def _drafting_steps(steps: pd.DataFrame) -> pd.DataFrame:
 
 
 def answer_lines(run: Run, arm: str = "method") -> Iterator[str]:
-    """Yield an arm's answers in stream order, each as a line of JSON; refuse an arm without recorded steps."""
+    """Yield an arm's answers in stream order, each as a line of JSON.
+
+    Raises:
+        ConfigError: no such arm, or it ran in another engine, whose steps are not recorded.
+    """
     prompts, steps = arm_rows(run.prompts, arm), arm_rows(run.steps, arm)
     if prompts.empty or arm == "hf":
         arms = [name for name in run.prompts["arm"].unique() if name != "hf"]
@@ -134,7 +138,11 @@ class _Answer:
 
 
 def read_answers(file: Path) -> AcceptanceCounts:
-    """Read a file of answers, ours or a vLLM server's: one JSON object a line; empty lines are skipped."""
+    """Read a file of answers, ours or a vLLM server's: one JSON object a line; empty lines are skipped.
+
+    Raises:
+        ConfigError: no such file, no line, a line that is no answer, or contradictory counts.
+    """
     try:
         texts = file.read_text(encoding="utf-8").split("\n")
     except (OSError, UnicodeDecodeError) as error:

@@ -15,7 +15,11 @@ from ssd_bench.results.rows import arm_rows
 
 
 def find_set_id(run: Run, set_option: str | None) -> int:
-    """Return the id of the run's set `set_option`, by default the set that drafted most tokens."""
+    """Return the id of the run's set `set_option`, by default the set that drafted most tokens.
+
+    Raises:
+        ConfigError: no layers drafted, or no such set.
+    """
     set_ids = [int(set_id) for set_id in run.layer_sets["layer_set_id"]]
     main = main_set_id(run)
     if main is None:
@@ -77,7 +81,10 @@ def released_entry(run: Run, set_id: int) -> dict[str, Any]:
     `attention` and `mlp` are the skipped blocks, from 0: an entry of `skip_layers.json` of
     dilab-zju/self-speculative-decoding and hemingkx/SWIFT. `skip_set` is the form in memory of KnapSpec's code
     (kaist-flexml-lab/knapspec, `Knapspec.skip_set`), which reads no file: 2L flags, 1 for skipped, attention of block i
-    at 2i, MLP at 2i + 1. Windows and rounded weights, which these implementations lack, are refused.
+    at 2i, MLP at 2i + 1.
+
+    Raises:
+        ConfigError: the set has a window or rounded weights, which these implementations lack.
     """
     layer_set = run.layer_set(set_id)
     if (window := layer_set.window) is not None:

@@ -81,6 +81,9 @@ def decide(device: torch.device, weights: torch.dtype, kernels: str, isa: str) -
 
     A CPU reads 16-bit weights and caches and computes in float32. On levels with bfloat16 products, both operands are
     rounded to bfloat16 if the weights are. An accelerator computes in the dtype of the weights.
+
+    Raises:
+        ConfigError: as `resolve`.
     """
     if device.type != "cpu":
         return Arithmetic(kernels, None, weights, weights)
@@ -90,7 +93,11 @@ def decide(device: torch.device, weights: torch.dtype, kernels: str, isa: str) -
 
 
 def resolve(isa: str) -> IsaLevel:
-    """Return the level of a choice; `auto` is this CPU's highest level, or the one in `SSD_BENCH_ISA`."""
+    """Return the level of a choice; `auto` is this CPU's highest level, or the one in `SSD_BENCH_ISA`.
+
+    Raises:
+        ConfigError: the level is unknown, or missing on this CPU.
+    """
     field, levels = "hardware.isa", available_levels()
     if isa == "auto":
         isa = os.environ.get(FORCED) or levels[-1].name

@@ -26,7 +26,11 @@ class Backend:
     warning: str = ""
 
     def load(self, checkpoint: Checkpoint, dtype: torch.dtype, devices: Sequence[torch.device]) -> Decoder:
-        """Load a checkpoint's decoder, with its blocks spread evenly over `devices` in order."""
+        """Load a checkpoint's decoder, with its blocks spread evenly over `devices` in order.
+
+        Raises:
+            ConfigError: as `weights.load`.
+        """
         pack = self.kind.operators(self.arithmetic).pack
         return self.kind(self.arithmetic, load(checkpoint, dtype, devices, pack))
 
@@ -52,6 +56,9 @@ def select(
     Args:
         spread: the blocks are on other devices, too.
         choice, isa: `hardware.kernels` and `hardware.isa`.
+
+    Raises:
+        ConfigError: the backend is unknown or cannot serve, or this CPU lacks the level.
     """
     check_name(choice)
     device, warning = torch.device(device), ""

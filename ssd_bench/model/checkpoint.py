@@ -149,6 +149,9 @@ class ModelSource:
         """Return the checkpoint without loading weights.
 
         `Checkpoint.headers` downloads hub weights; a GGUF file is fetched and converted now.
+
+        Raises:
+            ConfigError: the checkpoint is missing or unavailable; the message says how to get it.
         """
         if self.embedded:
             folder = EMBEDDED / self.embedded
@@ -184,7 +187,11 @@ class Checkpoint:
 
     @cached_property
     def config(self) -> PretrainedConfig:
-        """The model's configuration as transformers reads it, from old and new formats of config.json."""
+        """The model's configuration as transformers reads it, from old and new formats of config.json.
+
+        Raises:
+            ConfigError: config.json cannot be read, or the model is quantised or needs custom code.
+        """
         from transformers import AutoConfig
 
         path = self.folder / "config.json"
@@ -197,6 +204,11 @@ class Checkpoint:
 
     @cached_property
     def tokenizer(self) -> PreTrainedTokenizerBase:
+        """Tokenizer of the checkpoint.
+
+        Raises:
+            ConfigError: as `load_tokenizer`.
+        """
         return load_tokenizer(self.folder, self.template, self.config.vocab_size)
 
     def text(self, ids: Sequence[int]) -> str:
@@ -207,7 +219,11 @@ class Checkpoint:
 
     @cached_property
     def eos_ids(self) -> frozenset[int]:
-        """Ids that end an output, by generation_config.json if present, as in Hugging Face `generate`."""
+        """Ids that end an output, by generation_config.json if present, as in Hugging Face `generate`.
+
+        Raises:
+            ConfigError: a value is no id of the model.
+        """
         path = self.folder / "generation_config.json"
         value = read_object(path).get("eos_token_id") if path.is_file() else None
         if value is None:
@@ -234,7 +250,11 @@ class Checkpoint:
 
     @cached_property
     def headers(self) -> dict[str, Header]:
-        """Headers of all tensors, by name; hub weights are downloaded now."""
+        """Headers of all tensors, by name; hub weights are downloaded now.
+
+        Raises:
+            ConfigError: weights cannot be downloaded; the folder has no weights, unreadable files or an adapter.
+        """
         if adapters := sorted(path.name for path in self.folder.glob("adapter_*")):
             expected = f"a model without an adapter: merge {', '.join(adapters)} into it"
             raise ConfigError("model", str(self.folder), expected)

@@ -34,7 +34,11 @@ CHUNK_WEIGHTS = 2**22  # most weights in float32 at a time
 
 
 def convert(source: Path, target: Path, description: str) -> None:
-    """Write a GGUF file's config, tokenizer, chat template and dequantised weights (bfloat16) into a folder."""
+    """Write a GGUF file's config, tokenizer, chat template and dequantised weights (bfloat16) into a folder.
+
+    Raises:
+        ConfigError: the file has tensors that no model of this project has.
+    """
     import gguf
     from safetensors.torch import save_file
     from tqdm import tqdm
@@ -58,7 +62,11 @@ def convert(source: Path, target: Path, description: str) -> None:
 
 
 def checkpoint_name(name: str) -> str:
-    """Return the checkpoint name of a GGUF tensor; raise ConfigError if no model of this project has it."""
+    """Return the checkpoint name of a GGUF tensor.
+
+    Raises:
+        ConfigError: no model of this project has the tensor.
+    """
     stem, _, kind = name.rpartition(".")
     block, _, part = stem.removeprefix("blk.").partition(".")
     if stem in MODEL_NAMES:

@@ -50,7 +50,11 @@ def reason(error: BaseException) -> str:
 
 
 def read_object(path: Path) -> dict[str, Any]:
-    """Return the object in a JSON file, or raise ConfigError."""
+    """Return the object in a JSON file.
+
+    Raises:
+        ConfigError: the file cannot be read, or holds no object.
+    """
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError) as error:
@@ -116,7 +120,11 @@ def weights_file_names() -> Iterator[tuple[str, str]]:
 
 
 def read_headers(folder: Path) -> dict[str, Header]:
-    """Return all tensors' headers, by name, from the files that transformers would load."""
+    """Return all tensors' headers, by name, from the files that transformers would load.
+
+    Raises:
+        ConfigError: no weights, an unreadable file, or an index that differs from its files.
+    """
     for name, suffix in weights_file_names():
         path = folder / name
         check_link(path)

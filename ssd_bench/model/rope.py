@@ -29,6 +29,9 @@ def frequencies(config: PretrainedConfig) -> tuple[Tensor, float]:
     """Return the inverse frequencies [D/2] (float32) and the attention scaling of a model's rotary embedding.
 
     Only `rope_parameters` is read: transformers moves the base there from `rope_theta` of older checkpoints.
+
+    Raises:
+        ConfigError: an unsupported scaling type, missing parameters, or a config without a base.
     """
     from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 

@@ -36,7 +36,11 @@ class Snapshot:
 
     @classmethod
     def of(cls, hub: str, revision: str | None) -> Snapshot:
-        """Return a model's snapshot with its config and tokenizer files; weights only if the cache has them."""
+        """Return a model's snapshot with its config and tokenizer files; weights only if the cache has them.
+
+        Raises:
+            ConfigError: these files cannot be downloaded, or the repository has no model in Hugging Face format.
+        """
         from huggingface_hub import snapshot_download
 
         # names, not `*.json`: that reaches into subfolders with other formats of the model (`original/`, `onnx/`)
@@ -61,7 +65,11 @@ class Snapshot:
         return self.folder.name
 
     def fetch_weights(self) -> None:
-        """Download the weights that transformers would load, unless cached."""
+        """Download the weights that transformers would load, unless cached.
+
+        Raises:
+            ConfigError: they cannot be downloaded, have no supported format, or exceed the free disk space.
+        """
         from huggingface_hub import snapshot_download
 
         if self._cached(".safetensors"):

@@ -49,7 +49,11 @@ class Template:
 
     @classmethod
     def of(cls, config: object) -> Template:
-        """Return the template of a config with its form alone or all settings."""
+        """Return the template of a config with its form alone or all settings.
+
+        Raises:
+            ConfigError: an unknown form, or a setting of a wrong type.
+        """
         if isinstance(config, cls):
             return config
         if isinstance(config, Mapping):
@@ -81,7 +85,11 @@ class Template:
         self._check_renders(tokenizer, [_probe("a")], [])
 
     def with_system(self, system: str | None, option: str = "task.system") -> Template:
-        """Return the template with a task's system message from an option; refuse it if there can be none."""
+        """Return the template with a task's system message from an option.
+
+        Raises:
+            ConfigError: a plain form, or a template that already has a system message.
+        """
         if system is None:
             return self
         if self.form == "plain":
@@ -141,6 +149,9 @@ class Template:
             texts: the user's messages, in turn.
             answers: to all messages but the last.
             day: date and time for chat templates that print it.
+
+        Raises:
+            ConfigError: the chat template refuses it.
         """
         pairs = list(zip_longest(texts, answers))
         if self.form == "plain":

@@ -20,7 +20,11 @@ PROBE = "The ferry's 1,234 na\u00efve caf\u00e9s:  \u65e5\u672c\n\n\tdef f(x):\n
 
 
 def load_tokenizer(folder: Path, template: Template, vocab_size: int) -> PreTrainedTokenizerBase:
-    """Return the tokenizer of a folder, or raise ConfigError if it cannot be read or does not fit the model."""
+    """Return the tokenizer of a folder.
+
+    Raises:
+        ConfigError: it cannot be read or used, or has ids that the model lacks.
+    """
     from transformers import AutoTokenizer
 
     present = [name for name in TOKENIZERS if (folder / name).is_file()]

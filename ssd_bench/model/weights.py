@@ -42,7 +42,11 @@ class Architecture(Shape):
 
     @classmethod
     def of(cls, config: PretrainedConfig) -> Architecture:
-        """Return the architecture of a config; refuse an unsupported family or variant."""
+        """Return the architecture of a config.
+
+        Raises:
+            ConfigError: an unsupported family or variant.
+        """
         if config.model_type not in FAMILIES:
             raise ConfigError("config.model_type", config.model_type, f"one of {', '.join(FAMILIES)}")
         if config.hidden_act not in ACTIVATIONS:
@@ -157,7 +161,11 @@ class Weights:
 
 
 def declared_architecture(checkpoint: Checkpoint) -> Architecture:
-    """Return the architecture in config.json, before the weights are downloaded."""
+    """Return the architecture in config.json, before the weights are downloaded.
+
+    Raises:
+        ConfigError: an unsupported architecture; quantised weights; EOS ids outside the vocabulary.
+    """
     _ = checkpoint.eos_ids  # invalid ids are refused here, before the weights are downloaded
     try:
         return Architecture.of(checkpoint.config)
@@ -169,6 +177,9 @@ def architecture(checkpoint: Checkpoint) -> Architecture:
     """Check that a checkpoint's files hold exactly its config's tensors, without loading them; return the architecture.
 
     The head is tied as in transformers: if config.json says so, unless the files hold a head with other numbers.
+
+    Raises:
+        ConfigError: as `declared_architecture`; weights that cannot be downloaded, or differ from the config's tensors.
     """
     arch = declared_architecture(checkpoint)
     layers = {name.split(".")[2] for name in checkpoint.headers if name.startswith(LAYERS)}
@@ -193,6 +204,9 @@ def load(
     Args:
         pack: converts a matrix [out, in] or a vector, on its device, to the operators' layout, as soon as it is read,
             so that at most one block is in memory twice.
+
+    Raises:
+        ConfigError: as `architecture`.
     """
     arch = architecture(checkpoint)
     placement = [devices[i * len(devices) // arch.n_layers] for i in range(arch.n_layers)]

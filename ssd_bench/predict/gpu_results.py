@@ -18,7 +18,11 @@ NEEDED = {"machine", "model", "context", "tokens", "pass_ms", "search", "rows"}
 
 
 def read_gpu_results(folder: Path) -> dict[Path, dict[str, Any]]:
-    """Read the results in a folder, one file per model."""
+    """Read the results in a folder, one file per model.
+
+    Raises:
+        ConfigError: a damaged file.
+    """
     results: dict[Path, dict[str, Any]] = {}
     for path in sorted(folder.rglob("*.json")):
         try:
@@ -32,7 +36,11 @@ def read_gpu_results(folder: Path) -> dict[Path, dict[str, Any]]:
 
 
 def sheet_of(gpu: str) -> str:
-    """Return the simulated GPU with a measured one's vendor name, such as NVIDIA H200."""
+    """Return the simulated GPU with a measured one's vendor name, such as NVIDIA H200.
+
+    Raises:
+        ConfigError: there is none.
+    """
     for name in simulated_names():
         if gpu_named(name).name.startswith(gpu):
             return name

@@ -62,7 +62,11 @@ class Question:
 
 
 def parse_question(arguments: Sequence[str]) -> Question:
-    """Check the options, before any record is read."""
+    """Check the options, before any record is read.
+
+    Raises:
+        ConfigError: an unusable option.
+    """
     values = options(arguments, OPTIONS)
     if "model" not in values:
         raise ConfigError("model", NOT_GIVEN, _model_choices())  # composes every model, so only for the message

@@ -70,7 +70,11 @@ class Prediction:
 
 
 def recorded_shape(run: Run) -> Shape:
-    """Return the sizes of the recorded model."""
+    """Return the sizes of the recorded model.
+
+    Raises:
+        ConfigError: unknown sizes, or others than the record's.
+    """
     model = run.header.model
     shape = known_shape(model.name)
     if shape is None:
@@ -81,14 +85,22 @@ def recorded_shape(run: Run) -> Shape:
 
 
 def measured_machine(name: str) -> ReferenceMachine:
-    """Return the reference machine of an option."""
+    """Return the reference machine of an option.
+
+    Raises:
+        ConfigError: there is none.
+    """
     if name not in reference_names():
         raise ConfigError("hardware", name, f"one of own, {', '.join(reference_names())}, or sim_<gpu>")
     return reference_machine(name)
 
 
 def own_profile(run: Run) -> Profile:
-    """Return the machine of a record."""
+    """Return the machine of a record.
+
+    Raises:
+        ConfigError: the record has no latency profile.
+    """
     latency = run.header.latency
     if latency is None or latency.source not in (GIVEN, MEASURED):  # else the costs of a reference machine
         raise ConfigError("run", str(run.path), "a record with a latency profile of its own machine")

@@ -30,7 +30,11 @@ CHANGED = f"its SHA-256 is not that under {DIGESTS} in run.json"
 
 
 def check_tables(path: Path, header: Mapping[str, Any], tables: Mapping[str, pd.DataFrame]) -> None:
-    """Refuse a record that was changed after its run, or contradicts itself, by the first fault's file and prompt."""
+    """Refuse a record that was changed after its run, or contradicts itself.
+
+    Raises:
+        ConfigError: the first fault, with its file and prompt.
+    """
     changed = changed_tables(path, header)
     if len(stored_digests(header)) == len(SCHEMAS) and not changed:  # comparing rows takes half as long as reading them
         return

@@ -58,7 +58,11 @@ def contents(files: Iterable[Path]) -> dict[Path, Content]:
 
 
 def check_finite(contents_by_file: dict[Path, Content], dtype: torch.dtype) -> None:
-    """Refuse weights that are not finite in the run's dtype, by file and tensor."""
+    """Refuse weights that are not finite in the run's dtype.
+
+    Raises:
+        ConfigError: a weight is not finite; names file and tensor.
+    """
     import torch
 
     for file, content in contents_by_file.items():

@@ -55,7 +55,11 @@ def save_arrays(path: Path, arrays: Mapping[str, NDArray[Any]]) -> None:
 
 
 def read_json(path: Path) -> dict[str, Any]:
-    """Read a JSON file that holds an object; refuse a missing or damaged one by its path."""
+    """Read a JSON file that holds an object.
+
+    Raises:
+        ConfigError: missing or damaged; names the path.
+    """
     try:
         with open_regular(path) as file:
             content = json.loads(file.read())
@@ -68,7 +72,11 @@ def read_json(path: Path) -> dict[str, Any]:
 
 
 def read_header(run_dir: Path) -> dict[str, Any]:
-    """Read run.json of a run, complete or not; refuse a damaged one, or one of a newer schema, by its path."""
+    """Read run.json of a run, complete or not.
+
+    Raises:
+        ConfigError: missing, damaged, or of a newer schema; names the path.
+    """
     path = Path(run_dir) / "run.json"
     header = read_json(path)
     version = header.get("schema_version")
@@ -78,7 +86,11 @@ def read_header(run_dir: Path) -> dict[str, Any]:
 
 
 def write_output(option: str, path: Path, text: str) -> None:
-    """Write the file that an option names; make its folder if missing."""
+    """Write the file that an option names; make its folder if missing.
+
+    Raises:
+        ConfigError: the file cannot be written.
+    """
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         write_atomic(path, text.encode())
@@ -87,7 +99,11 @@ def write_output(option: str, path: Path, text: str) -> None:
 
 
 def check_table(path: Path) -> None:
-    """Refuse a Parquet file that is missing, or damaged at either end, by its path."""
+    """Check both ends of a Parquet file, in case it was cut off.
+
+    Raises:
+        ConfigError: missing or damaged; names the path.
+    """
     try:
         with open_regular(path) as file:
             pq.read_metadata(file)
@@ -96,7 +112,11 @@ def check_table(path: Path) -> None:
 
 
 def read_table(path: Path, schema: pa.Schema) -> pd.DataFrame:
-    """Read the columns of `schema` from a Parquet file, as `table_frame`; refuse a damaged one by its path."""
+    """Read the columns of `schema` from a Parquet file, as `table_frame`.
+
+    Raises:
+        ConfigError: the file is missing, damaged, without a column, or with forbidden nulls; names its path.
+    """
     try:
         with open_regular(path) as file:
             return table_frame(pq.read_table(file, partitioning=None), schema)
@@ -108,7 +128,9 @@ def table_frame(table: pa.Table, schema: pa.Schema) -> pd.DataFrame:
     """Return the columns of `schema` as a frame.
 
     Nullable integers get dtype Int32, nullable truth values boolean, texts `TEXT`. A missing nullable column is null.
-    A missing column, another type, and forbidden nulls raise KeyError, ValueError or pa.ArrowException.
+
+    Raises:
+        KeyError, ValueError, pa.ArrowException: a column is missing, or has another type or forbidden nulls.
     """
     for column in schema:
         if column.nullable and column.name not in table.column_names:

@@ -240,7 +240,11 @@ class RunHeader:
 
     @classmethod
     def of(cls, content: Mapping[str, Any]) -> RunHeader:
-        """Return the header with the content of a run.json; refuse a value of another type by its key."""
+        """Return the header with the content of a run.json.
+
+        Raises:
+            ConfigError: a value has another type than its key; names the key.
+        """
         check_type("", content, cls)
         check_type("config.repeats", (content.get("config") or {}).get("repeats"), int | None)
         parts = {
@@ -253,7 +257,12 @@ class RunHeader:
 
     @classmethod
     def read(cls, run_dir: Path) -> RunHeader:
-        """Read the header of a run, complete or not, with errors that name the file."""
+        """Read the header of a run, complete or not.
+
+        Raises:
+            ConfigError: run.json is missing, damaged, of a newer schema, or has a value of another type; names its
+                path.
+        """
         return cls.of_file(read_header(run_dir), run_dir)
 
     @classmethod

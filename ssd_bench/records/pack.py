@@ -37,6 +37,9 @@ def records_folder(field: str, value: object, missing_ok: bool = False) -> Path:
     Args:
         value: a folder of records or of a run, or the pack of either.
         missing_ok: accept a missing folder, for a default that need not exist.
+
+    Raises:
+        ConfigError: no such folder or pack, unless `missing_ok`; or as `local_path` and `unpacked_folder`.
     """
     folder = unpacked_folder(local_path(field, value))
     if not missing_ok and not folder.is_dir():
@@ -45,7 +48,11 @@ def records_folder(field: str, value: object, missing_ok: bool = False) -> Path:
 
 
 def pack(folder: Path, out: Path) -> int:
-    """Write a folder's complete runs into one file (same files, same bytes); return their number."""
+    """Write a folder's complete runs into one file (same files, same bytes); return their number.
+
+    Raises:
+        ConfigError: no run is complete, a run.json is damaged, or `out` is no `.zip` or cannot be written.
+    """
     if out.suffix != SUFFIX:
         raise ConfigError("out", str(out), f"a file whose name ends with {SUFFIX}")
     runs, files = _members(folder)
@@ -89,6 +96,10 @@ def unpacked_folder(runs_dir: Path) -> Path:
     Packs may be next to the folder (or its pack), above it (it may be one run of a pack) and within it, except in a
     subfolder `reference` (`paths.record_files`). A folder not unpacked from the pack next to it belongs to the user and
     is read as it is.
+
+    Raises:
+        ConfigError: a pack is damaged, would write outside its folder or cannot be unpacked, or the folder is from
+            another pack.
     """
     folder = runs_dir.with_suffix("") if runs_dir.suffix == SUFFIX else runs_dir
     for place in (*reversed(folder.parents), folder):

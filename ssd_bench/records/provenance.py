@@ -105,6 +105,9 @@ def content_key(
     Args:
         config: the resolved config, plain containers only.
         exclude: dotted keys left out, with everything below.
+
+    Raises:
+        TypeError: a value has no plain JSON type.
     """
     relevant = _without(config, [tuple(key.split(".")) for key in exclude])
     text = json.dumps([_canonical(relevant), code_sha, data_sha], sort_keys=True, separators=(",", ":"))

@@ -88,14 +88,22 @@ class Run:
 
 
 def load_run(run_dir: Path | str) -> Run:
-    """Read a complete run; refuse what is not complete, damaged, contradictory or of a newer schema by its path."""
+    """Read a complete run.
+
+    Raises:
+        ConfigError: no run, not complete, damaged, or of a newer schema; names the path.
+    """
     run, stored = read_run(Path(run_dir))
     check_tables(run.path, stored, run.tables)
     return run
 
 
 def read_run(path: Path) -> tuple[Run, dict[str, Any]]:
-    """Read a complete run, whose tables may be contradictory or changed, and the content of its run.json."""
+    """Read a complete run whose tables may be contradictory or changed.
+
+    Raises:
+        ConfigError: no run, not complete, unreadable, or of a newer schema; names the path.
+    """
     if not (path / "run.json").is_file():
         raise ConfigError("run", str(path), f"the folder of a run{_suggestion(path)}")
     stored = read_header(path)
@@ -144,7 +152,11 @@ def read_each(paths: Iterable[Path], read: Callable[[Path], Result]) -> Iterator
 
 
 def is_complete(run_dir: Path | str, content_key: str) -> bool:
-    """Check whether `run_dir` holds a complete run of this content key; refuse a missing or damaged table of it."""
+    """Check whether `run_dir` holds a complete run of this content key.
+
+    Raises:
+        ConfigError: it does, but a table is missing or damaged; names the path.
+    """
     path = Path(run_dir)
     try:
         stored = read_header(path)

@@ -186,7 +186,11 @@ SCHEMAS: dict[str, pa.Schema] = {
 
 
 def arms_of(baseline: object) -> tuple[str, ...]:
-    """Return the arms of a unit for a value of the option `baseline`; refuse one that is not in `BASELINES`."""
+    """Return the arms of a unit for a value of the option `baseline`.
+
+    Raises:
+        ConfigError: the value is not in `BASELINES`.
+    """
     for name, arms in BASELINES.items():
         if baseline == name:
             return arms

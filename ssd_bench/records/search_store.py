@@ -69,7 +69,11 @@ class SearchRecord:
 
     @property
     def best(self) -> Evaluation:
-        """Evaluation with the highest score, the first of ties; a `ConfigError` without evaluations."""
+        """Evaluation with the highest score, the first of ties.
+
+        Raises:
+            ConfigError: nothing was evaluated yet.
+        """
         if not self.evaluations:
             raise ConfigError("search", self.name, "a search that has evaluated at least one layer set")
         return max(self.evaluations, key=lambda evaluation: evaluation.score)
@@ -107,6 +111,9 @@ def open_search(folder: Path, label: str, header: Mapping[str, Any], command: st
         label: start of a new search's name, which ends with digits of its content key.
         header: as in `SearchRecord`, without provenance; a header on disk stays as it is.
         command: command line of the run, for the provenance.
+
+    Raises:
+        ConfigError: the folder cannot be written, or a file is damaged.
     """
     key = header["content_key"]
     new = folder / f"{re.sub(r'[^A-Za-z0-9._-]+', '-', label)[:LONGEST_LABEL]}-{key[:KEY_DIGITS]}"
@@ -139,7 +146,11 @@ def _drop_torn_line(file: Path) -> None:
 
 
 def load(path: Path) -> SearchRecord:
-    """Read a search without an unfinished last line."""
+    """Read a search without an unfinished last line.
+
+    Raises:
+        ConfigError: missing or damaged; names the path.
+    """
     try:
         header = json.loads((path / HEADER).read_bytes())
         file = path / EVALUATIONS
@@ -161,7 +172,11 @@ def search_names(folder: Path) -> list[str]:
 
 
 def find(folder: Path, name: str, field: str) -> SearchRecord:
-    """Return a search by its name in the option `field`; refuse a name without a search, and list the names."""
+    """Return a search by its name in the option `field`.
+
+    Raises:
+        ConfigError: no such search (the message lists the names), or a damaged one.
+    """
     available = search_names(folder)
     if name not in available:
         raise ConfigError(field, name, f"a search in {folder}, which holds: {', '.join(available) or 'no search'}")

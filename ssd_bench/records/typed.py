@@ -22,6 +22,9 @@ def check_type(place: str, value: Any, kind: Any) -> None:
     Args:
         place: dotted name of the value; "" for the whole content.
         kind: a dataclass, or the type of a dataclass's field.
+
+    Raises:
+        ConfigError: another type; names the place.
     """
     origin, args = get_origin(kind), get_args(kind)
     if kind is Any or (value is None and NoneType in args):

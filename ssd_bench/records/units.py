@@ -37,7 +37,12 @@ def sealed(part: Mapping[str, Any]) -> bytes:
 
 
 def read_sealed(file: Path) -> dict[str, Any]:
-    """Read a unit as it was written; raise ConfigError if it is missing or no JSON, ValueError if it was changed."""
+    """Read a unit as it was written.
+
+    Raises:
+        ConfigError: missing or damaged; names the path.
+        ValueError: changed since.
+    """
     part = read_json(file)
     seal = part.pop(SEAL, None)
     if seal != hashlib.sha256(dump(part)).hexdigest():
@@ -46,7 +51,11 @@ def read_sealed(file: Path) -> dict[str, Any]:
 
 
 def read_unit(file: Path, header: Mapping[str, Any]) -> dict[str, Any]:
-    """Read a finished unit of a run with this run.json; raise one of `FAULTS` if it is damaged or contradictory."""
+    """Read and check a finished unit of a run with this run.json.
+
+    Raises:
+        FAULTS: the unit is damaged, or its rows contradict each other.
+    """
     part = read_sealed(file)
     unit, seq, state = (part["prompt_index"], part["repeat"]), part["seq"], part["state"]
     if file.name != unit_name(unit):

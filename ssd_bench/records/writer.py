@@ -234,7 +234,11 @@ class RunWriter:
         self.close()
 
     def adopt(self, folders: Sequence[Path], order: Iterable[Unit]) -> None:
-        """Copy missing units from the run's shards, in stream order; refuse a missing or damaged one by its path."""
+        """Copy missing units from the run's shards, in stream order.
+
+        Raises:
+            ConfigError: a unit is missing in all shards, or damaged; names the path.
+        """
         for seq, unit in enumerate(order):
             if unit not in self._seq:
                 file = next((path for folder in folders if (path := folder / "parts" / unit_name(unit)).exists()), None)

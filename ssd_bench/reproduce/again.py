@@ -48,7 +48,11 @@ class SecondRun:
 
     @classmethod
     def of(cls, run: Run, options: Mapping[str, str], runs_dir: Path) -> SecondRun:
-        """Plan a record's run again in the folder `runs_dir`, with values for `recorded_config.PLACES`."""
+        """Plan a record's run again in the folder `runs_dir`, with values for `recorded_config.PLACES`.
+
+        Raises:
+            ConfigError: the config cannot be planned here, as `plan`.
+        """
         cfg, notes = config_again(run.header, options, str(runs_dir))
         planned = plan(cfg, ["reproduce", f"record={run.path}"])
         if run.header.sample:

@@ -32,7 +32,10 @@ def config_again(header: RunHeader, options: Mapping[str, str], runs_dir: str) -
     """Return a record's config for a second run, and notes on all changes.
 
     Args:
-        options: values for `PLACES`, as on a command line; others are refused.
+        options: values for `PLACES`, as on a command line.
+
+    Raises:
+        ConfigError: no config, one of another form, or an option outside `PLACES`.
     """
     if not header.config:
         raise ConfigError("record", header.run_id, "a record with the config of its run")

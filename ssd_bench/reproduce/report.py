@@ -24,7 +24,11 @@ SHOWN = 20  # most lines of a list in the text; the JSON has all
 
 
 def record_folders(value: str) -> tuple[list[Path], list[Report]]:
-    """Return the folders of the records that an option names, and a report on an unreadable pack."""
+    """Return the folders of the records that an option names, and a report on an unreadable pack.
+
+    Raises:
+        ConfigError: no such folder or pack, or no complete run in it.
+    """
     path = local_path("record", value)
     try:
         folder = unpacked_folder(path)

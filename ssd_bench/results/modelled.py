@@ -83,7 +83,11 @@ class ModelledTimes:
 
     @classmethod
     def of(cls, run: Run) -> ModelledTimes:
-        """Model the times of a run at its reference machine (`ConfigError` if unknown)."""
+        """Model the times of a run at its reference machine.
+
+        Raises:
+            ConfigError: the reference machine is unknown.
+        """
         machine = reference_machine(reference_of(run.header)).of_blocks(run.header.model.n_layers)
         steps = modelled_steps(run, machine)
         prompts = run.prompts[run.prompts["arm"].isin(PAIR)]
@@ -115,5 +119,9 @@ class ModelledTimes:
 
 
 def reference_run(run: Run) -> Run:
-    """Return the run with the times and latency profile of its reference machine."""
+    """Return the run with the times and latency profile of its reference machine.
+
+    Raises:
+        ConfigError: as `ModelledTimes.of`.
+    """
     return ModelledTimes.of(run).replace_in(run)

@@ -55,7 +55,12 @@ class SharedPrompts:
 
 
 def shared_prompts(sides: tuple[Sequence[Run], Sequence[Run]]) -> SharedPrompts:
-    """Return the tables of two sides over the answers in all of their runs; a side's runs are repeated timings."""
+    """Return the tables of two sides, a and b, over the answers in all of their runs; a side's runs are repeated
+    timings.
+
+    Raises:
+        ConfigError: no answer is in all runs.
+    """
     runs = [run for side in sides for run in side]
     shared = _shared_answers(runs, "method")
     if shared.empty:

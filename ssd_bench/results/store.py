@@ -64,7 +64,11 @@ class RunCache:
         self._capacity, self._runs = capacity, dict[object, tuple[Run, int]]()
 
     def run(self, key: object, path: Path) -> Run:
-        """Return a run by its key in this cache, from memory or read from `path`."""
+        """Return a run by its key in this cache, from memory or read from `path`.
+
+        Raises:
+            ConfigError: as `load_run`.
+        """
         entry = self._runs.pop(key, None)
         if entry is None:
             run = load_run(path)

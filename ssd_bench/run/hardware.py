@@ -76,7 +76,11 @@ class Hardware:
 
     @classmethod
     def of(cls, *values: Any, **options: Any) -> Hardware:
-        """Resolve the `Options` of `conf/hardware`; refuse what this machine does not have."""
+        """Resolve and check the `Options` of `conf/hardware`.
+
+        Raises:
+            ConfigError: a missing device, an unsupported dtype or instruction level, a count out of range.
+        """
         chosen = Options(*values, **options)
         cores = len(os.sched_getaffinity(0))
         if chosen.threads is not None and not 1 <= chosen.threads <= cores:

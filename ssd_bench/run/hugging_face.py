@@ -42,6 +42,9 @@ class HuggingFace:
 
     Attributes:
         about: names of the class and of its attention, and bytes of its weights and buffers (`weight_bytes`).
+
+    Raises:
+        ConfigError: transformers cannot load the checkpoint, or not all of its weights.
     """
 
     def __init__(

@@ -28,6 +28,9 @@ def load_model(plan: Plan, capacity: int | None = None) -> tuple[Decoder, KVCach
     """Load a plan's weights and allocate its cache, for its longest sequence or for `capacity` positions.
 
     The weights are copied in 8 or 4 bits if the method's drafts read them.
+
+    Raises:
+        ConfigError: as `check_memory`.
     """
     hardware, positions = plan.machine.hardware, (capacity or plan.prompts.context) + SCRATCH
     check_memory(plan, positions)

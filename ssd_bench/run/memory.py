@@ -24,7 +24,11 @@ CGROUP = Path("/sys/fs/cgroup")
 
 
 def check_memory(plan: Plan, positions: int) -> None:
-    """Refuse a model that does not fit with so many cache positions: the system would kill it while it loads."""
+    """Refuse a model that does not fit with so many cache positions: the system would kill it while it loads.
+
+    Raises:
+        ConfigError: says what the run needs, part by part, and what is free.
+    """
     hardware, bits = plan.machine.hardware, rounded_bits(plan.method)
     shape = declared_architecture(plan.model.checkpoint)
     parts = needed_bytes(shape, hardware.dtype.itemsize, bits, positions)

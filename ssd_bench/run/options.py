@@ -45,7 +45,11 @@ KNOWN = (*OPTIONS, *TABLES, *KINDS, "dry", "minutes", "retry", "shard")
 
 
 def resolve(cfg: DictConfig) -> dict[str, Any]:
-    """Return a config as plain values, with every option checked."""
+    """Return a config as plain values, with every option checked.
+
+    Raises:
+        ConfigError: an unknown option, or a value of a wrong type.
+    """
     try:
         config: Any = OmegaConf.to_container(cfg, resolve=True, throw_on_missing=True)
     except OmegaConfBaseException as error:
@@ -80,7 +84,11 @@ class Parts:
 
     @classmethod
     def of(cls, cfg: DictConfig) -> Parts:
-        """Make the objects, with every setting checked."""
+        """Make the objects.
+
+        Raises:
+            ConfigError: an invalid setting, or a class of the wrong kind.
+        """
         method, task, source, model = (build(cfg, group) for group in ("method", "task", "data", "model"))
         names = {"model": model.name, "method": method.name, "task": task.name}  # in the name of the record's folder
         for group, name in names.items():

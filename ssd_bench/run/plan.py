@@ -204,6 +204,9 @@ def plan(cfg: DictConfig, arguments: Sequence[str] = (), chosen: Mapping[str, An
     Args:
         arguments: of the command line, for provenance.
         chosen: config group -> its choice, for plug-ins without code; None: only plug-ins with code are recorded.
+
+    Raises:
+        ConfigError: an invalid option, file or environment.
     """
     # 1) Options and the objects that they name; no model is opened.
     config = resolve(cfg)

@@ -47,6 +47,9 @@ def merge_shards(plan: Plan) -> bool:
 
     If several jobs end at once, one merges and the others find the record. It has the sums of the shards' times of
     loading, searching and warming up, and the maxima of base memory and of other processes' CPU share.
+
+    Raises:
+        ConfigError: a shard's file is damaged.
     """
     shard, run_dir = plan.identity.shard, plan.identity.run_dir
     assert shard is not None, "only shards are merged"

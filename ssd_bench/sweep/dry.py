@@ -61,7 +61,11 @@ class Planned:
 
 
 def is_requested(value: object) -> bool:
-    """Return the value of the option `dry`, which must be true or false."""
+    """Return the value of the option `dry`.
+
+    Raises:
+        ConfigError: neither true nor false.
+    """
     if not isinstance(value, bool):
         raise ConfigError("dry", str(value), "true or false")
     return value
@@ -72,6 +76,9 @@ def describe(head: str, runs: Sequence[Planned], recorded: Callable[[Planned], f
 
     Args:
         recorded: returns a run's hours by an earlier record, or None.
+
+    Raises:
+        ConfigError: as `estimate`.
     """
     rows, tokens, hours, n_recorded, n_unknown = [], 0, 0.0, 0, 0
     sizes: dict[tuple[str, str], float] = {}  # (hardware, model) -> GB of its largest run

@@ -76,7 +76,11 @@ class SweepRequest:
 
 
 def product(overrides: Iterable[Override]) -> list[Overrides]:
-    """Return every combination of the overrides' values, each once; refuse values that cannot be listed."""
+    """Return every combination of the overrides' values, each once.
+
+    Raises:
+        ConfigError: the values of an override cannot be listed.
+    """
     values = [_choices(override) for override in overrides]
     if (count := math.prod(map(len, values))) > MOST_JOBS:
         raise ConfigError("-m", f"{count} runs", f"at most {MOST_JOBS} in one sweep")

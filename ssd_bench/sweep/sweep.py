@@ -42,7 +42,15 @@ from ssd_bench.sweep.overrides import Overrides, SweepRequest, product
 
 
 class Sweep:
-    """All jobs of one command line; refuses a launcher whose package is not installed."""
+    """All jobs of one command line.
+
+    Args:
+        task_function: runs one job.
+        config: Hydra's own options, composed.
+
+    Raises:
+        ConfigError: the launcher's package is not installed.
+    """
 
     def __init__(self, hydra_context: HydraContext, task_function: TaskFunction, config: DictConfig) -> None:
         self._loader, self._config = hydra_context.config_loader, config

@@ -206,7 +206,11 @@ def claims() -> tuple[Claim, ...]:
 
 
 def read_claims(folder: PaperFolder) -> list[Claim]:
-    """Return the claims of one paper; empty without `claims.yaml`."""
+    """Return the claims of one paper; empty without `claims.yaml`.
+
+    Raises:
+        ConfigError: as `claims`.
+    """
     path = folder.path / "claims.yaml"
     if not path.is_file():
         return []

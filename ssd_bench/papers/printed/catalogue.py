@@ -108,12 +108,20 @@ class PaperFolder:
 
 @cache
 def paper_folders() -> tuple[PaperFolder, ...]:
-    """Return all papers' folders by rank; refuse an invalid `paper.yaml` by file and key."""
+    """Return all papers' folders by rank.
+
+    Raises:
+        ConfigError: an invalid `paper.yaml`; names file and key.
+    """
     return tuple(sorted(map(read_folder, FOLDER.glob("*/paper.yaml")), key=lambda folder: (folder.rank, folder.name)))
 
 
 def read_folder(path: Path) -> PaperFolder:
-    """Return the folder of one `paper.yaml`."""
+    """Return the folder of one `paper.yaml`.
+
+    Raises:
+        ConfigError: as `paper_folders`.
+    """
     location = f"{path.parent.name}/{path.name}"
     content = read_yaml(path)
     if not isinstance(content, dict) or not {"rank", "versions"} <= set(content):
@@ -147,7 +155,11 @@ def paper_versions() -> tuple[str, ...]:
 
 
 def find_folder(name: str) -> PaperFolder:
-    """Return the folder with this name; refuse an unknown name."""
+    """Return the folder with this name.
+
+    Raises:
+        ConfigError: no such folder.
+    """
     folders = {folder.name: folder for folder in paper_folders()}
     if name not in folders:
         raise ConfigError("paper", name, f"a folder of ssd_bench/papers: {', '.join(folders)}")
@@ -155,7 +167,11 @@ def find_folder(name: str) -> PaperFolder:
 
 
 def folder_of(paper: str) -> PaperFolder:
-    """Return the folder of a version of a paper; refuse an unknown version."""
+    """Return the folder of a version of a paper.
+
+    Raises:
+        ConfigError: no such version.
+    """
     folders = {version: folder for folder in paper_folders() for version in folder.versions}
     if paper not in folders:
         raise ConfigError("paper", paper, f"one of {', '.join(folders)}")

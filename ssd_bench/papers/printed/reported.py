@@ -99,7 +99,11 @@ def features(paper: str | None = None, exhibit: str | None = None) -> pd.DataFra
 
 @cache
 def numbers() -> tuple[Number, ...]:
-    """Return all numbers, paper by paper; refuse an invalid row by file, line and column."""
+    """Return all validated numbers, paper by paper.
+
+    Raises:
+        ConfigError: an invalid row; names file, line and column.
+    """
     return tuple(number for folder in _folders_with_numbers() for number in read_numbers(folder))
 
 
@@ -120,7 +124,11 @@ def _numbers_by(paper: str, exhibit: str | None, names: tuple[str, ...]) -> dict
 
 
 def find_number(paper: str, exhibit: str, **wanted: object) -> Number:
-    """Return the only number with all `wanted` values, as in `find_numbers`; raise a LookupError for none or more."""
+    """Return the number with all `wanted` values; arguments as in `find_numbers`.
+
+    Raises:
+        LookupError: no number, or several.
+    """
     matches = find_numbers(paper, exhibit, **wanted)
     if len(matches) != 1:
         raise LookupError(f"{len(matches)} numbers have {paper} {exhibit} {wanted}")
@@ -132,7 +140,11 @@ def _folders_with_numbers() -> list[PaperFolder]:
 
 
 def read_numbers(folder: PaperFolder) -> list[Number]:
-    """Return one paper's reported numbers."""
+    """Return one paper's reported numbers.
+
+    Raises:
+        ConfigError: as `numbers`.
+    """
     if unknown := folder.counts.keys() - METRICS:
         raise ConfigError(f"{folder.name}/paper.yaml counts", sorted(unknown), "a metric of metrics.yaml each")
     known_exhibits = {(row["paper"], row["exhibit"]) for _, row in _rows("exhibits", folder)}

@@ -88,7 +88,11 @@ class RunSet:
 
 
 def names() -> list[str]:
-    """Return the names of all experiments."""
+    """Return the names of all experiments.
+
+    Raises:
+        ConfigError: as `read_run_sets`.
+    """
     return sorted(read_run_sets(FOLDER)[1])
 
 
@@ -109,12 +113,20 @@ def load(name: str) -> Experiment:
 
 
 def sets() -> Mapping[str, RunSet]:
-    """Return all run sets by name."""
+    """Return all run sets by name.
+
+    Raises:
+        ConfigError: as `read_run_sets`.
+    """
     return read_run_sets(FOLDER)[0]
 
 
 def expand_name(name: str) -> list[str]:
-    """Return the experiments of a name on the command line: all of a run set, by path or unique file name, or one."""
+    """Return the experiments of a name on the command line: all of a run set (by its path or unique file name), or one.
+
+    Raises:
+        ConfigError: an unknown name; or as `read_run_sets`.
+    """
     if name not in sets() and name not in names():
         matches = [run_set for run_set in sets() if run_set.partition("/")[2] == name]
         name = matches[0] if len(matches) == 1 else name
