@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import gc
 import os
-from collections.abc import Callable, Iterator
+import threading
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from types import SimpleNamespace
+from unittest.mock import Mock
 
 import pytest
 import torch
@@ -33,6 +35,7 @@ from ssd_bench.papers.ours.cells import Replication, replications
 from ssd_bench.records.pack import unpacked_folder
 from ssd_bench.results.folder import prepare_records, records
 from ssd_bench.results.store import FILE
+from ssd_bench.run import hugging_face
 from tests.exhibit_runs import make_all, prepare_all
 from tests.runs import REFERENCE
 
@@ -237,6 +240,27 @@ def leave_out_page(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(write, "completeness", lambda *_: "")
     patch.setattr(write, "audit", SimpleNamespace(audit=list, markdown_text=str))
     patch.setattr(write.page, "render", lambda *_: "")
+
+
+class Thread(threading.Thread):
+    """A process's stand-in that serves in this one."""
+
+    terminate = threading.Thread.join
+
+    def __init__(self, _: object, pass_fds: Sequence[int]) -> None:
+        super().__init__(target=hugging_face.serve, args=(os.dup(pass_fds[0]),))
+        self.start()
+
+    def wait(self) -> int:
+        self.join()
+        return 0
+
+
+@pytest.fixture
+def threaded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Serve the arm of Hugging Face in this process: no start of seconds."""
+    monkeypatch.setattr(hugging_face, "subprocess", SimpleNamespace(Popen=Thread))
+    monkeypatch.setattr(hugging_face, "signal", Mock())
 
 
 @pytest.fixture

@@ -17,9 +17,7 @@ from ssd_bench.data.prompting import conversation_length, encode
 from ssd_bench.errors import ConfigError
 from ssd_bench.model.checkpoint import ModelSource
 from ssd_bench.model.template import CHAT_DATE, PLAIN, Template
-from ssd_bench.run import arms
 from tests.conftest import CHAT, make_tokenizer
-from tests.run.test_third_arm import Here
 from tests.runs import executed, local_model, planned
 
 THINKING = CHAT + "{% if enable_thinking is defined and enable_thinking is false %}<think></think>{% endif %}"
@@ -233,7 +231,7 @@ def test_a_template_without_a_date_has_no_warning_and_the_clock_no_setting() -> 
         Template("chat", kwargs={"strftime_now": "today"}).check(tokenizer)
 
 
-def test_text_is_decoded_without_clean_up(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_text_is_decoded_without_clean_up(folder: Path, threaded: None, tmp_path: Path) -> None:
     """`decode` removes spaces before punctuation if tokenizer_config.json asks for it, which changes scores."""
     size = json.loads((folder / "config.json").read_text(encoding="utf-8"))["vocab_size"]
     words = ["<unk>", *("it", "'s", "ok", ".", ",", "!", "?", "do", "n't"), *(f".w{i}" for i in range(10, size))]
@@ -249,7 +247,6 @@ def test_text_is_decoded_without_clean_up(folder: Path, tmp_path: Path, monkeypa
     assert checkpoint.text(ids) == "it 's ok . , do n't"
     local = ("model=local", f"model.path={folder}", "model.template=plain")
     options = ("task=gsm8k", "limit=1", "method=fixed_layers", "decode.max_new_tokens=32", "baseline=hf")
-    monkeypatch.setattr(arms, "HFProcess", Here)
     run = executed(tmp_path / "runs", *local, *options)
     for ids, text in zip(run.prompts["output_ids"], run.prompts["text"], strict=True):
         assert text == " ".join(words[i] for i in ids if i) and " .w" in text

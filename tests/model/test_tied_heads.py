@@ -13,15 +13,14 @@ from transformers import AutoModelForCausalLM
 
 from ssd_bench.contract.shape import Shape
 from ssd_bench.errors import ConfigError
+from ssd_bench.model import checkpoint as checkpoints
 from ssd_bench.model import headers
 from ssd_bench.model.backend import select
 from ssd_bench.model.checkpoint import EMBEDDING, HEAD, Checkpoint, ModelSource
 from ssd_bench.model.decoder import Decoder
 from ssd_bench.model.weights import architecture
-from ssd_bench.run import arms
 from tests.conftest import FAMILIES, save_model
 from tests.model.test_weights_files import INDEX, PICKLE, WEIGHTS, assert_lossless, edit, save
-from tests.run.test_third_arm import Here
 from tests.runs import executed, local_model
 
 ENDS: dict[str, tuple[bool | None, str, bool]] = {  # tie_word_embeddings, what the files have, and whether it is tied
@@ -111,12 +110,11 @@ def test_a_head_is_compared_in_blocks_and_once(tmp_path: Path, monkeypatch: pyte
     monkeypatch.setattr(headers, "ROWS", 8)
     checkpoint = Checkpoint(with_ends("llama", tmp_path / "model", True, "differs slightly", WEIGHTS))
     assert architecture(checkpoint).tied is False
-    monkeypatch.setattr(headers, "same_numbers", lambda *_: pytest.fail("compared again"))
+    monkeypatch.setattr(checkpoints, "same_numbers", lambda *_: pytest.fail("compared again"))
     assert architecture(checkpoint).tied is False
 
 
-def test_a_record_says_which_head_ran(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(arms, "HFProcess", Here)
+def test_a_record_says_which_head_ran(folder: Path, threaded: None, tmp_path: Path) -> None:
     edit(folder, tie_word_embeddings=True)
     options = ("task=gsm8k", "limit=1", "method=fixed_layers", "decode.max_new_tokens=6")
     run = executed(tmp_path / "runs", *local_model(folder), *options, "baseline=hf")

@@ -3,15 +3,10 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
-import threading
-from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
-from unittest.mock import Mock
 
 import pandas as pd
 import pytest
@@ -25,7 +20,6 @@ from ssd_bench.records.reader import Run
 from ssd_bench.records.writer import RunWriter
 from ssd_bench.results.digest import summarise
 from ssd_bench.results.rows import arm_rows, paired_rows
-from ssd_bench.run import hugging_face
 from ssd_bench.run import run as running
 from ssd_bench.run.hardware import Hardware
 from ssd_bench.run.hugging_face import HFProcess, HuggingFace
@@ -35,27 +29,6 @@ from tests.synthetic import unit, with_hf, write_run
 
 GIGABYTE = 2**30
 OPTIONS = ("baseline=hf", "method=fixed_layers", "limit=3", "decode.max_new_tokens=9", "hardware.warmup=1")
-
-
-class Thread(threading.Thread):
-    """A process's stand-in that serves in this one."""
-
-    terminate = threading.Thread.join
-
-    def __init__(self, _: object, pass_fds: Sequence[int]) -> None:
-        super().__init__(target=hugging_face.serve, args=(os.dup(pass_fds[0]),))
-        self.start()
-
-    def wait(self) -> int:
-        self.join()
-        return 0
-
-
-@pytest.fixture
-def threaded(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Serve in this process: no start of seconds."""
-    monkeypatch.setattr(hugging_face, "subprocess", SimpleNamespace(Popen=Thread))
-    monkeypatch.setattr(hugging_face, "signal", Mock())
 
 
 @pytest.fixture(scope="module")
