@@ -137,17 +137,17 @@ def _is_sweep(arguments: Sequence[str]) -> bool:
 
 
 def _leave_settings_to_jobs(arguments: Iterable[str]) -> list[str]:
-    """Write each setting of a chosen config, such as method.max_steps=4, as a sweep over one value.
+    """Write each setting of a chosen config, such as method.max_steps=4, as a sweep over two equal values.
 
     Hydra composes what all jobs share with the groups' defaults, and the default method may lack a setting that the
-    methods of the sweep, or of an experiment, have.
+    methods of the sweep, or of an experiment, have. It has no sweep over null alone.
     """
     settings = []
     for argument in arguments:
         name, _, value = argument.partition("=")
         if name.partition(".")[0] in CHOSEN and "." in name and value:
             is_sweep = OverridesParser.create().parse_override(argument).is_sweep_override()
-            argument = argument if is_sweep else f"{name}=choice({value})"
+            argument = argument if is_sweep else f"{name}={value},{value}"
         settings.append(argument)
     return settings
 

@@ -231,8 +231,7 @@ def plan(cfg: DictConfig, arguments: Sequence[str] = (), chosen: Mapping[str, An
     decoding = Decoding(**config["decode"] | {"max_new_tokens": max(requested_tokens)})
     all_encoded = encode_all(all_prompts, requested_tokens, model, checkpoint, arch.context)
     samples = [Sample(e.ids, p.domain) for e, p in zip(all_encoded, all_prompts)][len(prompts) :]
-    triples = zip(all_prompts, all_encoded, requested_tokens)
-    longest = max(positions_needed(p, e, new, model, checkpoint) for p, e, new in triples)
+    needed = [positions_needed(*one, model, checkpoint) for one in zip(all_prompts, all_encoded, requested_tokens)]
     shard, several = _shard(config, method, len(prompts)), len(set(hardware.devices)) > 1
     backend = select(hardware.devices[0], hardware.dtype, hardware.kernels, hardware.isa, several)
     machine = PlannedMachine(hardware, backend)
@@ -244,8 +243,7 @@ def plan(cfg: DictConfig, arguments: Sequence[str] = (), chosen: Mapping[str, An
     files = {Path(inspect.getfile(type(part))) for part in (method, task)}
     code = provenance.code_hash(files.union(*map(provenance.plug_in_sources, plug_ins)))
     key = provenance.content_key(determining, code, _data_id(all_prompts, all_encoded), exclude=UNRECORDED)
-    calibrated_on, command = parts.calibration_task.name, COMMAND + shlex.join(arguments)
-    searching = (calibrated_on, hardware.dtype_name, machine.name, config["seed"], command)
+    searching = (parts.calibration_task.name, hardware.dtype_name, machine.name, config["seed"])
     run_dir = runs_dir / f"{dims.name}-{method.name}-{task.name}-{key[:10]}"
     encoded, new_tokens = all_encoded[: len(prompts)], requested_tokens[: len(prompts)]
     return Plan(
@@ -253,11 +251,11 @@ def plan(cfg: DictConfig, arguments: Sequence[str] = (), chosen: Mapping[str, An
         method=method,
         task=task,
         decoding=decoding,
-        prompts=PlannedPrompts(prompts, encoded, new_tokens, samples, min(longest, arch.context)),
+        prompts=PlannedPrompts(prompts, encoded, new_tokens, samples, min(max(needed), arch.context)),
         model=PlannedModel(checkpoint, dims, model.toy),
         machine=machine,
         identity=Identity(key, _fingerprints(parts), run_dir, shard),
-        origin=Origin(runs_dir / SEARCHES, dims.name, weights, *searching),
+        origin=Origin(runs_dir / SEARCHES, dims.name, weights, *searching, COMMAND + shlex.join(arguments)),
         plug_ins=tuple(dict.fromkeys((*plug_ins, *plug_ins_chosen(chosen or {})))),
         warnings=tuple(_warnings(parts, checkpoint)),
     )

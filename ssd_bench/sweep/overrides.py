@@ -125,7 +125,7 @@ def experiment_names(override: Override) -> list[str]:
 
 
 def _choices(override: Override) -> list[str]:
-    """Return KEY=VALUE for every value of an override.
+    """Return KEY=VALUE for every value of an override, each once.
 
     Raises:
         ConfigError: values that cannot be listed, none, or more than `MOST_JOBS`.
@@ -144,7 +144,7 @@ def _choices(override: Override) -> list[str]:
         raise ConfigError(key, text, f"at least one value{known_choices}")
     if len(values) > MOST_JOBS:
         raise ConfigError(key, text, f"at most {MOST_JOBS} values")
-    return values
+    return list(dict.fromkeys(values))
 
 
 def _values(override: Override) -> list[str]:

@@ -401,7 +401,8 @@ def test_a_setting_that_the_default_method_lacks_reaches_the_methods_of_a_sweep(
     choices: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(ssd_bench.sweep.sweep, "REFERENCE", Path("none"))
-    end = program("-m", *choices, "method.max_steps=7", "method.draft_window=[4,252]", "dry=true")
+    settings = ("method.max_steps=7", "method.draft_window=[4,252]", "hardware.latency=null")
+    end = program("-m", *choices, *settings, "dry=true")
     rows = [line for line in end.stdout.splitlines() if line.startswith("miniature")]
     assert end.returncode == 0 and rows and end.stdout.count("method.max_steps=7") == len(rows), end.stderr
     assert end.stdout.count("method.draft_window=[4,252]") == len(rows)
