@@ -37,9 +37,9 @@ from ssd_bench.results.quantity import Array, Measured, measure, ratio
 from ssd_bench.results.text import format_measured
 from ssd_bench.run.loading import latency_of, load_model
 from ssd_bench.run.plan import plan
-from ssd_bench.run.progress import counted
 from ssd_bench.run_warnings import WarningLog
 from studies.frontier import costs, draft_cost
+from studies.progress import counted
 from studies.set_scores import count_drafted
 
 WINDOW = Window(4, 508)  # 4 sinks, as in StreamingLLM

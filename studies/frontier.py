@@ -48,7 +48,7 @@ from ssd_bench.results.models import model_title
 from ssd_bench.results.rows import arm_rows
 from ssd_bench.run.loading import load_model
 from ssd_bench.run.plan import Plan, plan
-from ssd_bench.run.progress import counted
+from studies.progress import counted
 from studies.set_scores import SetScores
 
 OPTIONS = ("model", "task", "runs_dir", "beam", "tries", "least", "limit", "share")

@@ -33,10 +33,10 @@ from ssd_bench.results.quantity import ratio
 from ssd_bench.results.text import format_measured
 from ssd_bench.run.loading import latency_of, load_model
 from ssd_bench.run.plan import plan
-from ssd_bench.run.progress import counted
 from ssd_bench.run_warnings import WarningLog
 from studies.contexts import decode
 from studies.frontier import costs
+from studies.progress import counted
 
 SCALE_BITS = 16  # a scale and a minimum have 16 bits each
 CLIPPED = (0.8, 0.85, 0.9, 0.95, 1.0)  # shares of a group's largest magnitude that a symmetric scale may reach

@@ -12,7 +12,7 @@ from ssd_bench.contract.layer_set import LayerSet
 from ssd_bench.engine.engine import Engine
 from ssd_bench.model.decoder import NO_ROWS, PREFILL_CHUNK, Decoder, Pass
 from ssd_bench.model.kv_cache import KVCache
-from ssd_bench.run.progress import counted
+from studies.progress import counted
 
 DRAFT_LEN = 8
 

@@ -193,7 +193,7 @@ def draw_figures(replications: Sequence[Replication], out: Path) -> dict[str, li
 
 def _draw_in_parallel(shown: Sequence[Replication], out: Path) -> list[DrawnFigure]:
     """Draw with one process per core; forked processes share the records in memory."""
-    workers = min(len(shown), len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 1)
+    workers = min(len(shown), len(os.sched_getaffinity(0)))
     if workers < 2:
         return [_draw(replication, out) for replication in shown]
     with get_context("fork").Pool(workers, _waiting.extend, (shown,)) as pool:

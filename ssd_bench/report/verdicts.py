@@ -133,8 +133,6 @@ def read_verdicts(runs_dir: Path) -> pd.DataFrame:
             frame = pd.read_csv(path, dtype=dict.fromkeys((PARAMS, "times", "decided_by", "claim_sha256"), "str"))
         except ValueError as error:
             raise ConfigError("verdicts", str(path), f"a table ({error})") from error
-        if {"claim", "model", "verdict"} <= set(frame) and "claim_sha256" not in frame:
-            continue  # written before claims had hashes
         if list(frame.columns) != list(COLUMNS):
             raise ConfigError("verdicts", str(path), f"columns {', '.join(COLUMNS)}")
         frame = frame[[key in present for key in zip(frame["claim"], frame["claim_sha256"])]]

@@ -131,7 +131,7 @@ def write_replication(
 @contextmanager
 def _judging(replications: Sequence[Replication]) -> Iterator[Callable[[], pd.DataFrame]]:
     """Judge the claims while the block runs, if there is a second core; yield a function that returns the verdicts."""
-    if (len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 1) < 2:
+    if len(os.sched_getaffinity(0)) < 2:
         yield lambda: verdicts.table(judge(replications))
         return
     # a forked process gets them without a copy

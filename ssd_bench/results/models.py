@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, fields
+from collections.abc import Iterable
+from dataclasses import dataclass
 from functools import cache
-from typing import Any
 
 from ssd_bench.conf import config_file, read_yaml
-from ssd_bench.contract.shape import Shape
 from ssd_bench.records.header import RunHeader
 
 UNKNOWN = "size not recorded"
@@ -24,8 +22,7 @@ class ModelRan:
 
     @classmethod
     def of(cls, header: RunHeader) -> ModelRan:
-        params = header.model.n_params or _params(header.options("model").get("shape"))
-        return cls(header.model.name, params, header.model.toy)
+        return cls(header.model.name, header.model.n_params, header.model.toy)
 
     @property
     def text(self) -> str:
@@ -39,15 +36,6 @@ def model_title(name: str) -> str:
     file = config_file("model", name)
     source = read_yaml(file).get("gguf") if file is not None else None
     return f"{name} (from a {source['bits']}-bit file)" if source else name
-
-
-def _params(shape: Mapping[str, Any] | None) -> int | None:
-    """Return the number of parameters of the sizes in a config, for records from before `model.n_params`, or None."""
-    shape_fields = {field.name for field in fields(Shape)}
-    try:
-        return Shape(**{key: value for key, value in (shape or {}).items() if key in shape_fields}).n_params
-    except TypeError:
-        return None
 
 
 def size_text(params: int | None) -> str:

@@ -178,7 +178,7 @@ def _stamp(run_dir: Path) -> str:
 
 def _digests(run_dirs: Sequence[Path]) -> Iterator[tuple[str, str] | None]:
     """Yield stamp and digest of each run; None if unreadable."""
-    workers = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 1
+    workers = len(os.sched_getaffinity(0))
     if workers < 2 or len(run_dirs) < FEW:
         yield from map(_digest_of, run_dirs)
         return

@@ -4,31 +4,19 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Self, TypeVar
+from typing import TYPE_CHECKING, Self
 
 from tqdm import tqdm
 
 if TYPE_CHECKING:
     from ssd_bench.records.schema import PromptRecord
 
-T = TypeVar("T")
 VERDICTS = {"bug": "mismatch", "tie": "near-tie", "identical": "identical"}
 """Stored verdict on losslessness -> its text; of several turns the first in this order is shown."""
 
 
 LOG_SECONDS = 60.0
 """Shortest time between two lines in a log; the first prompt and mismatches always get one."""
-
-
-def counted(items: Sequence[T], what: str) -> Iterator[T]:
-    """Yield items, and show how many are done: a bar on a terminal, one line each in a log."""
-    begin, bar = time.perf_counter(), sys.stderr.isatty()
-    for done, item in enumerate(tqdm(items, desc=what, dynamic_ncols=True, disable=not bar), start=1):
-        yield item
-        if not bar:
-            left_s = (time.perf_counter() - begin) / done * (len(items) - done)
-            print(f"[{done}/{len(items)}] {what}, {left_s:.0f} s left", file=sys.stderr, flush=True)
 
 
 class Progress:

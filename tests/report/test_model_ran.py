@@ -6,7 +6,6 @@ import html
 import re
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -230,17 +229,13 @@ def test_a_repeated_result_of_another_row_reads_same_run(tmp_path: Path) -> None
     assert "same run" in write.document(Exhibit("knn-ssd", "Table 6", frame))
 
 
-def test_sizes_come_from_the_record() -> None:
-    """Older records have only the config's sizes, or none."""
-    shape: dict[str, Any] = {"n_layers": 16, "width": 128, "n_heads": 2, "n_kv_heads": 2, "head_dim": 64}
-    shape |= {"intermediate": 256, "vocab_size": 2048, "tied": True, "context": 4096, "unheard_of": 1}
-    for sizes, params, text in (
-        ({"shape": shape}, "2883584", "old, 2.9 million parameters"),
-        ({"shape": {}}, "", "old, size not recorded"),
-        ({}, "", "old, size not recorded"),
-    ):
-        ran = ModelRan.of(RunHeader.of(synthetic.header(model={"name": "old"}, config={"model": sizes})))
-        assert (ran.text, parameter_counts([ran])) == (text, params)
+@pytest.mark.parametrize(
+    ("n_params", "params", "text"),
+    [(2883584, "2883584", "tiny, 2.9 million parameters"), (None, "", "tiny, size not recorded")],
+)
+def test_sizes_come_from_the_record(n_params: int | None, params: str, text: str) -> None:
+    ran = ModelRan.of(RunHeader.of(synthetic.header(model={"name": "tiny", "n_params": n_params})))
+    assert (ran.text, parameter_counts([ran])) == (text, params)
 
 
 def test_the_committed_records_are_counted_once(reference: list[Replication]) -> None:
