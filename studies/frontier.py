@@ -252,7 +252,7 @@ def _uses(runs: Iterable[Run]) -> dict[LayerSet, list[Use]]:
 def find_comparable_runs(runs_dir: Path, model: str, task: str) -> list[Run]:
     """Return the complete greedy runs of a model on a task with the same prompts, AR outputs and machine.
 
-    If there are several such groups, the one with the most methods.
+    If there are several such groups, the one with the most methods; of these, one with costs of a reference machine.
 
     Raises:
         ConfigError: no such run.
@@ -272,6 +272,7 @@ def find_comparable_runs(runs_dir: Path, model: str, task: str) -> list[Run]:
             header.model.dtype,
             header.model.device,
             header.model.threads,
+            header.options("hardware").get("costs"),
             tuple(ar_rows["prompt_sha256"]),
             outputs,
         )
@@ -280,7 +281,12 @@ def find_comparable_runs(runs_dir: Path, model: str, task: str) -> list[Run]:
     if not groups:
         expected = f"a folder with finished greedy runs of model={model} task={task} that have a latency profile"
         raise ConfigError("runs_dir", str(runs_dir), expected + reference_hint(runs_dir))
-    return max(groups.values(), key=lambda runs: (len({run.header.method for run in runs}), len(runs)))
+
+    def rank(runs: list[Run]) -> tuple[int, bool, int]:
+        has_costs = runs[0].header.options("hardware").get("costs") is not None
+        return len({run.header.method for run in runs}), has_costs, len(runs)
+
+    return max(groups.values(), key=rank)
 
 
 @tool(__doc__)
