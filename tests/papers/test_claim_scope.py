@@ -14,16 +14,17 @@ import pytest
 
 from ssd_bench.papers.claims import judge
 from ssd_bench.papers.claims.claims import claims
-from ssd_bench.papers.claims.judge import CANNOT_SAY, FAILS, HOLDS, NOT_RUN, Judgement
+from ssd_bench.papers.claims.judge import CANNOT_SAY, EQUIVALENT, FAILS, HOLDS, NOT_RUN, Judgement
 from ssd_bench.papers.claims.statistics import StatisticSample, _determination
-from ssd_bench.papers.ours.cells import Replication
+from ssd_bench.papers.ours.cells import Replication, replications
 from ssd_bench.papers.runs import grid
 from ssd_bench.report import answers, verdict_texts, verdicts
 from tests import synthetic
-from tests.exhibit_runs import MINIATURE
+from tests.exhibit_runs import MINIATURE, indexed
 from tests.papers.claim_runs import (
     PLAIN,
     Units,
+    ablation,
     by_label,
     effect,
     judged,
@@ -32,6 +33,7 @@ from tests.papers.claim_runs import (
     searched,
     write,
 )
+from tests.papers.test_modelled_verdicts import counted
 
 SEARCH = {"part": "prepare", "calls": 10**6, "rows": 1, "heads": 1.0, "launches": 2, "context": 0.0, "ms": None}
 SEARCH |= {"attentions": synthetic.N_LAYERS, "mlps": synthetic.N_LAYERS}
@@ -217,6 +219,17 @@ def test_only_a_claimed_difference_can_be_absent() -> None:
     assert replace(difference, margin=0.02).equivalence == pytest.approx((-0.02, 0.02))
     for name in ("knapspec/pruning_saves_search", "swift/faster_than_ar", "swift/search_beats_uniform"):
         assert named(name).equivalence == pytest.approx((1 / 1.03, 1.03))
+
+
+def test_runs_of_equal_speed_are_equivalent(tmp_path: Path) -> None:
+    """Times are modelled; measured ones vary as much as the margin."""
+    for name in ("own", "other"):
+        counted(tmp_path, name, 0.6)
+    indexed(tmp_path, "swift_table8", "mini", ablation("own", "other"))
+    (made,) = replications(tmp_path)
+    never = replace(made, cells=made.cells)
+    never.__dict__["exclusions"] = dict.fromkeys(never.cells, "")  # the two have one trace
+    assert judge.judge_claim(named("swift/more_candidates_help"), never).verdict == EQUIVALENT
 
 
 @pytest.mark.parametrize(("wrong", "verdict"), [(0, HOLDS), (1, FAILS)])

@@ -184,6 +184,17 @@ def test_an_interval_is_absent_where_prompts_agree_and_a_shares_ends_at_one() ->
     assert share.high == 1.0 and share.low is not None and share.low < 0.8
 
 
+@pytest.mark.parametrize("n", [4, 8, 20])
+def test_intervals_cover_what_they_say(n: int) -> None:
+    """Speedups of prompts that differ in length, time per token and gain."""
+    rng = np.random.default_rng(1)
+    tokens, slow, gain = (rng.lognormal(mean, spread, (400, n)) for mean, spread in ((6, 0.3), (0, 0.1), (0.3, 0.2)))
+    truth = math.exp(0.3 - 0.2**2 / 2)  # of the population, in which these do not depend on each other
+    found = [QUANTITIES["speedup"].measure(t, t * s / g, t, t * s) for t, s, g in zip(tokens, slow, gain)]
+    covered = sum(m.low is not None and m.high is not None and m.low <= truth <= m.high for m in found)
+    assert 0.93 <= covered / 400 <= 0.975
+
+
 @given(st.floats(0, 1), st.integers(0, 12))
 def test_tpt_is_the_sum_that_eq_4_abbreviates(alpha: float, draft_len: int) -> None:
     expected = 1000 * sum(alpha**i for i in range(draft_len + 1)) / (draft_len * 3 + 10)
