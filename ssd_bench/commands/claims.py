@@ -35,8 +35,8 @@ def main(arguments: Sequence[str]) -> None:
     scales = {replication.scale for replication in experiments}
     if (scale := values.get("scale")) is not None:
         if scale not in scales:
-            known = ", ".join(sorted(scales)) or "there are no runs"
-            raise ConfigError("scale", scale, f"one of the scales with runs: {known}")
+            present = ", ".join(sorted(scales)) or "there are no runs"
+            raise ConfigError("scale", scale, f"one of the scales with runs: {present}")
         experiments = [replication for replication in experiments if replication.scale == scale]
     if not experiments:
         print(f"no run of an experiment in {display_path(runs_dir)}{reference_hint(runs_dir)}")

@@ -133,9 +133,9 @@ def _explained(error: ValidationError) -> Iterator[tuple[str, str, str]]:
                     yield f"{place}{dot}{key}", "it is missing", doc
         case "additionalProperties" if isinstance(error.validator_value, bool):
             keys = [*error.schema["properties"]]
-            known = f"one of {', '.join(keys)}" + ("" if place else f", or a key that begins with {EXTENSION}")
+            expected = f"one of {', '.join(keys)}" + ("" if place else f", or a key that begins with {EXTENSION}")
             for key in [key for key in value if key not in keys and not (key.startswith(EXTENSION) and not place)]:
-                yield f"{place}{dot}{key}", UNKNOWN, known
+                yield f"{place}{dot}{key}", UNKNOWN, expected
         case "type":
             kinds = [error.validator_value] if isinstance(error.validator_value, str) else error.validator_value
             yield place, f"it is {_shown(value)}", " or ".join(NOUNS[kind] for kind in kinds)

@@ -36,8 +36,8 @@ def work_faults(
     yield from broken_rules("work", work, _row_rules(work, float(n_layers)))
     expected = steps.drop_duplicates([*ANSWER, "step"]).merge(_set_sizes(layer_sets), on="layer_set_id", how="left")
     by_step, by_answer = _Groups.of(expected, answers.assign(step=0), work)
-    known = np.concatenate([by_step.steps, by_step.prefills])
-    if (strange := ~np.isin(by_step.work, known)).any():
+    recorded = np.concatenate([by_step.steps, by_step.prefills])
+    if (strange := ~np.isin(by_step.work, recorded)).any():
         yield "work", by_step.key(by_step.work[strange.argmax()]), "its step is in no table"
     yield from _verify_faults(by_step, expected, work, float(n_layers))
     yield from _draft_faults(by_step, expected, work)

@@ -57,6 +57,8 @@ class RunWriter:
 
     Raises:
         LeaseHeld: another process writes this run.
+        ConfigError: the folder cannot be written, or holds a run of another content key, schema or machine, or a
+            damaged file.
     """
 
     def __init__(self, run_dir: Path | str, header: Mapping[str, Any], fresh: bool = False, wait: bool = False) -> None:

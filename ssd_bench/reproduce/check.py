@@ -213,8 +213,8 @@ def _known_rows(run: Run, plan: Plan) -> list[dict[str, Any]]:
     """Return the rows of `prompts` with a prompt and turn of the task here."""
     turns = [len(prompt.user_texts) for prompt in plan.prompts.items]
     rows: list[dict[str, Any]] = run.prompts.to_dict("records")  # type: ignore[assignment]
-    known = [row for row in rows if 0 <= row["prompt_index"] < len(turns)]
-    return [row for row in known if 0 <= row["turn"] < turns[row["prompt_index"]]]
+    of_prompts = [row for row in rows if 0 <= row["prompt_index"] < len(turns)]
+    return [row for row in of_prompts if 0 <= row["turn"] < turns[row["prompt_index"]]]
 
 
 def _turn(plan: Plan, key: Key) -> Prompt:

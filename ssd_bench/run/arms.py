@@ -7,7 +7,7 @@ import random
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from copy import deepcopy
-from dataclasses import asdict, dataclass, fields
+from dataclasses import dataclass, fields
 from typing import Any
 
 from methods.ar import AR
@@ -158,10 +158,25 @@ def task_text(plan: Plan, index: int, turn: int, text: str) -> str:
 
 
 def _step_row(keys: Mapping[str, Any], step: Step) -> StepRow:
-    counts = ("context_len", "draft_len", "tree_nodes", "accepted_len", "emitted")
-    names = (*counts, "layer_set", "stop_reason", "searched", "draft_ms", "verify_ms", "policy_ms")
-    estimate = {} if step.estimate is None else {f"est_{name}": value for name, value in asdict(step.estimate).items()}
-    return StepRow(**keys, step=step.index, **{name: getattr(step, name) for name in names}, **estimate)
+    estimate = step.estimate
+    return StepRow(
+        **keys,
+        step=step.index,
+        context_len=step.context_len,
+        layer_set=step.layer_set,
+        draft_len=step.draft_len,
+        tree_nodes=step.tree_nodes,
+        accepted_len=step.accepted_len,
+        emitted=step.emitted,
+        stop_reason=step.stop_reason,
+        searched=step.searched,
+        draft_ms=step.draft_ms,
+        verify_ms=step.verify_ms,
+        policy_ms=step.policy_ms,
+        est_alpha=estimate.alpha if estimate else None,
+        est_draft_len=estimate.draft_len if estimate else None,
+        est_tokens_per_s=estimate.tokens_per_s if estimate else None,
+    )
 
 
 def _work_row(keys: Mapping[str, Any], step: int, work: Work) -> WorkRow:

@@ -23,8 +23,8 @@ Load = Callable[..., Decoder]
 
 
 def test_a_line_is_recovered() -> None:
-    found = fit_line([(n, 0.002 * n + 0.3) for n in (64, 128, 1024, 8000)])
-    assert found == pytest.approx((0.002, 0.3, 1))
+    line = fit_line([(n, 0.002 * n + 0.3) for n in (64, 128, 1024, 8000)])
+    assert line == pytest.approx((0.002, 0.3, 1))
 
 
 def test_no_time_is_negative() -> None:

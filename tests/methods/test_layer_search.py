@@ -165,7 +165,7 @@ def test_seconds_end_a_search(probe: Probe, quick: None) -> None:
 
 def test_set_that_came_up_before_is_not_decoded_again(probe: Probe, monkeypatch: pytest.MonkeyPatch) -> None:
     """Unless its time counts."""
-    monkeypatch.setattr(layer_search, "propose", lambda known, *_: (0.2 + 0.01 * len(known),) * 2 * LAYERS)
+    monkeypatch.setattr(layer_search, "propose", lambda evaluations, *_: (0.2 + 0.01 * len(evaluations),) * 2 * LAYERS)
     seen = counted(monkeypatch)
     assert len(search(SMALL, probe, SAMPLES, "a").evaluations) == 4 and len(seen) == 1
     search(replace(SMALL, objective="wallclock"), probe, SAMPLES, "a")

@@ -209,8 +209,8 @@ def test_runs_at_a_reference_machines_costs_are_judged_by_them(
     options = (*options, "method=fixed_layers", "hardware.latency=null")
     run = executed(tmp_path, *options, f"hardware.costs={name}")
     executed(tmp_path, *options)
-    (found,) = frontier.find_comparable_runs(tmp_path, run.header.model.name, "gsm8k")
-    assert found.path == run.path
+    (comparable,) = frontier.find_comparable_runs(tmp_path, run.header.model.name, "gsm8k")
+    assert comparable.path == run.path
     ours, own = (frontier.frontier([one], 1) for one in (run, recorded[1][0]))
     n_layers = run.header.model.n_layers
     *_, verify = costs(reference_machine(name).of_blocks(n_layers), n_layers, ours.context)

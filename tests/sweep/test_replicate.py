@@ -256,8 +256,8 @@ def test_a_sweep_runs_distinct_jobs_once_and_says_which_run_is_which_cells(folde
 
 def what_is_on_record_takes_its_time(runs: Path, *options: str) -> None:
     rewrite("swift/tiny", "method.context_window=0", "method.context_window=16")
-    known = Forecast([runs]).headers
-    assert len(known) == 3 and all(header.model.name == "miniature" for header in known.values())
+    headers = Forecast([runs]).headers
+    assert len(headers) == 3 and all(header.model.name == "miniature" for header in headers.values())
     end = program(*options, "dry=true")
     assert end.returncode == 0
     assert "as fast as AR, except 3 of 4 runs, which are on record" in end.stdout

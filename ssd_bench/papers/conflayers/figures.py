@@ -30,8 +30,8 @@ def figure4(replication: Replication) -> Figure | NotDrawable:
     """Draw speedup and acceptance with CNN/DM's set, next to those with each task's own set."""
     drawn = replication.shown_cells()
     frozen = [cell for cell in drawn if cell.setting("skip_set") != cell["task"]]
-    own = [cell for cell in drawn if cell not in frozen]
-    tasks = common.unique(cell["task"] for cell in own)
+    searched = [cell for cell in drawn if cell not in frozen]
+    tasks = common.unique(cell["task"] for cell in searched)
     if not frozen or not tasks:
         return NotDrawable(
             "This figure needs the run on the stream and the runs on single tasks; one of the two kinds is missing."
@@ -45,7 +45,7 @@ def figure4(replication: Replication) -> Figure | NotDrawable:
             kept = next((cell for cell in frozen if cell["method"] == method), None)
             mark, labels = style.mark(method, 0), [_series_label(method, task) for task in ("", FROZEN_TASK)]
             marks |= {label: replace(mark, hatch=hatch) for label, hatch in zip(labels, ("", "////"))}
-            series[labels[0]] = [common.find_value(own, name, task=task, method=method) for task in tasks]
+            series[labels[0]] = [common.find_value(searched, name, task=task, method=method) for task in tasks]
             series[labels[1]] = [streams.task_value(kept, task, name) if kept else None for task in tasks]
         places = common.draw_bars(axes, tasks, series, streams.AXES[name], marks)
         # numbers of a single task first: a number of several tasks is drawn only at bars without a number of that task
