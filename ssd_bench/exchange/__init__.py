@@ -1,1 +1,1 @@
-"""Export of records to the formats of other tools, and comparison of their counts with ours."""
+"""Records as a pandas frame, and export of layer sets."""

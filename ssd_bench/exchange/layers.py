@@ -73,29 +73,3 @@ def set_with_origin(run: Run, set_id: int) -> dict[str, Any]:
         "code": header.provenance.code,
         "finished_at": header.finished_at,
     }
-
-
-def released_entry(run: Run, set_id: int) -> dict[str, Any]:
-    """Return a set as an entry of released implementations' files, under the name MODEL_TASK.
-
-    `attention` and `mlp` are the skipped blocks, from 0: an entry of `skip_layers.json` of
-    dilab-zju/self-speculative-decoding and hemingkx/SWIFT. `skip_set` is the form in memory of KnapSpec's code
-    (kaist-flexml-lab/knapspec, `Knapspec.skip_set`), which reads no file: 2L flags, 1 for skipped, attention of block i
-    at 2i, MLP at 2i + 1.
-
-    Raises:
-        ConfigError: the set has a window or rounded weights, which these implementations lack.
-    """
-    layer_set = run.layer_set(set_id)
-    if (window := layer_set.window) is not None:
-        expected = f"a set without a window (form=layer_set has them); set {set_id} reads {window.sinks} first and "
-        raise ConfigError("set", set_id, f"{expected}{window.recent} last positions")
-    if layer_set.rounded:
-        expected = f"a set with full weights (form=layer_set has others); set {set_id} reads rounded ones"
-        raise ConfigError("set", set_id, expected)
-    entry = {
-        "attention": list(layer_set.skip_attn),
-        "mlp": list(layer_set.skip_mlp),
-        "skip_set": [int(i in layer_set.skipped) for i in range(2 * layer_set.n_layers)],
-    }
-    return {f"{run.header.model.name}_{run.header.task.name}": entry}

@@ -21,7 +21,7 @@ TOOLS = (
     *(f"{name} runs_dir=" for name in ("status", "report", "claims", "pack out=x.zip")),
     *("pack runs_dir=runs out=", "advise hardware=sim_h100 model=llama3_8b runs_dir="),
     *("advise hardware=sim_h100 model=local model.path=", "explain run=", "replay hardware=sim_h100 run="),
-    *("export to=x run=", "export run=x to=", "acceptance file=", "searches ", "audit out=", "shapes read="),
+    *("export to=x run=", "export run=x to=", "searches ", "audit out=", "shapes read="),
     "data check ",
 )
 

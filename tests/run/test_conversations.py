@@ -15,7 +15,6 @@ from ssd_bench.contract.task import Prompt, Turn
 from ssd_bench.data.local import LocalSource
 from ssd_bench.engine.engine import Engine
 from ssd_bench.errors import ConfigError
-from ssd_bench.exchange.answers import answer_lines
 from ssd_bench.model.checkpoint import Checkpoint
 from ssd_bench.model.template import Template
 from ssd_bench.records.reader import Run, load_run
@@ -175,14 +174,6 @@ def test_intervals_are_over_conversations(run: Run) -> None:
     times = PromptTable(run.prompts).frame(QUANTITIES["method_tokens_per_s"])
     tokens = arm_rows(run.prompts, "method").groupby("prompt_index")["new_tokens"].sum()
     assert np.array_equal(times["tokens"], tokens - np.array(TURNS))
-
-
-def test_each_answer_is_exported_with_its_own_steps(run: Run) -> None:
-    found = [json.loads(line) for line in answer_lines(run)]
-    steps = arm_rows(run.steps, "method")
-    assert sum(one["ssd_bench"]["steps"] for one in found) == len(steps)
-    assert sum(one["ssd_bench"]["emitted"] for one in found) == steps["emitted"].sum()
-    assert len({one["request_id"] for one in found}) == len(found) == sum(TURNS)
 
 
 def test_a_conversation_has_room_for_all_of_its_answers(
