@@ -29,7 +29,6 @@ from ssd_bench.papers.runs import grid
 from ssd_bench.records.reader import find_runs, load_run
 from ssd_bench.sweep import experiments, overrides, sweep
 from tests import exhibit_runs
-from tests.commands.test_exchange import SERVER
 from tests.runs import CPU, ROOT, executed, exit_code, program, python
 
 DOCUMENTS = ("*.md", *(f"{folder}/**/*.md" for folder in ("docs", "methods", "tasks", "conf", "ssd_bench")))
@@ -80,6 +79,7 @@ NOT_RUN = {
     "python -m studies.miniature samples": "it writes into the repository; tests/studies/test_corpus.py elsewhere",
     "python -m studies.frontier *": "minutes; tests/studies/test_frontier.py runs it on a small model",
     "python -m studies.contexts*": "minutes; tests/studies/test_contexts.py runs it on a small model",
+    "python -m studies.unrounded *": "0.5 GB of another package; tests/studies/test_unrounded.py moves small tensors",
     "python -m studies.rounding*": "minutes; tests/studies/test_rounding.py scores formats on a small model",
     "python -m studies.costs *": "it writes into the repository; tests/studies/test_costs.py fits the same",
     "python -m ssd_bench shapes": "needs a GPU; tests/cost/test_shapes.py runs it in small",
@@ -93,7 +93,6 @@ NOT_RUN = {
 RECORD = "miniature-swift-govreport-83a0974387"
 FILLED = {
     "task.path=FILE.jsonl": "task.path={0}/prompts.jsonl",
-    "file=FILE.jsonl": "file={0}/answers.jsonl",
     "model.path=DIR": "model.path={0}/model",
     "data.root=DIR": "data.root={0}/data",
     "check DIR": "check {0}/data",
@@ -307,15 +306,13 @@ def workplace(small_checkpoint: Path, tmp_path_factory: pytest.TempPathFactory) 
     (folder / "data").mkdir()
     shutil.copy(ROOT / "tasks/sample/gsm8k.jsonl", folder / "data")
     (folder / "prompts.jsonl").write_text('{"prompt": "the ferry"}\n', encoding="utf-8")
-    (folder / "answers.jsonl").write_text(json.dumps(SERVER), encoding="utf-8")
     return folder
 
 
 @pytest.fixture
 def desk(workplace: Path, no_page: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder to run a command in, with a file that one of them expects."""
+    """A folder to run a command in."""
     monkeypatch.chdir(tmp_path)
-    shutil.copy(workplace / "answers.jsonl", "served.jsonl")
     return tmp_path
 
 
