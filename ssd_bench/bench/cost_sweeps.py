@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import gc
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
 from statistics import median
 from typing import Any
@@ -24,11 +24,11 @@ import torch
 
 from methods.ar import AR
 from methods.knapsack import directions
-from ssd_bench.bench.limits import interleaved
+from ssd_bench.bench.limits import interleaved, run_pass
 from ssd_bench.engine.engine import SCRATCH, Engine
 from ssd_bench.engine.probe import ModelProbe, mean_cosine
 from ssd_bench.engine.sampling import Decoding
-from ssd_bench.model.decoder import Decoder, Pass
+from ssd_bench.model.decoder import Decoder
 from ssd_bench.model.kv_cache import KVCache
 
 CONTEXTS = (128, 1024, 4096, 16384, 32768)
@@ -77,19 +77,20 @@ def _fits(decoder: Decoder, rows: int) -> bool:
 
 
 def _context_times(decoder: Decoder, cache: KVCache, context: int) -> dict[str, dict[str, float]]:
-    n_layers = decoder.arch.n_layers
-    whole = {str(n): partial(_pass, decoder, cache, decoder.all_sublayers, n, context) for n in NODES}
-    attentions = {str(n): partial(_pass, decoder, cache, decoder.all_sublayers[::2], n, context, False) for n in NODES}
+    run, every = partial(run_pass, decoder, cache), decoder.all_sublayers
+    whole = {str(n): partial(run, n, context) for n in NODES}
+    attentions = {str(n): partial(run, n, context, every[::2], predicts=False) for n in NODES}
     return {
         "passes": _medians(decoder, whole),
-        "attention": _medians(decoder, attentions, n_layers),
+        "attention": _medians(decoder, attentions, decoder.arch.n_layers),
         "branches": _branch_times(decoder, partial(_calls, decoder, cache, 0, context)),
     }
 
 
 def _times_without_context(decoder: Decoder, cache: KVCache) -> dict[str, dict[str, float]]:
-    mlps = {str(n): partial(_pass, decoder, cache, decoder.all_sublayers[1::2], n, 0, False) for n in NODES}
-    heads = {str(n): partial(_pass, decoder, cache, (), n, 0) for n in NODES}
+    run, every = partial(run_pass, decoder, cache), decoder.all_sublayers
+    mlps = {str(n): partial(run, n, 0, every[1::2], predicts=False) for n in NODES}
+    heads = {str(n): partial(run, n, 0, ()) for n in NODES}
 
     def predictions(branches: int, rows: int) -> list[Run]:
         return [partial(decoder.predict, _streams(decoder, branches, rows).flatten(0, 1))]
@@ -105,15 +106,6 @@ def _times_without_context(decoder: Decoder, cache: KVCache) -> dict[str, dict[s
 def _branch_times(decoder: Decoder, calls: Callable[[int, int], list[Run]]) -> dict[str, float]:
     """Return the device times of calls over a number of branches and of rows in each, by all their rows."""
     return {str(branches * rows): _device_ms(decoder, calls(branches, rows)) for branches, rows in BRANCHES}
-
-
-def _pass(
-    decoder: Decoder, cache: KVCache, sublayers: Iterable[int], n: int, context: int, predicts: bool = True
-) -> None:
-    tokens = torch.zeros(n, dtype=torch.long, device=decoder.device)
-    hidden, _ = decoder.run(Pass(tuple(sublayers), tokens, context), cache)
-    if predicts:
-        decoder.logits(hidden).argmax(-1).tolist()
 
 
 def _medians(decoder: Decoder, runs: Mapping[str, Run], parts: int = 1) -> dict[str, float]:
@@ -162,7 +154,7 @@ def _host_times(decoder: Decoder, cache: KVCache, context: int) -> dict[str, flo
     prompt, steps = [0] * context, []
     for _ in range(ROUNDS + 1):
         generation = engine.generate(AR(), prompt)
-        passes = {"pass": partial(_pass, decoder, cache, decoder.all_sublayers, 1, context + STEPS // 2)}
+        passes = {"pass": partial(run_pass, decoder, cache, 1, context + STEPS // 2)}
         steps.append(generation.decode_ms / len(generation.steps) - _medians(decoder, passes)["pass"])
     calls = [call for parity in (0, 1) for call in _calls(decoder, cache, parity, context, 16, 1)]
     streams = _streams(decoder, 16, 1)

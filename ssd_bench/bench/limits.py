@@ -20,7 +20,8 @@ import torch
 
 from ssd_bench.contract.shape import Shape
 from ssd_bench.model.backends.cpu import NativeDecoder, extension
-from ssd_bench.model.decoder import PREFILL_CHUNK, Decoder
+from ssd_bench.model.decoder import PREFILL_CHUNK, Decoder, Pass
+from ssd_bench.model.kv_cache import KVCache
 
 ROUNDS = 5  # of every kernel; the fastest counts, because a limit is measured
 READ_BYTES = 2**28  # read by compiled kernels; exceeds caches
@@ -170,6 +171,30 @@ def _by_torch(device: torch.device, dtype: torch.dtype) -> MachineLimits:
     sides = torch.ones(2, size, size, dtype=dtype, device=device)
     products = interleaved({f"{size} x {size}": partial(torch.mm, sides[0], sides[1])}, device, ROUNDS)
     return MachineLimits("PyTorch", reads, {name: 2 * size**3 / min(rounds_s) for name, rounds_s in products.items()})
+
+
+@torch.inference_mode()
+def run_pass(
+    decoder: Decoder,
+    cache: KVCache,
+    n: int,
+    context: int,
+    sublayers: Sequence[int] | None = None,
+    bits: int = 0,
+    predicts: bool = True,
+) -> None:
+    """Run a pass over n nodes at a context, and the LM head if it `predicts`, down to the chosen tokens on the host.
+
+    Args:
+        sublayers: None: all.
+        bits: of the weights of sublayers and head; 0: as loaded.
+    """
+    chosen = decoder.all_sublayers if sublayers is None else sublayers
+    tokens = torch.zeros(n, dtype=torch.long, device=decoder.device)
+    rounded = dict.fromkeys(chosen, bits) if bits else None
+    hidden, _ = decoder.run(Pass(chosen, tokens, context, bits=rounded), cache)
+    if predicts:
+        decoder.logits(hidden, bits=bits).argmax(-1).tolist()
 
 
 def interleaved(runs: Mapping[str, Callable[[], Any]], device: torch.device, rounds: int) -> dict[str, list[float]]:

@@ -17,7 +17,7 @@ from torch import Tensor
 from methods import clasp
 from methods.ar import AR
 from methods.knapspec import KnapSpec
-from ssd_bench.bench.limits import MachineLimits, Model, Traffic, interleaved
+from ssd_bench.bench.limits import MachineLimits, Model, Traffic, interleaved, run_pass
 from ssd_bench.contract.generation import Generation
 from ssd_bench.contract.layer_set import BITS
 from ssd_bench.contract.method import Method, Probe
@@ -85,7 +85,7 @@ def forwards(engine: Engine, limits: MachineLimits) -> dict[str, dict[str, Any]]
     """Measure full forwards with LM head, by context and number of nodes, in turns."""
     decoder, model, table = engine.decoder, Model.of(engine.decoder), {}
     for context in _contexts_of(engine):
-        runs = {str(n): _forward(engine, n, context) for n in NODES}
+        runs = {str(n): partial(run_pass, decoder, engine.cache, n, context) for n in NODES}
         times = interleaved(runs, decoder.device, rounds=2 * ROUNDS)
         table[str(context)] = {
             n: limits.figure(median(values) * 1e3, [model.forward(int(n), context)]) for n, values in times.items()
@@ -95,10 +95,11 @@ def forwards(engine: Engine, limits: MachineLimits) -> dict[str, dict[str, Any]]
 
 def edges(engine: Engine) -> dict[str, float]:
     """Return the median time of n over n - 1 nodes, where kernels may change, by n, in turns."""
-    context = CONTEXTS[0]
+    decoder, context = engine.decoder, CONTEXTS[0]
     edge_nodes = [n for n in EDGES if context + n <= engine.context]
-    runs = {str(n): _forward(engine, n, context) for edge in edge_nodes for n in (edge - 1, edge)}
-    times = interleaved(runs, engine.decoder.device, rounds=2 * ROUNDS)
+    nodes = [n for edge in edge_nodes for n in (edge - 1, edge)]
+    runs = {str(n): partial(run_pass, decoder, engine.cache, n, context) for n in nodes}
+    times = interleaved(runs, decoder.device, rounds=2 * ROUNDS)
     return {str(n): median(more / less for less, more in zip(times[str(n - 1)], times[str(n)])) for n in edge_nodes}
 
 
@@ -123,30 +124,17 @@ def _prompt(decoder: Decoder, length: int) -> Tensor:
     return torch.arange(length, device=decoder.device) % decoder.arch.vocab_size
 
 
-def _forward(engine: Engine, n: int, context: int) -> Callable[[], Any]:
-    decoder = engine.decoder
-    tokens = _prompt(decoder, n)
-    full_pass = Pass(decoder.all_sublayers, tokens, context)
-
-    @torch.inference_mode()
-    def run() -> Any:
-        hidden, _ = decoder.run(full_pass, engine.cache)
-        return decoder.logits(hidden).argmax(-1).tolist()
-
-    return run
-
-
 def contexts(engine: Engine) -> dict[str, Any]:
     """Measure AR's ms per token by context, in turns, and the ratio of 4k to 128 if the model's context allows it."""
-    runs = {str(context): _forward(engine, 1, context) for context in _contexts_of(engine)}
-    times = interleaved(runs, engine.decoder.device, rounds=2 * ROUNDS)
+    decoder = engine.decoder
+    runs = {str(n): partial(run_pass, decoder, engine.cache, 1, n) for n in _contexts_of(engine)}
+    times = interleaved(runs, decoder.device, rounds=2 * ROUNDS)
     per_token = {name: median(values) * 1e3 for name, values in times.items()}
     low, high = str(CONTEXTS[0]), str(CONTEXTS[2])
     ratio = per_token[high] / per_token[low] if low in per_token and high in per_token else None
     return {"ar_ms_by_context": per_token, "ar_4k_over_128": ratio}
 
 
-@torch.inference_mode()
 def rounded_drafts(engine: Engine) -> dict[str, Any]:
     """Measure a drafted token with rounded weights and an AR step, in turns, by context; adds copies of the weights.
 
@@ -158,9 +146,8 @@ def rounded_drafts(engine: Engine) -> dict[str, Any]:
         decoder.quantise(bits)
     cache = decoder.new_cache(engine.cache.capacity)
     lengths = sorted({min(context, engine.context - 1) for context in (CONTEXTS[0], CONTEXTS[2])})
-    runs = {
-        f"{length} {bits}": partial(_token, decoder, cache, length, bits) for length in lengths for bits in (0, *BITS)
-    }
+    pairs = [(length, bits) for length in lengths for bits in (0, *BITS)]
+    runs = {f"{length} {bits}": partial(run_pass, decoder, cache, 1, length, bits=bits) for length, bits in pairs}
     times = interleaved(runs, decoder.device, rounds=4 * ROUNDS)
 
     def drafts(n: int, bits: int) -> dict[str, float]:
@@ -172,15 +159,6 @@ def rounded_drafts(engine: Engine) -> dict[str, Any]:
     return {f"int{bits}_drafts": {str(n): drafts(n, bits) for n in lengths} for bits in BITS} | {
         f"int{bits}_over_full_bytes": share for bits, share in shares.items()
     }
-
-
-@torch.inference_mode()
-def _token(decoder: Decoder, cache: KVCache, context: int, bits: int) -> list[int]:
-    every = decoder.all_sublayers
-    rounded = dict.fromkeys(every, bits) if bits else None
-    hidden, _ = decoder.run(Pass(every, _prompt(decoder, 1), context, bits=rounded), cache)
-    tokens: list[int] = decoder.logits(hidden, bits=bits).argmax(-1).tolist()
-    return tokens
 
 
 def policy(planned: Plan, engine: Engine, latency: Latency) -> dict[str, Any]:

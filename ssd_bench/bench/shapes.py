@@ -31,7 +31,7 @@ from ssd_bench.engine.probe import ModelProbe
 from ssd_bench.engine.sampling import Decoding
 from ssd_bench.model import drawn
 from ssd_bench.model.backend import select
-from ssd_bench.model.decoder import PREFILL_CHUNK, Pass
+from ssd_bench.model.decoder import PREFILL_CHUNK
 from ssd_bench.predict.acceptance import Acceptance, ReportedSpeedup, plain_name, reported_speedups
 from ssd_bench.predict.gpu_results import HF_TOKENS, speedup_over_hf, stated_for
 from ssd_bench.run.hardware import Hardware
@@ -127,25 +127,17 @@ def _speeds(engine: ImposedEngine, machine_limits: limits.MachineLimits, prompt:
     half = LayerSet(n_layers, frozenset(i for i in range(2 * n_layers) if i // 2 % 2)).kept
     other_half = LayerSet(n_layers, frozenset(i for i in range(2 * n_layers) if not i // 2 % 2)).kept
     uniform = pattern_set("uniform", 0.5, n_layers).kept
-    runs: dict[str, Callable[[], Any]] = {
-        f"{n} nodes": partial(_pass, engine, decoder.all_sublayers, n, context) for n in NODES
-    }
+    run = partial(limits.run_pass, decoder, engine.cache)
+    runs: dict[str, Callable[[], Any]] = {f"{n} nodes": partial(run, n, context) for n in NODES}
     runs |= {
-        "half, whole blocks": partial(_pass, engine, half, 1, context),
-        "half, uniform": partial(_pass, engine, uniform, 1, context),
-        "8 tokens, one set": lambda: [_pass(engine, half, 1, context) for _ in range(8)],
-        "8 tokens, another set each": lambda: [_pass(engine, (half, other_half)[i % 2], 1, context) for i in range(8)],
+        "half, whole blocks": partial(run, 1, context, half),
+        "half, uniform": partial(run, 1, context, uniform),
+        "8 tokens, one set": lambda: [run(1, context, half) for _ in range(8)],
+        "8 tokens, another set each": lambda: [run(1, context, (half, other_half)[i % 2]) for i in range(8)],
     }
     times = limits.interleaved(runs, decoder.device, ROUNDS)
     ms = {name: median(values) * 1e3 for name, values in times.items()}
     return {"ar": machine_limits.figure(decoded / len(passes), passes, len(passes)), "pass_ms": ms}
-
-
-@torch.inference_mode()
-def _pass(engine: ImposedEngine, sublayers: Sequence[int], n: int, context: int) -> None:
-    decoder = engine.decoder
-    hidden, _ = decoder.run(Pass(sublayers, decoder.ids(list(range(n))), context), engine.cache)
-    decoder.logits(hidden).argmax(-1).tolist()
 
 
 def _imposed(engine: ImposedEngine, row: ReportedSpeedup, prompt: Sequence[int]) -> dict[str, Any]:
