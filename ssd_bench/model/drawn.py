@@ -10,8 +10,9 @@ import torch
 from torch import Tensor
 
 from ssd_bench.contract.shape import Shape
+from ssd_bench.model.checkpoint import EMBEDDING, FAMILIES, HEAD
 from ssd_bench.model.operators import Matrix
-from ssd_bench.model.weights import FAMILIES, Architecture, Block, Weights
+from ssd_bench.model.weights import Architecture, Weights, build, tensor_shapes
 
 if TYPE_CHECKING:
     from transformers import PretrainedConfig
@@ -54,35 +55,15 @@ def draw(
 
     As in `weights.load`, `pack` packs matrices.
     """
-    rng = torch.Generator(device).manual_seed(seed)
-    heads, rows = arch.n_heads * arch.head_dim, (arch.n_heads + 2 * arch.n_kv_heads) * arch.head_dim
+    rng, hf_config = torch.Generator(device).manual_seed(seed), config(arch)
+    shapes = tensor_shapes(hf_config, arch, (EMBEDDING, HEAD))
+    added_std = STD / (2 * arch.n_layers) ** 0.5  # of what is added to the residual stream, as in GPT-2
 
-    def matrix(out: int, inner: int, std: float = STD) -> Matrix:
-        return pack(torch.randn(out, inner, dtype=dtype, device=device, generator=rng).mul_(std))
+    def tensor(name: str) -> Tensor:
+        sizes = tuple(shapes[name].values())
+        if len(sizes) == 1:
+            return torch.full(sizes, 0.0 if name.endswith(".bias") else 1.0, dtype=dtype, device=device)
+        std = added_std if name.endswith(("o_proj.weight", "down_proj.weight")) else STD
+        return torch.randn(sizes, dtype=dtype, device=device, generator=rng).mul_(std)
 
-    def norm(size: int) -> Tensor:
-        return pack(torch.ones(size, dtype=dtype, device=device))
-
-    def block() -> Block:
-        small = STD / (2 * arch.n_layers) ** 0.5  # std of what is added to the residual stream, as in GPT-2
-        normed = arch.family == "qwen3"
-        return Block(
-            attn_norm=norm(arch.width),
-            qkv=matrix(rows, arch.width),
-            qkv_bias=pack(torch.zeros(rows, dtype=dtype, device=device)) if arch.family == "qwen2" else None,
-            q_norm=norm(arch.head_dim) if normed else None,
-            k_norm=norm(arch.head_dim) if normed else None,
-            out=matrix(arch.width, heads, small),
-            out_bias=None,
-            mlp_norm=norm(arch.width),
-            gate_up=matrix(2 * arch.intermediate, arch.width),
-            gate_up_bias=None,
-            down=matrix(arch.width, arch.intermediate, small),
-            down_bias=None,
-        )
-
-    embedding = matrix(arch.vocab_size, arch.width)
-    head = embedding if arch.tied else matrix(arch.vocab_size, arch.width)
-    inverse = 1.0 / ROPE_BASE ** (torch.arange(0, arch.head_dim, 2).float() / arch.head_dim)
-    blocks = [block() for _ in range(arch.n_layers)]
-    return Weights(arch, blocks, embedding, norm(arch.width), head, (inverse, 1.0), dtype, [device] * arch.n_layers)
+    return build(arch, hf_config, lambda names, _: {name: tensor(name) for name in names}, dtype, [device], pack)

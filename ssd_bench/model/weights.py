@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING
@@ -186,14 +186,18 @@ def architecture(checkpoint: Checkpoint) -> Architecture:
     if len(layers) != arch.n_layers:
         expected = f"{len(layers)}, as many as the weights in {checkpoint.folder} have (tensors {LAYERS}*)"
         raise ConfigError("config.num_hidden_layers", arch.n_layers, expected)
-    embedding_sizes = {"vocab_size": arch.vocab_size, "hidden_size": arch.width}
     # untied: both tensors are needed; tied: one of them may be absent, as in transformers
     embeddings = [name for name in (EMBEDDING, HEAD) if name in checkpoint.headers or not arch.tied] or [EMBEDDING]
-    shapes = {NORM: {"hidden_size": arch.width}} | dict.fromkeys(embeddings, embedding_sizes)
-    block_shapes = _block_shapes(checkpoint.config, arch)
-    shapes |= {f"{LAYERS}{i}.{name}": sizes for i in range(arch.n_layers) for name, sizes in block_shapes.items()}
-    checkpoint.check_all_read(shapes)
+    checkpoint.check_all_read(tensor_shapes(checkpoint.config, arch, embeddings))
     return replace(arch, tied=arch.tied and not checkpoint.head_differs)
+
+
+def tensor_shapes(config: PretrainedConfig, arch: Architecture, embeddings: Sequence[str]) -> dict[str, dict[str, int]]:
+    """Return the shapes of all tensors by name, keys of config.json -> sizes; `embeddings`: embedding, head or both."""
+    embedding_sizes = {"vocab_size": arch.vocab_size, "hidden_size": arch.width}
+    block_shapes = _block_shapes(config, arch)
+    blocks = {f"{LAYERS}{i}.{name}": sizes for i in range(arch.n_layers) for name, sizes in block_shapes.items()}
+    return {NORM: {"hidden_size": arch.width}} | dict.fromkeys(embeddings, embedding_sizes) | blocks
 
 
 def load(
@@ -209,21 +213,37 @@ def load(
         ConfigError: as `architecture`.
     """
     arch = architecture(checkpoint)
+    embedding = EMBEDDING if EMBEDDING in checkpoint.headers else HEAD  # tied: the files may hold the head alone
+    return build(arch, checkpoint.config, checkpoint.read, dtype, devices, pack, embedding)
+
+
+def build(
+    arch: Architecture,
+    config: PretrainedConfig,
+    read: Callable[[list[str], torch.dtype], Mapping[str, Tensor]],
+    dtype: torch.dtype,
+    devices: Sequence[torch.device],
+    pack: Callable[[Tensor], Matrix],
+    embedding_name: str = EMBEDDING,
+) -> Weights:
+    """Build weights from tensors that `read` returns by name, as `load` does."""
     placement = [devices[i * len(devices) // arch.n_layers] for i in range(arch.n_layers)]
-    # the largest tensors first, while little else is in memory
-    name = EMBEDDING if EMBEDDING in checkpoint.headers else HEAD  # tied: the files may hold the head alone
 
     def alone(name: str, device: torch.device) -> Matrix:
-        return _packed([checkpoint.read([name], dtype)[name]], device, pack)
+        return _packed([read([name], dtype)[name]], device, pack)
 
-    embedding = alone(name, placement[0])
+    # the largest tensors first, while little else is in memory
+    embedding = alone(embedding_name, placement[0])
     if arch.tied:
         head = embedding if placement[-1] == placement[0] else embedding.to(placement[-1])
     else:
         head = alone(HEAD, placement[-1])
     norm = alone(NORM, placement[-1])
-    blocks = [_load_block(checkpoint, i, arch, dtype, placement[i], pack) for i in range(arch.n_layers)]
-    return Weights(arch, blocks, embedding, norm, head, frequencies(checkpoint.config), dtype, placement)
+    names, blocks = _block_shapes(config, arch), []
+    for i, device in enumerate(placement):
+        prefix = f"{LAYERS}{i}."
+        blocks.append(_block(read([prefix + name for name in names], dtype), prefix, device, pack))
+    return Weights(arch, blocks, embedding, norm, head, frequencies(config), dtype, placement)
 
 
 def _packed(tensors: Sequence[Tensor], device: torch.device, pack: Callable[[Tensor], Matrix]) -> Matrix:
@@ -252,17 +272,7 @@ def _block_shapes(config: PretrainedConfig, arch: Architecture) -> dict[str, dic
     return shapes | {f"{name}.bias": outputs[name] for name in biased}
 
 
-def _load_block(
-    checkpoint: Checkpoint,
-    index: int,
-    arch: Architecture,
-    dtype: torch.dtype,
-    device: torch.device,
-    pack: Callable[[Tensor], Matrix],
-) -> Block:
-    prefix = f"{LAYERS}{index}."
-    tensors = checkpoint.read([prefix + name for name in _block_shapes(checkpoint.config, arch)], dtype)
-
+def _block(tensors: Mapping[str, Tensor], prefix: str, device: torch.device, pack: Callable[[Tensor], Matrix]) -> Block:
     def optional(kind: str, *names: str) -> Matrix | None:
         """Return the named tensors as one packed tensor; None if the block lacks them."""
         parts = [tensors[key] for name in names if (key := f"{prefix}{name}.{kind}") in tensors]
