@@ -13,6 +13,7 @@ import pandas as pd
 
 from ssd_bench import tables
 from ssd_bench.bench.shapes import slug
+from ssd_bench.conf import read_yaml
 from ssd_bench.contract.layer_set import BITS
 from ssd_bench.cost.latency import NodeTimes
 from ssd_bench.cost.reference import COLUMNS, ReferenceMachine
@@ -30,49 +31,8 @@ HEADER = """\
 #   python -m studies.costs results=FOLDER out=conf/costs
 # from the results of `shapes` in FOLDER, {slug}/{model}.json; `sources` names their keys.
 """
-FITTED = {
-    "passes, total of captured": "measured: pass_ms['n nodes'] is L * (attention + MLP) + rest, at the context of the "
-    "results",
-    "passes, block over one node": "measured: (pass_ms['1 nodes'] - pass_ms['half, uniform']) over skipped sublayers",
-    "passes, attention and MLP": "fitted: a block over one node divided by kernels (6 and 3) * launch time + bytes / "
-    "bandwidth, both fitted to all models; growth with nodes divided by FLOPs of attention, MLP and head",
-    "passes, slope by context": "fitted: bytes of a position's keys and values over the same bandwidth; growth with "
-    "nodes by FLOPs",
-    "passes, not captured": "fitted: the largest of call_ms, the table `eager` and the largest captured pass",
-    **{
-        f"int{b}_passes": f"fitted: `passes` less the time of the bytes that {b}-bit weights save; no {b}-bit product "
-        "was measured"
-        for b in BITS
-    },
-    **{
-        f"int{b}_draft_rest_ms": f"fitted: draft_rest_ms less the time of the bytes that {a} {b}-bit head saves; not "
-        "measured"
-        for b, a in zip(BITS, ("an", "a"))
-    },
-    "eager": "fitted: max(bytes / (share * limits.bandwidth_bytes_per_s), FLOPs / (share * limits.peak_flops)); both "
-    "shares from search.knapspec.ms and search.clasp.ms of all models",
-    "step_ms": "measured: median of ar.ms and rows[].ar_ms_per_token, less pass_ms['1 nodes']",
-    "call_ms": "fitted: to search.knapspec.ms and search.clasp.ms of all models, together with the shares of `eager`",
-    "compare_ms": "fitted: as call_ms; two per sublayer of KnapSpec, one per block of CLaSp",
-    "draft_rest_ms": "measured: pass_ms['1 nodes'] less all blocks over one node; includes changes of layer set",
-}
-ASSUMED = {
-    "copy_ms": "assumed: a kernel outside of captured graphs, 3 microseconds",
-    "draft_start_ms": "assumed: 0, part of step_ms",
-    "tree_token_ms": "assumed: three kernels outside of captured graphs, 3 microseconds each, and a wait for the "
-    "device, 20 microseconds",
-    "tree_node_ms": "assumed: TREE_NODE_MS of cost/roofline.py",
-}
-SWEPT = {
-    "passes, attention and MLP": "measured: sweeps.contexts[].attention and sweeps.mlp, scaled to the block over one "
-    "node; growth with nodes divided by these and sweeps.head",
-    "passes, slope by context": "measured: line through sweeps.contexts[].attention",
-    "passes, not captured": "measured: sweeps.contexts[].passes, attention, sweeps.mlp",
-    "eager": "measured: sweeps.contexts[].branches, sweeps.branch_mlp, sweeps.branch_head",
-    "step_ms": "measured: sweeps.host.step_ms",
-    "call_ms": "measured: sweeps.host.call_ms",
-    "compare_ms": "measured: sweeps.host.compare_ms",
-}
+SOURCES: dict[str, dict[str, str]] = read_yaml(Path(__file__).with_name("sources.yaml"))
+"""Sources of the values of a file by their names: fitted ones, assumed ones, and those of a result with sweeps."""
 
 
 def gpu_folder(machine: str) -> str:
@@ -99,7 +59,7 @@ def file_text(content: Mapping[str, Any], swept: bool) -> str:
 
 def sources(swept: bool) -> dict[str, str]:
     """Return the source of every value of a file."""
-    return FITTED | ASSUMED | (SWEPT if swept else {})
+    return SOURCES["fitted"] | SOURCES["assumed"] | (SOURCES["swept"] if swept else {})
 
 
 def _row(times: NodeTimes) -> str:

@@ -12,12 +12,14 @@ Results without sweeps have pass times at one context only. From them:
   sublayer takes at least as long as its launch, and as over the largest captured number of nodes.
 
 Results with sweeps replace the shares and the rates by measured times.
+
+The parts of a pass are an array of four times: an attention's slope by context and its intercept, an MLP, and the rest.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import astuple, dataclass
+from dataclasses import astuple, dataclass, replace
 from statistics import median
 from typing import Any
 
@@ -28,6 +30,7 @@ from methods.fixed_layers import pattern_set
 from ssd_bench.bench.limits import Model
 from ssd_bench.contract.layer_set import BITS
 from ssd_bench.cost.latency import NodeTimes
+from ssd_bench.cost.machine import Array
 from ssd_bench.cost.reference import ReferenceMachine
 from ssd_bench.cost.roofline import ROUNDED_BYTES, TREE_NODE_MS
 from ssd_bench.cost.shapes import known_shape
@@ -52,35 +55,14 @@ HALF = 0.5  # skipped share of the measured drafts
 TREE_TOKEN_MS, COPY_MS = 0.029, 0.003
 
 
-@dataclass(frozen=True)
-class PassParts:
-    """Times of the parts of a pass: an attention's slope by context and its intercept, an MLP, and the rest."""
+def total_ms(parts: Array, n_layers: int, context: float) -> float:
+    """Return the time of a pass with all sublayers."""
+    slope, intercept, mlp, remainder = parts.tolist()
+    return float(n_layers * (slope * context + intercept + mlp) + remainder)
 
-    slope: float
-    intercept: float
-    mlp: float
-    remainder: float = 0.0
 
-    def total(self, n_layers: int, context: float) -> float:
-        """Return the time of a pass with all sublayers."""
-        return n_layers * (self.slope * context + self.intercept + self.mlp) + self.remainder
-
-    def scaled(self, factor: float) -> PassParts:
-        return PassParts(*(factor * part for part in astuple(self)))
-
-    def plus(self, parts: PassParts) -> PassParts:
-        return PassParts(*(a + b for a, b in zip(astuple(self), astuple(parts))))
-
-    def less(self, parts: PassParts) -> PassParts:
-        """Return the sublayers less the times of `parts`, at least 0, without the rest."""
-        slope, intercept, mlp, _ = (max(0.0, a - b) for a, b in zip(astuple(self), astuple(parts)))
-        return PassParts(slope, intercept, mlp)
-
-    def at_least(self, parts: PassParts) -> PassParts:
-        return PassParts(*map(max, astuple(self), astuple(parts)))
-
-    def times(self, nodes: int) -> NodeTimes:
-        return NodeTimes(nodes, *astuple(self))
+def node_times(nodes: int, parts: Array) -> NodeTimes:
+    return NodeTimes(nodes, *parts.tolist())
 
 
 @dataclass(frozen=True)
@@ -154,17 +136,17 @@ def captured_rates(results: Sequence[ShapesResult]) -> tuple[float, float]:
     return float(launch_ms), float(gigabyte_ms) / 1e9
 
 
-def single_node(result: ShapesResult, launch_ms: float, byte_ms: float) -> PassParts:
+def single_node(result: ShapesResult, launch_ms: float, byte_ms: float) -> Array:
     """Return the parts of a pass over one node: a block as measured, its division as fitted (or as swept)."""
     parts = _fitted_parts(result.model, launch_ms, byte_ms)
     if result.sweeps is not None:
-        parts = PassParts(*sublayer_ms(result.sweeps, 1))
-    parts = parts.scaled(_block_factor(result, parts))
-    remainder = max(0.0, result.pass_ms()[1] - parts.total(result.n_layers, result.context))
-    return PassParts(parts.slope, parts.intercept, parts.mlp, remainder)
+        parts = np.array([*sublayer_ms(result.sweeps, 1), 0.0])
+    parts = parts * _block_factor(result, parts)
+    parts[3] = max(0.0, result.pass_ms()[1] - total_ms(parts, result.n_layers, result.context))
+    return parts
 
 
-def saved_by_rounding(result: ShapesResult, launch_ms: float, byte_ms: float, bits: int) -> PassParts:
+def saved_by_rounding(result: ShapesResult, launch_ms: float, byte_ms: float, bits: int) -> Array:
     """Return what reading rounded weights saves in a pass: the time of the bytes that are no longer read.
 
     Products with rounded weights were not measured on a GPU. A byte takes as long as one of a block's weights in
@@ -174,61 +156,56 @@ def saved_by_rounding(result: ShapesResult, launch_ms: float, byte_ms: float, bi
     saved = model.value_bytes - ROUNDED_BYTES[bits]
     factor = _block_factor(result, _fitted_parts(model, launch_ms, byte_ms))
     block_byte_ms = factor * saved * byte_ms
-    return PassParts(
-        0.0, shape.attn_params * block_byte_ms, shape.mlp_params * block_byte_ms, shape.head_params * saved * byte_ms
-    )
+    sublayers = shape.attn_params * block_byte_ms, shape.mlp_params * block_byte_ms
+    return np.array([0.0, *sublayers, shape.head_params * saved * byte_ms])
 
 
-def _fitted_parts(model: Model, launch_ms: float, byte_ms: float) -> PassParts:
+def _fitted_parts(model: Model, launch_ms: float, byte_ms: float) -> Array:
     """Return an attention and an MLP over one node, by the launch time and the bandwidth of all models together."""
     shape = model.shape
-    return PassParts(
-        shape.cache_row * model.value_bytes * byte_ms,
-        KERNELS[0] * launch_ms + shape.attn_params * model.value_bytes * byte_ms,
-        KERNELS[1] * launch_ms + shape.mlp_params * model.value_bytes * byte_ms,
-    )
+    values = np.array([shape.cache_row, shape.attn_params, shape.mlp_params, 0.0])
+    return np.array([0.0, *KERNELS, 0.0]) * launch_ms + values * model.value_bytes * byte_ms
 
 
-def _block_factor(result: ShapesResult, parts: PassParts) -> float:
+def _block_factor(result: ShapesResult, parts: Array) -> float:
     """Return the measured time of the sublayers that a uniform draft skips, over that of their parts."""
     n_attn, n_mlp, saved_ms = result.skipped_ms()
-    attention = parts.slope * result.context + parts.intercept
-    return saved_ms / (n_attn * attention + n_mlp * parts.mlp)
+    slope, intercept, mlp, _ = parts
+    return float(saved_ms / (n_attn * (slope * result.context + intercept) + n_mlp * mlp))
 
 
-def growth(result: ShapesResult, nodes: int) -> PassParts:
+def growth(result: ShapesResult, nodes: int) -> Array:
     """Return how the parts of a pass grow from one node to several, up to a factor: by sweeps, or by FLOPs."""
     shape = result.model.shape
     products = (2.0 * params for params in (shape.attn_params, shape.mlp_params, shape.head_params))
-    flops = PassParts(4.0 * shape.n_heads * shape.head_dim, *products)
+    flops = np.array([4.0 * shape.n_heads * shape.head_dim, *products])
     if result.sweeps is None or str(nodes) not in result.sweeps["head"]:
         return flops
-    several, single = ((*sublayer_ms(result.sweeps, n), result.sweeps["head"][str(n)]) for n in (nodes, 1))
-    swept = PassParts(*(max(0.0, more - less) for more, less in zip(several, single)))
-    return swept if swept.total(result.n_layers, result.context) > 0 else flops
+    several, single = (np.array([*sublayer_ms(result.sweeps, n), result.sweeps["head"][str(n)]]) for n in (nodes, 1))
+    swept = np.maximum(0.0, several - single)
+    return swept if total_ms(swept, result.n_layers, result.context) > 0 else flops
 
 
-def passes(result: ShapesResult, single: PassParts, rates: EagerRates) -> list[NodeTimes]:
+def passes(result: ShapesResult, single: Array, rates: EagerRates) -> list[NodeTimes]:
     """Return the table of passes: those of `pass_ms` as measured, larger ones launched sublayer by sublayer."""
     table, largest, measured = [], single, result.pass_ms()
     for nodes, ms in measured.items():
         shares = growth(result, nodes)
-        increase = (ms - measured[1]) / shares.total(result.n_layers, result.context)
-        largest = single.plus(shares.scaled(increase)) if nodes > 1 else single
-        table.append(largest.times(nodes))
+        increase = (ms - measured[1]) / total_ms(shares, result.n_layers, result.context)
+        largest = single + increase * shares if nodes > 1 else single
+        table.append(node_times(nodes, largest))
     if result.sweeps is not None:
         return table + large_passes(result.sweeps, result.n_layers, max(measured))
     for nodes in LARGE_NODES:
-        slope, intercept, mlp, head = eager_parts(result, rates, nodes)
-        launched = PassParts(slope, max(intercept, rates.call_ms), max(mlp, rates.call_ms), head)
-        table.append(launched.at_least(largest).times(nodes))
+        launch_ms = np.array([0.0, rates.call_ms, rates.call_ms, 0.0])
+        launched = np.maximum(eager_parts(result, rates, nodes), launch_ms)
+        table.append(node_times(nodes, np.maximum(launched, largest)))
     return table
 
 
-def eager_parts(result: ShapesResult, rates: EagerRates, rows: int) -> tuple[float, ...]:
+def eager_parts(result: ShapesResult, rates: EagerRates, rows: int) -> Array:
     """Return device times over rows, launched one by one, as `searches.eager_parts_ms`."""
-    parts = eager_parts_ms(result.model, result.content["limits"], rates, np.array(float(rows)))
-    return tuple(float(ms) for ms in parts)
+    return np.array(eager_parts_ms(result.model, result.content["limits"], rates, np.array(float(rows))))
 
 
 def step_ms(result: ShapesResult) -> float:
@@ -263,7 +240,7 @@ def fit_costs(contents: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, Any]
         saved = {bits: saved_by_rounding(result, launch_ms, byte_ms, bits) for bits in BITS}
         captured = passes(result, single, rates)
         if result.sweeps is None:
-            eager = [NodeTimes(rows, *eager_parts(result, rates, rows)) for rows in EAGER_ROWS]
+            eager = [node_times(rows, eager_parts(result, rates, rows)) for rows in EAGER_ROWS]
         else:
             eager = eager_table(result.sweeps)
         tables[result.content["model"]] = {
@@ -279,8 +256,8 @@ def fit_costs(contents: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, Any]
                 "copy_ms": COPY_MS,
             },
             "draft": {
-                "draft_rest_ms": single.remainder,
-                **{f"int{b}_draft_rest_ms": max(0.0, single.remainder - less.remainder) for b, less in saved.items()},
+                "draft_rest_ms": float(single[3]),
+                **{f"int{bits}_draft_rest_ms": float(max(0.0, (single - less)[3])) for bits, less in saved.items()},
                 "draft_start_ms": 0.0,
                 "tree_token_ms": TREE_TOKEN_MS,
                 "tree_node_ms": TREE_NODE_MS,
@@ -288,7 +265,7 @@ def fit_costs(contents: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, Any]
             "passes": captured,
             **{
                 f"int{bits}_passes": [
-                    PassParts(*astuple(times)[1:]).less(less).times(times.nodes)
+                    replace(node_times(times.nodes, np.maximum(0.0, astuple(times)[1:] - less)), rest_ms=0.0)
                     for times in captured
                     if times.nodes <= result.captured_nodes
                 ]
