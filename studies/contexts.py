@@ -12,7 +12,7 @@ prompt and draft.
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from itertools import product
 from pathlib import Path
@@ -23,20 +23,21 @@ import pandas as pd
 import torch
 from omegaconf import DictConfig, open_dict
 
+from methods.ar import AR
 from methods.fixed_layers import pattern_set
 from ssd_bench.compose.application import command
 from ssd_bench.contract.layer_set import BITS, LayerSet
 from ssd_bench.contract.window import Window
 from ssd_bench.cost.machine import Machine, Profile
 from ssd_bench.cost.tpt import tpt
-from ssd_bench.model.decoder import Decoder, Pass
+from ssd_bench.engine.probe import ModelProbe
+from ssd_bench.model.decoder import Decoder
 from ssd_bench.model.kv_cache import KVCache
 from ssd_bench.papers.ssd_bench.plane import FOLDER
-from ssd_bench.paths import local_path
 from ssd_bench.results.quantity import Array, Measured, measure, ratio
 from ssd_bench.results.text import format_measured
 from ssd_bench.run.loading import latency_of, load_model
-from ssd_bench.run.plan import plan
+from ssd_bench.run.plan import Plan, plan
 from ssd_bench.run_warnings import WarningLog
 from studies.frontier import costs, draft_cost
 from studies.progress import counted
@@ -65,13 +66,7 @@ def drafts(n_layers: int) -> dict[tuple[str, ...], LayerSet]:
 
 def decode(decoder: Decoder, cache: KVCache, prompt: Sequence[int], new: int) -> list[int]:
     """Return `new` tokens of AR's output; EOS does not end it, and the prompt stays in the cache."""
-    with torch.inference_mode():
-        hidden, _ = decoder.prefill(decoder.ids(prompt), cache)
-        output = [int(decoder.predict(hidden))]
-        while len(output) < new:
-            step = Pass(decoder.all_sublayers, decoder.ids(output[-1:]), len(prompt) + len(output) - 1)
-            output.append(int(decoder.predict(decoder.run(step, cache)[0])))
-    return output
+    return ModelProbe(decoder, cache).trial(AR(), prompt, new).output
 
 
 def score(decoder: Decoder, cache: KVCache, prompt: Sequence[int], new: int, sets: Sequence[LayerSet]) -> list[int]:
@@ -117,15 +112,29 @@ def rows_of(counts: pd.DataFrame, machine: Machine, n_layers: int) -> pd.DataFra
     return pd.DataFrame(rows)
 
 
-def study(cfg: DictConfig, _wait: bool = True, log: WarningLog | None = None) -> Path:
-    """Score all drafts on the prompts of a run's options; print the table and return the file of counts."""
+def load(cfg: DictConfig, log: WarningLog | None, bits: Iterable[int] = ()) -> tuple[Plan, Decoder, KVCache, Machine]:
+    """Return the plan of a run's options with AR as its method, its model with rounded copies, and the machine."""
     with open_dict(cfg):
         cfg.method = {"_target_": "methods.ar.AR"}
     planned = plan(cfg)
     decoder, cache = load_model(planned)
-    for bits in BITS:
-        decoder.quantise(bits)
-    machine = Profile(latency_of(planned, decoder, cache, log))
+    for width in bits:
+        decoder.quantise(width)
+    return planned, decoder, cache, Profile(latency_of(planned, decoder, cache, log))
+
+
+def write_counts(counts: pd.DataFrame, planned: Plan, kind: object) -> Path:
+    """Write a study's counts next to the planes of its folder of runs, and return the file."""
+    name = f"{planned.model.dims.name}.{planned.task.name}.{kind}.csv"
+    path = planned.identity.run_dir.parent / FOLDER / name
+    path.parent.mkdir(parents=True, exist_ok=True)
+    counts.to_csv(path, index=False)
+    return path
+
+
+def study(cfg: DictConfig, _wait: bool = True, log: WarningLog | None = None) -> Path:
+    """Score all drafts on the prompts of a run's options; print the table and return the file of counts."""
+    planned, decoder, cache, machine = load(cfg, log, BITS)
     n_layers, new = planned.model.dims.n_layers, planned.decoding.max_new_tokens
     assert new is not None, "the plan resolves it"
     sets, rows = drafts(n_layers), []
@@ -134,13 +143,9 @@ def study(cfg: DictConfig, _wait: bool = True, log: WarningLog | None = None) ->
             rows.append(("+".join(parts), prompt, correct, new - 1, len(encoded.ids) + new / 2))
     counts = pd.DataFrame(rows, columns=["draft", "prompt", "correct", "tokens", "context"])
     context = round(mean(counts["context"]))
-    name = f"{planned.model.dims.name}.{planned.task.name}.{context}.csv"
-    path = local_path("runs_dir", cfg.runs_dir) / FOLDER / name
-    path.parent.mkdir(parents=True, exist_ok=True)
-    counts.to_csv(path, index=False)
     print(f"{len(planned.prompts.encoded)} prompts, {context} positions, {new - 1} tokens each\n")
     print(rows_of(counts, machine, n_layers).to_markdown(index=False))
-    return path
+    return write_counts(counts, planned, context)
 
 
 def main(arguments: Sequence[str]) -> int:

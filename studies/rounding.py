@@ -18,23 +18,19 @@ from statistics import mean
 
 import pandas as pd
 import torch
-from omegaconf import DictConfig, open_dict
+from omegaconf import DictConfig
 from torch import Tensor
 from torch.nn import functional
 
 from ssd_bench.compose.application import command
-from ssd_bench.cost.machine import Machine, Profile
+from ssd_bench.cost.machine import Machine
 from ssd_bench.cost.tpt import tpt
 from ssd_bench.model.decoder import Decoder
 from ssd_bench.model.operators import Matrix
-from ssd_bench.papers.ssd_bench.plane import FOLDER
-from ssd_bench.paths import local_path
 from ssd_bench.results.quantity import ratio
 from ssd_bench.results.text import format_measured
-from ssd_bench.run.loading import latency_of, load_model
-from ssd_bench.run.plan import plan
 from ssd_bench.run_warnings import WarningLog
-from studies.contexts import decode
+from studies.contexts import decode, load, write_counts
 from studies.frontier import costs
 from studies.progress import counted
 
@@ -134,12 +130,8 @@ def rows_of(counts: pd.DataFrame, machine: Machine, n_layers: int) -> pd.DataFra
 
 def study(cfg: DictConfig, _wait: bool = True, log: WarningLog | None = None) -> Path:
     """Score all formats on the prompts of a run's options; print the table and return the file of counts."""
-    with open_dict(cfg):
-        cfg.method = {"_target_": "methods.ar.AR"}
-    planned = plan(cfg)
-    decoder, cache = load_model(planned)
-    machine = Profile(latency_of(planned, decoder, cache, log))
-    dims, new = planned.model.dims, planned.decoding.max_new_tokens
+    planned, decoder, cache, machine = load(cfg, log)
+    new = planned.decoding.max_new_tokens
     assert new is not None, "the plan resolves it"
     prompts = [encoded.ids for encoded in planned.prompts.encoded]
     texts = [(prompt, decode(decoder, cache, prompt, new)) for prompt in counted(prompts, "prompts")]
@@ -148,12 +140,9 @@ def study(cfg: DictConfig, _wait: bool = True, log: WarningLog | None = None) ->
         scores = predicted(in_format(decoder, form), cache.capacity, counted(texts, name))
         rows += [(name, i, correct, new - 1, len(prompts[i]) + new / 2) for i, correct in enumerate(scores)]
     counts = pd.DataFrame(rows, columns=["format", "prompt", "correct", "tokens", "context"])
-    path = local_path("runs_dir", cfg.runs_dir) / FOLDER / f"{dims.name}.{planned.task.name}.formats.csv"
-    path.parent.mkdir(parents=True, exist_ok=True)
-    counts.to_csv(path, index=False)
     print(f"{len(prompts)} prompts, {new - 1} tokens each\n")
-    print(rows_of(counts, machine, dims.n_layers).to_markdown(index=False, disable_numparse=True))
-    return path
+    print(rows_of(counts, machine, decoder.arch.n_layers).to_markdown(index=False, disable_numparse=True))
+    return write_counts(counts, planned, "formats")
 
 
 def main(arguments: Sequence[str]) -> int:
