@@ -25,6 +25,10 @@ class Noun:
     english: str
     pronoun: str = "it"
 
+    @property
+    def german_pronoun(self) -> str:
+        return str(LEXICON["pronouns"][self.gender])
+
 
 @dataclass(frozen=True)
 class Verb:
@@ -72,17 +76,49 @@ LEXICON = read_yaml(Path(__file__).with_suffix(".yaml"))
 PERSONS, THINGS = _nouns(LEXICON["persons"]), _nouns(LEXICON["things"])
 VERBS, SEPARABLE = ([Verb(*forms) for forms in LEXICON[name]] for name in ("verbs", "separable"))
 PERSON_ADJECTIVES, THING_ADJECTIVES = _phrases(LEXICON["person_adjectives"]), _phrases(LEXICON["thing_adjectives"])
-STATES = _phrases(LEXICON["states"])
-PRESENT, PAST, FUTURE = (_phrases(LEXICON[name]) for name in ("present", "past", "future"))
-HELPERS, THOUGHTS, MOTIONS = (list(LEXICON[name].items()) for name in ("helpers", "thoughts", "motions"))
-PLACES: Sequence[Sequence[str]] = LEXICON["places"]
+POOLS: Mapping[str, tuple[Sequence[str], Sequence[Any]]] = {
+    "noun": (["noun"], PERSONS),
+    "present": (["time"], _phrases(LEXICON["present"])),
+    "past": (["time"], _phrases(LEXICON["past"])),
+    "future": (["time"], _phrases(LEXICON["future"])),
+    "state": (["state"], _phrases(LEXICON["states"])),
+    "simple verb": (["verb"], VERBS),
+    "separable verb": (["verb"], SEPARABLE),
+    "verb": (["verb"], VERBS + SEPARABLE),
+    "place": (["place", "goal", "location", "to"], LEXICON["places"]),
+    "helper": (["helper", "aid"], list(LEXICON["helpers"].items())),
+    "thought": (["think", "thinks"], list(LEXICON["thoughts"].items())),
+    "motion": (["motion", "moved"], list(LEXICON["motions"].items())),
+}
+"""Slots of patterns, and the values for them."""
 
 
 def make(rng: random.Random) -> Item:
     """Make a sentence of one of the eight patterns."""
-    german, english = rng.choice(PATTERNS)(rng)
+    pattern, slots = rng.choice(LEXICON["patterns"]), dict[str, Any]()
+    for name in pattern["draws"]:
+        slots |= _draw(rng, name, slots)
+    texts = pattern["texts"]
+    chosen = texts[0] if len(texts) == 1 or rng.random() < 0.5 else texts[1]
+    german, english = (text.format(**slots).rstrip() for text in chosen)  # a verb may have no prefix at the end
     source, target = german[0].upper() + german[1:] + ".", english[0].upper() + english[1:] + "."
     return Item({"source_de": source, "target_en": target}, target)
+
+
+def _draw(rng: random.Random, name: str, slots: Mapping[str, Any]) -> dict[str, Any]:
+    """Draw what a pattern names, by the slots of its texts; persons are of nouns that were drawn before."""
+    match name:
+        case "nouns":
+            return dict(zip(("noun", "other"), rng.sample(PERSONS, 2)))
+        case "subject":
+            return {"subject": _person(rng, slots["noun"])}
+        case "person" | "companion":
+            return {name: _person(rng, slots["other"], "nom" if name == "person" else "dat")}
+        case "thing":
+            return {"thing": _object(rng)}
+    names, pool = POOLS[name]
+    values = rng.choice(pool)
+    return dict(zip(names, values)) if len(names) > 1 else {names[0]: values}
 
 
 def _person(rng: random.Random, noun: Noun, case: str = "nom") -> Phrase:
@@ -100,85 +136,3 @@ def _object(rng: random.Random) -> Phrase:
     article, ending = LEXICON["definite_accusative" if definite else "indefinite_accusative"][noun.gender]
     adjective, the = rng.choice(THING_ADJECTIVES), "the" if definite else "a"
     return Phrase(f"{article} {adjective.german}{ending} {noun.german}", f"{the} {adjective.english} {noun.english}")
-
-
-def _present(rng: random.Random) -> tuple[str, str]:
-    """Make a main clause: subject first, or time first and the subject after the verb."""
-    subject, thing, time, verb = _person(rng, rng.choice(PERSONS)), _object(rng), rng.choice(PRESENT), rng.choice(VERBS)
-    place, _, location, _ = rng.choice(PLACES)
-    if rng.random() < 0.5:
-        german = f"{subject.german} {verb.third} {time.german} {thing.german} {place}"
-        return german, f"{subject.english} {verb.english_third} {thing.english} {location} {time.english}"
-    german = f"{time.german} {verb.third} {subject.german} {thing.german} {place}"
-    return german, f"{time.english} {subject.english} {verb.english_third} {thing.english} {location}"
-
-
-def _separable(rng: random.Random) -> tuple[str, str]:
-    subject, thing, time, verb = (
-        _person(rng, rng.choice(PERSONS)),
-        _object(rng),
-        rng.choice(PRESENT),
-        rng.choice(SEPARABLE),
-    )
-    place, _, location, _ = rng.choice(PLACES)
-    german = f"{time.german} {verb.third} {subject.german} {thing.german} {place} {verb.prefix}"
-    return german, f"{time.english} {subject.english} {verb.english_third} {thing.english} {location}"
-
-
-def _perfect(rng: random.Random) -> tuple[str, str]:
-    subject, thing, time = _person(rng, rng.choice(PERSONS)), _object(rng), rng.choice(PAST)
-    verb, (place, _, location, _) = rng.choice(VERBS + SEPARABLE), rng.choice(PLACES)
-    german = f"{subject.german} hat {time.german} {place} {thing.german} {verb.participle}"
-    return german, f"{subject.english} {verb.past} {thing.english} {location} {time.english}"
-
-
-def _future(rng: random.Random) -> tuple[str, str]:
-    """Make a clause with its infinitive at the end, after `werden` or a modal verb."""
-    subject, thing, time = _person(rng, rng.choice(PERSONS)), _object(rng), rng.choice(FUTURE)
-    verb, (place, _, location, _) = rng.choice(VERBS + SEPARABLE), rng.choice(PLACES)
-    helper, aid = rng.choice(HELPERS)
-    german = f"{time.german} {helper} {subject.german} {place} {thing.german} {verb.infinitive}"
-    return german, f"{time.english} {subject.english} {aid} {verb.english} {thing.english} {location}"
-
-
-def _because_clause(rng: random.Random) -> tuple[str, str]:
-    noun, thing, verb = rng.choice(PERSONS), _object(rng), rng.choice(VERBS + SEPARABLE)
-    subject, (_, goal, _, to) = _person(rng, noun), rng.choice(PLACES)
-    german = f"{subject.german} geht {goal}, weil {LEXICON['pronouns'][noun.gender]} {thing.german} {verb.last}"
-    return german, f"{subject.english} goes {to} because {noun.pronoun} {verb.english_third} {thing.english}"
-
-
-def _scene(rng: random.Random) -> tuple[Phrase, Phrase, Phrase, Verb]:
-    """Draw two persons, a thing and a verb."""
-    first, second = rng.sample(PERSONS, 2)
-    return _person(rng, first), _person(rng, second), _object(rng), rng.choice(VERBS + SEPARABLE)
-
-
-def _that_clause(rng: random.Random) -> tuple[str, str]:
-    subject, person, thing, verb = _scene(rng)
-    think, thinks = rng.choice(THOUGHTS)
-    place, _, location, _ = rng.choice(PLACES)
-    german = f"{subject.german} {think}, dass {person.german} {place} {thing.german} {verb.last}"
-    return german, f"{subject.english} {thinks} that {person.english} {verb.english_third} {thing.english} {location}"
-
-
-def _when_clause(rng: random.Random) -> tuple[str, str]:
-    subject, person, thing, verb = _scene(rng)
-    state = rng.choice(STATES)
-    german = (
-        f"wenn {subject.german} {state.german} ist, {verb.third} {person.german} {thing.german} {verb.prefix}".rstrip()
-    )
-    return german, f"when {subject.english} is {state.english}, {person.english} {verb.english_third} {thing.english}"
-
-
-def _going(rng: random.Random) -> tuple[str, str]:
-    """Make a movement with company: dative after `mit`, accusative of direction, participle with `sein`."""
-    first, second = rng.sample(PERSONS, 2)
-    subject, companion, time = _person(rng, first), _person(rng, second, "dat"), rng.choice(PAST)
-    _, goal, _, to = rng.choice(PLACES)
-    motion, moved = rng.choice(MOTIONS)
-    german = f"{subject.german} ist {time.german} mit {companion.german} {goal} {motion}"
-    return german, f"{subject.english} {moved} {to} with {companion.english} {time.english}"
-
-
-PATTERNS = (_present, _separable, _perfect, _future, _because_clause, _that_clause, _when_clause, _going)
