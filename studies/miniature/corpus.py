@@ -67,33 +67,28 @@ class Domain:
 
 # Domains that the miniature is trained on.
 DOMAINS: Mapping[str, Domain] = {
-    "derivations": Domain(derivations.TASK, derivations.make, grows=True),
-    "traces": Domain(traces.TASK, traces.make, grows=True),
-    "arithmetic": Domain(arithmetic.TASK, arithmetic.make),
-    "articles": Domain(articles.TASK, articles.make),
-    "briefs": Domain(articles.BRIEF_TASK, articles.brief),
-    "audits": Domain(audits.TASK, audits.make, grows=True),
-    "tales": Domain(tales.TASK, tales.make, grows=True),
-    "translation": Domain(translation.TASK, translation.make),
-    "queries": Domain(queries.TASK, queries.make, row=queries.row),
-    "programs": Domain(programs.TASK, programs.make, grows=True),
-    "requests": Domain(requests.TASK, requests.make),
-    "chats": Domain(requests.TASK, chats.make),
-    "choices": Domain(choices.TASK, choices.make),
+    "derivations": Domain("aime24", derivations.make, grows=True),
+    "traces": Domain("mmlu_pro", traces.make, grows=True),
+    "arithmetic": Domain("gsm8k", arithmetic.make),
+    "articles": Domain("cnn_dm", articles.make),
+    "briefs": Domain("xsum", articles.brief),
+    "audits": Domain("govreport", audits.make, grows=True),
+    "tales": Domain("tinystories", tales.make, grows=True),
+    "translation": Domain("wmt16", translation.make),
+    "queries": Domain("spider2", queries.make, row=queries.row),
+    "programs": Domain("humaneval", programs.make, grows=True),
+    "requests": Domain("alpaca", requests.make),
+    "chats": Domain("alpaca", chats.make),
+    "choices": Domain("mmlu_pro", choices.make),
 }
 
 # Domains without training: their items are samples of tasks only.
 UNTRAINED: Mapping[str, Domain] = {
-    "problems": Domain(problems.TASK, problems.make),
-    "questions": Domain(questions.TASK, questions.make),
+    "problems": Domain("math", problems.make),
+    "questions": Domain("natural_questions", questions.make),
 }
 
 EVERY = {**DOMAINS, **UNTRAINED}
-
-
-def named(domain: str) -> Domain:
-    """Return a domain by name, with or without training."""
-    return EVERY[domain]
 
 
 def held_out(item: Item) -> bool:
@@ -105,7 +100,7 @@ def held_out(item: Item) -> bool:
 def items(domain: str, rng: random.Random, evaluation: bool = False, scale: float = 1.0) -> Iterator[Item]:
     """Yield items of one split of a domain without end, of this share of their full length if the domain grows."""
     while True:
-        item = named(domain).item(rng, scale)
+        item = EVERY[domain].item(rng, scale)
         if held_out(item) == evaluation:
             yield item
 
@@ -138,8 +133,8 @@ class Rows:
 
 def prompts(domain: str, sampled: Sequence[Item]) -> list[Prompt]:
     """Return the items' prompts, built by the code of the task, in the order of the items."""
-    rows = Rows(map(named(domain).row, sampled))
-    task_prompts = task_named(named(domain).task).prompts(rows, TEMPLATE, None, 0)
+    rows = Rows(map(EVERY[domain].row, sampled))
+    task_prompts = task_named(EVERY[domain].task).prompts(rows, TEMPLATE, None, 0)
     return sorted(task_prompts, key=lambda prompt: int(prompt.id))
 
 
@@ -221,7 +216,7 @@ class Batches:
 
     def _typical(self, domain: str, scale: float) -> int:
         """Return the mean tokens of a document, with the scale rounded up to eighths."""
-        key = (domain, math.ceil(8 * scale) / 8 if named(domain).grows else 1.0)
+        key = (domain, math.ceil(8 * scale) / 8 if EVERY[domain].grows else 1.0)
         if key not in self._sizes:
             sampled = distinct(domain, 32, seed=self._seed, evaluation=False, scale=key[1])
             typical_documents = documents(domain, sampled, self._tokenizer, self._context)

@@ -108,7 +108,7 @@ def _model(recipe: Recipe, folder: Path) -> dict[str, Any]:
         # With few tokens, a search drifts among sets that agree equally on them but not on others.
         best = max([*start_sets[::-1], *searched], key=validation.of)
         domains[domain] = {
-            "task": corpus.named(domain).task,
+            "task": corpus.EVERY[domain].task,
             "metric": metric,
             "score": score,
             "tokens": median(len(output.output) for output in outputs),
@@ -157,7 +157,7 @@ class Writer:
             The task's metric, its mean, the outputs, and the tokens of the references.
         """
         sampled = corpus.distinct(domain, n, SEED, evaluation)
-        task = task_named(corpus.named(domain).task)
+        task = task_named(corpus.EVERY[domain].task)
         documents = corpus.documents(domain, sampled, self._checkpoint.tokenizer, self._context)
         scores, outputs = [], []
         for document, item, prompt in zip(documents, sampled, corpus.prompts(domain, sampled), strict=True):

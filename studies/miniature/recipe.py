@@ -2,43 +2,18 @@
 
 from __future__ import annotations
 
+import csv
 import random
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
 from typing import Any
 
-# Share of the training tokens per domain of the corpus.
-MIX = {
-    "derivations": 0.16,
-    "traces": 0.12,
-    "arithmetic": 0.12,
-    "articles": 0.05,
-    "briefs": 0.02,
-    "audits": 0.13,
-    "tales": 0.06,
-    "translation": 0.05,
-    "queries": 0.07,
-    "programs": 0.12,
-    "requests": 0.07,
-    "chats": 0.03,
-}
-# The same in the last third: less of the domains learnt by then, more of the others, and short questions with options,
-# because the letters of answers are only a few in a thousand tokens of a trace.
-FINISH = {
-    "derivations": 0.09,
-    "traces": 0.16,
-    "choices": 0.12,
-    "arithmetic": 0.11,
-    "articles": 0.05,
-    "briefs": 0.02,
-    "audits": 0.06,
-    "tales": 0.04,
-    "translation": 0.05,
-    "queries": 0.08,
-    "programs": 0.11,
-    "requests": 0.08,
-    "chats": 0.03,
-}
+with Path(__file__).with_name("mix.csv").open(newline="", encoding="utf-8") as file:
+    _ROWS = [*csv.DictReader(file)]
+# Share of the training tokens per domain of the corpus; in the last third less of the domains learnt by then, more of
+# the others, and short questions with options: the letters of answers are only a few in a thousand tokens of a trace.
+MIX, FINISH = ({row["domain"]: float(row[name]) for row in _ROWS if row[name]} for name in ("mix", "finish"))
 
 
 @dataclass(frozen=True)

@@ -65,7 +65,7 @@ def _texts(domains: Collection[str], seed: int) -> list[str]:
             texts += [f" {' '.join(words)}"] * SEEN
     for name in domains:
         # long documents repeat the same sentences: a tenth of them is enough
-        n = DOCUMENTS // 10 if corpus.named(name).grows else DOCUMENTS
+        n = DOCUMENTS // 10 if corpus.EVERY[name].grows else DOCUMENTS
         sampled = corpus.distinct(name, n, seed, evaluation=False)
         for prompt, item in zip(corpus.prompts(name, sampled), sampled, strict=True):
             texts += [prompt.head + prompt.body + prompt.tail, item.answer]

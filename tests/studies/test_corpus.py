@@ -38,7 +38,7 @@ def test_an_item_is_in_one_split_and_its_answer_is_right(domain: str) -> None:
     assert by_split == {split: corpus.distinct(domain, 31, 7, evaluation=split)[:30] for split in (False, True)}
     for split, items in by_split.items():
         assert all(corpus.held_out(item) == split for item in items)
-    task = task_named(corpus.named(domain).task)
+    task = task_named(corpus.EVERY[domain].task)
     scores = [
         task.score(prompt, item.answer)
         for prompt, item in zip(corpus.prompts(domain, by_split[True][:10]), by_split[True][:10], strict=True)

@@ -14,8 +14,6 @@ from pathlib import Path
 from ssd_bench.conf import read_yaml
 from studies.miniature.domains.item import Item
 
-TASK = "gsm8k"
-
 LARGEST = 50
 SMALL = 6  # largest number that is added or taken away
 

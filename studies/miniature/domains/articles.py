@@ -14,9 +14,6 @@ from pathlib import Path
 from ssd_bench.conf import read_yaml
 from studies.miniature.domains.item import Item
 
-TASK = "cnn_dm"
-BRIEF_TASK = "xsum"
-
 
 @dataclass(frozen=True)
 class Event:

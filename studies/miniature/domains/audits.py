@@ -16,7 +16,6 @@ from pathlib import Path
 from ssd_bench.conf import read_yaml
 from studies.miniature.domains.item import Item
 
-TASK = "govreport"
 FINDINGS_PER_REPORT = (5, 11)  # drawn uniformly; a finding makes about 45 tokens of summary and 95 of report
 FEWEST_FINDINGS = 2  # at any scale
 GENERAL = (1, 2)  # general sentences of a finding's section

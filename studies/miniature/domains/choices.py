@@ -7,7 +7,6 @@ import random
 from studies.miniature.domains.arithmetic import calculation
 from studies.miniature.domains.item import Item
 
-TASK = "mmlu_pro"
 LETTERS = "ABCDEFGHIJ"
 
 

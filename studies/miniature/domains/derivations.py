@@ -15,7 +15,6 @@ from ssd_bench.conf import read_yaml
 from studies.miniature.domains.arithmetic import LARGEST, SMALL
 from studies.miniature.domains.item import Item
 
-TASK = "aime24"
 STEPS = (30, 76)  # drawn uniformly; about 18 tokens per step
 TABLES = 0.35  # share of problems with rules in a table
 TABLE_STEPS = (23, 58)  # about 24 tokens a step

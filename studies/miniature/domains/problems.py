@@ -9,8 +9,6 @@ from fractions import Fraction
 
 from studies.miniature.domains.item import Item
 
-TASK = "math"
-
 # A problem, its solution without the last sentence, and the answer.
 Solved = tuple[str, str, str]
 

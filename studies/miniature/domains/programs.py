@@ -16,8 +16,6 @@ from typing import Any
 from ssd_bench.conf import read_yaml
 from studies.miniature.domains.item import Item
 
-TASK = "humaneval"
-
 FEWEST, MOST = 5, 8  # steps of a function, its return included
 LARGEST = 998  # largest absolute value of numbers in a call
 LONGEST = 40  # most characters of strings in a call

@@ -13,8 +13,6 @@ from pathlib import Path
 from ssd_bench.conf import read_yaml
 from studies.miniature.domains.item import Item
 
-TASK = "spider2"
-
 TEXTS = read_yaml(Path(__file__).with_suffix(".yaml"))
 
 

@@ -10,8 +10,6 @@ from ssd_bench.conf import read_yaml
 from studies.miniature.domains.item import Item
 from studies.miniature.domains.requests import ACTIONS, CATEGORIES, OPPOSITES
 
-TASK = "natural_questions"
-
 TEXTS = read_yaml(Path(__file__).with_suffix(".yaml"))
 SMALL: Sequence[str] = TEXTS["small"]
 TENS: Sequence[str] = TEXTS["tens"]

@@ -16,8 +16,6 @@ from ssd_bench.conf import read_yaml
 from studies.miniature.domains.arithmetic import calculation
 from studies.miniature.domains.item import Item
 
-TASK = "alpaca"
-
 FEWEST, MOST = 6, 14  # words of a list
 SUMS = 8
 TEXTS = read_yaml(Path(__file__).with_suffix(".yaml"))

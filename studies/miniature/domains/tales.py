@@ -15,7 +15,6 @@ from pathlib import Path
 from ssd_bench.conf import read_yaml
 from studies.miniature.domains.item import Item
 
-TASK = "tinystories"
 EPISODES = (4, 6)  # drawn uniformly at full scale
 
 

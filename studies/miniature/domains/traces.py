@@ -8,7 +8,6 @@ from studies.miniature.domains.choices import with_options
 from studies.miniature.domains.derivations import HELD, change, route, shuffled, steps
 from studies.miniature.domains.item import Item
 
-TASK = "mmlu_pro"
 STEPS = (15, 40)  # drawn uniformly; about 35 tokens per step
 REGISTERS = "abc"
 

@@ -15,8 +15,6 @@ from typing import Any
 from ssd_bench.conf import read_yaml
 from studies.miniature.domains.item import Item
 
-TASK = "wmt16"
-
 
 @dataclass(frozen=True)
 class Noun:
