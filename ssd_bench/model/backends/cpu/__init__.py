@@ -76,7 +76,7 @@ class NativeDecoder(Decoder):
 
     @classmethod
     def operators(cls, arithmetic: Arithmetic) -> Operators:
-        return _operators(arithmetic)
+        return NativeOperators(arithmetic, extension(arithmetic))
 
     def quantise(self, bits: int) -> None:
         first = bits not in self.bits
@@ -119,11 +119,6 @@ def extension(arithmetic: Arithmetic) -> ModuleType:
     module = _extension(resolve(arithmetic.isa or "auto"))
     assert isinstance(module, ModuleType), "`problem` comes first"
     return module
-
-
-@cache
-def _operators(arithmetic: Arithmetic) -> NativeOperators:
-    return NativeOperators(arithmetic, extension(arithmetic))
 
 
 @cache

@@ -122,6 +122,16 @@ def rope_append(
     )
 
 
+def _attention_constants(q: Tensor, kv_heads: int, tiles: tuple[int, int, int, int]) -> dict[str, int]:
+    """Return the constants of an attention's kernel, with smaller blocks in float32."""
+    _, heads, dim = q.shape
+    tile, block, warps, stages = tiles
+    if q.dtype == torch.float32:
+        block, stages = min(block, 32), 1
+    sizes = {"HEADS": heads, "GROUP": heads // kv_heads, "DIM": dim, "WIDTH": max(16, triton.next_power_of_2(dim))}
+    return sizes | {"TILE": tile, "BLOCK": block, "num_warps": warps, "num_stages": stages}
+
+
 def attend(q: Tensor, keys: Tensor, values: Tensor, out: Tensor, parts: Tensor, stats: Tensor, nodes: Nodes) -> None:
     """Compute attention of q [C, Hq, D] over prefix and node rows in the cache -> out [C, Hq * D].
 
@@ -131,28 +141,10 @@ def attend(q: Tensor, keys: Tensor, values: Tensor, out: Tensor, parts: Tensor, 
     """
     size, heads, dim = q.shape
     kv_heads, rows, splits, width = len(keys), split_rows(keys.shape[1]), parts.shape[0], parts.shape[3]
-    tile, block, warps, stages = QUERY_TILES[_tile_nodes(size)]
-    exact = q.dtype == torch.float32
-    kernels.attend[(kv_heads, triton.cdiv(size * (heads // kv_heads), tile), splits)](
-        q,
-        keys,
-        values,
-        parts,
-        stats,
-        nodes.meta,
-        nodes.mask,
-        dim**-0.5,
-        keys.stride(0),
-        size,
-        HEADS=heads,
-        GROUP=heads // kv_heads,
-        DIM=dim,
-        WIDTH=width,
-        TILE=tile,
-        SPLIT=rows,
-        BLOCK=min(block, 32) if exact else block,
-        num_warps=warps,
-        num_stages=1 if exact else stages,
+    constants = _attention_constants(q, kv_heads, QUERY_TILES[_tile_nodes(size)])
+    tensors = q, keys, values, parts, stats, nodes.meta, nodes.mask
+    kernels.attend[(kv_heads, triton.cdiv(size * constants["GROUP"], constants["TILE"]), splits)](
+        *tensors, dim**-0.5, keys.stride(0), size, SPLIT=rows, **constants
     )
     kernels.combine[(size, heads)](
         parts, stats, out, nodes.meta, splits, size, HEADS=heads, DIM=dim, WIDTH=width, SPLIT=rows, num_warps=1
@@ -164,28 +156,9 @@ def attend_branches(
 ) -> Tensor:
     """Compute attention of branches of `length` nodes: q [n, Hq, D], own rows [Hkv, n, D] -> [n, Hq * D]."""
     n, heads, dim = q.shape
-    tile, block, warps, stages = BRANCH_TILE
-    exact = q.dtype == torch.float32
-    out, group, width = torch.empty_like(q), heads // len(keys), max(16, triton.next_power_of_2(dim))
-    kernels.attend_branches[(len(keys), triton.cdiv(n * group, tile))](
-        q,
-        keys,
-        values,
-        own_keys,
-        own_values,
-        out,
-        meta,
-        dim**-0.5,
-        keys.stride(0),
-        own_keys.stride(0),
-        LENGTH=length,
-        HEADS=heads,
-        GROUP=group,
-        DIM=dim,
-        WIDTH=width,
-        TILE=tile,
-        BLOCK=min(block, 32) if exact else block,
-        num_warps=warps,
-        num_stages=1 if exact else stages,
+    out, constants = torch.empty_like(q), _attention_constants(q, len(keys), BRANCH_TILE)
+    tensors, strides = (q, keys, values, own_keys, own_values, out, meta), (keys.stride(0), own_keys.stride(0))
+    kernels.attend_branches[(len(keys), triton.cdiv(n * constants["GROUP"], constants["TILE"]))](
+        *tensors, dim**-0.5, *strides, LENGTH=length, **constants
     )
     return out.view(n, heads * dim)
