@@ -14,7 +14,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 from omegaconf import OmegaConf
@@ -25,6 +25,7 @@ from ssd_bench.contract.layer_set import BITS
 from ssd_bench.contract.shape import Shape
 from ssd_bench.cost.machine import Array, Calls, head_ms
 from ssd_bench.errors import ConfigError
+from ssd_bench.settings import Range, settings
 
 PREFIX = "sim_"
 ADD_GPU = (
@@ -56,7 +57,12 @@ TREE_NODE_MS = 0.005
 """Milliseconds of host work per tree node (mask, depths, children) at 2.5 GHz; 0.006 at 21 nodes, 0.005 at 65."""
 
 
-@dataclass(frozen=True)
+Positive = Annotated[float, Range(above=0)]
+Efficiency = Annotated[float, Range(above=0, most=1, what="a share")]
+Cost = Annotated[float, Range(0)]
+
+
+@settings("hardware.latency", frozen=True)
 class Gpu:
     """A GPU, from `latency` in `conf/hardware/sim_*.yaml`.
 
@@ -75,28 +81,17 @@ class Gpu:
     """
 
     name: str
-    memory_gb: float
-    bandwidth_gb_s: float
-    dense_tflops: float
-    bandwidth_efficiency: float
-    flops_efficiency: float
-    launch_us: float
-    sync_us: float
-    loop_us: float
-    hop_us: float
-    call_us: float
-    compare_us: float
-
-    def __post_init__(self) -> None:
-        for field in fields(self):
-            value = getattr(self, field.name)
-            if field.name == "name":
-                continue
-            share, cost = field.name.endswith("_efficiency"), field.name.endswith("_us")
-            expected = "a share in (0, 1]" if share else "a number >= 0" if cost else "a number > 0"
-            number = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
-            if not number or value < 0 or (value == 0 and not cost) or (share and value > 1):
-                raise ConfigError(f"hardware.latency.{field.name}", value, expected)
+    memory_gb: Positive
+    bandwidth_gb_s: Positive
+    dense_tflops: Positive
+    bandwidth_efficiency: Efficiency
+    flops_efficiency: Efficiency
+    launch_us: Cost
+    sync_us: Cost
+    loop_us: Cost
+    hop_us: Cost
+    call_us: Cost
+    compare_us: Cost
 
 
 @dataclass(frozen=True)
@@ -137,7 +132,7 @@ class SimulatedMachine:
         return float(self._rest_ms(np.ones(1), ROUNDED_BYTES.get(bits, VALUE_BYTES))[0])
 
     def pass_ms(self, nodes: Array, context: Array, bits: int = 0) -> tuple[Array, Array, Array]:
-        """Return the times as `Machine.pass_ms`; with rounded weights products stay in half precision."""
+        """Return the times of one attention, of one MLP and of the rest; products stay in half precision."""
         weight_bytes = ROUNDED_BYTES.get(bits, VALUE_BYTES)
         return *self._sublayers_ms(nodes, context, weight_bytes), self._rest_ms(nodes)
 
