@@ -28,8 +28,9 @@ from methods.fixed_layers import pattern_set
 from ssd_bench.compose.application import command
 from ssd_bench.contract.layer_set import BITS, LayerSet
 from ssd_bench.contract.window import Window
-from ssd_bench.cost.machine import Machine, Profile
+from ssd_bench.cost.machine import Profile
 from ssd_bench.cost.tpt import tpt
+from ssd_bench.cost.work import Machine
 from ssd_bench.engine.probe import ModelProbe
 from ssd_bench.model.decoder import Decoder
 from ssd_bench.model.kv_cache import KVCache

@@ -32,8 +32,8 @@ from ssd_bench import tables
 from ssd_bench.console import count, options, tool
 from ssd_bench.contract.layer_set import LayerSet
 from ssd_bench.contract.window import Window
-from ssd_bench.cost.machine import Machine
 from ssd_bench.cost.reference import reference_machine
+from ssd_bench.cost.work import Machine
 from ssd_bench.data.prompting import encode_turn
 from ssd_bench.engine.engine import Engine
 from ssd_bench.engine.probe import ModelProbe

@@ -23,8 +23,8 @@ from torch import Tensor
 from torch.nn import functional
 
 from ssd_bench.compose.application import command
-from ssd_bench.cost.machine import Machine
 from ssd_bench.cost.tpt import tpt
+from ssd_bench.cost.work import Machine
 from ssd_bench.model.decoder import Decoder
 from ssd_bench.model.operators import Matrix
 from ssd_bench.results.quantity import ratio

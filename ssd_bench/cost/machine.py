@@ -1,10 +1,11 @@
-"""Machines for predictions: their required times, and a machine with a latency profile."""
+"""Machines for predictions: their times of passes, and a machine with a latency profile."""
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Collection
-from dataclasses import dataclass, fields, replace
-from typing import Any, NamedTuple, Protocol
+from dataclasses import dataclass, fields
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -48,70 +49,35 @@ class Calls(NamedTuple):
         return np.asarray(self.attentions + self.mlps + self.heads == 0)
 
 
-class Machine(Protocol):
-    """The times of the parts of a step, in milliseconds.
+class PassTimes(ABC):
+    """Times of the parts of passes, in milliseconds."""
 
-    Attributes:
-        draft_start_ms, tree_token_ms, tree_node_ms: as in `Latency`.
-        bits: bits of the rounded weights whose times it has.
-        loop_ms: work of the decode loop in a step; None: as in the record, scaled with the forward passes.
-        copy_ms: keeping one state of the residual stream.
-    """
-
-    @property
-    def name(self) -> str: ...
-
-    def __hash__(self) -> int: ...  # predictions are cached by machine
-
-    @property
-    def bits(self) -> Collection[int]: ...
-
-    @property
-    def draft_start_ms(self) -> float: ...
-
-    @property
-    def tree_token_ms(self) -> float: ...
-
-    @property
-    def tree_node_ms(self) -> float: ...
-
-    @property
-    def loop_ms(self) -> float | None: ...
-
-    @property
-    def copy_ms(self) -> float: ...
-
+    @abstractmethod
     def pass_ms(self, nodes: Array, context: Array, bits: int = 0) -> tuple[Array, Array, Array]:
         """Return the times of one attention, of one MLP and, for `bits` 0, of the rest of passes."""
 
+    @abstractmethod
     def rest_ms(self, bits: int) -> float:
         """Return the time of a drafted token without its sublayers, by the bits of the head's weights; 0: as loaded."""
 
-    def calls_ms(self, calls: Calls) -> Array:
-        """Return the times of a method's calls, as if all weights were read in full precision."""
+    def head_ms(self, rows: Array) -> Array:
+        """Return the milliseconds of an LM head over a number of rows, with the choice of a token in each.
 
-    def of_blocks(self, n_layers: int) -> Machine:
-        """Return the machine for a model of so many blocks, each standing for several of its own."""
-
-
-def head_ms(machine: Machine, rows: Array) -> Array:
-    """Return the milliseconds of an LM head over a number of rows, with the choice of a token in each.
-
-    The rest of a verification includes the decode loop, so only its growth with the rows is the head's.
-    """
-    here = np.zeros_like(rows)
-    return machine.rest_ms(0) + machine.pass_ms(rows, here)[2] - machine.pass_ms(np.ones_like(rows), here)[2]
+        The rest of a verification includes the decode loop, so only its growth with the rows is the head's.
+        """
+        here = np.zeros_like(rows)
+        return self.rest_ms(0) + self.pass_ms(rows, here)[2] - self.pass_ms(np.ones_like(rows), here)[2]
 
 
 @dataclass(frozen=True)
-class LatencyTimes:
+class LatencyTimes(PassTimes):
     """Times from a latency profile: `Latency.pass_ms` over arrays, without torch."""
 
     latency: Latency
 
     @property
     def bits(self) -> Collection[int]:
-        return [bits for bits in BITS if getattr(self.latency, f"int{bits}_passes")]
+        return [bits for bits in BITS if self.latency.has_passes(bits)]
 
     @property
     def draft_start_ms(self) -> float:
@@ -138,10 +104,11 @@ class LatencyTimes:
         if not passes:
             attn = latency.t_attn_slope_ms * context + latency.t_attn_intercept_ms
             return attn, np.full_like(context, latency.t_mlp_ms), np.zeros_like(context)
-        return _between(passes, nodes, context)
+        return times_between(passes, nodes, context)
 
 
-def _between(passes: tuple[NodeTimes, ...], nodes: Array, context: Array) -> tuple[Array, Array, Array]:
+def times_between(passes: tuple[NodeTimes, ...], nodes: Array, context: Array) -> tuple[Array, Array, Array]:
+    """Return the times of one attention, of one MLP and of the rest, between the measured passes."""
     columns: dict[str, Any] = {
         name: np.array([getattr(times, name) for times in passes], dtype=float) for name in _COLUMNS
     }
@@ -167,9 +134,8 @@ class Profile(LatencyTimes):
         attn, mlp, _ = self.pass_ms(calls.rows, calls.context)
         passes = calls.attentions * attn + calls.mlps * mlp
         if not self.latency.calls:
-            return passes + calls.heads * head_ms(self, calls.rows)
-        single = Profile(replace(self.latency, passes=self.latency.calls))
-        attn, mlp, head = single.pass_ms(calls.rows, calls.context)
+            return passes + calls.heads * self.head_ms(calls.rows)
+        attn, mlp, head = times_between(self.latency.calls, calls.rows, calls.context)
         return np.where(calls.whole, passes, calls.attentions * attn + calls.mlps * mlp) + calls.heads * head
 
     def of_blocks(self, n_layers: int) -> Profile:

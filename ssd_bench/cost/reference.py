@@ -16,7 +16,7 @@ import numpy as np
 from ssd_bench.conf import CONF, read_yaml
 from ssd_bench.contract.layer_set import BITS
 from ssd_bench.cost.latency import Latency, NodeTimes
-from ssd_bench.cost.machine import Array, Calls, LatencyTimes, Profile
+from ssd_bench.cost.machine import Array, Calls, LatencyTimes, times_between
 from ssd_bench.errors import ConfigError
 
 COSTS = CONF / "costs"
@@ -82,7 +82,7 @@ class ReferenceMachine(LatencyTimes):
 
     def eager_ms(self, rows: Array, context: Array) -> tuple[Array, Array, Array]:
         """Return device times of one attention, one MLP and one head over rows, launched one by one."""
-        return Profile(replace(self.latency, passes=self.eager)).pass_ms(rows, context)
+        return times_between(self.eager, rows, context)
 
     def stage_ms(self, calls: Array, device_ms: Array, comparisons: Array) -> Array:
         """Return the times between a search's waits, for its calls, device times (`eager_ms`) and comparisons."""

@@ -23,7 +23,7 @@ from omegaconf.errors import OmegaConfBaseException
 from ssd_bench.conf import choices, config_file, plug_in_with
 from ssd_bench.contract.layer_set import BITS
 from ssd_bench.contract.shape import Shape
-from ssd_bench.cost.machine import Array, Calls, head_ms
+from ssd_bench.cost.machine import Array, Calls, PassTimes
 from ssd_bench.errors import ConfigError
 from ssd_bench.settings import Range, settings
 
@@ -95,7 +95,7 @@ class Gpu:
 
 
 @dataclass(frozen=True)
-class SimulatedMachine:
+class SimulatedMachine(PassTimes):
     """A model on equal GPUs, a `Machine`; each block of the timed work stands for `block_factor` of its blocks."""
 
     gpu: Gpu
@@ -156,7 +156,7 @@ class SimulatedMachine:
         sublayers = calls.attentions + calls.mlps
         launches = np.where(calls.whole & (calls.rows <= CAPTURED_ROWS), 0.0, np.maximum(sublayers, 1.0))
         host = np.where(calls.comparisons, self.compare_ms, launches * self.call_ms)
-        return calls.attentions * attn + calls.mlps * mlp + calls.heads * head_ms(self, calls.rows) + host
+        return calls.attentions * attn + calls.mlps * mlp + calls.heads * self.head_ms(calls.rows) + host
 
     def of_blocks(self, n_layers: int) -> SimulatedMachine:
         """Return this machine for the work of a model with another number of blocks, by relative depth."""

@@ -2,11 +2,25 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING, TypeAlias
+
 import numpy as np
 import pandas as pd
 
 from ssd_bench.contract.layer_set import BITS
-from ssd_bench.cost.machine import Array, Calls, Machine, head_ms
+from ssd_bench.cost.machine import Array, Calls
+
+if TYPE_CHECKING:  # replays with a record's profile need no data sheets
+    from ssd_bench.cost.machine import Profile
+    from ssd_bench.cost.reference import ReferenceMachine
+    from ssd_bench.cost.roofline import SimulatedMachine
+
+Machine: TypeAlias = "Profile | ReferenceMachine | SimulatedMachine"
+"""One of three sources of times, all in milliseconds.
+
+`bits` are those of the rounded weights whose times it has, `loop_ms` the work of the decode loop in a step (None: as in
+the record, scaled with the forward passes), `copy_ms` the time to keep one state of the residual stream.
+"""
 
 
 def work_ms(work: pd.DataFrame, machine: Machine) -> Array:
@@ -18,7 +32,7 @@ def work_ms(work: pd.DataFrame, machine: Machine) -> Array:
     calls = Calls(*(work[name].to_numpy(dtype=float) for name in Calls._fields))
     attn, mlp, rest = machine.pass_ms(calls.rows, calls.context)
     # a drafted token chooses its successor; a verification also accepts and commits; a prefill only computes the head
-    head = head_ms(machine, calls.rows)
+    head = machine.head_ms(calls.rows)
     drafted = np.where(calls.rows > 1, head, machine.rest_ms(0))  # of several rows if the draft checks a copy
     after = np.select([part == "draft", part == "verify"], [drafted, rest], default=head)
     decoding = calls.attentions * attn + calls.mlps * mlp + calls.heads * after

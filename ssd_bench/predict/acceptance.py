@@ -17,10 +17,9 @@ import pandas as pd
 
 from ssd_bench.conf import choices
 from ssd_bench.contract.window import Window
-from ssd_bench.cost.machine import Machine
 from ssd_bench.cost.reference import ReferenceMachine
 from ssd_bench.cost.shapes import known_shape
-from ssd_bench.cost.work import work_ms
+from ssd_bench.cost.work import Machine, work_ms
 from ssd_bench.papers.ours.values import BASELINES
 from ssd_bench.papers.printed.catalogue import PaperFolder, paper_folders
 from ssd_bench.papers.printed.reported import Number, numbers

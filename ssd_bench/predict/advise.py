@@ -11,9 +11,9 @@ from dataclasses import replace
 import pandas as pd
 
 from ssd_bench import tables
-from ssd_bench.cost.machine import Machine
 from ssd_bench.cost.reference import ReferenceMachine
 from ssd_bench.cost.roofline import PREFIX, SimulatedMachine
+from ssd_bench.cost.work import Machine
 from ssd_bench.errors import ConfigError
 from ssd_bench.papers.ours import select
 from ssd_bench.papers.printed.reported import Number

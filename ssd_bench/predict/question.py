@@ -9,10 +9,10 @@ from pathlib import Path
 from ssd_bench.conf import choices, plug_in_with
 from ssd_bench.console import count, options
 from ssd_bench.contract.shape import Shape
-from ssd_bench.cost.machine import Machine
 from ssd_bench.cost.reference import reference_machine, reference_names
 from ssd_bench.cost.roofline import PREFIX, gpu_named, simulated_machine, simulated_names
 from ssd_bench.cost.shapes import known_shape, shaped_models
+from ssd_bench.cost.work import Machine
 from ssd_bench.errors import NOT_GIVEN, ConfigError
 from ssd_bench.paths import local_path
 from ssd_bench.predict.acceptance import CONTEXT

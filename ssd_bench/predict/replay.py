@@ -24,10 +24,11 @@ import pandas as pd
 
 from ssd_bench.contract.shape import Shape
 from ssd_bench.cost.latency import GIVEN, MEASURED
-from ssd_bench.cost.machine import Array, Machine, Profile
+from ssd_bench.cost.machine import Array, Profile
 from ssd_bench.cost.reference import ReferenceMachine, reference_machine, reference_names
 from ssd_bench.cost.roofline import SimulatedMachine, gpu_named, simulated_machine
 from ssd_bench.cost.shapes import known_shape, shape_named
+from ssd_bench.cost.work import Machine
 from ssd_bench.errors import ConfigError
 from ssd_bench.predict.workload import has_baseline, with_baseline
 from ssd_bench.records.reader import Run

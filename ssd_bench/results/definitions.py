@@ -176,7 +176,7 @@ def _predicted_tpt(header: RunHeader, steps: Mapping[str, Array], sets: Mapping[
             n_attn, n_mlp = sets[f"n_attn_int{bits}"], sets[f"n_mlp_int{bits}"]
             if not (n_attn + n_mlp > 0).any():
                 continue
-            if bits not in LatencyTimes(latency).bits:
+            if not latency.has_passes(bits):
                 return None
             attn, mlp, _ = LatencyTimes(latency).pass_ms(np.ones(len(read)), read, bits)
             token += n_attn * (attn - t_read) + n_mlp * (mlp - latency.t_mlp_ms)

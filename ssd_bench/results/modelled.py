@@ -18,9 +18,8 @@ from numpy.typing import NDArray
 
 from ssd_bench.contract.generation import Work
 from ssd_bench.cost.latency import Latency
-from ssd_bench.cost.machine import Machine
 from ssd_bench.cost.reference import reference_machine
-from ssd_bench.cost.work import work_ms
+from ssd_bench.cost.work import Machine, work_ms
 from ssd_bench.records.header import RunHeader
 from ssd_bench.records.reader import Run
 from ssd_bench.records.schema import ANSWER, PAIR

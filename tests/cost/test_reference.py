@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from ssd_bench.cost.machine import head_ms
 from ssd_bench.cost.reference import SUBLAYER_COLUMNS, reference_machine, reference_names
 from ssd_bench.errors import ConfigError
 from ssd_bench.predict.acceptance import Acceptance, Steps
@@ -73,7 +72,7 @@ def test_blocks_of_a_smaller_model_stand_for_several() -> None:
 def test_head_over_rows() -> None:
     machine = reference_machine("h200/llama3_1_8b")
     rows = np.array([1.0, 16.0, 64.0])
-    head = head_ms(machine, rows)
+    head = machine.head_ms(rows)
     assert head[0] == machine.rest_ms(0) and (np.diff(head) > 0).all()
     assert head == pytest.approx([times.rest_ms for times in machine.latency.passes if times.nodes in rows])
 

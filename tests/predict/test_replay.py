@@ -12,10 +12,11 @@ import pytest
 from ssd_bench.commands.replay import main
 from ssd_bench.cost import machine as machines
 from ssd_bench.cost.latency import Latency, NodeTimes
-from ssd_bench.cost.machine import Array, Machine, Profile
+from ssd_bench.cost.machine import Array, Profile
 from ssd_bench.cost.reference import ReferenceMachine, reference_machine
 from ssd_bench.cost.roofline import SimulatedMachine, simulated_machine, simulated_names
 from ssd_bench.cost.shapes import shape_named
+from ssd_bench.cost.work import Machine
 from ssd_bench.errors import ConfigError
 from ssd_bench.predict import replay
 from ssd_bench.predict.replay import code_ms, own_profile, predict, step_times
