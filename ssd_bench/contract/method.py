@@ -191,7 +191,6 @@ class Probe(Protocol):
 
     def embed(self, tokens: Sequence[int]) -> Tensor:
         """Return the streams [n, d] that enter sublayer 0 for n tokens."""
-        ...
 
     def apply_sublayer(self, i: int, hidden: Tensor, prefix_len: int, bits: int = 0) -> Tensor:
         """Run sublayer i over B independent continuations of the committed prefix.
@@ -208,7 +207,6 @@ class Probe(Protocol):
         Raises:
             ValueError: the prefix is not committed.
         """
-        ...
 
     def run_sublayers(
         self,
@@ -234,7 +232,6 @@ class Probe(Protocol):
         Raises:
             ValueError: the prefix is not committed, or the cache has fewer than r free rows (at least 160 are free).
         """
-        ...
 
     def mean_cosine(self, branches: Tensor, direction: Tensor) -> NDArray[np.float32]:
         """Return the mean over r tokens of the cosine between streams and a direction, [B] float32 on the host.
@@ -243,30 +240,24 @@ class Probe(Protocol):
             branches: [B, r, d] streams of any dtype.
             direction: [r, d] float32 unit vectors.
         """
-        ...
 
     def predict(self, hidden: Tensor) -> Tensor:
         """Return the argmax token ids [...] of final norm and LM head over streams [..., d]."""
-        ...
 
     def predict_confident(self, hidden: Tensor) -> tuple[Tensor, Tensor]:
         """Return the token ids of `predict` and their raw softmax probabilities, both [...], float32."""
-        ...
 
     def final_norm(self, hidden: Tensor) -> Tensor:
         """Return streams [..., d] after the final norm, as the LM head reads them."""
-        ...
 
     def logits(self, hidden: Tensor, norm: bool = True) -> Tensor:
         """Return float32 logits [..., V] of the LM head over streams [..., d], with or without the final norm.
 
         All logits exist at once, so pass many streams a few at a time.
         """
-        ...
 
     def token_logits(self, hidden: Tensor, tokens: Tensor) -> Tensor:
         """Return float32 logits [..., k] of k vocabulary entries: final norm and LM head over streams [..., d]."""
-        ...
 
     def trial(self, method: Method, prompt: Sequence[int], new_tokens: int, max_steps: int | None = None) -> Generation:
         """Decode greedily and past any EOS, for offline searches.
@@ -276,25 +267,21 @@ class Probe(Protocol):
         Raises:
             RuntimeError: a prompt is being decoded.
         """
-        ...
 
     def prompt_states(self, prompt: Sequence[int], taps: Sequence[int]) -> Tensor:
         """Return the states [len(taps), P, d] of a prompt at these boundaries, as `Prefill.hidden`; empties the cache.
 
         For `prepare` only, as `trial`.
         """
-        ...
 
     def top2_gap(self, tokens: Sequence[int]) -> float:
         """Return the difference of the two largest next-token logits after `tokens`; empties the cache.
 
         For `prepare` only, as `trial`.
         """
-        ...
 
     def report_search(self, search: SearchUse) -> None:
         """Report a search that `prepare` ran or reused, for the record of the run."""
-        ...
 
 
 class Method(Protocol):
@@ -333,7 +320,6 @@ class Method(Protocol):
 
     def propose(self, context: Context) -> LayerDraft | TokenTree:
         """Propose candidates for the next step."""
-        ...
 
     def observe(self, verification: Verification, probe: Probe) -> Estimate | None:
         """Learn from a verified step; return the Estimate of a search event, None without one."""

@@ -39,11 +39,9 @@ class Stateful(Protocol):
 
     def state(self) -> bytes:
         """Return everything that the next prompt depends on."""
-        ...
 
     def restore(self, state: bytes) -> None:
         """Continue from a value of `state`."""
-        ...
 
 
 @runtime_checkable
@@ -59,4 +57,3 @@ class Illustrated(Protocol):
 
     def arrays(self) -> dict[str, dict[str, NDArray[Any]]]:
         """Return arrays by file stem and name; called once, when the run has ended."""
-        ...

@@ -56,11 +56,9 @@ class DataSource(Protocol):
         Raises:
             ConfigError: the file, a column or every row cannot be used (the message names the line).
         """
-        ...
 
     def fingerprint(self, spec: DataSpec) -> str:
         """Return a text that identifies the content that `rows` reads."""
-        ...
 
 
 @runtime_checkable
@@ -69,7 +67,6 @@ class Examined(Protocol):
 
     def unusable(self) -> Mapping[str, Sequence[ConfigError]]:
         """Return the faults of all rows that were read so far, by file or split."""
-        ...
 
 
 @dataclass(frozen=True)
@@ -148,11 +145,9 @@ class Task(Protocol):
 
     def files(self, template: str) -> tuple[DataSpec, ...]:
         """Return the files that `prompts` reads for this template; their fingerprints go into the record."""
-        ...
 
     def prompts(self, source: DataSource, template: str, limit: int | None, seed: int) -> Sequence[Prompt]:
         """Return the prompts of a run: the first `limit` items (None: all) for a `chat` or `plain` template."""
-        ...
 
     def pool(self, source: DataSource, template: str, seed: int) -> Iterable[Prompt]:
         """Yield all items, also those that no run of this task evaluates; within a domain in the order of `prompts`.
@@ -160,18 +155,15 @@ class Task(Protocol):
         A `Calibrated` method gets items that the run does not evaluate. Reading stops with the last needed item, so
         that a faulty row after it stops no run.
         """
-        ...
 
     def score(self, prompt: Prompt, text: str) -> float | None:
         """Return the score in [0, 1] of one answer to a prompt of this task; None if the prompt has no reference.
 
         In a conversation, the answer to a turn is scored with `Prompt.at` of that turn.
         """
-        ...
 
     def scores(self, prompts: Sequence[Prompt], texts: Sequence[str]) -> dict[str, float]:
         """Return further scores of many answers, by name, in [0, 1], besides the mean of `score` (ROUGE-2, BLEU).
 
         A prompt may occur several times.
         """
-        ...
