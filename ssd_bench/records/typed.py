@@ -10,10 +10,10 @@ from types import NoneType
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 from ssd_bench.errors import ConfigError, brief, is_encodable
+from ssd_bench.settings import WORDS
 
 LARGEST = 2**63
 """Bound of integers, as in tables of numbers."""
-NOUNS = {str: "a text", bool: "true or false", int: "an integer", float: "a number"}
 
 
 def check_type(place: str, value: Any, kind: Any) -> None:
@@ -49,7 +49,7 @@ def check_type(place: str, value: Any, kind: Any) -> None:
     elif args:
         check_type(place, value, next(inner for inner in args if inner is not NoneType))
     else:
-        _expect(place, value, _is_scalar(value, kind), NOUNS[kind])
+        _expect(place, value, _is_scalar(value, kind), WORDS[kind])
 
 
 def _is_scalar(value: Any, kind: type) -> bool:

@@ -20,22 +20,18 @@ from jsonschema import Draft202012Validator
 from jsonschema.exceptions import ValidationError
 
 from ssd_bench.errors import shortened
-from ssd_bench.records import typed
 from ssd_bench.records.consistency import CHANGED, faults
 from ssd_bench.records.description import EXTENSION, TYPES, description, header_schema, type_name
 from ssd_bench.records.fault import answer_name
 from ssd_bench.records.files import open_regular, table_frame
 from ssd_bench.records.schema import ANSWER, DIGESTS, SCHEMAS
+from ssd_bench.settings import WORDS
 
 HEADER = "run.json"
 UNKNOWN = "it is unknown"
 HARMLESS = (CHANGED, UNKNOWN)
 """Faults that still allow checks of the rows."""
-NOUNS = {TYPES[kind]: noun for kind, noun in typed.NOUNS.items()} | {
-    "object": "an object",
-    "array": "a list",
-    "null": "null",
-}
+NOUNS = {TYPES[kind]: noun for kind, noun in WORDS.items()} | {"object": "an object", "array": "a list"}
 LARGE = {pa.large_string(): pa.string(), pa.string_view(): pa.string()}
 """Arrow type -> type in the schemas that a Parquet file stores in the same way."""
 
