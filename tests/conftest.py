@@ -29,7 +29,8 @@ from ssd_bench.model import arithmetic
 from ssd_bench.model.backend import select
 from ssd_bench.model.backends.cpu import native_problem
 from ssd_bench.model.checkpoint import Checkpoint
-from ssd_bench.model.decoder import Decoder
+from ssd_bench.model.decoder import Decoder, Pass
+from ssd_bench.model.kv_cache import KVCache
 from ssd_bench.papers.claims.judge import Judgement, judge
 from ssd_bench.papers.ours.cells import Replication, replications
 from ssd_bench.records.pack import unpacked_folder
@@ -274,6 +275,19 @@ def rests(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
     monkeypatch.setattr(Engine, "_verify_from_fork", counted)
     return seen  # type: ignore[return-value]
+
+
+@pytest.fixture
+def passes(monkeypatch: pytest.MonkeyPatch) -> list[Pass]:
+    """Passes of all decoders, as they happen."""
+    run, seen = Decoder.run, list[Pass]()
+
+    def counted(self: Decoder, forward: Pass, cache: KVCache) -> tuple[torch.Tensor, torch.Tensor | None]:
+        seen.append(forward)
+        return run(self, forward, cache)
+
+    monkeypatch.setattr(Decoder, "run", counted)
+    return seen
 
 
 @pytest.fixture

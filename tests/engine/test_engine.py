@@ -161,12 +161,6 @@ def test_eos_ends_output_and_draft(decoders: Load) -> None:
             assert made.steps[-1].emitted == made.steps[-1].draft_len
 
 
-def test_first_token_eos_means_no_step(decoders: Load) -> None:
-    first = decode(decoders(), AR(), [5, 6], 1).output[0]
-    made = decode(decoders(), drafts(), [5, 6], 9, frozenset([first]))
-    assert made.output == [first] and made.finish_reason == "eos" and made.steps == []
-
-
 def test_context_end_stops_without_overrun(decoders: Load) -> None:
     expected, made = (decode(decoders(), method, [5, 6, 7], 50, spare=17) for method in (AR(), drafts(FULL, 6)))
     assert made.output == expected.output and made.finish_reason == expected.finish_reason == "context"

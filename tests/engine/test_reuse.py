@@ -10,7 +10,7 @@ import torch
 
 from ssd_bench.contract.layer_set import LayerSet
 from ssd_bench.contract.method import LayerDraft
-from ssd_bench.model.decoder import Decoder
+from ssd_bench.model.decoder import Decoder, Pass
 from tests.conftest import LAYERS, VOCAB
 from tests.lossless import Drafting, Load, check_greedy, decode
 
@@ -90,16 +90,8 @@ def test_states_are_those_of_a_whole_pass(
     assert places == {-1, 0, 1}
 
 
-def test_drafting_keeps_no_more_than_is_asked_for(decoders: Load, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_drafting_keeps_no_more_than_is_asked_for(decoders: Load, passes: list[Pass]) -> None:
     """The fork alone without taps; with taps also those before it, which no later pass keeps again."""
-    passes: list[tuple[int, int, tuple[int, ...]]] = []
-    run = Decoder.run
-
-    def noted(self: Decoder, what: object, cache: object) -> object:
-        passes.append((len(what.sublayers), len(what.nodes), tuple(what.taps)))  # type: ignore[attr-defined]
-        return run(self, what, cache)  # type: ignore[arg-type]
-
-    monkeypatch.setattr(Decoder, "run", noted)
     for taps, early, rest in (
         ((), (4,), ()),
         ((0, 2, 4, 6), (0, 2, 4), (4, 6)),
@@ -107,7 +99,8 @@ def test_drafting_keeps_no_more_than_is_asked_for(decoders: Load, monkeypatch: p
     ):
         passes.clear()
         decode(decoders(), watching([LayerSet.exit(LAYERS, 2)], taps, 3), PROMPTS[0], 5)
-        assert passes[1:6] == [(4, 1, early)] * 4 + [(4, 4, rest)]
+        seen = [(len(one.sublayers), len(one.nodes), tuple(one.taps)) for one in passes[1:6]]
+        assert seen == [(4, 1, early)] * 4 + [(4, 4, rest)]
 
 
 def test_greedy_equals_ar_with_any_taps(decoders: Load) -> None:

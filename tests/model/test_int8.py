@@ -41,8 +41,6 @@ from ssd_bench.cost.work import work_ms
 from ssd_bench.errors import ConfigError
 from ssd_bench.exchange import layers
 from ssd_bench.model.arithmetic import available_levels
-from ssd_bench.model.backend import select
-from ssd_bench.model.checkpoint import Checkpoint
 from ssd_bench.model.decoder import Decoder, Pass
 from ssd_bench.model.operators import GROUP, RoundedMatrix
 from ssd_bench.model.weights import MATRICES
@@ -73,7 +71,6 @@ from tests.model.test_model import tokens
 from tests.predict.test_replay import BIG
 from tests.runs import config, executed, local_model
 
-CPU = torch.device("cpu")
 NATIVE_LEVELS = [level.name for level in available_levels()]
 DRAFTS = {8: Int8Draft, 4: Int4Draft}
 
@@ -534,7 +531,7 @@ def test_a_mixed_knapsack_finds_no_better_set_than_brute_force(tmp_path: Path) -
     """
     blocks = 2
     save_model(LlamaConfig(**SIZES | {"num_hidden_layers": blocks}, rope_parameters=rope(5e4)), tmp_path)
-    decoder = select("cpu", torch.float64, "torch", "auto").load(Checkpoint(tmp_path), torch.float64, [CPU])
+    decoder = load(tmp_path, "torch", torch.float64)
     for bits in BITS:
         decoder.quantise(bits)
     states, probe = history(decoder)

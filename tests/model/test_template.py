@@ -61,14 +61,11 @@ def test_other_variables_have_their_names() -> None:
         (Template("chat", kwargs={"mood": "glad"}), CHAT, "model.template.kwargs"),
         (Template("chat", kwargs={"messages": []}), CHAT, "model.template.kwargs"),
         (Template("chat", kwargs={"m": 1}), CHAT, "model.template.kwargs"),
-        (Template("chat", kwargs={"role": 1}), CHAT, "model.template.kwargs"),
         (Template("chat", kwargs={"user": 1}), "{% generation %}user{% endgeneration %}", "model.template.kwargs"),
         (Template("chat", system="user"), ONE_SPEAKER + "user", "model.template.system"),
         (Template("chat", system="be brief"), NO_SYSTEM, "model.template.system"),
         (Template("chat"), None, "model.template"),
         (Template("plain", enable_thinking=True), CHAT, "model.template.enable_thinking"),
-        (Template("plain", system="be brief"), CHAT, "model.template.system"),
-        (Template("plain", kwargs={"mood": 1}), CHAT, "model.template.kwargs"),
     ],
 )
 def test_what_a_template_would_ignore_is_refused(template: Template, chat_template: str | None, field: str) -> None:
@@ -100,10 +97,7 @@ def test_a_conversation_that_a_template_refuses_is_one_message() -> None:
     [
         ("raw", "model.template"),
         (None, "model.template"),
-        ({"form": "raw"}, "model.template.form"),
         ({}, "model.template.form"),
-        ({"form": "chat", "enable_thinking": "yes"}, "model.template.enable_thinking"),
-        ({"form": "chat", "system": 3}, "model.template.system"),
         ({"form": "chat", "kwargs": [1]}, "model.template.kwargs"),
         ({"form": "chat", "nonsense": 1}, "model.template.nonsense"),
     ],
@@ -145,7 +139,6 @@ def test_a_run_says_how_it_was_asked(folder: Path, tmp_path: Path) -> None:
 TEXT, PART = "the user's text", "a part of the user's text"
 DROPPED = {  # by every such template: this part of one message, and of the first turn of a conversation
     "<|user|><|assistant|>": TEXT,
-    "What is 2 + 2?": TEXT,
     "{% for m in messages if m.role == 'human' %}{{ m.content }}{% endfor %}": TEXT,
     "{% for m in messages %}{{ m.content[0].text }}{% endfor %}": TEXT,
     "{% for m in messages %}{{ m.content[:2000] }}{% endfor %}": PART,
@@ -159,8 +152,6 @@ DROPPED_IN_CONVERSATIONS = {
         "the model's answer of turn 1"
     ),
     "{% for m in messages %}<|{{ m.role }}|>{{ m.content }}\n{% endfor %}": None,
-    "{% for m in messages %}{{ m.content | trim }}{% endfor %}": None,
-    "{% for m in messages %}{{ m.content | upper }}{% endfor %}": None,
     "{% for m in messages %}{{ m.content.lower().strip() }}{% endfor %}": None,
     "{{ messages | tojson }}": None,
 }
@@ -204,7 +195,6 @@ def test_a_run_of_conversations_with_such_a_template_is_refused(folder: Path, tm
 
 CLOCKS = [
     "{% set today = strftime_now('%d %b %Y') %}{{ today }}",
-    "{{ strftime_now('%H:%M') }}",
     "{% macro year() %}{{ strftime_now('%Y') }}{% endmacro %}{{ year() }}",
     "{% if strftime_now is defined %}{{ strftime_now('%A') }}{% endif %}",
     "{{ date_string }}",

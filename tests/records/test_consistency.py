@@ -127,7 +127,6 @@ CHANGES: dict[str, tuple[str, Callable[[pd.DataFrame], pd.DataFrame], str]] = {
     "no steps": ("steps", lambda frame: frame.iloc[:0], "prompt 0, repeat 0, arm ar: its steps emitted 0 tokens"),
     "an arm less": ("prompts", lambda frame: frame.drop(index=3), "prompt 1, repeat 0, arm method: its row is missing"),
     "a prompt less": ("prompts", lambda frame: frame[:2], "prompt 1, repeat 0, arm ar: its row is missing"),
-    "no rows": ("prompts", lambda frame: frame[:0], "prompt 0, repeat 0, arm ar: its row is missing"),
     "a row twice": ("prompts", lambda frame: pd.concat([frame, frame[3:]]), "arm method: it has two rows"),
     "a step less": ("steps", lambda frame: frame.drop(index=4), "arm ar: step 6: step does not count"),
     "the last step less": ("steps", lambda frame: frame[:-1], "prompt 1, repeat 0, arm method: its steps emitted"),

@@ -49,11 +49,6 @@ def scores(engine: Engine) -> SetScores:
     return SetScores(engine, PROMPTS, outputs)
 
 
-def test_the_full_model_predicts_all_of_its_own_tokens(scores: SetScores) -> None:
-    assert scores([LayerSet.full(LAYERS)]) == [1.0]
-    assert scores.tokens == len(PROMPTS) * (NEW - 1)
-
-
 def test_alpha_is_what_full_passes_with_right_tokens_say(engine: Engine, scores: SetScores) -> None:
     """Run the full model up to a draft's beginning, then the set over the drafted tokens, in separate passes.
 

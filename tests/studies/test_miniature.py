@@ -13,7 +13,6 @@ import torch
 from transformers import AutoModelForCausalLM, PreTrainedTokenizerBase
 
 from methods.fixed_layers import published_set
-from ssd_bench.model.backend import select
 from ssd_bench.model.checkpoint import EMBEDDED, Checkpoint
 from ssd_bench.model.decoder import Decoder, Pass
 from studies.miniature import corpus
@@ -24,6 +23,7 @@ from studies.miniature.optimiser import Muon, orthogonalised
 from studies.miniature.recipe import RECIPES, Recipe, Size
 from studies.miniature.sparsity import ModelOutput, SetAgreement, search
 from studies.miniature.train import LOG, STATE, SUMMARY, Training, train
+from tests.interpreted import load
 
 CPU = torch.device("cpu")
 SIZE = Size(n_layers=4, width=16, n_heads=2, intermediate=24, context=1024)
@@ -78,7 +78,7 @@ def test_the_network_is_the_llama_that_it_saves(network: Network, saved: Path) -
 
 @pytest.fixture(scope="module")
 def decoder(saved: Path) -> Decoder:
-    return select("cpu", torch.float32, "torch").load(Checkpoint(saved), torch.float32, [CPU])
+    return load(saved, "torch", torch.float32)
 
 
 def test_dropped_sublayers_and_exits_are_the_decoders(network: Network, decoder: Decoder) -> None:
