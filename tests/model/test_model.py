@@ -110,9 +110,8 @@ def test_rotary_base_of_old_and_new_checkpoints(checkpoints: dict[str, Path], tm
     assert torch.equal(got, expected) and not torch.allclose(got[1:], 1e4 ** (-torch.arange(2, 8, 2) / 8))
 
 
-def test_unsupported_architectures_are_refused() -> None:
-    for name, value in (("layer_types", ["full_attention"] * 3 + ["sliding_attention"]), ("model_type", "gpt2")):
-        config = FAMILIES["qwen2"]()
-        config.__dict__[name] = value  # past transformers' own checks
-        with pytest.raises(ConfigError, match=name):
-            Architecture.of(config)
+def test_other_kinds_of_layers_are_refused() -> None:
+    config = FAMILIES["qwen2"]()
+    config.__dict__["layer_types"] = ["full_attention"] * 3 + ["sliding_attention"]  # past transformers' own checks
+    with pytest.raises(ConfigError, match="layer_types"):
+        Architecture.of(config)
