@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-import tracemalloc
 from collections.abc import Iterator, Sequence
 
 import pytest
@@ -83,19 +82,6 @@ def scanned(method: PromptLookup, tokens: list[int]) -> list[int]:
             if not method.whole or end + method.draft_len <= len(tokens):
                 return tokens[end : end + method.draft_len]
     return []
-
-
-@pytest.mark.parametrize("match", ["earliest", "latest"])
-@pytest.mark.parametrize("vocabulary", [1, 4000])
-def test_memory_grows_with_the_text_whatever_the_longest_ngram(match: str, vocabulary: int) -> None:
-    rng = random.Random(1)
-    tokens = [rng.randrange(vocabulary) for _ in range(1000)]
-    method = PromptLookup(max_ngram=300, match=match)
-    tracemalloc.start()
-    list(drafts(method, tokens, [0], [1]))
-    size, _ = tracemalloc.get_traced_memory()
-    tracemalloc.stop()
-    assert size < 1000 * 1000  # bytes; a table of all n-grams has 300 per token, of 1.2 kB on average
 
 
 def test_it_is_lossless(decoders: Load) -> None:
