@@ -5,17 +5,10 @@ After a verification the last accepted token runs again through subsets of the b
 Alg. 1). The last cell's set, which skips exactly M blocks, then drafts. Neighbouring tokens have nearly the same best
 set ("sparse persistence", §3.7), so a search runs only every T verifications.
 
-No code was released. The presets are `clasp` (paper, arXiv 2505.24196) and `clasp_knapspec`, KnapSpec's
-re-implementation (kaist-flexml-lab/knapspec @ 8eef1a2), which skips 22 to 31 % of the blocks (paper: 50 to 60 %). Where
-the paper is ambiguous:
+No code was released. `methods/fidelity.md` has the presets `clasp` (paper, arXiv 2505.24196) and `clasp_knapspec`
+(KnapSpec's re-implementation, kaist-flexml-lab/knapspec @ 8eef1a2), and where the paper is ambiguous.
 
-* Eq. 1 is printed as a minimum of the cosine; text, Eq. 2, Alg. 1 and this file maximise it;
-* Fig. 1 begins with an update after the prefill, unlike Alg. 1 and the port (`search_on`). With it the first search is
-  on the prompt's last token; without it the full model drafts in the first step;
-* Alg. 1 backtracks by comparing streams; here every cell keeps a bit: executed or skipped.
-
-The result is not exact: a cell keeps one branch, on which later cosines depend (§3.5). With `draft_window` drafts read
-a part of the cache; the search reads all of it.
+The result is not exact: a cell keeps one branch, on which later cosines depend (§3.5).
 """
 
 from __future__ import annotations

@@ -6,24 +6,8 @@ standard deviations below the mean of its neighbours, in a window that the secon
 (Eqs. 5-10). The set drafts for some 30 rounds; by its accepted tokens it is then frozen for the run, noted as the best
 so far, or given up. Search and set persist across prompts.
 
-Each difference between paper and released code (WA225/ConfLayers @ d9f157e) has a switch; presets are `conflayers`,
-`conflayers_paper`, `conflayers_logs` and `conflayers_release`:
-
-* the paper takes the entropy over the vocabulary, by the LM head; the code takes it over the output's channels and
-  never calls the head: `signal`;
-* λ is fixed (paper, logs) or follows the set's size (code): `lambda_mode`;
-* the search ends at four accepted tokens (paper), or at more with an acceptance rate above 0.95 (code): `stop_rule`;
-* the code reads the tokens at positions right after the prompt: `estimate_context`;
-* the code's statistics are half precision, where the gradients that widen windows can be equal: `stats_dtype`;
-* verification is SWIFT's; paper and code differ in the numbers of candidates: `k_set`.
-
-Only in the code: rescaling the gradient to mean 0.5, needed to reproduce the logged sets (`centred`); the largest
-window of Qwen models (`cap_window`); ending a trial below one accepted token per round (`abort_below`) or with its
-prompt (`trial_by_prompt`); one round more than the interval (`extra_round`).
-
-Unlike both: a module's output is the difference of the streams after and before it, including their rounding in half
-precision; if all confidences are equal, nothing is skipped (the code divides by zero); without a published λ, a run's
-first estimate sets it to skip half of the inner blocks (the paper's sets skip 40 to 60 %).
+`methods/fidelity.md` has the differences between the paper and the released code (WA225/ConfLayers @ d9f157e), the
+switch of each, and what the presets follow.
 """
 
 from __future__ import annotations

@@ -7,19 +7,10 @@ length γ* of highest TPL (KnapSpec, Eq. 2), tokens per loaded block:
 
     TPL(l, γ) = (1 + a_l + ... + a_l^γ) / (L + γ l)
 
-The presets are `del` (DEL_fly_speculation_generator.py in a public fork of the authors' hoenza/DEL) and `del_knapspec`
-(the port in kaist-flexml-lab/knapspec @ 8eef1a2). Both codes depart from Eq. 2 in three ways:
-
-* γ* is not used as a length: drafting runs to the cap and ends early by confidence. `gamma_mode` can draft γ* tokens
-  (assumed to be the variant DELE of the authors' README);
-* γ* = 0 still drafts (`allow_zero_draft` stops that), and then the positions after a rejected draft also count;
-* without a match, or a mismatch, an exit's threshold is NaN and drafting runs to the cap; here it is the other kind's
-  mean, 0.5 without either.
-
-Unlike in both codes, all blocks process the prompt before the first step, so that the first output token is never
-drafted, and the window of prompt positions ends with the prompt's last one. Positions after the first error of exit E
-have no shadow tokens (the codes drop them); when sampling, the accepted path decides. With `draft_window` shadow tokens
-still use full attention, from the verification.
+`methods/fidelity.md` has the presets `del` (DEL_fly_speculation_generator.py in a public fork of the authors'
+hoenza/DEL) and `del_knapspec` (the port in kaist-flexml-lab/knapspec @ 8eef1a2), and where both depart from Eq. 2.
+Unlike in both, the window of prompt positions ends with the prompt's last one. Positions after the first error of exit
+E have no shadow tokens (the codes drop them); when sampling, the accepted path decides.
 """
 
 from __future__ import annotations

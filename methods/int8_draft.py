@@ -1,8 +1,7 @@
 """8-bit drafts: all sublayers draft, but they and the LM head read weights that were rounded to 8 bits.
 
-At batch 1 a drafted token costs the bytes it reads: half of 16-bit weights' with 8 bits. QuantSpec (arXiv:2502.10424)
-and QSpec (arXiv:2410.11305) draft with a 4-bit copy of the model and quantised activations or caches. Here activations,
-cache and verification stay in full precision.
+At batch 1 a drafted token costs the bytes it reads: half of 16-bit weights' with 8 bits. Activations, cache and
+verification stay in full precision. Relatives: `methods/fidelity.md`.
 """
 
 from __future__ import annotations

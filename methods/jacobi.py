@@ -7,13 +7,7 @@ emits g_1 .. g_{m+1}. The last one is the next root; g_{m+2} .. g_b are the next
 The paper's modes differ in the block: PJ takes all remaining tokens, PGJ successive blocks of b, HGJ is PGJ up to an
 assumed length, then AR. `sliding` refills the block at every step (not in the paper).
 
-Two differences from the released code (teelinsan/parallel-decoding, encoder-decoder translation):
-
-* its frontier moves one token per iteration, and a block ends early only after an iteration without a change; here the
-  frontier moves past every right guess, giving the same text in no more passes;
-* it decodes up to the length of AR's answer; here the end is EOS or the length limit.
-
-There is no sampling mode.
+`methods/fidelity.md` has the differences from the released code (teelinsan/parallel-decoding).
 """
 
 from __future__ import annotations

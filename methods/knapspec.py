@@ -5,24 +5,8 @@ A search event reruns the last r committed tokens through subsets of the sublaye
 (`methods.knapsack`). Every surviving skipped weight is scored by its tokens per time (TPT, Eq. 4) at its best draft
 length, with the acceptance rate (Eq. 9) on those r tokens. The best set then drafts.
 
-Each difference between paper and released code (kaist-flexml-lab/knapspec) has a switch; the presets are `knapspec`
-(paper) and `knapspec_code`:
-
-* the paper protects no block, caps no weight, has γ in 1..10 and keeps the full model as a candidate; the code protects
-  first and last block, caps weights at 5, has γ in 0..17 and drops the least skipped weight;
-* the paper keeps branches with a cosine > τ, the code with >= τ;
-* both compute the best γ, but draft up to a fixed cap with a confidence exit;
-* until the first event the code drafts with the full model, which cannot pay; the paper does not say; here nothing is
-  drafted (`warmup`).
-
-`search_on=prefill` is in neither: the first event is at the prompt's end. With `draft_window` and `draft_weights`
-(int8, int4) candidates still read the whole cache and full weights, as in the paper; their weights and times are those
-of the drafts. With `draft_weights=mixed` (ours) the knapsack chooses for each sublayer: run, run with 8-bit or 4-bit
-weights, or skip.
-
-Also in neither: states are captured over the last m steps before every event, so that any interval works (the code
-never searches for T <= 6); a sublayer executes unless marked as skipped (the paper's backtracking stops at weight 0 and
-would lose sublayers).
+`methods/fidelity.md` has the differences between the paper and the released code (kaist-flexml-lab/knapspec), the
+switch of each, and what the presets `knapspec` (paper) and `knapspec_code` follow.
 """
 
 from __future__ import annotations

@@ -7,14 +7,8 @@ A prompt's feature is its prefill's hidden states after the final norm, pooled o
 3. The anchor most similar (cosine) to a prompt's feature determines the domain.
 4. Its set drafts at most 12 tokens, until a token less likely than 0.8 (§4; mbsong/KNN-SSD).
 
-Paper and released code differ in anchors and search prompts. `knn_ssd` follows the code, the source of the released
-sets and vectors; `knn_ssd_paper` the paper. The paper's "last hidden vector" of a prompt may be the last layer's
-states, pooled as in the code (`knn_ssd_paper`), or the last token's (`knn_ssd_last_token`). Decided here:
-
-* the search maximises a speedup computed from measured times; `knn_ssd_wallclock` the measured speed, as paper and code
-  do;
-* a domain without a set is an error; the code drafts with every second layer;
-* sampling works as in every method; the code ignores its sampling options.
+`methods/fidelity.md` has the differences between the paper and the released code, the switch of each, and what the
+presets follow.
 """
 
 from __future__ import annotations

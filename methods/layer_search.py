@@ -7,13 +7,11 @@ optimiser is bayes_opt's, as in `methods.bayesian`. KNN-SSD searches per domain.
 
 Decisions of this project:
 
-* The default objective is `expected`: the drafts' speedup at measured times of attention and MLP. Unlike the paper's
-  wall time (`wallclock`), it is deterministic. Without the LM head, sets that skip nearly everything look a little too
-  fast.
+* The default objective is `expected`, which is deterministic. It leaves out the LM head, so sets that skip nearly
+  everything look a little too fast.
 * Both objectives decode greedily past EOS and reset γ for each prompt, as in the released code.
-* The random generator is seeded before every proposal with `random_state` and the number of points, so that
-  interruptions change nothing. A point proposed twice counts twice (bayes_opt's version 1 ignores the second); with
-  `expected` its set is decoded once.
+* The random generator is seeded before every proposal, so that interruptions change nothing. A point proposed twice
+  counts twice (bayes_opt's version 1 ignores the second).
 * Every evaluation is stored immediately (`ssd_bench.records.search_store`). A search's key has everything its scores
   depend on: model, weights, dtype, machine, task, settings and prompts, but not the run's seed and the budget: a
   smaller budget reads the beginning of a search, a larger one continues it, with its initial latency profile.

@@ -4,9 +4,6 @@ Exit E and draft length d are fixed for a run: by settings (`LayerSkip`), or by 
 Verification reuses the drafts' states, keys and values of the first E blocks, and runs these blocks only on the last
 drafted token. There is no confidence rule. The weights must be trained for early exits.
 
-Unlike in the released code, which drafts even the first output token, all blocks process the prompt before the first
-step.
-
 The authors time a decoding with every pair of E and d (facebookresearch/LayerSkip, sweep.py). Here one autoregressive
 decoding of each calibration prompt scores all pairs. Up to its exit a draft computes the full model's states, so an
 exit's predictions after the model's own tokens give the steps of a decoding with any draft length. The score is these

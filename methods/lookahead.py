@@ -10,16 +10,8 @@ equal the released code's positions and mask. Window and n-grams never see each 
 Only n-grams are candidates; accepting window nodes, too, would be lossless, but another algorithm (G = 0 would not be
 AR). Since n-grams are merged, acceptance finds the longest match.
 
-Each difference between paper and released codes has a switch:
-
-* a fully matched n-gram yields N tokens, as in the authors' code (hao-ai-lab/LookaheadDecoding), or N-1 by the loop
-  index of Spec-Bench's copy, with which other papers compare: `cap`. A token that cannot be accepted is not run;
-* the pool starts empty (default) or with the prompt's n-grams, and then also learns the output's (`pool_from_prompt`,
-  that code's POOL_FROM_PROMPT, without its error of entering a step's last token for each);
-* under sampling that code removes EOS from the newest row: `keep_out`.
-
-Unlike the released codes, which begin to fill the window in the prefill pass, all N-2 filling passes come after it, so
-the window is full one pass later. Columns beyond the length limit are dropped.
+Columns beyond the length limit are dropped. `methods/fidelity.md` has the differences between the paper, the authors'
+code (hao-ai-lab/LookaheadDecoding) and Spec-Bench's copy, with which other papers compare.
 """
 
 from __future__ import annotations

@@ -3,11 +3,6 @@
 For n from `max_ngram` down to `min_ngram`, the last n tokens are looked up in the prompt and output so far; the
 continuation of the first match is the draft, a chain.
 
-The sources differ, by switch:
-
-* the earliest occurrence (Saxena's demonstration, Hugging Face) or the latest: `match`;
-* Saxena's demonstration needs `draft_len` tokens after an occurrence; Hugging Face drafts fewer there: `whole`.
-
 Occurrences are found as in `methods.suffix`: those of the last token, narrowed by the tokens before it.
 """
 

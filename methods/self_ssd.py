@@ -1,17 +1,7 @@
 """Self-SD (Draft & Verify, Zhang et al., ACL 2024): one layer set, searched before the run, and an adaptive exit.
 
 `methods.layer_search` finds the set; in `methods.draft_stop` γ, the threshold of the exit, follows the acceptance rate.
-Presets: `self_ssd` (the evaluation notebooks, with another search objective), `self_ssd_wallclock` (with theirs),
-`self_ssd_fix` and `self_ssd_mix` (KNN-SSD's baselines: γ fixed, the set searched on the first task or on all) and
-`self_ssd_dynamic_ver` (SWIFT's comparison, with its tree of candidates).
-
-Differences from the released code (dilab-zju/self-speculative-decoding):
-
-* nothing is drafted beyond the length limits (decoding.py always drafts one token) or EOS (the code goes on to the end
-  of the cycle);
-* sampling draws drafted tokens from the warped distribution, compares their raw probability with γ, and verifies with
-  separate random numbers; γ is 0.6 in the preset, 0.5 in the code (decoding.py:190);
-* γ is carried across prompts, as in the notebooks, so a resumed run restores it; ρ is not.
+`methods/fidelity.md` has the presets and the differences from the released code (dilab-zju/self-speculative-decoding).
 """
 
 from __future__ import annotations

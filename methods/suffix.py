@@ -7,8 +7,7 @@ ends below `min_prob` and at `factor` times the match's length. The draft with t
 verified; the sum is the expected number of accepted tokens.
 
 The released code (snowflakedb/ArcticInference) keeps suffix trees in C++; here texts are arrays, and a match's
-occurrences are found by narrowing its last token's, one token at a time. The counts are the tree's. The newest `memory`
-tokens of earlier outputs are kept; there, a number of requests.
+occurrences are found by narrowing its last token's, one token at a time. The counts are the tree's.
 """
 
 from __future__ import annotations

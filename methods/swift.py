@@ -5,22 +5,12 @@ correctly in one pass over a context window of the output. Candidates skip the s
 or, every β-th time, suggested by Bayesian optimisation. The best set so far drafts. Drafting ends early by confidence;
 uncertain positions have more candidates. Search and set persist across prompts.
 
-Switches for what the paper and its code (hemingkx/SWIFT @ 88caed7) do differently or leave open:
-
-* greedy decoding verifies 3, 5, 8 or 10 candidates in the code; the paper, and sampling in both, 1, 3, 5 or 10:
-  `k_set`;
-* the initial set skips every other block whatever r is, and has no score, so any match replaces it: `score_initial`
-  makes it the first candidate;
-* the code scores the first γ+1 tokens of an output, the paper does not say which: `window`;
-* the paper may restart the search with every prompt; the code never does, and compares matchness across prompts:
-  `reset`. `on_shift` (in neither) restarts the search when a prompt's acceptance rate is more than `shift_drop` below
-  the mean since the last start;
-* the paper, not the code, lowered a model's r from 0.5 to 0.4 for α < 0.7 (footnote 3): `reduce_below` lowers r by 0.1
-  and restarts an ended search after a prompt with α below this value.
+`methods/fidelity.md` has what the paper and its code (hemingkx/SWIFT @ 88caed7) do differently or leave open, the
+switch of each, and what the presets follow. `reset=on_shift` (in neither) restarts the search when a prompt's
+acceptance rate is more than `shift_drop` below the mean since the last start.
 
 Ablations of Table 8: `stop_below=0` (no early stopping), `k_set=chain` (no dynamic verification), `max_steps=0` (no
 optimisation). As in the code, the search ends after more than S candidates or more than `patience` without progress.
-With `draft_window` candidates are still scored on the whole cache.
 """
 
 from __future__ import annotations

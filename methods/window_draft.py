@@ -4,8 +4,7 @@ StreamingLLM (Xiao et al., arXiv:2309.17453): predictions hardly change if atten
 the sinks, and a window at the end. MagicDec (Chen et al., arXiv:2408.11049) drafts so, at a cost independent of the
 context.
 
-Unlike there, read positions are not renumbered, so that one cache serves draft and verification, and the window moves
-with every token.
+Differences from both: `methods/fidelity.md`.
 """
 
 from __future__ import annotations
