@@ -9,7 +9,6 @@ from ssd_bench.contract.task import DataSource, Prompt
 from ssd_bench.settings import Count, settings
 from tasks.rows import RowTask
 from tasks.scoring.sandbox import ProgramLimits, check
-from tasks.selection import checked_template
 from tasks.settings import Hub, MaxNewTokens, System
 
 
@@ -47,6 +46,5 @@ class ProgramTask(RowTask):
             ConfigError: an unusable row, limits too low even for an empty program, or a kernel without the protection
                 that `sandbox` requires.
         """
-        checked_template(template)
         check(self.limits, self.required)
         return super().prompts(source, template, limit, seed)

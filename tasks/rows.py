@@ -14,7 +14,7 @@ from ssd_bench.errors import ConfigError, shortened
 from ssd_bench.settings import check_value, settings
 from tasks.scoring.scorer import Scorer
 from tasks.scoring.thoughts import without_thoughts
-from tasks.selection import checked_template, first_rows, shuffled
+from tasks.selection import first_rows, shuffled
 from tasks.settings import Hub, MaxNewTokens, System
 from tasks.shots import Shots
 
@@ -131,7 +131,7 @@ class RowTask(ABC):
         return Prompt(row["id"], head, body, tail, reference, domain or self.name, *clip)
 
     def _shots_of(self, template: str) -> Shots | None:
-        return self._shots if checked_template(template) == "plain" else None
+        return self._shots if template == "plain" else None
 
 
 @settings("task")

@@ -1,4 +1,4 @@
-"""Selection and order of a task's rows, and checks of options."""
+"""Selection and order of a task's rows."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ import numpy
 
 from ssd_bench.data.rows import usable
 from ssd_bench.errors import ConfigError
-from ssd_bench.model.template import TEMPLATES
 
 T = TypeVar("T")
 
@@ -34,10 +33,3 @@ def first_rows(rows: Sequence[T], limit: int | None) -> list[T]:
     if limit is not None and limit < 1:
         raise ConfigError("limit", limit, "null (all items) or an integer >= 1")
     return list(map(usable, rows[:limit]))
-
-
-def checked_template(template: str) -> str:
-    """Return a known `template`, else raise ConfigError."""
-    if template not in TEMPLATES:
-        raise ConfigError("model.template", template, f"one of {', '.join(TEMPLATES)}")
-    return template

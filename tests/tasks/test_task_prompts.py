@@ -12,7 +12,6 @@ import datasets
 import pytest
 
 from ssd_bench.contract.task import Prompt
-from ssd_bench.data import LocalSource
 from ssd_bench.errors import ConfigError
 from tasks.selection import CONTEXT
 from tasks.stream import Stream
@@ -228,14 +227,6 @@ def test_the_papers_limits_and_metrics() -> None:
     for metric, limits in expected.items():
         assert {name: make(name).max_new_tokens for name in limits} == limits
         assert {make(name).metric for name in limits} == {metric}
-
-
-@pytest.mark.parametrize("name", ["cnn_dm", "spider2", "humaneval", "aime24", "stream"])
-def test_an_unknown_template_is_refused_before_anything_is_read(name: str, tmp_path: Path) -> None:
-    task = make(name)
-    for use in (task.files, lambda template: task.prompts(LocalSource(tmp_path), template, 1, 0)):
-        with pytest.raises(ConfigError, match=r"model\.template='raw' .*chat, plain"):
-            use("raw")
 
 
 @pytest.mark.parametrize(
