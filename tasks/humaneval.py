@@ -11,16 +11,13 @@ from __future__ import annotations
 
 import json
 
-from ssd_bench.contract.task import DataSpec, Prompt
+from ssd_bench.contract.task import Prompt
 from ssd_bench.data.rows import Row
 from ssd_bench.errors import ConfigError
-from ssd_bench.settings import settings
 from tasks.programs import ProgramTask
-from tasks.rows import RowTask
 from tasks.scoring.code import PassesTests
 
 
-@settings("task", kw_only=True)
 class HumanEval(ProgramTask):
     """One function to complete, zero-shot. An answer is run against the item's tests: pass@1.
 
@@ -29,10 +26,8 @@ class HumanEval(ProgramTask):
 
     name = "humaneval"
     version = 3
-
-    def __post_init__(self) -> None:
-        RowTask.__init__(self, DataSpec("humaneval", ("prompt", "test", "entry_point"), self.hub), self.max_new_tokens)
-        self.scorer: PassesTests = PassesTests(self.limits, self.required)
+    scorer_class = PassesTests
+    fields = ("prompt", "test", "entry_point")
 
     def _prompt(self, row: Row) -> Prompt:
         where = f"humaneval {row['id']}"

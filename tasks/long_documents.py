@@ -8,9 +8,7 @@ to 16K tokens, are not published; here the model's own tokenizer truncates docum
 
 from __future__ import annotations
 
-from typing import ClassVar
-
-from ssd_bench.contract.task import DataSpec, Prompt
+from ssd_bench.contract.task import Prompt
 from ssd_bench.data.rows import Row
 from ssd_bench.settings import Count, settings
 from tasks.rows import RowTask
@@ -28,15 +26,12 @@ class LongDocument(RowTask):
     The seed has no effect. Chat models get the same text as one user turn.
 
     Attributes:
-        text: field of the document.
-        summary: field of its summary; None: nothing is scored.
+        fields: field of the document and, if it has one, of its summary; else nothing is scored.
     """
 
     scorer = Rouge()
     version = 2
     in_order = True
-    text: ClassVar[str]
-    summary: ClassVar[str | None]
 
     max_new_tokens: MaxNewTokens
     max_prompt_tokens: Count | None
@@ -45,34 +40,27 @@ class LongDocument(RowTask):
     hub: Hub
     system: System = None
 
-    def __post_init__(self) -> None:
-        fields = (self.text,) if self.summary is None else (self.text, self.summary)
-        super().__init__(DataSpec(self.name, fields, self.hub), self.max_new_tokens)
-
     def _prompt(self, row: Row) -> Prompt:
-        reference = "" if self.summary is None else row[self.summary]
-        return self._make_prompt(row, LEAD, row[self.text], MARK, reference=reference)
+        text, *summary = (row[field] for field in self.fields)
+        return self._make_prompt(row, LEAD, text, MARK, reference="".join(summary))
 
 
 class GovReport(LongDocument):
     """Reports of agencies of the United States government."""
 
     name = "govreport"
-    text = "report"
-    summary = "summary"
+    fields = ("report", "summary")
 
 
 class PG19(LongDocument):
     """Books published before 1919, whole; they have no summaries."""
 
     name = "pg19"
-    text = "text"
-    summary = None
+    fields = ("text",)
 
 
 class BookSum(LongDocument):
     """Chapters of novels, plays and stories, with summaries from study guides."""
 
     name = "booksum"
-    text = "chapter"
-    summary = "summary_text"
+    fields = ("chapter", "summary_text")

@@ -9,17 +9,13 @@ that defines the tested functions, fenced or not.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
-from typing import Any
 
-from ssd_bench.contract.task import DataSpec, Prompt
+from ssd_bench.contract.task import Prompt
 from ssd_bench.data.rows import Row
 from ssd_bench.settings import settings
 from tasks.programs import ProgramTask
-from tasks.rows import RowTask
 from tasks.scoring.code import PassesAsserts
 from tasks.settings import FewshotHub, ShotCount
-from tasks.shots import Shots
 
 
 @settings("task", kw_only=True)
@@ -28,16 +24,16 @@ class MBPP(ProgramTask):
 
     name = "mbpp"
     version = 2
+    scorer_class = PassesAsserts
+    fields = ("prompt", "code", "test_list")
+    optional = ("test_imports",)
+    lists = ("test_list", "test_imports")
 
     shots: ShotCount
     fewshot_hub: FewshotHub
 
-    def __post_init__(self) -> None:
-        fields: Mapping[str, Any] = {"lists": ("test_list", "test_imports"), "optional": ("test_imports",)}
-        items = DataSpec(self.name, ("prompt", "code", "test_list"), self.hub, **fields)
-        shots = Shots(items, self.fewshot_hub, self.shots, lambda row: f"{_problem_text(row)}{row['code']}\n[DONE]\n\n")
-        RowTask.__init__(self, items, self.max_new_tokens, shots)
-        self.scorer: PassesAsserts = PassesAsserts(self.limits, self.required)
+    def _demonstration(self, row: Row) -> str:
+        return f"{_problem_text(row)}{row['code']}\n[DONE]\n\n"
 
     def _prompt(self, row: Row) -> Prompt:
         reference = json.dumps({"imports": row["test_imports"], "tests": row["test_list"]}, ensure_ascii=False)

@@ -33,6 +33,9 @@ class RowTask(ABC):
         in_order: whether items keep the data's order, or are shuffled with the run's seed.
         conversations: whether an item may have several turns.
         reference_hint: advice in the error message on unreadable references.
+        file: `name` of the items' `DataSpec`; "": the task's.
+        fields, optional, lists, rename: as in `DataSpec`.
+        drawn: other settings of `Shots`.
     """
 
     name: str
@@ -44,6 +47,15 @@ class RowTask(ABC):
     conversations: bool = False
     reference_hint: ClassVar[str] = ""
     system: str | None = None
+    file: ClassVar[str] = ""
+    fields: ClassVar[tuple[str, ...]]
+    optional: ClassVar[tuple[str, ...]] = ()
+    lists: ClassVar[tuple[str, ...]] = ()
+    rename: ClassVar[Mapping[str, str]] = {}
+    drawn: ClassVar[Mapping[str, Any]] = {}
+    hub: Mapping[str, Any]
+    shots: int
+    fewshot_hub: Mapping[str, Any]
 
     def __init__(self, items: DataSpec, max_new_tokens: int, shots: Shots | None = None) -> None:
         # set here, not in the class: there they would be defaults of settings
@@ -51,6 +63,14 @@ class RowTask(ABC):
         self.clip_reserve = getattr(self, "clip_reserve", 0)
         self.max_new_tokens = check_value("task.max_new_tokens", MaxNewTokens, max_new_tokens)
         self._items, self._shots = items, shots if shots is not None and shots.count > 0 else None
+
+    def __post_init__(self) -> None:
+        """Describe the files of a task by its setting `hub`, and by `shots` and `fewshot_hub` if it has them."""
+        items = DataSpec(self.file or self.name, self.fields, self.hub, self.rename, self.optional, self.lists)
+        shots = None
+        if hasattr(self, "shots"):
+            shots = Shots(items, self.fewshot_hub, self.shots, self._demonstration, **self.drawn)
+        RowTask.__init__(self, items, self.max_new_tokens, shots)
 
     def files(self, template: str) -> tuple[DataSpec, ...]:
         """Return the items' file, and the demonstrations' if any."""
@@ -124,6 +144,10 @@ class RowTask(ABC):
     def _prompt(self, row: Row) -> Prompt:
         """Return a row's prompt without demonstrations; `_make_prompt` builds it."""
 
+    def _demonstration(self, row: Row) -> str:
+        """Return a row's text with its answer, in a task with demonstrations."""
+        raise NotImplementedError
+
     def _make_prompt(
         self, row: Row, head: str, body: str = "", tail: str = "", *, reference: str, domain: str | None = None
     ) -> Prompt:
@@ -136,29 +160,15 @@ class RowTask(ABC):
 
 @settings("task")
 class HubTask(RowTask):
-    """A task whose only settings are its data set, the limit of new tokens and a system message.
-
-    Attributes:
-        file: `name` of the items' `DataSpec`; "": the task's.
-        fields, lists, rename: as in `DataSpec`.
-    """
-
-    file: ClassVar[str] = ""
-    fields: ClassVar[tuple[str, ...]]
-    lists: ClassVar[tuple[str, ...]] = ()
-    rename: ClassVar[Mapping[str, str]] = {}
+    """A task whose only settings are its data set, the limit of new tokens and a system message."""
 
     max_new_tokens: MaxNewTokens
     hub: Hub
     system: System = None
 
-    def __post_init__(self) -> None:
-        items = DataSpec(self.file or self.name, self.fields, self.hub, self.rename, lists=self.lists)
-        super().__init__(items, self.max_new_tokens)
-
 
 class VariantTask(RowTask):
-    """A task that several papers use in different formats; a subclass adds the text of a demonstration.
+    """A task that several papers use in different formats.
 
     Args:
         variant: one of `variants`, in a subclass the paper whose format or numbers apply; None: the first.
@@ -167,19 +177,13 @@ class VariantTask(RowTask):
         hub, fewshot_hub: `datasets.load_dataset` arguments of the items and of the demonstrations.
 
     Attributes:
-        file, fields, optional: `name`, `fields` and `optional` of the items' `DataSpec`.
         zero_shot: variant without demonstrations, or "".
         hub_by_variant: whether `hub` has the arguments of each variant.
-        drawn: other settings of `Shots`.
     """
 
     variants: tuple[str, ...]
-    file: str
-    fields: tuple[str, ...]
-    optional: tuple[str, ...] = ()
     zero_shot: str = ""
     hub_by_variant: bool = False
-    drawn: ClassVar[Mapping[str, Any]] = {}
 
     def __init__(
         self,
@@ -212,10 +216,6 @@ class VariantTask(RowTask):
         if self.variant not in values:
             raise ConfigError(f"task.{option}", dict(values), f"a value for {self.variant}")
         return values[self.variant]
-
-    @abstractmethod
-    def _demonstration(self, row: Row) -> str:
-        """Return a row's text with its answer."""
 
 
 def _place(source: DataSource, spec: DataSpec, identity: str) -> str:

@@ -12,9 +12,9 @@ context; here only a schema may lose its end.
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from typing import ClassVar
 
-from ssd_bench.contract.task import DataSpec, Prompt
+from ssd_bench.contract.task import Prompt
 from ssd_bench.data.rows import Row
 from ssd_bench.errors import ConfigError
 from ssd_bench.settings import settings
@@ -22,7 +22,7 @@ from tasks.rows import RowTask
 from tasks.scoring.sql import SqlMatch
 from tasks.selection import CONTEXT
 from tasks.settings import ClipReserve, FewshotHub, Hub, MaxNewTokens, ShotCount, System
-from tasks.shots import Shots, in_one_line
+from tasks.shots import in_one_line
 
 LEAD = "Instruction: "
 MARK = "SQL Query:"
@@ -30,17 +30,11 @@ MARK = "SQL Query:"
 
 @settings("task")
 class TextToSql(RowTask):
-    """Demonstrations and an instruction for base models, the instruction alone for chat models.
-
-    Attributes:
-        file: name of the items' file.
-        query_of_item: whether every item has a query; others are not scored.
-    """
+    """Demonstrations and an instruction for base models, the instruction alone for chat models."""
 
     scorer = SqlMatch()
     version = 4
-    file: ClassVar[str]
-    query_of_item: ClassVar[bool]
+    drawn: ClassVar = {"differs": {"fields": ("question", "query"), "optional": ("schema",)}}
 
     shots: ShotCount
     schema: bool
@@ -54,11 +48,7 @@ class TextToSql(RowTask):
     def __post_init__(self) -> None:
         self.max_prompt_tokens = CONTEXT if self.schema else None
         self.clip_reserve = self.clip_reserve if self.schema else 0
-        with_query: dict[str, Any] = {"fields": ("question", "query"), "optional": ("schema",)}
-        without_query: dict[str, Any] = {"fields": ("question",), "optional": ("query", "schema")}
-        items = DataSpec(self.file, hub=self.hub, **(with_query if self.query_of_item else without_query))
-        shots = Shots(items, self.fewshot_hub, self.shots, self._demonstration, with_query)
-        super().__init__(items, self.max_new_tokens, shots)
+        super().__post_init__()
 
     def _demonstration(self, row: Row) -> str:
         return f"{LEAD}{self._schema_text(row)}{row['question']}{MARK} {in_one_line(row['query'])}\n"
@@ -80,8 +70,8 @@ class Spider(TextToSql):
     """Spider, dev split: queries to small SQLite databases. No paper here uses it; the settings are Spider2's."""
 
     name = "spider"
-    file = "spider"
-    query_of_item = True
+    fields = ("question", "query")
+    optional = ("schema",)
 
 
 class Spider2(TextToSql):
@@ -90,4 +80,5 @@ class Spider2(TextToSql):
     name = "spider2"
     version = 5
     file = "spider2_lite"
-    query_of_item = False
+    fields = ("question",)
+    optional = ("query", "schema")  # items without a query are not scored

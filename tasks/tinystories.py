@@ -6,7 +6,7 @@ story is the demonstration, for base and chat models; the train split is unused.
 
 from __future__ import annotations
 
-from ssd_bench.contract.task import DataSpec, Prompt
+from ssd_bench.contract.task import Prompt
 from ssd_bench.data.rows import Row
 from ssd_bench.settings import settings
 from tasks.rows import RowTask
@@ -23,14 +23,12 @@ class TinyStories(RowTask):
     scorer = Rouge()
     version = 2
     max_prompt_tokens = CONTEXT
+    fields = ("text",)
 
     max_new_tokens: MaxNewTokens
     clip_reserve: ClipReserve
     hub: Hub
     system: System = None
-
-    def __post_init__(self) -> None:
-        super().__init__(DataSpec("tinystories", ("text",), self.hub), self.max_new_tokens)
 
     def _prompt(self, row: Row) -> Prompt:
         lead, story = "Write a tiny story:", row["text"]

@@ -12,13 +12,13 @@ Difference: the papers' code would truncate a sentence that exceeds the context;
 
 from __future__ import annotations
 
-from ssd_bench.contract.task import DataSpec, Prompt
+from ssd_bench.contract.task import Prompt
 from ssd_bench.data.rows import Row
 from ssd_bench.settings import settings
 from tasks.rows import HubTask, RowTask
 from tasks.scoring.translation import Translation
 from tasks.settings import FewshotHub, Hub, MaxNewTokens, ShotCount, System
-from tasks.shots import Shots, in_one_line
+from tasks.shots import in_one_line
 
 FIELDS = ("source_de", "target_en")
 COLUMNS = {"translation.de": "source_de", "translation.en": "target_en"}
@@ -31,16 +31,15 @@ class WMT16(RowTask):
     name = "wmt16"
     scorer = Translation()
     version = 3
+    file = "wmt16_deen"
+    fields = FIELDS
+    rename = COLUMNS
 
     shots: ShotCount
     max_new_tokens: MaxNewTokens
     hub: Hub
     fewshot_hub: FewshotHub
     system: System = None
-
-    def __post_init__(self) -> None:
-        items = DataSpec("wmt16_deen", FIELDS, self.hub, COLUMNS)
-        super().__init__(items, self.max_new_tokens, Shots(items, self.fewshot_hub, self.shots, self._demonstration))
 
     def _demonstration(self, row: Row) -> str:
         return f"Translate German to English: {row['source_de']}\nAnswer: {in_one_line(row['target_en'])}\n"
