@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ssd_bench.compose.build import TaskChoice, task_names
+from ssd_bench.compose.build import task_names
 from ssd_bench.console import tool
 from ssd_bench.data import checking, fetching, listing
 from ssd_bench.errors import ConfigError
@@ -31,10 +31,10 @@ def main(arguments: Sequence[str]) -> None:
             listing.show()
         case "fetch" if values:
             every = values == ["all"]
-            fetching.fetch([TaskChoice.parse(name) for name in (task_names() if every else values)], every)
+            fetching.fetch(task_names() if every else values, every)
         case "check" if values:
             folder, *names = values
-            checking.check(folder, [TaskChoice.parse(name) for name in names])
+            checking.check(folder, names)
         case _:
             expected = "list, fetch TASK… (or all), or check DIR [TASK…]; -h explains them"
             raise ConfigError("command", " ".join(arguments), expected)

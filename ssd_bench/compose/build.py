@@ -6,7 +6,7 @@ import importlib
 import inspect
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass, is_dataclass
+from dataclasses import is_dataclass
 from functools import cache
 from typing import Any, get_type_hints
 
@@ -44,46 +44,18 @@ def task_names() -> list[str]:
 
 
 @cache
-def task_named(name: str, variant: str | None = None) -> Task:
-    """Make a task with its default settings, or those of a variant.
+def task_named(choice: str) -> Task:
+    """Make a task by its name in `conf/task`, or NAME:VARIANT.
 
     Raises:
         ConfigError: an invalid task, variant or setting.
     """
-    return build(_compose_task(name, variant), "task")
+    return build(_compose_task(choice), "task")
 
 
-def task_settings(name: str, variant: str | None = None) -> dict[str, Any]:
-    """Return a task's config as plain values."""
-    return OmegaConf.to_container(_compose_task(name, variant).task, resolve=True)  # type: ignore[return-value]
-
-
-@dataclass(frozen=True)
-class TaskChoice:
-    """A task's name in `conf/task` and one of its variants; None: the default."""
-
-    name: str
-    variant: str | None = None
-
-    @classmethod
-    def parse(cls, text: str) -> TaskChoice:
-        """Parse NAME or NAME:VARIANT."""
-        name, colon, variant = text.partition(":")
-        return cls(name, variant if colon else None)
-
-    def __str__(self) -> str:
-        return self.name if self.variant is None else f"{self.name}:{self.variant}"
-
-    def task(self) -> Task:
-        """Make the task.
-
-        Raises:
-            ConfigError: an invalid task, variant or setting.
-        """
-        return task_named(self.name, self.variant)
-
-    def settings(self) -> dict[str, Any]:
-        return task_settings(self.name, self.variant)
+def task_settings(choice: str) -> dict[str, Any]:
+    """Return a task's config as plain values; argument as in `task_named`."""
+    return OmegaConf.to_container(_compose_task(choice).task, resolve=True)  # type: ignore[return-value]
 
 
 def build(cfg: DictConfig, group: str) -> Any:
@@ -192,8 +164,9 @@ def _missing_functions(cls: type, kind: type) -> list[str]:
     return [name for name in functions if not callable(getattr(cls, name, None))]
 
 
-def _compose_task(name: str, variant: str | None) -> DictConfig:
+def _compose_task(choice: str) -> DictConfig:
     """Compose the default config with another task."""
+    name, colon, variant = choice.partition(":")
     if name not in task_names():
         raise ConfigError("task", name, f"one of {', '.join(task_names())}")
     GlobalHydra.instance().clear()  # Hydra refuses to be initialised twice in a process
@@ -202,7 +175,7 @@ def _compose_task(name: str, variant: str | None) -> DictConfig:
             cfg = compose("config", overrides=[f"task={name}"])
     except (HydraException, OmegaConfBaseException) as error:
         raise ConfigError("task", name, reason=" ".join(str(error).split())[:300]) from error
-    if variant is not None:
+    if colon:
         if "variant" not in cfg.task:
             raise ConfigError("task.variant", variant, f"null: {name} has no variants")
         cfg.task.variant = variant

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from omegaconf import OmegaConf
 
-from ssd_bench.compose.build import TaskChoice, build, task_names, task_settings
+from ssd_bench.compose.build import build, task_named, task_names, task_settings
 from ssd_bench.contract.task import DataSpec, Task
 from ssd_bench.data.local import LocalSource
 from ssd_bench.errors import ConfigError
@@ -55,12 +55,12 @@ class Folder:
         return not faults
 
 
-def check(root: str, choices: Sequence[TaskChoice]) -> None:
+def check(root: str, choices: Sequence[str]) -> None:
     """Print the content and all problems of a folder's files.
 
     Args:
         root: the folder, or one file of prompts, which is checked as `task=jsonl task.path=FILE` reads it.
-        choices: tasks whose files must all exist; empty: every task, with its existing files.
+        choices: tasks, as for `task_named`, whose files must all exist; empty: every task, with its existing files.
 
     Raises:
         ConfigError: no such folder, or there was a problem.
@@ -77,9 +77,9 @@ def check(root: str, choices: Sequence[TaskChoice]) -> None:
         expected = "an existing folder of JSONL files, or one file NAME.jsonl of prompts, without a TASK"
         raise ConfigError("DIR", root, expected)
     folder, absent, read = Folder(path), [], set[str]()
-    for choice in choices or [TaskChoice(name) for name in task_names()]:
+    for choice in choices or task_names():
         try:
-            task = choice.task()
+            task = task_named(choice)
         except ConfigError as error:
             print(choice)
             folder.report(error)

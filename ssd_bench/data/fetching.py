@@ -7,16 +7,17 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from ssd_bench.compose.build import TaskChoice
+from ssd_bench.compose.build import task_named, task_settings
 from ssd_bench.contract.task import DataSpec
 from ssd_bench.data.hub import OFFLINE, HubSource
 from ssd_bench.errors import ConfigError
 
 
-def fetch(choices: Sequence[TaskChoice], every: bool = False) -> None:
+def fetch(choices: Sequence[str], every: bool = False) -> None:
     """Download and check every hub file of the tasks, with the template `plain`, which reads all files.
 
     Args:
+        choices: as for `task_named`.
         every: pass over files that the hub lacks.
 
     Raises:
@@ -27,10 +28,10 @@ def fetch(choices: Sequence[TaskChoice], every: bool = False) -> None:
     for choice in choices:
         print(choice)
         try:
-            files, settings = choice.task().files("plain"), choice.settings()
+            files, settings = task_named(choice).files("plain"), task_settings(choice)
         except ConfigError as error:
             print(f"  FAILED {error}")
-            failed.append(str(choice))
+            failed.append(choice)
             continue
         _reach_hub(files)
         for spec in files:
@@ -41,7 +42,7 @@ def fetch(choices: Sequence[TaskChoice], every: bool = False) -> None:
                 print(f"  {spec.name}: {_fetch_file(spec, settings, fetched)}")
             except ConfigError as error:
                 print(f"  {spec.name}: FAILED {error}")
-                failed.append(str(choice))
+                failed.append(choice)
     if failed:
         names = ", ".join(dict.fromkeys(failed))
         raise ConfigError("TASK", names, reason="each line marked FAILED above gives the reason")

@@ -12,10 +12,9 @@ import huggingface_hub
 import pytest
 
 from ssd_bench.commands.data import main
-from ssd_bench.compose import build as compose
-from ssd_bench.compose.build import TaskChoice, task_named, task_names
+from ssd_bench.compose.build import task_named, task_names
 from ssd_bench.contract.task import DataSpec
-from ssd_bench.data import SampleSource, listing
+from ssd_bench.data import SampleSource, fetching, listing
 from ssd_bench.errors import ConfigError
 from tests.sources import write_rows
 
@@ -67,9 +66,7 @@ def test_the_list_goes_on_after_a_task_that_cannot_be_made(capsys: Capture, monk
 
 
 def test_a_variant_is_a_task_of_its_own() -> None:
-    assert TaskChoice.parse("gsm8k:conflayers").task().max_new_tokens == 512
-    assert TaskChoice.parse("gsm8k").task().max_new_tokens == 64
-    assert str(TaskChoice.parse("gsm8k:conflayers")) == "gsm8k:conflayers"
+    assert (task_named("gsm8k:conflayers").max_new_tokens, task_named("gsm8k").max_new_tokens) == (512, 64)
     for text, message in (
         ("none", r"task='none' .*one of .*gsm8k"),
         ("gsm8k:x", r"task\.variant='x' .*knn_ssd, conflayers"),
@@ -77,7 +74,7 @@ def test_a_variant_is_a_task_of_its_own() -> None:
         ("humaneval:x", r"task\.variant='x' .*humaneval has no variants"),
     ):
         with pytest.raises(ConfigError, match=message):
-            TaskChoice.parse(text).task()
+            task_named(text)
 
 
 def stub(*specs: DataSpec) -> Any:
@@ -106,13 +103,13 @@ def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Hub:
     }
     fields = ("question", "answer")
 
-    def task(name: str, variant: str | None = None) -> Any:
+    def task(name: str) -> Any:
         found = settings[name]
         shots = [DataSpec("toy.fewshot", fields, found["fewshot_hub"])] if "fewshot_hub" in found else []
         return stub(DataSpec("toy", fields, found["hub"].get("a", found["hub"])), *shots)
 
-    monkeypatch.setattr(compose, "task_named", task)
-    monkeypatch.setattr(compose, "task_settings", lambda name, variant=None: settings[name])
+    monkeypatch.setattr(fetching, "task_named", task)
+    monkeypatch.setattr(fetching, "task_settings", settings.__getitem__)
     monkeypatch.setattr("ssd_bench.commands.data.task_names", lambda: list(settings))
     return settings
 
