@@ -15,7 +15,6 @@ E have no shadow tokens (the codes drop them); when sampling, the accepted path 
 
 from __future__ import annotations
 
-import logging
 import sys
 from typing import Annotated, Literal
 
@@ -33,8 +32,6 @@ from ssd_bench.errors import ConfigError
 from ssd_bench.settings import Range, Whole, settings
 
 Array = NDArray[np.float64]
-
-log = logging.getLogger(__name__)
 
 
 @settings("method")
@@ -154,8 +151,6 @@ class ShadowStatistics:
         counts, sums = self.counts[exit_layer - 1].tolist(), self.sums[exit_layer - 1].tolist()
         # below the smallest normal number a decayed count has lost its digits, and with them the mean
         means = [s / c for s, c in zip(sums, counts) if c >= sys.float_info.min]
-        if len(means) < 2:
-            log.debug("exit %d: threshold from %d of 2 kinds, counts %s", exit_layer, len(means), counts)
         return sum(means) / len(means) if means else 0.5
 
 

@@ -114,15 +114,18 @@ def published_sets() -> dict[str, dict[str, list[int] | int | str]]:
     return json.loads(PUBLISHED.read_text(encoding="utf-8"))
 
 
-def published_set(name: str, n_layers: int) -> LayerSet:
+def published_set(name: str, n_layers: int, option: str = "method.published") -> LayerSet:
     """Return a released set by name.
+
+    Args:
+        option: that has the name, for messages.
 
     Raises:
         ConfigError: unknown name (the message lists all), or a set for another number of blocks.
     """
     entry = published_sets().get(name)
     if entry is None:
-        raise ConfigError("method.published", name, f"one of {', '.join(sorted(published_sets()))}")
+        raise ConfigError(option, name, f"one of {', '.join(sorted(published_sets()))}")
     if entry["n_layers"] != n_layers:
-        raise ConfigError("method.published", name, f"a set for {n_layers} blocks; this one is for {entry['n_layers']}")
+        raise ConfigError(option, name, f"a set for {n_layers} blocks; this one is for {entry['n_layers']}")
     return LayerSet.skipping(n_layers, entry["skip_attn"], entry["skip_mlp"])  # type: ignore[arg-type]

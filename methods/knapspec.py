@@ -121,15 +121,12 @@ class KnapSpec(ModelDraft):
 
         Return the estimate of this step's search or, in the first step, of the search on the prompt.
         """
-        estimate, self._new_estimate = self._new_estimate, None
-        if verification.last:  # every prompt starts anew
-            return estimate
-        if verification.hidden is not None:
+        if verification.hidden is not None and not verification.last:  # every prompt starts anew
             rows = torch.tensor(verification.path, device=verification.hidden.device)
             self._captured.append(verification.hidden.index_select(1, rows))
-        if self._next_event(verification.step) == verification.step:
-            self._choose(torch.cat(list(self._captured), dim=1), verification.length, probe)
-            estimate, self._new_estimate = self._new_estimate, None
+            if self._next_event(verification.step) == verification.step:
+                self._choose(torch.cat(list(self._captured), dim=1), verification.length, probe)
+        estimate, self._new_estimate = self._new_estimate, None
         return estimate
 
     def _choose(self, states: Tensor, length: int, probe: Probe) -> None:

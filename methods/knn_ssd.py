@@ -36,18 +36,6 @@ from ssd_bench.settings import Count, settings
 KMEANS_SEED, KMEANS_RUNS = 42, 10  # values of knn_utils.py:51-58
 
 
-@dataclass(frozen=True)
-class Anchors:
-    """Anchors of all domains, for comparison with prompts' features: `vectors` [n, d] float32 and their domains."""
-
-    vectors: Tensor
-    domains: Sequence[str]
-
-    def nearest_domain(self, feature: Tensor) -> str:
-        """Return the domain of the anchor most similar (cosine) to a feature [d]."""
-        return self.domains[int(F.cosine_similarity(self.vectors, feature[None], dim=-1).argmax())]
-
-
 @settings("method")
 class KNNSSD(StoppedDraft):
     """Drafting with the layer set of the nearest anchor's domain."""
@@ -112,18 +100,18 @@ class KNNSSD(StoppedDraft):
             domains = [f"cluster-{label}" for label in clusters.labels]
         rows_by_domain = {name: [i for i, d in enumerate(domains) if d == name] for name in dict.fromkeys(domains)}
         self._check_reuse(rows_by_domain)  # before the first search, which is long
-        vectors, anchor_domains = [], []
+        anchors: list[Tensor] = []
+        self._anchor_domains: list[str] = []
         for domain, rows in rows_by_domain.items():
-            anchors = self._make_anchors(features, rows, clusters)
-            vectors.append(anchors)
-            anchor_domains += [domain] * len(anchors)
+            anchors += self._make_anchors(features, rows, clusters)
+            self._anchor_domains += [domain] * (len(anchors) - len(self._anchor_domains))
             self._sets[domain] = self._find_set(domain, [samples[i] for i in rows], features[rows], probe)
-        self._all_anchors = Anchors(torch.cat(vectors), anchor_domains)
+        self._anchors = torch.stack(anchors)
         self._figure_arrays = {
             "vectors": features.float().cpu().numpy(),
             "labels": np.array([sample.domain for sample in samples]),
-            "anchors": torch.cat(vectors).float().cpu().numpy(),
-            "anchor_labels": np.array(anchor_domains),
+            "anchors": self._anchors.float().cpu().numpy(),
+            "anchor_labels": np.array(self._anchor_domains),
         }
 
     def arrays(self) -> dict[str, dict[str, NDArray[Any]]]:
@@ -132,7 +120,7 @@ class KNNSSD(StoppedDraft):
 
     def start(self, prefill: Prefill) -> None:
         assert prefill.hidden is not None, "check() sets the taps"
-        self._layer_set = self._sets[self._all_anchors.nearest_domain(self._feature(prefill.hidden[0]))]
+        self._layer_set = self._sets[self._anchor_domains[nearest(self._anchors, self._feature(prefill.hidden[0]))]]
 
     def _feature(self, states: Tensor) -> Tensor:
         """Return the feature [d] float32 of states [P, d] before the final norm."""
@@ -202,6 +190,11 @@ class Clusters:
             if rows:
                 indices.append(rows[_order_by_distance(features[rows], centre)[0]])
         return indices
+
+
+def nearest(anchors: Tensor, feature: Tensor) -> int:
+    """Return the index of the anchor [n, d] most similar (cosine) to a feature [d]."""
+    return int(F.cosine_similarity(anchors, feature[None], dim=-1).argmax())
 
 
 def _order_by_distance(features: Tensor, centre: Tensor) -> list[int]:

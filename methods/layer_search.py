@@ -82,11 +82,11 @@ class SearchSettings:
             ConfigError: an unknown set, or one for another number of blocks.
         """
         for name in self.init_sets:
-            _published(name, n_layers, "method.search.init_sets")
+            published_set(name, n_layers, "method.search.init_sets")
         names = self.reuse.values() if isinstance(self.reuse, Mapping) else [self.reuse or ""]
         for name in names:
             if "/" in name:  # a published set; names of searches have no slash
-                _published(name, n_layers, "method.search.reuse")
+                published_set(name, n_layers, "method.search.reuse")
 
     @property
     def scoring(self) -> dict[str, Any]:
@@ -241,18 +241,11 @@ def named_set(name: str, probe: Probe) -> LayerSet:
     """
     option = "method.search.reuse"
     if "/" in name:
-        return _published(name, probe.n_layers, option)
+        return published_set(name, probe.n_layers, option)
     layer_set = search_store.find(probe.origin.folder, name, option).best.layer_set
     if layer_set.n_layers != probe.n_layers:
         raise ConfigError(option, name, f"a search on {probe.n_layers} blocks; this one is on {layer_set.n_layers}")
     return layer_set
-
-
-def _published(name: str, n_layers: int, option: str) -> LayerSet:
-    try:
-        return published_set(name, n_layers)
-    except ConfigError as error:
-        raise ConfigError(option, name, error.expected, error.reason) from None
 
 
 def _header(

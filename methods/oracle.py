@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from itertools import combinations
 from typing import Annotated
 
@@ -69,8 +69,9 @@ class Oracle(StoppedDraft):
         objective = Objective(self._scoring, probe, prompts, reading=self._reading)
         sets = list(all_layer_sets(probe.n_layers, self.skipped))
         bar = tqdm(sets, desc="oracle", unit="set", disable=not sys.stderr.isatty())
-        self._layer_set, score = best_set(objective, bar)
-        print(f"oracle: score {score:.4f}, the best of {len(sets)} sets", file=sys.stderr)
+        scores = {layer_set: objective(layer_set) for layer_set in bar}
+        self._layer_set = max(scores, key=scores.__getitem__)  # of equal ones the first, which skips fewest
+        print(f"oracle: score {scores[self._layer_set]:.4f}, the best of {len(sets)} sets", file=sys.stderr)
 
 
 def all_layer_sets(n_layers: int, skipped: int | None = None) -> Iterator[LayerSet]:
@@ -78,13 +79,3 @@ def all_layer_sets(n_layers: int, skipped: int | None = None) -> Iterator[LayerS
     for count in range(2 * n_layers + 1) if skipped is None else (skipped,):
         for indices in combinations(range(2 * n_layers), count):
             yield LayerSet(n_layers, frozenset(indices))
-
-
-def best_set(objective: Callable[[LayerSet], float], sets: Iterable[LayerSet]) -> tuple[LayerSet, float]:
-    """Return the set of highest score, the first of ties, and its score.
-
-    Raises:
-        ValueError: no sets.
-    """
-    score, _, best = max((objective(layer_set), -i, layer_set) for i, layer_set in enumerate(sets))
-    return best, score

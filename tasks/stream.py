@@ -16,7 +16,7 @@ and MATH, so the order would depend on that of the listed tasks.
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Literal
 
@@ -82,8 +82,10 @@ class Stream:
         )
 
     def domains(self) -> list[str]:
-        rng = random.Random(self.order_seed)
-        return ORDERS[self.order](list(self.parts), self.items, self.mix_ratio, self.first, rng)
+        if self.order == "listed":
+            return [name for name in self.parts for _ in range(self.items)]
+        order = code_order if self.order == "code" else markov_order
+        return order(list(self.parts), self.items, self.mix_ratio, self.first, random.Random(self.order_seed))
 
     def prompts(self, source: DataSource, template: str, limit: int | None, seed: int) -> Sequence[Prompt]:
         """Return the first `limit` prompts of the stream; within a part they have its task's order.
@@ -171,16 +173,3 @@ def markov_order(
         candidates = [name for name in names if name != order[-1]]
         order.append(rng.choice(candidates) if rng.random() < mix_ratio else order[-1])
     return order
-
-
-def listed_order(
-    names: Sequence[str], items: int, mix_ratio: float, first: str | None, rng: random.Random
-) -> list[str]:
-    return [name for name in names for _ in range(items)]
-
-
-ORDERS: Mapping[str, Callable[[Sequence[str], int, float, str | None, random.Random], list[str]]] = {
-    "code": code_order,
-    "markov": markov_order,
-    "listed": listed_order,
-}

@@ -26,6 +26,7 @@ from omegaconf.errors import OmegaConfBaseException
 from yaml.reader import ReaderError
 
 from ssd_bench import plug_ins
+from ssd_bench.compose.help import describe_plug_ins, describe_settings
 from ssd_bench.conf import CHOSEN, CONF, choices, config_file, plug_ins_chosen, read_yaml
 from ssd_bench.console import print_anything, report, reported_ends
 from ssd_bench.errors import ConfigError, JobsFailed, LosslessError, Lost, one_line, shortened
@@ -84,8 +85,10 @@ def command(work: JobFunction, arguments: Sequence[str]) -> int:
             print(f"warning: {fault}", file=sys.stderr)
     except ConfigError as error:
         return report(error)
-    OmegaConf.register_new_resolver("settings", _settings, replace=True)  # for the help
-    OmegaConf.register_new_resolver("plug_ins", _plug_ins, replace=True)
+    # for the help's template, in which `$` is escaped
+    resolver = OmegaConf.register_new_resolver
+    resolver("settings", lambda *, _root_: describe_settings(_root_).replace("$", "$$"), replace=True)
+    resolver("plug_ins", lambda: describe_plug_ins().replace("$", "$$"), replace=True)
     # Without this, Hydra prints its own errors and exits with 1.
     os.environ["HYDRA_FULL_ERROR"] = "1"
     try:
@@ -245,16 +248,3 @@ def _elsewhere(group: str, key: str) -> str:
     if len(names) > NAMED:
         names[NAMED:] = ["another"]
     return f"; {group}={' or '.join(names)} has it" if names else ""
-
-
-def _settings(*, _root_: DictConfig) -> str:
-    """Return the settings for the help's template, with `$` escaped for Hydra."""
-    from ssd_bench.compose.help import describe_settings
-
-    return describe_settings(_root_).replace("$", "$$")
-
-
-def _plug_ins() -> str:
-    from ssd_bench.compose.help import describe_plug_ins
-
-    return describe_plug_ins().replace("$", "$$")

@@ -112,7 +112,9 @@ def _clip(
     while low >= 0 and not fits(low):
         low, high, step = (max(low - step, 0) if low else -1), low, 2 * step
     if low < 0:
-        raise _cannot_fit(prompt, total, limit)
+        why = "this prompt is never truncated" if not prompt.body else "its head and tail alone are longer"
+        remedy = "lower decode.max_new_tokens or the task's number of shots, or use a model with a longer context"
+        raise ConfigError("prompt", prompt.id, f"at most {limit} tokens; it has {total} and {why}: {remedy}")
     while fits(high):
         low, high, step = high, min(high + step, len(cuts) - 1), 2 * step
     while high - low > 1:
@@ -129,9 +131,3 @@ def _token_ends(body: str, tokenizer: PreTrainedTokenizerBase) -> list[int]:
         raise ConfigError("model", type(tokenizer).__name__, "a fast tokenizer, which truncating a prompt needs")
     encoding = tokenizer(body, add_special_tokens=False, return_offsets_mapping=True, verbose=False)
     return [end for start, end in encoding["offset_mapping"] if end > start]
-
-
-def _cannot_fit(prompt: Prompt, total: int, limit: int) -> ConfigError:
-    why = "this prompt is never truncated" if not prompt.body else "its head and tail alone are longer"
-    remedy = "lower decode.max_new_tokens or the task's number of shots, or use a model with a longer context"
-    return ConfigError("prompt", prompt.id, f"at most {limit} tokens; it has {total} and {why}: {remedy}")

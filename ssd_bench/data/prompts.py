@@ -1,4 +1,4 @@
-"""Prompts of a run: limits of the answers, token ids, and calibration prompts."""
+"""Prompts of a run: their token ids, the positions that they need, and calibration prompts."""
 
 from __future__ import annotations
 
@@ -9,11 +9,6 @@ from ssd_bench.contract.task import Prompt
 from ssd_bench.data.prompting import Encoded, conversation_length, encode
 from ssd_bench.errors import ConfigError
 from ssd_bench.model.checkpoint import Checkpoint, ModelSource
-
-
-def answer_limits(prompts: Sequence[Prompt], requested: int | None, default: int) -> list[int]:
-    """Return each prompt's limit: `decode.max_new_tokens`, else its own, else the task's."""
-    return [requested or prompt.max_new_tokens or default for prompt in prompts]
 
 
 def encode_all(

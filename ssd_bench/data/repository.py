@@ -45,7 +45,7 @@ class Repository:
 
     def file(self, name: str) -> Path:
         """Return a file on this machine, downloaded unless cached."""
-        if self.commit is None or self.names is None:
+        if self.names is None:
             return Path(self.path, name)
         from huggingface_hub import hf_hub_download
 

@@ -7,11 +7,11 @@ import random
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from copy import deepcopy
-from dataclasses import dataclass, fields
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from methods.ar import AR
-from ssd_bench.contract.generation import Generation, Step, Work
+from ssd_bench.contract.generation import Generation, Step
 from ssd_bench.contract.method import Method
 from ssd_bench.data.prompting import Encoded, encode_turn, scored_text
 from ssd_bench.engine import lossless
@@ -139,7 +139,7 @@ class Arms:
             lossless=verdict.verdict if verdict else None,
         )
         spent = [(0, generation.prefill_work), *((step.index, step.work) for step in generation.steps)]
-        work = [_work_row(keys, step, part) for step, parts in spent for part in parts]
+        work = [WorkRow(**keys, step=step, **asdict(part)) for step, parts in spent for part in parts]
         return PromptRecord(row, [_step_row(keys, step) for step in generation.steps], work)
 
 
@@ -177,10 +177,6 @@ def _step_row(keys: Mapping[str, Any], step: Step) -> StepRow:
         est_draft_len=estimate.draft_len if estimate else None,
         est_tokens_per_s=estimate.tokens_per_s if estimate else None,
     )
-
-
-def _work_row(keys: Mapping[str, Any], step: int, work: Work) -> WorkRow:
-    return WorkRow(**keys, step=step, **{part.name: getattr(work, part.name) for part in fields(work)})
 
 
 def _prompt_seed(seed: int, prompt_id: str, repeat: int) -> int:

@@ -20,7 +20,7 @@ from ssd_bench.contract.optional import Calibrated, Stateful
 from ssd_bench.contract.shape import ModelDims
 from ssd_bench.contract.task import Examined, Prompt, Task
 from ssd_bench.data.prompting import Encoded
-from ssd_bench.data.prompts import answer_limits, calibration_prompts, encode_all, positions_needed
+from ssd_bench.data.prompts import calibration_prompts, encode_all, positions_needed
 from ssd_bench.engine import lossless
 from ssd_bench.engine.sampling import Decoding
 from ssd_bench.errors import ConfigError, naming
@@ -227,7 +227,7 @@ def plan(cfg: DictConfig, arguments: Sequence[str] = (), chosen: Mapping[str, An
     model.check_shape(arch)
     method.check(stated := arch.dims(model.name))
     all_prompts = [*prompts, *_calibration_prompts(parts, prompts, config["seed"])]
-    requested_tokens = answer_limits(all_prompts, decoding.max_new_tokens, task.max_new_tokens)
+    requested_tokens = [decoding.max_new_tokens or p.max_new_tokens or task.max_new_tokens for p in all_prompts]
     decoding = Decoding(**config["decode"] | {"max_new_tokens": max(requested_tokens)})
     all_encoded = encode_all(all_prompts, requested_tokens, model, checkpoint, arch.context)
     samples = [Sample(e.ids, p.domain) for e, p in zip(all_encoded, all_prompts)][len(prompts) :]

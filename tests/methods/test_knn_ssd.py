@@ -17,7 +17,7 @@ from omegaconf import OmegaConf
 from torch import Tensor
 
 from methods import knn_ssd
-from methods.knn_ssd import KNNSSD, Anchors, Clusters
+from methods.knn_ssd import KNNSSD, Clusters, nearest
 from methods.layer_search import SearchSettings
 from ssd_bench.contract.layer_set import LayerSet
 from ssd_bench.contract.method import Origin, Sample
@@ -108,14 +108,14 @@ def test_anchors_of_tasks(kind: str, count: int, k: int, decoders: Load, reused:
     prepared(decoders(), method, items)
     expected = features(decoders(), items)
     each = min(count, k)
-    assert method._all_anchors.vectors.shape == (2 * each, decoders().arch.width)
-    assert method._all_anchors.domains == ["low"] * each + ["high"] * each
+    assert method._anchors.shape == (2 * each, decoders().arch.width)
+    assert method._anchor_domains == ["low"] * each + ["high"] * each
     if kind == "nearest_samples" or count <= k:
-        distances = torch.cdist(method._all_anchors.vectors, expected)
+        distances = torch.cdist(method._anchors, expected)
         assert bool((distances.amin(1) < 1e-5).all()) and len(set(distances.argmin(1).tolist())) == 2 * each
     for domain, rows in (("low", slice(0, count)), ("high", slice(count, None))):
         clusters = Clusters.fit(expected[rows], k)
-        own = method._all_anchors.vectors[[d == domain for d in method._all_anchors.domains]]
+        own = method._anchors[[d == domain for d in method._anchor_domains]]
         means = [expected[rows][[label == i for label in clusters.labels]].mean(0) for i in range(each)]
         torch.testing.assert_close(clusters.centres, torch.stack(means), atol=1e-5, rtol=1e-4)
         if kind == "centroids_per_task":
@@ -131,7 +131,7 @@ def test_anchors_of_global_clusters(decoders: Load, reused: SearchSettings) -> N
     for label, centre in enumerate(clusters.centres):
         own = expected[[i == label for i in clusters.labels]]
         nearest = own[(own - centre).norm(dim=-1).argsort()[:3]]
-        anchors = method._all_anchors.vectors[[d == f"cluster-{label}" for d in method._all_anchors.domains]]
+        anchors = method._anchors[[d == f"cluster-{label}" for d in method._anchor_domains]]
         torch.testing.assert_close(anchors, nearest, atol=1e-5, rtol=1e-4)
 
 
@@ -141,7 +141,7 @@ def test_number_of_global_clusters(decoders: Load, monkeypatch: pytest.MonkeyPat
     names = {f"cluster-{i}": "x" for i in range(3)}
     method = KNNSSD(replace(SEARCH, reuse=names), anchors="global_kmeans", groups=3)
     prepared(decoders(), method, samples(6)[:6])
-    assert set(method._all_anchors.domains) == set(names)
+    assert set(method._anchor_domains) == set(names)
 
 
 @pytest.mark.parametrize(("family", "pooling"), [("llama", "mean"), ("qwen2", "last_token"), ("qwen3", "mean")])
@@ -157,17 +157,17 @@ def test_feature_of_the_prefill_is_that_of_a_forward(
     for item in items:
         engine.generate(method, item.prompt)
     torch.testing.assert_close(torch.stack(seen), features(decoders(family), items, pooling), atol=1e-6, rtol=1e-5)
-    assert bool((torch.cdist(torch.stack(seen), method._all_anchors.vectors).amin(1) < 1e-4).all())
+    assert bool((torch.cdist(torch.stack(seen), method._anchors).amin(1) < 1e-4).all())
 
 
 def test_leave_one_out_routing(decoders: Load, reused: SearchSettings) -> None:
     """An anchor's nearest other anchor is always of its own domain."""
     method = KNNSSD(reused, anchors_per_domain=5)
     prepared(decoders("qwen3"), method, samples(12))
-    vectors, domains = method._all_anchors.vectors, method._all_anchors.domains
-    for i, domain in enumerate(domains):
-        others = Anchors(torch.cat([vectors[:i], vectors[i + 1 :]]), [*domains[:i], *domains[i + 1 :]])
-        assert others.nearest_domain(vectors[i]) == domain
+    domains = method._anchor_domains
+    for i, anchor in enumerate(method._anchors):
+        others = [j for j in range(len(domains)) if j != i]
+        assert domains[others[nearest(method._anchors[others], anchor)]] == domains[i]
 
 
 def test_prompts_are_routed_and_nothing_is_kept(decoders: Load, reused: SearchSettings) -> None:
@@ -184,17 +184,15 @@ def test_ties_go_to_the_lowest_anchor() -> None:
     rows = torch.randn(40, 7, generator=torch.Generator().manual_seed(0))
     for first in (0, 5, 38):
         vectors = torch.cat([-rows[:first], rows[first:][:1].repeat(40 - first, 1)])
-        anchors = Anchors(vectors, [str(i) for i in range(40)])
-        assert anchors.nearest_domain(rows[first] * 2) == str(first)
+        assert nearest(vectors, rows[first] * 2) == first
 
 
 def test_nearest_is_by_cosine() -> None:
-    anchors = Anchors(torch.tensor([[1.0, 0.0], [5.0, 5.0]]), ["near", "same direction"])
-    assert anchors.nearest_domain(torch.tensor([1.0, 0.9])) == "same direction"
+    assert nearest(torch.tensor([[1.0, 0.0], [5.0, 5.0]]), torch.tensor([1.0, 0.9])) == 1
     generator = torch.Generator().manual_seed(1)
     vectors, feature = torch.randn(30, 8, generator=generator), torch.randn(8, generator=generator)
     by_hand = max(range(30), key=lambda i: float(F.normalize(vectors[i], dim=0) @ F.normalize(feature, dim=0)))
-    assert Anchors(vectors, [str(i) for i in range(30)]).nearest_domain(feature) == str(by_hand)
+    assert nearest(vectors, feature) == by_hand
 
 
 @pytest.mark.parametrize("search_on", ["first", "representative"])

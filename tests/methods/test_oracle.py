@@ -7,8 +7,7 @@ import math
 import torch
 
 from methods.layer_search import Objective, SearchSettings
-from methods.oracle import Oracle, all_layer_sets, best_set
-from ssd_bench.contract.layer_set import LayerSet
+from methods.oracle import Oracle, all_layer_sets
 from ssd_bench.contract.method import Probe, Sample
 from ssd_bench.contract.shape import ModelDims
 from tests.conftest import LAYERS
@@ -21,11 +20,6 @@ def test_every_set_comes_once() -> None:
     assert len(set(all_layer_sets(3))) == len(list(all_layer_sets(3))) == 2**6
     some = list(all_layer_sets(3, skipped=2))
     assert len(set(some)) == len(some) == math.comb(6, 2) and all(len(s.skipped) == 2 for s in some)
-
-
-def test_the_first_of_equal_sets_wins() -> None:
-    scores = {LayerSet(1, frozenset()): 1.0, LayerSet(1, frozenset([0])): 2.0, LayerSet(1, frozenset([1])): 2.0}
-    assert best_set(scores.__getitem__, scores) == (LayerSet(1, frozenset([0])), 2.0)
 
 
 def test_no_set_is_better(probe: Probe) -> None:

@@ -14,7 +14,7 @@ import pytest
 from scipy import stats
 
 from ssd_bench.contract.task import Prompt, Task
-from ssd_bench.data.prompts import answer_limits, calibration_prompts, encode_all
+from ssd_bench.data.prompts import calibration_prompts, encode_all
 from ssd_bench.errors import ConfigError
 from ssd_bench.model.checkpoint import ModelSource
 from tasks.gsm8k import GSM8K
@@ -128,8 +128,7 @@ def labelled(name: str, prompt: Prompt) -> Prompt:
 
 def test_each_part_has_the_new_tokens_of_its_paper_unless_one_number_is_given() -> None:
     prompts = make("stream").prompts(SAMPLE, "chat", None, seed=0)
-    assert answer_limits(prompts, None, 128) == [128 if p.domain == "tinystories" else 64 for p in prompts]
-    assert set(answer_limits(prompts, 7, 128)) == {7}
+    assert {(p.domain == "tinystories", p.max_new_tokens) for p in prompts} == {(True, 128), (False, 64)}
     assert {p.max_new_tokens for p in make("stream", max_new_tokens=64).prompts(SAMPLE, "chat", None, 0)} == {64}
 
 
