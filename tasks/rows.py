@@ -220,7 +220,7 @@ class VariantTask(RowTask):
 
 def _place(source: DataSource, spec: DataSpec, identity: str) -> str:
     if isinstance(source, LocalSource):
-        for line in source.scan(spec):
-            if line.row.get("id") == identity:
-                return f"{line.where} (id {identity})"
+        for where, row in source.scan(spec):
+            if row.get("id") == identity:
+                return f"{where} (id {identity})"
     return f"{spec.name} {identity}"

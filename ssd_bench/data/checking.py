@@ -11,6 +11,7 @@ from omegaconf import OmegaConf
 from ssd_bench.compose.build import build, task_named, task_names, task_settings
 from ssd_bench.contract.task import DataSpec, Task
 from ssd_bench.data.local import LocalSource
+from ssd_bench.data.rows import faults_of
 from ssd_bench.errors import ConfigError
 from ssd_bench.model.template import TEMPLATES
 from ssd_bench.paths import local_path
@@ -40,9 +41,9 @@ class Folder:
     def _examine(self, spec: DataSpec) -> bool:
         rows, faults = 0, 0
         try:
-            for line in self.source.scan(spec):
+            for _, row in self.source.scan(spec):
                 rows += 1
-                for fault in line.faults:
+                for fault in faults_of(row):
                     faults += 1
                     if faults <= MOST:
                         self.report(fault)

@@ -4,26 +4,16 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from importlib.resources import files
 from pathlib import Path
 from typing import Any, NoReturn
 
 from ssd_bench.contract.task import DataSpec
-from ssd_bench.data.rows import Row, UnusableRow, examine_row
+from ssd_bench.data.rows import Row, UnusableRow, examine_row, faults_of
 from ssd_bench.errors import NOT_GIVEN, ConfigError, shortened
 from ssd_bench.paths import file_hash, local_path
 
 LINE_LIMIT = 32 * 2**20  # bytes; rows of tasks are far shorter: a longer line means a file without line ends
-
-
-@dataclass(frozen=True)
-class JsonLine:
-    """One row of a file: usable fields, faults of other fields or of the whole line, and place (FILE:LINE)."""
-
-    row: Row
-    faults: list[ConfigError]
-    where: str
 
 
 class LocalSource:
@@ -46,18 +36,18 @@ class LocalSource:
         Raises:
             ConfigError: no root, no such file, or no usable row (the message names FILE:LINE).
         """
-        lines = list(self.scan(spec))
-        faults = [fault for line in lines for fault in line.faults]
-        if all(line.faults for line in lines):
+        rows = [row for _, row in self.scan(spec)]
+        faults = [fault for row in rows for fault in faults_of(row)]
+        if all(map(faults_of, rows)):
             raise faults[0]
         self._faults[str(self._path(spec))] = faults
-        return [UnusableRow(line.row, line.faults) if line.faults else line.row for line in lines]
+        return rows
 
     def unusable(self) -> Mapping[str, Sequence[ConfigError]]:
         return self._faults
 
-    def scan(self, spec: DataSpec) -> Iterator[JsonLine]:
-        """Yield each row with all of its faults; an empty file yields one line with a fault.
+    def scan(self, spec: DataSpec) -> Iterator[tuple[str, Row]]:
+        """Yield FILE:LINE and row; one with faults is an `UnusableRow`, and so is that of an empty file.
 
         Raises:
             ConfigError: no root, or no readable file.
@@ -80,9 +70,9 @@ class LocalSource:
             if "id" in row and (earlier := line_of.setdefault(row["id"], (number, unnamed)))[0] != number:
                 faults.append(_repeated_id(where, None if unnamed else row["id"], *earlier))
             any_row = True
-            yield JsonLine(row, faults, where)
+            yield where, UnusableRow(row, faults) if faults else row
         if not any_row:
-            yield JsonLine({}, [ConfigError(str(path), "", "a file with at least one row")], str(path))
+            yield str(path), UnusableRow({}, [ConfigError(str(path), "", "a file with at least one row")])
 
     def fingerprint(self, spec: DataSpec) -> str:
         """Return `sha256:` and the hash of the file's bytes."""

@@ -37,6 +37,10 @@ def usable(row: T) -> T:
     return row
 
 
+def faults_of(row: Row) -> Sequence[ConfigError]:
+    return row.faults if isinstance(row, UnusableRow) else ()
+
+
 def examine_row(row: Mapping[str, Any], spec: DataSpec, where: str) -> tuple[Row, list[ConfigError]]:
     """Return a row's `id` and fields of `spec` if usable, and an error for each other field."""
     checked: Row = {}

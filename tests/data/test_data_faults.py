@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from ssd_bench.compose.application import command
 from ssd_bench.contract.task import DataSpec
 from ssd_bench.data import LocalSource, local
+from ssd_bench.data.rows import faults_of
 from ssd_bench.errors import ConfigError
 from ssd_bench.run.plan import plan
 from tests.sources import used
@@ -53,8 +54,8 @@ def test_a_fault_is_named_with_its_line(fault: str, before: int, blank: int, aft
         path.write_bytes(b"\n".join([*good[:before], *[b" "] * blank, line, *good[before:]]))
         with pytest.raises(ConfigError, match=rf"toy\.jsonl:{before + blank + 1}\b.*{message}"):
             used(LocalSource(root), SPEC)
-        lines = list(LocalSource(root).scan(SPEC))
-    assert [bool(found.faults) for found in lines] == [False] * before + [True] + [False] * after
+        rows = [found for _, found in LocalSource(root).scan(SPEC)]
+    assert [bool(faults_of(found)) for found in rows] == [False] * before + [True] + [False] * after
 
 
 @settings(max_examples=20, deadline=None)
@@ -70,8 +71,8 @@ def test_both_lines_of_a_repeated_id_are_named(first: int, between: int) -> None
 
 def test_every_fault_of_a_row_is_found(tmp_path: Path) -> None:
     (tmp_path / "toy.jsonl").write_bytes(row("", question=1, answer=["a", ""]))
-    (line,) = LocalSource(tmp_path).scan(SPEC)
-    assert [fault.field.rpartition(" ")[2] for fault in line.faults] == ["id", "question", "answer"]
+    ((_, found),) = LocalSource(tmp_path).scan(SPEC)
+    assert [fault.field.rpartition(" ")[2] for fault in faults_of(found)] == ["id", "question", "answer"]
 
 
 @pytest.mark.parametrize("content", [b"", b"\n \n\n", b"\xef\xbb\xbf", b"\xef\xbb\xbf\r\n"])
@@ -120,7 +121,7 @@ def test_a_line_without_end_is_refused_before_it_is_read(tmp_path: Path) -> None
         tracemalloc.stop()
     assert caught.value.field.endswith("toy.jsonl:2")
     assert f"{32 * MIB} bytes (32 MiB) a line; {32 * MIB + 1} were read" in caught.value.expected
-    assert [line.row.get("id") for line in lines] == ["0", None, "2"]
+    assert [found.get("id") for _, found in lines] == ["0", None, "2"]
     assert peak < 100 * MIB
 
 
