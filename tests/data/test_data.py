@@ -7,13 +7,10 @@ import json
 from pathlib import Path
 
 import pytest
-from hydra.utils import instantiate
-from omegaconf import OmegaConf
 
 from ssd_bench.contract.task import DataSpec
-from ssd_bench.data import HubSource, LocalSource, SampleSource
+from ssd_bench.data import HubSource, LocalSource
 from ssd_bench.errors import ConfigError
-from tests.runs import ROOT
 from tests.sources import local_source, used, write_rows
 
 HUB = {"path": "openai/gsm8k", "name": "main", "split": "test", "revision": "main"}
@@ -98,13 +95,6 @@ def test_local_fingerprint_is_the_hash_of_the_bytes(tmp_path: Path) -> None:
     before = LocalSource(tmp_path).fingerprint(SPEC)
     write_rows(tmp_path / "toy.jsonl", GOOD, "")
     assert LocalSource(tmp_path).fingerprint(SPEC) != before
-
-
-@pytest.mark.parametrize("name", ["hub", "local", "sample"])
-def test_each_config_makes_its_source(name: str) -> None:
-    config = OmegaConf.load(ROOT / "conf" / "data" / f"{name}.yaml")
-    assert ("root" in config) == (name == "local")
-    assert type(instantiate(config)) is {"hub": HubSource, "local": LocalSource, "sample": SampleSource}[name]
 
 
 def test_hub_needs_every_argument_pinned() -> None:

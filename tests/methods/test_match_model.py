@@ -91,13 +91,6 @@ def test_the_draft_gains_most(seed: int) -> None:
     assert tokens == ([4, 5, 6, 1, 2, 3] * 2)[:best]
 
 
-def test_a_loop_is_drafted_beyond_the_end_of_the_text() -> None:
-    model = MatchModel(10_000, 2.5, 256)
-    model.start([9, 8, 7], 0.0)
-    model.extend([1, 2] * 20)
-    assert model.draft(7, FREE, 0.1)[0] == [1, 2, 1, 2, 1, 2, 1]
-
-
 def test_no_draft_runs_into_another_text() -> None:
     model = MatchModel(10_000, 2.5, 256)
     model.start([5, 6, 7], 0.0)

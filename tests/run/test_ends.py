@@ -24,6 +24,7 @@ from ssd_bench.records import writer as module
 from ssd_bench.records.reader import Run, find_runs, load_run
 from ssd_bench.stopping import Stopping
 from tests.forked import Forked, at_once
+from tests.run.test_endings import directory, torn
 from tests.runs import CPU, environment, equal, executed, local_model, program
 from tests.synthetic import header, unit, with_work, write_run
 
@@ -300,20 +301,11 @@ def test_a_full_disk_is_one_message_and_costs_nothing_that_was_done(
     equal(load_run(folder), whole)
 
 
-def torn(file: Path) -> None:
-    file.write_bytes(file.read_bytes()[:100])
-
-
-def a_folder(file: Path) -> None:
-    file.unlink()
-    file.mkdir()
-
-
 def copied(file: Path) -> None:
     shutil.copy(file, file.with_name("00005-000.json"))
 
 
-@pytest.mark.parametrize("damage", [torn, a_folder, copied])
+@pytest.mark.parametrize("damage", [torn, directory, copied])
 @pytest.mark.parametrize("learns", [False, True])
 def test_damaged_parts_are_named_set_aside_and_measured_again(
     damage: Callable[[Path], None], learns: bool, tmp_path: Path, capsys: pytest.CaptureFixture[str]
