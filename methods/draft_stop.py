@@ -47,6 +47,7 @@ DRAFT_BITS = {f"int{bits}": (bits,) for bits in BITS}
 ALL = Reading()
 
 
+@dataclass
 class DraftStop:
     """A stop rule: draft at most K tokens, and stop after one less likely than γ, which follows the acceptance rate ρ.
 
@@ -54,58 +55,52 @@ class DraftStop:
 
         ρ ← β1 ρ + (1 - β1) m/k;  γ' = γ + ε if ρ < α*, γ if k = K, else γ - ε;  γ ← β2 γ + (1 - β2) γ'
 
-    Args:
+    Attributes:
         draft_len: K.
         stop_below: γ at the start; the token less likely than γ stays in the draft.
         target_rate: α*, acceptance rate below which γ rises; None keeps γ fixed.
         rate_decay, stop_step, stop_decay: β1, ε and β2.
-
-    Attributes:
         value: γ.
     """
 
-    def __init__(
-        self,
-        draft_len: int,
-        stop_below: float,
-        target_rate: float | None = None,
-        rate_decay: float = 0.5,
-        stop_step: float = 0.01,
-        stop_decay: float = 0.9,
-        reading: Reading = ALL,
-    ):
-        self._draft_len, self._stop_below, self._target = draft_len, stop_below, target_rate
-        self._rate_decay, self._step, self._decay = rate_decay, stop_step, stop_decay
-        self._reading = reading
-        self.value, self._rate = stop_below, 0.0
+    draft_len: int
+    stop_below: float
+    target_rate: float | None = None
+    rate_decay: float = 0.5
+    stop_step: float = 0.01
+    stop_decay: float = 0.9
+    reading: Reading = ALL
+
+    def __post_init__(self) -> None:
+        self.value, self._rate = self.stop_below, 0.0
 
     def start(self, carry: bool = False) -> None:
         """Reset ρ to 0, and γ to its start unless carried over."""
         self._rate = 0.0
         if not carry:
-            self.value = self._stop_below
+            self.value = self.stop_below
 
     def draft(
         self, layer_set: LayerSet, widths: Sequence[Sequence[float]] = (), searched: bool | None = None
     ) -> LayerDraft:
         """Return the next step's draft; `widths` and `searched` as in `LayerDraft`."""
         pairs = tuple((bound, int(k)) for bound, k in widths)
-        return LayerDraft(self._reading.set_of(layer_set), self._draft_len, self.value, pairs, searched)
+        return LayerDraft(self.reading.set_of(layer_set), self.draft_len, self.value, pairs, searched)
 
     def observe(self, verification: Verification) -> None:
         """Move γ after a step with a draft."""
         drafted, accepted = verification.tree.draft_len, len(verification.path) - 1
-        if self._target is None or not drafted:
+        if self.target_rate is None or not drafted:
             return
         # ρ ← β1 ρ + (1 - β1) m/k
-        self._rate = self._rate_decay * self._rate + (1 - self._rate_decay) * accepted / drafted
+        self._rate = self.rate_decay * self._rate + (1 - self.rate_decay) * accepted / drafted
         moved = self.value  # γ'
-        if self._rate < self._target:
-            moved += self._step
-        elif drafted < self._draft_len:
-            moved -= self._step
+        if self._rate < self.target_rate:
+            moved += self.stop_step
+        elif drafted < self.draft_len:
+            moved -= self.stop_step
         # γ ← β2 γ + (1 - β2) γ'
-        self.value = self._decay * self.value + (1 - self._decay) * moved
+        self.value = self.stop_decay * self.value + (1 - self.stop_decay) * moved
 
 
 @settings("method", kw_only=True)

@@ -24,7 +24,7 @@ import json
 import sys
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from functools import partial
 from math import inf
 from typing import Annotated, Any, Literal, NamedTuple
@@ -94,25 +94,23 @@ class SearchSettings:
         return {name: getattr(self, name) for name in names} | {"init_sets": list(self.init_sets)}
 
 
+@dataclass
 class Objective:
     """Objective of a search: the speed of self-speculative decoding with a layer set over some prompts.
 
-    Args:
+    Attributes:
         latency: times of the sublayers, for `expected`; None: the probe's.
         reading: parts of the model that drafts read.
     """
 
-    def __init__(
-        self,
-        settings: SearchSettings,
-        probe: Probe,
-        prompts: Sequence[Sequence[int]],
-        latency: Latency | None = None,
-        reading: Reading = ALL,
-    ):
-        self._settings, self._probe, self._prompts, self._reading = settings, probe, prompts, reading
-        self._latency = latency or probe.latency
-        self._warm = settings.objective == "expected"  # whether a warm-up is done or not needed
+    settings: SearchSettings
+    probe: Probe
+    prompts: Sequence[Sequence[int]]
+    latency: Latency | None = None
+    reading: Reading = ALL
+
+    def __post_init__(self) -> None:
+        self._warm = self.settings.objective == "expected"  # whether a warm-up is done or not needed
 
     def __call__(self, layer_set: LayerSet) -> float:
         """Score a set; higher is better.
@@ -121,12 +119,12 @@ class Objective:
             `expected`: the speedup over AR at the latency profile's times (SWIFT's E(speedup), with measured times).
             `wallclock`: tokens per second, including prefill.
         """
-        trial = _Trial(layer_set, self._settings.draft_stop(self._reading))
+        trial, new_tokens = _Trial(layer_set, self.settings.draft_stop(self.reading)), self.settings.new_tokens
         if not self._warm:  # the first decoding of a process is slower and does not count
-            self._probe.trial(trial, self._prompts[0], self._settings.new_tokens)
+            self.probe.trial(trial, self.prompts[0], new_tokens)
             self._warm = True
-        generations = [self._probe.trial(trial, prompt, self._settings.new_tokens) for prompt in self._prompts]
-        if self._settings.objective == "wallclock":
+        generations = [self.probe.trial(trial, prompt, new_tokens) for prompt in self.prompts]
+        if self.settings.objective == "wallclock":
             milliseconds = sum(generation.prefill_ms + generation.decode_ms for generation in generations)
             return 1000 * sum(len(generation.output) for generation in generations) / milliseconds
         steps = (step for generation in generations for step in generation.steps)
@@ -134,8 +132,9 @@ class Objective:
 
     def _step_costs(self, layer_set: LayerSet, context: int, drafted: int) -> tuple[float, float]:
         """Return the times of an AR step and of a step with a draft: sublayers only, and one target pass to verify."""
-        target = self._latency.target_ms(layer_set.n_layers, context)
-        return target, target + drafted * self._latency.draft_ms(self._reading.set_of(layer_set), context)
+        latency = self.latency or self.probe.latency
+        target = latency.target_ms(layer_set.n_layers, context)
+        return target, target + drafted * latency.draft_ms(self.reading.set_of(layer_set), context)
 
 
 class DraftedStep(NamedTuple):

@@ -8,6 +8,7 @@ import re
 import textwrap
 from abc import abstractmethod
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from tasks.scoring.python_code import defining_code, future_first, parse_python, python_blocks, used_names
@@ -27,21 +28,20 @@ _BEGIN, _DONE = (re.compile(rf"^\[{mark}\][ \t]*$", re.MULTILINE) for mark in ("
 _FIRST_LINE = re.compile(r"\A(?:[ ]*\n)*( *)(?=\S)")
 
 
+@dataclass(eq=False)
 class Runs(Scorer):
     """1.0 if the program of an answer and its tests runs to its end, else 0.0.
 
-    Args:
-        required: whether programs need a kernel that can lock the process up.
-
     Attributes:
+        required: whether programs need a kernel that can lock the process up.
         parts: keys of a reference (a JSON object), with the types of their values.
     """
 
     metric = "pass@1"
     parts: ClassVar[Mapping[str, type]]
 
-    def __init__(self, limits: ProgramLimits, required: bool = True) -> None:
-        self.limits, self.required = limits, required
+    limits: ProgramLimits
+    required: bool = True
 
     def item(self, prediction: str, reference: str) -> float | None:
         """Return whether the program runs to its end; None without a reference."""
