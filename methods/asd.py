@@ -6,10 +6,8 @@ Verify's adaptive exit. Its threshold and two removal rules are unknown, hence t
 
 * the output includes the residual; s_l, the similarity of attention l, is the mean over the last q prompt positions;
 * attention l is skipped if s_l >= τ, never in the first or last block;
-* with `refresh`, the set is chosen anew every T steps from the tokens accepted since.
-
-Draft & Verify (Zhang et al., ACL 2024; decoding.py) moves its exit threshold γ after every step by ρ, a moving average
-of the acceptance rate. Its notebooks carry γ across prompts; here every prompt starts anew.
+* with `refresh`, the set is chosen anew every T steps from the tokens accepted since;
+* the exit's threshold starts anew with every prompt.
 """
 
 from __future__ import annotations

@@ -1,16 +1,10 @@
 """Streams of prompts whose task changes: the mixed-task stream of KNN-SSD (§4.2, Eq. 8), and streams task by task.
 
 With mixing ratio R, the next prompt is from another task, all equally likely, with probability R, else from the same
-task. Three orders:
+task. The orders are `code_order`, `markov_order`, or task by task as listed (SWIFT Figure 7, ConfLayers Figure 4).
 
-- `code`: KNN-SSD's released code (`load_multiple_tasks` in `evaluation_llama/utils.py` at mbsong/KNN-SSD cfa8532).
-  Every task has the same number of prompts, so the tail is mixed less than R; R = 0 gives one block per task, in random
-  order.
-- `markov`: Eq. 8 as printed. A task has as many prompts as the chain visits it, all different.
-- `listed`: task by task as listed, the same number of each: SWIFT Figure 7, ConfLayers Figure 4.
-
-Unlike in that code, the order has its own random generator. Python's global one is seeded again by the loaders of SQL
-and MATH, so the order would depend on that of the listed tasks.
+Unlike in KNN-SSD's code, the order has its own random generator. Python's global one is seeded again by the loaders of
+SQL and MATH, so the order would depend on that of the listed tasks.
 """
 
 from __future__ import annotations
@@ -147,7 +141,8 @@ def code_order(names: Sequence[str], items: int, mix_ratio: float, first: str | 
     """Return `items` of each name, as KNN-SSD's released code mixes them.
 
     Until nothing is left: choose a name with prompts left, other than the last one if possible, and take prompts from
-    it until it has none or, after each prompt, with probability `mix_ratio`.
+    it until it has none or, after each prompt, with probability `mix_ratio`. So the tail is mixed less. Source:
+    `load_multiple_tasks` in `evaluation_llama/utils.py` at mbsong/KNN-SSD cfa8532.
     """
     left, order = dict.fromkeys(names, items), list[str]()
     while any(left.values()):
