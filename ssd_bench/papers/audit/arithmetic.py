@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import product
 from math import inf
+from operator import truediv
 
-from ssd_bench.papers.printed.catalogue import paper_versions
 from ssd_bench.papers.printed.reported import Number, find_number, numbers, settings
 from ssd_bench.results.definitions import expected_speedup
 
@@ -103,31 +103,36 @@ def check_formula(
 
 
 def check_average(
-    number: Number, parts: Sequence[Number], part_name: str, check_name: str = "mean", half: float | None = None
+    number: Number, of: Sequence[Number], parts: str, check: str = "mean", own_digits: bool = False
 ) -> Check:
-    """Compare `number` with its parts' arithmetic mean.
+    """Compare `number` with an arithmetic mean.
 
     Args:
-        part_name: plural noun for the parts, such as "tasks".
-        half: rounding of the averaged parts; None: as printed.
+        parts: plural noun for the averaged numbers, such as "tasks".
+        own_digits: they were rounded as the average, not as printed.
     """
-    implied = sum(n.value for n in parts) / len(parts)
-    if half is None:
-        half = sum(n.half for n in parts) / len(parts)  # largest error of the mean: all parts rounded in one direction
-    text = f"the mean of its {len(parts)} {part_name} is {format_value(implied)}"
+    implied = sum(n.value for n in of) / len(of)
+    # largest error of the mean: all parts rounded in one direction
+    half = number.half if own_digits else sum(n.half for n in of) / len(of)
+    text = f"the mean of its {len(of)} {parts} is {format_value(implied)}"
     result = rounding_verdict(number, implied, implied - half, implied + half)
-    return new_check(number, check_name, text, implied, f"arithmetic mean of {parts[0].exhibit}", result)
+    return new_check(number, check, text, implied, f"arithmetic mean of {of[0].exhibit}", result)
 
 
-def check_repeat(number: Number, repeat: Number, check_name: str) -> Check:
+def check_token_ratio(number: Number, of: Number, to: Number) -> Check:
+    """Compare a speedup with the method's tokens/s over plain decoding's."""
+    how = f"{of.printed} / {to.printed} tokens/s"
+    return check_formula(number, "tokens/s", how, "ratio of tokens/s", truediv, of, to)
+
+
+def check_repeat(number: Number, of: Number, check: str) -> Check:
     """Compare `number` with another print of the same quantity, perhaps with other digits."""
-    implied = repeat.value
-    result = rounding_verdict(number, implied, implied - repeat.half, implied + repeat.half)
+    result = rounding_verdict(number, of.value, of.value - of.half, of.value + of.half)
     # with equally many digits, two roundings of one value are equal
-    if number.half == repeat.half and number.value != repeat.value:
+    if number.half == of.half and number.value != of.value:
         result = CONTRADICTION
-    source = repeat.exhibit if repeat.paper == number.paper else f"{repeat.paper} {repeat.exhibit}"
-    return new_check(number, check_name, f"{source} prints {repeat.printed}", implied, source, result)
+    source = of.exhibit if of.paper == number.paper else f"{of.paper} {of.exhibit}"
+    return new_check(number, check, f"{source} prints {of.printed}", of.value, source, result)
 
 
 def check_upper_bound(number: Number, value: float, text: str, source: str) -> Check:
@@ -136,10 +141,20 @@ def check_upper_bound(number: Number, value: float, text: str, source: str) -> C
     return new_check(number, "upper bound", text, value, source, result)
 
 
-def check_range_end(number: Number, cells: Sequence[Number], source: str) -> Check:
+def check_lower_bound(number: Number, of: Sequence[Number], source: str, if_below: str = CONTRADICTION) -> Check:
+    """Compare a lower bound ("over 90 %") with its smallest number; `if_below` is the verdict if one is below."""
+    least = min(of, key=lambda n: n.value)
+    below = [n for n in of if n.value + n.half < number.value - EPSILON]
+    listed = ", ".join(f"{n.printed} ({n.model} {n.task}, {n.exhibit})" for n in sorted(below, key=lambda n: n.value))
+    text = f"lower values: {listed}" if below else f"the smallest value in {source} is {least.printed}"
+    fits = CONSISTENT if least.value >= number.value - EPSILON else ROUNDING
+    return new_check(number, "lower bound", text, least.value, source, if_below if below else fits)
+
+
+def check_range_end(number: Number, of: Sequence[Number], source: str = "") -> Check:
     """Compare an end of a range ("from 3.43 to 7.80"), by its `bound`, with the extreme of the summarised numbers."""
     choose, word = (min, "smallest") if number.bound == "low" else (max, "largest")
-    cell = choose(cells, key=lambda n: n.value)
+    cell, source = choose(of, key=lambda n: n.value), source or of[0].exhibit
     text = f"the {word} value in {source} is {cell.printed} ({cell.model}, {cell.task})"
     result = rounding_verdict(number, cell.value, cell.value - cell.half, cell.value + cell.half)
     return new_check(number, "range", text, cell.value, source, result)
@@ -157,8 +172,9 @@ def expected_speedup_at(skip: float) -> Callable[[float, float], float]:
     return formula
 
 
-def check_expected_speedup(number: Number, m: Number, acceptance: Number, skip: float, source: str) -> Check:
+def check_expected_speedup(number: Number, m: Number, acceptance: Number, skip: Number | float, source: str) -> Check:
     """Check that a measured speedup does not exceed E(speedup), its upper limit without overhead."""
+    skip = skip.value if isinstance(skip, Number) else skip
     formula = expected_speedup_at(skip)
     implied, (_, high) = formula(m.value, acceptance.value), implied_range(formula, m, acceptance)
     result = IMPOSSIBLE if number.value - number.half > high + EPSILON else CONSISTENT
@@ -175,8 +191,13 @@ def check_repeats() -> Iterator[Check]:
         repeated = re.match(r"repeats (Table \d+)|likely typo in the paper: (Table \d+) prints", number.note)
         if repeated:
             yield check_repeat(number, number_in_table(number, repeated[1] or repeated[2]), "repeats")
-    for paper in paper_versions():
-        yield from _check_memory(paper)
+    for row in settings().itertuples():
+        printed = re.search(r"RTX A6000 \((\d+)GB", str(row.value))
+        if row.key == "hardware" and printed:
+            stated = float(printed[1])
+            text = f"{row.source_section}, {row.exhibit}: RTX A6000 with {printed[1]} GB; the card has {CARD_GB} GB"
+            labels = (f"{row.paper}/{row.source_section}#hardware", str(row.paper), str(row.exhibit), "hardware")
+            yield Check(*labels, text, stated, float(CARD_GB), "data sheet of the card", UNCLEAR)
 
 
 def number_in_table(number: Number, table: str) -> Number:
@@ -184,14 +205,3 @@ def number_in_table(number: Number, table: str) -> Number:
     # the optimizer, because SWIFT's Table 12 has SWIFT once per optimizer
     labels = {"model": number.model, "method": number.method, "task": number.task, "metric": number.metric}
     return find_number(number.paper, table, **labels, optimizer=number.settings.get("optimizer"))
-
-
-def _check_memory(paper: str) -> Iterator[Check]:
-    """Compare the printed memory of an RTX A6000 (setting "hardware" of each exhibit) with the data sheet."""
-    for row in settings(paper).itertuples():
-        printed = re.search(r"RTX A6000 \((\d+)GB", str(row.value))
-        if row.key == "hardware" and printed:
-            stated = float(printed[1])
-            text = f"{row.source_section}, {row.exhibit}: RTX A6000 with {printed[1]} GB; the card has {CARD_GB} GB"
-            labels = (f"{paper}/{row.source_section}#hardware", paper, str(row.exhibit), "hardware")
-            yield Check(*labels, text, stated, float(CARD_GB), "data sheet of the card", UNCLEAR)

@@ -1,4 +1,4 @@
-"""Checks of ConfLayers: E(speedup), repeats in Figure 4, released sets, and its sentences."""
+"""Checks of ConfLayers: repeats in Figure 4, released sets, and its sentences."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ from ssd_bench.papers.audit.arithmetic import (
     CONTRADICTION,
     UNCLEAR,
     Check,
-    check_expected_speedup,
     check_repeat,
     new_check,
     number_in_table,
@@ -19,12 +18,10 @@ from ssd_bench.papers.printed.reported import Number, find_number, find_numbers,
 
 MODELS = ("LLaMA-2-13B", "LLaMA-2-70B", "LLaMA-3-8B", "LLaMA-3-70B")  # of Table 3
 TASKS = ("CNN/DM", "GSM8K", "WMT14 DE-EN", "Alpaca")
-FORMULA = "E = M alpha / ((M - 1)(1 - r) + alpha), M = accepted tokens (SWIFT Eq. 6)"
 
 
 def checks() -> Iterator[Check]:
     """Yield the checks that `checks.yaml` cannot state."""
-    yield from check_measured()
     yield from check_faster_than_swift()
     yield from check_prose()
     yield from check_released_sets()
@@ -35,17 +32,6 @@ def checks() -> Iterator[Check]:
 
 def _speedup(table: str, model: str, method: str, task: str) -> Number:
     return find_number("conflayers", table, model=model, method=method, task=task, metric="speedup")
-
-
-def check_measured() -> Iterator[Check]:
-    """Check Tables 2 and 3: measured speedups against E(speedup) of their accepted tokens, alpha and skip ratio."""
-    for table in ("Table 2", "Table 3"):
-        for cell in find_numbers("conflayers", table, metric="speedup"):
-            where = {"model": cell.model, "method": cell.method, "task": cell.task}
-            by_metric = {n.metric: n for n in find_numbers("conflayers", table, **where)}
-            if cell.task != "Average":
-                parts = (by_metric["n_accepted"], by_metric["alpha"], by_metric["skip_ratio"].value)
-                yield check_expected_speedup(cell, *parts, FORMULA)
 
 
 def check_faster_than_swift() -> Iterator[Check]:

@@ -81,6 +81,10 @@ class Number:
     line: int
     settings: Mapping[str, str] = field(repr=False)
 
+    def label(self, name: str) -> object:
+        """Return a field, or the value of a key of `settings`."""
+        return getattr(self, name) if name in self.__dataclass_fields__ else self.settings.get(name)
+
 
 def settings(paper: str | None = None, exhibit: str | None = None) -> pd.DataFrame:
     """Return each exhibit's settings: paper, exhibit, key, value, source_section."""
@@ -115,11 +119,10 @@ def find_numbers(paper: str, exhibit: str | None = None, **wanted: object) -> li
 @cache
 def _numbers_by(paper: str, exhibit: str | None, names: tuple[str, ...]) -> dict[tuple[object, ...], list[Number]]:
     """Return an exhibit's, or a whole paper's, numbers by their values of these names."""
-    columns, by_values = Number.__dataclass_fields__, dict[tuple[object, ...], list[Number]]()
+    by_values: dict[tuple[object, ...], list[Number]] = {}
     for number in numbers():
         if number.paper == paper and exhibit in (None, number.exhibit):
-            values = (getattr(number, name) if name in columns else number.settings.get(name) for name in names)
-            by_values.setdefault(tuple(values), []).append(number)
+            by_values.setdefault(tuple(number.label(name) for name in names), []).append(number)
     return by_values
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from operator import truediv
 
 from ssd_bench.papers.audit.arithmetic import (
     CONSISTENT,
@@ -179,7 +180,7 @@ def check_optimisation() -> Iterator[Check]:
     self_ssd = find_number("swift", "text §5.3", metric="optimization_latency_s", method="Self-SD")
     stated = find_number("swift", "text §5.3", metric="optimization_time_reduction")
     how = f"{self_ssd.value / 3600:g} h / {swift.printed} s (Table 12)"
-    yield check_formula(stated, "reduction", how, "ratio of latencies", lambda a, b: a / b, self_ssd, swift)
+    yield check_formula(stated, "reduction", how, "ratio of latencies", truediv, self_ssd, swift)
     minutes = find_number("swift", "Table 11", metric="optimization_latency_s", method="SWIFT").value / 60
     hours = find_number("swift", "Table 11", metric="optimization_latency_s", method="Self-SD").value / 3600
     implied, low, high = (60 * h / m for h, m in ((hours, minutes), (hours - 0.05, minutes + 0.5), (hours + 0.05, 1.5)))
@@ -209,7 +210,7 @@ def check_comparisons() -> Iterator[Check]:
     swift = find_number("swift", "Figure 11", metric="optimization_latency_s", method="SWIFT")
     stated = find_number("swift", "text §D.4", metric="optimization_latency_ratio")
     how = f"{slow.printed} s / {swift.printed} s"
-    yield check_formula(stated, "ratio", how, "ratio of latencies", lambda a, b: a / b, slow, swift)
+    yield check_formula(stated, "ratio", how, "ratio of latencies", truediv, slow, swift)
 
     stated = find_number("swift", "text §D.4", metric="speedup_improvement_pct")
     rows = {n.method: n for n in find_numbers("swift", "Table 12", metric="speedup")}
