@@ -7,7 +7,7 @@ from statistics import fmean
 
 from ssd_bench.conf import config_file, read_yaml
 from ssd_bench.papers.printed.catalogue import PaperFolder
-from ssd_bench.papers.printed.reported import layer_set_name, layer_sets, share_skipped
+from ssd_bench.papers.printed.reported import released_set, share_skipped
 
 
 @dataclass(frozen=True)
@@ -38,7 +38,7 @@ def stated_share(
         value = _preset_share(entry["preset"], n_layers)
     else:
         names = entry["sets"]
-        released = all(layer_set_name(folder.name, model, name) in layer_sets() for name in names)
+        released = all(released_set(folder.name, model, name) for name in names)
         value = fmean(share_skipped(folder.name, model, name) for name in names) if released else None
     return None if value is None else Share(value, entry["source"])
 

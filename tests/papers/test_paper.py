@@ -105,7 +105,7 @@ def test_layer_sets_are_the_sixty_that_authors_released() -> None:
         for kind in ("skip_attn", "skip_mlp"):
             assert entry[kind] == sorted(set(entry[kind])), name
             assert set(entry[kind]) <= set(range(entry["n_layers"])), name
-    assert reported.layer_set_name("knn_ssd", "LLaMA-2-13B", "WMT16 DE-EN") in sets
+    assert reported.released_set("knn_ssd", "LLaMA-2-13B", "WMT16 DE-EN") is not None
 
 
 def test_parse_setting() -> None:

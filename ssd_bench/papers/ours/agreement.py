@@ -16,7 +16,6 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import combinations
 
-import numpy as np
 import pandas as pd
 
 from ssd_bench.papers.ours.cells import OTHER_MODEL, OTHER_SCALE, PAPERS_OWN, SETUPS, Cell
@@ -195,19 +194,12 @@ def order_agreements(orders: Sequence[RankOrder]) -> list[OrderAgreement]:
 
     Rows that average over tasks are left out.
     """
+    pairs = [(o.metric, o.task, *pair) for o in orders if o.task not in AVERAGES for pair in o.pairs]
+    frame = pd.DataFrame(pairs, columns=["metric", "task", "runs", "concordance"])
     agreements = []
     for metric in dict.fromkeys(order.metric for order in orders):
-        concordances: dict[tuple[str, frozenset[str]], list[float]] = {}
-        for order in orders:
-            if order.metric == metric and order.task not in AVERAGES:
-                for runs, concordance in order.pairs:
-                    concordances.setdefault((order.task, runs), []).append(concordance)
-        if concordances:
-            tasks: dict[str, list[float]] = {}
-            for (task, _), same_pair in concordances.items():
-                tasks.setdefault(task, []).append(sum(same_pair) / len(same_pair))
-            # Σ shares / Σ pairs, with the jackknife of `results.quantity` over tasks
-            sums = np.array([[sum(shares), len(shares)] for shares in tasks.values()], dtype=float)
-            share = ratio(sums[:, 0], sums[:, 1], at_most=1.0)
-            agreements.append(OrderAgreement(metric, len(concordances), share))
-    return agreements
+        shares = frame[frame["metric"] == metric].groupby(["task", "runs"], sort=False)["concordance"].mean()
+        # Σ shares / Σ pairs, with the jackknife of `results.quantity` over tasks
+        sums = shares.groupby("task", sort=False).agg(["sum", "size"]).to_numpy(dtype=float)
+        agreements.append(OrderAgreement(metric, len(shares), ratio(*sums.T, at_most=1.0)))
+    return [agreement for agreement in agreements if agreement.pairs]

@@ -30,6 +30,8 @@ COLUMNS = {
     "exhibits": (*("paper", "exhibit", "title", "content", "models", "tasks", "methods", "numbers_in_text", "note"),),
     "features": ("paper", "exhibit", "method", "feature", "value", "note"),
 }
+KEYS = {"settings": COLUMNS["settings"][:3], "exhibits": COLUMNS["exhibits"][:2], "features": COLUMNS["features"][:4]}
+"""Columns that differ between any two rows of a file."""
 
 
 @dataclass(frozen=True)
@@ -88,17 +90,17 @@ class Number:
 
 def settings(paper: str | None = None, exhibit: str | None = None) -> pd.DataFrame:
     """Return each exhibit's settings: paper, exhibit, key, value, source_section."""
-    return _frame("settings", ("paper", "exhibit", "key"), paper, exhibit)
+    return _frame("settings", paper, exhibit)
 
 
 def exhibits(paper: str | None = None, exhibit: str | None = None) -> pd.DataFrame:
     """Return all tables and figures; models, tasks and methods are texts, numbers_in_text is yes, partly or no."""
-    return _frame("exhibits", ("paper", "exhibit"), paper, exhibit)
+    return _frame("exhibits", paper, exhibit)
 
 
 def features(paper: str | None = None, exhibit: str | None = None) -> pd.DataFrame:
     """Return the papers' tables of features: paper, exhibit, method, feature, value, note."""
-    return _frame("features", ("paper", "exhibit", "method", "feature"), paper, exhibit)
+    return _frame("features", paper, exhibit)
 
 
 @cache
@@ -108,7 +110,7 @@ def numbers() -> tuple[Number, ...]:
     Raises:
         ConfigError: an invalid row; names file, line and column.
     """
-    return tuple(number for folder in _folders_with_numbers() for number in read_numbers(folder))
+    return tuple(number for folder in paper_folders() if folder.numbers for number in read_numbers(folder))
 
 
 def find_numbers(paper: str, exhibit: str | None = None, **wanted: object) -> list[Number]:
@@ -138,10 +140,6 @@ def find_number(paper: str, exhibit: str, **wanted: object) -> Number:
     return matches[0]
 
 
-def _folders_with_numbers() -> list[PaperFolder]:
-    return [folder for folder in paper_folders() if folder.numbers]
-
-
 def read_numbers(folder: PaperFolder) -> list[Number]:
     """Return one paper's reported numbers.
 
@@ -169,21 +167,16 @@ def layer_sets() -> Mapping[str, Mapping[str, Any]]:
 
 
 def share_skipped(paper: str, model: str, task: str, inner: bool = False) -> float:
-    """Return the share of sublayers skipped in a published set; `inner`: of those between the first and last block."""
-    entry = layer_sets()[layer_set_name(paper, model, task)]
-    blocks = entry["n_layers"] - (2 if inner else 0)
-    return float(len(entry["skip_attn"]) + len(entry["skip_mlp"])) / (2 * blocks)
+    """Return the share of sublayers skipped in a released set; `inner`: of those between the first and last block."""
+    layers = released_set(paper, model, task)
+    assert layers is not None, f"{paper} has no set for {model} on {task}"
+    return len(layers.skipped) / (2 * (layers.n_layers - (2 if inner else 0)))
 
 
 def released_set(paper: str, model: str, task: str) -> LayerSet | None:
-    """Return a set released by the authors, named by `layer_set_name`; else None."""
-    entry = layer_sets().get(layer_set_name(paper, model, task))
+    """Return a set released by the authors, or None; model and task may be as in the paper, or as in the set's name."""
+    entry = layer_sets().get(f"{paper}/{model.lower()}/{task.lower().replace('/', '').replace(' ', '-')}")
     return None if entry is None else LayerSet.skipping(entry["n_layers"], entry["skip_attn"], entry["skip_mlp"])
-
-
-def layer_set_name(paper: str, model: str, task: str) -> str:
-    """Return the name of a released set; models and tasks may be as in the papers, or as in the name."""
-    return f"{paper}/{model.lower()}/{task.lower().replace('/', '').replace(' ', '-')}"
 
 
 def parse_setting(text: str) -> dict[str, str]:
@@ -253,22 +246,17 @@ def _number(
 
 
 @cache
-def _frame(name: str, key: tuple[str, ...], paper: str | None, exhibit: str | None) -> pd.DataFrame:
-    frame = _checked_frame(name, key)
-    for column, value in (("paper", paper), ("exhibit", exhibit)):
-        if value is not None:
-            frame = frame[frame[column] == value]
-    return frame.reset_index(drop=True)
+def _frame(name: str, paper: str | None, exhibit: str | None) -> pd.DataFrame:
+    """Return a file of all papers as texts, or its rows for a paper or exhibit."""
+    if paper is None:
+        rows = [row for folder in paper_folders() if folder.numbers for row in _unique_rows(name, folder)]
+        return pd.DataFrame(rows, columns=list(COLUMNS[name]), dtype="str")
+    frame = _frame(name, None, None)
+    of_exhibit = (frame["paper"] == paper) & ((exhibit is None) | (frame["exhibit"] == exhibit))
+    return frame[of_exhibit].reset_index(drop=True)
 
 
-@cache
-def _checked_frame(name: str, key: tuple[str, ...]) -> pd.DataFrame:
-    """Return a file of all papers as texts; rows are unique by `key`."""
-    rows = [row for folder in _folders_with_numbers() for row in _unique_rows(name, key, folder)]
-    return pd.DataFrame(rows, columns=list(COLUMNS[name]), dtype="str")
-
-
-def _unique_rows(name: str, key: tuple[str, ...], folder: PaperFolder) -> Iterator[dict[str, str]]:
+def _unique_rows(name: str, folder: PaperFolder) -> Iterator[dict[str, str]]:
     """Yield the rows of one file of a paper.
 
     Raises:
@@ -277,10 +265,10 @@ def _unique_rows(name: str, key: tuple[str, ...], folder: PaperFolder) -> Iterat
     lines_by_key = dict[tuple[str, ...], int]()
     known_exhibits = {(row["paper"], row["exhibit"]) for _, row in _rows("exhibits", folder)}
     for line, row in _rows(name, folder):
-        row_key = tuple(row[column] for column in key)
+        row_key = tuple(row[column] for column in KEYS[name])
         if row_key in lines_by_key:
             expected = f"unique, but line {lines_by_key[row_key]} has it too"
-            _refuse(folder, name, line, "/".join(key), " / ".join(row_key), expected)
+            _refuse(folder, name, line, "/".join(KEYS[name]), " / ".join(row_key), expected)
         lines_by_key[row_key] = line
         if row["exhibit"].startswith(("Table", "Figure")) and (row["paper"], row["exhibit"]) not in known_exhibits:
             _refuse(folder, name, line, "exhibit", row["exhibit"], "a table or figure of exhibits.csv")
