@@ -10,8 +10,8 @@ import numpy as np
 
 from ssd_bench.papers.claims import judge
 from ssd_bench.papers.claims.claims import Claim, claims
-from ssd_bench.papers.claims.comparisons import Side
-from ssd_bench.papers.claims.effect import ClaimEffect, SampledComparison, SampledSide
+from ssd_bench.papers.claims.comparisons import ClaimComparison, Side
+from ssd_bench.papers.claims.effect import ClaimEffect, SampledComparison
 from ssd_bench.papers.claims.judge import Judgement
 from ssd_bench.papers.claims.statistics import StatisticSample
 from ssd_bench.papers.ours.cells import replications
@@ -96,6 +96,6 @@ def effect(
 ) -> ClaimEffect:
     """The effect of comparisons with these sides; with `by_seed`, one for each seed."""
     side = Side((), {}, claim.statistic)
-    sides = [[SampledSide(side, sample) for sample in place] for place in places]
-    compared = [SampledComparison(*pair, seed=i if by_seed else 0) for i, pair in enumerate(sides)]
-    return ClaimEffect(claim, compared, modelled, by_seed)
+    compared = [ClaimComparison(side, (side,), seed=i if by_seed else 0) for i in range(len(places))]
+    sampled = [SampledComparison(*pair) for pair in zip(compared, map(tuple, places))]
+    return ClaimEffect(claim, sampled, modelled, by_seed)

@@ -224,7 +224,7 @@ def claim_jobs(claim: Claim) -> list[Job]:
     return [
         job
         for job in grid.load(claim.exhibit).jobs
-        if _has_labels(job, claim.cells) and any(_has_labels(job, side) for side in sides)
+        if has_labels(job.labels, claim.cells) and any(has_labels(job.labels, side) for side in sides)
     ]
 
 
@@ -237,8 +237,9 @@ def claim_ranks(scale: Scale) -> dict[tuple[str, ...], int]:
     return ranks
 
 
-def _has_labels(job: Job, side: Mapping[str, Sequence[str]]) -> bool:
-    return all(job.labels[axis] in labels for axis, labels in side.items() if axis in grid.AXES)
+def has_labels(labels: Mapping[str, str], side: Mapping[str, Sequence[str]]) -> bool:
+    """Return whether a job or cell with these labels is of a claim's side."""
+    return all(labels[axis] in allowed for axis, allowed in side.items() if axis in grid.AXES)
 
 
 def _parse_claim(folder: PaperFolder, name: str, content: Mapping[str, Any]) -> Claim:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from ssd_bench.papers.claims.claims import PARTS, STATISTIC, Claim
+from ssd_bench.papers.claims.claims import PARTS, STATISTIC, Claim, has_labels
 from ssd_bench.papers.ours import select
 from ssd_bench.papers.ours.cells import Cell
 from ssd_bench.papers.runs import grid
@@ -74,19 +74,15 @@ def comparisons(claim: Claim, cells: Sequence[Cell]) -> Iterator[ClaimComparison
     """Yield every comparison of the claim, whether run or not."""
     # an axis that one side names and the other does not is the same on both
     over = {axis: labels for axis, labels in claim.of.items() if axis in grid.AXES} | dict(claim.over)
-    counted = [cell for cell in cells if _within(cell, claim.cells)]
-    subject_cells = [cell for cell in counted if _within(cell, claim.of)]
-    reference_cells = [cell for cell in counted if _within(cell, over)] if claim.over else []
+    counted = [cell for cell in cells if has_labels(cell.labels, claim.cells)]
+    subject_cells = [cell for cell in counted if has_labels(cell.labels, claim.of)]
+    reference_cells = [cell for cell in counted if has_labels(cell.labels, over)] if claim.over else []
     (reference_statistic,) = claim.over.get(STATISTIC, [claim.statistic])
     subjects = _sides(claim, claim.of, subject_cells, reference_cells, claim.statistic)
     references = _sides(claim, over, reference_cells, subject_cells, reference_statistic)
     for shared_labels, sides in subjects.items():
         if not claim.over or shared_labels in references:
             yield from (ClaimComparison(side, tuple(references.get(shared_labels, ()))) for side in sides)
-
-
-def _within(cell: Cell, side: Mapping[str, Sequence[str]]) -> bool:
-    return all(cell[axis] in labels for axis, labels in side.items() if axis in grid.AXES)
 
 
 def _sides(

@@ -12,14 +12,14 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from collections.abc import Sequence, Set
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
 from scipy import stats
 
 from ssd_bench.papers.claims.claims import STATISTICS, Claim
-from ssd_bench.papers.claims.comparisons import ClaimComparison, Side
+from ssd_bench.papers.claims.comparisons import ClaimComparison
 from ssd_bench.papers.claims.statistics import StatisticSample, take_sample
 from ssd_bench.results.effect import ROUNDING, Effect, strata
 from ssd_bench.results.evidence import VariationLevel
@@ -27,40 +27,22 @@ from ssd_bench.results.quantity import LEVEL
 
 
 @dataclass(frozen=True)
-class SampledSide:
-    """Side with the sample of its statistic."""
-
-    side: Side
-    sample: StatisticSample
-
-
-@dataclass(frozen=True)
 class SampledComparison:
-    """Subject of a comparison and the best reference (None for a value); `seed` as in `ClaimComparison`."""
+    """Comparison of the subject with the best reference, if any, and the sample of each side's statistic."""
 
-    subject: SampledSide
-    reference: SampledSide | None = None
-    seed: int = 0
-
-    @property
-    def sides(self) -> tuple[SampledSide, ...]:
-        return (self.subject,) if self.reference is None else (self.subject, self.reference)
+    comparison: ClaimComparison
+    samples: tuple[StatisticSample, ...]
 
     @property
     def prompts(self) -> set[str]:
-        return {str(prompt) for side in self.sides for prompt in side.sample.prompts}
-
-    @property
-    def labels(self) -> tuple[str, ...]:
-        """Labels of the subject: comparisons with equal labels are one, made with several seeds."""
-        return self.subject.side.labels
+        return {str(prompt) for sample in self.samples for prompt in sample.prompts}
 
     def effect(self, kind: str, without: str | None = None) -> float:
         """Return the effect, a kind of `claims.EFFECTS`, of all prompts, or all but one; NaN if undefined."""
-        value = self.subject.sample.value(without)
-        if self.reference is None:
+        value, *references = (sample.value(without) for sample in self.samples)
+        if not references:
             return value
-        reference = self.reference.sample.value(without)
+        (reference,) = references
         if kind in ("difference", "distance"):
             return abs(value - reference) if kind == "distance" else value - reference
         return value / reference if reference else math.nan
@@ -73,7 +55,7 @@ def sample_comparison(
 
     None if each reference has less of the statistic `given` than the subject.
     """
-    sampled: list[SampledSide] = []
+    samples: list[StatisticSample] = []
     given: list[float] = []
     for side in comparison.sides:
         sample = take_sample(side.cells, side.statistic, side.part, modelled)
@@ -82,18 +64,17 @@ def sample_comparison(
             return f"{side.name}: {sample if isinstance(sample, str) else condition}"
         if not math.isfinite(sample.value()):
             return f"{side.name}: {side.statistic} is undefined ({STATISTICS[side.statistic].meaning})"
-        sampled.append(SampledSide(side, sample))
+        samples.append(sample)
         given.append(condition.value())
-    subject, *references = sampled
     if not comparison.references:
-        return SampledComparison(subject, seed=comparison.seed)
-    if claim.given:
-        references = [reference for reference, value in zip(references, given[1:]) if value >= given[0]]
+        return SampledComparison(comparison, tuple(samples))
+    references = [i for i in range(1, len(samples)) if not claim.given or given[i] >= given[0]]
     if not references:
         return None
     sign = 1 if STATISTICS[comparison.references[0].statistic].lower_is_better else -1
-    best = min(references, key=lambda reference: sign * reference.sample.value())
-    return SampledComparison(subject, best, comparison.seed)
+    best = min(references, key=lambda i: sign * samples[i].value())
+    compared = replace(comparison, references=(comparison.references[best - 1],))
+    return SampledComparison(compared, (samples[0], samples[best]))
 
 
 class ClaimEffect:
@@ -112,7 +93,7 @@ class ClaimEffect:
         self._claim, self._comparisons, self._modelled = claim, comparisons, modelled
         self._statistic, self._by_seed = STATISTICS[claim.statistic], by_seed
         self._effects = [comparison.effect(claim.effect) for comparison in comparisons]
-        self.seeds = sorted({comparison.seed for comparison in comparisons})
+        self.seeds = sorted({sampled.comparison.seed for sampled in comparisons})
         self._counted = self._counted_comparisons()
         self.value = self._pooled(self._effects)
         self._logs = claim.effect not in ("difference", "distance") and not self._statistic.is_count and self.value > 0
@@ -122,9 +103,9 @@ class ClaimEffect:
         """Return the indices of the comparisons that count: all, or with `every` the worst."""
         if not self._claim.every:
             return [*range(len(self._effects))]
-        by_labels: dict[tuple[str, ...], list[int]] = {}
-        for i, comparison in enumerate(self._comparisons):
-            by_labels.setdefault(comparison.labels, []).append(i)
+        by_labels: dict[tuple[str, ...], list[int]] = {}  # equal labels: one comparison with several seeds
+        for i, sampled in enumerate(self._comparisons):
+            by_labels.setdefault(sampled.comparison.subject.labels, []).append(i)
         worst = min if self._claim.at_least is not None else max
         return worst(by_labels.values(), key=lambda indices: self._mean([self._effects[i] for i in indices]))
 
@@ -182,7 +163,7 @@ class ClaimEffect:
         """Return the prompts that count and all prompts, for a share of prompts; else None."""
         if not self._statistic.is_share or self._claim.effect != "value":
             return None
-        successes, total = np.sum([pair.subject.sample.columns.sum(axis=0) for pair in self._comparisons], axis=0)
+        successes, total = np.sum([sampled.samples[0].columns.sum(axis=0) for sampled in self._comparisons], axis=0)
         return int(successes), int(total)
 
     def _prompt_strata(self) -> list[tuple[float, int]]:
@@ -218,7 +199,7 @@ class ClaimEffect:
         if not self._by_seed or count < 2:
             return []
         by_seed = [
-            self._mean([self._effects[i] for i in self._counted if self._comparisons[i].seed == seed])
+            self._mean([self._effects[i] for i in self._counted if self._comparisons[i].comparison.seed == seed])
             for seed in self.seeds
         ]
         # s² / n, with s² the sample variance over n seeds
@@ -237,8 +218,8 @@ class ClaimEffect:
         levels: dict[Path, VariationLevel] = {}
         for i in self._counted:
             share = self._effects[i] / self.value if self._claim.effect == "value" else 1.0
-            for sampled, sign in zip(self._comparisons[i].sides, (1.0, -1.0)):
-                for cell in sampled.side.cells:
+            for side, sign in zip(self._comparisons[i].comparison.sides, (1.0, -1.0)):
+                for cell in side.cells:
                     if cell.variation is None:
                         return []
                     levels[cell.path] = cell.variation

@@ -216,7 +216,7 @@ def _decide(
     if not sampled:
         return replace(undecided, reason=f"no reference reaches the {claim.given} of the side that the claim is about")
     effect = ClaimEffect(claim, sampled, modelled, undecided.by_seed)
-    places = len({comparison.labels for comparison in sampled})
+    places = len({pair.comparison.subject.labels for pair in sampled})
     undecided = replace(undecided, effect=effect.value, n=effect.n, variation=effect.variation, comparisons=places)
     if not effect.lacking:
         low, high = effect.interval()
@@ -232,15 +232,12 @@ def _decide(
 
 def _few_prompts(claim: Claim, sampled: Sequence[SampledComparison]) -> Lack | None:
     """Return which side has too few prompts; None if all have enough."""
-    for side in (side for comparison in sampled for side in comparison.sides):
-        is_single = STATISTICS[side.side.statistic].once_per_run  # the run's prompts count, which all share the number
-        numbers = [cell.summary.n_prompts for cell in side.side.cells]
-        prompts = min(numbers) if is_single else len(set(side.sample.prompts))
+    for side, sample in (part for pair in sampled for part in zip(pair.comparison.sides, pair.samples)):
+        is_single = STATISTICS[side.statistic].once_per_run  # the run's prompts count, which all share the number
+        prompts = min(cell.summary.n_prompts for cell in side.cells) if is_single else len(set(sample.prompts))
         if prompts < claim.prompts:
-            return Lack(
-                f"{side.side.name}: the compared part has {prompts} prompts; {claim.prompts} are required",
-                f"at least {claim.prompts} prompts",
-            )
+            reason = f"{side.name}: the compared part has {prompts} prompts; {claim.prompts} are required"
+            return Lack(reason, f"at least {claim.prompts} prompts")
     return None
 
 

@@ -12,7 +12,7 @@ by the scale.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from ssd_bench.papers.claims.claims import STATISTICS, Claim
@@ -63,7 +63,7 @@ def run_scope(cell: Cell) -> RunScope:
 
 def split_scope(claim: Claim, comparisons: Sequence[ClaimComparison]) -> tuple[list[ClaimComparison], Lack | None]:
     """Return the comparisons in a claim's scope, and why the first of the others is not."""
-    lacks = [_lack(claim, comparison) for comparison in comparisons]
+    lacks = [next(_lacks(claim, comparison), None) for comparison in comparisons]
     in_scope = [comparison for comparison, lack in zip(comparisons, lacks) if lack is None]
     return in_scope, next(filter(None, lacks), None)
 
@@ -79,90 +79,68 @@ def model_lack(claim: Claim, models: Sequence[ModelRan]) -> Lack | None:
 
 def planted_lack(claim: Claim, models: Sequence[ModelRan]) -> Lack | None:
     """Return why a model's training decides a claim's effect; else None."""
-    planted = [model.name for model in models if model.name in claim.planted]
-    if not planted:
-        return None
-    name = planted[0]
-    return Lack(
-        f"planted by training: the recipe of {name} causes this effect",
-        f"a model that was not trained for it, such as {name}_plain",
-    )
+    for name in (model.name for model in models if model.name in claim.planted):
+        reason = f"planted by training: the recipe of {name} causes this effect"
+        return Lack(reason, f"a model that was not trained for it, such as {name}_plain")
+    return None
 
 
-def _lack(claim: Claim, comparison: ClaimComparison) -> Lack | None:
-    """Return why a comparison is out of scope; else None."""
-    cells = comparison.cells
-    lacks = [lack(claim.needs, cell) for lack in (_length_lack, _gpu_lack) for cell in cells]
-    if claim.required_sets:
-        lacks += [_search_lack(claim, side, side is comparison.subject) for side in comparison.sides]
-    lacks += [lack(claim, cell) for cell in cells for lack in (_unended_lack, _loops_lack)]
-    return next(filter(None, lacks), None)
+def _lacks(claim: Claim, comparison: ClaimComparison) -> Iterator[Lack]:
+    """Yield why a comparison is out of scope."""
+    for cell in comparison.cells:
+        yield from _short_lengths(claim.needs, cell)
+    for cell in comparison.cells:
+        gpus = cell.header.provenance.device.gpus if cell.header.model.device.startswith("cuda") else ()
+        if len(gpus) < claim.needs.get("gpus", 0):
+            yield Lack("out of scope: needs a GPU; on a CPU the memory is that of the process", "runs on a GPU")
+    for side in comparison.sides if claim.required_sets else ():
+        yield from _short_search(claim, side, side is comparison.subject)
+    for cell in comparison.cells:
+        yield from _cut_search(claim, cell)
+        loops, prompts = run_scope(cell).loops, cell.summary.n_prompts
+        if not STATISTICS[claim.statistic].any_answer and loops and prompts - loops < claim.prompts:
+            reason = f"out of scope: {cell_name(cell)}: answers to {loops} of {prompts} prompts loop"
+            needed = f"{claim.prompts} prompts without a loop"
+            yield Lack(f"{reason}; {needed} are required", f"at least {needed}")
 
 
-def _length_lack(needs: Mapping[str, int], cell: Cell) -> Lack | None:
-    """Return why a run's outputs or prompts are too short; None if either length is enough."""
+def _short_lengths(needs: Mapping[str, int], cell: Cell) -> Iterator[Lack]:
+    """Yield why a run's outputs and prompts are too short, unless either length is enough."""
     needed = {key: needs[key] for key in LENGTHS if key in needs}
-    if not needed:
-        return None
     found: dict[str, float] = {key: getattr(run_scope(cell), key) for key in needed}
-    if any(found[key] >= needed[key] for key in needed):
-        return None
-    name = cell_name(cell)
-    means = " and ".join(f"{LENGTHS[key]} of {found[key]:,.0f} tokens" for key in needed)
-    least = " or ".join(f"{LENGTHS[key]} of at least {needed[key]:,} tokens" for key in needed)
-    return Lack(f"out of scope: {name} has {means} on average; {least} are needed", f"runs with {least}")
+    if needed and all(found[key] < needed[key] for key in needed):
+        means = " and ".join(f"{LENGTHS[key]} of {found[key]:,.0f} tokens" for key in needed)
+        least = " or ".join(f"{LENGTHS[key]} of at least {needed[key]:,} tokens" for key in needed)
+        yield Lack(f"out of scope: {cell_name(cell)} has {means} on average; {least} are needed", f"runs with {least}")
 
 
-def _gpu_lack(needs: Mapping[str, int], cell: Cell) -> Lack | None:
-    gpus = len(cell.header.provenance.device.gpus) if cell.header.model.device.startswith("cuda") else 0
-    if gpus >= needs.get("gpus", 0):
-        return None
-    return Lack("out of scope: needs a GPU; on a CPU the memory is that of the process", "runs on a GPU")
-
-
-def _search_lack(claim: Claim, side: Side, is_subject: bool) -> Lack | None:
-    """Return why a side's search scored too few layer sets; else None, also for a reference without a search."""
+def _short_search(claim: Claim, side: Side, is_subject: bool) -> Iterator[Lack]:
+    """Yield why a side's search scored too few layer sets; a reference needs no search."""
     scored = [run_scope(cell).sets for cell in side.cells]
     searched = [sets for sets in scored if sets or is_subject or STATISTICS[claim.statistic].of_search]
     required = claim.required_sets
-    if not searched or min(searched) >= required:
-        return None
-    scope = "out of scope: " if "sets" in claim.needs else ""
-    return Lack(
-        f"{scope}the search of {side.name} scored {count_sets(min(searched))}; at least {required} are required",
-        f"runs in which each search scores at least {required} sets",
-    )
+    if searched and min(searched) < required:
+        scope = "out of scope: " if "sets" in claim.needs else ""
+        reason = f"{scope}the search of {side.name} scored {count_sets(min(searched))}"
+        needed = f"runs in which each search scores at least {required} sets"
+        yield Lack(f"{reason}; at least {required} are required", needed)
 
 
-def _unended_lack(claim: Claim, cell: Cell) -> Lack | None:
-    """Return why a search was cut short where that decides the effect; else None."""
-    statistic = STATISTICS[claim.statistic]
-    name = cell_name(cell)
+def _cut_search(claim: Claim, cell: Cell) -> Iterator[Lack]:
+    """Yield why a search was cut short, where that decides the effect."""
+    statistic, scope, name = STATISTICS[claim.statistic], run_scope(cell), cell_name(cell)
     scaled = scaled_settings(cell.overrides, cell.paper_overrides)
     cut = [text for text in scaled if text.startswith(LENGTHS_OF_SEARCH)]
     short = Lack(f"out of scope: the scale cut the search of {name} short: {', '.join(cut)}", "searches in full")
     if claim.statistic == "search_s" and cut:
-        return short
-    if statistic.any_set or statistic.of_search or "search" in {*claim.of, *claim.over}:
-        return None
-    scope = run_scope(cell)
-    if not scope.shares_search:
-        return None
+        yield short
+    if statistic.any_set or statistic.of_search or "search" in {*claim.of, *claim.over} or not scope.shares_search:
+        return
     if not scope.search_ended:
-        return Lack(f"out of scope: the search of {name} had not ended by the run's last prompt", "longer runs")
+        yield Lack(f"out of scope: the search of {name} had not ended by the run's last prompt", "longer runs")
     # a search that ended below its limit ended by itself
-    limits = [int(text.split()[1]) for text in cut]
-    return short if scope.sets < CUT_SETS and any(scope.sets >= limit for limit in limits) else None
-
-
-def _loops_lack(claim: Claim, cell: Cell) -> Lack | None:
-    """Return why too few prompts have answers without loops; else None."""
-    loops, prompts = run_scope(cell).loops, cell.summary.n_prompts
-    if STATISTICS[claim.statistic].any_answer or not loops or prompts - loops >= claim.prompts:
-        return None
-    reason = f"out of scope: {cell_name(cell)}: answers to {loops} of {prompts} prompts loop"
-    needed = f"{claim.prompts} prompts without a loop"
-    return Lack(f"{reason}; {needed} are required", f"at least {needed}")
+    if scope.sets < CUT_SETS and any(scope.sets >= int(text.split()[1]) for text in cut):
+        yield short
 
 
 def rests_on_searches(claim: Claim, comparisons: Sequence[ClaimComparison]) -> bool:

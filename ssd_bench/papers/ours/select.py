@@ -134,11 +134,8 @@ def domains(number: Number, item: LabelledItem) -> list[str | None]:
 
 def first_domain(item: LabelledItem) -> str:
     """Return the first part of a stream, on which methods with one search run it; "" if no stream."""
-    stated = next(
-        (override.partition("=")[2] for override in item.overrides if override.lstrip("+").startswith("task.first=")),
-        "",
-    )
-    return stated or next(iter(stream_parts(grid.choice(item.overrides, "task"))), "")
+    first_part = next(iter(stream_parts(grid.choice(item.overrides, "task"))), "")
+    return grid.choice(item.overrides, "task.first") or first_part
 
 
 # --- numbers of prose, abstracts and summaries ----------------------------------------------------------------------

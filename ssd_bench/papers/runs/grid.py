@@ -277,9 +277,9 @@ def merge_overrides(overrides: Sequence[str]) -> tuple[str, ...]:
     return (*groups, *sorted(o for o in last.values() if o not in groups))
 
 
-def choice(overrides: Sequence[str], group: str) -> str:
-    """Return the choice of a config group; else ""."""
-    return next((o.partition("=")[2] for o in overrides if o.startswith(f"{group}=")), "")
+def choice(overrides: Sequence[str], key: str) -> str:
+    """Return the first value of a config group or option; else ""."""
+    return next((override.partition("=")[2] for override in overrides if key_of(override) == key), "")
 
 
 def key_of(override: str) -> str:
