@@ -125,17 +125,15 @@ def figure7(replication: Replication) -> Figure | NotDrawable:
     figure, body = common.new_figure(style.COLUMN if len(models) == 1 else style.PAGE, 3.7)
     panels = body.subplots(2, len(models), squeeze=False, sharex="col", sharey="row")
     for (upper, lower), model in zip(panels.T, models, strict=True):
-        x = list(range(len(points[model])))
-        subjects.draw_speedups(upper, x, points[model])
+        subjects.draw_speedups(upper, points[model])
         ratios = [common.plot_value(point.cell, Measured(inner_skip_ratio(point.cell))) for point in points[model]]
-        common.draw_line(lower, x, ratios, style.MARKS[2], "skip ratio")
+        common.draw_line(lower, range(len(ratios)), ratios, style.MARKS[2], "skip ratio")
         paper_model = common.paper_model(replication, model)
         for at in (i for i, point in enumerate(points[model]) if BEST_LAMBDA in point.settings):
             ratios_of_paper = common.paper_numbers(replication, "skip_ratio", model=paper_model)
             common.draw_paper_numbers(lower, ratios_of_paper, (at - 0.3, at + 0.3))
         lower.set_ylim(0, 1)
-        subjects.set_slots(lower, [point.label.replace("-", "−") for point in points[model]])
-        lower.set_xlabel("λ")
+        subjects.set_slots(lower, points[model], "λ")
         if len(models) > 1:
             upper.set_title(model, loc="left")
     panels[0, 0].set_ylabel("speedup,\ndecode (×)")

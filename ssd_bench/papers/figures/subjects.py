@@ -42,7 +42,7 @@ class SettingPoint:
     @property
     def label(self) -> str:
         """All values, for a tick."""
-        return ", ".join(value.split(" ")[0] for value in self.settings)
+        return ", ".join(value.split(" ")[0] for value in self.settings).replace("-", "−")
 
 
 # --- settings ---------------------------------------------------------------------------------------------------------
@@ -114,10 +114,11 @@ def trace_labels(lines: Mapping[str, ShownCell]) -> dict[str, str]:
     return texts
 
 
-def set_slots(axes: Axes, labels: Sequence[str]) -> None:
-    """Put a tick with a wrapped label at 0, 1, ...; distances mean nothing."""
-    axes.set_xticks(range(len(labels)), [textwrap.fill(label, 10) for label in labels])
-    axes.set_xlim(-0.5, len(labels) - 0.5)
+def set_slots(axes: Axes, points: Sequence[SettingPoint], name: str) -> None:
+    """Put a tick at each point of the setting `name`, at 0, 1, ...; distances mean nothing."""
+    axes.set_xticks(range(len(points)), [textwrap.fill(point.label, 10) for point in points])
+    axes.set_xlim(-0.5, len(points) - 0.5)
+    axes.set_xlabel(name)
 
 
 # --- times ------------------------------------------------------------------------------------------------------------
@@ -128,14 +129,14 @@ def timed_runs(points: Sequence[SettingPoint]) -> dict[str, list[Run]]:
     return {MEASURED: runs, MODELLED: [reference_run(run) for run in runs]}
 
 
-def draw_speedups(axes: Axes, x: Sequence[float], points: Sequence[SettingPoint]) -> None:
+def draw_speedups(axes: Axes, points: Sequence[SettingPoint]) -> None:
     for kind, name in ((MEASURED, "speedup"), (MODELLED, "speedup_modelled")):
-        draw_times(axes, x, kind, [common.plot_value(point.cell, name) for point in points])
+        draw_times(axes, kind, [common.plot_value(point.cell, name) for point in points])
     common.draw_level(axes)
 
 
-def draw_times(axes: Axes, x: Sequence[float], kind: str, numbers: Sequence[PlotValue]) -> None:
-    common.draw_line(axes, x, numbers, TIME_MARKS[kind], kind)
+def draw_times(axes: Axes, kind: str, numbers: Sequence[PlotValue]) -> None:
+    common.draw_line(axes, range(len(numbers)), numbers, TIME_MARKS[kind], kind)
 
 
 def modelled_note(points: Sequence[SettingPoint]) -> str:

@@ -119,8 +119,7 @@ def figure4(replication: Replication) -> Figure | NotDrawable:
     memory = not any(cell.header.model.device.startswith("cpu") for cell in drawn)
     figure, body = common.new_figure(style.PAGE, 2.6)
     left, right, *memory_panels = body.subplots(1, 2 + memory)
-    x = list(range(len(points)))
-    subjects.draw_speedups(left, x, points)
+    subjects.draw_speedups(left, points)
     for number in common.paper_numbers(replication, "speedup"):
         for at in (i for i, point in enumerate(points) if number.settings["tau"] in point.settings):
             common.draw_paper_numbers(left, [number], (at - 0.25, at + 0.25))
@@ -129,15 +128,14 @@ def figure4(replication: Replication) -> Figure | NotDrawable:
     times = [_overhead_times(run) for run in runs]
     searches = [_relative_time(time, times[reference]) for time in times]
     shown = [common.plot_value(point.cell, number) for point, number in zip(points, searches, strict=True)]
-    subjects.draw_times(right, x, kind, shown)
+    subjects.draw_times(right, kind, shown)
     right.set_ylabel("search time relative\nto no pruning")
     for axes in memory_panels:
         peaks = [common.plot_value(point.cell, Measured(_extra_memory_mib(point.cell.run))) for point in points]
-        subjects.draw_times(axes, x, subjects.MEASURED, peaks)
+        subjects.draw_times(axes, subjects.MEASURED, peaks)
         axes.set_ylabel("memory above AR's (MiB)")
     for axes in (left, right, *memory_panels):
-        subjects.set_slots(axes, [point.label for point in points])
-        axes.set_xlabel("pruning threshold τ")
+        subjects.set_slots(axes, points, "pruning threshold τ")
         axes.set_ylim(0, 1.05 * axes.get_ylim()[1])
     cells = [point.cell for point in points]
     return common.finish(figure, replication, cells, *_pruning_notes(replication, points, memory))
@@ -250,16 +248,14 @@ def figure6(replication: Replication) -> Figure | NotDrawable:
         return reason
     figure, body = common.new_figure(style.COLUMN, 3.9)
     upper, lower = body.subplots(2, 1, sharex=True)
-    x = list(range(len(points)))
-    subjects.draw_speedups(upper, x, points)
+    subjects.draw_speedups(upper, points)
     for kind, runs in subjects.timed_runs(points).items():
         shares = [common.plot_value(point.cell, _search_share(run)) for point, run in zip(points, runs, strict=True)]
-        subjects.draw_times(lower, x, kind, shares)
+        subjects.draw_times(lower, kind, shares)
     for number in common.paper_numbers(replication, "overhead_pct"):
         for at in (i for i, point in enumerate(points) if number.settings["opt_interval"] in point.settings):
             common.draw_paper_numbers(lower, [number], (at - 0.3, at + 0.3))
-    subjects.set_slots(lower, [point.label for point in points])
-    lower.set_xlabel("interval between searches T (steps)")
+    subjects.set_slots(lower, points, "interval between searches T (steps)")
     upper.set_ylabel("throughput relative\nto AR (×)")
     lower.set_ylabel("search, share of\nthe time (%)")
     upper.set_ylim(bottom=0)

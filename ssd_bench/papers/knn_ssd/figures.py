@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -134,16 +135,6 @@ def figure5(replication: Replication) -> Figure | NotDrawable:
     return common.finish(figure, replication, [cell], caption, sample=f"{len(features.labels)} vectors")
 
 
-def figure1(replication: Replication) -> Figure | NotDrawable:
-    """Draw the speedup along a stream by task."""
-    return streams.stream_figure(replication, ("speedup",), "KNN-SSD")
-
-
-def figure4(replication: Replication) -> Figure | NotDrawable:
-    """Draw M and α along a stream by task."""
-    return streams.stream_figure(replication, ("M", "alpha"), "KNN-SSD")
-
-
 def figure9(replication: Replication) -> Figure | NotDrawable:
     """Draw Figures 9 and 10: sets of the run's domains next to the released sets of the paper's model."""
     cell = replication.shown_cells()[0]
@@ -163,8 +154,9 @@ def figure9(replication: Replication) -> Figure | NotDrawable:
     return common.finish(figure, replication, [cell], note)
 
 
+figure1 = figure7 = partial(streams.stream_figure, quantities=("speedup",), dashed="KNN-SSD")
 figure2 = streams.transfer_figure
+figure4 = partial(streams.stream_figure, quantities=("M", "alpha"), dashed="KNN-SSD")
 figure6 = figure5
-figure7 = figure1
 figure8 = cases.stream_outputs_figure
 figure10 = figure9

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -112,11 +113,6 @@ def _draw_breakdown(axes: Axes, run: Run, reported: list[Number]) -> None:
     axes.invert_yaxis()
     axes.set_xlim(0, 100)
     axes.set_xlabel("share of decode time (%)")
-
-
-def figure7(replication: Replication) -> Figure | NotDrawable:
-    """Draw speedup and acceptance rate along a five-task stream."""
-    return streams.stream_figure(replication, ("speedup", "alpha"))
 
 
 def figure8a(replication: Replication) -> Figure | NotDrawable:
@@ -311,4 +307,5 @@ def _sets_after_steps(run: Run) -> pd.Series[int]:
 
 
 figure2b = streams.transfer_figure
+figure7 = partial(streams.stream_figure, quantities=("speedup", "alpha"))
 table13 = table14 = cases.outputs_figure
