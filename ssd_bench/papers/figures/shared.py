@@ -15,7 +15,7 @@ from matplotlib.patheffects import withStroke
 
 from ssd_bench.papers.figures import style
 from ssd_bench.papers.ours.cells import SPEED_FACTOR, Replication, ShownCell
-from ssd_bench.papers.printed.catalogue import version_name
+from ssd_bench.papers.printed.catalogue import NAMES, version_name
 from ssd_bench.papers.printed.reported import Number, find_numbers
 from ssd_bench.papers.runs.grid import AXES
 from ssd_bench.results.models import model_names
@@ -26,16 +26,6 @@ INTERVALS = "Error bars: 95 % intervals over prompts."
 BY_LAYERS = "The run did not draft with layers."
 EXCLUDED_LABEL, PAPER = "excluded", "paper"
 """Legend labels of excluded results and the paper's numbers."""
-SYMBOLS = {
-    "beta=": "β=",
-    "lambda=": "λ=",
-    "tau=": "τ=",
-    "opt_interval=": "T=",
-    "skip_set=": "set=",
-    ";": ", ",
-    "=-": "=−",
-    "=": " = ",
-}
 # bound of a paper's number -> marker at its line, and sign before its text
 CARETS = {"low": CARETUPBASE, "high": CARETDOWNBASE, "max": CARETDOWNBASE}
 SIGNS = {"low": "≥ ", "high": "≤ ", "max": "≤ ", "about": "≈ "}
@@ -73,9 +63,9 @@ def unique(values: Iterable[str]) -> list[str]:
 
 def pretty(setting: str) -> str:
     """Return a setting with the papers' symbols."""
-    for name, symbol in SYMBOLS.items():
-        setting = setting.replace(name, symbol)
-    return setting
+    for name, symbol in NAMES["symbols"].items():
+        setting = setting.replace(f"{name}=", f"{symbol}=")
+    return setting.replace(";", ", ").replace("=-", "=−").replace("=", " = ")
 
 
 # --- page, caption, legend --------------------------------------------------------------------------------------------

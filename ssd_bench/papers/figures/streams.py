@@ -20,25 +20,12 @@ from ssd_bench.papers.figures import style, subjects
 from ssd_bench.papers.figures.shared import NotDrawable, PlotValue
 from ssd_bench.papers.ours.cells import Replication, ShownCell
 from ssd_bench.papers.ours.values import method_steps
+from ssd_bench.papers.printed.catalogue import NAMES
 from ssd_bench.papers.printed.reported import Number
 from ssd_bench.records.reader import Run
 from ssd_bench.results.quantity import QUANTITIES
 from ssd_bench.results.rows import arm_rows, paired_rows
 
-DOMAINS = {
-    "cnn_dm": "CNN/DM",
-    "cnndm": "CNN/DM",
-    "gsm8k": "GSM8K",
-    "tinystories": "TinyStories",
-    "wmt16": "WMT16 DE-EN",
-    "wmt14": "WMT14 DE-EN",
-    "spider2": "Spider2",
-    "sql": "Spider2",
-    "alpaca": "Alpaca",
-    "xsum": "XSum",
-    "math": "MATH",
-    "natural_questions": "Natural Questions",
-}
 AXIS_LIMIT = 1.3
 """End of an axis, as a multiple of a task's highest interval; single prompts can be far above."""
 SO_FAR = "Speedup: ratio of totals over the prompts so far; right of each curve: all prompts, with the 95 % interval."
@@ -52,7 +39,7 @@ AXES = {"speedup": "speedup, decode (×)", "alpha": "acceptance rate α", "M": "
 
 def domain_title(name: str) -> str:
     """Return the papers' name of a stream's task."""
-    return DOMAINS.get(name, name.replace("_", " "))
+    return str(NAMES["domains"].get(name, name.replace("_", " ")))
 
 
 def stream_rows(run: Run) -> pd.DataFrame:

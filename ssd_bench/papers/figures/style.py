@@ -4,11 +4,16 @@ from __future__ import annotations
 
 import re
 import textwrap
+from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
+from matplotlib import rc_params_from_file
 from matplotlib.figure import Figure
 from matplotlib.layout_engine import ConstrainedLayoutEngine
+
+from ssd_bench.papers.printed.catalogue import NAMES
 
 COLUMN, PAGE = 3.4, 7.0
 """Figure widths in inches: one column of a paper, or the page."""
@@ -19,24 +24,7 @@ SMALL = 6.5
 SMALL_TEXT: dict[str, Any] = {"textcoords": "offset points", "fontsize": SMALL}
 """Arguments of `annotate` for a small text at an offset in points."""
 
-STYLE: dict[Any, Any] = {
-    "font.size": 8,
-    "axes.titlesize": 8,
-    "axes.labelsize": 8,
-    "xtick.labelsize": 7,
-    "ytick.labelsize": 7,
-    "legend.fontsize": 7,
-    "legend.frameon": False,
-    "figure.titlesize": 8,
-    "figure.titleweight": "bold",
-    "lines.linewidth": 1.2,
-    "lines.markersize": 4,
-    "pdf.fonttype": 42,
-    "hatch.linewidth": 0.5,
-    "axes.linewidth": 0.6,
-    "axes.spines.top": False,
-    "axes.spines.right": False,
-}
+STYLE: dict[Any, Any] = dict(rc_params_from_file(Path(__file__).with_suffix(".mplstyle"), use_default_template=False))
 
 # Okabe and Ito's colours for the colour-blind; chosen to differ in grey too (90, 165, 51, 230 of 255), and hatched
 ACCOUNTS = {
@@ -77,19 +65,7 @@ MARKS = (
     Mark("#56B4E9", "P", (0, (1, 1)), "++"),
     Mark("#D55E00", "X", (0, (7, 2)), "oo"),
 )
-METHODS = {
-    "KnapSpec": 0,
-    "ConfLayers": 2,
-    "KNN-SSD": 0,
-    "SWIFT": 1,
-    "CLaSp": 2,
-    "DEL": 3,
-    "Lookahead": 4,
-    "Self-SD": 3,
-    "Self-SD(Fix)": 3,
-    "Self-SD(Mix)": 2,
-    "layer skipping + top-k drafts": 1,
-}
+METHODS: Mapping[str, int] = NAMES["marks"]
 
 
 def mark(label: str, position: int) -> Mark:

@@ -6,20 +6,10 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ssd_bench.conf import config_file, read_yaml
+from ssd_bench.papers.printed.catalogue import NAMES
 from ssd_bench.papers.runs import grid
 
 MISSING = object()
-SETTING_OPTIONS = {
-    "S": "max_steps",
-    "beta": "bayes_interval",
-    "r": "skip_ratio",
-    "gamma": "context_window",
-    "tau": "min_similarity",
-    "opt_interval": "interval",
-    "lambda": "lam",
-    "clusters": "groups",
-}
-"""Numbers in the papers' settings -> options with the values that ran."""
 
 
 def setting_ran(setting: str, options: Mapping[str, Any]) -> str:
@@ -32,7 +22,7 @@ def _value_ran(key: str, value: str, options: Mapping[str, Any]) -> str:
     """Return the value that ran for a number in a setting; words stay."""
     try:
         planned = float(value)
-        ran = options[SETTING_OPTIONS[key]]
+        ran = options[NAMES["options"][key]]
     except (ValueError, KeyError):
         return value
     if ran is None:

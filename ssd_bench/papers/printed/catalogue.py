@@ -15,6 +15,7 @@ from ssd_bench.conf import read_yaml
 from ssd_bench.errors import ConfigError
 
 FOLDER = Path(__file__).parents[1]
+NAMES: Mapping[str, Mapping[str, Any]] = read_yaml(FOLDER / "names.yaml")
 
 
 @dataclass(frozen=True)

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from operator import truediv
+from pathlib import Path
 
+from ssd_bench.conf import read_yaml
 from ssd_bench.papers.audit.arithmetic import (
     CONSISTENT,
     CONTRADICTION,
@@ -24,30 +26,11 @@ from ssd_bench.papers.audit.arithmetic import (
 from ssd_bench.papers.printed.reported import Number, find_number, find_numbers, layer_sets, settings, share_skipped
 
 VERSIONS = ("swift", "swift-v1")
-# content of a table -> its name, in the ICLR version and in the first version
-TABLES = {
-    "swift": {
-        "main": "Table 2",
-        "code": "Table 3",
-        "expected": "Table 4",
-        "70b": "Table 5",
-        "yi": "Table 6",
-        "deepseek": "Table 7",
-        "ablation": "Table 8",
-        "window": "Table 9",
-        "layers": "Table 10",
-        "search": "Table 12",
-    },
-    "swift-v1": {
-        "main": "Table 2",
-        "code": "Table 3",
-        "expected": "Table 4",
-        "yi": "Table 5",
-        "deepseek": "Table 6",
-        "ablation": "Table 7",
-        "window": "Table 8",
-    },
+TABLES: Mapping[str, Mapping[str, str]] = {
+    paper: {content: f"Table {number}" for content, number in numbers.items()}
+    for paper, numbers in read_yaml(Path(__file__).with_name("tables.yaml")).items()
 }
+"""Version -> content of a table -> its name."""
 FORMULA = "E = M alpha / ((M - 1) c + alpha), c = 1 - r (§B.3 Eq. 6)"
 RUN = {"model": "LLaMA-2-13B", "method": "SWIFT", "task": "CNN/DM"}  # the configuration of the analyses
 WITHOUT_LAYERS = ("Vanilla", "Parallel", "Lookahead")  # methods that skip no layers: E(speedup) is not defined
