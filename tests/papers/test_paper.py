@@ -49,14 +49,6 @@ def test_numbers_hold_every_row_once_under_its_own_id(frame: pd.DataFrame) -> No
         lines = frame.loc[frame["paper"].isin(folder.versions), "line"]
         assert {*lines} == {*range(2, 2 + len(set(lines)))} and frame[frame["paper"] == folder.latest]["line"].is_unique
     assert frame["value"].dtype == "float64"
-    counts = frame["exhibit"].str.startswith("Table").groupby(frame["paper"]).agg(["sum", "size"])  # tables and all
-    assert dict(zip(counts.index, counts.itertuples(index=False, name=None))) == {
-        "knapspec": (336, 358),
-        "knn-ssd": (305, 323),
-        "swift": (386, 486),
-        "swift-v1": (265, 324),
-        "conflayers": (216, 264),
-    }
 
 
 def test_ids_stay_as_they_are(frame: pd.DataFrame) -> None:
@@ -149,7 +141,6 @@ def test_numbers_refuses_another_header(tmp_path: Path) -> None:
     [
         ("rank: 1", "rang: 1", "at least the keys rank and versions"),
         ("prose:", "prosa:", "unexpected keyword argument 'prosa'"),
-        ("telling:", "saying:", "unexpected keyword argument 'saying'"),
         ("source: code", "origin: code", "unexpected keyword argument 'origin'"),
         ("baseline: ar", "baseline: vanilla", r"counts\.speedup\.baseline='vanilla' .*ar, hf or nothing"),
         ("counts: {speedup:", "counts: {speed:", r"counts=.*'speed'.*a metric of metrics\.yaml"),

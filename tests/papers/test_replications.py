@@ -27,20 +27,6 @@ ENTRY = {
     "date": "2025-03-21",
     "source": "hemingkx/SWIFT issue 1",
 }
-STARTED_FROM = [
-    ("swift", "2025-03-21", 1.05),
-    ("swift", "2025-03-28", 1.015),
-    ("self-ssd", "2024-04-21", [1.04, 1.07]),
-    ("self-ssd", "2024-02-12", 1.08),
-    ("self-ssd", "2024-02-21", 1.58),
-    ("self-ssd", "2023-12-06", 1.34),
-    ("self-ssd", "2023-12-06", 1.54),
-    ("self-ssd", "2025-05-22", 0.94),
-    ("conflayers", "2026-08-28", [1.05, 1.21]),
-    ("knapspec", "2026-09", 0.86),
-    ("del", "2026", [0.68, 0.99]),
-]
-"""Paper, date and value of the register's first reports."""
 
 
 def read(folder: Path, entry: dict[str, Any]) -> register.ReplicationReport:
@@ -48,11 +34,6 @@ def read(folder: Path, entry: dict[str, Any]) -> register.ReplicationReport:
     path.write_text(yaml.safe_dump({"papers": {}, "reports": [entry]}), encoding="utf-8")
     (report,) = register.read_reports(path)
     return report
-
-
-def test_the_register_has_every_report_that_it_began_with() -> None:
-    reports = [(report.paper, report.date, report.came_back) for report in register.read_reports()]
-    assert [report for report in reports if report in STARTED_FROM] == STARTED_FROM
 
 
 @pytest.mark.parametrize(
