@@ -18,8 +18,7 @@ from matplotlib.figure import Figure
 from ssd_bench.papers.figures.shared import NotDrawable
 from ssd_bench.papers.figures.subjects import MEASURED, MODELLED
 from ssd_bench.papers.knn_ssd.figures import PERPLEXITY, VECTORS
-from ssd_bench.papers.ours.cells import Cell, Replication
-from ssd_bench.papers.ours.ran import setting_ran
+from ssd_bench.papers.ours.cells import Cell, Replication, setting_ran
 from ssd_bench.papers.runs import grid
 from ssd_bench.report.figures import figure
 from ssd_bench.results.folder import Record

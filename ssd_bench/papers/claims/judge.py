@@ -16,7 +16,7 @@ from ssd_bench.papers.claims.comparisons import ClaimComparison, cell_name, comp
 from ssd_bench.papers.claims.effect import ClaimEffect, SampledComparison, sample_comparison
 from ssd_bench.papers.claims.scope import Lack, model_lack, planted_lack, rests_on_searches, run_scope, split_scope
 from ssd_bench.papers.ours.cells import OTHER_MODEL, TOY_MODEL, Cell, Replication
-from ssd_bench.papers.ours.ran import scaled_settings
+from ssd_bench.papers.runs.scale import scaled_settings
 from ssd_bench.results.effect import EQUIVALENT, is_equivalent
 from ssd_bench.results.models import ModelRan
 from ssd_bench.results.quantity import EQUIVALENCE_LEVEL

@@ -20,7 +20,7 @@ from ssd_bench.papers.claims.comparisons import ClaimComparison, Side, cell_name
 from ssd_bench.papers.claims.statistics import count_loops, count_sets
 from ssd_bench.papers.ours import values
 from ssd_bench.papers.ours.cells import Cell
-from ssd_bench.papers.ours.ran import scaled_settings
+from ssd_bench.papers.runs.scale import scaled_settings
 from ssd_bench.results.evidence import search_ended, shares_search
 from ssd_bench.results.models import ModelRan
 from ssd_bench.results.rows import arm_rows

@@ -203,29 +203,25 @@ def _step_times(run: Run) -> pd.DataFrame | str:
 
 
 def _skipped(kind: str) -> Callable[[Run], pd.DataFrame | str]:
-    """Return the columns of a share of skipped sublayers: sum of shares and draft steps per prompt."""
+    """Return the columns of a share of skipped sublayers."""
+    return lambda run: _per_step(skipped_shares(run), kind)
 
-    def columns(run: Run) -> pd.DataFrame | str:
-        shares = skipped_shares(run).assign(steps=1.0)
-        if shares.empty:
-            return NO_DRAFTS
-        return shares.groupby("prompt_index")[[kind, "steps"]].sum()
 
-    return columns
+def _per_step(steps: pd.DataFrame, column: str) -> pd.DataFrame | str:
+    """Return the sum of a column over each prompt's draft steps, and their number."""
+    return steps.assign(steps=1.0).groupby("prompt_index")[[column, "steps"]].sum() if len(steps) else NO_DRAFTS
 
 
 def _skip_depth(run: Run) -> pd.DataFrame | str:
     """Return the sum of the skipped sublayers' mean depth over draft steps, and the number of steps."""
     steps = searched_drafts(arm_rows(run.steps, "method"))
     depths = {id_: _mean_depth(run.layer_set(int(id_))) for id_ in steps["layer_set_id"].unique()}
-    rows = steps.assign(depth=steps["layer_set_id"].map(depths), steps=1.0).dropna(subset=["depth"])
-    return NO_DRAFTS if rows.empty else rows.groupby("prompt_index")[["depth", "steps"]].sum()
+    return _per_step(steps.assign(depth=steps["layer_set_id"].map(depths)).dropna(subset=["depth"]), "depth")
 
 
 def _mean_depth(layers: LayerSet) -> float:
-    return (
-        float(np.mean([i // 2 / max(1, layers.n_layers - 1) for i in layers.skipped])) if layers.skipped else math.nan
-    )
+    depths = [i // 2 / max(1, layers.n_layers - 1) for i in layers.skipped]
+    return float(np.mean(depths)) if depths else math.nan
 
 
 def _points(name: str) -> Callable[[Run], pd.DataFrame | str]:
@@ -275,10 +271,6 @@ def _mismatches(run: Run) -> pd.DataFrame | str:
     return (audited["lossless"] == "bug").astype(float).groupby(audited["prompt_index"]).sum().to_frame()
 
 
-def _peak_memory(run: Run) -> pd.DataFrame | str:
-    return pd.DataFrame({"bytes": [float(run.prompts["peak_bytes"].max())]})
-
-
 def _determination(x: Array, y: Array) -> Array:
     """Return R², the squared Pearson correlation; NaN below three points or for a constant."""
     defined = len(x) > 2 and np.ptp(x) > 0 and np.ptp(y) > 0
@@ -308,6 +300,6 @@ _DEFINITIONS: dict[str, tuple[Callable[[Run], pd.DataFrame | str], Callable[...,
     "routing": (_routes, ratio_of_sums),
     # sum over outputs
     "mismatches": (_mismatches, np.sum),
-    "peak_memory": (_peak_memory, np.mean),
+    "peak_memory": (lambda run: pd.DataFrame({"bytes": [float(run.prompts["peak_bytes"].max())]}), np.mean),
 }
 """Statistic -> function that returns a run's columns (a row per prompt) or why they are missing; and its formula."""

@@ -187,14 +187,13 @@ def figure9(replication: Replication) -> Figure | NotDrawable:
     panels = []
     for i in sorted({i for i in ROUNDS if i <= last} | {last}):
         row = rounds.to_dict("records")[i]
-        layer_set = cell.run.layer_set(row["layer_set_id"])
+        layer_set = cell.run.layer_set(int(row["layer_set_id"]))
         accepted = f"{row['fewest']} accepted in 1 step"
         if row["steps"] > 1:  # the range says how little a mean of few steps tells
             spread = f"{row['fewest']} to {row['most']}"
             accepted = f"{row['mean']:.1f} ({spread}) accepted in {row['steps']} steps"
-        panels.append(
-            layers.Panel(f"round {i}: {layers.skip_counts(layer_set)}; {accepted}", layer_set, bool(cell.exclusion))
-        )
+        title = f"round {i}: {layers.skip_counts(layer_set)}; {accepted}"
+        panels.append(layers.Panel(title, layer_set, bool(cell.exclusion)))
     figure, body = common.new_figure(layers.map_width(panels), layers.map_height(len(panels)))
     layers.draw_maps(body, [panels])
     note = "Above each map: skipped attentions + MLPs of all sublayers; mean accepted tokens per draft step (fewest to "

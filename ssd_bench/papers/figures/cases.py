@@ -162,7 +162,9 @@ def outputs_figure(replication: Replication) -> Figure | NotDrawable:
     tokenizer = tokenizer_of(drawn[0].run)
     if isinstance(tokenizer, NotDrawable):
         return tokenizer
-    index = _example_prompt(drawn)
+    rows = arm_rows(drawn[0].run.prompts, "method").drop_duplicates("prompt_index").sort_values("prompt_index")
+    is_median = rows["new_tokens"] == rows["new_tokens"].quantile(0.5, interpolation="lower")
+    index = int(rows.loc[is_median, "prompt_index"].iloc[0])
     outputs = [_excerpt(cell, index, cell["method"] + common.excluded_sign(cell), tokenizer, LINES) for cell in drawn]
     figure, body = common.new_figure(style.PAGE, excerpts_height(outputs))
     draw_excerpts(body, outputs)
@@ -171,12 +173,6 @@ def outputs_figure(replication: Replication) -> Figure | NotDrawable:
     if any(output.cut for output in outputs):
         note += f" Outputs are truncated to {LINES} lines."
     return common.finish(figure, replication, drawn, note)
-
-
-def _example_prompt(drawn: Sequence[ShownCell]) -> int:
-    rows = arm_rows(drawn[0].run.prompts, "method").drop_duplicates("prompt_index").sort_values("prompt_index")
-    middle = rows["new_tokens"].quantile(0.5, interpolation="lower")
-    return int(rows.loc[rows["new_tokens"] == middle, "prompt_index"].iloc[0])
 
 
 def _excerpt(cell: ShownCell, index: int, name: str, tokenizer: Tokenizer, most: int) -> Excerpt:

@@ -41,9 +41,8 @@ def skip_counts(layers: LayerSet) -> str:
 
 def map_width(panels: Sequence[Panel]) -> float:
     """Return the width in inches that makes sublayers of one column of maps about square."""
-    return (
-        style.COLUMN if max((p.layers.n_layers for p in panels if p.layers), default=0) <= COLUMN_BLOCKS else style.PAGE
-    )
+    most = max((panel.layers.n_layers for panel in panels if panel.layers), default=0)
+    return style.COLUMN if most <= COLUMN_BLOCKS else style.PAGE
 
 
 def map_height(rows: int) -> float:
@@ -99,13 +98,5 @@ def set_sequence(run: Run) -> pd.DataFrame:
     """Return one row per change of a run's set: layer_set_id, steps; mean, fewest, most (accepted tokens per step)."""
     steps = method_steps(run).dropna(subset=["layer_set_id"])
     rounds = (steps["layer_set_id"] != steps["layer_set_id"].shift()).fillna(True).astype(int).cumsum()
-    grouped = steps.groupby(rounds)
-    return pd.DataFrame(
-        {
-            "layer_set_id": grouped["layer_set_id"].first().astype(int),
-            "steps": grouped.size(),
-            "mean": grouped["accepted_len"].mean(),
-            "fewest": grouped["accepted_len"].min().astype(int),
-            "most": grouped["accepted_len"].max().astype(int),
-        }
-    ).reset_index(drop=True)
+    accepted = steps.groupby(rounds)["accepted_len"].agg(steps="size", mean="mean", fewest="min", most="max")
+    return accepted.assign(layer_set_id=steps.groupby(rounds)["layer_set_id"].first()).reset_index(drop=True)

@@ -307,11 +307,9 @@ def draw_bars(
     series_marks = {label: (marks or {}).get(label) or style.mark(label, i) for i, label in enumerate(series)}
     rotation = 90 if len(series) * len(groups) > 10 else 0
     for i, group in enumerate(groups):
-        group_numbers = [(label, numbers[i]) for label, numbers in series.items()]
-        present = [
-            (label, number) for label, number in group_numbers if number is not None and number.value is not None
-        ]
-        for slot, (label, number) in enumerate(present):
+        numbers = {label: number for label, of_groups in series.items() if (number := of_groups[i]) is not None}
+        present = {label: number for label, number in numbers.items() if number.value is not None}
+        for slot, (label, number) in enumerate(present.items()):
             x = i + (slot - (len(present) - 1) / 2) * width
             tops.append(_draw_bar(axes, x, 0.92 * width, number, series_marks[label], rotation))
             places[group, label] = (x - width / 2, x + width / 2)

@@ -56,7 +56,9 @@ def setting_points(cells: Iterable[ShownCell], key: str = "") -> list[SettingPoi
     """
     groups: dict[tuple[str, int], list[ShownCell]] = {}
     for cell in cells:
-        groups.setdefault((cell.timing.trace, _counted_work(cell.run)), []).append(cell)
+        work = cell.run.work.drop(columns="ms")  # without times and, in the sum, order
+        digest = int(pd.util.hash_pandas_object(work, index=False).sum())
+        groups.setdefault((cell.timing.trace, digest), []).append(cell)
     return [_setting_point(group, key) for group in groups.values()]
 
 
@@ -66,11 +68,6 @@ def _setting_point(group: Sequence[ShownCell], key: str) -> SettingPoint:
     first = replace(group[0], exclusion="") if group[0].exclusion.startswith(DUPLICATE) else group[0]
     settings = (cell.setting(key) if key else common.pretty(cell["setting"]) for cell in group)
     return SettingPoint(first, tuple(settings), factor)
-
-
-def _counted_work(run: Run) -> int:
-    """Return a digest of the counted work, without times and order."""
-    return int(pd.util.hash_pandas_object(run.work.drop(columns="ms"), index=False).sum())
 
 
 def no_difference(points: Sequence[SettingPoint], symbol: str) -> NotDrawable | None:

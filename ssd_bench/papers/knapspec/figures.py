@@ -197,10 +197,8 @@ def figure5(replication: Replication) -> Figure | NotDrawable:
     for i, (axes, (cell, frequency, events)) in enumerate(zip(panels, frequencies, strict=True)):
         _draw_frequency(axes, frequency)
         if cell.is_of_papers_model:  # layers of another model have other meanings
-            _draw_paper_sublayers(
-                axes,
-                common.paper_numbers(replication, "layer_index", model=common.paper_model(replication, cell["model"])),
-            )
+            model = common.paper_model(replication, cell["model"])
+            _draw_paper_sublayers(axes, common.paper_numbers(replication, "layer_index", model=model))
         title = f"({chr(97 + i)}) {cell['model']}, {cell['task']}: {events} searches{common.excluded_sign(cell)}"
         axes.set_title(title, loc="left")
     panels[-1].set_xlabel("sublayer (odd: attention, even: MLP)")

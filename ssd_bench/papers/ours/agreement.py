@@ -140,22 +140,16 @@ def rank_orders(frame: pd.DataFrame) -> list[RankOrder]:
     ranked_metrics = [name for name, metric in METRICS.items() if metric.ranked]
     ranked = frame[frame["metric"].isin(ranked_metrics) & frame["ours"].notna() & (frame["bound"] == "")]
     ranked = ranked[~ranked["method"].isin(BASELINES)]
-    orders: list[RankOrder] = []
-    if ranked.empty:
-        return orders
-    ordered = set[int]()
+    orders, ordered = list[RankOrder](), set[int]()
     for axis in ("setting", "method"):
         for key, group in ranked.groupby(["model", "task", "metric", axis, "scale", "reason"], sort=False):
             rows = tuple(int(i) for i in group.index)
             if len(rows) > 1 and ordered.isdisjoint(rows):
                 ordered.update(rows)
-                # whether one of our best rows is one of the paper's best
-                same_best = bool(
-                    (group["ours"].eq(group["ours"].max()) & group["value"].eq(group["value"].max())).any()
-                )
-                orders.append(
-                    RankOrder(rows, str(key[1]), str(key[2]), axis == "setting", tuple(_pairs(group)), same_best)
-                )
+                is_best = group[["ours", "value"]] == group[["ours", "value"]].max()
+                same_best = bool(is_best.all(axis=1).any())
+                labels = (str(key[1]), str(key[2]), axis == "setting")
+                orders.append(RankOrder(rows, *labels, tuple(_pairs(group)), same_best))
     return orders
 
 
@@ -201,5 +195,5 @@ def order_agreements(orders: Sequence[RankOrder]) -> list[OrderAgreement]:
         shares = frame[frame["metric"] == metric].groupby(["task", "runs"], sort=False)["concordance"].mean()
         # Σ shares / Σ pairs, with the jackknife of `results.quantity` over tasks
         sums = shares.groupby("task", sort=False).agg(["sum", "size"]).to_numpy(dtype=float)
-        agreements.append(OrderAgreement(metric, len(shares), ratio(*sums.T, at_most=1.0)))
+        agreements.append(OrderAgreement(metric, len(shares), ratio(sums[:, 0], sums[:, 1], at_most=1.0)))
     return [agreement for agreement in agreements if agreement.pairs]

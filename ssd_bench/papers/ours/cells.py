@@ -6,9 +6,10 @@ from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Seq
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 from ssd_bench.errors import ConfigError
-from ssd_bench.papers.ours.ran import setting_ran
+from ssd_bench.papers.printed.catalogue import NAMES
 from ssd_bench.papers.runs import grid, index
 from ssd_bench.papers.runs import scale as scales
 from ssd_bench.records.header import RunHeader
@@ -129,6 +130,24 @@ class ShownCell(Cell):
     exclusion: str = ""
 
 
+def setting_ran(setting: str, options: Mapping[str, Any]) -> str:
+    """Return a paper's setting (`key=value` pairs, separated by ";") with the values of the record's options."""
+    parts = (part.partition("=") for part in setting.split(";"))
+    return ";".join(f"{key}{sign}{_value_ran(key, value, options)}" for key, sign, value in parts)
+
+
+def _value_ran(key: str, value: str, options: Mapping[str, Any]) -> str:
+    """Return the value that ran for a number in a setting; words stay."""
+    try:
+        planned = float(value)
+        ran = options[NAMES["options"][key]]
+    except (ValueError, KeyError):
+        return value
+    if ran is None:
+        return "none"
+    return value if not isinstance(ran, int | float) or float(ran) == planned else f"{ran:g}"
+
+
 @dataclass(frozen=True)
 class Replication:
     """Experiment at a scale, with one cell per job, and its runs; `repeats` have other seeds."""
@@ -149,12 +168,10 @@ class Replication:
 
     @property
     def command(self) -> str:
-        """Command line that creates its runs."""
         return scales.command(self.experiment.name, self.scale)
 
     @property
     def models_ran(self) -> str:
-        """Models of its runs, with sizes."""
         return model_names(cell.model_ran for cell in self.recorded_cells())
 
     @property
@@ -192,6 +209,9 @@ class Replication:
         for cell in self.cells:
             if cell.record is not None and all(cell[axis] == name for axis, name in labels.items()):
                 yield cell
+
+    def readable_cells(self) -> list[ShownCell]:
+        return [cell for cell in self.shown_cells() if cell.is_readable]
 
     def shown_cells(self) -> list[ShownCell]:
         """Return the cells with a record, each record once (at a small scale cells share records)."""

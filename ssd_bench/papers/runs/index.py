@@ -41,7 +41,6 @@ class Outcome:
 
     @property
     def has_ended(self) -> bool:
-        """Whether the job has ended."""
         return self.run is not None or self.error is not None
 
 
@@ -94,15 +93,14 @@ def read(path: Path) -> tuple[str, str, list[IndexEntry]]:
     """
     try:
         content = json.loads(path.read_bytes())
-        cells = [_updated(path.parent.parent, IndexEntry(**cell)) for cell in content["cells"]]
+        cells = [IndexEntry(**cell) for cell in content["cells"]]
+        ends = [read_outcome(path.parent.parent, cell.overrides) for cell in cells]
+        cells = [
+            replace(cell, run=end.run, error=end.error) if end.has_ended else cell for cell, end in zip(cells, ends)
+        ]
         return content["experiment"], content["scale"], cells
     except (OSError, ValueError, TypeError, KeyError) as error:
         raise ConfigError("runs_dir", str(path), f"an index of an experiment; the file is damaged ({error})") from error
-
-
-def _updated(runs_dir: Path, cell: IndexEntry) -> IndexEntry:
-    end = read_outcome(runs_dir, cell.overrides)
-    return replace(cell, run=end.run, error=end.error) if end.has_ended else cell
 
 
 def find(runs_dir: Path) -> list[Path]:

@@ -11,12 +11,13 @@ from typing import Any
 from omegaconf import DictConfig, OmegaConf
 
 from ssd_bench.compose.build import build
-from ssd_bench.conf import CONF, choices, read_yaml
+from ssd_bench.conf import CONF, choices, config_file, read_yaml
 from ssd_bench.errors import ConfigError
 from ssd_bench.papers.runs import grid
 from ssd_bench.papers.runs.grid import Job, choice, key_of, merge_overrides
 
 FOLDER = CONF / "scale"
+MISSING = object()
 
 
 @dataclass(frozen=True)
@@ -75,11 +76,8 @@ class Scale:
     def apply_caps(self, overrides: Sequence[str], cfg: DictConfig, prompt_limit: int | None) -> tuple[str, ...]:
         """Add the overrides of the caps to a config composed from `overrides`."""
         caps: dict[str, float] = dict(self.caps) | ({"task.items": self.items} if self.items else {})
-        additions = []
-        for option, largest in caps.items():
-            value = OmegaConf.select(cfg, option)
-            if value is not None and value > largest:
-                additions.append(f"{option}={largest:g}")
+        values = {option: OmegaConf.select(cfg, option) for option in caps}
+        additions = [f"{key}={caps[key]:g}" for key, value in values.items() if value is not None and value > caps[key]]
         is_stream = OmegaConf.select(cfg, "task.parts") is not None
         if prompt_limit and not is_stream and (cfg.limit is None or cfg.limit > prompt_limit):
             additions.append(f"limit={prompt_limit}")
@@ -152,3 +150,27 @@ def _has(file: Path, keys: Sequence[str]) -> bool:
             return False
         content = content[key]
     return True
+
+
+def scaled_settings(overrides: Sequence[str], paper_overrides: Sequence[str]) -> list[str]:
+    """Return the method's settings replaced by a scale: `interval 32 for 64`."""
+    paper_values = {key_of(override): override.partition("=")[2] for override in paper_overrides}
+    texts = []
+    for override in overrides:
+        key, value = key_of(override), override.partition("=")[2]
+        if key.startswith("method.") and paper_values.get(key) != value:
+            of_preset = _preset_value(choice(paper_overrides, "method"), key.split(".")[1:])
+            texts.append(f"{key.removeprefix('method.')} {value} for {paper_values.get(key, of_preset)}")
+    return texts
+
+
+def _preset_value(method: str, keys: Sequence[str]) -> Any:
+    path = config_file("method", method)
+    content: Any = read_yaml(path) if path else {}
+    value = content
+    for key in keys:
+        value = value.get(key, MISSING) if isinstance(value, Mapping) else MISSING
+    if value is not MISSING:
+        return "the paper's rule" if value is None else value
+    parents = [name for name in content.get("defaults", ()) if isinstance(name, str) and name != "_self_"]
+    return next((value for parent in parents if (value := _preset_value(parent, keys)) is not None), None)

@@ -26,8 +26,7 @@ LEAST = 0.05
 
 def drafts(replication: Replication) -> Figure | NotDrawable:
     """Draw each task's highest speedup of every kind of draft, measured and modelled."""
-    readable = [cell for cell in replication.shown_cells() if cell.is_readable]
-    drafting = [(cell, kind) for cell in readable if (kind := kind_of(cell))]
+    drafting = [(cell, kind) for cell in replication.readable_cells() if (kind := kind_of(cell))]
     if not drafting:
         return NotDrawable("No run drafted with layers.")
     cells = [cell for cell, _ in drafting]

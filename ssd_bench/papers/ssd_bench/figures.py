@@ -64,7 +64,9 @@ def comparison(replication: Replication) -> Figure | NotDrawable:
     drawable = {task: plane for task, plane in planes(replication).items() if isinstance(plane, Plane)}
     if not drawable:
         return next(plane for plane in planes(replication).values() if isinstance(plane, NotDrawable))
-    skipping = [cell for cell in drawn if any(_skips_layers(plane, cell) for plane in drawable.values())]
+    # not those whose most used set only narrows the cache
+    mains = [(cell, _main_set(plane, cell)) for cell in drawn for plane in drawable.values()]
+    skipping = list(dict.fromkeys(cell for cell, main in mains if main is not None and main.skipped))
     if not skipping:
         return NotDrawable("No run drafted most of its tokens with skipped layers.")
     marks = _method_looks(common.unique(cell["method"] for cell in skipping))
@@ -104,12 +106,6 @@ def _uses(plane: Plane, cells: Sequence[ShownCell]) -> list[tuple[Point, Use]]:
     runs = {cell.path.name for cell in cells}
     uses = [(point, use) for point in plane.chosen if point.skipped for use in point.uses if use.run in runs]
     return sorted(uses, key=lambda pair: -pair[1].share)
-
-
-def _skips_layers(plane: Plane, cell: ShownCell) -> bool:
-    """Return whether a run's most used set skips layers, not only narrows the cache."""
-    main = _main_set(plane, cell)
-    return main is not None and bool(main.skipped)
 
 
 def _set_scale(axes: Axes, highest: float, lowest: float) -> None:

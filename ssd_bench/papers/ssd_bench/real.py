@@ -27,13 +27,12 @@ CAPTION = 0.7
 
 def table(replication: Replication) -> pd.DataFrame:
     """Return the table of every model, task, method and setting run, as texts, without disturbed measured speedups."""
-    return pd.DataFrame([_row(cell) for cell in replication.shown_cells() if cell.is_readable])
+    return pd.DataFrame([_row(cell) for cell in replication.readable_cells()])
 
 
 def real(replication: Replication) -> Figure | NotDrawable:
     """Draw each method's modelled speedup by model and task, with and without searches."""
-    drawn = [cell for cell in replication.shown_cells() if cell.is_readable]
-    drawn = [cell for cell in drawn if cell.summary.speedup_modelled.value is not None]
+    drawn = [cell for cell in replication.readable_cells() if cell.summary.speedup_modelled.value is not None]
     if not drawn:
         return NotDrawable("No run has modelled times.")
     columns = min(COLUMNS, len({(cell["model"], cell["task"]) for cell in drawn}))

@@ -35,7 +35,7 @@ NOTE = (
 
 def windows(replication: Replication) -> Figure | NotDrawable:
     """Draw α, c and the predicted speedup against the window, a line per layer set."""
-    cells = _drafted(replication)
+    cells = replication.readable_cells()
     if not cells:
         return NotDrawable("No run drafted with layers.")
     widths = common.unique(cell.setting("recent") for cell in cells)
@@ -68,7 +68,7 @@ def table(replication: Replication) -> pd.DataFrame:
             "speedup, predicted": format_number(predicted_speedup(cell), 2),
             "excluded": cell.exclusion or ABSENT,
         }
-        for cell in _drafted(replication)
+        for cell in replication.readable_cells()
     ]
     return pd.DataFrame(rows)
 
@@ -79,7 +79,3 @@ def predicted_speedup(cell: ShownCell) -> float | None:
     if acceptance is None or cost is None:
         return None
     return max(tpt(acceptance, length, cost, 1.0) / 1000 for length in range(1, LONGEST + 1))
-
-
-def _drafted(replication: Replication) -> list[ShownCell]:
-    return [cell for cell in replication.shown_cells() if cell.is_readable]

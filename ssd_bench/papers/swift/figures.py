@@ -5,7 +5,6 @@ from __future__ import annotations
 from functools import partial
 from typing import Any
 
-import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
@@ -278,21 +277,16 @@ def figure12(replication: Replication) -> Figure | NotDrawable:
     for step in sorted({step for step in STEPS if step <= last} | {last}):
         layer_set = cell.run.layer_set(int(ids[step]))
         scored = f", matchness {scores[step - 1]:.2f}" if 0 < step <= len(scores) else ""
-        panels.append(
-            layers.Panel(
-                f"search step {step}: {layers.skip_counts(layer_set)}{scored}", layer_set, bool(cell.exclusion)
-            )
-        )
+        title = f"search step {step}: {layers.skip_counts(layer_set)}{scored}"
+        panels.append(layers.Panel(title, layer_set, bool(cell.exclusion)))
     figure, body = common.new_figure(layers.map_width(panels), layers.map_height(len(panels)))
     layers.draw_maps(body, [panels])
     note = (
         "Above each map: skipped attentions + MLPs of all sublayers. Search steps are steps with a recorded matchness; "
         f"this run has {last}."
     )
-    if last < STEPS[-1]:
-        note += (
-            f" The paper's search steps that this run did not reach: {', '.join(str(s) for s in STEPS if s > last)}."
-        )
+    if unreached := [str(step) for step in STEPS if step > last]:
+        note += f" The paper's search steps that this run did not reach: {', '.join(unreached)}."
     return common.finish(figure, replication, [cell], note)
 
 
@@ -302,8 +296,7 @@ def _sets_after_steps(run: Run) -> pd.Series[int]:
     done = steps["est_alpha"].notna().astype(int).cumsum().shift(fill_value=0)
     drafted = steps["layer_set_id"].notna()
     ids = steps.loc[drafted, "layer_set_id"].astype(int).groupby(done[drafted]).first()
-    full = np.arange(int(done.max()) + 1) if len(done) else np.arange(0)
-    return ids.reindex(full).ffill().bfill().astype(int) if len(ids) else ids
+    return ids.reindex(range(int(done.max()) + 1)).ffill().bfill().astype(int) if len(ids) else ids
 
 
 figure2b = streams.transfer_figure
