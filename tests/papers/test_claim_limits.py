@@ -47,7 +47,7 @@ def scoring(sets: int) -> Units:
 
 def test_a_search_that_a_scale_stopped_has_not_ended(tmp_path: Path) -> None:
     for limit, sets, reason in (
-        (10, 10, "the scale cut the search of "),
+        (10, 10, "short: max_steps 10 for 1000"),
         (10, 4, "5 seeds are required"),  # it ended below its limit, by itself
         (1000, 10, "5 seeds are required"),  # the paper's limit
     ):
@@ -55,7 +55,6 @@ def test_a_search_that_a_scale_stopped_has_not_ended(tmp_path: Path) -> None:
         write(folder, "run", scoring(sets))
         found = judged_as(folder, "swift/faster_than_ar", "SWIFT", options=[f"method.max_steps={limit}"])
         assert found.verdict == CANNOT_SAY and reason in found.reason
-        assert ("max_steps 10 for 1000" in found.reason) == (reason != "5 seeds are required")
 
 
 @pytest.mark.parametrize(("evaluations", "cut"), [(24, True), (100, False)])

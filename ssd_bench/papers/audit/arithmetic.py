@@ -86,8 +86,16 @@ def rounding_verdict(
     return ROUNDING if overlap else otherwise
 
 
-def new_check(number: Number, check_name: str, what: str, implied: float | None, source: str, verdict: str) -> Check:
-    """Make the `Check` of a number compared with `implied`; `what` ends "NUMBER is printed as VALUE; ..."."""
+def new_check(
+    number: Number, check_name: str, what: str, implied: float | None, source: str, verdict: str = ""
+) -> Check:
+    """Make the `Check` of a number compared with `implied`; `what` ends "NUMBER is printed as VALUE; ...".
+
+    The default verdict is `rounding_verdict`.
+    """
+    if not verdict:
+        assert implied is not None, "without a value to compare, a check states its verdict"
+        verdict = rounding_verdict(number, implied)
     text = f"{describe(number)} is printed as {number.printed}; {what}"
     labels = (f"{number.id}#{check_name}", number.paper, number.exhibit, check_name)
     return Check(*labels, text, number.value, implied, source, verdict)
@@ -170,6 +178,13 @@ def expected_speedup_at(skip: float) -> Callable[[float, float], float]:
         return speedup
 
     return formula
+
+
+def check_expectation(number: Number, m: Number, acceptance: Number, source: str) -> Check:
+    """Check a printed E(speedup) by its M, alpha and skip ratio, a setting."""
+    skip = float(number.settings["skip_ratio"])
+    what = f"E(speedup) at r {skip:g}"
+    return check_formula(number, "E(speedup)", what, source, expected_speedup_at(skip), m, acceptance)
 
 
 def check_expected_speedup(number: Number, m: Number, acceptance: Number, skip: Number | float, source: str) -> Check:

@@ -11,26 +11,20 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from ssd_bench.conf import read_yaml
-from ssd_bench.papers.audit.arithmetic import (
-    Check,
-    check_average,
-    check_expected_speedup,
-    check_lower_bound,
-    check_range_end,
-    check_repeat,
-    check_token_ratio,
-)
+from ssd_bench.papers.audit import arithmetic
+from ssd_bench.papers.audit.arithmetic import Check
 from ssd_bench.papers.printed.catalogue import PaperFolder
 from ssd_bench.papers.printed.reported import Number, numbers
 
 Selection = Mapping[str, Any]
 RELATIONS: Mapping[str, Callable[..., Check]] = {
-    "mean": check_average,
-    "ratio": check_token_ratio,
-    "repeat": check_repeat,
-    "range": check_range_end,
-    "lower_bound": check_lower_bound,
-    "expected_limit": check_expected_speedup,
+    "mean": arithmetic.check_average,
+    "ratio": arithmetic.check_token_ratio,
+    "repeat": arithmetic.check_repeat,
+    "range": arithmetic.check_range_end,
+    "lower_bound": arithmetic.check_lower_bound,
+    "expected": arithmetic.check_expectation,
+    "expected_limit": arithmetic.check_expected_speedup,
 }
 
 

@@ -212,9 +212,7 @@ def read_claims(folder: PaperFolder) -> list[Claim]:
         ConfigError: as `claims`.
     """
     path = folder.path / "claims.yaml"
-    if not path.is_file():
-        return []
-    content = read_yaml(path)
+    content = read_yaml(path) if path.is_file() else {}
     return [_parse_claim(folder, name, entry) for name, entry in content.items()]
 
 

@@ -151,14 +151,10 @@ def _search(cell: Cell, run: Run, label: str) -> Run | str:
     if len(events) < 2:
         return f"the search scored {count_sets(len(events))}; at least 2 are required"
     start, end = (events[0], events[1]) if label == "first" else (events[-1], len(steps))
-    prompts, prompt_indices = run.prompts, steps["prompt_index"]
-    selected = (
-        prompts["prompt_index"] <= prompt_indices[start]
-        if label == "first"
-        else prompts["prompt_index"] > prompt_indices[start]
-    )
+    indices, scored = run.prompts["prompt_index"], steps["prompt_index"][start]
+    selected = indices <= scored if label == "first" else indices > scored
     drafted = steps.iloc[start + 1 : end + 1].assign(est_alpha=steps["est_alpha"][start])
-    return replace(run, steps=drafted, prompts=prompts[selected])
+    return replace(run, steps=drafted, prompts=run.prompts[selected])
 
 
 _RESTRICTIONS: dict[str, Callable[[Cell, Run, str], Run | str]] = {

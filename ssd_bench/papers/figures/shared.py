@@ -333,9 +333,8 @@ def _draw_bar(axes: Axes, x: float, width: float, number: PlotValue, mark: style
     if number.exclusion:
         look |= {"facecolor": "white", "hatch": style.EXCLUDED_HATCH, "edgecolor": mark.colour, "linewidth": 0.6}
     axes.bar(x, value, width, **look)
-    axes.errorbar(
-        x, value, yerr=error_bar(number), color=mark.colour if number.exclusion else "black", capsize=1.5, linewidth=0.8
-    )
+    colour = mark.colour if number.exclusion else "black"
+    axes.errorbar(x, value, yerr=error_bar(number), color=colour, capsize=1.5, linewidth=0.8)
     top = number.high or value
     text, angle = (style.EXCLUDED, 0) if number.exclusion else (f"{value:.2f}", rotation)
     box = {"facecolor": "white", "edgecolor": "none", "pad": 0.7}

@@ -158,11 +158,9 @@ def stream_figure(
     for i, axes in enumerate(panels):
         model, quantity = models[i // len(quantities)], quantities[i % len(quantities)]
         by_method = {cell["method"]: cell for cell in drawn if cell["model"] == model}
-        reported = common.paper_numbers(replication, quantity)
-        paper_model = common.paper_model(replication, model)
-        cut_off += _draw_tasks(
-            axes, by_method, quantity, [number for number in reported if number.model in ("", paper_model)]
-        )
+        of_model = ("", common.paper_model(replication, model))
+        reported = [n for n in common.paper_numbers(replication, quantity) if n.model in of_model]
+        cut_off += _draw_tasks(axes, by_method, quantity, reported)
         if dashed is not None and dashed in by_method:
             level = pooled_value(stream_rows(by_method[dashed].run), quantity)
             axes.axhline(level, color=style.mark(dashed, 0).colour, linestyle=(0, (6, 3)), linewidth=0.8)

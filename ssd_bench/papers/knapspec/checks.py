@@ -14,7 +14,6 @@ from ssd_bench.papers.audit.arithmetic import (
     UNCLEAR,
     Check,
     new_check,
-    rounding_verdict,
 )
 from ssd_bench.papers.printed.reported import Number, find_number, find_numbers
 
@@ -26,9 +25,7 @@ def checks() -> Iterator[Check]:
     """Yield the checks that `checks.yaml` cannot state."""
     for speedup in find_numbers("knapspec", "Table 2", metric="speedup"):
         if speedup.method == "AR":
-            yield new_check(
-                speedup, "baseline", "AR is its own baseline", 1.0, "definition", rounding_verdict(speedup, 1.0)
-            )
+            yield new_check(speedup, "baseline", "AR is its own baseline", 1.0, "definition")
             continue
         yield check_direction(speedup)
         yield from check_limits(speedup)
@@ -119,7 +116,7 @@ def check_prose() -> Iterator[Check]:
     cells = [n for n in speedups if n.model == stated.model and n.method == "KnapSpec"]
     text = "the task is not stated; Table 2 has " + ", ".join(f"{n.printed} ({n.task})" for n in cells)
     cell = min(cells, key=lambda n: abs(n.value - stated.value))
-    yield new_check(stated, "any task", text, cell.value, "Table 2", rounding_verdict(stated, cell.value))
+    yield new_check(stated, "any task", text, cell.value, "Table 2")
     stated = find_number("knapspec", "Figure 6", metric="tokens_per_s")
     text = "model and task are not named, and no other table or figure prints tokens/s"
     yield new_check(stated, "no model", text, None, "Figure 6, App. B.2", UNCLEAR)

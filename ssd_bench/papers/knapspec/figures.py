@@ -184,11 +184,8 @@ def _relative_time(times: pd.DataFrame, reference: pd.DataFrame) -> Measured:
 def figure5(replication: Replication) -> Figure | NotDrawable:
     """Draw how often the search's chosen sets skip each sublayer."""
     frequencies = [(cell, *_skip_frequency(cell.run)) for cell in replication.shown_cells()]
-    never = [
-        f"{cell['task']} has no panel: no search was followed by drafting with layers."
-        for cell, _, n in frequencies
-        if not n
-    ]
+    reason = "has no panel: no search was followed by drafting with layers."
+    never = [f"{cell['task']} {reason}" for cell, _, n in frequencies if not n]
     frequencies = [entry for entry in frequencies if entry[2]]
     if not frequencies:
         return NotDrawable(" ".join(never))

@@ -14,19 +14,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 from ssd_bench.errors import ConfigError
-from ssd_bench.papers.ours import select
+from ssd_bench.papers.ours import select, values
 from ssd_bench.papers.ours.agreement import EXCLUDED, NO_RUN, NOT_RUN, UNDEFINED, UNMEASURED, Counterpart
 from ssd_bench.papers.ours.cells import Cell, Replication
-from ssd_bench.papers.ours.values import (
-    BASELINES,
-    Value,
-    mean_value,
-    our_value,
-    pearson,
-    search_origin,
-    search_time,
-    source_of,
-)
+from ssd_bench.papers.ours.values import Value
 from ssd_bench.papers.printed.catalogue import folder_of
 from ssd_bench.papers.printed.reported import METRICS, Number
 
@@ -49,7 +40,6 @@ class Matcher:
                 self._replications.setdefault(exhibit, {}).setdefault(replication.scale, []).append(replication)
 
     def counterpart(self, number: Number) -> Counterpart:
-        """Return our counterpart of a reported number."""
         if number.id not in self._counterparts:
             self._counterparts[number.id] = self._find_counterpart(number)
         return self._counterparts[number.id]
@@ -87,13 +77,16 @@ class Matcher:
         if missing:
             return Counterpart(number, None, NO_RUN, missing, scale)
         parts = [(cell, domain) for cell in matches if cell.record for domain in select.domains(number, cell)]
-        if exclusion := _exclusion(number, parts, replications):
-            return Counterpart(number, None, EXCLUDED, exclusion, scale, tuple(cell for cell, _ in parts))
+        exclusions = ChainMap(*(replication.exclusions for replication in replications))
+        excluded = [exclusions[cell] for cell, _ in parts if exclusions[cell]]
+        if excluded and number.method not in values.BASELINES:  # plain decoding is in every run
+            reason = f"excluded: {excluded[0]}"
+            return Counterpart(number, None, EXCLUDED, reason, scale, tuple(cell for cell, _ in parts))
         combined = _combine(number, parts)
         if isinstance(combined, str):
             return Counterpart(number, None, UNDEFINED, combined, scale)
         decode = _combine(number, parts, "speedup") if number.metric == "speedup" else None
-        decode = None if isinstance(decode, str) or number.method in BASELINES else decode
+        decode = None if isinstance(decode, str) or number.method in values.BASELINES else decode
         return Counterpart(number, combined, "", combined.remark, scale, tuple(cell for cell, _ in parts), decode)
 
     def _counterpart_of_prose(self, number: Number) -> Counterpart:
@@ -129,7 +122,7 @@ def bound_reduction(bound: str) -> Callable[[Sequence[Value]], Value]:
         return lambda values: min(values, key=lambda value: value.value)
     if bound in ("high", "max"):
         return lambda values: max(values, key=lambda value: value.value)
-    return mean_value
+    return values.mean_value
 
 
 def _missing_runs(number: Number, cells: Sequence[Cell], n_jobs: int) -> str:
@@ -140,7 +133,7 @@ def _missing_runs(number: Number, cells: Sequence[Cell], n_jobs: int) -> str:
     if not cells:
         return NO_RUN
     missing = [cell for cell in cells if cell.record is None]
-    if number.method in BASELINES:
+    if number.method in values.BASELINES:
         recorded = {_key(cell) for cell in cells if cell.record is not None}
         missing = [cell for key, cell in {_key(cell): cell for cell in cells}.items() if key not in recorded]
     elif len(cells) < n_jobs:
@@ -153,14 +146,6 @@ def _missing_runs(number: Number, cells: Sequence[Cell], n_jobs: int) -> str:
     return f"no run yet for {len(missing)} of {len(cells)} parts" if len(cells) > 1 else NO_RUN
 
 
-def _exclusion(number: Number, parts: Sequence[Part], replications: Sequence[Replication]) -> str:
-    """Return why a cell of a number is excluded, or "" (always for plain decoding, in every run)."""
-    if number.method in BASELINES:
-        return ""
-    exclusions = ChainMap(*(replication.exclusions for replication in replications))
-    return next((f"excluded: {exclusions[cell]}" for cell, _ in parts if exclusions[cell]), "")
-
-
 def _key(cell: Cell) -> tuple[str, str, str]:
     return cell["model"], cell["task"], cell["setting"]
 
@@ -168,23 +153,23 @@ def _key(cell: Cell) -> tuple[str, str, str]:
 def _combine(number: Number, parts: Sequence[Part], statistic: str = "") -> Value | str:
     """Return one value of all parts, or why one lacks it."""
     if number.metric == "pearson":
-        return pearson(number, list({cell.path: cell for cell, _ in parts}.values()))
+        return values.pearson(number, list({cell.path: cell for cell, _ in parts}.values()))
     if number.metric in folder_of(number.paper).compared:
         return _compare_runs(number, [cell for cell, _ in parts])
     # values that are averaged or compared need the same baseline
     with_hf = all(cell.summary.has_hf for cell, _ in parts)
     if number.settings.get("aspect") == "peak speedup":
-        speedups = [our_value(replace(number, metric="speedup"), *part, with_hf) for part in parts]
+        speedups = [values.our_value(replace(number, metric="speedup"), *part, with_hf) for part in parts]
         peaks = [0.0 if isinstance(speedup, str) else speedup.value for speedup in speedups]
         parts = [parts[peaks.index(max(peaks))]]
     groups: dict[tuple[tuple[str, str, str], str | None], list[Value]] = {}
     for cell, domain in {(part[0].path, _key(part[0]), part[1]): part for part in parts}.values():
-        value = our_value(number, cell, domain, with_hf, statistic)
+        value = values.our_value(number, cell, domain, with_hf, statistic)
         if isinstance(value, str):
             return value
         groups.setdefault((_key(cell), domain), []).append(value)
     # plain decoding has a value per run: their mean
-    return bound_reduction(number.bound)([mean_value(values) for values in groups.values()])
+    return bound_reduction(number.bound)([values.mean_value(of_cell) for of_cell in groups.values()])
 
 
 def _compare_runs(number: Number, cells: Sequence[Cell]) -> Value | str:
@@ -195,14 +180,14 @@ def _compare_runs(number: Number, cells: Sequence[Cell]) -> Value | str:
     if not reference_cells or not method_cells:
         return f"needs a run of {reference} to compare with"
     compared = reference_cells[0], method_cells[0]
-    source = source_of(compared, number.metric)
+    source = values.source_of(compared, number.metric)
     if number.metric == "memory_reduction_pct":
         reference_peak, peak = (cell.summary.peak_bytes for cell in compared)
         assert peak is not None and reference_peak is not None, "only cells whose method ran are compared"
         return Value(100 * (1 - peak / reference_peak), source=source)
-    reference_s, method_s = (search_time(cell.run) for cell in compared)
+    reference_s, method_s = (values.search_time(cell.run) for cell in compared)
     if reference_s is None or method_s is None:
         return "the methods did not search"
-    origins = [origin for cell in compared if (origin := search_origin(cell.run)) != "run"]
+    origins = [origin for cell in compared if (origin := values.search_origin(cell.run)) != "run"]
     remark = f"a search was {origins[0]} from the store, so its time was measured in an earlier run" if origins else ""
     return Value(reference_s / method_s, remark=remark, compared=not origins, source=source)

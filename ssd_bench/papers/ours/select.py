@@ -64,12 +64,7 @@ def stream_parts(task: str) -> tuple[str, ...]:
 @cache
 def task_choices() -> Mapping[str, str]:
     """Return the papers' task names -> choices of `task=`."""
-    jobs = [
-        job
-        for exhibit_experiments in experiments().values()
-        for experiment in exhibit_experiments
-        for job in experiment.jobs
-    ]
+    jobs = [job for of_exhibit in experiments().values() for experiment in of_exhibit for job in experiment.jobs]
     # tasks that occur only as parts of streams
     stream_tasks = {name: task for folder in paper_folders() for name, task in folder.tasks.items()}
     return stream_tasks | {job.labels["task"]: grid.choice(job.overrides, "task") for job in jobs}
@@ -181,16 +176,13 @@ def _same_numbers(number: Number, candidates: Sequence[Number]) -> list[Number]:
     A bound is about all rows except averages, or averages only; other numbers about the row with the same value.
     """
     if number.bound:
+        averages = [c for c in candidates if c.task in AVERAGES or c.settings.get("mix_ratio") == "overall"]
         of_averages = "Overall" in number.note
-        return [candidate for candidate in candidates if not candidate.bound and _is_average(candidate) == of_averages]
+        return [c for c in candidates if not c.bound and (c in averages) == of_averages]
     equal = [
         candidate for candidate in candidates if abs(candidate.value - number.value) <= candidate.half + number.half
     ]
     return equal[:1] if equal else list(candidates if len(candidates) == 1 else ())
-
-
-def _is_average(number: Number) -> bool:
-    return number.task in AVERAGES or number.settings.get("mix_ratio") == "overall"
 
 
 def _same_model(number: Number, candidate: Number) -> bool:

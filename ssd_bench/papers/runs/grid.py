@@ -143,13 +143,11 @@ def read_run_sets(folder: Path) -> tuple[Mapping[str, RunSet], Mapping[str, Expe
     files = sorted(folder.glob("*/*.yaml"))
     run_sets = {run_set.name: run_set for run_set in map(_run_set, files)}
     experiments: dict[str, Experiment] = {}
-    owners: dict[str, str] = {}
     for run_set in run_sets.values():
         for name, entry in run_set.exhibits.items():
-            if name in owners:
-                expected = f"a name that {owners[name]} does not use"
-                raise ConfigError(f"experiment {run_set.name} exhibits", name, expected)
-            owners[name] = run_set.name
+            if name in experiments:
+                owner = next(other.name for other in run_sets.values() if name in other.exhibits)
+                raise ConfigError(f"experiment {run_set.name} exhibits", name, f"a name that {owner} does not use")
             experiments[name] = _experiment(name, entry, run_set, run_sets)
     return run_sets, experiments
 

@@ -30,7 +30,6 @@ class OwnTable:
 
     @property
     def not_run(self) -> str:
-        """Sentence for a folder without the experiment's runs."""
         return f"Not run yet. Command: python -m ssd_bench -m experiment={self.experiment}"
 
     def document(self, replication: Replication) -> str:

@@ -19,7 +19,6 @@ from ssd_bench.papers.audit.arithmetic import (
     check_expected_speedup,
     check_formula,
     check_upper_bound,
-    expected_speedup_at,
     new_check,
     rounding_verdict,
 )
@@ -39,7 +38,6 @@ WITHOUT_LAYERS = ("Vanilla", "Parallel", "Lookahead")  # methods that skip no la
 def checks() -> Iterator[Check]:
     """Yield both versions' checks that `checks.yaml` cannot state."""
     for paper in VERSIONS:
-        yield from check_expected(paper)
         yield from check_measured(paper)
         yield check_skip_ratio_34b(paper)
     yield from check_versions()
@@ -50,17 +48,6 @@ def checks() -> Iterator[Check]:
     yield from check_optimisation()
     yield from check_comparisons()
     yield from check_released_sets()
-
-
-def check_expected(paper: str) -> Iterator[Check]:
-    """Check Table 4: each E(speedup) from its M, alpha and r."""
-    for cell in find_numbers(paper, "Table 4", metric="expected_speedup", method="SWIFT"):
-        if cell.task == "Overall":
-            continue
-        where = {"model": cell.model, "method": "SWIFT", "task": cell.task}
-        parts = [find_number(paper, "Table 4", metric=metric, **where) for metric in ("M", "alpha")]
-        skip = float(cell.settings["skip_ratio"])
-        yield check_formula(cell, "E(speedup)", f"E(speedup) at r {skip:g}", FORMULA, expected_speedup_at(skip), *parts)
 
 
 def check_measured(paper: str) -> Iterator[Check]:
@@ -180,11 +167,9 @@ def check_optimisation() -> Iterator[Check]:
     step = find_number("swift", "Table 9", metric="step_latency_ms", gamma="32")
     implied = 1000 * swift.value / total
     text = f"{total:.0f} steps in {swift.printed} s (Table 12) give {implied:.0f} ms per step: the unit must be s"
-    yield new_check(step, "unit", text, implied, "Table 12", rounding_verdict(step, implied))
+    yield new_check(step, "unit", text, implied, "Table 12")
     text = f"one step in 25 (§B.2) of {total:.0f} is {total // 25:.0f}"
-    yield new_check(
-        steps["bayesian"], "steps", text, total // 25, "§B.2", rounding_verdict(steps["bayesian"], total // 25)
-    )
+    yield new_check(steps["bayesian"], "steps", text, total // 25, "§B.2")
 
 
 def check_comparisons() -> Iterator[Check]:
@@ -212,12 +197,11 @@ def check_comparisons() -> Iterator[Check]:
         find_number("swift", "text §D.5", metric="speedup_improvement_pct", bound=bound) for bound in ("low", "high")
     )
     text = "the overall speedups of Table 2 give " + ", ".join(f"{m} {value:.1f} %" for m, value in gain.items())
+    least, most = min(gain.values()), max(gain.values())
     # each gain is a ratio of two numbers with two decimals: half a percent of rounding
-    fits = CONSISTENT if min(gain.values()) >= low.value - 0.5 else CONTRADICTION
-    yield new_check(low, "lower bound", text, min(gain.values()), "Table 2", fits)
-    yield check_upper_bound(
-        high, max(gain.values()), f"the largest gain in Table 2 is {max(gain.values()):.1f} %", "Table 2"
-    )
+    fits = CONSISTENT if least >= low.value - 0.5 else CONTRADICTION
+    yield new_check(low, "lower bound", text, least, "Table 2", fits)
+    yield check_upper_bound(high, most, f"the largest gain in Table 2 is {most:.1f} %", "Table 2")
 
 
 def check_released_sets() -> Iterator[Check]:
@@ -243,4 +227,4 @@ def check_released_sets() -> Iterator[Check]:
     row = find_number("swift", "Table 10", method="Self-SD", metric="skip_ratio")
     skipped = share_skipped("self_ssd", row.model, "all")
     text = f"the set of Self-SD's repository skips {skipped:.3f}"
-    yield new_check(row, "released set", text, skipped, "repository", rounding_verdict(row, skipped))
+    yield new_check(row, "released set", text, skipped, "repository")
