@@ -15,42 +15,13 @@ from ssd_bench.papers.ours.match import Matcher
 from ssd_bench.papers.printed.reported import METRICS, Number, find_numbers, numbers
 from ssd_bench.results.models import model_names, parameter_counts
 
-COLUMNS = {  # of the long table
-    "id": "id of the reported number, unique in the whole report",
-    "paper": "name in `ssd_bench/papers`",
-    "exhibit": "table, figure or passage",
-    "model": "the paper's model",
-    "task": "the paper's task",
-    "method": "the paper's method",
-    "setting": "the paper's settings",
-    "bound": "low, high, max or about, where the paper gives a limit of a range",
-    "metric": "name in `metrics.yaml`",
-    "unit": "unit of the metric",
-    "printed": "the paper's number with its digits",
-    "value": "the paper's number",
-    "ours": "our number",
-    "low": "lower end of its 95 % interval over prompts",
-    "high": "upper end",
-    "difference": "ours minus the paper's",
-    "relative": "difference over the paper's number",
-    "decode": "our speedup of decoding alone; all papers count end to end, and so does `ours`",
-    "decode_low": "lower end of its interval",
-    "decode_high": "upper end",
-    "estimate": "TPT as the method itself estimated it, tokens/s",
-    "kind": "algorithmic, speed, or empty for what no run measures",
-    "verdict": "outcome of the comparison",
-    "order": "whether the methods of the row group rank as in the paper",
-    "scale": "scale of our runs",
-    "toy": "whether this project trained a model behind our number",
-    "model_ran": "model of our runs, with its size",
-    "params": "its number of parameters",
-    "runs": "ids of our runs",
-    "result": "digest of statistic, runs and part of the runs; equal digests are one result",
-    "repeats": "id of the first number of the table or figure with the same result",
-    "reason": "why our number is missing, or how it differs from the paper's statistic",
-}
-FLOATS = ("value", "ours", "low", "high", "difference", "relative", "decode", "decode_low", "decode_high", "estimate")
 TEXTS = ("id", "paper", "exhibit", "model", "task", "method", "setting", "bound", "metric", "unit", "printed")
+FLOATS = ("value", "ours", "low", "high", "difference", "relative", "decode", "decode_low", "decode_high", "estimate")
+COLUMNS = (
+    *(*TEXTS, *FLOATS, "kind", "verdict", "order", "scale", "toy", "model_ran"),
+    *("params", "runs", "result", "repeats", "reason"),
+)
+"""Columns of the long table, which docs/glossary.md explains."""
 NO_NUMBERS = pd.DataFrame(columns=list(COLUMNS))
 
 

@@ -12,13 +12,12 @@ from typing import Any
 
 import pandas as pd
 
-from ssd_bench.errors import ConfigError
 from ssd_bench.papers.ours.cells import Replication
 from ssd_bench.papers.ours.match import order_scales
 from ssd_bench.papers.ssd_bench.drafts import DRAFTS
 from ssd_bench.papers.ssd_bench.figures import COMPARISON
 from ssd_bench.papers.ssd_bench.real import REAL, REAL_MEASURED
-from ssd_bench.paths import record_files
+from ssd_bench.report.verdicts import read_files
 from ssd_bench.results.folder import Record
 from ssd_bench.results.models import ModelRan
 from ssd_bench.results.quantity import Measured
@@ -31,30 +30,12 @@ ENDS = ("", "_lo", "_hi")
 """Ends of the columns of a number: value, and bounds of its interval."""
 SHORTEST_SEARCH_MS = 10.0
 """Shorter preparations before a run are no search."""
-COLUMNS = {
-    "method": "name in a comparison, or in `method=NAME`",
-    "task": "name in a comparison, or in `task=NAME`",
-    "model": "the model that ran",
-    "params": "its number of parameters; empty if not recorded",
-    "toy": "whether this project trained the model",
-    "machine": "machine of the times: of the runs, or the reference machine",
-    "times": "measured or modelled",
-    "n": "prompts",
-    "without_loops": "prompts on which neither AR's answer nor the method's loops",
-    "tokens": "mean tokens of an answer of AR",
-    "M": "tokens per verification",
-    "alpha": "accepted over drafted tokens",
-    "speedup": "over AR, while decoding",
-    "speedup_lo": "lower end of its 95 % interval",
-    "speedup_hi": "upper end",
-    "end_to_end": "measured speedup with prefill",
-    "end_to_end_lo": "lower end of its 95 % interval",
-    "end_to_end_hi": "upper end",
-    "overhead": "method overhead as a share of the decode time",
-    "search_s": "seconds of a search before the run",
-    "break_even": "tokens after which this search is paid back; empty if never, or without one",
-    "equal": "share of outputs equal to AR's",
-}
+COLUMNS = (
+    *("method", "task", "model", "params", "toy", "machine", "times", "n", "without_loops", "tokens", "M", "alpha"),
+    *(f"{name}{end}" for name in ("speedup", "end_to_end") for end in ENDS),
+    *("overhead", "search_s", "break_even", "equal"),
+)
+"""Columns of `result_table`, which docs/glossary.md explains."""
 
 
 def result_table(replications: Sequence[Replication], records: Sequence[Record] = ()) -> pd.DataFrame:
@@ -148,17 +129,9 @@ def read_results(runs_dir: Path) -> pd.DataFrame:
     """Read the results in files under a folder of runs, as `result_table`.
 
     Raises:
-        ConfigError: other columns; names the file.
+        ConfigError: as `read_files`.
     """
-    frames = []
-    for path in sorted(record_files(runs_dir, f"{FOLDER}/*.csv")):
-        try:
-            frame = pd.read_csv(path)
-        except ValueError as error:
-            raise ConfigError("results", str(path), f"a table ({error})") from error
-        if list(frame.columns) != list(COLUMNS):
-            raise ConfigError("results", str(path), f"columns {', '.join(COLUMNS)}")
-        frames.append(_typed(frame))
+    frames = [_typed(frame) for _, frame in read_files(runs_dir, FOLDER, COLUMNS)]
     return pd.concat(frames, ignore_index=True) if frames else _typed(pd.DataFrame(columns=list(COLUMNS)))
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 import pandas as pd
@@ -18,35 +18,12 @@ from ssd_bench.results.text import costs_text
 
 FOLDER = "verdicts"
 SEEDS, PROMPTS = "seeds", "prompts"
-COLUMNS = {
-    "claim": "paper/name, as in the paper's claims.yaml",
-    "scale": "scale of the runs",
-    "model": "names of the models that ran",
-    "params": "their numbers of parameters",
-    "toy": "whether this project trained the model",
-    "evidence_class": "the paper's model, another real model, or toy model; empty without runs",
-    "verdict": "holds, fails, equivalent, depends on the machine, cannot say, or not run",
-    "effect": "effect in the claim's unit",
-    "low": "lower end of its 95 % interval",
-    "high": "upper end",
-    "n": "distinct prompts, or seeds where these are the sample",
-    "sample": "what n counts: prompts or seeds",
-    "loops": "prompts of the runs that were left out because an answer loops",
-    "scaled": "settings of methods that the scale replaced",
-    "combinations": "(task, method, setting) combinations that the effect is pooled over",
-    "planned_combinations": "combinations that the paper's table or figure has",
-    "out_of_scope": "combinations with runs that lack what the claim needs, such as long outputs",
-    "variation": "relative standard deviation of the effect over repeated timings, where measured",
-    "reason": "why no verdict is possible",
-    "times": "times of the effect: modelled at the costs of a machine, or measured here; empty without times",
-    "measured": "next to a modelled effect: effect by the times measured here",
-    "measured_low": "lower end of its 95 % interval",
-    "measured_high": "upper end",
-    "decided_by": "runs that would decide a claim without a verdict; else empty",
-    "after_runs": "whether the claim got its present form after one of the runs had started",
-    "claim_sha256": "first 12 digits of the SHA-256 of the claim's statement, section and test, and the rule's time",
-    "records": "whether the records behind the verdict are in the folder of runs; false for a verdict read from a file",
-}
+COLUMNS = (
+    *("claim", "scale", "model", "params", "toy", "evidence_class", "verdict", "effect", "low", "high", "n", "sample"),
+    *("loops", "scaled", "combinations", "planned_combinations", "out_of_scope", "variation", "reason", "times"),
+    *("measured", "measured_low", "measured_high", "decided_by", "after_runs", "claim_sha256", "records"),
+)
+"""Columns of `table`, which docs/glossary.md explains."""
 PARAMS = "params"
 MEASURED = ("measured", "measured_low", "measured_high")
 MEASURED_HERE = "measured here"
@@ -119,6 +96,24 @@ def _typed(frame: pd.DataFrame) -> pd.DataFrame:
     return frame.fillna(texts).astype(dict.fromkeys(("effect", "low", "high", "variation", *MEASURED), "float64"))
 
 
+def read_files(
+    runs_dir: Path, folder: str, columns: Sequence[str], types: Mapping[str, str] | None = None
+) -> Iterator[tuple[Path, pd.DataFrame]]:
+    """Yield the tables in CSV files of all folders with this name under a folder of runs.
+
+    Raises:
+        ConfigError: a file has other columns; names the file.
+    """
+    for path in sorted(record_files(runs_dir, f"{folder}/*.csv")):
+        try:
+            frame = pd.read_csv(path, dtype=types)
+        except ValueError as error:
+            raise ConfigError(folder, str(path), f"a table ({error})") from error
+        if list(frame.columns) != list(columns):
+            raise ConfigError(folder, str(path), f"columns {', '.join(columns)}")
+        yield path, frame
+
+
 def read_verdicts(runs_dir: Path) -> pd.DataFrame:
     """Read the verdicts in files under a folder of runs (written with `out=`), as `table`, unless statement or test of
     the claim changed (by SHA-256).
@@ -127,14 +122,8 @@ def read_verdicts(runs_dir: Path) -> pd.DataFrame:
         ConfigError: a file has other columns or verdicts; names the file.
     """
     present = {(claim.id, claim.sha256) for claim in claims()}
-    frames = []
-    for path in sorted(record_files(runs_dir, f"{FOLDER}/*.csv")):
-        try:
-            frame = pd.read_csv(path, dtype=dict.fromkeys((PARAMS, "times", "decided_by", "claim_sha256"), "str"))
-        except ValueError as error:
-            raise ConfigError("verdicts", str(path), f"a table ({error})") from error
-        if list(frame.columns) != list(COLUMNS):
-            raise ConfigError("verdicts", str(path), f"columns {', '.join(COLUMNS)}")
+    frames, types = [], dict.fromkeys((PARAMS, "times", "decided_by", "claim_sha256"), "str")
+    for path, frame in read_files(runs_dir, FOLDER, COLUMNS, types):
         frame = frame[[key in present for key in zip(frame["claim"], frame["claim_sha256"])]]
         if not set(frame["verdict"]) <= set(VERDICTS):
             raise ConfigError("verdicts", str(path), f"verdicts of {', '.join(VERDICTS)}")
@@ -142,9 +131,9 @@ def read_verdicts(runs_dir: Path) -> pd.DataFrame:
     return pd.concat(frames, ignore_index=True) if frames else table([])
 
 
-def merge_verdicts(local: pd.DataFrame, external: pd.DataFrame | None) -> pd.DataFrame:
+def merge_verdicts(local: pd.DataFrame, external: pd.DataFrame) -> pd.DataFrame:
     """Add external verdicts; local ones take precedence for the same claim, model and scale."""
-    if external is None or external.empty:
+    if external.empty:
         return local
     keys = ["claim", "model", "scale"]
     local_keys = set(local[keys].itertuples(index=False, name=None))

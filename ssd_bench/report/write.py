@@ -85,7 +85,7 @@ def index(out: Path, tasks: Mapping[str, Sequence[runs.RunGroup]]) -> str:
 def write_replication(
     replications: Sequence[Replication],
     out: Path,
-    runs_dir: Path | None = None,
+    runs_dir: Path,
     folder_records: Sequence[Record] = (),
 ) -> list[Path]:
     """Write `out/tables`, `out/figures`, verdicts, audit and `out/index.html`; return the paths.
@@ -96,8 +96,7 @@ def write_replication(
     Raises:
         ConfigError: `out` cannot be written, or a file of others does not fit.
     """
-    others_verdicts = None if runs_dir is None else verdicts.read_verdicts(runs_dir)
-    others_results = None if runs_dir is None else results.read_results(runs_dir)
+    others_verdicts, others_results = verdicts.read_verdicts(runs_dir), results.read_results(runs_dir)
     try:
         with _judging(replications) as judged_table:
             frames = numbers.long_tables(replications)  # before figures: drawing processes share the records it reads

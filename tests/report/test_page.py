@@ -308,10 +308,10 @@ def test_a_page_without_runs_says_so_of_every_exhibit() -> None:
 
 def test_the_same_records_give_the_same_bytes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(numbers, "long_tables", lambda made: {TABLE8: numbers.long_table(made, *TABLE8)})
-    make(tmp_path / "runs", "plain")
+    make(runs := tmp_path / "runs", "plain")
     for name in ("swift_figure6", "swift_table8"):
-        indexed(tmp_path / "runs", name, "mini", lambda job: "plain")
-    one, two = (write.write_replication(replications(tmp_path / "runs"), tmp_path / name) for name in "ab")
+        indexed(runs, name, "mini", lambda job: "plain")
+    one, two = (write.write_replication(replications(runs), tmp_path / name, runs) for name in "ab")
     assert [path.read_bytes() for path in one] == [path.read_bytes() for path in two]
     assert (
         b"/FontFile2" in (tmp_path / "a" / "figures" / "swift_figure6_mini.pdf").read_bytes()
@@ -355,7 +355,7 @@ def test_verdicts_do_not_depend_on_the_process_that_judges(
 def test_a_folder_that_cannot_be_written_is_named(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("", encoding="utf-8")
     with pytest.raises(ConfigError, match="a directory that can be written"):
-        write.write_replication([], tmp_path / "file")
+        write.write_replication([], tmp_path / "file", tmp_path)
 
 
 def test_texts_are_escaped_once(text: str) -> None:

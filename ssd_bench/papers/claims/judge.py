@@ -31,7 +31,7 @@ EVIDENCE_CLASSES = (PAPERS_MODEL, REAL_MODEL, TOY)
 
 @dataclass(frozen=True)
 class Judgement:
-    """A claim and the verdict of the records of one scale; `report.verdicts.COLUMNS` explains most fields.
+    """A claim and the verdict of the records of one scale; docs/glossary.md explains most fields.
 
     Attributes:
         reason: why verdict or run is missing, or "".
