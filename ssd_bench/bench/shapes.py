@@ -1,7 +1,8 @@
 """Speed of known model sizes with random weights, and of drafts at imposed acceptance.
 
 Times do not depend on the weights. With imposed acceptance the text is meaningless: losslessness is not checked, and
-there is no score. α, M and the share of skipped sublayers are from the sources of a paper's speedup (`predict.shares`).
+there is no score. α, M and the share of skipped sublayers are from the sources of a paper's speedup
+(`predict.acceptance`).
 """
 
 from __future__ import annotations
@@ -141,8 +142,8 @@ def _speeds(engine: ImposedEngine, machine_limits: limits.MachineLimits, prompt:
 
 
 def _imposed(engine: ImposedEngine, row: ReportedSpeedup, prompt: Sequence[int]) -> dict[str, Any]:
-    assert row.skipped is not None
-    layer_set = pattern_set("uniform", row.skipped, engine.decoder.arch.n_layers)
+    assert row.share is not None
+    layer_set = pattern_set("uniform", row.share.value, engine.decoder.arch.n_layers)
     acceptance = Acceptance.of(row.alpha, row.tokens, row.draft_len)
     engine.method = None
     plain = engine.generate(AR(), prompt)
@@ -158,7 +159,7 @@ def _imposed(engine: ImposedEngine, row: ReportedSpeedup, prompt: Sequence[int])
         "theirs": row.number.value,
         "alpha": row.alpha,
         "M": row.tokens,
-        "skipped": row.skipped,
+        "skipped": row.share.value,
         "acceptance": "imposed",
         "realised_alpha": accepted / max(1, drafted),
         "realised_M": sum(step.emitted for step in steps) / len(steps),
@@ -212,7 +213,7 @@ def _row_parts(result: dict[str, Any]) -> list[str]:
     for row in result["rows"]:
         stated = stated_for(row, n_layers)
         n_other += stated is None
-        values = row | ({"source": None, "theirs": None} if stated is None else {"source": stated.share_source})
+        values = row | ({"source": None, "theirs": None} if stated is None else {"source": stated.source})
         table.append([_text(values[key]) for key in COLUMNS])
     heads = list(COLUMNS.values())
     parts = ["", tables.terminal(pd.DataFrame(table, columns=heads), heads[4:])]

@@ -1,8 +1,9 @@
-"""The papers' acceptance for each reported speedup: accepted and drafted tokens, and time of a step.
+"""The papers' acceptance and skipped sublayers for each reported speedup, as sources state them, and time of a step.
 
 The number of accepted tokens of a draft has a geometric distribution, truncated at the longest draft; the number of
 rejected tokens follows from the paper's α. Without an α, drafting is assumed to stop at the first wrong token, as with
-a perfect confidence exit.
+a perfect confidence exit. The source of a skipped share is a paper, its authors' script, or their layer sets; none is
+assumed.
 """
 
 from __future__ import annotations
@@ -12,18 +13,18 @@ import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
+from statistics import fmean
 
 import pandas as pd
 
-from ssd_bench.conf import choices
+from ssd_bench.conf import choices, config_file, read_yaml
 from ssd_bench.contract.window import Window
 from ssd_bench.cost.reference import ReferenceMachine
 from ssd_bench.cost.shapes import known_shape
 from ssd_bench.cost.work import Machine, work_ms
 from ssd_bench.papers.ours.values import BASELINES
 from ssd_bench.papers.printed.catalogue import PaperFolder, paper_folders
-from ssd_bench.papers.printed.reported import Number, numbers
-from ssd_bench.predict.shares import stated_share
+from ssd_bench.papers.printed.reported import Number, numbers, released_set, share_skipped
 from ssd_bench.records.schema import ROUNDED
 
 CONTEXT = 1024
@@ -104,13 +105,21 @@ def _expected_accepted(probability: float, draft_len: int) -> float:
 
 
 @dataclass(frozen=True)
+class Share:
+    """Skipped share of all 2L sublayers, and its source."""
+
+    value: float
+    source: str
+
+
+@dataclass(frozen=True)
 class ReportedSpeedup:
     """Speedup of a paper, with the acceptance reported for the same result.
 
     Attributes:
         model: `plain_name` of the model.
         alpha, tokens: α and M, if reported.
-        skipped: skipped share of all sublayers, if a source states it.
+        share: of skipped sublayers, if a source states it.
         missing: why the acceptance cannot be imposed, or "".
     """
 
@@ -118,8 +127,7 @@ class ReportedSpeedup:
     model: str
     alpha: float | None = None
     tokens: float | None = None
-    skipped: float | None = None
-    share_source: str = ""
+    share: Share | None = None
     draft_len: int = 0
     missing: str = ""
 
@@ -163,8 +171,39 @@ def _reported_speedup(number: Number, folder: PaperFolder, cell: Mapping[str, fl
         missing = f"no source states the share of sublayers that its runs of {number.method} skipped"
     elif not alpha and tokens is None:
         missing = "neither an α above 0 nor M is reported"
-    skipped, source = (None, "") if share is None else (share.value, share.source)
-    return ReportedSpeedup(number, model, alpha, tokens, skipped, source, draft_len, missing)
+    return ReportedSpeedup(number, model, alpha, tokens, share, draft_len, missing)
+
+
+def stated_share(
+    folder: PaperFolder, model: str, method: str, n_layers: int, printed: float | None = None
+) -> Share | None:
+    """Return the share that a method's drafts skip in a paper's results; None if no source states it.
+
+    Args:
+        folder: `imposed` has the sources.
+        model: in the paper's words.
+        printed: skip ratio r printed with the drafts, over the sublayers in `folder.skip_ratio`.
+    """
+    if printed is not None:
+        counted = 2 * (n_layers - 2 if folder.skip_ratio == "inner" else n_layers)
+        return Share(round(printed * counted) / (2 * n_layers), folder.imposed["drafts"])
+    entry = folder.imposed.get("skipped", {}).get(method)
+    if entry is None or model not in entry.get("models", [model]):
+        return None
+    if "preset" in entry:
+        value = _preset_share(entry["preset"], n_layers)
+    else:
+        names = entry["sets"]
+        released = all(released_set(folder.name, model, name) for name in names)
+        value = fmean(share_skipped(folder.name, model, name) for name in names) if released else None
+    return None if value is None else Share(value, entry["source"])
+
+
+def _preset_share(name: str, n_layers: int) -> float | None:
+    path = config_file("method", name)
+    assert path is not None, f"paper.yaml names {name}, which is no choice of conf/method"
+    blocks = read_yaml(path)["skip_by_layers"].get(n_layers)
+    return None if blocks is None else float(blocks / n_layers)
 
 
 def _cell_key(number: Number, folder: PaperFolder) -> tuple[str, ...]:

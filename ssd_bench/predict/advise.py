@@ -22,8 +22,7 @@ from ssd_bench.paths import display_path, reference_hint
 from ssd_bench.predict.acceptance import ReportedSpeedup, Steps, plain_name, reported_speedups
 from ssd_bench.predict.break_even import LEGEND, break_even_text, roofline_table
 from ssd_bench.predict.question import LOCAL, Question
-from ssd_bench.predict.replay import OWN, own_profile, predict, step_times
-from ssd_bench.predict.workload import with_baseline
+from ssd_bench.predict.replay import OWN, own_profile, predict, step_times, with_baseline
 from ssd_bench.records.header import RunHeader
 from ssd_bench.records.reader import Run, find_runs, load_run
 from ssd_bench.results.prompt_table import PromptTable

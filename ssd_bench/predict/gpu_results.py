@@ -9,7 +9,7 @@ from typing import Any
 
 from ssd_bench.cost.roofline import PREFIX, gpu_named, simulated_names
 from ssd_bench.errors import ConfigError
-from ssd_bench.predict.acceptance import ReportedSpeedup, reported_speedups
+from ssd_bench.predict.acceptance import ReportedSpeedup, Share, reported_speedups
 
 HF_TOKENS = 32
 """Tokens that Hugging Face `generate` decodes in `shapes`."""
@@ -52,16 +52,16 @@ def speedup_over_hf(result: dict[str, Any]) -> float | None:
     return None if result["hf"] is None else float(result["hf"]["ms"] / result["ar"]["ms"])
 
 
-def stated_for(row: dict[str, Any], n_layers: int) -> ReportedSpeedup | None:
-    """Return the paper's speedup of a measured row; None if sources do not state its α, M and share of sublayers.
+def stated_for(row: dict[str, Any], n_layers: int) -> Share | None:
+    """Return the stated share of the paper's drafts that a row measured; None if no source states its α, M and share.
 
     A row at another α, M or share only tests costs.
     """
     stated = _stated_speedups().get(row["number"])
-    if stated is None or stated.skipped is None:
+    if stated is None or stated.share is None:
         return None
-    same_share = round(2 * n_layers * row["skipped"]) == round(2 * n_layers * stated.skipped)
-    return stated if same_share and (row["alpha"], row["M"]) == (stated.alpha, stated.tokens) else None
+    same_share = round(2 * n_layers * row["skipped"]) == round(2 * n_layers * stated.share.value)
+    return stated.share if same_share and (row["alpha"], row["M"]) == (stated.alpha, stated.tokens) else None
 
 
 @cache

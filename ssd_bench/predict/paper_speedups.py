@@ -44,7 +44,7 @@ def modelled_speedups(gpu: str) -> pd.DataFrame:
     """
     records = []
     for row in reported_speedups():
-        if row.missing or row.skipped is None:
+        if row.missing or row.share is None:
             continue
         shape = known_shape(model_choices()[row.model])
         assert shape is not None, "a row without sizes is missing"
@@ -58,11 +58,11 @@ def modelled_speedups(gpu: str) -> pd.DataFrame:
                 "alpha": acceptance.accepted / acceptance.drafted,
                 "M": acceptance.accepted + 1,
                 "derived": "M" if row.tokens is None else "" if row.alpha is not None else "alpha",
-                "skipped": row.skipped,
-                "source": row.share_source,
+                "skipped": row.share.value,
+                "source": row.share.source,
                 "costs": MEASURED if isinstance(machine, ReferenceMachine) else SHEET,
                 "printed": number.value,
-                "modelled": steps.speedup(acceptance, row.skipped),
+                "modelled": steps.speedup(acceptance, row.share.value),
             }
             | {share: steps.speedup(acceptance, share) for share in OTHER_SHARES}
         )

@@ -69,10 +69,10 @@ def test_rows_of_papers(engine: ImposedEngine) -> None:
     assert len(ids) == len(set(ids))
     assert {row.number.paper for row in found} == {"knapspec", "swift", "conflayers", "knn-ssd"}
     for row in found:
-        assert bool(row.missing) == (row.skipped is None or not (row.alpha or row.tokens))
+        assert bool(row.missing) == (row.share is None or not (row.alpha or row.tokens))
         # nothing is assumed: a share has a source, and a row without one says so
-        assert (row.skipped is None) == (not row.share_source)
-    shares = {(row.number.paper, row.number.method): row.share_source for row in found if row.skipped is not None}
+        assert row.share is None or row.share.source
+    shares = {(row.number.paper, row.number.method): row.share.source for row in found if row.share is not None}
     assert shares == {
         ("knapspec", "CLaSp"): "released script",
         ("swift", "SWIFT"): "Table 4",

@@ -17,8 +17,7 @@ import pytest
 import yaml
 
 from ssd_bench.papers.printed.catalogue import PaperFolder
-from ssd_bench.predict.acceptance import Acceptance, smallest_argument
-from ssd_bench.predict.shares import Share, stated_share
+from ssd_bench.predict.acceptance import Acceptance, Share, smallest_argument, stated_share
 from tests.runs import ROOT, program
 
 GPU, CONTEXT, DRAFT_LEN = "h200", 1024, 10

@@ -19,8 +19,7 @@ from ssd_bench.cost.shapes import shape_named
 from ssd_bench.cost.work import Machine
 from ssd_bench.errors import ConfigError
 from ssd_bench.predict import replay
-from ssd_bench.predict.replay import code_ms, own_profile, predict, step_times
-from ssd_bench.predict.workload import has_baseline, with_baseline
+from ssd_bench.predict.replay import code_ms, has_baseline, own_profile, predict, step_times, with_baseline
 from ssd_bench.records.reader import Run
 from ssd_bench.records.schema import PromptRecord, WorkRow
 from ssd_bench.results.modelled import STEP, modelled_steps

@@ -15,7 +15,7 @@ import torch
 from ssd_bench.commands import explain
 from ssd_bench.engine.sampling import Decoding
 from ssd_bench.errors import ConfigError
-from ssd_bench.predict.workload import with_baseline
+from ssd_bench.predict.replay import with_baseline
 from ssd_bench.records.reader import Run
 from ssd_bench.records.writer import RunWriter
 from ssd_bench.results.digest import summarise
