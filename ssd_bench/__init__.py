@@ -20,6 +20,6 @@ def load_runs(path: Path | str) -> pd.DataFrame:
     Raises:
         ConfigError: no such folder.
     """
-    from ssd_bench.exchange.frame import runs_frame
+    from ssd_bench.report.frame import runs_frame
 
     return runs_frame(path)

@@ -26,7 +26,7 @@ from ssd_bench.plug_ins import PlugIn
 CODE_PACKAGES = ("ssd_bench", "methods", "tasks")
 
 READERS = (
-    *("ssd_bench/report/", "ssd_bench/papers/", "ssd_bench/results/", "ssd_bench/predict/", "ssd_bench/exchange/"),
+    *("ssd_bench/report/", "ssd_bench/papers/", "ssd_bench/results/", "ssd_bench/predict/"),
     *("ssd_bench/sweep/", "ssd_bench/compare/", "ssd_bench/reproduce/", "ssd_bench/commands/"),
     *(f"ssd_bench/cost/{file}.py" for file in ("machine", "reference", "roofline", "shapes")),
     *(f"ssd_bench/{file}.py" for file in ("cli", "console", "paths", "quoting", "run_warnings", "tables")),

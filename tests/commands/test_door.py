@@ -95,7 +95,7 @@ LIGHT = {
     "import ssd_bench": ["torch", "pandas", "hydra"],
     "from ssd_bench.cli import dispatch; dispatch(['-h'])": ["torch", "hydra"],
     "import ssd_bench.tables, ssd_bench.commands.data": ["pandas", "jinja2"],
-    "import ssd_bench.commands.export, ssd_bench.exchange.frame": ["torch"],
+    "import ssd_bench.commands.export, ssd_bench.report.frame": ["torch"],
     "import ssd_bench.report.write, ssd_bench.report.runs, ssd_bench.report.figures": ["torch"],
     "import ssd_bench.engine.lossless, ssd_bench.records.provenance, ssd_bench.commands.replay": ["torch"],
 }

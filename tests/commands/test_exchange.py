@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,7 +12,7 @@ import pytest
 
 from ssd_bench import load_runs
 from ssd_bench.cli import dispatch
-from ssd_bench.exchange import layers
+from ssd_bench.commands import export
 from ssd_bench.records.reader import Run
 from ssd_bench.results.definitions import main_set
 from ssd_bench.results.digest import summarise
@@ -40,9 +41,9 @@ def test_a_found_set_drafts_in_another_run(small_checkpoint: Path, tmp_path: Pat
 
 
 def test_the_set_that_drafted_most_is_the_default(run: Run) -> None:
-    assert run.layer_set(layers.find_set_id(run, None)) == main_set(run)
-    shares = [layers.set_with_origin(run, int(one))["draft_share"] for one in run.layer_sets["layer_set_id"]]
-    assert sum(shares) == pytest.approx(1) and max(shares) == shares[layers.find_set_id(run, None)]
+    assert run.layer_set(export.find_set_id(run, None)) == main_set(run)
+    shares = [export.set_with_origin(run, int(one))["draft_share"] for one in run.layer_sets["layer_set_id"]]
+    assert sum(shares) == pytest.approx(1) and max(shares) == shares[export.find_set_id(run, None)]
 
 
 @pytest.mark.parametrize("bad", ["run=nowhere", "set=9", "force=maybe", "to=nowhere/file", "nonsense=1"])
@@ -59,14 +60,14 @@ def test_export_replaces_a_file_only_if_told(run: Run, tmp_path: Path) -> None:
     assert end.returncode == 2 and "force=true" in end.stderr and file.read_text(encoding="utf-8") == "mine"
     assert dispatch(["export", f"run={run.path}"]) == 2
     end = program("export", f"run={run.path}", f"to={file}", "force=true", "set=1")
-    assert end.returncode == 0 and layers.draft_command(run.layer_set(1)) in end.stdout
+    assert end.returncode == 0 and f"python -m ssd_bench {shlex.join(export.overrides(run.layer_set(1)))}" in end.stdout
     assert json.loads(file.read_text(encoding="utf-8"))["layer_set_id"] == 1
 
 
 def test_a_run_without_layer_drafts_has_no_set(run: Run) -> None:
     none = replace(run, steps=run.steps.assign(layer_set_id=pd.array([None] * len(run.steps), dtype="Int32")))
     with pytest.raises(ValueError, match="drafted with layer sets; this one did not"):
-        layers.find_set_id(none, None)
+        export.find_set_id(none, None)
 
 
 def test_runs_as_a_frame(tmp_path: Path) -> None:

@@ -19,13 +19,13 @@ from methods import knn_ssd
 from methods.draft_stop import ModelDraft, Reading
 from methods.fixed_layers import FixedLayers
 from methods.layer_search import SearchSettings, search
+from ssd_bench.commands import export
 from ssd_bench.contract.layer_set import LayerSet
 from ssd_bench.contract.method import Probe, Sample
 from ssd_bench.contract.window import Window
 from ssd_bench.cost.latency import Latency
 from ssd_bench.cost.roofline import simulated_machine
 from ssd_bench.errors import ConfigError
-from ssd_bench.exchange import layers
 from ssd_bench.model.decoder import Decoder
 from ssd_bench.predict.replay import own_profile, step_times
 from ssd_bench.records.files import read_header
@@ -215,7 +215,7 @@ def test_an_exported_set_drafts_with_its_window(small_checkpoint: Path, tmp_path
     short += ["hardware.kernels=torch"]
     first = executed(tmp_path / "a", *short, "method=fixed_layers", "method.ratio=0.25", "method.draft_window=[2,5]")
     assert first.layer_set(0).window == Window(2, 5) and set(first.prompts["lossless"].dropna()) == {"identical"}
-    kept = layers.set_with_origin(first, layers.find_set_id(first, None))
+    kept = export.set_with_origin(first, export.find_set_id(first, None))
     assert kept["window"] == [2, 5]
     options = [option for option in kept["overrides"] if option != "method=fixed_layers"]
     second = executed(tmp_path / "b", *short, "method=fixed_layers", *options, "method.stop_below=0.7")

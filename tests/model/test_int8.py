@@ -27,6 +27,7 @@ from methods.fixed_layers import FixedLayers
 from methods.int4_draft import Int4Draft
 from methods.int8_draft import Int8Draft
 from methods.knapsack import CHOICE_BITS, EXECUTE, SKIP, Knapsack, mixed_weights
+from ssd_bench.commands import export
 from ssd_bench.conf import read_yaml
 from ssd_bench.contract.layer_set import BITS, LayerSet
 from ssd_bench.contract.method import LayerDraft, Method, Probe
@@ -39,7 +40,6 @@ from ssd_bench.cost.reference import COSTS, reference_machine, reference_names
 from ssd_bench.cost.roofline import simulated_machine
 from ssd_bench.cost.work import work_ms
 from ssd_bench.errors import ConfigError
-from ssd_bench.exchange import layers
 from ssd_bench.model.arithmetic import available_levels
 from ssd_bench.model.decoder import Decoder, Pass
 from ssd_bench.model.operators import GROUP, RoundedMatrix
@@ -418,7 +418,7 @@ def test_a_record_has_the_weights_of_its_drafts(
         summary = summarise(run)
         assert summary.tpt_predicted and summary.number("speedup_modelled").value
         assert trace(plain) != trace(run)
-    again = executed(tmp_path, *short, *layers.set_with_origin(run, 0)["overrides"][1:], "method.stop_below=0.7")
+    again = executed(tmp_path, *short, *export.set_with_origin(run, 0)["overrides"][1:], "method.stop_below=0.7")
     assert again.layer_set(0) == layer_set
 
 
@@ -576,7 +576,7 @@ def test_mixed_sets_are_lossless_and_are_exported(quantised: Load) -> None:
     generation = decode(quantised("llama"), make(), [5, 6, 7, 8, 9], 40)
     mixed = [step.layer_set for step in generation.steps if step.layer_set and step.layer_set.n_rounded]
     assert mixed
-    options = dict(option.removeprefix("method.").split("=") for option in layers.overrides(mixed[-1])[1:])
+    options = dict(option.removeprefix("method.").split("=") for option in export.overrides(mixed[-1])[1:])
     lists = {name: None if value == "null" else json.loads(value) for name, value in options.items()}
     repeated = FixedLayers(**lists, draft_len=3)
     repeated.check(DIMS)

@@ -40,7 +40,7 @@ LAYERS = (
     ("run",),
     ("predict",),
     ("report",),
-    ("sweep", "bench", "exchange", "compare", "reproduce"),
+    ("sweep", "bench", "compare", "reproduce"),
     ("commands",),
     ("cli", "__main__", "hydra_plugins"),
     ("studies",),  # makes committed files; nothing imports it
@@ -141,7 +141,7 @@ def test_no_paper_imports_another() -> None:
     assert papers and not [pair for pair in folders if len(pair) == 2 and pair <= papers]
 
 
-@pytest.mark.parametrize("start", ["ssd_bench.run.run", "ssd_bench.report.closing", "ssd_bench.exchange.frame"])
+@pytest.mark.parametrize("start", ["ssd_bench.run.run", "ssd_bench.report.closing", "ssd_bench.report.frame"])
 def test_a_run_its_closing_table_and_load_runs_need_no_paper(start: str) -> None:
     reached, pending = set[str](), [start]
     while pending:

@@ -103,7 +103,7 @@ def test_what_was_packed_is_read(asked: str, source: Path, mini: Path) -> None:
 
 def test_no_command_takes_records_as_a_plain_path() -> None:
     """Readers see only folders: whoever reads an option for records unpacks them."""
-    files = [file for folder in ("commands", "predict", "exchange") for file in (PACKAGE / folder).glob("*.py")]
+    files = [file for folder in ("commands", "predict", "report") for file in (PACKAGE / folder).glob("*.py")]
     assert not [
         file.name for file in files if re.search(r'local_path\("(run|runs_dir|path)"', file.read_text(encoding="utf-8"))
     ]

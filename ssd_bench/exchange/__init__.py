@@ -1,1 +1,0 @@
-"""Records as a pandas frame, and export of layer sets."""
