@@ -174,9 +174,7 @@ def _source_table(run: Run) -> str:
             ],
             "tokens per step": [format_number(mean) for mean in sources["emitted"] / sources["steps"]],
             "ms per token": [format_number(mean) for mean in sources["ms"] / sources["emitted"]],
-            MODELLED_MS: [
-                format_number(None if pd.isna(mean) else mean) for mean in sources["modelled_ms"] / sources["emitted"]
-            ],
+            MODELLED_MS: [format_number(mean) for mean in sources["modelled_ms"] / sources["emitted"]],
         }
     )
     return tables.terminal(table)
@@ -210,10 +208,7 @@ def render(run: Run, explanation: Explanation) -> str:
         )
         for name, value in explanation.ms.items()
     ]
-    losses = [
-        (loss.name, f"{loss.ms:.3f}", ABSENT if loss.speedup is None else format_number(loss.speedup))
-        for loss in explanation.losses
-    ]
+    losses = [(loss.name, f"{loss.ms:.3f}", format_number(loss.speedup)) for loss in explanation.losses]
     run_text = f"{header.method} on {header.task.name}, {model_title(header.model.name)}"
     return "\n".join(
         [

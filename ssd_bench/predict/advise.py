@@ -27,7 +27,7 @@ from ssd_bench.records.header import RunHeader
 from ssd_bench.records.reader import Run, find_runs, load_run
 from ssd_bench.results.prompt_table import PromptTable
 from ssd_bench.results.quality import lossless_counts
-from ssd_bench.results.text import ABSENT, TOY_RUN
+from ssd_bench.results.text import TOY_RUN, format_number
 
 WIDTH = 100  # characters per line
 RECORDS_LEGEND = (
@@ -187,7 +187,7 @@ def _records_answer(question: Question, steps: Steps, medians: pd.DataFrame) -> 
     best = rows.iloc[0]
     place = "on this machine" if best["here"] else f"on another machine, {best['device']}"
     text = f"MEASURED {place}: the best of your runs of {where} is {best['method']} on {best['task']} with "
-    text += f"{best['measured']:.2f}x (α {_number(best['alpha'])})."
+    text += f"{best['measured']:.2f}x (α {format_number(best['alpha'])})."
     if pd.notna(best["predicted"]) and not best["here"]:
         text += f" PREDICTED for the same steps on {steps.machine_name}: {best['predicted']:.2f}x."
     return text
@@ -196,7 +196,7 @@ def _records_answer(question: Question, steps: Steps, medians: pd.DataFrame) -> 
 def _median_table(medians: pd.DataFrame) -> pd.DataFrame:
     texts = medians.assign(runs=medians["runs"].astype(str))
     for name in ("M", "alpha", "right", "measured", "predicted"):
-        texts[name] = medians[name].map(_number)
+        texts[name] = medians[name].map(format_number)
     texts["device"] = ["this one" if here else device for here, device in zip(medians["here"], medians["device"])]
     heads = {"device": "machine", "alpha": "α", "right": "accepted", "measured": "MEASURED", "predicted": "PREDICTED"}
     return texts.drop(columns="here").rename(columns=heads)
@@ -210,10 +210,6 @@ def closing(question: Question, runs: Sequence[Run], unused: Counter[str]) -> li
     unknown = [f"- {line.format(model=question.model_name, context=question.context)}" for line in UNKNOWN]
     paragraphs = ["\n".join(map(_wrapped, lines)), "\n".join(["Not known to this estimate:", *map(_wrapped, unknown)])]
     return [part for part in paragraphs if part]
-
-
-def _number(value: float) -> str:
-    return ABSENT if pd.isna(value) else f"{value:.2f}"
 
 
 def _table(frame: pd.DataFrame) -> str:

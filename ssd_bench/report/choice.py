@@ -8,9 +8,9 @@ from typing import Any
 import pandas as pd
 
 from ssd_bench.papers.claims.claims import PROMPTS
-from ssd_bench.report.results import MEASURED, MODELLED, interval_text, model_text, named_rows, search_text
+from ssd_bench.report.results import MEASURED, MODELLED, model_text, named_rows, search_text
 from ssd_bench.results.repetition import LOOP_SHARE, NGRAM
-from ssd_bench.results.text import ABSENT, costs_text
+from ssd_bench.results.text import ABSENT, costs_text, format_interval
 
 TASKS = 3
 """Smallest number of tasks for a recommendation."""
@@ -38,7 +38,7 @@ def choice_table(results: pd.DataFrame) -> pd.DataFrame:
             "n": str(best["n"]),
             "without loops": str(best["without_loops"]),
             "fastest method": str(best["method"]) if faster else "plain decoding (AR)",
-            "speedup": f"{interval_text(best, 'speedup')}×" + ("" if faster else f" ({best['method']})"),
+            "speedup": f"{format_interval(best, 'speedup')}×" + ("" if faster else f" ({best['method']})"),
             "indistinguishable": ", ".join(_ties(usable, best)) or ABSENT,
             "its search before the run": search_text(best),
             "model": model_text(best),

@@ -12,7 +12,8 @@ import pandas as pd
 from ssd_bench.papers.ours import agreement
 from ssd_bench.papers.printed.catalogue import folder_of
 from ssd_bench.papers.printed.reported import METRICS
-from ssd_bench.results.text import ABSENT, DECODE, END_TO_END
+from ssd_bench.results.quantity import Measured
+from ssd_bench.results.text import ABSENT, DECODE, END_TO_END, format_measured
 
 BOUNDS = {"": "", "low": "from ", "high": "to ", "max": "up to ", "about": "about "}
 DIGITS = 2  # fewest digits of our numbers; a number of the paper with more digits sets the number of digits
@@ -150,21 +151,15 @@ def _our_entries(number: Any, column: Column) -> Iterator[tuple[Column, Entry]]:
     digits = max(DIGITS, len(number.printed.partition(".")[2]))
     text = EXCLUDED if number.verdict == agreement.EXCLUDED else ABSENT
     if not math.isnan(number.ours):
-        text = format_interval(number.ours, number.low, number.high, digits)
+        text = format_measured(Measured(number.ours, number.low, number.high), digits)
     yield column, Entry(text, number, is_own=True)
     task = column[0]
     if not math.isnan(number.estimate):
         estimate = f"{number.estimate:.{DIGITS}f}"
         yield (task, f"{number.metric} (the method's own estimate)"), Entry(estimate, number, is_own=True, main=False)
     if not math.isnan(number.decode):
-        decode = format_interval(number.decode, number.decode_low, number.decode_high, DIGITS)
+        decode = format_measured(Measured(number.decode, number.decode_low, number.decode_high), DIGITS)
         yield (task, OWN_DECODE_SPEEDUP), Entry(decode, number, is_own=True, main=False)
-
-
-def format_interval(value: float, low: float, high: float, digits: int) -> str:
-    """Return a number as text, with its interval if any."""
-    text = f"{value:.{digits}f}"
-    return text if math.isnan(low) or math.isnan(high) else f"{text} [{low:.{digits}f}, {high:.{digits}f}]"
 
 
 def _fold_gaps(group: RowGroup) -> RowGroup:

@@ -20,9 +20,8 @@ from ssd_bench.papers.ssd_bench.real import REAL, REAL_MEASURED
 from ssd_bench.report.verdicts import read_files
 from ssd_bench.results.folder import Record
 from ssd_bench.results.models import ModelRan
-from ssd_bench.results.quantity import Measured
 from ssd_bench.results.summary import Summary
-from ssd_bench.results.text import ABSENT, TOY, costs_text, format_measured
+from ssd_bench.results.text import ABSENT, TOY, costs_text, format_interval, format_number, format_percent
 
 FOLDER = "results"
 MEASURED, MODELLED = "measured", "modelled"
@@ -143,18 +142,18 @@ def readable_results(frame: pd.DataFrame) -> pd.DataFrame:
             "method": row["method"],
             "task": row["task"],
             "model": model_text(row),
-            "speedup, decode": interval_text(row, "speedup"),
+            "speedup, decode": format_interval(row, "speedup"),
             "times": f"modelled at {costs_text(row['machine'])}" if row["times"] == MODELLED else MEASURED,
             "machine": row["machine"] if row["times"] == MEASURED else ABSENT,
-            "end to end": interval_text(row, "end_to_end"),
-            "M": _number(row["M"], 2),
-            "α": _number(row["alpha"], 3),
-            "overhead": _number(100 * row["overhead"], 1, " %"),
+            "end to end": format_interval(row, "end_to_end"),
+            "M": format_number(row["M"]),
+            "α": format_number(row["alpha"], 3),
+            "overhead": format_percent(row["overhead"]),
             "search before": search_text(row),
-            "tokens per answer": _number(row["tokens"], 0),
+            "tokens per answer": format_number(row["tokens"], 0),
             "n": str(row["n"]),
             "without loops": str(row["without_loops"]),
-            "equal to AR": _number(100 * row["equal"], 0, " %"),
+            "equal to AR": format_percent(row["equal"], 0),
         }
         for row in named_rows(ordered)
     ]
@@ -179,13 +178,3 @@ def search_text(row: Mapping[str, Any]) -> str:
         return ABSENT
     paid = "never paid back" if pd.isna(even) else f"paid back after {even:,.0f} tokens"
     return f"{seconds:,.3g} s, {paid}"
-
-
-def interval_text(row: Mapping[str, Any], name: str) -> str:
-    """Return a row's number with its interval; a dash if undefined."""
-    value, low, high = (None if pd.isna(row[f"{name}{end}"]) else float(row[f"{name}{end}"]) for end in ENDS)
-    return format_measured(Measured(value, low, high))
-
-
-def _number(value: float, digits: int, unit: str = "") -> str:
-    return ABSENT if pd.isna(value) else f"{value:.{digits}f}{unit}"

@@ -260,4 +260,4 @@ def _score(recorded: Run, again: Run, is_sample: bool) -> PartVerdict:
         for name, a, b in unequal_scores(*(of_run.get(arm, {}) for of_run in scores)):
             findings.append(RecordFinding(SCORE, f"{name} of arm {arm} is {a} recorded, {b} again"))
     means = [run.prompts.loc[run.prompts["arm"] == "method", "score"].mean() for run in (recorded, again)]
-    return PartVerdict.judged(SCORE, findings, *(format_number(None if pd.isna(m) else float(m), 3) for m in means))
+    return PartVerdict.judged(SCORE, findings, *(format_number(mean, 3) for mean in means))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from functools import cache
 from typing import Any
@@ -21,20 +22,18 @@ TOY_RUN = f"{TOY} on a model that this project trained: not a replication of any
 
 
 def format_number(value: float | None, digits: int = 2) -> str:
-    """Return `value` with `digits` decimals; a dash if undefined."""
-    return ABSENT if value is None else f"{value:.{digits}f}"
+    """Return `value` with `digits` decimals; a dash if undefined: None, or NaN in a frame."""
+    return ABSENT if value is None or math.isnan(value) else f"{value:.{digits}f}"
 
 
-def format_percent(value: float | None) -> str:
-    return ABSENT if value is None else f"{100 * value:.1f} %"
+def format_percent(value: float | None, digits: int = 1) -> str:
+    return ABSENT if value is None or math.isnan(value) else f"{100 * value:.{digits}f} %"
 
 
 def format_measured(number: Measured, digits: int = 2) -> str:
     """Return a number with its interval: `1.34 [1.29, 1.40]`."""
-    text = format_number(number.value, digits)
-    if number.low is None or number.high is None:
-        return text
-    return f"{text} [{number.low:.{digits}f}, {number.high:.{digits}f}]"
+    text, low, high = (format_number(value, digits) for value in (number.value, number.low, number.high))
+    return text if ABSENT in (low, high) else f"{text} [{low}, {high}]"
 
 
 def format_interval(row: Mapping[str, Any], name: str, digits: int = 2) -> str:
