@@ -1,4 +1,4 @@
-"""Numbers of a run without a formula in `quantities.yaml`: TPT, layer sets, acceptance by position.
+"""Numbers of a run without a formula in `quantities.yaml`: TPT, layer sets, acceptance by answer.
 
 Symbols: k drafted length, m accepted length (bonus token excluded), r skip ratio, c = 1 - r, L blocks, n context. Times
 are in milliseconds, rates in tokens per second. An undefined number is None, never NaN.
@@ -40,21 +40,6 @@ def alpha_macro(steps: pd.DataFrame) -> float | None:
     sums = steps.groupby(["prompt_index", "repeat"])[["accepted_len", "draft_len"]].sum()
     sums = sums[sums["draft_len"] > 0]
     return float((sums["accepted_len"] / sums["draft_len"]).mean()) if len(sums) else None
-
-
-def alpha_by_position(steps: pd.DataFrame) -> pd.DataFrame:
-    """Return the conditional acceptance at each tested position i = 1, 2, ... of the draft.
-
-    Columns are position; tested: steps with k >= i and m >= i - 1; accepted: these with m >= i; alpha = accepted /
-    tested.
-    """
-    rows = []
-    for position in range(1, int(steps["draft_len"].max() if len(steps) else 0) + 1):
-        tested = steps[(steps["draft_len"] >= position) & (steps["accepted_len"] >= position - 1)]
-        accepted = int((tested["accepted_len"] >= position).sum())
-        if len(tested):
-            rows.append((position, len(tested), accepted, accepted / len(tested)))
-    return pd.DataFrame(rows, columns=["position", "tested", "accepted", "alpha"])
 
 
 def skip_ratio_of_all(run: Run) -> float | None:

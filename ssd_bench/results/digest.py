@@ -16,7 +16,7 @@ from ssd_bench.results.evidence import RunTiming, VariationLevel, widen_speed_in
 from ssd_bench.results.numbers import domain_numbers, run_numbers
 from ssd_bench.results.row import read_json
 from ssd_bench.results.summary import DomainSummary, Summary
-from ssd_bench.results.warnings import Facts, summary_warnings
+from ssd_bench.results.warnings import bound_warning, summary_warnings
 
 UNCOMPUTABLE = (ArithmeticError, AttributeError, LookupError, TypeError, ValueError)
 """Errors raised by the values of a damaged record."""
@@ -27,14 +27,13 @@ class Digest:
     """Numbers of a run that every report needs, in plain types, so that JSON can cache them.
 
     Attributes:
-        summary, domains: results of `run_numbers` and `domain_numbers`.
-        facts, timing: for warnings, and for run-to-run variation.
+        summary, domains: results of `summarise` and `domain_numbers`.
+        timing: for run-to-run variation.
         conditions: hash of `conditions`; equal for comparable runs.
         ar_emitted, ar_steps: tokens emitted by AR's steps, and their number.
     """
 
     summary: Summary
-    facts: Facts
     domains: Sequence[DomainSummary]
     timing: RunTiming
     conditions: str
@@ -49,12 +48,12 @@ class Digest:
             ConfigError: a number cannot be computed; names the record's path.
         """
         try:
-            summary, ar = run_numbers(run), d.steps_of(run, "ar")
+            summary, ar = summarise(run), d.steps_of(run, "ar")
             speeds = summary.speedup.value, summary.method_tokens_per_s.value
             timing = RunTiming.with_numbers(run, *speeds, summary.steadiness)
             conditions_sha = hashlib.sha256(repr(conditions(run)).encode()).hexdigest()
             counts = int(ar["emitted"].sum()), len(ar)
-            digest = cls(summary, Facts.of(run), domain_numbers(run), timing, conditions_sha, *counts)
+            digest = cls(summary, domain_numbers(run), timing, conditions_sha, *counts)
             return cls.read(digest.text)  # through JSON, so that a new digest has the same types as a cached one
         except UNCOMPUTABLE as error:
             expected = f"values from which all numbers can be computed ({one_line(error)})"
@@ -76,13 +75,15 @@ class Digest:
     def summarise(self, path: Path, level: VariationLevel | None = None) -> Summary:
         """Return the run's `summarise`, without reading its tables; the folder may have moved to `path`.
 
-        Run-to-run variation widens the intervals of speeds.
+        Run-to-run variation widens the intervals of speeds, which may explain a speedup above M.
         """
         summary = replace(self.summary, run_dir=str(path))
-        if level is not None:
-            widened = widen_speed_intervals(summary.numbers, level, summary.n_prompts)
-            summary = replace(summary, numbers=widened, noise=level.speedup.sigma)
-        return replace(summary, warnings=summary_warnings(summary, self.facts))
+        if level is None:
+            return summary
+        numbers = widen_speed_intervals(summary.numbers, level, summary.n_prompts)
+        widened = replace(summary, numbers=numbers, noise=level.speedup.sigma)
+        explained = {*bound_warning(summary)} - {*bound_warning(widened)}
+        return replace(widened, warnings=[text for text in summary.warnings if text not in explained])
 
     def summarise_domains(self, level: VariationLevel | None = None) -> Sequence[DomainSummary]:
         """Return the run's `domain_numbers`, without reading its tables; intervals as in `summarise`."""
@@ -97,7 +98,7 @@ class Digest:
 def summarise(run: Run) -> Summary:
     """Return every number of a run; intervals are over prompts alone."""
     summary = run_numbers(run)
-    return replace(summary, warnings=summary_warnings(summary, Facts.of(run)))
+    return replace(summary, warnings=summary_warnings(summary, run))
 
 
 def conditions(run: Run) -> dict[str, Any]:

@@ -17,7 +17,7 @@ from ssd_bench.results.prompt_table import PromptTable
 from ssd_bench.results.quantity import QUANTITIES, Measured
 from ssd_bench.results.repetition import repetition
 from ssd_bench.results.rows import arm_rows, pair_positions
-from ssd_bench.results.summary import DomainSummary, Quality, Summary
+from ssd_bench.results.summary import DomainSummary, Summary
 
 
 def run_numbers(run: Run) -> Summary:
@@ -99,15 +99,15 @@ def _quality(run: Run) -> dict[str, Any]:
         **ends,
         "peak_bytes": int(method["peak_bytes"].max()) if len(method) else None,
         "clipped": int(prompts[prompts["clipped_tokens"] > 0]["prompt_index"].nunique()),
-        "quality": _scores(prompts),
+        **_scores(prompts),
         "repetition": {f"{arm}_repetition": repetition(d.answers_of(run, arm)) for arm in arms},
         "scores": sorted({name.partition("_")[2] for name in task_scores}),
         "task_scores": task_scores,
     }
 
 
-def _scores(prompts: pd.DataFrame) -> Quality:
-    return Quality(**q.score_counts(arm_rows(prompts, "method")), output_rouge2=q.output_rouge2(prompts))
+def _scores(prompts: pd.DataFrame) -> dict[str, Any]:
+    return {**q.score_counts(arm_rows(prompts, "method")), "output_rouge2": q.output_rouge2(prompts)}
 
 
 def _task_scores(run: Run) -> dict[str, float]:
@@ -134,4 +134,4 @@ def _domain(run: Run, table: PromptTable, domain: str) -> DomainSummary:
     for key in table.defined:
         if kind := QUANTITIES[key].by_domain:
             values[key] = Measured(of_domain.value(key)) if kind == "value" else of_domain.number(key)
-    return DomainSummary(domain, int(prompts["prompt_index"].nunique()), values, _scores(prompts))
+    return DomainSummary(domain, int(prompts["prompt_index"].nunique()), values, **_scores(prompts))

@@ -35,7 +35,7 @@ from tasks.scoring import passk, rouge, scorer
 
 FILE = ".summaries.parquet"
 FILES = ("run.json", *(f"{name}.parquet" for name in SCHEMAS))
-COLUMNS = pa.schema([(name, pa.string()) for name in ("run", "run_id", "stamp", "digest")])
+COLUMNS = pa.schema([(name, pa.string()) for name in ("run", "stamp", "digest")])
 CODE = (
     *sorted(path for path in Path(__file__).parent.iterdir() if path.suffix in (".py", ".yaml")),
     *(Path(str(module.__file__)) for module in (conf, generation, layer_set, load, paths, plug_ins, window)),
@@ -132,12 +132,11 @@ class DigestStore:
     def _write(self) -> None:
         entries = sorted((name, *entry) for name, entry in self._entries.items() if (self._folder / name).is_dir())
         names, stamps, texts = (list(column) for column in zip(*entries)) if entries else ([], [], [])
-        ids = [json.loads(text)["summary"]["run_id"] for text in texts]
         metadata = {"version": _version(), "sha256": _sum([names, stamps, texts])}
         content = io.BytesIO()
         # a folder without write permission, a full disk, or names that are not text must not stop the caller
         with suppress(OSError, ValueError):
-            table = pa.table([names, ids, stamps, texts], COLUMNS.with_metadata(metadata))
+            table = pa.table([names, stamps, texts], COLUMNS.with_metadata(metadata))
             pq.write_table(table, content, compression="zstd")
             write_atomic(self._folder / FILE, content.getvalue())
 

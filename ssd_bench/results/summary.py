@@ -12,15 +12,6 @@ from ssd_bench.results.row import COLUMNS, SummaryRow
 
 
 @dataclass(frozen=True)
-class Quality(SummaryRow):
-    """Answers with a score, and agreement of the method's outputs with AR's."""
-
-    n_scored: int
-    n_answers: int
-    output_rouge2: float | None
-
-
-@dataclass(frozen=True)
 class Summary(SummaryRow):
     """Every number of a run; `docs/glossary.md` explains the columns.
 
@@ -57,7 +48,9 @@ class Summary(SummaryRow):
     finish_length: int
     finish_context: int
     clipped: int
-    quality: Quality = field(metadata=COLUMNS)
+    n_scored: int
+    n_answers: int
+    output_rouge2: float | None
     repetition: Mapping[str, Measured] = field(metadata=COLUMNS)
     scores: Sequence[str]
     task_scores: Mapping[str, float] = field(metadata=COLUMNS)
@@ -78,4 +71,6 @@ class DomainSummary(SummaryRow):
     domain: str
     n_prompts: int
     numbers: Mapping[str, Measured] = field(metadata=COLUMNS)
-    quality: Quality = field(metadata=COLUMNS)
+    n_scored: int
+    n_answers: int
+    output_rouge2: float | None

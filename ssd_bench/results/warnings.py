@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
-
 from ssd_bench.records.reader import Run
 from ssd_bench.records.schema import PAIR
 from ssd_bench.results.rows import UNIT, pair_positions
@@ -14,46 +11,10 @@ FEW_PROMPTS = 20
 """Number of prompts below which a warning says that intervals are uncertain."""
 
 
-@dataclass(frozen=True)
-class Facts:
-    """Facts for warnings that a run's summary lacks.
-
-    Attributes:
-        recorded: the method's caveat and the warnings of the run.
-        units: number of answers per arm.
-        uneven: number of pairs of outputs of different length.
-        adds_up: whether the steps' emitted tokens add up to every output's length.
-    """
-
-    recorded: Sequence[str]
-    units: int
-    uneven: int
-    outputs: int
-    adds_up: bool
-
-    @classmethod
-    def of(cls, run: Run) -> Facts:
-        caveats = [run.header.caveat] if run.header.caveat else []
-        lengths = [run.prompts["new_tokens"].to_numpy()[rows] for rows in pair_positions(run.prompts)]
-        emitted = run.steps.groupby([*UNIT, "arm"])["emitted"].sum()
-        engine_rows = run.prompts[run.prompts["arm"].isin(PAIR)]  # Hugging Face's arm has no steps
-        expected = engine_rows.set_index([*UNIT, "arm"])["new_tokens"] - 1  # the prefill emits the first token
-        return cls(
-            recorded=[*caveats, *run.header.warnings],
-            units=len(run.prompts[UNIT].drop_duplicates()),
-            uneven=int((lengths[0] != lengths[1]).sum()),
-            outputs=int((run.prompts["arm"] == "method").sum()),
-            adds_up=bool((emitted.reindex(expected.index, fill_value=0) == expected.clip(lower=0)).all()),
-        )
-
-
-def summary_warnings(s: Summary, facts: Facts) -> list[str]:
-    """Return the recorded warnings, then those that follow from the numbers of the summary `s`.
-
-    M is an upper bound of the speedup: a step emits M tokens on average and takes at least as long as a step of AR. It
-    is compared with the lower end of the interval, so that variation over prompts causes no warning.
-    """
-    warnings = [*facts.recorded]
+def summary_warnings(s: Summary, run: Run) -> list[str]:
+    """Return the method's caveat and the recorded warnings, then those that follow from the run and its numbers `s`."""
+    warnings = [run.header.caveat] if run.header.caveat else []
+    warnings += run.header.warnings
     if s.steadiness.warning:
         warnings.append(s.steadiness.warning)
     if s.searched_share == 0:
@@ -64,22 +25,19 @@ def summary_warnings(s: Summary, facts: Facts) -> list[str]:
         warnings.append(
             f"not lossless: outputs that differ from AR's beyond rounding: {s.lossless_bug}; the first: {position}"
         )
-    m, speedup = s.M.value, s.speedup.value
-    bound = speedup if s.speedup.low is None else s.speedup.low
-    if bound is not None and m is not None and bound > m:
-        warnings.append(f"the speedup {speedup:.2f} exceeds M = {m:.2f}, its upper bound: check the timings")
+    warnings += bound_warning(s)
+    units = len(run.prompts[UNIT].drop_duplicates())
     if not s.n_pairs:
         warnings.append("no baseline: speedup and losslessness are unknown; run with baseline=paired")
-    elif s.n_pairs < facts.units:
-        warnings.append(f"only {s.n_pairs} of {facts.units} outputs have a baseline; the speedup is over these")
+    elif s.n_pairs < units:
+        warnings.append(f"only {s.n_pairs} of {units} outputs have a baseline; the speedup is over these")
     if s.n_pairs and s.n_prompts < FEW_PROMPTS:
         warnings.append(
             f"few prompts: n = {s.n_prompts}, fewer than {FEW_PROMPTS}; the intervals themselves are uncertain"
         )
-    if facts.uneven:
-        warnings.append(
-            f"{facts.uneven} of {s.n_pairs} pairs of outputs differ in length; speedup_matched excludes them"
-        )
+    lengths = [run.prompts["new_tokens"].to_numpy()[rows] for rows in pair_positions(run.prompts)]
+    if uneven := int((lengths[0] != lengths[1]).sum()):
+        warnings.append(f"{uneven} of {s.n_pairs} pairs of outputs differ in length; speedup_matched excludes them")
     exact = s.hf_output_exact if s.has_hf else None
     if exact is not None and exact < 1:
         warnings.append(
@@ -87,11 +45,32 @@ def summary_warnings(s: Summary, facts: Facts) -> list[str]:
         )
     if s.finish_context:
         warnings.append(
-            f"{s.finish_context} of {facts.outputs} outputs stopped at the model's context length "
+            f"{s.finish_context} of {s.n_answers} outputs stopped at the model's context length "
             "(finish_reason=context), before max_new_tokens"
         )
     if s.other_share is not None and s.other_share < -0.01:
         warnings.append(f"the time spans add up to {1 - s.other_share:.0%} of the decode time: some of them overlap")
-    if not facts.adds_up:
+    if not _adds_up(run):
         warnings.append("the emitted tokens of the steps do not add up to the lengths of the outputs")
     return warnings
+
+
+def bound_warning(s: Summary) -> list[str]:
+    """Return the warning on a speedup above M, if any.
+
+    M is an upper bound of the speedup: a step emits M tokens on average and takes at least as long as a step of AR. It
+    is compared with the lower end of the interval, so that variation over prompts causes no warning.
+    """
+    m, speedup = s.M.value, s.speedup.value
+    bound = speedup if s.speedup.low is None else s.speedup.low
+    if bound is None or m is None or bound <= m:
+        return []
+    return [f"the speedup {speedup:.2f} exceeds M = {m:.2f}, its upper bound: check the timings"]
+
+
+def _adds_up(run: Run) -> bool:
+    """Return whether the steps' emitted tokens add up to every output's length."""
+    emitted = run.steps.groupby([*UNIT, "arm"])["emitted"].sum()
+    engine_rows = run.prompts[run.prompts["arm"].isin(PAIR)]  # Hugging Face's arm has no steps
+    expected = engine_rows.set_index([*UNIT, "arm"])["new_tokens"] - 1  # the prefill emits the first token
+    return bool((emitted.reindex(expected.index, fill_value=0) == expected.clip(lower=0)).all())

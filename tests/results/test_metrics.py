@@ -19,7 +19,7 @@ from scipy import stats
 
 from ssd_bench.cost.tpt import tpt
 from ssd_bench.records.reader import Run
-from ssd_bench.results.definitions import alpha_by_position, alpha_macro, expected_speedup, predicted_tpt
+from ssd_bench.results.definitions import alpha_macro, expected_speedup, predicted_tpt
 from ssd_bench.results.digest import conditions, summarise
 from ssd_bench.results.numbers import domain_numbers
 from ssd_bench.results.prompt_table import PromptTable, of_steps
@@ -64,21 +64,6 @@ def test_acceptance_identities(drafts: list[tuple[int, int]]) -> None:
     if alpha is not None and conditional is not None:
         assert alpha <= conditional + 1e-12 <= 1 + 1e-12
         assert alpha_macro(steps) == pytest.approx(alpha)  # one prompt
-
-
-@FEWER
-@given(DRAFTS)
-def test_acceptance_by_position_is_brute_force_and_adds_up(drafts: list[tuple[int, int]]) -> None:
-    table = alpha_by_position(steps_of(drafts)).set_index("position")
-    outcomes: dict[int, list[bool]] = {}
-    for k, m in drafts:
-        for position in range(1, k + 1):
-            if position <= m + 1:
-                outcomes.setdefault(position, []).append(position <= m)
-    assert table["tested"].to_dict() == {p: len(found) for p, found in outcomes.items()}
-    assert table["accepted"].to_dict() == {p: sum(found) for p, found in outcomes.items()}
-    assert table["accepted"].sum() == sum(m for _, m in drafts)
-    assert table["tested"].sum() == sum(min(k, m + 1) for k, m in drafts)
 
 
 def test_acceptance_by_hand() -> None:

@@ -22,7 +22,6 @@ from ssd_bench.results.digest import summarise
 from ssd_bench.results.folder import Record
 from ssd_bench.results.prompt_table import PromptTable
 from ssd_bench.results.rows import TIMES
-from ssd_bench.results.summary import Quality
 from ssd_bench.run.progress import Progress
 from tasks.jsonl import Jsonl
 from tasks.scoring.choice import MultipleChoice
@@ -122,14 +121,14 @@ def some_scored(prompt_index: int) -> list[PromptRecord]:
 
 def test_a_score_says_over_how_many_answers_it_is(tmp_path: Path) -> None:
     record = Record(write_run(tmp_path / "runs" / "a", [some_scored(i) for i in range(10)]).path)
-    assert record.summary.quality == Quality(4, 10, 1.0)
+    assert [record.summary.row[name] for name in ("n_scored", "n_answers", "output_rouge2")] == [4, 10, 1.0]
     assert (record.summary.ar_score, record.summary.method_score, record.summary.output_exact) == (1.0, 1.0, 1.0)
     table = run_table(record.summary.row, [domain.row for domain in record.domains])
     assert "1.000 AR, 1.000 method (exact_match; 4 of 10 answers have a score)" in table
     (group,) = group_by_task([record])["toy"]
     ar, method = map(readable_row, group.rows)
     assert ar["score AR"] == method["score AR"] == method["score method"] == "1.000 (4 of 10)"
-    assert [(d.domain, d.quality.n_scored, d.quality.n_answers) for d in record.domains] == [("a", 4, 4), ("b", 0, 6)]
+    assert [(d.domain, d.n_scored, d.n_answers) for d in record.domains] == [("a", 4, 4), ("b", 0, 6)]
     assert load_runs(tmp_path / "runs")["n_scored"].tolist() == [4]
 
 
