@@ -25,8 +25,7 @@ from collections.abc import Sequence
 from ssd_bench.console import tool
 from ssd_bench.predict.acceptance import Steps
 from ssd_bench.predict.advise import advice, closing, recorded_machine, usable_runs
-from ssd_bench.predict.question import machine_named, parse_question
-from ssd_bench.predict.replay import OWN
+from ssd_bench.predict.question import parse_question
 
 
 @tool(__doc__)
@@ -34,12 +33,8 @@ def main(arguments: Sequence[str]) -> None:
     """Print the advice."""
     question = parse_question(arguments)
     runs, unused_runs = usable_runs(question)
-    machines = [
-        recorded_machine(question, runs) if name == OWN else machine_named(name, question.shape, question.devices)
-        for name in question.machines
-    ]
-    parts = [
-        advice(question, Steps(machine, question.shape.n_layers, question.context), runs, name)
-        for name, machine in zip(question.machines, machines)
-    ]
+    parts = []
+    for name, machine in question.machines:
+        steps = Steps(machine or recorded_machine(question, runs), question.shape.n_layers, question.context)
+        parts.append(advice(question, steps, runs, name))
     print("\n\n".join([*parts, *closing(question, runs, unused_runs)]))

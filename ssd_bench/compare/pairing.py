@@ -20,6 +20,7 @@ from ssd_bench.records.header import RunHeader
 from ssd_bench.records.pack import records_folder
 from ssd_bench.records.reader import Run, find_runs, load_run, read_each
 from ssd_bench.records.schema import PAIR
+from ssd_bench.results.evidence import RunTiming
 
 SHOWN = 6  # configurations that an error lists
 
@@ -49,6 +50,10 @@ class Configuration:
     def runs(self) -> tuple[Run, ...]:
         """Runs with their tables; unreadable runs are left out, unless all are."""
         return tuple(read_each(self.paths, load_run)) or (load_run(self.paths[0]),)
+
+    @cached_property
+    def timing(self) -> RunTiming:
+        return RunTiming.of(self.runs[0])
 
 
 @dataclass(frozen=True)

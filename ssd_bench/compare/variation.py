@@ -7,7 +7,7 @@ difference may be the one in question, such as between two versions of the code.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
@@ -36,16 +36,12 @@ class Variation:
 
     measured: Sequence[RunVariation] = ()
     stated: float | None = None
-    _timings: dict[Path, RunTiming] = field(default_factory=dict, repr=False, compare=False)
 
     def spread(self, configuration: Configuration, kind: str) -> tuple[Spread, str]:
         """Return the variation of a configuration's timing, by kind ("speedup" or "rate"), and its source."""
         if self.stated is not None:
             return Spread(self.stated, STATED_DOF), "stated"
-        run = configuration.runs[0]
-        if run.path not in self._timings:
-            self._timings[run.path] = RunTiming.of(run)
-        timing = self._timings[run.path]
+        timing = configuration.timing
         level = next((part.at(timing.seconds) for part in self.measured if part.machine == timing.machine), None)
         return (ASSUMED[kind], "assumed") if level is None else (getattr(level, kind), "measured")
 

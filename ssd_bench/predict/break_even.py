@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 
 import pandas as pd
 
@@ -28,28 +29,22 @@ LEGEND = (
 
 @dataclass(frozen=True)
 class Drafts:
-    """Milliseconds of one kind of drafts: an AR step, a drafted token, verifications of 1 to `LONGEST` tokens."""
+    """One kind of drafts on a machine: milliseconds of a drafted token, and whether the model drafts it."""
 
-    plain: float
+    steps: Steps
     token: float
-    verify: tuple[float, ...]
+    by_layers: bool = True
 
-    @classmethod
-    def of(cls, steps: Steps, skipped: float, window: Window | None = None, bits: int = 0) -> Drafts:
-        """Return drafts by the model, with a share of its sublayers skipped."""
-        verify = tuple(steps.verify_ms(n) for n in range(1, LONGEST + 1))
-        return cls(steps.plain_ms, steps.draft_ms(skipped, window, bits), verify)
-
-    @classmethod
-    def lookup(cls, steps: Steps) -> Drafts:
-        """Return drafts from earlier text: c = 0, so only verification has a cost."""
-        verify = tuple(steps.verify_ms(n, by_layers=False) for n in range(1, LONGEST + 1))
-        return cls(steps.plain_ms, 0.0, verify)
+    @cached_property
+    def verify(self) -> tuple[float, ...]:
+        """Milliseconds of verifying 1 to `LONGEST` drafted tokens."""
+        return tuple(self.steps.verify_ms(n, self.by_layers) for n in range(1, LONGEST + 1))
 
     def best(self, acceptance: float) -> tuple[float, int]:
         """Return the highest speedup at an acceptance per token, by TPT (KnapSpec Eq. 4), and its draft length."""
+        plain = self.steps.plain_ms
         return max(
-            (tpt(acceptance, n, self.token, verify) * self.plain / 1000, n) for n, verify in enumerate(self.verify, 1)
+            (tpt(acceptance, n, self.token, verify) * plain / 1000, n) for n, verify in enumerate(self.verify, 1)
         )
 
     def needed(self, speedup: float) -> tuple[float, int] | None:
@@ -62,17 +57,17 @@ class Drafts:
 
 def break_even_text(steps: Steps, model: str) -> str:
     """Return the break-even acceptance of half of the sublayers, a window, rounded weights and a lookup."""
-    where, half = f"on {steps.machine_name} for {model}", Drafts.of(steps, HALF)
+    where, half = f"on {steps.machine_name} for {model}", Drafts(steps, steps.draft_ms(HALF))
     if (even := half.needed(1.0)) is None:
         most = f"at most {half.best(1.0)[0]:.2f}x, even if all are accepted"
         text = f"Skipping half of the sublayers does not pay {where}: drafts of up to {LONGEST} tokens reach {most}"
     else:
         text = f"Skipping pays {where} if a token drafted by half of the sublayers is accepted with a probability of "
         text += f"{even[0]:.2f} or more (draft length {even[1]})"
-    others = {f"a window of {_width(WINDOWS[0])} positions": Drafts.of(steps, 0.0, WINDOWS[0])}
-    others |= {f"a draft with {bits}-bit weights": Drafts.of(steps, 0.0, bits=bits) for bits in steps.machine.bits}
-    others["a lookup"] = Drafts.lookup(steps)
-    needs = {name: drafts.needed(1.0) for name, drafts in others.items()}
+    tokens = {f"a window of {_width(WINDOWS[0])} positions": steps.draft_ms(0.0, WINDOWS[0])}
+    tokens |= {f"a draft with {bits}-bit weights": steps.draft_ms(0.0, bits=bits) for bits in steps.machine.bits}
+    needs = {name: Drafts(steps, token).needed(1.0) for name, token in tokens.items()}
+    needs["a lookup"] = Drafts(steps, 0.0, by_layers=False).needed(1.0)
     return f"{text}; " + ", ".join(
         f"{name} cannot break even" if need is None else f"{name} needs {need[0]:.2f}" for name, need in needs.items()
     )
@@ -84,10 +79,11 @@ def _width(window: Window) -> int:
 
 def kinds_of_drafts(steps: Steps) -> dict[str, Drafts]:
     """Return every kind of drafts by its name in the table."""
-    drafts_by_name = {f"{share:.0%} skipped": Drafts.of(steps, share) for share in SHARES}
-    drafts_by_name |= {f"window {_width(window)}": Drafts.of(steps, 0.0, window) for window in WINDOWS}
-    drafts_by_name |= {f"{bits}-bit weights": Drafts.of(steps, 0.0, bits=bits) for bits in steps.machine.bits}
-    return drafts_by_name | {"lookup": Drafts.lookup(steps)}
+    tokens = {f"{share:.0%} skipped": steps.draft_ms(share) for share in SHARES}
+    tokens |= {f"window {_width(window)}": steps.draft_ms(0.0, window) for window in WINDOWS}
+    tokens |= {f"{bits}-bit weights": steps.draft_ms(0.0, bits=bits) for bits in steps.machine.bits}
+    drafts_by_name = {name: Drafts(steps, token) for name, token in tokens.items()}
+    return drafts_by_name | {"lookup": Drafts(steps, 0.0, by_layers=False)}
 
 
 def roofline_table(steps: Steps) -> pd.DataFrame:
@@ -99,8 +95,8 @@ def roofline_table(steps: Steps) -> pd.DataFrame:
         rows.append(
             (
                 name,
-                f"{drafts.token / drafts.plain:.3f}",
-                f"{drafts.verify[length - 1] / drafts.plain:.3f}",
+                f"{drafts.token / steps.plain_ms:.3f}",
+                f"{drafts.verify[length - 1] / steps.plain_ms:.3f}",
                 *(ABSENT if need is None else f"{need[0]:.2f} (γ {need[1]})" for need in needed),
                 f"{drafts.best(1.0)[0]:.2f}x",
             )

@@ -13,7 +13,7 @@ from ssd_bench.cost.shapes import known_shape
 from ssd_bench.papers.ours import select
 from ssd_bench.papers.printed.catalogue import version_name
 from ssd_bench.predict.acceptance import CONTEXT, Acceptance, Steps, model_choices, reported_speedups
-from ssd_bench.predict.question import machine_named, measured_name
+from ssd_bench.predict.question import machine_named
 
 WITHIN = 0.05
 """Largest error of a modelled speedup that meets the printed one."""
@@ -48,7 +48,7 @@ def modelled_speedups(gpu: str) -> pd.DataFrame:
             continue
         shape = known_shape(model_choices()[row.model])
         assert shape is not None, "a row without sizes is missing"
-        machine = machine_named(measured_name(gpu, shape, None), shape, None)
+        machine = machine_named(gpu, shape, None)
         steps, number = Steps(machine, shape.n_layers), row.number
         acceptance = Acceptance.of(row.alpha, row.tokens, row.draft_len)
         records.append(

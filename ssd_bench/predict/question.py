@@ -33,18 +33,17 @@ class Question:
     Attributes:
         model: choice of `conf/model`.
         path: folder of `model=local`, else None.
-        machines: `own`, names of reference machines of the model's sizes, or of simulated GPUs.
+        machines: with their names in the option; None for `own`, the machine of the records.
         task: "" for all tasks.
     """
 
     model: str
     path: Path | None
     shape: Shape
-    machines: tuple[str, ...]
+    machines: Sequence[tuple[str, Machine | None]]
     task: str
     runs_dir: Path
     context: int
-    devices: int | None
 
     @property
     def model_name(self) -> str:
@@ -72,12 +71,12 @@ def parse_question(arguments: Sequence[str]) -> Question:
         raise ConfigError("model", NOT_GIVEN, _model_choices())  # composes every model, so only for the message
     if "hardware" not in values:
         raise ConfigError("hardware", NOT_GIVEN, "hardware=sim_<gpu>")
-    machines = simulated_names() if values["hardware"] == "all" else values["hardware"].split(",")
+    names = simulated_names() if values["hardware"] == "all" else values["hardware"].split(",")
     devices = count("devices", values["devices"]) if "devices" in values else None
-    for name in machines:
+    for name in names:
         if name != OWN and "/" not in name:
             gpu_named(name)
-    if OWN in machines and devices is not None:
+    if OWN in names and devices is not None:
         raise ConfigError("devices", devices, reason="only hardware=sim_<gpu> takes this option")
     tasks = choices("task")
     if values.get("task", tasks[0]) not in tasks:
@@ -88,11 +87,8 @@ def parse_question(arguments: Sequence[str]) -> Question:
     path, shape = _model(values["model"], values.get("model.path"))
     if shape.context is not None and context >= shape.context:
         raise ConfigError("context", context, f"below {shape.context}, the context of {path or values['model']}")
-    machines = [measured_name(name, shape, devices) for name in machines]
-    for name in machines:
-        if name != OWN:
-            machine_named(name, shape, devices)  # refuses too few devices
-    return Question(values["model"], path, shape, tuple(machines), values.get("task", ""), runs_dir, context, devices)
+    machines = [(name, None if name == OWN else machine_named(name, shape, devices)) for name in names]
+    return Question(values["model"], path, shape, machines, values.get("task", ""), runs_dir, context)
 
 
 def _model_choices() -> str:
@@ -119,29 +115,26 @@ def _model(name: str, path_text: str | None) -> tuple[Path | None, Shape]:
     return None, shape
 
 
-def measured_name(name: str, shape: Shape, devices: int | None) -> str:
-    """Return the reference machine of a simulated GPU for a model of these sizes, else the given name.
+def machine_named(name: str, shape: Shape, devices: int | None) -> Machine:
+    """Return a reference machine or a simulated GPU, whose measured costs for these sizes count before its data sheet.
 
     Raises:
-        ConfigError: a reference machine of other sizes, or of several devices.
+        ConfigError: a reference machine of other sizes, or of several devices; or too few devices.
     """
     if "/" in name:
-        if devices not in (None, 1) or not _same_sizes(known_shape(measured_machine(name).model), shape):
+        machine = measured_machine(name)
+        if devices not in (None, 1) or not _same_sizes(known_shape(machine.model), shape):
             expected = f"sim_<gpu>: {name} has measured costs of a model of other sizes, or of one device"
             raise ConfigError("hardware", name, expected)
-        return name
-    if devices not in (None, 1):
-        return name
-    on_gpu = [other for other in reference_names() if other.startswith(f"{name.removeprefix(PREFIX)}/")]
-    same = [other for other in on_gpu if _same_sizes(known_shape(reference_machine(other).model), shape)]
-    return next(iter(same), name)
+        return machine
+    start = f"{name.removeprefix(PREFIX)}/"
+    for other in reference_names() if devices in (None, 1) else ():
+        if other.startswith(start) and _same_sizes(known_shape(reference_machine(other).model), shape):
+            return reference_machine(other)
+    return simulated_machine(name, shape, devices)
 
 
 def _same_sizes(a: Shape | None, b: Shape) -> bool:
     """Return whether two models cost the same at every context."""
     names = [field.name for field in fields(Shape) if field.name != "context"]
     return a is not None and all(getattr(a, name) == getattr(b, name) for name in names)
-
-
-def machine_named(name: str, shape: Shape, devices: int | None) -> Machine:
-    return measured_machine(name) if "/" in name else simulated_machine(name, shape, devices)

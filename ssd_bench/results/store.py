@@ -86,10 +86,6 @@ class DigestStore:
         self._folder = folder
         self._entries = _read(folder / FILE)
 
-    def has(self, run_dir: Path) -> bool:
-        """Check whether the store has the digest of a run's present record."""
-        return self._digest(run_dir) is not None
-
     def digest(self, run_dir: Path, run: Callable[[], Run]) -> Digest:
         """Return a run's digest, stored or computed."""
         stored = self._digest(run_dir)
@@ -104,7 +100,7 @@ class DigestStore:
 
         They are written from time to time, so that a stopped pass can continue. Unreadable runs are left out.
         """
-        missing = [run_dir for run_dir in dict.fromkeys(run_dirs) if not self.has(run_dir)]
+        missing = [run_dir for run_dir in dict.fromkeys(run_dirs) if self._digest(run_dir) is None]
         written, unwritten = time.monotonic(), 0
         try:
             for run_dir, entry in zip(missing, _digests(missing)):

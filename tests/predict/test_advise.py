@@ -52,7 +52,7 @@ def test_the_acceptance_that_breaks_even_gives_a_speedup_of_1() -> None:
     found = 0
     for steps in simulations():
         for share in SHARES:
-            drafts = Drafts.of(steps, share)
+            drafts = Drafts(steps, steps.draft_ms(share))
             for aim in AIMS:
                 if (needed := drafts.needed(aim)) is None:
                     assert drafts.best(1.0)[0] < aim
@@ -66,7 +66,7 @@ def test_the_acceptance_that_breaks_even_gives_a_speedup_of_1() -> None:
 
 def test_more_acceptance_never_gives_less_and_more_skipped_never_drafts_dearer() -> None:
     for steps in simulations():
-        every = [Drafts.of(steps, share) for share in SHARES]
+        every = [Drafts(steps, steps.draft_ms(share)) for share in SHARES]
         for drafts in every:
             speeds = [drafts.best(acceptance)[0] for acceptance in np.linspace(0, 1, 41)]
             assert speeds == sorted(speeds)
@@ -82,13 +82,13 @@ def test_a_window_costs_what_its_positions_do_and_a_lookup_nothing() -> None:
         assert long.draft_ms(0.0, window) == pytest.approx(short.draft_ms(0.0))
         assert short.draft_ms(0.0, window) == short.draft_ms(0.0) and long.draft_ms(0.0, window) < long.draft_ms(0.0)
         # reading less of the cache pays more where there is more of it
-        narrow, wide = (Drafts.of(long, 0.0, window), Drafts.of(long, 0.0, Window(4, 4092)))
-        assert narrow.best(1.0)[0] > wide.best(1.0)[0] > Drafts.of(long, 0.0).best(1.0)[0]
-        lookup = Drafts.lookup(steps)
-        assert lookup.token == 0 and lookup.best(1.0)[0] > Drafts.of(steps, max(SHARES)).best(1.0)[0]
+        narrow, wide = (Drafts(long, long.draft_ms(0.0, one)) for one in (window, Window(4, 4092)))
+        assert narrow.best(1.0)[0] > wide.best(1.0)[0] > Drafts(long, long.draft_ms(0.0)).best(1.0)[0]
+        lookup = Drafts(steps, 0.0, by_layers=False)
+        assert lookup.token == 0 and lookup.best(1.0)[0] > Drafts(steps, steps.draft_ms(max(SHARES))).best(1.0)[0]
         needed = lookup.needed(1.0)
         if needed is not None and needed[1] == 1:  # 1 + α accepted tokens of a verification of two nodes
-            assert needed[0] == pytest.approx(max(0.0, lookup.verify[0] / lookup.plain - 1), abs=1e-6)
+            assert needed[0] == pytest.approx(max(0.0, lookup.verify[0] / steps.plain_ms - 1), abs=1e-6)
 
 
 @pytest.mark.parametrize(
@@ -322,7 +322,7 @@ def test_a_local_model_has_its_own_runs_and_the_costs_of_its_sizes(tmp_path: Pat
         make(runs, name, model=size, latency=asdict(LATENCY), task={"name": "gsm8k"}, config=config)
     given = ["model=local", f"model.path={folder}", "hardware=sim_h200", f"runs_dir={runs}"]
     question = parse_question(given)
-    assert question.machines == ("h200/llama3_1_8b",)
+    assert question.machines == [("sim_h200", reference_machine("h200/llama3_1_8b"))]
     used, left = advise.usable_runs(question)
     assert [run.path.name for run in used] == ["mine"] and left == {"another folder of the model": 1}
     text = " ".join(answered(capsys, *given).split())
