@@ -12,7 +12,14 @@ import pandas as pd
 from ssd_bench import tables
 from ssd_bench.errors import LosslessError
 from ssd_bench.records.reader import load_run
-from ssd_bench.report.runs import ACCOUNT_LABELS, costs_note, group_by_task, model_with_size, readable_row
+from ssd_bench.report.runs import (
+    ACCOUNT_LABELS,
+    costs_note,
+    group_by_task,
+    model_with_size,
+    readable_domain,
+    readable_row,
+)
 from ssd_bench.results.digest import summarise
 from ssd_bench.results.folder import Record
 from ssd_bench.results.models import ModelRan
@@ -29,7 +36,6 @@ from ssd_bench.results.text import (
     format_lossless,
     format_number,
     format_percent,
-    format_score,
 )
 from ssd_bench.run_warnings import WarningLog, new_warnings
 
@@ -130,10 +136,12 @@ def _distinguishing_names(rows: Sequence[dict[str, Any]], settings: Mapping[str,
 
 def _main_columns(row: Mapping[str, str]) -> dict[str, str]:
     names = ("method", "M", "α", "tokens/s method", MEASURED, MODELLED, "overhead", "lossless")
-    return {
-        name.removesuffix(" method"): row[name].partition(" [")[0] if name in names[1:4] else row[name]
-        for name in names
-    }
+    shown = _without_intervals({name: row[name] for name in names}, names[1:4])
+    return {name.removesuffix(" method"): text for name, text in shown.items()}
+
+
+def _without_intervals(row: Mapping[str, str], names: Sequence[str]) -> dict[str, str]:
+    return {name: text.partition(" [")[0] if name in names else text for name, text in row.items()}
 
 
 def _indented_table(frame: pd.DataFrame, right: Sequence[str] = ()) -> str:
@@ -141,21 +149,9 @@ def _indented_table(frame: pd.DataFrame, right: Sequence[str] = ()) -> str:
 
 
 def _by_domain(domains: Sequence[Mapping[str, Any]]) -> str:
-    rows = [
-        (
-            row["domain"],
-            str(row["n_prompts"]),
-            format_number(row["M"]),
-            format_number(row["alpha"], 3),
-            format_interval(row, "speedup"),
-            format_interval(row, "speedup_e2e"),
-            format_score(row, "ar_score"),
-            format_score(row, "method_score"),
-        )
-        for row in domains
-    ]
-    columns = ["", "n", "M", "α", MEASURED, MEASURED_END_TO_END, "score AR", "method"]
-    return _indented_table(pd.DataFrame(rows, columns=columns), ["n", "M", "α", "score AR", "method"])
+    rows = [_without_intervals(readable_domain(row), ("M", "α")) for row in domains]
+    frame = pd.DataFrame(rows).drop(columns="ROUGE-2 to AR").rename(columns={"domain": "", "score method": "method"})
+    return _indented_table(frame, ["n", "M", "α", "score AR", "method"])
 
 
 def _result_rows(s: Mapping[str, Any]) -> list[tuple[str, str]]:

@@ -17,6 +17,7 @@ from ssd_bench.papers.audit import audit
 from ssd_bench.papers.claims.claims import claims
 from ssd_bench.papers.claims.judge import NOT_RUN, judge
 from ssd_bench.papers.figures.shared import NotDrawable
+from ssd_bench.papers.ours import agreement
 from ssd_bench.papers.ours.cells import Replication, replications
 from ssd_bench.papers.printed import reported
 from ssd_bench.papers.printed.catalogue import paper_versions
@@ -24,7 +25,7 @@ from ssd_bench.papers.ssd_bench import figures as figures_compare
 from ssd_bench.records.pack import unpacked_folder
 from ssd_bench.report import choice, figures, layout, verdict_texts, verdicts
 from ssd_bench.report.exhibit import LEGEND, Exhibit
-from ssd_bench.report.numbers import file_stem, long_table, long_tables, verdict_counts
+from ssd_bench.report.numbers import distinct_results, file_stem, long_table, long_tables, run_ids
 from ssd_bench.report.results import comparison, result_table
 
 VARIABLE = "SSD_BENCH_RUNS"
@@ -131,8 +132,11 @@ class Paper:
 
     def counts(self) -> Shown:
         """Count the paper's numbers by verdict."""
-        counted = verdict_counts(long_tables(self._replications, self.name).values()).drop(columns="paper")
-        return Shown("", counted.loc[:, (counted != 0).any()])
+        frame = pd.concat(long_tables(self._replications, self.name).values(), ignore_index=True)
+        totals = frame["verdict"].value_counts()
+        counts = {word: totals[word] for word in agreement.VERDICTS if word in totals} | {"numbers": len(frame)}
+        behind = {"distinct results": len(distinct_results(frame)), "runs": len(run_ids(frame))}
+        return Shown("", pd.DataFrame([counts | {name: count for name, count in behind.items() if count}]))
 
     def findings(self) -> Shown:
         """Return contradictions between the paper's numbers."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import pandas as pd
@@ -73,18 +73,6 @@ def _row(number: Number, matcher: Matcher) -> dict[str, Any]:
         "repeats": "",
         "reason": match.reason,
     }
-
-
-def verdict_counts(frames: Iterable[pd.DataFrame]) -> pd.DataFrame:
-    """Count each paper's numbers by verdict, all `numbers`, and our `distinct results` and `runs`."""
-    joined = pd.concat([frame[["paper", "verdict", "result", "runs"]] for frame in frames], ignore_index=True)
-    totals = pd.crosstab(joined["paper"], joined["verdict"]).reindex(columns=list(agreement.VERDICTS), fill_value=0)
-    totals = totals.loc[list(dict.fromkeys(joined["paper"]))]
-    totals["numbers"] = totals.sum(axis=1)
-    by_paper = {paper: joined[joined["paper"] == paper] for paper in totals.index}
-    totals["distinct results"] = [len(distinct_results(by_paper[paper])) for paper in totals.index]
-    totals["runs"] = [len(run_ids(by_paper[paper])) for paper in totals.index]
-    return totals.rename_axis(columns=None).reset_index()
 
 
 def file_stem(paper: str, exhibit: str) -> str:

@@ -32,6 +32,7 @@ from ssd_bench.report.figures import FOREST, NARROW, DrawnFigure
 from ssd_bench.report.layout import EXCLUDED, NONE, SAME_RUN, Cells, Column, Entry, layout, paper_label
 from ssd_bench.report.numbers import distinct_results, file_stem, run_ids, verdict_sentences
 from ssd_bench.report.questions import questions
+from ssd_bench.results.effect import strata
 from ssd_bench.results.text import ABSENT
 
 FOLDER = Path(__file__).parent
@@ -183,14 +184,9 @@ def join_values(values: Iterable[str]) -> str:
 
 def _tables(frame: pd.DataFrame) -> list[dict[str, Any]]:
     """Lay out a long table; paper models without a common column get separate tables."""
-    groups: list[tuple[set[Column], list[pd.DataFrame]]] = []
-    for _, rows in frame.groupby("model", sort=False):
-        used = set(zip(rows["task"], rows["metric"]))
-        near = [group for group in groups if group[0] & used]
-        groups = [group for group in groups if group not in near]
-        columns = used.union(*(near_columns for near_columns, _ in near))
-        groups.append((columns, [*(part for _, parts in near for part in parts), rows]))
-    return [_table(pd.concat(parts).sort_index()) for _, parts in groups]
+    columns = pd.Series(list(zip(frame["task"], frame["metric"])), frame.index, dtype=object)
+    groups = strata(set(used) for _, used in columns.groupby(frame["model"], sort=False))
+    return [_table(frame[columns.isin(group)]) for group in groups]
 
 
 def _table(frame: pd.DataFrame) -> dict[str, Any]:

@@ -258,22 +258,25 @@ def _scores(group: RunGroup) -> list[str]:
     return ["Scores of the whole run, AR / method:", _table(rows)]
 
 
+def readable_domain(row: Mapping[str, Any]) -> dict[str, str]:
+    """Return a domain's summary as column -> text."""
+    return {
+        "domain": str(row["domain"]),
+        "n": str(row["n_prompts"]),
+        "M": format_interval(row, "M"),
+        "α": format_interval(row, "alpha", 3),
+        MEASURED: format_interval(row, "speedup"),
+        MEASURED_END_TO_END: format_interval(row, "speedup_e2e"),
+        "score AR": format_score(row, "ar_score"),
+        "score method": format_score(row, "method_score"),
+        "ROUGE-2 to AR": format_number(row["output_rouge2"], 3),
+    }
+
+
 def _domains(group: RunGroup) -> list[str]:
     methods = {row["run_id"]: row["method"] for row in group.rows}
     rows = [
-        {
-            "method": methods[run_id],
-            "domain": row["domain"],
-            "n": str(row["n_prompts"]),
-            "M": format_interval(row, "M"),
-            "α": format_interval(row, "alpha", 3),
-            MEASURED: format_interval(row, "speedup"),
-            MEASURED_END_TO_END: format_interval(row, "speedup_e2e"),
-            "score AR": format_score(row, "ar_score"),
-            "score method": format_score(row, "method_score"),
-            "ROUGE-2 to AR": format_number(row["output_rouge2"], 3),
-            "run": run_id,
-        }
+        {"method": methods[run_id], **readable_domain(row), "run": run_id}
         for run_id, domains in group.domains.items()
         for row in domains
     ]

@@ -9,6 +9,7 @@ import math
 import warnings
 from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass
+from typing import TypeVar
 
 import numpy as np
 
@@ -23,6 +24,7 @@ from ssd_bench.results.quantity import (
     without_each,
 )
 
+Item = TypeVar("Item")
 EQUIVALENT, INCONCLUSIVE = "equivalent", "inconclusive"
 ROUNDING = 1e-9
 """Deviations of an effect up to this are rounding and count as 0."""
@@ -59,12 +61,12 @@ class Effect:
         return f"{self.value:.2f} [{low:.2f}, {high:.2f}]"
 
 
-def strata(prompt_sets: Iterable[Set[str]]) -> list[set[str]]:
-    """Return the prompts of comparisons, joined where comparisons share one, to make independent strata."""
-    joined: list[set[str]] = []
-    for prompts in prompt_sets:
-        sharing = [stratum for stratum in joined if stratum & prompts]
-        joined = [*(stratum for stratum in joined if stratum not in sharing), set(prompts).union(*sharing)]
+def strata(sets: Iterable[Set[Item]]) -> list[set[Item]]:
+    """Join sets that share an item, such as prompts of comparisons, to make independent strata."""
+    joined: list[set[Item]] = []
+    for items in sets:
+        sharing = [stratum for stratum in joined if stratum & items]
+        joined = [*(stratum for stratum in joined if stratum not in sharing), set(items).union(*sharing)]
     return joined
 
 
