@@ -12,7 +12,7 @@ prompt and draft.
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from itertools import product
 from pathlib import Path
@@ -113,7 +113,7 @@ def rows_of(counts: pd.DataFrame, machine: Machine, n_layers: int) -> pd.DataFra
     return pd.DataFrame(rows)
 
 
-def load(cfg: DictConfig, log: WarningLog | None, bits: Iterable[int] = ()) -> tuple[Plan, Decoder, KVCache, Machine]:
+def load(cfg: DictConfig, log: WarningLog | None, bits: Sequence[int] = ()) -> tuple[Plan, Decoder, KVCache, Machine]:
     """Return the plan of a run's options with AR as its method, its model with rounded copies, and the machine."""
     with open_dict(cfg):
         cfg.method = {"_target_": "methods.ar.AR"}
@@ -121,6 +121,7 @@ def load(cfg: DictConfig, log: WarningLog | None, bits: Iterable[int] = ()) -> t
     decoder, cache = load_model(planned)
     for width in bits:
         decoder.quantise(width)
+    cache = decoder.new_cache(cache.capacity) if bits else cache  # as `quantise` asks
     return planned, decoder, cache, Profile(latency_of(planned, decoder, cache, log))
 
 
