@@ -82,13 +82,13 @@ def _outputs(recorded: Run, again: Run, deviations: Deviations) -> PartVerdict:
     first, second = _answers(recorded), _answers(again)
     keys, findings = _both(OUTPUTS, first, second)
     limit = max(recorded.header.tie_tolerance or 0.0, again.header.tie_tolerance or 0.0)
-    near, mismatches = 0, len(findings)
+    missing, near, different = len(findings), 0, 0
     for key in keys:
         text, is_near = _output_difference(first[key], second[key], key, deviations, limit)
         if text:
-            near, mismatches = near + is_near, mismatches + (not is_near)
+            near, different = near + is_near, different + (not is_near)
             findings.append(RecordFinding(OUTPUTS, text, key))
-    counts = f"{len(keys) - near - mismatches} equal, {near} near-ties, {mismatches} mismatches"
+    counts = f"{len(keys) - near - different} equal, {near} near-ties, {missing + different} mismatches"
     return PartVerdict.judged(OUTPUTS, findings, f"{len(first)} answers", counts)
 
 

@@ -7,9 +7,9 @@ import json
 import os
 import shutil
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pandas as pd
 import pyarrow as pa
@@ -24,13 +24,14 @@ from ssd_bench.records.header import RunHeader
 from ssd_bench.records.pack import pack
 from ssd_bench.records.reader import Run, find_runs, load_run
 from ssd_bench.records.schema import ANSWER, DIGESTS, PAIR, SCHEMAS
-from ssd_bench.reproduce import again
+from ssd_bench.reproduce import again, verdict
 from ssd_bench.reproduce.finding import DIFFERENT, OPEN, REPRODUCED, Report
 from ssd_bench.reproduce.recorded_config import config_again
 from ssd_bench.reproduce.report import record_folders, report_text, reproduce
 from ssd_bench.results.evidence import Steadiness
 from ssd_bench.run.plan import Plan, plan
 from tests.runs import executed, program
+from tests.synthetic import unit, write_run
 
 PROMPTS, HIT = 3, 1  # prompts of the record, and the one that is damaged
 TOKENS = 40
@@ -117,6 +118,13 @@ def test_instructions_and_a_sample_change_nothing_but_times(
     isa = [row for row in content["differences"] if row["name"] == "model.arithmetic.isa"]
     is_other = bench.run.header.model.arithmetic["isa"] != "generic"
     assert [row["here"] for row in isa] == ["generic"] * is_other
+
+
+def test_answers_that_one_run_lacks_are_mismatches_and_leave_the_others_equal(tmp_path: Path) -> None:
+    run = write_run(tmp_path / "run", [unit(i) for i in range(3)])
+    fewer = replace(run, prompts=run.prompts[run.prompts["prompt_index"] == 0])
+    outputs, *_ = verdict.verdicts(run, fewer, cast(again.Deviations, None), False)  # equal outputs need no model
+    assert (outputs.verdict, outputs.again) == (DIFFERENT, "2 equal, 0 near-ties, 4 mismatches")
 
 
 Tables = dict[str, pd.DataFrame]
@@ -393,11 +401,11 @@ def test_a_recorded_profile_decides_which_layers_are_skipped(tmp_path: Path) -> 
     run = executed(tmp_path / "runs", *method, "task=gsm8k", "limit=1", "decode.max_new_tokens=48")
     header = json.loads((run.path / "run.json").read_text(encoding="utf-8"))
     header["config"]["hardware"]["latency"], header["latency"]["source"] = None, "measured"
-    for slower, verdict in ((1, REPRODUCED), (10_000, DIFFERENT)):
+    for slower, expected in ((1, REPRODUCED), (10_000, DIFFERENT)):
         header["latency"]["t_mlp_ms"] *= slower
         (run.path / "run.json").write_text(json.dumps(header), encoding="utf-8")
         content = reproduce(run.path, None, {}, tmp_path / f"again{slower}")
-        assert verdicts(content)["layer sets and steps"] == verdict
+        assert verdicts(content)["layer sets and steps"] == expected
 
 
 def test_options_that_are_unknown_here_are_left_out(reproduced: Reproduced) -> None:
