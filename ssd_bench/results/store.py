@@ -20,7 +20,7 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from ssd_bench import conf, paths, plug_ins
+from ssd_bench import conf, paths, plug_ins, settings
 from ssd_bench.contract import generation, layer_set, window
 from ssd_bench.cost import latency, machine, reference, tpt, work
 from ssd_bench.engine import load
@@ -38,7 +38,7 @@ FILES = ("run.json", *(f"{name}.parquet" for name in SCHEMAS))
 COLUMNS = pa.schema([(name, pa.string()) for name in ("run", "stamp", "digest")])
 CODE = (
     *sorted(path for path in Path(__file__).parent.iterdir() if path.suffix in (".py", ".yaml")),
-    *(Path(str(module.__file__)) for module in (conf, generation, layer_set, load, paths, plug_ins, window)),
+    *(Path(str(module.__file__)) for module in (conf, generation, layer_set, load, paths, plug_ins, settings, window)),
     *(Path(str(module.__file__)) for module in (latency, machine, reference, tpt, work)),
     *(
         Path(str(module.__file__))

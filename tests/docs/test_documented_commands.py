@@ -365,7 +365,7 @@ def unsaid(shown: Iterable[str], said: str) -> list[str]:
 @pytest.mark.parametrize("line", [line for line in RUN if line.startswith(OURS)], ids=str)
 def test_a_command_does_what_its_document_says(line: str, workplace: Path, desk: Path, capsys: Capture) -> None:
     if "set.json'" in line:
-        assert dispatch(["export", f"run={workplace}/runs/table/{RECORD}", "to=set.json", "form=layer_set"]) == 0
+        assert dispatch(["export", f"run={workplace}/runs/table/{RECORD}", "to=set.json"]) == 0
     asked = f"{line} --help" if line in NAMED else line
     said = told(asked, workplace, capsys)
     words = arguments(asked)

@@ -40,7 +40,7 @@ def read(path: Path) -> dict[str, np.ndarray]:
 
 @pytest.mark.parametrize("kind", LOWEST_BITS, ids=lambda kind: kind.name)
 def test_flipped_bits_move_every_weight_by_a_step(kind: GGMLQuantizationType, tmp_path: Path) -> None:
-    """The step is the scale of the weight's group; a step in the other direction brings it back."""
+    """Steps are the scales of the weights' groups, and a second step goes back."""
     file = tmp_path / "file.gguf"
     write_blocks(file, kind)
     before = read(file)
