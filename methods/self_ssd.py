@@ -2,6 +2,7 @@
 
 `methods.layer_search` finds the set; in `methods.draft_stop` γ, the threshold of the exit, follows the acceptance rate.
 `methods/fidelity.md` has the presets and the differences from the released code (dilab-zju/self-speculative-decoding).
+When sampling, drafted tokens come from the warped distribution, and γ is compared with their raw probability.
 """
 
 from __future__ import annotations
