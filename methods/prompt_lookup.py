@@ -3,21 +3,23 @@
 For n from `max_ngram` down to `min_ngram`, the last n tokens are looked up in the prompt and output so far; the
 continuation of the first match is the draft, a chain.
 
-Occurrences are found as in `methods.suffix`: those of the last token, narrowed by the tokens before it.
+The text is kept as bytes, `TOKEN_BYTES` a token, so that a lookup is a search for bytes.
 """
 
 from __future__ import annotations
 
+from array import array
+from collections.abc import Sequence
 from typing import Annotated, Literal
 
-import numpy as np
-
 from methods.settings import DraftLen, Name
-from methods.suffix import matches
 from ssd_bench.contract.method import Context, Method, Prefill
 from ssd_bench.contract.tree import TokenTree
 from ssd_bench.errors import ConfigError
 from ssd_bench.settings import Count, settings
+
+TOKEN = "I"
+TOKEN_BYTES = array(TOKEN).itemsize
 
 
 @settings("method")
@@ -38,19 +40,37 @@ class PromptLookup(Method):
             raise ConfigError("method.min_ngram", self.min_ngram, f"at most method.max_ngram={self.max_ngram}")
 
     def start(self, prefill: Prefill) -> None:
-        self._text, self._prompt_len = np.array(prefill.prompt, np.int64), len(prefill.prompt)
+        self._text, self._prompt_len = bytearray(), len(prefill.prompt)
+        self._extend(prefill.prompt)
 
     def propose(self, context: Context) -> TokenTree:
         """Return the root and the continuation of the longest known n-gram."""
-        new_tokens = context.output[len(self._text) - self._prompt_len :]
-        self._text = np.append(self._text, np.array(new_tokens, np.int64))
+        self._extend(context.output[len(self._text) // TOKEN_BYTES - self._prompt_len :])
         return TokenTree.chain([context.output[-1], *self._continuation()[: context.max_draft]])
 
+    def _extend(self, tokens: Sequence[int]) -> None:
+        self._text += array(TOKEN, tokens).tobytes()
+
     def _continuation(self) -> list[int]:
-        text, chosen = self._text, 0 if self.match == "earliest" else -1
-        for positions, length in reversed(list(matches(text, text, self.max_ngram))):  # the longest n-gram first
-            place = positions[chosen]
-            if length >= self.min_ngram and not (self.whole and place + self.draft_len > len(text)):
-                continuation: list[int] = text[place : place + self.draft_len].tolist()
-                return continuation
-        return []
+        size, continuation = self.draft_len * TOKEN_BYTES, bytearray()
+        for n in range(self.min_ngram, min(self.max_ngram, len(self._text) // TOKEN_BYTES - 1) + 1):
+            place = self._after_occurrence(n * TOKEN_BYTES)
+            if place is None:
+                break  # nor is a longer n-gram in the text
+            if not (self.whole and place + size > len(self._text)):
+                continuation = self._text[place : place + size]
+        return array(TOKEN, bytes(continuation)).tolist()
+
+    def _after_occurrence(self, size: int) -> int | None:
+        """Return the byte after an earlier occurrence of the text's last `size` bytes; None without one."""
+        text, end = self._text, len(self._text) - TOKEN_BYTES
+        pattern = text[-size:]
+        if self.match == "earliest":
+            at = text.find(pattern, 0, end)
+            while at % TOKEN_BYTES and at >= 0:  # across tokens
+                at = text.find(pattern, at + 1, end)
+        else:
+            at = text.rfind(pattern, 0, end)
+            while at % TOKEN_BYTES and at >= 0:
+                at = text.rfind(pattern, 0, at + size - 1)
+        return None if at < 0 else at + size
