@@ -18,7 +18,7 @@ from ssd_bench.contract.tree import TokenTree
 from ssd_bench.errors import ConfigError
 from ssd_bench.settings import Count, settings
 
-TOKEN = "I"
+TOKEN = "I"  # unsigned integers in `array`
 TOKEN_BYTES = array(TOKEN).itemsize
 
 

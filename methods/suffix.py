@@ -46,12 +46,14 @@ class Suffix(Method):
         self._past: Tokens = np.empty(0, np.int64)
 
     def start(self, prefill: Prefill) -> None:
-        self._text, self._prompt_len = np.array(prefill.prompt, np.int64), len(prefill.prompt)
+        self._prompt_len = self._length = len(prefill.prompt)
+        self._text = np.empty(2 * self._length + 64, np.int64)
+        self._text[: self._length] = prefill.prompt
 
     def propose(self, context: Context) -> TokenTree:
         """Return the root and the draft of the largest expected acceptance."""
-        self._append(context.output[len(self._text) - self._prompt_len :])
-        text = self._text
+        self._append(context.output[self._length - self._prompt_len :])
+        text = self._text[: self._length]
         limit = min(self.draft_len, context.max_draft)
         best = Draft((), (), 0.0)
         for source in (text, self._past):
@@ -67,7 +69,8 @@ class Suffix(Method):
         """Keep the output once it has ended."""
         if verification.last:
             self._append(verification.emitted)
-            past = np.concatenate([self._past, [SEPARATOR], self._text[self._prompt_len :]])
+            output = self._text[self._prompt_len : self._length]
+            past = np.concatenate([self._past, [SEPARATOR], output])
             self._past = past[len(past) - min(len(past), self.memory) :]
         return None
 
@@ -78,7 +81,11 @@ class Suffix(Method):
         self._past = np.frombuffer(state, np.int64)
 
     def _append(self, tokens: Sequence[int]) -> None:
-        self._text = np.append(self._text, np.array(tokens, np.int64))
+        end = self._length + len(tokens)
+        if end > len(self._text):
+            self._text = np.concatenate([self._text, np.empty(end, np.int64)])
+        self._text[self._length : end] = tokens
+        self._length = end
 
 
 class Draft(NamedTuple):
