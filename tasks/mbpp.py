@@ -14,12 +14,13 @@ from ssd_bench.contract.task import Prompt
 from ssd_bench.data.rows import Row
 from ssd_bench.settings import settings
 from tasks.programs import ProgramTask
+from tasks.rows import FewShotTask
 from tasks.scoring.code import PassesAsserts
 from tasks.settings import FewshotHub, ShotCount
 
 
 @settings("task", kw_only=True)
-class MBPP(ProgramTask):
+class MBPP(ProgramTask, FewShotTask):
     """One function to write, run against the item's tests: pass@1."""
 
     name = "mbpp"

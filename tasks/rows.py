@@ -35,7 +35,6 @@ class RowTask(ABC):
         reference_hint: advice in the error message on unreadable references.
         file: `name` of the items' `DataSpec`; "": the task's.
         fields, optional, lists, rename: as in `DataSpec`.
-        drawn: other settings of `Shots`.
     """
 
     name: str
@@ -52,10 +51,7 @@ class RowTask(ABC):
     optional: ClassVar[tuple[str, ...]] = ()
     lists: ClassVar[tuple[str, ...]] = ()
     rename: ClassVar[Mapping[str, str]] = {}
-    drawn: ClassVar[Mapping[str, Any]] = {}
     hub: Mapping[str, Any]
-    shots: int
-    fewshot_hub: Mapping[str, Any]
 
     def __init__(self, items: DataSpec, max_new_tokens: int, shots: Shots | None = None) -> None:
         # set here, not in the class: there they would be defaults of settings
@@ -65,12 +61,13 @@ class RowTask(ABC):
         self._items, self._shots = items, shots if shots is not None and shots.count > 0 else None
 
     def __post_init__(self) -> None:
-        """Describe the files of a task by its setting `hub`, and by `shots` and `fewshot_hub` if it has them."""
+        """Describe the task's files by its settings."""
         items = DataSpec(self.file or self.name, self.fields, self.hub, self.rename, self.optional, self.lists)
-        shots = None
-        if hasattr(self, "shots"):
-            shots = Shots(items, self.fewshot_hub, self.shots, self._demonstration, **self.drawn)
-        RowTask.__init__(self, items, self.max_new_tokens, shots)
+        RowTask.__init__(self, items, self.max_new_tokens, self._shots_from(items))
+
+    def _shots_from(self, items: DataSpec) -> Shots | None:
+        """Return the demonstrations; None in a task without any."""
+        return None
 
     def files(self, template: str) -> tuple[DataSpec, ...]:
         """Return the items' file, and the demonstrations' if any."""
@@ -144,10 +141,6 @@ class RowTask(ABC):
     def _prompt(self, row: Row) -> Prompt:
         """Return a row's prompt without demonstrations; `_make_prompt` builds it."""
 
-    def _demonstration(self, row: Row) -> str:
-        """Return a row's text with its answer, in a task with demonstrations."""
-        raise NotImplementedError
-
     def _make_prompt(
         self, row: Row, head: str, body: str = "", tail: str = "", *, reference: str, domain: str | None = None
     ) -> Prompt:
@@ -167,7 +160,26 @@ class HubTask(RowTask):
     system: System = None
 
 
-class VariantTask(RowTask):
+class FewShotTask(RowTask):
+    """A task with demonstrations in `plain` prompts, by its settings `shots` and `fewshot_hub`.
+
+    Attributes:
+        drawn: other settings of `Shots`.
+    """
+
+    drawn: ClassVar[Mapping[str, Any]] = {}
+    shots: int
+    fewshot_hub: Mapping[str, Any]
+
+    def _shots_from(self, items: DataSpec) -> Shots:
+        return Shots(items, self.fewshot_hub, self.shots, self._demonstration, **self.drawn)
+
+    @abstractmethod
+    def _demonstration(self, row: Row) -> str:
+        """Return a row's text with its answer."""
+
+
+class VariantTask(FewShotTask):
     """A task that several papers use in different formats.
 
     Args:

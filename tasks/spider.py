@@ -18,7 +18,7 @@ from ssd_bench.contract.task import Prompt
 from ssd_bench.data.rows import Row
 from ssd_bench.errors import ConfigError
 from ssd_bench.settings import settings
-from tasks.rows import RowTask
+from tasks.rows import FewShotTask
 from tasks.scoring.sql import SqlMatch
 from tasks.selection import CONTEXT
 from tasks.settings import ClipReserve, FewshotHub, Hub, MaxNewTokens, ShotCount, System
@@ -29,7 +29,7 @@ MARK = "SQL Query:"
 
 
 @settings("task")
-class TextToSql(RowTask):
+class TextToSql(FewShotTask):
     """Demonstrations and an instruction for base models, the instruction alone for chat models."""
 
     scorer = SqlMatch()

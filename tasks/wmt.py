@@ -15,7 +15,7 @@ from __future__ import annotations
 from ssd_bench.contract.task import Prompt
 from ssd_bench.data.rows import Row
 from ssd_bench.settings import settings
-from tasks.rows import HubTask, RowTask
+from tasks.rows import FewShotTask, HubTask
 from tasks.scoring.translation import Translation
 from tasks.settings import FewshotHub, Hub, MaxNewTokens, ShotCount, System
 from tasks.shots import in_one_line
@@ -25,7 +25,7 @@ COLUMNS = {"translation.de": "source_de", "translation.en": "target_en"}
 
 
 @settings("task")
-class WMT16(RowTask):
+class WMT16(FewShotTask):
     """WMT16, German to English (KNN-SSD). Chat models get the sentence alone in the same format, zero-shot."""
 
     name = "wmt16"
